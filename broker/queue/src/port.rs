@@ -1,0 +1,235 @@
+//! The port: all that Millrace asks of a queue. `jetstream.rs` and `memory.rs` are behind it, and
+//! `conformance.rs` holds both to the same behaviour. Everything here is bytes; `broker.rs` puts types on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use millrace_schemas::{PoolName, Stage};
+
+/// Why the queue did not do what was asked.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum QueueError {
+    /// The server cannot be reached or did not answer in time. Trying again is right.
+    #[error("failed to {action}: {reason}")]
+    Unavailable {
+        /// What was asked.
+        action: &'static str,
+        /// What went wrong.
+        reason: String,
+    },
+    /// The server answered no, and would again.
+    #[error("failed to {action}: the server refuses: {reason}")]
+    Refused {
+        /// What was asked.
+        action: &'static str,
+        /// The server's words.
+        reason: String,
+    },
+}
+
+/// A message to be put or appended.
+#[derive(Debug, Clone)]
+pub struct Message {
+    /// Its subject.
+    pub subject: String,
+    /// Its content, at most [`MAX_PAYLOAD_BYTES`](millrace_schemas::limits::MAX_PAYLOAD_BYTES).
+    pub payload: Bytes,
+    /// Further headers, names and values.
+    pub headers: Vec<(&'static str, String)>,
+}
+
+/// What became of a put.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Put {
+    /// The task is queued.
+    Queued,
+    /// A task of this subject was queued before and is not settled; nothing was added.
+    AlreadyQueued,
+}
+
+/// What became of an append.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Appended {
+    /// Position in the log; of the first entry with this id if this was not it.
+    pub seq: u64,
+    /// Whether this entry was the first with its id within the server's window.
+    pub first: bool,
+}
+
+/// An entry of the log.
+#[derive(Debug, Clone)]
+pub struct LogEntry {
+    /// Position, from 1, without gaps.
+    pub seq: u64,
+    /// Subject, payload and headers.
+    pub message: Message,
+}
+
+/// What a key must hold for a write to happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expect {
+    /// Nothing in particular.
+    Any,
+    /// No value.
+    Absent,
+    /// The value of this revision.
+    Revision(u64),
+}
+
+/// What became of a write to a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Written {
+    /// The value stands under this revision.
+    At(u64),
+    /// The key held something else than expected; nothing was written.
+    Conflict,
+}
+
+/// The value of a key.
+#[derive(Debug, Clone)]
+pub struct KeyValue {
+    /// The key.
+    pub key: String,
+    /// The value.
+    pub value: Bytes,
+    /// Grows with each write.
+    pub revision: u64,
+}
+
+/// A queue of tasks, a log, keys and notices.
+#[async_trait]
+pub trait Queue: Send + Sync + 'static {
+    /// Makes the streams and buckets that are not there yet. Harmless when repeated, and by several at once.
+    async fn ensure_topology(&self) -> Result<(), QueueError>;
+
+    /// Makes the consumer of a pool if it is not there yet.
+    async fn ensure_pool(&self, stage: Stage, pool: &PoolName) -> Result<(), QueueError>;
+
+    /// Puts tasks; the answers are in the same order. One that failed may have been put all the same:
+    /// putting it again is harmless.
+    async fn put(&self, tasks: Vec<Message>) -> Vec<Result<Put, QueueError>>;
+
+    /// Drops the queued tasks whose subjects match `filter`; says how many. Those in a worker's hands stay
+    /// there: the log decides what becomes of them.
+    async fn purge(&self, stage: Stage, filter: &str) -> Result<u64, QueueError>;
+
+    /// Pulls tasks of a pool. Waits for the pool to be made if need be.
+    async fn puller(&self, stage: Stage, pool: &PoolName) -> Result<Box<dyn Puller>, QueueError>;
+
+    /// Appends to the log and waits until it is stored. Within the server's window the first entry with an
+    /// id wins and a later one is dropped; `None` is never dropped.
+    async fn append(&self, entry: Message, id: Option<&str>) -> Result<Appended, QueueError>;
+
+    /// Reads the log from position `from` (1 is the first) on, and then what is appended.
+    async fn read_log(&self, from: u64) -> Result<Box<dyn LogReader>, QueueError>;
+
+    /// Position of the newest entry of the log; 0 if it is empty.
+    async fn log_end(&self) -> Result<u64, QueueError>;
+
+    /// The value of a key.
+    async fn get(&self, bucket: &'static str, key: &str) -> Result<Option<KeyValue>, QueueError>;
+
+    /// Writes a key if it holds what is expected.
+    async fn set(
+        &self,
+        bucket: &'static str,
+        key: &str,
+        value: Bytes,
+        expect: Expect,
+    ) -> Result<Written, QueueError>;
+
+    /// Current values of all keys of a bucket, then every change, until dropped.
+    async fn watch(&self, bucket: &'static str) -> Result<Box<dyn KeyWatcher>, QueueError>;
+
+    /// Tells whoever listens. May be lost.
+    async fn notice(&self, subject: String, payload: Bytes) -> Result<(), QueueError>;
+
+    /// Listens to notices whose subjects match `filter`.
+    async fn listen(&self, filter: &str) -> Result<Box<dyn Listener>, QueueError>;
+
+    /// Stores a task that nobody can do, with its bytes and the reason in a header. The first with an id wins.
+    async fn bury(&self, letter: Message, id: &str) -> Result<(), QueueError>;
+
+    /// The dead letters, oldest first, at most `max`.
+    async fn dead_letters(&self, max: usize) -> Result<Vec<LogEntry>, QueueError>;
+
+    /// Takes a dead letter away.
+    async fn unbury(&self, seq: u64) -> Result<(), QueueError>;
+
+    /// Waits for tasks that were delivered too often, takes them out of their stream and gives them, with the
+    /// reason as a header. Each is given again until its lease is `done`.
+    async fn exhausted(&self) -> Result<Box<dyn ExhaustedTasks>, QueueError>;
+}
+
+/// Pulls tasks of one pool for one process.
+#[async_trait]
+pub trait Puller: Send {
+    /// Waits for tasks, asking the server for exactly `free` of them, and gives 1 to `free`. Dropping the
+    /// future loses nothing: what was delivered meanwhile is given by the next call.
+    async fn pull(&mut self, free: usize) -> Result<Vec<Delivery>, QueueError>;
+
+    /// Takes back what was asked for and gives back what was delivered and not yet given, so that no task
+    /// waits for a worker that leaves.
+    async fn close(&mut self);
+}
+
+/// A task in hand.
+pub struct Delivery {
+    /// Subject, payload and headers.
+    pub message: Message,
+    /// Which delivery of this task, from 1.
+    pub attempt: u64,
+    /// Settles it.
+    pub lease: Arc<dyn Lease>,
+}
+
+/// The hold on a delivered task. Nothing rests on its being exclusive: only the log decides.
+#[async_trait]
+pub trait Lease: Send + Sync {
+    /// Says that the work goes on; the lease runs anew.
+    async fn heartbeat(&self) -> Result<(), QueueError>;
+    /// The outcome is in the log, or the task is of no use any more: the queue forgets it.
+    async fn done(&self) -> Result<(), QueueError>;
+    /// Another worker, or this one later, should do it.
+    async fn retry_after(&self, delay: Duration) -> Result<(), QueueError>;
+    /// Nobody can do it; it is with the dead letters already.
+    async fn poison(&self, reason: &str) -> Result<(), QueueError>;
+}
+
+/// Reads the log in order.
+#[async_trait]
+pub trait LogReader: Send {
+    /// Waits for entries and gives 1 to `max`, in order and without gaps. Dropping the future loses nothing.
+    async fn next(&mut self, max: usize) -> Result<Vec<LogEntry>, QueueError>;
+}
+
+/// Watches keys.
+#[async_trait]
+pub trait KeyWatcher: Send {
+    /// Waits for the next value. Dropping the future loses nothing.
+    async fn next(&mut self) -> Result<KeyValue, QueueError>;
+}
+
+/// Listens to notices.
+#[async_trait]
+pub trait Listener: Send {
+    /// Waits for the next notice; `None` when the connection is closed. Dropping the future loses nothing.
+    async fn next(&mut self) -> Option<Message>;
+}
+
+/// Tasks that were delivered too often.
+#[async_trait]
+pub trait ExhaustedTasks: Send {
+    /// Waits for the next. Dropping the future loses nothing.
+    async fn next(&mut self) -> Result<Exhausted, QueueError>;
+}
+
+/// A task that was delivered too often.
+pub struct Exhausted {
+    /// The task as it was put.
+    pub message: Message,
+    /// Removes it from its stream, and the notice of it.
+    pub lease: Arc<dyn Lease>,
+}

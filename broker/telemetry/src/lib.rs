@@ -1,0 +1,1 @@
+//! Logs, metrics and health of every process, the same way.

@@ -1,0 +1,206 @@
+//! The API: a NATS micro service, JSON in and out, on `mr.api.<endpoint>`. Errors come with the micro
+//! service headers `Nats-Service-Error` and `Nats-Service-Error-Code`, and an [`ApiError`] as body.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+use crate::ids::RunId;
+use crate::submit::Refusal;
+use crate::version::PolicyVersion;
+
+/// The service's name, as `nats micro ls` shows it.
+pub const SERVICE: &str = "millrace";
+/// What the service does, as `nats micro info` shows it.
+pub const DESCRIPTION: &str = "Asynchronous reinforcement learning: submit and watch runs";
+/// The endpoints, in the order in which a user meets them: name and what it does.
+pub const ENDPOINTS: [(&str, &str); 5] = [
+    ("submit", "A run file as JSON; answers {\"run\": name}"),
+    ("status", "{\"run\": name}, or nothing where only one run is known; answers its status"),
+    ("list", "Nothing; answers the status of all runs"),
+    ("ledger", "{\"run\": name}; answers the run's books"),
+    ("cancel", "{\"run\": name}; ends the run"),
+];
+
+/// Names a run. May be left out where only one is known.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunRequest {
+    /// The run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunId>,
+}
+
+/// A run was taken on, or is to end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RunReply {
+    /// The run.
+    pub run: RunId,
+}
+
+/// What is wrong with a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ApiError {
+    /// 400 the request is wrong, 404 no such run, 409 the run exists, 500 the coordinator's fault, 503 try again.
+    pub code: u16,
+    /// For people: what, and what to do.
+    pub message: String,
+    /// The fields that are wrong.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fields: Vec<FieldError>,
+}
+
+/// One wrong field.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FieldError {
+    /// Path to it.
+    pub field: String,
+    /// Its value.
+    pub value: String,
+    /// What to write instead.
+    pub remedy: String,
+}
+
+impl From<Refusal> for FieldError {
+    fn from(refusal: Refusal) -> Self {
+        Self { field: refusal.field, value: refusal.value, remedy: refusal.remedy }
+    }
+}
+
+/// Where a run is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RunState {
+    /// Version 0 is being made.
+    Starting,
+    /// Rollouts and steps.
+    Running,
+    /// The last version is being evaluated.
+    Finishing,
+    /// All steps done.
+    Finished,
+    /// Ended by request.
+    Cancelled,
+    /// Ended because a step could not be done by anyone.
+    Failed,
+}
+
+impl RunState {
+    /// Whether nothing more will happen.
+    #[must_use]
+    pub const fn is_over(self) -> bool {
+        matches!(self, Self::Finished | Self::Cancelled | Self::Failed)
+    }
+
+    /// The word on the wire.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Finishing => "finishing",
+            Self::Finished => "finished",
+            Self::Cancelled => "cancelled",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// A run as it stands.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Status {
+    /// The run.
+    pub run: RunId,
+    /// Where it is.
+    pub state: RunState,
+    /// Why it failed or was cancelled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The newest version; also the number of steps done.
+    pub version: PolicyVersion,
+    /// Steps asked for.
+    pub steps: u64,
+    /// The async ratio.
+    pub alpha: f64,
+    /// Milliseconds since 1970 in the log's time: first tick after the submit.
+    pub started_unix_ms: u64,
+    /// Last tick, or the end of the run.
+    pub now_unix_ms: u64,
+    /// Success of the last steps' batches, oldest first; at most 1,000 points, evenly thinned.
+    pub curve: Vec<CurvePoint>,
+    /// Evaluations, oldest first.
+    pub evaluations: Vec<Evaluation>,
+    /// Rollouts trained by staleness: index is the staleness in versions.
+    pub staleness: Vec<u64>,
+    /// Tokens sampled in all.
+    pub sampled_tokens: u64,
+    /// Turns taken in all.
+    pub turns: u64,
+    /// Groups in flight.
+    pub groups_in_flight: u64,
+    /// Groups finished and not yet trained.
+    pub groups_ready: u64,
+    /// Groups that may be in flight or ready.
+    pub window_groups: u64,
+    /// Tasks that are put and not settled, by stage name.
+    pub tasks: BTreeMap<String, u64>,
+    /// Worker microseconds spent on rollouts that were dropped, by reason.
+    pub wasted_us: BTreeMap<String, u64>,
+    /// Worker microseconds spent, by stage name.
+    pub busy_us: BTreeMap<String, u64>,
+    /// Means of the last step, by name.
+    pub metrics: BTreeMap<String, f64>,
+    /// The books.
+    pub ledger: Ledger,
+}
+
+/// One train step on the learning curve.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CurvePoint {
+    /// The version made.
+    pub version: u64,
+    /// Share of the batch's rollouts that reached the goal.
+    pub success: f64,
+    /// Mean reward.
+    pub reward: f64,
+    /// Milliseconds since the run's start, in the log's time.
+    pub at_ms: u64,
+}
+
+/// One evaluation on held-out prompts.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Evaluation {
+    /// What was evaluated.
+    pub version: u64,
+    /// Share of prompts solved.
+    pub success: f64,
+    /// Mean reward.
+    pub reward: f64,
+    /// Prompts that were played to the end.
+    pub prompts: u32,
+    /// Prompts whose rollout failed for good; they count as neither solved nor unsolved.
+    pub failed: u32,
+    /// Milliseconds since the run's start.
+    pub at_ms: u64,
+}
+
+/// The books of a run, in rollouts. Evaluation is not in them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Ledger {
+    /// Rollouts begun, replacements included.
+    pub admitted: u64,
+    /// Rollouts that a committed version was trained on.
+    pub trained: u64,
+    /// Rollouts dropped, by reason: `stale`, `filtered`, `failed`, `group_failed`, `cancelled`, `surplus`.
+    pub dropped: BTreeMap<String, u64>,
+    /// Rollouts counted one by one in the state: playing, waiting to be trained, in training.
+    pub in_flight: u64,
+}
+
+impl Ledger {
+    /// Whether every rollout admitted is trained, dropped or in flight.
+    #[must_use]
+    pub fn balanced(&self) -> bool {
+        self.admitted == self.trained + self.dropped.values().sum::<u64>() + self.in_flight
+    }
+}

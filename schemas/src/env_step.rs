@@ -1,0 +1,162 @@
+//! `env_step`: an environment resets or takes one action. The task carries the state, so any worker can.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Reset, or take one action.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct EnvStepTask {
+    /// Which environment, with its settings.
+    pub environment: EnvironmentSpec,
+    /// Which start states `seed` draws from.
+    pub split: Split,
+    /// Draws the start state. All rollouts of a group share it.
+    pub seed: u64,
+    /// What to do.
+    pub action: EnvAction,
+}
+
+/// What an `env_step` does.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EnvAction {
+    /// Make the start state of the seed.
+    Reset,
+    /// Take the action that `tokens` say in the state `state`.
+    Step {
+        /// What the step before gave as `state`.
+        #[serde(with = "serde_bytes")]
+        #[schemars(with = "Vec<u8>")]
+        state: Vec<u8>,
+        /// The turn as sampled. `[N]`, 1 or more.
+        tokens: Vec<u32>,
+    },
+}
+
+/// Training and held-out start states never overlap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Split {
+    /// May be trained on.
+    Train,
+    /// For evaluation alone.
+    HeldOut,
+}
+
+/// What the environment answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct EnvStepDone {
+    /// The state after the step, for the next; empty once `done`.
+    #[serde(with = "serde_bytes")]
+    #[schemars(with = "Vec<u8>")]
+    pub state: Vec<u8>,
+    /// What the policy sees next. `[N]`; empty only when `done`.
+    pub observation: Vec<u32>,
+    /// The environment's own reward for the step, finite.
+    pub reward: f64,
+    /// The episode is over.
+    pub done: bool,
+    /// The goal was reached.
+    pub success: bool,
+    /// The tokens were an action of this environment.
+    pub valid: bool,
+}
+
+/// An environment and its settings. The pool that serves it has the same name.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "name", rename_all = "snake_case", deny_unknown_fields)]
+pub enum EnvironmentSpec {
+    /// Cross a frozen lake from corner to corner without falling into a hole; random solvable maps.
+    FrozenLake {
+        /// Cells a side, 2 to 8. Default 4.
+        #[serde(default = "four")]
+        size: u32,
+        /// Chance that a cell is frozen rather than a hole, 0 to 1. Default 0.8.
+        #[serde(default = "point_eight")]
+        frozen: f64,
+        /// Turns until the episode is cut off. Default 10.
+        #[serde(default = "ten")]
+        max_turns: u32,
+    },
+    /// Push one box onto its target; levels made solvable by playing backwards from the end.
+    Sokoban {
+        /// Cells a side, walls included, 5 to 10. Default 6.
+        #[serde(default = "six")]
+        size: u32,
+        /// Backward moves that make a level; more is harder. Default 6.
+        #[serde(default = "six")]
+        scramble: u32,
+        /// Turns until the episode is cut off. Default 12.
+        #[serde(default = "twelve")]
+        max_turns: u32,
+    },
+    /// Answer each number with its successor; needs no learning, for checks of the queue itself.
+    Counter {
+        /// Turns of an episode.
+        turns: u32,
+    },
+}
+
+const fn four() -> u32 {
+    4
+}
+const fn six() -> u32 {
+    6
+}
+const fn ten() -> u32 {
+    10
+}
+const fn twelve() -> u32 {
+    12
+}
+const fn point_eight() -> f64 {
+    0.8
+}
+
+impl EnvironmentSpec {
+    /// The environment's name, which is its pool's too.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::FrozenLake { .. } => "frozen_lake",
+            Self::Sokoban { .. } => "sokoban",
+            Self::Counter { .. } => "counter",
+        }
+    }
+
+    /// Tokens that observations and actions are made of: ids are below this.
+    #[must_use]
+    pub const fn vocabulary(&self) -> u32 {
+        match self {
+            Self::FrozenLake { .. } | Self::Sokoban { .. } | Self::Counter { .. } => 128,
+        }
+    }
+
+    /// Tokens of the first observation and of each later one, at most.
+    #[must_use]
+    pub const fn observation_tokens(&self) -> (u32, u32) {
+        match self {
+            Self::FrozenLake { size, .. } | Self::Sokoban { size, .. } => {
+                (*size * *size + 2, *size * *size + 2)
+            }
+            Self::Counter { .. } => (1, 1),
+        }
+    }
+
+    /// Tokens of the longest rollout when a turn has at most `max_new_tokens`.
+    #[must_use]
+    pub fn longest_rollout(&self, max_new_tokens: u32) -> u64 {
+        let (first, later) = self.observation_tokens();
+        let turns = u64::from(self.max_turns());
+        u64::from(first) + turns * (u64::from(max_new_tokens) + u64::from(later))
+    }
+
+    /// Turns after which the environment ends the episode.
+    #[must_use]
+    pub const fn max_turns(&self) -> u32 {
+        match self {
+            Self::FrozenLake { max_turns, .. } | Self::Sokoban { max_turns, .. } => *max_turns,
+            Self::Counter { turns } => *turns,
+        }
+    }
+}

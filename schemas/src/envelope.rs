@@ -1,0 +1,108 @@
+//! A task as it travels: MessagePack with field names, so that a later version may add fields.
+
+use bytes::Bytes;
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::env_step::EnvStepTask;
+use crate::generate::GenerateTask;
+use crate::ids::{PoolName, RunId, TaskKey};
+use crate::publish_weights::PublishWeightsTask;
+use crate::reward::RewardTask;
+use crate::stage::Stage;
+use crate::train_shard::TrainShardTask;
+use crate::version::PolicyVersion;
+
+/// Work for one worker, whole in itself: any worker of the pool can do it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Task {
+    /// The run.
+    pub run: RunId,
+    /// The task's name in the run.
+    pub key: TaskKey,
+    /// The workers meant.
+    pub pool: PoolName,
+    /// The version that staleness is counted from: the rollout's start version, or the version that was
+    /// current when the task was put if the rollout has no token yet. Work below the run's floor is stale.
+    pub version: PolicyVersion,
+    /// Evaluation work: no staleness check, never trained.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub evaluate: bool,
+    /// What to do.
+    pub body: TaskBody,
+}
+
+/// The stage's own part of a task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskBody {
+    /// Sample a turn.
+    Generate(GenerateTask),
+    /// Reset or step an environment.
+    EnvStep(EnvStepTask),
+    /// Score a rollout.
+    Reward(RewardTask),
+    /// One rank's share of a step.
+    TrainShard(TrainShardTask),
+    /// Commit a version.
+    PublishWeights(PublishWeightsTask),
+}
+
+impl Task {
+    /// The stage whose workers do this task.
+    #[must_use]
+    pub const fn stage(&self) -> Stage {
+        self.key.stage()
+    }
+
+    /// Whether name and content speak of the same stage.
+    #[must_use]
+    pub const fn is_coherent(&self) -> bool {
+        let body = match &self.body {
+            TaskBody::Generate(_) => Stage::Generate,
+            TaskBody::EnvStep(_) => Stage::EnvStep,
+            TaskBody::Reward(_) => Stage::Reward,
+            TaskBody::TrainShard(_) => Stage::TrainShard,
+            TaskBody::PublishWeights(_) => Stage::PublishWeights,
+        };
+        body as u8 == self.stage() as u8
+    }
+}
+
+/// Bytes that are no message of the type asked for.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to decode {what} bytes={bytes}: {reason}")]
+pub struct DecodeError {
+    /// The message type.
+    pub what: &'static str,
+    /// Length of the input.
+    pub bytes: usize,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+/// MessagePack with field names.
+///
+/// # Panics
+/// Never for the types of this crate: they hold nothing that MessagePack cannot express.
+#[must_use]
+pub fn encode<T: Serialize>(message: &T) -> Bytes {
+    rmp_serde::to_vec_named(message).expect("messages hold only what MessagePack can express").into()
+}
+
+/// Reads a message.
+///
+/// # Errors
+/// The bytes are cut short, have bytes left over, or hold another shape.
+pub fn decode<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T, DecodeError> {
+    let fail = |reason: String| DecodeError { what, bytes: bytes.len(), reason };
+    let mut reader = rmp_serde::Deserializer::from_read_ref(bytes);
+    reader.set_max_depth(64);
+    let message = T::deserialize(&mut reader).map_err(|e| fail(e.to_string()))?;
+    let left = reader.get_ref().len();
+    if left > 0 {
+        return Err(fail(format!("{left} bytes follow the message")));
+    }
+    Ok(message)
+}

@@ -1,0 +1,56 @@
+//! What the log holds. The coordinator's state is a fold over these and nothing else.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::ids::TaskKey;
+use crate::outcome::Outcome;
+use crate::submit::RunSpec;
+
+/// One entry of the log. The run is in its subject.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// A run was handed in and found valid.
+    Submitted(Box<RunSpec>),
+    /// A task ended.
+    Outcome(Outcome),
+    /// A task that nobody can do: poison, delivered too often, or bytes that could not be read. It is with
+    /// the dead letters. Never a reward of 0.
+    DeadLetter {
+        /// The task.
+        key: TaskKey,
+        /// Why, for people.
+        reason: String,
+    },
+    /// A dead letter is to be tried again.
+    Requeued {
+        /// The task.
+        key: TaskKey,
+    },
+    /// The run is to end now.
+    Cancelled {
+        /// Why, for people.
+        reason: String,
+    },
+    /// Time went by. The only clock that decisions see.
+    Tick {
+        /// Milliseconds since 1970.
+        unix_ms: u64,
+    },
+}
+
+impl Event {
+    /// The last token of the event's subject.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Submitted(_) => "submitted",
+            Self::Outcome(_) => "outcome",
+            Self::DeadLetter { .. } => "dead_letter",
+            Self::Requeued { .. } => "requeued",
+            Self::Cancelled { .. } => "cancelled",
+            Self::Tick { .. } => "tick",
+        }
+    }
+}

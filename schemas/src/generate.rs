@@ -1,0 +1,150 @@
+//! `generate`: the policy samples one turn of a rollout.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::version::PolicyVersion;
+
+/// Sample one turn after `context`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct GenerateTask {
+    /// All tokens of the rollout so far, prompt first. `[T]`, never empty.
+    pub context: Vec<u32>,
+    /// The oldest version that may sample; an engine with older weights fetches newer ones first.
+    pub min_version: PolicyVersion,
+    /// Tokens to sample at most, 1 or more.
+    pub max_new_tokens: u32,
+    /// How to sample.
+    pub sampling: Sampling,
+    /// Seeds the request's own random stream: the result does not depend on what else is in the batch.
+    pub seed: u64,
+}
+
+/// How tokens are drawn.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Sampling {
+    /// Divides the logits; 0 takes the likeliest token.
+    pub temperature: f64,
+    /// Tokens that end the turn; the end token is part of the turn.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stop_tokens: Vec<u32>,
+}
+
+/// One sampled turn.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct GenerateDone {
+    /// The tokens sampled, in order. `[N]`, 1 or more.
+    pub tokens: Vec<u32>,
+    /// Natural log-probability of each token under the distribution it was drawn from (for temperature 0:
+    /// at temperature 1). `[N]`, finite and at most 0.
+    pub logprobs: Vec<f32>,
+    /// Which version sampled which tokens, in order; the counts add up to N. Stamped by the engine.
+    pub segments: Vec<Segment>,
+    /// Why the turn ended.
+    pub finish: Finish,
+    /// Tokens of the context that were computed anew.
+    #[serde(default)]
+    pub prefill_tokens: u32,
+    /// Tokens of the context that a kept prefix saved.
+    #[serde(default)]
+    pub cached_tokens: u32,
+}
+
+/// A run of tokens sampled by one version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Segment {
+    /// The version.
+    pub version: PolicyVersion,
+    /// How many tokens, 1 or more.
+    pub tokens: u32,
+}
+
+/// Why a turn ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Finish {
+    /// A stop token was sampled.
+    Stop,
+    /// `max_new_tokens` were sampled.
+    Length,
+}
+
+/// Why a turn is not one.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum MalformedTurn {
+    /// No token at all.
+    #[error("turn has no tokens")]
+    Empty,
+    /// Arrays of different lengths.
+    #[error(
+        "turn has tokens={tokens} logprobs={logprobs} segment_tokens={segment_tokens}; all three must agree"
+    )]
+    Lengths {
+        /// Length of `tokens`.
+        tokens: usize,
+        /// Length of `logprobs`.
+        logprobs: usize,
+        /// Sum over `segments`.
+        segment_tokens: u64,
+    },
+    /// A log-probability that is none.
+    #[error("turn has logprobs[{index}]={value}; each must be finite and at most 0")]
+    Logprob {
+        /// Where.
+        index: usize,
+        /// The value.
+        value: f32,
+    },
+    /// A segment of another version than allowed.
+    #[error("turn has a segment of {segment} where {at_least} to {at_most} may sample")]
+    Version {
+        /// The segment's version.
+        segment: PolicyVersion,
+        /// The oldest that may.
+        at_least: PolicyVersion,
+        /// The newest that exists.
+        at_most: PolicyVersion,
+    },
+}
+
+impl GenerateDone {
+    /// Refuses a turn that could not be trained on.
+    ///
+    /// # Errors
+    /// Lengths disagree, or a log-probability is NaN, infinite or positive.
+    pub fn check(&self) -> Result<(), MalformedTurn> {
+        if self.tokens.is_empty() {
+            return Err(MalformedTurn::Empty);
+        }
+        let segment_tokens = self.segments.iter().map(|s| u64::from(s.tokens)).sum();
+        let (tokens, logprobs) = (self.tokens.len(), self.logprobs.len());
+        if tokens != logprobs || tokens as u64 != segment_tokens {
+            return Err(MalformedTurn::Lengths { tokens, logprobs, segment_tokens });
+        }
+        // A rounding error above 0 is no probability above 1.
+        match self.logprobs.iter().position(|p| !p.is_finite() || *p > 1e-3) {
+            Some(index) => Err(MalformedTurn::Logprob { index, value: self.logprobs[index] }),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses segments outside `[at_least, at_most]` or out of order.
+    ///
+    /// # Errors
+    /// Names the first segment that does not fit.
+    pub fn check_versions(
+        &self,
+        at_least: PolicyVersion,
+        at_most: PolicyVersion,
+    ) -> Result<(), MalformedTurn> {
+        let mut from = at_least;
+        for segment in &self.segments {
+            if segment.version < from || segment.version > at_most {
+                return Err(MalformedTurn::Version { segment: segment.version, at_least: from, at_most });
+            }
+            from = segment.version;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,38 @@
+//! What travels: the messages of every stage in the order of a task's life, the run file, and the
+//! names and bounds that more than one process must agree on.
+//!
+//! A task goes `submit → generate ⇄ env_step → reward → train_shard → publish_weights`. Each of those
+//! modules has a twin of the same name in `broker/coordinator/src/pipeline` (what happens next) and in
+//! `workers/src` (how it is done).
+
+pub mod stage;
+pub mod ids;
+pub mod version;
+pub mod limits;
+pub mod subjects;
+pub mod blob;
+pub mod envelope;
+
+pub mod submit;
+pub mod generate;
+pub mod env_step;
+pub mod reward;
+pub mod train_shard;
+pub mod publish_weights;
+
+pub mod outcome;
+pub mod event;
+pub mod policy;
+pub mod notice;
+pub mod api;
+pub mod report;
+pub mod schema;
+
+pub use blob::BlobRef;
+pub use envelope::{Task, TaskBody};
+pub use event::Event;
+pub use ids::{PoolName, RolloutId, RunId, TaskKey, WorkerId};
+pub use outcome::{Outcome, OutcomeBody};
+pub use stage::Stage;
+pub use submit::RunSpec;
+pub use version::PolicyVersion;

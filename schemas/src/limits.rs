@@ -1,0 +1,72 @@
+//! All bounds: value, unit, reason, and what passing it does. Relations are asserted at compile time.
+
+/// Characters of a run's name. It is a subject token and a folder name; a longer one is refused at submit.
+pub const MAX_RUN_NAME_CHARS: usize = 48;
+/// Characters of a pool's name. Consumer names hold it; a longer one is refused at submit.
+pub const MAX_POOL_NAME_CHARS: usize = 24;
+/// Characters of a worker's name. A longer one is refused at start.
+pub const MAX_WORKER_NAME_CHARS: usize = 64;
+
+/// Bytes of a payload that travels inside a message. A larger one goes to the object store and a
+/// reference travels (the claim check), so that the streams stay small.
+pub const MAX_INLINE_BYTES: usize = 256 * 1024;
+/// Bytes of a message that nats-server takes by default; above it the connection is closed.
+pub const MAX_PAYLOAD_BYTES: usize = 1024 * 1024;
+/// Bytes of an object that is decoded as one message. Above it the task is a dead letter.
+pub const MAX_CLAIM_BYTES: u64 = 2 * 1024 * 1024 * 1024;
+/// Bytes of a run file or an API request. A longer one is refused.
+pub const MAX_REQUEST_BYTES: usize = 256 * 1024;
+
+/// Milliseconds until a task whose worker is silent is given to another.
+pub const ACK_WAIT_MS: u64 = 30_000;
+/// Milliseconds between two signs of life for a task in hand.
+pub const HEARTBEAT_MS: u64 = 10_000;
+/// Deliveries of one task before it is a dead letter.
+pub const MAX_DELIVER: i64 = 5;
+/// Unacknowledged tasks of one consumer, over all its workers. The server holds the rest back.
+pub const MAX_ACK_PENDING: i64 = 65_536;
+/// Pull requests that may wait at one consumer; above it the server answers 409.
+pub const MAX_WAITING_PULLS: i64 = 8_192;
+/// Milliseconds that a pull request waits at the server before it is sent anew.
+pub const PULL_EXPIRES_MS: u64 = 30_000;
+/// Milliseconds in which the log refuses an event with the same id. The fold ignores later ones.
+pub const DEDUP_WINDOW_MS: u64 = 120_000;
+/// Milliseconds for any request to the queue. Above it the request fails and is tried again.
+pub const REQUEST_TIMEOUT_MS: u64 = 10_000;
+/// Milliseconds after which the coordinator's lease may be taken by another.
+pub const LEASE_MS: u64 = 2_000;
+/// Milliseconds between two renewals of the lease.
+pub const LEASE_RENEW_MS: u64 = 500;
+/// Milliseconds between two ticks in the log while a run is live.
+pub const TICK_MS: u64 = 1_000;
+/// Milliseconds between two reports of a worker's counters.
+pub const WORKER_REPORT_MS: u64 = 500;
+/// Events folded between two snapshots of the coordinator's state.
+pub const SNAPSHOT_EVENTS: u64 = 50_000;
+/// Commands that the coordinator has in flight to the queue at once; a lack of acks holds it back.
+pub const MAX_COMMANDS_IN_FLIGHT: usize = 1_024;
+
+/// Rollouts in a group. GRPO compares them, so one alone has no signal; above it submit refuses.
+pub const MAX_GROUP_SIZE: u32 = 1_024;
+/// Groups in a batch; above it submit refuses.
+pub const MAX_GROUPS_PER_STEP: u32 = 65_536;
+/// Train steps of a run; above it submit refuses.
+pub const MAX_STEPS: u64 = 10_000_000;
+/// The async ratio; above it submit refuses.
+pub const MAX_ALPHA: f64 = 64.0;
+/// Turns of a rollout; above it submit refuses.
+pub const MAX_TURNS: u32 = 1_000;
+/// Tokens sampled in one turn; above it submit refuses.
+pub const MAX_NEW_TOKENS: u32 = 1_048_576;
+/// Tokens of a rollout; above it the task is refused as poison.
+pub const MAX_CONTEXT_TOKENS: usize = 4_194_304;
+/// Rewards of a run; above it submit refuses.
+pub const MAX_REWARDS: usize = 16;
+/// Evaluation prompts; above it submit refuses.
+pub const MAX_EVALUATE_PROMPTS: u32 = 65_536;
+/// Width, layers and vocabulary of a model made from scratch; above it submit refuses.
+pub const MAX_MODEL_DIMENSION: u32 = 1_048_576;
+
+const _: () = assert!(MAX_INLINE_BYTES * 2 < MAX_PAYLOAD_BYTES, "a message and its headers must fit");
+const _: () = assert!(HEARTBEAT_MS * 2 < ACK_WAIT_MS, "one lost sign of life must not cost the lease");
+const _: () = assert!(LEASE_RENEW_MS * 3 < LEASE_MS, "two lost renewals must not cost the lease");

@@ -1,0 +1,119 @@
+//! Notices: JSON on `mr.notice.>`, for people and dashboards. Nothing depends on their arrival.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+use crate::api::Ledger;
+use crate::ids::{RunId, TaskKey};
+use crate::stage::Stage;
+use crate::version::PolicyVersion;
+
+/// What a coordinator tells of a run, on `mr.notice.<run>.<kind>`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Notice {
+    /// The run was taken on.
+    Submitted {
+        /// The run.
+        run: RunId,
+    },
+    /// A version was committed.
+    Step(StepNotice),
+    /// An evaluation ended.
+    Evaluated {
+        /// The run.
+        run: RunId,
+        /// What was evaluated.
+        version: PolicyVersion,
+        /// Share of held-out prompts solved, 0 to 1.
+        success: f64,
+        /// How many prompts.
+        prompts: u32,
+    },
+    /// A task is with the dead letters.
+    DeadLetter {
+        /// The run.
+        run: RunId,
+        /// The task.
+        task: TaskKey,
+        /// Why.
+        reason: String,
+    },
+    /// The run is over.
+    Ended {
+        /// The run.
+        run: RunId,
+        /// `finished`, `cancelled` or `failed`.
+        state: String,
+        /// The newest version.
+        version: PolicyVersion,
+        /// The books.
+        ledger: Ledger,
+    },
+}
+
+impl Notice {
+    /// The last token of its subject.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Submitted { .. } => "submitted",
+            Self::Step(_) => "step",
+            Self::Evaluated { .. } => "evaluated",
+            Self::DeadLetter { .. } => "dead_letter",
+            Self::Ended { .. } => "ended",
+        }
+    }
+}
+
+/// One train step.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct StepNotice {
+    /// The run.
+    pub run: RunId,
+    /// The version it made.
+    pub version: PolicyVersion,
+    /// Share of the batch's rollouts that reached the goal, 0 to 1.
+    pub success: f64,
+    /// Mean reward of the batch.
+    pub reward: f64,
+    /// Tokens sampled in the batch.
+    pub sampled_tokens: u64,
+    /// Greatest staleness in the batch.
+    pub max_staleness: u64,
+    /// When, in the log's time.
+    pub unix_ms: u64,
+    /// What the trainer measured.
+    pub metrics: BTreeMap<String, f64>,
+}
+
+/// A worker's counters since its start, on `mr.notice.worker.<id>`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct WorkerNotice {
+    /// The process.
+    pub worker: String,
+    /// Milliseconds since its start.
+    pub uptime_ms: u64,
+    /// By stage.
+    pub stages: BTreeMap<Stage, StageCounters>,
+}
+
+/// What a worker did in one stage since its start.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct StageCounters {
+    /// Tasks that ended.
+    pub done: u64,
+    /// Tasks given back to be tried again.
+    pub retried: u64,
+    /// Tasks that nobody can do.
+    pub poison: u64,
+    /// Tasks dropped as stale.
+    pub stale: u64,
+    /// Tasks in hand.
+    pub in_hand: u64,
+    /// Microseconds in which at least one task was being executed.
+    pub busy_us: u64,
+    /// Tokens sampled.
+    pub tokens: u64,
+}

@@ -1,0 +1,58 @@
+//! What `millrace up` leaves behind: `report.json`.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::api::Ledger;
+
+/// The result of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Report {
+    /// The run's name.
+    pub run: String,
+    /// `finished`, `cancelled` or `failed`.
+    pub state: String,
+    /// Share of held-out prompts solved by version 0; `None` where none were evaluated.
+    pub success_before: Option<f64>,
+    /// Share of held-out prompts solved by the last version.
+    pub success_after: Option<f64>,
+    /// Held-out prompts.
+    pub evaluate_prompts: u32,
+    /// Seconds from the submit to the end, in the log's time.
+    pub wall_s: f64,
+    /// Train steps done.
+    pub steps: u64,
+    /// The async ratio.
+    pub alpha: f64,
+    /// Greatest staleness of a trained rollout, in versions.
+    pub max_staleness: u64,
+    /// Rollouts trained by staleness; the index is the staleness.
+    pub staleness: Vec<u64>,
+    /// Tokens sampled.
+    pub sampled_tokens: u64,
+    /// Tokens sampled a second, over the whole wall time.
+    pub tokens_per_s: f64,
+    /// Turns taken.
+    pub turns: u64,
+    /// The books, in rollouts.
+    pub ledger: Ledger,
+    /// Whether admitted = trained + dropped + in flight.
+    pub balanced: bool,
+    /// Whether a recount from the committed versions and their batches in the object store agrees: every
+    /// version once, no rollout twice, the same number trained, the same greatest staleness.
+    pub audited: bool,
+    /// What the recount found wrong.
+    pub audit_findings: Vec<String>,
+    /// The last version.
+    pub final_version: u64,
+    /// Folder with the last version as a model directory.
+    pub weights_path: String,
+    /// The learning curve as SVG.
+    pub curve_path: String,
+    /// Share of wall time in which a generate worker was executing, 0 to 1.
+    pub generate_busy: f64,
+    /// Share of wall time in which a train worker was executing, 0 to 1.
+    pub train_busy: f64,
+    /// Worker processes that died and were started again.
+    pub restarts: u64,
+}

@@ -1,0 +1,57 @@
+//! `reward`: a finished rollout gets one score from one rule.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Score one finished rollout.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RewardTask {
+    /// The rule.
+    pub rule: RewardRule,
+    /// What happened, turn by turn. `[turns]`, 1 or more.
+    pub turns: Vec<TurnResult>,
+    /// The environment's goal was reached.
+    pub success: bool,
+}
+
+/// What one turn brought.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TurnResult {
+    /// The environment's reward for it.
+    pub reward: f64,
+    /// The tokens were an action.
+    pub valid: bool,
+    /// Tokens sampled.
+    pub tokens: u32,
+}
+
+/// How a rollout is scored. The pool that serves it has the same name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RewardRule {
+    /// The sum of the environment's own rewards.
+    EnvReturn,
+    /// 1 when the goal was reached, else 0.
+    Success,
+    /// The share of turns that were valid actions, minus 1: 0 at best, −1 at worst.
+    Format,
+}
+
+impl RewardRule {
+    /// The rule's name, which is its pool's too.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::EnvReturn => "env_return",
+            Self::Success => "success",
+            Self::Format => "format",
+        }
+    }
+}
+
+/// The score.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RewardDone {
+    /// Finite. A rule that cannot tell fails; it never says 0.
+    pub score: f64,
+}

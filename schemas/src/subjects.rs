@@ -1,0 +1,165 @@
+//! Names that cross a process on the queue: subjects, streams, consumers, buckets, keys, headers.
+
+use crate::event::Event;
+use crate::ids::{IdError, PoolName, RunId, TaskKey};
+use crate::stage::Stage;
+use crate::version::PolicyVersion;
+
+/// The log: every event of every run, in one order.
+pub const LOG_STREAM: &str = "MILLRACE_LOG";
+/// Tasks that nobody could do, with their bytes.
+pub const DEAD_STREAM: &str = "MILLRACE_DEAD";
+/// The server's own notices of tasks delivered too often.
+pub const ADVISORY_STREAM: &str = "MILLRACE_ADVISORY";
+/// Key-value bucket: the current policy of each run.
+pub const POLICY_BUCKET: &str = "MILLRACE_POLICY";
+/// Key-value bucket: the coordinator's lease and its newest snapshot.
+pub const COORDINATOR_BUCKET: &str = "MILLRACE_COORDINATOR";
+/// Key in [`COORDINATOR_BUCKET`]: who acts.
+pub const LEASE_KEY: &str = "lease";
+/// Key in [`COORDINATOR_BUCKET`]: the newest snapshot.
+pub const SNAPSHOT_KEY: &str = "snapshot";
+
+/// The run token of events that concern all runs.
+pub const ALL_RUNS: &str = "all";
+/// Every event.
+pub const LOG_ALL: &str = "mr.log.>";
+/// Every notice.
+pub const NOTICE_ALL: &str = "mr.notice.>";
+/// Every worker's counters.
+pub const NOTICE_WORKERS: &str = "mr.notice.worker.*";
+/// Advisories that a task was delivered too often.
+pub const ADVISORY_MAX_DELIVERIES: &str = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.*.*";
+
+/// Header: the trace that a message belongs to (W3C `traceparent`).
+pub const TRACEPARENT_HEADER: &str = "traceparent";
+/// Header: the payload is in the object store, here is its `<sha256>/<bytes>`.
+pub const CLAIM_HEADER: &str = "Millrace-Claim";
+/// Header of a dead letter: why.
+pub const REASON_HEADER: &str = "Millrace-Reason";
+
+/// The stream that holds a stage's tasks.
+#[must_use]
+pub fn task_stream(stage: Stage) -> String {
+    format!("MILLRACE_TASK_{}", stage.name().to_ascii_uppercase())
+}
+
+/// All subjects of a stage's stream.
+#[must_use]
+pub fn task_stream_subjects(stage: Stage) -> String {
+    format!("mr.task.{}.>", stage.name())
+}
+
+/// The durable consumer that a pool's workers share; one per stage and pool.
+#[must_use]
+pub fn consumer(pool: &PoolName) -> String {
+    format!("pool_{pool}")
+}
+
+/// What a pool's consumer takes from its stage's stream.
+#[must_use]
+pub fn consumer_filter(stage: Stage, pool: &PoolName) -> String {
+    format!("mr.task.{}.{pool}.>", stage.name())
+}
+
+/// A task's own subject. The server holds at most one message on it.
+#[must_use]
+pub fn task(pool: &PoolName, run: &RunId, version: PolicyVersion, key: TaskKey) -> String {
+    format!("mr.task.{}.{pool}.{run}.{version}.{key}", key.stage().name())
+}
+
+/// A run's tasks of one start version, in one stage, for a purge.
+#[must_use]
+pub fn tasks_of_version(stage: Stage, run: &RunId, version: PolicyVersion) -> String {
+    format!("mr.task.{}.*.{run}.{version}.>", stage.name())
+}
+
+/// All tasks of a run in one stage, for a purge.
+#[must_use]
+pub fn tasks_of_run(stage: Stage, run: &RunId) -> String {
+    format!("mr.task.{}.*.{run}.>", stage.name())
+}
+
+/// An event's subject: `mr.log.<run>.<kind>`.
+#[must_use]
+pub fn log(run: &str, event: &Event) -> String {
+    format!("mr.log.{run}.{}", event.kind())
+}
+
+/// A dead letter's subject.
+#[must_use]
+pub fn dead(stage: Stage, pool: &str, run: &str, key: &str) -> String {
+    format!("mr.dead.{}.{pool}.{run}.{key}", stage.name())
+}
+
+/// A notice of a run.
+#[must_use]
+pub fn notice(run: &RunId, kind: &str) -> String {
+    format!("mr.notice.{run}.{kind}")
+}
+
+/// A worker's counters.
+#[must_use]
+pub fn worker_notice(worker: &str) -> String {
+    format!("mr.notice.worker.{worker}")
+}
+
+/// An endpoint of the API.
+#[must_use]
+pub fn api(endpoint: &str) -> String {
+    format!("mr.api.{endpoint}")
+}
+
+/// A task's subject, taken apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskSubject {
+    /// The stage.
+    pub stage: Stage,
+    /// The pool.
+    pub pool: PoolName,
+    /// The run.
+    pub run: RunId,
+    /// The start version.
+    pub version: PolicyVersion,
+    /// The task.
+    pub key: TaskKey,
+}
+
+/// Why a subject is not a task's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SubjectError {
+    /// Another number of tokens, another root, or an unknown stage.
+    #[error("subject value={0:?} is not mr.task.<stage>.<pool>.<run>.v<version>.<task>")]
+    Shape(String),
+    /// A token is no identifier.
+    #[error(transparent)]
+    Id(#[from] IdError),
+}
+
+/// Takes a task's subject apart.
+///
+/// # Errors
+/// The subject is not a task's.
+pub fn parse_task(subject: &str) -> Result<TaskSubject, SubjectError> {
+    let shape = || SubjectError::Shape(subject.chars().take(200).collect());
+    let mut tokens = subject.strip_prefix("mr.task.").ok_or_else(shape)?.split('.');
+    let mut next = || tokens.next().ok_or_else(shape);
+    let (stage, pool, run, version, key) = (next()?, next()?, next()?, next()?, next()?);
+    if tokens.next().is_some() {
+        return Err(shape());
+    }
+    let version = version.strip_prefix('v').and_then(|digits| digits.parse().ok()).ok_or_else(shape)?;
+    Ok(TaskSubject {
+        stage: stage.parse().map_err(|_| shape())?,
+        pool: pool.parse()?,
+        run: run.parse()?,
+        version: PolicyVersion(version),
+        key: key.parse()?,
+    })
+}
+
+/// The run token of a log subject, or `None` if it is no log subject.
+#[must_use]
+pub fn run_of_log(subject: &str) -> Option<&str> {
+    subject.strip_prefix("mr.log.")?.split('.').next()
+}

@@ -1,0 +1,310 @@
+//! `submit`: the run file, in TOML or JSON. Strict: an unknown field or a value out of range is refused
+//! before anything starts, naming the field, the value and the remedy.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::blob::Sha;
+use crate::env_step::EnvironmentSpec;
+use crate::ids::RunId;
+use crate::publish_weights::Retention;
+use crate::reward::RewardRule;
+
+mod read;
+mod validate;
+
+pub use read::{RunFileError, from_json, from_toml};
+pub use validate::Refusal;
+
+/// One training job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunSpec {
+    /// The run's name: a-z, 0-9, '-' and '_'. Also its id: a second submit of the same name is refused.
+    pub name: RunId,
+    /// Seeds prompts, sampling and initial weights. Default 1.
+    #[serde(default = "RunSpec::default_seed")]
+    pub seed: u64,
+    /// Train steps; version `steps` is the last.
+    pub steps: u64,
+    /// The model.
+    pub model: ModelSpec,
+    /// The environment.
+    pub environment: EnvironmentSpec,
+    /// What rollouts are scored by; the scores are added up by weight. Default: the environment's return.
+    #[serde(default = "RunSpec::default_rewards")]
+    pub rewards: Vec<RewardSpec>,
+    /// How rollouts are made.
+    #[serde(default)]
+    pub rollout: RolloutSpec,
+    /// How the policy is trained.
+    #[serde(default)]
+    pub algorithm: Algorithm,
+    /// How the policy is evaluated on held-out prompts.
+    #[serde(default)]
+    pub evaluate: EvaluateSpec,
+    /// Which versions are kept.
+    #[serde(default)]
+    pub weights: Retention,
+}
+
+impl RunSpec {
+    const fn default_seed() -> u64 {
+        1
+    }
+
+    fn default_rewards() -> Vec<RewardSpec> {
+        vec![RewardSpec { rule: RewardRule::EnvReturn, weight: 1.0 }]
+    }
+
+    /// Identifies the run file: the hash of its JSON with all defaults filled in.
+    ///
+    /// # Panics
+    /// Never: a run file holds only what JSON can express.
+    #[must_use]
+    pub fn hash(&self) -> Sha {
+        Sha::of(&serde_json::to_vec(self).expect("a run file holds only what JSON can express"))
+    }
+
+    /// The bound on staleness that follows from the async ratio, in versions.
+    #[must_use]
+    pub fn max_staleness(&self) -> u64 {
+        self.rollout.alpha.ceil() as u64
+    }
+
+    /// Groups that may be in flight or waiting to be trained: `(1 + alpha) * groups_per_step`.
+    #[must_use]
+    pub fn window_groups(&self) -> u64 {
+        ((1.0 + self.rollout.alpha) * f64::from(self.rollout.groups_per_step)).floor() as u64
+    }
+}
+
+/// The policy's model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum ModelSpec {
+    /// A decoder of the Llama architecture, made from scratch. Needs workers with torch.
+    Decoder {
+        /// Tokens in the vocabulary; at least as many as the environment uses.
+        vocabulary: u32,
+        /// Decoder layers. Default 2.
+        #[serde(default = "two")]
+        layers: u32,
+        /// Hidden width; a multiple of twice `heads`. Default 64.
+        #[serde(default = "sixty_four")]
+        width: u32,
+        /// Attention heads. Default 4.
+        #[serde(default = "four")]
+        heads: u32,
+        /// Width of the feed-forward layers. Default 4 × 64 = 256.
+        #[serde(default = "two_hundred_fifty_six")]
+        feed_forward: u32,
+        /// Tokens that a rollout may have, observations included. Default 512.
+        #[serde(default = "five_hundred_twelve")]
+        context: u32,
+        /// Standard deviation of the initial weights. Default 0.02.
+        #[serde(default = "point_zero_two")]
+        init_std: f64,
+    },
+    /// No model: turns follow from the seed, weights from the batches. For checks of queue and coordinator.
+    Scripted,
+}
+
+const fn two() -> u32 {
+    2
+}
+const fn four() -> u32 {
+    4
+}
+const fn sixty_four() -> u32 {
+    64
+}
+const fn two_hundred_fifty_six() -> u32 {
+    256
+}
+const fn five_hundred_twelve() -> u32 {
+    512
+}
+const fn point_zero_two() -> f64 {
+    0.02
+}
+
+/// One reward of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RewardSpec {
+    /// The rule.
+    pub rule: RewardRule,
+    /// Multiplies its score. Default 1.
+    #[serde(default = "one")]
+    pub weight: f64,
+}
+
+const fn one() -> f64 {
+    1.0
+}
+
+/// How rollouts are made.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RolloutSpec {
+    /// Groups (prompts) of a batch. Default 32.
+    pub groups_per_step: u32,
+    /// Rollouts of a group. Default 8.
+    pub group_size: u32,
+    /// The async ratio: how many versions a rollout may be behind the version it is trained on, and how
+    /// many batches may be in flight besides the one in training. 0 is synchronous. Default 1.
+    pub alpha: f64,
+    /// Which finished groups are trained first. Default `oldest_first`.
+    pub order: ConsumeOrder,
+    /// Which groups are left out and replaced at the current version. Default `none`.
+    pub filter: GroupFilter,
+    /// Replacements of a rollout that failed, before its group is dropped. Default 3.
+    pub max_replacements: u32,
+    /// Tokens sampled in one turn at most. Default 1.
+    pub max_new_tokens: u32,
+    /// Divides the logits. Default 1.
+    pub temperature: f64,
+}
+
+impl Default for RolloutSpec {
+    fn default() -> Self {
+        Self {
+            groups_per_step: 32,
+            group_size: 8,
+            alpha: 1.0,
+            order: ConsumeOrder::OldestFirst,
+            filter: GroupFilter::None,
+            max_replacements: 3,
+            max_new_tokens: 1,
+            temperature: 1.0,
+        }
+    }
+}
+
+/// Which finished groups a batch takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ConsumeOrder {
+    /// By admission: long rollouts are not put behind short ones.
+    OldestFirst,
+    /// By completion: favours short rollouts.
+    FinishOrder,
+}
+
+/// Which groups are left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum GroupFilter {
+    /// None.
+    None,
+    /// Groups whose rewards are all equal: they carry no signal. Once four batches' worth were left out
+    /// since the last step, such groups are trained all the same, so that a solved task ends.
+    EqualRewards,
+}
+
+/// How the policy is trained.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Algorithm {
+    /// How rewards become advantages. Default `grpo`.
+    pub advantage: Advantage,
+    /// The loss. Default `ppo_clip`.
+    pub loss: Loss,
+    /// Whose log-probabilities the ratio is taken against. Default `behaviour`.
+    pub old: OldPolicy,
+    /// The ratio is clipped below at 1 minus this. Default 0.2.
+    pub clip_low: f64,
+    /// The ratio is clipped above at 1 plus this. Default 0.2.
+    pub clip_high: f64,
+    /// Passes over the batch in one step. Default 2.
+    pub epochs: u32,
+    /// Optimiser updates in one pass. Default 1.
+    pub minibatches: u32,
+    /// Learning rate. Default 0.002.
+    pub learning_rate: f64,
+    /// Steps over which the learning rate rises from 0. Default 0.
+    pub warmup_steps: u64,
+    /// AdamW's first decay. Default 0.9.
+    pub adam_beta1: f64,
+    /// AdamW's second decay. Default 0.95.
+    pub adam_beta2: f64,
+    /// AdamW's decay of weights. Default 0.
+    pub weight_decay: f64,
+    /// The gradient's norm is cut to this. Default 1.
+    pub max_grad_norm: f64,
+    /// Coefficient of the entropy bonus. Default 0.01.
+    pub entropy: f64,
+    /// Tokens of one forward and backward pass; the loss does not depend on it. Default 16384.
+    pub tokens_per_microbatch: u32,
+}
+
+impl Default for Algorithm {
+    fn default() -> Self {
+        Self {
+            advantage: Advantage::Grpo,
+            loss: Loss::PpoClip,
+            old: OldPolicy::Behaviour,
+            clip_low: 0.2,
+            clip_high: 0.2,
+            epochs: 2,
+            minibatches: 1,
+            learning_rate: 2e-3,
+            warmup_steps: 0,
+            adam_beta1: 0.9,
+            adam_beta2: 0.95,
+            weight_decay: 0.0,
+            max_grad_norm: 1.0,
+            entropy: 0.01,
+            tokens_per_microbatch: 16_384,
+        }
+    }
+}
+
+/// How rewards become advantages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Advantage {
+    /// (R − mean of the group) / (standard deviation of the group + 1e-6); zeros where that is ≤ 1e-6.
+    Grpo,
+    /// R − mean of the group.
+    DrGrpo,
+}
+
+/// The policy loss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Loss {
+    /// −min(r·A, clip(r)·A).
+    PpoClip,
+    /// −A·log p.
+    PolicyGradient,
+}
+
+/// Whose log-probabilities `r = exp(log p − log p_old)` is taken against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OldPolicy {
+    /// Those recorded when the token was sampled.
+    Behaviour,
+    /// Those of the version trained on, computed before the first update of the step.
+    Proximal,
+}
+
+/// Evaluation on held-out prompts, before the first step and after the last.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct EvaluateSpec {
+    /// Held-out prompts; 0 for no evaluation. Default 128.
+    pub prompts: u32,
+    /// Also after every this many steps; 0 for never. Default 0.
+    pub every: u64,
+    /// Divides the logits; 0 takes the likeliest token. Default 0.
+    pub temperature: f64,
+}
+
+impl Default for EvaluateSpec {
+    fn default() -> Self {
+        Self { prompts: 128, every: 0, temperature: 0.0 }
+    }
+}

@@ -1,0 +1,215 @@
+//! What a run file may ask for.
+
+use serde::Serialize;
+use std::fmt;
+
+use super::{Algorithm, ModelSpec, OldPolicy, RunSpec};
+use crate::env_step::EnvironmentSpec;
+use crate::limits;
+
+/// One value that cannot work.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Refusal {
+    /// Path to the field, `rollout.group_size`.
+    pub field: String,
+    /// The value.
+    pub value: String,
+    /// What is wrong and what to write instead.
+    pub remedy: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} = {}: {}", self.field, self.value, self.remedy)
+    }
+}
+
+/// Gathers refusals.
+#[derive(Default)]
+struct Checks(Vec<Refusal>);
+
+impl Checks {
+    fn require(&mut self, ok: bool, field: &str, value: impl fmt::Display, remedy: impl Into<String>) {
+        if !ok {
+            let (field, value) = (field.to_owned(), value.to_string());
+            self.0.push(Refusal { field, value, remedy: remedy.into() });
+        }
+    }
+
+    fn count(&mut self, field: &str, value: u64, low: u64, high: u64) {
+        self.require(
+            (low..=high).contains(&value),
+            field,
+            value,
+            format!("choose a whole number from {low} to {high}"),
+        );
+    }
+
+    fn number(&mut self, field: &str, value: f64, low: f64, high: f64) {
+        // NaN is in no range.
+        self.require(
+            value >= low && value <= high,
+            field,
+            value,
+            format!("choose a number from {low} to {high}"),
+        );
+    }
+}
+
+impl RunSpec {
+    /// Everything in the run file that cannot work; empty when all is well.
+    #[must_use]
+    pub fn refusals(&self) -> Vec<Refusal> {
+        let mut checks = Checks::default();
+        checks.count("steps", self.steps, 1, limits::MAX_STEPS);
+        self.check_model(&mut checks);
+        self.check_environment(&mut checks);
+        self.check_rewards(&mut checks);
+        self.check_rollout(&mut checks);
+        check_algorithm(&self.algorithm, &mut checks);
+        checks.count(
+            "evaluate.prompts",
+            u64::from(self.evaluate.prompts),
+            0,
+            u64::from(limits::MAX_EVALUATE_PROMPTS),
+        );
+        checks.number("evaluate.temperature", self.evaluate.temperature, 0.0, 100.0);
+        let least = self.max_staleness().max(1) + 1;
+        checks.require(
+            self.weights.newest >= least,
+            "weights.newest",
+            self.weights.newest,
+            format!("keep at least {least}: workers may still be on the version before, and rollouts up to alpha behind"),
+        );
+        checks.0
+    }
+
+    fn check_model(&self, checks: &mut Checks) {
+        let ModelSpec::Decoder { vocabulary, layers, width, heads, feed_forward, context, init_std } =
+            &self.model
+        else {
+            return;
+        };
+        let most = u64::from(limits::MAX_MODEL_DIMENSION);
+        checks.count("model.vocabulary", u64::from(*vocabulary), 2, most);
+        checks.count("model.layers", u64::from(*layers), 1, 1_000);
+        checks.count("model.width", u64::from(*width), 2, most);
+        checks.count("model.heads", u64::from(*heads), 1, 1_000);
+        checks.count("model.feed_forward", u64::from(*feed_forward), 1, most);
+        checks.count("model.context", u64::from(*context), 2, limits::MAX_CONTEXT_TOKENS as u64);
+        checks.number("model.init_std", *init_std, 1e-6, 1.0);
+        checks.require(
+            *heads > 0 && width.is_multiple_of(2 * (*heads).max(1)),
+            "model.width",
+            width,
+            format!("choose a multiple of 2 x model.heads = {}", 2 * u64::from(*heads)),
+        );
+        let needed = self.environment.vocabulary();
+        checks.require(
+            *vocabulary >= needed,
+            "model.vocabulary",
+            vocabulary,
+            format!("the environment uses {needed} tokens; choose at least that"),
+        );
+        let needed = self.environment.longest_rollout(self.rollout.max_new_tokens);
+        checks.require(
+            u64::from(*context) >= needed,
+            "model.context",
+            context,
+            format!(
+                "a rollout may have {needed} tokens; choose at least that, or fewer environment.max_turns"
+            ),
+        );
+    }
+
+    fn check_environment(&self, checks: &mut Checks) {
+        match &self.environment {
+            EnvironmentSpec::FrozenLake { size, frozen, max_turns } => {
+                checks.count("environment.size", u64::from(*size), 2, 8);
+                checks.number("environment.frozen", *frozen, 0.0, 1.0);
+                checks.count("environment.max_turns", u64::from(*max_turns), 1, u64::from(limits::MAX_TURNS));
+            }
+            EnvironmentSpec::Sokoban { size, scramble, max_turns } => {
+                checks.count("environment.size", u64::from(*size), 5, 10);
+                checks.count("environment.scramble", u64::from(*scramble), 1, 1_000);
+                checks.count("environment.max_turns", u64::from(*max_turns), 1, u64::from(limits::MAX_TURNS));
+            }
+            EnvironmentSpec::Counter { turns } => {
+                checks.count("environment.turns", u64::from(*turns), 1, u64::from(limits::MAX_TURNS));
+            }
+        }
+    }
+
+    fn check_rewards(&self, checks: &mut Checks) {
+        let n = self.rewards.len();
+        let most = limits::MAX_REWARDS;
+        checks.require((1..=most).contains(&n), "rewards", n, format!("name 1 to {most} rewards"));
+        for (i, reward) in self.rewards.iter().enumerate() {
+            checks.number(&format!("rewards[{i}].weight"), reward.weight, -1e6, 1e6);
+        }
+        let all_zero = n > 0 && self.rewards.iter().all(|reward| reward.weight == 0.0);
+        checks.require(
+            !all_zero,
+            "rewards",
+            "all weights 0",
+            "no rollout could ever be better than another; give one reward a weight",
+        );
+    }
+
+    fn check_rollout(&self, checks: &mut Checks) {
+        let r = &self.rollout;
+        checks.count(
+            "rollout.groups_per_step",
+            u64::from(r.groups_per_step),
+            1,
+            u64::from(limits::MAX_GROUPS_PER_STEP),
+        );
+        checks.count("rollout.group_size", u64::from(r.group_size), 1, u64::from(limits::MAX_GROUP_SIZE));
+        checks.require(
+            r.group_size != 1,
+            "rollout.group_size",
+            1,
+            "group advantages compare the rollouts of a group, so a group of one has no signal; choose 2 or more",
+        );
+        checks.number("rollout.alpha", r.alpha, 0.0, limits::MAX_ALPHA);
+        checks.count("rollout.max_replacements", u64::from(r.max_replacements), 0, 100);
+        checks.count(
+            "rollout.max_new_tokens",
+            u64::from(r.max_new_tokens),
+            1,
+            u64::from(limits::MAX_NEW_TOKENS),
+        );
+        checks.number("rollout.temperature", r.temperature, 0.01, 100.0);
+    }
+}
+
+fn check_algorithm(a: &Algorithm, checks: &mut Checks) {
+    checks.number("algorithm.clip_low", a.clip_low, 0.0, 1.0);
+    checks.number("algorithm.clip_high", a.clip_high, 0.0, 1e6);
+    checks.count("algorithm.epochs", u64::from(a.epochs), 1, 1_000);
+    checks.count("algorithm.minibatches", u64::from(a.minibatches), 1, 10_000);
+    checks.number("algorithm.learning_rate", a.learning_rate, 0.0, 10.0);
+    checks.require(
+        a.learning_rate != 0.0,
+        "algorithm.learning_rate",
+        0,
+        "nothing would be learnt; choose a number above 0",
+    );
+    checks.number("algorithm.adam_beta1", a.adam_beta1, 0.0, 0.999_999_999);
+    checks.number("algorithm.adam_beta2", a.adam_beta2, 0.0, 0.999_999_999);
+    checks.number("algorithm.weight_decay", a.weight_decay, 0.0, 10.0);
+    checks.number("algorithm.max_grad_norm", a.max_grad_norm, 1e-9, 1e9);
+    checks.number("algorithm.entropy", a.entropy, 0.0, 10.0);
+    checks.count(
+        "algorithm.tokens_per_microbatch",
+        u64::from(a.tokens_per_microbatch),
+        1,
+        u64::from(u32::MAX),
+    );
+    checks.require(
+        !(a.old == OldPolicy::Proximal && a.epochs == 1 && a.minibatches == 1),
+        "algorithm.old",
+        "proximal",
+        "with one update a step the ratio to the version trained on is always 1 and clipping does nothing; choose \"behaviour\", or more epochs or minibatches",
+    );
+}

@@ -1,0 +1,130 @@
+//! `train_shard`: one rank's share of an optimiser step. A step is wholly described by its batch, which is
+//! immutable, so it can be done again from there and gives the same weights.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+use crate::blob::{BlobRef, Sha};
+use crate::generate::Segment;
+use crate::ids::{RolloutId, RunId};
+use crate::submit::{Algorithm, ModelSpec};
+use crate::version::PolicyVersion;
+
+/// One rank's share.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TrainShardTask {
+    /// This rank, below `world`.
+    pub rank: u32,
+    /// Ranks in the gang.
+    pub world: u32,
+    /// What to compute.
+    pub work: TrainWork,
+}
+
+/// What a step computes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TrainWork {
+    /// Make version 0.
+    Initialise {
+        /// The model to make.
+        model: ModelSpec,
+        /// Seeds the initial weights.
+        seed: u64,
+    },
+    /// Train version `base` on `batch`.
+    Step {
+        /// The version trained on. The step makes the next.
+        base: PolicyVersion,
+        /// Hash of the manifest of `base`.
+        manifest: Sha,
+        /// A [`Batch`], encoded.
+        batch: BlobRef,
+        /// How to train.
+        algorithm: Algorithm,
+    },
+}
+
+/// The manifest of a step: everything that the new weights depend on, besides device and build.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Batch {
+    /// The run.
+    pub run: RunId,
+    /// The version trained on.
+    pub base: PolicyVersion,
+    /// Hash of the manifest of `base`.
+    pub manifest: Sha,
+    /// Hash of the run file.
+    pub config: Sha,
+    /// Seeds whatever the step draws, minibatches for example.
+    pub seed: u64,
+    /// The groups, oldest first. `[B]`
+    pub groups: Vec<BatchGroup>,
+}
+
+/// Rollouts of one prompt.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct BatchGroup {
+    /// The group's number.
+    pub group: u64,
+    /// Its rollouts by index. `[G]`
+    pub rollouts: Vec<BatchRollout>,
+}
+
+/// One trajectory, as sampled.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct BatchRollout {
+    /// Which.
+    pub id: RolloutId,
+    /// The version that sampled the first token.
+    pub start_version: PolicyVersion,
+    /// The combined score, finite.
+    pub reward: f64,
+    /// The goal was reached.
+    pub success: bool,
+    /// Observations and turns in order: the tokens that were sampled, never re-tokenised text. `[T]`
+    pub tokens: Vec<u32>,
+    /// The sampled stretches of `tokens`, in order, without overlap.
+    pub turns: Vec<BatchTurn>,
+}
+
+/// One sampled stretch.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct BatchTurn {
+    /// Where in `tokens` it begins; 1 or more.
+    pub at: u32,
+    /// Log-probability of each token under the policy that sampled it. `[N]`
+    pub logprobs: Vec<f32>,
+    /// Which version sampled which tokens; the counts add up to N.
+    pub segments: Vec<Segment>,
+    /// The environment's reward for the turn.
+    pub reward: f64,
+}
+
+impl BatchRollout {
+    /// Tokens that were sampled and not observed.
+    #[must_use]
+    pub fn sampled_tokens(&self) -> u64 {
+        self.turns.iter().map(|turn| turn.logprobs.len() as u64).sum()
+    }
+}
+
+/// A named file of a version, by content.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FileRef {
+    /// `model.safetensors`, `config.json`, `optimizer.safetensors`, …
+    pub name: String,
+    /// The content.
+    pub blob: BlobRef,
+}
+
+/// What a rank's share gave. Its blobs are in the object store before this is said.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TrainShardDone {
+    /// The files of the new version that this rank wrote.
+    pub files: Vec<FileRef>,
+    /// Means over the batch, by name: `loss`, `entropy`, `grad_norm`, `kl_k1`, `kl_k3`, `clip_share`, …
+    pub metrics: BTreeMap<String, f64>,
+}
