@@ -59,6 +59,9 @@ pub struct Batch {
     pub config: Sha,
     /// Seeds whatever the step draws, minibatches for example.
     pub seed: u64,
+    /// The temperature that the rollouts were sampled at: the trainer's log-probabilities are of the same
+    /// distribution, or every ratio would be off. 0 reads as 1, as in the recorded log-probabilities.
+    pub temperature: f64,
     /// The groups, oldest first. `[B]`
     pub groups: Vec<BatchGroup>,
 }
