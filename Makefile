@@ -1,0 +1,46 @@
+# One command each. `make help` lists them. CI runs the same.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# libtorch comes from the wheel in .venv, for building (torch-sys asks the first python3 on the path) and
+# for running (by rpath). target/tools holds the nats command.
+export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/target/tools:$(PATH)
+export LIBTORCH_USE_PYTORCH := 1
+
+# One profile and one set of features for everything, so that libtorch's bindings compile once.
+CARGO_ARGS := --release --workspace --features millrace-workers/torch --locked
+RUNS := broker/coordinator/runs
+
+.PHONY: help setup build demo sokoban test lint fmt bench clean-demo
+
+help: ## this list
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)$$/  make \1\t\2/p' Makefile | expand -t 18
+
+setup: ## .venv with libtorch and nats-server, pinned; the nats command where Go is
+	@infra/dev/setup.sh
+
+build: setup ## everything, release
+	cargo build $(CARGO_ARGS)
+
+demo: build ## an agent learns FrozenLake through the queue; target/demo/report.json
+	target/release/millrace up $(RUNS)/frozen-lake.toml --dir target/demo --again
+
+sokoban: build ## the same with Sokoban; target/sokoban/report.json
+	target/release/millrace up $(RUNS)/sokoban.toml --dir target/sokoban --again
+
+# The build comes first: tests start the real programs.
+test: build ## every test, against a real nats-server
+	cargo test $(CARGO_ARGS)
+
+lint: setup ## formatting, clippy, documentation, and the repository's own rules
+	cargo fmt --all --check
+	cargo clippy $(CARGO_ARGS) --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc $(CARGO_ARGS) --no-deps --document-private-items
+	cargo test --release --locked -p millrace-schemas --test tidy --test dependencies
+
+fmt: ## formats the code
+	cargo fmt --all
+
+bench: build ## the cost of the queue beside raw JetStream; target/bench/queue.json
+	target/release/millrace-loadtest bench queue --out target/bench/queue.json

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# Makes .venv from requirements.txt, and target/tools/nats where Go is. Harmless when repeated: a stamp
+# of the requirements' hash says what is done already.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+requirements=infra/dev/requirements.txt
+natscli=v0.4.0
+# The oldest Python that libtorch's wheel is made for.
+python_minor=10
+
+say() { printf 'setup: %s\n' "$*"; }
+missing=()
+lacks() { missing+=("$1"); }
+
+python_works() { "$1" -c "import sys; sys.exit(sys.version_info < (3, $python_minor))" 2>/dev/null; }
+
+# The first python3 that is new enough: the one on the path, or a numbered one beside it.
+find_python() {
+    local candidate
+    for candidate in python3 python3.13 python3.12 python3.11 python3.10; do
+        if command -v "$candidate" >/dev/null && python_works "$candidate"; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    return 1
+}
+
+check_machine() {
+    command -v cargo >/dev/null || lacks "cargo (Rust 1.89 or newer): https://rustup.rs"
+    command -v c++ >/dev/null || lacks "a C++ compiler: sudo infra/dev/apt.sh, or apt-get install g++"
+    python=$(find_python) || lacks "python3 (3.$python_minor or newer): sudo infra/dev/apt.sh, or apt-get install python3"
+    if [[ -n ${python:-} ]] && ! command -v uv >/dev/null && ! "$python" -c 'import ensurepip' 2>/dev/null; then
+        lacks "python3-venv: sudo infra/dev/apt.sh, or apt-get install python3-venv"
+    fi
+    if ((${#missing[@]})); then
+        say "this machine lacks:"
+        printf '  - %s\n' "${missing[@]}"
+        exit 1
+    fi
+}
+
+make_venv() {
+    local stamp=.venv/requirements.sha256 wanted
+    wanted=$(sha256sum <$requirements)
+    if [[ -f $stamp && $(<"$stamp") == "$wanted" && -x .venv/bin/python ]]; then
+        return
+    fi
+    check_machine
+    say "making .venv (torch is large: about 5 GB on disk, a minute or more)"
+    if command -v uv >/dev/null; then
+        [[ -x .venv/bin/python ]] || uv venv --quiet --python "$python" .venv
+        uv pip install --quiet --python .venv/bin/python -r $requirements
+    else
+        [[ -x .venv/bin/python ]] || "$python" -m venv .venv
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check -r $requirements
+    fi
+    # Last, so that a run that was cut short is done again.
+    printf '%s\n' "$wanted" >"$stamp"
+}
+
+# The `nats` command, for the tests that use it as a user would. Nothing else needs it.
+make_natscli() {
+    local tools=$PWD/target/tools stamp
+    stamp=$tools/natscli-$natscli
+    if [[ -x $tools/nats && -f $stamp ]]; then
+        return
+    fi
+    if ! command -v go >/dev/null; then
+        say "no Go on this machine: the nats command is not built, and its test is skipped where there is none"
+        return
+    fi
+    say "building the nats command $natscli"
+    mkdir -p "$tools"
+    if GOBIN=$tools go install "github.com/nats-io/natscli/nats@$natscli" >"$tools/natscli.log" 2>&1; then
+        touch "$stamp"
+    else
+        say "the nats command did not build (see target/tools/natscli.log); its test is skipped where there is none"
+    fi
+}
+
+make_venv
+make_natscli
