@@ -20,6 +20,14 @@ pub const LEASE_KEY: &str = "lease";
 /// Key in [`COORDINATOR_BUCKET`]: the newest snapshot.
 pub const SNAPSHOT_KEY: &str = "snapshot";
 
+/// Pool of `generate` tasks. The pool of an `env_step` task is its environment's name, that of a `reward`
+/// task its rule's name.
+pub const GENERATE_POOL: &str = "policy";
+/// Pool of `train_shard` tasks.
+pub const TRAIN_POOL: &str = "gang";
+/// Pool of `publish_weights` tasks.
+pub const PUBLISH_POOL: &str = "commit";
+
 /// The run token of events that concern all runs.
 pub const ALL_RUNS: &str = "all";
 /// Every event.
