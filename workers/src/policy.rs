@@ -1,0 +1,177 @@
+//! What the executors of `generate` and `train_shard` ask of a model, whichever library computes it. An
+//! engine and a trainer each live on one thread of their own and hold all of a model's state there.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use millrace_schemas::generate::{GenerateDone, GenerateTask};
+use millrace_schemas::submit::{Algorithm, ModelSpec};
+use millrace_schemas::train_shard::Batch;
+use millrace_schemas::{BlobRef, RolloutId};
+
+use crate::weights::LoadedVersion;
+
+pub mod scripted;
+#[cfg(feature = "torch")]
+pub mod torch;
+
+/// Names a request while an engine has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// One turn to sample.
+#[derive(Debug, Clone)]
+pub struct EngineRequest {
+    /// The request's name.
+    pub ticket: Ticket,
+    /// The rollout: its next turn has this turn's context as a prefix.
+    pub rollout: RolloutId,
+    /// What to sample. The engine's version is at least `min_version`, the context not empty.
+    pub task: GenerateTask,
+}
+
+/// A request that an engine is done with.
+#[derive(Debug)]
+pub struct Finished {
+    /// Which.
+    pub ticket: Ticket,
+    /// The turn, or why there is none. An error here concerns this request alone.
+    pub result: Result<GenerateDone, PolicyError>,
+}
+
+/// Why a model did not do what was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyError {
+    /// Another try may do it: memory was short, a device was lost.
+    #[error("{0}")]
+    Temporary(String),
+    /// No worker can do it: a token outside the vocabulary, a context too long, a loss that is not finite.
+    #[error("{0}")]
+    Impossible(String),
+    /// Not this build: another worker of the pool may.
+    #[error("{0}")]
+    Unsupported(String),
+}
+
+/// Samples turns with the weights of one run: continuous batching. All calls come from one thread, so an
+/// engine need not be `Send`.
+pub trait Engine {
+    /// Goes over to these weights. Requests in hand keep their tokens and go on under the new weights, so
+    /// that a turn may have several segments; whatever was cached from the old weights is dropped.
+    ///
+    /// # Errors
+    /// The files are not such a model. The engine is dropped then, its requests are tried again.
+    fn load(&mut self, weights: &LoadedVersion) -> Result<(), PolicyError>;
+
+    /// Takes a request into the batch.
+    fn admit(&mut self, request: EngineRequest);
+
+    /// Drops a request; nothing is said of it any more. Unknown tickets are ignored.
+    fn abandon(&mut self, ticket: Ticket);
+
+    /// Samples about one token for each request in hand, and gives the requests that ended with it. Never
+    /// waits; called again and again while there are requests.
+    ///
+    /// # Errors
+    /// The engine is broken. It is dropped then, its requests are tried again.
+    fn step(&mut self) -> Result<Vec<Finished>, PolicyError>;
+}
+
+/// Computes the steps of a run. All calls come from one thread. A trainer may keep its state between steps,
+/// as a cache: the step that follows must come out the same from the files alone.
+pub trait Trainer {
+    /// Makes version 0: its files, `config.json` among them.
+    ///
+    /// # Errors
+    /// The model cannot be made.
+    fn initialise(&mut self, model: &ModelSpec, seed: u64) -> Result<Trained, PolicyError>;
+
+    /// One optimiser step on `batch` from `base`, all of whose files are here. Two calls with the same
+    /// arguments give the same files, byte for byte, on the same device and build.
+    ///
+    /// # Errors
+    /// The files are not such a model, or the step has no finite result.
+    fn step(&mut self, base: &LoadedVersion, step: &TrainStep<'_>) -> Result<Trained, PolicyError>;
+}
+
+/// What to train on, and how.
+#[derive(Debug, Clone, Copy)]
+pub struct TrainStep<'a> {
+    /// The batch.
+    pub batch: &'a Batch,
+    /// Its reference; the batch's content is verified against it.
+    pub blob: BlobRef,
+    /// How.
+    pub algorithm: &'a Algorithm,
+}
+
+/// A version's content before it is committed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trained {
+    /// The files by name: `config.json`, `model.safetensors`, `optimizer.safetensors`, … Names that begin
+    /// with `optimizer` are left out where a version is only sampled from.
+    pub files: BTreeMap<String, Bytes>,
+    /// Means over the batch by name, each finite.
+    pub metrics: BTreeMap<String, f64>,
+}
+
+/// `model_type` of the `config.json` of [`scripted`].
+pub const SCRIPTED_MODEL_TYPE: &str = "millrace_scripted";
+/// `model_type` of the `config.json` of a decoder; the name that transformers knows it by.
+pub const DECODER_MODEL_TYPE: &str = "llama";
+/// The file of a version that says what the others are.
+pub const CONFIG_FILE: &str = "config.json";
+/// The start of the names of files that only training needs.
+pub const OPTIMIZER_PREFIX: &str = "optimizer";
+
+/// An engine for such weights, with these loaded.
+///
+/// # Errors
+/// The files are not of a kind that this build knows.
+pub fn engine_for(weights: &LoadedVersion) -> Result<Box<dyn Engine>, PolicyError> {
+    match weights.model_type()?.as_str() {
+        SCRIPTED_MODEL_TYPE => Ok(Box::new(scripted::ScriptedEngine::new(weights)?)),
+        DECODER_MODEL_TYPE => decoder_engine(weights),
+        other => Err(PolicyError::Impossible(format!("model_type value={other:?} is not known"))),
+    }
+}
+
+/// A trainer for a model of this `model_type`.
+///
+/// # Errors
+/// This build does not know it.
+pub fn trainer_for(model_type: &str) -> Result<Box<dyn Trainer>, PolicyError> {
+    match model_type {
+        SCRIPTED_MODEL_TYPE => Ok(Box::new(scripted::ScriptedTrainer)),
+        DECODER_MODEL_TYPE => decoder_trainer(),
+        other => Err(PolicyError::Impossible(format!("model_type value={other:?} is not known"))),
+    }
+}
+
+/// The `model_type` that a model of the run file gets.
+#[must_use]
+pub const fn model_type(model: &ModelSpec) -> &'static str {
+    match model {
+        ModelSpec::Decoder { .. } => DECODER_MODEL_TYPE,
+        ModelSpec::Scripted => SCRIPTED_MODEL_TYPE,
+    }
+}
+
+#[cfg(feature = "torch")]
+use torch::{engine as decoder_engine, trainer as decoder_trainer};
+
+#[cfg(not(feature = "torch"))]
+fn decoder_engine(_weights: &LoadedVersion) -> Result<Box<dyn Engine>, PolicyError> {
+    Err(lacks_torch())
+}
+
+#[cfg(not(feature = "torch"))]
+fn decoder_trainer() -> Result<Box<dyn Trainer>, PolicyError> {
+    Err(lacks_torch())
+}
+
+#[cfg(not(feature = "torch"))]
+fn lacks_torch() -> PolicyError {
+    let reason = "this build of millrace-worker lacks torch; build it with `--features torch`";
+    PolicyError::Unsupported(reason.to_owned())
+}

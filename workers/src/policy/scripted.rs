@@ -1,0 +1,151 @@
+//! A policy without a model, for checks of queue and coordinator. Its turns follow from the request's seed;
+//! it answers a token with its successor, the more often the higher the version, so that the counter
+//! environment's curve rises. Its weights are a hash over all batches so far: a step that was left out or
+//! done twice shows in every later version.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use millrace_schemas::PolicyVersion;
+use millrace_schemas::blob::Sha;
+use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask, Segment};
+use millrace_schemas::submit::ModelSpec;
+
+use super::{
+    CONFIG_FILE, Engine, EngineRequest, Finished, PolicyError, SCRIPTED_MODEL_TYPE, Ticket, TrainStep, Trained,
+    Trainer,
+};
+use crate::random::Stream;
+use crate::weights::LoadedVersion;
+
+/// The file of the weights: 32 bytes.
+pub const WEIGHTS_FILE: &str = "model.scripted";
+/// Tokens that the policy knows.
+const VOCABULARY: u32 = 128;
+
+/// Samples by script.
+#[derive(Debug)]
+pub struct ScriptedEngine {
+    version: PolicyVersion,
+    requests: BTreeMap<Ticket, Request>,
+}
+
+/// A request in hand.
+#[derive(Debug)]
+struct Request {
+    task: GenerateTask,
+    stream: Stream,
+    last: u32,
+    done: GenerateDone,
+}
+
+impl ScriptedEngine {
+    /// An engine with these weights.
+    ///
+    /// # Errors
+    /// They are not scripted weights.
+    pub fn new(weights: &LoadedVersion) -> Result<Self, PolicyError> {
+        let mut engine = Self { version: weights.version, requests: BTreeMap::new() };
+        engine.load(weights)?;
+        Ok(engine)
+    }
+}
+
+impl Engine for ScriptedEngine {
+    fn load(&mut self, weights: &LoadedVersion) -> Result<(), PolicyError> {
+        let bytes = weights.file(WEIGHTS_FILE)?.len();
+        if bytes != 32 {
+            return Err(PolicyError::Impossible(format!("{WEIGHTS_FILE} has bytes={bytes}, not 32")));
+        }
+        self.version = weights.version;
+        Ok(())
+    }
+
+    fn admit(&mut self, request: EngineRequest) {
+        let EngineRequest { ticket, task, .. } = request;
+        let done = GenerateDone {
+            tokens: Vec::new(),
+            logprobs: Vec::new(),
+            segments: Vec::new(),
+            finish: Finish::Length,
+            prefill_tokens: task.context.len() as u32,
+            cached_tokens: 0,
+        };
+        let last = task.context.last().copied().unwrap_or(0);
+        self.requests.insert(ticket, Request { stream: Stream::new(task.seed), task, last, done });
+    }
+
+    fn abandon(&mut self, ticket: Ticket) {
+        self.requests.remove(&ticket);
+    }
+
+    fn step(&mut self) -> Result<Vec<Finished>, PolicyError> {
+        let version = self.version;
+        let ended = self.requests.extract_if(.., |_, request| request.sample(version));
+        Ok(ended.map(|(ticket, request)| Finished { ticket, result: Ok(request.done) }).collect())
+    }
+}
+
+impl Request {
+    /// Adds a token; says whether it was the last.
+    fn sample(&mut self, version: PolicyVersion) -> bool {
+        let right = share_right(version);
+        let answer = (self.last + 1) % VOCABULARY;
+        let (token, probability) = if self.stream.unit() < right {
+            (answer, right)
+        } else {
+            let other = 1 + self.stream.below(u64::from(VOCABULARY) - 1) as u32;
+            ((answer + other) % VOCABULARY, (1.0 - right) / f64::from(VOCABULARY - 1))
+        };
+        self.last = token;
+        self.done.tokens.push(token);
+        self.done.logprobs.push(probability.ln() as f32);
+        match self.done.segments.last_mut() {
+            Some(segment) if segment.version == version => segment.tokens += 1,
+            _ => self.done.segments.push(Segment { version, tokens: 1 }),
+        }
+        if self.task.sampling.stop_tokens.contains(&token) {
+            self.done.finish = Finish::Stop;
+            return true;
+        }
+        self.done.tokens.len() >= self.task.max_new_tokens as usize
+    }
+}
+
+/// Share of tokens that are answered with their successor: 0.2 at version 0, towards 1.
+fn share_right(version: PolicyVersion) -> f64 {
+    let version = version.0 as f64;
+    (1.0 + version) / (5.0 + version)
+}
+
+/// Trains by hashing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ScriptedTrainer;
+
+impl ScriptedTrainer {
+    fn version(weights: Sha, metrics: BTreeMap<String, f64>) -> Trained {
+        let config = format!("{{\"model_type\": \"{SCRIPTED_MODEL_TYPE}\"}}\n");
+        let files = [
+            (CONFIG_FILE.to_owned(), Bytes::from(config)),
+            (WEIGHTS_FILE.to_owned(), Bytes::copy_from_slice(&weights.0)),
+        ];
+        Trained { files: files.into(), metrics }
+    }
+}
+
+impl Trainer for ScriptedTrainer {
+    fn initialise(&mut self, _model: &ModelSpec, seed: u64) -> Result<Trained, PolicyError> {
+        Ok(Self::version(Sha::of(&seed.to_le_bytes()), BTreeMap::new()))
+    }
+
+    fn step(&mut self, base: &LoadedVersion, step: &TrainStep<'_>) -> Result<Trained, PolicyError> {
+        let weights = Sha::of_parts([&base.file(WEIGHTS_FILE)?[..], &step.blob.sha256.0]);
+        let rollouts = step.batch.groups.iter().flat_map(|group| &group.rollouts);
+        let count = rollouts.clone().count().max(1) as f64;
+        let reward = rollouts.map(|rollout| rollout.reward).sum::<f64>() / count;
+        Ok(Self::version(weights, [("loss".to_owned(), -reward)].into()))
+    }
+}
+
+#[cfg(test)]
+mod tests;
