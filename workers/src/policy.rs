@@ -12,8 +12,6 @@ use millrace_schemas::{BlobRef, RolloutId};
 use crate::weights::LoadedVersion;
 
 pub mod scripted;
-#[cfg(feature = "torch")]
-pub mod torch;
 
 /// Names a request while an engine has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -156,9 +154,6 @@ pub const fn model_type(model: &ModelSpec) -> &'static str {
         ModelSpec::Scripted => SCRIPTED_MODEL_TYPE,
     }
 }
-
-#[cfg(feature = "torch")]
-use torch::{engine as decoder_engine, trainer as decoder_trainer};
 
 #[cfg(not(feature = "torch"))]
 fn decoder_engine(_weights: &LoadedVersion) -> Result<Box<dyn Engine>, PolicyError> {

@@ -12,8 +12,8 @@ use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask, Segment};
 use millrace_schemas::submit::ModelSpec;
 
 use super::{
-    CONFIG_FILE, Engine, EngineRequest, Finished, PolicyError, SCRIPTED_MODEL_TYPE, Ticket, TrainStep, Trained,
-    Trainer,
+    CONFIG_FILE, Engine, EngineRequest, Finished, PolicyError, SCRIPTED_MODEL_TYPE, Ticket, TrainStep,
+    Trained, Trainer,
 };
 use crate::random::Stream;
 use crate::weights::LoadedVersion;
@@ -27,7 +27,7 @@ const VOCABULARY: u32 = 128;
 #[derive(Debug)]
 pub struct ScriptedEngine {
     version: PolicyVersion,
-    requests: BTreeMap<Ticket, Request>,
+    requests: Vec<(Ticket, Request)>,
 }
 
 /// A request in hand.
@@ -45,7 +45,7 @@ impl ScriptedEngine {
     /// # Errors
     /// They are not scripted weights.
     pub fn new(weights: &LoadedVersion) -> Result<Self, PolicyError> {
-        let mut engine = Self { version: weights.version, requests: BTreeMap::new() };
+        let mut engine = Self { version: weights.version, requests: Vec::new() };
         engine.load(weights)?;
         Ok(engine)
     }
@@ -72,16 +72,16 @@ impl Engine for ScriptedEngine {
             cached_tokens: 0,
         };
         let last = task.context.last().copied().unwrap_or(0);
-        self.requests.insert(ticket, Request { stream: Stream::new(task.seed), task, last, done });
+        self.requests.push((ticket, Request { stream: Stream::new(task.seed), task, last, done }));
     }
 
     fn abandon(&mut self, ticket: Ticket) {
-        self.requests.remove(&ticket);
+        self.requests.retain(|(t, _)| *t != ticket);
     }
 
     fn step(&mut self) -> Result<Vec<Finished>, PolicyError> {
         let version = self.version;
-        let ended = self.requests.extract_if(.., |_, request| request.sample(version));
+        let ended = self.requests.extract_if(.., |(_, request)| request.sample(version));
         Ok(ended.map(|(ticket, request)| Finished { ticket, result: Ok(request.done) }).collect())
     }
 }

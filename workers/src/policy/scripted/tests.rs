@@ -104,6 +104,7 @@ fn a_step_done_twice_shows_in_the_weights() {
         manifest: Sha::of(b""),
         config: Sha::of(b""),
         seed,
+        temperature: 1.0,
         groups: Vec::new(),
     };
     let step = |base: &LoadedVersion, seed| {
