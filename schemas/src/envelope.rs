@@ -97,10 +97,11 @@ pub fn encode<T: Serialize>(message: &T) -> Bytes {
 /// The bytes are cut short, have bytes left over, or hold another shape.
 pub fn decode<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T, DecodeError> {
     let fail = |reason: String| DecodeError { what, bytes: bytes.len(), reason };
-    let mut reader = rmp_serde::Deserializer::from_read_ref(bytes);
+    let mut rest = bytes;
+    let mut reader = rmp_serde::Deserializer::new(&mut rest);
     reader.set_max_depth(64);
     let message = T::deserialize(&mut reader).map_err(|e| fail(e.to_string()))?;
-    let left = reader.get_ref().len();
+    let left = rest.len();
     if left > 0 {
         return Err(fail(format!("{left} bytes follow the message")));
     }

@@ -91,6 +91,10 @@ impl Manifest {
 pub struct PublishWeightsDone {
     /// Hash of the manifest that stands, whoever wrote it.
     pub manifest: Sha,
+    /// The batch that the manifest that stands was trained on; `None` for version 0. Another batch than the
+    /// one handed in means that another commit stood already.
+    #[serde(default)]
+    pub batch: Option<BlobRef>,
     /// Bytes of the files it names.
     pub bytes: u64,
     /// Versions whose blobs were collected on this occasion.

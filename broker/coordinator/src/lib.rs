@@ -1,1 +1,19 @@
-//! Millrace.
+//! Decides what happens next. All decisions are a fold over the log:
+//!
+//! ```text
+//! state = fold(advance, log)        advance(&mut State, Event) -> Vec<Command>
+//! ```
+//!
+//! `advance` is pure: no clock, no randomness, no client. `driver.rs` is the one async loop around it.
+
+pub mod state;
+pub mod rollout;
+pub mod books;
+pub mod window;
+pub mod command;
+pub mod pipeline;
+pub mod outstanding;
+pub mod status;
+
+pub use command::Command;
+pub use state::State;

@@ -1,0 +1,106 @@
+//! The books of a run: every rollout admitted is trained, dropped with a reason, or in flight.
+
+use std::collections::BTreeMap;
+
+use millrace_schemas::api::{CurvePoint, Evaluation};
+use millrace_schemas::{PolicyVersion, Stage};
+use serde::{Deserialize, Serialize};
+
+/// Why a rollout was dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum DropReason {
+    /// It started too many versions ago.
+    Stale,
+    /// Its group's rewards were all equal.
+    Filtered,
+    /// It could not be played or scored.
+    Failed,
+    /// Another rollout of its group could not be replaced any more.
+    GroupFailed,
+    /// The run was cancelled.
+    Cancelled,
+    /// The run had all it needed.
+    Surplus,
+    /// Another commit of the version that it was trained for stood already.
+    Superseded,
+}
+
+impl DropReason {
+    /// The word in ledgers and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Stale => "stale",
+            Self::Filtered => "filtered",
+            Self::Failed => "failed",
+            Self::GroupFailed => "group_failed",
+            Self::Cancelled => "cancelled",
+            Self::Surplus => "surplus",
+            Self::Superseded => "superseded",
+        }
+    }
+}
+
+/// Points kept of the learning curve; at more, every other one goes.
+const MAX_CURVE_POINTS: usize = 1_000;
+
+/// Counters of a run. Rollouts in flight are not counted here: they are counted one by one in the state.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Books {
+    /// Rollouts begun, replacements included, evaluation not.
+    pub admitted: u64,
+    /// Rollouts that a committed version was trained on.
+    pub trained: u64,
+    /// Rollouts dropped.
+    pub dropped: BTreeMap<DropReason, u64>,
+    /// Worker microseconds that went into dropped rollouts.
+    pub wasted_us: BTreeMap<DropReason, u64>,
+    /// Worker microseconds by stage.
+    pub busy_us: BTreeMap<Stage, u64>,
+    /// Trained rollouts by staleness.
+    pub staleness: Vec<u64>,
+    /// Tokens sampled for training.
+    pub sampled_tokens: u64,
+    /// Turns taken for training.
+    pub turns: u64,
+    /// Outcomes of tasks that nobody waited for any more: second outcomes and dropped work.
+    pub late_outcomes: u64,
+    /// Steps so far, thinned.
+    pub curve: Vec<CurvePoint>,
+    /// One point of the curve is kept in this many steps; 0 means 1.
+    pub curve_stride: u64,
+    /// Evaluations so far.
+    pub evaluations: Vec<Evaluation>,
+    /// What the trainer measured in the last step.
+    pub metrics: BTreeMap<String, f64>,
+}
+
+impl Books {
+    /// Books a drop and what it had cost.
+    pub fn drop_rollout(&mut self, reason: DropReason, busy_us: u64) {
+        *self.dropped.entry(reason).or_default() += 1;
+        *self.wasted_us.entry(reason).or_default() += busy_us;
+    }
+
+    /// Books a rollout as trained on at `version`.
+    pub fn train_rollout(&mut self, version: PolicyVersion, start: PolicyVersion) {
+        let staleness = usize::try_from(version.staleness(start)).unwrap_or(usize::MAX).min(1_000);
+        if self.staleness.len() <= staleness {
+            self.staleness.resize(staleness + 1, 0);
+        }
+        self.staleness[staleness] += 1;
+        self.trained += 1;
+    }
+
+    /// Adds a step to the curve.
+    pub fn add_point(&mut self, point: CurvePoint) {
+        let stride = self.curve_stride.max(1);
+        if point.version.is_multiple_of(stride) {
+            self.curve.push(point);
+        }
+        if self.curve.len() > MAX_CURVE_POINTS {
+            self.curve_stride = 2 * stride;
+            self.curve.retain(|kept| kept.version.is_multiple_of(2 * stride));
+        }
+    }
+}

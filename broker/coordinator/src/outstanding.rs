@@ -1,0 +1,44 @@
+//! What the world must have been told, from the state alone. A coordinator that starts or takes over does
+//! all of it again; whatever was done before is harmless to repeat.
+
+use millrace_schemas::Stage;
+use millrace_schemas::api::RunState;
+use millrace_schemas::subjects::tasks_of_run;
+
+use crate::command::{Command, Commands};
+use crate::pipeline::{admit, submit, train_shard};
+use crate::state::{Run, State};
+
+/// Everything outstanding.
+#[must_use]
+pub fn of(state: &State) -> Commands {
+    let mut out = Commands::new();
+    for run in state.runs.values() {
+        of_run(run, &mut out);
+    }
+    out
+}
+
+/// Everything outstanding of one run.
+pub fn of_run(run: &Run, out: &mut Commands) {
+    if let Some(policy) = &run.policy {
+        out.push(Command::SetPolicy { run: run.spec.name.clone(), policy: policy.clone() });
+    }
+    match run.state {
+        RunState::Starting | RunState::Running | RunState::Finishing => {}
+        RunState::Finished | RunState::Cancelled | RunState::Failed => {
+            for stage in Stage::QUEUED {
+                out.push(Command::Purge { stage, filter: tasks_of_run(stage, &run.spec.name) });
+            }
+            return;
+        }
+    }
+    out.push(Command::EnsurePools(submit::pools(&run.spec)));
+    train_shard::put(run, out);
+    for (id, group) in &run.groups {
+        admit::put_group(run, *id, group, false, out);
+    }
+    for (id, group) in run.evaluation.iter().flat_map(|evaluation| &evaluation.groups) {
+        admit::put_group(run, *id, group, true, out);
+    }
+}

@@ -1,0 +1,110 @@
+//! `advance`: one event in, the state moved on, commands out. One file per stage says what happens next.
+
+use millrace_schemas::{Event, Outcome, OutcomeBody, RunId, TaskKey};
+
+use crate::command::Commands;
+use crate::state::{Run, State};
+
+pub mod submit;
+pub mod generate;
+pub mod env_step;
+pub mod reward;
+pub mod train_shard;
+pub mod publish_weights;
+
+pub mod admit;
+pub mod evaluate;
+pub mod finish;
+pub mod play;
+pub mod seeds;
+
+impl State {
+    /// Folds the event at position `seq` of the log, which its subject says is about `run`, into the state.
+    /// Events at or before the last folded position change nothing.
+    pub fn advance(&mut self, seq: u64, run: &str, event: Event) -> Commands {
+        let mut out = Commands::new();
+        if seq <= self.seq {
+            return out;
+        }
+        self.seq = seq;
+        match event {
+            Event::Submitted(spec) => submit::submitted(self, *spec, &mut out),
+            Event::Tick { unix_ms } => self.tick(unix_ms),
+            Event::Outcome(outcome) => self.with_run(run, |run| on_outcome(run, outcome, &mut out)),
+            Event::DeadLetter { key, reason } => {
+                self.with_run(run, |run| on_dead_letter(run, key, &reason, &mut out));
+            }
+            Event::Requeued { key } => self.with_run(run, |run| finish::revive(run, key, &mut out)),
+            Event::Cancelled { reason } => self.with_run(run, |run| finish::cancel(run, &reason, &mut out)),
+        }
+        if let Some(run) = run.parse().ok().and_then(|id: RunId| self.runs.get_mut(&id)) {
+            finish::stamp_end(run, self.unix_ms);
+        }
+        out
+    }
+
+    /// Counts an entry of the log that could not be read; it is with the dead letters.
+    pub fn skip(&mut self, seq: u64) {
+        if seq > self.seq {
+            self.seq = seq;
+            self.ignored += 1;
+        }
+    }
+
+    fn with_run(&mut self, run: &str, then: impl FnOnce(&mut Run)) {
+        match run.parse().ok().and_then(|id: RunId| self.runs.get_mut(&id)) {
+            Some(run) => then(run),
+            None => self.ignored += 1,
+        }
+    }
+
+    /// Time goes forward only: a clock set back does not turn it.
+    fn tick(&mut self, unix_ms: u64) {
+        self.unix_ms = self.unix_ms.max(unix_ms);
+        for run in self.runs.values_mut() {
+            if run.started_unix_ms == 0 {
+                run.started_unix_ms = self.unix_ms;
+            }
+            run.at_ms = self.unix_ms - run.started_unix_ms;
+        }
+    }
+}
+
+/// The first outcome of a task that is waited for moves the run on; any other is counted and forgotten.
+fn on_outcome(run: &mut Run, outcome: Outcome, out: &mut Commands) {
+    let Outcome { key, busy_us, body, .. } = outcome;
+    *run.books.busy_us.entry(key.stage()).or_default() += busy_us;
+    if run.state.is_over() {
+        run.books.late_outcomes += 1;
+        return;
+    }
+    match (key, body) {
+        (TaskKey::TrainShard { .. }, OutcomeBody::TrainShard(done)) => {
+            train_shard::done(run, key, done, out);
+        }
+        (TaskKey::PublishWeights { .. }, OutcomeBody::PublishWeights(done)) => {
+            publish_weights::done(run, key, &done, out);
+        }
+        (TaskKey::TrainShard { .. } | TaskKey::PublishWeights { .. }, _) => run.books.late_outcomes += 1,
+        (TaskKey::Generate { .. } | TaskKey::EnvStep { .. } | TaskKey::Reward { .. }, body) => {
+            play::on_outcome(run, key, busy_us, body, out);
+        }
+    }
+}
+
+/// A rollout is replaced, or its group dropped; a step that nobody can do ends the run, until it is requeued.
+fn on_dead_letter(run: &mut Run, key: TaskKey, reason: &str, out: &mut Commands) {
+    if run.state.is_over() {
+        return;
+    }
+    match key {
+        TaskKey::Generate { .. } | TaskKey::EnvStep { .. } | TaskKey::Reward { .. } => {
+            play::on_failure(run, key, reason, out);
+        }
+        TaskKey::TrainShard { .. } | TaskKey::PublishWeights { .. } => {
+            if train_shard::is_awaited(run, key) || publish_weights::is_awaited(run, key) {
+                finish::fail(run, key, reason, out);
+            }
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Groups come in, finish, and are left out: the window is kept full.
+
+use millrace_schemas::RolloutId;
+use millrace_schemas::submit::GroupFilter;
+
+use crate::books::DropReason;
+use crate::command::{Command, Commands};
+use crate::pipeline::{play, train_shard};
+use crate::rollout::Group;
+use crate::state::Run;
+use crate::window::{self, Load};
+
+/// Batches' worth of groups that may be left out between two steps for want of signal.
+const MAX_FILTERED_BATCHES: u64 = 4;
+
+/// Admits as many groups as the window has room for.
+pub(super) fn refill(run: &mut Run, out: &mut Commands) {
+    if run.policy.is_none() || run.state.is_over() {
+        return;
+    }
+    let version = run.version();
+    for _ in 0..window::admissible(&run.spec, Load { version, groups: run.load() }) {
+        let (id, prompt) = (run.next_group, run.next_prompt);
+        run.next_group += 1;
+        run.next_prompt += 1;
+        let group = Group::new(prompt, run.spec.rollout.group_size, version, run.spec.rewards.len());
+        run.books.admitted += u64::from(run.spec.rollout.group_size);
+        put_group(run, id, &group, false, out);
+        run.groups.insert(id, group);
+    }
+}
+
+/// Puts the tasks that a group waits for.
+pub fn put_group(run: &Run, id: u64, group: &Group, evaluate: bool, out: &mut Commands) {
+    for (rollout, index) in group.rollouts.iter().zip(0..) {
+        let scene = play::Scene {
+            spec: &run.spec,
+            version: run.version(),
+            evaluate,
+            id: RolloutId { group: id, index, attempt: rollout.attempt },
+            prompt: group.prompt,
+        };
+        play::tasks(&scene, rollout, &mut |task| out.push(Command::PutTask(Box::new(task))));
+    }
+}
+
+/// All rollouts of a group are scored: it is ready, or left out.
+pub(super) fn group_finished(run: &mut Run, id: u64, out: &mut Commands) {
+    let most = MAX_FILTERED_BATCHES * u64::from(run.spec.rollout.groups_per_step);
+    let weights = run.reward_weights();
+    let leave_out = run.spec.rollout.filter == GroupFilter::EqualRewards
+        && run.filtered_since_step < most
+        && run.groups.get(&id).is_some_and(|group| group.is_without_signal(&weights));
+    if leave_out {
+        run.filtered_since_step += 1;
+        remove(run, id, |_| DropReason::Filtered);
+        refill(run, out);
+    } else {
+        run.ready.push(id);
+        train_shard::cut(run, out);
+    }
+}
+
+/// A rollout could not be replaced any more: its group goes, and another comes.
+pub(super) fn drop_group(run: &mut Run, failed: RolloutId, out: &mut Commands) {
+    remove(run, failed.group, |index| {
+        if index == failed.index { DropReason::Failed } else { DropReason::GroupFailed }
+    });
+    refill(run, out);
+}
+
+/// Drops all groups that are not in training.
+pub(super) fn drop_all(run: &mut Run, reason: DropReason) {
+    let ids: Vec<u64> = run.groups.keys().copied().collect();
+    for id in ids {
+        remove(run, id, |_| reason);
+    }
+}
+
+fn remove(run: &mut Run, id: u64, reason: impl Fn(u32) -> DropReason) {
+    let Some(group) = run.groups.remove(&id) else { return };
+    run.ready.retain(|ready| *ready != id);
+    for (rollout, index) in group.rollouts.iter().zip(0..) {
+        run.books.drop_rollout(reason(index), rollout.busy_us);
+    }
+}
+
+/// After the floor rose: rollouts below it begin anew at the current version; those without a token yet are
+/// only stamped anew, since nothing of them is old.
+pub(super) fn refresh(run: &mut Run, out: &mut Commands) {
+    let (version, floor) = (run.version(), window::floor(&run.spec, run.version()));
+    let mut stale = Vec::new();
+    let mut unstarted = Vec::new();
+    for (id, group) in &mut run.groups {
+        for (rollout, index) in group.rollouts.iter_mut().zip(0..) {
+            let rollout_id = RolloutId { group: *id, index, attempt: rollout.attempt };
+            match rollout.start {
+                Some(start) if start < floor => stale.push(rollout_id),
+                None if rollout.stamp < floor => {
+                    rollout.stamp = version;
+                    unstarted.push((rollout_id, group.prompt));
+                }
+                Some(_) | None => {}
+            }
+        }
+    }
+    for id in stale {
+        play::replace(run, id, DropReason::Stale, out);
+    }
+    for (id, prompt) in unstarted {
+        let scene = play::Scene { spec: &run.spec, version, evaluate: false, id, prompt };
+        let rollout = &run.groups[&id.group].rollouts[id.index as usize];
+        play::tasks(&scene, rollout, &mut |task| out.push(Command::PutTask(Box::new(task))));
+    }
+}

@@ -1,0 +1,76 @@
+//! After an environment's answer: the next turn, or the scores when the episode is over.
+
+use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, Split};
+use millrace_schemas::reward::TurnResult;
+use millrace_schemas::{RunSpec, Task, TaskBody, TaskKey};
+
+use crate::pipeline::play::{Refused, Scene};
+use crate::pipeline::seeds::{Purpose, seed};
+use crate::pipeline::submit::pool;
+use crate::rollout::{Phase, Rollout};
+
+/// The task that resets the rollout's environment or takes its last turn as an action.
+#[must_use]
+pub fn task(scene: &Scene<'_>, rollout: &Rollout) -> Task {
+    let spec = scene.spec;
+    let (split, purpose) = if scene.evaluate {
+        (Split::HeldOut, Purpose::HeldOutPrompt)
+    } else {
+        (Split::Train, Purpose::TrainPrompt)
+    };
+    let action = match rollout.phase {
+        Phase::Reset => EnvAction::Reset,
+        Phase::Generate | Phase::EnvStep | Phase::Reward | Phase::Finished => {
+            EnvAction::Step { state: rollout.state.clone(), tokens: rollout.last_turn().to_vec() }
+        }
+    };
+    Task {
+        run: spec.name.clone(),
+        key: TaskKey::EnvStep { rollout: scene.id, turn: rollout.turns.len() as u32 },
+        pool: pool(spec.environment.name()),
+        version: rollout.version(),
+        evaluate: scene.evaluate,
+        body: TaskBody::EnvStep(EnvStepTask {
+            environment: spec.environment.clone(),
+            split,
+            seed: seed(spec.seed, purpose, &[scene.prompt]),
+            action,
+        }),
+    }
+}
+
+/// Takes the environment's answer in.
+///
+/// # Errors
+/// The answer is malformed: a reward that is no number, or nothing to see in an episode that goes on.
+pub(super) fn done(rollout: &mut Rollout, spec: &RunSpec, done: EnvStepDone) -> Result<(), Refused> {
+    if !done.reward.is_finite() {
+        return Err(Refused(format!("environment gave reward={}; it must be finite", done.reward)));
+    }
+    if !done.done && done.observation.is_empty() {
+        return Err(Refused("environment gave no observation in an episode that goes on".into()));
+    }
+    let reset = rollout.phase == Phase::Reset;
+    if reset && done.done {
+        return Err(Refused("environment was over at its reset".into()));
+    }
+    if !reset {
+        let tokens = rollout.last_turn().len() as u32;
+        rollout.results.push(TurnResult { reward: done.reward, valid: done.valid, tokens });
+        if let Some(turn) = rollout.turns.last_mut() {
+            turn.reward = done.reward;
+        }
+    }
+    rollout.success = done.success;
+    let over = done.done || rollout.turns.len() as u32 >= spec.environment.max_turns();
+    if over {
+        // Nobody reads what follows the last turn, and training on it would be training on padding.
+        rollout.state = Vec::new();
+        rollout.phase = Phase::Reward;
+    } else {
+        rollout.state = done.state;
+        rollout.tokens.extend_from_slice(&done.observation);
+        rollout.phase = Phase::Generate;
+    }
+    Ok(())
+}

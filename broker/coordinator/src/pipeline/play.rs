@@ -1,0 +1,163 @@
+//! A rollout is played: reset, then turn after turn, then scored. Each stage's file says how it takes an
+//! outcome in and what its task looks like; this one finds the rollout and goes on to the next.
+
+use millrace_schemas::{OutcomeBody, PolicyVersion, RolloutId, RunSpec, Task, TaskKey};
+
+use crate::books::DropReason;
+use crate::command::{Command, Commands};
+use crate::pipeline::{admit, env_step, evaluate, generate, reward};
+use crate::rollout::{Phase, Rollout};
+use crate::state::Run;
+use crate::window;
+
+/// What a rollout's tasks need to know besides the rollout.
+#[derive(Debug, Clone, Copy)]
+pub struct Scene<'a> {
+    /// The run file.
+    pub spec: &'a RunSpec,
+    /// The newest committed version.
+    pub version: PolicyVersion,
+    /// Whether the rollout is for evaluation.
+    pub evaluate: bool,
+    /// The rollout.
+    pub id: RolloutId,
+    /// The prompt's number within its split.
+    pub prompt: u64,
+}
+
+/// An outcome that cannot be taken in: the rollout fails, as if nobody could do the task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused(pub String);
+
+/// The tasks that a rollout waits for.
+pub fn tasks(scene: &Scene<'_>, rollout: &Rollout, put: &mut impl FnMut(Task)) {
+    match rollout.phase {
+        Phase::Reset | Phase::EnvStep => put(env_step::task(scene, rollout)),
+        Phase::Generate => put(generate::task(scene, rollout)),
+        Phase::Reward => reward::tasks(scene, rollout, put),
+        Phase::Finished => {}
+    }
+}
+
+fn is_awaited(rollout: &Rollout, key: TaskKey) -> bool {
+    let turns = rollout.turns.len() as u32;
+    match (key, rollout.phase) {
+        (TaskKey::EnvStep { turn, .. }, Phase::Reset) => turn == 0,
+        (TaskKey::EnvStep { turn, .. }, Phase::EnvStep) => turn == turns,
+        (TaskKey::Generate { turn, .. }, Phase::Generate) => turn == turns + 1,
+        (TaskKey::Reward { reward, .. }, Phase::Reward) => {
+            rollout.scores.get(reward as usize).is_some_and(Option::is_none)
+        }
+        _ => false,
+    }
+}
+
+/// Takes the outcome of a rollout's task in and puts what comes next.
+pub(super) fn on_outcome(run: &mut Run, key: TaskKey, busy_us: u64, body: OutcomeBody, out: &mut Commands) {
+    let Some(id) = key.rollout() else { return };
+    let version = run.version();
+    // Borrowed beside the groups, so that no task needs a copy of the run file.
+    let Run { spec, groups, evaluation, books, .. } = run;
+    let evaluating = evaluation.as_mut().and_then(|evaluation| evaluation.groups.get_mut(&id.group));
+    let evaluate = evaluating.is_some();
+    let found = evaluating.or_else(|| groups.get_mut(&id.group));
+    let Some((prompt, rollout)) = found.and_then(|group| {
+        let rollout = group.rollouts.get_mut(id.index as usize)?;
+        (rollout.attempt == id.attempt && is_awaited(rollout, key)).then_some((group.prompt, rollout))
+    }) else {
+        books.late_outcomes += 1;
+        return;
+    };
+    rollout.busy_us += busy_us;
+    let floor = if evaluate { version } else { window::floor(spec, version) };
+    if let OutcomeBody::Generate(done) = &body
+        && done.segments.first().is_some_and(|segment| segment.version < floor)
+    {
+        // A turn that an old version had in hand when the floor rose. It needs a new name: within the
+        // server's window the log would take the second outcome of this one for a repetition.
+        return replace(run, id, DropReason::Stale, out);
+    }
+    let taken = match (key, body) {
+        (TaskKey::Generate { .. }, OutcomeBody::Generate(done)) => {
+            if !evaluate {
+                books.sampled_tokens += done.tokens.len() as u64;
+                books.turns += 1;
+            }
+            generate::done(rollout, &spec.rollout, floor..=version, done)
+        }
+        (TaskKey::EnvStep { .. }, OutcomeBody::EnvStep(done)) => env_step::done(rollout, spec, done),
+        (TaskKey::Reward { reward, .. }, OutcomeBody::Reward(done)) => {
+            reward::done(rollout, reward as usize, done)
+        }
+        (_, body) => Err(Refused(format!("outcome of another stage: {body:?}"))),
+    };
+    if let Err(Refused(reason)) = taken {
+        return on_failure(run, key, &reason, out);
+    }
+    if rollout.phase == Phase::Finished {
+        return finished(run, id, evaluate, out);
+    }
+    // A reward's outcome that leaves others waiting puts nothing: those are queued already.
+    if !(matches!(key, TaskKey::Reward { .. })) {
+        let scene = Scene { spec, version, evaluate, id, prompt };
+        tasks(&scene, rollout, &mut |task| out.push(Command::PutTask(Box::new(task))));
+    }
+}
+
+fn finished(run: &mut Run, id: RolloutId, evaluate: bool, out: &mut Commands) {
+    let Some((group, _)) = run.group_mut(id.group) else { return };
+    group.playing -= 1;
+    if group.playing > 0 {
+        return;
+    }
+    if evaluate {
+        evaluate::prompt_finished(run, id.group, out);
+    } else {
+        admit::group_finished(run, id.group, out);
+    }
+}
+
+/// The task cannot be done: the rollout is replaced, or given up with its group after too many tries.
+pub(super) fn on_failure(run: &mut Run, key: TaskKey, reason: &str, out: &mut Commands) {
+    let Some(id) = key.rollout() else { return };
+    let most = run.spec.rollout.max_replacements;
+    let name = run.spec.name.clone();
+    let Some((group, evaluate)) = run.group_mut(id.group) else { return };
+    let Some(rollout) = group.rollouts.get_mut(id.index as usize) else { return };
+    if rollout.attempt != id.attempt || rollout.phase == Phase::Finished {
+        return;
+    }
+    let notice = millrace_schemas::notice::Notice::DeadLetter { run: name, task: key, reason: reason.into() };
+    out.push(Command::Notice(Box::new(notice)));
+    rollout.failures += 1;
+    match (rollout.failures > most, evaluate) {
+        (false, _) => replace(run, id, DropReason::Failed, out),
+        (true, true) => evaluate::prompt_failed(run, id.group, out),
+        (true, false) => admit::drop_group(run, id, out),
+    }
+}
+
+/// Books what the rollout was as dropped and begins it anew at the current version.
+pub(super) fn replace(run: &mut Run, id: RolloutId, reason: DropReason, out: &mut Commands) {
+    let version = run.version();
+    let ready = run.ready.iter().position(|group| *group == id.group);
+    let Run { spec, groups, evaluation, books, ready: ready_groups, .. } = run;
+    let evaluating = evaluation.as_mut().and_then(|evaluation| evaluation.groups.get_mut(&id.group));
+    let evaluate = evaluating.is_some();
+    let Some(group) = evaluating.or_else(|| groups.get_mut(&id.group)) else { return };
+    let Some(rollout) = group.rollouts.get_mut(id.index as usize) else { return };
+    if !evaluate {
+        books.drop_rollout(reason, rollout.busy_us);
+        books.admitted += 1;
+    }
+    if rollout.phase == Phase::Finished {
+        group.playing += 1;
+        if let Some(at) = ready {
+            ready_groups.remove(at);
+        }
+    }
+    rollout.replace(version);
+    let id = RolloutId { attempt: rollout.attempt, ..id };
+    let scene = Scene { spec, version, evaluate, id, prompt: group.prompt };
+    tasks(&scene, rollout, &mut |task| out.push(Command::PutTask(Box::new(task))));
+}

@@ -1,0 +1,122 @@
+//! After a commit: the policy moves on, the batch is booked as trained, what became stale is dropped, and
+//! the window is filled again.
+
+use millrace_schemas::api::{CurvePoint, RunState};
+use millrace_schemas::notice::{Notice, StepNotice};
+use millrace_schemas::policy::Policy;
+use millrace_schemas::publish_weights::{Manifest, PublishWeightsDone, PublishWeightsTask};
+use millrace_schemas::subjects::{PUBLISH_POOL, tasks_of_version};
+use millrace_schemas::{PolicyVersion, Stage, Task, TaskBody, TaskKey};
+
+use crate::books::DropReason;
+use crate::command::{Command, Commands};
+use crate::pipeline::submit::pool;
+use crate::pipeline::{admit, evaluate, finish, train_shard};
+use crate::rollout::Group;
+use crate::state::Run;
+use crate::window;
+
+/// The task that commits a version.
+#[must_use]
+pub(super) fn put(run: &Run, attempt: u32, manifest: Manifest) -> Command {
+    Command::PutTask(Box::new(Task {
+        run: run.spec.name.clone(),
+        key: TaskKey::PublishWeights { version: manifest.version.0, attempt },
+        pool: pool(PUBLISH_POOL),
+        version: run.version(),
+        evaluate: false,
+        body: TaskBody::PublishWeights(PublishWeightsTask { manifest, retention: run.spec.weights }),
+    }))
+}
+
+/// Whether the step in the making waits for this commit.
+pub(super) fn is_awaited(run: &Run, key: TaskKey) -> bool {
+    let TaskKey::PublishWeights { version, attempt } = key else { return false };
+    run.training.as_ref().is_some_and(|training| {
+        training.makes.0 == version && training.attempt == attempt && training.manifest.is_some()
+    })
+}
+
+/// Takes a commit in.
+pub(super) fn done(run: &mut Run, key: TaskKey, done: &PublishWeightsDone, out: &mut Commands) {
+    if !is_awaited(run, key) {
+        run.books.late_outcomes += 1;
+        return;
+    }
+    let Some(training) = run.training.take() else { return };
+    let version = training.makes;
+    let before = run.version();
+    let ours = training.manifest.as_ref().and_then(|manifest| manifest.batch);
+    if done.batch == ours {
+        book_step(run, before, version, &training.groups, out);
+    } else {
+        // The log lost what it knew of this version; the object store did not. What stands, stands.
+        for rollout in training.groups.iter().flat_map(|(_, group)| &group.rollouts) {
+            run.books.drop_rollout(DropReason::Superseded, rollout.busy_us);
+        }
+    }
+    run.filtered_since_step = 0;
+    let floor = window::floor(&run.spec, version);
+    set_policy(run, Policy { version, manifest: done.manifest, floor, ended: false }, out);
+    purge_below(run, before, floor, out);
+    if run.state == RunState::Starting {
+        run.state = RunState::Running;
+    }
+    admit::refresh(run, out);
+    admit::refill(run, out);
+    evaluate::begin_if_due(run, out);
+    finish::check(run, out);
+    train_shard::cut(run, out);
+}
+
+fn set_policy(run: &mut Run, policy: Policy, out: &mut Commands) {
+    run.policy = Some(policy.clone());
+    out.push(Command::SetPolicy { run: run.spec.name.clone(), policy });
+}
+
+/// Drops queued work of versions that fell below the floor since the version was `before`.
+fn purge_below(run: &Run, before: PolicyVersion, floor: PolicyVersion, out: &mut Commands) {
+    for version in window::floor(&run.spec, before).0..floor.0 {
+        for stage in [Stage::Generate, Stage::EnvStep, Stage::Reward] {
+            let filter = tasks_of_version(stage, &run.spec.name, PolicyVersion(version));
+            out.push(Command::Purge { stage, filter });
+        }
+    }
+}
+
+/// Books the rollouts of a committed step and tells of it.
+fn book_step(
+    run: &mut Run,
+    base: PolicyVersion,
+    made: PolicyVersion,
+    groups: &[(u64, Group)],
+    out: &mut Commands,
+) {
+    if made == PolicyVersion(0) {
+        return;
+    }
+    let weights = run.reward_weights();
+    let (mut count, mut solved, mut reward, mut tokens, mut max_staleness) = (0_u64, 0_u64, 0.0, 0, 0);
+    for rollout in groups.iter().flat_map(|(_, group)| &group.rollouts) {
+        run.books.train_rollout(base, rollout.version());
+        count += 1;
+        solved += u64::from(rollout.success);
+        reward += rollout.reward(weights.iter().copied());
+        tokens += rollout.turns.iter().map(|turn| turn.logprobs.len() as u64).sum::<u64>();
+        max_staleness = max_staleness.max(base.staleness(rollout.version()));
+    }
+    let mean = |sum: f64| sum / count.max(1) as f64;
+    let point =
+        CurvePoint { version: made.0, success: mean(solved as f64), reward: mean(reward), at_ms: run.at_ms };
+    run.books.add_point(point);
+    out.push(Command::Notice(Box::new(Notice::Step(StepNotice {
+        run: run.spec.name.clone(),
+        version: made,
+        success: point.success,
+        reward: point.reward,
+        sampled_tokens: tokens,
+        max_staleness,
+        unix_ms: run.started_unix_ms + run.at_ms,
+        metrics: run.books.metrics.clone(),
+    }))));
+}

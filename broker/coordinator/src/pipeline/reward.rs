@@ -1,0 +1,44 @@
+//! After a score: when all of a rollout's scores are there, it is finished.
+
+use millrace_schemas::reward::{RewardDone, RewardTask};
+use millrace_schemas::{Task, TaskBody, TaskKey};
+
+use crate::pipeline::play::{Refused, Scene};
+use crate::pipeline::submit::pool;
+use crate::rollout::{Phase, Rollout};
+
+/// The tasks that score the rollout, one for each reward that is not there yet.
+pub fn tasks(scene: &Scene<'_>, rollout: &Rollout, put: &mut impl FnMut(Task)) {
+    for ((reward, number), score) in scene.spec.rewards.iter().zip(0..).zip(&rollout.scores) {
+        if score.is_some() {
+            continue;
+        }
+        put(Task {
+            run: scene.spec.name.clone(),
+            key: TaskKey::Reward { rollout: scene.id, reward: number },
+            pool: pool(reward.rule.name()),
+            version: rollout.version(),
+            evaluate: scene.evaluate,
+            body: TaskBody::Reward(RewardTask {
+                rule: reward.rule,
+                turns: rollout.results.clone(),
+                success: rollout.success,
+            }),
+        });
+    }
+}
+
+/// Takes a score in.
+///
+/// # Errors
+/// The score is NaN or infinite: that is a failure, never a 0.
+pub(super) fn done(rollout: &mut Rollout, reward: usize, done: RewardDone) -> Result<(), Refused> {
+    if !done.score.is_finite() {
+        return Err(Refused(format!("reward {reward} gave score={}; it must be finite", done.score)));
+    }
+    rollout.scores[reward] = Some(done.score);
+    if rollout.scores.iter().all(Option::is_some) {
+        rollout.phase = Phase::Finished;
+    }
+    Ok(())
+}

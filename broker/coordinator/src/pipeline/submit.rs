@@ -1,0 +1,70 @@
+//! A run is taken on: its pools are made, and the task that makes version 0 is put.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use millrace_schemas::api::RunState;
+use millrace_schemas::notice::Notice;
+use millrace_schemas::subjects::{GENERATE_POOL, PUBLISH_POOL, TRAIN_POOL};
+use millrace_schemas::{PolicyVersion, PoolName, RunSpec, Stage};
+
+use crate::books::Books;
+use crate::command::{Command, Commands};
+use crate::pipeline::train_shard;
+use crate::state::{Run, State, Training};
+
+/// A name that the program itself gives.
+pub(crate) fn pool(name: &str) -> PoolName {
+    name.parse().expect("names of pools in the program are valid")
+}
+
+/// The consumers that a run's tasks need.
+#[must_use]
+pub fn pools(spec: &RunSpec) -> Vec<(Stage, PoolName)> {
+    let mut pools = vec![
+        (Stage::Generate, pool(GENERATE_POOL)),
+        (Stage::EnvStep, pool(spec.environment.name())),
+        (Stage::TrainShard, pool(TRAIN_POOL)),
+        (Stage::PublishWeights, pool(PUBLISH_POOL)),
+    ];
+    pools.extend(spec.rewards.iter().map(|reward| (Stage::Reward, pool(reward.rule.name()))));
+    pools
+}
+
+/// Takes a run on. A second of the same name, or one that the API would have refused, changes nothing.
+pub(super) fn submitted(state: &mut State, spec: RunSpec, out: &mut Commands) {
+    if state.runs.contains_key(&spec.name) || !spec.refusals().is_empty() {
+        state.ignored += 1;
+        return;
+    }
+    out.push(Command::EnsurePools(pools(&spec)));
+    out.push(Command::Notice(Box::new(Notice::Submitted { run: spec.name.clone() })));
+    let name = spec.name.clone();
+    let run = Run {
+        config: spec.hash(),
+        state: RunState::Starting,
+        reason: None,
+        broken: None,
+        policy: None,
+        next_group: 0,
+        next_prompt: 0,
+        groups: BTreeMap::new(),
+        ready: Vec::new(),
+        filtered_since_step: 0,
+        training: Some(Training {
+            makes: PolicyVersion(0),
+            attempt: 0,
+            groups: Vec::new(),
+            manifest: None,
+            shards: BTreeMap::new(),
+        }),
+        evaluation: None,
+        evaluated: BTreeSet::new(),
+        books: Books::default(),
+        started_unix_ms: state.unix_ms,
+        at_ms: 0,
+        ended_unix_ms: 0,
+        spec,
+    };
+    train_shard::put(&run, out);
+    state.runs.insert(name, run);
+}

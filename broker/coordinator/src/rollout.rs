@@ -1,0 +1,178 @@
+//! Groups and rollouts in flight: what each has so far and what it waits for.
+
+use millrace_schemas::reward::TurnResult;
+use millrace_schemas::train_shard::{BatchGroup, BatchRollout, BatchTurn};
+use millrace_schemas::{PolicyVersion, RolloutId};
+use serde::{Deserialize, Serialize};
+
+/// What a rollout waits for. At most one turn of it is ever in the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Phase {
+    /// The environment's start state.
+    Reset,
+    /// The next turn of the policy.
+    Generate,
+    /// The environment's answer to the last turn.
+    EnvStep,
+    /// Its scores.
+    Reward,
+    /// Nothing: it is scored.
+    Finished,
+}
+
+/// One trajectory in flight.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Rollout {
+    /// Which replacement this is, from 0.
+    pub attempt: u32,
+    /// How many of the replacements were for failures (and not for staleness).
+    pub failures: u32,
+    /// The current version when its tasks were stamped; counts until the first token is there.
+    pub stamp: PolicyVersion,
+    /// The version that sampled its first token.
+    pub start: Option<PolicyVersion>,
+    /// What it waits for.
+    pub phase: Phase,
+    /// Observations and turns so far. `[T]`
+    pub tokens: Vec<u32>,
+    /// The sampled stretches of `tokens`. `[turns]`
+    pub turns: Vec<BatchTurn>,
+    /// What the environment said to each turn. `[turns]`, or one fewer while it waits for the answer.
+    pub results: Vec<TurnResult>,
+    /// The environment's state, as it gave it.
+    #[serde(with = "serde_bytes_vec")]
+    pub state: Vec<u8>,
+    /// The goal was reached.
+    pub success: bool,
+    /// Scores by reward of the run; `None` while waiting.
+    pub scores: Vec<Option<f64>>,
+    /// Worker microseconds spent on it.
+    pub busy_us: u64,
+}
+
+/// Bytes as MessagePack's own kind rather than as a list of numbers.
+mod serde_bytes_vec {
+    use serde::de::{Error, Visitor};
+    use serde::{Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_bytes(bytes)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<u8>, D::Error> {
+        struct Bytes;
+        impl Visitor<'_> for Bytes {
+            type Value = Vec<u8>;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("bytes")
+            }
+            fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
+                Ok(bytes.to_vec())
+            }
+        }
+        d.deserialize_bytes(Bytes)
+    }
+}
+
+impl Rollout {
+    /// A rollout that has not begun.
+    #[must_use]
+    pub fn new(stamp: PolicyVersion, rewards: usize) -> Self {
+        Self {
+            attempt: 0,
+            failures: 0,
+            stamp,
+            start: None,
+            phase: Phase::Reset,
+            tokens: Vec::new(),
+            turns: Vec::new(),
+            results: Vec::new(),
+            state: Vec::new(),
+            success: false,
+            scores: vec![None; rewards],
+            busy_us: 0,
+        }
+    }
+
+    /// Begins anew at `stamp` as the next attempt.
+    pub fn replace(&mut self, stamp: PolicyVersion) {
+        let (attempt, failures, rewards) = (self.attempt + 1, self.failures, self.scores.len());
+        *self = Self { attempt, failures, ..Self::new(stamp, rewards) };
+    }
+
+    /// The version that its staleness is counted from.
+    #[must_use]
+    pub fn version(&self) -> PolicyVersion {
+        self.start.unwrap_or(self.stamp)
+    }
+
+    /// The version of its newest token: no later turn may be sampled by an older one.
+    #[must_use]
+    pub fn newest_version(&self) -> PolicyVersion {
+        let last = self.turns.last().and_then(|turn| turn.segments.last());
+        last.map_or(self.stamp, |segment| segment.version)
+    }
+
+    /// The last turn's tokens.
+    #[must_use]
+    pub fn last_turn(&self) -> &[u32] {
+        self.turns.last().map_or(&[], |turn| {
+            let at = turn.at as usize;
+            &self.tokens[at..at + turn.logprobs.len()]
+        })
+    }
+
+    /// The weighted sum of its scores; 0 before all are there.
+    #[must_use]
+    pub fn reward(&self, weights: impl Iterator<Item = f64>) -> f64 {
+        self.scores.iter().zip(weights).map(|(score, weight)| score.unwrap_or(0.0) * weight).sum()
+    }
+}
+
+/// Rollouts of one prompt.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Group {
+    /// Counts prompts of its split from 0.
+    pub prompt: u64,
+    /// Its rollouts. `[G]`
+    pub rollouts: Vec<Rollout>,
+    /// How many of them are not finished.
+    pub playing: u32,
+}
+
+impl Group {
+    /// A group that has not begun.
+    #[must_use]
+    pub fn new(prompt: u64, size: u32, stamp: PolicyVersion, rewards: usize) -> Self {
+        let rollouts = (0..size).map(|_| Rollout::new(stamp, rewards)).collect();
+        Self { prompt, rollouts, playing: size }
+    }
+
+    /// The greatest staleness among its rollouts when trained at `version`.
+    #[must_use]
+    pub fn staleness(&self, version: PolicyVersion) -> u64 {
+        self.rollouts.iter().map(|rollout| version.staleness(rollout.version())).max().unwrap_or(0)
+    }
+
+    /// Whether all its rewards are equal, so that comparing them says nothing.
+    #[must_use]
+    pub fn is_without_signal(&self, weights: &[f64]) -> bool {
+        let mut rewards = self.rollouts.iter().map(|rollout| rollout.reward(weights.iter().copied()));
+        let first = rewards.next().unwrap_or(0.0);
+        rewards.all(|reward| (reward - first).abs() <= 1e-6)
+    }
+
+    /// The group as it is trained on.
+    #[must_use]
+    pub fn to_batch(&self, group: u64, weights: &[f64]) -> BatchGroup {
+        let rollouts = self.rollouts.iter().zip(0..).map(|(rollout, index)| BatchRollout {
+            id: RolloutId { group, index, attempt: rollout.attempt },
+            start_version: rollout.version(),
+            reward: rollout.reward(weights.iter().copied()),
+            success: rollout.success,
+            tokens: rollout.tokens.clone(),
+            turns: rollout.turns.clone(),
+        });
+        BatchGroup { group, rollouts: rollouts.collect() }
+    }
+}

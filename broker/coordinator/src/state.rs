@@ -1,0 +1,131 @@
+//! The state that the log folds into. Ordered maps only, so that the same log gives the same bytes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use millrace_schemas::api::RunState;
+use millrace_schemas::blob::Sha;
+use millrace_schemas::policy::Policy;
+use millrace_schemas::publish_weights::Manifest;
+use millrace_schemas::train_shard::FileRef;
+use millrace_schemas::{PolicyVersion, RunId, RunSpec, TaskKey};
+use serde::{Deserialize, Serialize};
+
+use crate::books::Books;
+use crate::rollout::Group;
+
+/// Everything that the coordinator knows.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    /// Position of the last event folded.
+    pub seq: u64,
+    /// The log's time: the last tick, in milliseconds since 1970; 0 before the first.
+    pub unix_ms: u64,
+    /// Events that could not be read or were meant for no known run.
+    pub ignored: u64,
+    /// All runs.
+    pub runs: BTreeMap<RunId, Run>,
+}
+
+/// One run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// What was asked for.
+    pub spec: RunSpec,
+    /// Hash of the spec.
+    pub config: Sha,
+    /// Where it is.
+    pub state: RunState,
+    /// Why it failed or was cancelled.
+    pub reason: Option<String>,
+    /// The task whose failure ended it; doing that task revives the run.
+    pub broken: Option<TaskKey>,
+    /// The newest committed version; `None` before version 0.
+    pub policy: Option<Policy>,
+    /// Group numbers given out.
+    pub next_group: u64,
+    /// Training prompts given out.
+    pub next_prompt: u64,
+    /// Groups for training, playing or finished.
+    pub groups: BTreeMap<u64, Group>,
+    /// The finished ones among them, in the order in which they finished.
+    pub ready: Vec<u64>,
+    /// Groups left out since the last step for want of signal.
+    pub filtered_since_step: u64,
+    /// The step in the making.
+    pub training: Option<Training>,
+    /// The evaluation under way. No batch is cut meanwhile, so the version stands.
+    pub evaluation: Option<Evaluating>,
+    /// Versions that were evaluated or are being evaluated.
+    pub evaluated: BTreeSet<PolicyVersion>,
+    /// Counters.
+    pub books: Books,
+    /// The first tick after the submit; 0 before it.
+    pub started_unix_ms: u64,
+    /// Milliseconds from there to the last tick.
+    pub at_ms: u64,
+    /// The last tick before the end; 0 before the end.
+    pub ended_unix_ms: u64,
+}
+
+/// A step in the making; the first makes version 0 and has no batch.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Training {
+    /// The version that it makes.
+    pub makes: PolicyVersion,
+    /// Which try, from 0.
+    pub attempt: u32,
+    /// What it trains on, oldest first; empty for version 0.
+    pub groups: Vec<(u64, Group)>,
+    /// The files that the ranks wrote, once they did, and what they measured.
+    pub manifest: Option<Manifest>,
+    /// Ranks that are done, with their files.
+    pub shards: BTreeMap<u32, Vec<FileRef>>,
+}
+
+/// An evaluation under way.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Evaluating {
+    /// What is evaluated.
+    pub version: PolicyVersion,
+    /// One group of one rollout for each prompt still played.
+    pub groups: BTreeMap<u64, Group>,
+    /// Prompts solved.
+    pub solved: u32,
+    /// Sum of rewards.
+    pub reward: f64,
+    /// Prompts played to the end.
+    pub finished: u32,
+    /// Prompts given up.
+    pub failed: u32,
+}
+
+impl Run {
+    /// The newest committed version; v0 before there is one.
+    #[must_use]
+    pub fn version(&self) -> PolicyVersion {
+        self.policy.as_ref().map(|policy| policy.version).unwrap_or_default()
+    }
+
+    /// The weights of the run's rewards, in order.
+    #[must_use]
+    pub fn reward_weights(&self) -> Vec<f64> {
+        self.spec.rewards.iter().map(|reward| reward.weight).collect()
+    }
+
+    /// Groups that use up the window.
+    #[must_use]
+    pub fn load(&self) -> u64 {
+        (self.groups.len() + self.training.as_ref().map_or(0, |training| training.groups.len())) as u64
+    }
+
+    /// The group numbered `id`, and whether it is for evaluation.
+    #[must_use]
+    pub fn group_mut(&mut self, id: u64) -> Option<(&mut Group, bool)> {
+        if let Some(evaluation) = self.evaluation.as_mut()
+            && let Some(group) = evaluation.groups.get_mut(&id)
+        {
+            return Some((group, true));
+        }
+        self.groups.get_mut(&id).map(|group| (group, false))
+    }
+}

@@ -1,0 +1,82 @@
+//! A run as people see it.
+
+use std::collections::BTreeMap;
+
+use millrace_schemas::Stage;
+use millrace_schemas::api::{Ledger, Status};
+
+use crate::books::DropReason;
+use crate::rollout::Phase;
+use crate::state::{Run, State};
+
+/// The books of a run. Rollouts in flight are counted one by one, so that the balance is a check.
+#[must_use]
+pub fn ledger(run: &Run) -> Ledger {
+    let playing = run.groups.values();
+    let training = run.training.iter().flat_map(|training| training.groups.iter().map(|(_, group)| group));
+    let in_flight = playing.chain(training).map(|group| group.rollouts.len() as u64).sum();
+    Ledger {
+        admitted: run.books.admitted,
+        trained: run.books.trained,
+        dropped: by_reason(&run.books.dropped),
+        in_flight,
+    }
+}
+
+fn by_reason(counts: &BTreeMap<DropReason, u64>) -> BTreeMap<String, u64> {
+    counts.iter().map(|(reason, count)| (reason.name().to_owned(), *count)).collect()
+}
+
+/// The status of a run.
+#[must_use]
+pub fn status(state: &State, run: &Run) -> Status {
+    let ended = if run.ended_unix_ms > 0 { run.ended_unix_ms } else { state.unix_ms };
+    let ready = run.ready.len() as u64;
+    Status {
+        run: run.spec.name.clone(),
+        state: run.state,
+        reason: run.reason.clone(),
+        version: run.version(),
+        steps: run.spec.steps,
+        alpha: run.spec.rollout.alpha,
+        started_unix_ms: run.started_unix_ms,
+        now_unix_ms: ended,
+        curve: run.books.curve.clone(),
+        evaluations: run.books.evaluations.clone(),
+        staleness: run.books.staleness.clone(),
+        sampled_tokens: run.books.sampled_tokens,
+        turns: run.books.turns,
+        groups_in_flight: run.groups.len() as u64 - ready,
+        groups_ready: ready,
+        window_groups: run.spec.window_groups(),
+        tasks: outstanding_tasks(run),
+        wasted_us: by_reason(&run.books.wasted_us),
+        busy_us: run.books.busy_us.iter().map(|(stage, us)| (stage.name().to_owned(), *us)).collect(),
+        metrics: run.books.metrics.clone(),
+        ledger: ledger(run),
+    }
+}
+
+/// Tasks that are put and not settled, by stage.
+fn outstanding_tasks(run: &Run) -> BTreeMap<String, u64> {
+    let mut counts: BTreeMap<String, u64> =
+        Stage::QUEUED.iter().map(|stage| (stage.name().to_owned(), 0)).collect();
+    let mut count = |stage: Stage, n: u64| *counts.entry(stage.name().to_owned()).or_default() += n;
+    let evaluation = run.evaluation.iter().flat_map(|evaluation| evaluation.groups.values());
+    for rollout in run.groups.values().chain(evaluation).flat_map(|group| &group.rollouts) {
+        match rollout.phase {
+            Phase::Reset | Phase::EnvStep => count(Stage::EnvStep, 1),
+            Phase::Generate => count(Stage::Generate, 1),
+            Phase::Reward => {
+                count(Stage::Reward, rollout.scores.iter().filter(|score| score.is_none()).count() as u64);
+            }
+            Phase::Finished => {}
+        }
+    }
+    match &run.training {
+        Some(training) if training.manifest.is_some() => count(Stage::PublishWeights, 1),
+        Some(_) => count(Stage::TrainShard, 1),
+        None => {}
+    }
+    counts
+}

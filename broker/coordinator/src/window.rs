@@ -1,0 +1,61 @@
+//! The staleness budget. Admission bounds how much is in flight; the bound itself is exact, per rollout, and
+//! is checked when a batch is cut and when a version is published.
+
+use millrace_schemas::PolicyVersion;
+use millrace_schemas::submit::{ConsumeOrder, RunSpec};
+
+/// What the rules of admission look at.
+#[derive(Debug, Clone, Copy)]
+pub struct Load {
+    /// The current version, which is also the number of steps done.
+    pub version: PolicyVersion,
+    /// Groups playing or finished, the batch in training included.
+    pub groups: u64,
+}
+
+/// How many groups may be admitted now: the window is `(1 + α)·B` groups, and no more are started than the
+/// steps that are left can train.
+#[must_use]
+pub fn admissible(spec: &RunSpec, load: Load) -> u64 {
+    let batch = u64::from(spec.rollout.groups_per_step);
+    let trainable = spec.steps.saturating_sub(load.version.0).saturating_mul(batch);
+    spec.window_groups().min(trainable).saturating_sub(load.groups)
+}
+
+/// The oldest start version that a step on `version` may use.
+#[must_use]
+pub fn floor(spec: &RunSpec, version: PolicyVersion) -> PolicyVersion {
+    version.floor(spec.max_staleness())
+}
+
+/// A finished group that waits to be trained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ready {
+    /// The group.
+    pub group: u64,
+    /// Its greatest staleness at the version to be trained.
+    pub staleness: u64,
+}
+
+/// Chooses the batch among finished groups, which come in the order in which they finished. `None` while
+/// there are too few. A group beyond the bound is never chosen; with a fractional α, of the groups exactly
+/// `⌈α⌉` behind at most `⌊frac(α)·B⌋` are, as ROLL shares out its oldest step.
+#[must_use]
+pub fn choose_batch(spec: &RunSpec, ready: &[Ready]) -> Option<Vec<u64>> {
+    let batch = spec.rollout.groups_per_step as usize;
+    let (bound, fraction) = (spec.max_staleness(), spec.rollout.alpha.fract());
+    let mut oldest_share = if fraction == 0.0 { batch } else { (fraction * batch as f64).floor() as usize };
+    let mut candidates: Vec<Ready> = ready.iter().copied().filter(|r| r.staleness <= bound).collect();
+    if spec.rollout.order == ConsumeOrder::OldestFirst {
+        candidates.sort_by_key(|r| r.group);
+    }
+    candidates.retain(|r| {
+        let fits = r.staleness < bound || bound == 0 || oldest_share > 0;
+        if r.staleness == bound && bound > 0 {
+            oldest_share = oldest_share.saturating_sub(1);
+        }
+        fits
+    });
+    candidates.truncate(batch);
+    (candidates.len() == batch).then(|| candidates.iter().map(|r| r.group).collect())
+}

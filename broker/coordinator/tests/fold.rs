@@ -1,0 +1,321 @@
+//! The fold, on its own: the same log gives the same state, restarts change nothing, the bound holds, and
+//! the books balance after every event.
+
+#[path = "fold/world.rs"]
+mod world;
+
+use millrace_coordinator::{State, status};
+use millrace_schemas::api::RunState;
+use millrace_schemas::generate::{Finish, GenerateDone, Segment};
+use millrace_schemas::reward::RewardDone;
+use millrace_schemas::submit::from_toml;
+use millrace_schemas::{Event, Outcome, OutcomeBody, PolicyVersion, RunSpec, TaskBody, TaskKey};
+use world::{RUN, World, replay};
+
+fn spec(rollout: &str) -> RunSpec {
+    let text = format!(
+        r#"
+        name = "{RUN}"
+        steps = 6
+        model = {{ kind = "scripted" }}
+        environment = {{ name = "counter", turns = 5 }}
+        rewards = [{{ rule = "env_return" }}, {{ rule = "format", weight = 0.1 }}]
+        evaluate = {{ prompts = 5, every = 4 }}
+        [rollout]
+        groups_per_step = 3
+        group_size = 2
+        {rollout}
+        "#
+    );
+    from_toml(&text).expect("a valid run file")
+}
+
+fn to_the_end(world: &mut World) {
+    for _ in 0..200_000 {
+        let ledger = status::ledger(world.run());
+        assert!(ledger.balanced(), "books do not balance: {ledger:?}");
+        if !world.work() {
+            break;
+        }
+    }
+}
+
+fn bytes(state: &State) -> Vec<u8> {
+    millrace_schemas::envelope::encode(state).to_vec()
+}
+
+/// Takes the first queued task that `wanted` likes out of the queue.
+fn take(world: &mut World, wanted: impl Fn(&TaskBody) -> bool) -> millrace_schemas::Task {
+    for _ in 0..10_000 {
+        if let Some(name) =
+            world.queue.iter().find(|(_, task)| wanted(&task.body)).map(|(name, _)| name.clone())
+        {
+            return world.queue.remove(&name).expect("it was found");
+        }
+        assert!(world.work(), "no such task ever comes");
+    }
+    panic!("no such task ever comes");
+}
+
+#[test]
+fn a_run_finishes_and_its_books_balance() {
+    for alpha in ["0.0", "0.5", "1.0", "2.0"] {
+        let mut world = World::submit(&spec(&format!("alpha = {alpha}")), 0);
+        to_the_end(&mut world);
+        let run = world.run();
+        assert_eq!(run.state, RunState::Finished, "alpha={alpha} {:?}", run.reason);
+        assert_eq!(world.versions, (0..=6).map(PolicyVersion).collect::<Vec<_>>());
+        let ledger = status::ledger(run);
+        assert_eq!((ledger.trained, ledger.in_flight), (6 * 3 * 2, 0), "alpha={alpha}");
+        assert_eq!(world.staleness.len(), 36);
+        let versions: Vec<u64> = run.books.evaluations.iter().map(|e| e.version).collect();
+        assert_eq!(versions, [0, 4, 6]);
+        assert!(world.queue.is_empty(), "nothing is left for a worker");
+    }
+}
+
+#[test]
+fn the_bound_on_staleness_is_exact() {
+    for (alpha, bound) in [("0.0", 0), ("0.5", 1), ("1.0", 1), ("2.0", 2)] {
+        let mut world = World::submit(&spec(&format!("alpha = {alpha}")), 0);
+        to_the_end(&mut world);
+        let max = world.staleness.iter().max().copied();
+        assert!(max <= Some(bound), "alpha={alpha} max={max:?}");
+        let booked: Vec<usize> = (0..world.run().books.staleness.len()).collect();
+        for staleness in booked {
+            let seen = world.staleness.iter().filter(|s| **s == staleness as u64).count() as u64;
+            assert_eq!(world.run().books.staleness[staleness], seen);
+        }
+    }
+}
+
+#[test]
+fn replay_gives_the_same_state_byte_for_byte() {
+    let mut world = World::submit(&spec("alpha = 1.0"), 0);
+    to_the_end(&mut world);
+    assert_eq!(bytes(&replay(&world.log)), bytes(&world.state));
+    for cut in [3, world.log.len() / 3, world.log.len() / 2] {
+        // A snapshot in the middle, read back, and the rest of the log.
+        let snapshot = bytes(&replay(&world.log[..cut]));
+        let mut state: State = millrace_schemas::envelope::decode("state", &snapshot).expect("a snapshot");
+        for (event, seq) in world.log.iter().zip(1..) {
+            state.advance(seq, RUN, event.clone());
+        }
+        assert_eq!(bytes(&state), bytes(&world.state));
+    }
+}
+
+#[test]
+fn a_restart_between_any_two_commands_gives_the_same_end() {
+    for alpha in ["0.0", "1.0"] {
+        let spec = spec(&format!("alpha = {alpha}\nfilter = \"equal_rewards\""));
+        let mut undisturbed = World::submit(&spec, 0);
+        to_the_end(&mut undisturbed);
+        assert_eq!(undisturbed.run().state, RunState::Finished);
+        for every in [1, 2, 3, 5, 7, 11, 50] {
+            let mut world = World::submit(&spec, every);
+            to_the_end(&mut world);
+            assert_eq!(bytes(&world.state), bytes(&undisturbed.state), "alpha={alpha} every={every}");
+        }
+    }
+}
+
+#[test]
+fn the_first_outcome_of_a_task_wins() {
+    let mut world = World::submit(&spec("alpha = 1.0"), 0);
+    let task = take(&mut world, |body| matches!(body, TaskBody::Generate(_)));
+    world.finish(&task);
+    let before = world.run().clone();
+    let worker = "late".parse().expect("a name");
+    let other = GenerateDone {
+        tokens: vec![1],
+        logprobs: vec![-9.0],
+        segments: vec![Segment { version: PolicyVersion(0), tokens: 1 }],
+        finish: Finish::Length,
+        prefill_tokens: 0,
+        cached_tokens: 0,
+    };
+    let body = OutcomeBody::Generate(other);
+    world.append(Event::Outcome(Outcome { key: task.key, worker, busy_us: 0, body }));
+    assert_eq!(world.run().groups, before.groups);
+    assert_eq!(world.run().books.late_outcomes, before.books.late_outcomes + 1);
+    to_the_end(&mut world);
+    assert_eq!(world.run().state, RunState::Finished);
+}
+
+#[test]
+fn one_lost_rollout_refills() {
+    let mut world = World::submit(&spec("alpha = 1.0\nmax_replacements = 2"), 0);
+    let task = take(&mut world, |body| matches!(body, TaskBody::Generate(_)));
+    let lost = task.key.rollout().expect("a rollout's task");
+    let before = world.run().groups.len();
+    world.append(Event::DeadLetter { key: task.key, reason: "poison".into() });
+    let group = world.run().groups.get(&lost.group).or_else(|| None);
+    if let Some(group) = group {
+        assert_eq!(group.rollouts[lost.index as usize].attempt, lost.attempt + 1);
+        assert_eq!(world.run().groups.len(), before, "the group goes on");
+    }
+    to_the_end(&mut world);
+    assert_eq!(world.run().state, RunState::Finished);
+}
+
+#[test]
+fn a_group_that_keeps_failing_is_dropped_and_another_comes() {
+    let mut world = World::submit(&spec("alpha = 1.0\nmax_replacements = 1"), 0);
+    // Evaluation first, so that the task taken is one of training.
+    let mut task = take(&mut world, |body| matches!(body, TaskBody::Reward(_)));
+    while task.evaluate {
+        world.finish(&task);
+        task = take(&mut world, |body| matches!(body, TaskBody::Reward(_)));
+    }
+    let id = task.key.rollout().expect("a rollout's task");
+    world.append(Event::DeadLetter { key: task.key, reason: "poison".into() });
+    let again = TaskKey::EnvStep { rollout: millrace_schemas::RolloutId { attempt: 1, ..id }, turn: 0 };
+    world.append(Event::DeadLetter { key: again, reason: "poison".into() });
+    assert!(!world.run().groups.contains_key(&id.group));
+    let dropped = status::ledger(world.run()).dropped;
+    assert_eq!((dropped["failed"], dropped["group_failed"]), (2, 1));
+    to_the_end(&mut world);
+    assert_eq!(world.run().state, RunState::Finished);
+}
+
+#[test]
+fn zero_rewards_are_refused() {
+    let mut world = World::submit(&spec("alpha = 1.0"), 0);
+    let task = take(&mut world, |body| matches!(body, TaskBody::Reward(_)));
+    let id = task.key.rollout().expect("a rollout's task");
+    let worker = "w".parse().expect("a name");
+    let body = OutcomeBody::Reward(RewardDone { score: f64::NAN });
+    world.append(Event::Outcome(Outcome { key: task.key, worker, busy_us: 0, body }));
+    let (group, _) =
+        world.state.runs.values_mut().next().and_then(|r| r.group_mut(id.group)).expect("its group");
+    let rollout = &group.rollouts[id.index as usize];
+    assert_eq!(rollout.attempt, 1, "the rollout is played again, not scored 0");
+    assert!(rollout.scores.iter().all(Option::is_none));
+    to_the_end(&mut world);
+    assert_eq!(world.run().state, RunState::Finished);
+}
+
+#[test]
+fn tokens_of_an_unknown_version_are_refused() {
+    let mut world = World::submit(&spec("alpha = 1.0"), 0);
+    let task = take(&mut world, |body| matches!(body, TaskBody::Generate(_)));
+    let id = task.key.rollout().expect("a rollout's task");
+    let done = GenerateDone {
+        tokens: vec![1],
+        logprobs: vec![-0.1],
+        segments: vec![Segment { version: PolicyVersion(40), tokens: 1 }],
+        finish: Finish::Length,
+        prefill_tokens: 0,
+        cached_tokens: 0,
+    };
+    let worker = "w".parse().expect("a name");
+    world.append(Event::Outcome(Outcome {
+        key: task.key,
+        worker,
+        busy_us: 0,
+        body: OutcomeBody::Generate(done),
+    }));
+    let (group, _) =
+        world.state.runs.values_mut().next().and_then(|r| r.group_mut(id.group)).expect("its group");
+    assert_eq!(group.rollouts[id.index as usize].attempt, 1);
+}
+
+#[test]
+fn stale_rollouts_begin_anew_and_prompts_survive() {
+    let mut world = World::submit(&spec("alpha = 1.0"), 0);
+    // A rollout of the first training group whose turn is in a worker's hands while versions go by.
+    let held = take(&mut world, |body| match body {
+        TaskBody::Generate(generate) => generate.context.len() > 2,
+        TaskBody::EnvStep(_)
+        | TaskBody::Reward(_)
+        | TaskBody::TrainShard(_)
+        | TaskBody::PublishWeights(_) => false,
+    });
+    let id = held.key.rollout().expect("a rollout's task");
+    if held.evaluate {
+        // The evaluation holds the version; let it end and hold the next.
+        world.finish(&held);
+        return stale_rollouts_of_training(world);
+    }
+    hold(world, id);
+}
+
+fn stale_rollouts_of_training(mut world: World) {
+    loop {
+        let held = take(&mut world, |body| matches!(body, TaskBody::Generate(g) if g.context.len() > 2));
+        if !held.evaluate {
+            let id = held.key.rollout().expect("a rollout's task");
+            return hold(world, id);
+        }
+        world.finish(&held);
+    }
+}
+
+fn hold(mut world: World, id: millrace_schemas::RolloutId) {
+    let prompt = world.run().groups[&id.group].prompt;
+    to_the_end(&mut world);
+    assert_eq!(world.run().state, RunState::Finished, "the others go on and the prompt is played again");
+    assert!(status::ledger(world.run()).dropped["stale"] >= 1);
+    assert!(world.staleness.iter().all(|staleness| *staleness <= 1));
+    assert!(prompt < world.run().next_prompt);
+}
+
+#[test]
+fn cancelled_runs_drop_everything_and_say_so() {
+    let mut world = World::submit(&spec("alpha = 2.0"), 0);
+    for _ in 0..60 {
+        world.work();
+    }
+    world.append(Event::Cancelled { reason: "enough".into() });
+    let ledger = status::ledger(world.run());
+    assert!(ledger.balanced() && ledger.in_flight == 0 && ledger.dropped["cancelled"] > 0, "{ledger:?}");
+    assert!(world.queue.is_empty());
+    assert!(world.policy.as_ref().is_some_and(|policy| policy.ended));
+}
+
+#[test]
+fn a_step_that_nobody_can_do_stops_the_run_until_it_is_requeued() {
+    let mut world = World::submit(&spec("alpha = 1.0"), 0);
+    let task =
+        take(&mut world, |body| matches!(body, TaskBody::TrainShard(t) if format!("{t:?}").contains("Step")));
+    world.append(Event::DeadLetter { key: task.key, reason: "NaN loss".into() });
+    assert_eq!(world.run().state, RunState::Failed);
+    assert!(world.run().reason.as_ref().is_some_and(|reason| reason.contains("NaN loss")));
+    assert!(world.queue.is_empty());
+    world.append(Event::Requeued { key: task.key });
+    to_the_end(&mut world);
+    assert_eq!(world.run().state, RunState::Finished);
+}
+
+#[test]
+fn groups_without_signal_are_replaced_but_not_for_ever() {
+    // One turn decides, so that many groups of two agree.
+    let mut world = World::submit(&spec("alpha = 1.0\nfilter = \"equal_rewards\""), 0);
+    to_the_end(&mut world);
+    assert_eq!(world.run().state, RunState::Finished);
+    assert!(status::ledger(world.run()).dropped["filtered"] > 0);
+}
+
+#[test]
+fn versions_never_go_back_and_another_commit_that_stands_is_taken() {
+    let mut world = World::submit(&spec("alpha = 1.0"), 0);
+    let task = take(
+        &mut world,
+        |body| matches!(body, TaskBody::PublishWeights(p) if p.manifest.version == PolicyVersion(2)),
+    );
+    let body = OutcomeBody::PublishWeights(millrace_schemas::publish_weights::PublishWeightsDone {
+        manifest: millrace_schemas::blob::Sha::of(b"another"),
+        batch: Some(millrace_schemas::BlobRef::of(b"another batch")),
+        bytes: 1,
+        collected: Vec::new(),
+    });
+    let worker = "w".parse().expect("a name");
+    world.append(Event::Outcome(Outcome { key: task.key, worker, busy_us: 0, body }));
+    assert_eq!(world.run().version(), PolicyVersion(2));
+    let ledger = status::ledger(world.run());
+    assert!(ledger.balanced());
+    assert_eq!((ledger.trained, ledger.dropped["superseded"]), (6, 6));
+    to_the_end(&mut world);
+    assert_eq!(world.run().state, RunState::Finished);
+}

@@ -1,0 +1,196 @@
+//! A world around the fold: a queue that holds each subject once, workers whose answers follow from the task,
+//! and a log. No clock, no threads.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use millrace_coordinator::{Command, State, outstanding};
+use millrace_schemas::blob::Sha;
+use millrace_schemas::env_step::{EnvAction, EnvStepDone};
+use millrace_schemas::generate::{Finish, GenerateDone, Segment};
+use millrace_schemas::policy::Policy;
+use millrace_schemas::publish_weights::PublishWeightsDone;
+use millrace_schemas::reward::RewardDone;
+use millrace_schemas::train_shard::{Batch, FileRef, TrainShardDone, TrainWork};
+use millrace_schemas::{
+    BlobRef, Event, Outcome, OutcomeBody, PolicyVersion, RunSpec, Task, TaskBody, TaskKey,
+};
+
+/// What the world holds.
+#[derive(Default)]
+pub(crate) struct World {
+    /// The coordinator's state; lost and rebuilt at a restart.
+    pub(crate) state: State,
+    /// Every event, in order.
+    pub(crate) log: Vec<Event>,
+    /// Queued tasks by name. A key may be queued under one subject at a time here.
+    pub(crate) queue: BTreeMap<String, Task>,
+    /// Tasks whose outcome is in the log.
+    pub(crate) settled: BTreeSet<TaskKey>,
+    /// Blobs by hash.
+    pub(crate) blobs: BTreeMap<Sha, bytes::Bytes>,
+    /// The newest policy set.
+    pub(crate) policy: Option<Policy>,
+    /// Each policy version set, in order.
+    pub(crate) versions: Vec<PolicyVersion>,
+    /// Staleness of every rollout in every batch that was trained.
+    pub(crate) staleness: Vec<u64>,
+    /// Commands after which the coordinator is killed and started again; empty for never.
+    pub(crate) restart_every: usize,
+    commands: usize,
+}
+
+pub(crate) const RUN: &str = "fold";
+
+impl World {
+    pub(crate) fn submit(spec: &RunSpec, restart_every: usize) -> Self {
+        let mut world = Self { restart_every, ..Self::default() };
+        world.append(Event::Tick { unix_ms: 1_000_000 });
+        world.append(Event::Submitted(Box::new(spec.clone())));
+        world.append(Event::Tick { unix_ms: 1_001_000 });
+        world
+    }
+
+    pub(crate) fn append(&mut self, event: Event) {
+        self.log.push(event.clone());
+        let commands = self.state.advance(self.log.len() as u64, RUN, event);
+        self.execute(commands);
+    }
+
+    fn execute(&mut self, commands: Vec<Command>) {
+        for command in commands {
+            self.commands += 1;
+            if self.restart_every > 0 && self.commands.is_multiple_of(self.restart_every) {
+                // Killed before this command: the rest is lost, and done again from the state alone.
+                self.restart();
+                return;
+            }
+            self.obey(command);
+        }
+    }
+
+    /// The coordinator is lost; another folds the log and does what is outstanding.
+    pub(crate) fn restart(&mut self) {
+        self.state = replay(&self.log);
+        for command in outstanding::of(&self.state) {
+            self.obey(command);
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::PutTask(task) => {
+                // The subject: a task that is queued is not queued again.
+                self.queue.entry(format!("{}.{}", task.key, task.version)).or_insert(*task);
+            }
+            Command::PutBlob { content, .. } => {
+                self.blobs.insert(Sha::of(&content), content);
+            }
+            Command::Purge { filter, .. } => self.purge(&filter),
+            Command::SetPolicy { policy, .. } => {
+                assert!(self.policy.as_ref().is_none_or(|old| old.version <= policy.version), "went back");
+                if self.versions.last() != Some(&policy.version) {
+                    self.versions.push(policy.version);
+                }
+                self.policy = Some(policy);
+            }
+            Command::EnsurePools(_) | Command::Notice(_) => {}
+        }
+    }
+
+    fn purge(&mut self, filter: &str) {
+        let mut tokens = filter.split('.').skip(2);
+        let stage = tokens.next().expect("a stage").to_owned();
+        let version = tokens.nth(2).filter(|token| *token != ">").map(str::to_owned);
+        self.queue.retain(|_, task| {
+            task.stage().name() != stage || version.as_ref().is_some_and(|v| *v != task.version.to_string())
+        });
+    }
+
+    /// One worker does the first task in the order of names; `false` when there is none.
+    pub(crate) fn work(&mut self) -> bool {
+        let Some((_, task)) = self.queue.pop_first() else { return false };
+        let policy = self.policy.clone();
+        if policy.as_ref().is_some_and(|policy| policy.is_stale(task.version, task.evaluate)) {
+            return true;
+        }
+        self.finish(&task);
+        true
+    }
+
+    /// The outcome of `task` goes to the log.
+    pub(crate) fn finish(&mut self, task: &Task) {
+        let body = self.answer(task);
+        let worker = "w".parse().expect("a name");
+        self.settled.insert(task.key);
+        self.append(Event::Outcome(Outcome { key: task.key, worker, busy_us: 10, body }));
+    }
+
+    fn answer(&mut self, task: &Task) -> OutcomeBody {
+        let version = self.policy.as_ref().map(|policy| policy.version).unwrap_or_default();
+        match &task.body {
+            TaskBody::Generate(generate) => {
+                let token = (generate.seed % 97) as u32;
+                OutcomeBody::Generate(GenerateDone {
+                    tokens: vec![token],
+                    logprobs: vec![-0.5],
+                    segments: vec![Segment { version, tokens: 1 }],
+                    finish: Finish::Length,
+                    prefill_tokens: 0,
+                    cached_tokens: 0,
+                })
+            }
+            TaskBody::EnvStep(step) => {
+                let (turn, token) = match &step.action {
+                    EnvAction::Reset => (0, 0),
+                    EnvAction::Step { state, tokens } => (state[0] + 1, tokens[0]),
+                };
+                let done = turn > 0 && (turn >= 3 || token.is_multiple_of(4));
+                let success = done && token.is_multiple_of(2);
+                OutcomeBody::EnvStep(EnvStepDone {
+                    state: vec![turn],
+                    observation: vec![u32::from(turn), 7],
+                    reward: f64::from(u8::from(success)),
+                    done,
+                    success,
+                    valid: true,
+                })
+            }
+            TaskBody::Reward(reward) => {
+                OutcomeBody::Reward(RewardDone { score: reward.turns.iter().map(|turn| turn.reward).sum() })
+            }
+            TaskBody::TrainShard(shard) => self.train(task.key, &shard.work),
+            TaskBody::PublishWeights(publish) => OutcomeBody::PublishWeights(PublishWeightsDone {
+                manifest: Sha::of(&publish.manifest.to_json()),
+                batch: publish.manifest.batch,
+                bytes: 1,
+                collected: Vec::new(),
+            }),
+        }
+    }
+
+    fn train(&mut self, key: TaskKey, work: &TrainWork) -> OutcomeBody {
+        if let TrainWork::Step { base, batch, .. } = work {
+            let content = self.blobs.get(&batch.sha256).expect("the batch is stored before its task is put");
+            let batch: Batch = millrace_schemas::envelope::decode("batch", content).expect("a batch");
+            assert_eq!(batch.base, *base);
+            let rollouts = batch.groups.iter().flat_map(|group| &group.rollouts);
+            self.staleness.extend(rollouts.map(|rollout| base.staleness(rollout.start_version)));
+        }
+        let blob = BlobRef::of(key.to_string().as_bytes());
+        let files = vec![FileRef { name: "model".into(), blob }];
+        OutcomeBody::TrainShard(TrainShardDone { files, metrics: BTreeMap::new() })
+    }
+
+    pub(crate) fn run(&self) -> &millrace_coordinator::state::Run {
+        self.state.runs.values().next().expect("the run was submitted")
+    }
+}
+
+/// The state that a log folds into.
+pub(crate) fn replay(log: &[Event]) -> State {
+    let mut state = State::default();
+    for (event, seq) in log.iter().zip(1..) {
+        state.advance(seq, RUN, event.clone());
+    }
+    state
+}
