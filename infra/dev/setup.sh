@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 requirements=infra/dev/requirements.txt
-natscli=v0.4.0
+natscli=infra/dev/natscli
 # The oldest Python that libtorch's wheel is made for.
 python_minor=10
 
@@ -62,19 +62,19 @@ make_venv() {
 
 # The `nats` command, for the tests that use it as a user would. Nothing else needs it.
 make_natscli() {
-    local tools=$PWD/target/tools stamp
-    stamp=$tools/natscli-$natscli
-    if [[ -x $tools/nats && -f $stamp ]]; then
+    local tools=$PWD/target/tools stamp=target/tools/natscli.sha256 wanted
+    wanted=$(sha256sum <$natscli/go.sum)
+    if [[ -x $tools/nats && -f $stamp && $(<"$stamp") == "$wanted" ]]; then
         return
     fi
     if ! command -v go >/dev/null; then
         say "no Go on this machine: the nats command is not built, and its test is skipped where there is none"
         return
     fi
-    say "building the nats command $natscli"
+    say "building the nats command"
     mkdir -p "$tools"
-    if GOBIN=$tools go install "github.com/nats-io/natscli/nats@$natscli" >"$tools/natscli.log" 2>&1; then
-        touch "$stamp"
+    if (cd $natscli && GOBIN=$tools go install github.com/nats-io/natscli/nats) >"$tools/natscli.log" 2>&1; then
+        printf '%s\n' "$wanted" >"$stamp"
     else
         say "the nats command did not build (see target/tools/natscli.log); its test is skipped where there is none"
     fi

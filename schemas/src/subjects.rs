@@ -45,6 +45,8 @@ pub const TRACEPARENT_HEADER: &str = "traceparent";
 pub const CLAIM_HEADER: &str = "Millrace-Claim";
 /// Header of a dead letter: why.
 pub const REASON_HEADER: &str = "Millrace-Reason";
+/// Header of a dead letter: the subject on which the task was put.
+pub const SUBJECT_HEADER: &str = "Millrace-Subject";
 
 /// The stream that holds a stage's tasks.
 #[must_use]

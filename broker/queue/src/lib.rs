@@ -1,5 +1,19 @@
 //! The port to the queue, and what is behind it. Nothing else in Millrace names `async_nats`.
 
 pub mod port;
+mod settings;
+mod filter;
+mod trace;
 
+pub mod clock;
+mod memory;
+
+pub mod objects;
+pub mod broker;
+
+pub use broker::{Broker, BrokerError, DeadLetter, Log, Logged, OpenError, Policies};
+pub use memory::MemoryQueue;
+pub use objects::{Created, ObjectError, Objects};
 pub use port::{Delivery, Queue, QueueError};
+pub use settings::QueueSettings;
+pub use trace::traceparent;

@@ -29,6 +29,14 @@ pub enum QueueError {
     },
 }
 
+impl QueueError {
+    /// Whether trying again may help.
+    #[must_use]
+    pub const fn is_transient(&self) -> bool {
+        matches!(self, Self::Unavailable { .. })
+    }
+}
+
 /// A message to be put or appended.
 #[derive(Debug, Clone)]
 pub struct Message {
@@ -38,6 +46,14 @@ pub struct Message {
     pub payload: Bytes,
     /// Further headers, names and values.
     pub headers: Vec<(&'static str, String)>,
+}
+
+impl Message {
+    /// The value of a header.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
+    }
 }
 
 /// What became of a put.
@@ -111,8 +127,8 @@ pub trait Queue: Send + Sync + 'static {
     /// putting it again is harmless.
     async fn put(&self, tasks: Vec<Message>) -> Vec<Result<Put, QueueError>>;
 
-    /// Drops the queued tasks whose subjects match `filter`; says how many. Those in a worker's hands stay
-    /// there: the log decides what becomes of them.
+    /// Drops the tasks whose subjects match `filter` from the queue; says how many. One in a worker's hands
+    /// stays in its hands, but will not be delivered again: the log decides what becomes of it.
     async fn purge(&self, stage: Stage, filter: &str) -> Result<u64, QueueError>;
 
     /// Pulls tasks of a pool. Waits for the pool to be made if need be.
@@ -166,8 +182,8 @@ pub trait Queue: Send + Sync + 'static {
 /// Pulls tasks of one pool for one process.
 #[async_trait]
 pub trait Puller: Send {
-    /// Waits for tasks, asking the server for exactly `free` of them, and gives 1 to `free`. Dropping the
-    /// future loses nothing: what was delivered meanwhile is given by the next call.
+    /// Waits for tasks, asking the server for at most `free` of them, and gives 1 to `free`. Dropping the
+    /// future loses nothing: what was delivered meanwhile is given by the next call. `free` = 0 waits for ever.
     async fn pull(&mut self, free: usize) -> Result<Vec<Delivery>, QueueError>;
 
     /// Takes back what was asked for and gives back what was delivered and not yet given, so that no task
@@ -181,6 +197,8 @@ pub struct Delivery {
     pub message: Message,
     /// Which delivery of this task, from 1.
     pub attempt: u64,
+    /// Position in its stage's stream; with the subject, names this put of the task.
+    pub seq: u64,
     /// Settles it.
     pub lease: Arc<dyn Lease>,
 }
@@ -228,8 +246,10 @@ pub trait ExhaustedTasks: Send {
 
 /// A task that was delivered too often.
 pub struct Exhausted {
-    /// The task as it was put.
+    /// The task as it was put, with the reason in [`REASON_HEADER`](millrace_schemas::subjects::REASON_HEADER).
     pub message: Message,
+    /// Position in its stage's stream.
+    pub seq: u64,
     /// Removes it from its stream, and the notice of it.
     pub lease: Arc<dyn Lease>,
 }

@@ -1,1 +1,15 @@
-//! Logs, metrics and health of every process, the same way.
+//! Logs, traces, metrics and health of every process, the same way.
+//!
+//! A binary flattens [`TelemetryArgs`] into its arguments, calls [`TelemetryArgs::start`] once, and keeps
+//! the [`Telemetry`] it gets: the health to be told, the address of `/metrics` and `/healthz`.
+
+pub mod args;
+pub mod logs;
+pub mod trace;
+pub mod health;
+pub mod http;
+
+pub use args::{Telemetry, TelemetryArgs};
+pub use health::Health;
+pub use logs::LogFormat;
+pub use trace::TraceParent;

@@ -1,0 +1,96 @@
+//! Types on top of the port: tasks, events, policies and notices instead of bytes. A payload over 256 KiB
+//! goes to the object store and its reference travels (the claim check).
+
+use std::sync::Arc;
+
+use millrace_schemas::limits::MAX_INLINE_BYTES;
+use millrace_schemas::subjects::CLAIM_HEADER;
+use millrace_schemas::{BlobRef, RunId};
+
+use crate::objects::{ObjectError, Objects};
+use crate::port::{Message, Queue, QueueError};
+
+pub use dead::DeadLetter;
+pub use log::{Log, Logged};
+pub use policies::Policies;
+pub use tasks::OpenError;
+
+mod tasks;
+mod log;
+mod policies;
+mod dead;
+
+/// The queue and the object store, speaking in messages. Clones share both.
+#[derive(Clone)]
+pub struct Broker {
+    queue: Arc<dyn Queue>,
+    objects: Objects,
+}
+
+/// Why the broker did not do what was asked.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum BrokerError {
+    /// The queue failed.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+    /// The object store failed.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    /// What is stored cannot be read, or what was asked makes no sense.
+    #[error("failed to {action}: {reason}")]
+    Invalid {
+        /// What was asked.
+        action: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+impl BrokerError {
+    /// Whether trying again may help.
+    #[must_use]
+    pub const fn is_transient(&self) -> bool {
+        match self {
+            Self::Queue(e) => e.is_transient(),
+            Self::Object(e) => e.is_transient(),
+            Self::Invalid { .. } => false,
+        }
+    }
+}
+
+impl Broker {
+    /// Puts types on `queue`, with `objects` for large payloads.
+    #[must_use]
+    pub fn new(queue: Arc<dyn Queue>, objects: Objects) -> Self {
+        Self { queue, objects }
+    }
+
+    /// The queue.
+    #[must_use]
+    pub fn queue(&self) -> &Arc<dyn Queue> {
+        &self.queue
+    }
+
+    /// The object store.
+    #[must_use]
+    pub fn objects(&self) -> &Objects {
+        &self.objects
+    }
+
+    /// Moves a large payload to the object store; a small one travels as it is.
+    async fn check_in(&self, run: &RunId, mut message: Message) -> Result<Message, ObjectError> {
+        if message.payload.len() > MAX_INLINE_BYTES {
+            let blob = self.objects.put_blob(run, std::mem::take(&mut message.payload)).await?;
+            message.headers.push((CLAIM_HEADER, format!("{}/{}", blob.sha256, blob.bytes)));
+        }
+        Ok(message)
+    }
+}
+
+/// Reads a claim, `<sha256>/<bytes>`.
+fn parse_claim(claim: &str) -> Result<BlobRef, String> {
+    let wrong =
+        || format!("claim value={:?} is not <sha256>/<bytes>", claim.chars().take(100).collect::<String>());
+    let (sha256, bytes) = claim.split_once('/').ok_or_else(wrong)?;
+    Ok(BlobRef { sha256: sha256.parse().map_err(|_| wrong())?, bytes: bytes.parse().map_err(|_| wrong())? })
+}

@@ -1,0 +1,142 @@
+//! Dead letters and notices: what nobody can do, kept with its bytes, and what people are told.
+
+use bytes::Bytes;
+use millrace_schemas::subjects::{self, CLAIM_HEADER, REASON_HEADER, SUBJECT_HEADER};
+use millrace_schemas::{Event, RunId, TaskKey};
+use serde::Serialize;
+
+use super::{Broker, BrokerError};
+use crate::port::{Delivery, Exhausted, ExhaustedTasks, LogEntry, Message, QueueError};
+
+/// Dead letters that are read at once.
+const MAX_LETTERS: usize = 10_000;
+/// Characters of a reason that is kept. A header has little room.
+const MAX_REASON_CHARS: usize = 2_000;
+
+/// A task that nobody could do.
+#[derive(Debug, Clone)]
+pub struct DeadLetter {
+    /// Its position among the dead letters; names it for [`Broker::requeue_dead`].
+    pub seq: u64,
+    /// The subject on which it was put.
+    pub subject: String,
+    /// Run and task, if the subject names them.
+    pub task: Option<(RunId, TaskKey)>,
+    /// Why it is here.
+    pub reason: String,
+    /// Its bytes as they were put; empty when they are in the object store.
+    pub payload: Bytes,
+}
+
+impl Broker {
+    /// Tells whoever listens, as JSON. Best effort: a failure is logged and nothing else.
+    pub async fn notice<T: Serialize>(&self, subject: String, message: &T) {
+        let sent = match serde_json::to_vec(message) {
+            Ok(payload) => self.queue.notice(subject, payload.into()).await.map_err(|e| e.to_string()),
+            Err(e) => Err(e.to_string()),
+        };
+        if let Err(reason) = sent {
+            tracing::debug!(reason, "notice not sent");
+        }
+    }
+
+    /// Gives up a task in hand: its bytes go to the dead letters, an event to the log, and the queue forgets
+    /// it. Whatever fails in between, doing it again is harmless.
+    ///
+    /// # Errors
+    /// The queue cannot be reached; the task is still in hand.
+    pub async fn bury(&self, delivery: &Delivery, reason: &str) -> Result<(), BrokerError> {
+        self.give_up(&delivery.message, delivery.seq, reason).await?;
+        let short = clean(reason);
+        Ok(delivery.lease.poison(&short).await?)
+    }
+
+    /// Waits for tasks that were delivered too often.
+    ///
+    /// # Errors
+    /// The queue cannot be reached.
+    pub async fn exhausted(&self) -> Result<Box<dyn ExhaustedTasks>, BrokerError> {
+        Ok(self.queue.exhausted().await?)
+    }
+
+    /// As [`Broker::bury`], for a task that was delivered too often.
+    ///
+    /// # Errors
+    /// The queue cannot be reached; the task will be given again.
+    pub async fn bury_exhausted(&self, exhausted: &Exhausted) -> Result<(), BrokerError> {
+        let reason = exhausted.message.header(REASON_HEADER).unwrap_or("delivered too often");
+        self.give_up(&exhausted.message, exhausted.seq, reason).await?;
+        Ok(exhausted.lease.done().await?)
+    }
+
+    async fn give_up(&self, message: &Message, seq: u64, reason: &str) -> Result<(), BrokerError> {
+        let mut headers: Vec<_> =
+            message.headers.iter().filter(|(name, _)| *name != REASON_HEADER).cloned().collect();
+        headers.push((REASON_HEADER, clean(reason)));
+        headers.push((SUBJECT_HEADER, message.subject.clone()));
+        let id = format!("{}/{seq}", message.subject);
+        let subject = dead_subject(&message.subject);
+        let letter = Message { subject, payload: message.payload.clone(), headers };
+        self.queue.bury(letter, &id).await?;
+        if let Ok(task) = subjects::parse_task(&message.subject) {
+            let event = Event::DeadLetter { key: task.key, reason: clean(reason) };
+            self.append(task.run.as_str(), &event).await?;
+        }
+        Ok(())
+    }
+
+    /// The dead letters, oldest first.
+    ///
+    /// # Errors
+    /// The queue cannot be reached.
+    pub async fn dead_letters(&self) -> Result<Vec<DeadLetter>, BrokerError> {
+        let letters = self.queue.dead_letters(MAX_LETTERS).await?;
+        Ok(letters.into_iter().map(|entry| read(entry).0).collect())
+    }
+
+    /// Tries a dead letter again: an event to the log, its bytes on their old subject, the letter gone.
+    /// Whatever fails in between, doing it again is harmless.
+    ///
+    /// # Errors
+    /// No such letter, its subject names no task, or the queue cannot be reached.
+    pub async fn requeue_dead(&self, seq: u64) -> Result<(), BrokerError> {
+        let invalid = |reason: String| BrokerError::Invalid { action: "requeue a dead letter", reason };
+        let letters = self.queue.dead_letters(MAX_LETTERS).await?;
+        let entry = letters.into_iter().find(|entry| entry.seq == seq);
+        let (letter, headers) = read(entry.ok_or_else(|| invalid(format!("there is no seq={seq}")))?);
+        let (run, key) =
+            letter.task.ok_or_else(|| invalid(format!("subject={} names no task", letter.subject)))?;
+        // The event first: were the task done before the log says that it lives again, its outcome would count
+        // for nothing.
+        self.append(run.as_str(), &Event::Requeued { key }).await?;
+        let task = Message { subject: letter.subject, payload: letter.payload, headers };
+        let put = self.queue.put(vec![task]).await.pop();
+        put.unwrap_or_else(|| {
+            Err(QueueError::Unavailable { action: "put a task", reason: "no answer".into() })
+        })?;
+        Ok(self.queue.unbury(seq).await?)
+    }
+}
+
+/// A dead letter, and the headers that the task had.
+fn read(entry: LogEntry) -> (DeadLetter, Vec<(&'static str, String)>) {
+    let header = |name: &str| entry.message.header(name).unwrap_or_default().to_owned();
+    let (subject, reason) = (header(SUBJECT_HEADER), header(REASON_HEADER));
+    let task = subjects::parse_task(&subject).ok().map(|task| (task.run, task.key));
+    let kept = [CLAIM_HEADER, subjects::TRACEPARENT_HEADER];
+    let headers = entry.message.headers.into_iter().filter(|(name, _)| kept.contains(name)).collect();
+    (DeadLetter { seq: entry.seq, subject, task, reason, payload: entry.message.payload }, headers)
+}
+
+fn dead_subject(subject: &str) -> String {
+    match subjects::parse_task(subject) {
+        Ok(task) => subjects::dead(task.stage, task.pool.as_str(), task.run.as_str(), &task.key.to_string()),
+        // Whoever wrote it did not go by the names; its own tokens are a subject all the same.
+        Err(_) => format!("mr.dead.{}", subject.strip_prefix("mr.task.").unwrap_or("unknown")),
+    }
+}
+
+/// A header is one line.
+fn clean(reason: &str) -> String {
+    reason.chars().take(MAX_REASON_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}

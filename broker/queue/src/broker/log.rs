@@ -1,0 +1,110 @@
+//! The log: events appended, and read in order.
+
+use std::collections::VecDeque;
+
+use millrace_schemas::envelope::{DecodeError, decode, encode};
+use millrace_schemas::{Event, RunId, subjects};
+
+use super::tasks::ClaimError;
+use super::{Broker, BrokerError};
+use crate::port::{Appended, LogEntry, LogReader, Message};
+
+/// An entry of the log, read.
+#[derive(Debug)]
+pub struct Logged {
+    /// Position, from 1, without gaps.
+    pub seq: u64,
+    /// The run token of its subject.
+    pub run: String,
+    /// The event, or why the entry is none. Such an entry is passed over by everyone alike.
+    pub event: Result<Event, DecodeError>,
+}
+
+/// Reads the log in order.
+pub struct Log {
+    broker: Broker,
+    reader: Box<dyn LogReader>,
+    /// Entries read and not yet given: one of them waits for the object store.
+    waiting: VecDeque<LogEntry>,
+}
+
+impl Broker {
+    /// Appends an event of a run (or of [`ALL_RUNS`](subjects::ALL_RUNS)) and waits until it is stored.
+    /// Within the server's window the first outcome of a task, and the first submit of a run, wins.
+    ///
+    /// # Errors
+    /// The queue or the object store fails. The event may stand all the same.
+    pub async fn append(&self, run: &str, event: &Event) -> Result<Appended, BrokerError> {
+        let message =
+            Message { subject: subjects::log(run, event), payload: encode(event), headers: Vec::new() };
+        let message = match run.parse::<RunId>() {
+            Ok(run) => self.check_in(&run, message).await?,
+            Err(e) => return Err(BrokerError::Invalid { action: "append an event", reason: e.to_string() }),
+        };
+        let id = match event {
+            Event::Outcome(outcome) => Some(format!("{run}/{}", outcome.key)),
+            Event::Submitted(_) => Some(format!("{run}/submitted")),
+            Event::DeadLetter { .. }
+            | Event::Requeued { .. }
+            | Event::Cancelled { .. }
+            | Event::Tick { .. } => None,
+        };
+        Ok(self.queue.append(message, id.as_deref()).await?)
+    }
+
+    /// Reads the log from position `from` (1 is the first) on, and then what is appended.
+    ///
+    /// # Errors
+    /// The queue cannot be reached.
+    pub async fn read_log(&self, from: u64) -> Result<Log, BrokerError> {
+        let reader = self.queue.read_log(from).await?;
+        Ok(Log { broker: self.clone(), reader, waiting: VecDeque::new() })
+    }
+}
+
+impl Log {
+    /// Waits for entries and gives 1 to `max`, in order and without gaps. Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// The queue cannot be reached, or a large payload cannot be fetched now. Nothing is lost: the next call
+    /// goes on at the same entry.
+    pub async fn next(&mut self, max: usize) -> Result<Vec<Logged>, BrokerError> {
+        if self.waiting.is_empty() {
+            self.waiting = self.reader.next(max).await?.into();
+        }
+        let mut logged = Vec::with_capacity(self.waiting.len().min(max));
+        while logged.len() < max
+            && let Some(entry) = self.waiting.front()
+        {
+            let large = entry.message.header(subjects::CLAIM_HEADER).is_some();
+            // Waiting for the object store after something was taken would lose it if the future is dropped.
+            if large && !logged.is_empty() {
+                break;
+            }
+            logged.push(self.broker.read_entry(entry).await?);
+            self.waiting.pop_front();
+        }
+        Ok(logged)
+    }
+}
+
+impl Broker {
+    async fn read_entry(&self, entry: &LogEntry) -> Result<Logged, BrokerError> {
+        let run = subjects::run_of_log(&entry.message.subject).unwrap_or_default().to_owned();
+        let bytes = entry.message.payload.len();
+        let wrong = |reason: String| DecodeError { what: "event", bytes, reason };
+        let event = if entry.message.header(subjects::CLAIM_HEADER).is_none() {
+            decode("event", &entry.message.payload)
+        } else {
+            match run.parse::<RunId>() {
+                Err(e) => Err(wrong(e.to_string())),
+                Ok(run) => match self.check_out(&run, &entry.message).await {
+                    Ok(payload) => decode("event", &payload),
+                    Err(ClaimError::Lost(reason)) => Err(wrong(reason)),
+                    Err(ClaimError::Unavailable(e)) => return Err(e.into()),
+                },
+            }
+        };
+        Ok(Logged { seq: entry.seq, run, event })
+    }
+}

@@ -1,0 +1,92 @@
+//! The policy key of each run: what workers watch.
+
+use millrace_schemas::RunId;
+use millrace_schemas::policy::Policy;
+use millrace_schemas::subjects::POLICY_BUCKET;
+
+use super::{Broker, BrokerError};
+use crate::port::{Expect, KeyValue, KeyWatcher, Written};
+
+/// Watches the policies of all runs.
+pub struct Policies {
+    watcher: Box<dyn KeyWatcher>,
+}
+
+impl Policies {
+    /// Waits for the next policy: first those that stand, then every change. Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// The queue cannot be reached.
+    pub async fn next(&mut self) -> Result<(RunId, Policy), BrokerError> {
+        loop {
+            let value = self.watcher.next().await?;
+            match read(&value) {
+                Ok(policy) => return Ok(policy),
+                // Somebody wrote it by hand. The next write by a coordinator mends it.
+                Err(reason) => tracing::warn!(key = value.key, reason, "policy cannot be read"),
+            }
+        }
+    }
+}
+
+impl Broker {
+    /// The policy of a run with its revision, or `None` before version 0.
+    ///
+    /// # Errors
+    /// The queue cannot be reached, or the key holds no policy.
+    pub async fn policy(&self, run: &RunId) -> Result<Option<(Policy, u64)>, BrokerError> {
+        let Some(value) = self.queue.get(POLICY_BUCKET, run.as_str()).await? else { return Ok(None) };
+        let invalid = |reason| BrokerError::Invalid { action: "read a policy", reason };
+        let (_, policy) = read(&value).map_err(invalid)?;
+        Ok(Some((policy, value.revision)))
+    }
+
+    /// Writes the policy of a run. What stands never goes back: a lower version or floor changes nothing, and
+    /// an ended run stays ended, whoever writes and in whatever order.
+    ///
+    /// # Errors
+    /// The queue cannot be reached.
+    pub async fn set_policy(&self, run: &RunId, policy: &Policy) -> Result<(), BrokerError> {
+        loop {
+            let standing = self.policy(run).await?;
+            let (next, expect) = match &standing {
+                Some((standing, revision)) => (join(standing, policy), Expect::Revision(*revision)),
+                None => (policy.clone(), Expect::Absent),
+            };
+            if standing.is_some_and(|(standing, _)| standing == next) {
+                return Ok(());
+            }
+            let value = serde_json::to_vec(&next).expect("a policy holds only what JSON can express");
+            match self.queue.set(POLICY_BUCKET, run.as_str(), value.into(), expect).await? {
+                Written::At(_) => return Ok(()),
+                // Another wrote meanwhile; look again.
+                Written::Conflict => {}
+            }
+        }
+    }
+
+    /// Watches the policies of all runs.
+    ///
+    /// # Errors
+    /// The queue cannot be reached.
+    pub async fn watch_policies(&self) -> Result<Policies, BrokerError> {
+        Ok(Policies { watcher: self.queue.watch(POLICY_BUCKET).await? })
+    }
+}
+
+fn read(value: &KeyValue) -> Result<(RunId, Policy), String> {
+    let run = value.key.parse().map_err(|e: millrace_schemas::ids::IdError| e.to_string())?;
+    let policy = serde_json::from_slice(&value.value).map_err(|e| e.to_string())?;
+    Ok((run, policy))
+}
+
+/// The later of two policies in every respect.
+fn join(a: &Policy, b: &Policy) -> Policy {
+    let newer = if b.version >= a.version { b } else { a };
+    Policy {
+        version: newer.version,
+        manifest: newer.manifest,
+        floor: a.floor.max(b.floor),
+        ended: a.ended || b.ended,
+    }
+}

@@ -1,0 +1,410 @@
+//! The queue in memory: same behaviour as on the server, no threads, and only the clock it is handed. Tests
+//! and the simulator run on it; given the same calls and times it does the same, to the byte.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use millrace_schemas::{PoolName, Stage, subjects};
+use tokio::sync::{Notify, mpsc};
+
+use crate::clock::Clock;
+use crate::filter;
+use crate::port::{
+    Appended, Delivery, Exhausted, ExhaustedTasks, Expect, KeyValue, KeyWatcher, Lease, Listener, LogEntry,
+    LogReader, Message, Puller, Put, Queue, QueueError, Written,
+};
+use crate::settings::QueueSettings;
+use records::{Bucket, Records};
+use tasks::{Handed, Tasks};
+
+mod records;
+mod tasks;
+
+/// The pool of the tasks that were delivered too often.
+const EXHAUSTED_POOL: &str = "exhausted";
+
+/// A queue in memory. Clones share it.
+#[derive(Clone)]
+pub struct MemoryQueue {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    settings: QueueSettings,
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+    /// Told of every change; whoever waits looks again.
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    tasks: BTreeMap<Stage, Tasks>,
+    exhausted: Tasks,
+    log: Records,
+    dead: Records,
+    buckets: BTreeMap<&'static str, Bucket>,
+    listeners: Vec<(String, mpsc::UnboundedSender<Message>)>,
+}
+
+impl MemoryQueue {
+    /// An empty queue with the settings that a real one has.
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self::with_settings(clock, QueueSettings::default())
+    }
+
+    /// An empty queue.
+    #[must_use]
+    pub fn with_settings(clock: Arc<dyn Clock>, settings: QueueSettings) -> Self {
+        let (state, changed) = (Mutex::new(State::default()), Notify::new());
+        Self { shared: Arc::new(Shared { settings, clock, state, changed }) }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no code panics while it holds the queue's state")
+    }
+
+    /// Changes the state and wakes whoever waits for a change.
+    fn change<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+        let result = f(&mut self.state());
+        self.changed.notify_waiters();
+        result
+    }
+
+    /// Ends what ran out by now.
+    fn expire(&self, state: &mut State) {
+        let now = self.clock.now();
+        let max_deliver = self.settings.max_deliver.unsigned_abs();
+        let mut found = Vec::new();
+        for (stage, tasks) in &mut state.tasks {
+            found.extend(tasks.expire(now, max_deliver).into_iter().map(|seq| (*stage, seq)));
+        }
+        state.exhausted.expire(now, u64::MAX);
+        for (stage, seq) in found {
+            let notice =
+                Message { subject: format!("{stage}.{seq}"), payload: Bytes::new(), headers: vec![] };
+            state.exhausted.put(EXHAUSTED_POOL, notice);
+        }
+    }
+
+    /// Waits until `look` finds something. Looks again after every change and whenever a lease ends.
+    async fn wait_for<T>(&self, mut look: impl FnMut(&mut State) -> Option<T>) -> T {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let timer = {
+                let mut state = self.state();
+                self.expire(&mut state);
+                if let Some(found) = look(&mut state) {
+                    return found;
+                }
+                let tasks = state.tasks.values().chain([&state.exhausted]);
+                tasks.filter_map(Tasks::next_timer).min()
+            };
+            match timer {
+                Some(at) => tokio::select! {
+                    () = changed => {}
+                    () = self.clock.sleep_until(at) => {}
+                },
+                None => changed.await,
+            }
+        }
+    }
+}
+
+/// The pool token of a task's subject.
+fn pool_of(subject: &str) -> &str {
+    subject.split('.').nth(3).unwrap_or_default()
+}
+
+/// The stage of a task's subject.
+fn stage_of(subject: &str) -> Option<Stage> {
+    subject.strip_prefix("mr.task.")?.split('.').next()?.parse().ok()
+}
+
+#[async_trait]
+impl Queue for MemoryQueue {
+    async fn ensure_topology(&self) -> Result<(), QueueError> {
+        Ok(())
+    }
+
+    async fn ensure_pool(&self, _stage: Stage, _pool: &PoolName) -> Result<(), QueueError> {
+        Ok(())
+    }
+
+    async fn put(&self, tasks: Vec<Message>) -> Vec<Result<Put, QueueError>> {
+        self.shared.change(|state| {
+            let put = |task: Message| {
+                let stage = stage_of(&task.subject).ok_or_else(|| QueueError::Refused {
+                    action: "put a task",
+                    reason: format!("no stream takes subject={}", task.subject),
+                })?;
+                let pool = pool_of(&task.subject).to_owned();
+                Ok(state.tasks.entry(stage).or_default().put(&pool, task))
+            };
+            tasks.into_iter().map(put).collect()
+        })
+    }
+
+    async fn purge(&self, stage: Stage, filter: &str) -> Result<u64, QueueError> {
+        Ok(self.shared.change(|state| state.tasks.entry(stage).or_default().purge(filter)))
+    }
+
+    async fn puller(&self, stage: Stage, pool: &PoolName) -> Result<Box<dyn Puller>, QueueError> {
+        Ok(Box::new(MemoryPuller { shared: self.shared.clone(), stage, pool: pool.clone() }))
+    }
+
+    async fn append(&self, entry: Message, id: Option<&str>) -> Result<Appended, QueueError> {
+        let (now, window) = (self.shared.clock.now(), self.shared.settings.dedup_window);
+        Ok(self.shared.change(|state| state.log.append(entry, id, now, window)))
+    }
+
+    async fn read_log(&self, from: u64) -> Result<Box<dyn LogReader>, QueueError> {
+        Ok(Box::new(MemoryLogReader { shared: self.shared.clone(), next: from.max(1) }))
+    }
+
+    async fn log_end(&self) -> Result<u64, QueueError> {
+        Ok(self.shared.state().log.end())
+    }
+
+    async fn get(&self, bucket: &'static str, key: &str) -> Result<Option<KeyValue>, QueueError> {
+        Ok(self.shared.state().buckets.get(bucket).and_then(|bucket| bucket.get(key)))
+    }
+
+    async fn set(
+        &self,
+        bucket: &'static str,
+        key: &str,
+        value: Bytes,
+        expect: Expect,
+    ) -> Result<Written, QueueError> {
+        Ok(self.shared.change(|state| state.buckets.entry(bucket).or_default().set(key, value, expect)))
+    }
+
+    async fn watch(&self, bucket: &'static str) -> Result<Box<dyn KeyWatcher>, QueueError> {
+        Ok(Box::new(MemoryKeyWatcher { shared: self.shared.clone(), bucket, seen: 0 }))
+    }
+
+    async fn notice(&self, subject: String, payload: Bytes) -> Result<(), QueueError> {
+        let notice = Message { subject, payload, headers: Vec::new() };
+        self.shared.state().listeners.retain(|(filter, listener)| {
+            !listener.is_closed()
+                && (!filter::matches(filter, &notice.subject) || listener.send(notice.clone()).is_ok())
+        });
+        Ok(())
+    }
+
+    async fn listen(&self, filter: &str) -> Result<Box<dyn Listener>, QueueError> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        self.shared.state().listeners.push((filter.to_owned(), sender));
+        Ok(Box::new(MemoryListener { receiver }))
+    }
+
+    async fn bury(&self, letter: Message, id: &str) -> Result<(), QueueError> {
+        let (now, window) = (self.shared.clock.now(), self.shared.settings.dedup_window);
+        self.shared.change(|state| state.dead.append(letter, Some(id), now, window));
+        Ok(())
+    }
+
+    async fn dead_letters(&self, max: usize) -> Result<Vec<LogEntry>, QueueError> {
+        Ok(self.shared.state().dead.read(1, max))
+    }
+
+    async fn unbury(&self, seq: u64) -> Result<(), QueueError> {
+        self.shared.change(|state| state.dead.remove(seq));
+        Ok(())
+    }
+
+    async fn exhausted(&self) -> Result<Box<dyn ExhaustedTasks>, QueueError> {
+        Ok(Box::new(MemoryExhausted { shared: self.shared.clone() }))
+    }
+}
+
+struct MemoryPuller {
+    shared: Arc<Shared>,
+    stage: Stage,
+    pool: PoolName,
+}
+
+#[async_trait]
+impl Puller for MemoryPuller {
+    async fn pull(&mut self, free: usize) -> Result<Vec<Delivery>, QueueError> {
+        let (shared, stage, pool) = (&self.shared, self.stage, self.pool.as_str());
+        let handed = shared.wait_for(|state| {
+            let until = shared.clock.now() + shared.settings.ack_wait;
+            let handed = state.tasks.entry(stage).or_default().take(pool, free, until);
+            (!handed.is_empty()).then_some(handed)
+        });
+        let handed = handed.await;
+        let delivery = |Handed { seq, attempt, message }| {
+            let lease = MemoryLease { shared: shared.clone(), stage: Some(stage), seq, attempt };
+            Delivery { message, attempt, seq, lease: Arc::new(lease) }
+        };
+        Ok(handed.into_iter().map(delivery).collect())
+    }
+
+    async fn close(&mut self) {}
+}
+
+/// The hold on a task of a stage, or on a notice of an exhausted one (no stage).
+struct MemoryLease {
+    shared: Arc<Shared>,
+    stage: Option<Stage>,
+    seq: u64,
+    attempt: u64,
+}
+
+impl MemoryLease {
+    fn change(&self, f: impl FnOnce(&mut Tasks)) {
+        self.shared.change(|state| {
+            self.shared.expire(state);
+            f(match self.stage {
+                Some(stage) => state.tasks.entry(stage).or_default(),
+                None => &mut state.exhausted,
+            });
+        });
+    }
+
+    fn hold(&self, wait: Duration) {
+        let until = self.shared.clock.now() + wait;
+        self.change(|tasks| tasks.hold(self.seq, self.attempt, until));
+    }
+}
+
+#[async_trait]
+impl Lease for MemoryLease {
+    async fn heartbeat(&self) -> Result<(), QueueError> {
+        self.hold(self.shared.settings.ack_wait);
+        Ok(())
+    }
+
+    async fn done(&self) -> Result<(), QueueError> {
+        self.change(|tasks| tasks.remove(self.seq));
+        Ok(())
+    }
+
+    async fn retry_after(&self, delay: Duration) -> Result<(), QueueError> {
+        self.hold(delay);
+        Ok(())
+    }
+
+    async fn poison(&self, _reason: &str) -> Result<(), QueueError> {
+        self.done().await
+    }
+}
+
+struct MemoryLogReader {
+    shared: Arc<Shared>,
+    next: u64,
+}
+
+#[async_trait]
+impl LogReader for MemoryLogReader {
+    async fn next(&mut self, max: usize) -> Result<Vec<LogEntry>, QueueError> {
+        let from = self.next;
+        let found = self.shared.wait_for(|state| {
+            let found = state.log.read(from, max);
+            (!found.is_empty()).then_some(found)
+        });
+        let found = found.await;
+        self.next += found.len() as u64;
+        Ok(found)
+    }
+}
+
+struct MemoryKeyWatcher {
+    shared: Arc<Shared>,
+    bucket: &'static str,
+    seen: u64,
+}
+
+#[async_trait]
+impl KeyWatcher for MemoryKeyWatcher {
+    async fn next(&mut self) -> Result<KeyValue, QueueError> {
+        let (bucket, seen) = (self.bucket, self.seen);
+        let value = self.shared.wait_for(|state| state.buckets.entry(bucket).or_default().after(seen)).await;
+        self.seen = value.revision;
+        Ok(value)
+    }
+}
+
+struct MemoryListener {
+    receiver: mpsc::UnboundedReceiver<Message>,
+}
+
+#[async_trait]
+impl Listener for MemoryListener {
+    async fn next(&mut self) -> Option<Message> {
+        self.receiver.recv().await
+    }
+}
+
+struct MemoryExhausted {
+    shared: Arc<Shared>,
+}
+
+/// Removes an exhausted task, then the notice of it.
+struct ExhaustedLease {
+    stage: Stage,
+    seq: u64,
+    notice: MemoryLease,
+}
+
+#[async_trait]
+impl Lease for ExhaustedLease {
+    async fn heartbeat(&self) -> Result<(), QueueError> {
+        self.notice.heartbeat().await
+    }
+
+    async fn done(&self) -> Result<(), QueueError> {
+        let remove = |state: &mut State| state.tasks.entry(self.stage).or_default().remove(self.seq);
+        self.notice.shared.change(remove);
+        self.notice.done().await
+    }
+
+    async fn retry_after(&self, delay: Duration) -> Result<(), QueueError> {
+        self.notice.retry_after(delay).await
+    }
+
+    async fn poison(&self, _reason: &str) -> Result<(), QueueError> {
+        self.done().await
+    }
+}
+
+/// Which task a notice speaks of.
+fn exhausted_task(notice: &str) -> (Stage, u64) {
+    let (stage, seq) = notice.split_once('.').expect("notices are <stage>.<seq>");
+    (stage.parse().expect("notices name a stage"), seq.parse().expect("notices name a position"))
+}
+
+#[async_trait]
+impl ExhaustedTasks for MemoryExhausted {
+    async fn next(&mut self) -> Result<Exhausted, QueueError> {
+        let shared = &self.shared;
+        let found = shared.wait_for(|state| {
+            let until = shared.clock.now() + shared.settings.ack_wait;
+            loop {
+                let handed = state.exhausted.take(EXHAUSTED_POOL, 1, until).pop()?;
+                let (stage, seq) = exhausted_task(&handed.message.subject);
+                match state.tasks.get(&stage).and_then(|tasks| tasks.message(seq)) {
+                    Some(message) => return Some((stage, seq, handed, message.clone())),
+                    // It was purged meanwhile.
+                    None => state.exhausted.remove(handed.seq),
+                }
+            }
+        });
+        let (stage, seq, handed, mut message) = found.await;
+        let reason = format!("delivered {} times without an outcome", shared.settings.max_deliver);
+        message.headers.push((subjects::REASON_HEADER, reason));
+        let notice =
+            MemoryLease { shared: shared.clone(), stage: None, seq: handed.seq, attempt: handed.attempt };
+        Ok(Exhausted { message, seq, lease: Arc::new(ExhaustedLease { stage, seq, notice }) })
+    }
+}

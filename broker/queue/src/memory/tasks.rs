@@ -1,0 +1,145 @@
+//! One work queue: tasks wait, are in hand under a lease, or are exhausted. No clock and no waiting here.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use crate::filter;
+use crate::port::{Message, Put};
+
+/// A queue of tasks with at most one per subject.
+#[derive(Debug, Default)]
+pub(super) struct Tasks {
+    next_seq: u64,
+    entries: BTreeMap<u64, Entry>,
+    subjects: BTreeMap<String, u64>,
+    ready: BTreeMap<String, Ready>,
+    /// When a lease or a delay ends, and of which task.
+    timers: BTreeSet<(Duration, u64)>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    message: Message,
+    pool: String,
+    attempt: u64,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Ready,
+    /// A lease or a delay runs until then.
+    Until(Duration),
+    Exhausted,
+}
+
+/// Tasks of a pool that wait; what was given back goes first. May name tasks that are gone.
+#[derive(Debug, Default)]
+struct Ready {
+    again: VecDeque<u64>,
+    fresh: VecDeque<u64>,
+}
+
+/// A task handed out.
+#[derive(Debug)]
+pub(super) struct Handed {
+    pub(super) seq: u64,
+    pub(super) attempt: u64,
+    pub(super) message: Message,
+}
+
+impl Tasks {
+    pub(super) fn put(&mut self, pool: &str, message: Message) -> Put {
+        if self.subjects.contains_key(&message.subject) {
+            return Put::AlreadyQueued;
+        }
+        self.next_seq += 1;
+        let seq = self.next_seq;
+        self.subjects.insert(message.subject.clone(), seq);
+        self.ready.entry(pool.to_owned()).or_default().fresh.push_back(seq);
+        self.entries.insert(seq, Entry { message, pool: pool.to_owned(), attempt: 0, state: State::Ready });
+        Put::Queued
+    }
+
+    /// Ends leases and delays that ran until `now`; gives the tasks that were delivered `max_deliver` times.
+    pub(super) fn expire(&mut self, now: Duration, max_deliver: u64) -> Vec<u64> {
+        let mut exhausted = Vec::new();
+        while let Some(&(at, seq)) = self.timers.first() {
+            if at > now {
+                break;
+            }
+            self.timers.pop_first();
+            let Some(entry) = self.entries.get_mut(&seq) else { continue };
+            if entry.state != State::Until(at) {
+                continue;
+            }
+            if entry.attempt >= max_deliver {
+                entry.state = State::Exhausted;
+                exhausted.push(seq);
+            } else {
+                entry.state = State::Ready;
+                self.ready.entry(entry.pool.clone()).or_default().again.push_back(seq);
+            }
+        }
+        exhausted
+    }
+
+    /// When the next lease or delay ends.
+    pub(super) fn next_timer(&self) -> Option<Duration> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// Hands out up to `max` tasks of a pool under leases that run until `until`.
+    pub(super) fn take(&mut self, pool: &str, max: usize, until: Duration) -> Vec<Handed> {
+        let Some(ready) = self.ready.get_mut(pool) else { return Vec::new() };
+        let mut handed = Vec::new();
+        while handed.len() < max {
+            let Some(seq) = ready.again.pop_front().or_else(|| ready.fresh.pop_front()) else { break };
+            let Some(entry) = self.entries.get_mut(&seq) else { continue };
+            if entry.state != State::Ready {
+                continue;
+            }
+            entry.attempt += 1;
+            entry.state = State::Until(until);
+            self.timers.insert((until, seq));
+            handed.push(Handed { seq, attempt: entry.attempt, message: entry.message.clone() });
+        }
+        handed
+    }
+
+    /// Lets the lease of delivery `attempt`, or the delay before the next, run until `until`. A late word of
+    /// an earlier delivery changes nothing.
+    pub(super) fn hold(&mut self, seq: u64, attempt: u64, until: Duration) {
+        let Some(entry) = self.entries.get_mut(&seq) else { return };
+        if let State::Until(before) = entry.state
+            && entry.attempt == attempt
+        {
+            self.timers.remove(&(before, seq));
+            self.timers.insert((until, seq));
+            entry.state = State::Until(until);
+        }
+    }
+
+    /// Forgets a task, whoever has it: a late word of an earlier delivery is honoured, as on the server.
+    pub(super) fn remove(&mut self, seq: u64) {
+        if let Some(entry) = self.entries.remove(&seq) {
+            self.subjects.remove(&entry.message.subject);
+            if let State::Until(at) = entry.state {
+                self.timers.remove(&(at, seq));
+            }
+        }
+    }
+
+    pub(super) fn message(&self, seq: u64) -> Option<&Message> {
+        self.entries.get(&seq).map(|entry| &entry.message)
+    }
+
+    pub(super) fn purge(&mut self, filter: &str) -> u64 {
+        let gone = self.subjects.iter().filter(|(subject, _)| filter::matches(filter, subject));
+        let gone: Vec<u64> = gone.map(|(_, seq)| *seq).collect();
+        for seq in &gone {
+            self.remove(*seq);
+        }
+        gone.len() as u64
+    }
+}

@@ -1,0 +1,267 @@
+//! The object store: a folder, any S3 server, or memory. Everything over 256 KiB lives here: weights,
+//! optimiser state, batches, large payloads, snapshots.
+//!
+//! An object appears whole or not at all. Blobs are named by their content, so that writing one twice is
+//! harmless and reading one proves what was read.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::{StreamExt, TryStreamExt};
+use millrace_schemas::blob::{Sha, paths};
+use millrace_schemas::{BlobRef, RunId};
+use object_store::aws::AmazonS3Builder;
+use object_store::local::LocalFileSystem;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::prefix::PrefixStore;
+use object_store::{
+    GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, RetryConfig, WriteMultipart,
+};
+
+pub use error::ObjectError;
+
+mod error;
+
+/// Bytes of one ranged read. Many in parallel fill a network link that one alone does not.
+const RANGE_BYTES: u64 = 8 * 1024 * 1024;
+/// Ranges of one object that are read at once.
+const RANGES_IN_FLIGHT: usize = 16;
+/// Bytes of one part of an upload. S3 allows 10,000 parts: an object may have 320 GB.
+const PART_BYTES: usize = 32 * 1024 * 1024;
+/// Parts of one object that are written at once: 256 MB of memory.
+const PARTS_IN_FLIGHT: usize = 8;
+/// Bytes above which hashing leaves the async threads.
+const HASH_INLINE_BYTES: usize = 256 * 1024;
+/// Tries of a conditional create that met a concurrent one which then came to nothing.
+const CREATE_TRIES: u32 = 8;
+/// Time for one request and its repetitions, before the caller hears of it.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What became of a conditional create.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Created {
+    /// This content is the object now.
+    New,
+    /// An object was there before; it is unchanged.
+    Exists,
+}
+
+/// A handle to the object store. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Objects {
+    store: Arc<dyn ObjectStore>,
+}
+
+impl Objects {
+    /// Opens `memory:`, a folder (a path or `file://`; it is made if need be), or `s3://bucket/prefix`
+    /// (endpoint, region and keys from the environment: `AWS_ENDPOINT`, `AWS_REGION`, `AWS_ACCESS_KEY_ID` …).
+    ///
+    /// # Errors
+    /// The location is of none of these forms, or the folder cannot be made. A bucket is not asked for yet.
+    pub fn open(location: &str) -> Result<Self, ObjectError> {
+        let fail = |reason: String| ObjectError::Location { location: location.into(), reason };
+        if location == "memory:" {
+            return Ok(Self::memory());
+        }
+        if let Some(rest) = location.strip_prefix("s3://") {
+            return open_s3(rest).map_err(fail);
+        }
+        let folder = location.strip_prefix("file://").unwrap_or(location);
+        if folder.is_empty() || folder.contains("://") {
+            return Err(fail("it is neither memory:, a folder, file://… nor s3://bucket/prefix".into()));
+        }
+        std::fs::create_dir_all(folder).map_err(|e| fail(e.to_string()))?;
+        let store = LocalFileSystem::new_with_prefix(folder).map_err(|e| fail(e.to_string()))?;
+        // A commit that a power cut undoes would be no commit.
+        Ok(Self { store: Arc::new(store.with_fsync(true)) })
+    }
+
+    /// An empty store of its own, in memory.
+    #[must_use]
+    pub fn memory() -> Self {
+        Self { store: Arc::new(InMemory::new()) }
+    }
+
+    /// Stores `content` under its hash, unless it is there already.
+    ///
+    /// # Errors
+    /// The store cannot be reached or refuses.
+    pub async fn put_blob(&self, run: &RunId, content: Bytes) -> Result<BlobRef, ObjectError> {
+        let blob = BlobRef { sha256: hash(content.clone()).await, bytes: content.len() as u64 };
+        let path = paths::blob(run, &blob.sha256);
+        let at = parse(&path)?;
+        match self.store.head(&at).await {
+            Ok(meta) if meta.size == blob.bytes => return Ok(blob),
+            Ok(_) | Err(object_store::Error::NotFound { .. }) => {}
+            Err(e) => return Err(ObjectError::from_store("look for", &path, &e)),
+        }
+        self.write(&path, content).await?;
+        Ok(blob)
+    }
+
+    /// Reads a blob and proves that it is what its reference says.
+    ///
+    /// # Errors
+    /// [`ObjectError::NotFound`], [`ObjectError::Corrupt`] when hash or length differ, or the store fails.
+    pub async fn get_blob(&self, run: &RunId, blob: &BlobRef) -> Result<Bytes, ObjectError> {
+        let path = paths::blob(run, &blob.sha256);
+        let content = self.read_ranges(&path, blob.bytes).await?;
+        let found = hash(content.clone()).await;
+        if found != blob.sha256 {
+            return Err(ObjectError::Corrupt { path, reason: format!("its sha256={found}") });
+        }
+        Ok(content)
+    }
+
+    /// Stores `content` at `path` unless an object is there. Of several at once, exactly one is told `New`.
+    ///
+    /// # Errors
+    /// The store cannot be reached or refuses. The object may have been made all the same: creating it again
+    /// then says `Exists`, and its content tells whose it is.
+    pub async fn create(&self, path: &str, content: Bytes) -> Result<Created, ObjectError> {
+        let at = parse(path)?;
+        for tried in 0..CREATE_TRIES {
+            let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+            match self.store.put_opts(&at, PutPayload::from_bytes(content.clone()), options).await {
+                Ok(_) => return Ok(Created::New),
+                Err(object_store::Error::AlreadyExists { .. }) => {}
+                Err(e) => return Err(ObjectError::from_store("create", path, &e)),
+            }
+            // S3 answers 409 while another create is under way, which may yet fail. Only an object that can
+            // be seen is a reason to give up.
+            match self.store.head(&at).await {
+                Ok(_) => return Ok(Created::Exists),
+                Err(object_store::Error::NotFound { .. }) => {}
+                Err(e) => return Err(ObjectError::from_store("look for", path, &e)),
+            }
+            tokio::time::sleep(Duration::from_millis(20 << tried)).await;
+        }
+        let reason = "concurrent creates collided without end".into();
+        Err(ObjectError::Unavailable { action: "create", path: path.into(), reason })
+    }
+
+    /// Stores `content` at `path`, over whatever is there.
+    ///
+    /// # Errors
+    /// The store cannot be reached or refuses.
+    pub async fn put(&self, path: &str, content: Bytes) -> Result<(), ObjectError> {
+        self.write(path, content).await
+    }
+
+    /// The object at `path`, or `None`.
+    ///
+    /// # Errors
+    /// The store cannot be reached or refuses.
+    pub async fn get(&self, path: &str) -> Result<Option<Bytes>, ObjectError> {
+        let fail = |e| ObjectError::from_store("read", path, &e);
+        match self.store.get(&parse(path)?).await {
+            Ok(found) => found.bytes().await.map(Some).map_err(fail),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(e) => Err(fail(e)),
+        }
+    }
+
+    /// Paths of all objects below the folder `prefix` (everything for an empty one), in order.
+    ///
+    /// # Errors
+    /// The store cannot be reached or refuses.
+    pub async fn list(&self, prefix: &str) -> Result<Vec<String>, ObjectError> {
+        let below = if prefix.is_empty() { None } else { Some(parse(prefix)?) };
+        let found = self.store.list(below.as_ref()).map_ok(|meta| meta.location.to_string());
+        let mut found: Vec<String> =
+            found.try_collect().await.map_err(|e| ObjectError::from_store("list", prefix, &e))?;
+        found.sort_unstable();
+        Ok(found)
+    }
+
+    /// Removes the object at `path`; nothing there is fine too.
+    ///
+    /// # Errors
+    /// The store cannot be reached or refuses.
+    pub async fn delete(&self, path: &str) -> Result<(), ObjectError> {
+        match self.store.delete(&parse(path)?).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(e) => Err(ObjectError::from_store("delete", path, &e)),
+        }
+    }
+
+    async fn write(&self, path: &str, content: Bytes) -> Result<(), ObjectError> {
+        let at = parse(path)?;
+        let fail = |e| ObjectError::from_store("write", path, &e);
+        if content.len() <= 2 * PART_BYTES {
+            self.store.put(&at, PutPayload::from_bytes(content)).await.map_err(fail)?;
+            return Ok(());
+        }
+        let upload = self.store.put_multipart(&at).await.map_err(fail)?;
+        let mut upload = WriteMultipart::new_with_chunk_size(upload, PART_BYTES);
+        for start in (0..content.len()).step_by(PART_BYTES) {
+            upload.wait_for_capacity(PARTS_IN_FLIGHT).await.map_err(fail)?;
+            upload.put(content.slice(start..content.len().min(start + PART_BYTES)));
+        }
+        upload.finish().await.map_err(fail)?;
+        Ok(())
+    }
+
+    async fn read_ranges(&self, path: &str, bytes: u64) -> Result<Bytes, ObjectError> {
+        let at = parse(path)?;
+        let first = GetOptions {
+            range: (bytes > 0).then(|| (0..bytes.min(RANGE_BYTES)).into()),
+            ..Default::default()
+        };
+        let fail = |e| ObjectError::from_store("read", path, &e);
+        let first = self.store.get_opts(&at, first).await.map_err(fail)?;
+        if first.meta.size != bytes {
+            let reason = format!("it has bytes={} where bytes={bytes} were stored", first.meta.size);
+            return Err(ObjectError::Corrupt { path: path.into(), reason });
+        }
+        let first = first.bytes().await.map_err(fail)?;
+        if bytes <= RANGE_BYTES {
+            return Ok(first);
+        }
+        let starts = (RANGE_BYTES..bytes).step_by(RANGE_BYTES as usize);
+        let ranges = starts.map(|start| self.store.get_range(&at, start..bytes.min(start + RANGE_BYTES)));
+        // The futures borrow the path, so collect them before they are polled out of order.
+        let ranges: Vec<_> = ranges.collect();
+        let mut ranges = futures::stream::iter(ranges).buffered(RANGES_IN_FLIGHT);
+        let mut whole = BytesMut::with_capacity(bytes as usize);
+        whole.extend_from_slice(&first);
+        while let Some(part) = ranges.try_next().await.map_err(fail)? {
+            whole.extend_from_slice(&part);
+        }
+        Ok(whole.freeze())
+    }
+}
+
+fn parse(path: &str) -> Result<Path, ObjectError> {
+    Path::parse(path).map_err(|e| ObjectError::Refused {
+        action: "name",
+        path: path.into(),
+        reason: e.to_string(),
+    })
+}
+
+fn open_s3(rest: &str) -> Result<Objects, String> {
+    let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+    if bucket.is_empty() {
+        return Err("it names no bucket".into());
+    }
+    let retry = RetryConfig { retry_timeout: RETRY_TIMEOUT, ..RetryConfig::default() };
+    let store = AmazonS3Builder::from_env().with_bucket_name(bucket).with_retry(retry);
+    let store = store.build().map_err(|e| e.to_string())?;
+    let prefix = prefix.trim_matches('/');
+    if prefix.is_empty() {
+        return Ok(Objects { store: Arc::new(store) });
+    }
+    let prefix = Path::parse(prefix).map_err(|e| e.to_string())?;
+    Ok(Objects { store: Arc::new(PrefixStore::new(store, prefix)) })
+}
+
+/// The hash of `content`; a large one is hashed off the async threads.
+async fn hash(content: Bytes) -> Sha {
+    if content.len() <= HASH_INLINE_BYTES {
+        return Sha::of(&content);
+    }
+    tokio::task::spawn_blocking(move || Sha::of(&content)).await.expect("hashing does not panic")
+}
