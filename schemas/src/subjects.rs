@@ -30,6 +30,8 @@ pub const PUBLISH_POOL: &str = "commit";
 
 /// The run token of events that concern all runs.
 pub const ALL_RUNS: &str = "all";
+/// Words in the place of a run's name that mean something else: `mr.log.all.tick`, `mr.notice.worker.<id>`.
+pub const RESERVED_RUNS: [&str; 2] = [ALL_RUNS, "worker"];
 /// Every event.
 pub const LOG_ALL: &str = "mr.log.>";
 /// Every notice.

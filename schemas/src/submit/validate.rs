@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::{Algorithm, ModelSpec, OldPolicy, RunSpec};
 use crate::env_step::EnvironmentSpec;
-use crate::limits;
+use crate::{limits, subjects};
 
 /// One value that cannot work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -61,6 +61,12 @@ impl RunSpec {
     #[must_use]
     pub fn refusals(&self) -> Vec<Refusal> {
         let mut checks = Checks::default();
+        checks.require(
+            !subjects::RESERVED_RUNS.contains(&self.name.as_str()),
+            "name",
+            &self.name,
+            "this word has a meaning of its own in subjects; choose another",
+        );
         checks.count("steps", self.steps, 1, limits::MAX_STEPS);
         self.check_model(&mut checks);
         self.check_environment(&mut checks);
@@ -74,7 +80,7 @@ impl RunSpec {
             u64::from(limits::MAX_EVALUATE_PROMPTS),
         );
         checks.number("evaluate.temperature", self.evaluate.temperature, 0.0, 100.0);
-        let least = self.max_staleness().max(1) + 1;
+        let least = self.max_staleness().max(1).saturating_add(1);
         checks.require(
             self.weights.newest >= least,
             "weights.newest",

@@ -1,0 +1,11 @@
+//! What travels, held to its promises: golden bytes, round trips, refusals, names, and the JSON Schemas.
+
+mod samples;
+
+mod golden;
+mod ids;
+mod json_schema;
+mod refusals;
+mod round_trip;
+mod run_file;
+mod subjects;

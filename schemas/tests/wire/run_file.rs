@@ -1,0 +1,225 @@
+//! A run file is checked before anything starts, and what is wrong with it is said so that it can be mended:
+//! the field, its value and what to write instead.
+
+use millrace_schemas::submit::{RunFileError, RunSpec, from_json, from_toml};
+use millrace_schemas::{api::FieldError, limits};
+use serde_json::{Value, json};
+
+use crate::samples::run_spec;
+
+/// A run file with all its defaults written out.
+fn whole() -> Value {
+    serde_json::to_value(run_spec()).expect("a run file can be written as JSON")
+}
+
+/// `whole()` with the value at `path` (`a.b`) replaced.
+fn with(path: &str, value: Value) -> Value {
+    let mut file = whole();
+    let pointer = format!("/{}", path.replace('.', "/"));
+    *file.pointer_mut(&pointer).unwrap_or_else(|| panic!("{path} is no field of a run file")) = value;
+    file
+}
+
+fn read(file: &Value) -> Result<RunSpec, RunFileError> {
+    from_json(&serde_json::to_vec(file).expect("a value can be written"))
+}
+
+/// Path of the field that is set, the value, the field that is named, and a word of the remedy.
+fn wrong_values() -> Vec<(&'static str, Value, &'static str, &'static str)> {
+    let sokoban = |size| json!({ "name": "sokoban", "size": size, "scramble": 6, "max_turns": 12 });
+    let lake = |size, frozen, max_turns| json!({ "name": "frozen_lake", "size": size, "frozen": frozen, "max_turns": max_turns });
+    vec![
+        ("name", json!("all"), "name", "another"),
+        ("steps", json!(0), "steps", "from 1"),
+        ("steps", json!(limits::MAX_STEPS + 1), "steps", "from 1"),
+        ("model.vocabulary", json!(127), "model.vocabulary", "128"),
+        ("model.layers", json!(0), "model.layers", "from 1"),
+        ("model.width", json!(65), "model.width", "multiple of 2 x model.heads = 8"),
+        ("model.width", json!(0), "model.width", "from 2"),
+        ("model.heads", json!(0), "model.heads", "from 1"),
+        ("model.feed_forward", json!(0), "model.feed_forward", "from 1"),
+        ("model.context", json!(100), "model.context", "208"),
+        ("model.init_std", json!(0.0), "model.init_std", "number"),
+        ("environment", lake(1, 0.8, 10), "environment.size", "2 to 8"),
+        ("environment", lake(9, 0.8, 10), "environment.size", "2 to 8"),
+        ("environment", lake(4, 1.5, 10), "environment.frozen", "0 to 1"),
+        ("environment", lake(4, 0.8, 0), "environment.max_turns", "from 1"),
+        ("environment", sokoban(4), "environment.size", "5 to 10"),
+        ("environment", json!({ "name": "counter", "turns": 0 }), "environment.turns", "from 1"),
+        ("rewards", json!([]), "rewards", "1 to"),
+        ("rewards", json!([{ "rule": "success", "weight": 0.0 }]), "rewards", "weight"),
+        ("rewards", json!([{ "rule": "success", "weight": 1e9 }]), "rewards[0].weight", "number"),
+        ("rollout.groups_per_step", json!(0), "rollout.groups_per_step", "from 1"),
+        ("rollout.group_size", json!(0), "rollout.group_size", "from 1"),
+        ("rollout.group_size", json!(1), "rollout.group_size", "2 or more"),
+        ("rollout.alpha", json!(-0.5), "rollout.alpha", "from 0"),
+        ("rollout.alpha", json!(65), "rollout.alpha", "from 0 to 64"),
+        ("rollout.max_replacements", json!(101), "rollout.max_replacements", "100"),
+        ("rollout.max_new_tokens", json!(0), "rollout.max_new_tokens", "from 1"),
+        ("rollout.temperature", json!(0.0), "rollout.temperature", "0.01"),
+        ("algorithm.clip_low", json!(1.5), "algorithm.clip_low", "0 to 1"),
+        ("algorithm.clip_high", json!(-1.0), "algorithm.clip_high", "from 0"),
+        ("algorithm.epochs", json!(0), "algorithm.epochs", "from 1"),
+        ("algorithm.minibatches", json!(0), "algorithm.minibatches", "from 1"),
+        ("algorithm.learning_rate", json!(0.0), "algorithm.learning_rate", "above 0"),
+        ("algorithm.learning_rate", json!(-1.0), "algorithm.learning_rate", "number"),
+        ("algorithm.adam_beta1", json!(1.0), "algorithm.adam_beta1", "number"),
+        ("algorithm.adam_beta2", json!(1.0), "algorithm.adam_beta2", "number"),
+        ("algorithm.weight_decay", json!(-0.1), "algorithm.weight_decay", "number"),
+        ("algorithm.max_grad_norm", json!(0.0), "algorithm.max_grad_norm", "number"),
+        ("algorithm.entropy", json!(-0.1), "algorithm.entropy", "number"),
+        ("algorithm.tokens_per_microbatch", json!(0), "algorithm.tokens_per_microbatch", "from 1"),
+        ("evaluate.prompts", json!(limits::MAX_EVALUATE_PROMPTS + 1), "evaluate.prompts", "65536"),
+        ("evaluate.temperature", json!(-1.0), "evaluate.temperature", "from 0"),
+        ("weights.newest", json!(1), "weights.newest", "at least 2"),
+    ]
+}
+
+#[test]
+fn config_is_checked_first() {
+    for (path, value, field, remedy) in wrong_values() {
+        let refusals = match read(&with(path, value.clone())) {
+            Err(RunFileError::Refused(refusals)) => refusals,
+            other => panic!("{path} = {value} is not refused by its value: {other:?}"),
+        };
+        let refusal = refusals
+            .iter()
+            .find(|refusal| refusal.field == field && refusal.remedy.contains(remedy))
+            .unwrap_or_else(|| {
+                panic!("{path} = {value}: no refusal of {field} says {remedy:?}: {refusals:?}")
+            });
+        assert!(!refusal.value.is_empty(), "{refusal:?} does not show the value");
+        // The API says the same.
+        let error = FieldError::from(refusal.clone());
+        assert_eq!(
+            (error.field.as_str(), error.value, error.remedy),
+            (field, refusal.value.clone(), refusal.remedy.clone())
+        );
+    }
+}
+
+#[test]
+fn everything_that_is_wrong_is_said_at_once() {
+    let mut file = with("steps", json!(0));
+    file["rollout"]["alpha"] = json!(-1);
+    let Err(RunFileError::Refused(refusals)) = read(&file) else { panic!("two wrong fields are taken") };
+    let fields: Vec<&str> = refusals.iter().map(|refusal| refusal.field.as_str()).collect();
+    assert_eq!(fields, ["steps", "rollout.alpha"]);
+}
+
+#[test]
+fn a_ratio_against_the_version_trained_on_needs_a_second_update() {
+    let mut file = with("algorithm.old", json!("proximal"));
+    assert!(read(&file).is_ok(), "two epochs are two updates");
+    file["algorithm"]["epochs"] = json!(1);
+    let error = read(&file).expect_err("clipping would do nothing").to_string();
+    assert!(error.contains("algorithm.old = proximal") && error.contains("minibatches"), "{error}");
+}
+
+#[test]
+fn versions_that_rollouts_may_lag_behind_are_kept() {
+    let mut file = with("rollout.alpha", json!(5.5));
+    let error = read(&file).expect_err("four versions do not cover a lag of six").to_string();
+    assert!(error.contains("weights.newest = 4") && error.contains("at least 7"), "{error}");
+    file["weights"]["newest"] = json!(7);
+    assert!(read(&file).is_ok());
+}
+
+#[test]
+fn numbers_that_are_none_are_refused() {
+    for bad in ["nan", "inf", "-inf"] {
+        for (section, key) in [
+            ("rollout", "alpha"),
+            ("algorithm", "learning_rate"),
+            ("algorithm", "entropy"),
+            ("evaluate", "temperature"),
+        ] {
+            let text = format!(
+                "name = \"x\"\nsteps = 1\nmodel = {{ kind = \"scripted\" }}\nenvironment = {{ name = \"counter\", turns = 1 }}\n[{section}]\n{key} = {bad}\n"
+            );
+            let error = from_toml(&text).expect_err("not a number").to_string();
+            assert!(error.contains(&format!("{section}.{key}")), "{error}");
+        }
+    }
+}
+
+#[test]
+fn an_unknown_field_is_refused_with_its_path() {
+    for (at, path) in [
+        ("", "stepz"),
+        ("/rollout", "alfa"),
+        ("/algorithm", "lr"),
+        ("/evaluate", "n"),
+        ("/weights", "keep"),
+        ("/rewards/0", "w"),
+        ("/model", "depth"),
+        ("/environment", "slippery"),
+    ] {
+        let mut file = whole();
+        file.pointer_mut(at).expect("a table")[path] = json!(1);
+        let error = read(&file).expect_err(path);
+        let RunFileError::Shape { field, reason } = &error else { panic!("{path}: {error}") };
+        // An enum with settings is read as a whole first, so its path ends at the table.
+        let place = at.trim_start_matches('/').replace("/0", "[0]");
+        assert!(field.starts_with(&place), "{error} does not say where {path} is");
+        assert!(reason.contains(path), "{error} does not say that {path} is unknown");
+    }
+}
+
+#[test]
+fn a_value_of_another_type_is_refused_with_its_path() {
+    for (path, value) in [
+        ("steps", json!("many")),
+        ("rollout.group_size", json!(-1)),
+        ("algorithm.loss", json!("reinforce")),
+        ("name", json!("A run")),
+    ] {
+        let error = read(&with(path, value)).expect_err(path);
+        let RunFileError::Shape { field, .. } = &error else { panic!("{path}: {error}") };
+        assert_eq!(field, path, "{error}");
+    }
+}
+
+#[test]
+fn a_missing_field_is_named() {
+    for field in ["name", "steps", "model", "environment"] {
+        let mut file = whole();
+        file.as_object_mut().expect("a table").remove(field);
+        let error = read(&file).expect_err(field).to_string();
+        assert!(error.contains(field) && error.contains("missing"), "{error}");
+    }
+}
+
+#[test]
+fn toml_and_json_say_the_same() {
+    let text = toml::to_string(&run_spec()).expect("a run file can be written as TOML");
+    assert_eq!(from_toml(&text).expect("it is valid"), read(&whole()).expect("it is valid"));
+    assert_eq!(run_spec().hash(), from_toml(&text).expect("it is valid").hash());
+}
+
+#[test]
+fn what_follows_the_document_is_refused() {
+    let mut bytes = serde_json::to_vec(&whole()).expect("a value can be written");
+    bytes.extend(b"{}");
+    assert!(from_json(&bytes).is_err());
+    assert!(from_json(b"").is_err());
+    assert!(
+        from_json(&vec![b' '; limits::MAX_REQUEST_BYTES + 1])
+            .is_err_and(|e| matches!(e, RunFileError::TooLong(_)))
+    );
+}
+
+#[test]
+fn a_deeply_nested_file_is_refused_and_does_not_overflow_the_stack() {
+    assert!(from_json(&b"[".repeat(limits::MAX_REQUEST_BYTES)).is_err());
+    assert!(from_toml(&format!("name = {}", "[".repeat(200_000))).is_err());
+}
+
+#[test]
+fn the_window_and_the_bound_follow_from_alpha() {
+    for (alpha, window, bound) in [(0.0, 32, 0), (0.5, 48, 1), (1.0, 64, 1), (1.99, 95, 2), (3.0, 128, 3)] {
+        let mut spec = run_spec();
+        spec.rollout.alpha = alpha;
+        assert_eq!((spec.window_groups(), spec.max_staleness()), (window, bound), "alpha {alpha}");
+    }
+}

@@ -1,0 +1,265 @@
+//! One message of every kind, with every optional part present. The golden bytes are made of these.
+
+use std::collections::BTreeMap;
+
+use millrace_schemas::blob::Sha;
+use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, EnvironmentSpec, Split};
+use millrace_schemas::envelope::{decode, encode};
+use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask, Sampling, Segment};
+use millrace_schemas::publish_weights::{Manifest, PublishWeightsDone, PublishWeightsTask, Retention};
+use millrace_schemas::reward::{RewardDone, RewardRule, RewardTask, TurnResult};
+use millrace_schemas::submit::{Algorithm, ModelSpec, RunSpec, from_toml};
+use millrace_schemas::train_shard::{
+    Batch, BatchGroup, BatchRollout, BatchTurn, FileRef, TrainShardDone, TrainShardTask, TrainWork,
+};
+use millrace_schemas::{
+    BlobRef, Event, Outcome, OutcomeBody, PolicyVersion, RolloutId, Task, TaskBody, TaskKey,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// A message in its encoding.
+pub(crate) struct Sample {
+    /// The file name of its golden bytes.
+    pub(crate) name: &'static str,
+    /// Its encoding today.
+    pub(crate) bytes: Vec<u8>,
+    /// Decodes as the message's type, and encodes again.
+    pub(crate) again: fn(&[u8]) -> Result<Vec<u8>, String>,
+}
+
+fn sample<T: Serialize + DeserializeOwned>(name: &'static str, message: &T) -> Sample {
+    Sample {
+        name,
+        bytes: encode(message).to_vec(),
+        again: |bytes| {
+            let message: T = decode("sample", bytes).map_err(|e| e.to_string())?;
+            Ok(encode(&message).to_vec())
+        },
+    }
+}
+
+/// A stored JSON document: exactly these bytes are hashed, so they may not change either.
+fn manifest_sample(name: &'static str, manifest: &Manifest) -> Sample {
+    Sample {
+        name,
+        bytes: manifest.to_json(),
+        again: |bytes| {
+            let manifest: Manifest = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
+            Ok(manifest.to_json())
+        },
+    }
+}
+
+/// One of every kind.
+pub(crate) fn all() -> Vec<Sample> {
+    let mut samples: Vec<Sample> = Vec::new();
+    samples.extend(tasks().iter().map(|(name, task)| sample(name, task)));
+    samples.extend(outcomes().iter().map(|(name, outcome)| sample(name, outcome)));
+    samples.extend(events().iter().map(|(name, event)| sample(name, event)));
+    samples.push(sample("batch", &batch()));
+    samples.push(manifest_sample("manifest_json", &manifest()));
+    samples
+}
+
+pub(crate) const ROLLOUT: RolloutId = RolloutId { group: 7, index: 3, attempt: 1 };
+
+pub(crate) fn run_spec() -> RunSpec {
+    from_toml(
+        "name = \"lake\"\nsteps = 40\nmodel = { kind = \"decoder\", vocabulary = 128 }\nenvironment = { name = \"frozen_lake\" }",
+    )
+    .expect("the sample run file is valid")
+}
+
+fn blob(word: &str) -> BlobRef {
+    BlobRef::of(word.as_bytes())
+}
+
+/// A task of every stage, and of every shape that a stage has.
+pub(crate) fn tasks() -> Vec<(&'static str, Task)> {
+    let environment = EnvironmentSpec::FrozenLake { size: 4, frozen: 0.8, max_turns: 10 };
+    let env_step = |action| {
+        TaskBody::EnvStep(EnvStepTask {
+            environment: environment.clone(),
+            split: Split::Train,
+            seed: u64::MAX,
+            action,
+        })
+    };
+    let generate = GenerateTask {
+        context: vec![1, 2, 300, 70_000],
+        min_version: PolicyVersion(4),
+        max_new_tokens: 1,
+        sampling: Sampling { temperature: 1.0, stop_tokens: vec![5] },
+        seed: 42,
+    };
+    let reward = RewardTask {
+        rule: RewardRule::EnvReturn,
+        turns: vec![TurnResult { reward: -0.5, valid: true, tokens: 1 }],
+        success: true,
+    };
+    let model = ModelSpec::Decoder {
+        vocabulary: 128,
+        layers: 2,
+        width: 64,
+        heads: 4,
+        feed_forward: 256,
+        context: 512,
+        init_std: 0.02,
+    };
+    let train = |work| TaskBody::TrainShard(TrainShardTask { rank: 0, world: 1, work });
+    let step = TrainWork::Step {
+        base: PolicyVersion(4),
+        manifest: Sha::of(b"manifest"),
+        batch: blob("batch"),
+        algorithm: Algorithm::default(),
+    };
+    let publish = PublishWeightsTask { manifest: manifest(), retention: Retention { newest: 4, every: 10 } };
+    let shard = |makes| TaskKey::TrainShard { makes, rank: 0, attempt: 0 };
+    vec![
+        (
+            "task_generate",
+            task(TaskKey::Generate { rollout: ROLLOUT, turn: 2 }, TaskBody::Generate(generate)),
+        ),
+        (
+            "task_env_step_reset",
+            task(TaskKey::EnvStep { rollout: ROLLOUT, turn: 0 }, env_step(EnvAction::Reset)),
+        ),
+        (
+            "task_env_step",
+            task(
+                TaskKey::EnvStep { rollout: ROLLOUT, turn: 2 },
+                env_step(EnvAction::Step { state: vec![0, 1, 255], tokens: vec![9] }),
+            ),
+        ),
+        ("task_reward", task(TaskKey::Reward { rollout: ROLLOUT, reward: 0 }, TaskBody::Reward(reward))),
+        ("task_train_shard_initialise", task(shard(0), train(TrainWork::Initialise { model, seed: 1 }))),
+        ("task_train_shard", task(shard(5), train(step))),
+        (
+            "task_publish_weights",
+            task(TaskKey::PublishWeights { version: 5, attempt: 0 }, TaskBody::PublishWeights(publish)),
+        ),
+    ]
+}
+
+fn task(key: TaskKey, body: TaskBody) -> Task {
+    let pool = key.stage().name().parse().expect("a stage's name can name a pool");
+    let run = "lake".parse().expect("a run's name");
+    Task { run, key, pool, version: PolicyVersion(4), evaluate: true, body }
+}
+
+/// A turn that can be trained on.
+pub(crate) fn turn() -> GenerateDone {
+    GenerateDone {
+        tokens: vec![9, 5],
+        logprobs: vec![-0.7, -0.25],
+        segments: vec![
+            Segment { version: PolicyVersion(4), tokens: 1 },
+            Segment { version: PolicyVersion(5), tokens: 1 },
+        ],
+        finish: Finish::Stop,
+        prefill_tokens: 18,
+        cached_tokens: 2,
+    }
+}
+
+/// An outcome of every stage.
+pub(crate) fn outcomes() -> Vec<(&'static str, Outcome)> {
+    let outcome =
+        |key, body| Outcome { key, worker: "w1".parse().expect("a worker's name"), busy_us: 1_500, body };
+    let env_step = EnvStepDone {
+        state: vec![1, 2],
+        observation: vec![10, 11],
+        reward: 1.0,
+        done: false,
+        success: false,
+        valid: true,
+    };
+    let shard = TrainShardDone { files: vec![file()], metrics: metrics() };
+    let publish = PublishWeightsDone {
+        manifest: Sha::of(b"manifest"),
+        batch: Some(blob("batch")),
+        bytes: 1 << 33,
+        collected: vec![PolicyVersion(1), PolicyVersion(2)],
+    };
+    vec![
+        (
+            "outcome_generate",
+            outcome(TaskKey::Generate { rollout: ROLLOUT, turn: 2 }, OutcomeBody::Generate(turn())),
+        ),
+        (
+            "outcome_env_step",
+            outcome(TaskKey::EnvStep { rollout: ROLLOUT, turn: 2 }, OutcomeBody::EnvStep(env_step)),
+        ),
+        (
+            "outcome_reward",
+            outcome(
+                TaskKey::Reward { rollout: ROLLOUT, reward: 0 },
+                OutcomeBody::Reward(RewardDone { score: 0.75 }),
+            ),
+        ),
+        (
+            "outcome_train_shard",
+            outcome(TaskKey::TrainShard { makes: 5, rank: 0, attempt: 0 }, OutcomeBody::TrainShard(shard)),
+        ),
+        (
+            "outcome_publish_weights",
+            outcome(TaskKey::PublishWeights { version: 5, attempt: 0 }, OutcomeBody::PublishWeights(publish)),
+        ),
+    ]
+}
+
+fn events() -> Vec<(&'static str, Event)> {
+    let key = TaskKey::Generate { rollout: ROLLOUT, turn: 2 };
+    let outcome = outcomes().swap_remove(0).1;
+    vec![
+        ("event_submitted", Event::Submitted(Box::new(run_spec()))),
+        ("event_outcome", Event::Outcome(outcome)),
+        ("event_dead_letter", Event::DeadLetter { key, reason: "no such token".into() }),
+        ("event_requeued", Event::Requeued { key }),
+        ("event_cancelled", Event::Cancelled { reason: "asked for".into() }),
+        ("event_tick", Event::Tick { unix_ms: 1_790_000_000_000 }),
+    ]
+}
+
+fn metrics() -> BTreeMap<String, f64> {
+    BTreeMap::from([("entropy".to_owned(), 1.25), ("loss".to_owned(), -0.1)])
+}
+
+fn file() -> FileRef {
+    FileRef { name: "model.safetensors".into(), blob: blob("weights") }
+}
+
+fn manifest() -> Manifest {
+    Manifest {
+        run: "lake".parse().expect("a run's name"),
+        version: PolicyVersion(5),
+        parent: Some(Sha::of(b"parent")),
+        batch: Some(blob("batch")),
+        config: Sha::of(b"config"),
+        files: vec![file()],
+        metrics: metrics(),
+    }
+}
+
+/// A batch of one rollout with one turn.
+pub(crate) fn batch() -> Batch {
+    let turn = turn();
+    let rollout = BatchRollout {
+        id: ROLLOUT,
+        start_version: PolicyVersion(4),
+        reward: 0.5,
+        success: true,
+        tokens: vec![1, 9, 5],
+        turns: vec![BatchTurn { at: 1, logprobs: turn.logprobs, segments: turn.segments, reward: 0.5 }],
+    };
+    Batch {
+        run: "lake".parse().expect("a run's name"),
+        base: PolicyVersion(5),
+        manifest: Sha::of(b"manifest"),
+        config: Sha::of(b"config"),
+        seed: 11,
+        temperature: 1.0,
+        groups: vec![BatchGroup { group: 7, rollouts: vec![rollout] }],
+    }
+}
