@@ -3,3 +3,5 @@
 pub mod random;
 pub mod weights;
 pub mod policy;
+pub mod envs;
+pub mod rewards;

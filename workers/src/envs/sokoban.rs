@@ -1,0 +1,157 @@
+//! Push one box onto its target, in a walled room. Levels are made by playing backwards from the end, so
+//! each can be solved, in at most as many turns as were played. Reward 1 when the box is on its target.
+
+use millrace_schemas::env_step::{EnvStepDone, Split};
+
+use super::tokens::{BOX, GOAL, GROUND, MOVES, PLAYER, PLAYER_ON_GOAL, WALL, YOUR_TURN, beside, movement};
+use super::{EnvError, Environment, level, state};
+use crate::random::Stream;
+
+const NAME: &str = "sokoban";
+const KIND: u8 = 2;
+
+/// The environment.
+#[derive(Debug, Clone, Copy)]
+pub struct Sokoban {
+    /// Cells a side, walls included, 5 to 10.
+    pub size: u32,
+    /// Backward moves that make a level.
+    pub scramble: u32,
+    /// Turns until the episode is cut off.
+    pub max_turns: u32,
+}
+
+/// Cells of the three things in the room, by index, row by row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Room {
+    player: u32,
+    box_at: u32,
+    target: u32,
+}
+
+impl Sokoban {
+    const fn is_floor(self, cell: u32) -> bool {
+        let (row, column) = (cell / self.size, cell % self.size);
+        row > 0 && column > 0 && row + 1 < self.size && column + 1 < self.size
+    }
+
+    /// The floor cell beside `cell`.
+    fn floor_beside(self, cell: u32, movement: (i32, i32)) -> Option<u32> {
+        beside(self.size, cell, movement).filter(|cell| self.is_floor(*cell))
+    }
+
+    fn random_floor(self, stream: &mut Stream) -> u32 {
+        let side = u64::from(self.size - 2);
+        let cell = stream.below(side * side) as u32;
+        (cell / (self.size - 2) + 1) * self.size + cell % (self.size - 2) + 1
+    }
+
+    /// A level by backward play; `None` if the box ended on its target or the player had no place to stand.
+    fn candidate(self, stream: &mut Stream) -> Option<Room> {
+        let target = self.random_floor(stream);
+        let player = self.floor_beside(target, MOVES[stream.below(4) as usize])?;
+        let mut room = Room { player, box_at: target, target };
+        let mut last = (0, 0);
+        for _ in 0..self.scramble.min(self.max_turns) {
+            // Never straight back: the level would be no harder for it.
+            let onward = MOVES.into_iter().filter(|(rows, columns)| (-rows, -columns) != last);
+            let before = onward.filter_map(|movement| Some((movement, self.backward(room, movement)?)));
+            let count = before.clone().count() as u64;
+            let choice = before.clone().nth(stream.below(count.max(1)) as usize)?;
+            (last, room) = choice;
+        }
+        (room.box_at != target).then_some(room)
+    }
+
+    /// The room from which `movement` leads to this one: the player steps back and pulls the box along if
+    /// it stands where a push would have left it. `None` if there is no such room.
+    fn backward(self, room: Room, (rows, columns): (i32, i32)) -> Option<Room> {
+        let from = self.floor_beside(room.player, (-rows, -columns)).filter(|cell| *cell != room.box_at)?;
+        let pulls = self.floor_beside(room.player, (rows, columns)) == Some(room.box_at);
+        let box_at = if pulls { room.player } else { room.box_at };
+        Some(Room { player: from, box_at, ..room })
+    }
+
+    /// The room after a move. One against a wall or an immovable box changes nothing.
+    fn forward(self, room: Room, movement: (i32, i32)) -> Room {
+        let Some(player) = self.floor_beside(room.player, movement) else { return room };
+        if player != room.box_at {
+            return Room { player, ..room };
+        }
+        match self.floor_beside(room.box_at, movement) {
+            Some(box_at) => Room { player, box_at, ..room },
+            None => room,
+        }
+    }
+
+    fn open(self, bytes: &[u8]) -> Result<(Room, u16), EnvError> {
+        let [size, player, box_at, target, low, high] = state::open(NAME, KIND, bytes)?;
+        let turn = u16::from_le_bytes([low, high]);
+        let room = Room { player: u32::from(player), box_at: u32::from(box_at), target: u32::from(target) };
+        let inside = [room.player, room.box_at, room.target].into_iter().all(|cell| self.is_floor(cell));
+        let apart = player != box_at && box_at != target;
+        if u32::from(size) != self.size || !inside || !apart || u32::from(turn) >= self.max_turns {
+            let reason = format!("size={size} of {} {room:?} turn={turn} of {}", self.size, self.max_turns);
+            return Err(EnvError::State { environment: NAME, reason });
+        }
+        Ok((room, turn))
+    }
+
+    fn seal(self, room: Room, turn: u16) -> Vec<u8> {
+        let [low, high] = turn.to_le_bytes();
+        let Room { player, box_at, target } = room;
+        state::seal(KIND, &[self.size as u8, player as u8, box_at as u8, target as u8, low, high])
+    }
+
+    /// What the policy sees: the whole room, row by row.
+    fn observe(self, room: Room) -> Vec<u32> {
+        let cell = |cell| match cell {
+            _ if cell == room.player && cell == room.target => PLAYER_ON_GOAL,
+            _ if cell == room.player => PLAYER,
+            _ if cell == room.box_at => BOX,
+            _ if cell == room.target => GOAL,
+            _ if self.is_floor(cell) => GROUND,
+            _ => WALL,
+        };
+        (0..self.size * self.size).map(cell).chain([YOUR_TURN]).collect()
+    }
+}
+
+impl Environment for Sokoban {
+    fn reset(&self, split: Split, seed: u64) -> Result<EnvStepDone, EnvError> {
+        let identity = |room: &Room| {
+            [self.size, room.player, room.box_at, room.target].map(|number| number as u8).to_vec()
+        };
+        let room = level::draw(NAME, split, seed, |stream| self.candidate(stream), identity)?;
+        Ok(EnvStepDone {
+            state: self.seal(room, 0),
+            observation: self.observe(room),
+            reward: 0.0,
+            done: false,
+            success: false,
+            valid: true,
+        })
+    }
+
+    fn step(&self, state: &[u8], tokens: &[u32]) -> Result<EnvStepDone, EnvError> {
+        let (room, turn) = self.open(state)?;
+        let action = movement(tokens);
+        let room = action.map_or(room, |movement| self.forward(room, movement));
+        let turn = turn + 1;
+        let success = room.box_at == room.target;
+        let done = success || u32::from(turn) >= self.max_turns;
+        let (state, observation) =
+            if done { (Vec::new(), Vec::new()) } else { (self.seal(room, turn), self.observe(room)) };
+        Ok(EnvStepDone {
+            state,
+            observation,
+            reward: f64::from(u8::from(success)),
+            done,
+            success,
+            valid: action.is_some(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+use super::*;
+
+fn specs() -> [EnvironmentSpec; 3] {
+    [
+        EnvironmentSpec::FrozenLake { size: 4, frozen: 0.8, max_turns: 10 },
+        EnvironmentSpec::Sokoban { size: 6, scramble: 6, max_turns: 12 },
+        EnvironmentSpec::Counter { turns: 6 },
+    ]
+}
+
+fn task(environment: &EnvironmentSpec, seed: u64, action: EnvAction) -> EnvStepTask {
+    EnvStepTask { environment: environment.clone(), split: Split::Train, seed, action }
+}
+
+/// An episode of actions that follow from `seed`, up to its end.
+fn play(environment: &EnvironmentSpec, seed: u64) -> Vec<EnvStepDone> {
+    let mut stream = crate::random::Stream::new(seed);
+    let mut episode = vec![answer(&task(environment, seed, EnvAction::Reset)).unwrap()];
+    while let Some(last) = episode.last().filter(|last| !last.done) {
+        let tokens = vec![stream.below(5) as u32];
+        let action = EnvAction::Step { state: last.state.clone(), tokens };
+        episode.push(answer(&task(environment, seed, action)).unwrap());
+    }
+    episode
+}
+
+#[test]
+fn names_are_those_of_the_schemas() {
+    assert_eq!(specs().map(|spec| spec.name()), NAMES);
+}
+
+#[test]
+fn an_episode_played_again_is_the_same() {
+    for spec in specs() {
+        for seed in 0..50 {
+            assert_eq!(play(&spec, seed), play(&spec, seed), "{} seed {seed}", spec.name());
+        }
+    }
+}
+
+#[test]
+fn an_episode_keeps_to_its_bounds() {
+    for spec in specs() {
+        let (first, later) = spec.observation_tokens();
+        for seed in 0..200 {
+            let episode = play(&spec, seed);
+            assert!(episode.len() as u32 <= spec.max_turns() + 1);
+            assert!(episode[0].observation.len() as u32 <= first);
+            for (turn, done) in episode.iter().enumerate() {
+                assert!(done.observation.len() as u32 <= later);
+                assert_eq!(done.observation.is_empty(), done.done);
+                assert!(done.observation.iter().all(|token| *token < spec.vocabulary()));
+                assert_eq!(done.done, turn + 1 == episode.len());
+                assert!(done.reward.is_finite());
+            }
+        }
+    }
+}
+
+#[test]
+fn damaged_states_are_refused() {
+    for spec in specs() {
+        let start = answer(&task(&spec, 1, EnvAction::Reset)).unwrap().state;
+        let step = |state: Vec<u8>| answer(&task(&spec, 1, EnvAction::Step { state, tokens: vec![0] }));
+        assert!(step(start.clone()).is_ok());
+        for i in 0..start.len() {
+            for bit in 0..8 {
+                let mut damaged = start.clone();
+                damaged[i] ^= 1 << bit;
+                assert!(matches!(step(damaged), Err(EnvError::State { .. })), "{} byte {i}", spec.name());
+            }
+            assert!(step(start[..i].to_vec()).is_err());
+        }
+        for other in specs().iter().filter(|other| other.name() != spec.name()) {
+            let theirs = answer(&task(other, 1, EnvAction::Reset)).unwrap().state;
+            assert!(step(theirs).is_err(), "{} took a state of {}", spec.name(), other.name());
+        }
+    }
+}
+
+#[test]
+fn a_state_of_other_settings_is_refused() {
+    let large = EnvironmentSpec::FrozenLake { size: 6, frozen: 0.8, max_turns: 20 };
+    let state = answer(&task(&large, 1, EnvAction::Reset)).unwrap().state;
+    let action = EnvAction::Step { state, tokens: vec![0] };
+    assert!(answer(&task(&specs()[0], 1, action)).is_err());
+}

@@ -1,0 +1,46 @@
+//! What tokens mean in the grid games. The one place that says so: a model made from scratch learns them,
+//! so a change here makes older weights useless.
+
+/// Actions, the same in every grid game.
+pub(super) const LEFT: u32 = 0;
+pub(super) const DOWN: u32 = 1;
+pub(super) const RIGHT: u32 = 2;
+pub(super) const UP: u32 = 3;
+
+/// Ends an observation: the policy's turn.
+pub(super) const YOUR_TURN: u32 = 4;
+/// The player, on plain ground.
+pub(super) const PLAYER: u32 = 5;
+/// Plain ground: frozen, floor.
+pub(super) const GROUND: u32 = 6;
+/// Where the player or the box is to go.
+pub(super) const GOAL: u32 = 7;
+/// A hole in the ice.
+pub(super) const HOLE: u32 = 8;
+/// A wall.
+pub(super) const WALL: u32 = 9;
+/// A box on plain ground.
+pub(super) const BOX: u32 = 10;
+/// The player on the goal.
+pub(super) const PLAYER_ON_GOAL: u32 = 11;
+
+/// The move (rows, columns) that the turn's last token says; `None` if it is no action.
+pub(super) fn movement(tokens: &[u32]) -> Option<(i32, i32)> {
+    match *tokens.last()? {
+        LEFT => Some((0, -1)),
+        DOWN => Some((1, 0)),
+        RIGHT => Some((0, 1)),
+        UP => Some((-1, 0)),
+        _ => None,
+    }
+}
+
+/// The cell beside `cell` in a square grid of `size`, by index; `None` beyond the edge.
+pub(super) fn beside(size: u32, cell: u32, (rows, columns): (i32, i32)) -> Option<u32> {
+    let row = (cell / size).checked_add_signed(rows)?;
+    let column = (cell % size).checked_add_signed(columns)?;
+    (row < size && column < size).then(|| row * size + column)
+}
+
+/// All moves.
+pub(super) const MOVES: [(i32, i32); 4] = [(0, -1), (1, 0), (0, 1), (-1, 0)];
