@@ -14,6 +14,12 @@ pub mod command;
 pub mod pipeline;
 pub mod outstanding;
 pub mod status;
+pub mod shared;
+pub mod journal;
+pub mod execute;
+pub mod leader;
+pub mod report;
+pub mod driver;
 
 pub use command::Command;
 pub use state::State;

@@ -2,7 +2,6 @@
 //! all of it again; whatever was done before is harmless to repeat.
 
 use millrace_schemas::Stage;
-use millrace_schemas::api::RunState;
 use millrace_schemas::subjects::tasks_of_run;
 
 use crate::command::{Command, Commands};
@@ -24,17 +23,17 @@ pub fn of_run(run: &Run, out: &mut Commands) {
     if let Some(policy) = &run.policy {
         out.push(Command::SetPolicy { run: run.spec.name.clone(), policy: policy.clone() });
     }
-    match run.state {
-        RunState::Starting | RunState::Running | RunState::Finishing => {}
-        RunState::Finished | RunState::Cancelled | RunState::Failed => {
-            for stage in Stage::QUEUED {
-                out.push(Command::Purge { stage, filter: tasks_of_run(stage, &run.spec.name) });
-            }
-            return;
+    if run.is_closed() {
+        for stage in Stage::QUEUED {
+            out.push(Command::Purge { stage, filter: tasks_of_run(stage, &run.spec.name) });
         }
+        return;
     }
     out.push(Command::EnsurePools(submit::pools(&run.spec)));
-    train_shard::put(run, out);
+    // A step that nobody can do waits for a person.
+    if run.broken.is_none() {
+        train_shard::put(run, out);
+    }
     for (id, group) in &run.groups {
         admit::put_group(run, *id, group, false, out);
     }

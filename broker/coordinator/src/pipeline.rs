@@ -74,7 +74,7 @@ impl State {
 fn on_outcome(run: &mut Run, outcome: Outcome, out: &mut Commands) {
     let Outcome { key, busy_us, body, .. } = outcome;
     *run.books.busy_us.entry(key.stage()).or_default() += busy_us;
-    if run.state.is_over() {
+    if run.is_closed() {
         run.books.late_outcomes += 1;
         return;
     }
@@ -94,7 +94,7 @@ fn on_outcome(run: &mut Run, outcome: Outcome, out: &mut Commands) {
 
 /// A rollout is replaced, or its group dropped; a step that nobody can do ends the run, until it is requeued.
 fn on_dead_letter(run: &mut Run, key: TaskKey, reason: &str, out: &mut Commands) {
-    if run.state.is_over() {
+    if run.is_closed() {
         return;
     }
     match key {

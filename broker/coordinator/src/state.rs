@@ -106,6 +106,13 @@ impl Run {
         self.policy.as_ref().map(|policy| policy.version).unwrap_or_default()
     }
 
+    /// Whether nothing can happen to it any more. A failed run is not closed: what is in flight goes on, up
+    /// to a full window, and the step that failed may be requeued.
+    #[must_use]
+    pub const fn is_closed(&self) -> bool {
+        matches!(self.state, RunState::Finished | RunState::Cancelled)
+    }
+
     /// The weights of the run's rewards, in order.
     #[must_use]
     pub fn reward_weights(&self) -> Vec<f64> {

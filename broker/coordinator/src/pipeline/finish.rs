@@ -26,7 +26,7 @@ pub(super) fn check(run: &mut Run, out: &mut Commands) {
 
 /// Ends a run by request: what is in flight is dropped.
 pub(super) fn cancel(run: &mut Run, reason: &str, out: &mut Commands) {
-    if matches!(run.state, RunState::Finished | RunState::Cancelled) {
+    if run.is_closed() {
         return;
     }
     run.reason = Some(reason.to_owned());
@@ -41,13 +41,14 @@ pub(super) fn cancel(run: &mut Run, reason: &str, out: &mut Commands) {
     end(run, RunState::Cancelled, out);
 }
 
-/// Ends a run because `key` cannot be done. Nothing is dropped: the run goes on once `key` is requeued.
+/// Halts a run because `key` cannot be done. Nothing is dropped: the run goes on once `key` is requeued.
 pub(super) fn fail(run: &mut Run, key: TaskKey, reason: &str, out: &mut Commands) {
     run.reason = Some(format!("task {key} failed: {reason}"));
     run.broken = Some(key);
     let notice = Notice::DeadLetter { run: run.spec.name.clone(), task: key, reason: reason.to_owned() };
     out.push(Command::Notice(Box::new(notice)));
-    end(run, RunState::Failed, out);
+    run.state = RunState::Failed;
+    tell(run, out);
 }
 
 /// A dead letter is tried again: the run that it had ended goes on.
@@ -59,10 +60,8 @@ pub(super) fn revive(run: &mut Run, key: TaskKey, out: &mut Commands) {
     run.reason = None;
     run.ended_unix_ms = 0;
     run.state = if run.policy.is_none() { RunState::Starting } else { RunState::Running };
-    if let Some(policy) = run.policy.as_mut() {
-        policy.ended = false;
-    }
     outstanding::of_run(run, out);
+    admit::refill(run, out);
 }
 
 fn end(run: &mut Run, state: RunState, out: &mut Commands) {
@@ -74,9 +73,13 @@ fn end(run: &mut Run, state: RunState, out: &mut Commands) {
     for stage in Stage::QUEUED {
         out.push(Command::Purge { stage, filter: tasks_of_run(stage, &run.spec.name) });
     }
+    tell(run, out);
+}
+
+fn tell(run: &Run, out: &mut Commands) {
     out.push(Command::Notice(Box::new(Notice::Ended {
         run: run.spec.name.clone(),
-        state: state.name().to_owned(),
+        state: run.state.name().to_owned(),
         version: run.version(),
         ledger: status::ledger(run),
     })));

@@ -1,7 +1,6 @@
 //! Tasks: put, and opened by a worker.
 
 use bytes::Bytes;
-use futures::StreamExt;
 use millrace_schemas::envelope::{decode, encode};
 use millrace_schemas::limits::MAX_CLAIM_BYTES;
 use millrace_schemas::subjects::{self, CLAIM_HEADER, TRACEPARENT_HEADER};
@@ -11,9 +10,6 @@ use super::{Broker, BrokerError, parse_claim};
 use crate::objects::ObjectError;
 use crate::port::{Delivery, Message, Put};
 use crate::trace::traceparent;
-
-/// Large payloads that are written to the object store at once.
-const CHECK_INS_IN_FLIGHT: usize = 8;
 
 /// Why a delivery is not a task in hand.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -38,12 +34,9 @@ impl Broker {
     /// Puts tasks, each on its own subject, and waits until they are stored; the answers are in the same
     /// order. Putting a task again is harmless.
     pub async fn put_tasks(&self, tasks: &[Task]) -> Vec<Result<Put, BrokerError>> {
-        let messages =
-            futures::stream::iter(tasks.iter().map(|task| self.check_in(&task.run, task_message(task))));
-        let messages: Vec<_> = messages.buffered(CHECK_INS_IN_FLIGHT).collect().await;
         let (mut ready, mut results) = (Vec::with_capacity(tasks.len()), Vec::with_capacity(tasks.len()));
-        for message in messages {
-            results.push(match message {
+        for task in tasks {
+            results.push(match self.check_in(&task.run, task_message(task)).await {
                 Ok(message) => {
                     ready.push(message);
                     None

@@ -1,0 +1,245 @@
+//! The one async loop around the fold: events in, advance, commands out. Any number of coordinators follow
+//! the log; the one that holds the lease acts.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use millrace_queue::{Broker, BrokerError, Log};
+use millrace_schemas::Event;
+use millrace_schemas::limits::{SNAPSHOT_EVENTS, TICK_MS};
+use millrace_schemas::subjects::ALL_RUNS;
+use millrace_telemetry::Health;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::command::Commands;
+use crate::shared::Shared;
+use crate::{execute, journal, leader, outstanding, report};
+
+/// Entries of the log folded at once.
+const FOLD_AT_ONCE: usize = 1_024;
+/// Folds whose commands may wait to be done before folding waits for them.
+const FOLDS_AHEAD: usize = 8;
+/// Before the log is read again after a failure.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// How a coordinator behaves.
+#[derive(Debug, Clone)]
+pub struct DriverConfig {
+    /// Its name: a coordinator that starts again under the same name takes its lease back at once.
+    pub id: String,
+    /// Events folded between two snapshots.
+    pub snapshot_events: u64,
+}
+
+impl DriverConfig {
+    /// The usual settings for a coordinator named `id`.
+    #[must_use]
+    pub fn new(id: &str) -> Self {
+        Self { id: id.to_owned(), snapshot_events: SNAPSHOT_EVENTS }
+    }
+}
+
+/// Loads the newest snapshot and shares it. The topology must be there.
+///
+/// # Errors
+/// The queue or the object store cannot be reached, or refuses.
+pub async fn restore(broker: &Broker) -> anyhow::Result<Shared> {
+    broker.queue().ensure_topology().await.context("failed to make streams and buckets")?;
+    Ok(Shared::new(journal::restore(broker).await.context("failed to load the newest snapshot")?))
+}
+
+/// Follows the log and, while it holds the lease, acts.
+///
+/// Consumes: the log; the lease. Produces: commands for `execute::run`; snapshots. Waits for: entries of the
+/// log, and room for commands. Unblocked by: `shutdown`. On failure: reads the log again from where it was.
+///
+/// # Errors
+/// The log cannot be opened at the start.
+pub async fn run(
+    broker: Broker,
+    config: DriverConfig,
+    shared: Shared,
+    health: Health,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    let log = broker.read_log(shared.lock().seq + 1).await.context("failed to read the log")?;
+    let (commands, receiver) = mpsc::channel(FOLDS_AHEAD);
+    let executor = tokio::spawn(execute::run(broker.clone(), receiver));
+    let (leading, leads) = watch::channel(false);
+    let helpers = [
+        tokio::spawn(leader::hold(broker.clone(), config.id.clone(), leading, shutdown.clone())),
+        tokio::spawn(tick(broker.clone(), shared.clone(), leads.clone(), shutdown.clone())),
+        tokio::spawn(bury_exhausted(broker.clone(), shutdown.clone())),
+    ];
+    let saved = shared.lock().seq;
+    let mut driver = Driver { broker, config, shared, health, commands, leads, acting: false, saved };
+    driver.follow(log, &shutdown).await;
+    driver.save().await;
+    drop(driver);
+    for helper in helpers {
+        let _ = helper.await;
+    }
+    executor.abort();
+    Ok(())
+}
+
+struct Driver {
+    broker: Broker,
+    config: DriverConfig,
+    shared: Shared,
+    health: Health,
+    commands: mpsc::Sender<Commands>,
+    leads: watch::Receiver<bool>,
+    acting: bool,
+    saved: u64,
+}
+
+impl Driver {
+    async fn follow(&mut self, mut log: Log, shutdown: &CancellationToken) {
+        let mut leads = self.leads.clone();
+        leads.mark_changed();
+        loop {
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return,
+                changed = leads.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    let leader = *leads.borrow_and_update();
+                    self.health.set_leader(leader);
+                    if let Err(error) = self.change(leader, &mut log).await {
+                        tracing::error!(%error, "failed to take over; trying again");
+                        tokio::time::sleep(PAUSE).await;
+                        leads.mark_changed();
+                    }
+                }
+                entries = log.next(FOLD_AT_ONCE) => self.on_entries(entries).await,
+            }
+        }
+    }
+
+    /// Begins or stops to act. Whoever begins first catches up with the log, then does all that is
+    /// outstanding: what the one before left undone is among it.
+    async fn change(&mut self, leader: bool, log: &mut Log) -> Result<(), BrokerError> {
+        self.acting = false;
+        if !leader {
+            return Ok(());
+        }
+        let end = self.broker.queue().log_end().await?;
+        while self.shared.lock().seq < end {
+            let entries = log.next(FOLD_AT_ONCE).await;
+            self.on_entries(entries).await;
+        }
+        self.acting = true;
+        let commands = outstanding::of(&self.shared.lock());
+        tracing::info!(seq = end, commands = commands.len(), "acting: doing all that is outstanding");
+        self.send(commands).await;
+        Ok(())
+    }
+
+    async fn on_entries(&mut self, entries: Result<Vec<millrace_queue::Logged>, BrokerError>) {
+        let entries = match entries {
+            Ok(entries) => entries,
+            Err(error) => {
+                self.health.set_connected(false);
+                tracing::warn!(%error, "failed to read the log; trying again");
+                tokio::time::sleep(PAUSE).await;
+                return;
+            }
+        };
+        self.health.set_connected(true);
+        self.health.progress();
+        metrics::counter!("millrace_events_total").increment(entries.len() as u64);
+        let (commands, seq) = self.fold(entries);
+        self.shared.folded(seq);
+        if self.acting {
+            self.send(commands).await;
+        }
+        if seq >= self.saved + self.config.snapshot_events {
+            self.save().await;
+        }
+    }
+
+    fn fold(&self, entries: Vec<millrace_queue::Logged>) -> (Commands, u64) {
+        let mut state = self.shared.lock();
+        let mut commands = Commands::new();
+        for entry in entries {
+            match entry.event {
+                Ok(event) => commands.extend(state.advance(entry.seq, &entry.run, event)),
+                Err(error) => {
+                    tracing::error!(seq = entry.seq, %error, "an entry of the log cannot be read");
+                    state.skip(entry.seq);
+                }
+            }
+        }
+        (commands, state.seq)
+    }
+
+    async fn send(&self, commands: Commands) {
+        if !commands.is_empty() && self.commands.send(commands).await.is_err() {
+            tracing::error!("nobody does commands any more");
+        }
+    }
+
+    async fn save(&mut self) {
+        let (seq, content) = {
+            let state = self.shared.lock();
+            (state.seq, journal::encode_state(&state))
+        };
+        match journal::save(&self.broker, seq, content).await {
+            Ok(()) => self.saved = seq,
+            // The log holds everything that the snapshot would have.
+            Err(error) => tracing::warn!(%error, "failed to write a snapshot"),
+        }
+    }
+}
+
+/// Brings time into the log while this coordinator leads and a run is live.
+///
+/// Consumes: the clock. Produces: ticks. Waits for: the interval. Unblocked by: `shutdown`. On failure: the
+/// next tick comes anyway.
+async fn tick(broker: Broker, shared: Shared, leads: watch::Receiver<bool>, shutdown: CancellationToken) {
+    let mut interval = tokio::time::interval(Duration::from_millis(TICK_MS));
+    while shutdown.run_until_cancelled(interval.tick()).await.is_some() {
+        let live = report::gauges(&shared.lock());
+        if !live || !*leads.borrow() {
+            continue;
+        }
+        if let Err(error) = broker.append(ALL_RUNS, &Event::Tick { unix_ms: unix_ms() }).await {
+            tracing::warn!(%error, "failed to append a tick");
+        }
+    }
+}
+
+/// Now, in milliseconds since 1970.
+#[must_use]
+pub fn unix_ms() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |since| since.as_millis() as u64)
+}
+
+/// Moves tasks that were delivered too often to the dead letters.
+///
+/// Consumes: the server's advisories. Produces: dead letters and events. Waits for: advisories. Unblocked
+/// by: `shutdown`. On failure: opens the advisories again; each is given until it is settled.
+async fn bury_exhausted(broker: Broker, shutdown: CancellationToken) {
+    let forever = async {
+        loop {
+            let result: Result<(), BrokerError> = async {
+                let mut exhausted = broker.exhausted().await?;
+                loop {
+                    let task = exhausted.next().await?;
+                    broker.bury_exhausted(&task).await?;
+                }
+            }
+            .await;
+            if let Err(error) = result {
+                tracing::warn!(%error, "failed to bury a task that was delivered too often; trying again");
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    };
+    shutdown.run_until_cancelled(forever).await;
+}

@@ -1,0 +1,114 @@
+//! Commands are done, in order, tasks many at a time. Each may be done again without harm, so a failure is
+//! tried again until it works.
+
+use std::time::Duration;
+
+use millrace_queue::{Broker, BrokerError};
+use millrace_schemas::Task;
+use millrace_schemas::limits::MAX_COMMANDS_IN_FLIGHT;
+use millrace_schemas::notice::Notice;
+use millrace_schemas::subjects;
+use tokio::sync::mpsc;
+
+use crate::command::{Command, Commands};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Does commands until the sender is gone.
+///
+/// Consumes: commands from the fold. Produces: tasks, blobs, keys, purges, notices. Waits for: the queue's
+/// and the object store's answers. Unblocked by: the end of the fold. On failure: tries again, for ever.
+pub async fn run(broker: Broker, mut commands: mpsc::Receiver<Commands>) {
+    let mut tasks = Vec::new();
+    while let Some(mut batch) = commands.recv().await {
+        // Whatever waits by now goes along.
+        while batch.len() < MAX_COMMANDS_IN_FLIGHT
+            && let Ok(more) = commands.try_recv()
+        {
+            batch.extend(more);
+        }
+        for command in batch {
+            if let Command::PutTask(task) = command {
+                tasks.push(*task);
+                if tasks.len() < MAX_COMMANDS_IN_FLIGHT {
+                    continue;
+                }
+                put_tasks(&broker, &mut tasks).await;
+            } else {
+                put_tasks(&broker, &mut tasks).await;
+                let mut pause = FIRST_PAUSE;
+                while let Err(error) = obey(&broker, &command).await {
+                    wait(&mut pause, &error).await;
+                }
+            }
+        }
+        put_tasks(&broker, &mut tasks).await;
+    }
+}
+
+async fn put_tasks(broker: &Broker, tasks: &mut Vec<Task>) {
+    let mut pause = FIRST_PAUSE;
+    while !tasks.is_empty() {
+        let results = broker.put_tasks(tasks).await;
+        let mut worst = None;
+        let mut results = results.into_iter();
+        tasks.retain(|_| match results.next() {
+            Some(Ok(_)) => false,
+            Some(Err(error)) => {
+                worst = Some(error);
+                true
+            }
+            None => true,
+        });
+        if let Some(error) = worst {
+            wait(&mut pause, &error).await;
+        }
+    }
+}
+
+async fn wait(pause: &mut Duration, error: &BrokerError) {
+    metrics::counter!("millrace_command_failures_total").increment(1);
+    if *pause >= LONGEST_PAUSE || !error.is_transient() {
+        tracing::error!(%error, "a command failed; trying again");
+    } else {
+        tracing::warn!(%error, "a command failed; trying again");
+    }
+    tokio::time::sleep(*pause).await;
+    *pause = (*pause * 2).min(LONGEST_PAUSE);
+}
+
+async fn obey(broker: &Broker, command: &Command) -> Result<(), BrokerError> {
+    match command {
+        Command::EnsurePools(pools) => {
+            for (stage, pool) in pools {
+                broker.queue().ensure_pool(*stage, pool).await?;
+            }
+        }
+        Command::PutBlob { run, content } => {
+            broker.objects().put_blob(run, content.clone()).await?;
+        }
+        Command::PutTask(task) => {
+            if let Some(Err(error)) = broker.put_tasks(std::slice::from_ref(&**task)).await.pop() {
+                return Err(error);
+            }
+        }
+        Command::Purge { stage, filter } => {
+            broker.queue().purge(*stage, filter).await?;
+        }
+        Command::SetPolicy { run, policy } => broker.set_policy(run, policy).await?,
+        Command::Notice(notice) => tell(broker, notice).await,
+    }
+    Ok(())
+}
+
+async fn tell(broker: &Broker, notice: &Notice) {
+    let run = match notice {
+        Notice::Submitted { run }
+        | Notice::Evaluated { run, .. }
+        | Notice::DeadLetter { run, .. }
+        | Notice::Ended { run, .. } => run,
+        Notice::Step(step) => &step.run,
+    };
+    broker.notice(subjects::notice(run, notice.kind()), notice).await;
+}

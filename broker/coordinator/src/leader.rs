@@ -1,0 +1,135 @@
+//! Who acts: a lease in a key, held by renewing it. Nothing rests on its being exclusive: two that act on the
+//! same log give the same commands, and doing a command twice is harmless. It saves work, and says who.
+
+use std::time::Duration;
+
+use millrace_queue::port::{Expect, KeyValue, Written};
+use millrace_queue::{Broker, QueueError};
+use millrace_schemas::limits::{LEASE_MS, LEASE_RENEW_MS};
+use millrace_schemas::subjects::{COORDINATOR_BUCKET, LEASE_KEY};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// The value of the lease's key, as JSON.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Lease {
+    /// The coordinator's name; empty when it was given up.
+    holder: String,
+    /// The process: another one of the same name replaces it at once.
+    instance: String,
+    /// One more with each change of process.
+    epoch: u64,
+}
+
+/// What a look at the key led to.
+enum Step {
+    /// This process holds the lease.
+    Held,
+    /// Another does.
+    Waiting,
+    /// Another process took this one's name.
+    Replaced,
+}
+
+/// Holds the lease, or waits for it, until `shutdown`; then gives it up.
+///
+/// Consumes: the lease's key. Produces: the same key; `leading`. Waits for: the interval of renewal.
+/// Unblocked by: `shutdown`. On failure: stops leading once the lease may have run out.
+pub async fn hold(broker: Broker, id: String, leading: watch::Sender<bool>, shutdown: CancellationToken) {
+    let mut candidate = Candidate {
+        broker,
+        lease: Lease { holder: id, instance: uuid::Uuid::now_v7().to_string(), epoch: 0 },
+        seen: None,
+    };
+    let mut renewed = Instant::now();
+    let mut interval = tokio::time::interval(Duration::from_millis(LEASE_RENEW_MS));
+    while shutdown.run_until_cancelled(interval.tick()).await.is_some() {
+        let leads = match candidate.step().await {
+            Ok(Step::Held) => {
+                renewed = Instant::now();
+                true
+            }
+            Ok(Step::Waiting) => false,
+            Ok(Step::Replaced) => {
+                tracing::error!(
+                    "another process took this coordinator's name and lease; this one stands down"
+                );
+                leading.send_replace(false);
+                return;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "failed to renew the lease");
+                *leading.borrow() && renewed.elapsed() < Duration::from_millis(LEASE_MS)
+            }
+        };
+        leading.send_if_modified(|was| std::mem::replace(was, leads) != leads);
+    }
+    if *leading.borrow() {
+        candidate.give_up().await;
+    }
+}
+
+struct Candidate {
+    broker: Broker,
+    lease: Lease,
+    /// The last revision seen, and since when.
+    seen: Option<(u64, Instant)>,
+}
+
+impl Candidate {
+    async fn step(&mut self) -> Result<Step, QueueError> {
+        let Some(value) = self.broker.queue().get(COORDINATOR_BUCKET, LEASE_KEY).await? else {
+            return self.write(1, Expect::Absent).await;
+        };
+        let expect = Expect::Revision(value.revision);
+        let Ok(standing) = serde_json::from_slice::<Lease>(&value.value) else {
+            return self.write(1, expect).await;
+        };
+        if standing.instance == self.lease.instance {
+            return self.write(standing.epoch, expect).await;
+        }
+        if standing.holder == self.lease.holder && self.lease.epoch > 0 && standing.epoch > self.lease.epoch {
+            return Ok(Step::Replaced);
+        }
+        let free = standing.holder.is_empty() || standing.holder == self.lease.holder;
+        if free || self.has_run_out(&value) {
+            return self.write(standing.epoch + 1, expect).await;
+        }
+        Ok(Step::Waiting)
+    }
+
+    /// Whether this process itself saw the lease go unrenewed for its whole length: no two clocks compared.
+    fn has_run_out(&mut self, value: &KeyValue) -> bool {
+        match self.seen {
+            Some((revision, since)) if revision == value.revision => {
+                since.elapsed() >= Duration::from_millis(LEASE_MS)
+            }
+            _ => {
+                self.seen = Some((value.revision, Instant::now()));
+                false
+            }
+        }
+    }
+
+    async fn write(&mut self, epoch: u64, expect: Expect) -> Result<Step, QueueError> {
+        let lease = Lease { epoch, ..self.lease.clone() };
+        let value = serde_json::to_vec(&lease).expect("a lease holds only what JSON can express");
+        match self.broker.queue().set(COORDINATOR_BUCKET, LEASE_KEY, value.into(), expect).await? {
+            Written::At(_) => {
+                self.lease.epoch = epoch;
+                Ok(Step::Held)
+            }
+            Written::Conflict => Ok(Step::Waiting),
+        }
+    }
+
+    /// Lets another take over at once.
+    async fn give_up(&mut self) {
+        self.lease.holder = String::new();
+        if let Err(error) = self.step().await.map(|_| ()) {
+            tracing::warn!(%error, "failed to give the lease up; it runs out by itself");
+        }
+    }
+}

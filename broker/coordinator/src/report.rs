@@ -1,0 +1,31 @@
+//! Metrics of the runs, brought up to date with each tick.
+
+use crate::state::State;
+use crate::status;
+
+/// Sets the gauges of all runs; says whether any run is live.
+pub fn gauges(state: &State) -> bool {
+    let mut live = false;
+    for run in state.runs.values() {
+        live |= !run.state.is_over();
+        let name = run.spec.name.to_string();
+        let ledger = status::ledger(run);
+        metrics::gauge!("millrace_policy_version", "run" => name.clone()).set(run.version().0 as f64);
+        metrics::gauge!("millrace_rollouts_in_flight", "run" => name.clone()).set(ledger.in_flight as f64);
+        metrics::counter!("millrace_rollouts_admitted_total", "run" => name.clone())
+            .absolute(ledger.admitted);
+        metrics::counter!("millrace_rollouts_trained_total", "run" => name.clone()).absolute(ledger.trained);
+        metrics::counter!("millrace_tokens_sampled_total", "run" => name.clone())
+            .absolute(run.books.sampled_tokens);
+        for (reason, count) in ledger.dropped {
+            metrics::counter!("millrace_rollouts_dropped_total", "run" => name.clone(), "reason" => reason)
+                .absolute(count);
+        }
+        for (staleness, count) in run.books.staleness.iter().enumerate() {
+            let staleness = staleness.to_string();
+            metrics::counter!("millrace_rollouts_by_staleness_total", "run" => name.clone(), "staleness" => staleness)
+                .absolute(*count);
+        }
+    }
+    live
+}
