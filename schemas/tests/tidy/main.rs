@@ -1,0 +1,11 @@
+//! The repository's own rules, which no lint knows: sizes, one vocabulary of stages, names built in one place,
+//! what the folders hold, and which crate may depend on what.
+
+mod tree;
+
+mod dependencies;
+mod folders;
+mod names;
+mod purity;
+mod sizes;
+mod stages;
