@@ -2,6 +2,7 @@
 
 pub mod random;
 pub mod weights;
+pub mod math;
 pub mod policy;
 pub mod envs;
 pub mod rewards;

@@ -10,8 +10,14 @@ use millrace_schemas::train_shard::Batch;
 use millrace_schemas::{BlobRef, RolloutId};
 
 use crate::weights::LoadedVersion;
+#[cfg(feature = "torch")]
+use torch::{decoder_engine, decoder_trainer};
 
 pub mod scripted;
+#[cfg(feature = "torch")]
+pub mod decoder;
+#[cfg(feature = "torch")]
+pub mod torch;
 
 /// Names a request while an engine has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

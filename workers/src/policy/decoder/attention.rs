@@ -1,0 +1,79 @@
+//! How rows of tokens attend to one another, apart from the layers around it.
+
+use tch::{Device, Kind, Tensor};
+
+use super::Config;
+
+/// The attention of one forward. Called once for each layer, in order.
+pub trait Attend {
+    /// Attends within `layer`. `q` is `[R, query_width]`: all rows of the forward, or in the last layer only
+    /// those whose logits are wanted (`wanted`). `k` and `v` are `[N, kv_width]`, for all rows. Gives
+    /// `[R, query_width]`.
+    fn attend(&mut self, layer: usize, q: &Tensor, k: &Tensor, v: &Tensor, wanted: bool) -> Tensor;
+}
+
+/// Heads and their width.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Heads {
+    /// Query heads.
+    query: i64,
+    /// Key and value heads.
+    kv: i64,
+    /// Width of one.
+    width: i64,
+}
+
+impl Heads {
+    pub(super) fn of(config: &Config) -> Self {
+        Self { query: config.num_attention_heads, kv: config.kv_heads(), width: config.head_width() }
+    }
+
+    /// Attention over `[B, T, query_width]` and `[B, L, kv_width]`, to `[B * T, query_width]`. Without a mask
+    /// (`[B, 1, T, L]`, 0 or −∞) it is causal.
+    pub(super) fn attend(self, q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> Tensor {
+        let split = |x: &Tensor, heads: i64| {
+            let (batch, length) = (x.size()[0], x.size()[1]);
+            x.view([batch, length, heads, self.width]).transpose(1, 2)
+        };
+        let (q, k, v) = (split(q, self.query), split(k, self.kv), split(v, self.kv));
+        let grouped = self.query != self.kv;
+        Tensor::scaled_dot_product_attention(&q, &k, &v, mask, 0.0, mask.is_none(), None, grouped)
+            .transpose(1, 2)
+            .reshape([-1, self.query * self.width])
+    }
+}
+
+/// Whole rollouts side by side, padded at the end to the longest: row `b * length + t` is token `t` of
+/// rollout `b`. Padding comes after all tokens, so causality alone keeps it out of every rollout.
+#[derive(Debug)]
+pub struct Padded {
+    heads: Heads,
+    batch: i64,
+    /// `[B, 1, R, T]`, for the rows that are wanted.
+    mask: Tensor,
+}
+
+impl Padded {
+    /// For a batch of `batch` rollouts padded to `length`. `wanted` `[B, R]` holds the positions in each
+    /// rollout whose logits are wanted.
+    #[must_use]
+    pub fn new(config: &Config, batch: i64, length: i64, wanted: &Tensor) -> Self {
+        let mask = causal_mask(wanted, length);
+        Self { heads: Heads::of(config), batch, mask }
+    }
+}
+
+impl Attend for Padded {
+    fn attend(&mut self, _layer: usize, q: &Tensor, k: &Tensor, v: &Tensor, wanted: bool) -> Tensor {
+        let by_rollout = |x: &Tensor| x.view([self.batch, -1, x.size()[1]]);
+        self.heads.attend(&by_rollout(q), &by_rollout(k), &by_rollout(v), wanted.then_some(&self.mask))
+    }
+}
+
+/// The additive mask `[B, 1, R, length]` by which queries at `positions` `[B, R]` see keys 0 to their own.
+pub(super) fn causal_mask(positions: &Tensor, length: i64) -> Tensor {
+    let device: Device = positions.device();
+    let keys = Tensor::arange(length, (Kind::Int64, device));
+    let hidden = keys.view([1, 1, 1, length]).gt_tensor(&positions.unsqueeze(1).unsqueeze(3));
+    Tensor::zeros(hidden.size(), (Kind::Float, device)).masked_fill(&hidden, f64::NEG_INFINITY)
+}

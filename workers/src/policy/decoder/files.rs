@@ -1,0 +1,143 @@
+//! Tensors to and from safetensors, checked: names, shapes, kind, and that every number is finite.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+
+use safetensors::tensor::{Dtype, SafeTensors, View};
+use tch::{Device, Kind, Tensor};
+
+use super::{Layout, Part};
+
+/// Why a file is not what it should be.
+#[derive(Debug, thiserror::Error)]
+pub enum FilesError {
+    /// Not a safetensors file.
+    #[error("failed to read {file}: {why}")]
+    Format {
+        /// The file.
+        file: String,
+        /// What the reader said.
+        why: safetensors::SafeTensorError,
+    },
+    /// A tensor is not there.
+    #[error("{file} has no tensor {tensor}")]
+    Missing {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+    },
+    /// A tensor is of another shape or kind.
+    #[error(
+        "{file} has {tensor} of shape={shape:?} dtype={dtype:?}; expected shape={expected:?} and a float"
+    )]
+    Shape {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// Its kind.
+        dtype: Dtype,
+        /// The shape that the model has.
+        expected: Vec<i64>,
+    },
+    /// A tensor holds NaN or infinity.
+    #[error("{file} has a number in {tensor} that is not finite")]
+    NotFinite {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+    },
+}
+
+/// Reads the parts of `layout` into one flat buffer `[layout.len]` of f32 on the CPU. `prefix` comes before
+/// each name in the file. 16-bit floats are widened.
+///
+/// # Errors
+/// The file is not safetensors, or a tensor is missing, of another shape, or not finite.
+pub fn read_tensors(file: &str, bytes: &[u8], prefix: &str, layout: &Layout) -> Result<Tensor, FilesError> {
+    let tensors =
+        SafeTensors::deserialize(bytes).map_err(|why| FilesError::Format { file: file.to_owned(), why })?;
+    let flat = Tensor::empty([layout.len], (Kind::Float, Device::Cpu));
+    for part in &layout.parts {
+        let name = format!("{prefix}{}", part.name);
+        let Ok(view) = tensors.tensor(&name) else {
+            return Err(FilesError::Missing { file: file.to_owned(), tensor: name });
+        };
+        let same = view.shape().iter().map(|&n| n as i64).eq(part.shape.iter().copied());
+        let kind = match view.dtype() {
+            Dtype::F32 if same => Kind::Float,
+            Dtype::BF16 if same => Kind::BFloat16,
+            Dtype::F16 if same => Kind::Half,
+            dtype => {
+                let (shape, expected) = (view.shape().to_vec(), part.shape.clone());
+                return Err(FilesError::Shape {
+                    file: file.to_owned(),
+                    tensor: name,
+                    shape,
+                    dtype,
+                    expected,
+                });
+            }
+        };
+        let read = Tensor::from_data_size(view.data(), &[part.len()], kind).to_kind(Kind::Float);
+        if !bool::try_from(read.isfinite().all()).unwrap_or(false) {
+            return Err(FilesError::NotFinite { file: file.to_owned(), tensor: name });
+        }
+        flat.narrow(0, part.offset, part.len()).copy_(&read);
+    }
+    Ok(flat)
+}
+
+/// Writes flat buffers `[layout.len]` of f32, each under its prefix, and one word of metadata under its key.
+/// The same numbers give the same bytes. (More than one key would not: the header has them in a map's order.)
+///
+/// # Panics
+/// Never: shapes and lengths come from `layout`.
+#[must_use]
+pub fn write_tensors(layout: &Layout, buffers: &[(&str, &Tensor)], metadata: (&str, &str)) -> Vec<u8> {
+    let views = buffers.iter().flat_map(|(prefix, flat)| {
+        let flat = flat.to_device(Device::Cpu);
+        layout.parts.iter().map(move |part| (format!("{prefix}{}", part.name), Numbers::of(&flat, part)))
+    });
+    let metadata = HashMap::from([(metadata.0.to_owned(), metadata.1.to_owned())]);
+    let views: BTreeMap<String, Numbers> = views.collect();
+    safetensors::serialize(views, Some(metadata)).expect("shapes and lengths come from the layout")
+}
+
+/// One tensor's bytes on their way into a file.
+struct Numbers {
+    shape: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+impl Numbers {
+    fn of(flat: &Tensor, part: &Part) -> Self {
+        let elements = usize::try_from(part.len()).expect("a part has a length");
+        let mut bytes = vec![0; elements * size_of::<f32>()];
+        flat.narrow(0, part.offset, part.len()).copy_data_u8(&mut bytes, elements);
+        let shape = part.shape.iter().map(|&n| usize::try_from(n).expect("an axis has a length")).collect();
+        Self { shape, bytes }
+    }
+}
+
+impl View for Numbers {
+    fn dtype(&self) -> Dtype {
+        Dtype::F32
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(&self.bytes)
+    }
+
+    fn data_len(&self) -> usize {
+        self.bytes.len()
+    }
+}

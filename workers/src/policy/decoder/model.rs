@@ -1,0 +1,188 @@
+//! The decoder's weights and its forward.
+
+use tch::{Device, Kind, Tensor};
+
+use super::init::initial_weights;
+use super::layout::LAYER_PARTS;
+use super::rope::Rope;
+use super::{Attend, Config, Layout};
+
+/// A decoder on a device. All weights are views of one flat buffer.
+#[derive(Debug)]
+pub struct Decoder {
+    config: Config,
+    layout: Layout,
+    /// `[layout.len]`.
+    flat: Tensor,
+    rope: Rope,
+    embedding: Tensor,
+    layers: Vec<Layer>,
+    norm: Tensor,
+    /// `None` where the embedding serves.
+    head: Option<Tensor>,
+}
+
+/// One layer's weights; matrices that are applied to the same input are one.
+#[derive(Debug)]
+struct Layer {
+    attention_norm: Tensor,
+    /// `[query_width + 2 kv_width, width]`.
+    qkv: Tensor,
+    output: Tensor,
+    feed_forward_norm: Tensor,
+    /// `[2 inner, width]`.
+    gate_up: Tensor,
+    down: Tensor,
+}
+
+/// The rows of one forward.
+#[derive(Debug)]
+pub struct Rows {
+    /// `[N]`.
+    pub tokens: Tensor,
+    /// Place of each token in its sequence. `[N]`
+    pub positions: Tensor,
+    /// Rows whose logits are wanted. `[M]`
+    pub wanted: Tensor,
+}
+
+impl Decoder {
+    /// A decoder from flat weights `[layout.len]`, as [`super::read_tensors`] gives them; they are moved to
+    /// `device`. With `train`, its weights take gradients.
+    #[must_use]
+    pub fn new(config: Config, flat: &Tensor, device: Device, train: bool) -> Self {
+        let layout = Layout::of(&config);
+        let flat = flat.to_device(device).contiguous();
+        let views = Views { layout: &layout, flat: &flat, train };
+        let layers = (0..config.num_hidden_layers)
+            .map(|layer| {
+                let at = 1 + layer * LAYER_PARTS;
+                Layer {
+                    attention_norm: views.join(at, 1),
+                    qkv: views.join(at + 1, 3),
+                    output: views.join(at + 4, 1),
+                    feed_forward_norm: views.join(at + 5, 1),
+                    gate_up: views.join(at + 6, 2),
+                    down: views.join(at + 8, 1),
+                }
+            })
+            .collect();
+        let after = 1 + config.num_hidden_layers * LAYER_PARTS;
+        Self {
+            rope: Rope::new(&config, device),
+            embedding: views.join(0, 1),
+            layers,
+            norm: views.join(after, 1),
+            head: (!config.tie_word_embeddings).then(|| views.join(after + 1, 1)),
+            config,
+            layout,
+            flat,
+        }
+    }
+
+    /// Initial weights `[layout.len]` from a seed, on the CPU.
+    pub fn initial(config: &Config, seed: u64) -> Tensor {
+        let layout = Layout::of(config);
+        Tensor::from_slice(&initial_weights(&layout, seed, config.initializer_range))
+    }
+
+    /// The shape.
+    #[must_use]
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Where each parameter is in [`Self::flat`].
+    #[must_use]
+    pub const fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// All weights, `[layout.len]`. Writing to it changes the decoder.
+    pub const fn flat(&self) -> &Tensor {
+        &self.flat
+    }
+
+    /// The weights that take gradients, in the order of the flat buffer and without gaps.
+    #[must_use]
+    pub fn leaves(&self) -> Vec<&Tensor> {
+        let mut leaves = vec![&self.embedding];
+        for layer in &self.layers {
+            leaves.extend([
+                &layer.attention_norm,
+                &layer.qkv,
+                &layer.output,
+                &layer.feed_forward_norm,
+                &layer.gate_up,
+                &layer.down,
+            ]);
+        }
+        leaves.push(&self.norm);
+        leaves.extend(&self.head);
+        leaves
+    }
+
+    /// Logits `[M, vocabulary]` of the wanted rows. The last layer computes only those rows, besides the
+    /// keys and values of all.
+    pub fn forward(&self, rows: &Rows, attend: &mut impl Attend) -> Tensor {
+        let angles = self.rope.at(&rows.positions);
+        let wanted_angles = angles.select(&rows.wanted);
+        let query = self.config.query_width();
+        let kv = self.config.kv_width();
+        let mut x = Tensor::embedding(&self.embedding, &rows.tokens, -1, false, false);
+        for (index, layer) in self.layers.iter().enumerate() {
+            let h = self.normalise(&x, &layer.attention_norm);
+            let attended = if index + 1 < self.layers.len() {
+                let qkv = h.linear(&layer.qkv, None::<Tensor>);
+                let qk = angles.rotate(&qkv.narrow(1, 0, query + kv));
+                let (q, k) = (qk.narrow(1, 0, query), qk.narrow(1, query, kv));
+                attend.attend(index, &q, &k, &qkv.narrow(1, query + kv, kv), false)
+            } else {
+                let all = h.linear(&layer.qkv.narrow(0, query, 2 * kv), None::<Tensor>);
+                let k = angles.rotate(&all.narrow(1, 0, kv));
+                x = x.index_select(0, &rows.wanted);
+                let h = h.index_select(0, &rows.wanted);
+                let q = wanted_angles.rotate(&h.linear(&layer.qkv.narrow(0, 0, query), None::<Tensor>));
+                attend.attend(index, &q, &k, &all.narrow(1, kv, kv), true)
+            };
+            x = &x + attended.linear(&layer.output, None::<Tensor>);
+            x = &x + self.feed_forward(&x, layer);
+        }
+        let head = self.head.as_ref().unwrap_or(&self.embedding);
+        self.normalise(&x, &self.norm).linear(head, None::<Tensor>)
+    }
+
+    /// SwiGLU: `down(silu(gate(x)) * up(x))`.
+    fn feed_forward(&self, x: &Tensor, layer: &Layer) -> Tensor {
+        let inner = self.config.intermediate_size;
+        let both = self.normalise(x, &layer.feed_forward_norm).linear(&layer.gate_up, None::<Tensor>);
+        let gated = both.narrow(1, 0, inner).silu() * both.narrow(1, inner, inner);
+        gated.linear(&layer.down, None::<Tensor>)
+    }
+
+    /// RMSNorm: `x / √(mean(x²) + ε) * weight`.
+    fn normalise(&self, x: &Tensor, weight: &Tensor) -> Tensor {
+        let scale =
+            (x.square().mean_dim([-1_i64].as_slice(), true, Kind::Float) + self.config.rms_norm_eps).rsqrt();
+        x * scale * weight
+    }
+}
+
+/// Makes views of the flat buffer.
+struct Views<'a> {
+    layout: &'a Layout,
+    flat: &'a Tensor,
+    train: bool,
+}
+
+impl Views<'_> {
+    /// `count` neighbouring parts from `first` as one tensor: their rows one after another.
+    fn join(&self, first: usize, count: usize) -> Tensor {
+        let parts = &self.layout.parts[first..first + count];
+        let mut shape = parts[0].shape.clone();
+        shape[0] = parts.iter().map(|part| part.shape[0]).sum();
+        let len = parts.iter().map(super::Part::len).sum();
+        let view = self.flat.narrow(0, parts[0].offset, len).view(shape.as_slice()).detach();
+        view.set_requires_grad(self.train)
+    }
+}

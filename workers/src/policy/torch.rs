@@ -1,0 +1,75 @@
+//! Engine and trainer of a [`decoder`](super::decoder) on libtorch.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+
+use tch::Device;
+
+use super::decoder::{ConfigError, FilesError};
+use super::{Engine, PolicyError, Trainer};
+use crate::weights::LoadedVersion;
+
+mod engine;
+mod sampling;
+mod trainer;
+
+pub use engine::{EngineSettings, TorchEngine};
+pub use sampling::{Draw, draw, uniform};
+pub use trainer::{Alone, Gang, TorchTrainer};
+
+/// The file of a version with the decoder's weights.
+pub const MODEL_FILE: &str = "model.safetensors";
+/// The file of a version with the optimiser's state; version 0 has none.
+pub const OPTIMIZER_FILE: &str = "optimizer.safetensors";
+/// Names the number of threads that libtorch may use, where the command line does not.
+pub const THREADS_VARIABLE: &str = "MILLRACE_TORCH_THREADS";
+
+static THREADS: OnceLock<i32> = OnceLock::new();
+
+/// Says how many threads libtorch may use in this process. The first call counts; without one it is the
+/// environment's [`THREADS_VARIABLE`], or one: workers of several stages share a machine.
+pub fn set_threads(threads: i32) {
+    let _ = THREADS.set(threads.max(1));
+}
+
+/// An engine for a decoder's weights, with these loaded.
+pub(super) fn decoder_engine(weights: &LoadedVersion) -> Result<Box<dyn Engine>, PolicyError> {
+    Ok(Box::new(TorchEngine::new(weights, EngineSettings::default())?))
+}
+
+/// A trainer of decoders.
+#[expect(clippy::unnecessary_wraps, reason = "a build without torch has an error to give here")]
+pub(super) fn decoder_trainer() -> Result<Box<dyn Trainer>, PolicyError> {
+    Ok(Box::new(TorchTrainer::new()))
+}
+
+/// Prepares the calling thread to compute, and gives the device: a GPU where libtorch sees one.
+fn enter() -> Device {
+    let from_environment = || std::env::var(THREADS_VARIABLE).ok().and_then(|word| word.parse().ok());
+    let threads = *THREADS.get_or_init(|| from_environment().unwrap_or(1).max(1));
+    tch::set_num_threads(threads);
+    Device::cuda_if_available()
+}
+
+/// Runs `compute`, whose tensor operations panic where libtorch throws, and makes an error of it.
+fn guarded<T>(compute: impl FnOnce() -> Result<T, PolicyError>) -> Result<T, PolicyError> {
+    catch_unwind(AssertUnwindSafe(compute)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+        // Only the first lines say what happened; libtorch appends its stack.
+        let text: Vec<&str> = text.lines().take(3).collect();
+        Err(PolicyError::Temporary(format!("libtorch failed: {}", text.join(" "))))
+    })
+}
+
+impl From<ConfigError> for PolicyError {
+    fn from(error: ConfigError) -> Self {
+        Self::Impossible(error.to_string())
+    }
+}
+
+impl From<FilesError> for PolicyError {
+    fn from(error: FilesError) -> Self {
+        Self::Impossible(error.to_string())
+    }
+}

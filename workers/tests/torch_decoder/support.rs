@@ -1,0 +1,173 @@
+//! Versions, requests and batches to test with.
+
+use std::collections::BTreeMap;
+
+use millrace_schemas::blob::Sha;
+use millrace_schemas::generate::{GenerateDone, GenerateTask, Sampling};
+use millrace_schemas::publish_weights::Manifest;
+use millrace_schemas::submit::{Algorithm, ModelSpec};
+use millrace_schemas::train_shard::{Batch, BatchGroup, BatchRollout, BatchTurn, FileRef};
+use millrace_schemas::{BlobRef, PolicyVersion, RolloutId};
+use millrace_workers::policy::torch::{EngineSettings, TorchEngine, TorchTrainer};
+use millrace_workers::policy::{Engine, EngineRequest, PolicyError, Ticket, TrainStep, Trained, Trainer};
+use millrace_workers::random::Stream;
+use millrace_workers::weights::LoadedVersion;
+
+/// Tokens that the models know.
+pub(crate) const VOCABULARY: u32 = 32;
+
+pub(crate) fn model(layers: u32, context: u32, init_std: f64) -> ModelSpec {
+    ModelSpec::Decoder {
+        vocabulary: VOCABULARY,
+        layers,
+        width: 64,
+        heads: 4,
+        feed_forward: 256,
+        context,
+        init_std,
+    }
+}
+
+/// A version with these files, as if it had been committed and fetched.
+pub(crate) fn version(number: u64, trained: &Trained) -> LoadedVersion {
+    let files = trained.files.iter();
+    let files = files.map(|(name, bytes)| FileRef { name: name.clone(), blob: BlobRef::of(bytes) }).collect();
+    let manifest = Manifest {
+        run: "test".parse().unwrap(),
+        version: PolicyVersion(number),
+        parent: None,
+        batch: None,
+        config: Sha::of(b"config"),
+        files,
+        metrics: BTreeMap::new(),
+    };
+    let sha = Sha::of(&manifest.to_json());
+    LoadedVersion { version: PolicyVersion(number), manifest, sha, files: trained.files.clone() }
+}
+
+/// Version 0 from a seed. `init_std` above the default makes distributions that are far from even.
+pub(crate) fn initial(seed: u64) -> LoadedVersion {
+    version(0, &TorchTrainer::new().initialise(&model(2, 256, 0.2), seed).unwrap())
+}
+
+pub(crate) fn engine(weights: &LoadedVersion) -> TorchEngine {
+    TorchEngine::new(weights, EngineSettings::default()).unwrap()
+}
+
+pub(crate) fn rollout(index: u32) -> RolloutId {
+    RolloutId { group: 0, index, attempt: 0 }
+}
+
+pub(crate) fn tokens(count: usize, seed: u64) -> Vec<u32> {
+    let mut random = Stream::new(seed);
+    (0..count).map(|_| random.below(u64::from(VOCABULARY)) as u32).collect()
+}
+
+pub(crate) fn task(context: Vec<u32>, max_new_tokens: u32, seed: u64) -> GenerateTask {
+    GenerateTask {
+        context,
+        min_version: PolicyVersion(0),
+        max_new_tokens,
+        sampling: Sampling { temperature: 1.0, stop_tokens: Vec::new() },
+        seed,
+    }
+}
+
+pub(crate) fn request(index: u32, task: GenerateTask) -> EngineRequest {
+    EngineRequest { ticket: Ticket(u64::from(index)), rollout: rollout(index), task }
+}
+
+/// Runs the engine until `count` requests have ended; their results by ticket.
+pub(crate) fn run(
+    engine: &mut TorchEngine,
+    count: usize,
+) -> BTreeMap<Ticket, Result<GenerateDone, PolicyError>> {
+    let mut results = BTreeMap::new();
+    while results.len() < count {
+        results.extend(engine.step().unwrap().into_iter().map(|one| (one.ticket, one.result)));
+    }
+    results
+}
+
+/// The turns of tasks in one batch, in order.
+pub(crate) fn turns(engine: &mut TorchEngine, tasks: Vec<GenerateTask>) -> Vec<GenerateDone> {
+    let count = tasks.len();
+    for (index, task) in tasks.into_iter().enumerate() {
+        engine.admit(request(index as u32, task));
+    }
+    run(engine, count).into_values().map(Result::unwrap).collect()
+}
+
+/// A batch of `groups` × `size` rollouts of `turns` turns: observations of `observation` tokens, each followed
+/// by a turn of `new` tokens that the engine really sampled. Rewards are drawn.
+pub(crate) fn sampled_batch(
+    weights: &LoadedVersion,
+    groups: u64,
+    size: u32,
+    shape: Shape,
+    seed: u64,
+) -> Batch {
+    let mut engine = engine(weights);
+    let mut random = Stream::new(seed);
+    let count = groups as usize * size as usize;
+    let mut rows: Vec<(Vec<u32>, Vec<BatchTurn>)> = vec![(Vec::new(), Vec::new()); count];
+    for turn in 0..shape.turns {
+        let mut tasks = Vec::new();
+        for (index, (row, _)) in rows.iter_mut().enumerate() {
+            let extra = random.below(3) as usize;
+            row.extend(tokens(shape.observation + extra, seed ^ random.below(1 << 40)));
+            tasks.push(task(row.clone(), shape.new, (turn * count + index) as u64));
+        }
+        for ((row, turns), done) in rows.iter_mut().zip(self::turns(&mut engine, tasks)) {
+            let at = row.len() as u32;
+            row.extend(&done.tokens);
+            turns.push(BatchTurn { at, logprobs: done.logprobs, segments: done.segments, reward: 0.0 });
+        }
+    }
+    let mut rows = rows.into_iter();
+    let groups = (0..groups).map(|group| BatchGroup {
+        group,
+        rollouts: (0..size)
+            .map(|index| {
+                let (tokens, turns) = rows.next().unwrap();
+                let reward = random.unit();
+                BatchRollout {
+                    id: RolloutId { group, index, attempt: 0 },
+                    start_version: weights.version,
+                    reward,
+                    success: reward > 0.5,
+                    tokens,
+                    turns,
+                }
+            })
+            .collect(),
+    });
+    Batch {
+        run: "test".parse().unwrap(),
+        base: weights.version,
+        manifest: weights.sha,
+        config: Sha::of(b"config"),
+        seed,
+        temperature: 1.0,
+        groups: groups.collect(),
+    }
+}
+
+/// The shape of a rollout.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    pub(crate) turns: usize,
+    pub(crate) observation: usize,
+    pub(crate) new: u32,
+}
+
+/// One step.
+pub(crate) fn step(
+    trainer: &mut TorchTrainer,
+    base: &LoadedVersion,
+    batch: &Batch,
+    algorithm: &Algorithm,
+) -> Result<Trained, PolicyError> {
+    let blob = BlobRef::of(b"batch");
+    trainer.step(base, &TrainStep { batch, blob, algorithm })
+}
