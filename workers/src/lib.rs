@@ -1,8 +1,22 @@
 //! How it is done: one run loop for every stage, and an executor for each, in the order of a task's life.
 
-pub mod random;
-pub mod weights;
-pub mod math;
+pub mod executor;
+pub mod worker;
+pub mod run_loop;
+mod settle;
+pub mod in_hand;
+pub mod heartbeat;
+pub mod drain;
+pub mod policies;
+pub mod counters;
+
 pub mod policy;
+pub mod weights;
 pub mod envs;
 pub mod rewards;
+pub mod math;
+pub mod random;
+
+pub use executor::{Cost, Executor, Verdict};
+pub use policies::PolicyTable;
+pub use worker::{PoolSettings, Worker, WorkerSettings};

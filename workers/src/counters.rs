@@ -1,0 +1,174 @@
+//! What this process did, by stage: for people (`mr.notice.worker.<id>`), for `/metrics`, for `/healthz`.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use millrace_queue::Broker;
+use millrace_schemas::notice::{StageCounters, WorkerNotice};
+use millrace_schemas::{Stage, WorkerId, subjects};
+use millrace_telemetry::Health;
+
+use crate::executor::Verdict;
+
+/// Reports between two questions to the queue whether it is there.
+const REPORTS_PER_PROBE: u64 = 10;
+
+/// The counters of one stage.
+#[derive(Debug, Default)]
+pub struct Counters {
+    done: AtomicU64,
+    retried: AtomicU64,
+    poison: AtomicU64,
+    stale: AtomicU64,
+    in_hand: AtomicU64,
+    tokens: AtomicU64,
+    busy: Mutex<Busy>,
+}
+
+/// Time in which at least one task was being executed.
+#[derive(Debug, Default)]
+struct Busy {
+    executing: u32,
+    since: Option<Instant>,
+    total: Duration,
+}
+
+/// A task in hand; counted as let go when dropped.
+pub struct InHandCount<'a>(&'a Counters);
+
+/// A task being executed; counted as ended when dropped.
+pub struct Executing<'a>(&'a Counters);
+
+impl Counters {
+    fn busy(&self) -> MutexGuard<'_, Busy> {
+        // Nothing in here can be left half done by a panic.
+        self.busy.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A task is in hand until the guard is dropped.
+    #[must_use]
+    pub fn take(&self) -> InHandCount<'_> {
+        self.in_hand.fetch_add(1, Relaxed);
+        InHandCount(self)
+    }
+
+    /// A task is being executed until the guard is dropped.
+    #[must_use]
+    pub fn execute(&self) -> Executing<'_> {
+        let mut busy = self.busy();
+        busy.executing += 1;
+        if busy.executing == 1 {
+            busy.since = Some(Instant::now());
+        }
+        Executing(self)
+    }
+
+    /// An attempt ended.
+    pub fn count(&self, verdict: &Verdict) {
+        let counter = match verdict {
+            Verdict::Done(_, cost) => {
+                self.tokens.fetch_add(cost.tokens, Relaxed);
+                &self.done
+            }
+            Verdict::RetryAfter(..) => &self.retried,
+            Verdict::Poison(_) => &self.poison,
+            Verdict::Stale => &self.stale,
+        };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    /// The counters now.
+    #[must_use]
+    pub fn read(&self) -> StageCounters {
+        let busy = {
+            let busy = self.busy();
+            busy.total + busy.since.map_or(Duration::ZERO, |since| since.elapsed())
+        };
+        StageCounters {
+            done: self.done.load(Relaxed),
+            retried: self.retried.load(Relaxed),
+            poison: self.poison.load(Relaxed),
+            stale: self.stale.load(Relaxed),
+            in_hand: self.in_hand.load(Relaxed),
+            busy_us: busy.as_micros() as u64,
+            tokens: self.tokens.load(Relaxed),
+        }
+    }
+}
+
+impl Drop for InHandCount<'_> {
+    fn drop(&mut self) {
+        self.0.in_hand.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Drop for Executing<'_> {
+    fn drop(&mut self) {
+        let mut busy = self.0.busy();
+        busy.executing -= 1;
+        if busy.executing == 0
+            && let Some(since) = busy.since.take()
+        {
+            busy.total += since.elapsed();
+        }
+    }
+}
+
+/// Tells of the counters.
+pub struct Reporter {
+    /// This process.
+    pub worker: WorkerId,
+    /// Where to.
+    pub broker: Broker,
+    /// Whom to tell whether the queue is there, and of progress.
+    pub health: Health,
+    /// What to tell of.
+    pub stages: BTreeMap<Stage, Arc<Counters>>,
+}
+
+impl Reporter {
+    /// Consumes the counters, produces notices, metrics and health once in `every`. Waits for the timer; a
+    /// notice that is lost is followed by another. Ends never.
+    pub async fn run(self, every: Duration) {
+        let start = Instant::now();
+        let mut timer = tokio::time::interval(every);
+        let mut done_before = 0;
+        for report in 0u64.. {
+            timer.tick().await;
+            let stages: BTreeMap<_, _> =
+                self.stages.iter().map(|(stage, counters)| (*stage, counters.read())).collect();
+            stages.iter().for_each(|(stage, counters)| meter(*stage, counters));
+            let done = stages.values().map(|counters| counters.done).sum();
+            if done != done_before {
+                self.health.progress();
+                done_before = done;
+            }
+            if report % REPORTS_PER_PROBE == 0 {
+                self.health.set_connected(self.broker.queue().log_end().await.is_ok());
+            }
+            let uptime_ms = start.elapsed().as_millis() as u64;
+            let notice = WorkerNotice { worker: self.worker.to_string(), uptime_ms, stages };
+            self.broker.notice(subjects::worker_notice(self.worker.as_str()), &notice).await;
+        }
+    }
+}
+
+/// Sets a stage's metrics.
+fn meter(stage: Stage, counters: &StageCounters) {
+    let stage = stage.name();
+    let ends = [
+        ("done", counters.done),
+        ("retried", counters.retried),
+        ("poison", counters.poison),
+        ("stale", counters.stale),
+    ];
+    for (verdict, count) in ends {
+        metrics::counter!("millrace_worker_tasks_total", "stage" => stage, "verdict" => verdict)
+            .absolute(count);
+    }
+    metrics::gauge!("millrace_worker_tasks_in_hand", "stage" => stage).set(counters.in_hand as f64);
+    metrics::counter!("millrace_worker_busy_microseconds_total", "stage" => stage).absolute(counters.busy_us);
+    metrics::counter!("millrace_worker_tokens_total", "stage" => stage).absolute(counters.tokens);
+}

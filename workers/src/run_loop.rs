@@ -1,0 +1,174 @@
+//! The one loop for every stage and pool: pull, decode, check staleness, execute, settle.
+
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::FutureExt;
+use millrace_queue::port::Puller;
+use millrace_queue::{Broker, Delivery, OpenError};
+use millrace_schemas::subjects::TRACEPARENT_HEADER;
+use millrace_schemas::{PoolName, RunId, Stage, Task, TaskKey, WorkerId};
+use millrace_telemetry::trace::task_span;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use crate::counters::Counters;
+use crate::executor::{Executor, Verdict};
+use crate::in_hand::{Hold, InHand};
+use crate::policies::PolicyTable;
+use crate::settle::Settlement;
+
+/// Between a failed request to the queue and the next.
+const RECONNECT: Duration = Duration::from_millis(500);
+/// For how long a task is given back whose payload cannot be fetched.
+const REFETCH: Duration = Duration::from_secs(2);
+/// For how long a task is given back on which the executor panicked.
+const PANIC_RETRY: Duration = Duration::from_secs(1);
+/// Deliveries of a task after which a panic is the task's own fault.
+const PANIC_ATTEMPTS: u64 = 3;
+
+/// One pool of one stage, as served by this process.
+pub struct PoolLoop {
+    /// The stage.
+    pub stage: Stage,
+    /// The pool.
+    pub pool: PoolName,
+    /// Tasks in hand at most.
+    pub concurrency: u32,
+    /// Who does them.
+    pub executor: Arc<dyn Executor>,
+    /// This process.
+    pub worker: WorkerId,
+    /// Where tasks come from and outcomes go.
+    pub broker: Broker,
+    /// What is stale.
+    pub policies: PolicyTable,
+    /// All tasks in hand.
+    pub in_hand: Arc<InHand>,
+    /// The stage's counters.
+    pub counters: Arc<Counters>,
+}
+
+impl PoolLoop {
+    /// Consumes the pool's tasks, produces outcomes. Waits for a free slot, then for tasks: exactly as many as
+    /// slots are free, so that none waits here while another worker is idle. Freed by each task's end. When
+    /// the queue cannot be reached it tries again. Ends when `stop` fires; the tasks in hand then go on, and
+    /// the future ends with the last of them.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let slots = Arc::new(Semaphore::new(self.concurrency as usize));
+        if let Some(mut puller) = self.puller(&stop).await {
+            stop.run_until_cancelled(self.pull_all(&mut *puller, &slots)).await;
+            puller.close().await;
+        }
+        // Tasks hold a slot each, so all slots are free when none is left.
+        let all = slots.acquire_many(self.concurrency).await;
+        drop(all.expect("nobody closes the semaphore"));
+    }
+
+    async fn puller(&self, stop: &CancellationToken) -> Option<Box<dyn Puller>> {
+        loop {
+            let attempt = self.broker.queue().puller(self.stage, &self.pool);
+            match stop.run_until_cancelled(attempt).await? {
+                Ok(puller) => return Some(puller),
+                Err(error) => {
+                    tracing::warn!(stage = %self.stage, pool = %self.pool, %error, "cannot pull yet")
+                }
+            }
+            stop.run_until_cancelled(tokio::time::sleep(RECONNECT)).await?;
+        }
+    }
+
+    async fn pull_all(self: &Arc<Self>, puller: &mut dyn Puller, slots: &Arc<Semaphore>) {
+        loop {
+            let mut free = free_slots(slots).await;
+            match puller.pull(free.num_permits()).await {
+                Ok(deliveries) => {
+                    for delivery in deliveries {
+                        let slot = free.split(1).expect("a pull gives at most what was asked for");
+                        let this = self.clone();
+                        tokio::spawn(async move {
+                            this.handle(delivery).await;
+                            drop(slot);
+                        });
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(stage = %self.stage, pool = %self.pool, %error, "pull failed");
+                    tokio::time::sleep(RECONNECT).await;
+                }
+            }
+        }
+    }
+
+    /// One delivery, from its arrival to its settlement.
+    async fn handle(&self, delivery: Delivery) {
+        let _count = self.counters.take();
+        let hold = self.in_hand.hold(delivery.lease.clone());
+        let mut attempt = Attempt { task: None, started: Instant::now() };
+        let judged = AssertUnwindSafe(self.judge(&delivery, &hold, &mut attempt)).catch_unwind().await;
+        let verdict = judged.unwrap_or_else(|panic| after_panic(&*panic, delivery.attempt));
+        self.counters.count(&verdict);
+        let settlement = Settlement {
+            broker: &self.broker,
+            worker: &self.worker,
+            delivery: &delivery,
+            hold: &hold,
+            elapsed: attempt.started.elapsed(),
+            task: attempt.task,
+        };
+        settlement.settle(verdict).await;
+    }
+
+    async fn judge(&self, delivery: &Delivery, hold: &Hold, attempt: &mut Attempt) -> Verdict {
+        let task = match self.broker.open_task(delivery).await {
+            Ok(task) => task,
+            Err(error @ OpenError::Undecodable(_)) => return Verdict::Poison(error.to_string()),
+            Err(error @ OpenError::Unavailable(_)) => return Verdict::RetryAfter(REFETCH, error.to_string()),
+        };
+        hold.describe(&task);
+        let (run, version, evaluate) = (task.run.clone(), task.version, task.evaluate);
+        if self.policies.is_stale(&run, version, evaluate) {
+            return Verdict::Stale;
+        }
+        let traceparent = delivery.message.header(TRACEPARENT_HEADER);
+        let span = task_span(traceparent, run.as_str(), &task.key);
+        *attempt = Attempt { task: Some((run.clone(), task.key)), started: Instant::now() };
+        let _executing = self.counters.execute();
+        let execution = self.execute(task, hold).instrument(span);
+        match hold.cancel.run_until_cancelled(execution).await {
+            Some(verdict) => verdict,
+            None if self.policies.is_stale(&run, version, evaluate) => Verdict::Stale,
+            None => Verdict::RetryAfter(Duration::ZERO, "this worker leaves".to_owned()),
+        }
+    }
+
+    async fn execute(&self, task: Task, hold: &Hold) -> Verdict {
+        self.executor.execute(task, hold.cancel.clone()).await
+    }
+}
+
+/// What is known of an attempt when it ends, however it ends.
+struct Attempt {
+    task: Option<(RunId, TaskKey)>,
+    started: Instant,
+}
+
+/// Waits for a slot, and takes all that are free by then.
+async fn free_slots(slots: &Arc<Semaphore>) -> OwnedSemaphorePermit {
+    let mut free = slots.clone().acquire_owned().await.expect("nobody closes the semaphore");
+    if let Ok(more) = slots.clone().try_acquire_many_owned(slots.available_permits() as u32) {
+        free.merge(more);
+    }
+    free
+}
+
+/// A panic may be the machine's fault. The third one is the task's.
+fn after_panic(panic: &(dyn Any + Send), attempt: u64) -> Verdict {
+    let words = panic.downcast_ref::<&str>().map(|words| (*words).to_owned());
+    let words = words.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+    let reason = format!("its execution panicked: {words}");
+    if attempt < PANIC_ATTEMPTS { Verdict::RetryAfter(PANIC_RETRY, reason) } else { Verdict::Poison(reason) }
+}

@@ -1,0 +1,119 @@
+//! What becomes of a task after an attempt: one exhaustive match.
+
+use std::time::Duration;
+
+use millrace_queue::{Broker, BrokerError, Delivery};
+use millrace_schemas::{Event, Outcome, OutcomeBody, RunId, TaskKey, WorkerId};
+
+use crate::executor::Verdict;
+use crate::in_hand::Hold;
+
+/// The longest that a task is given back for.
+const LONGEST_RETRY: Duration = Duration::from_secs(60);
+/// Between tries to reach the queue with an outcome: the first, and the longest.
+const RECONNECT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+/// Who settles what.
+pub(crate) struct Settlement<'a> {
+    pub(crate) broker: &'a Broker,
+    pub(crate) worker: &'a WorkerId,
+    pub(crate) delivery: &'a Delivery,
+    /// Keeps the task alive meanwhile.
+    pub(crate) hold: &'a Hold,
+    /// The task's name, once it was read.
+    pub(crate) task: Option<(RunId, TaskKey)>,
+    /// From the start of the execution to its end.
+    pub(crate) elapsed: Duration,
+}
+
+impl Settlement<'_> {
+    /// Says a verdict to the log and the queue. Where the queue stays away the task is simply left: it comes
+    /// again when its lease ends.
+    pub(crate) async fn settle(&self, verdict: Verdict) {
+        let subject = &self.delivery.message.subject;
+        match verdict {
+            Verdict::Done(body, cost) => {
+                self.conclude(body, cost.busy.unwrap_or(self.elapsed)).await;
+            }
+            Verdict::RetryAfter(delay, reason) => {
+                let delay = longer(delay, self.delivery.attempt);
+                let attempt = self.delivery.attempt;
+                tracing::warn!(subject, attempt, ?delay, reason, "task given back");
+                left(subject, self.delivery.lease.retry_after(delay).await.map_err(Into::into));
+            }
+            Verdict::Poison(reason) => {
+                tracing::error!(subject, reason, "task buried");
+                left(subject, self.patiently(|| self.broker.bury(self.delivery, &reason)).await);
+            }
+            Verdict::Stale => left(subject, self.delivery.lease.done().await.map_err(Into::into)),
+        }
+    }
+
+    /// The outcome to the log; when it is stored, and not before, the queue may forget the task.
+    async fn conclude(&self, body: OutcomeBody, busy: Duration) {
+        let subject = &self.delivery.message.subject;
+        let Some((run, key)) = &self.task else { unreachable!("only a task that was read is done") };
+        let busy_us = busy.as_micros() as u64;
+        let outcome = Outcome { key: *key, worker: self.worker.clone(), busy_us, body };
+        let event = Event::Outcome(outcome);
+        match self.patiently(|| self.broker.append(run.as_str(), &event)).await {
+            Ok(_) => left(subject, self.delivery.lease.done().await.map_err(Into::into)),
+            Err(error) if error.is_transient() => left(subject, Err(error)),
+            Err(error) => {
+                let reason = format!("its outcome is refused: {error}");
+                tracing::error!(subject, reason, "task buried");
+                left(subject, self.broker.bury(self.delivery, &reason).await);
+            }
+        }
+    }
+
+    /// Tries until it succeeds, fails for good, or the task is cancelled: work that is done is not thrown
+    /// away because the queue is away.
+    async fn patiently<T, F>(&self, mut call: impl FnMut() -> F) -> Result<T, BrokerError>
+    where
+        F: Future<Output = Result<T, BrokerError>>,
+    {
+        let mut pause = RECONNECT.0;
+        loop {
+            let error = match call().await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            if !error.is_transient() || self.hold.cancel.is_cancelled() {
+                return Err(error);
+            }
+            tracing::warn!(subject = self.delivery.message.subject, %error, "queue is away");
+            tokio::select! {
+                () = tokio::time::sleep(pause) => pause = RECONNECT.1.min(pause * 2),
+                () = self.hold.cancel.cancelled() => return Err(error),
+            }
+        }
+    }
+}
+
+/// Each further delivery waits twice as long, for deliveries are counted and the last is followed by the
+/// dead letters. No time stays no time.
+fn longer(delay: Duration, attempt: u64) -> Duration {
+    let doublings = attempt.saturating_sub(1).min(16) as u32;
+    delay.saturating_mul(1 << doublings).min(LONGEST_RETRY.max(delay))
+}
+
+fn left(subject: &str, settled: Result<(), BrokerError>) {
+    if let Err(error) = settled {
+        tracing::warn!(subject, %error, "task not settled; it comes again");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retries_wait_longer_and_longer() {
+        let second = Duration::from_secs(1);
+        assert_eq!([1, 2, 3, 5].map(|attempt| longer(second, attempt).as_secs()), [1, 2, 4, 16]);
+        assert_eq!(longer(second, 1000), LONGEST_RETRY);
+        assert_eq!(longer(Duration::ZERO, 4), Duration::ZERO);
+        assert_eq!(longer(2 * LONGEST_RETRY, 3), 2 * LONGEST_RETRY);
+    }
+}

@@ -1,0 +1,145 @@
+//! One worker process: the shared parts, and a loop for each stage and pool.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use millrace_queue::Broker;
+use millrace_schemas::{PoolName, Stage, WorkerId, limits};
+use millrace_telemetry::Health;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::counters::{Counters, Reporter};
+use crate::executor::Executor;
+use crate::in_hand::InHand;
+use crate::policies::{PolicyTable, policies};
+use crate::run_loop::PoolLoop;
+use crate::{drain, heartbeat};
+
+/// How a worker behaves.
+#[derive(Debug, Clone)]
+pub struct WorkerSettings {
+    /// Its name.
+    pub id: WorkerId,
+    /// Time to finish what is in hand when told to leave. Default 20 s.
+    pub grace: Duration,
+    /// Between two signs of life. Default [`limits::HEARTBEAT_MS`].
+    pub heartbeat: Duration,
+    /// Between two reports of the counters. Default [`limits::WORKER_REPORT_MS`].
+    pub report: Duration,
+}
+
+impl WorkerSettings {
+    /// The defaults, for a worker of this name.
+    #[must_use]
+    pub const fn new(id: WorkerId) -> Self {
+        Self {
+            id,
+            grace: Duration::from_secs(20),
+            heartbeat: Duration::from_millis(limits::HEARTBEAT_MS),
+            report: Duration::from_millis(limits::WORKER_REPORT_MS),
+        }
+    }
+}
+
+/// A stage's pool to serve.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolSettings {
+    /// The stage.
+    pub stage: Stage,
+    /// The pool.
+    pub pool: PoolName,
+    /// Tasks in hand at most.
+    pub concurrency: u32,
+}
+
+/// A worker before it serves. Its background tasks end when it is dropped.
+pub struct Worker {
+    settings: WorkerSettings,
+    broker: Broker,
+    policies: PolicyTable,
+    in_hand: Arc<InHand>,
+    background: Vec<JoinHandle<()>>,
+}
+
+impl Worker {
+    /// Begins to watch policies and to keep alive what is in hand.
+    #[must_use]
+    pub fn start(broker: Broker, settings: WorkerSettings) -> Self {
+        let (table, watch) = policies(broker.clone());
+        let in_hand = Arc::new(InHand::default());
+        let background = vec![
+            tokio::spawn(watch.run()),
+            tokio::spawn(heartbeat::run(in_hand.clone(), settings.heartbeat)),
+            tokio::spawn(cancel_stale(in_hand.clone(), table.clone())),
+        ];
+        Self { settings, broker, policies: table, in_hand, background }
+    }
+
+    /// The policies as this process knows them.
+    #[must_use]
+    pub const fn policies(&self) -> &PolicyTable {
+        &self.policies
+    }
+
+    /// Serves `pools` until `stop` fires, then drains. Says whether all that was in hand is settled; what is
+    /// not comes to another worker when its lease ends.
+    pub async fn serve(
+        mut self,
+        pools: Vec<PoolSettings>,
+        executor: impl Fn(Stage) -> Arc<dyn Executor>,
+        health: Health,
+        stop: CancellationToken,
+    ) -> bool {
+        let mut stages = BTreeMap::<Stage, (Arc<Counters>, Arc<dyn Executor>)>::new();
+        for PoolSettings { stage, .. } in &pools {
+            stages.entry(*stage).or_insert_with(|| (Arc::default(), executor(*stage)));
+        }
+        health.set_stages(stages.keys().map(ToString::to_string));
+        let reporter = Reporter {
+            worker: self.settings.id.clone(),
+            broker: self.broker.clone(),
+            health,
+            stages: stages.iter().map(|(stage, (counters, _))| (*stage, counters.clone())).collect(),
+        };
+        self.background.push(tokio::spawn(reporter.run(self.settings.report)));
+        let loops = pools.into_iter().map(|PoolSettings { stage, pool, concurrency }| {
+            let (counters, executor) = stages[&stage].clone();
+            let pool_loop = PoolLoop {
+                stage,
+                pool,
+                concurrency,
+                executor,
+                worker: self.settings.id.clone(),
+                broker: self.broker.clone(),
+                policies: self.policies.clone(),
+                in_hand: self.in_hand.clone(),
+                counters,
+            };
+            tokio::spawn(Arc::new(pool_loop).run(stop.clone()))
+        });
+        let loops = join_all(loops.collect::<Vec<_>>());
+        let loops = async {
+            for ended in loops.await {
+                ended.expect("a loop stops panics at the task's boundary");
+            }
+        };
+        drain::drain(&stop, self.settings.grace, &self.in_hand, loops).await
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.background.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Consumes policies, produces cancellations of what became stale. Waits for the next change. Ends with the
+/// watch.
+async fn cancel_stale(in_hand: Arc<InHand>, mut policies: PolicyTable) {
+    while policies.changed().await {
+        in_hand.cancel_stale(&policies);
+    }
+}
