@@ -128,7 +128,23 @@ impl EnvironmentSpec {
     #[must_use]
     pub const fn vocabulary(&self) -> u32 {
         match self {
-            Self::FrozenLake { .. } | Self::Sokoban { .. } | Self::Counter { .. } => 128,
+            Self::FrozenLake { size, .. } => 20 + 3 * *size * *size,
+            Self::Sokoban { size, .. } => {
+                // A box lies up to `inside - 1` cells away in either direction.
+                let inside = size.saturating_sub(2);
+                let span = (2 * inside).saturating_sub(1);
+                4 + 3 * inside * inside + 2 * span * span
+            }
+            Self::Counter { .. } => 128,
+        }
+    }
+
+    /// Tokens below this are actions.
+    #[must_use]
+    pub const fn actions(&self) -> u32 {
+        match self {
+            Self::FrozenLake { .. } | Self::Sokoban { .. } => 4,
+            Self::Counter { .. } => 128,
         }
     }
 
@@ -136,9 +152,8 @@ impl EnvironmentSpec {
     #[must_use]
     pub const fn observation_tokens(&self) -> (u32, u32) {
         match self {
-            Self::FrozenLake { size, .. } | Self::Sokoban { size, .. } => {
-                (*size * *size + 2, *size * *size + 2)
-            }
+            Self::FrozenLake { size, .. } => (*size * *size + 5, 5),
+            Self::Sokoban { .. } => (5, 5),
             Self::Counter { .. } => (1, 1),
         }
     }

@@ -29,6 +29,10 @@ pub struct Sampling {
     /// Tokens that end the turn; the end token is part of the turn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stop_tokens: Vec<u32>,
+    /// Only tokens below this are drawn, and log-probabilities are taken over those alone; `None` for the
+    /// whole vocabulary. Sampler and trainer use the same distribution.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sample_below: Option<u32>,
 }
 
 /// One sampled turn.

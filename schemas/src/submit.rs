@@ -72,6 +72,12 @@ impl RunSpec {
         self.rollout.alpha.ceil() as u64
     }
 
+    /// The bound on tokens that may be drawn; `None` for the whole vocabulary.
+    #[must_use]
+    pub fn sample_below(&self) -> Option<u32> {
+        self.rollout.actions_only.then(|| self.environment.actions())
+    }
+
     /// Groups that may be in flight or waiting to be trained: `(1 + alpha) * groups_per_step`.
     #[must_use]
     pub fn window_groups(&self) -> u64 {
@@ -165,6 +171,8 @@ pub struct RolloutSpec {
     pub max_new_tokens: u32,
     /// Divides the logits. Default 1.
     pub temperature: f64,
+    /// Draw only tokens that are actions of the environment, in sampling and in training alike. Default true.
+    pub actions_only: bool,
 }
 
 impl Default for RolloutSpec {
@@ -178,6 +186,7 @@ impl Default for RolloutSpec {
             max_replacements: 3,
             max_new_tokens: 1,
             temperature: 1.0,
+            actions_only: true,
         }
     }
 }

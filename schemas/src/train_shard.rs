@@ -62,6 +62,9 @@ pub struct Batch {
     /// The temperature that the rollouts were sampled at: the trainer's log-probabilities are of the same
     /// distribution, or every ratio would be off. 0 reads as 1, as in the recorded log-probabilities.
     pub temperature: f64,
+    /// Only tokens below this were drawn, as in [`Sampling::sample_below`](crate::generate::Sampling).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sample_below: Option<u32>,
     /// The groups, oldest first. `[B]`
     pub groups: Vec<BatchGroup>,
 }

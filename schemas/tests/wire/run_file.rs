@@ -32,7 +32,7 @@ fn wrong_values() -> Vec<(&'static str, Value, &'static str, &'static str)> {
         ("name", json!("all"), "name", "another"),
         ("steps", json!(0), "steps", "from 1"),
         ("steps", json!(limits::MAX_STEPS + 1), "steps", "from 1"),
-        ("model.vocabulary", json!(127), "model.vocabulary", "128"),
+        ("model.vocabulary", json!(67), "model.vocabulary", "68"),
         ("model.layers", json!(0), "model.layers", "from 1"),
         ("model.width", json!(65), "model.width", "multiple of 2 x model.heads = 8"),
         ("model.width", json!(0), "model.width", "from 2"),

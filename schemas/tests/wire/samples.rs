@@ -90,7 +90,7 @@ pub(crate) fn tasks() -> Vec<(&'static str, Task)> {
         context: vec![1, 2, 300, 70_000],
         min_version: PolicyVersion(4),
         max_new_tokens: 1,
-        sampling: Sampling { temperature: 1.0, stop_tokens: vec![5] },
+        sampling: Sampling { temperature: 1.0, stop_tokens: vec![5], sample_below: None },
         seed: 42,
     };
     let reward = RewardTask {
@@ -260,6 +260,7 @@ pub(crate) fn batch() -> Batch {
         config: Sha::of(b"config"),
         seed: 11,
         temperature: 1.0,
+        sample_below: None,
         groups: vec![BatchGroup { group: 7, rollouts: vec![rollout] }],
     }
 }

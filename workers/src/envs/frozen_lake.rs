@@ -3,7 +3,7 @@
 
 use millrace_schemas::env_step::{EnvStepDone, Split};
 
-use super::tokens::{GOAL, GROUND, HOLE, PLAYER, YOUR_TURN, beside, movement};
+use super::tokens::{FIRST_SEEN, MOVES, beside, movement};
 use super::{EnvError, Environment, level, state};
 use crate::random::Stream;
 
@@ -72,15 +72,22 @@ impl FrozenLake {
         state::seal(KIND, &body)
     }
 
-    /// What the policy sees: the whole map, row by row, with the player in it.
-    fn observe(self, at: State) -> Vec<u32> {
-        let cell = |cell| match cell {
-            _ if cell == u32::from(at.player) => PLAYER,
-            _ if cell == self.cells() - 1 => GOAL,
-            _ if at.holes >> cell & 1 == 1 => HOLE,
-            _ => GROUND,
+    /// The whole map, once: for each of the `n` cells, row by row, the token `4 + 2·cell + hole`.
+    fn map(self, holes: u64) -> impl Iterator<Item = u32> {
+        (0..self.cells()).map(move |cell| FIRST_SEEN + 2 * cell + (holes >> cell & 1) as u32)
+    }
+
+    /// What is seen each turn: in the order of the actions `k`, what lies there, `4 + 3n + 4k + (0 ground,
+    /// 1 hole, 2 edge, 3 goal)`; then where the player is, `4 + 2n + cell`.
+    fn surroundings(self, at: State) -> impl Iterator<Item = u32> {
+        let (player, first) = (u32::from(at.player), FIRST_SEEN + 3 * self.cells());
+        let seen = move |movement| match beside(self.size, player, movement) {
+            None => 2,
+            Some(cell) if cell == self.cells() - 1 => 3,
+            Some(cell) => (at.holes >> cell & 1) as u32,
         };
-        (0..self.cells()).map(cell).chain([YOUR_TURN]).collect()
+        let around = MOVES.into_iter().zip(0..).map(move |(movement, k)| first + 4 * k + seen(movement));
+        around.chain([FIRST_SEEN + 2 * self.cells() + player])
     }
 }
 
@@ -110,7 +117,7 @@ impl Environment for FrozenLake {
         let start = State { holes, player: 0, turn: 0 };
         Ok(EnvStepDone {
             state: self.seal(start),
-            observation: self.observe(start),
+            observation: self.map(holes).chain(self.surroundings(start)).collect(),
             reward: 0.0,
             done: false,
             success: false,
@@ -128,7 +135,7 @@ impl Environment for FrozenLake {
         let at = State { holes, player: player as u8, turn: turn + 1 };
         let done = success || fallen || u32::from(at.turn) >= self.max_turns;
         let (state, observation) =
-            if done { (Vec::new(), Vec::new()) } else { (self.seal(at), self.observe(at)) };
+            if done { (Vec::new(), Vec::new()) } else { (self.seal(at), self.surroundings(at).collect()) };
         Ok(EnvStepDone {
             state,
             observation,

@@ -3,7 +3,7 @@
 
 use millrace_schemas::env_step::{EnvStepDone, Split};
 
-use super::tokens::{BOX, GOAL, GROUND, MOVES, PLAYER, PLAYER_ON_GOAL, WALL, YOUR_TURN, beside, movement};
+use super::tokens::{FIRST_SEEN, MOVES, beside, movement};
 use super::{EnvError, Environment, level, state};
 use crate::random::Stream;
 
@@ -103,17 +103,27 @@ impl Sokoban {
         state::seal(KIND, &[self.size as u8, player as u8, box_at as u8, target as u8, low, high])
     }
 
-    /// What the policy sees: the whole room, row by row.
+    /// What is seen each turn. With `m` cells a side inside the walls and cells numbered inside them, five
+    /// tokens: the target `4 + 2m² + cell`, the box `4 + m² + cell`, the player `4 + cell`, and from
+    /// `4 + 3m²` on the way from player to box and then that from box to target, each as `(2m − 1)²` ways.
     fn observe(self, room: Room) -> Vec<u32> {
-        let cell = |cell| match cell {
-            _ if cell == room.player && cell == room.target => PLAYER_ON_GOAL,
-            _ if cell == room.player => PLAYER,
-            _ if cell == room.box_at => BOX,
-            _ if cell == room.target => GOAL,
-            _ if self.is_floor(cell) => GROUND,
-            _ => WALL,
+        let inside = self.size - 2;
+        let cells = inside * inside;
+        let place = |cell: u32| (cell / self.size - 1, cell % self.size - 1);
+        let number = |cell: u32| place(cell).0 * inside + place(cell).1;
+        let span = 2 * inside - 1;
+        let way = |from: u32, to: u32| {
+            let (a, b) = (place(from), place(to));
+            (b.0 + inside - 1 - a.0) * span + b.1 + inside - 1 - a.1
         };
-        (0..self.size * self.size).map(cell).chain([YOUR_TURN]).collect()
+        let ways = FIRST_SEEN + 3 * cells;
+        vec![
+            FIRST_SEEN + 2 * cells + number(room.target),
+            FIRST_SEEN + cells + number(room.box_at),
+            FIRST_SEEN + number(room.player),
+            ways + way(room.player, room.box_at),
+            ways + span * span + way(room.box_at, room.target),
+        ]
     }
 }
 

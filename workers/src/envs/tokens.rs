@@ -7,22 +7,8 @@ pub(super) const DOWN: u32 = 1;
 pub(super) const RIGHT: u32 = 2;
 pub(super) const UP: u32 = 3;
 
-/// Ends an observation: the policy's turn.
-pub(super) const YOUR_TURN: u32 = 4;
-/// The player, on plain ground.
-pub(super) const PLAYER: u32 = 5;
-/// Plain ground: frozen, floor.
-pub(super) const GROUND: u32 = 6;
-/// Where the player or the box is to go.
-pub(super) const GOAL: u32 = 7;
-/// A hole in the ice.
-pub(super) const HOLE: u32 = 8;
-/// A wall.
-pub(super) const WALL: u32 = 9;
-/// A box on plain ground.
-pub(super) const BOX: u32 = 10;
-/// The player on the goal.
-pub(super) const PLAYER_ON_GOAL: u32 = 11;
+/// Actions; what is seen is told by tokens from here on.
+pub(super) const FIRST_SEEN: u32 = 4;
 
 /// The move (rows, columns) that the turn's last token says; `None` if it is no action.
 pub(super) fn movement(tokens: &[u32]) -> Option<(i32, i32)> {

@@ -30,7 +30,7 @@ pub fn task(scene: &Scene<'_>, rollout: &Rollout) -> Task {
             context: rollout.tokens.clone(),
             min_version: rollout.newest_version(),
             max_new_tokens: spec.rollout.max_new_tokens,
-            sampling: Sampling { temperature, stop_tokens: Vec::new() },
+            sampling: Sampling { temperature, stop_tokens: Vec::new(), sample_below: spec.sample_below() },
             seed: seed(spec.seed, Purpose::Turn, &numbers),
         }),
     }

@@ -54,6 +54,7 @@ fn batch(run: &Run, training: &Training) -> Option<(BlobRef, bytes::Bytes)> {
         config: run.config,
         seed: seed(run.spec.seed, Purpose::Step, &[base.version.0]),
         temperature: run.spec.rollout.temperature,
+        sample_below: run.spec.sample_below(),
         groups: training.groups.iter().map(|(id, group)| group.to_batch(*id, &weights)).collect(),
     });
     Some((BlobRef::of(&content), content))

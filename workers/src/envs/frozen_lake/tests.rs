@@ -27,7 +27,7 @@ fn every_level_can_be_solved_in_time() {
     for lake in [
         LAKE,
         FrozenLake { size: 8, frozen: 0.7, max_turns: 20 },
-        FrozenLake { size: 2, frozen: 0.5, max_turns: 2 },
+        FrozenLake { size: 3, frozen: 0.7, max_turns: 4 },
     ] {
         for seed in 0..500 {
             let start = lake.reset(Split::Train, seed).unwrap();
@@ -54,20 +54,28 @@ fn splits_share_no_level() {
 
 #[test]
 fn a_level_stays_the_same_for_ever() {
-    let rows = |seed| {
-        let seen = LAKE.reset(Split::Train, seed).unwrap().observation;
-        assert_eq!(seen.len(), 17);
-        assert_eq!(seen[16], YOUR_TURN);
-        let letter = |token: &u32| match *token {
-            PLAYER => 'P',
-            GROUND => '.',
-            GOAL => 'G',
-            HOLE => 'O',
-            _ => '?',
-        };
-        seen.chunks(4).take(4).map(|row| row.iter().map(letter).collect::<String>()).collect::<Vec<_>>()
-    };
-    assert_eq!(rows(1), ["P...", "....", "...O", ".O.G"]);
+    let seen = LAKE.reset(Split::Train, 1).unwrap().observation;
+    assert_eq!(seen.len(), 21);
+    let rows: Vec<String> = seen[..16]
+        .chunks(4)
+        .zip(0..)
+        .map(|(row, y)| {
+            let hole = |(token, x): (&u32, u32)| if (token - 4 - 2 * (4 * y + x)) == 1 { 'O' } else { '.' };
+            row.iter().zip(0..).map(hole).collect()
+        })
+        .collect();
+    assert_eq!(rows, ["....", "O...", "..O.", "...."]);
+    // Left and up the edge, down and right ground; the player in the corner.
+    assert_eq!(seen[16..], [52 + 2, 56 + 1, 60, 64 + 2, 36]);
+}
+
+#[test]
+fn what_lies_around_is_seen() {
+    // . . P O
+    let at = State { holes: 0b1000, player: 2, turn: 0 };
+    assert_eq!(LAKE.surroundings(at).collect::<Vec<_>>(), [52, 56, 60 + 1, 64 + 2, 36 + 2]);
+    let before_goal = State { holes: 0, player: 14, turn: 0 };
+    assert_eq!(LAKE.surroundings(before_goal).collect::<Vec<_>>(), [52, 56 + 2, 60 + 3, 64, 36 + 14]);
 }
 
 #[test]
@@ -98,7 +106,7 @@ fn what_is_no_action_moves_nothing() {
     for tokens in [&[4][..], &[127], &[1, 99], &[]] {
         let done = LAKE.step(&start.state, tokens).unwrap();
         assert!(!done.valid && !done.done && done.reward == 0.0);
-        assert_eq!(done.observation, start.observation);
+        assert_eq!(done.observation, start.observation[16..]);
         assert_eq!(LAKE.open(&done.state).unwrap().turn, 1, "a turn has passed");
     }
 }

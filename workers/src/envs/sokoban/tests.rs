@@ -79,17 +79,7 @@ fn pushes_do_as_they_say() {
 #[test]
 fn a_level_stays_the_same_for_ever() {
     let seen = ROOM.reset(Split::Train, 1).unwrap().observation;
-    let letter = |token: &u32| match *token {
-        PLAYER => 'P',
-        PLAYER_ON_GOAL => 'p',
-        GROUND => '.',
-        GOAL => 'G',
-        BOX => 'B',
-        WALL => '#',
-        _ => '?',
-    };
-    let rows: Vec<String> = seen.chunks(6).take(6).map(|row| row.iter().map(letter).collect()).collect();
-    assert_eq!(rows, ["######", "#....#", "#P...#", "#GB..#", "#....#", "######"]);
+    assert_eq!(seen, [36 + 8, 20 + 9, 4 + 4, 52 + 4 * 7 + 4, 101 + 3 * 7 + 2]);
 }
 
 #[test]

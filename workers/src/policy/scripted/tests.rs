@@ -35,7 +35,7 @@ fn request(ticket: u64, seed: u64, max_new_tokens: u32) -> EngineRequest {
             context: vec![5],
             min_version: PolicyVersion(0),
             max_new_tokens,
-            sampling: Sampling { temperature: 1.0, stop_tokens: Vec::new() },
+            sampling: Sampling { temperature: 1.0, stop_tokens: Vec::new(), sample_below: None },
             seed,
         },
     }
@@ -105,6 +105,7 @@ fn a_step_done_twice_shows_in_the_weights() {
         config: Sha::of(b""),
         seed,
         temperature: 1.0,
+        sample_below: None,
         groups: Vec::new(),
     };
     let step = |base: &LoadedVersion, seed| {
