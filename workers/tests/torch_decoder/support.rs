@@ -68,7 +68,7 @@ pub(crate) fn task(context: Vec<u32>, max_new_tokens: u32, seed: u64) -> Generat
         context,
         min_version: PolicyVersion(0),
         max_new_tokens,
-        sampling: Sampling { temperature: 1.0, stop_tokens: Vec::new() },
+        sampling: Sampling { temperature: 1.0, stop_tokens: Vec::new(), sample_below: None },
         seed,
     }
 }
@@ -149,6 +149,7 @@ pub(crate) fn sampled_batch(
         config: Sha::of(b"config"),
         seed,
         temperature: 1.0,
+        sample_below: None,
         groups: groups.collect(),
     }
 }

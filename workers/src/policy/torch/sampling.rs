@@ -12,6 +12,8 @@ pub struct Draw {
     pub seed: u64,
     /// The token's place in its sequence.
     pub position: u64,
+    /// Only tokens below this are drawn; `None` for the whole vocabulary.
+    pub below: Option<u32>,
 }
 
 /// A number in [0, 1), the same for the same seed and position: SplitMix64's output function
@@ -42,6 +44,7 @@ pub fn draw(logits: &Tensor, draws: &[Draw]) -> Vec<(u32, f32)> {
     let temperature = column(draws.iter().map(divisor).collect()).to_kind(Kind::Float);
     let random = column(draws.iter().map(|draw| uniform(draw.seed, draw.position)).collect());
 
+    let logits = &drawable(logits, draws);
     let logprobs = (logits / temperature).log_softmax(-1, Kind::Float);
     let cumulative = logprobs.to_kind(Kind::Double).exp().cumsum(-1, Kind::Double);
     let last = logits.size()[1] - 1;
@@ -58,4 +61,16 @@ pub fn draw(logits: &Tensor, draws: &[Draw]) -> Vec<(u32, f32)> {
     let both = Tensor::cat(&[tokens.to_kind(Kind::Double), chosen.to_kind(Kind::Double)], 1);
     let numbers = Vec::<f64>::try_from(both.view([-1])).expect("a contiguous tensor of f64");
     numbers.chunks_exact(2).map(|pair| (pair[0] as u32, pair[1] as f32)).collect()
+}
+
+/// The logits with those of tokens that may not be drawn at −∞, so that their probability is 0.
+fn drawable(logits: &Tensor, draws: &[Draw]) -> Tensor {
+    let vocabulary = logits.size()[1];
+    if draws.iter().all(|draw| draw.below.is_none_or(|below| i64::from(below) >= vocabulary)) {
+        return logits.shallow_clone();
+    }
+    let below: Vec<i64> = draws.iter().map(|draw| draw.below.map_or(vocabulary, i64::from)).collect();
+    let below = Tensor::from_slice(&below).to_device(logits.device()).unsqueeze(1);
+    let tokens = Tensor::arange(vocabulary, (Kind::Int64, logits.device())).unsqueeze(0);
+    logits.masked_fill(&tokens.ge_tensor(&below), f64::NEG_INFINITY)
 }

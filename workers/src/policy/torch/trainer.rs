@@ -97,7 +97,12 @@ impl<G: Gang> Trainer for TorchTrainer<G> {
             }
             let mut state = self.state_of(base)?;
             let samples = Samples::of(batch, step.algorithm.advantage, state.decoder.config())?;
-            let pass = Pass { algorithm: step.algorithm, temperature: samples.temperature, gang: &self.gang };
+            let pass = Pass {
+                algorithm: step.algorithm,
+                temperature: samples.temperature,
+                below: samples.below,
+                gang: &self.gang,
+            };
             let mut metrics = pass.run(&mut state, samples.rows, batch)?;
             metrics.extend(samples.metrics);
             let mut files = state.write();

@@ -32,6 +32,7 @@ struct Task {
     context: usize,
     max_new_tokens: usize,
     temperature: f64,
+    sample_below: Option<u32>,
     stop_tokens: Vec<u32>,
     seed: u64,
 }
@@ -45,6 +46,7 @@ impl Active {
             context: context.len(),
             max_new_tokens: max_new_tokens as usize,
             temperature: sampling.temperature,
+            sample_below: sampling.sample_below,
             stop_tokens: sampling.stop_tokens,
             seed,
         };
@@ -97,7 +99,12 @@ impl Active {
 
     /// How the token after the last one is drawn.
     pub(super) fn draw(&self) -> Draw {
-        Draw { temperature: self.task.temperature, seed: self.task.seed, position: self.tokens.len() as u64 }
+        Draw {
+            temperature: self.task.temperature,
+            seed: self.task.seed,
+            position: self.tokens.len() as u64,
+            below: self.task.sample_below,
+        }
     }
 
     /// `count` more tokens are in the slot. If they were the last, `token` is the next.
@@ -163,6 +170,9 @@ fn check(task: &GenerateTask, config: &Config) -> Result<(), PolicyError> {
     let temperature = task.sampling.temperature;
     if !temperature.is_finite() || temperature < 0.0 {
         return refuse(format!("temperature={temperature} must be 0 or more"));
+    }
+    if task.sampling.sample_below == Some(0) {
+        return refuse("sample_below=0 leaves no token to draw".to_owned());
     }
     Ok(())
 }

@@ -31,6 +31,8 @@ pub(super) struct Samples {
     pub(super) rows: Vec<Sample>,
     /// Divides the logits; above 0.
     pub(super) temperature: f64,
+    /// Only tokens below this were drawn; at most the vocabulary.
+    pub(super) below: i64,
     /// What can be said without a model.
     pub(super) metrics: BTreeMap<String, f64>,
 }
@@ -60,8 +62,26 @@ impl Samples {
         if !temperature.is_finite() || temperature < 0.0 {
             return Err(PolicyError::Impossible(format!("temperature={temperature} must be 0 or more")));
         }
-        Ok(Self { rows, temperature, metrics: tally.report() })
+        let below = batch.sample_below.map_or(config.vocab_size, i64::from).min(config.vocab_size);
+        for rollout in batch.groups.iter().flat_map(|group| &group.rollouts) {
+            if let Some(token) = sampled(rollout).find(|token| i64::from(*token) >= below) {
+                let why = format!(
+                    "rollout={}: sampled token={token} where only those below {below} were drawn",
+                    rollout.id
+                );
+                return Err(PolicyError::Impossible(why));
+            }
+        }
+        Ok(Self { rows, temperature, below, metrics: tally.report() })
     }
+}
+
+/// The tokens that were sampled, in order; the ranges were checked by [`sample`].
+fn sampled(rollout: &BatchRollout) -> impl Iterator<Item = u32> {
+    rollout.turns.iter().flat_map(|turn| {
+        let at = turn.at as usize;
+        rollout.tokens[at..at + turn.logprobs.len()].iter().copied()
+    })
 }
 
 fn sample(rollout: &BatchRollout, advantage: f64, config: &Config) -> Result<Sample, String> {

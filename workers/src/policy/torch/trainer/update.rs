@@ -26,6 +26,8 @@ pub(super) struct Pass<'a, G> {
     pub(super) algorithm: &'a Algorithm,
     /// Divides the logits, as when the tokens were sampled.
     pub(super) temperature: f64,
+    /// Only tokens below this were drawn, and probabilities are over those alone.
+    pub(super) below: i64,
     pub(super) gang: &'a G,
 }
 
@@ -125,6 +127,7 @@ impl<G: Gang> Pass<'_, G> {
     /// Log-probability of each sampled token, and the entropy where it was drawn; `[B * R]` both.
     fn log_probabilities(&self, state: &State, packed: &mut Microbatch) -> (Tensor, Tensor) {
         let logits = state.decoder.forward(&packed.rows, &mut packed.attend);
+        let logits = logits.narrow(-1, 0, self.below);
         let all = (logits / self.temperature).log_softmax(-1, Kind::Float);
         let log_p = all.gather(1, &packed.targets.unsqueeze(1), false).squeeze_dim(1);
         (log_p, entropy(&all))
