@@ -1,7 +1,19 @@
 //! The decoder, its engine and its trainer, on real libtorch. One binary, since linking it takes a while.
 #![cfg(feature = "torch")]
 
-#[path = "torch_decoder/support.rs"]
-mod support;
+#[path = "torch_decoder/engine.rs"]
+mod engine;
+#[path = "torch_decoder/files.rs"]
+mod files;
+#[path = "torch_decoder/forward.rs"]
+mod forward;
+#[path = "torch_decoder/math.rs"]
+mod math;
 #[path = "torch_decoder/speed.rs"]
 mod speed;
+#[path = "torch_decoder/step.rs"]
+mod step;
+#[path = "torch_decoder/support.rs"]
+mod support;
+#[path = "torch_decoder/swap.rs"]
+mod swap;

@@ -1,0 +1,121 @@
+//! The forward: against the oracle, and the cached one against the whole one.
+
+use millrace_workers::policy::decoder::{Config, Decoder, KvCache, Lane, Layout, Padded, Rows};
+use tch::{Device, Kind, Tensor};
+
+use crate::step::Oracle;
+use crate::support::{VOCABULARY, initial, tokens};
+use millrace_workers::policy::decoder::read_tensors;
+
+/// Logits `[T, V]` of all tokens of one sequence, by the forward of training.
+pub(crate) fn whole(decoder: &Decoder, tokens: &[u32]) -> Tensor {
+    let length = tokens.len() as i64;
+    let positions = Tensor::arange(length, (Kind::Int64, Device::Cpu));
+    let rows = Rows {
+        tokens: Tensor::from_slice(&tokens.iter().map(|&t| i64::from(t)).collect::<Vec<_>>()),
+        positions: positions.shallow_clone(),
+        wanted: positions.shallow_clone(),
+    };
+    decoder.forward(&rows, &mut Padded::new(decoder.config(), 1, length, &positions.view([1, length])))
+}
+
+pub(crate) fn difference(a: &Tensor, b: &Tensor) -> f64 {
+    f64::try_from((a - b).abs().max()).unwrap()
+}
+
+pub(crate) fn decoder(seed: u64) -> Decoder {
+    let version = initial(seed);
+    let config = Config::read(&version.files["config.json"]).unwrap();
+    let flat = read_tensors("model", &version.files["model.safetensors"], "", &Layout::of(&config)).unwrap();
+    Decoder::new(config, &flat, Device::Cpu, false)
+}
+
+#[test]
+fn logits_are_the_oracles() {
+    let oracle = Oracle::read();
+    let logits = whole(&oracle.decoder(), &oracle.tokens);
+    let theirs = Tensor::from_slice(&oracle.logits).view([oracle.tokens.len() as i64, -1]);
+    assert_eq!(logits.size(), theirs.size());
+    let off = difference(&logits.to_kind(Kind::Double), &theirs);
+    assert!(off < 2e-6, "off by {off}");
+}
+
+#[test]
+fn the_cached_forward_gives_the_whole_forwards_logits() {
+    let decoder = decoder(3);
+    let sequences: Vec<Vec<u32>> = [40, 7, 25].map(|n| tokens(n, n as u64)).into();
+    let mut cache = KvCache::new(decoder.config(), 4, 64, Device::Cpu);
+    let slots = [2, 0, 3];
+    // Ragged parts: whole prompts, one token each, and unlike lengths side by side.
+    for cuts in [[0, 0, 0], [30, 3, 20], [31, 4, 21], [39, 6, 22], [40, 7, 25]].windows(2) {
+        let lanes: Vec<Lane<'_>> = (0..3)
+            .map(|i| Lane {
+                slot: slots[i],
+                cached: cuts[0][i] as i64,
+                tokens: &sequences[i][cuts[0][i]..cuts[1][i]],
+            })
+            .collect();
+        let (rows, mut attend) = cache.prepare(&lanes);
+        let logits = decoder.forward(&rows, &mut attend);
+        assert_eq!(logits.size(), [3, i64::from(VOCABULARY)]);
+        for (i, sequence) in sequences.iter().enumerate() {
+            let expected = whole(&decoder, &sequence[..cuts[1][i]]).get(cuts[1][i] as i64 - 1);
+            let off = difference(&logits.get(i as i64), &expected);
+            assert!(off < 1e-5, "sequence {i} at {}: off by {off}", cuts[1][i]);
+        }
+    }
+}
+
+#[test]
+fn padding_and_neighbours_do_not_change_a_sequence() {
+    let decoder = decoder(4);
+    let (long, short) = (tokens(30, 1), tokens(9, 2));
+    let mut rows: Vec<i64> = long.iter().map(|&t| i64::from(t)).collect();
+    rows.extend(short.iter().map(|&t| i64::from(t)).chain([5; 21]));
+    let positions: Vec<i64> = (0..30).chain(0..30).collect();
+    let wanted = Tensor::from_slice(&[29_i64, 3, 8, 0]).view([2, 2]);
+    let rows = Rows {
+        tokens: Tensor::from_slice(&rows),
+        positions: Tensor::from_slice(&positions),
+        wanted: Tensor::from_slice(&[29_i64, 3, 38, 30]),
+    };
+    let logits = decoder.forward(&rows, &mut Padded::new(decoder.config(), 2, 30, &wanted));
+    let (long, short) = (whole(&decoder, &long), whole(&decoder, &short));
+    let expected = Tensor::stack(&[long.get(29), long.get(3), short.get(8), short.get(0)], 0);
+    let off = difference(&logits, &expected);
+    assert!(off < 1e-5, "off by {off}");
+}
+
+#[test]
+fn grouped_key_heads_and_tied_embeddings_are_computed() {
+    // Two query heads share each key head. The same model with the key heads written out twice must agree.
+    let config = |kv: i64| {
+        let text = format!(
+            r#"{{"architectures":["LlamaForCausalLM"],"model_type":"llama","vocab_size":32,"hidden_size":64,
+            "intermediate_size":128,"num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":{kv},
+            "max_position_embeddings":64,"rms_norm_eps":1e-5,"tie_word_embeddings":true}}"#
+        );
+        let mut config = Config::read(text.as_bytes()).unwrap();
+        config.initializer_range = 0.2;
+        config
+    };
+    let (grouped, full) = (config(2), config(4));
+    let weights = Decoder::initial(&grouped, 1);
+    let pieces: Vec<Tensor> = Layout::of(&grouped)
+        .parts
+        .iter()
+        .map(|part| {
+            let piece = weights.narrow(0, part.offset, part.len());
+            if part.name.contains("k_proj") || part.name.contains("v_proj") {
+                let heads = piece.view([2, 1, 16, 64]);
+                return heads.expand([2, 2, 16, 64], false).reshape([-1]);
+            }
+            piece
+        })
+        .collect();
+    let grouped = Decoder::new(grouped, &weights, Device::Cpu, false);
+    let full = Decoder::new(full, &Tensor::cat(&pieces, 0), Device::Cpu, false);
+    let tokens = tokens(20, 3);
+    let off = difference(&whole(&grouped, &tokens), &whole(&full, &tokens));
+    assert!(off < 1e-5, "off by {off}");
+}

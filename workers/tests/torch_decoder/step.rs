@@ -1,0 +1,348 @@
+//! Optimiser steps: against the oracle, and against themselves.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use millrace_schemas::submit::{Advantage, Algorithm, Loss, OldPolicy};
+use millrace_schemas::train_shard::{Batch, BatchGroup, BatchRollout, BatchTurn};
+use millrace_schemas::{PolicyVersion, RolloutId};
+use millrace_workers::policy::decoder::{Config, Decoder, Layout, read_tensors, write_tensors};
+use millrace_workers::policy::torch::TorchTrainer;
+use millrace_workers::policy::{PolicyError, Trained};
+use serde::Deserialize;
+use tch::{Device, Kind, Tensor};
+
+use crate::forward::difference;
+use crate::support::{Shape, initial, sampled_batch, step, version};
+
+/// What `oracle/oracle.py` computed.
+#[derive(Deserialize)]
+pub(crate) struct Oracle {
+    temperature: f64,
+    algorithm: BTreeMap<String, f64>,
+    initial: BTreeMap<String, Vec<f64>>,
+    groups: Vec<Vec<OracleRollout>>,
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) logits: Vec<f64>,
+    one_epoch: OracleStep,
+    two_epochs: OracleStep,
+}
+
+#[derive(Deserialize)]
+struct OracleRollout {
+    tokens: Vec<u32>,
+    turns: Vec<OracleTurn>,
+    reward: f64,
+}
+
+#[derive(Deserialize)]
+struct OracleTurn {
+    at: u32,
+    logprobs: Vec<f32>,
+}
+
+#[derive(Deserialize)]
+struct OracleStep {
+    loss: f64,
+    grad_norm: f64,
+    gradient: BTreeMap<String, Vec<f64>>,
+    weights: BTreeMap<String, Vec<f64>>,
+}
+
+impl Oracle {
+    pub(crate) fn read() -> Self {
+        serde_json::from_str(include_str!("../oracle/step.json")).unwrap()
+    }
+
+    fn config() -> Config {
+        let text = r#"{"architectures":["LlamaForCausalLM"],"model_type":"llama","vocab_size":7,"hidden_size":8,
+            "intermediate_size":12,"num_hidden_layers":2,"num_attention_heads":2,
+            "max_position_embeddings":32,"rms_norm_eps":1e-5}"#;
+        Config::read(text.as_bytes()).unwrap()
+    }
+
+    fn flat(tensors: &BTreeMap<String, Vec<f64>>) -> Tensor {
+        let parts = Layout::of(&Self::config()).parts;
+        let parts: Vec<Tensor> = parts.iter().map(|part| Tensor::from_slice(&tensors[&part.name])).collect();
+        Tensor::cat(&parts, 0)
+    }
+
+    pub(crate) fn decoder(&self) -> Decoder {
+        Decoder::new(Self::config(), &Self::flat(&self.initial).to_kind(Kind::Float), Device::Cpu, false)
+    }
+
+    fn base(&self) -> Trained {
+        let weights = Self::flat(&self.initial).to_kind(Kind::Float);
+        let layout = Layout::of(&Self::config());
+        let model = write_tensors(&layout, &[("", &weights)], ("format", "pt"));
+        let files = [("config.json", Self::config().to_json()), ("model.safetensors", model)];
+        let files = files.into_iter().map(|(name, bytes)| (name.to_owned(), Bytes::from(bytes))).collect();
+        Trained { files, metrics: BTreeMap::new() }
+    }
+
+    fn batch(&self) -> Batch {
+        let rollout = |group: u64, index: usize, rollout: &OracleRollout| BatchRollout {
+            id: RolloutId { group, index: index as u32, attempt: 0 },
+            start_version: PolicyVersion(0),
+            reward: rollout.reward,
+            success: false,
+            tokens: rollout.tokens.clone(),
+            turns: rollout
+                .turns
+                .iter()
+                .map(|turn| BatchTurn {
+                    at: turn.at,
+                    logprobs: turn.logprobs.clone(),
+                    segments: Vec::new(),
+                    reward: 0.0,
+                })
+                .collect(),
+        };
+        let groups = self.groups.iter().enumerate().map(|(group, rollouts)| BatchGroup {
+            group: group as u64,
+            rollouts: rollouts.iter().enumerate().map(|(i, r)| rollout(group as u64, i, r)).collect(),
+        });
+        let base = version(0, &self.base());
+        Batch {
+            run: "test".parse().unwrap(),
+            base: base.version,
+            manifest: base.sha,
+            config: base.sha,
+            seed: 1,
+            temperature: self.temperature,
+            groups: groups.collect(),
+        }
+    }
+
+    fn algorithm(&self, epochs: u32) -> Algorithm {
+        let of = |name: &str| self.algorithm[name];
+        Algorithm {
+            epochs,
+            learning_rate: of("learning_rate"),
+            adam_beta1: of("adam_beta1"),
+            adam_beta2: of("adam_beta2"),
+            weight_decay: of("weight_decay"),
+            max_grad_norm: of("max_grad_norm"),
+            entropy: of("entropy"),
+            ..Algorithm::default()
+        }
+    }
+}
+
+fn read(trained: &Trained, file: &str, prefix: &str) -> Tensor {
+    let config = Config::read(&trained.files["config.json"]).unwrap();
+    read_tensors(file, &trained.files[file], prefix, &Layout::of(&config)).unwrap().to_kind(Kind::Double)
+}
+
+#[test]
+fn a_whole_step_is_the_oracles() {
+    let oracle = Oracle::read();
+    let base = version(0, &oracle.base());
+    for (epochs, theirs) in [(1, &oracle.one_epoch), (2, &oracle.two_epochs)] {
+        let trained =
+            step(&mut TorchTrainer::new(), &base, &oracle.batch(), &oracle.algorithm(epochs)).unwrap();
+        let off = (trained.metrics["grad_norm"] - theirs.grad_norm).abs();
+        assert!(off < 1e-5 * theirs.grad_norm, "epochs={epochs}: grad_norm off by {off}");
+        if epochs == 1 {
+            // The first moment after one update is the gradient times 1 - beta1.
+            let ours = read(&trained, "optimizer.safetensors", "exp_avg.") / (1.0 - 0.9);
+            let gradient = Oracle::flat(&theirs.gradient);
+            let scale = f64::try_from(gradient.abs().max()).unwrap();
+            let off = difference(&ours, &gradient) / scale;
+            assert!(off < 1e-5, "gradient off by {off} of its largest");
+            assert!((trained.metrics["loss"] - theirs.loss).abs() < 1e-6);
+            assert!((trained.metrics["groups_without_signal"] - 1.0 / 3.0).abs() < 1e-12);
+        }
+        // An update moves a weight by about the learning rate, whatever its gradient.
+        let rate = trained.metrics["learning_rate"];
+        let off = difference(&read(&trained, "model.safetensors", ""), &Oracle::flat(&theirs.weights)) / rate;
+        assert!(off < 2e-3, "epochs={epochs}: weights off by {off} of the learning rate");
+    }
+}
+
+const SHAPE: Shape = Shape { turns: 3, observation: 9, new: 2 };
+
+fn many_updates() -> Algorithm {
+    Algorithm { epochs: 2, minibatches: 3, weight_decay: 0.01, warmup_steps: 2, ..Algorithm::default() }
+}
+
+#[test]
+fn the_same_step_gives_the_same_bytes_also_after_a_restart() {
+    let algorithm = many_updates();
+    let base = initial(1);
+    let batch = sampled_batch(&base, 4, 4, SHAPE, 1);
+    let mut kept = TorchTrainer::new();
+    let mut current = base;
+    for number in 0..3 {
+        let batch = Batch { base: PolicyVersion(number), seed: number, ..batch.clone() };
+        let in_memory = step(&mut kept, &current, &batch, &algorithm).unwrap();
+        let restarted = step(&mut TorchTrainer::new(), &current, &batch, &algorithm).unwrap();
+        assert!(in_memory == restarted, "version {number} differs after a restart");
+        // The state in memory is now ahead of this version: a retry of the same step reads the files.
+        let retried = step(&mut kept, &current, &batch, &algorithm).unwrap();
+        assert!(in_memory == retried, "version {number} differs when done again");
+        current = version(number + 1, &in_memory);
+    }
+}
+
+#[test]
+fn the_seed_of_the_batch_decides_its_minibatches() {
+    let base = initial(1);
+    let batch = sampled_batch(&base, 4, 4, SHAPE, 1);
+    let other = Batch { seed: 99, ..batch.clone() };
+    let [a, b] =
+        [&batch, &other].map(|batch| step(&mut TorchTrainer::new(), &base, batch, &many_updates()).unwrap());
+    assert!(a.files["model.safetensors"] != b.files["model.safetensors"]);
+}
+
+#[test]
+fn the_size_of_a_forward_does_not_change_the_loss() {
+    let base = initial(1);
+    let batch = sampled_batch(&base, 4, 4, SHAPE, 1);
+    let of = |tokens_per_microbatch| {
+        let algorithm =
+            Algorithm { tokens_per_microbatch, max_grad_norm: 1e9, epochs: 1, ..Algorithm::default() };
+        step(&mut TorchTrainer::new(), &base, &batch, &algorithm).unwrap()
+    };
+    // All in one; a few each; each rollout alone, so that none can have attended to another.
+    let whole = of(16_384);
+    let gradient = |trained: &Trained| read(trained, "optimizer.safetensors", "exp_avg.");
+    let scale = f64::try_from(gradient(&whole).abs().max()).unwrap();
+    for tokens in [100, 1] {
+        let split = of(tokens);
+        for name in ["loss", "entropy", "grad_norm", "policy_abs"] {
+            let off = (split.metrics[name] - whole.metrics[name]).abs();
+            assert!(off < 1e-6, "{name} off by {off}");
+        }
+        let off = difference(&gradient(&split), &gradient(&whole)) / scale;
+        assert!(off < 1e-5, "gradient off by {off}");
+    }
+}
+
+#[test]
+fn the_trainers_log_probabilities_are_the_engines() {
+    let base = initial(1);
+    for temperature in [1.0, 0.0] {
+        let batch = Batch { temperature, ..sampled_batch(&base, 4, 4, SHAPE, 1) };
+        let algorithm = Algorithm { epochs: 1, ..Algorithm::default() };
+        let metrics = step(&mut TorchTrainer::new(), &base, &batch, &algorithm).unwrap().metrics;
+        assert!(metrics["policy_abs"] < 1e-6, "off by {}", metrics["policy_abs"]);
+        assert!((metrics["policy_ess"] - 1.0).abs() < 1e-6 && metrics["clip_share"] == 0.0);
+    }
+    // At another temperature they are not, and the metrics say so.
+    let batch = Batch { temperature: 0.5, ..sampled_batch(&base, 4, 4, SHAPE, 1) };
+    let metrics = step(&mut TorchTrainer::new(), &base, &batch, &Algorithm::default()).unwrap().metrics;
+    assert!(metrics["policy_abs"] > 0.1, "off by {}", metrics["policy_abs"]);
+}
+
+/// `batch` with all recorded log-probabilities moved.
+fn moved(batch: &Batch, by: f32) -> Batch {
+    let mut batch = batch.clone();
+    let turns = batch.groups.iter_mut().flat_map(|g| &mut g.rollouts).flat_map(|r| &mut r.turns);
+    turns.flat_map(|turn| &mut turn.logprobs).for_each(|logprob| *logprob += by);
+    batch
+}
+
+#[test]
+fn losses_see_the_behaviour_policy() {
+    let base = initial(1);
+    let batch = sampled_batch(&base, 4, 4, SHAPE, 1);
+    let of = |batch: &Batch, old| {
+        let algorithm = Algorithm { old, epochs: 1, entropy: 0.0, ..Algorithm::default() };
+        step(&mut TorchTrainer::new(), &base, batch, &algorithm).unwrap()
+    };
+    let far = moved(&batch, -0.5);
+    // Against the policy that sampled: every ratio is e^0.5, so what is better than expected is clipped.
+    let (near, clipped) = (of(&batch, OldPolicy::Behaviour), of(&far, OldPolicy::Behaviour));
+    assert!(clipped.metrics["clip_share"] > 0.3, "clip_share={}", clipped.metrics["clip_share"]);
+    assert!(near.files["model.safetensors"] != clipped.files["model.safetensors"]);
+    assert_eq!((clipped.metrics["old_abs"], clipped.metrics["old_is_proximal"]), (0.0, 0.0));
+    assert!((clipped.metrics["policy_abs"] - 0.5).abs() < 1e-5);
+    // Against the version trained on: what was recorded no longer matters for the update, only for metrics.
+    let (near, free) = (of(&batch, OldPolicy::Proximal), of(&far, OldPolicy::Proximal));
+    assert_eq!((free.metrics["clip_share"], free.metrics["old_is_proximal"]), (0.0, 1.0));
+    assert!(near.files["model.safetensors"] == free.files["model.safetensors"]);
+    assert!((free.metrics["old_abs"] - 0.5).abs() < 1e-5);
+}
+
+#[test]
+fn without_advantage_and_entropy_nothing_moves() {
+    let base = initial(1);
+    let mut batch = sampled_batch(&base, 4, 4, SHAPE, 1);
+    for rollout in batch.groups.iter_mut().flat_map(|group| &mut group.rollouts) {
+        rollout.reward = 0.25;
+    }
+    for loss in [Loss::PpoClip, Loss::PolicyGradient] {
+        for advantage in [Advantage::Grpo, Advantage::DrGrpo] {
+            let algorithm = Algorithm { loss, advantage, entropy: 0.0, ..Algorithm::default() };
+            let trained = step(&mut TorchTrainer::new(), &base, &batch, &algorithm).unwrap();
+            assert_eq!(trained.metrics["grad_norm"], 0.0);
+            assert_eq!(trained.metrics["groups_without_signal"], 1.0);
+            assert!(trained.files["model.safetensors"] == base.files["model.safetensors"]);
+        }
+    }
+}
+
+#[test]
+fn a_step_without_a_finite_result_is_an_error_and_leaves_no_trace() {
+    let base = initial(1);
+    let batch = sampled_batch(&base, 2, 4, SHAPE, 1);
+    let mut trainer = TorchTrainer::new();
+    let good = step(&mut trainer, &base, &batch, &Algorithm::default()).unwrap();
+    // Finite weights whose product is not.
+    let huge = crate::files::spoilt(&base, "lm_head.weight", 3e38);
+    let huge = crate::files::spoilt(&huge, "model.norm.weight", 3e38);
+    // The hash in the manifest is what the state in memory goes by.
+    let huge = version(0, &Trained { files: huge.files, metrics: BTreeMap::new() });
+    let error = step(&mut trainer, &huge, &batch, &Algorithm::default()).unwrap_err();
+    assert!(matches!(&error, PolicyError::Impossible(why) if why.contains("norm=")), "{error:?}");
+    assert!(step(&mut trainer, &base, &batch, &Algorithm::default()).unwrap() == good);
+}
+
+#[test]
+fn a_batch_that_cannot_be_trained_on_says_why() {
+    let base = initial(1);
+    let good = sampled_batch(&base, 2, 2, SHAPE, 1);
+    let refused = |change: &dyn Fn(&mut BatchRollout), why: &str| {
+        let mut batch = good.clone();
+        change(&mut batch.groups[1].rollouts[0]);
+        let error = step(&mut TorchTrainer::new(), &base, &batch, &Algorithm::default()).unwrap_err();
+        assert!(matches!(&error, PolicyError::Impossible(said) if said.contains(why)), "{error:?}");
+    };
+    refused(&|r| r.tokens[3] = 32, "token=32");
+    refused(&|r| r.tokens = vec![1; 300], "tokens=300");
+    refused(&|r| r.reward = f64::NAN, "reward=NaN");
+    refused(&|r| r.turns[0].logprobs[1] = f32::NEG_INFINITY, "-inf");
+    refused(&|r| r.turns[0].at = 0, "turn");
+    refused(&|r| r.turns[1].at = r.turns[0].at + 1, "turn");
+    refused(&|r| r.turns[2].logprobs.extend([-1.0; 9]), "turn");
+    let wrong = Batch { base: PolicyVersion(1), ..good.clone() };
+    assert!(step(&mut TorchTrainer::new(), &base, &wrong, &Algorithm::default()).is_err());
+    let mut empty = good.clone();
+    empty.groups.clear();
+    assert!(step(&mut TorchTrainer::new(), &base, &empty, &Algorithm::default()).is_err());
+}
+
+#[test]
+fn steps_raise_what_is_rewarded() {
+    // The reward is the share of token 3 among the sampled ones.
+    let mut trainer = TorchTrainer::new();
+    let mut current = initial(1);
+    let algorithm = Algorithm { learning_rate: 1e-2, ..Algorithm::default() };
+    let mut shares = Vec::new();
+    for number in 0..12 {
+        let mut batch = sampled_batch(&current, 4, 8, SHAPE, number);
+        let mut mean = 0.0;
+        for rollout in batch.groups.iter_mut().flat_map(|group| &mut group.rollouts) {
+            let sampled = rollout.turns.iter().flat_map(|turn| turn.at..turn.at + turn.logprobs.len() as u32);
+            let hits = sampled.filter(|&at| rollout.tokens[at as usize] == 3).count();
+            rollout.reward = hits as f64 / 6.0;
+            mean += rollout.reward / 32.0;
+        }
+        shares.push(mean);
+        let trained = step(&mut trainer, &current, &batch, &algorithm).unwrap();
+        assert!((trained.metrics["reward"] - mean).abs() < 1e-12);
+        current = version(number + 1, &trained);
+    }
+    assert!(shares[0] < 0.2 && shares[11] > 0.8, "{shares:?}");
+}
