@@ -90,14 +90,9 @@ impl Objects {
     /// The store cannot be reached or refuses.
     pub async fn put_blob(&self, run: &RunId, content: Bytes) -> Result<BlobRef, ObjectError> {
         let blob = BlobRef { sha256: hash(content.clone()).await, bytes: content.len() as u64 };
-        let path = paths::blob(run, &blob.sha256);
-        let at = parse(&path)?;
-        match self.store.head(&at).await {
-            Ok(meta) if meta.size == blob.bytes => return Ok(blob),
-            Ok(_) | Err(object_store::Error::NotFound { .. }) => {}
-            Err(e) => return Err(ObjectError::from_store("look for", &path, &e)),
+        if !self.has_blob(run, &blob).await? {
+            self.write(&paths::blob(run, &blob.sha256), content).await?;
         }
-        self.write(&path, content).await?;
         Ok(blob)
     }
 
@@ -113,6 +108,19 @@ impl Objects {
             return Err(ObjectError::Corrupt { path, reason: format!("its sha256={found}") });
         }
         Ok(content)
+    }
+
+    /// Whether a blob is there, at the length that its reference says. Its content is not read.
+    ///
+    /// # Errors
+    /// The store cannot be reached or refuses.
+    pub async fn has_blob(&self, run: &RunId, blob: &BlobRef) -> Result<bool, ObjectError> {
+        let path = paths::blob(run, &blob.sha256);
+        match self.store.head(&parse(&path)?).await {
+            Ok(meta) => Ok(meta.size == blob.bytes),
+            Err(object_store::Error::NotFound { .. }) => Ok(false),
+            Err(e) => Err(ObjectError::from_store("look for", &path, &e)),
+        }
     }
 
     /// Stores `content` at `path` unless an object is there. Of several at once, exactly one is told `New`.
