@@ -1,5 +1,6 @@
 //! Which crate may depend on what. Asked of cargo itself, so that a feature or a crate in between counts.
 
+use std::collections::BTreeSet;
 use std::process::Command;
 
 use crate::tree;
@@ -61,4 +62,76 @@ fn only_the_queue_names_its_client_and_its_store() {
         }
     }
     tree::none("only millrace-queue names them", &faults);
+}
+
+/// Licences under which a dependency may be used.
+const LICENCES: [&str; 11] = [
+    "0BSD",
+    "Apache-2.0",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "CC0-1.0",
+    "CDLA-Permissive-2.0",
+    "ISC",
+    "MIT",
+    "Unicode-3.0",
+    "Unlicense",
+    "Zlib",
+];
+
+/// Whether an SPDX expression leaves a choice of [`LICENCES`] alone. Crates write `OR` as `/` too.
+fn permitted(expression: &str) -> bool {
+    expression.split(" AND ").all(|part| {
+        let mut choices = part.split(" OR ").flat_map(|choice| choice.split('/'));
+        choices.any(|choice| LICENCES.contains(&choice.trim_matches([' ', '(', ')'])))
+    })
+}
+
+#[test]
+fn every_dependency_may_be_used() {
+    let list = cargo(&[
+        "tree",
+        "--workspace",
+        "--features",
+        "millrace-workers/torch",
+        "--edges",
+        "all",
+        "--prefix",
+        "none",
+        "--format",
+        "{p}|{l}",
+    ]);
+    // A package that was listed before is marked.
+    let lines = list.lines().map(|line| line.trim_end_matches(" (*)"));
+    let packages: BTreeSet<(&str, &str)> = lines.filter_map(|line| line.split_once('|')).collect();
+    assert!(packages.len() > 100, "only {} packages were seen", packages.len());
+    let faults: Vec<String> = packages
+        .into_iter()
+        .filter(|(_, licence)| !permitted(licence))
+        .map(|(package, licence)| format!("{package}: {licence:?}"))
+        .collect();
+    tree::none("licences that are not on the list", &faults);
+}
+
+#[test]
+fn licences_are_read_as_they_are_written() {
+    for fine in ["MIT", "MIT/Apache-2.0", "GPL-3.0 OR MIT", "(MIT OR Apache-2.0) AND Unicode-3.0"] {
+        assert!(permitted(fine), "{fine}");
+    }
+    for not in ["", "GPL-3.0", "MIT AND GPL-3.0", "LGPL-2.1-or-later", "Apache-2.0 AND (GPL-2.0 OR MPL-2.0)"]
+    {
+        assert!(!permitted(not), "{not}");
+    }
+}
+
+#[test]
+fn dependencies_come_from_the_registry() {
+    let lock = std::fs::read_to_string(tree::root().join("Cargo.lock")).expect("versions are locked");
+    let registry = "source = \"registry+https://github.com/rust-lang/crates.io-index\"";
+    let faults: Vec<String> = lock
+        .lines()
+        .filter(|line| line.starts_with("source = ") && *line != registry)
+        .map(str::to_owned)
+        .collect();
+    tree::none("not from crates.io", &faults);
 }
