@@ -113,6 +113,29 @@ fn temperature_zero_takes_the_likeliest_and_says_its_probability_at_one() {
 }
 
 #[test]
+fn only_allowed_tokens_are_drawn_and_probabilities_are_over_those_alone() {
+    let decoder = decoder(1);
+    let mut tasks = tasks();
+    // Side by side with requests that may draw everything, and with a likeliest token.
+    for (index, task) in tasks.iter_mut().enumerate().filter(|(index, _)| index % 2 == 0) {
+        task.sampling.sample_below = Some(4);
+        task.sampling.temperature = if index == 4 { 0.0 } else { 1.0 };
+    }
+    let done = turns(&mut engine(&initial(1)), tasks.clone());
+    assert!(done.iter().skip(1).step_by(2).flat_map(|done| &done.tokens).any(|&token| token >= 4));
+    for (task, done) in tasks.iter().zip(&done).step_by(2) {
+        assert!(done.tokens.iter().all(|&token| token < 4), "{:?}", done.tokens);
+        let all = [task.context.clone(), done.tokens.clone()].concat();
+        let logprobs = whole(&decoder, &all).narrow(1, 0, 4).log_softmax(-1, Kind::Float);
+        for (index, &token) in done.tokens.iter().enumerate() {
+            let row = (task.context.len() + index - 1) as i64;
+            let off = f64::from(done.logprobs[index]) - logprobs.double_value(&[row, i64::from(token)]);
+            assert!(off.abs() < 1e-5, "off by {off}");
+        }
+    }
+}
+
+#[test]
 fn stop_tokens_end_a_turn_and_belong_to_it() {
     let mut stopping = task(tokens(12, 5), 50, 9);
     let free = turns(&mut engine(&initial(1)), vec![stopping.clone()]).remove(0);
@@ -131,7 +154,8 @@ fn draws_follow_the_distribution() {
     let logits = Tensor::from_slice(&[0.0_f32, 1.0, 2.0, -1.0, 0.5, -3.0, f32::NEG_INFINITY, 1.5]);
     for temperature in [1.0, 0.5] {
         let rows = logits.unsqueeze(0).expand([n as i64, 8], false);
-        let draws: Vec<Draw> = (0..n).map(|seed| Draw { temperature, seed, position: 17 }).collect();
+        let draws: Vec<Draw> =
+            (0..n).map(|seed| Draw { temperature, seed, position: 17, below: None }).collect();
         let mut counts = [0.0; 8];
         for (token, _) in draw(&rows, &draws) {
             counts[token as usize] += 1.0;

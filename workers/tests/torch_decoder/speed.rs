@@ -45,7 +45,7 @@ fn turns_per_second() {
 fn seconds_per_step() {
     let mut trainer = TorchTrainer::new();
     let base = version(0, &trainer.initialise(&model(2, 512, 0.02), 1).unwrap());
-    let shape = Shape { turns: 7, observation: 15, new: 1 };
+    let shape = Shape { turns: 7, observation: 15, new: 1, below: None };
     let batch = sampled_batch(&base, 32, 8, shape, 1);
     let mut base = base;
     for number in 1..=4 {

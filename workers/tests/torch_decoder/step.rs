@@ -110,6 +110,7 @@ impl Oracle {
             config: base.sha,
             seed: 1,
             temperature: self.temperature,
+            sample_below: None,
             groups: groups.collect(),
         }
     }
@@ -160,7 +161,7 @@ fn a_whole_step_is_the_oracles() {
     }
 }
 
-const SHAPE: Shape = Shape { turns: 3, observation: 9, new: 2 };
+const SHAPE: Shape = Shape { turns: 3, observation: 9, new: 2, below: None };
 
 fn many_updates() -> Algorithm {
     Algorithm { epochs: 2, minibatches: 3, weight_decay: 0.01, warmup_steps: 2, ..Algorithm::default() }
@@ -233,6 +234,26 @@ fn the_trainers_log_probabilities_are_the_engines() {
     let batch = Batch { temperature: 0.5, ..sampled_batch(&base, 4, 4, SHAPE, 1) };
     let metrics = step(&mut TorchTrainer::new(), &base, &batch, &Algorithm::default()).unwrap().metrics;
     assert!(metrics["policy_abs"] > 0.1, "off by {}", metrics["policy_abs"]);
+}
+
+#[test]
+fn probabilities_are_over_the_tokens_that_were_drawn() {
+    let base = initial(1);
+    let batch = sampled_batch(&base, 4, 4, Shape { below: Some(4), ..SHAPE }, 1);
+    let metrics = step(&mut TorchTrainer::new(), &base, &batch, &once()).unwrap().metrics;
+    assert!(metrics["policy_abs"] < 1e-6, "off by {}", metrics["policy_abs"]);
+    assert!(metrics["entropy"] < 4.0_f64.ln());
+    // Over the whole vocabulary they are others; and a token that could not have been drawn is refused.
+    let whole = Batch { sample_below: None, ..batch };
+    let metrics = step(&mut TorchTrainer::new(), &base, &whole, &once()).unwrap().metrics;
+    assert!(metrics["policy_abs"] > 0.1, "off by {}", metrics["policy_abs"]);
+    let batch = Batch { sample_below: Some(4), ..sampled_batch(&base, 2, 2, SHAPE, 1) };
+    let error = step(&mut TorchTrainer::new(), &base, &batch, &once()).unwrap_err().to_string();
+    assert!(error.contains("below 4"), "{error}");
+}
+
+fn once() -> Algorithm {
+    Algorithm { epochs: 1, ..Algorithm::default() }
 }
 
 /// `batch` with all recorded log-probabilities moved.

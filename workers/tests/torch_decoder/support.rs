@@ -116,7 +116,9 @@ pub(crate) fn sampled_batch(
         for (index, (row, _)) in rows.iter_mut().enumerate() {
             let extra = random.below(3) as usize;
             row.extend(tokens(shape.observation + extra, seed ^ random.below(1 << 40)));
-            tasks.push(task(row.clone(), shape.new, (turn * count + index) as u64));
+            let mut task = task(row.clone(), shape.new, (turn * count + index) as u64);
+            task.sampling.sample_below = shape.below;
+            tasks.push(task);
         }
         for ((row, turns), done) in rows.iter_mut().zip(self::turns(&mut engine, tasks)) {
             let at = row.len() as u32;
@@ -149,7 +151,7 @@ pub(crate) fn sampled_batch(
         config: Sha::of(b"config"),
         seed,
         temperature: 1.0,
-        sample_below: None,
+        sample_below: shape.below,
         groups: groups.collect(),
     }
 }
@@ -160,6 +162,8 @@ pub(crate) struct Shape {
     pub(crate) turns: usize,
     pub(crate) observation: usize,
     pub(crate) new: u32,
+    /// Only tokens below this are drawn.
+    pub(crate) below: Option<u32>,
 }
 
 /// One step.
