@@ -4,11 +4,19 @@ pub mod executor;
 pub mod worker;
 pub mod run_loop;
 mod settle;
+mod panics;
 pub mod in_hand;
 pub mod heartbeat;
 pub mod drain;
 pub mod policies;
 pub mod counters;
+
+pub mod stages;
+pub mod generate;
+pub mod env_step;
+pub mod reward;
+pub mod train_shard;
+pub mod publish_weights;
 
 pub mod policy;
 pub mod weights;
@@ -19,4 +27,5 @@ pub mod random;
 
 pub use executor::{Cost, Executor, Verdict};
 pub use policies::PolicyTable;
+pub use stages::Executors;
 pub use worker::{PoolSettings, Worker, WorkerSettings};

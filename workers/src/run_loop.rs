@@ -18,6 +18,7 @@ use tracing::Instrument;
 use crate::counters::Counters;
 use crate::executor::{Executor, Verdict};
 use crate::in_hand::{Hold, InHand};
+use crate::panics;
 use crate::policies::PolicyTable;
 use crate::settle::Settlement;
 
@@ -167,8 +168,6 @@ async fn free_slots(slots: &Arc<Semaphore>) -> OwnedSemaphorePermit {
 
 /// A panic may be the machine's fault. The third one is the task's.
 fn after_panic(panic: &(dyn Any + Send), attempt: u64) -> Verdict {
-    let words = panic.downcast_ref::<&str>().map(|words| (*words).to_owned());
-    let words = words.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-    let reason = format!("its execution panicked: {words}");
+    let reason = format!("its execution panicked: {}", panics::words(panic));
     if attempt < PANIC_ATTEMPTS { Verdict::RetryAfter(PANIC_RETRY, reason) } else { Verdict::Poison(reason) }
 }

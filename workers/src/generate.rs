@@ -1,0 +1,117 @@
+//! `generate`: the policy samples one turn. Tasks of many rollouts meet in one engine, which works on all of
+//! them at once; it takes none of a run before it has the weights that the run's policy names, proved.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use millrace_schemas::{OutcomeBody, PolicyVersion, RunId, Task, TaskBody, TaskKey, limits};
+use tokio::sync::{oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::executor::{Cost, Executor, Verdict};
+use crate::policies::PolicyTable;
+use crate::policy::PolicyError;
+use crate::weights::Weights;
+use driver::{Answer, Driver, Request};
+use follow::{Follower, Serving};
+
+mod driver;
+mod follow;
+
+/// How long a task waits for weights that are new enough before it is given back.
+const WEIGHTS_WAIT: Duration = Duration::from_secs(60);
+/// For how long a task is given back that met no engine, or a broken one.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Does `generate` tasks.
+#[derive(Debug)]
+pub struct Generate {
+    policies: PolicyTable,
+    weights: Weights,
+    driver: Driver,
+    /// What the engine serves, of each run that had a task. An entry goes when its run has ended.
+    runs: Arc<Mutex<HashMap<RunId, watch::Receiver<Serving>>>>,
+}
+
+impl Generate {
+    /// Starts the engine's thread. It ends with this value.
+    #[must_use]
+    pub fn new(policies: PolicyTable, weights: Weights) -> Self {
+        Self { policies, weights, driver: Driver::start(), runs: Arc::default() }
+    }
+
+    /// What the engine serves of a run; the first task of a run makes the engine follow its policy.
+    fn serving(&self, run: &RunId) -> watch::Receiver<Serving> {
+        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(serving) = runs.get(run) {
+            return serving.clone();
+        }
+        let (sender, serving) = watch::channel(Serving::default());
+        runs.insert(run.clone(), serving.clone());
+        let follower = Follower {
+            run: run.clone(),
+            policies: self.policies.clone(),
+            weights: self.weights.clone(),
+            driver: self.driver.clone(),
+            serving: sender,
+        };
+        let (runs, run) = (self.runs.clone(), run.clone());
+        tokio::spawn(async move {
+            follower.follow().await;
+            runs.lock().unwrap_or_else(PoisonError::into_inner).remove(&run);
+        });
+        serving
+    }
+
+    /// Waits until the engine serves `version` or a newer one.
+    async fn wait_for_weights(&self, run: &RunId, version: PolicyVersion) -> Result<(), Verdict> {
+        let mut serving = self.serving(run);
+        let ready = serving.wait_for(|serving| serving.failure.is_some() || serving.covers(version));
+        match tokio::time::timeout(WEIGHTS_WAIT, ready).await {
+            Ok(Ok(serving)) => match &serving.failure {
+                _ if serving.covers(version) => Ok(()),
+                Some(failure) => Err(Verdict::RetryAfter(RETRY, failure.clone())),
+                None => Ok(()),
+            },
+            // The follower ended with the run.
+            Ok(Err(_)) => Err(Verdict::RetryAfter(RETRY, format!("the engine has left run={run}"))),
+            Err(_) => Err(Verdict::RetryAfter(RETRY, format!("weights of {version} did not come in time"))),
+        }
+    }
+}
+
+#[async_trait]
+impl Executor for Generate {
+    async fn execute(&self, task: Task, cancel: CancellationToken) -> Verdict {
+        let (TaskBody::Generate(generate), TaskKey::Generate { rollout, .. }) = (&task.body, task.key) else {
+            return Verdict::misrouted(&task);
+        };
+        let tokens = generate.context.len();
+        if tokens == 0 || tokens > limits::MAX_CONTEXT_TOKENS || generate.max_new_tokens == 0 {
+            let asked = generate.max_new_tokens;
+            return Verdict::Poison(format!("its context has tokens={tokens}, it asks for {asked} more"));
+        }
+        if let Err(verdict) = self.wait_for_weights(&task.run, generate.min_version).await {
+            return verdict;
+        }
+        let (reply, answer) = oneshot::channel();
+        let Task { run, body: TaskBody::Generate(task), .. } = task else { unreachable!("matched above") };
+        self.driver.request(run, Request { rollout, task, cancel, reply });
+        match answer.await {
+            Ok(Ok(Answer { done, busy })) => {
+                let cost = Cost { busy: Some(busy), tokens: done.tokens.len() as u64 };
+                Verdict::Done(OutcomeBody::Generate(done), cost)
+            }
+            Ok(Err(PolicyError::Impossible(reason))) => Verdict::Poison(reason),
+            Ok(Err(PolicyError::Temporary(reason) | PolicyError::Unsupported(reason))) => {
+                Verdict::RetryAfter(RETRY, reason)
+            }
+            Err(_) => Verdict::RetryAfter(RETRY, "the engine dropped the request".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,93 @@
+//! Keeps an engine at the version that a run's policy names.
+
+use std::time::Duration;
+
+use millrace_schemas::policy::Policy;
+use millrace_schemas::{PolicyVersion, RunId};
+use tokio::sync::watch;
+
+use super::driver::Driver;
+use crate::policies::PolicyTable;
+use crate::policy::PolicyError;
+use crate::weights::{Files, Weights, WeightsError};
+
+/// Between a version that could not be loaded and the next try.
+const RELOAD: Duration = Duration::from_secs(1);
+
+/// What an engine serves of a run.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Serving {
+    /// The version; `None` before the first and after the engine broke.
+    pub(super) version: Option<PolicyVersion>,
+    /// Why there is no newer one, where waiting here will not help. A store that is away is waited for.
+    pub(super) failure: Option<String>,
+}
+
+impl Serving {
+    /// Whether tasks that ask for at least `version` may be sampled.
+    pub(super) fn covers(&self, version: PolicyVersion) -> bool {
+        self.version.is_some_and(|served| served >= version)
+    }
+}
+
+/// Follows the policy of one run.
+pub(super) struct Follower {
+    pub(super) run: RunId,
+    pub(super) policies: PolicyTable,
+    pub(super) weights: Weights,
+    pub(super) driver: Driver,
+    pub(super) serving: watch::Sender<Serving>,
+}
+
+impl Follower {
+    /// Consumes the run's policy, produces engine loads. Waits for a change of a policy, or for the engine to
+    /// break; a version that cannot be loaded is tried again, and meanwhile the one before serves. Ends with
+    /// the run.
+    pub(super) async fn follow(mut self) {
+        loop {
+            match self.policies.get(&self.run) {
+                Some(policy) if policy.ended => break,
+                Some(policy) if self.serving.borrow().version != Some(policy.version) => {
+                    self.load_or_say_why(&policy).await;
+                    continue;
+                }
+                Some(_) | None => {}
+            }
+            let mut broken = self.serving.subscribe();
+            let broken = broken.wait_for(|serving| serving.version.is_none() && serving.failure.is_some());
+            tokio::select! {
+                more = self.policies.changed() => if !more { break },
+                _ = broken => {}
+            }
+        }
+        self.driver.forget(self.run);
+    }
+
+    async fn load_or_say_why(&self, policy: &Policy) {
+        let Err(error) = self.load(policy).await else { return };
+        tracing::warn!(run = %self.run, version = %policy.version, %error, "weights not loaded");
+        match error {
+            LoadError::Weights(error) if error.is_transient() => {}
+            LoadError::Weights(_) | LoadError::Engine(_) => {
+                self.serving.send_modify(|serving| serving.failure = Some(error.to_string()));
+            }
+        }
+        tokio::time::sleep(RELOAD).await;
+    }
+
+    async fn load(&self, policy: &Policy) -> Result<(), LoadError> {
+        let loaded = self.weights.fetch(&self.run, policy.version, policy.manifest, Files::Model).await?;
+        self.driver.load(loaded, self.serving.clone()).await?;
+        tracing::debug!(run = %self.run, version = %policy.version, "weights loaded");
+        Ok(())
+    }
+}
+
+/// Why a version is not served.
+#[derive(Debug, thiserror::Error)]
+enum LoadError {
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    #[error(transparent)]
+    Engine(#[from] PolicyError),
+}

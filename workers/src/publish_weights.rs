@@ -1,0 +1,128 @@
+//! `publish_weights`: a version is committed by creating its manifest, last and once. The first commit of a
+//! version wins, and every later one reports what the first wrote. Then old versions' files are collected.
+
+use async_trait::async_trait;
+use futures::TryStreamExt;
+use millrace_queue::{Created, ObjectError, Objects};
+use millrace_schemas::blob::{Sha, paths};
+use millrace_schemas::publish_weights::{Manifest, PublishWeightsDone, PublishWeightsTask};
+use millrace_schemas::{OutcomeBody, Task, TaskBody};
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+use crate::executor::{Cost, Executor, Verdict};
+use crate::weights::{FILES_IN_FLIGHT, WeightsError, read_manifest};
+use collect::Collector;
+
+mod collect;
+
+/// For how long a commit is given back that the store did not take.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Does `publish_weights` tasks.
+#[derive(Debug)]
+pub struct PublishWeights {
+    objects: Objects,
+    collector: Collector,
+}
+
+/// Why a version is not committed.
+#[derive(Debug, thiserror::Error)]
+enum PublishError {
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    #[error("failed to commit {version}: its file {name} is not in the object store")]
+    MissingFile { version: millrace_schemas::PolicyVersion, name: String },
+    #[error("failed to commit {version}: {reason}")]
+    Refused { version: millrace_schemas::PolicyVersion, reason: String },
+}
+
+impl PublishError {
+    fn verdict(&self) -> Verdict {
+        match self {
+            Self::Object(error) if error.is_transient() => Verdict::RetryAfter(RETRY, self.to_string()),
+            Self::Object(_) | Self::MissingFile { .. } | Self::Refused { .. } => {
+                Verdict::Poison(self.to_string())
+            }
+            Self::Weights(error) => error.verdict(),
+        }
+    }
+}
+
+impl PublishWeights {
+    /// Commits to `objects`.
+    #[must_use]
+    pub fn new(objects: Objects) -> Self {
+        Self { collector: Collector::new(objects.clone()), objects }
+    }
+
+    async fn commit(&self, task: PublishWeightsTask) -> Result<PublishWeightsDone, PublishError> {
+        let PublishWeightsTask { manifest, retention } = task;
+        let (standing, sha) = self.stand(manifest).await?;
+        let bytes = standing.files.iter().map(|file| file.blob.bytes).sum();
+        // The version is committed, whatever becomes of the old ones: the next commit collects them too.
+        let collected = self.collector.collect(&standing, retention).await.unwrap_or_else(|error| {
+            tracing::warn!(run = %standing.run, version = %standing.version, %error, "old versions not collected");
+            Vec::new()
+        });
+        Ok(PublishWeightsDone { manifest: sha, batch: standing.batch, bytes, collected })
+    }
+
+    /// Creates the manifest, or finds the one that stands.
+    async fn stand(&self, manifest: Manifest) -> Result<(Manifest, Sha), PublishError> {
+        let version = manifest.version;
+        if let Some((name, value)) = manifest.metrics.iter().find(|(_, value)| !value.is_finite()) {
+            return Err(PublishError::Refused {
+                version,
+                reason: format!("its {name}={value} is not finite"),
+            });
+        }
+        let path = paths::manifest(&manifest.run, version);
+        // A retry finds its manifest, and perhaps no more of its files: they may have been collected since.
+        if let Some(standing) = self.objects.get(&path).await? {
+            return Ok((read_manifest(&manifest.run, version, &standing)?, Sha::of(&standing)));
+        }
+        self.check_files(&manifest).await?;
+        let content = manifest.to_json();
+        match self.objects.create(&path, content.clone().into()).await? {
+            Created::New => Ok((manifest, Sha::of(&content))),
+            Created::Exists => {
+                let standing = self.objects.get(&path).await?.ok_or(ObjectError::NotFound { path })?;
+                Ok((read_manifest(&manifest.run, version, &standing)?, Sha::of(&standing)))
+            }
+        }
+    }
+
+    /// A manifest names only what is there.
+    async fn check_files(&self, manifest: &Manifest) -> Result<(), PublishError> {
+        let files = manifest.files.iter().map(|file| (file.name.as_str(), file.blob));
+        let named: Vec<_> = files.chain(manifest.batch.map(|batch| ("batch", batch))).collect();
+        futures::stream::iter(named.into_iter().map(Ok))
+            .try_for_each_concurrent(FILES_IN_FLIGHT, async |(name, blob)| {
+                if self.objects.has_blob(&manifest.run, &blob).await? {
+                    return Ok(());
+                }
+                Err(PublishError::MissingFile { version: manifest.version, name: name.to_owned() })
+            })
+            .await
+    }
+}
+
+#[async_trait]
+impl Executor for PublishWeights {
+    async fn execute(&self, task: Task, _cancel: CancellationToken) -> Verdict {
+        let TaskBody::PublishWeights(publish) = &task.body else { return Verdict::misrouted(&task) };
+        if publish.manifest.run != task.run {
+            return Verdict::Poison(format!("its manifest is of run={}", publish.manifest.run));
+        }
+        match self.commit(publish.clone()).await {
+            Ok(done) => Verdict::Done(OutcomeBody::PublishWeights(done), Cost::default()),
+            Err(error) => error.verdict(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

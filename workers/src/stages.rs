@@ -1,0 +1,80 @@
+//! Which executor does which stage, and which pools a worker serves if it is not told.
+
+use std::sync::Arc;
+
+use millrace_queue::Objects;
+use millrace_schemas::{PoolName, Stage, subjects};
+
+use crate::executor::Executor;
+use crate::generate::Generate;
+use crate::policies::PolicyTable;
+use crate::publish_weights::PublishWeights;
+use crate::train_shard::TrainShard;
+use crate::weights::Weights;
+use crate::worker::PoolSettings;
+use crate::{env_step, envs, reward, rewards};
+
+/// The real executors.
+#[derive(Debug, Clone)]
+pub struct Executors {
+    policies: PolicyTable,
+    weights: Weights,
+}
+
+impl Executors {
+    /// Executors that share one cache of weights.
+    #[must_use]
+    pub fn new(objects: Objects, policies: PolicyTable) -> Self {
+        Self { policies, weights: Weights::new(objects) }
+    }
+
+    /// The executor of a stage. An engine's or trainer's thread starts with it.
+    ///
+    /// # Panics
+    /// For [`Stage::Submit`], which has no tasks.
+    #[must_use]
+    pub fn executor(&self, stage: Stage) -> Arc<dyn Executor> {
+        match stage {
+            Stage::Generate => Arc::new(Generate::new(self.policies.clone(), self.weights.clone())),
+            Stage::EnvStep => Arc::new(env_step::EnvStep),
+            Stage::Reward => Arc::new(reward::Reward),
+            Stage::TrainShard => Arc::new(TrainShard::new(self.weights.clone())),
+            Stage::PublishWeights => Arc::new(PublishWeights::new(self.weights.objects().clone())),
+            Stage::Submit => unreachable!("submit has no tasks"),
+        }
+    }
+}
+
+/// Tasks in hand of each of a stage's pools, if not told otherwise. An engine batches what is in hand; steps
+/// of an environment wait for the log, not for the processor; a trainer does one step at a time.
+#[must_use]
+pub const fn default_concurrency(stage: Stage) -> u32 {
+    match stage {
+        Stage::Generate => 256,
+        Stage::EnvStep | Stage::Reward => 64,
+        Stage::TrainShard | Stage::PublishWeights | Stage::Submit => 1,
+    }
+}
+
+/// The pools of a stage, if not told otherwise: all that this build can serve.
+///
+/// # Panics
+/// Never: the names are within the bounds of a pool's name.
+#[must_use]
+pub fn default_pools(stage: Stage) -> Vec<PoolName> {
+    let names: Vec<&str> = match stage {
+        Stage::Generate => vec![subjects::GENERATE_POOL],
+        Stage::EnvStep => envs::NAMES.to_vec(),
+        Stage::Reward => rewards::RULES.map(|rule| rule.name()).to_vec(),
+        Stage::TrainShard => vec![subjects::TRAIN_POOL],
+        Stage::PublishWeights => vec![subjects::PUBLISH_POOL],
+        Stage::Submit => Vec::new(),
+    };
+    names.into_iter().map(|name| name.parse().expect("built-in names are pool names")).collect()
+}
+
+/// All default pools of a stage, `concurrency` tasks in hand each.
+#[must_use]
+pub fn default_settings(stage: Stage, concurrency: u32) -> Vec<PoolSettings> {
+    default_pools(stage).into_iter().map(|pool| PoolSettings { stage, pool, concurrency }).collect()
+}

@@ -1,0 +1,104 @@
+//! The thread that owns the trainer.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use millrace_schemas::submit::{Algorithm, ModelSpec};
+use millrace_schemas::train_shard::Batch;
+use millrace_schemas::{BlobRef, RunId};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::panics;
+use crate::policy::{PolicyError, TrainStep, Trained, Trainer, model_type, trainer_for};
+use crate::weights::LoadedVersion;
+
+/// What to compute.
+pub(super) enum Job {
+    /// Version 0.
+    Initialise { model: ModelSpec, seed: u64 },
+    /// One optimiser step.
+    Step { base: Box<LoadedVersion>, batch: Box<Batch>, blob: BlobRef, algorithm: Algorithm },
+}
+
+impl Job {
+    fn model_type(&self) -> Result<String, PolicyError> {
+        match self {
+            Self::Initialise { model, .. } => Ok(model_type(model).to_owned()),
+            Self::Step { base, .. } => base.model_type(),
+        }
+    }
+}
+
+/// A job, whose it is, and who waits for it.
+type Order = (RunId, Job, oneshot::Sender<Result<Trained, PolicyError>>);
+
+/// A handle to the thread. The thread ends when it is dropped.
+#[derive(Debug)]
+pub(super) struct TrainerThread {
+    orders: mpsc::UnboundedSender<Order>,
+}
+
+impl TrainerThread {
+    /// Starts the thread.
+    pub(super) fn start() -> Self {
+        let (orders, inbox) = mpsc::unbounded_channel();
+        std::thread::Builder::new()
+            .name("trainer".to_owned())
+            .spawn(move || serve(inbox))
+            .expect("the system has room for a thread");
+        Self { orders }
+    }
+
+    /// Computes a job. A job that has begun is computed to its end even if nobody waits for it any more.
+    pub(super) async fn train(&self, run: RunId, job: Job) -> Result<Trained, PolicyError> {
+        let (reply, answer) = oneshot::channel();
+        // A thread that is gone drops the order, and the answer says so.
+        let _ = self.orders.send((run, job, reply));
+        answer
+            .await
+            .unwrap_or_else(|_| Err(PolicyError::Temporary("the trainer's thread is gone".to_owned())))
+    }
+}
+
+/// A trainer, and what its state belongs to. One at a time: a model and its optimiser may fill the device.
+struct Current {
+    run: RunId,
+    model_type: String,
+    trainer: Box<dyn Trainer>,
+}
+
+/// Consumes orders, produces trained versions. Waits for the next order; one whose task was dropped meanwhile
+/// is passed over. A trainer that fails is let go with its state. Ends when nobody can send.
+fn serve(mut inbox: mpsc::UnboundedReceiver<Order>) {
+    let mut current = None;
+    while let Some((run, job, reply)) = inbox.blocking_recv() {
+        if reply.is_closed() {
+            continue;
+        }
+        let computed = catch_unwind(AssertUnwindSafe(|| compute(&mut current, run, job)));
+        let answer = computed.unwrap_or_else(|panic| {
+            let words = panics::words(&*panic);
+            Err(PolicyError::Temporary(format!("the trainer panicked: {words}")))
+        });
+        if answer.is_err() {
+            current = None;
+        }
+        // Whoever asked may have left.
+        let _ = reply.send(answer);
+    }
+}
+
+fn compute(current: &mut Option<Current>, run: RunId, job: Job) -> Result<Trained, PolicyError> {
+    let model_type = job.model_type()?;
+    let fits = |held: &Current| held.run == run && held.model_type == model_type;
+    let held = match current.take().filter(fits) {
+        Some(held) => held,
+        None => Current { trainer: trainer_for(&model_type)?, run, model_type },
+    };
+    let trainer = &mut current.insert(held).trainer;
+    match job {
+        Job::Initialise { model, seed } => trainer.initialise(&model, seed),
+        Job::Step { base, batch, blob, algorithm } => {
+            trainer.step(&base, &TrainStep { batch: &batch, blob, algorithm: &algorithm })
+        }
+    }
+}
