@@ -10,7 +10,7 @@ pub(crate) fn root() -> PathBuf {
 
 /// Names of what a folder holds, sorted; without build outputs, the virtual environment and dot-files.
 pub(crate) fn entries(folder: &Path) -> Vec<String> {
-    let made = ["target", "__pycache__"];
+    let made = ["target", "__pycache__", "millrace-runs"];
     let mut names: Vec<String> = fs::read_dir(folder)
         .unwrap_or_else(|e| panic!("{}: {e}", folder.display()))
         .map(|entry| entry.expect("the folder can be read").file_name().to_string_lossy().into_owned())

@@ -38,7 +38,7 @@ fn wrong_values() -> Vec<(&'static str, Value, &'static str, &'static str)> {
         ("model.width", json!(0), "model.width", "from 2"),
         ("model.heads", json!(0), "model.heads", "from 1"),
         ("model.feed_forward", json!(0), "model.feed_forward", "from 1"),
-        ("model.context", json!(100), "model.context", "208"),
+        ("model.context", json!(80), "model.context", "81"),
         ("model.init_std", json!(0.0), "model.init_std", "number"),
         ("environment", lake(1, 0.8, 10), "environment.size", "2 to 8"),
         ("environment", lake(9, 0.8, 10), "environment.size", "2 to 8"),
