@@ -21,5 +21,7 @@ pub mod leader;
 pub mod report;
 pub mod driver;
 
+pub mod audit;
+
 pub use command::Command;
 pub use state::State;

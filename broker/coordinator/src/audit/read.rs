@@ -1,0 +1,76 @@
+//! Reads the committed versions of a run for the recount.
+
+use bytes::Bytes;
+use futures::StreamExt;
+use millrace_queue::{ObjectError, Objects};
+use millrace_schemas::blob::{Sha, paths};
+use millrace_schemas::envelope::decode;
+use millrace_schemas::publish_weights::Manifest;
+use millrace_schemas::{PolicyVersion, RunId};
+
+use super::{Audit, Claim, Recount, StoredVersion};
+
+/// Versions read at once.
+const VERSIONS_IN_FLIGHT: usize = 16;
+
+/// Why a recount did not come to an end.
+#[derive(Debug, thiserror::Error)]
+pub enum AuditError {
+    /// The object store failed; nothing is said of the run.
+    #[error("failed to recount: {0}")]
+    Objects(#[from] ObjectError),
+}
+
+/// Recounts a run from the object store and compares with `claim`. For a run that is `over`, no version may
+/// stand beyond the last; for one that goes on, the next may be committed already.
+///
+/// # Errors
+/// The object store cannot be reached. Whatever is missing or damaged in it is a finding.
+pub async fn audit(objects: &Objects, claim: Claim, over: bool) -> Result<Audit, AuditError> {
+    let (run, last) = (claim.run.clone(), claim.version);
+    let mut recount = Recount::new(claim);
+    let reads = (0..=last.0).map(|v| read_version(objects, &run, PolicyVersion(v)));
+    let mut reads = futures::stream::iter(reads).buffered(VERSIONS_IN_FLIGHT);
+    let mut version = PolicyVersion(0);
+    while let Some(stored) = reads.next().await {
+        recount.count(version, stored?);
+        version = version.next();
+    }
+    if over && objects.get(&paths::manifest(&run, version)).await?.is_some() {
+        recount.beyond(version);
+    }
+    Ok(recount.finish())
+}
+
+/// The manifest of a version, if there is one, with its bytes.
+///
+/// # Errors
+/// The inner says what is wrong with the object, the outer that the store failed.
+async fn read_version(
+    objects: &Objects,
+    run: &RunId,
+    version: PolicyVersion,
+) -> Result<Result<StoredVersion, String>, ObjectError> {
+    let Some(bytes) = objects.get(&paths::manifest(run, version)).await? else {
+        return Ok(Err("it has no manifest".into()));
+    };
+    let manifest: Manifest = match serde_json::from_slice(&bytes) {
+        Ok(manifest) => manifest,
+        Err(e) => return Ok(Err(format!("its manifest cannot be read: {e}"))),
+    };
+    let batch = match &manifest.batch {
+        None => None,
+        Some(blob) => match objects.get_blob(run, blob).await {
+            Ok(content) => Some(content),
+            Err(ObjectError::NotFound { .. }) => return Ok(Err("its batch is not there".into())),
+            Err(e @ ObjectError::Corrupt { .. }) => return Ok(Err(format!("its batch is damaged: {e}"))),
+            Err(e) => return Err(e),
+        },
+    };
+    Ok(assemble(&bytes, manifest, batch))
+}
+
+fn assemble(bytes: &[u8], manifest: Manifest, batch: Option<Bytes>) -> Result<StoredVersion, String> {
+    let batch = batch.map(|content| decode("batch", &content)).transpose().map_err(|e| e.to_string())?;
+    Ok(StoredVersion { sha256: Sha::of(bytes), manifest, batch })
+}
