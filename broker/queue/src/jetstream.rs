@@ -1,0 +1,167 @@
+//! The queue on NATS JetStream. What is made on the server is in `topology.rs`; the rest is one file per
+//! side of the port.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use millrace_schemas::limits;
+use millrace_schemas::{PoolName, Stage, subjects};
+
+use crate::port::{
+    Appended, ExhaustedTasks, Expect, KeyValue, KeyWatcher, Listener, LogEntry, LogReader, Message, Puller,
+    Put, Queue, QueueError, Written,
+};
+use connection::Connection;
+use publish::Store;
+
+pub use connection::{Credentials, JetStreamOptions, Storage, Tls};
+
+mod connection;
+mod api;
+mod message;
+mod topology;
+mod publish;
+mod puller;
+mod lease;
+mod ordered;
+mod keys;
+mod dead;
+
+/// Tasks whose acknowledgements are awaited at once; the server buffers no more than 10,000 per stream.
+const PUTS_IN_FLIGHT: usize = 4_096;
+
+/// A connection to JetStream. It reconnects for ever; what was asked meanwhile fails as unavailable.
+pub struct JetStream {
+    pub(crate) connection: Arc<Connection>,
+}
+
+impl JetStream {
+    /// Connects, trying again until `options.connect_timeout` is over. `name` is how the server lists the
+    /// connection.
+    ///
+    /// # Errors
+    /// No server answers in time, or it refuses the credentials.
+    pub async fn connect(url: &str, name: &str, options: JetStreamOptions) -> Result<Arc<Self>, QueueError> {
+        let connection = Connection::open(url, name, options).await?;
+        Ok(Arc::new(Self { connection: Arc::new(connection) }))
+    }
+}
+
+#[async_trait]
+impl Queue for JetStream {
+    async fn ensure_topology(&self) -> Result<(), QueueError> {
+        topology::ensure(&self.connection).await
+    }
+
+    async fn ensure_pool(&self, stage: Stage, pool: &PoolName) -> Result<(), QueueError> {
+        topology::ensure_pool(&self.connection, stage, pool).await
+    }
+
+    async fn put(&self, tasks: Vec<Message>) -> Vec<Result<Put, QueueError>> {
+        let mut results = Vec::with_capacity(tasks.len());
+        let mut tasks = tasks.into_iter();
+        while results.len() < results.capacity() {
+            let mut sent = Vec::with_capacity(tasks.len().min(PUTS_IN_FLIGHT));
+            for task in tasks.by_ref().take(PUTS_IN_FLIGHT) {
+                sent.push(self.connection.publisher.send(task, &[]).await);
+            }
+            if sent.is_empty() {
+                break;
+            }
+            for stored in sent {
+                let stored = match stored {
+                    Ok(stored) => stored.wait("put a task").await,
+                    Err(e) => Err(e),
+                };
+                results.push(stored.and_then(|stored| match stored {
+                    Store::At { .. } => Ok(Put::Queued),
+                    Store::SubjectTaken => Ok(Put::AlreadyQueued),
+                    Store::WrongSequence => Err(publish::unexpected("put a task")),
+                }));
+            }
+        }
+        results
+    }
+
+    async fn purge(&self, stage: Stage, filter: &str) -> Result<u64, QueueError> {
+        api::purge(&self.connection, &subjects::task_stream(stage), filter).await
+    }
+
+    async fn puller(&self, stage: Stage, pool: &PoolName) -> Result<Box<dyn Puller>, QueueError> {
+        let (stream, consumer) = (subjects::task_stream(stage), subjects::consumer(pool));
+        Ok(Box::new(puller::JetStreamPuller::new(self.connection.clone(), stream, consumer)))
+    }
+
+    async fn append(&self, entry: Message, id: Option<&str>) -> Result<Appended, QueueError> {
+        let id = id.map(|id| (publish::MESSAGE_ID, id.to_owned()));
+        let stored = self.connection.publisher.send(entry, id.as_slice()).await?;
+        match stored.wait("append to the log").await? {
+            Store::At { seq, duplicate } => Ok(Appended { seq, first: !duplicate }),
+            Store::SubjectTaken | Store::WrongSequence => Err(publish::unexpected("append to the log")),
+        }
+    }
+
+    async fn read_log(&self, from: u64) -> Result<Box<dyn LogReader>, QueueError> {
+        Ok(Box::new(ordered::JetStreamLog::new(self.connection.clone(), subjects::LOG_STREAM, from)))
+    }
+
+    async fn log_end(&self) -> Result<u64, QueueError> {
+        Ok(api::stream_state(&self.connection, subjects::LOG_STREAM).await?.last_seq)
+    }
+
+    async fn get(&self, bucket: &'static str, key: &str) -> Result<Option<KeyValue>, QueueError> {
+        keys::get(&self.connection, bucket, key).await
+    }
+
+    async fn set(
+        &self,
+        bucket: &'static str,
+        key: &str,
+        value: Bytes,
+        expect: Expect,
+    ) -> Result<Written, QueueError> {
+        keys::set(&self.connection, bucket, key, value, expect).await
+    }
+
+    async fn watch(&self, bucket: &'static str) -> Result<Box<dyn KeyWatcher>, QueueError> {
+        Ok(Box::new(keys::JetStreamWatcher::new(self.connection.clone(), bucket)))
+    }
+
+    async fn notice(&self, subject: String, payload: Bytes) -> Result<(), QueueError> {
+        self.connection
+            .client
+            .publish(subject, payload)
+            .await
+            .map_err(|e| QueueError::Unavailable { action: "send a notice", reason: e.to_string() })
+    }
+
+    async fn listen(&self, filter: &str) -> Result<Box<dyn Listener>, QueueError> {
+        let subscriber = self.connection.subscribe("listen to notices", filter).await?;
+        Ok(Box::new(message::JetStreamListener { subscriber }))
+    }
+
+    async fn bury(&self, letter: Message, id: &str) -> Result<(), QueueError> {
+        let id = [(publish::MESSAGE_ID, id.to_owned())];
+        let stored = self.connection.publisher.send(letter, &id).await?;
+        match stored.wait("bury a task").await? {
+            Store::At { .. } => Ok(()),
+            Store::SubjectTaken | Store::WrongSequence => Err(publish::unexpected("bury a task")),
+        }
+    }
+
+    async fn dead_letters(&self, max: usize) -> Result<Vec<LogEntry>, QueueError> {
+        dead::letters(&self.connection, max).await
+    }
+
+    async fn unbury(&self, seq: u64) -> Result<(), QueueError> {
+        api::delete_message(&self.connection, subjects::DEAD_STREAM, seq).await
+    }
+
+    async fn exhausted(&self) -> Result<Box<dyn ExhaustedTasks>, QueueError> {
+        dead::exhausted(self.connection.clone()).await
+    }
+}
+
+const _: () = assert!(PUTS_IN_FLIGHT * 2 < 10_000, "two coordinators' puts must fit the server's buffer");
+const _: () = assert!(limits::MAX_WAITING_PULLS > 0);

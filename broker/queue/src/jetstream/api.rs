@@ -1,0 +1,103 @@
+//! Requests to the server's JetStream API that the client library does not put this plainly.
+
+use async_nats::jetstream::context::RequestErrorKind;
+use async_nats::jetstream::response::Response;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::connection::Connection;
+use crate::port::QueueError;
+
+/// No message has this position (any more).
+const NO_SUCH_MESSAGE: [u64; 2] = [10_043, 10_057];
+
+#[derive(Debug, Deserialize)]
+struct Purged {
+    purged: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Done {}
+
+#[derive(Debug, Deserialize)]
+struct StreamInfo {
+    state: StreamState,
+}
+
+/// What a stream holds.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub(super) struct StreamState {
+    pub(super) messages: u64,
+    pub(super) last_seq: u64,
+}
+
+/// Why a request failed.
+enum ApiError {
+    /// The server answered with this code and these words.
+    Answered {
+        code: usize,
+        err_code: u64,
+        reason: String,
+    },
+    Unanswered(String),
+}
+
+impl ApiError {
+    fn of(self, action: &'static str) -> QueueError {
+        match self {
+            Self::Unanswered(reason) => QueueError::Unavailable { action, reason },
+            Self::Answered { code: 408 | 429 | 503, reason, .. } => {
+                QueueError::Unavailable { action, reason }
+            }
+            Self::Answered { reason, .. } => QueueError::Refused { action, reason },
+        }
+    }
+}
+
+async fn ask<T: DeserializeOwned>(
+    connection: &Connection,
+    path: String,
+    body: &impl Serialize,
+) -> Result<T, ApiError> {
+    let answer = connection.answer(connection.context.request(path, body)).await;
+    match answer.map_err(ApiError::Unanswered)? {
+        Ok(Response::Ok(answer)) => Ok(answer),
+        Ok(Response::Err { error }) => Err(ApiError::Answered {
+            code: error.code(),
+            err_code: error.error_code().0,
+            reason: error.to_string(),
+        }),
+        Err(e) if e.kind() == RequestErrorKind::NoResponders => {
+            Err(ApiError::Unanswered("JetStream does not answer; is it switched on?".into()))
+        }
+        Err(e) => Err(ApiError::Unanswered(e.to_string())),
+    }
+}
+
+pub(super) async fn purge(connection: &Connection, stream: &str, filter: &str) -> Result<u64, QueueError> {
+    let path = format!("STREAM.PURGE.{stream}");
+    let purged: Purged =
+        ask(connection, path, &json!({ "filter": filter })).await.map_err(|e| e.of("purge tasks"))?;
+    Ok(purged.purged)
+}
+
+pub(super) async fn stream_state(connection: &Connection, stream: &str) -> Result<StreamState, QueueError> {
+    let path = format!("STREAM.INFO.{stream}");
+    let info: StreamInfo = ask(connection, path, &json!({})).await.map_err(|e| e.of("look at a stream"))?;
+    Ok(info.state)
+}
+
+/// Deletes a message; one that is not there is fine too.
+pub(super) async fn delete_message(
+    connection: &Connection,
+    stream: &str,
+    seq: u64,
+) -> Result<(), QueueError> {
+    let path = format!("STREAM.MSG.DELETE.{stream}");
+    match ask::<Done>(connection, path, &json!({ "seq": seq, "no_erase": true })).await {
+        Ok(Done {}) => Ok(()),
+        Err(ApiError::Answered { err_code, .. }) if NO_SUCH_MESSAGE.contains(&err_code) => Ok(()),
+        Err(e) => Err(e.of("delete a message")),
+    }
+}

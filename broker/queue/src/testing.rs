@@ -1,0 +1,73 @@
+//! For tests: a nats-server of their own, on a free port, with a folder of its own, gone when dropped.
+
+use std::sync::Arc;
+
+use tempfile::TempDir;
+
+use crate::jetstream::{JetStream, JetStreamOptions};
+use crate::server::{Server, ServerError, ServerOptions};
+
+/// A nats-server for one test.
+#[derive(Debug)]
+pub struct TestServer {
+    options: ServerOptions,
+    server: Option<Server>,
+    /// Dropped last, when nothing writes into it any more.
+    folder: TempDir,
+}
+
+impl TestServer {
+    /// Starts a server with an empty folder.
+    ///
+    /// # Panics
+    /// There is no nats-server, or it does not start; the message says what to do.
+    pub async fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut options = ServerOptions::in_folder(folder.path().join("nats"));
+        let server = Server::start(&options).await.unwrap_or_else(|e| panic!("{e}"));
+        options.port = server.url().rsplit(':').next().and_then(|port| port.parse().ok());
+        Self { options, server: Some(server), folder }
+    }
+
+    /// Where clients connect.
+    ///
+    /// # Panics
+    /// The server was killed and not started again.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        self.server.as_ref().expect("the server runs").url()
+    }
+
+    /// A folder that lives as long as the server, for whatever else the test needs.
+    #[must_use]
+    pub fn folder(&self) -> &std::path::Path {
+        self.folder.path()
+    }
+
+    /// Connects to it and makes the streams.
+    ///
+    /// # Panics
+    /// It does not answer.
+    pub async fn connect(&self, options: JetStreamOptions) -> Arc<JetStream> {
+        use crate::port::Queue;
+        let queue = JetStream::connect(self.url(), "test", options).await.expect("the server answers");
+        queue.ensure_topology().await.expect("the server makes streams");
+        queue
+    }
+
+    /// Kills it as `kill -9` does.
+    pub async fn kill(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.kill().await;
+        }
+    }
+
+    /// Starts it again on the same port and folder.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn restart(&mut self) -> Result<(), ServerError> {
+        self.server = Some(Server::start(&self.options).await?);
+        Ok(())
+    }
+}
