@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use millrace_schemas::limits;
 use millrace_schemas::{PoolName, Stage, subjects};
 
 use crate::port::{
@@ -90,7 +89,7 @@ impl Queue for JetStream {
 
     async fn puller(&self, stage: Stage, pool: &PoolName) -> Result<Box<dyn Puller>, QueueError> {
         let (stream, consumer) = (subjects::task_stream(stage), subjects::consumer(pool));
-        Ok(Box::new(puller::JetStreamPuller::new(self.connection.clone(), stream, consumer)))
+        Ok(Box::new(puller::JetStreamPuller::new(self.connection.clone(), &stream, &consumer)))
     }
 
     async fn append(&self, entry: Message, id: Option<&str>) -> Result<Appended, QueueError> {
@@ -164,4 +163,3 @@ impl Queue for JetStream {
 }
 
 const _: () = assert!(PUTS_IN_FLIGHT * 2 < 10_000, "two coordinators' puts must fit the server's buffer");
-const _: () = assert!(limits::MAX_WAITING_PULLS > 0);

@@ -9,12 +9,22 @@ use millrace_schemas::{Event, Stage, Task, subjects};
 
 use super::{Fixture, MAX_DELIVER, is_quiet, message, payload, pull_one, run, soon, task, until};
 use crate::broker::{Log, OpenError};
-use crate::port::Put;
+use crate::port::{Exhausted, Puller, Put};
 
 /// The next event of the log.
 async fn next_event(log: &mut Log) -> Event {
     let mut logged = soon("an event is logged", log.next(1)).await.expect("the log is read");
     logged.remove(0).event.expect("it can be read")
+}
+
+/// The next exhausted task, while a worker of the pool waits for more: the server gives a task up only when
+/// it is asked for one.
+async fn next_exhausted(fixture: &Fixture, puller: &mut Box<dyn Puller>) -> Exhausted {
+    let mut exhausted = fixture.broker.exhausted().await.expect("listened to");
+    tokio::select! {
+        found = soon("it is exhausted", exhausted.next()) => found.expect("found"),
+        pulled = puller.pull(1) => panic!("delivered too often: {:?}", pulled.map(|pulled| pulled.len())),
+    }
 }
 
 /// Its workers die one after another: it is given out as exhausted, again and again until settled.
@@ -25,17 +35,19 @@ pub async fn a_silent_task_is_exhausted(fixture: Fixture) {
     for attempt in 1..=MAX_DELIVER.unsigned_abs() {
         assert_eq!(pull_one(&mut puller).await.attempt, attempt);
     }
-    // Nobody pulls any more, and still it must be found.
+    // Its pool has no worker for a while. Once one asks for more, the task is found, and not delivered.
     drop(puller);
-    let mut exhausted = fixture.broker.exhausted().await.expect("listened to");
-    let first = soon("it is exhausted", exhausted.next()).await.expect("found");
+    let mut puller = fixture.puller().await;
+    let first = next_exhausted(&fixture, &mut puller).await;
     assert_eq!(first.message.payload, payload(&one));
     assert!(first.message.header(REASON_HEADER).expect("a reason").contains("delivered 3 times"));
     assert_eq!(fixture.put(std::slice::from_ref(&one)).await, [Put::AlreadyQueued], "it is not lost yet");
     // Whoever took it dies before it is buried.
-    let again = soon("it is given again", exhausted.next()).await.expect("found");
+    drop(first.lease);
+    let again = next_exhausted(&fixture, &mut puller).await;
     assert_eq!(again.seq, first.seq);
     fixture.broker.bury_exhausted(&again).await.expect("buried");
+    drop(puller);
     let letters = fixture.broker.dead_letters().await.expect("listed");
     assert_eq!(letters.len(), 1);
     assert_eq!(letters[0].payload, payload(&one));
@@ -54,15 +66,7 @@ pub async fn a_returned_task_is_exhausted(fixture: Fixture) {
         let delivery = pull_one(&mut puller).await;
         delivery.lease.retry_after(Duration::from_millis(1)).await.expect("said");
     }
-    let mut exhausted = fixture.broker.exhausted().await.expect("listened to");
-    let found = {
-        // A worker of the pool waits for more, as there always is one.
-        let wait = async { puller.pull(1).await.map(|pulled| pulled.len()) };
-        tokio::select! {
-            found = soon("it is exhausted", exhausted.next()) => found.expect("found"),
-            pulled = wait => panic!("delivered too often: {pulled:?}"),
-        }
-    };
+    let found = next_exhausted(&fixture, &mut puller).await;
     assert_eq!(found.message.payload, payload(&one));
     found.lease.done().await.expect("removed");
     assert_eq!(fixture.put(std::slice::from_ref(&one)).await, [Put::Queued]);

@@ -41,8 +41,7 @@ pub(super) async fn letters(connection: &Arc<Connection>, max: usize) -> Result<
 }
 
 pub(super) async fn exhausted(connection: Arc<Connection>) -> Result<Box<dyn ExhaustedTasks>, QueueError> {
-    let consumer = topology::EXHAUSTED_CONSUMER.to_owned();
-    let puller = JetStreamPuller::new(connection.clone(), ADVISORY_STREAM.into(), consumer);
+    let puller = JetStreamPuller::new(connection.clone(), ADVISORY_STREAM, topology::EXHAUSTED_CONSUMER);
     Ok(Box::new(JetStreamExhausted { connection, puller, notice: None }))
 }
 

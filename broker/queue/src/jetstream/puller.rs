@@ -70,7 +70,7 @@ enum Event {
 }
 
 impl JetStreamPuller {
-    pub(super) fn new(connection: Arc<Connection>, stream: String, consumer: String) -> Self {
+    pub(super) fn new(connection: Arc<Connection>, stream: &str, consumer: &str) -> Self {
         let epoch = connection.epoch();
         Self {
             connection,
