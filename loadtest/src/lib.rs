@@ -1,1 +1,3 @@
-//! Millrace.
+//! The system seen from outside: benchmarks on real parts.
+
+pub mod bench;

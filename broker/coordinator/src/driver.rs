@@ -63,7 +63,8 @@ pub async fn run(
     health: Health,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
-    let log = broker.read_log(shared.lock().seq + 1).await.context("failed to read the log")?;
+    let next = shared.lock().seq + 1;
+    let log = broker.read_log(next).await.context("failed to read the log")?;
     let (commands, receiver) = mpsc::channel(FOLDS_AHEAD);
     let executor = tokio::spawn(execute::run(broker.clone(), receiver));
     let (leading, leads) = watch::channel(false);

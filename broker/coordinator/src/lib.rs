@@ -20,6 +20,7 @@ pub mod execute;
 pub mod leader;
 pub mod report;
 pub mod driver;
+pub mod api;
 
 pub mod audit;
 

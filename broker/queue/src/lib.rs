@@ -11,6 +11,7 @@ mod jetstream;
 
 pub mod objects;
 pub mod broker;
+pub mod service;
 
 pub mod server;
 #[cfg(feature = "testing")]
@@ -23,5 +24,6 @@ pub use jetstream::{Credentials, JetStream, JetStreamOptions, Storage, Tls};
 pub use memory::MemoryQueue;
 pub use objects::{Created, ObjectError, Objects};
 pub use port::{Delivery, Queue, QueueError};
+pub use service::{ApiHandler, RequestError, request};
 pub use settings::QueueSettings;
 pub use trace::traceparent;

@@ -38,6 +38,15 @@ impl TestServer {
         self.server.as_ref().expect("the server runs").url()
     }
 
+    /// The server's process.
+    ///
+    /// # Panics
+    /// The server was killed and not started again.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.server.as_ref().expect("the server runs").pid()
+    }
+
     /// A folder that lives as long as the server, for whatever else the test needs.
     #[must_use]
     pub fn folder(&self) -> &std::path::Path {

@@ -1,0 +1,147 @@
+//! The API: what clients ask, answered from the state or by an event in the log.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use millrace_queue::service::ApiHandler;
+use millrace_queue::{Broker, BrokerError};
+use millrace_schemas::api::{ApiError, FieldError, RunReply, RunRequest};
+use millrace_schemas::limits::MAX_REQUEST_BYTES;
+use millrace_schemas::submit::{RunFileError, from_json};
+use millrace_schemas::{Event, RunId};
+use serde::Serialize;
+
+use crate::driver::unix_ms;
+use crate::shared::Shared;
+use crate::status;
+
+/// Answers requests. Any coordinator can: what changes something goes through the log.
+pub struct Api {
+    broker: Broker,
+    shared: Shared,
+}
+
+impl Api {
+    /// Answers from `shared`, appends through `broker`.
+    #[must_use]
+    pub fn new(broker: Broker, shared: Shared) -> Self {
+        Self { broker, shared }
+    }
+
+    async fn submit(&self, body: &[u8]) -> Result<Bytes, ApiError> {
+        let spec = from_json(body).map_err(|e| run_file_error(&e))?;
+        let run = spec.name.clone();
+        let exists = || {
+            error(
+                409,
+                format!(
+                    "run {run:?} exists; choose another name, or see it with mr.api.status",
+                    run = run.as_str()
+                ),
+            )
+        };
+        if self.shared.lock().runs.contains_key(&run) {
+            return Err(exists());
+        }
+        // Time first, so that the run does not begin at the end of the one before.
+        self.append(millrace_schemas::subjects::ALL_RUNS, &Event::Tick { unix_ms: unix_ms() }).await?;
+        let appended = self.append(run.as_str(), &Event::Submitted(Box::new(spec))).await?;
+        if !appended.first {
+            return Err(exists());
+        }
+        self.shared.wait_for(appended.seq).await;
+        json(&RunReply { run })
+    }
+
+    async fn cancel(&self, body: &[u8]) -> Result<Bytes, ApiError> {
+        let run = self.named(body)?;
+        let reason = "cancelled by request".to_owned();
+        let appended = self.append(run.as_str(), &Event::Cancelled { reason }).await?;
+        self.shared.wait_for(appended.seq).await;
+        json(&RunReply { run })
+    }
+
+    fn status(&self, body: &[u8]) -> Result<Bytes, ApiError> {
+        let run = self.named(body)?;
+        let state = self.shared.lock();
+        json(&state.runs.get(&run).map(|found| status::status(&state, found)))
+    }
+
+    fn ledger(&self, body: &[u8]) -> Result<Bytes, ApiError> {
+        let run = self.named(body)?;
+        json(&self.shared.lock().runs.get(&run).map(status::ledger))
+    }
+
+    fn list(&self) -> Result<Bytes, ApiError> {
+        let state = self.shared.lock();
+        json(&state.runs.values().map(|run| status::status(&state, run)).collect::<Vec<_>>())
+    }
+
+    /// The run that a request names, or the only one there is.
+    fn named(&self, body: &[u8]) -> Result<RunId, ApiError> {
+        let request: RunRequest = if body.trim_ascii().is_empty() {
+            RunRequest::default()
+        } else {
+            serde_json::from_slice(body)
+                .map_err(|e| error(400, format!("request is not {{\"run\": \"name\"}} or empty: {e}")))?
+        };
+        let state = self.shared.lock();
+        let names = || state.runs.keys().map(RunId::as_str).collect::<Vec<_>>().join(", ");
+        match request.run {
+            Some(run) if state.runs.contains_key(&run) => Ok(run),
+            Some(run) => Err(error(404, format!("no run is named {:?}; known: {}", run.as_str(), names()))),
+            None if state.runs.len() == 1 => {
+                Ok(state.runs.keys().next().cloned().expect("there is exactly one"))
+            }
+            None if state.runs.is_empty() => Err(error(404, "no run was submitted yet".to_owned())),
+            None => Err(error(400, format!("name one of several runs, {{\"run\": \"name\"}}: {}", names()))),
+        }
+    }
+
+    async fn append(&self, run: &str, event: &Event) -> Result<millrace_queue::port::Appended, ApiError> {
+        self.broker
+            .append(run, event)
+            .await
+            .map_err(|e: BrokerError| error(503, format!("the log did not take it; try again: {e}")))
+    }
+}
+
+#[async_trait]
+impl ApiHandler for Api {
+    async fn call(&self, endpoint: &str, body: Bytes) -> Result<Bytes, ApiError> {
+        if body.len() > MAX_REQUEST_BYTES {
+            return Err(error(
+                400,
+                format!("request has bytes={}, more than {MAX_REQUEST_BYTES}", body.len()),
+            ));
+        }
+        match endpoint {
+            "submit" => self.submit(&body).await,
+            "cancel" => self.cancel(&body).await,
+            "status" => self.status(&body),
+            "ledger" => self.ledger(&body),
+            "list" => self.list(),
+            other => Err(error(404, format!("no endpoint is named {other:?}"))),
+        }
+    }
+}
+
+fn error(code: u16, message: String) -> ApiError {
+    ApiError { code, message, fields: Vec::new() }
+}
+
+fn json<T: Serialize>(reply: &T) -> Result<Bytes, ApiError> {
+    serde_json::to_vec(reply)
+        .map(Bytes::from)
+        .map_err(|e| error(500, format!("failed to write the reply: {e}")))
+}
+
+fn run_file_error(e: &RunFileError) -> ApiError {
+    let fields = match e {
+        RunFileError::Refused(refusals) => refusals.iter().cloned().map(FieldError::from).collect(),
+        RunFileError::Shape { field, reason } => {
+            vec![FieldError { field: field.clone(), value: String::new(), remedy: reason.clone() }]
+        }
+        RunFileError::TooLong(_) => Vec::new(),
+    };
+    ApiError { code: 400, message: e.to_string(), fields }
+}

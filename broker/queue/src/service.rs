@@ -1,0 +1,116 @@
+//! The API as a NATS micro service: found by `nats micro ls`, asked by `nats req`, JSON in and out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::service::{NATS_SERVICE_ERROR, NATS_SERVICE_ERROR_CODE, Request, ServiceExt};
+use async_nats::{HeaderMap, RequestErrorKind};
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::SelectAll;
+use millrace_schemas::api::{ApiError, DESCRIPTION, ENDPOINTS, SERVICE};
+use millrace_schemas::subjects;
+
+use crate::jetstream::JetStream;
+use crate::port::QueueError;
+
+/// Requests answered at once; more wait.
+const AT_ONCE: usize = 64;
+
+/// Answers requests.
+#[async_trait]
+pub trait ApiHandler: Send + Sync + 'static {
+    /// Answers a request to `endpoint` in JSON.
+    async fn call(&self, endpoint: &str, body: Bytes) -> Result<Bytes, ApiError>;
+}
+
+/// Why a request has no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// The coordinator answered no.
+    #[error("{}", .0.message)]
+    Api(ApiError),
+    /// No coordinator is connected to this nats-server.
+    #[error("no coordinator answers; `millrace up` or `millrace coordinator` starts one")]
+    NoCoordinator,
+    /// The coordinator did not answer in time, or the connection is lost.
+    #[error("failed to ask the coordinator: {0}")]
+    Unavailable(String),
+}
+
+/// Serves the API until dropped. Several coordinators share the requests.
+///
+/// Consumes: requests. Produces: replies. Waits for: requests, up to 64 at once in work. Unblocked by: being
+/// dropped. On failure of one: an error reply, and the next.
+///
+/// # Errors
+/// The queue cannot be reached at the start, or the connection is closed.
+pub async fn serve(js: &JetStream, version: &str, handler: Arc<dyn ApiHandler>) -> Result<(), QueueError> {
+    let failed = |reason: String| QueueError::Unavailable { action: "serve the API", reason };
+    let builder = js.connection.client.service_builder().description(DESCRIPTION).queue_group(SERVICE);
+    let service = builder.start(SERVICE, version).await.map_err(|e| failed(e.to_string()))?;
+    let mut requests = SelectAll::new();
+    for (name, about) in ENDPOINTS {
+        let metadata = [("description".to_owned(), about.to_owned())].into();
+        let endpoint =
+            service.endpoint_builder().name(name).metadata(metadata).add(subjects::api(name)).await;
+        requests.push(endpoint.map_err(|e| failed(e.to_string()))?.map(move |request| (name, request)));
+    }
+    requests
+        .for_each_concurrent(AT_ONCE, |(endpoint, request)| {
+            let handler = handler.clone();
+            async move { answer(endpoint, &request, &*handler).await }
+        })
+        .await;
+    // Without this the service would be gone before its endpoints.
+    drop(service);
+    Err(failed("the connection is closed".to_owned()))
+}
+
+async fn answer(endpoint: &str, request: &Request, handler: &dyn ApiHandler) {
+    let sent = match handler.call(endpoint, request.message.payload.clone()).await {
+        Ok(body) => request.respond(Ok(body)).await,
+        Err(error) => {
+            // The headers are what micro service clients look at; the body says the same with the fields.
+            let mut headers = HeaderMap::new();
+            let line = error.message.lines().map(str::trim).collect::<Vec<_>>().join(" ");
+            headers.insert(NATS_SERVICE_ERROR, line.as_str());
+            headers.insert(NATS_SERVICE_ERROR_CODE, error.code.to_string().as_str());
+            let body = serde_json::to_vec(&error).expect("an error holds only what JSON can express");
+            request.respond_with_headers(Ok(body.into()), headers).await
+        }
+    };
+    if let Err(error) = sent {
+        tracing::warn!(endpoint, %error, "failed to answer a request");
+    }
+}
+
+/// Asks the coordinator.
+///
+/// # Errors
+/// It answers no, does not answer, or is not there.
+pub async fn request(
+    js: &JetStream,
+    endpoint: &str,
+    body: Bytes,
+    patience: Duration,
+) -> Result<Bytes, RequestError> {
+    let asked = async_nats::Request::new().payload(body).timeout(Some(patience));
+    let reply = js.connection.client.send_request(subjects::api(endpoint), asked).await;
+    let reply = reply.map_err(|e| match e.kind() {
+        RequestErrorKind::NoResponders => RequestError::NoCoordinator,
+        RequestErrorKind::TimedOut => RequestError::Unavailable(format!("no answer in {patience:?}")),
+        RequestErrorKind::InvalidSubject | RequestErrorKind::MaxPayloadExceeded | RequestErrorKind::Other => {
+            RequestError::Unavailable(e.to_string())
+        }
+    })?;
+    let header = |name: &str| reply.headers.as_ref().and_then(|headers| headers.get(name));
+    let Some(code) = header(NATS_SERVICE_ERROR_CODE) else { return Ok(reply.payload) };
+    let plain = || ApiError {
+        code: code.as_str().parse().unwrap_or(500),
+        message: header(NATS_SERVICE_ERROR).map(ToString::to_string).unwrap_or_default(),
+        fields: Vec::new(),
+    };
+    Err(RequestError::Api(serde_json::from_slice(&reply.payload).unwrap_or_else(|_| plain())))
+}

@@ -1,0 +1,129 @@
+//! What the queue costs: whole lives beside raw put, pull and ack, in turn on the same server.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use millrace_queue::testing::TestServer;
+use millrace_queue::{Broker, JetStreamOptions, Objects};
+use serde::Serialize;
+
+use super::lives::{Brokers, Lives};
+use super::{cpu, lives, raw};
+
+/// How to measure.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Seconds of each measurement
+    #[arg(long, default_value_t = 5.0)]
+    seconds: f64,
+    /// How often each is repeated; medians are printed
+    #[arg(long, default_value_t = 3)]
+    repeats: u32,
+    /// Tasks in flight
+    #[arg(long, default_value_t = 1024)]
+    in_flight: u32,
+    /// Where the figures go as JSON
+    #[arg(long, default_value = "target/bench/queue.json")]
+    out: PathBuf,
+}
+
+/// The figures.
+#[derive(Debug, Serialize)]
+struct Figures {
+    lives_per_s: f64,
+    raw_per_s: f64,
+    ratio: f64,
+    /// Of two tasks in flight: from the end of a task to the start of its rollout's next.
+    p50_us: f64,
+    p99_us: f64,
+    in_flight: u32,
+    /// With that many in flight.
+    loaded_p50_us: f64,
+    loaded_p99_us: f64,
+    repeats: u32,
+    seconds: f64,
+    cores: usize,
+    /// Processor microseconds a life, in nats-server.
+    server_us_per_life: f64,
+    /// Processor microseconds a life, in coordinator, worker and client library.
+    client_us_per_life: f64,
+}
+
+/// Measures and prints.
+///
+/// # Errors
+/// There is no nats-server, or it fails.
+pub async fn run(args: &Args) -> anyhow::Result<()> {
+    let time = Duration::from_secs_f64(args.seconds);
+    let server = TestServer::start().await;
+    let objects = Objects::memory();
+    let (mut raws, mut loaded, mut lone) = (Vec::new(), Vec::new(), Vec::new());
+    let mut spent = (Duration::ZERO, Duration::ZERO);
+    for repeat in 0..args.repeats {
+        let queue = server.connect(JetStreamOptions::default()).await;
+        raws.push(raw::run(queue, args.in_flight, 256, time).await?);
+        let broker = async || {
+            Broker::new(server.connect(JetStreamOptions::default()).await, objects.clone())
+        };
+        let brokers = Brokers { coordinator: broker().await, worker: broker().await };
+        let before = (cpu::used(server.pid())?, cpu::used(std::process::id())?);
+        let name = format!("loaded-{repeat}");
+        loaded.push(lives::run(&brokers, &name, (args.in_flight / 8).max(1), 8, time).await?);
+        let after = (cpu::used(server.pid())?, cpu::used(std::process::id())?);
+        spent = (spent.0 + after.0 - before.0, spent.1 + after.1 - before.1);
+        lone.push(lives::run(&brokers, &format!("lone-{repeat}"), 1, 2, time).await?);
+        let (raw, lives) = (raws[raws.len() - 1], loaded[loaded.len() - 1]);
+        println!("run {}: raw {raw:.0}/s, lives {:.0}/s", repeat + 1, lives.per_s);
+    }
+    let figures = figures(args, raws, &loaded, &lone, spent);
+    print(&figures);
+    if let Some(folder) = args.out.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    std::fs::write(&args.out, serde_json::to_string_pretty(&figures)? + "\n")?;
+    println!("figures in {}", args.out.display());
+    Ok(())
+}
+
+fn figures(
+    args: &Args,
+    raws: Vec<f64>,
+    loaded: &[Lives],
+    lone: &[Lives],
+    spent: (Duration, Duration),
+) -> Figures {
+    let of = |lives: &[Lives], what: fn(&Lives) -> f64| median(lives.iter().map(what).collect());
+    let (lives_per_s, raw_per_s) = (of(loaded, |l| l.per_s), median(raws));
+    // Warm-up and measurement alike: 1.2 times the measured lives.
+    let lives = loaded.iter().map(|l| l.per_s * args.seconds * 1.2).sum::<f64>().max(1.0);
+    Figures {
+        lives_per_s,
+        raw_per_s,
+        ratio: lives_per_s / raw_per_s,
+        p50_us: of(lone, |l| l.p50_us),
+        p99_us: of(lone, |l| l.p99_us),
+        in_flight: args.in_flight,
+        loaded_p50_us: of(loaded, |l| l.p50_us),
+        loaded_p99_us: of(loaded, |l| l.p99_us),
+        repeats: args.repeats,
+        seconds: args.seconds,
+        cores: std::thread::available_parallelism().map_or(1, usize::from),
+        server_us_per_life: spent.0.as_secs_f64() * 1e6 / lives,
+        client_us_per_life: spent.1.as_secs_f64() * 1e6 / lives,
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn print(f: &Figures) {
+    println!("\nmedians of {} runs of {} s on {} cores, nats-server included", f.repeats, f.seconds, f.cores);
+    println!("  raw put + pull + ack     {:>8.0} /s   ({} in flight, 256 bytes)", f.raw_per_s, f.in_flight);
+    println!("  whole life of a task     {:>8.0} /s   ({} in flight)", f.lives_per_s, f.in_flight);
+    println!("  share of raw             {:>8.1} %", 100.0 * f.ratio);
+    println!("  task to next task, lone  {:>8.0} us median, {:.0} us 99th percentile", f.p50_us, f.p99_us);
+    println!("  the same, loaded         {:>8.0} us median, {:.0} us 99th percentile", f.loaded_p50_us, f.loaded_p99_us);
+    println!("  processor time a life    {:>8.1} us nats-server, {:.1} us coordinator + worker + client", f.server_us_per_life, f.client_us_per_life);
+}

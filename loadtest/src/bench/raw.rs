@@ -1,0 +1,80 @@
+//! The yardstick: messages are put, pulled and acked on the same server by the same client library, and
+//! nothing is decoded, logged or decided.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use millrace_queue::port::{Message, Queue};
+use millrace_schemas::{PoolName, RolloutId, RunId, Stage, TaskKey, subjects};
+use tokio::sync::Semaphore;
+
+/// Messages put in one call.
+const BATCH: u32 = 128;
+
+/// Puts, pulls and acks for `time` with at most `in_flight` messages between put and ack; gives messages a
+/// second.
+///
+/// # Errors
+/// The queue fails.
+pub async fn run(queue: Arc<dyn Queue>, in_flight: u32, bytes: usize, time: Duration) -> anyhow::Result<f64> {
+    let pool: PoolName = "raw".parse()?;
+    queue.ensure_pool(Stage::Reward, &pool).await?;
+    let slots = Arc::new(Semaphore::new(in_flight as usize));
+    let done = Arc::new(AtomicU64::new(0));
+    let puts = tokio::spawn(put_for_ever(queue.clone(), pool.clone(), slots.clone(), bytes));
+    let pulls = tokio::spawn(pull_for_ever(queue, pool, slots, done.clone(), in_flight as usize));
+    // The first moments fill the pipe.
+    tokio::time::sleep(time / 10).await;
+    let (from, since) = (done.load(Ordering::Relaxed), Instant::now());
+    tokio::time::sleep(time).await;
+    let rate = (done.load(Ordering::Relaxed) - from) as f64 / since.elapsed().as_secs_f64();
+    for task in [puts, pulls] {
+        anyhow::ensure!(!task.is_finished(), "the raw benchmark stopped early: {:?}", task.await);
+        task.abort();
+    }
+    Ok(rate)
+}
+
+async fn put_for_ever(
+    queue: Arc<dyn Queue>,
+    pool: PoolName,
+    slots: Arc<Semaphore>,
+    bytes: usize,
+) -> anyhow::Result<()> {
+    let run: RunId = "raw".parse()?;
+    let payload = Bytes::from(vec![7; bytes]);
+    for first in (0_u64..).step_by(BATCH as usize) {
+        slots.acquire_many(BATCH).await?.forget();
+        let message = |n| {
+            let rollout = RolloutId { group: first + n, index: 0, attempt: 0 };
+            let key = TaskKey::Reward { rollout, reward: 0 };
+            let subject = subjects::task(&pool, &run, Default::default(), key);
+            Message { subject, payload: payload.clone(), headers: Vec::new() }
+        };
+        for put in queue.put((0..u64::from(BATCH)).map(message).collect()).await {
+            put?;
+        }
+    }
+    Ok(())
+}
+
+async fn pull_for_ever(
+    queue: Arc<dyn Queue>,
+    pool: PoolName,
+    slots: Arc<Semaphore>,
+    done: Arc<AtomicU64>,
+    most: usize,
+) -> anyhow::Result<()> {
+    let mut puller = queue.puller(Stage::Reward, &pool).await?;
+    loop {
+        let deliveries = puller.pull(most).await?;
+        let count = deliveries.len();
+        for delivery in deliveries {
+            delivery.lease.done().await?;
+        }
+        done.fetch_add(count as u64, Ordering::Relaxed);
+        slots.add_permits(count);
+    }
+}
