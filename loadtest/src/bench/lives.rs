@@ -44,7 +44,13 @@ pub struct Brokers {
 ///
 /// # Errors
 /// The queue fails, or the run does not start.
-pub async fn run(brokers: &Brokers, name: &str, groups: u32, size: u32, time: Duration) -> anyhow::Result<Lives> {
+pub async fn run(
+    brokers: &Brokers,
+    name: &str,
+    groups: u32,
+    size: u32,
+    time: Duration,
+) -> anyhow::Result<Lives> {
     let broker = &brokers.coordinator;
     let stop = CancellationToken::new();
     let executor = Arc::new(Nothing::default());

@@ -62,9 +62,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     for repeat in 0..args.repeats {
         let queue = server.connect(JetStreamOptions::default()).await;
         raws.push(raw::run(queue, args.in_flight, 256, time).await?);
-        let broker = async || {
-            Broker::new(server.connect(JetStreamOptions::default()).await, objects.clone())
-        };
+        let broker = async || Broker::new(server.connect(JetStreamOptions::default()).await, objects.clone());
         let brokers = Brokers { coordinator: broker().await, worker: broker().await };
         let before = (cpu::used(server.pid())?, cpu::used(std::process::id())?);
         let name = format!("loaded-{repeat}");
@@ -124,6 +122,12 @@ fn print(f: &Figures) {
     println!("  whole life of a task     {:>8.0} /s   ({} in flight)", f.lives_per_s, f.in_flight);
     println!("  share of raw             {:>8.1} %", 100.0 * f.ratio);
     println!("  task to next task, lone  {:>8.0} us median, {:.0} us 99th percentile", f.p50_us, f.p99_us);
-    println!("  the same, loaded         {:>8.0} us median, {:.0} us 99th percentile", f.loaded_p50_us, f.loaded_p99_us);
-    println!("  processor time a life    {:>8.1} us nats-server, {:.1} us coordinator + worker + client", f.server_us_per_life, f.client_us_per_life);
+    println!(
+        "  the same, loaded         {:>8.0} us median, {:.0} us 99th percentile",
+        f.loaded_p50_us, f.loaded_p99_us
+    );
+    println!(
+        "  processor time a life    {:>8.1} us nats-server, {:.1} us coordinator + worker + client",
+        f.server_us_per_life, f.client_us_per_life
+    );
 }
