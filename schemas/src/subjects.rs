@@ -34,6 +34,8 @@ pub const ALL_RUNS: &str = "all";
 pub const RESERVED_RUNS: [&str; 2] = [ALL_RUNS, "worker"];
 /// Every event.
 pub const LOG_ALL: &str = "mr.log.>";
+/// Every dead letter.
+pub const DEAD_ALL: &str = "mr.dead.>";
 /// Every notice.
 pub const NOTICE_ALL: &str = "mr.notice.>";
 /// Every worker's counters.
@@ -104,6 +106,13 @@ pub fn dead(stage: Stage, pool: &str, run: &str, key: &str) -> String {
     format!("mr.dead.{}.{pool}.{run}.{key}", stage.name())
 }
 
+/// A dead letter's subject for a task whose own subject cannot be taken apart: whoever wrote it did not go by
+/// the names, but its tokens are a subject all the same.
+#[must_use]
+pub fn dead_stray(subject: &str) -> String {
+    format!("mr.dead.{}", subject.strip_prefix("mr.task.").unwrap_or("unknown"))
+}
+
 /// A notice of a run.
 #[must_use]
 pub fn notice(run: &RunId, kind: &str) -> String {
@@ -168,6 +177,12 @@ pub fn parse_task(subject: &str) -> Result<TaskSubject, SubjectError> {
         version: PolicyVersion(version),
         key: key.parse()?,
     })
+}
+
+/// The stage of a task's subject, whatever the rest of it says; `None` if it is no task's.
+#[must_use]
+pub fn stage_of_task(subject: &str) -> Option<Stage> {
+    subject.strip_prefix("mr.task.")?.split('.').next()?.parse().ok()
 }
 
 /// The run token of a log subject, or `None` if it is no log subject.

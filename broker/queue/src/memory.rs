@@ -124,11 +124,6 @@ fn pool_of(subject: &str) -> &str {
     subject.split('.').nth(3).unwrap_or_default()
 }
 
-/// The stage of a task's subject.
-fn stage_of(subject: &str) -> Option<Stage> {
-    subject.strip_prefix("mr.task.")?.split('.').next()?.parse().ok()
-}
-
 #[async_trait]
 impl Queue for MemoryQueue {
     async fn ensure_topology(&self) -> Result<(), QueueError> {
@@ -142,7 +137,7 @@ impl Queue for MemoryQueue {
     async fn put(&self, tasks: Vec<Message>) -> Vec<Result<Put, QueueError>> {
         self.shared.change(|state| {
             let put = |task: Message| {
-                let stage = stage_of(&task.subject).ok_or_else(|| QueueError::Refused {
+                let stage = subjects::stage_of_task(&task.subject).ok_or_else(|| QueueError::Refused {
                     action: "put a task",
                     reason: format!("no stream takes subject={}", task.subject),
                 })?;

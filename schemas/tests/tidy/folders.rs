@@ -38,6 +38,9 @@ fn every_folder_of_the_top_level_has_a_readme() {
 fn a_folders_readme_names_what_is_in_it() {
     let mut faults = Vec::new();
     for readme in tree::files(&["README.md"]) {
+        if readme.path == "README.md" {
+            continue; // The project's front page; its layout is fixed above.
+        }
         let folder = tree::root().join(&readme.path).parent().expect("a file lies in a folder").to_owned();
         for name in tree::entries(&folder) {
             if name != "README.md" && name != "Cargo.toml" && !readme.text.contains(&name) {

@@ -31,7 +31,8 @@ pub(crate) struct File {
 impl File {
     /// Whether it is of use to tests alone.
     pub(crate) fn is_test(&self) -> bool {
-        self.path.contains("/tests/") || self.path.ends_with("/tests.rs")
+        let for_tests = ["/tests/", "/tests.rs", "/testing.rs", "/conformance/", "/conformance.rs"];
+        for_tests.iter().any(|part| self.path.contains(part))
     }
 
     /// Number (from 1) and text of the lines that are neither tests at the file's end nor comments.

@@ -90,3 +90,12 @@ fn a_run_may_not_take_a_token_that_means_something_else() {
         assert!(refusals.iter().any(|refusal| refusal.field == "name"), "{name} is taken: {refusals:?}");
     }
 }
+
+#[test]
+fn a_task_that_did_not_go_by_the_names_is_a_dead_letter_all_the_same() {
+    assert_eq!(subjects::stage_of_task("mr.task.reward.whatever"), Some(Stage::Reward));
+    assert_eq!(subjects::stage_of_task("mr.log.run.outcome"), None);
+    for subject in ["mr.task.generate.no-key", "foreign.subject"] {
+        assert!(matches(subjects::DEAD_ALL, &subjects::dead_stray(subject)));
+    }
+}

@@ -131,8 +131,7 @@ fn read(entry: LogEntry) -> (DeadLetter, Vec<(&'static str, String)>) {
 fn dead_subject(subject: &str) -> String {
     match subjects::parse_task(subject) {
         Ok(task) => subjects::dead(task.stage, task.pool.as_str(), task.run.as_str(), &task.key.to_string()),
-        // Whoever wrote it did not go by the names; its own tokens are a subject all the same.
-        Err(_) => format!("mr.dead.{}", subject.strip_prefix("mr.task.").unwrap_or("unknown")),
+        Err(_) => subjects::dead_stray(subject),
     }
 }
 

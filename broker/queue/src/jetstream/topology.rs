@@ -10,7 +10,7 @@ use async_nats::jetstream::stream::{
 };
 use async_nats::jetstream::{ErrorCode, kv};
 use millrace_schemas::subjects::{
-    ADVISORY_MAX_DELIVERIES, ADVISORY_STREAM, COORDINATOR_BUCKET, DEAD_STREAM, LOG_ALL, LOG_STREAM,
+    ADVISORY_MAX_DELIVERIES, ADVISORY_STREAM, COORDINATOR_BUCKET, DEAD_ALL, DEAD_STREAM, LOG_ALL, LOG_STREAM,
     POLICY_BUCKET, consumer, consumer_filter, task_stream, task_stream_subjects,
 };
 use millrace_schemas::{PoolName, Stage, limits};
@@ -20,8 +20,6 @@ use crate::port::QueueError;
 
 /// The consumer that reads the notices of tasks delivered too often.
 pub(super) const EXHAUSTED_CONSUMER: &str = "exhausted";
-/// All dead letters.
-const DEAD_ALL: &str = "mr.dead.>";
 /// How long notices of exhausted tasks are kept. Each is read at once while a coordinator is there.
 const ADVISORY_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 
