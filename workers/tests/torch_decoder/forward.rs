@@ -6,6 +6,7 @@ use tch::{Device, Kind, Tensor};
 use crate::step::Oracle;
 use crate::support::{VOCABULARY, initial, tokens};
 use millrace_workers::policy::decoder::read_tensors;
+use millrace_workers::weights::LoadedVersion;
 
 /// Logits `[T, V]` of all tokens of one sequence, by the forward of training.
 pub(crate) fn whole(decoder: &Decoder, tokens: &[u32]) -> Tensor {
@@ -24,7 +25,10 @@ pub(crate) fn difference(a: &Tensor, b: &Tensor) -> f64 {
 }
 
 pub(crate) fn decoder(seed: u64) -> Decoder {
-    let version = initial(seed);
+    decoder_of(&initial(seed))
+}
+
+pub(crate) fn decoder_of(version: &LoadedVersion) -> Decoder {
     let config = Config::read(&version.files["config.json"]).unwrap();
     let flat = read_tensors("model", &version.files["model.safetensors"], "", &Layout::of(&config)).unwrap();
     Decoder::new(config, &flat, Device::Cpu, false)
