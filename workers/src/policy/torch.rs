@@ -10,6 +10,7 @@ use super::{Engine, PolicyError, Trainer};
 use crate::weights::LoadedVersion;
 
 mod engine;
+mod memory;
 mod sampling;
 mod trainer;
 
@@ -48,6 +49,7 @@ fn enter() -> Device {
     let from_environment = || std::env::var(THREADS_VARIABLE).ok().and_then(|word| word.parse().ok());
     let threads = *THREADS.get_or_init(|| from_environment().unwrap_or(1).max(1));
     tch::set_num_threads(threads);
+    memory::keep();
     Device::cuda_if_available()
 }
 

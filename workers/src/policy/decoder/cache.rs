@@ -14,6 +14,24 @@ pub struct KvCache {
     /// Per layer, `[slots, positions, kv_width]`.
     keys: Vec<Tensor>,
     values: Vec<Tensor>,
+    /// What one layer's lanes see, copied together: kept, since fresh pages cost more than the copy.
+    seen_keys: Scratch,
+    seen_values: Scratch,
+}
+
+/// Memory that is used again and again.
+#[derive(Debug)]
+struct Scratch(Tensor);
+
+impl Scratch {
+    /// Memory of this shape; what it holds is left over from before.
+    fn shaped(&mut self, shape: [i64; 3]) -> Tensor {
+        let len: i64 = shape.iter().product();
+        if len > self.0.numel() as i64 {
+            self.0 = Tensor::empty([len + len / 2], (self.0.kind(), self.0.device()));
+        }
+        self.0.narrow(0, 0, len).view(shape)
+    }
 }
 
 /// One sequence's share of a forward: `tokens` come after `cached` positions of its slot.
@@ -42,7 +60,16 @@ impl KvCache {
             let shape = [slots, positions, config.kv_width()];
             (0..config.num_hidden_layers).map(|_| Tensor::zeros(shape, (Kind::Float, device))).collect()
         };
-        Self { heads: Heads::of(config), slots, positions, keys: make(), values: make() }
+        let scratch = || Scratch(Tensor::empty([0], (Kind::Float, device)));
+        Self {
+            heads: Heads::of(config),
+            slots,
+            positions,
+            keys: make(),
+            values: make(),
+            seen_keys: scratch(),
+            seen_values: scratch(),
+        }
     }
 
     /// Sequences that it has room for.
@@ -156,19 +183,15 @@ pub struct Cached<'a> {
     last_mask: Tensor,
 }
 
-impl Cached<'_> {
-    /// Writes the new rows of one layer into the slots and gives all that the lanes see, `[B, seen, width]`.
-    fn store(&self, all: &Tensor, new: &Tensor) -> Tensor {
-        let width = all.size()[2];
-        let _ = all.view([-1, width]).index_copy_(0, &self.cells, new);
-        all.narrow(1, 0, self.seen).index_select(0, &self.slots)
-    }
-}
-
 impl Attend for Cached<'_> {
     fn attend(&mut self, layer: usize, q: &Tensor, k: &Tensor, v: &Tensor, wanted: bool) -> Tensor {
-        let keys = self.store(&self.cache.keys[layer], k);
-        let values = self.store(&self.cache.values[layer], v);
+        let shape = [self.batch, self.seen, k.size()[1]];
+        let seen = |all: &Tensor, new: &Tensor, scratch: &mut Scratch| {
+            let _ = all.view([-1, shape[2]]).index_copy_(0, &self.cells, new);
+            all.narrow(1, 0, self.seen).index_select_out(&scratch.shaped(shape), 0, &self.slots)
+        };
+        let keys = seen(&self.cache.keys[layer], k, &mut self.cache.seen_keys);
+        let values = seen(&self.cache.values[layer], v, &mut self.cache.seen_values);
         let heads = self.cache.heads;
         let width = q.size()[1];
         match &self.pad {

@@ -1,7 +1,7 @@
 //! Which slot of the cache holds whose tokens, under which version. Slots without a request are kept until
 //! they are needed, the least recently used first to go.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use millrace_schemas::{PolicyVersion, RolloutId};
 
@@ -9,6 +9,8 @@ use millrace_schemas::{PolicyVersion, RolloutId};
 #[derive(Debug)]
 pub(super) struct Slots {
     slots: Vec<Slot>,
+    /// Slots without a request, by when they were last taken.
+    idle: BTreeSet<(u64, usize)>,
     /// Idle or busy: the latest slot of each rollout.
     by_rollout: HashMap<RolloutId, usize>,
     /// Counts takes, as the clock of recency.
@@ -28,7 +30,7 @@ struct Slot {
 impl Slots {
     pub(super) fn new(count: usize) -> Self {
         let slots = std::iter::repeat_with(Slot::default).take(count).collect();
-        Self { slots, by_rollout: HashMap::new(), clock: 0 }
+        Self { slots, idle: (0..count).map(|slot| (0, slot)).collect(), by_rollout: HashMap::new(), clock: 0 }
     }
 
     /// Forgets what all slots hold, and frees them.
@@ -45,9 +47,10 @@ impl Slots {
         tokens: &[u32],
     ) -> Option<(usize, usize)> {
         let own = self.by_rollout.get(&rollout).copied().filter(|&slot| !self.slots[slot].busy);
-        let index = own.or_else(|| self.least_recently_used())?;
+        let index = own.or_else(|| self.idle.first().map(|&(_, slot)| slot))?;
         self.clock += 1;
         let slot = &mut self.slots[index];
+        self.idle.remove(&(slot.used, index));
         let common = slot.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
         let kept = if own.is_some() && slot.version == version { common.min(tokens.len() - 1) } else { 0 };
         slot.tokens.truncate(kept);
@@ -62,11 +65,6 @@ impl Slots {
         Some((index, kept))
     }
 
-    fn least_recently_used(&self) -> Option<usize> {
-        let idle = self.slots.iter().enumerate().filter(|(_, slot)| !slot.busy);
-        idle.min_by_key(|(_, slot)| slot.used).map(|(index, _)| index)
-    }
-
     /// `tokens` were computed into the slot.
     pub(super) fn extend(&mut self, slot: usize, tokens: &[u32]) {
         self.slots[slot].tokens.extend_from_slice(tokens);
@@ -75,5 +73,6 @@ impl Slots {
     /// The slot's request ended; what it holds is kept for the rollout's next turn.
     pub(super) fn release(&mut self, slot: usize) {
         self.slots[slot].busy = false;
+        self.idle.insert((self.slots[slot].used, slot));
     }
 }
