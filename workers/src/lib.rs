@@ -11,6 +11,7 @@ pub mod drain;
 pub mod policies;
 pub mod counters;
 
+pub mod arguments;
 pub mod stages;
 pub mod generate;
 pub mod env_step;

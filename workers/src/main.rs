@@ -1,3 +1,74 @@
-//! Entry point.
+//! `millrace-worker`: pulls tasks of some stages and does them, until it is told to leave.
 
-fn main() {}
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Parser;
+use millrace_queue::{Broker, JetStream, JetStreamOptions, Objects};
+use millrace_schemas::WorkerId;
+use millrace_telemetry::TelemetryArgs;
+use millrace_workers::arguments::{PoolArg, StageArg, pools};
+use millrace_workers::{Executors, Worker, WorkerSettings, drain};
+
+/// Does the tasks of some stages. Stateless: start as many as you like, and stop them when you like.
+#[derive(Debug, Parser)]
+#[command(name = "millrace-worker", version)]
+struct Arguments {
+    /// Where the queue is
+    #[arg(long, env = "MILLRACE_NATS", default_value = "nats://127.0.0.1:4222")]
+    nats: String,
+    /// Where large objects are: a folder, or s3://bucket/prefix
+    #[arg(long, env = "MILLRACE_OBJECTS")]
+    objects: String,
+    /// What to do: generate, env_step, reward, train_shard, publish_weights. With `:64` at most 64 tasks of
+    /// each pool are in hand at once
+    #[arg(long, env = "MILLRACE_STAGES", required = true, value_delimiter = ',')]
+    stages: Vec<StageArg>,
+    /// Only these pools, as stage/pool: env_step/frozen_lake. Default: all that this build can serve
+    #[arg(long, env = "MILLRACE_POOLS", value_delimiter = ',')]
+    pools: Vec<PoolArg>,
+    /// This worker's name: a-z, 0-9, '-' and '_'. Default: a new one
+    #[arg(long, env = "MILLRACE_WORKER_ID")]
+    id: Option<WorkerId>,
+    /// Seconds to finish what is in hand when told to leave; the rest is handed back. Default: 20
+    #[arg(long, env = "MILLRACE_GRACE", default_value_t = 20.0)]
+    grace: f64,
+    #[command(flatten)]
+    telemetry: TelemetryArgs,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run(Arguments::parse()).await {
+        Ok(code) => code,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let telemetry = arguments.telemetry.start().await?;
+    let stop = drain::on_signal().context("failed to listen to signals")?;
+    let pools = pools(&arguments.stages, &arguments.pools)?;
+    let id = arguments.id.unwrap_or_else(new_id);
+    let objects = Objects::open(&arguments.objects)?;
+    let connect = JetStream::connect(&arguments.nats, id.as_str(), JetStreamOptions::default());
+    let Some(queue) = stop.run_until_cancelled(connect).await else { return Ok(ExitCode::SUCCESS) };
+    let broker = Broker::new(queue?, objects.clone());
+
+    let grace = Duration::try_from_secs_f64(arguments.grace).context("failed to read --grace")?;
+    let worker = Worker::start(broker, WorkerSettings { grace, ..WorkerSettings::new(id.clone()) });
+    let executors = Executors::new(objects, worker.policies().clone());
+    tracing::info!(%id, pools = pools.len(), "serving");
+    let settled = worker.serve(pools, |stage| executors.executor(stage), telemetry.health, stop).await;
+    tracing::info!(%id, settled, "left");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A name that no other worker has.
+fn new_id() -> WorkerId {
+    format!("w-{}", uuid::Uuid::now_v7().simple()).parse().expect("hex digits are a worker's name")
+}

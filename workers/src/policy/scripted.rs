@@ -20,7 +20,7 @@ use crate::weights::LoadedVersion;
 
 /// The file of the weights: 32 bytes.
 pub const WEIGHTS_FILE: &str = "model.scripted";
-/// Tokens that the policy knows.
+/// Tokens that the policy knows, unless a request allows fewer.
 const VOCABULARY: u32 = 128;
 
 /// Samples by script.
@@ -89,13 +89,14 @@ impl Engine for ScriptedEngine {
 impl Request {
     /// Adds a token; says whether it was the last.
     fn sample(&mut self, version: PolicyVersion) -> bool {
+        let vocabulary = self.task.sampling.sample_below.unwrap_or(VOCABULARY).clamp(2, VOCABULARY);
         let right = share_right(version);
-        let answer = (self.last + 1) % VOCABULARY;
+        let answer = (self.last + 1) % vocabulary;
         let (token, probability) = if self.stream.unit() < right {
             (answer, right)
         } else {
-            let other = 1 + self.stream.below(u64::from(VOCABULARY) - 1) as u32;
-            ((answer + other) % VOCABULARY, (1.0 - right) / f64::from(VOCABULARY - 1))
+            let other = 1 + self.stream.below(u64::from(vocabulary) - 1) as u32;
+            ((answer + other) % vocabulary, (1.0 - right) / f64::from(vocabulary - 1))
         };
         self.last = token;
         self.done.tokens.push(token);

@@ -64,6 +64,17 @@ fn a_turn_depends_on_its_seed_and_not_on_the_batch() {
 }
 
 #[test]
+fn only_allowed_tokens_are_drawn() {
+    let mut engine = ScriptedEngine::new(&first(0)).unwrap();
+    let mut request = request(0, 9, 200);
+    request.task.sampling.sample_below = Some(4);
+    let done = &sample(&mut engine, vec![request])[&Ticket(0)];
+    done.check().unwrap();
+    let drawn: std::collections::BTreeSet<u32> = done.tokens.iter().copied().collect();
+    assert_eq!(drawn, [0, 1, 2, 3].into());
+}
+
+#[test]
 fn segments_say_which_version_sampled() {
     let mut engine = ScriptedEngine::new(&first(3)).unwrap();
     engine.admit(request(0, 9, 5));
