@@ -124,10 +124,10 @@ mod tests {
 
     #[test]
     fn stages_bring_their_pools() {
-        assert_eq!(named(&["generate", "publish_weights"], &[]).unwrap(), [
-            "generate/policy:256",
-            "publish_weights/commit:1"
-        ]);
+        assert_eq!(
+            named(&["generate", "publish_weights"], &[]).unwrap(),
+            ["generate/policy:256", "publish_weights/commit:1"]
+        );
         let steps = named(&["env_step:8"], &[]).unwrap();
         assert_eq!(steps, ["env_step/frozen_lake:8", "env_step/sokoban:8", "env_step/counter:8"]);
         let some = named(&["generate:2", "env_step"], &["env_step/counter", "env_step/mine"]).unwrap();

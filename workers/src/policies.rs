@@ -38,6 +38,12 @@ impl PolicyTable {
         self.table.borrow().get(run).cloned()
     }
 
+    /// Whether this process has heard of the run.
+    #[must_use]
+    pub fn knows(&self, run: &RunId) -> bool {
+        self.table.borrow().contains_key(run)
+    }
+
     /// Whether work of this start version is of no use any more. Not so while nothing is known of the run.
     #[must_use]
     pub fn is_stale(&self, run: &RunId, version: PolicyVersion, evaluate: bool) -> bool {

@@ -9,7 +9,7 @@ use futures::FutureExt;
 use millrace_queue::port::Puller;
 use millrace_queue::{Broker, Delivery, OpenError};
 use millrace_schemas::subjects::TRACEPARENT_HEADER;
-use millrace_schemas::{PoolName, RunId, Stage, Task, TaskKey, WorkerId};
+use millrace_schemas::{PolicyVersion, PoolName, RunId, Stage, Task, TaskKey, WorkerId};
 use millrace_telemetry::trace::task_span;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -131,7 +131,7 @@ impl PoolLoop {
         };
         hold.describe(&task);
         let (run, version, evaluate) = (task.run.clone(), task.version, task.evaluate);
-        if self.policies.is_stale(&run, version, evaluate) {
+        if self.is_stale(&run, version, evaluate).await {
             return Verdict::Stale;
         }
         let traceparent = delivery.message.header(TRACEPARENT_HEADER);
@@ -143,6 +143,21 @@ impl PoolLoop {
             Some(verdict) => verdict,
             None if self.policies.is_stale(&run, version, evaluate) => Verdict::Stale,
             None => Verdict::RetryAfter(Duration::ZERO, "this worker leaves".to_owned()),
+        }
+    }
+
+    /// Asks the table, and the key itself where the watch has not brought it yet.
+    async fn is_stale(&self, run: &RunId, version: PolicyVersion, evaluate: bool) -> bool {
+        if self.policies.knows(run) {
+            return self.policies.is_stale(run, version, evaluate);
+        }
+        match self.broker.policy(run).await {
+            Ok(policy) => policy.is_some_and(|(policy, _)| policy.is_stale(version, evaluate)),
+            Err(error) => {
+                // Work that is of no use costs time and nothing else.
+                tracing::debug!(%run, %error, "policy not known yet");
+                false
+            }
         }
     }
 

@@ -1,0 +1,100 @@
+//! What became stale is dropped: before it is executed, or in the middle of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use futures::FutureExt;
+use millrace_schemas::PolicyVersion;
+use millrace_schemas::blob::Sha;
+use millrace_schemas::policy::Policy;
+use tokio::sync::Notify;
+
+use crate::support::{Bench, done, eventually, group, on_both_queues, run, task};
+
+const GRACE: Duration = Duration::from_secs(5);
+
+on_both_queues!(
+    stale_work_is_dropped_unexecuted,
+    evaluation_is_never_stale,
+    a_late_policy_cancels_what_is_in_hand,
+    an_ended_run_leaves_the_worker_idle,
+);
+
+fn policy(version: u64, floor: u64, ended: bool) -> Policy {
+    let (version, floor) = (PolicyVersion(version), PolicyVersion(floor));
+    Policy { version, manifest: Sha::of(b"manifest"), floor, ended }
+}
+
+async fn stale_work_is_dropped_unexecuted(bench: Bench) {
+    bench.broker.set_policy(&run(), &policy(5, 4, false)).await.unwrap();
+    for group in 0..10 {
+        bench.put(&task(group, group)).await;
+    }
+    let executed = Arc::new(AtomicU64::new(0));
+    let counter = executed.clone();
+    let worker = bench.worker(1, GRACE, move |_, _| {
+        counter.fetch_add(1, SeqCst);
+        async { done() }.boxed()
+    });
+    eventually("the fresh outcomes", async || (bench.outcomes().await.len() >= 6).then_some(())).await;
+    for group in 0..4 {
+        bench.forgotten(&task(group, group)).await;
+    }
+    assert!(worker.leave().await);
+    assert_eq!(executed.load(SeqCst), 6, "versions 4 to 9");
+    assert_eq!(bench.events().await.len(), 6);
+}
+
+async fn evaluation_is_never_stale(bench: Bench) {
+    bench.broker.set_policy(&run(), &policy(5, 4, false)).await.unwrap();
+    let mut evaluate = task(1, 0);
+    evaluate.evaluate = true;
+    bench.put(&evaluate).await;
+    let worker = bench.worker(1, GRACE, |_, _| async { done() }.boxed());
+    eventually("its outcome", async || (bench.outcomes().await.len() == 1).then_some(())).await;
+    assert!(worker.leave().await);
+}
+
+async fn a_late_policy_cancels_what_is_in_hand(bench: Bench) {
+    bench.broker.set_policy(&run(), &policy(1, 0, false)).await.unwrap();
+    let (begun, cancelled) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (told, heard) = (begun.clone(), cancelled.clone());
+    let worker = bench.worker(2, GRACE, move |task, cancel| {
+        if group(&task) == 2 {
+            return async { done() }.boxed();
+        }
+        let heard = heard.clone();
+        tokio::spawn(async move {
+            cancel.cancelled().await;
+            heard.notify_one();
+        });
+        told.notify_one();
+        std::future::pending().boxed()
+    });
+    bench.put(&task(1, 1)).await;
+    begun.notified().await;
+    bench.broker.set_policy(&run(), &policy(2, 2, false)).await.unwrap();
+    cancelled.notified().await;
+    bench.forgotten(&task(1, 1)).await;
+    bench.put(&task(2, 2)).await;
+    eventually("the fresh outcome", async || (bench.outcomes().await.len() == 1).then_some(())).await;
+    assert!(worker.leave().await);
+    assert_eq!(bench.events().await.len(), 1);
+}
+
+async fn an_ended_run_leaves_the_worker_idle(bench: Bench) {
+    let begun = Arc::new(Notify::new());
+    let told = begun.clone();
+    let worker = bench.worker(1, GRACE, move |_, _| {
+        told.notify_one();
+        std::future::pending().boxed()
+    });
+    bench.put(&task(1, 0)).await;
+    begun.notified().await;
+    bench.broker.set_policy(&run(), &policy(3, 2, true)).await.unwrap();
+    bench.forgotten(&task(1, 0)).await;
+    bench.forgotten(&task(2, 9)).await;
+    assert!(worker.leave().await);
+    assert!(bench.events().await.is_empty());
+}

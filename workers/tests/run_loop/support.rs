@@ -1,0 +1,215 @@
+//! A worker with an executor that does as it is told, on a queue of either kind.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::future::BoxFuture;
+use millrace_queue::clock::SystemClock;
+use millrace_queue::port::Put;
+use millrace_queue::testing::TestServer;
+use millrace_queue::{Broker, JetStreamOptions, MemoryQueue, Objects, Queue, QueueSettings};
+use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, EnvironmentSpec, Split};
+use millrace_schemas::{
+    Event, Outcome, OutcomeBody, PolicyVersion, PoolName, RolloutId, RunId, Stage, Task, TaskBody, TaskKey,
+};
+use millrace_telemetry::Health;
+use millrace_workers::{Cost, Executor, PoolSettings, Verdict, Worker, WorkerSettings};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// Long enough for anything but a fault.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Defines each test twice: in memory, and on a real nats-server.
+macro_rules! on_both_queues {
+    ($($test:ident),+ $(,)?) => {
+        mod in_memory {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() {
+                super::$test(crate::support::Bench::in_memory().await).await;
+            })+
+        }
+        mod on_nats {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() {
+                super::$test(crate::support::Bench::on_nats().await).await;
+            })+
+        }
+    };
+}
+pub(crate) use on_both_queues;
+
+/// A queue with a pool, and what is needed around it.
+pub(crate) struct Bench {
+    pub(crate) broker: Broker,
+    pub(crate) server: Option<TestServer>,
+}
+
+/// Leases end after a second, so that a test can wait for it.
+pub(crate) fn settings() -> QueueSettings {
+    QueueSettings { ack_wait: Duration::from_secs(1), ..QueueSettings::default() }
+}
+
+impl Bench {
+    pub(crate) async fn in_memory() -> Self {
+        let queue = MemoryQueue::with_settings(Arc::new(SystemClock::new()), settings());
+        Self::on(Arc::new(queue), None).await
+    }
+
+    pub(crate) async fn on_nats() -> Self {
+        let server = TestServer::start().await;
+        let queue = server.connect(JetStreamOptions { settings: settings(), ..Default::default() }).await;
+        Self::on(queue, Some(server)).await
+    }
+
+    async fn on(queue: Arc<dyn Queue>, server: Option<TestServer>) -> Self {
+        queue.ensure_pool(Stage::EnvStep, &pool()).await.unwrap();
+        Self { broker: Broker::new(queue, Objects::memory()), server }
+    }
+
+    /// Starts a worker on the pool, with signs of life five times in a lease.
+    pub(crate) fn worker<F>(&self, concurrency: u32, grace: Duration, executor: F) -> Running
+    where
+        F: Fn(Task, CancellationToken) -> BoxFuture<'static, Verdict> + Send + Sync + 'static,
+    {
+        let settings = WorkerSettings {
+            grace,
+            heartbeat: Duration::from_millis(200),
+            report: Duration::from_millis(50),
+            ..WorkerSettings::new("test".parse().unwrap())
+        };
+        let worker = Worker::start(self.broker.clone(), settings);
+        let stop = CancellationToken::new();
+        let executor: Arc<dyn Executor> = Arc::new(Told(executor));
+        let pools = vec![PoolSettings { stage: Stage::EnvStep, pool: pool(), concurrency }];
+        let serving = worker.serve(pools, move |_| executor.clone(), Health::default(), stop.clone());
+        Running { stop, serving: tokio::spawn(serving) }
+    }
+
+    pub(crate) async fn put(&self, task: &Task) -> Put {
+        self.broker.put_tasks(std::slice::from_ref(task)).await.remove(0).unwrap()
+    }
+
+    /// All events in the log so far.
+    pub(crate) async fn events(&self) -> Vec<Event> {
+        let end = self.broker.queue().log_end().await.unwrap();
+        let mut log = self.broker.read_log(1).await.unwrap();
+        let mut events = Vec::new();
+        while (events.len() as u64) < end {
+            events.extend(log.next(1000).await.unwrap().into_iter().map(|logged| logged.event.unwrap()));
+        }
+        events
+    }
+
+    /// The outcomes in the log so far.
+    pub(crate) async fn outcomes(&self) -> Vec<Outcome> {
+        let outcome = |event| match event {
+            Event::Outcome(outcome) => Some(outcome),
+            _ => None,
+        };
+        self.events().await.into_iter().filter_map(outcome).collect()
+    }
+
+    /// Waits until the queue has forgotten `task`: only then does it take another on the same subject. Leaves
+    /// none there.
+    pub(crate) async fn forgotten(&self, task: &Task) {
+        eventually("the queue forgets the task", async || {
+            let put = self.put(task).await;
+            if put == Put::Queued {
+                let all = millrace_schemas::subjects::tasks_of_run(task.stage(), &task.run);
+                self.broker.queue().purge(task.stage(), &all).await.unwrap();
+            }
+            (put == Put::Queued).then_some(())
+        })
+        .await;
+    }
+}
+
+/// A worker that serves.
+pub(crate) struct Running {
+    stop: CancellationToken,
+    serving: JoinHandle<bool>,
+}
+
+impl Running {
+    /// Tells it to leave, and waits for that. Says whether all was settled.
+    pub(crate) async fn leave(self) -> bool {
+        self.stop.cancel();
+        tokio::time::timeout(DEADLINE, self.serving).await.expect("the worker leaves").unwrap()
+    }
+}
+
+/// An executor that is a closure.
+struct Told<F>(F);
+
+#[async_trait]
+impl<F> Executor for Told<F>
+where
+    F: Fn(Task, CancellationToken) -> BoxFuture<'static, Verdict> + Send + Sync + 'static,
+{
+    async fn execute(&self, task: Task, cancel: CancellationToken) -> Verdict {
+        (self.0)(task, cancel).await
+    }
+}
+
+/// Tries until `look` finds something.
+pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
+    what: &str,
+    mut look: impl FnMut() -> F,
+) -> T {
+    let search = async {
+        loop {
+            if let Some(found) = look().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, search).await.unwrap_or_else(|_| panic!("waited in vain: {what}"))
+}
+
+pub(crate) fn run() -> RunId {
+    "lake".parse().unwrap()
+}
+
+pub(crate) fn pool() -> PoolName {
+    "counter".parse().unwrap()
+}
+
+/// The task that resets rollout `group`, put at `version`.
+pub(crate) fn task(group: u64, version: u64) -> Task {
+    let rollout = RolloutId { group, index: 0, attempt: 0 };
+    Task {
+        run: run(),
+        key: TaskKey::EnvStep { rollout, turn: 0 },
+        pool: pool(),
+        version: PolicyVersion(version),
+        evaluate: false,
+        body: TaskBody::EnvStep(EnvStepTask {
+            environment: EnvironmentSpec::Counter { turns: 3 },
+            split: Split::Train,
+            seed: group,
+            action: EnvAction::Reset,
+        }),
+    }
+}
+
+/// Which group a task is of.
+pub(crate) fn group(task: &Task) -> u64 {
+    task.key.rollout().unwrap().group
+}
+
+/// An outcome that says nothing.
+pub(crate) fn done() -> Verdict {
+    let done = EnvStepDone {
+        state: vec![1],
+        observation: vec![1],
+        reward: 0.0,
+        done: false,
+        success: false,
+        valid: true,
+    };
+    Verdict::Done(OutcomeBody::EnvStep(done), Cost::default())
+}

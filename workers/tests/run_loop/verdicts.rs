@@ -1,0 +1,103 @@
+//! Each verdict maps to one thing, and to nothing else.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use futures::FutureExt;
+use millrace_schemas::Event;
+use millrace_workers::Verdict;
+use tokio::time::Instant;
+
+use crate::support::{Bench, done, eventually, group, on_both_queues, task};
+
+const GRACE: Duration = Duration::from_secs(5);
+
+on_both_queues!(
+    done_is_logged_once_and_forgotten,
+    retry_comes_again_after_its_delay,
+    poison_is_buried_with_its_reason,
+    stale_is_forgotten_without_a_word,
+    no_more_is_pulled_than_can_be_done,
+);
+
+async fn done_is_logged_once_and_forgotten(bench: Bench) {
+    let worker = bench.worker(8, GRACE, |_, _| async { done() }.boxed());
+    for group in 0..100 {
+        bench.put(&task(group, 0)).await;
+    }
+    eventually("all outcomes", async || (bench.outcomes().await.len() == 100).then_some(())).await;
+    let outcomes = bench.outcomes().await;
+    for group in 0..100 {
+        let of_task = outcomes.iter().filter(|outcome| outcome.key == task(group, 0).key);
+        assert_eq!(of_task.count(), 1, "group {group}");
+    }
+    assert!(outcomes.iter().all(|outcome| outcome.worker.as_str() == "test"));
+    assert!(worker.leave().await);
+    bench.forgotten(&task(3, 0)).await;
+    assert_eq!(bench.events().await.len(), 100, "nothing else is in the log");
+}
+
+async fn retry_comes_again_after_its_delay(bench: Bench) {
+    let tried = Arc::new(AtomicU64::new(0));
+    let counter = tried.clone();
+    let worker = bench.worker(1, GRACE, move |_, _| {
+        let first = counter.fetch_add(1, SeqCst) == 0;
+        async move {
+            if first { Verdict::RetryAfter(Duration::from_millis(300), "not yet".to_owned()) } else { done() }
+        }
+        .boxed()
+    });
+    let put = Instant::now();
+    bench.put(&task(1, 0)).await;
+    eventually("an outcome", async || (!bench.outcomes().await.is_empty()).then_some(())).await;
+    assert!(put.elapsed() >= Duration::from_millis(300), "it came again after {:?}", put.elapsed());
+    assert_eq!(tried.load(SeqCst), 2);
+    assert!(worker.leave().await);
+    assert_eq!(bench.events().await.len(), 1);
+}
+
+async fn poison_is_buried_with_its_reason(bench: Bench) {
+    let worker = bench.worker(2, GRACE, |task, _| {
+        let poison = group(&task) == 1;
+        async move { if poison { Verdict::Poison("reward=NaN".to_owned()) } else { done() } }.boxed()
+    });
+    bench.put(&task(1, 0)).await;
+    bench.put(&task(2, 0)).await;
+    let letters = eventually("a dead letter", async || {
+        let letters = bench.broker.dead_letters().await.unwrap();
+        (!letters.is_empty()).then_some(letters)
+    })
+    .await;
+    assert_eq!(letters.len(), 1);
+    assert_eq!(letters[0].task.as_ref().unwrap().1, task(1, 0).key);
+    assert!(letters[0].reason.contains("reward=NaN"), "{}", letters[0].reason);
+    eventually("both events", async || (bench.events().await.len() == 2).then_some(())).await;
+    assert!(worker.leave().await);
+    let buried = |event: &Event| matches!(event, Event::DeadLetter { key, .. } if *key == task(1, 0).key);
+    assert_eq!(bench.events().await.iter().filter(|event| buried(event)).count(), 1);
+    assert_eq!(bench.outcomes().await[0].key, task(2, 0).key);
+    bench.forgotten(&task(1, 0)).await;
+}
+
+async fn stale_is_forgotten_without_a_word(bench: Bench) {
+    let worker = bench.worker(1, GRACE, |_, _| async { Verdict::Stale }.boxed());
+    bench.put(&task(1, 0)).await;
+    bench.forgotten(&task(1, 0)).await;
+    assert!(worker.leave().await);
+    assert!(bench.events().await.is_empty());
+    assert!(bench.broker.dead_letters().await.unwrap().is_empty());
+}
+
+async fn no_more_is_pulled_than_can_be_done(bench: Bench) {
+    let busy = bench.worker(2, Duration::ZERO, |_, _| std::future::pending().boxed());
+    for group in 0..10 {
+        bench.put(&task(group, 0)).await;
+    }
+    // The other eight are there for whoever is free, at once and not after a lease.
+    let free = bench.worker(4, GRACE, |_, _| async { done() }.boxed());
+    eventually("eight outcomes", async || (bench.outcomes().await.len() >= 8).then_some(())).await;
+    assert!(free.leave().await);
+    assert_eq!(bench.outcomes().await.len(), 8);
+    assert!(busy.leave().await);
+}
