@@ -23,6 +23,7 @@ pub mod driver;
 pub mod api;
 
 pub mod audit;
+pub mod cli;
 
 pub use command::Command;
 pub use state::State;

@@ -1,3 +1,10 @@
-//! Entry point.
+//! The `millrace` command.
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser;
+
+#[tokio::main]
+async fn main() -> anyhow::Result<ExitCode> {
+    millrace_coordinator::cli::Cli::parse().run().await
+}

@@ -1,0 +1,98 @@
+//! The `millrace` command: one file per command.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+mod connect;
+mod term;
+mod signals;
+
+mod up;
+mod submit;
+mod status;
+mod watch;
+mod cancel;
+mod list;
+mod ledger;
+mod weights;
+mod dead;
+mod schema;
+mod doctor;
+mod coordinator;
+mod tied;
+
+mod follow;
+mod busy;
+mod live;
+mod curve;
+mod report;
+#[cfg(test)]
+mod sample;
+
+/// Trains language-model agents by reinforcement learning, asynchronously, as a job queue.
+#[derive(Debug, Parser)]
+#[command(name = "millrace", version, max_term_width = 110)]
+pub struct Cli {
+    #[command(flatten)]
+    place: connect::Place,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run everything on this machine: queue, object store, coordinator and workers
+    Up(up::UpArgs),
+    /// Hand in a run file
+    Submit(submit::SubmitArgs),
+    /// Tell how a run stands
+    Status(status::StatusArgs),
+    /// Show a run live until it is over
+    Watch(watch::WatchArgs),
+    /// End a run
+    Cancel(cancel::CancelArgs),
+    /// Tell of all runs
+    List(list::ListArgs),
+    /// Show a run's books: every rollout is trained, dropped with a reason, or in flight
+    Ledger(ledger::LedgerArgs),
+    /// List a run's versions, or export one as a model directory
+    Weights(weights::WeightsArgs),
+    /// List the tasks that nobody could do, or try one again
+    Dead(dead::DeadArgs),
+    /// Print the JSON Schema of a document
+    Schema(schema::SchemaArgs),
+    /// Say what is missing on this machine, and how to get it
+    Doctor(doctor::DoctorArgs),
+    /// Run a coordinator
+    Coordinator(coordinator::CoordinatorArgs),
+    /// Run a program that is killed when its parent dies
+    #[command(hide = true)]
+    Tied(tied::TiedArgs),
+}
+
+impl Cli {
+    /// Does what was asked.
+    ///
+    /// # Errors
+    /// Says what failed and what to do about it.
+    pub async fn run(self) -> Result<ExitCode> {
+        let place = &self.place;
+        match self.command {
+            Command::Up(args) => args.run(place).await,
+            Command::Submit(args) => args.run(place).await,
+            Command::Status(args) => args.run(place).await,
+            Command::Watch(args) => args.run(place).await,
+            Command::Cancel(args) => args.run(place).await,
+            Command::List(args) => args.run(place).await,
+            Command::Ledger(args) => args.run(place).await,
+            Command::Weights(args) => args.run(place).await,
+            Command::Dead(args) => args.run(place).await,
+            Command::Schema(args) => args.run(),
+            Command::Doctor(args) => args.run(place).await,
+            Command::Coordinator(args) => args.run(place).await,
+            Command::Tied(args) => args.run(),
+        }
+    }
+}

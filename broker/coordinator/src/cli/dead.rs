@@ -1,0 +1,56 @@
+//! `millrace dead`: the tasks that nobody could do.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use millrace_queue::DeadLetter;
+
+use super::connect::Place;
+use super::term::say;
+
+/// Arguments of `millrace dead`.
+#[derive(Debug, clap::Args)]
+pub(super) struct DeadArgs {
+    #[command(subcommand)]
+    command: DeadCommand,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum DeadCommand {
+    /// List the tasks that nobody could do, oldest first
+    Ls,
+    /// Try one again
+    Requeue {
+        /// Its number in the list
+        seq: u64,
+    },
+}
+
+impl DeadArgs {
+    pub(super) async fn run(self, place: &Place) -> Result<ExitCode> {
+        let broker = place.api().await?.broker();
+        match self.command {
+            DeadCommand::Ls => {
+                let letters = broker.dead_letters().await?;
+                if letters.is_empty() {
+                    say("no dead letters");
+                }
+                letters.iter().map(line).for_each(say);
+            }
+            DeadCommand::Requeue { seq } => {
+                broker.requeue_dead(seq).await?;
+                say(format_args!("{seq} is queued again"));
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn line(letter: &DeadLetter) -> String {
+    let bytes = letter.payload.len();
+    let what = letter
+        .task
+        .as_ref()
+        .map_or_else(|| letter.subject.clone(), |(run, key)| format!("{run} {} {key}", key.stage()));
+    format!("{:>6}  {what}  {bytes} bytes  {}", letter.seq, letter.reason)
+}

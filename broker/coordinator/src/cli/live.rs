@@ -1,0 +1,186 @@
+//! What a person sees of a run while it goes on: bars on a terminal, lines elsewhere.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use millrace_schemas::api::{RunState, Status};
+use tokio::time::Instant;
+
+use super::curve::{mean_window, moving_mean};
+use super::term::{percent, thousands};
+
+mod bars;
+mod lines;
+
+/// Time over which the rate of tokens is taken.
+const RATE_WINDOW: Duration = Duration::from_secs(5);
+/// Points of the curve that the time left is reckoned from.
+const ETA_POINTS: usize = 20;
+
+/// One moment of a run.
+#[derive(Debug, Clone)]
+pub(super) struct Frame {
+    /// The run as the coordinator tells it.
+    pub(super) status: Status,
+    /// Tokens sampled a second, lately.
+    pub(super) tokens_per_s: f64,
+    /// Share of time that generate workers were busy since watching began.
+    pub(super) generate_busy: Option<f64>,
+    /// The same of train workers.
+    pub(super) train_busy: Option<f64>,
+    /// Processes that died and were started again; `None` where someone else looks after them.
+    pub(super) restarts: Option<u64>,
+}
+
+/// Where frames and events are shown.
+pub(super) trait View: Send {
+    /// Something happened that should stay visible.
+    fn event(&mut self, line: &str);
+    /// The run as it stands now.
+    fn frame(&mut self, frame: &Frame);
+    /// Nothing more comes.
+    fn finish(&mut self);
+}
+
+/// Bars on a terminal, lines elsewhere.
+pub(super) fn view() -> Box<dyn View> {
+    if super::term::is_terminal() { Box::new(bars::Bars::new()) } else { Box::new(lines::Lines::new()) }
+}
+
+impl Frame {
+    /// Success of the last step's batch, and the mean over the last steps.
+    fn success(&self) -> Option<(f64, f64)> {
+        let values: Vec<f64> = self.status.curve.iter().map(|point| point.success).collect();
+        let mean = moving_mean(&values, mean_window(self.status.steps));
+        Some((*values.last()?, *mean.last()?))
+    }
+
+    /// Seconds until the last step, at the pace of the last ones.
+    fn eta_s(&self) -> Option<f64> {
+        let curve = &self.status.curve;
+        let first = curve.get(curve.len().saturating_sub(ETA_POINTS))?;
+        let last = curve.last()?;
+        let steps = last.version.checked_sub(first.version).filter(|steps| *steps > 0)?;
+        let per_step = last.at_ms.saturating_sub(first.at_ms) as f64 / 1e3 / steps as f64;
+        Some(per_step * self.status.steps.saturating_sub(last.version) as f64)
+    }
+
+    fn busy_words(&self) -> String {
+        let word = |share: Option<f64>| share.map_or("-".into(), |share| format!("{:.0} %", 100.0 * share));
+        format!("generate {}  train {}", word(self.generate_busy), word(self.train_busy))
+    }
+}
+
+/// Turns what the coordinator tells, twice a second, into events and a rate. Pure: time is handed in.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    /// Held-out prompts of each evaluation; `None` where the run file is not known.
+    prompts: Option<u32>,
+    last: Option<(RunState, usize)>,
+    tokens: VecDeque<(Instant, u64)>,
+}
+
+impl Changes {
+    /// Begins to watch.
+    pub(super) fn new(prompts: Option<u32>) -> Self {
+        Self { prompts, ..Self::default() }
+    }
+
+    /// What is new since the status before, for people.
+    pub(super) fn events(&mut self, status: &Status) -> Vec<String> {
+        let (before, known) = self.last.unwrap_or((RunState::Starting, 0));
+        let first = self.last.is_none();
+        self.last = Some((status.state, status.evaluations.len()));
+        let mut events = vec![];
+        if first && status.state == RunState::Starting {
+            events.push("making the initial model, v0".to_owned());
+        }
+        if first && status.version.0 > 0 {
+            events.push(format!("goes on from {}", status.version));
+        }
+        for evaluation in &status.evaluations[known.min(status.evaluations.len())..] {
+            let (solved, prompts) = (percent(evaluation.success), evaluation.prompts);
+            events.push(format!("v{}: {solved} of {prompts} held-out prompts solved", evaluation.version));
+        }
+        if status.state != before {
+            match status.state {
+                RunState::Finishing => {
+                    events.push(format!("evaluating {}, the last version", status.version))
+                }
+                RunState::Running if status.version.0 == 0 && status.evaluations.is_empty() => {
+                    events.push(match self.prompts {
+                        Some(prompts @ 1..) => {
+                            format!("v0 is made; evaluating it on {prompts} held-out prompts")
+                        }
+                        Some(0) | None => "v0 is made; playing begins".into(),
+                    });
+                }
+                RunState::Finished | RunState::Cancelled | RunState::Failed => {
+                    let reason = status.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
+                    events.push(format!("{}{reason}", status.state.name()));
+                }
+                RunState::Starting | RunState::Running => {}
+            }
+        }
+        events
+    }
+
+    /// Tokens sampled a second over the last moments.
+    pub(super) fn tokens_per_s(&mut self, now: Instant, status: &Status) -> f64 {
+        self.tokens.push_back((now, status.sampled_tokens));
+        while self.tokens.len() > 2 && self.tokens.front().is_some_and(|(at, _)| now - *at > RATE_WINDOW) {
+            self.tokens.pop_front();
+        }
+        let Some((at, tokens)) = self.tokens.front() else { return 0.0 };
+        let seconds = (now - *at).as_secs_f64();
+        if seconds > 0.0 { status.sampled_tokens.saturating_sub(*tokens) as f64 / seconds } else { 0.0 }
+    }
+}
+
+/// `12,345 trained, 512 in flight`.
+fn rollout_words(status: &Status) -> String {
+    format!("{} trained, {} in flight", thousands(status.ledger.trained), thousands(status.ledger.in_flight))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::sample;
+
+    #[test]
+    fn time_left_follows_the_pace() {
+        let status = sample::status(10);
+        let frame =
+            Frame { status, tokens_per_s: 0.0, generate_busy: None, train_busy: None, restarts: None };
+        // The sample makes a step a second and has ten times as many to make.
+        assert_eq!(frame.eta_s(), Some(90.0));
+    }
+
+    #[test]
+    fn each_event_is_told_once() {
+        let mut changes = Changes::default();
+        let mut status = sample::status(10);
+        status.evaluations.truncate(1);
+        assert_eq!(changes.events(&status), ["goes on from v10", "v0: 4.0 % of 256 held-out prompts solved"]);
+        assert!(changes.events(&status).is_empty());
+        status.state = RunState::Finishing;
+        assert_eq!(changes.events(&status), ["evaluating v10, the last version"]);
+        status = sample::status(10);
+        status.state = RunState::Finished;
+        assert_eq!(changes.events(&status), ["v10: 50.0 % of 256 held-out prompts solved", "finished"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_rate_is_that_of_the_last_seconds() {
+        let mut changes = Changes::default();
+        let mut status = sample::status(1);
+        for second in 0..20 {
+            status.sampled_tokens = if second < 10 { 0 } else { 1_000 * (second - 10) };
+            let rate = changes.tokens_per_s(Instant::now(), &status);
+            if second == 19 {
+                assert!((rate - 1_000.0).abs() < 1.0, "{rate}");
+            }
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! `millrace status`.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use millrace_schemas::RunId;
+use millrace_schemas::api::{RunRequest, Status};
+
+use super::connect::Place;
+use super::term::{by_reason, duration, histogram, percent, say, thousands};
+
+/// Arguments of `millrace status`.
+#[derive(Debug, clap::Args)]
+pub(super) struct StatusArgs {
+    /// The run; may be left out where there is only one
+    run: Option<RunId>,
+    /// Print what the coordinator answers, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl StatusArgs {
+    pub(super) async fn run(self, place: &Place) -> Result<ExitCode> {
+        let status: Status = place.api().await?.call("status", &RunRequest { run: self.run }).await?;
+        if self.json {
+            say(serde_json::to_string_pretty(&status)?);
+        } else {
+            lines(&status).iter().for_each(say);
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// A run in lines of label and words.
+fn lines(status: &Status) -> Vec<String> {
+    let mut lines = vec![headline(status)];
+    let mut line = |label: &str, words: String| lines.push(format!("  {label:<11} {words}"));
+    if let Some(reason) = &status.reason {
+        line("reason", reason.clone());
+    }
+    if let Some(last) = status.curve.last() {
+        line("success", format!("{} in the last step, reward {:.3}", percent(last.success), last.reward));
+    }
+    for evaluation in &status.evaluations {
+        let (solved, prompts) = (percent(evaluation.success), evaluation.prompts);
+        line("held out", format!("{solved} of {prompts} solved by v{}", evaluation.version));
+    }
+    line(
+        "window",
+        format!(
+            "{} groups in flight + {} ready, of {}",
+            status.groups_in_flight, status.groups_ready, status.window_groups
+        ),
+    );
+    line("staleness", format!("{} (bound {})", histogram(&status.staleness), status.alpha.ceil()));
+    line("tokens", format!("{} in {} turns", thousands(status.sampled_tokens), thousands(status.turns)));
+    line("tasks", by_reason(&status.tasks));
+    line("dropped", by_reason(&status.ledger.dropped));
+    line("balanced", if status.ledger.balanced() { "yes".into() } else { "NO".into() });
+    lines
+}
+
+/// `name: running, v12 of 50 after 1m03s`.
+pub(super) fn headline(status: &Status) -> String {
+    let seconds = status.now_unix_ms.saturating_sub(status.started_unix_ms) as f64 / 1e3;
+    let (state, version, steps) = (status.state.name(), status.version, status.steps);
+    format!("{}: {state}, {version} of {steps} after {}", status.run, duration(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_in_words() {
+        let lines = lines(&crate::cli::sample::status(10));
+        assert_eq!(lines[0], "sample: running, v10 of 100 after 10s");
+        assert!(lines.iter().any(|line| line.contains("0: 75.0 %, 1: 25.0 % (bound 1)")), "{lines:#?}");
+        assert!(lines.iter().any(|line| line.contains("50.0 % of 256 solved by v10")), "{lines:#?}");
+    }
+}

@@ -1,0 +1,37 @@
+//! `millrace submit`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use millrace_schemas::RunSpec;
+use millrace_schemas::api::RunReply;
+use millrace_schemas::submit::{from_json, from_toml};
+
+use super::connect::Place;
+use super::term::say;
+
+/// Arguments of `millrace submit`.
+#[derive(Debug, clap::Args)]
+pub(super) struct SubmitArgs {
+    /// The run file, TOML or JSON
+    run_file: PathBuf,
+}
+
+impl SubmitArgs {
+    pub(super) async fn run(self, place: &Place) -> Result<ExitCode> {
+        let spec = read_run_file(&self.run_file)?;
+        let reply: RunReply = place.api().await?.call("submit", &spec).await?;
+        say(format_args!("submitted {}; `millrace watch {}` shows it", reply.run, reply.run));
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Reads and checks a run file; its name's ending says whether it is TOML or JSON.
+pub(super) fn read_run_file(path: &Path) -> Result<RunSpec> {
+    let fail = || format!("failed to read run file path={}", path.display());
+    let text = std::fs::read_to_string(path).with_context(fail)?;
+    let is_json = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("json"));
+    let spec = if is_json { from_json(text.as_bytes()) } else { from_toml(&text) };
+    spec.with_context(fail)
+}

@@ -1,0 +1,186 @@
+//! `millrace up`: everything on one machine, each part in a process of its own, so that any of them may be
+//! killed at any moment.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use millrace_schemas::api::{RunReply, Status};
+use millrace_schemas::report::Report;
+use millrace_schemas::{PolicyVersion, RunSpec};
+use tokio_util::sync::CancellationToken;
+
+use super::connect::{Api, CallError, Place};
+use super::follow::Follow;
+use super::live::view;
+use super::report::{Measured, is_good, lines};
+use super::signals::Signals;
+use super::submit::read_run_file;
+use super::term::say;
+use folder::{Anew, Begin, Folder};
+use stack::{Counts, Stack};
+
+mod folder;
+mod supervisor;
+mod stack;
+mod conclude;
+
+pub(super) use stack::find_worker;
+
+/// Between two tries to hand the run in.
+const TRY_AGAIN: Duration = Duration::from_millis(100);
+/// What a shell expects of a program that was interrupted.
+const INTERRUPTED: u8 = 130;
+
+/// Arguments of `millrace up`. The folder is `--dir`; without it, `millrace-runs/<name of the run>`.
+#[derive(Debug, clap::Args)]
+pub(super) struct UpArgs {
+    /// The run file, TOML or JSON
+    run_file: PathBuf,
+    #[command(flatten)]
+    counts: Counts,
+    /// Use this seed instead of the run file's
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Make this many steps instead of the run file's
+    #[arg(long)]
+    steps: Option<u64>,
+    /// Begin anew if the run in the folder is over; its results are kept in earlier/
+    #[arg(long)]
+    again: bool,
+    /// Begin anew, whatever is in the folder; results are kept in earlier/
+    #[arg(long, conflicts_with = "again")]
+    fresh: bool,
+}
+
+/// How following a run came to an end.
+enum Ended {
+    /// The run is over.
+    Over(Box<Status>, Measured),
+    /// A signal came; the newest version seen.
+    Stopped(Option<PolicyVersion>),
+}
+
+impl UpArgs {
+    pub(super) async fn run(self, place: &Place) -> Result<ExitCode> {
+        let spec = self.spec()?;
+        let root = place.dir.clone().unwrap_or_else(|| PathBuf::from(format!("millrace-runs/{}", spec.name)));
+        let folder = Folder::open(&root)?;
+        match folder.begin(&spec, self.anew())? {
+            Begin::New => say(format_args!("{} begins in {}", spec.name, root.display())),
+            Begin::GoesOn => say(format_args!("{} goes on in {}", spec.name, root.display())),
+            Begin::Over(report) => {
+                tell(&report, &folder);
+                say("this run is over; --again begins anew and keeps these results");
+                return Ok(code(&report));
+            }
+        }
+        let stop = CancellationToken::new();
+        let signals = tokio::spawn(on_signals(Signals::listen()?, stop.clone()));
+        let mut stack = Stack::start(&folder, place, &self.counts)?;
+        let objects = stack.objects().to_owned();
+        let ended = follow_run(&mut stack, &spec, &stop).await;
+        stack.drain().await;
+        signals.abort();
+        match ended? {
+            Ended::Over(status, measured) => {
+                let report = conclude::conclude(&folder, &objects, &status, measured).await?;
+                tell(&report, &folder);
+                Ok(code(&report))
+            }
+            Ended::Stopped(version) => {
+                let at = version.map_or("at its very start".into(), |version| format!("at {version}"));
+                say(format_args!("{} stopped {at}; the same command goes on with it", spec.name));
+                Ok(ExitCode::from(INTERRUPTED))
+            }
+        }
+    }
+
+    fn spec(&self) -> Result<RunSpec> {
+        let mut spec = read_run_file(&self.run_file)?;
+        spec.seed = self.seed.unwrap_or(spec.seed);
+        spec.steps = self.steps.unwrap_or(spec.steps);
+        match spec.refusals().first() {
+            Some(refusal) => bail!("{refusal}"),
+            None => Ok(spec),
+        }
+    }
+
+    const fn anew(&self) -> Anew {
+        match (self.fresh, self.again) {
+            (true, _) => Anew::Always,
+            (false, true) => Anew::IfOver,
+            (false, false) => Anew::No,
+        }
+    }
+}
+
+fn code(report: &Report) -> ExitCode {
+    if is_good(report) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn tell(report: &Report, folder: &Folder) {
+    lines(report).iter().for_each(say);
+    say(format_args!("  {:<10} {}", "report", folder.path("report.json").display()));
+}
+
+/// The first signal asks for an orderly end, the second for one at once.
+async fn on_signals(mut signals: Signals, stop: CancellationToken) {
+    signals.next().await;
+    stop.cancel();
+    say("draining: workers finish or hand back what they hold; once more to end at once");
+    signals.next().await;
+    // The kernel ends the other processes with this one.
+    std::process::exit(i32::from(INTERRUPTED));
+}
+
+/// Hands the run in unless it is there, and follows it until it is over or `stop`.
+async fn follow_run(stack: &mut Stack, spec: &RunSpec, stop: &CancellationToken) -> Result<Ended> {
+    let begin = async {
+        let api = stack.connect().await?;
+        stack.or_given_up(submit_once(&api, spec)).await?;
+        anyhow::Ok(api)
+    };
+    let api = tokio::select! {
+        () = stop.cancelled() => return Ok(Ended::Stopped(None)),
+        api = begin => api?,
+    };
+    let restarts = stack.restarts();
+    let mut view = view();
+    let follow = Follow {
+        api: &api,
+        run: &spec.name,
+        view: view.as_mut(),
+        prompts: Some(spec.evaluate.prompts),
+        restarts: Some(restarts.clone()),
+        news: Some(stack.news()),
+        patience: None,
+    };
+    let followed = follow.until_over(stop).await?;
+    Ok(match followed.status {
+        Some(status) if status.state.is_over() => {
+            let measured = Measured {
+                generate_busy: followed.generate_busy,
+                train_busy: followed.train_busy,
+                restarts: restarts.load(Ordering::Relaxed),
+                ..Measured::default()
+            };
+            Ended::Over(Box::new(status), measured)
+        }
+        seen => Ended::Stopped(seen.map(|status| status.version)),
+    })
+}
+
+/// Hands the run in. It is there already when this goes on with it, or when an answer was lost on the way.
+async fn submit_once(api: &Api, spec: &RunSpec) -> Result<()> {
+    loop {
+        match api.call::<RunReply>("submit", spec).await {
+            Ok(_) => return Ok(()),
+            Err(CallError::Refused(e)) if e.code == 409 => return Ok(()),
+            Err(CallError::Silent(_)) => tokio::time::sleep(TRY_AGAIN).await,
+            Err(e @ (CallError::Refused(_) | CallError::Unreadable { .. })) => return Err(e.into()),
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! The processes of a `millrace up`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use millrace_queue::server::{ServerError, find_server};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::folder::Folder;
+use super::supervisor::{Role, Supervisor};
+use crate::cli::connect::{Api, Place, SERVICE_PATIENCE};
+use crate::cli::follow::News;
+
+/// Time for a worker to finish or hand back what it has in hand when asked to end; its own limit is 25 s.
+const WORKER_GRACE: Duration = Duration::from_secs(30);
+/// Time for coordinator and nats-server to write what they hold.
+const SERVER_GRACE: Duration = Duration::from_secs(10);
+/// The name of nats-server's process.
+const SERVER: &str = "nats-server";
+/// The coordinator's name; the same in every life, so that it takes up its own work at once.
+const COORDINATOR: &str = "coordinator-0";
+
+/// How many workers of each kind.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct Counts {
+    /// Processes that sample turns
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    generate: u32,
+    /// Processes that step environments
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    env: u32,
+    /// Processes that only score rollouts; 0 lets the environments' processes do it
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    reward: u32,
+    /// Processes that train and commit versions
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    train: u32,
+}
+
+/// Everything that `millrace up` keeps alive.
+pub(super) struct Stack {
+    supervisor: Supervisor,
+    news: UnboundedReceiver<News>,
+    url: String,
+    objects: String,
+}
+
+impl Stack {
+    /// Starts all processes. They wait for one another.
+    pub(super) fn start(folder: &Folder, place: &Place, counts: &Counts) -> Result<Self> {
+        counts.check()?;
+        let worker = find_worker()?;
+        let (sender, news) = unbounded_channel();
+        let mut supervisor = Supervisor::new(folder.path("logs"), folder.path("pids.json"), sender);
+        let objects = match &place.objects {
+            Some(location) => location.clone(),
+            None => folder.path("objects").to_string_lossy().into_owned(),
+        };
+        // Only a server that was asked for by name is another's: NATS_URL may lead anywhere.
+        let url = match &place.nats {
+            Some(url) => url.clone(),
+            None => {
+                let port = folder.nats_port()?;
+                supervisor.keep(server_role(folder, port)?);
+                format!("nats://127.0.0.1:{port}")
+            }
+        };
+        let common = ["--nats", &url, "--objects", &objects];
+        supervisor.keep(coordinator_role(&common)?);
+        for role in counts.roles(&worker, &common) {
+            supervisor.keep(role);
+        }
+        Ok(Self { supervisor, news, url, objects })
+    }
+
+    /// Waits until the queue can be reached.
+    ///
+    /// # Errors
+    /// A process is given up, or the queue cannot be reached for long.
+    pub(super) async fn connect(&mut self) -> Result<Api> {
+        let url = self.url.clone();
+        self.or_given_up(Api::connect(&url, SERVICE_PATIENCE)).await
+    }
+
+    /// Does `what`, unless a process is given up meanwhile.
+    ///
+    /// # Errors
+    /// Those of `what`, or why the process is given up.
+    pub(super) async fn or_given_up<T>(&mut self, what: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::select! {
+            done = what => done,
+            reason = given_up(&mut self.news) => bail!(reason),
+        }
+    }
+
+    /// What a person should hear of the processes.
+    pub(super) const fn news(&mut self) -> &mut UnboundedReceiver<News> {
+        &mut self.news
+    }
+
+    /// The object store's location.
+    pub(super) fn objects(&self) -> &str {
+        &self.objects
+    }
+
+    /// Counts processes that died and were started again.
+    pub(super) fn restarts(&self) -> Arc<AtomicU64> {
+        self.supervisor.restarts()
+    }
+
+    /// Ends all processes: workers first, so that they can hand back what they hold; the queue last.
+    pub(super) async fn drain(mut self) {
+        self.supervisor.stop(|name| name != SERVER && name != COORDINATOR).await;
+        self.supervisor.stop(|name| name != SERVER).await;
+        self.supervisor.stop(|_| true).await;
+    }
+}
+
+/// Waits until a process is given up; says why.
+async fn given_up(news: &mut UnboundedReceiver<News>) -> String {
+    loop {
+        match news.recv().await {
+            Some(News::Fatal(reason)) => return reason,
+            Some(News::Line(_)) => {}
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Counts {
+    fn check(&self) -> Result<()> {
+        for (flag, count) in [("--generate", self.generate), ("--env", self.env), ("--train", self.train)] {
+            if count == 0 {
+                bail!("{flag} 0: nobody would do this work; give at least 1");
+            }
+        }
+        Ok(())
+    }
+
+    fn roles(&self, worker: &Path, common: &[&str]) -> Vec<Role> {
+        let env_stages = if self.reward == 0 { "env_step,reward" } else { "env_step" };
+        let kinds = [
+            ("generate", "generate", self.generate),
+            ("env", env_stages, self.env),
+            ("reward", "reward", self.reward),
+            ("train", "train_shard,publish_weights", self.train),
+        ];
+        let threads = self.threads();
+        let roles = kinds
+            .iter()
+            .flat_map(|(kind, stages, count)| (0..*count).map(move |i| (format!("{kind}-{i}"), *stages)));
+        let role = |(name, stages): (String, &str)| {
+            let args = common.iter().copied().chain(["--stages", stages, "--id", &name]);
+            Role {
+                program: worker.to_owned(),
+                args: args.map(str::to_owned).collect(),
+                env: threads.clone(),
+                grace: WORKER_GRACE,
+                name,
+            }
+        };
+        roles.map(role).collect()
+    }
+
+    /// Threads of one process's tensor operations: the cores shared among those that compute, unless the
+    /// person has said otherwise.
+    fn threads(&self) -> Vec<(&'static str, String)> {
+        const NAME: &str = "OMP_NUM_THREADS";
+        if std::env::var_os(NAME).is_some() {
+            return vec![];
+        }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let each = cores / (self.generate + self.train).max(1) as usize;
+        vec![(NAME, each.max(1).to_string())]
+    }
+}
+
+fn server_role(folder: &Folder, port: u16) -> Result<Role> {
+    let store = folder.path("nats").to_string_lossy().into_owned();
+    let port = port.to_string();
+    let args = ["--addr", "127.0.0.1", "--port", &port, "--jetstream", "--store_dir", &store];
+    Ok(Role {
+        name: SERVER.into(),
+        program: find_server(None).ok_or(ServerError::NotFound)?,
+        args: args.map(str::to_owned).to_vec(),
+        env: vec![],
+        grace: SERVER_GRACE,
+    })
+}
+
+fn coordinator_role(common: &[&str]) -> Result<Role> {
+    let args = ["coordinator", "--id", COORDINATOR].iter().chain(common).map(|arg| (*arg).to_owned());
+    Ok(Role {
+        name: COORDINATOR.into(),
+        program: std::env::current_exe().context("failed to find this program")?,
+        args: args.collect(),
+        env: vec![],
+        grace: SERVER_GRACE,
+    })
+}
+
+/// The worker's program: beside this one, or on the path.
+pub(in crate::cli) fn find_worker() -> Result<PathBuf> {
+    const NAME: &str = "millrace-worker";
+    let own = std::env::current_exe().context("failed to find this program")?;
+    let beside = own.with_file_name(NAME);
+    if beside.is_file() {
+        return Ok(beside);
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let on_path = std::env::split_paths(&path).map(|folder| folder.join(NAME)).find(|path| path.is_file());
+    on_path.with_context(|| {
+        format!("there is no {NAME} beside {} nor on the path; `make build` makes both", own.display())
+    })
+}

@@ -1,0 +1,11 @@
+//! The `millrace` command as a person uses it: real processes, a real nats-server.
+
+#[cfg(test)]
+mod cli {
+    mod support;
+
+    mod documents;
+    mod api;
+    mod up;
+    mod kill;
+}

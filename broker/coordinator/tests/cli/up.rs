@@ -1,0 +1,119 @@
+//! `millrace up` from beginning to end, stopped, and gone on with.
+
+use nix::sys::signal::Signal;
+
+use super::support::{Up, lives, run, send, stderr, stdout, until};
+
+fn steps(n: u64) -> [String; 2] {
+    ["--steps".into(), n.to_string()]
+}
+
+#[tokio::test]
+async fn a_run_ends_balanced_and_audited_and_leaves_its_results() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut up = Up::start(folder.path(), &["--steps", "10"]);
+    let status = up.ended().await;
+    assert!(status.success(), "{}", up.output());
+    let report = up.report();
+    assert_eq!((report.state.as_str(), report.steps, report.final_version), ("finished", 10, 10));
+    assert!(report.balanced && report.audited, "{report:#?}");
+    assert_eq!(report.ledger.trained, 10 * 8 * 4);
+    assert_eq!(report.staleness.iter().sum::<u64>(), report.ledger.trained);
+    assert!(report.max_staleness <= 1, "{report:#?}");
+    assert_eq!(report.restarts, 0, "{}", up.output());
+    assert!((0.0..=1.0).contains(&report.generate_busy) && (0.0..=1.0).contains(&report.train_busy));
+    assert!(std::path::Path::new(&report.weights_path).join("manifest.json").is_file());
+    let curve = std::fs::read_to_string(&report.curve_path).unwrap();
+    assert!(curve.starts_with("<svg") && curve.trim_end().ends_with("</svg>"));
+    assert!(up.output().contains("recount from the committed versions agrees"), "{}", up.output());
+
+    // The same again says that it is over, and starts nothing.
+    let mut again = Up::start(folder.path(), &["--steps", "10"]);
+    assert!(again.ended().await.success());
+    assert!(again.output().contains("--again begins anew"), "{}", again.output());
+
+    // Anew, the results so far are kept.
+    let mut anew = Up::start(folder.path(), &["--steps", "4", "--again"]);
+    assert!(anew.ended().await.success(), "{}", anew.output());
+    assert_eq!(anew.report().steps, 4);
+    assert!(folder.path().join("earlier/1/report.json").is_file());
+}
+
+#[tokio::test]
+async fn ctrl_c_drains_and_a_second_up_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let all = steps(400);
+    let args = [all[0].as_str(), all[1].as_str()];
+    let mut up = Up::start(folder.path(), &args);
+    up.reached(5).await;
+    let pids = up.pids();
+    send(up.pid(), Signal::SIGINT);
+    let status = up.ended().await;
+    assert_eq!(status.code(), Some(130), "{}", up.output());
+    assert!(up.output().contains("the same command goes on with it"), "{}", up.output());
+    for (name, pid) in pids {
+        assert!(!lives(pid), "{name} is still there");
+    }
+    assert!(!folder.path().join("report.json").exists());
+
+    let mut other = Up::start(folder.path(), &["--steps", "401"]);
+    assert!(!other.ended().await.success());
+    assert!(other.output().contains("steps differ"), "{}", other.output());
+
+    let mut second = Up::start(folder.path(), &args);
+    assert!(second.ended().await.success(), "{}", second.output());
+    let report = second.report();
+    assert!(report.balanced && report.audited, "{report:#?}");
+    assert_eq!(report.final_version, 400);
+    assert!(second.output().contains("goes on"), "{}", second.output());
+}
+
+#[tokio::test]
+async fn nothing_stays_when_up_is_killed_and_the_run_goes_on_after() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut up = Up::start(folder.path(), &["--steps", "60"]);
+    up.reached(3).await;
+    let pids = up.pids();
+    assert_eq!(pids.len(), 6, "{pids:?}");
+    send(up.pid(), Signal::SIGKILL);
+    up.ended().await;
+    until("all are gone", async || pids.values().all(|pid| !lives(*pid)).then_some(())).await;
+
+    let mut second = Up::start(folder.path(), &["--steps", "60"]);
+    assert!(second.ended().await.success(), "{}", second.output());
+    let report = second.report();
+    assert!(report.balanced && report.audited, "{report:#?}");
+}
+
+#[tokio::test]
+async fn other_commands_find_the_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut up = Up::start(folder.path(), &["--steps", "100000"]);
+    up.reached(3).await;
+    let dir = folder.path().to_string_lossy().into_owned();
+    let ledger = run(&["ledger", "--audit", "--dir", &dir]).await;
+    assert!(ledger.status.success(), "{}{}", stdout(&ledger), stderr(&ledger));
+    assert!(stdout(&ledger).contains("recounted from the object store: agrees"), "{}", stdout(&ledger));
+    let list = stdout(&run(&["weights", "ls", "counter", "--dir", &dir]).await);
+    assert!(list.contains("v0"), "{list}");
+    let to = folder.path().join("export");
+    let exported = run(&[
+        "weights",
+        "export",
+        "counter",
+        "--to",
+        &to.to_string_lossy(),
+        "--version",
+        "0",
+        "--dir",
+        &dir,
+    ])
+    .await;
+    assert!(exported.status.success(), "{}", stderr(&exported));
+    assert!(to.join("manifest.json").is_file());
+    assert!(run(&["cancel", "counter", "--dir", &dir]).await.status.success());
+    assert_eq!(up.ended().await.code(), Some(1), "{}", up.output());
+    let report = up.report();
+    assert_eq!(report.state, "cancelled");
+    assert!(report.balanced && report.audited, "{report:#?}");
+}
