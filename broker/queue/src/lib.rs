@@ -13,6 +13,7 @@ pub mod objects;
 pub mod broker;
 pub mod service;
 
+pub mod service;
 pub mod server;
 #[cfg(feature = "testing")]
 pub mod testing;

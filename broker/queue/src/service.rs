@@ -1,15 +1,17 @@
 //! The API as a NATS micro service: found by `nats micro ls`, asked by `nats req`, JSON in and out.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::service::{NATS_SERVICE_ERROR, NATS_SERVICE_ERROR_CODE, Request, ServiceExt};
-use async_nats::{HeaderMap, RequestErrorKind};
+use async_nats::service::{self, NATS_SERVICE_ERROR, NATS_SERVICE_ERROR_CODE, Request, Service, ServiceExt};
+use async_nats::{Client, HeaderMap, RequestErrorKind};
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::StreamExt;
 use futures::stream::SelectAll;
+use futures::{FutureExt, StreamExt};
 use millrace_schemas::api::{ApiError, DESCRIPTION, ENDPOINTS, SERVICE};
+use millrace_schemas::limits::MAX_REQUEST_BYTES;
 use millrace_schemas::subjects;
 
 use crate::jetstream::JetStream;
@@ -49,18 +51,20 @@ pub enum RequestError {
 pub async fn serve(js: &JetStream, version: &str, handler: Arc<dyn ApiHandler>) -> Result<(), QueueError> {
     let failed = |reason: String| QueueError::Unavailable { action: "serve the API", reason };
     let builder = js.connection.client.service_builder().description(DESCRIPTION).queue_group(SERVICE);
-    let service = builder.start(SERVICE, version).await.map_err(|e| failed(e.to_string()))?;
+    let service = Running(Some(builder.start(SERVICE, version).await.map_err(|e| failed(e.to_string()))?));
+    let Some(running) = &service.0 else { return Ok(()) };
     let mut requests = SelectAll::new();
     for (name, about) in ENDPOINTS {
         let metadata = [("description".to_owned(), about.to_owned())].into();
         let endpoint =
-            service.endpoint_builder().name(name).metadata(metadata).add(subjects::api(name)).await;
+            running.endpoint_builder().name(name).metadata(metadata).add(subjects::api(name)).await;
         requests.push(endpoint.map_err(|e| failed(e.to_string()))?.map(move |request| (name, request)));
     }
+    let client = &js.connection.client;
     requests
         .for_each_concurrent(AT_ONCE, |(endpoint, request)| {
             let handler = handler.clone();
-            async move { answer(endpoint, &request, &*handler).await }
+            async move { answer(endpoint, request, client, &*handler).await }
         })
         .await;
     // Without this the service would be gone before its endpoints.
@@ -68,19 +72,50 @@ pub async fn serve(js: &JetStream, version: &str, handler: Arc<dyn ApiHandler>) 
     Err(failed("the connection is closed".to_owned()))
 }
 
-async fn answer(endpoint: &str, request: &Request, handler: &dyn ApiHandler) {
-    let sent = match handler.call(endpoint, request.message.payload.clone()).await {
-        Ok(body) => request.respond(Ok(body)).await,
-        Err(error) => {
-            // The headers are what micro service clients look at; the body says the same with the fields.
-            let mut headers = HeaderMap::new();
-            let line = error.message.lines().map(str::trim).collect::<Vec<_>>().join(" ");
-            headers.insert(NATS_SERVICE_ERROR, line.as_str());
-            headers.insert(NATS_SERVICE_ERROR_CODE, error.code.to_string().as_str());
-            let body = serde_json::to_vec(&error).expect("an error holds only what JSON can express");
-            request.respond_with_headers(Ok(body.into()), headers).await
+/// A service that ends when dropped; the library's own goes on to answer pings.
+struct Running(Option<Service>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(service) = self.0.take() {
+            // It only tells its own tasks to end, which does not wait.
+            let _ = service.stop().now_or_never();
         }
+    }
+}
+
+async fn answer(endpoint: &str, mut request: Request, client: &Client, handler: &dyn ApiHandler) {
+    let error = match call(endpoint, request.message.payload.clone(), handler).await {
+        Ok(body) => return log_failure(endpoint, request.respond(Ok(body)).await),
+        Err(error) => error,
     };
+    // The headers are what micro service clients look at; the body says the same with the fields.
+    let mut headers = HeaderMap::new();
+    let line = error.message.lines().map(str::trim).collect::<Vec<_>>().join(" ");
+    headers.insert(NATS_SERVICE_ERROR, line.as_str());
+    headers.insert(NATS_SERVICE_ERROR_CODE, error.code.to_string().as_str());
+    let body = serde_json::to_vec(&error).expect("an error holds only what JSON can express");
+    if let Some(reply) = request.message.reply.clone() {
+        log_failure(endpoint, client.publish_with_headers(reply, headers, body.into()).await);
+    }
+    // The library's own way to answer with an error has no body, but it alone counts the error for `nats
+    // micro stats`. So it answers nobody.
+    request.message.reply = Some(client.new_inbox().into());
+    let counted = service::error::Error { status: line, code: error.code.into() };
+    log_failure(endpoint, request.respond(Err(counted)).await);
+}
+
+async fn call(endpoint: &str, body: Bytes, handler: &dyn ApiHandler) -> Result<Bytes, ApiError> {
+    let fail = |code, message: String| ApiError { code, message, fields: Vec::new() };
+    if body.len() > MAX_REQUEST_BYTES {
+        let message = format!("the request has bytes={}; at most {MAX_REQUEST_BYTES} are taken", body.len());
+        return Err(fail(400, message));
+    }
+    let called = AssertUnwindSafe(handler.call(endpoint, body)).catch_unwind().await;
+    called.unwrap_or_else(|_| Err(fail(500, "the coordinator failed; its log says how".into())))
+}
+
+fn log_failure(endpoint: &str, sent: Result<(), async_nats::PublishError>) {
     if let Err(error) = sent {
         tracing::warn!(endpoint, %error, "failed to answer a request");
     }

@@ -1,6 +1,6 @@
 //! Messages between the client's form and the port's.
 
-use async_nats::{HeaderMap, HeaderName, Subscriber};
+use async_nats::{HeaderMap, HeaderName, HeaderValue, Subscriber};
 use async_trait::async_trait;
 use futures::StreamExt;
 use millrace_schemas::subjects::{CLAIM_HEADER, REASON_HEADER, SUBJECT_HEADER, TRACEPARENT_HEADER};
@@ -16,7 +16,7 @@ pub(super) fn from_nats(message: async_nats::Message) -> Message {
 }
 
 pub(super) fn known(headers: &HeaderMap) -> Vec<(&'static str, String)> {
-    let known = |(name, values): (&HeaderName, &Vec<async_nats::HeaderValue>)| {
+    let known = |(name, values): (&HeaderName, &Vec<HeaderValue>)| {
         let name = KNOWN.into_iter().find(|known| *known == AsRef::<str>::as_ref(name))?;
         Some((name, values.first()?.to_string()))
     };
@@ -28,7 +28,12 @@ pub(super) fn to_headers<'a>(
 ) -> Option<HeaderMap> {
     let mut map = None;
     for (name, value) in headers {
-        map.get_or_insert_with(HeaderMap::new).insert(*name, value.as_str());
+        let map = map.get_or_insert_with(HeaderMap::new);
+        match value.parse::<HeaderValue>() {
+            Ok(value) => map.insert(*name, value),
+            // A header is one line.
+            Err(_) => map.insert(*name, value.replace(['\r', '\n'], " ")),
+        }
     }
     map
 }
