@@ -13,7 +13,6 @@ pub mod objects;
 pub mod broker;
 pub mod service;
 
-pub mod service;
 pub mod server;
 #[cfg(feature = "testing")]
 pub mod testing;

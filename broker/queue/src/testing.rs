@@ -64,15 +64,6 @@ impl TestServer {
         queue
     }
 
-    /// Its process id.
-    ///
-    /// # Panics
-    /// The server was killed and not started again.
-    #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.server.as_ref().expect("the server runs").pid()
-    }
-
     /// Kills it as `kill -9` does.
     pub async fn kill(&mut self) {
         if let Some(server) = self.server.take() {

@@ -45,7 +45,9 @@ async fn requests_are_answered_and_errors_explained() {
     assert!(matches!(missing, Err(RequestError::NoCoordinator)), "{missing:?}");
 
     let service =
-        tokio::spawn(async move { serve(&coordinator, "0.1.0", Arc::new(Echo)).await.map_err(|e| e.to_string()) });
+        tokio::spawn(
+            async move { serve(&coordinator, "0.1.0", Arc::new(Echo)).await.map_err(|e| e.to_string()) },
+        );
     let up = tokio::time::timeout(timeout, async {
         while request(&caller, "list", Bytes::new(), timeout).await.is_err() {}
     });
@@ -70,10 +72,9 @@ async fn requests_are_answered_and_errors_explained() {
     let gone = tokio::time::timeout(timeout, async {
         // One that is on its way when the service ends is not answered.
         let short = Duration::from_millis(100);
-        while !matches!(
-            request(&caller, "list", Bytes::new(), short).await,
-            Err(RequestError::NoCoordinator)
-        ) {}
+        while !matches!(request(&caller, "list", Bytes::new(), short).await, Err(RequestError::NoCoordinator))
+        {
+        }
     });
     gone.await.expect("a dropped service answers no more");
 }
@@ -97,7 +98,7 @@ async fn the_service_is_found_with_plain_nats() {
     let refused = client.request("mr.api.cancel", Bytes::new()).await.expect("answered");
     let headers = refused.headers.as_ref().expect("headers");
     let header = |name: &str| headers.get(name).expect("set").to_string();
-    assert_eq!(header("Nats-Service-Error"), "no such run");
+    assert_eq!(header("Nats-Service-Error"), "no such run in two lines");
     assert_eq!(header("Nats-Service-Error-Code"), "404");
     let body: ApiError = serde_json::from_slice(&refused.payload).expect("an error as JSON");
     assert_eq!(body.message, "no such run\nin two lines");

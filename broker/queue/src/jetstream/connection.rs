@@ -4,8 +4,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, Subscriber, jetstream};
-use bytes::Bytes;
-use futures::StreamExt;
 use millrace_schemas::limits;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -130,18 +128,6 @@ impl Connection {
             answer = answer => Ok(answer),
             _ = epoch.changed() => Err("the connection was lost".into()),
         }
-    }
-
-    /// Waits until the server has read all that was sent before, subscriptions above all.
-    pub(crate) async fn settle(&self, action: &'static str) -> Result<(), QueueError> {
-        let unavailable = |reason| QueueError::Unavailable { action, reason };
-        let inbox = self.client.new_inbox();
-        let mut echo = self.subscribe(action, &inbox).await?;
-        self.client.publish(inbox, Bytes::new()).await.map_err(|e| unavailable(e.to_string()))?;
-        let timeout = Duration::from_millis(limits::REQUEST_TIMEOUT_MS);
-        let heard = tokio::time::timeout(timeout, self.answer(echo.next())).await;
-        heard.map_err(|e| unavailable(e.to_string()))?.map_err(unavailable)?;
-        Ok(())
     }
 
     pub(super) async fn subscribe(
