@@ -134,16 +134,16 @@ impl Decoder {
             let h = self.normalise(&x, &layer.attention_norm);
             let attended = if index + 1 < self.layers.len() {
                 let qkv = h.linear(&layer.qkv, None::<Tensor>);
-                let qk = angles.rotate(&qkv.narrow(1, 0, query + kv));
-                let (q, k) = (qk.narrow(1, 0, query), qk.narrow(1, query, kv));
-                attend.attend(index, &q, &k, &qkv.narrow(1, query + kv, kv), false)
+                let [qk, v] = split(&qkv, [query + kv, kv]);
+                let [q, k] = split(&angles.rotate(&qk), [query, kv]);
+                attend.attend(index, &q, &k, &v, false)
             } else {
-                let all = h.linear(&layer.qkv.narrow(0, query, 2 * kv), None::<Tensor>);
-                let k = angles.rotate(&all.narrow(1, 0, kv));
+                let [for_q, for_kv] = split_rows(&layer.qkv, [query, 2 * kv]);
+                let [k, v] = split(&h.linear(&for_kv, None::<Tensor>), [kv, kv]);
                 x = x.index_select(0, &rows.wanted);
                 let h = h.index_select(0, &rows.wanted);
-                let q = wanted_angles.rotate(&h.linear(&layer.qkv.narrow(0, 0, query), None::<Tensor>));
-                attend.attend(index, &q, &k, &all.narrow(1, kv, kv), true)
+                let q = wanted_angles.rotate(&h.linear(&for_q, None::<Tensor>));
+                attend.attend(index, &q, &angles.rotate(&k), &v, true)
             };
             x = &x + attended.linear(&layer.output, None::<Tensor>);
             x = &x + self.feed_forward(&x, layer);
@@ -156,7 +156,8 @@ impl Decoder {
     fn feed_forward(&self, x: &Tensor, layer: &Layer) -> Tensor {
         let inner = self.config.intermediate_size;
         let both = self.normalise(x, &layer.feed_forward_norm).linear(&layer.gate_up, None::<Tensor>);
-        let gated = both.narrow(1, 0, inner).silu() * both.narrow(1, inner, inner);
+        let [gate, up] = split(&both, [inner, inner]);
+        let gated = gate.silu() * up;
         gated.linear(&layer.down, None::<Tensor>)
     }
 
@@ -166,6 +167,21 @@ impl Decoder {
             (x.square().mean_dim([-1_i64].as_slice(), true, Kind::Float) + self.config.rms_norm_eps).rsqrt();
         x * scale * weight
     }
+}
+
+/// Cuts `[rows, columns]` by columns. The gradient of a cut is one join; that of two views is two matrices of
+/// zeros and their sum.
+fn split(x: &Tensor, columns: [i64; 2]) -> [Tensor; 2] {
+    halves(x.split_with_sizes(columns.as_slice(), 1))
+}
+
+/// As [`split`], by rows.
+fn split_rows(x: &Tensor, rows: [i64; 2]) -> [Tensor; 2] {
+    halves(x.split_with_sizes(rows.as_slice(), 0))
+}
+
+fn halves(parts: Vec<Tensor>) -> [Tensor; 2] {
+    parts.try_into().expect("two sizes give two parts")
 }
 
 /// Makes views of the flat buffer.

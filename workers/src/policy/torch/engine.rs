@@ -34,7 +34,7 @@ pub struct EngineSettings {
 
 impl Default for EngineSettings {
     fn default() -> Self {
-        Self { slots: 1024, cache_bytes: 1 << 30, forward_tokens: 8192 }
+        Self { slots: 1024, cache_bytes: 512 << 20, forward_tokens: 8192 }
     }
 }
 
