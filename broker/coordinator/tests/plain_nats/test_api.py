@@ -101,11 +101,11 @@ class PlainNats(unittest.IsolatedAsyncioTestCase):
         self.assertEqual((after[0] - before[0], after[1] - before[1]), (1, 1))
 
     async def test_a_wrong_run_file_is_refused_by_field_value_and_remedy(self):
-        file = run_file("wrong", rollout={"group_size": 1, "alpha": 1000})
+        file = run_file("wrong", rollout={"group_size": 1, "alpha": -1})
         error = await self.refused("submit", json.dumps(file).encode(), 400)
         fields = {field["field"]: field for field in error["fields"]}
         self.assertEqual(fields.keys(), {"rollout.group_size", "rollout.alpha"})
-        self.assertEqual(fields["rollout.alpha"]["value"], "1000")
+        self.assertEqual(fields["rollout.alpha"]["value"], "-1")
         self.assertIn("0 to 64", fields["rollout.alpha"]["remedy"])
         self.assertNotIn("wrong", [status["run"] for status in await self.ask("list")])
 
