@@ -14,7 +14,9 @@ use crate::processes::{PATIENCE, Processes, root};
 fn find_nats() -> Option<PathBuf> {
     let built = root().join("target/tools/nats");
     let candidates = [built, PathBuf::from("nats")];
-    candidates.into_iter().find(|nats| Command::new(nats).arg("--version").output().is_ok_and(|o| o.status.success()))
+    candidates
+        .into_iter()
+        .find(|nats| Command::new(nats).arg("--version").output().is_ok_and(|o| o.status.success()))
 }
 
 /// A shell's view of one server, apart from the contexts that a user of this machine may have.
@@ -56,7 +58,9 @@ impl Shell<'_> {
         let output = BufReader::new(child.stdout.take().expect("its output is ours"));
         let (sender, lines) = mpsc::channel();
         // Ends with the command's output, or when nobody listens.
-        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        std::thread::spawn(move || {
+            output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
         Follower { child, lines }
     }
 
@@ -162,7 +166,10 @@ fn submit_and_watch(shell: &Shell<'_>) {
 
     // With one run known, nothing need be said.
     let status = shell.json(&["req", "--raw", "mr.api.status", ""]);
-    assert_eq!((&status["run"], &status["state"], &status["version"]), (&json!("cli"), &json!("finished"), &json!(5)));
+    assert_eq!(
+        (&status["run"], &status["state"], &status["version"]),
+        (&json!("cli"), &json!("finished"), &json!(5))
+    );
     let ledger = shell.json(&["req", "--raw", "mr.api.ledger", r#"{"run":"cli"}"#]);
     assert_eq!((&ledger["trained"], &ledger["in_flight"]), (&json!(5 * 4 * 4), &json!(0)));
     assert_eq!(shell.json(&["req", "--raw", "mr.api.list", ""]).as_array().map(Vec::len), Some(1));
