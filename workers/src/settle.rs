@@ -106,7 +106,61 @@ fn left(subject: &str, settled: Result<(), BrokerError>) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+    use async_trait::async_trait;
+    use millrace_queue::clock::SystemClock;
+    use millrace_queue::port::{Lease, Message};
+    use millrace_queue::{MemoryQueue, Objects, Queue, QueueError};
+    use millrace_schemas::reward::RewardDone;
+
     use super::*;
+    use crate::executor::Cost;
+    use crate::in_hand::InHand;
+
+    /// Notes how long the log was when the task was forgotten.
+    struct Noting {
+        queue: Arc<MemoryQueue>,
+        entries: AtomicU64,
+    }
+
+    #[async_trait]
+    impl Lease for Noting {
+        async fn heartbeat(&self) -> Result<(), QueueError> {
+            Ok(())
+        }
+        async fn done(&self) -> Result<(), QueueError> {
+            self.entries.store(self.queue.log_end().await?, SeqCst);
+            Ok(())
+        }
+        async fn retry_after(&self, _delay: Duration) -> Result<(), QueueError> {
+            unreachable!("it is done")
+        }
+        async fn poison(&self, _reason: &str) -> Result<(), QueueError> {
+            unreachable!("it is done")
+        }
+    }
+
+    #[tokio::test]
+    async fn the_outcome_is_stored_before_the_task_is_forgotten() {
+        let queue = Arc::new(MemoryQueue::new(Arc::new(SystemClock::new())));
+        let lease = Arc::new(Noting { queue: queue.clone(), entries: AtomicU64::new(u64::MAX) });
+        let message = Message { subject: "mr.task.x".into(), payload: "".into(), headers: vec![] };
+        let delivery = Delivery { message, attempt: 1, seq: 1, lease: lease.clone() };
+        let in_hand = Arc::new(InHand::default());
+        let settlement = Settlement {
+            broker: &Broker::new(queue, Objects::memory()),
+            worker: &"w".parse().unwrap(),
+            delivery: &delivery,
+            hold: &in_hand.hold(delivery.lease.clone()),
+            task: Some(("lake".parse().unwrap(), "g1r0a0-w0".parse().unwrap())),
+            elapsed: Duration::from_micros(7),
+        };
+        let body = OutcomeBody::Reward(RewardDone { score: 1.0 });
+        settlement.settle(Verdict::Done(body, Cost::default())).await;
+        assert_eq!(lease.entries.load(SeqCst), 1);
+    }
 
     #[test]
     fn retries_wait_longer_and_longer() {

@@ -1,1 +1,204 @@
+use std::collections::BTreeMap;
 
+use bytes::Bytes;
+use millrace_queue::clock::SystemClock;
+use millrace_queue::{Broker, MemoryQueue, Objects};
+use millrace_schemas::RolloutId;
+use millrace_schemas::blob::{Sha, paths};
+use millrace_schemas::generate::{GenerateTask, Sampling, Segment};
+use millrace_schemas::policy::Policy;
+use millrace_schemas::publish_weights::Manifest;
+use millrace_schemas::subjects::GENERATE_POOL;
+use millrace_schemas::submit::ModelSpec;
+use millrace_schemas::train_shard::FileRef;
+
+use super::*;
+use crate::policies::policies;
+use crate::policy::Trainer;
+use crate::policy::scripted::{ScriptedTrainer, WEIGHTS_FILE};
+
+fn run() -> RunId {
+    "lake".parse().unwrap()
+}
+
+/// An executor, and the broker whose policies it follows.
+fn bench() -> (Arc<Generate>, Broker) {
+    let broker = Broker::new(Arc::new(MemoryQueue::new(Arc::new(SystemClock::new()))), Objects::memory());
+    let (table, watch) = policies(broker.clone());
+    tokio::spawn(watch.run());
+    (Arc::new(Generate::new(table, Weights::new(broker.objects().clone()))), broker)
+}
+
+/// Commits scripted weights as `version`.
+async fn commit(broker: &Broker, version: u64) -> Manifest {
+    let mut files = Vec::new();
+    for (name, content) in ScriptedTrainer.initialise(&ModelSpec::Scripted, version).unwrap().files {
+        files.push(FileRef { name, blob: broker.objects().put_blob(&run(), content).await.unwrap() });
+    }
+    let (batch, metrics, version) = (None, BTreeMap::new(), PolicyVersion(version));
+    let manifest =
+        Manifest { run: run(), version, parent: None, batch, config: Sha::of(b""), files, metrics };
+    broker.objects().put(&paths::manifest(&run(), version), manifest.to_json().into()).await.unwrap();
+    manifest
+}
+
+async fn announce(broker: &Broker, manifest: &Manifest) {
+    let (version, sha) = (manifest.version, Sha::of(&manifest.to_json()));
+    let policy = Policy { version, manifest: sha, floor: PolicyVersion(0), ended: false };
+    broker.set_policy(&run(), &policy).await.unwrap();
+}
+
+fn task(index: u32, min_version: u64, max_new_tokens: u32) -> Task {
+    Task {
+        run: run(),
+        key: TaskKey::Generate { rollout: RolloutId { group: 0, index, attempt: 0 }, turn: 1 },
+        pool: GENERATE_POOL.parse().unwrap(),
+        version: PolicyVersion(min_version),
+        evaluate: false,
+        body: TaskBody::Generate(GenerateTask {
+            context: vec![1, 2, 3],
+            min_version: PolicyVersion(min_version),
+            max_new_tokens,
+            sampling: Sampling { temperature: 1.0, stop_tokens: Vec::new(), sample_below: None },
+            seed: u64::from(index),
+        }),
+    }
+}
+
+async fn execute(generate: &Generate, task: Task) -> Verdict {
+    generate.execute(task, CancellationToken::new()).await
+}
+
+fn segments(verdict: &Verdict) -> &[Segment] {
+    match verdict {
+        Verdict::Done(OutcomeBody::Generate(done), _) => &done.segments,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn many_requests_share_an_engine_and_its_time() {
+    let (generate, broker) = bench();
+    announce(&broker, &commit(&broker, 2).await).await;
+    let mut requests = Vec::new();
+    for index in 0..200 {
+        let generate = generate.clone();
+        requests.push(tokio::spawn(async move { execute(&generate, task(index, 1, 3)).await }));
+    }
+    for request in requests {
+        let verdict = request.await.unwrap();
+        assert_eq!(segments(&verdict), [Segment { version: PolicyVersion(2), tokens: 3 }]);
+        let Verdict::Done(_, Cost { busy: Some(busy), tokens: 3 }) = verdict else { panic!("{verdict:?}") };
+        assert!(busy > Duration::ZERO && busy < Duration::from_secs(1));
+    }
+}
+
+#[tokio::test]
+async fn a_task_waits_for_weights_that_are_new_enough() {
+    let (generate, broker) = bench();
+    announce(&broker, &commit(&broker, 2).await).await;
+    let early = execute(&generate, task(0, 2, 1)).await;
+    assert_eq!(segments(&early)[0].version, PolicyVersion(2));
+
+    let waiting = generate.clone();
+    let waiting = tokio::spawn(async move { execute(&waiting, task(1, 3, 1)).await });
+    // Others are served meanwhile.
+    segments(&execute(&generate, task(2, 1, 1)).await);
+    assert!(!waiting.is_finished());
+    announce(&broker, &commit(&broker, 3).await).await;
+    assert_eq!(segments(&waiting.await.unwrap())[0].version, PolicyVersion(3));
+    let later = execute(&generate, task(3, 0, 1)).await;
+    assert_eq!(segments(&later)[0].version, PolicyVersion(3), "the newest serves all");
+}
+
+#[tokio::test]
+async fn engine_proves_its_weights() {
+    let (generate, broker) = bench();
+    let manifest = commit(&broker, 2).await;
+    let weights = manifest.file(WEIGHTS_FILE).unwrap();
+    let at = paths::blob(&run(), &weights.sha256);
+    let sound = broker.objects().get(&at).await.unwrap().unwrap();
+    let mut tampered = sound.to_vec();
+    tampered[7] ^= 1;
+    broker.objects().put(&at, Bytes::from(tampered)).await.unwrap();
+    announce(&broker, &manifest).await;
+    match execute(&generate, task(0, 2, 1)).await {
+        Verdict::RetryAfter(_, reason) => assert!(reason.contains("corrupt"), "{reason}"),
+        other => panic!("sampled with weights that nobody trained: {other:?}"),
+    }
+    // Once the object is sound again the engine serves, without a restart.
+    broker.objects().put(&at, sound).await.unwrap();
+    let mut verdict = execute(&generate, task(0, 2, 1)).await;
+    while matches!(verdict, Verdict::RetryAfter(..)) {
+        tokio::task::yield_now().await;
+        verdict = execute(&generate, task(0, 2, 1)).await;
+    }
+    assert_eq!(segments(&verdict)[0].version, PolicyVersion(2));
+}
+
+#[tokio::test]
+async fn a_manifest_that_the_policy_does_not_name_is_refused() {
+    let (generate, broker) = bench();
+    let manifest = commit(&broker, 2).await;
+    let (version, floor) = (manifest.version, PolicyVersion(0));
+    let policy = Policy { version, manifest: Sha::of(b"another"), floor, ended: false };
+    broker.set_policy(&run(), &policy).await.unwrap();
+    match execute(&generate, task(0, 2, 1)).await {
+        Verdict::RetryAfter(_, reason) => assert!(reason.contains("not the one named"), "{reason}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn the_version_before_serves_while_the_next_cannot_be_loaded() {
+    let (generate, broker) = bench();
+    announce(&broker, &commit(&broker, 2).await).await;
+    segments(&execute(&generate, task(0, 2, 1)).await);
+    let next = commit(&broker, 3).await;
+    broker.objects().delete(&paths::blob(&run(), &next.file(WEIGHTS_FILE).unwrap().sha256)).await.unwrap();
+    announce(&broker, &next).await;
+    let blocked = execute(&generate, task(1, 3, 1)).await;
+    assert!(matches!(blocked, Verdict::RetryAfter(..)), "{blocked:?}");
+    assert_eq!(segments(&execute(&generate, task(2, 2, 1)).await)[0].version, PolicyVersion(2));
+}
+
+#[tokio::test]
+async fn what_asks_for_nothing_is_poison() {
+    let (generate, _broker) = bench();
+    let mut empty = task(0, 0, 1);
+    let TaskBody::Generate(body) = &mut empty.body else { unreachable!() };
+    body.context.clear();
+    for wicked in [empty, task(0, 0, 0)] {
+        let verdict = execute(&generate, wicked).await;
+        assert!(matches!(verdict, Verdict::Poison(_)), "{verdict:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_cancelled_request_leaves_the_engine() {
+    let (generate, broker) = bench();
+    announce(&broker, &commit(&broker, 2).await).await;
+    segments(&execute(&generate, task(0, 2, 1)).await);
+    let cancel = CancellationToken::new();
+    let (endless, token) = (generate.clone(), cancel.clone());
+    let endless = tokio::spawn(async move { endless.execute(task(1, 2, u32::MAX), token).await });
+    segments(&execute(&generate, task(2, 2, 1)).await);
+    assert!(!endless.is_finished());
+    cancel.cancel();
+    let verdict = endless.await.unwrap();
+    assert!(matches!(verdict, Verdict::RetryAfter(..)), "its reply is dropped: {verdict:?}");
+}
+
+#[tokio::test]
+async fn an_ended_run_is_forgotten() {
+    let (generate, broker) = bench();
+    let manifest = commit(&broker, 2).await;
+    announce(&broker, &manifest).await;
+    segments(&execute(&generate, task(0, 2, 1)).await);
+    let sha = Sha::of(&manifest.to_json());
+    let ended = Policy { version: manifest.version, manifest: sha, floor: PolicyVersion(0), ended: true };
+    broker.set_policy(&run(), &ended).await.unwrap();
+    while !generate.runs.lock().unwrap().is_empty() {
+        tokio::task::yield_now().await;
+    }
+}

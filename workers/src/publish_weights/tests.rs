@@ -1,1 +1,152 @@
+use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
+use millrace_schemas::publish_weights::Retention;
+use millrace_schemas::train_shard::FileRef;
+use millrace_schemas::{BlobRef, PolicyVersion, RunId};
+
+use super::*;
+
+fn run() -> RunId {
+    "lake".parse().unwrap()
+}
+
+/// A version with these files, all stored.
+async fn version(objects: &Objects, version: u64, files: &[(&str, &str)]) -> Manifest {
+    let mut refs = Vec::new();
+    for (name, content) in files {
+        let blob = objects.put_blob(&run(), Bytes::from((*content).to_owned())).await.unwrap();
+        refs.push(FileRef { name: (*name).to_owned(), blob });
+    }
+    let batch = objects.put_blob(&run(), Bytes::from(format!("batch {version}"))).await.unwrap();
+    Manifest {
+        run: run(),
+        version: PolicyVersion(version),
+        parent: None,
+        batch: Some(batch),
+        config: Sha::of(b"run file"),
+        files: refs,
+        metrics: BTreeMap::new(),
+    }
+}
+
+async fn publish(objects: &Objects, manifest: Manifest, retention: Retention) -> PublishWeightsDone {
+    let publish = PublishWeights::new(objects.clone());
+    publish.commit(PublishWeightsTask { manifest, retention }).await.unwrap()
+}
+
+async fn has(objects: &Objects, content: &str) -> bool {
+    objects.has_blob(&run(), &BlobRef::of(content.as_bytes())).await.unwrap()
+}
+
+#[tokio::test]
+async fn the_first_commit_of_a_version_wins() {
+    let objects = Objects::memory();
+    let first = version(&objects, 7, &[("model", "first")]).await;
+    let second = version(&objects, 7, &[("model", "second, and longer")]).await;
+    let done = publish(&objects, first.clone(), Retention::default()).await;
+    assert_eq!(done.manifest, Sha::of(&first.to_json()));
+    assert_eq!((done.batch, done.bytes), (first.batch, 5));
+    for late in [second, first.clone()] {
+        let again = publish(&objects, late, Retention::default()).await;
+        assert_eq!(again, done, "what stands is reported, whoever asks");
+    }
+    let standing = objects.get(&paths::manifest(&run(), PolicyVersion(7))).await.unwrap().unwrap();
+    assert_eq!(standing[..], first.to_json()[..]);
+}
+
+#[tokio::test]
+async fn of_many_at_once_one_wins_and_all_say_so() {
+    let objects = Objects::memory();
+    let mut commits = Vec::new();
+    for i in 0..16 {
+        let manifest = version(&objects, 2, &[("model", &format!("content {i}"))]).await;
+        let objects = objects.clone();
+        commits.push(tokio::spawn(async move { publish(&objects, manifest, Retention::default()).await }));
+    }
+    let mut reported = BTreeSet::new();
+    for commit in commits {
+        reported.insert(commit.await.unwrap().manifest);
+    }
+    assert_eq!(reported.len(), 1);
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_not_committed() {
+    let objects = Objects::memory();
+    let manifest = version(&objects, 1, &[("config", "{}"), ("model", "weights")]).await;
+    objects.delete(&paths::blob(&run(), &BlobRef::of(b"weights").sha256)).await.unwrap();
+    let publisher = PublishWeights::new(objects.clone());
+    let task = PublishWeightsTask { manifest: manifest.clone(), retention: Retention::default() };
+    let error = publisher.commit(task).await.unwrap_err();
+    assert!(error.to_string().contains("its file model is not"), "{error}");
+    assert!(matches!(error.verdict(), Verdict::Poison(_)));
+
+    let metrics = [("loss".to_owned(), f64::NAN)].into();
+    let task =
+        PublishWeightsTask { manifest: Manifest { metrics, ..manifest }, retention: Retention::default() };
+    let error = publisher.commit(task).await.unwrap_err();
+    assert!(error.to_string().contains("loss=NaN"), "{error}");
+    assert!(objects.list(&paths::weights(&run())).await.unwrap().is_empty());
+}
+
+/// Commits versions 0 to `last`, each by a publisher of its own as after a restart; gives what was collected.
+async fn history(objects: &Objects, last: u64, retention: Retention) -> Vec<PolicyVersion> {
+    let mut collected = Vec::new();
+    for v in 0..=last {
+        // Versions 1 and 4 have the same weights.
+        let weights = format!("weights {}", if v == 4 { 1 } else { v });
+        let manifest = version(objects, v, &[("config", "shared"), ("model", &weights)]).await;
+        collected.extend(publish(objects, manifest, retention).await.collected);
+    }
+    collected
+}
+
+#[tokio::test]
+async fn old_versions_are_collected_and_kept_ones_stay_whole() {
+    let objects = Objects::memory();
+    let retention = Retention { newest: 3, every: 5 };
+    let collected = history(&objects, 12, retention).await;
+    // 0 always, 5 and 10 by `every`, 10 to 12 the newest. Version 1 kept its weights as long as version 4,
+    // which names the same, was kept.
+    let there: Vec<u64> = {
+        let mut there = Vec::new();
+        for v in 0..=12 {
+            if has(&objects, &format!("weights {v}")).await {
+                there.push(v);
+            }
+        }
+        there
+    };
+    assert_eq!(there, [0, 5, 10, 11, 12]);
+    assert!(has(&objects, "shared").await, "kept versions name it");
+    for v in 0..=12 {
+        assert!(has(&objects, &format!("batch {v}")).await, "batches are the books");
+        assert!(objects.get(&paths::manifest(&run(), PolicyVersion(v))).await.unwrap().is_some());
+    }
+    let mut once = collected.clone();
+    once.sort_unstable();
+    once.dedup();
+    assert_eq!(once.len(), collected.len(), "each is said once: {collected:?}");
+    assert_eq!(once, [1, 2, 3, 6, 7, 8, 9].map(PolicyVersion));
+}
+
+#[tokio::test]
+async fn weights_that_a_kept_version_shares_are_kept() {
+    let objects = Objects::memory();
+    // At version 5 version 1 is given up, and 4, with the same weights, is kept.
+    history(&objects, 5, Retention { newest: 2, every: 0 }).await;
+    assert!(has(&objects, "weights 1").await);
+    assert!(!has(&objects, "weights 2").await);
+}
+
+#[tokio::test]
+async fn a_commit_done_again_late_takes_nothing_from_the_newer_ones() {
+    let objects = Objects::memory();
+    history(&objects, 3, Retention { newest: 2, every: 0 }).await;
+    let late = version(&objects, 1, &[("config", "shared"), ("model", "weights 1")]).await;
+    publish(&objects, late, Retention { newest: 0, every: 0 }).await;
+    for v in [0, 3] {
+        assert!(has(&objects, &format!("weights {v}")).await, "version {v}");
+    }
+}

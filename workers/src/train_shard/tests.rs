@@ -1,1 +1,137 @@
+use std::collections::BTreeMap;
+use std::time::Duration;
 
+use bytes::Bytes;
+use millrace_queue::Objects;
+use millrace_schemas::PolicyVersion;
+use millrace_schemas::blob::paths;
+use millrace_schemas::envelope::encode;
+use millrace_schemas::publish_weights::Manifest;
+use millrace_schemas::subjects::TRAIN_POOL;
+use millrace_schemas::submit::ModelSpec;
+use millrace_schemas::{RunId, TaskKey};
+
+use super::*;
+
+fn run() -> RunId {
+    "lake".parse().unwrap()
+}
+
+fn task(makes: u64, world: u32, work: TrainWork) -> Task {
+    Task {
+        run: run(),
+        key: TaskKey::TrainShard { makes, rank: 0, attempt: 0 },
+        pool: TRAIN_POOL.parse().unwrap(),
+        version: PolicyVersion(makes.saturating_sub(1)),
+        evaluate: false,
+        body: TaskBody::TrainShard(TrainShardTask { rank: 0, world, work }),
+    }
+}
+
+fn initialise(world: u32) -> Task {
+    task(0, world, TrainWork::Initialise { model: ModelSpec::Scripted, seed: 5 })
+}
+
+async fn execute(objects: &Objects, task: Task) -> Verdict {
+    let trainer = TrainShard::new(Weights::new(objects.clone()));
+    trainer.execute(task, CancellationToken::new()).await
+}
+
+async fn files(objects: &Objects, task: Task) -> Vec<FileRef> {
+    match execute(objects, task).await {
+        Verdict::Done(OutcomeBody::TrainShard(done), _) => done.files,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Commits a version; gives its hash.
+async fn commit(objects: &Objects, version: u64, files: Vec<FileRef>) -> Sha {
+    let (batch, metrics) = (None, BTreeMap::new());
+    let version = PolicyVersion(version);
+    let manifest =
+        Manifest { run: run(), version, parent: None, batch, config: Sha::of(b""), files, metrics };
+    let bytes = Bytes::from(manifest.to_json());
+    objects.put(&paths::manifest(&run(), version), bytes.clone()).await.unwrap();
+    Sha::of(&bytes)
+}
+
+async fn batch(objects: &Objects, manifest: Sha, base: u64, seed: u64) -> BlobRef {
+    let batch = Batch {
+        run: run(),
+        base: PolicyVersion(base),
+        manifest,
+        config: Sha::of(b""),
+        seed,
+        temperature: 1.0,
+        sample_below: None,
+        groups: Vec::new(),
+    };
+    objects.put_blob(&run(), encode(&batch)).await.unwrap()
+}
+
+fn step(base: u64, manifest: Sha, batch: BlobRef) -> Task {
+    let base = PolicyVersion(base);
+    task(base.0 + 1, 1, TrainWork::Step { base, manifest, batch, algorithm: Algorithm::default() })
+}
+
+#[tokio::test]
+async fn a_step_follows_from_base_and_batch_alone() {
+    let objects = Objects::memory();
+    let zero = files(&objects, initialise(1)).await;
+    assert_eq!(zero, files(&objects, initialise(1)).await, "another worker makes the same version 0");
+    for file in &zero {
+        assert!(objects.has_blob(&run(), &file.blob).await.unwrap(), "{} is stored first", file.name);
+    }
+    let sha = commit(&objects, 0, zero).await;
+    let one = files(&objects, step(0, sha, batch(&objects, sha, 0, 1).await)).await;
+    assert_eq!(one, files(&objects, step(0, sha, batch(&objects, sha, 0, 1).await)).await);
+    assert_ne!(one, files(&objects, step(0, sha, batch(&objects, sha, 0, 2).await)).await);
+
+    // A trainer that keeps its state comes to the same as one that starts from the files.
+    let kept = TrainShard::new(Weights::new(objects.clone()));
+    let sha_one = commit(&objects, 1, one).await;
+    let second = step(1, sha_one, batch(&objects, sha_one, 1, 1).await);
+    for task in [step(0, sha, batch(&objects, sha, 0, 1).await), second.clone()] {
+        let verdict = kept.execute(task, CancellationToken::new()).await;
+        assert!(matches!(verdict, Verdict::Done(..)), "{verdict:?}");
+    }
+    let again = kept.execute(second.clone(), CancellationToken::new()).await;
+    assert_eq!(again, execute(&objects, second).await);
+}
+
+#[tokio::test]
+async fn what_cannot_be_trained_is_poison() {
+    let objects = Objects::memory();
+    let zero = files(&objects, initialise(1)).await;
+    let sha = commit(&objects, 0, zero).await;
+    let lost = BlobRef::of(b"never stored");
+    let garbage = objects.put_blob(&run(), Bytes::from_static(b"garbage")).await.unwrap();
+    let of_other_weights = batch(&objects, Sha::of(b"other"), 0, 1).await;
+    let of_other_base = batch(&objects, sha, 4, 1).await;
+    for (why, task) in [
+        ("gang of one", initialise(2)),
+        ("there is none", step(0, sha, lost)),
+        ("failed to decode batch", step(0, sha, garbage)),
+        ("other weights", step(0, sha, of_other_weights)),
+        ("base=v4", step(0, sha, of_other_base)),
+    ] {
+        match execute(&objects, task).await {
+            Verdict::Poison(reason) => assert!(reason.contains(why), "{why}: {reason}"),
+            other => panic!("{why}: {other:?}"),
+        }
+    }
+}
+
+#[cfg(not(feature = "torch"))]
+#[tokio::test]
+async fn a_build_without_torch_says_so_and_leaves_the_step_to_others() {
+    let model = r#"{"kind": "decoder", "vocabulary": 68}"#;
+    let work = TrainWork::Initialise { model: serde_json::from_str(model).unwrap(), seed: 1 };
+    match execute(&Objects::memory(), task(0, 1, work)).await {
+        Verdict::RetryAfter(delay, reason) => {
+            assert!(reason.contains("--features torch"), "{reason}");
+            assert!(delay >= Duration::from_secs(1));
+        }
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,1 +1,86 @@
+use super::*;
+use millrace_schemas::train_shard::FileRef;
 
+fn run() -> RunId {
+    "lake".parse().unwrap()
+}
+
+/// Commits version 3 with two files; gives the hash of its manifest.
+async fn commit(objects: &Objects) -> (Manifest, Sha) {
+    let mut files = Vec::new();
+    for (name, content) in [(CONFIG_FILE, "{\"model_type\": \"x\"}"), ("optimizer.safetensors", "moments")] {
+        let blob = objects.put_blob(&run(), Bytes::from(content)).await.unwrap();
+        files.push(FileRef { name: name.to_owned(), blob });
+    }
+    let manifest = Manifest {
+        run: run(),
+        version: PolicyVersion(3),
+        parent: None,
+        batch: None,
+        config: Sha::of(b"run file"),
+        files,
+        metrics: BTreeMap::new(),
+    };
+    let bytes = manifest.to_json();
+    objects.put(&paths::manifest(&run(), PolicyVersion(3)), bytes.clone().into()).await.unwrap();
+    (manifest, Sha::of(&bytes))
+}
+
+async fn fetch(objects: &Objects, sha: Sha) -> Result<LoadedVersion, WeightsError> {
+    Weights::new(objects.clone()).fetch(&run(), PolicyVersion(3), sha, Files::All).await
+}
+
+#[tokio::test]
+async fn a_version_comes_with_the_files_that_are_wanted() {
+    let objects = Objects::memory();
+    let (manifest, sha) = commit(&objects).await;
+    let all = fetch(&objects, sha).await.unwrap();
+    assert_eq!((all.manifest.clone(), all.sha, all.version), (manifest, sha, PolicyVersion(3)));
+    assert_eq!(all.files.keys().collect::<Vec<_>>(), [CONFIG_FILE, "optimizer.safetensors"]);
+    assert_eq!(all.model_type().unwrap(), "x");
+    let model = Weights::new(objects).fetch(&run(), PolicyVersion(3), sha, Files::Model).await.unwrap();
+    assert_eq!(model.files.keys().collect::<Vec<_>>(), [CONFIG_FILE]);
+}
+
+#[tokio::test]
+async fn another_manifest_is_refused() {
+    let objects = Objects::memory();
+    let (manifest, sha) = commit(&objects).await;
+    let error = fetch(&objects, Sha::of(b"another")).await.unwrap_err();
+    assert!(matches!(error, WeightsError::OtherManifest { found, .. } if found == sha), "{error}");
+
+    let of_another_version = Manifest { version: PolicyVersion(4), ..manifest }.to_json();
+    let at = paths::manifest(&run(), PolicyVersion(3));
+    objects.put(&at, of_another_version.clone().into()).await.unwrap();
+    let error = fetch(&objects, Sha::of(&of_another_version)).await.unwrap_err();
+    assert!(matches!(error, WeightsError::Manifest { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_refused_and_a_lost_one_is_missed() {
+    let objects = Objects::memory();
+    let (manifest, sha) = commit(&objects).await;
+    let at = paths::blob(&run(), &manifest.files[1].blob.sha256);
+    objects.put(&at, "momentS".into()).await.unwrap();
+    let error = fetch(&objects, sha).await.unwrap_err();
+    assert!(matches!(error, WeightsError::Object(ObjectError::Corrupt { .. })), "{error}");
+    assert!(matches!(error.verdict(), Verdict::RetryAfter(..)));
+
+    objects.delete(&at).await.unwrap();
+    let error = fetch(&objects, sha).await.unwrap_err();
+    assert!(matches!(error, WeightsError::Object(ObjectError::NotFound { .. })), "{error}");
+    assert!(matches!(error.verdict(), Verdict::Poison(_)));
+}
+
+#[tokio::test]
+async fn what_was_stored_here_is_not_read_again() {
+    let objects = Objects::memory();
+    let weights = Weights::new(objects.clone());
+    let (_, sha) = commit(&objects).await;
+    weights.fetch(&run(), PolicyVersion(3), sha, Files::All).await.unwrap();
+    for path in objects.list(&format!("{}/blobs", paths::run(&run()))).await.unwrap() {
+        objects.delete(&path).await.unwrap();
+    }
+    let again = weights.fetch(&run(), PolicyVersion(3), sha, Files::All).await.unwrap();
+    assert_eq!(again.files.len(), 2);
+}
