@@ -127,9 +127,7 @@ impl Follow<'_> {
             seen.playing_since = Some(now);
             seen.meter.begin();
         }
-        for event in seen.changes.events(&status) {
-            self.view.event(&event);
-        }
+        let events = seen.changes.events(&status);
         let frame = Frame {
             tokens_per_s: seen.changes.tokens_per_s(now, &status),
             generate_busy: seen.busy(Stage::Generate),
@@ -138,6 +136,9 @@ impl Follow<'_> {
             status,
         };
         self.view.frame(&frame);
+        for event in events {
+            self.view.event(&event);
+        }
         let over = frame.status.state.is_over();
         seen.last = Some(frame.status);
         Ok(over)

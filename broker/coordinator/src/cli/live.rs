@@ -55,14 +55,15 @@ impl Frame {
         Some((*values.last()?, *mean.last()?))
     }
 
-    /// Seconds until the last step, at the pace of the last ones.
+    /// Seconds until the last step, at the pace of the last ones; `None` before a pace is seen and at the end.
     fn eta_s(&self) -> Option<f64> {
         let curve = &self.status.curve;
         let first = curve.get(curve.len().saturating_sub(ETA_POINTS))?;
         let last = curve.last()?;
         let steps = last.version.checked_sub(first.version).filter(|steps| *steps > 0)?;
         let per_step = last.at_ms.saturating_sub(first.at_ms) as f64 / 1e3 / steps as f64;
-        Some(per_step * self.status.steps.saturating_sub(last.version) as f64)
+        let left = per_step * self.status.steps.saturating_sub(last.version) as f64;
+        (left > 0.0).then_some(left)
     }
 
     fn busy_words(&self) -> String {

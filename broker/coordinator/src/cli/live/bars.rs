@@ -1,38 +1,25 @@
 //! Bars on a terminal.
 
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use millrace_schemas::api::RunState;
 
 use super::{Frame, View, rollout_words};
 use crate::cli::term::{by_reason, duration, histogram, percent, thousands};
 
-/// The lines below the bar, in order.
-const LABELS: [&str; 7] = ["success", "rollouts", "dropped", "window", "staleness", "speed", "busy"];
+/// Frames drawn a second at most.
+const FRAME_RATE: u8 = 4;
 
 /// A bar of steps and lines below it, drawn anew with each frame.
-pub(super) struct Bars {
-    all: MultiProgress,
-    steps: ProgressBar,
-    lines: Vec<ProgressBar>,
-}
+pub(super) struct Bars(ProgressBar);
 
 impl Bars {
     pub(super) fn new() -> Self {
-        let all = MultiProgress::new();
-        let steps = all.add(ProgressBar::new(0));
-        steps.set_style(style("{prefix:<10} {bar:40.cyan/blue} {pos}/{len} steps  {msg}"));
-        let lines = LABELS.iter().map(|label| {
-            let line = all.add(ProgressBar::new(0));
-            line.set_style(style("  {prefix:<10.dim} {msg}"));
-            line.set_prefix(*label);
-            line
-        });
-        Self { lines: lines.collect(), steps, all }
+        let target = ProgressDrawTarget::stdout_with_hz(FRAME_RATE);
+        let bar = ProgressBar::with_draw_target(Some(0), target);
+        let style = ProgressStyle::with_template("{prefix} {bar:40.cyan/blue} {pos}/{len} steps  {msg}");
+        bar.set_style(style.expect("the template is a constant").progress_chars("━╸ "));
+        Self(bar)
     }
-}
-
-fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).expect("the template is a constant").progress_chars("━╸ ")
 }
 
 /// A bar for each staleness.
@@ -50,48 +37,49 @@ fn histogram_bars(counts: &[u64]) -> String {
     if top == 0 { String::new() } else { format!("  {}", bars.collect::<String>()) }
 }
 
+/// What stands behind the bar and below it.
+fn words(frame: &Frame) -> String {
+    let status = &frame.status;
+    let state = match (status.state, frame.eta_s()) {
+        (RunState::Running, Some(s)) => format!("{} left", duration(s)),
+        (state, _) => state.name().to_owned(),
+    };
+    let success = match (frame.success(), status.curve.last()) {
+        (Some((last, mean)), Some(point)) => {
+            format!("{} last step, {} mean  (reward {:.3})", percent(last), percent(mean), point.reward)
+        }
+        _ => "-".into(),
+    };
+    let window = format!(
+        "{} groups in flight + {} ready, of {}",
+        status.groups_in_flight, status.groups_ready, status.window_groups
+    );
+    let restarts = frame.restarts.map_or(String::new(), |n| format!("  restarts {n}"));
+    let lines = [
+        ("success", success),
+        ("rollouts", rollout_words(status)),
+        ("dropped", by_reason(&status.ledger.dropped)),
+        ("window", window),
+        ("staleness", staleness_words(frame)),
+        ("speed", format!("{} tokens/s", thousands(frame.tokens_per_s as u64))),
+        ("busy", format!("{}{restarts}", frame.busy_words())),
+    ];
+    lines.iter().fold(state, |all, (label, words)| format!("{all}\n  {label:<10} {words}"))
+}
+
 impl View for Bars {
     fn event(&mut self, line: &str) {
-        // A terminal that has gone away is no reason to stop.
-        let _ = self.all.println(line);
+        self.0.println(line);
     }
 
     fn frame(&mut self, frame: &Frame) {
-        let status = &frame.status;
-        self.steps.set_prefix(status.run.to_string());
-        self.steps.set_length(status.steps);
-        self.steps.set_position(status.version.0);
-        self.steps.set_message(match (status.state, frame.eta_s()) {
-            (RunState::Running, Some(s)) => format!("{} left", duration(s)),
-            (state, _) => state.name().to_owned(),
-        });
-        let success = match (frame.success(), status.curve.last()) {
-            (Some((last, mean)), Some(point)) => {
-                format!("{} last step, {} mean  (reward {:.3})", percent(last), percent(mean), point.reward)
-            }
-            _ => "-".into(),
-        };
-        let window = format!(
-            "{} groups in flight + {} ready, of {}",
-            status.groups_in_flight, status.groups_ready, status.window_groups
-        );
-        let restarts = frame.restarts.map_or(String::new(), |n| format!("  restarts {n}"));
-        let lines = [
-            success,
-            rollout_words(status),
-            by_reason(&status.ledger.dropped),
-            window,
-            staleness_words(frame),
-            format!("{} tokens/s", thousands(frame.tokens_per_s as u64)),
-            format!("{}{restarts}", frame.busy_words()),
-        ];
-        for (line, words) in self.lines.iter().zip(lines) {
-            line.set_message(words);
-        }
+        self.0.set_prefix(frame.status.run.to_string());
+        self.0.set_length(frame.status.steps);
+        self.0.set_position(frame.status.version.0);
+        self.0.set_message(words(frame));
     }
 
     fn finish(&mut self) {
-        self.steps.abandon();
-        self.lines.iter().for_each(ProgressBar::abandon);
+        self.0.abandon();
     }
 }

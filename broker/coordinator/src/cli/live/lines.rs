@@ -44,6 +44,8 @@ fn line(frame: &Frame) -> String {
 
 impl View for Lines {
     fn event(&mut self, line: &str) {
+        // What was seen before it stands before it.
+        self.finish();
         say(line);
     }
 
