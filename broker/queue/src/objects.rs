@@ -10,14 +10,16 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, TryStreamExt};
 use millrace_schemas::blob::{Sha, paths};
+use millrace_schemas::limits::REQUEST_TIMEOUT_MS;
 use millrace_schemas::{BlobRef, RunId};
-use object_store::aws::AmazonS3Builder;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
 use object_store::{
-    GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, RetryConfig, WriteMultipart,
+    BackoffConfig, GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, RetryConfig,
+    WriteMultipart,
 };
 
 pub use error::ObjectError;
@@ -37,7 +39,10 @@ const HASH_INLINE_BYTES: usize = 256 * 1024;
 /// Tries of a conditional create that met a concurrent one which then came to nothing.
 const CREATE_TRIES: u32 = 8;
 /// Time for one request and its repetitions, before the caller hears of it.
-const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
+const RETRY_TIMEOUT: Duration = Duration::from_millis(REQUEST_TIMEOUT_MS);
+
+/// Longest pause between two repetitions of a request.
+const MAX_BACKOFF: Duration = Duration::from_secs(1);
 
 /// What became of a conditional create.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +71,7 @@ impl Objects {
             return Ok(Self::memory());
         }
         if let Some(rest) = location.strip_prefix("s3://") {
-            return open_s3(rest).map_err(fail);
+            return open_s3(rest, AmazonS3Builder::from_env()).map_err(fail);
         }
         let folder = location.strip_prefix("file://").unwrap_or(location);
         if folder.is_empty() || folder.contains("://") {
@@ -76,6 +81,25 @@ impl Objects {
         let store = LocalFileSystem::new_with_prefix(folder).map_err(|e| fail(e.to_string()))?;
         // A commit that a power cut undoes would be no commit.
         Ok(Self { store: Arc::new(store.with_fsync(true)) })
+    }
+
+    /// Opens `bucket/prefix` on an S3 server with these settings alone, named as in the environment without
+    /// `AWS_`: `endpoint`, `region`, `access_key_id` …
+    ///
+    /// # Errors
+    /// A setting is unknown, or no bucket is named.
+    pub fn open_s3<'a>(
+        location: &str,
+        settings: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, ObjectError> {
+        let fail = |reason: String| ObjectError::Location { location: format!("s3://{location}"), reason };
+        let mut builder = AmazonS3Builder::new();
+        for (name, value) in settings {
+            let name: AmazonS3ConfigKey =
+                name.parse().map_err(|_| fail(format!("unknown setting {name}")))?;
+            builder = builder.with_config(name, value);
+        }
+        open_s3(location, builder).map_err(fail)
     }
 
     /// An empty store of its own, in memory.
@@ -214,16 +238,20 @@ impl Objects {
 
     async fn read_ranges(&self, path: &str, bytes: u64) -> Result<Bytes, ObjectError> {
         let at = parse(path)?;
-        let first = GetOptions {
-            range: (bytes > 0).then(|| (0..bytes.min(RANGE_BYTES)).into()),
-            ..Default::default()
-        };
         let fail = |e| ObjectError::from_store("read", path, &e);
-        let first = self.store.get_opts(&at, first).await.map_err(fail)?;
-        if first.meta.size != bytes {
-            let reason = format!("it has bytes={} where bytes={bytes} were stored", first.meta.size);
+        let range = (bytes > RANGE_BYTES).then(|| (0..RANGE_BYTES).into());
+        let first = self.store.get_opts(&at, GetOptions { range, ..GetOptions::default() }).await;
+        // Stores answer a range beyond the end each in their own way; the length tells what is wrong.
+        let found = match &first {
+            Ok(first) => first.meta.size,
+            Err(object_store::Error::NotFound { .. }) => bytes,
+            Err(_) => self.store.head(&at).await.map_or(bytes, |meta| meta.size),
+        };
+        if found != bytes {
+            let reason = format!("it has bytes={found} where bytes={bytes} were stored");
             return Err(ObjectError::Corrupt { path: path.into(), reason });
         }
+        let first = first.map_err(fail)?;
         let first = first.bytes().await.map_err(fail)?;
         if bytes <= RANGE_BYTES {
             return Ok(first);
@@ -250,13 +278,14 @@ fn parse(path: &str) -> Result<Path, ObjectError> {
     })
 }
 
-fn open_s3(rest: &str) -> Result<Objects, String> {
+fn open_s3(rest: &str, builder: AmazonS3Builder) -> Result<Objects, String> {
     let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     if bucket.is_empty() {
         return Err("it names no bucket".into());
     }
-    let retry = RetryConfig { retry_timeout: RETRY_TIMEOUT, ..RetryConfig::default() };
-    let store = AmazonS3Builder::from_env().with_bucket_name(bucket).with_retry(retry);
+    let backoff = BackoffConfig { max_backoff: MAX_BACKOFF, ..BackoffConfig::default() };
+    let retry = RetryConfig { backoff, retry_timeout: RETRY_TIMEOUT, ..RetryConfig::default() };
+    let store = builder.with_bucket_name(bucket).with_retry(retry);
     let store = store.build().map_err(|e| e.to_string())?;
     let prefix = prefix.trim_matches('/');
     if prefix.is_empty() {

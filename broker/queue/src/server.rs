@@ -1,24 +1,19 @@
 //! A nats-server of our own: found, configured, started, and gone when this process is, however it ends.
-//!
-//! A shell stands between: it holds the reading end of a pipe whose writing end is ours, and ends the server
-//! when the pipe closes. So the server outlives neither a drop nor a `kill -9` of this process.
 
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::{self, BufRead, BufReader};
-use std::os::unix::process::CommandExt;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde::Deserialize;
 use tokio::time::Instant;
 
 pub use find::{NATS_SERVER_ENV, find_server};
+use guard::Guarded;
 
-mod find;
+pub(crate) mod find;
+pub(crate) mod guard;
 
 /// How long a start may take. Recovering large streams from a slow disk takes its time.
 const START: Duration = Duration::from_secs(60);
@@ -32,21 +27,6 @@ const MAX_PAYLOAD: usize = 8 * 1024 * 1024;
 const LOG: &str = "nats-server.log";
 /// Bytes after which the server begins a new log.
 const LOG_BYTES: usize = 64 * 1024 * 1024;
-
-/// Runs the server given as arguments, says its process id, and ends it when standard input closes.
-const SHELL: &str = r#"
-exec 3<&0
-"$@" </dev/null >&2 3<&- &
-server=$!
-echo $server
-exec >/dev/null
-{ read -r _ <&3; kill -TERM $server 2>/dev/null; } &
-watcher=$!
-wait $server
-code=$?
-kill $watcher 2>/dev/null
-exit $code
-"#;
 
 /// What a server is to be.
 #[derive(Debug, Clone)]
@@ -99,10 +79,7 @@ pub enum ServerError {
 /// A running server. Dropping it ends it.
 #[derive(Debug)]
 pub struct Server {
-    shell: Child,
-    /// Closing it ends the server.
-    alive: Option<ChildStdin>,
-    pid: Pid,
+    process: Guarded,
     url: String,
 }
 
@@ -121,9 +98,12 @@ impl Server {
         let binary = find_server(options.binary.as_deref()).ok_or(ServerError::NotFound)?;
         let config = write_config(options)?;
         let failed = |reason: String| ServerError::Start { path: binary.clone(), reason };
-        let (shell, alive, pid) = spawn(&binary, &config).map_err(|e| failed(e.to_string()))?;
-        let mut server = Self { shell, alive: Some(alive), pid, url: String::new() };
-        let ports = options.folder.join(format!("nats-server_{pid}.ports"));
+        let mut command = Command::new(&binary);
+        command.arg("-c").arg(&config);
+        let process =
+            Guarded::spawn(&command, &options.folder.join(LOG)).map_err(|e| failed(e.to_string()))?;
+        let mut server = Self { process, url: String::new() };
+        let ports = options.folder.join(format!("nats-server_{}.ports", server.pid()));
         let give_up = Instant::now() + START;
         loop {
             if let Some(url) = read_ports(&ports) {
@@ -146,41 +126,22 @@ impl Server {
     /// Its process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.pid.as_raw().unsigned_abs()
+        self.process.pid()
     }
 
     /// Whether it runs.
     pub fn is_running(&mut self) -> bool {
-        matches!(self.shell.try_wait(), Ok(None))
+        self.process.is_running()
     }
 
     /// Ends it in good order and waits until it is gone; after ten seconds without good order.
-    pub async fn stop(mut self) {
-        self.alive = None;
-        let give_up = Instant::now() + STOP;
-        while self.is_running() && Instant::now() < give_up {
-            tokio::time::sleep(LOOK).await;
-        }
+    pub async fn stop(self) {
+        self.process.stop(STOP).await;
     }
 
     /// Ends it at once, as `kill -9` does, and waits until it is gone.
-    pub async fn kill(mut self) {
-        // It may have gone by itself.
-        let _ = kill(self.pid, Signal::SIGKILL);
-        while self.is_running() {
-            tokio::time::sleep(LOOK).await;
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        if self.is_running() {
-            let _ = kill(self.pid, Signal::SIGKILL);
-        }
-        self.alive = None;
-        // The shell ends with the server, so this does not take long.
-        let _ = self.shell.wait();
+    pub async fn kill(self) {
+        self.process.kill().await;
     }
 }
 
@@ -217,31 +178,6 @@ fn config(options: &ServerOptions, folder: &Path) -> String {
         folder = quoted(folder.to_owned()),
     );
     text
-}
-
-fn spawn(binary: &Path, config: &Path) -> io::Result<(Child, ChildStdin, Pid)> {
-    let log = File::options().create(true).append(true).open(config.with_file_name(LOG))?;
-    let mut shell = Command::new("/bin/sh")
-        .arg("-c")
-        .arg(SHELL)
-        .arg("nats-server")
-        .arg(binary)
-        .arg("-c")
-        .arg(config)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        // What it says before it opens its log, a wrong setting above all.
-        .stderr(log)
-        // Ctrl-C is for us: the workers still need the server while they drain.
-        .process_group(0)
-        .spawn()?;
-    let missing = |what| io::Error::other(format!("the shell gave no {what}"));
-    let alive = shell.stdin.take().ok_or_else(|| missing("standard input"))?;
-    let said = shell.stdout.take().ok_or_else(|| missing("standard output"))?;
-    let mut line = String::new();
-    BufReader::new(said).read_line(&mut line)?;
-    let pid = line.trim().parse().map_err(|_| missing("process id"))?;
-    Ok((shell, alive, Pid::from_raw(pid)))
 }
 
 fn read_ports(path: &Path) -> Option<String> {

