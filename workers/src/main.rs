@@ -34,6 +34,11 @@ struct Arguments {
     /// Seconds to finish what is in hand when told to leave; the rest is handed back. Default: 20
     #[arg(long, env = "MILLRACE_GRACE", default_value_t = 20.0)]
     grace: f64,
+    /// Threads that libtorch computes with. They wait for one another by spinning: keep them, over all workers
+    /// of the machine, within its free processors
+    #[cfg(feature = "torch")]
+    #[arg(long, env = "MILLRACE_TORCH_THREADS", default_value_t = 1, value_parser = clap::value_parser!(i32).range(1..))]
+    torch_threads: i32,
     #[command(flatten)]
     telemetry: TelemetryArgs,
 }
@@ -51,6 +56,8 @@ async fn main() -> ExitCode {
 
 async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let telemetry = arguments.telemetry.start().await?;
+    #[cfg(feature = "torch")]
+    millrace_workers::policy::torch::set_threads(arguments.torch_threads);
     let stop = drain::on_signal().context("failed to listen to signals")?;
     let pools = pools(&arguments.stages, &arguments.pools)?;
     let id = arguments.id.unwrap_or_else(new_id);

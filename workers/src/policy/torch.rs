@@ -22,13 +22,10 @@ pub use trainer::{Alone, Gang, TorchTrainer};
 pub const MODEL_FILE: &str = "model.safetensors";
 /// The file of a version with the optimiser's state; version 0 has none.
 pub const OPTIMIZER_FILE: &str = "optimizer.safetensors";
-/// Names the number of threads that libtorch may use, where the command line does not.
-pub const THREADS_VARIABLE: &str = "MILLRACE_TORCH_THREADS";
-
 static THREADS: OnceLock<i32> = OnceLock::new();
 
-/// Says how many threads libtorch may use in this process. The first call counts; without one it is the
-/// environment's [`THREADS_VARIABLE`], or one: workers of several stages share a machine.
+/// Says how many threads libtorch may use in this process, before the first model. Without it it is one: workers
+/// of several stages share a machine, and libtorch's threads wait for one another by spinning.
 pub fn set_threads(threads: i32) {
     let _ = THREADS.set(threads.max(1));
 }
@@ -46,9 +43,7 @@ pub(super) fn decoder_trainer() -> Result<Box<dyn Trainer>, PolicyError> {
 
 /// Prepares the calling thread to compute, and gives the device: a GPU where libtorch sees one.
 fn enter() -> Device {
-    let from_environment = || std::env::var(THREADS_VARIABLE).ok().and_then(|word| word.parse().ok());
-    let threads = *THREADS.get_or_init(|| from_environment().unwrap_or(1).max(1));
-    tch::set_num_threads(threads);
+    tch::set_num_threads(*THREADS.get_or_init(|| 1));
     memory::keep();
     Device::cuda_if_available()
 }

@@ -1,5 +1,5 @@
 //! Measurements, on demand: `cargo test --release --features torch --test torch_decoder speed -- --ignored
-//! --nocapture`, with `MILLRACE_TORCH_THREADS` as wished.
+//! --nocapture`. On one thread.
 
 use std::time::Instant;
 
