@@ -1,5 +1,4 @@
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use bytes::Bytes;
 use millrace_queue::Objects;
