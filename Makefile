@@ -37,7 +37,7 @@ lint: setup ## formatting, clippy, documentation, and the repository's own rules
 	cargo fmt --all --check
 	cargo clippy $(CARGO_ARGS) --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc $(CARGO_ARGS) --no-deps --document-private-items
-	cargo test --release --locked -p millrace-schemas --test tidy
+	cargo test $(CARGO_ARGS) --test tidy
 
 fmt: ## formats the code
 	cargo fmt --all
