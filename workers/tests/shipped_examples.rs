@@ -1,0 +1,140 @@
+//! The run files that ship learn what they say, through real processes and a real nats-server, with torch, and
+//! while every role is killed. `make test` builds the programs that these tests start.
+#![cfg(feature = "torch")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use millrace_schemas::report::Report;
+use tempfile::TempDir;
+
+/// Longest run. What hangs shows as this.
+const PATIENCE: Duration = Duration::from_secs(900);
+
+/// A `millrace up` under way.
+struct Up {
+    child: Child,
+    folder: TempDir,
+}
+
+impl Up {
+    fn start(run_file: &str, args: &[&str]) -> Self {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
+        let millrace = Path::new(env!("CARGO_BIN_EXE_millrace-worker")).with_file_name("millrace");
+        assert!(millrace.is_file(), "{} is not built; run `make build`", millrace.display());
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let out = std::fs::File::create(folder.path().join("up.out")).expect("a file");
+        let child = Command::new(millrace)
+            .arg("up")
+            .arg(root.join("broker/coordinator/runs").join(run_file))
+            .args(["--dir".as_ref(), folder.path().as_os_str()])
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(out.try_clone().expect("a file"))
+            .stderr(out)
+            .spawn()
+            .expect("millrace starts");
+        Self { child, folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn output(&self) -> String {
+        std::fs::read_to_string(self.path("up.out")).unwrap_or_default()
+    }
+
+    /// Waits until `condition` gives something, while the run goes on.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a look at another process now and then; there is no runtime here"
+    )]
+    fn until<T>(&mut self, what: &str, mut condition: impl FnMut(&mut Self) -> Option<T>) -> T {
+        let since = Instant::now();
+        loop {
+            if let Some(found) = condition(self) {
+                return found;
+            }
+            assert!(since.elapsed() < PATIENCE, "waited in vain until {what}:\n{}", self.output());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Waits until step `step` is shown.
+    fn reached(&mut self, step: u64) {
+        self.until(&format!("step {step} is done"), |up| {
+            let text = up.output();
+            let last = text
+                .lines()
+                .rev()
+                .find_map(|line| line.strip_prefix("step ")?.split('/').next()?.parse::<u64>().ok());
+            last.filter(|last| *last >= step)
+        });
+    }
+
+    fn kill(&mut self, role: &str) {
+        let pids = std::fs::read(self.path("pids.json")).expect("pids.json");
+        let pids: serde_json::Value = serde_json::from_slice(&pids).expect("pids.json is JSON");
+        let pid = pids[role].as_u64().unwrap_or_else(|| panic!("no {role} in {pids}"));
+        let killed = Command::new("kill").args(["-9", &pid.to_string()]).status().expect("kill starts");
+        assert!(killed.success(), "{role} was not there");
+    }
+
+    fn report(mut self) -> Report {
+        let status = self.until("the run ends", |up| up.child.try_wait().expect("a child"));
+        assert!(status.success(), "{status}:\n{}", self.output());
+        let report = std::fs::read(self.path("report.json")).expect("a report");
+        serde_json::from_slice(&report).expect("the report is one")
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        // Its children go with it.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn held_what_is_promised(report: &Report) {
+    assert!(report.balanced && report.audited, "{report:#?}");
+    assert!(report.max_staleness as f64 <= report.alpha.ceil(), "{report:#?}");
+    assert_eq!(report.final_version, report.steps);
+    assert_eq!(report.ledger.trained, report.steps * 256);
+    assert_eq!(report.ledger.in_flight, 0);
+}
+
+fn gain(report: &Report) -> (f64, f64) {
+    (report.success_before.expect("v0 is evaluated"), report.success_after.expect("the last version is"))
+}
+
+#[test]
+fn frozen_lake_is_learnt_while_every_role_is_killed() {
+    let mut up = Up::start("frozen-lake.toml", &[]);
+    let roles = ["generate-0", "coordinator-0", "env-0", "train-0", "nats-server"];
+    for (role, step) in roles.into_iter().zip((5..).step_by(8)) {
+        up.reached(step);
+        up.kill(role);
+    }
+    let report = up.report();
+    held_what_is_promised(&report);
+    assert_eq!(report.restarts, roles.len() as u64, "{report:#?}");
+    let (before, after) = gain(&report);
+    assert!(before < 0.1 && after >= 0.8, "{before} to {after}");
+}
+
+#[test]
+fn shipped_examples_learn() {
+    for seed in ["2", "3"] {
+        let report = Up::start("frozen-lake.toml", &["--seed", seed]).report();
+        held_what_is_promised(&report);
+        let (before, after) = gain(&report);
+        assert!(before < 0.1 && after >= 0.8, "frozen lake, seed {seed}: {before} to {after}");
+    }
+    let report = Up::start("sokoban.toml", &[]).report();
+    held_what_is_promised(&report);
+    let (before, after) = gain(&report);
+    assert!(before < 0.25 && after >= 0.5, "sokoban: {before} to {after}");
+}
