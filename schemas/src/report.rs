@@ -53,6 +53,6 @@ pub struct Report {
     pub generate_busy: f64,
     /// Share of wall time in which a train worker was executing, 0 to 1.
     pub train_busy: f64,
-    /// Worker processes that died and were started again.
+    /// Processes (workers, coordinator, nats-server) that died and were started again.
     pub restarts: u64,
 }

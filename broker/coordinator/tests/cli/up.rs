@@ -1,8 +1,11 @@
 //! `millrace up` from beginning to end, stopped, and gone on with.
 
+use millrace_queue::port::Message;
+use millrace_queue::{JetStream, JetStreamOptions, Queue};
 use nix::sys::signal::Signal;
+use tokio::time::timeout;
 
-use super::support::{Up, lives, run, send, stderr, stdout, until};
+use super::support::{PATIENCE, Up, lives, millrace, run, run_file, send, stderr, stdout, until};
 
 fn steps(n: u64) -> [String; 2] {
     ["--steps".into(), n.to_string()]
@@ -116,4 +119,45 @@ async fn other_commands_find_the_folder() {
     let report = up.report();
     assert_eq!(report.state, "cancelled");
     assert!(report.balanced && report.audited, "{report:#?}");
+}
+
+#[tokio::test]
+async fn a_process_that_cannot_start_is_given_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut up = millrace();
+    up.arg("up").arg(run_file("counter.toml")).arg("--dir").arg(folder.path());
+    let output = timeout(PATIENCE, up.env("MILLRACE_NATS_SERVER", "/bin/false").output()).await;
+    let output = output.expect("it ends").unwrap();
+    assert!(!output.status.success());
+    let words = stderr(&output);
+    assert!(words.contains("nats-server ended 6 times right after its start (exit status: 1)"), "{words}");
+}
+
+#[tokio::test]
+async fn a_task_that_cannot_be_read_is_a_dead_letter_and_stops_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut up = Up::start(folder.path(), &["--steps", "100000"]);
+    up.reached(3).await;
+    let dir = folder.path().to_string_lossy().into_owned();
+    let url = std::fs::read_to_string(folder.path().join("nats.url")).unwrap();
+    let queue = JetStream::connect(url.trim(), "test", JetStreamOptions::default()).await.unwrap();
+    let subject = "mr.task.reward.env_return.counter.v0.g999999r0a0-w0";
+    let garbage = Message { subject: subject.into(), payload: "garbage".into(), headers: vec![] };
+    queue.put(vec![garbage]).await.pop().unwrap().unwrap();
+
+    let dead = async || Some(stdout(&run(&["dead", "ls", "--dir", &dir]).await));
+    let first = until("it is with the dead letters", async || {
+        dead().await.filter(|list| list.contains("counter reward g999999r0a0-w0  7 bytes"))
+    })
+    .await;
+    let seq = first.split_whitespace().next().unwrap().to_owned();
+    let requeued = run(&["dead", "requeue", &seq, "--dir", &dir]).await;
+    assert!(requeued.status.success(), "{}", stderr(&requeued));
+    // It is no better than before: it dies again, as another letter.
+    until("it is a dead letter again", async || {
+        dead().await.filter(|list| list.contains("g999999r0a0-w0") && !list.trim_start().starts_with(&seq))
+    })
+    .await;
+    send(up.pid(), Signal::SIGTERM);
+    assert_eq!(up.ended().await.code(), Some(130), "{}", up.output());
 }

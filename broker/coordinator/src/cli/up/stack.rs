@@ -13,11 +13,15 @@ use super::folder::Folder;
 use super::supervisor::{Role, Supervisor};
 use crate::cli::connect::{Api, Place, SERVICE_PATIENCE};
 use crate::cli::follow::News;
+use crate::cli::term::say;
 
 /// Time for a worker to finish or hand back what it has in hand when asked to end; its own limit is 25 s.
 const WORKER_GRACE: Duration = Duration::from_secs(30);
 /// Time for coordinator and nats-server to write what they hold.
 const SERVER_GRACE: Duration = Duration::from_secs(10);
+/// What a person should know of the queue that is started here.
+const DURABILITY: &str = "the queue is a nats-server of its own: a killed process loses nothing, a power cut may cost \
+                          the last moments";
 /// The name of nats-server's process.
 const SERVER: &str = "nats-server";
 /// The coordinator's name; the same in every life, so that it takes up its own work at once.
@@ -65,6 +69,7 @@ impl Stack {
             None => {
                 let port = folder.nats_port()?;
                 supervisor.keep(server_role(folder, port)?);
+                say(DURABILITY);
                 format!("nats://127.0.0.1:{port}")
             }
         };
