@@ -15,6 +15,8 @@ fn main() {
         return;
     };
     println!("cargo:rustc-link-arg=-Wl,-rpath,{}", lib.display());
+    // Programs of other crates that hold this one need the same.
+    println!("cargo:libtorch={}", lib.display());
     // Nothing calls libtorch_cuda by name, so the linker would drop it and with it the CUDA back end.
     if lib.join("libtorch_cuda.so").exists() {
         println!("cargo:rustc-link-arg=-Wl,--no-as-needed");

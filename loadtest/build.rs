@@ -1,0 +1,9 @@
+//! Finds libtorch at run time where the workers were built with it: their build script says where it is.
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-env-changed=DEP_MILLRACE_TORCH_LIBTORCH");
+    if let Ok(lib) = std::env::var("DEP_MILLRACE_TORCH_LIBTORCH") {
+        println!("cargo:rustc-link-arg=-Wl,-rpath,{lib}");
+    }
+}
