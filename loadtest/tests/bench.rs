@@ -1,0 +1,20 @@
+//! The benchmark starts, measures something of everything it names, and leaves its figures.
+
+use std::process::Command;
+
+#[test]
+fn the_queue_is_measured_and_its_figures_are_left() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let out = folder.path().join("bench/queue.json");
+    let run = Command::new(env!("CARGO_BIN_EXE_millrace-loadtest"))
+        .args(["bench", "queue", "--seconds", "0.5", "--repeats", "1", "--in-flight", "256", "--out"])
+        .arg(&out)
+        .output()
+        .expect("the benchmark starts");
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    let figures: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&out).expect("figures")).expect("figures as JSON");
+    for name in ["lives_per_s", "raw_per_s", "ratio", "p50_us", "p99_us"] {
+        assert!(figures[name].as_f64().is_some_and(|value| value > 0.0), "{name} in {figures}");
+    }
+}
