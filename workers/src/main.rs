@@ -1,6 +1,5 @@
 //! `millrace-worker`: pulls tasks of some stages and does them, until it is told to leave.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -44,17 +43,8 @@ struct Arguments {
 }
 
 #[tokio::main]
-async fn main() -> ExitCode {
-    match run(Arguments::parse()).await {
-        Ok(code) => code,
-        Err(error) => {
-            tracing::error!("{error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+async fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
     let telemetry = arguments.telemetry.start().await?;
     #[cfg(feature = "torch")]
     millrace_workers::policy::torch::set_threads(arguments.torch_threads);
@@ -63,7 +53,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let id = arguments.id.unwrap_or_else(new_id);
     let objects = Objects::open(&arguments.objects)?;
     let connect = JetStream::connect(&arguments.nats, id.as_str(), JetStreamOptions::default());
-    let Some(queue) = stop.run_until_cancelled(connect).await else { return Ok(ExitCode::SUCCESS) };
+    let Some(queue) = stop.run_until_cancelled(connect).await else { return Ok(()) };
     let broker = Broker::new(queue?, objects.clone());
 
     let grace = Duration::try_from_secs_f64(arguments.grace).context("failed to read --grace")?;
@@ -72,7 +62,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     tracing::info!(%id, pools = pools.len(), "serving");
     let settled = worker.serve(pools, |stage| executors.executor(stage), telemetry.health, stop).await;
     tracing::info!(%id, settled, "left");
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// A name that no other worker has.

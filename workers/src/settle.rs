@@ -119,11 +119,13 @@ mod tests {
     use crate::executor::Cost;
     use crate::in_hand::InHand;
 
-    /// Notes how long the log was when the task was forgotten.
+    /// Notes how long the log was when the task was first forgotten.
     struct Noting {
         queue: Arc<MemoryQueue>,
         entries: AtomicU64,
     }
+
+    const NEVER: u64 = u64::MAX;
 
     #[async_trait]
     impl Lease for Noting {
@@ -131,7 +133,8 @@ mod tests {
             Ok(())
         }
         async fn done(&self) -> Result<(), QueueError> {
-            self.entries.store(self.queue.log_end().await?, SeqCst);
+            let entries = self.queue.log_end().await?;
+            let _ = self.entries.compare_exchange(NEVER, entries, SeqCst, SeqCst);
             Ok(())
         }
         async fn retry_after(&self, _delay: Duration) -> Result<(), QueueError> {
@@ -145,7 +148,7 @@ mod tests {
     #[tokio::test]
     async fn the_outcome_is_stored_before_the_task_is_forgotten() {
         let queue = Arc::new(MemoryQueue::new(Arc::new(SystemClock::new())));
-        let lease = Arc::new(Noting { queue: queue.clone(), entries: AtomicU64::new(u64::MAX) });
+        let lease = Arc::new(Noting { queue: queue.clone(), entries: AtomicU64::new(NEVER) });
         let message = Message { subject: "mr.task.x".into(), payload: "".into(), headers: vec![] };
         let delivery = Delivery { message, attempt: 1, seq: 1, lease: lease.clone() };
         let in_hand = Arc::new(InHand::default());

@@ -55,9 +55,11 @@ async fn the_first_commit_of_a_version_wins() {
     assert_eq!(standing[..], first.to_json()[..]);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn of_many_at_once_one_wins_and_all_say_so() {
-    let objects = Objects::memory();
+    // In a folder, where each access takes its time, so that all look before the first creates.
+    let folder = tempfile::tempdir().unwrap();
+    let objects = Objects::open(folder.path().to_str().unwrap()).unwrap();
     let mut commits = Vec::new();
     for i in 0..16 {
         let manifest = version(&objects, 2, &[("model", &format!("content {i}"))]).await;

@@ -7,7 +7,7 @@ use futures::FutureExt;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::support::{Bench, done, eventually, on_both_queues, task};
+use crate::support::{Bench, done, eventually, on_both_queues, soon, task};
 
 on_both_queues!(what_is_in_hand_is_finished, what_takes_too_long_is_handed_back, nothing_new_is_begun);
 
@@ -23,7 +23,7 @@ async fn what_is_in_hand_is_finished(bench: Bench) {
         .boxed()
     });
     bench.put(&task(1, 0)).await;
-    begun.notified().await;
+    soon("the task is begun", &begun).await;
     let told_to_leave = Instant::now();
     assert!(worker.leave().await);
     assert!(told_to_leave.elapsed() < Duration::from_secs(10), "it does not wait for the grace to end");
@@ -39,7 +39,7 @@ async fn what_takes_too_long_is_handed_back(bench: Bench) {
         std::future::pending().boxed()
     });
     bench.put(&task(1, 0)).await;
-    begun.notified().await;
+    soon("the task is begun", &begun).await;
     assert!(slow.leave().await, "handing back settles it");
     assert!(bench.events().await.is_empty());
 

@@ -10,7 +10,7 @@ use millrace_schemas::envelope::encode;
 use millrace_schemas::{Event, subjects};
 use tokio::sync::Notify;
 
-use crate::support::{Bench, done, eventually, group, on_both_queues, pool, run, task};
+use crate::support::{Bench, done, eventually, group, on_both_queues, pool, run, soon, task};
 
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -109,7 +109,7 @@ async fn an_outcome_outlives_the_server() {
         .boxed()
     });
     bench.put(&task(1, 0)).await;
-    begun.notified().await;
+    soon("the task is begun", &begun).await;
     let mut server = bench.server.take().unwrap();
     server.kill().await;
     go_on.notify_one();

@@ -10,7 +10,7 @@ use millrace_schemas::blob::Sha;
 use millrace_schemas::policy::Policy;
 use tokio::sync::Notify;
 
-use crate::support::{Bench, done, eventually, group, on_both_queues, run, task};
+use crate::support::{Bench, done, eventually, group, on_both_queues, run, soon, task};
 
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -73,9 +73,9 @@ async fn a_late_policy_cancels_what_is_in_hand(bench: Bench) {
         std::future::pending().boxed()
     });
     bench.put(&task(1, 1)).await;
-    begun.notified().await;
+    soon("the task is begun", &begun).await;
     bench.broker.set_policy(&run(), &policy(2, 2, false)).await.unwrap();
-    cancelled.notified().await;
+    soon("the task is cancelled", &cancelled).await;
     bench.forgotten(&task(1, 1)).await;
     bench.put(&task(2, 2)).await;
     eventually("the fresh outcome", async || (bench.outcomes().await.len() == 1).then_some(())).await;
@@ -91,7 +91,7 @@ async fn an_ended_run_leaves_the_worker_idle(bench: Bench) {
         std::future::pending().boxed()
     });
     bench.put(&task(1, 0)).await;
-    begun.notified().await;
+    soon("the task is begun", &begun).await;
     bench.broker.set_policy(&run(), &policy(3, 2, true)).await.unwrap();
     bench.forgotten(&task(1, 0)).await;
     bench.forgotten(&task(2, 9)).await;

@@ -170,6 +170,12 @@ pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
     tokio::time::timeout(DEADLINE, search).await.unwrap_or_else(|_| panic!("waited in vain: {what}"))
 }
 
+/// Waits for what must come.
+pub(crate) async fn soon(what: &str, notify: &tokio::sync::Notify) {
+    let told = tokio::time::timeout(DEADLINE, notify.notified()).await;
+    told.unwrap_or_else(|_| panic!("waited in vain: {what}"));
+}
+
 pub(crate) fn run() -> RunId {
     "lake".parse().unwrap()
 }
