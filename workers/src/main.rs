@@ -15,7 +15,7 @@ use millrace_workers::{Executors, Worker, WorkerSettings, drain};
 #[command(name = "millrace-worker", version)]
 struct Arguments {
     /// Where the queue is
-    #[arg(long, env = "MILLRACE_NATS", default_value = "nats://127.0.0.1:4222")]
+    #[arg(long, env = "NATS_URL", default_value = "nats://127.0.0.1:4222")]
     nats: String,
     /// Where large objects are: a folder, or s3://bucket/prefix
     #[arg(long, env = "MILLRACE_OBJECTS")]
