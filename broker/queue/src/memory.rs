@@ -22,6 +22,8 @@ use tasks::{Handed, Tasks};
 
 mod records;
 mod tasks;
+#[cfg(test)]
+mod tests;
 
 /// The pool of the tasks that were delivered too often.
 const EXHAUSTED_POOL: &str = "exhausted";

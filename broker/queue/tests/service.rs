@@ -113,7 +113,12 @@ async fn the_service_is_found_with_plain_nats() {
 
     service.abort();
     let gone = tokio::time::timeout(Duration::from_secs(10), async {
-        while client.request("$SRV.PING.millrace", Bytes::new()).await.is_ok() {}
+        let ping = || async_nats::Request::new().timeout(Some(Duration::from_millis(100)));
+        let listed = async || {
+            let pong = client.send_request("$SRV.PING.millrace", ping()).await;
+            !pong.is_err_and(|e| e.kind() == async_nats::RequestErrorKind::NoResponders)
+        };
+        while listed().await {}
     });
     gone.await.expect("it is not listed any more");
 }

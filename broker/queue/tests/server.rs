@@ -1,0 +1,108 @@
+//! The nats-server child: it starts, says why it does not, keeps its streams, and goes when we go.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use millrace_queue::server::{Server, ServerError, ServerOptions};
+use millrace_queue::{JetStream, JetStreamOptions, Queue};
+use tokio::time::timeout;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+async fn until_gone(pid: u32) {
+    let gone = async {
+        while Path::new(&format!("/proc/{pid}")).exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, gone).await.expect("the process goes");
+}
+
+/// Not a test: what the test below starts, and kills.
+#[tokio::test]
+#[ignore = "started by another test"]
+async fn a_process_that_starts_a_server() {
+    let folder = std::env::temp_dir().join(format!("millrace-orphan-{}", std::process::id()));
+    let server = Server::start(&ServerOptions::in_folder(&folder)).await.expect("started");
+    println!("\nstarted {} {}", server.pid(), folder.display());
+    tokio::time::sleep(3 * PATIENCE).await;
+}
+
+#[tokio::test]
+async fn the_server_goes_when_we_are_killed() {
+    let mut parent = Command::new(std::env::current_exe().expect("this program"))
+        .args(["--ignored", "--exact", "a_process_that_starts_a_server", "--nocapture"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let mut lines = BufReader::new(parent.stdout.take().expect("its output")).lines();
+    let line =
+        lines.find_map(|line| Some(line.ok()?.strip_prefix("started ")?.to_owned())).expect("a server");
+    let (pid, folder) = line.split_once(' ').expect("two words");
+    let pid = pid.parse().expect("a process id");
+    assert!(Path::new(&format!("/proc/{pid}")).exists());
+    parent.kill().expect("killed");
+    parent.wait().expect("gone");
+    until_gone(pid).await;
+    std::fs::remove_dir_all(folder).expect("cleaned up");
+}
+
+#[tokio::test]
+async fn a_stopped_server_keeps_its_streams() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut options = ServerOptions::in_folder(folder.path().join("made if need be"));
+    for start in 0..2 {
+        // Another setting for the same streams.
+        options.sync_always = start == 1;
+        let server = Server::start(&options).await.expect("started");
+        let queue =
+            JetStream::connect(server.url(), "test", JetStreamOptions::default()).await.expect("connected");
+        queue.ensure_topology().await.expect("made");
+        assert_eq!(queue.log_end().await.expect("known"), start);
+        let event = millrace_schemas::Event::Tick { unix_ms: 1 };
+        let broker = millrace_queue::Broker::new(queue, millrace_queue::Objects::memory());
+        broker.append(millrace_schemas::subjects::ALL_RUNS, &event).await.expect("appended");
+        let pid = server.pid();
+        if start == 0 {
+            server.stop().await;
+        } else {
+            drop(server);
+        }
+        until_gone(pid).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_start_says_why() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let first = Server::start(&ServerOptions::in_folder(folder.path().join("first"))).await.expect("started");
+    let port = first.url().rsplit(':').next().and_then(|port| port.parse().ok());
+    let second = ServerOptions { port, ..ServerOptions::in_folder(folder.path().join("second")) };
+    let Err(ServerError::Start { reason, .. }) = Server::start(&second).await else {
+        panic!("the port is taken")
+    };
+    assert!(reason.contains("address already in use"), "{reason}");
+    let missing = ServerOptions { binary: Some(PathBuf::from("/nowhere/nats-server")), ..second.clone() };
+    assert!(matches!(Server::start(&missing).await, Err(ServerError::NotFound)));
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").expect("written");
+    assert!(matches!(Server::start(&ServerOptions::in_folder(file)).await, Err(ServerError::Folder { .. })));
+}
+
+#[tokio::test]
+async fn connecting_to_nobody_fails_in_time() {
+    let options =
+        JetStreamOptions { connect_timeout: Duration::from_millis(300), ..JetStreamOptions::default() };
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    drop(listener);
+    let url = format!("nats://127.0.0.1:{port}");
+    let Err(error) = JetStream::connect(&url, "test", options.clone()).await else {
+        panic!("nobody is there")
+    };
+    assert!(error.is_transient(), "{error}");
+    let Err(error) = JetStream::connect("not a url", "test", options).await else { panic!("it is no URL") };
+    assert!(!error.is_transient(), "{error}");
+}
