@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use millrace_queue::server::{Server, ServerError, ServerOptions};
@@ -32,21 +32,34 @@ async fn a_process_that_starts_a_server() {
 
 #[tokio::test]
 async fn the_server_goes_when_we_are_killed() {
-    let mut parent = Command::new(std::env::current_exe().expect("this program"))
-        .args(["--ignored", "--exact", "a_process_that_starts_a_server", "--nocapture"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("started");
-    let mut lines = BufReader::new(parent.stdout.take().expect("its output")).lines();
-    let line =
-        lines.find_map(|line| Some(line.ok()?.strip_prefix("started ")?.to_owned())).expect("a server");
-    let (pid, folder) = line.split_once(' ').expect("two words");
-    let pid = pid.parse().expect("a process id");
+    let mut parent = spawn_parent();
+    let (pid, folder) = started(&mut parent);
     assert!(Path::new(&format!("/proc/{pid}")).exists());
+    // A hang-up of the server's process group must not cut the server loose from us.
+    let group = nix::unistd::Pid::from_raw(i32::try_from(pid).expect("a process id"));
+    let group = nix::unistd::getpgid(Some(group)).expect("its group");
+    nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGHUP).expect("sent");
     parent.kill().expect("killed");
     parent.wait().expect("gone");
     until_gone(pid).await;
     std::fs::remove_dir_all(folder).expect("cleaned up");
+}
+
+fn spawn_parent() -> Child {
+    Command::new(std::env::current_exe().expect("this program"))
+        .args(["--ignored", "--exact", "a_process_that_starts_a_server", "--nocapture"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("started")
+}
+
+/// The server's process and folder, as the parent says them.
+fn started(parent: &mut Child) -> (u32, String) {
+    let mut lines = BufReader::new(parent.stdout.take().expect("its output")).lines();
+    let line =
+        lines.find_map(|line| Some(line.ok()?.strip_prefix("started ")?.to_owned())).expect("a server");
+    let (pid, folder) = line.split_once(' ').expect("two words");
+    (pid.parse().expect("a process id"), folder.to_owned())
 }
 
 #[tokio::test]

@@ -90,6 +90,13 @@ pub async fn the_log_is_read_in_order_from_anywhere(fixture: Fixture) {
     assert!(tokio::time::timeout(Duration::from_millis(100), end.next(1)).await.is_err());
     fixture.broker.append(run.as_str(), &outcome(count + 1, "w1")).await.expect("appended");
     assert_eq!(soon("what comes later is read", end.next(9)).await.expect("read")[0].seq, count + 2);
+    // Nor does one that starts beyond it.
+    let mut beyond = fixture.broker.read_log(count + 5).await.expect("read");
+    assert!(tokio::time::timeout(Duration::from_millis(100), beyond.next(1)).await.is_err());
+    for group in 2..5 {
+        fixture.broker.append(run.as_str(), &outcome(count + group, "w1")).await.expect("appended");
+    }
+    assert_eq!(soon("what comes later is read", beyond.next(9)).await.expect("read")[0].seq, count + 5);
 }
 
 /// It is given with the reason, and reading goes on.

@@ -17,17 +17,23 @@ use tokio::time::Instant;
 /// How often we look whether it is gone.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Runs the program given as arguments, says its process id, and ends it when standard input closes.
+/// Runs the program given as arguments, says its process id, and ends it when standard input closes or the
+/// shell is told to end. A hang-up, which may come to the whole process group, ends neither.
 const SHELL: &str = r#"
 exec 3<&0
+trap '' HUP
 "$@" </dev/null >&2 3<&- &
 child=$!
+trap 'kill -TERM $child 2>/dev/null' INT TERM
 echo $child
 exec >/dev/null
-{ read -r _ <&3; kill -TERM $child 2>/dev/null; } &
+{ trap - INT TERM; read -r _ <&3; kill -TERM $child 2>/dev/null; } &
 watcher=$!
-wait $child
-code=$?
+while :; do
+  wait $child
+  code=$?
+  kill -0 $child 2>/dev/null || break
+done
 kill $watcher 2>/dev/null
 exit $code
 "#;
