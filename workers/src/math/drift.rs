@@ -27,18 +27,18 @@ pub fn sums(log_x: &Tensor, log_m: &Tensor, mask: &Tensor) -> Tensor {
 }
 
 /// The metrics that follow from the sums over `tokens` tokens, each name after `prefix`:
-/// `abs` mean |Δ|; `kl_k1` and `kl_k3` estimates of KL(m ‖ x) (Schulman, "Approximating KL Divergence",
-/// 2020); `exp_abs` mean e^|Δ|, the alarm when it rises beyond 1.01 to 1.02; `chi2` mean e^2Δ − 1; `ess` the
+/// `logprob_abs` mean |Δ|; `kl_k1` and `kl_k3` estimates of KL(m ‖ x) (Schulman, "Approximating KL Divergence",
+/// 2020); `logprob_exp_abs` mean e^|Δ|, the alarm when it rises beyond 1.01 to 1.02; `chi2` mean e^2Δ − 1; `ess` the
 /// effective sample size (Σ e^Δ)² / (n Σ e^2Δ), from 0 to 1 (Kong, 1992).
 pub fn report(prefix: &str, sums: &[f64], tokens: f64, into: &mut BTreeMap<String, f64>) {
     let mut put = |name: &str, value: f64| {
         into.insert(format!("{prefix}{name}"), value);
     };
     let tokens = tokens.max(1.0);
-    put("abs", sums[0] / tokens);
+    put("logprob_abs", sums[0] / tokens);
     put("kl_k1", sums[1] / tokens);
     put("kl_k3", sums[2] / tokens);
-    put("exp_abs", sums[3] / tokens);
+    put("logprob_exp_abs", sums[3] / tokens);
     put("chi2", sums[5] / tokens - 1.0);
     put("ess", sums[4] * sums[4] / (tokens * sums[5]).max(f64::MIN_POSITIVE));
 }

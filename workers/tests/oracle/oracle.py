@@ -60,10 +60,10 @@ def losses():
     delta = (log_p.detach() - log_old)[kept]
     n = kept.sum().item()
     drift = {
-        "abs": delta.abs().mean().item(),
+        "logprob_abs": delta.abs().mean().item(),
         "kl_k1": (-delta).mean().item(),
         "kl_k3": (torch.exp(delta) - 1 - delta).mean().item(),
-        "exp_abs": torch.exp(delta.abs()).mean().item(),
+        "logprob_exp_abs": torch.exp(delta.abs()).mean().item(),
         "chi2": (rho[kept] ** 2).mean().item() - 1,
         "ess": (rho[kept].sum() ** 2 / (n * (rho[kept] ** 2).sum())).item(),
     }

@@ -211,7 +211,7 @@ fn the_size_of_a_forward_does_not_change_the_loss() {
     let scale = f64::try_from(gradient(&whole).abs().max()).unwrap();
     for tokens in [100, 1] {
         let split = of(tokens);
-        for name in ["loss", "entropy", "grad_norm", "policy_abs"] {
+        for name in ["loss", "entropy", "grad_norm", "logprob_abs"] {
             let off = (split.metrics[name] - whole.metrics[name]).abs();
             assert!(off < 1e-6, "{name} off by {off}");
         }
@@ -227,13 +227,13 @@ fn the_trainers_log_probabilities_are_the_engines() {
         let batch = Batch { temperature, ..sampled_batch(&base, 4, 4, SHAPE, 1) };
         let algorithm = Algorithm { epochs: 1, ..Algorithm::default() };
         let metrics = step(&mut TorchTrainer::new(), &base, &batch, &algorithm).unwrap().metrics;
-        assert!(metrics["policy_abs"] < 1e-6, "off by {}", metrics["policy_abs"]);
-        assert!((metrics["policy_ess"] - 1.0).abs() < 1e-6 && metrics["clip_share"] == 0.0);
+        assert!(metrics["logprob_abs"] < 1e-6, "off by {}", metrics["logprob_abs"]);
+        assert!((metrics["ess"] - 1.0).abs() < 1e-6 && metrics["clip_share"] == 0.0);
     }
     // At another temperature they are not, and the metrics say so.
     let batch = Batch { temperature: 0.5, ..sampled_batch(&base, 4, 4, SHAPE, 1) };
     let metrics = step(&mut TorchTrainer::new(), &base, &batch, &Algorithm::default()).unwrap().metrics;
-    assert!(metrics["policy_abs"] > 0.1, "off by {}", metrics["policy_abs"]);
+    assert!(metrics["logprob_abs"] > 0.1, "off by {}", metrics["logprob_abs"]);
 }
 
 #[test]
@@ -241,12 +241,12 @@ fn probabilities_are_over_the_tokens_that_were_drawn() {
     let base = initial(1);
     let batch = sampled_batch(&base, 4, 4, Shape { below: Some(4), ..SHAPE }, 1);
     let metrics = step(&mut TorchTrainer::new(), &base, &batch, &once()).unwrap().metrics;
-    assert!(metrics["policy_abs"] < 1e-6, "off by {}", metrics["policy_abs"]);
+    assert!(metrics["logprob_abs"] < 1e-6, "off by {}", metrics["logprob_abs"]);
     assert!(metrics["entropy"] < 4.0_f64.ln());
     // Over the whole vocabulary they are others; and a token that could not have been drawn is refused.
     let whole = Batch { sample_below: None, ..batch };
     let metrics = step(&mut TorchTrainer::new(), &base, &whole, &once()).unwrap().metrics;
-    assert!(metrics["policy_abs"] > 0.1, "off by {}", metrics["policy_abs"]);
+    assert!(metrics["logprob_abs"] > 0.1, "off by {}", metrics["logprob_abs"]);
     let batch = Batch { sample_below: Some(4), ..sampled_batch(&base, 2, 2, SHAPE, 1) };
     let error = step(&mut TorchTrainer::new(), &base, &batch, &once()).unwrap_err().to_string();
     assert!(error.contains("below 4"), "{error}");
@@ -277,13 +277,13 @@ fn losses_see_the_behaviour_policy() {
     let (near, clipped) = (of(&batch, OldPolicy::Behaviour), of(&far, OldPolicy::Behaviour));
     assert!(clipped.metrics["clip_share"] > 0.3, "clip_share={}", clipped.metrics["clip_share"]);
     assert!(near.files["model.safetensors"] != clipped.files["model.safetensors"]);
-    assert_eq!((clipped.metrics["old_abs"], clipped.metrics["old_is_proximal"]), (0.0, 0.0));
-    assert!((clipped.metrics["policy_abs"] - 0.5).abs() < 1e-5);
+    assert_eq!((clipped.metrics["old_logprob_abs"], clipped.metrics["old_is_proximal"]), (0.0, 0.0));
+    assert!((clipped.metrics["logprob_abs"] - 0.5).abs() < 1e-5);
     // Against the version trained on: what was recorded no longer matters for the update, only for metrics.
     let (near, free) = (of(&batch, OldPolicy::Proximal), of(&far, OldPolicy::Proximal));
     assert_eq!((free.metrics["clip_share"], free.metrics["old_is_proximal"]), (0.0, 1.0));
     assert!(near.files["model.safetensors"] == free.files["model.safetensors"]);
-    assert!((free.metrics["old_abs"] - 0.5).abs() < 1e-5);
+    assert!((free.metrics["old_logprob_abs"] - 0.5).abs() < 1e-5);
 }
 
 #[test]

@@ -49,8 +49,8 @@ impl Tally {
         &mut self.sums
     }
 
-    /// Means over tokens and passes. What begins with `policy_` compares the policy in training with the one
-    /// that sampled, `old_` the one that ratios are taken against.
+    /// Means over tokens and passes. What [`drift`] reports compares the policy in training with the one that
+    /// sampled; after `old_`, the policy that ratios are taken against.
     pub(super) fn report(&self) -> BTreeMap<String, f64> {
         let sums = Vec::<f64>::try_from(&self.sums).expect("one axis of f64");
         let tokens = sums[0].max(1.0);
@@ -60,7 +60,7 @@ impl Tally {
             .map(|(name, sum)| ((*name).to_owned(), sum / tokens))
             .collect();
         let (policy, old) = sums[OWN as usize..].split_at(drift::SUMS as usize);
-        drift::report("policy_", policy, tokens, &mut metrics);
+        drift::report("", policy, tokens, &mut metrics);
         drift::report("old_", old, tokens, &mut metrics);
         metrics
     }
