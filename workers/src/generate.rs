@@ -105,9 +105,9 @@ impl Executor for Generate {
                 Verdict::Done(OutcomeBody::Generate(done), cost)
             }
             Ok(Err(PolicyError::Impossible(reason))) => Verdict::Poison(reason),
-            Ok(Err(PolicyError::Temporary(reason) | PolicyError::Unsupported(reason))) => {
-                Verdict::RetryAfter(RETRY, reason)
-            }
+            Ok(Err(
+                PolicyError::Temporary(reason) | PolicyError::Unsupported(reason) | PolicyError::Void(reason),
+            )) => Verdict::RetryAfter(RETRY, reason),
             Err(_) => Verdict::RetryAfter(RETRY, "the engine dropped the request".to_owned()),
         }
     }

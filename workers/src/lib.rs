@@ -19,6 +19,7 @@ pub mod reward;
 pub mod train_shard;
 pub mod publish_weights;
 
+pub mod gang;
 pub mod policy;
 pub mod weights;
 pub mod envs;

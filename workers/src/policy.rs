@@ -9,6 +9,7 @@ use millrace_schemas::submit::{Algorithm, ModelSpec};
 use millrace_schemas::train_shard::Batch;
 use millrace_schemas::{BlobRef, RolloutId};
 
+use crate::gang::{GangError, Seat};
 use crate::weights::LoadedVersion;
 #[cfg(feature = "torch")]
 use torch::{decoder_engine, decoder_trainer};
@@ -55,6 +56,16 @@ pub enum PolicyError {
     /// Not this build: another worker of the pool may.
     #[error("{0}")]
     Unsupported(String),
+    /// The gang lost a member, or this member was told to leave it. The step has left no trace; the gang forms
+    /// anew and makes it again.
+    #[error("{0}")]
+    Void(String),
+}
+
+impl From<GangError> for PolicyError {
+    fn from(error: GangError) -> Self {
+        Self::Void(error.to_string())
+    }
 }
 
 /// Samples turns with the weights of one run: continuous batching. All calls come from one thread, so an
@@ -107,6 +118,10 @@ pub struct TrainStep<'a> {
     pub blob: BlobRef,
     /// How.
     pub algorithm: &'a Algorithm,
+    /// The place in the gang that makes the step; `None` alone.
+    pub seat: Option<&'a Seat>,
+    /// Whether the optimiser's state is to be among the files.
+    pub checkpoint: bool,
 }
 
 /// A version's content before it is committed.

@@ -103,7 +103,9 @@ impl Executor for TrainShard {
 
 fn verdict(error: &PolicyError) -> Verdict {
     match error {
-        PolicyError::Temporary(reason) => Verdict::RetryAfter(RETRY, reason.clone()),
+        PolicyError::Temporary(reason) | PolicyError::Void(reason) => {
+            Verdict::RetryAfter(RETRY, reason.clone())
+        }
         PolicyError::Unsupported(reason) => Verdict::RetryAfter(ELSEWHERE, reason.clone()),
         PolicyError::Impossible(reason) => Verdict::Poison(reason.clone()),
     }

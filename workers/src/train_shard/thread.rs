@@ -98,7 +98,8 @@ fn compute(current: &mut Option<Current>, run: RunId, job: Job) -> Result<Traine
     match job {
         Job::Initialise { model, seed } => trainer.initialise(&model, seed),
         Job::Step { base, batch, blob, algorithm } => {
-            trainer.step(&base, &TrainStep { batch: &batch, blob, algorithm: &algorithm })
+            let step = TrainStep { batch: &batch, blob, algorithm: &algorithm, seat: None, checkpoint: true };
+            trainer.step(&base, &step)
         }
     }
 }

@@ -174,5 +174,5 @@ pub(crate) fn step(
     algorithm: &Algorithm,
 ) -> Result<Trained, PolicyError> {
     let blob = BlobRef::of(b"batch");
-    trainer.step(base, &TrainStep { batch, blob, algorithm })
+    trainer.step(base, &TrainStep { batch, blob, algorithm, seat: None, checkpoint: true })
 }

@@ -123,7 +123,12 @@ fn a_step_done_twice_shows_in_the_weights() {
         let batch = batch(seed);
         let blob = BlobRef::of(&millrace_schemas::envelope::encode(&batch));
         let algorithm = Algorithm::default();
-        ScriptedTrainer.step(base, &TrainStep { batch: &batch, blob, algorithm: &algorithm }).unwrap()
+        ScriptedTrainer
+            .step(
+                base,
+                &TrainStep { batch: &batch, blob, algorithm: &algorithm, seat: None, checkpoint: true },
+            )
+            .unwrap()
     };
     let zero = first(0);
     let one = loaded(1, step(&zero, 1));
