@@ -1,3 +1,4 @@
-//! The system seen from outside: benchmarks on real parts.
+//! The system seen from outside: what must hold of every run, a simulator, and benchmarks on real parts.
 
+pub mod checkers;
 pub mod bench;

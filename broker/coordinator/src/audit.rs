@@ -13,7 +13,7 @@ use millrace_schemas::{PolicyVersion, RolloutId, RunId};
 
 mod read;
 
-pub use read::{AuditError, audit};
+pub use read::{AuditError, audit, read_version};
 
 /// Findings that are spelled out; of the others only the number is told.
 const MAX_FINDINGS: usize = 50;

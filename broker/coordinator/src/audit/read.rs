@@ -46,7 +46,7 @@ pub async fn audit(objects: &Objects, claim: Claim, over: bool) -> Result<Audit,
 ///
 /// # Errors
 /// The inner says what is wrong with the object, the outer that the store failed.
-async fn read_version(
+pub async fn read_version(
     objects: &Objects,
     run: &RunId,
     version: PolicyVersion,

@@ -1,0 +1,71 @@
+//! What must hold of every run, whatever happened to it: one file per invariant. Each looks at a recorded
+//! [`History`] alone and counts again from the log, the committed manifests and their batches; none trusts a
+//! counter that the coordinator keeps. The simulator and the harness on real processes use the same.
+
+use std::fmt;
+
+pub mod history;
+pub mod record;
+
+mod bounded_memory;
+mod books_balance;
+mod drains;
+mod no_task_lost;
+mod one_effect_per_task;
+mod slots_conserved;
+mod staleness_bounded;
+mod versions_monotonic;
+
+#[cfg(test)]
+mod testing;
+
+pub use history::{Entry, History, PolicySeen};
+pub use record::{PolicyWatch, record};
+
+/// Findings of one checker that are spelled out; of the others only the number is told.
+const MAX_WORDS: usize = 10;
+
+/// A checker: gives everything that is wrong, for people; nothing when all is well.
+pub type Checker = fn(&History) -> Vec<String>;
+
+/// All checkers by name.
+pub const ALL: [(&str, Checker); 8] = [
+    ("no_task_lost", no_task_lost::check),
+    ("one_effect_per_task", one_effect_per_task::check),
+    ("staleness_bounded", staleness_bounded::check),
+    ("versions_monotonic", versions_monotonic::check),
+    ("books_balance", books_balance::check),
+    ("slots_conserved", slots_conserved::check),
+    ("drains", drains::check),
+    ("bounded_memory", bounded_memory::check),
+];
+
+/// Something that must hold and does not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// The checker's name.
+    pub checker: &'static str,
+    /// What is wrong.
+    pub words: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.checker, self.words)
+    }
+}
+
+/// Runs all checkers.
+#[must_use]
+pub fn check(history: &History) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (checker, check) in ALL {
+        let words = check(history);
+        let more = words.len().saturating_sub(MAX_WORDS);
+        findings.extend(words.into_iter().take(MAX_WORDS).map(|words| Finding { checker, words }));
+        if more > 0 {
+            findings.push(Finding { checker, words: format!("and {more} more") });
+        }
+    }
+    findings
+}

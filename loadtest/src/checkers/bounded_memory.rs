@@ -1,0 +1,79 @@
+//! What is kept of a run follows from its run file, not from how long it ran or what went wrong.
+
+use millrace_coordinator::state::Run;
+
+use super::history::History;
+
+/// Points of a learning curve, as the status page promises.
+const CURVE_POINTS: usize = 1_000;
+/// Subjects that one task may be queued under at once: the one that is asked for, and one of an older stamp
+/// that a purge has not met yet.
+const SUBJECTS_PER_TASK: u64 = 2;
+
+/// Looks at the state after every event, and at the queue's peak.
+pub(super) fn check(history: &History) -> Vec<String> {
+    let mut findings = Vec::new();
+    history.replay(|moment| {
+        let (Some(run), Some(_)) = (moment.run(), moment.commands) else { return };
+        let seq = moment.entry.seq;
+        findings
+            .extend(wrong(run).into_iter().map(|words| format!("run={} seq={seq}: {words}", run.spec.name)));
+    });
+    let most: u64 = history.runs().map(|(_, run)| SUBJECTS_PER_TASK * most_tasks(run)).sum();
+    if let Some(peak) = history.peak_queued.filter(|peak| *peak > most) {
+        findings.push(format!("tasks={peak} were queued at once; the runs allow {most}"));
+    }
+    findings
+}
+
+/// Tasks that a run may wait for at once.
+fn most_tasks(run: &Run) -> u64 {
+    let rewards = run.spec.rewards.len() as u64;
+    let rollouts = run.spec.window_groups() * u64::from(run.spec.rollout.group_size);
+    (rollouts + u64::from(run.spec.evaluate.prompts)) * rewards + 1
+}
+
+fn wrong(run: &Run) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut at_most = |what: &str, have: u64, most: u64| {
+        if have > most {
+            words.push(format!("{what}={have}, at most {most}"));
+        }
+    };
+    let spec = &run.spec;
+    let tokens = spec.environment.longest_rollout(spec.rollout.max_new_tokens);
+    at_most("curve points", run.books.curve.len() as u64, CURVE_POINTS as u64 + 1);
+    at_most("versions evaluated", run.evaluated.len() as u64, spec.steps + 1);
+    at_most("staleness counts", run.books.staleness.len() as u64, spec.max_staleness() + 1);
+    let evaluating = run.evaluation.as_ref().map_or(0, |evaluation| evaluation.groups.len() as u64);
+    at_most("prompts under evaluation", evaluating, u64::from(spec.evaluate.prompts));
+    for rollout in run.groups.values().flat_map(|group| &group.rollouts) {
+        at_most("tokens of a rollout", rollout.tokens.len() as u64, tokens);
+        at_most("turns of a rollout", rollout.turns.len() as u64, u64::from(spec.environment.max_turns()));
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::sound;
+    use super::*;
+
+    #[tokio::test]
+    async fn a_queue_that_grows_is_found() {
+        let mut history = sound().await;
+        assert_eq!(check(&history), Vec::<String>::new());
+        history.peak_queued = Some(100_000);
+        assert_eq!(check(&history).len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_state_that_grows_is_found() {
+        let history = sound().await;
+        let mut run = history.state.runs.values().next().expect("the run").clone();
+        assert_eq!(wrong(&run), Vec::<String>::new());
+        run.books.staleness.resize(9, 0);
+        run.evaluated.extend((0..100).map(millrace_schemas::PolicyVersion));
+        assert_eq!(wrong(&run).len(), 2);
+    }
+}

@@ -1,0 +1,116 @@
+//! What is known of a run from outside once it is over: the log, what is committed, what is left.
+
+use std::collections::BTreeMap;
+
+use millrace_coordinator::audit::StoredVersion;
+use millrace_coordinator::command::Commands;
+use millrace_coordinator::state::{Run, State};
+use millrace_queue::DeadLetter;
+use millrace_schemas::policy::Policy;
+use millrace_schemas::train_shard::{BatchGroup, BatchRollout};
+use millrace_schemas::{Event, PolicyVersion, RunId, Stage};
+
+/// An entry of the log.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// Position, from 1, without gaps.
+    pub seq: u64,
+    /// The run token of its subject.
+    pub run: String,
+    /// The event; `None` where its bytes are none.
+    pub event: Option<Event>,
+}
+
+/// A value that a policy key had.
+#[derive(Debug, Clone)]
+pub struct PolicySeen {
+    /// The run.
+    pub run: RunId,
+    /// The value.
+    pub policy: Policy,
+    /// Counts the times that the queue lost its newest part before. Keys may go back there and nowhere else.
+    pub epoch: u64,
+}
+
+/// What a run left behind.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    /// The log, from its first entry.
+    pub log: Vec<Entry>,
+    /// What the log folds into.
+    pub state: State,
+    /// The versions in the object store, by run, from v0; a version that cannot be read says why.
+    pub committed: BTreeMap<RunId, Vec<Result<StoredVersion, String>>>,
+    /// Manifests beyond the first gap, which nothing may have.
+    pub strays: Vec<String>,
+    /// Tasks left in the queue by stage.
+    pub queued: BTreeMap<Stage, u64>,
+    /// Dead letters left.
+    pub dead: Vec<DeadLetter>,
+    /// Values of the policy keys in the order in which they were seen; may have gaps.
+    pub policies: Vec<PolicySeen>,
+    /// The most tasks that were queued at once, where that was watched.
+    pub peak_queued: Option<u64>,
+}
+
+impl History {
+    /// Folds the log once more; `look` sees the state before each entry and after it.
+    pub fn replay(&self, mut look: impl FnMut(Moment<'_>)) {
+        let mut state = State::default();
+        for entry in &self.log {
+            look(Moment { entry, state: &state, commands: None });
+            let commands = advance(&mut state, entry);
+            look(Moment { entry, state: &state, commands: Some(&commands) });
+        }
+    }
+
+    /// The rollouts that committed versions were trained on, by run, with the version made.
+    pub fn trained<'a>(
+        &'a self,
+        run: &RunId,
+    ) -> impl Iterator<Item = (PolicyVersion, &'a BatchGroup, &'a BatchRollout)> + use<'a> {
+        let versions =
+            self.committed.get(run).into_iter().flatten().filter_map(|stored| stored.as_ref().ok());
+        versions.flat_map(|stored| {
+            let groups = stored.batch.iter().flat_map(|batch| &batch.groups);
+            groups.flat_map(move |group| {
+                group.rollouts.iter().map(move |rollout| (stored.manifest.version, group, rollout))
+            })
+        })
+    }
+
+    /// Runs by name.
+    pub fn runs(&self) -> impl Iterator<Item = (&RunId, &Run)> {
+        self.state.runs.iter()
+    }
+}
+
+/// A moment of the fold: before an entry (no commands) or after it.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment<'a> {
+    /// The entry.
+    pub entry: &'a Entry,
+    /// The state.
+    pub state: &'a State,
+    /// What the entry led to; `None` before it.
+    pub commands: Option<&'a Commands>,
+}
+
+impl<'a> Moment<'a> {
+    /// The run that the entry is about, if it is known.
+    #[must_use]
+    pub fn run(&self) -> Option<&'a Run> {
+        self.state.runs.get(&self.entry.run.parse::<RunId>().ok()?)
+    }
+}
+
+/// Folds one entry.
+pub fn advance(state: &mut State, entry: &Entry) -> Commands {
+    match &entry.event {
+        Some(event) => state.advance(entry.seq, &entry.run, event.clone()),
+        None => {
+            state.skip(entry.seq);
+            Commands::new()
+        }
+    }
+}

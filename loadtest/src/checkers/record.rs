@@ -1,0 +1,113 @@
+//! Records a [`History`] from any queue and object store.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use millrace_coordinator::audit::{StoredVersion, read_version};
+use millrace_coordinator::state::State;
+use millrace_queue::{Broker, Objects};
+use millrace_schemas::blob::paths;
+use millrace_schemas::{PolicyVersion, RunId, Stage};
+
+use super::history::{Entry, History, PolicySeen, advance};
+
+/// Entries of the log read at once.
+const READ_AT_ONCE: usize = 1_024;
+/// Before the keys are watched anew.
+const REWATCH: Duration = Duration::from_millis(200);
+
+/// Reads everything that the checkers look at, once nothing moves any more. Takes the tasks that are left out
+/// of the queue: counting them is a purge. Values of policy keys are added by whoever watched them.
+///
+/// # Errors
+/// The queue or the object store cannot be reached, or the log has a gap.
+pub async fn record(broker: &Broker) -> anyhow::Result<History> {
+    let log = read_log(broker).await?;
+    let mut state = State::default();
+    for entry in &log {
+        advance(&mut state, entry);
+    }
+    let mut history = History { log, state, ..History::default() };
+    for run in history.state.runs.keys().cloned().collect::<Vec<_>>() {
+        let versions = read_versions(broker.objects(), &run).await?;
+        history.strays.extend(strays(broker.objects(), &run, versions.len()).await?);
+        history.committed.insert(run, versions);
+    }
+    for stage in Stage::QUEUED {
+        let all = millrace_schemas::subjects::task_stream_subjects(stage);
+        history.queued.insert(stage, broker.queue().purge(stage, &all).await?);
+    }
+    history.dead = broker.dead_letters().await?;
+    Ok(history)
+}
+
+async fn read_log(broker: &Broker) -> anyhow::Result<Vec<Entry>> {
+    let end = broker.queue().log_end().await.context("failed to look at the log")?;
+    let mut log = Vec::new();
+    if end == 0 {
+        return Ok(log);
+    }
+    let mut reader = broker.read_log(1).await.context("failed to read the log")?;
+    while (log.len() as u64) < end {
+        for logged in reader.next(READ_AT_ONCE).await.context("failed to read the log")? {
+            if logged.seq != log.len() as u64 + 1 {
+                bail!("the log has seq={} after seq={}", logged.seq, log.len());
+            }
+            log.push(Entry { seq: logged.seq, run: logged.run, event: logged.event.ok() });
+        }
+    }
+    Ok(log)
+}
+
+async fn read_versions(objects: &Objects, run: &RunId) -> anyhow::Result<Vec<Result<StoredVersion, String>>> {
+    let mut versions = Vec::new();
+    loop {
+        let version = PolicyVersion(versions.len() as u64);
+        if objects.get(&paths::manifest(run, version)).await?.is_none() {
+            return Ok(versions);
+        }
+        versions.push(read_version(objects, run, version).await?);
+    }
+}
+
+/// Manifests that stand beyond the first gap.
+async fn strays(objects: &Objects, run: &RunId, known: usize) -> anyhow::Result<Vec<String>> {
+    let known: Vec<String> = (0..known as u64).map(|v| paths::manifest(run, PolicyVersion(v))).collect();
+    let found = objects.list(&paths::weights(run)).await?;
+    Ok(found.into_iter().filter(|path| !known.contains(path)).collect())
+}
+
+/// Notes every value of the policy keys while it is watched.
+#[derive(Debug, Clone, Default)]
+pub struct PolicyWatch {
+    seen: Arc<Mutex<Vec<PolicySeen>>>,
+}
+
+impl PolicyWatch {
+    /// Consumes the policy keys, produces notes. Waits for the next value; when the watch breaks it watches
+    /// anew. Ends never.
+    pub async fn run(self, broker: Broker) {
+        for epoch in 0.. {
+            if let Err(error) = self.follow(&broker, epoch).await {
+                tracing::debug!(%error, "watch of policies broke");
+            }
+            tokio::time::sleep(REWATCH).await;
+        }
+    }
+
+    async fn follow(&self, broker: &Broker, epoch: u64) -> anyhow::Result<()> {
+        let mut watch = broker.watch_policies().await?;
+        loop {
+            let (run, policy) = watch.next().await?;
+            let seen = PolicySeen { run, policy, epoch };
+            self.seen.lock().unwrap_or_else(PoisonError::into_inner).push(seen);
+        }
+    }
+
+    /// What was seen so far.
+    #[must_use]
+    pub fn seen(&self) -> Vec<PolicySeen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
