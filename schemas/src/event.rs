@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::ids::TaskKey;
+use crate::ids::{TaskKey, WorkerId};
 use crate::outcome::Outcome;
 use crate::submit::RunSpec;
 
@@ -33,6 +33,20 @@ pub enum Event {
         /// Why, for people.
         reason: String,
     },
+    /// A worker that trains holds a membership, and can be given a place in a gang.
+    Joined {
+        /// The worker.
+        worker: WorkerId,
+        /// The process: another one of the same name is another member.
+        instance: String,
+    },
+    /// A worker that trains left, or was silent for too long: steps that it had a part in are void.
+    Left {
+        /// The worker.
+        worker: WorkerId,
+        /// The process. The membership of another one of the same name stands.
+        instance: String,
+    },
     /// Time went by. The only clock that decisions see.
     Tick {
         /// Milliseconds since 1970.
@@ -50,6 +64,8 @@ impl Event {
             Self::DeadLetter { .. } => "dead_letter",
             Self::Requeued { .. } => "requeued",
             Self::Cancelled { .. } => "cancelled",
+            Self::Joined { .. } => "joined",
+            Self::Left { .. } => "left",
             Self::Tick { .. } => "tick",
         }
     }

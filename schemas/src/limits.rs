@@ -3,7 +3,7 @@
 /// Characters of a run's name. It is a subject token and a folder name; a longer one is refused at submit.
 pub const MAX_RUN_NAME_CHARS: usize = 48;
 /// Characters of a pool's name. Consumer names hold it; a longer one is refused at submit.
-pub const MAX_POOL_NAME_CHARS: usize = 24;
+pub const MAX_POOL_NAME_CHARS: usize = 72;
 /// Characters of a worker's name. A longer one is refused at start.
 pub const MAX_WORKER_NAME_CHARS: usize = 64;
 
@@ -37,6 +37,13 @@ pub const REQUEST_TIMEOUT_MS: u64 = 10_000;
 pub const LEASE_MS: u64 = 2_000;
 /// Milliseconds between two renewals of the lease.
 pub const LEASE_RENEW_MS: u64 = 500;
+/// Milliseconds between two signs of life of a worker that trains.
+pub const MEMBER_BEAT_MS: u64 = 1_000;
+/// Milliseconds of silence after which a worker that trains is a member no more, and the step that it had a part
+/// in is void.
+pub const MEMBER_MS: u64 = 5_000;
+/// Ranks of a gang; above it submit refuses.
+pub const MAX_RANKS: u32 = 1_024;
 /// Milliseconds between two ticks in the log while a run is live.
 pub const TICK_MS: u64 = 1_000;
 /// Milliseconds between two reports of a worker's counters.
@@ -69,4 +76,6 @@ pub const MAX_MODEL_DIMENSION: u32 = 1_048_576;
 
 const _: () = assert!(MAX_INLINE_BYTES * 2 < MAX_PAYLOAD_BYTES, "a message and its headers must fit");
 const _: () = assert!(HEARTBEAT_MS * 2 < ACK_WAIT_MS, "one lost sign of life must not cost the lease");
+const _: () = assert!(MEMBER_BEAT_MS * 3 < MEMBER_MS, "two lost signs of life must not cost the membership");
+const _: () = assert!(MAX_WORKER_NAME_CHARS + 3 <= MAX_POOL_NAME_CHARS, "each member of a gang has a pool");
 const _: () = assert!(LEASE_RENEW_MS * 3 < LEASE_MS, "two lost renewals must not cost the lease");

@@ -20,6 +20,17 @@ pub enum Notice {
     },
     /// A version was committed.
     Step(StepNotice),
+    /// A gang lost a member, or never met: its step came to nothing and is made again with the same batch.
+    StepVoid {
+        /// The run.
+        run: RunId,
+        /// The version that the step was to make.
+        version: PolicyVersion,
+        /// Which try.
+        attempt: u32,
+        /// Why.
+        reason: String,
+    },
     /// An evaluation ended.
     Evaluated {
         /// The run.
@@ -60,6 +71,7 @@ impl Notice {
         match self {
             Self::Submitted { .. } => "submitted",
             Self::Step(_) => "step",
+            Self::StepVoid { .. } => "step_void",
             Self::Evaluated { .. } => "evaluated",
             Self::DeadLetter { .. } => "dead_letter",
             Self::Ended { .. } => "ended",

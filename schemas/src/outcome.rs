@@ -9,7 +9,7 @@ use crate::generate::GenerateDone;
 use crate::ids::{TaskKey, WorkerId};
 use crate::publish_weights::PublishWeightsDone;
 use crate::reward::RewardDone;
-use crate::train_shard::TrainShardDone;
+use crate::train_shard::{StepVoid, TrainShardDone};
 
 /// The end of one task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -36,6 +36,8 @@ pub enum OutcomeBody {
     Reward(RewardDone),
     /// A share of a step was computed.
     TrainShard(TrainShardDone),
+    /// A rank lost its gang: the step is void and is made again.
+    Void(StepVoid),
     /// A version was committed.
     PublishWeights(PublishWeightsDone),
 }

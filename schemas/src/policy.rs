@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::blob::Sha;
+use crate::ids::TaskKey;
 use crate::version::PolicyVersion;
 
 /// The current policy of a run, as JSON in the key-value bucket `MILLRACE_POLICY` under the run's name.
@@ -15,6 +16,9 @@ pub struct Policy {
     pub manifest: Sha,
     /// Work that started below this version will not be trained on: workers drop it.
     pub floor: PolicyVersion,
+    /// Tries of the step that trains on this version: shares of an earlier try are void.
+    #[serde(default)]
+    pub attempt: u32,
     /// The run takes no more work: workers drop all of it.
     pub ended: bool,
 }
@@ -24,5 +28,19 @@ impl Policy {
     #[must_use]
     pub fn is_stale(&self, version: PolicyVersion, evaluate: bool) -> bool {
         self.ended || (!evaluate && version < self.floor)
+    }
+
+    /// Whether a task is a share of a step that is committed or void.
+    #[must_use]
+    pub const fn is_void(&self, key: TaskKey) -> bool {
+        match key {
+            TaskKey::TrainShard { makes, attempt, .. } => {
+                makes <= self.version.0 || (makes == self.version.0 + 1 && attempt < self.attempt)
+            }
+            TaskKey::EnvStep { .. }
+            | TaskKey::Generate { .. }
+            | TaskKey::Reward { .. }
+            | TaskKey::PublishWeights { .. } => false,
+        }
     }
 }

@@ -29,11 +29,25 @@ pub struct Retention {
     /// So does every version that is a multiple of this; 0 for none. Default 0.
     #[serde(default)]
     pub every: u64,
+    /// Every this many steps, and after the last, a version keeps its optimiser's state. From the newest such
+    /// version the steps since are made again where that state was lost. Default 8; at least 1.
+    #[serde(default = "Retention::default_checkpoint_every")]
+    pub checkpoint_every: u64,
 }
 
 impl Retention {
     const fn default_newest() -> u64 {
         4
+    }
+
+    const fn default_checkpoint_every() -> u64 {
+        8
+    }
+
+    /// Whether `version` is made with its optimiser's state; 0 stands for 1.
+    #[must_use]
+    pub const fn is_checkpoint(&self, version: PolicyVersion) -> bool {
+        self.checkpoint_every <= 1 || version.0.is_multiple_of(self.checkpoint_every)
     }
 
     /// Whether `version` keeps its blobs once `newest` is committed. Version 0 always does.
@@ -42,12 +56,13 @@ impl Retention {
         version.0 == 0
             || version.0 + self.newest > newest.0
             || (self.every > 0 && version.0.is_multiple_of(self.every))
+            || (self.is_checkpoint(version) && version.0 + self.checkpoint_every > newest.0)
     }
 }
 
 impl Default for Retention {
     fn default() -> Self {
-        Self { newest: Self::default_newest(), every: 0 }
+        Self { newest: Self::default_newest(), every: 0, checkpoint_every: Self::default_checkpoint_every() }
     }
 }
 

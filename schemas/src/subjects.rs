@@ -1,7 +1,7 @@
 //! Names that cross a process on the queue: subjects, streams, consumers, buckets, keys, headers.
 
 use crate::event::Event;
-use crate::ids::{IdError, PoolName, RunId, TaskKey};
+use crate::ids::{IdError, PoolName, RunId, TaskKey, WorkerId};
 use crate::stage::Stage;
 use crate::version::PolicyVersion;
 
@@ -15,6 +15,10 @@ pub const ADVISORY_STREAM: &str = "MILLRACE_ADVISORY";
 pub const POLICY_BUCKET: &str = "MILLRACE_POLICY";
 /// Key-value bucket: the coordinator's lease and its newest snapshot.
 pub const COORDINATOR_BUCKET: &str = "MILLRACE_COORDINATOR";
+/// Key-value bucket: signs of life of the workers that train, by name.
+pub const WORKERS_BUCKET: &str = "MILLRACE_WORKERS";
+/// Key-value bucket: where the members of a gang leave their addresses. Kept for a day.
+pub const GANG_BUCKET: &str = "MILLRACE_GANG";
 /// Key in [`COORDINATOR_BUCKET`]: who acts.
 pub const LEASE_KEY: &str = "lease";
 /// Key in [`COORDINATOR_BUCKET`]: the newest snapshot.
@@ -23,7 +27,7 @@ pub const SNAPSHOT_KEY: &str = "snapshot";
 /// Pool of `generate` tasks. The pool of an `env_step` task is its environment's name, that of a `reward`
 /// task its rule's name.
 pub const GENERATE_POOL: &str = "policy";
-/// Pool of `train_shard` tasks.
+/// Pool of `train_shard` tasks that any worker may do. The ranks of a gang have a pool for each member.
 pub const TRAIN_POOL: &str = "gang";
 /// Pool of `publish_weights` tasks.
 pub const PUBLISH_POOL: &str = "commit";
@@ -68,6 +72,22 @@ pub fn task_stream_subjects(stage: Stage) -> String {
 #[must_use]
 pub fn consumer(pool: &PoolName) -> String {
     format!("pool_{pool}")
+}
+
+/// The pool of the `train_shard` tasks that are meant for one member of a gang.
+///
+/// # Panics
+/// Never: a worker's name with this prefix is within the bounds of a pool's.
+#[must_use]
+pub fn member_pool(worker: &WorkerId) -> PoolName {
+    format!("at-{worker}").parse().expect("a worker's name with a prefix is a pool's name")
+}
+
+/// A key in [`GANG_BUCKET`]: what `gang` calls `name`, which may be any text.
+#[must_use]
+pub fn gang_key(gang: &str, name: &str) -> String {
+    let name: String = name.bytes().map(|byte| format!("{byte:02x}")).collect();
+    format!("{gang}.{name}")
 }
 
 /// What a pool's consumer takes from its stage's stream.

@@ -43,6 +43,9 @@ pub struct RunSpec {
     /// How the policy is evaluated on held-out prompts.
     #[serde(default)]
     pub evaluate: EvaluateSpec,
+    /// Who makes a step.
+    #[serde(default)]
+    pub gang: GangSpec,
     /// Which versions are kept.
     #[serde(default)]
     pub weights: Retention,
@@ -267,6 +270,27 @@ impl Default for Algorithm {
             entropy: 0.01,
             tokens_per_microbatch: 16_384,
         }
+    }
+}
+
+/// The train workers that make a step together, each a share of its batch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct GangSpec {
+    /// Workers that make a step together. With 1 any train worker makes it alone. Default 1.
+    pub ranks: u32,
+    /// Workers that go on where there are no more, once `patience_ms` went by. Default 1.
+    pub least: u32,
+    /// Milliseconds that a step waits for a newcomer while there are fewer than `ranks`. Default 10000.
+    pub patience_ms: u64,
+    /// Milliseconds that a rank waits for the others in the middle of a step before the step is void; more than
+    /// one share of a step may take. Default 60000.
+    pub timeout_ms: u64,
+}
+
+impl Default for GangSpec {
+    fn default() -> Self {
+        Self { ranks: 1, least: 1, patience_ms: 10_000, timeout_ms: 60_000 }
     }
 }
 

@@ -18,6 +18,13 @@ pub struct TrainShardTask {
     pub rank: u32,
     /// Ranks in the gang.
     pub world: u32,
+    /// The gang's formation: members that made the step before under the same number keep their connections
+    /// and their state. Grows with each formation of a run; 0 where `world` is 1.
+    #[serde(default)]
+    pub gang: u64,
+    /// Milliseconds that a rank waits for the others before the step is void; 0 where `world` is 1.
+    #[serde(default)]
+    pub timeout_ms: u64,
     /// What to compute.
     pub work: TrainWork,
 }
@@ -43,7 +50,14 @@ pub enum TrainWork {
         batch: BlobRef,
         /// How to train.
         algorithm: Algorithm,
+        /// The new version keeps its optimiser state: later versions can be trained on from there.
+        #[serde(default = "yes")]
+        checkpoint: bool,
     },
+}
+
+const fn yes() -> bool {
+    true
 }
 
 /// The manifest of a step: everything that the new weights depend on, besides device and build.
@@ -133,4 +147,11 @@ pub struct TrainShardDone {
     pub files: Vec<FileRef>,
     /// Means over the batch, by name: `loss`, `entropy`, `grad_norm`, `kl_k1`, `kl_k3`, `clip_share`, …
     pub metrics: BTreeMap<String, f64>,
+}
+
+/// A gang lost a member in the middle of a step, or never met: nothing came of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StepVoid {
+    /// What this rank saw, for people.
+    pub reason: String,
 }

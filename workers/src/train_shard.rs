@@ -43,7 +43,7 @@ impl TrainShard {
     async fn train(&self, run: &RunId, task: &TrainShardTask) -> Result<TrainShardDone, Verdict> {
         let job = match &task.work {
             TrainWork::Initialise { model, seed } => Job::Initialise { model: model.clone(), seed: *seed },
-            TrainWork::Step { base, manifest, batch, algorithm } => {
+            TrainWork::Step { base, manifest, batch, algorithm, .. } => {
                 self.step(run, (*base, *manifest), *batch, algorithm).await?
             }
         };

@@ -65,6 +65,9 @@ pub struct Books {
     pub turns: u64,
     /// Outcomes of tasks that nobody waited for any more: second outcomes and dropped work.
     pub late_outcomes: u64,
+    /// Steps that were begun and came to nothing, for the gang lost a member.
+    #[serde(default)]
+    pub void_steps: u64,
     /// Steps so far, thinned.
     pub curve: Vec<CurvePoint>,
     /// One point of the curve is kept in this many steps; 0 means 1.

@@ -105,6 +105,7 @@ async fn obey(broker: &Broker, command: &Command) -> Result<(), BrokerError> {
 async fn tell(broker: &Broker, notice: &Notice) {
     let run = match notice {
         Notice::Submitted { run }
+        | Notice::StepVoid { run, .. }
         | Notice::Evaluated { run, .. }
         | Notice::DeadLetter { run, .. }
         | Notice::Ended { run, .. } => run,

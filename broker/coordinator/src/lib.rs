@@ -10,6 +10,7 @@ pub mod state;
 pub mod rollout;
 pub mod books;
 pub mod window;
+pub mod gang;
 pub mod command;
 pub mod pipeline;
 pub mod outstanding;

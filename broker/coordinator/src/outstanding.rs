@@ -12,6 +12,9 @@ use crate::state::{Run, State};
 #[must_use]
 pub fn of(state: &State) -> Commands {
     let mut out = Commands::new();
+    if !state.members.is_empty() {
+        out.push(Command::EnsurePools(state.members.keys().map(submit::member_pool).collect()));
+    }
     for run in state.runs.values() {
         of_run(run, &mut out);
     }

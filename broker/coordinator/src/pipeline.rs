@@ -3,6 +3,7 @@
 use millrace_schemas::{Event, Outcome, OutcomeBody, RunId, TaskKey};
 
 use crate::command::Commands;
+use crate::gang::Members;
 use crate::state::{Run, State};
 
 pub mod submit;
@@ -13,6 +14,7 @@ pub mod train_shard;
 pub mod publish_weights;
 
 pub mod admit;
+pub mod members;
 pub mod evaluate;
 pub mod finish;
 pub mod play;
@@ -29,6 +31,8 @@ impl State {
         self.seq = seq;
         match event {
             Event::Submitted(spec) => submit::submitted(self, *spec, &mut out),
+            Event::Joined { worker, instance } => members::joined(self, worker, instance, &mut out),
+            Event::Left { worker, instance } => members::left(self, &worker, &instance, &mut out),
             Event::Tick { unix_ms } => self.tick(unix_ms),
             Event::Outcome(outcome) => self.with_run(run, |run| on_outcome(run, outcome, &mut out)),
             Event::DeadLetter { key, reason } => {
@@ -37,8 +41,11 @@ impl State {
             Event::Requeued { key } => self.with_run(run, |run| finish::revive(run, key, &mut out)),
             Event::Cancelled { reason } => self.with_run(run, |run| finish::cancel(run, &reason, &mut out)),
         }
-        if let Some(run) = run.parse().ok().and_then(|id: RunId| self.runs.get_mut(&id)) {
-            finish::stamp_end(run, self.unix_ms);
+        let Self { runs, members, unix_ms, .. } = self;
+        match run.parse().ok().and_then(|id: RunId| runs.get_mut(&id)) {
+            Some(run) => settle(run, members, *unix_ms, &mut out),
+            // Time and members concern every run.
+            None => runs.values_mut().for_each(|run| settle(run, members, *unix_ms, &mut out)),
         }
         out
     }
@@ -70,6 +77,12 @@ impl State {
     }
 }
 
+/// What follows from a run's state, whatever the event was.
+fn settle(run: &mut Run, members: &Members, unix_ms: u64, out: &mut Commands) {
+    train_shard::seat(run, members, out);
+    finish::stamp_end(run, unix_ms);
+}
+
 /// The first outcome of a task that is waited for moves the run on; any other is counted and forgotten.
 fn on_outcome(run: &mut Run, outcome: Outcome, out: &mut Commands) {
     let Outcome { key, busy_us, body, .. } = outcome;
@@ -84,6 +97,9 @@ fn on_outcome(run: &mut Run, outcome: Outcome, out: &mut Commands) {
         }
         (TaskKey::PublishWeights { .. }, OutcomeBody::PublishWeights(done)) => {
             publish_weights::done(run, key, &done, out);
+        }
+        (TaskKey::TrainShard { .. }, OutcomeBody::Void(void)) => {
+            train_shard::void(run, key, &void, out);
         }
         (TaskKey::TrainShard { .. } | TaskKey::PublishWeights { .. }, _) => run.books.late_outcomes += 1,
         (TaskKey::Generate { .. } | TaskKey::EnvStep { .. } | TaskKey::Reward { .. }, body) => {

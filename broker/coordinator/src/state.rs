@@ -7,10 +7,11 @@ use millrace_schemas::blob::Sha;
 use millrace_schemas::policy::Policy;
 use millrace_schemas::publish_weights::Manifest;
 use millrace_schemas::train_shard::FileRef;
-use millrace_schemas::{PolicyVersion, RunId, RunSpec, TaskKey};
+use millrace_schemas::{PolicyVersion, RunId, RunSpec, TaskKey, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use crate::books::Books;
+use crate::gang::{Formation, Gang, Members};
 use crate::rollout::Group;
 
 /// Everything that the coordinator knows.
@@ -22,6 +23,9 @@ pub struct State {
     pub unix_ms: u64,
     /// Events that could not be read or were meant for no known run.
     pub ignored: u64,
+    /// Workers that train, as their signs of life tell.
+    #[serde(default)]
+    pub members: Members,
     /// All runs.
     pub runs: BTreeMap<RunId, Run>,
 }
@@ -53,6 +57,9 @@ pub struct Run {
     pub filtered_since_step: u64,
     /// The step in the making.
     pub training: Option<Training>,
+    /// Those that make steps together.
+    #[serde(default)]
+    pub gang: Gang,
     /// The evaluation under way. No batch is cut meanwhile, so the version stands.
     pub evaluation: Option<Evaluating>,
     /// Versions that were evaluated or are being evaluated.
@@ -74,12 +81,48 @@ pub struct Training {
     pub makes: PolicyVersion,
     /// Which try, from 0.
     pub attempt: u32,
+    /// Whose ranks' shares are put; `None` while it waits for members.
+    #[serde(default = "Seats::anyone")]
+    pub seats: Option<Seats>,
     /// What it trains on, oldest first; empty for version 0.
     pub groups: Vec<(u64, Group)>,
     /// The files that the ranks wrote, once they did, and what they measured.
     pub manifest: Option<Manifest>,
     /// Ranks that are done, with their files.
     pub shards: BTreeMap<u32, Vec<FileRef>>,
+}
+
+/// Who makes a step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seats {
+    /// Number of the formation; 0 for any worker alone.
+    pub gang: u64,
+    /// Members by rank; empty for any worker alone.
+    pub workers: Vec<WorkerId>,
+}
+
+impl Seats {
+    /// Any worker, alone.
+    #[must_use]
+    pub const fn anyone() -> Option<Self> {
+        Some(Self { gang: 0, workers: Vec::new() })
+    }
+
+    /// The members of a formation; one that is left alone may be any worker.
+    #[must_use]
+    pub fn of(formation: &Formation) -> Self {
+        let workers = formation.ranks.iter().map(|(worker, _)| worker.clone());
+        match formation.ranks.len() {
+            0 | 1 => Self { gang: 0, workers: Vec::new() },
+            _ => Self { gang: formation.number, workers: workers.collect() },
+        }
+    }
+
+    /// Ranks.
+    #[must_use]
+    pub fn world(&self) -> u32 {
+        self.workers.len().max(1) as u32
+    }
 }
 
 /// An evaluation under way.

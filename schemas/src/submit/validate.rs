@@ -3,7 +3,7 @@
 use serde::Serialize;
 use std::fmt;
 
-use super::{Algorithm, ModelSpec, OldPolicy, RunSpec};
+use super::{Algorithm, GangSpec, ModelSpec, OldPolicy, RunSpec};
 use crate::env_step::EnvironmentSpec;
 use crate::{limits, subjects};
 
@@ -73,6 +73,7 @@ impl RunSpec {
         self.check_rewards(&mut checks);
         self.check_rollout(&mut checks);
         check_algorithm(&self.algorithm, &mut checks);
+        check_gang(&self.gang, &mut checks);
         checks.count(
             "evaluate.prompts",
             u64::from(self.evaluate.prompts),
@@ -80,6 +81,7 @@ impl RunSpec {
             u64::from(limits::MAX_EVALUATE_PROMPTS),
         );
         checks.number("evaluate.temperature", self.evaluate.temperature, 0.0, 100.0);
+        checks.count("weights.checkpoint_every", self.weights.checkpoint_every, 1, limits::MAX_STEPS);
         let least = self.max_staleness().max(1).saturating_add(1);
         checks.require(
             self.weights.newest >= least,
@@ -218,4 +220,11 @@ fn check_algorithm(a: &Algorithm, checks: &mut Checks) {
         "proximal",
         "with one update a step the ratio to the version trained on is always 1 and clipping does nothing; choose \"behaviour\", or more epochs or minibatches",
     );
+}
+
+fn check_gang(gang: &GangSpec, checks: &mut Checks) {
+    checks.count("gang.ranks", u64::from(gang.ranks), 1, u64::from(limits::MAX_RANKS));
+    checks.count("gang.least", u64::from(gang.least), 1, u64::from(gang.ranks.max(1)));
+    checks.count("gang.patience_ms", gang.patience_ms, 0, 24 * 3_600_000);
+    checks.count("gang.timeout_ms", gang.timeout_ms, 1_000, 24 * 3_600_000);
 }

@@ -10,7 +10,7 @@ use millrace_schemas::publish_weights::{Manifest, PublishWeightsDone, PublishWei
 use millrace_schemas::reward::{RewardDone, RewardRule, RewardTask, TurnResult};
 use millrace_schemas::submit::{Algorithm, ModelSpec, RunSpec, from_toml};
 use millrace_schemas::train_shard::{
-    Batch, BatchGroup, BatchRollout, BatchTurn, FileRef, TrainShardDone, TrainShardTask, TrainWork,
+    Batch, BatchGroup, BatchRollout, BatchTurn, FileRef, StepVoid, TrainShardDone, TrainShardTask, TrainWork,
 };
 use millrace_schemas::{
     BlobRef, Event, Outcome, OutcomeBody, PolicyVersion, RolloutId, Task, TaskBody, TaskKey,
@@ -107,14 +107,19 @@ pub(crate) fn tasks() -> Vec<(&'static str, Task)> {
         context: 512,
         init_std: 0.02,
     };
-    let train = |work| TaskBody::TrainShard(TrainShardTask { rank: 0, world: 1, work });
+    let train =
+        |work| TaskBody::TrainShard(TrainShardTask { rank: 1, world: 2, gang: 77, timeout_ms: 60_000, work });
     let step = TrainWork::Step {
         base: PolicyVersion(4),
         manifest: Sha::of(b"manifest"),
         batch: blob("batch"),
         algorithm: Algorithm::default(),
+        checkpoint: true,
     };
-    let publish = PublishWeightsTask { manifest: manifest(), retention: Retention { newest: 4, every: 10 } };
+    let publish = PublishWeightsTask {
+        manifest: manifest(),
+        retention: Retention { newest: 4, every: 10, checkpoint_every: 8 },
+    };
     let shard = |makes| TaskKey::TrainShard { makes, rank: 0, attempt: 0 };
     vec![
         (
@@ -203,6 +208,13 @@ pub(crate) fn outcomes() -> Vec<(&'static str, Outcome)> {
             outcome(TaskKey::TrainShard { makes: 5, rank: 0, attempt: 0 }, OutcomeBody::TrainShard(shard)),
         ),
         (
+            "outcome_void",
+            outcome(
+                TaskKey::TrainShard { makes: 5, rank: 1, attempt: 0 },
+                OutcomeBody::Void(StepVoid { reason: "rank=0 hung up".into() }),
+            ),
+        ),
+        (
             "outcome_publish_weights",
             outcome(TaskKey::PublishWeights { version: 5, attempt: 0 }, OutcomeBody::PublishWeights(publish)),
         ),
@@ -218,6 +230,14 @@ fn events() -> Vec<(&'static str, Event)> {
         ("event_dead_letter", Event::DeadLetter { key, reason: "no such token".into() }),
         ("event_requeued", Event::Requeued { key }),
         ("event_cancelled", Event::Cancelled { reason: "asked for".into() }),
+        (
+            "event_joined",
+            Event::Joined { worker: "w1".parse().expect("a worker's name"), instance: "0192".into() },
+        ),
+        (
+            "event_left",
+            Event::Left { worker: "w1".parse().expect("a worker's name"), instance: "0192".into() },
+        ),
         ("event_tick", Event::Tick { unix_ms: 1_790_000_000_000 }),
     ]
 }

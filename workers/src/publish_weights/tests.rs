@@ -107,7 +107,7 @@ async fn history(objects: &Objects, last: u64, retention: Retention) -> Vec<Poli
 #[tokio::test]
 async fn old_versions_are_collected_and_kept_ones_stay_whole() {
     let objects = Objects::memory();
-    let retention = Retention { newest: 3, every: 5 };
+    let retention = Retention { newest: 3, every: 5, checkpoint_every: 1 };
     let collected = history(&objects, 12, retention).await;
     // 0 always, 5 and 10 by `every`, 10 to 12 the newest. Version 1 kept its weights as long as version 4,
     // which names the same, was kept.
@@ -137,7 +137,7 @@ async fn old_versions_are_collected_and_kept_ones_stay_whole() {
 async fn weights_that_a_kept_version_shares_are_kept() {
     let objects = Objects::memory();
     // At version 5 version 1 is given up, and 4, with the same weights, is kept.
-    history(&objects, 5, Retention { newest: 2, every: 0 }).await;
+    history(&objects, 5, Retention { newest: 2, every: 0, checkpoint_every: 1 }).await;
     assert!(has(&objects, "weights 1").await);
     assert!(!has(&objects, "weights 2").await);
 }
@@ -145,9 +145,9 @@ async fn weights_that_a_kept_version_shares_are_kept() {
 #[tokio::test]
 async fn a_commit_done_again_late_takes_nothing_from_the_newer_ones() {
     let objects = Objects::memory();
-    history(&objects, 3, Retention { newest: 2, every: 0 }).await;
+    history(&objects, 3, Retention { newest: 2, every: 0, checkpoint_every: 1 }).await;
     let late = version(&objects, 1, &[("config", "shared"), ("model", "weights 1")]).await;
-    publish(&objects, late, Retention { newest: 0, every: 0 }).await;
+    publish(&objects, late, Retention { newest: 0, every: 0, checkpoint_every: 1 }).await;
     for v in [0, 3] {
         assert!(has(&objects, &format!("weights {v}")).await, "version {v}");
     }

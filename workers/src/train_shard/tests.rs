@@ -23,7 +23,7 @@ fn task(makes: u64, world: u32, work: TrainWork) -> Task {
         pool: TRAIN_POOL.parse().unwrap(),
         version: PolicyVersion(makes.saturating_sub(1)),
         evaluate: false,
-        body: TaskBody::TrainShard(TrainShardTask { rank: 0, world, work }),
+        body: TaskBody::TrainShard(TrainShardTask { rank: 0, world, gang: 0, timeout_ms: 0, work }),
     }
 }
 
@@ -70,7 +70,11 @@ async fn batch(objects: &Objects, manifest: Sha, base: u64, seed: u64) -> BlobRe
 
 fn step(base: u64, manifest: Sha, batch: BlobRef) -> Task {
     let base = PolicyVersion(base);
-    task(base.0 + 1, 1, TrainWork::Step { base, manifest, batch, algorithm: Algorithm::default() })
+    task(
+        base.0 + 1,
+        1,
+        TrainWork::Step { base, manifest, batch, algorithm: Algorithm::default(), checkpoint: true },
+    )
 }
 
 #[tokio::test]

@@ -57,7 +57,7 @@ pub(super) fn group_finished(run: &mut Run, id: u64, out: &mut Commands) {
         refill(run, out);
     } else {
         run.ready.push(id);
-        train_shard::cut(run, out);
+        train_shard::cut(run);
     }
 }
 

@@ -75,5 +75,5 @@ fn end_if_done(run: &mut Run, out: &mut Commands) {
         prompts: result.prompts,
     })));
     finish::check(run, out);
-    train_shard::cut(run, out);
+    train_shard::cut(run);
 }

@@ -8,7 +8,7 @@ use millrace_schemas::{Stage, TaskKey};
 use crate::books::DropReason;
 use crate::command::{Command, Commands};
 use crate::outstanding;
-use crate::pipeline::admit;
+use crate::pipeline::{admit, train_shard};
 use crate::state::Run;
 use crate::status;
 
@@ -60,6 +60,7 @@ pub(super) fn revive(run: &mut Run, key: TaskKey, out: &mut Commands) {
     run.reason = None;
     run.ended_unix_ms = 0;
     run.state = if run.policy.is_none() { RunState::Starting } else { RunState::Running };
+    train_shard::revive(run, out);
     outstanding::of_run(run, out);
     admit::refill(run, out);
 }

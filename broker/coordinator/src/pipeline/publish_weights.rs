@@ -56,8 +56,9 @@ pub(super) fn done(run: &mut Run, key: TaskKey, done: &PublishWeightsDone, out: 
         }
     }
     run.filtered_since_step = 0;
+    run.gang.voids = 0;
     let floor = window::floor(&run.spec, version);
-    set_policy(run, Policy { version, manifest: done.manifest, floor, ended: false }, out);
+    set_policy(run, Policy { version, manifest: done.manifest, floor, attempt: 0, ended: false }, out);
     purge_below(run, before, floor, out);
     if run.state == RunState::Starting {
         run.state = RunState::Running;
@@ -66,10 +67,10 @@ pub(super) fn done(run: &mut Run, key: TaskKey, done: &PublishWeightsDone, out: 
     admit::refill(run, out);
     evaluate::begin_if_due(run, out);
     finish::check(run, out);
-    train_shard::cut(run, out);
+    train_shard::cut(run);
 }
 
-fn set_policy(run: &mut Run, policy: Policy, out: &mut Commands) {
+pub(super) fn set_policy(run: &mut Run, policy: Policy, out: &mut Commands) {
     run.policy = Some(policy.clone());
     out.push(Command::SetPolicy { run: run.spec.name.clone(), policy });
 }

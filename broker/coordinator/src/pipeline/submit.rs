@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use millrace_schemas::api::RunState;
 use millrace_schemas::notice::Notice;
-use millrace_schemas::subjects::{GENERATE_POOL, PUBLISH_POOL, TRAIN_POOL};
-use millrace_schemas::{PolicyVersion, PoolName, RunSpec, Stage};
+use millrace_schemas::subjects::{self, GENERATE_POOL, PUBLISH_POOL, TRAIN_POOL};
+use millrace_schemas::{PolicyVersion, PoolName, RunSpec, Stage, WorkerId};
 
 use crate::books::Books;
 use crate::command::{Command, Commands};
+use crate::gang::Gang;
 use crate::pipeline::train_shard;
-use crate::state::{Run, State, Training};
+use crate::state::{Run, Seats, State, Training};
 
 /// A name that the program itself gives.
 pub(crate) fn pool(name: &str) -> PoolName {
@@ -28,6 +29,12 @@ pub fn pools(spec: &RunSpec) -> Vec<(Stage, PoolName)> {
     ];
     pools.extend(spec.rewards.iter().map(|reward| (Stage::Reward, pool(reward.rule.name()))));
     pools
+}
+
+/// The consumer of the shares that are meant for one member of a gang.
+#[must_use]
+pub fn member_pool(worker: &WorkerId) -> (Stage, PoolName) {
+    (Stage::TrainShard, subjects::member_pool(worker))
 }
 
 /// Takes a run on. A second of the same name, or one that the API would have refused, changes nothing.
@@ -53,10 +60,13 @@ pub(super) fn submitted(state: &mut State, spec: RunSpec, out: &mut Commands) {
         training: Some(Training {
             makes: PolicyVersion(0),
             attempt: 0,
+            // One worker makes version 0: there is nothing to share.
+            seats: Seats::anyone(),
             groups: Vec::new(),
             manifest: None,
             shards: BTreeMap::new(),
         }),
+        gang: Gang::default(),
         evaluation: None,
         evaluated: BTreeSet::new(),
         books: Books::default(),

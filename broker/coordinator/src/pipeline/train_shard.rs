@@ -3,24 +3,24 @@
 use std::collections::BTreeMap;
 
 use millrace_schemas::envelope::encode;
+use millrace_schemas::notice::Notice;
+use millrace_schemas::policy::Policy;
 use millrace_schemas::publish_weights::Manifest;
-use millrace_schemas::subjects::TRAIN_POOL;
-use millrace_schemas::train_shard::{Batch, TrainShardDone, TrainShardTask, TrainWork};
-use millrace_schemas::{BlobRef, PolicyVersion, Task, TaskBody, TaskKey};
+use millrace_schemas::subjects::{TRAIN_POOL, member_pool, tasks_of_run};
+use millrace_schemas::train_shard::{Batch, StepVoid, TrainShardDone, TrainShardTask, TrainWork};
+use millrace_schemas::{BlobRef, PolicyVersion, Stage, Task, TaskBody, TaskKey};
 
 use crate::command::{Command, Commands};
+use crate::gang::Members;
 use crate::pipeline::publish_weights;
 use crate::pipeline::seeds::{Purpose, seed};
 use crate::pipeline::submit::pool;
-use crate::state::{Run, Training};
+use crate::state::{Run, Seats, Training};
 use crate::window::{self, Ready};
-
-/// Ranks of a gang.
-const WORLD: u32 = 1;
 
 /// Cuts a batch if there are enough finished groups, no other step is in the making, and no evaluation is
 /// under way.
-pub(super) fn cut(run: &mut Run, out: &mut Commands) {
+pub(super) fn cut(run: &mut Run) {
     let version = run.version();
     let idle = run.training.is_none() && run.evaluation.is_none() && run.policy.is_some();
     if !idle || run.state.is_over() || version.0 >= run.spec.steps {
@@ -37,10 +37,94 @@ pub(super) fn cut(run: &mut Run, out: &mut Commands) {
         .iter()
         .map(|id| (*id, run.groups.remove(id).expect("finished groups are in the state until they are cut")))
         .collect();
-    let training =
-        Training { makes: version.next(), attempt: 0, groups, manifest: None, shards: BTreeMap::new() };
-    run.training = Some(training);
+    run.training = Some(Training {
+        makes: version.next(),
+        attempt: 0,
+        seats: None,
+        groups,
+        manifest: None,
+        shards: BTreeMap::new(),
+    });
+}
+
+/// Gives the ranks of a step that waits for members to those that are there, and puts their shares.
+pub(super) fn seat(run: &mut Run, members: &Members, out: &mut Commands) {
+    let waits = run.training.as_ref().is_some_and(|training| training.seats.is_none());
+    if !waits || run.broken.is_some() {
+        return;
+    }
+    let seats = if run.gang.is_alone(&run.spec.gang) {
+        Seats::anyone()
+    } else {
+        run.gang.form(&run.spec.gang, members, run.at_ms);
+        run.gang.formation.as_ref().map(Seats::of)
+    };
+    if let Some(training) = run.training.as_mut() {
+        training.seats = seats;
+    }
     put(run, out);
+}
+
+/// Whether one of the members that make a step together holds its membership no more.
+pub(super) fn has_lost_a_member(run: &Run, members: &Members) -> bool {
+    let together = |training: &Training| {
+        training.manifest.is_none() && training.seats.as_ref().is_some_and(|seats| seats.world() > 1)
+    };
+    run.training.as_ref().is_some_and(together) && !run.gang.stands(members)
+}
+
+/// Begins the step in the making anew, with the same batch: what its ranks did is void.
+pub(super) fn begin_anew(run: &mut Run, out: &mut Commands) {
+    let Some(training) = run.training.as_mut() else { return };
+    training.attempt += 1;
+    training.shards.clear();
+    training.seats = None;
+    run.gang.broken = true;
+    run.books.void_steps += 1;
+    out.push(Command::Purge {
+        stage: Stage::TrainShard,
+        filter: tasks_of_run(Stage::TrainShard, &run.spec.name),
+    });
+    let attempt = training.attempt;
+    if let Some(policy) = run.policy.clone() {
+        publish_weights::set_policy(run, Policy { attempt, ..policy }, out);
+    }
+}
+
+/// A member left in the middle of a step.
+pub(super) fn lost_a_member(run: &mut Run, out: &mut Commands) {
+    tell_void(run, "a member left".to_owned(), out);
+    begin_anew(run, out);
+}
+
+fn tell_void(run: &Run, reason: String, out: &mut Commands) {
+    let Some(training) = &run.training else { return };
+    out.push(Command::Notice(Box::new(Notice::StepVoid {
+        run: run.spec.name.clone(),
+        version: training.makes,
+        attempt: training.attempt,
+        reason,
+    })));
+}
+
+/// A share that nobody could do is tried again: the other ranks gave up waiting for it.
+pub(super) fn revive(run: &mut Run, out: &mut Commands) {
+    let together = |seats: &Seats| seats.world() > 1;
+    if run.training.as_ref().is_some_and(|training| training.seats.as_ref().is_some_and(together)) {
+        begin_anew(run, out);
+    }
+}
+
+/// A rank lost its gang.
+pub(super) fn void(run: &mut Run, key: TaskKey, void: &StepVoid, out: &mut Commands) {
+    if !is_awaited(run, key) || run.broken.is_some() {
+        run.books.late_outcomes += 1;
+        return;
+    }
+    run.gang.voids += 1;
+    let TaskKey::TrainShard { rank, .. } = key else { return };
+    tell_void(run, format!("rank={rank}: {}", void.reason), out);
+    begin_anew(run, out);
 }
 
 /// The batch of the step in the making, as it is stored; `None` for version 0.
@@ -63,6 +147,7 @@ fn batch(run: &Run, training: &Training) -> Option<(BlobRef, bytes::Bytes)> {
 /// Puts what the step in the making waits for: its batch and the ranks' shares, or its commit.
 pub fn put(run: &Run, out: &mut Commands) {
     let Some(training) = &run.training else { return };
+    let Some(seats) = &training.seats else { return };
     if let Some(manifest) = &training.manifest {
         out.push(publish_weights::put(run, training.attempt, manifest.clone()));
         return;
@@ -76,6 +161,8 @@ pub fn put(run: &Run, out: &mut Commands) {
                 manifest: policy.manifest,
                 batch: blob,
                 algorithm: run.spec.algorithm.clone(),
+                checkpoint: run.spec.weights.is_checkpoint(training.makes)
+                    || training.makes.0 == run.spec.steps,
             }
         }
         _ => TrainWork::Initialise {
@@ -83,15 +170,22 @@ pub fn put(run: &Run, out: &mut Commands) {
             seed: seed(run.spec.seed, Purpose::Model, &[]),
         },
     };
-    for rank in (0..WORLD).filter(|rank| !training.shards.contains_key(rank)) {
+    let world = seats.world();
+    for rank in (0..world).filter(|rank| !training.shards.contains_key(rank)) {
         let key = TaskKey::TrainShard { makes: training.makes.0, rank, attempt: training.attempt };
         out.push(Command::PutTask(Box::new(Task {
             run: run.spec.name.clone(),
             key,
-            pool: pool(TRAIN_POOL),
+            pool: seats.workers.get(rank as usize).map_or_else(|| pool(TRAIN_POOL), member_pool),
             version: run.version(),
             evaluate: false,
-            body: TaskBody::TrainShard(TrainShardTask { rank, world: WORLD, work: work.clone() }),
+            body: TaskBody::TrainShard(TrainShardTask {
+                rank,
+                world,
+                gang: seats.gang,
+                timeout_ms: if world > 1 { run.spec.gang.timeout_ms } else { 0 },
+                work: work.clone(),
+            }),
         })));
     }
 }
@@ -103,7 +197,7 @@ pub(super) fn is_awaited(run: &Run, key: TaskKey) -> bool {
         training.makes.0 == makes
             && training.attempt == attempt
             && training.manifest.is_none()
-            && rank < WORLD
+            && training.seats.as_ref().is_some_and(|seats| rank < seats.world())
             && !training.shards.contains_key(&rank)
     })
 }
@@ -123,7 +217,7 @@ pub(super) fn done(run: &mut Run, key: TaskKey, done: TrainShardDone, out: &mut 
     if rank == 0 {
         run.books.metrics = done.metrics;
     }
-    if training.shards.len() < WORLD as usize {
+    if training.seats.as_ref().is_none_or(|seats| training.shards.len() < seats.world() as usize) {
         return;
     }
     training.manifest = Some(Manifest {

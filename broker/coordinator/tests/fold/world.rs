@@ -87,7 +87,8 @@ impl World {
             }
             Command::Purge { filter, .. } => self.purge(&filter),
             Command::SetPolicy { policy, .. } => {
-                assert!(self.policy.as_ref().is_none_or(|old| old.version <= policy.version), "went back");
+                let order = |policy: &Policy| (policy.version, policy.attempt);
+                assert!(self.policy.as_ref().is_none_or(|old| order(old) <= order(&policy)), "went back");
                 if self.versions.last() != Some(&policy.version) {
                     self.versions.push(policy.version);
                 }
@@ -110,7 +111,9 @@ impl World {
     pub(crate) fn work(&mut self) -> bool {
         let Some((_, task)) = self.queue.pop_first() else { return false };
         let policy = self.policy.clone();
-        if policy.as_ref().is_some_and(|policy| policy.is_stale(task.version, task.evaluate)) {
+        let of_no_use =
+            |policy: Policy| policy.is_stale(task.version, task.evaluate) || policy.is_void(task.key);
+        if policy.is_some_and(of_no_use) {
             return true;
         }
         self.finish(&task);

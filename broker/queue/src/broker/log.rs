@@ -47,6 +47,8 @@ impl Broker {
             Event::DeadLetter { .. }
             | Event::Requeued { .. }
             | Event::Cancelled { .. }
+            | Event::Joined { .. }
+            | Event::Left { .. }
             | Event::Tick { .. } => None,
         };
         Ok(self.queue.append(message, id.as_deref()).await?)

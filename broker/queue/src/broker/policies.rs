@@ -83,7 +83,9 @@ fn read(value: &KeyValue) -> Result<(RunId, Policy), String> {
 /// The later of two policies in every respect.
 fn join(a: &Policy, b: &Policy) -> Policy {
     let newer = if b.version >= a.version { b } else { a };
+    let attempt = if a.version == b.version { a.attempt.max(b.attempt) } else { newer.attempt };
     Policy {
+        attempt,
         version: newer.version,
         manifest: newer.manifest,
         floor: a.floor.max(b.floor),

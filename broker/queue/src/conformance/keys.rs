@@ -17,6 +17,7 @@ fn policy(version: u64) -> Policy {
         version: PolicyVersion(version),
         manifest,
         floor: PolicyVersion(version.saturating_sub(1)),
+        attempt: 0,
         ended: false,
     }
 }

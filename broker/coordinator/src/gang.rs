@@ -1,0 +1,106 @@
+//! Who makes a step together: pure rules, as those of the window. A run of several ranks is made by members:
+//! train workers that give signs of life. A formation stands while all of its members do; a member keeps its
+//! rank from one formation to the next where it can, and with it what it holds in memory.
+
+use std::collections::BTreeMap;
+
+use millrace_schemas::WorkerId;
+use millrace_schemas::submit::GangSpec;
+use serde::{Deserialize, Serialize};
+
+/// Void steps in a row after which one worker alone makes the step: the members are there and cannot reach each
+/// other.
+pub const VOIDS_BEFORE_ALONE: u32 = 3;
+
+/// A worker that can be given a place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// The process.
+    pub instance: String,
+    /// Position in the log at which it joined.
+    pub joined: u64,
+}
+
+/// All members by name.
+pub type Members = BTreeMap<WorkerId, Member>;
+
+/// Those that make the steps of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Formation {
+    /// One more with each formation of the run.
+    pub number: u64,
+    /// Members by rank, and when each joined.
+    pub ranks: Vec<(WorkerId, u64)>,
+}
+
+/// The gang of one run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gang {
+    /// Those that make steps now; `None` while there are too few.
+    pub formation: Option<Formation>,
+    /// The number of the newest formation.
+    pub formed: u64,
+    /// Milliseconds of the run at which there began to be too few.
+    pub short_since_ms: Option<u64>,
+    /// The members' connections are broken: they form anew.
+    pub broken: bool,
+    /// Void steps since the last commit.
+    pub voids: u32,
+}
+
+impl Gang {
+    /// Whether any worker may make the step alone.
+    #[must_use]
+    pub const fn is_alone(&self, spec: &GangSpec) -> bool {
+        spec.ranks <= 1 || self.voids >= VOIDS_BEFORE_ALONE
+    }
+
+    /// Whether every member of the formation still holds its membership.
+    #[must_use]
+    pub fn stands(&self, members: &Members) -> bool {
+        let holds =
+            |(worker, joined): &(WorkerId, u64)| members.get(worker).is_some_and(|m| m.joined == *joined);
+        self.formation.as_ref().is_some_and(|formation| formation.ranks.iter().all(holds))
+    }
+
+    /// Sees to it that the formation is the best there is: as many as asked for; fewer if no newcomer came
+    /// within the patience; `None` while there are too few.
+    pub fn form(&mut self, spec: &GangSpec, members: &Members, at_ms: u64) {
+        let ranks = self.candidates(spec, members);
+        let before = self.formation.as_ref().map_or(0, |formation| formation.ranks.len());
+        let (wanted, least) = (spec.ranks as usize, spec.least.max(1) as usize);
+        if ranks.len() >= wanted {
+            self.short_since_ms = None;
+        } else if ranks.len() < before || self.formation.is_none() {
+            let since = *self.short_since_ms.get_or_insert(at_ms);
+            if ranks.len() < least || at_ms.saturating_sub(since) < spec.patience_ms {
+                self.formation = None;
+                return;
+            }
+        }
+        if self.broken || self.formation.as_ref().is_none_or(|formation| formation.ranks != ranks) {
+            self.broken = false;
+            self.formed += 1;
+            self.formation = Some(Formation { number: self.formed, ranks });
+        }
+    }
+
+    /// Members in the order of rank, at most as many as wanted: those of the formation first.
+    fn candidates(&self, spec: &GangSpec, members: &Members) -> Vec<(WorkerId, u64)> {
+        let seated = self.formation.iter().flat_map(|formation| &formation.ranks);
+        let mut ranks: Vec<(WorkerId, u64)> = seated
+            .filter(|(worker, joined)| members.get(worker).is_some_and(|m| m.joined == *joined))
+            .cloned()
+            .collect();
+        let mut others: Vec<(WorkerId, u64)> =
+            members.iter().map(|(worker, member)| (worker.clone(), member.joined)).collect();
+        others.retain(|other| !ranks.contains(other));
+        others.sort_by_key(|(_, joined)| *joined);
+        ranks.extend(others);
+        ranks.truncate(spec.ranks as usize);
+        ranks
+    }
+}
+
+#[cfg(test)]
+mod tests;
