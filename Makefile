@@ -12,7 +12,10 @@ export LIBTORCH_USE_PYTORCH := 1
 CARGO_ARGS := --release --workspace --features millrace-workers/torch --locked
 RUNS := broker/coordinator/runs
 
-.PHONY: help setup build demo sokoban test lint fmt bench clean-demo
+MINUTES ?= 10
+SEED ?= 1
+
+.PHONY: help setup build demo sokoban test lint fmt bench chaos clean-demo
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)$$/  make \1\t\2/p' Makefile | expand -t 18
@@ -44,3 +47,6 @@ fmt: ## formats the code
 
 bench: build ## the cost of the queue beside raw JetStream; target/bench/queue.json
 	target/release/millrace-loadtest bench queue --out target/bench/queue.json
+
+chaos: build ## MINUTES=10 SEED=1: runs under kill -9, pauses, cuts and a full disk; target/chaos/report.md
+	target/release/millrace-loadtest chaos --minutes $(MINUTES) --seed $(SEED)

@@ -1,4 +1,6 @@
-//! The system seen from outside: what must hold of every run, a simulator, and benchmarks on real parts.
+//! The system seen from outside: what must hold of every run, a simulator, and chaos and benchmarks on real
+//! parts.
 
 pub mod checkers;
 pub mod bench;
+pub mod chaos;

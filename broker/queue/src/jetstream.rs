@@ -2,6 +2,7 @@
 //! side of the port.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -45,6 +46,27 @@ impl JetStream {
         let connection = Connection::open(url, name, options).await?;
         Ok(Arc::new(Self { connection: Arc::new(connection) }))
     }
+
+    /// The name of the server that leads the log in a cluster; `None` where a server stands alone, or while
+    /// none is chosen.
+    ///
+    /// # Errors
+    /// No server answers, or there is no log.
+    pub async fn log_leader(&self) -> Result<Option<String>, QueueError> {
+        api::stream_leader(&self.connection, subjects::LOG_STREAM).await
+    }
+
+    /// Tasks that are queued or in hand, over all stages.
+    ///
+    /// # Errors
+    /// No server answers, or there are no streams.
+    pub async fn tasks_left(&self) -> Result<u64, QueueError> {
+        let mut left = 0;
+        for stage in Stage::QUEUED {
+            left += api::stream_state(&self.connection, &subjects::task_stream(stage)).await?.messages;
+        }
+        Ok(left)
+    }
 }
 
 #[async_trait]
@@ -55,6 +77,10 @@ impl Queue for JetStream {
 
     async fn ensure_pool(&self, stage: Stage, pool: &PoolName) -> Result<(), QueueError> {
         topology::ensure_pool(&self.connection, stage, pool).await
+    }
+
+    async fn ack_wait(&self, stage: Stage, pool: &PoolName) -> Result<Option<Duration>, QueueError> {
+        api::ack_wait(&self.connection, &subjects::task_stream(stage), &subjects::consumer(pool)).await
     }
 
     async fn put(&self, tasks: Vec<Message>) -> Vec<Result<Put, QueueError>> {

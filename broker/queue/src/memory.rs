@@ -136,6 +136,10 @@ impl Queue for MemoryQueue {
         Ok(())
     }
 
+    async fn ack_wait(&self, _stage: Stage, _pool: &PoolName) -> Result<Option<Duration>, QueueError> {
+        Ok(Some(self.shared.settings.ack_wait))
+    }
+
     async fn put(&self, tasks: Vec<Message>) -> Vec<Result<Put, QueueError>> {
         self.shared.change(|state| {
             let put = |task: Message| {

@@ -123,6 +123,12 @@ pub trait Queue: Send + Sync + 'static {
     /// Makes the consumer of a pool if it is not there yet.
     async fn ensure_pool(&self, stage: Stage, pool: &PoolName) -> Result<(), QueueError>;
 
+    /// For how long a task of a pool may be in hand without a sign of life; `None` where that is not known,
+    /// as while the pool is not made.
+    async fn ack_wait(&self, _stage: Stage, _pool: &PoolName) -> Result<Option<Duration>, QueueError> {
+        Ok(None)
+    }
+
     /// Puts tasks; the answers are in the same order. One that failed may have been put all the same:
     /// putting it again is harmless.
     async fn put(&self, tasks: Vec<Message>) -> Vec<Result<Put, QueueError>>;

@@ -1,6 +1,5 @@
 //! A nats-server of our own: found, configured, started, and gone when this process is, however it ends.
 
-use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,10 +8,12 @@ use std::time::Duration;
 use serde::Deserialize;
 use tokio::time::Instant;
 
+pub use config::write_config;
 pub use find::{NATS_SERVER_ENV, find_server};
 use guard::Guarded;
 
 pub(crate) mod find;
+mod config;
 pub(crate) mod guard;
 
 /// How long a start may take. Recovering large streams from a slow disk takes its time.
@@ -21,12 +22,8 @@ const START: Duration = Duration::from_secs(60);
 const STOP: Duration = Duration::from_secs(10);
 /// How often we look whether it is ready.
 const LOOK: Duration = Duration::from_millis(10);
-/// Largest message, in bytes. Ours are smaller; a user's own may not be.
-const MAX_PAYLOAD: usize = 8 * 1024 * 1024;
 
 const LOG: &str = "nats-server.log";
-/// Bytes after which the server begins a new log.
-const LOG_BYTES: usize = 64 * 1024 * 1024;
 
 /// What a server is to be.
 #[derive(Debug, Clone)]
@@ -39,13 +36,26 @@ pub struct ServerOptions {
     pub port: Option<u16>,
     /// Sync every write to disk before acknowledging it. Slower by a factor of ten; survives a power cut.
     pub sync_always: bool,
+    /// Its seat in a cluster; `None` stands alone.
+    pub seat: Option<Seat>,
+}
+
+/// One server's seat in a cluster of servers on this machine.
+#[derive(Debug, Clone)]
+pub struct Seat {
+    /// The server's name, of its own in the cluster.
+    pub name: String,
+    /// The port on which the other servers reach it.
+    pub port: u16,
+    /// The ports of all servers of the cluster, its own among them.
+    pub peers: Vec<u16>,
 }
 
 impl ServerOptions {
     /// A server that keeps its streams in `folder`.
     #[must_use]
     pub fn in_folder(folder: impl Into<PathBuf>) -> Self {
-        Self { binary: None, folder: folder.into(), port: None, sync_always: false }
+        Self { binary: None, folder: folder.into(), port: None, sync_always: false, seat: None }
     }
 }
 
@@ -143,41 +153,6 @@ impl Server {
     pub async fn kill(self) {
         self.process.kill().await;
     }
-}
-
-fn write_config(options: &ServerOptions) -> Result<PathBuf, ServerError> {
-    let folder = &options.folder;
-    let fail = |path: &Path| {
-        let path = path.to_owned();
-        move |source| ServerError::Folder { path, source }
-    };
-    std::fs::create_dir_all(folder).map_err(fail(folder))?;
-    let folder = folder.canonicalize().map_err(fail(folder))?;
-    // Ports files of earlier servers that were killed.
-    for entry in std::fs::read_dir(&folder).map_err(fail(&folder))?.flatten() {
-        if entry.path().extension().is_some_and(|extension| extension == "ports") {
-            let _ = std::fs::remove_file(entry.path());
-        }
-    }
-    let path = folder.join("nats-server.conf");
-    std::fs::write(&path, config(options, &folder)).map_err(fail(&path))?;
-    Ok(path)
-}
-
-fn config(options: &ServerOptions, folder: &Path) -> String {
-    let quoted = |path: PathBuf| format!("{:?}", path.to_string_lossy());
-    let port = options.port.map_or_else(|| "-1".to_owned(), |port| port.to_string());
-    let sync = if options.sync_always { "  sync_interval: always\n" } else { "" };
-    let mut text = String::from("# Written anew at each start.\n");
-    let _ = write!(
-        text,
-        "listen: \"127.0.0.1:{port}\"\nmax_payload: {MAX_PAYLOAD}\nlogfile: {log}\nlogfile_size_limit: {LOG_BYTES}\nports_file_dir: {folder}\n\
-         jetstream {{\n  store_dir: {streams}\n{sync}}}\n",
-        log = quoted(folder.join(LOG)),
-        streams = quoted(folder.join("streams")),
-        folder = quoted(folder.to_owned()),
-    );
-    text
 }
 
 fn read_ports(path: &Path) -> Option<String> {

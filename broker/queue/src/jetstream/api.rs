@@ -1,5 +1,7 @@
 //! Requests to the server's JetStream API that the client library does not put this plainly.
 
+use std::time::Duration;
+
 use async_nats::jetstream::context::RequestErrorKind;
 use async_nats::jetstream::response::Response;
 use serde::de::DeserializeOwned;
@@ -23,6 +25,25 @@ struct Done {}
 #[derive(Debug, Deserialize)]
 struct StreamInfo {
     state: StreamState,
+    /// Absent where the server stands alone.
+    cluster: Option<Cluster>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Cluster {
+    /// Absent while none is chosen.
+    leader: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ConsumerInfo {
+    config: ConsumerConfig,
+}
+
+#[derive(Debug, Deserialize)]
+struct ConsumerConfig {
+    /// Nanoseconds.
+    ack_wait: u64,
 }
 
 /// What a stream holds.
@@ -83,9 +104,34 @@ pub(super) async fn purge(connection: &Connection, stream: &str, filter: &str) -
 }
 
 pub(super) async fn stream_state(connection: &Connection, stream: &str) -> Result<StreamState, QueueError> {
+    Ok(stream_info(connection, stream).await?.state)
+}
+
+/// The name of the server that leads a stream in a cluster.
+pub(super) async fn stream_leader(
+    connection: &Connection,
+    stream: &str,
+) -> Result<Option<String>, QueueError> {
+    Ok(stream_info(connection, stream).await?.cluster.and_then(|cluster| cluster.leader))
+}
+
+async fn stream_info(connection: &Connection, stream: &str) -> Result<StreamInfo, QueueError> {
     let path = format!("STREAM.INFO.{stream}");
-    let info: StreamInfo = ask(connection, path, &json!({})).await.map_err(|e| e.of("look at a stream"))?;
-    Ok(info.state)
+    ask(connection, path, &json!({})).await.map_err(|e| e.of("look at a stream"))
+}
+
+/// How long a delivery of a consumer may stay silent; `None` if there is no such consumer.
+pub(super) async fn ack_wait(
+    connection: &Connection,
+    stream: &str,
+    consumer: &str,
+) -> Result<Option<Duration>, QueueError> {
+    let path = format!("CONSUMER.INFO.{stream}.{consumer}");
+    match ask::<ConsumerInfo>(connection, path, &json!({})).await {
+        Ok(info) => Ok(Some(Duration::from_nanos(info.config.ack_wait))),
+        Err(ApiError::Answered { code: 404, .. }) => Ok(None),
+        Err(e) => Err(e.of("look at a pool")),
+    }
 }
 
 /// Deletes a message; one that is not there is fine too.

@@ -1,0 +1,136 @@
+//! The tables: what went wrong, what it cost, and what came of the runs.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::Context;
+use serde::Serialize;
+
+use super::inject::Injected;
+use super::plan::Means;
+use super::result::Played;
+use super::{Args, Series};
+
+/// Everything that is written.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Minutes of faults.
+    pub minutes: f64,
+    /// The seed.
+    pub seed: u64,
+    /// What the checkers say of either series; empty when all is well.
+    pub findings: Vec<String>,
+    /// The faults, in order.
+    pub faults: Vec<Injected>,
+    /// The runs under faults.
+    pub disturbed: Vec<Played>,
+    /// The same runs without.
+    pub undisturbed: Vec<Played>,
+    /// Processes that ended although nobody had killed them.
+    pub unasked: Vec<(String, u64)>,
+    /// What could not be tried here.
+    pub skipped: Vec<&'static str>,
+}
+
+impl Report {
+    /// Puts it together.
+    #[must_use]
+    pub fn new(
+        args: &Args,
+        means: Means,
+        disturbed: &Series,
+        undisturbed: &Series,
+        faults: &[Injected],
+    ) -> Self {
+        let both = |series: &Series, name: &str| {
+            series.findings.iter().map(|finding| format!("{name}: {finding}")).collect::<Vec<_>>()
+        };
+        let mut findings = both(disturbed, "disturbed");
+        findings.extend(both(undisturbed, "undisturbed"));
+        let skipped = if means.disk { vec![] } else { vec!["disk_full: mounting is not permitted here"] };
+        Self {
+            minutes: args.minutes,
+            seed: args.seed,
+            findings,
+            faults: faults.to_vec(),
+            disturbed: disturbed.runs.clone(),
+            undisturbed: undisturbed.runs.clone(),
+            unasked: disturbed.unasked.clone(),
+            skipped,
+        }
+    }
+
+    /// Prints the tables and writes them to `out` with `.md` and `.json`.
+    ///
+    /// # Errors
+    /// The files cannot be written.
+    pub fn write(&self, out: &Path) -> anyhow::Result<()> {
+        if let Some(folder) = out.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        let text = self.markdown();
+        println!("{text}");
+        let fail = || format!("failed to write {}", out.display());
+        std::fs::write(out.with_extension("md"), &text).with_context(fail)?;
+        let json = serde_json::to_string_pretty(self).context("failed to write the report as JSON")?;
+        std::fs::write(out.with_extension("json"), json + "\n").with_context(fail)
+    }
+
+    fn markdown(&self) -> String {
+        let mut text = String::new();
+        let _ =
+            writeln!(text, "{} faults in {} minutes, seed {}\n", self.faults.len(), self.minutes, self.seed);
+        self.fault_table(&mut text);
+        for skipped in &self.skipped {
+            let _ = writeln!(text, "\nSkipped: {skipped}.");
+        }
+        self.run_table(&mut text);
+        if !self.unasked.is_empty() {
+            let _ = writeln!(text, "\nEnded unasked and were started again: {:?}.", self.unasked);
+        }
+        match self.findings.as_slice() {
+            [] => text += "\nThe checkers find nothing wrong.\n",
+            findings => {
+                let _ = writeln!(text, "\nThe checkers find {} things wrong:\n", findings.len());
+                findings.iter().for_each(|finding| text += &format!("- {finding}\n"));
+            }
+        }
+        text
+    }
+
+    fn fault_table(&self, text: &mut String) {
+        let mut kinds = BTreeMap::<(&str, &str), u64>::new();
+        for fault in &self.faults {
+            *kinds.entry((fault.kind.name(), fault.role.name())).or_default() += 1;
+        }
+        *text += "| fault | to | times |\n|---|---|---:|\n";
+        for ((kind, role), times) in kinds {
+            let _ = writeln!(text, "| {kind} | {role} | {times} |");
+        }
+    }
+
+    fn run_table(&self, text: &mut String) {
+        *text +=
+            "\n| seed | success | undisturbed | seconds | undisturbed | sampled tokens | undisturbed |\n";
+        *text += "|---:|---:|---:|---:|---:|---:|---:|\n";
+        let percent = |run: Option<&Played>| match run.and_then(|run| run.success) {
+            Some(success) => format!("{:.1} %", 100.0 * success),
+            None => "–".into(),
+        };
+        for run in &self.disturbed {
+            let other = self.undisturbed.iter().find(|other| other.seed == run.seed);
+            let seconds = other.map_or("–".into(), |other| format!("{:.0}", other.seconds()));
+            let tokens = other.map_or("–".into(), |other| other.status.sampled_tokens.to_string());
+            let _ = writeln!(
+                text,
+                "| {} | {} | {} | {:.0} | {seconds} | {} | {tokens} |",
+                run.seed,
+                percent(Some(run)),
+                percent(other),
+                run.seconds(),
+                run.status.sampled_tokens,
+            );
+        }
+    }
+}
