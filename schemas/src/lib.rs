@@ -23,6 +23,7 @@ pub mod publish_weights;
 pub mod outcome;
 pub mod event;
 pub mod policy;
+pub mod member;
 pub mod notice;
 pub mod api;
 pub mod report;

@@ -2,7 +2,7 @@
 
 use schemars::{Schema, schema_for};
 
-use crate::{api, event, notice, outcome, policy, publish_weights, report, submit, train_shard};
+use crate::{api, event, member, notice, outcome, policy, publish_weights, report, submit, train_shard};
 
 /// Name and schema of every document, by name.
 #[must_use]
@@ -17,6 +17,7 @@ pub fn all() -> Vec<(&'static str, Schema)> {
         ("notice", schema_for!(notice::Notice)),
         ("outcome", schema_for!(outcome::Outcome)),
         ("policy", schema_for!(policy::Policy)),
+        ("sign_of_life", schema_for!(member::SignOfLife)),
         ("report", schema_for!(report::Report)),
         ("run", schema_for!(submit::RunSpec)),
         ("task", schema_for!(crate::envelope::Task)),

@@ -12,6 +12,11 @@ pub trait Executor: Send + Sync + 'static {
     /// Does a task. `cancel` fires when the task became stale, or when the worker must leave; the future is
     /// dropped then, so whatever goes on elsewhere for it should listen.
     async fn execute(&self, task: Task, cancel: CancellationToken) -> Verdict;
+
+    /// Whether it can still compute. A train worker that cannot is no member of gangs until it can again.
+    fn is_well(&self) -> bool {
+        true
+    }
 }
 
 /// The end of one attempt at a task. There is no further case, and none is a reward of 0.

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 pub mod memory;
+pub mod keys;
 
+pub use keys::KeyRendezvous;
 pub use memory::MemoryRendezvous;
 
 /// The first pause between two looks at a key, and the longest.

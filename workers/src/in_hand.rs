@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_queue::port::Lease;
-use millrace_schemas::{PolicyVersion, RunId, Task};
+use millrace_schemas::{PolicyVersion, RunId, Task, TaskKey};
 use tokio_util::sync::CancellationToken;
 
 use crate::policies::PolicyTable;
@@ -33,6 +33,7 @@ struct Entry {
 /// What staleness is judged by.
 struct Work {
     run: RunId,
+    key: TaskKey,
     version: PolicyVersion,
     evaluate: bool,
 }
@@ -74,7 +75,10 @@ impl InHand {
     /// Cancels what became stale.
     pub fn cancel_stale(&self, policies: &PolicyTable) {
         for entry in self.entries().by_id.values() {
-            let stale = |work: &Work| policies.is_stale(&work.run, work.version, work.evaluate);
+            let stale = |work: &Work| {
+                policies.is_stale(&work.run, work.version, work.evaluate)
+                    || policies.is_void(&work.run, work.key)
+            };
             if entry.work.as_ref().is_some_and(stale) {
                 entry.cancel.cancel();
             }
@@ -93,7 +97,8 @@ impl Hold {
     /// Says what the task is, so that it can be cancelled when it becomes stale. Staleness must be checked
     /// after this, lest a policy that came in between be missed.
     pub fn describe(&self, task: &Task) {
-        let work = Work { run: task.run.clone(), version: task.version, evaluate: task.evaluate };
+        let work =
+            Work { run: task.run.clone(), key: task.key, version: task.version, evaluate: task.evaluate };
         if let Some(entry) = self.in_hand.entries().by_id.get_mut(&self.id) {
             entry.work = Some(work);
         }

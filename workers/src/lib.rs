@@ -9,6 +9,7 @@ pub mod in_hand;
 pub mod heartbeat;
 pub mod drain;
 pub mod policies;
+mod members;
 pub mod counters;
 
 pub mod arguments;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use millrace_queue::Broker;
 use millrace_schemas::policy::Policy;
-use millrace_schemas::{PolicyVersion, RunId};
+use millrace_schemas::{PolicyVersion, RunId, TaskKey};
 use tokio::sync::watch;
 
 /// Between a watch that broke and the next.
@@ -48,6 +48,12 @@ impl PolicyTable {
     #[must_use]
     pub fn is_stale(&self, run: &RunId, version: PolicyVersion, evaluate: bool) -> bool {
         self.table.borrow().get(run).is_some_and(|policy| policy.is_stale(version, evaluate))
+    }
+
+    /// Whether a task is a share of a step that is committed or void.
+    #[must_use]
+    pub fn is_void(&self, run: &RunId, key: TaskKey) -> bool {
+        self.table.borrow().get(run).is_some_and(|policy| policy.is_void(key))
     }
 
     /// Waits for the next change of any run's policy; `false` when there will be none.

@@ -9,7 +9,7 @@ use futures::FutureExt;
 use millrace_queue::port::Puller;
 use millrace_queue::{Broker, Delivery, OpenError};
 use millrace_schemas::subjects::TRACEPARENT_HEADER;
-use millrace_schemas::{PolicyVersion, PoolName, RunId, Stage, Task, TaskKey, WorkerId};
+use millrace_schemas::{PoolName, RunId, Stage, Task, TaskKey, WorkerId};
 use millrace_telemetry::trace::task_span;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -130,8 +130,8 @@ impl PoolLoop {
             Err(error @ OpenError::Unavailable(_)) => return Verdict::RetryAfter(REFETCH, error.to_string()),
         };
         hold.describe(&task);
-        let (run, version, evaluate) = (task.run.clone(), task.version, task.evaluate);
-        if self.is_stale(&run, version, evaluate).await {
+        let (run, key, version, evaluate) = (task.run.clone(), task.key, task.version, task.evaluate);
+        if self.is_stale(&task).await {
             return Verdict::Stale;
         }
         let traceparent = delivery.message.header(TRACEPARENT_HEADER);
@@ -142,17 +142,21 @@ impl PoolLoop {
         match hold.cancel.run_until_cancelled(execution).await {
             Some(verdict) => verdict,
             None if self.policies.is_stale(&run, version, evaluate) => Verdict::Stale,
+            None if self.policies.is_void(&run, key) => Verdict::Stale,
             None => Verdict::RetryAfter(Duration::ZERO, "this worker leaves".to_owned()),
         }
     }
 
     /// Asks the table, and the key itself where the watch has not brought it yet.
-    async fn is_stale(&self, run: &RunId, version: PolicyVersion, evaluate: bool) -> bool {
+    async fn is_stale(&self, task: &Task) -> bool {
+        let Task { run, key, version, evaluate, .. } = task;
         if self.policies.knows(run) {
-            return self.policies.is_stale(run, version, evaluate);
+            return self.policies.is_stale(run, *version, *evaluate) || self.policies.is_void(run, *key);
         }
         match self.broker.policy(run).await {
-            Ok(policy) => policy.is_some_and(|(policy, _)| policy.is_stale(version, evaluate)),
+            Ok(policy) => {
+                policy.is_some_and(|(policy, _)| policy.is_stale(*version, *evaluate) || policy.is_void(*key))
+            }
             Err(error) => {
                 // Work that is of no use costs time and nothing else.
                 tracing::debug!(%run, %error, "policy not known yet");

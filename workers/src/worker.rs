@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use millrace_queue::Broker;
-use millrace_schemas::{PoolName, Stage, WorkerId, limits};
+use millrace_schemas::{PoolName, Stage, WorkerId, limits, subjects};
 use millrace_telemetry::Health;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -16,13 +16,15 @@ use crate::executor::Executor;
 use crate::in_hand::InHand;
 use crate::policies::{PolicyTable, policies};
 use crate::run_loop::PoolLoop;
-use crate::{drain, heartbeat};
+use crate::{drain, heartbeat, members};
 
 /// How a worker behaves.
 #[derive(Debug, Clone)]
 pub struct WorkerSettings {
     /// Its name.
     pub id: WorkerId,
+    /// This process: another one of the same name has another word here. Default: a new one.
+    pub instance: String,
     /// Time to finish what is in hand when told to leave. Default 20 s.
     pub grace: Duration,
     /// Between two signs of life. Default [`limits::HEARTBEAT_MS`].
@@ -34,9 +36,10 @@ pub struct WorkerSettings {
 impl WorkerSettings {
     /// The defaults, for a worker of this name.
     #[must_use]
-    pub const fn new(id: WorkerId) -> Self {
+    pub fn new(id: WorkerId) -> Self {
         Self {
             id,
+            instance: uuid::Uuid::now_v7().simple().to_string(),
             grace: Duration::from_secs(20),
             heartbeat: Duration::from_millis(limits::HEARTBEAT_MS),
             report: Duration::from_millis(limits::WORKER_REPORT_MS),
@@ -88,11 +91,12 @@ impl Worker {
     /// not comes to another worker when its lease ends.
     pub async fn serve(
         mut self,
-        pools: Vec<PoolSettings>,
+        mut pools: Vec<PoolSettings>,
         executor: impl Fn(Stage) -> Arc<dyn Executor>,
         health: Health,
         stop: CancellationToken,
     ) -> bool {
+        self.add_member_pool(&mut pools);
         let mut stages = BTreeMap::<Stage, (Arc<Counters>, Arc<dyn Executor>)>::new();
         for PoolSettings { stage, .. } in &pools {
             stages.entry(*stage).or_insert_with(|| (Arc::default(), executor(*stage)));
@@ -126,7 +130,29 @@ impl Worker {
                 ended.expect("a loop stops panics at the task's boundary");
             }
         };
-        drain::drain(&stop, self.settings.grace, &self.in_hand, loops).await
+        let membership = stages.get(&Stage::TrainShard).map(|(_, trainer)| self.join(trainer.clone()));
+        let settled = drain::drain(&stop, self.settings.grace, &self.in_hand, loops).await;
+        if let Some((leave, left)) = membership {
+            leave.cancel();
+            let _ = left.await;
+        }
+        settled
+    }
+
+    /// One that trains also does what is meant for it alone: its shares in gangs.
+    fn add_member_pool(&self, pools: &mut Vec<PoolSettings>) {
+        if pools.iter().any(|settings| settings.stage == Stage::TrainShard) {
+            let pool = subjects::member_pool(&self.settings.id);
+            pools.push(PoolSettings { stage: Stage::TrainShard, pool, concurrency: 1 });
+        }
+    }
+
+    /// Gives signs of life until the token fires; the handle ends with the last sign.
+    fn join(&self, trainer: Arc<dyn Executor>) -> (CancellationToken, JoinHandle<()>) {
+        let leave = CancellationToken::new();
+        let WorkerSettings { id, instance, .. } = self.settings.clone();
+        let signs = members::give_signs(self.broker.clone(), id, instance, trainer, leave.clone());
+        (leave, tokio::spawn(signs))
     }
 }
 

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::command::Commands;
 use crate::shared::Shared;
-use crate::{execute, journal, leader, outstanding, report};
+use crate::{execute, journal, leader, members, outstanding, report};
 
 /// Entries of the log folded at once.
 const FOLD_AT_ONCE: usize = 1_024;
@@ -71,6 +71,7 @@ pub async fn run(
     let helpers = [
         tokio::spawn(leader::hold(broker.clone(), config.id.clone(), leading, shutdown.clone())),
         tokio::spawn(tick(broker.clone(), shared.clone(), leads.clone(), shutdown.clone())),
+        tokio::spawn(members::watch(broker.clone(), shared.clone(), leads.clone(), shutdown.clone())),
         tokio::spawn(bury_exhausted(broker.clone(), shutdown.clone())),
     ];
     let saved = shared.lock().seq;

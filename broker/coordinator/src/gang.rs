@@ -55,12 +55,13 @@ impl Gang {
         spec.ranks <= 1 || self.voids >= VOIDS_BEFORE_ALONE
     }
 
-    /// Whether every member of the formation still holds its membership.
+    /// Whether every member of the formation that is still `needed` holds its membership.
     #[must_use]
-    pub fn stands(&self, members: &Members) -> bool {
-        let holds =
-            |(worker, joined): &(WorkerId, u64)| members.get(worker).is_some_and(|m| m.joined == *joined);
-        self.formation.as_ref().is_some_and(|formation| formation.ranks.iter().all(holds))
+    pub fn stands(&self, members: &Members, needed: impl Fn(u32) -> bool) -> bool {
+        let holds = |(rank, (worker, joined)): (u32, &(WorkerId, u64))| {
+            !needed(rank) || members.get(worker).is_some_and(|m| m.joined == *joined)
+        };
+        self.formation.as_ref().is_some_and(|formation| (0..).zip(&formation.ranks).all(holds))
     }
 
     /// Sees to it that the formation is the best there is: as many as asked for; fewer if no newcomer came

@@ -19,6 +19,7 @@ pub mod shared;
 pub mod journal;
 pub mod execute;
 pub mod leader;
+pub mod members;
 pub mod report;
 pub mod driver;
 pub mod api;

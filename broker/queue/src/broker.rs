@@ -12,12 +12,14 @@ use crate::port::{Message, Queue, QueueError};
 
 pub use dead::DeadLetter;
 pub use log::{Log, Logged};
+pub use members::SignsOfLife;
 pub use policies::Policies;
 pub use tasks::OpenError;
 
 mod tasks;
 mod log;
 mod policies;
+mod members;
 mod dead;
 
 /// The queue and the object store, speaking in messages. Clones share both.

@@ -79,7 +79,7 @@ impl UpArgs {
         }
         let stop = CancellationToken::new();
         let signals = tokio::spawn(on_signals(Signals::listen()?, stop.clone()));
-        let mut stack = Stack::start(&folder, place, &self.counts)?;
+        let mut stack = Stack::start(&folder, place, &self.counts.for_run(&spec))?;
         let objects = stack.objects().to_owned();
         let ended = follow_run(&mut stack, &spec, &stop).await;
         stack.drain().await;

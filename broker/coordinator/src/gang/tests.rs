@@ -34,8 +34,10 @@ fn as_many_as_asked_for_in_the_order_of_joining() {
 fn who_stays_keeps_what_it_holds_and_a_newcomer_takes_the_last_rank() {
     let mut gang = Gang::default();
     gang.form(&spec(3, 1), &members(&[("a", 1), ("b", 2), ("c", 3)]), 0);
-    assert!(gang.stands(&members(&[("a", 1), ("b", 2), ("c", 3), ("d", 4)])));
-    assert!(!gang.stands(&members(&[("a", 1), ("b", 5), ("c", 3)])), "b is another process");
+    assert!(gang.stands(&members(&[("a", 1), ("b", 2), ("c", 3), ("d", 4)]), |_| true));
+    let another = members(&[("a", 1), ("b", 5), ("c", 3)]);
+    assert!(!gang.stands(&another, |_| true), "b is another process");
+    assert!(gang.stands(&another, |rank| rank != 1), "b had done its share");
     gang.form(&spec(3, 1), &members(&[("a", 5), ("b", 2), ("c", 3)]), 0);
     assert_eq!(names(&gang), formed(2, &["b", "c", "a"]));
 }

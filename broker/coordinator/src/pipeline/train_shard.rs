@@ -67,10 +67,10 @@ pub(super) fn seat(run: &mut Run, members: &Members, out: &mut Commands) {
 
 /// Whether one of the members that make a step together holds its membership no more.
 pub(super) fn has_lost_a_member(run: &Run, members: &Members) -> bool {
-    let together = |training: &Training| {
-        training.manifest.is_none() && training.seats.as_ref().is_some_and(|seats| seats.world() > 1)
-    };
-    run.training.as_ref().is_some_and(together) && !run.gang.stands(members)
+    let Some(training) = &run.training else { return false };
+    let together = training.seats.as_ref().is_some_and(|seats| seats.world() > 1);
+    let awaited = |rank| !training.shards.contains_key(&rank);
+    together && training.manifest.is_none() && !run.gang.stands(members, awaited)
 }
 
 /// Begins the step in the making anew, with the same batch: what its ranks did is void.

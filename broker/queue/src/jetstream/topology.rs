@@ -10,8 +10,9 @@ use async_nats::jetstream::stream::{
 };
 use async_nats::jetstream::{ErrorCode, kv};
 use millrace_schemas::subjects::{
-    ADVISORY_MAX_DELIVERIES, ADVISORY_STREAM, COORDINATOR_BUCKET, DEAD_ALL, DEAD_STREAM, LOG_ALL, LOG_STREAM,
-    POLICY_BUCKET, consumer, consumer_filter, task_stream, task_stream_subjects,
+    ADVISORY_MAX_DELIVERIES, ADVISORY_STREAM, COORDINATOR_BUCKET, DEAD_ALL, DEAD_STREAM, GANG_BUCKET,
+    LOG_ALL, LOG_STREAM, POLICY_BUCKET, WORKERS_BUCKET, consumer, consumer_filter, task_stream,
+    task_stream_subjects,
 };
 use millrace_schemas::{PoolName, Stage, limits};
 
@@ -22,6 +23,10 @@ use crate::port::QueueError;
 pub(super) const EXHAUSTED_CONSUMER: &str = "exhausted";
 /// How long notices of exhausted tasks are kept. Each is read at once while a coordinator is there.
 const ADVISORY_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
+/// How long keys are kept that only those who train together read: signs of life and meeting points.
+const GANG_AGE: Duration = Duration::from_secs(24 * 3600);
+/// No age, as the server says it.
+const FOR_EVER: Duration = Duration::ZERO;
 
 pub(super) async fn ensure(connection: &Connection) -> Result<(), QueueError> {
     for stage in Stage::QUEUED {
@@ -42,8 +47,10 @@ pub(super) async fn ensure(connection: &Connection) -> Result<(), QueueError> {
     let advisories = stream(connection, ADVISORY_STREAM.into(), ADVISORY_MAX_DELIVERIES.into());
     create_stream(connection, Config { max_age: ADVISORY_AGE, ..advisories }).await?;
     create_consumer(connection, ADVISORY_STREAM, exhausted_consumer(connection)).await?;
-    create_bucket(connection, POLICY_BUCKET).await?;
-    create_bucket(connection, COORDINATOR_BUCKET).await
+    create_bucket(connection, POLICY_BUCKET, FOR_EVER).await?;
+    create_bucket(connection, COORDINATOR_BUCKET, FOR_EVER).await?;
+    create_bucket(connection, WORKERS_BUCKET, GANG_AGE).await?;
+    create_bucket(connection, GANG_BUCKET, GANG_AGE).await
 }
 
 pub(super) async fn ensure_pool(
@@ -147,11 +154,12 @@ async fn create_consumer(
     }
 }
 
-async fn create_bucket(connection: &Connection, bucket: &str) -> Result<(), QueueError> {
+async fn create_bucket(connection: &Connection, bucket: &str, max_age: Duration) -> Result<(), QueueError> {
     let common = stream(connection, String::new(), String::new());
     let config = kv::Config {
         bucket: bucket.into(),
         history: 1,
+        max_age,
         storage: common.storage,
         num_replicas: common.num_replicas,
         ..kv::Config::default()

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use millrace_queue::server::{ServerError, find_server};
+use millrace_schemas::RunSpec;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::folder::Folder;
@@ -39,9 +40,9 @@ pub(super) struct Counts {
     /// Processes that only score rollouts; 0 lets the environments' processes do it
     #[arg(long, default_value_t = 0, value_name = "N")]
     reward: u32,
-    /// Processes that train and commit versions
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    train: u32,
+    /// Processes that train and commit versions. Default: the run file's gang.ranks
+    #[arg(long, value_name = "N")]
+    train: Option<u32>,
 }
 
 /// Everything that `millrace up` keeps alive.
@@ -136,8 +137,19 @@ async fn given_up(news: &mut UnboundedReceiver<News>) -> String {
 }
 
 impl Counts {
+    /// As many as the run needs where the person has not said how many.
+    pub(super) fn for_run(&self, spec: &RunSpec) -> Self {
+        Self { train: self.train.or(Some(spec.gang.ranks)), ..self.clone() }
+    }
+
+    fn trainers(&self) -> u32 {
+        self.train.unwrap_or(1)
+    }
+
     fn check(&self) -> Result<()> {
-        for (flag, count) in [("--generate", self.generate), ("--env", self.env), ("--train", self.train)] {
+        for (flag, count) in
+            [("--generate", self.generate), ("--env", self.env), ("--train", self.trainers())]
+        {
             if count == 0 {
                 bail!("{flag} 0: nobody would do this work; give at least 1");
             }
@@ -151,7 +163,7 @@ impl Counts {
             ("generate", "generate", self.generate),
             ("env", env_stages, self.env),
             ("reward", "reward", self.reward),
-            ("train", "train_shard,publish_weights", self.train),
+            ("train", "train_shard,publish_weights", self.trainers()),
         ];
         let threads = self.threads();
         let roles = kinds
@@ -178,7 +190,7 @@ impl Counts {
             return vec![];
         }
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let each = cores / (self.generate + self.train).max(1) as usize;
+        let each = cores / (self.generate + self.trainers()).max(1) as usize;
         vec![(NAME, each.max(1).to_string())]
     }
 }

@@ -1,0 +1,69 @@
+//! The keys of those that train together: signs of life, and what the members of a gang find one another by.
+
+use millrace_schemas::WorkerId;
+use millrace_schemas::member::SignOfLife;
+use millrace_schemas::subjects::{GANG_BUCKET, WORKERS_BUCKET, gang_key};
+
+use super::{Broker, BrokerError};
+use crate::port::{Expect, KeyWatcher};
+
+/// Watches the signs of life of all workers that train.
+pub struct SignsOfLife {
+    watcher: Box<dyn KeyWatcher>,
+}
+
+impl SignsOfLife {
+    /// Waits for the next sign: first the newest of each worker, however old, then every one. Dropping the
+    /// future loses nothing.
+    ///
+    /// # Errors
+    /// The queue cannot be reached.
+    pub async fn next(&mut self) -> Result<(WorkerId, SignOfLife), BrokerError> {
+        loop {
+            let value = self.watcher.next().await?;
+            match (value.key.parse(), serde_json::from_slice(&value.value)) {
+                (Ok(worker), Ok(sign)) => return Ok((worker, sign)),
+                // Somebody wrote it by hand.
+                _ => tracing::warn!(key = value.key, "sign of life cannot be read"),
+            }
+        }
+    }
+}
+
+impl Broker {
+    /// Gives a sign of life of a worker that trains.
+    ///
+    /// # Errors
+    /// The queue cannot be reached.
+    pub async fn sign_of_life(&self, worker: &WorkerId, sign: &SignOfLife) -> Result<(), BrokerError> {
+        let value = serde_json::to_vec(sign).expect("a sign of life holds only what JSON can express");
+        self.queue.set(WORKERS_BUCKET, worker.as_str(), value.into(), Expect::Any).await?;
+        Ok(())
+    }
+
+    /// Watches the signs of life of all workers that train.
+    ///
+    /// # Errors
+    /// The queue cannot be reached.
+    pub async fn watch_signs_of_life(&self) -> Result<SignsOfLife, BrokerError> {
+        Ok(SignsOfLife { watcher: self.queue.watch(WORKERS_BUCKET).await? })
+    }
+
+    /// Leaves `value` for the other members of `gang` under `name`, over what is there.
+    ///
+    /// # Errors
+    /// The queue cannot be reached.
+    pub async fn leave_for_gang(&self, gang: &str, name: &str, value: &[u8]) -> Result<(), BrokerError> {
+        let value = bytes::Bytes::copy_from_slice(value);
+        self.queue.set(GANG_BUCKET, &gang_key(gang, name), value, Expect::Any).await?;
+        Ok(())
+    }
+
+    /// What a member of `gang` left under `name`, if it is there yet.
+    ///
+    /// # Errors
+    /// The queue cannot be reached.
+    pub async fn left_for_gang(&self, gang: &str, name: &str) -> Result<Option<bytes::Bytes>, BrokerError> {
+        Ok(self.queue.get(GANG_BUCKET, &gang_key(gang, name)).await?.map(|found| found.value))
+    }
+}
