@@ -35,8 +35,9 @@ pub const DEDUP_WINDOW_MS: u64 = 120_000;
 pub const REQUEST_TIMEOUT_MS: u64 = 10_000;
 /// Milliseconds after which the coordinator's lease may be taken by another.
 pub const LEASE_MS: u64 = 2_000;
-/// Milliseconds between two renewals of the lease.
-pub const LEASE_RENEW_MS: u64 = 500;
+/// Milliseconds between two renewals of the lease, and between two looks of those that wait for it: with
+/// [`LEASE_MS`], another acts within 3 s.
+pub const LEASE_RENEW_MS: u64 = 250;
 /// Milliseconds between two signs of life of a worker that trains.
 pub const MEMBER_BEAT_MS: u64 = 1_000;
 /// Milliseconds of silence after which a worker that trains is a member no more, and the step that it had a part
@@ -79,3 +80,4 @@ const _: () = assert!(HEARTBEAT_MS * 2 < ACK_WAIT_MS, "one lost sign of life mus
 const _: () = assert!(MEMBER_BEAT_MS * 3 < MEMBER_MS, "two lost signs of life must not cost the membership");
 const _: () = assert!(MAX_WORKER_NAME_CHARS + 3 <= MAX_POOL_NAME_CHARS, "each member of a gang has a pool");
 const _: () = assert!(LEASE_RENEW_MS * 3 < LEASE_MS, "two lost renewals must not cost the lease");
+const _: () = assert!(LEASE_MS + 2 * LEASE_RENEW_MS < 3_000, "another coordinator acts within 3 s");

@@ -10,9 +10,11 @@ use millrace_schemas::limits::{SNAPSHOT_EVENTS, TICK_MS};
 use millrace_schemas::subjects::ALL_RUNS;
 use millrace_telemetry::Health;
 use tokio::sync::{mpsc, watch};
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::command::Commands;
+use crate::leader::Term;
 use crate::shared::Shared;
 use crate::{execute, journal, leader, members, outstanding, report};
 
@@ -66,12 +68,19 @@ pub async fn run(
     let next = shared.lock().seq + 1;
     let log = broker.read_log(next).await.context("failed to read the log")?;
     let (commands, receiver) = mpsc::channel(FOLDS_AHEAD);
-    let executor = tokio::spawn(execute::run(broker.clone(), receiver));
+    let term = Term::default();
+    let executor = tokio::spawn(execute::run(broker.clone(), receiver, term.clone()));
     let (leading, leads) = watch::channel(false);
     let helpers = [
-        tokio::spawn(leader::hold(broker.clone(), config.id.clone(), leading, shutdown.clone())),
-        tokio::spawn(tick(broker.clone(), shared.clone(), leads.clone(), shutdown.clone())),
-        tokio::spawn(members::watch(broker.clone(), shared.clone(), leads.clone(), shutdown.clone())),
+        tokio::spawn(leader::hold(
+            broker.clone(),
+            config.id.clone(),
+            leading,
+            term.clone(),
+            shutdown.clone(),
+        )),
+        tokio::spawn(tick(broker.clone(), shared.clone(), term.clone(), shutdown.clone())),
+        tokio::spawn(members::watch(broker.clone(), shared.clone(), term, shutdown.clone())),
         tokio::spawn(bury_exhausted(broker.clone(), shutdown.clone())),
     ];
     let saved = shared.lock().seq;
@@ -202,11 +211,12 @@ impl Driver {
 ///
 /// Consumes: the clock. Produces: ticks. Waits for: the interval. Unblocked by: `shutdown`. On failure: the
 /// next tick comes anyway.
-async fn tick(broker: Broker, shared: Shared, leads: watch::Receiver<bool>, shutdown: CancellationToken) {
+async fn tick(broker: Broker, shared: Shared, term: Term, shutdown: CancellationToken) {
     let mut interval = tokio::time::interval(Duration::from_millis(TICK_MS));
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while shutdown.run_until_cancelled(interval.tick()).await.is_some() {
         let live = report::gauges(&shared.lock());
-        if !live || !*leads.borrow() {
+        if !live || !term.holds() {
             continue;
         }
         if let Err(error) = broker.append(ALL_RUNS, &Event::Tick { unix_ms: unix_ms() }).await {

@@ -1,5 +1,5 @@
 //! Commands are done, in order, tasks many at a time. Each may be done again without harm, so a failure is
-//! tried again until it works.
+//! tried again until it works or another coordinator acts.
 
 use std::time::Duration;
 
@@ -11,15 +11,18 @@ use millrace_schemas::subjects;
 use tokio::sync::mpsc;
 
 use crate::command::{Command, Commands};
+use crate::leader::Term;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Does commands until the sender is gone.
+/// Does commands until the sender is gone. Those that `term` has run out for are left: another coordinator does
+/// them, or this one when its term begins anew, for then everything outstanding is commanded again.
 ///
 /// Consumes: commands from the fold. Produces: tasks, blobs, keys, purges, notices. Waits for: the queue's
-/// and the object store's answers. Unblocked by: the end of the fold. On failure: tries again, for ever.
-pub async fn run(broker: Broker, mut commands: mpsc::Receiver<Commands>) {
+/// and the object store's answers. Unblocked by: the end of the fold, or of the term. On failure: tries again,
+/// until the term is over.
+pub async fn run(broker: Broker, mut commands: mpsc::Receiver<Commands>, term: Term) {
     let mut tasks = Vec::new();
     while let Some(mut batch) = commands.recv().await {
         // Whatever waits by now goes along.
@@ -34,22 +37,28 @@ pub async fn run(broker: Broker, mut commands: mpsc::Receiver<Commands>) {
                 if tasks.len() < MAX_COMMANDS_IN_FLIGHT {
                     continue;
                 }
-                put_tasks(&broker, &mut tasks).await;
+                put_tasks(&broker, &mut tasks, &term).await;
             } else {
-                put_tasks(&broker, &mut tasks).await;
+                put_tasks(&broker, &mut tasks, &term).await;
                 let mut pause = FIRST_PAUSE;
-                while let Err(error) = obey(&broker, &command).await {
+                while term.holds()
+                    && let Err(error) = obey(&broker, &command).await
+                {
                     wait(&mut pause, &error).await;
                 }
             }
         }
-        put_tasks(&broker, &mut tasks).await;
+        put_tasks(&broker, &mut tasks, &term).await;
     }
 }
 
-async fn put_tasks(broker: &Broker, tasks: &mut Vec<Task>) {
+async fn put_tasks(broker: &Broker, tasks: &mut Vec<Task>, term: &Term) {
     let mut pause = FIRST_PAUSE;
     while !tasks.is_empty() {
+        if !term.holds() {
+            tasks.clear();
+            return;
+        }
         let results = broker.put_tasks(tasks).await;
         let mut worst = None;
         let mut results = results.into_iter();

@@ -67,6 +67,14 @@ pub async fn save(broker: &Broker, seq: u64, content: bytes::Bytes) -> Result<()
     if old.as_ref().is_some_and(|old| old.seq == seq && old.sha256 == sha256) {
         return Ok(());
     }
+    if let Some(old) = &old
+        && old.seq > seq
+        // One beyond the end of the log is of a part that was lost, and no newer.
+        && old.seq <= broker.queue().log_end().await?
+    {
+        tracing::info!(seq, standing = old.seq, "a newer snapshot stands; this one is not written");
+        return Ok(());
+    }
     broker.objects().put(&pointer.path, content).await?;
     let expect = standing.map_or(Expect::Absent, |value| Expect::Revision(value.revision));
     let value = serde_json::to_vec(&pointer).expect("a pointer holds only what JSON can express");

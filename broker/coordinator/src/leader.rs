@@ -1,6 +1,10 @@
 //! Who acts: a lease in a key, held by renewing it. Nothing rests on its being exclusive: two that act on the
 //! same log give the same commands, and doing a command twice is harmless. It saves work, and says who.
+//!
+//! A process that was stopped for longer than its lease finds, when it goes on, commands that it had decided on
+//! before. [`Term`] keeps it from doing them: another has done them since.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use millrace_queue::port::{Expect, KeyValue, Written};
@@ -9,7 +13,7 @@ use millrace_schemas::limits::{LEASE_MS, LEASE_RENEW_MS};
 use millrace_schemas::subjects::{COORDINATOR_BUCKET, LEASE_KEY};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior, timeout};
 use tokio_util::sync::CancellationToken;
 
 /// The value of the lease's key, as JSON.
@@ -33,39 +37,85 @@ enum Step {
     Replaced,
 }
 
+/// Until when this process may act without asking again. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Term(Arc<Mutex<Option<Instant>>>);
+
+impl Term {
+    /// Whether it may act now.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.until().is_some_and(|until| Instant::now() < until)
+    }
+
+    /// May act until then. Says whether the term was over before: whatever was left undone since then is to be
+    /// done now.
+    pub fn extend(&self, until: Instant) -> bool {
+        let mut term = self.until();
+        let over = term.is_none_or(|until| Instant::now() >= until);
+        *term = Some(until);
+        over
+    }
+
+    /// May not act any more.
+    pub fn end(&self) {
+        *self.until() = None;
+    }
+
+    fn until(&self) -> MutexGuard<'_, Option<Instant>> {
+        // A time cannot be left half written.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Holds the lease, or waits for it, until `shutdown`; then gives it up.
 ///
-/// Consumes: the lease's key. Produces: the same key; `leading`. Waits for: the interval of renewal.
-/// Unblocked by: `shutdown`. On failure: stops leading once the lease may have run out.
-pub async fn hold(broker: Broker, id: String, leading: watch::Sender<bool>, shutdown: CancellationToken) {
+/// Consumes: the lease's key. Produces: the same key; `leading`, told anew whenever the term had run out in
+/// between; `term`. Waits for: the interval of renewal, and for an answer no longer than a lease. Unblocked by:
+/// `shutdown`. On failure: stops leading once the lease may have run out.
+pub async fn hold(
+    broker: Broker,
+    id: String,
+    leading: watch::Sender<bool>,
+    term: Term,
+    shutdown: CancellationToken,
+) {
+    const LEASE: Duration = Duration::from_millis(LEASE_MS);
     let mut candidate = Candidate {
         broker,
         lease: Lease { holder: id, instance: uuid::Uuid::now_v7().to_string(), epoch: 0 },
         seen: None,
     };
-    let mut renewed = Instant::now();
     let mut interval = tokio::time::interval(Duration::from_millis(LEASE_RENEW_MS));
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while shutdown.run_until_cancelled(interval.tick()).await.is_some() {
-        let leads = match candidate.step().await {
-            Ok(Step::Held) => {
-                renewed = Instant::now();
-                true
+        let asked = Instant::now();
+        let (leads, anew) = match timeout(LEASE, candidate.step()).await {
+            Ok(Ok(Step::Held)) => (true, term.extend(asked + LEASE)),
+            Ok(Ok(Step::Waiting)) => {
+                term.end();
+                (false, false)
             }
-            Ok(Step::Waiting) => false,
-            Ok(Step::Replaced) => {
+            Ok(Ok(Step::Replaced)) => {
                 tracing::error!(
                     "another process took this coordinator's name and lease; this one stands down"
                 );
+                term.end();
                 leading.send_replace(false);
                 return;
             }
-            Err(error) => {
+            Ok(Err(error)) => {
                 tracing::warn!(%error, "failed to renew the lease");
-                *leading.borrow() && renewed.elapsed() < Duration::from_millis(LEASE_MS)
+                (*leading.borrow() && term.holds(), false)
+            }
+            Err(_) => {
+                tracing::warn!("failed to renew the lease: no answer");
+                (false, false)
             }
         };
-        leading.send_if_modified(|was| std::mem::replace(was, leads) != leads);
+        leading.send_if_modified(|was| std::mem::replace(was, leads) != leads || anew);
     }
+    term.end();
     if *leading.borrow() {
         candidate.give_up().await;
     }

@@ -9,11 +9,11 @@ use millrace_schemas::limits::{MEMBER_BEAT_MS, MEMBER_MS};
 use millrace_schemas::member::SignOfLife;
 use millrace_schemas::subjects::ALL_RUNS;
 use millrace_schemas::{Event, WorkerId};
-use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::gang::Members;
+use crate::leader::Term;
 use crate::shared::Shared;
 
 /// Between two looks for silent members.
@@ -41,20 +41,15 @@ struct Watched {
     looked: Option<Instant>,
 }
 
-/// Writes into the log who joined and who left, while this coordinator leads.
+/// Writes into the log who joined and who left, while this coordinator acts.
 ///
 /// Consumes: signs of life. Produces: joined and left events. Waits for: the next sign, or the time to look
 /// for silence. Unblocked by: `shutdown`. On failure: watches anew.
-pub async fn watch(
-    broker: Broker,
-    shared: Shared,
-    leads: watch::Receiver<bool>,
-    shutdown: CancellationToken,
-) {
+pub async fn watch(broker: Broker, shared: Shared, term: Term, shutdown: CancellationToken) {
     let mut watched = Watched::default();
     let forever = async {
         loop {
-            if let Err(error) = follow(&broker, &shared, &leads, &mut watched).await {
+            if let Err(error) = follow(&broker, &shared, &term, &mut watched).await {
                 tracing::warn!(%error, "failed to watch the train workers; trying again");
             }
             // What was missed meanwhile counts as silence of nobody's.
@@ -68,7 +63,7 @@ pub async fn watch(
 async fn follow(
     broker: &Broker,
     shared: &Shared,
-    leads: &watch::Receiver<bool>,
+    term: &Term,
     watched: &mut Watched,
 ) -> Result<(), BrokerError> {
     let mut signs = broker.watch_signs_of_life().await?;
@@ -83,7 +78,8 @@ async fn follow(
             }
             _ = look.tick() => watched.look(Instant::now()),
         }
-        if !*leads.borrow() {
+        // One that was stopped for long has not listened either.
+        if !term.holds() {
             continue;
         }
         let changes = watched.changes(&shared.lock().members, Instant::now());

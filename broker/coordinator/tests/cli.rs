@@ -8,4 +8,5 @@ mod cli {
     mod api;
     mod up;
     mod kill;
+    mod two;
 }
