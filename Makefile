@@ -15,7 +15,7 @@ RUNS := broker/coordinator/runs
 MINUTES ?= 10
 SEED ?= 1
 
-.PHONY: help setup build demo sokoban test lint fmt bench chaos clean-demo
+.PHONY: help setup build demo sokoban test sim lint fmt bench chaos clean-demo
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)$$/  make \1\t\2/p' Makefile | expand -t 18
@@ -35,6 +35,12 @@ sokoban: build ## the same with Sokoban; target/sokoban/report.json
 # The build comes first: tests start the real programs.
 test: build ## every test, against a real nats-server
 	cargo test $(CARGO_ARGS)
+
+SEEDS ?= 200
+FIRST ?= 0
+
+sim: build ## the whole system in virtual time with faults; SEEDS=200 FIRST=0
+	target/release/millrace-loadtest sim --seeds $(SEEDS) --first $(FIRST)
 
 lint: setup ## formatting, clippy, documentation, and the repository's own rules
 	cargo fmt --all --check

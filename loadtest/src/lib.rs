@@ -2,5 +2,6 @@
 //! parts.
 
 pub mod checkers;
+pub mod sim;
 pub mod bench;
 pub mod chaos;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use millrace_loadtest::{bench, chaos};
+use millrace_loadtest::{bench, chaos, sim};
 
 /// Measures Millrace from outside.
 #[derive(Parser)]
@@ -20,6 +20,8 @@ enum Command {
     Bench(Bench),
     /// Kills, pauses and cuts off real processes in the middle of runs, and checks that nothing was lost
     Chaos(chaos::Args),
+    /// Plays the whole system in virtual time, with faults, and checks what it left
+    Sim(sim::Args),
 }
 
 #[derive(Subcommand)]
@@ -28,8 +30,7 @@ enum Bench {
     Queue(bench::queue::Args),
 }
 
-#[tokio::main]
-async fn main() -> anyhow::Result<ExitCode> {
+fn main() -> anyhow::Result<ExitCode> {
     tracing_subscriber::fmt()
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_default_env()
@@ -38,7 +39,15 @@ async fn main() -> anyhow::Result<ExitCode> {
         .with_writer(std::io::stderr)
         .init();
     match Args::parse().command {
-        Command::Bench(Bench::Queue(args)) => bench::queue::run(&args).await.map(|()| ExitCode::SUCCESS),
-        Command::Chaos(args) => chaos::run(args).await,
+        Command::Bench(Bench::Queue(args)) => {
+            in_real_time(bench::queue::run(&args))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Chaos(args) => in_real_time(chaos::run(args)),
+        Command::Sim(args) => sim::run(&args),
     }
+}
+
+fn in_real_time<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Runtime::new()?.block_on(command)
 }

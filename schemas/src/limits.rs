@@ -1,5 +1,7 @@
 //! All bounds: value, unit, reason, and what passing it does. Relations are asserted at compile time.
 
+use crate::stage::Stage;
+
 /// Characters of a run's name. It is a subject token and a folder name; a longer one is refused at submit.
 pub const MAX_RUN_NAME_CHARS: usize = 48;
 /// Characters of a pool's name. Consumer names hold it; a longer one is refused at submit.
@@ -21,6 +23,16 @@ pub const MAX_REQUEST_BYTES: usize = 256 * 1024;
 pub const ACK_WAIT_MS: u64 = 30_000;
 /// Milliseconds between two signs of life for a task in hand.
 pub const HEARTBEAT_MS: u64 = 10_000;
+/// Milliseconds that one attempt at a task of this stage may take. Above it the attempt is given up, whatever
+/// it waits for, and the task is done elsewhere: signs of life alone do not keep it.
+#[must_use]
+pub const fn attempt_ms(stage: Stage) -> u64 {
+    match stage {
+        Stage::EnvStep | Stage::Reward => 120_000,
+        Stage::Generate | Stage::PublishWeights | Stage::Submit => 1_800_000,
+        Stage::TrainShard => 21_600_000,
+    }
+}
 /// Deliveries of one task before it is a dead letter.
 pub const MAX_DELIVER: i64 = 5;
 /// Unacknowledged tasks of one consumer, over all its workers. The server holds the rest back.

@@ -48,6 +48,7 @@ pub async fn drain(
 ) -> bool {
     let mut loops = std::pin::pin!(loops);
     tokio::select! {
+        biased;
         () = &mut loops => return true,
         () = async { stop.cancelled().await; tokio::time::sleep(grace).await } => {}
     }

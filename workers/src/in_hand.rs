@@ -1,6 +1,6 @@
 //! The tasks that this process holds: for the heartbeat, for early cancel, and for the drain.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_queue::port::Lease;
@@ -18,7 +18,8 @@ pub struct InHand {
 #[derive(Default)]
 struct Entries {
     next: u64,
-    by_id: HashMap<u64, Entry>,
+    /// Ordered, so that the same tasks are told in the same order.
+    by_id: BTreeMap<u64, Entry>,
     /// The worker leaves: whatever is taken from here on is cancelled at once.
     leaving: bool,
 }

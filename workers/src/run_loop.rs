@@ -3,15 +3,17 @@
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::FutureExt;
 use millrace_queue::port::Puller;
 use millrace_queue::{Broker, Delivery, OpenError};
 use millrace_schemas::subjects::TRACEPARENT_HEADER;
-use millrace_schemas::{PoolName, RunId, Stage, Task, TaskKey, WorkerId};
+use millrace_schemas::{PoolName, RunId, Stage, Task, TaskKey, WorkerId, limits};
 use millrace_telemetry::trace::task_span;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
@@ -28,6 +30,8 @@ const RECONNECT: Duration = Duration::from_millis(500);
 const REFETCH: Duration = Duration::from_secs(2);
 /// For how long a task is given back on which the executor panicked.
 const PANIC_RETRY: Duration = Duration::from_secs(1);
+/// For how long a task is given back that did not end in time.
+const HUNG_RETRY: Duration = Duration::from_secs(1);
 /// Deliveries of a task after which a panic is the task's own fault.
 const PANIC_ATTEMPTS: u64 = 3;
 
@@ -60,8 +64,10 @@ impl PoolLoop {
     /// the future ends with the last of them.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         let slots = Arc::new(Semaphore::new(self.concurrency as usize));
+        // What is in hand ends with this future, should it be dropped.
+        let mut in_hand = JoinSet::new();
         if let Some(mut puller) = self.puller(&stop).await {
-            stop.run_until_cancelled(self.pull_all(&mut *puller, &slots)).await;
+            stop.run_until_cancelled(self.pull_all(&mut *puller, &slots, &mut in_hand)).await;
             puller.close().await;
         }
         // Tasks hold a slot each, so all slots are free when none is left.
@@ -82,15 +88,21 @@ impl PoolLoop {
         }
     }
 
-    async fn pull_all(self: &Arc<Self>, puller: &mut dyn Puller, slots: &Arc<Semaphore>) {
+    async fn pull_all(
+        self: &Arc<Self>,
+        puller: &mut dyn Puller,
+        slots: &Arc<Semaphore>,
+        in_hand: &mut JoinSet<()>,
+    ) {
         loop {
             let mut free = free_slots(slots).await;
             match puller.pull(free.num_permits()).await {
                 Ok(deliveries) => {
+                    while in_hand.try_join_next().is_some() {}
                     for delivery in deliveries {
                         let slot = free.split(1).expect("a pull gives at most what was asked for");
                         let this = self.clone();
-                        tokio::spawn(async move {
+                        in_hand.spawn(async move {
                             this.handle(delivery).await;
                             drop(slot);
                         });
@@ -166,7 +178,11 @@ impl PoolLoop {
     }
 
     async fn execute(&self, task: Task, hold: &Hold) -> Verdict {
-        self.executor.execute(task, hold.cancel.clone()).await
+        let limit = Duration::from_millis(limits::attempt_ms(self.stage));
+        let execution = self.executor.execute(task, hold.cancel.clone());
+        tokio::time::timeout(limit, execution).await.unwrap_or_else(|_| {
+            Verdict::RetryAfter(HUNG_RETRY, format!("no answer within {} s", limit.as_secs()))
+        })
     }
 }
 

@@ -84,6 +84,7 @@ impl Settlement<'_> {
             }
             tracing::warn!(subject = self.delivery.message.subject, %error, "queue is away");
             tokio::select! {
+                biased;
                 () = tokio::time::sleep(pause) => pause = RECONNECT.1.min(pause * 2),
                 () = self.hold.cancel.cancelled() => return Err(error),
             }

@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::join_all;
 use millrace_queue::Broker;
 use millrace_schemas::{PoolName, Stage, WorkerId, limits, subjects};
 use millrace_telemetry::Health;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::counters::{Counters, Reporter};
@@ -109,7 +108,8 @@ impl Worker {
             stages: stages.iter().map(|(stage, (counters, _))| (*stage, counters.clone())).collect(),
         };
         self.background.push(tokio::spawn(reporter.run(self.settings.report)));
-        let loops = pools.into_iter().map(|PoolSettings { stage, pool, concurrency }| {
+        let mut loops = JoinSet::new();
+        for PoolSettings { stage, pool, concurrency } in pools {
             let (counters, executor) = stages[&stage].clone();
             let pool_loop = PoolLoop {
                 stage,
@@ -122,19 +122,18 @@ impl Worker {
                 in_hand: self.in_hand.clone(),
                 counters,
             };
-            tokio::spawn(Arc::new(pool_loop).run(stop.clone()))
-        });
-        let loops = join_all(loops.collect::<Vec<_>>());
-        let loops = async {
-            for ended in loops.await {
+            loops.spawn(Arc::new(pool_loop).run(stop.clone()));
+        }
+        let loops = async move {
+            while let Some(ended) = loops.join_next().await {
                 ended.expect("a loop stops panics at the task's boundary");
             }
         };
         let membership = stages.get(&Stage::TrainShard).map(|(_, trainer)| self.join(trainer.clone()));
         let settled = drain::drain(&stop, self.settings.grace, &self.in_hand, loops).await;
-        if let Some((leave, left)) = membership {
+        if let Some((leave, mut left)) = membership {
             leave.cancel();
-            let _ = left.await;
+            let _ = left.join_next().await;
         }
         settled
     }
@@ -147,12 +146,14 @@ impl Worker {
         }
     }
 
-    /// Gives signs of life until the token fires; the handle ends with the last sign.
-    fn join(&self, trainer: Arc<dyn Executor>) -> (CancellationToken, JoinHandle<()>) {
+    /// Gives signs of life until the token fires; the one task ends with the last sign, or with the set.
+    fn join(&self, trainer: Arc<dyn Executor>) -> (CancellationToken, JoinSet<()>) {
         let leave = CancellationToken::new();
         let WorkerSettings { id, instance, .. } = self.settings.clone();
         let signs = members::give_signs(self.broker.clone(), id, instance, trainer, leave.clone());
-        (leave, tokio::spawn(signs))
+        let mut left = JoinSet::new();
+        left.spawn(signs);
+        (leave, left)
     }
 }
 

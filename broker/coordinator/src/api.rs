@@ -10,7 +10,7 @@ use millrace_schemas::submit::{RunFileError, from_json};
 use millrace_schemas::{Event, RunId};
 use serde::Serialize;
 
-use crate::driver::unix_ms;
+use crate::clock::unix_ms;
 use crate::shared::Shared;
 use crate::status;
 

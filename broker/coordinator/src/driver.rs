@@ -10,9 +10,11 @@ use millrace_schemas::limits::{SNAPSHOT_EVENTS, TICK_MS};
 use millrace_schemas::subjects::ALL_RUNS;
 use millrace_telemetry::Health;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
+use crate::clock::UnixClock;
 use crate::command::Commands;
 use crate::leader::Term;
 use crate::shared::Shared;
@@ -30,15 +32,24 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub struct DriverConfig {
     /// Its name: a coordinator that starts again under the same name takes its lease back at once.
     pub id: String,
+    /// Names this process: no two that run ever share it.
+    pub instance: String,
     /// Events folded between two snapshots.
     pub snapshot_events: u64,
+    /// Where ticks come from.
+    pub clock: UnixClock,
 }
 
 impl DriverConfig {
     /// The usual settings for a coordinator named `id`.
     #[must_use]
     pub fn new(id: &str) -> Self {
-        Self { id: id.to_owned(), snapshot_events: SNAPSHOT_EVENTS }
+        Self {
+            id: id.to_owned(),
+            instance: uuid::Uuid::now_v7().to_string(),
+            snapshot_events: SNAPSHOT_EVENTS,
+            clock: UnixClock::system(),
+        }
     }
 }
 
@@ -69,29 +80,23 @@ pub async fn run(
     let log = broker.read_log(next).await.context("failed to read the log")?;
     let (commands, receiver) = mpsc::channel(FOLDS_AHEAD);
     let term = Term::default();
-    let executor = tokio::spawn(execute::run(broker.clone(), receiver, term.clone()));
+    // They end with this future, should it be dropped.
+    let mut executor = JoinSet::new();
+    executor.spawn(execute::run(broker.clone(), receiver, term.clone()));
     let (leading, leads) = watch::channel(false);
-    let helpers = [
-        tokio::spawn(leader::hold(
-            broker.clone(),
-            config.id.clone(),
-            leading,
-            term.clone(),
-            shutdown.clone(),
-        )),
-        tokio::spawn(tick(broker.clone(), shared.clone(), term.clone(), shutdown.clone())),
-        tokio::spawn(members::watch(broker.clone(), shared.clone(), term, shutdown.clone())),
-        tokio::spawn(bury_exhausted(broker.clone(), shutdown.clone())),
-    ];
+    let mut helpers = JoinSet::new();
+    let name = (config.id.clone(), config.instance.clone());
+    helpers.spawn(leader::hold(broker.clone(), name, leading, term.clone(), shutdown.clone()));
+    let clock = config.clock.clone();
+    helpers.spawn(tick(broker.clone(), shared.clone(), clock, term.clone(), shutdown.clone()));
+    helpers.spawn(members::watch(broker.clone(), shared.clone(), term, shutdown.clone()));
+    helpers.spawn(bury_exhausted(broker.clone(), shutdown.clone()));
     let saved = shared.lock().seq;
     let mut driver = Driver { broker, config, shared, health, commands, leads, acting: false, saved };
     driver.follow(log, &shutdown).await;
     driver.save().await;
     drop(driver);
-    for helper in helpers {
-        let _ = helper.await;
-    }
-    executor.abort();
+    while helpers.join_next().await.is_some() {}
     Ok(())
 }
 
@@ -211,7 +216,7 @@ impl Driver {
 ///
 /// Consumes: the clock. Produces: ticks. Waits for: the interval. Unblocked by: `shutdown`. On failure: the
 /// next tick comes anyway.
-async fn tick(broker: Broker, shared: Shared, term: Term, shutdown: CancellationToken) {
+async fn tick(broker: Broker, shared: Shared, clock: UnixClock, term: Term, shutdown: CancellationToken) {
     let mut interval = tokio::time::interval(Duration::from_millis(TICK_MS));
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while shutdown.run_until_cancelled(interval.tick()).await.is_some() {
@@ -219,21 +224,10 @@ async fn tick(broker: Broker, shared: Shared, term: Term, shutdown: Cancellation
         if !live || !term.holds() {
             continue;
         }
-        if let Err(error) = broker.append(ALL_RUNS, &Event::Tick { unix_ms: unix_ms() }).await {
+        if let Err(error) = broker.append(ALL_RUNS, &Event::Tick { unix_ms: clock.unix_ms() }).await {
             tracing::warn!(%error, "failed to append a tick");
         }
     }
-}
-
-/// Now, in milliseconds since 1970.
-#[must_use]
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the coordinator that acts writes ticks: here time enters the log"
-)]
-pub fn unix_ms() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.map_or(0, |since| since.as_millis() as u64)
 }
 
 /// Moves tasks that were delivered too often to the dead letters.

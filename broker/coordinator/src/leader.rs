@@ -68,24 +68,21 @@ impl Term {
     }
 }
 
-/// Holds the lease, or waits for it, until `shutdown`; then gives it up.
+/// Holds the lease, or waits for it, until `shutdown`; then gives it up. `instance` names the process, `id`
+/// what it stands for: another instance of the same id takes its place.
 ///
 /// Consumes: the lease's key. Produces: the same key; `leading`, told anew whenever the term had run out in
 /// between; `term`. Waits for: the interval of renewal, and for an answer no longer than a lease. Unblocked by:
 /// `shutdown`. On failure: stops leading once the lease may have run out.
 pub async fn hold(
     broker: Broker,
-    id: String,
+    (id, instance): (String, String),
     leading: watch::Sender<bool>,
     term: Term,
     shutdown: CancellationToken,
 ) {
     const LEASE: Duration = Duration::from_millis(LEASE_MS);
-    let mut candidate = Candidate {
-        broker,
-        lease: Lease { holder: id, instance: uuid::Uuid::now_v7().to_string(), epoch: 0 },
-        seen: None,
-    };
+    let mut candidate = Candidate { broker, lease: Lease { holder: id, instance, epoch: 0 }, seen: None };
     let mut interval = tokio::time::interval(Duration::from_millis(LEASE_RENEW_MS));
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while shutdown.run_until_cancelled(interval.tick()).await.is_some() {

@@ -16,6 +16,7 @@ pub mod pipeline;
 pub mod outstanding;
 pub mod status;
 pub mod shared;
+pub mod clock;
 pub mod journal;
 pub mod execute;
 pub mod leader;

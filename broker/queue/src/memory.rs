@@ -49,6 +49,7 @@ struct State {
     log: Records,
     dead: Records,
     buckets: BTreeMap<&'static str, Bucket>,
+    losses: u64,
     listeners: Vec<(String, mpsc::UnboundedSender<Message>)>,
 }
 
@@ -64,6 +65,25 @@ impl MemoryQueue {
     pub fn with_settings(clock: Arc<dyn Clock>, settings: QueueSettings) -> Self {
         let (state, changed) = (Mutex::new(State::default()), Notify::new());
         Self { shared: Arc::new(Shared { settings, clock, state, changed }) }
+    }
+}
+
+impl MemoryQueue {
+    /// Tasks that are queued or in hand, over all stages.
+    #[must_use]
+    pub fn queued(&self) -> u64 {
+        self.shared.state().tasks.values().map(Tasks::len).sum()
+    }
+
+    /// How often its machine lost its power.
+    #[must_use]
+    pub fn losses(&self) -> u64 {
+        self.shared.state().losses
+    }
+
+    /// Its machine loses its power.
+    pub fn power_loss(&self, _seed: u64) {
+        self.shared.change(|state| state.losses += 1);
     }
 }
 
@@ -112,6 +132,7 @@ impl Shared {
             };
             match timer {
                 Some(at) => tokio::select! {
+                    biased;
                     () = changed => {}
                     () = self.clock.sleep_until(at) => {}
                 },

@@ -102,6 +102,18 @@ impl Objects {
         open_s3(location, builder).map_err(fail)
     }
 
+    /// Objects in `store`, whatever it is.
+    #[cfg(feature = "testing")]
+    pub(crate) fn over(store: Arc<dyn ObjectStore>) -> Self {
+        Self { store }
+    }
+
+    /// The store itself.
+    #[cfg(feature = "testing")]
+    pub(crate) fn store(&self) -> Arc<dyn ObjectStore> {
+        self.store.clone()
+    }
+
     /// An empty store of its own, in memory.
     #[must_use]
     pub fn memory() -> Self {

@@ -9,6 +9,7 @@ use tempfile::TempDir;
 use crate::jetstream::{JetStream, JetStreamOptions};
 use crate::server::{Server, ServerError, ServerOptions};
 
+pub mod gate;
 mod s3;
 
 /// A nats-server for one test.

@@ -6,9 +6,9 @@ use super::history::History;
 
 /// Points of a learning curve, as the status page promises.
 const CURVE_POINTS: usize = 1_000;
-/// Subjects that one task may be queued under at once: the one that is asked for, and one of an older stamp
-/// that a purge has not met yet.
-const SUBJECTS_PER_TASK: u64 = 2;
+/// A rollout's tasks stay queued until they are acked, though the rollout goes on: where acks get lost, those
+/// of its whole life do, and those of the rollout that came in its place.
+const LIVES: u64 = 2;
 
 /// Looks at the state after every event, and at the queue's peak.
 pub(super) fn check(history: &History) -> Vec<String> {
@@ -19,18 +19,19 @@ pub(super) fn check(history: &History) -> Vec<String> {
         findings
             .extend(wrong(run).into_iter().map(|words| format!("run={} seq={seq}: {words}", run.spec.name)));
     });
-    let most: u64 = history.runs().map(|(_, run)| SUBJECTS_PER_TASK * most_tasks(run)).sum();
+    let most: u64 = history.runs().map(|(_, run)| LIVES * most_tasks(run)).sum();
     if let Some(peak) = history.peak_queued.filter(|peak| *peak > most) {
         findings.push(format!("tasks={peak} were queued at once; the runs allow {most}"));
     }
     findings
 }
 
-/// Tasks that a run may wait for at once.
+/// Tasks of the whole lives of those that a run may play at once.
 fn most_tasks(run: &Run) -> u64 {
     let rewards = run.spec.rewards.len() as u64;
     let rollouts = run.spec.window_groups() * u64::from(run.spec.rollout.group_size);
-    (rollouts + u64::from(run.spec.evaluate.prompts)) * rewards + 1
+    let life = 1 + 2 * u64::from(run.spec.environment.max_turns()) + rewards;
+    (rollouts + u64::from(run.spec.evaluate.prompts)) * life + 1
 }
 
 fn wrong(run: &Run) -> Vec<String> {

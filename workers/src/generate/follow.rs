@@ -56,6 +56,7 @@ impl Follower {
             let mut broken = self.serving.subscribe();
             let broken = broken.wait_for(|serving| serving.version.is_none() && serving.failure.is_some());
             tokio::select! {
+                biased;
                 more = self.policies.changed() => if !more { break },
                 _ = broken => {}
             }

@@ -130,6 +130,11 @@ impl Tasks {
         }
     }
 
+    /// Tasks queued or in hand.
+    pub(super) fn len(&self) -> u64 {
+        self.entries.len() as u64
+    }
+
     pub(super) fn message(&self, seq: u64) -> Option<&Message> {
         self.entries.get(&seq).map(|entry| &entry.message)
     }

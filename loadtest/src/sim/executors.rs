@@ -1,0 +1,202 @@
+//! How simulated workers do their tasks: the real executors, but for those that own threads. Those two sample
+//! and train by script in place, with the real weights from the object store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use millrace_queue::Objects;
+use millrace_schemas::blob::Sha;
+use millrace_schemas::envelope::decode;
+use millrace_schemas::policy::Policy;
+use millrace_schemas::train_shard::{Batch, FileRef, TrainShardDone, TrainWork};
+use millrace_schemas::{OutcomeBody, PolicyVersion, RunId, Stage, Task, TaskBody, TaskKey};
+use millrace_workers::env_step::EnvStep;
+use millrace_workers::policy::scripted::{ScriptedEngine, ScriptedTrainer};
+use millrace_workers::policy::{Engine, EngineRequest, PolicyError, Ticket, TrainStep, Trainer};
+use millrace_workers::publish_weights::PublishWeights;
+use millrace_workers::reward::Reward;
+use millrace_workers::weights::{Files, LoadedVersion, Weights};
+use millrace_workers::{Cost, Executor, PolicyTable, Verdict};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::link::Link;
+use super::scenario::FaultKind;
+
+/// For how long a task is given back that cannot be done now, as the real executors do.
+const RETRY: Duration = Duration::from_secs(2);
+/// How long a turn waits for weights, as in the real executor.
+const WEIGHTS_WAIT: Duration = Duration::from_secs(60);
+/// Of this many rollouts one is cursed while poison is about.
+const CURSED: u64 = 11;
+
+/// The executor of a stage, in a process at the end of `link`.
+pub(super) fn executor(
+    stage: Stage,
+    link: &Link,
+    objects: &Objects,
+    policies: &PolicyTable,
+) -> Arc<dyn Executor> {
+    let weights = Weights::new(objects.clone());
+    let inner: Arc<dyn Executor> = match stage {
+        Stage::Generate => Arc::new(Generate { link: link.clone(), policies: policies.clone(), weights }),
+        Stage::EnvStep => Arc::new(EnvStep),
+        Stage::Reward => Arc::new(Reward),
+        Stage::TrainShard => Arc::new(Train { weights }),
+        Stage::PublishWeights => Arc::new(PublishWeights::new(objects.clone())),
+        Stage::Submit => unreachable!("submit has no tasks"),
+    };
+    Arc::new(Troubled { inner, link: link.clone() })
+}
+
+/// Work that takes time, hangs, or cannot be done.
+struct Troubled {
+    inner: Arc<dyn Executor>,
+    link: Link,
+}
+
+#[async_trait]
+impl Executor for Troubled {
+    async fn execute(&self, task: Task, cancel: CancellationToken) -> Verdict {
+        let world = &self.link.world;
+        let most = if task.stage() == Stage::TrainShard { 400 } else { 40 };
+        sleep(world.time(1, most)).await;
+        self.link.awake().await;
+        if world.strikes(FaultKind::Hang) && task.stage() != Stage::TrainShard {
+            std::future::pending::<()>().await;
+        }
+        if world.has(FaultKind::Poison) && is_cursed(world.seed, &task) {
+            return Verdict::Poison("it is cursed".to_owned());
+        }
+        let verdict = self.inner.execute(task, cancel).await;
+        self.link.awake().await;
+        verdict
+    }
+}
+
+/// Whether nobody can do a task of this rollout. The same rollout is cursed everywhere.
+fn is_cursed(seed: u64, task: &Task) -> bool {
+    let Some(id) = task.key.rollout() else { return false };
+    let name = format!("{seed} {} {id}", task.run);
+    let hash = Sha::of(name.as_bytes());
+    u64::from(hash.0[0]) % CURSED == 0
+}
+
+/// Samples by script, under the policy of the moment: a turn may begin under one version and end under the
+/// next.
+struct Generate {
+    link: Link,
+    policies: PolicyTable,
+    weights: Weights,
+}
+
+impl Generate {
+    async fn policy(&self, run: &RunId, version: PolicyVersion) -> Result<Policy, Verdict> {
+        let mut policies = self.policies.clone();
+        let ready = async {
+            loop {
+                match self.policies.get(run) {
+                    Some(policy) if policy.version >= version => return policy,
+                    Some(_) | None => {
+                        policies.changed().await;
+                    }
+                }
+            }
+        };
+        let late = || Verdict::RetryAfter(RETRY, format!("weights of {version} did not come in time"));
+        timeout(WEIGHTS_WAIT, ready).await.map_err(|_| late())
+    }
+
+    async fn load(&self, run: &RunId, policy: &Policy) -> Result<LoadedVersion, Verdict> {
+        let loaded = self.weights.fetch(run, policy.version, policy.manifest, Files::Model).await;
+        loaded.map_err(|error| Verdict::RetryAfter(RETRY, error.to_string()))
+    }
+
+    async fn sample(&self, task: Task) -> Result<Verdict, Verdict> {
+        let started = Instant::now();
+        let (TaskBody::Generate(body), TaskKey::Generate { rollout, .. }) = (task.body, task.key) else {
+            return Err(Verdict::Poison("it is not for this stage".to_owned()));
+        };
+        let (run, from) = (task.run, body.min_version);
+        let mut policy = self.policy(&run, from).await?;
+        let mut engine = ScriptedEngine::new(&self.load(&run, &policy).await?).map_err(|e| verdict(&e))?;
+        engine.admit(EngineRequest { ticket: Ticket(0), rollout, task: body });
+        loop {
+            sleep(self.link.world.time(1, 30)).await;
+            let newer = self.policies.get(&run).filter(|newer| newer.version > policy.version);
+            if let Some(newer) = newer
+                && let Ok(loaded) = self.load(&run, &newer).await
+            {
+                engine.load(&loaded).map_err(|e| verdict(&e))?;
+                policy = newer;
+            }
+            let Some(finished) = engine.step().map_err(|e| verdict(&e))?.pop() else { continue };
+            let done = finished.result.map_err(|e| verdict(&e))?;
+            let checked = done.check().and_then(|()| done.check_versions(from, policy.version));
+            checked.map_err(|e| Verdict::RetryAfter(RETRY, e.to_string()))?;
+            let cost = Cost { busy: Some(started.elapsed()), tokens: done.tokens.len() as u64 };
+            return Ok(Verdict::Done(OutcomeBody::Generate(done), cost));
+        }
+    }
+}
+
+#[async_trait]
+impl Executor for Generate {
+    async fn execute(&self, task: Task, _cancel: CancellationToken) -> Verdict {
+        self.sample(task).await.unwrap_or_else(|verdict| verdict)
+    }
+}
+
+/// Trains by script: what a step depends on comes from the object store, what it gives goes there.
+struct Train {
+    weights: Weights,
+}
+
+impl Train {
+    async fn train(&self, task: &Task) -> Result<TrainShardDone, Verdict> {
+        let TaskBody::TrainShard(shard) = &task.body else {
+            return Err(Verdict::Poison("it is not for this stage".to_owned()));
+        };
+        let again = |reason: String| Verdict::RetryAfter(RETRY, reason);
+        let trained = match &shard.work {
+            TrainWork::Initialise { model, seed } => ScriptedTrainer.initialise(model, *seed),
+            TrainWork::Step { base, manifest, batch: blob, algorithm, checkpoint } => {
+                let bytes = self.weights.objects().get_blob(&task.run, blob).await;
+                let bytes = bytes.map_err(|e| again(e.to_string()))?;
+                let batch: Batch = decode("batch", &bytes).map_err(|e| Verdict::Poison(e.to_string()))?;
+                let base = self.weights.fetch(&task.run, *base, *manifest, Files::All).await;
+                let base = base.map_err(|e| e.verdict())?;
+                let step =
+                    TrainStep { batch: &batch, blob: *blob, algorithm, seat: None, checkpoint: *checkpoint };
+                ScriptedTrainer.step(&base, &step)
+            }
+        };
+        let trained = trained.map_err(|e| verdict(&e))?;
+        let mut files = Vec::new();
+        for (name, content) in trained.files {
+            let blob = self.weights.store(&task.run, content).await.map_err(|e| again(e.to_string()))?;
+            files.push(FileRef { name, blob });
+        }
+        Ok(TrainShardDone { files, metrics: trained.metrics })
+    }
+}
+
+#[async_trait]
+impl Executor for Train {
+    async fn execute(&self, task: Task, _cancel: CancellationToken) -> Verdict {
+        match self.train(&task).await {
+            Ok(done) => Verdict::Done(OutcomeBody::TrainShard(done), Cost::default()),
+            Err(verdict) => verdict,
+        }
+    }
+}
+
+fn verdict(error: &PolicyError) -> Verdict {
+    match error {
+        PolicyError::Impossible(reason) => Verdict::Poison(reason.clone()),
+        PolicyError::Temporary(reason) | PolicyError::Unsupported(reason) | PolicyError::Void(reason) => {
+            Verdict::RetryAfter(RETRY, reason.clone())
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! Acks that get lost, that come twice, and that come when the lease has long ended.
+
+use crate::sim::fleet::Fleet;
+use crate::sim::scenario::FaultKind;
+
+pub(super) fn trouble(fleet: &Fleet, kind: FaultKind) {
+    fleet.world.bring(kind, fleet.world.time(200, 10_000));
+}

@@ -1,0 +1,24 @@
+//! Processes that stand still, and processes that reach nobody.
+
+use crate::sim::fleet::Fleet;
+
+/// Longer than the coordinator's lease at times, and at times longer than a task's.
+const LONGEST_MS: u64 = 45_000;
+
+/// A process stands still and then goes on where it was, knowing nothing of it.
+pub(super) fn pause(fleet: &Fleet) {
+    let length = length(fleet);
+    fleet.pause(fleet.any(), length);
+}
+
+/// A process reaches neither queue nor object store.
+pub(super) fn cut_off(fleet: &Fleet) {
+    let length = length(fleet);
+    fleet.cut(fleet.any(), length);
+}
+
+/// Short or long with equal chance.
+fn length(fleet: &Fleet) -> std::time::Duration {
+    let most = if fleet.world.below(2) == 0 { 5_000 } else { LONGEST_MS };
+    fleet.world.time(100, most)
+}

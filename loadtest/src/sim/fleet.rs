@@ -1,0 +1,226 @@
+//! The simulated processes: two of each role, started from nothing, killed with everything they began.
+
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use millrace_coordinator::clock::UnixClock;
+use millrace_coordinator::driver::{self, DriverConfig};
+use millrace_queue::Broker;
+use millrace_queue::testing::gate::gated;
+use millrace_schemas::{Stage, WorkerId};
+use millrace_telemetry::Health;
+use millrace_workers::stages::default_pools;
+use millrace_workers::{PoolSettings, Worker, WorkerSettings};
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::executors::executor;
+use super::link::Link;
+use super::queue::LinkedQueue;
+use super::world::World;
+
+/// Events between two snapshots: few, so that there are many.
+const SNAPSHOT_EVENTS: u64 = 50;
+/// Before a process that could not start tries again.
+const RESTART: Duration = Duration::from_secs(1);
+
+/// What a process is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    Coordinator,
+    Sample,
+    Play,
+    Train,
+}
+
+const ROLES: [Role; 4] = [Role::Coordinator, Role::Sample, Role::Play, Role::Train];
+
+impl Role {
+    /// What such a worker serves, and how many tasks of a pool at once.
+    const fn stages(self) -> &'static [(Stage, u32)] {
+        match self {
+            Self::Coordinator => &[],
+            Self::Sample => &[(Stage::Generate, 4)],
+            Self::Play => &[(Stage::EnvStep, 4), (Stage::Reward, 4)],
+            Self::Train => &[(Stage::TrainShard, 1), (Stage::PublishWeights, 1)],
+        }
+    }
+}
+
+/// All processes.
+pub(super) struct Fleet {
+    pub(super) world: Arc<World>,
+    processes: Mutex<Vec<Process>>,
+}
+
+struct Process {
+    role: Role,
+    /// The name that a process started in this place has.
+    name: String,
+    link: Link,
+    stop: CancellationToken,
+    task: Option<JoinHandle<()>>,
+    /// Milliseconds that its clock is off.
+    clock_off: Arc<AtomicI64>,
+}
+
+impl Fleet {
+    /// Starts two processes of each role.
+    pub(super) fn start(world: Arc<World>) -> Arc<Self> {
+        let fleet = Arc::new(Self { world, processes: Mutex::default() });
+        for role in ROLES {
+            for number in 0..2 {
+                fleet.add(role, format!("{role:?}-{number}").to_lowercase());
+            }
+        }
+        fleet
+    }
+
+    fn processes(&self) -> MutexGuard<'_, Vec<Process>> {
+        self.processes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A further process; says in which place.
+    pub(super) fn add(&self, role: Role, name: String) -> usize {
+        let process = Process {
+            role,
+            name,
+            link: Link::new(self.world.clone()),
+            stop: CancellationToken::new(),
+            task: None,
+            clock_off: Arc::default(),
+        };
+        let mut processes = self.processes();
+        processes.push(process);
+        let at = processes.len() - 1;
+        begin(&self.world, &mut processes[at]);
+        at
+    }
+
+    /// Some process.
+    pub(super) fn any(&self) -> usize {
+        self.world.below(self.processes().len() as u64) as usize
+    }
+
+    /// Some coordinator.
+    pub(super) fn any_coordinator(&self) -> usize {
+        self.world.below(2) as usize
+    }
+
+    /// Ends a process as a kill does: nothing of it goes on.
+    pub(super) fn kill(&self, at: usize) {
+        let mut processes = self.processes();
+        let process = &mut processes[at];
+        process.link.kill();
+        if let Some(task) = process.task.take() {
+            task.abort();
+        }
+    }
+
+    /// Starts what was killed or has left.
+    pub(super) fn revive(&self, at: usize) {
+        let mut processes = self.processes();
+        let process = &mut processes[at];
+        if process.task.as_ref().is_none_or(JoinHandle::is_finished) {
+            begin(&self.world, process);
+        }
+    }
+
+    /// Tells a process to leave.
+    pub(super) fn stop(&self, at: usize) {
+        self.processes()[at].stop.cancel();
+    }
+
+    pub(super) fn pause(&self, at: usize, length: Duration) {
+        self.processes()[at].link.pause(length);
+    }
+
+    pub(super) fn cut(&self, at: usize, length: Duration) {
+        self.processes()[at].link.cut(length);
+    }
+
+    /// Turns a process's clock.
+    pub(super) fn turn_clock(&self, at: usize, by_ms: i64) {
+        self.processes()[at].clock_off.fetch_add(by_ms, Relaxed);
+    }
+
+    /// Ends pauses and partitions, and starts what is gone. Processes that came in addition are killed.
+    pub(super) fn mend(&self) {
+        let count = self.processes().len();
+        for at in 0..count {
+            if at >= 2 * ROLES.len() {
+                self.kill(at);
+            } else {
+                self.processes()[at].link.mend();
+                self.revive(at);
+            }
+        }
+    }
+
+    /// Kills all.
+    pub(super) fn end(&self) {
+        let count = self.processes().len();
+        (0..count).for_each(|at| self.kill(at));
+    }
+}
+
+/// Starts the process of a place, from nothing.
+fn begin(world: &Arc<World>, process: &mut Process) {
+    process.link = Link::new(world.clone());
+    process.stop = CancellationToken::new();
+    let queue = Arc::new(LinkedQueue::new(process.link.clone()));
+    let broker = Broker::new(queue, gated(&world.objects, Arc::new(process.link.clone())));
+    let (stop, link) = (process.stop.clone(), process.link.clone());
+    process.task = Some(match process.role {
+        Role::Coordinator => {
+            let (clock, off) = (world.clone(), process.clock_off.clone());
+            let config = DriverConfig {
+                id: process.name.clone(),
+                instance: format!("{}/{}", process.name, world.next_name()),
+                snapshot_events: SNAPSHOT_EVENTS,
+                clock: UnixClock::new(move || clock.unix_ms().saturating_add_signed(off.load(Relaxed))),
+            };
+            tokio::spawn(coordinate(broker, config, stop))
+        }
+        Role::Sample | Role::Play | Role::Train => {
+            let id = format!("{}-{}", process.name, world.next_name());
+            let id = id.parse().expect("a role and numbers are a worker's name");
+            tokio::spawn(work(broker, id, process.role, link, stop))
+        }
+    });
+}
+
+/// A coordinator, and whoever starts it again when it cannot go on.
+async fn coordinate(broker: Broker, config: DriverConfig, stop: CancellationToken) {
+    while !stop.is_cancelled() {
+        match driver::restore(&broker).await {
+            Ok(shared) => {
+                let health = Health::default();
+                let driven = driver::run(broker.clone(), config.clone(), shared, health, stop.clone()).await;
+                if driven.is_ok() {
+                    return;
+                }
+            }
+            Err(error) => tracing::debug!(%error, "coordinator cannot start yet"),
+        }
+        sleep(RESTART).await;
+    }
+}
+
+async fn work(broker: Broker, id: WorkerId, role: Role, link: Link, stop: CancellationToken) {
+    let objects = broker.objects().clone();
+    let report = Duration::from_secs(60);
+    let worker =
+        Worker::start(broker, WorkerSettings { report, instance: id.to_string(), ..WorkerSettings::new(id) });
+    let policies = worker.policies().clone();
+    // The runs are of one environment; pools that nobody puts tasks into only cost time.
+    let used = ["policy", "counter", "env_return", "format", "gang", "commit"];
+    let pools = role.stages().iter().flat_map(|(stage, concurrency)| {
+        let pools = default_pools(*stage).into_iter().filter(|pool| used.contains(&pool.as_str()));
+        pools.map(|pool| PoolSettings { stage: *stage, pool, concurrency: *concurrency })
+    });
+    let executor = |stage| executor(stage, &link, &objects, &policies);
+    worker.serve(pools.collect(), executor, Health::default(), stop).await;
+}

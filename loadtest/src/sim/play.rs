@@ -1,0 +1,95 @@
+//! One seed: a world, its faults, quiet time, and what is left to be looked at.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::Context;
+use millrace_schemas::blob::Sha;
+use millrace_schemas::envelope::encode;
+use tokio::time::{Instant, sleep};
+
+use super::faults;
+use super::fleet::Fleet;
+use super::operator::{Operator, draw_runs};
+use super::scenario::{FaultKind, Scenario};
+use super::world::World;
+use crate::checkers::{History, PolicyWatch, record};
+
+/// Quiet time in which every run must end.
+const QUIET: Duration = Duration::from_secs(3_600);
+/// Quiet time after the last run's end in which the queue must become empty: late acks are on their way.
+const DRAIN: Duration = Duration::from_secs(100);
+
+/// What one seed gave.
+pub struct Played {
+    /// What there is to be checked.
+    pub history: History,
+    /// Identifies the history: the same for the same seed and program.
+    pub hash: Sha,
+    /// Faults by kind.
+    pub faults: BTreeMap<FaultKind, u64>,
+    /// Rollouts begun, over all runs.
+    pub rollouts: u64,
+    /// Virtual time that went by.
+    pub lasted: Duration,
+}
+
+/// Plays one seed in virtual time on this thread.
+///
+/// # Errors
+/// The world itself broke, which is not a finding but a mistake in the simulator.
+pub fn play(seed: u64, scenario: &Scenario) -> anyhow::Result<Played> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(true).build().context("failed to start")?;
+    runtime.block_on(play_in_time(seed, scenario))
+}
+
+async fn play_in_time(seed: u64, scenario: &Scenario) -> anyhow::Result<Played> {
+    let start = Instant::now();
+    let world = World::new(seed, scenario);
+    let specs = draw_runs(&world, &scenario.runs);
+    let watch = PolicyWatch::default();
+    let watching = tokio::spawn(watch.clone().run(world.plain()));
+    let fleet = Fleet::start(world.clone());
+    let mut operator = Operator::new(&world, specs);
+    operator.submit().await?;
+    {
+        let trouble = faults::bring(&fleet, scenario);
+        let tend = operator.tend(start + Duration::from_secs(10 * scenario.seconds));
+        // Trouble without a run would find nothing.
+        tokio::select! {
+            biased;
+            () = trouble => {}
+            tended = tend => drop(tended?),
+        }
+    }
+    world.clear();
+    fleet.mend();
+    operator.tend(Instant::now() + QUIET).await?;
+    sleep(DRAIN).await;
+    fleet.end();
+    watching.abort();
+    let mut history = record(&world.plain()).await?;
+    history.policies = watch.seen();
+    history.peak_queued = Some(operator.peak_queued);
+    let rollouts = history.runs().map(|(_, run)| run.books.admitted).sum();
+    Ok(Played { hash: hash(&history), faults: world.counts(), rollouts, lasted: start.elapsed(), history })
+}
+
+/// Over the whole history, to the byte.
+fn hash(history: &History) -> Sha {
+    let mut parts: Vec<Vec<u8>> = Vec::new();
+    for entry in &history.log {
+        parts.push(format!("{} {}", entry.seq, entry.run).into_bytes());
+        parts.push(encode(&entry.event).to_vec());
+    }
+    for (run, versions) in &history.committed {
+        parts.push(run.as_str().as_bytes().to_vec());
+        parts.extend(versions.iter().flatten().map(|stored| stored.sha256.0.to_vec()));
+    }
+    for seen in &history.policies {
+        parts.push(format!("{} {:?} {}", seen.run, seen.policy, seen.epoch).into_bytes());
+    }
+    parts.push(format!("{:?} {:?}", history.queued, history.dead).into_bytes());
+    Sha::of_parts(parts.iter().map(Vec::as_slice))
+}

@@ -1,0 +1,269 @@
+//! The queue as one process sees it: the real one in memory, behind a link on which things happen.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use millrace_queue::port::{
+    Appended, Delivery, Exhausted, ExhaustedTasks, Expect, KeyValue, KeyWatcher, Lease, Listener, LogEntry,
+    LogReader, Message, Puller, Put, Written,
+};
+use millrace_queue::{MemoryQueue, Queue, QueueError};
+use millrace_schemas::{PoolName, Stage};
+use tokio::time::sleep;
+
+use super::link::Link;
+use super::scenario::FaultKind;
+
+/// A process's own handle.
+pub(super) struct LinkedQueue {
+    inner: MemoryQueue,
+    link: Link,
+}
+
+impl LinkedQueue {
+    pub(super) fn new(link: Link) -> Self {
+        Self { inner: link.world.queue.clone(), link }
+    }
+}
+
+#[async_trait]
+impl Queue for LinkedQueue {
+    async fn ensure_topology(&self) -> Result<(), QueueError> {
+        self.link.call("make streams", || self.inner.ensure_topology()).await
+    }
+
+    async fn ensure_pool(&self, stage: Stage, pool: &PoolName) -> Result<(), QueueError> {
+        self.link.call("make a consumer", || self.inner.ensure_pool(stage, pool)).await
+    }
+
+    async fn put(&self, tasks: Vec<Message>) -> Vec<Result<Put, QueueError>> {
+        let count = tasks.len();
+        let put = self.link.call("put tasks", async || Ok(self.inner.put(tasks.clone()).await)).await;
+        put.unwrap_or_else(|error| vec![Err(error); count])
+    }
+
+    async fn purge(&self, stage: Stage, filter: &str) -> Result<u64, QueueError> {
+        self.link.call("purge", || self.inner.purge(stage, filter)).await
+    }
+
+    async fn puller(&self, stage: Stage, pool: &PoolName) -> Result<Box<dyn Puller>, QueueError> {
+        let inner = self.link.call("pull", || self.inner.puller(stage, pool)).await?;
+        Ok(Box::new(LinkedPuller { inner, link: self.link.clone(), waiting: VecDeque::new() }))
+    }
+
+    async fn append(&self, entry: Message, id: Option<&str>) -> Result<Appended, QueueError> {
+        self.link.call("append", || self.inner.append(entry.clone(), id)).await
+    }
+
+    async fn read_log(&self, from: u64) -> Result<Box<dyn LogReader>, QueueError> {
+        let inner = self.link.call("read the log", || self.inner.read_log(from)).await?;
+        Ok(Box::new(LinkedLog { inner, link: self.link.clone(), waiting: VecDeque::new() }))
+    }
+
+    async fn log_end(&self) -> Result<u64, QueueError> {
+        self.link.call("look at the log", || self.inner.log_end()).await
+    }
+
+    async fn get(&self, bucket: &'static str, key: &str) -> Result<Option<KeyValue>, QueueError> {
+        self.link.call("read a key", || self.inner.get(bucket, key)).await
+    }
+
+    async fn set(
+        &self,
+        bucket: &'static str,
+        key: &str,
+        value: Bytes,
+        expect: Expect,
+    ) -> Result<Written, QueueError> {
+        self.link.call("write a key", || self.inner.set(bucket, key, value.clone(), expect)).await
+    }
+
+    async fn watch(&self, bucket: &'static str) -> Result<Box<dyn KeyWatcher>, QueueError> {
+        let inner = self.link.call("watch keys", || self.inner.watch(bucket)).await?;
+        Ok(Box::new(LinkedWatcher { inner, link: self.link.clone(), waiting: None }))
+    }
+
+    async fn notice(&self, subject: String, payload: Bytes) -> Result<(), QueueError> {
+        self.link.call("tell", || self.inner.notice(subject.clone(), payload.clone())).await
+    }
+
+    async fn listen(&self, filter: &str) -> Result<Box<dyn Listener>, QueueError> {
+        self.link.call("listen", || self.inner.listen(filter)).await
+    }
+
+    async fn bury(&self, letter: Message, id: &str) -> Result<(), QueueError> {
+        self.link.call("bury", || self.inner.bury(letter.clone(), id)).await
+    }
+
+    async fn dead_letters(&self, max: usize) -> Result<Vec<LogEntry>, QueueError> {
+        self.link.call("read dead letters", || self.inner.dead_letters(max)).await
+    }
+
+    async fn unbury(&self, seq: u64) -> Result<(), QueueError> {
+        self.link.call("unbury", || self.inner.unbury(seq)).await
+    }
+
+    async fn exhausted(&self) -> Result<Box<dyn ExhaustedTasks>, QueueError> {
+        let inner = self.link.call("wait for advisories", || self.inner.exhausted()).await?;
+        Ok(Box::new(LinkedExhausted { inner, link: self.link.clone(), waiting: None }))
+    }
+}
+
+/// Deliveries on their way to a process that is cut off are lost, and their leases run.
+struct LinkedPuller {
+    inner: Box<dyn Puller>,
+    link: Link,
+    waiting: VecDeque<Delivery>,
+}
+
+#[async_trait]
+impl Puller for LinkedPuller {
+    async fn pull(&mut self, free: usize) -> Result<Vec<Delivery>, QueueError> {
+        self.link.awake().await;
+        if self.link.is_off() {
+            return self.link.lost("pull", "no connection").await;
+        }
+        if self.waiting.is_empty() {
+            self.waiting = self.inner.pull(free).await?.into();
+            if self.link.is_off() {
+                self.waiting.clear();
+                return self.link.lost("pull", "no connection").await;
+            }
+        }
+        sleep(self.link.world.time(0, 3)).await;
+        self.link.awake().await;
+        let link = |mut delivery: Delivery| {
+            delivery.lease = Arc::new(LinkedLease { inner: delivery.lease, link: self.link.clone() });
+            delivery
+        };
+        let given = free.min(self.waiting.len());
+        Ok(self.waiting.drain(..given).map(link).collect())
+    }
+
+    async fn close(&mut self) {
+        for delivery in self.waiting.drain(..) {
+            let _ = delivery.lease.retry_after(Duration::ZERO).await;
+        }
+        self.inner.close().await;
+    }
+}
+
+struct LinkedLease {
+    inner: Arc<dyn Lease>,
+    link: Link,
+}
+
+impl LinkedLease {
+    /// An ack, which may get lost, come twice, or come when the lease has long ended.
+    async fn ack(&self) -> Result<(), QueueError> {
+        let world = &self.link.world;
+        if world.strikes(FaultKind::AckLost) {
+            let unseen = world.below(2) == 0;
+            return if unseen { Ok(()) } else { self.link.lost("ack", "the ack got lost").await };
+        }
+        if world.strikes(FaultKind::AckLate) {
+            let (inner, late) = (self.inner.clone(), world.time(1_000, 75_000));
+            world.loose(async move {
+                sleep(late).await;
+                let _ = inner.done().await;
+            });
+            return Ok(());
+        }
+        if world.strikes(FaultKind::AckTwice) {
+            let (inner, later) = (self.inner.clone(), world.time(1, 40_000));
+            world.loose(async move {
+                sleep(later).await;
+                let _ = inner.done().await;
+            });
+        }
+        self.link.call("ack", || self.inner.done()).await
+    }
+}
+
+#[async_trait]
+impl Lease for LinkedLease {
+    async fn heartbeat(&self) -> Result<(), QueueError> {
+        self.link.call("keep a task", || self.inner.heartbeat()).await
+    }
+
+    async fn done(&self) -> Result<(), QueueError> {
+        self.ack().await
+    }
+
+    async fn retry_after(&self, delay: Duration) -> Result<(), QueueError> {
+        self.link.call("give a task back", || self.inner.retry_after(delay)).await
+    }
+
+    async fn poison(&self, reason: &str) -> Result<(), QueueError> {
+        self.link.call("give a task up", || self.inner.poison(reason)).await
+    }
+}
+
+struct LinkedLog {
+    inner: Box<dyn LogReader>,
+    link: Link,
+    waiting: VecDeque<LogEntry>,
+}
+
+#[async_trait]
+impl LogReader for LinkedLog {
+    async fn next(&mut self, max: usize) -> Result<Vec<LogEntry>, QueueError> {
+        self.link.awake().await;
+        if self.link.is_off() {
+            return self.link.lost("read the log", "no connection").await;
+        }
+        if self.waiting.is_empty() {
+            self.waiting = self.inner.next(max).await?.into();
+        }
+        sleep(self.link.world.time(0, 3)).await;
+        self.link.awake().await;
+        let given = max.min(self.waiting.len());
+        Ok(self.waiting.drain(..given).collect())
+    }
+}
+
+struct LinkedWatcher {
+    inner: Box<dyn KeyWatcher>,
+    link: Link,
+    waiting: Option<KeyValue>,
+}
+
+#[async_trait]
+impl KeyWatcher for LinkedWatcher {
+    async fn next(&mut self) -> Result<KeyValue, QueueError> {
+        self.link.awake().await;
+        if self.link.is_off() {
+            return self.link.lost("watch keys", "no connection").await;
+        }
+        if self.waiting.is_none() {
+            self.waiting = Some(self.inner.next().await?);
+        }
+        sleep(self.link.world.time(0, 3)).await;
+        self.link.awake().await;
+        Ok(self.waiting.take().expect("a value was waited for"))
+    }
+}
+
+struct LinkedExhausted {
+    inner: Box<dyn ExhaustedTasks>,
+    link: Link,
+    waiting: Option<Exhausted>,
+}
+
+#[async_trait]
+impl ExhaustedTasks for LinkedExhausted {
+    async fn next(&mut self) -> Result<Exhausted, QueueError> {
+        self.link.awake().await;
+        if self.link.is_off() {
+            return self.link.lost("wait for advisories", "no connection").await;
+        }
+        if self.waiting.is_none() {
+            self.waiting = Some(self.inner.next().await?);
+        }
+        self.link.awake().await;
+        Ok(self.waiting.take().expect("a task was waited for"))
+    }
+}

@@ -1,0 +1,182 @@
+//! What is tried on the system: the shape of the runs and the kinds of faults. One format for the simulator
+//! and for the harness on real processes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+
+/// A scenario, as it stands in `scenarios/*.toml`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// Its name, for people.
+    pub name: String,
+    /// Seconds in which faults come; after that the system is left alone and must finish.
+    pub seconds: u64,
+    /// Mean milliseconds between two faults.
+    pub every_ms: u64,
+    /// What an acknowledged write is worth when the queue's machine loses its power. Default `synced`.
+    #[serde(default)]
+    pub durability: Durability,
+    /// The runs that are submitted.
+    #[serde(default)]
+    pub runs: RunShape,
+    /// How often each kind of fault is drawn, beside the others. A kind that is left out does not come.
+    pub faults: BTreeMap<FaultKind, u32>,
+}
+
+/// What an acknowledged write is worth.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Durability {
+    /// It is on disk, or on the disks of other machines.
+    #[default]
+    Synced,
+    /// It will be on disk at the next sync.
+    Interval,
+}
+
+/// The runs. Pairs are the least and the most, drawn evenly.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RunShape {
+    /// Runs at once.
+    pub count: (u64, u64),
+    /// Train steps.
+    pub steps: (u64, u64),
+    /// Groups of a batch.
+    pub groups_per_step: (u64, u64),
+    /// Rollouts of a group.
+    pub group_size: (u64, u64),
+    /// Turns of a rollout.
+    pub turns: (u64, u64),
+    /// Held-out prompts of an evaluation.
+    pub evaluate_prompts: (u64, u64),
+    /// Async ratios to draw from.
+    pub alpha: Vec<f64>,
+}
+
+impl Default for RunShape {
+    fn default() -> Self {
+        Self {
+            count: (1, 2),
+            steps: (3, 10),
+            groups_per_step: (2, 4),
+            group_size: (2, 3),
+            turns: (1, 3),
+            evaluate_prompts: (0, 3),
+            alpha: vec![0.0, 0.5, 1.0, 2.0],
+        }
+    }
+}
+
+/// What may go wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FaultKind {
+    /// A process is killed and started again from nothing.
+    Kill,
+    /// A process is told to leave, drains, and is started again.
+    Drain,
+    /// A process stands still for a time, then goes on where it was.
+    Pause,
+    /// A process reaches neither queue nor object store for a time.
+    Partition,
+    /// Acks of tasks get lost.
+    AckLost,
+    /// Acks of tasks arrive after the lease.
+    AckLate,
+    /// Acks of tasks arrive twice.
+    AckTwice,
+    /// Requests to the queue get lost.
+    RequestLost,
+    /// Requests to the queue are done, and their answers get lost.
+    AnswerLost,
+    /// Requests to the queue arrive twice.
+    RequestTwice,
+    /// Requests to the queue take seconds.
+    Slow,
+    /// The queue is away for a time.
+    Outage,
+    /// The machine of the queue loses its power: what was not synced is gone.
+    PowerLoss,
+    /// The object store refuses.
+    StoreFails,
+    /// The object store does what is asked and says that it failed.
+    StoreAnswerLost,
+    /// The object store keeps a part of what is written, and says that it failed.
+    StoreTorn,
+    /// The clock of a coordinator jumps, forward or back.
+    ClockJump,
+    /// A second process of the coordinator that acts is started, under the same name.
+    SecondCoordinator,
+    /// Work hangs without an end.
+    Hang,
+    /// Tasks that nobody can do.
+    Poison,
+}
+
+impl fmt::Display for FaultKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
+impl Scenario {
+    /// Reads a scenario.
+    ///
+    /// # Errors
+    /// The text is no scenario; says which field is wrong.
+    pub fn from_toml(text: &str) -> anyhow::Result<Self> {
+        let scenario: Self = toml::from_str(text).context("failed to read the scenario")?;
+        if scenario.every_ms == 0 || scenario.faults.values().all(|weight| *weight == 0) {
+            bail!("failed to read the scenario: every_ms and the sum of faults must be more than 0");
+        }
+        let shape = &scenario.runs;
+        let pairs = [shape.count, shape.steps, shape.groups_per_step, shape.group_size, shape.turns];
+        if pairs.iter().any(|(least, most)| *least == 0 || least > most) || shape.alpha.is_empty() {
+            bail!("failed to read the scenario: runs must have pairs of least and most, each 1 or more");
+        }
+        Ok(scenario)
+    }
+
+    /// Reads the scenario in a file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is no scenario.
+    pub fn read(path: &Path) -> anyhow::Result<Self> {
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?;
+        Self::from_toml(&text)
+    }
+
+    /// The scenarios that come with the program.
+    ///
+    /// # Panics
+    /// Never: a test reads them.
+    #[must_use]
+    pub fn shipped() -> Vec<Self> {
+        let texts = [
+            include_str!("../../scenarios/everything.toml"),
+            include_str!("../../scenarios/power-loss.toml"),
+        ];
+        texts.map(|text| Self::from_toml(text).expect("shipped scenarios are valid")).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shipped_scenarios_are_valid_and_wrong_ones_are_refused() {
+        assert_eq!(Scenario::shipped().len(), 2);
+        let unknown = "name = \"x\"\nseconds = 1\nevery_ms = 5\ncolour = 3\n[faults]\nkill = 1";
+        assert!(format!("{:#}", Scenario::from_toml(unknown).expect_err("unknown")).contains("colour"));
+        let none = "name = \"x\"\nseconds = 1\nevery_ms = 5\n[faults]\nkill = 0";
+        assert!(Scenario::from_toml(none).is_err());
+    }
+}

@@ -1,0 +1,136 @@
+//! What all simulated processes share: the queue, the object store, chance, and the weather.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use millrace_queue::clock::SystemClock;
+use millrace_queue::{Broker, MemoryQueue, Objects};
+use millrace_workers::random::Stream;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::scenario::{FaultKind, Scenario};
+
+/// Of 1,000 calls, how many a trouble that is about strikes.
+const STRIKES_PER_MILLE: u64 = 250;
+/// When the simulated world began, in milliseconds since 1970.
+const EPOCH_MS: u64 = 1_700_000_000_000;
+
+/// The simulated world.
+pub(super) struct World {
+    /// The real queue in memory, without faults.
+    pub(super) queue: MemoryQueue,
+    /// The real store in memory, without faults.
+    pub(super) objects: Objects,
+    /// Distinguishes what is cursed in one world from another.
+    pub(super) seed: u64,
+    start: Instant,
+    state: Mutex<State>,
+}
+
+struct State {
+    chance: Stream,
+    /// Troubles that are about, and until when.
+    weather: BTreeMap<FaultKind, Instant>,
+    counts: BTreeMap<FaultKind, u64>,
+    next_name: u64,
+    /// What goes on without a process: acks on their way, for example.
+    loose: JoinSet<()>,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, _scenario: &Scenario) -> Arc<Self> {
+        let state = State {
+            chance: Stream::new(seed),
+            weather: BTreeMap::new(),
+            counts: BTreeMap::new(),
+            next_name: 0,
+            loose: JoinSet::new(),
+        };
+        Arc::new(Self {
+            queue: MemoryQueue::new(Arc::new(SystemClock::new())),
+            objects: Objects::memory(),
+            seed,
+            start: Instant::now(),
+            state: Mutex::new(state),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queue and object store without faults, for those who look from outside.
+    pub(super) fn plain(&self) -> Broker {
+        Broker::new(Arc::new(self.queue.clone()), self.objects.clone())
+    }
+
+    /// Milliseconds since 1970, as a clock that is right shows them.
+    pub(super) fn unix_ms(&self) -> u64 {
+        EPOCH_MS + self.start.elapsed().as_millis() as u64
+    }
+
+    /// A whole number below `n`.
+    pub(super) fn below(&self, n: u64) -> u64 {
+        self.state().chance.below(n)
+    }
+
+    /// A whole number from `least` to `most`.
+    pub(super) fn between(&self, (least, most): (u64, u64)) -> u64 {
+        least + self.below(most - least + 1)
+    }
+
+    /// A time from `least` to `most` milliseconds.
+    pub(super) fn time(&self, least: u64, most: u64) -> Duration {
+        Duration::from_millis(self.between((least, most)))
+    }
+
+    /// A number that nobody got before.
+    pub(super) fn next_name(&self) -> u64 {
+        let mut state = self.state();
+        state.next_name += 1;
+        state.next_name
+    }
+
+    /// Brings trouble for a time.
+    pub(super) fn bring(&self, trouble: FaultKind, length: Duration) {
+        let until = Instant::now() + length;
+        let mut state = self.state();
+        let standing = state.weather.entry(trouble).or_insert(until);
+        *standing = until.max(*standing);
+    }
+
+    /// Whether trouble is about.
+    pub(super) fn has(&self, trouble: FaultKind) -> bool {
+        self.state().weather.get(&trouble).is_some_and(|until| Instant::now() < *until)
+    }
+
+    /// Whether trouble is about and strikes here.
+    pub(super) fn strikes(&self, trouble: FaultKind) -> bool {
+        self.has(trouble) && self.below(1_000) < STRIKES_PER_MILLE
+    }
+
+    /// Ends all trouble.
+    pub(super) fn clear(&self) {
+        self.state().weather.clear();
+    }
+
+    /// Counts a fault.
+    pub(super) fn count(&self, kind: FaultKind) {
+        *self.state().counts.entry(kind).or_default() += 1;
+    }
+
+    /// Faults so far.
+    pub(super) fn counts(&self) -> BTreeMap<FaultKind, u64> {
+        self.state().counts.clone()
+    }
+
+    /// Lets something go on that belongs to no process.
+    pub(super) fn loose(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let mut state = self.state();
+        while state.loose.try_join_next().is_some() {}
+        state.loose.spawn(work);
+    }
+}
