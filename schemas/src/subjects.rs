@@ -83,11 +83,13 @@ pub fn member_pool(worker: &WorkerId) -> PoolName {
     format!("at-{worker}").parse().expect("a worker's name with a prefix is a pool's name")
 }
 
-/// A key in [`GANG_BUCKET`]: what `gang` calls `name`, which may be any text.
+/// The key in [`GANG_BUCKET`] for what members call `name`, which may be any text.
 #[must_use]
-pub fn gang_key(gang: &str, name: &str) -> String {
-    let name: String = name.bytes().map(|byte| format!("{byte:02x}")).collect();
-    format!("{gang}.{name}")
+pub fn gang_key(name: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    let tokens = name.split(['/', '.']).filter(|token| !token.is_empty());
+    let spell = |c: char| if plain(c) { c.to_string() } else { format!("={:x}=", u32::from(c)) };
+    tokens.map(|token| token.chars().map(spell).collect::<String>()).collect::<Vec<_>>().join(".")
 }
 
 /// What a pool's consumer takes from its stage's stream.

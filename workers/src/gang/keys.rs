@@ -7,37 +7,35 @@ use tokio::runtime::Handle;
 
 use super::{GangError, Rendezvous};
 
-/// What one formation's members leave for each other. Keys of a formation are never used again, and go after a
-/// day.
+/// What members of gangs leave for each other. Keys of a formation are never used again, and go after a day.
 #[derive(Clone)]
 pub struct KeyRendezvous {
     broker: Broker,
     runtime: Handle,
-    gang: String,
 }
 
 impl KeyRendezvous {
-    /// The rendezvous of `gang`. Its calls block and must come from outside of `runtime`'s threads.
+    /// Its calls block and must come from outside of `runtime`'s threads.
     #[must_use]
-    pub const fn new(broker: Broker, runtime: Handle, gang: String) -> Self {
-        Self { broker, runtime, gang }
+    pub const fn new(broker: Broker, runtime: Handle) -> Self {
+        Self { broker, runtime }
     }
 }
 
 impl fmt::Debug for KeyRendezvous {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeyRendezvous").field("gang", &self.gang).finish_non_exhaustive()
+        f.debug_struct("KeyRendezvous").finish_non_exhaustive()
     }
 }
 
 impl Rendezvous for KeyRendezvous {
     fn set(&self, key: &str, value: &[u8]) -> Result<(), GangError> {
-        let left = self.broker.leave_for_gang(&self.gang, key, value);
-        self.runtime.block_on(left).map_err(|error| GangError::Rendezvous(error.to_string()))
+        let left = self.runtime.block_on(self.broker.leave_for_gang(key, value));
+        left.map_err(|error| GangError::Rendezvous(error.to_string()))
     }
 
     fn get(&self, key: &str) -> Result<Option<Vec<u8>>, GangError> {
-        let found = self.runtime.block_on(self.broker.left_for_gang(&self.gang, key));
+        let found = self.runtime.block_on(self.broker.left_for_gang(key));
         Ok(found.map_err(|error| GangError::Rendezvous(error.to_string()))?.map(Vec::from))
     }
 }

@@ -49,21 +49,21 @@ impl Broker {
         Ok(SignsOfLife { watcher: self.queue.watch(WORKERS_BUCKET).await? })
     }
 
-    /// Leaves `value` for the other members of `gang` under `name`, over what is there.
+    /// Leaves `value` for the other members of a gang under `key`, over what is there.
     ///
     /// # Errors
     /// The queue cannot be reached.
-    pub async fn leave_for_gang(&self, gang: &str, name: &str, value: &[u8]) -> Result<(), BrokerError> {
+    pub async fn leave_for_gang(&self, key: &str, value: &[u8]) -> Result<(), BrokerError> {
         let value = bytes::Bytes::copy_from_slice(value);
-        self.queue.set(GANG_BUCKET, &gang_key(gang, name), value, Expect::Any).await?;
+        self.queue.set(GANG_BUCKET, &gang_key(key), value, Expect::Any).await?;
         Ok(())
     }
 
-    /// What a member of `gang` left under `name`, if it is there yet.
+    /// What a member of a gang left under `key`, if it is there yet.
     ///
     /// # Errors
     /// The queue cannot be reached.
-    pub async fn left_for_gang(&self, gang: &str, name: &str) -> Result<Option<bytes::Bytes>, BrokerError> {
-        Ok(self.queue.get(GANG_BUCKET, &gang_key(gang, name)).await?.map(|found| found.value))
+    pub async fn left_for_gang(&self, key: &str) -> Result<Option<bytes::Bytes>, BrokerError> {
+        Ok(self.queue.get(GANG_BUCKET, &gang_key(key)).await?.map(|found| found.value))
     }
 }
