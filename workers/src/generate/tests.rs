@@ -111,6 +111,40 @@ async fn a_task_waits_for_weights_that_are_new_enough() {
     assert_eq!(segments(&later)[0].version, PolicyVersion(3), "the newest serves all");
 }
 
+/// Requests in hand when new weights come: each goes on, its tokens so far keep their version, and nothing is
+/// asked of the engine between the two.
+#[tokio::test]
+async fn engine_sleeps_safely() {
+    const TOKENS: u32 = 20_000;
+    let (generate, broker) = bench();
+    announce(&broker, &commit(&broker, 1).await).await;
+    segments(&execute(&generate, task(0, 1, 1)).await);
+    // The weights may come before the first token or after the last; then they come again.
+    for version in 2.. {
+        assert!(version < 100, "no request was ever in hand when the weights came");
+        let request = |index: u32| {
+            let generate = generate.clone();
+            tokio::spawn(async move { execute(&generate, task(index, 1, TOKENS)).await })
+        };
+        let first = (0..8).map(request).collect::<Vec<_>>();
+        announce(&broker, &commit(&broker, version).await).await;
+        let second = (8..16).map(request).collect::<Vec<_>>();
+        let mut across = 0;
+        for answer in first.into_iter().chain(second) {
+            let answer = answer.await.unwrap();
+            let segments = segments(&answer);
+            let tokens: u32 = segments.iter().map(|segment| segment.tokens).sum();
+            assert_eq!(tokens, TOKENS, "{segments:?}");
+            let versions: Vec<u64> = segments.iter().map(|segment| segment.version.0).collect();
+            assert!(versions.is_sorted(), "{versions:?}");
+            across += u32::from(versions.len() > 1);
+        }
+        if across > 0 {
+            break;
+        }
+    }
+}
+
 #[tokio::test]
 async fn engine_proves_its_weights() {
     let (generate, broker) = bench();
