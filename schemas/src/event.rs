@@ -55,7 +55,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// The last token of the event's subject.
+    /// The word for it in its subject.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {

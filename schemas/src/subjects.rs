@@ -2,6 +2,7 @@
 
 use crate::event::Event;
 use crate::ids::{IdError, PoolName, RunId, TaskKey, WorkerId};
+use crate::outcome::Outcome;
 use crate::stage::Stage;
 use crate::version::PolicyVersion;
 
@@ -36,6 +37,8 @@ pub const PUBLISH_POOL: &str = "commit";
 pub const ALL_RUNS: &str = "all";
 /// Words in the place of a run's name that mean something else: `mr.log.all.tick`, `mr.notice.worker.<id>`.
 pub const RESERVED_RUNS: [&str; 2] = [ALL_RUNS, "worker"];
+/// Every task.
+pub const TASK_ALL: &str = "mr.task.>";
 /// Every event.
 pub const LOG_ALL: &str = "mr.log.>";
 /// Every dead letter.
@@ -55,6 +58,9 @@ pub const CLAIM_HEADER: &str = "Millrace-Claim";
 pub const REASON_HEADER: &str = "Millrace-Reason";
 /// Header of a dead letter: the subject on which the task was put.
 pub const SUBJECT_HEADER: &str = "Millrace-Subject";
+/// Header that the server puts on each copy of a stored message that it gives out. Whoever may read a key may
+/// name any subject for the copy, so a task, event or request with this header is nobody's word.
+pub const COPY_HEADER: &str = "Nats-Stream";
 
 /// The stream that holds a stage's tasks.
 #[must_use]
@@ -116,10 +122,70 @@ pub fn tasks_of_run(stage: Stage, run: &RunId) -> String {
     format!("mr.task.{}.*.{run}.>", stage.name())
 }
 
-/// An event's subject: `mr.log.<run>.<kind>`.
+/// An event's subject: `mr.log.<run>.<kind>`, and the stage after it where a worker speaks of a task, so that
+/// it can be let speak of its own stage alone.
 #[must_use]
 pub fn log(run: &str, event: &Event) -> String {
+    let subject = log_without_stage(run, event);
+    match event {
+        Event::Outcome(Outcome { key, .. }) | Event::DeadLetter { key, .. } => {
+            format!("{subject}.{}", key.stage().name())
+        }
+        Event::Submitted(_)
+        | Event::Requeued { .. }
+        | Event::Cancelled { .. }
+        | Event::Joined { .. }
+        | Event::Left { .. }
+        | Event::Tick { .. } => subject,
+    }
+}
+
+/// An event's subject as it was before stages were named in it.
+fn log_without_stage(run: &str, event: &Event) -> String {
     format!("mr.log.{run}.{}", event.kind())
+}
+
+/// Whether an event may stand on a subject of the log: on its own, or on the one of old logs. Rights are given
+/// by subject, so an event on another's is one that its writer had no right to.
+#[must_use]
+pub fn is_subject_of(subject: &str, run: &str, event: &Event) -> bool {
+    subject == log(run, event) || subject == log_without_stage(run, event)
+}
+
+/// The stream behind a bucket.
+#[must_use]
+pub fn bucket_stream(bucket: &str) -> String {
+    format!("KV_{bucket}")
+}
+
+/// All keys of a bucket.
+#[must_use]
+pub fn keys(bucket: &str) -> String {
+    format!("$KV.{bucket}.>")
+}
+
+/// Where the server repeats what it stored in a bucket, for whoever watches.
+#[must_use]
+pub fn watched_keys(bucket: &str) -> String {
+    format!("mr.key.{bucket}.>")
+}
+
+/// Rights of a worker: to tell the outcomes of a stage's tasks, of any run.
+#[must_use]
+pub fn outcomes_of_stage(stage: Stage) -> String {
+    format!("mr.log.*.outcome.{}", stage.name())
+}
+
+/// Rights of a worker: to tell that a stage's tasks are with the dead letters, of any run.
+#[must_use]
+pub fn deaths_of_stage(stage: Stage) -> String {
+    format!("mr.log.*.dead_letter.{}", stage.name())
+}
+
+/// The dead letters of a stage.
+#[must_use]
+pub fn dead_of_stage(stage: Stage) -> String {
+    format!("mr.dead.{}.>", stage.name())
 }
 
 /// A dead letter's subject.
@@ -151,6 +217,12 @@ pub fn worker_notice(worker: &str) -> String {
 #[must_use]
 pub fn api(endpoint: &str) -> String {
     format!("mr.api.{endpoint}")
+}
+
+/// Whether an asker may want its answer there: not on a subject of the server's, nor on one of ours.
+#[must_use]
+pub fn may_be_answered(reply: &str) -> bool {
+    !reply.starts_with('$') && !reply.starts_with("mr.")
 }
 
 /// A task's subject, taken apart.

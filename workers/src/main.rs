@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
-use millrace_queue::{Broker, JetStream, JetStreamOptions, Objects};
+use millrace_queue::{Broker, ConnectArgs, JetStream, Objects};
 use millrace_schemas::WorkerId;
 use millrace_telemetry::TelemetryArgs;
 use millrace_workers::arguments::{PoolArg, StageArg, pools};
@@ -15,8 +15,10 @@ use millrace_workers::{Executors, Worker, WorkerSettings, drain};
 #[command(name = "millrace-worker", version)]
 struct Arguments {
     /// Where the queue is
-    #[arg(long, env = "NATS_URL", default_value = "nats://127.0.0.1:4222")]
+    #[arg(long, env = "NATS_URL", hide_env_values = true, default_value = "nats://127.0.0.1:4222")]
     nats: String,
+    #[command(flatten)]
+    connect: ConnectArgs,
     /// Where large objects are: a folder, or s3://bucket/prefix
     #[arg(long, env = "MILLRACE_OBJECTS")]
     objects: String,
@@ -52,7 +54,7 @@ async fn main() -> anyhow::Result<()> {
     let pools = pools(&arguments.stages, &arguments.pools)?;
     let id = arguments.id.unwrap_or_else(new_id);
     let objects = Objects::open(&arguments.objects)?;
-    let connect = JetStream::connect(&arguments.nats, id.as_str(), JetStreamOptions::default());
+    let connect = JetStream::connect(&arguments.nats, id.as_str(), arguments.connect.options()?);
     let Some(queue) = stop.run_until_cancelled(connect).await else { return Ok(()) };
     let broker = Broker::new(queue?, objects.clone());
 

@@ -20,6 +20,7 @@ mod weights;
 mod dead;
 mod schema;
 mod doctor;
+mod init_auth;
 mod coordinator;
 mod tied;
 
@@ -65,6 +66,8 @@ enum Command {
     Schema(schema::SchemaArgs),
     /// Say what is missing on this machine, and how to get it
     Doctor(doctor::DoctorArgs),
+    /// Make keys, certificates and a nats-server's configuration in which each role may do its own work only
+    InitAuth(init_auth::InitAuthArgs),
     /// Run a coordinator
     Coordinator(coordinator::CoordinatorArgs),
     /// Run a program that is killed when its parent dies
@@ -91,6 +94,7 @@ impl Cli {
             Command::Dead(args) => args.run(place).await,
             Command::Schema(args) => args.run(),
             Command::Doctor(args) => args.run(place).await,
+            Command::InitAuth(args) => args.run(place.dir.as_deref()),
             Command::Coordinator(args) => args.run(place).await,
             Command::Tied(args) => args.run(),
         }

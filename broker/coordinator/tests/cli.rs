@@ -9,4 +9,5 @@ mod cli {
     mod up;
     mod kill;
     mod two;
+    mod roles;
 }

@@ -15,9 +15,10 @@ use crate::port::{
 use connection::Connection;
 use publish::Store;
 
-pub use connection::{Credentials, JetStreamOptions, Storage, Tls};
+pub use connection::{Credentials, JetStreamOptions, Storage, Tls, without_password};
 
 mod connection;
+mod violation;
 mod api;
 mod message;
 mod topology;
@@ -26,6 +27,7 @@ mod puller;
 mod lease;
 mod ordered;
 mod keys;
+mod watcher;
 mod dead;
 
 /// Tasks whose acknowledgements are awaited at once; the server buffers no more than 10,000 per stream.
@@ -150,7 +152,7 @@ impl Queue for JetStream {
     }
 
     async fn watch(&self, bucket: &'static str) -> Result<Box<dyn KeyWatcher>, QueueError> {
-        Ok(Box::new(keys::JetStreamWatcher::new(self.connection.clone(), bucket)))
+        Ok(Box::new(watcher::JetStreamWatcher::new(self.connection.clone(), bucket)))
     }
 
     async fn notice(&self, subject: String, payload: Bytes) -> Result<(), QueueError> {

@@ -8,19 +8,22 @@ mod trace;
 pub mod clock;
 mod memory;
 mod jetstream;
+pub mod args;
 
 pub mod objects;
 pub mod broker;
 pub mod service;
 
+pub mod auth;
 pub mod server;
 #[cfg(feature = "testing")]
 pub mod testing;
 #[cfg(feature = "testing")]
 pub mod conformance;
 
+pub use args::ConnectArgs;
 pub use broker::{Broker, BrokerError, DeadLetter, Log, Logged, OpenError, Policies};
-pub use jetstream::{Credentials, JetStream, JetStreamOptions, Storage, Tls};
+pub use jetstream::{Credentials, JetStream, JetStreamOptions, Storage, Tls, without_password};
 pub use memory::MemoryQueue;
 pub use objects::{Created, ObjectError, Objects};
 pub use port::{Delivery, Queue, QueueError};

@@ -38,6 +38,9 @@ pub struct ServerOptions {
     pub sync_always: bool,
     /// Its seat in a cluster; `None` stands alone.
     pub seat: Option<Seat>,
+    /// A configuration to start it with. Where it listens and where its log is are still said above; where it
+    /// keeps its streams and how it syncs is left to the configuration.
+    pub config: Option<PathBuf>,
 }
 
 /// One server's seat in a cluster of servers on this machine.
@@ -55,7 +58,7 @@ impl ServerOptions {
     /// A server that keeps its streams in `folder`.
     #[must_use]
     pub fn in_folder(folder: impl Into<PathBuf>) -> Self {
-        Self { binary: None, folder: folder.into(), port: None, sync_always: false, seat: None }
+        Self { binary: None, folder: folder.into(), port: None, sync_always: false, seat: None, config: None }
     }
 }
 
@@ -110,6 +113,9 @@ impl Server {
         let failed = |reason: String| ServerError::Start { path: binary.clone(), reason };
         let mut command = Command::new(&binary);
         command.arg("-c").arg(&config);
+        if options.config.is_some() {
+            command.args(config::overrides(options));
+        }
         let process =
             Guarded::spawn(&command, &options.folder.join(LOG)).map_err(|e| failed(e.to_string()))?;
         let mut server = Self { process, url: String::new() };

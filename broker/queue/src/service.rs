@@ -12,7 +12,7 @@ use futures::stream::SelectAll;
 use futures::{FutureExt, StreamExt};
 use millrace_schemas::api::{ApiError, DESCRIPTION, ENDPOINTS, SERVICE};
 use millrace_schemas::limits::MAX_REQUEST_BYTES;
-use millrace_schemas::subjects;
+use millrace_schemas::subjects::{self, COPY_HEADER};
 
 use crate::jetstream::JetStream;
 use crate::port::QueueError;
@@ -84,7 +84,23 @@ impl Drop for Running {
     }
 }
 
+/// Why a message is no request of a client's. The server sends what it is asked for wherever the asker says:
+/// the answer to a pull that finds nothing is empty, and an empty request cancels the only run. And we may
+/// answer anybody: an answer to a subject of the server's or of ours would be a word in our name.
+fn is_forged(message: &async_nats::Message) -> Option<&'static str> {
+    let Some(reply) = &message.reply else { return Some("it asks for no answer") };
+    if !subjects::may_be_answered(reply) {
+        return Some("it asks for an answer on a subject that is no inbox");
+    }
+    let copied = message.headers.as_ref().is_some_and(|headers| headers.get(COPY_HEADER).is_some());
+    (copied || message.status.is_some()).then_some("the server itself sent it")
+}
+
 async fn answer(endpoint: &str, mut request: Request, client: &Client, handler: &dyn ApiHandler) {
+    if let Some(reason) = is_forged(&request.message) {
+        tracing::warn!(endpoint, reason, "a request is passed over");
+        return;
+    }
     let error = match call(endpoint, request.message.payload.clone(), handler).await {
         Ok(body) => return log_failure(endpoint, request.respond(Ok(body)).await),
         Err(error) => error,

@@ -27,8 +27,17 @@ impl TestServer {
     /// # Panics
     /// There is no nats-server, or it does not start; the message says what to do.
     pub async fn start() -> Self {
+        Self::start_with(None).await
+    }
+
+    /// As [`TestServer::start`], with a configuration.
+    ///
+    /// # Panics
+    /// There is no nats-server, or it does not start; the message says what to do.
+    pub async fn start_with(config: Option<std::path::PathBuf>) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut options = ServerOptions::in_folder(folder.path().join("nats"));
+        options.config = config;
         let server = Server::start(&options).await.unwrap_or_else(|e| panic!("{e}"));
         options.port = server.url().rsplit(':').next().and_then(|port| port.parse().ok());
         Self { options, server: Some(server), folder }

@@ -81,6 +81,24 @@ fn the_run_of_an_event_is_in_its_subject() {
 }
 
 #[test]
+fn what_is_said_of_a_task_names_its_stage_and_stands_nowhere_else() {
+    let key: millrace_schemas::TaskKey = "g1r0a0-s1".parse().unwrap();
+    let dead = millrace_schemas::Event::DeadLetter { key, reason: String::new() };
+    let subject = subjects::log("lake", &dead);
+    assert_eq!(subject, "mr.log.lake.dead_letter.generate");
+    assert!(matches(&subjects::deaths_of_stage(Stage::Generate), &subject));
+    assert!(subjects::is_subject_of(&subject, "lake", &dead));
+    // As logs of earlier versions have it.
+    assert!(subjects::is_subject_of("mr.log.lake.dead_letter", "lake", &dead));
+    for other in ["mr.log.lake.dead_letter.reward", "mr.log.lake.outcome.generate", "mr.log.all.dead_letter"]
+    {
+        assert!(!subjects::is_subject_of(other, "lake", &dead), "{other}");
+    }
+    let cancelled = millrace_schemas::Event::Cancelled { reason: String::new() };
+    assert!(!subjects::is_subject_of("mr.log.lake.outcome.generate", "lake", &cancelled));
+}
+
+#[test]
 fn a_run_may_not_take_a_token_that_means_something_else() {
     // `mr.log.all.tick` concerns every run, `mr.notice.worker.<id>` is a worker's.
     for name in [subjects::ALL_RUNS, "worker"] {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use millrace_queue::port::Listener;
 use millrace_queue::service::{RequestError, request};
-use millrace_queue::{Broker, JetStream, JetStreamOptions, Objects, Queue};
+use millrace_queue::{Broker, ConnectArgs, JetStream, JetStreamOptions, Objects, Queue, without_password};
 use millrace_schemas::RunId;
 use millrace_schemas::api::{ApiError, RunRequest, Status};
 use serde::Serialize;
@@ -34,6 +34,8 @@ pub(super) struct Place {
     /// The folder of a `millrace up`: stands for its --nats and --objects
     #[arg(long, global = true, value_name = "DIR")]
     pub(super) dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) connect: ConnectArgs,
 }
 
 impl Place {
@@ -81,10 +83,11 @@ impl Place {
     /// Connects to the queue alone; for what needs no objects.
     pub(super) async fn api(&self) -> Result<Api> {
         let url = self.nats_url()?;
-        Api::connect(&url, COMMAND_PATIENCE).await.with_context(|| {
+        Api::connect(&url, &self.connect, COMMAND_PATIENCE).await.with_context(|| {
             format!(
-                "failed to reach nats-server url={url}; is it running? `millrace up RUN.toml` starts one, and --nats \
-                 or --dir say where it is"
+                "failed to reach nats-server url={}; is it running? `millrace up RUN.toml` starts one, and --nats \
+                 or --dir say where it is",
+                without_password(&url)
             )
         })
     }
@@ -129,10 +132,10 @@ fn words(error: &ApiError) -> String {
 
 impl Api {
     /// Connects to the queue, trying again for as long as `patience`.
-    pub(super) async fn connect(url: &str, patience: Duration) -> Result<Self> {
-        let options = JetStreamOptions { connect_timeout: patience, ..JetStreamOptions::default() };
+    pub(super) async fn connect(url: &str, who: &ConnectArgs, patience: Duration) -> Result<Self> {
+        let options = JetStreamOptions { connect_timeout: patience, ..who.options()? };
         let queue = JetStream::connect(url, "millrace", options).await?;
-        Ok(Self { queue, url: url.to_owned() })
+        Ok(Self { queue, url: without_password(url) })
     }
 
     /// The queue, without an object store: enough for whatever moves no large payload.

@@ -34,7 +34,7 @@ impl CoordinatorArgs {
             tracing::info!("told to leave; writing a snapshot");
             on_signal.cancel();
         });
-        let api = Api::connect(&place.nats_url()?, SERVICE_PATIENCE).await?;
+        let api = Api::connect(&place.nats_url()?, &place.connect, SERVICE_PATIENCE).await?;
         let broker = api.with_objects(place.open_objects()?);
         let shared = driver::restore(&broker).await?;
         let config = DriverConfig::new(&self.id);

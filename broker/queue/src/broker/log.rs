@@ -95,7 +95,9 @@ impl Broker {
         let run = subjects::run_of_log(&entry.message.subject).unwrap_or_default().to_owned();
         let bytes = entry.message.payload.len();
         let wrong = |reason: String| DecodeError { what: "event", bytes, reason };
-        let event = if entry.message.header(subjects::CLAIM_HEADER).is_none() {
+        let event = if entry.message.header(subjects::COPY_HEADER).is_some() {
+            Err(wrong("it is a copy of what is stored elsewhere".to_owned()))
+        } else if entry.message.header(subjects::CLAIM_HEADER).is_none() {
             decode("event", &entry.message.payload)
         } else {
             match run.parse::<RunId>() {
@@ -107,6 +109,11 @@ impl Broker {
                 },
             }
         };
+        let subject = &entry.message.subject;
+        let event = event.and_then(|event| match subjects::is_subject_of(subject, &run, &event) {
+            true => Ok(event),
+            false => Err(wrong(format!("an event of kind={} stands on subject={subject}", event.kind()))),
+        });
         Ok(Logged { seq: entry.seq, run, event })
     }
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use millrace_schemas::envelope::{decode, encode};
 use millrace_schemas::limits::MAX_CLAIM_BYTES;
-use millrace_schemas::subjects::{self, CLAIM_HEADER, TRACEPARENT_HEADER};
+use millrace_schemas::subjects::{self, CLAIM_HEADER, COPY_HEADER, TRACEPARENT_HEADER};
 use millrace_schemas::{RunId, Task};
 
 use super::{Broker, BrokerError, parse_claim};
@@ -60,6 +60,9 @@ impl Broker {
     pub async fn open_task(&self, delivery: &Delivery) -> Result<Task, OpenError> {
         let undecodable = |reason: String| OpenError::Undecodable(reason);
         let subject = &delivery.message.subject;
+        if delivery.message.header(COPY_HEADER).is_some() {
+            return Err(undecodable("it is a copy of what is stored elsewhere".to_owned()));
+        }
         let named = subjects::parse_task(subject).map_err(|e| undecodable(e.to_string()))?;
         let payload = match self.check_out(&named.run, &delivery.message).await {
             Ok(payload) => payload,

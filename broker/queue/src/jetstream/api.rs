@@ -55,6 +55,8 @@ pub(super) struct StreamState {
 
 /// Why a request failed.
 enum ApiError {
+    /// The connection is lost, or we may not ask.
+    Queue(QueueError),
     /// The server answered with this code and these words.
     Answered {
         code: usize,
@@ -67,6 +69,7 @@ enum ApiError {
 impl ApiError {
     fn of(self, action: &'static str) -> QueueError {
         match self {
+            Self::Queue(error) => error,
             Self::Unanswered(reason) => QueueError::Unavailable { action, reason },
             Self::Answered { code: 408 | 429 | 503, reason, .. } => {
                 QueueError::Unavailable { action, reason }
@@ -78,11 +81,13 @@ impl ApiError {
 
 async fn ask<T: DeserializeOwned>(
     connection: &Connection,
+    action: &'static str,
     path: String,
     body: &impl Serialize,
 ) -> Result<T, ApiError> {
-    let answer = connection.answer(connection.context.request(path, body)).await;
-    match answer.map_err(ApiError::Unanswered)? {
+    let subject = format!("$JS.API.{path}");
+    let answer = connection.answer(action, &subject, connection.context.request(path, body)).await;
+    match answer.map_err(ApiError::Queue)? {
         Ok(Response::Ok(answer)) => Ok(answer),
         Ok(Response::Err { error }) => Err(ApiError::Answered {
             code: error.code(),
@@ -98,8 +103,8 @@ async fn ask<T: DeserializeOwned>(
 
 pub(super) async fn purge(connection: &Connection, stream: &str, filter: &str) -> Result<u64, QueueError> {
     let path = format!("STREAM.PURGE.{stream}");
-    let purged: Purged =
-        ask(connection, path, &json!({ "filter": filter })).await.map_err(|e| e.of("purge tasks"))?;
+    let (action, body) = ("purge tasks", json!({ "filter": filter }));
+    let purged: Purged = ask(connection, action, path, &body).await.map_err(|e| e.of(action))?;
     Ok(purged.purged)
 }
 
@@ -117,7 +122,8 @@ pub(super) async fn stream_leader(
 
 async fn stream_info(connection: &Connection, stream: &str) -> Result<StreamInfo, QueueError> {
     let path = format!("STREAM.INFO.{stream}");
-    ask(connection, path, &json!({})).await.map_err(|e| e.of("look at a stream"))
+    let action = "look at a stream";
+    ask(connection, action, path, &json!({})).await.map_err(|e| e.of(action))
 }
 
 /// How long a delivery of a consumer may stay silent; `None` if there is no such consumer.
@@ -127,10 +133,11 @@ pub(super) async fn ack_wait(
     consumer: &str,
 ) -> Result<Option<Duration>, QueueError> {
     let path = format!("CONSUMER.INFO.{stream}.{consumer}");
-    match ask::<ConsumerInfo>(connection, path, &json!({})).await {
+    let action = "look at a pool";
+    match ask::<ConsumerInfo>(connection, action, path, &json!({})).await {
         Ok(info) => Ok(Some(Duration::from_nanos(info.config.ack_wait))),
         Err(ApiError::Answered { code: 404, .. }) => Ok(None),
-        Err(e) => Err(e.of("look at a pool")),
+        Err(e) => Err(e.of(action)),
     }
 }
 
@@ -141,9 +148,10 @@ pub(super) async fn delete_message(
     seq: u64,
 ) -> Result<(), QueueError> {
     let path = format!("STREAM.MSG.DELETE.{stream}");
-    match ask::<Done>(connection, path, &json!({ "seq": seq, "no_erase": true })).await {
+    let action = "delete a message";
+    match ask::<Done>(connection, action, path, &json!({ "seq": seq, "no_erase": true })).await {
         Ok(Done {}) => Ok(()),
         Err(ApiError::Answered { err_code, .. }) if NO_SUCH_MESSAGE.contains(&err_code) => Ok(()),
-        Err(e) => Err(e.of("delete a message")),
+        Err(e) => Err(e.of(action)),
     }
 }

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::publish::Publisher;
+use super::violation::Violations;
 use crate::port::QueueError;
 use crate::settings::QueueSettings;
 
@@ -35,6 +36,8 @@ pub struct JetStreamOptions {
     pub credentials: Credentials,
     /// Encryption; `None` leaves it to the URL (`tls://`) and the server.
     pub tls: Option<Tls>,
+    /// The name of our user, for words of what it may not do.
+    pub user: Option<String>,
     /// First token of all our reply subjects. Where each user has its own, none can listen to another's
     /// replies. `None` is the client's default, `_INBOX`.
     pub inbox_prefix: Option<String>,
@@ -50,6 +53,7 @@ impl Default for JetStreamOptions {
             settings: QueueSettings::default(),
             credentials: Credentials::Anonymous,
             tls: None,
+            user: None,
             inbox_prefix: None,
             connect_timeout: Duration::from_millis(limits::REQUEST_TIMEOUT_MS),
         }
@@ -102,17 +106,22 @@ pub(crate) struct Connection {
     pub(super) publisher: Publisher,
     pub(super) options: JetStreamOptions,
     epoch: watch::Receiver<u64>,
+    violations: Violations,
 }
 
 impl Connection {
     pub(super) async fn open(url: &str, name: &str, options: JetStreamOptions) -> Result<Self, QueueError> {
         let (epoch_sender, epoch) = watch::channel(0);
-        let settings = settings(name, &options, epoch_sender).await?;
-        let client = connect(url, settings, options.connect_timeout).await?;
+        // Two libraries for TLS are built in, the object store's and ours: without a choice neither is taken.
+        // Whoever chose before stands.
+        let _ = async_nats::rustls::crypto::ring::default_provider().install_default();
+        let violations = Violations::new(options.user.as_deref());
+        let settings = settings(name, &options, epoch_sender, violations.clone()).await?;
+        let client = connect(url, settings, &options).await?;
         let mut context = jetstream::new(client.clone());
         context.set_timeout(Duration::from_millis(limits::REQUEST_TIMEOUT_MS));
-        let publisher = Publisher::start(client.clone(), epoch.clone()).await?;
-        Ok(Self { client, context, publisher, options, epoch })
+        let publisher = Publisher::start(client.clone(), epoch.clone(), violations.clone()).await?;
+        Ok(Self { client, context, publisher, options, epoch, violations })
     }
 
     /// Grows whenever the connection is lost.
@@ -120,13 +129,30 @@ impl Connection {
         self.epoch.clone()
     }
 
-    /// Waits for an answer, or for the connection to be lost and the answer with it.
-    pub(super) async fn answer<T>(&self, answer: impl Future<Output = T>) -> Result<T, String> {
+    /// What the server forbade us.
+    pub(super) fn violations(&self) -> &Violations {
+        &self.violations
+    }
+
+    /// Waits for the answer to what was asked on `subject`, or to hear that it will not come: the connection is
+    /// lost, and the answer with it, or the server forbids to ask.
+    pub(super) async fn answer<T>(
+        &self,
+        action: &'static str,
+        subject: &str,
+        answer: impl Future<Output = T>,
+    ) -> Result<T, QueueError> {
         let mut epoch = self.epoch();
         epoch.mark_unchanged();
+        let mut heard = self.violations.listen();
         tokio::select! {
             answer = answer => Ok(answer),
-            _ = epoch.changed() => Err("the connection was lost".into()),
+            _ = epoch.changed() => {
+                Err(QueueError::Unavailable { action, reason: "the connection was lost".into() })
+            }
+            () = Violations::forbidden(&mut heard, subject) => {
+                Err(QueueError::Refused { action, reason: self.violations.reason(subject) })
+            }
         }
     }
 
@@ -145,6 +171,7 @@ async fn settings(
     name: &str,
     options: &JetStreamOptions,
     epoch: watch::Sender<u64>,
+    violations: Violations,
 ) -> Result<ConnectOptions, QueueError> {
     let mut settings = ConnectOptions::new()
         .name(name)
@@ -164,7 +191,12 @@ async fn settings(
                 Event::Disconnected | Event::Closed => epoch.send_modify(|n| *n += 1),
                 Event::Connected => tracing::debug!("connected"),
                 Event::SlowConsumer(sid) => tracing::warn!(sid, "messages dropped: read too slowly"),
-                Event::ServerError(e) => tracing::warn!(error = %e, "the server complains"),
+                Event::ServerError(e) => {
+                    let words = e.to_string();
+                    if !violations.hear(&words) {
+                        tracing::warn!(error = words, "the server complains");
+                    }
+                }
                 Event::ClientError(e) => tracing::debug!(error = %e, "connection trouble"),
                 Event::LameDuckMode | Event::Draining => {}
             }
@@ -192,15 +224,52 @@ async fn settings(
     }
 }
 
-async fn connect(url: &str, settings: ConnectOptions, timeout: Duration) -> Result<Client, QueueError> {
-    let give_up = Instant::now() + timeout;
+/// The URL as it may be shown: without what stands before the `@`.
+#[must_use]
+pub fn without_password(url: &str) -> String {
+    part(url).0
+}
+
+/// The URL without user and password, and what stood there.
+fn part(url: &str) -> (String, Option<&str>) {
+    let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
+    match rest.rsplit_once('@') {
+        Some((secret, host)) if scheme.is_empty() => (host.to_owned(), Some(secret)),
+        Some((secret, host)) => (format!("{scheme}://{host}"), Some(secret)),
+        None => (url.to_owned(), None),
+    }
+}
+
+/// User and password are taken out of the URL before the client library may write it down.
+fn credentials(url: &str) -> Result<(String, Option<(String, String)>), QueueError> {
+    let (plain, secret) = part(url);
+    let Some(secret) = secret else { return Ok((plain, None)) };
+    let Some((user, password)) = secret.split_once(':') else {
+        let reason = format!("url={plain}: a user without a password; give --nats-nkey or --nats-creds");
+        return Err(QueueError::Refused { action: "connect", reason });
+    };
+    Ok((plain, Some((user.to_owned(), password.to_owned()))))
+}
+
+async fn connect(
+    url: &str,
+    mut settings: ConnectOptions,
+    options: &JetStreamOptions,
+) -> Result<Client, QueueError> {
+    let (url, password) = credentials(url)?;
+    if let Some((user, password)) = password {
+        settings = settings.user_and_password(user, password);
+    }
+    let give_up = Instant::now() + options.connect_timeout;
     let mut pause = Duration::from_millis(20);
-    loop {
-        let error = match settings.clone().connect(url).await {
+    let mut reason = format!("url={url}: the server says nothing; does a nats-server listen there?");
+    // A server that takes the connection and says nothing must not hold us longer than that.
+    while let Ok(attempt) = tokio::time::timeout_at(give_up, settings.clone().connect(&url)).await {
+        let error = match attempt {
             Ok(client) => return Ok(client),
             Err(error) => error,
         };
-        let reason = format!("url={url}: {error}");
+        reason = format!("url={url}: {}", words(&error));
         let hopeless = matches!(
             error.kind(),
             ConnectErrorKind::ServerParse
@@ -210,10 +279,43 @@ async fn connect(url: &str, settings: ConnectOptions, timeout: Duration) -> Resu
         if hopeless {
             return Err(QueueError::Refused { action: "connect", reason });
         }
-        if Instant::now() >= give_up {
-            return Err(QueueError::Unavailable { action: "connect", reason });
+        if Instant::now() + pause >= give_up {
+            break;
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(RECONNECT_PAUSE);
+    }
+    Err(QueueError::Unavailable { action: "connect", reason })
+}
+
+/// An error and what is behind it: that a certificate is wrong stands deep.
+fn words(error: &dyn std::error::Error) -> String {
+    let mut words = error.to_string();
+    let mut next = error.source();
+    while let Some(error) = next {
+        let more = error.to_string();
+        if !words.contains(&more) {
+            words = format!("{words}: {more}");
+        }
+        next = error.source();
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_leaves_the_url() {
+        let secret = |user: &str, password: &str| Some((user.to_owned(), password.to_owned()));
+        let parted = credentials("nats://me:s3:cr@t@host:4222").unwrap();
+        assert_eq!(parted, ("nats://host:4222".to_owned(), secret("me", "s3:cr@t")));
+        for plain in ["nats://host:4222", "host:4222", "tls://[::1]:4222", "not a url"] {
+            assert_eq!(credentials(plain).unwrap(), (plain.to_owned(), None));
+        }
+        assert_eq!(without_password("me:s3cret@host:4222"), "host:4222");
+        let error = credentials("nats://SECRETTOKEN@host").unwrap_err().to_string();
+        assert!(!error.contains("SECRETTOKEN") && error.contains("--nats-nkey"), "{error}");
     }
 }

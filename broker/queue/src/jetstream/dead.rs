@@ -97,7 +97,9 @@ async fn read(connection: &Connection, notice: &Delivery) -> Result<Option<(Advi
     let unavailable = |reason| QueueError::Unavailable { action: "fetch an exhausted task", reason };
     let stream = connection.context.get_stream_no_info(&advisory.stream).await;
     let stream = stream.map_err(|e| unavailable(e.to_string()))?;
-    let found = connection.answer(stream.get_raw_message(advisory.stream_seq)).await.map_err(unavailable)?;
+    let path = format!("$JS.API.STREAM.MSG.GET.{}", advisory.stream);
+    let found = stream.get_raw_message(advisory.stream_seq);
+    let found = connection.answer("fetch an exhausted task", &path, found).await?;
     match found {
         Ok(found) => {
             let mut headers = known(&found.headers);

@@ -1,27 +1,19 @@
 //! Keys: the buckets' streams, read and written as NATS key-value clients do.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
-
 use async_nats::{HeaderMap, StatusCode};
-use async_trait::async_trait;
 use bytes::Bytes;
+use millrace_schemas::subjects::bucket_stream;
 
 use super::connection::Connection;
-use super::ordered::Ordered;
 use super::publish::{EXPECTED_SUBJECT_SEQUENCE, Store, unexpected};
-use crate::port::{Expect, KeyValue, KeyWatcher, Message, QueueError, Written};
+use crate::port::{Expect, KeyValue, Message, QueueError, Written};
 
-fn stream(bucket: &str) -> String {
-    format!("KV_{bucket}")
-}
-
-fn subject(bucket: &str, key: &str) -> String {
+pub(super) fn subject(bucket: &str, key: &str) -> String {
     format!("$KV.{bucket}.{key}")
 }
 
 /// Whether a message takes its key away rather than giving it a value.
-fn is_deletion(headers: Option<&HeaderMap>) -> bool {
+pub(super) fn is_deletion(headers: Option<&HeaderMap>) -> bool {
     headers.is_some_and(|headers| headers.get("KV-Operation").is_some_and(|op| op.as_str() != "PUT"))
 }
 
@@ -35,9 +27,10 @@ async fn last(
         action: "read a key",
         reason: format!("bucket={bucket} key={key}: {reason}"),
     };
-    let path = format!("$JS.API.DIRECT.GET.{}.{}", stream(bucket), subject(bucket, key));
-    let answer = connection.answer(connection.client.request(path, Bytes::new())).await;
-    let answer = answer.map_err(unavailable)?.map_err(|e| unavailable(e.to_string()))?;
+    let path = format!("$JS.API.DIRECT.GET.{}.{}", bucket_stream(bucket), subject(bucket, key));
+    let asked = connection.client.request(path.clone(), Bytes::new());
+    let answer = connection.answer("read a key", &path, asked).await?;
+    let answer = answer.map_err(|e| unavailable(e.to_string()))?;
     if answer.status == Some(StatusCode::NOT_FOUND) {
         return Ok(None);
     }
@@ -80,39 +73,5 @@ pub(super) async fn set(
         Store::At { seq, .. } => Ok(Written::At(seq)),
         Store::WrongSequence => Ok(Written::Conflict),
         Store::SubjectTaken => Err(unexpected("write a key")),
-    }
-}
-
-/// Watches a bucket.
-pub(super) struct JetStreamWatcher {
-    ordered: Ordered,
-    prefix: String,
-    ready: VecDeque<KeyValue>,
-}
-
-impl JetStreamWatcher {
-    pub(super) fn new(connection: Arc<Connection>, bucket: &str) -> Self {
-        let ordered = Ordered::latest(connection, stream(bucket), subject(bucket, ">"));
-        Self { ordered, prefix: subject(bucket, ""), ready: VecDeque::new() }
-    }
-}
-
-#[async_trait]
-impl KeyWatcher for JetStreamWatcher {
-    async fn next(&mut self) -> Result<KeyValue, QueueError> {
-        loop {
-            if let Some(value) = self.ready.pop_front() {
-                return Ok(value);
-            }
-            for (place, message) in self.ordered.next(usize::MAX).await? {
-                let deleted = is_deletion(message.headers.as_ref());
-                if let Some(key) = message.subject.strip_prefix(self.prefix.as_str())
-                    && !deleted
-                {
-                    let (key, value) = (key.to_owned(), message.payload);
-                    self.ready.push_back(KeyValue { key, value, revision: place.stream_seq });
-                }
-            }
-        }
     }
 }

@@ -3,12 +3,14 @@
 use async_nats::{HeaderMap, HeaderName, HeaderValue, Subscriber};
 use async_trait::async_trait;
 use futures::StreamExt;
-use millrace_schemas::subjects::{CLAIM_HEADER, REASON_HEADER, SUBJECT_HEADER, TRACEPARENT_HEADER};
+use millrace_schemas::subjects::{
+    CLAIM_HEADER, COPY_HEADER, REASON_HEADER, SUBJECT_HEADER, TRACEPARENT_HEADER,
+};
 
 use crate::port::{Listener, Message};
 
-/// The headers that the port carries. The server's own stay behind.
-const KNOWN: [&str; 4] = [TRACEPARENT_HEADER, CLAIM_HEADER, REASON_HEADER, SUBJECT_HEADER];
+/// The headers that the port carries. The server's own stay behind, but for the mark of a copy.
+const KNOWN: [&str; 5] = [TRACEPARENT_HEADER, CLAIM_HEADER, REASON_HEADER, SUBJECT_HEADER, COPY_HEADER];
 
 pub(super) fn from_nats(message: async_nats::Message) -> Message {
     let headers = message.headers.as_ref().map(known).unwrap_or_default();

@@ -32,8 +32,6 @@ const PATIENCE: Duration = Duration::from_millis(limits::REQUEST_TIMEOUT_MS);
 pub(super) struct Ordered {
     connection: Arc<Connection>,
     stream: String,
-    /// Which of the stream's subjects; empty for all.
-    filter: String,
     start: DeliverPolicy,
     /// The position read last; 0 before the first.
     last: u64,
@@ -60,12 +58,7 @@ enum Heard {
 impl Ordered {
     pub(super) fn new(connection: Arc<Connection>, stream: String, start: DeliverPolicy) -> Self {
         let epoch = connection.epoch();
-        Self { connection, stream, filter: String::new(), start, last: 0, active: None, pace: None, epoch }
-    }
-
-    /// Reads the last message of each subject that matches `filter`, then whatever comes on one.
-    pub(super) fn latest(connection: Arc<Connection>, stream: String, filter: String) -> Self {
-        Self { filter, ..Self::new(connection, stream, DeliverPolicy::LastPerSubject) }
+        Self { connection, stream, start, last: 0, active: None, pace: None, epoch }
     }
 
     /// Waits for entries and gives 1 to `max`. Dropping the future loses nothing.
@@ -172,7 +165,6 @@ impl Ordered {
         let config = push::Config {
             deliver_subject: inbox,
             deliver_policy,
-            filter_subject: self.filter.clone(),
             ack_policy: AckPolicy::None,
             max_deliver: 1,
             flow_control: true,
@@ -182,10 +174,13 @@ impl Ordered {
             inactive_threshold: FORGOTTEN,
             ..push::Config::default()
         };
-        let unavailable = |reason| QueueError::Unavailable { action: "read a stream", reason };
         let created = self.connection.context.create_consumer_on_stream(config, self.stream.as_str());
-        let created = self.connection.answer(created).await.map_err(unavailable)?;
-        created.map_err(|e| unavailable(format!("stream={}: {e}", self.stream)))?;
+        let path = format!("$JS.API.CONSUMER.CREATE.{}", self.stream);
+        let created = self.connection.answer("read a stream", &path, created).await?;
+        created.map_err(|e| QueueError::Unavailable {
+            action: "read a stream",
+            reason: format!("stream={}: {e}", self.stream),
+        })?;
         self.active = Some(Active { subscriber, next_delivery: 1, heard: Instant::now() });
         Ok(())
     }

@@ -14,6 +14,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use super::message::to_headers;
+use super::violation::{Violation, Violations};
 use crate::port::{Message, QueueError};
 
 /// Header by which the server tells duplicates.
@@ -69,7 +70,15 @@ pub(super) struct Publisher {
 
 #[derive(Default)]
 struct Waiting {
-    answers: Mutex<HashMap<u64, (Instant, oneshot::Sender<Answer>)>>,
+    answers: Mutex<HashMap<u64, Waiter>>,
+}
+
+/// Who waits for an acknowledgement.
+struct Waiter {
+    since: Instant,
+    /// Where the message went.
+    subject: String,
+    sender: oneshot::Sender<Answer>,
 }
 
 /// A message on its way.
@@ -86,13 +95,17 @@ impl Sent {
 }
 
 impl Publisher {
-    pub(super) async fn start(client: Client, epoch: watch::Receiver<u64>) -> Result<Self, QueueError> {
+    pub(super) async fn start(
+        client: Client,
+        epoch: watch::Receiver<u64>,
+        violations: Violations,
+    ) -> Result<Self, QueueError> {
         let prefix = format!("{}.", client.new_inbox());
         let subscriber = client.subscribe(format!("{prefix}*")).await.map_err(|e| {
             QueueError::Unavailable { action: "subscribe to acknowledgements", reason: e.to_string() }
         })?;
         let waiting = Arc::new(Waiting::default());
-        tokio::spawn(receive(subscriber, prefix.len(), waiting.clone(), epoch));
+        tokio::spawn(receive(subscriber, prefix.len(), waiting.clone(), epoch, violations));
         Ok(Self { client, prefix, next: AtomicU64::new(0), waiting })
     }
 
@@ -104,7 +117,8 @@ impl Publisher {
     ) -> Result<Sent, QueueError> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, answer) = oneshot::channel();
-        self.waiting.answers().insert(id, (Instant::now(), sender));
+        let waiter = Waiter { since: Instant::now(), subject: message.subject.clone(), sender };
+        self.waiting.answers().insert(id, waiter);
         let reply = format!("{}{id}", self.prefix);
         let headers = to_headers(message.headers.iter().chain(more));
         let sent = match headers {
@@ -125,20 +139,19 @@ impl Publisher {
 }
 
 impl Waiting {
-    fn answers(&self) -> std::sync::MutexGuard<'_, HashMap<u64, (Instant, oneshot::Sender<Answer>)>> {
+    fn answers(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Waiter>> {
         self.answers.lock().expect("no code panics while it holds the waiting")
     }
 
     /// Fails those that were sent before `until`.
     fn fail(&self, until: Instant, reason: &str) {
-        let mut answers = self.answers();
-        let failed: Vec<u64> =
-            answers.iter().filter(|(_, (at, _))| *at <= until).map(|(id, _)| *id).collect();
-        for id in failed {
-            if let Some((_, sender)) = answers.remove(&id) {
-                // Whoever asked may have gone.
-                let _ = sender.send(Err(Failure::Unavailable(reason.to_owned())));
-            }
+        self.fail_those(|waiter| waiter.since <= until, || Failure::Unavailable(reason.to_owned()));
+    }
+
+    fn fail_those(&self, which: impl Fn(&Waiter) -> bool, failure: impl Fn() -> Failure) {
+        for (_, waiter) in self.answers().extract_if(|_, waiter| which(waiter)) {
+            // Whoever asked may have gone.
+            let _ = waiter.sender.send(Err(failure()));
         }
     }
 }
@@ -146,13 +159,16 @@ impl Waiting {
 /// Tells acknowledgements to whoever waits.
 ///
 /// Consumes the acknowledgements; waits for the server; unblocked by a lost connection, which fails everyone
-/// who waits: their messages may be stored or not, and sending them again is harmless. Ends with the client.
+/// who waits: their messages may be stored or not, and sending them again is harmless. A message that the
+/// server forbids fails at once, and for good. Ends with the client.
 async fn receive(
     mut subscriber: Subscriber,
     prefix: usize,
     waiting: Arc<Waiting>,
     mut epoch: watch::Receiver<u64>,
+    violations: Violations,
 ) {
+    let mut heard = violations.listen();
     let mut sweep = tokio::time::interval(SWEEP);
     loop {
         tokio::select! {
@@ -171,6 +187,10 @@ async fn receive(
                 }
                 waiting.fail(Instant::now(), "the connection was lost");
             }
+            Ok(Violation { publish: true, subject }) = heard.recv() => {
+                let forbidden = || Failure::Refused(violations.reason(&subject));
+                waiting.fail_those(|waiter| waiter.subject == subject, forbidden);
+            }
             now = sweep.tick() => {
                 if let Some(until) = now.checked_sub(TIMEOUT) {
                     waiting.fail(until, "the server did not answer in time");
@@ -186,8 +206,8 @@ impl Waiting {
         let id = message.subject.get(prefix..).and_then(|id| id.parse().ok());
         let Some(id) = id else { return };
         let waiting = self.answers().remove(&id);
-        if let Some((_, sender)) = waiting {
-            let _ = sender.send(read(message));
+        if let Some(waiter) = waiting {
+            let _ = waiter.sender.send(read(message));
         }
     }
 }

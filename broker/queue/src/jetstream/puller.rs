@@ -14,12 +14,13 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt};
 use millrace_schemas::limits;
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
 use super::connection::Connection;
 use super::lease::JetStreamLease;
 use super::message::{from_nats, place};
+use super::violation::{Violation, Violations};
 use crate::port::{Delivery, Lease, Puller, QueueError};
 
 /// Silence after which the server says that it still knows of what was asked.
@@ -48,6 +49,7 @@ pub(super) struct JetStreamPuller {
     /// No asking before this.
     pause_until: Option<Instant>,
     epoch: watch::Receiver<u64>,
+    heard: broadcast::Receiver<Violation>,
 }
 
 /// A subscription, and what is asked for on it.
@@ -67,11 +69,12 @@ enum Event {
     Lost,
     Silent,
     PauseOver,
+    Forbidden,
 }
 
 impl JetStreamPuller {
     pub(super) fn new(connection: Arc<Connection>, stream: &str, consumer: &str) -> Self {
-        let epoch = connection.epoch();
+        let (epoch, heard) = (connection.epoch(), connection.violations().listen());
         Self {
             connection,
             ask: format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"),
@@ -81,6 +84,7 @@ impl JetStreamPuller {
             pause: PAUSE.0,
             pause_until: None,
             epoch,
+            heard,
         }
     }
 
@@ -138,6 +142,7 @@ impl JetStreamPuller {
             _ = self.epoch.changed() => Event::Lost,
             message = inbox.subscriber.next() => Event::Message(message),
             () = pause => Event::PauseOver,
+            () = Violations::forbidden(&mut self.heard, &self.ask) => Event::Forbidden,
             () = tokio::time::sleep_until(inbox.heard + SILENCE) => Event::Silent,
         }
     }
@@ -258,6 +263,11 @@ impl Puller for JetStreamPuller {
                 Event::Message(message) => self.hear(message)?,
                 Event::Lost | Event::Silent => self.forget(),
                 Event::PauseOver => {}
+                Event::Forbidden => {
+                    self.forget();
+                    let reason = self.connection.violations().reason(&self.ask);
+                    return Err(QueueError::Refused { action: "pull tasks", reason });
+                }
             }
         }
     }

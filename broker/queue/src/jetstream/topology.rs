@@ -6,13 +6,13 @@ use std::time::Duration;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use async_nats::jetstream::context::{CreateKeyValueErrorKind, CreateStreamError, CreateStreamErrorKind};
 use async_nats::jetstream::stream::{
-    Config, ConsumerCreateStrictErrorKind, DiscardPolicy, RetentionPolicy, StorageType,
+    Config, ConsumerCreateStrictErrorKind, DiscardPolicy, Republish, RetentionPolicy, StorageType,
 };
 use async_nats::jetstream::{ErrorCode, kv};
 use millrace_schemas::subjects::{
     ADVISORY_MAX_DELIVERIES, ADVISORY_STREAM, COORDINATOR_BUCKET, DEAD_ALL, DEAD_STREAM, GANG_BUCKET,
-    LOG_ALL, LOG_STREAM, POLICY_BUCKET, WORKERS_BUCKET, consumer, consumer_filter, task_stream,
-    task_stream_subjects,
+    LOG_ALL, LOG_STREAM, POLICY_BUCKET, WORKERS_BUCKET, bucket_stream, consumer, consumer_filter, keys,
+    task_stream, task_stream_subjects, watched_keys,
 };
 use millrace_schemas::{PoolName, Stage, limits};
 
@@ -162,13 +162,14 @@ async fn create_bucket(connection: &Connection, bucket: &str, max_age: Duration)
         max_age,
         storage: common.storage,
         num_replicas: common.num_replicas,
+        republish: Some(repeated(bucket)),
         ..kv::Config::default()
     };
     let Err(error) = connection.context.create_key_value(config).await else { return Ok(()) };
     let reason = format!("bucket={bucket}: {error}");
     match error.kind() {
         // It is there, with other settings.
-        CreateKeyValueErrorKind::BucketCreate if exists(&error) => Ok(()),
+        CreateKeyValueErrorKind::BucketCreate if exists(&error) => repeat_changes(connection, bucket).await,
         CreateKeyValueErrorKind::InvalidStoreName
         | CreateKeyValueErrorKind::TooLongHistory
         | CreateKeyValueErrorKind::LimitMarkersNotSupported => Err(failed("make a bucket", false, reason)),
@@ -176,6 +177,24 @@ async fn create_bucket(connection: &Connection, bucket: &str, max_age: Duration)
         | CreateKeyValueErrorKind::BucketCreate
         | CreateKeyValueErrorKind::TimedOut => Err(failed("make a bucket", true, reason)),
     }
+}
+
+/// Where the server repeats a bucket's changes for those who watch.
+fn repeated(bucket: &str) -> Republish {
+    Republish { source: keys(bucket), destination: watched_keys(bucket), headers_only: false }
+}
+
+/// Buckets of earlier versions have watchers without this: they would learn of changes late.
+async fn repeat_changes(connection: &Connection, bucket: &str) -> Result<(), QueueError> {
+    let fail = |reason: String| failed("change a bucket", true, format!("bucket={bucket}: {reason}"));
+    let stream = connection.context.get_stream(bucket_stream(bucket)).await;
+    let stream = stream.map_err(|e| fail(e.to_string()))?;
+    let config = &stream.cached_info().config;
+    if config.republish.is_some() {
+        return Ok(());
+    }
+    let config = Config { republish: Some(repeated(bucket)), ..config.clone() };
+    connection.context.update_stream(config).await.map(|_| ()).map_err(|e| fail(e.to_string()))
 }
 
 fn exists(error: &(dyn std::error::Error + 'static)) -> bool {

@@ -31,9 +31,25 @@ pub fn write_config(options: &ServerOptions) -> Result<PathBuf, ServerError> {
             let _ = std::fs::remove_file(entry.path());
         }
     }
+    if let Some(given) = &options.config {
+        return Ok(given.clone());
+    }
     let path = folder.join("nats-server.conf");
     std::fs::write(&path, config(options, &folder)).map_err(fail(&path))?;
     Ok(path)
+}
+
+/// What is said of a server that has a configuration of its own, whatever it says.
+pub(super) fn overrides(options: &ServerOptions) -> Vec<String> {
+    let shown = |path: PathBuf| path.to_string_lossy().into_owned();
+    let folder = options.folder.canonicalize().unwrap_or_else(|_| options.folder.clone());
+    let port = options.port.map_or_else(|| "-1".to_owned(), |port| port.to_string());
+    vec![
+        "--addr=127.0.0.1".to_owned(),
+        format!("--port={port}"),
+        format!("--log={}", shown(folder.join(LOG))),
+        format!("--ports_file_dir={}", shown(folder)),
+    ]
 }
 
 fn config(options: &ServerOptions, folder: &Path) -> String {

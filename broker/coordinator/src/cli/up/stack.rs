@@ -6,6 +6,8 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use millrace_queue::ConnectArgs;
+use millrace_queue::args::CONNECT_ENV;
 use millrace_queue::server::{ServerError, find_server};
 use millrace_schemas::RunSpec;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -50,6 +52,7 @@ pub(super) struct Stack {
     supervisor: Supervisor,
     news: UnboundedReceiver<News>,
     url: String,
+    who: ConnectArgs,
     objects: String,
 }
 
@@ -65,21 +68,23 @@ impl Stack {
             None => folder.path("objects").to_string_lossy().into_owned(),
         };
         // Only a server that was asked for by name is another's: NATS_URL may lead anywhere.
-        let url = match &place.nats {
-            Some(url) => url.clone(),
+        let (url, who) = match &place.nats {
+            Some(url) => (url.clone(), place.connect.clone()),
             None => {
                 let port = folder.nats_port()?;
                 supervisor.keep(server_role(folder, port)?);
                 say(DURABILITY);
-                format!("nats://127.0.0.1:{port}")
+                // Whoever we are elsewhere, this server asks nobody.
+                (format!("nats://127.0.0.1:{port}"), ConnectArgs::default())
             }
         };
-        let common = ["--nats", &url, "--objects", &objects];
+        let common = ["--nats", &url, "--objects", &objects].map(str::to_owned);
+        let common = [common.to_vec(), who.to_arguments()].concat();
         supervisor.keep(coordinator_role(&common)?);
         for role in counts.roles(&worker, &common) {
             supervisor.keep(role);
         }
-        Ok(Self { supervisor, news, url, objects })
+        Ok(Self { supervisor, news, url, who, objects })
     }
 
     /// Waits until the queue can be reached.
@@ -87,8 +92,8 @@ impl Stack {
     /// # Errors
     /// A process is given up, or the queue cannot be reached for long.
     pub(super) async fn connect(&mut self) -> Result<Api> {
-        let url = self.url.clone();
-        self.or_given_up(Api::connect(&url, SERVICE_PATIENCE)).await
+        let (url, who) = (self.url.clone(), self.who.clone());
+        self.or_given_up(Api::connect(&url, &who, SERVICE_PATIENCE)).await
     }
 
     /// Does `what`, unless a process is given up meanwhile.
@@ -157,7 +162,7 @@ impl Counts {
         Ok(())
     }
 
-    fn roles(&self, worker: &Path, common: &[&str]) -> Vec<Role> {
+    fn roles(&self, worker: &Path, common: &[String]) -> Vec<Role> {
         let env_stages = if self.reward == 0 { "env_step,reward" } else { "env_step" };
         let kinds = [
             ("generate", "generate", self.generate),
@@ -165,16 +170,16 @@ impl Counts {
             ("reward", "reward", self.reward),
             ("train", "train_shard,publish_weights", self.trainers()),
         ];
-        let threads = self.threads();
+        let env = [self.threads(), nobody()].concat();
         let roles = kinds
             .iter()
             .flat_map(|(kind, stages, count)| (0..*count).map(move |i| (format!("{kind}-{i}"), *stages)));
         let role = |(name, stages): (String, &str)| {
-            let args = common.iter().copied().chain(["--stages", stages, "--id", &name]);
+            let own = ["--stages", stages, "--id", &name].map(str::to_owned);
             Role {
                 program: worker.to_owned(),
-                args: args.map(str::to_owned).collect(),
-                env: threads.clone(),
+                args: [common, &own[..]].concat(),
+                env: env.clone(),
                 grace: WORKER_GRACE,
                 name,
             }
@@ -208,13 +213,18 @@ fn server_role(folder: &Folder, port: u16) -> Result<Role> {
     })
 }
 
-fn coordinator_role(common: &[&str]) -> Result<Role> {
-    let args = ["coordinator", "--id", COORDINATOR].iter().chain(common).map(|arg| (*arg).to_owned());
+/// The environment says nothing of who we are: the arguments do.
+fn nobody() -> Vec<(&'static str, String)> {
+    CONNECT_ENV.map(|name| (name, String::new())).to_vec()
+}
+
+fn coordinator_role(common: &[String]) -> Result<Role> {
+    let own = ["coordinator", "--id", COORDINATOR].map(str::to_owned);
     Ok(Role {
         name: COORDINATOR.into(),
         program: std::env::current_exe().context("failed to find this program")?,
-        args: args.collect(),
-        env: vec![],
+        args: [&own[..], common].concat(),
+        env: nobody(),
         grace: SERVER_GRACE,
     })
 }

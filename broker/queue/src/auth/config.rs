@@ -1,0 +1,52 @@
+//! The nats-server's configuration, from the template in `infra/nats`.
+
+use std::fmt::Write;
+
+use millrace_schemas::role::Rights;
+
+use super::{AuthError, Guarded};
+
+const TEMPLATE: &str = include_str!("../../../../infra/nats/nats-server.conf.template");
+
+/// A user as the server knows it.
+pub(super) struct User {
+    pub(super) name: String,
+    /// The public half of its nkey.
+    pub(super) public: String,
+    pub(super) rights: Rights,
+}
+
+/// Fills the template in.
+pub(super) fn render(guarded: &Guarded, users: &[User]) -> Result<String, AuthError> {
+    let Guarded { listen, sync, place, .. } = guarded;
+    let place = place.to_string_lossy();
+    for (field, value) in [("--listen", listen.as_str()), ("--place", &place), ("--sync", sync)] {
+        if value.contains(['"', '\\', '@', '\n', '\r']) {
+            return Err(AuthError::Config { field, value: value.to_owned() });
+        }
+    }
+    // What comes last may hold what looks like a mark.
+    Ok(TEMPLATE
+        .replace("@LISTEN@", listen)
+        .replace("@FOLDER@", &place)
+        .replace("@SYNC@", sync)
+        .replace("@USERS@", &users.iter().map(entry).collect::<String>()))
+}
+
+fn entry(user: &User) -> String {
+    let Rights { publish, subscribe, respond } = &user.rights;
+    let mut text =
+        format!("      {{ # {}\n        nkey: {}\n        permissions {{\n", user.name, user.public);
+    for (what, subjects) in [("publish", publish), ("subscribe", subscribe)] {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "          {what} {{ allow: [");
+        for subject in subjects {
+            let _ = writeln!(text, "            \"{subject}\"");
+        }
+        text += "          ] }\n";
+    }
+    if *respond {
+        text += "          allow_responses: true\n";
+    }
+    text + "        }\n      }\n"
+}

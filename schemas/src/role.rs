@@ -1,0 +1,203 @@
+//! Who may say and hear what on the queue. A role has the rights that its work needs and no others; a process
+//! that does the work of several has a user with all of theirs.
+
+use crate::stage::Stage;
+use crate::subjects::{
+    ADVISORY_STREAM, COORDINATOR_BUCKET, DEAD_ALL, DEAD_STREAM, GANG_BUCKET, LOG_ALL, LOG_STREAM, NOTICE_ALL,
+    NOTICE_WORKERS, POLICY_BUCKET, TASK_ALL, WORKERS_BUCKET, api, bucket_stream, dead_of_stage,
+    deaths_of_stage, keys, outcomes_of_stage, task_stream, watched_keys,
+};
+
+/// A part in the play.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Decides, and makes what is on the server.
+    Coordinator,
+    /// Hands runs in and asks how they stand.
+    Submitter,
+    /// Does the tasks of one stage.
+    Worker(Stage),
+}
+
+/// The subjects on which a user may publish and to which it may subscribe, in the server's notation. All else
+/// is forbidden.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rights {
+    /// May publish on these.
+    pub publish: Vec<String>,
+    /// May subscribe to these.
+    pub subscribe: Vec<String>,
+    /// May answer a request wherever the asker wants the answer.
+    pub respond: bool,
+}
+
+impl Role {
+    /// All roles, in the order of a task's life.
+    pub const ALL: [Self; 7] = [
+        Self::Coordinator,
+        Self::Submitter,
+        Self::Worker(Stage::Generate),
+        Self::Worker(Stage::EnvStep),
+        Self::Worker(Stage::Reward),
+        Self::Worker(Stage::TrainShard),
+        Self::Worker(Stage::PublishWeights),
+    ];
+
+    /// The name of the role's user; for a worker its stage's.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Coordinator => "coordinator",
+            Self::Submitter => "submitter",
+            Self::Worker(stage) => stage.name(),
+        }
+    }
+
+    /// What the role may do, its user's replies apart.
+    fn rights(self) -> Rights {
+        match self {
+            Self::Coordinator => coordinator(),
+            Self::Submitter => submitter(),
+            Self::Worker(stage) => worker(stage),
+        }
+    }
+}
+
+/// First token of the subjects on which a user gets its replies. No other user may listen there.
+#[must_use]
+pub fn inbox_prefix(user: &str) -> String {
+    format!("_INBOX_{user}")
+}
+
+impl Rights {
+    /// What `user` may do in all of `roles`.
+    #[must_use]
+    pub fn of(user: &str, roles: &[Role]) -> Self {
+        let replies = format!("{}.>", inbox_prefix(user));
+        let mut all = Self { publish: vec![replies.clone()], subscribe: vec![replies], respond: false };
+        for role in roles {
+            let Self { publish, subscribe, respond } = role.rights();
+            all.publish.extend(publish);
+            all.subscribe.extend(subscribe);
+            all.respond |= respond;
+        }
+        for subjects in [&mut all.publish, &mut all.subscribe] {
+            subjects.sort();
+            subjects.dedup();
+        }
+        all
+    }
+
+    /// May read and watch a bucket. Without the right to make a consumer: whoever has it chooses where the
+    /// server sends what is stored.
+    fn read(&mut self, bucket: &str) {
+        let stream = bucket_stream(bucket);
+        self.publish.push(request("DIRECT.GET", &stream));
+        self.publish.push(request("DIRECT.GET", &format!("{stream}.>")));
+        self.subscribe.push(watched_keys(bucket));
+    }
+
+    fn write(&mut self, bucket: &str) {
+        self.publish.push(keys(bucket));
+    }
+
+    /// May pull from a consumer of a stream, and settle what it pulled.
+    fn pull(&mut self, stream: &str, consumer: &str) {
+        for verb in ["CONSUMER.MSG.NEXT", "CONSUMER.INFO"] {
+            self.publish.push(request(verb, &format!("{stream}.{consumer}")));
+        }
+        // The form with a domain and an account before the stream is the server's next.
+        self.publish.extend([format!("$JS.ACK.{stream}.>"), format!("$JS.ACK.*.*.{stream}.>")]);
+    }
+}
+
+/// A request to JetStream.
+fn request(verb: &str, of: &str) -> String {
+    format!("$JS.API.{verb}.{of}")
+}
+
+fn worker(stage: Stage) -> Rights {
+    let mut rights = Rights {
+        publish: vec![
+            outcomes_of_stage(stage),
+            deaths_of_stage(stage),
+            dead_of_stage(stage),
+            NOTICE_WORKERS.to_owned(),
+        ],
+        ..Rights::default()
+    };
+    rights.pull(&task_stream(stage), "*");
+    rights.read(POLICY_BUCKET);
+    if stage == Stage::TrainShard {
+        // How a gang finds together, and who is there for one.
+        for bucket in [GANG_BUCKET, WORKERS_BUCKET] {
+            rights.read(bucket);
+            rights.write(bucket);
+        }
+    }
+    rights
+}
+
+fn submitter() -> Rights {
+    Rights {
+        publish: vec![api(">"), "$SRV.>".to_owned()],
+        subscribe: vec![NOTICE_ALL.to_owned()],
+        respond: false,
+    }
+}
+
+fn coordinator() -> Rights {
+    let mut rights = Rights {
+        publish: [TASK_ALL, LOG_ALL, DEAD_ALL, NOTICE_ALL, "$JS.API.INFO", "$JS.FC.>"]
+            .map(str::to_owned)
+            .to_vec(),
+        subscribe: vec![api(">"), "$SRV.>".to_owned(), NOTICE_ALL.to_owned()],
+        respond: true,
+    };
+    let tasks = Stage::QUEUED.map(task_stream);
+    let buckets = [POLICY_BUCKET, COORDINATOR_BUCKET, GANG_BUCKET, WORKERS_BUCKET];
+    for bucket in buckets {
+        rights.read(bucket);
+        rights.write(bucket);
+    }
+    let others = [LOG_STREAM, DEAD_STREAM, ADVISORY_STREAM].map(str::to_owned);
+    for stream in others.iter().chain(&tasks).cloned().chain(buckets.map(bucket_stream)) {
+        for verb in ["STREAM.CREATE", "STREAM.UPDATE", "STREAM.INFO", "CONSUMER.CREATE"] {
+            rights.publish.push(request(verb, &stream));
+        }
+        rights.publish.push(request("CONSUMER.CREATE", &format!("{stream}.>")));
+    }
+    for stream in &tasks {
+        for verb in ["STREAM.PURGE", "STREAM.MSG.GET", "STREAM.MSG.DELETE"] {
+            rights.publish.push(request(verb, stream));
+        }
+    }
+    rights.publish.push(request("STREAM.MSG.DELETE", DEAD_STREAM));
+    rights.pull(ADVISORY_STREAM, "*");
+    rights
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_makes_and_removes_nothing() {
+        for stage in Stage::QUEUED {
+            let rights = Rights::of("w", &[Role::Worker(stage)]);
+            for verb in ["CREATE", "UPDATE", "DELETE", "PURGE", "STREAM.INFO", "MSG.GET"] {
+                assert!(!rights.publish.iter().any(|subject| subject.contains(verb)), "{stage}: {rights:?}");
+            }
+            assert!(!rights.respond);
+        }
+    }
+
+    #[test]
+    fn a_user_of_several_roles_has_the_rights_of_each_once() {
+        let both = Rights::of("w", &[Role::Worker(Stage::EnvStep), Role::Worker(Stage::Reward)]);
+        let one = Rights::of("w", &[Role::Worker(Stage::Reward)]);
+        assert!(one.publish.iter().all(|subject| both.publish.contains(subject)));
+        let watched = both.subscribe.iter().filter(|subject| **subject == watched_keys(POLICY_BUCKET));
+        assert_eq!(watched.count(), 1);
+    }
+}
