@@ -29,6 +29,7 @@ pub mod inject;
 pub mod player;
 pub mod observe;
 pub mod result;
+pub mod cost;
 pub mod report;
 
 /// Arguments of `millrace-loadtest chaos`.
@@ -69,6 +70,8 @@ pub struct Series {
     pub runs: Vec<result::Played>,
     /// When what came of tasks was seen.
     pub seen: Vec<observe::Seen>,
+    /// Rollouts that were trained.
+    pub trained: cost::Trained,
     /// What the checkers say; empty when all is well.
     pub findings: Vec<String>,
     /// Processes that ended although nobody had killed them, by name.
@@ -155,9 +158,9 @@ async fn conclude(
     runs: Vec<result::Played>,
     observer: observe::Observer,
 ) -> anyhow::Result<Series> {
-    let findings = result::check(player, &stack.objects, &runs, observer.policies()).await?;
+    let (findings, trained) = result::check(player, &stack.objects, &runs, observer.policies()).await?;
     let members = stack.members.iter();
     let unasked = members.map(|m| (m.process.name().to_owned(), m.process.ended_unasked()));
     let unasked = unasked.filter(|(_, times)| *times > 0).collect();
-    Ok(Series { runs, seen: observer.stop(), findings, unasked })
+    Ok(Series { runs, seen: observer.stop(), trained, findings, unasked })
 }

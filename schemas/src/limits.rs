@@ -19,9 +19,15 @@ pub const MAX_CLAIM_BYTES: u64 = 2 * 1024 * 1024 * 1024;
 /// Bytes of a run file or an API request. A longer one is refused.
 pub const MAX_REQUEST_BYTES: usize = 256 * 1024;
 
-/// Milliseconds until a task whose worker is silent is given to another.
+/// Milliseconds until a task whose worker is silent is given to another, unless the coordinator that makes the
+/// pool says otherwise. Long enough for a network that is away for a moment.
 pub const ACK_WAIT_MS: u64 = 30_000;
-/// Milliseconds between two signs of life for a task in hand.
+/// The same where all processes are on one machine: no network is ever away, so a killed worker's tasks can be
+/// given to another soon.
+pub const ACK_WAIT_ONE_MACHINE_MS: u64 = 6_000;
+/// Signs of life for a task in hand within the time after which it is given to another: of three, two may be lost.
+pub const HEARTBEATS: u32 = 3;
+/// Milliseconds between two signs of life until a worker knows its pools better.
 pub const HEARTBEAT_MS: u64 = 10_000;
 /// Milliseconds that one attempt at a task of this stage may take. Above it the attempt is given up, whatever
 /// it waits for, and the task is done elsewhere: signs of life alone do not keep it.
@@ -89,6 +95,8 @@ pub const MAX_MODEL_DIMENSION: u32 = 1_048_576;
 
 const _: () = assert!(MAX_INLINE_BYTES * 2 < MAX_PAYLOAD_BYTES, "a message and its headers must fit");
 const _: () = assert!(HEARTBEAT_MS * 2 < ACK_WAIT_MS, "one lost sign of life must not cost the lease");
+const _: () = assert!(HEARTBEATS >= 3, "a lost sign of life and a late one must not cost the lease");
+const _: () = assert!(ACK_WAIT_ONE_MACHINE_MS >= 1_000, "a busy machine is not a dead one");
 const _: () = assert!(MEMBER_BEAT_MS * 3 < MEMBER_MS, "two lost signs of life must not cost the membership");
 const _: () = assert!(MAX_WORKER_NAME_CHARS + 3 <= MAX_POOL_NAME_CHARS, "each member of a gang has a pool");
 const _: () = assert!(LEASE_RENEW_MS * 3 < LEASE_MS, "two lost renewals must not cost the lease");

@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use millrace_queue::port::Lease;
+use millrace_schemas::limits::HEARTBEATS;
 use millrace_schemas::{PolicyVersion, RunId, Task, TaskKey};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::policies::PolicyTable;
@@ -13,6 +16,8 @@ use crate::policies::PolicyTable;
 #[derive(Default)]
 pub struct InHand {
     entries: Mutex<Entries>,
+    /// Between two signs of life; `None` until a pool's leases are known.
+    pace: watch::Sender<Option<Duration>>,
 }
 
 #[derive(Default)]
@@ -65,6 +70,24 @@ impl InHand {
         entries.next += 1;
         entries.by_id.insert(id, Entry { lease, work: None, cancel: cancel.clone() });
         Hold { in_hand: self.clone(), id, cancel }
+    }
+
+    /// Takes note of how long a pool's leases are: signs of life go out often enough for the shortest known.
+    pub fn leases_last(&self, ack_wait: Duration) {
+        let pace = ack_wait / HEARTBEATS;
+        self.pace.send_if_modified(|known| {
+            let slower = known.is_none_or(|known| known > pace);
+            if slower {
+                *known = Some(pace);
+            }
+            slower
+        });
+    }
+
+    /// Between two signs of life; `None` until a pool's leases are known.
+    #[must_use]
+    pub fn pace(&self) -> watch::Receiver<Option<Duration>> {
+        self.pace.subscribe()
     }
 
     /// The leases of all tasks in hand.

@@ -26,6 +26,8 @@ use crate::settle::Settlement;
 
 /// Between a failed request to the queue and the next.
 const RECONNECT: Duration = Duration::from_millis(500);
+/// After which the length of a pool's leases is asked for again.
+const ASK_AGAIN: Duration = Duration::from_secs(30);
 /// For how long a task is given back whose payload cannot be fetched.
 const REFETCH: Duration = Duration::from_secs(2);
 /// For how long a task is given back on which the executor panicked.
@@ -94,11 +96,17 @@ impl PoolLoop {
         slots: &Arc<Semaphore>,
         in_hand: &mut JoinSet<()>,
     ) {
+        let mut asked = None::<Instant>;
         loop {
             let mut free = free_slots(slots).await;
             match puller.pull(free.num_permits()).await {
                 Ok(deliveries) => {
                     while in_hand.try_join_next().is_some() {}
+                    // Now the pool is there, and its leases are those that count.
+                    if asked.is_none_or(|asked| asked.elapsed() >= ASK_AGAIN) {
+                        asked = Some(Instant::now());
+                        in_hand.spawn(self.clone().ask_for_leases());
+                    }
                     for delivery in deliveries {
                         let slot = free.split(1).expect("a pull gives at most what was asked for");
                         let this = self.clone();
@@ -113,6 +121,15 @@ impl PoolLoop {
                     tokio::time::sleep(RECONNECT).await;
                 }
             }
+        }
+    }
+
+    /// Asks the queue how long the pool's leases are: whoever made the pool has decided, and may have since.
+    async fn ask_for_leases(self: Arc<Self>) {
+        match self.broker.queue().ack_wait(self.stage, &self.pool).await {
+            Ok(Some(ack_wait)) => self.in_hand.leases_last(ack_wait),
+            Ok(None) => {}
+            Err(error) => tracing::warn!(stage = %self.stage, pool = %self.pool, %error, "leases not known"),
         }
     }
 

@@ -26,7 +26,7 @@ pub struct WorkerSettings {
     pub instance: String,
     /// Time to finish what is in hand when told to leave. Default 20 s.
     pub grace: Duration,
-    /// Between two signs of life. Default [`limits::HEARTBEAT_MS`].
+    /// Between two signs of life at most; more often where leases are short. Default [`limits::HEARTBEAT_MS`].
     pub heartbeat: Duration,
     /// Between two reports of the counters. Default [`limits::WORKER_REPORT_MS`].
     pub report: Duration,

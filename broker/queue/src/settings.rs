@@ -15,12 +15,50 @@ pub struct QueueSettings {
     pub dedup_window: Duration,
 }
 
+/// Why a length of leases is refused.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+#[error("ack_wait_s={0} is too short or too long; give 1 to 3600")]
+pub struct AckWaitError(f64);
+
+impl QueueSettings {
+    /// With leases of so many seconds. A task is exhausted after about the same time of silence as by default,
+    /// so shorter leases bring more deliveries.
+    ///
+    /// # Errors
+    /// The number is not between 1 and 3600.
+    pub fn with_ack_wait(self, seconds: f64) -> Result<Self, AckWaitError> {
+        if !(1.0..=3600.0).contains(&seconds) {
+            return Err(AckWaitError(seconds));
+        }
+        let silence_s = limits::ACK_WAIT_MS as f64 / 1000.0 * limits::MAX_DELIVER as f64;
+        let max_deliver = ((silence_s / seconds).ceil() as i64).max(limits::MAX_DELIVER);
+        Ok(Self { ack_wait: Duration::from_secs_f64(seconds), max_deliver, ..self })
+    }
+}
+
 impl Default for QueueSettings {
     fn default() -> Self {
         Self {
             ack_wait: Duration::from_millis(limits::ACK_WAIT_MS),
             max_deliver: limits::MAX_DELIVER,
             dedup_window: Duration::from_millis(limits::DEDUP_WINDOW_MS),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shorter_leases_bring_more_deliveries_in_the_same_time() {
+        let of = |seconds| QueueSettings::default().with_ack_wait(seconds);
+        let short = of(6.0).unwrap();
+        assert_eq!((short.ack_wait, short.max_deliver), (Duration::from_secs(6), 25));
+        assert_eq!(of(30.0).unwrap().max_deliver, limits::MAX_DELIVER);
+        assert_eq!(of(300.0).unwrap().max_deliver, limits::MAX_DELIVER);
+        for wrong in [0.0, 0.9, 3601.0, f64::NAN] {
+            assert!(of(wrong).is_err(), "{wrong}");
         }
     }
 }

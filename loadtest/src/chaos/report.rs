@@ -1,12 +1,12 @@
 //! The tables: what went wrong, what it cost, and what came of the runs.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Context;
 use serde::Serialize;
 
+use super::cost::{self, Account, Costs};
 use super::inject::Injected;
 use super::plan::Means;
 use super::result::Played;
@@ -23,6 +23,8 @@ pub struct Report {
     pub findings: Vec<String>,
     /// The faults, in order.
     pub faults: Vec<Injected>,
+    /// What they cost.
+    pub costs: Costs,
     /// The runs under faults.
     pub disturbed: Vec<Played>,
     /// The same runs without.
@@ -48,12 +50,14 @@ impl Report {
         };
         let mut findings = both(disturbed, "disturbed");
         findings.extend(both(undisturbed, "undisturbed"));
+        let costs = cost::count(faults, &account(disturbed), &account(undisturbed));
         let skipped = if means.disk { vec![] } else { vec!["disk_full: mounting is not permitted here"] };
         Self {
             minutes: args.minutes,
             seed: args.seed,
             findings,
             faults: faults.to_vec(),
+            costs,
             disturbed: disturbed.runs.clone(),
             undisturbed: undisturbed.runs.clone(),
             unasked: disturbed.unasked.clone(),
@@ -100,14 +104,18 @@ impl Report {
     }
 
     fn fault_table(&self, text: &mut String) {
-        let mut kinds = BTreeMap::<(&str, &str), u64>::new();
-        for fault in &self.faults {
-            *kinds.entry((fault.kind.name(), fault.role.name())).or_default() += 1;
+        *text += "| fault | to | times | seconds each | seconds | tokens |\n|---|---|---:|---:|---:|---:|\n";
+        let mut all = (0, 0.0, 0.0);
+        for row in &self.costs.rows {
+            let (kind, role, times) = (row.kind.name(), row.role.name(), row.times);
+            let (seconds, tokens) = (row.seconds, row.tokens);
+            let each = seconds / times as f64;
+            let _ = writeln!(text, "| {kind} | {role} | {times} | {each:.1} | {seconds:.0} | {tokens:.0} |");
+            all = (all.0 + times, all.1 + seconds, all.2 + tokens);
         }
-        *text += "| fault | to | times |\n|---|---|---:|\n";
-        for ((kind, role), times) in kinds {
-            let _ = writeln!(text, "| {kind} | {role} | {times} |");
-        }
+        let _ = writeln!(text, "| none at work | | | | {:.0} | |", self.costs.between_s);
+        let seconds = all.1 + self.costs.between_s;
+        let _ = writeln!(text, "| all | | {} | | {seconds:.0} | {:.0} |", all.0, all.2);
     }
 
     fn run_table(&self, text: &mut String) {
@@ -132,5 +140,35 @@ impl Report {
                 run.status.sampled_tokens,
             );
         }
+        let (mine, other) = (mean(&self.disturbed), mean(&self.undisturbed));
+        let _ = writeln!(
+            text,
+            "| mean | {} | {} | {:.0} | {:.0} | {:.0} | {:.0} |",
+            mine.success, other.success, mine.seconds, other.seconds, mine.tokens, other.tokens
+        );
+    }
+}
+
+fn account(series: &Series) -> Account<'_> {
+    Account { runs: &series.runs, seen: &series.seen, trained: &series.trained }
+}
+
+struct Mean {
+    /// With the standard deviation over seeds.
+    success: String,
+    seconds: f64,
+    tokens: f64,
+}
+
+fn mean(runs: &[Played]) -> Mean {
+    let n = runs.len().max(1) as f64;
+    let successes: Vec<f64> = runs.iter().filter_map(|run| run.success).collect();
+    let mean = successes.iter().sum::<f64>() / successes.len().max(1) as f64;
+    let spread =
+        successes.iter().map(|s| (s - mean).powi(2)).sum::<f64>() / (successes.len().max(2) - 1) as f64;
+    Mean {
+        success: format!("{:.1} ± {:.1} %", 100.0 * mean, 100.0 * spread.sqrt()),
+        seconds: runs.iter().map(Played::seconds).sum::<f64>() / n,
+        tokens: runs.iter().map(|run| run.status.sampled_tokens as f64).sum::<f64>() / n,
     }
 }

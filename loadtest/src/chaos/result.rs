@@ -11,6 +11,7 @@ use millrace_schemas::api::{RunState, Status};
 use serde::Serialize;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::cost::Trained;
 use super::player::Player;
 use crate::checkers::{self, PolicyWatch, record};
 
@@ -56,7 +57,7 @@ pub async fn play(player: &Player, spec: &RunSpec, began: Instant) -> anyhow::Re
 }
 
 /// Waits until nothing is queued or in hand any more, reads all that was left behind, and checks it; says what
-/// is wrong.
+/// is wrong, and which rollouts were trained.
 ///
 /// # Errors
 /// The queue or the object store cannot be read.
@@ -65,7 +66,7 @@ pub async fn check(
     objects: &Path,
     runs: &[Played],
     watch: &PolicyWatch,
-) -> anyhow::Result<Vec<String>> {
+) -> anyhow::Result<(Vec<String>, Trained)> {
     settle(player).await;
     let objects = Objects::open(&objects.to_string_lossy())?;
     let broker = Broker::new(player.queue().clone(), objects.clone());
@@ -83,7 +84,10 @@ pub async fn check(
         let recount = audit(&objects, Claim::of(status), status.state.is_over()).await?;
         findings.extend(recount.findings.into_iter().map(|finding| format!("{run}: {finding}")));
     }
-    Ok(findings)
+    let trained = history
+        .runs()
+        .flat_map(|(run, _)| history.trained(run).map(|(_, _, rollout)| (run.clone(), rollout.id)));
+    Ok((findings, trained.collect()))
 }
 
 /// Waits until no task is left, for at most [`SETTLE`]: what is there after that is a finding.

@@ -16,6 +16,9 @@ use super::role::{ALL, Role};
 /// Size of the object store's disk, in MiB. Memory is used only for what is on it.
 const DISK_MIB: u32 = 512;
 
+/// Seconds of silence after which a task is given to another worker, as for `millrace up` on one machine.
+const ACK_WAIT_S: &str = "6";
+
 /// How to start.
 #[derive(Debug, Clone)]
 pub struct StackOptions {
@@ -183,8 +186,8 @@ impl Place {
             _ => vec!["--stages", &stages],
         };
         args.extend(["--id", &name, "--nats", url, "--objects", &objects]);
-        if role == Role::Coordinator && self.cluster {
-            args.extend(["--replicas", "3"]);
+        if role == Role::Coordinator {
+            args.extend(["--ack-wait", ACK_WAIT_S, "--replicas", if self.cluster { "3" } else { "1" }]);
         }
         let path = if role == Role::Coordinator { &self.programs.millrace } else { &self.programs.worker };
         Program {

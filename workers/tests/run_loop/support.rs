@@ -69,14 +69,13 @@ impl Bench {
         Self { broker: Broker::new(queue, Objects::memory()), server }
     }
 
-    /// Starts a worker on the pool, with signs of life five times in a lease.
+    /// Starts a worker on the pool, which must find out by itself how often to give signs of life.
     pub(crate) fn worker<F>(&self, concurrency: u32, grace: Duration, executor: F) -> Running
     where
         F: Fn(Task, CancellationToken) -> BoxFuture<'static, Verdict> + Send + Sync + 'static,
     {
         let settings = WorkerSettings {
             grace,
-            heartbeat: Duration::from_millis(200),
             report: Duration::from_millis(50),
             ..WorkerSettings::new("test".parse().unwrap())
         };

@@ -138,6 +138,13 @@ impl Api {
         Ok(Self { queue, url: without_password(url) })
     }
 
+    /// Connects as a coordinator does, with what it makes on the server.
+    pub(super) async fn coordinate(url: &str, options: JetStreamOptions) -> Result<Self> {
+        let options = JetStreamOptions { connect_timeout: SERVICE_PATIENCE, ..options };
+        let queue = JetStream::connect(url, "millrace", options).await?;
+        Ok(Self { queue, url: without_password(url) })
+    }
+
     /// The queue, without an object store: enough for whatever moves no large payload.
     pub(super) fn broker(&self) -> Broker {
         self.with_objects(Objects::memory())

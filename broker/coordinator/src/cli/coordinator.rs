@@ -3,12 +3,13 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
-use millrace_queue::{Broker, service};
+use anyhow::{Context, Result, bail};
+use millrace_queue::{Broker, JetStreamOptions, QueueSettings, service};
+use millrace_schemas::limits;
 use millrace_telemetry::TelemetryArgs;
 use tokio_util::sync::CancellationToken;
 
-use super::connect::{Api, Place, SERVICE_PATIENCE};
+use super::connect::{Api, Place};
 use super::signals::Signals;
 use crate::driver::{self, DriverConfig};
 use crate::shared::Shared;
@@ -20,7 +21,34 @@ pub(super) struct CoordinatorArgs {
     #[arg(long, default_value = "coordinator-0")]
     id: String,
     #[command(flatten)]
+    made: Made,
+    #[command(flatten)]
     telemetry: TelemetryArgs,
+}
+
+/// What it makes on the server. What is there already stays as it is.
+#[derive(Debug, clap::Args)]
+struct Made {
+    /// Seconds of silence after which a worker's tasks are given to others: longer than a network is ever away.
+    /// Workers say three times in it that they live
+    #[arg(long, value_name = "SECONDS", default_value_t = limits::ACK_WAIT_MS as f64 / 1000.0)]
+    ack_wait: f64,
+    /// Servers of a cluster that keep a copy of everything: 1, 3 or 5. With 3, one may be lost at any moment
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=5))]
+    replicas: u8,
+}
+
+impl Made {
+    fn options(&self, who: JetStreamOptions) -> Result<JetStreamOptions> {
+        if self.replicas.is_multiple_of(2) {
+            bail!(
+                "--replicas {}: an even number survives no more than one less; give 1, 3 or 5",
+                self.replicas
+            );
+        }
+        let settings = QueueSettings::default().with_ack_wait(self.ack_wait).context("--ack-wait")?;
+        Ok(JetStreamOptions { replicas: self.replicas.into(), settings, ..who })
+    }
 }
 
 impl CoordinatorArgs {
@@ -34,7 +62,8 @@ impl CoordinatorArgs {
             tracing::info!("told to leave; writing a snapshot");
             on_signal.cancel();
         });
-        let api = Api::connect(&place.nats_url()?, &place.connect, SERVICE_PATIENCE).await?;
+        let options = self.made.options(place.connect.options()?)?;
+        let api = Api::coordinate(&place.nats_url()?, options).await?;
         let broker = api.with_objects(place.open_objects()?);
         let shared = driver::restore(&broker).await?;
         let config = DriverConfig::new(&self.id);

@@ -20,7 +20,7 @@ use super::signals::Signals;
 use super::submit::read_run_file;
 use super::term::say;
 use folder::{Anew, Begin, Folder};
-use stack::{Counts, Stack};
+use stack::{Counts, QueueArgs, Stack};
 
 mod folder;
 mod supervisor;
@@ -41,6 +41,8 @@ pub(super) struct UpArgs {
     run_file: PathBuf,
     #[command(flatten)]
     counts: Counts,
+    #[command(flatten)]
+    queue: QueueArgs,
     /// Use this seed instead of the run file's
     #[arg(long)]
     seed: Option<u64>,
@@ -79,7 +81,7 @@ impl UpArgs {
         }
         let stop = CancellationToken::new();
         let signals = tokio::spawn(on_signals(Signals::listen()?, stop.clone()));
-        let mut stack = Stack::start(&folder, place, &self.counts.for_run(&spec))?;
+        let mut stack = Stack::start(&folder, place, &self.counts.for_run(&spec), &self.queue)?;
         let objects = stack.objects().to_owned();
         let ended = follow_run(&mut stack, &spec, &stop).await;
         stack.drain().await;

@@ -28,7 +28,7 @@ async fn kill_in_full_swing(role: &str, versions: &[u64]) {
     assert_eq!(report.restarts, versions.len() as u64, "{}", up.output());
 }
 
-// What a worker had in hand waits for its lease to end, half a minute: one kill each.
+// What a worker had in hand waits for its lease to end, six seconds.
 
 #[tokio::test]
 async fn generate() {

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use millrace_schemas::Stage;
 use tokio::time::Instant;
 
-use super::{Fixture, MAX_DELIVER, SHORT_LEASE, is_quiet, pull_one, task};
+use super::{Fixture, MAX_DELIVER, SHORT_LEASE, is_quiet, pool, pull_one, task};
 
 /// Another gets it once its lease is over.
 pub async fn a_silent_worker_loses_its_task(fixture: Fixture) {
@@ -16,6 +17,8 @@ pub async fn a_silent_worker_loses_its_task(fixture: Fixture) {
     assert!(since.elapsed() >= SHORT_LEASE * 8 / 10, "not before its lease is over: {:?}", since.elapsed());
     assert_eq!((first.attempt, second.attempt), (1, 2));
     assert_eq!(first.seq, second.seq);
+    let known = fixture.queue.ack_wait(Stage::Generate, &pool()).await.expect("it answers");
+    assert_eq!(known, Some(SHORT_LEASE), "whoever holds a task can know how long");
 }
 
 /// A worker that gives signs of life keeps its task for many leases.

@@ -3,7 +3,7 @@
 //! | name | what |
 //! |---|---|
 //! | `run.json` | the run file as taken on, with all defaults |
-//! | `nats/`, `nats.url` | the queue's store, and where it is reached |
+//! | `nats/`, `nats.url`, `sync.conf` | the queue's store, where it is reached, and its configuration with `--sync-always` |
 //! | `objects/` | the object store |
 //! | `logs/` | what every process wrote, by name |
 //! | `pids.json` | process ids by name, while they live |
@@ -23,7 +23,7 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::Serialize;
 
 /// Data that a new run must not find.
-const DATA: [&str; 6] = ["nats", "nats.url", "objects", "logs", "pids.json", "run.json"];
+const DATA: [&str; 7] = ["nats", "nats.url", "sync.conf", "objects", "logs", "pids.json", "run.json"];
 /// Results, which are kept.
 const RESULTS: [&str; 3] = ["report.json", "curve.svg", "weights"];
 

@@ -6,10 +6,11 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use millrace_queue::ConnectArgs;
 use millrace_queue::args::CONNECT_ENV;
 use millrace_queue::server::{ServerError, find_server};
+use millrace_queue::{ConnectArgs, QueueSettings};
 use millrace_schemas::RunSpec;
+use millrace_schemas::limits;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::folder::Folder;
@@ -25,6 +26,9 @@ const SERVER_GRACE: Duration = Duration::from_secs(10);
 /// What a person should know of the queue that is started here.
 const DURABILITY: &str = "the queue is a nats-server of its own: a killed process loses nothing, a power cut may cost \
                           the last moments";
+/// The same of one that syncs.
+const SYNCED: &str =
+    "the queue is a nats-server of its own that writes everything to the disk before it counts";
 /// The name of nats-server's process.
 const SERVER: &str = "nats-server";
 /// The coordinator's name; the same in every life, so that it takes up its own work at once.
@@ -47,6 +51,18 @@ pub(super) struct Counts {
     train: Option<u32>,
 }
 
+/// How the queue behaves.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct QueueArgs {
+    /// Seconds of silence after which a worker's tasks are given to others. Short, for on one machine no network
+    /// is ever away
+    #[arg(long, value_name = "SECONDS", default_value_t = limits::ACK_WAIT_ONE_MACHINE_MS as f64 / 1000.0)]
+    ack_wait: f64,
+    /// Write everything to the disk before it counts: a power cut loses nothing, and the queue is ten times slower
+    #[arg(long)]
+    sync_always: bool,
+}
+
 /// Everything that `millrace up` keeps alive.
 pub(super) struct Stack {
     supervisor: Supervisor,
@@ -58,8 +74,9 @@ pub(super) struct Stack {
 
 impl Stack {
     /// Starts all processes. They wait for one another.
-    pub(super) fn start(folder: &Folder, place: &Place, counts: &Counts) -> Result<Self> {
+    pub(super) fn start(folder: &Folder, place: &Place, counts: &Counts, queue: &QueueArgs) -> Result<Self> {
         counts.check()?;
+        queue.check(place)?;
         let worker = find_worker()?;
         let (sender, news) = unbounded_channel();
         let mut supervisor = Supervisor::new(folder.path("logs"), folder.path("pids.json"), sender);
@@ -72,15 +89,15 @@ impl Stack {
             Some(url) => (url.clone(), place.connect.clone()),
             None => {
                 let port = folder.nats_port()?;
-                supervisor.keep(server_role(folder, port)?);
-                say(DURABILITY);
+                supervisor.keep(server_role(folder, port, queue.sync_always)?);
+                say(if queue.sync_always { SYNCED } else { DURABILITY });
                 // Whoever we are elsewhere, this server asks nobody.
                 (format!("nats://127.0.0.1:{port}"), ConnectArgs::default())
             }
         };
         let common = ["--nats", &url, "--objects", &objects].map(str::to_owned);
         let common = [common.to_vec(), who.to_arguments()].concat();
-        supervisor.keep(coordinator_role(&common)?);
+        supervisor.keep(coordinator_role(&common, queue)?);
         for role in counts.roles(&worker, &common) {
             supervisor.keep(role);
         }
@@ -200,14 +217,34 @@ impl Counts {
     }
 }
 
-fn server_role(folder: &Folder, port: u16) -> Result<Role> {
+impl QueueArgs {
+    fn check(&self, place: &Place) -> Result<()> {
+        QueueSettings::default().with_ack_wait(self.ack_wait).context("--ack-wait")?;
+        if self.sync_always && place.nats.is_some() {
+            bail!(
+                "--sync-always is for the nats-server that is started here; set sync_interval of the one at --nats"
+            );
+        }
+        Ok(())
+    }
+}
+
+fn server_role(folder: &Folder, port: u16, sync_always: bool) -> Result<Role> {
     let store = folder.path("nats").to_string_lossy().into_owned();
     let port = port.to_string();
-    let args = ["--addr", "127.0.0.1", "--port", &port, "--jetstream", "--store_dir", &store];
+    let mut args = vec!["--addr", "127.0.0.1", "--port", &port, "--jetstream", "--store_dir", &store];
+    // There is no flag for it.
+    let config = folder.path("sync.conf");
+    let path = config.to_string_lossy().into_owned();
+    if sync_always {
+        std::fs::write(&config, "jetstream { sync_interval: always }\n")
+            .with_context(|| format!("failed to write {path}"))?;
+        args.extend(["--config", &path]);
+    }
     Ok(Role {
         name: SERVER.into(),
         program: find_server(None).ok_or(ServerError::NotFound)?,
-        args: args.map(str::to_owned).to_vec(),
+        args: args.into_iter().map(str::to_owned).collect(),
         env: vec![],
         grace: SERVER_GRACE,
     })
@@ -218,8 +255,9 @@ fn nobody() -> Vec<(&'static str, String)> {
     CONNECT_ENV.map(|name| (name, String::new())).to_vec()
 }
 
-fn coordinator_role(common: &[String]) -> Result<Role> {
-    let own = ["coordinator", "--id", COORDINATOR].map(str::to_owned);
+fn coordinator_role(common: &[String], queue: &QueueArgs) -> Result<Role> {
+    let own =
+        ["coordinator", "--id", COORDINATOR, "--ack-wait", &queue.ack_wait.to_string()].map(str::to_owned);
     Ok(Role {
         name: COORDINATOR.into(),
         program: std::env::current_exe().context("failed to find this program")?,
