@@ -1,38 +1,85 @@
-//! With the `torch` feature: finds libtorch again at run time, by rpath to the folder that it was linked from.
-
-use std::path::PathBuf;
-use std::process::Command;
+//! With the `torch` feature: finds libtorch again at run time, by rpath to the folder that it was linked from,
+//! and compiles the bridge to its collectives against the headers of the same wheel.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-env-changed=LIBTORCH");
     println!("cargo:rerun-if-env-changed=LIBTORCH_USE_PYTORCH");
-    if std::env::var_os("CARGO_FEATURE_TORCH").is_none() {
-        return;
-    }
-    let Some(lib) = libtorch() else {
-        println!("cargo:warning=libtorch was not found for the rpath; set LIBTORCH or run `make setup`");
-        return;
-    };
-    println!("cargo:rustc-link-arg=-Wl,-rpath,{}", lib.display());
-    // Programs of other crates that hold this one need the same.
-    println!("cargo:libtorch={}", lib.display());
-    // Nothing calls libtorch_cuda by name, so the linker would drop it and with it the CUDA back end.
-    if lib.join("libtorch_cuda.so").exists() {
-        println!("cargo:rustc-link-arg=-Wl,--no-as-needed");
-        println!("cargo:rustc-link-arg=-L{}", lib.display());
-        println!("cargo:rustc-link-arg=-ltorch_cuda");
-        println!("cargo:rustc-link-arg=-Wl,--as-needed");
-    }
+    println!("cargo:rustc-check-cfg=cfg(millrace_nccl)");
+    #[cfg(feature = "torch")]
+    torch::build();
 }
 
-/// The folder of libtorch's shared libraries, found as torch-sys finds it.
-fn libtorch() -> Option<PathBuf> {
-    if let Some(root) = std::env::var_os("LIBTORCH") {
-        return Some(PathBuf::from(root).join("lib"));
+#[cfg(feature = "torch")]
+mod torch {
+    use std::path::{Path, PathBuf};
+    use std::process::Command;
+
+    /// C++ of the bridge.
+    const SOURCES: [&str; 4] = ["store.cc", "group.cc", "nccl.cc", "reducer.cc"];
+    const HEADERS: [&str; 2] = ["bridge.h", "store.h"];
+
+    pub(super) fn build() {
+        let root = libtorch().expect("libtorch was not found; set LIBTORCH or run `make setup`");
+        let lib = root.join("lib");
+        bridge(&root);
+        println!("cargo:rustc-link-arg=-Wl,-rpath,{}", lib.display());
+        // Programs of other crates that hold this one need the same.
+        println!("cargo:libtorch={}", lib.display());
+        // Nothing calls libtorch_cuda by name, so the linker would drop it and with it the CUDA back end.
+        if lib.join("libtorch_cuda.so").exists() {
+            println!("cargo:rustc-link-arg=-Wl,--no-as-needed");
+            println!("cargo:rustc-link-arg=-L{}", lib.display());
+            println!("cargo:rustc-link-arg=-ltorch_cuda");
+            println!("cargo:rustc-link-arg=-Wl,--as-needed");
+        }
     }
-    let script = "import os, torch; print(os.path.join(os.path.dirname(torch.__file__), 'lib'))";
-    let output = Command::new("python3").args(["-c", script]).output().ok()?;
-    let path = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
-    path.is_dir().then_some(path)
+
+    fn bridge(root: &Path) {
+        let folder = Path::new("src/gang/bridge");
+        for file in SOURCES.iter().chain(&HEADERS) {
+            println!("cargo:rerun-if-changed={}", folder.join(file).display());
+        }
+        println!("cargo:rerun-if-changed={}", folder.join("stubs").display());
+        let mut build = cxx_build::bridge("src/gang/bridge.rs");
+        build.files(SOURCES.map(|file| folder.join(file))).include(folder.join("stubs"));
+        // As system headers, so that their warnings are not ours.
+        let include = root.join("include");
+        for headers in [include.join("torch/csrc/api/include"), include] {
+            build.flag("-isystem").flag(headers.to_str().expect("libtorch's path is text"));
+        }
+        build.std("c++20").define("USE_C10D_GLOO", None).warnings_into_errors(false);
+        if let Some(headers) = nccl_headers(root) {
+            for headers in headers {
+                build.flag("-isystem").flag(headers.to_str().expect("CUDA's path is text"));
+            }
+            build.define("USE_C10D_NCCL", None).define("USE_CUDA", None).define("MILLRACE_NCCL", None);
+            println!("cargo:rustc-cfg=millrace_nccl");
+        }
+        build.compile("millrace_gang");
+    }
+
+    /// Where NCCL's and CUDA's headers are, if all that they include is there: beside torch in the folder of
+    /// wheels. `nvidia-cuda-crt` and `nvidia-cuda-cccl` are not among those that torch brings.
+    fn nccl_headers(root: &Path) -> Option<[PathBuf; 3]> {
+        let wheels = root.parent()?.join("nvidia");
+        let (cuda, nccl) = (wheels.join("cu13/include"), wheels.join("nccl/include"));
+        let cccl = cuda.join("cccl");
+        let there = nccl.join("nccl.h").exists()
+            && cuda.join("crt/host_config.h").exists()
+            && cccl.exists()
+            && root.join("lib/libtorch_cuda.so").exists();
+        there.then_some([nccl, cuda, cccl])
+    }
+
+    /// libtorch's folder, found as torch-sys finds it.
+    fn libtorch() -> Option<PathBuf> {
+        if let Some(root) = std::env::var_os("LIBTORCH") {
+            return Some(PathBuf::from(root));
+        }
+        let script = "import os, torch; print(os.path.dirname(torch.__file__))";
+        let output = Command::new("python3").args(["-c", script]).output().ok()?;
+        let path = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
+        path.join("lib").is_dir().then_some(path)
+    }
 }

@@ -10,7 +10,17 @@ use tokio_util::sync::CancellationToken;
 
 pub mod memory;
 pub mod keys;
+#[cfg(feature = "torch")]
+mod bridge;
+#[cfg(feature = "torch")]
+pub mod group;
 
+#[cfg(feature = "torch")]
+pub use bridge::Listen;
+#[cfg(feature = "torch")]
+pub(crate) use bridge::{Reducer, add_gradient_to};
+#[cfg(feature = "torch")]
+pub use group::Group;
 pub use keys::KeyRendezvous;
 pub use memory::MemoryRendezvous;
 

@@ -1,5 +1,6 @@
 //! `millrace-worker`: pulls tasks of some stages and does them, until it is told to leave.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -8,7 +9,9 @@ use millrace_queue::{Broker, ConnectArgs, JetStream, Objects};
 use millrace_schemas::WorkerId;
 use millrace_telemetry::TelemetryArgs;
 use millrace_workers::arguments::{PoolArg, StageArg, pools};
+use millrace_workers::gang::KeyRendezvous;
 use millrace_workers::{Executors, Worker, WorkerSettings, drain};
+use tokio::runtime::Handle;
 
 /// Does the tasks of some stages. Stateless: start as many as you like, and stop them when you like.
 #[derive(Debug, Parser)]
@@ -40,6 +43,11 @@ struct Arguments {
     #[cfg(feature = "torch")]
     #[arg(long, env = "MILLRACE_TORCH_THREADS", default_value_t = 1, value_parser = clap::value_parser!(i32).range(1..))]
     torch_threads: i32,
+    /// Where the other members of a gang find this worker: an interface or an address of this machine. Default:
+    /// the address that reaches the queue
+    #[cfg(feature = "torch")]
+    #[arg(long, env = "MILLRACE_GANG_INTERFACE")]
+    gang_interface: Option<String>,
     #[command(flatten)]
     telemetry: TelemetryArgs,
 }
@@ -50,6 +58,8 @@ async fn main() -> anyhow::Result<()> {
     let telemetry = arguments.telemetry.start().await?;
     #[cfg(feature = "torch")]
     millrace_workers::policy::torch::set_threads(arguments.torch_threads);
+    #[cfg(feature = "torch")]
+    listen_to_gangs(arguments.gang_interface.as_deref(), &arguments.nats);
     let stop = drain::on_signal().context("failed to listen to signals")?;
     let pools = pools(&arguments.stages, &arguments.pools)?;
     let id = arguments.id.unwrap_or_else(new_id);
@@ -59,12 +69,22 @@ async fn main() -> anyhow::Result<()> {
     let broker = Broker::new(queue?, objects.clone());
 
     let grace = Duration::try_from_secs_f64(arguments.grace).context("failed to read --grace")?;
+    let meeting = KeyRendezvous::new(broker.clone(), Handle::current());
     let worker = Worker::start(broker, WorkerSettings { grace, ..WorkerSettings::new(id.clone()) });
-    let executors = Executors::new(objects, worker.policies().clone());
+    let executors = Executors::new(objects, worker.policies().clone()).meeting_at(Arc::new(meeting));
     tracing::info!(%id, pools = pools.len(), "serving");
     let settled = worker.serve(pools, |stage| executors.executor(stage), telemetry.health, stop).await;
     tracing::info!(%id, settled, "left");
     Ok(())
+}
+
+/// Where this worker listens as a member of a gang.
+#[cfg(feature = "torch")]
+fn listen_to_gangs(told: Option<&str>, nats: &str) {
+    use millrace_workers::gang::{Listen, group};
+    if let Some(at) = told.map(Listen::at).or_else(|| Listen::towards(nats)) {
+        group::listen(at);
+    }
 }
 
 /// A name that no other worker has.

@@ -4,10 +4,12 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use millrace_schemas::blob::Sha;
 use millrace_schemas::generate::{GenerateDone, GenerateTask};
+use millrace_schemas::publish_weights::Manifest;
 use millrace_schemas::submit::{Algorithm, ModelSpec};
 use millrace_schemas::train_shard::Batch;
-use millrace_schemas::{BlobRef, RolloutId};
+use millrace_schemas::{BlobRef, PolicyVersion, RolloutId};
 
 use crate::gang::{GangError, Seat};
 use crate::weights::LoadedVersion;
@@ -101,11 +103,12 @@ pub trait Trainer {
     /// The model cannot be made.
     fn initialise(&mut self, model: &ModelSpec, seed: u64) -> Result<Trained, PolicyError>;
 
-    /// One optimiser step on `batch` from `base`, all of whose files are here. Two calls with the same
-    /// arguments give the same files, byte for byte, on the same device and build.
+    /// One optimiser step on `batch` from `base`; files of it that are not here are had from [`TrainStep::past`]
+    /// when they are needed. Two calls with the same arguments give the same files, byte for byte, on the same
+    /// device and build and with as many members.
     ///
     /// # Errors
-    /// The files are not such a model, or the step has no finite result.
+    /// The files are not such a model, the step has no finite result, or a member of the gang was lost.
     fn step(&mut self, base: &LoadedVersion, step: &TrainStep<'_>) -> Result<Trained, PolicyError>;
 }
 
@@ -122,6 +125,53 @@ pub struct TrainStep<'a> {
     pub seat: Option<&'a Seat>,
     /// Whether the optimiser's state is to be among the files.
     pub checkpoint: bool,
+    /// Where what this trainer does not hold is to be had.
+    pub past: &'a dyn Past,
+}
+
+impl TrainStep<'_> {
+    /// The file called `name` of `version`: one that is here, or from the past.
+    ///
+    /// # Errors
+    /// The version has no such file, or it is not to be had.
+    pub fn file(&self, version: &LoadedVersion, name: &str) -> Result<Bytes, PolicyError> {
+        if let Some(content) = version.files.get(name) {
+            return Ok(content.clone());
+        }
+        let Some(blob) = version.manifest.file(name) else {
+            return Err(PolicyError::Impossible(format!("version={} has no file {name}", version.version)));
+        };
+        self.past.blob(blob)
+    }
+}
+
+/// What was committed before, from the trainer's thread: each call may block.
+pub trait Past: std::fmt::Debug {
+    /// The manifest of `version`, whose hash is `sha`.
+    ///
+    /// # Errors
+    /// It is not to be had.
+    fn manifest(&self, version: PolicyVersion, sha: Sha) -> Result<Manifest, PolicyError>;
+
+    /// The content that `blob` names.
+    ///
+    /// # Errors
+    /// It is not to be had.
+    fn blob(&self, blob: &BlobRef) -> Result<Bytes, PolicyError>;
+}
+
+/// A past from which nothing is to be had, for a version all of whose files are here.
+#[derive(Debug, Clone, Copy)]
+pub struct NoPast;
+
+impl Past for NoPast {
+    fn manifest(&self, version: PolicyVersion, _sha: Sha) -> Result<Manifest, PolicyError> {
+        Err(PolicyError::Impossible(format!("the manifest of version={version} is not at hand")))
+    }
+
+    fn blob(&self, blob: &BlobRef) -> Result<Bytes, PolicyError> {
+        Err(PolicyError::Impossible(format!("the blob of sha256={} is not at hand", blob.sha256)))
+    }
 }
 
 /// A version's content before it is committed.

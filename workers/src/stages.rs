@@ -6,6 +6,7 @@ use millrace_queue::Objects;
 use millrace_schemas::{PoolName, Stage, subjects};
 
 use crate::executor::Executor;
+use crate::gang::{MemoryRendezvous, Rendezvous};
 use crate::generate::Generate;
 use crate::policies::PolicyTable;
 use crate::publish_weights::PublishWeights;
@@ -19,13 +20,21 @@ use crate::{env_step, envs, reward, rewards};
 pub struct Executors {
     policies: PolicyTable,
     weights: Weights,
+    rendezvous: Arc<dyn Rendezvous>,
 }
 
 impl Executors {
-    /// Executors that share one cache of weights.
+    /// Executors that share one cache of weights. The members of a gang meet within this process, unless
+    /// [`Self::meeting_at`] says otherwise.
     #[must_use]
     pub fn new(objects: Objects, policies: PolicyTable) -> Self {
-        Self { policies, weights: Weights::new(objects) }
+        Self { policies, weights: Weights::new(objects), rendezvous: Arc::new(MemoryRendezvous::default()) }
+    }
+
+    /// The same, with members that meet at `rendezvous`.
+    #[must_use]
+    pub fn meeting_at(self, rendezvous: Arc<dyn Rendezvous>) -> Self {
+        Self { rendezvous, ..self }
     }
 
     /// The executor of a stage. An engine's or trainer's thread starts with it.
@@ -38,7 +47,9 @@ impl Executors {
             Stage::Generate => Arc::new(Generate::new(self.policies.clone(), self.weights.clone())),
             Stage::EnvStep => Arc::new(env_step::EnvStep),
             Stage::Reward => Arc::new(reward::Reward),
-            Stage::TrainShard => Arc::new(TrainShard::new(self.weights.clone())),
+            Stage::TrainShard => {
+                Arc::new(TrainShard::new(self.weights.clone()).meeting_at(self.rendezvous.clone()))
+            }
             Stage::PublishWeights => Arc::new(PublishWeights::new(self.weights.objects().clone())),
             Stage::Submit => unreachable!("submit has no tasks"),
         }

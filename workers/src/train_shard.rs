@@ -2,6 +2,7 @@
 //! its state from step to step; what a step depends on is only the version it trains on, the batch and the
 //! algorithm. Its files are in the object store before the outcome says so.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -9,16 +10,19 @@ use futures::{StreamExt, TryStreamExt};
 use millrace_queue::ObjectError;
 use millrace_schemas::blob::Sha;
 use millrace_schemas::envelope::decode;
-use millrace_schemas::submit::Algorithm;
-use millrace_schemas::train_shard::{Batch, FileRef, TrainShardDone, TrainShardTask, TrainWork};
+use millrace_schemas::train_shard::{Batch, FileRef, StepVoid, TrainShardDone, TrainShardTask, TrainWork};
 use millrace_schemas::{BlobRef, OutcomeBody, PolicyVersion, RunId, Task, TaskBody};
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use crate::executor::{Cost, Executor, Verdict};
+use crate::gang::{MemoryRendezvous, Rendezvous, Seat};
 use crate::policy::{PolicyError, Trained};
-use crate::weights::{FILES_IN_FLIGHT, Files, Weights};
-use thread::{Job, TrainerThread};
+use crate::weights::{FILES_IN_FLIGHT, Files, LoadedVersion, Weights};
+use past::StoredPast;
+use thread::{Job, StepJob, TrainerThread};
 
+mod past;
 mod thread;
 
 /// For how long a step is given back that met a failing store or a lack of memory.
@@ -30,38 +34,84 @@ const ELSEWHERE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct TrainShard {
     weights: Weights,
+    rendezvous: Arc<dyn Rendezvous>,
     thread: TrainerThread,
 }
 
 impl TrainShard {
-    /// Starts the trainer's thread. It ends with this value.
+    /// Starts the trainer's thread. It ends with this value. Members of a gang meet within this process, unless
+    /// [`Self::meeting_at`] says otherwise.
     #[must_use]
     pub fn new(weights: Weights) -> Self {
-        Self { weights, thread: TrainerThread::start() }
+        Self { weights, rendezvous: Arc::new(MemoryRendezvous::default()), thread: TrainerThread::start() }
     }
 
-    async fn train(&self, run: &RunId, task: &TrainShardTask) -> Result<TrainShardDone, Verdict> {
+    /// The same, with members that meet at `rendezvous`.
+    #[must_use]
+    pub fn meeting_at(self, rendezvous: Arc<dyn Rendezvous>) -> Self {
+        Self { rendezvous, ..self }
+    }
+
+    async fn train(
+        &self,
+        run: &RunId,
+        task: &TrainShardTask,
+        cancel: CancellationToken,
+    ) -> Result<OutcomeBody, Verdict> {
         let job = match &task.work {
             TrainWork::Initialise { model, seed } => Job::Initialise { model: model.clone(), seed: *seed },
-            TrainWork::Step { base, manifest, batch, algorithm, .. } => {
-                self.step(run, (*base, *manifest), *batch, algorithm).await?
+            TrainWork::Step { base, manifest, batch, algorithm, checkpoint } => {
+                let seat = self.seat(run, task, cancel).map_err(Verdict::Poison)?;
+                let (base, batch, blob) = self.step(run, (*base, *manifest), *batch).await?;
+                let (algorithm, checkpoint, past) = (algorithm.clone(), *checkpoint, self.past(run));
+                Job::Step(Box::new(StepJob { base, batch, blob, algorithm, seat, checkpoint, past }))
             }
         };
-        let trained = self.thread.train(run.clone(), job).await.map_err(|error| verdict(&error))?;
+        let trained = match self.thread.train(run.clone(), job).await {
+            Ok(trained) => trained,
+            Err(PolicyError::Void(reason)) => return Ok(OutcomeBody::Void(StepVoid { reason })),
+            Err(error) => return Err(verdict(&error)),
+        };
         if let Some((name, value)) = trained.metrics.iter().find(|(_, value)| !value.is_finite()) {
             return Err(Verdict::Poison(format!("the step gave {name}={value}; its weights are of no use")));
         }
-        self.store(run, trained).await.map_err(|error| object_verdict(&error))
+        let stored = self.store(run, trained).await;
+        stored.map(OutcomeBody::TrainShard).map_err(|error| object_verdict(&error))
     }
 
-    /// Gathers what a step depends on.
+    /// The place in the gang; `None` for a gang of one.
+    fn seat(
+        &self,
+        run: &RunId,
+        task: &TrainShardTask,
+        cancel: CancellationToken,
+    ) -> Result<Option<Seat>, String> {
+        let TrainShardTask { rank, world, gang, timeout_ms, .. } = *task;
+        if rank >= world {
+            return Err(format!("rank={rank} is not below world={world}"));
+        }
+        let seat = || Seat {
+            gang: format!("{run}.{gang}"),
+            rank,
+            world,
+            timeout: Duration::from_millis(timeout_ms),
+            cancel,
+            rendezvous: self.rendezvous.clone(),
+        };
+        Ok((world > 1).then(seat))
+    }
+
+    fn past(&self, run: &RunId) -> StoredPast {
+        StoredPast { run: run.clone(), weights: self.weights.clone(), runtime: Handle::current() }
+    }
+
+    /// Gathers what a step depends on. Of the version only what says its kind: the trainer may hold the rest.
     async fn step(
         &self,
         run: &RunId,
         (version, manifest): (PolicyVersion, Sha),
         blob: BlobRef,
-        algorithm: &Algorithm,
-    ) -> Result<Job, Verdict> {
+    ) -> Result<(LoadedVersion, Batch, BlobRef), Verdict> {
         let bytes = self.weights.objects().get_blob(run, &blob).await.map_err(|e| object_verdict(&e))?;
         let batch: Batch = decode("batch", &bytes).map_err(|error| Verdict::Poison(error.to_string()))?;
         if batch.run != *run || batch.base != version || batch.manifest != manifest {
@@ -70,9 +120,8 @@ impl TrainShard {
                 "its batch is of run={of} base={base}, or of other weights"
             )));
         }
-        let base = self.weights.fetch(run, version, manifest, Files::All).await;
-        let base = base.map_err(|error| error.verdict())?;
-        Ok(Job::Step { base: Box::new(base), batch: Box::new(batch), blob, algorithm: algorithm.clone() })
+        let base = self.weights.fetch(run, version, manifest, Files::Config).await;
+        Ok((base.map_err(|error| error.verdict())?, batch, blob))
     }
 
     async fn store(&self, run: &RunId, trained: Trained) -> Result<TrainShardDone, ObjectError> {
@@ -87,15 +136,10 @@ impl TrainShard {
 
 #[async_trait]
 impl Executor for TrainShard {
-    async fn execute(&self, task: Task, _cancel: CancellationToken) -> Verdict {
+    async fn execute(&self, task: Task, cancel: CancellationToken) -> Verdict {
         let TaskBody::TrainShard(shard) = &task.body else { return Verdict::misrouted(&task) };
-        let TrainShardTask { rank, world, .. } = shard;
-        if *world != 1 || *rank != 0 {
-            let reason = format!("rank={rank} of world={world}: this build trains with a gang of one");
-            return Verdict::Poison(reason);
-        }
-        match self.train(&task.run, shard).await {
-            Ok(done) => Verdict::Done(OutcomeBody::TrainShard(done), Cost::default()),
+        match self.train(&task.run, shard, cancel).await {
+            Ok(outcome) => Verdict::Done(outcome, Cost::default()),
             Err(verdict) => verdict,
         }
     }

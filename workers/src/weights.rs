@@ -68,6 +68,10 @@ impl LoadedVersion {
 /// Which files of a version are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Files {
+    /// None: the manifest alone.
+    Manifest,
+    /// The one that says what the others are.
+    Config,
     /// Those to sample with.
     Model,
     /// Those to train on with, too.
@@ -77,6 +81,8 @@ pub enum Files {
 impl Files {
     fn include(self, name: &str) -> bool {
         match self {
+            Self::Manifest => false,
+            Self::Config => name == CONFIG_FILE,
             Self::Model => !name.starts_with(OPTIMIZER_PREFIX),
             Self::All => true,
         }
@@ -198,6 +204,24 @@ impl Weights {
             .try_collect()
             .await?;
         Ok(LoadedVersion { version, manifest, sha: wanted, files })
+    }
+
+    /// A blob, proved by its hash: here, or when it came into the cache. A store that cannot be reached is tried
+    /// again a few times.
+    ///
+    /// # Errors
+    /// It is not there, or the store stays away.
+    pub async fn fetch_blob(&self, run: &RunId, blob: BlobRef) -> Result<Bytes, ObjectError> {
+        for _ in 1..TRIES.0 {
+            match self.blob(run, blob).await {
+                Err(error) if error.is_transient() => {
+                    tracing::warn!(%run, sha256 = %blob.sha256, %error, "blob not fetched yet");
+                    tokio::time::sleep(TRIES.1).await;
+                }
+                answer => return answer,
+            }
+        }
+        self.blob(run, blob).await
     }
 
     /// A blob, proved by its hash: here, or when it came into the cache.

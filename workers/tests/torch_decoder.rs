@@ -8,6 +8,8 @@ mod engine;
 mod files;
 #[path = "torch_decoder/forward.rs"]
 mod forward;
+#[path = "torch_decoder/gang.rs"]
+mod gang;
 #[path = "torch_decoder/math.rs"]
 mod math;
 #[path = "torch_decoder/speed.rs"]

@@ -13,7 +13,7 @@ use millrace_schemas::train_shard::{Batch, FileRef, TrainShardDone, TrainWork};
 use millrace_schemas::{OutcomeBody, PolicyVersion, RunId, Stage, Task, TaskBody, TaskKey};
 use millrace_workers::env_step::EnvStep;
 use millrace_workers::policy::scripted::{ScriptedEngine, ScriptedTrainer};
-use millrace_workers::policy::{Engine, EngineRequest, PolicyError, Ticket, TrainStep, Trainer};
+use millrace_workers::policy::{Engine, EngineRequest, NoPast, PolicyError, Ticket, TrainStep, Trainer};
 use millrace_workers::publish_weights::PublishWeights;
 use millrace_workers::reward::Reward;
 use millrace_workers::weights::{Files, LoadedVersion, Weights};
@@ -167,8 +167,9 @@ impl Train {
                 let batch: Batch = decode("batch", &bytes).map_err(|e| Verdict::Poison(e.to_string()))?;
                 let base = self.weights.fetch(&task.run, *base, *manifest, Files::All).await;
                 let base = base.map_err(|e| e.verdict())?;
-                let step =
-                    TrainStep { batch: &batch, blob: *blob, algorithm, seat: None, checkpoint: *checkpoint };
+                // All files of the base are here.
+                let (seat, past, checkpoint) = (None, &NoPast, *checkpoint);
+                let step = TrainStep { batch: &batch, blob: *blob, algorithm, seat, checkpoint, past };
                 ScriptedTrainer.step(&base, &step)
             }
         };

@@ -4,6 +4,7 @@
 //! done twice shows in every later version.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use bytes::Bytes;
 use millrace_schemas::PolicyVersion;
@@ -15,6 +16,7 @@ use super::{
     CONFIG_FILE, Engine, EngineRequest, Finished, PolicyError, SCRIPTED_MODEL_TYPE, Ticket, TrainStep,
     Trained, Trainer,
 };
+use crate::gang::Seat;
 use crate::random::Stream;
 use crate::weights::LoadedVersion;
 
@@ -140,12 +142,32 @@ impl Trainer for ScriptedTrainer {
     }
 
     fn step(&mut self, base: &LoadedVersion, step: &TrainStep<'_>) -> Result<Trained, PolicyError> {
-        let weights = Sha::of_parts([&base.file(WEIGHTS_FILE)?[..], &step.blob.sha256.0]);
+        let weights = Sha::of_parts([&step.file(base, WEIGHTS_FILE)?[..], &step.blob.sha256.0]);
+        if let Some(seat) = step.seat {
+            meet(seat, base, step)?;
+        }
         let rollouts = step.batch.groups.iter().flat_map(|group| &group.rollouts);
         let count = rollouts.clone().count().max(1) as f64;
         let reward = rollouts.map(|rollout| rollout.reward).sum::<f64>() / count;
-        Ok(Self::version(weights, [("loss".to_owned(), -reward)].into()))
+        let mut trained = Self::version(weights, [("loss".to_owned(), -reward)].into());
+        if step.seat.is_some_and(|seat| seat.rank > 0) {
+            // As with real weights, the first member writes what all of them hold.
+            trained.files.clear();
+        }
+        Ok(trained)
     }
+}
+
+/// Waits until all members are at this step.
+fn meet(seat: &Seat, base: &LoadedVersion, step: &TrainStep<'_>) -> Result<(), PolicyError> {
+    let (gang, version, batch) = (&seat.gang, base.version, step.blob.sha256.short());
+    let key = |rank: u32| format!("{gang}/{version}-{batch}-{rank}");
+    seat.rendezvous.set(&key(seat.rank), b"here")?;
+    let deadline = Instant::now() + seat.timeout;
+    for rank in (0..seat.world).filter(|rank| *rank != seat.rank) {
+        seat.rendezvous.wait(&key(rank), deadline, &seat.cancel)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -16,12 +16,10 @@ mod trainer;
 
 pub use engine::{EngineSettings, TorchEngine};
 pub use sampling::{Draw, draw, uniform};
-pub use trainer::{Alone, Gang, TorchTrainer};
+pub use trainer::TorchTrainer;
 
 /// The file of a version with the decoder's weights.
 pub const MODEL_FILE: &str = "model.safetensors";
-/// The file of a version with the optimiser's state; version 0 has none.
-pub const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 static THREADS: OnceLock<i32> = OnceLock::new();
 
 /// Says how many threads libtorch may use in this process, before the first model. Without it it is one: workers

@@ -7,7 +7,7 @@ use millrace_schemas::blob::paths;
 use millrace_schemas::envelope::encode;
 use millrace_schemas::publish_weights::Manifest;
 use millrace_schemas::subjects::TRAIN_POOL;
-use millrace_schemas::submit::ModelSpec;
+use millrace_schemas::submit::{Algorithm, ModelSpec};
 use millrace_schemas::{RunId, TaskKey};
 
 use super::*;
@@ -111,8 +111,12 @@ async fn what_cannot_be_trained_is_poison() {
     let garbage = objects.put_blob(&run(), Bytes::from_static(b"garbage")).await.unwrap();
     let of_other_weights = batch(&objects, Sha::of(b"other"), 0, 1).await;
     let of_other_base = batch(&objects, sha, 4, 1).await;
+    let mut nowhere = step(0, sha, batch(&objects, sha, 0, 1).await);
+    if let TaskBody::TrainShard(shard) = &mut nowhere.body {
+        shard.world = 0;
+    }
     for (why, task) in [
-        ("gang of one", initialise(2)),
+        ("rank=0 is not below world=0", nowhere),
         ("there is none", step(0, sha, lost)),
         ("failed to decode batch", step(0, sha, garbage)),
         ("other weights", step(0, sha, of_other_weights)),

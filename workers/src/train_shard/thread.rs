@@ -7,6 +7,8 @@ use millrace_schemas::train_shard::Batch;
 use millrace_schemas::{BlobRef, RunId};
 use tokio::sync::{mpsc, oneshot};
 
+use super::past::StoredPast;
+use crate::gang::Seat;
 use crate::panics;
 use crate::policy::{PolicyError, TrainStep, Trained, Trainer, model_type, trainer_for};
 use crate::weights::LoadedVersion;
@@ -16,14 +18,25 @@ pub(super) enum Job {
     /// Version 0.
     Initialise { model: ModelSpec, seed: u64 },
     /// One optimiser step.
-    Step { base: Box<LoadedVersion>, batch: Box<Batch>, blob: BlobRef, algorithm: Algorithm },
+    Step(Box<StepJob>),
+}
+
+/// What a step depends on.
+pub(super) struct StepJob {
+    pub(super) base: LoadedVersion,
+    pub(super) batch: Batch,
+    pub(super) blob: BlobRef,
+    pub(super) algorithm: Algorithm,
+    pub(super) seat: Option<Seat>,
+    pub(super) checkpoint: bool,
+    pub(super) past: StoredPast,
 }
 
 impl Job {
     fn model_type(&self) -> Result<String, PolicyError> {
         match self {
             Self::Initialise { model, .. } => Ok(model_type(model).to_owned()),
-            Self::Step { base, .. } => base.model_type(),
+            Self::Step(step) => step.base.model_type(),
         }
     }
 }
@@ -67,7 +80,7 @@ struct Current {
 }
 
 /// Consumes orders, produces trained versions. Waits for the next order; one whose task was dropped meanwhile
-/// is passed over. A trainer that fails is let go with its state. Ends when nobody can send.
+/// is passed over. A trainer that fails is let go with its state, unless its gang failed. Ends when nobody can send.
 fn serve(mut inbox: mpsc::UnboundedReceiver<Order>) {
     let mut current = None;
     while let Some((run, job, reply)) = inbox.blocking_recv() {
@@ -79,8 +92,10 @@ fn serve(mut inbox: mpsc::UnboundedReceiver<Order>) {
             let words = panics::words(&*panic);
             Err(PolicyError::Temporary(format!("the trainer panicked: {words}")))
         });
-        if answer.is_err() {
-            current = None;
+        match answer {
+            // A void step leaves the trainer as it was, and the gang makes it again.
+            Ok(_) | Err(PolicyError::Void(_)) => {}
+            Err(_) => current = None,
         }
         // Whoever asked may have left.
         let _ = reply.send(answer);
@@ -97,9 +112,10 @@ fn compute(current: &mut Option<Current>, run: RunId, job: Job) -> Result<Traine
     let trainer = &mut current.insert(held).trainer;
     match job {
         Job::Initialise { model, seed } => trainer.initialise(&model, seed),
-        Job::Step { base, batch, blob, algorithm } => {
-            let step = TrainStep { batch: &batch, blob, algorithm: &algorithm, seat: None, checkpoint: true };
-            trainer.step(&base, &step)
+        Job::Step(job) => {
+            let StepJob { base, batch, blob, algorithm, seat, checkpoint, past } = &*job;
+            let (blob, checkpoint, seat) = (*blob, *checkpoint, seat.as_ref());
+            trainer.step(base, &TrainStep { batch, blob, algorithm, seat, checkpoint, past })
         }
     }
 }

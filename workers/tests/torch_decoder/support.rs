@@ -9,7 +9,9 @@ use millrace_schemas::submit::{Algorithm, ModelSpec};
 use millrace_schemas::train_shard::{Batch, BatchGroup, BatchRollout, BatchTurn, FileRef};
 use millrace_schemas::{BlobRef, PolicyVersion, RolloutId};
 use millrace_workers::policy::torch::{EngineSettings, TorchEngine, TorchTrainer};
-use millrace_workers::policy::{Engine, EngineRequest, PolicyError, Ticket, TrainStep, Trained, Trainer};
+use millrace_workers::policy::{
+    Engine, EngineRequest, NoPast, PolicyError, Ticket, TrainStep, Trained, Trainer,
+};
 use millrace_workers::random::Stream;
 use millrace_workers::weights::LoadedVersion;
 
@@ -174,5 +176,5 @@ pub(crate) fn step(
     algorithm: &Algorithm,
 ) -> Result<Trained, PolicyError> {
     let blob = BlobRef::of(b"batch");
-    trainer.step(base, &TrainStep { batch, blob, algorithm, seat: None, checkpoint: true })
+    trainer.step(base, &TrainStep { batch, blob, algorithm, seat: None, checkpoint: true, past: &NoPast })
 }

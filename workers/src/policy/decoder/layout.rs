@@ -76,6 +76,18 @@ impl Layout {
         layout
     }
 
+    /// Elements of each tensor that takes gradients, as a decoder joins the parts, in order.
+    #[must_use]
+    pub fn leaf_lengths(&self) -> Vec<i64> {
+        /// Parts that each of a layer's tensors is joined from.
+        const JOINED: [usize; 6] = [1, 3, 1, 1, 2, 1];
+        let layers = (self.parts.len() - 1) / LAYER_PARTS;
+        let after = self.parts.len() - 1 - layers * LAYER_PARTS;
+        let counts = std::iter::once(1).chain(JOINED.repeat(layers)).chain(std::iter::repeat_n(1, after));
+        let mut parts = self.parts.iter().map(Part::len);
+        counts.map(|count| parts.by_ref().take(count).sum()).collect()
+    }
+
     fn push(&mut self, name: String, shape: &[i64]) {
         let part = Part { name, shape: shape.to_vec(), offset: self.len };
         self.len += part.len();

@@ -1,4 +1,5 @@
 use super::*;
+use crate::policy::NoPast;
 use millrace_schemas::RolloutId;
 use millrace_schemas::generate::Sampling;
 use millrace_schemas::publish_weights::Manifest;
@@ -126,7 +127,14 @@ fn a_step_done_twice_shows_in_the_weights() {
         ScriptedTrainer
             .step(
                 base,
-                &TrainStep { batch: &batch, blob, algorithm: &algorithm, seat: None, checkpoint: true },
+                &TrainStep {
+                    batch: &batch,
+                    blob,
+                    algorithm: &algorithm,
+                    seat: None,
+                    checkpoint: true,
+                    past: &NoPast,
+                },
             )
             .unwrap()
     };

@@ -1,5 +1,6 @@
-//! Optimiser steps: a batch and a version become the next version. The same version and batch give the same
-//! bytes, whether the state comes from files or is still in memory.
+//! Optimiser steps: a batch and a version become the next version, alone or in a gang. The same version and batch
+//! give the same bytes, whether the state comes from files, from other members or is still in memory; in a gang of
+//! another size, the same numbers to f32 rounding.
 
 use std::collections::BTreeMap;
 
@@ -8,42 +9,109 @@ use millrace_schemas::blob::Sha;
 use millrace_schemas::submit::ModelSpec;
 use tch::Device;
 
-use super::{MODEL_FILE, OPTIMIZER_FILE, enter, guarded};
+use super::{MODEL_FILE, enter, guarded};
+use crate::gang::{GangError, Group, Seat};
 use crate::policy::decoder::{Config, Decoder, Layout, write_tensors};
 use crate::policy::{CONFIG_FILE, PolicyError, TrainStep, Trained, Trainer};
 use crate::weights::LoadedVersion;
 
-mod adamw;
-mod gang;
-mod pack;
 mod samples;
-mod state;
-mod tally;
+mod pack;
+mod deal;
+mod gradients;
 mod update;
+mod adamw;
+mod tally;
+mod state;
+mod shards;
+mod formation;
+mod ready;
 
-pub use gang::{Alone, Gang};
-
-use samples::Samples;
-use state::State;
-use update::Pass;
+use ready::{Identity, Kept, Ready};
+use update::{Member, Step};
 
 /// Trains decoders on libtorch.
 #[derive(Debug)]
-pub struct TorchTrainer<G = Alone> {
+pub struct TorchTrainer {
     device: Device,
-    gang: G,
-    /// The state that the last step left, under the hashes of its files.
-    kept: Option<(Key, State)>,
+    bucket_bytes: i64,
+    /// The formation that this trainer was in last.
+    group: Option<Group>,
+    /// The state of a version.
+    kept: Option<Kept>,
+    overlapped: (u64, u64),
 }
 
-/// Hashes of `model.safetensors` and `optimizer.safetensors`.
-type Key = (Sha, Option<Sha>);
-
 impl TorchTrainer {
-    /// A trainer that is alone in its gang, on a GPU where there is one.
+    /// A trainer on a GPU where there is one.
     #[must_use]
     pub fn new() -> Self {
-        Self::in_gang(Alone)
+        Self::with_buckets(deal::BUCKET_BYTES)
+    }
+
+    /// A trainer that reduces gradients in buckets of at most this many bytes, larger leaves apart. All members of
+    /// a gang have the same.
+    #[must_use]
+    pub fn with_buckets(bytes: i64) -> Self {
+        Self { device: enter(), bucket_bytes: bytes, group: None, kept: None, overlapped: (0, 0) }
+    }
+
+    /// Buckets of gradients whose reduction began while the last step's backward passes still ran, and all.
+    #[must_use]
+    pub const fn overlapped(&self) -> (u64, u64) {
+        self.overlapped
+    }
+
+    /// Takes the seat: connects a new formation, or goes on in the same.
+    fn take_seat(&mut self, seat: Option<&Seat>) -> Result<(), GangError> {
+        let seat = seat.filter(|seat| seat.world > 1);
+        let held = self.group.take();
+        let Some(seat) = seat else { return Ok(()) };
+        let same = |group: &Group| {
+            let held = group.seat();
+            (&held.gang, held.rank, held.world) == (&seat.gang, seat.rank, seat.world) && !group.is_broken()
+        };
+        self.group = match held.filter(same) {
+            Some(mut group) => {
+                group.reseat(seat);
+                Some(group)
+            }
+            None => Some(Group::form(seat, self.device)?),
+        };
+        Ok(())
+    }
+
+    /// The step; on failure the state that it began with stays, where it can be had again.
+    fn make(&mut self, base: &LoadedVersion, step: &TrainStep<'_>) -> Result<Trained, PolicyError> {
+        let group = self.group.as_ref();
+        let ready = Ready { base, step, group, device: self.device, bucket_bytes: self.bucket_bytes };
+        // Looked at before it is taken: a formation that fails to form leaves it where it is.
+        let mut state = ready.state(&mut self.kept)?;
+        // Whatever is under way when a member is lost may still write into the state, so that only a copy is
+        // sure to be as before.
+        let before = Identity::of(&base.manifest).filter(|_| group.is_some()).map(|of| (of, state.copy()));
+        let mut member = Member::new(&state, group);
+        let made = Step { algorithm: step.algorithm, batch: step.batch }.run(&mut state, &mut member);
+        self.overlapped = member.overlapped();
+        let metrics = match made {
+            Ok(metrics) => metrics,
+            Err(error) => {
+                self.kept = before;
+                return Err(error);
+            }
+        };
+        let model = state.model_file();
+        let made = Identity::made(base, step, Sha::of(&model));
+        let mut files = BTreeMap::new();
+        if state.deal.rank == 0 {
+            files.insert(MODEL_FILE.to_owned(), model);
+            files.insert(CONFIG_FILE.to_owned(), step.file(base, CONFIG_FILE)?);
+        }
+        if step.checkpoint {
+            files.extend([state.shard()]);
+        }
+        self.kept = Some((made, state));
+        Ok(Trained { files, metrics })
     }
 }
 
@@ -53,27 +121,7 @@ impl Default for TorchTrainer {
     }
 }
 
-impl<G: Gang> TorchTrainer<G> {
-    /// A trainer that is a member of `gang`.
-    #[must_use]
-    pub fn in_gang(gang: G) -> Self {
-        Self { device: enter(), gang, kept: None }
-    }
-
-    /// The state of `base`: the one in memory, if it is that of these files.
-    fn state_of(&mut self, base: &LoadedVersion) -> Result<State, PolicyError> {
-        let kept = self.kept.take();
-        let hash = |name: &str| base.manifest.file(name).map(|blob| blob.sha256);
-        match kept {
-            Some((key, state)) if hash(MODEL_FILE) == Some(key.0) && hash(OPTIMIZER_FILE) == key.1 => {
-                Ok(state)
-            }
-            _ => State::read(base, self.device),
-        }
-    }
-}
-
-impl<G: Gang> Trainer for TorchTrainer<G> {
+impl Trainer for TorchTrainer {
     fn initialise(&mut self, model: &ModelSpec, seed: u64) -> Result<Trained, PolicyError> {
         guarded(|| {
             let config = Config::of_spec(model)?;
@@ -89,27 +137,21 @@ impl<G: Gang> Trainer for TorchTrainer<G> {
     }
 
     fn step(&mut self, base: &LoadedVersion, step: &TrainStep<'_>) -> Result<Trained, PolicyError> {
-        guarded(|| {
+        let made = guarded(|| {
             let batch = step.batch;
             if batch.base != base.version {
                 let (wanted, given) = (batch.base, base.version);
                 return Err(PolicyError::Impossible(format!("batch of base={wanted} on version={given}")));
             }
-            let mut state = self.state_of(base)?;
-            let samples = Samples::of(batch, step.algorithm.advantage, state.decoder.config())?;
-            let pass = Pass {
-                algorithm: step.algorithm,
-                temperature: samples.temperature,
-                below: samples.below,
-                gang: &self.gang,
-            };
-            let mut metrics = pass.run(&mut state, samples.rows, batch)?;
-            metrics.extend(samples.metrics);
-            let mut files = state.write();
-            let key = (Sha::of(&files[MODEL_FILE]), Some(Sha::of(&files[OPTIMIZER_FILE])));
-            files.insert(CONFIG_FILE.to_owned(), base.file(CONFIG_FILE)?.clone());
-            self.kept = Some((key, state));
-            Ok(Trained { files, metrics })
-        })
+            self.take_seat(step.seat)?;
+            self.make(base, step)
+        });
+        if made.is_err() {
+            // The others may wait for this member: that it is gone is how they learn that the step is void.
+            if let Some(group) = self.group.take() {
+                group.leave();
+            }
+        }
+        made
     }
 }

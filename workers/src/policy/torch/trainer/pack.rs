@@ -2,6 +2,7 @@
 
 use tch::{Device, Tensor};
 
+use super::deal::Deal;
 use super::samples::Sample;
 use crate::policy::decoder::{Config, Padded, Rows};
 use crate::random::Stream;
@@ -17,6 +18,14 @@ pub(super) fn minibatches(count: usize, parts: usize, seed: u64) -> Vec<Vec<usiz
         }
     }
     (0..parts).map(|part| order[count * part / parts..count * (part + 1) / parts].to_vec()).collect()
+}
+
+/// The rows of a minibatch that a member computes: dealt by length, so that members have like work. Where there are
+/// fewer rows than members, some have none.
+pub(super) fn dealt(rows: &[Sample], minibatch: &[usize], deal: &Deal) -> Vec<usize> {
+    let mut order = minibatch.to_vec();
+    order.sort_by_key(|&index| (std::cmp::Reverse(rows[index].tokens.len()), index));
+    order.into_iter().skip(deal.rank as usize).step_by(deal.world as usize).collect()
 }
 
 /// Splits a minibatch into forwards of at most `most` tokens, padding included, unless a rollout alone passes

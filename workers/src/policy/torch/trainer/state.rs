@@ -1,72 +1,92 @@
 //! Weights and optimiser state, in memory and as the files of a version.
 
-use std::collections::BTreeMap;
-
 use bytes::Bytes;
-use safetensors::SafeTensors;
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
-use super::{MODEL_FILE, OPTIMIZER_FILE};
+use super::MODEL_FILE;
+use super::deal::{Deal, copy_shared};
+use super::shards;
 use crate::policy::decoder::{Config, Decoder, Layout, read_tensors, write_tensors};
-use crate::policy::{CONFIG_FILE, PolicyError};
+use crate::policy::{CONFIG_FILE, PolicyError, TrainStep};
 use crate::weights::LoadedVersion;
 
 /// What transformers wants to find in a file of weights.
 pub(super) const MODEL_METADATA: (&str, &str) = ("format", "pt");
-/// Before the names of AdamW's moments, as in `torch.optim`.
-const FIRST: &str = "exp_avg.";
-const SECOND: &str = "exp_avg_sq.";
-/// How many updates the moments have seen, in the file's header.
-const UPDATES: &str = "updates";
+
+/// AdamW's moments of the parts that a member owns.
+#[derive(Debug)]
+pub(super) struct Moments {
+    /// `[deal.own_len]`, 0 in the padding.
+    pub(super) first: Tensor,
+    /// `[deal.own_len]`, 0 in the padding.
+    pub(super) second: Tensor,
+    /// Updates made since version 0.
+    pub(super) updates: u64,
+}
+
+impl Moments {
+    /// Those of version 0.
+    pub(super) fn empty(deal: &Deal, device: Device) -> Self {
+        let zeros = || Tensor::zeros([deal.own_len], (Kind::Float, device));
+        Self { first: zeros(), second: zeros(), updates: 0 }
+    }
+
+    /// Takes over what `other`, of another deal, has of the parts of this. Says how many elements those were.
+    pub(super) fn take(&mut self, own: &Deal, other: &Self, deal: &Deal) -> i64 {
+        self.updates = other.updates;
+        let (from, to) = (deal.pieces(), own.pieces());
+        copy_shared(&from, &other.first, &to, &self.first);
+        copy_shared(&from, &other.second, &to, &self.second)
+    }
+
+    fn copy(&self) -> Self {
+        Self { first: self.first.copy(), second: self.second.copy(), updates: self.updates }
+    }
+}
 
 /// Everything that a step changes.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) decoder: Decoder,
-    /// `[layout.len]`
-    pub(super) first_moment: Tensor,
-    /// `[layout.len]`
-    pub(super) second_moment: Tensor,
-    /// Updates made since version 0.
-    pub(super) updates: u64,
+    pub(super) deal: Deal,
+    pub(super) moments: Moments,
 }
 
 impl State {
-    /// The state of a version. One without optimiser state starts with empty moments.
-    pub(super) fn read(base: &LoadedVersion, device: Device) -> Result<Self, PolicyError> {
-        let config = Config::read(base.file(CONFIG_FILE)?)?;
-        let layout = Layout::of(&config);
-        let weights = read_tensors(MODEL_FILE, base.file(MODEL_FILE)?, "", &layout)?;
-        let decoder = Decoder::new(config, &weights, device, true);
-        let Some(moments) = base.files.get(OPTIMIZER_FILE) else {
-            let (first_moment, second_moment) = (decoder.flat().zeros_like(), decoder.flat().zeros_like());
-            return Ok(Self { decoder, first_moment, second_moment, updates: 0 });
-        };
-        let read =
-            |prefix| read_tensors(OPTIMIZER_FILE, moments, prefix, &layout).map(|t| t.to_device(device));
-        Ok(Self {
-            first_moment: read(FIRST)?,
-            second_moment: read(SECOND)?,
-            updates: read_updates(moments)?,
-            decoder,
-        })
+    /// A state with these weights `[layout.len]`.
+    pub(super) fn new(config: Config, flat: &Tensor, deal: Deal, moments: Moments, device: Device) -> Self {
+        Self { decoder: Decoder::new(config, flat, device, true), deal, moments }
     }
 
-    /// The files of the version, besides `config.json`.
-    pub(super) fn write(&self) -> BTreeMap<String, Bytes> {
-        let layout = self.decoder.layout();
-        let model = write_tensors(layout, &[("", self.decoder.flat())], MODEL_METADATA);
-        let moments = [(FIRST, &self.first_moment), (SECOND, &self.second_moment)];
-        let moments = write_tensors(layout, &moments, (UPDATES, &self.updates.to_string()));
-        BTreeMap::from([
-            (MODEL_FILE.to_owned(), Bytes::from(model)),
-            (OPTIMIZER_FILE.to_owned(), Bytes::from(moments)),
-        ])
+    /// A copy that shares no memory with it.
+    pub(super) fn copy(&self) -> Self {
+        let flat = self.decoder.flat().detach().copy();
+        let config = self.decoder.config().clone();
+        Self::new(config, &flat, self.deal.clone(), self.moments.copy(), flat.device())
+    }
+
+    /// `model.safetensors`.
+    pub(super) fn model_file(&self) -> Bytes {
+        let weights = [("", self.decoder.flat())];
+        Bytes::from(write_tensors(self.decoder.layout(), &weights, MODEL_METADATA))
+    }
+
+    /// This member's shard of the optimiser's state: name and content.
+    pub(super) fn shard(&self) -> (String, Bytes) {
+        (shards::name(self.deal.rank, self.deal.world), shards::write(&self.deal, &self.moments))
     }
 }
 
-fn read_updates(moments: &[u8]) -> Result<u64, PolicyError> {
-    let header = SafeTensors::read_metadata(moments).ok().and_then(|(_, header)| header.metadata().clone());
-    let updates = header.and_then(|header| header.get(UPDATES).and_then(|word| word.parse().ok()));
-    updates.ok_or_else(|| PolicyError::Impossible(format!("{OPTIMIZER_FILE} does not say its {UPDATES}")))
+/// The model's shape as a version's `config.json` says it.
+pub(super) fn read_config(base: &LoadedVersion, step: &TrainStep<'_>) -> Result<Config, PolicyError> {
+    Ok(Config::read(&step.file(base, CONFIG_FILE)?)?)
+}
+
+/// A version's weights `[layout.len]`, on the CPU.
+pub(super) fn read_weights(
+    base: &LoadedVersion,
+    step: &TrainStep<'_>,
+    config: &Config,
+) -> Result<Tensor, PolicyError> {
+    Ok(read_tensors(MODEL_FILE, &step.file(base, MODEL_FILE)?, "", &Layout::of(config))?)
 }

@@ -7,11 +7,13 @@ use millrace_schemas::train_shard::Batch;
 use tch::{Device, Kind, Tensor};
 
 use super::adamw;
-use super::gang::Gang;
-use super::pack::{Microbatch, microbatches, minibatches};
-use super::samples::Sample;
+use super::deal::Piece;
+use super::gradients::Gradients;
+use super::pack::{Microbatch, dealt, microbatches, minibatches};
+use super::samples::{Sample, Samples};
 use super::state::State;
 use super::tally::{Seen, Tally};
+use crate::gang::Group;
 use crate::math::aggregate::token_mean;
 use crate::math::entropy::entropy;
 use crate::math::policy_loss::{PolicyLoss, policy_gradient, ppo_clip};
@@ -20,43 +22,103 @@ use crate::policy::PolicyError;
 /// Tokens of one forward on a CPU, whatever the run allows: more no longer fit its caches.
 const CPU_MICROBATCH: usize = 4096;
 
-/// How a step goes.
+/// A member's means to make updates of one state.
 #[derive(Debug)]
-pub(super) struct Pass<'a, G> {
-    pub(super) algorithm: &'a Algorithm,
-    /// Divides the logits, as when the tokens were sampled.
-    pub(super) temperature: f64,
-    /// Only tokens below this were drawn, and probabilities are over those alone.
-    pub(super) below: i64,
-    pub(super) gang: &'a G,
+pub(super) struct Member<'a> {
+    group: Option<&'a Group>,
+    gradients: Gradients,
+    /// What of its parts is decayed.
+    decayed: Vec<Piece>,
 }
 
-impl<G: Gang> Pass<'_, G> {
-    /// All epochs and minibatches of a step, on `state`. Gives means over all of them.
+impl<'a> Member<'a> {
+    /// Prepares the state's weights for backward.
+    pub(super) fn new(state: &State, group: Option<&'a Group>) -> Self {
+        let gradients = Gradients::new(&state.decoder, &state.deal, group);
+        Self { group, gradients, decayed: state.deal.decayed(state.decoder.layout()) }
+    }
+
+    /// Buckets whose reduction began while backward ran, and all.
+    pub(super) const fn overlapped(&self) -> (u64, u64) {
+        self.gradients.overlapped()
+    }
+
+    /// Fails if this member was told to stop.
+    fn check(&self) -> Result<(), PolicyError> {
+        Ok(self.group.map_or(Ok(()), Group::check)?)
+    }
+
+    /// Replaces a tensor by its sum over the members.
+    fn add_up(&self, tensor: &Tensor) -> Result<(), PolicyError> {
+        Ok(self.group.map_or(Ok(()), |group| group.all_reduce(tensor))?)
+    }
+}
+
+/// A step to be made: everything that it depends on, besides the state.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Step<'a> {
+    pub(super) algorithm: &'a Algorithm,
+    pub(super) batch: &'a Batch,
+}
+
+impl Step<'_> {
+    /// Makes the step on `state`. Gives means over all its passes.
     ///
     /// # Errors
-    /// A loss or gradient is not finite, or the gang broke. `state` must be dropped then.
+    /// The batch cannot be trained on, a loss or gradient is not finite, or a member was lost. `state` must be
+    /// dropped then.
     pub(super) fn run(
         &self,
         state: &mut State,
+        member: &mut Member<'_>,
+    ) -> Result<BTreeMap<String, f64>, PolicyError> {
+        let samples = Samples::of(self.batch, self.algorithm.advantage, state.decoder.config())?;
+        let mut pass = Pass {
+            algorithm: self.algorithm,
+            temperature: samples.temperature,
+            below: samples.below,
+            tally: Tally::new(state.decoder.flat().device()),
+        };
+        let mut metrics = pass.run(state, member, samples.rows, self.batch)?;
+        metrics.extend(samples.metrics);
+        Ok(metrics)
+    }
+}
+
+/// How a step goes.
+#[derive(Debug)]
+struct Pass<'a> {
+    algorithm: &'a Algorithm,
+    /// Divides the logits, as when the tokens were sampled.
+    temperature: f64,
+    /// Only tokens below this were drawn, and probabilities are over those alone.
+    below: i64,
+    tally: Tally,
+}
+
+impl Pass<'_> {
+    /// All epochs and minibatches of a step, on `state`. Gives means over all of them.
+    fn run(
+        &mut self,
+        state: &mut State,
+        member: &mut Member<'_>,
         mut rows: Vec<Sample>,
         batch: &Batch,
     ) -> Result<BTreeMap<String, f64>, PolicyError> {
         if self.algorithm.old == OldPolicy::Proximal {
-            self.recompute_old(state, &mut rows);
+            self.recompute_old(state, member, &mut rows)?;
         }
-        let mut tally = Tally::new(state.decoder.flat().device());
-        let (mut norms, before) = (0.0, state.updates);
+        let (mut norms, before) = (0.0, state.moments.updates);
         let rate = adamw::rate(self.algorithm, batch.base.0);
         for epoch in 0..self.algorithm.epochs {
             let seed = batch.seed.wrapping_add(u64::from(epoch));
             for minibatch in minibatches(rows.len(), self.algorithm.minibatches as usize, seed) {
-                norms += self.update(state, &rows, &minibatch, rate, &mut tally)?;
+                norms += self.update(state, member, &rows, &minibatch, rate)?;
             }
         }
-        self.gang.add_up(tally.tensor())?;
-        let mut metrics = tally.report();
-        let updates = (state.updates - before) as f64;
+        member.add_up(self.tally.tensor())?;
+        let mut metrics = self.tally.report();
+        let updates = (state.moments.updates - before) as f64;
         metrics.insert("updates".to_owned(), updates);
         metrics.insert("grad_norm".to_owned(), norms / updates.max(1.0));
         metrics.insert("learning_rate".to_owned(), rate);
@@ -70,48 +132,58 @@ impl<G: Gang> Pass<'_, G> {
 
     /// One optimiser update. Gives the gradient's norm before it is cut.
     fn update(
-        &self,
+        &mut self,
         state: &mut State,
+        member: &mut Member<'_>,
         rows: &[Sample],
         minibatch: &[usize],
         rate: f64,
-        tally: &mut Tally,
     ) -> Result<f64, PolicyError> {
         let device = state.decoder.flat().device();
         // Every member counts the whole minibatch, so the denominator is the gang's without asking.
         let tokens: usize = minibatch.iter().map(|&index| rows[index].wanted.len()).sum();
-        let mine: Vec<usize> =
-            minibatch.iter().copied().skip(self.gang.rank()).step_by(self.gang.world()).collect();
-        let mut gradient = state.decoder.flat().zeros_like();
-        for indices in microbatches(rows, &mine, self.most_tokens(device)) {
-            let samples: Vec<&Sample> = indices.iter().map(|&index| &rows[index]).collect();
-            gradient += self.gradient(state, &samples, tokens.max(1) as f64, tally);
+        let mine = dealt(rows, minibatch, &state.deal);
+        let forwards = microbatches(rows, &mine, self.most_tokens(device));
+        member.gradients.clear();
+        if forwards.is_empty() {
+            member.gradients.last();
         }
-        self.gang.add_up(&mut gradient)?;
-        let norm = f64::try_from(gradient.to_kind(Kind::Double).norm()).unwrap_or(f64::NAN);
+        for (index, indices) in forwards.iter().enumerate() {
+            member.check()?;
+            if index + 1 == forwards.len() {
+                member.gradients.last();
+            }
+            let samples: Vec<&Sample> = indices.iter().map(|&index| &rows[index]).collect();
+            self.backward(state, &samples, tokens.max(1) as f64);
+        }
+        let mut gradient = member.gradients.add_up(&state.deal, member.group)?;
+        let squares = gradient.to_kind(Kind::Double).square().sum(Kind::Double);
+        member.add_up(&squares)?;
+        let norm = f64::try_from(squares.sqrt()).unwrap_or(f64::NAN);
         if !norm.is_finite() {
-            let update = state.updates + 1;
+            let update = state.moments.updates + 1;
             return Err(PolicyError::Impossible(format!("update={update} has a gradient of norm={norm}")));
         }
         let most = self.algorithm.max_grad_norm;
         if norm > most {
             let _ = gradient.g_mul_scalar_(most / norm);
         }
-        adamw::update(state, &gradient, rate, self.algorithm);
+        let flat = state.decoder.flat().shallow_clone();
+        let mut own = state.deal.own(&flat);
+        adamw::update(&mut own, &mut state.moments, &gradient, &member.decayed, (rate, self.algorithm));
+        member.gradients.gather(&state.deal, member.group, &own, &flat)?;
         Ok(norm)
     }
 
-    /// The gradient `[layout.len]` of one forward's share of the loss.
-    fn gradient(&self, state: &State, samples: &[&Sample], tokens: f64, tally: &mut Tally) -> Tensor {
+    /// Adds the gradient of one forward's share of the loss to the update's.
+    fn backward(&mut self, state: &State, samples: &[&Sample], tokens: f64) {
         let device = state.decoder.flat().device();
         let mut packed = Microbatch::pack(samples, state.decoder.config(), device);
         let (log_p, entropy) = self.log_probabilities(state, &mut packed);
         let PolicyLoss { loss, clipped } = self.loss(&log_p, &packed);
         let total = &loss - &entropy * self.algorithm.entropy;
-        let leaves = state.decoder.leaves();
-        let share = token_mean(&total, &packed.mask, tokens);
-        let parts = Tensor::run_backward(&[&share], &leaves, false, false);
-        tally.add(&Seen {
+        token_mean(&total, &packed.mask, tokens).backward();
+        self.tally.add(&Seen {
             loss: &total,
             entropy: &entropy,
             clipped: &clipped,
@@ -120,8 +192,6 @@ impl<G: Gang> Pass<'_, G> {
             behaviour: &packed.behaviour,
             mask: &packed.mask,
         });
-        let parts: Vec<Tensor> = parts.iter().map(|part| part.reshape([-1])).collect();
-        Tensor::cat(&parts, 0)
     }
 
     /// Log-probability of each sampled token, and the entropy where it was drawn; `[B * R]` both.
@@ -141,12 +211,20 @@ impl<G: Gang> Pass<'_, G> {
         }
     }
 
-    /// Sets `old` to the log-probabilities of the version trained on.
-    fn recompute_old(&self, state: &State, rows: &mut [Sample]) {
+    /// Sets `old` to the log-probabilities of the version trained on. Each member computes its rows, and all get
+    /// all: another minibatch deals them otherwise.
+    fn recompute_old(
+        &self,
+        state: &State,
+        member: &Member<'_>,
+        rows: &mut [Sample],
+    ) -> Result<(), PolicyError> {
         let _guard = tch::no_grad_guard();
         let device = state.decoder.flat().device();
         let all: Vec<usize> = (0..rows.len()).collect();
-        for indices in microbatches(rows, &all, self.most_tokens(device)) {
+        rows.iter_mut().for_each(|row| row.old.fill(0.0));
+        for indices in microbatches(rows, &dealt(rows, &all, &state.deal), self.most_tokens(device)) {
+            member.check()?;
             let samples: Vec<&Sample> = indices.iter().map(|&index| &rows[index]).collect();
             let mut packed = Microbatch::pack(&samples, state.decoder.config(), device);
             let (log_p, _) = self.log_probabilities(state, &mut packed);
@@ -158,6 +236,16 @@ impl<G: Gang> Pass<'_, G> {
                 old.copy_from_slice(&log_p[..count]);
             }
         }
+        let Some(_) = member.group else { return Ok(()) };
+        // Every number is one member's, and 0 at the others.
+        let whole: Vec<f32> = rows.iter().flat_map(|row| &row.old).copied().collect();
+        let whole = Tensor::from_slice(&whole).to_device(device);
+        member.add_up(&whole)?;
+        let mut whole = Vec::<f32>::try_from(&whole).expect("one axis of f32").into_iter();
+        for row in rows {
+            row.old.fill_with(|| whole.next().expect("as many numbers as went in"));
+        }
+        Ok(())
     }
 
     fn most_tokens(&self, device: Device) -> usize {

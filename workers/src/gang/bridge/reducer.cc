@@ -1,0 +1,127 @@
+// Gradients that are reduced while backward still runs.
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "millrace-workers/src/gang/bridge/bridge.h"
+
+namespace millrace::gang {
+
+void add_gradient_to(const at::Tensor* leaf, const at::Tensor* gradient) {
+  leaf->mutable_grad() = gradient->detach().view_as(*leaf);
+}
+
+namespace {
+
+struct Bucket {
+  at::Tensor output;
+  at::Tensor input;
+  std::uint32_t leaves = 0;
+  std::uint32_t missing = 0;
+  std::unique_ptr<Pending> pending;
+};
+
+} // namespace
+
+// Backward runs on one thread at a time, and whoever called it waits for it meanwhile: no lock is needed.
+struct Reducer::State {
+  std::shared_ptr<Group> group;
+  std::vector<Bucket> buckets;
+  std::size_t next = 0;
+  bool armed = false;
+  std::exception_ptr failure;
+
+  // Members start collectives in the same order, whichever bucket is full first.
+  void start(bool all) {
+    while (next < buckets.size() && (all || buckets[next].missing == 0)) {
+      auto& bucket = buckets[next++];
+      bucket.pending = group->reduce_scatter(&bucket.output, &bucket.input);
+    }
+  }
+
+  void filled(std::size_t bucket) noexcept {
+    if (!armed || failure || --buckets[bucket].missing != 0) {
+      return;
+    }
+    // An exception may not pass through autograd: it would be taken for one of the computation.
+    try {
+      start(false);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  }
+};
+
+namespace {
+
+class Filled final : public torch::autograd::PostAccumulateGradHook {
+ public:
+  explicit Filled(std::function<void()> call) : call_(std::move(call)) {}
+
+  void operator()(const torch::autograd::Variable&) override {
+    call_();
+  }
+
+ private:
+  std::function<void()> call_;
+};
+
+} // namespace
+
+Reducer::Reducer(std::shared_ptr<Group> group) : state_(std::make_shared<State>()) {
+  state_->group = std::move(group);
+}
+
+Reducer::~Reducer() {
+  for (const auto& leaf : leaves_) {
+    torch::autograd::impl::set_post_acc_grad_hooks(leaf, nullptr);
+  }
+}
+
+void Reducer::add_bucket(const at::Tensor* output, const at::Tensor* input) {
+  Bucket bucket;
+  bucket.output = output->detach();
+  bucket.input = input->detach();
+  state_->buckets.push_back(std::move(bucket));
+}
+
+void Reducer::add_leaf(const at::Tensor* leaf) {
+  const auto bucket = state_->buckets.size() - 1;
+  ++state_->buckets[bucket].leaves;
+  auto call = [state = state_, bucket] { state->filled(bucket); };
+  torch::autograd::impl::set_post_acc_grad_hooks(*leaf, std::make_unique<Filled>(std::move(call)));
+  leaves_.push_back(*leaf);
+}
+
+void Reducer::arm() {
+  for (auto& bucket : state_->buckets) {
+    bucket.missing = bucket.leaves;
+    bucket.pending.reset();
+  }
+  state_->next = 0;
+  state_->failure = nullptr;
+  state_->armed = true;
+}
+
+std::uint32_t Reducer::started() const {
+  return static_cast<std::uint32_t>(state_->next);
+}
+
+void Reducer::start_rest() {
+  state_->armed = false;
+  if (state_->failure) {
+    std::rethrow_exception(state_->failure);
+  }
+  state_->start(true);
+}
+
+std::unique_ptr<Pending> Reducer::take(std::uint32_t bucket) {
+  return std::move(state_->buckets.at(bucket).pending);
+}
+
+std::unique_ptr<Reducer> reducer(const std::shared_ptr<Group>& group) {
+  return std::make_unique<Reducer>(group);
+}
+
+} // namespace millrace::gang

@@ -1,0 +1,32 @@
+// The rendezvous of Rust's side as a store of c10d.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "rust/cxx.h"
+
+namespace millrace::gang {
+
+struct Meeting;
+
+class MeetingStore final : public c10d::Store {
+ public:
+  MeetingStore(rust::Box<Meeting> meeting, std::chrono::milliseconds timeout);
+  c10::intrusive_ptr<c10d::Store> clone() override;
+  void set(const std::string& key, const std::vector<std::uint8_t>& value) override;
+  std::vector<std::uint8_t> get(const std::string& key) override;
+  std::int64_t add(const std::string& key, std::int64_t value) override;
+  bool deleteKey(const std::string& key) override;
+  bool check(const std::vector<std::string>& keys) override;
+  std::int64_t getNumKeys() override;
+  void wait(const std::vector<std::string>& keys) override;
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override;
+
+ private:
+  rust::Box<Meeting> meeting_;
+};
+
+} // namespace millrace::gang

@@ -1,0 +1,244 @@
+//! Collectives among the members of a formation. Every wait ends: with the others, with the seat's timeout, or
+//! when this member is told to stop. After a failure nothing more is asked of the formation.
+
+use std::cell::Cell;
+use std::sync::OnceLock;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use tch::{Device, Tensor};
+
+use super::bridge::{Connections, Listen, Reducer, Work};
+use super::{GangError, Seat};
+
+/// The first pause between two looks at a collective, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_micros(10), Duration::from_millis(1));
+/// How often a formation's beginning is looked at.
+const FORMING: Duration = Duration::from_millis(20);
+/// For how long a whole formation that is no longer needed stays connected: another member may still be reading
+/// what this one has sent.
+const LINGER: Duration = Duration::from_secs(2);
+
+static LISTEN: OnceLock<Listen> = OnceLock::new();
+
+/// Says where this process listens to the other members, before the first formation. Without it it is the
+/// loopback: all members are on this machine.
+pub fn listen(at: Listen) {
+    let _ = LISTEN.set(at);
+}
+
+impl Listen {
+    /// What a person wrote: an address, or else an interface's name.
+    #[must_use]
+    pub fn at(word: &str) -> Self {
+        match word.parse::<std::net::IpAddr>() {
+            Ok(_) => Self::Address(word.to_owned()),
+            Err(_) => Self::Interface(word.to_owned()),
+        }
+    }
+
+    /// The address of this machine that packets to a server (`nats://host:port`) leave from: members on other
+    /// machines that reach the same server find this one there.
+    #[must_use]
+    pub fn towards(url: &str) -> Option<Self> {
+        let first = url.split(',').next()?;
+        let server = first.rsplit("//").next()?.rsplit('@').next()?.trim_end_matches('/');
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
+        // Nothing is sent: this only asks for the route.
+        socket.connect(server).ok()?;
+        Some(Self::Address(socket.local_addr().ok()?.ip().to_string()))
+    }
+}
+
+fn listens_at() -> Listen {
+    LISTEN.get_or_init(|| Listen::Address("127.0.0.1".to_owned())).clone()
+}
+
+/// A member's view of its formation. All members make the same calls in the same order, from one thread each.
+#[derive(Debug)]
+pub struct Group {
+    /// Taken by [`Drop`].
+    connections: Option<Connections>,
+    seat: Seat,
+    /// Something failed; the members no longer agree on where they are.
+    broken: Cell<bool>,
+}
+
+impl Group {
+    /// Connects the members: waits until all have come.
+    ///
+    /// # Errors
+    /// Not all came within the seat's timeout, or this member was told to stop.
+    pub fn form(seat: &Seat, device: Device) -> Result<Self, GangError> {
+        // Connecting cannot be interrupted, so a thread that can be left behind does it.
+        let (send, receive) = channel();
+        let theirs = seat.clone();
+        let connect = move || {
+            let connected = match device {
+                Device::Cuda(_) if Connections::has_nccl() => Connections::nccl(&theirs),
+                _ => Connections::gloo(&theirs, &listens_at()),
+            };
+            // Nobody may wait for it any more.
+            if let Err(unwanted) = send.send(connected)
+                && let Ok(connections) = unwanted.0
+            {
+                connections.close();
+            }
+        };
+        spawn("gang-forming", connect);
+        let deadline = Instant::now() + seat.timeout;
+        loop {
+            match receive.recv_timeout(FORMING) {
+                Ok(connected) => {
+                    let connections = Some(connected?);
+                    return Ok(Self { connections, seat: seat.clone(), broken: Cell::new(false) });
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(GangError::Lost("connecting ended without a result".to_owned()));
+                }
+                Err(RecvTimeoutError::Timeout) if seat.cancel.is_cancelled() => {
+                    return Err(GangError::Cancelled);
+                }
+                Err(RecvTimeoutError::Timeout) if Instant::now() > deadline => {
+                    let (gang, world) = (&seat.gang, seat.world);
+                    return Err(GangError::Lost(format!("not all {world} members of {gang} came")));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// The place that this member has.
+    #[must_use]
+    pub const fn seat(&self) -> &Seat {
+        &self.seat
+    }
+
+    /// Takes the seat of a later task in the same formation: the same place, told to stop by another.
+    pub fn reseat(&mut self, seat: &Seat) {
+        self.seat = seat.clone();
+    }
+
+    /// Whether something failed. Nothing more can be done together then.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        self.broken.get()
+    }
+
+    /// Leaves a formation that is of no more use: the others notice at once.
+    pub fn leave(self) {
+        self.broken.set(true);
+    }
+
+    /// Fails if this member was told to stop.
+    ///
+    /// # Errors
+    /// It was.
+    pub fn check(&self) -> Result<(), GangError> {
+        if self.seat.cancel.is_cancelled() { self.failed(GangError::Cancelled) } else { Ok(()) }
+    }
+
+    /// Replaces `tensor` on every member by the sum over all members.
+    ///
+    /// # Errors
+    /// As every call here: a member is lost, or this one was told to stop.
+    pub fn all_reduce(&self, tensor: &Tensor) -> Result<(), GangError> {
+        self.wait(self.connections().all_reduce(tensor))
+    }
+
+    /// Joins the `input` `[n]` of all members in `output` `[world * n]`, by rank.
+    ///
+    /// # Errors
+    /// As [`Self::all_reduce`].
+    pub fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<(), GangError> {
+        self.wait(self.connections().all_gather(output, input))
+    }
+
+    /// Starts what [`Self::all_gather`] does.
+    pub(crate) fn start_all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Work, GangError> {
+        self.connections().all_gather(output, input)
+    }
+
+    /// Replaces `tensor` on every member by that of `root`.
+    ///
+    /// # Errors
+    /// As [`Self::all_reduce`].
+    pub fn broadcast(&self, tensor: &Tensor, root: u32) -> Result<(), GangError> {
+        self.wait(self.connections().broadcast(tensor, root))
+    }
+
+    /// What starts reductions while backward runs.
+    pub(crate) fn reducer(&self) -> Reducer {
+        self.connections().reducer()
+    }
+
+    /// Waits for a collective. Unblocked by its end, by the seat's timeout, or when this member is told to stop.
+    #[expect(clippy::disallowed_methods, reason = "the trainer's thread waits here; there is no runtime")]
+    pub(crate) fn wait(&self, work: Result<Work, GangError>) -> Result<(), GangError> {
+        let work = match work {
+            Ok(work) => work,
+            Err(error) => return self.failed(error),
+        };
+        let deadline = Instant::now() + self.seat.timeout;
+        let mut pause = PAUSES.0;
+        while !work.done() {
+            self.check()?;
+            if Instant::now() >= deadline {
+                let silent = self.seat.timeout.as_millis();
+                return self.failed(GangError::Lost(format!("nothing came for silent_ms={silent}")));
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(PAUSES.1);
+        }
+        work.finish().or_else(|error| self.failed(error))
+    }
+
+    fn failed(&self, error: GangError) -> Result<(), GangError> {
+        self.broken.set(true);
+        Err(error)
+    }
+
+    fn connections(&self) -> &Connections {
+        self.connections.as_ref().expect("only dropping takes them")
+    }
+}
+
+impl Drop for Group {
+    /// Letting a formation go joins its threads, which may take the seat's timeout: another thread does it.
+    fn drop(&mut self) {
+        let Some(connections) = self.connections.take() else { return };
+        if self.is_broken() {
+            connections.close();
+            spawn("gang-reaper", move || drop(connections));
+        } else {
+            spawn("gang-reaper", move || linger(connections));
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a thread of its own waits here; there is no runtime")]
+fn linger(connections: Connections) {
+    std::thread::sleep(LINGER);
+    drop(connections);
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+    thread.expect("the system has room for a thread");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_to_a_server_says_where_to_listen() {
+        let here = Some(Listen::Address("127.0.0.1".to_owned()));
+        for url in ["nats://127.0.0.1:4222", "tls://name:word@127.0.0.1:4222/,nats://elsewhere:4222"] {
+            assert_eq!(Listen::towards(url), here, "{url}");
+        }
+        assert_eq!(Listen::towards("nonsense"), None);
+        assert_eq!(Listen::at("10.0.0.1"), Listen::Address("10.0.0.1".to_owned()));
+        assert_eq!(Listen::at("eth0"), Listen::Interface("eth0".to_owned()));
+    }
+}

@@ -1,0 +1,185 @@
+//! How the flat buffer is dealt to the members of a gang: ZeRO's first stage (Rajbhandari et al., 2020). Buckets of
+//! whole leaves are reduced one by one; of each, every member owns one part of equal length, whose weights it
+//! updates and whose moments it alone holds.
+
+use tch::{Kind, Tensor};
+
+use crate::policy::decoder::Layout;
+
+/// Bytes of a bucket of gradients: enough that a collective is worth its start, few enough that the first is full
+/// early in backward.
+pub(super) const BUCKET_BYTES: i64 = 4 << 20;
+
+/// Neighbouring leaves whose gradients are reduced together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Bucket {
+    /// Its leaves, by their place in the decoder's list.
+    pub(super) leaves: std::ops::Range<usize>,
+    /// Where it begins in the flat buffer.
+    pub(super) from: i64,
+    /// Its elements.
+    pub(super) len: i64,
+    /// Elements of each member's part; the last parts may be padding.
+    pub(super) part: i64,
+    /// Where it begins among the padded buckets, and a part among a member's parts.
+    pub(super) padded_at: i64,
+    pub(super) own_at: i64,
+}
+
+/// A stretch that lies in the flat buffer and in a buffer of one member's parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) flat_at: i64,
+    pub(super) own_at: i64,
+    pub(super) len: i64,
+}
+
+/// One member's share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Deal {
+    pub(super) rank: i64,
+    pub(super) world: i64,
+    /// In the order of their reduction: backward comes to the last leaves first.
+    pub(super) buckets: Vec<Bucket>,
+    /// Elements of all buckets with their padding.
+    pub(super) padded_len: i64,
+    /// Elements of this member's parts with their padding.
+    pub(super) own_len: i64,
+}
+
+impl Deal {
+    /// Deals leaves of these lengths, which fill the flat buffer in order. A member that is alone owns one
+    /// bucket, the flat buffer as it is.
+    pub(super) fn of(leaves: &[i64], rank: u32, world: u32, bucket_bytes: i64) -> Self {
+        let (rank, world) = (i64::from(rank), i64::from(world));
+        let most = if world == 1 { i64::MAX } else { bucket_bytes / size_of::<f32>() as i64 };
+        let mut deal = Self { rank, world, buckets: Vec::new(), padded_len: 0, own_len: 0 };
+        let mut end: i64 = leaves.iter().sum();
+        let mut last = leaves.len();
+        while last > 0 {
+            let (mut first, mut len) = (last - 1, leaves[last - 1]);
+            while first > 0 && len + leaves[first - 1] <= most {
+                first -= 1;
+                len += leaves[first];
+            }
+            let part = (len + world - 1) / world;
+            end -= len;
+            let (padded_at, own_at) = (deal.padded_len, deal.own_len);
+            deal.buckets.push(Bucket { leaves: first..last, from: end, len, part, padded_at, own_at });
+            deal.padded_len += part * world;
+            deal.own_len += part;
+            last = first;
+        }
+        deal
+    }
+
+    /// What this member owns, padding left out.
+    pub(super) fn pieces(&self) -> Vec<Piece> {
+        let piece = |bucket: &Bucket| {
+            let skipped = bucket.part * self.rank;
+            let len = (bucket.len - skipped).min(bucket.part);
+            (len > 0).then_some(Piece { flat_at: bucket.from + skipped, own_at: bucket.own_at, len })
+        };
+        self.buckets.iter().filter_map(piece).collect()
+    }
+
+    /// Stretches of this member's parts that are decayed: what of them lies in matrices.
+    pub(super) fn decayed(&self, layout: &Layout) -> Vec<Piece> {
+        let mut decayed: Vec<Piece> = Vec::new();
+        for piece in self.pieces() {
+            for part in layout.parts.iter().filter(|part| part.is_matrix()) {
+                let from = part.offset.max(piece.flat_at);
+                let len = (part.offset + part.len()).min(piece.flat_at + piece.len) - from;
+                let own_at = piece.own_at + from - piece.flat_at;
+                match decayed.last_mut() {
+                    Some(last) if len > 0 && last.own_at + last.len == own_at => last.len += len,
+                    _ if len > 0 => decayed.push(Piece { flat_at: from, own_at, len }),
+                    _ => {}
+                }
+            }
+        }
+        decayed
+    }
+
+    /// Where the gradient of leaf `index` lies among the padded buckets, its leaves having these lengths.
+    pub(super) fn gradient_at(&self, index: usize, leaves: &[i64]) -> i64 {
+        let bucket = self.buckets.iter().find(|bucket| bucket.leaves.contains(&index));
+        let bucket = bucket.expect("every leaf is in a bucket");
+        bucket.padded_at + leaves[bucket.leaves.start..index].iter().sum::<i64>()
+    }
+
+    /// This member's parts of a flat buffer, the padding 0. Alone it is the buffer itself.
+    pub(super) fn own(&self, flat: &Tensor) -> Tensor {
+        if self.world == 1 {
+            return flat.shallow_clone();
+        }
+        let own = Tensor::zeros([self.own_len], (Kind::Float, flat.device()));
+        for piece in self.pieces() {
+            own.narrow(0, piece.own_at, piece.len).copy_(&flat.narrow(0, piece.flat_at, piece.len));
+        }
+        own
+    }
+}
+
+/// Copies what two sets of pieces share, from `source` to `target`. Says how many elements those were.
+pub(super) fn copy_shared(from: &[Piece], source: &Tensor, to: &[Piece], target: &Tensor) -> i64 {
+    let mut copied = 0;
+    for (a, b) in from.iter().flat_map(|a| to.iter().map(move |b| (a, b))) {
+        let at = a.flat_at.max(b.flat_at);
+        let len = (a.flat_at + a.len).min(b.flat_at + b.len) - at;
+        if len > 0 {
+            let read = source.narrow(0, a.own_at + at - a.flat_at, len);
+            target.narrow(0, b.own_at + at - b.flat_at, len).copy_(&read);
+            copied += len;
+        }
+    }
+    copied
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_element_is_owned_once_whatever_the_world_and_the_buckets() {
+        let leaves = [7, 3, 11, 1, 2, 5];
+        for world in 1..=5 {
+            for bucket_bytes in [4, 40, 1000] {
+                let deals: Vec<Deal> =
+                    (0..world).map(|rank| Deal::of(&leaves, rank, world, bucket_bytes)).collect();
+                let mut owners = [0; 29];
+                for piece in deals.iter().flat_map(Deal::pieces) {
+                    (piece.flat_at..piece.flat_at + piece.len).for_each(|at| owners[at as usize] += 1);
+                }
+                assert_eq!(owners, [1; 29], "world={world} bucket_bytes={bucket_bytes}");
+                assert!(deals.iter().all(|deal| deal.buckets == deals[0].buckets));
+            }
+        }
+    }
+
+    #[test]
+    fn backward_fills_the_first_bucket_first_and_a_large_leaf_has_its_own() {
+        let deal = Deal::of(&[100, 2, 3, 4], 1, 2, 40);
+        let leaves: Vec<_> = deal.buckets.iter().map(|bucket| bucket.leaves.clone()).collect();
+        assert_eq!(leaves, [1..4, 0..1]);
+        assert_eq!((deal.padded_len, deal.own_len), (110, 55));
+        assert_eq!(deal.gradient_at(2, &[100, 2, 3, 4]), 2);
+        assert_eq!(deal.gradient_at(0, &[100, 2, 3, 4]), 10);
+        assert_eq!(Deal::of(&[100, 2, 3, 4], 0, 1, 40).buckets.len(), 1);
+    }
+
+    #[test]
+    fn parts_go_from_one_deal_to_another() {
+        let leaves = [7, 3, 11, 1, 2, 5];
+        let flat = Tensor::arange(29, (Kind::Float, tch::Device::Cpu));
+        let old: Vec<Deal> = (0..3).map(|rank| Deal::of(&leaves, rank, 3, 40)).collect();
+        for rank in 0..2 {
+            let new = Deal::of(&leaves, rank, 2, 40);
+            let target = Tensor::zeros([new.own_len], (Kind::Float, tch::Device::Cpu));
+            for old in &old {
+                copy_shared(&old.pieces(), &old.own(&flat), &new.pieces(), &target);
+            }
+            assert_eq!(target, new.own(&flat));
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Where backward leaves the gradients of an update, and how the members add them up.
+
+use tch::{Kind, Tensor};
+
+use super::deal::Deal;
+use crate::gang::{GangError, Group, Reducer, add_gradient_to};
+use crate::policy::decoder::Decoder;
+
+/// The gradient of one update. Backward adds each leaf's to its place; those of several forwards add up there.
+#[derive(Debug)]
+pub(super) struct Gradients {
+    /// All buckets, padded. `[deal.padded_len]`
+    padded: Tensor,
+    /// This member's parts of the sum. `[deal.own_len]`
+    own: Tensor,
+    /// Starts reductions while backward runs; `None` alone.
+    reducer: Option<Reducer>,
+    /// Buckets whose reduction had begun when the last backward ended, since the beginning; and all buckets.
+    overlapped: (u64, u64),
+}
+
+impl Gradients {
+    /// Gradients of the decoder's leaves.
+    pub(super) fn new(decoder: &Decoder, deal: &Deal, group: Option<&Group>) -> Self {
+        let options = (Kind::Float, decoder.flat().device());
+        let padded = Tensor::zeros([deal.padded_len], options);
+        let leaves = decoder.leaves();
+        let lengths = decoder.layout().leaf_lengths();
+        for (index, leaf) in leaves.iter().enumerate() {
+            add_gradient_to(leaf, &padded.narrow(0, deal.gradient_at(index, &lengths), lengths[index]));
+        }
+        let Some(group) = group else {
+            return Self { own: padded.shallow_clone(), padded, reducer: None, overlapped: (0, 0) };
+        };
+        let own = Tensor::zeros([deal.own_len], options);
+        let mut reducer = group.reducer();
+        for bucket in &deal.buckets {
+            reducer.add_bucket(
+                &own.narrow(0, bucket.own_at, bucket.part),
+                &padded.narrow(0, bucket.padded_at, bucket.part * deal.world),
+                &leaves[bucket.leaves.clone()],
+            );
+        }
+        Self { padded, own, reducer: Some(reducer), overlapped: (0, 0) }
+    }
+
+    /// Forgets the gradient of the update before.
+    pub(super) fn clear(&mut self) {
+        let _ = self.padded.zero_();
+    }
+
+    /// The next backward is the last of this update.
+    pub(super) fn last(&mut self) {
+        if let Some(reducer) = &mut self.reducer {
+            reducer.arm();
+        }
+    }
+
+    /// Adds up over the members, after the last backward; gives this member's parts, padded with 0.
+    ///
+    /// # Errors
+    /// A member was lost.
+    pub(super) fn add_up(&mut self, deal: &Deal, group: Option<&Group>) -> Result<Tensor, GangError> {
+        if let (Some(reducer), Some(group)) = (&mut self.reducer, group) {
+            self.overlapped.0 += u64::from(reducer.started());
+            self.overlapped.1 += deal.buckets.len() as u64;
+            reducer.start_rest()?;
+            for bucket in 0..deal.buckets.len() as u32 {
+                group.wait(reducer.take(bucket))?;
+            }
+        }
+        Ok(self.own.shallow_clone())
+    }
+
+    /// Brings the members' parts `own` together in the flat buffer. The gradient is overwritten meanwhile.
+    ///
+    /// # Errors
+    /// A member was lost.
+    pub(super) fn gather(
+        &self,
+        deal: &Deal,
+        group: Option<&Group>,
+        own: &Tensor,
+        flat: &Tensor,
+    ) -> Result<(), GangError> {
+        // Alone, the parts are the buffer.
+        let Some(group) = group else { return Ok(()) };
+        let whole =
+            |bucket: &super::deal::Bucket| self.padded.narrow(0, bucket.padded_at, bucket.part * deal.world);
+        let start = |bucket: &super::deal::Bucket| {
+            group.start_all_gather(&whole(bucket), &own.narrow(0, bucket.own_at, bucket.part))
+        };
+        let under_way: Vec<_> = deal.buckets.iter().map(start).collect();
+        for (bucket, work) in deal.buckets.iter().zip(under_way) {
+            group.wait(work)?;
+            flat.narrow(0, bucket.from, bucket.len).copy_(&whole(bucket).narrow(0, 0, bucket.len));
+        }
+        Ok(())
+    }
+
+    /// Buckets whose reduction began while backward ran, and all, since the beginning.
+    pub(super) const fn overlapped(&self) -> (u64, u64) {
+        self.overlapped
+    }
+}

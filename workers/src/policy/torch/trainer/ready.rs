@@ -1,0 +1,245 @@
+//! The state that a step begins with: the one in memory, what the other members hold, or the newest checkpoint and
+//! the steps made since, again.
+
+use millrace_schemas::blob::Sha;
+use millrace_schemas::envelope::decode;
+use millrace_schemas::publish_weights::Manifest;
+use millrace_schemas::train_shard::Batch;
+use millrace_schemas::{BlobRef, PolicyVersion};
+use tch::{Device, Kind, Tensor};
+
+use super::MODEL_FILE;
+use super::deal::Deal;
+use super::formation::{Part, Plan, Record, Source, exchange};
+use super::shards;
+use super::state::{Moments, State, read_config, read_weights};
+use super::update::{Member, Step};
+use crate::gang::Group;
+use crate::policy::decoder::{Config, Layout};
+use crate::policy::{PolicyError, TrainStep};
+use crate::weights::LoadedVersion;
+
+/// Which version a state in memory is of. A version's weights alone do not say it: a step that moves nothing
+/// leaves them as they were and still counts as an update.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Identity {
+    parent: Option<Sha>,
+    batch: Option<BlobRef>,
+    model: Sha,
+}
+
+impl Identity {
+    /// The version that was committed.
+    pub(super) fn of(manifest: &Manifest) -> Option<Self> {
+        let model = manifest.file(MODEL_FILE)?.sha256;
+        Some(Self { parent: manifest.parent, batch: manifest.batch, model })
+    }
+
+    /// The version that a step makes, if it is committed.
+    pub(super) const fn made(base: &LoadedVersion, step: &TrainStep<'_>, model: Sha) -> Self {
+        Self { parent: Some(base.sha), batch: Some(step.blob), model }
+    }
+}
+
+/// Names and content of a full set of shards, by rank.
+type Shards = Vec<(String, BlobRef)>;
+
+/// A state in memory, and of which version.
+pub(super) type Kept = (Identity, State);
+
+/// What a state is made ready with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ready<'a> {
+    pub(super) base: &'a LoadedVersion,
+    pub(super) step: &'a TrainStep<'a>,
+    pub(super) group: Option<&'a Group>,
+    pub(super) device: Device,
+    pub(super) bucket_bytes: i64,
+}
+
+impl Ready<'_> {
+    /// The state of the version that is trained on.
+    ///
+    /// # Errors
+    /// A member was lost, a file is not to be had or is not what it should be.
+    pub(super) fn state(&self, memory: &mut Option<Kept>) -> Result<State, PolicyError> {
+        let identity = Identity::of(&self.base.manifest);
+        memory.take_if(|(of, _)| Some(&*of) != identity.as_ref());
+        let kept = memory.as_ref().map(|(_, state)| state);
+        let made = match self.group {
+            None => self.alone(kept)?,
+            Some(group) => self.in_gang(kept, group)?,
+        };
+        let kept = memory.take().map(|(_, state)| state);
+        Ok(made.or(kept).expect("nothing is made only where something is kept"))
+    }
+
+    /// `None` if what is kept serves as it is.
+    fn alone(&self, kept: Option<&State>) -> Result<Option<State>, PolicyError> {
+        if kept.is_some_and(|state| state.deal.world == 1) {
+            return Ok(None);
+        }
+        self.restored(kept.map(|state| state.decoder.flat().copy())).map(Some)
+    }
+
+    /// As [`Self::alone`], agreed with the others.
+    fn in_gang(&self, kept: Option<&State>, group: &Group) -> Result<Option<State>, PolicyError> {
+        let holds = kept.map(|state| Part { world: state.deal.world, rank: state.deal.rank });
+        let records = exchange(group, &Record::of(self.base, self.step, holds), self.device)?;
+        let plan = Plan::of(&records);
+        if plan.moments == Source::Held {
+            return Ok(None);
+        }
+        tracing::info!(base = %self.base.version, rank = group.seat().rank, world = group.seat().world, ?plan,
+            "the gang formed");
+        self.together(kept, group, &plan).map(Some)
+    }
+
+    fn together(&self, kept: Option<&State>, group: &Group, plan: &Plan) -> Result<State, PolicyError> {
+        let config = read_config(self.base, self.step)?;
+        let weights = if plan.weights_held {
+            let weights = match kept {
+                Some(state) => state.decoder.flat().copy(),
+                None => Tensor::zeros([Layout::of(&config).len], (Kind::Float, self.device)),
+            };
+            if let Some(root) = plan.weights_from {
+                group.broadcast(&weights, root)?;
+            }
+            Some(weights)
+        } else {
+            None
+        };
+        let Source::Members(owners) = &plan.moments else { return self.restored(weights) };
+        let deal = self.deal(&config);
+        let lengths = Layout::of(&config).leaf_lengths();
+        let mut moments = Moments::empty(&deal, self.device);
+        for (part, owner) in owners {
+            let theirs = Deal::of(&lengths, part.rank as u32, part.world as u32, self.bucket_bytes);
+            let held = kept.filter(|_| group.seat().rank == *owner).map(|state| &state.moments);
+            let sent = hand_out(group, *owner, &theirs, held, self.device)?;
+            moments.take(&deal, &sent, &theirs);
+        }
+        let weights = weights.expect("whoever holds moments holds weights");
+        Ok(State::new(config, &weights, deal, moments, self.device))
+    }
+
+    /// The state from files: that of the newest version at or below the base that kept the optimiser's state, and
+    /// the steps made since, again. `weights` are the base's, if they are at hand.
+    fn restored(&self, weights: Option<Tensor>) -> Result<State, PolicyError> {
+        let config = read_config(self.base, self.step)?;
+        let deal = self.deal(&config);
+        let (version, shards, since) = self.checkpoint()?;
+        let mut moments = Moments::empty(&deal, self.device);
+        let mut covered = 0;
+        for (name, _) in shards.iter().flatten() {
+            covered += shards::read(name, &self.step.file(&version, name)?, &deal, &mut moments)?;
+        }
+        let own: i64 = deal.pieces().iter().map(|piece| piece.len).sum();
+        if shards.is_some() && covered != own {
+            let version = version.version;
+            return Err(PolicyError::Impossible(format!(
+                "the optimiser's state of {version} has elements={covered} of this member's {own}"
+            )));
+        }
+        if since.is_empty() {
+            let weights = match weights {
+                Some(weights) => weights,
+                None => read_weights(self.base, self.step, &config)?,
+            };
+            return Ok(State::new(config, &weights, deal, moments, self.device));
+        }
+        let start = read_weights(&version, self.step, &config)?;
+        let mut state = State::new(config, &start, deal, moments, self.device);
+        tracing::info!(checkpoint = %version.version, base = %self.base.version, steps = since.len(),
+            "the optimiser's state is made again from the stored batches");
+        for manifest in since.iter().rev() {
+            self.replay(&mut state, manifest)?;
+        }
+        self.take_committed(state, weights)
+    }
+
+    /// The newest version at or below the base that kept the optimiser's state; its shards, which version 0 has no
+    /// need of; and the manifests since, newest first.
+    fn checkpoint(&self) -> Result<(LoadedVersion, Option<Shards>, Vec<Manifest>), PolicyError> {
+        let mut since = Vec::new();
+        let mut version = self.base.clone();
+        while version.version > PolicyVersion(0) {
+            if let Some(shards) = shards::complete_set(&version.manifest) {
+                return Ok((version, Some(shards), since));
+            }
+            let before = self.before(&version)?;
+            since.push(std::mem::replace(&mut version, before).manifest);
+        }
+        Ok((version, None, since))
+    }
+
+    /// The version before `version`, without its files.
+    fn before(&self, version: &LoadedVersion) -> Result<LoadedVersion, PolicyError> {
+        let number = PolicyVersion(version.version.0 - 1);
+        let Some(sha) = version.manifest.parent else {
+            return Err(PolicyError::Impossible(format!("version={} names no parent", version.version)));
+        };
+        let manifest = self.step.past.manifest(number, sha)?;
+        Ok(LoadedVersion { version: number, manifest, sha, files: Default::default() })
+    }
+
+    /// Makes a committed version's step again.
+    fn replay(&self, state: &mut State, manifest: &Manifest) -> Result<(), PolicyError> {
+        let version = manifest.version;
+        let refuse =
+            |why: String| PolicyError::Impossible(format!("version={version} cannot be made again: {why}"));
+        let blob = manifest.batch.ok_or_else(|| refuse("it names no batch".to_owned()))?;
+        let batch: Batch =
+            decode("batch", &self.step.past.blob(&blob)?).map_err(|e| refuse(e.to_string()))?;
+        if batch.base.next() != version {
+            return Err(refuse(format!("its batch is of base={}", batch.base)));
+        }
+        let mut member = Member::new(state, self.group);
+        Step { algorithm: self.step.algorithm, batch: &batch }.run(state, &mut member)?;
+        Ok(())
+    }
+
+    /// What was committed counts, not what was made again: in a gang of another size that is rounded otherwise.
+    fn take_committed(&self, state: State, weights: Option<Tensor>) -> Result<State, PolicyError> {
+        let committed = match weights {
+            Some(weights) => weights,
+            None => read_weights(self.base, self.step, state.decoder.config())?.to_device(self.device),
+        };
+        let off = f64::try_from((state.decoder.flat() - &committed).abs().max()).unwrap_or(f64::NAN);
+        if off == 0.0 {
+            tracing::info!(base = %self.base.version, "the weights made again are the committed ones");
+        } else {
+            tracing::warn!(base = %self.base.version, largest_difference = off,
+                "the weights made again differ from the committed ones, which count");
+        }
+        let State { decoder, deal, moments } = state;
+        Ok(State::new(decoder.config().clone(), &committed, deal, moments, self.device))
+    }
+
+    fn deal(&self, config: &Config) -> Deal {
+        let (rank, world) = self.group.map_or((0, 1), |group| (group.seat().rank, group.seat().world));
+        Deal::of(&Layout::of(config).leaf_lengths(), rank, world, self.bucket_bytes)
+    }
+}
+
+/// A member's part of the moments, at all members. `held` at the owner only.
+fn hand_out(
+    group: &Group,
+    owner: u32,
+    deal: &Deal,
+    held: Option<&Moments>,
+    device: Device,
+) -> Result<Moments, PolicyError> {
+    let mut moments = Moments::empty(deal, device);
+    let updates = Tensor::zeros([1], (Kind::Int64, device));
+    if let Some(held) = held {
+        moments.first.copy_(&held.first);
+        moments.second.copy_(&held.second);
+        let _ = updates.shallow_clone().fill_(held.updates as i64);
+    }
+    for tensor in [&updates, &moments.first, &moments.second] {
+        group.broadcast(tensor, owner)?;
+    }
+    moments.updates = i64::try_from(updates.get(0)).unwrap_or(0).max(0) as u64;
+    Ok(moments)
+}

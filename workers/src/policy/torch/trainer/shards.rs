@@ -1,0 +1,121 @@
+//! The optimiser's state as files: `optimizer-<rank>-of-<world>.safetensors`, one from each member. Each says which
+//! stretches of the flat buffer it holds, so that a gang of another size can read its own parts out of them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use bytes::Bytes;
+use millrace_schemas::BlobRef;
+use millrace_schemas::publish_weights::Manifest;
+use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, TensorView};
+use serde::{Deserialize, Serialize};
+use tch::{Device, Kind, Tensor};
+
+use super::deal::{Deal, Piece, copy_shared};
+use super::state::Moments;
+use crate::policy::{OPTIMIZER_PREFIX, PolicyError};
+
+const FIRST: &str = "exp_avg";
+const SECOND: &str = "exp_avg_sq";
+/// The key of [`Header`] in a file's metadata; the only one, so that the same state gives the same bytes.
+const HEADER: &str = "shard";
+
+/// What a shard says of itself.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Header {
+    rank: i64,
+    world: i64,
+    /// Updates that the moments have seen.
+    updates: u64,
+    /// Beginning and length of each stretch in the flat buffer, in the order of the tensors' elements.
+    ranges: Vec<(i64, i64)>,
+}
+
+/// The file's name.
+pub(super) fn name(rank: i64, world: i64) -> String {
+    format!("{OPTIMIZER_PREFIX}-{rank}-of-{world}.safetensors")
+}
+
+fn world_of(name: &str) -> Option<u32> {
+    let rest = name.strip_prefix(OPTIMIZER_PREFIX)?.strip_prefix('-')?.strip_suffix(".safetensors")?;
+    let (rank, world) = rest.split_once("-of-")?;
+    let (rank, world) = (rank.parse::<u32>().ok()?, world.parse::<u32>().ok()?);
+    (rank < world).then_some(world)
+}
+
+/// A full set of shards of a version, by rank; `None` if it has none, which makes it no checkpoint.
+pub(super) fn complete_set(manifest: &Manifest) -> Option<Vec<(String, BlobRef)>> {
+    let worlds: BTreeSet<u32> = manifest.files.iter().filter_map(|file| world_of(&file.name)).collect();
+    let set = |world: u32| {
+        let shard = |rank| {
+            let name = name(i64::from(rank), i64::from(world));
+            Some((name.clone(), *manifest.file(&name)?))
+        };
+        (0..world).map(shard).collect::<Option<Vec<_>>>()
+    };
+    worlds.into_iter().find_map(set)
+}
+
+/// Writes a member's shard.
+pub(super) fn write(deal: &Deal, moments: &Moments) -> Bytes {
+    let pieces = deal.pieces();
+    let ranges: Vec<(i64, i64)> = pieces.iter().map(|piece| (piece.flat_at, piece.len)).collect();
+    let header = Header { rank: deal.rank, world: deal.world, updates: moments.updates, ranges };
+    let header = serde_json::to_string(&header).expect("numbers are JSON");
+    let (first, second) = (bytes(&moments.first, &pieces), bytes(&moments.second, &pieces));
+    let view = |bytes| {
+        let shape = vec![<[u8]>::len(bytes) / size_of::<f32>()];
+        TensorView::new(Dtype::F32, shape, bytes).expect("the shape comes from the bytes")
+    };
+    let tensors = BTreeMap::from([(FIRST, view(&first)), (SECOND, view(&second))]);
+    let metadata = HashMap::from([(HEADER.to_owned(), header)]);
+    Bytes::from(safetensors::serialize(tensors, Some(metadata)).expect("two tensors of whole numbers of f32"))
+}
+
+fn bytes(own: &Tensor, pieces: &[Piece]) -> Vec<u8> {
+    let pieces: Vec<Tensor> = pieces.iter().map(|piece| own.narrow(0, piece.own_at, piece.len)).collect();
+    if pieces.is_empty() {
+        return Vec::new();
+    }
+    let joined = Tensor::cat(&pieces, 0).to_device(Device::Cpu);
+    let elements = joined.numel();
+    let mut bytes = vec![0; elements * size_of::<f32>()];
+    joined.copy_data_u8(&mut bytes, elements);
+    bytes
+}
+
+/// Takes over what a shard has of `deal`'s parts. Says how many elements those were.
+///
+/// # Errors
+/// It is no shard, or holds a number that is not finite.
+pub(super) fn read(file: &str, bytes: &[u8], deal: &Deal, moments: &mut Moments) -> Result<i64, PolicyError> {
+    let fail = |why: String| PolicyError::Impossible(format!("failed to read {file}: {why}"));
+    let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(|e| fail(e.to_string()))?;
+    let header = metadata.metadata().as_ref().and_then(|words| words.get(HEADER));
+    let header = header.ok_or_else(|| fail(format!("its metadata has no {HEADER}")))?;
+    let header: Header = serde_json::from_str(header).map_err(|e| fail(e.to_string()))?;
+    let tensors = SafeTensors::deserialize(bytes).map_err(|e| fail(e.to_string()))?;
+    let mut pieces = Vec::new();
+    let mut own_at = 0;
+    for &(flat_at, len) in &header.ranges {
+        pieces.push(Piece { flat_at, own_at, len });
+        own_at += len;
+    }
+    let tensor = |name: &str| {
+        let view = tensors.tensor(name).map_err(|e| fail(e.to_string()))?;
+        if view.dtype() != Dtype::F32 || view.data().len() as i64 != own_at * size_of::<f32>() as i64 {
+            return Err(fail(format!("{name} has shape={:?}, expected [{own_at}]", view.shape())));
+        }
+        let tensor = Tensor::from_data_size(view.data(), &[own_at], Kind::Float);
+        if !bool::try_from(tensor.isfinite().all()).unwrap_or(false) {
+            return Err(fail(format!("{name} has a number that is not finite")));
+        }
+        Ok(tensor)
+    };
+    let (first, second) = (tensor(FIRST)?, tensor(SECOND)?);
+    moments.updates = header.updates;
+    let own = deal.pieces();
+    copy_shared(&pieces, &first, &own, &moments.first);
+    Ok(copy_shared(&pieces, &second, &own, &moments.second))
+}

@@ -1,0 +1,89 @@
+//! A step is the same whoever makes it: one member, or several with any size of forward.
+
+use millrace_schemas::submit::{Algorithm, OldPolicy};
+use millrace_workers::policy::Trained;
+
+use super::books::{Books, How, batches, many_updates, members, same};
+use super::ranks::{PATIENCE, seats};
+
+#[test]
+fn a_gang_makes_the_step_that_one_makes_alone() {
+    let (alone, zero) = Books::new(1);
+    let batches = batches(&zero, &alone, 3, (4, 4));
+    let how = many_updates(true);
+    let reference = alone.steps(&mut members(1), zero, &batches, &how);
+    for (world, tokens_per_microbatch) in [(2, 16_384), (2, 100), (4, 1), (3, 16_384)] {
+        let algorithm = Algorithm { tokens_per_microbatch, ..how.algorithm.clone() };
+        let (gang, zero) = Books::new(1);
+        let mut members = members(world);
+        let made = gang.steps(&mut members, zero, &batches, &How { algorithm, checkpoint: true });
+        let what = format!("world={world} tokens={tokens_per_microbatch}");
+        same((&gang, &made), (&alone, &reference), &how, &what);
+        for (name, value) in &reference.manifest.metrics {
+            let off = (made.manifest.metrics[name] - value).abs();
+            assert!(off < 1e-4 * value.abs().max(1e-3), "{what}: {name} off by {off} of {value}");
+        }
+    }
+}
+
+#[test]
+fn members_without_a_rollout_take_part() {
+    let (alone, zero) = Books::new(1);
+    let batches = batches(&zero, &alone, 2, (1, 3));
+    // Minibatches of one row: at most one of four members has something to do.
+    let how = many_updates(true);
+    let reference = alone.steps(&mut members(1), zero, &batches, &how);
+    let (gang, zero) = Books::new(1);
+    let made = gang.steps(&mut members(4), zero, &batches, &how);
+    same((&gang, &made), (&alone, &reference), &how, "world=4");
+}
+
+#[test]
+fn the_proximal_policy_is_computed_together() {
+    let (alone, zero) = Books::new(1);
+    let batches = batches(&zero, &alone, 2, (4, 4));
+    let mut how = many_updates(true);
+    how.algorithm.old = OldPolicy::Proximal;
+    let reference = alone.steps(&mut members(1), zero, &batches, &how);
+    let (gang, zero) = Books::new(1);
+    let made = gang.steps(&mut members(2), zero, &batches, &how);
+    same((&gang, &made), (&alone, &reference), &how, "world=2");
+}
+
+#[test]
+fn the_same_gang_gives_the_same_bytes_and_each_file_once() {
+    let run = || {
+        let (gang, zero) = Books::new(1);
+        let batches = batches(&zero, &gang, 2, (4, 4));
+        gang.steps(&mut members(3), zero, &batches, &many_updates(true)).manifest
+    };
+    let manifest = run();
+    assert_eq!(manifest, run());
+    let names: Vec<&str> = manifest.files.iter().map(|file| file.name.as_str()).collect();
+    let shards = [0, 1, 2].map(|rank| format!("optimizer-{rank}-of-3.safetensors"));
+    assert_eq!(names, ["config.json", "model.safetensors", &shards[0], &shards[1], &shards[2]]);
+}
+
+#[test]
+fn optimiser_state_is_written_only_at_a_checkpoint() {
+    let (gang, zero) = Books::new(1);
+    let batches = batches(&zero, &gang, 1, (4, 4));
+    let seats = seats(2, PATIENCE);
+    let (_, made) = gang.attempt(&mut members(2), &seats, &zero, &batches[0], &many_updates(false));
+    let names = |made: &Trained| made.files.keys().cloned().collect::<Vec<_>>();
+    let made: Vec<_> = made.into_iter().map(|made| names(&made.unwrap())).collect();
+    assert_eq!(made, [vec!["config.json".to_owned(), "model.safetensors".to_owned()], vec![]]);
+}
+
+#[test]
+fn reductions_begin_while_backward_runs() {
+    let (gang, zero) = Books::new(1);
+    let batches = batches(&zero, &gang, 1, (4, 4));
+    let mut members = members(2);
+    gang.steps(&mut members, zero, &batches, &many_updates(false));
+    for member in &members {
+        let (early, all) = member.overlapped();
+        // Of each update all but nothing or the last bucket, which backward's end fills.
+        assert!(all >= 6 * 4 && early == all, "early={early} of {all}");
+    }
+}
