@@ -35,9 +35,17 @@ impl TestServer {
     /// # Panics
     /// There is no nats-server, or it does not start; the message says what to do.
     pub async fn start_with(config: Option<std::path::PathBuf>) -> Self {
+        Self::start_as(|options| options.config = config).await
+    }
+
+    /// As [`TestServer::start`], with options set by `set`.
+    ///
+    /// # Panics
+    /// There is no nats-server, or it does not start; the message says what to do.
+    pub async fn start_as(set: impl FnOnce(&mut ServerOptions)) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut options = ServerOptions::in_folder(folder.path().join("nats"));
-        options.config = config;
+        set(&mut options);
         let server = Server::start(&options).await.unwrap_or_else(|e| panic!("{e}"));
         options.port = server.url().rsplit(':').next().and_then(|port| port.parse().ok());
         Self { options, server: Some(server), folder }
@@ -83,6 +91,12 @@ impl TestServer {
         if let Some(server) = self.server.take() {
             server.kill().await;
         }
+    }
+
+    /// The folder that holds its streams; only to be changed while it is killed.
+    #[must_use]
+    pub fn streams(&self) -> std::path::PathBuf {
+        self.options.folder.join("streams")
     }
 
     /// Starts it again on the same port and folder.

@@ -80,7 +80,15 @@ async fn follow(queue: Arc<JetStream>, mut count: mpsc::Receiver<u64>) -> (BTree
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_acknowledged_is_lost_when_the_server_is_killed() {
-    let mut server = TestServer::start().await;
+    killed_under_load(TestServer::start().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nor_when_it_syncs_every_write() {
+    killed_under_load(TestServer::start_as(|options| options.sync_always = true).await).await;
+}
+
+async fn killed_under_load(mut server: TestServer) {
     let settings = millrace_queue::QueueSettings {
         ack_wait: Duration::from_secs(2),
         max_deliver: 100,

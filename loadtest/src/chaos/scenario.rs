@@ -133,8 +133,10 @@ mod tests {
     #[test]
     fn the_shipped_scenarios_are_right() {
         Scenario::read(None).unwrap();
-        let smoke = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios/chaos-smoke.toml");
-        Scenario::read(Some(&smoke)).unwrap();
+        for name in ["chaos-smoke.toml", "chaos-leader.toml"] {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios").join(name);
+            Scenario::read(Some(&path)).unwrap();
+        }
     }
 
     #[test]
