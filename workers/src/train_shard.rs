@@ -140,8 +140,16 @@ impl Executor for TrainShard {
         let TaskBody::TrainShard(shard) = &task.body else { return Verdict::misrouted(&task) };
         match self.train(&task.run, shard, cancel).await {
             Ok(outcome) => Verdict::Done(outcome, Cost::default()),
+            // The others would wait for this rank in vain: the step begins anew for all of them.
+            Err(Verdict::RetryAfter(_, reason)) if shard.world > 1 => {
+                Verdict::Done(OutcomeBody::Void(StepVoid { reason }), Cost::default())
+            }
             Err(verdict) => verdict,
         }
+    }
+
+    fn is_well(&self) -> bool {
+        self.thread.is_well()
     }
 }
 

@@ -20,14 +20,22 @@ struct Up {
 
 impl Up {
     fn start(run_file: &str, args: &[&str]) -> Self {
+        Self::start_with(run_file, "", args)
+    }
+
+    /// Starts a run file with `more` at its end.
+    fn start_with(run_file: &str, more: &str, args: &[&str]) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
         let millrace = Path::new(env!("CARGO_BIN_EXE_millrace-worker")).with_file_name("millrace");
         assert!(millrace.is_file(), "{} is not built; run `make build`", millrace.display());
         let folder = tempfile::tempdir().expect("a temporary folder");
         let out = std::fs::File::create(folder.path().join("up.out")).expect("a file");
+        let spec = std::fs::read_to_string(root.join("broker/coordinator/runs").join(run_file));
+        let file = folder.path().join(run_file);
+        std::fs::write(&file, spec.expect("a run file") + more).expect("a file");
         let child = Command::new(millrace)
             .arg("up")
-            .arg(root.join("broker/coordinator/runs").join(run_file))
+            .arg(file)
             .args(["--dir".as_ref(), folder.path().as_os_str()])
             .args(args)
             .stdin(Stdio::null())
@@ -121,6 +129,24 @@ fn frozen_lake_is_learnt_while_every_role_is_killed() {
     let report = up.report();
     held_what_is_promised(&report);
     assert_eq!(report.restarts, roles.len() as u64, "{report:#?}");
+    let (before, after) = gain(&report);
+    assert!(before < 0.1 && after >= 0.8, "{before} to {after}");
+}
+
+/// Two make each step together. One is killed, then both at once: what the last checkpoint lacks is made again
+/// from the stored batches.
+#[test]
+fn a_gang_learns_while_its_members_are_killed() {
+    let gang = "\n[gang]\nranks = 2\npatience_ms = 5000\n";
+    let mut up = Up::start_with("frozen-lake.toml", gang, &[]);
+    up.reached(6);
+    up.kill("train-1");
+    up.reached(20);
+    up.kill("train-0");
+    up.kill("train-1");
+    let report = up.report();
+    held_what_is_promised(&report);
+    assert_eq!(report.restarts, 3, "{report:#?}");
     let (before, after) = gain(&report);
     assert!(before < 0.1 && after >= 0.8, "{before} to {after}");
 }

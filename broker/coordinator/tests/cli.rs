@@ -7,6 +7,7 @@ mod cli {
     mod documents;
     mod api;
     mod up;
+    mod gang;
     mod kill;
     mod two;
     mod roles;

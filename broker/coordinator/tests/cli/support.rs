@@ -98,10 +98,15 @@ pub(crate) struct Up {
 impl Up {
     /// Starts it in `folder` with further arguments.
     pub(crate) fn start(folder: &Path, args: &[&str]) -> Self {
+        Self::start_file(folder, &run_file("counter.toml"), args)
+    }
+
+    /// The same with another run file for the run `counter`.
+    pub(crate) fn start_file(folder: &Path, file: &Path, args: &[&str]) -> Self {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join("up.out")).unwrap();
         let child = millrace()
             .arg("up")
-            .arg(run_file("counter.toml"))
+            .arg(file)
             .arg("--dir")
             .arg(folder)
             .args(args)
@@ -152,13 +157,22 @@ impl Up {
 
     /// Waits until the run has made version `version`.
     pub(crate) async fn reached(&self, version: u64) {
-        let folder = self.folder.to_string_lossy().into_owned();
         until(&format!("version {version} is made\n{}", self.output()), async || {
-            let output = run(&["status", "counter", "--json", "--dir", &folder]).await;
-            let status: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
-            (status["version"].as_u64()? >= version).then_some(())
+            (self.ask_version().await? >= version).then_some(())
         })
         .await;
+    }
+
+    /// The newest version.
+    pub(crate) async fn version(&self) -> u64 {
+        until("the status is told", async || self.ask_version().await).await
+    }
+
+    async fn ask_version(&self) -> Option<u64> {
+        let folder = self.folder.to_string_lossy().into_owned();
+        let output = run(&["status", "counter", "--json", "--dir", &folder]).await;
+        let status: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
+        status["version"].as_u64()
     }
 
     pub(crate) fn report(&self) -> Report {

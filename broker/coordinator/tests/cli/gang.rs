@@ -1,0 +1,64 @@
+//! Members of a gang are killed and paused in the middle of a run: the step is made again by whoever is there,
+//! and each version is committed once.
+
+use std::path::Path;
+
+use nix::sys::signal::Signal;
+
+use super::support::{Up, run_file, send};
+
+/// Steps that take long enough for what happens to meet a run in full swing.
+const STEPS: u64 = 300;
+
+/// A run that two make together, and one alone after two seconds without the other.
+fn start(folder: &Path) -> Up {
+    let spec = std::fs::read_to_string(run_file("counter.toml")).unwrap();
+    let gang = "\n[gang]\nranks = 2\npatience_ms = 2000\ntimeout_ms = 5000\n";
+    let file = folder.join("gang.toml");
+    std::fs::write(&file, spec + gang).unwrap();
+    Up::start_file(folder, &file, &["--steps", &STEPS.to_string()])
+}
+
+async fn ends_well(up: &mut Up) {
+    assert!(up.ended().await.success(), "{}", up.output());
+    let report = up.report();
+    assert!(report.balanced && report.audited, "{report:#?}");
+    assert!(report.max_staleness <= 1, "{report:#?}");
+    assert_eq!(report.final_version, STEPS);
+    assert_eq!(report.ledger.trained, STEPS * 8 * 4);
+}
+
+#[tokio::test]
+async fn a_member_is_killed_and_comes_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut up = start(folder.path());
+    for (role, version) in [("train-1", 5), ("train-0", 40)] {
+        up.reached(version).await;
+        send(up.pid_of(role, None).await, Signal::SIGKILL);
+    }
+    ends_well(&mut up).await;
+}
+
+#[tokio::test]
+async fn all_members_are_killed_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut up = start(folder.path());
+    up.reached(10).await;
+    for role in ["train-0", "train-1"] {
+        send(up.pid_of(role, None).await, Signal::SIGKILL);
+    }
+    ends_well(&mut up).await;
+}
+
+#[tokio::test]
+async fn a_member_hangs_and_the_other_goes_on_without_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut up = start(folder.path());
+    up.reached(10).await;
+    let paused = up.pid_of("train-1", None).await;
+    send(paused, Signal::SIGSTOP);
+    let goes_on = up.version().await + 20;
+    up.reached(goes_on).await;
+    send(paused, Signal::SIGCONT);
+    ends_well(&mut up).await;
+}
