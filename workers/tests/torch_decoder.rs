@@ -2,6 +2,8 @@
 #![cfg(feature = "torch")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "torch_decoder/conformance.rs"]
+mod conformance;
 #[path = "torch_decoder/engine.rs"]
 mod engine;
 #[path = "torch_decoder/files.rs"]

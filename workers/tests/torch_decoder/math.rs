@@ -100,14 +100,26 @@ fn drift_is_the_oracles() {
 }
 
 #[test]
-fn a_mask_multiplies() {
-    // What is masked has no say, however large it is, in the mean and in the gradient.
-    let log_p = Tensor::from_slice(&[-1.0, -300.0, -2.0]).set_requires_grad(true);
-    let loss = policy_gradient(&log_p, &Tensor::from_slice(&[1.0, 1e30, -3.0]));
-    let mean = token_mean(&loss.loss, &Tensor::from_slice(&[1.0, 0.0, 1.0]), 2.0);
-    assert_close("mean", &numbers(&mean), &[(1.0 - 6.0) / 2.0]);
-    let gradient = Tensor::run_backward(&[&mean], &[&log_p], false, false).remove(0);
-    assert_eq!(numbers(&gradient), [-0.5, 0.0, 1.5]);
+fn masks_multiply() {
+    // What is masked has no say, however large it is, in the mean and in the gradient, with either loss.
+    let mask = Tensor::from_slice(&[1.0, 0.0, 1.0]);
+    let advantage = Tensor::from_slice(&[1.0, 1e30, -3.0]);
+    let of = |loss: &dyn Fn(&Tensor) -> Tensor, log_p: [f64; 3]| {
+        let log_p = Tensor::from_slice(&log_p).set_requires_grad(true);
+        let mean = token_mean(&loss(&log_p), &mask, 2.0);
+        let gradient = Tensor::run_backward(&[&mean], &[&log_p], false, false).remove(0);
+        (numbers(&mean), numbers(&gradient))
+    };
+    let vanilla = |log_p: &Tensor| policy_gradient(log_p, &advantage).loss;
+    let (mean, gradient) = of(&vanilla, [-1.0, -300.0, -2.0]);
+    assert_close("mean", &mean, &[(1.0 - 6.0) / 2.0]);
+    assert_eq!(gradient, [-0.5, 0.0, 1.5]);
+    let old = Tensor::from_slice(&[-1.0, -1.0, -2.0]);
+    let clipped = |log_p: &Tensor| ppo_clip(log_p, &old, &advantage, 0.2, 0.28).loss;
+    let (mean, gradient) = of(&clipped, [-1.0, -300.0, -2.0]);
+    assert_close("mean", &mean, &[(-1.0 + 3.0) / 2.0]);
+    assert_eq!(gradient, [-0.5, 0.0, 1.5]);
+    assert_eq!(of(&clipped, [-1.0, -1.0, -2.0]), (mean, gradient));
 }
 
 #[test]

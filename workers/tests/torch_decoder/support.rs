@@ -109,7 +109,18 @@ pub(crate) fn sampled_batch(
     shape: Shape,
     seed: u64,
 ) -> Batch {
-    let mut engine = engine(weights);
+    sampled_by(&mut engine(weights), weights, groups, size, shape, seed)
+}
+
+/// As [`sampled_batch`], by an engine that has these weights.
+pub(crate) fn sampled_by(
+    engine: &mut TorchEngine,
+    weights: &LoadedVersion,
+    groups: u64,
+    size: u32,
+    shape: Shape,
+    seed: u64,
+) -> Batch {
     let mut random = Stream::new(seed);
     let count = groups as usize * size as usize;
     let mut rows: Vec<(Vec<u32>, Vec<BatchTurn>)> = vec![(Vec::new(), Vec::new()); count];
@@ -122,7 +133,7 @@ pub(crate) fn sampled_batch(
             task.sampling.sample_below = shape.below;
             tasks.push(task);
         }
-        for ((row, turns), done) in rows.iter_mut().zip(self::turns(&mut engine, tasks)) {
+        for ((row, turns), done) in rows.iter_mut().zip(self::turns(engine, tasks)) {
             let at = row.len() as u32;
             row.extend(&done.tokens);
             turns.push(BatchTurn { at, logprobs: done.logprobs, segments: done.segments, reward: 0.0 });
