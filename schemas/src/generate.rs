@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::limits::MAX_CONTEXT_TOKENS;
 use crate::version::PolicyVersion;
 
 /// Sample one turn after `context`.
@@ -80,6 +81,12 @@ pub enum MalformedTurn {
     /// No token at all.
     #[error("turn has no tokens")]
     Empty,
+    /// A segment without tokens: a version that sampled nothing.
+    #[error("turn has a segment of {0} with tokens=0; each has 1 or more")]
+    EmptySegment(PolicyVersion),
+    /// More than a rollout may have.
+    #[error("turn has tokens={0}, above {MAX_CONTEXT_TOKENS}")]
+    TooLong(usize),
     /// Arrays of different lengths.
     #[error(
         "turn has tokens={tokens} logprobs={logprobs} segment_tokens={segment_tokens}; all three must agree"
@@ -116,10 +123,16 @@ impl GenerateDone {
     /// Refuses a turn that could not be trained on.
     ///
     /// # Errors
-    /// Lengths disagree, or a log-probability is NaN, infinite or positive.
+    /// Lengths disagree or are beyond bounds, or a log-probability is NaN, infinite or positive.
     pub fn check(&self) -> Result<(), MalformedTurn> {
         if self.tokens.is_empty() {
             return Err(MalformedTurn::Empty);
+        }
+        if self.tokens.len() > MAX_CONTEXT_TOKENS {
+            return Err(MalformedTurn::TooLong(self.tokens.len()));
+        }
+        if let Some(empty) = self.segments.iter().find(|segment| segment.tokens == 0) {
+            return Err(MalformedTurn::EmptySegment(empty.version));
         }
         let segment_tokens = self.segments.iter().map(|s| u64::from(s.tokens)).sum();
         let (tokens, logprobs) = (self.tokens.len(), self.logprobs.len());

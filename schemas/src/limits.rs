@@ -86,6 +86,16 @@ pub const MAX_TURNS: u32 = 1_000;
 pub const MAX_NEW_TOKENS: u32 = 1_048_576;
 /// Tokens of a rollout; above it the task is refused as poison.
 pub const MAX_CONTEXT_TOKENS: usize = 4_194_304;
+/// A reward's or score's size; an outcome with a larger one is refused. Sums of any number of them are finite.
+pub const MAX_REWARD: f64 = 1e12;
+/// Bytes of an environment's state; an outcome with more is refused.
+pub const MAX_ENV_STATE_BYTES: usize = 16 * 1024 * 1024;
+/// Files that one rank writes for a version; an outcome with more is refused.
+pub const MAX_SHARD_FILES: usize = 1_024;
+/// Characters of such a file's name; an outcome with a longer one is refused.
+pub const MAX_FILE_NAME_CHARS: usize = 128;
+/// Microseconds that one task may have cost, a week; what is said above it counts as this.
+pub const MAX_BUSY_US: u64 = 7 * 24 * 3600 * 1_000_000;
 /// Rewards of a run; above it submit refuses.
 pub const MAX_REWARDS: usize = 16;
 /// Evaluation prompts; above it submit refuses.

@@ -5,10 +5,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::env_step::EnvStepDone;
-use crate::generate::GenerateDone;
+use crate::generate::{GenerateDone, MalformedTurn};
 use crate::ids::{TaskKey, WorkerId};
+use crate::limits::{
+    MAX_CONTEXT_TOKENS, MAX_ENV_STATE_BYTES, MAX_FILE_NAME_CHARS, MAX_REWARD, MAX_SHARD_FILES,
+};
 use crate::publish_weights::PublishWeightsDone;
 use crate::reward::RewardDone;
+use crate::stage::Stage;
 use crate::train_shard::{StepVoid, TrainShardDone};
 
 /// The end of one task.
@@ -40,4 +44,112 @@ pub enum OutcomeBody {
     Void(StepVoid),
     /// A version was committed.
     PublishWeights(PublishWeightsDone),
+}
+
+/// Why an outcome is none. It becomes what a task is that nobody can do: never a reward of 0.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum MalformedOutcome {
+    /// The task is of one stage, the content of another.
+    #[error("outcome of a {stage} task has the content of another stage")]
+    OtherStage {
+        /// The task's stage.
+        stage: Stage,
+    },
+    /// A turn that could not be trained on.
+    #[error(transparent)]
+    Turn(#[from] MalformedTurn),
+    /// A reward or score that is none.
+    #[error("{what}={value} is no number from -{MAX_REWARD:e} to {MAX_REWARD:e}: it must be finite")]
+    Number {
+        /// Which.
+        what: &'static str,
+        /// What it is.
+        value: f64,
+    },
+    /// More than there may be.
+    #[error("{what} has length={length}, above {most}")]
+    TooLong {
+        /// What.
+        what: &'static str,
+        /// How many.
+        length: usize,
+        /// The bound.
+        most: usize,
+    },
+    /// A measurement that is no number.
+    #[error("metric {name} is {value}; it must be finite")]
+    Metric {
+        /// Its name.
+        name: String,
+        /// What it is.
+        value: f64,
+    },
+    /// A file whose name could lead elsewhere, or that is named twice.
+    #[error("file name={0:?} is not a plain name of its own: letters, digits, '.', '-', '_', no '.' first")]
+    FileName(String),
+}
+
+impl Outcome {
+    /// Refuses an outcome that cannot be true, whatever its task was. Asked before it is said, and again before
+    /// it is believed.
+    ///
+    /// # Errors
+    /// Names what is wrong, with its value.
+    pub fn check(&self) -> Result<(), MalformedOutcome> {
+        let stage = self.key.stage();
+        if self.body.stage() != stage {
+            return Err(MalformedOutcome::OtherStage { stage });
+        }
+        match &self.body {
+            OutcomeBody::Generate(done) => Ok(done.check()?),
+            OutcomeBody::EnvStep(done) => {
+                number("reward", done.reward)?;
+                length("state", done.state.len(), MAX_ENV_STATE_BYTES)?;
+                length("observation", done.observation.len(), MAX_CONTEXT_TOKENS)
+            }
+            OutcomeBody::Reward(done) => number("score", done.score),
+            OutcomeBody::TrainShard(done) => check_shard(done),
+            OutcomeBody::Void(_) | OutcomeBody::PublishWeights(_) => Ok(()),
+        }
+    }
+}
+
+impl OutcomeBody {
+    /// The stage whose tasks end so.
+    #[must_use]
+    pub const fn stage(&self) -> Stage {
+        match self {
+            Self::Generate(_) => Stage::Generate,
+            Self::EnvStep(_) => Stage::EnvStep,
+            Self::Reward(_) => Stage::Reward,
+            Self::TrainShard(_) | Self::Void(_) => Stage::TrainShard,
+            Self::PublishWeights(_) => Stage::PublishWeights,
+        }
+    }
+}
+
+fn number(what: &'static str, value: f64) -> Result<(), MalformedOutcome> {
+    // NaN is within no bounds.
+    if value.abs() <= MAX_REWARD { Ok(()) } else { Err(MalformedOutcome::Number { what, value }) }
+}
+
+fn length(what: &'static str, length: usize, most: usize) -> Result<(), MalformedOutcome> {
+    if length <= most { Ok(()) } else { Err(MalformedOutcome::TooLong { what, length, most }) }
+}
+
+fn check_shard(done: &TrainShardDone) -> Result<(), MalformedOutcome> {
+    length("files", done.files.len(), MAX_SHARD_FILES)?;
+    for (index, file) in done.files.iter().enumerate() {
+        let name = &file.name;
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+        let fits = (1..=MAX_FILE_NAME_CHARS).contains(&name.len()) && name.chars().all(plain);
+        let twice = done.files[..index].iter().any(|other| other.name == *name);
+        if !fits || name.starts_with('.') || twice {
+            return Err(MalformedOutcome::FileName(name.clone()));
+        }
+    }
+    match done.metrics.iter().find(|(_, value)| !value.is_finite()) {
+        Some((name, value)) => Err(MalformedOutcome::Metric { name: name.clone(), value: *value }),
+        None => Ok(()),
+    }
 }

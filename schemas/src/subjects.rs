@@ -263,14 +263,15 @@ pub fn parse_task(subject: &str) -> Result<TaskSubject, SubjectError> {
     if tokens.next().is_some() {
         return Err(shape());
     }
-    let version = version.strip_prefix('v').and_then(|digits| digits.parse().ok()).ok_or_else(shape)?;
-    Ok(TaskSubject {
-        stage: stage.parse().map_err(|_| shape())?,
-        pool: pool.parse()?,
-        run: run.parse()?,
-        version: PolicyVersion(version),
-        key: key.parse()?,
-    })
+    let (stage, key): (Stage, TaskKey) = (stage.parse().map_err(|_| shape())?, key.parse()?);
+    let spelt = version;
+    let version = version.strip_prefix('v').and_then(|digits| digits.parse().ok()).map(PolicyVersion);
+    // One spelling: `v07` and `v+7` would be further places for the same task.
+    let version = version.filter(|version| version.to_string() == spelt).ok_or_else(shape)?;
+    if key.stage() != stage {
+        return Err(shape());
+    }
+    Ok(TaskSubject { stage, pool: pool.parse()?, run: run.parse()?, version, key })
 }
 
 /// The stage of a task's subject, whatever the rest of it says; `None` if it is no task's.

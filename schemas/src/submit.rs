@@ -119,6 +119,17 @@ pub enum ModelSpec {
     Scripted,
 }
 
+impl ModelSpec {
+    /// Tokens that the model has: ids are below this. `None` for one that takes any.
+    #[must_use]
+    pub const fn vocabulary(&self) -> Option<u32> {
+        match self {
+            Self::Decoder { vocabulary, .. } => Some(*vocabulary),
+            Self::Scripted => None,
+        }
+    }
+}
+
 const fn two() -> u32 {
     2
 }

@@ -55,6 +55,11 @@ impl Settlement<'_> {
         let Some((run, key)) = &self.task else { unreachable!("only a task that was read is done") };
         let busy_us = busy.as_micros() as u64;
         let outcome = Outcome { key: *key, worker: self.worker.clone(), busy_us, body };
+        if let Err(malformed) = outcome.check() {
+            let reason = format!("its outcome is refused: {malformed}");
+            tracing::error!(subject, reason, "task buried");
+            return left(subject, self.patiently(|| self.broker.bury(self.delivery, &reason)).await);
+        }
         let event = Event::Outcome(outcome);
         match self.patiently(|| self.broker.append(run.as_str(), &event)).await {
             Ok(_) => left(subject, self.delivery.lease.done().await.map_err(Into::into)),

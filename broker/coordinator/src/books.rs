@@ -65,6 +65,9 @@ pub struct Books {
     pub turns: u64,
     /// Outcomes of tasks that nobody waited for any more: second outcomes and dropped work.
     pub late_outcomes: u64,
+    /// Outcomes that could not be true: their tasks failed.
+    #[serde(default)]
+    pub refused_outcomes: u64,
     /// Steps that were begun and came to nothing, for the gang lost a member.
     #[serde(default)]
     pub void_steps: u64,
@@ -82,7 +85,8 @@ impl Books {
     /// Books a drop and what it had cost.
     pub fn drop_rollout(&mut self, reason: DropReason, busy_us: u64) {
         *self.dropped.entry(reason).or_default() += 1;
-        *self.wasted_us.entry(reason).or_default() += busy_us;
+        let wasted = self.wasted_us.entry(reason).or_default();
+        *wasted = wasted.saturating_add(busy_us);
     }
 
     /// Books a rollout as trained on at `version`.

@@ -1,5 +1,7 @@
 //! `advance`: one event in, the state moved on, commands out. One file per stage says what happens next.
 
+use millrace_schemas::limits::MAX_BUSY_US;
+use millrace_schemas::outcome::MalformedOutcome;
 use millrace_schemas::{Event, Outcome, OutcomeBody, RunId, TaskKey};
 
 use crate::command::Commands;
@@ -85,11 +87,18 @@ fn settle(run: &mut Run, members: &Members, unix_ms: u64, out: &mut Commands) {
 
 /// The first outcome of a task that is waited for moves the run on; any other is counted and forgotten.
 fn on_outcome(run: &mut Run, outcome: Outcome, out: &mut Commands) {
+    let malformed = outcome.check().err();
     let Outcome { key, busy_us, body, .. } = outcome;
-    *run.books.busy_us.entry(key.stage()).or_default() += busy_us;
+    // Whatever a worker says, a sum stays a number.
+    let busy_us = busy_us.min(MAX_BUSY_US);
+    let busy = run.books.busy_us.entry(key.stage()).or_default();
+    *busy = busy.saturating_add(busy_us);
     if run.is_closed() {
         run.books.late_outcomes += 1;
         return;
+    }
+    if let Some(malformed) = malformed {
+        return on_malformed(run, key, &malformed, out);
     }
     match (key, body) {
         (TaskKey::TrainShard { .. }, OutcomeBody::TrainShard(done)) => {
@@ -106,6 +115,21 @@ fn on_outcome(run: &mut Run, outcome: Outcome, out: &mut Commands) {
             play::on_outcome(run, key, busy_us, body, out);
         }
     }
+}
+
+/// An outcome that cannot be true is what a task is that nobody can do, if it is waited for.
+fn on_malformed(run: &mut Run, key: TaskKey, malformed: &MalformedOutcome, out: &mut Commands) {
+    let awaited = match key {
+        TaskKey::Generate { .. } | TaskKey::EnvStep { .. } | TaskKey::Reward { .. } => play::awaits(run, key),
+        TaskKey::TrainShard { .. } => train_shard::is_awaited(run, key),
+        TaskKey::PublishWeights { .. } => publish_weights::is_awaited(run, key),
+    };
+    if !awaited {
+        run.books.late_outcomes += 1;
+        return;
+    }
+    run.books.refused_outcomes += 1;
+    on_dead_letter(run, key, &format!("its outcome is refused: {malformed}"), out);
 }
 
 /// A rollout is replaced, or its group dropped; a step that nobody can do ends the run, until it is requeued.

@@ -3,6 +3,8 @@
 
 #[path = "fold/gang.rs"]
 mod gang;
+#[path = "fold/hostile.rs"]
+mod hostile;
 #[path = "fold/world.rs"]
 mod world;
 

@@ -4,6 +4,7 @@ use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, Split};
 use millrace_schemas::reward::TurnResult;
 use millrace_schemas::{RunSpec, Task, TaskBody, TaskKey};
 
+use crate::pipeline::generate::check_tokens;
 use crate::pipeline::play::{Refused, Scene};
 use crate::pipeline::seeds::{Purpose, seed};
 use crate::pipeline::submit::pool;
@@ -42,11 +43,9 @@ pub fn task(scene: &Scene<'_>, rollout: &Rollout) -> Task {
 /// Takes the environment's answer in.
 ///
 /// # Errors
-/// The answer is malformed: a reward that is no number, or nothing to see in an episode that goes on.
+/// The answer makes no sense: tokens that the model does not have, or nothing to see in an episode that goes on.
 pub(super) fn done(rollout: &mut Rollout, spec: &RunSpec, done: EnvStepDone) -> Result<(), Refused> {
-    if !done.reward.is_finite() {
-        return Err(Refused(format!("environment gave reward={}; it must be finite", done.reward)));
-    }
+    check_tokens("observation", &done.observation, spec.model.vocabulary())?;
     if !done.done && done.observation.is_empty() {
         return Err(Refused("environment gave no observation in an episode that goes on".into()));
     }

@@ -2,9 +2,8 @@
 
 use millrace_schemas::generate::{GenerateDone, GenerateTask, Sampling};
 use millrace_schemas::subjects::GENERATE_POOL;
-use millrace_schemas::submit::RolloutSpec;
 use millrace_schemas::train_shard::BatchTurn;
-use millrace_schemas::{PolicyVersion, Task, TaskBody, TaskKey};
+use millrace_schemas::{PolicyVersion, RunSpec, Task, TaskBody, TaskKey};
 
 use std::ops::RangeInclusive;
 
@@ -36,29 +35,34 @@ pub fn task(scene: &Scene<'_>, rollout: &Rollout) -> Task {
     }
 }
 
-/// Takes a turn in.
+/// Refuses tokens that the model does not have: it could not be trained on them.
+pub(super) fn check_tokens(what: &str, tokens: &[u32], below: Option<u32>) -> Result<(), Refused> {
+    let Some(below) = below else { return Ok(()) };
+    match tokens.iter().find(|token| **token >= below) {
+        Some(token) => Err(Refused(format!("{what} has token={token}; each must be below {below}"))),
+        None => Ok(()),
+    }
+}
+
+/// Takes a turn in that is sound by itself.
 ///
 /// # Errors
-/// The turn could not be trained on: arrays of different lengths, a log-probability that is none, too many
-/// tokens, or a version that may not sample.
+/// The turn could not be trained on: too many tokens, one that may not be sampled, or a version that may not
+/// sample.
 pub(super) fn done(
     rollout: &mut Rollout,
-    spec: &RolloutSpec,
+    spec: &RunSpec,
     may_sample: RangeInclusive<PolicyVersion>,
     done: GenerateDone,
 ) -> Result<(), Refused> {
-    let refused = |e: &dyn std::fmt::Display| Refused(e.to_string());
-    done.check().map_err(|e| refused(&e))?;
     // A rollout never goes back to an older version than its last turn's.
     let oldest = rollout.start.map_or(*may_sample.start(), |_| rollout.newest_version());
-    done.check_versions(oldest, *may_sample.end()).map_err(|e| refused(&e))?;
-    if done.tokens.len() > spec.max_new_tokens as usize {
-        return Err(Refused(format!(
-            "turn has tokens={}, more than {}",
-            done.tokens.len(),
-            spec.max_new_tokens
-        )));
+    done.check_versions(oldest, *may_sample.end()).map_err(|e| Refused(e.to_string()))?;
+    let most = spec.rollout.max_new_tokens;
+    if done.tokens.len() > most as usize {
+        return Err(Refused(format!("turn has tokens={}, more than {most}", done.tokens.len())));
     }
+    check_tokens("turn", &done.tokens, spec.sample_below().or(spec.model.vocabulary()))?;
     if rollout.start.is_none() {
         rollout.start = done.segments.first().map(|segment| segment.version);
     }

@@ -52,6 +52,14 @@ fn is_awaited(rollout: &Rollout, key: TaskKey) -> bool {
     }
 }
 
+/// Whether a rollout waits for this task.
+pub(super) fn awaits(run: &mut Run, key: TaskKey) -> bool {
+    let Some(id) = key.rollout() else { return false };
+    let Some((group, _)) = run.group_mut(id.group) else { return false };
+    let rollout = group.rollouts.get(id.index as usize);
+    rollout.is_some_and(|rollout| rollout.attempt == id.attempt && is_awaited(rollout, key))
+}
+
 /// Takes the outcome of a rollout's task in and puts what comes next.
 pub(super) fn on_outcome(run: &mut Run, key: TaskKey, busy_us: u64, body: OutcomeBody, out: &mut Commands) {
     let Some(id) = key.rollout() else { return };
@@ -68,7 +76,7 @@ pub(super) fn on_outcome(run: &mut Run, key: TaskKey, busy_us: u64, body: Outcom
         books.late_outcomes += 1;
         return;
     };
-    rollout.busy_us += busy_us;
+    rollout.busy_us = rollout.busy_us.saturating_add(busy_us);
     let floor = if evaluate { version } else { window::floor(spec, version) };
     if let OutcomeBody::Generate(done) = &body
         && done.segments.first().is_some_and(|segment| segment.version < floor)
@@ -83,7 +91,7 @@ pub(super) fn on_outcome(run: &mut Run, key: TaskKey, busy_us: u64, body: Outcom
                 books.sampled_tokens += done.tokens.len() as u64;
                 books.turns += 1;
             }
-            generate::done(rollout, &spec.rollout, floor..=version, done)
+            generate::done(rollout, spec, floor..=version, done)
         }
         (TaskKey::EnvStep { .. }, OutcomeBody::EnvStep(done)) => env_step::done(rollout, spec, done),
         (TaskKey::Reward { reward, .. }, OutcomeBody::Reward(done)) => {

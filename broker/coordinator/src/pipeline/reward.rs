@@ -28,15 +28,15 @@ pub fn tasks(scene: &Scene<'_>, rollout: &Rollout, put: &mut impl FnMut(Task)) {
     }
 }
 
-/// Takes a score in.
+/// Takes a score in. One that is no number did not come this far: it is a failure, never a 0.
 ///
 /// # Errors
-/// The score is NaN or infinite: that is a failure, never a 0.
+/// The run has no such reward.
 pub(super) fn done(rollout: &mut Rollout, reward: usize, done: RewardDone) -> Result<(), Refused> {
-    if !done.score.is_finite() {
-        return Err(Refused(format!("reward {reward} gave score={}; it must be finite", done.score)));
-    }
-    rollout.scores[reward] = Some(done.score);
+    let Some(score) = rollout.scores.get_mut(reward) else {
+        return Err(Refused(format!("the run has no reward {reward}")));
+    };
+    *score = Some(done.score);
     if rollout.scores.iter().all(Option::is_some) {
         rollout.phase = Phase::Finished;
     }

@@ -1,6 +1,9 @@
 //! Commands that ask a coordinator.
 
-use super::support::{Coordinated, run_file, stderr, stdout};
+use millrace_queue::{JetStream, JetStreamOptions, Queue, RequestError, request};
+use millrace_schemas::limits;
+
+use super::support::{Coordinated, PATIENCE, run_file, stderr, stdout};
 
 #[tokio::test]
 async fn a_run_is_handed_in_once_seen_and_ended() {
@@ -63,4 +66,49 @@ async fn what_is_not_there_is_said() {
     let output = place.run(&["cancel", "nobody"]).await;
     assert!(!output.status.success());
     assert!(stderr(&output).contains("nobody"), "{}", stderr(&output));
+}
+
+#[tokio::test]
+async fn requests_that_nobody_should_send_are_refused_and_change_nothing() {
+    let place = Coordinated::start().await;
+    let queue = JetStream::connect(&place.url, "test", JetStreamOptions::default()).await.unwrap();
+    let end = queue.log_end().await.unwrap();
+    let sound = serde_json::json!({
+        "name": "x", "steps": 1, "model": { "kind": "scripted" }, "environment": { "name": "counter", "turns": 1 }
+    });
+    let mut bodies: Vec<Vec<u8>> = vec![
+        b"[".repeat(limits::MAX_REQUEST_BYTES),
+        b"{\"a\":".repeat(40_000),
+        vec![b' '; limits::MAX_REQUEST_BYTES + 1],
+        vec![0xff; 64],
+        b"{\"run\":\"../../x\"}".to_vec(),
+        b"{\"run\":\"nobody\",\"more\":1}".to_vec(),
+        b"null".to_vec(),
+        b"1e999".to_vec(),
+    ];
+    for (field, value) in [
+        ("steps", serde_json::json!(-1)),
+        ("steps", serde_json::json!(u64::MAX)),
+        ("name", serde_json::json!("all")),
+        ("name", serde_json::json!("a.b")),
+        ("rewards", serde_json::json!([{ "rule": "success", "weight": 1e300 }])),
+        ("rollout", serde_json::json!({ "groups_per_step": u32::MAX, "group_size": u32::MAX })),
+        ("unknown", serde_json::json!(1)),
+    ] {
+        let mut body = sound.clone();
+        body[field] = value;
+        bodies.push(serde_json::to_vec(&body).unwrap());
+    }
+    let whole = serde_json::to_vec(&sound).unwrap();
+    bodies.extend((1..whole.len()).map(|cut| whole[..cut].to_vec()));
+    for body in &bodies {
+        for endpoint in ["submit", "status", "ledger", "cancel"] {
+            let answer = request(&queue, endpoint, body.clone().into(), PATIENCE).await;
+            let words = String::from_utf8_lossy(&body[..body.len().min(80)]).into_owned();
+            let Err(RequestError::Api(error)) = answer else { panic!("{endpoint} {words}: {answer:?}") };
+            assert!((400..500).contains(&error.code) && !error.message.is_empty(), "{words}: {error:?}");
+        }
+    }
+    assert_eq!(queue.log_end().await.unwrap(), end, "something was written");
+    assert!(place.run(&["list"]).await.status.success());
 }

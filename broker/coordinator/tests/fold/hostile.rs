@@ -1,0 +1,214 @@
+//! Outcomes that cannot be true: each is refused, its rollout is played again, and nothing of it is trained on.
+
+use millrace_coordinator::{State, status};
+use millrace_schemas::api::RunState;
+use millrace_schemas::env_step::EnvStepDone;
+use millrace_schemas::envelope::decode;
+use millrace_schemas::generate::{Finish, GenerateDone, Segment};
+use millrace_schemas::publish_weights::PublishWeightsDone;
+use millrace_schemas::reward::RewardDone;
+use millrace_schemas::train_shard::{Batch, FileRef, TrainShardDone};
+use millrace_schemas::{BlobRef, Event, Outcome, OutcomeBody, PolicyVersion, Task, TaskBody, TaskKey};
+
+use super::world::World;
+use super::{spec, take};
+
+fn turn(tokens: &[u32], logprobs: &[f32], segments: &[(u64, u32)]) -> OutcomeBody {
+    let segment =
+        |(version, tokens): &(u64, u32)| Segment { version: PolicyVersion(*version), tokens: *tokens };
+    OutcomeBody::Generate(GenerateDone {
+        tokens: tokens.to_vec(),
+        logprobs: logprobs.to_vec(),
+        segments: segments.iter().map(segment).collect(),
+        finish: Finish::Length,
+        prefill_tokens: 0,
+        cached_tokens: 0,
+    })
+}
+
+fn step(reward: f64, observation: Vec<u32>, done: bool) -> OutcomeBody {
+    OutcomeBody::EnvStep(EnvStepDone { state: vec![], observation, reward, done, success: true, valid: true })
+}
+
+fn shard(name: &str, metric: f64) -> OutcomeBody {
+    let files = vec![FileRef { name: name.into(), blob: BlobRef::of(b"x") }];
+    OutcomeBody::TrainShard(TrainShardDone { files, metrics: [("loss".to_owned(), metric)].into() })
+}
+
+/// What nobody could have found, for a task of this stage; the newest version is `now`.
+fn lies(task: &Task, now: u64) -> Vec<OutcomeBody> {
+    let score = |score| OutcomeBody::Reward(RewardDone { score });
+    match task.body {
+        TaskBody::Generate(_) => vec![
+            turn(&[], &[], &[]),
+            turn(&[1], &[-0.5, -0.5], &[(now, 1)]),
+            turn(&[1, 2], &[-0.5, -0.5], &[(now, 1)]),
+            turn(&[1], &[-0.5], &[(now, u32::MAX), (now, 2)]),
+            turn(&[1], &[f32::NAN], &[(now, 1)]),
+            turn(&[1], &[f32::NEG_INFINITY], &[(now, 1)]),
+            turn(&[1], &[0.5], &[(now, 1)]),
+            // Of a version that is not made yet.
+            turn(&[1], &[-0.5], &[(now + 1, 1)]),
+            turn(&[1], &[-0.5], &[(u64::MAX, 1)]),
+            // Younger than it is: nothing was sampled by the version that comes first.
+            turn(&[1], &[-0.5], &[(now, 0), (now, 1)]),
+            turn(&vec![1; 5_000], &vec![-0.5; 5_000], &[(now, 5_000)]),
+            score(1.0),
+        ],
+        TaskBody::EnvStep(_) => vec![
+            step(f64::NAN, vec![1], false),
+            step(f64::INFINITY, vec![1], false),
+            step(f64::MAX, vec![1], false),
+            step(0.0, vec![], false),
+            turn(&[1], &[-0.5], &[(now, 1)]),
+        ],
+        TaskBody::Reward(_) => {
+            vec![score(f64::NAN), score(f64::NEG_INFINITY), score(f64::MAX), step(1.0, vec![1], true)]
+        }
+        TaskBody::TrainShard(_) => vec![
+            shard("../manifest.json", 0.0),
+            shard("", 0.0),
+            shard("model", f64::NAN),
+            OutcomeBody::PublishWeights(PublishWeightsDone {
+                manifest: millrace_schemas::blob::Sha::of(b"x"),
+                batch: None,
+                bytes: u64::MAX,
+                collected: vec![],
+            }),
+        ],
+        TaskBody::PublishWeights(_) => vec![shard("model", 0.0), score(0.0)],
+    }
+}
+
+fn tell(world: &mut World, key: TaskKey, body: OutcomeBody) {
+    let worker = "liar".parse().expect("a name");
+    // Nobody works that long; a sum of it does not fit.
+    world.append(Event::Outcome(Outcome { key, worker, busy_us: u64::MAX, body }));
+}
+
+/// Whether all that was trained could be true.
+fn sound(world: &World) {
+    for content in world.blobs.values() {
+        let Ok(batch) = decode::<Batch>("batch", content) else { continue };
+        for rollout in batch.groups.iter().flat_map(|group| &group.rollouts) {
+            assert!(rollout.reward.is_finite(), "{rollout:?}");
+            assert!(rollout.start_version <= batch.base, "{rollout:?}");
+            for turn in &rollout.turns {
+                let sampled: u64 = turn.segments.iter().map(|segment| u64::from(segment.tokens)).sum();
+                assert_eq!(sampled, turn.logprobs.len() as u64);
+                assert!(turn.logprobs.iter().all(|p| p.is_finite() && *p <= 1e-3), "{turn:?}");
+                assert!(turn.segments.iter().all(|segment| segment.version <= batch.base), "{turn:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_true_of_a_rollout_is_refused_and_it_is_played_again() {
+    let stages: [fn(&TaskBody) -> bool; 3] = [
+        |body| matches!(body, TaskBody::Generate(_)),
+        |body| matches!(body, TaskBody::EnvStep(_)),
+        |body| matches!(body, TaskBody::Reward(_)),
+    ];
+    for wanted in stages {
+        let mut first = World::submit(&spec("alpha = 1.0"), 0);
+        let count = lies(&take(&mut first, wanted), 0).len();
+        for lie in 0..count {
+            let mut world = World::submit(&spec("alpha = 1.0\nmax_replacements = 3"), 0);
+            let task = take(&mut world, wanted);
+            let now = world.run().version().0;
+            let body = lies(&task, now).swap_remove(lie);
+            let words = format!("{body:?}").chars().take(200).collect::<String>();
+            let id = task.key.rollout().expect("a rollout's task");
+            tell(&mut world, task.key, body.clone());
+            let run = world.state.runs.values_mut().next().expect("the run");
+            let (group, evaluate) = run.group_mut(id.group).expect("its group");
+            assert_eq!(group.rollouts[id.index as usize].attempt, id.attempt + 1, "taken in: {words}");
+            if !evaluate {
+                assert_eq!(status::ledger(world.run()).dropped["failed"], 1, "{words}");
+            }
+            // Said again it concerns nobody.
+            let before = world.run().books.late_outcomes;
+            tell(&mut world, task.key, body);
+            assert_eq!(world.run().books.late_outcomes, before + 1, "{words}");
+            super::to_the_end(&mut world);
+            assert_eq!(world.run().state, RunState::Finished, "{words}");
+            sound(&world);
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_true_of_a_step_ends_the_run_until_it_is_requeued() {
+    let stages: [fn(&TaskBody) -> bool; 2] =
+        [|body| matches!(body, TaskBody::TrainShard(_)), |body| matches!(body, TaskBody::PublishWeights(_))];
+    for wanted in stages {
+        let mut world = World::submit(&spec("alpha = 1.0"), 0);
+        let task = take(&mut world, wanted);
+        for lie in lies(&task, 0) {
+            let words = format!("{lie:?}");
+            tell(&mut world, task.key, lie);
+            let run = world.run();
+            assert_eq!(run.state, RunState::Failed, "taken in: {words}");
+            assert!(run.reason.as_ref().is_some_and(|reason| reason.contains("refused")), "{:?}", run.reason);
+            world.append(Event::Requeued { key: task.key });
+            assert_ne!(world.run().state, RunState::Failed, "{words}");
+        }
+        super::to_the_end(&mut world);
+        assert_eq!(world.run().state, RunState::Finished);
+        sound(&world);
+    }
+}
+
+#[test]
+fn whatever_outcomes_come_in_whatever_order_the_books_balance() {
+    for seed in 0..20_u64 {
+        let mut world = World::submit(&spec("alpha = 1.0\nmax_replacements = 100"), 0);
+        let (mut dice, mut told) = (seed * 2_654_435_761 + 1, Vec::<TaskKey>::new());
+        for _ in 0..20_000 {
+            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let roll = dice >> 33;
+            let next = world.queue.first_key_value().map(|(_, task)| task.clone());
+            let Some(task) = next else { break };
+            // A lie of some stage about a task that is waited for, or about one that was.
+            let rollouts = task.key.rollout().is_some();
+            let lies = lies(&task, world.run().version().0);
+            let lie = lies[(roll / 64) as usize % lies.len()].clone();
+            match roll % 64 {
+                0..=5 if rollouts => {
+                    world.queue.pop_first();
+                    tell(&mut world, task.key, lie);
+                }
+                6..=9 if !told.is_empty() => {
+                    let key = told[(roll / 64) as usize % told.len()];
+                    tell(&mut world, key, lie);
+                }
+                _ => {
+                    told.push(task.key);
+                    world.work();
+                }
+            }
+            let ledger = status::ledger(world.run());
+            assert!(ledger.balanced(), "seed={seed}: {ledger:?}");
+        }
+        assert_eq!(world.run().state, RunState::Finished, "seed={seed} {:?}", world.run().reason);
+        sound(&world);
+    }
+}
+
+#[test]
+fn a_snapshot_with_wounds_is_read_or_refused() {
+    let mut world = World::submit(&spec("alpha = 1.0"), 0);
+    for _ in 0..60 {
+        world.work();
+    }
+    let sound = super::bytes(&world.state);
+    for at in 0..sound.len() {
+        assert!(decode::<State>("snapshot", &sound[..at]).is_err(), "cut at {at}");
+        for flip in [1, 0x80, 0xff] {
+            let mut bytes = sound.clone();
+            bytes[at] ^= flip;
+            let _ = decode::<State>("snapshot", &bytes);
+        }
+    }
+}
