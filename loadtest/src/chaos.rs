@@ -122,15 +122,19 @@ async fn disturbed(
     let end = began + lasts;
     let leader = Leader::new(player.queue().clone());
     let injecting = tokio::spawn(inject::run(stack.clone(), plan, record.clone(), leader, end));
-    let mut runs = Vec::new();
+    let (mut runs, mut stuck) = (Vec::new(), None);
     for seed in seed.. {
-        runs.push(result::play(&player, &player::spec(base, seed)?, began).await?);
-        if Instant::now() >= end {
+        match result::play(&player, &player::spec(base, seed)?, began).await {
+            Ok(played) => runs.push(played),
+            Err(error) => stuck = Some(format!("{error:#}")),
+        }
+        if stuck.is_some() || Instant::now() >= end {
             break;
         }
     }
     injecting.await.context("the injector failed")?;
-    let series = conclude(&stack, &player, runs, observer).await?;
+    let mut series = conclude(&stack, &player, runs, observer).await?;
+    series.findings.extend(stuck);
     Ok((series, record.take()))
 }
 

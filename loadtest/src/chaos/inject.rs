@@ -154,8 +154,7 @@ async fn fill_disk(stack: &Shared, fault: &Fault, record: &Record, end: Instant)
     let Some(disk) = &stack.disk else { return };
     let Ok(_guard) = timeout_at(end, stack.disk_busy.lock()).await else { return };
     let since = Instant::now();
-    // A millisecond for each MiB: not worth a thread.
-    let filled = disk.fill();
+    let filled = tokio::task::block_in_place(|| disk.fill());
     sleep(fault.lasts).await;
     let freed = disk.free();
     match filled.and(freed) {

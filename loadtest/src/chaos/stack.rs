@@ -13,8 +13,9 @@ use super::process::{Process, Program};
 use super::proxy::Proxy;
 use super::role::{ALL, Role};
 
-/// Size of the object store's disk, in MiB. Memory is used only for what is on it.
-const DISK_MIB: u32 = 512;
+/// Size of the object store's disk, in MiB: room for the batches of an hour of runs. Memory is used only for what is
+/// on it.
+const DISK_MIB: u32 = 1536;
 
 /// Seconds of silence after which a task is given to another worker, as for `millrace up` on one machine.
 const ACK_WAIT_S: &str = "6";
