@@ -5,13 +5,13 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::env_step::EnvStepTask;
+use crate::env_step::{EnvAction, EnvStepTask};
 use crate::generate::GenerateTask;
 use crate::ids::{PoolName, RunId, TaskKey};
 use crate::publish_weights::PublishWeightsTask;
 use crate::reward::RewardTask;
 use crate::stage::Stage;
-use crate::train_shard::TrainShardTask;
+use crate::train_shard::{TrainShardTask, TrainWork};
 use crate::version::PolicyVersion;
 
 /// Work for one worker, whole in itself: any worker of the pool can do it.
@@ -56,6 +56,43 @@ impl Task {
         self.key.stage()
     }
 
+    /// A number that follows from what the task asks: of two tasks of the same name it is the same if they ask
+    /// the same. The version that is stamped on it has no part in it, nor who should do it.
+    #[must_use]
+    pub fn question(&self) -> u64 {
+        let mut asked = Asked::default();
+        match &self.body {
+            TaskBody::Generate(task) => {
+                asked.add(task.seed);
+                task.context.iter().for_each(|token| asked.add(u64::from(*token)));
+            }
+            TaskBody::EnvStep(task) => {
+                asked.add(task.seed);
+                if let EnvAction::Step { state, tokens } = &task.action {
+                    state.iter().for_each(|byte| asked.add(u64::from(*byte)));
+                    tokens.iter().for_each(|token| asked.add(u64::from(*token)));
+                }
+            }
+            TaskBody::Reward(task) => {
+                asked.add(u64::from(task.success));
+                for turn in &task.turns {
+                    asked.add(turn.reward.to_bits());
+                    asked.add(u64::from(turn.tokens));
+                }
+            }
+            TaskBody::TrainShard(task) => match &task.work {
+                TrainWork::Initialise { seed, .. } => asked.add(*seed),
+                TrainWork::Step { manifest, batch, .. } => {
+                    asked.add_bytes(&manifest.0);
+                    asked.add_bytes(&batch.sha256.0);
+                }
+            },
+            // What stands is reported, whoever wrote it: the answer says what it is.
+            TaskBody::PublishWeights(_) => {}
+        }
+        asked.0
+    }
+
     /// Whether name and content speak of the same stage.
     #[must_use]
     pub const fn is_coherent(&self) -> bool {
@@ -67,6 +104,21 @@ impl Task {
             TaskBody::PublishWeights(_) => Stage::PublishWeights,
         };
         body as u8 == self.stage() as u8
+    }
+}
+
+/// Mixes what a task asks into a number. Stays the same for ever: answers in logs are compared by it.
+#[derive(Default)]
+struct Asked(u64);
+
+impl Asked {
+    const fn add(&mut self, value: u64) {
+        let mixed = (self.0 ^ value).wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        self.0 = mixed ^ (mixed >> 29);
+    }
+
+    fn add_bytes(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.add(u64::from(*byte)));
     }
 }
 

@@ -3,9 +3,11 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::blob::{BlobRef, Sha};
 use crate::ids::{TaskKey, WorkerId};
 use crate::outcome::Outcome;
 use crate::submit::RunSpec;
+use crate::version::PolicyVersion;
 
 /// One entry of the log. The run is in its subject.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -47,6 +49,9 @@ pub enum Event {
         /// The process. The membership of another one of the same name stands.
         instance: String,
     },
+    /// A committed version that the log does not know stands in the object store: the log lost what it knew of
+    /// it. What the version was trained on counts as trained.
+    Adopted(Box<Adopted>),
     /// Time went by. The only clock that decisions see.
     Tick {
         /// Milliseconds since 1970.
@@ -66,7 +71,43 @@ impl Event {
             Self::Cancelled { .. } => "cancelled",
             Self::Joined { .. } => "joined",
             Self::Left { .. } => "left",
+            Self::Adopted(_) => "adopted",
             Self::Tick { .. } => "tick",
         }
     }
+}
+
+/// A version as it stands in the object store.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Adopted {
+    /// The version.
+    pub version: PolicyVersion,
+    /// Hash of its manifest.
+    pub manifest: Sha,
+    /// The batch that it was trained on; `None` for version 0.
+    pub batch: Option<BlobRef>,
+    /// The batch's groups, in its order.
+    pub groups: Vec<AdoptedGroup>,
+}
+
+/// A group that an adopted version was trained on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct AdoptedGroup {
+    /// The group's number.
+    pub group: u64,
+    /// Its rollouts by index. `[G]`
+    pub rollouts: Vec<AdoptedRollout>,
+}
+
+/// A rollout that an adopted version was trained on.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct AdoptedRollout {
+    /// Which replacement it was, from 0.
+    pub attempt: u32,
+    /// The version that sampled its first token.
+    pub start_version: PolicyVersion,
+    /// Its reward.
+    pub reward: f64,
+    /// It reached the goal.
+    pub success: bool,
 }

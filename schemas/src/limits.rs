@@ -63,6 +63,9 @@ pub const MEMBER_BEAT_MS: u64 = 1_000;
 pub const MEMBER_MS: u64 = 5_000;
 /// Ranks of a gang; above it submit refuses.
 pub const MAX_RANKS: u32 = 1_024;
+/// Milliseconds in which nothing but time moves a live run on, after which the coordinator does all that is
+/// outstanding again: the queue may have lost a task.
+pub const STALL_MS: u64 = 60_000;
 /// Milliseconds between two ticks in the log while a run is live.
 pub const TICK_MS: u64 = 1_000;
 /// Milliseconds between two reports of a worker's counters.

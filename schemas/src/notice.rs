@@ -51,6 +51,22 @@ pub enum Notice {
         /// Why.
         reason: String,
     },
+    /// The log lost its newest part: what it held is done again.
+    LogLost {
+        /// The first position that is known to be lost.
+        from: u64,
+        /// The last position that a coordinator had seen.
+        to: u64,
+    },
+    /// A committed version that the log lost was found in the object store.
+    Adopted {
+        /// The run.
+        run: RunId,
+        /// The version.
+        version: PolicyVersion,
+        /// Rollouts that it was trained on.
+        rollouts: u64,
+    },
     /// The run is over.
     Ended {
         /// The run.
@@ -65,6 +81,21 @@ pub enum Notice {
 }
 
 impl Notice {
+    /// Whom it concerns; `None` for all runs.
+    #[must_use]
+    pub const fn run(&self) -> Option<&RunId> {
+        match self {
+            Self::Submitted { run }
+            | Self::Evaluated { run, .. }
+            | Self::DeadLetter { run, .. }
+            | Self::StepVoid { run, .. }
+            | Self::Adopted { run, .. }
+            | Self::Ended { run, .. } => Some(run),
+            Self::Step(step) => Some(&step.run),
+            Self::LogLost { .. } => None,
+        }
+    }
+
     /// The last token of its subject.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
@@ -74,6 +105,8 @@ impl Notice {
             Self::StepVoid { .. } => "step_void",
             Self::Evaluated { .. } => "evaluated",
             Self::DeadLetter { .. } => "dead_letter",
+            Self::LogLost { .. } => "log_lost",
+            Self::Adopted { .. } => "adopted",
             Self::Ended { .. } => "ended",
         }
     }

@@ -134,6 +134,7 @@ pub fn log(run: &str, event: &Event) -> String {
         Event::Submitted(_)
         | Event::Requeued { .. }
         | Event::Cancelled { .. }
+        | Event::Adopted(_)
         | Event::Joined { .. }
         | Event::Left { .. }
         | Event::Tick { .. } => subject,
@@ -205,6 +206,12 @@ pub fn dead_stray(subject: &str) -> String {
 #[must_use]
 pub fn notice(run: &RunId, kind: &str) -> String {
     format!("mr.notice.{run}.{kind}")
+}
+
+/// A notice that concerns all runs.
+#[must_use]
+pub fn notice_all(kind: &str) -> String {
+    format!("mr.notice.{ALL_RUNS}.{kind}")
 }
 
 /// A worker's counters.

@@ -88,7 +88,9 @@ async fn play(events: usize) -> History {
         }
         let body = world.answer(&task).await;
         let worker = "w".parse().expect("a name");
-        world.append(Event::Outcome(Outcome { key: task.key, worker, busy_us: 7, body })).await;
+        world
+            .append(Event::Outcome(Outcome { key: task.key, worker, busy_us: 7, answers: None, body }))
+            .await;
     }
     let mut history = record(&world.broker).await.expect("memory answers");
     history.policies = world.policies;

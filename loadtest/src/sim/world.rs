@@ -6,15 +6,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use millrace_queue::clock::SystemClock;
-use millrace_queue::{Broker, MemoryQueue, Objects};
+use millrace_queue::{Broker, MemoryQueue, Objects, QueueSettings};
 use millrace_workers::random::Stream;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::scenario::{FaultKind, Scenario};
+use super::scenario::{Durability, FaultKind, Scenario};
 
 /// Of 1,000 calls, how many a trouble that is about strikes.
 const STRIKES_PER_MILLE: u64 = 250;
+/// Between two syncs of the queue's machine, where it does not sync at once.
+const SYNC_EVERY: Duration = Duration::from_secs(15);
 /// When the simulated world began, in milliseconds since 1970.
 const EPOCH_MS: u64 = 1_700_000_000_000;
 
@@ -41,7 +43,12 @@ struct State {
 }
 
 impl World {
-    pub(super) fn new(seed: u64, _scenario: &Scenario) -> Arc<Self> {
+    pub(super) fn new(seed: u64, scenario: &Scenario) -> Arc<Self> {
+        let durability = match scenario.durability {
+            Durability::Synced => millrace_queue::Durability::Synced,
+            Durability::Interval => millrace_queue::Durability::Interval(SYNC_EVERY),
+        };
+        let settings = QueueSettings { durability, ..QueueSettings::default() };
         let state = State {
             chance: Stream::new(seed),
             weather: BTreeMap::new(),
@@ -50,7 +57,7 @@ impl World {
             loose: JoinSet::new(),
         };
         Arc::new(Self {
-            queue: MemoryQueue::new(Arc::new(SystemClock::new())),
+            queue: MemoryQueue::with_settings(Arc::new(SystemClock::new()), settings),
             objects: Objects::memory(),
             seed,
             start: Instant::now(),

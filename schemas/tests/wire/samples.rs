@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use millrace_schemas::blob::Sha;
 use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, EnvironmentSpec, Split};
 use millrace_schemas::envelope::{decode, encode};
+use millrace_schemas::event::{Adopted, AdoptedGroup, AdoptedRollout};
 use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask, Sampling, Segment};
 use millrace_schemas::publish_weights::{Manifest, PublishWeightsDone, PublishWeightsTask, Retention};
 use millrace_schemas::reward::{RewardDone, RewardRule, RewardTask, TurnResult};
@@ -170,8 +171,13 @@ pub(crate) fn turn() -> GenerateDone {
 
 /// An outcome of every stage.
 pub(crate) fn outcomes() -> Vec<(&'static str, Outcome)> {
-    let outcome =
-        |key, body| Outcome { key, worker: "w1".parse().expect("a worker's name"), busy_us: 1_500, body };
+    let outcome = |key, body| Outcome {
+        key,
+        worker: "w1".parse().expect("a worker's name"),
+        busy_us: 1_500,
+        answers: None,
+        body,
+    };
     let env_step = EnvStepDone {
         state: vec![1, 2],
         observation: vec![10, 11],
@@ -237,6 +243,23 @@ fn events() -> Vec<(&'static str, Event)> {
         (
             "event_left",
             Event::Left { worker: "w1".parse().expect("a worker's name"), instance: "0192".into() },
+        ),
+        (
+            "event_adopted",
+            Event::Adopted(Box::new(Adopted {
+                version: PolicyVersion(5),
+                manifest: Sha::of(b"manifest"),
+                batch: Some(blob("batch")),
+                groups: vec![AdoptedGroup {
+                    group: 3,
+                    rollouts: vec![AdoptedRollout {
+                        attempt: 1,
+                        start_version: PolicyVersion(4),
+                        reward: 0.5,
+                        success: true,
+                    }],
+                }],
+            })),
         ),
         ("event_tick", Event::Tick { unix_ms: 1_790_000_000_000 }),
     ]

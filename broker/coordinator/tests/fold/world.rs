@@ -94,7 +94,7 @@ impl World {
                 }
                 self.policy = Some(policy);
             }
-            Command::EnsurePools(_) | Command::Notice(_) => {}
+            Command::Adopt { .. } | Command::EnsurePools(_) | Command::Notice(_) => {}
         }
     }
 
@@ -125,7 +125,7 @@ impl World {
         let body = self.answer(task);
         let worker = "w".parse().expect("a name");
         self.settled.insert(task.key);
-        self.append(Event::Outcome(Outcome { key: task.key, worker, busy_us: 10, body }));
+        self.append(Event::Outcome(Outcome { key: task.key, worker, busy_us: 10, answers: None, body }));
     }
 
     fn answer(&mut self, task: &Task) -> OutcomeBody {

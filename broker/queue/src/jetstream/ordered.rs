@@ -35,6 +35,12 @@ pub(super) struct Ordered {
     start: DeliverPolicy,
     /// The position read last; 0 before the first.
     last: u64,
+    /// When the server stored what stands there.
+    last_ns: u64,
+    /// The next entry must be the one read last: proof that the stream is what it was.
+    proving: bool,
+    /// It was not: the server's machine lost entries that were given.
+    lost: bool,
     active: Option<Active>,
     /// Where the server wants to hear that we keep pace.
     pace: Option<Subject>,
@@ -58,13 +64,27 @@ enum Heard {
 impl Ordered {
     pub(super) fn new(connection: Arc<Connection>, stream: String, start: DeliverPolicy) -> Self {
         let epoch = connection.epoch();
-        Self { connection, stream, start, last: 0, active: None, pace: None, epoch }
+        Self {
+            connection,
+            stream,
+            start,
+            last: 0,
+            last_ns: 0,
+            proving: false,
+            lost: false,
+            active: None,
+            pace: None,
+            epoch,
+        }
     }
 
     /// Waits for entries and gives 1 to `max`. Dropping the future loses nothing.
     pub(super) async fn next(&mut self, max: usize) -> Result<Vec<(Place, async_nats::Message)>, QueueError> {
         let give_up = Instant::now() + PATIENCE;
         loop {
+            if self.lost {
+                return Err(QueueError::Lost { seq: self.last });
+            }
             if self.active.is_none()
                 && let Err(e) = self.start().await
             {
@@ -104,7 +124,7 @@ impl Ordered {
                 Heard::Gap => self.active = None,
             }
             next = match &mut self.active {
-                Some(active) if entries.len() < max && self.pace.is_none() => {
+                Some(active) if entries.len() < max && self.pace.is_none() && !self.lost => {
                     active.subscriber.next().now_or_never().flatten()
                 }
                 Some(_) | None => None,
@@ -126,11 +146,15 @@ impl Ordered {
             return Heard::Gap;
         }
         active.next_delivery += 1;
+        if std::mem::take(&mut self.proving) {
+            self.lost = (place.stream_seq, place.stored_ns) != (self.last, self.last_ns);
+            return Heard::Nothing;
+        }
         // The server starts at its end when asked for a position beyond it.
         if place.stream_seq <= self.last {
             return Heard::Nothing;
         }
-        self.last = place.stream_seq;
+        (self.last, self.last_ns) = (place.stream_seq, place.stored_ns);
         Heard::Entry(place)
     }
 
@@ -158,9 +182,11 @@ impl Ordered {
         self.epoch.mark_unchanged();
         let inbox = self.connection.client.new_inbox();
         let subscriber = self.connection.subscribe("read a stream", &inbox).await?;
+        // The entry read last comes first, as proof that it stands.
+        self.proving = self.last > 0;
         let deliver_policy = match self.last {
             0 => self.start,
-            last => DeliverPolicy::ByStartSequence { start_sequence: last + 1 },
+            last => DeliverPolicy::ByStartSequence { start_sequence: last },
         };
         let config = push::Config {
             deliver_subject: inbox,
@@ -177,10 +203,14 @@ impl Ordered {
         let created = self.connection.context.create_consumer_on_stream(config, self.stream.as_str());
         let path = format!("$JS.API.CONSUMER.CREATE.{}", self.stream);
         let created = self.connection.answer("read a stream", &path, created).await?;
-        created.map_err(|e| QueueError::Unavailable {
+        let created = created.map_err(|e| QueueError::Unavailable {
             action: "read a stream",
             reason: format!("stream={}: {e}", self.stream),
         })?;
+        // Nothing from there on: the stream ends before what was read last.
+        self.lost = self.proving
+            && created.cached_info().num_pending == 0
+            && created.cached_info().delivered.consumer_sequence == 0;
         self.active = Some(Active { subscriber, next_delivery: 1, heard: Instant::now() });
         Ok(())
     }
@@ -208,6 +238,7 @@ impl LogReader for JetStreamLog {
             let entries = entries.filter(|(place, _)| place.stream_seq >= self.from);
             let entry = |(place, message): (Place, _)| LogEntry {
                 seq: place.stream_seq,
+                stored_ns: place.stored_ns,
                 message: from_nats(message),
             };
             let entries: Vec<LogEntry> = entries.map(entry).collect();
