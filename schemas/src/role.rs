@@ -172,6 +172,8 @@ fn coordinator() -> Rights {
             rights.publish.push(request(verb, stream));
         }
     }
+    // Whether the log still holds what was read of it.
+    rights.publish.push(request("STREAM.MSG.GET", LOG_STREAM));
     rights.publish.push(request("STREAM.MSG.DELETE", DEAD_STREAM));
     rights.pull(ADVISORY_STREAM, "*");
     rights

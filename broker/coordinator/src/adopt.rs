@@ -20,7 +20,7 @@ pub async fn standing(broker: &Broker, run: &RunId, version: PolicyVersion) -> R
     match read_version(broker.objects(), run, version).await? {
         Ok(stored) => {
             tracing::warn!(%run, %version, "a committed version is not in the log; adopting it");
-            broker.append(run.as_str(), &Event::Adopted(Box::new(event(version, stored)))).await?;
+            broker.append(run.as_str(), &Event::Adopted(Box::new(event(version, &stored)))).await?;
         }
         Err(reason) => {
             tracing::error!(%run, %version, reason, "a committed version cannot be read; restore its objects");
@@ -29,7 +29,7 @@ pub async fn standing(broker: &Broker, run: &RunId, version: PolicyVersion) -> R
     Ok(())
 }
 
-fn event(version: PolicyVersion, stored: StoredVersion) -> Adopted {
+fn event(version: PolicyVersion, stored: &StoredVersion) -> Adopted {
     let groups = stored.batch.iter().flat_map(|batch| &batch.groups).map(group).collect();
     Adopted { version, manifest: stored.sha256, batch: stored.manifest.batch, groups }
 }

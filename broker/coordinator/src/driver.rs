@@ -81,8 +81,8 @@ pub async fn run(
     health: Health,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
-    let next = shared.lock().seq + 1;
-    let log = broker.read_log(next).await.context("failed to read the log")?;
+    let from = shared.lock().seq.max(1);
+    let log = broker.read_log(from).await.context("failed to read the log")?;
     let (commands, receiver) = mpsc::channel(FOLDS_AHEAD);
     let term = Term::default();
     // They end with this future, should it be dropped.
@@ -180,7 +180,7 @@ impl Driver {
     }
 
     async fn on_entries(&mut self, entries: Result<Vec<millrace_queue::Logged>, BrokerError>) {
-        let entries = match entries {
+        let entries = match entries.and_then(|entries| self.fresh(entries)) {
             Ok(entries) => entries,
             Err(BrokerError::Queue(error @ QueueError::Lost { .. })) => {
                 tracing::error!(%error, "folding what is left");

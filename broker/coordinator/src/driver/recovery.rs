@@ -13,6 +13,19 @@ use crate::state::State;
 use crate::{execute, journal};
 
 impl Driver {
+    /// Those of `entries` that are not folded yet. A reader of the log begins with the entry that was folded last: that
+    /// it stands is proof that the log is what the state was made from.
+    pub(super) fn fresh(&self, mut entries: Vec<Logged>) -> Result<Vec<Logged>, BrokerError> {
+        let state = self.shared.lock();
+        let (seq, stored_ns) = (state.seq, state.stored_ns);
+        drop(state);
+        if entries.iter().any(|entry| entry.seq == seq && stored_ns != 0 && entry.stored_ns != stored_ns) {
+            return Err(QueueError::Lost { seq }.into());
+        }
+        entries.retain(|entry| entry.seq > seq);
+        Ok(entries)
+    }
+
     /// Folds all that the log holds by now.
     pub(super) async fn catch_up(&mut self, log: &mut Log) -> Result<(), BrokerError> {
         let end = self.broker.queue().log_end().await?;
@@ -30,7 +43,7 @@ impl Driver {
     /// is done again.
     pub(super) async fn recover(&mut self) -> Result<Log, BrokerError> {
         let state = journal::restore(&self.broker).await?;
-        let log = self.broker.read_log(state.seq + 1).await?;
+        let log = self.broker.read_log(state.seq.max(1)).await?;
         let end = self.broker.queue().log_end().await?;
         let (from, to) = (end.min(state.seq) + 1, self.shared.lock().seq);
         self.saved = state.seq;

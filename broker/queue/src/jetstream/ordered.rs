@@ -13,6 +13,7 @@ use millrace_schemas::limits;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::api;
 use super::connection::Connection;
 use super::message::{Place, from_nats, place};
 use crate::port::{LogEntry, LogReader, QueueError};
@@ -37,10 +38,8 @@ pub(super) struct Ordered {
     last: u64,
     /// When the server stored what stands there.
     last_ns: u64,
-    /// The next entry must be the one read last: proof that the stream is what it was.
-    proving: bool,
-    /// It was not: the server's machine lost entries that were given.
-    lost: bool,
+    /// Whether entries stay for ever: then each new consumer is preceded by proof that the stream is what it was.
+    lasting: bool,
     active: Option<Active>,
     /// Where the server wants to hear that we keep pace.
     pace: Option<Subject>,
@@ -64,27 +63,14 @@ enum Heard {
 impl Ordered {
     pub(super) fn new(connection: Arc<Connection>, stream: String, start: DeliverPolicy) -> Self {
         let epoch = connection.epoch();
-        Self {
-            connection,
-            stream,
-            start,
-            last: 0,
-            last_ns: 0,
-            proving: false,
-            lost: false,
-            active: None,
-            pace: None,
-            epoch,
-        }
+        let (active, pace) = (None, None);
+        Self { connection, stream, start, last: 0, last_ns: 0, lasting: false, active, pace, epoch }
     }
 
     /// Waits for entries and gives 1 to `max`. Dropping the future loses nothing.
     pub(super) async fn next(&mut self, max: usize) -> Result<Vec<(Place, async_nats::Message)>, QueueError> {
         let give_up = Instant::now() + PATIENCE;
         loop {
-            if self.lost {
-                return Err(QueueError::Lost { seq: self.last });
-            }
             if self.active.is_none()
                 && let Err(e) = self.start().await
             {
@@ -124,7 +110,7 @@ impl Ordered {
                 Heard::Gap => self.active = None,
             }
             next = match &mut self.active {
-                Some(active) if entries.len() < max && self.pace.is_none() && !self.lost => {
+                Some(active) if entries.len() < max && self.pace.is_none() => {
                     active.subscriber.next().now_or_never().flatten()
                 }
                 Some(_) | None => None,
@@ -146,10 +132,6 @@ impl Ordered {
             return Heard::Gap;
         }
         active.next_delivery += 1;
-        if std::mem::take(&mut self.proving) {
-            self.lost = (place.stream_seq, place.stored_ns) != (self.last, self.last_ns);
-            return Heard::Nothing;
-        }
         // The server starts at its end when asked for a position beyond it.
         if place.stream_seq <= self.last {
             return Heard::Nothing;
@@ -177,16 +159,28 @@ impl Ordered {
         }
     }
 
+    /// Whether the entry read last still stands where it stood. Asked of the stream's leader: another server of a
+    /// cluster may be behind.
+    async fn prove(&self) -> Result<(), QueueError> {
+        if self.last == 0 || !self.lasting {
+            return Ok(());
+        }
+        match api::stored_ns(&self.connection, &self.stream, self.last).await? {
+            Some(stored_ns) if stored_ns == self.last_ns => Ok(()),
+            Some(_) | None => Err(QueueError::Lost { seq: self.last }),
+        }
+    }
+
     async fn start(&mut self) -> Result<(), QueueError> {
         self.pace = None;
         self.epoch.mark_unchanged();
         let inbox = self.connection.client.new_inbox();
         let subscriber = self.connection.subscribe("read a stream", &inbox).await?;
-        // The entry read last comes first, as proof that it stands.
-        self.proving = self.last > 0;
+        // Later than the mark: were the server to lose its power after this proof, the mark would tell.
+        self.prove().await?;
         let deliver_policy = match self.last {
             0 => self.start,
-            last => DeliverPolicy::ByStartSequence { start_sequence: last },
+            last => DeliverPolicy::ByStartSequence { start_sequence: last + 1 },
         };
         let config = push::Config {
             deliver_subject: inbox,
@@ -203,14 +197,10 @@ impl Ordered {
         let created = self.connection.context.create_consumer_on_stream(config, self.stream.as_str());
         let path = format!("$JS.API.CONSUMER.CREATE.{}", self.stream);
         let created = self.connection.answer("read a stream", &path, created).await?;
-        let created = created.map_err(|e| QueueError::Unavailable {
+        created.map_err(|e| QueueError::Unavailable {
             action: "read a stream",
             reason: format!("stream={}: {e}", self.stream),
         })?;
-        // Nothing from there on: the stream ends before what was read last.
-        self.lost = self.proving
-            && created.cached_info().num_pending == 0
-            && created.cached_info().delivered.consumer_sequence == 0;
         self.active = Some(Active { subscriber, next_delivery: 1, heard: Instant::now() });
         Ok(())
     }
@@ -226,7 +216,8 @@ impl JetStreamLog {
     pub(super) fn new(connection: Arc<Connection>, stream: &str, from: u64) -> Self {
         let from = from.max(1);
         let start = DeliverPolicy::ByStartSequence { start_sequence: from };
-        Self { ordered: Ordered::new(connection, stream.to_owned(), start), from }
+        let ordered = Ordered { lasting: true, ..Ordered::new(connection, stream.to_owned(), start) };
+        Self { ordered, from }
     }
 }
 

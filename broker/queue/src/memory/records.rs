@@ -11,8 +11,10 @@ use crate::port::{Appended, Expect, KeyValue, LogEntry, Message, Written};
 #[derive(Debug, Default, Clone)]
 pub(super) struct Records {
     end: u64,
-    /// Entries, and when each was stored.
-    entries: BTreeMap<u64, (Duration, Message)>,
+    /// Entries, and when each was stored, in nanoseconds.
+    entries: BTreeMap<u64, (u64, Message)>,
+    /// When the newest was stored, lost or not: no two entries have the same time, though a test's clock may stand.
+    newest_ns: u64,
     ids: BTreeMap<String, (Duration, u64)>,
 }
 
@@ -34,7 +36,8 @@ impl Records {
         if let Some(id) = id {
             self.ids.insert(id.to_owned(), (now, self.end));
         }
-        self.entries.insert(self.end, (now, message));
+        self.newest_ns = (now.as_nanos() as u64).max(self.newest_ns + 1);
+        self.entries.insert(self.end, (self.newest_ns, message));
         Appended { seq: self.end, first: true }
     }
 
@@ -44,9 +47,9 @@ impl Records {
 
     pub(super) fn read(&self, from: u64, max: usize) -> Vec<LogEntry> {
         let entries = self.entries.range(from..).take(max);
-        let entry = |(seq, (at, message)): (&u64, &(Duration, Message))| LogEntry {
+        let entry = |(seq, (stored_ns, message)): (&u64, &(u64, Message))| LogEntry {
             seq: *seq,
-            stored_ns: ns(*at),
+            stored_ns: *stored_ns,
             message: message.clone(),
         };
         entries.map(entry).collect()
@@ -58,7 +61,7 @@ impl Records {
 
     /// When the entry at `seq` was stored, in nanoseconds.
     pub(super) fn stored_ns(&self, seq: u64) -> Option<u64> {
-        self.entries.get(&seq).map(|(at, _)| ns(*at))
+        self.entries.get(&seq).map(|(stored_ns, _)| *stored_ns)
     }
 
     /// Loses what follows `end`; its positions are given out again.
@@ -67,11 +70,6 @@ impl Records {
         self.entries.retain(|seq, _| *seq <= end);
         self.ids.retain(|_, (_, seq)| *seq <= end);
     }
-}
-
-/// Never 0, which stands for a time that is not known.
-const fn ns(at: Duration) -> u64 {
-    at.as_nanos() as u64 + 1
 }
 
 /// Keys of one bucket.
