@@ -17,7 +17,6 @@ pub mod outstanding;
 pub mod status;
 pub mod shared;
 pub mod clock;
-pub mod adopt;
 pub mod journal;
 pub mod execute;
 pub mod leader;
