@@ -165,7 +165,7 @@ impl PoolLoop {
         }
         let traceparent = delivery.message.header(TRACEPARENT_HEADER);
         let span = task_span(traceparent, run.as_str(), &task.key);
-        *attempt = Attempt { task: Some((run.clone(), task.key)), started: Instant::now() };
+        *attempt = Attempt { task: Some((run.clone(), task.key, task.question())), started: Instant::now() };
         let _executing = self.counters.execute();
         let execution = self.execute(task, hold).instrument(span);
         match hold.cancel.run_until_cancelled(execution).await {
@@ -205,7 +205,7 @@ impl PoolLoop {
 
 /// What is known of an attempt when it ends, however it ends.
 struct Attempt {
-    task: Option<(RunId, TaskKey)>,
+    task: Option<(RunId, TaskKey, u64)>,
     started: Instant,
 }
 

@@ -20,8 +20,8 @@ pub(crate) struct Settlement<'a> {
     pub(crate) delivery: &'a Delivery,
     /// Keeps the task alive meanwhile.
     pub(crate) hold: &'a Hold,
-    /// The task's name, once it was read.
-    pub(crate) task: Option<(RunId, TaskKey)>,
+    /// The task's name and what it asks, once it was read.
+    pub(crate) task: Option<(RunId, TaskKey, u64)>,
     /// From the start of the execution to its end.
     pub(crate) elapsed: Duration,
 }
@@ -52,9 +52,12 @@ impl Settlement<'_> {
     /// The outcome to the log; when it is stored, and not before, the queue may forget the task.
     async fn conclude(&self, body: OutcomeBody, busy: Duration) {
         let subject = &self.delivery.message.subject;
-        let Some((run, key)) = &self.task else { unreachable!("only a task that was read is done") };
+        let Some((run, key, question)) = &self.task else {
+            unreachable!("only a task that was read is done")
+        };
         let busy_us = busy.as_micros() as u64;
-        let outcome = Outcome { key: *key, worker: self.worker.clone(), busy_us, body };
+        let outcome =
+            Outcome { key: *key, worker: self.worker.clone(), busy_us, answers: Some(*question), body };
         if let Err(malformed) = outcome.check() {
             let reason = format!("its outcome is refused: {malformed}");
             tracing::error!(subject, reason, "task buried");
@@ -163,7 +166,7 @@ mod tests {
             worker: &"w".parse().unwrap(),
             delivery: &delivery,
             hold: &in_hand.hold(delivery.lease.clone()),
-            task: Some(("lake".parse().unwrap(), "g1r0a0-w0".parse().unwrap())),
+            task: Some(("lake".parse().unwrap(), "g1r0a0-w0".parse().unwrap(), 7)),
             elapsed: Duration::from_micros(7),
         };
         let body = OutcomeBody::Reward(RewardDone { score: 1.0 });

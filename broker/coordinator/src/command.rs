@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use millrace_schemas::notice::Notice;
 use millrace_schemas::policy::Policy;
-use millrace_schemas::{PoolName, RunId, Stage, Task};
+use millrace_schemas::{PolicyVersion, PoolName, RunId, Stage, Task};
 
 /// One thing to be done, in order.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,6 +26,13 @@ pub enum Command {
         stage: Stage,
         /// Whose subjects match this.
         filter: String,
+    },
+    /// Look at the version that stands in the object store, and bring it into the log.
+    Adopt {
+        /// The run.
+        run: RunId,
+        /// The version.
+        version: PolicyVersion,
     },
     /// Make a policy the current one.
     SetPolicy {

@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use millrace_queue::{Broker, BrokerError, Log};
+use millrace_queue::{Broker, BrokerError, Log, QueueError};
 use millrace_schemas::Event;
 use millrace_schemas::limits::{SNAPSHOT_EVENTS, TICK_MS};
 use millrace_schemas::subjects::ALL_RUNS;
 use millrace_telemetry::Health;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::UnixClock;
@@ -19,6 +19,10 @@ use crate::command::Commands;
 use crate::leader::Term;
 use crate::shared::Shared;
 use crate::{execute, journal, leader, members, outstanding, report};
+
+mod recovery;
+
+use recovery::moves;
 
 /// Entries of the log folded at once.
 const FOLD_AT_ONCE: usize = 1_024;
@@ -65,7 +69,8 @@ pub async fn restore(broker: &Broker) -> anyhow::Result<Shared> {
 /// Follows the log and, while it holds the lease, acts.
 ///
 /// Consumes: the log; the lease. Produces: commands for `execute::run`; snapshots. Waits for: entries of the
-/// log, and room for commands. Unblocked by: `shutdown`. On failure: reads the log again from where it was.
+/// log, and room for commands. Unblocked by: `shutdown`. On failure: reads the log again from where it was; where
+/// the log lost what was folded, folds what is left of it anew.
 ///
 /// # Errors
 /// The log cannot be opened at the start.
@@ -76,8 +81,8 @@ pub async fn run(
     health: Health,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
-    let next = shared.lock().seq + 1;
-    let log = broker.read_log(next).await.context("failed to read the log")?;
+    let from = shared.lock().seq.max(1);
+    let log = broker.read_log(from).await.context("failed to read the log")?;
     let (commands, receiver) = mpsc::channel(FOLDS_AHEAD);
     let term = Term::default();
     // They end with this future, should it be dropped.
@@ -92,7 +97,8 @@ pub async fn run(
     helpers.spawn(members::watch(broker.clone(), shared.clone(), term, shutdown.clone()));
     helpers.spawn(bury_exhausted(broker.clone(), shutdown.clone()));
     let saved = shared.lock().seq;
-    let mut driver = Driver { broker, config, shared, health, commands, leads, acting: false, saved };
+    let (acting, lost, moved) = (false, false, Instant::now());
+    let mut driver = Driver { broker, config, shared, health, commands, leads, acting, saved, lost, moved };
     driver.follow(log, &shutdown).await;
     driver.save().await;
     drop(driver);
@@ -109,6 +115,10 @@ struct Driver {
     leads: watch::Receiver<bool>,
     acting: bool,
     saved: u64,
+    /// The log lost entries that were folded.
+    lost: bool,
+    /// When something but time last moved a run on.
+    moved: Instant,
 }
 
 impl Driver {
@@ -133,6 +143,21 @@ impl Driver {
                 }
                 entries = log.next(FOLD_AT_ONCE) => self.on_entries(entries).await,
             }
+            if self.lost {
+                match self.recover().await {
+                    Ok(anew) => {
+                        (log, self.lost) = (anew, false);
+                        leads.mark_changed();
+                    }
+                    Err(error) => {
+                        tracing::error!(%error, "failed to fold what is left of the log; trying again");
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                }
+            }
+            if self.has_stalled() {
+                leads.mark_changed();
+            }
         }
     }
 
@@ -143,12 +168,11 @@ impl Driver {
         if !leader {
             return Ok(());
         }
-        let end = self.broker.queue().log_end().await?;
-        while self.shared.lock().seq < end {
-            let entries = log.next(FOLD_AT_ONCE).await;
-            self.on_entries(entries).await;
-        }
+        self.catch_up(log).await?;
+        self.mend_keys(log).await?;
+        let end = self.shared.lock().seq;
         self.acting = true;
+        self.moved = Instant::now();
         let commands = outstanding::of(&self.shared.lock());
         tracing::info!(seq = end, commands = commands.len(), "acting: doing all that is outstanding");
         self.send(commands).await;
@@ -156,8 +180,13 @@ impl Driver {
     }
 
     async fn on_entries(&mut self, entries: Result<Vec<millrace_queue::Logged>, BrokerError>) {
-        let entries = match entries {
+        let entries = match entries.and_then(|entries| self.fresh(entries)) {
             Ok(entries) => entries,
+            Err(BrokerError::Queue(error @ QueueError::Lost { .. })) => {
+                tracing::error!(%error, "folding what is left");
+                self.lost = true;
+                return;
+            }
             Err(error) => {
                 self.health.set_connected(false);
                 tracing::warn!(%error, "failed to read the log; trying again");
@@ -168,6 +197,9 @@ impl Driver {
         self.health.set_connected(true);
         self.health.progress();
         metrics::counter!("millrace_events_total").increment(entries.len() as u64);
+        if entries.iter().any(moves) {
+            self.moved = Instant::now();
+        }
         let (commands, seq) = self.fold(entries);
         self.shared.folded(seq);
         if self.acting {
@@ -182,6 +214,7 @@ impl Driver {
         let mut state = self.shared.lock();
         let mut commands = Commands::new();
         for entry in entries {
+            state.stored_ns = entry.stored_ns;
             match entry.event {
                 Ok(event) => commands.extend(state.advance(entry.seq, &entry.run, event)),
                 Err(error) => {

@@ -10,6 +10,7 @@ use millrace_schemas::notice::Notice;
 use millrace_schemas::subjects;
 use tokio::sync::mpsc;
 
+use crate::adopt;
 use crate::command::{Command, Commands};
 use crate::leader::Term;
 
@@ -105,20 +106,15 @@ async fn obey(broker: &Broker, command: &Command) -> Result<(), BrokerError> {
         Command::Purge { stage, filter } => {
             broker.queue().purge(*stage, filter).await?;
         }
+        Command::Adopt { run, version } => adopt::standing(broker, run, *version).await?,
         Command::SetPolicy { run, policy } => broker.set_policy(run, policy).await?,
         Command::Notice(notice) => tell(broker, notice).await,
     }
     Ok(())
 }
 
-async fn tell(broker: &Broker, notice: &Notice) {
-    let run = match notice {
-        Notice::Submitted { run }
-        | Notice::StepVoid { run, .. }
-        | Notice::Evaluated { run, .. }
-        | Notice::DeadLetter { run, .. }
-        | Notice::Ended { run, .. } => run,
-        Notice::Step(step) => &step.run,
-    };
-    broker.notice(subjects::notice(run, notice.kind()), notice).await;
+pub(crate) async fn tell(broker: &Broker, notice: &Notice) {
+    let kind = notice.kind();
+    let subject = notice.run().map_or_else(|| subjects::notice_all(kind), |run| subjects::notice(run, kind));
+    broker.notice(subject, notice).await;
 }

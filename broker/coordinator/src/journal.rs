@@ -36,7 +36,7 @@ pub async fn restore(broker: &Broker) -> Result<State, BrokerError> {
         .filter(|content| Sha::of(content) == pointer.sha256)
         .and_then(|content| decode::<State>("snapshot", &content).ok());
     match state {
-        Some(state) => Ok(behind_the_log(broker, state).await?),
+        Some(state) => of_this_log(broker, state).await,
         None => {
             tracing::warn!(path = pointer.path, "the snapshot is gone or damaged; folding the whole log");
             Ok(State::default())
@@ -44,15 +44,34 @@ pub async fn restore(broker: &Broker) -> Result<State, BrokerError> {
     }
 }
 
-/// A log that ends before the snapshot lost its newest part with a machine. The snapshot still knows what
-/// was decided; what the log held after it is done again.
-async fn behind_the_log(broker: &Broker, mut state: State) -> Result<State, BrokerError> {
-    let end = broker.queue().log_end().await?;
-    if end < state.seq {
-        tracing::error!(snapshot = state.seq, log = end, "the log lost entries; going on from the snapshot");
-        state.seq = end;
+/// The state, if the log still holds what it was folded from. Where the log lost its newest part with a machine the
+/// snapshot knows more than the log does: it is left, for the state is a fold over the log and nothing else.
+async fn of_this_log(broker: &Broker, state: State) -> Result<State, BrokerError> {
+    if holds(broker, &state).await? {
+        return Ok(state);
     }
-    Ok(state)
+    tracing::error!(
+        snapshot = state.seq,
+        "the log lost what the snapshot was made from; folding what is left"
+    );
+    Ok(State::default())
+}
+
+/// Whether the last entry that `state` folded is in the log as it was.
+///
+/// # Errors
+/// The queue cannot be reached.
+pub async fn holds(broker: &Broker, state: &State) -> Result<bool, BrokerError> {
+    if state.seq == 0 {
+        return Ok(true);
+    }
+    if broker.queue().log_end().await? < state.seq {
+        return Ok(false);
+    }
+    let entry = broker.queue().read_log(state.seq).await?.next(1).await?;
+    let stored_ns = entry.first().map_or(0, |entry| entry.stored_ns);
+    // Snapshots of older programs do not say when.
+    Ok(state.stored_ns == 0 || stored_ns == state.stored_ns)
 }
 
 /// Writes a snapshot, unless a newer one stands, and removes the one that it replaces.

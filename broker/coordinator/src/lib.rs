@@ -17,6 +17,7 @@ pub mod outstanding;
 pub mod status;
 pub mod shared;
 pub mod clock;
+pub mod adopt;
 pub mod journal;
 pub mod execute;
 pub mod leader;

@@ -1,8 +1,8 @@
 //! What the world must have been told, from the state alone. A coordinator that starts or takes over does
 //! all of it again; whatever was done before is harmless to repeat.
 
-use millrace_schemas::Stage;
 use millrace_schemas::subjects::tasks_of_run;
+use millrace_schemas::{PolicyVersion, Stage};
 
 use crate::command::{Command, Commands};
 use crate::pipeline::{admit, submit, train_shard};
@@ -33,6 +33,8 @@ pub fn of_run(run: &Run, out: &mut Commands) {
         return;
     }
     out.push(Command::EnsurePools(submit::pools(&run.spec)));
+    let next = run.policy.as_ref().map_or(PolicyVersion(0), |policy| policy.version.next());
+    out.push(Command::Adopt { run: run.spec.name.clone(), version: next });
     // A step that nobody can do waits for a person.
     if run.broken.is_none() {
         train_shard::put(run, out);

@@ -15,6 +15,7 @@ pub mod reward;
 pub mod train_shard;
 pub mod publish_weights;
 
+pub mod adopt;
 pub mod admit;
 pub mod members;
 pub mod evaluate;
@@ -41,6 +42,7 @@ impl State {
                 self.with_run(run, |run| on_dead_letter(run, key, &reason, &mut out));
             }
             Event::Requeued { key } => self.with_run(run, |run| finish::revive(run, key, &mut out)),
+            Event::Adopted(adopted) => self.with_run(run, |run| adopt::adopted(run, &adopted, &mut out)),
             Event::Cancelled { reason } => self.with_run(run, |run| finish::cancel(run, &reason, &mut out)),
         }
         let Self { runs, members, unix_ms, .. } = self;
@@ -88,7 +90,7 @@ fn settle(run: &mut Run, members: &Members, unix_ms: u64, out: &mut Commands) {
 /// The first outcome of a task that is waited for moves the run on; any other is counted and forgotten.
 fn on_outcome(run: &mut Run, outcome: Outcome, out: &mut Commands) {
     let malformed = outcome.check().err();
-    let Outcome { key, busy_us, body, .. } = outcome;
+    let Outcome { key, busy_us, answers, body, .. } = outcome;
     // Whatever a worker says, a sum stays a number.
     let busy_us = busy_us.min(MAX_BUSY_US);
     let busy = run.books.busy_us.entry(key.stage()).or_default();
@@ -102,7 +104,7 @@ fn on_outcome(run: &mut Run, outcome: Outcome, out: &mut Commands) {
     }
     match (key, body) {
         (TaskKey::TrainShard { .. }, OutcomeBody::TrainShard(done)) => {
-            train_shard::done(run, key, done, out);
+            train_shard::done(run, key, answers, done, out);
         }
         (TaskKey::PublishWeights { .. }, OutcomeBody::PublishWeights(done)) => {
             publish_weights::done(run, key, &done, out);
@@ -112,7 +114,7 @@ fn on_outcome(run: &mut Run, outcome: Outcome, out: &mut Commands) {
         }
         (TaskKey::TrainShard { .. } | TaskKey::PublishWeights { .. }, _) => run.books.late_outcomes += 1,
         (TaskKey::Generate { .. } | TaskKey::EnvStep { .. } | TaskKey::Reward { .. }, body) => {
-            play::on_outcome(run, key, busy_us, body, out);
+            play::on_outcome(run, key, (busy_us, answers), body, out);
         }
     }
 }

@@ -19,6 +19,10 @@ use crate::rollout::Group;
 pub struct State {
     /// Position of the last event folded.
     pub seq: u64,
+    /// When the server stored that event, in nanoseconds of its clock: of two events at one position it tells
+    /// which was folded. 0 where it is not known.
+    #[serde(default)]
+    pub stored_ns: u64,
     /// The log's time: the last tick, in milliseconds since 1970; 0 before the first.
     pub unix_ms: u64,
     /// Events that could not be read or were meant for no known run.

@@ -1,8 +1,6 @@
 //! The fold, on its own: the same log gives the same state, restarts change nothing, the bound holds, and
 //! the books balance after every event.
 
-#[path = "fold/conformance.rs"]
-mod conformance;
 #[path = "fold/gang.rs"]
 mod gang;
 #[path = "fold/hostile.rs"]
@@ -12,6 +10,7 @@ mod world;
 
 use millrace_coordinator::{State, status};
 use millrace_schemas::api::RunState;
+use millrace_schemas::event::{Adopted, AdoptedGroup, AdoptedRollout};
 use millrace_schemas::generate::{Finish, GenerateDone, Segment};
 use millrace_schemas::reward::RewardDone;
 use millrace_schemas::submit::from_toml;
@@ -142,7 +141,7 @@ fn the_first_outcome_of_a_task_wins() {
         cached_tokens: 0,
     };
     let body = OutcomeBody::Generate(other);
-    world.append(Event::Outcome(Outcome { key: task.key, worker, busy_us: 0, body }));
+    world.append(Event::Outcome(Outcome { key: task.key, worker, busy_us: 0, answers: None, body }));
     assert_eq!(world.run().groups, before.groups);
     assert_eq!(world.run().books.late_outcomes, before.books.late_outcomes + 1);
     to_the_end(&mut world);
@@ -192,7 +191,7 @@ fn zero_rewards_are_refused() {
     let id = task.key.rollout().expect("a rollout's task");
     let worker = "w".parse().expect("a name");
     let body = OutcomeBody::Reward(RewardDone { score: f64::NAN });
-    world.append(Event::Outcome(Outcome { key: task.key, worker, busy_us: 0, body }));
+    world.append(Event::Outcome(Outcome { key: task.key, worker, busy_us: 0, answers: None, body }));
     let (group, _) =
         world.state.runs.values_mut().next().and_then(|r| r.group_mut(id.group)).expect("its group");
     let rollout = &group.rollouts[id.index as usize];
@@ -220,6 +219,7 @@ fn tokens_of_an_unknown_version_are_refused() {
         key: task.key,
         worker,
         busy_us: 0,
+        answers: None,
         body: OutcomeBody::Generate(done),
     }));
     let (group, _) =
@@ -306,4 +306,101 @@ fn groups_without_signal_are_replaced_but_not_for_ever() {
     to_the_end(&mut world);
     assert_eq!(world.run().state, RunState::Finished);
     assert!(status::ledger(world.run()).dropped["filtered"] > 0);
+}
+
+/// What the object store says of a version that another part of the log had committed.
+fn standing(version: u64, group: u64, start: u64) -> Adopted {
+    let rollout =
+        AdoptedRollout { attempt: 0, start_version: PolicyVersion(start), reward: 1.0, success: true };
+    Adopted {
+        version: PolicyVersion(version),
+        manifest: millrace_schemas::blob::Sha::of(b"another"),
+        batch: Some(millrace_schemas::BlobRef::of(b"another batch")),
+        groups: (group..group + 3).map(|group| AdoptedGroup { group, rollouts: vec![rollout; 2] }).collect(),
+    }
+}
+
+#[test]
+fn versions_never_go_back() {
+    let mut world = World::submit(&spec("alpha = 1.0"), 0);
+    let task = take(
+        &mut world,
+        |body| matches!(body, TaskBody::PublishWeights(p) if p.manifest.version == PolicyVersion(2)),
+    );
+    // Another commit of v2 stands: ours is not booked, and the one that stands is asked for.
+    let body = OutcomeBody::PublishWeights(millrace_schemas::publish_weights::PublishWeightsDone {
+        manifest: millrace_schemas::blob::Sha::of(b"another"),
+        batch: Some(millrace_schemas::BlobRef::of(b"another batch")),
+        bytes: 1,
+        collected: Vec::new(),
+    });
+    let worker = "w".parse().expect("a name");
+    world.append(Event::Outcome(Outcome { key: task.key, worker, busy_us: 0, answers: None, body }));
+    assert_eq!(world.run().version(), PolicyVersion(1));
+    let ours: Vec<u64> =
+        world.run().training.iter().flat_map(|training| training.groups.iter().map(|(id, _)| *id)).collect();
+    let unknown = world.run().next_group + 5;
+    world.append(Event::Adopted(Box::new(standing(2, unknown, 1))));
+    assert_eq!(world.run().version(), PolicyVersion(2));
+    let ledger = status::ledger(world.run());
+    assert!(ledger.balanced(), "{ledger:?}");
+    assert_eq!(ledger.trained, 12, "what stands was trained on, whoever knew of it");
+    let kept = |id: &u64| {
+        let training = world.run().training.iter().flat_map(|training| &training.groups);
+        world.run().groups.contains_key(id) || training.into_iter().any(|(group, _)| group == id)
+    };
+    assert!(ours.iter().all(kept), "what we had trained on in vain is trained on next");
+    // An older one, or the same again, changes nothing.
+    let before = world.run().clone();
+    world.append(Event::Adopted(Box::new(standing(2, unknown, 1))));
+    world.append(Event::Adopted(Box::new(standing(1, unknown, 0))));
+    assert_eq!(*world.run(), before);
+    to_the_end(&mut world);
+    assert_eq!(world.run().state, RunState::Finished);
+    assert!(world.versions.is_sorted());
+}
+
+#[test]
+fn what_an_adopted_version_was_trained_on_is_not_trained_on_again() {
+    let mut world = World::submit(&spec("alpha = 1.0"), 0);
+    // A group in play, in the log; finished and trained on, in the object store.
+    while world.run().groups.len() < 3 {
+        assert!(world.work());
+    }
+    let playing = *world.run().groups.keys().next().expect("a group");
+    let admitted = world.run().books.admitted;
+    world.append(Event::Adopted(Box::new(standing(1, playing, 0))));
+    assert_eq!(world.run().version(), PolicyVersion(1));
+    assert!(!world.run().groups.contains_key(&playing));
+    let ledger = status::ledger(world.run());
+    assert!(ledger.balanced() && ledger.trained == 6 && ledger.admitted >= admitted, "{ledger:?}");
+    to_the_end(&mut world);
+    assert_eq!(world.run().state, RunState::Finished);
+}
+
+#[test]
+fn an_answer_to_another_question_counts_for_nothing() {
+    let mut world = World::submit(&spec("alpha = 1.0"), 0);
+    let task = take(&mut world, |body| matches!(body, TaskBody::Generate(_)));
+    let outcome = |answers| {
+        let worker = "w".parse().expect("a name");
+        let done = GenerateDone {
+            tokens: vec![1],
+            logprobs: vec![-0.5],
+            segments: vec![Segment { version: PolicyVersion(0), tokens: 1 }],
+            finish: Finish::Length,
+            prefill_tokens: 0,
+            cached_tokens: 0,
+        };
+        let body = OutcomeBody::Generate(done);
+        Event::Outcome(Outcome { key: task.key, worker, busy_us: 0, answers: Some(answers), body })
+    };
+    let tokens = world.run().books.turns;
+    world.append(outcome(task.question() ^ 1));
+    assert_eq!((world.run().books.turns, world.run().books.late_outcomes), (tokens, 1));
+    assert!(world.queue.values().any(|queued| queued.key == task.key), "it is asked again");
+    world.append(outcome(task.question()));
+    assert_eq!(world.run().books.late_outcomes, 1);
+    to_the_end(&mut world);
+    assert_eq!(world.run().state, RunState::Finished);
 }

@@ -28,5 +28,5 @@ pub use memory::MemoryQueue;
 pub use objects::{Created, ObjectError, Objects};
 pub use port::{Delivery, Queue, QueueError};
 pub use service::{ApiHandler, RequestError, request};
-pub use settings::{AckWaitError, QueueSettings};
+pub use settings::{AckWaitError, Durability, QueueSettings};
 pub use trace::traceparent;

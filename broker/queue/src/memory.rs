@@ -16,10 +16,11 @@ use crate::port::{
     Appended, Delivery, Exhausted, ExhaustedTasks, Expect, KeyValue, KeyWatcher, Lease, Listener, LogEntry,
     LogReader, Message, Puller, Put, Queue, QueueError, Written,
 };
-use crate::settings::QueueSettings;
+use crate::settings::{Durability, QueueSettings};
 use records::{Bucket, Records};
 use tasks::{Handed, Tasks};
 
+mod power;
 mod records;
 mod tasks;
 #[cfg(test)]
@@ -50,6 +51,7 @@ struct State {
     dead: Records,
     buckets: BTreeMap<&'static str, Bucket>,
     losses: u64,
+    unsynced: power::Unsynced,
     listeners: Vec<(String, mpsc::UnboundedSender<Message>)>,
 }
 
@@ -75,15 +77,27 @@ impl MemoryQueue {
         self.shared.state().tasks.values().map(Tasks::len).sum()
     }
 
-    /// How often its machine lost its power.
+    /// How often its machine lost its power, and writes with it.
     #[must_use]
     pub fn losses(&self) -> u64 {
         self.shared.state().losses
     }
 
-    /// Its machine loses its power.
-    pub fn power_loss(&self, _seed: u64) {
-        self.shared.change(|state| state.losses += 1);
+    /// As [`Self::power_loss`], with nothing lost but what follows position `end` of the log, synced or not.
+    pub fn lose_log_after(&self, end: u64) {
+        self.shared.change(|state| {
+            state.log.truncate(end);
+            state.losses += 1;
+        });
+    }
+
+    /// Its machine loses its power and comes back at once. What was not synced is lost in part, of each stream and
+    /// bucket another part, as `seed` says; where all is synced, nothing.
+    pub fn power_loss(&self, seed: u64) {
+        if self.shared.settings.durability != Durability::Synced {
+            power::strike(&mut self.shared.state(), seed);
+        }
+        self.shared.changed.notify_waiters();
     }
 }
 
@@ -94,9 +108,18 @@ impl Shared {
 
     /// Changes the state and wakes whoever waits for a change.
     fn change<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
-        let result = f(&mut self.state());
+        let mut state = self.state();
+        self.before_change(&mut state);
+        let result = f(&mut state);
+        drop(state);
         self.changed.notify_waiters();
         result
+    }
+
+    fn before_change(&self, state: &mut State) {
+        if let Durability::Interval(every) = self.settings.durability {
+            power::before_change(state, self.clock.now(), every);
+        }
     }
 
     /// Ends what ran out by now.
@@ -189,7 +212,8 @@ impl Queue for MemoryQueue {
     }
 
     async fn read_log(&self, from: u64) -> Result<Box<dyn LogReader>, QueueError> {
-        Ok(Box::new(MemoryLogReader { shared: self.shared.clone(), next: from.max(1) }))
+        let losses = self.losses();
+        Ok(Box::new(MemoryLogReader { shared: self.shared.clone(), next: from.max(1), last: None, losses }))
     }
 
     async fn log_end(&self) -> Result<u64, QueueError> {
@@ -211,7 +235,8 @@ impl Queue for MemoryQueue {
     }
 
     async fn watch(&self, bucket: &'static str) -> Result<Box<dyn KeyWatcher>, QueueError> {
-        Ok(Box::new(MemoryKeyWatcher { shared: self.shared.clone(), bucket, seen: 0 }))
+        let losses = self.losses();
+        Ok(Box::new(MemoryKeyWatcher { shared: self.shared.clone(), bucket, seen: 0, losses }))
     }
 
     async fn notice(&self, subject: String, payload: Bytes) -> Result<(), QueueError> {
@@ -261,6 +286,10 @@ impl Puller for MemoryPuller {
         let (shared, stage, pool) = (&self.shared, self.stage, self.pool.as_str());
         let handed = shared.wait_for(|state| {
             let until = shared.clock.now() + shared.settings.ack_wait;
+            if !state.tasks.entry(stage).or_default().has_ready(pool) {
+                return None;
+            }
+            shared.before_change(state);
             let handed = state.tasks.entry(stage).or_default().take(pool, free, until);
             (!handed.is_empty()).then_some(handed)
         });
@@ -325,18 +354,31 @@ impl Lease for MemoryLease {
 struct MemoryLogReader {
     shared: Arc<Shared>,
     next: u64,
+    /// The entry given last: its position, and when it was stored.
+    last: Option<(u64, u64)>,
+    /// Power losses until which that entry is known to stand.
+    losses: u64,
 }
 
 #[async_trait]
 impl LogReader for MemoryLogReader {
     async fn next(&mut self, max: usize) -> Result<Vec<LogEntry>, QueueError> {
-        let from = self.next;
+        let (from, last, losses) = (self.next, self.last, &mut self.losses);
         let found = self.shared.wait_for(|state| {
+            if *losses != state.losses {
+                if let Some((seq, stored_ns)) = last
+                    && state.log.stored_ns(seq) != Some(stored_ns)
+                {
+                    return Some(Err(QueueError::Lost { seq }));
+                }
+                *losses = state.losses;
+            }
             let found = state.log.read(from, max);
-            (!found.is_empty()).then_some(found)
+            (!found.is_empty()).then_some(Ok(found))
         });
-        let found = found.await;
+        let found = found.await?;
         self.next += found.len() as u64;
+        self.last = found.last().map(|entry| (entry.seq, entry.stored_ns)).or(last);
         Ok(found)
     }
 }
@@ -345,15 +387,31 @@ struct MemoryKeyWatcher {
     shared: Arc<Shared>,
     bucket: &'static str,
     seen: u64,
+    losses: u64,
 }
 
 #[async_trait]
 impl KeyWatcher for MemoryKeyWatcher {
     async fn next(&mut self) -> Result<KeyValue, QueueError> {
-        let (bucket, seen) = (self.bucket, self.seen);
-        let value = self.shared.wait_for(|state| state.buckets.entry(bucket).or_default().after(seen)).await;
-        self.seen = value.revision;
-        Ok(value)
+        let (bucket, seen, losses) = (self.bucket, self.seen, self.losses);
+        let value = self.shared.wait_for(|state| {
+            if state.losses != losses {
+                return Some(Err(state.losses));
+            }
+            state.buckets.entry(bucket).or_default().after(seen).map(Ok)
+        });
+        match value.await {
+            Ok(value) => {
+                self.seen = value.revision;
+                Ok(value)
+            }
+            Err(losses) => {
+                // Revisions went back: what stands is given anew.
+                (self.seen, self.losses) = (0, losses);
+                let reason = "the connection was lost".to_owned();
+                Err(QueueError::Unavailable { action: "watch keys", reason })
+            }
+        }
     }
 }
 

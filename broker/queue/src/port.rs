@@ -19,6 +19,13 @@ pub enum QueueError {
         /// What went wrong.
         reason: String,
     },
+    /// The log lost entries that this reader gave, with a machine that lost its power; their places may be
+    /// taken by others. Reading from an earlier position is right.
+    #[error("failed to go on reading the log: it lost entries, seq={seq} and perhaps others")]
+    Lost {
+        /// The last position that was given.
+        seq: u64,
+    },
     /// The server answered no, and would again.
     #[error("failed to {action}: the server refuses: {reason}")]
     Refused {
@@ -79,6 +86,9 @@ pub struct Appended {
 pub struct LogEntry {
     /// Position, from 1, without gaps.
     pub seq: u64,
+    /// When the server stored it, in nanoseconds of the server's clock. A position that was lost and taken again
+    /// has another.
+    pub stored_ns: u64,
     /// Subject, payload and headers.
     pub message: Message,
 }
@@ -225,7 +235,8 @@ pub trait Lease: Send + Sync {
 /// Reads the log in order.
 #[async_trait]
 pub trait LogReader: Send {
-    /// Waits for entries and gives 1 to `max`, in order and without gaps. Dropping the future loses nothing.
+    /// Waits for entries and gives 1 to `max`, in order and without gaps. Dropping the future loses nothing. After
+    /// [`QueueError::Lost`] it gives nothing more.
     async fn next(&mut self, max: usize) -> Result<Vec<LogEntry>, QueueError>;
 }
 

@@ -4,6 +4,17 @@ use std::time::Duration;
 
 use millrace_schemas::limits;
 
+/// What an acknowledged write is worth to the queue in memory when its machine loses its power. On the server it is a
+/// setting of the server.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// It stays.
+    #[default]
+    Synced,
+    /// It stays from the next sync on; there is one in this time.
+    Interval(Duration),
+}
+
 /// How leases and ids behave. One value for all pools.
 #[derive(Debug, Clone)]
 pub struct QueueSettings {
@@ -13,6 +24,8 @@ pub struct QueueSettings {
     pub max_deliver: i64,
     /// Time in which the log refuses an entry with the same id.
     pub dedup_window: Duration,
+    /// What the queue in memory keeps.
+    pub durability: Durability,
 }
 
 /// Why a length of leases is refused.
@@ -42,6 +55,7 @@ impl Default for QueueSettings {
             ack_wait: Duration::from_millis(limits::ACK_WAIT_MS),
             max_deliver: limits::MAX_DELIVER,
             dedup_window: Duration::from_millis(limits::DEDUP_WINDOW_MS),
+            durability: Durability::default(),
         }
     }
 }

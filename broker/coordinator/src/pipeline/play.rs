@@ -61,7 +61,13 @@ pub(super) fn awaits(run: &mut Run, key: TaskKey) -> bool {
 }
 
 /// Takes the outcome of a rollout's task in and puts what comes next.
-pub(super) fn on_outcome(run: &mut Run, key: TaskKey, busy_us: u64, body: OutcomeBody, out: &mut Commands) {
+pub(super) fn on_outcome(
+    run: &mut Run,
+    key: TaskKey,
+    (busy_us, answers): (u64, Option<u64>),
+    body: OutcomeBody,
+    out: &mut Commands,
+) {
     let Some(id) = key.rollout() else { return };
     let version = run.version();
     // Borrowed beside the groups, so that no task needs a copy of the run file.
@@ -76,6 +82,12 @@ pub(super) fn on_outcome(run: &mut Run, key: TaskKey, busy_us: u64, body: Outcom
         books.late_outcomes += 1;
         return;
     };
+    let scene = Scene { spec, version, evaluate, id, prompt };
+    if let Some(again) = asked_otherwise(&scene, rollout, key, answers) {
+        books.late_outcomes += 1;
+        out.push(Command::PutTask(Box::new(again)));
+        return;
+    }
     rollout.busy_us = rollout.busy_us.saturating_add(busy_us);
     let floor = if evaluate { version } else { window::floor(spec, version) };
     if let OutcomeBody::Generate(done) = &body
@@ -107,9 +119,21 @@ pub(super) fn on_outcome(run: &mut Run, key: TaskKey, busy_us: u64, body: Outcom
     }
     // A reward's outcome that leaves others waiting puts nothing: those are queued already.
     if !(matches!(key, TaskKey::Reward { .. })) {
-        let scene = Scene { spec, version, evaluate, id, prompt };
         tasks(&scene, rollout, &mut |task| out.push(Command::PutTask(Box::new(task))));
     }
+}
+
+/// The task of this name, if what it asks is not what was answered: the answer is to a task that a lost part of
+/// the log had put under the same name, and that stood in the way of this one.
+fn asked_otherwise(scene: &Scene<'_>, rollout: &Rollout, key: TaskKey, answers: Option<u64>) -> Option<Task> {
+    let answers = answers?;
+    let mut asked = None;
+    tasks(scene, rollout, &mut |task| {
+        if task.key == key {
+            asked = Some(task);
+        }
+    });
+    asked.filter(|task| task.question() != answers)
 }
 
 fn finished(run: &mut Run, id: RolloutId, evaluate: bool, out: &mut Commands) {

@@ -2,13 +2,13 @@
 //! the window is filled again.
 
 use millrace_schemas::api::{CurvePoint, RunState};
+use millrace_schemas::blob::Sha;
 use millrace_schemas::notice::{Notice, StepNotice};
 use millrace_schemas::policy::Policy;
 use millrace_schemas::publish_weights::{Manifest, PublishWeightsDone, PublishWeightsTask};
 use millrace_schemas::subjects::{PUBLISH_POOL, tasks_of_version};
 use millrace_schemas::{PolicyVersion, Stage, Task, TaskBody, TaskKey};
 
-use crate::books::DropReason;
 use crate::command::{Command, Commands};
 use crate::pipeline::submit::pool;
 use crate::pipeline::{admit, evaluate, finish, train_shard};
@@ -45,20 +45,24 @@ pub(super) fn done(run: &mut Run, key: TaskKey, done: &PublishWeightsDone, out: 
     }
     let Some(training) = run.training.take() else { return };
     let version = training.makes;
-    let before = run.version();
-    let ours = training.manifest.as_ref().and_then(|manifest| manifest.batch);
-    if done.batch == ours {
-        book_step(run, before, version, &training.groups, out);
-    } else {
-        // The log lost what it knew of this version; the object store did not. What stands, stands.
-        for rollout in training.groups.iter().flat_map(|(_, group)| &group.rollouts) {
-            run.books.drop_rollout(DropReason::Superseded, rollout.busy_us);
-        }
+    if done.batch != training.manifest.as_ref().and_then(|manifest| manifest.batch) {
+        // The log lost what it knew of this version; the object store did not. What stands, stands: it is
+        // adopted with what it was trained on.
+        run.training = Some(training);
+        out.push(Command::Adopt { run: run.spec.name.clone(), version });
+        return;
     }
+    book_step(run, run.version(), version, &training.groups, out);
+    stand(run, version, done.manifest, out);
+}
+
+/// A version is committed: the policy moves on, and what follows from that.
+pub(super) fn stand(run: &mut Run, version: PolicyVersion, manifest: Sha, out: &mut Commands) {
+    let before = run.version();
     run.filtered_since_step = 0;
     run.gang.voids = 0;
     let floor = window::floor(&run.spec, version);
-    set_policy(run, Policy { version, manifest: done.manifest, floor, attempt: 0, ended: false }, out);
+    set_policy(run, Policy { version, manifest, floor, attempt: 0, ended: false }, out);
     purge_below(run, before, floor, out);
     if run.state == RunState::Starting {
         run.state = RunState::Running;
@@ -86,7 +90,7 @@ fn purge_below(run: &Run, before: PolicyVersion, floor: PolicyVersion, out: &mut
 }
 
 /// Books the rollouts of a committed step and tells of it.
-fn book_step(
+pub(super) fn book_step(
     run: &mut Run,
     base: PolicyVersion,
     made: PolicyVersion,

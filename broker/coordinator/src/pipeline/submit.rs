@@ -75,6 +75,8 @@ pub(super) fn submitted(state: &mut State, spec: RunSpec, out: &mut Commands) {
         ended_unix_ms: 0,
         spec,
     };
+    // The run may have been known before the log lost its newest part.
+    out.push(Command::Adopt { run: name.clone(), version: PolicyVersion(0) });
     train_shard::put(&run, out);
     state.runs.insert(name, run);
 }

@@ -128,7 +128,7 @@ pub(super) fn void(run: &mut Run, key: TaskKey, void: &StepVoid, out: &mut Comma
 }
 
 /// The batch of the step in the making, as it is stored; `None` for version 0.
-fn batch(run: &Run, training: &Training) -> Option<(BlobRef, bytes::Bytes)> {
+pub(super) fn batch(run: &Run, training: &Training) -> Option<(BlobRef, bytes::Bytes)> {
     let base = run.policy.as_ref()?;
     let weights = run.reward_weights();
     let content = encode(&Batch {
@@ -202,9 +202,29 @@ pub(super) fn is_awaited(run: &Run, key: TaskKey) -> bool {
     })
 }
 
+/// Whether this answers another task of the same name, of a part of the log that was lost. This one is put
+/// again then: that one stood in its way.
+fn asked_otherwise(run: &Run, key: TaskKey, answers: Option<u64>, out: &mut Commands) -> bool {
+    let Some(answers) = answers else { return false };
+    let mut asked = Commands::new();
+    put(run, &mut asked);
+    let of_this = |command: &Command| matches!(command, Command::PutTask(task) if task.key == key && task.question() != answers);
+    let otherwise = asked.iter().any(of_this);
+    if otherwise {
+        out.append(&mut asked);
+    }
+    otherwise
+}
+
 /// Takes a rank's share in.
-pub(super) fn done(run: &mut Run, key: TaskKey, done: TrainShardDone, out: &mut Commands) {
-    if !is_awaited(run, key) {
+pub(super) fn done(
+    run: &mut Run,
+    key: TaskKey,
+    answers: Option<u64>,
+    done: TrainShardDone,
+    out: &mut Commands,
+) {
+    if !is_awaited(run, key) || asked_otherwise(run, key, answers, out) {
         run.books.late_outcomes += 1;
         return;
     }

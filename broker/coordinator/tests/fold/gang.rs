@@ -132,7 +132,7 @@ fn void(world: &mut World, rank: u32) {
     let task = shards(world)[rank as usize].0.clone();
     let body = OutcomeBody::Void(StepVoid { reason: "rank=1 hung up".into() });
     let worker = "a".parse().expect("a name");
-    world.append(Event::Outcome(Outcome { key: task.key, worker, busy_us: 1, body }));
+    world.append(Event::Outcome(Outcome { key: task.key, worker, busy_us: 1, answers: None, body }));
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn a_poisoned_share_halts_the_run_until_it_is_requeued() {
     assert_eq!(world.run().state, RunState::Failed);
     let body = OutcomeBody::Void(StepVoid { reason: "rank=1 never came".into() });
     let worker = "a".parse().expect("a name");
-    world.append(Event::Outcome(Outcome { key: other.key, worker, busy_us: 1, body }));
+    world.append(Event::Outcome(Outcome { key: other.key, worker, busy_us: 1, answers: None, body }));
     assert_eq!(world.run().state, RunState::Failed, "the others' words change nothing");
     world.append(Event::Requeued { key });
     assert_eq!(shards(&world)[0].1.gang, 2);

@@ -83,7 +83,7 @@ fn lies(task: &Task, now: u64) -> Vec<OutcomeBody> {
 fn tell(world: &mut World, key: TaskKey, body: OutcomeBody) {
     let worker = "liar".parse().expect("a name");
     // Nobody works that long; a sum of it does not fit.
-    world.append(Event::Outcome(Outcome { key, worker, busy_us: u64::MAX, body }));
+    world.append(Event::Outcome(Outcome { key, worker, answers: None, busy_us: u64::MAX, body }));
 }
 
 /// Whether all that was trained could be true.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use millrace_schemas::envelope::{DecodeError, decode, encode};
-use millrace_schemas::{Event, RunId, subjects};
+use millrace_schemas::{Event, Outcome, RunId, subjects};
 
 use super::tasks::ClaimError;
 use super::{Broker, BrokerError};
@@ -14,6 +14,8 @@ use crate::port::{Appended, LogEntry, LogReader, Message};
 pub struct Logged {
     /// Position, from 1, without gaps.
     pub seq: u64,
+    /// When the server stored it, in nanoseconds of its clock.
+    pub stored_ns: u64,
     /// The run token of its subject.
     pub run: String,
     /// The event, or why the entry is none. Such an entry is passed over by everyone alike.
@@ -42,11 +44,17 @@ impl Broker {
             Err(e) => return Err(BrokerError::Invalid { action: "append an event", reason: e.to_string() }),
         };
         let id = match event {
+            // Two answers to the same question are one; a question of the same name that a lost part of the
+            // log had asked was another.
+            Event::Outcome(Outcome { key, answers: Some(answers), .. }) => {
+                Some(format!("{run}/{key}/{answers:x}"))
+            }
             Event::Outcome(outcome) => Some(format!("{run}/{}", outcome.key)),
             Event::Submitted(_) => Some(format!("{run}/submitted")),
             Event::DeadLetter { .. }
             | Event::Requeued { .. }
             | Event::Cancelled { .. }
+            | Event::Adopted(_)
             | Event::Joined { .. }
             | Event::Left { .. }
             | Event::Tick { .. } => None,
@@ -114,6 +122,6 @@ impl Broker {
             true => Ok(event),
             false => Err(wrong(format!("an event of kind={} stands on subject={subject}", event.kind()))),
         });
-        Ok(Logged { seq: entry.seq, run, event })
+        Ok(Logged { seq: entry.seq, stored_ns: entry.stored_ns, run, event })
     }
 }

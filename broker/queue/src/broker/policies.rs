@@ -65,6 +65,22 @@ impl Broker {
         }
     }
 
+    /// Writes the policy of a run over the one that stands at `revision`, even where it says less: for a
+    /// coordinator whose log lost what the key knows. Another write in between stands.
+    ///
+    /// # Errors
+    /// The queue cannot be reached.
+    pub async fn replace_policy(
+        &self,
+        run: &RunId,
+        policy: &Policy,
+        revision: u64,
+    ) -> Result<Written, BrokerError> {
+        let value = serde_json::to_vec(policy).expect("a policy holds only what JSON can express");
+        let expect = Expect::Revision(revision);
+        Ok(self.queue.set(POLICY_BUCKET, run.as_str(), value.into(), expect).await?)
+    }
+
     /// Watches the policies of all runs.
     ///
     /// # Errors

@@ -42,7 +42,7 @@ pub async fn a_large_outcome_travels_by_claim(fixture: Fixture) {
     };
     let worker = "w1".parse().expect("a worker name");
     let body = OutcomeBody::Generate(done);
-    let large = Event::Outcome(Outcome { key: task(1, 0, 1).key, worker, busy_us: 7, body });
+    let large = Event::Outcome(Outcome { key: task(1, 0, 1).key, worker, busy_us: 7, answers: None, body });
     let (run, broker) = (run(), &fixture.broker);
     let small = Event::Tick { unix_ms: 1 };
     let mut expected = Vec::new();

@@ -20,7 +20,7 @@ fn outcome(group: u64, worker: &str) -> Event {
         valid: true,
     };
     let body = OutcomeBody::EnvStep(done);
-    Event::Outcome(Outcome { key: task(group, 0, 1).key, worker, busy_us: 7, body })
+    Event::Outcome(Outcome { key: task(group, 0, 1).key, worker, busy_us: 7, answers: None, body })
 }
 
 /// Two workers did the same task: the first outcome stands.

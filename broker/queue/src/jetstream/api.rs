@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::context::RequestErrorKind;
 use async_nats::jetstream::response::Response;
+use async_nats::jetstream::stream::RawMessageErrorKind;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -124,6 +125,25 @@ async fn stream_info(connection: &Connection, stream: &str) -> Result<StreamInfo
     let path = format!("STREAM.INFO.{stream}");
     let action = "look at a stream";
     ask(connection, action, path, &json!({})).await.map_err(|e| e.of(action))
+}
+
+/// When the leader of a stream stored what stands at a position, in nanoseconds of its clock; `None` if nothing
+/// stands there.
+pub(super) async fn stored_ns(
+    connection: &Connection,
+    stream: &str,
+    seq: u64,
+) -> Result<Option<u64>, QueueError> {
+    let action = "look at an entry of a stream";
+    let unavailable = |reason| QueueError::Unavailable { action, reason };
+    let path = format!("$JS.API.STREAM.MSG.GET.{stream}");
+    let handle = connection.context.get_stream_no_info(stream).await;
+    let handle = handle.map_err(|e| unavailable(e.to_string()))?;
+    match connection.answer(action, &path, handle.get_raw_message(seq)).await? {
+        Ok(found) => Ok(u64::try_from(found.time.unix_timestamp_nanos()).ok()),
+        Err(e) if e.kind() == RawMessageErrorKind::NoMessageFound => Ok(None),
+        Err(e) => Err(unavailable(e.to_string())),
+    }
 }
 
 /// How long a delivery of a consumer may stay silent; `None` if there is no such consumer.

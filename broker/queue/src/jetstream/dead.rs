@@ -31,7 +31,11 @@ pub(super) async fn letters(connection: &Arc<Connection>, max: usize) -> Result<
         let found = tokio::time::timeout(Duration::from_secs(2), ordered.next(wanted - letters.len())).await;
         let Ok(found) = found else { break };
         for (place, message) in found? {
-            letters.push(LogEntry { seq: place.stream_seq, message: from_nats(message) });
+            letters.push(LogEntry {
+                seq: place.stream_seq,
+                stored_ns: place.stored_ns,
+                message: from_nats(message),
+            });
         }
         if letters.last().is_some_and(|letter| letter.seq >= state.last_seq) {
             break;

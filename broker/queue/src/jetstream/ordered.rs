@@ -13,6 +13,7 @@ use millrace_schemas::limits;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::api;
 use super::connection::Connection;
 use super::message::{Place, from_nats, place};
 use crate::port::{LogEntry, LogReader, QueueError};
@@ -35,6 +36,10 @@ pub(super) struct Ordered {
     start: DeliverPolicy,
     /// The position read last; 0 before the first.
     last: u64,
+    /// When the server stored what stands there.
+    last_ns: u64,
+    /// Whether entries stay for ever: then each new consumer is preceded by proof that the stream is what it was.
+    lasting: bool,
     active: Option<Active>,
     /// Where the server wants to hear that we keep pace.
     pace: Option<Subject>,
@@ -58,7 +63,8 @@ enum Heard {
 impl Ordered {
     pub(super) fn new(connection: Arc<Connection>, stream: String, start: DeliverPolicy) -> Self {
         let epoch = connection.epoch();
-        Self { connection, stream, start, last: 0, active: None, pace: None, epoch }
+        let (active, pace) = (None, None);
+        Self { connection, stream, start, last: 0, last_ns: 0, lasting: false, active, pace, epoch }
     }
 
     /// Waits for entries and gives 1 to `max`. Dropping the future loses nothing.
@@ -130,7 +136,7 @@ impl Ordered {
         if place.stream_seq <= self.last {
             return Heard::Nothing;
         }
-        self.last = place.stream_seq;
+        (self.last, self.last_ns) = (place.stream_seq, place.stored_ns);
         Heard::Entry(place)
     }
 
@@ -153,11 +159,25 @@ impl Ordered {
         }
     }
 
+    /// Whether the entry read last still stands where it stood. Asked of the stream's leader: another server of a
+    /// cluster may be behind.
+    async fn prove(&self) -> Result<(), QueueError> {
+        if self.last == 0 || !self.lasting {
+            return Ok(());
+        }
+        match api::stored_ns(&self.connection, &self.stream, self.last).await? {
+            Some(stored_ns) if stored_ns == self.last_ns => Ok(()),
+            Some(_) | None => Err(QueueError::Lost { seq: self.last }),
+        }
+    }
+
     async fn start(&mut self) -> Result<(), QueueError> {
         self.pace = None;
         self.epoch.mark_unchanged();
         let inbox = self.connection.client.new_inbox();
         let subscriber = self.connection.subscribe("read a stream", &inbox).await?;
+        // Later than the mark: were the server to lose its power after this proof, the mark would tell.
+        self.prove().await?;
         let deliver_policy = match self.last {
             0 => self.start,
             last => DeliverPolicy::ByStartSequence { start_sequence: last + 1 },
@@ -196,7 +216,8 @@ impl JetStreamLog {
     pub(super) fn new(connection: Arc<Connection>, stream: &str, from: u64) -> Self {
         let from = from.max(1);
         let start = DeliverPolicy::ByStartSequence { start_sequence: from };
-        Self { ordered: Ordered::new(connection, stream.to_owned(), start), from }
+        let ordered = Ordered { lasting: true, ..Ordered::new(connection, stream.to_owned(), start) };
+        Self { ordered, from }
     }
 }
 
@@ -208,6 +229,7 @@ impl LogReader for JetStreamLog {
             let entries = entries.filter(|(place, _)| place.stream_seq >= self.from);
             let entry = |(place, message): (Place, _)| LogEntry {
                 seq: place.stream_seq,
+                stored_ns: place.stored_ns,
                 message: from_nats(message),
             };
             let entries: Vec<LogEntry> = entries.map(entry).collect();

@@ -8,10 +8,13 @@ use bytes::Bytes;
 use crate::port::{Appended, Expect, KeyValue, LogEntry, Message, Written};
 
 /// Entries in order; for a time, the first with an id wins.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Records {
     end: u64,
-    entries: BTreeMap<u64, Message>,
+    /// Entries, and when each was stored, in nanoseconds.
+    entries: BTreeMap<u64, (u64, Message)>,
+    /// When the newest was stored, lost or not: no two entries have the same time, though a test's clock may stand.
+    newest_ns: u64,
     ids: BTreeMap<String, (Duration, u64)>,
 }
 
@@ -33,7 +36,8 @@ impl Records {
         if let Some(id) = id {
             self.ids.insert(id.to_owned(), (now, self.end));
         }
-        self.entries.insert(self.end, message);
+        self.newest_ns = (now.as_nanos() as u64).max(self.newest_ns + 1);
+        self.entries.insert(self.end, (self.newest_ns, message));
         Appended { seq: self.end, first: true }
     }
 
@@ -43,16 +47,33 @@ impl Records {
 
     pub(super) fn read(&self, from: u64, max: usize) -> Vec<LogEntry> {
         let entries = self.entries.range(from..).take(max);
-        entries.map(|(seq, message)| LogEntry { seq: *seq, message: message.clone() }).collect()
+        let entry = |(seq, (stored_ns, message)): (&u64, &(u64, Message))| LogEntry {
+            seq: *seq,
+            stored_ns: *stored_ns,
+            message: message.clone(),
+        };
+        entries.map(entry).collect()
     }
 
     pub(super) fn remove(&mut self, seq: u64) {
         self.entries.remove(&seq);
     }
+
+    /// When the entry at `seq` was stored, in nanoseconds.
+    pub(super) fn stored_ns(&self, seq: u64) -> Option<u64> {
+        self.entries.get(&seq).map(|(stored_ns, _)| *stored_ns)
+    }
+
+    /// Loses what follows `end`; its positions are given out again.
+    pub(super) fn truncate(&mut self, end: u64) {
+        self.end = self.end.min(end);
+        self.entries.retain(|seq, _| *seq <= end);
+        self.ids.retain(|_, (_, seq)| *seq <= end);
+    }
 }
 
 /// Keys of one bucket.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Bucket {
     revision: u64,
     values: BTreeMap<String, KeyValue>,

@@ -7,7 +7,7 @@ use crate::filter;
 use crate::port::{Message, Put};
 
 /// A queue of tasks with at most one per subject.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Tasks {
     next_seq: u64,
     entries: BTreeMap<u64, Entry>,
@@ -17,7 +17,7 @@ pub(super) struct Tasks {
     timers: BTreeSet<(Duration, u64)>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Entry {
     message: Message,
     pool: String,
@@ -34,7 +34,7 @@ enum State {
 }
 
 /// Tasks of a pool that wait; what was given back goes first. May name tasks that are gone.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 struct Ready {
     again: VecDeque<u64>,
     fresh: VecDeque<u64>,
@@ -89,6 +89,11 @@ impl Tasks {
         self.timers.first().map(|(at, _)| *at)
     }
 
+    /// Whether a task of a pool may be handed out.
+    pub(super) fn has_ready(&self, pool: &str) -> bool {
+        self.ready.get(pool).is_some_and(|ready| !ready.again.is_empty() || !ready.fresh.is_empty())
+    }
+
     /// Hands out up to `max` tasks of a pool under leases that run until `until`.
     pub(super) fn take(&mut self, pool: &str, max: usize, until: Duration) -> Vec<Handed> {
         let Some(ready) = self.ready.get_mut(pool) else { return Vec::new() };
@@ -126,6 +131,18 @@ impl Tasks {
             self.subjects.remove(&entry.message.subject);
             if let State::Until(at) = entry.state {
                 self.timers.remove(&(at, seq));
+            }
+        }
+    }
+
+    /// Loses who has what in hand: all of it is delivered again, at once and as if for the first time.
+    pub(super) fn forget_deliveries(&mut self) {
+        self.timers.clear();
+        for (seq, entry) in &mut self.entries {
+            if matches!(entry.state, State::Until(_)) {
+                entry.state = State::Ready;
+                entry.attempt = 0;
+                self.ready.entry(entry.pool.clone()).or_default().again.push_back(*seq);
             }
         }
     }

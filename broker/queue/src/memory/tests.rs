@@ -8,7 +8,8 @@ use millrace_schemas::{PoolName, Stage};
 
 use super::MemoryQueue;
 use crate::clock::ManualClock;
-use crate::port::{Message, Puller, Queue};
+use crate::port::{Expect, Message, Puller, Queue, QueueError};
+use crate::settings::{Durability, QueueSettings};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -70,4 +71,71 @@ async fn the_same_calls_do_the_same() {
     let told = story().await;
     assert!(told.iter().any(|line| line.contains(" 2 ")), "some were redelivered");
     assert_eq!(told, story().await);
+}
+
+/// A queue that syncs every minute, with ten entries in the log before the sync and ten after it, and as many
+/// tasks and writes of a key.
+async fn half_synced(durability: Durability) -> MemoryQueue {
+    let clock = ManualClock::new();
+    let settings = QueueSettings { durability, ..QueueSettings::default() };
+    let queue = MemoryQueue::with_settings(Arc::new(clock.clone()), settings);
+    for number in 0..20 {
+        if number == 10 {
+            clock.advance(Duration::from_secs(61));
+        }
+        queue.append(task(number), None).await.expect("stored");
+        queue.put(vec![task(number)]).await;
+        queue.set("bucket", "key", number.to_string().into(), Expect::Any).await.expect("written");
+    }
+    queue
+}
+
+async fn value(queue: &MemoryQueue) -> u64 {
+    let value = queue.get("bucket", "key").await.expect("read").expect("a value").value;
+    std::str::from_utf8(&value).expect("digits").parse().expect("a number")
+}
+
+#[tokio::test]
+async fn what_was_synced_survives_a_power_loss() {
+    for seed in 0..50 {
+        let queue = half_synced(Durability::Synced).await;
+        queue.power_loss(seed);
+        assert_eq!((queue.log_end().await.expect("read"), queue.queued(), value(&queue).await), (20, 20, 19));
+        assert_eq!(queue.losses(), 0);
+    }
+}
+
+#[tokio::test]
+async fn each_stream_loses_its_own_part_of_what_was_not_synced() {
+    let mut seen = std::collections::BTreeSet::new();
+    for seed in 0..50 {
+        let queue = half_synced(Durability::Interval(Duration::from_secs(60))).await;
+        queue.power_loss(seed);
+        let left = (queue.log_end().await.expect("read"), queue.queued(), value(&queue).await);
+        assert!(
+            (10..=20).contains(&left.0) && (10..=20).contains(&left.1) && (9..=19).contains(&left.2),
+            "{left:?}"
+        );
+        seen.insert(left);
+        let next = queue.append(task(99), None).await.expect("stored");
+        assert_eq!(next.seq, left.0 + 1, "positions are given out again");
+    }
+    assert!(seen.len() > 10, "{seen:?}");
+}
+
+#[tokio::test]
+async fn a_reader_says_when_what_it_gave_is_lost() {
+    for reused in [false, true] {
+        let queue = half_synced(Durability::Interval(Duration::from_secs(60))).await;
+        let mut ahead = queue.read_log(1).await.expect("a reader");
+        let mut behind = queue.read_log(1).await.expect("a reader");
+        assert_eq!(ahead.next(100).await.expect("entries").len(), 20);
+        assert_eq!(behind.next(12).await.expect("entries").len(), 12);
+        queue.lose_log_after(15);
+        for number in 0..if reused { 10 } else { 0 } {
+            queue.append(task(number), None).await.expect("stored");
+        }
+        assert!(matches!(ahead.next(1).await, Err(QueueError::Lost { seq: 20 })), "reused={reused}");
+        assert_eq!(behind.next(3).await.expect("those still stand").len(), 3);
+    }
 }

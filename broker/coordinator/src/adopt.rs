@@ -1,0 +1,45 @@
+//! Brings a version that stands in the object store into the log, which lost it.
+
+use millrace_queue::{Broker, BrokerError};
+use millrace_schemas::blob::paths;
+use millrace_schemas::event::{Adopted, AdoptedGroup, AdoptedRollout};
+use millrace_schemas::train_shard::BatchGroup;
+use millrace_schemas::{Event, PolicyVersion, RunId};
+
+use crate::audit::{StoredVersion, read_version};
+
+/// Appends what stands under `version`, if anything does. The fold takes it in unless it knows the version, so
+/// that doing it again is harmless.
+///
+/// # Errors
+/// The queue or the object store cannot be reached.
+pub async fn standing(broker: &Broker, run: &RunId, version: PolicyVersion) -> Result<(), BrokerError> {
+    if broker.objects().get(&paths::manifest(run, version)).await?.is_none() {
+        return Ok(());
+    }
+    match read_version(broker.objects(), run, version).await? {
+        Ok(stored) => {
+            tracing::warn!(%run, %version, "a committed version is not in the log; adopting it");
+            broker.append(run.as_str(), &Event::Adopted(Box::new(event(version, &stored)))).await?;
+        }
+        Err(reason) => {
+            tracing::error!(%run, %version, reason, "a committed version cannot be read; restore its objects");
+        }
+    }
+    Ok(())
+}
+
+fn event(version: PolicyVersion, stored: &StoredVersion) -> Adopted {
+    let groups = stored.batch.iter().flat_map(|batch| &batch.groups).map(group).collect();
+    Adopted { version, manifest: stored.sha256, batch: stored.manifest.batch, groups }
+}
+
+fn group(group: &BatchGroup) -> AdoptedGroup {
+    let rollouts = group.rollouts.iter().map(|rollout| AdoptedRollout {
+        attempt: rollout.id.attempt,
+        start_version: rollout.start_version,
+        reward: rollout.reward,
+        success: rollout.success,
+    });
+    AdoptedGroup { group: group.group, rollouts: rollouts.collect() }
+}

@@ -1,0 +1,78 @@
+//! A version stands in the object store and the log does not know it: the log lost its newest part with a
+//! machine. The version is taken as it stands, and what it was trained on counts as trained, so that nothing
+//! is trained on twice.
+
+use millrace_schemas::PolicyVersion;
+use millrace_schemas::event::{Adopted, AdoptedGroup};
+use millrace_schemas::notice::Notice;
+
+use crate::books::DropReason;
+use crate::command::{Command, Commands};
+use crate::pipeline::{publish_weights, train_shard};
+use crate::state::Run;
+
+/// Takes a version in that follows the newest; any other is known already.
+pub(super) fn adopted(run: &mut Run, adopted: &Adopted, out: &mut Commands) {
+    let awaited = run.policy.as_ref().map_or(PolicyVersion(0), |policy| policy.version.next());
+    if adopted.version != awaited || run.is_closed() {
+        return;
+    }
+    let base = run.version();
+    let training = run.training.take();
+    match training {
+        Some(training)
+            if training.makes == adopted.version
+                && train_shard::batch(run, &training).map(|(blob, _)| blob) == adopted.batch =>
+        {
+            publish_weights::book_step(run, base, adopted.version, &training.groups, out);
+        }
+        Some(training) => {
+            // They are finished and wait to be trained, but for those that this version was trained on.
+            for (id, group) in training.groups {
+                run.ready.push(id);
+                run.groups.insert(id, group);
+            }
+            take_out(run, base, &adopted.groups);
+        }
+        None => take_out(run, base, &adopted.groups),
+    }
+    drop_evaluation(run);
+    out.push(Command::Notice(Box::new(Notice::Adopted {
+        run: run.spec.name.clone(),
+        version: adopted.version,
+        rollouts: adopted.groups.iter().map(|group| group.rollouts.len() as u64).sum(),
+    })));
+    publish_weights::stand(run, adopted.version, adopted.manifest, out);
+    out.push(Command::Adopt { run: run.spec.name.clone(), version: adopted.version.next() });
+}
+
+/// Books what the version was trained on, and takes it out of play.
+fn take_out(run: &mut Run, base: PolicyVersion, groups: &[AdoptedGroup]) {
+    for adopted in groups {
+        let known = run.groups.remove(&adopted.group);
+        run.ready.retain(|ready| *ready != adopted.group);
+        if known.is_none() && adopted.group >= run.next_group {
+            run.next_group = adopted.group + 1;
+            run.next_prompt += 1;
+        }
+        let standing = known.map(|group| group.rollouts).unwrap_or_default();
+        for (index, rollout) in adopted.rollouts.iter().enumerate() {
+            let same = match standing.get(index) {
+                Some(known) if known.attempt == rollout.attempt => true,
+                Some(other) => {
+                    // The lost part had replaced it.
+                    run.books.drop_rollout(DropReason::Superseded, other.busy_us);
+                    false
+                }
+                None => false,
+            };
+            run.books.admitted += u64::from(!same);
+            run.books.train_rollout(base, rollout.start_version);
+        }
+    }
+}
+
+/// What is evaluated is not the newest version any more, and workers follow the newest.
+fn drop_evaluation(run: &mut Run) {
+    run.evaluation = None;
+}
