@@ -33,8 +33,6 @@ enum Step {
     Held,
     /// Another does.
     Waiting,
-    /// Another process took this one's name.
-    Replaced,
 }
 
 /// Until when this process may act without asking again. Clones share it.
@@ -93,14 +91,6 @@ pub async fn hold(
                 term.end();
                 (false, false)
             }
-            Ok(Ok(Step::Replaced)) => {
-                tracing::error!(
-                    "another process took this coordinator's name and lease; this one stands down"
-                );
-                term.end();
-                leading.send_replace(false);
-                return;
-            }
             Ok(Err(error)) => {
                 tracing::warn!(%error, "failed to renew the lease");
                 (*leading.borrow() && term.holds(), false)
@@ -137,10 +127,10 @@ impl Candidate {
         if standing.instance == self.lease.instance {
             return self.write(standing.epoch, expect).await;
         }
-        if standing.holder == self.lease.holder && self.lease.epoch > 0 && standing.epoch > self.lease.epoch {
-            return Ok(Step::Replaced);
-        }
-        let free = standing.holder.is_empty() || standing.holder == self.lease.holder;
+        // A process that starts again takes its name's lease at once. One that held it before and lost it to
+        // another of its name waits as for anybody else: two of one name must not take turns.
+        let restarted = standing.holder == self.lease.holder && self.lease.epoch == 0;
+        let free = standing.holder.is_empty() || restarted;
         if free || self.has_run_out(&value) {
             return self.write(standing.epoch + 1, expect).await;
         }

@@ -7,15 +7,16 @@ use std::time::Duration;
 use millrace_coordinator::command::{Command, Commands};
 use millrace_coordinator::leader::Term;
 use millrace_coordinator::state::State;
-use millrace_coordinator::{execute, journal};
+use millrace_coordinator::{execute, journal, leader};
 use millrace_queue::clock::SystemClock;
 use millrace_queue::{Broker, MemoryQueue, Objects};
 use millrace_schemas::blob::Sha;
 use millrace_schemas::policy::Policy;
 use millrace_schemas::subjects::{ALL_RUNS, tasks_of_run};
 use millrace_schemas::{Event, PolicyVersion, RunId, Stage};
-use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 
 fn broker() -> Broker {
     Broker::new(Arc::new(MemoryQueue::new(Arc::new(SystemClock::default()))), Objects::memory())
@@ -93,4 +94,29 @@ async fn the_newest_snapshot_never_goes_back() {
     journal::save(&broker, 10, at(10)).await.expect("saved");
     journal::save(&broker, 5, at(5)).await.expect("left");
     assert_eq!(journal::restore(&broker).await.expect("restored").seq, 10);
+}
+
+/// Two processes of one name: the one that lost its lease to the other waits for it as for anybody else's, and
+/// acts again when the other is gone.
+#[tokio::test]
+async fn one_that_lost_its_name_takes_over_when_the_other_is_gone() {
+    let broker = broker();
+    let begin = |instance: &str| {
+        let (leading, leads) = watch::channel(false);
+        let name = ("coordinator-0".to_owned(), instance.to_owned());
+        let held = leader::hold(broker.clone(), name, leading, Term::default(), CancellationToken::new());
+        (tokio::spawn(held), leads)
+    };
+    let patience = Duration::from_secs(30);
+    let becomes = async |leads: &mut watch::Receiver<bool>, wanted: bool| {
+        let waited = timeout(patience, leads.wait_for(|leads| *leads == wanted)).await;
+        assert!(matches!(waited, Ok(Ok(_))), "it never came to leads={wanted}");
+    };
+    let (_first, mut first) = begin("one");
+    becomes(&mut first, true).await;
+    let (task, mut second) = begin("two");
+    becomes(&mut second, true).await;
+    becomes(&mut first, false).await;
+    task.abort();
+    becomes(&mut first, true).await;
 }

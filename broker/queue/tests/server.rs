@@ -5,8 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use millrace_queue::port::{Expect, Message};
 use millrace_queue::server::{Server, ServerError, ServerOptions};
+use millrace_queue::testing::TestServer;
 use millrace_queue::{JetStream, JetStreamOptions, Queue};
+use millrace_schemas::subjects::{self, POLICY_BUCKET};
+use millrace_schemas::{Stage, limits};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tokio::time::timeout;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -118,4 +124,61 @@ async fn connecting_to_nobody_fails_in_time() {
     assert!(error.is_transient(), "{error}");
     let Err(error) = JetStream::connect("not a url", "test", options).await else { panic!("it is no URL") };
     assert!(!error.is_transient(), "{error}");
+}
+
+/// Every wait of a client has a deadline: of one that is let in and told nothing, and of one whose server
+/// falls silent with the connection standing.
+#[tokio::test]
+async fn silent_server_times_out() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("nats://{}", listener.local_addr().expect("an address"));
+    let held = tokio::spawn(async move {
+        let mut connections = Vec::new();
+        while let Ok((connection, _)) = listener.accept().await {
+            connections.push(connection);
+        }
+    });
+    let options =
+        JetStreamOptions { connect_timeout: Duration::from_millis(700), ..JetStreamOptions::default() };
+    let began = std::time::Instant::now();
+    let Err(error) = JetStream::connect(&url, "test", options).await else { panic!("it said nothing") };
+    assert!(error.is_transient() && error.to_string().contains("says nothing"), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    held.abort();
+
+    let server = TestServer::start().await;
+    let queue = server.connect(JetStreamOptions::default()).await;
+    let (run, pool) = ("lake".parse().expect("a name"), "policy".parse().expect("a name"));
+    queue.ensure_pool(Stage::Generate, &pool).await.expect("made");
+    let message = |subject: &str| Message { subject: subject.into(), payload: "x".into(), headers: vec![] };
+    let mut log = queue.read_log(1).await.expect("opened");
+    let mut watcher = queue.watch(POLICY_BUCKET).await.expect("opened");
+    let pid = Pid::from_raw(i32::try_from(server.pid()).expect("a process id"));
+    kill(pid, Signal::SIGSTOP).expect("it runs");
+    let patience = Duration::from_millis(limits::REQUEST_TIMEOUT_MS) + Duration::from_secs(30);
+    let filter = subjects::tasks_of_run(Stage::Generate, &run);
+    let all = async {
+        tokio::join!(
+            async { assert!(queue.append(message("mr.log.lake.tick"), None).await.is_err()) },
+            async { assert!(queue.put(vec![message("mr.task.generate.x")]).await[0].is_err()) },
+            async { assert!(queue.get(POLICY_BUCKET, "lake").await.is_err()) },
+            async { assert!(queue.set(POLICY_BUCKET, "lake", "x".into(), Expect::Any).await.is_err()) },
+            async { assert!(queue.log_end().await.is_err()) },
+            async { assert!(queue.purge(Stage::Generate, &filter).await.is_err()) },
+            async { assert!(queue.ensure_pool(Stage::Reward, &pool).await.is_err()) },
+            async { assert!(queue.dead_letters(1).await.is_err()) },
+        );
+    };
+    let waited = tokio::time::timeout(patience, all).await;
+    kill(pid, Signal::SIGCONT).expect("it is stopped");
+    waited.expect("each wait has an end");
+    // It speaks again, and all goes on, those who only listened included.
+    let again = async {
+        while queue.log_end().await.is_err() {}
+        while queue.append(message("mr.log.lake.tick"), None).await.is_err() {}
+        while log.next(1).await.is_err() {}
+        while queue.set(POLICY_BUCKET, "lake", "y".into(), Expect::Any).await.is_err() {}
+        while watcher.next().await.is_err() {}
+    };
+    tokio::time::timeout(patience, again).await.expect("the connection is made anew");
 }

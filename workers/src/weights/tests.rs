@@ -84,3 +84,47 @@ async fn what_was_stored_here_is_not_read_again() {
     let again = weights.fetch(&run(), PolicyVersion(3), sha, Files::All).await.unwrap();
     assert_eq!(again.files.len(), 2);
 }
+
+/// Weights of which a part came are not weights: whatever the part is, nothing of it is kept, and the version
+/// before is as it was.
+#[tokio::test]
+async fn partial_delta_is_refused() {
+    let objects = Objects::memory();
+    let weights = Weights::new(objects.clone());
+    let (manifest, sha) = commit(&objects).await;
+    let file = &manifest.files[1];
+    let at = paths::blob(&run(), &file.blob.sha256);
+    let whole = objects.get(&at).await.unwrap().unwrap();
+    for part in 0..whole.len() {
+        // Cut short, and overwritten as far as it came.
+        let mut mixed = vec![0; whole.len()];
+        mixed[..part].copy_from_slice(&whole[..part]);
+        for partial in [whole.slice(..part), mixed.into()] {
+            objects.put(&at, partial).await.unwrap();
+            let fetched = weights.fetch(&run(), PolicyVersion(3), sha, Files::All).await;
+            let Err(WeightsError::Object(ObjectError::Corrupt { .. })) = fetched else {
+                panic!("{part} bytes of {} are served: {fetched:?}", whole.len())
+            };
+        }
+    }
+    objects.put(&at, whole.clone()).await.unwrap();
+    let all = weights.fetch(&run(), PolicyVersion(3), sha, Files::All).await.unwrap();
+    assert_eq!(all.files[&file.name], whole);
+}
+
+#[tokio::test]
+async fn a_manifest_with_any_byte_changed_is_refused_or_says_another_thing() {
+    let (manifest, _) = commit(&Objects::memory()).await;
+    let sound = manifest.to_json();
+    // The last byte is a line's end, which no reader misses.
+    for at in 0..sound.len() - 1 {
+        assert!(read_manifest(&run(), PolicyVersion(3), &sound[..at]).is_err(), "cut at {at}");
+        for flip in [1, 0x20, 0x80] {
+            let mut bytes = sound.clone();
+            bytes[at] ^= flip;
+            if let Ok(read) = read_manifest(&run(), PolicyVersion(3), &bytes) {
+                assert_eq!((&read.run, read.version), (&manifest.run, manifest.version));
+            }
+        }
+    }
+}
