@@ -1,6 +1,8 @@
 //! The fold, on its own: the same log gives the same state, restarts change nothing, the bound holds, and
 //! the books balance after every event.
 
+#[path = "fold/conformance.rs"]
+mod conformance;
 #[path = "fold/gang.rs"]
 mod gang;
 #[path = "fold/hostile.rs"]

@@ -3,6 +3,7 @@
 
 mod tree;
 
+mod conformance;
 mod dependencies;
 mod folders;
 mod names;

@@ -7,10 +7,13 @@ use std::time::Duration;
 use futures::FutureExt;
 use millrace_queue::port::Message;
 use millrace_schemas::envelope::encode;
-use millrace_schemas::{Event, subjects};
+use millrace_schemas::limits::attempt_ms;
+use millrace_schemas::{Event, Stage, subjects};
+use millrace_workers::Verdict;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
-use crate::support::{Bench, done, eventually, group, on_both_queues, pool, run, soon, task};
+use crate::support::{Bench, done, eventually, group, on_both_queues, pool, run, settings, soon, task};
 
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -18,6 +21,7 @@ on_both_queues!(
     a_panic_is_tried_again_then_buried,
     garbage_is_buried_and_the_loop_goes_on,
     heartbeats_keep_a_long_task,
+    producer_failure_is_visible,
 );
 
 async fn a_panic_is_tried_again_then_buried(bench: Bench) {
@@ -91,6 +95,91 @@ async fn heartbeats_keep_a_long_task(bench: Bench) {
     eventually("an outcome", async || (!bench.outcomes().await.is_empty()).then_some(())).await;
     assert_eq!(tried.load(SeqCst), 1, "nobody else was given the task");
     assert!(worker.leave().await);
+}
+
+/// An environment fails every time: it is tried again, then buried with a reason that the log knows, and no
+/// other task waits for it.
+async fn producer_failure_is_visible(bench: Bench) {
+    let (tried, broker) = (Arc::new(AtomicU64::new(0)), bench.broker.clone());
+    // As the coordinator does.
+    let burying = tokio::spawn(async move {
+        let mut exhausted = broker.exhausted().await.unwrap();
+        loop {
+            let task = exhausted.next().await.unwrap();
+            broker.bury_exhausted(&task).await.unwrap();
+        }
+    });
+    let counter = tried.clone();
+    let worker = bench.worker(1, GRACE, move |task, _| {
+        let broken = group(&task) == 1;
+        counter.fetch_add(u64::from(broken), SeqCst);
+        let verdict = if broken {
+            Verdict::RetryAfter(Duration::from_millis(10), "reset failed: no display".to_owned())
+        } else {
+            done()
+        };
+        async { verdict }.boxed()
+    });
+    for group in 1..20 {
+        bench.put(&task(group, 0)).await;
+    }
+    eventually("the other outcomes", async || (bench.outcomes().await.len() == 18).then_some(())).await;
+    let letter = eventually("a dead letter", async || bench.broker.dead_letters().await.unwrap().pop()).await;
+    assert!(letter.reason.contains("without an outcome"), "{}", letter.reason);
+    assert_eq!(letter.task, Some((run(), task(1, 0).key)));
+    assert_eq!(tried.load(SeqCst), settings().max_deliver as u64);
+    let buried = eventually("the log says so", async || {
+        bench.events().await.into_iter().find_map(|event| match event {
+            Event::DeadLetter { key, reason } => Some((key, reason)),
+            _ => None,
+        })
+    });
+    assert_eq!(buried.await, (task(1, 0).key, letter.reason));
+    bench.forgotten(&task(1, 0)).await;
+    bench.put(&task(30, 0)).await;
+    eventually("later work", async || (bench.outcomes().await.len() == 19).then_some(())).await;
+    assert!(worker.leave().await);
+    burying.abort();
+}
+
+/// An environment hangs while its worker gives signs of life: the turn is given up after its time, and done again.
+/// On the memory queue, in a time that runs by itself.
+#[tokio::test(start_paused = true)]
+async fn hung_env_is_replaced() {
+    let bench = Bench::in_memory().await;
+    let begun = Arc::new(Notify::new());
+    let told = begun.clone();
+    let hanging = bench.worker(1, GRACE, move |task, _| {
+        if group(&task) == 1 {
+            told.notify_one();
+            return std::future::pending().boxed();
+        }
+        async { done() }.boxed()
+    });
+    bench.put(&task(1, 0)).await;
+    soon("the task is begun", &begun).await;
+    let since = Instant::now();
+    let tried = Arc::new(AtomicU64::new(0));
+    let counter = tried.clone();
+    let other = bench.worker(1, GRACE, move |_, _| {
+        counter.fetch_add(1, SeqCst);
+        async { done() }.boxed()
+    });
+    let limit = Duration::from_millis(attempt_ms(Stage::EnvStep));
+    let outcome = async {
+        while bench.outcomes().await.is_empty() {
+            // The one that hung may get it again, and again for its whole time.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    tokio::time::timeout(3 * limit, outcome).await.expect("the turn is done again");
+    assert!(since.elapsed() >= limit, "{:?}: a slow environment is not a hung one", since.elapsed());
+    assert_eq!((bench.outcomes().await.len(), tried.load(SeqCst)), (1, 1));
+    assert!(other.leave().await);
+    // What hung holds no slot of its worker.
+    bench.put(&task(2, 0)).await;
+    eventually("another outcome", async || (bench.outcomes().await.len() == 2).then_some(())).await;
+    assert!(hanging.leave().await);
 }
 
 /// The work is done while the server is dead: the outcome waits for it.

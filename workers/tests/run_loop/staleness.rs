@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use futures::FutureExt;
-use millrace_schemas::PolicyVersion;
 use millrace_schemas::blob::Sha;
+use millrace_schemas::notice::WorkerNotice;
 use millrace_schemas::policy::Policy;
+use millrace_schemas::{PolicyVersion, Stage, subjects};
 use tokio::sync::Notify;
 
 use crate::support::{Bench, done, eventually, group, on_both_queues, run, soon, task};
@@ -19,6 +20,7 @@ on_both_queues!(
     evaluation_is_never_stale,
     a_late_policy_cancels_what_is_in_hand,
     an_ended_run_leaves_the_worker_idle,
+    end_of_run_releases_workers,
 );
 
 fn policy(version: u64, floor: u64, ended: bool) -> Policy {
@@ -95,6 +97,48 @@ async fn an_ended_run_leaves_the_worker_idle(bench: Bench) {
     bench.broker.set_policy(&run(), &policy(3, 2, true)).await.unwrap();
     bench.forgotten(&task(1, 0)).await;
     bench.forgotten(&task(2, 9)).await;
+    assert!(worker.leave().await);
+    assert!(bench.events().await.is_empty());
+}
+
+/// The run ends while tasks are queued and in hand: nothing is begun any more, what is in hand is cancelled, and
+/// the worker tells that it is idle, so that whoever scales the fleet sees it.
+async fn end_of_run_releases_workers(bench: Bench) {
+    let mut notices = bench.broker.queue().listen(&subjects::worker_notice("test")).await.unwrap();
+    let (begun, cancelled) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (began, heard) = (begun.clone(), cancelled.clone());
+    let worker = bench.worker(2, GRACE, move |_, cancel| {
+        began.fetch_add(1, SeqCst);
+        let heard = heard.clone();
+        tokio::spawn(async move {
+            cancel.cancelled().await;
+            heard.fetch_add(1, SeqCst);
+        });
+        std::future::pending().boxed()
+    });
+    for group in 0..10 {
+        bench.put(&task(group, 0)).await;
+    }
+    eventually("two are in hand", async || (begun.load(SeqCst) == 2).then_some(())).await;
+    bench.broker.set_policy(&run(), &policy(3, 0, true)).await.unwrap();
+    // Put by whoever did not hear of the end.
+    bench.put(&task(10, 3)).await;
+    let idle = async {
+        loop {
+            let notice = notices.next().await.unwrap();
+            let told: WorkerNotice = serde_json::from_slice(&notice.payload).unwrap();
+            let counters = &told.stages[&Stage::EnvStep];
+            if counters.in_hand == 0 && counters.stale == 11 {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), idle).await.expect("the worker is idle and says so");
+    eventually("both are cancelled", async || (cancelled.load(SeqCst) == 2).then_some(())).await;
+    assert_eq!(begun.load(SeqCst), 2, "nothing is begun for a run that ended");
+    for group in 0..10 {
+        bench.forgotten(&task(group, 0)).await;
+    }
     assert!(worker.leave().await);
     assert!(bench.events().await.is_empty());
 }

@@ -7,6 +7,7 @@ use millrace_coordinator::{Command, State, outstanding};
 use millrace_schemas::blob::Sha;
 use millrace_schemas::env_step::{EnvAction, EnvStepDone};
 use millrace_schemas::generate::{Finish, GenerateDone, Segment};
+use millrace_schemas::notice::Notice;
 use millrace_schemas::policy::Policy;
 use millrace_schemas::publish_weights::PublishWeightsDone;
 use millrace_schemas::reward::RewardDone;
@@ -36,6 +37,8 @@ pub(crate) struct World {
     pub(crate) staleness: Vec<u64>,
     /// Commands after which the coordinator is killed and started again; empty for never.
     pub(crate) restart_every: usize,
+    /// What was told to people, in order.
+    pub(crate) notices: Vec<Notice>,
     commands: usize,
 }
 
@@ -76,6 +79,20 @@ impl World {
         }
     }
 
+    /// Coordinator and queue are lost: another begins with a snapshot of the first `cut` events and the rest of
+    /// the log, on an empty queue.
+    pub(crate) fn lose_all(&mut self, cut: usize) {
+        self.queue.clear();
+        let snapshot = millrace_schemas::envelope::encode(&replay(&self.log[..cut]));
+        self.state = millrace_schemas::envelope::decode("state", &snapshot).expect("a snapshot");
+        for (event, seq) in self.log.iter().zip(1..) {
+            self.state.advance(seq, RUN, event.clone());
+        }
+        for command in outstanding::of(&self.state) {
+            self.obey(command);
+        }
+    }
+
     fn obey(&mut self, command: Command) {
         match command {
             Command::PutTask(task) => {
@@ -94,7 +111,8 @@ impl World {
                 }
                 self.policy = Some(policy);
             }
-            Command::Adopt { .. } | Command::EnsurePools(_) | Command::Notice(_) => {}
+            Command::Notice(notice) => self.notices.push(*notice),
+            Command::Adopt { .. } | Command::EnsurePools(_) => {}
         }
     }
 
@@ -128,7 +146,8 @@ impl World {
         self.append(Event::Outcome(Outcome { key: task.key, worker, busy_us: 10, answers: None, body }));
     }
 
-    fn answer(&mut self, task: &Task) -> OutcomeBody {
+    /// What a worker finds for `task`.
+    pub(crate) fn answer(&mut self, task: &Task) -> OutcomeBody {
         let version = self.policy.as_ref().map(|policy| policy.version).unwrap_or_default();
         match &task.body {
             TaskBody::Generate(generate) => {
