@@ -1,7 +1,7 @@
 //! What each fault cost, in seconds and in tokens.
 //!
 //! A fault is at work from its beginning until the first outcome of a stage that it concerns is seen after it
-//! was lifted, but no longer than [`LONGEST`] after that. **Seconds**: a stretch of a run of length `t` in which `n`
+//! was lifted, but no longer than `LONGEST` after that. **Seconds**: a stretch of a run of length `t` in which `n`
 //! useful tokens came into the log cost `t − n / r`, where `r` is the rate of useful tokens of the same runs
 //! undisturbed; the faults at work share it equally. A stretch may cost less than nothing, when what had waited
 //! comes at once; over all faults and the time between them the costs add up to what the runs took longer.
