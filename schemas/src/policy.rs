@@ -24,15 +24,14 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Whether work that started at `version` is of no use any more.
+    /// Whether a task is of no use any more: work that started at `version` too long ago, or a share of a step that
+    /// is committed or void.
     #[must_use]
-    pub fn is_stale(&self, version: PolicyVersion, evaluate: bool) -> bool {
-        self.ended || (!evaluate && version < self.floor)
+    pub fn is_stale(&self, key: TaskKey, version: PolicyVersion, evaluate: bool) -> bool {
+        self.ended || (!evaluate && version < self.floor) || self.is_void(key)
     }
 
-    /// Whether a task is a share of a step that is committed or void.
-    #[must_use]
-    pub const fn is_void(&self, key: TaskKey) -> bool {
+    const fn is_void(&self, key: TaskKey) -> bool {
         match key {
             TaskKey::TrainShard { makes, attempt, .. } => {
                 makes <= self.version.0 || (makes == self.version.0 + 1 && attempt < self.attempt)

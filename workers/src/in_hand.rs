@@ -99,10 +99,7 @@ impl InHand {
     /// Cancels what became stale.
     pub fn cancel_stale(&self, policies: &PolicyTable) {
         for entry in self.entries().by_id.values() {
-            let stale = |work: &Work| {
-                policies.is_stale(&work.run, work.version, work.evaluate)
-                    || policies.is_void(&work.run, work.key)
-            };
+            let stale = |work: &Work| policies.is_stale(&work.run, work.key, work.version, work.evaluate);
             if entry.work.as_ref().is_some_and(stale) {
                 entry.cancel.cancel();
             }

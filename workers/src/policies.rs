@@ -44,16 +44,10 @@ impl PolicyTable {
         self.table.borrow().contains_key(run)
     }
 
-    /// Whether work of this start version is of no use any more. Not so while nothing is known of the run.
+    /// Whether a task of this start version is of no use any more. Not so while nothing is known of the run.
     #[must_use]
-    pub fn is_stale(&self, run: &RunId, version: PolicyVersion, evaluate: bool) -> bool {
-        self.table.borrow().get(run).is_some_and(|policy| policy.is_stale(version, evaluate))
-    }
-
-    /// Whether a task is a share of a step that is committed or void.
-    #[must_use]
-    pub fn is_void(&self, run: &RunId, key: TaskKey) -> bool {
-        self.table.borrow().get(run).is_some_and(|policy| policy.is_void(key))
+    pub fn is_stale(&self, run: &RunId, key: TaskKey, version: PolicyVersion, evaluate: bool) -> bool {
+        self.table.borrow().get(run).is_some_and(|policy| policy.is_stale(key, version, evaluate))
     }
 
     /// Waits for the next change of any run's policy; `false` when there will be none.

@@ -170,8 +170,7 @@ impl PoolLoop {
         let execution = self.execute(task, hold).instrument(span);
         match hold.cancel.run_until_cancelled(execution).await {
             Some(verdict) => verdict,
-            None if self.policies.is_stale(&run, version, evaluate) => Verdict::Stale,
-            None if self.policies.is_void(&run, key) => Verdict::Stale,
+            None if self.policies.is_stale(&run, key, version, evaluate) => Verdict::Stale,
             None => Verdict::RetryAfter(Duration::ZERO, "this worker leaves".to_owned()),
         }
     }
@@ -180,12 +179,10 @@ impl PoolLoop {
     async fn is_stale(&self, task: &Task) -> bool {
         let Task { run, key, version, evaluate, .. } = task;
         if self.policies.knows(run) {
-            return self.policies.is_stale(run, *version, *evaluate) || self.policies.is_void(run, *key);
+            return self.policies.is_stale(run, *key, *version, *evaluate);
         }
         match self.broker.policy(run).await {
-            Ok(policy) => {
-                policy.is_some_and(|(policy, _)| policy.is_stale(*version, *evaluate) || policy.is_void(*key))
-            }
+            Ok(policy) => policy.is_some_and(|(policy, _)| policy.is_stale(*key, *version, *evaluate)),
             Err(error) => {
                 // Work that is of no use costs time and nothing else.
                 tracing::debug!(%run, %error, "policy not known yet");

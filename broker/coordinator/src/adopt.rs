@@ -1,7 +1,6 @@
 //! Brings a version that stands in the object store into the log, which lost it.
 
 use millrace_queue::{Broker, BrokerError};
-use millrace_schemas::blob::paths;
 use millrace_schemas::event::{Adopted, AdoptedGroup, AdoptedRollout};
 use millrace_schemas::train_shard::BatchGroup;
 use millrace_schemas::{Event, PolicyVersion, RunId};
@@ -14,15 +13,13 @@ use crate::audit::{StoredVersion, read_version};
 /// # Errors
 /// The queue or the object store cannot be reached.
 pub async fn standing(broker: &Broker, run: &RunId, version: PolicyVersion) -> Result<(), BrokerError> {
-    if broker.objects().get(&paths::manifest(run, version)).await?.is_none() {
-        return Ok(());
-    }
     match read_version(broker.objects(), run, version).await? {
-        Ok(stored) => {
+        None => {}
+        Some(Ok(stored)) => {
             tracing::warn!(%run, %version, "a committed version is not in the log; adopting it");
             broker.append(run.as_str(), &Event::Adopted(Box::new(event(version, &stored)))).await?;
         }
-        Err(reason) => {
+        Some(Err(reason)) => {
             tracing::error!(%run, %version, reason, "a committed version cannot be read; restore its objects");
         }
     }

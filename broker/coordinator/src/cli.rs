@@ -22,7 +22,7 @@ mod schema;
 mod doctor;
 mod init_auth;
 mod coordinator;
-mod tied;
+pub mod tied;
 
 mod follow;
 mod busy;

@@ -61,7 +61,7 @@ async fn of_this_log(broker: &Broker, state: State) -> Result<State, BrokerError
 ///
 /// # Errors
 /// The queue cannot be reached.
-pub async fn holds(broker: &Broker, state: &State) -> Result<bool, BrokerError> {
+async fn holds(broker: &Broker, state: &State) -> Result<bool, BrokerError> {
     if state.seq == 0 {
         return Ok(true);
     }

@@ -96,6 +96,14 @@ pub struct Training {
     pub shards: BTreeMap<u32, Vec<FileRef>>,
 }
 
+impl Training {
+    /// Whether members of a gang make it together.
+    #[must_use]
+    pub fn is_together(&self) -> bool {
+        self.seats.as_ref().is_some_and(|seats| seats.world() > 1)
+    }
+}
+
 /// Who makes a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seats {

@@ -18,6 +18,7 @@ pub use tasks::OpenError;
 
 mod tasks;
 mod log;
+mod watched;
 mod policies;
 mod members;
 mod dead;

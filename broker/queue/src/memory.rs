@@ -13,14 +13,18 @@ use tokio::sync::{Notify, mpsc};
 use crate::clock::Clock;
 use crate::filter;
 use crate::port::{
-    Appended, Delivery, Exhausted, ExhaustedTasks, Expect, KeyValue, KeyWatcher, Lease, Listener, LogEntry,
-    LogReader, Message, Puller, Put, Queue, QueueError, Written,
+    Appended, ExhaustedTasks, Expect, KeyValue, KeyWatcher, Listener, LogEntry, LogReader, Message, Puller,
+    Put, Queue, QueueError, Written,
 };
 use crate::settings::{Durability, QueueSettings};
+use deliveries::{MemoryExhausted, MemoryPuller};
+use readers::{MemoryKeyWatcher, MemoryListener, MemoryLogReader};
 use records::{Bucket, Records};
-use tasks::{Handed, Tasks};
+use tasks::Tasks;
 
+mod deliveries;
 mod power;
+mod readers;
 mod records;
 mod tasks;
 #[cfg(test)]
@@ -271,220 +275,5 @@ impl Queue for MemoryQueue {
 
     async fn exhausted(&self) -> Result<Box<dyn ExhaustedTasks>, QueueError> {
         Ok(Box::new(MemoryExhausted { shared: self.shared.clone() }))
-    }
-}
-
-struct MemoryPuller {
-    shared: Arc<Shared>,
-    stage: Stage,
-    pool: PoolName,
-}
-
-#[async_trait]
-impl Puller for MemoryPuller {
-    async fn pull(&mut self, free: usize) -> Result<Vec<Delivery>, QueueError> {
-        let (shared, stage, pool) = (&self.shared, self.stage, self.pool.as_str());
-        let handed = shared.wait_for(|state| {
-            let until = shared.clock.now() + shared.settings.ack_wait;
-            if !state.tasks.entry(stage).or_default().has_ready(pool) {
-                return None;
-            }
-            shared.before_change(state);
-            let handed = state.tasks.entry(stage).or_default().take(pool, free, until);
-            (!handed.is_empty()).then_some(handed)
-        });
-        let handed = handed.await;
-        let delivery = |Handed { seq, attempt, message }| {
-            let lease = MemoryLease { shared: shared.clone(), stage: Some(stage), seq, attempt };
-            Delivery { message, attempt, seq, lease: Arc::new(lease) }
-        };
-        Ok(handed.into_iter().map(delivery).collect())
-    }
-
-    async fn close(&mut self) {}
-}
-
-/// The hold on a task of a stage, or on a notice of an exhausted one (no stage).
-struct MemoryLease {
-    shared: Arc<Shared>,
-    stage: Option<Stage>,
-    seq: u64,
-    attempt: u64,
-}
-
-impl MemoryLease {
-    fn change(&self, f: impl FnOnce(&mut Tasks)) {
-        self.shared.change(|state| {
-            self.shared.expire(state);
-            f(match self.stage {
-                Some(stage) => state.tasks.entry(stage).or_default(),
-                None => &mut state.exhausted,
-            });
-        });
-    }
-
-    fn hold(&self, wait: Duration) {
-        let until = self.shared.clock.now() + wait;
-        self.change(|tasks| tasks.hold(self.seq, self.attempt, until));
-    }
-}
-
-#[async_trait]
-impl Lease for MemoryLease {
-    async fn heartbeat(&self) -> Result<(), QueueError> {
-        self.hold(self.shared.settings.ack_wait);
-        Ok(())
-    }
-
-    async fn done(&self) -> Result<(), QueueError> {
-        self.change(|tasks| tasks.remove(self.seq));
-        Ok(())
-    }
-
-    async fn retry_after(&self, delay: Duration) -> Result<(), QueueError> {
-        self.hold(delay);
-        Ok(())
-    }
-
-    async fn poison(&self, _reason: &str) -> Result<(), QueueError> {
-        self.done().await
-    }
-}
-
-struct MemoryLogReader {
-    shared: Arc<Shared>,
-    next: u64,
-    /// The entry given last: its position, and when it was stored.
-    last: Option<(u64, u64)>,
-    /// Power losses until which that entry is known to stand.
-    losses: u64,
-}
-
-#[async_trait]
-impl LogReader for MemoryLogReader {
-    async fn next(&mut self, max: usize) -> Result<Vec<LogEntry>, QueueError> {
-        let (from, last, losses) = (self.next, self.last, &mut self.losses);
-        let found = self.shared.wait_for(|state| {
-            if *losses != state.losses {
-                if let Some((seq, stored_ns)) = last
-                    && state.log.stored_ns(seq) != Some(stored_ns)
-                {
-                    return Some(Err(QueueError::Lost { seq }));
-                }
-                *losses = state.losses;
-            }
-            let found = state.log.read(from, max);
-            (!found.is_empty()).then_some(Ok(found))
-        });
-        let found = found.await?;
-        self.next += found.len() as u64;
-        self.last = found.last().map(|entry| (entry.seq, entry.stored_ns)).or(last);
-        Ok(found)
-    }
-}
-
-struct MemoryKeyWatcher {
-    shared: Arc<Shared>,
-    bucket: &'static str,
-    seen: u64,
-    losses: u64,
-}
-
-#[async_trait]
-impl KeyWatcher for MemoryKeyWatcher {
-    async fn next(&mut self) -> Result<KeyValue, QueueError> {
-        let (bucket, seen, losses) = (self.bucket, self.seen, self.losses);
-        let value = self.shared.wait_for(|state| {
-            if state.losses != losses {
-                return Some(Err(state.losses));
-            }
-            state.buckets.entry(bucket).or_default().after(seen).map(Ok)
-        });
-        match value.await {
-            Ok(value) => {
-                self.seen = value.revision;
-                Ok(value)
-            }
-            Err(losses) => {
-                // Revisions went back: what stands is given anew.
-                (self.seen, self.losses) = (0, losses);
-                let reason = "the connection was lost".to_owned();
-                Err(QueueError::Unavailable { action: "watch keys", reason })
-            }
-        }
-    }
-}
-
-struct MemoryListener {
-    receiver: mpsc::UnboundedReceiver<Message>,
-}
-
-#[async_trait]
-impl Listener for MemoryListener {
-    async fn next(&mut self) -> Option<Message> {
-        self.receiver.recv().await
-    }
-}
-
-struct MemoryExhausted {
-    shared: Arc<Shared>,
-}
-
-/// Removes an exhausted task, then the notice of it.
-struct ExhaustedLease {
-    stage: Stage,
-    seq: u64,
-    notice: MemoryLease,
-}
-
-#[async_trait]
-impl Lease for ExhaustedLease {
-    async fn heartbeat(&self) -> Result<(), QueueError> {
-        self.notice.heartbeat().await
-    }
-
-    async fn done(&self) -> Result<(), QueueError> {
-        let remove = |state: &mut State| state.tasks.entry(self.stage).or_default().remove(self.seq);
-        self.notice.shared.change(remove);
-        self.notice.done().await
-    }
-
-    async fn retry_after(&self, delay: Duration) -> Result<(), QueueError> {
-        self.notice.retry_after(delay).await
-    }
-
-    async fn poison(&self, _reason: &str) -> Result<(), QueueError> {
-        self.done().await
-    }
-}
-
-/// Which task a notice speaks of.
-fn exhausted_task(notice: &str) -> (Stage, u64) {
-    let (stage, seq) = notice.split_once('.').expect("notices are <stage>.<seq>");
-    (stage.parse().expect("notices name a stage"), seq.parse().expect("notices name a position"))
-}
-
-#[async_trait]
-impl ExhaustedTasks for MemoryExhausted {
-    async fn next(&mut self) -> Result<Exhausted, QueueError> {
-        let shared = &self.shared;
-        let found = shared.wait_for(|state| {
-            let until = shared.clock.now() + shared.settings.ack_wait;
-            loop {
-                let handed = state.exhausted.take(EXHAUSTED_POOL, 1, until).pop()?;
-                let (stage, seq) = exhausted_task(&handed.message.subject);
-                match state.tasks.get(&stage).and_then(|tasks| tasks.message(seq)) {
-                    Some(message) => return Some((stage, seq, handed, message.clone())),
-                    // It was purged meanwhile.
-                    None => state.exhausted.remove(handed.seq),
-                }
-            }
-        });
-        let (stage, seq, handed, mut message) = found.await;
-        let reason = format!("delivered {} times without an outcome", shared.settings.max_deliver);
-        message.headers.push((subjects::REASON_HEADER, reason));
-        let notice =
-            MemoryLease { shared: shared.clone(), stage: None, seq: handed.seq, attempt: handed.attempt };
-        Ok(Exhausted { message, seq, lease: Arc::new(ExhaustedLease { stage, seq, notice }) })
     }
 }

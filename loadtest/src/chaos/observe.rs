@@ -4,19 +4,18 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use millrace_queue::{Broker, JetStream, JetStreamOptions, Log, Objects};
+use millrace_queue::{Broker, Log, Objects};
 use millrace_schemas::{Event, OutcomeBody, RunId, TaskKey};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
+use super::player::Player;
 use crate::checkers::PolicyWatch;
 
 /// Entries read at once.
 const AT_ONCE: usize = 1_024;
 /// Before the log is read again after a failure.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Time for the first connection.
-const CONNECT: Duration = Duration::from_secs(60);
 
 /// An outcome in the log.
 #[derive(Debug, Clone)]
@@ -44,9 +43,8 @@ impl Observer {
     /// # Errors
     /// The queue or the object store cannot be reached.
     pub async fn start(url: &str, objects: &Path, began: Instant) -> anyhow::Result<Self> {
-        let options = JetStreamOptions { connect_timeout: CONNECT, ..JetStreamOptions::default() };
-        let queue = JetStream::connect(url, "observer", options).await?;
-        let broker = Broker::new(queue, Objects::open(&objects.to_string_lossy())?);
+        let player = Player::connect(url, "observer").await?;
+        let broker = Broker::new(player.queue().clone(), Objects::open(&objects.to_string_lossy())?);
         let seen = Arc::<Mutex<Vec<Seen>>>::default();
         let policies = PolicyWatch::default();
         let watching = [

@@ -1,16 +1,15 @@
 //! A process that is kept alive, except while somebody keeps it down. It dies with this one.
 
-use std::fs::OpenOptions;
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
+use millrace_coordinator::cli::tied::tied;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -133,21 +132,12 @@ async fn keep(
 }
 
 fn spawn(program: &Program) -> anyhow::Result<Child> {
-    let log = OpenOptions::new().create(true).append(true).open(&program.log);
-    let log = log.with_context(|| format!("failed to open log={}", program.log.display()))?;
-    Command::new(&program.tie)
-        .args(["tied", "--parent", &std::process::id().to_string(), "--"])
-        .arg(&program.path)
+    tied(&program.tie, &program.path, &program.log)?
         .args(&program.args)
         // What a developer has set must not lead it elsewhere; of the cores each process computes on one.
         .env_remove("NATS_URL")
         .env_remove("MILLRACE_OBJECTS")
         .env("OMP_NUM_THREADS", "1")
-        .stdin(Stdio::null())
-        .stdout(log.try_clone().context("failed to share the log")?)
-        .stderr(log)
-        .process_group(0)
-        .kill_on_drop(true)
         .spawn()
         .with_context(|| format!("failed to start program={}", program.path.display()))
 }

@@ -62,13 +62,10 @@ async fn read_log(broker: &Broker) -> anyhow::Result<Vec<Entry>> {
 
 async fn read_versions(objects: &Objects, run: &RunId) -> anyhow::Result<Vec<Result<StoredVersion, String>>> {
     let mut versions = Vec::new();
-    loop {
-        let version = PolicyVersion(versions.len() as u64);
-        if objects.get(&paths::manifest(run, version)).await?.is_none() {
-            return Ok(versions);
-        }
-        versions.push(read_version(objects, run, version).await?);
+    while let Some(stored) = read_version(objects, run, PolicyVersion(versions.len() as u64)).await? {
+        versions.push(stored);
     }
+    Ok(versions)
 }
 
 /// Manifests that stand beyond the first gap.

@@ -83,7 +83,7 @@ async fn play(events: usize) -> History {
     {
         let run = &world.state.runs[&run()];
         assert!(status::ledger(run).balanced());
-        if run.policy.as_ref().is_some_and(|policy| policy.is_stale(task.version, task.evaluate)) {
+        if run.policy.as_ref().is_some_and(|policy| policy.is_stale(task.key, task.version, task.evaluate)) {
             continue;
         }
         let body = world.answer(&task).await;

@@ -82,6 +82,15 @@ impl Link {
         self.is_cut() || self.world.has(FaultKind::Outage)
     }
 
+    /// Waits while the process is paused. Fails in its own time where nothing gets through to the queue.
+    pub(super) async fn reaches(&self, action: &'static str) -> Result<(), QueueError> {
+        self.awake().await;
+        if self.is_off() {
+            return self.lost(action, "no connection").await;
+        }
+        Ok(())
+    }
+
     /// A request to the queue, with all that may happen to it on its way.
     pub(super) async fn call<T, F>(&self, action: &'static str, op: impl Fn() -> F) -> Result<T, QueueError>
     where

@@ -122,10 +122,7 @@ struct LinkedPuller {
 #[async_trait]
 impl Puller for LinkedPuller {
     async fn pull(&mut self, free: usize) -> Result<Vec<Delivery>, QueueError> {
-        self.link.awake().await;
-        if self.link.is_off() {
-            return self.link.lost("pull", "no connection").await;
-        }
+        self.link.reaches("pull").await?;
         if self.waiting.is_empty() {
             self.waiting = self.inner.pull(free).await?.into();
             if self.link.is_off() {
@@ -211,10 +208,7 @@ struct LinkedLog {
 #[async_trait]
 impl LogReader for LinkedLog {
     async fn next(&mut self, max: usize) -> Result<Vec<LogEntry>, QueueError> {
-        self.link.awake().await;
-        if self.link.is_off() {
-            return self.link.lost("read the log", "no connection").await;
-        }
+        self.link.reaches("read the log").await?;
         if self.waiting.is_empty() {
             self.waiting = self.inner.next(max).await?.into();
         }
@@ -234,10 +228,7 @@ struct LinkedWatcher {
 #[async_trait]
 impl KeyWatcher for LinkedWatcher {
     async fn next(&mut self) -> Result<KeyValue, QueueError> {
-        self.link.awake().await;
-        if self.link.is_off() {
-            return self.link.lost("watch keys", "no connection").await;
-        }
+        self.link.reaches("watch keys").await?;
         if self.waiting.is_none() {
             self.waiting = Some(self.inner.next().await?);
         }
@@ -256,10 +247,7 @@ struct LinkedExhausted {
 #[async_trait]
 impl ExhaustedTasks for LinkedExhausted {
     async fn next(&mut self) -> Result<Exhausted, QueueError> {
-        self.link.awake().await;
-        if self.link.is_off() {
-            return self.link.lost("wait for advisories", "no connection").await;
-        }
+        self.link.reaches("wait for advisories").await?;
         if self.waiting.is_none() {
             self.waiting = Some(self.inner.next().await?);
         }

@@ -1,5 +1,4 @@
-//! What is tried on the system: the shape of the runs and the kinds of faults. One format for the simulator
-//! and for the harness on real processes.
+//! What the simulator tries on the system: the shape of the runs and the kinds of faults.
 
 use std::collections::BTreeMap;
 use std::fmt;

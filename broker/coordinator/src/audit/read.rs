@@ -29,7 +29,7 @@ pub enum AuditError {
 pub async fn audit(objects: &Objects, claim: Claim, over: bool) -> Result<Audit, AuditError> {
     let (run, last) = (claim.run.clone(), claim.version);
     let mut recount = Recount::new(claim);
-    let reads = (0..=last.0).map(|v| read_version(objects, &run, PolicyVersion(v)));
+    let reads = (0..=last.0).map(|v| expect_version(objects, &run, PolicyVersion(v)));
     let mut reads = futures::stream::iter(reads).buffered(VERSIONS_IN_FLIGHT);
     let mut version = PolicyVersion(0);
     while let Some(stored) = reads.next().await {
@@ -42,7 +42,17 @@ pub async fn audit(objects: &Objects, claim: Claim, over: bool) -> Result<Audit,
     Ok(recount.finish())
 }
 
-/// The manifest of a version, if there is one, with its bytes.
+/// A version that must stand.
+async fn expect_version(
+    objects: &Objects,
+    run: &RunId,
+    version: PolicyVersion,
+) -> Result<Result<StoredVersion, String>, ObjectError> {
+    let stored = read_version(objects, run, version).await?;
+    Ok(stored.unwrap_or_else(|| Err("it has no manifest".into())))
+}
+
+/// What stands under a version; `None` if nothing does.
 ///
 /// # Errors
 /// The inner says what is wrong with the object, the outer that the store failed.
@@ -50,11 +60,20 @@ pub async fn read_version(
     objects: &Objects,
     run: &RunId,
     version: PolicyVersion,
+) -> Result<Option<Result<StoredVersion, String>>, ObjectError> {
+    match objects.get(&paths::manifest(run, version)).await? {
+        Some(bytes) => read_whole(objects, run, &bytes).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+/// The version of a manifest, with its batch.
+async fn read_whole(
+    objects: &Objects,
+    run: &RunId,
+    bytes: &[u8],
 ) -> Result<Result<StoredVersion, String>, ObjectError> {
-    let Some(bytes) = objects.get(&paths::manifest(run, version)).await? else {
-        return Ok(Err("it has no manifest".into()));
-    };
-    let manifest: Manifest = match serde_json::from_slice(&bytes) {
+    let manifest: Manifest = match serde_json::from_slice(bytes) {
         Ok(manifest) => manifest,
         Err(e) => return Ok(Err(format!("its manifest cannot be read: {e}"))),
     };
@@ -67,7 +86,7 @@ pub async fn read_version(
             Err(e) => return Err(e),
         },
     };
-    Ok(assemble(&bytes, manifest, batch))
+    Ok(assemble(bytes, manifest, batch))
 }
 
 fn assemble(bytes: &[u8], manifest: Manifest, batch: Option<Bytes>) -> Result<StoredVersion, String> {

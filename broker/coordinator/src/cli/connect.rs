@@ -133,14 +133,15 @@ fn words(error: &ApiError) -> String {
 impl Api {
     /// Connects to the queue, trying again for as long as `patience`.
     pub(super) async fn connect(url: &str, who: &ConnectArgs, patience: Duration) -> Result<Self> {
-        let options = JetStreamOptions { connect_timeout: patience, ..who.options()? };
-        let queue = JetStream::connect(url, "millrace", options).await?;
-        Ok(Self { queue, url: without_password(url) })
+        Self::open(url, JetStreamOptions { connect_timeout: patience, ..who.options()? }).await
     }
 
     /// Connects as a coordinator does, with what it makes on the server.
     pub(super) async fn coordinate(url: &str, options: JetStreamOptions) -> Result<Self> {
-        let options = JetStreamOptions { connect_timeout: SERVICE_PATIENCE, ..options };
+        Self::open(url, JetStreamOptions { connect_timeout: SERVICE_PATIENCE, ..options }).await
+    }
+
+    async fn open(url: &str, options: JetStreamOptions) -> Result<Self> {
         let queue = JetStream::connect(url, "millrace", options).await?;
         Ok(Self { queue, url: without_password(url) })
     }

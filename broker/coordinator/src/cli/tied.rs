@@ -1,13 +1,35 @@
 //! Becomes another program, which the kernel kills when the parent dies: `millrace up` leaves no process
 //! behind, even when it is killed itself.
 
+use std::fs::OpenOptions;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode};
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::unistd::getppid;
+
+/// A program that is killed when this process dies, and writes to the end of `log`. `millrace` is the program that
+/// ties it; the program's own arguments are added to what this gives.
+///
+/// # Errors
+/// The log cannot be opened.
+pub fn tied(millrace: &Path, program: &Path, log: &Path) -> Result<tokio::process::Command> {
+    let file = OpenOptions::new().create(true).append(true).open(log);
+    let file = file.with_context(|| format!("failed to open log={}", log.display()))?;
+    let mut command = tokio::process::Command::new(millrace);
+    command
+        .args(["tied", "--parent", &std::process::id().to_string(), "--"])
+        .arg(program)
+        .stdin(Stdio::null())
+        .stdout(file.try_clone().context("failed to share the log")?)
+        .stderr(file)
+        .process_group(0)
+        .kill_on_drop(true);
+    Ok(command)
+}
 
 /// Arguments of `millrace tied`.
 #[derive(Debug, clap::Args)]

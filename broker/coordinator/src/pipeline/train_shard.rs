@@ -68,9 +68,8 @@ pub(super) fn seat(run: &mut Run, members: &Members, out: &mut Commands) {
 /// Whether one of the members that make a step together holds its membership no more.
 pub(super) fn has_lost_a_member(run: &Run, members: &Members) -> bool {
     let Some(training) = &run.training else { return false };
-    let together = training.seats.as_ref().is_some_and(|seats| seats.world() > 1);
     let awaited = |rank| !training.shards.contains_key(&rank);
-    together && training.manifest.is_none() && !run.gang.stands(members, awaited)
+    training.is_together() && training.manifest.is_none() && !run.gang.stands(members, awaited)
 }
 
 /// Begins the step in the making anew, with the same batch: what its ranks did is void.
@@ -109,8 +108,7 @@ fn tell_void(run: &Run, reason: String, out: &mut Commands) {
 
 /// A share that nobody could do is tried again: the other ranks gave up waiting for it.
 pub(super) fn revive(run: &mut Run, out: &mut Commands) {
-    let together = |seats: &Seats| seats.world() > 1;
-    if run.training.as_ref().is_some_and(|training| training.seats.as_ref().is_some_and(together)) {
+    if run.training.as_ref().is_some_and(Training::is_together) {
         begin_anew(run, out);
     }
 }

@@ -205,7 +205,11 @@ fn assert_released(world: &mut World, in_hand: Vec<Task>) {
     assert!(world.queue.is_empty(), "{:?}", world.queue.keys());
     let policy = world.policy.clone().expect("a version stands");
     for task in &in_hand {
-        assert!(policy.is_stale(task.version, task.evaluate), "in hand and of no use: {}", task.key);
+        assert!(
+            policy.is_stale(task.key, task.version, task.evaluate),
+            "in hand and of no use: {}",
+            task.key
+        );
     }
     assert!(policy.ended);
     for task in in_hand {

@@ -37,7 +37,8 @@ fn to_the_step(world: &mut World) {
         let other = world.queue.values().find(|task| task.stage() != Stage::TrainShard || is_alone(task));
         let Some(name) = other.map(|task| format!("{}.{}", task.key, task.version)) else { break };
         let task = world.queue.remove(&name).expect("it was found");
-        if !world.policy.as_ref().is_some_and(|policy| policy.is_stale(task.version, task.evaluate)) {
+        if !world.policy.as_ref().is_some_and(|policy| policy.is_stale(task.key, task.version, task.evaluate))
+        {
             world.finish(&task);
         }
     }

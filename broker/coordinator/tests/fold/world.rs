@@ -129,9 +129,7 @@ impl World {
     pub(crate) fn work(&mut self) -> bool {
         let Some((_, task)) = self.queue.pop_first() else { return false };
         let policy = self.policy.clone();
-        let of_no_use =
-            |policy: Policy| policy.is_stale(task.version, task.evaluate) || policy.is_void(task.key);
-        if policy.is_some_and(of_no_use) {
+        if policy.as_ref().is_some_and(|policy| policy.is_stale(task.key, task.version, task.evaluate)) {
             return true;
         }
         self.finish(&task);

@@ -4,31 +4,12 @@ use millrace_schemas::WorkerId;
 use millrace_schemas::member::SignOfLife;
 use millrace_schemas::subjects::{GANG_BUCKET, WORKERS_BUCKET, gang_key};
 
+use super::watched::Watched;
 use super::{Broker, BrokerError};
-use crate::port::{Expect, KeyWatcher};
+use crate::port::Expect;
 
-/// Watches the signs of life of all workers that train.
-pub struct SignsOfLife {
-    watcher: Box<dyn KeyWatcher>,
-}
-
-impl SignsOfLife {
-    /// Waits for the next sign: first the newest of each worker, however old, then every one. Dropping the
-    /// future loses nothing.
-    ///
-    /// # Errors
-    /// The queue cannot be reached.
-    pub async fn next(&mut self) -> Result<(WorkerId, SignOfLife), BrokerError> {
-        loop {
-            let value = self.watcher.next().await?;
-            match (value.key.parse(), serde_json::from_slice(&value.value)) {
-                (Ok(worker), Ok(sign)) => return Ok((worker, sign)),
-                // Somebody wrote it by hand.
-                _ => tracing::warn!(key = value.key, "sign of life cannot be read"),
-            }
-        }
-    }
-}
+/// Watches the signs of life of all workers that train. What stands may be of one that is long gone.
+pub type SignsOfLife = Watched<WorkerId, SignOfLife>;
 
 impl Broker {
     /// Gives a sign of life of a worker that trains.
@@ -46,7 +27,7 @@ impl Broker {
     /// # Errors
     /// The queue cannot be reached.
     pub async fn watch_signs_of_life(&self) -> Result<SignsOfLife, BrokerError> {
-        Ok(SignsOfLife { watcher: self.queue.watch(WORKERS_BUCKET).await? })
+        Ok(Watched::new(self.queue.watch(WORKERS_BUCKET).await?))
     }
 
     /// Leaves `value` for the other members of a gang under `key`, over what is there.

@@ -4,30 +4,12 @@ use millrace_schemas::RunId;
 use millrace_schemas::policy::Policy;
 use millrace_schemas::subjects::POLICY_BUCKET;
 
+use super::watched::{Watched, read};
 use super::{Broker, BrokerError};
-use crate::port::{Expect, KeyValue, KeyWatcher, Written};
+use crate::port::{Expect, Written};
 
 /// Watches the policies of all runs.
-pub struct Policies {
-    watcher: Box<dyn KeyWatcher>,
-}
-
-impl Policies {
-    /// Waits for the next policy: first those that stand, then every change. Dropping the future loses nothing.
-    ///
-    /// # Errors
-    /// The queue cannot be reached.
-    pub async fn next(&mut self) -> Result<(RunId, Policy), BrokerError> {
-        loop {
-            let value = self.watcher.next().await?;
-            match read(&value) {
-                Ok(policy) => return Ok(policy),
-                // Somebody wrote it by hand. The next write by a coordinator mends it.
-                Err(reason) => tracing::warn!(key = value.key, reason, "policy cannot be read"),
-            }
-        }
-    }
-}
+pub type Policies = Watched<RunId, Policy>;
 
 impl Broker {
     /// The policy of a run with its revision, or `None` before version 0.
@@ -37,7 +19,7 @@ impl Broker {
     pub async fn policy(&self, run: &RunId) -> Result<Option<(Policy, u64)>, BrokerError> {
         let Some(value) = self.queue.get(POLICY_BUCKET, run.as_str()).await? else { return Ok(None) };
         let invalid = |reason| BrokerError::Invalid { action: "read a policy", reason };
-        let (_, policy) = read(&value).map_err(invalid)?;
+        let (_, policy): (RunId, Policy) = read(&value).map_err(invalid)?;
         Ok(Some((policy, value.revision)))
     }
 
@@ -86,14 +68,8 @@ impl Broker {
     /// # Errors
     /// The queue cannot be reached.
     pub async fn watch_policies(&self) -> Result<Policies, BrokerError> {
-        Ok(Policies { watcher: self.queue.watch(POLICY_BUCKET).await? })
+        Ok(Watched::new(self.queue.watch(POLICY_BUCKET).await?))
     }
-}
-
-fn read(value: &KeyValue) -> Result<(RunId, Policy), String> {
-    let run = value.key.parse().map_err(|e: millrace_schemas::ids::IdError| e.to_string())?;
-    let policy = serde_json::from_slice(&value.value).map_err(|e| e.to_string())?;
-    Ok((run, policy))
 }
 
 /// The later of two policies in every respect.

@@ -3,19 +3,27 @@
 use std::time::Duration;
 
 use millrace_schemas::submit::Algorithm;
+use millrace_schemas::train_shard::Batch;
 use millrace_workers::policy::PolicyError;
+use millrace_workers::weights::LoadedVersion;
 
 use super::books::{Books, How, batches, many_updates, members, same};
 use super::ranks::{PATIENCE, seats};
 
-#[test]
-fn newcomers_get_weights_and_state_from_the_members() {
+/// Four steps of one member, the last to a checkpoint, and where they lead.
+fn undisturbed(how: &How, end: &How) -> (Books, Vec<Batch>, LoadedVersion) {
     let (alone, zero) = Books::new(1);
     let batches = batches(&zero, &alone, 4, (4, 4));
-    let (how, end) = (many_updates(false), many_updates(true));
     let mut one = members(1);
-    let third = alone.steps(&mut one, zero, &batches[..3], &how);
-    let reference = alone.steps(&mut one, third, &batches[3..], &end);
+    let third = alone.steps(&mut one, zero, &batches[..3], how);
+    let reference = alone.steps(&mut one, third, &batches[3..], end);
+    (alone, batches, reference)
+}
+
+#[test]
+fn newcomers_get_weights_and_state_from_the_members() {
+    let (how, end) = (many_updates(false), many_updates(true));
+    let (alone, batches, reference) = undisturbed(&how, &end);
 
     let (gang, zero) = Books::new(1);
     let mut live = members(1);
@@ -33,12 +41,8 @@ fn newcomers_get_weights_and_state_from_the_members() {
 
 #[test]
 fn a_gang_that_shrinks_goes_on_from_what_is_left() {
-    let (alone, zero) = Books::new(1);
-    let batches = batches(&zero, &alone, 4, (4, 4));
     let (how, end) = (many_updates(false), many_updates(true));
-    let mut one = members(1);
-    let third = alone.steps(&mut one, zero, &batches[..3], &how);
-    let reference = alone.steps(&mut one, third, &batches[3..], &end);
+    let (alone, batches, reference) = undisturbed(&how, &end);
     // A member leaves after a checkpoint: its part is in a file. Or without one: the steps are made again.
     for checkpoint in [true, false] {
         let (gang, zero) = Books::new(1);

@@ -2,10 +2,9 @@
 //! given up, so that a mistake in its settings shows instead of repeating for ever.
 
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -21,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::folder::write_whole;
 use crate::cli::follow::News;
+use crate::cli::tied::tied;
 
 /// Wait before the first new start; doubled with each quick death.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -193,20 +193,10 @@ impl Shared {
 /// process), in a process group of its own so that a Ctrl-C in the terminal reaches
 /// it only by way of the supervisor.
 fn start(role: &Role, logs: &Path) -> Result<Child> {
-    let path = logs.join(format!("{}.log", role.name));
-    let log = OpenOptions::new().create(true).append(true).open(&path);
-    let log = log.with_context(|| format!("failed to open log={}", path.display()))?;
     let own = std::env::current_exe().context("failed to find this program")?;
-    Command::new(own)
-        .args(["tied", "--parent", &std::process::id().to_string(), "--"])
-        .arg(&role.program)
+    tied(&own, &role.program, &logs.join(format!("{}.log", role.name)))?
         .args(&role.args)
         .envs(role.env.iter().map(|(name, value)| (name, value)))
-        .stdin(Stdio::null())
-        .stdout(log.try_clone().context("failed to share the log")?)
-        .stderr(log)
-        .process_group(0)
-        .kill_on_drop(true)
         .spawn()
         .with_context(|| format!("failed to start program={}", role.program.display()))
 }
