@@ -23,6 +23,7 @@ pub mod publish_weights;
 pub mod gang;
 pub mod policy;
 pub mod weights;
+pub mod text;
 pub mod envs;
 pub mod rewards;
 pub mod math;

@@ -15,6 +15,7 @@ use serde::Deserialize;
 
 use crate::executor::Verdict;
 use crate::policy::{CONFIG_FILE, OPTIMIZER_PREFIX, PolicyError};
+use crate::text;
 use cache::BlobCache;
 
 mod cache;
@@ -72,6 +73,8 @@ pub enum Files {
     Manifest,
     /// The one that says what the others are.
     Config,
+    /// The tokenizer and what goes with it.
+    Text,
     /// Those to sample with.
     Model,
     /// Those to train on with, too.
@@ -83,6 +86,7 @@ impl Files {
         match self {
             Self::Manifest => false,
             Self::Config => name == CONFIG_FILE,
+            Self::Text => name == CONFIG_FILE || text::FILES.contains(&name),
             Self::Model => !name.starts_with(OPTIMIZER_PREFIX),
             Self::All => true,
         }

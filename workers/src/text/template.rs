@@ -1,0 +1,119 @@
+//! Chat templates, computed as transformers does: Jinja with its blocks trimmed, the methods of Python's strings
+//! and lists, and nothing escaped. No clock is there for a template to ask: a prompt must not change from one day to
+//! the next. Those that want a date have one to fall back on.
+
+use minijinja::{Environment, Error, ErrorKind, Value, context};
+use minijinja_contrib::pycompat::unknown_method_callback;
+
+use super::{Message, Speaker, TextError};
+
+/// The name of the one template.
+const NAME: &str = "chat";
+
+/// A chat template.
+pub(super) struct Template {
+    environment: Environment<'static>,
+}
+
+impl Template {
+    /// Reads the template; it may name the special tokens.
+    pub(super) fn new(source: String, tokens: Vec<(&'static str, String)>) -> Result<Self, TextError> {
+        let mut environment = Environment::new();
+        environment.set_trim_blocks(true);
+        environment.set_lstrip_blocks(true);
+        environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+        environment.set_unknown_method_callback(unknown_method_callback);
+        environment.add_function("raise_exception", refuse);
+        environment.add_filter("tojson", to_json);
+        for (name, token) in tokens {
+            environment.add_global(name, token);
+        }
+        environment.add_template_owned(NAME, without_marks(source)).map_err(|e| fail(&e))?;
+        Ok(Self { environment })
+    }
+
+    pub(super) fn render(&self, messages: &[Message<'_>], open: bool) -> Result<String, TextError> {
+        let template = self.environment.get_template(NAME).map_err(|e| fail(&e))?;
+        let message = |message: &Message<'_>| {
+            let role = match message.speaker {
+                Speaker::System => "system",
+                Speaker::User => "user",
+                Speaker::Assistant => "assistant",
+            };
+            context! { role => role, content => message.content }
+        };
+        let messages: Vec<Value> = messages.iter().map(message).collect();
+        template.render(context! { messages, add_generation_prompt => open }).map_err(|e| fail(&e))
+    }
+}
+
+/// `{% generation %}` marks what an assistant said and computes nothing.
+fn without_marks(mut source: String) -> String {
+    for (open, close) in [("{%", "%}"), ("{%-", "%}"), ("{%", "-%}"), ("{%-", "-%}")] {
+        for word in ["generation", "endgeneration"] {
+            // An empty condition trims the white space around it as the mark would.
+            let instead = if word == "generation" { "if true" } else { "endif" };
+            source = source.replace(&format!("{open} {word} {close}"), &format!("{open} {instead} {close}"));
+        }
+    }
+    source
+}
+
+fn refuse(reason: String) -> Result<String, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, reason))
+}
+
+/// JSON as Python writes it: a space after each comma and colon, nothing escaped that need not be.
+fn to_json(value: &Value, arguments: minijinja::value::Kwargs) -> Result<String, Error> {
+    let indent: Option<usize> = arguments.get("indent")?;
+    arguments.assert_all_used().or_else(|_| Ok::<(), Error>(()))?;
+    let failed = |e: serde_json::Error| Error::new(ErrorKind::BadSerialization, e.to_string());
+    let mut text = Vec::new();
+    match indent {
+        Some(width) => {
+            let indent = b" ".repeat(width);
+            let format = serde_json::ser::PrettyFormatter::with_indent(&indent);
+            write_json(value, &mut text, format).map_err(failed)?;
+        }
+        None => write_json(value, &mut text, Spaced).map_err(failed)?,
+    }
+    String::from_utf8(text).map_err(|e| Error::new(ErrorKind::BadSerialization, e.to_string()))
+}
+
+fn write_json(
+    value: &Value,
+    into: &mut Vec<u8>,
+    format: impl serde_json::ser::Formatter,
+) -> Result<(), serde_json::Error> {
+    serde::Serialize::serialize(value, &mut serde_json::Serializer::with_formatter(into, format))
+}
+
+/// Python's separators.
+struct Spaced;
+
+impl serde_json::ser::Formatter for Spaced {
+    fn begin_array_value<W: ?Sized + std::io::Write>(
+        &mut self,
+        w: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
+        if first { Ok(()) } else { w.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: ?Sized + std::io::Write>(
+        &mut self,
+        w: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
+        if first { Ok(()) } else { w.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: ?Sized + std::io::Write>(&mut self, w: &mut W) -> std::io::Result<()> {
+        w.write_all(b": ")
+    }
+}
+
+/// The error with what caused it: what a template says of a conversation is in there.
+fn fail(error: &Error) -> TextError {
+    TextError::Render(format!("{error:#}").lines().next().unwrap_or_default().to_owned())
+}
