@@ -18,4 +18,4 @@ pub use cache::{Cached, KvCache, Lane};
 pub use config::{Config, ConfigError};
 pub use files::{FilesError, read_tensors, write_tensors};
 pub use layout::{Layout, Part};
-pub use model::{Decoder, Rows};
+pub use model::{Decoder, Rows, Shared};

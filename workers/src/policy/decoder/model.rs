@@ -4,7 +4,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::init::initial_weights;
 use super::layout::LAYER_PARTS;
-use super::rope::Rope;
+use super::rope::{Angles, Rope};
 use super::{Attend, Config, Layout};
 
 /// A decoder on a device. All weights are views of one flat buffer.
@@ -44,6 +44,14 @@ pub struct Rows {
     pub positions: Tensor,
     /// Rows whose logits are wanted. `[M]`
     pub wanted: Tensor,
+}
+
+/// What all layers of one forward have in common.
+#[derive(Debug)]
+pub struct Shared {
+    angles: Angles,
+    wanted_angles: Angles,
+    wanted: Tensor,
 }
 
 impl Decoder {
@@ -122,34 +130,71 @@ impl Decoder {
         leaves
     }
 
-    /// Logits `[M, vocabulary]` of the wanted rows. The last layer computes only those rows, besides the
-    /// keys and values of all.
+    /// Logits `[M, vocabulary]` of the wanted rows.
     pub fn forward(&self, rows: &Rows, attend: &mut impl Attend) -> Tensor {
-        let angles = self.rope.at(&rows.positions);
-        let wanted_angles = angles.select(&rows.wanted);
-        let query = self.config.query_width();
-        let kv = self.config.kv_width();
-        let mut x = Tensor::embedding(&self.embedding, &rows.tokens, -1, false, false);
-        for (index, layer) in self.layers.iter().enumerate() {
-            let h = self.normalise(&x, &layer.attention_norm);
-            let attended = if index + 1 < self.layers.len() {
-                let qkv = h.linear(&layer.qkv, None::<Tensor>);
-                let [qk, v] = split(&qkv, [query + kv, kv]);
-                let [q, k] = split(&angles.rotate(&qk), [query, kv]);
-                attend.attend(index, &q, &k, &v, false)
-            } else {
-                let [for_q, for_kv] = split_rows(&layer.qkv, [query, 2 * kv]);
-                let [k, v] = split(&h.linear(&for_kv, None::<Tensor>), [kv, kv]);
-                x = x.index_select(0, &rows.wanted);
-                let h = h.index_select(0, &rows.wanted);
-                let q = wanted_angles.rotate(&h.linear(&for_q, None::<Tensor>));
-                attend.attend(index, &q, &angles.rotate(&k), &v, true)
-            };
-            x = &x + attended.linear(&layer.output, None::<Tensor>);
-            x = &x + self.feed_forward(&x, layer);
+        let shared = self.shared(rows);
+        let mut x = self.embed(rows);
+        for index in 0..self.layers.len() {
+            x = self.layer(index, &x, &shared, attend);
         }
-        let head = self.head.as_ref().unwrap_or(&self.embedding);
-        self.normalise(&x, &self.norm).linear(head, None::<Tensor>)
+        self.finish(&x).linear(self.head(), None::<Tensor>)
+    }
+
+    /// What all layers of a forward over `rows` have in common.
+    pub fn shared(&self, rows: &Rows) -> Shared {
+        let angles = self.rope.at(&rows.positions);
+        Shared { wanted_angles: angles.select(&rows.wanted), angles, wanted: rows.wanted.shallow_clone() }
+    }
+
+    /// What the first layer is given: `[N, width]`.
+    pub fn embed(&self, rows: &Rows) -> Tensor {
+        Tensor::embedding(&self.embedding, &rows.tokens, -1, false, false)
+    }
+
+    /// Layers.
+    #[must_use]
+    pub const fn depth(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// One layer: from `[N, width]` to the same. The last computes only the wanted rows, besides the keys and
+    /// values of all, and gives `[M, width]`.
+    pub fn layer(&self, index: usize, x: &Tensor, shared: &Shared, attend: &mut impl Attend) -> Tensor {
+        let layer = &self.layers[index];
+        let (query, kv) = (self.config.query_width(), self.config.kv_width());
+        let h = self.normalise(x, &layer.attention_norm);
+        if index + 1 < self.layers.len() {
+            let qkv = h.linear(&layer.qkv, None::<Tensor>);
+            let [qk, v] = split(&qkv, [query + kv, kv]);
+            let [q, k] = split(&shared.angles.rotate(&qk), [query, kv]);
+            let attended = attend.attend(index, &q, &k, &v, false);
+            self.rest(x, &attended, layer)
+        } else {
+            let [for_q, for_kv] = split_rows(&layer.qkv, [query, 2 * kv]);
+            let [k, v] = split(&h.linear(&for_kv, None::<Tensor>), [kv, kv]);
+            let (x, h) = (x.index_select(0, &shared.wanted), h.index_select(0, &shared.wanted));
+            let q = shared.wanted_angles.rotate(&h.linear(&for_q, None::<Tensor>));
+            let attended = attend.attend(index, &q, &shared.angles.rotate(&k), &v, true);
+            self.rest(&x, &attended, layer)
+        }
+    }
+
+    /// What comes after a layer's attention.
+    fn rest(&self, x: &Tensor, attended: &Tensor, layer: &Layer) -> Tensor {
+        let x = x + attended.linear(&layer.output, None::<Tensor>);
+        let forward = self.feed_forward(&x, layer);
+        x + forward
+    }
+
+    /// What the head is given: the last layer's rows, normalised.
+    pub fn finish(&self, x: &Tensor) -> Tensor {
+        self.normalise(x, &self.norm)
+    }
+
+    /// `[vocabulary, width]`: what makes logits of [`Self::finish`]'s rows. The embedding where they are tied.
+    #[must_use]
+    pub fn head(&self) -> &Tensor {
+        self.head.as_ref().unwrap_or(&self.embedding)
     }
 
     /// SwiGLU: `down(silu(gate(x)) * up(x))`.
