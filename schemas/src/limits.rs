@@ -87,6 +87,10 @@ pub const MAX_ALPHA: f64 = 64.0;
 pub const MAX_TURNS: u32 = 1_000;
 /// Tokens sampled in one turn; above it submit refuses.
 pub const MAX_NEW_TOKENS: u32 = 1_048_576;
+/// Bytes of a path in a run file; a longer one, which no system opens, is refused at submit.
+pub const MAX_PATH_BYTES: usize = 4_096;
+/// Bytes of a small file of a model, its tokenizer for example; a directory with a larger one is refused.
+pub const MAX_COMPANION_BYTES: u64 = 256 * 1024 * 1024;
 /// Tokens of a rollout; above it the task is refused as poison.
 pub const MAX_CONTEXT_TOKENS: usize = 4_194_304;
 /// A reward's or score's size; an outcome with a larger one is refused. Sums of any number of them are finite.

@@ -10,9 +10,11 @@ use crate::ids::RunId;
 use crate::publish_weights::Retention;
 use crate::reward::RewardRule;
 
+mod model;
 mod read;
 mod validate;
 
+pub use model::{ModelSpec, Precision};
 pub use read::{RunFileError, from_json, from_toml};
 pub use validate::Refusal;
 
@@ -86,67 +88,6 @@ impl RunSpec {
     pub fn window_groups(&self) -> u64 {
         ((1.0 + self.rollout.alpha) * f64::from(self.rollout.groups_per_step)).floor() as u64
     }
-}
-
-/// The policy's model.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
-pub enum ModelSpec {
-    /// A decoder of the Llama architecture, made from scratch. Needs workers with torch.
-    Decoder {
-        /// Tokens in the vocabulary; at least as many as the environment uses.
-        vocabulary: u32,
-        /// Decoder layers. Default 2.
-        #[serde(default = "two")]
-        layers: u32,
-        /// Hidden width; a multiple of twice `heads`. Default 64.
-        #[serde(default = "sixty_four")]
-        width: u32,
-        /// Attention heads. Default 4.
-        #[serde(default = "four")]
-        heads: u32,
-        /// Width of the feed-forward layers. Default 4 × 64 = 256.
-        #[serde(default = "two_hundred_fifty_six")]
-        feed_forward: u32,
-        /// Tokens that a rollout may have, observations included. Default 512.
-        #[serde(default = "five_hundred_twelve")]
-        context: u32,
-        /// Standard deviation of the initial weights. Default 0.02.
-        #[serde(default = "point_zero_two")]
-        init_std: f64,
-    },
-    /// No model: turns follow from the seed, weights from the batches. For checks of queue and coordinator.
-    Scripted,
-}
-
-impl ModelSpec {
-    /// Tokens that the model has: ids are below this. `None` for one that takes any.
-    #[must_use]
-    pub const fn vocabulary(&self) -> Option<u32> {
-        match self {
-            Self::Decoder { vocabulary, .. } => Some(*vocabulary),
-            Self::Scripted => None,
-        }
-    }
-}
-
-const fn two() -> u32 {
-    2
-}
-const fn four() -> u32 {
-    4
-}
-const fn sixty_four() -> u32 {
-    64
-}
-const fn two_hundred_fifty_six() -> u32 {
-    256
-}
-const fn five_hundred_twelve() -> u32 {
-    512
-}
-const fn point_zero_two() -> f64 {
-    0.02
 }
 
 /// One reward of a run.

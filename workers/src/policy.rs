@@ -221,7 +221,7 @@ pub fn trainer_for(model_type: &str) -> Result<Box<dyn Trainer>, PolicyError> {
 #[must_use]
 pub const fn model_type(model: &ModelSpec) -> &'static str {
     match model {
-        ModelSpec::Decoder { .. } => DECODER_MODEL_TYPE,
+        ModelSpec::Decoder { .. } | ModelSpec::HuggingFace { .. } => DECODER_MODEL_TYPE,
         ModelSpec::Scripted => SCRIPTED_MODEL_TYPE,
     }
 }

@@ -93,41 +93,39 @@ impl RunSpec {
     }
 
     fn check_model(&self, checks: &mut Checks) {
-        let ModelSpec::Decoder { vocabulary, layers, width, heads, feed_forward, context, init_std } =
-            &self.model
-        else {
-            return;
-        };
-        let most = u64::from(limits::MAX_MODEL_DIMENSION);
-        checks.count("model.vocabulary", u64::from(*vocabulary), 2, most);
-        checks.count("model.layers", u64::from(*layers), 1, 1_000);
-        checks.count("model.width", u64::from(*width), 2, most);
-        checks.count("model.heads", u64::from(*heads), 1, 1_000);
-        checks.count("model.feed_forward", u64::from(*feed_forward), 1, most);
-        checks.count("model.context", u64::from(*context), 2, limits::MAX_CONTEXT_TOKENS as u64);
-        checks.number("model.init_std", *init_std, 1e-6, 1.0);
-        checks.require(
-            *heads > 0 && width.is_multiple_of(2 * (*heads).max(1)),
-            "model.width",
-            width,
-            format!("choose a multiple of 2 x model.heads = {}", 2 * u64::from(*heads)),
-        );
-        let needed = self.environment.vocabulary();
-        checks.require(
-            *vocabulary >= needed,
-            "model.vocabulary",
-            vocabulary,
-            format!("the environment uses {needed} tokens; choose at least that"),
-        );
-        let needed = self.environment.longest_rollout(self.rollout.max_new_tokens);
-        checks.require(
-            u64::from(*context) >= needed,
-            "model.context",
-            context,
-            format!(
-                "a rollout may have {needed} tokens; choose at least that, or fewer environment.max_turns"
-            ),
-        );
+        match &self.model {
+            ModelSpec::Decoder { .. } => check_decoder(&self.model, checks),
+            ModelSpec::HuggingFace { path, .. } => {
+                checks.require(
+                    !path.trim().is_empty() && path.len() <= limits::MAX_PATH_BYTES,
+                    "model.path",
+                    format!("{path:?}"),
+                    "name the model's directory on the machine of the train worker",
+                );
+            }
+            ModelSpec::Scripted => return,
+        }
+        if let Some(vocabulary) = self.model.vocabulary() {
+            let needed = self.environment.vocabulary();
+            checks.require(
+                vocabulary >= needed,
+                "model.vocabulary",
+                vocabulary,
+                format!("the environment uses {needed} tokens; choose at least that"),
+            );
+        }
+        if let Some(context) = self.model.context() {
+            checks.count("model.context", u64::from(context), 2, limits::MAX_CONTEXT_TOKENS as u64);
+            let needed = self.environment.longest_rollout(self.rollout.max_new_tokens);
+            checks.require(
+                u64::from(context) >= needed,
+                "model.context",
+                context,
+                format!(
+                    "a rollout may have {needed} tokens; choose at least that, or fewer environment.max_turns"
+                ),
+            );
+        }
     }
 
     fn check_environment(&self, checks: &mut Checks) {
@@ -189,6 +187,25 @@ impl RunSpec {
         );
         checks.number("rollout.temperature", r.temperature, 0.01, 100.0);
     }
+}
+
+fn check_decoder(model: &ModelSpec, checks: &mut Checks) {
+    let ModelSpec::Decoder { vocabulary, layers, width, heads, feed_forward, init_std, .. } = model else {
+        return;
+    };
+    let most = u64::from(limits::MAX_MODEL_DIMENSION);
+    checks.count("model.vocabulary", u64::from(*vocabulary), 2, most);
+    checks.count("model.layers", u64::from(*layers), 1, 1_000);
+    checks.count("model.width", u64::from(*width), 2, most);
+    checks.count("model.heads", u64::from(*heads), 1, 1_000);
+    checks.count("model.feed_forward", u64::from(*feed_forward), 1, most);
+    checks.number("model.init_std", *init_std, 1e-6, 1.0);
+    checks.require(
+        *heads > 0 && width.is_multiple_of(2 * (*heads).max(1)),
+        "model.width",
+        width,
+        format!("choose a multiple of 2 x model.heads = {}", 2 * u64::from(*heads)),
+    );
 }
 
 fn check_algorithm(a: &Algorithm, checks: &mut Checks) {

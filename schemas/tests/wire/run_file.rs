@@ -1,7 +1,7 @@
 //! A run file is checked before anything starts, and what is wrong with it is said so that it can be mended:
 //! the field, its value and what to write instead.
 
-use millrace_schemas::submit::{RunFileError, RunSpec, from_json, from_toml};
+use millrace_schemas::submit::{ModelSpec, Precision, RunFileError, RunSpec, from_json, from_toml};
 use millrace_schemas::{api::FieldError, limits};
 use serde_json::{Value, json};
 
@@ -96,6 +96,32 @@ fn config_is_checked_first() {
             (field, refusal.value.clone(), refusal.remedy.clone())
         );
     }
+}
+
+#[test]
+fn a_model_of_the_hub_is_named_by_its_directory() {
+    let with = |model: Value| with("model", model);
+    let spec = read(&with(json!({ "kind": "hugging_face", "path": "models/smollm2" }))).expect("it is whole");
+    let model =
+        ModelSpec::HuggingFace { path: "models/smollm2".into(), context: 1024, precision: Precision::F32 };
+    assert_eq!(spec.model, model);
+    let half = json!({ "kind": "hugging_face", "path": "m", "context": 200, "precision": "bf16" });
+    let model = ModelSpec::HuggingFace { path: "m".into(), context: 200, precision: Precision::Bf16 };
+    assert_eq!(read(&with(half)).expect("it is whole").model, model);
+    for (field, value, remedy) in [
+        ("path", json!(""), "directory"),
+        ("path", json!("x".repeat(5000)), "directory"),
+        ("context", json!(80), "81"),
+        ("context", json!(1), "from 2"),
+    ] {
+        let mut model = json!({ "kind": "hugging_face", "path": "m" });
+        model[field] = value;
+        let error = read(&with(model)).expect_err("it cannot work").to_string();
+        assert!(error.contains(&format!("model.{field} = ")) && error.contains(remedy), "{error}");
+    }
+    let half = json!({ "kind": "hugging_face", "path": "m", "precision": "f16" });
+    let error = read(&with(half)).expect_err("it is not computed").to_string();
+    assert!(error.contains("bf16"), "{error}");
 }
 
 #[test]
