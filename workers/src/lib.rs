@@ -24,6 +24,7 @@ pub mod gang;
 pub mod policy;
 pub mod weights;
 pub mod text;
+pub mod model_dir;
 pub mod envs;
 pub mod rewards;
 pub mod math;

@@ -13,11 +13,11 @@ use millrace_schemas::{BlobRef, PolicyVersion, RolloutId};
 
 use crate::gang::{GangError, Seat};
 use crate::weights::LoadedVersion;
+use decoder::Architecture;
 #[cfg(feature = "torch")]
 use torch::{decoder_engine, decoder_trainer};
 
 pub mod scripted;
-#[cfg(feature = "torch")]
 pub mod decoder;
 #[cfg(feature = "torch")]
 pub mod torch;
@@ -186,8 +186,6 @@ pub struct Trained {
 
 /// `model_type` of the `config.json` of [`scripted`].
 pub const SCRIPTED_MODEL_TYPE: &str = "millrace_scripted";
-/// `model_type` of the `config.json` of a decoder; the name that transformers knows it by.
-pub const DECODER_MODEL_TYPE: &str = "llama";
 /// The file of a version that says what the others are.
 pub const CONFIG_FILE: &str = "config.json";
 /// The start of the names of files that only training needs.
@@ -200,8 +198,8 @@ pub const OPTIMIZER_PREFIX: &str = "optimizer";
 pub fn engine_for(weights: &LoadedVersion) -> Result<Box<dyn Engine>, PolicyError> {
     match weights.model_type()?.as_str() {
         SCRIPTED_MODEL_TYPE => Ok(Box::new(scripted::ScriptedEngine::new(weights)?)),
-        DECODER_MODEL_TYPE => decoder_engine(weights),
-        other => Err(PolicyError::Impossible(format!("model_type value={other:?} is not known"))),
+        other if Architecture::of(other).is_some() => decoder_engine(weights),
+        other => Err(unknown(other)),
     }
 }
 
@@ -212,16 +210,21 @@ pub fn engine_for(weights: &LoadedVersion) -> Result<Box<dyn Engine>, PolicyErro
 pub fn trainer_for(model_type: &str) -> Result<Box<dyn Trainer>, PolicyError> {
     match model_type {
         SCRIPTED_MODEL_TYPE => Ok(Box::new(scripted::ScriptedTrainer)),
-        DECODER_MODEL_TYPE => decoder_trainer(),
-        other => Err(PolicyError::Impossible(format!("model_type value={other:?} is not known"))),
+        other if Architecture::of(other).is_some() => decoder_trainer(),
+        other => Err(unknown(other)),
     }
 }
 
-/// The `model_type` that a model of the run file gets.
+fn unknown(model_type: &str) -> PolicyError {
+    let known = Architecture::known();
+    PolicyError::Impossible(format!("model_type value={model_type:?} is not known; known are {known}"))
+}
+
+/// The `model_type` of a trainer that makes version 0 of a model of the run file: all decoders have the same.
 #[must_use]
 pub const fn model_type(model: &ModelSpec) -> &'static str {
     match model {
-        ModelSpec::Decoder { .. } | ModelSpec::HuggingFace { .. } => DECODER_MODEL_TYPE,
+        ModelSpec::Decoder { .. } | ModelSpec::HuggingFace { .. } => Architecture::Llama.model_type(),
         ModelSpec::Scripted => SCRIPTED_MODEL_TYPE,
     }
 }

@@ -138,6 +138,18 @@ impl Codec {
         largest.map_or(0, |id| id as usize + 1)
     }
 
+    /// The id of the token with this name or text.
+    #[must_use]
+    pub fn token(&self, text: &str) -> Option<u32> {
+        self.tokenizer.token_to_id(text)
+    }
+
+    /// Whether there is a chat template.
+    #[must_use]
+    pub const fn has_template(&self) -> bool {
+        self.template.is_some()
+    }
+
     /// The tokens of `text`. Names of special tokens in it become those; none are added.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::executor::{Cost, Executor, Verdict};
 use crate::gang::{MemoryRendezvous, Rendezvous, Seat};
-use crate::policy::{PolicyError, Trained};
+use crate::policy::{OPTIMIZER_PREFIX, PolicyError, Trained};
 use crate::weights::{FILES_IN_FLIGHT, Files, LoadedVersion, Weights};
 use past::StoredPast;
 use thread::{Job, StepJob, TrainerThread};
@@ -58,11 +58,16 @@ impl TrainShard {
         task: &TrainShardTask,
         cancel: CancellationToken,
     ) -> Result<OutcomeBody, Verdict> {
+        // What goes with the weights and no step changes: the tokenizer, for example.
+        let mut carried = Vec::new();
         let job = match &task.work {
             TrainWork::Initialise { model, seed } => Job::Initialise { model: model.clone(), seed: *seed },
             TrainWork::Step { base, manifest, batch, algorithm, checkpoint } => {
                 let seat = self.seat(run, task, cancel).map_err(Verdict::Poison)?;
                 let (base, batch, blob) = self.step(run, (*base, *manifest), *batch).await?;
+                if task.rank == 0 {
+                    carried.clone_from(&base.manifest.files);
+                }
                 let (algorithm, checkpoint, past) = (algorithm.clone(), *checkpoint, self.past(run));
                 Job::Step(Box::new(StepJob { base, batch, blob, algorithm, seat, checkpoint, past }))
             }
@@ -75,7 +80,7 @@ impl TrainShard {
         if let Some((name, value)) = trained.metrics.iter().find(|(_, value)| !value.is_finite()) {
             return Err(Verdict::Poison(format!("the step gave {name}={value}; its weights are of no use")));
         }
-        let stored = self.store(run, trained).await;
+        let stored = self.store(run, trained, carried).await;
         stored.map(OutcomeBody::TrainShard).map_err(|error| object_verdict(&error))
     }
 
@@ -124,12 +129,23 @@ impl TrainShard {
         Ok((base.map_err(|error| error.verdict())?, batch, blob))
     }
 
-    async fn store(&self, run: &RunId, trained: Trained) -> Result<TrainShardDone, ObjectError> {
-        let files = futures::stream::iter(trained.files)
+    /// Stores what was trained. Files of the version before that were not made anew go with it by reference: every
+    /// version is a whole model directory. The optimiser's state is of one version alone.
+    async fn store(
+        &self,
+        run: &RunId,
+        trained: Trained,
+        mut carried: Vec<FileRef>,
+    ) -> Result<TrainShardDone, ObjectError> {
+        carried.retain(|file| {
+            !file.name.starts_with(OPTIMIZER_PREFIX) && !trained.files.contains_key(&file.name)
+        });
+        let mut files: Vec<FileRef> = futures::stream::iter(trained.files)
             .map(async |(name, content)| Ok(FileRef { name, blob: self.weights.store(run, content).await? }))
             .buffered(FILES_IN_FLIGHT)
             .try_collect()
             .await?;
+        files.extend(carried);
         Ok(TrainShardDone { files, metrics: trained.metrics })
     }
 }

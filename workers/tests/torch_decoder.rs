@@ -14,6 +14,8 @@ mod forward;
 mod gang;
 #[path = "torch_decoder/math.rs"]
 mod math;
+#[path = "torch_decoder/models.rs"]
+mod models;
 #[path = "torch_decoder/speed.rs"]
 mod speed;
 #[path = "torch_decoder/step.rs"]

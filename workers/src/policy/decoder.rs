@@ -1,21 +1,36 @@
-//! A decoder of the Llama architecture in libtorch. Its files are what transformers' `LlamaForCausalLM`
-//! reads: `config.json` and `model.safetensors` with Hugging Face names.
+//! A decoder driven by its configuration: one for Llama, Mistral, Qwen2 and Qwen3. Its files are what transformers
+//! reads: `config.json` and `model.safetensors` with Hugging Face names. What is computed is computed by libtorch
+//! (feature `torch`); what a model is, is known without.
 //!
 //! One forward serves sampling and training. Both run flat rows of tokens through the layers and differ in
 //! how the rows attend to one another: within a padded batch of whole rollouts, or to the key-value cache.
 
+mod architecture;
+mod rope_parameters;
 mod config;
 mod layout;
+#[cfg(feature = "torch")]
 mod init;
+#[cfg(feature = "torch")]
 mod files;
+#[cfg(feature = "torch")]
 mod rope;
+#[cfg(feature = "torch")]
 mod model;
+#[cfg(feature = "torch")]
 mod attention;
+#[cfg(feature = "torch")]
 mod cache;
 
+pub use architecture::{Architecture, Biases};
+#[cfg(feature = "torch")]
 pub use attention::{Attend, Padded};
+#[cfg(feature = "torch")]
 pub use cache::{Cached, KvCache, Lane};
-pub use config::{Config, ConfigError};
+pub use config::{CONTEXT_KEY, Config, ConfigError};
+#[cfg(feature = "torch")]
 pub use files::{FilesError, read_tensors, write_tensors};
 pub use layout::{Layout, Part};
+#[cfg(feature = "torch")]
 pub use model::{Decoder, Rows, Shared};
+pub use rope_parameters::{RopeParameters, RopeScaling};

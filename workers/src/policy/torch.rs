@@ -7,6 +7,7 @@ use tch::Device;
 
 use super::decoder::{ConfigError, FilesError};
 use super::{Engine, PolicyError, Trainer};
+use crate::model_dir::Broken;
 use crate::weights::LoadedVersion;
 
 mod engine;
@@ -60,6 +61,14 @@ fn guarded<T>(compute: impl FnOnce() -> Result<T, PolicyError>) -> Result<T, Pol
 impl From<ConfigError> for PolicyError {
     fn from(error: ConfigError) -> Self {
         Self::Impossible(error.to_string())
+    }
+}
+
+impl From<Broken> for PolicyError {
+    fn from(broken: Broken) -> Self {
+        let reason = broken.to_string();
+        // Another worker may stand on the machine that has it.
+        if broken.absent { Self::Unsupported(reason) } else { Self::Impossible(reason) }
     }
 }
 

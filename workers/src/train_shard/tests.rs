@@ -103,6 +103,28 @@ async fn a_step_follows_from_base_and_batch_alone() {
 }
 
 #[tokio::test]
+async fn what_no_step_changes_goes_from_version_to_version() {
+    let objects = Objects::memory();
+    let mut zero = files(&objects, initialise(1)).await;
+    let file = |name: &str, blob| FileRef { name: name.to_owned(), blob };
+    // Not in the store: it is named, and neither read nor written.
+    let tokenizer = file("tokenizer.json", BlobRef::of(b"large"));
+    let optimizer = file("optimizer-0-of-2.safetensors", BlobRef::of(b"of version 0"));
+    zero.extend([tokenizer.clone(), optimizer.clone()]);
+    let sha = commit(&objects, 0, zero.clone()).await;
+    let one = files(&objects, step(0, sha, batch(&objects, sha, 0, 1).await)).await;
+    assert!(one.contains(&tokenizer), "{one:?}");
+    assert!(!one.contains(&optimizer), "{one:?}");
+    let names = |files: &[FileRef]| -> Vec<String> {
+        let mut names: Vec<String> = files.iter().map(|file| file.name.clone()).collect();
+        names.sort_unstable();
+        names.retain(|name| !name.starts_with(OPTIMIZER_PREFIX));
+        names
+    };
+    assert_eq!(names(&one), names(&zero), "each is there once");
+}
+
+#[tokio::test]
 async fn what_cannot_be_trained_is_poison() {
     let objects = Objects::memory();
     let zero = files(&objects, initialise(1)).await;

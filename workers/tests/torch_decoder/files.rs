@@ -1,14 +1,12 @@
 //! The files of a version.
 
-use millrace_schemas::submit::Algorithm;
 use millrace_workers::policy::Trainer;
 use millrace_workers::policy::decoder::Config;
 use millrace_workers::policy::torch::TorchTrainer;
 use millrace_workers::weights::LoadedVersion;
 use safetensors::SafeTensors;
 
-use crate::forward::{decoder_of, whole};
-use crate::support::{Shape, initial, model, sampled_batch, step, tokens, version};
+use crate::support::{initial, model};
 
 /// `version` with the first number of `tensor` replaced.
 pub(crate) fn spoilt(version: &LoadedVersion, tensor: &str, number: f32) -> LoadedVersion {
@@ -68,36 +66,12 @@ fn initial_weights_follow_from_the_seed() {
     assert!((first - -0.043_051_71).abs() < 1e-7, "{first:?}");
 }
 
-/// The first half of a check by `oracle/transformers_parity.py`: a version after two steps, and its logits.
-#[test]
-#[ignore = "writes to MILLRACE_PARITY_DIR, for a check with transformers"]
-fn writes_a_directory_to_compare_with_transformers() {
-    let folder = std::path::PathBuf::from(std::env::var_os("MILLRACE_PARITY_DIR").unwrap());
-    let mut current = initial(1);
-    let shape = Shape { turns: 2, observation: 5, new: 2, below: None };
-    for number in 0..2 {
-        let batch = sampled_batch(&current, 2, 4, shape, number);
-        let trained = step(&mut TorchTrainer::new(), &current, &batch, &Algorithm::default()).unwrap();
-        current = version(number + 1, &trained);
-    }
-    std::fs::create_dir_all(&folder).unwrap();
-    for (name, bytes) in &current.files {
-        std::fs::write(folder.join(name), bytes).unwrap();
-    }
-    let tokens = tokens(200, 3);
-    let logits = whole(&decoder_of(&current), &tokens);
-    let logits = Vec::<Vec<f64>>::try_from(logits.to_kind(tch::Kind::Double)).unwrap();
-    let content = serde_json::json!({ "tokens": tokens, "logits": logits });
-    std::fs::write(folder.join("logits.json"), content.to_string()).unwrap();
-}
-
 #[test]
 fn what_is_not_computed_is_refused() {
     let config = String::from_utf8(initial(1).files["config.json"].to_vec()).unwrap();
     for (from, to, why) in [
         ("\"silu\"", "\"gelu\"", "hidden_act=gelu"),
-        ("\"attention_bias\": false", "\"attention_bias\": true", "attention_bias"),
-        ("\"rope_scaling\": null", "\"rope_scaling\": {\"type\": \"yarn\"}", "rope_scaling"),
+        ("\"rope_scaling\": null", "\"rope_scaling\": {\"type\": \"su\"}", "rope_type=su"),
         ("\"num_key_value_heads\": 4", "\"num_key_value_heads\": 3", "num_key_value_heads=3"),
         ("\"vocab_size\": 32", "\"vocab_size\": 0", "sizes"),
         ("\"rms_norm_eps\"", "\"eps\"", "rms_norm_eps"),

@@ -23,6 +23,7 @@ use folder::{Anew, Begin, Folder};
 use stack::{Counts, QueueArgs, Stack};
 
 mod folder;
+mod model;
 mod supervisor;
 mod stack;
 mod conclude;
@@ -70,6 +71,10 @@ impl UpArgs {
         let spec = self.spec()?;
         let root = place.dir.clone().unwrap_or_else(|| PathBuf::from(format!("millrace-runs/{}", spec.name)));
         let folder = Folder::open(&root)?;
+        // A run that goes on has its version 0, wherever that came from.
+        if self.anew() != Anew::No || !folder.path("run.json").exists() {
+            model::check(&spec).await?;
+        }
         match folder.begin(&spec, self.anew())? {
             Begin::New => say(format_args!("{} begins in {}", spec.name, root.display())),
             Begin::GoesOn => say(format_args!("{} goes on in {}", spec.name, root.display())),

@@ -43,6 +43,25 @@ async fn a_run_ends_balanced_and_audited_and_leaves_its_results() {
 }
 
 #[tokio::test]
+async fn a_broken_model_is_refused_before_anything_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("model");
+    std::fs::create_dir(&model).unwrap();
+    std::fs::write(model.join("config.json"), r#"{ "model_type": "gpt2" }"#).unwrap();
+    let file = folder.path().join("run.toml");
+    let model = format!("[model]\nkind = \"hugging_face\"\npath = {model:?}\n");
+    let text = format!("name = \"broken\"\nsteps = 1\n{model}[environment]\nname = \"counter\"\nturns = 2\n");
+    std::fs::write(&file, text).unwrap();
+    let root = folder.path().join("run");
+    let output = run(&["up", file.to_str().unwrap(), "--dir", root.to_str().unwrap()]).await;
+    assert!(!output.status.success(), "{}", stdout(&output));
+    for word in ["model.path", "config.json", "llama", "model.safetensors"] {
+        assert!(stderr(&output).contains(word), "{word}: {}", stderr(&output));
+    }
+    assert!(!root.join("run.json").exists() && !root.join("nats").exists(), "something was begun");
+}
+
+#[tokio::test]
 async fn ctrl_c_drains_and_a_second_up_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let all = steps(400);

@@ -37,7 +37,8 @@ impl Heads {
         };
         let (q, k, v) = (split(q, self.query), split(k, self.kv), split(v, self.kv));
         let grouped = self.query != self.kv;
-        Tensor::scaled_dot_product_attention(&q, &k, &v, mask, 0.0, mask.is_none(), None, grouped)
+        let mask = mask.map(|mask| mask.to_kind(q.kind()));
+        Tensor::scaled_dot_product_attention(&q, &k, &v, mask.as_ref(), 0.0, mask.is_none(), None, grouped)
             .transpose(1, 2)
             .reshape([-1, self.query * self.width])
     }

@@ -92,7 +92,7 @@ pub fn read_tensors(file: &str, bytes: &[u8], prefix: &str, layout: &Layout) -> 
     Ok(flat)
 }
 
-/// Writes flat buffers `[layout.len]` of f32, each under its prefix, and one word of metadata under its key.
+/// Writes flat buffers `[layout.len]` of f32 or bf16, each in its own kind and under its prefix, and one word of metadata under its key.
 /// The same numbers give the same bytes. (More than one key would not: the header has them in a map's order.)
 ///
 /// # Panics
@@ -110,6 +110,7 @@ pub fn write_tensors(layout: &Layout, buffers: &[(&str, &Tensor)], metadata: (&s
 
 /// One tensor's bytes on their way into a file.
 struct Numbers {
+    dtype: Dtype,
     shape: Vec<usize>,
     bytes: Vec<u8>,
 }
@@ -117,16 +118,23 @@ struct Numbers {
 impl Numbers {
     fn of(flat: &Tensor, part: &Part) -> Self {
         let elements = usize::try_from(part.len()).expect("a part has a length");
-        let mut bytes = vec![0; elements * size_of::<f32>()];
+        let (dtype, width) = match flat.kind() {
+            Kind::BFloat16 => (Dtype::BF16, size_of::<u16>()),
+            kind => {
+                assert!(kind == Kind::Float, "weights are f32 or bf16, not {kind:?}");
+                (Dtype::F32, size_of::<f32>())
+            }
+        };
+        let mut bytes = vec![0; elements * width];
         flat.narrow(0, part.offset, part.len()).copy_data_u8(&mut bytes, elements);
         let shape = part.shape.iter().map(|&n| usize::try_from(n).expect("an axis has a length")).collect();
-        Self { shape, bytes }
+        Self { dtype, shape, bytes }
     }
 }
 
 impl View for Numbers {
     fn dtype(&self) -> Dtype {
-        Dtype::F32
+        self.dtype
     }
 
     fn shape(&self) -> &[usize] {

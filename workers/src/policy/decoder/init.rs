@@ -4,7 +4,7 @@ use super::Layout;
 use crate::random::Stream;
 
 /// Initial weights in the order of `layout`, as Hugging Face initialises a Llama: matrices normal with
-/// standard deviation `std` and mean 0, norms one. Each tensor has a stream of its own, so its values do
+/// standard deviation `std` and mean 0, norms one, biases zero. Each tensor has a stream of its own, so its values do
 /// not depend on how many layers come before it.
 #[must_use]
 pub(super) fn initial_weights(layout: &Layout, seed: u64, std: f64) -> Vec<f32> {
@@ -14,7 +14,8 @@ pub(super) fn initial_weights(layout: &Layout, seed: u64, std: f64) -> Vec<f32> 
             let mut normal = Normal::new(seed ^ fnv1a(&part.name));
             weights.extend((0..part.len()).map(|_| (std * normal.next()) as f32));
         } else {
-            weights.extend((0..part.len()).map(|_| 1.0));
+            let start = if part.is_bias() { 0.0 } else { 1.0 };
+            weights.extend((0..part.len()).map(|_| start));
         }
     }
     weights

@@ -3,9 +3,8 @@
 use tch::{Device, Kind, Tensor};
 
 use super::init::initial_weights;
-use super::layout::LAYER_PARTS;
 use super::rope::{Angles, Rope};
-use super::{Attend, Config, Layout};
+use super::{Attend, Config, Layout, Part};
 
 /// A decoder on a device. All weights are views of one flat buffer.
 #[derive(Debug)]
@@ -28,11 +27,53 @@ struct Layer {
     attention_norm: Tensor,
     /// `[query_width + 2 kv_width, width]`.
     qkv: Tensor,
+    /// `[query_width + 2 kv_width]`.
+    qkv_bias: Option<Tensor>,
+    /// Norms of each head's queries and of its keys. `[head_width]`
+    head_norms: Option<[Tensor; 2]>,
     output: Tensor,
+    output_bias: Option<Tensor>,
     feed_forward_norm: Tensor,
     /// `[2 inner, width]`.
     gate_up: Tensor,
+    /// `[2 inner]`.
+    gate_up_bias: Option<Tensor>,
     down: Tensor,
+    down_bias: Option<Tensor>,
+}
+
+impl Layer {
+    /// Takes a layer's tensors, in the order of the layout.
+    fn of(config: &Config, views: &mut Views<'_>) -> Self {
+        let biases = config.biases;
+        Self {
+            attention_norm: views.next(),
+            qkv: views.next(),
+            qkv_bias: biases.qkv.then(|| views.next()),
+            head_norms: config.normalises_heads().then(|| [views.next(), views.next()]),
+            output: views.next(),
+            output_bias: biases.output.then(|| views.next()),
+            feed_forward_norm: views.next(),
+            gate_up: views.next(),
+            gate_up_bias: biases.feed_forward.then(|| views.next()),
+            down: views.next(),
+            down_bias: biases.feed_forward.then(|| views.next()),
+        }
+    }
+
+    /// Its tensors, in the order of the layout.
+    fn leaves(&self) -> impl Iterator<Item = &Tensor> {
+        [&self.attention_norm, &self.qkv]
+            .into_iter()
+            .chain(&self.qkv_bias)
+            .chain(self.head_norms.iter().flatten())
+            .chain([&self.output])
+            .chain(&self.output_bias)
+            .chain([&self.feed_forward_norm, &self.gate_up])
+            .chain(&self.gate_up_bias)
+            .chain([&self.down])
+            .chain(&self.down_bias)
+    }
 }
 
 /// The rows of one forward.
@@ -61,27 +102,16 @@ impl Decoder {
     pub fn new(config: Config, flat: &Tensor, device: Device, train: bool) -> Self {
         let layout = Layout::of(&config);
         let flat = flat.to_device(device).contiguous();
-        let views = Views { layout: &layout, flat: &flat, train };
-        let layers = (0..config.num_hidden_layers)
-            .map(|layer| {
-                let at = 1 + layer * LAYER_PARTS;
-                Layer {
-                    attention_norm: views.join(at, 1),
-                    qkv: views.join(at + 1, 3),
-                    output: views.join(at + 4, 1),
-                    feed_forward_norm: views.join(at + 5, 1),
-                    gate_up: views.join(at + 6, 2),
-                    down: views.join(at + 8, 1),
-                }
-            })
-            .collect();
-        let after = 1 + config.num_hidden_layers * LAYER_PARTS;
+        let leaves: Vec<&[Part]> = layout.leaves().collect();
+        let mut views = Views { leaves: leaves.into_iter(), flat: &flat, train };
+        let embedding = views.next();
+        let layers = (0..config.num_hidden_layers).map(|_| Layer::of(&config, &mut views)).collect();
         Self {
             rope: Rope::new(&config, device),
-            embedding: views.join(0, 1),
+            embedding,
             layers,
-            norm: views.join(after, 1),
-            head: (!config.tie_word_embeddings).then(|| views.join(after + 1, 1)),
+            norm: views.next(),
+            head: (!config.tie_word_embeddings).then(|| views.next()),
             config,
             layout,
             flat,
@@ -116,14 +146,7 @@ impl Decoder {
     pub fn leaves(&self) -> Vec<&Tensor> {
         let mut leaves = vec![&self.embedding];
         for layer in &self.layers {
-            leaves.extend([
-                &layer.attention_norm,
-                &layer.qkv,
-                &layer.output,
-                &layer.feed_forward_norm,
-                &layer.gate_up,
-                &layer.down,
-            ]);
+            leaves.extend(layer.leaves());
         }
         leaves.push(&self.norm);
         leaves.extend(&self.head);
@@ -142,7 +165,7 @@ impl Decoder {
 
     /// What all layers of a forward over `rows` have in common.
     pub fn shared(&self, rows: &Rows) -> Shared {
-        let angles = self.rope.at(&rows.positions);
+        let angles = self.rope.at(&rows.positions).to_kind(self.embedding.kind());
         Shared { wanted_angles: angles.select(&rows.wanted), angles, wanted: rows.wanted.shallow_clone() }
     }
 
@@ -164,16 +187,28 @@ impl Decoder {
         let (query, kv) = (self.config.query_width(), self.config.kv_width());
         let h = self.normalise(x, &layer.attention_norm);
         if index + 1 < self.layers.len() {
-            let qkv = h.linear(&layer.qkv, None::<Tensor>);
+            let qkv = h.linear(&layer.qkv, layer.qkv_bias.as_ref());
             let [qk, v] = split(&qkv, [query + kv, kv]);
-            let [q, k] = split(&shared.angles.rotate(&qk), [query, kv]);
+            let [q, k] = if layer.head_norms.is_some() {
+                let [q, k] = split(&qk, [query, kv]);
+                let (q, k) = (self.normalise_heads(&q, layer, 0), self.normalise_heads(&k, layer, 1));
+                [shared.angles.rotate(&q), shared.angles.rotate(&k)]
+            } else {
+                split(&shared.angles.rotate(&qk), [query, kv])
+            };
             let attended = attend.attend(index, &q, &k, &v, false);
             self.rest(x, &attended, layer)
         } else {
             let [for_q, for_kv] = split_rows(&layer.qkv, [query, 2 * kv]);
-            let [k, v] = split(&h.linear(&for_kv, None::<Tensor>), [kv, kv]);
+            let [bias_q, bias_kv] = match &layer.qkv_bias {
+                Some(bias) => split_rows(bias, [query, 2 * kv]).map(Some),
+                None => [None, None],
+            };
+            let [k, v] = split(&h.linear(&for_kv, bias_kv), [kv, kv]);
+            let k = self.normalise_heads(&k, layer, 1);
             let (x, h) = (x.index_select(0, &shared.wanted), h.index_select(0, &shared.wanted));
-            let q = shared.wanted_angles.rotate(&h.linear(&for_q, None::<Tensor>));
+            let q = self.normalise_heads(&h.linear(&for_q, bias_q), layer, 0);
+            let q = shared.wanted_angles.rotate(&q);
             let attended = attend.attend(index, &q, &shared.angles.rotate(&k), &v, true);
             self.rest(&x, &attended, layer)
         }
@@ -181,7 +216,7 @@ impl Decoder {
 
     /// What comes after a layer's attention.
     fn rest(&self, x: &Tensor, attended: &Tensor, layer: &Layer) -> Tensor {
-        let x = x + attended.linear(&layer.output, None::<Tensor>);
+        let x = x + attended.linear(&layer.output, layer.output_bias.as_ref());
         let forward = self.feed_forward(&x, layer);
         x + forward
     }
@@ -192,7 +227,6 @@ impl Decoder {
     }
 
     /// `[vocabulary, width]`: what makes logits of [`Self::finish`]'s rows. The embedding where they are tied.
-    #[must_use]
     pub fn head(&self) -> &Tensor {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
@@ -200,17 +234,27 @@ impl Decoder {
     /// SwiGLU: `down(silu(gate(x)) * up(x))`.
     fn feed_forward(&self, x: &Tensor, layer: &Layer) -> Tensor {
         let inner = self.config.intermediate_size;
-        let both = self.normalise(x, &layer.feed_forward_norm).linear(&layer.gate_up, None::<Tensor>);
+        let both =
+            self.normalise(x, &layer.feed_forward_norm).linear(&layer.gate_up, layer.gate_up_bias.as_ref());
         let [gate, up] = split(&both, [inner, inner]);
         let gated = gate.silu() * up;
-        gated.linear(&layer.down, None::<Tensor>)
+        gated.linear(&layer.down, layer.down_bias.as_ref())
+    }
+
+    /// Normalises each head of `x` `[N, heads * head_width]` by one of the layer's norms, if it has any.
+    fn normalise_heads(&self, x: &Tensor, layer: &Layer, which: usize) -> Tensor {
+        let Some(norms) = &layer.head_norms else { return x.shallow_clone() };
+        let heads = x.view([x.size()[0], -1, self.config.head_width()]);
+        self.normalise(&heads, &norms[which]).view_as(x)
     }
 
     /// RMSNorm: `x / √(mean(x²) + ε) * weight`.
     fn normalise(&self, x: &Tensor, weight: &Tensor) -> Tensor {
-        let scale =
-            (x.square().mean_dim([-1_i64].as_slice(), true, Kind::Float) + self.config.rms_norm_eps).rsqrt();
-        x * scale * weight
+        // In f32 whatever the weights are in, as transformers does.
+        let wide = x.to_kind(Kind::Float);
+        let mean = wide.square().mean_dim([-1_i64].as_slice(), true, Kind::Float);
+        let scale = (mean + self.config.rms_norm_eps).rsqrt();
+        (wide * scale).to_kind(x.kind()) * weight
     }
 }
 
@@ -229,20 +273,20 @@ fn halves(parts: Vec<Tensor>) -> [Tensor; 2] {
     parts.try_into().expect("two sizes give two parts")
 }
 
-/// Makes views of the flat buffer.
+/// Makes views of the flat buffer, one for each of the decoder's tensors, in order.
 struct Views<'a> {
-    layout: &'a Layout,
+    leaves: std::vec::IntoIter<&'a [Part]>,
     flat: &'a Tensor,
     train: bool,
 }
 
 impl Views<'_> {
-    /// `count` neighbouring parts from `first` as one tensor: their rows one after another.
-    fn join(&self, first: usize, count: usize) -> Tensor {
-        let parts = &self.layout.parts[first..first + count];
+    /// The next tensor: the rows of its parts one after another.
+    fn next(&mut self) -> Tensor {
+        let parts = self.leaves.next().expect("layout and decoder have the same tensors");
         let mut shape = parts[0].shape.clone();
         shape[0] = parts.iter().map(|part| part.shape[0]).sum();
-        let len = parts.iter().map(super::Part::len).sum();
+        let len = parts.iter().map(Part::len).sum();
         let view = self.flat.narrow(0, parts[0].offset, len).view(shape.as_slice()).detach();
         view.set_requires_grad(self.train)
     }

@@ -218,7 +218,7 @@ fn new_cache(
     positions: usize,
     device: Device,
 ) -> (KvCache, Slots) {
-    let positions = positions.next_power_of_two().max(64).min(config.max_position_embeddings);
+    let positions = positions.next_power_of_two().max(64).min(config.context);
     let fit = settings.cache_bytes / (KvCache::bytes_per_position(config) * positions).max(1);
     let slots = settings.slots.min(fit).max(1);
     (KvCache::new(config, slots as i64, positions as i64, device), Slots::new(slots))

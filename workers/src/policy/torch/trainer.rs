@@ -11,6 +11,7 @@ use tch::Device;
 
 use super::{MODEL_FILE, enter, guarded};
 use crate::gang::{GangError, Group, Seat};
+use crate::model_dir::{self, VersionZero};
 use crate::policy::decoder::{Config, Decoder, Layout, write_tensors};
 use crate::policy::{CONFIG_FILE, PolicyError, TrainStep, Trained, Trainer};
 use crate::weights::LoadedVersion;
@@ -121,8 +122,17 @@ impl Default for TorchTrainer {
     }
 }
 
+/// Version 0 of a model with so many parameters.
+fn initial(files: BTreeMap<String, Bytes>, parameters: f64) -> Trained {
+    Trained { files, metrics: BTreeMap::from([("parameters".to_owned(), parameters)]) }
+}
+
 impl Trainer for TorchTrainer {
     fn initialise(&mut self, model: &ModelSpec, seed: u64) -> Result<Trained, PolicyError> {
+        if let Some(made) = model_dir::version_zero(model) {
+            let VersionZero { files, parameters } = made?;
+            return Ok(initial(files, parameters as f64));
+        }
         guarded(|| {
             let config = Config::of_spec(model)?;
             let weights = Decoder::initial(&config, seed);
@@ -132,7 +142,7 @@ impl Trainer for TorchTrainer {
                 (CONFIG_FILE.to_owned(), Bytes::from(config.to_json())),
                 (MODEL_FILE.to_owned(), Bytes::from(model)),
             ]);
-            Ok(Trained { files, metrics: BTreeMap::from([("parameters".to_owned(), layout.len as f64)]) })
+            Ok(initial(files, layout.len as f64))
         })
     }
 

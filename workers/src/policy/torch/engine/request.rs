@@ -157,7 +157,7 @@ impl Active {
 fn check(task: &GenerateTask, config: &Config) -> Result<(), PolicyError> {
     let refuse = |why: String| Err(PolicyError::Impossible(why));
     let (context, new) = (task.context.len(), task.max_new_tokens as usize);
-    let most = config.max_position_embeddings;
+    let most = config.context;
     if context == 0 || new == 0 {
         return refuse(format!("context={context} and max_new_tokens={new} must both be above 0"));
     }

@@ -85,7 +85,7 @@ fn sampled(rollout: &BatchRollout) -> impl Iterator<Item = u32> {
 }
 
 fn sample(rollout: &BatchRollout, advantage: f64, config: &Config) -> Result<Sample, String> {
-    let most = config.max_position_embeddings;
+    let most = config.context;
     if rollout.tokens.len() > most {
         return Err(format!("tokens={} pass the model's {most}", rollout.tokens.len()));
     }

@@ -1,0 +1,58 @@
+//! `millrace-worker check-model DIR`: everything that is wrong with a model directory, before a run is begun with it.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use anyhow::bail;
+use clap::Parser;
+use millrace_workers::model_dir::ModelDir;
+
+/// The word that asks for it, in place of the options of a worker.
+const WORD: &str = "check-model";
+
+/// Checks a directory with a model of the Hugging Face hub: that everything is there, fits together, can be computed
+/// here, and that every number is finite. Says everything that is wrong with it.
+#[derive(Debug, Parser)]
+#[command(name = "millrace-worker check-model")]
+pub(crate) struct CheckModel {
+    /// The directory
+    directory: PathBuf,
+    /// Tokens that a rollout may have. Default: as many as the model takes
+    #[arg(long)]
+    context: Option<u32>,
+    /// For an environment that speaks text: there must be a tokenizer
+    #[arg(long)]
+    text: bool,
+}
+
+impl CheckModel {
+    /// What the command line asks to check; `None` if it is that of a worker.
+    pub(crate) fn asked(words: impl IntoIterator<Item = OsString>) -> Option<Self> {
+        let words: Vec<OsString> = words.into_iter().skip(1).collect();
+        words.first().is_some_and(|first| first == WORD).then(|| Self::parse_from(words))
+    }
+
+    /// Checks it.
+    ///
+    /// # Errors
+    /// Says everything that is wrong.
+    #[expect(clippy::print_stdout, reason = "the answer of a command")]
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
+        let dir = ModelDir::open(&self.directory, self.context)?;
+        dir.check_numbers()?;
+        if self.text && !dir.speaks() {
+            bail!(
+                "model directory {} has no tokenizer.json; the environment speaks text",
+                self.directory.display()
+            );
+        }
+        let config = dir.config();
+        let (class, parameters) = (config.architecture.class(), dir.parameters());
+        let (vocabulary, context) = (config.vocab_size, config.context);
+        let tokenizer = if dir.speaks() { "with" } else { "without" };
+        println!(
+            "{class}, {parameters} parameters, {vocabulary} tokens, context {context}, {tokenizer} a tokenizer"
+        );
+        Ok(())
+    }
+}

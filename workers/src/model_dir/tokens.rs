@@ -1,0 +1,127 @@
+//! Whether a directory's tokenizer, chat template and end tokens are the model's.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::Fault;
+use crate::policy::CONFIG_FILE;
+use crate::policy::decoder::Config;
+use crate::text::{
+    Codec, GENERATION_FILE, Message, Speaker, TEMPLATE_FILE, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TextError,
+};
+
+/// `tokenizer_config.json`, as far as it says which token has which id.
+#[derive(Debug, Default, Deserialize)]
+struct Told {
+    #[serde(default)]
+    added_tokens_decoder: BTreeMap<String, Added>,
+    #[serde(default)]
+    eos_token: Value,
+}
+
+#[derive(Debug, Deserialize)]
+struct Added {
+    content: String,
+}
+
+/// Checks what goes with the tokenizer, if there is one: a model may be trained on an environment of bare tokens.
+pub(super) fn check(
+    files: &BTreeMap<String, Bytes>,
+    config: Option<(&Config, &Map<String, Value>)>,
+    faults: &mut Vec<Fault>,
+) {
+    if !files.contains_key(TOKENIZER_FILE) {
+        return;
+    }
+    let json = config.and_then(|(_, json)| serde_json::to_vec(json).ok()).map(Bytes::from);
+    let file = |name: &str| if name == CONFIG_FILE { json.clone() } else { files.get(name).cloned() };
+    let codec = match Codec::read(file) {
+        Ok(codec) => codec,
+        Err(error) => {
+            let file = match error {
+                TextError::Missing(file) | TextError::Read { file, .. } => file,
+                TextError::Encode { .. } | TextError::Decode { .. } => TOKENIZER_FILE,
+                TextError::Render(_) => TEMPLATE_FILE,
+            };
+            faults.push(Fault::new(file, error.to_string()));
+            return;
+        }
+    };
+    let Some((config, json)) = config else { return };
+    let (known, vocabulary) = (codec.vocabulary() as i64, config.vocab_size);
+    if known > vocabulary {
+        faults.push(Fault::new(
+            TOKENIZER_FILE,
+            format!(
+                "its largest id is {}, and the model has vocab_size={vocabulary}; it is another model's",
+                known - 1
+            ),
+        ));
+    }
+    if let Some(end) = codec.end_tokens().iter().find(|&&end| i64::from(end) >= vocabulary) {
+        faults.push(Fault::new(
+            GENERATION_FILE,
+            format!("eos_token_id={end} is not below vocab_size={vocabulary}"),
+        ));
+    }
+    check_names(&codec, files, json, faults);
+    let hello = Message { speaker: Speaker::User, content: "Hello" };
+    if codec.has_template()
+        && let Err(error) = codec.render(&[hello], true)
+    {
+        faults.push(Fault::new(TEMPLATE_FILE, error.to_string()));
+    }
+}
+
+/// Whether special tokens have the ids that the other files say.
+fn check_names(
+    codec: &Codec,
+    files: &BTreeMap<String, Bytes>,
+    json: &Map<String, Value>,
+    faults: &mut Vec<Fault>,
+) {
+    let Some(text) = files.get(TOKENIZER_CONFIG_FILE) else { return };
+    let told: Told = match serde_json::from_slice(text) {
+        Ok(told) => told,
+        Err(error) => {
+            faults.push(Fault::new(TOKENIZER_CONFIG_FILE, format!("failed to read it: {error}")));
+            return;
+        }
+    };
+    for (id, Added { content }) in &told.added_tokens_decoder {
+        let found = codec.token(content);
+        if found.map(|found| found.to_string()).as_ref() != Some(id) {
+            let found = found.map_or("none".to_owned(), |found| found.to_string());
+            faults.push(Fault::new(
+                TOKENIZER_FILE,
+                format!("it does not match {TOKENIZER_CONFIG_FILE}: {content:?} has id={found}, not {id}"),
+            ));
+        }
+    }
+    let name = told.eos_token.as_str().or(told.eos_token["content"].as_str());
+    let ends: Vec<u64> = ends(json.get("eos_token_id")).chain(generation_ends(files)).collect();
+    if let Some(name) = name.filter(|_| !ends.is_empty()) {
+        let id = codec.token(name);
+        if !id.is_some_and(|id| ends.contains(&u64::from(id))) {
+            let id = id.map_or("none".to_owned(), |id| id.to_string());
+            faults.push(Fault::new(
+                TOKENIZER_FILE,
+                format!("it does not match {CONFIG_FILE}: the end token {name:?} has id={id}, not one of eos_token_id={ends:?}"),
+            ));
+        }
+    }
+}
+
+fn generation_ends(files: &BTreeMap<String, Bytes>) -> Vec<u64> {
+    let json: Option<Value> = files.get(GENERATION_FILE).and_then(|text| serde_json::from_slice(text).ok());
+    ends(json.as_ref().and_then(|json| json.get("eos_token_id"))).collect()
+}
+
+/// `eos_token_id`: none, one, or several.
+fn ends(told: Option<&Value>) -> impl Iterator<Item = u64> {
+    let several = told.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_u64);
+    told.and_then(Value::as_u64).into_iter().chain(several)
+}
