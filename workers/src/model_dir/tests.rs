@@ -21,11 +21,14 @@ fn config() -> Value {
     })
 }
 
-fn tokenizer() -> Value {
-    let end = json!({ "id": 7, "content": "<end>", "single_word": false, "lstrip": false, "rstrip": false,
+/// Eight tokens, the last of which ends a turn.
+fn tokenizer(end: &str) -> Value {
+    let added = json!({ "id": 7, "content": end, "single_word": false, "lstrip": false, "rstrip": false,
         "normalized": false, "special": true });
-    json!({ "version": "1.0", "added_tokens": [end],
-        "model": { "type": "WordLevel", "vocab": { "a": 0, "b": 1, "?": 2 }, "unk_token": "?" } })
+    let words = ["a", "b", "?", "d", "e", "f", "g", end];
+    let vocab: BTreeMap<&str, usize> = words.into_iter().zip(0..).collect();
+    let model = json!({ "type": "WordLevel", "vocab": vocab, "unk_token": "?" });
+    json!({ "version": "1.0", "added_tokens": [added], "model": model })
 }
 
 /// Name, shape and numbers.
@@ -62,7 +65,7 @@ impl Directory {
             index.extend(tensors.iter().map(|(name, ..)| (name.clone(), file)));
         }
         let files = [
-            (TOKENIZER_FILE, tokenizer().to_string()),
+            (TOKENIZER_FILE, tokenizer("<end>").to_string()),
             (TOKENIZER_CONFIG_FILE, json!({ "eos_token": "<end>" }).to_string()),
             (TEMPLATE_FILE, "{% for m in messages %}{{ m.content }}{% endfor %}".to_owned()),
             (GENERATION_FILE, json!({ "eos_token_id": [7, 5] }).to_string()),
@@ -238,10 +241,9 @@ fn a_tensor_that_would_be_left_out_is_refused() {
 
 #[test]
 fn a_tokenizer_of_another_model_is_refused() {
-    let mut larger = tokenizer();
-    larger["model"]["vocab"]["c"] = json!(8);
-    let mut other = tokenizer();
-    other["added_tokens"][0]["content"] = json!("<stop>");
+    let mut larger = tokenizer("<end>");
+    larger["model"]["vocab"]["z"] = json!(8);
+    let other = tokenizer("<stop>");
     let added = json!({ "added_tokens_decoder": { "6": { "content": "<end>" } } });
     for (file, content, named, word) in [
         (
