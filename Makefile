@@ -15,7 +15,7 @@ RUNS := broker/coordinator/runs
 MINUTES ?= 10
 SEED ?= 1
 
-.PHONY: help setup model build demo sokoban test sim lint fmt bench chaos clean-demo
+.PHONY: help setup model build demo sokoban arithmetic test sim lint fmt bench chaos clean-demo
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)$$/  make \1\t\2/p' Makefile | expand -t 18
@@ -34,6 +34,9 @@ demo: build ## an agent learns FrozenLake through the queue; target/demo/report.
 
 sokoban: build ## the same with Sokoban; target/sokoban/report.json
 	target/release/millrace up $(RUNS)/sokoban.toml --dir target/sokoban --again
+
+arithmetic: build model ## SmolLM2-135M learns to add; 40 minutes on 2 cores; target/arithmetic/report.json
+	target/release/millrace up $(RUNS)/smollm2-arithmetic.toml --dir target/arithmetic --again
 
 # The build comes first: tests start the real programs.
 test: build model ## every test, against a real nats-server

@@ -95,6 +95,50 @@ pub enum EnvironmentSpec {
         /// Turns of an episode.
         turns: u32,
     },
+    /// Compute two whole numbers, asked and answered in words: needs a model that speaks text.
+    Arithmetic {
+        /// What may be asked for, each as often. Default `["add"]`.
+        #[serde(default = "addition")]
+        operations: Vec<Operation>,
+        /// Numbers are 0 to this. Default 99.
+        #[serde(default = "ninety_nine")]
+        largest: u32,
+        /// Tries at one question. Default 1.
+        #[serde(default = "one")]
+        max_turns: u32,
+        /// What the conversation begins with. Default empty: what the chat template itself begins with.
+        #[serde(default)]
+        system: String,
+        /// Tokens that the environment may say in one turn, those of the chat template included; a longer
+        /// question is refused. Default 128.
+        #[serde(default = "one_hundred_twenty_eight")]
+        prompt_tokens: u32,
+    },
+}
+
+/// What is done with two numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Operation {
+    /// a + b.
+    Add,
+    /// a − b, which may be below 0.
+    Subtract,
+    /// a × b.
+    Multiply,
+}
+
+fn addition() -> Vec<Operation> {
+    vec![Operation::Add]
+}
+const fn one() -> u32 {
+    1
+}
+const fn ninety_nine() -> u32 {
+    99
+}
+const fn one_hundred_twenty_eight() -> u32 {
+    128
 }
 
 const fn four() -> u32 {
@@ -121,13 +165,21 @@ impl EnvironmentSpec {
             Self::FrozenLake { .. } => "frozen_lake",
             Self::Sokoban { .. } => "sokoban",
             Self::Counter { .. } => "counter",
+            Self::Arithmetic { .. } => "arithmetic",
         }
     }
 
-    /// Tokens that observations and actions are made of: ids are below this.
+    /// Whether observations and actions are text, in tokens of the model's own tokenizer.
     #[must_use]
-    pub const fn vocabulary(&self) -> u32 {
-        match self {
+    pub const fn speaks_text(&self) -> bool {
+        matches!(self, Self::Arithmetic { .. })
+    }
+
+    /// Tokens that observations and actions are made of: ids are below this. `None` where they are the model's.
+    #[must_use]
+    pub const fn vocabulary(&self) -> Option<u32> {
+        Some(match self {
+            Self::Arithmetic { .. } => return None,
             Self::FrozenLake { size, .. } => 20 + 3 * *size * *size,
             Self::Sokoban { size, .. } => {
                 // A box lies up to `inside - 1` cells away in either direction.
@@ -136,15 +188,16 @@ impl EnvironmentSpec {
                 4 + 3 * inside * inside + 2 * span * span
             }
             Self::Counter { .. } => 128,
-        }
+        })
     }
 
-    /// Tokens below this are actions.
+    /// Tokens below this are actions. `None` where any token of the model is.
     #[must_use]
-    pub const fn actions(&self) -> u32 {
+    pub const fn actions(&self) -> Option<u32> {
         match self {
-            Self::FrozenLake { .. } | Self::Sokoban { .. } => 4,
-            Self::Counter { .. } => 128,
+            Self::FrozenLake { .. } | Self::Sokoban { .. } => Some(4),
+            Self::Counter { .. } => Some(128),
+            Self::Arithmetic { .. } => None,
         }
     }
 
@@ -155,6 +208,7 @@ impl EnvironmentSpec {
             Self::FrozenLake { size, .. } => (*size * *size + 5, 5),
             Self::Sokoban { .. } => (5, 5),
             Self::Counter { .. } => (1, 1),
+            Self::Arithmetic { prompt_tokens, .. } => (*prompt_tokens, *prompt_tokens),
         }
     }
 
@@ -163,14 +217,17 @@ impl EnvironmentSpec {
     pub fn longest_rollout(&self, max_new_tokens: u32) -> u64 {
         let (first, later) = self.observation_tokens();
         let turns = u64::from(self.max_turns());
-        u64::from(first) + turns * (u64::from(max_new_tokens) + u64::from(later))
+        // What is seen after the last turn is not kept.
+        u64::from(first) + turns * u64::from(max_new_tokens) + turns.saturating_sub(1) * u64::from(later)
     }
 
     /// Turns after which the environment ends the episode.
     #[must_use]
     pub const fn max_turns(&self) -> u32 {
         match self {
-            Self::FrozenLake { max_turns, .. } | Self::Sokoban { max_turns, .. } => *max_turns,
+            Self::FrozenLake { max_turns, .. }
+            | Self::Sokoban { max_turns, .. }
+            | Self::Arithmetic { max_turns, .. } => *max_turns,
             Self::Counter { turns } => *turns,
         }
     }

@@ -80,7 +80,7 @@ impl RunSpec {
     /// The bound on tokens that may be drawn; `None` for the whole vocabulary.
     #[must_use]
     pub fn sample_below(&self) -> Option<u32> {
-        self.rollout.actions_only.then(|| self.environment.actions())
+        self.environment.actions().filter(|_| self.rollout.actions_only)
     }
 
     /// Groups that may be in flight or waiting to be trained: `(1 + alpha) * groups_per_step`.
@@ -126,7 +126,8 @@ pub struct RolloutSpec {
     pub max_new_tokens: u32,
     /// Divides the logits. Default 1.
     pub temperature: f64,
-    /// Draw only tokens that are actions of the environment, in sampling and in training alike. Default true.
+    /// Draw only tokens that are actions of the environment, in sampling and in training alike. Default true;
+    /// where the environment speaks text all tokens are.
     pub actions_only: bool,
 }
 

@@ -2,19 +2,24 @@
 
 use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, EnvironmentSpec, Split};
 
+use crate::text::{Codec, TextError};
+
+mod arithmetic;
 mod counter;
 mod frozen_lake;
 mod sokoban;
 mod level;
+mod spoken;
 mod state;
 mod tokens;
 
+pub use arithmetic::Arithmetic;
 pub use counter::Counter;
 pub use frozen_lake::FrozenLake;
 pub use sokoban::Sokoban;
 
 /// Names of all environments, which are their pools' too.
-pub const NAMES: [&str; 3] = ["frozen_lake", "sokoban", "counter"];
+pub const NAMES: [&str; 4] = ["frozen_lake", "sokoban", "counter", "arithmetic"];
 
 /// A game. Both calls follow from their arguments alone.
 pub trait Environment {
@@ -56,13 +61,35 @@ pub enum EnvError {
         /// Levels drawn.
         tries: u32,
     },
+    /// What it says cannot be put into tokens of the model, or what the model said into text.
+    #[error(transparent)]
+    Text(#[from] TextError),
+    /// What it says is longer than the run file allows.
+    #[error(
+        "{environment} has to say tokens={tokens}, more than environment.prompt_tokens={most}; allow more, or choose \
+         a shorter environment.system"
+    )]
+    TooLong {
+        /// Which environment.
+        environment: &'static str,
+        /// How many there are.
+        tokens: usize,
+        /// How many there may be.
+        most: u32,
+    },
+    /// There is no tokenizer to say it with.
+    #[error("{environment} speaks text and the model does not; choose a model of kind=hugging_face")]
+    NoText {
+        /// Which environment.
+        environment: &'static str,
+    },
 }
 
-/// Does a task.
+/// Does a task. `codec` is the model's, for an environment that speaks text.
 ///
 /// # Errors
-/// As [`Environment`] says.
-pub fn answer(task: &EnvStepTask) -> Result<EnvStepDone, EnvError> {
+/// As [`Environment`] says, or what is said cannot be put into tokens.
+pub fn answer(task: &EnvStepTask, codec: Option<&Codec>) -> Result<EnvStepDone, EnvError> {
     match task.environment {
         EnvironmentSpec::FrozenLake { size, frozen, max_turns } => {
             act(&FrozenLake { size, frozen, max_turns }, task)
@@ -71,6 +98,10 @@ pub fn answer(task: &EnvStepTask) -> Result<EnvStepDone, EnvError> {
             act(&Sokoban { size, scramble, max_turns }, task)
         }
         EnvironmentSpec::Counter { turns } => act(&Counter { turns }, task),
+        EnvironmentSpec::Arithmetic { ref operations, largest, max_turns, ref system, prompt_tokens } => {
+            let game = Arithmetic { operations, largest, max_turns };
+            spoken::act(&game, &spoken::Manner { codec, system, prompt_tokens }, task)
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use crate::gang::{MemoryRendezvous, Rendezvous};
 use crate::generate::Generate;
 use crate::policies::PolicyTable;
 use crate::publish_weights::PublishWeights;
+use crate::text::Codecs;
 use crate::train_shard::TrainShard;
 use crate::weights::Weights;
 use crate::worker::PoolSettings;
@@ -45,7 +46,10 @@ impl Executors {
     pub fn executor(&self, stage: Stage) -> Arc<dyn Executor> {
         match stage {
             Stage::Generate => Arc::new(Generate::new(self.policies.clone(), self.weights.clone())),
-            Stage::EnvStep => Arc::new(env_step::EnvStep),
+            Stage::EnvStep => Arc::new(env_step::EnvStep::speaking(Codecs::new(
+                self.policies.clone(),
+                self.weights.clone(),
+            ))),
             Stage::Reward => Arc::new(reward::Reward),
             Stage::TrainShard => {
                 Arc::new(TrainShard::new(self.weights.clone()).meeting_at(self.rendezvous.clone()))

@@ -69,7 +69,7 @@ async fn play(events: usize) -> History {
     let objects = Objects::memory();
     let broker = Broker::new(Arc::new(MemoryQueue::new(Arc::new(SystemClock::new()))), objects.clone());
     let executors: [(Stage, Arc<dyn Executor>); 4] = [
-        (Stage::EnvStep, Arc::new(EnvStep)),
+        (Stage::EnvStep, Arc::new(EnvStep::default())),
         (Stage::Reward, Arc::new(Reward)),
         (Stage::TrainShard, Arc::new(TrainShard::new(Weights::new(objects.clone())))),
         (Stage::PublishWeights, Arc::new(PublishWeights::new(objects))),

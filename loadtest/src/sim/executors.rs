@@ -41,7 +41,7 @@ pub(super) fn executor(
     let weights = Weights::new(objects.clone());
     let inner: Arc<dyn Executor> = match stage {
         Stage::Generate => Arc::new(Generate { link: link.clone(), policies: policies.clone(), weights }),
-        Stage::EnvStep => Arc::new(EnvStep),
+        Stage::EnvStep => Arc::new(EnvStep::default()),
         Stage::Reward => Arc::new(Reward),
         Stage::TrainShard => Arc::new(Train { weights }),
         Stage::PublishWeights => Arc::new(PublishWeights::new(objects.clone())),

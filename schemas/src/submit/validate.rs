@@ -93,6 +93,15 @@ impl RunSpec {
     }
 
     fn check_model(&self, checks: &mut Checks) {
+        let speaks_text = matches!(self.model, ModelSpec::HuggingFace { .. });
+        let remedy = if speaks_text {
+            "a model with a tokenizer needs an environment that speaks text, arithmetic for example"
+        } else {
+            "this environment speaks text, which takes a tokenizer; choose model.kind = \"hugging_face\""
+        };
+        let environment = &self.environment;
+        let fits = environment.speaks_text() == speaks_text;
+        checks.require(fits, "environment.name", environment.name(), remedy);
         match &self.model {
             ModelSpec::Decoder { .. } => check_decoder(&self.model, checks),
             ModelSpec::HuggingFace { path, .. } => {
@@ -102,11 +111,17 @@ impl RunSpec {
                     format!("{path:?}"),
                     "name the model's directory on the machine of the train worker",
                 );
+                let rate = self.algorithm.learning_rate;
+                checks.require(
+                    rate <= 1e-3,
+                    "algorithm.learning_rate",
+                    rate,
+                    "a pretrained model forgets what it knows at such steps; choose about 1e-5",
+                );
             }
             ModelSpec::Scripted => return,
         }
-        if let Some(vocabulary) = self.model.vocabulary() {
-            let needed = self.environment.vocabulary();
+        if let (Some(vocabulary), Some(needed)) = (self.model.vocabulary(), environment.vocabulary()) {
             checks.require(
                 vocabulary >= needed,
                 "model.vocabulary",
@@ -142,6 +157,14 @@ impl RunSpec {
             }
             EnvironmentSpec::Counter { turns } => {
                 checks.count("environment.turns", u64::from(*turns), 1, u64::from(limits::MAX_TURNS));
+            }
+            EnvironmentSpec::Arithmetic { operations, largest, max_turns, prompt_tokens, .. } => {
+                let count = operations.len();
+                checks.require(count > 0, "environment.operations", count, "name one or more, [\"add\"]");
+                checks.count("environment.largest", u64::from(*largest), 9, 1_000_000_000);
+                checks.count("environment.max_turns", u64::from(*max_turns), 1, u64::from(limits::MAX_TURNS));
+                let most = limits::MAX_CONTEXT_TOKENS as u64;
+                checks.count("environment.prompt_tokens", u64::from(*prompt_tokens), 1, most);
             }
         }
     }

@@ -38,7 +38,7 @@ fn wrong_values() -> Vec<(&'static str, Value, &'static str, &'static str)> {
         ("model.width", json!(0), "model.width", "from 2"),
         ("model.heads", json!(0), "model.heads", "from 1"),
         ("model.feed_forward", json!(0), "model.feed_forward", "from 1"),
-        ("model.context", json!(80), "model.context", "81"),
+        ("model.context", json!(75), "model.context", "76"),
         ("model.init_std", json!(0.0), "model.init_std", "number"),
         ("environment", lake(1, 0.8, 10), "environment.size", "2 to 8"),
         ("environment", lake(9, 0.8, 10), "environment.size", "2 to 8"),
@@ -100,7 +100,12 @@ fn config_is_checked_first() {
 
 #[test]
 fn a_model_of_the_hub_is_named_by_its_directory() {
-    let with = |model: Value| with("model", model);
+    let with = |model: Value| {
+        let mut file = with("model", model);
+        file["environment"] = json!({ "name": "arithmetic", "prompt_tokens": 80 });
+        file["algorithm"]["learning_rate"] = json!(1e-5);
+        file
+    };
     let spec = read(&with(json!({ "kind": "hugging_face", "path": "models/smollm2" }))).expect("it is whole");
     let model =
         ModelSpec::HuggingFace { path: "models/smollm2".into(), context: 1024, precision: Precision::F32 };
@@ -119,9 +124,31 @@ fn a_model_of_the_hub_is_named_by_its_directory() {
         let error = read(&with(model)).expect_err("it cannot work").to_string();
         assert!(error.contains(&format!("model.{field} = ")) && error.contains(remedy), "{error}");
     }
+    let mut file = with(json!({ "kind": "hugging_face", "path": "m" }));
+    file["algorithm"]["learning_rate"] = json!(2e-3);
+    let error = read(&file).expect_err("it would forget everything").to_string();
+    assert!(error.contains("algorithm.learning_rate = 0.002") && error.contains("1e-5"), "{error}");
     let half = json!({ "kind": "hugging_face", "path": "m", "precision": "f16" });
     let error = read(&with(half)).expect_err("it is not computed").to_string();
     assert!(error.contains("bf16"), "{error}");
+}
+
+#[test]
+fn text_needs_a_model_that_speaks_and_a_game_of_tokens_one_that_does_not() {
+    for (model, environment, remedy) in [
+        (json!({ "kind": "scripted" }), json!({ "name": "arithmetic" }), "hugging_face"),
+        (
+            json!({ "kind": "hugging_face", "path": "m" }),
+            json!({ "name": "counter", "turns": 2 }),
+            "arithmetic",
+        ),
+    ] {
+        let mut file = with("model", model);
+        file["environment"] = environment;
+        file["algorithm"]["learning_rate"] = json!(1e-5);
+        let error = read(&file).expect_err("they do not speak one language").to_string();
+        assert!(error.contains("environment.name = ") && error.contains(remedy), "{error}");
+    }
 }
 
 #[test]

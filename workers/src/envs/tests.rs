@@ -15,18 +15,22 @@ fn task(environment: &EnvironmentSpec, seed: u64, action: EnvAction) -> EnvStepT
 /// An episode of actions that follow from `seed`, up to its end.
 fn play(environment: &EnvironmentSpec, seed: u64) -> Vec<EnvStepDone> {
     let mut stream = crate::random::Stream::new(seed);
-    let mut episode = vec![answer(&task(environment, seed, EnvAction::Reset)).unwrap()];
+    let mut episode = vec![answer(&task(environment, seed, EnvAction::Reset), None).unwrap()];
     while let Some(last) = episode.last().filter(|last| !last.done) {
         let tokens = vec![stream.below(5) as u32];
         let action = EnvAction::Step { state: last.state.clone(), tokens };
-        episode.push(answer(&task(environment, seed, action)).unwrap());
+        episode.push(answer(&task(environment, seed, action), None).unwrap());
     }
     episode
 }
 
 #[test]
 fn names_are_those_of_the_schemas() {
-    assert_eq!(specs().map(|spec| spec.name()), NAMES);
+    let spoken = r#"{"name": "arithmetic"}"#;
+    let spoken: EnvironmentSpec = serde_json::from_str(spoken).unwrap();
+    let names: Vec<&str> = specs().iter().chain([&spoken]).map(EnvironmentSpec::name).collect();
+    assert_eq!(names, NAMES);
+    assert!(matches!(answer(&task(&spoken, 1, EnvAction::Reset), None), Err(EnvError::NoText { .. })));
 }
 
 #[test]
@@ -49,7 +53,7 @@ fn an_episode_keeps_to_its_bounds() {
             for (turn, done) in episode.iter().enumerate() {
                 assert!(turn == 0 || done.observation.len() as u32 <= later);
                 assert_eq!(done.observation.is_empty(), done.done);
-                assert!(done.observation.iter().all(|token| *token < spec.vocabulary()));
+                assert!(done.observation.iter().all(|token| Some(*token) < spec.vocabulary()));
                 assert_eq!(done.done, turn + 1 == episode.len());
                 assert!(done.reward.is_finite());
             }
@@ -60,8 +64,8 @@ fn an_episode_keeps_to_its_bounds() {
 #[test]
 fn damaged_states_are_refused() {
     for spec in specs() {
-        let start = answer(&task(&spec, 1, EnvAction::Reset)).unwrap().state;
-        let step = |state: Vec<u8>| answer(&task(&spec, 1, EnvAction::Step { state, tokens: vec![0] }));
+        let start = answer(&task(&spec, 1, EnvAction::Reset), None).unwrap().state;
+        let step = |state: Vec<u8>| answer(&task(&spec, 1, EnvAction::Step { state, tokens: vec![0] }), None);
         assert!(step(start.clone()).is_ok());
         for i in 0..start.len() {
             for bit in 0..8 {
@@ -72,7 +76,7 @@ fn damaged_states_are_refused() {
             assert!(step(start[..i].to_vec()).is_err());
         }
         for other in specs().iter().filter(|other| other.name() != spec.name()) {
-            let theirs = answer(&task(other, 1, EnvAction::Reset)).unwrap().state;
+            let theirs = answer(&task(other, 1, EnvAction::Reset), None).unwrap().state;
             assert!(step(theirs).is_err(), "{} took a state of {}", spec.name(), other.name());
         }
     }
@@ -81,7 +85,7 @@ fn damaged_states_are_refused() {
 #[test]
 fn a_state_of_other_settings_is_refused() {
     let large = EnvironmentSpec::FrozenLake { size: 6, frozen: 0.8, max_turns: 20 };
-    let state = answer(&task(&large, 1, EnvAction::Reset)).unwrap().state;
+    let state = answer(&task(&large, 1, EnvAction::Reset), None).unwrap().state;
     let action = EnvAction::Step { state, tokens: vec![0] };
-    assert!(answer(&task(&specs()[0], 1, action)).is_err());
+    assert!(answer(&task(&specs()[0], 1, action), None).is_err());
 }

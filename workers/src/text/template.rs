@@ -2,6 +2,7 @@
 //! and lists, and nothing escaped. No clock is there for a template to ask: a prompt must not change from one day to
 //! the next. Those that want a date have one to fall back on.
 
+use minijinja::value::Kwargs;
 use minijinja::{Environment, Error, ErrorKind, Value, context};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
@@ -64,9 +65,9 @@ fn refuse(reason: String) -> Result<String, Error> {
 }
 
 /// JSON as Python writes it: a space after each comma and colon, nothing escaped that need not be.
-fn to_json(value: &Value, arguments: minijinja::value::Kwargs) -> Result<String, Error> {
+#[expect(clippy::needless_pass_by_value, reason = "so does a filter take its arguments")]
+fn to_json(value: &Value, arguments: Kwargs) -> Result<String, Error> {
     let indent: Option<usize> = arguments.get("indent")?;
-    arguments.assert_all_used().or_else(|_| Ok::<(), Error>(()))?;
     let failed = |e: serde_json::Error| Error::new(ErrorKind::BadSerialization, e.to_string());
     let mut text = Vec::new();
     match indent {

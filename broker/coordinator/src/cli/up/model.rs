@@ -17,7 +17,11 @@ use super::find_worker;
 pub(super) async fn check(spec: &RunSpec) -> Result<()> {
     let ModelSpec::HuggingFace { path, context, .. } = &spec.model else { return Ok(()) };
     let mut command = Command::new(find_worker()?);
-    command.arg("check-model").args(["--context", &context.to_string()]).arg("--").arg(path);
+    command.arg("check-model").args(["--context", &context.to_string()]);
+    if spec.environment.speaks_text() {
+        command.arg("--text");
+    }
+    command.arg("--").arg(path);
     let ran = command.stdin(Stdio::null()).kill_on_drop(true).output().await;
     let ran = ran.context("failed to start millrace-worker to check the model")?;
     let told = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
