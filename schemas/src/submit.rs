@@ -11,9 +11,11 @@ use crate::publish_weights::Retention;
 use crate::reward::RewardRule;
 
 mod model;
+mod algorithm;
 mod read;
 mod validate;
 
+pub use algorithm::{Advantage, Algorithm, Kl, KlEstimator, Loss, OldPolicy, Schedule};
 pub use model::{ModelSpec, Precision};
 pub use read::{RunFileError, from_json, from_toml};
 pub use validate::Refusal;
@@ -168,64 +170,6 @@ pub enum GroupFilter {
     EqualRewards,
 }
 
-/// How the policy is trained.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Algorithm {
-    /// How rewards become advantages. Default `grpo`.
-    pub advantage: Advantage,
-    /// The loss. Default `ppo_clip`.
-    pub loss: Loss,
-    /// Whose log-probabilities the ratio is taken against. Default `behaviour`.
-    pub old: OldPolicy,
-    /// The ratio is clipped below at 1 minus this. Default 0.2.
-    pub clip_low: f64,
-    /// The ratio is clipped above at 1 plus this. Default 0.2.
-    pub clip_high: f64,
-    /// Passes over the batch in one step. Default 2.
-    pub epochs: u32,
-    /// Optimiser updates in one pass. Default 1.
-    pub minibatches: u32,
-    /// Learning rate. Default 0.002.
-    pub learning_rate: f64,
-    /// Steps over which the learning rate rises from 0. Default 0.
-    pub warmup_steps: u64,
-    /// AdamW's first decay. Default 0.9.
-    pub adam_beta1: f64,
-    /// AdamW's second decay. Default 0.95.
-    pub adam_beta2: f64,
-    /// AdamW's decay of weights. Default 0.
-    pub weight_decay: f64,
-    /// The gradient's norm is cut to this. Default 1.
-    pub max_grad_norm: f64,
-    /// Coefficient of the entropy bonus. Default 0.01.
-    pub entropy: f64,
-    /// Tokens of one forward and backward pass; the loss does not depend on it. Default 16384.
-    pub tokens_per_microbatch: u32,
-}
-
-impl Default for Algorithm {
-    fn default() -> Self {
-        Self {
-            advantage: Advantage::Grpo,
-            loss: Loss::PpoClip,
-            old: OldPolicy::Behaviour,
-            clip_low: 0.2,
-            clip_high: 0.2,
-            epochs: 2,
-            minibatches: 1,
-            learning_rate: 2e-3,
-            warmup_steps: 0,
-            adam_beta1: 0.9,
-            adam_beta2: 0.95,
-            weight_decay: 0.0,
-            max_grad_norm: 1.0,
-            entropy: 0.01,
-            tokens_per_microbatch: 16_384,
-        }
-    }
-}
-
 /// The train workers that make a step together, each a share of its batch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -245,36 +189,6 @@ impl Default for GangSpec {
     fn default() -> Self {
         Self { ranks: 1, least: 1, patience_ms: 10_000, timeout_ms: 60_000 }
     }
-}
-
-/// How rewards become advantages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Advantage {
-    /// (R − mean of the group) / (standard deviation of the group + 1e-6); zeros where that is ≤ 1e-6.
-    Grpo,
-    /// R − mean of the group.
-    DrGrpo,
-}
-
-/// The policy loss.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Loss {
-    /// −min(r·A, clip(r)·A).
-    PpoClip,
-    /// −A·log p.
-    PolicyGradient,
-}
-
-/// Whose log-probabilities `r = exp(log p − log p_old)` is taken against.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum OldPolicy {
-    /// Those recorded when the token was sampled.
-    Behaviour,
-    /// Those of the version trained on, computed before the first update of the step.
-    Proximal,
 }
 
 /// Evaluation on held-out prompts, before the first step and after the last.

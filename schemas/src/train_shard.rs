@@ -53,6 +53,9 @@ pub enum TrainWork {
         /// The new version keeps its optimiser state: later versions can be trained on from there.
         #[serde(default = "yes")]
         checkpoint: bool,
+        /// Hash of the manifest of version 0, which the policy is held near where the algorithm has a `kl`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reference: Option<Sha>,
     },
 }
 

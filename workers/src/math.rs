@@ -9,6 +9,8 @@ pub mod drift;
 #[cfg(feature = "torch")]
 pub mod entropy;
 #[cfg(feature = "torch")]
+pub mod kl;
+#[cfg(feature = "torch")]
 pub mod policy_loss;
 #[cfg(feature = "torch")]
 pub mod ratio;

@@ -121,6 +121,8 @@ pub struct TrainStep<'a> {
     pub blob: BlobRef,
     /// How.
     pub algorithm: &'a Algorithm,
+    /// The version that the policy is held near, where the algorithm asks for one.
+    pub reference: Option<&'a LoadedVersion>,
     /// The place in the gang that makes the step; `None` alone.
     pub seat: Option<&'a Seat>,
     /// Whether the optimiser's state is to be among the files.

@@ -62,14 +62,24 @@ impl TrainShard {
         let mut carried = Vec::new();
         let job = match &task.work {
             TrainWork::Initialise { model, seed } => Job::Initialise { model: model.clone(), seed: *seed },
-            TrainWork::Step { base, manifest, batch, algorithm, checkpoint } => {
+            TrainWork::Step { base, manifest, batch, algorithm, checkpoint, reference } => {
                 let seat = self.seat(run, task, cancel).map_err(Verdict::Poison)?;
                 let (base, batch, blob) = self.step(run, (*base, *manifest), *batch).await?;
                 if task.rank == 0 {
                     carried.clone_from(&base.manifest.files);
                 }
                 let (algorithm, checkpoint, past) = (algorithm.clone(), *checkpoint, self.past(run));
-                Job::Step(Box::new(StepJob { base, batch, blob, algorithm, seat, checkpoint, past }))
+                let reference = self.reference(run, *reference).await?;
+                Job::Step(Box::new(StepJob {
+                    base,
+                    batch,
+                    blob,
+                    algorithm,
+                    reference,
+                    seat,
+                    checkpoint,
+                    past,
+                }))
             }
         };
         let trained = match self.thread.train(run.clone(), job).await {
@@ -127,6 +137,13 @@ impl TrainShard {
         }
         let base = self.weights.fetch(run, version, manifest, Files::Config).await;
         Ok((base.map_err(|error| error.verdict())?, batch, blob))
+    }
+
+    /// Version 0, of which only what says its kind: the trainer may hold the rest.
+    async fn reference(&self, run: &RunId, manifest: Option<Sha>) -> Result<Option<LoadedVersion>, Verdict> {
+        let Some(manifest) = manifest else { return Ok(None) };
+        let version = self.weights.fetch(run, PolicyVersion(0), manifest, Files::Config).await;
+        version.map(Some).map_err(|error| error.verdict())
     }
 
     /// Stores what was trained. Files of the version before that were not made anew go with it by reference: every

@@ -49,6 +49,9 @@ pub struct Run {
     pub broken: Option<TaskKey>,
     /// The newest committed version; `None` before version 0.
     pub policy: Option<Policy>,
+    /// Hash of version 0's manifest; `None` before it.
+    #[serde(default)]
+    pub reference: Option<Sha>,
     /// Group numbers given out.
     pub next_group: u64,
     /// Training prompts given out.

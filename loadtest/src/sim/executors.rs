@@ -161,7 +161,7 @@ impl Train {
         let again = |reason: String| Verdict::RetryAfter(RETRY, reason);
         let trained = match &shard.work {
             TrainWork::Initialise { model, seed } => ScriptedTrainer.initialise(model, *seed),
-            TrainWork::Step { base, manifest, batch: blob, algorithm, checkpoint } => {
+            TrainWork::Step { base, manifest, batch: blob, algorithm, checkpoint, .. } => {
                 let bytes = self.weights.objects().get_blob(&task.run, blob).await;
                 let bytes = bytes.map_err(|e| again(e.to_string()))?;
                 let batch: Batch = decode("batch", &bytes).map_err(|e| Verdict::Poison(e.to_string()))?;
@@ -169,7 +169,9 @@ impl Train {
                 let base = base.map_err(|e| e.verdict())?;
                 // All files of the base are here.
                 let (seat, past, checkpoint) = (None, &NoPast, *checkpoint);
-                let step = TrainStep { batch: &batch, blob: *blob, algorithm, seat, checkpoint, past };
+                let reference = None;
+                let step =
+                    TrainStep { batch: &batch, blob: *blob, algorithm, reference, seat, checkpoint, past };
                 ScriptedTrainer.step(&base, &step)
             }
         };

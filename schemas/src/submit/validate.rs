@@ -3,7 +3,7 @@
 use serde::Serialize;
 use std::fmt;
 
-use super::{Algorithm, GangSpec, ModelSpec, OldPolicy, RunSpec};
+use super::{GangSpec, ModelSpec, RunSpec};
 use crate::env_step::EnvironmentSpec;
 use crate::{limits, subjects};
 
@@ -26,17 +26,23 @@ impl fmt::Display for Refusal {
 
 /// Gathers refusals.
 #[derive(Default)]
-struct Checks(Vec<Refusal>);
+pub(super) struct Checks(Vec<Refusal>);
 
 impl Checks {
-    fn require(&mut self, ok: bool, field: &str, value: impl fmt::Display, remedy: impl Into<String>) {
+    pub(super) fn require(
+        &mut self,
+        ok: bool,
+        field: &str,
+        value: impl fmt::Display,
+        remedy: impl Into<String>,
+    ) {
         if !ok {
             let (field, value) = (field.to_owned(), value.to_string());
             self.0.push(Refusal { field, value, remedy: remedy.into() });
         }
     }
 
-    fn count(&mut self, field: &str, value: u64, low: u64, high: u64) {
+    pub(super) fn count(&mut self, field: &str, value: u64, low: u64, high: u64) {
         self.require(
             (low..=high).contains(&value),
             field,
@@ -45,7 +51,7 @@ impl Checks {
         );
     }
 
-    fn number(&mut self, field: &str, value: f64, low: f64, high: f64) {
+    pub(super) fn number(&mut self, field: &str, value: f64, low: f64, high: f64) {
         // NaN is in no range.
         self.require(
             value >= low && value <= high,
@@ -72,7 +78,7 @@ impl RunSpec {
         self.check_environment(&mut checks);
         self.check_rewards(&mut checks);
         self.check_rollout(&mut checks);
-        check_algorithm(&self.algorithm, &mut checks);
+        self.algorithm.check(&mut checks);
         check_gang(&self.gang, &mut checks);
         checks.count(
             "evaluate.prompts",
@@ -228,37 +234,6 @@ fn check_decoder(model: &ModelSpec, checks: &mut Checks) {
         "model.width",
         width,
         format!("choose a multiple of 2 x model.heads = {}", 2 * u64::from(*heads)),
-    );
-}
-
-fn check_algorithm(a: &Algorithm, checks: &mut Checks) {
-    checks.number("algorithm.clip_low", a.clip_low, 0.0, 1.0);
-    checks.number("algorithm.clip_high", a.clip_high, 0.0, 1e6);
-    checks.count("algorithm.epochs", u64::from(a.epochs), 1, 1_000);
-    checks.count("algorithm.minibatches", u64::from(a.minibatches), 1, 10_000);
-    checks.number("algorithm.learning_rate", a.learning_rate, 0.0, 10.0);
-    checks.require(
-        a.learning_rate != 0.0,
-        "algorithm.learning_rate",
-        0,
-        "nothing would be learnt; choose a number above 0",
-    );
-    checks.number("algorithm.adam_beta1", a.adam_beta1, 0.0, 0.999_999_999);
-    checks.number("algorithm.adam_beta2", a.adam_beta2, 0.0, 0.999_999_999);
-    checks.number("algorithm.weight_decay", a.weight_decay, 0.0, 10.0);
-    checks.number("algorithm.max_grad_norm", a.max_grad_norm, 1e-9, 1e9);
-    checks.number("algorithm.entropy", a.entropy, 0.0, 10.0);
-    checks.count(
-        "algorithm.tokens_per_microbatch",
-        u64::from(a.tokens_per_microbatch),
-        1,
-        u64::from(u32::MAX),
-    );
-    checks.require(
-        !(a.old == OldPolicy::Proximal && a.epochs == 1 && a.minibatches == 1),
-        "algorithm.old",
-        "proximal",
-        "with one update a step the ratio to the version trained on is always 1 and clipping does nothing; choose \"behaviour\", or more epochs or minibatches",
     );
 }
 

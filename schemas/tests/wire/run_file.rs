@@ -170,6 +170,35 @@ fn a_ratio_against_the_version_trained_on_needs_a_second_update() {
 }
 
 #[test]
+fn what_the_learning_rate_and_the_reference_are_asked_must_work() {
+    for (settings, field, remedy) in [
+        (json!({ "schedule": "linear" }), "decay_steps", "more than algorithm.warmup_steps = 0"),
+        (
+            json!({ "schedule": "cosine", "warmup_steps": 9, "decay_steps": 9 }),
+            "decay_steps",
+            "more than algorithm.warmup_steps = 9",
+        ),
+        (json!({ "decay_steps": 9 }), "schedule", "linear"),
+        (json!({ "floor": 0.1 }), "schedule", "linear"),
+        (json!({ "schedule": "linear", "decay_steps": 9, "floor": 1.1 }), "floor", "from 0 to 1"),
+        (json!({ "kl": { "coefficient": 0.0 } }), "kl.coefficient", "leave out algorithm.kl"),
+        (json!({ "kl": { "coefficient": -1.0 } }), "kl.coefficient", "from 0"),
+    ] {
+        let file = with("algorithm", settings.clone());
+        let error = read(&file).expect_err(field).to_string();
+        assert!(
+            error.contains(&format!("algorithm.{field}")) && error.contains(remedy),
+            "{settings}: {error}"
+        );
+    }
+    let settings = json!({ "schedule": "cosine", "warmup_steps": 2, "decay_steps": 9, "floor": 0.1, "recompute": true,
+        "kl": { "coefficient": 0.01, "estimator": "k2" }, "decay_embeddings": false, "decay_norms": true });
+    let spec = read(&with("algorithm", settings)).expect("it can work");
+    let again = serde_json::to_value(&spec).expect("a run file can be written as JSON");
+    assert_eq!(read(&again).expect("it is valid"), spec);
+}
+
+#[test]
 fn versions_that_rollouts_may_lag_behind_are_kept() {
     let mut file = with("rollout.alpha", json!(5.5));
     let error = read(&file).expect_err("four versions do not cover a lag of six").to_string();

@@ -116,6 +116,7 @@ pub(crate) fn tasks() -> Vec<(&'static str, Task)> {
         batch: blob("batch"),
         algorithm: Algorithm::default(),
         checkpoint: true,
+        reference: None,
     };
     let publish = PublishWeightsTask {
         manifest: manifest(),

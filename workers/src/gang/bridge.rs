@@ -59,6 +59,8 @@ mod ffi {
             input: *const Tensor,
         ) -> Result<()>;
         unsafe fn add_leaf(self: Pin<&mut Reducer>, leaf: *const Tensor) -> Result<()>;
+        fn add_leaf_by_hand(self: Pin<&mut Reducer>);
+        fn filled(self: Pin<&mut Reducer>, bucket: u32) -> Result<()>;
         fn arm(self: Pin<&mut Reducer>);
         fn started(self: &Reducer) -> u32;
         fn start_rest(self: Pin<&mut Reducer>) -> Result<()>;
@@ -224,15 +226,27 @@ impl std::fmt::Debug for Reducer {
 
 impl Reducer {
     /// Adds a bucket, the next to be reduced: `input` `[world * n]` is added up over the members, and this
-    /// member's `n` come to `output`. The leaves whose gradients lie in it follow.
-    pub(crate) fn add_bucket(&mut self, output: &Tensor, input: &Tensor, leaves: &[&Tensor]) {
+    /// member's `n` come to `output`.
+    pub(crate) fn add_bucket(&mut self, output: &Tensor, input: &Tensor) {
         // SAFETY: `pointer` holds for the call.
         unsafe { self.0.pin_mut().add_bucket(pointer(output), pointer(input)) }
             .expect("two tensors make a bucket");
-        for leaf in leaves {
-            // SAFETY: `pointer` holds for the call.
-            unsafe { self.0.pin_mut().add_leaf(pointer(leaf)) }.expect("a leaf takes a hook");
-        }
+    }
+
+    /// Adds a leaf whose gradient lies in the last bucket, and that one backward fills.
+    pub(crate) fn add_leaf(&mut self, leaf: &Tensor) {
+        // SAFETY: `pointer` holds for the call.
+        unsafe { self.0.pin_mut().add_leaf(pointer(leaf)) }.expect("a leaf takes a hook");
+    }
+
+    /// Adds a leaf whose gradient lies in the last bucket, and of which [`Self::filled`] is told.
+    pub(crate) fn add_leaf_by_hand(&mut self) {
+        self.0.pin_mut().add_leaf_by_hand();
+    }
+
+    /// A leaf by hand in this bucket has its gradient. Does nothing before [`Self::arm`].
+    pub(crate) fn filled(&mut self, bucket: u32) {
+        self.0.pin_mut().filled(bucket).expect("the bucket was added");
     }
 
     /// The next backward is the last before an update.

@@ -3,7 +3,7 @@
 //! (feature `torch`); what a model is, is known without.
 //!
 //! One forward serves sampling and training. Both run flat rows of tokens through the layers and differ in
-//! how the rows attend to one another: within a padded batch of whole rollouts, or to the key-value cache.
+//! how the rows attend to one another: within whole rollouts one after another, or to the key-value cache.
 
 mod architecture;
 mod rope_parameters;
@@ -20,11 +20,13 @@ mod model;
 #[cfg(feature = "torch")]
 mod attention;
 #[cfg(feature = "torch")]
+mod packed;
+#[cfg(feature = "torch")]
 mod cache;
 
 pub use architecture::{Architecture, Biases};
 #[cfg(feature = "torch")]
-pub use attention::{Attend, Padded};
+pub use attention::Attend;
 #[cfg(feature = "torch")]
 pub use cache::{Cached, KvCache, Lane};
 pub use config::{CONTEXT_KEY, Config, ConfigError};
@@ -33,4 +35,6 @@ pub use files::{FilesError, read_tensors, write_tensors};
 pub use layout::{Layout, Part};
 #[cfg(feature = "torch")]
 pub use model::{Decoder, Rows, Shared};
+#[cfg(feature = "torch")]
+pub use packed::{Extent, Packed};
 pub use rope_parameters::{RopeParameters, RopeScaling};

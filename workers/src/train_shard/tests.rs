@@ -73,7 +73,14 @@ fn step(base: u64, manifest: Sha, batch: BlobRef) -> Task {
     task(
         base.0 + 1,
         1,
-        TrainWork::Step { base, manifest, batch, algorithm: Algorithm::default(), checkpoint: true },
+        TrainWork::Step {
+            base,
+            manifest,
+            batch,
+            algorithm: Algorithm::default(),
+            checkpoint: true,
+            reference: None,
+        },
     )
 }
 

@@ -34,6 +34,7 @@ pub(super) struct StepJob {
     pub(super) batch: Batch,
     pub(super) blob: BlobRef,
     pub(super) algorithm: Algorithm,
+    pub(super) reference: Option<LoadedVersion>,
     pub(super) seat: Option<Seat>,
     pub(super) checkpoint: bool,
     pub(super) past: StoredPast,
@@ -156,9 +157,10 @@ fn compute(current: &mut Option<Current>, run: RunId, job: Job) -> Result<Traine
     match job {
         Job::Initialise { model, seed } => trainer.initialise(&model, seed),
         Job::Step(job) => {
-            let StepJob { base, batch, blob, algorithm, seat, checkpoint, past } = &*job;
-            let (blob, checkpoint, seat) = (*blob, *checkpoint, seat.as_ref());
-            trainer.step(base, &TrainStep { batch, blob, algorithm, seat, checkpoint, past })
+            let StepJob { base, batch, blob, algorithm, reference, seat, checkpoint, past } = &*job;
+            let (blob, checkpoint) = (*blob, *checkpoint);
+            let (reference, seat) = (reference.as_ref(), seat.as_ref());
+            trainer.step(base, &TrainStep { batch, blob, algorithm, reference, seat, checkpoint, past })
         }
     }
 }

@@ -67,6 +67,11 @@ def losses():
         "chi2": (rho[kept] ** 2).mean().item() - 1,
         "ess": (rho[kept].sum() ** 2 / (n * (rho[kept] ** 2).sum())).item(),
     }
+    kls = {}
+    for name, term in (("k1", lambda d: d), ("k2", lambda d: d * d / 2), ("k3", lambda d: torch.exp(-d) - 1 + d)):
+        value = term(log_p - log_old)
+        (grad,) = torch.autograd.grad((value * mask).sum() / mask.sum(), log_p)
+        kls[name] = {"value": value.tolist(), "grad": grad.tolist()}
     rewards = numbers(8, 5, 0.0, 1.0)
     mean = sum(rewards) / 8
     std = math.sqrt(sum((r - mean) ** 2 for r in rewards) / 7)
@@ -76,7 +81,7 @@ def losses():
         "ppo": ppo.tolist(), "ppo_clipped": clipped, "ppo_mean": ((ppo * mask).sum() / mask.sum()).item(),
         "ppo_grad": ppo_grad.tolist(), "pg": pg.tolist(), "pg_grad": pg_grad.tolist(),
         "logits": logits.tolist(), "entropy": entropy.tolist(), "entropy_grad": entropy_grad.tolist(),
-        "drift": drift,
+        "drift": drift, "kl": kls,
         "rewards": rewards, "grpo": [(r - mean) / (std + 1e-6) for r in rewards], "dr_grpo": [r - mean for r in rewards],
     }
 

@@ -1,6 +1,6 @@
 //! The forward: against the oracle, and the cached one against the whole one.
 
-use millrace_workers::policy::decoder::{Config, Decoder, KvCache, Lane, Layout, Padded, Rows};
+use millrace_workers::policy::decoder::{Config, Decoder, Extent, KvCache, Lane, Layout, Packed, Rows};
 use tch::{Device, Kind, Tensor};
 
 use crate::step::Oracle;
@@ -17,7 +17,9 @@ pub(crate) fn whole(decoder: &Decoder, tokens: &[u32]) -> Tensor {
         positions: positions.shallow_clone(),
         wanted: positions.shallow_clone(),
     };
-    decoder.forward(&rows, &mut Padded::new(decoder.config(), 1, length, &positions.view([1, length])))
+    let wanted: Vec<i64> = (0..length).collect();
+    let extent = Extent { tokens: length, wanted: &wanted };
+    decoder.forward(&rows, &mut Packed::new(decoder.config(), &[extent], Device::Cpu))
 }
 
 pub(crate) fn difference(a: &Tensor, b: &Tensor) -> f64 {
@@ -71,22 +73,30 @@ fn the_cached_forward_gives_the_whole_forwards_logits() {
 }
 
 #[test]
-fn padding_and_neighbours_do_not_change_a_sequence() {
+fn rollouts_side_by_side_do_not_see_one_another() {
     let decoder = decoder(4);
-    let (long, short) = (tokens(30, 1), tokens(9, 2));
-    let mut rows: Vec<i64> = long.iter().map(|&t| i64::from(t)).collect();
-    rows.extend(short.iter().map(|&t| i64::from(t)).chain([5; 21]));
-    let positions: Vec<i64> = (0..30).chain(0..30).collect();
-    let wanted = Tensor::from_slice(&[29_i64, 3, 8, 0]).view([2, 2]);
-    let rows = Rows {
-        tokens: Tensor::from_slice(&rows),
-        positions: Tensor::from_slice(&positions),
-        wanted: Tensor::from_slice(&[29_i64, 3, 38, 30]),
-    };
-    let logits = decoder.forward(&rows, &mut Padded::new(decoder.config(), 2, 30, &wanted));
-    let (long, short) = (whole(&decoder, &long), whole(&decoder, &short));
-    let expected = Tensor::stack(&[long.get(29), long.get(3), short.get(8), short.get(0)], 0);
-    let off = difference(&logits, &expected);
+    // Two classes: the first of unlike lengths with unlike numbers of wanted rows, the second of one rollout.
+    let sequences: Vec<Vec<u32>> = [100, 90, 80, 30].map(|n| tokens(n, n as u64)).into();
+    let wanted: [&[i64]; 4] = [&[0, 50, 99], &[89], &[3, 4], &[29, 7]];
+    let mut extents = Vec::new();
+    let (mut rows, mut places, mut selected) = (Vec::new(), Vec::new(), Vec::new());
+    for (sequence, wanted) in sequences.iter().zip(wanted) {
+        extents.push(Extent { tokens: sequence.len() as i64, wanted });
+        selected.extend(wanted.iter().map(|at| rows.len() as i64 + at));
+        rows.extend(sequence.iter().map(|&token| i64::from(token)));
+        places.extend(0..sequence.len() as i64);
+    }
+    let [rows, places, selected] = [rows, places, selected].map(|numbers| Tensor::from_slice(&numbers));
+    let rows = Rows { tokens: rows, positions: places, wanted: selected };
+    let mut packed = Packed::new(decoder.config(), &extents, Device::Cpu);
+    assert_eq!(packed.classes(), 2);
+    let logits = decoder.forward(&rows, &mut packed);
+    let alone: Vec<Tensor> = sequences
+        .iter()
+        .zip(wanted)
+        .map(|(sequence, wanted)| whole(&decoder, sequence).index_select(0, &Tensor::from_slice(wanted)))
+        .collect();
+    let off = difference(&logits, &Tensor::cat(&alone, 0));
     assert!(off < 1e-5, "off by {off}");
 }
 

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use millrace_schemas::submit::KlEstimator;
 use millrace_workers::math::advantage::{dr_grpo, grpo};
 use millrace_workers::math::aggregate::token_mean;
 use millrace_workers::math::drift;
 use millrace_workers::math::entropy::entropy;
+use millrace_workers::math::kl::kl;
 use millrace_workers::math::policy_loss::{policy_gradient, ppo_clip};
 use serde::Deserialize;
 use tch::{Kind, Tensor};
@@ -28,9 +30,16 @@ struct Golden {
     entropy: Vec<f64>,
     entropy_grad: Vec<Vec<f64>>,
     drift: BTreeMap<String, f64>,
+    kl: BTreeMap<String, GoldenKl>,
     rewards: Vec<f64>,
     grpo: Vec<f64>,
     dr_grpo: Vec<f64>,
+}
+
+#[derive(Deserialize)]
+struct GoldenKl {
+    value: Vec<f64>,
+    grad: Vec<f64>,
 }
 
 fn golden() -> Golden {
@@ -97,6 +106,21 @@ fn drift_is_the_oracles() {
     assert_eq!(ours.keys().collect::<Vec<_>>(), golden.drift.keys().collect::<Vec<_>>());
     let values = |map: &BTreeMap<String, f64>| map.values().copied().collect::<Vec<_>>();
     assert_close("drift", &values(&ours), &values(&golden.drift));
+}
+
+#[test]
+fn distances_from_the_reference_and_their_gradients_are_the_oracles() {
+    let golden = golden();
+    let tokens: f64 = golden.mask.iter().sum();
+    let [reference, mask] = [&golden.log_old, &golden.mask].map(|numbers| Tensor::from_slice(numbers));
+    for (name, estimator) in [("k1", KlEstimator::K1), ("k2", KlEstimator::K2), ("k3", KlEstimator::K3)] {
+        let log_p = Tensor::from_slice(&golden.log_p).set_requires_grad(true);
+        let ours = kl(estimator, &log_p, &reference);
+        assert_close(name, &numbers(&ours), &golden.kl[name].value);
+        let mean = token_mean(&ours, &mask, tokens);
+        let gradient = Tensor::run_backward(&[&mean], &[&log_p], false, false).remove(0);
+        assert_close(name, &numbers(&gradient), &golden.kl[name].grad);
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use millrace_schemas::submit::{Advantage, Algorithm, Loss, OldPolicy};
+use millrace_schemas::submit::{Advantage, Algorithm, Kl, KlEstimator, Loss, OldPolicy};
 use millrace_schemas::train_shard::{Batch, BatchGroup, BatchRollout, BatchTurn};
 use millrace_schemas::{PolicyVersion, RolloutId};
 use millrace_workers::policy::decoder::{Config, Decoder, Layout, read_tensors, write_tensors};
@@ -14,7 +14,7 @@ use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
 
 use crate::forward::difference;
-use crate::support::{Shape, initial, sampled_batch, step, version};
+use crate::support::{Shape, initial, sampled_batch, step, step_near, version};
 
 /// What `oracle/oracle.py` computed.
 #[derive(Deserialize)]
@@ -243,6 +243,117 @@ fn the_trainers_log_probabilities_are_the_engines() {
     let batch = Batch { temperature: 0.5, ..sampled_batch(&base, 4, 4, SHAPE, 1) };
     let metrics = step(&mut TorchTrainer::new(), &base, &batch, &Algorithm::default()).unwrap().metrics;
     assert!(metrics["logprob_abs"] > 0.1, "off by {}", metrics["logprob_abs"]);
+}
+
+#[test]
+fn what_engine_and_trainer_compute_differently_is_a_metric() {
+    let base = initial(1);
+    let mut batch = sampled_batch(&base, 4, 4, SHAPE, 1);
+    let of = |batch: &Batch| step(&mut TorchTrainer::new(), &base, batch, &many_updates()).unwrap().metrics;
+    // Before the first update only: later the trainer's weights are others.
+    let metrics = of(&batch);
+    let (mean, most) = (metrics["sampler_trainer_drift"], metrics["sampler_trainer_drift_max"]);
+    assert!(mean < 1e-6 && most < 1e-5 && most >= mean && mean > 0.0, "mean={mean} max={most}");
+    assert!(metrics["logprob_abs"] > 10.0 * mean);
+    // One token's log-probability, off by one: in the maximum, and in the mean by its share.
+    let algorithm = once();
+    batch.groups[1].rollouts[2].turns[0].logprobs[0] += 1.0;
+    let metrics = step(&mut TorchTrainer::new(), &base, &batch, &algorithm).unwrap().metrics;
+    let share = 1.0 / metrics["sampled_tokens"];
+    assert!((metrics["sampler_trainer_drift_max"] - 1.0).abs() < 1e-5);
+    assert!((metrics["sampler_trainer_drift"] - share).abs() < 1e-6);
+    // It was sampled by another version: staleness, and no drift.
+    batch.groups[1].rollouts[2].turns[0].segments[0].version = PolicyVersion(7);
+    let metrics = step(&mut TorchTrainer::new(), &base, &batch, &algorithm).unwrap().metrics;
+    assert!(metrics["sampler_trainer_drift_max"] < 1e-5);
+}
+
+#[test]
+fn layers_that_are_computed_again_give_the_same_bytes() {
+    let base = initial(1);
+    let batch = sampled_batch(&base, 4, 4, SHAPE, 1);
+    let of = |recompute| {
+        let algorithm = Algorithm { recompute, tokens_per_microbatch: 200, ..many_updates() };
+        step(&mut TorchTrainer::new(), &base, &batch, &algorithm).unwrap()
+    };
+    assert!(of(true) == of(false));
+}
+
+#[test]
+fn the_policy_is_held_near_its_reference() {
+    let (base, other) = (initial(1), initial(2));
+    let batch = sampled_batch(&base, 4, 4, SHAPE, 1);
+    let of = |reference, estimator, coefficient| {
+        let kl = Some(Kl { coefficient, estimator });
+        let algorithm = Algorithm { kl, entropy: 0.0, max_grad_norm: 1e9, ..once() };
+        step_near(reference, &base, &batch, &algorithm).unwrap()
+    };
+    let free = Algorithm { entropy: 0.0, max_grad_norm: 1e9, ..once() };
+    let free = step(&mut TorchTrainer::new(), &base, &batch, &free).unwrap();
+    assert!(!free.metrics.contains_key("kl"));
+    for estimator in [KlEstimator::K2, KlEstimator::K3] {
+        // At the reference itself the distance is 0, and so is its pull.
+        let near = of(Some(&base), estimator, 0.5);
+        assert!(near.metrics["kl"].abs() < 1e-9, "kl={}", near.metrics["kl"]);
+        assert!(difference(&first_moment(&near), &first_moment(&free)) < 1e-9);
+        // Elsewhere it is in the loss and in the gradient, in proportion.
+        let far = [0.5, 1.0].map(|coefficient| of(Some(&other), estimator, coefficient));
+        assert!(far[0].metrics["kl"] > 1e-3);
+        for (far, coefficient) in far.iter().zip([0.5, 1.0]) {
+            let term = coefficient * far.metrics["kl"];
+            let off = far.metrics["loss"] - free.metrics["loss"] - term;
+            assert!(off.abs() < 1e-5 * term.max(1.0), "off by {off}");
+        }
+        let pulls = far.each_ref().map(|far| first_moment(far) - first_moment(&free));
+        let scale = f64::try_from(pulls[1].abs().max()).unwrap();
+        assert!(scale > 1e-6 && difference(&(&pulls[0] * 2.0), &pulls[1]) < 1e-3 * scale);
+    }
+    let algorithm = Algorithm { kl: Some(Kl { coefficient: 1.0, estimator: KlEstimator::K3 }), ..once() };
+    let error = step_near(None, &base, &batch, &algorithm).unwrap_err().to_string();
+    assert!(error.contains("reference"), "{error}");
+}
+
+#[test]
+fn groups_of_weights_are_decayed_as_configured() {
+    let base = initial(1);
+    let batch = without_signal(&sampled_batch(&base, 2, 2, SHAPE, 1));
+    let weights = |files: &BTreeMap<String, Bytes>, name: &str| {
+        let file = SafeTensors::deserialize(&files["model.safetensors"]).unwrap();
+        let tensor = file.tensor(name).unwrap();
+        let len = tensor.shape().iter().product::<usize>() as i64;
+        Tensor::from_data_size(tensor.data(), &[len], Kind::Float)
+    };
+    for (embeddings, norms) in [(true, false), (false, true)] {
+        let algorithm = Algorithm {
+            weight_decay: 0.5,
+            learning_rate: 0.1,
+            entropy: 0.0,
+            decay_embeddings: embeddings,
+            decay_norms: norms,
+            ..once()
+        };
+        // Without a gradient the decay alone moves anything.
+        let made = step(&mut TorchTrainer::new(), &base, &batch, &algorithm).unwrap();
+        for (name, decayed) in [
+            ("model.embed_tokens.weight", embeddings),
+            ("lm_head.weight", embeddings),
+            ("model.norm.weight", norms),
+            ("model.layers.1.input_layernorm.weight", norms),
+            ("model.layers.1.self_attn.k_proj.weight", true),
+        ] {
+            let before = weights(&base.files, name);
+            let expected = before * if decayed { 0.95 } else { 1.0 };
+            let off = difference(&weights(&made.files, name), &expected);
+            assert!(off < 1e-6, "{name} with embeddings={embeddings} norms={norms}: off by {off}");
+        }
+    }
+}
+
+/// The same, all rewards alike.
+fn without_signal(batch: &Batch) -> Batch {
+    let mut batch = batch.clone();
+    batch.groups.iter_mut().flat_map(|group| &mut group.rollouts).for_each(|rollout| rollout.reward = 0.25);
+    batch
 }
 
 #[test]

@@ -179,6 +179,18 @@ pub(crate) struct Shape {
     pub(crate) below: Option<u32>,
 }
 
+/// One step of a policy that is held near `reference`.
+pub(crate) fn step_near(
+    reference: Option<&LoadedVersion>,
+    base: &LoadedVersion,
+    batch: &Batch,
+    algorithm: &Algorithm,
+) -> Result<Trained, PolicyError> {
+    let blob = BlobRef::of(b"batch");
+    let step = TrainStep { batch, blob, algorithm, reference, seat: None, checkpoint: true, past: &NoPast };
+    TorchTrainer::new().step(base, &step)
+}
+
 /// One step.
 pub(crate) fn step(
     trainer: &mut TorchTrainer,
@@ -187,5 +199,8 @@ pub(crate) fn step(
     algorithm: &Algorithm,
 ) -> Result<Trained, PolicyError> {
     let blob = BlobRef::of(b"batch");
-    trainer.step(base, &TrainStep { batch, blob, algorithm, seat: None, checkpoint: true, past: &NoPast })
+    trainer.step(
+        base,
+        &TrainStep { batch, blob, algorithm, reference: None, seat: None, checkpoint: true, past: &NoPast },
+    )
 }

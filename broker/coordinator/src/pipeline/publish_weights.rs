@@ -62,6 +62,9 @@ pub(super) fn stand(run: &mut Run, version: PolicyVersion, manifest: Sha, out: &
     run.filtered_since_step = 0;
     run.gang.voids = 0;
     let floor = window::floor(&run.spec, version);
+    if version == PolicyVersion(0) {
+        run.reference = Some(manifest);
+    }
     set_policy(run, Policy { version, manifest, floor, attempt: 0, ended: false }, out);
     purge_below(run, before, floor, out);
     if run.state == RunState::Starting {

@@ -52,6 +52,7 @@ pub(super) fn submitted(state: &mut State, spec: RunSpec, out: &mut Commands) {
         reason: None,
         broken: None,
         policy: None,
+        reference: None,
         next_group: 0,
         next_prompt: 0,
         groups: BTreeMap::new(),

@@ -161,6 +161,7 @@ pub fn put(run: &Run, out: &mut Commands) {
                 algorithm: run.spec.algorithm.clone(),
                 checkpoint: run.spec.weights.is_checkpoint(training.makes)
                     || training.makes.0 == run.spec.steps,
+                reference: run.reference.filter(|_| run.spec.algorithm.kl.is_some()),
             }
         }
         _ => TrainWork::Initialise {

@@ -70,6 +70,8 @@ class Reducer {
   ~Reducer();
   void add_bucket(const at::Tensor* output, const at::Tensor* input);
   void add_leaf(const at::Tensor* leaf);
+  void add_leaf_by_hand();
+  void filled(std::uint32_t bucket);
   void arm();
   std::uint32_t started() const;
   void start_rest();

@@ -94,6 +94,14 @@ void Reducer::add_leaf(const at::Tensor* leaf) {
   leaves_.push_back(*leaf);
 }
 
+void Reducer::add_leaf_by_hand() {
+  ++state_->buckets.back().leaves;
+}
+
+void Reducer::filled(std::uint32_t bucket) {
+  state_->filled(bucket);
+}
+
 void Reducer::arm() {
   for (auto& bucket : state_->buckets) {
     bucket.missing = bucket.leaves;

@@ -44,33 +44,6 @@ impl Heads {
     }
 }
 
-/// Whole rollouts side by side, padded at the end to the longest: row `b * length + t` is token `t` of
-/// rollout `b`. Padding comes after all tokens, so causality alone keeps it out of every rollout.
-#[derive(Debug)]
-pub struct Padded {
-    heads: Heads,
-    batch: i64,
-    /// `[B, 1, R, T]`, for the rows that are wanted.
-    mask: Tensor,
-}
-
-impl Padded {
-    /// For a batch of `batch` rollouts padded to `length`. `wanted` `[B, R]` holds the positions in each
-    /// rollout whose logits are wanted.
-    #[must_use]
-    pub fn new(config: &Config, batch: i64, length: i64, wanted: &Tensor) -> Self {
-        let mask = causal_mask(wanted, length);
-        Self { heads: Heads::of(config), batch, mask }
-    }
-}
-
-impl Attend for Padded {
-    fn attend(&mut self, _layer: usize, q: &Tensor, k: &Tensor, v: &Tensor, wanted: bool) -> Tensor {
-        let by_rollout = |x: &Tensor| x.view([self.batch, -1, x.size()[1]]);
-        self.heads.attend(&by_rollout(q), &by_rollout(k), &by_rollout(v), wanted.then_some(&self.mask))
-    }
-}
-
 /// The additive mask `[B, 1, R, length]` by which queries at `positions` `[B, R]` see keys 0 to their own.
 pub(super) fn causal_mask(positions: &Tensor, length: i64) -> Tensor {
     let device: Device = positions.device();

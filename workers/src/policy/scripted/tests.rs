@@ -131,6 +131,7 @@ fn a_step_done_twice_shows_in_the_weights() {
                     batch: &batch,
                     blob,
                     algorithm: &algorithm,
+                    reference: None,
                     seat: None,
                     checkpoint: true,
                     past: &NoPast,

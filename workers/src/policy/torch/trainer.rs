@@ -3,6 +3,7 @@
 //! another size, the same numbers to f32 rounding.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use millrace_schemas::blob::Sha;
@@ -20,7 +21,11 @@ mod samples;
 mod pack;
 mod deal;
 mod gradients;
+mod trunk;
+mod head;
+mod forward;
 mod update;
+mod schedule;
 mod adamw;
 mod tally;
 mod state;
@@ -29,6 +34,7 @@ mod formation;
 mod ready;
 
 use ready::{Identity, Kept, Ready};
+use state::{read_config, read_weights};
 use update::{Member, Step};
 
 /// Trains decoders on libtorch.
@@ -40,7 +46,10 @@ pub struct TorchTrainer {
     group: Option<Group>,
     /// The state of a version.
     kept: Option<Kept>,
+    /// The model that a run's policy is held near, and the hash of its manifest.
+    reference: Option<(Sha, Decoder)>,
     overlapped: (u64, u64),
+    computed_for: Duration,
 }
 
 impl TorchTrainer {
@@ -54,13 +63,27 @@ impl TorchTrainer {
     /// a gang have the same.
     #[must_use]
     pub fn with_buckets(bytes: i64) -> Self {
-        Self { device: enter(), bucket_bytes: bytes, group: None, kept: None, overlapped: (0, 0) }
+        Self {
+            device: enter(),
+            bucket_bytes: bytes,
+            group: None,
+            kept: None,
+            reference: None,
+            overlapped: (0, 0),
+            computed_for: Duration::ZERO,
+        }
     }
 
     /// Buckets of gradients whose reduction began while the last step's backward passes still ran, and all.
     #[must_use]
     pub const fn overlapped(&self) -> (u64, u64) {
         self.overlapped
+    }
+
+    /// How long the last step's forwards, backwards and updates took, without the files around them.
+    #[must_use]
+    pub const fn computed_for(&self) -> Duration {
+        self.computed_for
     }
 
     /// Takes the seat: connects a new formation, or goes on in the same.
@@ -82,17 +105,39 @@ impl TorchTrainer {
         Ok(())
     }
 
+    /// Loads the reference model that the step names, or lets one go that it does not.
+    fn take_reference(&mut self, step: &TrainStep<'_>) -> Result<(), PolicyError> {
+        let Some(version) = step.reference.filter(|_| step.algorithm.kl.is_some()) else {
+            self.reference = None;
+            let missing =
+                || PolicyError::Impossible("algorithm.kl wants a reference, and the step names none".into());
+            return step.algorithm.kl.map_or(Ok(()), |_| Err(missing()));
+        };
+        if self.reference.as_ref().is_none_or(|(sha, _)| *sha != version.sha) {
+            let config = read_config(version, step)?;
+            let weights = read_weights(version, step, &config)?;
+            self.reference = Some((version.sha, Decoder::new(config, &weights, self.device, false)));
+        }
+        Ok(())
+    }
+
     /// The step; on failure the state that it began with stays, where it can be had again.
     fn make(&mut self, base: &LoadedVersion, step: &TrainStep<'_>) -> Result<Trained, PolicyError> {
+        self.take_reference(step)?;
+        let reference = self.reference.as_ref().map(|(_, decoder)| decoder);
         let group = self.group.as_ref();
-        let ready = Ready { base, step, group, device: self.device, bucket_bytes: self.bucket_bytes };
+        let ready =
+            Ready { base, step, reference, group, device: self.device, bucket_bytes: self.bucket_bytes };
         // Looked at before it is taken: a formation that fails to form leaves it where it is.
         let mut state = ready.state(&mut self.kept)?;
         // Whatever is under way when a member is lost may still write into the state, so that only a copy is
         // sure to be as before.
         let before = Identity::of(&base.manifest).filter(|_| group.is_some()).map(|of| (of, state.copy()));
-        let mut member = Member::new(&state, group);
-        let made = Step { algorithm: step.algorithm, batch: step.batch }.run(&mut state, &mut member);
+        let mut member = Member::new(&state, step.algorithm, group);
+        let whole = Step { algorithm: step.algorithm, batch: step.batch, reference };
+        let since = Instant::now();
+        let made = whole.run(&mut state, &mut member);
+        self.computed_for = since.elapsed();
         self.overlapped = member.overlapped();
         let metrics = match made {
             Ok(metrics) => metrics,

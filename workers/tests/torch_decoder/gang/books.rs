@@ -137,6 +137,7 @@ impl Books {
                 batch: &batch,
                 blob,
                 algorithm,
+                reference: None,
                 seat: Some(seat),
                 checkpoint: *checkpoint,
                 past: self,

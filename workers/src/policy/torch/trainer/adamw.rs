@@ -8,34 +8,53 @@ use super::state::Moments;
 
 /// Added to the root of the second moment.
 const EPSILON: f64 = 1e-8;
+/// Elements that are updated together on a CPU: what the arithmetic leaves in between stays in its caches, and takes
+/// no memory of the size of the model.
+const CPU_SPAN: i64 = 1 << 18;
+/// On a GPU, where a call costs more.
+const GPU_SPAN: i64 = 1 << 25;
 
 /// One update of `weights` `[own]` by `gradient` `[own]` at `rate`: Loshchilov and Hutter, "Decoupled Weight Decay
 /// Regularization", 2019, algorithm 2, with the arithmetic of `torch.optim.AdamW`. Only `decayed` is decayed.
 pub(super) fn update(
-    weights: &mut Tensor,
+    weights: &Tensor,
     moments: &mut Moments,
     gradient: &Tensor,
     decayed: &[Piece],
     (rate, algorithm): (f64, &Algorithm),
 ) {
-    let (first, second) = (algorithm.adam_beta1, algorithm.adam_beta2);
     moments.updates += 1;
-    let count = moments.updates as f64;
     if algorithm.weight_decay > 0.0 {
         for piece in decayed {
             let _ =
                 weights.narrow(0, piece.own_at, piece.len).g_mul_scalar_(1.0 - rate * algorithm.weight_decay);
         }
     }
-    let _ = moments.first.lerp_(gradient, 1.0 - first);
-    let _ = moments.second.g_mul_scalar_(second);
-    moments.second += gradient.square() * (1.0 - second);
-    let root = moments.second.sqrt() / (1.0 - second.powf(count)).sqrt() + EPSILON;
-    *weights -= &moments.first / root * (rate / (1.0 - first.powf(count)));
+    let (first, second) = (algorithm.adam_beta1, algorithm.adam_beta2);
+    let count = moments.updates as f64;
+    let size = rate / (1.0 - first.powf(count));
+    let correction = (1.0 - second.powf(count)).sqrt();
+    for (from, len) in spans(gradient) {
+        let span = |of: &Tensor| of.narrow(0, from, len);
+        let [mut weights, gradient, mut m, mut v] =
+            [span(weights), span(gradient), span(&moments.first), span(&moments.second)];
+        let _ = m.lerp_(&gradient, 1.0 - first);
+        let _ = v.g_mul_scalar_(second);
+        v += gradient.square() * (1.0 - second);
+        weights -= &m / (v.sqrt() / correction + EPSILON) * size;
+    }
 }
 
-/// The learning rate of the step on version `base`: it rises to `learning_rate` over `warmup_steps` steps.
-pub(super) fn rate(algorithm: &Algorithm, base: u64) -> f64 {
-    let warmup = algorithm.warmup_steps.max(1) as f64;
-    algorithm.learning_rate * ((base + 1) as f64 / warmup).min(1.0)
+/// The sum of squares of `gradient` `[own]`, in f64.
+pub(super) fn squares(gradient: &Tensor) -> Tensor {
+    let kind = tch::Kind::Double;
+    let sum = |(from, len)| gradient.narrow(0, from, len).to_kind(kind).square().sum(kind);
+    let sums: Vec<Tensor> = spans(gradient).map(sum).collect();
+    Tensor::stack(&sums, 0).sum(kind)
+}
+
+/// Beginning and length of each span of a flat tensor.
+fn spans(flat: &Tensor) -> impl Iterator<Item = (i64, i64)> + use<> {
+    let (len, most) = (flat.size()[0], if flat.device().is_cuda() { GPU_SPAN } else { CPU_SPAN });
+    (0..len).step_by(most as usize).map(move |from| (from, most.min(len - from)))
 }

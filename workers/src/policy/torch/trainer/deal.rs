@@ -4,7 +4,7 @@
 
 use tch::{Kind, Tensor};
 
-use crate::policy::decoder::Layout;
+use crate::policy::decoder::{Layout, Part};
 
 /// Bytes of a bucket of gradients: enough that a collective is worth its start, few enough that the first is full
 /// early in backward.
@@ -83,11 +83,11 @@ impl Deal {
         self.buckets.iter().filter_map(piece).collect()
     }
 
-    /// Stretches of this member's parts that are decayed: what of them lies in matrices.
-    pub(super) fn decayed(&self, layout: &Layout) -> Vec<Piece> {
+    /// Stretches of this member's parts that are decayed: what of them lies in parameters that decay.
+    pub(super) fn decayed(&self, layout: &Layout, decays: impl Fn(&Part) -> bool) -> Vec<Piece> {
         let mut decayed: Vec<Piece> = Vec::new();
         for piece in self.pieces() {
-            for part in layout.parts.iter().filter(|part| part.is_matrix()) {
+            for part in layout.parts.iter().filter(|part| decays(part)) {
                 let from = part.offset.max(piece.flat_at);
                 let len = (part.offset + part.len()).min(piece.flat_at + piece.len) - from;
                 let own_at = piece.own_at + from - piece.flat_at;

@@ -6,9 +6,12 @@ use super::deal::Deal;
 use crate::gang::{GangError, Group, Reducer, add_gradient_to};
 use crate::policy::decoder::Decoder;
 
-/// The gradient of one update. Backward adds each leaf's to its place; those of several forwards add up there.
+/// The gradient of one update. Backward adds each leaf's to its place; those of several forwards add up there. The
+/// embedding's and the head's are written by hand.
 #[derive(Debug)]
 pub(super) struct Gradients {
+    embedding: ByHand,
+    head: ByHand,
     /// All buckets, padded. `[deal.padded_len]`
     padded: Tensor,
     /// This member's parts of the sum. `[deal.own_len]`
@@ -19,6 +22,14 @@ pub(super) struct Gradients {
     overlapped: (u64, u64),
 }
 
+/// A gradient that no backward writes.
+#[derive(Debug)]
+struct ByHand {
+    /// `[vocabulary, width]`
+    gradient: Tensor,
+    bucket: u32,
+}
+
 impl Gradients {
     /// Gradients of the decoder's leaves.
     pub(super) fn new(decoder: &Decoder, deal: &Deal, group: Option<&Group>) -> Self {
@@ -26,27 +37,63 @@ impl Gradients {
         let padded = Tensor::zeros([deal.padded_len], options);
         let leaves = decoder.leaves();
         let lengths = decoder.layout().leaf_lengths();
-        for (index, leaf) in leaves.iter().enumerate() {
-            add_gradient_to(leaf, &padded.narrow(0, deal.gradient_at(index, &lengths), lengths[index]));
-        }
-        let Some(group) = group else {
-            return Self { own: padded.shallow_clone(), padded, reducer: None, overlapped: (0, 0) };
+        let place = |index: usize| padded.narrow(0, deal.gradient_at(index, &lengths), lengths[index]);
+        let by_hand = |index: usize| ByHand {
+            gradient: place(index).view_as(leaves[index]),
+            bucket: deal.buckets.iter().position(|bucket| bucket.leaves.contains(&index)).unwrap_or(0) as u32,
         };
-        let own = Tensor::zeros([deal.own_len], options);
-        let mut reducer = group.reducer();
+        // The embedding is the first leaf; a head of its own is the last.
+        let head = if decoder.config().tie_word_embeddings { 0 } else { leaves.len() - 1 };
+        for (index, leaf) in leaves.iter().enumerate().filter(|(index, _)| ![0, head].contains(index)) {
+            add_gradient_to(leaf, &place(index));
+        }
+        let (embedding, head_by_hand) = (by_hand(0), by_hand(head));
+        let (mut own, mut reducer) = (padded.shallow_clone(), None);
+        if let Some(group) = group {
+            own = Tensor::zeros([deal.own_len], options);
+            reducer = Some(group.reducer());
+        }
         for bucket in &deal.buckets {
+            let Some(reducer) = &mut reducer else { break };
             reducer.add_bucket(
                 &own.narrow(0, bucket.own_at, bucket.part),
                 &padded.narrow(0, bucket.padded_at, bucket.part * deal.world),
-                &leaves[bucket.leaves.clone()],
             );
+            for index in bucket.leaves.clone() {
+                if [0, head].contains(&index) {
+                    reducer.add_leaf_by_hand();
+                } else {
+                    reducer.add_leaf(leaves[index]);
+                }
+            }
         }
-        Self { padded, own, reducer: Some(reducer), overlapped: (0, 0) }
+        Self { embedding, head: head_by_hand, own, padded, reducer, overlapped: (0, 0) }
     }
 
     /// Forgets the gradient of the update before.
     pub(super) fn clear(&mut self) {
         let _ = self.padded.zero_();
+    }
+
+    /// Where the head's gradient is added up. `[vocabulary, width]`
+    pub(super) const fn head(&self) -> &Tensor {
+        &self.head.gradient
+    }
+
+    /// The head's gradient of a forward is complete. Where the embedding serves, it comes to more later.
+    pub(super) fn head_is_done(&mut self) {
+        let tied = self.head.gradient.data_ptr() == self.embedding.gradient.data_ptr();
+        if let Some(reducer) = self.reducer.as_mut().filter(|_| !tied) {
+            reducer.filled(self.head.bucket);
+        }
+    }
+
+    /// Adds the embedding's gradient of a forward, the last that backward comes to. `[vocabulary, width]`
+    pub(super) fn add_embedding(&mut self, gradient: &Tensor) {
+        self.embedding.gradient += gradient;
+        if let Some(reducer) = &mut self.reducer {
+            reducer.filled(self.embedding.bucket);
+        }
     }
 
     /// The next backward is the last of this update.

@@ -4,7 +4,7 @@ use tch::{Device, Tensor};
 
 use super::deal::Deal;
 use super::samples::Sample;
-use crate::policy::decoder::{Config, Padded, Rows};
+use crate::policy::decoder::{Config, Extent, Packed, Rows};
 use crate::random::Stream;
 
 /// Splits `count` rollouts into `parts` minibatches of like size, drawn by `seed`.
@@ -28,62 +28,95 @@ pub(super) fn dealt(rows: &[Sample], minibatch: &[usize], deal: &Deal) -> Vec<us
     order.into_iter().skip(deal.rank as usize).step_by(deal.world as usize).collect()
 }
 
-/// Splits a minibatch into forwards of at most `most` tokens, padding included, unless a rollout alone passes
-/// that. Rollouts of like length go together, so that little is padded.
+/// Splits a minibatch into forwards of at most `most` tokens, unless a rollout alone passes that. Rollouts of like
+/// length go together.
 pub(super) fn microbatches(rows: &[Sample], minibatch: &[usize], most: usize) -> Vec<Vec<usize>> {
     let mut order = minibatch.to_vec();
     order.sort_by_key(|&index| (std::cmp::Reverse(rows[index].tokens.len()), index));
     order.retain(|&index| !rows[index].wanted.is_empty());
     let mut packed: Vec<Vec<usize>> = Vec::new();
+    let mut filled = 0;
     for index in order {
+        let tokens = rows[index].inputs();
         match packed.last_mut() {
-            Some(batch) if (batch.len() + 1) * rows[batch[0]].tokens.len() <= most => batch.push(index),
-            _ => packed.push(vec![index]),
+            Some(batch) if filled + tokens <= most => batch.push(index),
+            _ => {
+                packed.push(vec![index]);
+                filled = 0;
+            }
         }
+        filled += tokens;
     }
     packed
 }
 
-/// One forward: B rollouts padded to T tokens, and to R sampled ones. What is per sampled token is `[B * R]`.
+/// One forward: rollouts one after another, N tokens, M of them sampled.
 #[derive(Debug)]
 pub(super) struct Microbatch {
     pub(super) rows: Rows,
-    pub(super) attend: Padded,
-    /// The sampled tokens.
+    pub(super) attend: Packed,
+    pub(super) sampled: Sampled,
+}
+
+/// What is known of sampled tokens, `[M]` each.
+#[derive(Debug)]
+pub(super) struct Sampled {
     pub(super) targets: Tensor,
     pub(super) behaviour: Tensor,
     pub(super) old: Tensor,
+    /// `None` without a reference model.
+    pub(super) reference: Option<Tensor>,
     pub(super) advantage: Tensor,
-    /// 1 for a sampled token, 0 for padding.
+    /// 1 for a token that counts.
     pub(super) mask: Tensor,
+    /// 1 for a token that the version trained on sampled.
+    pub(super) fresh: Tensor,
+}
+
+impl Sampled {
+    /// Those of a stretch of the tokens.
+    pub(super) fn narrow(&self, from: i64, count: i64) -> Self {
+        let part = |of: &Tensor| of.narrow(0, from, count);
+        Self {
+            targets: part(&self.targets),
+            behaviour: part(&self.behaviour),
+            old: part(&self.old),
+            reference: self.reference.as_ref().map(part),
+            advantage: part(&self.advantage),
+            mask: part(&self.mask),
+            fresh: part(&self.fresh),
+        }
+    }
 }
 
 impl Microbatch {
     /// Packs `samples`, which are not empty and each have a sampled token.
     pub(super) fn pack(samples: &[&Sample], config: &Config, device: Device) -> Self {
-        // The last token predicts nothing that was sampled.
-        let length = samples.iter().map(|s| s.tokens.len() - 1).max().unwrap_or(1);
-        let sampled = samples.iter().map(|s| s.wanted.len()).max().unwrap_or(1);
         let mut columns = Columns::default();
-        for sample in samples {
-            columns.push(sample, length, sampled);
-        }
+        samples.iter().for_each(|sample| columns.push(sample));
+        let extents: Vec<Extent<'_>> = samples
+            .iter()
+            .zip(&columns.wanted)
+            .map(|(sample, wanted)| Extent { tokens: sample.inputs() as i64, wanted })
+            .collect();
         let integers = |numbers: &[i64]| Tensor::from_slice(numbers).to_device(device);
         let floats = |numbers: &[f32]| Tensor::from_slice(numbers).to_device(device);
-        let (batch, length) = (samples.len() as i64, length as i64);
-        let wanted = integers(&columns.wanted_positions).view([batch, sampled as i64]);
         Self {
             rows: Rows {
                 tokens: integers(&columns.tokens),
                 positions: integers(&columns.positions),
                 wanted: integers(&columns.wanted_rows),
             },
-            attend: Padded::new(config, batch, length, &wanted),
-            targets: integers(&columns.targets),
-            behaviour: floats(&columns.behaviour),
-            old: floats(&columns.old),
-            advantage: floats(&columns.advantage),
-            mask: floats(&columns.mask),
+            attend: Packed::new(config, &extents, device),
+            sampled: Sampled {
+                targets: integers(&columns.targets),
+                mask: floats(&vec![1.0; columns.targets.len()]),
+                behaviour: floats(&columns.behaviour),
+                old: floats(&columns.old),
+                reference: (!columns.reference.is_empty()).then(|| floats(&columns.reference)),
+                advantage: floats(&columns.advantage),
+                fresh: floats(&columns.fresh),
+            },
         }
     }
 }
@@ -93,38 +126,31 @@ impl Microbatch {
 struct Columns {
     tokens: Vec<i64>,
     positions: Vec<i64>,
-    wanted_positions: Vec<i64>,
+    /// Of each rollout, by position.
+    wanted: Vec<Vec<i64>>,
     wanted_rows: Vec<i64>,
     targets: Vec<i64>,
     behaviour: Vec<f32>,
     old: Vec<f32>,
+    reference: Vec<f32>,
     advantage: Vec<f32>,
-    mask: Vec<f32>,
+    fresh: Vec<f32>,
 }
 
 impl Columns {
-    fn push(&mut self, sample: &Sample, length: usize, sampled: usize) {
-        let first = self.tokens.len();
-        let inputs = sample.tokens.len() - 1;
+    fn push(&mut self, sample: &Sample) {
+        let (first, inputs) = (self.tokens.len() as i64, sample.inputs());
         self.tokens.extend(sample.tokens[..inputs].iter().map(|&token| i64::from(token)));
-        self.tokens.resize(first + length, 0);
-        self.positions.extend(0..length as i64);
-        let end = self.mask.len() + sampled;
-        for (index, &position) in sample.wanted.iter().enumerate() {
-            self.wanted_positions.push(position as i64);
-            self.wanted_rows.push((first + position) as i64);
-            self.targets.push(i64::from(sample.tokens[position + 1]));
-            self.behaviour.push(sample.behaviour[index]);
-            self.old.push(sample.old[index]);
-            self.advantage.push(sample.advantage as f32);
-            self.mask.push(1.0);
-        }
-        self.wanted_positions.resize(end, 0);
-        self.wanted_rows.resize(end, first as i64);
-        self.targets.resize(end, 0);
-        for column in [&mut self.behaviour, &mut self.old, &mut self.advantage, &mut self.mask] {
-            column.resize(end, 0.0);
-        }
+        self.positions.extend(0..inputs as i64);
+        let wanted: Vec<i64> = sample.wanted.iter().map(|&position| position as i64).collect();
+        self.wanted_rows.extend(wanted.iter().map(|position| first + position));
+        self.targets.extend(sample.wanted.iter().map(|&position| i64::from(sample.tokens[position + 1])));
+        self.wanted.push(wanted);
+        self.behaviour.extend(&sample.behaviour);
+        self.old.extend(&sample.old);
+        self.reference.extend(&sample.reference);
+        self.advantage.extend(sample.wanted.iter().map(|_| sample.advantage as f32));
+        self.fresh.extend(sample.fresh.iter().map(|&fresh| f32::from(u8::from(fresh))));
     }
 }
 
@@ -138,6 +164,8 @@ mod tests {
             wanted: (0..sampled).collect(),
             behaviour: vec![0.0; sampled],
             old: vec![0.0; sampled],
+            reference: Vec::new(),
+            fresh: vec![true; sampled],
             advantage: 1.0,
         }
     }
@@ -156,7 +184,11 @@ mod tests {
     #[test]
     fn forwards_stay_within_the_budget_and_hold_like_lengths() {
         let rows: Vec<Sample> = [10, 100, 12, 300, 11, 0].map(|n| row(n, n / 10)).into();
-        let packed = microbatches(&rows, &[0, 1, 2, 3, 4, 5], 40);
+        // A rollout's last token is no input: 11 + 10 + 9 fit 30, and padding counts nothing.
+        let packed = microbatches(&rows, &[0, 1, 2, 3, 4, 5], 30);
         assert_eq!(packed, [vec![3], vec![1], vec![2, 4, 0]]);
+        let packed = microbatches(&rows, &[0, 1, 2, 3, 4, 5], 29);
+        assert_eq!(packed, [vec![3], vec![1], vec![2, 4], vec![0]]);
+        assert_eq!(microbatches(&rows, &[3, 0], 308), [vec![3, 0]]);
     }
 }

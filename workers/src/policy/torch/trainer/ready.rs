@@ -15,7 +15,7 @@ use super::shards;
 use super::state::{Moments, State, read_config, read_weights};
 use super::update::{Member, Step};
 use crate::gang::Group;
-use crate::policy::decoder::{Config, Layout};
+use crate::policy::decoder::{Config, Decoder, Layout};
 use crate::policy::{PolicyError, TrainStep};
 use crate::weights::LoadedVersion;
 
@@ -52,6 +52,7 @@ pub(super) type Kept = (Identity, State);
 pub(super) struct Ready<'a> {
     pub(super) base: &'a LoadedVersion,
     pub(super) step: &'a TrainStep<'a>,
+    pub(super) reference: Option<&'a Decoder>,
     pub(super) group: Option<&'a Group>,
     pub(super) device: Device,
     pub(super) bucket_bytes: i64,
@@ -194,8 +195,9 @@ impl Ready<'_> {
         if batch.base.next() != version {
             return Err(refuse(format!("its batch is of base={}", batch.base)));
         }
-        let mut member = Member::new(state, self.group);
-        Step { algorithm: self.step.algorithm, batch: &batch }.run(state, &mut member)?;
+        let Self { reference, step: TrainStep { algorithm, .. }, .. } = *self;
+        let mut member = Member::new(state, algorithm, self.group);
+        Step { algorithm, batch: &batch, reference }.run(state, &mut member)?;
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use millrace_schemas::PolicyVersion;
 use millrace_schemas::submit::Advantage;
 use millrace_schemas::train_shard::{Batch, BatchRollout};
 
@@ -20,8 +21,19 @@ pub(super) struct Sample {
     pub(super) behaviour: Vec<f32>,
     /// Log-probabilities that the ratio is taken against. `[R]`
     pub(super) old: Vec<f32>,
+    /// Log-probabilities under the reference model. `[R]`, or empty where there is none.
+    pub(super) reference: Vec<f32>,
+    /// Whether the version trained on sampled the token. `[R]`
+    pub(super) fresh: Vec<bool>,
     /// The rollout's advantage; every token's is the same.
     pub(super) advantage: f64,
+}
+
+impl Sample {
+    /// Tokens that go into a forward: the last predicts nothing that was sampled.
+    pub(super) const fn inputs(&self) -> usize {
+        self.tokens.len() - 1
+    }
 }
 
 /// All rollouts of a batch.
@@ -51,7 +63,7 @@ impl Samples {
             tally.group(&advantages);
             for (rollout, &advantage) in group.rollouts.iter().zip(&advantages) {
                 let refuse = |why: String| PolicyError::Impossible(format!("rollout={}: {why}", rollout.id));
-                rows.push(sample(rollout, advantage, config).map_err(refuse)?);
+                rows.push(sample(rollout, advantage, config, batch.base).map_err(refuse)?);
                 tally.rollout(rollout, batch);
             }
         }
@@ -84,7 +96,12 @@ fn sampled(rollout: &BatchRollout) -> impl Iterator<Item = u32> {
     })
 }
 
-fn sample(rollout: &BatchRollout, advantage: f64, config: &Config) -> Result<Sample, String> {
+fn sample(
+    rollout: &BatchRollout,
+    advantage: f64,
+    config: &Config,
+    base: PolicyVersion,
+) -> Result<Sample, String> {
     let most = config.context;
     if rollout.tokens.len() > most {
         return Err(format!("tokens={} pass the model's {most}", rollout.tokens.len()));
@@ -95,7 +112,7 @@ fn sample(rollout: &BatchRollout, advantage: f64, config: &Config) -> Result<Sam
     if !rollout.reward.is_finite() {
         return Err(format!("reward={} is not finite", rollout.reward));
     }
-    let (mut wanted, mut behaviour, mut after) = (Vec::new(), Vec::new(), 1);
+    let (mut wanted, mut behaviour, mut fresh, mut after) = (Vec::new(), Vec::new(), Vec::new(), 1);
     for turn in &rollout.turns {
         let (at, end) = (turn.at as usize, turn.at as usize + turn.logprobs.len());
         if at < after || end > rollout.tokens.len() {
@@ -109,9 +126,14 @@ fn sample(rollout: &BatchRollout, advantage: f64, config: &Config) -> Result<Sam
         }
         wanted.extend(at - 1..end - 1);
         behaviour.extend(&turn.logprobs);
+        for segment in &turn.segments {
+            fresh.extend(std::iter::repeat_n(segment.version == base, segment.tokens as usize));
+        }
+        fresh.resize(behaviour.len(), false);
         after = end;
     }
-    Ok(Sample { tokens: rollout.tokens.clone(), wanted, old: behaviour.clone(), behaviour, advantage })
+    let (tokens, old, reference) = (rollout.tokens.clone(), behaviour.clone(), Vec::new());
+    Ok(Sample { tokens, wanted, behaviour, old, reference, fresh, advantage })
 }
 
 /// Sums over a batch.

@@ -2,22 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use millrace_schemas::submit::{Algorithm, Loss, OldPolicy};
+use millrace_schemas::submit::{Algorithm, OldPolicy};
 use millrace_schemas::train_shard::Batch;
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Tensor};
 
 use super::adamw;
 use super::deal::Piece;
+use super::forward::Forward;
 use super::gradients::Gradients;
 use super::pack::{Microbatch, dealt, microbatches, minibatches};
 use super::samples::{Sample, Samples};
+use super::schedule::rate;
 use super::state::State;
-use super::tally::{Seen, Tally};
+use super::tally::Tally;
 use crate::gang::Group;
-use crate::math::aggregate::token_mean;
-use crate::math::entropy::entropy;
-use crate::math::policy_loss::{PolicyLoss, policy_gradient, ppo_clip};
 use crate::policy::PolicyError;
+use crate::policy::decoder::{Decoder, Part};
 
 /// Tokens of one forward on a CPU, whatever the run allows: more no longer fit its caches.
 const CPU_MICROBATCH: usize = 4096;
@@ -33,9 +33,10 @@ pub(super) struct Member<'a> {
 
 impl<'a> Member<'a> {
     /// Prepares the state's weights for backward.
-    pub(super) fn new(state: &State, group: Option<&'a Group>) -> Self {
+    pub(super) fn new(state: &State, algorithm: &Algorithm, group: Option<&'a Group>) -> Self {
         let gradients = Gradients::new(&state.decoder, &state.deal, group);
-        Self { group, gradients, decayed: state.deal.decayed(state.decoder.layout()) }
+        let decays = |part: &Part| decays(algorithm, part);
+        Self { group, gradients, decayed: state.deal.decayed(state.decoder.layout(), decays) }
     }
 
     /// Buckets whose reduction began while backward ran, and all.
@@ -59,6 +60,20 @@ impl<'a> Member<'a> {
 pub(super) struct Step<'a> {
     pub(super) algorithm: &'a Algorithm,
     pub(super) batch: &'a Batch,
+    /// The model that the policy is held near, if the algorithm has one.
+    pub(super) reference: Option<&'a Decoder>,
+}
+
+/// Whether a parameter is among those that are decayed.
+fn decays(algorithm: &Algorithm, part: &Part) -> bool {
+    if part.name.ends_with(".bias") {
+        algorithm.decay_biases
+    } else if !part.is_matrix() {
+        algorithm.decay_norms
+    } else {
+        let embedding = part.name.contains("embed_tokens") || part.name.starts_with("lm_head");
+        !embedding || algorithm.decay_embeddings
+    }
 }
 
 impl Step<'_> {
@@ -73,13 +88,20 @@ impl Step<'_> {
         member: &mut Member<'_>,
     ) -> Result<BTreeMap<String, f64>, PolicyError> {
         let samples = Samples::of(self.batch, self.algorithm.advantage, state.decoder.config())?;
+        let (device, place) = (state.decoder.flat().device(), (state.deal.rank, state.deal.world));
+        let forward =
+            Forward { algorithm: self.algorithm, temperature: samples.temperature, below: samples.below };
+        let mut rows = samples.rows;
+        if let Some(reference) = self.reference {
+            let reference = forward.look_at_all(reference, state, member, &rows)?;
+            rows.iter_mut().zip(reference).for_each(|(row, reference)| row.reference = reference);
+        }
         let mut pass = Pass {
             algorithm: self.algorithm,
-            temperature: samples.temperature,
-            below: samples.below,
-            tally: Tally::new(state.decoder.flat().device()),
+            forward,
+            tally: Tally::new(device, place, self.reference.is_some()),
         };
-        let mut metrics = pass.run(state, member, samples.rows, self.batch)?;
+        let mut metrics = pass.run(state, member, rows, self.batch)?;
         metrics.extend(samples.metrics);
         Ok(metrics)
     }
@@ -89,10 +111,7 @@ impl Step<'_> {
 #[derive(Debug)]
 struct Pass<'a> {
     algorithm: &'a Algorithm,
-    /// Divides the logits, as when the tokens were sampled.
-    temperature: f64,
-    /// Only tokens below this were drawn, and probabilities are over those alone.
-    below: i64,
+    forward: Forward<'a>,
     tally: Tally,
 }
 
@@ -106,10 +125,11 @@ impl Pass<'_> {
         batch: &Batch,
     ) -> Result<BTreeMap<String, f64>, PolicyError> {
         if self.algorithm.old == OldPolicy::Proximal {
-            self.recompute_old(state, member, &mut rows)?;
+            let old = self.forward.look_at_all(&state.decoder, state, member, &rows)?;
+            rows.iter_mut().zip(old).for_each(|(row, old)| row.old = old);
         }
         let (mut norms, before) = (0.0, state.moments.updates);
-        let rate = adamw::rate(self.algorithm, batch.base.0);
+        let rate = rate(self.algorithm, batch.base.0);
         for epoch in 0..self.algorithm.epochs {
             let seed = batch.seed.wrapping_add(u64::from(epoch));
             for minibatch in minibatches(rows.len(), self.algorithm.minibatches as usize, seed) {
@@ -143,7 +163,7 @@ impl Pass<'_> {
         // Every member counts the whole minibatch, so the denominator is the gang's without asking.
         let tokens: usize = minibatch.iter().map(|&index| rows[index].wanted.len()).sum();
         let mine = dealt(rows, minibatch, &state.deal);
-        let forwards = microbatches(rows, &mine, self.most_tokens(device));
+        let forwards = microbatches(rows, &mine, self.forward.most_tokens(device));
         member.gradients.clear();
         if forwards.is_empty() {
             member.gradients.last();
@@ -154,10 +174,13 @@ impl Pass<'_> {
                 member.gradients.last();
             }
             let samples: Vec<&Sample> = indices.iter().map(|&index| &rows[index]).collect();
-            self.backward(state, &samples, tokens.max(1) as f64);
+            let mut packed = Microbatch::pack(&samples, state.decoder.config(), device);
+            let (decoder, tokens) = (&state.decoder, tokens.max(1) as f64);
+            self.forward.backward(decoder, &mut packed, tokens, &mut member.gradients, &mut self.tally);
         }
         let mut gradient = member.gradients.add_up(&state.deal, member.group)?;
-        let squares = gradient.to_kind(Kind::Double).square().sum(Kind::Double);
+        self.tally.before_updates = false;
+        let squares = adamw::squares(&gradient);
         member.add_up(&squares)?;
         let norm = f64::try_from(squares.sqrt()).unwrap_or(f64::NAN);
         if !norm.is_finite() {
@@ -169,83 +192,44 @@ impl Pass<'_> {
             let _ = gradient.g_mul_scalar_(most / norm);
         }
         let flat = state.decoder.flat().shallow_clone();
-        let mut own = state.deal.own(&flat);
-        adamw::update(&mut own, &mut state.moments, &gradient, &member.decayed, (rate, self.algorithm));
+        let own = state.deal.own(&flat);
+        adamw::update(&own, &mut state.moments, &gradient, &member.decayed, (rate, self.algorithm));
         member.gradients.gather(&state.deal, member.group, &own, &flat)?;
         Ok(norm)
     }
+}
 
-    /// Adds the gradient of one forward's share of the loss to the update's.
-    fn backward(&mut self, state: &State, samples: &[&Sample], tokens: f64) {
-        let device = state.decoder.flat().device();
-        let mut packed = Microbatch::pack(samples, state.decoder.config(), device);
-        let (log_p, entropy) = self.log_probabilities(state, &mut packed);
-        let PolicyLoss { loss, clipped } = self.loss(&log_p, &packed);
-        let total = &loss - &entropy * self.algorithm.entropy;
-        token_mean(&total, &packed.mask, tokens).backward();
-        self.tally.add(&Seen {
-            loss: &total,
-            entropy: &entropy,
-            clipped: &clipped,
-            log_p: &log_p,
-            old: &packed.old,
-            behaviour: &packed.behaviour,
-            mask: &packed.mask,
-        });
-    }
-
-    /// Log-probability of each sampled token, and the entropy where it was drawn; `[B * R]` both.
-    fn log_probabilities(&self, state: &State, packed: &mut Microbatch) -> (Tensor, Tensor) {
-        let logits = state.decoder.forward(&packed.rows, &mut packed.attend);
-        let logits = logits.narrow(-1, 0, self.below);
-        let all = (logits / self.temperature).log_softmax(-1, Kind::Float);
-        let log_p = all.gather(1, &packed.targets.unsqueeze(1), false).squeeze_dim(1);
-        (log_p, entropy(&all))
-    }
-
-    fn loss(&self, log_p: &Tensor, packed: &Microbatch) -> PolicyLoss {
-        let Algorithm { clip_low, clip_high, .. } = *self.algorithm;
-        match self.algorithm.loss {
-            Loss::PpoClip => ppo_clip(log_p, &packed.old, &packed.advantage, clip_low, clip_high),
-            Loss::PolicyGradient => policy_gradient(log_p, &packed.advantage),
-        }
-    }
-
-    /// Sets `old` to the log-probabilities of the version trained on. Each member computes its rows, and all get
+impl Forward<'_> {
+    /// Log-probabilities of all sampled tokens of `rows` under `decoder`. Each member computes its rows, and all get
     /// all: another minibatch deals them otherwise.
-    fn recompute_old(
+    fn look_at_all(
         &self,
+        decoder: &Decoder,
         state: &State,
         member: &Member<'_>,
-        rows: &mut [Sample],
-    ) -> Result<(), PolicyError> {
-        let _guard = tch::no_grad_guard();
-        let device = state.decoder.flat().device();
+        rows: &[Sample],
+    ) -> Result<Vec<Vec<f32>>, PolicyError> {
+        let device = decoder.flat().device();
         let all: Vec<usize> = (0..rows.len()).collect();
-        rows.iter_mut().for_each(|row| row.old.fill(0.0));
+        let mut seen: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row.wanted.len()]).collect();
         for indices in microbatches(rows, &dealt(rows, &all, &state.deal), self.most_tokens(device)) {
             member.check()?;
             let samples: Vec<&Sample> = indices.iter().map(|&index| &rows[index]).collect();
-            let mut packed = Microbatch::pack(&samples, state.decoder.config(), device);
-            let (log_p, _) = self.log_probabilities(state, &mut packed);
-            let log_p = Vec::<f32>::try_from(&log_p).expect("one axis of f32");
-            let sampled = log_p.len() / indices.len();
-            for (index, log_p) in indices.iter().zip(log_p.chunks_exact(sampled)) {
-                let old = &mut rows[*index].old;
-                let count = old.len();
-                old.copy_from_slice(&log_p[..count]);
+            let log_p = self.look(decoder, &mut Microbatch::pack(&samples, decoder.config(), device));
+            let mut log_p = Vec::<f32>::try_from(&log_p).expect("one axis of f32").into_iter();
+            for index in indices {
+                seen[index].fill_with(|| log_p.next().expect("one number for each sampled token"));
             }
         }
-        let Some(_) = member.group else { return Ok(()) };
+        let Some(_) = member.group else { return Ok(seen) };
         // Every number is one member's, and 0 at the others.
-        let whole: Vec<f32> = rows.iter().flat_map(|row| &row.old).copied().collect();
-        let whole = Tensor::from_slice(&whole).to_device(device);
+        let whole = Tensor::from_slice(&seen.concat()).to_device(device);
         member.add_up(&whole)?;
         let mut whole = Vec::<f32>::try_from(&whole).expect("one axis of f32").into_iter();
-        for row in rows {
-            row.old.fill_with(|| whole.next().expect("as many numbers as went in"));
+        for row in &mut seen {
+            row.fill_with(|| whole.next().expect("as many numbers as went in"));
         }
-        Ok(())
+        Ok(seen)
     }
 
     fn most_tokens(&self, device: Device) -> usize {

@@ -1,0 +1,139 @@
+//! Attention within whole rollouts that lie one after another. None sees a token of another, and nothing is padded
+//! but attention's own input, where rollouts of like length are attended to together.
+
+use tch::{Device, Tensor};
+
+use super::attention::{Heads, causal_mask};
+use super::{Attend, Config};
+
+/// Up to this many tokens rollouts are attended to together whatever their length: a call costs more than padding.
+const SHORT: i64 = 64;
+
+/// One rollout of a forward.
+#[derive(Debug, Clone, Copy)]
+pub struct Extent<'a> {
+    /// Its tokens, 1 or more.
+    pub tokens: i64,
+    /// Its positions whose logits are wanted, 1 or more.
+    pub wanted: &'a [i64],
+}
+
+/// Rollouts one after another: N rows, M of them wanted.
+#[derive(Debug)]
+pub struct Packed {
+    heads: Heads,
+    /// Rows of each class.
+    rows: Vec<i64>,
+    /// Wanted rows of each class.
+    wanted: Vec<i64>,
+    classes: Vec<Class>,
+}
+
+/// Neighbouring rollouts of like length: B of at most T tokens, at most R wanted.
+#[derive(Debug)]
+struct Class {
+    all: Grid,
+    wanted: Grid,
+    /// `[B, 1, R, T]`, for the wanted rows.
+    mask: Tensor,
+}
+
+/// Where rows of unlike counts lie in `[B, longest]`.
+#[derive(Debug)]
+struct Grid {
+    shape: [i64; 2],
+    /// The place of each row in `[B * longest]`; `None` if they fill it.
+    places: Option<Tensor>,
+}
+
+impl Packed {
+    /// For these rollouts in the order of their rows. Those of like length should be neighbours: each class of
+    /// them is one call a layer.
+    #[must_use]
+    pub fn new(config: &Config, rollouts: &[Extent<'_>], device: Device) -> Self {
+        let (mut rows, mut wanted, mut classes) = (Vec::new(), Vec::new(), Vec::new());
+        let mut rest = rollouts;
+        while let Some(first) = rest.first() {
+            // The first is the longest where they are in order; each is like it, not only like its neighbour.
+            let count = rest.iter().take_while(|rollout| like(first.tokens, rollout.tokens)).count();
+            let (class, after) = rest.split_at(count);
+            rest = after;
+            rows.push(class.iter().map(|rollout| rollout.tokens).sum());
+            wanted.push(class.iter().map(|rollout| rollout.wanted.len() as i64).sum());
+            classes.push(Class::new(class, device));
+        }
+        Self { heads: Heads::of(config), rows, wanted, classes }
+    }
+
+    /// Calls of attention a layer.
+    #[must_use]
+    pub const fn classes(&self) -> usize {
+        self.classes.len()
+    }
+}
+
+/// Whether rollouts of these lengths go together: at most a quarter is padding.
+const fn like(a: i64, b: i64) -> bool {
+    let (longer, shorter) = if a > b { (a, b) } else { (b, a) };
+    longer <= SHORT || shorter * 4 >= longer * 3
+}
+
+impl Attend for Packed {
+    fn attend(&mut self, _layer: usize, q: &Tensor, k: &Tensor, v: &Tensor, wanted: bool) -> Tensor {
+        let queries = if wanted { &self.wanted } else { &self.rows };
+        let q = q.split_with_sizes(queries.as_slice(), 0);
+        let [k, v] = [k, v].map(|x| x.split_with_sizes(self.rows.as_slice(), 0));
+        let class = |(index, class): (usize, &Class)| {
+            let (k, v) = (class.all.pad(&k[index]), class.all.pad(&v[index]));
+            let (grid, mask) = if wanted { (&class.wanted, Some(&class.mask)) } else { (&class.all, None) };
+            grid.rows(&self.heads.attend(&grid.pad(&q[index]), &k, &v, mask))
+        };
+        let attended: Vec<Tensor> = self.classes.iter().enumerate().map(class).collect();
+        if attended.len() == 1 { attended[0].shallow_clone() } else { Tensor::cat(&attended, 0) }
+    }
+}
+
+impl Class {
+    fn new(rollouts: &[Extent<'_>], device: Device) -> Self {
+        let all = Grid::new(rollouts.iter().map(|rollout| rollout.tokens), device);
+        let wanted = Grid::new(rollouts.iter().map(|rollout| rollout.wanted.len() as i64), device);
+        let [batch, most] = wanted.shape;
+        let mut positions = Vec::new();
+        for rollout in rollouts {
+            let end = positions.len() + most as usize;
+            positions.extend(rollout.wanted);
+            // What fills up the grid sees its rollout's first token: a softmax over nothing would be NaN.
+            positions.resize(end, 0);
+        }
+        let positions = Tensor::from_slice(&positions).to_device(device).view([batch, most]);
+        Self { mask: causal_mask(&positions, all.shape[1]), all, wanted }
+    }
+}
+
+impl Grid {
+    fn new(counts: impl Iterator<Item = i64> + Clone, device: Device) -> Self {
+        let longest = counts.clone().max().unwrap_or(0);
+        let places: Vec<i64> =
+            (0..).zip(counts.clone()).flat_map(|(b, count)| b * longest..b * longest + count).collect();
+        let shape = [counts.count() as i64, longest];
+        let full = places.len() as i64 == shape[0] * shape[1];
+        Self { shape, places: (!full).then(|| Tensor::from_slice(&places).to_device(device)) }
+    }
+
+    /// `[B, longest, width]` from rows `[n, width]`, with zeros where there is none. They come after a rollout's
+    /// tokens, so causality keeps them out of every row.
+    fn pad(&self, rows: &Tensor) -> Tensor {
+        let ([batch, longest], width) = (self.shape, rows.size()[1]);
+        let Some(places) = &self.places else { return rows.view([batch, longest, width]) };
+        let zeros = Tensor::zeros([batch * longest, width], (rows.kind(), rows.device()));
+        zeros.index_copy(0, places, rows).view([batch, longest, width])
+    }
+
+    /// The rows out of `[B * longest, width]`. As an embedding: its gradient is added up by all threads.
+    fn rows(&self, grid: &Tensor) -> Tensor {
+        match &self.places {
+            Some(places) => Tensor::embedding(grid, places, -1, false, false),
+            None => grid.shallow_clone(),
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! From the last layer's rows to log-probabilities and back, chunk by chunk: a vocabulary's logits of all rows would
+//! take more memory than the model. The gradient is written out by hand, so that each chunk is computed once and
+//! nothing of it is kept.
+
+use tch::{Kind, Tensor};
+
+use crate::math::entropy::entropy;
+
+/// Bytes of a chunk's logits on a CPU, of f32: enough rows to be worth a pass over the head's gradient.
+const CPU_CHUNK: i64 = 64 << 20;
+/// On a GPU.
+const GPU_CHUNK: i64 = 512 << 20;
+
+/// The output layer, and the distribution that tokens were drawn from.
+#[derive(Debug)]
+pub(super) struct Head {
+    /// `[below, width]`: the rows of tokens that could be drawn, in the kind that is computed in.
+    weight: Tensor,
+    /// Divides the logits.
+    temperature: f64,
+    /// Bytes of a chunk's logits.
+    chunk: i64,
+}
+
+/// The derivatives of a loss of C tokens by their log-probabilities and entropies; `None` is zeros.
+#[derive(Debug)]
+pub(super) struct Slopes {
+    pub(super) log_p: Tensor,
+    pub(super) entropy: Option<Tensor>,
+}
+
+impl Head {
+    pub(super) fn new(weight: &Tensor, below: i64, temperature: f64) -> Self {
+        let chunk = if weight.device().is_cuda() { GPU_CHUNK } else { CPU_CHUNK };
+        Self { weight: weight.detach().narrow(0, 0, below), temperature, chunk }
+    }
+
+    /// Log-probability of each target and the entropy where it was drawn, from rows `[M, width]`; `[M]` of f32 both.
+    pub(super) fn look(&self, hidden: &Tensor, targets: &Tensor) -> (Tensor, Tensor) {
+        let mut seen = (Vec::new(), Vec::new());
+        let _guard = tch::no_grad_guard();
+        for (from, rows) in self.chunks(hidden) {
+            let all = self.log_probabilities(&hidden.narrow(0, from, rows));
+            seen.0.push(gather(&all, &targets.narrow(0, from, rows)));
+            seen.1.push(entropy(&all));
+        }
+        (Tensor::cat(&seen.0, 0), Tensor::cat(&seen.1, 0))
+    }
+
+    /// Goes forward and backward. `loss` is told where a chunk of tokens begins, their log-probabilities and their
+    /// entropies, and gives the slopes of what is minimised. The gradient of the weight is added to
+    /// `gradient` `[vocabulary, width]` of f32; that of the rows is given, `[M, width]`.
+    pub(super) fn backward(
+        &self,
+        hidden: &Tensor,
+        targets: &Tensor,
+        gradient: &Tensor,
+        mut loss: impl FnMut(i64, &Tensor, &Tensor) -> Slopes,
+    ) -> Tensor {
+        let _guard = tch::no_grad_guard();
+        let mut gradient = gradient.narrow(0, 0, self.weight.size()[0]);
+        let mut parts = Vec::new();
+        for (from, rows) in self.chunks(hidden) {
+            let (hidden, targets) = (hidden.narrow(0, from, rows), targets.narrow(0, from, rows));
+            let all = self.log_probabilities(&hidden);
+            let (log_p, entropy) = (gather(&all, &targets), entropy(&all));
+            let slopes = loss(from, &log_p, &entropy);
+            let logits = self.logits_gradient(all, &targets, &entropy, &slopes).to_kind(hidden.kind());
+            parts.push(logits.matmul(&self.weight));
+            let weights = logits.tr();
+            if hidden.kind() == Kind::Float {
+                let _ = gradient.addmm_(&weights, &hidden);
+            } else {
+                gradient += weights.matmul(&hidden);
+            }
+        }
+        Tensor::cat(&parts, 0)
+    }
+
+    /// The gradient by the logits z, with p the probabilities and H the entropy: `∂ log p_t / ∂z_j = [j = t] − p_j`
+    /// and `∂H / ∂z_j = −p_j (log p_j + H)`.
+    fn logits_gradient(&self, all: Tensor, targets: &Tensor, entropy: &Tensor, slopes: &Slopes) -> Tensor {
+        let by_log_p = slopes.log_p.unsqueeze(1);
+        let mut gradient = all.exp();
+        match &slopes.entropy {
+            None => drop(gradient.g_mul_(&by_log_p)),
+            Some(by_entropy) => {
+                let mut slope = all;
+                let _ = slope.g_add_(&entropy.unsqueeze(1));
+                let _ = slope.g_mul_(&by_entropy.unsqueeze(1));
+                let _ = slope.g_add_(&by_log_p);
+                let _ = gradient.g_mul_(&slope);
+            }
+        }
+        let _ = gradient.neg_();
+        let _ = gradient.scatter_add_(1, &targets.unsqueeze(1), &by_log_p);
+        if self.temperature == 1.0 { gradient } else { gradient.g_div_scalar_(self.temperature) }
+    }
+
+    /// Of all tokens that could be drawn, `[C, below]` of f32.
+    fn log_probabilities(&self, hidden: &Tensor) -> Tensor {
+        let mut logits = hidden.linear(&self.weight, None::<Tensor>);
+        if self.temperature != 1.0 {
+            logits = logits.to_kind(Kind::Float).g_div_scalar_(self.temperature);
+        }
+        logits.log_softmax(-1, Kind::Float)
+    }
+
+    fn chunks(&self, hidden: &Tensor) -> impl Iterator<Item = (i64, i64)> + use<> {
+        let (rows, row) = (hidden.size()[0], self.weight.size()[0] * size_of::<f32>() as i64);
+        let most = (self.chunk / row).max(1);
+        (0..rows).step_by(most as usize).map(move |from| (from, most.min(rows - from)))
+    }
+}
+
+fn gather(all: &Tensor, targets: &Tensor) -> Tensor {
+    all.gather(1, &targets.unsqueeze(1), false).squeeze_dim(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::Device;
+
+    use super::*;
+
+    const ROWS: i64 = 7;
+
+    /// What autograd says of the same loss, on all rows at once: gradients of the rows and of the weight.
+    fn by_autograd(weight: &Tensor, hidden: &Tensor, targets: &Tensor, slopes: &Slopes) -> [Tensor; 2] {
+        let leaves = [weight, hidden].map(|leaf| leaf.detach().set_requires_grad(true));
+        let all = (leaves[1].matmul(&leaves[0].narrow(0, 0, 9).tr()) / 0.8).log_softmax(-1, Kind::Double);
+        let mut loss = (gather(&all, targets) * &slopes.log_p).sum(Kind::Double);
+        if let Some(slope) = &slopes.entropy {
+            loss = loss + (entropy(&all) * slope).sum(Kind::Double);
+        }
+        loss.backward();
+        [leaves[1].grad(), leaves[0].grad()]
+    }
+
+    #[test]
+    fn the_gradient_by_hand_is_autograds_whatever_the_chunks() {
+        tch::manual_seed(1);
+        let options = (Kind::Double, Device::Cpu);
+        let (weight, hidden) = (Tensor::randn([11, 5], options), Tensor::randn([ROWS, 5], options));
+        let targets = Tensor::from_slice(&[0_i64, 8, 3, 3, 1, 7, 2]);
+        let slope = || Tensor::randn([ROWS], options);
+        for slopes in
+            [Slopes { log_p: slope(), entropy: Some(slope()) }, Slopes { log_p: slope(), entropy: None }]
+        {
+            let expected = by_autograd(&weight, &hidden, &targets, &slopes);
+            // One row, three rows, all rows; a row's logits are counted as 9 of f32.
+            for chunk in [1, 3 * 9 * 4, 1 << 20] {
+                let head = Head { weight: weight.narrow(0, 0, 9), temperature: 0.8, chunk };
+                let gradient = weight.zeros_like();
+                let part = |of: &Tensor, from, log_p: &Tensor| of.narrow(0, from, log_p.size()[0]);
+                let rows = head.backward(&hidden, &targets, &gradient, |from, log_p, _| Slopes {
+                    log_p: part(&slopes.log_p, from, log_p),
+                    entropy: slopes.entropy.as_ref().map(|slope| part(slope, from, log_p)),
+                });
+                for (ours, theirs) in [rows, gradient].iter().zip(&expected) {
+                    let off = f64::try_from((ours - theirs).abs().max()).unwrap();
+                    assert!(off < 1e-5, "chunk={chunk}: off by {off}");
+                }
+            }
+        }
+    }
+}
