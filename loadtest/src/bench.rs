@@ -4,3 +4,10 @@ pub mod cpu;
 pub mod lives;
 pub mod queue;
 pub mod raw;
+#[cfg(millrace_torch)]
+pub mod train;
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}

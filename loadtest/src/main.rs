@@ -28,6 +28,9 @@ enum Command {
 enum Bench {
     /// The whole life of a task, beside raw put, pull and ack on the same server
     Queue(bench::queue::Args),
+    /// An optimiser step on a language model, beside a plain PyTorch and transformers loop
+    #[cfg(millrace_torch)]
+    Train(bench::train::Args),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -41,6 +44,11 @@ fn main() -> anyhow::Result<ExitCode> {
     match Args::parse().command {
         Command::Bench(Bench::Queue(args)) => {
             in_real_time(bench::queue::run(&args))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        #[cfg(millrace_torch)]
+        Command::Bench(Bench::Train(args)) => {
+            bench::train::run(&args)?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Chaos(args) => in_real_time(chaos::run(args)),

@@ -8,7 +8,7 @@ use millrace_queue::{Broker, JetStreamOptions, Objects};
 use serde::Serialize;
 
 use super::lives::{Brokers, Lives};
-use super::{cpu, lives, raw};
+use super::{cpu, lives, median, raw};
 
 /// How to measure.
 #[derive(Debug, clap::Args)]
@@ -109,11 +109,6 @@ fn figures(
         server_us_per_life: spent.0.as_secs_f64() * 1e6 / lives,
         client_us_per_life: spent.1.as_secs_f64() * 1e6 / lives,
     }
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_unstable_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 fn print(f: &Figures) {

@@ -1,0 +1,109 @@
+//! Rollouts of set lengths with tokens and rewards that are drawn.
+
+use std::path::Path;
+
+use anyhow::Context;
+use millrace_schemas::blob::Sha;
+use millrace_schemas::train_shard::{Batch, BatchGroup, BatchRollout, BatchTurn};
+use millrace_schemas::{PolicyVersion, RolloutId};
+use millrace_workers::math::advantage::grpo;
+use millrace_workers::random::Stream;
+use serde::{Deserialize, Serialize};
+
+/// The rollouts of every step, and the shape of the model that they are for.
+#[derive(Debug)]
+pub struct Data {
+    pub rollouts: Vec<Rollout>,
+    rewards: Vec<f64>,
+    shape: Shape,
+}
+
+/// One rollout, as the rival reads it.
+#[derive(Debug, Clone, Serialize)]
+pub struct Rollout {
+    pub tokens: Vec<u32>,
+    /// Tokens that were not sampled, at the beginning.
+    pub prompt: usize,
+    pub advantage: f64,
+}
+
+/// What of `config.json` decides how much is computed.
+#[derive(Debug, Deserialize)]
+struct Shape {
+    vocab_size: usize,
+    hidden_size: usize,
+    intermediate_size: usize,
+    num_hidden_layers: usize,
+    num_attention_heads: usize,
+    num_key_value_heads: Option<usize>,
+    head_dim: Option<usize>,
+}
+
+impl Data {
+    /// A quarter of each rollout is its prompt.
+    pub fn new(model: &Path, short: usize, long: (usize, usize)) -> anyhow::Result<Self> {
+        let config =
+            std::fs::read(model.join("config.json")).context("failed to read the model's config.json")?;
+        let shape: Shape = serde_json::from_slice(&config)?;
+        let mut random = Stream::new(7);
+        let mut lengths: Vec<usize> = (0..short).map(|_| 40 + random.below(161) as usize).collect();
+        lengths.extend(std::iter::repeat_n(long.1, long.0));
+        let rewards: Vec<f64> = lengths.iter().map(|_| random.unit()).collect();
+        let rollouts = lengths.iter().zip(grpo(&rewards)).map(|(&length, advantage)| Rollout {
+            tokens: (0..length).map(|_| random.below(shape.vocab_size as u64) as u32).collect(),
+            prompt: (length / 4).max(1),
+            advantage,
+        });
+        Ok(Self { rollouts: rollouts.collect(), rewards, shape })
+    }
+
+    pub fn tokens(&self) -> usize {
+        self.rollouts.iter().map(|rollout| rollout.tokens.len()).sum()
+    }
+
+    pub fn sampled(&self) -> usize {
+        self.rollouts.iter().map(|rollout| rollout.tokens.len() - rollout.prompt).sum()
+    }
+
+    /// Floating-point operations of one forward and backward that nobody can do without: the layers' products for
+    /// all tokens, the output layer's for sampled ones, attention to what each token sees.
+    pub fn flops(&self) -> f64 {
+        let Shape { hidden_size: width, intermediate_size: inner, num_attention_heads: heads, .. } =
+            self.shape;
+        let head = self.shape.head_dim.unwrap_or(width / heads);
+        let (query, kv) = (heads * head, self.shape.num_key_value_heads.unwrap_or(heads) * head);
+        let layer = width * (2 * query + 2 * kv + 3 * inner);
+        let squares: usize = self.rollouts.iter().map(|rollout| rollout.tokens.len().pow(2)).sum();
+        let layers = self.shape.num_hidden_layers * (layer * self.tokens() + query * squares);
+        6.0 * (layers + self.shape.vocab_size * width * self.sampled()) as f64
+    }
+
+    /// The batch of a step on `base`, whose manifest has this hash. One group, all of whose log-probabilities are
+    /// recorded as −1: the loss that is measured does not look at them.
+    pub fn batch(&self, base: PolicyVersion, manifest: Sha) -> anyhow::Result<Batch> {
+        let rollout = |(index, (rollout, &reward)): (usize, (&Rollout, &f64))| BatchRollout {
+            id: RolloutId { group: 0, index: index as u32, attempt: 0 },
+            start_version: base,
+            reward,
+            success: false,
+            tokens: rollout.tokens.clone(),
+            turns: vec![BatchTurn {
+                at: rollout.prompt as u32,
+                logprobs: vec![-1.0; rollout.tokens.len() - rollout.prompt],
+                segments: Vec::new(),
+                reward,
+            }],
+        };
+        let rollouts = self.rollouts.iter().zip(&self.rewards).enumerate().map(rollout).collect();
+        Ok(Batch {
+            run: "bench".parse()?,
+            base,
+            manifest,
+            config: manifest,
+            seed: base.0,
+            temperature: 1.0,
+            sample_below: None,
+            groups: vec![BatchGroup { group: 0, rollouts }],
+        })
+    }
+}
