@@ -57,8 +57,13 @@ lint: setup ## formatting, clippy, documentation, and the repository's own rules
 fmt: ## formats the code
 	cargo fmt --all
 
-bench: build ## the cost of the queue beside raw JetStream; target/bench/queue.json
+# `make model` puts one there.
+MODEL ?= target/models/smollm2-135m-instruct
+
+bench: build model ## MODEL=DIR: the queue, sampling and training, each beside a rival; target/bench/
 	target/release/millrace-loadtest bench queue --out target/bench/queue.json
+	target/release/millrace-loadtest bench generate --model $(MODEL) --out target/bench/generate.json
+	target/release/millrace-loadtest bench train --model $(MODEL) --out target/bench/train.json
 
 chaos: build ## MINUTES=10 SEED=1: runs under kill -9, pauses, cuts and a full disk; target/chaos/report.md
 	target/release/millrace-loadtest chaos --minutes $(MINUTES) --seed $(SEED)

@@ -23,6 +23,7 @@ mod torch {
         let root = libtorch().expect("libtorch was not found; set LIBTORCH or run `make setup`");
         let lib = root.join("lib");
         bridge(&root);
+        kernels(&root);
         println!("cargo:rustc-link-arg=-Wl,-rpath,{}", lib.display());
         // Programs of other crates that hold this one need the same.
         println!("cargo:libtorch={}", lib.display());
@@ -35,6 +36,33 @@ mod torch {
         }
     }
 
+    fn kernels(root: &Path) {
+        let folder = Path::new("src/policy/decoder/kernels");
+        for file in ["rows.cc", "packed.cc", "kernels.h"] {
+            println!("cargo:rerun-if-changed={}", folder.join(file).display());
+        }
+        let mut build = cxx_build::bridge("src/policy/decoder/kernels.rs");
+        build.files(["rows.cc", "packed.cc"].map(|file| folder.join(file)));
+        for headers in headers(root) {
+            build.flag("-isystem").flag(headers.to_str().expect("libtorch's path is text"));
+        }
+        // libtorch's threads are OpenMP's; the wheel brings the library, and there must be one of it.
+        let openmp = root.join("lib/libgomp.so.1").exists();
+        if openmp {
+            build.flag("-fopenmp");
+        }
+        build.std("c++20").opt_level(3).warnings_into_errors(false).compile("millrace_kernels");
+        if openmp {
+            println!("cargo:rustc-link-search=native={}", root.join("lib").display());
+            println!("cargo:rustc-link-lib=dylib:+verbatim=libgomp.so.1");
+        }
+    }
+
+    fn headers(root: &Path) -> [PathBuf; 2] {
+        let include = root.join("include");
+        [include.join("torch/csrc/api/include"), include]
+    }
+
     fn bridge(root: &Path) {
         let folder = Path::new("src/gang/bridge");
         for file in SOURCES.iter().chain(&HEADERS) {
@@ -44,8 +72,7 @@ mod torch {
         let mut build = cxx_build::bridge("src/gang/bridge.rs");
         build.files(SOURCES.map(|file| folder.join(file))).include(folder.join("stubs"));
         // As system headers, so that their warnings are not ours.
-        let include = root.join("include");
-        for headers in [include.join("torch/csrc/api/include"), include] {
+        for headers in headers(root) {
             build.flag("-isystem").flag(headers.to_str().expect("libtorch's path is text"));
         }
         build.std("c++20").define("USE_C10D_GLOO", None).warnings_into_errors(false);

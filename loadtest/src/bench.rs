@@ -1,6 +1,8 @@
 //! Benchmarks: commands that print figures, with what they are compared with run beside them.
 
 pub mod cpu;
+#[cfg(millrace_torch)]
+pub mod generate;
 pub mod lives;
 pub mod queue;
 pub mod raw;

@@ -31,6 +31,9 @@ enum Bench {
     /// An optimiser step on a language model, beside a plain PyTorch and transformers loop
     #[cfg(millrace_torch)]
     Train(bench::train::Args),
+    /// Tokens that our engine samples, beside transformers on the same model
+    #[cfg(millrace_torch)]
+    Generate(bench::generate::Args),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -49,6 +52,11 @@ fn main() -> anyhow::Result<ExitCode> {
         #[cfg(millrace_torch)]
         Command::Bench(Bench::Train(args)) => {
             bench::train::run(&args)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        #[cfg(millrace_torch)]
+        Command::Bench(Bench::Generate(args)) => {
+            bench::generate::run(&args)?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Chaos(args) => in_real_time(chaos::run(args)),

@@ -34,6 +34,60 @@ pub struct Sampling {
     /// whole vocabulary. Sampler and trainer use the same distribution.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample_below: Option<u32>,
+    /// Of the likeliest tokens only those are drawn whose probabilities add up to this; 1 for all of them.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub top_p: f64,
+    /// Only as many of the likeliest tokens are drawn, and those that are as likely as the last; 0 for all of them.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub top_k: u32,
+    /// Only tokens are drawn that are at least this share as likely as the likeliest; 0 for all of them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub min_p: f64,
+    /// Texts that end the turn. The token that completes one is the turn's last. Where one begins or ends within a
+    /// token does not matter.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stop_strings: Vec<String>,
+}
+
+const fn one() -> f64 {
+    1.0
+}
+
+// serde hands these a reference.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+const fn is_one(value: &f64) -> bool {
+    *value == 1.0
+}
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+const fn is_zero(value: &f64) -> bool {
+    *value == 0.0
+}
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+const fn is_none(value: &u32) -> bool {
+    *value == 0
+}
+
+impl Sampling {
+    /// Draws from the whole distribution at `temperature`.
+    #[must_use]
+    pub const fn at(temperature: f64) -> Self {
+        Self {
+            temperature,
+            stop_tokens: Vec::new(),
+            sample_below: None,
+            top_p: 1.0,
+            top_k: 0,
+            min_p: 0.0,
+            stop_strings: Vec::new(),
+        }
+    }
+
+    /// Whether some tokens are never drawn because they are unlikely. A trainer cannot draw the same line, for its
+    /// probabilities differ by rounding: it compares [`GenerateDone::model_logprobs`].
+    #[must_use]
+    pub const fn cuts(&self) -> bool {
+        self.temperature > 0.0 && (self.top_p < 1.0 || self.top_k > 0 || self.min_p > 0.0)
+    }
 }
 
 /// One sampled turn.
@@ -44,6 +98,9 @@ pub struct GenerateDone {
     /// Natural log-probability of each token under the distribution it was drawn from (for temperature 0:
     /// at temperature 1). `[N]`, finite and at most 0.
     pub logprobs: Vec<f32>,
+    /// The same at temperature 1 over the whole vocabulary. `[N]`; empty where those are the same numbers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub model_logprobs: Vec<f32>,
     /// Which version sampled which tokens, in order; the counts add up to N. Stamped by the engine.
     pub segments: Vec<Segment>,
     /// Why the turn ended.
@@ -69,7 +126,7 @@ pub struct Segment {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Finish {
-    /// A stop token was sampled.
+    /// A stop token was sampled, one of the model's own end tokens, or the last of a stop string.
     Stop,
     /// `max_new_tokens` were sampled.
     Length,
@@ -98,6 +155,14 @@ pub enum MalformedTurn {
         logprobs: usize,
         /// Sum over `segments`.
         segment_tokens: u64,
+    },
+    /// As many of [`GenerateDone::model_logprobs`] as neither none nor all.
+    #[error("turn has tokens={tokens} model_logprobs={model_logprobs}; the latter must be 0 or the same")]
+    ModelLengths {
+        /// Length of `tokens`.
+        tokens: usize,
+        /// Length of `model_logprobs`.
+        model_logprobs: usize,
     },
     /// A log-probability that is none.
     #[error("turn has logprobs[{index}]={value}; each must be finite and at most 0")]
@@ -139,11 +204,17 @@ impl GenerateDone {
         if tokens != logprobs || tokens as u64 != segment_tokens {
             return Err(MalformedTurn::Lengths { tokens, logprobs, segment_tokens });
         }
-        // A rounding error above 0 is no probability above 1.
-        match self.logprobs.iter().position(|p| !p.is_finite() || *p > 1e-3) {
-            Some(index) => Err(MalformedTurn::Logprob { index, value: self.logprobs[index] }),
-            None => Ok(()),
+        let model_logprobs = self.model_logprobs.len();
+        if model_logprobs != 0 && model_logprobs != tokens {
+            return Err(MalformedTurn::ModelLengths { tokens, model_logprobs });
         }
+        for logprobs in [&self.logprobs, &self.model_logprobs] {
+            // A rounding error above 0 is no probability above 1.
+            if let Some(index) = logprobs.iter().position(|p| !p.is_finite() || *p > 1e-3) {
+                return Err(MalformedTurn::Logprob { index, value: logprobs[index] });
+            }
+        }
+        Ok(())
     }
 
     /// Refuses segments outside `[at_least, at_most]` or out of order.

@@ -91,6 +91,10 @@ pub const MAX_NEW_TOKENS: u32 = 1_048_576;
 pub const MAX_PATH_BYTES: usize = 4_096;
 /// Bytes of a small file of a model, its tokenizer for example; a directory with a larger one is refused.
 pub const MAX_COMPANION_BYTES: u64 = 256 * 1024 * 1024;
+/// Texts that end a turn; above it submit refuses.
+pub const MAX_STOP_STRINGS: usize = 16;
+/// Bytes of such a text: an engine looks for it at each token. Above it submit refuses.
+pub const MAX_STOP_STRING_BYTES: usize = 256;
 /// Tokens of a rollout; above it the task is refused as poison.
 pub const MAX_CONTEXT_TOKENS: usize = 4_194_304;
 /// A reward's or score's size; an outcome with a larger one is refused. Sums of any number of them are finite.

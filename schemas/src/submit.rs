@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::blob::Sha;
 use crate::env_step::EnvironmentSpec;
+use crate::generate::Sampling;
 use crate::ids::RunId;
 use crate::publish_weights::Retention;
 use crate::reward::RewardRule;
@@ -85,6 +86,14 @@ impl RunSpec {
         self.environment.actions().filter(|_| self.rollout.actions_only)
     }
 
+    /// How the turns of its rollouts are drawn at `temperature`.
+    #[must_use]
+    pub fn sampling(&self, temperature: f64) -> Sampling {
+        let RolloutSpec { top_p, top_k, min_p, ref stop_strings, .. } = self.rollout;
+        let (sample_below, stop_strings) = (self.sample_below(), stop_strings.clone());
+        Sampling { sample_below, top_p, top_k, min_p, stop_strings, ..Sampling::at(temperature) }
+    }
+
     /// Groups that may be in flight or waiting to be trained: `(1 + alpha) * groups_per_step`.
     #[must_use]
     pub fn window_groups(&self) -> u64 {
@@ -128,6 +137,14 @@ pub struct RolloutSpec {
     pub max_new_tokens: u32,
     /// Divides the logits. Default 1.
     pub temperature: f64,
+    /// Of the likeliest tokens, draw only those whose probabilities add up to this. 1 for all. Default 1.
+    pub top_p: f64,
+    /// Draw only this many of the likeliest tokens. 0 for all. Default 0.
+    pub top_k: u32,
+    /// Draw only tokens that are at least this share as likely as the likeliest. 0 for all. Default 0.
+    pub min_p: f64,
+    /// Texts that end a turn, besides the model's own end tokens. Default none.
+    pub stop_strings: Vec<String>,
     /// Draw only tokens that are actions of the environment, in sampling and in training alike. Default true;
     /// where the environment speaks text all tokens are.
     pub actions_only: bool,
@@ -144,6 +161,10 @@ impl Default for RolloutSpec {
             max_replacements: 3,
             max_new_tokens: 1,
             temperature: 1.0,
+            top_p: 1.0,
+            top_k: 0,
+            min_p: 0.0,
+            stop_strings: Vec::new(),
             actions_only: true,
         }
     }

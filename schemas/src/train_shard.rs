@@ -77,7 +77,8 @@ pub struct Batch {
     /// Seeds whatever the step draws, minibatches for example.
     pub seed: u64,
     /// The temperature that the rollouts were sampled at: the trainer's log-probabilities are of the same
-    /// distribution, or every ratio would be off. 0 reads as 1, as in the recorded log-probabilities.
+    /// distribution, or every ratio would be off. 0 reads as 1, as in the recorded log-probabilities. 1 where unlikely
+    /// tokens were cut off, since the turns then hold the model's own log-probabilities.
     pub temperature: f64,
     /// Only tokens below this were drawn, as in [`Sampling::sample_below`](crate::generate::Sampling).
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -113,12 +113,7 @@ impl Codec {
             None => config.template()?,
         };
         let template = source.map(|source| Template::new(source, config.special_tokens())).transpose()?;
-        let mut end_tokens = Vec::new();
-        for name in [GENERATION_FILE, crate::policy::CONFIG_FILE] {
-            if let Some(json) = file(name).filter(|_| end_tokens.is_empty()) {
-                end_tokens = end_tokens_of(name, &json)?;
-            }
-        }
+        let mut end_tokens = end_tokens(&file)?;
         if let Some(end) = config.eos_token.as_ref().filter(|_| end_tokens.is_empty()) {
             end_tokens.extend(tokenizer.token_to_id(end.text()));
         }
@@ -205,6 +200,20 @@ impl Codec {
         let end = end.map(|token| self.decode(&[*token], true)).transpose()?.unwrap_or_default();
         self.encode(after.strip_prefix(end.as_str()).unwrap_or(after))
     }
+}
+
+/// The tokens that end a turn of the model whose files `file` gives by name; none where it does not say.
+///
+/// # Errors
+/// A file is damaged.
+pub fn end_tokens(file: impl Fn(&str) -> Option<Bytes>) -> Result<Vec<u32>, TextError> {
+    for name in [GENERATION_FILE, crate::policy::CONFIG_FILE] {
+        let tokens = file(name).map(|json| end_tokens_of(name, &json)).transpose()?.unwrap_or_default();
+        if !tokens.is_empty() {
+            return Ok(tokens);
+        }
+    }
+    Ok(Vec::new())
 }
 
 /// `tokenizer_config.json`, as far as it matters here.

@@ -4,6 +4,8 @@
 
 #[path = "torch_decoder/conformance.rs"]
 mod conformance;
+#[path = "torch_decoder/draws.rs"]
+mod draws;
 #[path = "torch_decoder/engine.rs"]
 mod engine;
 #[path = "torch_decoder/files.rs"]
@@ -16,6 +18,8 @@ mod gang;
 mod math;
 #[path = "torch_decoder/models.rs"]
 mod models;
+#[path = "torch_decoder/sharing.rs"]
+mod sharing;
 #[path = "torch_decoder/speed.rs"]
 mod speed;
 #[path = "torch_decoder/step.rs"]

@@ -12,10 +12,13 @@ mod world;
 
 use millrace_coordinator::{State, status};
 use millrace_schemas::api::RunState;
+use millrace_schemas::envelope::decode;
 use millrace_schemas::event::{Adopted, AdoptedGroup, AdoptedRollout};
 use millrace_schemas::generate::{Finish, GenerateDone, Segment};
+use millrace_schemas::notice::Notice;
 use millrace_schemas::reward::RewardDone;
 use millrace_schemas::submit::from_toml;
+use millrace_schemas::train_shard::Batch;
 use millrace_schemas::{Event, Outcome, OutcomeBody, PolicyVersion, RunSpec, TaskBody, TaskKey};
 use world::{RUN, World, replay};
 
@@ -137,6 +140,7 @@ fn the_first_outcome_of_a_task_wins() {
     let other = GenerateDone {
         tokens: vec![1],
         logprobs: vec![-9.0],
+        model_logprobs: Vec::new(),
         segments: vec![Segment { version: PolicyVersion(0), tokens: 1 }],
         finish: Finish::Length,
         prefill_tokens: 0,
@@ -211,6 +215,7 @@ fn tokens_of_an_unknown_version_are_refused() {
     let done = GenerateDone {
         tokens: vec![1],
         logprobs: vec![-0.1],
+        model_logprobs: Vec::new(),
         segments: vec![Segment { version: PolicyVersion(40), tokens: 1 }],
         finish: Finish::Length,
         prefill_tokens: 0,
@@ -389,6 +394,7 @@ fn an_answer_to_another_question_counts_for_nothing() {
         let done = GenerateDone {
             tokens: vec![1],
             logprobs: vec![-0.5],
+            model_logprobs: Vec::new(),
             segments: vec![Segment { version: PolicyVersion(0), tokens: 1 }],
             finish: Finish::Length,
             prefill_tokens: 0,
@@ -405,4 +411,47 @@ fn an_answer_to_another_question_counts_for_nothing() {
     assert_eq!(world.run().books.late_outcomes, 1);
     to_the_end(&mut world);
     assert_eq!(world.run().state, RunState::Finished);
+}
+
+/// Where unlikely tokens are cut off, the trainer is given what it can compare: the model's own log-probabilities.
+#[test]
+fn cut_distributions_are_trained_by_the_models_own_probabilities() {
+    for (rollout, temperature, logprob) in
+        [("temperature = 0.5", 0.5, -0.5), ("temperature = 0.5\ntop_p = 0.9", 1.0, -0.25)]
+    {
+        let mut world = World::submit(&spec(rollout), 0);
+        to_the_end(&mut world);
+        let batches: Vec<Batch> =
+            world.blobs.values().filter_map(|blob| decode("batch", blob).ok()).collect();
+        assert!(!batches.is_empty());
+        for batch in batches {
+            assert_eq!((batch.temperature, batch.sample_below.is_some()), (temperature, temperature < 1.0));
+            let rollouts = batch.groups.iter().flat_map(|group| &group.rollouts);
+            let turns = rollouts.flat_map(|rollout| &rollout.turns);
+            assert!(turns.flat_map(|turn| &turn.logprobs).all(|told| *told == logprob));
+        }
+    }
+}
+
+#[test]
+fn a_turn_that_keeps_the_models_probabilities_to_itself_is_refused_where_they_are_needed() {
+    let mut world = World::submit(&spec("top_k = 3"), 0);
+    let task = take(&mut world, |body| matches!(body, TaskBody::Generate(_)));
+    let TaskBody::Generate(generate) = &task.body else { unreachable!() };
+    assert_eq!(generate.sampling.top_k, 3);
+    let done = GenerateDone {
+        tokens: vec![1],
+        logprobs: vec![-0.5],
+        model_logprobs: Vec::new(),
+        segments: vec![Segment { version: PolicyVersion(0), tokens: 1 }],
+        finish: Finish::Length,
+        prefill_tokens: 0,
+        cached_tokens: 0,
+    };
+    let worker = "w".parse().expect("a name");
+    let body = OutcomeBody::Generate(done);
+    world.append(Event::Outcome(Outcome { key: task.key, worker, busy_us: 0, answers: None, body }));
+    let told = |notice: &Notice| matches!(notice, Notice::DeadLetter { reason, .. } if reason.contains("model_logprobs"));
+    assert!(world.notices.iter().any(told), "{:?}", world.notices);
+    to_the_end(&mut world);
 }

@@ -135,7 +135,7 @@ fn task(group: u64, version: u64, tokens: usize) -> Task {
             context: (0..tokens as u32).collect(),
             min_version: PolicyVersion(version),
             max_new_tokens: 1,
-            sampling: Sampling { temperature: 1.0, sample_below: None, stop_tokens: vec![] },
+            sampling: Sampling::at(1.0),
             seed: 1,
         }),
     }

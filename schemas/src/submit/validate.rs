@@ -7,6 +7,8 @@ use super::{GangSpec, ModelSpec, RunSpec};
 use crate::env_step::EnvironmentSpec;
 use crate::{limits, subjects};
 
+mod sampling;
+
 /// One value that cannot work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Refusal {
@@ -215,6 +217,7 @@ impl RunSpec {
             u64::from(limits::MAX_NEW_TOKENS),
         );
         checks.number("rollout.temperature", r.temperature, 0.01, 100.0);
+        sampling::check(self, checks);
     }
 }
 

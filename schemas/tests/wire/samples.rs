@@ -91,7 +91,7 @@ pub(crate) fn tasks() -> Vec<(&'static str, Task)> {
         context: vec![1, 2, 300, 70_000],
         min_version: PolicyVersion(4),
         max_new_tokens: 1,
-        sampling: Sampling { temperature: 1.0, stop_tokens: vec![5], sample_below: None },
+        sampling: Sampling { stop_tokens: vec![5], ..Sampling::at(1.0) },
         seed: 42,
     };
     let reward = RewardTask {
@@ -160,6 +160,7 @@ pub(crate) fn turn() -> GenerateDone {
     GenerateDone {
         tokens: vec![9, 5],
         logprobs: vec![-0.7, -0.25],
+        model_logprobs: Vec::new(),
         segments: vec![
             Segment { version: PolicyVersion(4), tokens: 1 },
             Segment { version: PolicyVersion(5), tokens: 1 },

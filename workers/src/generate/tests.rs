@@ -59,7 +59,7 @@ fn task(index: u32, min_version: u64, max_new_tokens: u32) -> Task {
             context: vec![1, 2, 3],
             min_version: PolicyVersion(min_version),
             max_new_tokens,
-            sampling: Sampling { temperature: 1.0, stop_tokens: Vec::new(), sample_below: None },
+            sampling: Sampling::at(1.0),
             seed: u64::from(index),
         }),
     }

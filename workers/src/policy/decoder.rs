@@ -18,9 +18,13 @@ mod rope;
 #[cfg(feature = "torch")]
 mod model;
 #[cfg(feature = "torch")]
+mod linear;
+#[cfg(feature = "torch")]
 mod attention;
 #[cfg(feature = "torch")]
 mod packed;
+#[cfg(feature = "torch")]
+mod kernels;
 #[cfg(feature = "torch")]
 mod cache;
 
@@ -28,7 +32,7 @@ pub use architecture::{Architecture, Biases};
 #[cfg(feature = "torch")]
 pub use attention::Attend;
 #[cfg(feature = "torch")]
-pub use cache::{Cached, KvCache, Lane};
+pub use cache::{BLOCK, Cached, KvCache, Lane};
 pub use config::{CONTEXT_KEY, Config, ConfigError};
 #[cfg(feature = "torch")]
 pub use files::{FilesError, read_tensors, write_tensors};

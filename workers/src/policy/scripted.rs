@@ -68,6 +68,7 @@ impl Engine for ScriptedEngine {
         let done = GenerateDone {
             tokens: Vec::new(),
             logprobs: Vec::new(),
+            model_logprobs: Vec::new(),
             segments: Vec::new(),
             finish: Finish::Length,
             prefill_tokens: task.context.len() as u32,

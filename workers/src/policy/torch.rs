@@ -16,7 +16,7 @@ mod sampling;
 mod trainer;
 
 pub use engine::{EngineSettings, TorchEngine};
-pub use sampling::{Draw, draw, uniform};
+pub use sampling::{Draw, Drawn, draw, uniform};
 pub use trainer::TorchTrainer;
 
 /// The file of a version with the decoder's weights.

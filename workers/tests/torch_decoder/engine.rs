@@ -59,17 +59,19 @@ fn requests_join_and_leave_between_steps() {
 }
 
 #[test]
-fn few_slots_and_small_forwards_change_nothing_but_the_time() {
+fn little_memory_and_small_forwards_change_nothing_but_the_time() {
     let weights = initial(1);
     let expected = alone(tasks());
     for settings in [
-        EngineSettings { slots: 2, ..EngineSettings::default() },
+        EngineSettings { sequences: 2, ..EngineSettings::default() },
         EngineSettings { forward_tokens: 7, ..EngineSettings::default() },
+        EngineSettings { prefill_tokens: Some(5), ..EngineSettings::default() },
+        // Room for the longest alone: the others give way to it again and again.
         EngineSettings { cache_bytes: 1, ..EngineSettings::default() },
     ] {
         let mut engine = TorchEngine::new(&weights, settings).unwrap();
         assert_same_turns(&turns(&mut engine, tasks()), &expected);
-        // Once more, when the cache has grown and its slots held something.
+        // Once more, when the cache has grown and holds something.
         assert_same_turns(&turns(&mut engine, tasks()), &expected);
     }
 }
@@ -154,11 +156,10 @@ fn draws_follow_the_distribution() {
     let logits = Tensor::from_slice(&[0.0_f32, 1.0, 2.0, -1.0, 0.5, -3.0, f32::NEG_INFINITY, 1.5]);
     for temperature in [1.0, 0.5] {
         let rows = logits.unsqueeze(0).expand([n as i64, 8], false);
-        let draws: Vec<Draw> =
-            (0..n).map(|seed| Draw { temperature, seed, position: 17, below: None }).collect();
+        let draws: Vec<Draw> = (0..n).map(|seed| Draw::at(temperature, seed, 17)).collect();
         let mut counts = [0.0; 8];
-        for (token, _) in draw(&rows, &draws) {
-            counts[token as usize] += 1.0;
+        for drawn in draw(&rows, &draws) {
+            counts[drawn.token as usize] += 1.0;
         }
         let expected = Vec::<f64>::try_from((&logits / temperature).softmax(-1, Kind::Double)).unwrap();
         assert_eq!(counts[6], 0.0, "a token without probability was drawn");
@@ -215,13 +216,13 @@ fn a_request_that_cannot_be_done_says_why_and_hurts_no_other() {
 #[test]
 fn an_abandoned_request_is_heard_of_no_more() {
     let mut engine =
-        TorchEngine::new(&initial(1), EngineSettings { slots: 1, ..EngineSettings::default() }).unwrap();
+        TorchEngine::new(&initial(1), EngineSettings { sequences: 1, ..EngineSettings::default() }).unwrap();
     let [a, b, c] = [1, 2, 3].map(|seed| task(tokens(10, seed), 20, seed));
     for (index, task) in [a, b, c.clone()].into_iter().enumerate() {
         engine.admit(request(index as u32, task));
     }
     assert!(engine.step().unwrap().is_empty());
-    // The first has the only slot, the second waits for it.
+    // The first is computed, the second waits.
     engine.abandon(Ticket(0));
     engine.abandon(Ticket(1));
     engine.abandon(Ticket(77));

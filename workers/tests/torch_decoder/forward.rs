@@ -50,14 +50,14 @@ fn logits_are_the_oracles() {
 fn the_cached_forward_gives_the_whole_forwards_logits() {
     let decoder = decoder(3);
     let sequences: Vec<Vec<u32>> = [40, 7, 25].map(|n| tokens(n, n as u64)).into();
-    let mut cache = KvCache::new(decoder.config(), 4, 64, Device::Cpu);
-    let slots = [2, 0, 3];
+    let mut cache = KvCache::new(decoder.config(), 8, Kind::Float, Device::Cpu);
+    let tables = [[5, 0, 3], [7, 1, 6], [4, 2, 1]];
     // Ragged parts: whole prompts, one token each, and unlike lengths side by side.
     for cuts in [[0, 0, 0], [30, 3, 20], [31, 4, 21], [39, 6, 22], [40, 7, 25]].windows(2) {
         let lanes: Vec<Lane<'_>> = (0..3)
             .map(|i| Lane {
-                slot: slots[i],
-                cached: cuts[0][i] as i64,
+                blocks: &tables[i],
+                cached: cuts[0][i],
                 tokens: &sequences[i][cuts[0][i]..cuts[1][i]],
             })
             .collect();

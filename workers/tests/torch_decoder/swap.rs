@@ -40,7 +40,7 @@ fn a_kept_prefix_gives_what_computing_it_anew_gives() {
         let anew = turns(&mut engine(&weights), vec![task(context.clone(), 3, turn as u64)]).remove(0);
         close(kept, &anew);
         assert_eq!((anew.prefill_tokens, anew.cached_tokens), (context.len() as u32, 0));
-        // All but the last token sampled and the observation were in the slot.
+        // All but the last token sampled and the observation were kept.
         let new = if turn == 0 { 20 } else { 8 };
         assert_eq!((kept.prefill_tokens, kept.cached_tokens), (new, context.len() as u32 - new));
         context.extend(&kept.tokens);
@@ -69,16 +69,18 @@ fn only_the_common_prefix_is_kept_when_a_context_was_changed() {
 }
 
 #[test]
-fn a_slot_that_was_taken_over_helps_nobody_to_wrong_tokens() {
-    // One slot and two rollouts in turn: neither ever finds its own tokens, both get the right ones.
+fn blocks_that_were_taken_over_help_nobody_to_wrong_tokens() {
+    // Room for one rollout and a block, and two of them in turn: neither finds more than that of its own tokens, both
+    // get the right ones.
     let weights = initial(1);
-    let settings = EngineSettings { slots: 1, ..EngineSettings::default() };
+    let settings = EngineSettings { cache_bytes: 1, ..EngineSettings::default() };
     let mut engine = TorchEngine::new(&weights, settings).unwrap();
-    let expected = play(&mut self::engine(&weights), 0, 1).remove(0);
-    for rollout in [0, 1, 0, 1] {
-        let done = play(&mut engine, rollout, 1).remove(0);
-        assert_eq!(done.cached_tokens, 0);
-        close(&done, &expected);
+    let tasks = [1, 2].map(|seed| task(tokens(60, seed), 4, seed));
+    let expected = tasks.clone().map(|task| turns(&mut self::engine(&weights), vec![task]).remove(0));
+    for which in [0, 1, 0, 1] {
+        let done = turns(&mut engine, vec![tasks[which].clone()]).remove(0);
+        assert!(done.cached_tokens <= 16, "{}", done.cached_tokens);
+        close(&done, &expected[which]);
     }
 }
 

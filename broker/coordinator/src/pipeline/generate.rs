@@ -3,7 +3,7 @@
 use millrace_schemas::generate::{GenerateDone, GenerateTask, Sampling};
 use millrace_schemas::subjects::GENERATE_POOL;
 use millrace_schemas::train_shard::BatchTurn;
-use millrace_schemas::{PolicyVersion, RunSpec, Task, TaskBody, TaskKey};
+use millrace_schemas::{PolicyVersion, Task, TaskBody, TaskKey};
 
 use std::ops::RangeInclusive;
 
@@ -18,7 +18,6 @@ pub fn task(scene: &Scene<'_>, rollout: &Rollout) -> Task {
     let turn = rollout.turns.len() as u32 + 1;
     let (id, spec) = (scene.id, scene.spec);
     let numbers = [id.group, u64::from(id.index), u64::from(id.attempt), u64::from(turn)];
-    let temperature = if scene.evaluate { spec.evaluate.temperature } else { spec.rollout.temperature };
     Task {
         run: spec.name.clone(),
         key: TaskKey::Generate { rollout: id, turn },
@@ -29,10 +28,16 @@ pub fn task(scene: &Scene<'_>, rollout: &Rollout) -> Task {
             context: rollout.tokens.clone(),
             min_version: rollout.newest_version(),
             max_new_tokens: spec.rollout.max_new_tokens,
-            sampling: Sampling { temperature, stop_tokens: Vec::new(), sample_below: spec.sample_below() },
+            sampling: sampling(scene),
             seed: seed(spec.seed, Purpose::Turn, &numbers),
         }),
     }
+}
+
+/// How the turns of the rollout are drawn.
+fn sampling(scene: &Scene<'_>) -> Sampling {
+    let Scene { spec, evaluate, .. } = scene;
+    spec.sampling(if *evaluate { spec.evaluate.temperature } else { spec.rollout.temperature })
 }
 
 /// Refuses tokens that the model does not have: it could not be trained on them.
@@ -51,10 +56,11 @@ pub(super) fn check_tokens(what: &str, tokens: &[u32], below: Option<u32>) -> Re
 /// sample.
 pub(super) fn done(
     rollout: &mut Rollout,
-    spec: &RunSpec,
+    scene: &Scene<'_>,
     may_sample: RangeInclusive<PolicyVersion>,
     done: GenerateDone,
 ) -> Result<(), Refused> {
+    let spec = scene.spec;
     // A rollout never goes back to an older version than its last turn's.
     let oldest = rollout.start.map_or(*may_sample.start(), |_| rollout.newest_version());
     done.check_versions(oldest, *may_sample.end()).map_err(|e| Refused(e.to_string()))?;
@@ -62,13 +68,19 @@ pub(super) fn done(
     if done.tokens.len() > most as usize {
         return Err(Refused(format!("turn has tokens={}, more than {most}", done.tokens.len())));
     }
+    let logprobs = if sampling(scene).cuts() { done.model_logprobs } else { done.logprobs };
+    if logprobs.len() != done.tokens.len() {
+        return Err(Refused(
+            "turn has no model_logprobs, and is of a run that cuts unlikely tokens off".to_owned(),
+        ));
+    }
     check_tokens("turn", &done.tokens, spec.sample_below().or(spec.model.vocabulary()))?;
     if rollout.start.is_none() {
         rollout.start = done.segments.first().map(|segment| segment.version);
     }
     let at = rollout.tokens.len() as u32;
     rollout.tokens.extend_from_slice(&done.tokens);
-    rollout.turns.push(BatchTurn { at, logprobs: done.logprobs, segments: done.segments, reward: 0.0 });
+    rollout.turns.push(BatchTurn { at, logprobs, segments: done.segments, reward: 0.0 });
     rollout.phase = Phase::EnvStep;
     Ok(())
 }

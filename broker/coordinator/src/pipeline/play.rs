@@ -103,7 +103,7 @@ pub(super) fn on_outcome(
                 books.sampled_tokens += done.tokens.len() as u64;
                 books.turns += 1;
             }
-            generate::done(rollout, spec, floor..=version, done)
+            generate::done(rollout, &scene, floor..=version, done)
         }
         (TaskKey::EnvStep { .. }, OutcomeBody::EnvStep(done)) => env_step::done(rollout, spec, done),
         (TaskKey::Reward { reward, .. }, OutcomeBody::Reward(done)) => {

@@ -129,14 +129,19 @@ pub(super) fn void(run: &mut Run, key: TaskKey, void: &StepVoid, out: &mut Comma
 pub(super) fn batch(run: &Run, training: &Training) -> Option<(BlobRef, bytes::Bytes)> {
     let base = run.policy.as_ref()?;
     let weights = run.reward_weights();
+    let rollout = &run.spec.rollout;
+    // Where unlikely tokens are cut off, a turn's log-probabilities are the model's own, as `generate::done` took them.
+    let cuts = run.spec.sampling(rollout.temperature).cuts();
+    let (temperature, sample_below) =
+        if cuts { (1.0, None) } else { (rollout.temperature, run.spec.sample_below()) };
     let content = encode(&Batch {
         run: run.spec.name.clone(),
         base: base.version,
         manifest: base.manifest,
         config: run.config,
         seed: seed(run.spec.seed, Purpose::Step, &[base.version.0]),
-        temperature: run.spec.rollout.temperature,
-        sample_below: run.spec.sample_below(),
+        temperature,
+        sample_below,
         groups: training.groups.iter().map(|(id, group)| group.to_batch(*id, &weights)).collect(),
     });
     Some((BlobRef::of(&content), content))

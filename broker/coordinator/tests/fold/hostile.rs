@@ -19,6 +19,7 @@ fn turn(tokens: &[u32], logprobs: &[f32], segments: &[(u64, u32)]) -> OutcomeBod
     OutcomeBody::Generate(GenerateDone {
         tokens: tokens.to_vec(),
         logprobs: logprobs.to_vec(),
+        model_logprobs: Vec::new(),
         segments: segments.iter().map(segment).collect(),
         finish: Finish::Length,
         prefill_tokens: 0,

@@ -153,6 +153,7 @@ impl World {
                 OutcomeBody::Generate(GenerateDone {
                     tokens: vec![token],
                     logprobs: vec![-0.5],
+                    model_logprobs: if generate.sampling.cuts() { vec![-0.25] } else { Vec::new() },
                     segments: vec![Segment { version, tokens: 1 }],
                     finish: Finish::Length,
                     prefill_tokens: 0,

@@ -28,6 +28,11 @@ impl Heads {
         Self { query: config.num_attention_heads, kv: config.kv_heads(), width: config.head_width() }
     }
 
+    /// Query heads.
+    pub(super) const fn queries(self) -> i64 {
+        self.query
+    }
+
     /// Attention over `[B, T, query_width]` and `[B, L, kv_width]`, to `[B * T, query_width]`. Without a mask
     /// (`[B, 1, T, L]`, 0 or −∞) it is causal.
     pub(super) fn attend(self, q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> Tensor {

@@ -1,17 +1,21 @@
-//! The key-value cache: one slot per sequence, and attention to it.
+//! The key-value cache: blocks of positions, and attention to them. A sequence's keys and values lie in the blocks
+//! that its table names, in any order and shared with others.
 
 use tch::{Device, Kind, Tensor};
 
 use super::attention::{Heads, causal_mask};
+use super::kernels::{Pages, attend_rows};
 use super::{Attend, Config, Rows};
 
-/// Keys and values of all layers: slot `s` holds one sequence's, position by position.
+/// Positions of a block.
+pub const BLOCK: usize = 16;
+
+/// Keys and values of all layers.
 #[derive(Debug)]
 pub struct KvCache {
     heads: Heads,
-    slots: i64,
-    positions: i64,
-    /// Per layer, `[slots, positions, kv_width]`.
+    blocks: usize,
+    /// Per layer, `[blocks * BLOCK, kv_width]`.
     keys: Vec<Tensor>,
     values: Vec<Tensor>,
     /// What one layer's lanes see, copied together: kept, since fresh pages cost more than the copy.
@@ -34,79 +38,94 @@ impl Scratch {
     }
 }
 
-/// One sequence's share of a forward: `tokens` come after `cached` positions of its slot.
+/// One sequence's share of a forward: `tokens` come after `cached` positions.
 #[derive(Debug, Clone, Copy)]
 pub struct Lane<'a> {
-    /// Where its keys and values are.
-    pub slot: i64,
-    /// Positions that the slot holds already.
-    pub cached: i64,
+    /// The blocks of its positions, in order: enough for the cached and the new.
+    pub blocks: &'a [usize],
+    /// Positions that the blocks hold already.
+    pub cached: usize,
     /// The tokens to compute, 1 or more; the logits of the last are wanted.
     pub tokens: &'a [u32],
 }
 
 impl KvCache {
-    /// Bytes of one position of one slot.
+    /// Bytes of one block.
     #[must_use]
-    pub fn bytes_per_position(config: &Config) -> usize {
+    pub fn bytes_per_block(config: &Config, kind: Kind) -> usize {
         let numbers = 2 * config.num_hidden_layers as i64 * config.kv_width();
-        usize::try_from(numbers).unwrap_or(usize::MAX).saturating_mul(size_of::<f32>())
+        usize::try_from(numbers).unwrap_or(usize::MAX).saturating_mul(BLOCK * kind.elt_size_in_bytes())
     }
 
-    /// An empty cache. It is zeroed, since attention multiplies what a mask hides by zero: NaN would pass.
+    /// A cache of so many blocks, of numbers of `kind`.
     #[must_use]
-    pub fn new(config: &Config, slots: i64, positions: i64, device: Device) -> Self {
-        let make = || {
-            let shape = [slots, positions, config.kv_width()];
-            (0..config.num_hidden_layers).map(|_| Tensor::zeros(shape, (Kind::Float, device))).collect()
-        };
-        let scratch = || Scratch(Tensor::empty([0], (Kind::Float, device)));
+    pub fn new(config: &Config, blocks: usize, kind: Kind, device: Device) -> Self {
+        let make = || (0..config.num_hidden_layers).map(|_| zeros(blocks, config.kv_width(), kind, device));
+        let scratch = || Scratch(Tensor::empty([0], (kind, device)));
         Self {
             heads: Heads::of(config),
-            slots,
-            positions,
-            keys: make(),
-            values: make(),
+            blocks,
+            keys: make().collect(),
+            values: make().collect(),
             seen_keys: scratch(),
             seen_values: scratch(),
         }
     }
 
-    /// Sequences that it has room for.
+    /// Blocks that it has room for.
     #[must_use]
-    pub const fn slots(&self) -> i64 {
-        self.slots
+    pub const fn blocks(&self) -> usize {
+        self.blocks
     }
 
-    /// Positions of each.
-    #[must_use]
-    pub const fn positions(&self) -> i64 {
-        self.positions
+    /// Makes room for `blocks`; what it holds stays.
+    pub fn grow(&mut self, blocks: usize) {
+        let more = blocks.saturating_sub(self.blocks);
+        if more == 0 {
+            return;
+        }
+        for layer in self.keys.iter_mut().chain(&mut self.values) {
+            let added = zeros(more, layer.size()[1], layer.kind(), layer.device());
+            *layer = Tensor::cat(&[&*layer, &added], 0);
+        }
+        self.blocks = blocks;
+    }
+
+    /// Copies the first `positions` of a block to another.
+    pub fn copy(&mut self, from: usize, to: usize, positions: usize) {
+        let at = |layer: &Tensor, block| layer.narrow(0, (block * BLOCK) as i64, positions as i64);
+        for layer in self.keys.iter().chain(&self.values).filter(|_| from != to) {
+            at(layer, to).copy_(&at(layer, from));
+        }
     }
 
     /// The rows of one forward over `lanes`, and the attention that goes with them. After the forward, the
-    /// slots hold the new positions too. A lane's tokens must fit its slot.
+    /// blocks hold the new positions too.
     pub fn prepare(&mut self, lanes: &[Lane<'_>]) -> (Rows, Cached<'_>) {
         let device = self.keys[0].device();
         let longest = lanes.iter().map(|lane| lane.tokens.len()).max().unwrap_or(0);
+        let seen = lanes.iter().map(|lane| lane.cached + lane.tokens.len()).max().unwrap_or(0);
+        let width = seen.div_ceil(BLOCK);
         let mut rows = LaneRows::with_capacity(lanes.len(), longest);
         for lane in lanes {
-            rows.push(lane, longest, self.positions);
+            assert!(
+                lane.blocks.iter().all(|&block| block < self.blocks),
+                "a lane's blocks are of this cache"
+            );
+            rows.push(lane, longest, width);
         }
         let upload = |numbers: &[i64]| Tensor::from_slice(numbers).to_device(device);
-        let ragged = rows.tokens.len() != lanes.len() * longest;
-        let (batch, longest) = (lanes.len() as i64, longest as i64);
-        let mask = causal_mask(&upload(&rows.padded_positions).view([batch, longest]), rows.seen);
+        let batch = lanes.len() as i64;
         let last = upload(&rows.last_positions).view([batch, 1]);
         let cached = Cached {
             batch,
-            seen: rows.seen,
-            slots: upload(&rows.slots),
+            seen: (width * BLOCK) as i64,
+            tables: upload(&rows.tables).view([batch, width as i64]),
+            lengths: last.view([batch]) + 1,
             cells: upload(&rows.cells),
-            pad: ragged.then(|| (upload(&rows.padded_rows), upload(&rows.row_places))),
-            // A step of one new token for each needs the mask of the last positions alone.
-            last_mask: if longest == 1 { mask.shallow_clone() } else { causal_mask(&last, rows.seen) },
-            mask,
+            ragged: (longest > 1).then(|| Ragged::of(&rows, &last, (width * BLOCK) as i64, device)),
+            last,
+            last_mask: None,
             cache: self,
         };
         let rows = Rows {
@@ -118,17 +137,23 @@ impl KvCache {
     }
 }
 
-/// The numbers of [`KvCache::prepare`] before they are tensors. N rows in all, B lanes, T the longest.
+/// Zeroed, since attention multiplies what a mask hides by zero: NaN would pass.
+fn zeros(blocks: usize, width: i64, kind: Kind, device: Device) -> Tensor {
+    Tensor::zeros([(blocks * BLOCK) as i64, width], (kind, device))
+}
+
+/// The numbers of [`KvCache::prepare`] before they are tensors. N rows in all, B lanes, T the longest, W blocks of
+/// the lane that sees most.
 #[derive(Debug, Default)]
 struct LaneRows {
     /// `[N]`
     tokens: Vec<i64>,
     /// `[N]`
     positions: Vec<i64>,
-    /// Where each row's key and value go, in a cache seen as `[slots * positions]`. `[N]`
+    /// Where each row's key and value go, in a cache seen as `[blocks * BLOCK]`. `[N]`
     cells: Vec<i64>,
-    /// `[B]`
-    slots: Vec<i64>,
+    /// The blocks that each lane sees; beyond, any. `[B, W]`
+    tables: Vec<i64>,
     /// `[B]`
     last_rows: Vec<i64>,
     /// `[B]`
@@ -139,8 +164,6 @@ struct LaneRows {
     padded_positions: Vec<i64>,
     /// The place of each row in `[B, T]`. `[N]`
     row_places: Vec<i64>,
-    /// Positions that any lane sees.
-    seen: i64,
 }
 
 impl LaneRows {
@@ -148,61 +171,120 @@ impl LaneRows {
         Self { padded_rows: Vec::with_capacity(lanes * longest), ..Self::default() }
     }
 
-    fn push(&mut self, lane: &Lane<'_>, longest: usize, capacity: i64) {
+    fn push(&mut self, lane: &Lane<'_>, longest: usize, width: usize) {
         let (first, place) = (self.tokens.len() as i64, self.padded_rows.len() as i64);
-        let last = lane.tokens.len() as i64 - 1;
+        let (cached, last) = (lane.cached as i64, lane.tokens.len() as i64 - 1);
         for (index, &token) in lane.tokens.iter().enumerate() {
-            let position = lane.cached + index as i64;
+            let position = lane.cached + index;
             self.tokens.push(i64::from(token));
-            self.positions.push(position);
-            self.cells.push(lane.slot * capacity + position);
+            self.positions.push(position as i64);
+            self.cells.push((lane.blocks[position / BLOCK] * BLOCK + position % BLOCK) as i64);
             self.row_places.push(place + index as i64);
         }
         for index in 0..longest as i64 {
             self.padded_rows.push(first + index.min(last));
-            self.padded_positions.push(lane.cached + index.min(last));
+            self.padded_positions.push(cached + index.min(last));
         }
-        self.slots.push(lane.slot);
+        let sees = (lane.cached + lane.tokens.len()).div_ceil(BLOCK);
+        self.tables.extend((0..width).map(|i| if i < sees { lane.blocks[i] as i64 } else { 0 }));
         self.last_rows.push(first + last);
-        self.last_positions.push(lane.cached + last);
-        self.seen = self.seen.max(lane.cached + last + 1);
+        self.last_positions.push(cached + last);
     }
 }
 
-/// Attention of new rows to their slots.
+/// How lanes of more than one new token lie in a padded batch.
+#[derive(Debug)]
+struct Ragged {
+    /// The row at each padded place and the place of each row; `None` where all lanes are equally long.
+    pad: Option<(Tensor, Tensor)>,
+    mask: Tensor,
+}
+
+impl Ragged {
+    fn of(rows: &LaneRows, last: &Tensor, seen: i64, device: Device) -> Self {
+        let upload = |numbers: &[i64]| Tensor::from_slice(numbers).to_device(device);
+        let ragged = rows.tokens.len() != rows.padded_rows.len();
+        let positions = upload(&rows.padded_positions).view([last.size()[0], -1]);
+        Self {
+            pad: ragged.then(|| (upload(&rows.padded_rows), upload(&rows.row_places))),
+            mask: causal_mask(&positions, seen),
+        }
+    }
+}
+
+/// Attention of new rows to their blocks.
 #[derive(Debug)]
 pub struct Cached<'a> {
     cache: &'a mut KvCache,
     batch: i64,
+    /// Positions that the tables cover.
     seen: i64,
-    slots: Tensor,
+    /// `[B, seen / BLOCK]`
+    tables: Tensor,
+    /// Positions that each lane's last row sees. `[B]`
+    lengths: Tensor,
     cells: Tensor,
-    /// The row at each padded place and the place of each row; `None` where all lanes are equally long.
-    pad: Option<(Tensor, Tensor)>,
-    mask: Tensor,
-    last_mask: Tensor,
+    /// `None` where each lane has one row.
+    ragged: Option<Ragged>,
+    /// Position of each lane's last row. `[B, 1]`
+    last: Tensor,
+    /// Its mask, once it was needed.
+    last_mask: Option<Tensor>,
 }
 
 impl Attend for Cached<'_> {
     fn attend(&mut self, layer: usize, q: &Tensor, k: &Tensor, v: &Tensor, wanted: bool) -> Tensor {
-        let shape = [self.batch, self.seen, k.size()[1]];
-        let seen = |all: &Tensor, new: &Tensor, scratch: &mut Scratch| {
-            let _ = all.view([-1, shape[2]]).index_copy_(0, &self.cells, new);
-            all.narrow(1, 0, self.seen).index_select_out(&scratch.shaped(shape), 0, &self.slots)
-        };
-        let keys = seen(&self.cache.keys[layer], k, &mut self.cache.seen_keys);
-        let values = seen(&self.cache.values[layer], v, &mut self.cache.seen_values);
-        let heads = self.cache.heads;
-        let width = q.size()[1];
-        match &self.pad {
-            Some((padded_rows, row_places)) if !wanted => {
-                let q = q.index_select(0, padded_rows).view([self.batch, -1, width]);
-                heads.attend(&q, &keys, &values, Some(&self.mask)).index_select(0, row_places)
+        let (keys, values) = (&mut self.cache.keys[layer], &mut self.cache.values[layer]);
+        let _ = keys.index_copy_(0, &self.cells, k);
+        let _ = values.index_copy_(0, &self.cells, v);
+        match &self.ragged {
+            Some(ragged) if !wanted => {
+                let width = q.size()[1];
+                let (keys, values) = self.cache.seen(layer, &self.tables, self.seen);
+                let q = match &ragged.pad {
+                    Some((rows, _)) => q.index_select(0, rows),
+                    None => q.shallow_clone(),
+                };
+                let q = q.reshape([self.batch, -1, width]);
+                let out = self.cache.heads.attend(&q, &keys, &values, Some(&ragged.mask.to_kind(q.kind())));
+                match &ragged.pad {
+                    Some((_, places)) => out.index_select(0, places),
+                    None => out,
+                }
             }
-            _ => {
-                let mask = if wanted { &self.last_mask } else { &self.mask };
-                heads.attend(&q.reshape([self.batch, -1, width]), &keys, &values, Some(mask))
-            }
+            _ => self.attend_last(layer, q),
         }
+    }
+}
+
+impl Cached<'_> {
+    /// Attention of one row a lane, the last.
+    fn attend_last(&mut self, layer: usize, q: &Tensor) -> Tensor {
+        let heads = self.cache.heads;
+        if q.device() == Device::Cpu {
+            let (keys, values) = (&self.cache.keys[layer], &self.cache.values[layer]);
+            let pages = Pages { keys, values, tables: &self.tables, lengths: &self.lengths, block: BLOCK };
+            return attend_rows(q, &pages, heads);
+        }
+        let (keys, values) = self.cache.seen(layer, &self.tables, self.seen);
+        let (last, seen) = (&self.last, self.seen);
+        let mask = self.last_mask.get_or_insert_with(|| causal_mask(last, seen).to_kind(q.kind()));
+        heads.attend(&q.reshape([self.batch, 1, -1]), &keys, &values, Some(mask))
+    }
+}
+
+impl KvCache {
+    /// What lanes with these tables see of a layer: keys and values `[B, seen, kv_width]`.
+    fn seen(&mut self, layer: usize, tables: &Tensor, seen: i64) -> (Tensor, Tensor) {
+        let batch = tables.size()[0];
+        let tables = tables.view([-1]);
+        let together = |all: &Tensor, scratch: &mut Scratch| {
+            let cells = BLOCK as i64 * all.size()[1];
+            let out = scratch.shaped([1, tables.size()[0], cells]);
+            let _ = all.view([-1, cells]).index_select_out(&out.view([-1, cells]), 0, &tables);
+            out.view([batch, seen, -1])
+        };
+        let keys = together(&self.keys[layer], &mut self.seen_keys);
+        (keys, together(&self.values[layer], &mut self.seen_values))
     }
 }

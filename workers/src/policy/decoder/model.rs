@@ -3,6 +3,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::init::initial_weights;
+use super::linear::{is_worth_packing, linear, packed};
 use super::rope::{Angles, Rope};
 use super::{Attend, Config, Layout, Part};
 
@@ -59,6 +60,16 @@ impl Layer {
             down: views.next(),
             down_bias: biases.feed_forward.then(|| views.next()),
         }
+    }
+
+    fn tensors_mut(&mut self) -> impl Iterator<Item = &mut Tensor> {
+        let biases = [&mut self.qkv_bias, &mut self.output_bias, &mut self.gate_up_bias, &mut self.down_bias];
+        let norms = [&mut self.attention_norm, &mut self.feed_forward_norm];
+        [&mut self.qkv, &mut self.output, &mut self.gate_up, &mut self.down]
+            .into_iter()
+            .chain(norms)
+            .chain(self.head_norms.iter_mut().flatten())
+            .chain(biases.into_iter().flatten())
     }
 
     /// Its tensors, in the order of the layout.
@@ -160,7 +171,7 @@ impl Decoder {
         for index in 0..self.layers.len() {
             x = self.layer(index, &x, &shared, attend);
         }
-        self.finish(&x).linear(self.head(), None::<Tensor>)
+        linear(&self.finish(&x), self.head(), None)
     }
 
     /// What all layers of a forward over `rows` have in common.
@@ -186,8 +197,9 @@ impl Decoder {
         let layer = &self.layers[index];
         let (query, kv) = (self.config.query_width(), self.config.kv_width());
         let h = self.normalise(x, &layer.attention_norm);
-        if index + 1 < self.layers.len() {
-            let qkv = h.linear(&layer.qkv, layer.qkv_bias.as_ref());
+        let last = index + 1 == self.layers.len();
+        if !last || layer.qkv.is_mkldnn() {
+            let qkv = linear(&h, &layer.qkv, layer.qkv_bias.as_ref());
             let [qk, v] = split(&qkv, [query + kv, kv]);
             let [q, k] = if layer.head_norms.is_some() {
                 let [q, k] = split(&qk, [query, kv]);
@@ -196,8 +208,10 @@ impl Decoder {
             } else {
                 split(&shared.angles.rotate(&qk), [query, kv])
             };
-            let attended = attend.attend(index, &q, &k, &v, false);
-            self.rest(x, &attended, layer)
+            let wanted =
+                |x: &Tensor| if last { x.index_select(0, &shared.wanted) } else { x.shallow_clone() };
+            let attended = attend.attend(index, &wanted(&q), &k, &v, last);
+            self.rest(&wanted(x), &attended, layer)
         } else {
             let [for_q, for_kv] = split_rows(&layer.qkv, [query, 2 * kv]);
             let [bias_q, bias_kv] = match &layer.qkv_bias {
@@ -216,7 +230,7 @@ impl Decoder {
 
     /// What comes after a layer's attention.
     fn rest(&self, x: &Tensor, attended: &Tensor, layer: &Layer) -> Tensor {
-        let x = x + attended.linear(&layer.output, layer.output_bias.as_ref());
+        let x = x + linear(attended, &layer.output, layer.output_bias.as_ref());
         let forward = self.feed_forward(&x, layer);
         x + forward
     }
@@ -231,14 +245,33 @@ impl Decoder {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
 
+    /// Lays the matrices out for fast products on a CPU, and lets go of [`Self::flat`]: from then on the decoder can
+    /// only be sampled from. Where that gains nothing all stays as it is.
+    #[must_use]
+    pub fn packed(mut self) -> Self {
+        if !self.layers.iter().all(|layer| is_worth_packing(&layer.qkv)) {
+            return self;
+        }
+        self.head = Some(packed(self.head()));
+        for layer in &mut self.layers {
+            for tensor in layer.tensors_mut() {
+                *tensor = if tensor.dim() == 2 { packed(tensor) } else { tensor.copy() };
+            }
+        }
+        self.norm = self.norm.copy();
+        self.embedding = self.embedding.copy();
+        self.flat = self.flat.narrow(0, 0, 0).copy();
+        self
+    }
+
     /// SwiGLU: `down(silu(gate(x)) * up(x))`.
     fn feed_forward(&self, x: &Tensor, layer: &Layer) -> Tensor {
         let inner = self.config.intermediate_size;
-        let both =
-            self.normalise(x, &layer.feed_forward_norm).linear(&layer.gate_up, layer.gate_up_bias.as_ref());
+        let h = self.normalise(x, &layer.feed_forward_norm);
+        let both = linear(&h, &layer.gate_up, layer.gate_up_bias.as_ref());
         let [gate, up] = split(&both, [inner, inner]);
         let gated = gate.silu() * up;
-        gated.linear(&layer.down, layer.down_bias.as_ref())
+        linear(&gated, &layer.down, layer.down_bias.as_ref())
     }
 
     /// Normalises each head of `x` `[N, heads * head_width]` by one of the layer's norms, if it has any.

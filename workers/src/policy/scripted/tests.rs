@@ -36,7 +36,7 @@ fn request(ticket: u64, seed: u64, max_new_tokens: u32) -> EngineRequest {
             context: vec![5],
             min_version: PolicyVersion(0),
             max_new_tokens,
-            sampling: Sampling { temperature: 1.0, stop_tokens: Vec::new(), sample_below: None },
+            sampling: Sampling::at(1.0),
             seed,
         },
     }

@@ -1,40 +1,66 @@
 //! Samples turns by continuous batching: requests join and leave between steps, each step is one forward
-//! over the new tokens of all of them. A rollout's keys and values stay in their slot after its turn, so
-//! that its next turn computes only what was added.
+//! over the new tokens of all of them, and of a bounded piece of the contexts that are new. Keys and values are kept
+//! in blocks under a bound of memory, and shared by all that begin with the same tokens.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
-use tch::Device;
+use tch::{Device, Kind};
 
-use super::sampling::{Draw, draw};
+use super::sampling::{Draw, Drawn, draw};
 use super::{MODEL_FILE, enter, guarded};
-use crate::policy::decoder::{Config, Decoder, KvCache, Lane, Layout, read_tensors};
+use crate::policy::decoder::{BLOCK, Config, Decoder, KvCache, Lane, Layout, read_tensors};
 use crate::policy::{CONFIG_FILE, Engine, EngineRequest, Finished, PolicyError, Ticket};
 use crate::weights::LoadedVersion;
 use millrace_schemas::PolicyVersion;
+use millrace_schemas::submit::Precision;
 
+mod blocks;
 mod buckets;
+mod ends;
+mod plan;
 mod request;
-mod slots;
 
+use blocks::Blocks;
 use buckets::forwards;
+use ends::Ends;
 use request::Active;
-use slots::Slots;
+
+/// Multiplications and additions of the contexts that a step computes on a CPU: about a second's on two cores, for
+/// which everybody else waits.
+const CPU_PREFILL_FLOPS: f64 = 64e9;
+
+/// Blocks that a cache begins with.
+const FIRST_BLOCKS: usize = 64;
 
 /// Bounds of an engine.
 #[derive(Debug, Clone, Copy)]
 pub struct EngineSettings {
-    /// Sequences whose keys and values are kept; requests beyond wait for a slot.
-    pub slots: usize,
-    /// Bytes of keys and values; fewer slots are kept where the model's contexts need more.
+    /// Requests that are computed at once; those beyond wait.
+    pub sequences: usize,
+    /// Bytes of keys and values, also of those that nobody uses just now. A single request may have as much as it
+    /// needs.
     pub cache_bytes: usize,
-    /// New tokens of one forward: a longer prefill takes several steps.
+    /// New tokens of one forward.
     pub forward_tokens: usize,
+    /// Tokens of new contexts in one step; a longer context takes several. `None`: on a CPU what takes about a
+    /// second, on a GPU as many as a forward may have.
+    pub prefill_tokens: Option<usize>,
 }
 
 impl Default for EngineSettings {
     fn default() -> Self {
-        Self { slots: 1024, cache_bytes: 512 << 20, forward_tokens: 8192 }
+        Self { sequences: 1024, cache_bytes: 512 << 20, forward_tokens: 8192, prefill_tokens: None }
+    }
+}
+
+impl EngineSettings {
+    fn prefill(&self, decoder: &Decoder, device: Device) -> usize {
+        let most = if device == Device::Cpu {
+            (CPU_PREFILL_FLOPS / (2.0 * decoder.layout().len as f64)) as usize
+        } else {
+            self.forward_tokens
+        };
+        self.prefill_tokens.unwrap_or(most).clamp(1, self.forward_tokens)
     }
 }
 
@@ -45,11 +71,12 @@ pub struct TorchEngine {
     device: Device,
     version: PolicyVersion,
     decoder: Decoder,
+    ends: Ends,
     cache: KvCache,
-    slots: Slots,
-    active: HashMap<Ticket, Active>,
-    /// Admitted, and without a slot yet.
-    waiting: VecDeque<Ticket>,
+    blocks: Blocks,
+    active: BTreeMap<Ticket, Active>,
+    /// Without blocks yet, or no more.
+    waiting: BTreeSet<Ticket>,
     /// Failed at admission; told at the next step.
     failed: Vec<Finished>,
 }
@@ -63,58 +90,39 @@ impl TorchEngine {
         let device = enter();
         guarded(|| {
             let decoder = read_decoder(weights, device)?;
-            let (cache, slots) = new_cache(decoder.config(), settings, 1, device);
+            let (cache, blocks) = new_cache(&decoder, settings, device);
             Ok(Self {
                 settings,
                 device,
                 version: weights.version,
                 decoder,
+                ends: Ends::of(weights)?,
                 cache,
-                slots,
-                active: HashMap::new(),
-                waiting: VecDeque::new(),
+                blocks,
+                active: BTreeMap::new(),
+                waiting: BTreeSet::new(),
                 failed: Vec::new(),
             })
         })
     }
 
-    /// Gives slots to those who wait, oldest first, as long as there are any.
-    fn seat(&mut self) {
-        while let Some(&ticket) = self.waiting.front() {
-            let Some(active) = self.active.get_mut(&ticket) else {
-                self.waiting.pop_front();
-                continue;
-            };
-            let Some((slot, cached)) = self.slots.take(active.rollout, self.version, &active.tokens) else {
-                return;
-            };
-            active.seat(slot, cached);
-            self.waiting.pop_front();
-        }
-    }
-
-    /// Makes room for sequences of `positions`. A larger cache begins empty: this happens a few times in the
-    /// life of an engine, as its longest rollout grows.
-    fn grow(&mut self, positions: usize) {
-        if positions as i64 <= self.cache.positions() {
-            return;
-        }
-        // The old cache goes before the new one comes.
-        self.cache = KvCache::new(self.decoder.config(), 1, 1, self.device);
-        (self.cache, self.slots) = new_cache(self.decoder.config(), self.settings, positions, self.device);
-        self.unseat();
-    }
-
-    /// Takes their slots from all requests; they are computed anew from their tokens.
+    /// Takes the blocks of all requests, and forgets what they hold; they are computed anew from their tokens.
     fn unseat(&mut self) {
-        let mut tickets: Vec<Ticket> = self.active.keys().copied().collect();
-        tickets.sort_unstable();
-        for ticket in &tickets {
-            if let Some(active) = self.active.get_mut(ticket) {
-                active.unseat();
-            }
+        for active in self.active.values_mut() {
+            active.unseat();
         }
-        self.waiting = tickets.into();
+        self.blocks.clear();
+        self.waiting = self.active.keys().copied().collect();
+    }
+
+    /// Gives the cache as many blocks as are accounted for, in doublings.
+    fn make_room(&mut self) {
+        let (needed, there) = (self.blocks.len(), self.cache.blocks());
+        if needed > there {
+            self.cache.grow(
+                needed.max(2 * there).min(self.blocks.most()).max(FIRST_BLOCKS.min(self.blocks.most())),
+            );
+        }
     }
 
     /// One forward over `lanes` (request and new tokens), and a token for each request that has none left to
@@ -123,29 +131,30 @@ impl TorchEngine {
         let _guard = tch::no_grad_guard();
         let of = |(ticket, count): &(Ticket, usize)| {
             let active = &self.active[ticket];
-            Lane { slot: active.slot_at() as i64, cached: active.cached as i64, tokens: active.next(*count) }
+            Lane { blocks: &active.blocks, cached: active.cached, tokens: active.next(*count) }
         };
         let lanes_in: Vec<Lane<'_>> = lanes.iter().map(of).collect();
         let (rows, mut attend) = self.cache.prepare(&lanes_in);
         let logits = self.decoder.forward(&rows, &mut attend);
         let draws: Vec<Draw> = lanes.iter().map(|(ticket, _)| self.active[ticket].draw()).collect();
         let drawn = draw(&logits, &draws);
-        for (&(ticket, count), (token, logprob)) in lanes.iter().zip(drawn) {
+        for (&(ticket, count), drawn) in lanes.iter().zip(drawn) {
             let active = self.active.get_mut(&ticket).expect("a lane's request is active");
-            self.slots.extend(active.slot_at(), active.next(count));
-            active.advance(count, token, logprob, self.version);
+            self.blocks.fill(&active.blocks, active.cached, active.next(count));
+            active.advance(count, drawn, self.version, &self.ends);
         }
     }
 
-    /// Removes the requests that ended, and frees their slots.
+    /// Removes the requests that ended, and lets go of their blocks.
     fn collect(&mut self) -> Vec<Finished> {
         let mut finished = std::mem::take(&mut self.failed);
-        let ended = self.active.extract_if(|_, active| active.is_ended());
-        for (ticket, active) in ended {
-            self.slots.release(active.slot_at());
+        let ended: Vec<Ticket> =
+            self.active.iter().filter(|(_, active)| active.is_ended()).map(|(&ticket, _)| ticket).collect();
+        for ticket in ended {
+            let mut active = self.active.remove(&ticket).expect("it was there just now");
+            self.blocks.release(&active.unseat());
             finished.push(Finished { ticket, result: active.into_result() });
         }
-        // A map has no order; what is told of does.
         finished.sort_unstable_by_key(|one| one.ticket);
         finished
     }
@@ -155,48 +164,50 @@ impl Engine for TorchEngine {
     fn load(&mut self, weights: &LoadedVersion) -> Result<(), PolicyError> {
         guarded(|| {
             let decoder = read_decoder(weights, self.device)?;
+            self.ends.follow(weights)?;
+            self.unseat();
             if decoder.config() != self.decoder.config() {
-                let positions = self.cache.positions() as usize;
-                (self.cache, self.slots) = new_cache(decoder.config(), self.settings, positions, self.device);
+                (self.cache, self.blocks) = new_cache(&decoder, self.settings, self.device);
             }
             self.decoder = decoder;
             self.version = weights.version;
-            self.slots.clear();
-            self.unseat();
             Ok(())
         })
     }
 
     fn admit(&mut self, request: EngineRequest) {
         let ticket = request.ticket;
-        match Active::new(request, self.decoder.config()) {
+        match Active::new(request, self.decoder.config(), &mut self.ends) {
             Ok(active) => {
+                // With one position more for the copy of a shared block.
+                self.blocks.allow((active.positions() + 1).div_ceil(BLOCK));
                 self.active.insert(ticket, active);
-                self.waiting.push_back(ticket);
+                self.waiting.insert(ticket);
             }
             Err(why) => self.failed.push(Finished { ticket, result: Err(why) }),
         }
     }
 
     fn abandon(&mut self, ticket: Ticket) {
-        if let Some(active) = self.active.remove(&ticket)
-            && let Some(slot) = active.slot
-        {
-            self.slots.release(slot);
+        if let Some(mut active) = self.active.remove(&ticket) {
+            self.blocks.release(&active.unseat());
+            self.waiting.remove(&ticket);
         }
     }
 
     fn step(&mut self) -> Result<Vec<Finished>, PolicyError> {
         guarded(|| {
-            let longest = self.active.values().map(Active::positions).max().unwrap_or(0);
-            self.grow(longest);
-            self.seat();
-            let mut lanes: Vec<(Ticket, usize)> = self
-                .active
-                .iter()
-                .filter(|(_, active)| active.slot.is_some())
-                .map(|(&ticket, active)| (ticket, active.missing().min(self.settings.forward_tokens)))
-                .collect();
+            let mut copies = Vec::new();
+            let copy = |from, to, positions| copies.push((from, to, positions));
+            let Self { active, waiting, blocks, .. } = self;
+            plan::seat(active, waiting, blocks, self.settings.sequences.max(1), copy);
+            self.make_room();
+            for (from, to, positions) in copies {
+                self.cache.copy(from, to, positions);
+            }
+            let prefill = self.settings.prefill(&self.decoder, self.device);
+            let mut lanes = plan::lanes(&mut self.active, &mut self.waiting, &mut self.blocks, prefill);
+            self.make_room();
             for forward in forwards(&mut lanes, self.settings.forward_tokens) {
                 self.forward(forward);
             }
@@ -208,18 +219,17 @@ impl Engine for TorchEngine {
 fn read_decoder(weights: &LoadedVersion, device: Device) -> Result<Decoder, PolicyError> {
     let config = Config::read(weights.file(CONFIG_FILE)?)?;
     let flat = read_tensors(MODEL_FILE, weights.file(MODEL_FILE)?, "", &Layout::of(&config))?;
-    Ok(Decoder::new(config, &flat, device, false))
+    let kind = match config.precision {
+        Precision::F32 => Kind::Float,
+        Precision::Bf16 => Kind::BFloat16,
+    };
+    let flat = flat.to_kind(kind);
+    Ok(Decoder::new(config, &flat, device, false).packed())
 }
 
-/// A cache for sequences of at least `positions`, rounded up to a power of two so that it seldom grows.
-fn new_cache(
-    config: &Config,
-    settings: EngineSettings,
-    positions: usize,
-    device: Device,
-) -> (KvCache, Slots) {
-    let positions = positions.next_power_of_two().max(64).min(config.context);
-    let fit = settings.cache_bytes / (KvCache::bytes_per_position(config) * positions).max(1);
-    let slots = settings.slots.min(fit).max(1);
-    (KvCache::new(config, slots as i64, positions as i64, device), Slots::new(slots))
+/// A cache without blocks yet, and the account of those that it may come to have.
+fn new_cache(decoder: &Decoder, settings: EngineSettings, device: Device) -> (KvCache, Blocks) {
+    let (config, kind) = (decoder.config(), decoder.flat().kind());
+    let most = settings.cache_bytes / KvCache::bytes_per_block(config, kind).max(1);
+    (KvCache::new(config, 0, kind, device), Blocks::new(most))
 }

@@ -1,28 +1,30 @@
 //! A request in hand.
 
-use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask, Segment};
-use millrace_schemas::{PolicyVersion, RolloutId};
+use millrace_schemas::PolicyVersion;
+use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask, Sampling, Segment};
 
-use super::Draw;
+use super::ends::{Ends, Stops};
+use super::{Draw, Drawn};
 use crate::policy::decoder::Config;
 use crate::policy::{EngineRequest, PolicyError};
 
 /// A turn that is being sampled.
 #[derive(Debug)]
 pub(super) struct Active {
-    pub(super) rollout: RolloutId,
-    /// Where its keys and values are; `None` while it waits.
-    pub(super) slot: Option<usize>,
+    /// Where its keys and values are; none while it waits.
+    pub(super) blocks: Vec<usize>,
     /// The context, then what was sampled.
     pub(super) tokens: Vec<u32>,
-    /// Of `tokens`, how many the slot holds.
+    /// Of `tokens`, how many the blocks hold.
     pub(super) cached: usize,
     task: Task,
     logprobs: Vec<f32>,
+    /// Empty where they are the same.
+    model_logprobs: Vec<f32>,
     segments: Vec<Segment>,
     finish: Option<Finish>,
     broken: Option<PolicyError>,
-    /// Of the context: what was found in a slot, the first time.
+    /// Of the context: what was found in blocks, the first time.
     found: Option<usize>,
 }
 
@@ -31,32 +33,38 @@ pub(super) struct Active {
 struct Task {
     context: usize,
     max_new_tokens: usize,
-    temperature: f64,
-    sample_below: Option<u32>,
-    stop_tokens: Vec<u32>,
-    seed: u64,
+    stops: Stops,
+    /// How the token at position 0 would be drawn.
+    draw: Draw,
 }
 
 impl Active {
     /// Takes a request, or says why no engine with such a model can do it.
-    pub(super) fn new(request: EngineRequest, config: &Config) -> Result<Self, PolicyError> {
+    pub(super) fn new(request: EngineRequest, config: &Config, ends: &mut Ends) -> Result<Self, PolicyError> {
         check(&request.task, config)?;
         let GenerateTask { context, max_new_tokens, sampling, seed, .. } = request.task;
+        if !sampling.stop_strings.is_empty() {
+            ends.read_codec()?;
+        }
         let task = Task {
             context: context.len(),
             max_new_tokens: max_new_tokens as usize,
-            temperature: sampling.temperature,
-            sample_below: sampling.sample_below,
-            stop_tokens: sampling.stop_tokens,
-            seed,
+            stops: Stops { tokens: sampling.stop_tokens, strings: sampling.stop_strings },
+            draw: Draw {
+                below: sampling.sample_below.filter(|&below| i64::from(below) < config.vocab_size),
+                top_p: sampling.top_p,
+                top_k: sampling.top_k,
+                min_p: sampling.min_p,
+                ..Draw::at(sampling.temperature, seed, 0)
+            },
         };
         Ok(Self {
-            rollout: request.rollout,
-            slot: None,
+            blocks: Vec::new(),
             tokens: context,
             cached: 0,
             task,
             logprobs: Vec::new(),
+            model_logprobs: Vec::new(),
             segments: Vec::new(),
             finish: None,
             broken: None,
@@ -64,30 +72,30 @@ impl Active {
         })
     }
 
-    /// The slot of a request that has one.
-    pub(super) fn slot_at(&self) -> usize {
-        self.slot.expect("only requests with a slot are computed")
+    /// Whether it has blocks, and takes part in forwards.
+    pub(super) fn is_seated(&self) -> bool {
+        !self.blocks.is_empty()
     }
 
-    /// Gives it a slot that holds its first `cached` tokens.
-    pub(super) fn seat(&mut self, slot: usize, cached: usize) {
-        self.slot = Some(slot);
+    /// Gives it blocks that hold its first `cached` tokens.
+    pub(super) fn seat(&mut self, blocks: Vec<usize>, cached: usize) {
+        self.blocks = blocks;
         self.cached = cached;
         self.found.get_or_insert(cached);
     }
 
-    /// Takes its slot. What was sampled stays.
-    pub(super) fn unseat(&mut self) {
-        self.slot = None;
+    /// Takes its blocks. What was sampled stays.
+    pub(super) fn unseat(&mut self) -> Vec<usize> {
         self.cached = 0;
+        std::mem::take(&mut self.blocks)
     }
 
-    /// Positions that its slot must have.
+    /// Positions that it may come to need.
     pub(super) fn positions(&self) -> usize {
         self.task.context + self.task.max_new_tokens
     }
 
-    /// Tokens that are not in the slot yet, 1 or more.
+    /// Tokens that are not in its blocks yet, 1 or more.
     pub(super) fn missing(&self) -> usize {
         self.tokens.len() - self.cached
     }
@@ -99,21 +107,17 @@ impl Active {
 
     /// How the token after the last one is drawn.
     pub(super) fn draw(&self) -> Draw {
-        Draw {
-            temperature: self.task.temperature,
-            seed: self.task.seed,
-            position: self.tokens.len() as u64,
-            below: self.task.sample_below,
-        }
+        Draw { position: self.tokens.len() as u64, ..self.task.draw }
     }
 
-    /// `count` more tokens are in the slot. If they were the last, `token` is the next.
-    pub(super) fn advance(&mut self, count: usize, token: u32, logprob: f32, version: PolicyVersion) {
+    /// `count` more tokens are in its blocks. If they were the last, the next was drawn.
+    pub(super) fn advance(&mut self, count: usize, drawn: Drawn, version: PolicyVersion, ends: &Ends) {
         self.cached += count;
         if self.cached < self.tokens.len() {
             return;
         }
-        if !logprob.is_finite() {
+        let Drawn { token, logprob, model_logprob } = drawn;
+        if !logprob.is_finite() || !model_logprob.is_finite() {
             self.broken = Some(PolicyError::Impossible(format!(
                 "{version} gives token={token} after tokens={} the log-probability {logprob}",
                 self.tokens.len()
@@ -122,14 +126,20 @@ impl Active {
         }
         self.tokens.push(token);
         self.logprobs.push(logprob);
+        if !self.task.draw.is_plain() {
+            self.model_logprobs.push(model_logprob);
+        }
         match self.segments.last_mut() {
             Some(segment) if segment.version == version => segment.tokens += 1,
             _ => self.segments.push(Segment { version, tokens: 1 }),
         }
-        if self.task.stop_tokens.contains(&token) {
-            self.finish = Some(Finish::Stop);
-        } else if self.logprobs.len() >= self.task.max_new_tokens {
-            self.finish = Some(Finish::Length);
+        match ends.end(&self.tokens[self.task.context..], &self.task.stops) {
+            Ok(true) => self.finish = Some(Finish::Stop),
+            Ok(false) if self.logprobs.len() >= self.task.max_new_tokens => {
+                self.finish = Some(Finish::Length)
+            }
+            Ok(false) => {}
+            Err(error) => self.broken = Some(error),
         }
     }
 
@@ -146,6 +156,7 @@ impl Active {
         Ok(GenerateDone {
             tokens: self.tokens.split_off(self.task.context),
             logprobs: self.logprobs,
+            model_logprobs: self.model_logprobs,
             segments: self.segments,
             finish: self.finish.unwrap_or(Finish::Length),
             prefill_tokens: (self.task.context - found) as u32,
@@ -167,7 +178,10 @@ fn check(task: &GenerateTask, config: &Config) -> Result<(), PolicyError> {
     if let Some(token) = task.context.iter().find(|&&token| i64::from(token) >= config.vocab_size) {
         return refuse(format!("token={token} is outside the vocabulary of {}", config.vocab_size));
     }
-    let temperature = task.sampling.temperature;
+    let Sampling { temperature, top_p, min_p, .. } = task.sampling;
+    if !(top_p > 0.0 && top_p <= 1.0 && (0.0..=1.0).contains(&min_p)) {
+        return refuse(format!("top_p={top_p} and min_p={min_p} must be above 0 to 1, and 0 to 1"));
+    }
     if !temperature.is_finite() || temperature < 0.0 {
         return refuse(format!("temperature={temperature} must be 0 or more"));
     }

@@ -1,0 +1,204 @@
+//! What sampling costs: tokens a second of our engine beside transformers' `generate`, in turn on the same model,
+//! machine and threads.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::Context;
+use millrace_workers::policy::torch::set_threads;
+use serde::Serialize;
+
+use super::median;
+use ours::{Ours, Work};
+use rival::Rival;
+
+mod ours;
+mod rival;
+
+/// The numbers that either side is tried with.
+const DTYPES: [&str; 2] = ["float32", "bfloat16"];
+
+/// How to measure.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A model directory
+    #[arg(long)]
+    model: PathBuf,
+    /// Sequences at once
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 8, 32, 64])]
+    sequences: Vec<usize>,
+    /// Tokens of each prompt
+    #[arg(long, default_value_t = 64)]
+    prompt: usize,
+    /// Tokens sampled after each
+    #[arg(long, default_value_t = 64)]
+    tokens: u32,
+    /// How often each is repeated; medians are printed
+    #[arg(long, default_value_t = 3)]
+    repeats: u32,
+    /// Threads of either
+    #[arg(long, default_value_t = 2)]
+    threads: i32,
+    /// The Python that has transformers
+    #[arg(long, default_value = "python3")]
+    python: PathBuf,
+    /// Do not run transformers
+    #[arg(long)]
+    alone: bool,
+    /// Where the figures go as JSON
+    #[arg(long, default_value = "target/bench/generate.json")]
+    out: PathBuf,
+}
+
+/// The figures.
+#[derive(Debug, Serialize)]
+struct Figures {
+    rows: Vec<Row>,
+    shared: Shared,
+    model: PathBuf,
+    prompt: usize,
+    tokens: u32,
+    repeats: u32,
+    threads: i32,
+    cores: usize,
+}
+
+/// So many sequences at once; each side in the numbers that it is faster with.
+#[derive(Debug, Serialize)]
+struct Row {
+    sequences: usize,
+    dtype: &'static str,
+    /// Medians, prompts included.
+    tokens_per_s: f64,
+    /// `None` where it did not run.
+    transformers: Option<Theirs>,
+    /// Every run's, ours and theirs.
+    runs: Vec<(f64, Option<f64>)>,
+}
+
+#[derive(Debug, Serialize)]
+struct Theirs {
+    dtype: &'static str,
+    tokens_per_s: f64,
+    ratio: f64,
+}
+
+/// Samples of one prompt.
+#[derive(Debug, Serialize)]
+struct Shared {
+    samples: usize,
+    prompt: usize,
+    /// Tokens of the contexts that were computed, over all samples.
+    prefill_tokens: u64,
+    seconds: f64,
+    /// The same for as many prompts that have nothing in common.
+    apart_seconds: f64,
+}
+
+/// Measures and prints.
+///
+/// # Errors
+/// There is no such model, or transformers does not run.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    set_threads(args.threads);
+    let mut ours = Ours::start(&args.model)?;
+    let mut rival = if args.alone { None } else { Some(Rival::start(args)?) };
+    let mut rows = Vec::new();
+    for &sequences in &args.sequences {
+        rows.push(row(args, sequences, &mut ours, rival.as_mut())?);
+    }
+    let shared = shared(&mut ours, args)?;
+    let (model, prompt, tokens) = (args.model.clone(), args.prompt, args.tokens);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let (repeats, threads) = (args.repeats, args.threads);
+    let figures = Figures { rows, shared, model, prompt, tokens, repeats, threads, cores };
+    print(&figures);
+    write(&args.out, &figures)
+}
+
+fn write(out: &Path, figures: &Figures) -> anyhow::Result<()> {
+    if let Some(folder) = out.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    std::fs::write(out, serde_json::to_string_pretty(figures)? + "\n")
+        .with_context(|| format!("failed to write {}", out.display()))?;
+    println!("figures in {}", out.display());
+    Ok(())
+}
+
+/// All runs of so many sequences, ours and theirs in turn.
+fn row(args: &Args, sequences: usize, ours: &mut Ours, mut rival: Option<&mut Rival>) -> anyhow::Result<Row> {
+    let work = Work { prompt: args.prompt, tokens: args.tokens, seed: 0 };
+    let count = sequences as f64 * f64::from(args.tokens);
+    let dtype = faster("millrace", |dtype, tokens| ours.seconds(dtype, Work { tokens, ..work }, sequences))?;
+    let theirs = match rival.as_deref_mut() {
+        Some(rival) => Some(faster("transformers", |dtype, tokens| rival.seconds(dtype, sequences, tokens))?),
+        None => None,
+    };
+    let mut runs = Vec::new();
+    for repeat in 1..=args.repeats {
+        let our = count / ours.seconds(dtype, Work { seed: u64::from(repeat), ..work }, sequences)?;
+        let their = match (rival.as_deref_mut(), theirs) {
+            (Some(rival), Some(dtype)) => Some(count / rival.seconds(dtype, sequences, args.tokens)?),
+            _ => None,
+        };
+        println!("{sequences} sequences: {our:.1} tokens/s, transformers {their:.1?}");
+        runs.push((our, their));
+    }
+    let tokens_per_s = median(runs.iter().map(|run| run.0).collect());
+    let transformers = theirs.map(|dtype| {
+        let theirs = median(runs.iter().filter_map(|run| run.1).collect());
+        Theirs { dtype, tokens_per_s: theirs, ratio: tokens_per_s / theirs }
+    });
+    Ok(Row { sequences, dtype, tokens_per_s, transformers, runs })
+}
+
+/// The numbers that one side is faster with, seen by a short run of each.
+fn faster(
+    who: &str,
+    mut seconds: impl FnMut(&'static str, u32) -> anyhow::Result<f64>,
+) -> anyhow::Result<&'static str> {
+    const PROBE: u32 = 8;
+    let mut best = (f64::INFINITY, DTYPES[0]);
+    for dtype in DTYPES {
+        let seconds = seconds(dtype, PROBE)?;
+        println!("{who} in {dtype}: {seconds:.2} s for {PROBE} tokens");
+        best = if seconds < best.0 { (seconds, dtype) } else { best };
+    }
+    Ok(best.1)
+}
+
+/// Samples of one long prompt, beside as many prompts.
+fn shared(ours: &mut Ours, args: &Args) -> anyhow::Result<Shared> {
+    const SAMPLES: usize = 8;
+    const PROMPT: usize = 512;
+    let (mut together, mut apart, mut prefill_tokens) = (Vec::new(), Vec::new(), 0);
+    for repeat in 0..args.repeats {
+        let work = Work { prompt: PROMPT, tokens: 16, seed: 1_000 + u64::from(repeat) };
+        let start = Instant::now();
+        prefill_tokens = ours.sample_one_prompt(DTYPES[0], work, SAMPLES)?;
+        together.push(start.elapsed().as_secs_f64());
+        apart.push(ours.seconds(DTYPES[0], Work { seed: 2_000 + u64::from(repeat), ..work }, SAMPLES)?);
+    }
+    let (seconds, apart_seconds) = (median(together), median(apart));
+    Ok(Shared { samples: SAMPLES, prompt: PROMPT, prefill_tokens, seconds, apart_seconds })
+}
+
+fn print(f: &Figures) {
+    println!(
+        "\nmedians of {} runs, prompts of {} tokens and {} new, {} threads on {} cores; tokens/s",
+        f.repeats, f.prompt, f.tokens, f.threads, f.cores
+    );
+    println!("  sequences         millrace      transformers  ratio");
+    for row in &f.rows {
+        let theirs = row.transformers.as_ref().map_or_else(String::new, |theirs| {
+            format!("{:>8.1} {:<8} {:>6.2}", theirs.tokens_per_s, theirs.dtype, theirs.ratio)
+        });
+        println!("  {:>9} {:>8.1} {:<8} {theirs}", row.sequences, row.tokens_per_s, row.dtype);
+    }
+    let s = &f.shared;
+    println!(
+        "  {} samples of a prompt of {} tokens: {} computed, {:.2} s; of prompts that differ: {:.2} s",
+        s.samples, s.prompt, s.prefill_tokens, s.seconds, s.apart_seconds
+    );
+}

@@ -1,0 +1,128 @@
+//! Work for our engine.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use millrace_schemas::blob::Sha;
+use millrace_schemas::generate::{GenerateTask, Sampling};
+use millrace_schemas::publish_weights::Manifest;
+use millrace_schemas::{PolicyVersion, RolloutId};
+use millrace_workers::policy::torch::{EngineSettings, TorchEngine};
+use millrace_workers::policy::{CONFIG_FILE, Engine, EngineRequest, Ticket};
+use millrace_workers::random::Stream;
+use millrace_workers::weights::LoadedVersion;
+
+/// Tokens that prompts are drawn from: every model of use has more.
+const VOCABULARY: u64 = 10_000;
+const MODEL_FILE: &str = "model.safetensors";
+
+/// An engine for each of the numbers that it is tried with.
+pub(super) struct Ours(Vec<(&'static str, TorchEngine)>);
+
+impl Ours {
+    /// Engines of a model directory.
+    pub(super) fn start(folder: &Path) -> anyhow::Result<Self> {
+        let read = |name: &str| {
+            let path = folder.join(name);
+            std::fs::read(&path).with_context(|| format!("failed to read {}", path.display()))
+        };
+        let (config, weights) = (read(CONFIG_FILE)?, Bytes::from(read(MODEL_FILE)?));
+        let engine = |dtype| {
+            let version = version(&config, weights.clone(), dtype)?;
+            Ok((dtype, TorchEngine::new(&version, EngineSettings::default())?))
+        };
+        super::DTYPES.into_iter().map(engine).collect::<anyhow::Result<_>>().map(Self)
+    }
+
+    fn engine(&mut self, dtype: &str) -> anyhow::Result<&mut TorchEngine> {
+        let engine = self.0.iter_mut().find(|(of, _)| *of == dtype);
+        engine.map(|(_, engine)| engine).with_context(|| format!("no engine in {dtype}"))
+    }
+
+    /// Seconds for so many turns at once, each after a prompt of its own.
+    pub(super) fn seconds(&mut self, dtype: &str, work: Work, sequences: usize) -> anyhow::Result<f64> {
+        let start = Instant::now();
+        work.run(self.engine(dtype)?, sequences, |index| index)?;
+        Ok(start.elapsed().as_secs_f64())
+    }
+
+    /// Samples as many turns at once after one prompt. Gives the tokens of contexts that were computed.
+    pub(super) fn sample_one_prompt(
+        &mut self,
+        dtype: &str,
+        work: Work,
+        samples: usize,
+    ) -> anyhow::Result<u64> {
+        work.run(self.engine(dtype)?, samples, |_| 0)
+    }
+}
+
+/// A model as a version. Its end tokens are left out, so that every turn has its full length.
+fn version(config: &[u8], weights: Bytes, dtype: &str) -> anyhow::Result<LoadedVersion> {
+    let mut config: serde_json::Value = serde_json::from_slice(config)?;
+    config["eos_token_id"] = serde_json::Value::Null;
+    config["dtype"] = dtype.into();
+    let config = Bytes::from(serde_json::to_vec(&config)?);
+    let files = BTreeMap::from([(CONFIG_FILE.to_owned(), config), (MODEL_FILE.to_owned(), weights)]);
+    let version = PolicyVersion(0);
+    let manifest = Manifest {
+        run: "bench".parse()?,
+        version,
+        parent: None,
+        batch: None,
+        config: Sha::of(b""),
+        files: Vec::new(),
+        metrics: BTreeMap::new(),
+    };
+    Ok(LoadedVersion { version, sha: Sha::of(&manifest.to_json()), manifest, files })
+}
+
+/// Turns to sample.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Work {
+    /// Tokens of each context.
+    pub(super) prompt: usize,
+    /// Tokens of each turn.
+    pub(super) tokens: u32,
+    pub(super) seed: u64,
+}
+
+impl Work {
+    fn run(
+        &self,
+        engine: &mut TorchEngine,
+        count: usize,
+        prompt: impl Fn(u64) -> u64,
+    ) -> anyhow::Result<u64> {
+        // No prompt comes twice, or it would be found.
+        let seed = (self.seed * 1_000 + count as u64) << 20;
+        for index in 0..count as u64 {
+            let mut random = Stream::new(seed | prompt(index));
+            let context = (0..self.prompt).map(|_| random.below(VOCABULARY) as u32).collect();
+            let task = GenerateTask {
+                context,
+                min_version: PolicyVersion(0),
+                max_new_tokens: self.tokens,
+                sampling: Sampling::at(1.0),
+                seed: seed | index,
+            };
+            let rollout = RolloutId { group: self.seed, index: index as u32, attempt: 0 };
+            engine.admit(EngineRequest { ticket: Ticket(index), rollout, task });
+        }
+        let (mut left, mut prefill) = (count, 0);
+        while left > 0 {
+            for finished in engine.step()? {
+                let done = finished.result?;
+                if done.tokens.len() != self.tokens as usize {
+                    bail!("a turn has tokens={} instead of {}", done.tokens.len(), self.tokens);
+                }
+                prefill += u64::from(done.prefill_tokens);
+                left -= 1;
+            }
+        }
+        Ok(prefill)
+    }
+}

@@ -1,0 +1,38 @@
+// oneDNN's product with weights in its own layout. libtorch registers both operators for its compiler and gives them
+// no C++ name, so they are called by the dispatcher.
+
+#include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include "millrace-workers/src/policy/decoder/kernels/kernels.h"
+
+namespace millrace::kernels {
+
+namespace {
+
+c10::OperatorHandle find(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
+}
+
+at::Tensor call(const c10::OperatorHandle& op, torch::jit::Stack stack) {
+  op.callBoxed(stack);
+  return std::move(stack.at(0)).toTensor();
+}
+
+} // namespace
+
+at::Tensor* pack(const at::Tensor* weight, std::int64_t rows) {
+  static const auto reorder = find("mkldnn::_reorder_linear_weight");
+  at::NoGradGuard none;
+  return new at::Tensor(call(reorder, {*weight, rows}));
+}
+
+at::Tensor* multiply(const at::Tensor* x, const at::Tensor* weight, const at::Tensor* bias) {
+  static const auto linear = find("mkldnn::_linear_pointwise");
+  at::NoGradGuard none;
+  const auto added = bias == nullptr ? c10::IValue() : c10::IValue(*bias);
+  c10::List<std::optional<at::Scalar>> scalars;
+  return new at::Tensor(call(linear, {*x, *weight, added, "none", std::move(scalars), ""}));
+}
+
+} // namespace millrace::kernels
