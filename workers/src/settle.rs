@@ -64,7 +64,7 @@ impl Settlement<'_> {
             return left(subject, self.patiently(|| self.broker.bury(self.delivery, &reason)).await);
         }
         let event = Event::Outcome(outcome);
-        match self.patiently(|| self.broker.append(run.as_str(), &event)).await {
+        match self.patiently(|| self.broker.append_outcome(run, *key, self.delivery, &event)).await {
             Ok(_) => left(subject, self.delivery.lease.done().await.map_err(Into::into)),
             Err(error) if error.is_transient() => left(subject, Err(error)),
             Err(error) => {
@@ -159,7 +159,7 @@ mod tests {
         let queue = Arc::new(MemoryQueue::new(Arc::new(SystemClock::new())));
         let lease = Arc::new(Noting { queue: queue.clone(), entries: AtomicU64::new(NEVER) });
         let message = Message { subject: "mr.task.x".into(), payload: "".into(), headers: vec![] };
-        let delivery = Delivery { message, attempt: 1, seq: 1, lease: lease.clone() };
+        let delivery = Delivery { message, attempt: 1, seq: 1, stored_ns: 1, lease: lease.clone() };
         let in_hand = Arc::new(InHand::default());
         let settlement = Settlement {
             broker: &Broker::new(queue, Objects::memory()),

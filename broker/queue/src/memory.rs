@@ -138,7 +138,7 @@ impl Shared {
         for (stage, seq) in found {
             let notice =
                 Message { subject: format!("{stage}.{seq}"), payload: Bytes::new(), headers: vec![] };
-            state.exhausted.put(EXHAUSTED_POOL, notice);
+            state.exhausted.put(EXHAUSTED_POOL, notice, now);
         }
     }
 
@@ -189,6 +189,7 @@ impl Queue for MemoryQueue {
     }
 
     async fn put(&self, tasks: Vec<Message>) -> Vec<Result<Put, QueueError>> {
+        let now = self.shared.clock.now();
         self.shared.change(|state| {
             let put = |task: Message| {
                 let stage = subjects::stage_of_task(&task.subject).ok_or_else(|| QueueError::Refused {
@@ -196,7 +197,7 @@ impl Queue for MemoryQueue {
                     reason: format!("no stream takes subject={}", task.subject),
                 })?;
                 let pool = pool_of(&task.subject).to_owned();
-                Ok(state.tasks.entry(stage).or_default().put(&pool, task))
+                Ok(state.tasks.entry(stage).or_default().put(&pool, task, now))
             };
             tasks.into_iter().map(put).collect()
         })

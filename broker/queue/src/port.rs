@@ -215,6 +215,9 @@ pub struct Delivery {
     pub attempt: u64,
     /// Position in its stage's stream; with the subject, names this put of the task.
     pub seq: u64,
+    /// When the server stored this put of the task, in nanoseconds of the server's clock. Another put of the same
+    /// task has another, also where a part of the stream was lost and positions are given out again.
+    pub stored_ns: u64,
     /// Settles it.
     pub lease: Arc<dyn Lease>,
 }

@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 
 use millrace_schemas::envelope::{DecodeError, decode, encode};
-use millrace_schemas::{Event, Outcome, RunId, subjects};
+use millrace_schemas::{Event, Outcome, RunId, TaskKey, subjects};
 
 use super::tasks::ClaimError;
 use super::{Broker, BrokerError};
-use crate::port::{Appended, LogEntry, LogReader, Message};
+use crate::port::{Appended, Delivery, LogEntry, LogReader, Message};
 
 /// An entry of the log, read.
 #[derive(Debug)]
@@ -37,12 +37,6 @@ impl Broker {
     /// # Errors
     /// The queue or the object store fails. The event may stand all the same.
     pub async fn append(&self, run: &str, event: &Event) -> Result<Appended, BrokerError> {
-        let message =
-            Message { subject: subjects::log(run, event), payload: encode(event), headers: Vec::new() };
-        let message = match run.parse::<RunId>() {
-            Ok(run) => self.check_in(&run, message).await?,
-            Err(e) => return Err(BrokerError::Invalid { action: "append an event", reason: e.to_string() }),
-        };
         let id = match event {
             // Two answers to the same question are one; a question of the same name that a lost part of the
             // log had asked was another.
@@ -59,7 +53,34 @@ impl Broker {
             | Event::Left { .. }
             | Event::Tick { .. } => None,
         };
-        Ok(self.queue.append(message, id.as_deref()).await?)
+        self.append_as(run, event, id.as_deref()).await
+    }
+
+    /// Appends the outcome of a delivered task. Within the server's window the first outcome of this put of the task
+    /// wins. One of another put is stored too, though it answers the same: where the log lost its newest part, the
+    /// first may have come before anyone waited for it, from a worker that had the task of the lost part in hand.
+    ///
+    /// # Errors
+    /// The queue or the object store fails. The outcome may stand all the same.
+    pub async fn append_outcome(
+        &self,
+        run: &RunId,
+        key: TaskKey,
+        delivery: &Delivery,
+        outcome: &Event,
+    ) -> Result<Appended, BrokerError> {
+        let id = format!("{run}/{key}/put/{:x}", delivery.stored_ns);
+        self.append_as(run.as_str(), outcome, Some(&id)).await
+    }
+
+    async fn append_as(&self, run: &str, event: &Event, id: Option<&str>) -> Result<Appended, BrokerError> {
+        let message =
+            Message { subject: subjects::log(run, event), payload: encode(event), headers: Vec::new() };
+        let message = match run.parse::<RunId>() {
+            Ok(run) => self.check_in(&run, message).await?,
+            Err(e) => return Err(BrokerError::Invalid { action: "append an event", reason: e.to_string() }),
+        };
+        Ok(self.queue.append(message, id).await?)
     }
 
     /// Reads the log from position `from` (1 is the first) on, and then what is appended.

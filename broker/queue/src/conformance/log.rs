@@ -6,7 +6,7 @@ use bytes::Bytes;
 use millrace_schemas::env_step::EnvStepDone;
 use millrace_schemas::{Event, Outcome, OutcomeBody, WorkerId, subjects};
 
-use super::{Fixture, run, soon, task};
+use super::{Fixture, pull_one, run, soon, task};
 use crate::port::Message;
 
 fn outcome(group: u64, worker: &str) -> Event {
@@ -44,6 +44,28 @@ pub async fn the_first_entry_with_an_id_wins(fixture: Fixture) {
     }
     assert_eq!(read[0].event.as_ref().expect("an event"), &outcome(1, "w1"));
     assert_eq!((read[1].run.as_str(), read[3].run.as_str()), (subjects::ALL_RUNS, "other"));
+}
+
+/// A worker may say an outcome twice, and a delivery may come twice: that is one entry. Who puts the task again asks
+/// again.
+pub async fn a_task_put_again_is_answered_again(fixture: Fixture) {
+    let (run, asked) = (run(), task(1, 0, 1));
+    let mut puller = fixture.puller().await;
+    let mut answers = Vec::new();
+    for put in 0..2 {
+        fixture.put_until_queued(&asked).await;
+        let first = pull_one(&mut puller).await;
+        first.lease.retry_after(Duration::ZERO).await.expect("given back");
+        let again = pull_one(&mut puller).await;
+        assert_eq!((again.attempt, again.stored_ns), (2, first.stored_ns), "put {put}");
+        for delivery in [&first, &first, &again] {
+            let event = outcome(1, "w1");
+            let answer = fixture.broker.append_outcome(&run, asked.key, delivery, &event).await;
+            answers.push(answer.expect("appended").first);
+        }
+        again.lease.done().await.expect("settled");
+    }
+    assert_eq!(answers, [true, false, false, true, false, false]);
 }
 
 /// Appended by many at once, read by several from different places: the same order for all, no gaps.

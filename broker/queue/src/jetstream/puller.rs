@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::connection::Connection;
 use super::lease::JetStreamLease;
-use super::message::{from_nats, place};
+use super::message::{Place, from_nats, place};
 use super::violation::{Violation, Violations};
 use crate::port::{Delivery, Lease, Puller, QueueError};
 
@@ -242,9 +242,9 @@ impl JetStreamPuller {
 /// A task from its message; `None` for anything else.
 fn delivery(connection: &Connection, message: async_nats::Message) -> Option<Delivery> {
     let reply = message.reply.clone()?;
-    let place = place(&reply)?;
+    let Place { attempt, stream_seq: seq, stored_ns, .. } = place(&reply)?;
     let lease: Arc<dyn Lease> = Arc::new(JetStreamLease { client: connection.client.clone(), reply });
-    Some(Delivery { message: from_nats(message), attempt: place.attempt, seq: place.stream_seq, lease })
+    Some(Delivery { message: from_nats(message), attempt, seq, stored_ns, lease })
 }
 
 #[async_trait]

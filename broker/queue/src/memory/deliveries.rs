@@ -30,9 +30,9 @@ impl Puller for MemoryPuller {
             (!handed.is_empty()).then_some(handed)
         });
         let handed = handed.await;
-        let delivery = |Handed { seq, attempt, message }| {
+        let delivery = |Handed { seq, attempt, stored_ns, message }| {
             let lease = MemoryLease { shared: shared.clone(), stage: Some(stage), seq, attempt };
-            Delivery { message, attempt, seq, lease: Arc::new(lease) }
+            Delivery { message, attempt, seq, stored_ns, lease: Arc::new(lease) }
         };
         Ok(handed.into_iter().map(delivery).collect())
     }

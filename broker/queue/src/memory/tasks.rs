@@ -20,6 +20,8 @@ pub(super) struct Tasks {
 #[derive(Debug, Clone)]
 struct Entry {
     message: Message,
+    /// When it was put, in nanoseconds.
+    stored_ns: u64,
     pool: String,
     attempt: u64,
     state: State,
@@ -45,11 +47,12 @@ struct Ready {
 pub(super) struct Handed {
     pub(super) seq: u64,
     pub(super) attempt: u64,
+    pub(super) stored_ns: u64,
     pub(super) message: Message,
 }
 
 impl Tasks {
-    pub(super) fn put(&mut self, pool: &str, message: Message) -> Put {
+    pub(super) fn put(&mut self, pool: &str, message: Message, now: Duration) -> Put {
         if self.subjects.contains_key(&message.subject) {
             return Put::AlreadyQueued;
         }
@@ -57,7 +60,8 @@ impl Tasks {
         let seq = self.next_seq;
         self.subjects.insert(message.subject.clone(), seq);
         self.ready.entry(pool.to_owned()).or_default().fresh.push_back(seq);
-        self.entries.insert(seq, Entry { message, pool: pool.to_owned(), attempt: 0, state: State::Ready });
+        let (pool, stored_ns) = (pool.to_owned(), now.as_nanos() as u64);
+        self.entries.insert(seq, Entry { message, stored_ns, pool, attempt: 0, state: State::Ready });
         Put::Queued
     }
 
@@ -107,7 +111,8 @@ impl Tasks {
             entry.attempt += 1;
             entry.state = State::Until(until);
             self.timers.insert((until, seq));
-            handed.push(Handed { seq, attempt: entry.attempt, message: entry.message.clone() });
+            let (attempt, stored_ns) = (entry.attempt, entry.stored_ns);
+            handed.push(Handed { seq, attempt, stored_ns, message: entry.message.clone() });
         }
         handed
     }
