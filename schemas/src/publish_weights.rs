@@ -110,6 +110,9 @@ pub struct PublishWeightsDone {
     /// one handed in means that another commit stood already.
     #[serde(default)]
     pub batch: Option<BlobRef>,
+    /// Whether this commit wrote it, for certain. `false` where it was found, by a retry for example.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub created: bool,
     /// Bytes of the files it names.
     pub bytes: u64,
     /// Versions whose blobs were collected on this occasion.

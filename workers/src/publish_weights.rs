@@ -60,18 +60,18 @@ impl PublishWeights {
 
     async fn commit(&self, task: PublishWeightsTask) -> Result<PublishWeightsDone, PublishError> {
         let PublishWeightsTask { manifest, retention } = task;
-        let (standing, sha) = self.stand(manifest).await?;
+        let (standing, sha, created) = self.stand(manifest).await?;
         let bytes = standing.files.iter().map(|file| file.blob.bytes).sum();
         // The version is committed, whatever becomes of the old ones: the next commit collects them too.
         let collected = self.collector.collect(&standing, retention).await.unwrap_or_else(|error| {
             tracing::warn!(run = %standing.run, version = %standing.version, %error, "old versions not collected");
             Vec::new()
         });
-        Ok(PublishWeightsDone { manifest: sha, batch: standing.batch, bytes, collected })
+        Ok(PublishWeightsDone { manifest: sha, batch: standing.batch, created, bytes, collected })
     }
 
-    /// Creates the manifest, or finds the one that stands.
-    async fn stand(&self, manifest: Manifest) -> Result<(Manifest, Sha), PublishError> {
+    /// Creates the manifest, or finds the one that stands; says which.
+    async fn stand(&self, manifest: Manifest) -> Result<(Manifest, Sha, bool), PublishError> {
         let version = manifest.version;
         if let Some((name, value)) = manifest.metrics.iter().find(|(_, value)| !value.is_finite()) {
             return Err(PublishError::Refused {
@@ -82,15 +82,15 @@ impl PublishWeights {
         let path = paths::manifest(&manifest.run, version);
         // A retry finds its manifest, and perhaps no more of its files: they may have been collected since.
         if let Some(standing) = self.objects.get(&path).await? {
-            return Ok((read_manifest(&manifest.run, version, &standing)?, Sha::of(&standing)));
+            return Ok((read_manifest(&manifest.run, version, &standing)?, Sha::of(&standing), false));
         }
         self.check_files(&manifest).await?;
         let content = manifest.to_json();
         match self.objects.create(&path, content.clone().into()).await? {
-            Created::New => Ok((manifest, Sha::of(&content))),
+            Created::New => Ok((manifest, Sha::of(&content), true)),
             Created::Exists => {
                 let standing = self.objects.get(&path).await?.ok_or(ObjectError::NotFound { path })?;
-                Ok((read_manifest(&manifest.run, version, &standing)?, Sha::of(&standing)))
+                Ok((read_manifest(&manifest.run, version, &standing)?, Sha::of(&standing), false))
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use millrace_schemas::api::{CurvePoint, Evaluation};
-use millrace_schemas::{PolicyVersion, Stage};
+use millrace_schemas::{PolicyVersion, RolloutId, Stage};
 use serde::{Deserialize, Serialize};
 
 /// Why a rollout was dropped.
@@ -79,14 +79,38 @@ pub struct Books {
     pub evaluations: Vec<Evaluation>,
     /// What the trainer measured in the last step.
     pub metrics: BTreeMap<String, f64>,
+    /// Rollouts dropped since the object store last showed that it knows no newer version than the log. Where it
+    /// does, for the log lost its newest part, such a rollout may prove to have been trained on.
+    #[serde(default)]
+    pub dropped_lately: BTreeMap<RolloutId, Dropped>,
+}
+
+/// A drop as it was booked.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Dropped {
+    /// Why.
+    pub reason: DropReason,
+    /// Worker microseconds that had gone into it.
+    pub busy_us: u64,
 }
 
 impl Books {
     /// Books a drop and what it had cost.
-    pub fn drop_rollout(&mut self, reason: DropReason, busy_us: u64) {
+    pub fn drop_rollout(&mut self, id: RolloutId, reason: DropReason, busy_us: u64) {
         *self.dropped.entry(reason).or_default() += 1;
         let wasted = self.wasted_us.entry(reason).or_default();
         *wasted = wasted.saturating_add(busy_us);
+        self.dropped_lately.insert(id, Dropped { reason, busy_us });
+    }
+
+    /// Books as not dropped what was dropped lately. Says whether it was: it is admitted already then.
+    pub fn take_back(&mut self, id: RolloutId) -> bool {
+        let Some(Dropped { reason, busy_us }) = self.dropped_lately.remove(&id) else { return false };
+        let dropped = self.dropped.entry(reason).or_default();
+        *dropped = dropped.saturating_sub(1);
+        let wasted = self.wasted_us.entry(reason).or_default();
+        *wasted = wasted.saturating_sub(busy_us);
+        true
     }
 
     /// Books a rollout as trained on at `version`.

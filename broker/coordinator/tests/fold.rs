@@ -19,7 +19,7 @@ use millrace_schemas::notice::Notice;
 use millrace_schemas::reward::RewardDone;
 use millrace_schemas::submit::from_toml;
 use millrace_schemas::train_shard::Batch;
-use millrace_schemas::{Event, Outcome, OutcomeBody, PolicyVersion, RunSpec, TaskBody, TaskKey};
+use millrace_schemas::{Event, Outcome, OutcomeBody, PolicyVersion, RolloutId, RunSpec, TaskBody, TaskKey};
 use world::{RUN, World, replay};
 
 fn spec(rollout: &str) -> RunSpec {
@@ -338,6 +338,7 @@ fn versions_never_go_back() {
     let body = OutcomeBody::PublishWeights(millrace_schemas::publish_weights::PublishWeightsDone {
         manifest: millrace_schemas::blob::Sha::of(b"another"),
         batch: Some(millrace_schemas::BlobRef::of(b"another batch")),
+        created: false,
         bytes: 1,
         collected: Vec::new(),
     });
@@ -383,6 +384,32 @@ fn what_an_adopted_version_was_trained_on_is_not_trained_on_again() {
     assert!(ledger.balanced() && ledger.trained == 6 && ledger.admitted >= admitted, "{ledger:?}");
     to_the_end(&mut world);
     assert_eq!(world.run().state, RunState::Finished);
+}
+
+#[test]
+fn a_rollout_that_was_dropped_and_proves_to_be_trained_ends_once() {
+    let mut world = World::submit(&spec("alpha = 1.0"), 0);
+    while world.run().groups.len() < 3 {
+        assert!(world.work());
+    }
+    let group = *world.run().groups.keys().next().expect("a group");
+    let rollout = RolloutId { group, index: 1, attempt: 0 };
+    world.append(Event::DeadLetter { key: TaskKey::EnvStep { rollout, turn: 0 }, reason: "no".into() });
+    let before = status::ledger(world.run());
+    assert_eq!(before.dropped["failed"], 1, "the log that is left knows of its drop, not of its training");
+    world.append(Event::Adopted(Box::new(standing(1, group, 0))));
+    let after = status::ledger(world.run());
+    assert!(after.balanced(), "{after:?}");
+    assert_eq!((after.trained, after.dropped["failed"], after.dropped["superseded"]), (6, 0, 1), "{after:?}");
+    let ids = 2 * world.run().next_group - 2 * 5 + 1;
+    assert_eq!(
+        after.admitted, ids,
+        "every rollout of every group but the 5 of the evaluation, and one more attempt"
+    );
+    // A version that this log made itself proves that no lost part came as far.
+    to_the_end(&mut world);
+    assert_eq!(world.run().state, RunState::Finished);
+    assert!(world.run().books.dropped_lately.len() < 12, "what is noted does not grow with the run");
 }
 
 #[test]

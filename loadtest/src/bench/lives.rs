@@ -203,6 +203,7 @@ fn answer(task: Task) -> OutcomeBody {
         TaskBody::PublishWeights(publish) => OutcomeBody::PublishWeights(PublishWeightsDone {
             manifest: Sha::of(&publish.manifest.to_json()),
             batch: publish.manifest.batch,
+            created: true,
             bytes: 0,
             collected: Vec::new(),
         }),

@@ -192,6 +192,7 @@ pub(crate) fn outcomes() -> Vec<(&'static str, Outcome)> {
     let publish = PublishWeightsDone {
         manifest: Sha::of(b"manifest"),
         batch: Some(blob("batch")),
+        created: false,
         bytes: 1 << 33,
         collected: vec![PolicyVersion(1), PolicyVersion(2)],
     };

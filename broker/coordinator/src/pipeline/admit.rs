@@ -81,7 +81,8 @@ fn remove(run: &mut Run, id: u64, reason: impl Fn(u32) -> DropReason) {
     let Some(group) = run.groups.remove(&id) else { return };
     run.ready.retain(|ready| *ready != id);
     for (rollout, index) in group.rollouts.iter().zip(0..) {
-        run.books.drop_rollout(reason(index), rollout.busy_us);
+        let id = RolloutId { group: id, index, attempt: rollout.attempt };
+        run.books.drop_rollout(id, reason(index), rollout.busy_us);
     }
 }
 

@@ -2,9 +2,9 @@
 //! machine. The version is taken as it stands, and what it was trained on counts as trained, so that nothing
 //! is trained on twice.
 
-use millrace_schemas::PolicyVersion;
 use millrace_schemas::event::{Adopted, AdoptedGroup};
 use millrace_schemas::notice::Notice;
+use millrace_schemas::{PolicyVersion, RolloutId};
 
 use crate::books::DropReason;
 use crate::command::{Command, Commands};
@@ -56,17 +56,18 @@ fn take_out(run: &mut Run, base: PolicyVersion, groups: &[AdoptedGroup]) {
             run.next_prompt += 1;
         }
         let standing = known.map(|group| group.rollouts).unwrap_or_default();
-        for (index, rollout) in adopted.rollouts.iter().enumerate() {
-            let same = match standing.get(index) {
-                Some(known) if known.attempt == rollout.attempt => true,
-                Some(other) => {
-                    // The lost part had replaced it.
-                    run.books.drop_rollout(DropReason::Superseded, other.busy_us);
-                    false
-                }
-                None => false,
-            };
-            run.books.admitted += u64::from(!same);
+        for (rollout, index) in adopted.rollouts.iter().zip(0..) {
+            let id = RolloutId { group: adopted.group, index, attempt: rollout.attempt };
+            let known = standing.get(index as usize);
+            if let Some(other) = known.filter(|known| known.attempt != rollout.attempt) {
+                // The lost part had another attempt.
+                let id = RolloutId { attempt: other.attempt, ..id };
+                run.books.drop_rollout(id, DropReason::Superseded, other.busy_us);
+            }
+            // What is left of the log may have begun it and dropped it since: then it is admitted already, and
+            // trained in the end.
+            let is_known = known.is_some_and(|known| known.attempt == rollout.attempt);
+            run.books.admitted += u64::from(!is_known && !run.books.take_back(id));
             run.books.train_rollout(base, rollout.start_version);
         }
     }

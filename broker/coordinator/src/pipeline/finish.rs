@@ -32,12 +32,9 @@ pub(super) fn cancel(run: &mut Run, reason: &str, out: &mut Commands) {
     run.reason = Some(reason.to_owned());
     run.broken = None;
     run.evaluation = None;
+    // What was in training goes the way of the rest.
+    run.groups.extend(run.training.take().map(|training| training.groups).unwrap_or_default());
     admit::drop_all(run, DropReason::Cancelled);
-    for (_, group) in run.training.take().map(|training| training.groups).unwrap_or_default() {
-        for rollout in &group.rollouts {
-            run.books.drop_rollout(DropReason::Cancelled, rollout.busy_us);
-        }
-    }
     end(run, RunState::Cancelled, out);
 }
 

@@ -179,7 +179,7 @@ pub(super) fn replace(run: &mut Run, id: RolloutId, reason: DropReason, out: &mu
     let Some(group) = evaluating.or_else(|| groups.get_mut(&id.group)) else { return };
     let Some(rollout) = group.rollouts.get_mut(id.index as usize) else { return };
     if !evaluate {
-        books.drop_rollout(reason, rollout.busy_us);
+        books.drop_rollout(RolloutId { attempt: rollout.attempt, ..id }, reason, rollout.busy_us);
         books.admitted += 1;
     }
     if rollout.phase == Phase::Finished {

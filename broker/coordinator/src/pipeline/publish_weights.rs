@@ -52,6 +52,10 @@ pub(super) fn done(run: &mut Run, key: TaskKey, done: &PublishWeightsDone, out: 
         out.push(Command::Adopt { run: run.spec.name.clone(), version });
         return;
     }
+    if done.created {
+        // Nothing stood there: no lost part of the log came as far.
+        run.books.dropped_lately.clear();
+    }
     book_step(run, run.version(), version, &training.groups, out);
     stand(run, version, done.manifest, out);
 }

@@ -360,5 +360,12 @@ fn shard(content: &str) -> OutcomeBody {
 /// A commit of another batch, found standing.
 fn commit(content: &str) -> OutcomeBody {
     let (manifest, batch) = (Sha::of(content.as_bytes()), Some(BlobRef::of(content.as_bytes())));
-    OutcomeBody::PublishWeights(PublishWeightsDone { manifest, batch, bytes: 1, collected: Vec::new() })
+    let created = false;
+    OutcomeBody::PublishWeights(PublishWeightsDone {
+        manifest,
+        batch,
+        created,
+        bytes: 1,
+        collected: Vec::new(),
+    })
 }

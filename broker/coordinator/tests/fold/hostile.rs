@@ -73,6 +73,7 @@ fn lies(task: &Task, now: u64) -> Vec<OutcomeBody> {
             OutcomeBody::PublishWeights(PublishWeightsDone {
                 manifest: millrace_schemas::blob::Sha::of(b"x"),
                 batch: None,
+                created: true,
                 bytes: u64::MAX,
                 collected: vec![],
             }),

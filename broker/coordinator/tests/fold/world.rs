@@ -183,6 +183,7 @@ impl World {
             TaskBody::PublishWeights(publish) => OutcomeBody::PublishWeights(PublishWeightsDone {
                 manifest: Sha::of(&publish.manifest.to_json()),
                 batch: publish.manifest.batch,
+                created: true,
                 bytes: 1,
                 collected: Vec::new(),
             }),
