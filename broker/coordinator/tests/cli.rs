@@ -9,6 +9,7 @@ mod cli {
     mod up;
     mod gang;
     mod kill;
+    mod older_store;
     mod two;
     mod roles;
 }
