@@ -47,6 +47,9 @@ pub struct Args {
     /// Make this many steps instead of the run file's
     #[arg(long)]
     steps: Option<u64>,
+    /// Make each step with this many ranks, and start as many train workers; default: the run file's
+    #[arg(long)]
+    ranks: Option<u32>,
     /// Folder for everything; what an earlier test left there is removed
     #[arg(long, default_value = "target/chaos")]
     dir: PathBuf,
@@ -88,7 +91,9 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let base = read_run(&args)?;
     let means = Means { disk, cluster: args.cluster };
     let plan = Plan::new(scenario, means, args.seed);
-    let options = |name: &str| StackOptions { folder: args.dir.join(name), cluster: args.cluster, disk };
+    let trainers = base.gang.ranks as usize;
+    let options =
+        |name: &str| StackOptions { folder: args.dir.join(name), cluster: args.cluster, trainers, disk };
     let lasts = Duration::from_secs_f64(args.minutes * 60.0);
     let (disturbed, faults) = disturbed(&options("disturbed"), &base, args.seed, plan, lasts).await?;
     let count = (disturbed.runs.len() as u64).min(args.compare);
@@ -103,6 +108,7 @@ fn read_run(args: &Args) -> anyhow::Result<RunSpec> {
     let fail = || format!("failed to read run file path={}", args.run.display());
     let mut spec = from_toml(&std::fs::read_to_string(&args.run).with_context(fail)?).with_context(fail)?;
     spec.steps = args.steps.unwrap_or(spec.steps);
+    spec.gang.ranks = args.ranks.unwrap_or(spec.gang.ranks);
     Ok(spec)
 }
 

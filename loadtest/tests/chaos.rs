@@ -1,4 +1,4 @@
-//! A little of every fault, and a cluster that loses its leader, with the scripted model: nothing is lost, and
+//! A little of every fault, alone and with a gang, and a cluster that loses its leader, with the scripted model: nothing is lost, and
 //! the tables are left.
 
 use std::path::Path;
@@ -31,6 +31,13 @@ fn nothing_is_wrong_after(scenario: &str, args: &[&str]) -> usize {
 #[test]
 fn a_little_chaos_loses_nothing() {
     let faults = nothing_is_wrong_after("chaos-smoke.toml", &["--minutes", "0.25", "--steps", "60"]);
+    assert!(faults >= 10, "{faults}");
+}
+
+#[test]
+fn a_gang_of_two_loses_nothing() {
+    let args = ["--minutes", "0.25", "--steps", "60", "--ranks", "2"];
+    let faults = nothing_is_wrong_after("chaos-smoke.toml", &args);
     assert!(faults >= 10, "{faults}");
 }
 

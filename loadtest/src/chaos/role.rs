@@ -54,7 +54,7 @@ impl Role {
         }
     }
 
-    /// How many processes it has, in a cluster or not.
+    /// How many processes it has at least, in a cluster or not.
     #[must_use]
     pub const fn processes(self, cluster: bool) -> usize {
         match self {

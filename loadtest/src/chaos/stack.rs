@@ -27,6 +27,8 @@ pub struct StackOptions {
     pub folder: PathBuf,
     /// Three servers with three replicas instead of one.
     pub cluster: bool,
+    /// Workers that train.
+    pub trainers: usize,
     /// Give the object store a disk of its own.
     pub disk: bool,
 }
@@ -95,7 +97,8 @@ impl Stack {
         let (servers, mut members) = servers(&programs, &folder, options.cluster)?;
         let place = Place { programs, folder, objects: objects.clone(), cluster: options.cluster };
         for role in ALL.into_iter().filter(|role| *role != Role::Server) {
-            for number in 0..role.processes(options.cluster) {
+            let count = if role == Role::Train { options.trainers } else { role.processes(options.cluster) };
+            for number in 0..count {
                 let proxy = Proxy::start(servers.clone()).await?;
                 let process = Process::keep(place.program(role, number, proxy.url()));
                 members.push(Member::new(role, process, Some(proxy)));
