@@ -116,6 +116,21 @@ const fn one() -> f64 {
     1.0
 }
 
+// Fields that came later are written only where they say something, so that older run files keep their hash.
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands fields over by reference")]
+const fn is_unset(number: &u32) -> bool {
+    *number == 0
+}
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands fields over by reference")]
+fn is_all(share: &f64) -> bool {
+    *share >= 1.0
+}
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands fields over by reference")]
+fn is_none(share: &f64) -> bool {
+    *share == 0.0
+}
+
 /// How rollouts are made.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -138,12 +153,20 @@ pub struct RolloutSpec {
     /// Divides the logits. Default 1.
     pub temperature: f64,
     /// Of the likeliest tokens, draw only those whose probabilities add up to this. 1 for all. Default 1.
+    #[serde(skip_serializing_if = "is_all")]
+    #[schemars(extend("default" = 1.0))]
     pub top_p: f64,
     /// Draw only this many of the likeliest tokens. 0 for all. Default 0.
+    #[serde(skip_serializing_if = "is_unset")]
+    #[schemars(extend("default" = 0))]
     pub top_k: u32,
     /// Draw only tokens that are at least this share as likely as the likeliest. 0 for all. Default 0.
+    #[serde(skip_serializing_if = "is_none")]
+    #[schemars(extend("default" = 0.0))]
     pub min_p: f64,
-    /// Texts that end a turn, besides the model's own end tokens. Default none.
+    /// Texts that end a turn, besides the model's own end tokens. Default [].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("default" = []))]
     pub stop_strings: Vec<String>,
     /// Draw only tokens that are actions of the environment, in sampling and in training alike. Default true;
     /// where the environment speaks text all tokens are.

@@ -12,11 +12,12 @@ fn whole() -> Value {
     serde_json::to_value(run_spec()).expect("a run file can be written as JSON")
 }
 
-/// `whole()` with the value at `path` (`a.b`) replaced.
+/// `whole()` with the value at `path` (`a.b`) set.
 fn with(path: &str, value: Value) -> Value {
     let mut file = whole();
-    let pointer = format!("/{}", path.replace('.', "/"));
-    *file.pointer_mut(&pointer).unwrap_or_else(|| panic!("{path} is no field of a run file")) = value;
+    let (table, field) = path.rsplit_once('.').unwrap_or(("", path));
+    let pointer = if table.is_empty() { String::new() } else { format!("/{}", table.replace('.', "/")) };
+    file.pointer_mut(&pointer).unwrap_or_else(|| panic!("{path} is no field of a run file"))[field] = value;
     file
 }
 

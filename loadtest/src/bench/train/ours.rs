@@ -19,7 +19,7 @@ use super::rollouts::Data;
 use super::{Args, StepFigures};
 
 /// A trainer and the version that it made last.
-pub struct Ours {
+pub(super) struct Ours {
     trainer: TorchTrainer,
     base: LoadedVersion,
     algorithm: Algorithm,
@@ -46,7 +46,7 @@ fn version(
 }
 
 impl Ours {
-    pub fn new(args: &Args, data: &Data) -> anyhow::Result<Self> {
+    pub(super) fn new(args: &Args, data: &Data) -> anyhow::Result<Self> {
         set_threads(args.threads);
         let mut files = BTreeMap::new();
         for name in ["config.json", "model.safetensors"] {
@@ -69,7 +69,7 @@ impl Ours {
     }
 
     /// A step, timed without reading and writing files.
-    pub fn step(&mut self, data: &Data) -> anyhow::Result<StepFigures> {
+    pub(super) fn step(&mut self, data: &Data) -> anyhow::Result<StepFigures> {
         let batch = data.batch(self.base.version, self.base.sha)?;
         let blob = BlobRef::of(&self.base.version.0.to_le_bytes());
         let step = TrainStep {
@@ -100,9 +100,9 @@ impl Ours {
 }
 
 /// AdamW's, on both sides. Small, since the rewards are drawn.
-pub const LEARNING_RATE: f64 = 1e-5;
+pub(super) const LEARNING_RATE: f64 = 1e-5;
 /// On both sides.
-pub const MAX_GRAD_NORM: f64 = 1.0;
+pub(super) const MAX_GRAD_NORM: f64 = 1.0;
 
 /// Most memory that this process has had.
 fn peak_bytes() -> anyhow::Result<u64> {

@@ -13,7 +13,7 @@ use super::{Args, StepFigures};
 
 /// What `rival.py` is told.
 #[derive(Debug, Serialize)]
-pub struct Settings<'a> {
+pub(super) struct Settings<'a> {
     model: PathBuf,
     threads: i32,
     microbatch: u32,
@@ -25,7 +25,7 @@ pub struct Settings<'a> {
 }
 
 impl<'a> Settings<'a> {
-    pub fn new(args: &Args, data: &'a Data) -> Self {
+    pub(super) fn new(args: &Args, data: &'a Data) -> Self {
         Self {
             model: args.model.clone(),
             threads: args.threads,
@@ -41,20 +41,20 @@ impl<'a> Settings<'a> {
 
 /// What it answers first.
 #[derive(Debug, Deserialize)]
-pub struct Hello {
-    pub matmul_flops: f64,
+pub(super) struct Hello {
+    pub(super) matmul_flops: f64,
 }
 
 /// The process; it ends with this value.
-pub struct Rival {
+pub(super) struct Rival {
     child: Child,
     tell: ChildStdin,
     hear: BufReader<ChildStdout>,
-    pub hello: Hello,
+    pub(super) hello: Hello,
 }
 
 impl Rival {
-    pub fn start(python: &Path, settings: &Settings<'_>) -> anyhow::Result<Self> {
+    pub(super) fn start(python: &Path, settings: &Settings<'_>) -> anyhow::Result<Self> {
         let mut child = Command::new(python)
             .args(["-c", include_str!("rival.py")])
             .stdin(Stdio::piped())
@@ -68,7 +68,7 @@ impl Rival {
         Ok(Self { child, tell, hear, hello })
     }
 
-    pub fn step(&mut self) -> anyhow::Result<StepFigures> {
+    pub(super) fn step(&mut self) -> anyhow::Result<StepFigures> {
         writeln!(self.tell, "step")?;
         answer(&mut self.hear)
     }

@@ -12,19 +12,19 @@ use serde::{Deserialize, Serialize};
 
 /// The rollouts of every step, and the shape of the model that they are for.
 #[derive(Debug)]
-pub struct Data {
-    pub rollouts: Vec<Rollout>,
+pub(super) struct Data {
+    pub(super) rollouts: Vec<Rollout>,
     rewards: Vec<f64>,
     shape: Shape,
 }
 
 /// One rollout, as the rival reads it.
 #[derive(Debug, Clone, Serialize)]
-pub struct Rollout {
-    pub tokens: Vec<u32>,
+pub(super) struct Rollout {
+    pub(super) tokens: Vec<u32>,
     /// Tokens that were not sampled, at the beginning.
-    pub prompt: usize,
-    pub advantage: f64,
+    pub(super) prompt: usize,
+    pub(super) advantage: f64,
 }
 
 /// What of `config.json` decides how much is computed.
@@ -41,7 +41,7 @@ struct Shape {
 
 impl Data {
     /// A quarter of each rollout is its prompt.
-    pub fn new(model: &Path, short: usize, long: (usize, usize)) -> anyhow::Result<Self> {
+    pub(super) fn new(model: &Path, short: usize, long: (usize, usize)) -> anyhow::Result<Self> {
         let config =
             std::fs::read(model.join("config.json")).context("failed to read the model's config.json")?;
         let shape: Shape = serde_json::from_slice(&config)?;
@@ -57,17 +57,17 @@ impl Data {
         Ok(Self { rollouts: rollouts.collect(), rewards, shape })
     }
 
-    pub fn tokens(&self) -> usize {
+    pub(super) fn tokens(&self) -> usize {
         self.rollouts.iter().map(|rollout| rollout.tokens.len()).sum()
     }
 
-    pub fn sampled(&self) -> usize {
+    pub(super) fn sampled(&self) -> usize {
         self.rollouts.iter().map(|rollout| rollout.tokens.len() - rollout.prompt).sum()
     }
 
     /// Floating-point operations of one forward and backward that nobody can do without: the layers' products for
     /// all tokens, the output layer's for sampled ones, attention to what each token sees.
-    pub fn flops(&self) -> f64 {
+    pub(super) fn flops(&self) -> f64 {
         let Shape { hidden_size: width, intermediate_size: inner, num_attention_heads: heads, .. } =
             self.shape;
         let head = self.shape.head_dim.unwrap_or(width / heads);
@@ -80,7 +80,7 @@ impl Data {
 
     /// The batch of a step on `base`, whose manifest has this hash. One group, all of whose log-probabilities are
     /// recorded as −1: the loss that is measured does not look at them.
-    pub fn batch(&self, base: PolicyVersion, manifest: Sha) -> anyhow::Result<Batch> {
+    pub(super) fn batch(&self, base: PolicyVersion, manifest: Sha) -> anyhow::Result<Batch> {
         let rollout = |(index, (rollout, &reward)): (usize, (&Rollout, &f64))| BatchRollout {
             id: RolloutId { group: 0, index: index as u32, attempt: 0 },
             start_version: base,

@@ -3,6 +3,7 @@
 //! memory are made in here.
 #![expect(unsafe_code, reason = "C++ is called, and is handed tensors as pointers")]
 #![expect(unreachable_pub, reason = "the macro makes what it declares public")]
+#![expect(clippy::too_many_arguments, reason = "what C++ is handed is flat")]
 
 use tch::Tensor;
 

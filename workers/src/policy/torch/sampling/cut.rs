@@ -23,7 +23,7 @@ pub(super) fn unlikely(logits: &Tensor, draws: &[Draw]) -> Option<Tensor> {
     let uncut = f64::NEG_INFINITY;
     let mut least =
         column(|draw| if draw.cuts() && draw.min_p > 0.0 { draw.min_p.ln() } else { f64::NEG_INFINITY });
-    least = least + logits.amax([-1_i64].as_slice(), true).to_kind(Kind::Double);
+    least += logits.amax([-1_i64].as_slice(), true).to_kind(Kind::Double);
     let ranks = |draw: &&Draw| draw.cuts() && (draw.top_k > 0 || draw.top_p < 1.0);
     if draws.iter().any(|draw| ranks(&draw)) {
         let top_k =
