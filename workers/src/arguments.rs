@@ -129,7 +129,9 @@ mod tests {
             ["generate/policy:256", "publish_weights/commit:1"]
         );
         let steps = named(&["env_step:8"], &[]).unwrap();
-        assert_eq!(steps, ["env_step/frozen_lake:8", "env_step/sokoban:8", "env_step/counter:8"]);
+        let all =
+            ["frozen_lake", "sokoban", "counter", "arithmetic"].map(|name| format!("env_step/{name}:8"));
+        assert_eq!(steps, all);
         let some = named(&["generate:2", "env_step"], &["env_step/counter", "env_step/mine"]).unwrap();
         assert_eq!(some, ["generate/policy:2", "env_step/counter:64", "env_step/mine:64"]);
     }

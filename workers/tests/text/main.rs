@@ -47,7 +47,7 @@ enum Rendered {
 }
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace is around it").to_owned()
 }
 
 /// Runs the other side of the comparison.
@@ -59,11 +59,11 @@ fn transformers(folder: &Path) -> Vec<Case> {
     let output = Command::new(python).arg(script).arg(folder).args(models).output();
     let output = output.expect("python runs; `make setup` makes its environment");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
+    serde_json::from_slice(&output.stdout).expect("the script writes its cases")
 }
 
 fn codec(folder: &Path) -> Codec {
-    Codec::read(|name| std::fs::read(folder.join(name)).ok().map(Bytes::from)).unwrap()
+    Codec::read(|name| std::fs::read(folder.join(name)).ok().map(Bytes::from)).expect("a tokenizer")
 }
 
 fn messages(said: &[Said]) -> Vec<Message<'_>> {

@@ -50,7 +50,8 @@ async fn a_broken_model_is_refused_before_anything_starts() {
     std::fs::write(model.join("config.json"), r#"{ "model_type": "gpt2" }"#).unwrap();
     let file = folder.path().join("run.toml");
     let model = format!("[model]\nkind = \"hugging_face\"\npath = {model:?}\n");
-    let text = format!("name = \"broken\"\nsteps = 1\n{model}[environment]\nname = \"counter\"\nturns = 2\n");
+    let rest = "[environment]\nname = \"arithmetic\"\n[algorithm]\nlearning_rate = 1e-5\n";
+    let text = format!("name = \"broken\"\nsteps = 1\n{model}{rest}");
     std::fs::write(&file, text).unwrap();
     let root = folder.path().join("run");
     let output = run(&["up", file.to_str().unwrap(), "--dir", root.to_str().unwrap()]).await;

@@ -21,9 +21,9 @@ pub(super) fn unlikely(logits: &Tensor, draws: &[Draw]) -> Option<Tensor> {
         Tensor::from_slice(&numbers).to_device(device).unsqueeze(1)
     };
     let uncut = f64::NEG_INFINITY;
-    let mut least =
+    let share =
         column(|draw| if draw.cuts() && draw.min_p > 0.0 { draw.min_p.ln() } else { f64::NEG_INFINITY });
-    least += logits.amax([-1_i64].as_slice(), true).to_kind(Kind::Double);
+    let mut least = share + logits.amax([-1_i64].as_slice(), true).to_kind(Kind::Double);
     let ranks = |draw: &&Draw| draw.cuts() && (draw.top_k > 0 || draw.top_p < 1.0);
     if draws.iter().any(|draw| ranks(&draw)) {
         let top_k =

@@ -131,7 +131,7 @@ mod tests {
         let all = (leaves[1].matmul(&leaves[0].narrow(0, 0, 9).tr()) / 0.8).log_softmax(-1, Kind::Double);
         let mut loss = (gather(&all, targets) * &slopes.log_p).sum(Kind::Double);
         if let Some(slope) = &slopes.entropy {
-            loss += (entropy(&all) * slope).sum(Kind::Double);
+            loss = (entropy(&all) * slope).sum(Kind::Double) + loss;
         }
         loss.backward();
         [leaves[1].grad(), leaves[0].grad()]
