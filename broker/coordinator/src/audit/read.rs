@@ -21,12 +21,13 @@ pub enum AuditError {
     Objects(#[from] ObjectError),
 }
 
-/// Recounts a run from the object store and compares with `claim`. For a run that is `over`, no version may
-/// stand beyond the last; for one that goes on, the next may be committed already.
+/// Recounts a run from the object store and compares with `claim`. For a run that came to its end, no version may
+/// stand beyond the last; for one that goes on or was cut off, the next may be committed already: its commit was
+/// under way.
 ///
 /// # Errors
 /// The object store cannot be reached. Whatever is missing or damaged in it is a finding.
-pub async fn audit(objects: &Objects, claim: Claim, over: bool) -> Result<Audit, AuditError> {
+pub async fn audit(objects: &Objects, claim: Claim, at_its_end: bool) -> Result<Audit, AuditError> {
     let (run, last) = (claim.run.clone(), claim.version);
     let mut recount = Recount::new(claim);
     let reads = (0..=last.0).map(|v| expect_version(objects, &run, PolicyVersion(v)));
@@ -36,7 +37,7 @@ pub async fn audit(objects: &Objects, claim: Claim, over: bool) -> Result<Audit,
         recount.count(version, stored?);
         version = version.next();
     }
-    if over && objects.get(&paths::manifest(&run, version)).await?.is_some() {
+    if at_its_end && objects.get(&paths::manifest(&run, version)).await?.is_some() {
         recount.beyond(version);
     }
     Ok(recount.finish())

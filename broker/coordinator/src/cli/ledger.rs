@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use millrace_schemas::RunId;
-use millrace_schemas::api::{Ledger, RunRequest, Status};
+use millrace_schemas::api::{Ledger, RunRequest, RunState, Status};
 
 use super::connect::Place;
 use super::term::{by_reason, say, thousands};
@@ -37,7 +37,7 @@ impl LedgerArgs {
         }
         if self.audit {
             let objects = place.open_objects()?;
-            let audit = audit(&objects, Claim::of(&status), status.state.is_over()).await?;
+            let audit = audit(&objects, Claim::of(&status), status.state == RunState::Finished).await?;
             audit_lines(&audit).iter().for_each(say);
             good &= audit.is_clean();
         }

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use millrace_queue::Objects;
-use millrace_schemas::api::Status;
+use millrace_schemas::api::{RunState, Status};
 use millrace_schemas::report::Report;
 
 use super::folder::Folder;
@@ -19,7 +19,7 @@ pub(super) async fn conclude(
     measured: Measured,
 ) -> Result<Report> {
     let objects = Objects::open(objects)?;
-    let mut audit = audit(&objects, Claim::of(status), true).await?;
+    let mut audit = audit(&objects, Claim::of(status), status.state == RunState::Finished).await?;
     let weights = folder.path("weights").join(format!("v{:06}", status.version.0));
     std::fs::create_dir_all(folder.path("weights")).context("failed to make a folder for the weights")?;
     let exported = weights::export(&objects, &status.run, status.version, &weights, false).await;

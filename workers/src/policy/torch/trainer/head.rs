@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn the_gradient_by_hand_is_autograds_whatever_the_chunks() {
         tch::manual_seed(1);
-        let options = (Kind::Double, Device::Cpu);
+        let options = (Kind::Float, Device::Cpu);
         let (weight, hidden) = (Tensor::randn([11, 5], options), Tensor::randn([ROWS, 5], options));
         let targets = Tensor::from_slice(&[0_i64, 8, 3, 3, 1, 7, 2]);
         let slope = || Tensor::randn([ROWS], options);
