@@ -98,7 +98,8 @@ pub struct GenerateDone {
     /// Natural log-probability of each token under the distribution it was drawn from (for temperature 0:
     /// at temperature 1). `[N]`, finite and at most 0.
     pub logprobs: Vec<f32>,
-    /// The same at temperature 1 over the whole vocabulary. `[N]`; empty where those are the same numbers.
+    /// The same at temperature 1 over the whole vocabulary. `[N]`; empty where those are the same numbers, and where
+    /// the engine is a server that tells one kind alone and the sampling does not cut ([`Sampling::cuts`]).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub model_logprobs: Vec<f32>,
     /// Which version sampled which tokens, in order; the counts add up to N. Stamped by the engine.

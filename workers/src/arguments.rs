@@ -9,6 +9,8 @@ use millrace_schemas::{PoolName, Stage};
 use crate::stages::{default_concurrency, default_settings};
 use crate::worker::PoolSettings;
 
+pub mod engine;
+
 /// Tasks of one pool in hand at most, in one process.
 const MAX_CONCURRENCY: u32 = 65_536;
 

@@ -13,24 +13,52 @@ use tokio_util::sync::CancellationToken;
 use crate::executor::{Cost, Executor, Verdict};
 use crate::policies::PolicyTable;
 use crate::policy::PolicyError;
+use crate::policy::openai::ServerSettings;
 use crate::weights::Weights;
 use driver::{Answer, Driver, Request};
 use follow::{Follower, Serving};
+use remote::Remote;
 
 mod driver;
 mod follow;
+mod remote;
 
 /// How long a task waits for weights that are new enough before it is given back.
 const WEIGHTS_WAIT: Duration = Duration::from_secs(60);
 /// For how long a task is given back that met no engine, or a broken one.
 const RETRY: Duration = Duration::from_secs(2);
 
+/// Who computes.
+#[derive(Debug, Clone)]
+enum Sampler {
+    /// An engine of this process, on its own thread.
+    Thread(Driver),
+    /// A server elsewhere.
+    Server(Remote),
+}
+
+impl Sampler {
+    fn request(&self, run: RunId, request: Request) {
+        match self {
+            Self::Thread(driver) => driver.request(run, request),
+            Self::Server(remote) => remote.request(&run, request),
+        }
+    }
+
+    fn forget(&self, run: RunId) {
+        match self {
+            Self::Thread(driver) => driver.forget(run),
+            Self::Server(remote) => remote.forget(&run),
+        }
+    }
+}
+
 /// Does `generate` tasks.
 #[derive(Debug)]
 pub struct Generate {
     policies: PolicyTable,
     weights: Weights,
-    driver: Driver,
+    sampler: Sampler,
     /// What the engine serves, of each run that had a task. An entry goes when its run has ended.
     runs: Arc<Mutex<HashMap<RunId, watch::Receiver<Serving>>>>,
 }
@@ -39,7 +67,13 @@ impl Generate {
     /// Starts the engine's thread. It ends with this value.
     #[must_use]
     pub fn new(policies: PolicyTable, weights: Weights) -> Self {
-        Self { policies, weights, driver: Driver::start(), runs: Arc::default() }
+        Self { policies, weights, sampler: Sampler::Thread(Driver::start()), runs: Arc::default() }
+    }
+
+    /// The same by a server elsewhere. It is spoken to from the first task on.
+    #[must_use]
+    pub fn by_server(policies: PolicyTable, weights: Weights, server: ServerSettings) -> Self {
+        Self { policies, weights, sampler: Sampler::Server(Remote::new(server)), runs: Arc::default() }
     }
 
     /// What the engine serves of a run; the first task of a run makes the engine follow its policy.
@@ -54,7 +88,7 @@ impl Generate {
             run: run.clone(),
             policies: self.policies.clone(),
             weights: self.weights.clone(),
-            driver: self.driver.clone(),
+            sampler: self.sampler.clone(),
             serving: sender,
         };
         let (runs, run) = (self.runs.clone(), run.clone());
@@ -98,7 +132,7 @@ impl Executor for Generate {
         }
         let (reply, answer) = oneshot::channel();
         let Task { run, body: TaskBody::Generate(task), .. } = task else { unreachable!("matched above") };
-        self.driver.request(run, Request { rollout, task, cancel, reply });
+        self.sampler.request(run, Request { rollout, task, cancel, reply });
         match answer.await {
             Ok(Ok(Answer { done, busy })) => {
                 let cost = Cost { busy: Some(busy), tokens: done.tokens.len() as u64 };

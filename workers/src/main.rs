@@ -8,6 +8,7 @@ use clap::Parser;
 use millrace_queue::{Broker, ConnectArgs, JetStream, Objects};
 use millrace_schemas::WorkerId;
 use millrace_telemetry::TelemetryArgs;
+use millrace_workers::arguments::engine::EngineArgs;
 use millrace_workers::arguments::{PoolArg, StageArg, pools};
 use millrace_workers::gang::KeyRendezvous;
 use millrace_workers::{Executors, Worker, WorkerSettings, drain};
@@ -43,6 +44,8 @@ struct Arguments {
     /// Seconds to finish what is in hand when told to leave; the rest is handed back. Default: 20
     #[arg(long, env = "MILLRACE_GRACE", default_value_t = 20.0)]
     grace: f64,
+    #[command(flatten)]
+    engine: EngineArgs,
     /// Threads that libtorch computes with. They wait for one another by spinning: keep them, over all workers
     /// of the machine, within its free processors
     #[cfg(feature = "torch")]
@@ -70,6 +73,7 @@ async fn main() -> anyhow::Result<()> {
     listen_to_gangs(arguments.gang_interface.as_deref(), &arguments.nats);
     let stop = drain::on_signal().context("failed to listen to signals")?;
     let pools = pools(&arguments.stages, &arguments.pools)?;
+    let server = arguments.engine.server()?;
     let id = arguments.id.unwrap_or_else(new_id);
     let objects = Objects::open(&arguments.objects)?;
     let connect = JetStream::connect(&arguments.nats, id.as_str(), arguments.connect.options()?);
@@ -79,7 +83,10 @@ async fn main() -> anyhow::Result<()> {
     let grace = Duration::try_from_secs_f64(arguments.grace).context("failed to read --grace")?;
     let meeting = KeyRendezvous::new(broker.clone(), Handle::current());
     let worker = Worker::start(broker, WorkerSettings { grace, ..WorkerSettings::new(id.clone()) });
-    let executors = Executors::new(objects, worker.policies().clone()).meeting_at(Arc::new(meeting));
+    let mut executors = Executors::new(objects, worker.policies().clone()).meeting_at(Arc::new(meeting));
+    if let Some(server) = server {
+        executors = executors.generating_at(server);
+    }
     tracing::info!(%id, pools = pools.len(), "serving");
     let settled = worker.serve(pools, |stage| executors.executor(stage), telemetry.health, stop).await;
     tracing::info!(%id, settled, "left");

@@ -18,6 +18,9 @@ use decoder::Architecture;
 use torch::{decoder_engine, decoder_trainer};
 
 pub mod scripted;
+pub mod probe;
+pub(crate) mod ends;
+pub mod openai;
 pub mod decoder;
 #[cfg(feature = "torch")]
 pub mod torch;

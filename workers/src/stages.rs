@@ -9,6 +9,7 @@ use crate::executor::Executor;
 use crate::gang::{MemoryRendezvous, Rendezvous};
 use crate::generate::Generate;
 use crate::policies::PolicyTable;
+use crate::policy::openai::ServerSettings;
 use crate::publish_weights::PublishWeights;
 use crate::text::Codecs;
 use crate::train_shard::TrainShard;
@@ -22,6 +23,7 @@ pub struct Executors {
     policies: PolicyTable,
     weights: Weights,
     rendezvous: Arc<dyn Rendezvous>,
+    server: Option<ServerSettings>,
 }
 
 impl Executors {
@@ -29,13 +31,20 @@ impl Executors {
     /// [`Self::meeting_at`] says otherwise.
     #[must_use]
     pub fn new(objects: Objects, policies: PolicyTable) -> Self {
-        Self { policies, weights: Weights::new(objects), rendezvous: Arc::new(MemoryRendezvous::default()) }
+        let rendezvous = Arc::new(MemoryRendezvous::default());
+        Self { policies, weights: Weights::new(objects), rendezvous, server: None }
     }
 
     /// The same, with members that meet at `rendezvous`.
     #[must_use]
     pub fn meeting_at(self, rendezvous: Arc<dyn Rendezvous>) -> Self {
         Self { rendezvous, ..self }
+    }
+
+    /// The same, with a server elsewhere that generates.
+    #[must_use]
+    pub fn generating_at(self, server: ServerSettings) -> Self {
+        Self { server: Some(server), ..self }
     }
 
     /// The executor of a stage. An engine's or trainer's thread starts with it.
@@ -45,7 +54,13 @@ impl Executors {
     #[must_use]
     pub fn executor(&self, stage: Stage) -> Arc<dyn Executor> {
         match stage {
-            Stage::Generate => Arc::new(Generate::new(self.policies.clone(), self.weights.clone())),
+            Stage::Generate => {
+                let (policies, weights) = (self.policies.clone(), self.weights.clone());
+                Arc::new(match &self.server {
+                    Some(server) => Generate::by_server(policies, weights, server.clone()),
+                    None => Generate::new(policies, weights),
+                })
+            }
             Stage::EnvStep => Arc::new(env_step::EnvStep::speaking(Codecs::new(
                 self.policies.clone(),
                 self.weights.clone(),

@@ -14,6 +14,7 @@ use millrace_schemas::{BlobRef, PolicyVersion, RunId};
 use serde::Deserialize;
 
 use crate::executor::Verdict;
+use crate::policy::probe::PROBE_FILE;
 use crate::policy::{CONFIG_FILE, OPTIMIZER_PREFIX, PolicyError};
 use crate::text;
 use cache::BlobCache;
@@ -75,6 +76,8 @@ pub enum Files {
     Config,
     /// The tokenizer and what goes with it.
     Text,
+    /// Those that are read even where another process computes: what the model is, its text, its trainer's record.
+    Small,
     /// Those to sample with.
     Model,
     /// Those to train on with, too.
@@ -87,6 +90,7 @@ impl Files {
             Self::Manifest => false,
             Self::Config => name == CONFIG_FILE,
             Self::Text => name == CONFIG_FILE || text::FILES.contains(&name),
+            Self::Small => Self::Text.include(name) || name == PROBE_FILE,
             Self::Model => !name.starts_with(OPTIMIZER_PREFIX),
             Self::All => true,
         }

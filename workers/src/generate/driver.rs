@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use millrace_schemas::generate::{GenerateDone, GenerateTask};
-use millrace_schemas::{RolloutId, RunId};
+use millrace_schemas::{PolicyVersion, RolloutId, RunId};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -83,6 +83,12 @@ impl Driver {
         // A thread that is gone drops the command, and whoever waits for its answer hears of that.
         let _ = self.commands.send(command);
     }
+}
+
+/// A turn that could not be trained on never leaves the worker. It is the engine's fault, not the task's.
+pub(super) fn check(done: &GenerateDone, from: PolicyVersion, to: PolicyVersion) -> Result<(), PolicyError> {
+    let checked = done.check().and_then(|()| done.check_versions(from, to));
+    checked.map_err(|error| PolicyError::Temporary(format!("the engine gave a malformed turn: {error}")))
 }
 
 fn gone() -> PolicyError {

@@ -6,7 +6,7 @@ use millrace_schemas::policy::Policy;
 use millrace_schemas::{PolicyVersion, RunId};
 use tokio::sync::watch;
 
-use super::driver::Driver;
+use super::Sampler;
 use crate::policies::PolicyTable;
 use crate::policy::PolicyError;
 use crate::weights::{Files, Weights, WeightsError};
@@ -21,6 +21,8 @@ pub(super) struct Serving {
     pub(super) version: Option<PolicyVersion>,
     /// Why there is no newer one, where waiting here will not help. A store that is away is waited for.
     pub(super) failure: Option<String>,
+    /// The engine's server was lost: what it serves is loaded again, and waited for.
+    pub(super) away: bool,
 }
 
 impl Serving {
@@ -35,7 +37,7 @@ pub(super) struct Follower {
     pub(super) run: RunId,
     pub(super) policies: PolicyTable,
     pub(super) weights: Weights,
-    pub(super) driver: Driver,
+    pub(super) sampler: Sampler,
     pub(super) serving: watch::Sender<Serving>,
 }
 
@@ -54,14 +56,15 @@ impl Follower {
                 Some(_) | None => {}
             }
             let mut broken = self.serving.subscribe();
-            let broken = broken.wait_for(|serving| serving.version.is_none() && serving.failure.is_some());
+            let broken = broken
+                .wait_for(|serving| serving.version.is_none() && (serving.failure.is_some() || serving.away));
             tokio::select! {
                 biased;
                 more = self.policies.changed() => if !more { break },
                 _ = broken => {}
             }
         }
-        self.driver.forget(self.run);
+        self.sampler.forget(self.run);
     }
 
     async fn load_or_say_why(&self, policy: &Policy) {
@@ -69,6 +72,7 @@ impl Follower {
         tracing::warn!(run = %self.run, version = %policy.version, %error, "weights not loaded");
         match error {
             LoadError::Weights(error) if error.is_transient() => {}
+            LoadError::Away(_) => {}
             LoadError::Weights(_) | LoadError::Engine(_) => {
                 self.serving.send_modify(|serving| serving.failure = Some(error.to_string()));
             }
@@ -77,8 +81,17 @@ impl Follower {
     }
 
     async fn load(&self, policy: &Policy) -> Result<(), LoadError> {
-        let loaded = self.weights.fetch(&self.run, policy.version, policy.manifest, Files::Model).await?;
-        self.driver.load(loaded, self.serving.clone()).await?;
+        let files = match &self.sampler {
+            Sampler::Thread(_) => Files::Model,
+            // The rest goes to the disk, a file at a time.
+            Sampler::Server(_) => Files::Small,
+        };
+        let loaded = self.weights.fetch(&self.run, policy.version, policy.manifest, files).await?;
+        let serving = self.serving.clone();
+        match &self.sampler {
+            Sampler::Thread(driver) => driver.load(loaded, serving).await?,
+            Sampler::Server(remote) => remote.load(&self.weights, &loaded, serving).await?,
+        }
         tracing::debug!(run = %self.run, version = %policy.version, "weights loaded");
         Ok(())
     }
@@ -86,9 +99,12 @@ impl Follower {
 
 /// Why a version is not served.
 #[derive(Debug, thiserror::Error)]
-enum LoadError {
+pub(super) enum LoadError {
     #[error(transparent)]
     Weights(#[from] WeightsError),
     #[error(transparent)]
     Engine(#[from] PolicyError),
+    /// The server that computes cannot be reached or has no room. It is waited for.
+    #[error("{0}")]
+    Away(String),
 }

@@ -4,11 +4,10 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use millrace_schemas::generate::GenerateDone;
 use millrace_schemas::{PolicyVersion, RunId};
 use tokio::sync::watch;
 
-use super::{Answer, Request};
+use super::{Answer, Request, check};
 use crate::generate::follow::Serving;
 use crate::panics;
 use crate::policy::{Engine, EngineRequest, Finished, PolicyError, Ticket, engine_for};
@@ -40,7 +39,7 @@ impl Host {
     ) -> Result<Self, PolicyError> {
         let engine = contained(|| engine_for(weights))?;
         let version = weights.version;
-        serving.send_replace(Serving { version: Some(version), failure: None });
+        serving.send_replace(Serving { version: Some(version), failure: None, away: false });
         Ok(Self { engine, version, serving, next_ticket: 0, waiting: HashMap::new() })
     }
 
@@ -50,7 +49,11 @@ impl Host {
         match contained(|| self.engine.load(weights)) {
             Ok(()) => {
                 self.version = weights.version;
-                self.serving.send_replace(Serving { version: Some(self.version), failure: None });
+                self.serving.send_replace(Serving {
+                    version: Some(self.version),
+                    failure: None,
+                    away: false,
+                });
                 Ok(self)
             }
             Err(error) => {
@@ -127,14 +130,8 @@ impl Host {
         for (_, Waiting { request: (_, reply), .. }) in self.waiting.drain() {
             let _ = reply.send(Err(PolicyError::Temporary(reason.clone())));
         }
-        self.serving.send_replace(Serving { version: None, failure: Some(reason) });
+        self.serving.send_replace(Serving { version: None, failure: Some(reason), away: false });
     }
-}
-
-/// A turn that could not be trained on never leaves the worker. It is the engine's fault, not the task's.
-fn check(done: &GenerateDone, from: PolicyVersion, to: PolicyVersion) -> Result<(), PolicyError> {
-    let checked = done.check().and_then(|()| done.check_versions(from, to));
-    checked.map_err(|error| PolicyError::Temporary(format!("the engine gave a malformed turn: {error}")))
 }
 
 /// Stops a panic: the engine is let go, its thread goes on.

@@ -9,6 +9,7 @@ use tch::{Device, Kind};
 use super::sampling::{Draw, Drawn, draw};
 use super::{MODEL_FILE, enter, guarded};
 use crate::policy::decoder::{BLOCK, Config, Decoder, KvCache, Lane, Layout, read_tensors};
+use crate::policy::ends::Ends;
 use crate::policy::{CONFIG_FILE, Engine, EngineRequest, Finished, PolicyError, Ticket};
 use crate::weights::LoadedVersion;
 use millrace_schemas::PolicyVersion;
@@ -16,13 +17,11 @@ use millrace_schemas::submit::Precision;
 
 mod blocks;
 mod buckets;
-mod ends;
 mod plan;
 mod request;
 
 use blocks::Blocks;
 use buckets::forwards;
-use ends::Ends;
 use request::Active;
 
 /// Multiplications and additions of the contexts that a step computes on a CPU: about a second's on two cores, for
@@ -164,7 +163,7 @@ impl Engine for TorchEngine {
     fn load(&mut self, weights: &LoadedVersion) -> Result<(), PolicyError> {
         guarded(|| {
             let decoder = read_decoder(weights, self.device)?;
-            self.ends.follow(weights)?;
+            self.ends = self.ends.following(weights)?;
             self.unseat();
             if decoder.config() != self.decoder.config() {
                 (self.cache, self.blocks) = new_cache(&decoder, self.settings, self.device);
@@ -177,7 +176,7 @@ impl Engine for TorchEngine {
 
     fn admit(&mut self, request: EngineRequest) {
         let ticket = request.ticket;
-        match Active::new(request, self.decoder.config(), &mut self.ends) {
+        match Active::new(request, self.decoder.config(), &self.ends) {
             Ok(active) => {
                 // With one position more for the copy of a shared block.
                 self.blocks.allow((active.positions() + 1).div_ceil(BLOCK));

@@ -32,8 +32,10 @@ mod state;
 mod shards;
 mod formation;
 mod ready;
+mod record;
 
 use ready::{Identity, Kept, Ready};
+use record::{record, record_files};
 use state::{read_config, read_weights};
 use update::{Member, Step};
 
@@ -152,6 +154,7 @@ impl TorchTrainer {
         if state.deal.rank == 0 {
             files.insert(MODEL_FILE.to_owned(), model);
             files.insert(CONFIG_FILE.to_owned(), step.file(base, CONFIG_FILE)?);
+            record(&state.decoder, &mut files);
         }
         if step.checkpoint {
             files.extend([state.shard()]);
@@ -167,27 +170,29 @@ impl Default for TorchTrainer {
     }
 }
 
-/// Version 0 of a model with so many parameters.
-fn initial(files: BTreeMap<String, Bytes>, parameters: f64) -> Trained {
-    Trained { files, metrics: BTreeMap::from([("parameters".to_owned(), parameters)]) }
+/// Makes the files of version 0, and says how many parameters it has.
+fn version_zero(model: &ModelSpec, seed: u64) -> Result<VersionZero, PolicyError> {
+    if let Some(made) = model_dir::version_zero(model) {
+        return Ok(made?);
+    }
+    let config = Config::of_spec(model)?;
+    let weights = Decoder::initial(&config, seed);
+    let layout = Layout::of(&config);
+    let model = write_tensors(&layout, &[("", &weights)], state::MODEL_METADATA);
+    let files = BTreeMap::from([
+        (CONFIG_FILE.to_owned(), Bytes::from(config.to_json())),
+        (MODEL_FILE.to_owned(), Bytes::from(model)),
+    ]);
+    Ok(VersionZero { files, parameters: layout.len as u64 })
 }
 
 impl Trainer for TorchTrainer {
     fn initialise(&mut self, model: &ModelSpec, seed: u64) -> Result<Trained, PolicyError> {
-        if let Some(made) = model_dir::version_zero(model) {
-            let VersionZero { files, parameters } = made?;
-            return Ok(initial(files, parameters as f64));
-        }
         guarded(|| {
-            let config = Config::of_spec(model)?;
-            let weights = Decoder::initial(&config, seed);
-            let layout = Layout::of(&config);
-            let model = write_tensors(&layout, &[("", &weights)], state::MODEL_METADATA);
-            let files = BTreeMap::from([
-                (CONFIG_FILE.to_owned(), Bytes::from(config.to_json())),
-                (MODEL_FILE.to_owned(), Bytes::from(model)),
-            ]);
-            Ok(initial(files, layout.len as f64))
+            let VersionZero { mut files, parameters } = version_zero(model, seed)?;
+            record_files(&mut files, self.device)?;
+            let metrics = BTreeMap::from([("parameters".to_owned(), parameters as f64)]);
+            Ok(Trained { files, metrics })
         })
     }
 

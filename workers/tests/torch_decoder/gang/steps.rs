@@ -61,7 +61,7 @@ fn the_same_gang_gives_the_same_bytes_and_each_file_once() {
     assert_eq!(manifest, run());
     let names: Vec<&str> = manifest.files.iter().map(|file| file.name.as_str()).collect();
     let shards = [0, 1, 2].map(|rank| format!("optimizer-{rank}-of-3.safetensors"));
-    assert_eq!(names, ["config.json", "model.safetensors", &shards[0], &shards[1], &shards[2]]);
+    assert_eq!(names, ["config.json", "model.safetensors", &shards[0], &shards[1], &shards[2], "probe.json"]);
 }
 
 #[test]
@@ -72,7 +72,8 @@ fn optimiser_state_is_written_only_at_a_checkpoint() {
     let (_, made) = gang.attempt(&mut members(2), &seats, &zero, &batches[0], &many_updates(false));
     let names = |made: &Trained| made.files.keys().cloned().collect::<Vec<_>>();
     let made: Vec<_> = made.into_iter().map(|made| names(&made.unwrap())).collect();
-    assert_eq!(made, [vec!["config.json".to_owned(), "model.safetensors".to_owned()], vec![]]);
+    let first = ["config.json", "model.safetensors", "probe.json"].map(str::to_owned).to_vec();
+    assert_eq!(made, [first, vec![]]);
 }
 
 #[test]

@@ -3,9 +3,9 @@
 use millrace_schemas::PolicyVersion;
 use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask, Sampling, Segment};
 
-use super::ends::{Ends, Stops};
 use super::{Draw, Drawn};
 use crate::policy::decoder::Config;
+use crate::policy::ends::{Ends, Stops};
 use crate::policy::{EngineRequest, PolicyError};
 
 /// A turn that is being sampled.
@@ -40,16 +40,15 @@ struct Task {
 
 impl Active {
     /// Takes a request, or says why no engine with such a model can do it.
-    pub(super) fn new(request: EngineRequest, config: &Config, ends: &mut Ends) -> Result<Self, PolicyError> {
+    pub(super) fn new(request: EngineRequest, config: &Config, ends: &Ends) -> Result<Self, PolicyError> {
         check(&request.task, config)?;
         let GenerateTask { context, max_new_tokens, sampling, seed, .. } = request.task;
-        if !sampling.stop_strings.is_empty() {
-            ends.read_codec()?;
-        }
+        let stops = Stops::of(&sampling);
+        ends.prepare(&stops)?;
         let task = Task {
             context: context.len(),
             max_new_tokens: max_new_tokens as usize,
-            stops: Stops { tokens: sampling.stop_tokens, strings: sampling.stop_strings },
+            stops,
             draw: Draw {
                 below: sampling.sample_below.filter(|&below| i64::from(below) < config.vocab_size),
                 top_p: sampling.top_p,

@@ -1,0 +1,219 @@
+//! One turn: pieces, each sampled by one version and proved, until an end or as many tokens as were asked for.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use millrace_schemas::RolloutId;
+use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask, Segment};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::prover::Proof;
+use super::session::{Gate, Served, Session};
+use crate::generate::driver::{Answer, check};
+use crate::policy::PolicyError;
+use crate::policy::ends::{Ends, Stops};
+use crate::policy::openai::{Ask, Piece, ServerError};
+use crate::random::Stream;
+
+/// Pieces in a row without a token, with the weights in their place, before the turn is given back.
+const EMPTY_PIECES: u32 = 3;
+
+/// What came of asking for a piece.
+enum Progress {
+    /// The turn is whole.
+    Ended,
+    /// Some tokens.
+    More,
+    /// No token, with the weights in their place.
+    None,
+    /// No token: the weights change, or have changed.
+    Closed,
+}
+
+/// A turn in the making.
+pub(super) struct Turn {
+    session: Arc<Session>,
+    rollout: RolloutId,
+    task: GenerateTask,
+    stops: Stops,
+    /// The context and what was sampled after it.
+    tokens: Vec<u32>,
+    done: GenerateDone,
+    pieces: u64,
+    busy: Duration,
+}
+
+impl Turn {
+    pub(super) fn new(session: Arc<Session>, rollout: RolloutId, task: GenerateTask) -> Self {
+        let done = GenerateDone {
+            tokens: Vec::new(),
+            logprobs: Vec::new(),
+            model_logprobs: Vec::new(),
+            segments: Vec::new(),
+            finish: Finish::Length,
+            prefill_tokens: task.context.len() as u32,
+            cached_tokens: 0,
+        };
+        let (tokens, stops) = (task.context.clone(), Stops::of(&task.sampling));
+        Self { session, rollout, task, stops, tokens, done, pieces: 0, busy: Duration::ZERO }
+    }
+
+    /// Consumes the server's pieces, produces the turn. Waits for the gate, for the server, for the proof, and for a
+    /// server that is busy; all are bounded. Unblocked by weights that are proved. On failure the turn is given back,
+    /// and what it had is sampled again.
+    pub(super) async fn sample(mut self) -> Result<Answer, PolicyError> {
+        let (mut refused, mut empty) = (Duration::ZERO, 0);
+        loop {
+            let served = self.open().await?;
+            served.ends.prepare(&self.stops)?;
+            match self.piece(&served).await {
+                Ok(Progress::Ended) => {
+                    check(&self.done, self.task.min_version, served.version)?;
+                    return Ok(Answer { done: self.done, busy: self.busy });
+                }
+                Ok(Progress::More) => empty = 0,
+                Ok(Progress::None) => {
+                    empty += 1;
+                    if empty == EMPTY_PIECES {
+                        return Err(PolicyError::Temporary("the server samples nothing".to_owned()));
+                    }
+                }
+                Ok(Progress::Closed) => {}
+                Err(ServerError::Busy { after, .. }) if refused < self.session.server.settings().patience => {
+                    refused += after;
+                    tokio::time::sleep(after).await;
+                }
+                Err(error) => {
+                    if error.is_loss() {
+                        self.session.lose(&served, &error);
+                    }
+                    return Err(error.into());
+                }
+            }
+        }
+    }
+
+    /// Waits until turns may be sampled.
+    async fn open(&self) -> Result<Arc<Served>, PolicyError> {
+        let mut gate = self.session.gate.subscribe();
+        let opened = gate.wait_for(|gate| !matches!(gate, Gate::Closed));
+        // Other workers' servers may be there: nobody waits here for longer than weights may take.
+        let Ok(gate) = tokio::time::timeout(self.session.server.settings().reload_timeout, opened).await
+        else {
+            return Err(PolicyError::Temporary("the server was away for too long".to_owned()));
+        };
+        let min_version = self.task.min_version;
+        match gate.as_deref() {
+            Ok(Gate::Open(served)) if served.version >= min_version => Ok(served.clone()),
+            Ok(Gate::Open(served)) => {
+                let serves = served.version;
+                let reason = format!("the engine serves {serves} where {min_version} is asked for");
+                Err(PolicyError::Temporary(reason))
+            }
+            Ok(Gate::Closed | Gate::Ended) | Err(_) => {
+                let reason = format!("the engine has left run={}", self.session.run);
+                Err(PolicyError::Temporary(reason))
+            }
+        }
+    }
+
+    /// Has the server sample on, until the boundary, and proves by which weights it did.
+    async fn piece(&mut self, served: &Arc<Served>) -> Result<Progress, ServerError> {
+        let session = self.session.clone();
+        let unchanged = session.known.read().await;
+        if served.boundary.is_cancelled() {
+            return Ok(Progress::Closed);
+        }
+        let in_hand = session.count();
+        let started = Instant::now();
+        let name = format!("{}-{}", self.rollout, uuid::Uuid::now_v7().simple());
+        let stop_tokens = served.ends.all_tokens(&self.stops);
+        let ask = self.ask(served, &stop_tokens, &name);
+        let mut piece = session.server.sample(&ask, &served.boundary).await?;
+        let finish = self.cut(&mut piece, &served.ends)?;
+        let model_logprobs = if self.task.sampling.cuts() && !piece.tokens.is_empty() {
+            session.server.score(&self.tokens, &piece.tokens).await?
+        } else {
+            Vec::new()
+        };
+        // This turn's share of the server's time.
+        self.busy += started.elapsed() / session.in_hand.load(Relaxed).max(1) as u32;
+        drop(in_hand);
+        if piece.tokens.is_empty() {
+            return Ok(if served.boundary.is_cancelled() { Progress::Closed } else { Progress::None });
+        }
+        self.prove(&piece, served).await?;
+        drop(unchanged);
+        self.done.model_logprobs.extend(model_logprobs);
+        self.take(piece, served);
+        self.done.finish = finish.unwrap_or(Finish::Length);
+        let full = self.done.tokens.len() == self.task.max_new_tokens as usize;
+        Ok(if finish.is_some() || full { Progress::Ended } else { Progress::More })
+    }
+
+    /// Cuts a piece where the turn ends in it: what a server samples after that is of no use, what it samples before
+    /// does not depend on it.
+    fn cut(&self, piece: &mut Piece, ends: &Ends) -> Result<Option<Finish>, ServerError> {
+        let mut sampled = self.done.tokens.clone();
+        for (index, token) in piece.tokens.iter().enumerate() {
+            sampled.push(*token);
+            if ends.end(&sampled, &self.stops).map_err(|error| ServerError::Refused(error.to_string()))? {
+                piece.tokens.truncate(index + 1);
+                piece.logprobs.truncate(index + 1);
+                return Ok(Some(Finish::Stop));
+            }
+        }
+        Ok(None)
+    }
+
+    fn ask<'a>(&'a self, served: &Served, stop_tokens: &'a [u32], name: &'a str) -> Ask<'a> {
+        // The same draws must not come twice in one turn.
+        let mut seeds = Stream::new(self.task.seed);
+        let seed = (0..=self.pieces).fold(0, |_, _| seeds.below(u64::MAX));
+        Ask {
+            context: &self.tokens,
+            max_new_tokens: self.task.max_new_tokens - self.done.tokens.len() as u32,
+            sampling: &self.task.sampling,
+            stop_tokens,
+            seed,
+            vocabulary: served.vocabulary,
+            scaled: served.scaled,
+            name,
+        }
+    }
+
+    /// The server must have served these weights until now.
+    async fn prove(&self, piece: &Piece, served: &Arc<Served>) -> Result<(), ServerError> {
+        if self.session.server.replies_name_weights() {
+            if piece.label.as_ref() == Some(&served.label) {
+                return Ok(());
+            }
+            let (found, wanted) = (&piece.label, &served.label);
+            return Err(ServerError::OtherWeights(format!(
+                "a reply has weight_version={found:?}, not {wanted:?}"
+            )));
+        }
+        let (reply, answer) = oneshot::channel();
+        let _ = self.session.proofs.send(Proof { served: served.clone(), reply });
+        answer.await.unwrap_or_else(|_| Err(ServerError::Failed("the run has ended".to_owned())))
+    }
+
+    fn take(&mut self, piece: Piece, served: &Served) {
+        if self.pieces == 0 {
+            let context = self.task.context.len() as u32;
+            self.done.cached_tokens = piece.cached.min(context);
+            self.done.prefill_tokens = context - self.done.cached_tokens;
+        }
+        self.pieces += 1;
+        let (version, tokens) = (served.version, piece.tokens.len() as u32);
+        match self.done.segments.last_mut() {
+            Some(segment) if segment.version == version => segment.tokens += tokens,
+            _ => self.done.segments.push(Segment { version, tokens }),
+        }
+        self.tokens.extend_from_slice(&piece.tokens);
+        self.done.tokens.extend(piece.tokens);
+        self.done.logprobs.extend(piece.logprobs);
+    }
+}

@@ -1,0 +1,92 @@
+//! What ends a turn besides its length, whichever engine samples it: stop tokens, the model's own end tokens, and stop
+//! strings.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use millrace_schemas::generate::Sampling;
+
+use crate::policy::PolicyError;
+use crate::text::{self, Codec};
+use crate::weights::LoadedVersion;
+
+/// Tokens of the tail whose text is searched, besides one for each byte of the longest stop string: the tail may
+/// begin in the middle of a character.
+const SLACK: usize = 8;
+
+/// The model's own end tokens, and its tokenizer once it was needed.
+#[derive(Debug, Default)]
+pub(crate) struct Ends {
+    tokens: Vec<u32>,
+    tokenizer: Option<Bytes>,
+    codec: OnceLock<Arc<Codec>>,
+}
+
+impl Ends {
+    /// Of a version's files.
+    pub(crate) fn of(weights: &LoadedVersion) -> Result<Self, PolicyError> {
+        let tokens = text::end_tokens(|name| weights.files.get(name).cloned());
+        let tokens = tokens.map_err(|error| PolicyError::Impossible(error.to_string()))?;
+        Ok(Self {
+            tokens,
+            tokenizer: weights.files.get(text::TOKENIZER_FILE).cloned(),
+            codec: OnceLock::new(),
+        })
+    }
+
+    /// The same of the next version; a tokenizer that has not changed is not read again.
+    pub(crate) fn following(&self, weights: &LoadedVersion) -> Result<Self, PolicyError> {
+        let mut next = Self::of(weights)?;
+        if next.tokenizer == self.tokenizer {
+            next.codec = self.codec.clone();
+        }
+        Ok(next)
+    }
+
+    /// Makes ready for a turn's stop strings, where it has any.
+    pub(crate) fn prepare(&self, stops: &Stops) -> Result<(), PolicyError> {
+        if stops.strings.is_empty() || self.codec.get().is_some() {
+            return Ok(());
+        }
+        let codec = Codec::read(|name| self.tokenizer.clone().filter(|_| name == text::TOKENIZER_FILE));
+        let impossible = |error| PolicyError::Impossible(format!("stop_strings cannot be found: {error}"));
+        // Whoever was first, it is the same one.
+        let _ = self.codec.set(Arc::new(codec.map_err(impossible)?));
+        Ok(())
+    }
+
+    /// All tokens that end a turn, for a server that is told them.
+    pub(crate) fn all_tokens(&self, stops: &Stops) -> Vec<u32> {
+        let all: BTreeSet<u32> = self.tokens.iter().chain(&stops.tokens).copied().collect();
+        all.into_iter().collect()
+    }
+
+    /// Whether the last token of `sampled` ends a turn.
+    pub(crate) fn end(&self, sampled: &[u32], stops: &Stops) -> Result<bool, PolicyError> {
+        let Some(last) = sampled.last() else { return Ok(false) };
+        if stops.tokens.contains(last) || self.tokens.contains(last) {
+            return Ok(true);
+        }
+        let (Some(codec), false) = (self.codec.get(), stops.strings.is_empty()) else { return Ok(false) };
+        // Each token is a byte or more, and no string was complete before this token.
+        let longest = stops.strings.iter().map(String::len).max().unwrap_or(0);
+        let tail = &sampled[sampled.len().saturating_sub(longest + SLACK)..];
+        let text = codec.decode(tail, true).map_err(|error| PolicyError::Impossible(error.to_string()))?;
+        Ok(stops.strings.iter().any(|stop| text.contains(stop.as_str())))
+    }
+}
+
+/// What ends a request's turn.
+#[derive(Debug)]
+pub(crate) struct Stops {
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) strings: Vec<String>,
+}
+
+impl Stops {
+    /// Those that a task asks for.
+    pub(crate) fn of(sampling: &Sampling) -> Self {
+        Self { tokens: sampling.stop_tokens.clone(), strings: sampling.stop_strings.clone() }
+    }
+}

@@ -1,0 +1,64 @@
+//! What can go wrong with a server, each with what follows from it.
+
+use std::time::Duration;
+
+use crate::policy::PolicyError;
+
+/// Why a server did not do what was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ServerError {
+    /// It cannot be reached, ended a reply in the middle, or is silent. It is waited for, and must prove its weights
+    /// when it is back.
+    #[error("the server is away: {0}")]
+    Away(String),
+    /// It has no room now. The request is offered again.
+    #[error("the server is busy: {said}")]
+    Busy {
+        /// For at least this long, as it says.
+        after: Duration,
+        /// Its words.
+        said: String,
+    },
+    /// It failed inside. Another try may do it.
+    #[error("the server failed: {0}")]
+    Failed(String),
+    /// It takes no such request, from anybody: a context too long.
+    #[error("the server refuses: {0}")]
+    Refused(String),
+    /// Its replies cannot be trained on, or it lacks a call. The words say what to start it with.
+    #[error("the server is of no use as it was started: {0}")]
+    Unfit(String),
+    /// It serves other weights than it was given.
+    #[error("the server does not serve the weights that it was given: {0}")]
+    OtherWeights(String),
+}
+
+impl ServerError {
+    /// A reply that makes no sense.
+    pub(super) fn malformed(what: &str) -> Self {
+        Self::Unfit(format!("malformed reply: {what}"))
+    }
+
+    /// Whether what the server serves is unknown from now on.
+    #[must_use]
+    pub const fn is_loss(&self) -> bool {
+        match self {
+            Self::Away(_) | Self::OtherWeights(_) => true,
+            Self::Busy { .. } | Self::Failed(_) | Self::Refused(_) | Self::Unfit(_) => false,
+        }
+    }
+}
+
+impl From<ServerError> for PolicyError {
+    fn from(error: ServerError) -> Self {
+        let words = error.to_string();
+        match error {
+            ServerError::Away(_)
+            | ServerError::Busy { .. }
+            | ServerError::Failed(_)
+            | ServerError::OtherWeights(_) => Self::Temporary(words),
+            ServerError::Refused(_) => Self::Impossible(words),
+            ServerError::Unfit(_) => Self::Unsupported(words),
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Requests to one server, each with a deadline, and what its status codes mean.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
+use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
+use serde_json::Value;
+
+use super::ServerError;
+
+/// Until a connection stands.
+const CONNECT: Duration = Duration::from_secs(5);
+/// Pause before a busy server is asked again, unless it says otherwise, and at most.
+const BUSY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// Characters of a server's words that are repeated.
+const WORDS: usize = 300;
+/// Bytes of one event of a reply; above it the reply makes no sense.
+const MAX_EVENT_BYTES: usize = 64 * 1024 * 1024;
+
+/// A client of one server. Connections are kept.
+#[derive(Debug)]
+pub(super) struct Http {
+    client: Client,
+    base: String,
+    key: Option<String>,
+    silence: Duration,
+}
+
+impl Http {
+    pub(super) fn new(base: &str, key: Option<String>, silence: Duration) -> Self {
+        let client = Client::builder().connect_timeout(CONNECT).build();
+        Self { client: client.expect("the TLS library is linked in"), base: base.to_owned(), key, silence }
+    }
+
+    /// The longest silence that is borne.
+    pub(super) const fn silence(&self) -> Duration {
+        self.silence
+    }
+
+    /// `POST`s JSON to a path and reads the whole reply.
+    pub(super) async fn post(&self, to: &str, body: &Value, within: Duration) -> Result<Bytes, ServerError> {
+        in_time(within, to, async { read(self.send(Method::POST, to, Some(body)).await?).await }).await
+    }
+
+    /// The same, and reads JSON.
+    pub(super) async fn ask(&self, to: &str, body: &Value, within: Duration) -> Result<Value, ServerError> {
+        parse(&self.post(to, body, within).await?)
+    }
+
+    /// `GET`s JSON.
+    pub(super) async fn get(&self, to: &str, within: Duration) -> Result<Value, ServerError> {
+        let reply =
+            in_time(within, to, async { read(self.send(Method::GET, to, None).await?).await }).await?;
+        parse(&reply)
+    }
+
+    /// Whether a `GET` is answered well.
+    pub(super) async fn is_well(&self, to: &str, within: Duration) -> Result<(), ServerError> {
+        in_time(within, to, async { self.send(Method::GET, to, None).await.map(drop) }).await
+    }
+
+    /// `POST`s JSON and reads the reply's events as they come. Dropping them ends the request.
+    pub(super) async fn stream(&self, to: &str, body: &Value) -> Result<Events, ServerError> {
+        let response = in_time(self.silence, to, self.send(Method::POST, to, Some(body))).await?;
+        Ok(Events { response, silence: self.silence, read: BytesMut::new() })
+    }
+
+    async fn send(&self, method: Method, to: &str, body: Option<&Value>) -> Result<Response, ServerError> {
+        let mut request = self.client.request(method, format!("{}{to}", self.base));
+        if let Some(key) = &self.key {
+            request = request.bearer_auth(key);
+        }
+        if let Some(body) = body {
+            request = with_json(request, body);
+        }
+        let response = request.send().await.map_err(|error| ServerError::Away(words(&error)))?;
+        judged(to, response).await
+    }
+}
+
+fn with_json(request: RequestBuilder, body: &Value) -> RequestBuilder {
+    request.header(CONTENT_TYPE, "application/json").body(body.to_string())
+}
+
+/// The events of a reply in the making.
+#[derive(Debug)]
+pub(super) struct Events {
+    response: Response,
+    silence: Duration,
+    read: BytesMut,
+}
+
+impl Events {
+    /// The next event's JSON; `None` after the last.
+    pub(super) async fn next(&mut self) -> Result<Option<Value>, ServerError> {
+        loop {
+            while let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
+                let line = self.read.split_to(end + 1);
+                let Some(data) = line.strip_prefix(b"data:") else { continue };
+                let data = data.trim_ascii();
+                if data == b"[DONE]" {
+                    return Ok(None);
+                }
+                return parse(data).map(Some);
+            }
+            let chunk = in_time(self.silence, "the reply", async {
+                self.response.chunk().await.map_err(|error| ServerError::Away(words(&error)))
+            });
+            match chunk.await? {
+                Some(chunk) => self.read.extend_from_slice(&chunk),
+                None => return Err(ServerError::Away("the reply ended in the middle".to_owned())),
+            }
+            if self.read.len() > MAX_EVENT_BYTES {
+                return Err(ServerError::malformed(&format!(
+                    "an event has more than {MAX_EVENT_BYTES} bytes"
+                )));
+            }
+        }
+    }
+}
+
+async fn in_time<T>(
+    within: Duration,
+    of: &str,
+    call: impl Future<Output = Result<T, ServerError>>,
+) -> Result<T, ServerError> {
+    let late = |_| ServerError::Away(format!("no word of {of} within {within:?}"));
+    tokio::time::timeout(within, call).await.map_err(late)?
+}
+
+async fn read(response: Response) -> Result<Bytes, ServerError> {
+    response.bytes().await.map_err(|error| ServerError::Away(words(&error)))
+}
+
+/// A reply that says that it is one, or what its status means.
+async fn judged(to: &str, response: Response) -> Result<Response, ServerError> {
+    let status = response.status();
+    if status.is_success() {
+        return Ok(response);
+    }
+    let seconds = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+    let said = response.bytes().await.unwrap_or_default();
+    let said: String = String::from_utf8_lossy(&said).chars().take(WORDS).collect();
+    let said = format!("{to} answered {status}: {said}");
+    Err(match status {
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+            let after = seconds.map_or(BUSY.0, Duration::from_secs).min(BUSY.1);
+            ServerError::Busy { after, said }
+        }
+        StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE | StatusCode::UNPROCESSABLE_ENTITY => {
+            ServerError::Refused(said)
+        }
+        status if status.is_client_error() => ServerError::Unfit(said),
+        _ => ServerError::Failed(said),
+    })
+}
+
+fn parse(data: &[u8]) -> Result<Value, ServerError> {
+    let fail = |error| {
+        let start: String = String::from_utf8_lossy(data).chars().take(WORDS).collect();
+        // NaN and Infinity are not JSON; servers in Python write them all the same.
+        ServerError::malformed(&format!("it is not JSON ({error}): {start}"))
+    };
+    serde_json::from_slice(data).map_err(fail)
+}
+
+/// An error with what lies behind it.
+fn words(error: &dyn std::error::Error) -> String {
+    let mut words = error.to_string();
+    let mut behind = error.source();
+    while let Some(error) = behind {
+        words = format!("{words}: {error}");
+        behind = error.source();
+    }
+    words
+}

@@ -1,0 +1,145 @@
+//! What tells one version's weights from another's: the log-probabilities of a fixed prompt's tokens, measured at the
+//! server, beside those that the trainer recorded when it made the version.
+//!
+//! What it proves. With a record: the server's numbers are within the tolerance of what these weights give, and it moved
+//! from the version before as the trainer did, so far as that is more than the tolerance. Without one: the numbers are
+//! not those of the version before, bit for bit. Two versions that differ by less than the tolerance on the probe
+//! are not told apart by a record alone; a reload that did nothing at all always is.
+
+use std::collections::BTreeMap;
+
+use millrace_schemas::{BlobRef, PolicyVersion};
+
+use super::ServerError;
+use crate::policy::probe::{PROBE_FILE, ProbeRecord};
+use crate::policy::{OPTIMIZER_PREFIX, PolicyError};
+use crate::weights::LoadedVersion;
+
+/// The share of the change that the trainer saw, below which a server has not made it.
+const MOVED: f64 = 0.5;
+/// The context of a model whose version has no record. Servers take more.
+const CONTEXT: usize = 1024;
+
+/// Weights that a server is to serve.
+#[derive(Debug, Clone)]
+pub(crate) struct Weights {
+    pub(crate) version: PolicyVersion,
+    /// The prompt of the probe.
+    pub(crate) tokens: Vec<u32>,
+    record: Option<Vec<f32>>,
+    /// Its model files, for two versions may have the same.
+    files: BTreeMap<String, BlobRef>,
+}
+
+impl Weights {
+    /// What is to be known of a version before it is served.
+    ///
+    /// # Errors
+    /// Its record is none.
+    pub(crate) fn of(weights: &LoadedVersion, vocabulary: u32) -> Result<Self, PolicyError> {
+        let refuse = |why| {
+            PolicyError::Impossible(format!("failed to read {PROBE_FILE} of {}: {why}", weights.version))
+        };
+        let record = weights.files.get(PROBE_FILE).map(|content| ProbeRecord::read(content));
+        let (tokens, record) = match record.transpose().map_err(refuse)? {
+            Some(ProbeRecord { tokens, logprobs }) => (tokens, Some(logprobs)),
+            None => (ProbeRecord::prompt(vocabulary, CONTEXT), None),
+        };
+        let is_model = |name: &str| !name.starts_with(OPTIMIZER_PREFIX) && name != PROBE_FILE;
+        let files = weights.manifest.files.iter().filter(|file| is_model(&file.name));
+        let files = files.map(|file| (file.name.clone(), file.blob)).collect();
+        Ok(Self { version: weights.version, tokens, record, files })
+    }
+}
+
+/// Weights that a server was seen to serve.
+#[derive(Debug, Clone)]
+pub(crate) struct Measured {
+    pub(crate) weights: Weights,
+    /// What the probe gave.
+    pub(crate) logprobs: Vec<f32>,
+}
+
+/// Judges by a measurement whether a server serves `wanted`. `before` is what it was seen to serve last; `comparable`
+/// says whether the server measures what trainers record.
+pub(crate) fn judge(
+    before: Option<&Measured>,
+    wanted: &Weights,
+    after: &[f32],
+    comparable: bool,
+    tolerance: f64,
+) -> Result<(), ServerError> {
+    let version = wanted.version;
+    let record = wanted.record.as_deref().filter(|_| comparable);
+    if let Some(record) = record {
+        let off = distance(after, record);
+        if off.is_none_or(|off| off > tolerance) {
+            return Err(ServerError::OtherWeights(format!(
+                "its probe is off by {off:?} nats a token from what the trainer of {version} recorded, above \
+                 --engine-tolerance {tolerance}"
+            )));
+        }
+    }
+    let Some(before) = before.filter(|before| before.weights.tokens == wanted.tokens) else { return Ok(()) };
+    if before.weights.files == wanted.files {
+        return same(&before.logprobs, after, tolerance);
+    }
+    let old = before.weights.version;
+    if before.logprobs == after {
+        let reason = format!("after reading {version} its probe is what it was with {old}, bit for bit");
+        return Err(ServerError::OtherWeights(reason));
+    }
+    let (Some(record), Some(old_record)) = (record, before.weights.record.as_deref()) else { return Ok(()) };
+    if distance(old_record, record).is_some_and(|change| change > tolerance) {
+        let moved = moved(old_record, record, &before.logprobs, after);
+        if moved < MOVED {
+            return Err(ServerError::OtherWeights(format!(
+                "after reading {version} its probe made {moved:.2} of the change from {old} that the trainer recorded"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Whether two measurements are of the same weights, to the tolerance.
+pub(crate) fn same(before: &[f32], after: &[f32], tolerance: f64) -> Result<(), ServerError> {
+    match distance(before, after) {
+        Some(off) if off <= tolerance => Ok(()),
+        off => Err(ServerError::OtherWeights(format!(
+            "its probe is off by {off:?} nats a token from what it was, above --engine-tolerance {tolerance}"
+        ))),
+    }
+}
+
+/// Mean of the absolute differences; `None` for other lengths.
+fn distance(a: &[f32], b: &[f32]) -> Option<f64> {
+    let sum: f64 = a.iter().zip(b).map(|(a, b)| f64::from((a - b).abs())).sum();
+    (a.len() == b.len() && !a.is_empty()).then(|| sum / a.len() as f64)
+}
+
+/// How much of the change from `old` to `new` lies in the change from `before` to `after`: 0 for none, 1 for all.
+/// What server and trainer always differ by is in both of the server's and cancels.
+fn moved(old: &[f32], new: &[f32], before: &[f32], after: &[f32]) -> f64 {
+    let change = |from: &[f32], to: &[f32]| -> Vec<f64> {
+        to.iter().zip(from).map(|(to, from)| f64::from(to - from)).collect()
+    };
+    let (ours, theirs) = (change(old, new), change(before, after));
+    let dot = |a: &[f64], b: &[f64]| -> f64 { a.iter().zip(b).map(|(a, b)| a * b).sum() };
+    dot(&theirs, &ours) / dot(&ours, &ours)
+}
+
+/// Whether what a server says of the likeliest tokens at temperature 2 is flatter than at 1.
+pub(super) fn is_scaled(at_one: &[(String, f64)], at_two: &[(String, f64)]) -> bool {
+    let two: BTreeMap<&str, f64> = at_two.iter().map(|(token, p)| (token.as_str(), *p)).collect();
+    let mut common: Vec<(f64, f64)> =
+        at_one.iter().filter_map(|(token, one)| Some((*one, *two.get(token.as_str())?))).collect();
+    common.sort_by(|a, b| a.0.total_cmp(&b.0));
+    match (common.first(), common.last()) {
+        // Where all are as likely nothing is seen, and nothing is claimed.
+        (Some(low), Some(high)) if high.0 - low.0 > 1e-4 => (high.1 - low.1) / (high.0 - low.0) < 0.75,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

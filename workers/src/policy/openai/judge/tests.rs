@@ -1,0 +1,64 @@
+use super::*;
+
+fn weights(version: u64, record: Option<&[f32]>) -> Weights {
+    let blob = BlobRef::of(&version.to_le_bytes());
+    Weights {
+        version: PolicyVersion(version),
+        tokens: vec![1, 2, 3],
+        record: record.map(<[f32]>::to_vec),
+        files: [("model.safetensors".to_owned(), blob)].into(),
+    }
+}
+
+fn measured(version: u64, record: Option<&[f32]>, logprobs: &[f32]) -> Measured {
+    Measured { weights: weights(version, record), logprobs: logprobs.to_vec() }
+}
+
+const OLD: [f32; 2] = [-3.0, -2.0];
+const NEW: [f32; 2] = [-2.9, -2.1];
+
+#[test]
+fn a_record_must_be_met() {
+    let wanted = weights(2, Some(&NEW));
+    judge(None, &wanted, &[-2.91, -2.1], true, 0.02).unwrap();
+    let error = judge(None, &wanted, &OLD, true, 0.02).unwrap_err();
+    assert!(matches!(&error, ServerError::OtherWeights(said) if said.contains("recorded")), "{error}");
+    // A server that does not measure what is recorded is not held to it.
+    judge(None, &wanted, &OLD, false, 0.02).unwrap();
+    assert!(judge(None, &wanted, &[-2.9], true, 0.02).is_err(), "another length");
+}
+
+#[test]
+fn what_did_not_change_is_found_out_without_a_record() {
+    let before = measured(1, None, &OLD);
+    let error = judge(Some(&before), &weights(2, None), &OLD, true, 10.0).unwrap_err();
+    assert!(error.to_string().contains("bit for bit"), "{error}");
+    judge(Some(&before), &weights(2, None), &[-3.0, -2.000_001], true, 0.0).unwrap();
+    // The same files again may well give the same.
+    let mut again = weights(2, None);
+    again.files = before.weights.files.clone();
+    judge(Some(&before), &again, &OLD, true, 0.0).unwrap();
+    assert!(judge(Some(&before), &again, &NEW, true, 0.02).is_err());
+}
+
+#[test]
+fn the_server_must_move_as_the_trainer_did() {
+    // It is off by 0.05 at all times, as one that computes in bf16, and the change is 0.1.
+    let before = measured(1, Some(&OLD), &[-3.05, -2.05]);
+    let wanted = weights(2, Some(&NEW));
+    judge(Some(&before), &wanted, &[-2.95, -2.15], true, 0.06).unwrap();
+    // It moved a little, and not to there: within the tolerance of what is recorded all the same.
+    let error = judge(Some(&before), &wanted, &[-2.999, -2.05], true, 0.09).unwrap_err();
+    assert!(error.to_string().contains("of the change"), "{error}");
+}
+
+#[test]
+fn a_flatter_distribution_is_seen() {
+    let say = |values: &[f64]| -> Vec<(String, f64)> {
+        values.iter().enumerate().map(|(token, value)| (token.to_string(), *value)).collect()
+    };
+    let one = say(&[-0.5, -1.5, -2.5]);
+    assert!(is_scaled(&one, &say(&[-0.8, -1.3, -1.8])));
+    assert!(!is_scaled(&one, &one));
+    assert!(!is_scaled(&say(&[-1.0, -1.0]), &say(&[-1.0, -1.0])), "nothing is seen, nothing is claimed");
+}

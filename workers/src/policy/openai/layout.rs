@@ -1,0 +1,117 @@
+//! Versions as folders that a server can read: complete before they have their name, older ones removed.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use millrace_queue::ObjectError;
+use millrace_schemas::RunId;
+use millrace_schemas::blob::Sha;
+use tokio::fs;
+use tokio::io::AsyncWriteExt;
+use tokio::sync::Mutex;
+
+use crate::policy::OPTIMIZER_PREFIX;
+use crate::weights::{LoadedVersion, Weights};
+
+/// Why a version has no folder.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LayoutError {
+    /// A file of it is not to be had.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    /// The folder cannot be written.
+    #[error("failed to lay the version out at path={path:?}: {source}")]
+    Disk {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// The folders of one server's versions: `<root>/<run>/v000042/`.
+#[derive(Debug)]
+pub(crate) struct VersionFolders {
+    root: PathBuf,
+    /// What this process laid out last; what another one did is not relied on.
+    newest: Mutex<Option<(Sha, PathBuf)>>,
+}
+
+impl VersionFolders {
+    pub(crate) fn new(root: &Path) -> Self {
+        Self { root: root.to_owned(), newest: Mutex::default() }
+    }
+
+    /// The folder of a version, each file proved by its hash before it is written. Under its name only once all are on
+    /// the disk.
+    pub(crate) async fn lay_out(
+        &self,
+        weights: &Weights,
+        version: &LoadedVersion,
+    ) -> Result<PathBuf, LayoutError> {
+        let mut newest = self.newest.lock().await;
+        if let Some((sha, path)) = &*newest
+            && *sha == version.sha
+            && fs::try_exists(path).await.unwrap_or(false)
+        {
+            return Ok(path.clone());
+        }
+        let run = &version.manifest.run;
+        let folder = self.root.join(run.as_str());
+        let name = format!("v{:06}", version.version.0);
+        let (partial, path) = (folder.join(format!(".{name}.partial")), folder.join(&name));
+        cleared(&partial).await?;
+        fs::create_dir_all(&partial).await.map_err(at(&partial))?;
+        write_all(weights, version, &partial).await?;
+        cleared(&path).await?;
+        fs::rename(&partial, &path).await.map_err(at(&path))?;
+        let path = fs::canonicalize(&path).await.map_err(at(&path))?;
+        *newest = Some((version.sha, path.clone()));
+        Ok(path)
+    }
+
+    /// Removes all folders of the run but this one: nothing reads them any more.
+    pub(crate) async fn remove_others(&self, run: &RunId, keep: &Path) {
+        let folder = self.root.join(run.as_str());
+        let Ok(mut entries) = fs::read_dir(&folder).await else { return };
+        while let Ok(Some(entry)) = entries.next_entry().await {
+            let name = entry.file_name();
+            if Some(name.as_os_str()) != keep.file_name()
+                && let Err(error) = fs::remove_dir_all(entry.path()).await
+            {
+                tracing::warn!(path = ?entry.path(), %error, "an old version's folder stays");
+            }
+        }
+    }
+}
+
+/// One file after another: none but the one on its way is in memory.
+async fn write_all(weights: &Weights, version: &LoadedVersion, folder: &Path) -> Result<(), LayoutError> {
+    for file in &version.manifest.files {
+        if file.name.starts_with(OPTIMIZER_PREFIX) {
+            continue;
+        }
+        let content = weights.fetch_blob(&version.manifest.run, file.blob).await?;
+        let path = folder.join(&file.name);
+        write(&path, &content).await.map_err(at(&path))?;
+    }
+    Ok(())
+}
+
+async fn write(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut out = fs::File::create_new(path).await?;
+    out.write_all(content).await?;
+    out.sync_all().await
+}
+
+async fn cleared(path: &Path) -> Result<(), LayoutError> {
+    match fs::remove_dir_all(path).await {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at(path)(error)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> LayoutError {
+    let path = path.to_owned();
+    move |source| LayoutError::Disk { path, source }
+}

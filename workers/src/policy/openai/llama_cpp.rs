@@ -1,0 +1,92 @@
+//! llama.cpp's `llama-server`, by its own `/completion` with token ids: its OpenAI calls give no ids. A streamed reply
+//! leaves tokens out that are half of a character, so replies are read whole; to be soon at any boundary, a turn is
+//! sampled in short pieces, each going on from the server's cached prompt.
+//!
+//! It reads GGUF files and reads them at its start, so it needs a command that converts the version and starts it
+//! again (`ServerSettings::reload`). The path of the file must hold the version's name, such as v000042: the server says
+//! which file it serves, and that is what proves the version.
+
+use serde_json::{Value, json};
+
+use super::http::Http;
+use super::{Ask, Piece, ServerError};
+
+const PATH: &str = "/completion";
+/// Tokens of one piece: at a boundary the weights wait for so many at most.
+const PIECE: u32 = 64;
+/// Tokens that tell one version from another.
+const PROBE: u32 = 8;
+const LACKS: &str = "its reply has no `tokens` or `completion_probabilities`; it must heed `return_tokens` and `n_probs` \
+                     (llama-server does from b4300)";
+
+/// Samples a piece.
+pub(super) async fn sample(http: &Http, ask: &Ask<'_>) -> Result<Piece, ServerError> {
+    ask.refuse_cuts("llama.cpp's server")?;
+    let temperature = ask.sampling.temperature;
+    let request = json!({
+        "prompt": ask.context,
+        "n_predict": ask.max_new_tokens.min(PIECE),
+        "temperature": temperature,
+        // No other sampler than this one.
+        "samplers": ["temperature"],
+        "seed": ask.seed as u32,
+        "n_probs": 1,
+        // Of the distribution that was drawn from; greedy, at temperature 1.
+        "post_sampling_probs": temperature != 0.0,
+        "return_tokens": true, "cache_prompt": true, "stream": false,
+    });
+    let reply = http.ask(PATH, &request, http.silence()).await?;
+    if reply["truncated"] == true {
+        return Err(ServerError::Refused(
+            "the context does not fit; start it with a larger --ctx-size".to_owned(),
+        ));
+    }
+    let cached = reply["timings"]["cache_n"].as_u64().unwrap_or(0) as u32;
+    let prompt = reply["tokens_evaluated"].as_u64().map(|tokens| tokens as usize);
+    let (tokens, logprobs) = sampled(&reply)?;
+    Ok(Piece { tokens, logprobs, cached, prompt, ..Piece::none() })
+}
+
+/// Tokens and log-probabilities of a reply.
+fn sampled(reply: &Value) -> Result<(Vec<u32>, Vec<f32>), ServerError> {
+    let lacks = || ServerError::Unfit(LACKS.to_owned());
+    let ids = reply["tokens"].as_array().ok_or_else(lacks)?;
+    let said = reply["completion_probabilities"].as_array().ok_or_else(lacks)?;
+    if ids.len() != said.len() {
+        return Err(if ids.is_empty() || said.is_empty() {
+            lacks()
+        } else {
+            ServerError::malformed(&format!(
+                "tokens={} and probabilities={} must agree",
+                ids.len(),
+                said.len()
+            ))
+        });
+    }
+    let read = |(id, said): (&Value, &Value)| {
+        let token = u32::try_from(id.as_u64()?).ok()?;
+        let logprob = said["logprob"].as_f64().or_else(|| said["prob"].as_f64().map(f64::ln))?;
+        (said["id"] == *id).then_some((token, logprob as f32))
+    };
+    ids.iter()
+        .zip(said)
+        .map(read)
+        .collect::<Option<Vec<_>>>()
+        .map(|pairs| pairs.into_iter().unzip())
+        .ok_or_else(lacks)
+}
+
+/// Log-probabilities of the tokens that it samples greedily after a prompt.
+pub(super) async fn probe(http: &Http, tokens: &[u32]) -> Result<Vec<f32>, ServerError> {
+    let request = json!({
+        "prompt": tokens, "n_predict": PROBE, "temperature": 0.0, "samplers": ["temperature"],
+        "n_probs": 1, "post_sampling_probs": false, "return_tokens": true, "cache_prompt": false,
+    });
+    let mut logprobs = sampled(&http.ask(PATH, &request, http.silence()).await?)?.1;
+    if logprobs.is_empty() {
+        return Err(ServerError::Unfit(LACKS.to_owned()));
+    }
+    // It may end before; measurements have one length.
+    logprobs.resize(PROBE as usize, 0.0);
+    Ok(logprobs)
+}

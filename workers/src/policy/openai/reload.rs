@@ -1,0 +1,132 @@
+//! How a server is made to read another version, and what it says of itself afterwards.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::process::Command;
+use tokio::time::Instant;
+
+use super::http::Http;
+use super::{Dialect, ServerError, ServerSettings};
+
+/// Between two looks whether it answers again, and for one look.
+const LOOK: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+
+/// Makes the server read the version in `folder`; nothing is in its hands meanwhile. Returns once it answers.
+pub(super) async fn reload(
+    http: &Http,
+    settings: &ServerSettings,
+    folder: &Path,
+    label: &str,
+) -> Result<(), ServerError> {
+    let within = settings.reload_timeout;
+    let path = folder.to_string_lossy();
+    match (&settings.reload, settings.dialect) {
+        (Some(command), _) => run(command, folder, label, within).await?,
+        (None, Dialect::Vllm) => vllm(http, &path, within).await?,
+        (None, Dialect::Sglang) => sglang(http, &path, label, within).await?,
+        (None, Dialect::LlamaCpp) => {
+            let reason = "llama.cpp's server reads no other weights while it runs; say how to start it again with \
+                          --engine-reload-command";
+            return Err(ServerError::Unfit(reason.to_owned()));
+        }
+    }
+    until_well(http, within).await
+}
+
+/// Pauses, reads, drops what was cached from the old weights, and goes on.
+async fn vllm(http: &Http, path: &str, within: Duration) -> Result<(), ServerError> {
+    // What else it has in hand must not go on half old, half new.
+    http.post("/pause?mode=abort", &Value::Null, within).await.map_err(dev_mode)?;
+    let read = async {
+        let call = json!({"method": "reload_weights", "kwargs": {"weights_path": path}});
+        http.post("/collective_rpc", &call, within).await?;
+        http.post("/reset_prefix_cache", &Value::Null, within).await
+    };
+    let read = read.await.map_err(dev_mode);
+    let resumed = http.post("/resume", &Value::Null, within).await.map_err(dev_mode);
+    read.and(resumed).map(drop)
+}
+
+fn dev_mode(error: ServerError) -> ServerError {
+    match error {
+        ServerError::Unfit(said) => ServerError::Unfit(format!(
+            "{said}; start vLLM with VLLM_SERVER_DEV_MODE=1, or say how it reads weights with --engine-reload-command"
+        )),
+        other => other,
+    }
+}
+
+async fn sglang(http: &Http, path: &str, label: &str, within: Duration) -> Result<(), ServerError> {
+    let call = json!({
+        "model_path": path, "weight_version": label, "abort_all_requests": true, "flush_cache": true,
+    });
+    let reply = http.ask("/update_weights_from_disk", &call, within).await?;
+    match reply["success"].as_bool() {
+        Some(true) => Ok(()),
+        _ => Err(ServerError::Failed(format!("it did not read {path}: {reply}"))),
+    }
+}
+
+/// Runs a command of the user's.
+async fn run(command: &str, folder: &Path, label: &str, within: Duration) -> Result<(), ServerError> {
+    let child = Command::new("sh")
+        .args(["-c", command])
+        .env("MILLRACE_WEIGHTS", folder)
+        .env("MILLRACE_WEIGHTS_LABEL", label)
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .status();
+    match tokio::time::timeout(within, child).await {
+        Ok(Ok(status)) if status.success() => Ok(()),
+        Ok(Ok(status)) => Err(ServerError::Failed(format!("--engine-reload-command ended with {status}"))),
+        Ok(Err(error)) => Err(ServerError::Failed(format!("--engine-reload-command did not start: {error}"))),
+        Err(_) => Err(ServerError::Failed(format!("--engine-reload-command took longer than {within:?}"))),
+    }
+}
+
+/// Waits until the server says that it is well.
+async fn until_well(http: &Http, within: Duration) -> Result<(), ServerError> {
+    let start = Instant::now();
+    loop {
+        match http.is_well("/health", LOOK.1).await {
+            Ok(()) => return Ok(()),
+            Err(error) if start.elapsed() > within => return Err(error),
+            Err(_) => tokio::time::sleep(LOOK.0).await,
+        }
+    }
+}
+
+/// What the server says that it serves must be what it was given. vLLM says nothing of the kind.
+pub(super) async fn check_report(
+    http: &Http,
+    settings: &ServerSettings,
+    folder: &Path,
+    label: &str,
+) -> Result<(), ServerError> {
+    match settings.dialect {
+        Dialect::Vllm => Ok(()),
+        Dialect::Sglang if settings.reload.is_some() => Ok(()),
+        Dialect::Sglang => {
+            let said = http.get("/get_model_info", LOOK.1).await?;
+            let (path, version) = (said["model_path"].as_str(), said["weight_version"].as_str());
+            if path.map(Path::new) == Some(folder) && version == Some(label) {
+                return Ok(());
+            }
+            Err(ServerError::OtherWeights(format!(
+                "it says model_path={path:?} weight_version={version:?}, not {folder:?} and {label:?}"
+            )))
+        }
+        Dialect::LlamaCpp => {
+            let said = http.get("/props", LOOK.1).await?;
+            let path = said["model_path"].as_str().unwrap_or_default();
+            let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            if path.contains(&name) {
+                return Ok(());
+            }
+            Err(ServerError::OtherWeights(format!("it says model_path={path:?}, which does not hold {name}")))
+        }
+    }
+}

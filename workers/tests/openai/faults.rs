@@ -1,0 +1,77 @@
+//! A server that is killed, hangs or has no room.
+
+use std::time::{Duration, Instant};
+
+use millrace_schemas::generate::Sampling;
+use millrace_workers::Verdict;
+use millrace_workers::policy::openai::Dialect::{Sglang, Vllm};
+use serde_json::json;
+
+use crate::support::{Bench, Python, check_against_oracle, done, task, until, versions};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_server_costs_the_turns_in_its_hands() {
+    for dialect in [Vllm, Sglang] {
+        let python = Python::start();
+        let bench = Bench::new(&python, dialect);
+        bench.announce(1, true).await;
+        done(bench.execute(task(9, 1, 1, Sampling::at(1.0))).await);
+        python.set(&json!({"slow": 0.05}));
+        let tasks: Vec<_> = (0..4).map(|index| task(index, 1, 100, Sampling::at(1.0))).collect();
+        let running: Vec<_> = tasks.iter().map(|task| bench.spawn(task.clone())).collect();
+        until("all are being sampled", || python.active() >= 4).await;
+        // Who comes now waits for it, and is done when it is back: with the base model, so that it must read again.
+        let python = python.replace();
+        let mut given_back = 0;
+        for (task, running) in tasks.iter().zip(running) {
+            let turn = match running.await.unwrap() {
+                Verdict::RetryAfter(_, reason) => {
+                    assert!(reason.contains("away"), "{reason}");
+                    given_back += 1;
+                    bench.insist(task.clone()).await.0
+                }
+                verdict => done(verdict),
+            };
+            assert_eq!(versions(&turn), [1]);
+            check_against_oracle(&python, task, &turn);
+        }
+        assert!(given_back > 0, "nobody noticed");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_server_times_out() {
+    for dialect in [Vllm, Sglang] {
+        let python = Python::start();
+        let bench = Bench::with(&python, dialect, |settings| settings.silence = Duration::from_secs(4));
+        bench.announce(1, true).await;
+        done(bench.execute(task(9, 1, 1, Sampling::at(1.0))).await);
+        python.set(&json!({"slow": 0.02}));
+        let running = bench.spawn(task(0, 1, 100, Sampling::at(1.0)));
+        until("it is being sampled", || python.active() > 0).await;
+        python.signal("STOP");
+        match running.await.unwrap() {
+            Verdict::RetryAfter(_, reason) => assert!(reason.contains("away"), "{reason}"),
+            other => panic!("{other:?}"),
+        }
+        python.signal("CONT");
+        python.set(&json!({}));
+        let (turn, _) = bench.insist(task(0, 1, 20, Sampling::at(1.0))).await;
+        check_against_oracle(&python, &task(0, 1, 20, Sampling::at(1.0)), &turn);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_busy_server_is_asked_again_when_it_says() {
+    let python = Python::start();
+    let bench = Bench::new(&python, Vllm);
+    bench.announce(1, true).await;
+    done(bench.execute(task(9, 1, 1, Sampling::at(1.0))).await);
+    for status in [429, 503] {
+        python.set(&json!({"busy": [status, 2]}));
+        let started = Instant::now();
+        let (turn, _) = bench.insist(task(0, 1, 5, Sampling::at(1.0))).await;
+        assert!(started.elapsed() >= Duration::from_secs(1), "it was not waited for");
+        check_against_oracle(&python, &task(0, 1, 5, Sampling::at(1.0)), &turn);
+    }
+}

@@ -1,0 +1,100 @@
+//! Which weights sampled: proved, and changed only while nothing is in hand.
+
+use millrace_schemas::generate::Sampling;
+use millrace_workers::Verdict;
+use millrace_workers::policy::openai::Dialect::{LlamaCpp, Sglang, Vllm};
+use serde_json::json;
+
+use crate::support::{Bench, Python, check_against_oracle, done, task, versions};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn engine_proves_its_weights() {
+    for (dialect, recorded) in [(Vllm, true), (Vllm, false), (Sglang, true), (Sglang, false)] {
+        let mut python = Python::start();
+        let bench = Bench::new(&python, dialect);
+        for version in 1..=2 {
+            // It says that it read the weights, and did not. The trainer's record finds it out; without one, that
+            // nothing changed at all is found out, where another version was there before.
+            let ask = || task(0, version, 5, Sampling::at(1.0));
+            python.set(&json!({"lie": recorded || version > 1}));
+            let before = python.journal()["journal"].as_array().unwrap().len();
+            bench.announce(version, recorded).await;
+            if recorded || version > 1 {
+                match bench.execute(ask()).await {
+                    Verdict::RetryAfter(_, reason) => assert!(reason.contains("weights"), "{reason}"),
+                    other => panic!("{dialect:?} sampled with weights that nobody trained: {other:?}"),
+                }
+                let after = python.journal()["journal"].as_array().unwrap().len();
+                assert_eq!(before, after, "it was asked for tokens");
+            }
+            // Once it reads them it serves, without a restart of the worker.
+            python.set(&json!({}));
+            let (turn, _) = bench.insist(ask()).await;
+            assert_eq!(versions(&turn), [version]);
+            check_against_oracle(&python, &ask(), &turn);
+            assert_eq!(bench.laid_out(), [format!("v{version:06}")]);
+        }
+        // It is replaced by one that serves the base model, while nobody looks.
+        python = python.replace();
+        let ask = || task(2, 2, 5, Sampling::at(1.0));
+        let (turn, said) = bench.insist(ask()).await;
+        assert!(!said.is_empty(), "nothing was found out");
+        assert_eq!(versions(&turn), [2]);
+        check_against_oracle(&python, &ask(), &turn);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_carry_their_version() {
+    for dialect in [Vllm, Sglang] {
+        let python = Python::start();
+        let bench = Bench::new(&python, dialect);
+        bench.announce(1, true).await;
+        done(bench.execute(task(9, 1, 1, Sampling::at(1.0))).await);
+        // The weights come while the requests are half done, or else once more with others.
+        python.set(&json!({"slow": 0.02}));
+        let tasks: Vec<_> = (0..4).map(|index| task(index, 1, 200, Sampling::at(1.0))).collect();
+        let running: Vec<_> = tasks.iter().map(|task| bench.spawn(task.clone())).collect();
+        crate::support::until("all are being sampled", || {
+            let journal = python.journal();
+            let begun = journal["journal"].as_array().unwrap().iter();
+            begun.filter(|entry| entry["tokens"].as_array().unwrap().len() > 4).count() >= 4
+        })
+        .await;
+        bench.announce(2, true).await;
+        for (task, running) in tasks.iter().zip(running) {
+            let turn = done(running.await.unwrap());
+            assert_eq!(versions(&turn), [1, 2], "{dialect:?}");
+            assert!(turn.segments[0].tokens > 4, "{dialect:?} lost what was sampled: {:?}", turn.segments);
+            check_against_oracle(&python, task, &turn);
+        }
+        assert_eq!(python.journal()["violations"], 0);
+    }
+}
+
+/// New weights, again and again, under requests that never stop coming: none is in the server's hands while it reads.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn engine_sleeps_safely() {
+    for dialect in [Vllm, Sglang, LlamaCpp] {
+        let python = Python::start();
+        let bench = Bench::new(&python, dialect);
+        bench.announce(1, true).await;
+        done(bench.execute(task(0, 1, 1, Sampling::at(1.0))).await);
+        python.set(&json!({"slow": 0.005}));
+        let mut running = Vec::new();
+        for version in 2..=3 {
+            let tasks: Vec<_> =
+                (0..6).map(|index| task(index + version * 10, 1, 60, Sampling::at(1.0))).collect();
+            running.extend(tasks.into_iter().map(|task| (bench.spawn(task.clone()), task)));
+            crate::support::until("some are being sampled", || python.active() > 3).await;
+            bench.announce(u64::from(version), true).await;
+        }
+        for (running, task) in running {
+            let turn = done(running.await.unwrap());
+            assert!(versions(&turn).is_sorted(), "{:?}", turn.segments);
+            check_against_oracle(&python, &task, &turn);
+        }
+        let journal = python.journal();
+        assert_eq!(journal["violations"], 0, "{dialect:?}: weights changed under a request");
+    }
+}
