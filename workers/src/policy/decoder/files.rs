@@ -108,27 +108,25 @@ pub fn write_tensors(layout: &Layout, buffers: &[(&str, &Tensor)], metadata: (&s
     safetensors::serialize(views, Some(metadata)).expect("shapes and lengths come from the layout")
 }
 
-/// One tensor's bytes on their way into a file.
+/// One tensor on its way into a file.
 struct Numbers {
     dtype: Dtype,
     shape: Vec<usize>,
-    bytes: Vec<u8>,
+    /// On the CPU.
+    numbers: Tensor,
 }
 
 impl Numbers {
     fn of(flat: &Tensor, part: &Part) -> Self {
-        let elements = usize::try_from(part.len()).expect("a part has a length");
-        let (dtype, width) = match flat.kind() {
-            Kind::BFloat16 => (Dtype::BF16, size_of::<u16>()),
+        let dtype = match flat.kind() {
+            Kind::BFloat16 => Dtype::BF16,
             kind => {
                 assert!(kind == Kind::Float, "weights are f32 or bf16, not {kind:?}");
-                (Dtype::F32, size_of::<f32>())
+                Dtype::F32
             }
         };
-        let mut bytes = vec![0; elements * width];
-        flat.narrow(0, part.offset, part.len()).copy_data_u8(&mut bytes, elements);
         let shape = part.shape.iter().map(|&n| usize::try_from(n).expect("an axis has a length")).collect();
-        Self { dtype, shape, bytes }
+        Self { dtype, shape, numbers: flat.narrow(0, part.offset, part.len()) }
     }
 }
 
@@ -141,11 +139,14 @@ impl View for Numbers {
         &self.shape
     }
 
+    /// Copied only when it is written: a copy of all would be one more of the model.
     fn data(&self) -> Cow<'_, [u8]> {
-        Cow::Borrowed(&self.bytes)
+        let mut bytes = vec![0; self.data_len()];
+        self.numbers.copy_data_u8(&mut bytes, self.numbers.numel());
+        Cow::Owned(bytes)
     }
 
     fn data_len(&self) -> usize {
-        self.bytes.len()
+        self.numbers.numel() * self.numbers.kind().elt_size_in_bytes()
     }
 }

@@ -108,3 +108,6 @@ pub(super) fn multiply_rows(x: &Tensor, weight: &Tensor) -> Tensor {
         .expect("rows are as wide as the matrix");
     out
 }
+
+#[cfg(test)]
+mod tests;

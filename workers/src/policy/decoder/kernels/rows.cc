@@ -157,36 +157,37 @@ void attend_all(
   });
 }
 
-// Columns `from` to `to` of the product of `rows` rows of `x` with a matrix of bf16.
-inline __attribute__((always_inline)) void multiply(
-    const float* x,
-    std::int64_t rows,
-    const c10::BFloat16* weight,
-    std::int64_t width,
-    std::int64_t columns,
-    std::int64_t from,
-    std::int64_t to,
-    c10::BFloat16* out) {
+// A product of a few rows with a matrix of bf16, `columns` rows of `width` numbers.
+struct Product {
+  const float* x;
+  const c10::BFloat16* weight;
+  std::int64_t rows, width, columns;
+  c10::BFloat16* out;
+};
+
+// Its columns `from` to `to`.
+inline __attribute__((always_inline)) void multiply(const Product& p, std::int64_t from, std::int64_t to) {
   for (auto column = from; column < to; ++column) {
-    for (std::int64_t row = 0; row < rows; ++row) {
-      out[row * columns + column] = dot(x + row * width, weight + column * width, width);
+    for (std::int64_t row = 0; row < p.rows; ++row) {
+      p.out[row * p.columns + column] = dot(p.x + row * p.width, p.weight + column * p.width, p.width);
     }
   }
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx2,fma"))) void multiply_avx2(
-    const float* x,
-    std::int64_t rows,
-    const c10::BFloat16* weight,
-    std::int64_t width,
-    std::int64_t columns,
-    std::int64_t from,
-    std::int64_t to,
-    c10::BFloat16* out) {
-  multiply(x, rows, weight, width, columns, from, to, out);
+__attribute__((target("avx2,fma"))) void multiply_avx2(const Product& p, std::int64_t from, std::int64_t to) {
+  multiply(p, from, to);
 }
 #endif
+
+void multiply_any(const Product& p, std::int64_t from, std::int64_t to) {
+#if defined(__x86_64__)
+  if (has_avx2()) {
+    return multiply_avx2(p, from, to);
+  }
+#endif
+  multiply(p, from, to);
+}
 
 } // namespace
 
@@ -219,17 +220,15 @@ void multiply_rows(const at::Tensor* x, const at::Tensor* weight, const at::Tens
   }
   TORCH_CHECK(x->size(1) == weight->size(1) && out->size(0) == x->size(0) && out->size(1) == weight->size(0));
   const auto wide = x->to(at::kFloat);
-  const auto rows = x->size(0), width = x->size(1), columns = weight->size(0);
-  const auto* numbers = wide.const_data_ptr<float>();
-  const auto* matrix = weight->const_data_ptr<c10::BFloat16>();
-  auto* product = out->mutable_data_ptr<c10::BFloat16>();
-  at::parallel_for(0, columns, 64, [&](std::int64_t from, std::int64_t to) {
-#if defined(__x86_64__)
-    if (has_avx2()) {
-      return multiply_avx2(numbers, rows, matrix, width, columns, from, to, product);
-    }
-#endif
-    multiply(numbers, rows, matrix, width, columns, from, to, product);
+  const Product product{
+      wide.const_data_ptr<float>(),
+      weight->const_data_ptr<c10::BFloat16>(),
+      x->size(0),
+      x->size(1),
+      weight->size(0),
+      out->mutable_data_ptr<c10::BFloat16>()};
+  at::parallel_for(0, product.columns, 64, [&](std::int64_t from, std::int64_t to) {
+    multiply_any(product, from, to);
   });
 }
 
