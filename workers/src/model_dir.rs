@@ -10,16 +10,14 @@ use millrace_schemas::limits::MAX_COMPANION_BYTES;
 use millrace_schemas::submit::{ModelSpec, Precision};
 use serde_json::{Map, Value};
 
-use crate::policy::CONFIG_FILE;
 use crate::policy::decoder::{CONTEXT_KEY, Config, Layout};
+use crate::policy::{CONFIG_FILE, MODEL_FILE};
 use tensors::Tensors;
 
 mod tensors;
 mod numbers;
 mod tokens;
 
-/// The weights of a version, and of a directory that is not sharded.
-pub const WEIGHTS_FILE: &str = "model.safetensors";
 /// Which shard holds which tensor.
 pub const INDEX_FILE: &str = "model.safetensors.index.json";
 /// Small files that a version takes over as they are.
@@ -149,7 +147,7 @@ impl ModelDir {
         weights.reserve_exact(self.parameters() as usize * precision.bytes());
         self.numbers(|chunk| chunk.append_to(&mut weights, precision))?;
         let mut files = self.companions.clone();
-        files.insert(WEIGHTS_FILE.to_owned(), weights.into());
+        files.insert(MODEL_FILE.to_owned(), weights.into());
         files.insert(CONFIG_FILE.to_owned(), self.version_config(precision));
         Ok(files)
     }

@@ -193,6 +193,8 @@ pub struct Trained {
 pub const SCRIPTED_MODEL_TYPE: &str = "millrace_scripted";
 /// The file of a version that says what the others are.
 pub const CONFIG_FILE: &str = "config.json";
+/// The weights of a version, and of a model directory that is not sharded.
+pub const MODEL_FILE: &str = "model.safetensors";
 /// The start of the names of files that only training needs.
 pub const OPTIMIZER_PREFIX: &str = "optimizer";
 

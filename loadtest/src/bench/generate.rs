@@ -4,16 +4,15 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::Context;
 use millrace_workers::policy::torch::set_threads;
 use serde::Serialize;
 
-use super::median;
+use super::model::Setup;
+use super::rival::Rival;
+use super::{cores, median, write};
 use ours::{Ours, Work};
-use rival::Rival;
 
 mod ours;
-mod rival;
 
 /// The numbers that either side is tried with.
 const DTYPES: [&str; 2] = ["float32", "bfloat16"];
@@ -21,9 +20,8 @@ const DTYPES: [&str; 2] = ["float32", "bfloat16"];
 /// How to measure.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A model directory
-    #[arg(long)]
-    model: PathBuf,
+    #[command(flatten)]
+    setup: Setup,
     /// Sequences at once
     #[arg(long, value_delimiter = ',', default_values_t = [1, 8, 32, 64])]
     sequences: Vec<usize>,
@@ -36,18 +34,25 @@ pub struct Args {
     /// How often each is repeated; medians are printed
     #[arg(long, default_value_t = 3)]
     repeats: u32,
-    /// Threads of either
-    #[arg(long, default_value_t = 2)]
-    threads: i32,
-    /// The Python that has transformers
-    #[arg(long, default_value = "python3")]
-    python: PathBuf,
-    /// Do not run transformers
-    #[arg(long)]
-    alone: bool,
     /// Where the figures go as JSON
     #[arg(long, default_value = "target/bench/generate.json")]
     out: PathBuf,
+}
+
+/// What `rival.py` is told first.
+#[derive(Debug, Serialize)]
+struct Settings<'a> {
+    model: &'a Path,
+    prompt: usize,
+    threads: i32,
+}
+
+/// What it is asked then; it answers with the seconds that this took.
+#[derive(Debug, Serialize)]
+struct Question {
+    sequences: usize,
+    dtype: &'static str,
+    tokens: u32,
 }
 
 /// The figures.
@@ -100,30 +105,23 @@ struct Shared {
 /// # Errors
 /// There is no such model, or transformers does not run.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    set_threads(args.threads);
-    let mut ours = Ours::start(&args.model)?;
-    let mut rival = if args.alone { None } else { Some(Rival::start(args)?) };
+    set_threads(args.setup.threads);
+    let mut ours = Ours::start(&args.setup)?;
+    let mut rival = args.setup.rival(include_str!("generate/rival.py"))?;
+    if let Some(rival) = &mut rival {
+        let Setup { model, threads, .. } = &args.setup;
+        let _: String = rival.ask(&Settings { model, prompt: args.prompt, threads: *threads })?;
+    }
     let mut rows = Vec::new();
     for &sequences in &args.sequences {
         rows.push(row(args, sequences, &mut ours, rival.as_mut())?);
     }
     let shared = shared(&mut ours, args)?;
-    let (model, prompt, tokens) = (args.model.clone(), args.prompt, args.tokens);
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let (repeats, threads) = (args.repeats, args.threads);
-    let figures = Figures { rows, shared, model, prompt, tokens, repeats, threads, cores };
+    let (model, prompt, tokens) = (args.setup.model.clone(), args.prompt, args.tokens);
+    let (repeats, threads) = (args.repeats, args.setup.threads);
+    let figures = Figures { rows, shared, model, prompt, tokens, repeats, threads, cores: cores() };
     print(&figures);
     write(&args.out, &figures)
-}
-
-fn write(out: &Path, figures: &Figures) -> anyhow::Result<()> {
-    if let Some(folder) = out.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    std::fs::write(out, serde_json::to_string_pretty(figures)? + "\n")
-        .with_context(|| format!("failed to write {}", out.display()))?;
-    println!("figures in {}", out.display());
-    Ok(())
 }
 
 /// All runs of so many sequences, ours and theirs in turn.
@@ -132,14 +130,18 @@ fn row(args: &Args, sequences: usize, ours: &mut Ours, mut rival: Option<&mut Ri
     let count = sequences as f64 * f64::from(args.tokens);
     let dtype = faster("millrace", |dtype, tokens| ours.seconds(dtype, Work { tokens, ..work }, sequences))?;
     let theirs = match rival.as_deref_mut() {
-        Some(rival) => Some(faster("transformers", |dtype, tokens| rival.seconds(dtype, sequences, tokens))?),
+        Some(rival) => {
+            Some(faster("transformers", |dtype, tokens| rival.ask(&Question { sequences, dtype, tokens }))?)
+        }
         None => None,
     };
     let mut runs = Vec::new();
     for repeat in 1..=args.repeats {
         let our = count / ours.seconds(dtype, Work { seed: u64::from(repeat), ..work }, sequences)?;
         let their = match (rival.as_deref_mut(), theirs) {
-            (Some(rival), Some(dtype)) => Some(count / rival.seconds(dtype, sequences, args.tokens)?),
+            (Some(rival), Some(dtype)) => {
+                Some(count / rival.ask::<f64>(&Question { sequences, dtype, tokens: args.tokens })?)
+            }
             _ => None,
         };
         println!("{sequences} sequences: {our:.1} tokens/s, transformers {their:.1?}");

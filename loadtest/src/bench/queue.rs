@@ -8,7 +8,7 @@ use millrace_queue::{Broker, JetStreamOptions, Objects};
 use serde::Serialize;
 
 use super::lives::{Brokers, Lives};
-use super::{cpu, lives, median, raw};
+use super::{cores, cpu, lives, median, raw, write};
 
 /// How to measure.
 #[derive(Debug, clap::Args)]
@@ -75,12 +75,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     }
     let figures = figures(args, raws, &loaded, &lone, spent);
     print(&figures);
-    if let Some(folder) = args.out.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    std::fs::write(&args.out, serde_json::to_string_pretty(&figures)? + "\n")?;
-    println!("figures in {}", args.out.display());
-    Ok(())
+    write(&args.out, &figures)
 }
 
 fn figures(
@@ -105,7 +100,7 @@ fn figures(
         loaded_p99_us: of(loaded, |l| l.p99_us),
         repeats: args.repeats,
         seconds: args.seconds,
-        cores: std::thread::available_parallelism().map_or(1, usize::from),
+        cores: cores(),
         server_us_per_life: spent.0.as_secs_f64() * 1e6 / lives,
         client_us_per_life: spent.1.as_secs_f64() * 1e6 / lives,
     }

@@ -1,25 +1,24 @@
 //! What training costs: an optimiser step of ours beside a plain PyTorch and transformers loop, in turn on the same
-//! model, rollouts, machine and threads.
+//! model, rollouts, machine and threads; with what a layer leaves kept for backward, and with it computed again.
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::median;
-use ours::Ours;
-use rival::{Rival, Settings};
+use super::model::Setup;
+use super::rival::Rival;
+use super::{cores, median, write};
+use ours::{LEARNING_RATE, MAX_GRAD_NORM, Ours};
+use rollouts::{Data, Rollout};
 
 mod ours;
-mod rival;
 mod rollouts;
 
 /// How to measure.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A model directory
-    #[arg(long)]
-    model: PathBuf,
+    #[command(flatten)]
+    setup: Setup,
     /// Rollouts of mixed lengths from 40 to 200 tokens
     #[arg(long, default_value_t = 16)]
     short: usize,
@@ -32,28 +31,34 @@ pub struct Args {
     /// Tokens of a forward and backward; the rival's count their padding
     #[arg(long, default_value_t = 1024)]
     microbatch: u32,
-    /// Compute activations again in backward, on both sides
-    #[arg(long)]
-    recompute: bool,
     /// How often each is repeated after a first step that does not count; medians are printed
     #[arg(long, default_value_t = 3)]
     repeats: usize,
-    /// Threads of either
-    #[arg(long, default_value_t = 2)]
-    threads: i32,
-    /// The Python that has transformers
-    #[arg(long, default_value = "python3")]
-    python: PathBuf,
-    /// Do not run transformers
-    #[arg(long)]
-    alone: bool,
     /// Where the figures go as JSON
     #[arg(long, default_value = "target/bench/train.json")]
     out: PathBuf,
 }
 
+/// What `rival.py` is told first.
+#[derive(Debug, Serialize)]
+struct Settings<'a> {
+    model: &'a Path,
+    threads: i32,
+    microbatch: u32,
+    dtype: &'static str,
+    learning_rate: f64,
+    max_grad_norm: f64,
+    rollouts: &'a [Rollout],
+}
+
+/// What it is asked then; it answers with [`StepFigures`].
+#[derive(Debug, Serialize)]
+struct Question {
+    recompute: bool,
+}
+
 /// What one step came to.
-#[derive(Debug, Clone, Copy, Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct StepFigures {
     seconds: f64,
     /// Processor seconds of all threads.
@@ -62,6 +67,8 @@ struct StepFigures {
     grad_norm: f64,
     /// Most memory that the process has had.
     peak_bytes: u64,
+    /// Floating-point operations a second of a square product, measured right after; by the rival.
+    matmul_flops: Option<f64>,
 }
 
 /// One side's medians.
@@ -70,24 +77,35 @@ struct Side {
     tokens_per_s: f64,
     /// A second of one processor, whatever else ran on the machine.
     tokens_per_busy_s: f64,
-    /// Share of a matrix product's speed in the same kind.
-    mfu: f64,
+    /// Most memory that the process has had.
+    peak_bytes: u64,
+    /// Share of a matrix product's speed, where that was measured.
+    mfu: Option<f64>,
     steps: Vec<StepFigures>,
+}
+
+/// Both sides, with one way to go backward.
+#[derive(Debug, Serialize)]
+struct Mode {
+    /// Layers are computed again in backward.
+    recompute: bool,
+    ours: Side,
+    rival: Option<Side>,
+    /// Of tokens a second.
+    ratio: Option<f64>,
+    /// Of tokens a processor second.
+    busy_ratio: Option<f64>,
+    matmul_flops: Option<f64>,
 }
 
 /// The figures.
 #[derive(Debug, Serialize)]
 struct Figures {
-    ours: Side,
-    rival: Option<Side>,
-    /// Of tokens a second.
-    ratio: Option<f64>,
-    matmul_flops: Option<f64>,
+    modes: Vec<Mode>,
     tokens: usize,
     sampled_tokens: usize,
     model: PathBuf,
     microbatch: u32,
-    recompute: bool,
     threads: i32,
     cores: usize,
 }
@@ -95,95 +113,113 @@ struct Figures {
 /// Measures and prints.
 ///
 /// # Errors
-/// The model cannot be trained, or the rival does not run.
+/// The model cannot be trained, the rival does not run, or does not compute the same.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let data = rollouts::Data::new(&args.model, args.short, (args.long, args.long_tokens))?;
+    let data = Data::new(&args.setup.model, args.short, (args.long, args.long_tokens))?;
     let mut ours = Ours::new(args, &data)?;
-    let mut rival = None;
-    if !args.alone {
-        rival = Some(Rival::start(&args.python, &Settings::new(args, &data))?);
+    let mut rival = args.setup.rival(include_str!("train/rival.py"))?;
+    if let Some(rival) = &mut rival {
+        let _: String = rival.ask(&Settings {
+            model: &args.setup.model,
+            threads: args.setup.threads,
+            microbatch: args.microbatch,
+            dtype: "float32",
+            learning_rate: LEARNING_RATE,
+            max_grad_norm: MAX_GRAD_NORM,
+            rollouts: &data.rollouts,
+        })?;
     }
-    let (mut our_steps, mut their_steps) = (Vec::new(), Vec::new());
-    for round in 0..=args.repeats {
-        let step = ours.step(&data)?;
-        println!("  ours   {:>7.2} s   loss {:.6}   norm {:.5}", step.seconds, step.loss, step.grad_norm);
-        our_steps.push(step);
-        if let Some(rival) = &mut rival {
-            let step = rival.step()?;
-            println!("  rival  {:>7.2} s   loss {:.6}   norm {:.5}", step.seconds, step.loss, step.grad_norm);
-            their_steps.push(step);
-        }
-        anyhow::ensure!(round > 0 || agree(&our_steps, &their_steps), "the first steps do not agree");
-    }
-    let peak = rival.as_ref().map(|rival| rival.hello.matmul_flops);
-    let side = |steps: Vec<StepFigures>| side(steps, &data, peak.unwrap_or(f64::NAN));
-    let ours = side(our_steps);
-    let theirs = (!their_steps.is_empty()).then(|| side(their_steps));
+    // What needs less memory comes first: the most that a process has had never falls.
+    let modes = [true, false].map(|recompute| mode(args, recompute, &data, &mut ours, rival.as_mut()));
     let figures = Figures {
-        ratio: theirs.as_ref().map(|theirs| ours.tokens_per_s / theirs.tokens_per_s),
-        ours,
-        rival: theirs,
-        matmul_flops: peak,
+        modes: modes.into_iter().collect::<anyhow::Result<_>>()?,
         tokens: data.tokens(),
         sampled_tokens: data.sampled(),
-        model: args.model.clone(),
+        model: args.setup.model.clone(),
         microbatch: args.microbatch,
-        recompute: args.recompute,
-        threads: args.threads,
-        cores: std::thread::available_parallelism().map_or(1, usize::from),
+        threads: args.setup.threads,
+        cores: cores(),
     };
     print(&figures);
     write(&args.out, &figures)
 }
 
-/// Whether the same work was done: loss and gradient of the first step, from the same weights, are the same.
-fn agree(ours: &[StepFigures], theirs: &[StepFigures]) -> bool {
+/// All steps of one mode, ours and theirs in turn.
+fn mode(
+    args: &Args,
+    recompute: bool,
+    data: &Data,
+    ours: &mut Ours,
+    mut rival: Option<&mut Rival>,
+) -> anyhow::Result<Mode> {
+    let (mut our_steps, mut their_steps) = (Vec::new(), Vec::new());
+    for _ in 0..=args.repeats {
+        let step = ours.step(data, recompute)?;
+        println!("  ours   {:>7.2} s   loss {:.6}   norm {:.5}", step.seconds, step.loss, step.grad_norm);
+        our_steps.push(step);
+        if let Some(rival) = &mut rival {
+            let theirs: StepFigures = rival.ask(&Question { recompute })?;
+            let StepFigures { seconds, loss, grad_norm, .. } = theirs;
+            println!("  rival  {seconds:>7.2} s   loss {loss:.6}   norm {grad_norm:.5}");
+            anyhow::ensure!(agree(&step, &theirs), "the two do not compute the same");
+            their_steps.push(theirs);
+        }
+    }
+    let matmul_flops = their_steps.iter().filter_map(|step| step.matmul_flops).collect::<Vec<_>>();
+    let matmul_flops = (!matmul_flops.is_empty()).then(|| median(matmul_flops));
+    let ours = side(our_steps, data, matmul_flops);
+    let theirs = (!their_steps.is_empty()).then(|| side(their_steps, data, matmul_flops));
+    let ratio = |of: fn(&Side) -> f64| theirs.as_ref().map(|theirs| of(&ours) / of(theirs));
+    Ok(Mode {
+        recompute,
+        ratio: ratio(|side| side.tokens_per_s),
+        busy_ratio: ratio(|side| side.tokens_per_busy_s),
+        ours,
+        rival: theirs,
+        matmul_flops,
+    })
+}
+
+/// Whether the same work was done: both began with the same weights and make the same steps.
+fn agree(ours: &StepFigures, theirs: &StepFigures) -> bool {
     let close = |a: f64, b: f64| (a - b).abs() <= 2e-3 * b.abs().max(1e-3);
-    ours.iter().zip(theirs).all(|(a, b)| close(a.loss, b.loss) && close(a.grad_norm, b.grad_norm))
+    close(ours.loss, theirs.loss) && close(ours.grad_norm, theirs.grad_norm)
 }
 
 /// Medians without the first step, which allocates.
-fn side(steps: Vec<StepFigures>, data: &rollouts::Data, peak: f64) -> Side {
+fn side(steps: Vec<StepFigures>, data: &Data, matmul_flops: Option<f64>) -> Side {
     let counted = if steps.len() > 1 { &steps[1..] } else { &steps[..] };
     let of = |figure: fn(&StepFigures) -> f64| median(counted.iter().map(figure).collect());
     let (seconds, busy) = (of(|step| step.seconds), of(|step| step.busy_seconds));
     Side {
         tokens_per_s: data.tokens() as f64 / seconds,
         tokens_per_busy_s: data.tokens() as f64 / busy,
-        mfu: data.flops() / seconds / peak,
+        peak_bytes: steps.iter().map(|step| step.peak_bytes).max().unwrap_or(0),
+        mfu: matmul_flops.map(|flops| data.flops() / seconds / flops),
         steps,
     }
 }
 
 fn print(f: &Figures) {
     println!(
-        "\nmedians of {} steps, {} threads: {} tokens, {} sampled",
-        f.ours.steps.len() - 1,
-        f.threads,
-        f.tokens,
-        f.sampled_tokens
+        "\nmedians, {} threads on {} cores: {} tokens a step, {} of them sampled, {} a forward",
+        f.threads, f.cores, f.tokens, f.sampled_tokens, f.microbatch
     );
-    let line = |name: &str, side: &Side| {
-        let peak = side.steps.iter().map(|step| step.peak_bytes).max().unwrap_or(0) as f64 / 1e9;
-        println!(
-            "  {name:<24} {:>7.1} tokens/s  {:>7.1} a processor second  {:>5.2} GB peak  {:>4.0} % of a matmul",
-            side.tokens_per_s,
-            side.tokens_per_busy_s,
-            peak,
-            side.mfu * 100.0
-        );
-    };
-    line("ours", &f.ours);
-    if let Some(rival) = &f.rival {
-        line("PyTorch + transformers", rival);
-        println!("  ratio                    {:>7.2}", f.ratio.unwrap_or(f64::NAN));
+    println!("  backward   side                    tokens/s   a processor second   peak GB   of a matmul");
+    for mode in &f.modes {
+        let backward = if mode.recompute { "recompute" } else { "keep" };
+        let line = |name: &str, side: &Side| {
+            let mfu = side.mfu.map_or_else(String::new, |mfu| format!("{:.0} %", mfu * 100.0));
+            let (peak, busy) = (side.peak_bytes as f64 / 1e9, side.tokens_per_busy_s);
+            println!(
+                "  {backward:<10} {name:<22} {:>9.1}  {busy:>19.1}  {peak:>8.2}  {mfu:>12}",
+                side.tokens_per_s
+            );
+        };
+        line("ours", &mode.ours);
+        if let (Some(rival), Some(ratio), Some(busy)) = (&mode.rival, mode.ratio, mode.busy_ratio) {
+            line("PyTorch, transformers", rival);
+            println!("  {backward:<10} {:<22} {ratio:>9.2}  {busy:>19.2}", "ratio");
+        }
     }
-}
-
-fn write(out: &Path, figures: &Figures) -> anyhow::Result<()> {
-    if let Some(folder) = out.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    std::fs::write(out, serde_json::to_vec_pretty(figures)?)
-        .with_context(|| format!("failed to write {}", out.display()))
 }

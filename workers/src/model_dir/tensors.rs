@@ -9,7 +9,8 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::Deserialize;
 
 use super::numbers::{Chunk, Kind};
-use super::{Fault, INDEX_FILE, WEIGHTS_FILE};
+use super::{Fault, INDEX_FILE};
+use crate::policy::MODEL_FILE;
 use crate::policy::decoder::Layout;
 
 /// Bytes of the longest header of a safetensors file that is read; its format allows no longer one.
@@ -84,7 +85,7 @@ impl Tensors {
         let known: BTreeSet<&str> = layout.parts.iter().map(|part| part.name.as_str()).collect();
         for part in &layout.parts {
             let Some(place) = self.places.get(&part.name) else {
-                let file = self.files.first().map_or(WEIGHTS_FILE, |(name, _)| name);
+                let file = self.files.first().map_or(MODEL_FILE, |(name, _)| name);
                 faults.push(Fault::new(file, format!("there is no tensor {}", part.name)));
                 continue;
             };
@@ -166,11 +167,11 @@ fn files_of(path: &Path) -> Result<BTreeMap<String, BTreeSet<String>>, Fault> {
     struct Index {
         weight_map: BTreeMap<String, String>,
     }
-    if path.join(WEIGHTS_FILE).exists() {
-        return Ok([(WEIGHTS_FILE.to_owned(), BTreeSet::new())].into());
+    if path.join(MODEL_FILE).exists() {
+        return Ok([(MODEL_FILE.to_owned(), BTreeSet::new())].into());
     }
     let text = std::fs::read(path.join(INDEX_FILE)).map_err(|_| {
-        Fault::new(WEIGHTS_FILE, format!("there is none, and no {INDEX_FILE}; weights must be safetensors"))
+        Fault::new(MODEL_FILE, format!("there is none, and no {INDEX_FILE}; weights must be safetensors"))
     })?;
     let fault = |what: String| Fault::new(INDEX_FILE, what);
     let index: Index = serde_json::from_slice(&text).map_err(|e| fault(format!("it is no index: {e}")))?;

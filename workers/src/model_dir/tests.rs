@@ -136,7 +136,7 @@ fn a_whole_directory_becomes_version_zero() {
     let VersionZero { files, parameters } = read(Precision::F32);
     let expected = weights(&config());
     assert_eq!(parameters as usize, expected.iter().map(|(.., numbers)| numbers.len()).sum::<usize>());
-    let tensors = SafeTensors::deserialize(&files[WEIGHTS_FILE]).unwrap();
+    let tensors = SafeTensors::deserialize(&files[MODEL_FILE]).unwrap();
     assert_eq!(tensors.len(), expected.len());
     for (name, shape, numbers) in &expected {
         let view = tensors.tensor(name).unwrap();
@@ -156,7 +156,7 @@ fn a_whole_directory_becomes_version_zero() {
     assert_eq!(files.len(), 6);
 
     let half = read(Precision::Bf16).files;
-    let tensors = SafeTensors::deserialize(&half[WEIGHTS_FILE]).unwrap();
+    let tensors = SafeTensors::deserialize(&half[MODEL_FILE]).unwrap();
     let view = tensors.tensor(MATRIX).unwrap();
     let first = expected.iter().find(|(name, ..)| name == MATRIX).unwrap().2[1];
     assert_eq!(view.dtype(), Dtype::BF16);
@@ -178,7 +178,7 @@ fn a_missing_shard_is_named() {
     // No safetensors at all.
     let dir = Directory::new().write();
     std::fs::remove_file(dir.path().join(INDEX_FILE)).unwrap();
-    assert_told(&refusal(&dir), WEIGHTS_FILE, &["weights must be safetensors"]);
+    assert_told(&refusal(&dir), MODEL_FILE, &["weights must be safetensors"]);
     // An index may not lead out of the directory.
     let mut directory = Directory::new();
     directory.index.insert(MATRIX.into(), "../model.safetensors");

@@ -19,8 +19,6 @@ pub use engine::{EngineSettings, TorchEngine};
 pub use sampling::{Draw, Drawn, draw, uniform};
 pub use trainer::TorchTrainer;
 
-/// The file of a version with the decoder's weights.
-pub const MODEL_FILE: &str = "model.safetensors";
 static THREADS: OnceLock<i32> = OnceLock::new();
 
 /// Says how many threads libtorch may use in this process, before the first model. Without it it is one: workers

@@ -1,37 +1,31 @@
 //! Work for our engine.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use millrace_schemas::blob::Sha;
 use millrace_schemas::generate::{GenerateTask, Sampling};
-use millrace_schemas::publish_weights::Manifest;
 use millrace_schemas::{PolicyVersion, RolloutId};
 use millrace_workers::policy::torch::{EngineSettings, TorchEngine};
-use millrace_workers::policy::{CONFIG_FILE, Engine, EngineRequest, Ticket};
+use millrace_workers::policy::{CONFIG_FILE, Engine, EngineRequest, MODEL_FILE, Ticket};
 use millrace_workers::random::Stream;
 use millrace_workers::weights::LoadedVersion;
 
+use super::super::model::{Setup, version};
+
 /// Tokens that prompts are drawn from: every model of use has more.
 const VOCABULARY: u64 = 10_000;
-const MODEL_FILE: &str = "model.safetensors";
 
 /// An engine for each of the numbers that it is tried with.
 pub(super) struct Ours(Vec<(&'static str, TorchEngine)>);
 
 impl Ours {
     /// Engines of a model directory.
-    pub(super) fn start(folder: &Path) -> anyhow::Result<Self> {
-        let read = |name: &str| {
-            let path = folder.join(name);
-            std::fs::read(&path).with_context(|| format!("failed to read {}", path.display()))
-        };
-        let (config, weights) = (read(CONFIG_FILE)?, Bytes::from(read(MODEL_FILE)?));
+    pub(super) fn start(setup: &Setup) -> anyhow::Result<Self> {
+        let (config, weights) = (setup.read(CONFIG_FILE)?, setup.read(MODEL_FILE)?);
         let engine = |dtype| {
-            let version = version(&config, weights.clone(), dtype)?;
+            let version = without_ends(&config, weights.clone(), dtype)?;
             Ok((dtype, TorchEngine::new(&version, EngineSettings::default())?))
         };
         super::DTYPES.into_iter().map(engine).collect::<anyhow::Result<_>>().map(Self)
@@ -61,23 +55,13 @@ impl Ours {
 }
 
 /// A model as a version. Its end tokens are left out, so that every turn has its full length.
-fn version(config: &[u8], weights: Bytes, dtype: &str) -> anyhow::Result<LoadedVersion> {
+fn without_ends(config: &[u8], weights: Bytes, dtype: &str) -> anyhow::Result<LoadedVersion> {
     let mut config: serde_json::Value = serde_json::from_slice(config)?;
     config["eos_token_id"] = serde_json::Value::Null;
     config["dtype"] = dtype.into();
     let config = Bytes::from(serde_json::to_vec(&config)?);
     let files = BTreeMap::from([(CONFIG_FILE.to_owned(), config), (MODEL_FILE.to_owned(), weights)]);
-    let version = PolicyVersion(0);
-    let manifest = Manifest {
-        run: "bench".parse()?,
-        version,
-        parent: None,
-        batch: None,
-        config: Sha::of(b""),
-        files: Vec::new(),
-        metrics: BTreeMap::new(),
-    };
-    Ok(LoadedVersion { version, sha: Sha::of(&manifest.to_json()), manifest, files })
+    version(0, files, None)
 }
 
 /// Turns to sample.

@@ -1,59 +1,58 @@
 //! Our side.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::time::Instant;
 
 use anyhow::Context;
 use bytes::Bytes;
 use millrace_schemas::blob::Sha;
 use millrace_schemas::publish_weights::Manifest;
 use millrace_schemas::submit::{Algorithm, Loss};
-use millrace_schemas::train_shard::FileRef;
 use millrace_schemas::{BlobRef, PolicyVersion};
 use millrace_workers::policy::torch::{TorchTrainer, set_threads};
-use millrace_workers::policy::{NoPast, TrainStep, Trainer};
+use millrace_workers::policy::{
+    CONFIG_FILE, MODEL_FILE, NoPast, Past, PolicyError, TrainStep, Trained, Trainer,
+};
 use millrace_workers::weights::LoadedVersion;
 
 use super::super::cpu;
+use super::super::model::{read, version};
 use super::rollouts::Data;
 use super::{Args, StepFigures};
+
+/// AdamW's, on both sides. Small, since the rewards are drawn.
+pub(super) const LEARNING_RATE: f64 = 1e-5;
+/// On both sides.
+pub(super) const MAX_GRAD_NORM: f64 = 1.0;
 
 /// A trainer and the version that it made last.
 pub(super) struct Ours {
     trainer: TorchTrainer,
+    /// Without its weights, as a worker has it: the trainer holds them.
     base: LoadedVersion,
     algorithm: Algorithm,
+    folder: Folder,
 }
 
-/// A version of these files, as if it had been committed.
-fn version(
-    number: u64,
-    files: BTreeMap<String, Bytes>,
-    made: Option<(Sha, BlobRef)>,
-) -> anyhow::Result<LoadedVersion> {
-    let refs = files.iter().map(|(name, bytes)| FileRef { name: name.clone(), blob: BlobRef::of(bytes) });
-    let manifest = Manifest {
-        run: "bench".parse()?,
-        version: PolicyVersion(number),
-        parent: made.map(|(parent, _)| parent),
-        batch: made.map(|(_, batch)| batch),
-        config: Sha::of(b"bench"),
-        files: refs.collect(),
-        metrics: BTreeMap::new(),
-    };
-    let sha = Sha::of(&manifest.to_json());
-    Ok(LoadedVersion { version: PolicyVersion(number), manifest, sha, files })
+/// The model's directory: the weights of version 0 are had from it.
+#[derive(Debug)]
+struct Folder(PathBuf);
+
+impl Past for Folder {
+    fn manifest(&self, version: PolicyVersion, sha: Sha) -> Result<Manifest, PolicyError> {
+        NoPast.manifest(version, sha)
+    }
+
+    fn blob(&self, _blob: &BlobRef) -> Result<Bytes, PolicyError> {
+        read(&self.0, MODEL_FILE).map_err(|error| PolicyError::Impossible(error.to_string()))
+    }
 }
 
 impl Ours {
     pub(super) fn new(args: &Args, data: &Data) -> anyhow::Result<Self> {
-        set_threads(args.threads);
-        let mut files = BTreeMap::new();
-        for name in ["config.json", "model.safetensors"] {
-            let content = std::fs::read(args.model.join(name));
-            let content = content.with_context(|| format!("failed to read the model's {name}"))?;
-            files.insert(name.to_owned(), Bytes::from(content));
-        }
+        anyhow::ensure!(data.tokens() > 0, "no rollout was asked for");
+        set_threads(args.setup.threads);
         let algorithm = Algorithm {
             loss: Loss::PolicyGradient,
             entropy: 0.0,
@@ -61,15 +60,17 @@ impl Ours {
             learning_rate: LEARNING_RATE,
             max_grad_norm: MAX_GRAD_NORM,
             tokens_per_microbatch: args.microbatch,
-            recompute: args.recompute,
             ..Algorithm::default()
         };
-        anyhow::ensure!(data.tokens() > 0, "no rollout was asked for");
-        Ok(Self { trainer: TorchTrainer::new(), base: version(0, files, None)?, algorithm })
+        let folder = Folder(args.setup.model.clone());
+        let files = [CONFIG_FILE, MODEL_FILE].map(|name| Ok((name.to_owned(), args.setup.read(name)?)));
+        let files = files.into_iter().collect::<anyhow::Result<_>>()?;
+        Ok(Self { trainer: TorchTrainer::new(), base: kept(0, files, None)?, algorithm, folder })
     }
 
     /// A step, timed without reading and writing files.
-    pub(super) fn step(&mut self, data: &Data) -> anyhow::Result<StepFigures> {
+    pub(super) fn step(&mut self, data: &Data, recompute: bool) -> anyhow::Result<StepFigures> {
+        self.algorithm.recompute = recompute;
         let batch = data.batch(self.base.version, self.base.sha)?;
         let blob = BlobRef::of(&self.base.version.0.to_le_bytes());
         let step = TrainStep {
@@ -79,30 +80,36 @@ impl Ours {
             reference: None,
             seat: None,
             checkpoint: false,
-            past: &NoPast,
+            past: &self.folder,
         };
         let (busy, whole) = (cpu::used(std::process::id())?, Instant::now());
-        let trained = self.trainer.step(&self.base, &step)?;
-        let (busy, whole) = (cpu::used(std::process::id())? - busy, whole.elapsed());
+        let Trained { files, metrics } = self.trainer.step(&self.base, &step)?;
+        let (busy, whole) = (cpu::used(std::process::id())?.saturating_sub(busy), whole.elapsed());
         let seconds = self.trainer.computed_for();
         // Files are read and written on one thread.
         let around = whole.saturating_sub(seconds);
-        let figures = StepFigures {
+        self.base = kept(self.base.version.0 + 1, files, Some((self.base.sha, blob)))?;
+        Ok(StepFigures {
             seconds: seconds.as_secs_f64(),
-            busy_seconds: busy.saturating_sub(around).max(Duration::ZERO).as_secs_f64(),
-            loss: trained.metrics["loss"],
-            grad_norm: trained.metrics["grad_norm"],
+            busy_seconds: busy.saturating_sub(around).as_secs_f64(),
+            loss: metrics["loss"],
+            grad_norm: metrics["grad_norm"],
             peak_bytes: peak_bytes()?,
-        };
-        self.base = version(self.base.version.0 + 1, trained.files, Some((self.base.sha, blob)))?;
-        Ok(figures)
+            matmul_flops: None,
+        })
     }
 }
 
-/// AdamW's, on both sides. Small, since the rewards are drawn.
-pub(super) const LEARNING_RATE: f64 = 1e-5;
-/// On both sides.
-pub(super) const MAX_GRAD_NORM: f64 = 1.0;
+/// A version that was made, without its weights.
+fn kept(
+    number: u64,
+    files: BTreeMap<String, Bytes>,
+    made: Option<(Sha, BlobRef)>,
+) -> anyhow::Result<LoadedVersion> {
+    let mut version = version(number, files, made)?;
+    version.files.retain(|name, _| name == CONFIG_FILE);
+    Ok(version)
+}
 
 /// Most memory that this process has had.
 fn peak_bytes() -> anyhow::Result<u64> {

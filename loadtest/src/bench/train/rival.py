@@ -1,6 +1,6 @@
 """A plain PyTorch and transformers training loop, to be timed beside Millrace's trainer.
 
-Reads one JSON line with the settings, loads the model, answers `ready`; then makes one optimiser step for each
+Reads one JSON line with the settings, loads the model, answers `"ready"`; then makes one optimiser step for each
 line that it gets and answers with the figures of that step. Started by `millrace-loadtest bench train`.
 """
 
@@ -81,12 +81,13 @@ def main():
     dtype = getattr(torch, settings["dtype"])
     model = transformers.AutoModelForCausalLM.from_pretrained(settings["model"], dtype=dtype, attn_implementation="sdpa")
     model.to(device).train()
-    if settings["recompute"]:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     optimiser = torch.optim.AdamW(model.parameters(), lr=settings["learning_rate"], betas=(0.9, 0.95), weight_decay=0.0)
-    hello = {"transformers": transformers.__version__, "torch": torch.__version__, "matmul_flops": matmul(dtype, device)}
-    print(json.dumps(hello), flush=True)
-    for _ in sys.stdin:
+    print(json.dumps("ready"), flush=True)
+    for line in sys.stdin:
+        if json.loads(line)["recompute"]:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        else:
+            model.gradient_checkpointing_disable()
         start, busy = time.perf_counter(), time.process_time()
         loss, norm = step(model, optimiser, settings["rollouts"], settings, device)
         if device == "cuda":
@@ -97,6 +98,7 @@ def main():
             "loss": loss,
             "grad_norm": norm,
             "peak_bytes": peak_bytes(),
+            "matmul_flops": matmul(dtype, device),
         }
         print(json.dumps(figures), flush=True)
 

@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use tch::{Device, Kind};
 
 use super::sampling::{Draw, Drawn, draw};
-use super::{MODEL_FILE, enter, guarded};
+use super::{enter, guarded};
 use crate::policy::decoder::{BLOCK, Config, Decoder, KvCache, Lane, Layout, read_tensors};
 use crate::policy::ends::Ends;
-use crate::policy::{CONFIG_FILE, Engine, EngineRequest, Finished, PolicyError, Ticket};
+use crate::policy::{CONFIG_FILE, Engine, EngineRequest, Finished, MODEL_FILE, PolicyError, Ticket};
 use crate::weights::LoadedVersion;
 use millrace_schemas::PolicyVersion;
 use millrace_schemas::submit::Precision;

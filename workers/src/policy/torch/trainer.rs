@@ -10,11 +10,11 @@ use millrace_schemas::blob::Sha;
 use millrace_schemas::submit::ModelSpec;
 use tch::Device;
 
-use super::{MODEL_FILE, enter, guarded};
+use super::{enter, guarded};
 use crate::gang::{GangError, Group, Seat};
 use crate::model_dir::{self, VersionZero};
 use crate::policy::decoder::{Config, Decoder, Layout, write_tensors};
-use crate::policy::{CONFIG_FILE, PolicyError, TrainStep, Trained, Trainer};
+use crate::policy::{CONFIG_FILE, MODEL_FILE, PolicyError, TrainStep, Trained, Trainer};
 use crate::weights::LoadedVersion;
 
 mod samples;

@@ -8,7 +8,6 @@ use millrace_schemas::train_shard::Batch;
 use millrace_schemas::{BlobRef, PolicyVersion};
 use tch::{Device, Kind, Tensor};
 
-use super::MODEL_FILE;
 use super::deal::Deal;
 use super::formation::{Part, Plan, Record, Source, exchange};
 use super::shards;
@@ -16,7 +15,7 @@ use super::state::{Moments, State, read_config, read_weights};
 use super::update::{Member, Step};
 use crate::gang::Group;
 use crate::policy::decoder::{Config, Decoder, Layout};
-use crate::policy::{PolicyError, TrainStep};
+use crate::policy::{MODEL_FILE, PolicyError, TrainStep};
 use crate::weights::LoadedVersion;
 
 /// Which version a state in memory is of. A version's weights alone do not say it: a step that moves nothing

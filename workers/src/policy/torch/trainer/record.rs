@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use tch::{Kind, Tensor};
 
-use super::MODEL_FILE;
 use crate::policy::decoder::{Config, Decoder, Extent, Layout, Packed, Rows, read_tensors};
 use crate::policy::probe::{PROBE_FILE, ProbeRecord};
-use crate::policy::{CONFIG_FILE, PolicyError};
+use crate::policy::{CONFIG_FILE, MODEL_FILE, PolicyError};
 
 /// Adds the record of a decoder to the files of the version that it is; none where the model takes less than two
 /// tokens, or gives no numbers.

@@ -3,11 +3,10 @@
 use bytes::Bytes;
 use tch::{Device, Kind, Tensor};
 
-use super::MODEL_FILE;
 use super::deal::{Deal, copy_shared};
 use super::shards;
 use crate::policy::decoder::{Config, Decoder, Layout, read_tensors, write_tensors};
-use crate::policy::{CONFIG_FILE, PolicyError, TrainStep};
+use crate::policy::{CONFIG_FILE, MODEL_FILE, PolicyError, TrainStep};
 use crate::weights::LoadedVersion;
 
 /// What transformers wants to find in a file of weights.

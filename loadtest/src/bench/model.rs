@@ -1,0 +1,69 @@
+//! The model that is measured, and how: what the benchmarks of language models have in common.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use bytes::Bytes;
+use millrace_schemas::blob::Sha;
+use millrace_schemas::publish_weights::Manifest;
+use millrace_schemas::train_shard::FileRef;
+use millrace_schemas::{BlobRef, PolicyVersion};
+use millrace_workers::weights::LoadedVersion;
+
+use super::rival::Rival;
+
+/// What is measured, beside what.
+#[derive(Debug, clap::Args)]
+pub(super) struct Setup {
+    /// A model directory
+    #[arg(long)]
+    pub(super) model: PathBuf,
+    /// Threads of either
+    #[arg(long, default_value_t = 2)]
+    pub(super) threads: i32,
+    /// The Python that has transformers
+    #[arg(long, default_value = "python3")]
+    python: PathBuf,
+    /// Do not run transformers
+    #[arg(long)]
+    alone: bool,
+}
+
+impl Setup {
+    /// Starts the rival, unless it is not wanted.
+    pub(super) fn rival(&self, script: &str) -> anyhow::Result<Option<Rival>> {
+        (!self.alone).then(|| Rival::start(&self.python, script)).transpose()
+    }
+
+    /// A file of the model.
+    pub(super) fn read(&self, name: &str) -> anyhow::Result<Bytes> {
+        read(&self.model, name)
+    }
+}
+
+/// A file of a model directory.
+pub(super) fn read(folder: &Path, name: &str) -> anyhow::Result<Bytes> {
+    let path = folder.join(name);
+    Ok(std::fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?.into())
+}
+
+/// A version of these files, as if it had been committed: made from the version and the batch of `made`.
+pub(super) fn version(
+    number: u64,
+    files: BTreeMap<String, Bytes>,
+    made: Option<(Sha, BlobRef)>,
+) -> anyhow::Result<LoadedVersion> {
+    let refs = files.iter().map(|(name, bytes)| FileRef { name: name.clone(), blob: BlobRef::of(bytes) });
+    let manifest = Manifest {
+        run: "bench".parse()?,
+        version: PolicyVersion(number),
+        parent: made.map(|(parent, _)| parent),
+        batch: made.map(|(_, batch)| batch),
+        config: Sha::of(b"bench"),
+        files: refs.collect(),
+        metrics: BTreeMap::new(),
+    };
+    let sha = Sha::of(&manifest.to_json());
+    Ok(LoadedVersion { version: PolicyVersion(number), manifest, sha, files })
+}
