@@ -14,6 +14,8 @@ mod files;
 mod forward;
 #[path = "torch_decoder/gang.rs"]
 mod gang;
+#[path = "torch_decoder/half.rs"]
+mod half;
 #[path = "torch_decoder/hostile.rs"]
 mod hostile;
 #[path = "torch_decoder/math.rs"]

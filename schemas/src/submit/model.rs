@@ -38,7 +38,8 @@ pub enum ModelSpec {
         /// Tokens that a rollout may have, observations included; at most as many as the model takes. Default 1024.
         #[serde(default = "one_thousand_twenty_four")]
         context: u32,
-        /// What the weights are kept in and the forward is computed in. Default `f32`.
+        /// What forward and backward are computed in, and versions are published in. With `bf16`, losses, sums and the
+        /// optimiser are f32, and the trainer keeps the weights in f32 beside. Default `f32`.
         #[serde(default)]
         precision: Precision,
     },

@@ -2,6 +2,7 @@
 
     models.py make FOLDER    a directory for each case, and beside it CASE.json: tokens, logits, greedy text
     models.py greedy MODEL   reads prompts (JSON, lists of tokens) and writes their logits and greedy text
+    models.py train MODEL    reads rollouts and settings (JSON) and writes what a plain training loop comes to
     models.py read FOLDER    loads each FOLDER/CASE.v1 unchanged and compares with FOLDER/CASE.v1.json
 
 Started by the tests in torch_decoder/models.rs.
@@ -127,7 +128,35 @@ def answer(folder):
     json.dump(answers, sys.stdout)
 
 
+def updates(folder, told, dtype):
+    """Policy gradients with forward and backward in `dtype`, the loss and AdamW in f32 on weights in f32."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).train()
+    weights = {name: parameter.detach().float().clone() for name, parameter in model.named_parameters()}
+    optimiser = torch.optim.AdamW(weights.values(), lr=told["rate"], betas=(0.9, 0.95), weight_decay=0.0)
+    sampled = sum(len(rollout["wanted"]) for rollout in told["rollouts"])
+    first = None
+    for _ in range(told["updates"]):
+        model.zero_grad()
+        for rollout in told["rollouts"]:
+            tokens, wanted = torch.tensor(rollout["tokens"]), torch.tensor(rollout["wanted"])
+            log_p = model(tokens[None]).logits[0].float().log_softmax(-1)[wanted, tokens[wanted + 1]]
+            (-rollout["advantage"] * log_p.sum() / sampled).backward()
+        for name, parameter in model.named_parameters():
+            weights[name].grad = parameter.grad.float()
+        first = first or {name: weight.grad.flatten().tolist() for name, weight in weights.items()}
+        optimiser.step()
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.copy_(weights[name])
+    return {"gradient": first, "weights": {name: weight.flatten().tolist() for name, weight in weights.items()}}
+
+
+def train(folder):
+    told = json.load(sys.stdin)
+    json.dump({"half": updates(folder, told, torch.bfloat16), "full": updates(folder, told, torch.float32)}, sys.stdout)
+
+
 if __name__ == "__main__":
     # Small models on a machine that has other work: threads would wait for one another.
     torch.set_num_threads(1)
-    {"make": make, "read": read, "greedy": answer}[sys.argv[1]](Path(sys.argv[2]))
+    {"make": make, "read": read, "greedy": answer, "train": train}[sys.argv[1]](Path(sys.argv[2]))

@@ -5,6 +5,8 @@
 mod books;
 #[path = "gang/collectives.rs"]
 mod collectives;
+#[path = "gang/half.rs"]
+mod half;
 #[path = "gang/history.rs"]
 mod history;
 #[path = "gang/joins.rs"]

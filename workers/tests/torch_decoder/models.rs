@@ -7,12 +7,13 @@ use std::process::{Command, Stdio};
 
 use millrace_schemas::submit::{Algorithm, ModelSpec, Precision};
 use millrace_workers::policy::Trainer;
-use millrace_workers::policy::decoder::Decoder;
 use millrace_workers::policy::torch::TorchTrainer;
 use millrace_workers::weights::LoadedVersion;
+use safetensors::SafeTensors;
+use safetensors::tensor::Dtype;
 use serde::Deserialize;
 use serde_json::json;
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 
 use crate::forward::{decoder_of, difference, whole};
 use crate::support::{Shape, engine, sampled_batch, step, task, turns, version};
@@ -34,7 +35,7 @@ struct Expected {
     greedy: Vec<u32>,
 }
 
-fn oracle(arguments: &[&str], input: &str) -> String {
+pub(crate) fn oracle(arguments: &[&str], input: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut child = Command::new(root.join("../.venv/bin/python"))
         .arg(root.join("tests/oracle/models.py"))
@@ -49,7 +50,7 @@ fn oracle(arguments: &[&str], input: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn zero(path: &Path, context: u32, precision: Precision) -> LoadedVersion {
+pub(crate) fn zero(path: &Path, context: u32, precision: Precision) -> LoadedVersion {
     let model = ModelSpec::HuggingFace { path: path.to_str().unwrap().to_owned(), context, precision };
     version(0, &TorchTrainer::new().initialise(&model, 1).unwrap())
 }
@@ -114,17 +115,14 @@ fn every_architecture_computes_what_transformers_computes() {
         halved(at, case, &path, &expected);
     }
     let told = oracle(&["read", at.to_str().unwrap()], "");
-    assert_eq!(told.lines().count(), 26, "{told}");
+    assert_eq!(told.lines().count(), 39, "{told}");
 }
 
 /// The same in bf16. Both round after each operation, in unlike orders: what is computed here is no further from
 /// the logits in f32 than twice what transformers is.
 fn halved(folder: &Path, case: &str, path: &Path, expected: &Expected) {
     let zero = zero(path, 128, Precision::Bf16);
-    let whole_numbers = decoder_of(&zero);
-    let flat = whole_numbers.flat().to_kind(Kind::BFloat16);
-    let decoder = Decoder::new(whole_numbers.config().clone(), &flat, Device::Cpu, false);
-    let logits = whole(&decoder, &expected.tokens);
+    let logits = whole(&decoder_of(&zero), &expected.tokens);
     assert_eq!(logits.kind(), Kind::BFloat16, "{case}");
     let logits = logits.to_kind(Kind::Float);
     let exact = tensor(&expected.logits);
@@ -132,6 +130,12 @@ fn halved(folder: &Path, case: &str, path: &Path, expected: &Expected) {
     println!("{case}: in bf16 off by {ours:.3}, transformers by {theirs:.3}");
     assert!(ours < 2.0 * theirs, "{case}: off by {ours}, transformers by {theirs}");
     write(folder, &format!("{case}.half"), &zero, &logits, &expected.tokens, 3.0 * theirs);
+    // What a step in bf16 makes is a model directory in bf16, too.
+    let one = stepped(&zero);
+    let tensors = SafeTensors::deserialize(&one.files["model.safetensors"]).unwrap();
+    assert!(tensors.iter().all(|(_, tensor)| tensor.dtype() == Dtype::BF16), "{case}");
+    let logits = whole(&decoder_of(&one), &expected.tokens).to_kind(Kind::Float);
+    write(folder, &format!("{case}.half_step"), &one, &logits, &expected.tokens, 3.0 * theirs);
 }
 
 /// Where `make model` puts SmolLM2-135M-Instruct.

@@ -175,6 +175,16 @@ impl Config {
         text
     }
 
+    /// What the weights are kept in and the forward is computed in, as libtorch calls it.
+    #[cfg(feature = "torch")]
+    #[must_use]
+    pub const fn kind(&self) -> tch::Kind {
+        match self.precision {
+            Precision::F32 => tch::Kind::Float,
+            Precision::Bf16 => tch::Kind::BFloat16,
+        }
+    }
+
     /// Width of a head.
     #[must_use]
     pub const fn head_width(&self) -> i64 {

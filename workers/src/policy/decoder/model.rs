@@ -108,11 +108,11 @@ pub struct Shared {
 
 impl Decoder {
     /// A decoder from flat weights `[layout.len]`, as [`super::read_tensors`] gives them; they are moved to
-    /// `device`. With `train`, its weights take gradients.
+    /// `device`, and rounded to what the config computes in. With `train`, they take gradients.
     #[must_use]
     pub fn new(config: Config, flat: &Tensor, device: Device, train: bool) -> Self {
         let layout = Layout::of(&config);
-        let flat = flat.to_device(device).contiguous();
+        let flat = flat.to_device(device).to_kind(config.kind()).contiguous();
         let leaves: Vec<&[Part]> = layout.leaves().collect();
         let mut views = Views { leaves: leaves.into_iter(), flat: &flat, train };
         let embedding = views.next();

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tch::{Device, Kind};
+use tch::Device;
 
 use super::sampling::{Draw, Drawn, draw};
 use super::{enter, guarded};
@@ -13,7 +13,6 @@ use crate::policy::ends::Ends;
 use crate::policy::{CONFIG_FILE, Engine, EngineRequest, Finished, MODEL_FILE, PolicyError, Ticket};
 use crate::weights::LoadedVersion;
 use millrace_schemas::PolicyVersion;
-use millrace_schemas::submit::Precision;
 
 mod blocks;
 mod buckets;
@@ -218,11 +217,6 @@ impl Engine for TorchEngine {
 fn read_decoder(weights: &LoadedVersion, device: Device) -> Result<Decoder, PolicyError> {
     let config = Config::read(weights.file(CONFIG_FILE)?)?;
     let flat = read_tensors(MODEL_FILE, weights.file(MODEL_FILE)?, "", &Layout::of(&config))?;
-    let kind = match config.precision {
-        Precision::F32 => Kind::Float,
-        Precision::Bf16 => Kind::BFloat16,
-    };
-    let flat = flat.to_kind(kind);
     Ok(Decoder::new(config, &flat, device, false).packed())
 }
 

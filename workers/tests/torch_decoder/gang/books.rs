@@ -54,8 +54,12 @@ pub(crate) struct How {
 impl Books {
     /// Books with version 0.
     pub(crate) fn new(seed: u64) -> (Self, LoadedVersion) {
+        Self::of(&initial(seed))
+    }
+
+    /// Books that begin with this version 0.
+    pub(crate) fn of(zero: &LoadedVersion) -> (Self, LoadedVersion) {
         let books = Self::default();
-        let zero = initial(seed);
         let made = Trained { files: zero.files.clone(), metrics: BTreeMap::new() };
         let base = books.commit(None, vec![made]);
         (books, base)
@@ -188,29 +192,33 @@ impl Books {
 
     /// The first and the second moments of a checkpoint, from all its shards in the order of the flat buffer.
     pub(crate) fn moments(&self, version: &LoadedVersion) -> [Tensor; 2] {
+        ["exp_avg", "exp_avg_sq"].map(|name| self.sharded(version, name))
+    }
+
+    /// The weights in f32 of a checkpoint of a model in bf16.
+    pub(crate) fn masters(&self, version: &LoadedVersion) -> Tensor {
+        self.sharded(version, "master_weights")
+    }
+
+    fn sharded(&self, version: &LoadedVersion, name: &str) -> Tensor {
         let len = self.weights(version).numel() as i64;
-        let whole = [(); 2].map(|()| Tensor::full([len], f64::NAN, (Kind::Double, tch::Device::Cpu)));
+        let whole = Tensor::full([len], f64::NAN, (Kind::Double, tch::Device::Cpu));
         for file in version.manifest.files.iter().filter(|file| file.name.starts_with("optimizer")) {
             let bytes = self.bytes(version, &file.name);
             let (_, header) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
             let header = header.metadata().as_ref().unwrap()["shard"].clone();
             let header: serde_json::Value = serde_json::from_str(&header).unwrap();
             let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
-            for (whole, name) in whole.iter().zip(["exp_avg", "exp_avg_sq"]) {
-                let data = tensors.tensor(name).unwrap();
-                let part = Tensor::from_data_size(data.data(), &[data.shape()[0] as i64], Kind::Float);
-                let mut at = 0;
-                for range in header["ranges"].as_array().unwrap() {
-                    let (from, len) = (range[0].as_i64().unwrap(), range[1].as_i64().unwrap());
-                    whole.narrow(0, from, len).copy_(&part.narrow(0, at, len));
-                    at += len;
-                }
+            let data = tensors.tensor(name).unwrap();
+            let part = Tensor::from_data_size(data.data(), &[data.shape()[0] as i64], Kind::Float);
+            let mut at = 0;
+            for range in header["ranges"].as_array().unwrap() {
+                let (from, len) = (range[0].as_i64().unwrap(), range[1].as_i64().unwrap());
+                whole.narrow(0, from, len).copy_(&part.narrow(0, at, len));
+                at += len;
             }
         }
-        assert!(
-            whole.iter().all(|moment| bool::try_from(moment.isfinite().all()).unwrap()),
-            "a part is missing"
-        );
+        assert!(bool::try_from(whole.isfinite().all()).unwrap(), "a part of {name} is missing");
         whole
     }
 }

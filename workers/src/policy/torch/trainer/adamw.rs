@@ -4,7 +4,7 @@ use millrace_schemas::submit::Algorithm;
 use tch::Tensor;
 
 use super::deal::Piece;
-use super::state::Moments;
+use super::state::Optimiser;
 
 /// Added to the root of the second moment.
 const EPSILON: f64 = 1e-8;
@@ -18,12 +18,12 @@ const GPU_SPAN: i64 = 1 << 25;
 /// Regularization", 2019, algorithm 2, with the arithmetic of `torch.optim.AdamW`. Only `decayed` is decayed.
 pub(super) fn update(
     weights: &Tensor,
-    moments: &mut Moments,
+    optimiser: &mut Optimiser,
     gradient: &Tensor,
     decayed: &[Piece],
     (rate, algorithm): (f64, &Algorithm),
 ) {
-    moments.updates += 1;
+    optimiser.updates += 1;
     if algorithm.weight_decay > 0.0 {
         for piece in decayed {
             let _ =
@@ -31,13 +31,13 @@ pub(super) fn update(
         }
     }
     let (first, second) = (algorithm.adam_beta1, algorithm.adam_beta2);
-    let count = moments.updates as f64;
+    let count = optimiser.updates as f64;
     let size = rate / (1.0 - first.powf(count));
     let correction = (1.0 - second.powf(count)).sqrt();
     for (from, len) in spans(gradient) {
         let span = |of: &Tensor| of.narrow(0, from, len);
         let [mut weights, gradient, mut m, mut v] =
-            [span(weights), span(gradient), span(&moments.first), span(&moments.second)];
+            [span(weights), span(gradient), span(&optimiser.first), span(&optimiser.second)];
         let _ = m.lerp_(&gradient, 1.0 - first);
         let _ = v.g_mul_scalar_(second);
         v += gradient.square() * (1.0 - second);

@@ -119,7 +119,8 @@ impl Gradients {
         Ok(self.own.shallow_clone())
     }
 
-    /// Brings the members' parts `own` together in the flat buffer. The gradient is overwritten meanwhile.
+    /// Brings the members' parts `own` together in the flat buffer, rounded to its numbers. The gradient is
+    /// overwritten meanwhile.
     ///
     /// # Errors
     /// A member was lost.
@@ -130,8 +131,13 @@ impl Gradients {
         own: &Tensor,
         flat: &Tensor,
     ) -> Result<(), GangError> {
-        // Alone, the parts are the buffer.
-        let Some(group) = group else { return Ok(()) };
+        let Some(group) = group else {
+            // Alone, the parts are the buffer, unless they are kept in other numbers.
+            if own.kind() != flat.kind() {
+                flat.shallow_clone().copy_(own);
+            }
+            return Ok(());
+        };
         let whole =
             |bucket: &super::deal::Bucket| self.padded.narrow(0, bucket.padded_at, bucket.part * deal.world);
         let start = |bucket: &super::deal::Bucket| {

@@ -10,8 +10,8 @@ use tch::{Device, Kind, Tensor};
 
 use super::deal::Deal;
 use super::formation::{Part, Plan, Record, Source, exchange};
-use super::shards;
-use super::state::{Moments, State, read_config, read_weights};
+use super::shards::{self, Covered};
+use super::state::{Optimiser, State, read_config, read_weights};
 use super::update::{Member, Step};
 use crate::gang::Group;
 use crate::policy::decoder::{Config, Decoder, Layout};
@@ -99,7 +99,7 @@ impl Ready<'_> {
         let config = read_config(self.base, self.step)?;
         let weights = if plan.weights_held {
             let weights = match kept {
-                Some(state) => state.decoder.flat().copy(),
+                Some(state) => state.decoder.flat().to_kind(Kind::Float).copy(),
                 None => Tensor::zeros([Layout::of(&config).len], (Kind::Float, self.device)),
             };
             if let Some(root) = plan.weights_from {
@@ -112,15 +112,16 @@ impl Ready<'_> {
         let Source::Members(owners) = &plan.moments else { return self.restored(weights) };
         let deal = self.deal(&config);
         let lengths = Layout::of(&config).leaf_lengths();
-        let mut moments = Moments::empty(&deal, self.device);
+        let mut optimiser = Optimiser::empty(&deal, self.device);
         for (part, owner) in owners {
             let theirs = Deal::of(&lengths, part.rank as u32, part.world as u32, self.bucket_bytes);
-            let held = kept.filter(|_| group.seat().rank == *owner).map(|state| &state.moments);
-            let sent = hand_out(group, *owner, &theirs, held, self.device)?;
-            moments.take(&deal, &sent, &theirs);
+            let held = kept.filter(|_| group.seat().rank == *owner).map(|state| &state.optimiser);
+            let empty = Optimiser::empty_of(&config, &theirs, self.device);
+            let sent = hand_out(group, *owner, empty, held)?;
+            optimiser.take(&deal, &sent, &theirs);
         }
         let weights = weights.expect("whoever holds moments holds weights");
-        Ok(State::new(config, &weights, deal, moments, self.device))
+        Ok(State::new(config, &weights, deal, optimiser, self.device))
     }
 
     /// The state from files: that of the newest version at or below the base that kept the optimiser's state, and
@@ -129,16 +130,16 @@ impl Ready<'_> {
         let config = read_config(self.base, self.step)?;
         let deal = self.deal(&config);
         let (version, shards, since) = self.checkpoint()?;
-        let mut moments = Moments::empty(&deal, self.device);
-        let mut covered = 0;
+        let mut optimiser = Optimiser::empty(&deal, self.device);
+        let mut covered = Covered::default();
         for (name, _) in shards.iter().flatten() {
-            covered += shards::read(name, &self.step.file(&version, name)?, &deal, &mut moments)?;
+            covered.add(shards::read(name, &self.step.file(&version, name)?, &deal, &mut optimiser)?);
         }
         let own: i64 = deal.pieces().iter().map(|piece| piece.len).sum();
-        if shards.is_some() && covered != own {
+        if shards.is_some() && !covered.all(own) {
             let version = version.version;
             return Err(PolicyError::Impossible(format!(
-                "the optimiser's state of {version} has elements={covered} of this member's {own}"
+                "the optimiser's state of {version} has {covered:?} of this member's elements={own}"
             )));
         }
         if since.is_empty() {
@@ -146,10 +147,10 @@ impl Ready<'_> {
                 Some(weights) => weights,
                 None => read_weights(self.base, self.step, &config)?,
             };
-            return Ok(State::new(config, &weights, deal, moments, self.device));
+            return Ok(State::new(config, &weights, deal, optimiser, self.device));
         }
         let start = read_weights(&version, self.step, &config)?;
-        let mut state = State::new(config, &start, deal, moments, self.device);
+        let mut state = State::new(config, &start, deal, optimiser, self.device);
         tracing::info!(checkpoint = %version.version, base = %self.base.version, steps = since.len(),
             "the optimiser's state is made again from the stored batches");
         for manifest in since.iter().rev() {
@@ -206,6 +207,7 @@ impl Ready<'_> {
             Some(weights) => weights,
             None => read_weights(self.base, self.step, state.decoder.config())?.to_device(self.device),
         };
+        let committed = committed.to_kind(Kind::Float);
         let off = f64::try_from((state.decoder.flat() - &committed).abs().max()).unwrap_or(f64::NAN);
         if off == 0.0 {
             tracing::info!(base = %self.base.version, "the weights made again are the committed ones");
@@ -213,8 +215,9 @@ impl Ready<'_> {
             tracing::warn!(base = %self.base.version, largest_difference = off,
                 "the weights made again differ from the committed ones, which count");
         }
-        let State { decoder, deal, moments } = state;
-        Ok(State::new(decoder.config().clone(), &committed, deal, moments, self.device))
+        let State { decoder, deal, mut optimiser } = state;
+        optimiser.follow(&deal, &committed, decoder.flat());
+        Ok(State::new(decoder.config().clone(), &committed, deal, optimiser, self.device))
     }
 
     fn deal(&self, config: &Config) -> Deal {
@@ -223,24 +226,24 @@ impl Ready<'_> {
     }
 }
 
-/// A member's part of the moments, at all members. `held` at the owner only.
+/// A member's part of the optimiser's state, at all members: `sent` is overwritten with it. `held` at the owner only.
 fn hand_out(
     group: &Group,
     owner: u32,
-    deal: &Deal,
-    held: Option<&Moments>,
-    device: Device,
-) -> Result<Moments, PolicyError> {
-    let mut moments = Moments::empty(deal, device);
-    let updates = Tensor::zeros([1], (Kind::Int64, device));
+    mut sent: Optimiser,
+    held: Option<&Optimiser>,
+) -> Result<Optimiser, PolicyError> {
+    let updates = Tensor::zeros([1], (Kind::Int64, sent.first.device()));
     if let Some(held) = held {
-        moments.first.copy_(&held.first);
-        moments.second.copy_(&held.second);
+        for (to, from) in sent.tensors().zip(held.tensors()) {
+            to.shallow_clone().copy_(from);
+        }
         let _ = updates.shallow_clone().fill_(held.updates as i64);
     }
-    for tensor in [&updates, &moments.first, &moments.second] {
+    group.broadcast(&updates, owner)?;
+    for tensor in sent.tensors() {
         group.broadcast(tensor, owner)?;
     }
-    moments.updates = i64::try_from(updates.get(0)).unwrap_or(0).max(0) as u64;
-    Ok(moments)
+    sent.updates = i64::try_from(updates.get(0)).unwrap_or(0).max(0) as u64;
+    Ok(sent)
 }

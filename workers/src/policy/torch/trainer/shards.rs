@@ -12,11 +12,13 @@ use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 
 use super::deal::{Deal, Piece, copy_shared};
-use super::state::Moments;
+use super::state::Optimiser;
 use crate::policy::{OPTIMIZER_PREFIX, PolicyError};
 
 const FIRST: &str = "exp_avg";
 const SECOND: &str = "exp_avg_sq";
+/// The weights in f32, where the model computes in fewer bits.
+const MASTERS: &str = "master_weights";
 /// The key of [`Header`] in a file's metadata; the only one, so that the same state gives the same bytes.
 const HEADER: &str = "shard";
 
@@ -58,19 +60,20 @@ pub(super) fn complete_set(manifest: &Manifest) -> Option<Vec<(String, BlobRef)>
 }
 
 /// Writes a member's shard.
-pub(super) fn write(deal: &Deal, moments: &Moments) -> Bytes {
+pub(super) fn write(deal: &Deal, optimiser: &Optimiser) -> Bytes {
     let pieces = deal.pieces();
     let ranges: Vec<(i64, i64)> = pieces.iter().map(|piece| (piece.flat_at, piece.len)).collect();
-    let header = Header { rank: deal.rank, world: deal.world, updates: moments.updates, ranges };
+    let header = Header { rank: deal.rank, world: deal.world, updates: optimiser.updates, ranges };
     let header = serde_json::to_string(&header).expect("numbers are JSON");
-    let (first, second) = (bytes(&moments.first, &pieces), bytes(&moments.second, &pieces));
+    let content: Vec<Vec<u8>> = optimiser.tensors().map(|tensor| bytes(tensor, &pieces)).collect();
     let view = |bytes| {
         let shape = vec![<[u8]>::len(bytes) / size_of::<f32>()];
         TensorView::new(Dtype::F32, shape, bytes).expect("the shape comes from the bytes")
     };
-    let tensors = BTreeMap::from([(FIRST, view(&first)), (SECOND, view(&second))]);
+    let tensors = [FIRST, SECOND, MASTERS].into_iter().zip(&content).map(|(name, bytes)| (name, view(bytes)));
+    let tensors: BTreeMap<&str, TensorView<'_>> = tensors.collect();
     let metadata = HashMap::from([(HEADER.to_owned(), header)]);
-    Bytes::from(safetensors::serialize(tensors, Some(metadata)).expect("two tensors of whole numbers of f32"))
+    Bytes::from(safetensors::serialize(tensors, Some(metadata)).expect("tensors of whole numbers of f32"))
 }
 
 fn bytes(own: &Tensor, pieces: &[Piece]) -> Vec<u8> {
@@ -85,11 +88,35 @@ fn bytes(own: &Tensor, pieces: &[Piece]) -> Vec<u8> {
     bytes
 }
 
-/// Takes over what a shard has of `deal`'s parts. Says how many elements those were.
+/// Elements of a member's parts that shards had.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Covered {
+    moments: i64,
+    masters: i64,
+}
+
+impl Covered {
+    pub(super) const fn add(&mut self, more: Self) {
+        self.moments += more.moments;
+        self.masters += more.masters;
+    }
+
+    /// Whether they had the moments of all `own` elements, and the masters of all or of none.
+    pub(super) const fn all(&self, own: i64) -> bool {
+        self.moments == own && (self.masters == own || self.masters == 0)
+    }
+}
+
+/// Takes over what a shard has of `deal`'s parts.
 ///
 /// # Errors
 /// It is no shard, or holds a number that is not finite.
-pub(super) fn read(file: &str, bytes: &[u8], deal: &Deal, moments: &mut Moments) -> Result<i64, PolicyError> {
+pub(super) fn read(
+    file: &str,
+    bytes: &[u8],
+    deal: &Deal,
+    optimiser: &mut Optimiser,
+) -> Result<Covered, PolicyError> {
     let fail = |why: String| PolicyError::Impossible(format!("failed to read {file}: {why}"));
     let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(|e| fail(e.to_string()))?;
     let header = metadata.metadata().as_ref().and_then(|words| words.get(HEADER));
@@ -114,8 +141,14 @@ pub(super) fn read(file: &str, bytes: &[u8], deal: &Deal, moments: &mut Moments)
         Ok(tensor)
     };
     let (first, second) = (tensor(FIRST)?, tensor(SECOND)?);
-    moments.updates = header.updates;
+    optimiser.updates = header.updates;
     let own = deal.pieces();
-    copy_shared(&pieces, &first, &own, &moments.first);
-    Ok(copy_shared(&pieces, &second, &own, &moments.second))
+    copy_shared(&pieces, &first, &own, &optimiser.first);
+    let moments = copy_shared(&pieces, &second, &own, &optimiser.second);
+    let masters = if tensors.names().contains(&MASTERS) {
+        copy_shared(&pieces, &tensor(MASTERS)?, &own, optimiser.masters_to_fill())
+    } else {
+        0
+    };
+    Ok(Covered { moments, masters })
 }

@@ -12,34 +12,69 @@ use crate::weights::LoadedVersion;
 /// What transformers wants to find in a file of weights.
 pub(super) const MODEL_METADATA: (&str, &str) = ("format", "pt");
 
-/// AdamW's moments of the parts that a member owns.
+/// What a member alone keeps of the parts that it owns: AdamW's moments, and where the model computes in fewer bits
+/// the weights in f32, whose small changes those bits would lose (Micikevicius et al., "Mixed Precision Training",
+/// 2018).
 #[derive(Debug)]
-pub(super) struct Moments {
+pub(super) struct Optimiser {
     /// `[deal.own_len]`, 0 in the padding.
     pub(super) first: Tensor,
     /// `[deal.own_len]`, 0 in the padding.
     pub(super) second: Tensor,
+    /// `[deal.own_len]`, 0 in the padding. `None` where the decoder's weights are f32, and until a state is made.
+    masters: Option<Tensor>,
     /// Updates made since version 0.
     pub(super) updates: u64,
 }
 
-impl Moments {
-    /// Those of version 0.
+impl Optimiser {
+    /// That of version 0.
     pub(super) fn empty(deal: &Deal, device: Device) -> Self {
         let zeros = || Tensor::zeros([deal.own_len], (Kind::Float, device));
-        Self { first: zeros(), second: zeros(), updates: 0 }
+        Self { first: zeros(), second: zeros(), masters: None, updates: 0 }
     }
 
-    /// Takes over what `other`, of another deal, has of the parts of this. Says how many elements those were.
-    pub(super) fn take(&mut self, own: &Deal, other: &Self, deal: &Deal) -> i64 {
+    /// Room for the whole state of a model of this config.
+    pub(super) fn empty_of(config: &Config, deal: &Deal, device: Device) -> Self {
+        let mut empty = Self::empty(deal, device);
+        if config.kind() != Kind::Float {
+            empty.masters_to_fill();
+        }
+        empty
+    }
+
+    /// All its tensors, in the order of a shard.
+    pub(super) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        [&self.first, &self.second].into_iter().chain(&self.masters)
+    }
+
+    /// Where the weights in f32 go.
+    pub(super) fn masters_to_fill(&mut self) -> &Tensor {
+        self.masters.get_or_insert_with(|| self.first.zeros_like())
+    }
+
+    /// Takes over what `other`, of another deal, has of the parts of this.
+    pub(super) fn take(&mut self, own: &Deal, other: &Self, deal: &Deal) {
         self.updates = other.updates;
         let (from, to) = (deal.pieces(), own.pieces());
         copy_shared(&from, &other.first, &to, &self.first);
-        copy_shared(&from, &other.second, &to, &self.second)
+        copy_shared(&from, &other.second, &to, &self.second);
+        if let Some(masters) = &other.masters {
+            copy_shared(&from, masters, &to, self.masters_to_fill());
+        }
+    }
+
+    /// Where `made` is not what was `committed`, both `[layout.len]`, the committed weights are the masters too.
+    pub(super) fn follow(&mut self, deal: &Deal, committed: &Tensor, made: &Tensor) {
+        if let Some(masters) = &mut self.masters {
+            let [committed, made] = [committed, made].map(|flat| deal.own(flat).to_kind(Kind::Float));
+            *masters = masters.where_self(&made.eq_tensor(&committed), &committed);
+        }
     }
 
     fn copy(&self) -> Self {
-        Self { first: self.first.copy(), second: self.second.copy(), updates: self.updates }
+        let masters = self.masters.as_ref().map(Tensor::copy);
+        Self { first: self.first.copy(), second: self.second.copy(), masters, updates: self.updates }
     }
 }
 
@@ -48,20 +83,41 @@ impl Moments {
 pub(super) struct State {
     pub(super) decoder: Decoder,
     pub(super) deal: Deal,
-    pub(super) moments: Moments,
+    pub(super) optimiser: Optimiser,
 }
 
 impl State {
-    /// A state with these weights `[layout.len]`.
-    pub(super) fn new(config: Config, flat: &Tensor, deal: Deal, moments: Moments, device: Device) -> Self {
-        Self { decoder: Decoder::new(config, flat, device, true), deal, moments }
+    /// A state with these weights `[layout.len]`. Where the model computes in fewer bits than f32 and the optimiser
+    /// brings no weights in f32, they begin with these.
+    pub(super) fn new(
+        config: Config,
+        flat: &Tensor,
+        deal: Deal,
+        mut optimiser: Optimiser,
+        device: Device,
+    ) -> Self {
+        if config.kind() == Kind::Float {
+            optimiser.masters = None;
+        } else if optimiser.masters.is_none() {
+            optimiser.masters = Some(deal.own(&flat.to_device(device).to_kind(Kind::Float)).copy());
+        }
+        Self { decoder: Decoder::new(config, flat, device, true), deal, optimiser }
     }
 
     /// A copy that shares no memory with it.
     pub(super) fn copy(&self) -> Self {
         let flat = self.decoder.flat().detach().copy();
         let config = self.decoder.config().clone();
-        Self::new(config, &flat, self.deal.clone(), self.moments.copy(), flat.device())
+        Self::new(config, &flat, self.deal.clone(), self.optimiser.copy(), flat.device())
+    }
+
+    /// This member's parts of the weights in f32, to be updated in place: `[deal.own_len]`. Alone, where the model
+    /// computes in f32, they are the decoder's own.
+    pub(super) fn own(&self) -> Tensor {
+        match &self.optimiser.masters {
+            Some(masters) => masters.shallow_clone(),
+            None => self.deal.own(self.decoder.flat()),
+        }
     }
 
     /// `model.safetensors`.
@@ -72,7 +128,7 @@ impl State {
 
     /// This member's shard of the optimiser's state: name and content.
     pub(super) fn shard(&self) -> (String, Bytes) {
-        (shards::name(self.deal.rank, self.deal.world), shards::write(&self.deal, &self.moments))
+        (shards::name(self.deal.rank, self.deal.world), shards::write(&self.deal, &self.optimiser))
     }
 }
 

@@ -128,7 +128,7 @@ impl Pass<'_> {
             let old = self.forward.look_at_all(&state.decoder, state, member, &rows)?;
             rows.iter_mut().zip(old).for_each(|(row, old)| row.old = old);
         }
-        let (mut norms, before) = (0.0, state.moments.updates);
+        let (mut norms, before) = (0.0, state.optimiser.updates);
         let rate = rate(self.algorithm, batch.base.0);
         for epoch in 0..self.algorithm.epochs {
             let seed = batch.seed.wrapping_add(u64::from(epoch));
@@ -138,7 +138,7 @@ impl Pass<'_> {
         }
         member.add_up(self.tally.tensor())?;
         let mut metrics = self.tally.report();
-        let updates = (state.moments.updates - before) as f64;
+        let updates = (state.optimiser.updates - before) as f64;
         metrics.insert("updates".to_owned(), updates);
         metrics.insert("grad_norm".to_owned(), norms / updates.max(1.0));
         metrics.insert("learning_rate".to_owned(), rate);
@@ -184,7 +184,7 @@ impl Pass<'_> {
         member.add_up(&squares)?;
         let norm = f64::try_from(squares.sqrt()).unwrap_or(f64::NAN);
         if !norm.is_finite() {
-            let update = state.moments.updates + 1;
+            let update = state.optimiser.updates + 1;
             return Err(PolicyError::Impossible(format!("update={update} has a gradient of norm={norm}")));
         }
         let most = self.algorithm.max_grad_norm;
@@ -192,8 +192,8 @@ impl Pass<'_> {
             let _ = gradient.g_mul_scalar_(most / norm);
         }
         let flat = state.decoder.flat().shallow_clone();
-        let own = state.deal.own(&flat);
-        adamw::update(&own, &mut state.moments, &gradient, &member.decayed, (rate, self.algorithm));
+        let own = state.own();
+        adamw::update(&own, &mut state.optimiser, &gradient, &member.decayed, (rate, self.algorithm));
         member.gradients.gather(&state.deal, member.group, &own, &flat)?;
         Ok(norm)
     }
