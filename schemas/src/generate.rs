@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::limits::MAX_CONTEXT_TOKENS;
+use crate::omit;
 use crate::version::PolicyVersion;
 
 /// Sample one turn after `context`.
@@ -35,13 +36,13 @@ pub struct Sampling {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample_below: Option<u32>,
     /// Of the likeliest tokens only those are drawn whose probabilities add up to this; 1 for all of them.
-    #[serde(default = "one", skip_serializing_if = "is_one")]
+    #[serde(default = "one", skip_serializing_if = "omit::is_one")]
     pub top_p: f64,
     /// Only as many of the likeliest tokens are drawn, and those that are as likely as the last; 0 for all of them.
-    #[serde(default, skip_serializing_if = "is_none")]
+    #[serde(default, skip_serializing_if = "omit::is_default")]
     pub top_k: u32,
     /// Only tokens are drawn that are at least this share as likely as the likeliest; 0 for all of them.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "omit::is_default")]
     pub min_p: f64,
     /// Texts that end the turn. The token that completes one is the turn's last. Where one begins or ends within a
     /// token does not matter.
@@ -51,20 +52,6 @@ pub struct Sampling {
 
 const fn one() -> f64 {
     1.0
-}
-
-// serde hands these a reference.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
-const fn is_one(value: &f64) -> bool {
-    *value == 1.0
-}
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
-const fn is_zero(value: &f64) -> bool {
-    *value == 0.0
-}
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
-const fn is_none(value: &u32) -> bool {
-    *value == 0
 }
 
 impl Sampling {

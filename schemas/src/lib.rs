@@ -30,6 +30,8 @@ pub mod api;
 pub mod report;
 pub mod schema;
 
+mod omit;
+
 pub use blob::BlobRef;
 pub use envelope::{Task, TaskBody};
 pub use event::Event;

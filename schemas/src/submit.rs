@@ -8,6 +8,7 @@ use crate::blob::Sha;
 use crate::env_step::EnvironmentSpec;
 use crate::generate::Sampling;
 use crate::ids::RunId;
+use crate::omit;
 use crate::publish_weights::Retention;
 use crate::reward::RewardRule;
 
@@ -16,7 +17,10 @@ mod algorithm;
 mod read;
 mod validate;
 
-pub use algorithm::{Advantage, Algorithm, Kl, KlEstimator, Loss, OldPolicy, Schedule};
+pub use algorithm::{
+    Advantage, Aggregation, Algorithm, Correction, CorrectionWeight, Kl, KlEstimator, KlPlace, KlTarget,
+    Loss, OldPolicy, Parameters, Rejection, Schedule, Shaping,
+};
 pub use model::{ModelSpec, Precision};
 pub use read::{RunFileError, from_json, from_toml};
 pub use validate::Refusal;
@@ -116,21 +120,6 @@ const fn one() -> f64 {
     1.0
 }
 
-// Fields that came later are written only where they say something, so that older run files keep their hash.
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands fields over by reference")]
-const fn is_unset(number: &u32) -> bool {
-    *number == 0
-}
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands fields over by reference")]
-fn is_all(share: &f64) -> bool {
-    *share >= 1.0
-}
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands fields over by reference")]
-fn is_none(share: &f64) -> bool {
-    *share == 0.0
-}
-
 /// How rollouts are made.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -153,15 +142,15 @@ pub struct RolloutSpec {
     /// Divides the logits. Default 1.
     pub temperature: f64,
     /// Of the likeliest tokens, draw only those whose probabilities add up to this. 1 for all. Default 1.
-    #[serde(skip_serializing_if = "is_all")]
+    #[serde(skip_serializing_if = "omit::is_one")]
     #[schemars(extend("default" = 1.0))]
     pub top_p: f64,
     /// Draw only this many of the likeliest tokens. 0 for all. Default 0.
-    #[serde(skip_serializing_if = "is_unset")]
+    #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = 0))]
     pub top_k: u32,
     /// Draw only tokens that are at least this share as likely as the likeliest. 0 for all. Default 0.
-    #[serde(skip_serializing_if = "is_none")]
+    #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = 0.0))]
     pub min_p: f64,
     /// Texts that end a turn, besides the model's own end tokens. Default [].

@@ -49,7 +49,7 @@ pub enum TrainWork {
         /// A [`Batch`], encoded.
         batch: BlobRef,
         /// How to train.
-        algorithm: Algorithm,
+        algorithm: Box<Algorithm>,
         /// The new version keeps its optimiser state: later versions can be trained on from there.
         #[serde(default = "yes")]
         checkpoint: bool,

@@ -2,15 +2,14 @@
 //! whatever goes over tokens is multiplied by a mask before it is added up.
 
 pub mod advantage;
-#[cfg(feature = "torch")]
 pub mod aggregate;
+pub mod correction;
 #[cfg(feature = "torch")]
 pub mod drift;
 #[cfg(feature = "torch")]
 pub mod entropy;
-#[cfg(feature = "torch")]
 pub mod kl;
 #[cfg(feature = "torch")]
 pub mod policy_loss;
-#[cfg(feature = "torch")]
 pub mod ratio;
+pub mod stretch;

@@ -2,6 +2,10 @@
 #![cfg(feature = "torch")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "torch_decoder/algorithm_steps.rs"]
+mod algorithm_steps;
+#[path = "torch_decoder/algorithms.rs"]
+mod algorithms;
 #[path = "torch_decoder/conformance.rs"]
 mod conformance;
 #[path = "torch_decoder/draws.rs"]

@@ -3,7 +3,23 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::validate::Checks;
+use crate::omit;
+
+mod advantage;
+mod loss;
+mod correction;
+mod aggregation;
+mod kl;
+mod schedule;
+mod check;
+
+pub use advantage::{Advantage, Shaping};
+pub use aggregation::Aggregation;
+pub(super) use check::check_signal;
+pub use correction::{Correction, CorrectionWeight, Rejection};
+pub use kl::{Kl, KlEstimator, KlPlace, KlTarget};
+pub use loss::{Loss, OldPolicy, Parameters};
+pub use schedule::Schedule;
 
 /// How the policy is trained. What came later than the first release is written only where it is not the default, so
 /// that a run file of before keeps its hash.
@@ -16,6 +32,22 @@ pub struct Algorithm {
     pub loss: Loss,
     /// Whose log-probabilities the ratio is taken against. Default `behaviour`.
     pub old: OldPolicy,
+    /// What corrects for a policy that sampled and is not the old one. Default: nothing does.
+    #[serde(skip_serializing_if = "omit::is_default")]
+    #[schemars(extend("default" = {}))]
+    pub correction: Correction,
+    /// What the losses of all tokens are divided by. Default `token_mean`.
+    #[serde(skip_serializing_if = "omit::is_default")]
+    #[schemars(extend("default" = "token_mean"))]
+    pub aggregation: Aggregation,
+    /// What is done to rewards before they become advantages. Default: nothing.
+    #[serde(skip_serializing_if = "omit::is_default")]
+    #[schemars(extend("default" = {}))]
+    pub shaping: Shaping,
+    /// Numbers that single advantages, losses and aggregations have. Default: those of their papers.
+    #[serde(skip_serializing_if = "omit::is_default")]
+    #[schemars(extend("default" = {}))]
+    pub parameters: Parameters,
     /// The ratio is clipped below at 1 minus this. Default 0.2.
     pub clip_low: f64,
     /// The ratio is clipped above at 1 plus this. Default 0.2.
@@ -29,16 +61,16 @@ pub struct Algorithm {
     /// Steps over which the learning rate rises from 0. Default 0.
     pub warmup_steps: u64,
     /// How the learning rate goes on from there. Default `constant`.
-    #[serde(skip_serializing_if = "Schedule::is_constant")]
+    #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = "constant"))]
     pub schedule: Schedule,
     /// The step, counted from the first, at which the learning rate has come down to `floor`; it stays there.
     /// Default 0, which only `constant` takes.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = 0))]
     pub decay_steps: u64,
     /// What the learning rate comes down to, as a share of `learning_rate`. Default 0.
-    #[serde(skip_serializing_if = "is_none")]
+    #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = 0.0))]
     pub floor: f64,
     /// AdamW's first decay. Default 0.9.
@@ -48,15 +80,15 @@ pub struct Algorithm {
     /// AdamW's decay of weights: of the layers' matrices, and of the groups that follow. Default 0.
     pub weight_decay: f64,
     /// Embedding and output layer are decayed. Default true.
-    #[serde(skip_serializing_if = "is_true")]
+    #[serde(skip_serializing_if = "omit::is_true")]
     #[schemars(extend("default" = true))]
     pub decay_embeddings: bool,
     /// Norms are decayed. Default false.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = false))]
     pub decay_norms: bool,
     /// Biases are decayed. Default false.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = false))]
     pub decay_biases: bool,
     /// The gradient's norm is cut to this. Default 1.
@@ -71,36 +103,9 @@ pub struct Algorithm {
     pub tokens_per_microbatch: u32,
     /// Keep only what goes into each layer and compute the layer again in backward: less memory, a third more
     /// work, the same numbers. Default false.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = false))]
     pub recompute: bool,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
-const fn is_zero(number: &u64) -> bool {
-    *number == 0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
-const fn is_none(share: &f64) -> bool {
-    *share == 0.0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
-const fn is_true(flag: &bool) -> bool {
-    *flag
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
-const fn is_false(flag: &bool) -> bool {
-    !*flag
-}
-
-impl Schedule {
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
-    const fn is_constant(&self) -> bool {
-        matches!(self, Self::Constant)
-    }
 }
 
 impl Default for Algorithm {
@@ -109,6 +114,10 @@ impl Default for Algorithm {
             advantage: Advantage::Grpo,
             loss: Loss::PpoClip,
             old: OldPolicy::Behaviour,
+            correction: Correction::default(),
+            aggregation: Aggregation::TokenMean,
+            shaping: Shaping::default(),
+            parameters: Parameters::default(),
             clip_low: 0.2,
             clip_high: 0.2,
             epochs: 2,
@@ -133,137 +142,10 @@ impl Default for Algorithm {
     }
 }
 
-/// How rewards become advantages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Advantage {
-    /// (R − mean of the group) / (standard deviation of the group + 1e-6); zeros where that is ≤ 1e-6.
-    Grpo,
-    /// R − mean of the group.
-    DrGrpo,
-}
-
-/// The policy loss.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Loss {
-    /// −min(r·A, clip(r)·A).
-    PpoClip,
-    /// −A·log p.
-    PolicyGradient,
-}
-
-/// Whose log-probabilities `r = exp(log p − log p_old)` is taken against.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum OldPolicy {
-    /// Those recorded when the token was sampled.
-    Behaviour,
-    /// Those of the version trained on, computed before the first update of the step.
-    Proximal,
-}
-
-/// How the learning rate goes on after it rose.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Schedule {
-    /// It stays.
-    Constant,
-    /// It comes down in a straight line.
-    Linear,
-    /// It comes down along half a cosine.
-    Cosine,
-}
-
-/// A term of the loss that grows with the distance from version 0.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Kl {
-    /// Multiplies the term.
-    pub coefficient: f64,
-    /// How the distance is estimated. Default `k3`.
-    #[serde(default = "Kl::default_estimator")]
-    pub estimator: KlEstimator,
-}
-
-impl Kl {
-    const fn default_estimator() -> KlEstimator {
-        KlEstimator::K3
-    }
-}
-
-/// Estimates of a Kullback-Leibler divergence from one token, with d = log p − log p of the reference.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum KlEstimator {
-    /// d. As a loss it has no pull on average: its gradient is that of a random token's log-probability.
-    K1,
-    /// d² / 2.
-    K2,
-    /// e^−d − 1 + d.
-    K3,
-}
-
 impl Algorithm {
-    /// What of it cannot work.
-    pub(super) fn check(&self, checks: &mut Checks) {
-        checks.number("algorithm.clip_low", self.clip_low, 0.0, 1.0);
-        checks.number("algorithm.clip_high", self.clip_high, 0.0, 1e6);
-        checks.count("algorithm.epochs", u64::from(self.epochs), 1, 1_000);
-        checks.count("algorithm.minibatches", u64::from(self.minibatches), 1, 10_000);
-        checks.number("algorithm.learning_rate", self.learning_rate, 0.0, 10.0);
-        checks.require(
-            self.learning_rate != 0.0,
-            "algorithm.learning_rate",
-            0,
-            "nothing would be learnt; choose a number above 0",
-        );
-        checks.number("algorithm.adam_beta1", self.adam_beta1, 0.0, 0.999_999_999);
-        checks.number("algorithm.adam_beta2", self.adam_beta2, 0.0, 0.999_999_999);
-        checks.number("algorithm.weight_decay", self.weight_decay, 0.0, 10.0);
-        self.check_schedule(checks);
-        checks.number("algorithm.max_grad_norm", self.max_grad_norm, 1e-9, 1e9);
-        checks.number("algorithm.entropy", self.entropy, 0.0, 10.0);
-        checks.count(
-            "algorithm.tokens_per_microbatch",
-            u64::from(self.tokens_per_microbatch),
-            1,
-            u64::from(u32::MAX),
-        );
-        checks.require(
-            !(self.old == OldPolicy::Proximal && self.epochs == 1 && self.minibatches == 1),
-            "algorithm.old",
-            "proximal",
-            "with one update a step the ratio to the version trained on is always 1 and clipping does nothing; choose \"behaviour\", or more epochs or minibatches",
-        );
-        if let Some(kl) = &self.kl {
-            checks.number("algorithm.kl.coefficient", kl.coefficient, 0.0, 1e3);
-            checks.require(
-                kl.coefficient != 0.0,
-                "algorithm.kl.coefficient",
-                0,
-                "the reference model would be computed for nothing; choose a number above 0, or leave out algorithm.kl",
-            );
-        }
-    }
-
-    fn check_schedule(&self, checks: &mut Checks) {
-        checks.number("algorithm.floor", self.floor, 0.0, 1.0);
-        let comes_down = self.schedule != Schedule::Constant;
-        checks.require(
-            !comes_down || self.decay_steps > self.warmup_steps,
-            "algorithm.decay_steps",
-            self.decay_steps,
-            format!(
-                "the learning rate comes down after its rise; choose more than algorithm.warmup_steps = {}, the run's steps for example",
-                self.warmup_steps
-            ),
-        );
-        checks.require(
-            comes_down || (self.decay_steps == 0 && self.floor == 0.0),
-            "algorithm.schedule",
-            "constant",
-            "it never comes down; choose \"linear\" or \"cosine\", or leave out algorithm.decay_steps and algorithm.floor",
-        );
+    /// Optimiser updates of a step.
+    #[must_use]
+    pub const fn updates(&self) -> u64 {
+        self.epochs as u64 * self.minibatches as u64
     }
 }

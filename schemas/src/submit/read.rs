@@ -6,6 +6,8 @@ use super::RunSpec;
 use super::validate::Refusal;
 use crate::limits::MAX_REQUEST_BYTES;
 
+mod nearest;
+
 /// Why a run file is refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum RunFileError {
@@ -55,8 +57,21 @@ fn checked<'de, D: serde::Deserializer<'de>>(document: D) -> Result<RunSpec, Run
 where
     RunSpec: DeserializeOwned,
 {
-    let spec: RunSpec = serde_path_to_error::deserialize(document)
-        .map_err(|e| RunFileError::Shape { field: e.path().to_string(), reason: e.inner().to_string() })?;
+    let spec: RunSpec = serde_path_to_error::deserialize(document).map_err(|e| RunFileError::Shape {
+        field: e.path().to_string(),
+        reason: meant(&e.inner().to_string()),
+    })?;
     let refusals = spec.refusals();
     if refusals.is_empty() { Ok(spec) } else { Err(RunFileError::Refused(refusals)) }
+}
+
+/// What serde says of a name that it does not know, with the known one that was probably meant.
+fn meant(reason: &str) -> String {
+    let says = |line: &&str| line.contains("unknown field `") || line.contains("unknown variant `");
+    let near = reason.lines().find(says).and_then(|line| {
+        let mut names = line.split('`').skip(1).step_by(2);
+        let name = nearest::nearest(names.next()?, names)?;
+        Some(reason.replacen(line, &format!("{line}; did you mean `{name}`?"), 1))
+    });
+    near.unwrap_or_else(|| reason.to_owned())
 }

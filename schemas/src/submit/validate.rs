@@ -3,7 +3,7 @@
 use serde::Serialize;
 use std::fmt;
 
-use super::{GangSpec, ModelSpec, RunSpec};
+use super::{GangSpec, ModelSpec, RunSpec, algorithm};
 use crate::env_step::EnvironmentSpec;
 use crate::{limits, subjects};
 
@@ -81,6 +81,7 @@ impl RunSpec {
         self.check_rewards(&mut checks);
         self.check_rollout(&mut checks);
         self.algorithm.check(&mut checks);
+        algorithm::check_signal(self, &mut checks);
         check_gang(&self.gang, &mut checks);
         checks.count(
             "evaluate.prompts",
@@ -202,12 +203,6 @@ impl RunSpec {
             u64::from(limits::MAX_GROUPS_PER_STEP),
         );
         checks.count("rollout.group_size", u64::from(r.group_size), 1, u64::from(limits::MAX_GROUP_SIZE));
-        checks.require(
-            r.group_size != 1,
-            "rollout.group_size",
-            1,
-            "group advantages compare the rollouts of a group, so a group of one has no signal; choose 2 or more",
-        );
         checks.number("rollout.alpha", r.alpha, 0.0, limits::MAX_ALPHA);
         checks.count("rollout.max_replacements", u64::from(r.max_replacements), 0, 100);
         checks.count(

@@ -8,4 +8,5 @@ mod json_schema;
 mod refusals;
 mod round_trip;
 mod run_file;
+mod algorithm;
 mod subjects;

@@ -13,7 +13,7 @@ fn whole() -> Value {
 }
 
 /// `whole()` with the value at `path` (`a.b`) set.
-fn with(path: &str, value: Value) -> Value {
+pub(crate) fn with(path: &str, value: Value) -> Value {
     let mut file = whole();
     let (table, field) = path.rsplit_once('.').unwrap_or(("", path));
     let pointer = if table.is_empty() { String::new() } else { format!("/{}", table.replace('.', "/")) };
@@ -21,7 +21,7 @@ fn with(path: &str, value: Value) -> Value {
     file
 }
 
-fn read(file: &Value) -> Result<RunSpec, RunFileError> {
+pub(crate) fn read(file: &Value) -> Result<RunSpec, RunFileError> {
     from_json(&serde_json::to_vec(file).expect("a value can be written"))
 }
 
@@ -166,44 +166,6 @@ fn everything_that_is_wrong_is_said_at_once() {
     let Err(RunFileError::Refused(refusals)) = read(&file) else { panic!("two wrong fields are taken") };
     let fields: Vec<&str> = refusals.iter().map(|refusal| refusal.field.as_str()).collect();
     assert_eq!(fields, ["steps", "rollout.alpha"]);
-}
-
-#[test]
-fn a_ratio_against_the_version_trained_on_needs_a_second_update() {
-    let mut file = with("algorithm.old", json!("proximal"));
-    assert!(read(&file).is_ok(), "two epochs are two updates");
-    file["algorithm"]["epochs"] = json!(1);
-    let error = read(&file).expect_err("clipping would do nothing").to_string();
-    assert!(error.contains("algorithm.old = proximal") && error.contains("minibatches"), "{error}");
-}
-
-#[test]
-fn what_the_learning_rate_and_the_reference_are_asked_must_work() {
-    for (settings, field, remedy) in [
-        (json!({ "schedule": "linear" }), "decay_steps", "more than algorithm.warmup_steps = 0"),
-        (
-            json!({ "schedule": "cosine", "warmup_steps": 9, "decay_steps": 9 }),
-            "decay_steps",
-            "more than algorithm.warmup_steps = 9",
-        ),
-        (json!({ "decay_steps": 9 }), "schedule", "linear"),
-        (json!({ "floor": 0.1 }), "schedule", "linear"),
-        (json!({ "schedule": "linear", "decay_steps": 9, "floor": 1.1 }), "floor", "from 0 to 1"),
-        (json!({ "kl": { "coefficient": 0.0 } }), "kl.coefficient", "leave out algorithm.kl"),
-        (json!({ "kl": { "coefficient": -1.0 } }), "kl.coefficient", "from 0"),
-    ] {
-        let file = with("algorithm", settings.clone());
-        let error = read(&file).expect_err(field).to_string();
-        assert!(
-            error.contains(&format!("algorithm.{field}")) && error.contains(remedy),
-            "{settings}: {error}"
-        );
-    }
-    let settings = json!({ "schedule": "cosine", "warmup_steps": 2, "decay_steps": 9, "floor": 0.1, "recompute": true,
-        "kl": { "coefficient": 0.01, "estimator": "k2" }, "decay_embeddings": false, "decay_norms": true });
-    let spec = read(&with("algorithm", settings)).expect("it can work");
-    let again = serde_json::to_value(&spec).expect("a run file can be written as JSON");
-    assert_eq!(read(&again).expect("it is valid"), spec);
 }
 
 #[test]

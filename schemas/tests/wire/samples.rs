@@ -9,7 +9,7 @@ use millrace_schemas::event::{Adopted, AdoptedGroup, AdoptedRollout};
 use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask, Sampling, Segment};
 use millrace_schemas::publish_weights::{Manifest, PublishWeightsDone, PublishWeightsTask, Retention};
 use millrace_schemas::reward::{RewardDone, RewardRule, RewardTask, TurnResult};
-use millrace_schemas::submit::{Algorithm, ModelSpec, RunSpec, from_toml};
+use millrace_schemas::submit::{ModelSpec, RunSpec, from_toml};
 use millrace_schemas::train_shard::{
     Batch, BatchGroup, BatchRollout, BatchTurn, FileRef, StepVoid, TrainShardDone, TrainShardTask, TrainWork,
 };
@@ -114,7 +114,7 @@ pub(crate) fn tasks() -> Vec<(&'static str, Task)> {
         base: PolicyVersion(4),
         manifest: Sha::of(b"manifest"),
         batch: blob("batch"),
-        algorithm: Algorithm::default(),
+        algorithm: Box::default(),
         checkpoint: true,
         reference: None,
     };

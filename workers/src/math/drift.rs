@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use tch::{Kind, Tensor};
 
-use super::ratio::log_ratio;
+use super::ratio::{MAX_LOG_RATIO, log_ratio};
+use super::stretch::Stretches;
 
 /// Sums that [`sums`] gives.
 pub const SUMS: i64 = 6;
@@ -24,6 +25,12 @@ pub fn sums(log_x: &Tensor, log_m: &Tensor, mask: &Tensor) -> Tensor {
     ];
     let rows = Tensor::stack(&rows, 0).view([SUMS, -1]);
     rows.matmul(&mask.to_kind(Kind::Double).view([-1]))
+}
+
+/// `Σ (Π e^Δ)²` over rollouts, as one of f64: what `χ² = mean − 1` of whole rollouts is made of.
+pub fn squared_products(log_x: &Tensor, log_m: &Tensor, rollouts: &Stretches) -> Tensor {
+    let products = rollouts.sums(&(log_x - log_m).detach()).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO);
+    (products * 2.0).exp().sum(Kind::Double)
 }
 
 /// The metrics that follow from the sums over `tokens` tokens, each name after `prefix`:

@@ -7,7 +7,7 @@ use millrace_schemas::blob::paths;
 use millrace_schemas::envelope::encode;
 use millrace_schemas::publish_weights::Manifest;
 use millrace_schemas::subjects::TRAIN_POOL;
-use millrace_schemas::submit::{Algorithm, ModelSpec};
+use millrace_schemas::submit::ModelSpec;
 use millrace_schemas::{RunId, TaskKey};
 
 use super::*;
@@ -77,7 +77,7 @@ fn step(base: u64, manifest: Sha, batch: BlobRef) -> Task {
             base,
             manifest,
             batch,
-            algorithm: Algorithm::default(),
+            algorithm: Box::default(),
             checkpoint: true,
             reference: None,
         },

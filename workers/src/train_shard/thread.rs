@@ -33,7 +33,7 @@ pub(super) struct StepJob {
     pub(super) base: LoadedVersion,
     pub(super) batch: Batch,
     pub(super) blob: BlobRef,
-    pub(super) algorithm: Algorithm,
+    pub(super) algorithm: Box<Algorithm>,
     pub(super) reference: Option<LoadedVersion>,
     pub(super) seat: Option<Seat>,
     pub(super) checkpoint: bool,

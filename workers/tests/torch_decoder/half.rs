@@ -6,7 +6,7 @@ use std::path::Path;
 use bytes::Bytes;
 use millrace_schemas::submit::{Algorithm, Loss, Precision};
 use millrace_schemas::train_shard::Batch;
-use millrace_workers::math::advantage::grpo;
+use millrace_workers::math::advantage::grpo::grpo;
 use millrace_workers::policy::Trained;
 use millrace_workers::policy::decoder::{Config, Layout, read_tensors, write_tensors};
 use millrace_workers::policy::torch::TorchTrainer;

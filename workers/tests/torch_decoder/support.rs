@@ -163,6 +163,22 @@ pub(crate) fn sampled_by(
     }
 }
 
+/// The same rollouts after fewer turns, so that they have unlike numbers of sampled tokens; and as if they had been
+/// sampled by a policy that moved every log-probability by up to `off`.
+pub(crate) fn uneven(batch: &Batch, off: f64) -> Batch {
+    let (mut batch, mut random) = (batch.clone(), Stream::new(batch.seed));
+    let rollouts = batch.groups.iter_mut().flat_map(|group| &mut group.rollouts);
+    for (index, rollout) in rollouts.enumerate() {
+        rollout.turns.truncate(1 + index % rollout.turns.len());
+        for logprob in rollout.turns.iter_mut().flat_map(|turn| &mut turn.logprobs) {
+            *logprob += (off * (2.0 * random.unit() - 1.0)) as f32;
+        }
+        let last = rollout.turns.last().unwrap();
+        rollout.tokens.truncate(last.at as usize + last.logprobs.len());
+    }
+    batch
+}
+
 /// The shape of a rollout.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {

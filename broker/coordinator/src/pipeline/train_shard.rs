@@ -163,7 +163,7 @@ pub fn put(run: &Run, out: &mut Commands) {
                 base: policy.version,
                 manifest: policy.manifest,
                 batch: blob,
-                algorithm: run.spec.algorithm.clone(),
+                algorithm: Box::new(run.spec.algorithm.clone()),
                 checkpoint: run.spec.weights.is_checkpoint(training.makes)
                     || training.makes.0 == run.spec.steps,
                 reference: run.reference.filter(|_| run.spec.algorithm.kl.is_some()),

@@ -6,7 +6,7 @@ use anyhow::Context;
 use millrace_schemas::blob::Sha;
 use millrace_schemas::train_shard::{Batch, BatchGroup, BatchRollout, BatchTurn};
 use millrace_schemas::{PolicyVersion, RolloutId};
-use millrace_workers::math::advantage::grpo;
+use millrace_workers::math::advantage::grpo::grpo;
 use millrace_workers::random::Stream;
 use serde::{Deserialize, Serialize};
 

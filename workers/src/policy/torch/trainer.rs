@@ -18,6 +18,7 @@ use crate::policy::{CONFIG_FILE, MODEL_FILE, PolicyError, TrainStep, Trained, Tr
 use crate::weights::LoadedVersion;
 
 mod samples;
+mod score;
 mod pack;
 mod deal;
 mod gradients;
@@ -136,7 +137,7 @@ impl TorchTrainer {
         // sure to be as before.
         let before = Identity::of(&base.manifest).filter(|_| group.is_some()).map(|of| (of, state.copy()));
         let mut member = Member::new(&state, step.algorithm, group);
-        let whole = Step { algorithm: step.algorithm, batch: step.batch, reference };
+        let whole = Step { algorithm: step.algorithm, base: &base.manifest, batch: step.batch, reference };
         let since = Instant::now();
         let made = whole.run(&mut state, &mut member);
         self.computed_for = since.elapsed();

@@ -1,10 +1,13 @@
 //! A step is the same whoever makes it: one member, or several with any size of forward.
 
-use millrace_schemas::submit::{Algorithm, OldPolicy};
+use millrace_schemas::submit::{
+    Aggregation, Algorithm, Correction, CorrectionWeight, Loss, OldPolicy, Parameters, Rejection,
+};
 use millrace_workers::policy::Trained;
 
 use super::books::{Books, How, batches, many_updates, members, same};
 use super::ranks::{PATIENCE, seats};
+use crate::support::uneven;
 
 #[test]
 fn a_gang_makes_the_step_that_one_makes_alone() {
@@ -22,6 +25,47 @@ fn a_gang_makes_the_step_that_one_makes_alone() {
         for (name, value) in &reference.manifest.metrics {
             let off = (made.manifest.metrics[name] - value).abs();
             assert!(off < 1e-4 * value.abs().max(1e-3), "{what}: {name} off by {off} of {value}");
+        }
+    }
+}
+
+#[test]
+fn neither_aggregation_nor_correction_depends_on_the_gang() {
+    let correction = Correction {
+        weight: CorrectionWeight::Sequence,
+        reject: Rejection::Turn,
+        low: Some(0.8),
+        high: Some(1.3),
+        ..Correction::default()
+    };
+    let plain = many_updates(true).algorithm;
+    let of = |loss, aggregation| Algorithm {
+        loss,
+        aggregation,
+        correction,
+        old: OldPolicy::Proximal,
+        parameters: Parameters { response_tokens: 5, ..Parameters::default() },
+        ..plain.clone()
+    };
+    for (loss, aggregation) in [
+        (Loss::Cispo, Aggregation::TokenMean),
+        (Loss::Gspo, Aggregation::SeqMeanTokenMean),
+        (Loss::Segment, Aggregation::SeqMeanTokenSumNorm),
+    ] {
+        let (alone, zero) = Books::new(1);
+        let batches: Vec<_> =
+            batches(&zero, &alone, 2, (4, 4)).iter().map(|batch| uneven(batch, 0.5)).collect();
+        let how = How { algorithm: of(loss, aggregation), checkpoint: true };
+        let reference = alone.steps(&mut members(1), zero, &batches, &how);
+        let (gang, zero) = Books::new(1);
+        let algorithm = Algorithm { tokens_per_microbatch: 100, ..how.algorithm.clone() };
+        let made = gang.steps(&mut members(3), zero, &batches, &How { algorithm, checkpoint: true });
+        same((&gang, &made), (&alone, &reference), &how, &format!("{loss:?} {aggregation:?}"));
+        let [ours, theirs] = [&made, &reference].map(|of| &of.manifest.metrics);
+        assert!(theirs["rejected_share"] > 0.05 && theirs["rejected_share"] < 0.95, "{theirs:?}");
+        for (name, value) in theirs {
+            let off = (ours[name] - value).abs();
+            assert!(off < 1e-4 * value.abs().max(0.1), "{loss:?}: {name} off by {off} of {value}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! One forward of a step and its backward: the layers, the head, the loss of each token.
 
-use millrace_schemas::submit::{Algorithm, Loss};
+use millrace_schemas::submit::{Algorithm, KlPlace, Loss, OldPolicy};
 use tch::Tensor;
 
 use super::gradients::Gradients;
@@ -8,15 +8,18 @@ use super::head::{Head, Slopes};
 use super::pack::{Microbatch, Sampled};
 use super::tally::{Seen, Tally};
 use super::trunk::{Trunk, look};
-use crate::math::aggregate::token_mean;
+use crate::math::aggregate::add_up;
 use crate::math::kl::kl;
-use crate::math::policy_loss::{PolicyLoss, policy_gradient, ppo_clip};
+use crate::math::policy_loss::{Tokens, policy_loss};
+use crate::math::stretch::Stretches;
 use crate::policy::decoder::Decoder;
 
 /// What all forwards of a step have in common.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Forward<'a> {
     pub(super) algorithm: &'a Algorithm,
+    /// Of the distance from the reference.
+    pub(super) coefficient: f64,
     /// Divides the logits, as when the tokens were sampled.
     pub(super) temperature: f64,
     /// Only tokens below this were drawn, and probabilities are over those alone.
@@ -30,74 +33,102 @@ impl Forward<'_> {
         self.head(decoder).look(&hidden, &packed.sampled.targets).0
     }
 
-    /// Adds the gradient of one forward's share of the loss to the update's. `tokens` is the denominator: the
-    /// tokens of all forwards of all members.
+    /// Adds the gradient of one forward's share of the loss to the update's.
     pub(super) fn backward(
         &self,
         decoder: &Decoder,
         packed: &mut Microbatch,
-        tokens: f64,
         gradients: &mut Gradients,
         tally: &mut Tally,
     ) {
-        let Microbatch { rows, attend, sampled } = packed;
+        let stretches = self.stretches(packed);
+        let Microbatch { rows, attend, sampled, rollouts, .. } = packed;
         let trunk = Trunk::forward(decoder, rows, attend, self.algorithm.recompute);
-        let (hidden, targets) = (trunk.hidden(), &sampled.targets);
-        let by_hidden =
-            self.head(decoder).backward(&hidden, targets, gradients.head(), |from, log_p, entropy| {
-                let part = sampled.narrow(from, log_p.size()[0]);
-                self.slopes(&part, log_p, entropy, tokens, tally)
-            });
+        let (hidden, head) = (trunk.hidden(), self.head(decoder));
+        // What a token counts depends on its whole stretch, which the head comes to in parts.
+        sampled.mean_log_ratio = stretches.map(|stretches| {
+            let log_p = head.look(&hidden, &sampled.targets).0;
+            stretches.means(&(&log_p - self.old(sampled, &log_p))).to_kind(log_p.kind())
+        });
+        let sampled = &*sampled;
+        let mut seen = Vec::new();
+        let by_hidden = head.backward(&hidden, &sampled.targets, gradients.head(), |from, log_p, entropy| {
+            let part = sampled.narrow(from, log_p.size()[0]);
+            let (slopes, part) = self.slopes(&part, log_p, entropy);
+            seen.push(part);
+            slopes
+        });
+        tally.add(&Seen::cat(&seen), sampled, rollouts);
         gradients.head_is_done();
         gradients.add_embedding(&trunk.backward(&by_hidden));
     }
 
-    /// The slopes of this part's share of the loss, whose denominator is `tokens`.
-    fn slopes(
-        &self,
-        part: &Sampled,
-        log_p: &Tensor,
-        entropy: &Tensor,
-        tokens: f64,
-        tally: &mut Tally,
-    ) -> Slopes {
+    /// The slopes of this part's share of the loss, and what there is to be seen of it.
+    fn slopes(&self, part: &Sampled, log_p: &Tensor, entropy: &Tensor) -> (Slopes, Seen) {
         let leaf = log_p.detach().set_requires_grad(true);
-        let (PolicyLoss { loss, clipped }, distance) = tch::with_grad(|| {
-            let policy = self.loss(&leaf, part);
-            let distance = self.distance(&leaf, part);
-            let coefficient = self.algorithm.kl.map_or(0.0, |kl| kl.coefficient);
-            let differentiated = match &distance {
-                Some(distance) => &policy.loss + distance * coefficient,
-                None => policy.loss.shallow_clone(),
+        let old = self.old(part, log_p);
+        let tokens = Tokens {
+            log_p: &leaf,
+            log_old: &old,
+            log_m: &part.behaviour,
+            advantage: &part.advantage,
+            mean_log_ratio: part.mean_log_ratio.as_ref(),
+        };
+        let (loss, clipped, distance) = tch::with_grad(|| {
+            let policy = policy_loss(self.algorithm, &tokens);
+            // Never in place: what a loss was made of is needed on the way back.
+            let weighted = match &part.weight {
+                Some(weight) => policy.loss * weight,
+                None => policy.loss,
             };
-            token_mean(&differentiated, &part.mask, tokens).backward();
-            (PolicyLoss { loss: differentiated.detach(), ..policy }, distance)
+            let distance = self.distance(&leaf, part);
+            let loss = match distance.as_ref().filter(|_| self.is_in_loss()) {
+                Some(distance) => weighted + distance * self.coefficient,
+                None => weighted,
+            };
+            add_up(&loss, &part.mask, &part.share).backward();
+            (loss.detach(), policy.clipped, distance.map(|distance| distance.detach()))
         });
         let weight = self.algorithm.entropy;
-        tally.add(&Seen {
-            loss: &(loss - entropy * weight),
-            entropy,
-            clipped: &clipped,
-            distance: distance.as_ref(),
-            log_p,
-            part,
-        });
-        let entropy = (weight != 0.0).then(|| &part.mask * (-weight / tokens));
-        Slopes { log_p: leaf.grad(), entropy }
+        let seen = Seen {
+            loss: loss - entropy * weight,
+            entropy: entropy.shallow_clone(),
+            clipped,
+            distance,
+            log_p: log_p.shallow_clone(),
+            old,
+        };
+        let entropy = (weight != 0.0).then(|| &part.mask * &part.share * -weight);
+        (Slopes { log_p: leaf.grad(), entropy }, seen)
     }
 
-    fn loss(&self, log_p: &Tensor, part: &Sampled) -> PolicyLoss {
-        let Algorithm { clip_low, clip_high, .. } = *self.algorithm;
-        match self.algorithm.loss {
-            Loss::PpoClip => ppo_clip(log_p, &part.old, &part.advantage, clip_low, clip_high),
-            Loss::PolicyGradient => policy_gradient(log_p, &part.advantage),
+    /// The log-probability that each token's ratio is taken against.
+    fn old(&self, part: &Sampled, log_p: &Tensor) -> Tensor {
+        match self.algorithm.old {
+            OldPolicy::Behaviour | OldPolicy::Proximal => part.old.shallow_clone(),
+            OldPolicy::Current => log_p.detach(),
         }
+    }
+
+    /// The stretches that have one ratio each, where the loss is of whole ones.
+    fn stretches(&self, packed: &Microbatch) -> Option<Stretches> {
+        let lengths = match self.algorithm.loss {
+            Loss::Gspo => &packed.rollouts,
+            Loss::Segment => &packed.turns,
+            _ => return None,
+        };
+        Some(Stretches::new(lengths, packed.sampled.targets.device()))
     }
 
     /// From the reference model, where there is one.
     fn distance(&self, log_p: &Tensor, part: &Sampled) -> Option<Tensor> {
         let estimator = self.algorithm.kl.as_ref()?.estimator;
         Some(kl(estimator, log_p, part.reference.as_ref()?))
+    }
+
+    /// Whether the distance is part of the loss.
+    fn is_in_loss(&self) -> bool {
+        self.algorithm.kl.is_some_and(|kl| kl.place == KlPlace::Loss)
     }
 
     fn head(&self, decoder: &Decoder) -> Head {

@@ -56,6 +56,10 @@ pub(super) struct Microbatch {
     pub(super) rows: Rows,
     pub(super) attend: Packed,
     pub(super) sampled: Sampled,
+    /// Sampled tokens of each rollout; they add up to M.
+    pub(super) rollouts: Vec<usize>,
+    /// Those of each turn.
+    pub(super) turns: Vec<usize>,
 }
 
 /// What is known of sampled tokens, `[M]` each.
@@ -67,8 +71,14 @@ pub(super) struct Sampled {
     /// `None` without a reference model.
     pub(super) reference: Option<Tensor>,
     pub(super) advantage: Tensor,
+    /// What a token's policy loss is multiplied by; `None` where nothing corrects it.
+    pub(super) weight: Option<Tensor>,
     /// 1 for a token that counts.
     pub(super) mask: Tensor,
+    /// What a token's loss is multiplied by in the update's.
+    pub(super) share: Tensor,
+    /// For losses of whole rollouts or turns: `log p − log p_old`, its mean over the token's stretch.
+    pub(super) mean_log_ratio: Option<Tensor>,
     /// 1 for a token that the version trained on sampled.
     pub(super) fresh: Tensor,
 }
@@ -83,17 +93,26 @@ impl Sampled {
             old: part(&self.old),
             reference: self.reference.as_ref().map(part),
             advantage: part(&self.advantage),
+            weight: self.weight.as_ref().map(part),
             mask: part(&self.mask),
+            share: part(&self.share),
+            mean_log_ratio: self.mean_log_ratio.as_ref().map(part),
             fresh: part(&self.fresh),
         }
     }
 }
 
 impl Microbatch {
-    /// Packs `samples`, which are not empty and each have a sampled token.
-    pub(super) fn pack(samples: &[&Sample], config: &Config, device: Device) -> Self {
+    /// Packs `samples`, which are not empty and each have a sampled token. `share` tells what a token of a rollout with
+    /// so many sampled tokens counts.
+    pub(super) fn pack(
+        samples: &[&Sample],
+        share: impl Fn(usize) -> f64,
+        config: &Config,
+        device: Device,
+    ) -> Self {
         let mut columns = Columns::default();
-        samples.iter().for_each(|sample| columns.push(sample));
+        samples.iter().for_each(|sample| columns.push(sample, share(sample.wanted.len()) as f32));
         let extents: Vec<Extent<'_>> = samples
             .iter()
             .zip(&columns.wanted)
@@ -110,13 +129,18 @@ impl Microbatch {
             attend: Packed::new(config, &extents, device),
             sampled: Sampled {
                 targets: integers(&columns.targets),
-                mask: floats(&vec![1.0; columns.targets.len()]),
+                mask: floats(&columns.mask),
+                share: floats(&columns.share),
+                mean_log_ratio: None,
+                weight: (!columns.weight.is_empty()).then(|| floats(&columns.weight)),
                 behaviour: floats(&columns.behaviour),
                 old: floats(&columns.old),
                 reference: (!columns.reference.is_empty()).then(|| floats(&columns.reference)),
                 advantage: floats(&columns.advantage),
                 fresh: floats(&columns.fresh),
             },
+            rollouts: samples.iter().map(|sample| sample.wanted.len()).collect(),
+            turns: samples.iter().flat_map(|sample| &sample.turns).copied().collect(),
         }
     }
 }
@@ -134,11 +158,14 @@ struct Columns {
     old: Vec<f32>,
     reference: Vec<f32>,
     advantage: Vec<f32>,
+    weight: Vec<f32>,
+    mask: Vec<f32>,
+    share: Vec<f32>,
     fresh: Vec<f32>,
 }
 
 impl Columns {
-    fn push(&mut self, sample: &Sample) {
+    fn push(&mut self, sample: &Sample, share: f32) {
         let (first, inputs) = (self.tokens.len() as i64, sample.inputs());
         self.tokens.extend(sample.tokens[..inputs].iter().map(|&token| i64::from(token)));
         self.positions.extend(0..inputs as i64);
@@ -149,8 +176,14 @@ impl Columns {
         self.behaviour.extend(&sample.behaviour);
         self.old.extend(&sample.old);
         self.reference.extend(&sample.reference);
-        self.advantage.extend(sample.wanted.iter().map(|_| sample.advantage as f32));
-        self.fresh.extend(sample.fresh.iter().map(|&fresh| f32::from(u8::from(fresh))));
+        self.advantage.extend(&sample.advantage);
+        self.weight.extend(&sample.weight);
+        self.share.extend(sample.wanted.iter().map(|_| share));
+        let flag = |flag: &bool| f32::from(u8::from(*flag));
+        self.fresh.extend(sample.fresh.iter().map(flag));
+        self.mask.extend(sample.kept.iter().map(flag));
+        // Where nothing was rejected, everything counts.
+        self.mask.resize(self.share.len(), 1.0);
     }
 }
 
@@ -166,7 +199,10 @@ mod tests {
             old: vec![0.0; sampled],
             reference: Vec::new(),
             fresh: vec![true; sampled],
-            advantage: 1.0,
+            turns: vec![sampled],
+            advantage: vec![1.0; sampled],
+            weight: Vec::new(),
+            kept: Vec::new(),
         }
     }
 

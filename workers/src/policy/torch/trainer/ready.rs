@@ -153,8 +153,10 @@ impl Ready<'_> {
         let mut state = State::new(config, &start, deal, optimiser, self.device);
         tracing::info!(checkpoint = %version.version, base = %self.base.version, steps = since.len(),
             "the optimiser's state is made again from the stored batches");
+        let mut base = &version.manifest;
         for manifest in since.iter().rev() {
-            self.replay(&mut state, manifest)?;
+            self.replay(&mut state, base, manifest)?;
+            base = manifest;
         }
         self.take_committed(state, weights)
     }
@@ -184,8 +186,8 @@ impl Ready<'_> {
         Ok(LoadedVersion { version: number, manifest, sha, files: Default::default() })
     }
 
-    /// Makes a committed version's step again.
-    fn replay(&self, state: &mut State, manifest: &Manifest) -> Result<(), PolicyError> {
+    /// Makes a committed version's step again, which was on the version `base`.
+    fn replay(&self, state: &mut State, base: &Manifest, manifest: &Manifest) -> Result<(), PolicyError> {
         let version = manifest.version;
         let refuse =
             |why: String| PolicyError::Impossible(format!("version={version} cannot be made again: {why}"));
@@ -197,7 +199,7 @@ impl Ready<'_> {
         }
         let Self { reference, step: TrainStep { algorithm, .. }, .. } = *self;
         let mut member = Member::new(state, algorithm, self.group);
-        Step { algorithm, batch: &batch, reference }.run(state, &mut member)?;
+        Step { algorithm, base, batch: &batch, reference }.run(state, &mut member)?;
         Ok(())
     }
 

@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 
 use millrace_schemas::PolicyVersion;
-use millrace_schemas::submit::Advantage;
 use millrace_schemas::train_shard::{Batch, BatchRollout};
 
-use crate::math::advantage::advantages;
 use crate::policy::PolicyError;
 use crate::policy::decoder::Config;
 
@@ -25,8 +23,14 @@ pub(super) struct Sample {
     pub(super) reference: Vec<f32>,
     /// Whether the version trained on sampled the token. `[R]`
     pub(super) fresh: Vec<bool>,
-    /// The rollout's advantage; every token's is the same.
-    pub(super) advantage: f64,
+    /// Sampled tokens of each turn; they add up to R.
+    pub(super) turns: Vec<usize>,
+    /// `[R]`, or empty until there are any.
+    pub(super) advantage: Vec<f32>,
+    /// What corrects for the policy that sampled. `[R]`, or empty where nothing does.
+    pub(super) weight: Vec<f32>,
+    /// Whether the token counts. `[R]`, or empty where all do.
+    pub(super) kept: Vec<bool>,
 }
 
 impl Sample {
@@ -50,22 +54,17 @@ pub(super) struct Samples {
 }
 
 impl Samples {
-    /// Reads a batch; `old` is the behaviour policy's until something else is computed.
+    /// Reads a batch; `old` is the behaviour policy's until something else is computed, and there are no advantages.
     ///
     /// # Errors
     /// A rollout is malformed or not of this model: no worker can train on it.
-    pub(super) fn of(batch: &Batch, advantage: Advantage, config: &Config) -> Result<Self, PolicyError> {
+    pub(super) fn of(batch: &Batch, config: &Config) -> Result<Self, PolicyError> {
         let mut rows = Vec::new();
         let mut tally = BatchTally::default();
-        for group in &batch.groups {
-            let rewards: Vec<f64> = group.rollouts.iter().map(|rollout| rollout.reward).collect();
-            let advantages = advantages(advantage, &rewards);
-            tally.group(&advantages);
-            for (rollout, &advantage) in group.rollouts.iter().zip(&advantages) {
-                let refuse = |why: String| PolicyError::Impossible(format!("rollout={}: {why}", rollout.id));
-                rows.push(sample(rollout, advantage, config, batch.base).map_err(refuse)?);
-                tally.rollout(rollout, batch);
-            }
+        for rollout in batch.groups.iter().flat_map(|group| &group.rollouts) {
+            let refuse = |why: String| PolicyError::Impossible(format!("rollout={}: {why}", rollout.id));
+            rows.push(sample(rollout, config, batch.base).map_err(refuse)?);
+            tally.rollout(rollout, batch);
         }
         if rows.iter().all(|row| row.wanted.is_empty()) {
             return Err(PolicyError::Impossible("the batch has no sampled token".to_owned()));
@@ -96,12 +95,7 @@ fn sampled(rollout: &BatchRollout) -> impl Iterator<Item = u32> {
     })
 }
 
-fn sample(
-    rollout: &BatchRollout,
-    advantage: f64,
-    config: &Config,
-    base: PolicyVersion,
-) -> Result<Sample, String> {
+fn sample(rollout: &BatchRollout, config: &Config, base: PolicyVersion) -> Result<Sample, String> {
     let most = config.context;
     if rollout.tokens.len() > most {
         return Err(format!("tokens={} pass the model's {most}", rollout.tokens.len()));
@@ -111,6 +105,9 @@ fn sample(
     }
     if !rollout.reward.is_finite() {
         return Err(format!("reward={} is not finite", rollout.reward));
+    }
+    if let Some(turn) = rollout.turns.iter().find(|turn| !turn.reward.is_finite()) {
+        return Err(format!("reward={} of the turn at {} is not finite", turn.reward, turn.at));
     }
     let (mut wanted, mut behaviour, mut fresh, mut after) = (Vec::new(), Vec::new(), Vec::new(), 1);
     for turn in &rollout.turns {
@@ -132,53 +129,63 @@ fn sample(
         fresh.resize(behaviour.len(), false);
         after = end;
     }
-    let (tokens, old, reference) = (rollout.tokens.clone(), behaviour.clone(), Vec::new());
-    Ok(Sample { tokens, wanted, behaviour, old, reference, fresh, advantage })
+    Ok(Sample {
+        tokens: rollout.tokens.clone(),
+        wanted,
+        old: behaviour.clone(),
+        behaviour,
+        reference: Vec::new(),
+        fresh,
+        turns: rollout.turns.iter().map(|turn| turn.logprobs.len()).collect(),
+        advantage: Vec::new(),
+        weight: Vec::new(),
+        kept: Vec::new(),
+    })
 }
 
 /// Sums over a batch.
 #[derive(Debug, Default)]
 struct BatchTally {
-    groups: f64,
-    without_signal: f64,
     rollouts: f64,
     reward: f64,
     success: f64,
     staleness: f64,
-    max_staleness: f64,
+    /// Rollouts by their staleness.
+    histogram: BTreeMap<u64, f64>,
     tokens: f64,
     sampled: f64,
 }
 
 impl BatchTally {
-    fn group(&mut self, advantages: &[f64]) {
-        self.groups += 1.0;
-        self.without_signal += f64::from(u8::from(advantages.iter().all(|a| *a == 0.0)));
-    }
-
     fn rollout(&mut self, rollout: &BatchRollout, batch: &Batch) {
-        let staleness = batch.base.staleness(rollout.start_version) as f64;
+        let staleness = batch.base.staleness(rollout.start_version);
         self.rollouts += 1.0;
         self.reward += rollout.reward;
         self.success += f64::from(u8::from(rollout.success));
-        self.staleness += staleness;
-        self.max_staleness = self.max_staleness.max(staleness);
+        self.staleness += staleness as f64;
+        *self.histogram.entry(staleness).or_default() += 1.0;
         self.tokens += rollout.tokens.len() as f64;
         self.sampled += rollout.sampled_tokens() as f64;
     }
 
+    /// `staleness_share_N` is the share of rollouts that began N versions ago; `masked_share` that of tokens which were
+    /// observed and not sampled.
     fn report(&self) -> BTreeMap<String, f64> {
-        let (rollouts, groups) = (self.rollouts.max(1.0), self.groups.max(1.0));
+        let rollouts = self.rollouts.max(1.0);
+        let oldest = self.histogram.last_key_value().map_or(0, |(staleness, _)| *staleness);
         let rows = [
             ("reward", self.reward / rollouts),
             ("success", self.success / rollouts),
             ("staleness", self.staleness / rollouts),
-            ("max_staleness", self.max_staleness),
-            ("groups_without_signal", self.without_signal / groups),
+            ("max_staleness", oldest as f64),
             ("rollouts", self.rollouts),
             ("tokens", self.tokens),
             ("sampled_tokens", self.sampled),
+            ("masked_share", 1.0 - self.sampled / self.tokens.max(1.0)),
         ];
-        rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+        let rows = rows.into_iter().map(|(name, value)| (name.to_owned(), value));
+        let of =
+            |(staleness, count): (&u64, &f64)| (format!("staleness_share_{staleness}"), count / rollouts);
+        rows.chain(self.histogram.iter().map(of)).collect()
     }
 }

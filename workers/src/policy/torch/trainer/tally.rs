@@ -6,16 +6,21 @@ use tch::{Device, Kind, Tensor};
 
 use super::pack::Sampled;
 use crate::math::drift;
+use crate::math::stretch::Stretches;
 
-/// Sums besides those of [`drift`]: tokens, loss, entropy, clipped, distance from the reference.
-const OWN: i64 = 5;
+/// Sums besides those of [`drift`]: tokens, entropy, clipped, rejected, distance from the reference; the loss.
+const OWN: i64 = 6;
+/// Rollouts, and what χ² of them is made of: under the policy in training, and under the old one.
+const ROLLOUTS: i64 = 3;
 /// Of tokens that the version trained on sampled, before the first update: how many, and `Σ |Δ|`.
 const FRESH: i64 = 2;
+/// All sums over tokens and rollouts.
+const KNOWN: i64 = OWN + 2 * drift::SUMS + ROLLOUTS;
 
 /// The sums of all passes of a step.
 #[derive(Debug)]
 pub(super) struct Tally {
-    /// `[OWN + 2 * drift::SUMS + FRESH + world]` of f64; at the end each member's largest `|Δ|` of fresh tokens.
+    /// `[KNOWN + FRESH + world]` of f64; at the end each member's largest `|Δ|` of fresh tokens.
     sums: Tensor,
     rank: i64,
     /// No update was made yet: sampler and trainer have the same weights.
@@ -26,40 +31,68 @@ pub(super) struct Tally {
 
 /// Per token, without gradient.
 #[derive(Debug)]
-pub(super) struct Seen<'a> {
-    pub(super) loss: &'a Tensor,
-    pub(super) entropy: &'a Tensor,
-    pub(super) clipped: &'a Tensor,
-    pub(super) distance: Option<&'a Tensor>,
-    pub(super) log_p: &'a Tensor,
-    pub(super) part: &'a Sampled,
+pub(super) struct Seen {
+    /// With the bonus for entropy.
+    pub(super) loss: Tensor,
+    pub(super) entropy: Tensor,
+    pub(super) clipped: Tensor,
+    pub(super) distance: Option<Tensor>,
+    pub(super) log_p: Tensor,
+    /// The log-probability that ratios are taken against.
+    pub(super) old: Tensor,
+}
+
+impl Seen {
+    /// Parts of a forward, one after another.
+    pub(super) fn cat(parts: &[Self]) -> Self {
+        let all = |of: fn(&Self) -> &Tensor| Tensor::cat(&parts.iter().map(of).collect::<Vec<_>>(), 0);
+        let distances: Vec<&Tensor> = parts.iter().filter_map(|part| part.distance.as_ref()).collect();
+        Self {
+            loss: all(|part| &part.loss),
+            entropy: all(|part| &part.entropy),
+            clipped: all(|part| &part.clipped),
+            distance: (!distances.is_empty()).then(|| Tensor::cat(&distances, 0)),
+            log_p: all(|part| &part.log_p),
+            old: all(|part| &part.old),
+        }
+    }
 }
 
 impl Tally {
     pub(super) fn new(device: Device, (rank, world): (i64, i64), referred: bool) -> Self {
-        let sums = Tensor::zeros([OWN + 2 * drift::SUMS + FRESH + world], (Kind::Double, device));
+        let sums = Tensor::zeros([KNOWN + FRESH + world], (Kind::Double, device));
         Self { sums, rank, before_updates: true, referred }
     }
 
-    /// Adds the tokens of one forward.
-    pub(super) fn add(&mut self, seen: &Seen<'_>) {
-        let Sampled { mask, behaviour, old, fresh, .. } = seen.part;
+    /// Adds the tokens of one forward, whose rollouts have these lengths.
+    pub(super) fn add(&mut self, seen: &Seen, sampled: &Sampled, rollouts: &[usize]) {
+        let Sampled { mask, share, behaviour, fresh, .. } = sampled;
         let mask = mask.to_kind(Kind::Double);
-        let none = mask.zeros_like();
-        let rows = [&mask.ones_like(), seen.loss, seen.entropy, seen.clipped, seen.distance.unwrap_or(&none)];
+        let every = mask.ones_like();
+        let distance = seen.distance.as_ref().map_or_else(|| mask.zeros_like(), Tensor::shallow_clone);
+        let clipped = &seen.clipped.to_kind(Kind::Double) * &mask;
+        let loss = &seen.loss.to_kind(Kind::Double) * &mask * share;
+        let rows = [&every, &seen.entropy, &clipped, &(1.0 - &mask), &distance, &loss];
         let rows = rows.map(|row| row.detach().to_kind(Kind::Double).view([-1]));
-        let own = Tensor::stack(&rows, 0).matmul(&mask.view([-1]));
-        let policy = drift::sums(seen.log_p, behaviour, &mask);
-        let old = drift::sums(old, behaviour, &mask);
-        let known = OWN + 2 * drift::SUMS;
-        let mut sums = self.sums.narrow(0, 0, known);
-        sums += Tensor::cat(&[own, policy, old], 0);
+        let own = Tensor::stack(&rows, 0).matmul(&every);
+        let stretches = Stretches::new(rollouts, mask.device());
+        let of_rollouts = Tensor::stack(
+            &[
+                Tensor::from(rollouts.len() as f64).to_device(mask.device()),
+                drift::squared_products(&seen.log_p, behaviour, &stretches),
+                drift::squared_products(&seen.old, behaviour, &stretches),
+            ],
+            0,
+        );
+        let drifts = [&seen.log_p, &seen.old].map(|log_x| drift::sums(log_x, behaviour, &every));
+        let mut sums = self.sums.narrow(0, 0, KNOWN);
+        sums += Tensor::cat(&[&own, &drifts[0], &drifts[1], &of_rollouts], 0);
         if self.before_updates {
-            let fresh = mask * fresh;
-            let off = (seen.log_p - behaviour).abs().to_kind(Kind::Double) * &fresh;
-            let mut sums = self.sums.narrow(0, known, FRESH);
+            let fresh = every * fresh;
+            let off = (&seen.log_p - behaviour).abs().to_kind(Kind::Double) * &fresh;
+            let mut sums = self.sums.narrow(0, KNOWN, FRESH);
             sums += Tensor::stack(&[fresh.sum(Kind::Double), off.sum(Kind::Double)], 0);
-            let largest = self.sums.narrow(0, known + FRESH + self.rank, 1);
+            let largest = self.sums.narrow(0, KNOWN + FRESH + self.rank, 1);
             largest.shallow_clone().copy_(&largest.maximum(&off.max().view([1])));
         }
     }
@@ -69,23 +102,30 @@ impl Tally {
         &mut self.sums
     }
 
-    /// Means over tokens and passes. What [`drift`] reports compares the policy in training with the one that
-    /// sampled; after `old_`, the policy that ratios are taken against. `sampler_trainer_drift` and `…_max` are the mean
-    /// and the largest `|Δ|` of tokens that this very version sampled: what engine and trainer compute differently.
-    pub(super) fn report(&self) -> BTreeMap<String, f64> {
+    /// Means over tokens and passes; the loss is the mean over these `updates`. What [`drift`] reports compares the policy
+    /// in training with the one that sampled; after `old_`, the policy that ratios are taken against. `sequence_chi2` is
+    /// that of whole rollouts. `sampler_trainer_drift` and `…_max` are the mean and the largest `|Δ|` of tokens that this
+    /// very version sampled: what engine and trainer compute differently.
+    pub(super) fn report(&self, updates: f64) -> BTreeMap<String, f64> {
         let sums = Vec::<f64>::try_from(&self.sums).expect("one axis of f64");
-        let tokens = sums[0].max(1.0);
-        let mut metrics: BTreeMap<String, f64> = ["loss", "entropy", "clip_share", "kl"]
+        let (own, rest) = sums.split_at(OWN as usize);
+        let (policy, rest) = rest.split_at(drift::SUMS as usize);
+        let (old, rest) = rest.split_at(drift::SUMS as usize);
+        let (of_rollouts, rest) = rest.split_at(ROLLOUTS as usize);
+        let (fresh, largest) = rest.split_at(FRESH as usize);
+        let tokens = own[0].max(1.0);
+        let mut metrics: BTreeMap<String, f64> = ["entropy", "clip_share", "rejected_share", "kl"]
             .iter()
-            .zip(&sums[1..])
+            .zip(&own[1..])
             .filter(|(name, _)| **name != "kl" || self.referred)
             .map(|(name, sum)| ((*name).to_owned(), sum / tokens))
             .collect();
-        let (policy, rest) = sums[OWN as usize..].split_at(drift::SUMS as usize);
-        let (old, fresh) = rest.split_at(drift::SUMS as usize);
+        metrics.insert("loss".to_owned(), own[OWN as usize - 1] / updates.max(1.0));
         drift::report("", policy, tokens, &mut metrics);
         drift::report("old_", old, tokens, &mut metrics);
-        let (fresh, largest) = fresh.split_at(FRESH as usize);
+        for (name, squares) in ["sequence_chi2", "old_sequence_chi2"].iter().zip(&of_rollouts[1..]) {
+            metrics.insert((*name).to_owned(), squares / of_rollouts[0].max(1.0) - 1.0);
+        }
         if fresh[0] > 0.0 {
             let largest = largest.iter().copied().fold(0.0, f64::max);
             metrics.insert("sampler_trainer_drift".to_owned(), fresh[1] / fresh[0]);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use millrace_schemas::publish_weights::Manifest;
 use millrace_schemas::submit::{Algorithm, OldPolicy};
 use millrace_schemas::train_shard::Batch;
 use tch::{Device, Tensor};
@@ -13,9 +14,11 @@ use super::gradients::Gradients;
 use super::pack::{Microbatch, dealt, microbatches, minibatches};
 use super::samples::{Sample, Samples};
 use super::schedule::rate;
+use super::score::{coefficient, score};
 use super::state::State;
 use super::tally::Tally;
 use crate::gang::Group;
+use crate::math::aggregate::Whole;
 use crate::policy::PolicyError;
 use crate::policy::decoder::{Decoder, Part};
 
@@ -59,6 +62,8 @@ impl<'a> Member<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Step<'a> {
     pub(super) algorithm: &'a Algorithm,
+    /// The version trained on.
+    pub(super) base: &'a Manifest,
     pub(super) batch: &'a Batch,
     /// The model that the policy is held near, if the algorithm has one.
     pub(super) reference: Option<&'a Decoder>,
@@ -87,22 +92,31 @@ impl Step<'_> {
         state: &mut State,
         member: &mut Member<'_>,
     ) -> Result<BTreeMap<String, f64>, PolicyError> {
-        let samples = Samples::of(self.batch, self.algorithm.advantage, state.decoder.config())?;
+        let samples = Samples::of(self.batch, state.decoder.config())?;
         let (device, place) = (state.decoder.flat().device(), (state.deal.rank, state.deal.world));
-        let forward =
-            Forward { algorithm: self.algorithm, temperature: samples.temperature, below: samples.below };
+        let forward = Forward {
+            algorithm: self.algorithm,
+            coefficient: coefficient(self.algorithm, self.base),
+            temperature: samples.temperature,
+            below: samples.below,
+        };
         let mut rows = samples.rows;
         if let Some(reference) = self.reference {
             let reference = forward.look_at_all(reference, state, member, &rows)?;
             rows.iter_mut().zip(reference).for_each(|(row, reference)| row.reference = reference);
         }
-        let mut pass = Pass {
-            algorithm: self.algorithm,
-            forward,
-            tally: Tally::new(device, place, self.reference.is_some()),
-        };
-        let mut metrics = pass.run(state, member, rows, self.batch)?;
-        metrics.extend(samples.metrics);
+        if self.algorithm.old == OldPolicy::Proximal {
+            let old = forward.look_at_all(&state.decoder, state, member, &rows)?;
+            rows.iter_mut().zip(old).for_each(|(row, old)| row.old = old);
+        }
+        let scored = score(&mut rows, self.batch, self.algorithm, forward.coefficient);
+        let tally = Tally::new(device, place, self.reference.is_some());
+        let mut pass = Pass { algorithm: self.algorithm, forward, tally };
+        let mut metrics = pass.run(state, member, &rows, self.batch)?;
+        metrics.extend(samples.metrics.into_iter().chain(scored));
+        if self.reference.is_some() {
+            metrics.insert("kl_coefficient".to_owned(), forward.coefficient);
+        }
         Ok(metrics)
     }
 }
@@ -121,29 +135,27 @@ impl Pass<'_> {
         &mut self,
         state: &mut State,
         member: &mut Member<'_>,
-        mut rows: Vec<Sample>,
+        rows: &[Sample],
         batch: &Batch,
     ) -> Result<BTreeMap<String, f64>, PolicyError> {
-        if self.algorithm.old == OldPolicy::Proximal {
-            let old = self.forward.look_at_all(&state.decoder, state, member, &rows)?;
-            rows.iter_mut().zip(old).for_each(|(row, old)| row.old = old);
-        }
         let (mut norms, before) = (0.0, state.optimiser.updates);
         let rate = rate(self.algorithm, batch.base.0);
         for epoch in 0..self.algorithm.epochs {
             let seed = batch.seed.wrapping_add(u64::from(epoch));
             for minibatch in minibatches(rows.len(), self.algorithm.minibatches as usize, seed) {
-                norms += self.update(state, member, &rows, &minibatch, rate)?;
+                norms += self.update(state, member, rows, &minibatch, rate)?;
             }
         }
         member.add_up(self.tally.tensor())?;
-        let mut metrics = self.tally.report();
         let updates = (state.optimiser.updates - before) as f64;
+        let mut metrics = self.tally.report(updates);
         metrics.insert("updates".to_owned(), updates);
         metrics.insert("grad_norm".to_owned(), norms / updates.max(1.0));
         metrics.insert("learning_rate".to_owned(), rate);
-        let proximal = self.algorithm.old == OldPolicy::Proximal;
-        metrics.insert("old_is_proximal".to_owned(), f64::from(u8::from(proximal)));
+        for old in OldPolicy::ALL {
+            let in_force = f64::from(u8::from(old == self.algorithm.old));
+            metrics.insert(format!("old_is_{}", old.name()), in_force);
+        }
         match metrics.iter().find(|(_, value)| !value.is_finite()) {
             Some((name, value)) => Err(PolicyError::Impossible(format!("the step's {name} is {value}"))),
             None => Ok(metrics),
@@ -161,7 +173,9 @@ impl Pass<'_> {
     ) -> Result<f64, PolicyError> {
         let device = state.decoder.flat().device();
         // Every member counts the whole minibatch, so the denominator is the gang's without asking.
-        let tokens: usize = minibatch.iter().map(|&index| rows[index].wanted.len()).sum();
+        let whole = Whole::of(minibatch.iter().map(|&index| rows[index].wanted.len()));
+        let (aggregation, constant) = (self.algorithm.aggregation, self.algorithm.parameters.response_tokens);
+        let share = |length: usize| whole.share(aggregation, constant, length);
         let mine = dealt(rows, minibatch, &state.deal);
         let forwards = microbatches(rows, &mine, self.forward.most_tokens(device));
         member.gradients.clear();
@@ -174,9 +188,8 @@ impl Pass<'_> {
                 member.gradients.last();
             }
             let samples: Vec<&Sample> = indices.iter().map(|&index| &rows[index]).collect();
-            let mut packed = Microbatch::pack(&samples, state.decoder.config(), device);
-            let (decoder, tokens) = (&state.decoder, tokens.max(1) as f64);
-            self.forward.backward(decoder, &mut packed, tokens, &mut member.gradients, &mut self.tally);
+            let mut packed = Microbatch::pack(&samples, share, state.decoder.config(), device);
+            self.forward.backward(&state.decoder, &mut packed, &mut member.gradients, &mut self.tally);
         }
         let mut gradient = member.gradients.add_up(&state.deal, member.group)?;
         self.tally.before_updates = false;
@@ -215,7 +228,8 @@ impl Forward<'_> {
         for indices in microbatches(rows, &dealt(rows, &all, &state.deal), self.most_tokens(device)) {
             member.check()?;
             let samples: Vec<&Sample> = indices.iter().map(|&index| &rows[index]).collect();
-            let log_p = self.look(decoder, &mut Microbatch::pack(&samples, decoder.config(), device));
+            let mut packed = Microbatch::pack(&samples, |_| 0.0, decoder.config(), device);
+            let log_p = self.look(decoder, &mut packed);
             let mut log_p = Vec::<f32>::try_from(&log_p).expect("one axis of f32").into_iter();
             for index in indices {
                 seen[index].fill_with(|| log_p.next().expect("one number for each sampled token"));

@@ -1,0 +1,55 @@
+//! How rewards become advantages, and how they are shaped before.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// How rewards become advantages. R is a rollout's reward, its group are the rollouts of the same prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Advantage {
+    /// (R − mean of the group) / (standard deviation of the group + 1e-6); zeros where that is ≤ 1e-6.
+    Grpo,
+    /// R − mean of the group. With `seq_mean_token_sum_norm` it is Dr. GRPO whole.
+    DrGrpo,
+    /// R − mean of the others of the group: leave-one-out.
+    Rloo,
+    /// (R − mean of the group) / mean of the group; zeros where that is ≤ 1e-6. Rewards are 0 or more.
+    MaxRl,
+    /// (R − mean of the batch) / (standard deviation of the batch + 1e-6): REINFORCE++.
+    ReinforcePlusPlus,
+    /// 1 for the rollouts of a group that have its best reward, 0 for the others: RAFT.
+    Raft,
+    /// Each turn has the discounted return from it on: chunk-level credit.
+    Chunk,
+    /// That of the rollout among its group, plus that of each turn's return among the group's turns that saw the
+    /// same: GiGPO.
+    GiGpo,
+}
+
+impl Advantage {
+    /// Whether a rollout is compared with the others of its group, so that a group of one has no signal.
+    #[must_use]
+    pub const fn compares_group(self) -> bool {
+        !matches!(self, Self::ReinforcePlusPlus | Self::Chunk)
+    }
+
+    /// Whether each turn has its own, from the environment's rewards.
+    #[must_use]
+    pub const fn is_by_turn(self) -> bool {
+        matches!(self, Self::Chunk | Self::GiGpo)
+    }
+}
+
+/// What is done to the reward of a rollout before there are advantages. The metric `reward` stays what it was.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Shaping {
+    /// The reward is cut to ± this; 0 for no bound. Default 0.
+    pub clip: f64,
+    /// Sampled tokens from which on a rollout is overlong; 0 for none. Default 0.
+    pub overlong_tokens: u32,
+    /// Over so many tokens before that the penalty grows in a straight line. Default 0.
+    pub overlong_buffer: u32,
+    /// What an overlong rollout loses; above 0. Default 0.
+    pub overlong_penalty: f64,
+}

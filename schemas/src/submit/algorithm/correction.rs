@@ -1,0 +1,85 @@
+//! What corrects for samples of a policy that is not the old one.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What corrects the loss for samples of another policy than the old one, with ρ = p_old / p of the policy that
+/// sampled. It multiplies whatever the loss is, without gradient.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Correction {
+    /// What the loss of a token is multiplied by. Default `none`.
+    pub weight: CorrectionWeight,
+    /// No weight is above this; 0 for no bound. Default 2.
+    pub cap: f64,
+    /// Which rollouts or turns count for nothing. Default `none`.
+    pub reject: Rejection,
+    /// The least that is not rejected. Default: 0.5 for `sequence` and `turn`, 0.99 for `geometric`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = null))]
+    pub low: Option<f64>,
+    /// The most that is not rejected. Default: 2 for `sequence` and `turn`, 1.01 for `geometric`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = null))]
+    pub high: Option<f64>,
+    /// A rollout with any ρ below this counts for nothing; 0 for no such bound. Default 0.
+    pub veto: f64,
+}
+
+impl Default for Correction {
+    fn default() -> Self {
+        Self {
+            weight: CorrectionWeight::None,
+            cap: 2.0,
+            reject: Rejection::None,
+            low: None,
+            high: None,
+            veto: 0.0,
+        }
+    }
+}
+
+impl Correction {
+    /// Whether it changes nothing.
+    #[must_use]
+    pub const fn is_off(&self) -> bool {
+        matches!(self.weight, CorrectionWeight::None)
+            && matches!(self.reject, Rejection::None)
+            && self.veto == 0.0
+    }
+
+    /// The bounds of what is not rejected.
+    #[must_use]
+    pub fn bounds(&self) -> (f64, f64) {
+        let (low, high) = if self.reject == Rejection::Geometric { (0.99, 1.01) } else { (0.5, 2.0) };
+        (self.low.unwrap_or(low), self.high.unwrap_or(high))
+    }
+}
+
+/// What the loss of a token is multiplied by: truncated importance sampling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CorrectionWeight {
+    /// 1.
+    #[default]
+    None,
+    /// Its own ρ.
+    Token,
+    /// The product of the rollout's.
+    Sequence,
+}
+
+/// What is rejected where it leaves its bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Rejection {
+    /// Nothing.
+    #[default]
+    None,
+    /// Rollouts, by the product of ρ: masked importance sampling.
+    Sequence,
+    /// Rollouts, by the geometric mean of ρ.
+    Geometric,
+    /// Turns, by the geometric mean of their ρ.
+    Turn,
+}

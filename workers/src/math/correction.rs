@@ -1,0 +1,53 @@
+//! What corrects for samples of a policy that is not the old one: weights and rejections of tokens, before any is
+//! trained on.
+
+use millrace_schemas::submit::{Correction, CorrectionWeight, Rejection};
+
+use super::stretch;
+
+/// What a rollout's tokens count. R of them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Corrected {
+    /// Multiplies the policy's loss, without gradient. `[R]`
+    pub weights: Vec<f64>,
+    /// Whether the token counts at all. `[R]`
+    pub kept: Vec<bool>,
+}
+
+/// Corrects a rollout whose tokens have these log-ratios `log ρ = log p_old − log p_behaviour`, in turns of these
+/// lengths, which add up.
+///
+/// Truncated importance sampling, by token: Espeholt et al., "IMPALA", 2018, and Yao et al., "Your Efficient RL
+/// Framework Secretly Brings You Off-Policy RL Training", 2025; without a cap the weight of decoupled PPO: Hilton et
+/// al., "Batch size-invariance for policy optimization", 2022. By sequence, masked importance sampling, rejection by
+/// the geometric mean and the veto: Liu et al., "When Speed Kills Stability", 2025. By turn: the masks of IPA, Wang et
+/// al., "Let It Flow" (ROME), 2025.
+#[must_use]
+pub fn correct(correction: &Correction, log_ratios: &[f64], turns: &[usize]) -> Corrected {
+    let whole = [log_ratios.len()];
+    let product = stretch::product(log_ratios);
+    let cut = |weight: f64| if correction.cap > 0.0 { weight.min(correction.cap) } else { weight };
+    let weight = |log_ratio: &f64| match correction.weight {
+        CorrectionWeight::None => 1.0,
+        CorrectionWeight::Token => cut(stretch::ratio(*log_ratio)),
+        CorrectionWeight::Sequence => cut(product),
+    };
+    let (low, high) = correction.bounds();
+    let inside = |ratio: f64| (low..=high).contains(&ratio);
+    let means = |lengths: &[usize]| -> Vec<bool> {
+        let means = stretch::means(log_ratios, lengths);
+        means.into_iter().map(|mean| inside(stretch::ratio(mean))).collect()
+    };
+    let mut kept = match correction.reject {
+        Rejection::None => vec![true; log_ratios.len()],
+        Rejection::Sequence => vec![inside(product); log_ratios.len()],
+        Rejection::Geometric => means(&whole),
+        Rejection::Turn => means(turns),
+    };
+    if correction.veto > 0.0
+        && log_ratios.iter().any(|log_ratio| stretch::ratio(*log_ratio) < correction.veto)
+    {
+        kept.fill(false);
+    }
+    Corrected { weights: log_ratios.iter().map(weight).collect(), kept }
+}
