@@ -40,7 +40,8 @@ arithmetic: build model ## SmolLM2-135M learns to add; up to an hour on 2 cores;
 
 # The build comes first: tests start the real programs.
 test: build model ## every test, against a real nats-server
-	cargo test $(CARGO_ARGS)
+	cargo test $(CARGO_ARGS) --no-fail-fast
+	python3 -m unittest discover --start-directory workers/python/tests
 
 SEEDS ?= 200
 FIRST ?= 0

@@ -1,7 +1,11 @@
 //! `env_step`: an environment resets or takes one action. The task carries the state, so any worker can.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::ids::PoolName;
 
 /// Reset, or take one action.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -60,9 +64,31 @@ pub struct EnvStepDone {
     pub success: bool,
     /// The tokens were an action of this environment.
     pub valid: bool,
+    /// The words of this step, where the environment speaks text: the policy's, then the environment's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub said: Vec<Utterance>,
 }
 
-/// An environment and its settings. The pool that serves it has the same name.
+/// What one side said at once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Utterance {
+    /// Which side.
+    pub speaker: Speaker,
+    /// The words.
+    pub text: String,
+}
+
+/// A side of a conversation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Speaker {
+    /// The environment.
+    Environment,
+    /// The policy.
+    Policy,
+}
+
+/// An environment and its settings. The pool that serves it has the same name, unless it says otherwise.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "name", rename_all = "snake_case", deny_unknown_fields)]
 pub enum EnvironmentSpec {
@@ -114,7 +140,31 @@ pub enum EnvironmentSpec {
         #[serde(default = "one_hundred_twenty_eight")]
         prompt_tokens: u32,
     },
+    /// One of your own, in words, which a program beside the worker answers for: `millrace-worker --exec`.
+    Custom {
+        /// What that program calls it. Workers of this pool do its steps.
+        pool: PoolName,
+        /// Turns until the episode is cut off. Default 1.
+        #[serde(default = "one")]
+        max_turns: u32,
+        /// What the conversation begins with. Default empty: what the chat template itself begins with.
+        #[serde(default)]
+        system: String,
+        /// Tokens that the environment may say in one turn, those of the chat template included; a longer
+        /// question is refused. Default 128.
+        #[serde(default = "one_hundred_twenty_eight")]
+        prompt_tokens: u32,
+        /// Handed to the program. Default {}.
+        #[serde(default)]
+        settings: Settings,
+    },
 }
+
+/// Environments that come with Millrace, which are the names of their pools too.
+pub const BUILT_IN: [&str; 4] = ["frozen_lake", "sokoban", "counter", "arithmetic"];
+
+/// What a program of your own is handed with each question.
+pub type Settings = BTreeMap<String, serde_json::Value>;
 
 /// What is done with two numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -158,7 +208,19 @@ const fn point_eight() -> f64 {
 }
 
 impl EnvironmentSpec {
-    /// The environment's name, which is its pool's too.
+    /// The pool of its tasks.
+    #[must_use]
+    pub fn pool(&self) -> &str {
+        match self {
+            Self::Custom { pool, .. } => pool.as_str(),
+            Self::FrozenLake { .. }
+            | Self::Sokoban { .. }
+            | Self::Counter { .. }
+            | Self::Arithmetic { .. } => self.name(),
+        }
+    }
+
+    /// The environment's name.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -166,20 +228,21 @@ impl EnvironmentSpec {
             Self::Sokoban { .. } => "sokoban",
             Self::Counter { .. } => "counter",
             Self::Arithmetic { .. } => "arithmetic",
+            Self::Custom { .. } => "custom",
         }
     }
 
     /// Whether observations and actions are text, in tokens of the model's own tokenizer.
     #[must_use]
     pub const fn speaks_text(&self) -> bool {
-        matches!(self, Self::Arithmetic { .. })
+        matches!(self, Self::Arithmetic { .. } | Self::Custom { .. })
     }
 
     /// Tokens that observations and actions are made of: ids are below this. `None` where they are the model's.
     #[must_use]
     pub const fn vocabulary(&self) -> Option<u32> {
         Some(match self {
-            Self::Arithmetic { .. } => return None,
+            Self::Arithmetic { .. } | Self::Custom { .. } => return None,
             Self::FrozenLake { size, .. } => 20 + 3 * *size * *size,
             Self::Sokoban { size, .. } => {
                 // A box lies up to `inside - 1` cells away in either direction.
@@ -197,7 +260,7 @@ impl EnvironmentSpec {
         match self {
             Self::FrozenLake { .. } | Self::Sokoban { .. } => Some(4),
             Self::Counter { .. } => Some(128),
-            Self::Arithmetic { .. } => None,
+            Self::Arithmetic { .. } | Self::Custom { .. } => None,
         }
     }
 
@@ -208,7 +271,9 @@ impl EnvironmentSpec {
             Self::FrozenLake { size, .. } => (*size * *size + 5, 5),
             Self::Sokoban { .. } => (5, 5),
             Self::Counter { .. } => (1, 1),
-            Self::Arithmetic { prompt_tokens, .. } => (*prompt_tokens, *prompt_tokens),
+            Self::Arithmetic { prompt_tokens, .. } | Self::Custom { prompt_tokens, .. } => {
+                (*prompt_tokens, *prompt_tokens)
+            }
         }
     }
 
@@ -227,7 +292,8 @@ impl EnvironmentSpec {
         match self {
             Self::FrozenLake { max_turns, .. }
             | Self::Sokoban { max_turns, .. }
-            | Self::Arithmetic { max_turns, .. } => *max_turns,
+            | Self::Arithmetic { max_turns, .. }
+            | Self::Custom { max_turns, .. } => *max_turns,
             Self::Counter { turns } => *turns,
         }
     }

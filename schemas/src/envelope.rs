@@ -79,6 +79,7 @@ impl Task {
                     asked.add(turn.reward.to_bits());
                     asked.add(u64::from(turn.tokens));
                 }
+                task.conversation.iter().for_each(|utterance| asked.add_bytes(utterance.text.as_bytes()));
             }
             TaskBody::TrainShard(task) => match &task.work {
                 TrainWork::Initialise { seed, .. } => asked.add(*seed),

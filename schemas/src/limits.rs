@@ -101,6 +101,8 @@ pub const MAX_CONTEXT_TOKENS: usize = 4_194_304;
 pub const MAX_REWARD: f64 = 1e12;
 /// Bytes of an environment's state; an outcome with more is refused.
 pub const MAX_ENV_STATE_BYTES: usize = 16 * 1024 * 1024;
+/// Bytes that are said in one step of an environment; an outcome with more is refused.
+pub const MAX_SAID_BYTES: usize = 4 * 1024 * 1024;
 /// Files that one rank writes for a version; an outcome with more is refused.
 pub const MAX_SHARD_FILES: usize = 1_024;
 /// Characters of such a file's name; an outcome with a longer one is refused.

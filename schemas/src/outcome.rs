@@ -8,7 +8,7 @@ use crate::env_step::EnvStepDone;
 use crate::generate::{GenerateDone, MalformedTurn};
 use crate::ids::{TaskKey, WorkerId};
 use crate::limits::{
-    MAX_CONTEXT_TOKENS, MAX_ENV_STATE_BYTES, MAX_FILE_NAME_CHARS, MAX_REWARD, MAX_SHARD_FILES,
+    MAX_CONTEXT_TOKENS, MAX_ENV_STATE_BYTES, MAX_FILE_NAME_CHARS, MAX_REWARD, MAX_SAID_BYTES, MAX_SHARD_FILES,
 };
 use crate::publish_weights::PublishWeightsDone;
 use crate::reward::RewardDone;
@@ -109,7 +109,8 @@ impl Outcome {
             OutcomeBody::EnvStep(done) => {
                 number("reward", done.reward)?;
                 length("state", done.state.len(), MAX_ENV_STATE_BYTES)?;
-                length("observation", done.observation.len(), MAX_CONTEXT_TOKENS)
+                length("observation", done.observation.len(), MAX_CONTEXT_TOKENS)?;
+                length("said", done.said.iter().map(|said| said.text.len()).sum(), MAX_SAID_BYTES)
             }
             OutcomeBody::Reward(done) => number("score", done.score),
             OutcomeBody::TrainShard(done) => check_shard(done),

@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::env_step::{Settings, Utterance};
+
 /// Score one finished rollout.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RewardTask {
@@ -12,6 +14,12 @@ pub struct RewardTask {
     pub turns: Vec<TurnResult>,
     /// The environment's goal was reached.
     pub success: bool,
+    /// What the run file hands to a rule of your own.
+    #[serde(default, skip_serializing_if = "Settings::is_empty")]
+    pub settings: Settings,
+    /// Everything that was said, for a rule of your own in an environment that speaks text.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conversation: Vec<Utterance>,
 }
 
 /// What one turn brought.
@@ -25,7 +33,7 @@ pub struct TurnResult {
     pub tokens: u32,
 }
 
-/// How a rollout is scored. The pool that serves it has the same name.
+/// How a rollout is scored. The pool that serves it has the same name, but for rules of your own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RewardRule {
@@ -35,16 +43,22 @@ pub enum RewardRule {
     Success,
     /// The share of turns that were valid actions, minus 1: 0 at best, −1 at worst.
     Format,
+    /// One of your own, which a program beside the worker answers for: `millrace-worker --exec`.
+    Custom,
 }
 
 impl RewardRule {
-    /// The rule's name, which is its pool's too.
+    /// Rules that come with Millrace; their names are their pools' too.
+    pub const BUILT_IN: [Self; 3] = [Self::EnvReturn, Self::Success, Self::Format];
+
+    /// The rule's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::EnvReturn => "env_return",
             Self::Success => "success",
             Self::Format => "format",
+            Self::Custom => "custom",
         }
     }
 }

@@ -5,9 +5,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::blob::Sha;
-use crate::env_step::EnvironmentSpec;
+use crate::env_step::{EnvironmentSpec, Settings};
 use crate::generate::Sampling;
-use crate::ids::RunId;
+use crate::ids::{PoolName, RunId};
 use crate::omit;
 use crate::publish_weights::Retention;
 use crate::reward::RewardRule;
@@ -66,7 +66,7 @@ impl RunSpec {
     }
 
     fn default_rewards() -> Vec<RewardSpec> {
-        vec![RewardSpec { rule: RewardRule::EnvReturn, weight: 1.0 }]
+        vec![RewardSpec::of(RewardRule::EnvReturn)]
     }
 
     /// Identifies the run file: the hash of its JSON with all defaults filled in.
@@ -106,7 +106,7 @@ impl RunSpec {
 }
 
 /// One reward of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RewardSpec {
     /// The rule.
@@ -114,6 +114,28 @@ pub struct RewardSpec {
     /// Multiplies its score. Default 1.
     #[serde(default = "one")]
     pub weight: f64,
+    /// With `custom`: what your program calls the rule. Workers of this pool do its tasks. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = null))]
+    pub pool: Option<PoolName>,
+    /// With `custom`: handed to the program. Default {}.
+    #[serde(default, skip_serializing_if = "Settings::is_empty")]
+    #[schemars(extend("default" = {}))]
+    pub settings: Settings,
+}
+
+impl RewardSpec {
+    /// A rule with weight 1.
+    #[must_use]
+    pub const fn of(rule: RewardRule) -> Self {
+        Self { rule, weight: 1.0, pool: None, settings: Settings::new() }
+    }
+
+    /// The pool of its tasks.
+    #[must_use]
+    pub fn pool(&self) -> &str {
+        self.pool.as_ref().map_or(self.rule.name(), PoolName::as_str)
+    }
 }
 
 const fn one() -> f64 {

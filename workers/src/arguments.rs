@@ -90,11 +90,16 @@ impl FromStr for PoolArg {
     }
 }
 
-/// The pools to serve: of each stage those that `only` names, or all default ones if it names none.
+/// The pools to serve: of each stage those that `only` names, or if it names none all default ones and those that a
+/// program of one's own `offers`.
 ///
 /// # Errors
 /// `only` names a pool of a stage that is not served.
-pub fn pools(stages: &[StageArg], only: &[PoolArg]) -> Result<Vec<PoolSettings>, ArgumentError> {
+pub fn pools<'a>(
+    stages: &[StageArg],
+    only: &[PoolArg],
+    offers: impl Fn(Stage) -> &'a [PoolName],
+) -> Result<Vec<PoolSettings>, ArgumentError> {
     if let Some(lost) = only.iter().find(|pool| !stages.iter().any(|arg| arg.stage == pool.stage)) {
         return Err(ArgumentError::NotServed { stage: lost.stage, pool: lost.pool.clone() });
     }
@@ -104,7 +109,8 @@ pub fn pools(stages: &[StageArg], only: &[PoolArg]) -> Result<Vec<PoolSettings>,
         if named.is_empty() {
             pools.extend(default_settings(*stage, *concurrency));
         }
-        pools.extend(named.into_iter().map(|PoolArg { stage, pool }| PoolSettings {
+        let offered = offers(*stage).iter().filter(|_| named.is_empty());
+        pools.extend(named.iter().map(|arg| &arg.pool).chain(offered).map(|pool| PoolSettings {
             stage: *stage,
             pool: pool.clone(),
             concurrency: *concurrency,
@@ -120,7 +126,9 @@ mod tests {
     fn named(stages: &[&str], only: &[&str]) -> Result<Vec<String>, ArgumentError> {
         let stages: Vec<StageArg> = stages.iter().map(|word| word.parse()).collect::<Result<_, _>>()?;
         let only: Vec<PoolArg> = only.iter().map(|word| word.parse()).collect::<Result<_, _>>()?;
-        let pools = pools(&stages, &only)?.into_iter();
+        let own = ["riddles".parse()?];
+        let offers = |stage| if stage == Stage::EnvStep { &own[..] } else { &[] };
+        let pools = pools(&stages, &only, offers)?.into_iter();
         Ok(pools.map(|p| format!("{}/{}:{}", p.stage, p.pool, p.concurrency)).collect())
     }
 
@@ -131,8 +139,8 @@ mod tests {
             ["generate/policy:256", "publish_weights/commit:1"]
         );
         let steps = named(&["env_step:8"], &[]).unwrap();
-        let all =
-            ["frozen_lake", "sokoban", "counter", "arithmetic"].map(|name| format!("env_step/{name}:8"));
+        let all = ["frozen_lake", "sokoban", "counter", "arithmetic", "riddles"]
+            .map(|name| format!("env_step/{name}:8"));
         assert_eq!(steps, all);
         let some = named(&["generate:2", "env_step"], &["env_step/counter", "env_step/mine"]).unwrap();
         assert_eq!(some, ["generate/policy:2", "env_step/counter:64", "env_step/mine:64"]);

@@ -1,25 +1,71 @@
-//! `env_step`: an environment resets or takes one action. Microseconds of pure computation, done in place; an
-//! environment that speaks text first needs the tokenizer of the run's model.
+//! `env_step`: an environment resets or takes one action. Ours take microseconds of pure computation, done in place; a
+//! program of one's own is asked. An environment that speaks text first needs the tokenizer of the run's model.
+
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use millrace_schemas::env_step::{EnvAction, EnvStepTask, EnvironmentSpec};
 use millrace_schemas::{OutcomeBody, Task, TaskBody};
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::envs;
+use crate::envs::spoken::{Manner, Said};
 use crate::executor::{Cost, Executor, Verdict};
-use crate::text::Codecs;
+use crate::program::{Answer, Program, Question, Told};
+use crate::text::{Codec, Codecs};
 
 /// Does `env_step` tasks. By default only those of environments that speak tokens.
 #[derive(Debug, Clone, Default)]
 pub struct EnvStep {
     codecs: Option<Codecs>,
+    program: Option<Arc<Program>>,
 }
 
 impl EnvStep {
     /// Environments that speak text do so by these.
     #[must_use]
     pub const fn speaking(codecs: Codecs) -> Self {
-        Self { codecs: Some(codecs) }
+        Self { codecs: Some(codecs), program: None }
+    }
+
+    /// The same, with environments that `program` answers for.
+    #[must_use]
+    pub fn asking(self, program: Option<Arc<Program>>) -> Self {
+        Self { program, ..self }
+    }
+
+    /// Asks the program.
+    async fn ask(&self, step: &EnvStepTask, codec: Option<&Codec>) -> Result<OutcomeBody, Verdict> {
+        let poison = |error: envs::EnvError| Verdict::Poison(error.to_string());
+        let EnvironmentSpec::Custom { pool, system, prompt_tokens, settings, .. } = &step.environment else {
+            return envs::answer(step, codec).map(OutcomeBody::EnvStep).map_err(poison);
+        };
+        let Some(program) = &self.program else {
+            return Err(poison(envs::EnvError::Foreign(pool.to_string())));
+        };
+        let manner = Manner { environment: pool.as_str(), codec, system, prompt_tokens: *prompt_tokens };
+        let heard = manner.hear(step).map_err(poison)?;
+        let question = match &step.action {
+            EnvAction::Reset => {
+                Question::Reset { environment: pool, settings, split: step.split, seed: step.seed }
+            }
+            EnvAction::Step { state, .. } => {
+                let state: Value = serde_json::from_slice(state).map_err(|error| {
+                    Verdict::Poison(format!("failed to read the state of {pool}: {error}"))
+                })?;
+                Question::Step { environment: pool, settings, state, said: &heard }
+            }
+        };
+        let told = match program.ask(&question).await.map_err(|error| Program::verdict(&error))? {
+            Answer::Step(told) => told,
+            Answer::Refused(refusal) => return Err(refusal.verdict()),
+            Answer::Score(_) => return Err(Verdict::Poison("the program answered with a score".to_owned())),
+        };
+        let Told { state, text, reward, done, success, valid } = told;
+        let state = if done { Vec::new() } else { state.to_string().into_bytes() };
+        let said = Said { state, text, reward, done, success, valid };
+        manner.tell(step, heard, said).map(OutcomeBody::EnvStep).map_err(poison)
     }
 }
 
@@ -34,9 +80,9 @@ impl Executor for EnvStep {
             },
             _ => None,
         };
-        match envs::answer(step, codec.as_deref()) {
-            Ok(done) => Verdict::Done(OutcomeBody::EnvStep(done), Cost::default()),
-            Err(error) => Verdict::Poison(error.to_string()),
+        match self.ask(step, codec.as_deref()).await {
+            Ok(done) => Verdict::Done(done, Cost::default()),
+            Err(verdict) => verdict,
         }
     }
 }

@@ -9,7 +9,7 @@ mod counter;
 mod frozen_lake;
 mod sokoban;
 mod level;
-mod spoken;
+pub(crate) mod spoken;
 mod state;
 mod tokens;
 
@@ -18,8 +18,7 @@ pub use counter::Counter;
 pub use frozen_lake::FrozenLake;
 pub use sokoban::Sokoban;
 
-/// Names of all environments, which are their pools' too.
-pub const NAMES: [&str; 4] = ["frozen_lake", "sokoban", "counter", "arithmetic"];
+pub use millrace_schemas::env_step::BUILT_IN as NAMES;
 
 /// A game. Both calls follow from their arguments alone.
 pub trait Environment {
@@ -71,7 +70,7 @@ pub enum EnvError {
     )]
     TooLong {
         /// Which environment.
-        environment: &'static str,
+        environment: String,
         /// How many there are.
         tokens: usize,
         /// How many there may be.
@@ -81,8 +80,11 @@ pub enum EnvError {
     #[error("{environment} speaks text and the model does not; choose a model of kind=hugging_face")]
     NoText {
         /// Which environment.
-        environment: &'static str,
+        environment: String,
     },
+    /// It is none of Millrace's own.
+    #[error("environment.pool={0} is answered by a program of its own; start workers with --exec")]
+    Foreign(String),
 }
 
 /// Does a task. `codec` is the model's, for an environment that speaks text.
@@ -100,8 +102,10 @@ pub fn answer(task: &EnvStepTask, codec: Option<&Codec>) -> Result<EnvStepDone, 
         EnvironmentSpec::Counter { turns } => act(&Counter { turns }, task),
         EnvironmentSpec::Arithmetic { ref operations, largest, max_turns, ref system, prompt_tokens } => {
             let game = Arithmetic { operations, largest, max_turns };
-            spoken::act(&game, &spoken::Manner { codec, system, prompt_tokens }, task)
+            let environment = task.environment.name();
+            spoken::act(&game, &spoken::Manner { environment, codec, system, prompt_tokens }, task)
         }
+        EnvironmentSpec::Custom { ref pool, .. } => Err(EnvError::Foreign(pool.to_string())),
     }
 }
 

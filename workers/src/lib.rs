@@ -27,6 +27,7 @@ pub mod text;
 pub mod model_dir;
 pub mod envs;
 pub mod rewards;
+pub mod program;
 pub mod math;
 pub mod random;
 

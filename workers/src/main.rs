@@ -11,6 +11,7 @@ use millrace_telemetry::TelemetryArgs;
 use millrace_workers::arguments::engine::EngineArgs;
 use millrace_workers::arguments::{PoolArg, StageArg, pools};
 use millrace_workers::gang::KeyRendezvous;
+use millrace_workers::program::Program;
 use millrace_workers::{Executors, Worker, WorkerSettings, drain};
 use tokio::runtime::Handle;
 
@@ -38,6 +39,13 @@ struct Arguments {
     /// Only these pools, as stage/pool: env_step/frozen_lake. Default: all that this build can serve
     #[arg(long, env = "MILLRACE_POOLS", value_delimiter = ',')]
     pools: Vec<PoolArg>,
+    /// A program of your own, by the shell: it answers for environments and rewards that Millrace does not have, over
+    /// its standard input and output. See python/ for one in Python
+    #[arg(long, env = "MILLRACE_EXEC", value_name = "COMMAND")]
+    exec: Option<String>,
+    /// Copies of that program that run at once. Default: one for each processor
+    #[arg(long, env = "MILLRACE_EXEC_COPIES", value_name = "N")]
+    exec_copies: Option<usize>,
     /// This worker's name: a-z, 0-9, '-' and '_'. Default: a new one
     #[arg(long, env = "MILLRACE_WORKER_ID")]
     id: Option<WorkerId>,
@@ -72,7 +80,9 @@ async fn main() -> anyhow::Result<()> {
     #[cfg(feature = "torch")]
     listen_to_gangs(arguments.gang_interface.as_deref(), &arguments.nats);
     let stop = drain::on_signal().context("failed to listen to signals")?;
-    let pools = pools(&arguments.stages, &arguments.pools)?;
+    let program = start_program(arguments.exec.as_deref(), arguments.exec_copies).await?;
+    let offers = |stage| program.as_ref().map_or(&[][..], |program| program.pools(stage));
+    let pools = pools(&arguments.stages, &arguments.pools, offers)?;
     let server = arguments.engine.server()?;
     let id = arguments.id.unwrap_or_else(new_id);
     let objects = Objects::open(&arguments.objects)?;
@@ -83,10 +93,8 @@ async fn main() -> anyhow::Result<()> {
     let grace = Duration::try_from_secs_f64(arguments.grace).context("failed to read --grace")?;
     let meeting = KeyRendezvous::new(broker.clone(), Handle::current());
     let worker = Worker::start(broker, WorkerSettings { grace, ..WorkerSettings::new(id.clone()) });
-    let mut executors = Executors::new(objects, worker.policies().clone()).meeting_at(Arc::new(meeting));
-    if let Some(server) = server {
-        executors = executors.generating_at(server);
-    }
+    let executors = Executors::new(objects, worker.policies().clone());
+    let executors = executors.meeting_at(Arc::new(meeting)).asking(program).generating_at(server);
     tracing::info!(%id, pools = pools.len(), "serving");
     let settled = worker.serve(pools, |stage| executors.executor(stage), telemetry.health, stop).await;
     tracing::info!(%id, settled, "left");
@@ -100,6 +108,13 @@ fn listen_to_gangs(told: Option<&str>, nats: &str) {
     if let Some(at) = told.map(Listen::at).or_else(|| Listen::towards(nats)) {
         group::listen(at);
     }
+}
+
+/// Starts the program that answers for what Millrace does not have, if there is one.
+async fn start_program(command: Option<&str>, copies: Option<usize>) -> anyhow::Result<Option<Arc<Program>>> {
+    let Some(command) = command else { return Ok(None) };
+    let copies = copies.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    Ok(Some(Arc::new(Program::start(command, copies).await?)))
 }
 
 /// A name that no other worker has.

@@ -7,7 +7,7 @@ mod format;
 mod success;
 
 /// All rules; their names are their pools' too.
-pub const RULES: [RewardRule; 3] = [RewardRule::EnvReturn, RewardRule::Success, RewardRule::Format];
+pub const RULES: [RewardRule; 3] = RewardRule::BUILT_IN;
 
 /// Why a rollout has no score.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -23,6 +23,9 @@ pub enum RewardError {
         /// Its reward.
         reward: f64,
     },
+    /// It is none of Millrace's own.
+    #[error("this rule is answered by a program of its own; start workers with --exec")]
+    Foreign,
     /// The score itself is none: the turns' rewards were too large to add up.
     #[error("failed to score: score={0} is not finite")]
     Score(f64),
@@ -43,6 +46,7 @@ pub fn score(task: &RewardTask) -> Result<f64, RewardError> {
         RewardRule::EnvReturn => env_return::score(task),
         RewardRule::Success => success::score(task),
         RewardRule::Format => format::score(task),
+        RewardRule::Custom => return Err(RewardError::Foreign),
     };
     if score.is_finite() { Ok(score) } else { Err(RewardError::Score(score)) }
 }
@@ -50,11 +54,13 @@ pub fn score(task: &RewardTask) -> Result<f64, RewardError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use millrace_schemas::env_step::Settings;
     use millrace_schemas::reward::TurnResult;
 
     fn task(rule: RewardRule, rewards: &[f64], success: bool) -> RewardTask {
         let turn = |(i, reward): (usize, &f64)| TurnResult { reward: *reward, valid: i != 0, tokens: 1 };
-        RewardTask { rule, turns: rewards.iter().enumerate().map(turn).collect(), success }
+        let turns = rewards.iter().enumerate().map(turn).collect();
+        RewardTask { rule, turns, success, settings: Settings::new(), conversation: Vec::new() }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::gang::{MemoryRendezvous, Rendezvous};
 use crate::generate::Generate;
 use crate::policies::PolicyTable;
 use crate::policy::openai::ServerSettings;
+use crate::program::Program;
 use crate::publish_weights::PublishWeights;
 use crate::text::Codecs;
 use crate::train_shard::TrainShard;
@@ -23,6 +24,7 @@ pub struct Executors {
     policies: PolicyTable,
     weights: Weights,
     rendezvous: Arc<dyn Rendezvous>,
+    program: Option<Arc<Program>>,
     server: Option<ServerSettings>,
 }
 
@@ -31,8 +33,8 @@ impl Executors {
     /// [`Self::meeting_at`] says otherwise.
     #[must_use]
     pub fn new(objects: Objects, policies: PolicyTable) -> Self {
-        let rendezvous = Arc::new(MemoryRendezvous::default());
-        Self { policies, weights: Weights::new(objects), rendezvous, server: None }
+        let (weights, rendezvous) = (Weights::new(objects), Arc::new(MemoryRendezvous::default()));
+        Self { policies, weights, rendezvous, program: None, server: None }
     }
 
     /// The same, with members that meet at `rendezvous`.
@@ -41,10 +43,16 @@ impl Executors {
         Self { rendezvous, ..self }
     }
 
-    /// The same, with a server elsewhere that generates.
+    /// The same, with a program that answers for environments and rewards of one's own.
     #[must_use]
-    pub fn generating_at(self, server: ServerSettings) -> Self {
-        Self { server: Some(server), ..self }
+    pub fn asking(self, program: Option<Arc<Program>>) -> Self {
+        Self { program, ..self }
+    }
+
+    /// The same, with a server elsewhere that generates, if there is one.
+    #[must_use]
+    pub fn generating_at(self, server: Option<ServerSettings>) -> Self {
+        Self { server, ..self }
     }
 
     /// The executor of a stage. An engine's or trainer's thread starts with it.
@@ -61,11 +69,11 @@ impl Executors {
                     None => Generate::new(policies, weights),
                 })
             }
-            Stage::EnvStep => Arc::new(env_step::EnvStep::speaking(Codecs::new(
-                self.policies.clone(),
-                self.weights.clone(),
-            ))),
-            Stage::Reward => Arc::new(reward::Reward),
+            Stage::EnvStep => {
+                let codecs = Codecs::new(self.policies.clone(), self.weights.clone());
+                Arc::new(env_step::EnvStep::speaking(codecs).asking(self.program.clone()))
+            }
+            Stage::Reward => Arc::new(reward::Reward::asking(self.program.clone())),
             Stage::TrainShard => {
                 Arc::new(TrainShard::new(self.weights.clone()).meeting_at(self.rendezvous.clone()))
             }

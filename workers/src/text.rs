@@ -234,13 +234,13 @@ struct TokenizerConfig {
 /// A special token by its text, or with the settings that it was added with.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum SpecialToken {
+pub(crate) enum SpecialToken {
     Text(String),
     Added { content: String },
 }
 
 impl SpecialToken {
-    fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         match self {
             Self::Text(text) | Self::Added { content: text } => text,
         }
@@ -277,7 +277,7 @@ impl TokenizerConfig {
 }
 
 /// `eos_token_id` of a file: none, one, or several.
-fn end_tokens_of(file: &str, json: &[u8]) -> Result<Vec<u32>, TextError> {
+pub(crate) fn end_tokens_of(file: &'static str, json: &[u8]) -> Result<Vec<u32>, TextError> {
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Tokens {
@@ -289,7 +289,6 @@ fn end_tokens_of(file: &str, json: &[u8]) -> Result<Vec<u32>, TextError> {
         #[serde(default)]
         eos_token_id: Option<Tokens>,
     }
-    let file = if file == GENERATION_FILE { GENERATION_FILE } else { crate::policy::CONFIG_FILE };
     let ends: Ends = read_json(file, json)?;
     Ok(match ends.eos_token_id {
         None => Vec::new(),

@@ -1,5 +1,6 @@
 //! Groups and rollouts in flight: what each has so far and what it waits for.
 
+use millrace_schemas::env_step::Utterance;
 use millrace_schemas::reward::TurnResult;
 use millrace_schemas::train_shard::{BatchGroup, BatchRollout, BatchTurn};
 use millrace_schemas::{PolicyVersion, RolloutId};
@@ -39,6 +40,9 @@ pub struct Rollout {
     pub turns: Vec<BatchTurn>,
     /// What the environment said to each turn. `[turns]`, or one fewer while it waits for the answer.
     pub results: Vec<TurnResult>,
+    /// What was said so far, where a reward of the run reads it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conversation: Vec<Utterance>,
     /// The environment's state, as it gave it.
     #[serde(with = "serde_bytes_vec")]
     pub state: Vec<u8>,
@@ -87,6 +91,7 @@ impl Rollout {
             tokens: Vec::new(),
             turns: Vec::new(),
             results: Vec::new(),
+            conversation: Vec::new(),
             state: Vec::new(),
             success: false,
             scores: vec![None; rewards],

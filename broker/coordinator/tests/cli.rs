@@ -1,15 +1,13 @@
 //! The `millrace` command as a person uses it: real processes, a real nats-server.
 
-#[cfg(test)]
-mod cli {
-    mod support;
+mod support;
 
-    mod documents;
-    mod api;
-    mod up;
-    mod gang;
-    mod kill;
-    mod older_store;
-    mod two;
-    mod roles;
-}
+mod documents;
+mod api;
+mod up;
+mod gang;
+mod kill;
+mod older_store;
+mod two;
+mod roles;
+mod program;

@@ -1,26 +1,21 @@
 //! The fold, on its own: the same log gives the same state, restarts change nothing, the bound holds, and
 //! the books balance after every event.
 
-#[path = "fold/conformance.rs"]
 mod conformance;
-#[path = "fold/gang.rs"]
 mod gang;
-#[path = "fold/hostile.rs"]
 mod hostile;
-#[path = "fold/world.rs"]
 mod world;
 
 use millrace_coordinator::{State, status};
 use millrace_schemas::api::RunState;
 use millrace_schemas::envelope::decode;
 use millrace_schemas::event::{Adopted, AdoptedGroup, AdoptedRollout};
-use millrace_schemas::generate::{Finish, GenerateDone, Segment};
 use millrace_schemas::notice::Notice;
 use millrace_schemas::reward::RewardDone;
 use millrace_schemas::submit::from_toml;
 use millrace_schemas::train_shard::Batch;
-use millrace_schemas::{Event, Outcome, OutcomeBody, PolicyVersion, RolloutId, RunSpec, TaskBody, TaskKey};
-use world::{RUN, World, replay};
+use millrace_schemas::{Event, OutcomeBody, PolicyVersion, RolloutId, RunSpec, TaskBody, TaskKey};
+use world::{RUN, World, outcome, replay, turn};
 
 fn spec(rollout: &str) -> RunSpec {
     let text = format!(
@@ -136,18 +131,7 @@ fn the_first_outcome_of_a_task_wins() {
     let task = take(&mut world, |body| matches!(body, TaskBody::Generate(_)));
     world.finish(&task);
     let before = world.run().clone();
-    let worker = "late".parse().expect("a name");
-    let other = GenerateDone {
-        tokens: vec![1],
-        logprobs: vec![-9.0],
-        model_logprobs: Vec::new(),
-        segments: vec![Segment { version: PolicyVersion(0), tokens: 1 }],
-        finish: Finish::Length,
-        prefill_tokens: 0,
-        cached_tokens: 0,
-    };
-    let body = OutcomeBody::Generate(other);
-    world.append(Event::Outcome(Outcome { key: task.key, worker, busy_us: 0, answers: None, body }));
+    world.say(task.key, turn(&[1], &[-9.0], &[(0, 1)]));
     assert_eq!(world.run().groups, before.groups);
     assert_eq!(world.run().books.late_outcomes, before.books.late_outcomes + 1);
     to_the_end(&mut world);
@@ -195,9 +179,8 @@ fn zero_rewards_are_refused() {
     let mut world = World::submit(&spec("alpha = 1.0"), 0);
     let task = take(&mut world, |body| matches!(body, TaskBody::Reward(_)));
     let id = task.key.rollout().expect("a rollout's task");
-    let worker = "w".parse().expect("a name");
     let body = OutcomeBody::Reward(RewardDone { score: f64::NAN });
-    world.append(Event::Outcome(Outcome { key: task.key, worker, busy_us: 0, answers: None, body }));
+    world.say(task.key, body);
     let (group, _) =
         world.state.runs.values_mut().next().and_then(|r| r.group_mut(id.group)).expect("its group");
     let rollout = &group.rollouts[id.index as usize];
@@ -212,23 +195,7 @@ fn tokens_of_an_unknown_version_are_refused() {
     let mut world = World::submit(&spec("alpha = 1.0"), 0);
     let task = take(&mut world, |body| matches!(body, TaskBody::Generate(_)));
     let id = task.key.rollout().expect("a rollout's task");
-    let done = GenerateDone {
-        tokens: vec![1],
-        logprobs: vec![-0.1],
-        model_logprobs: Vec::new(),
-        segments: vec![Segment { version: PolicyVersion(40), tokens: 1 }],
-        finish: Finish::Length,
-        prefill_tokens: 0,
-        cached_tokens: 0,
-    };
-    let worker = "w".parse().expect("a name");
-    world.append(Event::Outcome(Outcome {
-        key: task.key,
-        worker,
-        busy_us: 0,
-        answers: None,
-        body: OutcomeBody::Generate(done),
-    }));
+    world.say(task.key, turn(&[1], &[-0.1], &[(40, 1)]));
     let (group, _) =
         world.state.runs.values_mut().next().and_then(|r| r.group_mut(id.group)).expect("its group");
     assert_eq!(group.rollouts[id.index as usize].attempt, 1);
@@ -342,8 +309,7 @@ fn versions_never_go_back() {
         bytes: 1,
         collected: Vec::new(),
     });
-    let worker = "w".parse().expect("a name");
-    world.append(Event::Outcome(Outcome { key: task.key, worker, busy_us: 0, answers: None, body }));
+    world.say(task.key, body);
     assert_eq!(world.run().version(), PolicyVersion(1));
     let ours: Vec<u64> =
         world.run().training.iter().flat_map(|training| training.groups.iter().map(|(id, _)| *id)).collect();
@@ -416,20 +382,7 @@ fn a_rollout_that_was_dropped_and_proves_to_be_trained_ends_once() {
 fn an_answer_to_another_question_counts_for_nothing() {
     let mut world = World::submit(&spec("alpha = 1.0"), 0);
     let task = take(&mut world, |body| matches!(body, TaskBody::Generate(_)));
-    let outcome = |answers| {
-        let worker = "w".parse().expect("a name");
-        let done = GenerateDone {
-            tokens: vec![1],
-            logprobs: vec![-0.5],
-            model_logprobs: Vec::new(),
-            segments: vec![Segment { version: PolicyVersion(0), tokens: 1 }],
-            finish: Finish::Length,
-            prefill_tokens: 0,
-            cached_tokens: 0,
-        };
-        let body = OutcomeBody::Generate(done);
-        Event::Outcome(Outcome { key: task.key, worker, busy_us: 0, answers: Some(answers), body })
-    };
+    let outcome = |answers| outcome(task.key, Some(answers), turn(&[1], &[-0.5], &[(0, 1)]));
     let tokens = world.run().books.turns;
     world.append(outcome(task.question() ^ 1));
     assert_eq!((world.run().books.turns, world.run().books.late_outcomes), (tokens, 1));
@@ -466,18 +419,7 @@ fn a_turn_that_keeps_the_models_probabilities_to_itself_is_refused_where_they_ar
     let task = take(&mut world, |body| matches!(body, TaskBody::Generate(_)));
     let TaskBody::Generate(generate) = &task.body else { unreachable!() };
     assert_eq!(generate.sampling.top_k, 3);
-    let done = GenerateDone {
-        tokens: vec![1],
-        logprobs: vec![-0.5],
-        model_logprobs: Vec::new(),
-        segments: vec![Segment { version: PolicyVersion(0), tokens: 1 }],
-        finish: Finish::Length,
-        prefill_tokens: 0,
-        cached_tokens: 0,
-    };
-    let worker = "w".parse().expect("a name");
-    let body = OutcomeBody::Generate(done);
-    world.append(Event::Outcome(Outcome { key: task.key, worker, busy_us: 0, answers: None, body }));
+    world.say(task.key, turn(&[1], &[-0.5], &[(0, 1)]));
     let told = |notice: &Notice| matches!(notice, Notice::DeadLetter { reason, .. } if reason.contains("model_logprobs"));
     assert!(world.notices.iter().any(told), "{:?}", world.notices);
     to_the_end(&mut world);

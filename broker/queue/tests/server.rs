@@ -53,7 +53,7 @@ async fn the_server_goes_when_we_are_killed() {
 
 fn spawn_parent() -> Child {
     Command::new(std::env::current_exe().expect("this program"))
-        .args(["--ignored", "--exact", "a_process_that_starts_a_server", "--nocapture"])
+        .args(["--ignored", "--exact", "server::a_process_that_starts_a_server", "--nocapture"])
         .stdout(Stdio::piped())
         .spawn()
         .expect("started")

@@ -194,6 +194,7 @@ fn answer(task: Task) -> OutcomeBody {
                 done: turn >= 16,
                 success: false,
                 valid: true,
+                said: Vec::new(),
             })
         }
         TaskBody::Reward(_) => OutcomeBody::Reward(RewardDone { score: 0.0 }),

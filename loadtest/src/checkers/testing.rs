@@ -70,7 +70,7 @@ async fn play(events: usize) -> History {
     let broker = Broker::new(Arc::new(MemoryQueue::new(Arc::new(SystemClock::new()))), objects.clone());
     let executors: [(Stage, Arc<dyn Executor>); 4] = [
         (Stage::EnvStep, Arc::new(EnvStep::default())),
-        (Stage::Reward, Arc::new(Reward)),
+        (Stage::Reward, Arc::new(Reward::default())),
         (Stage::TrainShard, Arc::new(TrainShard::new(Weights::new(objects.clone())))),
         (Stage::PublishWeights, Arc::new(PublishWeights::new(objects))),
     ];

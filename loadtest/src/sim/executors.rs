@@ -42,7 +42,7 @@ pub(super) fn executor(
     let inner: Arc<dyn Executor> = match stage {
         Stage::Generate => Arc::new(Generate { link: link.clone(), policies: policies.clone(), weights }),
         Stage::EnvStep => Arc::new(EnvStep::default()),
-        Stage::Reward => Arc::new(Reward),
+        Stage::Reward => Arc::new(Reward::default()),
         Stage::TrainShard => Arc::new(Train { weights }),
         Stage::PublishWeights => Arc::new(PublishWeights::new(objects.clone())),
         Stage::Submit => unreachable!("submit has no tasks"),

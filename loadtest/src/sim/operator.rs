@@ -119,7 +119,7 @@ fn draw_run(world: &World, shape: &RunShape, number: u64) -> RunSpec {
         steps: world.between(shape.steps),
         model: ModelSpec::Scripted,
         environment: EnvironmentSpec::Counter { turns: count(shape.turns) },
-        rewards: rewards.map(|rule| RewardSpec { rule: *rule, weight: 1.0 }).collect(),
+        rewards: rewards.map(|rule| RewardSpec::of(*rule)).collect(),
         rollout: RolloutSpec {
             groups_per_step: count(shape.groups_per_step),
             group_size: count(shape.group_size),

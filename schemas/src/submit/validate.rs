@@ -4,8 +4,9 @@ use serde::Serialize;
 use std::fmt;
 
 use super::{GangSpec, ModelSpec, RunSpec, algorithm};
-use crate::env_step::EnvironmentSpec;
-use crate::{limits, subjects};
+use crate::env_step::{self, EnvironmentSpec};
+use crate::reward::RewardRule;
+use crate::{PoolName, limits, subjects};
 
 mod sampling;
 
@@ -175,6 +176,17 @@ impl RunSpec {
                 let most = limits::MAX_CONTEXT_TOKENS as u64;
                 checks.count("environment.prompt_tokens", u64::from(*prompt_tokens), 1, most);
             }
+            EnvironmentSpec::Custom { pool, max_turns, prompt_tokens, .. } => {
+                checks.require(
+                    !env_step::BUILT_IN.contains(&pool.as_str()),
+                    "environment.pool",
+                    pool,
+                    "an environment that comes with Millrace has this name; give yours another",
+                );
+                checks.count("environment.max_turns", u64::from(*max_turns), 1, u64::from(limits::MAX_TURNS));
+                let most = limits::MAX_CONTEXT_TOKENS as u64;
+                checks.count("environment.prompt_tokens", u64::from(*prompt_tokens), 1, most);
+            }
         }
     }
 
@@ -184,6 +196,26 @@ impl RunSpec {
         checks.require((1..=most).contains(&n), "rewards", n, format!("name 1 to {most} rewards"));
         for (i, reward) in self.rewards.iter().enumerate() {
             checks.number(&format!("rewards[{i}].weight"), reward.weight, -1e6, 1e6);
+            let custom = reward.rule == RewardRule::Custom;
+            let ours = RewardRule::BUILT_IN.iter().any(|rule| rule.name() == reward.pool());
+            checks.require(
+                reward.pool.is_some() == custom,
+                &format!("rewards[{i}].pool"),
+                reward.pool.as_ref().map_or("none", PoolName::as_str),
+                "a rule of your own, rule = \"custom\", has the name that your program gives it; other rules have none",
+            );
+            checks.require(
+                !(custom && ours),
+                &format!("rewards[{i}].pool"),
+                reward.pool(),
+                "a rule that comes with Millrace has this name; give yours another",
+            );
+            checks.require(
+                custom || reward.settings.is_empty(),
+                &format!("rewards[{i}].settings"),
+                serde_json::json!(reward.settings),
+                "only a rule of your own takes settings; leave them out",
+            );
         }
         let all_zero = n > 0 && self.rewards.iter().all(|reward| reward.weight == 0.0);
         checks.require(

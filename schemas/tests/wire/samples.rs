@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use millrace_schemas::blob::Sha;
-use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, EnvironmentSpec, Split};
+use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, EnvironmentSpec, Settings, Split};
 use millrace_schemas::envelope::{decode, encode};
 use millrace_schemas::event::{Adopted, AdoptedGroup, AdoptedRollout};
 use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask, Sampling, Segment};
@@ -76,6 +76,16 @@ fn blob(word: &str) -> BlobRef {
     BlobRef::of(word.as_bytes())
 }
 
+fn scored() -> RewardTask {
+    RewardTask {
+        rule: RewardRule::EnvReturn,
+        turns: vec![TurnResult { reward: -0.5, valid: true, tokens: 1 }],
+        success: true,
+        settings: Settings::new(),
+        conversation: Vec::new(),
+    }
+}
+
 /// A task of every stage, and of every shape that a stage has.
 pub(crate) fn tasks() -> Vec<(&'static str, Task)> {
     let environment = EnvironmentSpec::FrozenLake { size: 4, frozen: 0.8, max_turns: 10 };
@@ -94,11 +104,7 @@ pub(crate) fn tasks() -> Vec<(&'static str, Task)> {
         sampling: Sampling { stop_tokens: vec![5], ..Sampling::at(1.0) },
         seed: 42,
     };
-    let reward = RewardTask {
-        rule: RewardRule::EnvReturn,
-        turns: vec![TurnResult { reward: -0.5, valid: true, tokens: 1 }],
-        success: true,
-    };
+    let reward = scored();
     let model = ModelSpec::Decoder {
         vocabulary: 128,
         layers: 2,
@@ -187,6 +193,7 @@ pub(crate) fn outcomes() -> Vec<(&'static str, Outcome)> {
         done: false,
         success: false,
         valid: true,
+        said: Vec::new(),
     };
     let shard = TrainShardDone { files: vec![file()], metrics: metrics() };
     let publish = PublishWeightsDone {

@@ -7,6 +7,7 @@ use super::spoken::{Said, TextEnvironment};
 use super::{EnvError, level, state};
 
 const KIND: u8 = 4;
+const NAME: &str = "arithmetic";
 
 /// The environment.
 #[derive(Debug, Clone, Copy)]
@@ -80,8 +81,8 @@ impl Arithmetic<'_> {
     }
 
     fn open(&self, bytes: &[u8]) -> Result<(Question, u16), EnvError> {
-        let fail = |reason: String| EnvError::State { environment: Self::NAME, reason };
-        let [question @ .., low, high] = state::open::<11>(Self::NAME, KIND, bytes)?;
+        let fail = |reason: String| EnvError::State { environment: NAME, reason };
+        let [question @ .., low, high] = state::open::<11>(NAME, KIND, bytes)?;
         let turn = u16::from_le_bytes([low, high]);
         let question = Question::of_bytes(question).ok_or_else(|| fail("no such operation".to_owned()))?;
         let Question { operation, a, b } = question;
@@ -97,15 +98,13 @@ impl Arithmetic<'_> {
 }
 
 impl TextEnvironment for Arithmetic<'_> {
-    const NAME: &'static str = "arithmetic";
-
     fn reset(&self, split: Split, seed: u64) -> Result<Said, EnvError> {
         let candidate = |stream: &mut crate::random::Stream| {
             let operation = *self.operations.get(stream.below(self.operations.len() as u64) as usize)?;
             let mut number = || stream.below(u64::from(self.largest) + 1) as u32;
             Some(Question { operation, a: number(), b: number() })
         };
-        let question = level::draw(Self::NAME, split, seed, candidate, |question| question.bytes().to_vec())?;
+        let question = level::draw(NAME, split, seed, candidate, |question| question.bytes().to_vec())?;
         Ok(Said {
             state: Self::seal(question, 0),
             text: question.text(),

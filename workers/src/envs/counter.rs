@@ -52,6 +52,7 @@ impl Environment for Counter {
             done: false,
             success: false,
             valid: true,
+            said: Vec::new(),
         })
     }
 
@@ -77,6 +78,7 @@ impl Environment for Counter {
             done,
             success: done && all_right,
             valid: answer < NUMBERS,
+            said: Vec::new(),
         })
     }
 }

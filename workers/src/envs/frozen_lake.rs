@@ -122,6 +122,7 @@ impl Environment for FrozenLake {
             done: false,
             success: false,
             valid: true,
+            said: Vec::new(),
         })
     }
 
@@ -143,6 +144,7 @@ impl Environment for FrozenLake {
             done,
             success,
             valid: action.is_some(),
+            said: Vec::new(),
         })
     }
 }

@@ -140,6 +140,7 @@ impl Environment for Sokoban {
             done: false,
             success: false,
             valid: true,
+            said: Vec::new(),
         })
     }
 
@@ -159,6 +160,7 @@ impl Environment for Sokoban {
             done,
             success,
             valid: action.is_some(),
+            said: Vec::new(),
         })
     }
 }

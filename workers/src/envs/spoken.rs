@@ -1,16 +1,13 @@
 //! Environments that speak text: they see and say words; tokens are the model's own. What the policy sampled is
 //! read, and never made into tokens again.
 
-use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, Split};
+use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, Speaker as Side, Split, Utterance};
 
 use super::EnvError;
 use crate::text::{Codec, Message, Speaker};
 
 /// A game in words. Both calls follow from their arguments alone.
 pub(super) trait TextEnvironment {
-    /// Its name.
-    const NAME: &'static str;
-
     /// The start state that `seed` draws from `split`, and what is asked first.
     ///
     /// # Errors
@@ -26,7 +23,7 @@ pub(super) trait TextEnvironment {
 
 /// What such a game answers: as [`EnvStepDone`], with words in place of tokens.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Said {
+pub(crate) struct Said {
     /// The state after the step; empty once `done`.
     pub state: Vec<u8>,
     /// What the policy hears; empty only when `done`.
@@ -43,12 +40,14 @@ pub(super) struct Said {
 
 /// How an environment's words become tokens.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Manner<'a> {
-    pub(super) codec: Option<&'a Codec>,
+pub(crate) struct Manner<'a> {
+    /// The environment's name.
+    pub(crate) environment: &'a str,
+    pub(crate) codec: Option<&'a Codec>,
     /// What the conversation begins with; empty for what the chat template has.
-    pub(super) system: &'a str,
+    pub(crate) system: &'a str,
     /// Tokens of one turn of the environment at most.
-    pub(super) prompt_tokens: u32,
+    pub(crate) prompt_tokens: u32,
 }
 
 /// Does a task.
@@ -57,27 +56,59 @@ pub(super) fn act<E: TextEnvironment>(
     manner: &Manner<'_>,
     task: &EnvStepTask,
 ) -> Result<EnvStepDone, EnvError> {
-    let codec = manner.codec.ok_or(EnvError::NoText { environment: E::NAME })?;
-    let (said, observation) = match &task.action {
-        EnvAction::Reset => {
-            let said = game.reset(task.split, task.seed)?;
-            let frame = Message { speaker: Speaker::System, content: manner.system };
-            let frame = Some(frame).filter(|frame| !frame.content.is_empty());
-            let question = Message { speaker: Speaker::User, content: &said.text };
-            let messages: Vec<Message<'_>> = frame.into_iter().chain([question]).collect();
-            let tokens = codec.first_turn(&messages)?;
-            (said, tokens)
-        }
-        EnvAction::Step { state, tokens } => {
-            let said = game.step(state, &codec.decode(tokens, false)?)?;
-            let heard = if said.done { Vec::new() } else { codec.next_turn(tokens, &said.text)? };
-            (said, heard)
-        }
+    let heard = manner.hear(task)?;
+    let said = match &task.action {
+        EnvAction::Reset => game.reset(task.split, task.seed)?,
+        EnvAction::Step { state, .. } => game.step(state, &heard)?,
     };
-    if observation.len() > manner.prompt_tokens as usize {
-        let (tokens, most) = (observation.len(), manner.prompt_tokens);
-        return Err(EnvError::TooLong { environment: E::NAME, tokens, most });
+    manner.tell(task, heard, said)
+}
+
+impl Manner<'_> {
+    fn codec(&self) -> Result<&Codec, EnvError> {
+        self.codec.ok_or(EnvError::NoText { environment: self.environment.to_owned() })
     }
-    let Said { state, reward, done, success, valid, .. } = said;
-    Ok(EnvStepDone { state, observation, reward, done, success, valid })
+
+    /// What the policy said; nothing before the first turn.
+    ///
+    /// # Errors
+    /// There is no tokenizer, or the tokens are none of its.
+    pub(crate) fn hear(&self, task: &EnvStepTask) -> Result<String, EnvError> {
+        match &task.action {
+            EnvAction::Reset => Ok(String::new()),
+            EnvAction::Step { tokens, .. } => Ok(self.codec()?.decode(tokens, false)?),
+        }
+    }
+
+    /// What the environment `said` to what was `heard`, in tokens.
+    ///
+    /// # Errors
+    /// There is no tokenizer, it does not take the words, or there are too many of them.
+    pub(crate) fn tell(
+        &self,
+        task: &EnvStepTask,
+        heard: String,
+        said: Said,
+    ) -> Result<EnvStepDone, EnvError> {
+        let codec = self.codec()?;
+        let observation = match &task.action {
+            EnvAction::Reset => {
+                let frame = Message { speaker: Speaker::System, content: self.system };
+                let frame = Some(frame).filter(|frame| !frame.content.is_empty());
+                let question = Message { speaker: Speaker::User, content: &said.text };
+                codec.first_turn(&frame.into_iter().chain([question]).collect::<Vec<_>>())?
+            }
+            EnvAction::Step { .. } if said.done => Vec::new(),
+            EnvAction::Step { tokens, .. } => codec.next_turn(tokens, &said.text)?,
+        };
+        if observation.len() > self.prompt_tokens as usize {
+            let (tokens, most) = (observation.len(), self.prompt_tokens);
+            return Err(EnvError::TooLong { environment: self.environment.to_owned(), tokens, most });
+        }
+        let Said { state, text, reward, done, success, valid } = said;
+        let policy = Utterance { speaker: Side::Policy, text: heard };
+        let environment = Utterance { speaker: Side::Environment, text };
+        let said = [policy, environment].into_iter().filter(|utterance| !utterance.text.is_empty()).collect();
+        Ok(EnvStepDone { state, observation, reward, done, success, valid, said })
+    }
 }

@@ -10,7 +10,8 @@ use super::Fault;
 use crate::policy::CONFIG_FILE;
 use crate::policy::decoder::Config;
 use crate::text::{
-    Codec, GENERATION_FILE, Message, Speaker, TEMPLATE_FILE, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TextError,
+    Codec, GENERATION_FILE, Message, Speaker, SpecialToken, TEMPLATE_FILE, TOKENIZER_CONFIG_FILE,
+    TOKENIZER_FILE, TextError, end_tokens_of,
 };
 
 /// `tokenizer_config.json`, as far as it says which token has which id.
@@ -19,7 +20,7 @@ struct Told {
     #[serde(default)]
     added_tokens_decoder: BTreeMap<String, Added>,
     #[serde(default)]
-    eos_token: Value,
+    eos_token: Option<SpecialToken>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -50,7 +51,7 @@ pub(super) fn check(
             return;
         }
     };
-    let Some((config, json)) = config else { return };
+    let Some((config, _)) = config else { return };
     let (known, vocabulary) = (codec.vocabulary() as i64, config.vocab_size);
     if known > vocabulary {
         faults.push(Fault::new(
@@ -67,7 +68,9 @@ pub(super) fn check(
             format!("eos_token_id={end} is not below vocab_size={vocabulary}"),
         ));
     }
-    check_names(&codec, files, json, faults);
+    let ends = [GENERATION_FILE, CONFIG_FILE].into_iter();
+    let ends: Vec<u32> = ends.filter_map(|name| end_tokens_of(name, &file(name)?).ok()).flatten().collect();
+    check_names(&codec, files, &ends, faults);
     let hello = Message { speaker: Speaker::User, content: "Hello" };
     if codec.has_template()
         && let Err(error) = codec.render(&[hello], true)
@@ -77,12 +80,7 @@ pub(super) fn check(
 }
 
 /// Whether special tokens have the ids that the other files say.
-fn check_names(
-    codec: &Codec,
-    files: &BTreeMap<String, Bytes>,
-    json: &Map<String, Value>,
-    faults: &mut Vec<Fault>,
-) {
+fn check_names(codec: &Codec, files: &BTreeMap<String, Bytes>, ends: &[u32], faults: &mut Vec<Fault>) {
     let Some(text) = files.get(TOKENIZER_CONFIG_FILE) else { return };
     let told: Told = match serde_json::from_slice(text) {
         Ok(told) => told,
@@ -101,11 +99,10 @@ fn check_names(
             ));
         }
     }
-    let name = told.eos_token.as_str().or(told.eos_token["content"].as_str());
-    let ends: Vec<u64> = ends(json.get("eos_token_id")).chain(generation_ends(files)).collect();
+    let name = told.eos_token.as_ref().map(SpecialToken::text);
     if let Some(name) = name.filter(|_| !ends.is_empty()) {
         let id = codec.token(name);
-        if !id.is_some_and(|id| ends.contains(&u64::from(id))) {
+        if !id.is_some_and(|id| ends.contains(&id)) {
             let id = id.map_or("none".to_owned(), |id| id.to_string());
             faults.push(Fault::new(
                 TOKENIZER_FILE,
@@ -113,15 +110,4 @@ fn check_names(
             ));
         }
     }
-}
-
-fn generation_ends(files: &BTreeMap<String, Bytes>) -> Vec<u64> {
-    let json: Option<Value> = files.get(GENERATION_FILE).and_then(|text| serde_json::from_slice(text).ok());
-    ends(json.as_ref().and_then(|json| json.get("eos_token_id"))).collect()
-}
-
-/// `eos_token_id`: none, one, or several.
-fn ends(told: Option<&Value>) -> impl Iterator<Item = u64> {
-    let several = told.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_u64);
-    told.and_then(Value::as_u64).into_iter().chain(several)
 }

@@ -180,7 +180,7 @@ impl Bench {
             settings.reload = Some(format!("{python} {} load {port}", script().display()));
         }
         change(&mut settings);
-        let executors = Executors::new(broker.objects().clone(), table).generating_at(settings);
+        let executors = Executors::new(broker.objects().clone(), table).generating_at(Some(settings));
         Self { generate: executors.executor(Stage::Generate), broker, folders }
     }
 

@@ -215,6 +215,7 @@ pub(crate) fn done() -> Verdict {
         done: false,
         success: false,
         valid: true,
+        said: Vec::new(),
     };
     Verdict::Done(OutcomeBody::EnvStep(done), Cost::default())
 }

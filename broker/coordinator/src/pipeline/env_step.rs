@@ -1,7 +1,7 @@
 //! After an environment's answer: the next turn, or the scores when the episode is over.
 
 use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, Split};
-use millrace_schemas::reward::TurnResult;
+use millrace_schemas::reward::{RewardRule, TurnResult};
 use millrace_schemas::{RunSpec, Task, TaskBody, TaskKey};
 
 use crate::pipeline::generate::check_tokens;
@@ -28,7 +28,7 @@ pub fn task(scene: &Scene<'_>, rollout: &Rollout) -> Task {
     Task {
         run: spec.name.clone(),
         key: TaskKey::EnvStep { rollout: scene.id, turn: rollout.turns.len() as u32 },
-        pool: pool(spec.environment.name()),
+        pool: pool(spec.environment.pool()),
         version: rollout.version(),
         evaluate: scene.evaluate,
         body: TaskBody::EnvStep(EnvStepTask {
@@ -48,6 +48,9 @@ pub(super) fn done(rollout: &mut Rollout, spec: &RunSpec, done: EnvStepDone) -> 
     check_tokens("observation", &done.observation, spec.model.vocabulary())?;
     if !done.done && done.observation.is_empty() {
         return Err(Refused("environment gave no observation in an episode that goes on".into()));
+    }
+    if spec.rewards.iter().any(|reward| reward.rule == RewardRule::Custom) {
+        rollout.conversation.extend(done.said);
     }
     let reset = rollout.phase == Phase::Reset;
     if reset && done.done {

@@ -1,6 +1,6 @@
 //! After a score: when all of a rollout's scores are there, it is finished.
 
-use millrace_schemas::reward::{RewardDone, RewardTask};
+use millrace_schemas::reward::{RewardDone, RewardRule, RewardTask};
 use millrace_schemas::{Task, TaskBody, TaskKey};
 
 use crate::pipeline::play::{Refused, Scene};
@@ -16,13 +16,18 @@ pub fn tasks(scene: &Scene<'_>, rollout: &Rollout, put: &mut impl FnMut(Task)) {
         put(Task {
             run: scene.spec.name.clone(),
             key: TaskKey::Reward { rollout: scene.id, reward: number },
-            pool: pool(reward.rule.name()),
+            pool: pool(reward.pool()),
             version: rollout.version(),
             evaluate: scene.evaluate,
             body: TaskBody::Reward(RewardTask {
                 rule: reward.rule,
                 turns: rollout.results.clone(),
                 success: rollout.success,
+                settings: reward.settings.clone(),
+                conversation: match reward.rule {
+                    RewardRule::Custom => rollout.conversation.clone(),
+                    RewardRule::EnvReturn | RewardRule::Success | RewardRule::Format => Vec::new(),
+                },
             }),
         });
     }

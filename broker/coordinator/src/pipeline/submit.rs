@@ -23,11 +23,11 @@ pub(crate) fn pool(name: &str) -> PoolName {
 pub fn pools(spec: &RunSpec) -> Vec<(Stage, PoolName)> {
     let mut pools = vec![
         (Stage::Generate, pool(GENERATE_POOL)),
-        (Stage::EnvStep, pool(spec.environment.name())),
+        (Stage::EnvStep, pool(spec.environment.pool())),
         (Stage::TrainShard, pool(TRAIN_POOL)),
         (Stage::PublishWeights, pool(PUBLISH_POOL)),
     ];
-    pools.extend(spec.rewards.iter().map(|reward| (Stage::Reward, pool(reward.rule.name()))));
+    pools.extend(spec.rewards.iter().map(|reward| (Stage::Reward, pool(reward.pool()))));
     pools
 }
 

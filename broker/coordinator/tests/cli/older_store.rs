@@ -11,10 +11,10 @@ use millrace_schemas::blob::paths;
 use millrace_schemas::subjects::NOTICE_ALL;
 use millrace_schemas::{PolicyVersion, RunId};
 use nix::sys::signal::Signal;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::time::timeout;
 
-use super::support::{PATIENCE, millrace, run, run_file, send, stderr, stdout, until};
+use super::support::{PATIENCE, all_stages, millrace, run, run_file, send, stderr, stdout, until};
 
 const STEPS: u64 = 60;
 
@@ -54,15 +54,7 @@ impl Part {
             .stderr(log("coordinator"))
             .spawn()
             .unwrap();
-        let worker = Path::new(env!("CARGO_BIN_EXE_millrace")).with_file_name("millrace-worker");
-        assert!(worker.is_file(), "there is no {}; build the workspace first", worker.display());
-        let worker = Command::new(worker)
-            .args(["--stages", "generate,env_step,reward,train_shard,publish_weights"])
-            .args(&place)
-            .stderr(log("worker"))
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
+        let worker = all_stages(&place, log("worker"));
         let objects = Objects::open(&objects).unwrap();
         Self { place, options, server: Some(server), objects, coordinator, _worker: worker }
     }

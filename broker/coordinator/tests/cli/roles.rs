@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
-use super::support::{millrace, run, send, stderr, stdout, until};
+use super::support::{millrace, millrace_worker, run, send, stderr, stdout, until};
 
 const STAGES: [&str; 5] = ["generate", "env_step", "reward", "train_shard", "publish_weights"];
 
@@ -85,11 +85,7 @@ impl Fleet {
     }
 
     fn spawn_worker(&mut self, stage: &str, user: &str) -> u32 {
-        let worker = Path::new(env!("CARGO_BIN_EXE_millrace")).with_file_name("millrace-worker");
-        assert!(worker.is_file(), "{} is not built; `make test` builds it first", worker.display());
-        let mut worker = Command::new(worker);
-        worker.args(["--stages", stage]);
-        self.spawn(&mut worker, user, &format!("{stage}-as-{user}"))
+        self.spawn(millrace_worker().args(["--stages", stage]), user, &format!("{stage}-as-{user}"))
     }
 
     /// `millrace` as `user`.
@@ -170,7 +166,6 @@ async fn a_password_in_the_url_is_shown_nowhere() {
     let ran = millrace().args(["--nats", &url, "list"]).env("RUST_LOG", "trace").output().await.unwrap();
     assert!(!ran.status.success() && stderr(&ran).contains("127.0.0.1:1"), "{}", stderr(&ran));
     assert!(!stderr(&ran).contains(secret) && !stdout(&ran).contains(secret), "{}", stderr(&ran));
-    let worker = Path::new(env!("CARGO_BIN_EXE_millrace")).with_file_name("millrace-worker");
-    let help = Command::new(worker).arg("--help").env("NATS_URL", &url).output().await.unwrap();
+    let help = millrace_worker().arg("--help").env("NATS_URL", &url).output().await.unwrap();
     assert!(help.status.success() && !stdout(&help).contains(secret), "{}", stdout(&help));
 }

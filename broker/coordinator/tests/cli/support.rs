@@ -24,6 +24,21 @@ pub(crate) fn millrace() -> Command {
     command
 }
 
+/// The `millrace-worker` program of this build.
+pub(crate) fn millrace_worker() -> Command {
+    let program = Path::new(env!("CARGO_BIN_EXE_millrace")).with_file_name("millrace-worker");
+    assert!(program.is_file(), "there is no {}; build the workspace first", program.display());
+    let mut command = Command::new(program);
+    command.kill_on_drop(true);
+    command
+}
+
+/// A worker for all stages at `place`, which writes its log to `log`.
+pub(crate) fn all_stages(place: &[String], log: std::fs::File) -> Child {
+    let stages = "generate,env_step,reward,train_shard,publish_weights";
+    millrace_worker().args(["--stages", stages]).args(place).stderr(log).spawn().unwrap()
+}
+
 /// Runs `millrace` to its end.
 pub(crate) async fn run(args: &[&str]) -> Output {
     let ran = millrace().args(args).output();

@@ -9,10 +9,10 @@ use millrace_schemas::subjects::{COORDINATOR_BUCKET, LEASE_KEY};
 use millrace_schemas::{Event, RunId};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::time::Instant;
 
-use super::support::{millrace, run, run_file, send, stderr, stdout, until};
+use super::support::{all_stages, millrace, run, run_file, send, stderr, stdout, until};
 
 /// Within which another coordinator acts.
 const TAKE_OVER: Duration = Duration::from_secs(3);
@@ -46,15 +46,7 @@ impl Two {
             command.args(["coordinator", "--id", id]).args(&place).stderr(log(id)).spawn().unwrap()
         };
         let coordinators = [coordinator("one"), coordinator("two")];
-        let worker = std::path::Path::new(env!("CARGO_BIN_EXE_millrace")).with_file_name("millrace-worker");
-        assert!(worker.is_file(), "there is no {}; build the workspace first", worker.display());
-        let worker = Command::new(worker)
-            .args(["--stages", "generate,env_step,reward,train_shard,publish_weights"])
-            .args(&place)
-            .stderr(log("worker"))
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
+        let worker = all_stages(&place, log("worker"));
         let queue = JetStream::connect(server.url(), "test", JetStreamOptions::default()).await.unwrap();
         let broker = Broker::new(queue, Objects::open(&objects).unwrap());
         let two = Self { broker, place, coordinators, _worker: worker, _server: server, _folder: folder };

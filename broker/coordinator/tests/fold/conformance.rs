@@ -11,7 +11,7 @@ use millrace_schemas::generate::Segment;
 use millrace_schemas::notice::Notice;
 use millrace_schemas::publish_weights::PublishWeightsDone;
 use millrace_schemas::train_shard::{Batch, FileRef, TrainWork};
-use millrace_schemas::{BlobRef, Event, Outcome, OutcomeBody, PolicyVersion, Task, TaskBody, TaskKey};
+use millrace_schemas::{BlobRef, Event, OutcomeBody, PolicyVersion, Task, TaskBody, TaskKey};
 
 use super::world::World;
 use super::{spec, take, to_the_end};
@@ -29,8 +29,7 @@ const fn is_train(body: &TaskBody) -> bool {
 }
 
 fn report(world: &mut World, task: &Task, body: OutcomeBody) {
-    let worker = "w".parse().expect("a name");
-    world.append(Event::Outcome(Outcome { key: task.key, worker, busy_us: 1, answers: None, body }));
+    world.say(task.key, body);
 }
 
 /// Groups that are pending, with their prompts: playing, finished, or in the step in the making.

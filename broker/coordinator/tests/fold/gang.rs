@@ -2,10 +2,10 @@
 
 use millrace_schemas::api::RunState;
 use millrace_schemas::train_shard::{StepVoid, TrainShardTask};
-use millrace_schemas::{Event, Outcome, OutcomeBody, Stage, Task, TaskBody, TaskKey};
+use millrace_schemas::{Event, OutcomeBody, Stage, Task, TaskBody, TaskKey};
 
-use crate::world::World;
-use crate::{bytes, replay, spec, to_the_end};
+use super::world::World;
+use super::{bytes, replay, spec, to_the_end};
 
 const GANG: &str = "\n[gang]\nranks = 2\npatience_ms = 5000\n";
 
@@ -132,8 +132,7 @@ fn a_newcomer_has_a_share_of_the_next_step() {
 fn void(world: &mut World, rank: u32) {
     let task = shards(world)[rank as usize].0.clone();
     let body = OutcomeBody::Void(StepVoid { reason: "rank=1 hung up".into() });
-    let worker = "a".parse().expect("a name");
-    world.append(Event::Outcome(Outcome { key: task.key, worker, busy_us: 1, answers: None, body }));
+    world.say(task.key, body);
 }
 
 #[test]
@@ -179,8 +178,7 @@ fn a_poisoned_share_halts_the_run_until_it_is_requeued() {
     world.append(Event::DeadLetter { key, reason: "no such file".into() });
     assert_eq!(world.run().state, RunState::Failed);
     let body = OutcomeBody::Void(StepVoid { reason: "rank=1 never came".into() });
-    let worker = "a".parse().expect("a name");
-    world.append(Event::Outcome(Outcome { key: other.key, worker, busy_us: 1, answers: None, body }));
+    world.say(other.key, body);
     assert_eq!(world.run().state, RunState::Failed, "the others' words change nothing");
     world.append(Event::Requeued { key });
     assert_eq!(shards(&world)[0].1.gang, 2);

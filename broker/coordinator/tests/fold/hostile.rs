@@ -4,31 +4,24 @@ use millrace_coordinator::{State, status};
 use millrace_schemas::api::RunState;
 use millrace_schemas::env_step::EnvStepDone;
 use millrace_schemas::envelope::decode;
-use millrace_schemas::generate::{Finish, GenerateDone, Segment};
 use millrace_schemas::publish_weights::PublishWeightsDone;
 use millrace_schemas::reward::RewardDone;
 use millrace_schemas::train_shard::{Batch, FileRef, TrainShardDone};
-use millrace_schemas::{BlobRef, Event, Outcome, OutcomeBody, PolicyVersion, Task, TaskBody, TaskKey};
+use millrace_schemas::{BlobRef, Event, Outcome, OutcomeBody, Task, TaskBody, TaskKey};
 
-use super::world::World;
+use super::world::{World, turn};
 use super::{spec, take};
 
-fn turn(tokens: &[u32], logprobs: &[f32], segments: &[(u64, u32)]) -> OutcomeBody {
-    let segment =
-        |(version, tokens): &(u64, u32)| Segment { version: PolicyVersion(*version), tokens: *tokens };
-    OutcomeBody::Generate(GenerateDone {
-        tokens: tokens.to_vec(),
-        logprobs: logprobs.to_vec(),
-        model_logprobs: Vec::new(),
-        segments: segments.iter().map(segment).collect(),
-        finish: Finish::Length,
-        prefill_tokens: 0,
-        cached_tokens: 0,
-    })
-}
-
 fn step(reward: f64, observation: Vec<u32>, done: bool) -> OutcomeBody {
-    OutcomeBody::EnvStep(EnvStepDone { state: vec![], observation, reward, done, success: true, valid: true })
+    OutcomeBody::EnvStep(EnvStepDone {
+        state: vec![],
+        observation,
+        reward,
+        done,
+        success: true,
+        valid: true,
+        said: vec![],
+    })
 }
 
 fn shard(name: &str, metric: f64) -> OutcomeBody {

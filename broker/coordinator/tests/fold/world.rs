@@ -16,6 +16,27 @@ use millrace_schemas::{
     BlobRef, Event, Outcome, OutcomeBody, PolicyVersion, RunSpec, Task, TaskBody, TaskKey,
 };
 
+/// What a worker says of a task.
+pub(crate) fn outcome(key: TaskKey, answers: Option<u64>, body: OutcomeBody) -> Event {
+    let worker = "w".parse().expect("a name");
+    Event::Outcome(Outcome { key, worker, busy_us: 10, answers, body })
+}
+
+/// What an engine says of a turn: `segments` are versions and how many tokens each drew.
+pub(crate) fn turn(tokens: &[u32], logprobs: &[f32], segments: &[(u64, u32)]) -> OutcomeBody {
+    let segment =
+        |(version, tokens): &(u64, u32)| Segment { version: PolicyVersion(*version), tokens: *tokens };
+    OutcomeBody::Generate(GenerateDone {
+        tokens: tokens.to_vec(),
+        logprobs: logprobs.to_vec(),
+        model_logprobs: Vec::new(),
+        segments: segments.iter().map(segment).collect(),
+        finish: Finish::Length,
+        prefill_tokens: 0,
+        cached_tokens: 0,
+    })
+}
+
 /// What the world holds.
 #[derive(Default)]
 pub(crate) struct World {
@@ -139,9 +160,13 @@ impl World {
     /// The outcome of `task` goes to the log.
     pub(crate) fn finish(&mut self, task: &Task) {
         let body = self.answer(task);
-        let worker = "w".parse().expect("a name");
         self.settled.insert(task.key);
-        self.append(Event::Outcome(Outcome { key: task.key, worker, busy_us: 10, answers: None, body }));
+        self.say(task.key, body);
+    }
+
+    /// A worker says what came of a task.
+    pub(crate) fn say(&mut self, key: TaskKey, body: OutcomeBody) {
+        self.append(outcome(key, None, body));
     }
 
     /// What a worker finds for `task`.
@@ -150,15 +175,11 @@ impl World {
         match &task.body {
             TaskBody::Generate(generate) => {
                 let token = (generate.seed % 97) as u32;
-                OutcomeBody::Generate(GenerateDone {
-                    tokens: vec![token],
-                    logprobs: vec![-0.5],
-                    model_logprobs: if generate.sampling.cuts() { vec![-0.25] } else { Vec::new() },
-                    segments: vec![Segment { version, tokens: 1 }],
-                    finish: Finish::Length,
-                    prefill_tokens: 0,
-                    cached_tokens: 0,
-                })
+                let mut body = turn(&[token], &[-0.5], &[(version.0, 1)]);
+                if let (OutcomeBody::Generate(done), true) = (&mut body, generate.sampling.cuts()) {
+                    done.model_logprobs = vec![-0.25];
+                }
+                body
             }
             TaskBody::EnvStep(step) => {
                 let (turn, token) = match &step.action {
@@ -174,6 +195,7 @@ impl World {
                     done,
                     success,
                     valid: true,
+                    said: Vec::new(),
                 })
             }
             TaskBody::Reward(reward) => {

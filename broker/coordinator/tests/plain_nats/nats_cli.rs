@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::processes::{PATIENCE, Processes, root};
+use super::processes::{PATIENCE, Processes, root};
 
 /// The command that set-up built, or the one on the path.
 fn find_nats() -> Option<PathBuf> {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::processes::{Processes, root};
+use super::processes::{Processes, root};
 
 /// The virtual environment's Python, or the one on the path where there is none.
 fn python() -> PathBuf {

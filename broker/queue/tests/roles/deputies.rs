@@ -11,11 +11,12 @@ use futures::StreamExt;
 use millrace_queue::service::{ApiHandler, request, serve};
 use millrace_queue::{Broker, Objects, OpenError, Queue};
 use millrace_schemas::api::ApiError;
+use millrace_schemas::env_step::Settings;
 use millrace_schemas::envelope::encode;
 use millrace_schemas::reward::{RewardRule, RewardTask, TurnResult};
 use millrace_schemas::{Event, PolicyVersion, Stage, Task, TaskBody, subjects};
 
-use crate::guarded::{Fleet, PATIENCE};
+use super::guarded::{Fleet, PATIENCE};
 
 /// Counts how often it is asked to do anything.
 struct Counting(AtomicU64);
@@ -34,7 +35,13 @@ fn task() -> Task {
     let key = "g1r0a0-w0".parse().unwrap();
     let (run, pool) = ("lake".parse().unwrap(), "success".parse().unwrap());
     let turns = vec![TurnResult { reward: 1.0, valid: true, tokens: 1 }];
-    let body = TaskBody::Reward(RewardTask { rule: RewardRule::Success, turns, success: true });
+    let body = TaskBody::Reward(RewardTask {
+        rule: RewardRule::Success,
+        turns,
+        success: true,
+        settings: Settings::new(),
+        conversation: Vec::new(),
+    });
     Task { run, key, pool, version: PolicyVersion(0), evaluate: false, body }
 }
 

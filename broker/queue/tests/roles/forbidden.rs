@@ -5,7 +5,7 @@ use millrace_queue::Queue;
 use millrace_schemas::Stage;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::guarded::{Fleet, PATIENCE};
+use super::guarded::{Fleet, PATIENCE};
 
 /// Forbidden to everyone but the coordinator.
 const PUBLISH: [&str; 33] = [

@@ -8,7 +8,7 @@ use millrace_queue::{Credentials, JetStream, JetStreamOptions, Queue, QueueError
 use millrace_schemas::subjects::{COORDINATOR_BUCKET, LEASE_KEY, POLICY_BUCKET};
 use millrace_schemas::{Stage, subjects};
 
-use crate::guarded::{Fleet, PATIENCE, keys};
+use super::guarded::{Fleet, PATIENCE, keys};
 
 async fn refusal(url: &str, options: JetStreamOptions) -> String {
     let options = JetStreamOptions { connect_timeout: Duration::from_millis(500), ..options };

@@ -49,6 +49,10 @@ pub(super) struct Counts {
     /// Processes that train and commit versions. Default: the run file's gang.ranks
     #[arg(long, value_name = "N")]
     train: Option<u32>,
+    /// A program of your own beside each process for environments and rewards: it answers for those that Millrace does
+    /// not have
+    #[arg(long, value_name = "COMMAND")]
+    exec: Option<String>,
 }
 
 /// How the queue behaves.
@@ -192,7 +196,12 @@ impl Counts {
             .iter()
             .flat_map(|(kind, stages, count)| (0..*count).map(move |i| (format!("{kind}-{i}"), *stages)));
         let role = |(name, stages): (String, &str)| {
-            let own = ["--stages", stages, "--id", &name].map(str::to_owned);
+            let mut own = ["--stages", stages, "--id", &name].map(str::to_owned).to_vec();
+            if let Some(command) =
+                self.exec.as_ref().filter(|_| matches!(stages, "env_step,reward" | "env_step" | "reward"))
+            {
+                own.extend(["--exec".to_owned(), command.clone()]);
+            }
             Role {
                 program: worker.to_owned(),
                 args: [common, &own[..]].concat(),

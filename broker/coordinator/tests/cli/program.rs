@@ -1,0 +1,76 @@
+//! A reward of one's own in Python, whose process is killed again and again: nothing is lost, and nothing is scored twice.
+
+use std::path::Path;
+
+use nix::sys::signal::Signal;
+
+use super::support::{Up, run_file, send};
+
+/// Scores as `env_return` does, and says what it is asked.
+const PROGRAM: &str = r#"
+import millrace
+
+@millrace.reward("own_return")
+def own_return(rollout, factor):
+    print("scored")
+    return factor * sum(turn.reward for turn in rollout.turns)
+
+millrace.serve()
+"#;
+
+/// The processes that run `script`.
+fn running(script: &Path) -> Vec<u32> {
+    let script = script.to_string_lossy().into_owned();
+    let numbers = std::fs::read_dir("/proc").unwrap().flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_string_lossy().parse::<u32>().ok());
+    let runs = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let mut words = line.split(|byte| *byte == 0);
+        words.next().is_some_and(|word| word.ends_with(b"python3")) && words.next() == Some(script.as_bytes())
+    };
+    numbers.filter(runs).collect()
+}
+
+#[tokio::test]
+async fn a_reward_in_python_survives_the_death_of_its_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("own.py");
+    std::fs::write(&script, PROGRAM).unwrap();
+    let file = folder.path().join("run.toml");
+    let rewards = "[[rewards]]\nrule = \"custom\"\npool = \"own_return\"\nsettings = { factor = 0.5 }\n";
+    let counter = std::fs::read_to_string(run_file("counter.toml")).unwrap();
+    std::fs::write(&file, format!("{counter}\n{rewards}")).unwrap();
+    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../workers/python");
+    let exec = format!("env PYTHONPATH={} python3 {}", package.display(), script.display());
+    let mut up = Up::start_file(folder.path(), &file, &["--steps", "30", "--exec", &exec]);
+    for version in [2, 6, 10] {
+        up.reached(version).await;
+        let processes = running(&script);
+        assert!(!processes.is_empty(), "{}", up.output());
+        processes.iter().for_each(|pid| send(*pid, Signal::SIGKILL));
+    }
+    assert!(up.ended().await.success(), "{}", up.output());
+    let report = up.report();
+    assert!(report.balanced && report.audited, "{report:#?}");
+    assert_eq!((report.final_version, report.restarts), (30, 0), "its process is not the worker's");
+    assert_eq!(report.ledger.trained, 30 * 8 * 4);
+    assert!(running(&script).is_empty(), "it stays when its worker has left");
+}
+
+#[tokio::test]
+async fn a_reward_of_ones_own_has_a_name_that_no_other_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("run.toml");
+    let counter = std::fs::read_to_string(run_file("counter.toml")).unwrap();
+    for (reward, said) in [
+        ("rule = \"custom\"", "rewards[0].pool"),
+        ("rule = \"custom\"\npool = \"success\"", "give yours another"),
+        ("rule = \"success\"\npool = \"mine\"", "other rules have none"),
+        ("rule = \"success\"\nsettings = { words = 4 }", "rewards[0].settings"),
+    ] {
+        std::fs::write(&file, format!("{counter}\n[[rewards]]\n{reward}\n")).unwrap();
+        let mut up = Up::start_file(folder.path(), &file, &[]);
+        assert!(!up.ended().await.success());
+        assert!(up.output().contains(said), "{reward}: {}", up.output());
+    }
+}

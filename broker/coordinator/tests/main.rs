@@ -1,0 +1,12 @@
+//! The crate seen from outside, in one program: each further one would compile its libraries anew.
+
+#[cfg(test)]
+mod fold;
+#[cfg(test)]
+mod fence;
+#[cfg(test)]
+mod power_loss;
+#[cfg(test)]
+mod plain_nats;
+#[cfg(test)]
+mod cli;

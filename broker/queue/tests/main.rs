@@ -1,0 +1,16 @@
+//! The crate seen from outside, in one program: each further one would compile the NATS client anew.
+
+#[cfg(test)]
+mod conformance_memory;
+#[cfg(test)]
+mod conformance_jetstream;
+#[cfg(test)]
+mod objects;
+#[cfg(test)]
+mod service;
+#[cfg(test)]
+mod server;
+#[cfg(test)]
+mod restart;
+#[cfg(test)]
+mod roles;

@@ -1,0 +1,96 @@
+//! One running copy of a program.
+
+use std::process::Stdio;
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+use super::ProgramError;
+use super::line::{Answer, Offer, Question};
+
+/// The version of the lines that this worker speaks.
+const PROTOCOL: u32 = 1;
+/// Bytes of a line that is read; a longer one is no answer.
+const MAX_LINE: u64 = 64 * 1024 * 1024;
+/// Bytes of a line that is no answer that are shown.
+const SHOWN: usize = 200;
+
+/// A process. It is killed when this is dropped, with whatever it has started; it also sees its input end when the worker
+/// dies.
+#[derive(Debug)]
+pub(super) struct Process {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()) {
+            // It may have ended meanwhile, with all that it had.
+            let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+    }
+}
+
+impl Process {
+    pub(super) fn start(command: &str) -> Result<Self, ProgramError> {
+        let fail = |reason: String| ProgramError::Start { command: command.to_owned(), reason };
+        let mut child = Command::new("sh")
+            .args(["-c", &format!("exec {command}")])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            // What it starts itself goes with it.
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|error| fail(error.to_string()))?;
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        let (Some(input), Some(output)) = (input, output) else {
+            return Err(fail("its input and output are not there".to_owned()));
+        };
+        Ok(Self { child, input, output: BufReader::new(output) })
+    }
+
+    pub(super) fn is_alive(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// What it answers for.
+    pub(super) async fn hello(&mut self) -> Result<Offer, ProgramError> {
+        let (offer, line): (Offer, String) = self.read().await?;
+        if offer.protocol != PROTOCOL {
+            let reason = format!("millrace={}, and this worker speaks {PROTOCOL}", offer.protocol);
+            return Err(ProgramError::Unreadable { line, reason });
+        }
+        Ok(offer)
+    }
+
+    pub(super) async fn ask(&mut self, question: &Question<'_>) -> Result<Answer, ProgramError> {
+        let mut line = serde_json::to_vec(question).expect("a question holds only what JSON can express");
+        line.push(b'\n');
+        let written = async {
+            self.input.write_all(&line).await?;
+            self.input.flush().await
+        };
+        written.await.map_err(|_| ProgramError::Died)?;
+        Ok(self.read().await?.0)
+    }
+
+    /// The next line, and its beginning for people.
+    async fn read<T: DeserializeOwned>(&mut self) -> Result<(T, String), ProgramError> {
+        let mut line = Vec::new();
+        let read = (&mut self.output).take(MAX_LINE).read_until(b'\n', &mut line).await;
+        if read.is_err() || line.last() != Some(&b'\n') {
+            return Err(ProgramError::Died);
+        }
+        let shown = String::from_utf8_lossy(&line[..line.len().min(SHOWN)]).trim_end().to_owned();
+        match serde_json::from_slice(&line) {
+            Ok(message) => Ok((message, shown)),
+            Err(error) => Err(ProgramError::Unreadable { line: shown, reason: error.to_string() }),
+        }
+    }
+}
