@@ -14,6 +14,7 @@ mod no_task_lost;
 mod one_effect_per_task;
 mod slots_conserved;
 mod staleness_bounded;
+mod steps_whole;
 mod versions_monotonic;
 
 #[cfg(test)]
@@ -29,11 +30,12 @@ const MAX_WORDS: usize = 10;
 pub type Checker = fn(&History) -> Vec<String>;
 
 /// All checkers by name.
-pub const ALL: [(&str, Checker); 8] = [
+pub const ALL: [(&str, Checker); 9] = [
     ("no_task_lost", no_task_lost::check),
     ("one_effect_per_task", one_effect_per_task::check),
     ("staleness_bounded", staleness_bounded::check),
     ("versions_monotonic", versions_monotonic::check),
+    ("steps_whole", steps_whole::check),
     ("books_balance", books_balance::check),
     ("slots_conserved", slots_conserved::check),
     ("drains", drains::check),

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use crate::checkers::{self, Finding};
+use anyhow::Context;
+
+use crate::checkers::{self, Entry, Finding, History};
 
 pub mod play;
 pub mod scenario;
@@ -36,9 +38,12 @@ pub struct Args {
     /// The first of them
     #[arg(long, default_value_t = 0)]
     first: u64,
-    /// A scenario to play instead of those that come with the program, which take turns
+    /// Write the log of this seed's runs there, an event a line
+    #[arg(long, requires = "seed", value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// A scenario to play, by name or in a file, instead of those that come with the program, which take turns
     #[arg(long)]
-    scenario: Option<PathBuf>,
+    scenario: Option<String>,
 }
 
 /// What many seeds gave.
@@ -63,7 +68,7 @@ pub fn scenario_of(seed: u64, scenarios: &[Scenario]) -> &Scenario {
 #[expect(clippy::print_stdout, reason = "a command's answer")]
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let scenarios = match &args.scenario {
-        Some(path) => vec![Scenario::read(path)?],
+        Some(name) => vec![Scenario::read(name)?],
         None => Scenario::shipped(),
     };
     let seeds = match args.seed {
@@ -77,6 +82,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         if args.seed.is_some() {
             println!("history {} of {} events", played.hash, played.history.log.len());
         }
+        if let Some(path) = &args.log {
+            std::fs::write(path, spelt(&played.history))
+                .with_context(|| format!("failed to write {}", path.display()))?;
+        }
         tally.add(&played);
         if !findings.is_empty() {
             report(seed, args, &findings);
@@ -87,13 +96,19 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The log as people read it: position, run, event.
+fn spelt(history: &History) -> String {
+    let line = |entry: &Entry| format!("{} {} {:?}\n", entry.seq, entry.run, entry.event);
+    history.log.iter().map(line).collect()
+}
+
 #[expect(clippy::print_stdout, reason = "a command's answer")]
 fn report(seed: u64, args: &Args, findings: &[Finding]) {
     println!("seed {seed}: {} findings", findings.len());
     for finding in findings {
         println!("  {finding}");
     }
-    let scenario = args.scenario.as_ref().map(|path| format!(" --scenario {}", path.display()));
+    let scenario = args.scenario.as_ref().map(|name| format!(" --scenario {name}"));
     println!("again: millrace-loadtest sim --seed {seed}{}", scenario.unwrap_or_default());
 }
 

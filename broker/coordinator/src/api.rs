@@ -63,7 +63,7 @@ impl Api {
     fn status(&self, body: &[u8]) -> Result<Bytes, ApiError> {
         let run = self.named(body)?;
         let state = self.shared.lock();
-        json(&state.runs.get(&run).map(|found| status::status(&state, found)))
+        json(&state.runs.get(&run).map(status::status))
     }
 
     fn ledger(&self, body: &[u8]) -> Result<Bytes, ApiError> {
@@ -73,7 +73,7 @@ impl Api {
 
     fn list(&self) -> Result<Bytes, ApiError> {
         let state = self.shared.lock();
-        json(&state.runs.values().map(|run| status::status(&state, run)).collect::<Vec<_>>())
+        json(&state.runs.values().map(status::status).collect::<Vec<_>>())
     }
 
     /// The run that a request names, or the only one there is.

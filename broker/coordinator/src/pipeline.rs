@@ -45,11 +45,11 @@ impl State {
             Event::Adopted(adopted) => self.with_run(run, |run| adopt::adopted(run, &adopted, &mut out)),
             Event::Cancelled { reason } => self.with_run(run, |run| finish::cancel(run, &reason, &mut out)),
         }
-        let Self { runs, members, unix_ms, .. } = self;
+        let Self { runs, members, .. } = self;
         match run.parse().ok().and_then(|id: RunId| runs.get_mut(&id)) {
-            Some(run) => settle(run, members, *unix_ms, &mut out),
+            Some(run) => settle(run, members, &mut out),
             // Time and members concern every run.
-            None => runs.values_mut().for_each(|run| settle(run, members, *unix_ms, &mut out)),
+            None => runs.values_mut().for_each(|run| settle(run, members, &mut out)),
         }
         out
     }
@@ -69,22 +69,25 @@ impl State {
         }
     }
 
-    /// Time goes forward only: a clock set back does not turn it.
+    /// What went by since the last tick goes by for every run. A clock that is set back does not turn time back, and
+    /// does not stop it either: what follows is counted from there.
     fn tick(&mut self, unix_ms: u64) {
-        self.unix_ms = self.unix_ms.max(unix_ms);
+        let went_by = unix_ms.saturating_sub(self.unix_ms);
+        self.unix_ms = unix_ms;
         for run in self.runs.values_mut() {
             if run.started_unix_ms == 0 {
-                run.started_unix_ms = self.unix_ms;
+                run.started_unix_ms = unix_ms;
+            } else {
+                run.at_ms = run.at_ms.saturating_add(went_by);
             }
-            run.at_ms = self.unix_ms - run.started_unix_ms;
         }
     }
 }
 
 /// What follows from a run's state, whatever the event was.
-fn settle(run: &mut Run, members: &Members, unix_ms: u64, out: &mut Commands) {
+fn settle(run: &mut Run, members: &Members, out: &mut Commands) {
     train_shard::seat(run, members, out);
-    finish::stamp_end(run, unix_ms);
+    finish::stamp_end(run);
 }
 
 /// The first outcome of a task that is waited for moves the run on; any other is counted and forgotten.

@@ -75,9 +75,9 @@ pub struct Run {
     pub books: Books,
     /// The first tick after the submit; 0 before it.
     pub started_unix_ms: u64,
-    /// Milliseconds from there to the last tick.
+    /// Milliseconds that went by from there, from tick to tick.
     pub at_ms: u64,
-    /// The last tick before the end; 0 before the end.
+    /// The run's time at its end; 0 before the end.
     pub ended_unix_ms: u64,
 }
 
@@ -158,6 +158,12 @@ pub struct Evaluating {
 }
 
 impl Run {
+    /// The run's time, in milliseconds since 1970: when it began, and what went by since.
+    #[must_use]
+    pub const fn now_unix_ms(&self) -> u64 {
+        self.started_unix_ms.saturating_add(self.at_ms)
+    }
+
     /// The newest committed version; v0 before there is one.
     #[must_use]
     pub fn version(&self) -> PolicyVersion {

@@ -7,7 +7,7 @@ use millrace_schemas::api::{Ledger, Status};
 
 use crate::books::DropReason;
 use crate::rollout::Phase;
-use crate::state::{Run, State};
+use crate::state::Run;
 
 /// The books of a run. Rollouts in flight are counted one by one, so that the balance is a check.
 #[must_use]
@@ -29,8 +29,8 @@ fn by_reason(counts: &BTreeMap<DropReason, u64>) -> BTreeMap<String, u64> {
 
 /// The status of a run.
 #[must_use]
-pub fn status(state: &State, run: &Run) -> Status {
-    let ended = if run.ended_unix_ms > 0 { run.ended_unix_ms } else { state.unix_ms };
+pub fn status(run: &Run) -> Status {
+    let ended = if run.ended_unix_ms > 0 { run.ended_unix_ms } else { run.now_unix_ms() };
     let ready = run.ready.len() as u64;
     Status {
         run: run.spec.name.clone(),

@@ -20,7 +20,7 @@ pub(super) fn check(history: &History) -> Vec<String> {
         if run.policy.is_none() {
             continue;
         }
-        let status = status::status(&history.state, run);
+        let status = status::status(run);
         let mut recount = Recount::new(Claim::of(&status));
         for v in 0..=status.version.0 {
             let stored = history.committed[id].get(v as usize).cloned();

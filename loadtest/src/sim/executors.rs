@@ -5,15 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use millrace_queue::Objects;
+use millrace_queue::Broker;
 use millrace_schemas::blob::Sha;
-use millrace_schemas::envelope::decode;
 use millrace_schemas::policy::Policy;
-use millrace_schemas::train_shard::{Batch, FileRef, TrainShardDone, TrainWork};
 use millrace_schemas::{OutcomeBody, PolicyVersion, RunId, Stage, Task, TaskBody, TaskKey};
 use millrace_workers::env_step::EnvStep;
-use millrace_workers::policy::scripted::{ScriptedEngine, ScriptedTrainer};
-use millrace_workers::policy::{Engine, EngineRequest, NoPast, PolicyError, Ticket, TrainStep, Trainer};
+use millrace_workers::policy::scripted::ScriptedEngine;
+use millrace_workers::policy::{Engine, EngineRequest, PolicyError, Ticket};
 use millrace_workers::publish_weights::PublishWeights;
 use millrace_workers::reward::Reward;
 use millrace_workers::weights::{Files, LoadedVersion, Weights};
@@ -23,6 +21,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::link::Link;
 use super::scenario::FaultKind;
+use train::Train;
+
+mod train;
 
 /// For how long a task is given back that cannot be done now, as the real executors do.
 const RETRY: Duration = Duration::from_secs(2);
@@ -35,15 +36,16 @@ const CURSED: u64 = 11;
 pub(super) fn executor(
     stage: Stage,
     link: &Link,
-    objects: &Objects,
+    broker: &Broker,
     policies: &PolicyTable,
 ) -> Arc<dyn Executor> {
+    let objects = broker.objects();
     let weights = Weights::new(objects.clone());
     let inner: Arc<dyn Executor> = match stage {
         Stage::Generate => Arc::new(Generate { link: link.clone(), policies: policies.clone(), weights }),
         Stage::EnvStep => Arc::new(EnvStep::default()),
         Stage::Reward => Arc::new(Reward::default()),
-        Stage::TrainShard => Arc::new(Train { weights }),
+        Stage::TrainShard => Arc::new(Train { broker: broker.clone(), weights }),
         Stage::PublishWeights => Arc::new(PublishWeights::new(objects.clone())),
         Stage::Submit => unreachable!("submit has no tasks"),
     };
@@ -145,53 +147,6 @@ impl Generate {
 impl Executor for Generate {
     async fn execute(&self, task: Task, _cancel: CancellationToken) -> Verdict {
         self.sample(task).await.unwrap_or_else(|verdict| verdict)
-    }
-}
-
-/// Trains by script: what a step depends on comes from the object store, what it gives goes there.
-struct Train {
-    weights: Weights,
-}
-
-impl Train {
-    async fn train(&self, task: &Task) -> Result<TrainShardDone, Verdict> {
-        let TaskBody::TrainShard(shard) = &task.body else {
-            return Err(Verdict::Poison("it is not for this stage".to_owned()));
-        };
-        let again = |reason: String| Verdict::RetryAfter(RETRY, reason);
-        let trained = match &shard.work {
-            TrainWork::Initialise { model, seed } => ScriptedTrainer.initialise(model, *seed),
-            TrainWork::Step { base, manifest, batch: blob, algorithm, checkpoint, .. } => {
-                let bytes = self.weights.objects().get_blob(&task.run, blob).await;
-                let bytes = bytes.map_err(|e| again(e.to_string()))?;
-                let batch: Batch = decode("batch", &bytes).map_err(|e| Verdict::Poison(e.to_string()))?;
-                let base = self.weights.fetch(&task.run, *base, *manifest, Files::All).await;
-                let base = base.map_err(|e| e.verdict())?;
-                // All files of the base are here.
-                let (seat, past, checkpoint) = (None, &NoPast, *checkpoint);
-                let reference = None;
-                let step =
-                    TrainStep { batch: &batch, blob: *blob, algorithm, reference, seat, checkpoint, past };
-                ScriptedTrainer.step(&base, &step)
-            }
-        };
-        let trained = trained.map_err(|e| verdict(&e))?;
-        let mut files = Vec::new();
-        for (name, content) in trained.files {
-            let blob = self.weights.store(&task.run, content).await.map_err(|e| again(e.to_string()))?;
-            files.push(FileRef { name, blob });
-        }
-        Ok(TrainShardDone { files, metrics: trained.metrics })
-    }
-}
-
-#[async_trait]
-impl Executor for Train {
-    async fn execute(&self, task: Task, _cancel: CancellationToken) -> Verdict {
-        match self.train(&task).await {
-            Ok(done) => Verdict::Done(OutcomeBody::TrainShard(done), Cost::default()),
-            Err(verdict) => verdict,
-        }
     }
 }
 

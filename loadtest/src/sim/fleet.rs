@@ -210,7 +210,7 @@ async fn coordinate(broker: Broker, config: DriverConfig, stop: CancellationToke
 }
 
 async fn work(broker: Broker, id: WorkerId, role: Role, link: Link, stop: CancellationToken) {
-    let objects = broker.objects().clone();
+    let own = broker.clone();
     let report = Duration::from_secs(60);
     let worker =
         Worker::start(broker, WorkerSettings { report, instance: id.to_string(), ..WorkerSettings::new(id) });
@@ -221,6 +221,6 @@ async fn work(broker: Broker, id: WorkerId, role: Role, link: Link, stop: Cancel
         let pools = default_pools(*stage).into_iter().filter(|pool| used.contains(&pool.as_str()));
         pools.map(|pool| PoolSettings { stage: *stage, pool, concurrency: *concurrency })
     });
-    let executor = |stage| executor(stage, &link, &objects, &policies);
+    let executor = |stage| executor(stage, &link, &own, &policies);
     worker.serve(pools.collect(), executor, Health::default(), stop).await;
 }

@@ -113,7 +113,7 @@ fn draw_run(world: &World, shape: &RunShape, number: u64) -> RunSpec {
     let least = (alpha.ceil() as u64).max(1) + 1;
     let rewards = [RewardRule::EnvReturn, RewardRule::Format];
     let rewards = rewards.iter().take(count((1, 2)) as usize);
-    RunSpec {
+    let mut spec = RunSpec {
         name: format!("run-{number}").parse().expect("a word and a number are a run's name"),
         seed: world.below(1 << 32),
         steps: world.between(shape.steps),
@@ -137,5 +137,10 @@ fn draw_run(world: &World, shape: &RunShape, number: u64) -> RunSpec {
             ..EvaluateSpec::default()
         },
         weights: Retention { newest: least, every: world.below(4), checkpoint_every: 1 },
+    };
+    // Last, and only where there are gangs, so that other scenarios draw what they drew.
+    if shape.ranks.1 > 1 {
+        spec.gang = GangSpec { ranks: count(shape.ranks), least: 1, patience_ms: 5_000, timeout_ms: 10_000 };
     }
+    spec
 }

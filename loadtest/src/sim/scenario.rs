@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
 
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
@@ -56,6 +55,8 @@ pub struct RunShape {
     pub evaluate_prompts: (u64, u64),
     /// Async ratios to draw from.
     pub alpha: Vec<f64>,
+    /// Workers that make a step together.
+    pub ranks: (u64, u64),
 }
 
 impl Default for RunShape {
@@ -68,6 +69,7 @@ impl Default for RunShape {
             turns: (1, 3),
             evaluate_prompts: (0, 3),
             alpha: vec![0.0, 0.5, 1.0, 2.0],
+            ranks: (1, 1),
         }
     }
 }
@@ -135,21 +137,27 @@ impl Scenario {
             bail!("failed to read the scenario: every_ms and the sum of faults must be more than 0");
         }
         let shape = &scenario.runs;
-        let pairs = [shape.count, shape.steps, shape.groups_per_step, shape.group_size, shape.turns];
+        let pairs =
+            [shape.count, shape.steps, shape.groups_per_step, shape.group_size, shape.turns, shape.ranks];
         if pairs.iter().any(|(least, most)| *least == 0 || least > most) || shape.alpha.is_empty() {
             bail!("failed to read the scenario: runs must have pairs of least and most, each 1 or more");
         }
         Ok(scenario)
     }
 
-    /// Reads the scenario in a file.
+    /// The scenario of this name among those that come with the program, or else the one in the file of this name.
     ///
     /// # Errors
-    /// The file cannot be read, or is no scenario.
-    pub fn read(path: &Path) -> anyhow::Result<Self> {
-        let text =
-            std::fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?;
-        Self::from_toml(&text)
+    /// There is neither, or what the file holds is no scenario.
+    pub fn read(name: &str) -> anyhow::Result<Self> {
+        let shipped = Self::shipped();
+        if let Some(scenario) = shipped.iter().find(|scenario| scenario.name == name) {
+            return Ok(scenario.clone());
+        }
+        let names = shipped.iter().map(|scenario| scenario.name.as_str());
+        let known =
+            || format!("failed to read {name}; without a file: {}", names.collect::<Vec<_>>().join(", "));
+        Self::from_toml(&std::fs::read_to_string(name).with_context(known)?)
     }
 
     /// The scenarios that come with the program.
@@ -161,6 +169,7 @@ impl Scenario {
         let texts = [
             include_str!("../../scenarios/everything.toml"),
             include_str!("../../scenarios/power-loss.toml"),
+            include_str!("../../scenarios/gangs.toml"),
         ];
         texts.map(|text| Self::from_toml(text).expect("shipped scenarios are valid")).into()
     }
@@ -172,7 +181,7 @@ mod tests {
 
     #[test]
     fn shipped_scenarios_are_valid_and_wrong_ones_are_refused() {
-        assert_eq!(Scenario::shipped().len(), 2);
+        assert_eq!(Scenario::shipped().len(), 3);
         let unknown = "name = \"x\"\nseconds = 1\nevery_ms = 5\ncolour = 3\n[faults]\nkill = 1";
         assert!(format!("{:#}", Scenario::from_toml(unknown).expect_err("unknown")).contains("colour"));
         let none = "name = \"x\"\nseconds = 1\nevery_ms = 5\n[faults]\nkill = 0";

@@ -83,9 +83,9 @@ fn tell(run: &Run, out: &mut Commands) {
     })));
 }
 
-/// Notes the log's time in a run: how far it is, and when it ended.
-pub(super) fn stamp_end(run: &mut Run, unix_ms: u64) {
+/// Notes the log's time in a run when it ends.
+pub(super) const fn stamp_end(run: &mut Run) {
     if run.state.is_over() && run.ended_unix_ms == 0 {
-        run.ended_unix_ms = unix_ms;
+        run.ended_unix_ms = run.now_unix_ms();
     }
 }

@@ -128,7 +128,7 @@ pub(super) fn book_step(
         reward: point.reward,
         sampled_tokens: tokens,
         max_staleness,
-        unix_ms: run.started_unix_ms + run.at_ms,
+        unix_ms: run.now_unix_ms(),
         metrics: run.books.metrics.clone(),
     }))));
 }

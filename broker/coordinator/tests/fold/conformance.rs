@@ -113,7 +113,7 @@ fn prompts_survive_restart() {
             prompts.look(&world);
         }
         let run = world.run();
-        assert_eq!(run.state, RunState::Finished, "every={every} {:?}", status::status(&world.state, run));
+        assert_eq!(run.state, RunState::Finished, "every={every} {:?}", status::status(run));
         assert!(prompts.pending.is_empty());
         let ledger = status::ledger(run);
         assert!(ledger.balanced() && ledger.trained == 36 && ledger.dropped["failed"] > 0, "{ledger:?}");
@@ -218,7 +218,7 @@ fn assert_released(world: &mut World, in_hand: Vec<Task>) {
     world.append(Event::Tick { unix_ms: 9_000_000 });
     assert!(world.queue.is_empty(), "{:?}", world.queue.keys());
     assert_eq!(status::ledger(world.run()).in_flight, 0);
-    assert!(status::status(&world.state, world.run()).tasks.values().all(|tasks| *tasks == 0));
+    assert!(status::status(world.run()).tasks.values().all(|tasks| *tasks == 0));
 }
 
 #[test]

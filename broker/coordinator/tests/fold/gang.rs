@@ -118,6 +118,22 @@ fn fewer_go_on_when_no_newcomer_comes() {
 }
 
 #[test]
+fn a_clock_that_was_ahead_does_not_stop_time() {
+    let mut world = gang(&["a", "b"]);
+    let now = world.state.unix_ms;
+    // A coordinator whose clock is a week ahead acts for a moment, before anybody leaves.
+    world.append(Event::Tick { unix_ms: now + 7 * 86_400_000 });
+    world.append(Event::Tick { unix_ms: now });
+    world.append(left("a", "i1"));
+    tick(&mut world, 4_000);
+    assert!(world.queue.is_empty(), "a newcomer is waited for");
+    tick(&mut world, 2_000);
+    assert_eq!(world.queue.len(), 1, "and not for a week");
+    to_the_end(&mut world);
+    assert_eq!(world.run().state, RunState::Finished);
+}
+
+#[test]
 fn a_newcomer_has_a_share_of_the_next_step() {
     let mut world = gang(&["a"]);
     tick(&mut world, 6_000);

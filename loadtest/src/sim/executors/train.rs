@@ -1,0 +1,116 @@
+//! Trains by script: what a step depends on comes from the object store, what it gives goes there. The ranks of a gang
+//! meet by keys of the queue, as real ones do, and what keeps one of them away makes the step void.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use millrace_queue::{Broker, BrokerError};
+use millrace_schemas::envelope::decode;
+use millrace_schemas::train_shard::{Batch, FileRef, StepVoid, TrainShardDone, TrainShardTask, TrainWork};
+use millrace_schemas::{BlobRef, OutcomeBody, PolicyVersion, RunId, Task, TaskBody};
+use millrace_workers::policy::scripted::ScriptedTrainer;
+use millrace_workers::policy::{NoPast, TrainStep, Trainer};
+use millrace_workers::weights::{Files, Weights};
+use millrace_workers::{Cost, Executor, Verdict};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::{RETRY, verdict};
+
+/// Between two looks for the other ranks.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Trains by script.
+pub(super) struct Train {
+    pub(super) broker: Broker,
+    pub(super) weights: Weights,
+}
+
+impl Train {
+    async fn train(
+        &self,
+        run: &RunId,
+        shard: &TrainShardTask,
+        cancel: CancellationToken,
+    ) -> Result<OutcomeBody, Verdict> {
+        let trained = match &shard.work {
+            TrainWork::Initialise { model, seed } => ScriptedTrainer.initialise(model, *seed),
+            TrainWork::Step { base, manifest, batch: blob, algorithm, checkpoint, .. } => {
+                let bytes = self.weights.objects().get_blob(run, blob).await;
+                let bytes = bytes.map_err(|e| again(&e))?;
+                let batch: Batch = decode("batch", &bytes).map_err(|e| Verdict::Poison(e.to_string()))?;
+                let loaded = self.weights.fetch(run, *base, *manifest, Files::All).await;
+                let loaded = loaded.map_err(|e| e.verdict())?;
+                if let Some(reason) = self.misses_others(run, shard, *base, *blob, &cancel).await {
+                    return Ok(OutcomeBody::Void(StepVoid { reason }));
+                }
+                // All files of the base are here, and the ranks have met: nothing is left to wait for.
+                let (seat, reference, past, checkpoint) = (None, None, &NoPast, *checkpoint);
+                let step =
+                    TrainStep { batch: &batch, blob: *blob, algorithm, reference, seat, checkpoint, past };
+                ScriptedTrainer.step(&loaded, &step)
+            }
+        };
+        let mut trained = trained.map_err(|e| verdict(&e))?;
+        if shard.rank > 0 {
+            // The first rank writes what all of them hold.
+            trained.files.clear();
+        }
+        let mut files = Vec::new();
+        for (name, content) in trained.files {
+            let blob = self.weights.store(run, content).await.map_err(|e| again(&e))?;
+            files.push(FileRef { name, blob });
+        }
+        Ok(OutcomeBody::TrainShard(TrainShardDone { files, metrics: trained.metrics }))
+    }
+
+    /// Waits until all ranks are at this step; says what kept one of them away.
+    async fn misses_others(
+        &self,
+        run: &RunId,
+        shard: &TrainShardTask,
+        base: PolicyVersion,
+        batch: BlobRef,
+        cancel: &CancellationToken,
+    ) -> Option<String> {
+        let (gang, batch) = (shard.gang, batch.sha256.short());
+        let key = |rank: u32| format!("{run}.{gang}/{base}-{batch}-{rank}");
+        let meet = async {
+            self.broker.leave_for_gang(&key(shard.rank), b"here").await?;
+            for rank in (0..shard.world).filter(|rank| *rank != shard.rank) {
+                while self.broker.left_for_gang(&key(rank)).await?.is_none() {
+                    sleep(LOOK).await;
+                }
+            }
+            Ok::<(), BrokerError>(())
+        };
+        let patience = Duration::from_millis(shard.timeout_ms);
+        match cancel.run_until_cancelled(timeout(patience, meet)).await {
+            Some(Ok(Ok(()))) => None,
+            Some(Ok(Err(error))) => Some(error.to_string()),
+            Some(Err(_)) => Some("a member of the gang is lost".to_owned()),
+            None => Some("told to leave the gang".to_owned()),
+        }
+    }
+}
+
+#[async_trait]
+impl Executor for Train {
+    async fn execute(&self, task: Task, cancel: CancellationToken) -> Verdict {
+        let TaskBody::TrainShard(shard) = &task.body else {
+            return Verdict::Poison("it is not for this stage".to_owned());
+        };
+        match self.train(&task.run, shard, cancel).await {
+            Ok(outcome) => Verdict::Done(outcome, Cost::default()),
+            // As in the real executor: the others would wait for this rank in vain.
+            Err(Verdict::RetryAfter(_, reason)) if shard.world > 1 => {
+                Verdict::Done(OutcomeBody::Void(StepVoid { reason }), Cost::default())
+            }
+            Err(verdict) => verdict,
+        }
+    }
+}
+
+fn again(error: &dyn std::error::Error) -> Verdict {
+    Verdict::RetryAfter(RETRY, error.to_string())
+}
