@@ -22,8 +22,11 @@ mod torch {
     pub(super) fn build() {
         let root = libtorch().expect("libtorch was not found; set LIBTORCH or run `make setup`");
         let lib = root.join("lib");
-        bridge(&root);
-        kernels(&root);
+        // Clippy links nothing, and has build scripts run once more for itself.
+        if !is_clippy() {
+            bridge(&root);
+            kernels(&root);
+        }
         println!("cargo:rustc-link-arg=-Wl,-rpath,{}", lib.display());
         // Programs of other crates that hold this one need the same.
         println!("cargo:libtorch={}", lib.display());
@@ -34,6 +37,10 @@ mod torch {
             println!("cargo:rustc-link-arg=-ltorch_cuda");
             println!("cargo:rustc-link-arg=-Wl,--as-needed");
         }
+    }
+
+    fn is_clippy() -> bool {
+        std::env::var("RUSTC_WORKSPACE_WRAPPER").is_ok_and(|wrapper| wrapper.ends_with("clippy-driver"))
     }
 
     fn kernels(root: &Path) {
@@ -51,7 +58,7 @@ mod torch {
         if openmp {
             build.flag("-fopenmp");
         }
-        build.std("c++20").opt_level(3).warnings_into_errors(false).compile("millrace_kernels");
+        build.std("c++20").opt_level(3).warnings_into_errors(false).debug(false).compile("millrace_kernels");
         if openmp {
             println!("cargo:rustc-link-search=native={}", root.join("lib").display());
             println!("cargo:rustc-link-lib=dylib:+verbatim=libgomp.so.1");
@@ -83,15 +90,19 @@ mod torch {
             build.define("USE_C10D_NCCL", None).define("USE_CUDA", None).define("MILLRACE_NCCL", None);
             println!("cargo:rustc-cfg=millrace_nccl");
         }
-        build.compile("millrace_gang");
+        // Debug information of libtorch's headers would double the time that this takes.
+        build.debug(false).compile("millrace_gang");
     }
 
     /// Where NCCL's and CUDA's headers are, if all that they include is there: beside torch in the folder of
-    /// wheels. `nvidia-cuda-crt` and `nvidia-cuda-cccl` are not among those that torch brings.
+    /// wheels. `nvidia-cuda-crt` and `nvidia-cuda-cccl` are not among those that torch brings; set-up adds them.
     fn nccl_headers(root: &Path) -> Option<[PathBuf; 3]> {
         let wheels = root.parent()?.join("nvidia");
         let (cuda, nccl) = (wheels.join("cu13/include"), wheels.join("nccl/include"));
         let cccl = cuda.join("cccl");
+        if cuda.exists() {
+            println!("cargo:rerun-if-changed={}", cuda.display());
+        }
         let there = nccl.join("nccl.h").exists()
             && cuda.join("crt/host_config.h").exists()
             && cccl.exists()
