@@ -51,8 +51,11 @@ class Package(unittest.TestCase):
 
     def test_broken_promises_are_found(self):
         class Forgetful:
+            resets = 0
+
             def reset(self, seed):
-                return f"start {seed} {id(self)}"
+                Forgetful.resets += 1
+                return f"start {seed} {Forgetful.resets}"
 
             def step(self, said):
                 return "on", 0.0, False
