@@ -286,6 +286,17 @@ impl EnvironmentSpec {
         u64::from(first) + turns * u64::from(max_new_tokens) + turns.saturating_sub(1) * u64::from(later)
     }
 
+    /// The most tokens of an observation, where the run states them.
+    #[must_use]
+    pub const fn prompt_tokens(&self) -> Option<u32> {
+        match self {
+            Self::Arithmetic { prompt_tokens, .. } | Self::Custom { prompt_tokens, .. } => {
+                Some(*prompt_tokens)
+            }
+            _ => None,
+        }
+    }
+
     /// Turns after which the environment ends the episode.
     #[must_use]
     pub const fn max_turns(&self) -> u32 {

@@ -173,6 +173,20 @@ pub enum MalformedTurn {
 }
 
 impl GenerateDone {
+    /// A turn after a context of which so many tokens have to be computed, and nothing sampled yet.
+    #[must_use]
+    pub const fn begun(prefill_tokens: u32) -> Self {
+        Self {
+            tokens: Vec::new(),
+            logprobs: Vec::new(),
+            model_logprobs: Vec::new(),
+            segments: Vec::new(),
+            finish: Finish::Length,
+            prefill_tokens,
+            cached_tokens: 0,
+        }
+    }
+
     /// Refuses a turn that could not be trained on.
     ///
     /// # Errors

@@ -66,9 +66,7 @@ impl Program {
     /// # Errors
     /// It does not start, dies, or says something else.
     pub async fn start(command: &str, copies: usize) -> Result<Self, ProgramError> {
-        let mut first = Process::start(command)?;
-        let silent = |_| ProgramError::Silent(command.to_owned());
-        let offer = timeout(HELLO, first.hello()).await.map_err(silent)??;
+        let (first, offer) = begin(command).await?;
         let (command, idle) = (command.to_owned(), Mutex::new(vec![first]));
         Ok(Self { command, offer, idle, copies: Semaphore::new(copies.max(1)) })
     }
@@ -92,7 +90,7 @@ impl Program {
         let _turn = self.copies.acquire().await.expect("nobody closes the semaphore");
         let mut copy = match self.take() {
             Some(copy) => copy,
-            None => self.another().await?,
+            None => begin(&self.command).await?.0,
         };
         let answer = copy.ask(question).await?;
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(copy);
@@ -105,17 +103,17 @@ impl Program {
         Verdict::RetryAfter(RETRY, error.to_string())
     }
 
+    /// A copy that is idle. One that died while nobody asked it anything is let go of.
     fn take(&self) -> Option<Process> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that died while nobody asked it anything is let go of.
-        idle.retain_mut(Process::is_alive);
-        idle.pop()
+        std::iter::from_fn(|| idle.pop()).find_map(|mut copy| copy.is_alive().then_some(copy))
     }
+}
 
-    async fn another(&self) -> Result<Process, ProgramError> {
-        let mut copy = Process::start(&self.command)?;
-        let silent = |_| ProgramError::Silent(self.command.clone());
-        timeout(HELLO, copy.hello()).await.map_err(silent)??;
-        Ok(copy)
-    }
+/// Starts a copy and hears what it answers for.
+async fn begin(command: &str) -> Result<(Process, Offer), ProgramError> {
+    let mut copy = Process::start(command)?;
+    let silent = |_| ProgramError::Silent(command.to_owned());
+    let offer = timeout(HELLO, copy.hello()).await.map_err(silent)??;
+    Ok((copy, offer))
 }

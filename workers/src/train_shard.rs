@@ -171,18 +171,24 @@ impl TrainShard {
 impl Executor for TrainShard {
     async fn execute(&self, task: Task, cancel: CancellationToken) -> Verdict {
         let TaskBody::TrainShard(shard) = &task.body else { return Verdict::misrouted(&task) };
-        match self.train(&task.run, shard, cancel).await {
-            Ok(outcome) => Verdict::Done(outcome, Cost::default()),
-            // The others would wait for this rank in vain: the step begins anew for all of them.
-            Err(Verdict::RetryAfter(_, reason)) if shard.world > 1 => {
-                Verdict::Done(OutcomeBody::Void(StepVoid { reason }), Cost::default())
-            }
-            Err(verdict) => verdict,
-        }
+        for_all_ranks(shard.world, self.train(&task.run, shard, cancel).await)
     }
 
     fn is_well(&self) -> bool {
         self.thread.is_well()
+    }
+}
+
+/// The verdict on a share of a step that `world` ranks make. Where one cannot go on now the others would wait for it in
+/// vain: the step begins anew for all of them.
+#[must_use]
+pub fn for_all_ranks(world: u32, share: Result<OutcomeBody, Verdict>) -> Verdict {
+    match share {
+        Ok(outcome) => Verdict::Done(outcome, Cost::default()),
+        Err(Verdict::RetryAfter(_, reason)) if world > 1 => {
+            Verdict::Done(OutcomeBody::Void(StepVoid { reason }), Cost::default())
+        }
+        Err(verdict) => verdict,
     }
 }
 

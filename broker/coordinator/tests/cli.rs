@@ -1,6 +1,6 @@
 //! The `millrace` command as a person uses it: real processes, a real nats-server.
 
-mod support;
+pub(crate) mod support;
 
 mod documents;
 mod api;

@@ -154,38 +154,37 @@ impl RunSpec {
     }
 
     fn check_environment(&self, checks: &mut Checks) {
+        let turns = match self.environment {
+            EnvironmentSpec::Counter { .. } => "environment.turns",
+            _ => "environment.max_turns",
+        };
+        checks.count(turns, u64::from(self.environment.max_turns()), 1, u64::from(limits::MAX_TURNS));
+        if let Some(prompt) = self.environment.prompt_tokens() {
+            let most = limits::MAX_CONTEXT_TOKENS as u64;
+            checks.count("environment.prompt_tokens", u64::from(prompt), 1, most);
+        }
         match &self.environment {
-            EnvironmentSpec::FrozenLake { size, frozen, max_turns } => {
+            EnvironmentSpec::FrozenLake { size, frozen, .. } => {
                 checks.count("environment.size", u64::from(*size), 2, 8);
                 checks.number("environment.frozen", *frozen, 0.0, 1.0);
-                checks.count("environment.max_turns", u64::from(*max_turns), 1, u64::from(limits::MAX_TURNS));
             }
-            EnvironmentSpec::Sokoban { size, scramble, max_turns } => {
+            EnvironmentSpec::Sokoban { size, scramble, .. } => {
                 checks.count("environment.size", u64::from(*size), 5, 10);
                 checks.count("environment.scramble", u64::from(*scramble), 1, 1_000);
-                checks.count("environment.max_turns", u64::from(*max_turns), 1, u64::from(limits::MAX_TURNS));
             }
-            EnvironmentSpec::Counter { turns } => {
-                checks.count("environment.turns", u64::from(*turns), 1, u64::from(limits::MAX_TURNS));
-            }
-            EnvironmentSpec::Arithmetic { operations, largest, max_turns, prompt_tokens, .. } => {
+            EnvironmentSpec::Counter { .. } => {}
+            EnvironmentSpec::Arithmetic { operations, largest, .. } => {
                 let count = operations.len();
                 checks.require(count > 0, "environment.operations", count, "name one or more, [\"add\"]");
                 checks.count("environment.largest", u64::from(*largest), 9, 1_000_000_000);
-                checks.count("environment.max_turns", u64::from(*max_turns), 1, u64::from(limits::MAX_TURNS));
-                let most = limits::MAX_CONTEXT_TOKENS as u64;
-                checks.count("environment.prompt_tokens", u64::from(*prompt_tokens), 1, most);
             }
-            EnvironmentSpec::Custom { pool, max_turns, prompt_tokens, .. } => {
+            EnvironmentSpec::Custom { pool, .. } => {
                 checks.require(
                     !env_step::BUILT_IN.contains(&pool.as_str()),
                     "environment.pool",
                     pool,
                     "an environment that comes with Millrace has this name; give yours another",
                 );
-                checks.count("environment.max_turns", u64::from(*max_turns), 1, u64::from(limits::MAX_TURNS));
-                let most = limits::MAX_CONTEXT_TOKENS as u64;
-                checks.count("environment.prompt_tokens", u64::from(*prompt_tokens), 1, most);
             }
         }
     }

@@ -26,6 +26,11 @@ pub(super) struct Serving {
 }
 
 impl Serving {
+    /// This version.
+    pub(super) const fn version(version: PolicyVersion) -> Self {
+        Self { version: Some(version), failure: None, away: false }
+    }
+
     /// Whether tasks that ask for at least `version` may be sampled.
     pub(super) fn covers(&self, version: PolicyVersion) -> bool {
         self.version.is_some_and(|served| served >= version)

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use bytes::Bytes;
-use millrace_schemas::PolicyVersion;
 use millrace_schemas::blob::Sha;
 use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask, Segment};
 use millrace_schemas::submit::ModelSpec;
+use millrace_schemas::{BlobRef, PolicyVersion};
 
 use super::{
     CONFIG_FILE, Engine, EngineRequest, Finished, PolicyError, SCRIPTED_MODEL_TYPE, Ticket, TrainStep,
@@ -65,15 +65,7 @@ impl Engine for ScriptedEngine {
 
     fn admit(&mut self, request: EngineRequest) {
         let EngineRequest { ticket, task, .. } = request;
-        let done = GenerateDone {
-            tokens: Vec::new(),
-            logprobs: Vec::new(),
-            model_logprobs: Vec::new(),
-            segments: Vec::new(),
-            finish: Finish::Length,
-            prefill_tokens: task.context.len() as u32,
-            cached_tokens: 0,
-        };
+        let done = GenerateDone::begun(task.context.len() as u32);
         let last = task.context.last().copied().unwrap_or(0);
         self.requests.push((ticket, Request { stream: Stream::new(task.seed), task, last, done }));
     }
@@ -159,10 +151,15 @@ impl Trainer for ScriptedTrainer {
     }
 }
 
+/// Under which key a rank of a formation says that it is at the step on `base` with this batch.
+#[must_use]
+pub fn meeting_key(gang: &str, base: PolicyVersion, batch: BlobRef, rank: u32) -> String {
+    format!("{gang}/{base}-{}-{rank}", batch.sha256.short())
+}
+
 /// Waits until all members are at this step.
 fn meet(seat: &Seat, base: &LoadedVersion, step: &TrainStep<'_>) -> Result<(), PolicyError> {
-    let (gang, version, batch) = (&seat.gang, base.version, step.blob.sha256.short());
-    let key = |rank: u32| format!("{gang}/{version}-{batch}-{rank}");
+    let key = |rank| meeting_key(&seat.gang, base.version, step.blob, rank);
     seat.rendezvous.set(&key(seat.rank), b"here")?;
     let deadline = Instant::now() + seat.timeout;
     for rank in (0..seat.world).filter(|rank| *rank != seat.rank) {

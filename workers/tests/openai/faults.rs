@@ -14,8 +14,7 @@ async fn a_killed_server_costs_the_turns_in_its_hands() {
     for dialect in [Vllm, Sglang] {
         let python = Python::start();
         let bench = Bench::new(&python, dialect);
-        bench.announce(1, true).await;
-        done(bench.execute(task(9, 1, 1, Sampling::at(1.0))).await);
+        bench.begin().await;
         python.set(&json!({"slow": 0.05}));
         let tasks: Vec<_> = (0..4).map(|index| task(index, 1, 100, Sampling::at(1.0))).collect();
         let running: Vec<_> = tasks.iter().map(|task| bench.spawn(task.clone())).collect();
@@ -44,8 +43,7 @@ async fn silent_server_times_out() {
     for dialect in [Vllm, Sglang] {
         let python = Python::start();
         let bench = Bench::with(&python, dialect, |settings| settings.silence = Duration::from_secs(4));
-        bench.announce(1, true).await;
-        done(bench.execute(task(9, 1, 1, Sampling::at(1.0))).await);
+        bench.begin().await;
         python.set(&json!({"slow": 0.02}));
         let running = bench.spawn(task(0, 1, 100, Sampling::at(1.0)));
         until("it is being sampled", || python.active() > 0).await;
@@ -65,8 +63,7 @@ async fn silent_server_times_out() {
 async fn a_busy_server_is_asked_again_when_it_says() {
     let python = Python::start();
     let bench = Bench::new(&python, Vllm);
-    bench.announce(1, true).await;
-    done(bench.execute(task(9, 1, 1, Sampling::at(1.0))).await);
+    bench.begin().await;
     for status in [429, 503] {
         python.set(&json!({"busy": [status, 2]}));
         let started = Instant::now();

@@ -184,6 +184,12 @@ impl Bench {
         Self { generate: executors.executor(Stage::Generate), broker, folders }
     }
 
+    /// Version 1 is served: the server has sampled a token by it.
+    pub(crate) async fn begin(&self) {
+        self.announce(1, true).await;
+        done(self.execute(task(9, 1, 1, Sampling::at(1.0))).await);
+    }
+
     /// Commits a model as the version of its number and names it in the policy.
     pub(crate) async fn announce(&self, version: u64, recorded: bool) {
         announce_with(&self.broker, version, recorded, &[]).await;

@@ -49,8 +49,7 @@ async fn tokens_carry_their_version() {
     for dialect in [Vllm, Sglang] {
         let python = Python::start();
         let bench = Bench::new(&python, dialect);
-        bench.announce(1, true).await;
-        done(bench.execute(task(9, 1, 1, Sampling::at(1.0))).await);
+        bench.begin().await;
         // The weights come while the requests are half done, or else once more with others.
         python.set(&json!({"slow": 0.02}));
         let tasks: Vec<_> = (0..4).map(|index| task(index, 1, 200, Sampling::at(1.0))).collect();

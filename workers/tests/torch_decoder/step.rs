@@ -367,15 +367,7 @@ fn without_advantage_and_entropy_nothing_moves() {
     }
     // Kimi's loss and DPPO's pull back to the policy of before, and rounding is a distance from it.
     for loss in LOSSES.into_iter().filter(|loss| !matches!(loss, Loss::Kimi | Loss::DppoTv)) {
-        for advantage in [
-            Advantage::Grpo,
-            Advantage::DrGrpo,
-            Advantage::Rloo,
-            Advantage::MaxRl,
-            Advantage::ReinforcePlusPlus,
-            Advantage::Raft,
-            Advantage::GiGpo,
-        ] {
+        for advantage in Advantage::ALL.into_iter().filter(|advantage| *advantage != Advantage::Chunk) {
             let algorithm = Algorithm { loss, advantage, entropy: 0.0, ..Algorithm::default() };
             let trained = step(&mut TorchTrainer::new(), &base, &batch, &algorithm).unwrap();
             assert_eq!(trained.metrics["grad_norm"], 0.0);

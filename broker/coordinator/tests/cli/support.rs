@@ -24,19 +24,26 @@ pub(crate) fn millrace() -> Command {
     command
 }
 
-/// The `millrace-worker` program of this build.
-pub(crate) fn millrace_worker() -> Command {
+/// Where the `millrace-worker` of this build is.
+pub(crate) fn worker_program() -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_millrace")).with_file_name("millrace-worker");
     assert!(program.is_file(), "there is no {}; build the workspace first", program.display());
-    let mut command = Command::new(program);
+    program
+}
+
+/// The `millrace-worker` program of this build.
+pub(crate) fn millrace_worker() -> Command {
+    let mut command = Command::new(worker_program());
     command.kill_on_drop(true);
     command
 }
 
+/// What a worker for all stages is told.
+pub(crate) const ALL_STAGES: &str = "generate,env_step,reward,train_shard,publish_weights";
+
 /// A worker for all stages at `place`, which writes its log to `log`.
 pub(crate) fn all_stages(place: &[String], log: std::fs::File) -> Child {
-    let stages = "generate,env_step,reward,train_shard,publish_weights";
-    millrace_worker().args(["--stages", stages]).args(place).stderr(log).spawn().unwrap()
+    millrace_worker().args(["--stages", ALL_STAGES]).args(place).stderr(log).spawn().unwrap()
 }
 
 /// Runs `millrace` to its end.

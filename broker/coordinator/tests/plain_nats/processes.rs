@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use millrace_queue::testing::TestServer;
 
+use crate::cli::support::{ALL_STAGES, worker_program};
+
 /// For anything to happen; a passing test takes far less.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -21,22 +23,14 @@ pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the crate lies in the repository")
 }
 
-/// The worker lies beside the `millrace` that cargo built for this test.
-fn worker() -> PathBuf {
-    let worker = Path::new(env!("CARGO_BIN_EXE_millrace")).with_file_name("millrace-worker");
-    assert!(worker.is_file(), "{} is not built; `make test` builds it first", worker.display());
-    worker
-}
-
 impl Processes {
     /// Starts all of them, and waits until the API answers.
     pub(crate) async fn start() -> Self {
         let server = TestServer::start().await;
         let mut processes = Self { children: Vec::new(), server };
         fs::create_dir(processes.objects()).expect("the object store's folder can be made");
-        let stages = "generate,env_step,reward,train_shard,publish_weights";
         processes.spawn("coordinator", Path::new(env!("CARGO_BIN_EXE_millrace")), &["coordinator"]);
-        processes.spawn("worker", &worker(), &["--stages", stages, "--id", "worker-0"]);
+        processes.spawn("worker", &worker_program(), &["--stages", ALL_STAGES, "--id", "worker-0"]);
         processes.answers();
         processes
     }

@@ -8,10 +8,11 @@ use millrace_queue::{Broker, BrokerError};
 use millrace_schemas::envelope::decode;
 use millrace_schemas::train_shard::{Batch, FileRef, StepVoid, TrainShardDone, TrainShardTask, TrainWork};
 use millrace_schemas::{BlobRef, OutcomeBody, PolicyVersion, RunId, Task, TaskBody};
-use millrace_workers::policy::scripted::ScriptedTrainer;
+use millrace_workers::policy::scripted::{ScriptedTrainer, meeting_key};
 use millrace_workers::policy::{NoPast, TrainStep, Trainer};
+use millrace_workers::train_shard::for_all_ranks;
 use millrace_workers::weights::{Files, Weights};
-use millrace_workers::{Cost, Executor, Verdict};
+use millrace_workers::{Executor, Verdict};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -73,8 +74,8 @@ impl Train {
         batch: BlobRef,
         cancel: &CancellationToken,
     ) -> Option<String> {
-        let (gang, batch) = (shard.gang, batch.sha256.short());
-        let key = |rank: u32| format!("{run}.{gang}/{base}-{batch}-{rank}");
+        let gang = format!("{run}.{}", shard.gang);
+        let key = |rank| meeting_key(&gang, base, batch, rank);
         let meet = async {
             self.broker.leave_for_gang(&key(shard.rank), b"here").await?;
             for rank in (0..shard.world).filter(|rank| *rank != shard.rank) {
@@ -98,16 +99,9 @@ impl Train {
 impl Executor for Train {
     async fn execute(&self, task: Task, cancel: CancellationToken) -> Verdict {
         let TaskBody::TrainShard(shard) = &task.body else {
-            return Verdict::Poison("it is not for this stage".to_owned());
+            return Verdict::misrouted(&task);
         };
-        match self.train(&task.run, shard, cancel).await {
-            Ok(outcome) => Verdict::Done(outcome, Cost::default()),
-            // As in the real executor: the others would wait for this rank in vain.
-            Err(Verdict::RetryAfter(_, reason)) if shard.world > 1 => {
-                Verdict::Done(OutcomeBody::Void(StepVoid { reason }), Cost::default())
-            }
-            Err(verdict) => verdict,
-        }
+        for_all_ranks(shard.world, self.train(&task.run, shard, cancel).await)
     }
 }
 

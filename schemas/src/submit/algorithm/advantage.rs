@@ -27,6 +27,18 @@ pub enum Advantage {
 }
 
 impl Advantage {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Grpo,
+        Self::DrGrpo,
+        Self::Rloo,
+        Self::MaxRl,
+        Self::ReinforcePlusPlus,
+        Self::Raft,
+        Self::Chunk,
+        Self::GiGpo,
+    ];
+
     /// Whether a rollout is compared with the others of its group, so that a group of one has no signal.
     #[must_use]
     pub const fn compares_group(self) -> bool {

@@ -39,7 +39,7 @@ impl Host {
     ) -> Result<Self, PolicyError> {
         let engine = contained(|| engine_for(weights))?;
         let version = weights.version;
-        serving.send_replace(Serving { version: Some(version), failure: None, away: false });
+        serving.send_replace(Serving::version(version));
         Ok(Self { engine, version, serving, next_ticket: 0, waiting: HashMap::new() })
     }
 
@@ -49,11 +49,7 @@ impl Host {
         match contained(|| self.engine.load(weights)) {
             Ok(()) => {
                 self.version = weights.version;
-                self.serving.send_replace(Serving {
-                    version: Some(self.version),
-                    failure: None,
-                    away: false,
-                });
+                self.serving.send_replace(Serving::version(self.version));
                 Ok(self)
             }
             Err(error) => {
@@ -130,7 +126,7 @@ impl Host {
         for (_, Waiting { request: (_, reply), .. }) in self.waiting.drain() {
             let _ = reply.send(Err(PolicyError::Temporary(reason.clone())));
         }
-        self.serving.send_replace(Serving { version: None, failure: Some(reason), away: false });
+        self.serving.send_replace(Serving { failure: Some(reason), ..Serving::default() });
     }
 }
 

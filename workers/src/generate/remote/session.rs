@@ -119,7 +119,7 @@ impl Session {
         if lost {
             tracing::warn!(run = %self.run, version = %served.version, %error, "engine's server lost");
             served.boundary.cancel();
-            self.serving.send_replace(Serving { version: None, failure: None, away: true });
+            self.serving.send_replace(Serving { away: true, ..Serving::default() });
         }
     }
 
@@ -141,7 +141,7 @@ impl Session {
                     }
                 });
                 if open {
-                    self.serving.send_replace(Serving { version: Some(version), failure: None, away: false });
+                    self.serving.send_replace(Serving::version(version));
                 }
                 Ok(())
             }

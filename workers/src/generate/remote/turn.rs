@@ -47,15 +47,7 @@ pub(super) struct Turn {
 
 impl Turn {
     pub(super) fn new(session: Arc<Session>, rollout: RolloutId, task: GenerateTask) -> Self {
-        let done = GenerateDone {
-            tokens: Vec::new(),
-            logprobs: Vec::new(),
-            model_logprobs: Vec::new(),
-            segments: Vec::new(),
-            finish: Finish::Length,
-            prefill_tokens: task.context.len() as u32,
-            cached_tokens: 0,
-        };
+        let done = GenerateDone::begun(task.context.len() as u32);
         let (tokens, stops) = (task.context.clone(), Stops::of(&task.sampling));
         Self { session, rollout, task, stops, tokens, done, pieces: 0, busy: Duration::ZERO }
     }

@@ -25,17 +25,6 @@ fn turns(turns: &[(f64, &'static [u32])]) -> Scored<'static> {
     Scored { reward, turns: turns.iter().map(|&(reward, state)| ScoredTurn { reward, state }).collect() }
 }
 
-const KINDS: [Advantage; 8] = [
-    Advantage::Grpo,
-    Advantage::DrGrpo,
-    Advantage::Rloo,
-    Advantage::MaxRl,
-    Advantage::ReinforcePlusPlus,
-    Advantage::Raft,
-    Advantage::Chunk,
-    Advantage::GiGpo,
-];
-
 #[test]
 fn advantages_of_a_group_by_hand() {
     // Mean 0.25, sample variance (0.75² + 3 · 0.25²) / 3 = 0.25.
@@ -79,7 +68,7 @@ fn what_compares_adds_up_to_zero_and_does_not_see_an_offset() {
 fn a_group_is_compared_with_itself_and_a_batch_as_a_whole() {
     let parameters = Parameters::default();
     let batch = [group(&[1.0, 0.0]), group(&[10.0, 9.0, 9.0])];
-    for kind in KINDS {
+    for kind in Advantage::ALL {
         let whole = advantages(kind, &parameters, &batch);
         let shape: Vec<usize> = whole.iter().map(Vec::len).collect();
         assert_eq!(shape, [2, 3]);

@@ -185,26 +185,23 @@ impl Counts {
 
     fn roles(&self, worker: &Path, common: &[String]) -> Vec<Role> {
         let env_stages = if self.reward == 0 { "env_step,reward" } else { "env_step" };
+        let program = self.exec.iter().flat_map(|command| ["--exec".to_owned(), command.clone()]);
+        let (asking, nothing) = (program.collect::<Vec<_>>(), Vec::new());
         let kinds = [
-            ("generate", "generate", self.generate),
-            ("env", env_stages, self.env),
-            ("reward", "reward", self.reward),
-            ("train", "train_shard,publish_weights", self.trainers()),
+            ("generate", "generate", self.generate, &nothing),
+            ("env", env_stages, self.env, &asking),
+            ("reward", "reward", self.reward, &asking),
+            ("train", "train_shard,publish_weights", self.trainers(), &nothing),
         ];
         let env = [self.threads(), nobody()].concat();
-        let roles = kinds
-            .iter()
-            .flat_map(|(kind, stages, count)| (0..*count).map(move |i| (format!("{kind}-{i}"), *stages)));
-        let role = |(name, stages): (String, &str)| {
-            let mut own = ["--stages", stages, "--id", &name].map(str::to_owned).to_vec();
-            if let Some(command) =
-                self.exec.as_ref().filter(|_| matches!(stages, "env_step,reward" | "env_step" | "reward"))
-            {
-                own.extend(["--exec".to_owned(), command.clone()]);
-            }
+        let roles = kinds.iter().flat_map(|(kind, stages, count, more)| {
+            (0..*count).map(move |i| (format!("{kind}-{i}"), *stages, *more))
+        });
+        let role = |(name, stages, more): (String, &str, &Vec<String>)| {
+            let own = ["--stages", stages, "--id", &name].map(str::to_owned);
             Role {
                 program: worker.to_owned(),
-                args: [common, &own[..]].concat(),
+                args: [common, &own[..], more].concat(),
                 env: env.clone(),
                 grace: WORKER_GRACE,
                 name,
