@@ -6,6 +6,7 @@ use anyhow::Context;
 use serde::Serialize;
 
 pub mod cpu;
+mod origin;
 #[cfg(millrace_torch)]
 mod model;
 #[cfg(millrace_torch)]
@@ -23,14 +24,18 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Leaves the figures as JSON.
-fn write(out: &Path, figures: &impl Serialize) -> anyhow::Result<()> {
+/// Prints a table in Markdown, with the commit and the machine; leaves it beside the figures, which go to `out` as JSON.
+fn publish(out: &Path, figures: &impl Serialize, table: &str) -> anyhow::Result<()> {
+    let page = format!("{}\n\n{table}", origin::origin());
+    println!("\n{page}");
     if let Some(folder) = out.parent() {
         std::fs::create_dir_all(folder)?;
     }
-    std::fs::write(out, serde_json::to_string_pretty(figures)? + "\n")
-        .with_context(|| format!("failed to write {}", out.display()))?;
-    println!("figures in {}", out.display());
+    let json = serde_json::to_string_pretty(figures)? + "\n";
+    for (path, content) in [(out.to_owned(), json), (out.with_extension("md"), page)] {
+        std::fs::write(&path, content).with_context(|| format!("failed to write {}", path.display()))?;
+        println!("in {}", path.display());
+    }
     Ok(())
 }
 

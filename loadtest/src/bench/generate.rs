@@ -9,10 +9,12 @@ use serde::Serialize;
 
 use super::model::Setup;
 use super::rival::Rival;
-use super::{cores, median, write};
+use super::{cores, median, publish};
 use ours::{Ours, Work};
+use parity::Parity;
 
 mod ours;
+mod parity;
 
 /// The numbers that either side is tried with.
 const DTYPES: [&str; 2] = ["float32", "bfloat16"];
@@ -47,7 +49,7 @@ struct Settings<'a> {
     threads: i32,
 }
 
-/// What it is asked then; it answers with the seconds that this took.
+/// What it is asked then; it answers with the seconds that this took. Or [`parity::Question`].
 #[derive(Debug, Serialize)]
 struct Question {
     sequences: usize,
@@ -60,6 +62,8 @@ struct Question {
 struct Figures {
     rows: Vec<Row>,
     shared: Shared,
+    /// Beside transformers on the same tokens; empty where that did not run.
+    parity: Vec<Parity>,
     model: PathBuf,
     prompt: usize,
     tokens: u32,
@@ -117,11 +121,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         rows.push(row(args, sequences, &mut ours, rival.as_mut())?);
     }
     let shared = shared(&mut ours, args)?;
+    let parity = match rival.as_mut() {
+        Some(rival) => DTYPES
+            .map(|dtype| Parity::measure(dtype, &mut ours, rival))
+            .into_iter()
+            .collect::<Result<_, _>>()?,
+        None => Vec::new(),
+    };
     let (model, prompt, tokens) = (args.setup.model.clone(), args.prompt, args.tokens);
     let (repeats, threads) = (args.repeats, args.setup.threads);
-    let figures = Figures { rows, shared, model, prompt, tokens, repeats, threads, cores: cores() };
-    print(&figures);
-    write(&args.out, &figures)
+    let figures = Figures { rows, shared, parity, model, prompt, tokens, repeats, threads, cores: cores() };
+    publish(&args.out, &figures, &table(&figures))
 }
 
 /// All runs of so many sequences, ours and theirs in turn.
@@ -186,21 +196,23 @@ fn shared(ours: &mut Ours, args: &Args) -> anyhow::Result<Shared> {
     Ok(Shared { samples: SAMPLES, prompt: PROMPT, prefill_tokens, seconds, apart_seconds })
 }
 
-fn print(f: &Figures) {
-    println!(
-        "\nmedians of {} runs, prompts of {} tokens and {} new, {} threads on {} cores; tokens/s",
-        f.repeats, f.prompt, f.tokens, f.threads, f.cores
+fn table(f: &Figures) -> String {
+    let mut table = format!(
+        "Tokens a second, prompts of {} tokens and {} new, {} threads; medians of {} runs, each side in the numbers that it \
+         is faster with.\n\n| sequences | millrace | | transformers | | ratio |\n|---|---|---|---|---|---|\n",
+        f.prompt, f.tokens, f.threads, f.repeats
     );
-    println!("  sequences         millrace      transformers  ratio");
     for row in &f.rows {
-        let theirs = row.transformers.as_ref().map_or_else(String::new, |theirs| {
-            format!("{:>8.1} {:<8} {:>6.2}", theirs.tokens_per_s, theirs.dtype, theirs.ratio)
-        });
-        println!("  {:>9} {:>8.1} {:<8} {theirs}", row.sequences, row.tokens_per_s, row.dtype);
+        let theirs = row.transformers.as_ref().map_or_else(
+            || "| |".to_owned(),
+            |theirs| format!("{:.1} | {} | {:.2}", theirs.tokens_per_s, theirs.dtype, theirs.ratio),
+        );
+        table += &format!("| {} | {:.1} | {} | {theirs} |\n", row.sequences, row.tokens_per_s, row.dtype);
     }
     let s = &f.shared;
-    println!(
-        "  {} samples of a prompt of {} tokens: {} computed, {:.2} s; of prompts that differ: {:.2} s",
+    table += &format!(
+        "\n{} samples of a prompt of {} tokens compute {} tokens of context in {:.2} s; prompts that differ take {:.2} s.\n",
         s.samples, s.prompt, s.prefill_tokens, s.seconds, s.apart_seconds
     );
+    table + &f.parity.iter().map(Parity::line).collect::<String>()
 }

@@ -8,7 +8,7 @@ use millrace_queue::{Broker, JetStreamOptions, Objects};
 use serde::Serialize;
 
 use super::lives::{Brokers, Lives};
-use super::{cores, cpu, lives, median, raw, write};
+use super::{cores, cpu, lives, median, publish, raw};
 
 /// How to measure.
 #[derive(Debug, clap::Args)]
@@ -74,8 +74,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
         println!("run {}: raw {raw:.0}/s, lives {:.0}/s", repeat + 1, lives.per_s);
     }
     let figures = figures(args, raws, &loaded, &lone, spent);
-    print(&figures);
-    write(&args.out, &figures)
+    publish(&args.out, &figures, &table(&figures))
 }
 
 fn figures(
@@ -106,18 +105,27 @@ fn figures(
     }
 }
 
-fn print(f: &Figures) {
-    println!("\nmedians of {} runs of {} s on {} cores, nats-server included", f.repeats, f.seconds, f.cores);
-    println!("  raw put + pull + ack     {:>8.0} /s   ({} in flight, 256 bytes)", f.raw_per_s, f.in_flight);
-    println!("  whole life of a task     {:>8.0} /s   ({} in flight)", f.lives_per_s, f.in_flight);
-    println!("  share of raw             {:>8.1} %", 100.0 * f.ratio);
-    println!("  task to next task, lone  {:>8.0} us median, {:.0} us 99th percentile", f.p50_us, f.p99_us);
-    println!(
-        "  the same, loaded         {:>8.0} us median, {:.0} us 99th percentile",
-        f.loaded_p50_us, f.loaded_p99_us
-    );
-    println!(
-        "  processor time a life    {:>8.1} us nats-server, {:.1} us coordinator + worker + client",
-        f.server_us_per_life, f.client_us_per_life
-    );
+fn table(f: &Figures) -> String {
+    format!(
+        "Medians of {} runs of {} s, nats-server on the same cores.\n\n\
+         | | |\n|---|---|\n\
+         | whole life of a task, {in_flight} in flight | {:.0} /s |\n\
+         | raw put + pull + ack, 256 bytes, {in_flight} in flight | {:.0} /s |\n\
+         | share of raw | {:.0} % |\n\
+         | end of a task to the start of its rollout's next, two rollouts in flight | {:.2} ms median, {:.2} ms 99th percentile |\n\
+         | the same, {in_flight} in flight | {:.2} ms median, {:.2} ms 99th percentile |\n\
+         | processor time a life | {:.0} µs in nats-server, {:.0} µs in coordinator, worker and client library |\n",
+        f.repeats,
+        f.seconds,
+        f.lives_per_s,
+        f.raw_per_s,
+        100.0 * f.ratio,
+        f.p50_us / 1e3,
+        f.p99_us / 1e3,
+        f.loaded_p50_us / 1e3,
+        f.loaded_p99_us / 1e3,
+        f.server_us_per_life,
+        f.client_us_per_life,
+        in_flight = f.in_flight,
+    )
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::model::Setup;
 use super::rival::Rival;
-use super::{cores, median, write};
+use super::{cores, median, publish};
 use ours::{LEARNING_RATE, MAX_GRAD_NORM, Ours};
 use rollouts::{Data, Rollout};
 
@@ -140,8 +140,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         threads: args.setup.threads,
         cores: cores(),
     };
-    print(&figures);
-    write(&args.out, &figures)
+    publish(&args.out, &figures, &table(&figures))
 }
 
 /// All steps of one mode, ours and theirs in turn.
@@ -200,26 +199,31 @@ fn side(steps: Vec<StepFigures>, data: &Data, matmul_flops: Option<f64>) -> Side
     }
 }
 
-fn print(f: &Figures) {
-    println!(
-        "\nmedians, {} threads on {} cores: {} tokens a step, {} of them sampled, {} a forward",
-        f.threads, f.cores, f.tokens, f.sampled_tokens, f.microbatch
+fn table(f: &Figures) -> String {
+    let mut table = format!(
+        "An optimiser step of {} tokens, {} of them sampled, f32, at most {} a forward, {} threads; medians.\n\n\
+         | backward | | tokens/s | a processor second | peak memory | of a matmul's speed (MFU) |\n\
+         |---|---|---|---|---|---|\n",
+        f.tokens, f.sampled_tokens, f.microbatch, f.threads
     );
-    println!("  backward   side                    tokens/s   a processor second   peak GB   of a matmul");
     for mode in &f.modes {
-        let backward = if mode.recompute { "recompute" } else { "keep" };
-        let line = |name: &str, side: &Side| {
-            let mfu = side.mfu.map_or_else(String::new, |mfu| format!("{:.0} %", mfu * 100.0));
-            let (peak, busy) = (side.peak_bytes as f64 / 1e9, side.tokens_per_busy_s);
-            println!(
-                "  {backward:<10} {name:<22} {:>9.1}  {busy:>19.1}  {peak:>8.2}  {mfu:>12}",
-                side.tokens_per_s
-            );
-        };
-        line("ours", &mode.ours);
+        let backward = if mode.recompute { "`recompute = true`" } else { "keeps activations" };
+        table += &line(backward, "millrace", &mode.ours);
         if let (Some(rival), Some(ratio), Some(busy)) = (&mode.rival, mode.ratio, mode.busy_ratio) {
-            line("PyTorch, transformers", rival);
-            println!("  {backward:<10} {:<22} {ratio:>9.2}  {busy:>19.2}", "ratio");
+            table += &line("", "PyTorch loop", rival);
+            let memory = mode.ours.peak_bytes as f64 / rival.peak_bytes as f64;
+            table += &format!("| | ratio | {ratio:.2} | {busy:.2} | {memory:.2} | |\n");
         }
     }
+    table
+}
+
+fn line(backward: &str, name: &str, side: &Side) -> String {
+    let mfu = side.mfu.map_or_else(String::new, |mfu| format!("{:.0} %", mfu * 100.0));
+    format!(
+        "| {backward} | {name} | {:.1} | {:.1} | {:.2} GB | {mfu} |\n",
+        side.tokens_per_s,
+        side.tokens_per_busy_s,
+        side.peak_bytes as f64 / 1e9
+    )
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use millrace_schemas::generate::{GenerateTask, Sampling};
+use millrace_schemas::generate::{GenerateDone, GenerateTask, Sampling};
 use millrace_schemas::{PolicyVersion, RolloutId};
 use millrace_workers::policy::torch::{EngineSettings, TorchEngine};
 use millrace_workers::policy::{CONFIG_FILE, Engine, EngineRequest, MODEL_FILE, Ticket};
@@ -39,7 +39,7 @@ impl Ours {
     /// Seconds for so many turns at once, each after a prompt of its own.
     pub(super) fn seconds(&mut self, dtype: &str, work: Work, sequences: usize) -> anyhow::Result<f64> {
         let start = Instant::now();
-        work.run(self.engine(dtype)?, sequences, |index| index)?;
+        work.run(self.engine(dtype)?, &work.tasks(sequences, 1.0, |index| index))?;
         Ok(start.elapsed().as_secs_f64())
     }
 
@@ -50,7 +50,21 @@ impl Ours {
         work: Work,
         samples: usize,
     ) -> anyhow::Result<u64> {
-        work.run(self.engine(dtype)?, samples, |_| 0)
+        let turns = work.run(self.engine(dtype)?, &work.tasks(samples, 1.0, |_| 0))?;
+        Ok(turns.iter().map(|turn| u64::from(turn.prefill_tokens)).sum())
+    }
+
+    /// Turns sampled at this temperature, each with its context.
+    pub(super) fn turns(
+        &mut self,
+        dtype: &str,
+        work: Work,
+        count: usize,
+        temperature: f64,
+    ) -> anyhow::Result<Vec<(Vec<u32>, GenerateDone)>> {
+        let tasks = work.tasks(count, temperature, |index| index);
+        let turns = work.run(self.engine(dtype)?, &tasks)?;
+        Ok(tasks.into_iter().map(|task| task.context).zip(turns).collect())
     }
 }
 
@@ -75,38 +89,39 @@ pub(super) struct Work {
 }
 
 impl Work {
-    fn run(
-        &self,
-        engine: &mut TorchEngine,
-        count: usize,
-        prompt: impl Fn(u64) -> u64,
-    ) -> anyhow::Result<u64> {
+    /// So many turns, each after the prompt of this number.
+    fn tasks(self, count: usize, temperature: f64, prompt: impl Fn(u64) -> u64) -> Vec<GenerateTask> {
         // No prompt comes twice, or it would be found.
         let seed = (self.seed * 1_000 + count as u64) << 20;
-        for index in 0..count as u64 {
+        let task = |index| {
             let mut random = Stream::new(seed | prompt(index));
-            let context = (0..self.prompt).map(|_| random.below(VOCABULARY) as u32).collect();
-            let task = GenerateTask {
-                context,
+            GenerateTask {
+                context: (0..self.prompt).map(|_| random.below(VOCABULARY) as u32).collect(),
                 min_version: PolicyVersion(0),
                 max_new_tokens: self.tokens,
-                sampling: Sampling::at(1.0),
+                sampling: Sampling::at(temperature),
                 seed: seed | index,
-            };
+            }
+        };
+        (0..count as u64).map(task).collect()
+    }
+
+    /// All at once; what came of them, in order.
+    fn run(self, engine: &mut TorchEngine, tasks: &[GenerateTask]) -> anyhow::Result<Vec<GenerateDone>> {
+        for (index, task) in tasks.iter().enumerate() {
             let rollout = RolloutId { group: self.seed, index: index as u32, attempt: 0 };
-            engine.admit(EngineRequest { ticket: Ticket(index), rollout, task });
+            engine.admit(EngineRequest { ticket: Ticket(index as u64), rollout, task: task.clone() });
         }
-        let (mut left, mut prefill) = (count, 0);
-        while left > 0 {
+        let mut turns = BTreeMap::new();
+        while turns.len() < tasks.len() {
             for finished in engine.step()? {
                 let done = finished.result?;
                 if done.tokens.len() != self.tokens as usize {
                     bail!("a turn has tokens={} instead of {}", done.tokens.len(), self.tokens);
                 }
-                prefill += u64::from(done.prefill_tokens);
-                left -= 1;
+                turns.insert(finished.ticket, done);
             }
         }
-        Ok(prefill)
+        Ok(turns.into_values().collect())
     }
 }

@@ -1,4 +1,5 @@
-"""Samples with transformers: told the model first, then what to sample, in lines of JSON; answers with seconds."""
+"""Samples with transformers: told the model first, then what to sample, in lines of JSON; answers with seconds. Or scores
+rows of tokens: answers with the log-probability of each, and whether it is the likeliest."""
 
 import json
 import sys
@@ -12,17 +13,38 @@ torch.set_num_threads(settings["threads"])
 print(json.dumps("ready"), flush=True)
 models = {}
 seed = 0
-for line in sys.stdin:
-    work = json.loads(line)
-    dtype = work["dtype"]
+
+
+def model_in(dtype):
     if dtype not in models:
         models[dtype] = AutoModelForCausalLM.from_pretrained(settings["model"], dtype=getattr(torch, dtype)).eval()
         models[dtype].generation_config = GenerationConfig(pad_token_id=0)
+    return models[dtype]
+
+
+@torch.no_grad()
+def score(model, rows, start):
+    logprobs, greedy = [], []
+    for row in rows:
+        ids = torch.tensor([row])
+        every = torch.log_softmax(model(ids).logits[0, start - 1 : -1].float(), -1)
+        drawn = ids[0, start:]
+        logprobs.append(every.gather(1, drawn[:, None])[:, 0].tolist())
+        greedy.append((every.argmax(-1) == drawn).tolist())
+    return {"logprobs": logprobs, "greedy": greedy}
+
+
+for line in sys.stdin:
+    work = json.loads(line)
+    model = model_in(work["dtype"])
+    if "score" in work:
+        print(json.dumps(score(model, work["score"], work["from"])), flush=True)
+        continue
     seed += 1
     torch.manual_seed(seed)
     ids = torch.randint(0, 10_000, (work["sequences"], settings["prompt"]))
     start = time.perf_counter()
-    out = models[dtype].generate(
+    out = model.generate(
         ids, attention_mask=torch.ones_like(ids), do_sample=True, top_k=0, max_new_tokens=work["tokens"], use_cache=True
     )
     seconds = time.perf_counter() - start
