@@ -18,8 +18,8 @@ mod read;
 mod validate;
 
 pub use algorithm::{
-    Advantage, Aggregation, Algorithm, Correction, CorrectionWeight, Kl, KlEstimator, KlPlace, KlTarget,
-    Loss, OldPolicy, Parameters, Rejection, Schedule, Shaping,
+    Advantage, Aggregation, Algorithm, Correction, CorrectionWeight, Critic, Kl, KlEstimator, KlPlace,
+    KlTarget, Loss, OldPolicy, Parameters, Rejection, Schedule, Shaping,
 };
 pub use model::{ModelSpec, Precision};
 pub use read::{RunFileError, from_json, from_toml};

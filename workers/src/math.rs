@@ -13,3 +13,5 @@ pub mod kl;
 pub mod policy_loss;
 pub mod ratio;
 pub mod stretch;
+#[cfg(feature = "torch")]
+pub mod value_loss;

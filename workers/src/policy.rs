@@ -182,8 +182,8 @@ impl Past for NoPast {
 /// A version's content before it is committed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trained {
-    /// The files by name: `config.json`, `model.safetensors`, `optimizer.safetensors`, … Names that begin
-    /// with `optimizer` are left out where a version is only sampled from.
+    /// The files by name: `config.json`, `model.safetensors`, … Those that [`is_for_training`] names are left out where
+    /// a version is only sampled from.
     pub files: BTreeMap<String, Bytes>,
     /// Means over the batch by name, each finite.
     pub metrics: BTreeMap<String, f64>,
@@ -195,8 +195,16 @@ pub const SCRIPTED_MODEL_TYPE: &str = "millrace_scripted";
 pub const CONFIG_FILE: &str = "config.json";
 /// The weights of a version, and of a model directory that is not sharded.
 pub const MODEL_FILE: &str = "model.safetensors";
-/// The start of the names of files that only training needs.
+/// The start of the names of the files of the optimiser's state.
 pub const OPTIMIZER_PREFIX: &str = "optimizer";
+/// The critic of a version whose algorithm has one.
+pub const CRITIC_FILE: &str = "critic.safetensors";
+
+/// Whether only training needs a file of this name: it is left out where a version is only sampled from.
+#[must_use]
+pub fn is_for_training(name: &str) -> bool {
+    name.starts_with(OPTIMIZER_PREFIX) || name == CRITIC_FILE
+}
 
 /// An engine for such weights, with these loaded.
 ///

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::executor::{Cost, Executor, Verdict};
 use crate::gang::{MemoryRendezvous, Rendezvous, Seat};
-use crate::policy::{OPTIMIZER_PREFIX, PolicyError, Trained};
+use crate::policy::{PolicyError, Trained, is_for_training};
 use crate::weights::{FILES_IN_FLIGHT, Files, LoadedVersion, Weights};
 use past::StoredPast;
 use thread::{Job, StepJob, TrainerThread};
@@ -147,16 +147,14 @@ impl TrainShard {
     }
 
     /// Stores what was trained. Files of the version before that were not made anew go with it by reference: every
-    /// version is a whole model directory. The optimiser's state is of one version alone.
+    /// version is a whole model directory. What only training needs is of one version alone.
     async fn store(
         &self,
         run: &RunId,
         trained: Trained,
         mut carried: Vec<FileRef>,
     ) -> Result<TrainShardDone, ObjectError> {
-        carried.retain(|file| {
-            !file.name.starts_with(OPTIMIZER_PREFIX) && !trained.files.contains_key(&file.name)
-        });
+        carried.retain(|file| !is_for_training(&file.name) && !trained.files.contains_key(&file.name));
         let mut files: Vec<FileRef> = futures::stream::iter(trained.files)
             .map(async |(name, content)| Ok(FileRef { name, blob: self.weights.store(run, content).await? }))
             .buffered(FILES_IN_FLIGHT)

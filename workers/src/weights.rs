@@ -15,7 +15,7 @@ use serde::Deserialize;
 
 use crate::executor::Verdict;
 use crate::policy::probe::PROBE_FILE;
-use crate::policy::{CONFIG_FILE, OPTIMIZER_PREFIX, PolicyError};
+use crate::policy::{CONFIG_FILE, PolicyError, is_for_training};
 use crate::text;
 use cache::BlobCache;
 
@@ -91,7 +91,7 @@ impl Files {
             Self::Config => name == CONFIG_FILE,
             Self::Text => name == CONFIG_FILE || text::FILES.contains(&name),
             Self::Small => Self::Text.include(name) || name == PROBE_FILE,
-            Self::Model => !name.starts_with(OPTIMIZER_PREFIX),
+            Self::Model => !is_for_training(name),
             Self::All => true,
         }
     }

@@ -8,6 +8,8 @@ mod algorithm_steps;
 mod algorithms;
 #[path = "torch_decoder/conformance.rs"]
 mod conformance;
+#[path = "torch_decoder/critic.rs"]
+mod critic;
 #[path = "torch_decoder/draws.rs"]
 mod draws;
 #[path = "torch_decoder/engine.rs"]

@@ -8,6 +8,7 @@ use crate::omit;
 mod advantage;
 mod loss;
 mod correction;
+mod critic;
 mod aggregation;
 mod kl;
 mod schedule;
@@ -17,6 +18,7 @@ pub use advantage::{Advantage, Shaping};
 pub use aggregation::Aggregation;
 pub(super) use check::check_signal;
 pub use correction::{Correction, CorrectionWeight, Rejection};
+pub use critic::Critic;
 pub use kl::{Kl, KlEstimator, KlPlace, KlTarget};
 pub use loss::{Loss, OldPolicy, Parameters};
 pub use schedule::Schedule;
@@ -48,6 +50,10 @@ pub struct Algorithm {
     #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = {}))]
     pub parameters: Parameters,
+    /// The critic of `gae`. Default: as the papers have it.
+    #[serde(skip_serializing_if = "omit::is_default")]
+    #[schemars(extend("default" = {}))]
+    pub critic: Critic,
     /// The ratio is clipped below at 1 minus this. Default 0.2.
     pub clip_low: f64,
     /// The ratio is clipped above at 1 plus this. Default 0.2.
@@ -118,6 +124,7 @@ impl Default for Algorithm {
             aggregation: Aggregation::TokenMean,
             shaping: Shaping::default(),
             parameters: Parameters::default(),
+            critic: Critic::default(),
             clip_low: 0.2,
             clip_high: 0.2,
             epochs: 2,

@@ -28,6 +28,7 @@ fn recipes() -> Vec<Value> {
         json!({ "old": "proximal", "loss": "segment", "correction": { "reject": "turn" } }),
         json!({ "old": "proximal", "loss": "policy_gradient", "epochs": 1, "correction": { "weight": "token" } }),
         json!({ "old": "current", "loss": "policy_gradient", "epochs": 1 }),
+        json!({ "advantage": "gae", "critic": { "lambda": 0.9, "clip": 0.0 }, "minibatches": 2 }),
         json!({ "advantage": "dr_grpo", "aggregation": "seq_mean_token_sum_norm", "parameters": { "response_tokens": 10 } }),
         json!({ "shaping": { "clip": 2.0, "overlong_tokens": 9, "overlong_buffer": 4, "overlong_penalty": 1.0 } }),
         json!({ "kl": { "coefficient": 0.1, "place": "reward", "adapt": { "target": 0.05 } } }),
@@ -49,7 +50,9 @@ fn every_algorithm_is_chosen_by_its_name() {
 #[test]
 fn what_is_not_asked_for_is_not_written() {
     let written = serde_json::to_value(Algorithm::default()).expect("it is JSON");
-    for later in ["correction", "aggregation", "shaping", "parameters", "kl", "schedule", "recompute"] {
+    for later in
+        ["correction", "critic", "aggregation", "shaping", "parameters", "kl", "schedule", "recompute"]
+    {
         assert!(written.get(later).is_none(), "{later} changes the hash of run files of before");
     }
     assert!(written.get("advantage").is_some());
@@ -103,6 +106,9 @@ fn nonsense() -> Vec<(Value, &'static str, &'static str)> {
             "response_tokens = 0",
             "rollout.max_new_tokens",
         ),
+        (json!({ "critic": { "lambda": 0.9 } }), "algorithm.critic", "gae"),
+        (json!({ "advantage": "gae", "critic": { "lambda": 1.1 } }), "critic.lambda = 1.1", "0 to 1"),
+        (json!({ "advantage": "gae", "critic": { "coefficient": 0.0 } }), "critic.coefficient = 0", "learn"),
         (shaping(json!({ "clip": -1.0 })), "shaping.clip", "from 0"),
         (shaping(json!({ "overlong_tokens": 5 })), "overlong_penalty = 0", "above 0"),
         (shaping(json!({ "overlong_penalty": 1.0 })), "overlong_penalty = 1", "overlong_tokens"),

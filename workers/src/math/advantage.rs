@@ -3,6 +3,7 @@
 use millrace_schemas::submit::{Advantage, Parameters};
 
 pub mod chunk;
+pub mod gae;
 pub mod gi_gpo;
 pub mod grpo;
 pub mod max_rl;
@@ -34,6 +35,9 @@ pub struct ScoredTurn<'a> {
 
 /// The advantage of each turn of each rollout of each group: as `groups`, `[B][G]`, with `[K]` for each rollout.
 /// Rewards are finite.
+///
+/// # Panics
+/// With `gae`, which goes by tokens and by what a critic expects: [`gae::gae`].
 #[must_use]
 pub fn advantages(
     kind: Advantage,
@@ -62,12 +66,15 @@ pub fn advantages(
             let of = |rollout: &Scored<'_>| chunk::returns(parameters.discount, &rollout.turn_rewards());
             groups.iter().map(|group| group.iter().map(of).collect()).collect()
         }
+        Advantage::Gae => unreachable!("gae goes by tokens"),
         Advantage::GiGpo => groups.iter().map(|group| gi_gpo::gi_gpo(parameters, group)).collect(),
     }
 }
 
 impl Scored<'_> {
-    fn turn_rewards(&self) -> Vec<f64> {
+    /// What of the reward each turn brought. `[K]`
+    #[must_use]
+    pub fn turn_rewards(&self) -> Vec<f64> {
         self.turns.iter().map(|turn| turn.reward).collect()
     }
 }

@@ -11,6 +11,7 @@ use millrace_schemas::submit::ModelSpec;
 use millrace_schemas::{RunId, TaskKey};
 
 use super::*;
+use crate::policy::is_for_training;
 
 fn run() -> RunId {
     "lake".parse().unwrap()
@@ -125,7 +126,7 @@ async fn what_no_step_changes_goes_from_version_to_version() {
     let names = |files: &[FileRef]| -> Vec<String> {
         let mut names: Vec<String> = files.iter().map(|file| file.name.clone()).collect();
         names.sort_unstable();
-        names.retain(|name| !name.starts_with(OPTIMIZER_PREFIX));
+        names.retain(|name| !is_for_training(name));
         names
     };
     assert_eq!(names(&one), names(&zero), "each is there once");

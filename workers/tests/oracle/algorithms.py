@@ -11,7 +11,7 @@ import json
 import math
 
 import torch
-from oracle import HERE, TEMPERATURE, initial, logits_of, make_batch, numbers
+from oracle import HERE, TEMPERATURE, WIDTH, hidden_of, initial, logits_of, make_batch, numbers
 
 # Sampled tokens of each turn of each rollout.
 TURNS = [[3, 2], [4], [1, 2, 3], [2, 3]]
@@ -236,6 +236,44 @@ def advantages():
     }
 
 
+def gae_of(discount, decay, rewards, values):
+    """Of each token, by the definition: the sum of all later surprises, each less the further away it is."""
+    following = values[1:] + [0.0]
+    surprises = [r + discount * after - v for r, v, after in zip(rewards, values, following)]
+    return [
+        sum((discount * decay) ** (later - t) * surprises[later] for later in range(t, len(rewards)))
+        for t in range(len(rewards))
+    ]
+
+
+def critics():
+    """Advantages by tokens, and the critic's loss by cases with its gradient."""
+    rewards, values = numbers(9, 31, 0.0, 1.0), numbers(9, 32, -0.5, 1.5)
+    cases = [
+        {"discount": discount, "lambda": decay, "advantages": gae_of(discount, decay, rewards, values)}
+        for discount, decay in [(1.0, 1.0), (1.0, 0.95), (0.9, 0.5), (0.9, 0.0)]
+    ]
+    now = torch.tensor(numbers(9, 33, -0.5, 1.5), requires_grad=True)
+    losses = []
+    for bound in (0.0, 0.3):
+        each = []
+        for v, old, aim in zip(now, values, numbers(9, 34, -1.0, 2.0)):
+            plain = (v - aim) ** 2 / 2
+            held = (min(max(v.item(), old - bound), old + bound) - aim) ** 2 / 2
+            # Where the value has moved beyond the bound it is a constant, and counts if it is the worse one.
+            outside = bound > 0 and abs(v.item() - old) > bound
+            each.append(held + 0.0 * v if outside and held > plain.item() else plain)
+        loss = torch.stack(each)
+        (gradient,) = torch.autograd.grad(loss.sum(), now)
+        losses.append({"clip": bound, "loss": loss.tolist(), "gradient": gradient.tolist()})
+    held = [sum(g == 0 for g in case["gradient"]) for case in losses]
+    assert held[0] == 0 < held[1] < 9, held
+    return {
+        "rewards": rewards, "values": values, "cases": cases,
+        "now": now.tolist(), "returns": numbers(9, 34, -1.0, 2.0), "losses": losses,
+    }
+
+
 STEPS = [
     {"loss": "gspo", "clip_low": 0.02, "clip_high": 0.03, "aggregation": "seq_mean_token_mean", "epochs": 1},
     {"loss": "segment", "clip_low": 0.05, "clip_high": 0.05, "aggregation": "seq_mean_token_sum_norm",
@@ -248,17 +286,60 @@ STEPS = [
     {"loss": "topr", "advantage": "rloo", "epochs": 2},
     {"loss": "kimi", "advantage": "chunk", "epochs": 2},
     {"loss": "dppo_tv", "parameters": {"delta": 0.01}, "epochs": 2},
+    {"loss": "ppo_clip", "advantage": "gae", "critic": {"discount": 0.9, "lambda": 0.8, "clip": 0.0}, "epochs": 1},
+    {"loss": "ppo_clip", "advantage": "gae", "critic": {"coefficient": 2.0, "clip": 0.002}, "epochs": 3},
     {"loss": "ppo_clip", "kl": {"coefficient": 0.2, "estimator": "k1", "place": "reward"}, "epochs": 1},
 ]
 SEEN = ["model.norm.weight", "model.layers.0.self_attn.q_proj.weight"]
+CRITIC = {"discount": 1.0, "lambda": 0.95, "coefficient": 0.5, "clip": 0.2}
+CRITIC_ROW = torch.tensor(numbers(WIDTH, 99, -0.5, 0.5)).float().double()
 SETTINGS = {"learning_rate": 1e-3, "max_grad_norm": 0.05}
+
+
+def places(rollout):
+    return [t["at"] + n for t in rollout["turns"] for n in range(len(t["logprobs"]))]
 
 
 def log_probs(weights, rollout):
     """Of the sampled tokens of one rollout."""
     all_of = torch.log_softmax(logits_of(weights, rollout["tokens"]) / TEMPERATURE, -1)
-    places = [t["at"] + n for t in rollout["turns"] for n in range(len(t["logprobs"]))]
-    return torch.stack([all_of[at - 1, rollout["tokens"][at]] for at in places])
+    return torch.stack([all_of[at - 1, rollout["tokens"][at]] for at in places(rollout)])
+
+
+def values_of(weights, rollout):
+    """What the critic expects before each sampled token of one rollout."""
+    hidden = hidden_of(weights, rollout["tokens"])
+    return torch.stack([hidden[at - 1] @ weights["score.weight"] for at in places(rollout)])
+
+
+def expected(weights, groups, critic):
+    """Advantages, normalised over all tokens, and returns of each token of each rollout. Turns bring their tenths with
+    their last token, the last what is left of the reward."""
+    advantages, returns = [], []
+    for rollout in (rollout for group in groups for rollout in group):
+        rewards, left = [], rollout["reward"]
+        for index, turn in enumerate(rollout["turns"]):
+            last = index + 1 == len(rollout["turns"])
+            brought = left if last else 0.1 * (index + 1)
+            left -= brought
+            rewards += [0.0] * (len(turn["logprobs"]) - 1) + [brought]
+        values = values_of(weights, rollout).tolist()
+        a = gae_of(critic["discount"], critic["lambda"], rewards, values)
+        advantages.append(a)
+        returns.append([x + v for x, v in zip(a, values)])
+    flat = normal([x for a in advantages for x in a])
+    return [[flat.pop(0) for _ in a] for a in advantages], returns
+
+
+def critic_loss(weights, rollouts, before, returns, critic):
+    """The mean over all tokens of the worse of the plain and the bounded square."""
+    each = []
+    for rollout, old, aims in zip(rollouts, before, returns):
+        for v, o, aim in zip(values_of(weights, rollout), old, aims):
+            bound = critic["clip"] or math.inf
+            held = o + torch.clamp(v - o, -bound, bound)
+            each.append(torch.maximum((v - aim) ** 2, (held - aim) ** 2) / 2)
+    return sum(each) / len(each)
 
 
 def step_advantages(algorithm, groups, reference):
@@ -295,27 +376,40 @@ def step(algorithm, groups):
     rollouts = [rollout for group in groups for rollout in group]
     turns = [[len(t["logprobs"]) for t in rollout["turns"]] for rollout in rollouts]
     m = [torch.tensor([x for t in rollout["turns"] for x in t["logprobs"]]) for rollout in rollouts]
+    has_critic, critic = algorithm.get("advantage") == "gae", {**CRITIC, **algorithm.get("critic", {})}
     weights = {name: w.clone().requires_grad_() for name, w in initial().items()}
+    if has_critic:
+        weights["score.weight"] = CRITIC_ROW.clone().requires_grad_()
     with torch.no_grad():
         reference = {name: w * 1.1 for name, w in weights.items()}
         proximal = [log_probs(weights, rollout) for rollout in rollouts]
-        values = step_advantages(algorithm, groups, {name: w.float().double() for name, w in reference.items()})
+        if has_critic:
+            values, returns = expected(weights, groups, critic)
+            before = [values_of(weights, rollout).tolist() for rollout in rollouts]
+        else:
+            values = step_advantages(algorithm, groups, {name: w.float().double() for name, w in reference.items()})
     old = proximal if algorithm.get("old") == "proximal" else m
     optimiser = torch.optim.AdamW(
         weights.values(), lr=SETTINGS["learning_rate"], betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0
     )
-    norms, totals, squares = [], [], []
+    norms, totals, squares, critics_losses = [], [], [], []
     for _ in range(algorithm["epochs"]):
         optimiser.zero_grad()
         p = [log_probs(weights, rollout) for rollout in rollouts]
-        if algorithm.get("advantage") == "chunk":
-            # Advantages differ from turn to turn: each turn is its own rollout, which token_mean does not mind.
-            split = lambda of: [part for x, t in zip(of, turns) for part in torch.as_tensor(x).split(t)]
+        if algorithm.get("advantage") in ("chunk", "gae"):
+            # Advantages differ within a rollout: each turn or token is its own, which token_mean does not mind.
+            lengths = [[1] * sum(t) for t in turns] if has_critic else turns
+            split = lambda of: [part for x, t in zip(of, lengths) for part in torch.as_tensor(x).split(t)]
             flat = [v[0].item() for v in split([torch.tensor(v) for v in values])]
-            loss, masks = total(algorithm, split(p), split(old), split(m), flat, [[n] for t in turns for n in t])
+            loss, masks = total(algorithm, split(p), split(old), split(m), flat, [[n] for t in lengths for n in t])
         else:
             loss, masks = total(algorithm, p, old, m, [v[0] for v in values], turns)
-        loss.backward()
+        whole = loss
+        if has_critic:
+            of_critic = critic_loss(weights, rollouts, before, returns, critic)
+            critics_losses.append(of_critic.item())
+            whole = loss + critic["coefficient"] * of_critic
+        whole.backward()
         norms.append(torch.nn.utils.clip_grad_norm_(weights.values(), SETTINGS["max_grad_norm"]).item())
         totals.append(loss.item())
         rejected = 1 - sum(map(sum, masks)) / sum(map(len, masks))
@@ -324,15 +418,17 @@ def step(algorithm, groups):
     return {
         "loss": sum(totals) / len(totals), "grad_norm": sum(norms) / len(norms), "rejected_share": rejected,
         "sequence_chi2": sum(squares) / len(squares) - 1,
+        "value_loss": sum(critics_losses) / len(critics_losses) if has_critic else None,
+        "critic": weights["score.weight"].tolist() if has_critic else None,
         "weights": {name: weights[name].detach().reshape(-1).tolist() for name in SEEN},
     }
 
 
 def steps():
     groups = make_batch(initial())
-    return {"settings": SETTINGS, "steps": [{"algorithm": a, **step(a, groups)} for a in STEPS]}
+    return {"settings": SETTINGS, "critic": CRITIC_ROW.tolist(), "steps": [{"algorithm": a, **step(a, groups)} for a in STEPS]}
 
 
 if __name__ == "__main__":
-    content = {"losses": losses(), "advantages": advantages(), "steps": steps()}
+    content = {"losses": losses(), "advantages": advantages(), "critics": critics(), "steps": steps()}
     (HERE / "algorithms.json").write_text(json.dumps(content) + "\n")

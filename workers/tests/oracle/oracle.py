@@ -132,8 +132,8 @@ def rotate(x):
     return out
 
 
-def logits_of(weights, tokens):
-    """One rollout alone, no batch and no cache. `[T, V]`"""
+def hidden_of(weights, tokens):
+    """One rollout alone, no batch and no cache: what the head is given. `[T, WIDTH]`"""
     x = weights["model.embed_tokens.weight"][torch.tensor(tokens)]
     head = WIDTH // HEADS
     for layer in range(LAYERS):
@@ -150,7 +150,12 @@ def logits_of(weights, tokens):
         h = rms(x, w("post_attention_layernorm"))
         gate = h @ w("mlp.gate_proj").T
         x = x + (gate * torch.sigmoid(gate) * (h @ w("mlp.up_proj").T)) @ w("mlp.down_proj").T
-    return rms(x, weights["model.norm.weight"]) @ weights["lm_head.weight"].T
+    return rms(x, weights["model.norm.weight"])
+
+
+def logits_of(weights, tokens):
+    """`[T, V]`"""
+    return hidden_of(weights, tokens) @ weights["lm_head.weight"].T
 
 
 def make_batch(weights):

@@ -8,10 +8,10 @@ use millrace_schemas::submit::{
     Loss, OldPolicy, Parameters, Rejection, Shaping,
 };
 use millrace_schemas::train_shard::Batch;
-use millrace_workers::policy::Trained;
 use millrace_workers::policy::torch::TorchTrainer;
+use millrace_workers::policy::{CRITIC_FILE, MODEL_FILE, Trained};
 use millrace_workers::weights::LoadedVersion;
-use safetensors::SafeTensors;
+use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tch::Tensor;
@@ -22,10 +22,15 @@ use crate::math::assert_close;
 use crate::step::{Oracle, SHAPE, first_moment, once, rewards_of};
 use crate::support::{initial, sampled_batch, step, step_near, uneven, version};
 
+/// The critic's tensor.
+pub(crate) const CRITIC: &str = "score.weight";
+
 /// What `oracle/algorithms.py` computed of whole steps.
 #[derive(Deserialize)]
 struct Steps {
     settings: Map<String, Value>,
+    /// What critics begin with.
+    critic: Vec<f64>,
     steps: Vec<Step>,
 }
 
@@ -36,6 +41,9 @@ struct Step {
     grad_norm: f64,
     rejected_share: f64,
     sequence_chi2: f64,
+    value_loss: Option<f64>,
+    /// The critic at the end.
+    critic: Option<Vec<f64>>,
     /// Some of the weights at the end.
     weights: BTreeMap<String, Vec<f64>>,
 }
@@ -51,18 +59,31 @@ fn oracle_batch(oracle: &Oracle) -> Batch {
     batch
 }
 
-fn weights(trained: &Trained, name: &str) -> Vec<f64> {
-    let file = SafeTensors::deserialize(&trained.files["model.safetensors"]).unwrap();
+/// A tensor of `model.safetensors`, or the critic's.
+pub(crate) fn weights(trained: &Trained, name: &str) -> Vec<f64> {
+    let file = if name == CRITIC { CRITIC_FILE } else { MODEL_FILE };
+    let file = SafeTensors::deserialize(&trained.files[file]).unwrap();
     let tensor = file.tensor(name).unwrap();
     let numbers = tensor.data().chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap()));
     numbers.map(f64::from).collect()
+}
+
+/// The version with a critic.
+fn with_critic(of: &Trained, critic: &[f64]) -> Trained {
+    let numbers: Vec<u8> = critic.iter().flat_map(|x| (*x as f32).to_le_bytes()).collect();
+    let view = TensorView::new(Dtype::F32, vec![1, critic.len()], &numbers).unwrap();
+    let file = safetensors::serialize([(CRITIC, view)], None).unwrap();
+    let mut of = of.clone();
+    of.files.insert(CRITIC_FILE.to_owned(), file.into());
+    of
 }
 
 #[test]
 fn whole_steps_of_other_algorithms_are_the_oracles() {
     let oracle = Oracle::read();
     let golden: Steps = serde_json::from_value(Golden::read().steps).unwrap();
-    let (base, reference) = (version(0, &oracle.base()), version(0, &oracle.base_times(1.1)));
+    let base = version(0, &with_critic(&oracle.base(), &golden.critic));
+    let reference = version(0, &oracle.base_times(1.1));
     for theirs in &golden.steps {
         let mut settings = theirs.algorithm.clone();
         settings.extend(golden.settings.clone());
@@ -79,7 +100,15 @@ fn whole_steps_of_other_algorithms_are_the_oracles() {
             let off = (ours.metrics[name] - value).abs();
             assert!(off < 2e-5 * value.abs().max(0.05), "{what}: {name} off by {off} of {value}");
         }
-        for (name, theirs) in &theirs.weights {
+        let value_loss = ours.metrics.get("value_loss").copied();
+        assert_eq!(value_loss.is_some(), theirs.value_loss.is_some(), "{what}");
+        assert_eq!(ours.files.contains_key(CRITIC_FILE), theirs.critic.is_some(), "{what}");
+        if let (Some(ours), Some(theirs)) = (value_loss, theirs.value_loss) {
+            assert!((ours - theirs).abs() < 2e-5 * theirs, "{what}: value_loss {ours} is not {theirs}");
+        }
+        let critic = theirs.critic.iter().map(|critic| (CRITIC, critic));
+        let seen = theirs.weights.iter().map(|(name, weights)| (name.as_str(), weights));
+        for (name, theirs) in seen.chain(critic) {
             let (ours, theirs) = (Tensor::from_slice(&weights(&ours, name)), Tensor::from_slice(theirs));
             let off = difference(&ours, &theirs) / algorithm.learning_rate;
             assert!(off < 5e-3, "{what}: {name} off by {off} of the learning rate");
@@ -107,6 +136,7 @@ fn all_sorts() -> Vec<Algorithm> {
         }
         let old = OldPolicy::Proximal;
         sorts.push(Algorithm { aggregation, old, loss: Loss::Topr, correction: rejects, ..plain.clone() });
+        sorts.push(Algorithm { aggregation, advantage: Advantage::Gae, ..plain.clone() });
     }
     sorts
 }
@@ -315,6 +345,7 @@ fn every_algorithm_raises_what_is_rewarded() {
         Algorithm { advantage: Advantage::GiGpo, loss: Loss::Segment, ..narrow },
         Algorithm { advantage: Advantage::MaxRl, loss: Loss::Kimi, ..plain.clone() },
         Algorithm { advantage: Advantage::Chunk, loss: Loss::PpoClip, ..plain.clone() },
+        Algorithm { advantage: Advantage::Gae, loss: Loss::PpoClip, minibatches: 2, ..plain.clone() },
         Algorithm { old: OldPolicy::Proximal, correction: decoupled, ..plain.clone() },
         Algorithm {
             advantage: Advantage::DrGrpo,

@@ -19,6 +19,7 @@ use crate::math::{assert_close, numbers};
 pub(crate) struct Golden {
     losses: GoldenLosses,
     advantages: GoldenAdvantages,
+    pub(crate) critics: Value,
     pub(crate) steps: Value,
 }
 

@@ -24,11 +24,14 @@ pub enum Advantage {
     /// That of the rollout among its group, plus that of each turn's return among the group's turns that saw the
     /// same: GiGPO.
     GiGpo,
+    /// Of each token what came after it beyond what a critic had expected: generalised advantage estimation, then
+    /// normalised over the batch. The critic is a row more on the model's head, trained along with it.
+    Gae,
 }
 
 impl Advantage {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Grpo,
         Self::DrGrpo,
         Self::Rloo,
@@ -37,18 +40,25 @@ impl Advantage {
         Self::Raft,
         Self::Chunk,
         Self::GiGpo,
+        Self::Gae,
     ];
 
     /// Whether a rollout is compared with the others of its group, so that a group of one has no signal.
     #[must_use]
     pub const fn compares_group(self) -> bool {
-        !matches!(self, Self::ReinforcePlusPlus | Self::Chunk)
+        !matches!(self, Self::ReinforcePlusPlus | Self::Chunk | Self::Gae)
     }
 
     /// Whether each turn has its own, from the environment's rewards.
     #[must_use]
     pub const fn is_by_turn(self) -> bool {
-        matches!(self, Self::Chunk | Self::GiGpo)
+        matches!(self, Self::Chunk | Self::GiGpo | Self::Gae)
+    }
+
+    /// Whether a critic is trained beside the policy.
+    #[must_use]
+    pub const fn has_critic(self) -> bool {
+        matches!(self, Self::Gae)
     }
 }
 

@@ -48,6 +48,8 @@ pub struct Config {
     pub initializer_range: f64,
     /// What the weights are kept in and the forward is computed in.
     pub precision: Precision,
+    /// There is a critic besides: a row more on the head, which only training computes and `config.json` does not tell.
+    pub critic: bool,
 }
 
 /// Why a `config.json` is not one of a decoder that can be computed here.
@@ -120,6 +122,7 @@ impl Config {
             biases: Biases { qkv: false, output: false, feed_forward: false },
             initializer_range: init_std,
             precision: Precision::F32,
+            critic: false,
         };
         config.check()?;
         Ok(config)

@@ -67,6 +67,17 @@ impl Layout {
         if !config.tie_word_embeddings {
             layout.leaf("", &[("lm_head.weight", &[config.vocab_size, width])]);
         }
+        if config.critic {
+            layout.critic(width);
+        }
+        layout
+    }
+
+    /// The critic's alone, as its file has it. In [`Self::of`] it comes after all others.
+    #[must_use]
+    pub fn of_critic(config: &Config) -> Self {
+        let mut layout = Self { parts: Vec::new(), len: 0, joined: Vec::new() };
+        layout.critic(config.hidden_size);
         layout
     }
 
@@ -84,6 +95,11 @@ impl Layout {
             rest = after;
             leaf
         })
+    }
+
+    /// One row, named as where transformers gives tokens a score.
+    fn critic(&mut self, width: i64) {
+        self.leaf("", &[("score.weight", &[1, width])]);
     }
 
     fn attention(&mut self, config: &Config, layer: &str) {

@@ -20,6 +20,7 @@ pub struct Decoder {
     norm: Tensor,
     /// `None` where the embedding serves.
     head: Option<Tensor>,
+    critic: Option<Tensor>,
 }
 
 /// One layer's weights; matrices that are applied to the same input are one.
@@ -123,6 +124,7 @@ impl Decoder {
             layers,
             norm: views.next(),
             head: (!config.tie_word_embeddings).then(|| views.next()),
+            critic: config.critic.then(|| views.next()),
             config,
             layout,
             flat,
@@ -160,7 +162,7 @@ impl Decoder {
             leaves.extend(layer.leaves());
         }
         leaves.push(&self.norm);
-        leaves.extend(&self.head);
+        leaves.extend(self.head.iter().chain(&self.critic));
         leaves
     }
 
@@ -243,6 +245,11 @@ impl Decoder {
     /// `[vocabulary, width]`: what makes logits of [`Self::finish`]'s rows. The embedding where they are tied.
     pub fn head(&self) -> &Tensor {
         self.head.as_ref().unwrap_or(&self.embedding)
+    }
+
+    /// `[1, width]`: what makes a value of [`Self::finish`]'s rows, where there is a critic.
+    pub const fn critic(&self) -> Option<&Tensor> {
+        self.critic.as_ref()
     }
 
     /// Lays the matrices out for fast products on a CPU, and lets go of [`Self::flat`]: from then on the decoder can

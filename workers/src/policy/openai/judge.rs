@@ -12,7 +12,7 @@ use millrace_schemas::{BlobRef, PolicyVersion};
 
 use super::ServerError;
 use crate::policy::probe::{PROBE_FILE, ProbeRecord};
-use crate::policy::{OPTIMIZER_PREFIX, PolicyError};
+use crate::policy::{PolicyError, is_for_training};
 use crate::weights::LoadedVersion;
 
 /// The share of the change that the trainer saw, below which a server has not made it.
@@ -45,7 +45,7 @@ impl Weights {
             Some(ProbeRecord { tokens, logprobs }) => (tokens, Some(logprobs)),
             None => (ProbeRecord::prompt(vocabulary, CONTEXT), None),
         };
-        let is_model = |name: &str| !name.starts_with(OPTIMIZER_PREFIX) && name != PROBE_FILE;
+        let is_model = |name: &str| !is_for_training(name) && name != PROBE_FILE;
         let files = weights.manifest.files.iter().filter(|file| is_model(&file.name));
         let files = files.map(|file| (file.name.clone(), file.blob)).collect();
         Ok(Self { version: weights.version, tokens, record, files })

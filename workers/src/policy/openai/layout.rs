@@ -10,7 +10,7 @@ use tokio::fs;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::Mutex;
 
-use crate::policy::OPTIMIZER_PREFIX;
+use crate::policy::is_for_training;
 use crate::weights::{LoadedVersion, Weights};
 
 /// Why a version has no folder.
@@ -88,7 +88,7 @@ impl VersionFolders {
 /// One file after another: none but the one on its way is in memory.
 async fn write_all(weights: &Weights, version: &LoadedVersion, folder: &Path) -> Result<(), LayoutError> {
     for file in &version.manifest.files {
-        if file.name.starts_with(OPTIMIZER_PREFIX) {
+        if is_for_training(&file.name) {
             continue;
         }
         let content = weights.fetch_blob(&version.manifest.run, file.blob).await?;

@@ -14,7 +14,7 @@ use super::{enter, guarded};
 use crate::gang::{GangError, Group, Seat};
 use crate::model_dir::{self, VersionZero};
 use crate::policy::decoder::{Config, Decoder, Layout, write_tensors};
-use crate::policy::{CONFIG_FILE, MODEL_FILE, PolicyError, TrainStep, Trained, Trainer};
+use crate::policy::{CONFIG_FILE, CRITIC_FILE, MODEL_FILE, PolicyError, TrainStep, Trained, Trainer};
 use crate::weights::LoadedVersion;
 
 mod samples;
@@ -22,6 +22,7 @@ mod score;
 mod pack;
 mod deal;
 mod gradients;
+mod critic;
 mod trunk;
 mod head;
 mod forward;
@@ -37,7 +38,7 @@ mod record;
 
 use ready::{Identity, Kept, Ready};
 use record::{record, record_files};
-use state::{read_config, read_weights};
+use state::{read_config, read_weights, without_critic};
 use update::{Member, Step};
 
 /// Trains decoders on libtorch.
@@ -117,7 +118,7 @@ impl TorchTrainer {
             return step.algorithm.kl.map_or(Ok(()), |_| Err(missing()));
         };
         if self.reference.as_ref().is_none_or(|(sha, _)| *sha != version.sha) {
-            let config = read_config(version, step)?;
+            let config = without_critic(&read_config(version, step)?);
             let weights = read_weights(version, step, &config)?;
             self.reference = Some((version.sha, Decoder::new(config, &weights, self.device, false)));
         }
@@ -154,6 +155,7 @@ impl TorchTrainer {
         let mut files = BTreeMap::new();
         if state.deal.rank == 0 {
             files.insert(MODEL_FILE.to_owned(), model);
+            files.extend(state.critic_file().map(|critic| (CRITIC_FILE.to_owned(), critic)));
             files.insert(CONFIG_FILE.to_owned(), step.file(base, CONFIG_FILE)?);
             record(&state.decoder, &mut files);
         }

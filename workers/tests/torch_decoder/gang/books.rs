@@ -12,11 +12,12 @@ use millrace_schemas::train_shard::{Batch, FileRef};
 use millrace_schemas::{BlobRef, PolicyVersion};
 use millrace_workers::gang::Seat;
 use millrace_workers::policy::torch::TorchTrainer;
-use millrace_workers::policy::{CONFIG_FILE, Past, PolicyError, TrainStep, Trained, Trainer};
+use millrace_workers::policy::{CONFIG_FILE, CRITIC_FILE, Past, PolicyError, TrainStep, Trained, Trainer};
 use millrace_workers::weights::LoadedVersion;
 use tch::{Kind, Tensor};
 
 use super::ranks::{PATIENCE, seats, together};
+use crate::algorithm_steps::CRITIC;
 use crate::support::{Shape, initial, sampled_batch};
 
 /// Committed versions, their files and batches.
@@ -195,13 +196,24 @@ impl Books {
         ["exp_avg", "exp_avg_sq"].map(|name| self.sharded(version, name))
     }
 
+    /// The critic, if the version has one.
+    pub(crate) fn critic(&self, version: &LoadedVersion) -> Option<Tensor> {
+        version.manifest.file(CRITIC_FILE)?;
+        let bytes = self.bytes(version, CRITIC_FILE);
+        let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let data = file.tensor(CRITIC).unwrap();
+        let numbers = Tensor::from_data_size(data.data(), &[data.shape()[1] as i64], Kind::Float);
+        Some(numbers.to_kind(Kind::Double))
+    }
+
     /// The weights in f32 of a checkpoint of a model in bf16.
     pub(crate) fn masters(&self, version: &LoadedVersion) -> Tensor {
         self.sharded(version, "master_weights")
     }
 
     fn sharded(&self, version: &LoadedVersion, name: &str) -> Tensor {
-        let len = self.weights(version).numel() as i64;
+        let critic = self.critic(version).map_or(0, |critic| critic.numel());
+        let len = (self.weights(version).numel() + critic) as i64;
         let whole = Tensor::full([len], f64::NAN, (Kind::Double, tch::Device::Cpu));
         for file in version.manifest.files.iter().filter(|file| file.name.starts_with("optimizer")) {
             let bytes = self.bytes(version, &file.name);

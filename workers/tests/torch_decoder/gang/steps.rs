@@ -1,12 +1,13 @@
 //! A step is the same whoever makes it: one member, or several with any size of forward.
 
 use millrace_schemas::submit::{
-    Aggregation, Algorithm, Correction, CorrectionWeight, Loss, OldPolicy, Parameters, Rejection,
+    Advantage, Aggregation, Algorithm, Correction, CorrectionWeight, Loss, OldPolicy, Parameters, Rejection,
 };
 use millrace_workers::policy::Trained;
 
 use super::books::{Books, How, batches, many_updates, members, same};
 use super::ranks::{PATIENCE, seats};
+use crate::forward::difference;
 use crate::support::uneven;
 
 #[test]
@@ -92,6 +93,23 @@ fn the_proximal_policy_is_computed_together() {
     let (gang, zero) = Books::new(1);
     let made = gang.steps(&mut members(2), zero, &batches, &how);
     same((&gang, &made), (&alone, &reference), &how, "world=2");
+}
+
+#[test]
+fn a_critic_is_trained_together_and_goes_to_a_gang_of_another_size() {
+    let (alone, zero) = Books::new(1);
+    let batches = batches(&zero, &alone, 3, (4, 4));
+    let mut how = many_updates(true);
+    how.algorithm.advantage = Advantage::Gae;
+    let reference = alone.steps(&mut members(1), zero, &batches, &how);
+    let (gang, zero) = Books::new(1);
+    let half = gang.steps(&mut members(2), zero, &batches[..2], &how);
+    let made = gang.steps(&mut members(3), half, &batches[2..], &how);
+    same((&gang, &made), (&alone, &reference), &how, "2 and then 3");
+    let [ours, theirs] = [gang.critic(&made), alone.critic(&reference)].map(Option::unwrap);
+    let off = difference(&ours, &theirs) / how.algorithm.learning_rate;
+    assert!(off < 2e-2, "critic off by {off} of the learning rate");
+    assert!(f64::try_from(theirs.abs().max()).unwrap() > how.algorithm.learning_rate);
 }
 
 #[test]

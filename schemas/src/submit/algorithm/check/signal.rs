@@ -2,13 +2,14 @@
 
 use crate::reward::RewardRule;
 use crate::submit::validate::Checks;
-use crate::submit::{Advantage, GroupFilter, RunSpec};
+use crate::submit::{Advantage, Critic, GroupFilter, RunSpec};
 
 /// What of the run leaves its advantage without signal, or with the wrong one.
 pub(in crate::submit) fn check(spec: &RunSpec, checks: &mut Checks) {
     check_group(spec, checks);
     check_rewards(spec, checks);
     check_shaping(spec, checks);
+    check_critic(spec, checks);
     let p = &spec.algorithm.parameters;
     checks.number("algorithm.parameters.discount", p.discount, 0.0, 1.0);
     checks.number("algorithm.parameters.turn_weight", p.turn_weight, 0.0, 1e3);
@@ -68,6 +69,26 @@ fn check_rewards(spec: &RunSpec, checks: &mut Checks) {
         "rewards",
         "format",
         "with rollout.actions_only every turn is an action and scores 0, so that no rollout could be better than another; name another reward",
+    );
+}
+
+fn check_critic(spec: &RunSpec, checks: &mut Checks) {
+    let (critic, has) = (&spec.algorithm.critic, spec.algorithm.advantage.has_critic());
+    checks.number("algorithm.critic.discount", critic.discount, 0.0, 1.0);
+    checks.number("algorithm.critic.lambda", critic.lambda, 0.0, 1.0);
+    checks.number("algorithm.critic.coefficient", critic.coefficient, 0.0, 1e3);
+    checks.number("algorithm.critic.clip", critic.clip, 0.0, 1e9);
+    checks.require(
+        !has || critic.coefficient != 0.0,
+        "algorithm.critic.coefficient",
+        0,
+        "the critic would never learn what to expect; choose a number above 0, 0.5 for example",
+    );
+    checks.require(
+        has || *critic == Critic::default(),
+        "algorithm.critic",
+        "settings",
+        "this advantage has no critic; choose algorithm.advantage = \"gae\", or leave them out",
     );
 }
 

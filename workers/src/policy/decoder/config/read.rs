@@ -128,6 +128,7 @@ impl Told {
             biases: self.biases(architecture),
             initializer_range: self.initializer_range,
             precision: self.precision(),
+            critic: false,
         })
     }
 

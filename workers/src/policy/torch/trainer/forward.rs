@@ -3,6 +3,7 @@
 use millrace_schemas::submit::{Algorithm, KlPlace, Loss, OldPolicy};
 use tch::Tensor;
 
+use super::critic;
 use super::gradients::Gradients;
 use super::head::{Head, Slopes};
 use super::pack::{Microbatch, Sampled};
@@ -27,10 +28,13 @@ pub(super) struct Forward<'a> {
 }
 
 impl Forward<'_> {
-    /// Log-probability of each sampled token, without gradient. `[M]`
-    pub(super) fn look(&self, decoder: &Decoder, packed: &mut Microbatch) -> Tensor {
+    /// Log-probability of each sampled token, `[M]`, and where the decoder has a critic what that expects, without
+    /// gradient.
+    pub(super) fn look(&self, decoder: &Decoder, packed: &mut Microbatch) -> Vec<Tensor> {
         let hidden = look(decoder, &packed.rows, &mut packed.attend);
-        self.head(decoder).look(&hidden, &packed.sampled.targets).0
+        let log_p = self.head(decoder).look(&hidden, &packed.sampled.targets).0;
+        let values = decoder.critic().map(|weight| critic::values(weight, &hidden));
+        [log_p].into_iter().chain(values).collect()
     }
 
     /// Adds the gradient of one forward's share of the loss to the update's.
@@ -52,14 +56,24 @@ impl Forward<'_> {
         });
         let sampled = &*sampled;
         let mut seen = Vec::new();
-        let by_hidden = head.backward(&hidden, &sampled.targets, gradients.head(), |from, log_p, entropy| {
-            let part = sampled.narrow(from, log_p.size()[0]);
-            let (slopes, part) = self.slopes(&part, log_p, entropy);
-            seen.push(part);
-            slopes
+        let learnt = decoder.critic().map(|weight| {
+            critic::backward(weight, &hidden, sampled, &self.algorithm.critic, gradients.critic())
         });
-        tally.add(&Seen::cat(&seen), sampled, rollouts);
+        let mut by_hidden =
+            head.backward(&hidden, &sampled.targets, gradients.head(), |from, log_p, entropy| {
+                let part = sampled.narrow(from, log_p.size()[0]);
+                let (slopes, part) = self.slopes(&part, log_p, entropy);
+                seen.push(part);
+                slopes
+            });
+        let mut seen = Seen::cat(&seen);
         gradients.head_is_done();
+        if let Some(learnt) = learnt {
+            by_hidden += learnt.by_hidden;
+            seen.value_loss = Some(learnt.loss);
+            gradients.critic_is_done();
+        }
+        tally.add(&seen, sampled, rollouts);
         gradients.add_embedding(&trunk.backward(&by_hidden));
     }
 
@@ -97,6 +111,7 @@ impl Forward<'_> {
             distance,
             log_p: log_p.shallow_clone(),
             old,
+            value_loss: None,
         };
         let entropy = (weight != 0.0).then(|| &part.mask * &part.share * -weight);
         (Slopes { log_p: leaf.grad(), entropy }, seen)

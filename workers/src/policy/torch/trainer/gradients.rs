@@ -7,11 +7,12 @@ use crate::gang::{GangError, Group, Reducer, add_gradient_to};
 use crate::policy::decoder::Decoder;
 
 /// The gradient of one update. Backward adds each leaf's to its place; those of several forwards add up there. The
-/// embedding's and the head's are written by hand.
+/// embedding's, the head's and the critic's are written by hand.
 #[derive(Debug)]
 pub(super) struct Gradients {
     embedding: ByHand,
     head: ByHand,
+    critic: Option<ByHand>,
     /// All buckets, padded. `[deal.padded_len]`
     padded: Tensor,
     /// This member's parts of the sum. `[deal.own_len]`
@@ -25,7 +26,7 @@ pub(super) struct Gradients {
 /// A gradient that no backward writes.
 #[derive(Debug)]
 struct ByHand {
-    /// `[vocabulary, width]`
+    /// As the leaf.
     gradient: Tensor,
     bucket: u32,
 }
@@ -42,12 +43,15 @@ impl Gradients {
             gradient: place(index).view_as(leaves[index]),
             bucket: deal.buckets.iter().position(|bucket| bucket.leaves.contains(&index)).unwrap_or(0) as u32,
         };
-        // The embedding is the first leaf; a head of its own is the last.
-        let head = if decoder.config().tie_word_embeddings { 0 } else { leaves.len() - 1 };
-        for (index, leaf) in leaves.iter().enumerate().filter(|(index, _)| ![0, head].contains(index)) {
+        // The embedding is the first leaf; a head of its own is the last, and after it a critic.
+        let critic = decoder.critic().map(|_| leaves.len() - 1);
+        let last = critic.unwrap_or(leaves.len()) - 1;
+        let head = if decoder.config().tie_word_embeddings { 0 } else { last };
+        let is_by_hand = |index: usize| [0, head].contains(&index) || critic == Some(index);
+        for (index, leaf) in leaves.iter().enumerate().filter(|(index, _)| !is_by_hand(*index)) {
             add_gradient_to(leaf, &place(index));
         }
-        let (embedding, head_by_hand) = (by_hand(0), by_hand(head));
+        let (embedding, head_by_hand, critic) = (by_hand(0), by_hand(head), critic.map(by_hand));
         let (mut own, mut reducer) = (padded.shallow_clone(), None);
         if let Some(group) = group {
             own = Tensor::zeros([deal.own_len], options);
@@ -60,14 +64,14 @@ impl Gradients {
                 &padded.narrow(0, bucket.padded_at, bucket.part * deal.world),
             );
             for index in bucket.leaves.clone() {
-                if [0, head].contains(&index) {
+                if is_by_hand(index) {
                     reducer.add_leaf_by_hand();
                 } else {
                     reducer.add_leaf(leaves[index]);
                 }
             }
         }
-        Self { embedding, head: head_by_hand, own, padded, reducer, overlapped: (0, 0) }
+        Self { embedding, head: head_by_hand, critic, own, padded, reducer, overlapped: (0, 0) }
     }
 
     /// Forgets the gradient of the update before.
@@ -85,6 +89,21 @@ impl Gradients {
         let tied = self.head.gradient.data_ptr() == self.embedding.gradient.data_ptr();
         if let Some(reducer) = self.reducer.as_mut().filter(|_| !tied) {
             reducer.filled(self.head.bucket);
+        }
+    }
+
+    /// Where the critic's gradient is added up. `[1, width]`
+    ///
+    /// # Panics
+    /// There is none.
+    pub(super) fn critic(&self) -> &Tensor {
+        &self.critic.as_ref().expect("a decoder with a critic has its gradient").gradient
+    }
+
+    /// The critic's gradient of a forward is complete.
+    pub(super) fn critic_is_done(&mut self) {
+        if let (Some(reducer), Some(critic)) = (&mut self.reducer, &self.critic) {
+            reducer.filled(critic.bucket);
         }
     }
 

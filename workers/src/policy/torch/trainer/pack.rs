@@ -71,6 +71,8 @@ pub(super) struct Sampled {
     /// `None` without a reference model.
     pub(super) reference: Option<Tensor>,
     pub(super) advantage: Tensor,
+    /// `None` without a critic.
+    pub(super) aim: Option<Aim>,
     /// What a token's policy loss is multiplied by; `None` where nothing corrects it.
     pub(super) weight: Option<Tensor>,
     /// 1 for a token that counts.
@@ -83,6 +85,15 @@ pub(super) struct Sampled {
     pub(super) fresh: Tensor,
 }
 
+/// What a critic learns from, `[M]` each.
+#[derive(Debug)]
+pub(super) struct Aim {
+    /// What it expected before the step's first update.
+    pub(super) values: Tensor,
+    /// What it should have expected.
+    pub(super) returns: Tensor,
+}
+
 impl Sampled {
     /// Those of a stretch of the tokens.
     pub(super) fn narrow(&self, from: i64, count: i64) -> Self {
@@ -93,6 +104,7 @@ impl Sampled {
             old: part(&self.old),
             reference: self.reference.as_ref().map(part),
             advantage: part(&self.advantage),
+            aim: self.aim.as_ref().map(|aim| Aim { values: part(&aim.values), returns: part(&aim.returns) }),
             weight: self.weight.as_ref().map(part),
             mask: part(&self.mask),
             share: part(&self.share),
@@ -137,6 +149,8 @@ impl Microbatch {
                 old: floats(&columns.old),
                 reference: (!columns.reference.is_empty()).then(|| floats(&columns.reference)),
                 advantage: floats(&columns.advantage),
+                aim: (!columns.returns.is_empty())
+                    .then(|| Aim { values: floats(&columns.values), returns: floats(&columns.returns) }),
                 fresh: floats(&columns.fresh),
             },
             rollouts: samples.iter().map(|sample| sample.wanted.len()).collect(),
@@ -158,6 +172,8 @@ struct Columns {
     old: Vec<f32>,
     reference: Vec<f32>,
     advantage: Vec<f32>,
+    values: Vec<f32>,
+    returns: Vec<f32>,
     weight: Vec<f32>,
     mask: Vec<f32>,
     share: Vec<f32>,
@@ -177,6 +193,8 @@ impl Columns {
         self.old.extend(&sample.old);
         self.reference.extend(&sample.reference);
         self.advantage.extend(&sample.advantage);
+        self.values.extend(&sample.values);
+        self.returns.extend(&sample.returns);
         self.weight.extend(&sample.weight);
         self.share.extend(sample.wanted.iter().map(|_| share));
         let flag = |flag: &bool| f32::from(u8::from(*flag));
@@ -201,6 +219,8 @@ mod tests {
             fresh: vec![true; sampled],
             turns: vec![sampled],
             advantage: vec![1.0; sampled],
+            values: Vec::new(),
+            returns: Vec::new(),
             weight: Vec::new(),
             kept: Vec::new(),
         }

@@ -27,6 +27,10 @@ pub(super) struct Sample {
     pub(super) turns: Vec<usize>,
     /// `[R]`, or empty until there are any.
     pub(super) advantage: Vec<f32>,
+    /// What the critic expected. `[R]`, or empty where there is none.
+    pub(super) values: Vec<f32>,
+    /// What it should have expected. `[R]`, or empty as they are.
+    pub(super) returns: Vec<f32>,
     /// What corrects for the policy that sampled. `[R]`, or empty where nothing does.
     pub(super) weight: Vec<f32>,
     /// Whether the token counts. `[R]`, or empty where all do.
@@ -138,6 +142,8 @@ fn sample(rollout: &BatchRollout, config: &Config, base: PolicyVersion) -> Resul
         fresh,
         turns: rollout.turns.iter().map(|turn| turn.logprobs.len()).collect(),
         advantage: Vec::new(),
+        values: Vec::new(),
+        returns: Vec::new(),
         weight: Vec::new(),
         kept: Vec::new(),
     })

@@ -4,17 +4,19 @@
 use std::collections::BTreeMap;
 
 use millrace_schemas::publish_weights::Manifest;
-use millrace_schemas::submit::{Algorithm, Kl, KlPlace, Shaping};
+use millrace_schemas::submit::{Algorithm, Critic, Kl, KlPlace, Shaping};
 use millrace_schemas::train_shard::{Batch, BatchRollout};
 use tch::Tensor;
 
 use super::samples::Sample;
+use crate::math::advantage::gae::{gae, token_rewards};
+use crate::math::advantage::grpo::grpo;
 use crate::math::advantage::shaping::shaped;
 use crate::math::advantage::{Scored, ScoredTurn, advantages};
 use crate::math::correction::correct;
 use crate::math::kl::{self, Held, kl};
 
-/// Gives the rows of `batch` their advantages, weights and masks. `old` and `reference` are what they will be, and
+/// Gives the rows of `batch` their advantages, weights and masks. `old`, `reference` and `values` are what they will be, and
 /// `coefficient` is that of the distance from the reference. Says what can be said of it.
 pub(super) fn score(
     rows: &mut [Sample],
@@ -34,23 +36,72 @@ pub(super) fn score(
         }
         groups.push(scored);
     }
-    let values = advantages(algorithm.advantage, &algorithm.parameters, &groups);
-    let silent = values.iter().filter(|group| group.iter().flatten().all(|a| *a == 0.0)).count();
-    let mut metrics =
-        BTreeMap::from([("groups_without_signal".to_owned(), silent as f64 / values.len().max(1) as f64)]);
+    let mut metrics = BTreeMap::new();
+    if algorithm.advantage.has_critic() {
+        metrics.extend(by_token(rows, &groups, &algorithm.critic));
+    } else {
+        by_turn(rows, &groups, algorithm);
+    }
+    metrics.insert("groups_without_signal".to_owned(), silent_share(rows, &groups));
     if in_reward.is_some() || algorithm.shaping != Shaping::default() {
         let mean =
             groups.iter().flatten().map(|scored| scored.reward).sum::<f64>() / rows.len().max(1) as f64;
         metrics.insert("shaped_reward".to_owned(), mean);
     }
+    if !algorithm.correction.is_off() {
+        rows.iter_mut().for_each(|row| correct_row(row, algorithm));
+    }
+    metrics
+}
+
+/// Every token of a turn has the turn's advantage.
+fn by_turn(rows: &mut [Sample], groups: &[Vec<Scored<'_>>], algorithm: &Algorithm) {
+    let values = advantages(algorithm.advantage, &algorithm.parameters, groups);
     for (row, turns) in rows.iter_mut().zip(values.into_iter().flatten()) {
         let tokens = row.turns.iter().zip(&turns);
         row.advantage = tokens.flat_map(|(&tokens, &a)| std::iter::repeat_n(a as f32, tokens)).collect();
-        if !algorithm.correction.is_off() {
-            correct_row(row, algorithm);
-        }
     }
+}
+
+/// Each token has its own, from what the critic expected, normalised over all tokens of the batch. Says how the critic
+/// did: `value` is the mean of what it expected, and `explained_variance` the share of the returns' variance that it
+/// foresaw.
+fn by_token(rows: &mut [Sample], groups: &[Vec<Scored<'_>>], critic: &Critic) -> Vec<(String, f64)> {
+    let (mut values, mut all) = (Vec::new(), Vec::new());
+    for (row, scored) in rows.iter().zip(groups.iter().flatten()) {
+        let expected: Vec<f64> = row.values.iter().map(|&value| f64::from(value)).collect();
+        let rewards = token_rewards(&row.turns, &scored.turn_rewards());
+        all.extend(gae(critic.discount, critic.lambda, &rewards, &expected));
+        values.extend(expected);
+    }
+    let returns: Vec<f64> = all.iter().zip(&values).map(|(advantage, value)| advantage + value).collect();
+    let (mut normal, mut aims) = (grpo(&all).into_iter(), returns.iter());
+    for row in rows {
+        let tokens = row.values.len();
+        row.advantage = normal.by_ref().take(tokens).map(|a| a as f32).collect();
+        row.returns = aims.by_ref().take(tokens).map(|aim| *aim as f32).collect();
+    }
+    let foreseen = 1.0 - variance(&all) / variance(&returns);
+    let mut metrics = vec![("value".to_owned(), values.iter().sum::<f64>() / values.len().max(1) as f64)];
+    metrics.extend(foreseen.is_finite().then(|| ("explained_variance".to_owned(), foreseen)));
     metrics
+}
+
+fn variance(numbers: &[f64]) -> f64 {
+    let count = numbers.len().max(1) as f64;
+    let mean = numbers.iter().sum::<f64>() / count;
+    numbers.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / count
+}
+
+/// The share of groups of which no token has an advantage.
+fn silent_share(rows: &[Sample], groups: &[Vec<Scored<'_>>]) -> f64 {
+    let mut rows = rows.iter();
+    let mut silent = 0;
+    for group in groups {
+        let spoke = rows.by_ref().take(group.len()).filter(|row| row.advantage.iter().any(|a| *a != 0.0));
+        silent += usize::from(spoke.count() == 0);
+    }
+    silent as f64 / groups.len().max(1) as f64
 }
 
 /// A rollout's reward, shaped, and what of it each turn brought. What the environment did not give turn by turn came

@@ -1,12 +1,13 @@
 //! Weights and optimiser state, in memory and as the files of a version.
 
 use bytes::Bytes;
+use millrace_schemas::PolicyVersion;
 use tch::{Device, Kind, Tensor};
 
 use super::deal::{Deal, copy_shared};
 use super::shards;
 use crate::policy::decoder::{Config, Decoder, Layout, read_tensors, write_tensors};
-use crate::policy::{CONFIG_FILE, MODEL_FILE, PolicyError, TrainStep};
+use crate::policy::{CONFIG_FILE, CRITIC_FILE, MODEL_FILE, PolicyError, TrainStep};
 use crate::weights::LoadedVersion;
 
 /// What transformers wants to find in a file of weights.
@@ -122,8 +123,16 @@ impl State {
 
     /// `model.safetensors`.
     pub(super) fn model_file(&self) -> Bytes {
-        let weights = [("", self.decoder.flat())];
-        Bytes::from(write_tensors(self.decoder.layout(), &weights, MODEL_METADATA))
+        // Without a critic, which comes last: what reads model directories knows of none.
+        let layout = Layout::of(&without_critic(self.decoder.config()));
+        Bytes::from(write_tensors(&layout, &[("", self.decoder.flat())], MODEL_METADATA))
+    }
+
+    /// `critic.safetensors`, where there is a critic.
+    pub(super) fn critic_file(&self) -> Option<Bytes> {
+        let critic = self.decoder.critic()?.detach().view([-1]);
+        let layout = Layout::of_critic(self.decoder.config());
+        Some(Bytes::from(write_tensors(&layout, &[("", &critic)], MODEL_METADATA)))
     }
 
     /// This member's shard of the optimiser's state: name and content.
@@ -132,16 +141,33 @@ impl State {
     }
 }
 
-/// The model's shape as a version's `config.json` says it.
+/// The model's shape as a version's `config.json` says it, with a critic where the step's algorithm has one.
 pub(super) fn read_config(base: &LoadedVersion, step: &TrainStep<'_>) -> Result<Config, PolicyError> {
-    Ok(Config::read(&step.file(base, CONFIG_FILE)?)?)
+    let critic = step.algorithm.advantage.has_critic();
+    Ok(Config { critic, ..Config::read(&step.file(base, CONFIG_FILE)?)? })
 }
 
-/// A version's weights `[layout.len]`, on the CPU.
+/// The same without a critic.
+pub(super) fn without_critic(config: &Config) -> Config {
+    Config { critic: false, ..config.clone() }
+}
+
+/// A version's weights `[layout.len]`, on the CPU. Version 0 may have no critic, which then expects nothing: 0.
 pub(super) fn read_weights(
     base: &LoadedVersion,
     step: &TrainStep<'_>,
     config: &Config,
 ) -> Result<Tensor, PolicyError> {
-    Ok(read_tensors(MODEL_FILE, &step.file(base, MODEL_FILE)?, "", &Layout::of(config))?)
+    let layout = Layout::of(&without_critic(config));
+    let weights = read_tensors(MODEL_FILE, &step.file(base, MODEL_FILE)?, "", &layout)?;
+    if !config.critic {
+        return Ok(weights);
+    }
+    let layout = Layout::of_critic(config);
+    let critic = if base.version == PolicyVersion(0) && base.manifest.file(CRITIC_FILE).is_none() {
+        Tensor::zeros([layout.len], (Kind::Float, Device::Cpu))
+    } else {
+        read_tensors(CRITIC_FILE, &step.file(base, CRITIC_FILE)?, "", &layout)?
+    };
+    Ok(Tensor::cat(&[weights, critic], 0))
 }

@@ -8,8 +8,8 @@ use super::pack::Sampled;
 use crate::math::drift;
 use crate::math::stretch::Stretches;
 
-/// Sums besides those of [`drift`]: tokens, entropy, clipped, rejected, distance from the reference; the loss.
-const OWN: i64 = 6;
+/// Sums besides those of [`drift`]: tokens, entropy, clipped, rejected, distance from the reference; the loss, and the critic's.
+const OWN: i64 = 7;
 /// Rollouts, and what χ² of them is made of: under the policy in training, and under the old one.
 const ROLLOUTS: i64 = 3;
 /// Of tokens that the version trained on sampled, before the first update: how many, and `Σ |Δ|`.
@@ -25,8 +25,14 @@ pub(super) struct Tally {
     rank: i64,
     /// No update was made yet: sampler and trainer have the same weights.
     pub(super) before_updates: bool,
-    /// There is a reference model.
-    referred: bool,
+    with: Beside,
+}
+
+/// What there is beside the policy.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Beside {
+    pub(super) reference: bool,
+    pub(super) critic: bool,
 }
 
 /// Per token, without gradient.
@@ -40,6 +46,8 @@ pub(super) struct Seen {
     pub(super) log_p: Tensor,
     /// The log-probability that ratios are taken against.
     pub(super) old: Tensor,
+    /// The critic's loss.
+    pub(super) value_loss: Option<Tensor>,
 }
 
 impl Seen {
@@ -54,14 +62,15 @@ impl Seen {
             distance: (!distances.is_empty()).then(|| Tensor::cat(&distances, 0)),
             log_p: all(|part| &part.log_p),
             old: all(|part| &part.old),
+            value_loss: None,
         }
     }
 }
 
 impl Tally {
-    pub(super) fn new(device: Device, (rank, world): (i64, i64), referred: bool) -> Self {
+    pub(super) fn new(device: Device, (rank, world): (i64, i64), with: Beside) -> Self {
         let sums = Tensor::zeros([KNOWN + FRESH + world], (Kind::Double, device));
-        Self { sums, rank, before_updates: true, referred }
+        Self { sums, rank, before_updates: true, with }
     }
 
     /// Adds the tokens of one forward, whose rollouts have these lengths.
@@ -69,10 +78,13 @@ impl Tally {
         let Sampled { mask, share, behaviour, fresh, .. } = sampled;
         let mask = mask.to_kind(Kind::Double);
         let every = mask.ones_like();
-        let distance = seen.distance.as_ref().map_or_else(|| mask.zeros_like(), Tensor::shallow_clone);
+        let given =
+            |row: &Option<Tensor>| row.as_ref().map_or_else(|| mask.zeros_like(), Tensor::shallow_clone);
+        let (distance, value_loss) = (given(&seen.distance), given(&seen.value_loss));
         let clipped = &seen.clipped.to_kind(Kind::Double) * &mask;
-        let loss = &seen.loss.to_kind(Kind::Double) * &mask * share;
-        let rows = [&every, &seen.entropy, &clipped, &(1.0 - &mask), &distance, &loss];
+        let [loss, value_loss] =
+            [&seen.loss, &value_loss].map(|loss| loss.to_kind(Kind::Double) * &mask * share);
+        let rows = [&every, &seen.entropy, &clipped, &(1.0 - &mask), &distance, &loss, &value_loss];
         let rows = rows.map(|row| row.detach().to_kind(Kind::Double).view([-1]));
         let own = Tensor::stack(&rows, 0).matmul(&every);
         let stretches = Stretches::new(rollouts, mask.device());
@@ -102,7 +114,7 @@ impl Tally {
         &mut self.sums
     }
 
-    /// Means over tokens and passes; the loss is the mean over these `updates`. What [`drift`] reports compares the policy
+    /// Means over tokens and passes; the losses are means over these `updates`. What [`drift`] reports compares the policy
     /// in training with the one that sampled; after `old_`, the policy that ratios are taken against. `sequence_chi2` is
     /// that of whole rollouts. `sampler_trainer_drift` and `…_max` are the mean and the largest `|Δ|` of tokens that this
     /// very version sampled: what engine and trainer compute differently.
@@ -117,10 +129,13 @@ impl Tally {
         let mut metrics: BTreeMap<String, f64> = ["entropy", "clip_share", "rejected_share", "kl"]
             .iter()
             .zip(&own[1..])
-            .filter(|(name, _)| **name != "kl" || self.referred)
+            .filter(|(name, _)| **name != "kl" || self.with.reference)
             .map(|(name, sum)| ((*name).to_owned(), sum / tokens))
             .collect();
-        metrics.insert("loss".to_owned(), own[OWN as usize - 1] / updates.max(1.0));
+        metrics.insert("loss".to_owned(), own[OWN as usize - 2] / updates.max(1.0));
+        if self.with.critic {
+            metrics.insert("value_loss".to_owned(), own[OWN as usize - 1] / updates.max(1.0));
+        }
         drift::report("", policy, tokens, &mut metrics);
         drift::report("old_", old, tokens, &mut metrics);
         for (name, squares) in ["sequence_chi2", "old_sequence_chi2"].iter().zip(&of_rollouts[1..]) {

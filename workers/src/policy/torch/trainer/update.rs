@@ -16,7 +16,7 @@ use super::samples::{Sample, Samples};
 use super::schedule::rate;
 use super::score::{coefficient, score};
 use super::state::State;
-use super::tally::Tally;
+use super::tally::{Beside, Tally};
 use crate::gang::Group;
 use crate::math::aggregate::Whole;
 use crate::policy::PolicyError;
@@ -102,15 +102,20 @@ impl Step<'_> {
         };
         let mut rows = samples.rows;
         if let Some(reference) = self.reference {
-            let reference = forward.look_at_all(reference, state, member, &rows)?;
-            rows.iter_mut().zip(reference).for_each(|(row, reference)| row.reference = reference);
+            let seen = forward.look_at_all(reference, state, member, &rows)?;
+            rows.iter_mut().zip(seen.log_p).for_each(|(row, reference)| row.reference = reference);
         }
-        if self.algorithm.old == OldPolicy::Proximal {
-            let old = forward.look_at_all(&state.decoder, state, member, &rows)?;
-            rows.iter_mut().zip(old).for_each(|(row, old)| row.old = old);
+        let (proximal, critic) =
+            (self.algorithm.old == OldPolicy::Proximal, self.algorithm.advantage.has_critic());
+        if proximal || critic {
+            let seen = forward.look_at_all(&state.decoder, state, member, &rows)?;
+            rows.iter_mut().zip(seen.values).for_each(|(row, values)| row.values = values);
+            if proximal {
+                rows.iter_mut().zip(seen.log_p).for_each(|(row, old)| row.old = old);
+            }
         }
         let scored = score(&mut rows, self.batch, self.algorithm, forward.coefficient);
-        let tally = Tally::new(device, place, self.reference.is_some());
+        let tally = Tally::new(device, place, Beside { reference: self.reference.is_some(), critic });
         let mut pass = Pass { algorithm: self.algorithm, forward, tally };
         let mut metrics = pass.run(state, member, &rows, self.batch)?;
         metrics.extend(samples.metrics.into_iter().chain(scored));
@@ -212,38 +217,61 @@ impl Pass<'_> {
     }
 }
 
+/// What a model makes of rows before any update: numbers of each sampled token of each.
+#[derive(Debug)]
+struct Looked {
+    log_p: Vec<Vec<f32>>,
+    /// Empty where it has no critic.
+    values: Vec<Vec<f32>>,
+}
+
+impl Looked {
+    fn each(&mut self) -> impl Iterator<Item = &mut Vec<Vec<f32>>> {
+        [&mut self.log_p, &mut self.values].into_iter()
+    }
+}
+
+/// Hands the numbers `[M]` of f32 out to the rows of these indices, one row after another.
+fn fill(indices: impl Iterator<Item = usize>, rows: &mut [Vec<f32>], numbers: &Tensor) {
+    let mut numbers = Vec::<f32>::try_from(numbers).expect("one axis of f32").into_iter();
+    for index in indices {
+        rows[index].fill_with(|| numbers.next().expect("one number for each sampled token"));
+    }
+}
+
 impl Forward<'_> {
-    /// Log-probabilities of all sampled tokens of `rows` under `decoder`. Each member computes its rows, and all get
-    /// all: another minibatch deals them otherwise.
+    /// What `decoder` makes of all `rows`. Each member computes its rows, and all get all: another minibatch deals
+    /// them otherwise.
     fn look_at_all(
         &self,
         decoder: &Decoder,
         state: &State,
         member: &Member<'_>,
         rows: &[Sample],
-    ) -> Result<Vec<Vec<f32>>, PolicyError> {
+    ) -> Result<Looked, PolicyError> {
         let device = decoder.flat().device();
         let all: Vec<usize> = (0..rows.len()).collect();
-        let mut seen: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row.wanted.len()]).collect();
+        let zeros = || rows.iter().map(|row| vec![0.0_f32; row.wanted.len()]).collect::<Vec<_>>();
+        let mut looked =
+            Looked { log_p: zeros(), values: decoder.critic().map_or_else(Vec::new, |_| zeros()) };
         for indices in microbatches(rows, &dealt(rows, &all, &state.deal), self.most_tokens(device)) {
             member.check()?;
             let samples: Vec<&Sample> = indices.iter().map(|&index| &rows[index]).collect();
             let mut packed = Microbatch::pack(&samples, |_| 0.0, decoder.config(), device);
-            let log_p = self.look(decoder, &mut packed);
-            let mut log_p = Vec::<f32>::try_from(&log_p).expect("one axis of f32").into_iter();
-            for index in indices {
-                seen[index].fill_with(|| log_p.next().expect("one number for each sampled token"));
+            let seen = self.look(decoder, &mut packed);
+            for (rows, seen) in looked.each().zip(&seen) {
+                fill(indices.iter().copied(), rows, seen);
             }
         }
-        let Some(_) = member.group else { return Ok(seen) };
-        // Every number is one member's, and 0 at the others.
-        let whole = Tensor::from_slice(&seen.concat()).to_device(device);
-        member.add_up(&whole)?;
-        let mut whole = Vec::<f32>::try_from(&whole).expect("one axis of f32").into_iter();
-        for row in &mut seen {
-            row.fill_with(|| whole.next().expect("as many numbers as went in"));
+        if member.group.is_some() {
+            for rows in looked.each().filter(|rows| !rows.is_empty()) {
+                // Every number is one member's, and 0 at the others.
+                let whole = Tensor::from_slice(&rows.concat()).to_device(device);
+                member.add_up(&whole)?;
+                fill(all.iter().copied(), rows, &whole);
+            }
         }
-        Ok(seen)
+        Ok(looked)
     }
 
     fn most_tokens(&self, device: Device) -> usize {
