@@ -8,13 +8,17 @@ use millrace_loadtest::sim::{play, scenario_of};
 const SEEDS: u64 = 9;
 
 /// Scenario and seed of what once led to a finding, and what it was.
-const REGRESSIONS: [(&str, u64, &str); 5] = [
+const REGRESSIONS: [(&str, u64, &str); 6] = [
     ("power-loss", 459, BOOKED_TWICE),
     ("power-loss", 513, BOOKED_TWICE),
     ("power-loss", 755, BOOKED_TWICE),
     ("power-loss", 1035, BOOKED_TWICE),
     ("power-loss", 1377, BOOKED_TWICE),
+    ("power-loss", 10_075, ANSWERS_THE_LOST),
 ];
+
+const ANSWERS_THE_LOST: &str =
+    "what a step stored for a task of the lost part of the log was taken for the step's by a checker";
 
 const BOOKED_TWICE: &str =
     "a rollout that was dropped after a power loss, and proved to be trained before it, was booked twice";

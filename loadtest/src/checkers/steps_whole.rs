@@ -16,7 +16,10 @@ type Attempt = (RunId, PolicyVersion, u32);
 struct Steps {
     /// Ranks of each attempt.
     worlds: BTreeMap<Attempt, u32>,
-    /// What the ranks said that they stored; the first word of each counts.
+    /// What each rank was asked last.
+    asked: BTreeMap<(Attempt, u32), u64>,
+    /// What the ranks said that they stored; the first word of each counts, if it answers what was asked: another may
+    /// be of a part of the log that was lost.
     shares: BTreeMap<Attempt, BTreeMap<u32, Vec<FileRef>>>,
     /// Versions that were found in the object store: the log lost how they were made.
     adopted: BTreeSet<(RunId, PolicyVersion)>,
@@ -46,10 +49,12 @@ impl Steps {
             steps.hear(moment.entry);
             for command in commands {
                 if let Command::PutTask(task) = command
-                    && let (TaskKey::TrainShard { makes, attempt, .. }, TaskBody::TrainShard(shard)) =
+                    && let (TaskKey::TrainShard { makes, attempt, rank }, TaskBody::TrainShard(shard)) =
                         (task.key, &task.body)
                 {
-                    steps.worlds.insert((task.run.clone(), PolicyVersion(makes), attempt), shard.world);
+                    let attempt = (task.run.clone(), PolicyVersion(makes), attempt);
+                    steps.worlds.insert(attempt.clone(), shard.world);
+                    steps.asked.insert((attempt, rank), task.question());
                 }
             }
         });
@@ -66,8 +71,12 @@ impl Steps {
                 if let (TaskKey::TrainShard { makes, rank, attempt }, OutcomeBody::TrainShard(done)) =
                     (outcome.key, &outcome.body)
                 {
-                    let shares = self.shares.entry((run, PolicyVersion(makes), attempt)).or_default();
-                    shares.entry(rank).or_insert_with(|| done.files.clone());
+                    let attempt = (run, PolicyVersion(makes), attempt);
+                    let asked = self.asked.get(&(attempt.clone(), rank));
+                    if outcome.answers.is_none_or(|answers| Some(&answers) == asked) {
+                        let shares = self.shares.entry(attempt).or_default();
+                        shares.entry(rank).or_insert_with(|| done.files.clone());
+                    }
                 }
             }
             _ => {}
