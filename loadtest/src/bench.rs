@@ -16,6 +16,7 @@ pub mod generate;
 pub mod lives;
 pub mod queue;
 pub mod raw;
+pub mod recipes;
 #[cfg(millrace_torch)]
 pub mod train;
 

@@ -28,6 +28,8 @@ enum Command {
 enum Bench {
     /// The whole life of a task, beside raw put, pull and ack on the same server
     Queue(bench::queue::Args),
+    /// The same run under several algorithms, bounds on staleness and seeds
+    Recipes(bench::recipes::Args),
     /// An optimiser step on a language model, beside a plain PyTorch and transformers loop
     #[cfg(millrace_torch)]
     Train(bench::train::Args),
@@ -47,6 +49,10 @@ fn main() -> anyhow::Result<ExitCode> {
     match Args::parse().command {
         Command::Bench(Bench::Queue(args)) => {
             in_real_time(bench::queue::run(&args))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Bench(Bench::Recipes(args)) => {
+            bench::recipes::run(&args)?;
             Ok(ExitCode::SUCCESS)
         }
         #[cfg(millrace_torch)]

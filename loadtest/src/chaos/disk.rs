@@ -35,7 +35,7 @@ pub fn own_namespace() -> bool {
 }
 
 /// A disk that can be filled.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Disk {
     folder: PathBuf,
 }

@@ -154,7 +154,9 @@ async fn fill_disk(stack: &Shared, fault: &Fault, record: &Record, end: Instant)
     let Some(disk) = &stack.disk else { return };
     let Ok(_guard) = timeout_at(end, stack.disk_busy.lock()).await else { return };
     let since = Instant::now();
-    let filled = tokio::task::block_in_place(|| disk.fill());
+    let filling = disk.clone();
+    let filled =
+        tokio::task::spawn_blocking(move || filling.fill()).await.expect("filling a disk does not panic");
     sleep(fault.lasts).await;
     let freed = disk.free();
     match filled.and(freed) {

@@ -14,6 +14,9 @@ use nix::unistd::getppid;
 /// A program that is killed when this process dies, and writes to the end of `log`. `millrace` is the program that
 /// ties it; the program's own arguments are added to what this gives.
 ///
+/// The kernel looks at the thread that starts it, not at the process: start it on one that lives as long.
+/// Threads of a runtime do, but for those that `block_in_place` leaves behind and those for blocking work.
+///
 /// # Errors
 /// The log cannot be opened.
 pub fn tied(millrace: &Path, program: &Path, log: &Path) -> Result<tokio::process::Command> {

@@ -1,0 +1,216 @@
+//! What staleness costs: the same run under several algorithms, bounds on staleness and seeds, each by `millrace up`, one
+//! after the other.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+use clap::ValueEnum;
+use millrace_schemas::RunSpec;
+use millrace_schemas::submit::{
+    Advantage, Algorithm, Correction, CorrectionWeight, Loss, OldPolicy, from_toml,
+};
+use serde::{Deserialize, Serialize};
+
+use super::publish;
+
+/// How to measure.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The run file; its name, seed, α and what a recipe says are changed
+    #[arg(long, default_value = "broker/coordinator/runs/frozen-lake.toml")]
+    run: PathBuf,
+    /// Algorithms
+    #[arg(long, value_delimiter = ',', default_values = ["grpo", "decoupled", "tis", "cispo", "topr"])]
+    recipes: Vec<Recipe>,
+    /// Bounds on staleness; 0 is synchronous
+    #[arg(long, value_delimiter = ',', default_values_t = [0.0, 1.0, 2.0, 4.0])]
+    alphas: Vec<f64>,
+    /// Seeds
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 3])]
+    seeds: Vec<u64>,
+    /// Make this many steps instead of the run file's
+    #[arg(long)]
+    steps: Option<u64>,
+    /// Folder of the runs
+    #[arg(long, default_value = "target/recipes")]
+    dir: PathBuf,
+    /// Where the figures go as JSON
+    #[arg(long, default_value = "target/bench/recipes.json")]
+    out: PathBuf,
+}
+
+/// An algorithm, as far as it is not the run file's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+enum Recipe {
+    /// The run file's: GRPO with PPO's clip, against the policy that sampled
+    Grpo,
+    /// Decoupled PPO: clipped against the version trained on, weighed by what that is to the policy that sampled
+    Decoupled,
+    /// The same, the weight cut at 2
+    Tis,
+    /// The clipped ratio as a weight
+    Cispo,
+    /// Tapered off-policy REINFORCE
+    Topr,
+    /// PPO with a critic
+    Ppo,
+}
+
+impl Recipe {
+    fn of(self, plain: &Algorithm) -> Algorithm {
+        let weighed = |cap| Correction { weight: CorrectionWeight::Token, cap, ..Correction::default() };
+        let plain = plain.clone();
+        match self {
+            Self::Grpo => plain,
+            Self::Decoupled => Algorithm { old: OldPolicy::Proximal, correction: weighed(0.0), ..plain },
+            Self::Tis => Algorithm { old: OldPolicy::Proximal, correction: weighed(2.0), ..plain },
+            Self::Cispo => Algorithm { loss: Loss::Cispo, ..plain },
+            Self::Topr => Algorithm { loss: Loss::Topr, ..plain },
+            Self::Ppo => Algorithm { advantage: Advantage::Gae, ..plain },
+        }
+    }
+
+    fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
+/// What of a run's `report.json` is of interest.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Played {
+    success_after: f64,
+    wall_s: f64,
+    /// Rollouts by their staleness.
+    staleness: Vec<u64>,
+    balanced: bool,
+    audited: bool,
+}
+
+/// All seeds of a recipe under one bound.
+#[derive(Debug, Serialize)]
+struct Row {
+    recipe: String,
+    alpha: f64,
+    runs: Vec<Played>,
+}
+
+/// Plays and prints.
+///
+/// # Errors
+/// A run is refused or fails, or its books do not balance.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let fail = || format!("failed to read run file path={}", args.run.display());
+    let mut base = from_toml(&std::fs::read_to_string(&args.run).with_context(fail)?).with_context(fail)?;
+    base.steps = args.steps.unwrap_or(base.steps);
+    let mut rows = Vec::new();
+    for &recipe in &args.recipes {
+        for &alpha in &args.alphas {
+            let mut runs = Vec::new();
+            for &seed in &args.seeds {
+                let played = play(args, &base, (recipe, alpha, seed))?;
+                println!(
+                    "{} alpha={alpha} seed={seed}: {:.1} % in {:.0} s",
+                    recipe.name(),
+                    100.0 * played.success_after,
+                    played.wall_s
+                );
+                runs.push(played);
+            }
+            rows.push(Row { recipe: recipe.name(), alpha, runs });
+        }
+    }
+    publish(&args.out, &rows, &table(&rows, &base))
+}
+
+fn play(args: &Args, base: &RunSpec, (recipe, alpha, seed): (Recipe, f64, u64)) -> anyhow::Result<Played> {
+    let mut spec = RunSpec { seed, algorithm: recipe.of(&base.algorithm), ..base.clone() };
+    spec.rollout.alpha = alpha;
+    std::fs::create_dir_all(&args.dir)?;
+    let (file, folder) = (args.dir.join("run.toml"), args.dir.join("run"));
+    std::fs::write(&file, toml::to_string(&spec).context("a run file can be written as TOML")?)?;
+    let program = std::env::current_exe()?.with_file_name("millrace");
+    let mut up = Command::new(&program);
+    let output = up.arg("up").arg(&file).arg("--dir").arg(&folder).arg("--again").output();
+    let output =
+        output.with_context(|| format!("failed to start {}; `make build` makes it", program.display()))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{} alpha={alpha} seed={seed} failed:\n{said}", recipe.name());
+    let played: Played = serde_json::from_slice(&read(&folder.join("report.json"))?)?;
+    let sound = played.balanced && played.audited;
+    ensure!(sound, "{} alpha={alpha} seed={seed}: the books are not in order", recipe.name());
+    Ok(played)
+}
+
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    std::fs::read(path).with_context(|| format!("failed to read {}", path.display()))
+}
+
+fn table(rows: &[Row], base: &RunSpec) -> String {
+    let mut table = format!(
+        "`{}`, {} steps; held-out success of the last version, mean and standard deviation over seeds; every run balanced and \
+         audited.\n\n| algorithm | α | seeds | success | seconds | mean staleness |\n|---|---|---|---|---|---|\n",
+        base.name, base.steps
+    );
+    for row in rows {
+        let (success, spread) = spread(row.runs.iter().map(|run| 100.0 * run.success_after));
+        let (seconds, _) = self::spread(row.runs.iter().map(|run| run.wall_s));
+        let (staleness, _) = self::spread(row.runs.iter().map(Played::staleness));
+        table += &format!(
+            "| {} | {} | {} | {success:.1} ± {spread:.1} % | {seconds:.0} | {staleness:.2} |\n",
+            row.recipe,
+            row.alpha,
+            row.runs.len()
+        );
+    }
+    table
+}
+
+impl Played {
+    /// The mean over its rollouts.
+    fn staleness(&self) -> f64 {
+        let all: u64 = self.staleness.iter().sum();
+        let sum: u64 =
+            self.staleness.iter().enumerate().map(|(versions, count)| versions as u64 * count).sum();
+        sum as f64 / all.max(1) as f64
+    }
+}
+
+/// Mean and standard deviation.
+fn spread(numbers: impl Iterator<Item = f64>) -> (f64, f64) {
+    let numbers: Vec<f64> = numbers.collect();
+    let count = numbers.len() as f64;
+    let mean = numbers.iter().sum::<f64>() / count;
+    let squares = numbers.iter().map(|x| (x - mean).powi(2)).sum::<f64>();
+    (mean, (squares / (count - 1.0).max(1.0)).sqrt())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_recipe_is_a_run_that_is_taken() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../broker/coordinator/runs/frozen-lake.toml");
+        let base = from_toml(&String::from_utf8(read(&path).unwrap()).unwrap()).unwrap();
+        for recipe in Recipe::value_variants() {
+            let spec = RunSpec { algorithm: recipe.of(&base.algorithm), ..base.clone() };
+            from_toml(&toml::to_string(&spec).unwrap()).unwrap_or_else(|e| panic!("{recipe:?}: {e}"));
+        }
+    }
+
+    #[test]
+    fn means_and_deviations_are_those_of_a_sample() {
+        assert_eq!(spread([1.0, 2.0, 3.0].into_iter()), (2.0, 1.0));
+        assert_eq!(spread([4.0].into_iter()), (4.0, 0.0));
+        let runs = Played {
+            success_after: 1.0,
+            wall_s: 1.0,
+            staleness: vec![1, 2, 1],
+            balanced: true,
+            audited: true,
+        };
+        assert_eq!(runs.staleness(), 1.0);
+    }
+}
