@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::dataset::{AnswerCheck, DatasetSpec};
 use crate::ids::PoolName;
 
 /// Reset, or take one action.
@@ -16,6 +17,9 @@ pub struct EnvStepTask {
     pub split: Split,
     /// Draws the start state. All rollouts of a group share it.
     pub seed: u64,
+    /// With `dataset`: the row of the split that is asked, from 0 in the file's order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub row: Option<u64>,
     /// What to do.
     pub action: EnvAction,
 }
@@ -67,6 +71,9 @@ pub struct EnvStepDone {
     /// The words of this step, where the environment speaks text: the policy's, then the environment's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub said: Vec<Utterance>,
+    /// At a reset: what rewards are to know of the prompt, by name; the answer under `answer`.
+    #[serde(default, skip_serializing_if = "Settings::is_empty")]
+    pub row: Settings,
 }
 
 /// What one side said at once.
@@ -140,6 +147,8 @@ pub enum EnvironmentSpec {
         #[serde(default = "one_hundred_twenty_eight")]
         prompt_tokens: u32,
     },
+    /// Ask what the rows of a file ask, in words: needs a model that speaks text.
+    Dataset(DatasetSpec),
     /// One of your own, in words, which a program beside the worker answers for: `millrace-worker --exec`.
     Custom {
         /// What that program calls it. Workers of this pool do its steps.
@@ -161,7 +170,7 @@ pub enum EnvironmentSpec {
 }
 
 /// Environments that come with Millrace, which are the names of their pools too.
-pub const BUILT_IN: [&str; 4] = ["frozen_lake", "sokoban", "counter", "arithmetic"];
+pub const BUILT_IN: [&str; 5] = ["frozen_lake", "sokoban", "counter", "arithmetic", "dataset"];
 
 /// What a program of your own is handed with each question.
 pub type Settings = BTreeMap<String, serde_json::Value>;
@@ -216,7 +225,8 @@ impl EnvironmentSpec {
             Self::FrozenLake { .. }
             | Self::Sokoban { .. }
             | Self::Counter { .. }
-            | Self::Arithmetic { .. } => self.name(),
+            | Self::Arithmetic { .. }
+            | Self::Dataset(_) => self.name(),
         }
     }
 
@@ -228,6 +238,7 @@ impl EnvironmentSpec {
             Self::Sokoban { .. } => "sokoban",
             Self::Counter { .. } => "counter",
             Self::Arithmetic { .. } => "arithmetic",
+            Self::Dataset(_) => "dataset",
             Self::Custom { .. } => "custom",
         }
     }
@@ -235,14 +246,14 @@ impl EnvironmentSpec {
     /// Whether observations and actions are text, in tokens of the model's own tokenizer.
     #[must_use]
     pub const fn speaks_text(&self) -> bool {
-        matches!(self, Self::Arithmetic { .. } | Self::Custom { .. })
+        matches!(self, Self::Arithmetic { .. } | Self::Dataset(_) | Self::Custom { .. })
     }
 
     /// Tokens that observations and actions are made of: ids are below this. `None` where they are the model's.
     #[must_use]
     pub const fn vocabulary(&self) -> Option<u32> {
         Some(match self {
-            Self::Arithmetic { .. } | Self::Custom { .. } => return None,
+            Self::Arithmetic { .. } | Self::Dataset(_) | Self::Custom { .. } => return None,
             Self::FrozenLake { size, .. } => 20 + 3 * *size * *size,
             Self::Sokoban { size, .. } => {
                 // A box lies up to `inside - 1` cells away in either direction.
@@ -260,7 +271,7 @@ impl EnvironmentSpec {
         match self {
             Self::FrozenLake { .. } | Self::Sokoban { .. } => Some(4),
             Self::Counter { .. } => Some(128),
-            Self::Arithmetic { .. } | Self::Custom { .. } => None,
+            Self::Arithmetic { .. } | Self::Dataset(_) | Self::Custom { .. } => None,
         }
     }
 
@@ -271,9 +282,9 @@ impl EnvironmentSpec {
             Self::FrozenLake { size, .. } => (*size * *size + 5, 5),
             Self::Sokoban { .. } => (5, 5),
             Self::Counter { .. } => (1, 1),
-            Self::Arithmetic { prompt_tokens, .. } | Self::Custom { prompt_tokens, .. } => {
-                (*prompt_tokens, *prompt_tokens)
-            }
+            Self::Arithmetic { prompt_tokens, .. }
+            | Self::Dataset(DatasetSpec { prompt_tokens, .. })
+            | Self::Custom { prompt_tokens, .. } => (*prompt_tokens, *prompt_tokens),
         }
     }
 
@@ -290,10 +301,10 @@ impl EnvironmentSpec {
     #[must_use]
     pub const fn prompt_tokens(&self) -> Option<u32> {
         match self {
-            Self::Arithmetic { prompt_tokens, .. } | Self::Custom { prompt_tokens, .. } => {
-                Some(*prompt_tokens)
-            }
-            _ => None,
+            Self::Arithmetic { prompt_tokens, .. }
+            | Self::Dataset(DatasetSpec { prompt_tokens, .. })
+            | Self::Custom { prompt_tokens, .. } => Some(*prompt_tokens),
+            Self::FrozenLake { .. } | Self::Sokoban { .. } | Self::Counter { .. } => None,
         }
     }
 
@@ -304,8 +315,37 @@ impl EnvironmentSpec {
             Self::FrozenLake { max_turns, .. }
             | Self::Sokoban { max_turns, .. }
             | Self::Arithmetic { max_turns, .. }
+            | Self::Dataset(DatasetSpec { max_turns, .. })
             | Self::Custom { max_turns, .. } => *max_turns,
             Self::Counter { turns } => *turns,
         }
+    }
+
+    /// The rows that it asks, if it asks rows.
+    #[must_use]
+    pub const fn dataset(&self) -> Option<&DatasetSpec> {
+        match self {
+            Self::Dataset(dataset) => Some(dataset),
+            Self::FrozenLake { .. }
+            | Self::Sokoban { .. }
+            | Self::Counter { .. }
+            | Self::Arithmetic { .. }
+            | Self::Custom { .. } => None,
+        }
+    }
+
+    /// The same, to write in what they are.
+    #[must_use]
+    pub const fn dataset_mut(&mut self) -> Option<&mut DatasetSpec> {
+        match self {
+            Self::Dataset(dataset) => Some(dataset),
+            _ => None,
+        }
+    }
+
+    /// Whether the run's first reward says if a rollout succeeded, for the environment cannot.
+    #[must_use]
+    pub fn succeeds_by_reward(&self) -> bool {
+        self.dataset().is_some_and(|dataset| dataset.check == AnswerCheck::ByReward)
     }
 }

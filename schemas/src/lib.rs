@@ -17,6 +17,7 @@ pub mod envelope;
 pub mod submit;
 pub mod generate;
 pub mod env_step;
+pub mod dataset;
 pub mod reward;
 pub mod train_shard;
 pub mod publish_weights;

@@ -103,6 +103,9 @@ pub const MAX_REWARD: f64 = 1e12;
 pub const MAX_ENV_STATE_BYTES: usize = 16 * 1024 * 1024;
 /// Bytes that are said in one step of an environment; an outcome with more is refused.
 pub const MAX_SAID_BYTES: usize = 4 * 1024 * 1024;
+/// Bytes of a row of a dataset, which travels with each rollout of it; a file with a longer one is refused before the run
+/// begins.
+pub const MAX_ROW_BYTES: usize = 1024 * 1024;
 /// Files that one rank writes for a version; an outcome with more is refused.
 pub const MAX_SHARD_FILES: usize = 1_024;
 /// Characters of such a file's name; an outcome with a longer one is refused.
@@ -117,6 +120,7 @@ pub const MAX_EVALUATE_PROMPTS: u32 = 65_536;
 pub const MAX_MODEL_DIMENSION: u32 = 1_048_576;
 
 const _: () = assert!(MAX_INLINE_BYTES * 2 < MAX_PAYLOAD_BYTES, "a message and its headers must fit");
+const _: () = assert!(MAX_ROW_BYTES <= MAX_SAID_BYTES, "a prompt can be said");
 const _: () = assert!(HEARTBEAT_MS * 2 < ACK_WAIT_MS, "one lost sign of life must not cost the lease");
 const _: () = assert!(HEARTBEATS >= 3, "a lost sign of life and a late one must not cost the lease");
 const _: () = assert!(ACK_WAIT_ONE_MACHINE_MS >= 1_000, "a busy machine is not a dead one");

@@ -20,6 +20,10 @@ pub struct RewardTask {
     /// Everything that was said, for a rule of your own in an environment that speaks text.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conversation: Vec<Utterance>,
+    /// What the environment tells rewards of the prompt: the fields of a dataset's row but its prompt, the answer as text
+    /// under `answer`.
+    #[serde(default, skip_serializing_if = "Settings::is_empty")]
+    pub row: Settings,
 }
 
 /// What one turn brought.
@@ -50,6 +54,15 @@ pub enum RewardRule {
 impl RewardRule {
     /// Rules that come with Millrace; their names are their pools' too.
     pub const BUILT_IN: [Self; 3] = [Self::EnvReturn, Self::Success, Self::Format];
+
+    /// Whether it reads what was said.
+    #[must_use]
+    pub const fn reads_words(self) -> bool {
+        match self {
+            Self::Custom => true,
+            Self::EnvReturn | Self::Success | Self::Format => false,
+        }
+    }
 
     /// The rule's name.
     #[must_use]

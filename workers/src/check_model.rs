@@ -10,6 +10,12 @@ use millrace_workers::model_dir::ModelDir;
 /// The word that asks for it, in place of the options of a worker.
 const WORD: &str = "check-model";
 
+/// What the command line asks for if its first argument is `word`.
+pub(crate) fn asked<C: Parser>(word: &str, words: impl IntoIterator<Item = OsString>) -> Option<C> {
+    let words: Vec<OsString> = words.into_iter().skip(1).collect();
+    words.first().is_some_and(|first| first == word).then(|| C::parse_from(words))
+}
+
 /// Checks a directory with a model of the Hugging Face hub: that everything is there, fits together, can be computed
 /// here, and that every number is finite. Says everything that is wrong with it.
 #[derive(Debug, Parser)]
@@ -28,8 +34,7 @@ pub(crate) struct CheckModel {
 impl CheckModel {
     /// What the command line asks to check; `None` if it is that of a worker.
     pub(crate) fn asked(words: impl IntoIterator<Item = OsString>) -> Option<Self> {
-        let words: Vec<OsString> = words.into_iter().skip(1).collect();
-        words.first().is_some_and(|first| first == WORD).then(|| Self::parse_from(words))
+        asked(WORD, words)
     }
 
     /// Checks it.

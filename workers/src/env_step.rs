@@ -4,12 +4,15 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use millrace_schemas::dataset::DatasetSpec;
 use millrace_schemas::env_step::{EnvAction, EnvStepTask, EnvironmentSpec};
-use millrace_schemas::{OutcomeBody, Task, TaskBody};
+use millrace_schemas::{OutcomeBody, RunId, Task, TaskBody};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use crate::datasets::Datasets;
 use crate::envs;
+use crate::envs::dataset::Dataset;
 use crate::envs::spoken::{Manner, Said};
 use crate::executor::{Cost, Executor, Verdict};
 use crate::program::{Answer, Program, Question, Told};
@@ -19,20 +22,36 @@ use crate::text::{Codec, Codecs};
 #[derive(Debug, Clone, Default)]
 pub struct EnvStep {
     codecs: Option<Codecs>,
+    datasets: Option<Datasets>,
     program: Option<Arc<Program>>,
 }
 
 impl EnvStep {
-    /// Environments that speak text do so by these.
+    /// Environments that speak text do so by these codecs, and ask these rows.
     #[must_use]
-    pub const fn speaking(codecs: Codecs) -> Self {
-        Self { codecs: Some(codecs), program: None }
+    pub const fn speaking(codecs: Codecs, datasets: Datasets) -> Self {
+        Self { codecs: Some(codecs), datasets: Some(datasets), program: None }
     }
 
     /// The same, with environments that `program` answers for.
     #[must_use]
     pub fn asking(self, program: Option<Arc<Program>>) -> Self {
         Self { program, ..self }
+    }
+
+    /// Asks a row.
+    async fn ask_row(
+        &self,
+        (run, spec): (&RunId, &DatasetSpec),
+        step: &EnvStepTask,
+        codec: Option<&Codec>,
+    ) -> Result<OutcomeBody, Verdict> {
+        let poison = |error: envs::EnvError| Verdict::Poison(error.to_string());
+        let Some(datasets) = &self.datasets else {
+            return Err(poison(envs::EnvError::NoRows(spec.path.clone())));
+        };
+        let rows = datasets.of(run, spec).await?;
+        Dataset { spec, rows: &rows, codec }.act(step).map(OutcomeBody::EnvStep).map_err(poison)
     }
 
     /// Asks the program.
@@ -80,7 +99,11 @@ impl Executor for EnvStep {
             },
             _ => None,
         };
-        match self.ask(step, codec.as_deref()).await {
+        let answer = match &step.environment {
+            EnvironmentSpec::Dataset(spec) => self.ask_row((&task.run, spec), step, codec.as_deref()).await,
+            _ => self.ask(step, codec.as_deref()).await,
+        };
+        match answer {
             Ok(done) => Verdict::Done(done, Cost::default()),
             Err(verdict) => verdict,
         }

@@ -1,11 +1,13 @@
 //! The environments, each a pure function: the task carries the state, so any worker can do any step.
 
+use millrace_schemas::dataset::DatasetError;
 use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, EnvironmentSpec, Split};
 
 use crate::text::{Codec, TextError};
 
 mod arithmetic;
 mod counter;
+pub(crate) mod dataset;
 mod frozen_lake;
 mod sokoban;
 mod level;
@@ -15,6 +17,7 @@ mod tokens;
 
 pub use arithmetic::Arithmetic;
 pub use counter::Counter;
+pub use dataset::longest_prompt;
 pub use frozen_lake::FrozenLake;
 pub use sokoban::Sokoban;
 
@@ -82,15 +85,31 @@ pub enum EnvError {
         /// Which environment.
         environment: String,
     },
+    /// Nobody has brought the rows that it asks.
+    #[error("the rows of {0} are not at hand; hand the run in by `millrace submit`, which brings them")]
+    NoRows(String),
+    /// The rows are not what the run file says of them.
+    #[error(
+        "the rows of {path} are not those of the run file: {reason}; are this worker and `millrace` of the same version?"
+    )]
+    OtherRows {
+        /// The file.
+        path: String,
+        /// How they differ.
+        reason: String,
+    },
+    /// A row cannot be asked.
+    #[error(transparent)]
+    Row(#[from] DatasetError),
     /// It is none of Millrace's own.
     #[error("environment.pool={0} is answered by a program of its own; start workers with --exec")]
     Foreign(String),
 }
 
-/// Does a task. `codec` is the model's, for an environment that speaks text.
+/// Does a task that needs nothing but itself. `codec` is the model's, for an environment that speaks text.
 ///
 /// # Errors
-/// As [`Environment`] says, or what is said cannot be put into tokens.
+/// As [`Environment`] says, what is said cannot be put into tokens, or the environment needs rows or a program.
 pub fn answer(task: &EnvStepTask, codec: Option<&Codec>) -> Result<EnvStepDone, EnvError> {
     match task.environment {
         EnvironmentSpec::FrozenLake { size, frozen, max_turns } => {
@@ -105,6 +124,7 @@ pub fn answer(task: &EnvStepTask, codec: Option<&Codec>) -> Result<EnvStepDone, 
             let environment = task.environment.name();
             spoken::act(&game, &spoken::Manner { environment, codec, system, prompt_tokens }, task)
         }
+        EnvironmentSpec::Dataset(ref rows) => Err(EnvError::NoRows(rows.path.clone())),
         EnvironmentSpec::Custom { ref pool, .. } => Err(EnvError::Foreign(pool.to_string())),
     }
 }

@@ -22,7 +22,9 @@ pub mod publish_weights;
 
 pub mod gang;
 pub mod policy;
+mod held;
 pub mod weights;
+pub mod datasets;
 pub mod text;
 pub mod model_dir;
 pub mod envs;

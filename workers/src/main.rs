@@ -15,14 +15,18 @@ use millrace_workers::program::Program;
 use millrace_workers::{Executors, Worker, WorkerSettings, drain};
 use tokio::runtime::Handle;
 
+use check_data::CheckData;
 use check_model::CheckModel;
 
+mod check_data;
 mod check_model;
 
 /// Does the tasks of some stages. Stateless: start as many as you like, and stop them when you like.
 #[derive(Debug, Parser)]
 #[command(name = "millrace-worker", version)]
-#[command(after_help = "`millrace-worker check-model DIR` says what is wrong with a model directory.")]
+#[command(
+    after_help = "`millrace-worker check-model DIR` says what is wrong with a model directory, `check-data` with a file of rows."
+)]
 struct Arguments {
     /// Where the queue is
     #[arg(long, env = "NATS_URL", hide_env_values = true, default_value = "nats://127.0.0.1:4222")]
@@ -71,6 +75,9 @@ struct Arguments {
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     if let Some(check) = CheckModel::asked(std::env::args_os()) {
+        return check.run();
+    }
+    if let Some(check) = CheckData::asked(std::env::args_os()) {
         return check.run();
     }
     let arguments = Arguments::parse();

@@ -31,8 +31,9 @@ impl Reward {
             (RewardRule::Custom, Some(program)) => program,
             _ => return rewards::score(task).map_err(poison),
         };
-        let RewardTask { settings, turns, success, conversation, .. } = task;
-        let question = Question::Score { reward: pool, settings, turns, success: *success, conversation };
+        let RewardTask { settings, turns, success, conversation, row, .. } = task;
+        let question =
+            Question::Score { reward: pool, settings, turns, success: *success, conversation, row };
         match program.ask(&question).await.map_err(|error| Program::verdict(&error))? {
             Answer::Score(score) => Ok(score),
             Answer::Refused(refusal) => Err(refusal.verdict()),

@@ -60,7 +60,14 @@ mod tests {
     fn task(rule: RewardRule, rewards: &[f64], success: bool) -> RewardTask {
         let turn = |(i, reward): (usize, &f64)| TurnResult { reward: *reward, valid: i != 0, tokens: 1 };
         let turns = rewards.iter().enumerate().map(turn).collect();
-        RewardTask { rule, turns, success, settings: Settings::new(), conversation: Vec::new() }
+        RewardTask {
+            rule,
+            turns,
+            success,
+            settings: Settings::new(),
+            conversation: Vec::new(),
+            row: [].into(),
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use millrace_queue::Objects;
 use millrace_schemas::{PoolName, Stage, subjects};
 
+use crate::datasets::Datasets;
 use crate::executor::Executor;
 use crate::gang::{MemoryRendezvous, Rendezvous};
 use crate::generate::Generate;
@@ -71,7 +72,8 @@ impl Executors {
             }
             Stage::EnvStep => {
                 let codecs = Codecs::new(self.policies.clone(), self.weights.clone());
-                Arc::new(env_step::EnvStep::speaking(codecs).asking(self.program.clone()))
+                let datasets = Datasets::new(self.weights.clone());
+                Arc::new(env_step::EnvStep::speaking(codecs, datasets).asking(self.program.clone()))
             }
             Stage::Reward => Arc::new(reward::Reward::asking(self.program.clone())),
             Stage::TrainShard => {

@@ -47,6 +47,7 @@ async fn score(program: &Arc<Program>, pool: &str, said: &str) -> Verdict {
             success: true,
             settings: if pool == "x" { Settings::new() } else { settings },
             conversation,
+            row: [].into(),
         }),
     };
     let reward = Reward::asking(Some(program.clone()));

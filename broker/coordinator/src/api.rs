@@ -29,6 +29,10 @@ impl Api {
 
     async fn submit(&self, body: &[u8]) -> Result<Bytes, ApiError> {
         let spec = from_json(body).map_err(|e| run_file_error(&e))?;
+        let lacks = spec.not_handed_in();
+        if !lacks.is_empty() {
+            return Err(run_file_error(&RunFileError::Refused(lacks)));
+        }
         let run = spec.name.clone();
         let exists = || {
             error(

@@ -6,6 +6,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 mod connect;
+mod data;
 mod term;
 mod signals;
 

@@ -21,6 +21,7 @@ pub mod members;
 pub mod evaluate;
 pub mod finish;
 pub mod play;
+pub mod rows;
 pub mod seeds;
 
 impl State {

@@ -1,6 +1,6 @@
 //! Groups and rollouts in flight: what each has so far and what it waits for.
 
-use millrace_schemas::env_step::Utterance;
+use millrace_schemas::env_step::{Settings, Utterance};
 use millrace_schemas::reward::TurnResult;
 use millrace_schemas::train_shard::{BatchGroup, BatchRollout, BatchTurn};
 use millrace_schemas::{PolicyVersion, RolloutId};
@@ -43,6 +43,9 @@ pub struct Rollout {
     /// What was said so far, where a reward of the run reads it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conversation: Vec<Utterance>,
+    /// What the environment tells rewards of the prompt.
+    #[serde(default, skip_serializing_if = "Settings::is_empty")]
+    pub row: Settings,
     /// The environment's state, as it gave it.
     #[serde(with = "serde_bytes_vec")]
     pub state: Vec<u8>,
@@ -92,6 +95,7 @@ impl Rollout {
             turns: Vec::new(),
             results: Vec::new(),
             conversation: Vec::new(),
+            row: Settings::new(),
             state: Vec::new(),
             success: false,
             scores: vec![None; rewards],

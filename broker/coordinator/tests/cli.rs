@@ -2,6 +2,7 @@
 
 pub(crate) mod support;
 
+mod data;
 mod documents;
 mod api;
 mod up;

@@ -2,6 +2,7 @@
 //! the books balance after every event.
 
 mod conformance;
+mod data;
 mod gang;
 mod hostile;
 mod world;

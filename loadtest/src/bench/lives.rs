@@ -195,6 +195,7 @@ fn answer(task: Task) -> OutcomeBody {
                 success: false,
                 valid: true,
                 said: Vec::new(),
+                row: [].into(),
             })
         }
         TaskBody::Reward(_) => OutcomeBody::Reward(RewardDone { score: 0.0 }),

@@ -8,6 +8,7 @@ use crate::env_step::{self, EnvironmentSpec};
 use crate::reward::RewardRule;
 use crate::{PoolName, limits, subjects};
 
+mod dataset;
 mod sampling;
 
 /// One value that cannot work.
@@ -177,6 +178,10 @@ impl RunSpec {
                 let count = operations.len();
                 checks.require(count > 0, "environment.operations", count, "name one or more, [\"add\"]");
                 checks.count("environment.largest", u64::from(*largest), 9, 1_000_000_000);
+            }
+            EnvironmentSpec::Dataset(rows) => {
+                let prompts = u64::from(self.evaluate.prompts);
+                dataset::check(rows, ("environment", &self.rewards, prompts), checks);
             }
             EnvironmentSpec::Custom { pool, .. } => {
                 checks.require(

@@ -7,6 +7,7 @@ mod ids;
 mod json_schema;
 mod refusals;
 mod round_trip;
+mod dataset;
 mod run_file;
 mod algorithm;
 mod subjects;

@@ -83,6 +83,7 @@ fn scored() -> RewardTask {
         success: true,
         settings: Settings::new(),
         conversation: Vec::new(),
+        row: [].into(),
     }
 }
 
@@ -94,6 +95,7 @@ pub(crate) fn tasks() -> Vec<(&'static str, Task)> {
             environment: environment.clone(),
             split: Split::Train,
             seed: u64::MAX,
+            row: None,
             action,
         })
     };
@@ -194,6 +196,7 @@ pub(crate) fn outcomes() -> Vec<(&'static str, Outcome)> {
         success: false,
         valid: true,
         said: Vec::new(),
+        row: [].into(),
     };
     let shard = TrainShardDone { files: vec![file()], metrics: metrics() };
     let publish = PublishWeightsDone {

@@ -6,7 +6,7 @@ import inspect
 import math
 import re
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Callable
 
 # Names become parts of subjects on the queue.
@@ -49,11 +49,13 @@ class Utterance:
 
 @dataclass(frozen=True)
 class Rollout:
-    """A finished rollout. conversation is empty where the environment speaks tokens."""
+    """A finished rollout. conversation is empty where the environment speaks tokens; row has the fields of the dataset's
+    row but its prompt, the answer as text under "answer", and is empty where the environment has no rows."""
 
     turns: list[Turn]
     success: bool
     conversation: list[Utterance]
+    row: dict[str, Any] = field(default_factory=dict)
 
     @property
     def prompt(self) -> str:

@@ -47,6 +47,7 @@ def _answer(question: dict) -> dict:
             turns=[_ask.Turn(**turn) for turn in question["turns"]],
             success=question["success"],
             conversation=[_ask.Utterance(**utterance) for utterance in question["conversation"]],
+            row=question.get("row", {}),
         )
         return {"score": _ask.score(question["reward"], settings, rollout)}
     episodes = _ask.environments[question["environment"]]

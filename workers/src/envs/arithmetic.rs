@@ -133,7 +133,7 @@ impl TextEnvironment for Arithmetic<'_> {
 
 /// The last whole number in a text. Commas between digits are read over, a minus right before them is a sign unless a
 /// digit comes before it. One that does not fit an `i64` is none.
-fn last_number(text: &str) -> Option<i64> {
+pub(super) fn last_number(text: &str) -> Option<i64> {
     let text: Vec<char> = text.chars().collect();
     let end = text.iter().rposition(char::is_ascii_digit)? + 1;
     let inside =

@@ -53,6 +53,7 @@ impl Environment for Counter {
             success: false,
             valid: true,
             said: Vec::new(),
+            row: [].into(),
         })
     }
 
@@ -79,6 +80,7 @@ impl Environment for Counter {
             success: done && all_right,
             valid: answer < NUMBERS,
             said: Vec::new(),
+            row: [].into(),
         })
     }
 }

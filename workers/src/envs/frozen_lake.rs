@@ -123,6 +123,7 @@ impl Environment for FrozenLake {
             success: false,
             valid: true,
             said: Vec::new(),
+            row: [].into(),
         })
     }
 
@@ -145,6 +146,7 @@ impl Environment for FrozenLake {
             success,
             valid: action.is_some(),
             said: Vec::new(),
+            row: [].into(),
         })
     }
 }

@@ -141,6 +141,7 @@ impl Environment for Sokoban {
             success: false,
             valid: true,
             said: Vec::new(),
+            row: [].into(),
         })
     }
 
@@ -161,6 +162,7 @@ impl Environment for Sokoban {
             success,
             valid: action.is_some(),
             said: Vec::new(),
+            row: [].into(),
         })
     }
 }

@@ -90,25 +90,36 @@ impl Manner<'_> {
         heard: String,
         said: Said,
     ) -> Result<EnvStepDone, EnvError> {
-        let codec = self.codec()?;
         let observation = match &task.action {
-            EnvAction::Reset => {
-                let frame = Message { speaker: Speaker::System, content: self.system };
-                let frame = Some(frame).filter(|frame| !frame.content.is_empty());
-                let question = Message { speaker: Speaker::User, content: &said.text };
-                codec.first_turn(&frame.into_iter().chain([question]).collect::<Vec<_>>())?
-            }
+            EnvAction::Reset => self.open(&[Message { speaker: Speaker::User, content: &said.text }])?,
             EnvAction::Step { .. } if said.done => Vec::new(),
-            EnvAction::Step { tokens, .. } => codec.next_turn(tokens, &said.text)?,
+            EnvAction::Step { tokens, .. } => self.bounded(self.codec()?.next_turn(tokens, &said.text)?)?,
         };
-        if observation.len() > self.prompt_tokens as usize {
-            let (tokens, most) = (observation.len(), self.prompt_tokens);
-            return Err(EnvError::TooLong { environment: self.environment.to_owned(), tokens, most });
-        }
         let Said { state, text, reward, done, success, valid } = said;
         let policy = Utterance { speaker: Side::Policy, text: heard };
         let environment = Utterance { speaker: Side::Environment, text };
         let said = [policy, environment].into_iter().filter(|utterance| !utterance.text.is_empty()).collect();
-        Ok(EnvStepDone { state, observation, reward, done, success, valid, said })
+        Ok(EnvStepDone { state, observation, reward, done, success, valid, said, row: [].into() })
+    }
+
+    /// The tokens that a rollout begins with, whose conversation is `messages`, after the run's own frame if they have
+    /// none.
+    ///
+    /// # Errors
+    /// There is no tokenizer, it does not take the words, or there are too many of them.
+    pub(crate) fn open(&self, messages: &[Message<'_>]) -> Result<Vec<u32>, EnvError> {
+        let frame = Message { speaker: Speaker::System, content: self.system };
+        let has_frame = messages.first().is_some_and(|first| first.speaker == Speaker::System);
+        let frame = Some(frame).filter(|frame| !has_frame && !frame.content.is_empty());
+        let messages: Vec<Message<'_>> = frame.into_iter().chain(messages.iter().copied()).collect();
+        self.bounded(self.codec()?.first_turn(&messages)?)
+    }
+
+    fn bounded(&self, observation: Vec<u32>) -> Result<Vec<u32>, EnvError> {
+        let (tokens, most) = (observation.len(), self.prompt_tokens);
+        if tokens > most as usize {
+            return Err(EnvError::TooLong { environment: self.environment.to_owned(), tokens, most });
+        }
+        Ok(observation)
     }
 }

@@ -9,7 +9,7 @@ fn specs() -> [EnvironmentSpec; 3] {
 }
 
 fn task(environment: &EnvironmentSpec, seed: u64, action: EnvAction) -> EnvStepTask {
-    EnvStepTask { environment: environment.clone(), split: Split::Train, seed, action }
+    EnvStepTask { environment: environment.clone(), split: Split::Train, seed, row: None, action }
 }
 
 /// An episode of actions that follow from `seed`, up to its end.
@@ -28,9 +28,11 @@ fn play(environment: &EnvironmentSpec, seed: u64) -> Vec<EnvStepDone> {
 fn names_are_those_of_the_schemas() {
     let spoken = r#"{"name": "arithmetic"}"#;
     let spoken: EnvironmentSpec = serde_json::from_str(spoken).unwrap();
-    let names: Vec<&str> = specs().iter().chain([&spoken]).map(EnvironmentSpec::name).collect();
+    let rows: EnvironmentSpec = serde_json::from_str(r#"{"name": "dataset", "path": "x"}"#).unwrap();
+    let names: Vec<&str> = specs().iter().chain([&spoken, &rows]).map(EnvironmentSpec::name).collect();
     assert_eq!(names, NAMES);
     assert!(matches!(answer(&task(&spoken, 1, EnvAction::Reset), None), Err(EnvError::NoText { .. })));
+    assert!(matches!(answer(&task(&rows, 1, EnvAction::Reset), None), Err(EnvError::NoRows(_))));
 }
 
 #[test]

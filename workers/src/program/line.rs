@@ -65,6 +65,9 @@ pub enum Question<'a> {
         success: bool,
         /// Everything that was said, where the environment speaks text.
         conversation: &'a [Utterance],
+        /// The fields of the dataset's row, the prompt's apart and the answer as `answer`; not there without rows.
+        #[serde(skip_serializing_if = "Settings::is_empty")]
+        row: &'a Settings,
     },
 }
 

@@ -1,37 +1,32 @@
 //! The codecs of the runs that this worker serves, read once each.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_schemas::RunId;
-use tokio::sync::OnceCell;
 
 use super::{Codec, TextError};
 use crate::executor::Verdict;
+use crate::held::Held;
 use crate::policies::PolicyTable;
 use crate::weights::{Files, Weights};
 
-/// Runs whose codecs are kept; the one read longest ago goes first.
-const RUNS: usize = 16;
 /// For how long a task is given back whose run has no version yet.
 const NO_VERSION: Duration = Duration::from_millis(500);
-
-type Cell = Arc<OnceCell<Arc<Codec>>>;
 
 /// Codecs by run. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Codecs {
     policies: PolicyTable,
     weights: Weights,
-    held: Arc<Mutex<VecDeque<(RunId, Cell)>>>,
+    held: Held<RunId, Codec>,
 }
 
 impl Codecs {
     /// Codecs from the versions of `weights` that `policies` name.
     #[must_use]
     pub fn new(policies: PolicyTable, weights: Weights) -> Self {
-        Self { policies, weights, held: Arc::default() }
+        Self { policies, weights, held: Held::default() }
     }
 
     /// The codec of a run: of the version that its policy names, since all versions of a run share it.
@@ -40,25 +35,10 @@ impl Codecs {
     /// What becomes of the task that needs it: the run has no version yet, its files cannot be fetched, or they
     /// are no tokenizer.
     pub async fn of(&self, run: &RunId) -> Result<Arc<Codec>, Verdict> {
-        let cell = self.cell(run);
-        cell.get_or_try_init(|| self.read(run)).await.cloned()
+        self.held.get(run, async || self.read(run).await).await
     }
 
-    /// Where the run's codec is or comes to be.
-    fn cell(&self, run: &RunId) -> Cell {
-        let mut held = self.held.lock().expect("no code panics while it holds the codecs");
-        if let Some((_, cell)) = held.iter().find(|(of, _)| of == run) {
-            return cell.clone();
-        }
-        if held.len() >= RUNS {
-            held.pop_front();
-        }
-        let cell = Cell::default();
-        held.push_back((run.clone(), cell.clone()));
-        cell
-    }
-
-    async fn read(&self, run: &RunId) -> Result<Arc<Codec>, Verdict> {
+    async fn read(&self, run: &RunId) -> Result<Codec, Verdict> {
         let Some(policy) = self.policies.get(run) else {
             return Err(Verdict::RetryAfter(NO_VERSION, format!("run={run} has no version yet")));
         };
@@ -68,7 +48,7 @@ impl Codecs {
         let read = tokio::task::spawn_blocking(move || Codec::read(|name| files.get(name).cloned()));
         let broken = |error: TextError| Verdict::Poison(error.to_string());
         match read.await {
-            Ok(codec) => codec.map(Arc::new).map_err(broken),
+            Ok(codec) => codec.map_err(broken),
             Err(error) => {
                 Err(Verdict::RetryAfter(NO_VERSION, format!("reading the tokenizer failed: {error}")))
             }

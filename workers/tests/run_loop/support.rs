@@ -196,6 +196,7 @@ pub(crate) fn task(group: u64, version: u64) -> Task {
             environment: EnvironmentSpec::Counter { turns: 3 },
             split: Split::Train,
             seed: group,
+            row: None,
             action: EnvAction::Reset,
         }),
     }
@@ -216,6 +217,7 @@ pub(crate) fn done() -> Verdict {
         success: false,
         valid: true,
         said: Vec::new(),
+        row: [].into(),
     };
     Verdict::Done(OutcomeBody::EnvStep(done), Cost::default())
 }

@@ -9,6 +9,7 @@ use millrace_schemas::api::RunReply;
 use millrace_schemas::submit::{from_json, from_toml};
 
 use super::connect::Place;
+use super::data;
 use super::term::say;
 
 /// Arguments of `millrace submit`.
@@ -20,7 +21,12 @@ pub(super) struct SubmitArgs {
 
 impl SubmitArgs {
     pub(super) async fn run(self, place: &Place) -> Result<ExitCode> {
-        let spec = read_run_file(&self.run_file)?;
+        let mut spec = read_run_file(&self.run_file)?;
+        let contents = data::read(&mut spec, &self.run_file)?;
+        if !contents.is_empty() {
+            data::check_prompts(&spec, &self.run_file).await?;
+            data::store(&place.open_objects()?, &spec, contents).await?;
+        }
         let reply: RunReply = place.api().await?.call("submit", &spec).await?;
         say(format_args!("submitted {}; `millrace watch {}` shows it", reply.run, reply.run));
         Ok(ExitCode::SUCCESS)

@@ -7,12 +7,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use bytes::Bytes;
+use millrace_queue::Objects;
 use millrace_schemas::api::{RunReply, Status};
 use millrace_schemas::report::Report;
 use millrace_schemas::{PolicyVersion, RunSpec};
 use tokio_util::sync::CancellationToken;
 
 use super::connect::{Api, CallError, Place};
+use super::data;
 use super::follow::Follow;
 use super::live::view;
 use super::report::{Measured, is_good, lines};
@@ -68,12 +71,13 @@ enum Ended {
 
 impl UpArgs {
     pub(super) async fn run(self, place: &Place) -> Result<ExitCode> {
-        let spec = self.spec()?;
+        let (spec, contents) = self.spec()?;
         let root = place.dir.clone().unwrap_or_else(|| PathBuf::from(format!("millrace-runs/{}", spec.name)));
         let folder = Folder::open(&root)?;
         // A run that goes on has its version 0, wherever that came from.
         if self.anew() != Anew::No || !folder.path("run.json").exists() {
             model::check(&spec).await?;
+            data::check_prompts(&spec, &self.run_file).await?;
         }
         match folder.begin(&spec, self.anew())? {
             Begin::New => say(format_args!("{} begins in {}", spec.name, root.display())),
@@ -88,7 +92,7 @@ impl UpArgs {
         let signals = tokio::spawn(on_signals(Signals::listen()?, stop.clone()));
         let mut stack = Stack::start(&folder, place, &self.counts.for_run(&spec), &self.queue)?;
         let objects = stack.objects().to_owned();
-        let ended = follow_run(&mut stack, &spec, &stop).await;
+        let ended = follow_run(&mut stack, &spec, contents, &stop).await;
         stack.drain().await;
         signals.abort();
         match ended? {
@@ -105,13 +109,17 @@ impl UpArgs {
         }
     }
 
-    fn spec(&self) -> Result<RunSpec> {
+    /// The run file with what the options say, and the rows that it asks.
+    fn spec(&self) -> Result<(RunSpec, Vec<Bytes>)> {
         let mut spec = read_run_file(&self.run_file)?;
         spec.seed = self.seed.unwrap_or(spec.seed);
         spec.steps = self.steps.unwrap_or(spec.steps);
         match spec.refusals().first() {
             Some(refusal) => bail!("{refusal}"),
-            None => Ok(spec),
+            None => {
+                let contents = data::read(&mut spec, &self.run_file)?;
+                Ok((spec, contents))
+            }
         }
     }
 
@@ -144,8 +152,14 @@ async fn on_signals(mut signals: Signals, stop: CancellationToken) {
 }
 
 /// Hands the run in unless it is there, and follows it until it is over or `stop`.
-async fn follow_run(stack: &mut Stack, spec: &RunSpec, stop: &CancellationToken) -> Result<Ended> {
+async fn follow_run(
+    stack: &mut Stack,
+    spec: &RunSpec,
+    contents: Vec<Bytes>,
+    stop: &CancellationToken,
+) -> Result<Ended> {
     let begin = async {
+        data::store(&Objects::open(stack.objects())?, spec, contents).await?;
         let api = stack.connect().await?;
         stack.or_given_up(submit_once(&api, spec)).await?;
         anyhow::Ok(api)

@@ -1,11 +1,12 @@
 //! After an environment's answer: the next turn, or the scores when the episode is over.
 
 use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, Split};
-use millrace_schemas::reward::{RewardRule, TurnResult};
+use millrace_schemas::reward::TurnResult;
 use millrace_schemas::{RunSpec, Task, TaskBody, TaskKey};
 
 use crate::pipeline::generate::check_tokens;
 use crate::pipeline::play::{Refused, Scene};
+use crate::pipeline::rows;
 use crate::pipeline::seeds::{Purpose, seed};
 use crate::pipeline::submit::pool;
 use crate::rollout::{Phase, Rollout};
@@ -35,6 +36,7 @@ pub fn task(scene: &Scene<'_>, rollout: &Rollout) -> Task {
             environment: spec.environment.clone(),
             split,
             seed: seed(spec.seed, purpose, &[scene.prompt]),
+            row: rows::asked(spec.seed, &spec.environment, split, scene.prompt),
             action,
         }),
     }
@@ -49,10 +51,13 @@ pub(super) fn done(rollout: &mut Rollout, spec: &RunSpec, done: EnvStepDone) -> 
     if !done.done && done.observation.is_empty() {
         return Err(Refused("environment gave no observation in an episode that goes on".into()));
     }
-    if spec.rewards.iter().any(|reward| reward.rule == RewardRule::Custom) {
+    if spec.rewards.iter().any(|reward| reward.rule.reads_words()) {
         rollout.conversation.extend(done.said);
     }
     let reset = rollout.phase == Phase::Reset;
+    if reset {
+        rollout.row = done.row;
+    }
     if reset && done.done {
         return Err(Refused("environment was over at its reset".into()));
     }

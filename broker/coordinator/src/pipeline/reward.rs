@@ -1,7 +1,7 @@
 //! After a score: when all of a rollout's scores are there, it is finished.
 
-use millrace_schemas::reward::{RewardDone, RewardRule, RewardTask};
-use millrace_schemas::{Task, TaskBody, TaskKey};
+use millrace_schemas::reward::{RewardDone, RewardTask};
+use millrace_schemas::{RunSpec, Task, TaskBody, TaskKey};
 
 use crate::pipeline::play::{Refused, Scene};
 use crate::pipeline::submit::pool;
@@ -24,10 +24,12 @@ pub fn tasks(scene: &Scene<'_>, rollout: &Rollout, put: &mut impl FnMut(Task)) {
                 turns: rollout.results.clone(),
                 success: rollout.success,
                 settings: reward.settings.clone(),
-                conversation: match reward.rule {
-                    RewardRule::Custom => rollout.conversation.clone(),
-                    RewardRule::EnvReturn | RewardRule::Success | RewardRule::Format => Vec::new(),
+                conversation: if reward.rule.reads_words() {
+                    rollout.conversation.clone()
+                } else {
+                    Vec::new()
                 },
+                row: rollout.row.clone(),
             }),
         });
     }
@@ -37,12 +39,20 @@ pub fn tasks(scene: &Scene<'_>, rollout: &Rollout, put: &mut impl FnMut(Task)) {
 ///
 /// # Errors
 /// The run has no such reward.
-pub(super) fn done(rollout: &mut Rollout, reward: usize, done: RewardDone) -> Result<(), Refused> {
+pub(super) fn done(
+    rollout: &mut Rollout,
+    spec: &RunSpec,
+    reward: usize,
+    done: RewardDone,
+) -> Result<(), Refused> {
     let Some(score) = rollout.scores.get_mut(reward) else {
         return Err(Refused(format!("the run has no reward {reward}")));
     };
     *score = Some(done.score);
     if rollout.scores.iter().all(Option::is_some) {
+        if spec.environment.succeeds_by_reward() {
+            rollout.success = rollout.scores.first().copied().flatten().is_some_and(|score| score >= 1.0);
+        }
         rollout.phase = Phase::Finished;
     }
     Ok(())

@@ -39,7 +39,8 @@ pub fn member_pool(worker: &WorkerId) -> (Stage, PoolName) {
 
 /// Takes a run on. A second of the same name, or one that the API would have refused, changes nothing.
 pub(super) fn submitted(state: &mut State, spec: RunSpec, out: &mut Commands) {
-    if state.runs.contains_key(&spec.name) || !spec.refusals().is_empty() {
+    let refused = !spec.refusals().is_empty() || !spec.not_handed_in().is_empty();
+    if state.runs.contains_key(&spec.name) || refused {
         state.ignored += 1;
         return;
     }

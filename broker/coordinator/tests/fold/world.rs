@@ -196,6 +196,12 @@ impl World {
                     success,
                     valid: true,
                     said: Vec::new(),
+                    row: match (&step.action, step.row) {
+                        (EnvAction::Reset, Some(row)) => {
+                            [("answer".to_owned(), row.to_string().into())].into()
+                        }
+                        _ => [].into(),
+                    },
                 })
             }
             TaskBody::Reward(reward) => {

@@ -41,6 +41,7 @@ fn task() -> Task {
         success: true,
         settings: Settings::new(),
         conversation: Vec::new(),
+        row: [].into(),
     });
     Task { run, key, pool, version: PolicyVersion(0), evaluate: false, body }
 }

@@ -1,0 +1,181 @@
+//! Rows of a file: which is asked follows from seed and number alone, whatever is killed, and what a row holds reaches
+//! the rewards.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use millrace_coordinator::pipeline::rows;
+use millrace_schemas::env_step::{EnvAction, Split};
+use millrace_schemas::reward::RewardDone;
+
+use super::*;
+
+/// Few enough rows for many epochs.
+const ROWS: u64 = 7;
+
+fn rows_spec(check: &str, more: &str) -> RunSpec {
+    let blob = millrace_schemas::BlobRef::of(b"rows");
+    let text = format!(
+        r#"
+        name = "{RUN}"
+        steps = 8
+        model = {{ kind = "hugging_face", path = "m", context = 600 }}
+        rewards = [{{ rule = "custom", pool = "own" }}]
+        evaluate = {{ prompts = 3, every = 4 }}
+        algorithm = {{ learning_rate = 1e-5 }}
+        [rollout]
+        groups_per_step = 3
+        group_size = 2
+        {more}
+        [environment]
+        name = "dataset"
+        path = "rows.jsonl"
+        check = "{check}"
+        max_turns = 1
+        content = {{ blob = {{ sha256 = "{}", bytes = {} }}, train = {ROWS}, held_out = 3 }}
+        "#,
+        blob.sha256, blob.bytes
+    );
+    from_toml(&text).expect("a valid run file")
+}
+
+/// Rows that were asked: of training by prompt, of evaluation by version and row.
+#[derive(Default, PartialEq, Debug)]
+struct Asked {
+    train: BTreeMap<u64, u64>,
+    held_out: BTreeSet<(u64, u64)>,
+}
+
+impl Asked {
+    /// Looks at what is queued.
+    fn look(&mut self, world: &World) {
+        for task in world.queue.values() {
+            let (TaskBody::EnvStep(step), Some(id)) = (&task.body, task.key.rollout()) else { continue };
+            let row = step.row.expect("each task says its row");
+            if task.evaluate {
+                assert_eq!(step.split, Split::HeldOut);
+                self.held_out.insert((task.version.0, row));
+            } else if let Some(group) = world.run().groups.get(&id.group) {
+                assert_eq!(step.split, Split::Train);
+                let before = self.train.insert(group.prompt, row);
+                assert!(
+                    before.is_none_or(|before| before == row),
+                    "a prompt is one row, in every turn and attempt"
+                );
+            }
+        }
+    }
+}
+
+/// Plays to the end; every `lose`th turn all but log and snapshots is lost.
+fn play(spec: &RunSpec, restart_every: usize, lose: usize) -> (Asked, State) {
+    let (mut world, mut asked) = (World::submit(spec, restart_every), Asked::default());
+    for turn in 1..20_000 {
+        if lose > 0 && turn % lose == 0 {
+            world.lose_all(turn % (world.log.len() + 1));
+        }
+        asked.look(&world);
+        if !world.work() {
+            break;
+        }
+    }
+    assert_eq!(world.run().state, RunState::Finished);
+    (asked, world.state)
+}
+
+#[test]
+fn rows_are_asked_epoch_by_epoch_whatever_is_killed() {
+    let spec = rows_spec("exact", "alpha = 1.0\nfilter = \"equal_rewards\"");
+    let (asked, state) = play(&spec, 0, 0);
+    let given = asked.train.len() as u64;
+    assert!(given >= 24, "prompts={given}");
+    assert!(asked.train.keys().copied().eq(0..given), "each prompt was seen");
+    let order: Vec<u64> = asked.train.values().copied().collect();
+    for epoch in order.chunks_exact(ROWS as usize) {
+        assert!(epoch.iter().copied().collect::<BTreeSet<u64>>().into_iter().eq(0..ROWS), "{epoch:?}");
+    }
+    let epochs: BTreeSet<&[u64]> = order.chunks_exact(ROWS as usize).collect();
+    assert_eq!(epochs.len() as u64, given / ROWS, "each epoch has an order of its own");
+    // Each evaluation asks all held-out rows.
+    let held_out = [0, 4, 8].iter().flat_map(|version| (0..3).map(move |row| (*version, row)));
+    assert!(asked.held_out.iter().copied().eq(held_out));
+    for restart_every in [1, 2, 3, 5, 7] {
+        let (again, end) = play(&spec, restart_every, 0);
+        assert_eq!(again, asked, "restart_every={restart_every}");
+        assert_eq!(bytes(&end), bytes(&state));
+    }
+    for lose in [4, 11, 50] {
+        // Restarts change which of the ready groups come first, and with it how many are filtered; never a row.
+        let (again, _) = play(&spec, 0, lose);
+        for (prompt, row) in &again.train {
+            assert_eq!(Some(*row), rows::asked(spec.seed, &spec.environment, Split::Train, *prompt));
+        }
+        assert!(again.train.keys().copied().eq(0..again.train.len() as u64));
+    }
+}
+
+#[test]
+fn what_a_row_holds_reaches_its_rewards() {
+    let mut world = World::submit(&rows_spec("exact", ""), 0);
+    let mut seen = 0;
+    for _ in 0..20_000 {
+        for task in world.queue.values() {
+            let (TaskBody::Reward(reward), Some(id)) = (&task.body, task.key.rollout()) else { continue };
+            let Some(group) = world.run().groups.get(&id.group) else { continue };
+            let environment = &world.run().spec.environment;
+            let row = rows::asked(1, environment, Split::Train, group.prompt).expect("it asks rows");
+            assert_eq!(reward.row["answer"], row.to_string());
+            seen += 1;
+        }
+        if !world.work() {
+            break;
+        }
+    }
+    assert!(seen >= 48, "{seen}");
+}
+
+#[test]
+fn the_first_reward_says_who_succeeded_where_the_environment_cannot() {
+    for (check, scores, successes) in
+        [("by_reward", [1.0, 0.99], [true, false]), ("exact", [1.0, 0.99], [false, false])]
+    {
+        let mut world = World::submit(&rows_spec(check, ""), 0);
+        let mut ended = Vec::new();
+        while ended.len() < 2 {
+            let task = take(&mut world, |body| match body {
+                TaskBody::EnvStep(step) => matches!(step.action, EnvAction::Step { .. }),
+                TaskBody::Reward(_) => true,
+                _ => false,
+            });
+            let id = task.key.rollout().expect("a rollout's task");
+            match &task.body {
+                TaskBody::EnvStep(_) => {
+                    let mut body = world.answer(&task);
+                    if let OutcomeBody::EnvStep(done) = &mut body {
+                        (done.done, done.success) = (true, false);
+                    }
+                    world.say(task.key, body);
+                }
+                _ if task.evaluate => world.finish(&task),
+                _ => {
+                    let score = scores[ended.len()];
+                    world.say(task.key, OutcomeBody::Reward(RewardDone { score }));
+                    ended.push(world.run().groups[&id.group].rollouts[id.index as usize].success);
+                }
+            }
+        }
+        assert_eq!(ended, successes, "{check}");
+    }
+}
+
+#[test]
+fn a_run_whose_rows_nobody_brought_is_not_taken_on() {
+    let mut spec = rows_spec("exact", "");
+    if let Some(dataset) = spec.environment.dataset_mut() {
+        dataset.content = None;
+    }
+    let refusals = spec.not_handed_in();
+    assert!(refusals[0].to_string().contains("hand the run in by `millrace submit`"), "{refusals:?}");
+    let mut state = State::default();
+    assert!(state.advance(1, RUN, Event::Submitted(Box::new(spec))).is_empty());
+    assert!(state.runs.is_empty() && state.ignored == 1);
+}

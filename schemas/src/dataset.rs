@@ -1,0 +1,121 @@
+//! Rows of prompts and answers: how a run file names them, what a row is, and what is wrong with one. Whoever hands a run
+//! in and whoever plays it read the same bytes by the same rules.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::blob::BlobRef;
+use crate::env_step::Split;
+
+mod row;
+mod rows;
+
+pub use row::{ANSWER, ChatMessage, ChatRole, Row, whole_number};
+pub use rows::{DatasetError, Rows};
+
+/// A file whose rows are asked, in words.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DatasetSpec {
+    /// The file, JSONL: a JSON object on each line. A relative path begins at the run file's folder.
+    pub path: String,
+    /// The field of the prompt: text, or a list of chat messages `{"role": …, "content": …}` whose last is the user's.
+    /// Default `prompt`.
+    #[serde(default = "DatasetSpec::default_prompt")]
+    pub prompt: String,
+    /// The field of the answer: text, a number, true or false; empty where the rows have none. Rewards get it under the
+    /// name `answer`, and all other fields but the prompt under their own. Default `answer`.
+    #[serde(default = "DatasetSpec::default_answer")]
+    pub answer: String,
+    /// How the answer is recognised. Default `by_reward`.
+    #[serde(default)]
+    pub check: AnswerCheck,
+    /// Share of the prompts that are held out for evaluation, chosen by a hash of the prompt: the same prompt is never
+    /// on both sides, and another seed holds out the same ones. Default 0.125.
+    #[serde(default = "DatasetSpec::default_held_out")]
+    pub held_out: f64,
+    /// In each epoch another order of the rows, which follows from the run's seed; false for the file's own order.
+    /// Default true.
+    #[serde(default = "yes")]
+    pub shuffle: bool,
+    /// Tries at one prompt; more than 1 needs a `check`. Default 1.
+    #[serde(default = "one")]
+    pub max_turns: u32,
+    /// What a conversation begins with whose row has no system message. Default empty: what the chat template itself
+    /// begins with.
+    #[serde(default)]
+    pub system: String,
+    /// Tokens that the environment may say in one turn, those of the chat template included; a longer prompt is
+    /// refused before the run begins. Default 512.
+    #[serde(default = "DatasetSpec::default_prompt_tokens")]
+    pub prompt_tokens: u32,
+    /// What the file holds. Written in where the run is handed in, which also puts the file into the object store: each
+    /// worker reads these very bytes, whatever becomes of the file. Default: not handed in yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = null))]
+    pub content: Option<DatasetContent>,
+}
+
+/// What a file of rows holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DatasetContent {
+    /// The rows as JSONL, among the run's blobs.
+    pub blob: BlobRef,
+    /// Rows that are trained on.
+    pub train: u64,
+    /// Rows that are held out.
+    pub held_out: u64,
+}
+
+impl DatasetContent {
+    /// Rows of a split.
+    #[must_use]
+    pub const fn rows(&self, split: Split) -> u64 {
+        match split {
+            Split::Train => self.train,
+            Split::HeldOut => self.held_out,
+        }
+    }
+}
+
+/// How an answer is recognised in what the policy said.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AnswerCheck {
+    /// By the run's first reward: the rollout succeeded where that is 1 or more. The environment's own reward is 0.
+    #[default]
+    ByReward,
+    /// The last whole number that is said is the answer. The environment's reward is 1 then, else 0.
+    Number,
+    /// What is said is the answer, but for white space before and after. The environment's reward is 1 then, else 0.
+    Exact,
+}
+
+impl DatasetSpec {
+    fn default_prompt() -> String {
+        "prompt".to_owned()
+    }
+
+    fn default_answer() -> String {
+        "answer".to_owned()
+    }
+
+    const fn default_held_out() -> f64 {
+        0.125
+    }
+
+    const fn default_prompt_tokens() -> u32 {
+        512
+    }
+}
+
+const fn yes() -> bool {
+    true
+}
+const fn one() -> u32 {
+    1
+}
+
+#[cfg(test)]
+mod tests;

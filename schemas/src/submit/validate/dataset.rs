@@ -1,0 +1,97 @@
+//! What a run file may ask of a file of rows.
+
+use super::{Checks, Refusal};
+use crate::dataset::{AnswerCheck, DatasetSpec};
+use crate::env_step::Split;
+use crate::limits;
+use crate::reward::RewardRule;
+use crate::submit::{RewardSpec, RunSpec};
+
+/// Checks what `environment`, which is at the path `at`, says of its rows. `prompts` are evaluated.
+pub(super) fn check(
+    dataset: &DatasetSpec,
+    (at, rewards, prompts): (&str, &[RewardSpec], u64),
+    checks: &mut Checks,
+) {
+    let field = |name: &str| format!("{at}.{name}");
+    checks.require(
+        !dataset.path.trim().is_empty() && dataset.path.len() <= limits::MAX_PATH_BYTES,
+        &field("path"),
+        format!("{:?}", dataset.path),
+        "name the file with the rows; a relative path begins at the run file's folder",
+    );
+    checks.require(
+        !dataset.prompt.is_empty() && dataset.prompt != dataset.answer,
+        &field("prompt"),
+        format!("{:?}", dataset.prompt),
+        format!("name the field that holds the prompt, another than {}", field("answer")),
+    );
+    checks.number(&field("held_out"), dataset.held_out, 0.0, 0.9);
+    checks.require(
+        prompts == 0 || dataset.held_out > 0.0,
+        &field("held_out"),
+        dataset.held_out,
+        "nothing could be evaluated; hold some rows out, or choose evaluate.prompts = 0",
+    );
+    check_answers(dataset, at, rewards, checks);
+    let Some(content) = &dataset.content else { return };
+    checks.require(content.train > 0, &field("content.train"), content.train, "there is nothing to train on");
+    let rows = content.rows(Split::HeldOut);
+    checks.require(
+        prompts <= rows,
+        "evaluate.prompts",
+        prompts,
+        format!(
+            "of {} only rows={rows} are held out; choose at most that, or a larger {}",
+            dataset.path,
+            field("held_out")
+        ),
+    );
+}
+
+fn check_answers(dataset: &DatasetSpec, at: &str, rewards: &[RewardSpec], checks: &mut Checks) {
+    let by_reward = dataset.check == AnswerCheck::ByReward;
+    checks.require(
+        by_reward || !dataset.answer.is_empty(),
+        &format!("{at}.answer"),
+        "\"\"",
+        format!(
+            "there is nothing to check; name the field of the answer, or choose {at}.check = \"by_reward\""
+        ),
+    );
+    checks.require(
+        !by_reward || dataset.max_turns == 1,
+        &format!("{at}.max_turns"),
+        dataset.max_turns,
+        format!("without a check nothing can be said to a wrong answer; choose 1, or {at}.check = \"number\" or \"exact\""),
+    );
+    let silent = |reward: &&RewardSpec| matches!(reward.rule, RewardRule::EnvReturn | RewardRule::Success);
+    if let Some(reward) = rewards.iter().find(silent).filter(|_| by_reward) {
+        checks.require(
+            false,
+            &format!("{at}.check"),
+            "by_reward",
+            format!(
+                "the reward {} asks the environment, which does not know the answer then; choose \"number\" or \"exact\", or other rewards",
+                reward.rule.name()
+            ),
+        );
+    }
+}
+
+impl RunSpec {
+    /// What a run file lacks until its data is handed in with it; empty when nothing is.
+    #[must_use]
+    pub fn not_handed_in(&self) -> Vec<Refusal> {
+        let dataset = self.environment.dataset().filter(|dataset| dataset.content.is_none());
+        let refusal = |dataset: &DatasetSpec| Refusal {
+            field: "environment.content".to_owned(),
+            value: "none".to_owned(),
+            remedy: format!(
+                "the rows of {} are not in the object store; hand the run in by `millrace submit`, which puts them there",
+                dataset.path
+            ),
+        };
+        dataset.into_iter().map(refusal).collect()
+    }
+}

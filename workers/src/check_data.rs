@@ -1,0 +1,58 @@
+//! `millrace-worker check-data`: whether a model takes every prompt of a file of rows, before a run is begun with it.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use bytes::Bytes;
+use clap::Parser;
+use millrace_schemas::dataset::{DatasetSpec, Rows};
+use millrace_workers::envs::longest_prompt;
+use millrace_workers::text::Codec;
+
+use crate::check_model;
+
+/// The word that asks for it, in place of the options of a worker.
+const WORD: &str = "check-data";
+
+/// Checks a file of rows with the tokenizer and chat template of a model: that every row can be asked, in no more tokens
+/// than the run file allows. Says the first row that cannot.
+#[derive(Debug, Parser)]
+#[command(name = "millrace-worker check-data")]
+pub(crate) struct CheckData {
+    /// The model's directory
+    #[arg(long)]
+    model: PathBuf,
+    /// The environment of the run file, as JSON, without its name
+    #[arg(long)]
+    spec: String,
+    /// The rows, as JSONL
+    file: PathBuf,
+}
+
+impl CheckData {
+    /// What the command line asks to check; `None` if it is that of a worker.
+    pub(crate) fn asked(words: impl IntoIterator<Item = OsString>) -> Option<Self> {
+        check_model::asked(WORD, words)
+    }
+
+    /// Checks it.
+    ///
+    /// # Errors
+    /// Says the first row that is wrong.
+    #[expect(clippy::print_stdout, reason = "the answer of a command")]
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
+        let spec: DatasetSpec = serde_json::from_str(&self.spec).context("failed to read --spec")?;
+        let codec = Codec::read(|name| std::fs::read(self.model.join(name)).ok().map(Bytes::from))?;
+        let content = std::fs::read(&self.file)
+            .with_context(|| format!("failed to read path={}", self.file.display()))?;
+        let rows = Rows::read(content.into(), &spec)?;
+        let longest = longest_prompt(&spec, &rows, &codec)?;
+        let counts = rows.content();
+        println!(
+            "{} rows to train on, {} held out, the longest prompt of {longest} tokens",
+            counts.train, counts.held_out
+        );
+        Ok(())
+    }
+}

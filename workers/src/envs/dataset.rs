@@ -1,0 +1,132 @@
+//! Ask what a row of a file asks, in words. Which row is the task's to say; the answer is recognised here, or by the run's
+//! rewards, which get the row's other fields.
+
+use millrace_schemas::dataset::{AnswerCheck, ChatRole, DatasetSpec, Row, Rows, whole_number};
+use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, Speaker as Side, Split, Utterance};
+
+use super::arithmetic::last_number;
+use super::spoken::{Manner, Said};
+use super::{EnvError, state};
+use crate::text::{Codec, Message, Speaker};
+
+const KIND: u8 = 5;
+const NAME: &str = "dataset";
+
+/// The environment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Dataset<'a> {
+    /// What the run file says of it.
+    pub(crate) spec: &'a DatasetSpec,
+    /// The rows.
+    pub(crate) rows: &'a Rows,
+    /// The model's.
+    pub(crate) codec: Option<&'a Codec>,
+}
+
+impl Dataset<'_> {
+    /// Does a task.
+    ///
+    /// # Errors
+    /// There is no such row, its prompt is too long, or the state is none of this environment's.
+    pub(crate) fn act(&self, task: &EnvStepTask) -> Result<EnvStepDone, EnvError> {
+        let asked = task.row.ok_or_else(|| EnvError::NoRows(self.spec.path.clone()))?;
+        let (line, row) = self.rows.row(task.split, asked, self.spec)?;
+        match &task.action {
+            EnvAction::Reset => self.reset(row).map_err(|error| self.of_line(line, error)),
+            EnvAction::Step { state, .. } => self.step(task, state, &row),
+        }
+    }
+
+    fn reset(&self, row: Row) -> Result<EnvStepDone, EnvError> {
+        let observation = self.manner().open(&messages(&row))?;
+        let words = row.messages.iter().filter(|message| message.role != ChatRole::System);
+        let words: Vec<&str> = words.map(|message| message.content.as_str()).collect();
+        Ok(EnvStepDone {
+            state: state::seal(KIND, &0_u16.to_le_bytes()),
+            observation,
+            reward: 0.0,
+            done: false,
+            success: false,
+            valid: true,
+            said: vec![Utterance { speaker: Side::Environment, text: words.join("\n\n") }],
+            row: row.fields,
+        })
+    }
+
+    fn step(&self, task: &EnvStepTask, state: &[u8], row: &Row) -> Result<EnvStepDone, EnvError> {
+        let turn = u16::from_le_bytes(state::open::<2>(NAME, KIND, state)?);
+        let manner = self.manner();
+        let heard = manner.hear(task)?;
+        let (success, valid) = self.recognised(&heard, row.answer().unwrap_or_default());
+        let turn = turn.saturating_add(1);
+        let done = success || u32::from(turn) >= self.spec.max_turns;
+        let said = Said {
+            state: if done { Vec::new() } else { state::seal(KIND, &turn.to_le_bytes()) },
+            text: if done { String::new() } else { "That is not right. Try again.".to_owned() },
+            reward: f64::from(u8::from(success)),
+            done,
+            success,
+            valid,
+        };
+        manner.tell(task, heard, said)
+    }
+
+    /// Whether the answer was said, and whether anything was that could have been one.
+    fn recognised(&self, heard: &str, answer: &str) -> (bool, bool) {
+        match self.spec.check {
+            AnswerCheck::ByReward => (false, !heard.trim().is_empty()),
+            AnswerCheck::Exact => (heard.trim() == answer.trim(), !heard.trim().is_empty()),
+            AnswerCheck::Number => {
+                let said = last_number(heard);
+                (said.is_some() && said == whole_number(answer), said.is_some())
+            }
+        }
+    }
+
+    fn manner(&self) -> Manner<'_> {
+        let DatasetSpec { system, prompt_tokens, .. } = self.spec;
+        Manner { environment: NAME, codec: self.codec, system, prompt_tokens: *prompt_tokens }
+    }
+
+    /// What is wrong with a row is said with its line.
+    fn of_line(&self, line: usize, error: EnvError) -> EnvError {
+        match error {
+            EnvError::TooLong { tokens, most, .. } => {
+                EnvError::TooLong { environment: format!("{} line={line}", self.spec.path), tokens, most }
+            }
+            other => other,
+        }
+    }
+}
+
+/// The prompt as the chat template takes it.
+fn messages(row: &Row) -> Vec<Message<'_>> {
+    let speaker = |role| match role {
+        ChatRole::System => Speaker::System,
+        ChatRole::User => Speaker::User,
+        ChatRole::Assistant => Speaker::Assistant,
+    };
+    let message = row.messages.iter();
+    message.map(|message| Message { speaker: speaker(message.role), content: &message.content }).collect()
+}
+
+/// The longest prompt of all rows, in tokens; each must be within what the run file allows.
+///
+/// # Errors
+/// The first row, of both splits in turn, whose prompt is too long or that the chat template refuses.
+pub fn longest_prompt(spec: &DatasetSpec, rows: &Rows, codec: &Codec) -> Result<usize, EnvError> {
+    let game = Dataset { spec, rows, codec: Some(codec) };
+    let mut longest = 0;
+    for split in [Split::Train, Split::HeldOut] {
+        for row in 0..rows.len(split) as u64 {
+            let (line, row) = rows.row(split, row, spec)?;
+            let observation =
+                game.manner().open(&messages(&row)).map_err(|error| game.of_line(line, error))?;
+            longest = longest.max(observation.len());
+        }
+    }
+    Ok(longest)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+use bytes::Bytes;
+
+use super::*;
+
+/// A tokenizer with a token for each printable character, and a chat template that names who speaks.
+fn codec() -> Codec {
+    let characters = (' '..='~').chain(['\n']).zip(0..);
+    let vocabulary: serde_json::Map<String, serde_json::Value> =
+        characters.map(|(character, id)| (character.to_string(), id.into())).collect();
+    let tokenizer = serde_json::json!({
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": {
+            "type": "Split", "pattern": { "Regex": "[\\s\\S]" }, "behavior": "Isolated", "invert": false
+        },
+        "decoder": { "type": "Fuse" },
+        "model": { "type": "WordLevel", "vocab": vocabulary, "unk_token": "?" },
+    });
+    let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
+    let config = serde_json::json!({ "chat_template": template });
+    Codec::read(|name| match name {
+        "tokenizer.json" => Some(Bytes::from(tokenizer.to_string())),
+        "tokenizer_config.json" => Some(Bytes::from(config.to_string())),
+        _ => None,
+    })
+    .unwrap()
+}
+
+const ROWS: &str = r#"{"prompt": "2 + 2?", "answer": 4, "tests": ["x"]}
+{"prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1,000 + 234?"}], "answer": "1,234"}
+{"prompt": [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello."}, {"role": "user", "content": "1 + 1?"}], "answer": 2}
+"#;
+
+struct Game {
+    spec: DatasetSpec,
+    rows: Rows,
+    codec: Codec,
+}
+
+impl Game {
+    fn new(more: &serde_json::Value) -> Self {
+        let mut spec =
+            serde_json::json!({ "path": "rows.jsonl", "held_out": 0, "check": "number", "max_turns": 2 });
+        spec.as_object_mut().unwrap().append(&mut more.as_object().unwrap().clone());
+        let spec: DatasetSpec = serde_json::from_value(spec).unwrap();
+        let rows = Rows::read(Bytes::from_static(ROWS.as_bytes()), &spec).unwrap();
+        Self { spec, rows, codec: codec() }
+    }
+
+    fn act(&self, row: u64, action: EnvAction) -> Result<EnvStepDone, EnvError> {
+        let environment = millrace_schemas::env_step::EnvironmentSpec::Dataset(self.spec.clone());
+        let task = EnvStepTask { environment, split: Split::Train, seed: 1, row: Some(row), action };
+        Dataset { spec: &self.spec, rows: &self.rows, codec: Some(&self.codec) }.act(&task)
+    }
+
+    fn reset(&self, row: u64) -> EnvStepDone {
+        self.act(row, EnvAction::Reset).unwrap()
+    }
+
+    fn say(&self, row: u64, state: &[u8], words: &str) -> EnvStepDone {
+        let tokens = self.codec.encode(words).unwrap();
+        self.act(row, EnvAction::Step { state: state.to_vec(), tokens }).unwrap()
+    }
+
+    fn words(&self, done: &EnvStepDone) -> String {
+        self.codec.decode(&done.observation, true).unwrap()
+    }
+}
+
+#[test]
+fn a_row_is_asked_with_its_own_frame_or_the_runs() {
+    let game = Game::new(&serde_json::json!({ "system": "Count." }));
+    let first = game.reset(0);
+    assert_eq!(game.words(&first), "<system>Count.<user>2 + 2?<assistant>");
+    assert_eq!(first.row, [("answer".to_owned(), "4".into()), ("tests".to_owned(), vec!["x"].into())].into());
+    assert_eq!(game.words(&game.reset(1)), "<system>Be brief.<user>1,000 + 234?<assistant>");
+    let third = game.reset(2);
+    assert_eq!(game.words(&third), "<system>Count.<user>Hi.<assistant>Hello.<user>1 + 1?<assistant>");
+    assert_eq!(third.said[0].text, "Hi.\n\nHello.\n\n1 + 1?");
+    assert!(!first.done && first.reward == 0.0);
+}
+
+#[test]
+fn a_right_answer_ends_it_and_a_wrong_one_may_be_mended() {
+    let game = Game::new(&serde_json::json!({}));
+    let start = game.reset(1);
+    let right = game.say(1, &start.state, "That makes 1234.");
+    assert!(right.done && right.success && right.valid && right.reward == 1.0 && right.state.is_empty());
+    let wrong = game.say(1, &start.state, "1233");
+    assert!(!wrong.done && !wrong.success && wrong.valid && wrong.reward == 0.0);
+    assert_eq!(game.words(&wrong), "<user>That is not right. Try again.<assistant>");
+    let mended = game.say(1, &wrong.state, "1,234");
+    assert!(mended.done && mended.success);
+    let last = game.say(1, &wrong.state, "who knows");
+    assert!(last.done && !last.success && !last.valid && last.reward == 0.0);
+}
+
+#[test]
+fn an_answer_is_recognised_as_the_run_file_says() {
+    let answers = |check: &str, words: &str| {
+        let game = Game::new(&serde_json::json!({ "check": check, "max_turns": 1 }));
+        let start = game.reset(1);
+        let done = game.say(1, &start.state, words);
+        assert!(done.done);
+        (done.success, done.reward)
+    };
+    assert_eq!(answers("exact", " 1,234\n"), (true, 1.0));
+    assert_eq!(answers("exact", "1234"), (false, 0.0));
+    assert_eq!(answers("number", "1234"), (true, 1.0));
+    assert_eq!(answers("by_reward", "1,234"), (false, 0.0));
+}
+
+#[test]
+fn what_cannot_be_asked_is_said_with_its_line() {
+    let game = Game::new(&serde_json::json!({ "prompt_tokens": 40 }));
+    let error = game.act(1, EnvAction::Reset).unwrap_err().to_string();
+    assert!(error.starts_with("rows.jsonl line=2 has to say tokens=") && error.contains("=40"), "{error}");
+    let error = longest_prompt(&game.spec, &game.rows, &game.codec).unwrap_err().to_string();
+    assert!(error.contains("line=2"), "{error}");
+    let game = Game::new(&serde_json::json!({ "prompt_tokens": 50 }));
+    assert_eq!(longest_prompt(&game.spec, &game.rows, &game.codec).unwrap(), game.reset(2).observation.len());
+    let error = game.act(3, EnvAction::Reset).unwrap_err();
+    assert!(error.to_string().contains("row=3 was asked of Train rows=3"), "{error}");
+    let mut state = game.reset(0).state;
+    state[2] ^= 1;
+    let damaged = game.act(0, EnvAction::Step { state, tokens: vec![1] });
+    assert!(matches!(damaged, Err(EnvError::State { .. })));
+}
