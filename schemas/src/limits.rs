@@ -99,6 +99,8 @@ pub const MAX_STOP_STRING_BYTES: usize = 256;
 pub const MAX_CONTEXT_TOKENS: usize = 4_194_304;
 /// A reward's or score's size; an outcome with a larger one is refused. Sums of any number of them are finite.
 pub const MAX_REWARD: f64 = 1e12;
+/// Bytes that are said of a score; a worker says no more, and an outcome with more is refused.
+pub const MAX_REASON_BYTES: usize = 1_024;
 /// Bytes of an environment's state; an outcome with more is refused.
 pub const MAX_ENV_STATE_BYTES: usize = 16 * 1024 * 1024;
 /// Bytes that are said in one step of an environment; an outcome with more is refused.

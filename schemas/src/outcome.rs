@@ -8,8 +8,8 @@ use crate::env_step::EnvStepDone;
 use crate::generate::{GenerateDone, MalformedTurn};
 use crate::ids::{TaskKey, WorkerId};
 use crate::limits::{
-    MAX_CONTEXT_TOKENS, MAX_ENV_STATE_BYTES, MAX_FILE_NAME_CHARS, MAX_REWARD, MAX_ROW_BYTES, MAX_SAID_BYTES,
-    MAX_SHARD_FILES,
+    MAX_CONTEXT_TOKENS, MAX_ENV_STATE_BYTES, MAX_FILE_NAME_CHARS, MAX_REASON_BYTES, MAX_REWARD,
+    MAX_ROW_BYTES, MAX_SAID_BYTES, MAX_SHARD_FILES,
 };
 use crate::publish_weights::PublishWeightsDone;
 use crate::reward::RewardDone;
@@ -115,7 +115,10 @@ impl Outcome {
                 // Twice: what is written anew may be longer than it was in the file.
                 length("row", done.row.values().map(|value| value.to_string().len()).sum(), 2 * MAX_ROW_BYTES)
             }
-            OutcomeBody::Reward(done) => number("score", done.score),
+            OutcomeBody::Reward(done) => {
+                number("score", done.score)?;
+                length("reason", done.reason.len(), MAX_REASON_BYTES)
+            }
             OutcomeBody::TrainShard(done) => check_shard(done),
             OutcomeBody::Void(_) | OutcomeBody::PublishWeights(_) => Ok(()),
         }

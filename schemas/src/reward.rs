@@ -5,6 +5,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::env_step::{Settings, Utterance};
 
+pub mod settings;
+pub mod code;
+pub mod math;
+pub mod format;
+pub mod instructions;
+pub mod judge;
+
 /// Score one finished rollout.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RewardTask {
@@ -14,10 +21,10 @@ pub struct RewardTask {
     pub turns: Vec<TurnResult>,
     /// The environment's goal was reached.
     pub success: bool,
-    /// What the run file hands to a rule of your own.
+    /// What the run file tells the rule.
     #[serde(default, skip_serializing_if = "Settings::is_empty")]
     pub settings: Settings,
-    /// Everything that was said, for a rule of your own in an environment that speaks text.
+    /// Everything that was said, for a rule that reads it in an environment that speaks text.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conversation: Vec<Utterance>,
     /// What the environment tells rewards of the prompt: the fields of a dataset's row but its prompt, the answer as text
@@ -45,21 +52,37 @@ pub enum RewardRule {
     EnvReturn,
     /// 1 when the goal was reached, else 0.
     Success,
-    /// The share of turns that were valid actions, minus 1: 0 at best, −1 at worst.
+    /// The share of turns that were valid actions, or had the form that is asked for, minus 1: 0 at best, −1 at worst.
     Format,
+    /// Whether the last answer says what the right one does, as mathematics: 1 when it does, else 0.
+    Math,
+    /// Whether the last answer looks as it was asked to, its length and its words for example: 1 when it does, else 0.
+    Instructions,
+    /// Whether the program in the last answer passes its tests, run in a sandbox: 1 when it does, else 0.
+    Code,
+    /// What another model says of the last answer, from 0 to 1.
+    Judge,
     /// One of your own, which a program beside the worker answers for: `millrace-worker --exec`.
     Custom,
 }
 
 impl RewardRule {
     /// Rules that come with Millrace; their names are their pools' too.
-    pub const BUILT_IN: [Self; 3] = [Self::EnvReturn, Self::Success, Self::Format];
+    pub const BUILT_IN: [Self; 7] = [
+        Self::EnvReturn,
+        Self::Success,
+        Self::Format,
+        Self::Math,
+        Self::Instructions,
+        Self::Code,
+        Self::Judge,
+    ];
 
-    /// Whether it reads what was said.
+    /// Whether it reads what was said, whatever it is told.
     #[must_use]
     pub const fn reads_words(self) -> bool {
         match self {
-            Self::Custom => true,
+            Self::Math | Self::Instructions | Self::Code | Self::Judge | Self::Custom => true,
             Self::EnvReturn | Self::Success | Self::Format => false,
         }
     }
@@ -71,14 +94,21 @@ impl RewardRule {
             Self::EnvReturn => "env_return",
             Self::Success => "success",
             Self::Format => "format",
+            Self::Math => "math",
+            Self::Instructions => "instructions",
+            Self::Code => "code",
+            Self::Judge => "judge",
             Self::Custom => "custom",
         }
     }
 }
 
 /// The score.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RewardDone {
     /// Finite. A rule that cannot tell fails; it never says 0.
     pub score: f64,
+    /// For people: what the answer lacks, or what the machine does that scored it. May be empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
 }

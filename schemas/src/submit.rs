@@ -22,6 +22,7 @@ pub use algorithm::{
     KlTarget, Loss, OldPolicy, Parameters, Rejection, Schedule, Shaping,
 };
 pub use model::{ModelSpec, Precision};
+pub(crate) use read::meant;
 pub use read::{RunFileError, from_json, from_toml};
 pub use validate::Refusal;
 
@@ -118,7 +119,8 @@ pub struct RewardSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = null))]
     pub pool: Option<PoolName>,
-    /// With `custom`: handed to the program. Default {}.
+    /// What the rule is told, each rule its own: see workers/src/rewards/README.md. With `custom`: handed to the program.
+    /// Default {}.
     #[serde(default, skip_serializing_if = "Settings::is_empty")]
     #[schemars(extend("default" = {}))]
     pub settings: Settings,
@@ -129,6 +131,13 @@ impl RewardSpec {
     #[must_use]
     pub const fn of(rule: RewardRule) -> Self {
         Self { rule, weight: 1.0, pool: None, settings: Settings::new() }
+    }
+
+    /// Whether it reads what was said.
+    #[must_use]
+    pub fn reads_words(&self) -> bool {
+        // Told of nothing, `format` looks at turns alone.
+        self.rule.reads_words() || (self.rule == RewardRule::Format && !self.settings.is_empty())
     }
 
     /// The pool of its tasks.

@@ -6,13 +6,16 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Parser;
 use millrace_queue::{Broker, ConnectArgs, JetStream, Objects};
-use millrace_schemas::WorkerId;
+use millrace_schemas::reward::RewardRule;
+use millrace_schemas::{Stage, WorkerId};
 use millrace_telemetry::TelemetryArgs;
 use millrace_workers::arguments::engine::EngineArgs;
 use millrace_workers::arguments::{PoolArg, StageArg, pools};
 use millrace_workers::gang::KeyRendezvous;
 use millrace_workers::program::Program;
-use millrace_workers::{Executors, Worker, WorkerSettings, drain};
+use millrace_workers::rewards::Tools;
+use millrace_workers::rewards::tools::ToolArgs;
+use millrace_workers::{Executors, PoolSettings, Worker, WorkerSettings, drain};
 use tokio::runtime::Handle;
 
 use check_data::CheckData;
@@ -58,6 +61,8 @@ struct Arguments {
     grace: f64,
     #[command(flatten)]
     engine: EngineArgs,
+    #[command(flatten)]
+    tools: ToolArgs,
     /// Threads that libtorch computes with. They wait for one another by spinning: keep them, over all workers
     /// of the machine, within its free processors
     #[cfg(feature = "torch")]
@@ -91,6 +96,8 @@ async fn main() -> anyhow::Result<()> {
     let offers = |stage| program.as_ref().map_or(&[][..], |program| program.pools(stage));
     let pools = pools(&arguments.stages, &arguments.pools, offers)?;
     let server = arguments.engine.server()?;
+    let tools = arguments.tools.tools().context("failed to read --judge-key-file")?;
+    look_at(&tools, &pools).await;
     let id = arguments.id.unwrap_or_else(new_id);
     let objects = Objects::open(&arguments.objects)?;
     let connect = JetStream::connect(&arguments.nats, id.as_str(), arguments.connect.options()?);
@@ -102,6 +109,7 @@ async fn main() -> anyhow::Result<()> {
     let worker = Worker::start(broker, WorkerSettings { grace, ..WorkerSettings::new(id.clone()) });
     let executors = Executors::new(objects, worker.policies().clone());
     let executors = executors.meeting_at(Arc::new(meeting)).asking(program).generating_at(server);
+    let executors = executors.scoring_with(tools);
     tracing::info!(%id, pools = pools.len(), "serving");
     let settled = worker.serve(pools, |stage| executors.executor(stage), telemetry.health, stop).await;
     tracing::info!(%id, settled, "left");
@@ -122,6 +130,21 @@ async fn start_program(command: Option<&str>, copies: Option<usize>) -> anyhow::
     let Some(command) = command else { return Ok(None) };
     let copies = copies.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     Ok(Some(Arc::new(Program::start(command, copies).await?)))
+}
+
+/// Says at once what this machine lacks for the answers of models; a task that needs it would say so much later.
+async fn look_at(tools: &Tools, pools: &[PoolSettings]) {
+    let serves =
+        |pool: &PoolSettings| pool.stage == Stage::Reward && pool.pool.as_str() == RewardRule::Code.name();
+    if !pools.iter().any(serves) {
+        return;
+    }
+    match tools.code().probe().await {
+        Ok(()) => tracing::debug!(program = ?tools.code().program(), "the sandbox stands"),
+        Err(error) => {
+            tracing::warn!(%error, "answers of the reward \"code\" cannot run here; its tasks will be given back");
+        }
+    }
 }
 
 /// A name that no other worker has.

@@ -1,5 +1,4 @@
-//! `reward`: a finished rollout gets one score from one rule. Our own are computed in place; a program of one's own is
-//! asked.
+//! `reward`: a finished rollout gets one score from one rule. Our own rules score it here; a program of one's own is asked.
 
 use std::sync::Arc;
 
@@ -10,32 +9,38 @@ use tokio_util::sync::CancellationToken;
 
 use crate::executor::{Cost, Executor, Verdict};
 use crate::program::{Answer, Program, Question};
-use crate::rewards::{self, RewardError};
+use crate::rewards::{self, Tools};
 
 /// Does `reward` tasks.
 #[derive(Debug, Clone, Default)]
 pub struct Reward {
     program: Option<Arc<Program>>,
+    tools: Arc<Tools>,
 }
 
 impl Reward {
     /// With rules that `program` answers for.
     #[must_use]
-    pub const fn asking(program: Option<Arc<Program>>) -> Self {
-        Self { program }
+    pub fn asking(program: Option<Arc<Program>>) -> Self {
+        Self { program, ..Self::default() }
     }
 
-    async fn score(&self, pool: &PoolName, task: &RewardTask) -> Result<f64, Verdict> {
-        let poison = |error: RewardError| Verdict::Poison(error.to_string());
+    /// The same, with what rules need besides the task.
+    #[must_use]
+    pub fn with(self, tools: Arc<Tools>) -> Self {
+        Self { tools, ..self }
+    }
+
+    async fn score(&self, pool: &PoolName, task: &RewardTask) -> Result<RewardDone, Verdict> {
         let program = match (task.rule, &self.program) {
             (RewardRule::Custom, Some(program)) => program,
-            _ => return rewards::score(task).map_err(poison),
+            _ => return rewards::score(task, &self.tools).await.map_err(|error| error.verdict()),
         };
         let RewardTask { settings, turns, success, conversation, row, .. } = task;
         let question =
             Question::Score { reward: pool, settings, turns, success: *success, conversation, row };
         match program.ask(&question).await.map_err(|error| Program::verdict(&error))? {
-            Answer::Score(score) => Ok(score),
+            Answer::Score(score) => Ok(RewardDone { score, reason: String::new() }),
             Answer::Refused(refusal) => Err(refusal.verdict()),
             Answer::Step(_) => Err(Verdict::Poison("the program answered with a step".to_owned())),
         }
@@ -47,7 +52,10 @@ impl Executor for Reward {
     async fn execute(&self, task: Task, _cancel: CancellationToken) -> Verdict {
         let TaskBody::Reward(reward) = &task.body else { return Verdict::misrouted(&task) };
         match self.score(&task.pool, reward).await {
-            Ok(score) => Verdict::Done(OutcomeBody::Reward(RewardDone { score }), Cost::default()),
+            Ok(done) => {
+                tracing::debug!(task = %task.key, score = done.score, reason = done.reason, "scored");
+                Verdict::Done(OutcomeBody::Reward(done), Cost::default())
+            }
             Err(verdict) => verdict,
         }
     }

@@ -1,13 +1,34 @@
 //! The rules that score a finished rollout. A rule that cannot tell says so; it never says 0.
 
-use millrace_schemas::reward::{RewardRule, RewardTask};
+use std::time::Duration;
 
+use millrace_sandbox::SandboxError;
+use millrace_schemas::limits::MAX_REASON_BYTES;
+use millrace_schemas::reward::settings::{RuleSettings, WrongSetting, read};
+use millrace_schemas::reward::{RewardDone, RewardRule, RewardTask};
+
+use crate::executor::Verdict;
+use crate::policy::openai::ServerError;
+
+mod answer;
+mod code;
 mod env_return;
 mod format;
+mod instructions;
+mod judge;
+pub mod math;
 mod success;
+pub mod tools;
+
+pub use tools::Tools;
 
 /// All rules; their names are their pools' too.
-pub const RULES: [RewardRule; 3] = RewardRule::BUILT_IN;
+pub const RULES: [RewardRule; RewardRule::BUILT_IN.len()] = RewardRule::BUILT_IN;
+
+/// For how long a task is given back whose sandbox did not stand, or whose judge made no sense.
+const RETRY: Duration = Duration::from_secs(2);
+/// For how long, while the judge's server is away: it may be starting.
+const AWAY: Duration = Duration::from_secs(15);
 
 /// Why a rollout has no score.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -29,66 +50,99 @@ pub enum RewardError {
     /// The score itself is none: the turns' rewards were too large to add up.
     #[error("failed to score: score={0} is not finite")]
     Score(f64),
+    /// The rule reads words, and the policy said none.
+    #[error("failed to score by words: the rollout has none; its environment must speak text")]
+    NoWords,
+    /// The run file tells the rule what cannot be.
+    #[error("failed to read rewards.settings: {0}")]
+    Settings(String),
+    /// The prompt's row lacks what the rule needs, or has it in another form.
+    #[error("failed to read field={field} of the row: {reason}")]
+    Row {
+        /// The field.
+        field: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// There was no sandbox.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    /// This worker has no judge.
+    #[error("no judge is named; start this worker with --judge-url")]
+    NoJudge,
+    /// The judge's server did not answer.
+    #[error("failed to ask the judge: {0}")]
+    Judge(#[from] ServerError),
+    /// The judge said what is no verdict.
+    #[error("failed to read the judge's verdict: {0}")]
+    Verdict(String),
+}
+
+impl RewardError {
+    /// What becomes of the task. What a machine lacks another may have; what a rollout lacks it lacks everywhere.
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        match self {
+            Self::Judge(ServerError::Busy { after, .. }) => Verdict::RetryAfter(*after, self.to_string()),
+            Self::Judge(ServerError::Away(_)) => Verdict::RetryAfter(AWAY, self.to_string()),
+            Self::Judge(ServerError::Refused(_)) => Verdict::Poison(self.to_string()),
+            Self::Sandbox(_)
+            | Self::NoJudge
+            | Self::Verdict(_)
+            | Self::Judge(ServerError::Failed(_) | ServerError::Unfit(_) | ServerError::OtherWeights(_)) => {
+                Verdict::RetryAfter(RETRY, self.to_string())
+            }
+            Self::NoTurns
+            | Self::TurnReward { .. }
+            | Self::Foreign
+            | Self::Score(_)
+            | Self::NoWords
+            | Self::Settings(_)
+            | Self::Row { .. } => Verdict::Poison(self.to_string()),
+        }
+    }
+}
+
+/// A rule's settings.
+///
+/// # Errors
+/// They cannot work: submit refuses such.
+fn settings<T: RuleSettings>(task: &RewardTask) -> Result<T, RewardError> {
+    let one = |wrong: &WrongSetting| format!("{} = {}: {}", wrong.field, wrong.value, wrong.remedy);
+    read(&task.settings)
+        .map_err(|wrong| RewardError::Settings(wrong.iter().map(one).collect::<Vec<_>>().join("; ")))
 }
 
 /// The score of a rollout, finite.
 ///
 /// # Errors
 /// The rollout cannot be scored.
-pub fn score(task: &RewardTask) -> Result<f64, RewardError> {
+pub async fn score(task: &RewardTask, tools: &Tools) -> Result<RewardDone, RewardError> {
     if task.turns.is_empty() {
         return Err(RewardError::NoTurns);
     }
     if let Some(at) = task.turns.iter().position(|turn| !turn.reward.is_finite()) {
         return Err(RewardError::TurnReward { turn: at + 1, reward: task.turns[at].reward });
     }
-    let score = match task.rule {
-        RewardRule::EnvReturn => env_return::score(task),
-        RewardRule::Success => success::score(task),
-        RewardRule::Format => format::score(task),
+    let mut done = match task.rule {
+        RewardRule::EnvReturn => plain(env_return::score(task)),
+        RewardRule::Success => plain(success::score(task)),
+        RewardRule::Format => format::score(task)?,
+        RewardRule::Instructions => instructions::score(task)?,
+        RewardRule::Math => math::score(task)?,
+        RewardRule::Code => code::score(task, tools.code()).await?,
+        RewardRule::Judge => judge::score(task, tools.judge()).await?,
         RewardRule::Custom => return Err(RewardError::Foreign),
     };
-    if score.is_finite() { Ok(score) } else { Err(RewardError::Score(score)) }
+    let end = (0..=MAX_REASON_BYTES).rev().find(|end| done.reason.is_char_boundary(*end));
+    done.reason.truncate(end.unwrap_or(0));
+    if done.score.is_finite() { Ok(done) } else { Err(RewardError::Score(done.score)) }
+}
+
+/// A score that needs no words.
+const fn plain(score: f64) -> RewardDone {
+    RewardDone { score, reason: String::new() }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use millrace_schemas::env_step::Settings;
-    use millrace_schemas::reward::TurnResult;
-
-    fn task(rule: RewardRule, rewards: &[f64], success: bool) -> RewardTask {
-        let turn = |(i, reward): (usize, &f64)| TurnResult { reward: *reward, valid: i != 0, tokens: 1 };
-        let turns = rewards.iter().enumerate().map(turn).collect();
-        RewardTask {
-            rule,
-            turns,
-            success,
-            settings: Settings::new(),
-            conversation: Vec::new(),
-            row: [].into(),
-        }
-    }
-
-    #[test]
-    fn each_rule_scores_as_it_says() {
-        let rewards = [0.25, 0.0, 1.0, -0.5];
-        assert_eq!(score(&task(RewardRule::EnvReturn, &rewards, true)), Ok(0.75));
-        assert_eq!(score(&task(RewardRule::Success, &rewards, true)), Ok(1.0));
-        assert_eq!(score(&task(RewardRule::Success, &rewards, false)), Ok(0.0));
-        assert_eq!(score(&task(RewardRule::Format, &rewards, true)), Ok(-0.25));
-    }
-
-    #[test]
-    fn what_is_no_number_is_no_reward() {
-        for rule in RULES {
-            for wrong in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-                let error = score(&task(rule, &[0.0, wrong], true)).unwrap_err();
-                assert!(matches!(error, RewardError::TurnReward { turn: 2, .. }), "{rule:?} {error}");
-            }
-            assert_eq!(score(&task(rule, &[], true)), Err(RewardError::NoTurns));
-        }
-        let huge = task(RewardRule::EnvReturn, &[f64::MAX, f64::MAX], true);
-        assert_eq!(score(&huge), Err(RewardError::Score(f64::INFINITY)));
-    }
-}
+mod tests;

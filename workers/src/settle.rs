@@ -169,7 +169,7 @@ mod tests {
             task: Some(("lake".parse().unwrap(), "g1r0a0-w0".parse().unwrap(), 7)),
             elapsed: Duration::from_micros(7),
         };
-        let body = OutcomeBody::Reward(RewardDone { score: 1.0 });
+        let body = OutcomeBody::Reward(RewardDone { score: 1.0, ..RewardDone::default() });
         settlement.settle(Verdict::Done(body, Cost::default())).await;
         assert_eq!(lease.entries.load(SeqCst), 1);
     }

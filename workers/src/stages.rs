@@ -13,6 +13,7 @@ use crate::policies::PolicyTable;
 use crate::policy::openai::ServerSettings;
 use crate::program::Program;
 use crate::publish_weights::PublishWeights;
+use crate::rewards::Tools;
 use crate::text::Codecs;
 use crate::train_shard::TrainShard;
 use crate::weights::Weights;
@@ -27,6 +28,7 @@ pub struct Executors {
     rendezvous: Arc<dyn Rendezvous>,
     program: Option<Arc<Program>>,
     server: Option<ServerSettings>,
+    tools: Arc<Tools>,
 }
 
 impl Executors {
@@ -35,7 +37,7 @@ impl Executors {
     #[must_use]
     pub fn new(objects: Objects, policies: PolicyTable) -> Self {
         let (weights, rendezvous) = (Weights::new(objects), Arc::new(MemoryRendezvous::default()));
-        Self { policies, weights, rendezvous, program: None, server: None }
+        Self { policies, weights, rendezvous, program: None, server: None, tools: Arc::default() }
     }
 
     /// The same, with members that meet at `rendezvous`.
@@ -54,6 +56,12 @@ impl Executors {
     #[must_use]
     pub fn generating_at(self, server: Option<ServerSettings>) -> Self {
         Self { server, ..self }
+    }
+
+    /// The same, with what rewards need besides their tasks.
+    #[must_use]
+    pub fn scoring_with(self, tools: Tools) -> Self {
+        Self { tools: Arc::new(tools), ..self }
     }
 
     /// The executor of a stage. An engine's or trainer's thread starts with it.
@@ -75,7 +83,7 @@ impl Executors {
                 let datasets = Datasets::new(self.weights.clone());
                 Arc::new(env_step::EnvStep::speaking(codecs, datasets).asking(self.program.clone()))
             }
-            Stage::Reward => Arc::new(reward::Reward::asking(self.program.clone())),
+            Stage::Reward => Arc::new(reward::Reward::asking(self.program.clone()).with(self.tools.clone())),
             Stage::TrainShard => {
                 Arc::new(TrainShard::new(self.weights.clone()).meeting_at(self.rendezvous.clone()))
             }

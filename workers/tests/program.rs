@@ -56,7 +56,7 @@ async fn score(program: &Arc<Program>, pool: &str, said: &str) -> Verdict {
 
 fn scored(verdict: &Verdict) -> f64 {
     match verdict {
-        Verdict::Done(OutcomeBody::Reward(RewardDone { score }), _) => *score,
+        Verdict::Done(OutcomeBody::Reward(RewardDone { score, .. }), _) => *score,
         other => panic!("{other:?}"),
     }
 }

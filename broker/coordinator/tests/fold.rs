@@ -180,7 +180,7 @@ fn zero_rewards_are_refused() {
     let mut world = World::submit(&spec("alpha = 1.0"), 0);
     let task = take(&mut world, |body| matches!(body, TaskBody::Reward(_)));
     let id = task.key.rollout().expect("a rollout's task");
-    let body = OutcomeBody::Reward(RewardDone { score: f64::NAN });
+    let body = OutcomeBody::Reward(RewardDone { score: f64::NAN, ..RewardDone::default() });
     world.say(task.key, body);
     let (group, _) =
         world.state.runs.values_mut().next().and_then(|r| r.group_mut(id.group)).expect("its group");

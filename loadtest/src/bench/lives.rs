@@ -198,7 +198,7 @@ fn answer(task: Task) -> OutcomeBody {
                 row: [].into(),
             })
         }
-        TaskBody::Reward(_) => OutcomeBody::Reward(RewardDone { score: 0.0 }),
+        TaskBody::Reward(_) => OutcomeBody::Reward(RewardDone::default()),
         TaskBody::TrainShard(_) => {
             OutcomeBody::TrainShard(TrainShardDone { files: Vec::new(), metrics: BTreeMap::new() })
         }

@@ -66,7 +66,7 @@ where
 }
 
 /// What serde says of a name that it does not know, with the known one that was probably meant.
-fn meant(reason: &str) -> String {
+pub(crate) fn meant(reason: &str) -> String {
     let says = |line: &&str| line.contains("unknown field `") || line.contains("unknown variant `");
     let near = reason.lines().find(says).and_then(|line| {
         let mut names = line.split('`').skip(1).step_by(2);

@@ -214,11 +214,16 @@ impl RunSpec {
                 reward.pool(),
                 "a rule that comes with Millrace has this name; give yours another",
             );
+            for wrong in reward.rule.wrong_settings(&reward.settings) {
+                let dot = if wrong.field.is_empty() { "" } else { "." };
+                let field = format!("rewards[{i}].settings{dot}{}", wrong.field);
+                checks.require(false, &field, wrong.value, wrong.remedy);
+            }
             checks.require(
-                custom || reward.settings.is_empty(),
-                &format!("rewards[{i}].settings"),
-                serde_json::json!(reward.settings),
-                "only a rule of your own takes settings; leave them out",
+                custom || !reward.reads_words() || self.environment.speaks_text(),
+                &format!("rewards[{i}].rule"),
+                reward.rule.name(),
+                "this rule reads words, and the environment speaks tokens; choose one that speaks text",
             );
         }
         let all_zero = n > 0 && self.rewards.iter().all(|reward| reward.weight == 0.0);

@@ -10,4 +10,5 @@ mod round_trip;
 mod dataset;
 mod run_file;
 mod algorithm;
+mod rewards;
 mod subjects;

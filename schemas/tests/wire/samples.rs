@@ -219,7 +219,7 @@ pub(crate) fn outcomes() -> Vec<(&'static str, Outcome)> {
             "outcome_reward",
             outcome(
                 TaskKey::Reward { rollout: ROLLOUT, reward: 0 },
-                OutcomeBody::Reward(RewardDone { score: 0.75 }),
+                OutcomeBody::Reward(RewardDone { score: 0.75, ..RewardDone::default() }),
             ),
         ),
         (

@@ -19,7 +19,7 @@ pub(crate) use layout::{LayoutError, VersionFolders};
 
 mod ask;
 mod error;
-mod http;
+pub(crate) mod http;
 mod vllm;
 mod sglang;
 mod llama_cpp;

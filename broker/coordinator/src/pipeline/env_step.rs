@@ -51,7 +51,7 @@ pub(super) fn done(rollout: &mut Rollout, spec: &RunSpec, done: EnvStepDone) -> 
     if !done.done && done.observation.is_empty() {
         return Err(Refused("environment gave no observation in an episode that goes on".into()));
     }
-    if spec.rewards.iter().any(|reward| reward.rule.reads_words()) {
+    if spec.rewards.iter().any(|reward| reward.reads_words()) {
         rollout.conversation.extend(done.said);
     }
     let reset = rollout.phase == Phase::Reset;

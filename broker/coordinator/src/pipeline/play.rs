@@ -107,7 +107,7 @@ pub(super) fn on_outcome(
         }
         (TaskKey::EnvStep { .. }, OutcomeBody::EnvStep(done)) => env_step::done(rollout, spec, done),
         (TaskKey::Reward { reward, .. }, OutcomeBody::Reward(done)) => {
-            reward::done(rollout, spec, reward as usize, done)
+            reward::done(rollout, spec, reward as usize, done.score)
         }
         (_, body) => Err(Refused(format!("outcome of another stage: {body:?}"))),
     };

@@ -1,6 +1,6 @@
 //! After a score: when all of a rollout's scores are there, it is finished.
 
-use millrace_schemas::reward::{RewardDone, RewardTask};
+use millrace_schemas::reward::RewardTask;
 use millrace_schemas::{RunSpec, Task, TaskBody, TaskKey};
 
 use crate::pipeline::play::{Refused, Scene};
@@ -24,11 +24,7 @@ pub fn tasks(scene: &Scene<'_>, rollout: &Rollout, put: &mut impl FnMut(Task)) {
                 turns: rollout.results.clone(),
                 success: rollout.success,
                 settings: reward.settings.clone(),
-                conversation: if reward.rule.reads_words() {
-                    rollout.conversation.clone()
-                } else {
-                    Vec::new()
-                },
+                conversation: if reward.reads_words() { rollout.conversation.clone() } else { Vec::new() },
                 row: rollout.row.clone(),
             }),
         });
@@ -39,16 +35,11 @@ pub fn tasks(scene: &Scene<'_>, rollout: &Rollout, put: &mut impl FnMut(Task)) {
 ///
 /// # Errors
 /// The run has no such reward.
-pub(super) fn done(
-    rollout: &mut Rollout,
-    spec: &RunSpec,
-    reward: usize,
-    done: RewardDone,
-) -> Result<(), Refused> {
+pub(super) fn done(rollout: &mut Rollout, spec: &RunSpec, reward: usize, scored: f64) -> Result<(), Refused> {
     let Some(score) = rollout.scores.get_mut(reward) else {
         return Err(Refused(format!("the run has no reward {reward}")));
     };
-    *score = Some(done.score);
+    *score = Some(scored);
     if rollout.scores.iter().all(Option::is_some) {
         if spec.environment.succeeds_by_reward() {
             rollout.success = rollout.scores.first().copied().flatten().is_some_and(|score| score >= 1.0);

@@ -32,7 +32,7 @@ fn shard(name: &str, metric: f64) -> OutcomeBody {
 
 /// What nobody could have found, for a task of this stage; the newest version is `now`.
 fn lies(task: &Task, now: u64) -> Vec<OutcomeBody> {
-    let score = |score| OutcomeBody::Reward(RewardDone { score });
+    let score = |score| OutcomeBody::Reward(RewardDone { score, ..RewardDone::default() });
     match task.body {
         TaskBody::Generate(_) => vec![
             turn(&[], &[], &[]),

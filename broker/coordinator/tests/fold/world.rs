@@ -205,7 +205,8 @@ impl World {
                 })
             }
             TaskBody::Reward(reward) => {
-                OutcomeBody::Reward(RewardDone { score: reward.turns.iter().map(|turn| turn.reward).sum() })
+                let score = reward.turns.iter().map(|turn| turn.reward).sum();
+                OutcomeBody::Reward(RewardDone { score, ..RewardDone::default() })
             }
             TaskBody::TrainShard(shard) => self.train(task.key, &shard.work),
             TaskBody::PublishWeights(publish) => OutcomeBody::PublishWeights(PublishWeightsDone {

@@ -20,7 +20,7 @@ const MAX_EVENT_BYTES: usize = 64 * 1024 * 1024;
 
 /// A client of one server. Connections are kept.
 #[derive(Debug)]
-pub(super) struct Http {
+pub(crate) struct Http {
     client: Client,
     base: String,
     key: Option<String>,
@@ -28,7 +28,7 @@ pub(super) struct Http {
 }
 
 impl Http {
-    pub(super) fn new(base: &str, key: Option<String>, silence: Duration) -> Self {
+    pub(crate) fn new(base: &str, key: Option<String>, silence: Duration) -> Self {
         let client = Client::builder().connect_timeout(CONNECT).build();
         Self { client: client.expect("the TLS library is linked in"), base: base.to_owned(), key, silence }
     }
@@ -44,7 +44,7 @@ impl Http {
     }
 
     /// The same, and reads JSON.
-    pub(super) async fn ask(&self, to: &str, body: &Value, within: Duration) -> Result<Value, ServerError> {
+    pub(crate) async fn ask(&self, to: &str, body: &Value, within: Duration) -> Result<Value, ServerError> {
         parse(&self.post(to, body, within).await?)
     }
 

@@ -1,0 +1,85 @@
+//! What the run file tells a rule: `rewards[i].settings`, a table of its own for each rule, as strict as the rest of the
+//! file.
+
+use serde::de::DeserializeOwned;
+
+use super::RewardRule;
+use super::code::CodeSettings;
+use super::format::FormatSettings;
+use super::instructions::InstructionSettings;
+use super::judge::JudgeSettings;
+use super::math::MathSettings;
+use crate::env_step::Settings;
+use crate::submit::meant;
+
+/// A setting that cannot work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WrongSetting {
+    /// Its path within the settings; empty for the whole.
+    pub field: String,
+    /// What it is.
+    pub value: String,
+    /// What is wrong and what to write instead.
+    pub remedy: String,
+}
+
+impl WrongSetting {
+    pub(super) fn new(field: &str, value: String, remedy: &str) -> Self {
+        Self { field: field.to_owned(), value, remedy: remedy.to_owned() }
+    }
+}
+
+/// Settings of one rule.
+pub trait RuleSettings: DeserializeOwned {
+    /// What of it cannot work; empty when all is well.
+    fn wrong(&self) -> Vec<WrongSetting>;
+}
+
+/// Reads and checks a rule's settings.
+///
+/// # Errors
+/// An unknown name, a value of another type or out of its bounds: says all that is wrong.
+pub fn read<T: RuleSettings>(settings: &Settings) -> Result<T, Vec<WrongSetting>> {
+    let table = serde_json::Value::from_iter(settings.clone());
+    let read: Result<T, _> = serde_path_to_error::deserialize(table);
+    let settings = read.map_err(|error| {
+        let field = error.path().to_string();
+        let field = if field == "." { String::new() } else { field };
+        let first = field.split(['.', '[']).next().unwrap_or_default();
+        let value = settings.get(first).map_or_else(|| serde_json::json!(settings), Clone::clone);
+        vec![WrongSetting { field, value: value.to_string(), remedy: meant(&error.inner().to_string()) }]
+    })?;
+    let wrong = settings.wrong();
+    if wrong.is_empty() { Ok(settings) } else { Err(wrong) }
+}
+
+impl RewardRule {
+    /// What is wrong with its settings.
+    #[must_use]
+    pub fn wrong_settings(self, settings: &Settings) -> Vec<WrongSetting> {
+        fn wrong<T: RuleSettings>(settings: &Settings) -> Vec<WrongSetting> {
+            read::<T>(settings).err().unwrap_or_default()
+        }
+        match self {
+            Self::Code => wrong::<CodeSettings>(settings),
+            Self::Math => wrong::<MathSettings>(settings),
+            Self::Judge => wrong::<JudgeSettings>(settings),
+            // A program of one's own knows what it takes.
+            Self::Custom => Vec::new(),
+            Self::Format => wrong::<FormatSettings>(settings),
+            Self::Instructions => wrong::<InstructionSettings>(settings),
+            Self::EnvReturn | Self::Success if settings.is_empty() => Vec::new(),
+            Self::EnvReturn | Self::Success => {
+                let table = serde_json::json!(settings).to_string();
+                vec![WrongSetting::new("", table, "this rule takes no settings; leave them out")]
+            }
+        }
+    }
+}
+
+/// A whole number within bounds, or what is wrong with it.
+pub(super) fn count(field: &str, value: u64, low: u64, high: u64) -> Option<WrongSetting> {
+    let fits = (low..=high).contains(&value);
+    let remedy = || format!("choose a whole number from {low} to {high}");
+    (!fits).then(|| WrongSetting::new(field, value.to_string(), &remedy()))
+}

@@ -1,0 +1,9 @@
+//! What happens in the sandbox's own processes, in order: `launch` leaves the machine by namespaces, `root` is all that is
+//! seen of it then, `init` is the first process in there, behind `fence` and `filter`, and `child` runs a program.
+
+pub(crate) mod launch;
+pub(crate) mod root;
+pub(crate) mod init;
+pub(crate) mod fence;
+pub(crate) mod filter;
+pub(crate) mod child;

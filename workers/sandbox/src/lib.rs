@@ -1,0 +1,10 @@
+//! Programs that nobody trusts, run behind walls and within limits: what is asked, what is told, and the way to the
+//! program `millrace-sandbox`, which does it. That is a program of its own because it has to start within milliseconds,
+//! with one thread, and with nothing of the worker in its memory.
+
+pub mod job;
+pub mod run;
+mod memory;
+
+pub use job::{End, File, Job, Limits, Line, Protection, Ran, Run};
+pub use run::{Sandbox, SandboxError};

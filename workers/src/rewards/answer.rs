@@ -1,0 +1,86 @@
+//! What the policy answered, and the parts of it that rules look at.
+
+use millrace_schemas::env_step::Speaker;
+use millrace_schemas::reward::RewardTask;
+use serde_json::Value;
+
+use super::RewardError;
+
+/// What the policy said last.
+///
+/// # Errors
+/// It said nothing in words.
+pub(super) fn last(task: &RewardTask) -> Result<&str, RewardError> {
+    let said = task.conversation.iter().rev().find(|said| said.speaker == Speaker::Policy);
+    said.map(|said| said.text.as_str()).ok_or(RewardError::NoWords)
+}
+
+/// The right answer: that of the settings, or else of the prompt's row.
+///
+/// # Errors
+/// The row has none that is text or a number.
+pub(super) fn right(task: &RewardTask, told: Option<&str>, field: &str) -> Result<String, RewardError> {
+    if let Some(told) = told {
+        return Ok(told.to_owned());
+    }
+    let fail = |reason: &str| RewardError::Row { field: field.to_owned(), reason: reason.to_owned() };
+    match task.row.get(field) {
+        Some(Value::String(text)) if !text.trim().is_empty() => Ok(text.clone()),
+        Some(Value::Number(number)) => Ok(number.to_string()),
+        Some(_) => Err(fail("it is neither text nor a number")),
+        None => {
+            Err(fail("the row has none; name the one that holds the right answer by settings.answer_field"))
+        }
+    }
+}
+
+/// The last whole fenced block of a text (CommonMark 0.31, "Fenced code blocks", with backticks) whose first word names one of
+/// `languages`, or that names none.
+pub(super) fn last_block(text: &str, languages: &[&str]) -> Option<String> {
+    let mut found = None;
+    let mut open: Option<(usize, bool, Vec<&str>)> = None;
+    for line in text.lines() {
+        let inner = line.trim_start();
+        let ticks = inner.len() - inner.trim_start_matches('`').len();
+        let word = inner[ticks..].trim();
+        let is_fence = ticks >= 3 && line.len() - inner.len() <= 3 && !word.contains('`');
+        match &mut open {
+            None if is_fence => {
+                let language = word.split_whitespace().next().unwrap_or_default().to_lowercase();
+                let wanted = language.is_empty() || languages.contains(&language.as_str());
+                open = Some((ticks, wanted, Vec::new()));
+            }
+            None => {}
+            Some((opened, wanted, lines)) if is_fence && ticks >= *opened && word.is_empty() => {
+                if *wanted {
+                    found = Some(lines.join("\n") + "\n");
+                }
+                open = None;
+            }
+            Some((_, _, lines)) => lines.push(line),
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_whole_block_is_found() {
+        let python = |text| last_block(text, &["python"]);
+        assert_eq!(python("a\n```python\nx\n\n  y\n```\nb").as_deref(), Some("x\n\n  y\n"));
+        assert_eq!(python("```\n1\n```\n```Python title\n2\n```\n").as_deref(), Some("2\n"));
+        assert_eq!(python("```python\n1\n```\nso\n```text\n2\n```").as_deref(), Some("1\n"));
+        assert_eq!(
+            python("```python\n1\n```\n```python\n2").as_deref(),
+            Some("1\n"),
+            "one that is cut off is none"
+        );
+        assert_eq!(python("````python\n```\n````").as_deref(), Some("```\n"));
+        assert_eq!(python("```python\nprint('```')\n```").as_deref(), Some("print('```')\n"));
+        assert_eq!(python("no block, `x` or ```x```"), None);
+        assert_eq!(python("    ```python\n    x\n    ```"), None);
+    }
+}

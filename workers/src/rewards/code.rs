@@ -1,0 +1,126 @@
+//! `code`: the last block of code of the answer, run against tests in a sandbox. 1 when all pass, else 0; or the share that
+//! pass.
+
+use millrace_sandbox::{End, File, Job, Limits, Protection, Ran, Run};
+use millrace_schemas::reward::code::{CodeSettings, CodeTest, Language, Wall, tests_of};
+use millrace_schemas::reward::{RewardDone, RewardTask};
+
+use super::tools::CodeTools;
+use super::{RewardError, answer, settings};
+
+/// What comes after the answer's code where a test is code: see there.
+const DRIVER: &str = include_str!("code/driver.py");
+/// The answer's code.
+const PROGRAM: &str = "answer.py";
+/// Characters of a program's last words that are repeated.
+const WORDS: usize = 300;
+
+/// The score.
+///
+/// # Errors
+/// The settings or the row cannot work, or there was no sandbox. Whatever the answer does is a score.
+pub(super) async fn score(task: &RewardTask, tools: &CodeTools) -> Result<RewardDone, RewardError> {
+    let settings: CodeSettings = settings(task)?;
+    let tests = tests(task, &settings)?;
+    let names: &[&str] = match settings.language {
+        Language::Python => &["python", "py", "python3"],
+    };
+    let Some(program) = answer::last_block(answer::last(task)?, names) else {
+        return Ok(wrong("the answer has no whole block of code"));
+    };
+    let marks: Vec<String> =
+        tests.iter().map(|_| format!("passed {:032x}", uuid::Uuid::now_v7().as_u128())).collect();
+    let job = job(program, &tests, &marks, &settings, tools);
+    let (mut passed, mut fault) = (0, String::new());
+    let results = tools
+        .sandbox()?
+        .run(&job, |at, ran| {
+            match judge(&tests[at], &marks[at], ran) {
+                Ok(()) => passed += 1,
+                Err(reason) if fault.is_empty() => fault = format!("test {}: {reason}", at + 1),
+                Err(_) => {}
+            }
+            settings.partial || fault.is_empty()
+        })
+        .await?;
+    if let Some(Ran { end: End::Memory, .. }) = results.runs.last() {
+        fault = format!("test {}: {}", results.runs.len(), End::Memory.reason());
+    }
+    if !results.lacks.is_empty() {
+        fault = format!("{fault} (scored without {:?})", results.lacks);
+    }
+    let share = f64::from(passed) / tests.len() as f64;
+    Ok(RewardDone { score: if settings.partial { share } else { share.floor() }, reason: fault })
+}
+
+fn wrong(reason: &str) -> RewardDone {
+    RewardDone { score: 0.0, reason: reason.to_owned() }
+}
+
+/// The tests of this prompt.
+fn tests(task: &RewardTask, settings: &CodeSettings) -> Result<Vec<CodeTest>, RewardError> {
+    let Some(field) = &settings.tests_field else { return Ok(settings.tests.clone()) };
+    let fail = |reason: String| RewardError::Row { field: field.clone(), reason };
+    let value = task.row.get(field).ok_or_else(|| fail("the row has none".to_owned()))?;
+    tests_of(value).map_err(fail)
+}
+
+fn job(
+    program: String,
+    tests: &[CodeTest],
+    marks: &[String],
+    settings: &CodeSettings,
+    tools: &CodeTools,
+) -> Job {
+    const MIB: u64 = 1024 * 1024;
+    let python = |file: &str| {
+        // Alone in its folder, without the packages of a user, and leaving no compiled files.
+        [tools.python(), "-s", "-B", file].map(str::to_owned).to_vec()
+    };
+    let run = |(test, mark): (&CodeTest, &String)| match &test.code {
+        None => Run { command: python(PROGRAM), stdin: test.stdin.clone() },
+        Some(code) => Run { command: python("driver.py"), stdin: format!("{mark}\n{code}") },
+    };
+    let file = |name: &str, text: String| File { name: name.to_owned(), text };
+    Job {
+        files: vec![file(PROGRAM, program), file("driver.py", DRIVER.to_owned())],
+        runs: tests.iter().zip(marks).map(run).collect(),
+        limits: Limits {
+            wall_ms: settings.wall_ms,
+            cpu_ms: settings.cpu_ms,
+            memory_bytes: settings.memory_mib * MIB,
+            disk_bytes: settings.disk_mib * MIB,
+            output_bytes: settings.output_kib * 1024,
+            processes: settings.processes,
+        },
+        read: tools.read().to_vec(),
+        may_lack: settings.may_lack.iter().map(|wall| protection(*wall)).collect(),
+    }
+}
+
+const fn protection(wall: Wall) -> Protection {
+    match wall {
+        Wall::Landlock => Protection::Landlock,
+        Wall::Seccomp => Protection::Seccomp,
+    }
+}
+
+/// Whether a run passes its test, or why not.
+fn judge(test: &CodeTest, mark: &str, ran: &Ran) -> Result<(), String> {
+    if ran.end != End::Exit(0) {
+        let said: Vec<char> = ran.stderr.trim_end().chars().collect();
+        let words: String = said[said.len().saturating_sub(WORDS)..].iter().collect();
+        return Err(format!("{} {words}", ran.end.reason()).trim_end().to_owned());
+    }
+    match &test.stdout {
+        Some(expected) if lines(expected) == lines(&ran.stdout) => Ok(()),
+        Some(_) => Err("it wrote something else".to_owned()),
+        None if ran.stdout.lines().last() == Some(mark) => Ok(()),
+        None => Err("it ended before the test did".to_owned()),
+    }
+}
+
+/// Lines without the white space at their ends, up to the last that has anything else.
+fn lines(text: &str) -> Vec<&str> {
+    text.trim_end().lines().map(str::trim_end).collect()
+}

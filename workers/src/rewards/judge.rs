@@ -1,0 +1,126 @@
+//! `judge`: a model judges the last answer, behind an OpenAI-compatible endpoint. Its verdict, from `low` to `high`, scores 0 to 1. One
+//! that is away, fails, or says no number gives no score.
+
+use std::time::Duration;
+
+use millrace_schemas::env_step::{Speaker, Utterance};
+use millrace_schemas::reward::judge::JudgeSettings;
+use millrace_schemas::reward::{RewardDone, RewardTask};
+use serde_json::{Value, json};
+
+use super::tools::JudgeTools;
+use super::{RewardError, answer, settings};
+
+/// Where a chat is continued.
+const CHAT: &str = "/v1/chat/completions";
+/// Characters of its last words that are repeated.
+const WORDS: usize = 300;
+
+/// The score.
+///
+/// # Errors
+/// The settings or the row cannot work, or the judge gave no verdict.
+pub(super) async fn score(task: &RewardTask, tools: &JudgeTools) -> Result<RewardDone, RewardError> {
+    let settings: JudgeSettings = settings(task)?;
+    let question = question(task, &settings)?;
+    let mut messages = vec![json!({ "role": "user", "content": question })];
+    if !settings.system.is_empty() {
+        messages.insert(0, json!({ "role": "system", "content": settings.system }));
+    }
+    let body = json!({
+        "model": settings.model,
+        "messages": messages,
+        "temperature": settings.temperature,
+        "max_tokens": settings.max_tokens,
+        "stream": false,
+    });
+    let reply = tools.ask(CHAT, &body, Duration::from_millis(settings.timeout_ms)).await?;
+    let words = reply.pointer("/choices/0/message/content").and_then(Value::as_str);
+    let words = words.ok_or_else(|| RewardError::Verdict("its reply has no text".to_owned()))?;
+    let verdict = verdict(words, &settings).map_err(RewardError::Verdict)?;
+    let score = (verdict - settings.low) / (settings.high - settings.low);
+    Ok(RewardDone { score, reason: format!("the judge says {verdict}") })
+}
+
+/// What the judge is asked. What stands in for a name is not looked at again, so an answer cannot name another.
+fn question(task: &RewardTask, settings: &JudgeSettings) -> Result<String, RewardError> {
+    let answer = answer::last(task)?;
+    let asked = task.conversation.iter().find(|said| said.speaker == Speaker::Environment);
+    let mut text = String::new();
+    let mut rest = settings.template.as_str();
+    while let Some(at) = rest.find('{') {
+        text.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let Some(end) = rest.find('}') else { break };
+        let filled = match &rest[1..end] {
+            "question" => Some(asked.map_or_else(String::new, |said| said.text.clone())),
+            "answer" => Some(answer.to_owned()),
+            "conversation" => Some(conversation(&task.conversation)),
+            "right" => Some(answer::right(task, None, &settings.answer_field)?),
+            "low" => Some(settings.low.to_string()),
+            "high" => Some(settings.high.to_string()),
+            _ => None,
+        };
+        let (filled, used) = filled.map_or_else(|| ("{".to_owned(), 1), |filled| (filled, end + 1));
+        text.push_str(&filled);
+        rest = &rest[used..];
+    }
+    text.push_str(rest);
+    Ok(text)
+}
+
+fn conversation(said: &[Utterance]) -> String {
+    let line = |said: &Utterance| match said.speaker {
+        Speaker::Environment => format!("Environment: {}", said.text),
+        Speaker::Policy => format!("Policy: {}", said.text),
+    };
+    said.iter().map(line).collect::<Vec<_>>().join("\n\n")
+}
+
+/// The number after the last of the words that announce it.
+fn verdict(words: &str, settings: &JudgeSettings) -> Result<f64, String> {
+    let all: Vec<char> = words.trim_end().chars().collect();
+    let end: String = all[all.len().saturating_sub(WORDS)..].iter().collect();
+    let (_, after) = words
+        .rsplit_once(settings.score_after.trim())
+        .ok_or_else(|| format!("it does not say {:?}: {end}", settings.score_after))?;
+    let after = after.trim_start_matches([' ', '*', ':', '\t', '"', '[', '{', '(']);
+    let length =
+        after.find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | '-' | '+'))).unwrap_or(after.len());
+    let number = after[..length].trim_end_matches(['.', '-']);
+    let number: f64 =
+        number.parse().map_err(|_| format!("no number follows {:?}: {end}", settings.score_after))?;
+    let (low, high) = (settings.low, settings.high);
+    if (low..=high).contains(&number) {
+        Ok(number)
+    } else {
+        Err(format!("{number} is not within {low} to {high}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verdict_is_a_number_within_its_bounds_or_none() {
+        let read = |words: &str| verdict(words, &JudgeSettings::default());
+        assert_eq!(read("Score: 3, no: it is better.\n**Score: 7.5**"), Ok(7.5));
+        assert_eq!(read("Score:10."), Ok(10.0));
+        assert_eq!(read("Score: **8**/10"), Ok(8.0));
+        for none in [
+            "",
+            "7",
+            "Score",
+            "Score: seven",
+            "Score: 11",
+            "Score: -1",
+            "Score: NaN",
+            "Score: inf",
+            "score: 7",
+            "Score: 1.2.3",
+        ] {
+            assert!(read(none).is_err(), "{none}");
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! `math`: 1 when the answer says what the right one does, else 0. Symbols count, not letters: `math/said.rs` finds the
+//! answer, `token.rs` and `tree.rs` read it, `value.rs` and `equal.rs` compare.
+
+use millrace_schemas::reward::math::MathSettings;
+use millrace_schemas::reward::{RewardDone, RewardTask};
+
+use super::{RewardError, answer, settings};
+
+mod equal;
+mod said;
+mod token;
+mod tree;
+mod value;
+
+/// Bytes of an answer that are looked at; no formula is as long.
+const MAX_BYTES: usize = 4_096;
+
+/// The score.
+///
+/// # Errors
+/// The settings or the row cannot work. Whatever the answer says is a score.
+pub(super) fn score(task: &RewardTask) -> Result<RewardDone, RewardError> {
+    let settings: MathSettings = settings(task)?;
+    let right = answer::right(task, settings.answer.as_deref(), &settings.answer_field)?;
+    let text = answer::last(task)?;
+    let found = if settings.boxed { said::boxed(text).map(str::to_owned) } else { said::last(text) };
+    let Some(found) = found else {
+        let reason = if settings.boxed {
+            "the answer has no whole \\boxed{}"
+        } else {
+            "the answer has no number or formula"
+        };
+        return Ok(RewardDone { score: 0.0, reason: reason.to_owned() });
+    };
+    if equal(&right, &found) {
+        return Ok(RewardDone { score: 1.0, reason: String::new() });
+    }
+    Ok(RewardDone { score: 0.0, reason: format!("it says {found}") })
+}
+
+/// Whether two answers say the same. A right answer that itself stands in a box, or behind `####`, is taken from there.
+#[must_use]
+pub fn equal(right: &str, said: &str) -> bool {
+    let right = said::boxed(right).or_else(|| Some(right.rsplit_once("####")?.1)).unwrap_or(right);
+    if right.len() > MAX_BYTES || said.len() > MAX_BYTES {
+        return letters(right) == letters(said);
+    }
+    let read = |text: &str| tree::parse(token::tokens(text.trim())?);
+    match (read(right), read(said)) {
+        (Some(right), Some(said)) => equal::equal(&right, &said),
+        _ => !letters(right).is_empty() && letters(right) == letters(said),
+    }
+}
+
+/// What is compared where an answer is words: letters and digits, in lower case, without what sets them.
+fn letters(text: &str) -> String {
+    let mut plain = text.to_lowercase();
+    for set in
+        ["\\text", "\\mathrm", "\\mathbf", "\\textbf", "\\textit", "\\left", "\\right", "\\dfrac", "\\tfrac"]
+    {
+        plain = plain.replace(set, if set.ends_with("frac") { "\\frac" } else { "" });
+    }
+    let digits =
+        |pair: (char, Option<char>)| pair.0.is_ascii_digit() && pair.1.is_some_and(|c| c.is_ascii_digit());
+    // 4 2 is not 42.
+    let words: Vec<&str> = plain.split_whitespace().collect();
+    let apart = words.windows(2).any(|two| match (two[0].chars().last(), two[1].chars().next()) {
+        (Some(last), next) => digits((last, next)),
+        (None, _) => false,
+    });
+    if apart {
+        return words.join(" ");
+    }
+    plain.retain(|c| !c.is_whitespace() && !matches!(c, '$' | '{' | '}' | '.' | '"' | '(' | ')' | '~'));
+    plain
+}
+
+/// What `said` says in a whole text.
+#[cfg(test)]
+fn equal_in(right: &str, text: &str) -> bool {
+    said::last(text).is_some_and(|said| equal(right, &said))
+}
+
+#[cfg(test)]
+mod tests;

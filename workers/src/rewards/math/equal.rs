@@ -1,0 +1,194 @@
+//! Whether two expressions say the same.
+
+use super::tree::Expr;
+use super::value::{POINTS, any, complex, exact, has_decimals, has_symbols};
+
+/// The relative difference at which two values that are not exact are one.
+const NEAR: f64 = 1e-9;
+/// Numbers with a point are compared to so many places.
+const PLACES: f64 = 1e6;
+
+/// Whether `said` says what `right` does. Where the answer is `x = 5`, 5 says it too.
+pub(super) fn equal(right: &Expr, said: &Expr) -> bool {
+    let (right, said) = (plain(right), plain(said));
+    match (&right, &said) {
+        (Expr::Relation("=", ..), Expr::Relation("=", ..)) => same(&right, &said),
+        (Expr::Relation("=", left, value), other) | (other, Expr::Relation("=", left, value))
+            if !matches!(other, Expr::Relation(..)) =>
+        {
+            match (&**left, &**value) {
+                (Expr::Symbol(_), value) | (value, Expr::Symbol(_)) => same(&plain(value), other),
+                _ => false,
+            }
+        }
+        _ => same(&right, &said),
+    }
+}
+
+/// The same in fewer kinds: both signs become a set, one side of a number line an interval, and names before the values of a
+/// list are left out.
+fn plain(expr: &Expr) -> Expr {
+    if any(expr, &|part| matches!(part, Expr::PlusMinus(..))) {
+        return Expr::Group('{', vec![signed(expr, false), signed(expr, true)], '}');
+    }
+    match expr {
+        Expr::Group(' ', items, ' ') => {
+            let value = |item: &Expr| match item {
+                Expr::Relation("=", left, value) if matches!(**left, Expr::Symbol(_)) => (**value).clone(),
+                other => other.clone(),
+            };
+            Expr::Group(' ', items.iter().map(value).collect(), ' ')
+        }
+        Expr::Relation(sign @ ("<" | "<="), low, high) => {
+            let infinite = || Expr::Constant("infty");
+            match (&**low, &**high) {
+                (Expr::Symbol(_), high) if !has_symbols(high) => {
+                    let close = if *sign == "<=" { ']' } else { ')' };
+                    Expr::Group('(', vec![Expr::Negate(Box::new(infinite())), high.clone()], close)
+                }
+                (low, Expr::Symbol(_)) if !has_symbols(low) => {
+                    let open = if *sign == "<=" { '[' } else { '(' };
+                    Expr::Group(open, vec![low.clone(), infinite()], ')')
+                }
+                _ => expr.clone(),
+            }
+        }
+        other => other.clone(),
+    }
+}
+
+/// The expression with one of the two signs.
+fn signed(expr: &Expr, minus: bool) -> Expr {
+    let boxed = |part: &Expr| Box::new(signed(part, minus));
+    match expr {
+        Expr::PlusMinus(before, part) => {
+            let part = if minus { Expr::Negate(boxed(part)) } else { signed(part, minus) };
+            match before {
+                Some(before) => Expr::Add(boxed(before), Box::new(part)),
+                None => part,
+            }
+        }
+        Expr::Add(a, b) => Expr::Add(boxed(a), boxed(b)),
+        Expr::Multiply(a, b) => Expr::Multiply(boxed(a), boxed(b)),
+        Expr::Divide(a, b) => Expr::Divide(boxed(a), boxed(b)),
+        Expr::Negate(a) => Expr::Negate(boxed(a)),
+        Expr::Relation("=", a, b) if matches!(**a, Expr::Symbol(_)) => signed(b, minus),
+        other => other.clone(),
+    }
+}
+
+fn same(right: &Expr, said: &Expr) -> bool {
+    use Expr::{Group, Percent, Relation, Union};
+    match (right, said) {
+        (Percent(right), Percent(said)) => same(right, said),
+        // As many hundredths, or as many, as people write it.
+        (Percent(number), other) | (other, Percent(number)) => {
+            same(number, other) || same(&hundredths(number), other)
+        }
+        (Group(open, items, close), Group(other_open, others, other_close)) => {
+            groups((*open, items, *close), (*other_open, others, *other_close))
+        }
+        // One thing in a bracket of its own is that thing.
+        (Group('{', items, _), one) | (one, Group('{', items, _)) if items.len() == 1 => same(&items[0], one),
+        (Union(parts), Union(others)) => unordered(parts, others),
+        (Relation(sign, a, b), Relation(other, c, d)) => sign == other && related(sign, (a, b), (c, d)),
+        (Group(..) | Union(_) | Relation(..), _) | (_, Group(..) | Union(_) | Relation(..)) => false,
+        _ => values(right, said),
+    }
+}
+
+fn hundredths(number: &Expr) -> Expr {
+    Expr::Divide(Box::new(number.clone()), Box::new(Expr::Number("100".to_owned())))
+}
+
+fn groups(right: (char, &[Expr], char), said: (char, &[Expr], char)) -> bool {
+    let ((open, items, close), (other_open, others, other_close)) = (right, said);
+    let is_set = |open| open == '{';
+    let is_bare = |open| open == ' ';
+    if is_set(open) || is_set(other_open) {
+        let fits = |open| is_set(open) || is_bare(open);
+        return fits(open) && fits(other_open) && unordered(&distinct(items), &distinct(others));
+    }
+    if is_bare(open) && is_bare(other_open) {
+        return unordered(items, others);
+    }
+    let in_order = || items.len() == others.len() && items.iter().zip(others).all(|(a, b)| same(a, b));
+    // With two ends brackets tell an interval's; elsewhere any bracket will do.
+    let brackets = (open, close) == (other_open, other_close);
+    let any_will =
+        is_bare(open) || is_bare(other_open) || (items.len() > 2 && open != '#' && other_open != '#');
+    (brackets || any_will) && in_order()
+}
+
+/// Each of a set once.
+fn distinct(items: &[Expr]) -> Vec<Expr> {
+    let mut kept: Vec<Expr> = Vec::new();
+    for item in items {
+        if !kept.iter().any(|other| same(other, item)) {
+            kept.push(item.clone());
+        }
+    }
+    kept
+}
+
+fn unordered(items: &[Expr], others: &[Expr]) -> bool {
+    let mut left: Vec<&Expr> = others.iter().collect();
+    let takes = |item: &Expr, left: &mut Vec<&Expr>| {
+        let at = left.iter().position(|other| same(item, other));
+        at.map(|at| left.swap_remove(at)).is_some()
+    };
+    items.len() == others.len() && items.iter().all(|item| takes(item, &mut left))
+}
+
+/// Whether two relations have the same solutions: the difference of the one's sides is the other's, times a number, which
+/// is above 0 where one side is larger.
+fn related(sign: &str, (a, b): (&Expr, &Expr), (c, d): (&Expr, &Expr)) -> bool {
+    let mut ratio = None;
+    for point in 0..POINTS {
+        let differ = |a, b| Some(complex(a, point)?.minus(complex(b, point)?));
+        let (Some(one), Some(other)) = (differ(a, b), differ(c, d)) else { continue };
+        let here = one.over(other);
+        if !here.re.is_finite() || here.im.abs() > NEAR || here.re == 0.0 {
+            return false;
+        }
+        let fits = ratio.is_none_or(|ratio: f64| (here.re - ratio).abs() <= NEAR * ratio.abs());
+        if !fits || (sign != "=" && here.re < 0.0) {
+            return false;
+        }
+        ratio = Some(here.re);
+    }
+    ratio.is_some()
+}
+
+/// Whether two expressions have the same value, whatever their variables are.
+fn values(right: &Expr, said: &Expr) -> bool {
+    let infinite = |expr: &Expr| match expr {
+        Expr::Constant("infty") => Some(false),
+        Expr::Negate(inner) if **inner == Expr::Constant("infty") => Some(true),
+        _ => None,
+    };
+    if infinite(right).is_some() || infinite(said).is_some() {
+        return infinite(right) == infinite(said);
+    }
+    let rounded = (has_decimals(right) || has_decimals(said)) && !has_symbols(right) && !has_symbols(said);
+    let (mut exactly, mut about) = (0, 0);
+    for point in 0..POINTS {
+        if let (Some(a), Some(b)) = (exact(right, point), exact(said, point)) {
+            if a == b {
+                exactly += 1;
+                continue;
+            }
+            if !rounded {
+                return false;
+            }
+        }
+        let (Some(a), Some(b)) = (complex(right, point), complex(said, point)) else { continue };
+        let off = a.minus(b).size();
+        let least = if rounded { 0.5 / PLACES } else { 0.0 };
+        if off > least.max(NEAR * a.size().max(b.size()).max(1e-3)) {
+            return false;
+        }
+        about += 1;
+    }
+    exactly + about >= POINTS / 2
+}

@@ -1,0 +1,491 @@
+//! Tokens to an expression: precedence climbing over sums, products, signs and powers.
+
+use super::token::Token;
+
+/// An expression.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Expr {
+    /// A number as it was written.
+    Number(String),
+    /// A variable.
+    Symbol(String),
+    /// π, e, i or ∞ by name.
+    Constant(&'static str),
+    /// Both added up.
+    Add(Box<Expr>, Box<Expr>),
+    /// Both multiplied.
+    Multiply(Box<Expr>, Box<Expr>),
+    /// The one by the other.
+    Divide(Box<Expr>, Box<Expr>),
+    /// The one to the power of the other.
+    Power(Box<Expr>, Box<Expr>),
+    /// What is below zero by as much.
+    Negate(Box<Expr>),
+    /// As many hundredths, or as many.
+    Percent(Box<Expr>),
+    /// As many degrees.
+    Degrees(Box<Expr>),
+    /// A function of one argument, by name.
+    Function(String, Box<Expr>),
+    /// Both signs.
+    PlusMinus(Option<Box<Expr>>, Box<Expr>),
+    /// Several, in brackets of these kinds; ' ' for none.
+    Group(char, Vec<Expr>, char),
+    /// Two sides of `=`, `<` or `<=`.
+    Relation(&'static str, Box<Expr>, Box<Expr>),
+    /// Sets put together.
+    Union(Vec<Expr>),
+}
+
+/// The expression that the tokens are; `None` if they are none.
+pub(super) fn parse(tokens: Vec<Token>) -> Option<Expr> {
+    if tokens.len() > MOST {
+        return None;
+    }
+    let mut parser = Parser { tokens, at: 0, bars: 0, depth: 0 };
+    let expr = parser.list(' ')?;
+    (parser.at == parser.tokens.len()).then_some(expr)
+}
+
+struct Parser {
+    tokens: Vec<Token>,
+    at: usize,
+    /// Open `|`, within which another closes.
+    bars: u32,
+    depth: u32,
+}
+
+/// Tokens of an answer at most. An expression is no deeper than it is long, and is computed by recursion.
+const MOST: usize = 512;
+/// Brackets in brackets at most.
+const DEEP: u32 = 64;
+const FUNCTIONS: [&str; 13] =
+    ["sin", "cos", "tan", "cot", "sec", "csc", "ln", "exp", "arcsin", "arccos", "arctan", "sinh", "cosh"];
+
+impl Parser {
+    fn peek(&self) -> Option<&Token> {
+        self.tokens.get(self.at)
+    }
+
+    fn sign(&mut self, c: char) -> bool {
+        let there = self.peek() == Some(&Token::Sign(c));
+        self.at += usize::from(there);
+        there
+    }
+
+    fn word(&mut self, name: &str) -> bool {
+        let there = matches!(self.peek(), Some(Token::Word(word)) if word == name);
+        self.at += usize::from(there);
+        there
+    }
+
+    /// Several by commas; one alone is itself.
+    fn list(&mut self, close: char) -> Option<Expr> {
+        self.depth += 1;
+        if self.depth > DEEP {
+            return None;
+        }
+        let mut items = vec![self.relation()?];
+        while self.sign(',') || self.sign(';') {
+            if close != ' ' || self.peek().is_some() {
+                items.push(self.relation()?);
+            }
+        }
+        self.depth -= 1;
+        Some(if items.len() == 1 { items.remove(0) } else { Expr::Group(' ', items, ' ') })
+    }
+
+    fn relation(&mut self) -> Option<Expr> {
+        let first = self.union()?;
+        let Some(sign) = self.relation_sign() else { return Some(first) };
+        let second = self.union()?;
+        let one = related(sign, first.clone(), second.clone());
+        let Some(next) = self.relation_sign() else { return Some(one) };
+        // a < x < b is an interval.
+        let third = self.union()?;
+        if self.relation_sign().is_some() || sign == "=" || next == "=" || !matches!(second, Expr::Symbol(_))
+        {
+            return None;
+        }
+        let (low, high) = (sign, next);
+        let bracket = |sign: &str, closed, open| if sign.ends_with('=') { closed } else { open };
+        match (low.starts_with('<'), high.starts_with('<')) {
+            (true, true) => {
+                Some(Expr::Group(bracket(low, '[', '('), vec![first, third], bracket(high, ']', ')')))
+            }
+            (false, false) => {
+                Some(Expr::Group(bracket(high, '[', '('), vec![third, first], bracket(low, ']', ')')))
+            }
+            _ => None,
+        }
+    }
+
+    fn relation_sign(&mut self) -> Option<&'static str> {
+        let sign = match self.peek()? {
+            Token::Sign('=') => "=",
+            Token::Sign('<') => "<",
+            Token::Sign('>') => ">",
+            Token::Word(word) if word == "in" => "=",
+            Token::Word(word) => *["<=", ">=", "<", ">"].iter().find(|sign| *sign == word)?,
+            _ => return None,
+        };
+        self.at += 1;
+        Some(sign)
+    }
+
+    fn union(&mut self) -> Option<Expr> {
+        let mut parts = vec![self.sum()?];
+        while self.word("cup") {
+            parts.push(self.sum()?);
+        }
+        Some(if parts.len() == 1 { parts.remove(0) } else { Expr::Union(parts) })
+    }
+
+    fn sum(&mut self) -> Option<Expr> {
+        let mut left =
+            if self.word("pm") { Expr::PlusMinus(None, Box::new(self.product()?)) } else { self.product()? };
+        loop {
+            if self.sign('+') {
+                left = Expr::Add(Box::new(left), Box::new(self.product()?));
+            } else if self.sign('-') {
+                left = Expr::Add(Box::new(left), Box::new(Expr::Negate(Box::new(self.product()?))));
+            } else if self.word("pm") {
+                left = Expr::PlusMinus(Some(Box::new(left)), Box::new(self.product()?));
+            } else {
+                return Some(left);
+            }
+        }
+    }
+
+    fn product(&mut self) -> Option<Expr> {
+        let mut left = self.signed()?;
+        loop {
+            if self.sign('*') {
+                left = Expr::Multiply(Box::new(left), Box::new(self.signed()?));
+            } else if self.sign('/') || self.sign(':') {
+                left = Expr::Divide(Box::new(left), Box::new(self.signed()?));
+            } else if self.begins_factor() {
+                let mixed = matches!(left, Expr::Number(_)) && self.is_plain_fraction();
+                let right = self.power()?;
+                left = if mixed {
+                    Expr::Add(Box::new(left), Box::new(right))
+                } else {
+                    Expr::Multiply(Box::new(left), Box::new(right))
+                };
+            } else if self.is_spaced_fraction(&left) {
+                // 3 1/2
+                self.at += 1;
+                let above = self.power()?;
+                self.at += 1;
+                let right = Expr::Divide(Box::new(above), Box::new(self.power()?));
+                left = Expr::Add(Box::new(left), Box::new(right));
+            } else {
+                return Some(left);
+            }
+        }
+    }
+
+    fn signed(&mut self) -> Option<Expr> {
+        if self.sign('-') {
+            self.depth += 1;
+            if self.depth > DEEP {
+                return None;
+            }
+            let inner = self.signed()?;
+            self.depth -= 1;
+            // −1 1/2 is −(1 + 1/2).
+            let is_number = matches!(inner, Expr::Number(_));
+            if is_number && self.begins_factor() && self.is_plain_fraction() {
+                let right = self.power()?;
+                return Some(Expr::Negate(Box::new(Expr::Add(Box::new(inner), Box::new(right)))));
+            }
+            return Some(Expr::Negate(Box::new(inner)));
+        }
+        if self.sign('+') {
+            return self.signed();
+        }
+        self.power()
+    }
+
+    /// Whether what follows multiplies without a sign. Two numbers side by side do not.
+    fn begins_factor(&self) -> bool {
+        match self.peek() {
+            Some(Token::Letter(_)) => true,
+            Some(Token::Sign(c)) => matches!(c, '(' | '{') || (*c == '|' && self.bars == 0),
+            Some(Token::Word(word)) => {
+                let joins = [
+                    "pm", "cup", "<=", ">=", "<", ">", "in", "circ", "}", "newline", "end", "rfloor", "rceil",
+                ];
+                !joins.contains(&word.as_str())
+            }
+            Some(Token::Number(_)) => matches!(
+                self.at.checked_sub(1).map(|before| &self.tokens[before]),
+                Some(Token::Letter(_) | Token::Word(_) | Token::Sign(')' | '}'))
+            ),
+            None => false,
+        }
+    }
+
+    /// Whether a fraction of two plain numbers follows, as in 1½.
+    fn is_plain_fraction(&self) -> bool {
+        let plain = |at: usize| match self.tokens.get(at) {
+            Some(Token::Number(_)) => Some(at + 1),
+            Some(Token::Sign('{')) => {
+                let number = matches!(self.tokens.get(at + 1), Some(Token::Number(_)));
+                (number && self.tokens.get(at + 2) == Some(&Token::Sign('}'))).then_some(at + 3)
+            }
+            _ => None,
+        };
+        let frac = matches!(self.peek(), Some(Token::Word(word)) if word == "frac");
+        // \frac12 has both in one.
+        let both = matches!(self.tokens.get(self.at + 1), Some(Token::Number(digits)) if digits.len() == 2);
+        let two = |next| matches!(self.tokens.get(next), Some(Token::Sign('{') | Token::Number(_)));
+        frac && (both || plain(self.at + 1).is_some_and(two))
+    }
+
+    fn is_spaced_fraction(&self, left: &Expr) -> bool {
+        let at = |offset: usize| self.tokens.get(self.at + offset);
+        matches!(left, Expr::Number(_))
+            && at(0) == Some(&Token::Sign(' '))
+            && matches!(
+                (at(1), at(2), at(3)),
+                (Some(Token::Number(_)), Some(Token::Sign('/')), Some(Token::Number(_)))
+            )
+    }
+
+    fn power(&mut self) -> Option<Expr> {
+        let mut base = self.atom()?;
+        loop {
+            if self.sign('^') {
+                let degrees = self.word("circ") || self.braced_circle();
+                base = if degrees {
+                    Expr::Degrees(Box::new(base))
+                } else {
+                    Expr::Power(Box::new(base), Box::new(self.exponent()?))
+                };
+            } else if self.word("circ") {
+                base = Expr::Degrees(Box::new(base));
+            } else if self.sign('!') {
+                base = Expr::Function("factorial".to_owned(), Box::new(base));
+            } else if self.sign('%') {
+                base = Expr::Percent(Box::new(base));
+            } else {
+                return Some(base);
+            }
+        }
+    }
+
+    fn braced_circle(&mut self) -> bool {
+        let circle = [Token::Sign('{'), Token::Word("circ".to_owned()), Token::Sign('}')];
+        let there = self.tokens[self.at..].starts_with(&circle);
+        self.at += if there { circle.len() } else { 0 };
+        there
+    }
+
+    /// What a power takes: the whole of a number, as people write it.
+    fn exponent(&mut self) -> Option<Expr> {
+        self.number().or_else(|| self.argument())
+    }
+
+    fn number(&mut self) -> Option<Expr> {
+        let Some(Token::Number(digits)) = self.peek() else { return None };
+        let number = Expr::Number(digits.clone());
+        self.at += 1;
+        Some(number)
+    }
+
+    /// What a command takes: braces, or the next digit, letter or command.
+    fn argument(&mut self) -> Option<Expr> {
+        if self.sign('{') {
+            let inner = self.list('}')?;
+            return self.sign('}').then_some(inner);
+        }
+        self.sign(' ');
+        if let Some(Token::Number(digits)) = self.peek().cloned() {
+            // \frac12 takes a digit each.
+            let mut rest = digits;
+            let first = rest.remove(0).to_string();
+            if rest.is_empty() {
+                self.at += 1;
+            } else {
+                self.tokens[self.at] = Token::Number(rest);
+            }
+            return Some(Expr::Number(first));
+        }
+        if self.sign('-') {
+            return Some(Expr::Negate(Box::new(self.argument()?)));
+        }
+        self.atom()
+    }
+
+    fn atom(&mut self) -> Option<Expr> {
+        let token = self.peek()?.clone();
+        self.at += 1;
+        match token {
+            Token::Number(digits) => Some(Expr::Number(digits)),
+            Token::Letter(name) => self.letter(name),
+            Token::Word(word) => self.command(&word),
+            Token::Sign('{') => {
+                let inner = self.list('}')?;
+                // Braces around several can only be a set.
+                let set = match inner {
+                    Expr::Group(' ', items, ' ') => Expr::Group('{', items, '}'),
+                    one => one,
+                };
+                self.sign('}').then_some(set)
+            }
+            Token::Sign(open @ ('(' | '[')) => self.bracket(open),
+            Token::Sign('|') => {
+                self.bars += 1;
+                let inner = self.sum()?;
+                self.bars -= 1;
+                self.sign('|').then(|| Expr::Function("abs".to_owned(), Box::new(inner)))
+            }
+            Token::Sign(_) => None,
+        }
+    }
+
+    fn letter(&mut self, name: String) -> Option<Expr> {
+        if self.sign('_') {
+            let index = self.argument()?;
+            return Some(Expr::Symbol(format!("{name}_{index:?}")));
+        }
+        Some(match name.as_str() {
+            "e" => Expr::Constant("e"),
+            "i" => Expr::Constant("i"),
+            "π" => Expr::Constant("pi"),
+            "∞" => Expr::Constant("infty"),
+            _ => Expr::Symbol(name),
+        })
+    }
+
+    fn bracket(&mut self, open: char) -> Option<Expr> {
+        let bars = std::mem::take(&mut self.bars);
+        let inner = self.list(')')?;
+        self.bars = bars;
+        let close = [')', ']'].into_iter().find(|close| self.sign(*close))?;
+        match inner {
+            Expr::Group(' ', items, ' ') => Some(Expr::Group(open, items, close)),
+            one if (open, close) == ('(', ')') || (open, close) == ('[', ']') => Some(one),
+            _ => None,
+        }
+    }
+
+    fn command(&mut self, word: &str) -> Option<Expr> {
+        let function = |name: &str, of: Expr| Expr::Function(name.to_owned(), Box::new(of));
+        match word {
+            "frac" => Some(Expr::Divide(Box::new(self.argument()?), Box::new(self.argument()?))),
+            "sqrt" => {
+                let degree = if self.sign('[') {
+                    let degree = self.sum()?;
+                    self.sign(']').then_some(degree)?
+                } else {
+                    Expr::Number("2".to_owned())
+                };
+                let one = Box::new(Expr::Number("1".to_owned()));
+                let exponent = Expr::Divide(one, Box::new(degree));
+                Some(Expr::Power(Box::new(self.argument()?), Box::new(exponent)))
+            }
+            "pi" => Some(Expr::Constant("pi")),
+            "infty" => Some(Expr::Constant("infty")),
+            "emptyset" => Some(Expr::Group('{', Vec::new(), '}')),
+            "binom" => {
+                let (n, k) = (self.argument()?, self.argument()?);
+                Some(function("binomial", Expr::Group(' ', vec![n, k], ' ')))
+            }
+            "{" => {
+                let inner = self.list('}')?;
+                let items = match inner {
+                    Expr::Group(' ', items, ' ') => items,
+                    one => vec![one],
+                };
+                self.word("}").then_some(Expr::Group('{', items, '}'))
+            }
+            "lfloor" | "lceil" => {
+                let inner = self.sum()?;
+                let name = word.trim_start_matches('l');
+                self.word(&format!("r{name}")).then(|| function(name, inner))
+            }
+            "log" => {
+                let base = if self.sign('_') { self.exponent()? } else { Expr::Number("10".to_owned()) };
+                let of = self.function_argument()?;
+                Some(Expr::Divide(Box::new(function("ln", of)), Box::new(function("ln", base))))
+            }
+            "begin" => self.matrix(),
+            name if FUNCTIONS.contains(&name) => {
+                let power = if self.sign('^') { Some(self.exponent()?) } else { None };
+                let applied = function(name, self.function_argument()?);
+                Some(match power {
+                    Some(power) => Expr::Power(Box::new(applied), Box::new(power)),
+                    None => applied,
+                })
+            }
+            // Greek letters are variables; anything else is not known.
+            name if name.len() > 1 && name.chars().all(char::is_alphabetic) && GREEK.contains(&name) => {
+                self.letter(name.to_owned())
+            }
+            _ => None,
+        }
+    }
+
+    /// What a function takes: a bracket, or all that multiplies.
+    fn function_argument(&mut self) -> Option<Expr> {
+        self.sign(' ');
+        if matches!(self.peek(), Some(Token::Sign('(' | '{' | '['))) {
+            return self.power();
+        }
+        let mut left = self.signed()?;
+        while self.begins_factor()
+            && !matches!(self.peek(), Some(Token::Word(word)) if FUNCTIONS.contains(&word.as_str()))
+        {
+            left = Expr::Multiply(Box::new(left), Box::new(self.power()?));
+        }
+        Some(left)
+    }
+
+    /// Rows of a matrix, after `\begin{…}`.
+    fn matrix(&mut self) -> Option<Expr> {
+        let mut rows = vec![vec![self.sum()?]];
+        loop {
+            if self.sign('&') {
+                rows.last_mut()?.push(self.sum()?);
+            } else if self.word("newline") {
+                if !matches!(self.peek(), Some(Token::Word(word)) if word == "end") {
+                    rows.push(vec![self.sum()?]);
+                }
+            } else {
+                let rows = rows.into_iter().map(|row| Expr::Group('&', row, '&')).collect();
+                return self.word("end").then_some(Expr::Group('#', rows, '#'));
+            }
+        }
+    }
+}
+
+const GREEK: [&str; 16] = [
+    "alpha",
+    "beta",
+    "gamma",
+    "delta",
+    "epsilon",
+    "varepsilon",
+    "theta",
+    "lambda",
+    "mu",
+    "rho",
+    "sigma",
+    "tau",
+    "phi",
+    "varphi",
+    "omega",
+    "psi",
+];
+
+/// The larger side second.
+fn related(sign: &'static str, first: Expr, second: Expr) -> Expr {
+    let (first, second) = (Box::new(first), Box::new(second));
+    match sign {
+        ">" => Expr::Relation("<", second, first),
+        ">=" => Expr::Relation("<=", second, first),
+        same => Expr::Relation(same, first, second),
+    }
+}

@@ -1,0 +1,177 @@
+//! What rules need besides the task: where the sandbox and its Python are, and the judge.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use millrace_sandbox::{End, Job, Limits, Run, Sandbox, SandboxError};
+use serde_json::Value;
+use tokio::sync::Semaphore;
+
+use super::RewardError;
+use crate::policy::openai::http::Http;
+
+/// The program that runs what nobody trusts.
+const SANDBOX: &str = "millrace-sandbox";
+/// Without a word from a server that streams; a judge does not.
+const SILENCE: Duration = Duration::from_secs(300);
+
+/// Where things are on this machine.
+#[derive(Debug, Clone, Default, Args)]
+pub struct ToolArgs {
+    /// The program that runs answers of the reward `code`. Default: `millrace-sandbox` beside this one
+    #[arg(long = "sandbox", env = "MILLRACE_SANDBOX", value_name = "PATH")]
+    sandbox: Option<PathBuf>,
+    /// The Python that it runs them with
+    #[arg(long = "sandbox-python", env = "MILLRACE_SANDBOX_PYTHON", value_name = "PATH", default_value = PYTHON)]
+    python: Option<String>,
+    /// Folders that answers may read besides those of the system: where that Python is, if not in /usr
+    #[arg(long = "sandbox-read", env = "MILLRACE_SANDBOX_READ", value_name = "PATH", value_delimiter = ',')]
+    read: Vec<PathBuf>,
+    /// The server of the model that judges, for the reward `judge`: http://127.0.0.1:8000, without a path
+    #[arg(long, env = "MILLRACE_JUDGE_URL", value_name = "URL")]
+    judge_url: Option<String>,
+    /// A file with the key that the server wants
+    #[arg(long, env = "MILLRACE_JUDGE_KEY_FILE", value_name = "PATH")]
+    judge_key_file: Option<PathBuf>,
+    /// Questions that the judge has at once, from this worker
+    #[arg(long, env = "MILLRACE_JUDGE_AT_ONCE", value_name = "N", default_value = "16")]
+    judge_at_once: Option<usize>,
+}
+
+/// Where Python is on most systems.
+const PYTHON: &str = "/usr/bin/python3";
+
+/// What rules need.
+#[derive(Debug, Default)]
+pub struct Tools {
+    code: CodeTools,
+    judge: JudgeTools,
+}
+
+/// What `judge` needs.
+#[derive(Debug)]
+pub struct JudgeTools {
+    server: Option<Http>,
+    at_once: Semaphore,
+}
+
+impl Default for JudgeTools {
+    fn default() -> Self {
+        Self { server: None, at_once: Semaphore::new(1) }
+    }
+}
+
+impl JudgeTools {
+    /// Asks the server and reads its reply as JSON. Waits for its turn.
+    ///
+    /// # Errors
+    /// There is none, or it does not answer well within the time.
+    ///
+    /// # Panics
+    /// Never.
+    pub async fn ask(&self, to: &str, body: &Value, within: Duration) -> Result<Value, RewardError> {
+        let server = self.server.as_ref().ok_or(RewardError::NoJudge)?;
+        let _turn = self.at_once.acquire().await.expect("nobody closes the semaphore");
+        Ok(server.ask(to, body, within).await?)
+    }
+}
+
+/// What `code` needs.
+#[derive(Debug)]
+pub struct CodeTools {
+    sandbox: Option<Sandbox>,
+    python: String,
+    read: Vec<PathBuf>,
+}
+
+impl Default for CodeTools {
+    fn default() -> Self {
+        Self { sandbox: None, python: PYTHON.to_owned(), read: Vec::new() }
+    }
+}
+
+impl ToolArgs {
+    /// What the command line says, and where it says nothing what lies beside this program. As many sandboxes run at once
+    /// as there are processors.
+    ///
+    /// # Errors
+    /// The key cannot be read.
+    pub fn tools(&self) -> std::io::Result<Tools> {
+        let beside = || {
+            let own = std::env::current_exe().ok()?;
+            own.ancestors().skip(1).take(2).map(|folder| folder.join(SANDBOX)).find(|path| path.is_file())
+        };
+        let at_once = std::thread::available_parallelism().map_or(1, usize::from);
+        let program = self.sandbox.clone().or_else(beside);
+        let sandbox = program.map(|program| Sandbox::at(program, at_once));
+        let python = self.python.clone().unwrap_or_else(|| PYTHON.to_owned());
+        let key = self.judge_key_file.as_ref().map(std::fs::read_to_string).transpose()?;
+        let key = key.map(|key| key.trim().to_owned());
+        let server = self.judge_url.as_ref().map(|url| Http::new(url.trim_end_matches('/'), key, SILENCE));
+        let at_once = Semaphore::new(self.judge_at_once.unwrap_or(1).max(1));
+        let judge = JudgeTools { server, at_once };
+        Ok(Tools { code: CodeTools { sandbox, python, read: self.read.clone() }, judge })
+    }
+}
+
+impl Tools {
+    /// What `code` needs.
+    #[must_use]
+    pub const fn code(&self) -> &CodeTools {
+        &self.code
+    }
+
+    /// What `judge` needs.
+    #[must_use]
+    pub const fn judge(&self) -> &JudgeTools {
+        &self.judge
+    }
+}
+
+impl CodeTools {
+    /// Where answers run.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn sandbox(&self) -> Result<&Sandbox, SandboxError> {
+        self.sandbox.as_ref().ok_or_else(|| SandboxError::Start {
+            program: SANDBOX.into(),
+            reason: "it is not beside this program; name it by --sandbox".to_owned(),
+        })
+    }
+
+    /// The Python that runs them.
+    #[must_use]
+    pub fn python(&self) -> &str {
+        &self.python
+    }
+
+    /// What they may read besides the system's programs.
+    #[must_use]
+    pub fn read(&self) -> &[PathBuf] {
+        &self.read
+    }
+
+    /// Whether an answer can run here, with all walls.
+    ///
+    /// # Errors
+    /// Says what is missing and how to get it.
+    pub async fn probe(&self) -> Result<(), SandboxError> {
+        let command = [self.python(), "-s", "-B", "-c", "pass"].map(str::to_owned).to_vec();
+        let run = Run { command, stdin: String::new() };
+        let (limits, read) = (Limits { wall_ms: 60_000, ..Limits::default() }, self.read.clone());
+        let job = Job { files: Vec::new(), runs: vec![run], limits, read, may_lack: Vec::new() };
+        let results = self.sandbox()?.run(&job, |_, _| true).await?;
+        match results.runs.first() {
+            Some(ran) if ran.end == End::Exit(0) => Ok(()),
+            ran => Err(SandboxError::Refused(format!("{} does nothing in it: {ran:?}", self.python))),
+        }
+    }
+
+    /// Where the program is, if it is anywhere.
+    #[must_use]
+    pub fn program(&self) -> Option<&Path> {
+        self.sandbox.as_ref().map(Sandbox::program)
+    }
+}

@@ -1,0 +1,120 @@
+//! The reward `code` on the real sandbox: what an answer does is a score with its reason, what the machine lacks is none.
+
+use std::sync::Arc;
+
+use millrace_schemas::OutcomeBody;
+use millrace_schemas::reward::{RewardDone, RewardRule};
+use millrace_workers::reward::Reward;
+use millrace_workers::{Executor, Verdict};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::{task, tools};
+
+async fn verdict(arguments: &[&str], settings: Value, row: Value, answer: &str) -> Verdict {
+    let task = task(RewardRule::Code, settings, row, ("Add.", answer));
+    Reward::default().with(Arc::new(tools(arguments))).execute(task, CancellationToken::new()).await
+}
+
+async fn scored(settings: Value, row: Value, answer: &str) -> RewardDone {
+    match verdict(&[], settings, row, answer).await {
+        Verdict::Done(OutcomeBody::Reward(done), _) => done,
+        other => panic!("{answer}: {other:?}"),
+    }
+}
+
+fn block(code: &str) -> String {
+    format!("Here it is.\n```python\n{code}\n```\nI hope that it helps.")
+}
+
+#[tokio::test]
+async fn a_program_is_right_when_it_writes_what_it_should() {
+    let sums = json!({ "tests": [
+        { "stdin": "1 2\n", "stdout": "3" }, { "stdin": "2 3\n", "stdout": "5\n" }, { "stdin": "0 0\n", "stdout": "0" },
+    ] });
+    let score = |code: &'static str, partial: bool| {
+        let mut settings = sums.clone();
+        settings["partial"] = json!(partial);
+        async move { scored(settings, json!({}), &block(code)).await }
+    };
+    let right = score("a, b = map(int, input().split())\nprint(a + b, '')", false).await;
+    assert_eq!(right, RewardDone { score: 1.0, reason: String::new() });
+    let product = "a, b = map(int, input().split())\nprint(a * b)";
+    let wrong = score(product, false).await;
+    assert_eq!((wrong.score, wrong.reason.as_str()), (0.0, "test 1: it wrote something else"));
+    assert_eq!(score(product, true).await.score, 1.0 / 3.0);
+    let raises = score("raise ValueError('no')", false).await;
+    assert!(raises.score == 0.0 && raises.reason.contains("ValueError: no"), "{raises:?}");
+    let none = scored(sums.clone(), json!({}), "It is `a + b`.").await;
+    assert_eq!((none.score, none.reason.as_str()), (0.0, "the answer has no whole block of code"));
+}
+
+#[tokio::test]
+async fn a_function_is_right_when_its_tests_run_to_their_end() {
+    let settings = json!({ "tests_field": "checks" });
+    let row = json!({ "checks": ["assert add(1, 2) == 3", "assert add(-1, 1) == 0"], "answer": "" });
+    let score = async |code: &str| scored(settings.clone(), row.clone(), &block(code)).await;
+    assert_eq!(score("def add(a, b):\n    return a + b").await.score, 1.0);
+    for code in [
+        "def add(a, b):\n    return a - b",
+        "def add(a, b)",
+        "import sys\nsys.exit(0)",
+        "import os\nos._exit(0)",
+        "def add(a, b):\n    import os\n    os._exit(0)",
+        // It reads what is left of the input and says it again.
+        "import sys, os\nprint(sys.stdin.read())\nsys.stdout.flush()\nos._exit(0)",
+        "import os\nos.write(1, os.read(0, 9999))\nos._exit(0)",
+        "print('passed')\nraise SystemExit",
+    ] {
+        let done = score(code).await;
+        assert!(done.score == 0.0 && done.reason.starts_with("test 1: "), "{code}: {done:?}");
+    }
+    let partial = json!({ "tests_field": "checks", "partial": true });
+    let half = scored(partial, row.clone(), &block("def add(a, b):\n    return 3")).await;
+    assert_eq!(half.score, 0.5);
+}
+
+#[tokio::test]
+async fn what_an_answer_takes_too_much_of_is_its_fault() {
+    let settings = json!({
+        "tests": [{ "stdout": "1" }], "wall_ms": 1500, "memory_mib": 128, "output_kib": 64, "processes": 8, "disk_mib": 4,
+    });
+    for (code, reason) in [
+        ("while True: pass", "longer than wall_ms"),
+        ("while True: print('x' * 1000)", "more than output_kib"),
+        ("x = 'x' * (1 << 30)", "MemoryError"),
+        (
+            "import os, time\nfor _ in range(4):\n    if os.fork() == 0: break\nx = bytearray(b'x') * (80 << 20)\ntime.sleep(99)",
+            "memory",
+        ),
+        ("open('f', 'w').write('x' * (8 << 20))", "No space left"),
+        ("import os\nwhile True: os.fork()", "test 1: "),
+        ("import urllib.request\nurllib.request.urlopen('http://127.0.0.1')", "urlopen error"),
+    ] {
+        let done = scored(settings.clone(), json!({}), &block(code)).await;
+        assert!(done.score == 0.0 && done.reason.contains(reason), "{code}: {done:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_the_machine_or_the_data_lacks_is_no_score() {
+    let (settings, answer) = (json!({ "tests": [{ "stdout": "1" }] }), block("print(1)"));
+    // Nothing to run it in, or with: somebody else may have it.
+    for arguments in [
+        ["--sandbox", "/no/such/program"],
+        ["--sandbox", "/bin/false"],
+        ["--sandbox-python", "/usr/bin/no-such-python"],
+        ["--sandbox-read", "/no/such/folder"],
+    ] {
+        let verdict = verdict(&arguments, settings.clone(), json!({}), &answer).await;
+        assert!(matches!(verdict, Verdict::RetryAfter(..)), "{arguments:?}: {verdict:?}");
+    }
+    // No tests: nobody has them.
+    let of_row = json!({ "tests_field": "checks" });
+    for row in [json!({}), json!({ "checks": 3 }), json!({ "checks": [] })] {
+        let verdict = verdict(&[], of_row.clone(), row.clone(), &answer).await;
+        assert!(matches!(&verdict, Verdict::Poison(why) if why.contains("checks")), "{row}: {verdict:?}");
+    }
+    let unread = verdict(&[], json!({ "test": 1 }), json!({}), &answer).await;
+    assert!(matches!(&unread, Verdict::Poison(why) if why.contains("settings")), "{unread:?}");
+}
