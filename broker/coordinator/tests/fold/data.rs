@@ -158,7 +158,7 @@ fn the_first_reward_says_who_succeeded_where_the_environment_cannot() {
                 _ if task.evaluate => world.finish(&task),
                 _ => {
                     let score = scores[ended.len()];
-                    world.say(task.key, OutcomeBody::Reward(RewardDone { score }));
+                    world.say(task.key, OutcomeBody::Reward(RewardDone { score, ..RewardDone::default() }));
                     ended.push(world.run().groups[&id.group].rollouts[id.index as usize].success);
                 }
             }
