@@ -35,7 +35,7 @@ pub fn own_namespace() -> bool {
 }
 
 /// A disk that can be filled.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Disk {
     folder: PathBuf,
 }
@@ -58,21 +58,18 @@ impl Disk {
         self.folder.join("filler")
     }
 
-    /// Fills it up, and keeps it so until [`Disk::free`].
+    /// Fills it up, and keeps it so until [`Disk::free`]. Takes its time, on a thread for that.
     ///
     /// # Errors
     /// The filler cannot be written for another reason than that the disk is full.
-    pub fn fill(&self) -> std::io::Result<()> {
-        let mut file = File::create(self.filler())?;
-        let mut chunk = vec![0; CHUNK];
-        while !chunk.is_empty() {
-            match file.write(&chunk) {
-                Ok(_) => {}
-                Err(e) if e.kind() == ErrorKind::StorageFull => chunk.truncate(chunk.len() / 2),
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(())
+    ///
+    /// # Panics
+    /// Never: writing a file does not panic.
+    pub async fn fill(&self) -> std::io::Result<()> {
+        let filler = self.filler();
+        // Not in place: the thread that is left behind then ends, and takes along what was tied to it.
+        let filling = tokio::task::spawn_blocking(move || fill(&filler));
+        filling.await.expect("writing a file does not panic")
     }
 
     /// Makes room again.
@@ -85,6 +82,20 @@ impl Disk {
             Ok(()) | Err(_) => Ok(()),
         }
     }
+}
+
+/// Writes until there is no room for another byte.
+fn fill(filler: &Path) -> std::io::Result<()> {
+    let mut file = File::create(filler)?;
+    let mut chunk = vec![0; CHUNK];
+    while !chunk.is_empty() {
+        match file.write(&chunk) {
+            Ok(_) => {}
+            Err(e) if e.kind() == ErrorKind::StorageFull => chunk.truncate(chunk.len() / 2),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
 }
 
 impl Drop for Disk {

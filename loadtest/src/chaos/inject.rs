@@ -154,9 +154,7 @@ async fn fill_disk(stack: &Shared, fault: &Fault, record: &Record, end: Instant)
     let Some(disk) = &stack.disk else { return };
     let Ok(_guard) = timeout_at(end, stack.disk_busy.lock()).await else { return };
     let since = Instant::now();
-    let filling = disk.clone();
-    let filled =
-        tokio::task::spawn_blocking(move || filling.fill()).await.expect("filling a disk does not panic");
+    let filled = disk.fill().await;
     sleep(fault.lasts).await;
     let freed = disk.free();
     match filled.and(freed) {
