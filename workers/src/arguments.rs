@@ -139,7 +139,7 @@ mod tests {
             ["generate/policy:256", "publish_weights/commit:1"]
         );
         let steps = named(&["env_step:8"], &[]).unwrap();
-        let all = ["frozen_lake", "sokoban", "counter", "arithmetic", "riddles"]
+        let all = ["frozen_lake", "sokoban", "counter", "arithmetic", "dataset", "riddles"]
             .map(|name| format!("env_step/{name}:8"));
         assert_eq!(steps, all);
         let some = named(&["generate:2", "env_step"], &["env_step/counter", "env_step/mine"]).unwrap();

@@ -367,7 +367,9 @@ fn without_advantage_and_entropy_nothing_moves() {
     }
     // Kimi's loss and DPPO's pull back to the policy of before, and rounding is a distance from it.
     for loss in LOSSES.into_iter().filter(|loss| !matches!(loss, Loss::Kimi | Loss::DppoTv)) {
-        for advantage in Advantage::ALL.into_iter().filter(|advantage| *advantage != Advantage::Chunk) {
+        // Those that do not compare find a signal in every reward.
+        let compares = |of: &Advantage| of.compares_group() || *of == Advantage::ReinforcePlusPlus;
+        for advantage in Advantage::ALL.into_iter().filter(compares) {
             let algorithm = Algorithm { loss, advantage, entropy: 0.0, ..Algorithm::default() };
             let trained = step(&mut TorchTrainer::new(), &base, &batch, &algorithm).unwrap();
             assert_eq!(trained.metrics["grad_norm"], 0.0);

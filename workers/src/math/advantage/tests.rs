@@ -68,7 +68,7 @@ fn what_compares_adds_up_to_zero_and_does_not_see_an_offset() {
 fn a_group_is_compared_with_itself_and_a_batch_as_a_whole() {
     let parameters = Parameters::default();
     let batch = [group(&[1.0, 0.0]), group(&[10.0, 9.0, 9.0])];
-    for kind in Advantage::ALL {
+    for kind in Advantage::ALL.into_iter().filter(|kind| !kind.has_critic()) {
         let whole = advantages(kind, &parameters, &batch);
         let shape: Vec<usize> = whole.iter().map(Vec::len).collect();
         assert_eq!(shape, [2, 3]);
