@@ -25,6 +25,13 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
+/// The mean and the standard deviation of a sample; 0 of one number.
+pub(crate) fn mean_and_deviation(numbers: &[f64]) -> (f64, f64) {
+    let mean = numbers.iter().sum::<f64>() / numbers.len().max(1) as f64;
+    let squares = numbers.iter().map(|x| (x - mean).powi(2)).sum::<f64>();
+    (mean, (squares / (numbers.len().max(2) - 1) as f64).sqrt())
+}
+
 /// Prints a table in Markdown, with the commit and the machine; leaves it beside the figures, which go to `out` as JSON.
 fn publish(out: &Path, figures: &impl Serialize, table: &str) -> anyhow::Result<()> {
     let page = format!("{}\n\n{table}", origin::origin());

@@ -52,7 +52,7 @@ pub enum Split {
 }
 
 /// What the environment answers.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EnvStepDone {
     /// The state after the step, for the next; empty once `done`.
     #[serde(with = "serde_bytes")]

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::Ledger;
 
 /// The result of a run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Report {
     /// The run's name.
     pub run: String,

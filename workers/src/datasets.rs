@@ -40,9 +40,8 @@ impl Datasets {
     }
 
     async fn read(&self, run: &RunId, spec: &DatasetSpec) -> Result<Rows, Verdict> {
-        let poison = |error: EnvError| Verdict::Poison(error.to_string());
         let Some(content) = spec.content else {
-            return Err(poison(EnvError::NoRows(spec.path.clone())));
+            return Err(EnvError::NoRows(spec.path.clone()).verdict());
         };
         let fetched = self.weights.fetch_blob(run, content.blob).await;
         let bytes = fetched.map_err(|error| WeightsError::from(error).verdict())?;
@@ -56,9 +55,9 @@ impl Datasets {
                     "train={train} held_out={held_out}, not train={} held_out={}",
                     content.train, content.held_out
                 );
-                Err(poison(EnvError::OtherRows { path: spec.path.clone(), reason }))
+                Err(EnvError::OtherRows { path: spec.path.clone(), reason }.verdict())
             }
-            Ok(Err(error)) => Err(poison(error.into())),
+            Ok(Err(error)) => Err(EnvError::from(error).verdict()),
             Err(error) => Err(Verdict::RetryAfter(AGAIN, format!("reading the rows failed: {error}"))),
         }
     }

@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use millrace_schemas::dataset::DatasetSpec;
-use millrace_schemas::env_step::{EnvAction, EnvStepTask, EnvironmentSpec};
-use millrace_schemas::{OutcomeBody, RunId, Task, TaskBody};
+use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, EnvironmentSpec, Settings};
+use millrace_schemas::{OutcomeBody, PoolName, RunId, Task, TaskBody};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::datasets::Datasets;
-use crate::envs;
 use crate::envs::dataset::Dataset;
 use crate::envs::spoken::{Manner, Said};
+use crate::envs::{self, EnvError};
 use crate::executor::{Cost, Executor, Verdict};
 use crate::program::{Answer, Program, Question, Told};
 use crate::text::{Codec, Codecs};
@@ -45,26 +45,23 @@ impl EnvStep {
         (run, spec): (&RunId, &DatasetSpec),
         step: &EnvStepTask,
         codec: Option<&Codec>,
-    ) -> Result<OutcomeBody, Verdict> {
-        let poison = |error: envs::EnvError| Verdict::Poison(error.to_string());
+    ) -> Result<EnvStepDone, Verdict> {
         let Some(datasets) = &self.datasets else {
-            return Err(poison(envs::EnvError::NoRows(spec.path.clone())));
+            return Err(EnvError::NoRows(spec.path.clone()).verdict());
         };
         let rows = datasets.of(run, spec).await?;
-        Dataset { spec, rows: &rows, codec }.act(step).map(OutcomeBody::EnvStep).map_err(poison)
+        Dataset { spec, rows: &rows, codec }.act(step).map_err(|error| error.verdict())
     }
 
     /// Asks the program.
-    async fn ask(&self, step: &EnvStepTask, codec: Option<&Codec>) -> Result<OutcomeBody, Verdict> {
-        let poison = |error: envs::EnvError| Verdict::Poison(error.to_string());
-        let EnvironmentSpec::Custom { pool, system, prompt_tokens, settings, .. } = &step.environment else {
-            return envs::answer(step, codec).map(OutcomeBody::EnvStep).map_err(poison);
-        };
-        let Some(program) = &self.program else {
-            return Err(poison(envs::EnvError::Foreign(pool.to_string())));
-        };
-        let manner = Manner { environment: pool.as_str(), codec, system, prompt_tokens: *prompt_tokens };
-        let heard = manner.hear(step).map_err(poison)?;
+    async fn ask(
+        &self,
+        (pool, settings): (&PoolName, &Settings),
+        manner: &Manner<'_>,
+        step: &EnvStepTask,
+    ) -> Result<EnvStepDone, Verdict> {
+        let program = self.program.as_ref().ok_or_else(|| EnvError::Foreign(pool.to_string()).verdict())?;
+        let heard = manner.hear(step).map_err(|error| error.verdict())?;
         let question = match &step.action {
             EnvAction::Reset => {
                 Question::Reset { environment: pool, settings, split: step.split, seed: step.seed }
@@ -84,7 +81,7 @@ impl EnvStep {
         let Told { state, text, reward, done, success, valid } = told;
         let state = if done { Vec::new() } else { state.to_string().into_bytes() };
         let said = Said { state, text, reward, done, success, valid };
-        manner.tell(step, heard, said).map(OutcomeBody::EnvStep).map_err(poison)
+        manner.tell(step, heard, said).map_err(|error| error.verdict())
     }
 }
 
@@ -101,10 +98,15 @@ impl Executor for EnvStep {
         };
         let answer = match &step.environment {
             EnvironmentSpec::Dataset(spec) => self.ask_row((&task.run, spec), step, codec.as_deref()).await,
-            _ => self.ask(step, codec.as_deref()).await,
+            EnvironmentSpec::Custom { pool, system, prompt_tokens, settings, .. } => {
+                let (environment, codec, prompt_tokens) = (pool.as_str(), codec.as_deref(), *prompt_tokens);
+                let manner = Manner { environment, codec, system, prompt_tokens };
+                self.ask((pool, settings), &manner, step).await
+            }
+            _ => envs::answer(step, codec.as_deref()).map_err(|error| error.verdict()),
         };
         match answer {
-            Ok(done) => Verdict::Done(done, Cost::default()),
+            Ok(done) => Verdict::Done(OutcomeBody::EnvStep(done), Cost::default()),
             Err(verdict) => verdict,
         }
     }

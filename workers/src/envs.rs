@@ -3,6 +3,7 @@
 use millrace_schemas::dataset::DatasetError;
 use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, EnvironmentSpec, Split};
 
+use crate::executor::Verdict;
 use crate::text::{Codec, TextError};
 
 mod arithmetic;
@@ -104,6 +105,14 @@ pub enum EnvError {
     /// It is none of Millrace's own.
     #[error("environment.pool={0} is answered by a program of its own; start workers with --exec")]
     Foreign(String),
+}
+
+impl EnvError {
+    /// What becomes of the task: another worker would come to the same.
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        Verdict::Poison(self.to_string())
+    }
 }
 
 /// Does a task that needs nothing but itself. `codec` is the model's, for an environment that speaks text.

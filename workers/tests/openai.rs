@@ -9,6 +9,8 @@ mod faults;
 mod process;
 #[path = "openai/replies.rs"]
 mod replies;
+#[path = "server/process.rs"]
+mod server;
 #[path = "openai/support.rs"]
 mod support;
 #[path = "openai/weights.rs"]

@@ -7,12 +7,14 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
 use millrace_schemas::RunSpec;
+use millrace_schemas::report::Report;
 use millrace_schemas::submit::{
     Advantage, Algorithm, Correction, CorrectionWeight, Loss, OldPolicy, from_toml,
 };
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::publish;
+use super::{mean_and_deviation, publish};
+use crate::chaos::stack::beside;
 
 /// How to measure.
 #[derive(Debug, clap::Args)]
@@ -77,23 +79,12 @@ impl Recipe {
     }
 }
 
-/// What of a run's `report.json` is of interest.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Played {
-    success_after: f64,
-    wall_s: f64,
-    /// Rollouts by their staleness.
-    staleness: Vec<u64>,
-    balanced: bool,
-    audited: bool,
-}
-
 /// All seeds of a recipe under one bound.
 #[derive(Debug, Serialize)]
 struct Row {
     recipe: String,
     alpha: f64,
-    runs: Vec<Played>,
+    runs: Vec<Report>,
 }
 
 /// Plays and prints.
@@ -110,10 +101,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             let mut runs = Vec::new();
             for &seed in &args.seeds {
                 let played = play(args, &base, (recipe, alpha, seed))?;
+                let success = 100.0 * played.success_after.unwrap_or(f64::NAN);
                 println!(
-                    "{} alpha={alpha} seed={seed}: {:.1} % in {:.0} s",
+                    "{} alpha={alpha} seed={seed}: {success:.1} % in {:.0} s",
                     recipe.name(),
-                    100.0 * played.success_after,
                     played.wall_s
                 );
                 runs.push(played);
@@ -124,20 +115,18 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     publish(&args.out, &rows, &table(&rows, &base))
 }
 
-fn play(args: &Args, base: &RunSpec, (recipe, alpha, seed): (Recipe, f64, u64)) -> anyhow::Result<Played> {
+fn play(args: &Args, base: &RunSpec, (recipe, alpha, seed): (Recipe, f64, u64)) -> anyhow::Result<Report> {
     let mut spec = RunSpec { seed, algorithm: recipe.of(&base.algorithm), ..base.clone() };
     spec.rollout.alpha = alpha;
     std::fs::create_dir_all(&args.dir)?;
     let (file, folder) = (args.dir.join("run.toml"), args.dir.join("run"));
     std::fs::write(&file, toml::to_string(&spec).context("a run file can be written as TOML")?)?;
-    let program = std::env::current_exe()?.with_file_name("millrace");
-    let mut up = Command::new(&program);
+    let mut up = Command::new(beside("millrace")?);
     let output = up.arg("up").arg(&file).arg("--dir").arg(&folder).arg("--again").output();
-    let output =
-        output.with_context(|| format!("failed to start {}; `make build` makes it", program.display()))?;
+    let output = output.context("failed to start `millrace up`")?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{} alpha={alpha} seed={seed} failed:\n{said}", recipe.name());
-    let played: Played = serde_json::from_slice(&read(&folder.join("report.json"))?)?;
+    let played: Report = serde_json::from_slice(&read(&folder.join("report.json"))?)?;
     let sound = played.balanced && played.audited;
     ensure!(sound, "{} alpha={alpha} seed={seed}: the books are not in order", recipe.name());
     Ok(played)
@@ -154,9 +143,11 @@ fn table(rows: &[Row], base: &RunSpec) -> String {
         base.name, base.steps
     );
     for row in rows {
-        let (success, spread) = spread(row.runs.iter().map(|run| 100.0 * run.success_after));
-        let (seconds, _) = self::spread(row.runs.iter().map(|run| run.wall_s));
-        let (staleness, _) = self::spread(row.runs.iter().map(Played::staleness));
+        let of = |figure: &dyn Fn(&Report) -> f64| {
+            mean_and_deviation(&row.runs.iter().map(figure).collect::<Vec<_>>())
+        };
+        let (success, spread) = of(&|run| 100.0 * run.success_after.unwrap_or(f64::NAN));
+        let ((seconds, _), (staleness, _)) = (of(&|run| run.wall_s), of(&staleness));
         table += &format!(
             "| {} | {} | {} | {success:.1} ± {spread:.1} % | {seconds:.0} | {staleness:.2} |\n",
             row.recipe,
@@ -167,23 +158,11 @@ fn table(rows: &[Row], base: &RunSpec) -> String {
     table
 }
 
-impl Played {
-    /// The mean over its rollouts.
-    fn staleness(&self) -> f64 {
-        let all: u64 = self.staleness.iter().sum();
-        let sum: u64 =
-            self.staleness.iter().enumerate().map(|(versions, count)| versions as u64 * count).sum();
-        sum as f64 / all.max(1) as f64
-    }
-}
-
-/// Mean and standard deviation.
-fn spread(numbers: impl Iterator<Item = f64>) -> (f64, f64) {
-    let numbers: Vec<f64> = numbers.collect();
-    let count = numbers.len() as f64;
-    let mean = numbers.iter().sum::<f64>() / count;
-    let squares = numbers.iter().map(|x| (x - mean).powi(2)).sum::<f64>();
-    (mean, (squares / (count - 1.0).max(1.0)).sqrt())
+/// The mean over a run's rollouts.
+fn staleness(run: &Report) -> f64 {
+    let all: u64 = run.staleness.iter().sum();
+    let sum: u64 = run.staleness.iter().enumerate().map(|(versions, count)| versions as u64 * count).sum();
+    sum as f64 / all.max(1) as f64
 }
 
 #[cfg(test)]
@@ -202,15 +181,9 @@ mod tests {
 
     #[test]
     fn means_and_deviations_are_those_of_a_sample() {
-        assert_eq!(spread([1.0, 2.0, 3.0].into_iter()), (2.0, 1.0));
-        assert_eq!(spread([4.0].into_iter()), (4.0, 0.0));
-        let runs = Played {
-            success_after: 1.0,
-            wall_s: 1.0,
-            staleness: vec![1, 2, 1],
-            balanced: true,
-            audited: true,
-        };
-        assert_eq!(runs.staleness(), 1.0);
+        assert_eq!(mean_and_deviation(&[1.0, 2.0, 3.0]), (2.0, 1.0));
+        assert_eq!(mean_and_deviation(&[4.0]), (4.0, 0.0));
+        let report = Report { staleness: vec![1, 2, 1], ..Report::default() };
+        assert_eq!(staleness(&report), 1.0);
     }
 }

@@ -11,6 +11,7 @@ use super::inject::Injected;
 use super::plan::Means;
 use super::result::Played;
 use super::{Args, Series};
+use crate::bench::mean_and_deviation;
 
 /// Everything that is written.
 #[derive(Debug, Serialize)]
@@ -163,11 +164,9 @@ struct Mean {
 fn mean(runs: &[Played]) -> Mean {
     let n = runs.len().max(1) as f64;
     let successes: Vec<f64> = runs.iter().filter_map(|run| run.success).collect();
-    let mean = successes.iter().sum::<f64>() / successes.len().max(1) as f64;
-    let spread =
-        successes.iter().map(|s| (s - mean).powi(2)).sum::<f64>() / (successes.len().max(2) - 1) as f64;
+    let (mean, spread) = mean_and_deviation(&successes);
     Mean {
-        success: format!("{:.1} ± {:.1} %", 100.0 * mean, 100.0 * spread.sqrt()),
+        success: format!("{:.1} ± {:.1} %", 100.0 * mean, 100.0 * spread),
         seconds: runs.iter().map(Played::seconds).sum::<f64>() / n,
         tokens: runs.iter().map(|run| run.status.sampled_tokens as f64).sum::<f64>() / n,
     }

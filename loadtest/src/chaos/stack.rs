@@ -63,6 +63,17 @@ pub struct Member {
     pub line_busy: Mutex<()>,
 }
 
+/// A program that lies beside this one.
+///
+/// # Errors
+/// It does not.
+pub fn beside(name: &str) -> anyhow::Result<PathBuf> {
+    let own = std::env::current_exe().context("failed to find this program")?;
+    let path = own.with_file_name(name);
+    ensure!(path.is_file(), "there is no {name} beside {}; `make build` makes both", own.display());
+    Ok(path)
+}
+
 /// The programs, which lie beside this one.
 struct Programs {
     millrace: PathBuf,
@@ -72,12 +83,6 @@ struct Programs {
 
 impl Programs {
     fn find() -> anyhow::Result<Self> {
-        let own = std::env::current_exe().context("failed to find this program")?;
-        let beside = |name: &str| {
-            let path = own.with_file_name(name);
-            ensure!(path.is_file(), "there is no {name} beside {}; `make build` makes both", own.display());
-            Ok(path)
-        };
         let server = find_server(None).ok_or(ServerError::NotFound)?;
         Ok(Self { millrace: beside("millrace")?, worker: beside("millrace-worker")?, server })
     }

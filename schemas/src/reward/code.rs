@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::settings::{RuleSettings, WrongSetting, count};
+use super::settings::{RuleSettings, WrongSetting, count, faulty, sound};
 
 /// Tests of one answer at most.
 const MAX_TESTS: usize = 256;
@@ -104,10 +104,7 @@ impl RuleSettings for CodeSettings {
                 tests_field = \"tests\", or tests for all rows, tests = [{ stdin = \"1 2\", stdout = \"3\" }]";
             wrong.push(WrongSetting::new("tests", value, remedy));
         }
-        wrong.extend(self.tests.iter().enumerate().filter_map(|(at, test)| {
-            let fault = test.fault()?;
-            Some(WrongSetting::new(&format!("tests[{at}]"), serde_json::json!(test).to_string(), fault))
-        }));
+        wrong.extend(faulty("tests", &self.tests, CodeTest::fault));
         wrong
     }
 }
@@ -158,11 +155,5 @@ pub fn tests_of(value: &Value) -> Result<Vec<CodeTest>, String> {
             return Err("it is neither text nor list nor table".into());
         }
     };
-    if let Some(fault) = tests.iter().find_map(CodeTest::fault) {
-        return Err(fault.to_owned());
-    }
-    if tests.is_empty() || tests.len() > MAX_TESTS {
-        return Err(format!("it has tests={}; 1 to {MAX_TESTS} make sense", tests.len()));
-    }
-    Ok(tests)
+    sound("tests", tests, MAX_TESTS, CodeTest::fault)
 }

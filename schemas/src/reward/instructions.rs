@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::settings::{RuleSettings, WrongSetting};
+use super::settings::{RuleSettings, WrongSetting, faulty, sound};
 
 /// Instructions of one answer at most.
 const MAX_INSTRUCTIONS: usize = 64;
@@ -171,18 +171,7 @@ impl Instruction {
 
 impl RuleSettings for InstructionSettings {
     fn wrong(&self) -> Vec<WrongSetting> {
-        let mut wrong: Vec<_> = self
-            .instructions
-            .iter()
-            .enumerate()
-            .filter_map(|(at, one)| {
-                Some(WrongSetting::new(
-                    &format!("instructions[{at}]"),
-                    serde_json::json!(one).to_string(),
-                    one.fault()?,
-                ))
-            })
-            .collect();
+        let mut wrong = faulty("instructions", &self.instructions, Instruction::fault);
         let n = self.instructions.len();
         if (n == 0) == self.instructions_field.is_none() || n > MAX_INSTRUCTIONS {
             let remedy = "name either the row's field that holds them, instructions_field = \"instructions\", or 1 to 64 \
@@ -203,15 +192,6 @@ pub fn instructions_of(value: &Value) -> Result<Vec<Instruction>, String> {
         Value::String(text) => serde_json::from_str(text),
         other => Vec::deserialize(other),
     };
-    let instructions: Vec<Instruction> = read.map_err(|error| error.to_string())?;
-    if let Some(fault) = instructions.iter().find_map(Instruction::fault) {
-        return Err(fault.to_owned());
-    }
-    if instructions.is_empty() || instructions.len() > MAX_INSTRUCTIONS {
-        return Err(format!(
-            "it has instructions={}; 1 to {MAX_INSTRUCTIONS} make sense",
-            instructions.len()
-        ));
-    }
-    Ok(instructions)
+    let instructions = read.map_err(|error| error.to_string())?;
+    sound("instructions", instructions, MAX_INSTRUCTIONS, Instruction::fault)
 }

@@ -1,6 +1,7 @@
 //! What the run file tells a rule: `rewards[i].settings`, a table of its own for each rule, as strict as the rest of the
 //! file.
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::RewardRule;
@@ -75,6 +76,37 @@ impl RewardRule {
             }
         }
     }
+}
+
+/// What keeps items of the list `field` from being what they should.
+pub(super) fn faulty<T: Serialize>(
+    field: &str,
+    items: &[T],
+    fault: impl Fn(&T) -> Option<&'static str>,
+) -> Vec<WrongSetting> {
+    let wrong = |(at, item): (usize, &T)| {
+        Some(WrongSetting::new(&format!("{field}[{at}]"), serde_json::json!(item).to_string(), fault(item)?))
+    };
+    items.iter().enumerate().filter_map(wrong).collect()
+}
+
+/// A list as a row holds it: each item sound, and 1 to `most` of them.
+///
+/// # Errors
+/// Says what it is instead.
+pub(super) fn sound<T>(
+    field: &str,
+    items: Vec<T>,
+    most: usize,
+    fault: impl Fn(&T) -> Option<&'static str>,
+) -> Result<Vec<T>, String> {
+    if let Some(fault) = items.iter().find_map(fault) {
+        return Err(fault.to_owned());
+    }
+    if items.is_empty() || items.len() > most {
+        return Err(format!("it has {field}={}; 1 to {most} make sense", items.len()));
+    }
+    Ok(items)
 }
 
 /// A whole number within bounds, or what is wrong with it.

@@ -195,8 +195,7 @@ pub(crate) fn outcomes() -> Vec<(&'static str, Outcome)> {
         done: false,
         success: false,
         valid: true,
-        said: Vec::new(),
-        row: [].into(),
+        ..EnvStepDone::default()
     };
     let shard = TrainShardDone { files: vec![file()], metrics: metrics() };
     let publish = PublishWeightsDone {

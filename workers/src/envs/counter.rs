@@ -52,8 +52,7 @@ impl Environment for Counter {
             done: false,
             success: false,
             valid: true,
-            said: Vec::new(),
-            row: [].into(),
+            ..EnvStepDone::default()
         })
     }
 
@@ -79,8 +78,7 @@ impl Environment for Counter {
             done,
             success: done && all_right,
             valid: answer < NUMBERS,
-            said: Vec::new(),
-            row: [].into(),
+            ..EnvStepDone::default()
         })
     }
 }

@@ -122,8 +122,7 @@ impl Environment for FrozenLake {
             done: false,
             success: false,
             valid: true,
-            said: Vec::new(),
-            row: [].into(),
+            ..EnvStepDone::default()
         })
     }
 
@@ -145,8 +144,7 @@ impl Environment for FrozenLake {
             done,
             success,
             valid: action.is_some(),
-            said: Vec::new(),
-            row: [].into(),
+            ..EnvStepDone::default()
         })
     }
 }

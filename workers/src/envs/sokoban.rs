@@ -140,8 +140,7 @@ impl Environment for Sokoban {
             done: false,
             success: false,
             valid: true,
-            said: Vec::new(),
-            row: [].into(),
+            ..EnvStepDone::default()
         })
     }
 
@@ -161,8 +160,7 @@ impl Environment for Sokoban {
             done,
             success,
             valid: action.is_some(),
-            said: Vec::new(),
-            row: [].into(),
+            ..EnvStepDone::default()
         })
     }
 }

@@ -99,7 +99,7 @@ impl Manner<'_> {
         let policy = Utterance { speaker: Side::Policy, text: heard };
         let environment = Utterance { speaker: Side::Environment, text };
         let said = [policy, environment].into_iter().filter(|utterance| !utterance.text.is_empty()).collect();
-        Ok(EnvStepDone { state, observation, reward, done, success, valid, said, row: [].into() })
+        Ok(EnvStepDone { state, observation, reward, done, success, valid, said, ..EnvStepDone::default() })
     }
 
     /// The tokens that a rollout begins with, whose conversation is `messages`, after the run's own frame if they have

@@ -34,6 +34,22 @@ pub(super) fn right(task: &RewardTask, told: Option<&str>, field: &str) -> Resul
     }
 }
 
+/// What an answer is held to: what is `told` for all rows, or what `read` makes of the prompt's row's `field`.
+///
+/// # Errors
+/// The row has no such field, or has it in another form.
+pub(super) fn demanded<T: Clone>(
+    task: &RewardTask,
+    told: &[T],
+    field: Option<&String>,
+    read: impl Fn(&Value) -> Result<Vec<T>, String>,
+) -> Result<Vec<T>, RewardError> {
+    let Some(field) = field else { return Ok(told.to_vec()) };
+    let fail = |reason: String| RewardError::Row { field: field.clone(), reason };
+    let value = task.row.get(field).ok_or_else(|| fail("the row has none".to_owned()))?;
+    read(value).map_err(fail)
+}
+
 /// The last whole fenced block of a text (CommonMark 0.31, "Fenced code blocks", with backticks) whose first word names one of
 /// `languages`, or that names none.
 pub(super) fn last_block(text: &str, languages: &[&str]) -> Option<String> {

@@ -21,7 +21,7 @@ const WORDS: usize = 300;
 /// The settings or the row cannot work, or there was no sandbox. Whatever the answer does is a score.
 pub(super) async fn score(task: &RewardTask, tools: &CodeTools) -> Result<RewardDone, RewardError> {
     let settings: CodeSettings = settings(task)?;
-    let tests = tests(task, &settings)?;
+    let tests = answer::demanded(task, &settings.tests, settings.tests_field.as_ref(), tests_of)?;
     let names: &[&str] = match settings.language {
         Language::Python => &["python", "py", "python3"],
     };
@@ -55,14 +55,6 @@ pub(super) async fn score(task: &RewardTask, tools: &CodeTools) -> Result<Reward
 
 fn wrong(reason: &str) -> RewardDone {
     RewardDone { score: 0.0, reason: reason.to_owned() }
-}
-
-/// The tests of this prompt.
-fn tests(task: &RewardTask, settings: &CodeSettings) -> Result<Vec<CodeTest>, RewardError> {
-    let Some(field) = &settings.tests_field else { return Ok(settings.tests.clone()) };
-    let fail = |reason: String| RewardError::Row { field: field.clone(), reason };
-    let value = task.row.get(field).ok_or_else(|| fail("the row has none".to_owned()))?;
-    tests_of(value).map_err(fail)
 }
 
 fn job(

@@ -12,21 +12,16 @@ use super::{RewardError, answer, settings};
 /// The settings or the row cannot work.
 pub(super) fn score(task: &RewardTask) -> Result<RewardDone, RewardError> {
     let settings: InstructionSettings = settings(task)?;
-    let instructions = match &settings.instructions_field {
-        Some(field) => {
-            let fail = |reason: String| RewardError::Row { field: field.clone(), reason };
-            let value = task.row.get(field).ok_or_else(|| fail("the row has none".to_owned()))?;
-            instructions_of(value).map_err(fail)?
-        }
-        None => settings.instructions.clone(),
-    };
+    let (told, field) = (&settings.instructions, settings.instructions_field.as_ref());
+    let instructions = answer::demanded(task, told, field, instructions_of)?;
     let text = answer::last(task)?;
     let readings = if settings.loose { loose(text) } else { vec![text.to_owned()] };
-    let followed = |one: &&Instruction| readings.iter().any(|text| follows(one, text));
-    let broken = instructions.iter().find(|one| !followed(one));
-    let share = instructions.iter().filter(followed).count() as f64 / instructions.len() as f64;
-    let reason =
-        broken.map_or_else(String::new, |one| format!("it does not follow {}", serde_json::json!(one)));
+    let is_broken = |one: &&Instruction| !readings.iter().any(|text| follows(one, text));
+    let broken: Vec<&Instruction> = instructions.iter().filter(is_broken).collect();
+    let share = (instructions.len() - broken.len()) as f64 / instructions.len() as f64;
+    let reason = broken
+        .first()
+        .map_or_else(String::new, |one| format!("it does not follow {}", serde_json::json!(one)));
     Ok(RewardDone { score: if settings.partial { share } else { share.floor() }, reason })
 }
 

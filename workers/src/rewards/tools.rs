@@ -17,14 +17,14 @@ const SANDBOX: &str = "millrace-sandbox";
 const SILENCE: Duration = Duration::from_secs(300);
 
 /// Where things are on this machine.
-#[derive(Debug, Clone, Default, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct ToolArgs {
     /// The program that runs answers of the reward `code`. Default: `millrace-sandbox` beside this one
     #[arg(long = "sandbox", env = "MILLRACE_SANDBOX", value_name = "PATH")]
     sandbox: Option<PathBuf>,
     /// The Python that it runs them with
     #[arg(long = "sandbox-python", env = "MILLRACE_SANDBOX_PYTHON", value_name = "PATH", default_value = PYTHON)]
-    python: Option<String>,
+    python: String,
     /// Folders that answers may read besides those of the system: where that Python is, if not in /usr
     #[arg(long = "sandbox-read", env = "MILLRACE_SANDBOX_READ", value_name = "PATH", value_delimiter = ',')]
     read: Vec<PathBuf>,
@@ -36,7 +36,7 @@ pub struct ToolArgs {
     judge_key_file: Option<PathBuf>,
     /// Questions that the judge has at once, from this worker
     #[arg(long, env = "MILLRACE_JUDGE_AT_ONCE", value_name = "N", default_value = "16")]
-    judge_at_once: Option<usize>,
+    judge_at_once: usize,
 }
 
 /// Where Python is on most systems.
@@ -105,13 +105,12 @@ impl ToolArgs {
         let at_once = std::thread::available_parallelism().map_or(1, usize::from);
         let program = self.sandbox.clone().or_else(beside);
         let sandbox = program.map(|program| Sandbox::at(program, at_once));
-        let python = self.python.clone().unwrap_or_else(|| PYTHON.to_owned());
         let key = self.judge_key_file.as_ref().map(std::fs::read_to_string).transpose()?;
         let key = key.map(|key| key.trim().to_owned());
         let server = self.judge_url.as_ref().map(|url| Http::new(url.trim_end_matches('/'), key, SILENCE));
-        let at_once = Semaphore::new(self.judge_at_once.unwrap_or(1).max(1));
+        let at_once = Semaphore::new(self.judge_at_once.max(1));
         let judge = JudgeTools { server, at_once };
-        Ok(Tools { code: CodeTools { sandbox, python, read: self.read.clone() }, judge })
+        Ok(Tools { code: CodeTools { sandbox, python: self.python.clone(), read: self.read.clone() }, judge })
     }
 }
 

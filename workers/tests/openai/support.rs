@@ -1,10 +1,8 @@
 //! A server process, an executor that has it generate, and what both are compared with.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -24,6 +22,8 @@ use millrace_workers::{Executor, Executors, Verdict};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
+
+use crate::server::Server;
 
 /// The model that a server starts with; no version is it.
 pub(crate) const BASE: u64 = 0;
@@ -59,11 +59,8 @@ pub(crate) fn model(version: u64) -> PathBuf {
     models().join(format!("v{version}"))
 }
 
-/// A server process; killed in the end.
-pub(crate) struct Python {
-    child: Child,
-    pub(crate) port: u16,
-}
+/// A server of models.
+pub(crate) struct Python(Server);
 
 impl Python {
     /// With the base model, at any port.
@@ -74,41 +71,37 @@ impl Python {
     pub(crate) fn at(port: u16) -> Self {
         let mut command = python();
         command.arg(script()).arg("serve").arg(model(BASE)).args(["--port", &port.to_string()]);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let port = line.trim().strip_prefix("port ").expect("it says its port").parse().unwrap();
-        Self { child, port }
+        Self(Server::start(command.stderr(Stdio::null())))
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        self.0.url()
     }
 
     /// Sends a signal by name.
     pub(crate) fn signal(&self, name: &str) {
-        let id = self.child.id().to_string();
+        let id = self.0.child.id().to_string();
         assert!(Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap().success());
     }
 
     /// `kill -9`, and another one in its place, with the base model.
     pub(crate) fn replace(mut self) -> Self {
         self.kill();
-        Self::at(self.port)
+        Self::at(self.0.port)
     }
 
     fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        self.0.child.kill().unwrap();
+        self.0.child.wait().unwrap();
     }
 
     /// What it does wrong from now on.
     pub(crate) fn set(&self, wicked: &Value) {
-        self.call("POST", "/test/set", wicked);
+        self.0.call("POST", "/test/set", wicked);
     }
 
     pub(crate) fn journal(&self) -> Value {
-        self.call("GET", "/test/journal", &Value::Null)
+        self.0.call("GET", "/test/journal", &Value::Null)
     }
 
     /// Requests in its hands.
@@ -129,27 +122,8 @@ impl Python {
             "temperature": temperature, "below": sample_below, "top_p": top_p, "top_k": top_k, "min_p": min_p,
         });
         let question = json!({"folder": model(version), "context": context, "tokens": tokens, "how": how});
-        let said = self.call("POST", "/test/logprobs", &question);
+        let said = self.0.call("POST", "/test/logprobs", &question);
         said.as_array().unwrap().iter().map(|p| p.as_f64().unwrap()).collect()
-    }
-
-    fn call(&self, method: &str, path: &str, body: &Value) -> Value {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        let body = body.to_string();
-        let length = body.len();
-        let head =
-            format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}");
-        write!(stream, "{head}\r\n\r\n{body}").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
-    }
-}
-
-impl Drop for Python {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -171,7 +145,7 @@ impl Bench {
         let (table, watch) = policies(broker.clone());
         tokio::spawn(watch.run());
         let folders = TempDir::new().unwrap();
-        let port = python.port;
+        let port = python.0.port;
         let mut settings = ServerSettings::new(&python.url(), dialect, folders.path());
         // The server computes in f32.
         settings.tolerance = 1e-3;

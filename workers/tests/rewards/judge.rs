@@ -1,9 +1,7 @@
 //! The reward `judge` against a server process: a verdict is a score, and whatever else it does is none.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,59 +12,29 @@ use millrace_workers::{Executor, Verdict};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use crate::server::Server;
 use crate::{task, tools};
 
-/// The server; killed in the end.
-struct Judge {
-    child: Child,
-    port: u16,
-}
-
-impl Drop for Judge {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+/// The server.
+struct Judge(Server);
 
 impl Judge {
     fn start() -> Self {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rewards/server.py");
-        let child = Command::new("python3").arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut child = child.unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        let port = line.trim().strip_prefix("port ").unwrap().parse().unwrap();
-        Self { child, port }
-    }
-
-    fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
-    }
-
-    fn call(&self, method: &str, path: &str, body: &Value) -> Value {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        let body = body.to_string();
-        let length = body.len();
-        let head =
-            format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}");
-        write!(stream, "{head}\r\n\r\n{body}").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+        Self(Server::start(Command::new("python3").arg(script).stdin(Stdio::piped())))
     }
 
     fn does(&self, how: &str) {
-        self.call("POST", "/test/set", &json!({ "how": how }));
+        self.0.call("POST", "/test/set", &json!({ "how": how }));
     }
 
     fn state(&self) -> Value {
-        self.call("GET", "/", &Value::Null)
+        self.0.call("GET", "/", &Value::Null)
     }
 
     /// A worker's part that asks it.
     fn asked_by(&self, more: &[&str]) -> Reward {
-        let url = self.url();
+        let url = self.0.url();
         let arguments = [&["--judge-url", &url], more].concat();
         Reward::default().with(Arc::new(tools(&arguments)))
     }

@@ -11,6 +11,8 @@ use serde_json::Value;
 
 mod code;
 mod judge;
+#[path = "../server/process.rs"]
+mod server;
 
 #[derive(Parser)]
 struct Arguments {

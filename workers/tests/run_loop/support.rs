@@ -216,8 +216,7 @@ pub(crate) fn done() -> Verdict {
         done: false,
         success: false,
         valid: true,
-        said: Vec::new(),
-        row: [].into(),
+        ..EnvStepDone::default()
     };
     Verdict::Done(OutcomeBody::EnvStep(done), Cost::default())
 }

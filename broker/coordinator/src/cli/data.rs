@@ -1,7 +1,7 @@
 //! The files of rows that a run asks: read and checked where the run is handed in, and put into the object store, so that
 //! every worker has the same bytes whatever becomes of the files.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
@@ -22,17 +22,21 @@ use super::up::find_worker;
 /// Names the file, the line and the field that is wrong, and what to do.
 pub(super) fn read(spec: &mut RunSpec, run_file: &Path) -> Result<Vec<Bytes>> {
     let Some(dataset) = spec.environment.dataset_mut() else { return Ok(Vec::new()) };
-    let content = read_file(dataset, run_file.parent().unwrap_or(Path::new("")))?;
+    let content = read_file(dataset, &file_of(dataset, run_file))?;
     match spec.refusals().first() {
         Some(refusal) => bail!("{refusal}"),
         None => Ok(vec![content]),
     }
 }
 
-fn read_file(dataset: &mut DatasetSpec, folder: &Path) -> Result<Bytes> {
-    let path = folder.join(&dataset.path);
+/// Where the rows are: a relative path begins at the run file's folder.
+fn file_of(dataset: &DatasetSpec, run_file: &Path) -> PathBuf {
+    run_file.parent().unwrap_or(Path::new("")).join(&dataset.path)
+}
+
+fn read_file(dataset: &mut DatasetSpec, path: &Path) -> Result<Bytes> {
     let refused = || format!("environment.path = {:?} is refused", dataset.path);
-    let content = std::fs::read(&path)
+    let content = std::fs::read(path)
         .with_context(|| format!("failed to read path={}", path.display()))
         .with_context(refused)?;
     let rows = Rows::read(Bytes::from(content), dataset).with_context(refused)?;
@@ -87,7 +91,7 @@ pub(super) async fn check_prompts(spec: &RunSpec, run_file: &Path) -> Result<()>
     };
     let mut command = Command::new(worker);
     command.arg("check-data").arg("--model").arg(model).arg("--spec").arg(serde_json::to_string(dataset)?);
-    command.arg("--").arg(run_file.parent().unwrap_or(Path::new("")).join(&dataset.path));
+    command.arg("--").arg(file_of(dataset, run_file));
     let ran = command.stdin(Stdio::null()).kill_on_drop(true).output().await;
     let ran = ran.context("failed to start millrace-worker to check the rows")?;
     let told = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();

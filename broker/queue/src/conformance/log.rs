@@ -18,8 +18,7 @@ fn outcome(group: u64, worker: &str) -> Event {
         done: false,
         success: false,
         valid: true,
-        said: Vec::new(),
-        row: [].into(),
+        ..EnvStepDone::default()
     };
     let body = OutcomeBody::EnvStep(done);
     Event::Outcome(Outcome { key: task(group, 0, 1).key, worker, busy_us: 7, answers: None, body })

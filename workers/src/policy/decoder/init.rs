@@ -1,7 +1,7 @@
 //! Initial weights from a seed, the same on every device and in every release of libtorch.
 
 use super::Layout;
-use crate::random::Stream;
+use crate::random::{Stream, fnv1a};
 
 /// Initial weights in the order of `layout`, as Hugging Face initialises a Llama: matrices normal with
 /// standard deviation `std` and mean 0, norms one, biases zero. Each tensor has a stream of its own, so its values do
@@ -19,13 +19,6 @@ pub(super) fn initial_weights(layout: &Layout, seed: u64, std: f64) -> Vec<f32> 
         }
     }
     weights
-}
-
-/// FNV-1a, 64 bits: <http://www.isthe.com/chongo/tech/comp/fnv/>.
-fn fnv1a(name: &str) -> u64 {
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
 }
 
 /// Normal numbers by the Box-Muller transform, two at a time.

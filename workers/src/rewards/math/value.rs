@@ -5,6 +5,7 @@
 //! field's size: Schwartz, "Fast Probabilistic Algorithms for Verification of Polynomial Identities", 1980.
 
 use super::tree::Expr;
+use crate::random::fnv1a;
 
 /// The largest prime below 2^61 that is 2^61 − 1; a Mersenne prime.
 const PRIME: u128 = (1 << 61) - 1;
@@ -16,10 +17,7 @@ pub(super) const POINTS: u64 = 6;
 
 /// A number that looks random, the same for a name (in any case) and a point for ever: FNV-1a, then SplitMix64's finaliser.
 fn drawn(name: &str, point: u64) -> u64 {
-    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    let x = hash.wrapping_add(point.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let x = fnv1a(name).wrapping_add(point.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)

@@ -66,14 +66,13 @@ impl Forward<'_> {
                 seen.push(part);
                 slopes
             });
-        let mut seen = Seen::cat(&seen);
+        let value_loss = learnt.as_ref().map(|learnt| &learnt.loss);
+        tally.add(&Seen::cat(&seen), value_loss, sampled, rollouts);
         gradients.head_is_done();
         if let Some(learnt) = learnt {
             by_hidden += learnt.by_hidden;
-            seen.value_loss = Some(learnt.loss);
             gradients.critic_is_done();
         }
-        tally.add(&seen, sampled, rollouts);
         gradients.add_embedding(&trunk.backward(&by_hidden));
     }
 
@@ -111,7 +110,6 @@ impl Forward<'_> {
             distance,
             log_p: log_p.shallow_clone(),
             old,
-            value_loss: None,
         };
         let entropy = (weight != 0.0).then(|| &part.mask * &part.share * -weight);
         (Slopes { log_p: leaf.grad(), entropy }, seen)

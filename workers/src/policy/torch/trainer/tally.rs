@@ -46,8 +46,6 @@ pub(super) struct Seen {
     pub(super) log_p: Tensor,
     /// The log-probability that ratios are taken against.
     pub(super) old: Tensor,
-    /// The critic's loss.
-    pub(super) value_loss: Option<Tensor>,
 }
 
 impl Seen {
@@ -62,7 +60,6 @@ impl Seen {
             distance: (!distances.is_empty()).then(|| Tensor::cat(&distances, 0)),
             log_p: all(|part| &part.log_p),
             old: all(|part| &part.old),
-            value_loss: None,
         }
     }
 }
@@ -73,14 +70,19 @@ impl Tally {
         Self { sums, rank, before_updates: true, with }
     }
 
-    /// Adds the tokens of one forward, whose rollouts have these lengths.
-    pub(super) fn add(&mut self, seen: &Seen, sampled: &Sampled, rollouts: &[usize]) {
+    /// Adds the tokens of one forward, whose rollouts have these lengths. `value_loss` `[M]` is the critic's, if there is one.
+    pub(super) fn add(
+        &mut self,
+        seen: &Seen,
+        value_loss: Option<&Tensor>,
+        sampled: &Sampled,
+        rollouts: &[usize],
+    ) {
         let Sampled { mask, share, behaviour, fresh, .. } = sampled;
         let mask = mask.to_kind(Kind::Double);
         let every = mask.ones_like();
-        let given =
-            |row: &Option<Tensor>| row.as_ref().map_or_else(|| mask.zeros_like(), Tensor::shallow_clone);
-        let (distance, value_loss) = (given(&seen.distance), given(&seen.value_loss));
+        let given = |row: Option<&Tensor>| row.map_or_else(|| mask.zeros_like(), Tensor::shallow_clone);
+        let (distance, value_loss) = (given(seen.distance.as_ref()), given(value_loss));
         let clipped = &seen.clipped.to_kind(Kind::Double) * &mask;
         let [loss, value_loss] =
             [&seen.loss, &value_loss].map(|loss| loss.to_kind(Kind::Double) * &mask * share);
