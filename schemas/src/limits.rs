@@ -41,6 +41,11 @@ pub const fn attempt_ms(stage: Stage) -> u64 {
 }
 /// Deliveries of one task before it is a dead letter.
 pub const MAX_DELIVER: i64 = 5;
+/// Further deliveries of a task of a partition before it is a dead letter: who pulls from several partitions at once
+/// may get more than it has slots for, and what it hands back was delivered all the same.
+pub const HAND_BACKS: i64 = 15;
+/// The last place among those who pull from a partition; the first is 0. The server knows no more.
+pub const MAX_RANK: u8 = 9;
 /// Unacknowledged tasks of one consumer, over all its workers. The server holds the rest back.
 pub const MAX_ACK_PENDING: i64 = 65_536;
 /// Pull requests that may wait at one consumer; above it the server answers 409.

@@ -28,6 +28,8 @@ pub const SNAPSHOT_KEY: &str = "snapshot";
 /// Pool of `generate` tasks. The pool of an `env_step` task is its environment's name, that of a `reward`
 /// task its rule's name.
 pub const GENERATE_POOL: &str = "policy";
+/// How the server calls what orders those who pull from a partition: a group of its consumer.
+pub const RANK_GROUP: &str = "rank";
 /// Pool of `train_shard` tasks that any worker may do. The ranks of a gang have a pool for each member.
 pub const TRAIN_POOL: &str = "gang";
 /// Pool of `publish_weights` tasks.

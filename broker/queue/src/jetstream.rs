@@ -8,9 +8,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use millrace_schemas::{PoolName, Stage, subjects};
 
+use crate::partitions::{Part, PartitionPuller};
 use crate::port::{
     Appended, ExhaustedTasks, Expect, KeyValue, KeyWatcher, Listener, LogEntry, LogReader, Message, Puller,
-    Put, Queue, QueueError, Written,
+    Put, Queue, QueueError, Ranked, Written,
 };
 use connection::Connection;
 use publish::Store;
@@ -24,6 +25,7 @@ mod message;
 mod topology;
 mod publish;
 mod puller;
+mod part;
 mod lease;
 mod ordered;
 mod keys;
@@ -81,6 +83,10 @@ impl Queue for JetStream {
         topology::ensure_pool(&self.connection, stage, pool).await
     }
 
+    async fn ensure_partition(&self, stage: Stage, pool: &PoolName) -> Result<(), QueueError> {
+        topology::ensure_partition(&self.connection, stage, pool).await
+    }
+
     async fn ack_wait(&self, stage: Stage, pool: &PoolName) -> Result<Option<Duration>, QueueError> {
         api::ack_wait(&self.connection, &subjects::task_stream(stage), &subjects::consumer(pool)).await
     }
@@ -118,6 +124,20 @@ impl Queue for JetStream {
     async fn puller(&self, stage: Stage, pool: &PoolName) -> Result<Box<dyn Puller>, QueueError> {
         let (stream, consumer) = (subjects::task_stream(stage), subjects::consumer(pool));
         Ok(Box::new(puller::JetStreamPuller::new(self.connection.clone(), &stream, &consumer)))
+    }
+
+    async fn ranked_puller(
+        &self,
+        stage: Stage,
+        partitions: Vec<Ranked>,
+    ) -> Result<Box<dyn Puller>, QueueError> {
+        let stream = subjects::task_stream(stage);
+        let part = |Ranked { pool, rank }| {
+            let (connection, consumer) = (self.connection.clone(), subjects::consumer(&pool));
+            let part = puller::JetStreamPuller::new(connection, &stream, &consumer);
+            (rank, Box::new(part.ranked(rank)) as Box<dyn Part>)
+        };
+        Ok(Box::new(PartitionPuller::new(partitions.into_iter().map(part).collect())))
     }
 
     async fn append(&self, entry: Message, id: Option<&str>) -> Result<Appended, QueueError> {

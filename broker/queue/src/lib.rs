@@ -1,6 +1,7 @@
 //! The port to the queue, and what is behind it. Nothing else in Millrace names `async_nats`.
 
 pub mod port;
+mod partitions;
 mod settings;
 mod filter;
 mod trace;

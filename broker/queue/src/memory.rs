@@ -12,9 +12,10 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::clock::Clock;
 use crate::filter;
+use crate::partitions::{Part, PartitionPuller};
 use crate::port::{
     Appended, ExhaustedTasks, Expect, KeyValue, KeyWatcher, Listener, LogEntry, LogReader, Message, Puller,
-    Put, Queue, QueueError, Written,
+    Put, Queue, QueueError, Ranked, Written,
 };
 use crate::settings::{Durability, QueueSettings};
 use deliveries::{MemoryExhausted, MemoryPuller};
@@ -24,6 +25,7 @@ use tasks::Tasks;
 
 mod deliveries;
 mod power;
+mod ranks;
 mod readers;
 mod records;
 mod tasks;
@@ -56,6 +58,7 @@ struct State {
     buckets: BTreeMap<&'static str, Bucket>,
     losses: u64,
     unsynced: power::Unsynced,
+    waiting: ranks::Waiting,
     listeners: Vec<(String, mpsc::UnboundedSender<Message>)>,
 }
 
@@ -184,6 +187,10 @@ impl Queue for MemoryQueue {
         Ok(())
     }
 
+    async fn ensure_partition(&self, _stage: Stage, _pool: &PoolName) -> Result<(), QueueError> {
+        Ok(())
+    }
+
     async fn ack_wait(&self, _stage: Stage, _pool: &PoolName) -> Result<Option<Duration>, QueueError> {
         Ok(Some(self.shared.settings.ack_wait))
     }
@@ -209,6 +216,18 @@ impl Queue for MemoryQueue {
 
     async fn puller(&self, stage: Stage, pool: &PoolName) -> Result<Box<dyn Puller>, QueueError> {
         Ok(Box::new(MemoryPuller { shared: self.shared.clone(), stage, pool: pool.clone() }))
+    }
+
+    async fn ranked_puller(
+        &self,
+        stage: Stage,
+        partitions: Vec<Ranked>,
+    ) -> Result<Box<dyn Puller>, QueueError> {
+        let part = |Ranked { pool, rank }| {
+            let puller = MemoryPuller { shared: self.shared.clone(), stage, pool };
+            (rank, Box::new(ranks::MemoryPart::new(puller, rank)) as Box<dyn Part>)
+        };
+        Ok(Box::new(PartitionPuller::new(partitions.into_iter().map(part).collect())))
     }
 
     async fn append(&self, entry: Message, id: Option<&str>) -> Result<Appended, QueueError> {

@@ -133,6 +133,10 @@ pub trait Queue: Send + Sync + 'static {
     /// Makes the consumer of a pool if it is not there yet.
     async fn ensure_pool(&self, stage: Stage, pool: &PoolName) -> Result<(), QueueError>;
 
+    /// Makes the consumer of a partition if it is not there yet: a pool whose tasks go to the first in rank of those
+    /// who wait for one.
+    async fn ensure_partition(&self, stage: Stage, pool: &PoolName) -> Result<(), QueueError>;
+
     /// For how long a task of a pool may be in hand without a sign of life; `None` where that is not known,
     /// as while the pool is not made.
     async fn ack_wait(&self, _stage: Stage, _pool: &PoolName) -> Result<Option<Duration>, QueueError> {
@@ -149,6 +153,15 @@ pub trait Queue: Send + Sync + 'static {
 
     /// Pulls tasks of a pool. Waits for the pool to be made if need be.
     async fn puller(&self, stage: Stage, pool: &PoolName) -> Result<Box<dyn Puller>, QueueError>;
+
+    /// Pulls tasks of several partitions, or of plain pools beside them, each at a rank of its own. A task goes to
+    /// the first in rank of those who have a free slot for it at that moment, so to the next one at once when that
+    /// one has none or is gone. Of the same rank any may get it.
+    async fn ranked_puller(
+        &self,
+        stage: Stage,
+        partitions: Vec<Ranked>,
+    ) -> Result<Box<dyn Puller>, QueueError>;
 
     /// Appends to the log and waits until it is stored. Within the server's window the first entry with an
     /// id wins and a later one is dropped; `None` is never dropped.
@@ -195,7 +208,16 @@ pub trait Queue: Send + Sync + 'static {
     async fn exhausted(&self) -> Result<Box<dyn ExhaustedTasks>, QueueError>;
 }
 
-/// Pulls tasks of one pool for one process.
+/// A pool, and the place that a puller has among all who pull from it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ranked {
+    /// The pool.
+    pub pool: PoolName,
+    /// From 0, who is asked first, to [`MAX_RANK`](millrace_schemas::limits::MAX_RANK).
+    pub rank: u8,
+}
+
+/// Pulls tasks for one process.
 #[async_trait]
 pub trait Puller: Send {
     /// Waits for tasks, asking the server for at most `free` of them, and gives 1 to `free`. Dropping the

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use millrace_queue::port::{
     Appended, Delivery, Exhausted, ExhaustedTasks, Expect, KeyValue, KeyWatcher, Lease, Listener, LogEntry,
-    LogReader, Message, Puller, Put, Written,
+    LogReader, Message, Puller, Put, Ranked, Written,
 };
 use millrace_queue::{MemoryQueue, Queue, QueueError};
 use millrace_schemas::{PoolName, Stage};
@@ -39,6 +39,10 @@ impl Queue for LinkedQueue {
         self.link.call("make a consumer", || self.inner.ensure_pool(stage, pool)).await
     }
 
+    async fn ensure_partition(&self, stage: Stage, pool: &PoolName) -> Result<(), QueueError> {
+        self.link.call("make a consumer", || self.inner.ensure_partition(stage, pool)).await
+    }
+
     async fn put(&self, tasks: Vec<Message>) -> Vec<Result<Put, QueueError>> {
         let count = tasks.len();
         let put = self.link.call("put tasks", async || Ok(self.inner.put(tasks.clone()).await)).await;
@@ -51,6 +55,15 @@ impl Queue for LinkedQueue {
 
     async fn puller(&self, stage: Stage, pool: &PoolName) -> Result<Box<dyn Puller>, QueueError> {
         let inner = self.link.call("pull", || self.inner.puller(stage, pool)).await?;
+        Ok(Box::new(LinkedPuller { inner, link: self.link.clone(), waiting: VecDeque::new() }))
+    }
+
+    async fn ranked_puller(
+        &self,
+        stage: Stage,
+        partitions: Vec<Ranked>,
+    ) -> Result<Box<dyn Puller>, QueueError> {
+        let inner = self.link.call("pull", || self.inner.ranked_puller(stage, partitions.clone())).await?;
         Ok(Box::new(LinkedPuller { inner, link: self.link.clone(), waiting: VecDeque::new() }))
     }
 

@@ -14,6 +14,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt};
 use millrace_schemas::limits;
+use millrace_schemas::subjects::RANK_GROUP;
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
@@ -40,9 +41,11 @@ pub(super) struct JetStreamPuller {
     connection: Arc<Connection>,
     /// Where to ask.
     ask: String,
-    inbox: Option<Inbox>,
+    /// The end of each request: the place among all who ask, where there are places.
+    rank: String,
+    pub(super) inbox: Option<Inbox>,
     /// Delivered and not yet given.
-    ready: VecDeque<Delivery>,
+    pub(super) ready: VecDeque<Delivery>,
     /// The most slots that were ever free at once.
     most: usize,
     pause: Duration,
@@ -53,18 +56,20 @@ pub(super) struct JetStreamPuller {
 }
 
 /// A subscription, and what is asked for on it.
-struct Inbox {
+pub(super) struct Inbox {
     subject: String,
     subscriber: Subscriber,
     /// Tasks asked for and neither delivered nor refused.
-    asked: usize,
+    pub(super) asked: usize,
+    /// What is asked for is one request that does not wait.
+    at_once: bool,
     /// Messages received, tasks or not.
     received: usize,
     heard: Instant,
 }
 
 /// What ended the waiting.
-enum Event {
+pub(super) enum Event {
     Message(Option<async_nats::Message>),
     Lost,
     Silent,
@@ -78,6 +83,7 @@ impl JetStreamPuller {
         Self {
             connection,
             ask: format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"),
+            rank: String::new(),
             inbox: None,
             ready: VecDeque::new(),
             most: 1,
@@ -88,12 +94,40 @@ impl JetStreamPuller {
         }
     }
 
+    /// The same, of a consumer that serves those who wait by rank.
+    pub(super) fn ranked(self, rank: u8) -> Self {
+        Self { rank: format!(r#","group":"{RANK_GROUP}","priority":{rank}"#), ..self }
+    }
+
     /// Asks for what `free` slots can take beyond what is asked for already.
     async fn ask(&mut self, free: usize) -> Result<(), QueueError> {
-        if self.pause_until.is_some_and(|until| Instant::now() < until) {
+        if self.pauses() {
             return Ok(());
         }
-        self.pause_until = None;
+        self.most = self.most.max(free);
+        let asked = self.inbox.as_ref().map_or(0, |inbox| inbox.asked);
+        let wanted = free.saturating_sub(asked + self.ready.len());
+        if wanted == 0 || (asked > 0 && wanted * COALESCE < self.most) {
+            return Ok(());
+        }
+        let (expires, heartbeat) = (limits::PULL_EXPIRES_MS * 1_000_000, HEARTBEAT.as_nanos());
+        self.request(wanted, &format!(r#""expires":{expires},"idle_heartbeat":{heartbeat}"#), false).await
+    }
+
+    /// Asks for as much of `wanted` as is queued now. Only while nothing is asked for.
+    pub(super) async fn ask_at_once(&mut self, wanted: usize) -> Result<(), QueueError> {
+        if self.pauses() {
+            return Ok(());
+        }
+        self.request(wanted, r#""no_wait":true"#, true).await
+    }
+
+    fn pauses(&mut self) -> bool {
+        self.pause_until = self.pause_until.filter(|until| Instant::now() < *until);
+        self.pause_until.is_some()
+    }
+
+    async fn request(&mut self, wanted: usize, how: &str, at_once: bool) -> Result<(), QueueError> {
         let inbox = match &mut self.inbox {
             Some(inbox) => inbox,
             None => {
@@ -101,16 +135,11 @@ impl JetStreamPuller {
                 let subject = self.connection.client.new_inbox();
                 let subscriber = self.connection.subscribe("pull tasks", &subject).await?;
                 let heard = Instant::now();
-                self.inbox.insert(Inbox { subject, subscriber, asked: 0, received: 0, heard })
+                let inbox = Inbox { subject, subscriber, asked: 0, at_once, received: 0, heard };
+                self.inbox.insert(inbox)
             }
         };
-        self.most = self.most.max(free);
-        let wanted = free.saturating_sub(inbox.asked + self.ready.len());
-        if wanted == 0 || (inbox.asked > 0 && wanted * COALESCE < self.most) {
-            return Ok(());
-        }
-        let (expires, heartbeat) = (limits::PULL_EXPIRES_MS * 1_000_000, HEARTBEAT.as_nanos());
-        let body = format!(r#"{{"batch":{wanted},"expires":{expires},"idle_heartbeat":{heartbeat}}}"#);
+        let body = format!(r#"{{"batch":{wanted},{how}{}}}"#, self.rank);
         let sent = self.connection.client.publish_with_reply(
             self.ask.clone(),
             inbox.subject.clone(),
@@ -120,12 +149,13 @@ impl JetStreamPuller {
         if inbox.asked == 0 {
             inbox.heard = Instant::now();
         }
+        inbox.at_once = at_once;
         inbox.asked += wanted;
         Ok(())
     }
 
     /// Waits for one thing to happen. Dropping the future loses nothing.
-    async fn wait(&mut self) -> Event {
+    pub(super) async fn wait(&mut self) -> Event {
         let pause = self.pause_until;
         let pause = async move {
             match pause {
@@ -153,6 +183,20 @@ impl JetStreamPuller {
             match inbox.subscriber.next().now_or_never() {
                 Some(message) => self.hear(message)?,
                 None => break,
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn handle(&mut self, event: Event) -> Result<(), QueueError> {
+        match event {
+            Event::Message(message) => self.hear(message)?,
+            Event::Lost | Event::Silent => self.forget(),
+            Event::PauseOver => {}
+            Event::Forbidden => {
+                self.forget();
+                let reason = self.connection.violations().reason(&self.ask);
+                return Err(QueueError::Refused { action: "pull tasks", reason });
             }
         }
         Ok(())
@@ -192,6 +236,7 @@ impl JetStreamPuller {
         let expired = [StatusCode::TIMEOUT, StatusCode::NOT_FOUND].contains(&status);
         match (&mut self.inbox, taken_back) {
             (Some(inbox), Some(taken_back)) => inbox.asked = inbox.asked.saturating_sub(taken_back),
+            (Some(inbox), None) if inbox.at_once && expired => inbox.asked = 0,
             (Some(_) | None, _) => self.forget(),
         }
         if !expired {
@@ -204,7 +249,7 @@ impl JetStreamPuller {
 
     /// Begins a new count: the server drops what was asked for on a subscription that is gone. What has
     /// arrived on it is ours all the same.
-    fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         if let Some(mut inbox) = self.inbox.take() {
             while let Some(Some(message)) = inbox.subscriber.next().now_or_never() {
                 self.ready.extend(delivery(&self.connection, message));
@@ -219,7 +264,7 @@ impl JetStreamPuller {
 
     /// Ends the subscription so that nothing under way to it is lost. The server ends it by itself after a
     /// number of messages; filling up to that number with our own tells where its last task was.
-    async fn end(&mut self) -> Result<(), QueueError> {
+    pub(super) async fn end(&mut self) -> Result<(), QueueError> {
         let Some(inbox) = &mut self.inbox else { return Ok(()) };
         if inbox.asked > 0 {
             let missing = inbox.asked + SPARE;
@@ -231,6 +276,7 @@ impl JetStreamPuller {
                 filled.await.map_err(|e| unavailable(e.to_string()))?;
             }
             while let Some(message) = inbox.subscriber.next().await {
+                inbox.received += 1;
                 self.ready.extend(delivery(&self.connection, message));
             }
         }
@@ -259,16 +305,8 @@ impl Puller for JetStreamPuller {
                 return Ok(given);
             }
             self.ask(free).await?;
-            match self.wait().await {
-                Event::Message(message) => self.hear(message)?,
-                Event::Lost | Event::Silent => self.forget(),
-                Event::PauseOver => {}
-                Event::Forbidden => {
-                    self.forget();
-                    let reason = self.connection.violations().reason(&self.ask);
-                    return Err(QueueError::Refused { action: "pull tasks", reason });
-                }
-            }
+            let event = self.wait().await;
+            self.handle(event)?;
         }
     }
 

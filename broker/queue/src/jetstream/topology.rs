@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PriorityPolicy, pull};
 use async_nats::jetstream::context::{CreateKeyValueErrorKind, CreateStreamError, CreateStreamErrorKind};
 use async_nats::jetstream::stream::{
     Config, ConsumerCreateStrictErrorKind, DiscardPolicy, Republish, RetentionPolicy, StorageType,
@@ -11,8 +11,8 @@ use async_nats::jetstream::stream::{
 use async_nats::jetstream::{ErrorCode, kv};
 use millrace_schemas::subjects::{
     ADVISORY_MAX_DELIVERIES, ADVISORY_STREAM, COORDINATOR_BUCKET, DEAD_ALL, DEAD_STREAM, GANG_BUCKET,
-    LOG_ALL, LOG_STREAM, POLICY_BUCKET, WORKERS_BUCKET, bucket_stream, consumer, consumer_filter, keys,
-    task_stream, task_stream_subjects, watched_keys,
+    LOG_ALL, LOG_STREAM, POLICY_BUCKET, RANK_GROUP, WORKERS_BUCKET, bucket_stream, consumer, consumer_filter,
+    keys, task_stream, task_stream_subjects, watched_keys,
 };
 use millrace_schemas::{PoolName, Stage, limits};
 
@@ -58,8 +58,27 @@ pub(super) async fn ensure_pool(
     stage: Stage,
     pool: &PoolName,
 ) -> Result<(), QueueError> {
-    let settings = &connection.options.settings;
+    create_consumer(connection, &task_stream(stage), pool_consumer(connection, stage, pool)).await
+}
+
+pub(super) async fn ensure_partition(
+    connection: &Connection,
+    stage: Stage,
+    pool: &PoolName,
+) -> Result<(), QueueError> {
+    let plain = pool_consumer(connection, stage, pool);
     let config = pull::Config {
+        max_deliver: plain.max_deliver.saturating_add(limits::HAND_BACKS),
+        priority_policy: PriorityPolicy::Prioritized,
+        priority_groups: vec![RANK_GROUP.into()],
+        ..plain
+    };
+    create_consumer(connection, &task_stream(stage), config).await
+}
+
+fn pool_consumer(connection: &Connection, stage: Stage, pool: &PoolName) -> pull::Config {
+    let settings = &connection.options.settings;
+    pull::Config {
         durable_name: Some(consumer(pool)),
         filter_subject: consumer_filter(stage, pool),
         ack_policy: AckPolicy::Explicit,
@@ -69,8 +88,7 @@ pub(super) async fn ensure_pool(
         max_ack_pending: limits::MAX_ACK_PENDING,
         max_waiting: limits::MAX_WAITING_PULLS,
         ..pull::Config::default()
-    };
-    create_consumer(connection, &task_stream(stage), config).await
+    }
 }
 
 /// What all our streams have in common.

@@ -16,25 +16,34 @@ pub(super) struct MemoryPuller {
     pub(super) pool: PoolName,
 }
 
+impl MemoryPuller {
+    /// Takes up to `free` of the tasks that wait; `None` if there are none.
+    pub(super) fn take(&self, state: &mut State, free: usize) -> Option<Vec<Handed>> {
+        let (shared, stage, pool) = (&self.shared, self.stage, self.pool.as_str());
+        let until = shared.clock.now() + shared.settings.ack_wait;
+        if !state.tasks.entry(stage).or_default().has_ready(pool) {
+            return None;
+        }
+        shared.before_change(state);
+        let handed = state.tasks.entry(stage).or_default().take(pool, free, until);
+        (!handed.is_empty()).then_some(handed)
+    }
+
+    /// What was taken, each with its hold.
+    pub(super) fn give(&self, handed: Vec<Handed>) -> Vec<Delivery> {
+        let delivery = |Handed { seq, attempt, stored_ns, message }| {
+            let lease = MemoryLease { shared: self.shared.clone(), stage: Some(self.stage), seq, attempt };
+            Delivery { message, attempt, seq, stored_ns, lease: Arc::new(lease) }
+        };
+        handed.into_iter().map(delivery).collect()
+    }
+}
+
 #[async_trait]
 impl Puller for MemoryPuller {
     async fn pull(&mut self, free: usize) -> Result<Vec<Delivery>, QueueError> {
-        let (shared, stage, pool) = (&self.shared, self.stage, self.pool.as_str());
-        let handed = shared.wait_for(|state| {
-            let until = shared.clock.now() + shared.settings.ack_wait;
-            if !state.tasks.entry(stage).or_default().has_ready(pool) {
-                return None;
-            }
-            shared.before_change(state);
-            let handed = state.tasks.entry(stage).or_default().take(pool, free, until);
-            (!handed.is_empty()).then_some(handed)
-        });
-        let handed = handed.await;
-        let delivery = |Handed { seq, attempt, stored_ns, message }| {
-            let lease = MemoryLease { shared: shared.clone(), stage: Some(stage), seq, attempt };
-            Delivery { message, attempt, seq, stored_ns, lease: Arc::new(lease) }
-        };
-        Ok(handed.into_iter().map(delivery).collect())
+        let handed = self.shared.wait_for(|state| self.take(state, free)).await;
+        Ok(self.give(handed))
     }
 
     async fn close(&mut self) {}
