@@ -136,6 +136,12 @@ pub struct Status {
     pub sampled_tokens: u64,
     /// Turns taken in all.
     pub turns: u64,
+    /// Context tokens of these turns that engines computed.
+    #[serde(default)]
+    pub prefill_tokens: u64,
+    /// Context tokens of these turns that engines had already, from an earlier turn or another sample.
+    #[serde(default)]
+    pub cached_tokens: u64,
     /// Groups in flight.
     pub groups_in_flight: u64,
     /// Groups finished and not yet trained.

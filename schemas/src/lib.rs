@@ -10,6 +10,7 @@ pub mod ids;
 pub mod version;
 pub mod limits;
 pub mod subjects;
+pub mod partition;
 pub mod role;
 pub mod blob;
 pub mod envelope;

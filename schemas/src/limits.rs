@@ -84,6 +84,8 @@ pub const MAX_COMMANDS_IN_FLIGHT: usize = 1_024;
 pub const MAX_GROUP_SIZE: u32 = 1_024;
 /// Groups in a batch; above it submit refuses.
 pub const MAX_GROUPS_PER_STEP: u32 = 65_536;
+/// Partitions of a run's generate pool; above it submit refuses. Each generate worker asks at each of them.
+pub const MAX_PARTITIONS: u32 = 64;
 /// Train steps of a run; above it submit refuses.
 pub const MAX_STEPS: u64 = 10_000_000;
 /// The async ratio; above it submit refuses.

@@ -12,6 +12,12 @@ pub(crate) fn is_one(number: &f64) -> bool {
     *number == 1.0
 }
 
+/// Whether the count is 1.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands fields over by reference")]
+pub(crate) const fn is_single(count: &u32) -> bool {
+    *count == 1
+}
+
 /// Whether the flag is set.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands fields over by reference")]
 pub(crate) const fn is_true(flag: &bool) -> bool {

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::blob::Sha;
 use crate::ids::TaskKey;
+use crate::omit;
 use crate::version::PolicyVersion;
 
 /// The current policy of a run, as JSON in the key-value bucket `MILLRACE_POLICY` under the run's name.
@@ -19,8 +20,16 @@ pub struct Policy {
     /// Tries of the step that trains on this version: shares of an earlier try are void.
     #[serde(default)]
     pub attempt: u32,
+    /// Partitions of the run's generate pool, from which generate workers pull; 1 for the pool itself.
+    #[serde(default = "one", skip_serializing_if = "omit::is_single")]
+    #[schemars(extend("default" = 1))]
+    pub partitions: u32,
     /// The run takes no more work: workers drop all of it.
     pub ended: bool,
+}
+
+const fn one() -> u32 {
+    1
 }
 
 impl Policy {

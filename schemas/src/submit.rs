@@ -188,6 +188,13 @@ pub struct RolloutSpec {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("default" = []))]
     pub stop_strings: Vec<String>,
+    /// Queues over which the run's prompts are dealt for its generate workers. With more than 1 each worker has queues
+    /// of its own to serve first, so the turns of a rollout, and all samples of its prompt, come to the worker that
+    /// holds their prefix for as long as it has room, and go to another at once when it has none or is gone. About 8
+    /// is right for 2 to 8 workers, 64 for more; 1 for workers without a cache. Default 1.
+    #[serde(skip_serializing_if = "omit::is_single")]
+    #[schemars(extend("default" = 1))]
+    pub partitions: u32,
     /// Draw only tokens that are actions of the environment, in sampling and in training alike. Default true;
     /// where the environment speaks text all tokens are.
     pub actions_only: bool,
@@ -208,6 +215,7 @@ impl Default for RolloutSpec {
             top_k: 0,
             min_p: 0.0,
             stop_strings: Vec::new(),
+            partitions: 1,
             actions_only: true,
         }
     }

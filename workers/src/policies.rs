@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_queue::Broker;
+use millrace_schemas::limits::MAX_PARTITIONS;
 use millrace_schemas::policy::Policy;
 use millrace_schemas::{PolicyVersion, RunId, TaskKey};
 use tokio::sync::watch;
@@ -16,19 +17,23 @@ const REWATCH: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone)]
 pub struct PolicyTable {
     table: watch::Receiver<Arc<HashMap<RunId, Policy>>>,
+    partitions: watch::Receiver<u32>,
 }
 
 /// Keeps the tables that it gave up to date.
 pub struct PolicyWatch {
     broker: Broker,
     table: watch::Sender<Arc<HashMap<RunId, Policy>>>,
+    partitions: watch::Sender<u32>,
 }
 
 /// A table and what keeps it up to date, once it is run.
 #[must_use]
 pub fn policies(broker: Broker) -> (PolicyTable, PolicyWatch) {
-    let (sender, table) = watch::channel(Arc::default());
-    (PolicyTable { table }, PolicyWatch { broker, table: sender })
+    let (table_sender, table) = watch::channel(Arc::default());
+    let (partitions_sender, partitions) = watch::channel(1);
+    let watch = PolicyWatch { broker, table: table_sender, partitions: partitions_sender };
+    (PolicyTable { table, partitions }, watch)
 }
 
 impl PolicyTable {
@@ -48,6 +53,17 @@ impl PolicyTable {
     #[must_use]
     pub fn is_stale(&self, run: &RunId, key: TaskKey, version: PolicyVersion, evaluate: bool) -> bool {
         self.table.borrow().get(run).is_some_and(|policy| policy.is_stale(key, version, evaluate))
+    }
+
+    /// The most partitions that a run's generate pool has, of the runs that go on; 1 where there are none.
+    #[must_use]
+    pub fn partitions(&self) -> u32 {
+        *self.partitions.borrow()
+    }
+
+    /// Waits until that is another number; `false` when there will be none.
+    pub async fn partitions_changed(&mut self) -> bool {
+        self.partitions.changed().await.is_ok()
     }
 
     /// Waits for the next change of any run's policy; `false` when there will be none.
@@ -76,6 +92,13 @@ impl PolicyWatch {
             self.table.send_modify(|table| {
                 Arc::make_mut(table).insert(run, policy);
             });
+            let most = most_partitions(&self.table.borrow());
+            self.partitions.send_if_modified(|partitions| std::mem::replace(partitions, most) != most);
         }
     }
+}
+
+fn most_partitions(table: &HashMap<RunId, Policy>) -> u32 {
+    let live = table.values().filter(|policy| !policy.ended);
+    live.map(|policy| policy.partitions).max().unwrap_or(1).clamp(1, MAX_PARTITIONS)
 }

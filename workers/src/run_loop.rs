@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use millrace_queue::port::Puller;
+use millrace_queue::port::{Puller, Ranked};
 use millrace_queue::{Broker, Delivery, OpenError};
-use millrace_schemas::subjects::TRACEPARENT_HEADER;
-use millrace_schemas::{PoolName, RunId, Stage, Task, TaskKey, WorkerId, limits};
+use millrace_schemas::limits::MAX_RANK;
+use millrace_schemas::subjects::{GENERATE_POOL, TRACEPARENT_HEADER};
+use millrace_schemas::{PoolName, RunId, Stage, Task, TaskKey, WorkerId, limits, partition};
 use millrace_telemetry::trace::task_span;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
@@ -60,16 +61,22 @@ pub struct PoolLoop {
 }
 
 impl PoolLoop {
-    /// Consumes the pool's tasks, produces outcomes. Waits for a free slot, then for tasks: exactly as many as
+    /// Consumes the pool's tasks, and those of its partitions, produces outcomes. Waits for a free slot, then for tasks: exactly as many as
     /// slots are free, so that none waits here while another worker is idle. Freed by each task's end. When
-    /// the queue cannot be reached it tries again. Ends when `stop` fires; the tasks in hand then go on, and
+    /// the queue cannot be reached it tries again. When a run comes or goes that has partitions it pulls anew. Ends when `stop` fires; the tasks in hand then go on, and
     /// the future ends with the last of them.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         let slots = Arc::new(Semaphore::new(self.concurrency as usize));
         // What is in hand ends with this future, should it be dropped.
         let mut in_hand = JoinSet::new();
-        if let Some(mut puller) = self.puller(&stop).await {
-            stop.run_until_cancelled(self.pull_all(&mut *puller, &slots, &mut in_hand)).await;
+        let mut partitions = self.partitions();
+        while let Some(mut puller) = self.puller(partitions, &stop).await {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => {}
+                now = self.partitions_other_than(partitions) => partitions = now,
+                () = self.pull_all(&mut *puller, &slots, &mut in_hand) => {}
+            }
             puller.close().await;
         }
         // Tasks hold a slot each, so all slots are free when none is left.
@@ -77,9 +84,45 @@ impl PoolLoop {
         drop(all.expect("nobody closes the semaphore"));
     }
 
-    async fn puller(&self, stop: &CancellationToken) -> Option<Box<dyn Puller>> {
+    /// Whether the pool may have partitions.
+    fn is_parted(&self) -> bool {
+        self.stage == Stage::Generate && self.pool.as_str() == GENERATE_POOL
+    }
+
+    /// How many partitions the pool has now.
+    fn partitions(&self) -> u32 {
+        if self.is_parted() { self.policies.partitions() } else { 1 }
+    }
+
+    /// Waits until the pool has another number of partitions; says how many.
+    async fn partitions_other_than(&self, before: u32) -> u32 {
+        let mut policies = self.policies.clone();
         loop {
-            let attempt = self.broker.queue().puller(self.stage, &self.pool);
+            let now = self.partitions();
+            if now != before {
+                return now;
+            }
+            if !self.is_parted() || !policies.partitions_changed().await {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// The pool and its partitions, with this worker's ranks.
+    fn ranked(&self, partitions: u32) -> Vec<Ranked> {
+        let ranks = partition::ranks(&self.worker, partitions).into_iter();
+        let own = (self.pool.clone(), MAX_RANK / 2);
+        ranks.chain([own]).map(|(pool, rank)| Ranked { pool, rank }).collect()
+    }
+
+    /// A puller; `None` once `stop` fires.
+    async fn puller(&self, partitions: u32, stop: &CancellationToken) -> Option<Box<dyn Puller>> {
+        while !stop.is_cancelled() {
+            let queue = self.broker.queue();
+            let attempt = match partitions {
+                0 | 1 => queue.puller(self.stage, &self.pool),
+                _ => queue.ranked_puller(self.stage, self.ranked(partitions)),
+            };
             match stop.run_until_cancelled(attempt).await? {
                 Ok(puller) => return Some(puller),
                 Err(error) => {
@@ -88,6 +131,7 @@ impl PoolLoop {
             }
             stop.run_until_cancelled(tokio::time::sleep(RECONNECT)).await?;
         }
+        None
     }
 
     async fn pull_all(

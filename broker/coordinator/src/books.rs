@@ -63,6 +63,12 @@ pub struct Books {
     pub sampled_tokens: u64,
     /// Turns taken for training.
     pub turns: u64,
+    /// Context tokens of these turns that engines computed.
+    #[serde(default)]
+    pub prefill_tokens: u64,
+    /// Context tokens of these turns that engines had already, from an earlier turn or another sample.
+    #[serde(default)]
+    pub cached_tokens: u64,
     /// Outcomes of tasks that nobody waited for any more: second outcomes and dropped work.
     pub late_outcomes: u64,
     /// Outcomes that could not be true: their tasks failed.

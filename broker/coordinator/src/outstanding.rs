@@ -32,7 +32,7 @@ pub fn of_run(run: &Run, out: &mut Commands) {
         }
         return;
     }
-    out.push(Command::EnsurePools(submit::pools(&run.spec)));
+    submit::ensure_pools(&run.spec, out);
     let next = run.policy.as_ref().map_or(PolicyVersion(0), |policy| policy.version.next());
     out.push(Command::Adopt { run: run.spec.name.clone(), version: next });
     // A step that nobody can do waits for a person.

@@ -17,6 +17,11 @@ pub fn gauges(state: &State) -> bool {
         metrics::counter!("millrace_rollouts_trained_total", "run" => name.clone()).absolute(ledger.trained);
         metrics::counter!("millrace_tokens_sampled_total", "run" => name.clone())
             .absolute(run.books.sampled_tokens);
+        let contexts = [("computed", run.books.prefill_tokens), ("kept", run.books.cached_tokens)];
+        for (how, tokens) in contexts {
+            metrics::counter!("millrace_context_tokens_total", "run" => name.clone(), "how" => how)
+                .absolute(tokens);
+        }
         for (reason, count) in ledger.dropped {
             metrics::counter!("millrace_rollouts_dropped_total", "run" => name.clone(), "reason" => reason)
                 .absolute(count);

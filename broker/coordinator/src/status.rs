@@ -46,6 +46,8 @@ pub fn status(run: &Run) -> Status {
         staleness: run.books.staleness.clone(),
         sampled_tokens: run.books.sampled_tokens,
         turns: run.books.turns,
+        prefill_tokens: run.books.prefill_tokens,
+        cached_tokens: run.books.cached_tokens,
         groups_in_flight: run.groups.len() as u64 - ready,
         groups_ready: ready,
         window_groups: run.spec.window_groups(),

@@ -29,7 +29,7 @@ fn run() -> RunId {
 fn policy(version: u64) -> Policy {
     let manifest = Sha::of(&version.to_le_bytes());
     let version = PolicyVersion(version);
-    Policy { version, manifest, floor: version, attempt: 0, ended: false }
+    Policy { version, manifest, floor: version, attempt: 0, partitions: 1, ended: false }
 }
 
 /// What a coordinator may have decided on.

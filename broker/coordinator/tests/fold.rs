@@ -5,6 +5,7 @@ mod conformance;
 mod data;
 mod gang;
 mod hostile;
+mod routing;
 mod world;
 
 use millrace_coordinator::{State, status};

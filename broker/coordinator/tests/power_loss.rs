@@ -143,7 +143,7 @@ async fn a_run_that_the_log_lost_goes_on_at_its_committed_version() {
     let manifest = bench.commit(0).await;
     // The key knows more than the log: a later floor would make every task stale, the end all of them.
     let (version, floor) = (PolicyVersion(0), PolicyVersion(0));
-    let policy = Policy { version, manifest, floor, attempt: 0, ended: true };
+    let policy = Policy { version, manifest, floor, attempt: 0, partitions: 1, ended: true };
     bench.broker.set_policy(&run(), &policy).await.expect("written");
     bench.submit().await;
     let (shared, stop) = bench.coordinate().await;

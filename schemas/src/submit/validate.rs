@@ -252,6 +252,7 @@ impl RunSpec {
             1,
             u64::from(limits::MAX_NEW_TOKENS),
         );
+        checks.count("rollout.partitions", u64::from(r.partitions), 1, u64::from(limits::MAX_PARTITIONS));
         checks.number("rollout.temperature", r.temperature, 0.01, 100.0);
         sampling::check(self, checks);
     }

@@ -44,7 +44,8 @@ async fn commit(broker: &Broker, version: u64) -> Manifest {
 
 async fn announce(broker: &Broker, manifest: &Manifest) {
     let (version, sha) = (manifest.version, Sha::of(&manifest.to_json()));
-    let policy = Policy { version, manifest: sha, floor: PolicyVersion(0), attempt: 0, ended: false };
+    let policy =
+        Policy { version, manifest: sha, floor: PolicyVersion(0), attempt: 0, partitions: 1, ended: false };
     broker.set_policy(&run(), &policy).await.unwrap();
 }
 
@@ -177,7 +178,8 @@ async fn a_manifest_that_the_policy_does_not_name_is_refused() {
     let (generate, broker) = bench();
     let manifest = commit(&broker, 2).await;
     let (version, floor) = (manifest.version, PolicyVersion(0));
-    let policy = Policy { version, manifest: Sha::of(b"another"), floor, attempt: 0, ended: false };
+    let policy =
+        Policy { version, manifest: Sha::of(b"another"), floor, attempt: 0, partitions: 1, ended: false };
     broker.set_policy(&run(), &policy).await.unwrap();
     match execute(&generate, task(0, 2, 1)).await {
         Verdict::RetryAfter(_, reason) => assert!(reason.contains("not the one named"), "{reason}"),
@@ -232,8 +234,14 @@ async fn an_ended_run_is_forgotten() {
     announce(&broker, &manifest).await;
     segments(&execute(&generate, task(0, 2, 1)).await);
     let sha = Sha::of(&manifest.to_json());
-    let ended =
-        Policy { version: manifest.version, manifest: sha, floor: PolicyVersion(0), attempt: 0, ended: true };
+    let ended = Policy {
+        version: manifest.version,
+        manifest: sha,
+        floor: PolicyVersion(0),
+        attempt: 0,
+        partitions: 1,
+        ended: true,
+    };
     broker.set_policy(&run(), &ended).await.unwrap();
     while !generate.runs.lock().unwrap().is_empty() {
         tokio::task::yield_now().await;

@@ -224,7 +224,7 @@ pub(crate) async fn announce_with(broker: &Broker, version: u64, recorded: bool,
         Manifest { run: run(), version, parent: None, batch, config: Sha::of(b""), files, metrics };
     broker.objects().put(&paths::manifest(&run(), version), manifest.to_json().into()).await.unwrap();
     let (sha, floor) = (Sha::of(&manifest.to_json()), PolicyVersion(0));
-    let policy = Policy { version, manifest: sha, floor, attempt: 0, ended: false };
+    let policy = Policy { version, manifest: sha, floor, attempt: 0, partitions: 1, ended: false };
     broker.set_policy(&run(), &policy).await.unwrap();
 }
 

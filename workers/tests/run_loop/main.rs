@@ -8,3 +8,4 @@ mod verdicts;
 mod failures;
 mod staleness;
 mod drain;
+mod partitions;

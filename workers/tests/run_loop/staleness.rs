@@ -25,7 +25,7 @@ on_both_queues!(
 
 fn policy(version: u64, floor: u64, ended: bool) -> Policy {
     let (version, floor) = (PolicyVersion(version), PolicyVersion(floor));
-    Policy { version, manifest: Sha::of(b"manifest"), floor, attempt: 0, ended }
+    Policy { version, manifest: Sha::of(b"manifest"), floor, attempt: 0, partitions: 1, ended }
 }
 
 async fn stale_work_is_dropped_unexecuted(bench: Bench) {

@@ -74,16 +74,30 @@ impl Bench {
     where
         F: Fn(Task, CancellationToken) -> BoxFuture<'static, Verdict> + Send + Sync + 'static,
     {
+        let serves = PoolSettings { stage: Stage::EnvStep, pool: pool(), concurrency };
+        self.worker_of("test", serves, grace, executor)
+    }
+
+    /// Starts a worker of this name on any pool.
+    pub(crate) fn worker_of<F>(
+        &self,
+        name: &str,
+        serves: PoolSettings,
+        grace: Duration,
+        executor: F,
+    ) -> Running
+    where
+        F: Fn(Task, CancellationToken) -> BoxFuture<'static, Verdict> + Send + Sync + 'static,
+    {
         let settings = WorkerSettings {
             grace,
             report: Duration::from_millis(50),
-            ..WorkerSettings::new("test".parse().unwrap())
+            ..WorkerSettings::new(name.parse().unwrap())
         };
         let worker = Worker::start(self.broker.clone(), settings);
         let stop = CancellationToken::new();
         let executor: Arc<dyn Executor> = Arc::new(Told(executor));
-        let pools = vec![PoolSettings { stage: Stage::EnvStep, pool: pool(), concurrency }];
-        let serving = worker.serve(pools, move |_| executor.clone(), Health::default(), stop.clone());
+        let serving = worker.serve(vec![serves], move |_| executor.clone(), Health::default(), stop.clone());
         Running { stop, serving: tokio::spawn(serving) }
     }
 

@@ -29,6 +29,8 @@ pub(super) fn status(done: u64) -> Status {
         staleness: vec![3 * done, done],
         sampled_tokens: 1_000 * done,
         turns: 1_000 * done,
+        prefill_tokens: 0,
+        cached_tokens: 0,
         groups_in_flight: 40,
         groups_ready: 8,
         window_groups: 64,

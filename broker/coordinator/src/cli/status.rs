@@ -54,10 +54,23 @@ fn lines(status: &Status) -> Vec<String> {
     );
     line("staleness", format!("{} (bound {})", histogram(&status.staleness), status.alpha.ceil()));
     line("tokens", format!("{} in {} turns", thousands(status.sampled_tokens), thousands(status.turns)));
+    if status.prefill_tokens + status.cached_tokens > 0 {
+        line("context", context(status.prefill_tokens, status.cached_tokens));
+    }
     line("tasks", by_reason(&status.tasks));
     line("dropped", by_reason(&status.ledger.dropped));
     line("balanced", if status.ledger.balanced() { "yes".into() } else { "NO".into() });
     lines
+}
+
+/// `1,200 tokens computed, 4,800 (80 %) kept from earlier turns and other samples`.
+fn context(computed: u64, kept: u64) -> String {
+    let share = kept as f64 / (computed + kept).max(1) as f64;
+    let (computed, kept) = (thousands(computed), thousands(kept));
+    format!(
+        "{computed} tokens computed, {kept} ({}) kept from earlier turns and other samples",
+        percent(share)
+    )
 }
 
 /// `name: running, v12 of 50 after 1m03s`.

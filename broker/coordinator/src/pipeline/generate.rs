@@ -1,15 +1,13 @@
 //! After a sampled turn: the environment takes it as its action.
 
 use millrace_schemas::generate::{GenerateDone, GenerateTask, Sampling};
-use millrace_schemas::subjects::GENERATE_POOL;
 use millrace_schemas::train_shard::BatchTurn;
-use millrace_schemas::{PolicyVersion, Task, TaskBody, TaskKey};
+use millrace_schemas::{PolicyVersion, Task, TaskBody, TaskKey, partition};
 
 use std::ops::RangeInclusive;
 
 use crate::pipeline::play::{Refused, Scene};
 use crate::pipeline::seeds::{Purpose, seed};
-use crate::pipeline::submit::pool;
 use crate::rollout::{Phase, Rollout};
 
 /// The task that samples the rollout's next turn.
@@ -21,7 +19,7 @@ pub fn task(scene: &Scene<'_>, rollout: &Rollout) -> Task {
     Task {
         run: spec.name.clone(),
         key: TaskKey::Generate { rollout: id, turn },
-        pool: pool(GENERATE_POOL),
+        pool: partition::of_group(&spec.name, id.group, spec.rollout.partitions),
         version: rollout.version(),
         evaluate: scene.evaluate,
         body: TaskBody::Generate(GenerateTask {

@@ -102,6 +102,8 @@ pub(super) fn on_outcome(
             if !evaluate {
                 books.sampled_tokens += done.tokens.len() as u64;
                 books.turns += 1;
+                books.prefill_tokens += u64::from(done.prefill_tokens);
+                books.cached_tokens += u64::from(done.cached_tokens);
             }
             generate::done(rollout, &scene, floor..=version, done)
         }

@@ -69,7 +69,8 @@ pub(super) fn stand(run: &mut Run, version: PolicyVersion, manifest: Sha, out: &
     if version == PolicyVersion(0) {
         run.reference = Some(manifest);
     }
-    set_policy(run, Policy { version, manifest, floor, attempt: 0, ended: false }, out);
+    let partitions = run.spec.rollout.partitions;
+    set_policy(run, Policy { version, manifest, floor, attempt: 0, partitions, ended: false }, out);
     purge_below(run, before, floor, out);
     if run.state == RunState::Starting {
         run.state = RunState::Running;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use millrace_schemas::api::RunState;
 use millrace_schemas::notice::Notice;
 use millrace_schemas::subjects::{self, GENERATE_POOL, PUBLISH_POOL, TRAIN_POOL};
-use millrace_schemas::{PolicyVersion, PoolName, RunSpec, Stage, WorkerId};
+use millrace_schemas::{PolicyVersion, PoolName, RunSpec, Stage, WorkerId, partition};
 
 use crate::books::Books;
 use crate::command::{Command, Commands};
@@ -18,9 +18,8 @@ pub(crate) fn pool(name: &str) -> PoolName {
     name.parse().expect("names of pools in the program are valid")
 }
 
-/// The consumers that a run's tasks need.
-#[must_use]
-pub fn pools(spec: &RunSpec) -> Vec<(Stage, PoolName)> {
+/// The consumers that a run's tasks need, but for partitions.
+fn pools(spec: &RunSpec) -> Vec<(Stage, PoolName)> {
     let mut pools = vec![
         (Stage::Generate, pool(GENERATE_POOL)),
         (Stage::EnvStep, pool(spec.environment.pool())),
@@ -29,6 +28,15 @@ pub fn pools(spec: &RunSpec) -> Vec<(Stage, PoolName)> {
     ];
     pools.extend(spec.rewards.iter().map(|reward| (Stage::Reward, pool(reward.pool()))));
     pools
+}
+
+/// Asks for the consumers that a run's tasks need.
+pub fn ensure_pools(spec: &RunSpec, out: &mut Commands) {
+    out.push(Command::EnsurePools(pools(spec)));
+    let partitions = partition::pools(spec.rollout.partitions);
+    if !partitions.is_empty() {
+        out.push(Command::EnsurePartitions(Stage::Generate, partitions));
+    }
 }
 
 /// The consumer of the shares that are meant for one member of a gang.
@@ -44,7 +52,7 @@ pub(super) fn submitted(state: &mut State, spec: RunSpec, out: &mut Commands) {
         state.ignored += 1;
         return;
     }
-    out.push(Command::EnsurePools(pools(&spec)));
+    ensure_pools(&spec, out);
     out.push(Command::Notice(Box::new(Notice::Submitted { run: spec.name.clone() })));
     let name = spec.name.clone();
     let run = Run {

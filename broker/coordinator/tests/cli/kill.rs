@@ -1,8 +1,14 @@
 //! `kill -9` of each role in the middle of a run: the books balance, no version twice, none too stale.
 
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use millrace_queue::server::{Server, ServerOptions};
+use millrace_queue::{Broker, JetStream, JetStreamOptions, Objects};
+use millrace_schemas::{Event, TaskKey};
 use nix::sys::signal::Signal;
 
-use super::support::{Up, send};
+use super::support::{Up, run_file, send};
 
 /// Steps that take long enough for the kills to meet a run in full swing.
 const STEPS: u64 = 300;
@@ -33,6 +39,51 @@ async fn kill_in_full_swing(role: &str, versions: &[u64]) {
 #[tokio::test]
 async fn generate() {
     kill_in_full_swing("generate-0", &[5]).await;
+}
+
+/// With partitions and two workers, whose rollouts the other then goes on with.
+#[tokio::test]
+async fn generate_beside_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = std::fs::read_to_string(run_file("counter.toml")).unwrap();
+    let file = folder.path().join("counter.toml");
+    std::fs::write(&file, text.replace("alpha = 1.0", "alpha = 1.0\npartitions = 8")).unwrap();
+    let mut up = Up::start_file(folder.path(), &file, &["--steps", "100", "--generate", "2"]);
+    up.reached(5).await;
+    let pid = up.pid_of("generate-0", None).await;
+    send(pid, Signal::SIGKILL);
+    assert!(up.ended().await.success(), "{}", up.output());
+    let report = up.report();
+    assert!(report.balanced && report.audited, "{report:#?}");
+    assert_eq!((report.final_version, report.restarts), (100, 1), "{}", up.output());
+    let (stayed, turns) = stayed(folder.path()).await;
+    // By chance it would be half of them.
+    assert!(stayed * 10 > turns * 8, "{stayed} of {turns} turns were at the worker of the turn before");
+}
+
+/// How many turns of the log that `up` left in `folder` were made by the worker of the rollout's turn before, of how many that have one.
+async fn stayed(folder: &Path) -> (u64, u64) {
+    let after = folder.join("after");
+    std::fs::create_dir(&after).unwrap();
+    std::fs::rename(folder.join("nats"), after.join("streams")).unwrap();
+    let server = Server::start(&ServerOptions::in_folder(after)).await.unwrap();
+    let queue = JetStream::connect(server.url(), "test", JetStreamOptions::default()).await.unwrap();
+    let broker = Broker::new(queue, Objects::memory());
+    let end = broker.queue().log_end().await.unwrap();
+    let mut log = broker.read_log(1).await.unwrap();
+    let (mut last, mut stayed, mut turns, mut read) = (BTreeMap::new(), 0, 0, 0);
+    while read < end {
+        for logged in log.next(1_000).await.unwrap() {
+            read += 1;
+            let Ok(Event::Outcome(outcome)) = logged.event else { continue };
+            let TaskKey::Generate { rollout, .. } = outcome.key else { continue };
+            if let Some(before) = last.insert(rollout, outcome.worker.clone()) {
+                turns += 1;
+                stayed += u64::from(before == outcome.worker);
+            }
+        }
+    }
+    (stayed, turns)
 }
 
 #[tokio::test]

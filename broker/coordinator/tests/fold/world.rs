@@ -133,7 +133,7 @@ impl World {
                 self.policy = Some(policy);
             }
             Command::Notice(notice) => self.notices.push(*notice),
-            Command::Adopt { .. } | Command::EnsurePools(_) => {}
+            Command::Adopt { .. } | Command::EnsurePools(_) | Command::EnsurePartitions(..) => {}
         }
     }
 

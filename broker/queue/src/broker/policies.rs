@@ -81,6 +81,7 @@ fn join(a: &Policy, b: &Policy) -> Policy {
         version: newer.version,
         manifest: newer.manifest,
         floor: a.floor.max(b.floor),
+        partitions: newer.partitions,
         ended: a.ended || b.ended,
     }
 }

@@ -18,6 +18,7 @@ fn policy(version: u64) -> Policy {
         manifest,
         floor: PolicyVersion(version.saturating_sub(1)),
         attempt: 0,
+        partitions: 1,
         ended: false,
     }
 }

@@ -8,7 +8,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use super::guarded::{Fleet, PATIENCE};
 
 /// Forbidden to everyone but the coordinator.
-const PUBLISH: [&str; 33] = [
+const PUBLISH: [&str; 34] = [
     "mr.task.generate.policy.lake.v0.g1r0a0-s1",
     "mr.task.reward.env_return.lake.v0.g1r0a0-w0",
     "mr.log.lake.submitted",
@@ -41,6 +41,7 @@ const PUBLISH: [&str; 33] = [
     "$JS.API.CONSUMER.CREATE.MILLRACE_LOG",
     "$JS.API.CONSUMER.CREATE.MILLRACE_DEAD.mine",
     "$JS.API.CONSUMER.CREATE.KV_MILLRACE_POLICY",
+    "$JS.API.CONSUMER.CREATE.MILLRACE_TASK_GENERATE.pool_policy-00.mr.task.generate.policy-00.>",
     "$JS.API.CONSUMER.DELETE.MILLRACE_TASK_GENERATE.pool_policy",
     "$JS.API.CONSUMER.MSG.NEXT.MILLRACE_ADVISORY.exhausted",
 ];
@@ -76,6 +77,7 @@ fn of_stage(stage: Stage) -> Vec<String> {
     let (name, stream) = (stage.name(), format!("MILLRACE_TASK_{}", stage.name().to_ascii_uppercase()));
     vec![
         format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.pool_policy"),
+        format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.pool_policy-00"),
         format!("$JS.ACK.{stream}.pool_policy.1.1.1.1700000000.0"),
         format!("$JS.ACK._.hash.{stream}.pool_policy.1.1.1.1700000000.0.token"),
         format!("mr.log.lake.outcome.{name}"),
@@ -146,7 +148,7 @@ async fn no_role_does_what_is_not_its_own() {
     try_all(&fleet, "submitter", &publish, &SUBSCRIBE).await;
 
     let mut publish = NOBODY.map(str::to_owned).to_vec();
-    publish.extend(Stage::QUEUED.into_iter().flat_map(|stage| of_stage(stage)[..3].to_vec()));
+    publish.extend(Stage::QUEUED.into_iter().flat_map(|stage| of_stage(stage)[..4].to_vec()));
     try_all(&fleet, "coordinator", &publish, &["_INBOX_submitter.>", "_INBOX_generate.>", ">"]).await;
 
     // Nothing of it was stored.

@@ -1,12 +1,13 @@
 //! Who is not let in at all, and what is said of a right that is missing.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use millrace_queue::port::{Expect, Message};
+use millrace_queue::port::{Expect, Message, Ranked};
 use millrace_queue::{Credentials, JetStream, JetStreamOptions, Queue, QueueError, Tls};
 use millrace_schemas::subjects::{COORDINATOR_BUCKET, LEASE_KEY, POLICY_BUCKET};
-use millrace_schemas::{Stage, subjects};
+use millrace_schemas::{PolicyVersion, RolloutId, Stage, TaskKey, partition, subjects};
 
 use super::guarded::{Fleet, PATIENCE, keys};
 
@@ -81,7 +82,45 @@ async fn a_missing_right_is_told_at_once_with_subject_and_user() {
     let pulled = tokio::time::timeout(PATIENCE, puller.pull(1)).await.expect("it is told");
     let Err(error) = pulled else { panic!("it pulls another stage's tasks") };
     refused("pull", "CONSUMER.MSG.NEXT.MILLRACE_TASK_REWARD", error);
+    let ranks = vec![Ranked { pool, rank: 0 }];
+    let mut puller = queue.ranked_puller(Stage::Reward, ranks).await.unwrap();
+    let pulled = tokio::time::timeout(PATIENCE, puller.pull(2)).await.expect("it is told");
+    let Err(error) = pulled else { panic!("it pulls another stage's tasks") };
+    refused("pull by rank", "CONSUMER.MSG.NEXT.MILLRACE_TASK_REWARD", error);
     // Nobody waited until the time for a request was up.
     assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
     assert_eq!(coordinator.log_end().await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_generate_worker_pulls_from_all_partitions() {
+    let fleet = Fleet::start().await;
+    let coordinator = fleet.coordinator().await;
+    let run = "lake".parse().unwrap();
+    for pool in partition::pools(4) {
+        coordinator.ensure_partition(Stage::Generate, &pool).await.unwrap();
+    }
+    let task = |group| {
+        let rollout = RolloutId { group, index: 0, attempt: 0 };
+        let key = TaskKey::Generate { rollout, turn: 1 };
+        let subject = subjects::task(&partition::of_group(&run, group, 4), &run, PolicyVersion(0), key);
+        Message { subject, payload: Bytes::new(), headers: vec![] }
+    };
+    for put in coordinator.put((0..20).map(task).collect()).await {
+        put.unwrap();
+    }
+    let worker = fleet.queue("generate").await;
+    let ranks = partition::ranks(&"w".parse().unwrap(), 4).into_iter();
+    let ranks = ranks.map(|(pool, rank)| Ranked { pool, rank }).collect();
+    let mut puller = worker.ranked_puller(Stage::Generate, ranks).await.unwrap();
+    let mut got = BTreeSet::new();
+    // With one slot it takes back what it asked for, each time.
+    while got.len() < 20 {
+        let pulled = tokio::time::timeout(PATIENCE, puller.pull(1)).await.expect("tasks come");
+        for delivery in pulled.unwrap() {
+            delivery.lease.done().await.unwrap();
+            assert!(got.insert(delivery.message.subject), "a task came twice");
+        }
+    }
+    puller.close().await;
 }

@@ -24,6 +24,8 @@ fn played(seconds: f64) -> Played {
         staleness: vec![],
         sampled_tokens: 0,
         turns: 0,
+        prefill_tokens: 0,
+        cached_tokens: 0,
         groups_in_flight: 0,
         groups_ready: 0,
         window_groups: 0,
