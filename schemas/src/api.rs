@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-use crate::ids::RunId;
+use crate::ids::{DomainName, RunId};
 use crate::submit::Refusal;
 use crate::version::PolicyVersion;
 
@@ -158,6 +158,34 @@ pub struct Status {
     pub metrics: BTreeMap<String, f64>,
     /// The books.
     pub ledger: Ledger,
+    /// The same by domain, in the run file's order; empty for a run with one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub domains: Vec<DomainStatus>,
+}
+
+/// One domain of a run as it stands.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct DomainStatus {
+    /// Its name.
+    pub name: DomainName,
+    /// Its share of each batch as asked for, 0 to 1.
+    pub share: f64,
+    /// Groups that a committed version was trained on.
+    pub groups: u64,
+    /// Share of the trained rollouts that reached the goal, over the whole run.
+    pub success: f64,
+    /// Mean reward of the trained rollouts, over the whole run.
+    pub reward: f64,
+    /// Share of the last step's rollouts that reached the goal; `None` before it had a part in one.
+    pub last_success: Option<f64>,
+    /// Mean reward of the last step's rollouts; `None` before it had a part in one.
+    pub last_reward: Option<f64>,
+    /// Rollouts trained by staleness: index is the staleness in versions.
+    pub staleness: Vec<u64>,
+    /// Its books.
+    pub ledger: Ledger,
+    /// Evaluations on its held-out prompts, oldest first.
+    pub evaluations: Vec<Evaluation>,
 }
 
 /// One train step on the learning curve.

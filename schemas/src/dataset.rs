@@ -17,7 +17,7 @@ pub use rows::{DatasetError, Rows};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DatasetSpec {
-    /// The file, JSONL: a JSON object on each line. A relative path begins at the run file's folder.
+    /// The file: JSONL, a JSON object on each line, or Parquet. A relative path begins at the run file's folder.
     pub path: String,
     /// The field of the prompt: text, or a list of chat messages `{"role": …, "content": …}` whose last is the user's.
     /// Default `prompt`.

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::blob::{BlobRef, Sha};
 use crate::ids::{TaskKey, WorkerId};
+use crate::omit;
 use crate::outcome::Outcome;
 use crate::submit::RunSpec;
 use crate::version::PolicyVersion;
@@ -95,6 +96,9 @@ pub struct Adopted {
 pub struct AdoptedGroup {
     /// The group's number.
     pub group: u64,
+    /// Number of its domain in the run file; 0 where there is one.
+    #[serde(default, skip_serializing_if = "omit::is_default")]
+    pub domain: u32,
     /// Its rollouts by index. `[G]`
     pub rollouts: Vec<AdoptedRollout>,
 }

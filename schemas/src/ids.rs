@@ -84,6 +84,10 @@ name_type!(
     PoolName, "pool", limits::MAX_POOL_NAME_CHARS
 );
 name_type!(
+    /// A part of a run's prompts.
+    DomainName, "domain", limits::MAX_DOMAIN_NAME_CHARS
+);
+name_type!(
     /// One worker process.
     WorkerId, "worker", limits::MAX_WORKER_NAME_CHARS
 );

@@ -6,6 +6,8 @@ use crate::stage::Stage;
 pub const MAX_RUN_NAME_CHARS: usize = 48;
 /// Characters of a pool's name. Consumer names hold it; a longer one is refused at submit.
 pub const MAX_POOL_NAME_CHARS: usize = 72;
+/// Characters of a domain's name, which reports and metrics hold; a longer one is refused at submit.
+pub const MAX_DOMAIN_NAME_CHARS: usize = 48;
 /// Characters of a worker's name. A longer one is refused at start.
 pub const MAX_WORKER_NAME_CHARS: usize = 64;
 
@@ -121,7 +123,9 @@ pub const MAX_SHARD_FILES: usize = 1_024;
 pub const MAX_FILE_NAME_CHARS: usize = 128;
 /// Microseconds that one task may have cost, a week; what is said above it counts as this.
 pub const MAX_BUSY_US: u64 = 7 * 24 * 3600 * 1_000_000;
-/// Rewards of a run; above it submit refuses.
+/// Domains of a run; above it submit refuses.
+pub const MAX_DOMAINS: usize = 64;
+/// Rewards of a run, or of one of its domains; above it submit refuses.
 pub const MAX_REWARDS: usize = 16;
 /// Evaluation prompts; above it submit refuses.
 pub const MAX_EVALUATE_PROMPTS: u32 = 65_536;

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::api::Ledger;
+use crate::api::{DomainStatus, Ledger};
 
 /// The result of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -36,6 +36,9 @@ pub struct Report {
     pub turns: u64,
     /// The books, in rollouts.
     pub ledger: Ledger,
+    /// How each domain ended, in the run file's order; empty for a run with one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub domains: Vec<DomainStatus>,
     /// Whether admitted = trained + dropped + in flight.
     pub balanced: bool,
     /// Whether a recount from the committed versions and their batches in the object store agrees: every

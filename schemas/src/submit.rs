@@ -13,6 +13,8 @@ use crate::publish_weights::Retention;
 use crate::reward::RewardRule;
 
 mod model;
+mod domain;
+pub mod mix;
 mod algorithm;
 mod read;
 mod validate;
@@ -21,6 +23,7 @@ pub use algorithm::{
     Advantage, Aggregation, Algorithm, Correction, CorrectionWeight, Critic, Kl, KlEstimator, KlPlace,
     KlTarget, Loss, OldPolicy, Parameters, Rejection, Schedule, Shaping,
 };
+pub use domain::{Domain, DomainSpec};
 pub use model::{ModelSpec, Precision};
 pub(crate) use read::meant;
 pub use read::{RunFileError, from_json, from_toml};
@@ -39,8 +42,14 @@ pub struct RunSpec {
     pub steps: u64,
     /// The model.
     pub model: ModelSpec,
-    /// The environment.
-    pub environment: EnvironmentSpec,
+    /// The environment. Default: none, for a run with `domains`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = null))]
+    pub environment: Option<EnvironmentSpec>,
+    /// Several environments in place of the one, each with a share of every batch. Default [].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("default" = []))]
+    pub domains: Vec<DomainSpec>,
     /// What rollouts are scored by; the scores are added up by weight. Default: the environment's return.
     #[serde(default = "RunSpec::default_rewards")]
     pub rewards: Vec<RewardSpec>,
@@ -88,7 +97,7 @@ impl RunSpec {
     /// The bound on tokens that may be drawn; `None` for the whole vocabulary.
     #[must_use]
     pub fn sample_below(&self) -> Option<u32> {
-        self.environment.actions().filter(|_| self.rollout.actions_only)
+        self.parts().next()?.environment.actions().filter(|_| self.rollout.actions_only)
     }
 
     /// How the turns of its rollouts are drawn at `temperature`.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use crate::blob::{BlobRef, Sha};
 use crate::generate::Segment;
 use crate::ids::{RolloutId, RunId};
+use crate::omit;
 use crate::submit::{Algorithm, ModelSpec};
 use crate::version::PolicyVersion;
 
@@ -92,6 +93,9 @@ pub struct Batch {
 pub struct BatchGroup {
     /// The group's number.
     pub group: u64,
+    /// Number of its domain in the run file; 0 where there is one.
+    #[serde(default, skip_serializing_if = "omit::is_default")]
+    pub domain: u32,
     /// Its rollouts by index. `[G]`
     pub rollouts: Vec<BatchRollout>,
 }

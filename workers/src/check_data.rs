@@ -1,7 +1,9 @@
 //! `millrace-worker check-data`: whether a model takes every prompt of a file of rows, before a run is begun with it.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use bytes::Bytes;
@@ -26,7 +28,7 @@ pub(crate) struct CheckData {
     /// The environment of the run file, as JSON, without its name
     #[arg(long)]
     spec: String,
-    /// The rows, as JSONL
+    /// The rows, as JSONL; `-` for standard input
     file: PathBuf,
 }
 
@@ -44,9 +46,7 @@ impl CheckData {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
         let spec: DatasetSpec = serde_json::from_str(&self.spec).context("failed to read --spec")?;
         let codec = Codec::read(|name| std::fs::read(self.model.join(name)).ok().map(Bytes::from))?;
-        let content = std::fs::read(&self.file)
-            .with_context(|| format!("failed to read path={}", self.file.display()))?;
-        let rows = Rows::read(content.into(), &spec)?;
+        let rows = Rows::read(self.content()?.into(), &spec)?;
         let longest = longest_prompt(&spec, &rows, &codec)?;
         let counts = rows.content();
         println!(
@@ -54,5 +54,16 @@ impl CheckData {
             counts.train, counts.held_out
         );
         Ok(())
+    }
+
+    fn content(&self) -> anyhow::Result<Vec<u8>> {
+        let mut content = Vec::new();
+        let read = if self.file == Path::new("-") {
+            std::io::stdin().read_to_end(&mut content)
+        } else {
+            File::open(&self.file).and_then(|mut file| file.read_to_end(&mut content))
+        };
+        read.with_context(|| format!("failed to read path={}", self.file.display()))?;
+        Ok(content)
     }
 }

@@ -38,5 +38,5 @@ fn group(group: &BatchGroup) -> AdoptedGroup {
         reward: rollout.reward,
         success: rollout.success,
     });
-    AdoptedGroup { group: group.group, rollouts: rollouts.collect() }
+    AdoptedGroup { group: group.group, domain: group.domain, rollouts: rollouts.collect() }
 }

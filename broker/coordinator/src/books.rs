@@ -109,23 +109,19 @@ impl Books {
         self.dropped_lately.insert(id, Dropped { reason, busy_us });
     }
 
-    /// Books as not dropped what was dropped lately. Says whether it was: it is admitted already then.
-    pub fn take_back(&mut self, id: RolloutId) -> bool {
-        let Some(Dropped { reason, busy_us }) = self.dropped_lately.remove(&id) else { return false };
+    /// Books as not dropped what was dropped lately. Says as what it was, if it was: it is admitted already then.
+    pub fn take_back(&mut self, id: RolloutId) -> Option<DropReason> {
+        let Dropped { reason, busy_us } = self.dropped_lately.remove(&id)?;
         let dropped = self.dropped.entry(reason).or_default();
         *dropped = dropped.saturating_sub(1);
         let wasted = self.wasted_us.entry(reason).or_default();
         *wasted = wasted.saturating_sub(busy_us);
-        true
+        Some(reason)
     }
 
     /// Books a rollout as trained on at `version`.
     pub fn train_rollout(&mut self, version: PolicyVersion, start: PolicyVersion) {
-        let staleness = usize::try_from(version.staleness(start)).unwrap_or(usize::MAX).min(1_000);
-        if self.staleness.len() <= staleness {
-            self.staleness.resize(staleness + 1, 0);
-        }
-        self.staleness[staleness] += 1;
+        count_staleness(&mut self.staleness, version, start);
         self.trained += 1;
     }
 
@@ -140,4 +136,13 @@ impl Books {
             self.curve.retain(|kept| kept.version.is_multiple_of(2 * stride));
         }
     }
+}
+
+/// Counts a rollout that began at `start` and is trained at `version`, by its staleness.
+pub(crate) fn count_staleness(counts: &mut Vec<u64>, version: PolicyVersion, start: PolicyVersion) {
+    let staleness = usize::try_from(version.staleness(start)).unwrap_or(usize::MAX).min(1_000);
+    if counts.len() <= staleness {
+        counts.resize(staleness + 1, 0);
+    }
+    counts[staleness] += 1;
 }

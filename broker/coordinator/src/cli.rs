@@ -27,6 +27,7 @@ pub mod tied;
 
 mod follow;
 mod busy;
+mod domains;
 mod live;
 mod curve;
 mod report;

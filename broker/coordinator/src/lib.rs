@@ -9,6 +9,7 @@
 pub mod state;
 pub mod rollout;
 pub mod books;
+pub mod domains;
 pub mod window;
 pub mod gang;
 pub mod command;

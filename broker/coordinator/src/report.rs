@@ -1,5 +1,6 @@
 //! Metrics of the runs, brought up to date with each tick.
 
+use crate::domains;
 use crate::state::State;
 use crate::status;
 
@@ -25,6 +26,17 @@ pub fn gauges(state: &State) -> bool {
         for (reason, count) in ledger.dropped {
             metrics::counter!("millrace_rollouts_dropped_total", "run" => name.clone(), "reason" => reason)
                 .absolute(count);
+        }
+        for domain in domains::statuses(run) {
+            let labels = [("run", name.clone()), ("domain", domain.name.to_string())];
+            metrics::counter!("millrace_domain_rollouts_admitted_total", &labels)
+                .absolute(domain.ledger.admitted);
+            metrics::counter!("millrace_domain_rollouts_trained_total", &labels)
+                .absolute(domain.ledger.trained);
+            let dropped = domain.ledger.dropped.values().sum();
+            metrics::counter!("millrace_domain_rollouts_dropped_total", &labels).absolute(dropped);
+            metrics::gauge!("millrace_domain_reward", &labels).set(domain.last_reward.unwrap_or(0.0));
+            metrics::gauge!("millrace_domain_success", &labels).set(domain.last_success.unwrap_or(0.0));
         }
         for (staleness, count) in run.books.staleness.iter().enumerate() {
             let staleness = staleness.to_string();

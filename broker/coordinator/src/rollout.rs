@@ -141,7 +141,10 @@ impl Rollout {
 /// Rollouts of one prompt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Group {
-    /// Counts prompts of its split from 0.
+    /// Number of its domain; 0 where the run has one.
+    #[serde(default)]
+    pub domain: u32,
+    /// Counts prompts of its domain and split from 0.
     pub prompt: u64,
     /// Its rollouts. `[G]`
     pub rollouts: Vec<Rollout>,
@@ -152,9 +155,9 @@ pub struct Group {
 impl Group {
     /// A group that has not begun.
     #[must_use]
-    pub fn new(prompt: u64, size: u32, stamp: PolicyVersion, rewards: usize) -> Self {
+    pub fn new((domain, prompt): (u32, u64), size: u32, stamp: PolicyVersion, rewards: usize) -> Self {
         let rollouts = (0..size).map(|_| Rollout::new(stamp, rewards)).collect();
-        Self { prompt, rollouts, playing: size }
+        Self { domain, prompt, rollouts, playing: size }
     }
 
     /// The greatest staleness among its rollouts when trained at `version`.
@@ -182,6 +185,6 @@ impl Group {
             tokens: rollout.tokens.clone(),
             turns: rollout.turns.clone(),
         });
-        BatchGroup { group, rollouts: rollouts.collect() }
+        BatchGroup { group, domain: self.domain, rollouts: rollouts.collect() }
     }
 }

@@ -11,6 +11,7 @@ use millrace_schemas::{PolicyVersion, RunId, RunSpec, TaskKey, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use crate::books::Books;
+use crate::domains::DomainState;
 use crate::gang::{Formation, Gang, Members};
 use crate::rollout::Group;
 
@@ -56,6 +57,9 @@ pub struct Run {
     pub next_group: u64,
     /// Training prompts given out.
     pub next_prompt: u64,
+    /// What is known of each domain, by number; empty for a run with one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub domains: Vec<DomainState>,
     /// Groups for training, playing or finished.
     pub groups: BTreeMap<u64, Group>,
     /// The finished ones among them, in the order in which they finished.
@@ -155,6 +159,22 @@ pub struct Evaluating {
     pub finished: u32,
     /// Prompts given up.
     pub failed: u32,
+    /// The same by domain; empty for a run with one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub domains: Vec<Tally>,
+}
+
+/// How an evaluation stands.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tally {
+    /// Prompts solved.
+    pub solved: u32,
+    /// Sum of rewards.
+    pub reward: f64,
+    /// Prompts played to the end.
+    pub finished: u32,
+    /// Prompts given up.
+    pub failed: u32,
 }
 
 impl Run {
@@ -175,12 +195,6 @@ impl Run {
     #[must_use]
     pub const fn is_closed(&self) -> bool {
         matches!(self.state, RunState::Finished | RunState::Cancelled)
-    }
-
-    /// The weights of the run's rewards, in order.
-    #[must_use]
-    pub fn reward_weights(&self) -> Vec<f64> {
-        self.spec.rewards.iter().map(|reward| reward.weight).collect()
     }
 
     /// Groups that use up the window.

@@ -6,6 +6,7 @@ use millrace_schemas::Stage;
 use millrace_schemas::api::{Ledger, Status};
 
 use crate::books::DropReason;
+use crate::domains;
 use crate::rollout::Phase;
 use crate::state::Run;
 
@@ -23,7 +24,8 @@ pub fn ledger(run: &Run) -> Ledger {
     }
 }
 
-fn by_reason(counts: &BTreeMap<DropReason, u64>) -> BTreeMap<String, u64> {
+/// Counts by the word for the reason.
+pub(crate) fn by_reason(counts: &BTreeMap<DropReason, u64>) -> BTreeMap<String, u64> {
     counts.iter().map(|(reason, count)| (reason.name().to_owned(), *count)).collect()
 }
 
@@ -56,6 +58,7 @@ pub fn status(run: &Run) -> Status {
         busy_us: run.books.busy_us.iter().map(|(stage, us)| (stage.name().to_owned(), *us)).collect(),
         metrics: run.books.metrics.clone(),
         ledger: ledger(run),
+        domains: domains::statuses(run),
     }
 }
 

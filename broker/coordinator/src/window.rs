@@ -33,15 +33,18 @@ pub fn floor(spec: &RunSpec, version: PolicyVersion) -> PolicyVersion {
 pub struct Ready {
     /// The group.
     pub group: u64,
+    /// Number of its domain.
+    pub domain: u32,
     /// Its greatest staleness at the version to be trained.
     pub staleness: u64,
 }
 
 /// Chooses the batch among finished groups, which come in the order in which they finished. `None` while
 /// there are too few. A group beyond the bound is never chosen; with a fractional α, of the groups exactly
-/// `⌈α⌉` behind at most `⌊frac(α)·B⌋` are, as ROLL shares out its oldest step.
+/// `⌈α⌉` behind at most `⌊frac(α)·B⌋` are, as ROLL shares out its oldest step. `room` is how many groups of each domain
+/// the batch takes, B together: it waits for a domain that is slow, which has as many in play.
 #[must_use]
-pub fn choose_batch(spec: &RunSpec, ready: &[Ready]) -> Option<Vec<u64>> {
+pub fn choose_batch(spec: &RunSpec, mut room: Vec<u64>, ready: &[Ready]) -> Option<Vec<u64>> {
     let batch = spec.rollout.groups_per_step as usize;
     let (bound, fraction) = (spec.max_staleness(), spec.rollout.alpha.fract());
     let mut oldest_share = if fraction == 0.0 { batch } else { (fraction * batch as f64).floor() as usize };
@@ -50,11 +53,14 @@ pub fn choose_batch(spec: &RunSpec, ready: &[Ready]) -> Option<Vec<u64>> {
         candidates.sort_by_key(|r| r.group);
     }
     candidates.retain(|r| {
-        let fits = r.staleness < bound || bound == 0 || oldest_share > 0;
-        if r.staleness == bound && bound > 0 {
-            oldest_share = oldest_share.saturating_sub(1);
+        let is_oldest = r.staleness == bound && bound > 0;
+        let Some(room) = room.get_mut(r.domain as usize).filter(|room| **room > 0) else { return false };
+        if is_oldest && oldest_share == 0 {
+            return false;
         }
-        fits
+        *room -= 1;
+        oldest_share -= usize::from(is_oldest);
+        true
     });
     candidates.truncate(batch);
     (candidates.len() == batch).then(|| candidates.iter().map(|r| r.group).collect())

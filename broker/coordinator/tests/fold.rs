@@ -3,6 +3,7 @@
 
 mod conformance;
 mod data;
+mod domains;
 mod gang;
 mod hostile;
 mod routing;
@@ -292,7 +293,9 @@ fn standing(version: u64, group: u64, start: u64) -> Adopted {
         version: PolicyVersion(version),
         manifest: millrace_schemas::blob::Sha::of(b"another"),
         batch: Some(millrace_schemas::BlobRef::of(b"another batch")),
-        groups: (group..group + 3).map(|group| AdoptedGroup { group, rollouts: vec![rollout; 2] }).collect(),
+        groups: (group..group + 3)
+            .map(|group| AdoptedGroup { group, domain: 0, rollouts: vec![rollout; 2] })
+            .collect(),
     }
 }
 

@@ -28,9 +28,12 @@ pub(super) fn check(history: &History) -> Vec<String> {
 
 /// Tasks of the whole lives of those that a run may play at once.
 fn most_tasks(run: &Run) -> u64 {
-    let rewards = run.spec.rewards.len() as u64;
     let rollouts = run.spec.window_groups() * u64::from(run.spec.rollout.group_size);
-    let life = 1 + 2 * u64::from(run.spec.environment.max_turns()) + rewards;
+    let lives = run
+        .spec
+        .parts()
+        .map(|domain| 1 + 2 * u64::from(domain.environment.max_turns()) + domain.rewards.len() as u64);
+    let life = lives.max().unwrap_or(0);
     (rollouts + u64::from(run.spec.evaluate.prompts)) * life + 1
 }
 
@@ -42,15 +45,18 @@ fn wrong(run: &Run) -> Vec<String> {
         }
     };
     let spec = &run.spec;
-    let tokens = spec.environment.longest_rollout(spec.rollout.max_new_tokens);
     at_most("curve points", run.books.curve.len() as u64, CURVE_POINTS as u64 + 1);
     at_most("versions evaluated", run.evaluated.len() as u64, spec.steps + 1);
     at_most("staleness counts", run.books.staleness.len() as u64, spec.max_staleness() + 1);
     let evaluating = run.evaluation.as_ref().map_or(0, |evaluation| evaluation.groups.len() as u64);
     at_most("prompts under evaluation", evaluating, u64::from(spec.evaluate.prompts));
-    for rollout in run.groups.values().flat_map(|group| &group.rollouts) {
-        at_most("tokens of a rollout", rollout.tokens.len() as u64, tokens);
-        at_most("turns of a rollout", rollout.turns.len() as u64, u64::from(spec.environment.max_turns()));
+    for group in run.groups.values() {
+        let domain = spec.part(group.domain);
+        let (tokens, turns) = (domain.longest_rollout(), u64::from(domain.environment.max_turns()));
+        for rollout in &group.rollouts {
+            at_most("tokens of a rollout", rollout.tokens.len() as u64, tokens);
+            at_most("turns of a rollout", rollout.turns.len() as u64, turns);
+        }
     }
     words
 }

@@ -118,7 +118,8 @@ fn draw_run(world: &World, shape: &RunShape, number: u64) -> RunSpec {
         seed: world.below(1 << 32),
         steps: world.between(shape.steps),
         model: ModelSpec::Scripted,
-        environment: EnvironmentSpec::Counter { turns: count(shape.turns) },
+        environment: Some(EnvironmentSpec::Counter { turns: count(shape.turns) }),
+        domains: Vec::new(),
         rewards: rewards.map(|rule| RewardSpec::of(*rule)).collect(),
         rollout: RolloutSpec {
             groups_per_step: count(shape.groups_per_step),

@@ -3,12 +3,13 @@
 use serde::Serialize;
 use std::fmt;
 
-use super::{GangSpec, ModelSpec, RunSpec, algorithm};
-use crate::env_step::{self, EnvironmentSpec};
+use super::{GangSpec, ModelSpec, RewardSpec, RunSpec, algorithm};
 use crate::reward::RewardRule;
 use crate::{PoolName, limits, subjects};
 
 mod dataset;
+mod domains;
+mod environment;
 mod sampling;
 
 /// One value that cannot work.
@@ -78,8 +79,9 @@ impl RunSpec {
             "this word has a meaning of its own in subjects; choose another",
         );
         checks.count("steps", self.steps, 1, limits::MAX_STEPS);
+        domains::check(self, &mut checks);
         self.check_model(&mut checks);
-        self.check_environment(&mut checks);
+        environment::check(self, &mut checks);
         self.check_rewards(&mut checks);
         self.check_rollout(&mut checks);
         self.algorithm.check(&mut checks);
@@ -110,9 +112,10 @@ impl RunSpec {
         } else {
             "this environment speaks text, which takes a tokenizer; choose model.kind = \"hugging_face\""
         };
-        let environment = &self.environment;
-        let fits = environment.speaks_text() == speaks_text;
-        checks.require(fits, "environment.name", environment.name(), remedy);
+        for (i, domain) in self.parts().enumerate() {
+            let fits = domain.environment.speaks_text() == speaks_text;
+            checks.require(fits, &self.path_of(i, "environment.name"), domain.environment.name(), remedy);
+        }
         match &self.model {
             ModelSpec::Decoder { .. } => check_decoder(&self.model, checks),
             ModelSpec::HuggingFace { path, .. } => {
@@ -132,7 +135,8 @@ impl RunSpec {
             }
             ModelSpec::Scripted => return,
         }
-        if let (Some(vocabulary), Some(needed)) = (self.model.vocabulary(), environment.vocabulary()) {
+        let needed = self.parts().filter_map(|domain| domain.environment.vocabulary()).max();
+        if let (Some(vocabulary), Some(needed)) = (self.model.vocabulary(), needed) {
             checks.require(
                 vocabulary >= needed,
                 "model.vocabulary",
@@ -142,7 +146,7 @@ impl RunSpec {
         }
         if let Some(context) = self.model.context() {
             checks.count("model.context", u64::from(context), 2, limits::MAX_CONTEXT_TOKENS as u64);
-            let needed = self.environment.longest_rollout(self.rollout.max_new_tokens);
+            let needed = self.parts().map(|domain| domain.longest_rollout()).max().unwrap_or(0);
             checks.require(
                 u64::from(context) >= needed,
                 "model.context",
@@ -154,85 +158,26 @@ impl RunSpec {
         }
     }
 
-    fn check_environment(&self, checks: &mut Checks) {
-        let turns = match self.environment {
-            EnvironmentSpec::Counter { .. } => "environment.turns",
-            _ => "environment.max_turns",
-        };
-        checks.count(turns, u64::from(self.environment.max_turns()), 1, u64::from(limits::MAX_TURNS));
-        if let Some(prompt) = self.environment.prompt_tokens() {
-            let most = limits::MAX_CONTEXT_TOKENS as u64;
-            checks.count("environment.prompt_tokens", u64::from(prompt), 1, most);
+    fn check_rewards(&self, checks: &mut Checks) {
+        check_rewards("rewards", &self.rewards, checks);
+        for (i, domain) in self.domains.iter().enumerate() {
+            if let Some(rewards) = &domain.rewards {
+                check_rewards(&format!("domains[{i}].rewards"), rewards, checks);
+            }
         }
-        match &self.environment {
-            EnvironmentSpec::FrozenLake { size, frozen, .. } => {
-                checks.count("environment.size", u64::from(*size), 2, 8);
-                checks.number("environment.frozen", *frozen, 0.0, 1.0);
-            }
-            EnvironmentSpec::Sokoban { size, scramble, .. } => {
-                checks.count("environment.size", u64::from(*size), 5, 10);
-                checks.count("environment.scramble", u64::from(*scramble), 1, 1_000);
-            }
-            EnvironmentSpec::Counter { .. } => {}
-            EnvironmentSpec::Arithmetic { operations, largest, .. } => {
-                let count = operations.len();
-                checks.require(count > 0, "environment.operations", count, "name one or more, [\"add\"]");
-                checks.count("environment.largest", u64::from(*largest), 9, 1_000_000_000);
-            }
-            EnvironmentSpec::Dataset(rows) => {
-                let prompts = u64::from(self.evaluate.prompts);
-                dataset::check(rows, ("environment", &self.rewards, prompts), checks);
-            }
-            EnvironmentSpec::Custom { pool, .. } => {
+        for (i, domain) in self.parts().enumerate() {
+            let at = self.path_of(i, "rewards");
+            for (k, reward) in domain.rewards.iter().enumerate() {
                 checks.require(
-                    !env_step::BUILT_IN.contains(&pool.as_str()),
-                    "environment.pool",
-                    pool,
-                    "an environment that comes with Millrace has this name; give yours another",
+                    reward.rule == RewardRule::Custom
+                        || !reward.reads_words()
+                        || domain.environment.speaks_text(),
+                    &format!("{at}[{k}].rule"),
+                    reward.rule.name(),
+                    "this rule reads words, and the environment speaks tokens; choose one that speaks text",
                 );
             }
         }
-    }
-
-    fn check_rewards(&self, checks: &mut Checks) {
-        let n = self.rewards.len();
-        let most = limits::MAX_REWARDS;
-        checks.require((1..=most).contains(&n), "rewards", n, format!("name 1 to {most} rewards"));
-        for (i, reward) in self.rewards.iter().enumerate() {
-            checks.number(&format!("rewards[{i}].weight"), reward.weight, -1e6, 1e6);
-            let custom = reward.rule == RewardRule::Custom;
-            let ours = RewardRule::BUILT_IN.iter().any(|rule| rule.name() == reward.pool());
-            checks.require(
-                reward.pool.is_some() == custom,
-                &format!("rewards[{i}].pool"),
-                reward.pool.as_ref().map_or("none", PoolName::as_str),
-                "a rule of your own, rule = \"custom\", has the name that your program gives it; other rules have none",
-            );
-            checks.require(
-                !(custom && ours),
-                &format!("rewards[{i}].pool"),
-                reward.pool(),
-                "a rule that comes with Millrace has this name; give yours another",
-            );
-            for wrong in reward.rule.wrong_settings(&reward.settings) {
-                let dot = if wrong.field.is_empty() { "" } else { "." };
-                let field = format!("rewards[{i}].settings{dot}{}", wrong.field);
-                checks.require(false, &field, wrong.value, wrong.remedy);
-            }
-            checks.require(
-                custom || !reward.reads_words() || self.environment.speaks_text(),
-                &format!("rewards[{i}].rule"),
-                reward.rule.name(),
-                "this rule reads words, and the environment speaks tokens; choose one that speaks text",
-            );
-        }
-        let all_zero = n > 0 && self.rewards.iter().all(|reward| reward.weight == 0.0);
-        checks.require(
-            !all_zero,
-            "rewards",
-            "all weights 0",
-            "no rollout could ever be better than another; give one reward a weight",
-        );
     }
 
     fn check_rollout(&self, checks: &mut Checks) {
@@ -282,4 +227,39 @@ fn check_gang(gang: &GangSpec, checks: &mut Checks) {
     checks.count("gang.least", u64::from(gang.least), 1, u64::from(gang.ranks.max(1)));
     checks.count("gang.patience_ms", gang.patience_ms, 0, 24 * 3_600_000);
     checks.count("gang.timeout_ms", gang.timeout_ms, 1_000, 24 * 3_600_000);
+}
+
+fn check_rewards(at: &str, rewards: &[RewardSpec], checks: &mut Checks) {
+    let n = rewards.len();
+    let most = limits::MAX_REWARDS;
+    checks.require((1..=most).contains(&n), at, n, format!("name 1 to {most} rewards"));
+    for (i, reward) in rewards.iter().enumerate() {
+        checks.number(&format!("{at}[{i}].weight"), reward.weight, -1e6, 1e6);
+        let custom = reward.rule == RewardRule::Custom;
+        let ours = RewardRule::BUILT_IN.iter().any(|rule| rule.name() == reward.pool());
+        checks.require(
+                reward.pool.is_some() == custom,
+                &format!("{at}[{i}].pool"),
+                reward.pool.as_ref().map_or("none", PoolName::as_str),
+                "a rule of your own, rule = \"custom\", has the name that your program gives it; other rules have none",
+            );
+        checks.require(
+            !(custom && ours),
+            &format!("{at}[{i}].pool"),
+            reward.pool(),
+            "a rule that comes with Millrace has this name; give yours another",
+        );
+        for wrong in reward.rule.wrong_settings(&reward.settings) {
+            let dot = if wrong.field.is_empty() { "" } else { "." };
+            let field = format!("{at}[{i}].settings{dot}{}", wrong.field);
+            checks.require(false, &field, wrong.value, wrong.remedy);
+        }
+    }
+    let all_zero = n > 0 && rewards.iter().all(|reward| reward.weight == 0.0);
+    checks.require(
+        !all_zero,
+        at,
+        "all weights 0",
+        "no rollout could ever be better than another; give one reward a weight",
+    );
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
-use millrace_schemas::schema;
+use millrace_schemas::{RunSpec, schema};
 use serde_json::Value;
 
 use crate::samples;
@@ -126,8 +126,17 @@ fn says(description: &str, default: &Value) -> bool {
 fn schemas_name_the_fields_that_samples_have() {
     let schema =
         schema::all().into_iter().find(|(name, _)| *name == "run").expect("the run file has a schema").1;
-    let sample = serde_json::to_value(samples::run_spec()).expect("a run file is JSON");
-    let fields: BTreeSet<&String> = sample.as_object().expect("a table").keys().collect();
+    let one = samples::run_spec();
+    let environment = one.environment.clone().expect("it has one");
+    let domain = serde_json::json!({ "name": "part", "share": 1.0, "environment": environment });
+    let several = RunSpec {
+        environment: None,
+        domains: vec![serde_json::from_value(domain).expect("a domain")],
+        ..one.clone()
+    };
+    let samples = [one, several].map(|spec| serde_json::to_value(spec).expect("a run file is JSON"));
+    let fields: BTreeSet<&String> =
+        samples.iter().flat_map(|sample| sample.as_object().expect("a table").keys()).collect();
     let described: BTreeSet<&String> =
         schema.as_value()["properties"].as_object().expect("it has properties").keys().collect();
     assert_eq!(fields, described);

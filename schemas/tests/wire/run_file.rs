@@ -234,12 +234,17 @@ fn a_value_of_another_type_is_refused_with_its_path() {
 
 #[test]
 fn a_missing_field_is_named() {
-    for field in ["name", "steps", "model", "environment"] {
+    let without = |field: &str| {
         let mut file = whole();
         file.as_object_mut().expect("a table").remove(field);
-        let error = read(&file).expect_err(field).to_string();
+        read(&file).expect_err(field).to_string()
+    };
+    for field in ["name", "steps", "model"] {
+        let error = without(field);
         assert!(error.contains(field) && error.contains("missing"), "{error}");
     }
+    let error = without("environment");
+    assert!(error.contains("environment = none: name one environment, or several [[domains]]"), "{error}");
 }
 
 #[test]

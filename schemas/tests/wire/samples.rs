@@ -263,6 +263,7 @@ fn events() -> Vec<(&'static str, Event)> {
                 manifest: Sha::of(b"manifest"),
                 batch: Some(blob("batch")),
                 groups: vec![AdoptedGroup {
+                    domain: 0,
                     group: 3,
                     rollouts: vec![AdoptedRollout {
                         attempt: 1,
@@ -316,6 +317,6 @@ pub(crate) fn batch() -> Batch {
         seed: 11,
         temperature: 1.0,
         sample_below: None,
-        groups: vec![BatchGroup { group: 7, rollouts: vec![rollout] }],
+        groups: vec![BatchGroup { group: 7, domain: 0, rollouts: vec![rollout] }],
     }
 }

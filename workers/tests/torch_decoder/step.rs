@@ -106,6 +106,7 @@ impl Oracle {
                 .collect(),
         };
         let groups = self.groups.iter().enumerate().map(|(group, rollouts)| BatchGroup {
+            domain: 0,
             group: group as u64,
             rollouts: rollouts.iter().enumerate().map(|(i, r)| rollout(group as u64, i, r)).collect(),
         });

@@ -135,6 +135,7 @@ pub(crate) fn sampled_by(
     }
     let mut rows = rows.into_iter();
     let groups = (0..groups).map(|group| BatchGroup {
+        domain: 0,
         group,
         rollouts: (0..size)
             .map(|index| {

@@ -33,7 +33,7 @@ fn history() -> Vec<StoredVersion> {
         let batch = parent.map(|manifest| {
             let base = v - 1;
             let rollouts = vec![rollout(v, 0, base), rollout(v, 1, base.saturating_sub(1))];
-            let groups = vec![BatchGroup { group: v, rollouts }];
+            let groups = vec![BatchGroup { group: v, domain: 0, rollouts }];
             Batch {
                 run: run.clone(),
                 base: PolicyVersion(base),

@@ -4,6 +4,7 @@ use millrace_schemas::PolicyVersion;
 use millrace_schemas::api::Status;
 use millrace_schemas::report::Report;
 
+use super::domains;
 use super::ledger;
 use super::term::{duration, histogram, percent, thousands};
 use crate::audit::Audit;
@@ -45,7 +46,8 @@ pub(super) fn assemble(status: &Status, audit: &Audit, measured: Measured) -> Re
         tokens_per_s: if wall_s > 0.0 { status.sampled_tokens as f64 / wall_s } else { 0.0 },
         turns: status.turns,
         ledger: status.ledger.clone(),
-        balanced: status.ledger.balanced(),
+        domains: status.domains.clone(),
+        balanced: status.ledger.balanced() && domains::balanced(status),
         audited: audit.is_clean(),
         audit_findings: audit.findings.clone(),
         final_version: status.version.0,
@@ -81,6 +83,9 @@ pub(super) fn lines(report: &Report) -> Vec<String> {
         format!("{} of rollouts trained (most {most}, bound {bound})", histogram(&r.staleness)),
     );
     line("ledger", ledger::words(&r.ledger));
+    for domain in &r.domains {
+        line("domain", domains::words(domain));
+    }
     let findings = r.audit_findings.iter().map(|finding| format!("\n    {finding}")).collect::<String>();
     line(
         "audit",

@@ -44,5 +44,6 @@ pub(super) fn status(done: u64) -> Status {
             dropped: [("stale".into(), 2)].into(),
             in_flight: 10,
         },
+        domains: vec![],
     }
 }

@@ -7,6 +7,7 @@ use millrace_schemas::RunId;
 use millrace_schemas::api::{RunRequest, Status};
 
 use super::connect::Place;
+use super::domains;
 use super::term::{by_reason, duration, histogram, percent, say, thousands};
 
 /// Arguments of `millrace status`.
@@ -59,7 +60,11 @@ fn lines(status: &Status) -> Vec<String> {
     }
     line("tasks", by_reason(&status.tasks));
     line("dropped", by_reason(&status.ledger.dropped));
-    line("balanced", if status.ledger.balanced() { "yes".into() } else { "NO".into() });
+    for domain in &status.domains {
+        line("domain", domains::words(domain));
+    }
+    let balanced = status.ledger.balanced() && domains::balanced(status);
+    line("balanced", if balanced { "yes".into() } else { "NO".into() });
     lines
 }
 

@@ -77,7 +77,7 @@ impl UpArgs {
         // A run that goes on has its version 0, wherever that came from.
         if self.anew() != Anew::No || !folder.path("run.json").exists() {
             model::check(&spec).await?;
-            data::check_prompts(&spec, &self.run_file).await?;
+            data::check_prompts(&spec, &contents).await?;
         }
         match folder.begin(&spec, self.anew())? {
             Begin::New => say(format_args!("{} begins in {}", spec.name, root.display())),

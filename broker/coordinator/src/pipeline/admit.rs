@@ -5,6 +5,7 @@ use millrace_schemas::submit::GroupFilter;
 
 use crate::books::DropReason;
 use crate::command::{Command, Commands};
+use crate::domains::{self, Dealer};
 use crate::pipeline::{play, train_shard};
 use crate::rollout::Group;
 use crate::state::Run;
@@ -19,12 +20,21 @@ pub(super) fn refill(run: &mut Run, out: &mut Commands) {
         return;
     }
     let version = run.version();
-    for _ in 0..window::admissible(&run.spec, Load { version, groups: run.load() }) {
-        let (id, prompt) = (run.next_group, run.next_prompt);
+    let admissible = window::admissible(&run.spec, Load { version, groups: run.load() });
+    if admissible == 0 {
+        return;
+    }
+    let mut dealer = Dealer::of(run);
+    for _ in 0..admissible {
+        let prompt = dealer.next(run);
+        let id = run.next_group;
         run.next_group += 1;
-        run.next_prompt += 1;
-        let group = Group::new(prompt, run.spec.rollout.group_size, version, run.spec.rewards.len());
-        run.books.admitted += u64::from(run.spec.rollout.group_size);
+        let (size, rewards) = (run.spec.rollout.group_size, run.spec.part(prompt.0).rewards.len());
+        let group = Group::new(prompt, size, version, rewards);
+        run.books.admitted += u64::from(size);
+        if let Some(domain) = domains::of(&mut run.domains, prompt.0) {
+            domain.admitted += u64::from(size);
+        }
         put_group(run, id, &group, false, out);
         run.groups.insert(id, group);
     }
@@ -38,6 +48,8 @@ pub fn put_group(run: &Run, id: u64, group: &Group, evaluate: bool, out: &mut Co
             version: run.version(),
             evaluate,
             id: RolloutId { group: id, index, attempt: rollout.attempt },
+            number: group.domain,
+            domain: run.spec.part(group.domain),
             prompt: group.prompt,
         };
         play::tasks(&scene, rollout, &mut |task| out.push(Command::PutTask(Box::new(task))));
@@ -47,10 +59,12 @@ pub fn put_group(run: &Run, id: u64, group: &Group, evaluate: bool, out: &mut Co
 /// All rollouts of a group are scored: it is ready, or left out.
 pub(super) fn group_finished(run: &mut Run, id: u64, out: &mut Commands) {
     let most = MAX_FILTERED_BATCHES * u64::from(run.spec.rollout.groups_per_step);
-    let weights = run.reward_weights();
     let leave_out = run.spec.rollout.filter == GroupFilter::EqualRewards
         && run.filtered_since_step < most
-        && run.groups.get(&id).is_some_and(|group| group.is_without_signal(&weights));
+        && run
+            .groups
+            .get(&id)
+            .is_some_and(|group| group.is_without_signal(&run.spec.part(group.domain).reward_weights()));
     if leave_out {
         run.filtered_since_step += 1;
         remove(run, id, |_| DropReason::Filtered);
@@ -77,12 +91,16 @@ pub(super) fn drop_all(run: &mut Run, reason: DropReason) {
     }
 }
 
-fn remove(run: &mut Run, id: u64, reason: impl Fn(u32) -> DropReason) {
+/// Drops a group, each rollout with its reason.
+pub(super) fn remove(run: &mut Run, id: u64, reason: impl Fn(u32) -> DropReason) {
     let Some(group) = run.groups.remove(&id) else { return };
     run.ready.retain(|ready| *ready != id);
     for (rollout, index) in group.rollouts.iter().zip(0..) {
         let id = RolloutId { group: id, index, attempt: rollout.attempt };
         run.books.drop_rollout(id, reason(index), rollout.busy_us);
+        if let Some(domain) = domains::of(&mut run.domains, group.domain) {
+            domain.drop_rollout(reason(index));
+        }
     }
 }
 
@@ -99,7 +117,7 @@ pub(super) fn refresh(run: &mut Run, out: &mut Commands) {
                 Some(start) if start < floor => stale.push(rollout_id),
                 None if rollout.stamp < floor => {
                     rollout.stamp = version;
-                    unstarted.push((rollout_id, group.prompt));
+                    unstarted.push((rollout_id, group.domain, group.prompt));
                 }
                 Some(_) | None => {}
             }
@@ -108,8 +126,9 @@ pub(super) fn refresh(run: &mut Run, out: &mut Commands) {
     for id in stale {
         play::replace(run, id, DropReason::Stale, out);
     }
-    for (id, prompt) in unstarted {
-        let scene = play::Scene { spec: &run.spec, version, evaluate: false, id, prompt };
+    for (id, number, prompt) in unstarted {
+        let (spec, domain) = (&run.spec, run.spec.part(number));
+        let scene = play::Scene { spec, version, evaluate: false, id, number, domain, prompt };
         let rollout = &run.groups[&id.group].rollouts[id.index as usize];
         play::tasks(&scene, rollout, &mut |task| out.push(Command::PutTask(Box::new(task))));
     }

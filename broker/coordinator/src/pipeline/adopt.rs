@@ -8,7 +8,8 @@ use millrace_schemas::{PolicyVersion, RolloutId};
 
 use crate::books::DropReason;
 use crate::command::{Command, Commands};
-use crate::pipeline::{publish_weights, train_shard};
+use crate::domains;
+use crate::pipeline::{admit, publish_weights, train_shard};
 use crate::state::Run;
 
 /// Takes a version in that follows the newest; any other is known already.
@@ -51,7 +52,8 @@ fn take_out(run: &mut Run, base: PolicyVersion, groups: &[AdoptedGroup]) {
     for adopted in groups {
         let known = run.groups.remove(&adopted.group);
         run.ready.retain(|ready| *ready != adopted.group);
-        if known.is_none() && adopted.group >= run.next_group {
+        let is_new = known.is_none() && adopted.group >= run.next_group;
+        if is_new {
             run.next_group = adopted.group + 1;
             run.next_prompt += 1;
         }
@@ -63,12 +65,33 @@ fn take_out(run: &mut Run, base: PolicyVersion, groups: &[AdoptedGroup]) {
                 // The lost part had another attempt.
                 let id = RolloutId { attempt: other.attempt, ..id };
                 run.books.drop_rollout(id, DropReason::Superseded, other.busy_us);
+                if let Some(domain) = domains::of(&mut run.domains, adopted.domain) {
+                    domain.drop_rollout(DropReason::Superseded);
+                }
             }
             // What is left of the log may have begun it and dropped it since: then it is admitted already, and
             // trained in the end.
             let is_known = known.is_some_and(|known| known.attempt == rollout.attempt);
-            run.books.admitted += u64::from(!is_known && !run.books.take_back(id));
+            let taken_back = if is_known { None } else { run.books.take_back(id) };
+            let anew = u64::from(!is_known && taken_back.is_none());
+            run.books.admitted += anew;
             run.books.train_rollout(base, rollout.start_version);
+            if let Some(domain) = domains::of(&mut run.domains, adopted.domain) {
+                if let Some(reason) = taken_back {
+                    domain.take_back(reason);
+                }
+                domain.admitted += anew;
+                domain.adopt_rollout(base, rollout);
+            }
+        }
+        if let Some(domain) = domains::of(&mut run.domains, adopted.domain) {
+            domain.groups += 1;
+            // Its prompt was given out in the part that was lost.
+            domain.prompts += u64::from(is_new);
+        }
+        // In the part that was lost it may have come in the place of one that is still in play here.
+        if let Some(id) = domains::beyond_its_places(run, adopted.domain) {
+            admit::remove(run, id, |_| DropReason::Superseded);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, Split};
 use millrace_schemas::reward::TurnResult;
-use millrace_schemas::{RunSpec, Task, TaskBody, TaskKey};
+use millrace_schemas::{Task, TaskBody, TaskKey};
 
 use crate::pipeline::generate::check_tokens;
 use crate::pipeline::play::{Refused, Scene};
@@ -14,7 +14,7 @@ use crate::rollout::{Phase, Rollout};
 /// The task that resets the rollout's environment or takes its last turn as an action.
 #[must_use]
 pub fn task(scene: &Scene<'_>, rollout: &Rollout) -> Task {
-    let spec = scene.spec;
+    let (spec, environment) = (scene.spec, scene.domain.environment);
     let (split, purpose) = if scene.evaluate {
         (Split::HeldOut, Purpose::HeldOutPrompt)
     } else {
@@ -29,14 +29,18 @@ pub fn task(scene: &Scene<'_>, rollout: &Rollout) -> Task {
     Task {
         run: spec.name.clone(),
         key: TaskKey::EnvStep { rollout: scene.id, turn: rollout.turns.len() as u32 },
-        pool: pool(spec.environment.pool()),
+        pool: pool(environment.pool()),
         version: rollout.version(),
         evaluate: scene.evaluate,
         body: TaskBody::EnvStep(EnvStepTask {
-            environment: spec.environment.clone(),
+            environment: environment.clone(),
             split,
-            seed: seed(spec.seed, purpose, &[scene.prompt]),
-            row: rows::asked(spec.seed, &spec.environment, split, scene.prompt),
+            seed: if spec.domains.is_empty() {
+                seed(spec.seed, purpose, &[scene.prompt])
+            } else {
+                seed(spec.seed, purpose, &[scene.prompt, u64::from(scene.number)])
+            },
+            row: rows::asked((spec.seed, scene.number), environment, split, scene.prompt),
             action,
         }),
     }
@@ -46,12 +50,13 @@ pub fn task(scene: &Scene<'_>, rollout: &Rollout) -> Task {
 ///
 /// # Errors
 /// The answer makes no sense: tokens that the model does not have, or nothing to see in an episode that goes on.
-pub(super) fn done(rollout: &mut Rollout, spec: &RunSpec, done: EnvStepDone) -> Result<(), Refused> {
+pub(super) fn done(rollout: &mut Rollout, scene: &Scene<'_>, done: EnvStepDone) -> Result<(), Refused> {
+    let Scene { spec, domain, .. } = scene;
     check_tokens("observation", &done.observation, spec.model.vocabulary())?;
     if !done.done && done.observation.is_empty() {
         return Err(Refused("environment gave no observation in an episode that goes on".into()));
     }
-    if spec.rewards.iter().any(|reward| reward.reads_words()) {
+    if domain.rewards.iter().any(|reward| reward.reads_words()) {
         rollout.conversation.extend(done.said);
     }
     let reset = rollout.phase == Phase::Reset;
@@ -69,7 +74,7 @@ pub(super) fn done(rollout: &mut Rollout, spec: &RunSpec, done: EnvStepDone) -> 
         }
     }
     rollout.success = done.success;
-    let over = done.done || rollout.turns.len() as u32 >= spec.environment.max_turns();
+    let over = done.done || rollout.turns.len() as u32 >= domain.environment.max_turns();
     if over {
         // Nobody reads what follows the last turn, and training on it would be training on padding.
         rollout.state = Vec::new();

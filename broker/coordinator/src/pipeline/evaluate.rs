@@ -4,12 +4,13 @@
 use millrace_schemas::PolicyVersion;
 use millrace_schemas::api::Evaluation;
 use millrace_schemas::notice::Notice;
+use millrace_schemas::submit::mix;
 use std::collections::BTreeMap;
 
 use crate::command::{Command, Commands};
 use crate::pipeline::{admit, finish, train_shard};
 use crate::rollout::Group;
-use crate::state::{Evaluating, Run};
+use crate::state::{Evaluating, Run, Tally};
 
 fn is_due(run: &Run, version: PolicyVersion) -> bool {
     let every = run.spec.evaluate.every;
@@ -24,25 +25,39 @@ pub(super) fn begin_if_due(run: &mut Run, out: &mut Commands) {
         return;
     }
     let mut groups = BTreeMap::new();
-    for prompt in 0..u64::from(prompts) {
+    let shares = run.spec.shares();
+    let mut dealt = vec![0; shares.len()];
+    for _ in 0..prompts {
+        let domain = mix::next(&shares, &dealt);
+        let prompt = (domain as u32, dealt[domain]);
+        dealt[domain] += 1;
         let id = run.next_group;
         run.next_group += 1;
-        let group = Group::new(prompt, 1, version, run.spec.rewards.len());
+        let group = Group::new(prompt, 1, version, run.spec.part(prompt.0).rewards.len());
         admit::put_group(run, id, &group, true, out);
         groups.insert(id, group);
     }
-    run.evaluation = Some(Evaluating { version, groups, solved: 0, reward: 0.0, finished: 0, failed: 0 });
+    let domains = vec![Tally::default(); run.domains.len()];
+    run.evaluation =
+        Some(Evaluating { version, groups, solved: 0, reward: 0.0, finished: 0, failed: 0, domains });
 }
 
 /// A prompt was played to its end and scored.
 pub(super) fn prompt_finished(run: &mut Run, id: u64, out: &mut Commands) {
-    let weights = run.reward_weights();
-    let Some(evaluation) = run.evaluation.as_mut() else { return };
+    let Run { spec, evaluation, .. } = run;
+    let Some(evaluation) = evaluation.as_mut() else { return };
     let Some(group) = evaluation.groups.remove(&id) else { return };
+    let weights = spec.part(group.domain).reward_weights();
     for rollout in &group.rollouts {
+        let reward = rollout.reward(weights.iter().copied());
         evaluation.finished += 1;
         evaluation.solved += u32::from(rollout.success);
-        evaluation.reward += rollout.reward(weights.iter().copied());
+        evaluation.reward += reward;
+        if let Some(domain) = evaluation.domains.get_mut(group.domain as usize) {
+            domain.finished += 1;
+            domain.solved += u32::from(rollout.success);
+            domain.reward += reward;
+        }
     }
     end_if_done(run, out);
 }
@@ -50,24 +65,35 @@ pub(super) fn prompt_finished(run: &mut Run, id: u64, out: &mut Commands) {
 /// A prompt is given up; it counts as neither solved nor unsolved.
 pub(super) fn prompt_failed(run: &mut Run, id: u64, out: &mut Commands) {
     let Some(evaluation) = run.evaluation.as_mut() else { return };
-    if evaluation.groups.remove(&id).is_some() {
+    if let Some(group) = evaluation.groups.remove(&id) {
         evaluation.failed += 1;
+        if let Some(domain) = evaluation.domains.get_mut(group.domain as usize) {
+            domain.failed += 1;
+        }
     }
     end_if_done(run, out);
 }
 
+fn result(version: PolicyVersion, tally: Tally, at_ms: u64) -> Evaluation {
+    let mean = |sum: f64| sum / f64::from(tally.finished.max(1));
+    Evaluation {
+        version: version.0,
+        success: mean(f64::from(tally.solved)),
+        reward: mean(tally.reward),
+        prompts: tally.finished,
+        failed: tally.failed,
+        at_ms,
+    }
+}
+
 fn end_if_done(run: &mut Run, out: &mut Commands) {
     let Some(evaluation) = run.evaluation.take_if(|evaluation| evaluation.groups.is_empty()) else { return };
-    let mean = |sum: f64| sum / f64::from(evaluation.finished.max(1));
-    let result = Evaluation {
-        version: evaluation.version.0,
-        success: mean(f64::from(evaluation.solved)),
-        reward: mean(evaluation.reward),
-        prompts: evaluation.finished,
-        failed: evaluation.failed,
-        at_ms: run.at_ms,
-    };
+    let Evaluating { version, solved, reward, finished, failed, ref domains, .. } = evaluation;
+    let result = result(version, Tally { solved, reward, finished, failed }, run.at_ms);
     run.books.evaluations.push(result);
+    for (domain, tally) in run.domains.iter_mut().zip(domains) {
+        domain.evaluations.push(self::result(version, *tally, run.at_ms));
+    }
     out.push(Command::Notice(Box::new(Notice::Evaluated {
         run: run.spec.name.clone(),
         version: evaluation.version,

@@ -25,7 +25,7 @@ pub fn task(scene: &Scene<'_>, rollout: &Rollout) -> Task {
         body: TaskBody::Generate(GenerateTask {
             context: rollout.tokens.clone(),
             min_version: rollout.newest_version(),
-            max_new_tokens: spec.rollout.max_new_tokens,
+            max_new_tokens: scene.domain.max_new_tokens,
             sampling: sampling(scene),
             seed: seed(spec.seed, Purpose::Turn, &numbers),
         }),
@@ -62,7 +62,7 @@ pub(super) fn done(
     // A rollout never goes back to an older version than its last turn's.
     let oldest = rollout.start.map_or(*may_sample.start(), |_| rollout.newest_version());
     done.check_versions(oldest, *may_sample.end()).map_err(|e| Refused(e.to_string()))?;
-    let most = spec.rollout.max_new_tokens;
+    let most = scene.domain.max_new_tokens;
     if done.tokens.len() > most as usize {
         return Err(Refused(format!("turn has tokens={}, more than {most}", done.tokens.len())));
     }

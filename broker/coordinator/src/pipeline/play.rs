@@ -1,10 +1,12 @@
 //! A rollout is played: reset, then turn after turn, then scored. Each stage's file says how it takes an
 //! outcome in and what its task looks like; this one finds the rollout and goes on to the next.
 
+use millrace_schemas::submit::Domain;
 use millrace_schemas::{OutcomeBody, PolicyVersion, RolloutId, RunSpec, Task, TaskKey};
 
 use crate::books::DropReason;
 use crate::command::{Command, Commands};
+use crate::domains;
 use crate::pipeline::{admit, env_step, evaluate, generate, reward};
 use crate::rollout::{Phase, Rollout};
 use crate::state::Run;
@@ -21,7 +23,11 @@ pub struct Scene<'a> {
     pub evaluate: bool,
     /// The rollout.
     pub id: RolloutId,
-    /// The prompt's number within its split.
+    /// Number of its domain.
+    pub number: u32,
+    /// Its domain.
+    pub domain: Domain<'a>,
+    /// The prompt's number within its domain and split.
     pub prompt: u64,
 }
 
@@ -75,14 +81,15 @@ pub(super) fn on_outcome(
     let evaluating = evaluation.as_mut().and_then(|evaluation| evaluation.groups.get_mut(&id.group));
     let evaluate = evaluating.is_some();
     let found = evaluating.or_else(|| groups.get_mut(&id.group));
-    let Some((prompt, rollout)) = found.and_then(|group| {
+    let Some((number, prompt, rollout)) = found.and_then(|group| {
         let rollout = group.rollouts.get_mut(id.index as usize)?;
-        (rollout.attempt == id.attempt && is_awaited(rollout, key)).then_some((group.prompt, rollout))
+        let awaited = rollout.attempt == id.attempt && is_awaited(rollout, key);
+        awaited.then_some((group.domain, group.prompt, rollout))
     }) else {
         books.late_outcomes += 1;
         return;
     };
-    let scene = Scene { spec, version, evaluate, id, prompt };
+    let scene = Scene { spec, version, evaluate, id, number, domain: spec.part(number), prompt };
     if let Some(again) = asked_otherwise(&scene, rollout, key, answers) {
         books.late_outcomes += 1;
         out.push(Command::PutTask(Box::new(again)));
@@ -107,9 +114,9 @@ pub(super) fn on_outcome(
             }
             generate::done(rollout, &scene, floor..=version, done)
         }
-        (TaskKey::EnvStep { .. }, OutcomeBody::EnvStep(done)) => env_step::done(rollout, spec, done),
+        (TaskKey::EnvStep { .. }, OutcomeBody::EnvStep(done)) => env_step::done(rollout, &scene, done),
         (TaskKey::Reward { reward, .. }, OutcomeBody::Reward(done)) => {
-            reward::done(rollout, spec, reward as usize, done.score)
+            reward::done(rollout, scene.domain.environment, reward as usize, done.score)
         }
         (_, body) => Err(Refused(format!("outcome of another stage: {body:?}"))),
     };
@@ -175,7 +182,7 @@ pub(super) fn on_failure(run: &mut Run, key: TaskKey, reason: &str, out: &mut Co
 pub(super) fn replace(run: &mut Run, id: RolloutId, reason: DropReason, out: &mut Commands) {
     let version = run.version();
     let ready = run.ready.iter().position(|group| *group == id.group);
-    let Run { spec, groups, evaluation, books, ready: ready_groups, .. } = run;
+    let Run { spec, groups, evaluation, books, ready: ready_groups, domains, .. } = run;
     let evaluating = evaluation.as_mut().and_then(|evaluation| evaluation.groups.get_mut(&id.group));
     let evaluate = evaluating.is_some();
     let Some(group) = evaluating.or_else(|| groups.get_mut(&id.group)) else { return };
@@ -183,6 +190,10 @@ pub(super) fn replace(run: &mut Run, id: RolloutId, reason: DropReason, out: &mu
     if !evaluate {
         books.drop_rollout(RolloutId { attempt: rollout.attempt, ..id }, reason, rollout.busy_us);
         books.admitted += 1;
+        if let Some(domain) = domains::of(domains, group.domain) {
+            domain.drop_rollout(reason);
+            domain.admitted += 1;
+        }
     }
     if rollout.phase == Phase::Finished {
         group.playing += 1;
@@ -192,6 +203,7 @@ pub(super) fn replace(run: &mut Run, id: RolloutId, reason: DropReason, out: &mu
     }
     rollout.replace(version);
     let id = RolloutId { attempt: rollout.attempt, ..id };
-    let scene = Scene { spec, version, evaluate, id, prompt: group.prompt };
+    let (number, prompt) = (group.domain, group.prompt);
+    let scene = Scene { spec, version, evaluate, id, number, domain: spec.part(number), prompt };
     tasks(&scene, rollout, &mut |task| out.push(Command::PutTask(Box::new(task))));
 }

@@ -108,15 +108,21 @@ pub(super) fn book_step(
     if made == PolicyVersion(0) {
         return;
     }
-    let weights = run.reward_weights();
+    let weights: Vec<Vec<f64>> = run.spec.parts().map(|domain| domain.reward_weights()).collect();
     let (mut count, mut solved, mut reward, mut tokens, mut max_staleness) = (0_u64, 0_u64, 0.0, 0, 0);
-    for rollout in groups.iter().flat_map(|(_, group)| &group.rollouts) {
+    let rollouts =
+        groups.iter().flat_map(|(_, group)| group.rollouts.iter().map(|rollout| (group.domain, rollout)));
+    for (domain, rollout) in rollouts {
         run.books.train_rollout(base, rollout.version());
         count += 1;
         solved += u64::from(rollout.success);
-        reward += rollout.reward(weights.iter().copied());
+        reward += rollout.reward(weights[domain as usize].iter().copied());
         tokens += rollout.turns.iter().map(|turn| turn.logprobs.len() as u64).sum::<u64>();
         max_staleness = max_staleness.max(base.staleness(rollout.version()));
+    }
+    for ((domain, weights), number) in run.domains.iter_mut().zip(&weights).zip(0..) {
+        let of_domain = groups.iter().map(|(_, group)| group).filter(|group| group.domain == number);
+        domain.book_step(base, of_domain, weights);
     }
     let mean = |sum: f64| sum / count.max(1) as f64;
     let point =

@@ -1,7 +1,8 @@
 //! After a score: when all of a rollout's scores are there, it is finished.
 
+use millrace_schemas::env_step::EnvironmentSpec;
 use millrace_schemas::reward::RewardTask;
-use millrace_schemas::{RunSpec, Task, TaskBody, TaskKey};
+use millrace_schemas::{Task, TaskBody, TaskKey};
 
 use crate::pipeline::play::{Refused, Scene};
 use crate::pipeline::submit::pool;
@@ -9,7 +10,7 @@ use crate::rollout::{Phase, Rollout};
 
 /// The tasks that score the rollout, one for each reward that is not there yet.
 pub fn tasks(scene: &Scene<'_>, rollout: &Rollout, put: &mut impl FnMut(Task)) {
-    for ((reward, number), score) in scene.spec.rewards.iter().zip(0..).zip(&rollout.scores) {
+    for ((reward, number), score) in scene.domain.rewards.iter().zip(0..).zip(&rollout.scores) {
         if score.is_some() {
             continue;
         }
@@ -35,13 +36,18 @@ pub fn tasks(scene: &Scene<'_>, rollout: &Rollout, put: &mut impl FnMut(Task)) {
 ///
 /// # Errors
 /// The run has no such reward.
-pub(super) fn done(rollout: &mut Rollout, spec: &RunSpec, reward: usize, scored: f64) -> Result<(), Refused> {
+pub(super) fn done(
+    rollout: &mut Rollout,
+    environment: &EnvironmentSpec,
+    reward: usize,
+    scored: f64,
+) -> Result<(), Refused> {
     let Some(score) = rollout.scores.get_mut(reward) else {
         return Err(Refused(format!("the run has no reward {reward}")));
     };
     *score = Some(scored);
     if rollout.scores.iter().all(Option::is_some) {
-        if spec.environment.succeeds_by_reward() {
+        if environment.succeeds_by_reward() {
             rollout.success = rollout.scores.first().copied().flatten().is_some_and(|score| score >= 1.0);
         }
         rollout.phase = Phase::Finished;

@@ -9,10 +9,15 @@ use crate::pipeline::seeds::{Purpose, mix, seed};
 /// for rows so few that a half has a bit or two.
 const ROUNDS: u64 = 6;
 
-/// The row that the `number`th prompt of a split asks, counted from 0 within the split; `None` for an environment
+/// The row that the `number`th prompt of a split of a domain asks, counted from 0 within the split; `None` for an environment
 /// without rows.
 #[must_use]
-pub fn asked(run_seed: u64, environment: &EnvironmentSpec, split: Split, number: u64) -> Option<u64> {
+pub fn asked(
+    (run_seed, domain): (u64, u32),
+    environment: &EnvironmentSpec,
+    split: Split,
+    number: u64,
+) -> Option<u64> {
     let dataset = environment.dataset()?;
     let rows = dataset.content?.rows(split);
     let epoch = number.checked_div(rows)?;
@@ -24,7 +29,7 @@ pub fn asked(run_seed: u64, environment: &EnvironmentSpec, split: Split, number:
         Split::Train => 0,
         Split::HeldOut => 1,
     };
-    Some(permuted(seed(run_seed, Purpose::Rows, &[side, epoch]), rows, place))
+    Some(permuted(seed(run_seed, Purpose::Rows, &[side, epoch, u64::from(domain)]), rows, place))
 }
 
 /// Where `place` goes in the permutation of 0 to `rows` that `key` names: a Feistel network over the next even number
@@ -60,9 +65,9 @@ mod tests {
         serde_json::from_value(spec).unwrap()
     }
 
-    fn epoch(run_seed: u64, environment: &EnvironmentSpec, split: Split, epoch: u64) -> Vec<u64> {
+    fn epoch(of: (u64, u32), environment: &EnvironmentSpec, split: Split, epoch: u64) -> Vec<u64> {
         let rows = environment.dataset().unwrap().content.unwrap().rows(split);
-        (0..rows).map(|place| asked(run_seed, environment, split, epoch * rows + place).unwrap()).collect()
+        (0..rows).map(|place| asked(of, environment, split, epoch * rows + place).unwrap()).collect()
     }
 
     #[test]
@@ -71,24 +76,25 @@ mod tests {
             let environment = of(rows, rows, true);
             for number in 0..4 {
                 for split in [Split::Train, Split::HeldOut] {
-                    let mut order = epoch(7, &environment, split, number);
+                    let mut order = epoch((7, 0), &environment, split, number);
                     order.sort_unstable();
                     assert!(order.into_iter().eq(0..rows), "rows={rows} epoch={number} {split:?}");
                 }
             }
         }
         let huge = of(u64::MAX, 1, true);
-        assert!(asked(1, &huge, Split::Train, u64::MAX - 1).is_some(), "it comes back");
+        assert!(asked((1, 0), &huge, Split::Train, u64::MAX - 1).is_some(), "it comes back");
     }
 
     #[test]
-    fn epochs_seeds_and_splits_have_orders_of_their_own() {
+    fn epochs_seeds_splits_and_domains_have_orders_of_their_own() {
         let environment = of(100, 100, true);
-        let first = epoch(7, &environment, Split::Train, 0);
+        let first = epoch((7, 0), &environment, Split::Train, 0);
         let others = [
-            epoch(7, &environment, Split::Train, 1),
-            epoch(8, &environment, Split::Train, 0),
-            epoch(7, &environment, Split::HeldOut, 0),
+            epoch((7, 0), &environment, Split::Train, 1),
+            epoch((8, 0), &environment, Split::Train, 0),
+            epoch((7, 1), &environment, Split::Train, 0),
+            epoch((7, 0), &environment, Split::HeldOut, 0),
             (0..100).collect(),
         ];
         for other in others {
@@ -96,7 +102,7 @@ mod tests {
             // One in the mean; 8 or more have a chance of one in 100,000.
             assert!(same < 8, "{same} of 100 rows are where they were");
         }
-        assert!(epoch(7, &of(100, 1, false), Split::Train, 3).into_iter().eq(0..100));
+        assert!(epoch((7, 0), &of(100, 1, false), Split::Train, 3).into_iter().eq(0..100));
     }
 
     #[test]
@@ -105,7 +111,7 @@ mod tests {
         let environment = of(6, 1, true);
         let mut counts = [0_u32; 6];
         for number in 0..6_000 {
-            counts[asked(3, &environment, Split::Train, 6 * number).unwrap() as usize] += 1;
+            counts[asked((3, 0), &environment, Split::Train, 6 * number).unwrap() as usize] += 1;
         }
         assert!(counts.iter().all(|count| count.abs_diff(1_000) < 145), "{counts:?}");
     }

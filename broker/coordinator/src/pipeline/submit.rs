@@ -9,6 +9,7 @@ use millrace_schemas::{PolicyVersion, PoolName, RunSpec, Stage, WorkerId, partit
 
 use crate::books::Books;
 use crate::command::{Command, Commands};
+use crate::domains::DomainState;
 use crate::gang::Gang;
 use crate::pipeline::train_shard;
 use crate::state::{Run, Seats, State, Training};
@@ -22,11 +23,16 @@ pub(crate) fn pool(name: &str) -> PoolName {
 fn pools(spec: &RunSpec) -> Vec<(Stage, PoolName)> {
     let mut pools = vec![
         (Stage::Generate, pool(GENERATE_POOL)),
-        (Stage::EnvStep, pool(spec.environment.pool())),
         (Stage::TrainShard, pool(TRAIN_POOL)),
         (Stage::PublishWeights, pool(PUBLISH_POOL)),
     ];
-    pools.extend(spec.rewards.iter().map(|reward| (Stage::Reward, pool(reward.pool()))));
+    for domain in spec.parts() {
+        pools.push((Stage::EnvStep, pool(domain.environment.pool())));
+        pools.extend(domain.rewards.iter().map(|reward| (Stage::Reward, pool(reward.pool()))));
+    }
+    // Domains may share workers.
+    pools.sort();
+    pools.dedup();
     pools
 }
 
@@ -64,6 +70,7 @@ pub(super) fn submitted(state: &mut State, spec: RunSpec, out: &mut Commands) {
         reference: None,
         next_group: 0,
         next_prompt: 0,
+        domains: vec![DomainState::default(); spec.domains.len()],
         groups: BTreeMap::new(),
         ready: Vec::new(),
         filtered_since_step: 0,

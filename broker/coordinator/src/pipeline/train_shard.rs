@@ -11,10 +11,12 @@ use millrace_schemas::train_shard::{Batch, StepVoid, TrainShardDone, TrainShardT
 use millrace_schemas::{BlobRef, PolicyVersion, Stage, Task, TaskBody, TaskKey};
 
 use crate::command::{Command, Commands};
+use crate::domains;
 use crate::gang::Members;
 use crate::pipeline::publish_weights;
 use crate::pipeline::seeds::{Purpose, seed};
 use crate::pipeline::submit::pool;
+use crate::rollout::Group;
 use crate::state::{Run, Seats, Training};
 use crate::window::{self, Ready};
 
@@ -26,12 +28,16 @@ pub(super) fn cut(run: &mut Run) {
     if !idle || run.state.is_over() || version.0 >= run.spec.steps {
         return;
     }
+    if run.ready.len() < run.spec.rollout.groups_per_step as usize {
+        return;
+    }
     let ready: Vec<Ready> = run
         .ready
         .iter()
-        .map(|group| Ready { group: *group, staleness: run.groups[group].staleness(version) })
+        .map(|id| (id, &run.groups[id]))
+        .map(|(id, group)| Ready { group: *id, domain: group.domain, staleness: group.staleness(version) })
         .collect();
-    let Some(chosen) = window::choose_batch(&run.spec, &ready) else { return };
+    let Some(chosen) = window::choose_batch(&run.spec, domains::room(run), &ready) else { return };
     run.ready.retain(|group| !chosen.contains(group));
     let groups = chosen
         .iter()
@@ -128,7 +134,8 @@ pub(super) fn void(run: &mut Run, key: TaskKey, void: &StepVoid, out: &mut Comma
 /// The batch of the step in the making, as it is stored; `None` for version 0.
 pub(super) fn batch(run: &Run, training: &Training) -> Option<(BlobRef, bytes::Bytes)> {
     let base = run.policy.as_ref()?;
-    let weights = run.reward_weights();
+    let to_batch =
+        |(id, group): &(u64, Group)| group.to_batch(*id, &run.spec.part(group.domain).reward_weights());
     let rollout = &run.spec.rollout;
     // Where unlikely tokens are cut off, a turn's log-probabilities are the model's own, as `generate::done` took them.
     let cuts = run.spec.sampling(rollout.temperature).cuts();
@@ -142,7 +149,7 @@ pub(super) fn batch(run: &Run, training: &Training) -> Option<(BlobRef, bytes::B
         seed: seed(run.spec.seed, Purpose::Step, &[base.version.0]),
         temperature,
         sample_below,
-        groups: training.groups.iter().map(|(id, group)| group.to_batch(*id, &weights)).collect(),
+        groups: training.groups.iter().map(to_batch).collect(),
     });
     Some((BlobRef::of(&content), content))
 }

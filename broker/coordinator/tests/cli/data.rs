@@ -51,7 +51,7 @@ async fn what_is_wrong_with_a_row_is_said_before_anything_starts() {
             let output = run(&command).await;
             assert!(!output.status.success(), "{}", stdout(&output));
             let said = stderr(&output);
-            assert!(said.contains("environment.path = \"rows.jsonl\"") && said.contains(words), "{said}");
+            assert!(said.contains("rows path = \"rows.jsonl\"") && said.contains(words), "{said}");
         }
         assert!(!root.exists(), "something was begun");
     }
@@ -100,4 +100,37 @@ async fn the_rows_are_handed_in_with_the_run() {
     let file = written(folder.path(), text.as_bytes(), &pinned);
     let output = place.run(&["submit", &file.to_string_lossy()]).await;
     assert!(stderr(&output).contains("exists"), "{}", stderr(&output));
+}
+
+#[tokio::test]
+async fn rows_of_parquet_are_those_of_the_same_file_as_jsonl() {
+    let place = Coordinated::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    // Made by pyarrow 26: messages as lists of structs, zstd, a column with nulls.
+    let parquet = include_bytes!("rows.parquet");
+    let row = |i: usize| {
+        let level = if i.is_multiple_of(2) { format!(",\"level\":{i}") } else { String::new() };
+        format!(
+            "{{\"answer\":\"{}\",\"extra\":{{\"tags\":[\"a\",\"{i}\"]}}{level},\"prompt\":[{{\"content\":\"What is {i} + 1? ½\",\
+             \"role\":\"user\"}}]}}\n",
+            i + 1
+        )
+    };
+    let text: String = (0..8).map(row).collect();
+    let file = written(folder.path(), parquet, "");
+    let output = place.run(&["submit", &file.to_string_lossy()]).await;
+    assert!(output.status.success(), "{}", stderr(&output));
+    let stored = Path::new(&place.objects).join(millrace_schemas::blob::paths::blob(
+        &"asks".parse().unwrap(),
+        &BlobRef::of(text.as_bytes()).sha256,
+    ));
+    assert_eq!(std::fs::read_to_string(stored).unwrap(), text);
+
+    for damaged in [&parquet[..parquet.len() / 2], &[&parquet[..64], &[0xff; 64], &parquet[128..]].concat()] {
+        let file = written(folder.path(), damaged, "");
+        let output = run(&["submit", &file.to_string_lossy()]).await;
+        let said = stderr(&output);
+        assert!(!output.status.success(), "{said}");
+        assert!(said.contains("rows.jsonl") && said.contains("no sound Parquet"), "{said}");
+    }
 }

@@ -38,11 +38,31 @@ async fn schemas_are_listed_and_printed() {
 
 #[test]
 fn the_run_files_are_valid() {
-    for name in ["frozen-lake", "sokoban", "counter"] {
+    for name in ["frozen-lake", "sokoban", "counter", "smollm2-arithmetic", "three-domains"] {
         let text = std::fs::read_to_string(run_file(&format!("{name}.toml"))).unwrap();
         let spec = from_toml(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_eq!(spec.name.as_str(), name);
     }
+}
+
+/// Up to the model, which is not at hand: its rows are read, checked and counted.
+#[tokio::test]
+async fn the_three_domains_rows_are_sound() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = std::fs::read_to_string(run_file("three-domains.toml")).unwrap();
+    let file = folder.path().join("three-domains.toml");
+    std::fs::write(&file, text.replace("target/models/", "nowhere/")).unwrap();
+    for rows in ["programs.jsonl", "instructions.jsonl"] {
+        std::fs::copy(run_file(rows), folder.path().join(rows)).unwrap();
+    }
+    let up =
+        run(&["up", &file.to_string_lossy(), "--dir", &folder.path().join("run").to_string_lossy()]).await;
+    assert!(stderr(&up).contains("model.path = \"nowhere/"), "{}", stderr(&up));
+    // More are evaluated than are held out.
+    let few = text.replace("prompts = 10", "prompts = 40");
+    std::fs::write(&file, few).unwrap();
+    let up = run(&["up", &file.to_string_lossy()]).await;
+    assert!(stderr(&up).contains("evaluate.prompts = "), "{}", stderr(&up));
 }
 
 #[tokio::test]

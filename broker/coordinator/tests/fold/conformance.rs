@@ -150,7 +150,7 @@ fn surplus_groups_are_kept() {
         let train = world.queue.values().find(|task| is_train(&task.body)).cloned();
         let train = train.expect("a batch is cut at once from what was finished");
         let batch = batch_of(&world, &train);
-        let weights = world.run().reward_weights();
+        let weights = world.run().spec.part(0).reward_weights();
         for group in &batch.groups {
             assert_eq!(*group, finished[&group.group].to_batch(group.group, &weights), "as it was finished");
         }

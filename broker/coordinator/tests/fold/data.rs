@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use millrace_coordinator::pipeline::rows;
-use millrace_schemas::env_step::{EnvAction, Split};
+use millrace_schemas::env_step::{EnvAction, EnvironmentSpec, Split};
 use millrace_schemas::reward::RewardDone;
 
 use super::*;
@@ -107,7 +107,10 @@ fn rows_are_asked_epoch_by_epoch_whatever_is_killed() {
         // Restarts change which of the ready groups come first, and with it how many are filtered; never a row.
         let (again, _) = play(&spec, 0, lose);
         for (prompt, row) in &again.train {
-            assert_eq!(Some(*row), rows::asked(spec.seed, &spec.environment, Split::Train, *prompt));
+            assert_eq!(
+                Some(*row),
+                rows::asked((spec.seed, 0), spec.part(0).environment, Split::Train, *prompt)
+            );
         }
         assert!(again.train.keys().copied().eq(0..again.train.len() as u64));
     }
@@ -121,8 +124,8 @@ fn what_a_row_holds_reaches_its_rewards() {
         for task in world.queue.values() {
             let (TaskBody::Reward(reward), Some(id)) = (&task.body, task.key.rollout()) else { continue };
             let Some(group) = world.run().groups.get(&id.group) else { continue };
-            let environment = &world.run().spec.environment;
-            let row = rows::asked(1, environment, Split::Train, group.prompt).expect("it asks rows");
+            let environment = world.run().spec.part(0).environment;
+            let row = rows::asked((1, 0), environment, Split::Train, group.prompt).expect("it asks rows");
             assert_eq!(reward.row["answer"], row.to_string());
             seen += 1;
         }
@@ -170,7 +173,7 @@ fn the_first_reward_says_who_succeeded_where_the_environment_cannot() {
 #[test]
 fn a_run_whose_rows_nobody_brought_is_not_taken_on() {
     let mut spec = rows_spec("exact", "");
-    if let Some(dataset) = spec.environment.dataset_mut() {
+    for dataset in spec.environments_mut().filter_map(EnvironmentSpec::dataset_mut) {
         dataset.content = None;
     }
     let refusals = spec.not_handed_in();

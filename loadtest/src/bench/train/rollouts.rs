@@ -103,7 +103,7 @@ impl Data {
             seed: base.0,
             temperature: 1.0,
             sample_below: None,
-            groups: vec![BatchGroup { group: 0, rollouts }],
+            groups: vec![BatchGroup { group: 0, domain: 0, rollouts }],
         })
     }
 }

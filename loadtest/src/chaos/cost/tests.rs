@@ -34,6 +34,7 @@ fn played(seconds: f64) -> Played {
         busy_us: BTreeMap::new(),
         metrics: BTreeMap::new(),
         ledger: Ledger::default(),
+        domains: vec![],
     };
     Played { seed: 1, from_s: 0.0, to_s: seconds, success: None, status }
 }

@@ -83,15 +83,17 @@ impl RunSpec {
     /// What a run file lacks until its data is handed in with it; empty when nothing is.
     #[must_use]
     pub fn not_handed_in(&self) -> Vec<Refusal> {
-        let dataset = self.environment.dataset().filter(|dataset| dataset.content.is_none());
-        let refusal = |dataset: &DatasetSpec| Refusal {
-            field: "environment.content".to_owned(),
-            value: "none".to_owned(),
-            remedy: format!(
-                "the rows of {} are not in the object store; hand the run in by `millrace submit`, which puts them there",
-                dataset.path
-            ),
-        };
-        dataset.into_iter().map(refusal).collect()
+        let missing = self.parts().enumerate().filter_map(|(i, domain)| {
+            let dataset = domain.environment.dataset().filter(|dataset| dataset.content.is_none())?;
+            Some(Refusal {
+                field: self.path_of(i, "environment.content"),
+                value: "none".to_owned(),
+                remedy: format!(
+                    "the rows of {} are not in the object store; hand the run in by `millrace submit`, which puts them there",
+                    dataset.path
+                ),
+            })
+        });
+        missing.collect()
     }
 }

@@ -18,7 +18,7 @@ pub(super) async fn check(spec: &RunSpec) -> Result<()> {
     let ModelSpec::HuggingFace { path, context, .. } = &spec.model else { return Ok(()) };
     let mut command = Command::new(find_worker()?);
     command.arg("check-model").args(["--context", &context.to_string()]);
-    if spec.environment.speaks_text() {
+    if spec.parts().any(|domain| domain.environment.speaks_text()) {
         command.arg("--text");
     }
     command.arg("--").arg(path);

@@ -2,12 +2,14 @@
 
 use crate::reward::RewardRule;
 use crate::submit::validate::Checks;
-use crate::submit::{Advantage, Critic, GroupFilter, RunSpec};
+use crate::submit::{Advantage, Critic, Domain, GroupFilter, RewardSpec, RunSpec};
 
 /// What of the run leaves its advantage without signal, or with the wrong one.
 pub(in crate::submit) fn check(spec: &RunSpec, checks: &mut Checks) {
     check_group(spec, checks);
-    check_rewards(spec, checks);
+    for (i, domain) in spec.parts().enumerate() {
+        check_rewards(spec, (&spec.path_of(i, "rewards"), domain.rewards), checks);
+    }
     check_shaping(spec, checks);
     check_critic(spec, checks);
     let p = &spec.algorithm.parameters;
@@ -37,10 +39,10 @@ fn check_group(spec: &RunSpec, checks: &mut Checks) {
     );
 }
 
-fn check_rewards(spec: &RunSpec, checks: &mut Checks) {
+fn check_rewards(spec: &RunSpec, (at, rewards): (&str, &[RewardSpec]), checks: &mut Checks) {
     let advantage = spec.algorithm.advantage;
-    for (i, reward) in spec.rewards.iter().enumerate() {
-        let field = format!("rewards[{i}].weight");
+    for (i, reward) in rewards.iter().enumerate() {
+        let field = format!("{at}[{i}].weight");
         checks.require(
             reward.rule != RewardRule::Format || reward.weight >= 0.0,
             &field,
@@ -54,19 +56,19 @@ fn check_rewards(spec: &RunSpec, checks: &mut Checks) {
             "max_rl divides by the mean reward of a group, which must not be negative; choose another algorithm.advantage, or rewards of 0 and more",
         );
     }
-    let of_returns = spec.rewards.iter().filter(|reward| reward.rule == RewardRule::EnvReturn);
+    let of_returns = rewards.iter().filter(|reward| reward.rule == RewardRule::EnvReturn);
     let returns = of_returns.fold(0.0, |sum, reward| sum + reward.weight);
     checks.require(
         !advantage.is_by_turn() || returns == 1.0,
-        "rewards",
+        at,
         format!("env_return x {returns}"),
         "this advantage gives each turn the environment's own reward; name the reward \"env_return\" with weight 1, others besides it as you like",
     );
     let acts_only = spec.sample_below().is_some();
-    let only_format = spec.rewards.iter().all(|r| r.rule == RewardRule::Format || r.weight == 0.0);
+    let only_format = rewards.iter().all(|r| r.rule == RewardRule::Format || r.weight == 0.0);
     checks.require(
-        !(acts_only && only_format && !spec.rewards.is_empty()),
-        "rewards",
+        !(acts_only && only_format && !rewards.is_empty()),
+        at,
         "format",
         "with rollout.actions_only every turn is an action and scores 0, so that no rollout could be better than another; name another reward",
     );
@@ -107,7 +109,9 @@ fn check_shaping(spec: &RunSpec, checks: &mut Checks) {
             "no rollout is overlong; choose algorithm.shaping.overlong_tokens, or leave it out"
         },
     );
-    let most = u64::from(spec.environment.max_turns()) * u64::from(spec.rollout.max_new_tokens);
+    let sampled =
+        |domain: Domain<'_>| u64::from(domain.environment.max_turns()) * u64::from(domain.max_new_tokens);
+    let most = spec.parts().map(sampled).max().unwrap_or(0);
     let from = u64::from(s.overlong_tokens).saturating_sub(u64::from(s.overlong_buffer));
     checks.require(
         !asked || from < most,

@@ -1,0 +1,55 @@
+//! What a run file may ask of an environment.
+
+use super::{Checks, dataset};
+use crate::env_step::{self, EnvironmentSpec};
+use crate::limits;
+use crate::submit::{Domain, RunSpec, mix};
+
+/// Checks the environment of each domain.
+pub(super) fn check(spec: &RunSpec, checks: &mut Checks) {
+    let prompts = mix::counts(&spec.shares(), u64::from(spec.evaluate.prompts));
+    for ((i, domain), prompts) in spec.parts().enumerate().zip(prompts) {
+        check_one(&domain, &spec.path_of(i, "environment"), prompts, checks);
+    }
+}
+
+fn check_one(domain: &Domain<'_>, at: &str, prompts: u64, checks: &mut Checks) {
+    let environment = domain.environment;
+    let field = |name: &str| format!("{at}.{name}");
+    let turns = match environment {
+        EnvironmentSpec::Counter { .. } => "turns",
+        _ => "max_turns",
+    };
+    checks.count(&field(turns), u64::from(environment.max_turns()), 1, u64::from(limits::MAX_TURNS));
+    if let Some(prompt) = environment.prompt_tokens() {
+        let most = limits::MAX_CONTEXT_TOKENS as u64;
+        checks.count(&field("prompt_tokens"), u64::from(prompt), 1, most);
+    }
+    match environment {
+        EnvironmentSpec::FrozenLake { size, frozen, .. } => {
+            checks.count(&field("size"), u64::from(*size), 2, 8);
+            checks.number(&field("frozen"), *frozen, 0.0, 1.0);
+        }
+        EnvironmentSpec::Sokoban { size, scramble, .. } => {
+            checks.count(&field("size"), u64::from(*size), 5, 10);
+            checks.count(&field("scramble"), u64::from(*scramble), 1, 1_000);
+        }
+        EnvironmentSpec::Counter { .. } => {}
+        EnvironmentSpec::Arithmetic { operations, largest, .. } => {
+            let count = operations.len();
+            checks.require(count > 0, &field("operations"), count, "name one or more, [\"add\"]");
+            checks.count(&field("largest"), u64::from(*largest), 9, 1_000_000_000);
+        }
+        EnvironmentSpec::Dataset(rows) => {
+            dataset::check(rows, (at, domain.rewards, prompts), checks);
+        }
+        EnvironmentSpec::Custom { pool, .. } => {
+            checks.require(
+                !env_step::BUILT_IN.contains(&pool.as_str()),
+                &field("pool"),
+                pool,
+                "an environment that comes with Millrace has this name; give yours another",
+            );
+        }
+    }
+}
