@@ -12,7 +12,7 @@ use crate::state::Run;
 use crate::window::{self, Load};
 
 /// Batches' worth of groups that may be left out between two steps for want of signal.
-const MAX_FILTERED_BATCHES: u64 = 4;
+pub const MAX_FILTERED_BATCHES: u64 = 4;
 
 /// Admits as many groups as the window has room for.
 pub(super) fn refill(run: &mut Run, out: &mut Commands) {
