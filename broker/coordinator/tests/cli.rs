@@ -3,6 +3,7 @@
 pub(crate) mod support;
 
 mod data;
+mod rewards;
 mod documents;
 mod api;
 mod up;
