@@ -161,6 +161,22 @@ pub struct Status {
     /// The same by domain, in the run file's order; empty for a run with one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub domains: Vec<DomainStatus>,
+    /// Turns from which groups start; `None` for a run whose groups all begin at their prompts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stored_turns: Option<StoredStatus>,
+}
+
+/// The turns of earlier rollouts from which groups start.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct StoredStatus {
+    /// Rollouts whose turns are kept.
+    pub rollouts: u64,
+    /// Groups that started from one of their turns and were played to the end.
+    pub groups: u64,
+    /// Rollouts that were learnt back to the beginning.
+    pub learnt: u64,
+    /// How many turns before the goal groups start, in the mean; 0 where there is no rollout.
+    pub mean_turns_left: f64,
 }
 
 /// One domain of a run as it stands.

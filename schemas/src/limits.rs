@@ -141,3 +141,6 @@ const _: () = assert!(MEMBER_BEAT_MS * 3 < MEMBER_MS, "two lost signs of life mu
 const _: () = assert!(MAX_WORKER_NAME_CHARS + 3 <= MAX_POOL_NAME_CHARS, "each member of a gang has a pool");
 const _: () = assert!(LEASE_RENEW_MS * 3 < LEASE_MS, "two lost renewals must not cost the lease");
 const _: () = assert!(LEASE_MS + 2 * LEASE_RENEW_MS < 3_000, "another coordinator acts within 3 s");
+
+/// Rollouts of a run whose turns are kept for others to start from.
+pub const MAX_STORED_ROLLOUTS: u32 = 1_024;

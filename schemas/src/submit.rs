@@ -17,6 +17,7 @@ mod domain;
 pub mod mix;
 mod algorithm;
 mod read;
+mod stored;
 mod validate;
 
 pub use algorithm::{
@@ -27,6 +28,7 @@ pub use domain::{Domain, DomainSpec};
 pub use model::{ModelSpec, Precision};
 pub(crate) use read::meant;
 pub use read::{RunFileError, from_json, from_toml};
+pub use stored::StoredTurns;
 pub use validate::Refusal;
 
 /// One training job.
@@ -204,6 +206,10 @@ pub struct RolloutSpec {
     #[serde(skip_serializing_if = "omit::is_single")]
     #[schemars(extend("default" = 1))]
     pub partitions: u32,
+    /// Groups that start from turns of earlier rollouts. Default: none does.
+    #[serde(skip_serializing_if = "omit::is_default")]
+    #[schemars(extend("default" = { "share": 0.0, "keep": 64, "learnt": 0.5 }))]
+    pub stored_turns: StoredTurns,
     /// Draw only tokens that are actions of the environment, in sampling and in training alike. Default true;
     /// where the environment speaks text all tokens are.
     pub actions_only: bool,
@@ -225,6 +231,7 @@ impl Default for RolloutSpec {
             min_p: 0.0,
             stop_strings: Vec::new(),
             partitions: 1,
+            stored_turns: StoredTurns::default(),
             actions_only: true,
         }
     }

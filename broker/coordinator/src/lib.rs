@@ -8,6 +8,7 @@
 
 pub mod state;
 pub mod rollout;
+pub mod stored;
 pub mod books;
 pub mod domains;
 pub mod window;

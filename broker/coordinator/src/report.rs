@@ -27,6 +27,12 @@ pub fn gauges(state: &State) -> bool {
             metrics::counter!("millrace_rollouts_dropped_total", "run" => name.clone(), "reason" => reason)
                 .absolute(count);
         }
+        if run.spec.rollout.stored_turns.is_on() {
+            let (labels, stored) = ([("run", name.clone())], run.stored.status());
+            metrics::gauge!("millrace_stored_rollouts", &labels).set(stored.rollouts as f64);
+            metrics::gauge!("millrace_stored_turns_left", &labels).set(stored.mean_turns_left);
+            metrics::counter!("millrace_groups_from_stored_turns_total", &labels).absolute(stored.groups);
+        }
         for domain in domains::statuses(run) {
             let labels = [("run", name.clone()), ("domain", domain.name.to_string())];
             metrics::counter!("millrace_domain_rollouts_admitted_total", &labels)

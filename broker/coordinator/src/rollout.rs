@@ -6,6 +6,8 @@ use millrace_schemas::train_shard::{BatchGroup, BatchRollout, BatchTurn};
 use millrace_schemas::{PolicyVersion, RolloutId};
 use serde::{Deserialize, Serialize};
 
+use crate::stored::{Moment, Start};
+
 /// What a rollout waits for. At most one turn of it is ever in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
@@ -46,6 +48,12 @@ pub struct Rollout {
     /// What the environment tells rewards of the prompt.
     #[serde(default, skip_serializing_if = "Settings::is_empty")]
     pub row: Settings,
+    /// Turns that were taken before it began, by another.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub skipped: u32,
+    /// Before each turn, where later rollouts may start from one. `[skipped + turns]`, and one more before a turn.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub moments: Vec<Moment>,
     /// The environment's state, as it gave it.
     #[serde(with = "serde_bytes_vec")]
     pub state: Vec<u8>,
@@ -57,16 +65,20 @@ pub struct Rollout {
     pub busy_us: u64,
 }
 
+const fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
 /// Bytes as MessagePack's own kind rather than as a list of numbers.
-mod serde_bytes_vec {
+pub(crate) mod serde_bytes_vec {
     use serde::de::{Error, Visitor};
     use serde::{Deserializer, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(bytes: &[u8], s: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(bytes: &[u8], s: S) -> Result<S::Ok, S::Error> {
         s.serialize_bytes(bytes)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<u8>, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<u8>, D::Error> {
         struct Bytes;
         impl Visitor<'_> for Bytes {
             type Value = Vec<u8>;
@@ -82,9 +94,24 @@ mod serde_bytes_vec {
 }
 
 impl Rollout {
-    /// A rollout that has not begun.
+    /// A rollout that has not begun, to be reset, or to go on from `start`.
     #[must_use]
-    pub fn new(stamp: PolicyVersion, rewards: usize) -> Self {
+    pub fn new(stamp: PolicyVersion, rewards: usize, start: Option<&Start>) -> Self {
+        let blank = Self::blank(stamp, rewards);
+        let Some(Start { row, tokens, conversation, moments, .. }) = start else { return blank };
+        Self {
+            phase: Phase::Generate,
+            tokens: tokens.clone(),
+            conversation: conversation.clone(),
+            row: row.clone(),
+            skipped: moments.len().saturating_sub(1) as u32,
+            state: moments.last().map(|moment| moment.state.clone()).unwrap_or_default(),
+            moments: moments.clone(),
+            ..blank
+        }
+    }
+
+    fn blank(stamp: PolicyVersion, rewards: usize) -> Self {
         Self {
             attempt: 0,
             failures: 0,
@@ -96,6 +123,8 @@ impl Rollout {
             results: Vec::new(),
             conversation: Vec::new(),
             row: Settings::new(),
+            skipped: 0,
+            moments: Vec::new(),
             state: Vec::new(),
             success: false,
             scores: vec![None; rewards],
@@ -103,10 +132,16 @@ impl Rollout {
         }
     }
 
-    /// Begins anew at `stamp` as the next attempt.
-    pub fn replace(&mut self, stamp: PolicyVersion) {
+    /// Begins anew at `stamp` as the next attempt, where its group starts.
+    pub fn replace(&mut self, stamp: PolicyVersion, start: Option<&Start>) {
         let (attempt, failures, rewards) = (self.attempt + 1, self.failures, self.scores.len());
-        *self = Self { attempt, failures, ..Self::new(stamp, rewards) };
+        *self = Self { attempt, failures, ..Self::new(stamp, rewards, start) };
+    }
+
+    /// Turns since the prompt's beginning.
+    #[must_use]
+    pub fn turns_taken(&self) -> u32 {
+        self.skipped + self.turns.len() as u32
     }
 
     /// The version that its staleness is counted from.
@@ -146,6 +181,9 @@ pub struct Group {
     pub domain: u32,
     /// Counts prompts of its domain and split from 0.
     pub prompt: u64,
+    /// Where its rollouts start; `None` for the beginning.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<Start>,
     /// Its rollouts. `[G]`
     pub rollouts: Vec<Rollout>,
     /// How many of them are not finished.
@@ -156,8 +194,20 @@ impl Group {
     /// A group that has not begun.
     #[must_use]
     pub fn new((domain, prompt): (u32, u64), size: u32, stamp: PolicyVersion, rewards: usize) -> Self {
-        let rollouts = (0..size).map(|_| Rollout::new(stamp, rewards)).collect();
-        Self { domain, prompt, rollouts, playing: size }
+        Self { domain, prompt, start: None, rollouts: Vec::new(), playing: 0 }.with(size, stamp, rewards)
+    }
+
+    /// A group whose rollouts go on from `start`.
+    #[must_use]
+    pub fn starting((prompt, start): (u64, Start), size: u32, stamp: PolicyVersion, rewards: usize) -> Self {
+        Self { domain: 0, prompt, start: Some(start), rollouts: Vec::new(), playing: 0 }
+            .with(size, stamp, rewards)
+    }
+
+    fn with(mut self, size: u32, stamp: PolicyVersion, rewards: usize) -> Self {
+        self.rollouts = (0..size).map(|_| Rollout::new(stamp, rewards, self.start.as_ref())).collect();
+        self.playing = size;
+        self
     }
 
     /// The greatest staleness among its rollouts when trained at `version`.

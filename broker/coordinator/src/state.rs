@@ -14,6 +14,7 @@ use crate::books::Books;
 use crate::domains::DomainState;
 use crate::gang::{Formation, Gang, Members};
 use crate::rollout::Group;
+use crate::stored::Stored;
 
 /// Everything that the coordinator knows.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -60,6 +61,9 @@ pub struct Run {
     /// What is known of each domain, by number; empty for a run with one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub domains: Vec<DomainState>,
+    /// Turns from which groups may start.
+    #[serde(default)]
+    pub stored: Stored,
     /// Groups for training, playing or finished.
     pub groups: BTreeMap<u64, Group>,
     /// The finished ones among them, in the order in which they finished.

@@ -59,6 +59,7 @@ pub fn status(run: &Run) -> Status {
         metrics: run.books.metrics.clone(),
         ledger: ledger(run),
         domains: domains::statuses(run),
+        stored_turns: run.spec.rollout.stored_turns.is_on().then(|| run.stored.status()),
     }
 }
 

@@ -7,6 +7,7 @@ mod domains;
 mod gang;
 mod hostile;
 mod routing;
+mod stored;
 mod world;
 
 use millrace_coordinator::{State, status};

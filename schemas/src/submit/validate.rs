@@ -11,6 +11,7 @@ mod dataset;
 mod domains;
 mod environment;
 mod sampling;
+mod stored;
 
 /// One value that cannot work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -200,6 +201,7 @@ impl RunSpec {
         checks.count("rollout.partitions", u64::from(r.partitions), 1, u64::from(limits::MAX_PARTITIONS));
         checks.number("rollout.temperature", r.temperature, 0.01, 100.0);
         sampling::check(self, checks);
+        stored::check(self, checks);
     }
 }
 

@@ -45,5 +45,6 @@ pub(super) fn status(done: u64) -> Status {
             in_flight: 10,
         },
         domains: vec![],
+        stored_turns: None,
     }
 }

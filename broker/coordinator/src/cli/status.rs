@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use millrace_schemas::RunId;
-use millrace_schemas::api::{RunRequest, Status};
+use millrace_schemas::api::{RunRequest, Status, StoredStatus};
 
 use super::connect::Place;
 use super::domains;
@@ -60,12 +60,25 @@ fn lines(status: &Status) -> Vec<String> {
     }
     line("tasks", by_reason(&status.tasks));
     line("dropped", by_reason(&status.ledger.dropped));
+    if let Some(stored) = &status.stored_turns {
+        line("stored", starts(stored));
+    }
     for domain in &status.domains {
         line("domain", domains::words(domain));
     }
     let balanced = status.ledger.balanced() && domains::balanced(status);
     line("balanced", if balanced { "yes".into() } else { "NO".into() });
     lines
+}
+
+/// `12 groups started from turns of earlier rollouts, 3.0 turns before the goal; 4 are kept, 1 learnt from the beginning`.
+fn starts(stored: &StoredStatus) -> String {
+    let StoredStatus { rollouts, groups, learnt, mean_turns_left } = stored;
+    format!(
+        "{} groups started from turns of earlier rollouts, {mean_turns_left:.1} turns before the goal; {rollouts} are kept, \
+         {learnt} learnt from the beginning",
+        thousands(*groups)
+    )
 }
 
 /// `1,200 tokens computed, 4,800 (80 %) kept from earlier turns and other samples`.

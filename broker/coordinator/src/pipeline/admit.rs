@@ -9,6 +9,7 @@ use crate::domains::{self, Dealer};
 use crate::pipeline::{play, train_shard};
 use crate::rollout::Group;
 use crate::state::Run;
+use crate::stored;
 use crate::window::{self, Load};
 
 /// Batches' worth of groups that may be left out between two steps for want of signal.
@@ -26,13 +27,18 @@ pub(super) fn refill(run: &mut Run, out: &mut Commands) {
     }
     let mut dealer = Dealer::of(run);
     for _ in 0..admissible {
-        let prompt = dealer.next(run);
         let id = run.next_group;
         run.next_group += 1;
-        let (size, rewards) = (run.spec.rollout.group_size, run.spec.part(prompt.0).rewards.len());
-        let group = Group::new(prompt, size, version, rewards);
+        let size = run.spec.rollout.group_size;
+        let group = match run.stored.draw(&run.spec, id) {
+            Some(start) => Group::starting(start, size, version, run.spec.part(0).rewards.len()),
+            None => {
+                let prompt = dealer.next(run);
+                Group::new(prompt, size, version, run.spec.part(prompt.0).rewards.len())
+            }
+        };
         run.books.admitted += u64::from(size);
-        if let Some(domain) = domains::of(&mut run.domains, prompt.0) {
+        if let Some(domain) = domains::of(&mut run.domains, group.domain) {
             domain.admitted += u64::from(size);
         }
         put_group(run, id, &group, false, out);
@@ -58,6 +64,7 @@ pub fn put_group(run: &Run, id: u64, group: &Group, evaluate: bool, out: &mut Co
 
 /// All rollouts of a group are scored: it is ready, or left out.
 pub(super) fn group_finished(run: &mut Run, id: u64, out: &mut Commands) {
+    stored::group_finished(run, id);
     let most = MAX_FILTERED_BATCHES * u64::from(run.spec.rollout.groups_per_step);
     let leave_out = run.spec.rollout.filter == GroupFilter::EqualRewards
         && run.filtered_since_step < most

@@ -10,6 +10,7 @@ use crate::pipeline::rows;
 use crate::pipeline::seeds::{Purpose, seed};
 use crate::pipeline::submit::pool;
 use crate::rollout::{Phase, Rollout};
+use crate::stored::Moment;
 
 /// The task that resets the rollout's environment or takes its last turn as an action.
 #[must_use]
@@ -74,7 +75,7 @@ pub(super) fn done(rollout: &mut Rollout, scene: &Scene<'_>, done: EnvStepDone) 
         }
     }
     rollout.success = done.success;
-    let over = done.done || rollout.turns.len() as u32 >= domain.environment.max_turns();
+    let over = done.done || rollout.turns_taken() >= domain.environment.max_turns();
     if over {
         // Nobody reads what follows the last turn, and training on it would be training on padding.
         rollout.state = Vec::new();
@@ -83,6 +84,13 @@ pub(super) fn done(rollout: &mut Rollout, scene: &Scene<'_>, done: EnvStepDone) 
         rollout.state = done.state;
         rollout.tokens.extend_from_slice(&done.observation);
         rollout.phase = Phase::Generate;
+        if spec.rollout.stored_turns.is_on() && !scene.evaluate {
+            rollout.moments.push(Moment {
+                tokens: rollout.tokens.len() as u32,
+                said: rollout.conversation.len() as u32,
+                state: rollout.state.clone(),
+            });
+        }
     }
     Ok(())
 }

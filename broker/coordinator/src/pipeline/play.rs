@@ -8,7 +8,7 @@ use crate::books::DropReason;
 use crate::command::{Command, Commands};
 use crate::domains;
 use crate::pipeline::{admit, env_step, evaluate, generate, reward};
-use crate::rollout::{Phase, Rollout};
+use crate::rollout::{Group, Phase, Rollout};
 use crate::state::Run;
 use crate::window;
 
@@ -186,24 +186,25 @@ pub(super) fn replace(run: &mut Run, id: RolloutId, reason: DropReason, out: &mu
     let evaluating = evaluation.as_mut().and_then(|evaluation| evaluation.groups.get_mut(&id.group));
     let evaluate = evaluating.is_some();
     let Some(group) = evaluating.or_else(|| groups.get_mut(&id.group)) else { return };
-    let Some(rollout) = group.rollouts.get_mut(id.index as usize) else { return };
+    let Group { domain: number, prompt, start, rollouts, playing } = group;
+    let (number, prompt) = (*number, *prompt);
+    let Some(rollout) = rollouts.get_mut(id.index as usize) else { return };
     if !evaluate {
         books.drop_rollout(RolloutId { attempt: rollout.attempt, ..id }, reason, rollout.busy_us);
         books.admitted += 1;
-        if let Some(domain) = domains::of(domains, group.domain) {
+        if let Some(domain) = domains::of(domains, number) {
             domain.drop_rollout(reason);
             domain.admitted += 1;
         }
     }
     if rollout.phase == Phase::Finished {
-        group.playing += 1;
+        *playing += 1;
         if let Some(at) = ready {
             ready_groups.remove(at);
         }
     }
-    rollout.replace(version);
+    rollout.replace(version, start.as_ref());
     let id = RolloutId { attempt: rollout.attempt, ..id };
-    let (number, prompt) = (group.domain, group.prompt);
     let scene = Scene { spec, version, evaluate, id, number, domain: spec.part(number), prompt };
     tasks(&scene, rollout, &mut |task| out.push(Command::PutTask(Box::new(task))));
 }

@@ -15,6 +15,8 @@ pub enum Purpose {
     Model = 5,
     /// The order of a dataset's rows.
     Rows = 6,
+    /// Which group starts from a stored turn, and from which.
+    StoredTurn = 7,
 }
 
 /// Mixes a run's seed, a purpose and numbers into a seed (SplitMix64's finaliser over each in turn).
@@ -28,7 +30,7 @@ pub fn seed(run: u64, purpose: Purpose, numbers: &[u64]) -> u64 {
 }
 
 /// SplitMix64's finaliser: each bit of the result hangs on all of `x`.
-pub(super) const fn mix(x: u64) -> u64 {
+pub(crate) const fn mix(x: u64) -> u64 {
     let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -13,6 +13,7 @@ use crate::domains::DomainState;
 use crate::gang::Gang;
 use crate::pipeline::train_shard;
 use crate::state::{Run, Seats, State, Training};
+use crate::stored::Stored;
 
 /// A name that the program itself gives.
 pub(crate) fn pool(name: &str) -> PoolName {
@@ -71,6 +72,7 @@ pub(super) fn submitted(state: &mut State, spec: RunSpec, out: &mut Commands) {
         next_group: 0,
         next_prompt: 0,
         domains: vec![DomainState::default(); spec.domains.len()],
+        stored: Stored::default(),
         groups: BTreeMap::new(),
         ready: Vec::new(),
         filtered_since_step: 0,

@@ -35,6 +35,7 @@ fn played(seconds: f64) -> Played {
         metrics: BTreeMap::new(),
         ledger: Ledger::default(),
         domains: vec![],
+        stored_turns: None,
     };
     Played { seed: 1, from_s: 0.0, to_s: seconds, success: None, status }
 }

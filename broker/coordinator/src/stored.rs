@@ -1,0 +1,243 @@
+//! Turns of earlier rollouts from which later ones start: a curriculum from the goal back to the beginning.
+//!
+//! Kept is, of a rollout that reached the goal where few of its group did, what was seen and said before each of its turns
+//! and the environment's state there. Environments keep nothing themselves, so a rollout can go on from any of them. The
+//! turns before are context: they are not trained on again.
+
+use std::collections::VecDeque;
+
+use millrace_schemas::RunSpec;
+use millrace_schemas::api::StoredStatus;
+use millrace_schemas::env_step::{Settings, Utterance};
+use serde::{Deserialize, Serialize};
+
+use crate::pipeline::seeds::{Purpose, mix, seed};
+use crate::rollout::{Group, Rollout};
+use crate::state::Run;
+
+/// A point of a rollout at which the policy was to say something.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moment {
+    /// Tokens until there.
+    pub tokens: u32,
+    /// Utterances until there.
+    pub said: u32,
+    /// The environment's state.
+    #[serde(with = "crate::rollout::serde_bytes_vec")]
+    pub state: Vec<u8>,
+}
+
+/// A way to the goal.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Path {
+    /// Its name: counts the paths of a run.
+    pub id: u64,
+    /// The prompt.
+    pub prompt: u64,
+    /// What the environment tells rewards of the prompt.
+    pub row: Settings,
+    /// Observations and turns. `[T]`
+    pub tokens: Vec<u32>,
+    /// What was said, where a reward reads it.
+    pub conversation: Vec<Utterance>,
+    /// Before each turn. `[turns]`
+    pub moments: Vec<Moment>,
+    /// How many turns before the goal the next group starts, from 1 to `turns`.
+    pub back: u32,
+}
+
+/// Where a group starts that does not start at the beginning.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Start {
+    /// The path that it is on.
+    pub path: u64,
+    /// How many turns before the goal.
+    pub back: u32,
+    /// What the environment tells rewards of the prompt.
+    pub row: Settings,
+    /// Observations and turns until there. `[T]`
+    pub tokens: Vec<u32>,
+    /// What was said until there.
+    pub conversation: Vec<Utterance>,
+    /// Before each turn until there, the next one's included. `[turns + 1]`
+    pub moments: Vec<Moment>,
+}
+
+/// The paths of a run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Stored {
+    /// The oldest first.
+    pub paths: VecDeque<Path>,
+    /// Paths stored so far.
+    pub next: u64,
+    /// Groups that started from one and were played to the end.
+    pub groups: u64,
+    /// Paths that were learnt to the beginning.
+    pub learnt: u64,
+}
+
+impl Path {
+    /// The way of a rollout that reached the goal.
+    fn of(id: u64, prompt: u64, rollout: &Rollout) -> Self {
+        Self {
+            id,
+            prompt,
+            row: rollout.row.clone(),
+            tokens: rollout.tokens.clone(),
+            conversation: rollout.conversation.clone(),
+            moments: rollout.moments.clone(),
+            back: 1,
+        }
+    }
+
+    fn start(&self) -> Option<Start> {
+        let before = self.moments.len().checked_sub(self.back as usize)?;
+        let moments = self.moments.get(..=before)?.to_vec();
+        let moment = moments.last()?;
+        Some(Start {
+            path: self.id,
+            back: self.back,
+            row: self.row.clone(),
+            tokens: self.tokens.get(..moment.tokens as usize)?.to_vec(),
+            conversation: self.conversation.get(..moment.said as usize)?.to_vec(),
+            moments,
+        })
+    }
+}
+
+impl Stored {
+    /// How it stands.
+    #[must_use]
+    pub fn status(&self) -> StoredStatus {
+        let turns: u64 = self.paths.iter().map(|path| u64::from(path.back)).sum();
+        StoredStatus {
+            rollouts: self.paths.len() as u64,
+            groups: self.groups,
+            learnt: self.learnt,
+            mean_turns_left: turns as f64 / self.paths.len().max(1) as f64,
+        }
+    }
+
+    /// The prompt and the start of the group of this number, if it starts from a stored turn.
+    #[must_use]
+    pub fn draw(&self, spec: &RunSpec, group: u64) -> Option<(u64, Start)> {
+        let drawn = seed(spec.seed, Purpose::StoredTurn, &[group]);
+        // The upper 53 bits as a number from 0 to 1.
+        let number = (drawn >> 11) as f64 / (1_u64 << 53) as f64;
+        if number >= spec.rollout.stored_turns.share || self.paths.is_empty() {
+            return None;
+        }
+        let path = self.paths.get((mix(drawn) % self.paths.len() as u64) as usize)?;
+        Some((path.prompt, path.start()?))
+    }
+
+    /// A group from `start` has played: `solved` is the share that reached the goal.
+    fn played(&mut self, start: &Start, solved: f64, learnt: f64) {
+        self.groups += 1;
+        // Several groups may be on a path at once; the first to end moves its start.
+        let at = self.paths.iter().position(|path| path.id == start.path && path.back == start.back);
+        let Some(path) = at.and_then(|at| self.paths.get_mut(at)) else { return };
+        if solved >= learnt {
+            path.back += 1;
+        } else if solved == 0.0 {
+            path.back = path.back.saturating_sub(1).max(1);
+        }
+        if path.back as usize > path.moments.len() {
+            self.learnt += 1;
+            self.paths.retain(|path| path.id != start.path);
+        }
+    }
+
+    fn keep(&mut self, prompt: u64, rollout: &Rollout, most: u32) {
+        let known = self.paths.iter().any(|path| path.prompt == prompt);
+        if known || rollout.moments.len() < 2 {
+            return;
+        }
+        let path = Path::of(self.next, prompt, rollout);
+        self.next += 1;
+        self.paths.push_back(path);
+        while self.paths.len() > most as usize {
+            self.paths.pop_front();
+        }
+    }
+}
+
+/// Takes in how a group that is finished went.
+pub(crate) fn group_finished(run: &mut Run, id: u64) {
+    let Run { spec, groups, stored, .. } = run;
+    let settings = spec.rollout.stored_turns;
+    let Some(group) = groups.get(&id).filter(|_| settings.is_on()) else { return };
+    let Group { rollouts, start, prompt, .. } = group;
+    let reached = || rollouts.iter().filter(|rollout| rollout.success);
+    let solved = reached().count() as f64 / rollouts.len().max(1) as f64;
+    match start {
+        Some(start) => stored.played(start, solved, settings.learnt),
+        None if solved < settings.learnt => {
+            if let Some(shortest) = reached().min_by_key(|rollout| rollout.moments.len()) {
+                stored.keep(*prompt, shortest, settings.keep);
+            }
+        }
+        None => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_schemas::PolicyVersion;
+
+    use super::*;
+
+    /// A rollout of three turns.
+    fn solved() -> Rollout {
+        let moment = |turn: u32| Moment { tokens: 2 + 3 * turn, said: 0, state: vec![turn as u8] };
+        Rollout {
+            tokens: (0..11).collect(),
+            moments: (0..3).map(moment).collect(),
+            success: true,
+            ..Rollout::new(PolicyVersion(0), 1, None)
+        }
+    }
+
+    #[test]
+    fn a_start_moves_back_when_it_is_learnt_and_forward_when_it_is_too_hard() {
+        let mut stored = Stored::default();
+        stored.keep(7, &solved(), 4);
+        let at = |stored: &Stored| {
+            let start = stored.paths.front().and_then(Path::start)?;
+            Some((start.back, start.tokens.len(), start.moments.len()))
+        };
+        let play = |stored: &mut Stored, share| {
+            let start = stored.paths.front().and_then(Path::start).expect("a start");
+            stored.played(&start, share, 0.5);
+        };
+        assert_eq!(at(&stored), Some((1, 8, 3)), "before its last turn");
+        play(&mut stored, 0.25);
+        assert_eq!(at(&stored), Some((1, 8, 3)), "not yet");
+        play(&mut stored, 0.5);
+        assert_eq!(at(&stored), Some((2, 5, 2)));
+        play(&mut stored, 0.0);
+        assert_eq!(at(&stored), Some((1, 8, 3)), "too hard");
+        play(&mut stored, 0.0);
+        assert_eq!(at(&stored), Some((1, 8, 3)), "nothing is nearer to the goal");
+        // Of two groups that began at the same place, one moves it.
+        let both = stored.paths[0].start().expect("a start");
+        stored.played(&both, 1.0, 0.5);
+        stored.played(&both, 1.0, 0.5);
+        assert_eq!(at(&stored), Some((2, 5, 2)));
+        play(&mut stored, 1.0);
+        assert_eq!(at(&stored), Some((3, 2, 1)), "the beginning");
+        play(&mut stored, 1.0);
+        assert_eq!((at(&stored), stored.learnt, stored.groups), (None, 1, 8));
+    }
+
+    #[test]
+    fn the_newest_paths_are_kept_one_for_a_prompt() {
+        let mut stored = Stored::default();
+        for prompt in [1, 2, 2, 3, 4] {
+            stored.keep(prompt, &solved(), 3);
+        }
+        assert_eq!(stored.paths.iter().map(|path| path.prompt).collect::<Vec<_>>(), [2, 3, 4]);
+        stored.keep(9, &Rollout { moments: solved().moments[..1].to_vec(), ..solved() }, 3);
+        assert!(stored.paths.iter().all(|path| path.prompt != 9), "one turn is the beginning");
+    }
+}
