@@ -20,15 +20,18 @@ use tokio::runtime::Handle;
 
 use check_data::CheckData;
 use check_model::CheckModel;
+use check_sandbox::CheckSandbox;
 
 mod check_data;
 mod check_model;
+mod check_sandbox;
 
 /// Does the tasks of some stages. Stateless: start as many as you like, and stop them when you like.
 #[derive(Debug, Parser)]
 #[command(name = "millrace-worker", version)]
 #[command(
-    after_help = "`millrace-worker check-model DIR` says what is wrong with a model directory, `check-data` with a file of rows."
+    after_help = "`millrace-worker check-model DIR` says what is wrong with a model directory, `check-data` with a file of rows, \
+                  `check-sandbox` with this machine's sandbox."
 )]
 struct Arguments {
     /// Where the queue is
@@ -84,6 +87,9 @@ async fn main() -> anyhow::Result<()> {
     }
     if let Some(check) = CheckData::asked(std::env::args_os()) {
         return check.run();
+    }
+    if let Some(check) = CheckSandbox::asked(std::env::args_os()) {
+        return check.run().await;
     }
     let arguments = Arguments::parse();
     let telemetry = arguments.telemetry.start().await?;

@@ -73,6 +73,7 @@ async fn examine(place: &Place) -> Vec<Finding> {
         finding("nats-server", Run, nats_server().await),
         finding("millrace-worker", Run, worker().await),
         finding("torch", Run, torch().await),
+        finding("sandbox", Extra, sandbox().await),
         finding("disk", Run, disk(place.dir.as_deref().unwrap_or(Path::new(".")))),
         finding("processors", Run, processors()),
         finding("GPU", Extra, says("nvidia-smi", &["-L"], "none seen; runs use the processors").await),
@@ -121,6 +122,13 @@ async fn worker() -> Result<String, String> {
     let path = find_worker().map_err(|e| e.to_string())?;
     let here = path.display().to_string();
     output(&path, &["--help"]).await.map(|_| here.clone()).map_err(|e| format!("{here} does not start: {e}"))
+}
+
+/// Whether answers of the reward `code` can run here.
+async fn sandbox() -> Result<String, String> {
+    let path = find_worker().map_err(|e| e.to_string())?;
+    let tried = output(&path, &["check-sandbox"]).await;
+    tried.map_err(|e| format!("only the reward `code` needs it: {e}"))
 }
 
 /// Python of the project's own virtual environment, where there is one.

@@ -27,6 +27,7 @@ use stack::{Counts, QueueArgs, Stack};
 
 mod folder;
 mod model;
+mod sandbox;
 mod supervisor;
 mod stack;
 mod conclude;
@@ -76,6 +77,7 @@ impl UpArgs {
         let folder = Folder::open(&root)?;
         // A run that goes on has its version 0, wherever that came from.
         if self.anew() != Anew::No || !folder.path("run.json").exists() {
+            sandbox::check(&spec).await?;
             model::check(&spec).await?;
             data::check_prompts(&spec, &contents).await?;
         }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use millrace_schemas::submit::from_toml;
 
-use super::support::{run, run_file, stderr, stdout};
+use super::support::{millrace, run, run_file, stderr, stdout};
 
 #[tokio::test]
 async fn the_committed_schemas_are_those_that_are_written() {
@@ -65,10 +65,38 @@ async fn the_three_domains_rows_are_sound() {
     assert!(stderr(&up).contains("evaluate.prompts = "), "{}", stderr(&up));
 }
 
+/// Before anything starts, with the reason.
+#[tokio::test]
+async fn a_run_that_needs_a_sandbox_is_refused_where_there_is_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let into = folder.path().join("run");
+    for name in ["programs.jsonl", "instructions.jsonl"] {
+        std::fs::copy(run_file(name), folder.path().join(name)).unwrap();
+    }
+    let text = std::fs::read_to_string(run_file("three-domains.toml")).unwrap();
+    let up = async |text: &str| {
+        let file = folder.path().join("run.toml");
+        std::fs::write(&file, text.replace("target/models/", "nowhere/")).unwrap();
+        let up = millrace()
+            .arg("up")
+            .arg(file)
+            .arg("--dir")
+            .arg(&into)
+            .env("MILLRACE_SANDBOX", "/nowhere")
+            .output();
+        stderr(&up.await.unwrap())
+    };
+    let said = up(&text).await;
+    assert!(said.contains("rule = \"code\"") && said.contains("/nowhere"), "{said}");
+    let said = up(&text.replace("partial = true, wall_ms", "may_lack = [\"seccomp\"], wall_ms")).await;
+    assert!(said.contains("model.path = \"nowhere/"), "workers see to it: {said}");
+    assert!(!into.join("run.json").exists(), "something was begun");
+}
+
 #[tokio::test]
 async fn the_doctor_names_what_there_is_and_what_is_not() {
     let words = stdout(&run(&["doctor"]).await);
-    for what in ["nats-server", "millrace-worker", "torch", "GPU", "python3", "cores"] {
+    for what in ["nats-server", "millrace-worker", "torch", "sandbox", "GPU", "python3", "cores"] {
         assert!(words.contains(what), "{what} is not in:\n{words}");
     }
 }
