@@ -1,10 +1,11 @@
 //! Blocks of keys and values: who shares them, who gives way, and that none of it shows in a result.
 
 use millrace_schemas::generate::{GenerateDone, GenerateTask};
-use millrace_workers::policy::torch::{EngineSettings, TorchEngine};
-use millrace_workers::policy::{Engine, Ticket};
+use millrace_schemas::submit::ModelSpec;
+use millrace_workers::policy::torch::{EngineSettings, TorchEngine, TorchTrainer};
+use millrace_workers::policy::{Engine, Ticket, Trainer};
 
-use crate::support::{engine, initial, request, run, task, tokens, turns};
+use crate::support::{VOCABULARY, engine, initial, request, run, task, tokens, turns, version};
 
 /// Samples of one prompt, each with a seed of its own.
 fn samples(count: u64, prompt: usize, new: u32) -> Vec<GenerateTask> {
@@ -37,6 +38,26 @@ fn the_samples_of_a_prompt_cost_one_prefill() {
     assert!(done.iter().all(|done| done.prefill_tokens + done.cached_tokens == 104));
     assert_same(&done, &alone(&tasks));
     assert_ne!(done[0].tokens, done[1].tokens, "seeds that make no difference show nothing");
+}
+
+#[test]
+fn of_a_large_model_a_short_prompt_is_worth_waiting_for() {
+    let computed = |width, feed_forward| {
+        let model = ModelSpec::Decoder {
+            vocabulary: VOCABULARY,
+            layers: 2,
+            width,
+            heads: 4,
+            feed_forward,
+            context: 64,
+            init_std: 0.2,
+        };
+        let weights = version(0, &TorchTrainer::new().initialise(&model, 1).unwrap());
+        let done = turns(&mut engine(&weights), samples(4, 28, 2));
+        done.iter().map(|done| done.prefill_tokens).collect::<Vec<_>>()
+    };
+    assert_eq!(computed(64, 256), [28; 4], "computed in less than a step's own time");
+    assert_eq!(computed(512, 1024), [28, 1, 1, 1]);
 }
 
 #[test]

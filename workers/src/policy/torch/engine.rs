@@ -21,11 +21,17 @@ mod request;
 
 use blocks::Blocks;
 use buckets::forwards;
+use plan::Seats;
 use request::Active;
 
 /// Multiplications and additions of the contexts that a step computes on a CPU: about a second's on two cores, for
 /// which everybody else waits.
 const CPU_PREFILL_FLOPS: f64 = 64e9;
+
+/// A step's own time, in multiplications and additions that a CPU could have made in it: a millisecond.
+const CPU_STEP_FLOPS: f64 = 64e6;
+/// Tokens that a CPU computes in the time in which it reads a model's weights once.
+const CPU_WEIGHTS_TOKENS: usize = 8;
 
 /// Blocks that a cache begins with.
 const FIRST_BLOCKS: usize = 64;
@@ -59,6 +65,17 @@ impl EngineSettings {
             self.forward_tokens
         };
         self.prefill_tokens.unwrap_or(most).clamp(1, self.forward_tokens)
+    }
+
+    /// Tokens that take longer to compute than the step does in which another request computes them. A small model
+    /// has many computed in the time of a step; of a large one, the weights that are read are most of it.
+    fn worth_waiting(decoder: &Decoder, device: Device) -> usize {
+        let most = 2 * BLOCK;
+        if device != Device::Cpu {
+            return most;
+        }
+        let tokens = (CPU_STEP_FLOPS / (2.0 * decoder.layout().len as f64)) as usize;
+        tokens.saturating_add(CPU_WEIGHTS_TOKENS).min(most)
     }
 }
 
@@ -197,8 +214,12 @@ impl Engine for TorchEngine {
         guarded(|| {
             let mut copies = Vec::new();
             let copy = |from, to, positions| copies.push((from, to, positions));
+            let seats = Seats {
+                most: self.settings.sequences.max(1),
+                worth_waiting: EngineSettings::worth_waiting(&self.decoder, self.device),
+            };
             let Self { active, waiting, blocks, .. } = self;
-            plan::seat(active, waiting, blocks, self.settings.sequences.max(1), copy);
+            plan::seat(active, waiting, blocks, seats, copy);
             self.make_room();
             for (from, to, positions) in copies {
                 self.cache.copy(from, to, positions);

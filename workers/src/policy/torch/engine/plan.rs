@@ -6,18 +6,23 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use super::blocks::{Blocks, common};
 use super::request::Active;
 use crate::policy::Ticket;
-use crate::policy::decoder::BLOCK;
 
-/// Tokens of a context that another request is just computing, for which it is worth to wait.
-const WORTH_WAITING: usize = 2 * BLOCK;
+/// Bounds of [`seat`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Seats {
+    /// Requests that have blocks.
+    pub(super) most: usize,
+    /// Tokens of a context that another request is just computing, for which it is worth to wait a step.
+    pub(super) worth_waiting: usize,
+}
 
-/// Gives blocks to those who wait, the oldest first, as long as there is room; at most `most` have some. `copy` is
-/// told what is to be copied from which block to which.
+/// Gives blocks to those who wait, the oldest first, as long as there is room. `copy` is told what is to be copied from
+/// which block to which.
 pub(super) fn seat(
     active: &mut BTreeMap<Ticket, Active>,
     waiting: &mut BTreeSet<Ticket>,
     blocks: &mut Blocks,
-    most: usize,
+    Seats { most, worth_waiting }: Seats,
     mut copy: impl FnMut(usize, usize, usize),
 ) {
     let mut seated = active.values().filter(|request| request.is_seated()).count();
@@ -27,7 +32,7 @@ pub(super) fn seat(
             return;
         }
         let tokens = &active[&ticket].tokens;
-        if is_computed_by_another(tokens, &prefilling, active, blocks) {
+        if is_computed_by_another(tokens, &prefilling, active, (blocks, worth_waiting)) {
             continue;
         }
         // Each of the others may soon need a block more; without it one of them would have to give way at once.
@@ -59,10 +64,10 @@ fn is_computed_by_another(
     tokens: &[u32],
     prefilling: &[Ticket],
     active: &BTreeMap<Ticket, Active>,
-    blocks: &Blocks,
+    (blocks, worth_waiting): (&Blocks, usize),
 ) -> bool {
     let shared = prefilling.iter().map(|other| common(&active[other].tokens, tokens)).max().unwrap_or(0);
-    shared >= WORTH_WAITING && shared.min(tokens.len() - 1) >= blocks.held(tokens) + WORTH_WAITING
+    shared >= worth_waiting && shared.min(tokens.len() - 1) >= blocks.held(tokens) + worth_waiting
 }
 
 /// What the next step computes of each request that has blocks: who and how many tokens. At most `prefill` tokens of
