@@ -142,6 +142,13 @@ pub struct Status {
     /// Context tokens of these turns that engines had already, from an earlier turn or another sample.
     #[serde(default)]
     pub cached_tokens: u64,
+    /// Turns of trained rollouts.
+    #[serde(default)]
+    pub trained_turns: u64,
+    /// Turns that surplus rollouts had taken when they were dropped. More a rollout than of those trained: the first to
+    /// finish are the short ones.
+    #[serde(default)]
+    pub surplus_turns: u64,
     /// Groups in flight.
     pub groups_in_flight: u64,
     /// Groups finished and not yet trained.

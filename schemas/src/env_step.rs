@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::dataset::{AnswerCheck, DatasetSpec};
 use crate::ids::PoolName;
+use crate::omit;
 
 /// Reset, or take one action.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -127,6 +128,10 @@ pub enum EnvironmentSpec {
     Counter {
         /// Turns of an episode.
         turns: u32,
+        /// How long a turn takes, for experiments with environments that are slow. Default: no time.
+        #[serde(default, skip_serializing_if = "omit::is_default")]
+        #[schemars(extend("default" = { "mean_ms": 0.0, "deviation_ms": 0.0 }))]
+        latency: Latency,
     },
     /// Compute two whole numbers, asked and answered in words: needs a model that speaks text.
     Arithmetic {
@@ -167,6 +172,16 @@ pub enum EnvironmentSpec {
         #[serde(default)]
         settings: Settings,
     },
+}
+
+/// Milliseconds, drawn for each turn from a normal distribution; what is drawn below 0 counts as 0.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Latency {
+    /// The mean. Default 0.
+    pub mean_ms: f64,
+    /// The standard deviation. Default 0.
+    pub deviation_ms: f64,
 }
 
 /// Environments that come with Millrace, which are the names of their pools too.
@@ -317,7 +332,7 @@ impl EnvironmentSpec {
             | Self::Arithmetic { max_turns, .. }
             | Self::Dataset(DatasetSpec { max_turns, .. })
             | Self::Custom { max_turns, .. } => *max_turns,
-            Self::Counter { turns } => *turns,
+            Self::Counter { turns, .. } => *turns,
         }
     }
 

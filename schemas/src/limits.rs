@@ -123,6 +123,8 @@ pub const MAX_SHARD_FILES: usize = 1_024;
 pub const MAX_FILE_NAME_CHARS: usize = 128;
 /// Microseconds that one task may have cost, a week; what is said above it counts as this.
 pub const MAX_BUSY_US: u64 = 7 * 24 * 3600 * 1_000_000;
+/// Rollouts of a run whose turns are kept for others to start from; above it submit refuses.
+pub const MAX_STORED_ROLLOUTS: u32 = 1_024;
 /// Domains of a run; above it submit refuses.
 pub const MAX_DOMAINS: usize = 64;
 /// Rewards of a run, or of one of its domains; above it submit refuses.
@@ -141,6 +143,3 @@ const _: () = assert!(MEMBER_BEAT_MS * 3 < MEMBER_MS, "two lost signs of life mu
 const _: () = assert!(MAX_WORKER_NAME_CHARS + 3 <= MAX_POOL_NAME_CHARS, "each member of a gang has a pool");
 const _: () = assert!(LEASE_RENEW_MS * 3 < LEASE_MS, "two lost renewals must not cost the lease");
 const _: () = assert!(LEASE_MS + 2 * LEASE_RENEW_MS < 3_000, "another coordinator acts within 3 s");
-
-/// Rollouts of a run whose turns are kept for others to start from.
-pub const MAX_STORED_ROLLOUTS: u32 = 1_024;

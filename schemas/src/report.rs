@@ -34,6 +34,12 @@ pub struct Report {
     pub tokens_per_s: f64,
     /// Turns taken.
     pub turns: u64,
+    /// Context tokens of these turns that engines computed.
+    #[serde(default)]
+    pub prefill_tokens: u64,
+    /// Context tokens of these turns that engines had already, from an earlier turn or another sample.
+    #[serde(default)]
+    pub cached_tokens: u64,
     /// The books, in rollouts.
     pub ledger: Ledger,
     /// How each domain ended, in the run file's order; empty for a run with one.

@@ -110,10 +110,11 @@ impl RunSpec {
         Sampling { sample_below, top_p, top_k, min_p, stop_strings, ..Sampling::at(temperature) }
     }
 
-    /// Groups that may be in flight or waiting to be trained: `(1 + alpha) * groups_per_step`.
+    /// Groups that may be in flight or waiting to be trained: `(1 + alpha) * groups_per_step`, and the redundant ones.
     #[must_use]
     pub fn window_groups(&self) -> u64 {
-        ((1.0 + self.rollout.alpha) * f64::from(self.rollout.groups_per_step)).floor() as u64
+        let RolloutSpec { alpha, groups_per_step, redundant_groups, .. } = self.rollout;
+        ((1.0 + alpha) * f64::from(groups_per_step)).floor() as u64 + u64::from(redundant_groups)
     }
 }
 
@@ -177,6 +178,20 @@ pub struct RolloutSpec {
     pub order: ConsumeOrder,
     /// Which groups are left out and replaced at the current version. Default `none`.
     pub filter: GroupFilter,
+    /// With `filter`: rewards whose standard deviation within their group is at most this count as equal. Default 0.000001.
+    #[serde(skip_serializing_if = "is_equal_enough")]
+    #[schemars(extend("default" = 0.000_001))]
+    pub filter_deviation: f64,
+    /// With `filter`: left out, too, is a group whose mean reward is at most the first of these, or at least the second, for
+    /// it is too hard or too easy. Default: none is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = null))]
+    pub filter_means: Option<[f64; 2]>,
+    /// Groups in flight beyond the window, so that no batch waits for the slowest. With an alpha of 0, those that are not
+    /// finished when a batch is full are dropped at once, as `surplus`. Default 0.
+    #[serde(skip_serializing_if = "omit::is_default")]
+    #[schemars(extend("default" = 0))]
+    pub redundant_groups: u32,
     /// Replacements of a rollout that failed, before its group is dropped. Default 3.
     pub max_replacements: u32,
     /// Tokens sampled in one turn at most. Default 1.
@@ -215,6 +230,14 @@ pub struct RolloutSpec {
     pub actions_only: bool,
 }
 
+/// The default of `rollout.filter_deviation`.
+const EQUAL_ENOUGH: f64 = 1e-6;
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands fields over by reference")]
+fn is_equal_enough(deviation: &f64) -> bool {
+    *deviation == EQUAL_ENOUGH
+}
+
 impl Default for RolloutSpec {
     fn default() -> Self {
         Self {
@@ -223,6 +246,9 @@ impl Default for RolloutSpec {
             alpha: 1.0,
             order: ConsumeOrder::OldestFirst,
             filter: GroupFilter::None,
+            filter_deviation: EQUAL_ENOUGH,
+            filter_means: None,
+            redundant_groups: 0,
             max_replacements: 3,
             max_new_tokens: 1,
             temperature: 1.0,
@@ -253,7 +279,7 @@ pub enum ConsumeOrder {
 pub enum GroupFilter {
     /// None.
     None,
-    /// Groups whose rewards are all equal: they carry no signal. Once four batches' worth were left out
+    /// Groups whose rewards are all equal, by `filter_deviation` and `filter_means`: they carry no signal. Once four batches' worth were left out
     /// since the last step, such groups are trained all the same, so that a solved task ends.
     EqualRewards,
 }

@@ -11,6 +11,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::datasets::Datasets;
+use crate::envs::counter;
 use crate::envs::dataset::Dataset;
 use crate::envs::spoken::{Manner, Said};
 use crate::envs::{self, EnvError};
@@ -89,6 +90,9 @@ impl EnvStep {
 impl Executor for EnvStep {
     async fn execute(&self, task: Task, _cancel: CancellationToken) -> Verdict {
         let TaskBody::EnvStep(step) = &task.body else { return Verdict::misrouted(&task) };
+        if let EnvironmentSpec::Counter { latency, .. } = &step.environment {
+            tokio::time::sleep(counter::drawn(*latency, &task.key)).await;
+        }
         let codec = match &self.codecs {
             Some(codecs) if step.environment.speaks_text() => match codecs.of(&task.run).await {
                 Ok(codec) => Some(codec),

@@ -7,7 +7,7 @@ use crate::executor::Verdict;
 use crate::text::{Codec, TextError};
 
 mod arithmetic;
-mod counter;
+pub(crate) mod counter;
 pub(crate) mod dataset;
 mod frozen_lake;
 mod sokoban;
@@ -127,7 +127,7 @@ pub fn answer(task: &EnvStepTask, codec: Option<&Codec>) -> Result<EnvStepDone, 
         EnvironmentSpec::Sokoban { size, scramble, max_turns } => {
             act(&Sokoban { size, scramble, max_turns }, task)
         }
-        EnvironmentSpec::Counter { turns } => act(&Counter { turns }, task),
+        EnvironmentSpec::Counter { turns, .. } => act(&Counter { turns }, task),
         EnvironmentSpec::Arithmetic { ref operations, largest, max_turns, ref system, prompt_tokens } => {
             let game = Arithmetic { operations, largest, max_turns };
             let environment = task.environment.name();

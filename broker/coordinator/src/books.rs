@@ -6,6 +6,10 @@ use millrace_schemas::api::{CurvePoint, Evaluation};
 use millrace_schemas::{PolicyVersion, RolloutId, Stage};
 use serde::{Deserialize, Serialize};
 
+mod domain;
+
+pub use domain::DomainBooks;
+
 /// Why a rollout was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum DropReason {
@@ -69,6 +73,12 @@ pub struct Books {
     /// Context tokens of these turns that engines had already, from an earlier turn or another sample.
     #[serde(default)]
     pub cached_tokens: u64,
+    /// Turns of trained rollouts.
+    #[serde(default)]
+    pub trained_turns: u64,
+    /// Turns that surplus rollouts had taken.
+    #[serde(default)]
+    pub surplus_turns: u64,
     /// Outcomes of tasks that nobody waited for any more: second outcomes and dropped work.
     pub late_outcomes: u64,
     /// Outcomes that could not be true: their tasks failed.
@@ -89,6 +99,9 @@ pub struct Books {
     /// does, for the log lost its newest part, such a rollout may prove to have been trained on.
     #[serde(default)]
     pub dropped_lately: BTreeMap<RolloutId, Dropped>,
+    /// The same of each domain, by number; empty for a run with one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub domains: Vec<DomainBooks>,
 }
 
 /// A drop as it was booked.
@@ -101,28 +114,52 @@ pub struct Dropped {
 }
 
 impl Books {
+    /// The books of the domain of this number, if the run has several.
+    pub(crate) fn domain(&mut self, number: u32) -> Option<&mut DomainBooks> {
+        self.domains.get_mut(number as usize)
+    }
+
+    /// Books rollouts of a domain as begun.
+    pub fn admit(&mut self, domain: u32, rollouts: u64) {
+        self.admitted += rollouts;
+        if let Some(domain) = self.domain(domain) {
+            domain.admitted += rollouts;
+        }
+    }
+
     /// Books a drop and what it had cost.
-    pub fn drop_rollout(&mut self, id: RolloutId, reason: DropReason, busy_us: u64) {
+    pub fn drop_rollout(&mut self, id: RolloutId, domain: u32, reason: DropReason, busy_us: u64) {
         *self.dropped.entry(reason).or_default() += 1;
+        if let Some(domain) = self.domain(domain) {
+            *domain.dropped.entry(reason).or_default() += 1;
+        }
         let wasted = self.wasted_us.entry(reason).or_default();
         *wasted = wasted.saturating_add(busy_us);
         self.dropped_lately.insert(id, Dropped { reason, busy_us });
     }
 
-    /// Books as not dropped what was dropped lately. Says as what it was, if it was: it is admitted already then.
-    pub fn take_back(&mut self, id: RolloutId) -> Option<DropReason> {
-        let Dropped { reason, busy_us } = self.dropped_lately.remove(&id)?;
-        let dropped = self.dropped.entry(reason).or_default();
-        *dropped = dropped.saturating_sub(1);
-        let wasted = self.wasted_us.entry(reason).or_default();
-        *wasted = wasted.saturating_sub(busy_us);
-        Some(reason)
+    /// Books as not dropped what was dropped lately. Says whether it was: it is admitted already then.
+    pub fn take_back(&mut self, id: RolloutId, domain: u32) -> bool {
+        let Some(Dropped { reason, busy_us }) = self.dropped_lately.remove(&id) else { return false };
+        let less = |count: Option<&mut u64>, by: u64| {
+            if let Some(count) = count {
+                *count = count.saturating_sub(by);
+            }
+        };
+        less(self.dropped.get_mut(&reason), 1);
+        less(self.wasted_us.get_mut(&reason), busy_us);
+        less(self.domain(domain).and_then(|domain| domain.dropped.get_mut(&reason)), 1);
+        true
     }
 
     /// Books a rollout as trained on at `version`.
-    pub fn train_rollout(&mut self, version: PolicyVersion, start: PolicyVersion) {
-        count_staleness(&mut self.staleness, version, start);
+    pub fn train_rollout(&mut self, domain: u32, version: PolicyVersion, start: PolicyVersion) {
         self.trained += 1;
+        count_staleness(&mut self.staleness, version, start);
+        if let Some(domain) = self.domain(domain) {
+            domain.trained += 1;
+            count_staleness(&mut domain.staleness, version, start);
+        }
     }
 
     /// Adds a step to the curve.
@@ -139,7 +176,7 @@ impl Books {
 }
 
 /// Counts a rollout that began at `start` and is trained at `version`, by its staleness.
-pub(crate) fn count_staleness(counts: &mut Vec<u64>, version: PolicyVersion, start: PolicyVersion) {
+fn count_staleness(counts: &mut Vec<u64>, version: PolicyVersion, start: PolicyVersion) {
     let staleness = usize::try_from(version.staleness(start)).unwrap_or(usize::MAX).min(1_000);
     if counts.len() <= staleness {
         counts.resize(staleness + 1, 0);

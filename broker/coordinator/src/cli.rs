@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 
 mod connect;
 mod data;
+mod worker;
 mod term;
 mod signals;
 

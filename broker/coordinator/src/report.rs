@@ -23,6 +23,10 @@ pub fn gauges(state: &State) -> bool {
             metrics::counter!("millrace_context_tokens_total", "run" => name.clone(), "how" => how)
                 .absolute(tokens);
         }
+        let turns = [("trained", run.books.trained_turns), ("surplus", run.books.surplus_turns)];
+        for (of, turns) in turns {
+            metrics::counter!("millrace_turns_total", "run" => name.clone(), "of" => of).absolute(turns);
+        }
         for (reason, count) in ledger.dropped {
             metrics::counter!("millrace_rollouts_dropped_total", "run" => name.clone(), "reason" => reason)
                 .absolute(count);

@@ -2,11 +2,12 @@
 
 use millrace_schemas::env_step::{Settings, Utterance};
 use millrace_schemas::reward::TurnResult;
+use millrace_schemas::submit::{Domain, RolloutSpec};
 use millrace_schemas::train_shard::{BatchGroup, BatchRollout, BatchTurn};
-use millrace_schemas::{PolicyVersion, RolloutId};
+use millrace_schemas::{PolicyVersion, RolloutId, RunSpec};
 use serde::{Deserialize, Serialize};
 
-use crate::stored::{Moment, Start};
+use crate::stored::{Moment, Start, Way};
 
 /// What a rollout waits for. At most one turn of it is ever in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,7 +50,7 @@ pub struct Rollout {
     #[serde(default, skip_serializing_if = "Settings::is_empty")]
     pub row: Settings,
     /// Turns that were taken before it began, by another.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default)]
     pub skipped: u32,
     /// Before each turn, where later rollouts may start from one. `[skipped + turns]`, and one more before a turn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -63,10 +64,6 @@ pub struct Rollout {
     pub scores: Vec<Option<f64>>,
     /// Worker microseconds spent on it.
     pub busy_us: u64,
-}
-
-const fn is_zero(count: &u32) -> bool {
-    *count == 0
 }
 
 /// Bytes as MessagePack's own kind rather than as a list of numbers.
@@ -97,35 +94,23 @@ impl Rollout {
     /// A rollout that has not begun, to be reset, or to go on from `start`.
     #[must_use]
     pub fn new(stamp: PolicyVersion, rewards: usize, start: Option<&Start>) -> Self {
-        let blank = Self::blank(stamp, rewards);
-        let Some(Start { row, tokens, conversation, moments, .. }) = start else { return blank };
-        Self {
-            phase: Phase::Generate,
-            tokens: tokens.clone(),
-            conversation: conversation.clone(),
-            row: row.clone(),
-            skipped: moments.len().saturating_sub(1) as u32,
-            state: moments.last().map(|moment| moment.state.clone()).unwrap_or_default(),
-            moments: moments.clone(),
-            ..blank
-        }
-    }
-
-    fn blank(stamp: PolicyVersion, rewards: usize) -> Self {
+        let phase = if start.is_some() { Phase::Generate } else { Phase::Reset };
+        let Way { row, tokens, conversation, moments } =
+            start.map(|start| start.way.clone()).unwrap_or_default();
         Self {
             attempt: 0,
             failures: 0,
             stamp,
             start: None,
-            phase: Phase::Reset,
-            tokens: Vec::new(),
+            phase,
+            tokens,
             turns: Vec::new(),
             results: Vec::new(),
-            conversation: Vec::new(),
-            row: Settings::new(),
-            skipped: 0,
-            moments: Vec::new(),
-            state: Vec::new(),
+            conversation,
+            row,
+            skipped: moments.len().saturating_sub(1) as u32,
+            state: moments.last().map(|moment| moment.state.clone()).unwrap_or_default(),
+            moments,
             success: false,
             scores: vec![None; rewards],
             busy_us: 0,
@@ -191,23 +176,18 @@ pub struct Group {
 }
 
 impl Group {
-    /// A group that has not begun.
+    /// A group of this domain that has not begun, or goes on from `start`.
     #[must_use]
-    pub fn new((domain, prompt): (u32, u64), size: u32, stamp: PolicyVersion, rewards: usize) -> Self {
-        Self { domain, prompt, start: None, rollouts: Vec::new(), playing: 0 }.with(size, stamp, rewards)
-    }
-
-    /// A group whose rollouts go on from `start`.
-    #[must_use]
-    pub fn starting((prompt, start): (u64, Start), size: u32, stamp: PolicyVersion, rewards: usize) -> Self {
-        Self { domain: 0, prompt, start: Some(start), rollouts: Vec::new(), playing: 0 }
-            .with(size, stamp, rewards)
-    }
-
-    fn with(mut self, size: u32, stamp: PolicyVersion, rewards: usize) -> Self {
-        self.rollouts = (0..size).map(|_| Rollout::new(stamp, rewards, self.start.as_ref())).collect();
-        self.playing = size;
-        self
+    pub fn new(
+        domain: &Domain<'_>,
+        prompt: u64,
+        start: Option<Start>,
+        size: u32,
+        stamp: PolicyVersion,
+    ) -> Self {
+        let rollout = Rollout::new(stamp, domain.rewards.len(), start.as_ref());
+        let rollouts = vec![rollout; size as usize];
+        Self { domain: domain.number, prompt, start, rollouts, playing: size }
     }
 
     /// The greatest staleness among its rollouts when trained at `version`.
@@ -216,12 +196,17 @@ impl Group {
         self.rollouts.iter().map(|rollout| version.staleness(rollout.version())).max().unwrap_or(0)
     }
 
-    /// Whether all its rewards are equal, so that comparing them says nothing.
+    /// Whether its rewards are equal or all too low or too high, as its run has it, so that comparing them says nothing.
     #[must_use]
-    pub fn is_without_signal(&self, weights: &[f64]) -> bool {
-        let mut rewards = self.rollouts.iter().map(|rollout| rollout.reward(weights.iter().copied()));
-        let first = rewards.next().unwrap_or(0.0);
-        rewards.all(|reward| (reward - first).abs() <= 1e-6)
+    pub fn is_without_signal(&self, spec: &RunSpec) -> bool {
+        let RolloutSpec { filter_deviation, filter_means, .. } = &spec.rollout;
+        let weights = spec.part(self.domain).reward_weights();
+        let rewards = || self.rollouts.iter().map(|rollout| rollout.reward(weights.iter().copied()));
+        let of_all = |sum: f64| sum / self.rollouts.len().max(1) as f64;
+        let mean = of_all(rewards().sum());
+        let deviation = of_all(rewards().map(|reward| (reward - mean).powi(2)).sum()).sqrt();
+        let is_beyond = |[low, high]: [f64; 2]| mean <= low || mean >= high;
+        deviation <= *filter_deviation || filter_means.is_some_and(is_beyond)
     }
 
     /// The group as it is trained on.

@@ -11,10 +11,10 @@ use millrace_schemas::{PolicyVersion, RunId, RunSpec, TaskKey, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use crate::books::Books;
-use crate::domains::DomainState;
 use crate::gang::{Formation, Gang, Members};
 use crate::rollout::Group;
 use crate::stored::Stored;
+use crate::window::Load;
 
 /// Everything that the coordinator knows.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -58,9 +58,6 @@ pub struct Run {
     pub next_group: u64,
     /// Training prompts given out.
     pub next_prompt: u64,
-    /// What is known of each domain, by number; empty for a run with one.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub domains: Vec<DomainState>,
     /// Turns from which groups may start.
     #[serde(default)]
     pub stored: Stored,
@@ -155,14 +152,9 @@ pub struct Evaluating {
     pub version: PolicyVersion,
     /// One group of one rollout for each prompt still played.
     pub groups: BTreeMap<u64, Group>,
-    /// Prompts solved.
-    pub solved: u32,
-    /// Sum of rewards.
-    pub reward: f64,
-    /// Prompts played to the end.
-    pub finished: u32,
-    /// Prompts given up.
-    pub failed: u32,
+    /// How it stands.
+    #[serde(flatten)]
+    pub whole: Tally,
     /// The same by domain; empty for a run with one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub domains: Vec<Tally>,
@@ -179,6 +171,16 @@ pub struct Tally {
     pub finished: u32,
     /// Prompts given up.
     pub failed: u32,
+}
+
+impl Evaluating {
+    /// Counts a prompt of a domain.
+    pub(crate) fn count(&mut self, domain: u32, count: impl Fn(&mut Tally)) {
+        count(&mut self.whole);
+        if let Some(tally) = self.domains.get_mut(domain as usize) {
+            count(tally);
+        }
+    }
 }
 
 impl Run {
@@ -201,10 +203,18 @@ impl Run {
         matches!(self.state, RunState::Finished | RunState::Cancelled)
     }
 
-    /// Groups that use up the window.
+    /// Groups that play, are finished, or are in training.
+    pub fn groups_in_flight(&self) -> impl Iterator<Item = &Group> {
+        let training = self.training.iter().flat_map(|training| &training.groups);
+        self.groups.values().chain(training.map(|(_, group)| group))
+    }
+
+    /// What uses up the window.
     #[must_use]
-    pub fn load(&self) -> u64 {
-        (self.groups.len() + self.training.as_ref().map_or(0, |training| training.groups.len())) as u64
+    pub fn load(&self) -> Load {
+        let trained = self.training.as_ref().map_or(0, |training| training.groups.len());
+        let groups = (self.groups.len() + trained) as u64;
+        Load { version: self.version(), groups, trains: self.training.is_some() }
     }
 
     /// The group numbered `id`, and whether it is for evaluation.

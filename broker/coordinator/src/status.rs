@@ -13,14 +13,11 @@ use crate::state::Run;
 /// The books of a run. Rollouts in flight are counted one by one, so that the balance is a check.
 #[must_use]
 pub fn ledger(run: &Run) -> Ledger {
-    let playing = run.groups.values();
-    let training = run.training.iter().flat_map(|training| training.groups.iter().map(|(_, group)| group));
-    let in_flight = playing.chain(training).map(|group| group.rollouts.len() as u64).sum();
     Ledger {
         admitted: run.books.admitted,
         trained: run.books.trained,
         dropped: by_reason(&run.books.dropped),
-        in_flight,
+        in_flight: run.groups_in_flight().map(|group| group.rollouts.len() as u64).sum(),
     }
 }
 
@@ -50,6 +47,8 @@ pub fn status(run: &Run) -> Status {
         turns: run.books.turns,
         prefill_tokens: run.books.prefill_tokens,
         cached_tokens: run.books.cached_tokens,
+        trained_turns: run.books.trained_turns,
+        surplus_turns: run.books.surplus_turns,
         groups_in_flight: run.groups.len() as u64 - ready,
         groups_ready: ready,
         window_groups: run.spec.window_groups(),

@@ -27,6 +27,19 @@ pub struct Moment {
     pub state: Vec<u8>,
 }
 
+/// What a rollout has seen and said.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Way {
+    /// What the environment tells rewards of the prompt.
+    pub row: Settings,
+    /// Observations and turns. `[T]`
+    pub tokens: Vec<u32>,
+    /// What was said, where a reward reads it.
+    pub conversation: Vec<Utterance>,
+    /// Before each turn, the next one's included where it goes on.
+    pub moments: Vec<Moment>,
+}
+
 /// A way to the goal.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Path {
@@ -34,15 +47,9 @@ pub struct Path {
     pub id: u64,
     /// The prompt.
     pub prompt: u64,
-    /// What the environment tells rewards of the prompt.
-    pub row: Settings,
-    /// Observations and turns. `[T]`
-    pub tokens: Vec<u32>,
-    /// What was said, where a reward reads it.
-    pub conversation: Vec<Utterance>,
-    /// Before each turn. `[turns]`
-    pub moments: Vec<Moment>,
-    /// How many turns before the goal the next group starts, from 1 to `turns`.
+    /// From the beginning to the goal.
+    pub way: Way,
+    /// How many turns before the goal the next group starts, from 1 to all of them.
     pub back: u32,
 }
 
@@ -53,14 +60,8 @@ pub struct Start {
     pub path: u64,
     /// How many turns before the goal.
     pub back: u32,
-    /// What the environment tells rewards of the prompt.
-    pub row: Settings,
-    /// Observations and turns until there. `[T]`
-    pub tokens: Vec<u32>,
-    /// What was said until there.
-    pub conversation: Vec<Utterance>,
-    /// Before each turn until there, the next one's included. `[turns + 1]`
-    pub moments: Vec<Moment>,
+    /// From the beginning until there.
+    pub way: Way,
 }
 
 /// The paths of a run.
@@ -79,29 +80,22 @@ pub struct Stored {
 impl Path {
     /// The way of a rollout that reached the goal.
     fn of(id: u64, prompt: u64, rollout: &Rollout) -> Self {
-        Self {
-            id,
-            prompt,
-            row: rollout.row.clone(),
-            tokens: rollout.tokens.clone(),
-            conversation: rollout.conversation.clone(),
-            moments: rollout.moments.clone(),
-            back: 1,
-        }
+        let Rollout { row, tokens, conversation, moments, .. } = rollout.clone();
+        Self { id, prompt, way: Way { row, tokens, conversation, moments }, back: 1 }
     }
 
     fn start(&self) -> Option<Start> {
-        let before = self.moments.len().checked_sub(self.back as usize)?;
-        let moments = self.moments.get(..=before)?.to_vec();
+        let Way { row, tokens, conversation, moments } = &self.way;
+        let before = moments.len().checked_sub(self.back as usize)?;
+        let moments = moments.get(..=before)?.to_vec();
         let moment = moments.last()?;
-        Some(Start {
-            path: self.id,
-            back: self.back,
-            row: self.row.clone(),
-            tokens: self.tokens.get(..moment.tokens as usize)?.to_vec(),
-            conversation: self.conversation.get(..moment.said as usize)?.to_vec(),
+        let way = Way {
+            row: row.clone(),
+            tokens: tokens.get(..moment.tokens as usize)?.to_vec(),
+            conversation: conversation.get(..moment.said as usize)?.to_vec(),
             moments,
-        })
+        };
+        Some(Start { path: self.id, back: self.back, way })
     }
 }
 
@@ -121,10 +115,13 @@ impl Stored {
     /// The prompt and the start of the group of this number, if it starts from a stored turn.
     #[must_use]
     pub fn draw(&self, spec: &RunSpec, group: u64) -> Option<(u64, Start)> {
+        if !spec.rollout.stored_turns.is_on() || self.paths.is_empty() {
+            return None;
+        }
         let drawn = seed(spec.seed, Purpose::StoredTurn, &[group]);
         // The upper 53 bits as a number from 0 to 1.
         let number = (drawn >> 11) as f64 / (1_u64 << 53) as f64;
-        if number >= spec.rollout.stored_turns.share || self.paths.is_empty() {
+        if number >= spec.rollout.stored_turns.share {
             return None;
         }
         let path = self.paths.get((mix(drawn) % self.paths.len() as u64) as usize)?;
@@ -142,7 +139,7 @@ impl Stored {
         } else if solved == 0.0 {
             path.back = path.back.saturating_sub(1).max(1);
         }
-        if path.back as usize > path.moments.len() {
+        if path.back as usize > path.way.moments.len() {
             self.learnt += 1;
             self.paths.retain(|path| path.id != start.path);
         }
@@ -204,7 +201,7 @@ mod tests {
         stored.keep(7, &solved(), 4);
         let at = |stored: &Stored| {
             let start = stored.paths.front().and_then(Path::start)?;
-            Some((start.back, start.tokens.len(), start.moments.len()))
+            Some((start.back, start.way.tokens.len(), start.way.moments.len()))
         };
         let play = |stored: &mut Stored, share| {
             let start = stored.paths.front().and_then(Path::start).expect("a start");

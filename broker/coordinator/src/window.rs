@@ -11,15 +11,22 @@ pub struct Load {
     pub version: PolicyVersion,
     /// Groups playing or finished, the batch in training included.
     pub groups: u64,
+    /// Whether a batch is in training.
+    pub trains: bool,
 }
 
-/// How many groups may be admitted now: the window is `(1 + α)·B` groups, and no more are started than the
-/// steps that are left can train.
+/// How many groups may be admitted now: the window is `(1 + α)·B` groups and the redundant ones. Besides those, no more are
+/// started than the steps that are left can train. With an α of 0 nothing that is played while a step is made can be
+/// trained in the next.
 #[must_use]
 pub fn admissible(spec: &RunSpec, load: Load) -> u64 {
-    let batch = u64::from(spec.rollout.groups_per_step);
-    let trainable = spec.steps.saturating_sub(load.version.0).saturating_mul(batch);
-    spec.window_groups().min(trainable).saturating_sub(load.groups)
+    let steps_left = spec.steps.saturating_sub(load.version.0);
+    if steps_left == 0 || load.trains && spec.max_staleness() == 0 {
+        return 0;
+    }
+    let (batch, redundant) = (spec.rollout.groups_per_step.into(), u64::from(spec.rollout.redundant_groups));
+    let trainable = steps_left.saturating_mul(batch);
+    spec.window_groups().min(trainable.saturating_add(redundant)).saturating_sub(load.groups)
 }
 
 /// The oldest start version that a step on `version` may use.

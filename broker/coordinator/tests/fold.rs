@@ -6,6 +6,7 @@ mod data;
 mod domains;
 mod gang;
 mod hostile;
+mod redundant;
 mod routing;
 mod stored;
 mod world;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use millrace_coordinator::state::Run;
 use millrace_coordinator::{Command, status};
-use millrace_schemas::{RolloutId, RunId, TaskBody, TaskKey};
+use millrace_schemas::{RolloutId, RunId, TaskKey};
 
 use super::history::History;
 
@@ -14,8 +14,8 @@ use super::history::History;
 struct Begun {
     /// Rollouts whose first task was put, evaluation not.
     rollouts: BTreeSet<RolloutId>,
-    /// Prompts by group.
-    prompts: BTreeMap<u64, u64>,
+    /// Domains and prompts by group.
+    prompts: BTreeMap<u64, (u32, u64)>,
 }
 
 /// Counts from the tasks that the fold asked for and the batches that are committed.
@@ -39,7 +39,9 @@ fn begun(history: &History) -> BTreeMap<RunId, Begun> {
     history.replay(|moment| {
         for command in moment.commands.into_iter().flatten() {
             let Command::PutTask(task) = command else { continue };
-            let (TaskKey::EnvStep { rollout, turn: 0 }, TaskBody::EnvStep(_)) = (task.key, &task.body) else {
+            // The first is a reset, or a turn where a rollout starts from another's.
+            let (TaskKey::EnvStep { rollout, turn: 0 } | TaskKey::Generate { rollout, turn: 1 }) = task.key
+            else {
                 continue;
             };
             if !task.evaluate {
@@ -49,7 +51,7 @@ fn begun(history: &History) -> BTreeMap<RunId, Begun> {
         let (Some(_), Some(run)) = (moment.commands, moment.run()) else { return };
         let begun = begun.entry(run.spec.name.clone()).or_default();
         for (id, group) in &run.groups {
-            begun.prompts.insert(*id, group.prompt);
+            begun.prompts.insert(*id, (group.domain, group.prompt));
         }
     });
     begun
@@ -79,8 +81,13 @@ fn check_run(history: &History, id: &RunId, run: &Run, begun: Option<&Begun>, fi
     if run.is_closed() && !flying.is_empty() {
         findings.push(format!("run={id}: it is over with rollouts={} in flight", flying.len()));
     }
-    let prompts: BTreeSet<u64> = begun.prompts.values().copied().collect();
-    let missing = (0..run.next_prompt).filter(|prompt| !prompts.contains(prompt)).count();
+    let prompts: BTreeSet<(u32, u64)> = begun.prompts.values().copied().collect();
+    let given = match run.books.domains.as_slice() {
+        [] => vec![run.next_prompt],
+        domains => domains.iter().map(|domain| domain.prompts).collect(),
+    };
+    let given = (0..).zip(given).flat_map(|(domain, given)| (0..given).map(move |prompt| (domain, prompt)));
+    let missing = given.filter(|prompt| !prompts.contains(prompt)).count();
     // Prompts whose groups the log lost and the object store did not are known by their groups alone.
     let adopted = trained.iter().map(|id| id.group).collect::<BTreeSet<_>>();
     let adopted = adopted.into_iter().filter(|group| !begun.prompts.contains_key(group)).count();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use millrace_coordinator::rollout::Phase;
 use millrace_coordinator::state::Run;
-use millrace_coordinator::window::{self, Load};
+use millrace_coordinator::window;
 use millrace_schemas::RunId;
 
 use super::history::History;
@@ -30,11 +30,11 @@ fn at(run: &RunId, seq: u64, words: &str) -> String {
 
 fn wrong(run: &Run) -> Vec<String> {
     let mut words = Vec::new();
-    let (load, window) = (run.load(), run.spec.window_groups());
+    let (load, window) = (run.load().groups, run.spec.window_groups());
     if load > window {
         words.push(format!("groups={load} in a window of {window}"));
     }
-    let open = window::admissible(&run.spec, Load { version: run.version(), groups: load });
+    let open = window::admissible(&run.spec, run.load());
     if run.policy.is_some() && !run.state.is_over() && run.version().0 < run.spec.steps && open > 0 {
         words.push(format!("places={open} of the window are not used"));
     }

@@ -6,11 +6,12 @@ use std::time::Duration;
 use millrace_coordinator::state::State;
 use millrace_queue::Broker;
 use millrace_schemas::api::RunState;
-use millrace_schemas::env_step::EnvironmentSpec;
+use millrace_schemas::env_step::{EnvironmentSpec, Latency};
 use millrace_schemas::publish_weights::Retention;
 use millrace_schemas::reward::RewardRule;
 use millrace_schemas::submit::{
-    Algorithm, ConsumeOrder, EvaluateSpec, GangSpec, GroupFilter, ModelSpec, RewardSpec, RolloutSpec, RunSpec,
+    Algorithm, ConsumeOrder, DomainSpec, EvaluateSpec, GangSpec, GroupFilter, ModelSpec, RewardSpec,
+    RolloutSpec, RunSpec, StoredTurns,
 };
 use millrace_schemas::{Event, subjects};
 use tokio::time::{Instant, sleep};
@@ -118,7 +119,10 @@ fn draw_run(world: &World, shape: &RunShape, number: u64) -> RunSpec {
         seed: world.below(1 << 32),
         steps: world.between(shape.steps),
         model: ModelSpec::Scripted,
-        environment: Some(EnvironmentSpec::Counter { turns: count(shape.turns) }),
+        environment: Some(EnvironmentSpec::Counter {
+            turns: count(shape.turns),
+            latency: Latency::default(),
+        }),
         domains: Vec::new(),
         rewards: rewards.map(|rule| RewardSpec::of(*rule)).collect(),
         rollout: RolloutSpec {
@@ -139,9 +143,37 @@ fn draw_run(world: &World, shape: &RunShape, number: u64) -> RunSpec {
         },
         weights: Retention { newest: least, every: world.below(4), checkpoint_every: 1 },
     };
-    // Last, and only where there are gangs, so that other scenarios draw what they drew.
+    // Last, and only where a scenario has them, so that others draw what they drew.
     if shape.ranks.1 > 1 {
         spec.gang = GangSpec { ranks: count(shape.ranks), least: 1, patience_ms: 5_000, timeout_ms: 10_000 };
     }
+    if shape.redundant_groups.1 > 0 {
+        spec.rollout.redundant_groups = count(shape.redundant_groups);
+    }
+    if shape.partitions.1 > 1 {
+        spec.rollout.partitions = count(shape.partitions);
+    }
+    let domains = if shape.domains.1 > 1 && alpha.fract() == 0.0 { count(shape.domains) } else { 1 };
+    if domains > 1 {
+        spec.environment = None;
+        spec.domains = (0..domains).map(|number| draw_domain(world, shape, number)).collect();
+    } else if shape.stored_turns.1 > 0 && spec.part(0).environment.max_turns() > 1 {
+        let share = f64::from(count(shape.stored_turns)) / 100.0;
+        spec.rollout.stored_turns = StoredTurns { share, ..StoredTurns::default() };
+    }
+    assert_eq!(spec.refusals(), [], "what is drawn is a run");
     spec
+}
+
+fn draw_domain(world: &World, shape: &RunShape, number: u32) -> DomainSpec {
+    DomainSpec {
+        name: format!("domain-{number}").parse().expect("a word and a number are a domain's name"),
+        share: world.between((1, 5)) as f64,
+        environment: EnvironmentSpec::Counter {
+            turns: world.between(shape.turns) as u32,
+            latency: Latency::default(),
+        },
+        rewards: None,
+        max_new_tokens: None,
+    }
 }

@@ -57,6 +57,14 @@ pub struct RunShape {
     pub alpha: Vec<f64>,
     /// Workers that make a step together.
     pub ranks: (u64, u64),
+    /// Groups in flight beyond the window.
+    pub redundant_groups: (u64, u64),
+    /// Queues of turns to sample.
+    pub partitions: (u64, u64),
+    /// Domains, where the async ratio allows several.
+    pub domains: (u64, u64),
+    /// Percent of the groups that start from a turn of an earlier rollout, where there is one domain.
+    pub stored_turns: (u64, u64),
 }
 
 impl Default for RunShape {
@@ -70,6 +78,10 @@ impl Default for RunShape {
             evaluate_prompts: (0, 3),
             alpha: vec![0.0, 0.5, 1.0, 2.0],
             ranks: (1, 1),
+            redundant_groups: (0, 0),
+            partitions: (1, 1),
+            domains: (1, 1),
+            stored_turns: (0, 0),
         }
     }
 }
@@ -170,6 +182,7 @@ impl Scenario {
             include_str!("../../scenarios/everything.toml"),
             include_str!("../../scenarios/power-loss.toml"),
             include_str!("../../scenarios/gangs.toml"),
+            include_str!("../../scenarios/rollouts.toml"),
         ];
         texts.map(|text| Self::from_toml(text).expect("shipped scenarios are valid")).into()
     }
@@ -181,7 +194,7 @@ mod tests {
 
     #[test]
     fn shipped_scenarios_are_valid_and_wrong_ones_are_refused() {
-        assert_eq!(Scenario::shipped().len(), 3);
+        assert_eq!(Scenario::shipped().len(), 4);
         let unknown = "name = \"x\"\nseconds = 1\nevery_ms = 5\ncolour = 3\n[faults]\nkill = 1";
         assert!(format!("{:#}", Scenario::from_toml(unknown).expect_err("unknown")).contains("colour"));
         let none = "name = \"x\"\nseconds = 1\nevery_ms = 5\n[faults]\nkill = 0";

@@ -1,6 +1,8 @@
 //! Domains: parts of a run's prompts with an environment, rewards and limits of their own. A run without any has one, of
 //! what the run file says at its top.
 
+use std::ops::RangeInclusive;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +12,8 @@ use crate::ids::DomainName;
 
 /// Parts that a share of 1 has: shares are counted in millionths, so that a mix is exact.
 const PARTS: f64 = 1e6;
+/// What may be asked for.
+const SHARES: RangeInclusive<f64> = 0.0..=1e6;
 
 /// Prompts of one kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -34,6 +38,8 @@ pub struct DomainSpec {
 /// A domain with what it takes from the run filled in.
 #[derive(Debug, Clone, Copy)]
 pub struct Domain<'a> {
+    /// Its number, from 0.
+    pub number: u32,
     /// Its name; `None` for the one domain of a run that names none.
     pub name: Option<&'a DomainName>,
     /// Its environment.
@@ -62,12 +68,14 @@ impl RunSpec {
     /// Its domains, by number: one, but for a run file that names none and no environment either, which is refused.
     pub fn parts(&self) -> impl Iterator<Item = Domain<'_>> {
         let whole = self.environment.iter().filter(|_| self.domains.is_empty()).map(|environment| Domain {
+            number: 0,
             name: None,
             environment,
             rewards: &self.rewards,
             max_new_tokens: self.rollout.max_new_tokens,
         });
-        whole.chain(self.domains.iter().map(|domain| Domain {
+        whole.chain(self.domains.iter().zip(0..).map(|(domain, number)| Domain {
+            number,
             name: Some(&domain.name),
             environment: &domain.environment,
             rewards: domain.rewards.as_deref().unwrap_or(&self.rewards),
@@ -110,7 +118,7 @@ impl RunSpec {
     }
 }
 
-/// A share in whole parts.
+/// A share in whole parts; 0 for what is no share.
 pub(super) fn parts_of(share: f64) -> u64 {
-    (share * PARTS).round() as u64
+    if SHARES.contains(&share) { (share * PARTS).round() as u64 } else { 0 }
 }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use std::fmt;
 
-use super::{GangSpec, ModelSpec, RewardSpec, RunSpec, algorithm};
+use super::{GangSpec, GroupFilter, ModelSpec, RewardSpec, RolloutSpec, RunSpec, algorithm};
 use crate::reward::RewardRule;
 use crate::{PoolName, limits, subjects};
 
@@ -198,6 +198,13 @@ impl RunSpec {
             1,
             u64::from(limits::MAX_NEW_TOKENS),
         );
+        checks.count(
+            "rollout.redundant_groups",
+            u64::from(r.redundant_groups),
+            0,
+            u64::from(limits::MAX_GROUPS_PER_STEP),
+        );
+        check_filter(r, checks);
         checks.count("rollout.partitions", u64::from(r.partitions), 1, u64::from(limits::MAX_PARTITIONS));
         checks.number("rollout.temperature", r.temperature, 0.01, 100.0);
         sampling::check(self, checks);
@@ -221,6 +228,28 @@ fn check_decoder(model: &ModelSpec, checks: &mut Checks) {
         "model.width",
         width,
         format!("choose a multiple of 2 x model.heads = {}", 2 * u64::from(*heads)),
+    );
+}
+
+fn check_filter(rollout: &RolloutSpec, checks: &mut Checks) {
+    let (most, plain) = (limits::MAX_REWARD, RolloutSpec::default());
+    checks.number("rollout.filter_deviation", rollout.filter_deviation, 0.0, most);
+    let [low, high] = rollout.filter_means.unwrap_or([-most, most]);
+    checks.number("rollout.filter_means[0]", low, -most, most);
+    checks.number("rollout.filter_means[1]", high, -most, most);
+    checks.require(
+        low < high,
+        "rollout.filter_means",
+        format!("[{low}, {high}]"),
+        "no group would be left; the first must be less than the second",
+    );
+    let is_set =
+        rollout.filter_deviation != plain.filter_deviation || rollout.filter_means != plain.filter_means;
+    checks.require(
+        !is_set || rollout.filter != GroupFilter::None,
+        "rollout.filter",
+        "none",
+        "filter_deviation and filter_means say which groups a filter leaves out; choose \"equal_rewards\"",
     );
 }
 

@@ -1,8 +1,12 @@
 //! Answer each number with its successor. Needs no model: for checks of queue and coordinator.
 
-use millrace_schemas::env_step::{EnvStepDone, Split};
+use std::time::Duration;
+
+use millrace_schemas::TaskKey;
+use millrace_schemas::env_step::{EnvStepDone, Latency, Split};
 
 use super::{EnvError, Environment, level, state};
+use crate::random::{Stream, fnv1a};
 
 /// Numbers are below this, and so are tokens.
 const NUMBERS: u32 = 128;
@@ -14,6 +18,16 @@ const KIND: u8 = 3;
 pub struct Counter {
     /// Turns of an episode.
     pub turns: u32,
+}
+
+/// How long the task of this name takes: the same at each attempt at it.
+#[must_use]
+pub(crate) fn drawn(latency: Latency, task: &TaskKey) -> Duration {
+    let mut stream = Stream::new(fnv1a(&task.to_string()));
+    // Box and Muller 1958, "A Note on the Generation of Random Normal Deviates".
+    let (length, angle) = (1.0 - stream.unit(), std::f64::consts::TAU * stream.unit());
+    let normal = (-2.0 * length.ln()).sqrt() * angle.cos();
+    Duration::from_secs_f64((latency.mean_ms + latency.deviation_ms * normal).max(0.0) / 1e3)
 }
 
 /// Where an episode is.

@@ -10,7 +10,7 @@ use millrace_queue::clock::SystemClock;
 use millrace_queue::port::Put;
 use millrace_queue::testing::TestServer;
 use millrace_queue::{Broker, JetStreamOptions, MemoryQueue, Objects, Queue, QueueSettings};
-use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, EnvironmentSpec, Split};
+use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, EnvironmentSpec, Latency, Split};
 use millrace_schemas::{
     Event, Outcome, OutcomeBody, PolicyVersion, PoolName, RolloutId, RunId, Stage, Task, TaskBody, TaskKey,
 };
@@ -207,7 +207,7 @@ pub(crate) fn task(group: u64, version: u64) -> Task {
         version: PolicyVersion(version),
         evaluate: false,
         body: TaskBody::EnvStep(EnvStepTask {
-            environment: EnvironmentSpec::Counter { turns: 3 },
+            environment: EnvironmentSpec::Counter { turns: 3, latency: Latency::default() },
             split: Split::Train,
             seed: group,
             row: None,

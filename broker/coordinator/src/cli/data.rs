@@ -2,7 +2,6 @@
 //! every worker has the same bytes whatever becomes of the files.
 
 use std::path::Path;
-use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
@@ -11,11 +10,9 @@ use millrace_schemas::RunSpec;
 use millrace_schemas::dataset::{DatasetSpec, Rows};
 use millrace_schemas::env_step::EnvironmentSpec;
 use millrace_schemas::submit::ModelSpec;
-use tokio::io::AsyncWriteExt;
-use tokio::process::Command;
 
 use super::term::say;
-use super::up::find_worker;
+use super::worker;
 
 mod parquet;
 
@@ -89,8 +86,7 @@ pub(super) async fn check_prompts(spec: &RunSpec, contents: &[Bytes]) -> Result<
 }
 
 async fn check_dataset(dataset: &DatasetSpec, content: &[u8], model: &str) -> Result<()> {
-    let worker = find_worker().ok().filter(|_| Path::new(model).is_dir());
-    let Some(worker) = worker else {
+    let Some(program) = worker::find().ok().filter(|_| Path::new(model).is_dir()) else {
         say(format_args!(
             "the model or millrace-worker is not on this machine: whether its prompts of {} are too long shows when they \
              are asked",
@@ -98,23 +94,12 @@ async fn check_dataset(dataset: &DatasetSpec, content: &[u8], model: &str) -> Re
         ));
         return Ok(());
     };
-    let mut command = Command::new(worker);
-    command.arg("check-data").arg("--model").arg(model).arg("--spec").arg(serde_json::to_string(dataset)?);
-    command.arg("-").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-    let mut child = command.spawn().context("failed to start millrace-worker to check the rows")?;
-    let mut rows = child.stdin.take().context("a pipe was asked for")?;
-    // One that has found something wrong reads no further; what it says counts.
-    let (_, ran) = tokio::join!(
-        async move {
-            let _ = rows.write_all(content).await;
-        },
-        child.wait_with_output()
-    );
-    let ran = ran.context("failed to wait for millrace-worker, which checks the rows")?;
-    let told = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-    if !ran.status.success() {
-        bail!("rows path = {:?} is refused before anything starts:\n{}", dataset.path, told(&ran.stderr));
+    let spec = serde_json::to_string(dataset)?;
+    let told =
+        worker::check(&program, ["check-data", "--model", model, "--spec", &spec, "-"], content).await?;
+    match told {
+        Ok(told) => say(format_args!("rows {}: {told}", dataset.path)),
+        Err(told) => bail!("rows path = {:?} is refused before anything starts:\n{told}", dataset.path),
     }
-    say(format_args!("rows {}: {}", dataset.path, told(&ran.stdout)));
     Ok(())
 }

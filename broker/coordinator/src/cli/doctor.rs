@@ -10,7 +10,7 @@ use tokio::process::Command;
 
 use super::connect::Place;
 use super::term::{say, thousands};
-use super::up::find_worker;
+use super::worker;
 
 /// The version of torch that this build is made for.
 const TORCH: &str = "2.11.0";
@@ -71,7 +71,7 @@ async fn examine(place: &Place) -> Vec<Finding> {
     let rust = "Rust: https://rustup.rs";
     vec![
         finding("nats-server", Run, nats_server().await),
-        finding("millrace-worker", Run, worker().await),
+        finding("millrace-worker", Run, worker_program().await),
         finding("torch", Run, torch().await),
         finding("sandbox", Extra, sandbox().await),
         finding("disk", Run, disk(place.dir.as_deref().unwrap_or(Path::new(".")))),
@@ -118,15 +118,15 @@ fn version_of(words: &str) -> Option<(u64, u64)> {
 }
 
 /// A worker that starts finds its libraries too.
-async fn worker() -> Result<String, String> {
-    let path = find_worker().map_err(|e| e.to_string())?;
+async fn worker_program() -> Result<String, String> {
+    let path = worker::find().map_err(|e| e.to_string())?;
     let here = path.display().to_string();
     output(&path, &["--help"]).await.map(|_| here.clone()).map_err(|e| format!("{here} does not start: {e}"))
 }
 
 /// Whether answers of the reward `code` can run here.
 async fn sandbox() -> Result<String, String> {
-    let path = find_worker().map_err(|e| e.to_string())?;
+    let path = worker::find().map_err(|e| e.to_string())?;
     let tried = output(&path, &["check-sandbox"]).await;
     tried.map_err(|e| format!("only the reward `code` needs it: {e}"))
 }

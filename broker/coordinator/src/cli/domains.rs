@@ -4,11 +4,12 @@ use millrace_schemas::api::{DomainStatus, Status};
 
 use super::term::{by_reason, histogram, percent, thousands};
 
-/// Whether each domain's books balance, and they add up to the run's.
+/// Whether the run's books balance, and each domain's, and these add up to the run's.
 pub(super) fn balanced(status: &Status) -> bool {
     let sum = |of: fn(&DomainStatus) -> u64| status.domains.iter().map(of).sum::<u64>();
     let whole = &status.ledger;
-    status.domains.iter().all(|domain| domain.ledger.balanced())
+    whole.balanced()
+        && status.domains.iter().all(|domain| domain.ledger.balanced())
         && (status.domains.is_empty()
             || (sum(|domain| domain.ledger.admitted) == whole.admitted
                 && sum(|domain| domain.ledger.trained) == whole.trained

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use millrace_schemas::api::{RunState, Status};
+use millrace_schemas::api::{CurvePoint, Evaluation, RunState, Status};
 use tokio::time::Instant;
 
 use super::curve::{mean_window, moving_mean};
@@ -55,14 +55,19 @@ impl Frame {
         Some((*values.last()?, *mean.last()?))
     }
 
-    /// Seconds until the last step, at the pace of the last ones; `None` before a pace is seen and at the end.
+    /// Seconds until the last step, at the pace of the last ones; `None` before a pace is seen and at the end. The pace is
+    /// the median: a step in which the run lay still for a night says nothing.
     fn eta_s(&self) -> Option<f64> {
         let curve = &self.status.curve;
-        let first = curve.get(curve.len().saturating_sub(ETA_POINTS))?;
-        let last = curve.last()?;
-        let steps = last.version.checked_sub(first.version).filter(|steps| *steps > 0)?;
-        let per_step = last.at_ms.saturating_sub(first.at_ms) as f64 / 1e3 / steps as f64;
-        let left = per_step * self.status.steps.saturating_sub(last.version) as f64;
+        let lately = curve.get(curve.len().saturating_sub(ETA_POINTS)..)?;
+        let pace = |pair: &[CurvePoint]| {
+            let steps = pair[1].version.saturating_sub(pair[0].version).max(1);
+            pair[1].at_ms.saturating_sub(pair[0].at_ms) as f64 / 1e3 / steps as f64
+        };
+        let mut paces: Vec<f64> = lately.windows(2).map(pace).collect();
+        paces.sort_by(f64::total_cmp);
+        let per_step = paces.get(paces.len() / 2)?;
+        let left = per_step * self.status.steps.saturating_sub(curve.last()?.version) as f64;
         (left > 0.0).then_some(left)
     }
 
@@ -89,7 +94,7 @@ impl Changes {
 
     /// What is new since the status before, for people.
     pub(super) fn events(&mut self, status: &Status) -> Vec<String> {
-        let (before, known) = self.last.unwrap_or((RunState::Starting, 0));
+        let (before, mut known) = self.last.unwrap_or((RunState::Starting, 0));
         let first = self.last.is_none();
         self.last = Some((status.state, status.evaluations.len()));
         let mut events = vec![];
@@ -97,12 +102,11 @@ impl Changes {
             events.push("making the initial model, v0".to_owned());
         }
         if first && status.version.0 > 0 {
-            events.push(format!("goes on from {}", status.version));
+            let newest = status.evaluations.last().map_or(String::new(), |e| format!("; {}", solved(e)));
+            events.push(format!("goes on from {}{newest}", status.version));
+            known = status.evaluations.len();
         }
-        for evaluation in &status.evaluations[known.min(status.evaluations.len())..] {
-            let (solved, prompts) = (percent(evaluation.success), evaluation.prompts);
-            events.push(format!("v{}: {solved} of {prompts} held-out prompts solved", evaluation.version));
-        }
+        events.extend(status.evaluations.iter().skip(known).map(solved));
         if status.state != before {
             match status.state {
                 RunState::Finishing => {
@@ -126,16 +130,26 @@ impl Changes {
         events
     }
 
-    /// Tokens sampled a second over the last moments.
+    /// Tokens sampled a second over the last moments; where turns take longer than moments, since the end of the last but
+    /// one.
     pub(super) fn tokens_per_s(&mut self, now: Instant, status: &Status) -> f64 {
-        self.tokens.push_back((now, status.sampled_tokens));
-        while self.tokens.len() > 2 && self.tokens.front().is_some_and(|(at, _)| now - *at > RATE_WINDOW) {
+        if self.tokens.back().is_none_or(|(_, tokens)| *tokens != status.sampled_tokens) {
+            self.tokens.push_back((now, status.sampled_tokens));
+        }
+        // What is kept begins before the last moments, and before the last tokens came.
+        while self.tokens.len() > 2 && now - self.tokens[1].0 > RATE_WINDOW {
             self.tokens.pop_front();
         }
         let Some((at, tokens)) = self.tokens.front() else { return 0.0 };
         let seconds = (now - *at).as_secs_f64();
         if seconds > 0.0 { status.sampled_tokens.saturating_sub(*tokens) as f64 / seconds } else { 0.0 }
     }
+}
+
+/// `v8: 25.0 % of 256 held-out prompts solved`.
+fn solved(evaluation: &Evaluation) -> String {
+    let Evaluation { version, success, prompts, .. } = evaluation;
+    format!("v{version}: {} of {prompts} held-out prompts solved", percent(*success))
 }
 
 /// `12,345 trained, 512 in flight`.
@@ -151,10 +165,16 @@ mod tests {
     #[test]
     fn time_left_follows_the_pace() {
         let status = sample::status(10);
-        let frame =
+        let mut frame =
             Frame { status, tokens_per_s: 0.0, generate_busy: None, train_busy: None, restarts: None };
         // The sample makes a step a second and has ten times as many to make.
         assert_eq!(frame.eta_s(), Some(90.0));
+        for point in &mut frame.status.curve[5..] {
+            point.at_ms += 8 * 3_600_000;
+        }
+        assert_eq!(frame.eta_s(), Some(90.0), "it lay still for a night");
+        frame.status.curve.truncate(1);
+        assert_eq!(frame.eta_s(), None);
     }
 
     #[test]
@@ -162,7 +182,7 @@ mod tests {
         let mut changes = Changes::default();
         let mut status = sample::status(10);
         status.evaluations.truncate(1);
-        assert_eq!(changes.events(&status), ["goes on from v10", "v0: 4.0 % of 256 held-out prompts solved"]);
+        assert_eq!(changes.events(&status), ["goes on from v10; v0: 4.0 % of 256 held-out prompts solved"]);
         assert!(changes.events(&status).is_empty());
         status.state = RunState::Finishing;
         assert_eq!(changes.events(&status), ["evaluating v10, the last version"]);
@@ -180,6 +200,21 @@ mod tests {
             let rate = changes.tokens_per_s(Instant::now(), &status);
             if second == 19 {
                 assert!((rate - 1_000.0).abs() < 1.0, "{rate}");
+            }
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_rate_of_a_slow_run_is_that_of_its_turns() {
+        let mut changes = Changes::default();
+        let mut status = sample::status(1);
+        for second in 0..600 {
+            // A batch of turns ends every minute.
+            status.sampled_tokens = 6_000 * (second / 60);
+            let rate = changes.tokens_per_s(Instant::now(), &status);
+            if second > 120 {
+                assert!((50.0..=100.0).contains(&rate), "{second}: {rate}");
             }
             tokio::time::advance(Duration::from_secs(1)).await;
         }

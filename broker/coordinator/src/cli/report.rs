@@ -6,6 +6,7 @@ use millrace_schemas::report::Report;
 
 use super::domains;
 use super::ledger;
+use super::status::context;
 use super::term::{duration, histogram, percent, thousands};
 use crate::audit::Audit;
 
@@ -45,9 +46,11 @@ pub(super) fn assemble(status: &Status, audit: &Audit, measured: Measured) -> Re
         sampled_tokens: status.sampled_tokens,
         tokens_per_s: if wall_s > 0.0 { status.sampled_tokens as f64 / wall_s } else { 0.0 },
         turns: status.turns,
+        prefill_tokens: status.prefill_tokens,
+        cached_tokens: status.cached_tokens,
         ledger: status.ledger.clone(),
         domains: status.domains.clone(),
-        balanced: status.ledger.balanced() && domains::balanced(status),
+        balanced: domains::balanced(status),
         audited: audit.is_clean(),
         audit_findings: audit.findings.clone(),
         final_version: status.version.0,
@@ -103,6 +106,9 @@ pub(super) fn lines(report: &Report) -> Vec<String> {
         "speed",
         format!("{} tokens/s, {} in all", thousands(r.tokens_per_s as u64), thousands(r.sampled_tokens)),
     );
+    if r.prefill_tokens + r.cached_tokens > 0 {
+        line("context", context(r.prefill_tokens, r.cached_tokens));
+    }
     if r.restarts > 0 {
         line("restarts", r.restarts.to_string());
     }

@@ -31,6 +31,8 @@ pub(super) fn status(done: u64) -> Status {
         turns: 1_000 * done,
         prefill_tokens: 0,
         cached_tokens: 0,
+        trained_turns: 0,
+        surplus_turns: 0,
         groups_in_flight: 40,
         groups_ready: 8,
         window_groups: 64,

@@ -32,8 +32,6 @@ mod supervisor;
 mod stack;
 mod conclude;
 
-pub(super) use stack::find_worker;
-
 /// Between two tries to hand the run in.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 /// What a shell expects of a program that was interrupted.

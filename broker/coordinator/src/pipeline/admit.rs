@@ -5,12 +5,12 @@ use millrace_schemas::submit::GroupFilter;
 
 use crate::books::DropReason;
 use crate::command::{Command, Commands};
-use crate::domains::{self, Dealer};
+use crate::domains::Dealer;
 use crate::pipeline::{play, train_shard};
 use crate::rollout::Group;
 use crate::state::Run;
 use crate::stored;
-use crate::window::{self, Load};
+use crate::window;
 
 /// Batches' worth of groups that may be left out between two steps for want of signal.
 pub const MAX_FILTERED_BATCHES: u64 = 4;
@@ -21,7 +21,7 @@ pub(super) fn refill(run: &mut Run, out: &mut Commands) {
         return;
     }
     let version = run.version();
-    let admissible = window::admissible(&run.spec, Load { version, groups: run.load() });
+    let admissible = window::admissible(&run.spec, run.load());
     if admissible == 0 {
         return;
     }
@@ -31,16 +31,13 @@ pub(super) fn refill(run: &mut Run, out: &mut Commands) {
         run.next_group += 1;
         let size = run.spec.rollout.group_size;
         let group = match run.stored.draw(&run.spec, id) {
-            Some(start) => Group::starting(start, size, version, run.spec.part(0).rewards.len()),
+            Some((prompt, start)) => Group::new(&run.spec.part(0), prompt, Some(start), size, version),
             None => {
-                let prompt = dealer.next(run);
-                Group::new(prompt, size, version, run.spec.part(prompt.0).rewards.len())
+                let (domain, prompt) = dealer.next(run);
+                Group::new(&run.spec.part(domain), prompt, None, size, version)
             }
         };
-        run.books.admitted += u64::from(size);
-        if let Some(domain) = domains::of(&mut run.domains, group.domain) {
-            domain.admitted += u64::from(size);
-        }
+        run.books.admit(group.domain, u64::from(size));
         put_group(run, id, &group, false, out);
         run.groups.insert(id, group);
     }
@@ -54,7 +51,6 @@ pub fn put_group(run: &Run, id: u64, group: &Group, evaluate: bool, out: &mut Co
             version: run.version(),
             evaluate,
             id: RolloutId { group: id, index, attempt: rollout.attempt },
-            number: group.domain,
             domain: run.spec.part(group.domain),
             prompt: group.prompt,
         };
@@ -68,17 +64,14 @@ pub(super) fn group_finished(run: &mut Run, id: u64, out: &mut Commands) {
     let most = MAX_FILTERED_BATCHES * u64::from(run.spec.rollout.groups_per_step);
     let leave_out = run.spec.rollout.filter == GroupFilter::EqualRewards
         && run.filtered_since_step < most
-        && run
-            .groups
-            .get(&id)
-            .is_some_and(|group| group.is_without_signal(&run.spec.part(group.domain).reward_weights()));
+        && run.groups.get(&id).is_some_and(|group| group.is_without_signal(&run.spec));
     if leave_out {
         run.filtered_since_step += 1;
         remove(run, id, |_| DropReason::Filtered);
         refill(run, out);
     } else {
         run.ready.push(id);
-        train_shard::cut(run);
+        train_shard::cut(run, out);
     }
 }
 
@@ -104,9 +97,10 @@ pub(super) fn remove(run: &mut Run, id: u64, reason: impl Fn(u32) -> DropReason)
     run.ready.retain(|ready| *ready != id);
     for (rollout, index) in group.rollouts.iter().zip(0..) {
         let id = RolloutId { group: id, index, attempt: rollout.attempt };
-        run.books.drop_rollout(id, reason(index), rollout.busy_us);
-        if let Some(domain) = domains::of(&mut run.domains, group.domain) {
-            domain.drop_rollout(reason(index));
+        let reason = reason(index);
+        run.books.drop_rollout(id, group.domain, reason, rollout.busy_us);
+        if reason == DropReason::Surplus {
+            run.books.surplus_turns += rollout.turns.len() as u64;
         }
     }
 }
@@ -133,9 +127,9 @@ pub(super) fn refresh(run: &mut Run, out: &mut Commands) {
     for id in stale {
         play::replace(run, id, DropReason::Stale, out);
     }
-    for (id, number, prompt) in unstarted {
-        let (spec, domain) = (&run.spec, run.spec.part(number));
-        let scene = play::Scene { spec, version, evaluate: false, id, number, domain, prompt };
+    for (id, domain, prompt) in unstarted {
+        let (spec, domain) = (&run.spec, run.spec.part(domain));
+        let scene = play::Scene { spec, version, evaluate: false, id, domain, prompt };
         let rollout = &run.groups[&id.group].rollouts[id.index as usize];
         play::tasks(&scene, rollout, &mut |task| out.push(Command::PutTask(Box::new(task))));
     }

@@ -64,30 +64,18 @@ fn take_out(run: &mut Run, base: PolicyVersion, groups: &[AdoptedGroup]) {
             if let Some(other) = known.filter(|known| known.attempt != rollout.attempt) {
                 // The lost part had another attempt.
                 let id = RolloutId { attempt: other.attempt, ..id };
-                run.books.drop_rollout(id, DropReason::Superseded, other.busy_us);
-                if let Some(domain) = domains::of(&mut run.domains, adopted.domain) {
-                    domain.drop_rollout(DropReason::Superseded);
-                }
+                run.books.drop_rollout(id, adopted.domain, DropReason::Superseded, other.busy_us);
             }
             // What is left of the log may have begun it and dropped it since: then it is admitted already, and
             // trained in the end.
             let is_known = known.is_some_and(|known| known.attempt == rollout.attempt);
-            let taken_back = if is_known { None } else { run.books.take_back(id) };
-            let anew = u64::from(!is_known && taken_back.is_none());
-            run.books.admitted += anew;
-            run.books.train_rollout(base, rollout.start_version);
-            if let Some(domain) = domains::of(&mut run.domains, adopted.domain) {
-                if let Some(reason) = taken_back {
-                    domain.take_back(reason);
-                }
-                domain.admitted += anew;
-                domain.adopt_rollout(base, rollout);
+            if !is_known && !run.books.take_back(id, adopted.domain) {
+                run.books.admit(adopted.domain, 1);
             }
+            run.books.train_rollout(adopted.domain, base, rollout.start_version);
         }
-        if let Some(domain) = domains::of(&mut run.domains, adopted.domain) {
-            domain.groups += 1;
-            // Its prompt was given out in the part that was lost.
-            domain.prompts += u64::from(is_new);
+        if let Some(domain) = run.books.domain(adopted.domain) {
+            domain.adopt_group(adopted, is_new);
         }
         // In the part that was lost it may have come in the place of one that is still in play here.
         if let Some(id) = domains::beyond_its_places(run, adopted.domain) {

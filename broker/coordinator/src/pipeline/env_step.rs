@@ -2,6 +2,7 @@
 
 use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, Split};
 use millrace_schemas::reward::TurnResult;
+use millrace_schemas::submit::Domain;
 use millrace_schemas::{Task, TaskBody, TaskKey};
 
 use crate::pipeline::generate::check_tokens;
@@ -15,7 +16,7 @@ use crate::stored::Moment;
 /// The task that resets the rollout's environment or takes its last turn as an action.
 #[must_use]
 pub fn task(scene: &Scene<'_>, rollout: &Rollout) -> Task {
-    let (spec, environment) = (scene.spec, scene.domain.environment);
+    let (spec, Domain { number, environment, .. }) = (scene.spec, scene.domain);
     let (split, purpose) = if scene.evaluate {
         (Split::HeldOut, Purpose::HeldOutPrompt)
     } else {
@@ -39,9 +40,9 @@ pub fn task(scene: &Scene<'_>, rollout: &Rollout) -> Task {
             seed: if spec.domains.is_empty() {
                 seed(spec.seed, purpose, &[scene.prompt])
             } else {
-                seed(spec.seed, purpose, &[scene.prompt, u64::from(scene.number)])
+                seed(spec.seed, purpose, &[scene.prompt, u64::from(number)])
             },
-            row: rows::asked((spec.seed, scene.number), environment, split, scene.prompt),
+            row: rows::asked((spec.seed, number), environment, split, scene.prompt),
             action,
         }),
     }

@@ -28,18 +28,16 @@ pub(super) fn begin_if_due(run: &mut Run, out: &mut Commands) {
     let shares = run.spec.shares();
     let mut dealt = vec![0; shares.len()];
     for _ in 0..prompts {
-        let domain = mix::next(&shares, &dealt);
-        let prompt = (domain as u32, dealt[domain]);
-        dealt[domain] += 1;
+        let domain = mix::deal(&shares, &mut dealt);
+        let prompt = dealt[domain] - 1;
         let id = run.next_group;
         run.next_group += 1;
-        let group = Group::new(prompt, 1, version, run.spec.part(prompt.0).rewards.len());
+        let group = Group::new(&run.spec.part(domain as u32), prompt, None, 1, version);
         admit::put_group(run, id, &group, true, out);
         groups.insert(id, group);
     }
-    let domains = vec![Tally::default(); run.domains.len()];
-    run.evaluation =
-        Some(Evaluating { version, groups, solved: 0, reward: 0.0, finished: 0, failed: 0, domains });
+    let domains = vec![Tally::default(); run.books.domains.len()];
+    run.evaluation = Some(Evaluating { version, groups, whole: Tally::default(), domains });
 }
 
 /// A prompt was played to its end and scored.
@@ -50,14 +48,11 @@ pub(super) fn prompt_finished(run: &mut Run, id: u64, out: &mut Commands) {
     let weights = spec.part(group.domain).reward_weights();
     for rollout in &group.rollouts {
         let reward = rollout.reward(weights.iter().copied());
-        evaluation.finished += 1;
-        evaluation.solved += u32::from(rollout.success);
-        evaluation.reward += reward;
-        if let Some(domain) = evaluation.domains.get_mut(group.domain as usize) {
-            domain.finished += 1;
-            domain.solved += u32::from(rollout.success);
-            domain.reward += reward;
-        }
+        evaluation.count(group.domain, |tally| {
+            tally.finished += 1;
+            tally.solved += u32::from(rollout.success);
+            tally.reward += reward;
+        });
     }
     end_if_done(run, out);
 }
@@ -66,15 +61,12 @@ pub(super) fn prompt_finished(run: &mut Run, id: u64, out: &mut Commands) {
 pub(super) fn prompt_failed(run: &mut Run, id: u64, out: &mut Commands) {
     let Some(evaluation) = run.evaluation.as_mut() else { return };
     if let Some(group) = evaluation.groups.remove(&id) {
-        evaluation.failed += 1;
-        if let Some(domain) = evaluation.domains.get_mut(group.domain as usize) {
-            domain.failed += 1;
-        }
+        evaluation.count(group.domain, |tally| tally.failed += 1);
     }
     end_if_done(run, out);
 }
 
-fn result(version: PolicyVersion, tally: Tally, at_ms: u64) -> Evaluation {
+fn result_of(version: PolicyVersion, tally: Tally, at_ms: u64) -> Evaluation {
     let mean = |sum: f64| sum / f64::from(tally.finished.max(1));
     Evaluation {
         version: version.0,
@@ -88,11 +80,10 @@ fn result(version: PolicyVersion, tally: Tally, at_ms: u64) -> Evaluation {
 
 fn end_if_done(run: &mut Run, out: &mut Commands) {
     let Some(evaluation) = run.evaluation.take_if(|evaluation| evaluation.groups.is_empty()) else { return };
-    let Evaluating { version, solved, reward, finished, failed, ref domains, .. } = evaluation;
-    let result = result(version, Tally { solved, reward, finished, failed }, run.at_ms);
+    let result = result_of(evaluation.version, evaluation.whole, run.at_ms);
     run.books.evaluations.push(result);
-    for (domain, tally) in run.domains.iter_mut().zip(domains) {
-        domain.evaluations.push(self::result(version, *tally, run.at_ms));
+    for (domain, tally) in run.books.domains.iter_mut().zip(evaluation.domains) {
+        domain.evaluations.push(result_of(evaluation.version, tally, run.at_ms));
     }
     out.push(Command::Notice(Box::new(Notice::Evaluated {
         run: run.spec.name.clone(),
@@ -101,5 +92,5 @@ fn end_if_done(run: &mut Run, out: &mut Commands) {
         prompts: result.prompts,
     })));
     finish::check(run, out);
-    train_shard::cut(run);
+    train_shard::cut(run, out);
 }

@@ -6,7 +6,6 @@ use millrace_schemas::{OutcomeBody, PolicyVersion, RolloutId, RunSpec, Task, Tas
 
 use crate::books::DropReason;
 use crate::command::{Command, Commands};
-use crate::domains;
 use crate::pipeline::{admit, env_step, evaluate, generate, reward};
 use crate::rollout::{Group, Phase, Rollout};
 use crate::state::Run;
@@ -23,8 +22,6 @@ pub struct Scene<'a> {
     pub evaluate: bool,
     /// The rollout.
     pub id: RolloutId,
-    /// Number of its domain.
-    pub number: u32,
     /// Its domain.
     pub domain: Domain<'a>,
     /// The prompt's number within its domain and split.
@@ -81,7 +78,7 @@ pub(super) fn on_outcome(
     let evaluating = evaluation.as_mut().and_then(|evaluation| evaluation.groups.get_mut(&id.group));
     let evaluate = evaluating.is_some();
     let found = evaluating.or_else(|| groups.get_mut(&id.group));
-    let Some((number, prompt, rollout)) = found.and_then(|group| {
+    let Some((domain, prompt, rollout)) = found.and_then(|group| {
         let rollout = group.rollouts.get_mut(id.index as usize)?;
         let awaited = rollout.attempt == id.attempt && is_awaited(rollout, key);
         awaited.then_some((group.domain, group.prompt, rollout))
@@ -89,7 +86,7 @@ pub(super) fn on_outcome(
         books.late_outcomes += 1;
         return;
     };
-    let scene = Scene { spec, version, evaluate, id, number, domain: spec.part(number), prompt };
+    let scene = Scene { spec, version, evaluate, id, domain: spec.part(domain), prompt };
     if let Some(again) = asked_otherwise(&scene, rollout, key, answers) {
         books.late_outcomes += 1;
         out.push(Command::PutTask(Box::new(again)));
@@ -182,20 +179,17 @@ pub(super) fn on_failure(run: &mut Run, key: TaskKey, reason: &str, out: &mut Co
 pub(super) fn replace(run: &mut Run, id: RolloutId, reason: DropReason, out: &mut Commands) {
     let version = run.version();
     let ready = run.ready.iter().position(|group| *group == id.group);
-    let Run { spec, groups, evaluation, books, ready: ready_groups, domains, .. } = run;
+    let Run { spec, groups, evaluation, books, ready: ready_groups, .. } = run;
     let evaluating = evaluation.as_mut().and_then(|evaluation| evaluation.groups.get_mut(&id.group));
     let evaluate = evaluating.is_some();
     let Some(group) = evaluating.or_else(|| groups.get_mut(&id.group)) else { return };
-    let Group { domain: number, prompt, start, rollouts, playing } = group;
-    let (number, prompt) = (*number, *prompt);
+    let Group { domain, prompt, start, rollouts, playing } = group;
+    let (domain, prompt) = (*domain, *prompt);
     let Some(rollout) = rollouts.get_mut(id.index as usize) else { return };
     if !evaluate {
-        books.drop_rollout(RolloutId { attempt: rollout.attempt, ..id }, reason, rollout.busy_us);
-        books.admitted += 1;
-        if let Some(domain) = domains::of(domains, number) {
-            domain.drop_rollout(reason);
-            domain.admitted += 1;
-        }
+        let dropped = RolloutId { attempt: rollout.attempt, ..id };
+        books.drop_rollout(dropped, domain, reason, rollout.busy_us);
+        books.admit(domain, 1);
     }
     if rollout.phase == Phase::Finished {
         *playing += 1;
@@ -205,6 +199,6 @@ pub(super) fn replace(run: &mut Run, id: RolloutId, reason: DropReason, out: &mu
     }
     rollout.replace(version, start.as_ref());
     let id = RolloutId { attempt: rollout.attempt, ..id };
-    let scene = Scene { spec, version, evaluate, id, number, domain: spec.part(number), prompt };
+    let scene = Scene { spec, version, evaluate, id, domain: spec.part(domain), prompt };
     tasks(&scene, rollout, &mut |task| out.push(Command::PutTask(Box::new(task))));
 }

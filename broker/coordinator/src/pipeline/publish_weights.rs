@@ -79,7 +79,7 @@ pub(super) fn stand(run: &mut Run, version: PolicyVersion, manifest: Sha, out: &
     admit::refill(run, out);
     evaluate::begin_if_due(run, out);
     finish::check(run, out);
-    train_shard::cut(run);
+    train_shard::cut(run, out);
 }
 
 pub(super) fn set_policy(run: &mut Run, policy: Policy, out: &mut Commands) {
@@ -90,10 +90,15 @@ pub(super) fn set_policy(run: &mut Run, policy: Policy, out: &mut Commands) {
 /// Drops queued work of versions that fell below the floor since the version was `before`.
 fn purge_below(run: &Run, before: PolicyVersion, floor: PolicyVersion, out: &mut Commands) {
     for version in window::floor(&run.spec, before).0..floor.0 {
-        for stage in [Stage::Generate, Stage::EnvStep, Stage::Reward] {
-            let filter = tasks_of_version(stage, &run.spec.name, PolicyVersion(version));
-            out.push(Command::Purge { stage, filter });
-        }
+        purge(run, PolicyVersion(version), out);
+    }
+}
+
+/// Takes what is left of a version's rollouts out of the queue.
+pub(super) fn purge(run: &Run, version: PolicyVersion, out: &mut Commands) {
+    for stage in [Stage::Generate, Stage::EnvStep, Stage::Reward] {
+        let filter = tasks_of_version(stage, &run.spec.name, version);
+        out.push(Command::Purge { stage, filter });
     }
 }
 
@@ -113,16 +118,17 @@ pub(super) fn book_step(
     let rollouts =
         groups.iter().flat_map(|(_, group)| group.rollouts.iter().map(|rollout| (group.domain, rollout)));
     for (domain, rollout) in rollouts {
-        run.books.train_rollout(base, rollout.version());
+        run.books.train_rollout(domain, base, rollout.version());
         count += 1;
         solved += u64::from(rollout.success);
         reward += rollout.reward(weights[domain as usize].iter().copied());
         tokens += rollout.turns.iter().map(|turn| turn.logprobs.len() as u64).sum::<u64>();
         max_staleness = max_staleness.max(base.staleness(rollout.version()));
+        run.books.trained_turns += rollout.turns.len() as u64;
     }
-    for ((domain, weights), number) in run.domains.iter_mut().zip(&weights).zip(0..) {
+    for ((domain, weights), number) in run.books.domains.iter_mut().zip(&weights).zip(0..) {
         let of_domain = groups.iter().map(|(_, group)| group).filter(|group| group.domain == number);
-        domain.book_step(base, of_domain, weights);
+        domain.book_step(of_domain, weights);
     }
     let mean = |sum: f64| sum / count.max(1) as f64;
     let point =

@@ -7,9 +7,8 @@ use millrace_schemas::notice::Notice;
 use millrace_schemas::subjects::{self, GENERATE_POOL, PUBLISH_POOL, TRAIN_POOL};
 use millrace_schemas::{PolicyVersion, PoolName, RunSpec, Stage, WorkerId, partition};
 
-use crate::books::Books;
+use crate::books::{Books, DomainBooks};
 use crate::command::{Command, Commands};
-use crate::domains::DomainState;
 use crate::gang::Gang;
 use crate::pipeline::train_shard;
 use crate::state::{Run, Seats, State, Training};
@@ -71,7 +70,6 @@ pub(super) fn submitted(state: &mut State, spec: RunSpec, out: &mut Commands) {
         reference: None,
         next_group: 0,
         next_prompt: 0,
-        domains: vec![DomainState::default(); spec.domains.len()],
         stored: Stored::default(),
         groups: BTreeMap::new(),
         ready: Vec::new(),
@@ -88,7 +86,7 @@ pub(super) fn submitted(state: &mut State, spec: RunSpec, out: &mut Commands) {
         gang: Gang::default(),
         evaluation: None,
         evaluated: BTreeSet::new(),
-        books: Books::default(),
+        books: Books { domains: vec![DomainBooks::default(); spec.domains.len()], ..Books::default() },
         started_unix_ms: state.unix_ms,
         at_ms: 0,
         ended_unix_ms: 0,

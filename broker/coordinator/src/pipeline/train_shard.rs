@@ -10,19 +10,20 @@ use millrace_schemas::subjects::{TRAIN_POOL, member_pool, tasks_of_run};
 use millrace_schemas::train_shard::{Batch, StepVoid, TrainShardDone, TrainShardTask, TrainWork};
 use millrace_schemas::{BlobRef, PolicyVersion, Stage, Task, TaskBody, TaskKey};
 
+use crate::books::DropReason;
 use crate::command::{Command, Commands};
 use crate::domains;
 use crate::gang::Members;
-use crate::pipeline::publish_weights;
 use crate::pipeline::seeds::{Purpose, seed};
 use crate::pipeline::submit::pool;
+use crate::pipeline::{admit, publish_weights};
 use crate::rollout::Group;
 use crate::state::{Run, Seats, Training};
 use crate::window::{self, Ready};
 
 /// Cuts a batch if there are enough finished groups, no other step is in the making, and no evaluation is
 /// under way.
-pub(super) fn cut(run: &mut Run) {
+pub(super) fn cut(run: &mut Run, out: &mut Commands) {
     let version = run.version();
     let idle = run.training.is_none() && run.evaluation.is_none() && run.policy.is_some();
     if !idle || run.state.is_over() || version.0 >= run.spec.steps {
@@ -51,6 +52,11 @@ pub(super) fn cut(run: &mut Run) {
         manifest: None,
         shards: BTreeMap::new(),
     });
+    // Of no use to the next step, and workers may be busy with them for long.
+    if run.spec.max_staleness() == 0 && !run.groups.is_empty() {
+        admit::drop_all(run, DropReason::Surplus);
+        publish_weights::purge(run, version, out);
+    }
 }
 
 /// Gives the ranks of a step that waits for members to those that are there, and puts their shares.

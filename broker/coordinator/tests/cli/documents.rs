@@ -1,10 +1,10 @@
 //! What needs no server: schemas, run files, the doctor.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use millrace_schemas::submit::from_toml;
 
-use super::support::{millrace, run, run_file, stderr, stdout};
+use super::support::{changed_run_file, millrace, run, run_file, stderr, stdout};
 
 #[tokio::test]
 async fn the_committed_schemas_are_those_that_are_written() {
@@ -45,24 +45,27 @@ fn the_run_files_are_valid() {
     }
 }
 
+/// The run of three domains, of a model that is not at hand, with its rows.
+fn three_domains(folder: &Path, changes: &[(&str, &str)]) -> PathBuf {
+    for rows in ["programs.jsonl", "instructions.jsonl"] {
+        std::fs::copy(run_file(rows), folder.join(rows)).unwrap();
+    }
+    changed_run_file("three-domains.toml", folder, &[&[("target/models/", "nowhere/")], changes].concat())
+}
+
 /// Up to the model, which is not at hand: its rows are read, checked and counted.
 #[tokio::test]
 async fn the_three_domains_rows_are_sound() {
     let folder = tempfile::tempdir().unwrap();
-    let text = std::fs::read_to_string(run_file("three-domains.toml")).unwrap();
-    let file = folder.path().join("three-domains.toml");
-    std::fs::write(&file, text.replace("target/models/", "nowhere/")).unwrap();
-    for rows in ["programs.jsonl", "instructions.jsonl"] {
-        std::fs::copy(run_file(rows), folder.path().join(rows)).unwrap();
-    }
-    let up =
-        run(&["up", &file.to_string_lossy(), "--dir", &folder.path().join("run").to_string_lossy()]).await;
-    assert!(stderr(&up).contains("model.path = \"nowhere/"), "{}", stderr(&up));
+    let up = async |file: PathBuf| {
+        let into = folder.path().join("run");
+        stderr(&run(&["up", &file.to_string_lossy(), "--dir", &into.to_string_lossy()]).await)
+    };
+    let said = up(three_domains(folder.path(), &[])).await;
+    assert!(said.contains("model.path = \"nowhere/"), "{said}");
     // More are evaluated than are held out.
-    let few = text.replace("prompts = 10", "prompts = 40");
-    std::fs::write(&file, few).unwrap();
-    let up = run(&["up", &file.to_string_lossy()]).await;
-    assert!(stderr(&up).contains("evaluate.prompts = "), "{}", stderr(&up));
+    let said = up(three_domains(folder.path(), &[("prompts = 10", "prompts = 40")])).await;
+    assert!(said.contains("evaluate.prompts = "), "{said}");
 }
 
 /// Before anything starts, with the reason.
@@ -70,25 +73,15 @@ async fn the_three_domains_rows_are_sound() {
 async fn a_run_that_needs_a_sandbox_is_refused_where_there_is_none() {
     let folder = tempfile::tempdir().unwrap();
     let into = folder.path().join("run");
-    for name in ["programs.jsonl", "instructions.jsonl"] {
-        std::fs::copy(run_file(name), folder.path().join(name)).unwrap();
-    }
-    let text = std::fs::read_to_string(run_file("three-domains.toml")).unwrap();
-    let up = async |text: &str| {
-        let file = folder.path().join("run.toml");
-        std::fs::write(&file, text.replace("target/models/", "nowhere/")).unwrap();
-        let up = millrace()
-            .arg("up")
-            .arg(file)
-            .arg("--dir")
-            .arg(&into)
-            .env("MILLRACE_SANDBOX", "/nowhere")
-            .output();
-        stderr(&up.await.unwrap())
+    let up = async |file: PathBuf| {
+        let mut up = millrace();
+        up.arg("up").arg(file).arg("--dir").arg(&into).env("MILLRACE_SANDBOX", "/nowhere");
+        stderr(&up.output().await.unwrap())
     };
-    let said = up(&text).await;
+    let said = up(three_domains(folder.path(), &[])).await;
     assert!(said.contains("rule = \"code\"") && said.contains("/nowhere"), "{said}");
-    let said = up(&text.replace("partial = true, wall_ms", "may_lack = [\"seccomp\"], wall_ms")).await;
+    let lacking = [("partial = true, wall_ms", "may_lack = [\"seccomp\"], wall_ms")];
+    let said = up(three_domains(folder.path(), &lacking)).await;
     assert!(said.contains("model.path = \"nowhere/"), "workers see to it: {said}");
     assert!(!into.join("run.json").exists(), "something was begun");
 }
@@ -113,15 +106,14 @@ async fn without_a_server_it_says_how_to_get_one() {
 #[tokio::test]
 async fn a_wrong_run_file_is_refused_by_field_before_anything_starts() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("run.toml");
-    let text = std::fs::read_to_string(run_file("counter.toml")).unwrap();
-    std::fs::write(&path, text.replace("group_size = 4", "group_size = 1")).unwrap();
+    let changed = |from, to| changed_run_file("counter.toml", folder.path(), &[(from, to)]);
+    let path = changed("group_size = 4", "group_size = 1");
     let into = folder.path().join("run");
     let output = run(&["up", &path.to_string_lossy(), "--dir", &into.to_string_lossy()]).await;
     assert!(!output.status.success());
     assert!(stderr(&output).contains("rollout.group_size = 1:"), "{}", stderr(&output));
     assert!(!into.exists());
-    std::fs::write(&path, text.replace("alpha =", "alhpa =")).unwrap();
+    let path = changed("alpha =", "alhpa =");
     let output = run(&["submit", &path.to_string_lossy()]).await;
     assert!(stderr(&output).contains("alhpa"), "{}", stderr(&output));
 }

@@ -8,7 +8,7 @@ use millrace_queue::{Broker, JetStream, JetStreamOptions, Objects};
 use millrace_schemas::{Event, TaskKey};
 use nix::sys::signal::Signal;
 
-use super::support::{Up, run_file, send};
+use super::support::{Up, changed_run_file, send};
 
 /// Steps that take long enough for the kills to meet a run in full swing.
 const STEPS: u64 = 300;
@@ -45,9 +45,8 @@ async fn generate() {
 #[tokio::test]
 async fn generate_beside_another() {
     let folder = tempfile::tempdir().unwrap();
-    let text = std::fs::read_to_string(run_file("counter.toml")).unwrap();
-    let file = folder.path().join("counter.toml");
-    std::fs::write(&file, text.replace("alpha = 1.0", "alpha = 1.0\npartitions = 8")).unwrap();
+    let partitions = [("alpha = 1.0", "alpha = 1.0\npartitions = 8")];
+    let file = changed_run_file("counter.toml", folder.path(), &partitions);
     let mut up = Up::start_file(folder.path(), &file, &["--steps", "100", "--generate", "2"]);
     up.reached(5).await;
     let pid = up.pid_of("generate-0", None).await;

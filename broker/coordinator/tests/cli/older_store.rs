@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use tokio::process::Child;
 use tokio::time::timeout;
 
-use super::support::{PATIENCE, all_stages, millrace, run, run_file, send, stderr, stdout, until};
+use super::support::{PATIENCE, all_stages, changed_run_file, millrace, run, send, stderr, stdout, until};
 
 const STEPS: u64 = 60;
 
@@ -110,9 +110,8 @@ async fn told(mut notices: Box<dyn Listener>) {
 async fn an_older_copy_of_the_queues_disk_costs_work_and_no_truth() {
     let folder = tempfile::tempdir().unwrap();
     let mut part = Part::start(folder.path()).await;
-    let path = folder.path().join("run.toml");
-    let file = std::fs::read_to_string(run_file("counter.toml")).unwrap();
-    std::fs::write(&path, file.replace("steps = 50", &format!("steps = {STEPS}"))).unwrap();
+    let steps = format!("steps = {STEPS}");
+    let path = changed_run_file("counter.toml", folder.path(), &[("steps = 50", &steps)]);
     let path = path.to_string_lossy().into_owned();
     until("the run is handed in", async || part.run(&["submit", &path]).await.status.success().then_some(()))
         .await;

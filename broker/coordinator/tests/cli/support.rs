@@ -65,6 +65,18 @@ pub(crate) fn run_file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("runs").join(name)
 }
 
+/// Writes the run file of this name, with texts changed that it must have, as `run.toml` into `folder`.
+pub(crate) fn changed_run_file(name: &str, folder: &Path, changes: &[(&str, &str)]) -> PathBuf {
+    let mut text = std::fs::read_to_string(run_file(name)).unwrap();
+    for (from, to) in changes {
+        assert!(text.contains(from), "{name} has no {from:?}");
+        text = text.replace(from, to);
+    }
+    let path = folder.join("run.toml");
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
 /// Waits until `condition` gives something.
 pub(crate) async fn until<T>(what: &str, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
     let give_up = Instant::now() + PATIENCE;

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use tokio::process::Child;
 use tokio::time::Instant;
 
-use super::support::{all_stages, millrace, run, run_file, send, stderr, stdout, until};
+use super::support::{all_stages, changed_run_file, millrace, run, send, stderr, stdout, until};
 
 /// Within which another coordinator acts.
 const TAKE_OVER: Duration = Duration::from_secs(3);
@@ -50,10 +50,8 @@ impl Two {
         let queue = JetStream::connect(server.url(), "test", JetStreamOptions::default()).await.unwrap();
         let broker = Broker::new(queue, Objects::open(&objects).unwrap());
         let two = Self { broker, place, coordinators, _worker: worker, _server: server, _folder: folder };
-        let mut file = std::fs::read_to_string(run_file("counter.toml")).unwrap();
-        file = file.replace("steps = 50", &format!("steps = {STEPS}"));
-        let path = two._folder.path().join("run.toml");
-        std::fs::write(&path, file).unwrap();
+        let steps = format!("steps = {STEPS}");
+        let path = changed_run_file("counter.toml", two._folder.path(), &[("steps = 50", &steps)]);
         let path = path.to_string_lossy().into_owned();
         until("the run is handed in", async || {
             two.run(&["submit", &path]).await.status.success().then_some(())

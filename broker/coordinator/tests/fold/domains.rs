@@ -174,7 +174,7 @@ fn each_domain_has_its_own_environment_rewards_limits_and_prompts() {
         let seen: BTreeSet<&str> = pools[&domain].iter().map(String::as_str).collect();
         assert_eq!(seen, expected.iter().copied().collect());
         let of_domain = prompts.iter().filter(|(of, _)| *of == domain).map(|(_, prompt)| *prompt);
-        let given = world.run().domains[domain as usize].prompts;
+        let given = world.run().books.domains[domain as usize].prompts;
         assert!(of_domain.eq(0..given), "no prompt of {domain} is skipped");
     }
     for (domain, expected) in domains(&world).iter().zip([(3, 16), (2, 12), (2, 12)]) {
@@ -240,6 +240,7 @@ fn a_version_that_the_log_lost_keeps_the_mix() {
 fn what_domains_cannot_be_is_refused() {
     let good = serde_json::to_value(mixed(4, 10, "alpha = 1")).expect("a run file");
     let counter = serde_json::json!({ "name": "counter", "turns": 0 });
+    let many = vec![good["domains"][0].clone(); 1_500].into();
     for (pointer, value, field, remedy) in [
         ("/domains/1/name", serde_json::json!("math"), "domains[1].name", "another domain has this name"),
         ("/domains/0/share", serde_json::json!(0.0), "domains[0].share", "0.000001"),
@@ -256,6 +257,9 @@ fn what_domains_cannot_be_is_refused() {
             "choose false",
         ),
         ("/domains", serde_json::json!([]), "environment", "several [[domains]]"),
+        // Neither is dealt before it is refused, which would take hours.
+        ("/evaluate/prompts", serde_json::json!(u32::MAX), "evaluate.prompts", "to 65536"),
+        ("/domains", many, "domains", "at most 64"),
     ] {
         let mut file = good.clone();
         match file.pointer_mut(pointer) {

@@ -26,6 +26,8 @@ fn played(seconds: f64) -> Played {
         turns: 0,
         prefill_tokens: 0,
         cached_tokens: 0,
+        trained_turns: 0,
+        surplus_turns: 0,
         groups_in_flight: 0,
         groups_ready: 0,
         window_groups: 0,

@@ -7,7 +7,9 @@ use crate::submit::{Domain, RunSpec, mix};
 
 /// Checks the environment of each domain.
 pub(super) fn check(spec: &RunSpec, checks: &mut Checks) {
-    let prompts = mix::counts(&spec.shares(), u64::from(spec.evaluate.prompts));
+    // More of either are refused, and dealing them would take long.
+    let shares: Vec<u64> = spec.shares().into_iter().take(limits::MAX_DOMAINS).collect();
+    let prompts = mix::counts(&shares, u64::from(spec.evaluate.prompts.min(limits::MAX_EVALUATE_PROMPTS)));
     for ((i, domain), prompts) in spec.parts().enumerate().zip(prompts) {
         check_one(&domain, &spec.path_of(i, "environment"), prompts, checks);
     }
@@ -34,7 +36,11 @@ fn check_one(domain: &Domain<'_>, at: &str, prompts: u64, checks: &mut Checks) {
             checks.count(&field("size"), u64::from(*size), 5, 10);
             checks.count(&field("scramble"), u64::from(*scramble), 1, 1_000);
         }
-        EnvironmentSpec::Counter { .. } => {}
+        EnvironmentSpec::Counter { latency, .. } => {
+            // Far below what one attempt at a task may take.
+            checks.number(&field("latency.mean_ms"), latency.mean_ms, 0.0, 60_000.0);
+            checks.number(&field("latency.deviation_ms"), latency.deviation_ms, 0.0, 10_000.0);
+        }
         EnvironmentSpec::Arithmetic { operations, largest, .. } => {
             let count = operations.len();
             checks.require(count > 0, &field("operations"), count, "name one or more, [\"add\"]");

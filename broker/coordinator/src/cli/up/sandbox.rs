@@ -1,13 +1,10 @@
 //! The sandbox of the reward `code`, tried before anything is started: by the worker's own program, which will use it.
 
-use std::process::Stdio;
-
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use millrace_schemas::RunSpec;
 use millrace_schemas::reward::RewardRule;
-use tokio::process::Command;
 
-use super::find_worker;
+use crate::cli::worker;
 
 /// Has the sandbox tried, if a reward of the run needs all of it.
 ///
@@ -19,14 +16,9 @@ pub(super) async fn check(spec: &RunSpec) -> Result<()> {
     if !rewards.any(|reward| reward.rule == RewardRule::Code && !reward.settings.contains_key("may_lack")) {
         return Ok(());
     }
-    let mut command = Command::new(find_worker()?);
-    let ran = command.arg("check-sandbox").stdin(Stdio::null()).kill_on_drop(true).output().await;
-    let ran = ran.context("failed to start millrace-worker to try the sandbox")?;
-    if !ran.status.success() {
-        let told = String::from_utf8_lossy(&ran.stderr);
+    if let Err(told) = worker::check(&worker::find()?, ["check-sandbox"], b"").await? {
         bail!(
-            "a reward has rule = \"code\", and its sandbox does not stand on this machine, so nothing is started:\n{}",
-            told.trim()
+            "a reward has rule = \"code\", and its sandbox does not stand on this machine, so nothing is started:\n{told}"
         );
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! The processes of a `millrace up`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -18,6 +18,7 @@ use super::supervisor::{Role, Supervisor};
 use crate::cli::connect::{Api, Place, SERVICE_PATIENCE};
 use crate::cli::follow::News;
 use crate::cli::term::say;
+use crate::cli::worker;
 
 /// Time for a worker to finish or hand back what it has in hand when asked to end; its own limit is 25 s.
 const WORKER_GRACE: Duration = Duration::from_secs(30);
@@ -81,7 +82,7 @@ impl Stack {
     pub(super) fn start(folder: &Folder, place: &Place, counts: &Counts, queue: &QueueArgs) -> Result<Self> {
         counts.check()?;
         queue.check(place)?;
-        let worker = find_worker()?;
+        let worker = worker::find()?;
         let (sender, news) = unbounded_channel();
         let mut supervisor = Supervisor::new(folder.path("logs"), folder.path("pids.json"), sender);
         let objects = match &place.objects {
@@ -270,20 +271,5 @@ fn coordinator_role(common: &[String], queue: &QueueArgs) -> Result<Role> {
         args: [&own[..], common].concat(),
         env: nobody(),
         grace: SERVER_GRACE,
-    })
-}
-
-/// The worker's program: beside this one, or on the path.
-pub(in crate::cli) fn find_worker() -> Result<PathBuf> {
-    const NAME: &str = "millrace-worker";
-    let own = std::env::current_exe().context("failed to find this program")?;
-    let beside = own.with_file_name(NAME);
-    if beside.is_file() {
-        return Ok(beside);
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let on_path = std::env::split_paths(&path).map(|folder| folder.join(NAME)).find(|path| path.is_file());
-    on_path.with_context(|| {
-        format!("there is no {NAME} beside {} nor on the path; `make build` makes both", own.display())
     })
 }
