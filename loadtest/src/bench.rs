@@ -14,6 +14,8 @@ mod rival;
 #[cfg(millrace_torch)]
 pub mod generate;
 pub mod lives;
+pub mod mechanisms;
+mod play;
 pub mod queue;
 pub mod raw;
 pub mod recipes;

@@ -30,6 +30,8 @@ enum Bench {
     Queue(bench::queue::Args),
     /// The same run under several algorithms, bounds on staleness and seeds
     Recipes(bench::recipes::Args),
+    /// Redundant groups, asynchrony and dynamic sampling, each with and without
+    Mechanisms(bench::mechanisms::Args),
     /// An optimiser step on a language model, beside a plain PyTorch and transformers loop
     #[cfg(millrace_torch)]
     Train(bench::train::Args),
@@ -53,6 +55,10 @@ fn main() -> anyhow::Result<ExitCode> {
         }
         Command::Bench(Bench::Recipes(args)) => {
             bench::recipes::run(&args)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Bench(Bench::Mechanisms(args)) => {
+            bench::mechanisms::run(&args)?;
             Ok(ExitCode::SUCCESS)
         }
         #[cfg(millrace_torch)]

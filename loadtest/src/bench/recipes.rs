@@ -1,20 +1,17 @@
 //! What staleness costs: the same run under several algorithms, bounds on staleness and seeds, each by `millrace up`, one
 //! after the other.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use clap::ValueEnum;
 use millrace_schemas::RunSpec;
 use millrace_schemas::report::Report;
-use millrace_schemas::submit::{
-    Advantage, Algorithm, Correction, CorrectionWeight, Loss, OldPolicy, from_toml,
-};
+use millrace_schemas::submit::{Advantage, Algorithm, Correction, CorrectionWeight, Loss, OldPolicy};
 use serde::Serialize;
 
+use super::play::{play, run_file};
 use super::{mean_and_deviation, publish};
-use crate::chaos::stack::beside;
 
 /// How to measure.
 #[derive(Debug, clap::Args)]
@@ -92,15 +89,16 @@ struct Row {
 /// # Errors
 /// A run is refused or fails, or its books do not balance.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let fail = || format!("failed to read run file path={}", args.run.display());
-    let mut base = from_toml(&std::fs::read_to_string(&args.run).with_context(fail)?).with_context(fail)?;
+    let mut base = run_file(&args.run)?;
     base.steps = args.steps.unwrap_or(base.steps);
     let mut rows = Vec::new();
     for &recipe in &args.recipes {
         for &alpha in &args.alphas {
             let mut runs = Vec::new();
             for &seed in &args.seeds {
-                let played = play(args, &base, (recipe, alpha, seed))?;
+                let spec = spec(&base, recipe, alpha, seed);
+                let played = play(&args.dir, &spec, &[])
+                    .with_context(|| format!("{} alpha={alpha} seed={seed}", recipe.name()))?;
                 let success = 100.0 * played.success_after.unwrap_or(f64::NAN);
                 println!(
                     "{} alpha={alpha} seed={seed}: {success:.1} % in {:.0} s",
@@ -110,30 +108,19 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 runs.push(played);
             }
             rows.push(Row { recipe: recipe.name(), alpha, runs });
+            // After each row, since all of them take long.
+            publish(&args.out, &rows, &table(&rows, &base))?;
         }
     }
-    publish(&args.out, &rows, &table(&rows, &base))
+    Ok(())
 }
 
-fn play(args: &Args, base: &RunSpec, (recipe, alpha, seed): (Recipe, f64, u64)) -> anyhow::Result<Report> {
+/// The run file of one run.
+fn spec(base: &RunSpec, recipe: Recipe, alpha: f64, seed: u64) -> RunSpec {
     let mut spec = RunSpec { seed, algorithm: recipe.of(&base.algorithm), ..base.clone() };
     spec.rollout.alpha = alpha;
-    std::fs::create_dir_all(&args.dir)?;
-    let (file, folder) = (args.dir.join("run.toml"), args.dir.join("run"));
-    std::fs::write(&file, toml::to_string(&spec).context("a run file can be written as TOML")?)?;
-    let mut up = Command::new(beside("millrace")?);
-    let output = up.arg("up").arg(&file).arg("--dir").arg(&folder).arg("--again").output();
-    let output = output.context("failed to start `millrace up`")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{} alpha={alpha} seed={seed} failed:\n{said}", recipe.name());
-    let played: Report = serde_json::from_slice(&read(&folder.join("report.json"))?)?;
-    let sound = played.balanced && played.audited;
-    ensure!(sound, "{} alpha={alpha} seed={seed}: the books are not in order", recipe.name());
-    Ok(played)
-}
-
-fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
-    std::fs::read(path).with_context(|| format!("failed to read {}", path.display()))
+    spec.weights.newest = spec.weights.newest.max(spec.max_staleness() + 1);
+    spec
 }
 
 fn table(rows: &[Row], base: &RunSpec) -> String {
@@ -167,15 +154,21 @@ fn staleness(run: &Report) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use millrace_schemas::submit::from_toml;
+
     use super::*;
 
     #[test]
     fn every_recipe_is_a_run_that_is_taken() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../broker/coordinator/runs/frozen-lake.toml");
-        let base = from_toml(&String::from_utf8(read(&path).unwrap()).unwrap()).unwrap();
+        let base = run_file(&path).unwrap();
         for recipe in Recipe::value_variants() {
-            let spec = RunSpec { algorithm: recipe.of(&base.algorithm), ..base.clone() };
-            from_toml(&toml::to_string(&spec).unwrap()).unwrap_or_else(|e| panic!("{recipe:?}: {e}"));
+            for alpha in [0.0, 1.0, 4.0, 64.0] {
+                let spec = toml::to_string(&spec(&base, *recipe, alpha, 1)).unwrap();
+                from_toml(&spec).unwrap_or_else(|e| panic!("{recipe:?} alpha={alpha}: {e}"));
+            }
         }
     }
 
