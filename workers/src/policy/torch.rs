@@ -75,3 +75,8 @@ impl From<FilesError> for PolicyError {
         Self::Impossible(error.to_string())
     }
 }
+
+/// How many tokens both begin with.
+fn common(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}

@@ -31,9 +31,14 @@ pub(crate) fn decoder(seed: u64) -> Decoder {
 }
 
 pub(crate) fn decoder_of(version: &LoadedVersion) -> Decoder {
+    decoder_to(version, false)
+}
+
+/// With `train`, its weights take gradients.
+fn decoder_to(version: &LoadedVersion, train: bool) -> Decoder {
     let config = Config::read(&version.files["config.json"]).unwrap();
     let flat = read_tensors("model", &version.files["model.safetensors"], "", &Layout::of(&config)).unwrap();
-    Decoder::new(config, &flat, Device::Cpu, false)
+    Decoder::new(config, &flat, Device::Cpu, train)
 }
 
 #[test]
@@ -98,6 +103,61 @@ fn rollouts_side_by_side_do_not_see_one_another() {
         .collect();
     let off = difference(&logits, &Tensor::cat(&alone, 0));
     assert!(off < 1e-5, "off by {off}");
+}
+
+/// Logits and gradients of a loss, on one row a token, or on rows that tokens share.
+fn by_rows(sequences: &[Vec<u32>], wanted: &[&[i64]], shared: bool) -> (Tensor, Vec<Tensor>, i64) {
+    let decoder = decoder_to(&initial(4), true);
+    let mut known: Vec<Vec<u32>> = Vec::new();
+    let (mut tokens, mut places, mut rows, mut selected) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for (sequence, wanted) in sequences.iter().zip(wanted) {
+        let first = rows.len();
+        for end in 1..=sequence.len() {
+            let before = sequence[..end].to_vec();
+            let there = known.iter().position(|known| *known == before).filter(|_| shared);
+            rows.push(there.unwrap_or(tokens.len()) as i64);
+            if there.is_none() {
+                known.push(before);
+                tokens.push(i64::from(sequence[end - 1]));
+                places.push(end as i64 - 1);
+            }
+        }
+        selected.extend(wanted.iter().map(|&at| rows[first + at as usize]));
+    }
+    let extents = sequences.iter().zip(wanted);
+    let extents: Vec<Extent<'_>> =
+        extents.map(|(sequence, wanted)| Extent { tokens: sequence.len() as i64, wanted }).collect();
+    let count = tokens.len() as i64;
+    let [tokens, places, selected] = [tokens, places, selected].map(|numbers| Tensor::from_slice(&numbers));
+    let mut packed = Packed::new(decoder.config(), &extents, Device::Cpu).on_rows(&rows, Device::Cpu);
+    let logits = decoder.forward(&Rows { tokens, positions: places, wanted: selected }, &mut packed);
+    tch::manual_seed(3);
+    (&logits * logits.randn_like()).sum(Kind::Float).backward();
+    (logits.detach(), decoder.leaves().into_iter().map(Tensor::grad).collect(), count)
+}
+
+#[test]
+fn rollouts_that_share_rows_get_what_they_get_apart() {
+    let prompt = tokens(40, 1);
+    let then = |more: &[u32]| [prompt.as_slice(), more].concat();
+    // Two part after the prompt, a third after the first one's answer began; the last has nothing in common with them.
+    let sequences = [
+        then(&[1, 2, 3, 4, 5]),
+        then(&[6, 7]),
+        then(&[1, 2, 9]),
+        tokens(70, 2),
+        then(&[]),
+        then(&[1, 2, 3, 4, 5]),
+    ];
+    let wanted: [&[i64]; 6] = [&[39, 40, 44], &[39, 41], &[39, 42], &[3, 69], &[39], &[44]];
+    let (logits, gradients, rows) = by_rows(&sequences, &wanted, true);
+    let (alone, theirs, all) = by_rows(&sequences, &wanted, false);
+    assert_eq!((rows, all), (40 + 5 + 2 + 1 + 70, 45 + 42 + 43 + 70 + 40 + 45));
+    assert!(difference(&logits, &alone) < 1e-5, "off by {}", difference(&logits, &alone));
+    for (index, (ours, theirs)) in gradients.iter().zip(&theirs).enumerate() {
+        let (off, size) = (difference(ours, theirs), f64::try_from(theirs.abs().max()).unwrap());
+        assert!(off < 1e-5 * size.max(1.0), "leaf {index}: off by {off} of {size}");
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Attention within whole rollouts that lie one after another. None sees a token of another, and nothing is padded
-//! but attention's own input, where rollouts of like length are attended to together.
+//! but attention's own input, where rollouts of like length are attended to together. Rows that several rollouts begin with
+//! may be there once: all but attention is computed once for them.
 
 use tch::{Device, Tensor};
 
@@ -27,6 +28,16 @@ pub struct Packed {
     /// Wanted rows of each class.
     wanted: Vec<i64>,
     classes: Vec<Class>,
+    shared: Option<Shared>,
+}
+
+/// Rows of U that stand for the N tokens of all rollouts.
+#[derive(Debug)]
+struct Shared {
+    /// The row of each token. `[N]`
+    rows: Tensor,
+    /// A token of each row: any, since all that stand on a row see the same. `[U]`
+    tokens: Tensor,
 }
 
 /// Neighbouring rollouts of like length: B of at most T tokens, at most R wanted.
@@ -62,7 +73,23 @@ impl Packed {
             wanted.push(class.iter().map(|rollout| rollout.wanted.len() as i64).sum());
             classes.push(Class::new(class, device));
         }
-        Self { heads: Heads::of(config), rows, wanted, classes }
+        Self { heads: Heads::of(config), rows, wanted, classes, shared: None }
+    }
+
+    /// The same where tokens share rows: `rows` names the row of each token, from 0 and in the order in which they first
+    /// come. Tokens share one that have the same before them.
+    #[must_use]
+    pub fn on_rows(self, rows: &[i64], device: Device) -> Self {
+        let mut firsts: Vec<i64> = Vec::new();
+        for (token, &row) in (0..).zip(rows) {
+            if row == firsts.len() as i64 {
+                firsts.push(token);
+            }
+        }
+        let upload = |numbers: &[i64]| Tensor::from_slice(numbers).to_device(device);
+        let shared =
+            (firsts.len() < rows.len()).then(|| Shared { rows: upload(rows), tokens: upload(&firsts) });
+        Self { shared, ..self }
     }
 
     /// Calls of attention a layer.
@@ -80,6 +107,18 @@ const fn like(a: i64, b: i64) -> bool {
 
 impl Attend for Packed {
     fn attend(&mut self, _layer: usize, q: &Tensor, k: &Tensor, v: &Tensor, wanted: bool) -> Tensor {
+        let Some(Shared { rows, tokens }) = &self.shared else { return self.attend_tokens(q, k, v, wanted) };
+        let (k, v) = (take_rows(k, rows), take_rows(v, rows));
+        if wanted {
+            return self.attend_tokens(q, &k, &v, true);
+        }
+        take_rows(&self.attend_tokens(&take_rows(q, rows), &k, &v, false), tokens)
+    }
+}
+
+impl Packed {
+    /// Attention of rows that are a token's each.
+    fn attend_tokens(&self, q: &Tensor, k: &Tensor, v: &Tensor, wanted: bool) -> Tensor {
         let queries = if wanted { &self.wanted } else { &self.rows };
         let q = q.split_with_sizes(queries.as_slice(), 0);
         let [k, v] = [k, v].map(|x| x.split_with_sizes(self.rows.as_slice(), 0));
@@ -129,11 +168,13 @@ impl Grid {
         zeros.index_copy(0, places, rows).view([batch, longest, width])
     }
 
-    /// The rows out of `[B * longest, width]`. As an embedding: its gradient is added up by all threads.
+    /// The rows out of `[B * longest, width]`.
     fn rows(&self, grid: &Tensor) -> Tensor {
-        match &self.places {
-            Some(places) => Tensor::embedding(grid, places, -1, false, false),
-            None => grid.shallow_clone(),
-        }
+        self.places.as_ref().map_or_else(|| grid.shallow_clone(), |places| take_rows(grid, places))
     }
+}
+
+/// Rows of `x` `[rows, width]` by number. As an embedding: its gradient is added up by all threads.
+fn take_rows(x: &Tensor, rows: &Tensor) -> Tensor {
+    Tensor::embedding(x, rows, -1, false, false)
 }

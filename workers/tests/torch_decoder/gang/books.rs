@@ -268,7 +268,7 @@ pub(crate) fn same(a: (&Books, &LoadedVersion), b: (&Books, &LoadedVersion), how
     let rate = how.algorithm.learning_rate;
     let largest = |x: &Tensor| f64::try_from(x.abs().max()).unwrap();
     let off = largest(&(a.0.weights(a.1) - b.0.weights(b.1))) / rate;
-    assert!(off < 2e-2, "{what}: weights off by {off} of the learning rate");
+    assert!(off < 5e-2, "{what}: weights off by {off} of the learning rate");
     for (ours, theirs) in a.0.moments(a.1).iter().zip(&b.0.moments(b.1)) {
         let off = largest(&(ours - theirs)) / largest(theirs);
         assert!(off < 1e-4, "{what}: moments off by {off} of the largest");

@@ -5,6 +5,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use crate::policy::decoder::BLOCK;
+use crate::policy::torch::common;
 
 /// Stands for the parent of what has none.
 const ROOT: u64 = 0;
@@ -220,11 +221,6 @@ impl Blocks {
             }
         }
     }
-}
-
-/// How many tokens both begin with.
-pub(super) fn common(a: &[u32], b: &[u32]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 #[cfg(test)]

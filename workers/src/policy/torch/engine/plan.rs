@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use super::blocks::{Blocks, common};
+use super::blocks::Blocks;
 use super::request::Active;
 use crate::policy::Ticket;
+use crate::policy::torch::common;
 
 /// Bounds of [`seat`].
 #[derive(Debug, Clone, Copy)]

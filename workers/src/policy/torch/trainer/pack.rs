@@ -5,6 +5,7 @@ use tch::{Device, Tensor};
 use super::deal::Deal;
 use super::samples::Sample;
 use crate::policy::decoder::{Config, Extent, Packed, Rows};
+use crate::policy::torch::common;
 use crate::random::Stream;
 
 /// Splits `count` rollouts into `parts` minibatches of like size, drawn by `seed`.
@@ -28,29 +29,44 @@ pub(super) fn dealt(rows: &[Sample], minibatch: &[usize], deal: &Deal) -> Vec<us
     order.into_iter().skip(deal.rank as usize).step_by(deal.world as usize).collect()
 }
 
-/// Splits a minibatch into forwards of at most `most` tokens, unless a rollout alone passes that. Rollouts of like
-/// length go together.
+/// Splits a minibatch into forwards of at most `most` tokens, unless a rollout alone passes that. Rollouts that begin with
+/// the same tokens go together; what they share counts a quarter after the first, which is about what attention keeps of
+/// it. Within a forward the longest come first.
 pub(super) fn microbatches(rows: &[Sample], minibatch: &[usize], most: usize) -> Vec<Vec<usize>> {
     let mut order = minibatch.to_vec();
-    order.sort_by_key(|&index| (std::cmp::Reverse(rows[index].tokens.len()), index));
     order.retain(|&index| !rows[index].wanted.is_empty());
+    // In the order of a dictionary, what a rollout shares with any before it, it shares with the one before it.
+    order.sort_by(|&a, &b| (inputs(&rows[a]), a).cmp(&(inputs(&rows[b]), b)));
     let mut packed: Vec<Vec<usize>> = Vec::new();
     let mut filled = 0;
     for index in order {
-        let tokens = rows[index].inputs();
+        let tokens = inputs(&rows[index]);
+        let before = packed.last().and_then(|batch| batch.last()).map_or(&[][..], |&one| inputs(&rows[one]));
+        let shared = common(before, tokens);
+        let more = tokens.len() - shared + shared.div_ceil(4);
         match packed.last_mut() {
-            Some(batch) if filled + tokens <= most => batch.push(index),
+            Some(batch) if filled + more <= most => {
+                batch.push(index);
+                filled += more;
+            }
             _ => {
                 packed.push(vec![index]);
-                filled = 0;
+                filled = tokens.len();
             }
         }
-        filled += tokens;
+    }
+    for batch in &mut packed {
+        batch.sort_by_key(|&index| (std::cmp::Reverse(rows[index].tokens.len()), index));
     }
     packed
 }
 
-/// One forward: rollouts one after another, N tokens, M of them sampled.
+/// The tokens of a rollout that go into a forward.
+fn inputs(sample: &Sample) -> &[u32] {
+    &sample.tokens[..sample.inputs()]
+}
+
+/// One forward: rollouts one after another, N rows, M tokens sampled. Tokens that have the same before them share a row.
 #[derive(Debug)]
 pub(super) struct Microbatch {
     pub(super) rows: Rows,
@@ -138,7 +154,7 @@ impl Microbatch {
                 positions: integers(&columns.positions),
                 wanted: integers(&columns.wanted_rows),
             },
-            attend: Packed::new(config, &extents, device),
+            attend: Packed::new(config, &extents, device).on_rows(&columns.rows.concat(), device),
             sampled: Sampled {
                 targets: integers(&columns.targets),
                 mask: floats(&columns.mask),
@@ -162,6 +178,8 @@ impl Microbatch {
 /// The numbers of a [`Microbatch`] before they are tensors.
 #[derive(Debug, Default)]
 struct Columns {
+    /// Of each rollout, by position: its row.
+    rows: Vec<Vec<i64>>,
     tokens: Vec<i64>,
     positions: Vec<i64>,
     /// Of each rollout, by position.
@@ -181,12 +199,25 @@ struct Columns {
 }
 
 impl Columns {
+    /// The rows of the longest stretch that `inputs` begin with and a rollout before them does.
+    fn shared(&self, inputs: &[i64]) -> Vec<i64> {
+        let held = |rows: &&Vec<i64>| {
+            rows.iter().zip(inputs).take_while(|(row, token)| self.tokens[**row as usize] == **token).count()
+        };
+        let longest = self.rows.iter().max_by_key(held);
+        longest.map_or_else(Vec::new, |rows| rows[..held(&rows)].to_vec())
+    }
+
     fn push(&mut self, sample: &Sample, share: f32) {
-        let (first, inputs) = (self.tokens.len() as i64, sample.inputs());
-        self.tokens.extend(sample.tokens[..inputs].iter().map(|&token| i64::from(token)));
-        self.positions.extend(0..inputs as i64);
+        let inputs: Vec<i64> = inputs(sample).iter().map(|&token| i64::from(token)).collect();
+        let mut rows = self.shared(&inputs);
+        let (first, known) = (self.tokens.len() as i64, rows.len());
+        rows.extend((first..).take(inputs.len() - known));
+        self.tokens.extend(&inputs[known..]);
+        self.positions.extend(known as i64..inputs.len() as i64);
         let wanted: Vec<i64> = sample.wanted.iter().map(|&position| position as i64).collect();
-        self.wanted_rows.extend(wanted.iter().map(|position| first + position));
+        self.wanted_rows.extend(sample.wanted.iter().map(|&position| rows[position]));
+        self.rows.push(rows);
         self.targets.extend(sample.wanted.iter().map(|&position| i64::from(sample.tokens[position + 1])));
         self.wanted.push(wanted);
         self.behaviour.extend(&sample.behaviour);
@@ -209,9 +240,9 @@ impl Columns {
 mod tests {
     use super::*;
 
-    fn row(length: usize, sampled: usize) -> Sample {
+    fn row(tokens: Vec<u32>, sampled: usize) -> Sample {
         Sample {
-            tokens: vec![1; length],
+            tokens,
             wanted: (0..sampled).collect(),
             behaviour: vec![0.0; sampled],
             old: vec![0.0; sampled],
@@ -238,13 +269,45 @@ mod tests {
     }
 
     #[test]
-    fn forwards_stay_within_the_budget_and_hold_like_lengths() {
-        let rows: Vec<Sample> = [10, 100, 12, 300, 11, 0].map(|n| row(n, n / 10)).into();
+    fn forwards_stay_within_the_budget_and_the_longest_come_first() {
+        let lengths = (0..).zip([10, 100, 12, 300, 11, 0]);
+        let rows: Vec<Sample> =
+            lengths.map(|(token, length)| row(vec![token; length], length / 10)).collect();
         // A rollout's last token is no input: 11 + 10 + 9 fit 30, and padding counts nothing.
-        let packed = microbatches(&rows, &[0, 1, 2, 3, 4, 5], 30);
-        assert_eq!(packed, [vec![3], vec![1], vec![2, 4, 0]]);
-        let packed = microbatches(&rows, &[0, 1, 2, 3, 4, 5], 29);
-        assert_eq!(packed, [vec![3], vec![1], vec![2, 4], vec![0]]);
+        assert_eq!(microbatches(&rows, &[0, 2, 4, 5], 30), [vec![2, 4, 0]]);
+        assert_eq!(microbatches(&rows, &[0, 2, 4, 5], 29), [vec![2, 0], vec![4]]);
         assert_eq!(microbatches(&rows, &[3, 0], 308), [vec![3, 0]]);
+        assert_eq!(microbatches(&rows, &[3, 0], 307), [vec![0], vec![3]], "one alone may pass it");
+    }
+
+    #[test]
+    fn rollouts_of_a_prompt_go_together_and_it_has_its_rows_once() {
+        let of = |prompt: u32, answer: &[u32]| {
+            let tokens: Vec<u32> = std::iter::repeat_n(prompt, 20).chain(answer.iter().copied()).collect();
+            row(tokens, 1)
+        };
+        let rows = [
+            of(1, &[5, 6, 7]),
+            of(2, &[5, 6, 7]),
+            of(1, &[5, 8]),
+            of(2, &[9]),
+            of(1, &[4, 4, 4, 4]),
+            of(1, &[5]),
+        ];
+        // Of prompt 1: 20 and 3; then 5 of 20 shared; then 20 shared and 1; then 21 shared and 1.
+        let packed = microbatches(&rows, &[0, 1, 2, 3, 4, 5], 23 + 5 + 6 + 7);
+        assert_eq!(packed, [vec![4, 0, 2, 5], vec![1, 3]]);
+        let mut columns = Columns::default();
+        packed[0].iter().for_each(|&index| columns.push(&rows[index], 1.0));
+        // The prompt, what three answered after 4, 4 and 4, and after 5 and 6; all others' inputs are begun with by them.
+        assert_eq!(columns.tokens.len(), 20 + 3 + 2);
+        assert_eq!(columns.positions[20..], [20, 21, 22, 20, 21]);
+        assert_eq!(columns.rows[1][18..], [18, 19, 23, 24]);
+        assert_eq!((columns.rows[2].len(), columns.rows[2][20]), (21, 23));
+        let seen =
+            |rows: &[i64]| rows.iter().map(|&row| columns.tokens[row as usize] as u32).collect::<Vec<_>>();
+        for (rows_of, &index) in columns.rows.iter().zip(&packed[0]) {
+            assert_eq!(seen(rows_of), inputs(&rows[index]));
+        }
     }
 }
