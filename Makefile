@@ -35,7 +35,7 @@ demo: build ## an agent learns FrozenLake through the queue; target/demo/report.
 sokoban: build ## the same with Sokoban; target/sokoban/report.json
 	target/release/millrace up $(RUNS)/sokoban.toml --dir target/sokoban --again
 
-arithmetic: build model ## SmolLM2-135M learns to add; up to an hour on 2 cores; target/arithmetic/report.json
+arithmetic: build model ## SmolLM2-135M learns to add; half an hour on 2 cores; target/arithmetic/report.json
 	target/release/millrace up $(RUNS)/smollm2-arithmetic.toml --dir target/arithmetic --again
 
 # The build comes first: tests start the real programs.
