@@ -49,30 +49,21 @@ fn main() -> anyhow::Result<ExitCode> {
         .with_writer(std::io::stderr)
         .init();
     match Args::parse().command {
-        Command::Bench(Bench::Queue(args)) => {
-            in_real_time(bench::queue::run(&args))?;
-            Ok(ExitCode::SUCCESS)
-        }
-        Command::Bench(Bench::Recipes(args)) => {
-            bench::recipes::run(&args)?;
-            Ok(ExitCode::SUCCESS)
-        }
-        Command::Bench(Bench::Mechanisms(args)) => {
-            bench::mechanisms::run(&args)?;
-            Ok(ExitCode::SUCCESS)
-        }
-        #[cfg(millrace_torch)]
-        Command::Bench(Bench::Train(args)) => {
-            bench::train::run(&args)?;
-            Ok(ExitCode::SUCCESS)
-        }
-        #[cfg(millrace_torch)]
-        Command::Bench(Bench::Generate(args)) => {
-            bench::generate::run(&args)?;
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Bench(bench) => measure(&bench).map(|()| ExitCode::SUCCESS),
         Command::Chaos(args) => in_real_time(chaos::run(args)),
         Command::Sim(args) => sim::run(&args),
+    }
+}
+
+fn measure(what: &Bench) -> anyhow::Result<()> {
+    match what {
+        Bench::Queue(args) => in_real_time(bench::queue::run(args)),
+        Bench::Recipes(args) => bench::recipes::run(args),
+        Bench::Mechanisms(args) => bench::mechanisms::run(args),
+        #[cfg(millrace_torch)]
+        Bench::Train(args) => bench::train::run(args),
+        #[cfg(millrace_torch)]
+        Bench::Generate(args) => bench::generate::run(args),
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 use millrace_workers::policy::torch::set_threads;
 use serde::Serialize;
 
-use super::model::Setup;
+use super::model::{Setup, Shape};
 use super::rival::Rival;
 use super::{cores, median, publish};
 use ours::{Ours, Work};
@@ -49,7 +49,7 @@ struct Settings<'a> {
     threads: i32,
 }
 
-/// What it is asked then; it answers with the seconds that this took. Or [`parity::Question`].
+/// What it is asked then; it answers with the seconds that this took. Or [`Product`], or [`parity::Question`].
 #[derive(Debug, Serialize)]
 struct Question {
     sequences: usize,
@@ -57,10 +57,18 @@ struct Question {
     tokens: u32,
 }
 
+/// It times a matrix product in these numbers and answers with floating-point operations a second.
+#[derive(Debug, Serialize)]
+struct Product {
+    matmul: &'static str,
+}
+
 /// The figures.
 #[derive(Debug, Serialize)]
 struct Figures {
     rows: Vec<Row>,
+    /// Floating-point operations of a token, with its part of the prompt's.
+    token_flops: f64,
     shared: Shared,
     /// Beside transformers on the same tokens; empty where that did not run.
     parity: Vec<Parity>,
@@ -79,6 +87,8 @@ struct Row {
     dtype: &'static str,
     /// Medians, prompts included.
     tokens_per_s: f64,
+    /// Floating-point operations a second of a matrix product, measured between the runs; `None` without transformers.
+    matmul_flops: Option<f64>,
     /// `None` where it did not run.
     transformers: Option<Theirs>,
     /// Every run's, ours and theirs.
@@ -111,7 +121,8 @@ struct Shared {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     set_threads(args.setup.threads);
     let mut ours = Ours::start(&args.setup)?;
-    let mut rival = args.setup.rival(include_str!("generate/rival.py"))?;
+    let mut rival =
+        args.setup.rival(concat!(include_str!("matmul.py"), include_str!("generate/rival.py")))?;
     if let Some(rival) = &mut rival {
         let Setup { model, threads, .. } = &args.setup;
         let _: String = rival.ask(&Settings { model, prompt: args.prompt, threads: *threads })?;
@@ -128,9 +139,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             .collect::<Result<_, _>>()?,
         None => Vec::new(),
     };
+    // The last token that is drawn is nobody's input.
+    let length = args.prompt + args.tokens as usize - 1;
+    let flops = Shape::read(&args.setup.model)?.forward_flops([length].into_iter(), args.tokens as usize);
+    let token_flops = flops / f64::from(args.tokens);
     let (model, prompt, tokens) = (args.setup.model.clone(), args.prompt, args.tokens);
     let (repeats, threads) = (args.repeats, args.setup.threads);
-    let figures = Figures { rows, shared, parity, model, prompt, tokens, repeats, threads, cores: cores() };
+    let cores = cores();
+    let figures =
+        Figures { rows, token_flops, shared, parity, model, prompt, tokens, repeats, threads, cores };
     publish(&args.out, &figures, &table(&figures))
 }
 
@@ -145,12 +162,14 @@ fn row(args: &Args, sequences: usize, ours: &mut Ours, mut rival: Option<&mut Ri
         }
         None => None,
     };
-    let mut runs = Vec::new();
+    let (mut runs, mut products) = (Vec::new(), Vec::new());
     for repeat in 1..=args.repeats {
         let our = count / ours.seconds(dtype, Work { seed: u64::from(repeat), ..work }, sequences)?;
         let their = match (rival.as_deref_mut(), theirs) {
             (Some(rival), Some(dtype)) => {
-                Some(count / rival.ask::<f64>(&Question { sequences, dtype, tokens: args.tokens })?)
+                let seconds: f64 = rival.ask(&Question { sequences, dtype, tokens: args.tokens })?;
+                products.push(rival.ask::<f64>(&Product { matmul: dtype })?);
+                Some(count / seconds)
             }
             _ => None,
         };
@@ -162,7 +181,8 @@ fn row(args: &Args, sequences: usize, ours: &mut Ours, mut rival: Option<&mut Ri
         let theirs = median(runs.iter().filter_map(|run| run.1).collect());
         Theirs { dtype, tokens_per_s: theirs, ratio: tokens_per_s / theirs }
     });
-    Ok(Row { sequences, dtype, tokens_per_s, transformers, runs })
+    let matmul_flops = (!products.is_empty()).then(|| median(products));
+    Ok(Row { sequences, dtype, tokens_per_s, matmul_flops, transformers, runs })
 }
 
 /// The numbers that one side is faster with, seen by a short run of each.
@@ -199,15 +219,20 @@ fn shared(ours: &mut Ours, args: &Args) -> anyhow::Result<Shared> {
 fn table(f: &Figures) -> String {
     let mut table = format!(
         "Tokens a second, prompts of {} tokens and {} new, {} threads; medians of {} runs, each side in the numbers that it \
-         is faster with.\n\n| sequences | millrace | | transformers | | ratio |\n|---|---|---|---|---|---|\n",
+         is faster with. In brackets the share of a matrix product's speed.\n\n\
+         | sequences | millrace | | transformers | | ratio |\n|---|---|---|---|---|---|\n",
         f.prompt, f.tokens, f.threads, f.repeats
     );
     for row in &f.rows {
+        let speed = |tokens_per_s: f64| {
+            let share = |flops: f64| format!(" ({:.0} %)", 100.0 * tokens_per_s * f.token_flops / flops);
+            format!("{tokens_per_s:.1}{}", row.matmul_flops.map_or_else(String::new, share))
+        };
         let theirs = row.transformers.as_ref().map_or_else(
             || "| |".to_owned(),
-            |theirs| format!("{:.1} | {} | {:.2}", theirs.tokens_per_s, theirs.dtype, theirs.ratio),
+            |theirs| format!("{} | {} | {:.2}", speed(theirs.tokens_per_s), theirs.dtype, theirs.ratio),
         );
-        table += &format!("| {} | {:.1} | {} | {theirs} |\n", row.sequences, row.tokens_per_s, row.dtype);
+        table += &format!("| {} | {} | {} | {theirs} |\n", row.sequences, speed(row.tokens_per_s), row.dtype);
     }
     let s = &f.shared;
     table += &format!(

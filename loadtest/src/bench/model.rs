@@ -9,7 +9,9 @@ use millrace_schemas::blob::Sha;
 use millrace_schemas::publish_weights::Manifest;
 use millrace_schemas::train_shard::FileRef;
 use millrace_schemas::{BlobRef, PolicyVersion};
+use millrace_workers::policy::CONFIG_FILE;
 use millrace_workers::weights::LoadedVersion;
+use serde::Deserialize;
 
 use super::rival::Rival;
 
@@ -39,6 +41,36 @@ impl Setup {
     /// A file of the model.
     pub(super) fn read(&self, name: &str) -> anyhow::Result<Bytes> {
         read(&self.model, name)
+    }
+}
+
+/// What of `config.json` decides how much is computed.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub(super) struct Shape {
+    pub(super) vocab_size: usize,
+    hidden_size: usize,
+    intermediate_size: usize,
+    num_hidden_layers: usize,
+    num_attention_heads: usize,
+    num_key_value_heads: Option<usize>,
+    head_dim: Option<usize>,
+}
+
+impl Shape {
+    /// That of a model directory.
+    pub(super) fn read(model: &Path) -> anyhow::Result<Self> {
+        serde_json::from_slice(&read(model, CONFIG_FILE)?).context("failed to read the model's config.json")
+    }
+
+    /// Floating-point operations of forwards that nobody can do without: the layers' products for all tokens of
+    /// sequences of these `lengths`, the output layer's for so many of them, attention to what each token sees.
+    pub(super) fn forward_flops(&self, lengths: impl Iterator<Item = usize>, outputs: usize) -> f64 {
+        let Self { hidden_size: width, intermediate_size: inner, num_attention_heads: heads, .. } = *self;
+        let head = self.head_dim.unwrap_or(width / heads);
+        let (query, kv) = (heads * head, self.num_key_value_heads.unwrap_or(heads) * head);
+        let layer = width * (2 * query + 2 * kv + 3 * inner);
+        let sequence = |length: usize| self.num_hidden_layers * length * (layer + query * length);
+        2.0 * (lengths.map(sequence).sum::<usize>() + self.vocab_size * width * outputs) as f64
     }
 }
 

@@ -117,7 +117,7 @@ struct Figures {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let data = Data::new(&args.setup.model, args.short, (args.long, args.long_tokens))?;
     let mut ours = Ours::new(args, &data)?;
-    let mut rival = args.setup.rival(include_str!("train/rival.py"))?;
+    let mut rival = args.setup.rival(concat!(include_str!("matmul.py"), include_str!("train/rival.py")))?;
     if let Some(rival) = &mut rival {
         let _: String = rival.ask(&Settings {
             model: &args.setup.model,

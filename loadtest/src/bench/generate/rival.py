@@ -1,5 +1,6 @@
 """Samples with transformers: told the model first, then what to sample, in lines of JSON; answers with seconds. Or scores
-rows of tokens: answers with the log-probability of each, and whether it is the likeliest."""
+rows of tokens: answers with the log-probability of each, and whether it is the likeliest. Or times a matrix product.
+Started by `millrace-loadtest bench generate`, after `matmul.py`, which says DEVICE."""
 
 import json
 import sys
@@ -17,7 +18,8 @@ seed = 0
 
 def model_in(dtype):
     if dtype not in models:
-        models[dtype] = AutoModelForCausalLM.from_pretrained(settings["model"], dtype=getattr(torch, dtype)).eval()
+        model = AutoModelForCausalLM.from_pretrained(settings["model"], dtype=getattr(torch, dtype))
+        models[dtype] = model.to(DEVICE).eval()
         models[dtype].generation_config = GenerationConfig(pad_token_id=0)
     return models[dtype]
 
@@ -26,7 +28,7 @@ def model_in(dtype):
 def score(model, rows, start):
     logprobs, greedy = [], []
     for row in rows:
-        ids = torch.tensor([row])
+        ids = torch.tensor([row], device=DEVICE)
         every = torch.log_softmax(model(ids).logits[0, start - 1 : -1].float(), -1)
         drawn = ids[0, start:]
         logprobs.append(every.gather(1, drawn[:, None])[:, 0].tolist())
@@ -36,17 +38,22 @@ def score(model, rows, start):
 
 for line in sys.stdin:
     work = json.loads(line)
+    if "matmul" in work:
+        print(json.dumps(matmul(getattr(torch, work["matmul"]))), flush=True)
+        continue
     model = model_in(work["dtype"])
     if "score" in work:
         print(json.dumps(score(model, work["score"], work["from"])), flush=True)
         continue
     seed += 1
     torch.manual_seed(seed)
-    ids = torch.randint(0, 10_000, (work["sequences"], settings["prompt"]))
+    ids = torch.randint(0, 10_000, (work["sequences"], settings["prompt"]), device=DEVICE)
     start = time.perf_counter()
     out = model.generate(
         ids, attention_mask=torch.ones_like(ids), do_sample=True, top_k=0, max_new_tokens=work["tokens"], use_cache=True
     )
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
     seconds = time.perf_counter() - start
     assert out.shape[1] == settings["prompt"] + work["tokens"], out.shape
     print(json.dumps(seconds), flush=True)

@@ -1,7 +1,8 @@
 """A plain PyTorch and transformers training loop, to be timed beside Millrace's trainer.
 
 Reads one JSON line with the settings, loads the model, answers `"ready"`; then makes one optimiser step for each
-line that it gets and answers with the figures of that step. Started by `millrace-loadtest bench train`.
+line that it gets and answers with the figures of that step. Started by `millrace-loadtest bench train`, after
+`matmul.py`, which says DEVICE.
 """
 
 import json
@@ -32,7 +33,7 @@ def microbatches(rollouts, most):
     return packed
 
 
-def tensors(rollouts, device):
+def tensors(rollouts):
     longest = max(len(rollout["tokens"]) for rollout in rollouts)
     shape = (len(rollouts), longest)
     tokens = torch.zeros(shape, dtype=torch.long)
@@ -43,15 +44,15 @@ def tensors(rollouts, device):
         tokens[row, :length] = torch.tensor(rollout["tokens"])
         attention[row, :length] = 1
         weight[row, rollout["prompt"] - 1 : length - 1] = rollout["advantage"]
-    return tokens.to(device), attention.to(device), weight.to(device)
+    return tokens.to(DEVICE), attention.to(DEVICE), weight.to(DEVICE)
 
 
-def step(model, optimiser, rollouts, settings, device):
+def step(model, optimiser, rollouts, settings):
     sampled = sum(len(rollout["tokens"]) - rollout["prompt"] for rollout in rollouts)
     optimiser.zero_grad()
     total = 0.0
     for micro in microbatches(rollouts, settings["microbatch"]):
-        tokens, attention, weight = tensors(micro, device)
+        tokens, attention, weight = tensors(micro)
         logits = model(input_ids=tokens, attention_mask=attention, use_cache=False).logits[:, :-1]
         minus_log_p = F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten(), reduction="none")
         loss = (minus_log_p * weight.flatten()).sum() / sampled
@@ -62,25 +63,12 @@ def step(model, optimiser, rollouts, settings, device):
     return total, norm
 
 
-def matmul(dtype, device):
-    """Floating-point operations a second of a square product in the kind that is computed in: the best of five."""
-    n = 8192 if device == "cuda" else 1536
-    a, b = (torch.randn(n, n, dtype=dtype, device=device) for _ in range(2))
-    best = 0.0
-    for _ in range(6):
-        start = time.perf_counter()
-        (a @ b)[0, 0].item()
-        best = max(best, 2 * n**3 / (time.perf_counter() - start))
-    return best
-
-
 def main():
     settings = json.loads(sys.stdin.readline())
     torch.set_num_threads(settings["threads"])
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = getattr(torch, settings["dtype"])
     model = transformers.AutoModelForCausalLM.from_pretrained(settings["model"], dtype=dtype, attn_implementation="sdpa")
-    model.to(device).train()
+    model.to(DEVICE).train()
     optimiser = torch.optim.AdamW(model.parameters(), lr=settings["learning_rate"], betas=(0.9, 0.95), weight_decay=0.0)
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
@@ -89,8 +77,8 @@ def main():
         else:
             model.gradient_checkpointing_disable()
         start, busy = time.perf_counter(), time.process_time()
-        loss, norm = step(model, optimiser, settings["rollouts"], settings, device)
-        if device == "cuda":
+        loss, norm = step(model, optimiser, settings["rollouts"], settings)
+        if DEVICE == "cuda":
             torch.cuda.synchronize()
         figures = {
             "seconds": time.perf_counter() - start,
@@ -98,7 +86,7 @@ def main():
             "loss": loss,
             "grad_norm": norm,
             "peak_bytes": peak_bytes(),
-            "matmul_flops": matmul(dtype, device),
+            "matmul_flops": matmul(dtype),
         }
         print(json.dumps(figures), flush=True)
 

@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
-use anyhow::Context;
 use millrace_schemas::blob::Sha;
 use millrace_schemas::train_shard::{Batch, BatchGroup, BatchRollout, BatchTurn};
 use millrace_schemas::{PolicyVersion, RolloutId};
 use millrace_workers::math::advantage::grpo::grpo;
 use millrace_workers::random::Stream;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+
+use super::super::model::Shape;
 
 /// The rollouts of every step, and the shape of the model that they are for.
 #[derive(Debug)]
@@ -27,24 +28,10 @@ pub(super) struct Rollout {
     pub(super) advantage: f64,
 }
 
-/// What of `config.json` decides how much is computed.
-#[derive(Debug, Deserialize)]
-struct Shape {
-    vocab_size: usize,
-    hidden_size: usize,
-    intermediate_size: usize,
-    num_hidden_layers: usize,
-    num_attention_heads: usize,
-    num_key_value_heads: Option<usize>,
-    head_dim: Option<usize>,
-}
-
 impl Data {
     /// A quarter of each rollout is its prompt.
     pub(super) fn new(model: &Path, short: usize, long: (usize, usize)) -> anyhow::Result<Self> {
-        let config =
-            std::fs::read(model.join("config.json")).context("failed to read the model's config.json")?;
-        let shape: Shape = serde_json::from_slice(&config)?;
+        let shape = Shape::read(model)?;
         let mut random = Stream::new(7);
         let mut lengths: Vec<usize> = (0..short).map(|_| 40 + random.below(161) as usize).collect();
         lengths.extend(std::iter::repeat_n(long.1, long.0));
@@ -65,17 +52,11 @@ impl Data {
         self.rollouts.iter().map(|rollout| rollout.tokens.len() - rollout.prompt).sum()
     }
 
-    /// Floating-point operations of one forward and backward that nobody can do without: the layers' products for
-    /// all tokens, the output layer's for sampled ones, attention to what each token sees.
+    /// Floating-point operations of one forward and backward that nobody can do without.
     pub(super) fn flops(&self) -> f64 {
-        let Shape { hidden_size: width, intermediate_size: inner, num_attention_heads: heads, .. } =
-            self.shape;
-        let head = self.shape.head_dim.unwrap_or(width / heads);
-        let (query, kv) = (heads * head, self.shape.num_key_value_heads.unwrap_or(heads) * head);
-        let layer = width * (2 * query + 2 * kv + 3 * inner);
-        let squares: usize = self.rollouts.iter().map(|rollout| rollout.tokens.len().pow(2)).sum();
-        let layers = self.shape.num_hidden_layers * (layer * self.tokens() + query * squares);
-        6.0 * (layers + self.shape.vocab_size * width * self.sampled()) as f64
+        3.0 * self
+            .shape
+            .forward_flops(self.rollouts.iter().map(|rollout| rollout.tokens.len()), self.sampled())
     }
 
     /// The batch of a step on `base`, whose manifest has this hash. One group, all of whose log-probabilities are
