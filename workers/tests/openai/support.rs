@@ -37,7 +37,7 @@ fn script() -> PathBuf {
 }
 
 /// The project's own Python, with torch and transformers.
-fn python() -> Command {
+pub(crate) fn python() -> Command {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.venv/bin/python");
     Command::new(if own.exists() { own } else { "python3".into() })
 }
