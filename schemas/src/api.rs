@@ -216,7 +216,8 @@ pub struct DomainStatus {
 pub struct CurvePoint {
     /// The version made.
     pub version: u64,
-    /// Share of the batch's rollouts that reached the goal.
+    /// Share of the batch's rollouts that reached the goal. Here and in the reward only those count that began at their
+    /// prompts, where there are any: one that started from a stored turn was nearer to the goal.
     pub success: f64,
     /// Mean reward.
     pub reward: f64,

@@ -120,6 +120,10 @@ pub enum EnvironmentSpec {
         /// Backward moves that make a level; more is harder. Default 6.
         #[serde(default = "six")]
         scramble: u32,
+        /// Turns that the shortest solution takes at least; levels with a shorter one are left out. Default 0.
+        #[serde(default, skip_serializing_if = "omit::is_default")]
+        #[schemars(extend("default" = 0))]
+        least_turns: u32,
         /// Turns until the episode is cut off. Default 12.
         #[serde(default = "twelve")]
         max_turns: u32,

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::api::{DomainStatus, Ledger};
+use crate::api::{DomainStatus, Ledger, StoredStatus};
 
 /// The result of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -40,6 +40,15 @@ pub struct Report {
     /// Context tokens of these turns that engines had already, from an earlier turn or another sample.
     #[serde(default)]
     pub cached_tokens: u64,
+    /// Turns of trained rollouts.
+    #[serde(default)]
+    pub trained_turns: u64,
+    /// Turns that surplus rollouts had taken when they were dropped.
+    #[serde(default)]
+    pub surplus_turns: u64,
+    /// Turns from which groups started; `None` for a run whose groups all began at their prompts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stored_turns: Option<StoredStatus>,
     /// The books, in rollouts.
     pub ledger: Ledger,
     /// How each domain ended, in the run file's order; empty for a run with one.

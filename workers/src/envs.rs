@@ -124,8 +124,8 @@ pub fn answer(task: &EnvStepTask, codec: Option<&Codec>) -> Result<EnvStepDone, 
         EnvironmentSpec::FrozenLake { size, frozen, max_turns } => {
             act(&FrozenLake { size, frozen, max_turns }, task)
         }
-        EnvironmentSpec::Sokoban { size, scramble, max_turns } => {
-            act(&Sokoban { size, scramble, max_turns }, task)
+        EnvironmentSpec::Sokoban { size, scramble, max_turns, least_turns } => {
+            act(&Sokoban { size, scramble, max_turns, least_turns }, task)
         }
         EnvironmentSpec::Counter { turns, .. } => act(&Counter { turns }, task),
         EnvironmentSpec::Arithmetic { ref operations, largest, max_turns, ref system, prompt_tokens } => {

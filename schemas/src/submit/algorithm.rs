@@ -105,7 +105,8 @@ pub struct Algorithm {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = null))]
     pub kl: Option<Kl>,
-    /// Tokens of one forward and backward pass; the loss does not depend on it. Default 16384.
+    /// Tokens of one forward and backward pass, where those that a rollout begins with as another does count a quarter; the
+    /// loss does not depend on it. Default 16384.
     pub tokens_per_microbatch: u32,
     /// Keep only what goes into each layer and compute the layer again in backward: less memory, a third more
     /// work, the same numbers. Default false.

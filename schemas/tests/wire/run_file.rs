@@ -28,6 +28,11 @@ pub(crate) fn read(file: &Value) -> Result<RunSpec, RunFileError> {
 /// Path of the field that is set, the value, the field that is named, and a word of the remedy.
 fn wrong_values() -> Vec<(&'static str, Value, &'static str, &'static str)> {
     let sokoban = |size| json!({ "name": "sokoban", "size": size, "scramble": 6, "max_turns": 12 });
+    let with_least = |turns| {
+        let mut level = sokoban(6);
+        level["least_turns"] = json!(turns);
+        level
+    };
     let lake = |size, frozen, max_turns| json!({ "name": "frozen_lake", "size": size, "frozen": frozen, "max_turns": max_turns });
     vec![
         ("name", json!("all"), "name", "another"),
@@ -46,6 +51,7 @@ fn wrong_values() -> Vec<(&'static str, Value, &'static str, &'static str)> {
         ("environment", lake(4, 1.5, 10), "environment.frozen", "0 to 1"),
         ("environment", lake(4, 0.8, 0), "environment.max_turns", "from 1"),
         ("environment", sokoban(4), "environment.size", "5 to 10"),
+        ("environment", with_least(7), "environment.least_turns", "0 to 6"),
         ("environment", json!({ "name": "counter", "turns": 0 }), "environment.turns", "from 1"),
         ("rewards", json!([]), "rewards", "1 to"),
         ("rewards", json!([{ "rule": "success", "weight": 0.0 }]), "rewards", "weight"),

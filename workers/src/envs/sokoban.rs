@@ -1,6 +1,8 @@
 //! Push one box onto its target, in a walled room. Levels are made by playing backwards from the end, so
 //! each can be solved, in at most as many turns as were played. Reward 1 when the box is on its target.
 
+use std::collections::HashSet;
+
 use millrace_schemas::env_step::{EnvStepDone, Split};
 
 use super::tokens::{FIRST_SEEN, MOVES, beside, movement};
@@ -19,6 +21,8 @@ pub struct Sokoban {
     pub scramble: u32,
     /// Turns until the episode is cut off.
     pub max_turns: u32,
+    /// Turns that the shortest solution takes at least.
+    pub least_turns: u32,
 }
 
 /// Cells of the three things in the room, by index, row by row.
@@ -46,7 +50,8 @@ impl Sokoban {
         (cell / (self.size - 2) + 1) * self.size + cell % (self.size - 2) + 1
     }
 
-    /// A level by backward play; `None` if the box ended on its target or the player had no place to stand.
+    /// A level by backward play; `None` if the box ended on its target, the player had no place to stand, or there is a
+    /// shorter way than asked for.
     fn candidate(self, stream: &mut Stream) -> Option<Room> {
         let target = self.random_floor(stream);
         let player = self.floor_beside(target, MOVES[stream.below(4) as usize])?;
@@ -60,7 +65,21 @@ impl Sokoban {
             let choice = before.clone().nth(stream.below(count.max(1)) as usize)?;
             (last, room) = choice;
         }
-        (room.box_at != target).then_some(room)
+        (room.box_at != target && !self.is_solved_early(room)).then_some(room)
+    }
+
+    /// Whether fewer turns than [`Self::least_turns`] solve it.
+    fn is_solved_early(self, room: Room) -> bool {
+        let mut seen = HashSet::from([(room.player, room.box_at)]);
+        let mut reached = vec![room];
+        for _ in 1..self.least_turns {
+            let after = reached.iter().flat_map(|room| MOVES.map(|movement| self.forward(*room, movement)));
+            reached = after.filter(|room| seen.insert((room.player, room.box_at))).collect();
+            if reached.iter().any(|room| room.box_at == room.target) {
+                return true;
+            }
+        }
+        false
     }
 
     /// The room from which `movement` leads to this one: the player steps back and pulls the box along if

@@ -5,7 +5,7 @@ use super::*;
 fn specs() -> [EnvironmentSpec; 3] {
     [
         EnvironmentSpec::FrozenLake { size: 4, frozen: 0.8, max_turns: 10 },
-        EnvironmentSpec::Sokoban { size: 6, scramble: 6, max_turns: 12 },
+        EnvironmentSpec::Sokoban { size: 6, scramble: 6, max_turns: 12, least_turns: 0 },
         EnvironmentSpec::Counter { turns: 6, latency: Latency::default() },
     ]
 }

@@ -6,7 +6,7 @@ use millrace_schemas::report::Report;
 
 use super::domains;
 use super::ledger;
-use super::status::context;
+use super::status::{context, starts, surplus};
 use super::term::{duration, histogram, percent, thousands};
 use crate::audit::Audit;
 
@@ -48,6 +48,9 @@ pub(super) fn assemble(status: &Status, audit: &Audit, measured: Measured) -> Re
         turns: status.turns,
         prefill_tokens: status.prefill_tokens,
         cached_tokens: status.cached_tokens,
+        trained_turns: status.trained_turns,
+        surplus_turns: status.surplus_turns,
+        stored_turns: status.stored_turns,
         ledger: status.ledger.clone(),
         domains: status.domains.clone(),
         balanced: domains::balanced(status),
@@ -86,6 +89,12 @@ pub(super) fn lines(report: &Report) -> Vec<String> {
         format!("{} of rollouts trained (most {most}, bound {bound})", histogram(&r.staleness)),
     );
     line("ledger", ledger::words(&r.ledger));
+    if let Some(words) = surplus(&r.ledger, r.surplus_turns, r.trained_turns) {
+        line("surplus", words);
+    }
+    if let Some(stored) = &r.stored_turns {
+        line("stored", starts(stored));
+    }
     for domain in &r.domains {
         line("domain", domains::words(domain));
     }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use millrace_schemas::RunId;
-use millrace_schemas::api::{RunRequest, Status, StoredStatus};
+use millrace_schemas::api::{Ledger, RunRequest, Status, StoredStatus};
 
 use super::connect::Place;
 use super::domains;
@@ -60,7 +60,7 @@ fn lines(status: &Status) -> Vec<String> {
     }
     line("tasks", by_reason(&status.tasks));
     line("dropped", by_reason(&status.ledger.dropped));
-    if let Some(words) = surplus(status) {
+    if let Some(words) = surplus(&status.ledger, status.surplus_turns, status.trained_turns) {
         line("surplus", words);
     }
     if let Some(stored) = &status.stored_turns {
@@ -74,11 +74,10 @@ fn lines(status: &Status) -> Vec<String> {
 }
 
 /// `12 rollouts, of 5.1 turns by then; those trained had 4.2`: what the first to finish leave out, they leave out unevenly.
-fn surplus(status: &Status) -> Option<String> {
-    let dropped = *status.ledger.dropped.get("surplus")?;
+pub(super) fn surplus(ledger: &Ledger, surplus_turns: u64, trained_turns: u64) -> Option<String> {
+    let dropped = *ledger.dropped.get("surplus")?;
     let mean = |turns: u64, rollouts: u64| turns as f64 / rollouts.max(1) as f64;
-    let (theirs, trained) =
-        (mean(status.surplus_turns, dropped), mean(status.trained_turns, status.ledger.trained));
+    let (theirs, trained) = (mean(surplus_turns, dropped), mean(trained_turns, ledger.trained));
     Some(format!(
         "{} rollouts, of {theirs:.1} turns by then; those trained had {trained:.1}",
         thousands(dropped)
@@ -86,7 +85,7 @@ fn surplus(status: &Status) -> Option<String> {
 }
 
 /// `12 groups started from turns of earlier rollouts, 3.0 turns before the goal; 4 are kept, 1 learnt from the beginning`.
-fn starts(stored: &StoredStatus) -> String {
+pub(super) fn starts(stored: &StoredStatus) -> String {
     let StoredStatus { rollouts, groups, learnt, mean_turns_left } = stored;
     format!(
         "{} groups started from turns of earlier rollouts, {mean_turns_left:.1} turns before the goal; {rollouts} are kept, \

@@ -116,12 +116,16 @@ pub(super) fn book_step(
     let weights: Vec<Vec<f64>> = run.spec.parts().map(|domain| domain.reward_weights()).collect();
     let (mut count, mut solved, mut reward, mut tokens, mut max_staleness) = (0_u64, 0_u64, 0.0, 0, 0);
     let rollouts =
-        groups.iter().flat_map(|(_, group)| group.rollouts.iter().map(|rollout| (group.domain, rollout)));
-    for (domain, rollout) in rollouts {
+        || groups.iter().flat_map(|(_, group)| group.rollouts.iter().map(|rollout| (group.domain, rollout)));
+    // How well prompts are solved is told by the rollouts that began at theirs, where there are any.
+    let all_went_on = rollouts().all(|(_, rollout)| rollout.skipped > 0);
+    for (domain, rollout) in rollouts() {
         run.books.train_rollout(domain, base, rollout.version());
-        count += 1;
-        solved += u64::from(rollout.success);
-        reward += rollout.reward(weights[domain as usize].iter().copied());
+        if all_went_on || rollout.skipped == 0 {
+            count += 1;
+            solved += u64::from(rollout.success);
+            reward += rollout.reward(weights[domain as usize].iter().copied());
+        }
         tokens += rollout.turns.iter().map(|turn| turn.logprobs.len() as u64).sum::<u64>();
         max_staleness = max_staleness.max(base.staleness(rollout.version()));
         run.books.trained_turns += rollout.turns.len() as u64;

@@ -44,6 +44,18 @@ fn groups_go_on_where_others_were() {
     }
     // Those that they follow are trained too, but for the last ones.
     assert!(unknown.len() <= 4, "{unknown:?} are no ways that were gone");
+    for point in &run.books.curve {
+        let made = |batch: &Batch| batch.base.0 + 1 == point.version;
+        let mut batches = world.blobs.values().filter_map(|blob| decode::<Batch>("batch", blob).ok());
+        let groups = batches.find(made).expect("a batch for each version").groups;
+        let rollouts = || groups.iter().flat_map(|group| &group.rollouts);
+        let mut told: Vec<_> = rollouts().filter(|rollout| rollout.turns[0].at == 2).collect();
+        if told.is_empty() {
+            told = rollouts().collect();
+        }
+        let solved = told.iter().filter(|rollout| rollout.success).count();
+        assert_eq!(point.success, solved as f64 / told.len() as f64, "v{}", point.version);
+    }
     let stored = status::status(run).stored_turns.expect("it is on");
     assert!(stored.groups > 0 && stored.rollouts <= 4, "{stored:?}");
 }

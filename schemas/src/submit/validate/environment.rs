@@ -32,9 +32,12 @@ fn check_one(domain: &Domain<'_>, at: &str, prompts: u64, checks: &mut Checks) {
             checks.count(&field("size"), u64::from(*size), 2, 8);
             checks.number(&field("frozen"), *frozen, 0.0, 1.0);
         }
-        EnvironmentSpec::Sokoban { size, scramble, .. } => {
+        EnvironmentSpec::Sokoban { size, scramble, max_turns, least_turns } => {
             checks.count(&field("size"), u64::from(*size), 5, 10);
             checks.count(&field("scramble"), u64::from(*scramble), 1, 1_000);
+            // No level takes more turns than it was made with, nor than an episode has.
+            let most = (*scramble).min(*max_turns);
+            checks.count(&field("least_turns"), u64::from(*least_turns), 0, u64::from(most));
         }
         EnvironmentSpec::Counter { latency, .. } => {
             // Far below what one attempt at a task may take.
