@@ -35,7 +35,7 @@ enum Bench {
     /// An optimiser step on a language model, beside a plain PyTorch and transformers loop
     #[cfg(millrace_torch)]
     Train(bench::train::Args),
-    /// Tokens that our engine samples, beside transformers on the same model
+    /// Tokens that our engine samples, beside transformers and llama.cpp on the same model
     #[cfg(millrace_torch)]
     Generate(bench::generate::Args),
 }

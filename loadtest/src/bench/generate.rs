@@ -1,5 +1,5 @@
-//! What sampling costs: tokens a second of our engine beside transformers' `generate`, in turn on the same model,
-//! machine and threads.
+//! What sampling costs: tokens a second of our engine beside transformers' `generate` and llama.cpp's server, in turn on
+//! the same model, machine and threads.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -41,20 +41,35 @@ pub struct Args {
     out: PathBuf,
 }
 
-/// What `rival.py` is told first.
+/// What a rival is told first.
 #[derive(Debug, Serialize)]
 struct Settings<'a> {
     model: &'a Path,
     prompt: usize,
     threads: i32,
+    /// The most at once.
+    sequences: usize,
+    /// Tokens of a sequence.
+    context: usize,
+    /// What serves a model by llama.cpp; the others have no use for it.
+    server: &'static str,
 }
 
-/// What it is asked then; it answers with the seconds that this took. Or [`Product`], or [`parity::Question`].
+/// What it is asked then; it answers with the seconds that this took. transformers is also asked a [`Product`], or a
+/// [`parity::Question`].
 #[derive(Debug, Serialize)]
 struct Question {
     sequences: usize,
     dtype: &'static str,
     tokens: u32,
+}
+
+/// Another that samples.
+struct Contender {
+    name: &'static str,
+    /// The numbers that it is tried with.
+    dtypes: [&'static str; 2],
+    rival: Rival,
 }
 
 /// It times a matrix product in these numbers and answers with floating-point operations a second.
@@ -70,7 +85,7 @@ struct Figures {
     /// Floating-point operations of a token, with its part of the prompt's.
     token_flops: f64,
     shared: Shared,
-    /// Beside transformers on the same tokens; empty where that did not run.
+    /// Beside transformers on the same tokens; empty where it did not run.
     parity: Vec<Parity>,
     model: PathBuf,
     prompt: usize,
@@ -80,26 +95,24 @@ struct Figures {
     cores: usize,
 }
 
-/// So many sequences at once; each side in the numbers that it is faster with.
+/// So many sequences at once.
 #[derive(Debug, Serialize)]
 struct Row {
     sequences: usize,
-    dtype: &'static str,
-    /// Medians, prompts included.
-    tokens_per_s: f64,
+    /// Ours first.
+    sides: Vec<Side>,
     /// Floating-point operations a second of a matrix product, measured between the runs; `None` without transformers.
     matmul_flops: Option<f64>,
-    /// `None` where it did not run.
-    transformers: Option<Theirs>,
-    /// Every run's, ours and theirs.
-    runs: Vec<(f64, Option<f64>)>,
 }
 
+/// One of those that sample, in the numbers that it is faster with.
 #[derive(Debug, Serialize)]
-struct Theirs {
+struct Side {
+    name: &'static str,
     dtype: &'static str,
+    /// The median, prompts included.
     tokens_per_s: f64,
-    ratio: f64,
+    runs: Vec<f64>,
 }
 
 /// Samples of one prompt.
@@ -117,23 +130,16 @@ struct Shared {
 /// Measures and prints.
 ///
 /// # Errors
-/// There is no such model, or transformers does not run.
+/// There is no such model, or a rival does not run.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     set_threads(args.setup.threads);
     let mut ours = Ours::start(&args.setup)?;
-    let mut rival =
-        args.setup.rival(concat!(include_str!("matmul.py"), include_str!("generate/rival.py")))?;
-    if let Some(rival) = &mut rival {
-        let Setup { model, threads, .. } = &args.setup;
-        let _: String = rival.ask(&Settings { model, prompt: args.prompt, threads: *threads })?;
-    }
-    let mut rows = Vec::new();
-    for &sequences in &args.sequences {
-        rows.push(row(args, sequences, &mut ours, rival.as_mut())?);
-    }
+    let mut rivals = contenders(args)?;
+    let rows = args.sequences.iter().map(|&sequences| row(args, sequences, &mut ours, &mut rivals));
+    let rows = rows.collect::<anyhow::Result<_>>()?;
     let shared = shared(&mut ours, args)?;
-    let parity = match rival.as_mut() {
-        Some(rival) => DTYPES
+    let parity = match rivals.first_mut() {
+        Some(Contender { rival, .. }) => DTYPES
             .map(|dtype| Parity::measure(dtype, &mut ours, rival))
             .into_iter()
             .collect::<Result<_, _>>()?,
@@ -151,48 +157,69 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     publish(&args.out, &figures, &table(&figures))
 }
 
-/// All runs of so many sequences, ours and theirs in turn.
-fn row(args: &Args, sequences: usize, ours: &mut Ours, mut rival: Option<&mut Rival>) -> anyhow::Result<Row> {
-    let work = Work { prompt: args.prompt, tokens: args.tokens, seed: 0 };
-    let count = sequences as f64 * f64::from(args.tokens);
-    let dtype = faster("millrace", |dtype, tokens| ours.seconds(dtype, Work { tokens, ..work }, sequences))?;
-    let theirs = match rival.as_deref_mut() {
-        Some(rival) => {
-            Some(faster("transformers", |dtype, tokens| rival.ask(&Question { sequences, dtype, tokens }))?)
-        }
-        None => None,
+/// transformers and llama.cpp, unless nobody is wanted.
+fn contenders(args: &Args) -> anyhow::Result<Vec<Contender>> {
+    let transformers = concat!(include_str!("matmul.py"), include_str!("generate/rival.py"));
+    let settings = Settings {
+        model: &args.setup.model,
+        prompt: args.prompt,
+        threads: args.setup.threads,
+        sequences: args.sequences.iter().copied().max().unwrap_or(1),
+        context: args.prompt + args.tokens as usize,
+        server: include_str!("../../../workers/python/examples/llama_cpp.py"),
     };
-    let (mut runs, mut products) = (Vec::new(), Vec::new());
-    for repeat in 1..=args.repeats {
-        let our = count / ours.seconds(dtype, Work { seed: u64::from(repeat), ..work }, sequences)?;
-        let their = match (rival.as_deref_mut(), theirs) {
-            (Some(rival), Some(dtype)) => {
-                let seconds: f64 = rival.ask(&Question { sequences, dtype, tokens: args.tokens })?;
-                products.push(rival.ask::<f64>(&Product { matmul: dtype })?);
-                Some(count / seconds)
-            }
-            _ => None,
-        };
-        println!("{sequences} sequences: {our:.1} tokens/s, transformers {their:.1?}");
-        runs.push((our, their));
+    let mut contenders = Vec::new();
+    for (name, dtypes, script) in [
+        ("transformers", DTYPES, transformers),
+        ("llama.cpp", ["float32", "float16"], include_str!("generate/llama.py")),
+    ] {
+        let Some(mut rival) = args.setup.rival(script)? else { break };
+        let _: String = rival.ask(&settings)?;
+        contenders.push(Contender { name, dtypes, rival });
     }
-    let tokens_per_s = median(runs.iter().map(|run| run.0).collect());
-    let transformers = theirs.map(|dtype| {
-        let theirs = median(runs.iter().filter_map(|run| run.1).collect());
-        Theirs { dtype, tokens_per_s: theirs, ratio: tokens_per_s / theirs }
-    });
-    let matmul_flops = (!products.is_empty()).then(|| median(products));
-    Ok(Row { sequences, dtype, tokens_per_s, matmul_flops, transformers, runs })
+    Ok(contenders)
+}
+
+/// All runs of so many sequences, everybody's in turn.
+fn row(args: &Args, sequences: usize, ours: &mut Ours, rivals: &mut [Contender]) -> anyhow::Result<Row> {
+    let work = Work { prompt: args.prompt, tokens: args.tokens, seed: 0 };
+    let side = |name, dtype| Side { name, dtype, tokens_per_s: f64::NAN, runs: Vec::new() };
+    let own = |dtype, tokens| ours.seconds(dtype, Work { tokens, ..work }, sequences);
+    let mut sides = vec![side("millrace", faster("millrace", DTYPES, own)?)];
+    for Contender { name, dtypes, rival } in rivals.iter_mut() {
+        let theirs = |dtype, tokens| rival.ask(&Question { sequences, dtype, tokens });
+        sides.push(side(name, faster(name, *dtypes, theirs)?));
+    }
+    let mut products = Vec::new();
+    let count = sequences as f64 * f64::from(args.tokens);
+    for repeat in 1..=args.repeats {
+        let seconds = ours.seconds(sides[0].dtype, Work { seed: u64::from(repeat), ..work }, sequences)?;
+        sides[0].runs.push(count / seconds);
+        for (side, Contender { rival, .. }) in sides[1..].iter_mut().zip(rivals.iter_mut()) {
+            let question = Question { sequences, dtype: side.dtype, tokens: args.tokens };
+            side.runs.push(count / rival.ask::<f64>(&question)?);
+        }
+        if let Some(Contender { rival, .. }) = rivals.first_mut() {
+            products.push(rival.ask::<f64>(&Product { matmul: sides[0].dtype })?);
+        }
+        let said = sides.iter().map(|side| format!(" {} {:.1}", side.name, side.runs[side.runs.len() - 1]));
+        println!("{sequences} sequences, tokens/s:{}", said.collect::<String>());
+    }
+    for side in &mut sides {
+        side.tokens_per_s = median(side.runs.clone());
+    }
+    Ok(Row { sequences, sides, matmul_flops: (!products.is_empty()).then(|| median(products)) })
 }
 
 /// The numbers that one side is faster with, seen by a short run of each.
 fn faster(
     who: &str,
+    dtypes: [&'static str; 2],
     mut seconds: impl FnMut(&'static str, u32) -> anyhow::Result<f64>,
 ) -> anyhow::Result<&'static str> {
     const PROBE: u32 = 8;
-    let mut best = (f64::INFINITY, DTYPES[0]);
-    for dtype in DTYPES {
+    let mut best = (f64::INFINITY, dtypes[0]);
+    for dtype in dtypes {
         let seconds = seconds(dtype, PROBE)?;
         println!("{who} in {dtype}: {seconds:.2} s for {PROBE} tokens");
         best = if seconds < best.0 { (seconds, dtype) } else { best };
@@ -219,20 +246,25 @@ fn shared(ours: &mut Ours, args: &Args) -> anyhow::Result<Shared> {
 fn table(f: &Figures) -> String {
     let mut table = format!(
         "Tokens a second, prompts of {} tokens and {} new, {} threads; medians of {} runs, each side in the numbers that it \
-         is faster with. In brackets the share of a matrix product's speed.\n\n\
-         | sequences | millrace | | transformers | | ratio |\n|---|---|---|---|---|---|\n",
+         is faster with. In brackets the share of a matrix product's speed; ratios are millrace's speed to theirs.\n\n",
         f.prompt, f.tokens, f.threads, f.repeats
     );
-    for row in &f.rows {
-        let speed = |tokens_per_s: f64| {
-            let share = |flops: f64| format!(" ({:.0} %)", 100.0 * tokens_per_s * f.token_flops / flops);
-            format!("{tokens_per_s:.1}{}", row.matmul_flops.map_or_else(String::new, share))
-        };
-        let theirs = row.transformers.as_ref().map_or_else(
-            || "| |".to_owned(),
-            |theirs| format!("{} | {} | {:.2}", speed(theirs.tokens_per_s), theirs.dtype, theirs.ratio),
-        );
-        table += &format!("| {} | {} | {} | {theirs} |\n", row.sequences, speed(row.tokens_per_s), row.dtype);
+    for (index, Row { sequences, sides, matmul_flops }) in f.rows.iter().enumerate() {
+        if index == 0 {
+            let heads = sides.iter().skip(1).map(|side| format!(" {} | | ratio |", side.name));
+            table += &format!("| sequences | millrace | |{}\n", heads.collect::<String>());
+            table += &format!("|---|---|---|{}\n", "---|---|---|".repeat(sides.len() - 1));
+        }
+        table += &format!("| {sequences} |");
+        for side in sides {
+            let share = |flops: f64| format!(" ({:.0} %)", 100.0 * side.tokens_per_s * f.token_flops / flops);
+            let share = matmul_flops.map_or_else(String::new, share);
+            table += &format!(" {:.1}{share} | {} |", side.tokens_per_s, side.dtype);
+            if side.name != sides[0].name {
+                table += &format!(" {:.2} |", sides[0].tokens_per_s / side.tokens_per_s);
+            }
+        }
+        table.push('\n');
     }
     let s = &f.shared;
     table += &format!(

@@ -34,8 +34,8 @@ OF_A_LAYER = {
 }
 
 
-def convert(model, out):
-    """Writes the model directory `model` as the GGUF file `out`."""
+def convert(model, out, dtype="float32"):
+    """Writes the model directory `model` as the GGUF file `out`, its matrices as `dtype`."""
     import gguf
     from safetensors.numpy import load_file
 
@@ -55,7 +55,8 @@ def convert(model, out):
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_dimension_count(config.get("head_dim") or config["hidden_size"] // heads)
     writer.add_rope_freq_base(rope.get("rope_theta", 10_000.0))
-    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    types = {"float32": gguf.LlamaFileType.ALL_F32, "float16": gguf.LlamaFileType.MOSTLY_F16}
+    writer.add_file_type(types[dtype])
     # It is asked in token ids and answers in them, so their texts matter to nobody.
     writer.add_vocab_size(vocabulary)
     writer.add_tokenizer_model("llama")
@@ -82,26 +83,34 @@ def convert(model, out):
                     halves = tensor.reshape(turned, 2, len(tensor) // turned // 2, -1)
                     tensor = halves.swapaxes(1, 2).reshape(tensor.shape)
                 name = f"blk.{layer}.{OF_A_LAYER[name]}"
-            writer.add_tensor(f"{name}.weight", tensor.astype("float32"))
+            writer.add_tensor(f"{name}.weight", tensor.astype(dtype if tensor.ndim == 2 else "float32"))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
-def serve(args):
-    """Serves a GGUF file until it is killed."""
+def server(args, exact=True):
+    """llama.cpp's server of a GGUF file; it serves as long as somebody holds it. Faster if it need not be `exact`."""
     import xllamacpp
 
     params = xllamacpp.CommonParams()
     params.model.path, params.port, params.warmup = str(args.file), args.port, False
+    # Warnings and errors.
+    params.verbosity = 2
     params.n_parallel, params.n_ctx = args.sequences, args.sequences * args.context
     params.cpuparams.n_threads = args.threads
-    # Half-precision keys and values would show in the log-probabilities.
-    params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
-    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    server = xllamacpp.Server(params)
-    print(server.listening_address, flush=True)
+    if exact:
+        # Half-precision keys and values, and flash attention on a CPU, show in the log-probabilities.
+        params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+        params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    return xllamacpp.Server(params)
+
+
+def serve(args):
+    """Serves a GGUF file until it is killed."""
+    serving = server(args)
+    print(serving.listening_address, flush=True)
     signal.pause()
 
 
@@ -135,11 +144,11 @@ def reload(args):
     settings = [f"--{name}={getattr(args, name)}" for name in ("port", "sequences", "context", "threads")]
     with open(args.folder / "log", "w") as log:
         command = [sys.executable, __file__, "serve", new, *settings]
-        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-    pid_file.write_text(str(server.pid))
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    pid_file.write_text(str(process.pid))
     while not is_well(args.port):
-        if server.poll() is not None:
-            sys.exit(f"the server ended with {server.returncode}; what it said is in {args.folder}/log")
+        if process.poll() is not None:
+            sys.exit(f"the server ended with {process.returncode}; what it said is in {args.folder}/log")
         time.sleep(0.05)
 
 
