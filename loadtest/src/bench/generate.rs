@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use millrace_workers::policy::CONFIG_FILE;
 use millrace_workers::policy::torch::set_threads;
 use serde::Serialize;
 
@@ -157,7 +158,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     publish(&args.out, &figures, &table(&figures))
 }
 
-/// transformers and llama.cpp, unless nobody is wanted.
+/// transformers and, on a CPU, llama.cpp for a model that can be converted for it; nobody if nobody is wanted.
 fn contenders(args: &Args) -> anyhow::Result<Vec<Contender>> {
     let transformers = concat!(include_str!("matmul.py"), include_str!("generate/rival.py"));
     let settings = Settings {
@@ -168,14 +169,16 @@ fn contenders(args: &Args) -> anyhow::Result<Vec<Contender>> {
         context: args.prompt + args.tokens as usize,
         server: include_str!("../../../workers/python/examples/llama_cpp.py"),
     };
-    let mut contenders = Vec::new();
-    for (name, dtypes, script) in [
-        ("transformers", DTYPES, transformers),
-        ("llama.cpp", ["float32", "float16"], include_str!("generate/llama.py")),
-    ] {
-        let Some(mut rival) = args.setup.rival(script)? else { break };
+    let Some(mut rival) = args.setup.rival(transformers)? else { return Ok(Vec::new()) };
+    let device: String = rival.ask(&settings)?;
+    let mut contenders = vec![Contender { name: "transformers", dtypes: DTYPES, rival }];
+    let config: serde_json::Value = serde_json::from_slice(&args.setup.read(CONFIG_FILE)?)?;
+    if device == "cpu"
+        && config["architectures"][0] == "LlamaForCausalLM"
+        && let Some(mut rival) = args.setup.rival(include_str!("generate/llama.py"))?
+    {
         let _: String = rival.ask(&settings)?;
-        contenders.push(Contender { name, dtypes, rival });
+        contenders.push(Contender { name: "llama.cpp", dtypes: ["float32", "float16"], rival });
     }
     Ok(contenders)
 }

@@ -1,6 +1,6 @@
 """Samples with transformers: told the model first, then what to sample, in lines of JSON; answers with seconds. Or scores
-rows of tokens: answers with the log-probability of each, and whether it is the likeliest. Or times a matrix product.
-Started by `millrace-loadtest bench generate`, after `matmul.py`, which says DEVICE."""
+rows of tokens: answers with the log-probability of each, and whether it is the likeliest. Or times a matrix product. Says first
+where it computes. Started by `millrace-loadtest bench generate`, after `matmul.py`, which says DEVICE."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 settings = json.loads(sys.stdin.readline())
 torch.set_num_threads(settings["threads"])
-print(json.dumps("ready"), flush=True)
+print(json.dumps(DEVICE), flush=True)
 models = {}
 seed = 0
 
