@@ -1,5 +1,7 @@
 // Gloo, and what it has in common with NCCL.
 
+#include <cstdlib>
+
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "millrace-workers/src/gang/bridge/bridge.h"
@@ -42,6 +44,11 @@ std::unique_ptr<Pending> Group::broadcast(const at::Tensor* tensor, std::uint32_
 }
 
 namespace {
+
+// c10d's recorder of collectives, one for a process, enters new groups into a map without a lock (libtorch 2.11,
+// FlightRecorderDetail.hpp), which breaks where two threads have groups. It is off unless asked for; said before any thread
+// begins, for it is read when the first group is made.
+[[maybe_unused]] const int without_recorder = setenv("TORCH_FR_BUFFER_SIZE", "0", 0);
 
 // Reaches the connections, to close them without waiting for what still uses them.
 class Closable final : public c10d::ProcessGroupGloo {
