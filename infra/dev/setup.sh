@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# Makes .venv from requirements.txt, and target/tools/nats where Go is. Harmless when repeated: a stamp
-# of the requirements' hash says what is done already.
+# Makes .venv from requirements.txt. Harmless when repeated: a stamp of the requirements' hash says what is done
+# already.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 requirements=infra/dev/requirements.txt
-natscli=infra/dev/natscli
 # The oldest Python that libtorch's wheel is made for.
 python_minor=10
 
@@ -60,25 +59,4 @@ make_venv() {
     printf '%s\n' "$wanted" >"$stamp"
 }
 
-# The `nats` command, for the tests that use it as a user would. Nothing else needs it.
-make_natscli() {
-    local tools=$PWD/target/tools stamp=target/tools/natscli.sha256 wanted
-    wanted=$(sha256sum <$natscli/go.sum)
-    if [[ -x $tools/nats && -f $stamp && $(<"$stamp") == "$wanted" ]]; then
-        return
-    fi
-    if ! command -v go >/dev/null; then
-        say "no Go on this machine: the nats command is not built, and its test is skipped where there is none"
-        return
-    fi
-    say "building the nats command"
-    mkdir -p "$tools"
-    if (cd $natscli && GOBIN=$tools go install github.com/nats-io/natscli/nats) >"$tools/natscli.log" 2>&1; then
-        printf '%s\n' "$wanted" >"$stamp"
-    else
-        say "the nats command did not build (see target/tools/natscli.log); its test is skipped where there is none"
-    fi
-}
-
 make_venv
-make_natscli

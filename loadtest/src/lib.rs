@@ -1,6 +1,7 @@
 //! The system seen from outside: what must hold of every run, a simulator, and chaos and benchmarks on real
 //! parts.
 
+pub mod command;
 pub mod checkers;
 pub mod sim;
 pub mod bench;

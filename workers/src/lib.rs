@@ -12,6 +12,7 @@ pub mod policies;
 mod members;
 pub mod counters;
 
+pub mod command;
 pub mod arguments;
 pub mod stages;
 pub mod generate;

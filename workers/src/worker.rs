@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use millrace_queue::Broker;
 use millrace_schemas::{PoolName, Stage, WorkerId, limits, subjects};
 use millrace_telemetry::Health;
@@ -57,6 +58,9 @@ pub struct PoolSettings {
     pub concurrency: u32,
 }
 
+/// What counts for each stage, and what does its tasks.
+type Stages = BTreeMap<Stage, (Arc<Counters>, Arc<dyn Executor>)>;
+
 /// A worker before it serves. Its background tasks end when it is dropped.
 pub struct Worker {
     settings: WorkerSettings,
@@ -89,53 +93,66 @@ impl Worker {
     /// Serves `pools` until `stop` fires, then drains. Says whether all that was in hand is settled; what is
     /// not comes to another worker when its lease ends.
     pub async fn serve(
-        mut self,
+        self,
         mut pools: Vec<PoolSettings>,
         executor: impl Fn(Stage) -> Arc<dyn Executor>,
         health: Health,
         stop: CancellationToken,
     ) -> bool {
         self.add_member_pool(&mut pools);
-        let mut stages = BTreeMap::<Stage, (Arc<Counters>, Arc<dyn Executor>)>::new();
+        let mut stages = Stages::new();
         for PoolSettings { stage, .. } in &pools {
             stages.entry(*stage).or_insert_with(|| (Arc::default(), executor(*stage)));
         }
-        health.set_stages(stages.keys().map(ToString::to_string));
-        let reporter = Reporter {
-            worker: self.settings.id.clone(),
-            broker: self.broker.clone(),
-            health,
-            stages: stages.iter().map(|(stage, (counters, _))| (*stage, counters.clone())).collect(),
-        };
-        self.background.push(tokio::spawn(reporter.run(self.settings.report)));
-        let mut loops = JoinSet::new();
-        for PoolSettings { stage, pool, concurrency } in pools {
-            let (counters, executor) = stages[&stage].clone();
-            let pool_loop = PoolLoop {
-                stage,
-                pool,
-                concurrency,
-                executor,
+        self.serve_stages(pools, stages, health, stop).await
+    }
+
+    /// What [`Self::serve`] does once the stages have their executors. Boxed, so that it is compiled once.
+    fn serve_stages(
+        mut self,
+        pools: Vec<PoolSettings>,
+        stages: Stages,
+        health: Health,
+        stop: CancellationToken,
+    ) -> BoxFuture<'static, bool> {
+        Box::pin(async move {
+            health.set_stages(stages.keys().map(ToString::to_string));
+            let reporter = Reporter {
                 worker: self.settings.id.clone(),
                 broker: self.broker.clone(),
-                policies: self.policies.clone(),
-                in_hand: self.in_hand.clone(),
-                counters,
+                health,
+                stages: stages.iter().map(|(stage, (counters, _))| (*stage, counters.clone())).collect(),
             };
-            loops.spawn(Arc::new(pool_loop).run(stop.clone()));
-        }
-        let loops = async move {
-            while let Some(ended) = loops.join_next().await {
-                ended.expect("a loop stops panics at the task's boundary");
+            self.background.push(tokio::spawn(reporter.run(self.settings.report)));
+            let mut loops = JoinSet::new();
+            for PoolSettings { stage, pool, concurrency } in pools {
+                let (counters, executor) = stages[&stage].clone();
+                let pool_loop = PoolLoop {
+                    stage,
+                    pool,
+                    concurrency,
+                    executor,
+                    worker: self.settings.id.clone(),
+                    broker: self.broker.clone(),
+                    policies: self.policies.clone(),
+                    in_hand: self.in_hand.clone(),
+                    counters,
+                };
+                loops.spawn(Arc::new(pool_loop).run(stop.clone()));
             }
-        };
-        let membership = stages.get(&Stage::TrainShard).map(|(_, trainer)| self.join(trainer.clone()));
-        let settled = drain::drain(&stop, self.settings.grace, &self.in_hand, loops).await;
-        if let Some((leave, mut left)) = membership {
-            leave.cancel();
-            let _ = left.join_next().await;
-        }
-        settled
+            let loops = async move {
+                while let Some(ended) = loops.join_next().await {
+                    ended.expect("a loop stops panics at the task's boundary");
+                }
+            };
+            let membership = stages.get(&Stage::TrainShard).map(|(_, trainer)| self.join(trainer.clone()));
+            let settled = drain::drain(&stop, self.settings.grace, &self.in_hand, loops).await;
+            if let Some((leave, mut left)) = membership {
+                leave.cancel();
+                let _ = left.join_next().await;
+            }
+            settled
+        })
     }
 
     /// One that trains also does what is meant for it alone: its shares in gangs.

@@ -153,12 +153,11 @@ fn a_gang_learns_while_its_members_are_killed() {
 
 #[test]
 fn shipped_examples_learn() {
-    for seed in ["2", "3"] {
-        let report = Up::start("frozen-lake.toml", &["--seed", seed]).report();
-        held_what_is_promised(&report);
-        let (before, after) = gain(&report);
-        assert!(before < 0.1 && after >= 0.8, "frozen lake, seed {seed}: {before} to {after}");
-    }
+    // Seed 1 is played above, under kills.
+    let report = Up::start("frozen-lake.toml", &["--seed", "2"]).report();
+    held_what_is_promised(&report);
+    let (before, after) = gain(&report);
+    assert!(before < 0.1 && after >= 0.8, "frozen lake: {before} to {after}");
     let report = Up::start("sokoban.toml", &[]).report();
     held_what_is_promised(&report);
     let (before, after) = gain(&report);

@@ -1,9 +1,11 @@
 //! The `millrace` command: one file per command.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use tokio::runtime::Runtime;
 
 mod connect;
 mod data;
@@ -76,6 +78,18 @@ enum Command {
     /// Run a program that is killed when its parent dies
     #[command(hide = true)]
     Tied(tied::TiedArgs),
+}
+
+/// Does what the process was asked on its command line.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = Runtime::new().map_err(Into::into).and_then(|runtime| runtime.block_on(cli.run()));
+    done.unwrap_or_else(|error: anyhow::Error| {
+        // In words, without a backtrace: what is wrong is the user's to mend.
+        let _ = writeln!(std::io::stderr(), "Error: {error:#}");
+        ExitCode::FAILURE
+    })
 }
 
 impl Cli {

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
+use futures::future::BoxFuture;
 use millrace_queue::{Broker, BrokerError, Log, QueueError};
 use millrace_schemas::Event;
 use millrace_schemas::limits::{SNAPSHOT_EVENTS, TICK_MS};
@@ -70,40 +71,43 @@ pub async fn restore(broker: &Broker) -> anyhow::Result<Shared> {
 ///
 /// Consumes: the log; the lease. Produces: commands for `execute::run`; snapshots. Waits for: entries of the
 /// log, and room for commands. Unblocked by: `shutdown`. On failure: reads the log again from where it was; where
-/// the log lost what was folded, folds what is left of it anew.
+/// the log lost what was folded, folds what is left of it anew. The future is boxed, so that it is compiled once.
 ///
 /// # Errors
 /// The log cannot be opened at the start.
-pub async fn run(
+pub fn run(
     broker: Broker,
     config: DriverConfig,
     shared: Shared,
     health: Health,
     shutdown: CancellationToken,
-) -> anyhow::Result<()> {
-    let from = shared.lock().seq.max(1);
-    let log = broker.read_log(from).await.context("failed to read the log")?;
-    let (commands, receiver) = mpsc::channel(FOLDS_AHEAD);
-    let term = Term::default();
-    // They end with this future, should it be dropped.
-    let mut executor = JoinSet::new();
-    executor.spawn(execute::run(broker.clone(), receiver, term.clone()));
-    let (leading, leads) = watch::channel(false);
-    let mut helpers = JoinSet::new();
-    let name = (config.id.clone(), config.instance.clone());
-    helpers.spawn(leader::hold(broker.clone(), name, leading, term.clone(), shutdown.clone()));
-    let clock = config.clock.clone();
-    helpers.spawn(tick(broker.clone(), shared.clone(), clock, term.clone(), shutdown.clone()));
-    helpers.spawn(members::watch(broker.clone(), shared.clone(), term, shutdown.clone()));
-    helpers.spawn(bury_exhausted(broker.clone(), shutdown.clone()));
-    let saved = shared.lock().seq;
-    let (acting, lost, moved) = (false, false, Instant::now());
-    let mut driver = Driver { broker, config, shared, health, commands, leads, acting, saved, lost, moved };
-    driver.follow(log, &shutdown).await;
-    driver.save().await;
-    drop(driver);
-    while helpers.join_next().await.is_some() {}
-    Ok(())
+) -> BoxFuture<'static, anyhow::Result<()>> {
+    Box::pin(async move {
+        let from = shared.lock().seq.max(1);
+        let log = broker.read_log(from).await.context("failed to read the log")?;
+        let (commands, receiver) = mpsc::channel(FOLDS_AHEAD);
+        let term = Term::default();
+        // They end with this future, should it be dropped.
+        let mut executor = JoinSet::new();
+        executor.spawn(execute::run(broker.clone(), receiver, term.clone()));
+        let (leading, leads) = watch::channel(false);
+        let mut helpers = JoinSet::new();
+        let name = (config.id.clone(), config.instance.clone());
+        helpers.spawn(leader::hold(broker.clone(), name, leading, term.clone(), shutdown.clone()));
+        let clock = config.clock.clone();
+        helpers.spawn(tick(broker.clone(), shared.clone(), clock, term.clone(), shutdown.clone()));
+        helpers.spawn(members::watch(broker.clone(), shared.clone(), term, shutdown.clone()));
+        helpers.spawn(bury_exhausted(broker.clone(), shutdown.clone()));
+        let saved = shared.lock().seq;
+        let (acting, lost, moved) = (false, false, Instant::now());
+        let mut driver =
+            Driver { broker, config, shared, health, commands, leads, acting, saved, lost, moved };
+        driver.follow(log, &shutdown).await;
+        driver.save().await;
+        drop(driver);
+        while helpers.join_next().await.is_some() {}
+        Ok(())
+    })
 }
 
 struct Driver {

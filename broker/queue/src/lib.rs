@@ -10,6 +10,7 @@ pub mod clock;
 mod memory;
 mod jetstream;
 pub mod args;
+pub mod tls;
 
 pub mod objects;
 pub mod broker;

@@ -22,6 +22,8 @@ use object_store::{
     WriteMultipart,
 };
 
+use crate::tls::choose_ring;
+
 pub use error::ObjectError;
 
 mod error;
@@ -295,6 +297,7 @@ fn open_s3(rest: &str, builder: AmazonS3Builder) -> Result<Objects, String> {
     if bucket.is_empty() {
         return Err("it names no bucket".into());
     }
+    choose_ring();
     let backoff = BackoffConfig { max_backoff: MAX_BACKOFF, ..BackoffConfig::default() };
     let retry = RetryConfig { backoff, retry_timeout: RETRY_TIMEOUT, ..RetryConfig::default() };
     let store = builder.with_bucket_name(bucket).with_retry(retry);

@@ -8,6 +8,7 @@ use async_nats::service::{self, NATS_SERVICE_ERROR, NATS_SERVICE_ERROR_CODE, Req
 use async_nats::{Client, HeaderMap, RequestErrorKind};
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use futures::stream::SelectAll;
 use futures::{FutureExt, StreamExt};
 use millrace_schemas::api::{ApiError, DESCRIPTION, ENDPOINTS, SERVICE};
@@ -41,35 +42,43 @@ pub enum RequestError {
     Unavailable(String),
 }
 
-/// Serves the API until dropped. Several coordinators share the requests.
+/// Serves the API until dropped. Several coordinators share the requests. The future is boxed, so that it is compiled
+/// once, here, and not in every program that awaits it.
 ///
 /// Consumes: requests. Produces: replies. Waits for: requests, up to 64 at once in work. Unblocked by: being
 /// dropped. On failure of one: an error reply, and the next.
 ///
 /// # Errors
 /// The queue cannot be reached at the start, or the connection is closed.
-pub async fn serve(js: &JetStream, version: &str, handler: Arc<dyn ApiHandler>) -> Result<(), QueueError> {
-    let failed = |reason: String| QueueError::Unavailable { action: "serve the API", reason };
-    let builder = js.connection.client.service_builder().description(DESCRIPTION).queue_group(SERVICE);
-    let service = Running(Some(builder.start(SERVICE, version).await.map_err(|e| failed(e.to_string()))?));
-    let Some(running) = &service.0 else { return Ok(()) };
-    let mut requests = SelectAll::new();
-    for (name, about) in ENDPOINTS {
-        let metadata = [("description".to_owned(), about.to_owned())].into();
-        let endpoint =
-            running.endpoint_builder().name(name).metadata(metadata).add(subjects::api(name)).await;
-        requests.push(endpoint.map_err(|e| failed(e.to_string()))?.map(move |request| (name, request)));
-    }
-    let client = &js.connection.client;
-    requests
-        .for_each_concurrent(AT_ONCE, |(endpoint, request)| {
-            let handler = handler.clone();
-            async move { answer(endpoint, request, client, &*handler).await }
-        })
-        .await;
-    // Without this the service would be gone before its endpoints.
-    drop(service);
-    Err(failed("the connection is closed".to_owned()))
+pub fn serve<'a>(
+    js: &'a JetStream,
+    version: &'a str,
+    handler: Arc<dyn ApiHandler>,
+) -> BoxFuture<'a, Result<(), QueueError>> {
+    Box::pin(async move {
+        let failed = |reason: String| QueueError::Unavailable { action: "serve the API", reason };
+        let builder = js.connection.client.service_builder().description(DESCRIPTION).queue_group(SERVICE);
+        let service =
+            Running(Some(builder.start(SERVICE, version).await.map_err(|e| failed(e.to_string()))?));
+        let Some(running) = &service.0 else { return Ok(()) };
+        let mut requests = SelectAll::new();
+        for (name, about) in ENDPOINTS {
+            let metadata = [("description".to_owned(), about.to_owned())].into();
+            let endpoint =
+                running.endpoint_builder().name(name).metadata(metadata).add(subjects::api(name)).await;
+            requests.push(endpoint.map_err(|e| failed(e.to_string()))?.map(move |request| (name, request)));
+        }
+        let client = &js.connection.client;
+        requests
+            .for_each_concurrent(AT_ONCE, |(endpoint, request)| {
+                let handler = handler.clone();
+                async move { answer(endpoint, request, client, &*handler).await }
+            })
+            .await;
+        // Without this the service would be gone before its endpoints.
+        drop(service);
+        Err(failed("the connection is closed".to_owned()))
+    })
 }
 
 /// A service that ends when dropped; the library's own goes on to answer pings.

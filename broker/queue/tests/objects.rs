@@ -7,6 +7,8 @@ use millrace_queue::testing::S3Server;
 use millrace_queue::{Created, ObjectError, Objects};
 use millrace_schemas::blob::paths;
 use millrace_schemas::{BlobRef, RunId};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpListener;
 
 /// Larger than two ranges and not a multiple of one.
 const LARGE: usize = 20 * 1024 * 1024 + 7;
@@ -125,6 +127,27 @@ async fn an_s3_server_keeps_objects() {
     let server = S3Server::start().await;
     all(&server.objects("one")).await;
     assert!(server.objects("two").list("").await.expect("listed").is_empty(), "prefixes are apart");
+}
+
+/// Which library makes the connection is chosen for the process; without a choice the client could not be made.
+#[tokio::test]
+async fn an_https_store_is_spoken_to_in_tls() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let endpoint = format!("https://{}", listener.local_addr().expect("an address"));
+    let settings = [
+        ("endpoint", endpoint.as_str()),
+        ("region", "us-east-1"),
+        ("access_key_id", "key"),
+        ("secret_access_key", "secret"),
+    ];
+    let objects = Objects::open_s3("bucket", settings).expect("the settings are known");
+    let asked = tokio::spawn(async move { objects.get("a").await.map(drop) });
+    let (mut stream, _) = listener.accept().await.expect("it is called");
+    let mut record = [0; 6];
+    stream.read_exact(&mut record).await.expect("the client speaks first");
+    asked.abort();
+    // A record of the handshake (22), and in it the client's hello (1).
+    assert_eq!((record[0], record[5]), (22, 1), "{record:?}");
 }
 
 #[tokio::test]

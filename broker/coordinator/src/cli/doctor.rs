@@ -160,7 +160,7 @@ async fn venv() -> Result<String, String> {
 }
 
 async fn nats_cli() -> Result<String, String> {
-    let remedy = "the `nats` command is handy and not needed: `make setup` builds it where Go is";
+    let remedy = "the `nats` command is handy and not needed: `make tools` builds it where Go is";
     let own = Path::new("target/tools/nats");
     match output(own, &["--version"]).await {
         Ok(version) => Ok(format!("{version} ({})", own.display())),

@@ -12,6 +12,7 @@ use super::publish::Publisher;
 use super::violation::Violations;
 use crate::port::QueueError;
 use crate::settings::QueueSettings;
+use crate::tls::choose_ring;
 
 /// Messages of one subscription that wait to be read. Above it they are dropped and read anew after the gap
 /// is found. The server's flow control allows 32 MB, which is this many messages of 64 bytes.
@@ -112,9 +113,7 @@ pub(crate) struct Connection {
 impl Connection {
     pub(super) async fn open(url: &str, name: &str, options: JetStreamOptions) -> Result<Self, QueueError> {
         let (epoch_sender, epoch) = watch::channel(0);
-        // Two libraries for TLS are built in, the object store's and ours: without a choice neither is taken.
-        // Whoever chose before stands.
-        let _ = async_nats::rustls::crypto::ring::default_provider().install_default();
+        choose_ring();
         let violations = Violations::new(options.user.as_deref());
         let settings = settings(name, &options, epoch_sender, violations.clone()).await?;
         let client = connect(url, settings, &options).await?;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use millrace_queue::tls::choose_ring;
 use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value;
@@ -29,6 +30,7 @@ pub(crate) struct Http {
 
 impl Http {
     pub(crate) fn new(base: &str, key: Option<String>, silence: Duration) -> Self {
+        choose_ring();
         let client = Client::builder().connect_timeout(CONNECT).build();
         Self { client: client.expect("the TLS library is linked in"), base: base.to_owned(), key, silence }
     }

@@ -5,14 +5,14 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use crate::envs::longest_prompt;
+use crate::text::Codec;
 use anyhow::Context;
 use bytes::Bytes;
 use clap::Parser;
 use millrace_schemas::dataset::{DatasetSpec, Rows};
-use millrace_workers::envs::longest_prompt;
-use millrace_workers::text::Codec;
 
-use crate::check_model;
+use super::check_model;
 
 /// The word that asks for it, in place of the options of a worker.
 const WORD: &str = "check-data";
@@ -21,7 +21,7 @@ const WORD: &str = "check-data";
 /// than the run file allows. Says the first row that cannot.
 #[derive(Debug, Parser)]
 #[command(name = "millrace-worker check-data")]
-pub(crate) struct CheckData {
+pub(super) struct CheckData {
     /// The model's directory
     #[arg(long)]
     model: PathBuf,
@@ -34,7 +34,7 @@ pub(crate) struct CheckData {
 
 impl CheckData {
     /// What the command line asks to check; `None` if it is that of a worker.
-    pub(crate) fn asked(words: impl IntoIterator<Item = OsString>) -> Option<Self> {
+    pub(super) fn asked(words: impl IntoIterator<Item = OsString>) -> Option<Self> {
         check_model::asked(WORD, words)
     }
 
@@ -43,7 +43,7 @@ impl CheckData {
     /// # Errors
     /// Says the first row that is wrong.
     #[expect(clippy::print_stdout, reason = "the answer of a command")]
-    pub(crate) fn run(&self) -> anyhow::Result<()> {
+    pub(super) fn run(&self) -> anyhow::Result<()> {
         let spec: DatasetSpec = serde_json::from_str(&self.spec).context("failed to read --spec")?;
         let codec = Codec::read(|name| std::fs::read(self.model.join(name)).ok().map(Bytes::from))?;
         let rows = Rows::read(self.content()?.into(), &spec)?;

@@ -4,10 +4,10 @@
 use std::ffi::OsString;
 use std::path::Path;
 
+use crate::rewards::tools::ToolArgs;
 use clap::Parser;
-use millrace_workers::rewards::tools::ToolArgs;
 
-use crate::check_model;
+use super::check_model;
 
 /// The word that asks for it, in place of the options of a worker.
 const WORD: &str = "check-sandbox";
@@ -15,14 +15,14 @@ const WORD: &str = "check-sandbox";
 /// Runs a program that does nothing in the sandbox, behind all its walls. Says which wall is missing, and how to get it.
 #[derive(Debug, Parser)]
 #[command(name = "millrace-worker check-sandbox")]
-pub(crate) struct CheckSandbox {
+pub(super) struct CheckSandbox {
     #[command(flatten)]
     tools: ToolArgs,
 }
 
 impl CheckSandbox {
     /// What the command line asks to check; `None` if it is that of a worker.
-    pub(crate) fn asked(words: impl IntoIterator<Item = OsString>) -> Option<Self> {
+    pub(super) fn asked(words: impl IntoIterator<Item = OsString>) -> Option<Self> {
         check_model::asked(WORD, words)
     }
 
@@ -31,7 +31,7 @@ impl CheckSandbox {
     /// # Errors
     /// Says what is missing.
     #[expect(clippy::print_stdout, reason = "the answer of a command")]
-    pub(crate) async fn run(&self) -> anyhow::Result<()> {
+    pub(super) async fn run(&self) -> anyhow::Result<()> {
         let tools = self.tools.tools()?;
         tools.code().probe().await?;
         let program = tools.code().program().unwrap_or(Path::new(""));

@@ -3,15 +3,15 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use crate::model_dir::ModelDir;
 use anyhow::bail;
 use clap::Parser;
-use millrace_workers::model_dir::ModelDir;
 
 /// The word that asks for it, in place of the options of a worker.
 const WORD: &str = "check-model";
 
 /// What the command line asks for if its first argument is `word`.
-pub(crate) fn asked<C: Parser>(word: &str, words: impl IntoIterator<Item = OsString>) -> Option<C> {
+pub(super) fn asked<C: Parser>(word: &str, words: impl IntoIterator<Item = OsString>) -> Option<C> {
     let words: Vec<OsString> = words.into_iter().skip(1).collect();
     words.first().is_some_and(|first| first == word).then(|| C::parse_from(words))
 }
@@ -20,7 +20,7 @@ pub(crate) fn asked<C: Parser>(word: &str, words: impl IntoIterator<Item = OsStr
 /// here, and that every number is finite. Says everything that is wrong with it.
 #[derive(Debug, Parser)]
 #[command(name = "millrace-worker check-model")]
-pub(crate) struct CheckModel {
+pub(super) struct CheckModel {
     /// The directory
     directory: PathBuf,
     /// Tokens that a rollout may have. Default: as many as the model takes
@@ -33,7 +33,7 @@ pub(crate) struct CheckModel {
 
 impl CheckModel {
     /// What the command line asks to check; `None` if it is that of a worker.
-    pub(crate) fn asked(words: impl IntoIterator<Item = OsString>) -> Option<Self> {
+    pub(super) fn asked(words: impl IntoIterator<Item = OsString>) -> Option<Self> {
         asked(WORD, words)
     }
 
@@ -42,7 +42,7 @@ impl CheckModel {
     /// # Errors
     /// Says everything that is wrong.
     #[expect(clippy::print_stdout, reason = "the answer of a command")]
-    pub(crate) fn run(&self) -> anyhow::Result<()> {
+    pub(super) fn run(&self) -> anyhow::Result<()> {
         let dir = ModelDir::open(&self.directory, self.context)?;
         dir.check_numbers()?;
         if self.text && !dir.speaks() {

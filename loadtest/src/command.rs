@@ -1,0 +1,77 @@
+//! The `millrace-loadtest` command: parse, run, exit code.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::{bench, chaos, sim};
+
+/// Measures Millrace from outside.
+#[derive(Parser)]
+#[command(version, about)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Times parts of the system beside what they are built on
+    #[command(subcommand)]
+    Bench(Bench),
+    /// Kills, pauses and cuts off real processes in the middle of runs, and checks that nothing was lost
+    Chaos(chaos::Args),
+    /// Plays the whole system in virtual time, with faults, and checks what it left
+    Sim(sim::Args),
+}
+
+#[derive(Subcommand)]
+enum Bench {
+    /// The whole life of a task, beside raw put, pull and ack on the same server
+    Queue(bench::queue::Args),
+    /// The same run under several algorithms, bounds on staleness and seeds
+    Recipes(bench::recipes::Args),
+    /// Redundant groups, asynchrony and dynamic sampling, each with and without
+    Mechanisms(bench::mechanisms::Args),
+    /// An optimiser step on a language model, beside a plain PyTorch and transformers loop
+    #[cfg(millrace_torch)]
+    Train(bench::train::Args),
+    /// Tokens that our engine samples, beside transformers and llama.cpp on the same model
+    #[cfg(millrace_torch)]
+    Generate(bench::generate::Args),
+}
+
+/// Does what the process was asked on its command line.
+///
+/// # Errors
+/// Says what failed.
+pub fn main() -> anyhow::Result<ExitCode> {
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_default_env()
+                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,async_nats=off")),
+        )
+        .with_writer(std::io::stderr)
+        .init();
+    match Args::parse().command {
+        Command::Bench(bench) => measure(&bench).map(|()| ExitCode::SUCCESS),
+        Command::Chaos(args) => in_real_time(chaos::run(args)),
+        Command::Sim(args) => sim::run(&args),
+    }
+}
+
+fn measure(what: &Bench) -> anyhow::Result<()> {
+    match what {
+        Bench::Queue(args) => in_real_time(bench::queue::run(args)),
+        Bench::Recipes(args) => bench::recipes::run(args),
+        Bench::Mechanisms(args) => bench::mechanisms::run(args),
+        #[cfg(millrace_torch)]
+        Bench::Train(args) => bench::train::run(args),
+        #[cfg(millrace_torch)]
+        Bench::Generate(args) => bench::generate::run(args),
+    }
+}
+
+fn in_real_time<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Runtime::new()?.block_on(command)
+}

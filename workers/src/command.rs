@@ -1,0 +1,167 @@
+//! The `millrace-worker` command: pulls tasks of some stages and does them, until it is told to leave.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Parser;
+use millrace_queue::{Broker, ConnectArgs, JetStream, Objects};
+use millrace_schemas::reward::RewardRule;
+use millrace_schemas::{Stage, WorkerId};
+use millrace_telemetry::TelemetryArgs;
+use tokio::runtime::{Handle, Runtime};
+
+use crate::arguments::engine::EngineArgs;
+use crate::arguments::{PoolArg, StageArg, pools};
+use crate::gang::KeyRendezvous;
+use crate::program::Program;
+use crate::rewards::Tools;
+use crate::rewards::tools::ToolArgs;
+use crate::{Executors, PoolSettings, Worker, WorkerSettings, drain};
+
+use check_data::CheckData;
+use check_model::CheckModel;
+use check_sandbox::CheckSandbox;
+
+mod check_data;
+mod check_model;
+mod check_sandbox;
+
+/// Does the tasks of some stages. Stateless: start as many as you like, and stop them when you like.
+#[derive(Debug, Parser)]
+#[command(name = "millrace-worker", version)]
+#[command(
+    after_help = "`millrace-worker check-model DIR` says what is wrong with a model directory, `check-data` with a file of rows, \
+                  `check-sandbox` with this machine's sandbox."
+)]
+struct Arguments {
+    /// Where the queue is
+    #[arg(long, env = "NATS_URL", hide_env_values = true, default_value = "nats://127.0.0.1:4222")]
+    nats: String,
+    #[command(flatten)]
+    connect: ConnectArgs,
+    /// Where large objects are: a folder, or s3://bucket/prefix
+    #[arg(long, env = "MILLRACE_OBJECTS")]
+    objects: String,
+    /// What to do: generate, env_step, reward, train_shard, publish_weights. With `:64` at most 64 tasks of
+    /// each pool are in hand at once
+    #[arg(long, env = "MILLRACE_STAGES", required = true, value_delimiter = ',')]
+    stages: Vec<StageArg>,
+    /// Only these pools, as stage/pool: env_step/frozen_lake. Default: all that this build can serve
+    #[arg(long, env = "MILLRACE_POOLS", value_delimiter = ',')]
+    pools: Vec<PoolArg>,
+    /// A program of your own, by the shell: it answers for environments and rewards that Millrace does not have, over
+    /// its standard input and output. See python/ for one in Python
+    #[arg(long, env = "MILLRACE_EXEC", value_name = "COMMAND")]
+    exec: Option<String>,
+    /// Copies of that program that run at once. Default: one for each processor
+    #[arg(long, env = "MILLRACE_EXEC_COPIES", value_name = "N")]
+    exec_copies: Option<usize>,
+    /// This worker's name: a-z, 0-9, '-' and '_'. Default: a new one
+    #[arg(long, env = "MILLRACE_WORKER_ID")]
+    id: Option<WorkerId>,
+    /// Seconds to finish what is in hand when told to leave; the rest is handed back. Default: 20
+    #[arg(long, env = "MILLRACE_GRACE", default_value_t = 20.0)]
+    grace: f64,
+    #[command(flatten)]
+    engine: EngineArgs,
+    #[command(flatten)]
+    tools: ToolArgs,
+    /// Threads that libtorch computes with. They wait for one another by spinning: keep them, over all workers
+    /// of the machine, within its free processors
+    #[cfg(feature = "torch")]
+    #[arg(long, env = "MILLRACE_TORCH_THREADS", default_value_t = 1, value_parser = clap::value_parser!(i32).range(1..))]
+    torch_threads: i32,
+    /// Where the other members of a gang find this worker: an interface or an address of this machine. Default:
+    /// the address that reaches the queue
+    #[cfg(feature = "torch")]
+    #[arg(long, env = "MILLRACE_GANG_INTERFACE")]
+    gang_interface: Option<String>,
+    #[command(flatten)]
+    telemetry: TelemetryArgs,
+}
+
+/// Does what the process was asked on its command line.
+///
+/// # Errors
+/// Says what failed and what to do about it.
+pub fn main() -> anyhow::Result<()> {
+    Runtime::new()?.block_on(run())
+}
+
+async fn run() -> anyhow::Result<()> {
+    if let Some(check) = CheckModel::asked(std::env::args_os()) {
+        return check.run();
+    }
+    if let Some(check) = CheckData::asked(std::env::args_os()) {
+        return check.run();
+    }
+    if let Some(check) = CheckSandbox::asked(std::env::args_os()) {
+        return check.run().await;
+    }
+    let arguments = Arguments::parse();
+    let telemetry = arguments.telemetry.start().await?;
+    #[cfg(feature = "torch")]
+    crate::policy::torch::set_threads(arguments.torch_threads);
+    #[cfg(feature = "torch")]
+    listen_to_gangs(arguments.gang_interface.as_deref(), &arguments.nats);
+    let stop = drain::on_signal().context("failed to listen to signals")?;
+    let program = start_program(arguments.exec.as_deref(), arguments.exec_copies).await?;
+    let offers = |stage| program.as_ref().map_or(&[][..], |program| program.pools(stage));
+    let pools = pools(&arguments.stages, &arguments.pools, offers)?;
+    let server = arguments.engine.server()?;
+    let tools = arguments.tools.tools().context("failed to read --judge-key-file")?;
+    look_at(&tools, &pools).await;
+    let id = arguments.id.unwrap_or_else(new_id);
+    let objects = Objects::open(&arguments.objects)?;
+    let connect = JetStream::connect(&arguments.nats, id.as_str(), arguments.connect.options()?);
+    let Some(queue) = stop.run_until_cancelled(connect).await else { return Ok(()) };
+    let broker = Broker::new(queue?, objects.clone());
+
+    let grace = Duration::try_from_secs_f64(arguments.grace).context("failed to read --grace")?;
+    let meeting = KeyRendezvous::new(broker.clone(), Handle::current());
+    let worker = Worker::start(broker, WorkerSettings { grace, ..WorkerSettings::new(id.clone()) });
+    let executors = Executors::new(objects, worker.policies().clone());
+    let executors = executors.meeting_at(Arc::new(meeting)).asking(program).generating_at(server);
+    let executors = executors.scoring_with(tools);
+    tracing::info!(%id, pools = pools.len(), "serving");
+    let settled = worker.serve(pools, |stage| executors.executor(stage), telemetry.health, stop).await;
+    tracing::info!(%id, settled, "left");
+    Ok(())
+}
+
+/// Where this worker listens as a member of a gang.
+#[cfg(feature = "torch")]
+fn listen_to_gangs(told: Option<&str>, nats: &str) {
+    use crate::gang::{Listen, group};
+    if let Some(at) = told.map(Listen::at).or_else(|| Listen::towards(nats)) {
+        group::listen(at);
+    }
+}
+
+/// Starts the program that answers for what Millrace does not have, if there is one.
+async fn start_program(command: Option<&str>, copies: Option<usize>) -> anyhow::Result<Option<Arc<Program>>> {
+    let Some(command) = command else { return Ok(None) };
+    let copies = copies.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    Ok(Some(Arc::new(Program::start(command, copies).await?)))
+}
+
+/// Says at once what this machine lacks for the answers of models; a task that needs it would say so much later.
+async fn look_at(tools: &Tools, pools: &[PoolSettings]) {
+    let serves =
+        |pool: &PoolSettings| pool.stage == Stage::Reward && pool.pool.as_str() == RewardRule::Code.name();
+    if !pools.iter().any(serves) {
+        return;
+    }
+    match tools.code().probe().await {
+        Ok(()) => tracing::debug!(program = ?tools.code().program(), "the sandbox stands"),
+        Err(error) => {
+            tracing::warn!(%error, "answers of the reward \"code\" cannot run here; its tasks will be given back");
+        }
+    }
+}
+
+/// A name that no other worker has.
+fn new_id() -> WorkerId {
+    format!("w-{}", uuid::Uuid::now_v7().simple()).parse().expect("hex digits are a worker's name")
+}
