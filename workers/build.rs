@@ -18,6 +18,8 @@ mod torch {
     /// C++ of the bridge.
     const SOURCES: [&str; 4] = ["store.cc", "group.cc", "nccl.cc", "reducer.cc"];
     const HEADERS: [&str; 2] = ["bridge.h", "store.h"];
+    /// C++ of the decoder's kernels.
+    const KERNELS: [&str; 3] = ["between.cc", "rows.cc", "packed.cc"];
 
     pub(super) fn build() {
         let root = libtorch().expect("libtorch was not found; set LIBTORCH or run `make setup`");
@@ -45,11 +47,11 @@ mod torch {
 
     fn kernels(root: &Path) {
         let folder = Path::new("src/policy/decoder/kernels");
-        for file in ["rows.cc", "packed.cc", "kernels.h"] {
+        for file in KERNELS.iter().chain(&["kernels.h", "lanes.h"]) {
             println!("cargo:rerun-if-changed={}", folder.join(file).display());
         }
         let mut build = cxx_build::bridge("src/policy/decoder/kernels.rs");
-        build.files(["rows.cc", "packed.cc"].map(|file| folder.join(file)));
+        build.files(KERNELS.map(|file| folder.join(file)));
         for headers in headers(root) {
             build.flag("-isystem").flag(headers.to_str().expect("libtorch's path is text"));
         }
@@ -57,6 +59,10 @@ mod torch {
         let openmp = root.join("lib/libgomp.so.1").exists();
         if openmp {
             build.flag("-fopenmp");
+        }
+        // Neither floating-point traps nor errno is looked at. Vectors are passed within one file only.
+        for flag in ["-fno-trapping-math", "-fno-math-errno", "-Wno-psabi"] {
+            build.flag_if_supported(flag);
         }
         build.std("c++20").opt_level(3).warnings_into_errors(false).debug(false).compile("millrace_kernels");
         if openmp {

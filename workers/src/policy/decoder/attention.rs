@@ -28,6 +28,11 @@ impl Heads {
         Self { query: config.num_attention_heads, kv: config.kv_heads(), width: config.head_width() }
     }
 
+    #[cfg(test)]
+    pub(super) const fn with(query: i64, kv: i64, width: i64) -> Self {
+        Self { query, kv, width }
+    }
+
     /// Query heads.
     pub(super) const fn queries(self) -> i64 {
         self.query

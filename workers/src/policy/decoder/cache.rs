@@ -4,7 +4,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::attention::{Heads, causal_mask};
-use super::kernels::{Pages, attend_rows};
+use super::kernels::{Own, Pages, attend_rows};
 use super::{Attend, Config, Rows};
 
 /// Positions of a block.
@@ -234,6 +234,10 @@ pub struct Cached<'a> {
 
 impl Attend for Cached<'_> {
     fn attend(&mut self, layer: usize, q: &Tensor, k: &Tensor, v: &Tensor, wanted: bool) -> Tensor {
+        if self.ragged.is_none() && q.device() == Device::Cpu {
+            let own = Own { keys: k, values: v, cells: &self.cells };
+            return attend_rows(q, Some(own), &self.pages(layer), self.cache.heads);
+        }
         let (keys, values) = (&mut self.cache.keys[layer], &mut self.cache.values[layer]);
         let _ = keys.index_copy_(0, &self.cells, k);
         let _ = values.index_copy_(0, &self.cells, v);
@@ -258,13 +262,17 @@ impl Attend for Cached<'_> {
 }
 
 impl Cached<'_> {
+    /// A layer's keys and values, and who sees which: the last row of each lane.
+    fn pages(&self, layer: usize) -> Pages<'_> {
+        let (keys, values) = (&self.cache.keys[layer], &self.cache.values[layer]);
+        Pages { keys, values, tables: &self.tables, lengths: &self.lengths, block: BLOCK }
+    }
+
     /// Attention of one row a lane, the last.
     fn attend_last(&mut self, layer: usize, q: &Tensor) -> Tensor {
         let heads = self.cache.heads;
         if q.device() == Device::Cpu {
-            let (keys, values) = (&self.cache.keys[layer], &self.cache.values[layer]);
-            let pages = Pages { keys, values, tables: &self.tables, lengths: &self.lengths, block: BLOCK };
-            return attend_rows(q, &pages, heads);
+            return attend_rows(q, None, &self.pages(layer), heads);
         }
         let (keys, values) = self.cache.seen(layer, &self.tables, self.seen);
         let (last, seen) = (&self.last, self.seen);

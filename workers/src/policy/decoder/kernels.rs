@@ -1,6 +1,6 @@
 //! What libtorch does not offer by its public names, or not fast enough on a CPU: products with weights that oneDNN
-//! has laid out for them, and attention to blocks of positions. The C++ is in `kernels/`. All calls that could break
-//! memory are made in here.
+//! has laid out for them, attention to blocks of positions, and what comes between them in one pass each. The C++ is in
+//! `kernels/`. All calls that could break memory are made in here. None takes gradients.
 #![expect(unsafe_code, reason = "C++ is called, and is handed tensors as pointers")]
 #![expect(unreachable_pub, reason = "the macro makes what it declares public")]
 #![expect(clippy::too_many_arguments, reason = "what C++ is handed is flat")]
@@ -19,6 +19,9 @@ mod ffi {
 
         unsafe fn attend_rows(
             q: *const Tensor,
+            own_keys: *const Tensor,
+            own_values: *const Tensor,
+            cells: *const Tensor,
             keys: *const Tensor,
             values: *const Tensor,
             tables: *const Tensor,
@@ -30,18 +33,42 @@ mod ffi {
 
         unsafe fn multiply_rows(x: *const Tensor, weight: *const Tensor, out: *const Tensor) -> Result<()>;
 
+        unsafe fn normalise(
+            x: *const Tensor,
+            weight: *const Tensor,
+            epsilon: f64,
+            out: *const Tensor,
+        ) -> Result<()>;
+        unsafe fn turn_heads(
+            x: *const Tensor,
+            queries: i64,
+            query_norm: *const Tensor,
+            key_norm: *const Tensor,
+            epsilon: f64,
+            cos: *const Tensor,
+            sin: *const Tensor,
+        ) -> Result<()>;
+        unsafe fn gate(both: *const Tensor, out: *const Tensor) -> Result<()>;
+
+        fn has_bf16_products() -> bool;
         unsafe fn pack(weight: *const Tensor, rows: i64) -> Result<*mut Tensor>;
         unsafe fn multiply(
             x: *const Tensor,
             weight: *const Tensor,
             bias: *const Tensor,
+            onto: *const Tensor,
         ) -> Result<*mut Tensor>;
     }
 }
 
-/// A pointer that C++ takes for the tensor. It is read during the call only.
+/// A pointer that C++ takes for the tensor. It is used during the call only.
 fn pointer(tensor: &Tensor) -> *const ffi::Tensor {
     tensor.as_ptr().cast()
+}
+
+/// The same, and null for none.
+fn pointer_if(tensor: Option<&Tensor>) -> *const ffi::Tensor {
+    tensor.map_or(std::ptr::null(), pointer)
 }
 
 /// A layer's keys and values in blocks, and who sees which.
@@ -59,15 +86,30 @@ pub(super) struct Pages<'a> {
     pub(super) block: usize,
 }
 
+/// Keys and values that rows bring along, and where they go before anybody looks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Own<'a> {
+    /// `[R, kv_width]`
+    pub(super) keys: &'a Tensor,
+    /// `[R, kv_width]`
+    pub(super) values: &'a Tensor,
+    /// `[R]` of i64; no two are the same, and no row sees another's.
+    pub(super) cells: &'a Tensor,
+}
+
 /// Attention of each row of `q` `[R, query_width]` to its pages, on a CPU: each key and value is read once for all
-/// query heads that share it, and nothing is copied. Gives `[R, query_width]`.
-pub(super) fn attend_rows(q: &Tensor, pages: &Pages<'_>, heads: Heads) -> Tensor {
-    let q = q.contiguous();
-    let out = q.empty_like();
+/// query heads that share it, and nothing is copied. Rows of `q` and of what they bring may lie apart. Gives
+/// `[R, query_width]`.
+pub(super) fn attend_rows(q: &Tensor, own: Option<Own<'_>>, pages: &Pages<'_>, heads: Heads) -> Tensor {
+    let out = Tensor::empty(q.size(), (q.kind(), q.device()));
+    let own = |which: fn(Own<'_>) -> &Tensor| pointer_if(own.map(which));
     // SAFETY: all pointers hold for the call; shapes and kinds are checked on the other side.
     unsafe {
         ffi::attend_rows(
-            pointer(&q),
+            pointer(q),
+            own(|own| own.keys),
+            own(|own| own.values),
+            own(|own| own.cells),
             pointer(pages.keys),
             pointer(pages.values),
             pointer(pages.tables),
@@ -81,25 +123,69 @@ pub(super) fn attend_rows(q: &Tensor, pages: &Pages<'_>, heads: Heads) -> Tensor
     out
 }
 
-/// A matrix `[out, in]` of f32 on the CPU, laid out for products with about `rows` rows; other numbers of rows work
+/// RMSNorm of the rows of `x` `[R, width]` by `weight` `[width]`.
+pub(super) fn normalise(x: &Tensor, weight: &Tensor, epsilon: f64) -> Tensor {
+    let out = Tensor::empty(x.size(), (x.kind(), x.device()));
+    // SAFETY: as above.
+    unsafe { ffi::normalise(pointer(x), pointer(weight), epsilon, pointer(&out)) }
+        .expect("rows are as wide as the norm");
+    out
+}
+
+/// Heads as they are turned: see [`turn_heads`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Turn<'a> {
+    /// Query heads; those after them are keys.
+    pub(super) queries: i64,
+    /// Norms of each head's queries and of its keys, and their epsilon. `[head_width]`
+    pub(super) norms: Option<&'a [Tensor; 2]>,
+    pub(super) epsilon: f64,
+    /// `[R, 1, head_width]`; the sines of the first half are negative.
+    pub(super) cos: &'a Tensor,
+    pub(super) sin: &'a Tensor,
+}
+
+/// Normalises the heads of `x` `[R, heads * head_width]`, where they have norms, and rotates them, in place.
+pub(super) fn turn_heads(x: &Tensor, turn: Turn<'_>) {
+    let norm = |which: usize| pointer_if(turn.norms.map(|norms| &norms[which]));
+    let (cos, sin) = (pointer(turn.cos), pointer(turn.sin));
+    // SAFETY: as above; nobody else holds the rows.
+    unsafe { ffi::turn_heads(pointer(x), turn.queries, norm(0), norm(1), turn.epsilon, cos, sin) }
+        .expect("rows are whole heads");
+}
+
+/// SwiGLU's middle: of `both` `[R, 2 inner]`, gates and ups, `silu(gate) * up` `[R, inner]`.
+pub(super) fn gate(both: &Tensor) -> Tensor {
+    let (rows, width) = (both.size()[0], both.size()[1]);
+    let out = Tensor::empty([rows, width / 2], (both.kind(), both.device()));
+    // SAFETY: as above.
+    unsafe { ffi::gate(pointer(both), pointer(&out)) }.expect("a gate for each");
+    out
+}
+
+/// Whether this processor multiplies bf16 by itself; oneDNN widens the numbers elsewhere.
+pub(super) fn has_bf16_products() -> bool {
+    ffi::has_bf16_products()
+}
+
+/// A matrix `[out, in]` on the CPU, laid out for products with about `rows` rows; other numbers of rows work
 /// too. `None` where this libtorch has no oneDNN.
 pub(super) fn pack(weight: &Tensor, rows: i64) -> Option<Tensor> {
     // SAFETY: the pointer holds for the call, and what comes back is a new tensor that nobody else owns.
     unsafe { ffi::pack(pointer(weight), rows).ok().map(|packed| Tensor::from_ptr(packed.cast())) }
 }
 
-/// `x` `[R, in]` times the transpose of what [`pack`] gave, plus `bias` `[out]`: `[R, out]`.
-pub(super) fn multiply(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
-    let bias = bias.map_or(std::ptr::null(), pointer);
-    // SAFETY: as above; no bias is a null pointer, which is not read.
+/// `x` `[R, in]` times the transpose of what [`pack`] gave, plus `bias` `[out]` and `onto` `[R, out]`: `[R, out]`.
+pub(super) fn multiply(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, onto: Option<&Tensor>) -> Tensor {
+    // SAFETY: as above; what is not there is a null pointer, which is not read.
     unsafe {
-        let product = ffi::multiply(pointer(x), pointer(weight), bias);
+        let product = ffi::multiply(pointer(x), pointer(weight), pointer_if(bias), pointer_if(onto));
         Tensor::from_ptr(product.expect("rows are as wide as the matrix").cast())
     }
 }
 
 /// A few rows `x` `[R, in]` times the transpose of `weight` `[out, in]`, all bf16 on a CPU; sums are in f32. The matrix
-/// is read once, at the memory's speed. Takes no gradients.
+/// is read once, at the memory's speed.
 pub(super) fn multiply_rows(x: &Tensor, weight: &Tensor) -> Tensor {
     let (x, weight) = (x.contiguous(), weight.contiguous());
     let out = Tensor::empty([x.size()[0], weight.size()[0]], (x.kind(), x.device()));

@@ -9,29 +9,73 @@ const LARGE: usize = 1 << 18;
 /// Rows that the layout is chosen for: a step's, of many sequences. It serves one row nearly as well as its own.
 const ROWS: i64 = 32;
 
-/// Rows up to which a bf16 matrix is better read as it is: libtorch's product widens it first, where the processor has
-/// no instruction for bf16.
-const FEW: i64 = 4;
+/// Rows up to which a bf16 matrix is better read as it is, at the memory's speed: where it is laid out anew, and where it
+/// is not and libtorch's product would widen it first.
+const FEW: [i64; 2] = [2, 4];
+
+/// A matrix `[out, in]` that rows are multiplied with.
+#[derive(Debug)]
+pub(super) struct Matrix {
+    /// As the layout has it; without rows once only [`Self::packed`] is read.
+    plain: Tensor,
+    /// Laid out as oneDNN multiplies fastest.
+    packed: Option<Tensor>,
+}
+
+impl Matrix {
+    pub(super) const fn of(plain: Tensor) -> Self {
+        Self { plain, packed: None }
+    }
+
+    /// As the layout has it. Not once it is packed.
+    pub(super) const fn plain(&self) -> &Tensor {
+        &self.plain
+    }
+
+    pub(super) const fn is_packed(&self) -> bool {
+        self.packed.is_some()
+    }
+
+    /// Whether [`Self::pack`] makes products faster.
+    pub(super) fn is_worth_packing(&self) -> bool {
+        let kind = self.plain.kind();
+        let gains = kind == Kind::Float || kind == Kind::BFloat16 && kernels::has_bf16_products();
+        gains && self.plain.device() == Device::Cpu && self.plain.numel() >= LARGE
+    }
+
+    /// Lays it out anew; from then on only [`linear`] and [`linear_onto`] may read it. A bf16 matrix is kept plain
+    /// too, for few rows.
+    pub(super) fn pack(&mut self) {
+        self.packed = kernels::pack(&self.plain, ROWS);
+        if self.packed.is_some() && self.plain.kind() != Kind::BFloat16 {
+            self.plain = self.plain.narrow(0, 0, 0).copy();
+        }
+    }
+
+    /// Whether `x`'s rows are so few that the plain matrix is read for them.
+    fn is_read_plain(&self, x: &Tensor) -> bool {
+        let few = FEW[usize::from(!self.is_packed())];
+        let plain = x.size()[0] <= few && x.kind() == Kind::BFloat16 && x.device() == Device::Cpu;
+        plain && !x.requires_grad() && !self.plain.requires_grad()
+    }
+}
 
 /// `x` `[R, in]` times the transpose of `weight` `[out, in]`, plus `bias` `[out]`: `[R, out]`.
-pub(super) fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
-    if weight.is_mkldnn() {
-        return kernels::multiply(x, weight, bias);
-    }
-    let few = x.size()[0] <= FEW && x.kind() == Kind::BFloat16 && x.device() == Device::Cpu;
-    if few && !x.requires_grad() && !weight.requires_grad() {
-        let product = kernels::multiply_rows(x, weight);
+pub(super) fn linear(x: &Tensor, weight: &Matrix, bias: Option<&Tensor>) -> Tensor {
+    if weight.is_read_plain(x) {
+        let product = kernels::multiply_rows(x, &weight.plain);
         return bias.map_or_else(|| product.shallow_clone(), |bias| &product + bias);
     }
-    x.linear(weight, bias)
+    match &weight.packed {
+        Some(packed) => kernels::multiply(x, packed, bias, None),
+        None => x.linear(&weight.plain, bias),
+    }
 }
 
-/// Whether [`packed`] makes products with a matrix faster.
-pub(super) fn is_worth_packing(weight: &Tensor) -> bool {
-    weight.device() == Device::Cpu && weight.kind() == Kind::Float && weight.numel() >= LARGE
-}
-
-/// The matrix laid out as oneDNN multiplies fastest, for [`linear`] alone; a copy where it cannot be had.
-pub(super) fn packed(weight: &Tensor) -> Tensor {
-    kernels::pack(weight, ROWS).unwrap_or_else(|| weight.copy())
+/// [`linear`], plus `onto` `[R, out]`.
+pub(super) fn linear_onto(onto: &Tensor, x: &Tensor, weight: &Matrix, bias: Option<&Tensor>) -> Tensor {
+    match &weight.packed {
+        Some(packed) if !weight.is_read_plain(x) => kernels::multiply(x, packed, bias, Some(onto)),
+        _ => onto + linear(x, weight, bias),
+    }
 }

@@ -3,7 +3,8 @@
 use tch::{Device, Kind, Tensor};
 
 use super::init::initial_weights;
-use super::linear::{is_worth_packing, linear, packed};
+use super::kernels::{self, Turn};
+use super::linear::{Matrix, linear, linear_onto};
 use super::rope::{Angles, Rope};
 use super::{Attend, Config, Layout, Part};
 
@@ -19,8 +20,10 @@ pub struct Decoder {
     layers: Vec<Layer>,
     norm: Tensor,
     /// `None` where the embedding serves.
-    head: Option<Tensor>,
+    head: Option<Matrix>,
     critic: Option<Tensor>,
+    /// Sampled from on a CPU only: what is between the products takes one pass each, and no gradients.
+    fused: bool,
 }
 
 /// One layer's weights; matrices that are applied to the same input are one.
@@ -28,19 +31,19 @@ pub struct Decoder {
 struct Layer {
     attention_norm: Tensor,
     /// `[query_width + 2 kv_width, width]`.
-    qkv: Tensor,
+    qkv: Matrix,
     /// `[query_width + 2 kv_width]`.
     qkv_bias: Option<Tensor>,
     /// Norms of each head's queries and of its keys. `[head_width]`
     head_norms: Option<[Tensor; 2]>,
-    output: Tensor,
+    output: Matrix,
     output_bias: Option<Tensor>,
     feed_forward_norm: Tensor,
     /// `[2 inner, width]`.
-    gate_up: Tensor,
+    gate_up: Matrix,
     /// `[2 inner]`.
     gate_up_bias: Option<Tensor>,
-    down: Tensor,
+    down: Matrix,
     down_bias: Option<Tensor>,
 }
 
@@ -50,40 +53,43 @@ impl Layer {
         let biases = config.biases;
         Self {
             attention_norm: views.next(),
-            qkv: views.next(),
+            qkv: Matrix::of(views.next()),
             qkv_bias: biases.qkv.then(|| views.next()),
             head_norms: config.normalises_heads().then(|| [views.next(), views.next()]),
-            output: views.next(),
+            output: Matrix::of(views.next()),
             output_bias: biases.output.then(|| views.next()),
             feed_forward_norm: views.next(),
-            gate_up: views.next(),
+            gate_up: Matrix::of(views.next()),
             gate_up_bias: biases.feed_forward.then(|| views.next()),
-            down: views.next(),
+            down: Matrix::of(views.next()),
             down_bias: biases.feed_forward.then(|| views.next()),
         }
     }
 
-    fn tensors_mut(&mut self) -> impl Iterator<Item = &mut Tensor> {
-        let biases = [&mut self.qkv_bias, &mut self.output_bias, &mut self.gate_up_bias, &mut self.down_bias];
-        let norms = [&mut self.attention_norm, &mut self.feed_forward_norm];
+    fn matrices_mut(&mut self) -> [&mut Matrix; 4] {
         [&mut self.qkv, &mut self.output, &mut self.gate_up, &mut self.down]
+    }
+
+    /// Norms and biases.
+    fn vectors_mut(&mut self) -> impl Iterator<Item = &mut Tensor> {
+        let biases = [&mut self.qkv_bias, &mut self.output_bias, &mut self.gate_up_bias, &mut self.down_bias];
+        [&mut self.attention_norm, &mut self.feed_forward_norm]
             .into_iter()
-            .chain(norms)
             .chain(self.head_norms.iter_mut().flatten())
             .chain(biases.into_iter().flatten())
     }
 
     /// Its tensors, in the order of the layout.
     fn leaves(&self) -> impl Iterator<Item = &Tensor> {
-        [&self.attention_norm, &self.qkv]
+        [&self.attention_norm, self.qkv.plain()]
             .into_iter()
             .chain(&self.qkv_bias)
             .chain(self.head_norms.iter().flatten())
-            .chain([&self.output])
+            .chain([self.output.plain()])
             .chain(&self.output_bias)
-            .chain([&self.feed_forward_norm, &self.gate_up])
+            .chain([&self.feed_forward_norm, self.gate_up.plain()])
             .chain(&self.gate_up_bias)
-            .chain([&self.down])
+            .chain([self.down.plain()])
             .chain(&self.down_bias)
     }
 }
@@ -123,8 +129,9 @@ impl Decoder {
             embedding,
             layers,
             norm: views.next(),
-            head: (!config.tie_word_embeddings).then(|| views.next()),
+            head: (!config.tie_word_embeddings).then(|| Matrix::of(views.next())),
             critic: config.critic.then(|| views.next()),
+            fused: false,
             config,
             layout,
             flat,
@@ -162,7 +169,8 @@ impl Decoder {
             leaves.extend(layer.leaves());
         }
         leaves.push(&self.norm);
-        leaves.extend(self.head.iter().chain(&self.critic));
+        leaves.extend(self.head.as_ref().map(Matrix::plain));
+        leaves.extend(&self.critic);
         leaves
     }
 
@@ -173,7 +181,11 @@ impl Decoder {
         for index in 0..self.layers.len() {
             x = self.layer(index, &x, &shared, attend);
         }
-        linear(&self.finish(&x), self.head(), None)
+        let x = self.finish(&x);
+        match &self.head {
+            Some(head) => linear(&x, head, None),
+            None => linear(&x, &Matrix::of(self.embedding.shallow_clone()), None),
+        }
     }
 
     /// What all layers of a forward over `rows` have in common.
@@ -200,22 +212,14 @@ impl Decoder {
         let (query, kv) = (self.config.query_width(), self.config.kv_width());
         let h = self.normalise(x, &layer.attention_norm);
         let last = index + 1 == self.layers.len();
-        if !last || layer.qkv.is_mkldnn() {
-            let qkv = linear(&h, &layer.qkv, layer.qkv_bias.as_ref());
-            let [qk, v] = split(&qkv, [query + kv, kv]);
-            let [q, k] = if layer.head_norms.is_some() {
-                let [q, k] = split(&qk, [query, kv]);
-                let (q, k) = (self.normalise_heads(&q, layer, 0), self.normalise_heads(&k, layer, 1));
-                [shared.angles.rotate(&q), shared.angles.rotate(&k)]
-            } else {
-                split(&shared.angles.rotate(&qk), [query, kv])
-            };
+        if !last || layer.qkv.is_packed() {
+            let [q, k, v] = self.qkv(&h, layer, &shared.angles);
             let wanted =
                 |x: &Tensor| if last { x.index_select(0, &shared.wanted) } else { x.shallow_clone() };
             let attended = attend.attend(index, &wanted(&q), &k, &v, last);
             self.rest(&wanted(x), &attended, layer)
         } else {
-            let [for_q, for_kv] = split_rows(&layer.qkv, [query, 2 * kv]);
+            let [for_q, for_kv] = split_rows(layer.qkv.plain(), [query, 2 * kv]);
             let [bias_q, bias_kv] = match &layer.qkv_bias {
                 Some(bias) => split_rows(bias, [query, 2 * kv]).map(Some),
                 None => [None, None],
@@ -230,11 +234,35 @@ impl Decoder {
         }
     }
 
+    /// A layer's queries, keys and values of normalised rows `h`; the first two rotated. Their rows may lie apart.
+    fn qkv(&self, h: &Tensor, layer: &Layer, angles: &Angles) -> [Tensor; 3] {
+        let (query, kv) = (self.config.query_width(), self.config.kv_width());
+        let qkv = linear(h, &layer.qkv, layer.qkv_bias.as_ref());
+        let [qk, v] = split(&qkv, [query + kv, kv]);
+        if self.fused {
+            let (cos, sin) = angles.as_tensors();
+            let (norms, epsilon) = (layer.head_norms.as_ref(), self.config.rms_norm_eps);
+            kernels::turn_heads(
+                &qk,
+                Turn { queries: self.config.num_attention_heads, norms, epsilon, cos, sin },
+            );
+            let [q, k] = split(&qk, [query, kv]);
+            return [q, k, v];
+        }
+        if layer.head_norms.is_none() {
+            let [q, k] = split(&angles.rotate(&qk), [query, kv]);
+            return [q, k, v];
+        }
+        let [q, k] = split(&qk, [query, kv]);
+        let (q, k) = (self.normalise_heads(&q, layer, 0), self.normalise_heads(&k, layer, 1));
+        [angles.rotate(&q), angles.rotate(&k), v]
+    }
+
     /// What comes after a layer's attention.
     fn rest(&self, x: &Tensor, attended: &Tensor, layer: &Layer) -> Tensor {
-        let x = x + linear(attended, &layer.output, layer.output_bias.as_ref());
-        let forward = self.feed_forward(&x, layer);
-        x + forward
+        let x = linear_onto(x, attended, &layer.output, layer.output_bias.as_ref());
+        let gated = self.gated(&x, layer);
+        linear_onto(&x, &gated, &layer.down, layer.down_bias.as_ref())
     }
 
     /// What the head is given: the last layer's rows, normalised.
@@ -244,7 +272,7 @@ impl Decoder {
 
     /// `[vocabulary, width]`: what makes logits of [`Self::finish`]'s rows. The embedding where they are tied.
     pub fn head(&self) -> &Tensor {
-        self.head.as_ref().unwrap_or(&self.embedding)
+        self.head.as_ref().map_or(&self.embedding, Matrix::plain)
     }
 
     /// `[1, width]`: what makes a value of [`Self::finish`]'s rows, where there is a critic.
@@ -252,33 +280,38 @@ impl Decoder {
         self.critic.as_ref()
     }
 
-    /// Lays the matrices out for fast products on a CPU, and lets go of [`Self::flat`]: from then on the decoder can
-    /// only be sampled from. Where that gains nothing all stays as it is.
+    /// Makes the decoder as fast as it can be on a CPU for sampling, which is all that it serves from then on. Where the
+    /// matrices gain by it they are laid out anew, and [`Self::flat`] is let go of if nothing reads it any more.
     #[must_use]
     pub fn packed(mut self) -> Self {
-        if !self.layers.iter().all(|layer| is_worth_packing(&layer.qkv)) {
+        self.fused = self.flat.device() == Device::Cpu;
+        if !self.layers.iter().all(|layer| layer.qkv.is_worth_packing()) {
             return self;
         }
-        self.head = Some(packed(self.head()));
+        self.head.get_or_insert_with(|| Matrix::of(self.embedding.shallow_clone())).pack();
         for layer in &mut self.layers {
-            for tensor in layer.tensors_mut() {
-                *tensor = if tensor.dim() == 2 { packed(tensor) } else { tensor.copy() };
-            }
+            layer.matrices_mut().into_iter().for_each(Matrix::pack);
         }
-        self.norm = self.norm.copy();
-        self.embedding = self.embedding.copy();
-        self.flat = self.flat.narrow(0, 0, 0).copy();
+        if self.flat.kind() == Kind::Float {
+            let vectors = self.layers.iter_mut().flat_map(Layer::vectors_mut);
+            for kept in vectors.chain([&mut self.embedding, &mut self.norm]) {
+                *kept = kept.copy();
+            }
+            self.flat = self.flat.narrow(0, 0, 0).copy();
+        }
         self
     }
 
-    /// SwiGLU: `down(silu(gate(x)) * up(x))`.
-    fn feed_forward(&self, x: &Tensor, layer: &Layer) -> Tensor {
+    /// SwiGLU's inner rows: `silu(gate(x)) * up(x)`.
+    fn gated(&self, x: &Tensor, layer: &Layer) -> Tensor {
         let inner = self.config.intermediate_size;
         let h = self.normalise(x, &layer.feed_forward_norm);
         let both = linear(&h, &layer.gate_up, layer.gate_up_bias.as_ref());
+        if self.fused {
+            return kernels::gate(&both);
+        }
         let [gate, up] = split(&both, [inner, inner]);
-        let gated = gate.silu() * up;
-        linear(&gated, &layer.down, layer.down_bias.as_ref())
+        gate.silu() * up
     }
 
     /// Normalises each head of `x` `[N, heads * head_width]` by one of the layer's norms, if it has any.
@@ -290,6 +323,9 @@ impl Decoder {
 
     /// RMSNorm: `x / √(mean(x²) + ε) * weight`.
     fn normalise(&self, x: &Tensor, weight: &Tensor) -> Tensor {
+        if self.fused && x.dim() == 2 {
+            return kernels::normalise(x, weight, self.config.rms_norm_eps);
+        }
         // In f32 whatever the weights are in, as transformers does.
         let wide = x.to_kind(Kind::Float);
         let mean = wide.square().mean_dim([-1_i64].as_slice(), true, Kind::Float);

@@ -52,6 +52,11 @@ impl Angles {
         Self { cos: self.cos.to_kind(kind), sin: self.sin.to_kind(kind) }
     }
 
+    /// Cosines and signed sines, `[rows, 1, head_width]`.
+    pub(super) const fn as_tensors(&self) -> (&Tensor, &Tensor) {
+        (&self.cos, &self.sin)
+    }
+
     /// The rotations of a selection of the rows.
     pub(super) fn select(&self, rows: &Tensor) -> Self {
         Self { cos: self.cos.index_select(0, rows), sin: self.sin.index_select(0, rows) }

@@ -1,4 +1,5 @@
-// Attention to blocks of positions, and products with packed weights. What each call means is said in ../kernels.rs.
+// Attention to blocks of positions, products with packed weights, and what comes between them. What each call means is
+// said in ../kernels.rs.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,9 @@ using at::Tensor;
 
 void attend_rows(
     const at::Tensor* q,
+    const at::Tensor* own_keys,
+    const at::Tensor* own_values,
+    const at::Tensor* cells,
     const at::Tensor* keys,
     const at::Tensor* values,
     const at::Tensor* tables,
@@ -21,8 +25,27 @@ void attend_rows(
 
 void multiply_rows(const at::Tensor* x, const at::Tensor* weight, const at::Tensor* out);
 
+void normalise(const at::Tensor* x, const at::Tensor* weight, double epsilon, const at::Tensor* out);
+
+void turn_heads(
+    const at::Tensor* x,
+    std::int64_t queries,
+    const at::Tensor* query_norm,
+    const at::Tensor* key_norm,
+    double epsilon,
+    const at::Tensor* cos,
+    const at::Tensor* sin);
+
+void gate(const at::Tensor* both, const at::Tensor* out);
+
+// Vectors of at most so many numbers from now on, in the whole process: for tests.
+extern "C" void millrace_limit_lanes(std::int64_t most);
+
+bool has_bf16_products();
+
 at::Tensor* pack(const at::Tensor* weight, std::int64_t rows);
 
-at::Tensor* multiply(const at::Tensor* x, const at::Tensor* weight, const at::Tensor* bias);
+at::Tensor* multiply(
+    const at::Tensor* x, const at::Tensor* weight, const at::Tensor* bias, const at::Tensor* onto);
 
 } // namespace millrace::kernels
