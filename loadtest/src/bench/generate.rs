@@ -4,7 +4,6 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use millrace_workers::policy::CONFIG_FILE;
 use millrace_workers::policy::torch::set_threads;
 use serde::Serialize;
 
@@ -172,13 +171,13 @@ fn contenders(args: &Args) -> anyhow::Result<Vec<Contender>> {
     let Some(mut rival) = args.setup.rival(transformers)? else { return Ok(Vec::new()) };
     let device: String = rival.ask(&settings)?;
     let mut contenders = vec![Contender { name: "transformers", dtypes: DTYPES, rival }];
-    let config: serde_json::Value = serde_json::from_slice(&args.setup.read(CONFIG_FILE)?)?;
     if device == "cpu"
-        && config["architectures"][0] == "LlamaForCausalLM"
         && let Some(mut rival) = args.setup.rival(include_str!("generate/llama.py"))?
     {
-        let _: String = rival.ask(&settings)?;
-        contenders.push(Contender { name: "llama.cpp", dtypes: ["float32", "float16"], rival });
+        match rival.ask::<Option<String>>(&settings)? {
+            Some(why) => println!("llama.cpp is left out: {why}"),
+            None => contenders.push(Contender { name: "llama.cpp", dtypes: ["float32", "float16"], rival }),
+        }
     }
     Ok(contenders)
 }

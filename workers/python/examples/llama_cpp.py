@@ -34,14 +34,45 @@ OF_A_LAYER = {
 }
 
 
+def refusal(config):
+    """Why a model of this configuration cannot be converted here; None where it can."""
+    if config.get("architectures") != ["LlamaForCausalLM"]:
+        return f"architectures={config.get('architectures')}; this converts LlamaForCausalLM only"
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    scaling = rope.get("rope_type") or rope.get("type") or "default"
+    if scaling != "default":
+        return f"rope_type={scaling}; this converts models without a scaling of positions only"
+    for bias in ("attention_bias", "mlp_bias"):
+        if config.get(bias):
+            return f"{bias}=true; this converts models without biases only"
+    if config.get("eos_token_id") is None:
+        return "eos_token_id is missing; llama.cpp would end turns at a token of its own choice"
+    return None
+
+
+def tensors(file):
+    """The tensors of a safetensors file by name, in the numbers that it has; bf16, which NumPy lacks, as f32."""
+    import numpy
+    from safetensors import deserialize
+
+    kinds = {"F32": numpy.float32, "F16": numpy.float16, "BF16": numpy.uint16}
+    for name, tensor in deserialize(file.read_bytes()):
+        if tensor["dtype"] not in kinds:
+            sys.exit(f"{file}: {name} is {tensor['dtype']}; this reads {', '.join(kinds)}")
+        numbers = numpy.frombuffer(tensor["data"], kinds[tensor["dtype"]])
+        if tensor["dtype"] == "BF16":
+            # The upper half of an f32.
+            numbers = (numbers.astype(numpy.uint32) << 16).view(numpy.float32)
+        yield name, numbers.reshape(tensor["shape"])
+
+
 def convert(model, out, dtype="float32"):
     """Writes the model directory `model` as the GGUF file `out`, its matrices as `dtype`."""
     import gguf
-    from safetensors.numpy import load_file
 
     config = json.loads((model / "config.json").read_text())
-    if config["architectures"] != ["LlamaForCausalLM"]:
-        sys.exit(f"{model} is {config['architectures']}; this converts LlamaForCausalLM only")
+    if why := refusal(config):
+        sys.exit(f"{model}/config.json: {why}")
     heads, vocabulary = config["num_attention_heads"], config["vocab_size"]
     groups = config.get("num_key_value_heads") or heads
     rope = config.get("rope_parameters") or config
@@ -64,14 +95,12 @@ def convert(model, out, dtype="float32"):
     writer.add_token_scores([0.0] * vocabulary)
     writer.add_token_types([gguf.TokenType.NORMAL] * vocabulary)
     writer.add_add_bos_token(False)
-    ends = config.get("eos_token_id")
-    if ends is None:
-        sys.exit(f"{model}/config.json has no eos_token_id; llama.cpp would end turns at a token of its own choice")
+    ends = config["eos_token_id"]
     for end, add in zip(ends if isinstance(ends, list) else [ends], (writer.add_eos_token_id, writer.add_eot_token_id)):
         add(end)
 
     for part in sorted(model.glob("model*.safetensors")):
-        for name, tensor in load_file(part).items():
+        for name, tensor in tensors(part):
             name = name.removesuffix(".weight")
             if name in WHOLE:
                 name = WHOLE[name]

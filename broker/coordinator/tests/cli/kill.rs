@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use super::support::{Up, changed_run_file, send};
 
 /// Steps that take long enough for the kills to meet a run in full swing.
-const STEPS: u64 = 300;
+const STEPS: u64 = 200;
 
 /// Kills `role` once at each of `versions`, and lets the run end.
 async fn kill_in_full_swing(role: &str, versions: &[u64]) {

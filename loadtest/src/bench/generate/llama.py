@@ -1,4 +1,5 @@
-"""Samples with llama.cpp's own server: told the model first, then what to sample, in lines of JSON; answers with seconds.
+"""Samples with llama.cpp's own server: told the model first, to which it answers why that cannot be served or with null,
+then what to sample, to which it answers with seconds, all in lines of JSON.
 Started by `millrace-loadtest bench generate`, which hands it what serves a model by llama.cpp as `server`."""
 
 import argparse
@@ -17,7 +18,7 @@ llama = types.ModuleType("llama_cpp")
 exec(settings["server"], llama.__dict__)
 folder = tempfile.TemporaryDirectory()
 servers = {}
-print(json.dumps("ready"), flush=True)
+print(json.dumps(llama.refusal(json.loads((Path(settings["model"]) / "config.json").read_text()))), flush=True)
 
 
 def address(dtype):
