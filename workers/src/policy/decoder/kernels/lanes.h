@@ -75,12 +75,21 @@ MILLRACE_INLINE float widen(c10::BFloat16 x) {
 // Sums of neighbours: those of a, then those of b.
 template <int W>
 MILLRACE_INLINE Floats<W> add_neighbours(Floats<W> a, Floats<W> b) {
+#if defined(__clang__)
+  Floats<W> sums;
+  for (int i = 0; i < W / 2; ++i) {
+    sums[i] = a[2 * i] + a[2 * i + 1];
+    sums[W / 2 + i] = b[2 * i] + b[2 * i + 1];
+  }
+  return sums;
+#else
   typename Vectors<W>::Ints even, odd;
   for (int i = 0; i < W; ++i) {
     even[i] = 2 * i;
     odd[i] = 2 * i + 1;
   }
   return __builtin_shuffle(a, b, even) + __builtin_shuffle(a, b, odd);
+#endif
 }
 
 // The sum of each of W vectors.
