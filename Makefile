@@ -15,7 +15,7 @@ RUNS := broker/coordinator/runs
 MINUTES ?= 10
 SEED ?= 1
 
-.PHONY: help setup tools model build programs demo sokoban arithmetic test sim lint fmt bench chaos clean-demo
+.PHONY: help setup tools model build programs demo sokoban arithmetic test sim lint fmt bench chaos
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)$$/  make \1\t\2/p' Makefile | expand -t 18
@@ -44,7 +44,7 @@ demo: programs ## an agent learns FrozenLake through the queue; target/demo/repo
 sokoban: programs ## the same with Sokoban; target/sokoban/report.json
 	target/release/millrace up $(RUNS)/sokoban.toml --dir target/sokoban --again
 
-arithmetic: programs model ## SmolLM2-135M learns to add; half an hour on 2 cores; target/arithmetic/report.json
+arithmetic: programs model ## SmolLM2-135M learns to add; seven minutes on 2 cores; target/arithmetic/report.json
 	target/release/millrace up $(RUNS)/smollm2-arithmetic.toml --dir target/arithmetic --again
 
 # The build comes first: tests start the real programs.

@@ -8,6 +8,8 @@ use super::ours::{Ours, Work};
 
 /// Turns of each kind.
 const TURNS: usize = 8;
+/// The numbers in which transformers is asked what is right.
+const ORACLE: &str = "float32";
 const WORK: Work = Work { prompt: 64, tokens: 64, seed: 9_000 };
 
 /// What the rival is asked: its log-probability of each token of each row from `from` on, and whether it would have
@@ -53,9 +55,9 @@ impl Parity {
             .iter()
             .flat_map(|(_, turn)| turn.logprobs.iter().map(|logprob| f64::from(*logprob)))
             .collect();
-        let exact = ask(rival, &drawn, "float32")?.logprobs.concat();
+        let exact = ask(rival, &drawn, ORACLE)?.logprobs.concat();
         let theirs = ask(rival, &drawn, dtype)?.logprobs.concat();
-        let greedy = ask(rival, &ours.turns(dtype, WORK, TURNS, 0.0)?, "float32")?.greedy.concat();
+        let greedy = ask(rival, &ours.turns(dtype, WORK, TURNS, 0.0)?, ORACLE)?.greedy.concat();
         anyhow::ensure!(
             exact.len() == logprobs.len() && theirs.len() == exact.len(),
             "the rival left out tokens"
@@ -72,17 +74,15 @@ impl Parity {
 
     /// For people.
     pub(super) fn line(&self) -> String {
+        let Self { dtype, tokens, ours, theirs, greedy_share, .. } = self;
+        let own = format!("; transformers' own in {dtype}: {:.1e} and {:.1e}", theirs.mean, theirs.largest);
         format!(
-            "\nIn {}, log-probabilities of {} sampled tokens are {:.1e} off transformers' in float32 in the mean and {:.1e} at \
-             most (transformers' own in {}: {:.1e} and {:.1e}); of tokens drawn greedily {:.1} % are those of transformers in float32.\n",
-            self.dtype,
-            self.tokens,
-            self.ours.mean,
-            self.ours.largest,
-            self.dtype,
-            self.theirs.mean,
-            self.theirs.largest,
-            100.0 * self.greedy_share
+            "\nIn {dtype}, log-probabilities of {tokens} sampled tokens are {:.1e} off transformers' in {ORACLE} in the mean and \
+             {:.1e} at most{}; of tokens drawn greedily {:.1} % are those of transformers in {ORACLE}.\n",
+            ours.mean,
+            ours.largest,
+            if *dtype == ORACLE { String::new() } else { own },
+            100.0 * greedy_share
         )
     }
 }
