@@ -9,9 +9,10 @@ const LARGE: usize = 1 << 18;
 /// Rows that the layout is chosen for: a step's, of many sequences. It serves one row nearly as well as its own.
 const ROWS: i64 = 32;
 
-/// Rows up to which a bf16 matrix is better read as it is, at the memory's speed: where it is laid out anew, and where it
-/// is not and libtorch's product would widen it first.
-const FEW: [i64; 2] = [2, 4];
+/// Rows up to which a bf16 matrix is better read as it is, at the memory's speed, than widened by libtorch's product.
+const FEW: i64 = 4;
+/// The same where it is laid out anew.
+const FEW_PACKED: i64 = 2;
 
 /// A matrix `[out, in]` that rows are multiplied with.
 #[derive(Debug)]
@@ -32,10 +33,6 @@ impl Matrix {
         &self.plain
     }
 
-    pub(super) const fn is_packed(&self) -> bool {
-        self.packed.is_some()
-    }
-
     /// Whether [`Self::pack`] makes products faster.
     pub(super) fn is_worth_packing(&self) -> bool {
         let kind = self.plain.kind();
@@ -54,7 +51,7 @@ impl Matrix {
 
     /// Whether `x`'s rows are so few that the plain matrix is read for them.
     fn is_read_plain(&self, x: &Tensor) -> bool {
-        let few = FEW[usize::from(!self.is_packed())];
+        let few = if self.packed.is_some() { FEW_PACKED } else { FEW };
         let plain = x.size()[0] <= few && x.kind() == Kind::BFloat16 && x.device() == Device::Cpu;
         plain && !x.requires_grad() && !self.plain.requires_grad()
     }

@@ -19,8 +19,8 @@ pub struct Decoder {
     embedding: Tensor,
     layers: Vec<Layer>,
     norm: Tensor,
-    /// `None` where the embedding serves.
-    head: Option<Matrix>,
+    /// The embedding where they are tied.
+    head: Matrix,
     critic: Option<Tensor>,
     /// Sampled from on a CPU only: what is between the products takes one pass each, and no gradients.
     fused: bool,
@@ -124,12 +124,14 @@ impl Decoder {
         let mut views = Views { leaves: leaves.into_iter(), flat: &flat, train };
         let embedding = views.next();
         let layers = (0..config.num_hidden_layers).map(|_| Layer::of(&config, &mut views)).collect();
+        let norm = views.next();
+        let head = if config.tie_word_embeddings { embedding.shallow_clone() } else { views.next() };
         Self {
             rope: Rope::new(&config, device),
             embedding,
             layers,
-            norm: views.next(),
-            head: (!config.tie_word_embeddings).then(|| Matrix::of(views.next())),
+            norm,
+            head: Matrix::of(head),
             critic: config.critic.then(|| views.next()),
             fused: false,
             config,
@@ -169,7 +171,7 @@ impl Decoder {
             leaves.extend(layer.leaves());
         }
         leaves.push(&self.norm);
-        leaves.extend(self.head.as_ref().map(Matrix::plain));
+        leaves.extend((!self.config.tie_word_embeddings).then(|| self.head()));
         leaves.extend(&self.critic);
         leaves
     }
@@ -181,11 +183,7 @@ impl Decoder {
         for index in 0..self.layers.len() {
             x = self.layer(index, &x, &shared, attend);
         }
-        let x = self.finish(&x);
-        match &self.head {
-            Some(head) => linear(&x, head, None),
-            None => linear(&x, &Matrix::of(self.embedding.shallow_clone()), None),
-        }
+        linear(&self.finish(&x), &self.head, None)
     }
 
     /// What all layers of a forward over `rows` have in common.
@@ -212,7 +210,7 @@ impl Decoder {
         let (query, kv) = (self.config.query_width(), self.config.kv_width());
         let h = self.normalise(x, &layer.attention_norm);
         let last = index + 1 == self.layers.len();
-        if !last || layer.qkv.is_packed() {
+        if !last || self.fused {
             let [q, k, v] = self.qkv(&h, layer, &shared.angles);
             let wanted =
                 |x: &Tensor| if last { x.index_select(0, &shared.wanted) } else { x.shallow_clone() };
@@ -272,7 +270,7 @@ impl Decoder {
 
     /// `[vocabulary, width]`: what makes logits of [`Self::finish`]'s rows. The embedding where they are tied.
     pub fn head(&self) -> &Tensor {
-        self.head.as_ref().map_or(&self.embedding, Matrix::plain)
+        self.head.plain()
     }
 
     /// `[1, width]`: what makes a value of [`Self::finish`]'s rows, where there is a critic.
@@ -288,7 +286,7 @@ impl Decoder {
         if !self.layers.iter().all(|layer| layer.qkv.is_worth_packing()) {
             return self;
         }
-        self.head.get_or_insert_with(|| Matrix::of(self.embedding.shallow_clone())).pack();
+        self.head.pack();
         for layer in &mut self.layers {
             layer.matrices_mut().into_iter().for_each(Matrix::pack);
         }
@@ -323,7 +321,7 @@ impl Decoder {
 
     /// RMSNorm: `x / √(mean(x²) + ε) * weight`.
     fn normalise(&self, x: &Tensor, weight: &Tensor) -> Tensor {
-        if self.fused && x.dim() == 2 {
+        if self.fused {
             return kernels::normalise(x, weight, self.config.rms_norm_eps);
         }
         // In f32 whatever the weights are in, as transformers does.

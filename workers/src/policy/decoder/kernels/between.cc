@@ -1,5 +1,5 @@
 // What a decoder computes between its matrix products, each in one pass over rows on a CPU: RMSNorm, norms and
-// rotations of heads, the gate. Rows may lie apart, the numbers of one lie together.
+// rotations of heads, the gate.
 
 #include <ATen/Parallel.h>
 
@@ -20,10 +20,6 @@ std::int64_t rows_of_a_thread(std::int64_t width) {
 template <typename T>
 T* data(const at::Tensor& tensor) {
   return tensor.mutable_data_ptr<T>();
-}
-
-void check_rows(const at::Tensor& x) {
-  TORCH_CHECK(x.dim() == 2 && x.device().is_cpu() && (x.size(1) <= 1 || x.stride(1) == 1), "not rows on a CPU");
 }
 
 // out = weight * (x / sqrt(mean(x²) + epsilon)), of `width` numbers; out may be x. What is in brackets is rounded to T
@@ -147,8 +143,8 @@ extern "C" void millrace_limit_lanes(std::int64_t most) {
 }
 
 void normalise(const at::Tensor* x, const at::Tensor* weight, double epsilon, const at::Tensor* out) {
-  check_rows(*x);
   const auto rows = x->size(0), width = x->size(1);
+  check_rows(*x, rows, width);
   TORCH_CHECK(weight->is_contiguous() && weight->numel() == width && out->is_contiguous());
   TORCH_CHECK(out->sizes() == x->sizes() && weight->scalar_type() == x->scalar_type());
   of_kind(*x, [&](auto kind) {
@@ -167,8 +163,8 @@ void turn_heads(
     double epsilon,
     const at::Tensor* cos,
     const at::Tensor* sin) {
-  check_rows(*x);
   const auto rows = x->size(0), width = cos->size(-1);
+  check_rows(*x, rows, x->size(1));
   TORCH_CHECK(width > 0 && width % 2 == 0 && x->size(1) % width == 0, "not whole heads");
   for (const auto* angles : {cos, sin}) {
     TORCH_CHECK(angles->is_contiguous() && angles->numel() == rows * width);
@@ -196,8 +192,8 @@ void turn_heads(
 }
 
 void gate(const at::Tensor* both, const at::Tensor* out) {
-  check_rows(*both);
-  TORCH_CHECK(out->is_contiguous() && out->size(0) == both->size(0) && 2 * out->size(1) == both->size(1));
+  check_rows(*both, out->size(0), 2 * out->size(1));
+  TORCH_CHECK(out->is_contiguous(), "the result's rows lie apart");
   TORCH_CHECK(out->scalar_type() == both->scalar_type());
   of_kind(*both, [&](auto kind) {
     using T = decltype(kind);

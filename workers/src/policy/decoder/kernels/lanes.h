@@ -182,6 +182,12 @@ void run_best(const Loop& loop, std::int64_t from, std::int64_t to) {
   }
 }
 
+// Rows may lie apart, the numbers of one lie together.
+inline void check_rows(const at::Tensor& x, std::int64_t rows, std::int64_t width) {
+  TORCH_CHECK(x.dim() == 2 && x.size(0) == rows && x.size(1) == width && x.device().is_cpu(), "not these rows");
+  TORCH_CHECK(width <= 1 || x.stride(1) == 1, "a row's numbers lie apart");
+}
+
 // Calls `body` with a number of the tensor's kind.
 template <typename Body>
 void of_kind(const at::Tensor& tensor, const Body& body) {

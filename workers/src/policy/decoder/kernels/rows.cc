@@ -119,13 +119,12 @@ struct Attention {
     for (int i = 1; i < W; ++i) {
       largest = std::max(largest, most[i]);
     }
-    for (std::int64_t p = 0; p < share.padded; p += W) {
-      store<W>(scores + p, exp<W>(load<W>(scores + p) - largest));
-    }
-    std::fill(scores + share.length, scores + share.padded, 0.0f);
+    // What is not seen weighs 1e-38, which adds nothing to the largest weight, 1.
     Floats<W> total = {};
     for (std::int64_t p = 0; p < share.padded; p += W) {
-      total += load<W>(scores + p);
+      const auto weights = exp<W>(load<W>(scores + p) - largest);
+      store<W>(scores + p, weights);
+      total += weights;
     }
     return sum<W>(total);
   }
@@ -270,11 +269,6 @@ struct Product {
     }
   }
 };
-
-void check_rows(const at::Tensor& x, std::int64_t rows, std::int64_t width) {
-  TORCH_CHECK(x.dim() == 2 && x.size(0) == rows && x.size(1) == width && x.device().is_cpu(), "not these rows");
-  TORCH_CHECK(width == 1 || x.stride(1) == 1, "a row's numbers lie apart");
-}
 
 } // namespace
 
