@@ -14,11 +14,13 @@ pub const SERVICE: &str = "millrace";
 /// What the service does, as `nats micro info` shows it.
 pub const DESCRIPTION: &str = "Asynchronous reinforcement learning: submit and watch runs";
 /// The endpoints, in the order in which a user meets them: name and what it does.
-pub const ENDPOINTS: [(&str, &str); 5] = [
+pub const ENDPOINTS: [(&str, &str); 7] = [
     ("submit", "A run file as JSON; answers {\"run\": name}"),
     ("status", "{\"run\": name}, or nothing where only one run is known; answers its status"),
     ("list", "Nothing; answers the status of all runs"),
     ("ledger", "{\"run\": name}; answers the run's books"),
+    ("pause", "{\"run\": name}; stops the run until it is resumed; nothing is lost"),
+    ("resume", "{\"run\": name}; a paused run goes on"),
     ("cancel", "{\"run\": name}; ends the run"),
 ];
 
@@ -31,7 +33,7 @@ pub struct RunRequest {
     pub run: Option<RunId>,
 }
 
-/// A run was taken on, or is to end.
+/// A run was taken on, is to end, is paused or goes on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RunReply {
     /// The run.
@@ -77,11 +79,13 @@ pub enum RunState {
     Running,
     /// The last version is being evaluated.
     Finishing,
+    /// Nothing is put until it is resumed: by request, or for something that a person can repair. It is not over.
+    Paused,
     /// All steps done.
     Finished,
     /// Ended by request.
     Cancelled,
-    /// Ended because a step could not be done by anyone.
+    /// Ended because of something that nobody can repair.
     Failed,
 }
 
@@ -92,6 +96,12 @@ impl RunState {
         matches!(self, Self::Finished | Self::Cancelled | Self::Failed)
     }
 
+    /// Whether its tasks are put: it is neither over nor paused.
+    #[must_use]
+    pub const fn works(self) -> bool {
+        matches!(self, Self::Starting | Self::Running | Self::Finishing)
+    }
+
     /// The word on the wire.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -99,6 +109,7 @@ impl RunState {
             Self::Starting => "starting",
             Self::Running => "running",
             Self::Finishing => "finishing",
+            Self::Paused => "paused",
             Self::Finished => "finished",
             Self::Cancelled => "cancelled",
             Self::Failed => "failed",
@@ -113,9 +124,12 @@ pub struct Status {
     pub run: RunId,
     /// Where it is.
     pub state: RunState,
-    /// Why it failed or was cancelled.
+    /// Why it failed, was cancelled or is paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// What to do about it, where it is paused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
     /// The newest version; also the number of steps done.
     pub version: PolicyVersion,
     /// Steps asked for.

@@ -36,6 +36,15 @@ pub enum Event {
         /// Why, for people.
         reason: String,
     },
+    /// The run stops until it is resumed, and loses nothing: no task of it is put, what is in flight is still taken in.
+    Paused {
+        /// Why, for people.
+        reason: String,
+        /// What to do about it, for people.
+        remedy: String,
+    },
+    /// A paused run goes on: all that is outstanding is put again.
+    Resumed,
     /// A worker that trains holds a membership, and can be given a place in a gang.
     Joined {
         /// The worker.
@@ -70,6 +79,8 @@ impl Event {
             Self::DeadLetter { .. } => "dead_letter",
             Self::Requeued { .. } => "requeued",
             Self::Cancelled { .. } => "cancelled",
+            Self::Paused { .. } => "paused",
+            Self::Resumed => "resumed",
             Self::Joined { .. } => "joined",
             Self::Left { .. } => "left",
             Self::Adopted(_) => "adopted",

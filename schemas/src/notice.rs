@@ -67,6 +67,20 @@ pub enum Notice {
         /// Rollouts that it was trained on.
         rollouts: u64,
     },
+    /// The run stopped until it is resumed.
+    Paused {
+        /// The run.
+        run: RunId,
+        /// Why.
+        reason: String,
+        /// What to do about it.
+        remedy: String,
+    },
+    /// A paused run goes on.
+    Resumed {
+        /// The run.
+        run: RunId,
+    },
     /// The run is over.
     Ended {
         /// The run.
@@ -90,6 +104,8 @@ impl Notice {
             | Self::DeadLetter { run, .. }
             | Self::StepVoid { run, .. }
             | Self::Adopted { run, .. }
+            | Self::Paused { run, .. }
+            | Self::Resumed { run }
             | Self::Ended { run, .. } => Some(run),
             Self::Step(step) => Some(&step.run),
             Self::LogLost { .. } => None,
@@ -107,6 +123,8 @@ impl Notice {
             Self::DeadLetter { .. } => "dead_letter",
             Self::LogLost { .. } => "log_lost",
             Self::Adopted { .. } => "adopted",
+            Self::Paused { .. } => "paused",
+            Self::Resumed { .. } => "resumed",
             Self::Ended { .. } => "ended",
         }
     }

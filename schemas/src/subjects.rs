@@ -136,6 +136,8 @@ pub fn log(run: &str, event: &Event) -> String {
         Event::Submitted(_)
         | Event::Requeued { .. }
         | Event::Cancelled { .. }
+        | Event::Paused { .. }
+        | Event::Resumed
         | Event::Adopted(_)
         | Event::Joined { .. }
         | Event::Left { .. }

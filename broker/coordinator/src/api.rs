@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use millrace_queue::service::ApiHandler;
 use millrace_queue::{Broker, BrokerError};
-use millrace_schemas::api::{ApiError, FieldError, RunReply, RunRequest};
+use millrace_schemas::api::{ApiError, FieldError, RunReply, RunRequest, RunState};
 use millrace_schemas::limits::MAX_REQUEST_BYTES;
 use millrace_schemas::submit::{RunFileError, from_json};
 use millrace_schemas::{Event, RunId};
@@ -60,6 +60,24 @@ impl Api {
         let run = self.named(body)?;
         let reason = "cancelled by request".to_owned();
         let appended = self.append(run.as_str(), &Event::Cancelled { reason }).await?;
+        self.shared.wait_for(appended.seq).await;
+        json(&RunReply { run })
+    }
+
+    /// Pauses a run or lets it go on; which, is `event`.
+    async fn switch(&self, body: &[u8], event: Event) -> Result<Bytes, ApiError> {
+        let run = self.named(body)?;
+        let state = self.shared.lock().runs.get(&run).map(|run| run.state);
+        let fits = match (&event, state) {
+            (Event::Resumed, Some(state)) => state == RunState::Paused,
+            (_, Some(state)) => !state.is_over(),
+            (_, None) => false,
+        };
+        if !fits {
+            let state = state.map_or("removed", RunState::name);
+            return Err(error(409, format!("run {:?} is {state}; see it with mr.api.status", run.as_str())));
+        }
+        let appended = self.append(run.as_str(), &event).await?;
         self.shared.wait_for(appended.seq).await;
         json(&RunReply { run })
     }
@@ -121,6 +139,11 @@ impl ApiHandler for Api {
         match endpoint {
             "submit" => self.submit(&body).await,
             "cancel" => self.cancel(&body).await,
+            "pause" => {
+                let (reason, remedy) = ("paused by request", "`millrace resume` lets it go on");
+                self.switch(&body, Event::Paused { reason: reason.into(), remedy: remedy.into() }).await
+            }
+            "resume" => self.switch(&body, Event::Resumed).await,
             "status" => self.status(&body),
             "ledger" => self.ledger(&body),
             "list" => self.list(),

@@ -17,6 +17,7 @@ mod up;
 mod submit;
 mod status;
 mod watch;
+mod pause;
 mod cancel;
 mod list;
 mod ledger;
@@ -57,6 +58,10 @@ enum Command {
     Status(status::StatusArgs),
     /// Show a run live until it is over
     Watch(watch::WatchArgs),
+    /// Stop a run until it is resumed; nothing is lost
+    Pause(pause::RunArgs),
+    /// Let a paused run go on
+    Resume(pause::RunArgs),
     /// End a run
     Cancel(cancel::CancelArgs),
     /// Tell of all runs
@@ -104,6 +109,8 @@ impl Cli {
             Command::Submit(args) => args.run(place).await,
             Command::Status(args) => args.run(place).await,
             Command::Watch(args) => args.run(place).await,
+            Command::Pause(args) => args.pause(place).await,
+            Command::Resume(args) => args.resume(place).await,
             Command::Cancel(args) => args.run(place).await,
             Command::List(args) => args.run(place).await,
             Command::Ledger(args) => args.run(place).await,

@@ -1,11 +1,10 @@
 //! What the world must have been told, from the state alone. A coordinator that starts or takes over does
 //! all of it again; whatever was done before is harmless to repeat.
 
-use millrace_schemas::subjects::tasks_of_run;
-use millrace_schemas::{PolicyVersion, Stage};
+use millrace_schemas::PolicyVersion;
 
 use crate::command::{Command, Commands};
-use crate::pipeline::{admit, submit, train_shard};
+use crate::pipeline::{admit, finish, submit, train_shard};
 use crate::state::{Run, State};
 
 /// Everything outstanding.
@@ -26,19 +25,14 @@ pub fn of_run(run: &Run, out: &mut Commands) {
     if let Some(policy) = &run.policy {
         out.push(Command::SetPolicy { run: run.spec.name.clone(), policy: policy.clone() });
     }
-    if run.is_closed() {
-        for stage in Stage::QUEUED {
-            out.push(Command::Purge { stage, filter: tasks_of_run(stage, &run.spec.name) });
-        }
+    if !run.state.works() {
+        finish::purge_all(run, out);
         return;
     }
     submit::ensure_pools(&run.spec, out);
     let next = run.policy.as_ref().map_or(PolicyVersion(0), |policy| policy.version.next());
     out.push(Command::Adopt { run: run.spec.name.clone(), version: next });
-    // A step that nobody can do waits for a person.
-    if run.broken.is_none() {
-        train_shard::put(run, out);
-    }
+    train_shard::put(run, out);
     for (id, group) in &run.groups {
         admit::put_group(run, *id, group, false, out);
     }

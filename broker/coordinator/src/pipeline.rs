@@ -44,6 +44,10 @@ impl State {
             }
             Event::Requeued { key } => self.with_run(run, |run| finish::revive(run, key, &mut out)),
             Event::Adopted(adopted) => self.with_run(run, |run| adopt::adopted(run, &adopted, &mut out)),
+            Event::Paused { reason, remedy } => {
+                self.with_run(run, |run| finish::pause(run, reason, remedy, &mut out));
+            }
+            Event::Resumed => self.with_run(run, |run| finish::resume(run, &mut out)),
             Event::Cancelled { reason } => self.with_run(run, |run| finish::cancel(run, &reason, &mut out)),
         }
         let Self { runs, members, .. } = self;
@@ -89,6 +93,7 @@ impl State {
 fn settle(run: &mut Run, members: &Members, out: &mut Commands) {
     train_shard::seat(run, members, out);
     finish::stamp_end(run);
+    finish::hold_back(run, out);
 }
 
 /// The first outcome of a task that is waited for moves the run on; any other is counted and forgotten.
@@ -138,7 +143,7 @@ fn on_malformed(run: &mut Run, key: TaskKey, malformed: &MalformedOutcome, out: 
     on_dead_letter(run, key, &format!("its outcome is refused: {malformed}"), out);
 }
 
-/// A rollout is replaced, or its group dropped; a step that nobody can do ends the run, until it is requeued.
+/// A rollout is replaced, or its group dropped; a step that nobody can do pauses the run.
 fn on_dead_letter(run: &mut Run, key: TaskKey, reason: &str, out: &mut Commands) {
     if run.is_closed() {
         return;
@@ -149,7 +154,7 @@ fn on_dead_letter(run: &mut Run, key: TaskKey, reason: &str, out: &mut Commands)
         }
         TaskKey::TrainShard { .. } | TaskKey::PublishWeights { .. } => {
             if train_shard::is_awaited(run, key) || publish_weights::is_awaited(run, key) {
-                finish::fail(run, key, reason, out);
+                finish::halt(run, key, reason, out);
             }
         }
     }

@@ -4,11 +4,11 @@ use crate::domains;
 use crate::state::State;
 use crate::status;
 
-/// Sets the gauges of all runs; says whether any run is live.
+/// Sets the gauges of all runs; says whether time matters to any run.
 pub fn gauges(state: &State) -> bool {
     let mut live = false;
     for run in state.runs.values() {
-        live |= !run.state.is_over();
+        live |= run.state.works();
         let name = run.spec.name.to_string();
         let ledger = status::ledger(run);
         metrics::gauge!("millrace_policy_version", "run" => name.clone()).set(run.version().0 as f64);

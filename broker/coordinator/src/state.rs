@@ -45,9 +45,12 @@ pub struct Run {
     pub config: Sha,
     /// Where it is.
     pub state: RunState,
-    /// Why it failed or was cancelled.
+    /// Why it failed, was cancelled or is paused.
     pub reason: Option<String>,
-    /// The task whose failure ended it; doing that task revives the run.
+    /// What to do about it, where it is paused.
+    #[serde(default)]
+    pub remedy: Option<String>,
+    /// The task whose failure paused it.
     pub broken: Option<TaskKey>,
     /// The newest committed version; `None` before version 0.
     pub policy: Option<Policy>,
@@ -196,11 +199,11 @@ impl Run {
         self.policy.as_ref().map(|policy| policy.version).unwrap_or_default()
     }
 
-    /// Whether nothing can happen to it any more. A failed run is not closed: what is in flight goes on, up
-    /// to a full window, and the step that failed may be requeued.
+    /// Whether nothing can happen to it any more. Versions before this one let a run fail that is paused today; requeueing
+    /// its step still revives such a run.
     #[must_use]
     pub const fn is_closed(&self) -> bool {
-        matches!(self.state, RunState::Finished | RunState::Cancelled)
+        self.state.is_over() && self.broken.is_none()
     }
 
     /// Groups that play, are finished, or are in training.

@@ -35,6 +35,7 @@ pub fn status(run: &Run) -> Status {
         run: run.spec.name.clone(),
         state: run.state,
         reason: run.reason.clone(),
+        remedy: run.remedy.clone(),
         version: run.version(),
         steps: run.spec.steps,
         alpha: run.spec.rollout.alpha,

@@ -6,6 +6,7 @@ mod data;
 mod domains;
 mod gang;
 mod hostile;
+mod pause;
 mod redundant;
 mod routing;
 mod stored;
@@ -257,25 +258,6 @@ fn cancelled_runs_drop_everything_and_say_so() {
     assert!(ledger.balanced() && ledger.in_flight == 0 && ledger.dropped["cancelled"] > 0, "{ledger:?}");
     assert!(world.queue.is_empty());
     assert!(world.policy.as_ref().is_some_and(|policy| policy.ended));
-}
-
-#[test]
-fn a_step_that_nobody_can_do_stops_the_run_until_it_is_requeued() {
-    let mut world = World::submit(&spec("alpha = 1.0"), 0);
-    let task =
-        take(&mut world, |body| matches!(body, TaskBody::TrainShard(t) if format!("{t:?}").contains("Step")));
-    world.append(Event::DeadLetter { key: task.key, reason: "NaN loss".into() });
-    assert_eq!(world.run().state, RunState::Failed);
-    assert!(world.run().reason.as_ref().is_some_and(|reason| reason.contains("NaN loss")));
-    to_the_end(&mut world);
-    world.restart();
-    assert!(
-        !world.queue.values().any(|task| matches!(task.body, TaskBody::TrainShard(_))),
-        "it waits for a person"
-    );
-    world.append(Event::Requeued { key: task.key });
-    to_the_end(&mut world);
-    assert_eq!(world.run().state, RunState::Finished);
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn wrong(run: &Run) -> Vec<String> {
         words.push(format!("groups={load} in a window of {window}"));
     }
     let open = window::admissible(&run.spec, run.load());
-    if run.policy.is_some() && !run.state.is_over() && run.version().0 < run.spec.steps && open > 0 {
+    if run.policy.is_some() && run.state.works() && run.version().0 < run.spec.steps && open > 0 {
         words.push(format!("places={open} of the window are not used"));
     }
     let ready: BTreeSet<u64> = run.ready.iter().copied().collect();

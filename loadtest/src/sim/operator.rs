@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use millrace_coordinator::state::State;
 use millrace_queue::Broker;
-use millrace_schemas::api::RunState;
 use millrace_schemas::env_step::{EnvironmentSpec, Latency};
 use millrace_schemas::publish_weights::Retention;
 use millrace_schemas::reward::RewardRule;
@@ -89,8 +88,8 @@ impl<'a> Operator<'a> {
 
     /// A step that was given up is tried again; whoever gave it up may have been cursed by a fault.
     async fn requeue(&self) -> anyhow::Result<()> {
-        let failed = self.state.runs.values().filter(|run| run.state == RunState::Failed);
-        let broken: Vec<_> = failed.filter_map(|run| Some((run.spec.name.clone(), run.broken?))).collect();
+        let runs = self.state.runs.values();
+        let broken: Vec<_> = runs.filter_map(|run| Some((run.spec.name.clone(), run.broken?))).collect();
         if broken.is_empty() {
             return Ok(());
         }

@@ -249,6 +249,11 @@ fn events() -> Vec<(&'static str, Event)> {
         ("event_requeued", Event::Requeued { key }),
         ("event_cancelled", Event::Cancelled { reason: "asked for".into() }),
         (
+            "event_paused",
+            Event::Paused { reason: "the disk is full".into(), remedy: "free some, then resume".into() },
+        ),
+        ("event_resumed", Event::Resumed),
+        (
             "event_joined",
             Event::Joined { worker: "w1".parse().expect("a worker's name"), instance: "0192".into() },
         ),

@@ -109,6 +109,11 @@ impl Changes {
         events.extend(status.evaluations.iter().skip(known).map(solved));
         if status.state != before {
             match status.state {
+                RunState::Starting | RunState::Running | RunState::Finishing
+                    if before == RunState::Paused =>
+                {
+                    events.push("goes on".to_owned());
+                }
                 RunState::Finishing => {
                     events.push(format!("evaluating {}, the last version", status.version))
                 }
@@ -120,9 +125,10 @@ impl Changes {
                         Some(0) | None => "v0 is made; playing begins".into(),
                     });
                 }
-                RunState::Finished | RunState::Cancelled | RunState::Failed => {
+                RunState::Finished | RunState::Cancelled | RunState::Failed | RunState::Paused => {
                     let reason = status.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
-                    events.push(format!("{}{reason}", status.state.name()));
+                    let remedy = status.remedy.as_ref().map_or(String::new(), |remedy| format!("; {remedy}"));
+                    events.push(format!("{}{reason}{remedy}", status.state.name()));
                 }
                 RunState::Starting | RunState::Running => {}
             }

@@ -19,6 +19,7 @@ pub(super) fn status(done: u64) -> Status {
         run: "sample".parse().expect("a valid name"),
         state: RunState::Running,
         reason: None,
+        remedy: None,
         version: PolicyVersion(done),
         steps: 10 * done,
         alpha: 1.0,

@@ -39,6 +39,9 @@ fn lines(status: &Status) -> Vec<String> {
     if let Some(reason) = &status.reason {
         line("reason", reason.clone());
     }
+    if let Some(remedy) = &status.remedy {
+        line("remedy", remedy.clone());
+    }
     if let Some(last) = status.curve.last() {
         line("success", format!("{} in the last step, reward {:.3}", percent(last.success), last.reward));
     }

@@ -17,7 +17,7 @@ pub const MAX_FILTERED_BATCHES: u64 = 4;
 
 /// Admits as many groups as the window has room for.
 pub(super) fn refill(run: &mut Run, out: &mut Commands) {
-    if run.policy.is_none() || run.state.is_over() {
+    if run.policy.is_none() || !run.state.works() {
         return;
     }
     let version = run.version();

@@ -21,7 +21,7 @@ fn is_due(run: &Run, version: PolicyVersion) -> bool {
 pub(super) fn begin_if_due(run: &mut Run, out: &mut Commands) {
     let version = run.version();
     let prompts = run.spec.evaluate.prompts;
-    if prompts == 0 || !is_due(run, version) || !run.evaluated.insert(version) {
+    if prompts == 0 || !run.state.works() || !is_due(run, version) || !run.evaluated.insert(version) {
         return;
     }
     let mut groups = BTreeMap::new();

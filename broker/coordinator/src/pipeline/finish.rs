@@ -1,4 +1,4 @@
-//! The end of a run: all steps done, cancelled, or a step that nobody can do.
+//! The end of a run, all steps done or cancelled; and its pauses: by request, or for a step that nobody can do.
 
 use millrace_schemas::api::RunState;
 use millrace_schemas::notice::Notice;
@@ -8,13 +8,13 @@ use millrace_schemas::{Stage, TaskKey};
 use crate::books::DropReason;
 use crate::command::{Command, Commands};
 use crate::outstanding;
-use crate::pipeline::{admit, train_shard};
+use crate::pipeline::{admit, evaluate, train_shard};
 use crate::state::Run;
 use crate::status;
 
 /// Moves a run whose last version stands towards its end.
 pub(super) fn check(run: &mut Run, out: &mut Commands) {
-    if run.state.is_over() || run.version().0 < run.spec.steps || run.policy.is_none() {
+    if !run.state.works() || run.version().0 < run.spec.steps || run.policy.is_none() {
         return;
     }
     run.state = RunState::Finishing;
@@ -30,7 +30,7 @@ pub(super) fn cancel(run: &mut Run, reason: &str, out: &mut Commands) {
         return;
     }
     run.reason = Some(reason.to_owned());
-    run.broken = None;
+    (run.broken, run.remedy) = (None, None);
     run.evaluation = None;
     // What was in training goes the way of the rest.
     run.groups.extend(run.training.take().map(|training| training.groups).unwrap_or_default());
@@ -38,28 +38,75 @@ pub(super) fn cancel(run: &mut Run, reason: &str, out: &mut Commands) {
     end(run, RunState::Cancelled, out);
 }
 
-/// Halts a run because `key` cannot be done. Nothing is dropped: the run goes on once `key` is requeued.
-pub(super) fn fail(run: &mut Run, key: TaskKey, reason: &str, out: &mut Commands) {
-    run.reason = Some(format!("task {key} failed: {reason}"));
+/// Pauses a run because `key` cannot be done.
+pub(super) fn halt(run: &mut Run, key: TaskKey, reason: &str, out: &mut Commands) {
     run.broken = Some(key);
     let notice = Notice::DeadLetter { run: run.spec.name.clone(), task: key, reason: reason.to_owned() };
     out.push(Command::Notice(Box::new(notice)));
-    run.state = RunState::Failed;
-    tell(run, out);
+    let name = &run.spec.name;
+    let remedy = format!("repair what the reason names, then `millrace resume {name}`");
+    pause(run, format!("task {key} failed: {reason}"), remedy, out);
 }
 
-/// A dead letter is tried again: the run that it had ended goes on.
+/// Stops a run until it is resumed. Nothing is dropped. Its queued tasks are purged, so that workers are free for other
+/// runs; outcomes of those in flight are taken in, and what follows from them is put when the run goes on.
+pub(super) fn pause(run: &mut Run, reason: String, remedy: String, out: &mut Commands) {
+    if run.state.is_over() {
+        return;
+    }
+    run.state = RunState::Paused;
+    purge_all(run, out);
+    let notice =
+        Notice::Paused { run: run.spec.name.clone(), reason: reason.clone(), remedy: remedy.clone() };
+    (run.reason, run.remedy) = (Some(reason), Some(remedy));
+    out.push(Command::Notice(Box::new(notice)));
+}
+
+/// A paused run goes on. A step that nobody could do is tried again.
+pub(super) fn resume(run: &mut Run, out: &mut Commands) {
+    if run.state != RunState::Paused {
+        return;
+    }
+    if run.broken.take().is_some() {
+        train_shard::retry(run, out);
+    }
+    go_on(run, out);
+}
+
+/// A dead letter is tried again: the run that it had paused goes on.
 pub(super) fn revive(run: &mut Run, key: TaskKey, out: &mut Commands) {
     if run.broken != Some(key) {
         return;
     }
     run.broken = None;
-    run.reason = None;
-    run.ended_unix_ms = 0;
-    run.state = if run.policy.is_none() { RunState::Starting } else { RunState::Running };
     train_shard::revive(run, out);
+    go_on(run, out);
+}
+
+fn go_on(run: &mut Run, out: &mut Commands) {
+    (run.reason, run.remedy) = (None, None);
+    run.ended_unix_ms = 0;
+    run.state = match &run.policy {
+        None => RunState::Starting,
+        Some(policy) if policy.version.0 >= run.spec.steps => RunState::Finishing,
+        Some(_) => RunState::Running,
+    };
+    out.push(Command::Notice(Box::new(Notice::Resumed { run: run.spec.name.clone() })));
     outstanding::of_run(run, out);
-    admit::refill(run, out);
+    if run.policy.is_some() {
+        // What became due while it was paused.
+        admit::refill(run, out);
+        evaluate::begin_if_due(run, out);
+        check(run, out);
+        train_shard::cut(run, out);
+    }
+}
+
+/// Leaves out the tasks of a run that is paused or over: events still move such a run on, and nothing is put of it.
+pub(super) fn hold_back(run: &Run, out: &mut Commands) {
+    if !run.state.works() {
+        out.retain(|command| !matches!(command, Command::PutTask(task) if task.run == run.spec.name));
+    }
 }
 
 fn end(run: &mut Run, state: RunState, out: &mut Commands) {
@@ -68,10 +115,15 @@ fn end(run: &mut Run, state: RunState, out: &mut Commands) {
         policy.ended = true;
         out.push(Command::SetPolicy { run: run.spec.name.clone(), policy: policy.clone() });
     }
+    purge_all(run, out);
+    tell(run, out);
+}
+
+/// Takes all tasks of a run out of the queue.
+pub(crate) fn purge_all(run: &Run, out: &mut Commands) {
     for stage in Stage::QUEUED {
         out.push(Command::Purge { stage, filter: tasks_of_run(stage, &run.spec.name) });
     }
-    tell(run, out);
 }
 
 fn tell(run: &Run, out: &mut Commands) {

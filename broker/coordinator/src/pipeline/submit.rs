@@ -65,6 +65,7 @@ pub(super) fn submitted(state: &mut State, spec: RunSpec, out: &mut Commands) {
         config: spec.hash(),
         state: RunState::Starting,
         reason: None,
+        remedy: None,
         broken: None,
         policy: None,
         reference: None,

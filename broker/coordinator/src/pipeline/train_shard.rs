@@ -26,7 +26,7 @@ use crate::window::{self, Ready};
 pub(super) fn cut(run: &mut Run, out: &mut Commands) {
     let version = run.version();
     let idle = run.training.is_none() && run.evaluation.is_none() && run.policy.is_some();
-    if !idle || run.state.is_over() || version.0 >= run.spec.steps {
+    if !idle || !run.state.works() || version.0 >= run.spec.steps {
         return;
     }
     if run.ready.len() < run.spec.rollout.groups_per_step as usize {
@@ -62,7 +62,7 @@ pub(super) fn cut(run: &mut Run, out: &mut Commands) {
 /// Gives the ranks of a step that waits for members to those that are there, and puts their shares.
 pub(super) fn seat(run: &mut Run, members: &Members, out: &mut Commands) {
     let waits = run.training.as_ref().is_some_and(|training| training.seats.is_none());
-    if !waits || run.broken.is_some() {
+    if !waits || !run.state.works() {
         return;
     }
     let seats = if run.gang.is_alone(&run.spec.gang) {
@@ -122,6 +122,19 @@ fn tell_void(run: &Run, reason: String, out: &mut Commands) {
 pub(super) fn revive(run: &mut Run, out: &mut Commands) {
     if run.training.as_ref().is_some_and(Training::is_together) {
         begin_anew(run, out);
+    }
+}
+
+/// The step in the making is tried again under another name, so that whatever came of it before is known for that. Shares
+/// that are all done stand.
+pub(super) fn retry(run: &mut Run, out: &mut Commands) {
+    match run.training.as_mut() {
+        // One worker makes version 0, whatever the gang.
+        Some(training) if training.manifest.is_some() || training.makes == PolicyVersion(0) => {
+            training.attempt += 1;
+        }
+        Some(_) => begin_anew(run, out),
+        None => {}
     }
 }
 

@@ -134,7 +134,7 @@ fn what_cannot_be_true_of_a_rollout_is_refused_and_it_is_played_again() {
 }
 
 #[test]
-fn what_cannot_be_true_of_a_step_ends_the_run_until_it_is_requeued() {
+fn what_cannot_be_true_of_a_step_pauses_the_run_until_it_is_requeued() {
     let stages: [fn(&TaskBody) -> bool; 2] =
         [|body| matches!(body, TaskBody::TrainShard(_)), |body| matches!(body, TaskBody::PublishWeights(_))];
     for wanted in stages {
@@ -144,10 +144,10 @@ fn what_cannot_be_true_of_a_step_ends_the_run_until_it_is_requeued() {
             let words = format!("{lie:?}");
             tell(&mut world, task.key, lie);
             let run = world.run();
-            assert_eq!(run.state, RunState::Failed, "taken in: {words}");
+            assert_eq!(run.state, RunState::Paused, "taken in: {words}");
             assert!(run.reason.as_ref().is_some_and(|reason| reason.contains("refused")), "{:?}", run.reason);
             world.append(Event::Requeued { key: task.key });
-            assert_ne!(world.run().state, RunState::Failed, "{words}");
+            assert_ne!(world.run().state, RunState::Paused, "{words}");
         }
         super::to_the_end(&mut world);
         assert_eq!(world.run().state, RunState::Finished);

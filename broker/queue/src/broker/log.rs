@@ -48,6 +48,8 @@ impl Broker {
             Event::DeadLetter { .. }
             | Event::Requeued { .. }
             | Event::Cancelled { .. }
+            | Event::Paused { .. }
+            | Event::Resumed
             | Event::Adopted(_)
             | Event::Joined { .. }
             | Event::Left { .. }

@@ -14,6 +14,7 @@ fn played(seconds: f64) -> Played {
         run: run(),
         state: RunState::Finished,
         reason: None,
+        remedy: None,
         version: PolicyVersion(1),
         steps: 1,
         alpha: 1.0,
