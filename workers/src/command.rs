@@ -17,7 +17,7 @@ use crate::gang::KeyRendezvous;
 use crate::program::Program;
 use crate::rewards::Tools;
 use crate::rewards::tools::ToolArgs;
-use crate::{Executors, PoolSettings, Worker, WorkerSettings, drain};
+use crate::{Executors, PoolSettings, Worker, WorkerSettings, drain, name};
 
 use check_data::CheckData;
 use check_model::CheckModel;
@@ -57,7 +57,8 @@ struct Arguments {
     /// Copies of that program that run at once. Default: one for each processor
     #[arg(long, env = "MILLRACE_EXEC_COPIES", value_name = "N")]
     exec_copies: Option<usize>,
-    /// This worker's name: a-z, 0-9, '-' and '_'. Default: a new one
+    /// This worker's name: a-z, 0-9, '-' and '_'. Default: the machine's and this process's
+    /// place on it, the same after a restart
     #[arg(long, env = "MILLRACE_WORKER_ID")]
     id: Option<WorkerId>,
     /// Seconds to finish what is in hand when told to leave; the rest is handed back. Default: 20
@@ -112,7 +113,7 @@ async fn run() -> anyhow::Result<()> {
     let server = arguments.engine.server()?;
     let tools = arguments.tools.tools().context("failed to read --judge-key-file")?;
     look_at(&tools, &pools).await;
-    let id = arguments.id.unwrap_or_else(new_id);
+    let id = arguments.id.unwrap_or_else(name::of_this_place);
     let objects = Objects::open(&arguments.objects)?;
     let connect = JetStream::connect(&arguments.nats, id.as_str(), arguments.connect.options()?);
     let Some(queue) = stop.run_until_cancelled(connect).await else { return Ok(()) };
@@ -159,9 +160,4 @@ async fn look_at(tools: &Tools, pools: &[PoolSettings]) {
             tracing::warn!(%error, "answers of the reward \"code\" cannot run here; its tasks will be given back");
         }
     }
-}
-
-/// A name that no other worker has.
-fn new_id() -> WorkerId {
-    format!("w-{}", uuid::Uuid::now_v7().simple()).parse().expect("hex digits are a worker's name")
 }

@@ -13,6 +13,7 @@ mod members;
 pub mod counters;
 
 pub mod command;
+mod name;
 pub mod arguments;
 pub mod stages;
 pub mod generate;
