@@ -166,6 +166,16 @@ impl Key {
     }
 }
 
+/// The public key of the user whose seed is in a file.
+///
+/// # Errors
+/// The file cannot be read or holds no seed.
+pub fn public_key(path: &Path) -> Result<String, ConnectArgsError> {
+    let key = Key::read(path)?;
+    let pair = nkeys::KeyPair::from_seed(&key.seed).map_err(|_| ConnectArgsError::NoSeed(path.to_owned()))?;
+    Ok(pair.public_key())
+}
+
 /// The seed and public key of a new user.
 #[must_use]
 pub fn new_user_key(user: &str) -> (String, String) {

@@ -13,6 +13,8 @@ use millrace_schemas::api::{ApiError, RunRequest, Status};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::up::KEY_FILE;
+
 /// Where nats-server listens unless told otherwise.
 const DEFAULT_NATS: &str = "nats://127.0.0.1:4222";
 /// Time for nats-server to let a person's command in.
@@ -54,6 +56,15 @@ impl Place {
         }
     }
 
+    /// Who we are there: a server of `millrace up` knows the key in its folder.
+    pub(super) fn who(&self) -> ConnectArgs {
+        let key = self.dir.as_ref().filter(|_| self.nats.is_none()).map(|dir| dir.join(KEY_FILE));
+        match key.filter(|key| key.exists()) {
+            Some(key) => ConnectArgs { nats_nkey: Some(key), ..ConnectArgs::default() },
+            None => self.connect.clone(),
+        }
+    }
+
     /// The object store's location.
     pub(super) fn objects_location(&self) -> Result<String> {
         let found = match (&self.objects, &self.dir) {
@@ -83,7 +94,7 @@ impl Place {
     /// Connects to the queue alone; for what needs no objects.
     pub(super) async fn api(&self) -> Result<Api> {
         let url = self.nats_url()?;
-        Api::connect(&url, &self.connect, COMMAND_PATIENCE).await.with_context(|| {
+        Api::connect(&url, &self.who(), COMMAND_PATIENCE).await.with_context(|| {
             format!(
                 "failed to reach nats-server url={}; is it running? `millrace up RUN.toml` starts one, and --nats \
                  or --dir say where it is",

@@ -62,7 +62,7 @@ impl CoordinatorArgs {
             tracing::info!("told to leave; writing a snapshot");
             on_signal.cancel();
         });
-        let options = self.made.options(place.connect.options()?)?;
+        let options = self.made.options(place.who().options()?)?;
         let api = Api::coordinate(&place.nats_url()?, options).await?;
         let broker = api.with_objects(place.open_objects()?);
         let shared = driver::restore(&broker).await?;

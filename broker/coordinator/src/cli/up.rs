@@ -22,6 +22,7 @@ use super::report::{Measured, is_good, lines};
 use super::signals::Signals;
 use super::submit::read_run_file;
 use super::term::say;
+pub(super) use folder::KEY_FILE;
 use folder::{Anew, Begin, Folder};
 use stack::{Counts, QueueArgs, Stack};
 

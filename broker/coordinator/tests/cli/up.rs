@@ -1,7 +1,7 @@
 //! `millrace up` from beginning to end, stopped, and gone on with.
 
 use millrace_queue::port::Message;
-use millrace_queue::{JetStream, JetStreamOptions, Queue};
+use millrace_queue::{ConnectArgs, JetStream, JetStreamOptions, Queue};
 use nix::sys::signal::Signal;
 use tokio::time::timeout;
 
@@ -160,7 +160,12 @@ async fn a_task_that_cannot_be_read_is_a_dead_letter_and_stops_nothing() {
     up.reached(3).await;
     let dir = folder.path().to_string_lossy().into_owned();
     let url = std::fs::read_to_string(folder.path().join("nats.url")).unwrap();
-    let queue = JetStream::connect(url.trim(), "test", JetStreamOptions::default()).await.unwrap();
+    // Another user of the machine reaches the port and is not let in.
+    let stranger =
+        JetStream::connect(url.trim(), "stranger", JetStreamOptions::default()).await.err().unwrap();
+    assert!(stranger.to_string().contains("authorization violation"), "{stranger}");
+    let who = ConnectArgs { nats_nkey: Some(folder.path().join("nats.nk")), ..ConnectArgs::default() };
+    let queue = JetStream::connect(url.trim(), "test", who.options().unwrap()).await.unwrap();
     let subject = "mr.task.reward.env_return.counter.v0.g999999r0a0-w0";
     let garbage = Message { subject: subject.into(), payload: "garbage".into(), headers: vec![] };
     queue.put(vec![garbage]).await.pop().unwrap().unwrap();

@@ -3,7 +3,8 @@
 //! | name | what |
 //! |---|---|
 //! | `run.json` | the run file as taken on, with all defaults |
-//! | `nats/`, `nats.url`, `sync.conf` | the queue's store, where it is reached, and its configuration with `--sync-always` |
+//! | `nats/`, `nats.url`, `nats.conf` | the queue's store, where it is reached, and its configuration |
+//! | `nats.nk` | the key that the queue asks for; readable by its owner alone |
 //! | `objects/` | the object store |
 //! | `logs/` | what every process wrote, by name |
 //! | `pids.json` | process ids by name, while they live |
@@ -11,11 +12,13 @@
 //! | `earlier/` | results of earlier runs |
 
 use std::fs::{self, File};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::net::TcpListener;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use millrace_queue::args::{new_user_key, public_key};
 use millrace_schemas::RunSpec;
 use millrace_schemas::report::Report;
 use nix::errno::Errno;
@@ -23,7 +26,12 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::Serialize;
 
 /// Data that a new run must not find.
-const DATA: [&str; 7] = ["nats", "nats.url", "sync.conf", "objects", "logs", "pids.json", "run.json"];
+const DATA: [&str; 8] =
+    ["nats", "nats.url", "nats.conf", "sync.conf", "objects", "logs", "pids.json", "run.json"];
+/// The seed of the queue's key.
+pub(in crate::cli) const KEY_FILE: &str = "nats.nk";
+/// Whose it is, as the server's log and the inboxes spell it.
+const KEY_USER: &str = "up";
 /// Results, which are kept.
 const RESULTS: [&str; 3] = ["report.json", "curve.svg", "weights"];
 
@@ -156,6 +164,20 @@ impl Folder {
         Ok(port)
     }
 
+    /// The key of this folder's queue: other users of the machine are not let in. Says where its file is, and its
+    /// public half.
+    pub(super) fn server_key(&self) -> Result<(PathBuf, String)> {
+        let path = self.path(KEY_FILE);
+        if !path.exists() {
+            let (seed, _) = new_user_key(KEY_USER);
+            let file = File::options().write(true).create_new(true).mode(0o600).open(&path);
+            let written = file.and_then(|mut file| file.write_all(seed.as_bytes()));
+            written.with_context(|| format!("failed to write path={}", path.display()))?;
+        }
+        let public = public_key(&path)?;
+        Ok((path, public))
+    }
+
     /// Writes `name` whole or not at all.
     pub(super) fn write_json(&self, name: &str, value: &impl Serialize) -> Result<()> {
         write_whole(&self.path(name), &(serde_json::to_string_pretty(value)? + "\n"))
@@ -229,6 +251,16 @@ mod tests {
                 n.to_string()
             );
         }
+    }
+
+    #[test]
+    fn the_key_stays_and_is_its_owners_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::open(dir.path()).unwrap();
+        let (path, public) = folder.server_key().unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(folder.server_key().unwrap(), (path, public));
     }
 
     #[test]

@@ -94,10 +94,12 @@ impl Stack {
             Some(url) => (url.clone(), place.connect.clone()),
             None => {
                 let port = folder.nats_port()?;
-                supervisor.keep(server_role(folder, port, queue.sync_always)?);
+                let (key, public) = folder.server_key()?;
+                supervisor.keep(server_role(folder, port, &public, queue.sync_always)?);
                 say(if queue.sync_always { SYNCED } else { DURABILITY });
-                // Whoever we are elsewhere, this server asks nobody.
-                (format!("nats://127.0.0.1:{port}"), ConnectArgs::default())
+                // Whoever we are elsewhere, this server knows one key.
+                let who = ConnectArgs { nats_nkey: Some(key), ..ConnectArgs::default() };
+                (format!("nats://127.0.0.1:{port}"), who)
             }
         };
         let common = ["--nats", &url, "--objects", &objects].map(str::to_owned);
@@ -236,18 +238,17 @@ impl QueueArgs {
     }
 }
 
-fn server_role(folder: &Folder, port: u16, sync_always: bool) -> Result<Role> {
+/// The server with the one user that may come in: other users of the machine can reach its port.
+fn server_role(folder: &Folder, port: u16, user: &str, sync_always: bool) -> Result<Role> {
     let store = folder.path("nats").to_string_lossy().into_owned();
     let port = port.to_string();
-    let mut args = vec!["--addr", "127.0.0.1", "--port", &port, "--jetstream", "--store_dir", &store];
-    // There is no flag for it.
-    let config = folder.path("sync.conf");
-    let path = config.to_string_lossy().into_owned();
-    if sync_always {
-        std::fs::write(&config, "jetstream { sync_interval: always }\n")
-            .with_context(|| format!("failed to write {path}"))?;
-        args.extend(["--config", &path]);
-    }
+    let config = folder.path("nats.conf");
+    let sync = if sync_always { "jetstream { sync_interval: always }\n" } else { "" };
+    std::fs::write(&config, format!("authorization {{ users: [ {{ nkey: {user} }} ] }}\n{sync}"))
+        .with_context(|| format!("failed to write path={}", config.display()))?;
+    let config = config.to_string_lossy().into_owned();
+    let args =
+        ["--addr", "127.0.0.1", "--port", &port, "--jetstream", "--store_dir", &store, "--config", &config];
     Ok(Role {
         name: SERVER.into(),
         program: find_server(None).ok_or(ServerError::NotFound)?,
