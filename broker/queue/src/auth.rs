@@ -14,6 +14,7 @@ use crate::args::new_user_key;
 
 mod certificates;
 mod config;
+mod accounts;
 
 /// Only the owner may read it.
 const SECRET: u32 = 0o600;

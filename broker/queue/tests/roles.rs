@@ -5,4 +5,5 @@ mod guarded;
 
 mod refused;
 mod forbidden;
+mod replies;
 mod deputies;

@@ -1,10 +1,8 @@
 //! The nats-server's configuration, from the template in `infra/nats`.
 
-use std::fmt::Write;
-
 use millrace_schemas::role::Rights;
 
-use super::{AuthError, Guarded};
+use super::{AuthError, Guarded, accounts};
 
 const TEMPLATE: &str = include_str!("../../../../infra/nats/nats-server.conf.template");
 
@@ -30,23 +28,5 @@ pub(super) fn render(guarded: &Guarded, users: &[User]) -> Result<String, AuthEr
         .replace("@LISTEN@", listen)
         .replace("@FOLDER@", &place)
         .replace("@SYNC@", sync)
-        .replace("@USERS@", &users.iter().map(entry).collect::<String>()))
-}
-
-fn entry(user: &User) -> String {
-    let Rights { publish, subscribe, respond } = &user.rights;
-    let mut text =
-        format!("      {{ # {}\n        nkey: {}\n        permissions {{\n", user.name, user.public);
-    for (what, subjects) in [("publish", publish), ("subscribe", subscribe)] {
-        // Writing to a string does not fail.
-        let _ = writeln!(text, "          {what} {{ allow: [");
-        for subject in subjects {
-            let _ = writeln!(text, "            \"{subject}\"");
-        }
-        text += "          ] }\n";
-    }
-    if *respond {
-        text += "          allow_responses: true\n";
-    }
-    text + "        }\n      }\n"
+        .replace("@ACCOUNTS@", &accounts::render(users)))
 }
