@@ -52,6 +52,27 @@ pub const MAX_RANK: u8 = 9;
 pub const MAX_ACK_PENDING: i64 = 65_536;
 /// Pull requests that may wait at one consumer; above it the server answers 409.
 pub const MAX_WAITING_PULLS: i64 = 8_192;
+/// Connections of one user of a guarded server; above it the server lets nobody else in by that key. Four for each
+/// worker that may be there.
+pub const MAX_USER_CONNECTIONS: u32 = 65_536;
+/// Consumers of one stage's stream. The server refuses a further one, and the run that needs it is told; its own
+/// default is 1,000.
+pub const MAX_POOLS: i32 = 4_096;
+/// Train workers that are members at once, each with a pool of its own; one more is no member until another leaves.
+pub const MAX_MEMBERS: usize = 2_048;
+/// Bytes of the log in the server. A full one takes no more and work waits: nothing is lost, and the coordinator trims
+/// what its snapshots hold. A server with less room for it gets no bound but its own.
+pub const MAX_LOG_BYTES: i64 = 64 * 1024 * 1024 * 1024;
+/// Bytes of all dead letters. Where they are full, a task that nobody can do stays in the hands of its worker.
+pub const MAX_DEAD_BYTES: i64 = 2 * 1024 * 1024 * 1024;
+/// Bytes of the server's notices of tasks delivered too often; beyond it the oldest go.
+pub const MAX_ADVISORY_BYTES: i64 = 64 * 1024 * 1024;
+/// Bytes of one bucket's keys. A write to a full one is tried again until there is room.
+pub const MAX_BUCKET_BYTES: i64 = 256 * 1024 * 1024;
+/// Milliseconds without a pull after which the server removes a pool's consumer: those of runs that are over and of
+/// members that left while no coordinator was there. A live pool that had no worker for so long is made again with
+/// all that is outstanding.
+pub const IDLE_POOL_MS: u64 = 24 * 3_600_000;
 /// Milliseconds that a pull request waits at the server before it is sent anew.
 pub const PULL_EXPIRES_MS: u64 = 30_000;
 /// Milliseconds in which the log refuses an event with the same id. The fold ignores later ones.
@@ -141,5 +162,8 @@ const _: () = assert!(HEARTBEATS >= 3, "a lost sign of life and a late one must 
 const _: () = assert!(ACK_WAIT_ONE_MACHINE_MS >= 1_000, "a busy machine is not a dead one");
 const _: () = assert!(MEMBER_BEAT_MS * 3 < MEMBER_MS, "two lost signs of life must not cost the membership");
 const _: () = assert!(MAX_WORKER_NAME_CHARS + 3 <= MAX_POOL_NAME_CHARS, "each member of a gang has a pool");
+const _: () = assert!(MAX_MEMBERS >= MAX_RANKS as usize, "a gang's members are members at once");
+const _: () = assert!(MAX_POOLS as usize >= 2 * MAX_MEMBERS, "members leave room for the pools of runs");
+const _: () = assert!(IDLE_POOL_MS > 2 * attempt_ms(Stage::TrainShard), "one busy step is no absence");
 const _: () = assert!(LEASE_RENEW_MS * 3 < LEASE_MS, "two lost renewals must not cost the lease");
 const _: () = assert!(LEASE_MS + 2 * LEASE_RENEW_MS < 3_000, "another coordinator acts within 3 s");

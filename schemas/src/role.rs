@@ -159,6 +159,8 @@ fn coordinator() -> Rights {
     for bucket in buckets {
         rights.read(bucket);
         rights.write(bucket);
+        // Of the stream's leader: what a write is decided on.
+        rights.publish.push(request("STREAM.MSG.GET", &bucket_stream(bucket)));
     }
     let others = [LOG_STREAM, DEAD_STREAM, ADVISORY_STREAM].map(str::to_owned);
     for stream in others.iter().chain(&tasks).cloned().chain(buckets.map(bucket_stream)) {
@@ -172,6 +174,9 @@ fn coordinator() -> Rights {
             rights.publish.push(request(verb, stream));
         }
     }
+    // The consumers of members that left.
+    let train = task_stream(Stage::TrainShard);
+    rights.publish.push(request("CONSUMER.DELETE", &format!("{train}.*")));
     // Whether the log still holds what was read of it.
     rights.publish.push(request("STREAM.MSG.GET", LOG_STREAM));
     rights.publish.push(request("STREAM.MSG.DELETE", DEAD_STREAM));

@@ -51,6 +51,8 @@ pub const NOTICE_ALL: &str = "mr.notice.>";
 pub const NOTICE_WORKERS: &str = "mr.notice.worker.*";
 /// Advisories that a task was delivered too often.
 pub const ADVISORY_MAX_DELIVERIES: &str = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.*.*";
+/// First tokens of such an advisory; stream and consumer follow.
+pub const ADVISORY_OF_DELIVERIES: &str = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES";
 
 /// Header: the trace that a message belongs to (W3C `traceparent`).
 pub const TRACEPARENT_HEADER: &str = "traceparent";
@@ -80,6 +82,13 @@ pub fn task_stream_subjects(stage: Stage) -> String {
 #[must_use]
 pub fn consumer(pool: &PoolName) -> String {
     format!("pool_{pool}")
+}
+
+/// Whether the task on a subject is delivered by a consumer.
+#[must_use]
+pub fn is_of_consumer(task: &str, consumer: &str) -> bool {
+    let pool = task.strip_prefix("mr.task.").and_then(|rest| rest.split('.').nth(1));
+    pool.is_some_and(|pool| consumer.strip_prefix("pool_") == Some(pool))
 }
 
 /// The pool of the `train_shard` tasks that are meant for one member of a gang.
@@ -228,6 +237,19 @@ pub fn worker_notice(worker: &str) -> String {
 #[must_use]
 pub fn api(endpoint: &str) -> String {
     format!("mr.api.{endpoint}")
+}
+
+/// First tokens of a request to JetStream in an account that imports it.
+pub const IMPORTED_API: &str = "mr.js";
+
+/// By which subject a request to JetStream leaves an account that has no streams of its own; `None` where the account
+/// can ask by the request's own subject. The server answers for the account itself on all of `$JS.API` but for pulls
+/// and direct reads, which belong to a stream.
+#[must_use]
+pub fn imported_request(subject: &str) -> Option<String> {
+    let verb = subject.strip_prefix("$JS.API.")?;
+    let of_a_stream = ["CONSUMER.MSG.NEXT.", "DIRECT.GET."].iter().any(|start| verb.starts_with(start));
+    (!of_a_stream).then(|| format!("{IMPORTED_API}.{verb}"))
 }
 
 /// Whether an asker may want its answer there: not on a subject of the server's, nor on one of ours.

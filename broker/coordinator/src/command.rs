@@ -11,6 +11,8 @@ use millrace_schemas::{PolicyVersion, PoolName, RunId, Stage, Task};
 pub enum Command {
     /// Make the consumers that a run's tasks need.
     EnsurePools(Vec<(Stage, PoolName)>),
+    /// Remove the consumers of pools that nobody pulls from any more.
+    RemovePools(Vec<(Stage, PoolName)>),
     /// Make the consumers of a stage whose pullers are served by rank.
     EnsurePartitions(Stage, Vec<PoolName>),
     /// Store a blob of a run; its name is its hash.

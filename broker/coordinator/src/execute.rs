@@ -95,6 +95,11 @@ async fn obey(broker: &Broker, command: &Command) -> Result<(), BrokerError> {
                 broker.queue().ensure_pool(*stage, pool).await?;
             }
         }
+        Command::RemovePools(pools) => {
+            for (stage, pool) in pools {
+                broker.queue().remove_pool(*stage, pool).await?;
+            }
+        }
         Command::EnsurePartitions(stage, pools) => {
             for pool in pools {
                 broker.queue().ensure_partition(*stage, pool).await?;

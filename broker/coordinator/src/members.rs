@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use millrace_queue::{Broker, BrokerError};
-use millrace_schemas::limits::{MEMBER_BEAT_MS, MEMBER_MS};
+use millrace_schemas::limits::{MAX_MEMBERS, MEMBER_BEAT_MS, MEMBER_MS};
 use millrace_schemas::member::SignOfLife;
 use millrace_schemas::subjects::ALL_RUNS;
 use millrace_schemas::{Event, WorkerId};
@@ -22,6 +22,9 @@ const LOOK: Duration = Duration::from_millis(MEMBER_BEAT_MS / 2);
 const SILENCE: Duration = Duration::from_millis(MEMBER_MS);
 /// Before the signs are watched again after a failure.
 const PAUSE: Duration = Duration::from_millis(200);
+
+/// Names that are known at once; one more is not heard until another was silent.
+const MAX_NAMES: usize = 2 * MAX_MEMBERS;
 
 /// What is known of one worker.
 #[derive(Debug, Clone)]
@@ -95,6 +98,12 @@ async fn follow(
 impl Watched {
     /// Takes a sign in. The first from a process may have been written long ago.
     fn hear(&mut self, worker: WorkerId, sign: SignOfLife, now: Instant) {
+        if !self.seen.contains_key(&worker) && self.seen.len() >= MAX_NAMES {
+            self.seen.retain(|_, seen| now.duration_since(seen.at) < SILENCE);
+            if self.seen.len() >= MAX_NAMES {
+                return;
+            }
+        }
         let before = self.seen.get(&worker);
         let same = |seen: &&Seen| seen.sign.instance == sign.instance;
         let alive = before.filter(same).is_some_and(|seen| seen.alive || sign.beat > seen.sign.beat);
@@ -130,9 +139,11 @@ impl Watched {
                 events.push(Event::Left { worker: worker.clone(), instance: member.instance.clone() });
             }
         }
+        let mut room = (MAX_MEMBERS + events.len()).saturating_sub(members.len());
         for (worker, seen) in &self.seen {
             let known = members.get(worker).is_some_and(|member| member.instance == seen.sign.instance);
-            if !known && seen.alive && !seen.sign.leaving && !silent(seen.at) {
+            if !known && seen.alive && !seen.sign.leaving && !silent(seen.at) && room > 0 {
+                room -= 1;
                 let instance = seen.sign.instance.clone();
                 events.push(Event::Joined { worker: worker.clone(), instance });
             }

@@ -98,13 +98,14 @@ macro_rules! conformance_tests {
         $crate::conformance_tests!(@ $make, short, dead: a_silent_task_is_exhausted);
         $crate::conformance_tests!(@ $make, long, dead:
             a_returned_task_is_exhausted, a_purged_task_is_not_exhausted,
-            an_unreadable_task_is_buried_with_its_bytes, a_letter_is_buried_once, a_dead_letter_is_tried_again);
+            an_unreadable_task_is_buried_with_its_bytes, a_letter_is_buried_once, a_dead_letter_is_tried_again,
+            a_letter_of_another_stage_is_not_tried_again);
         $crate::conformance_tests!(@ $make, long, log:
             the_first_entry_with_an_id_wins, a_task_put_again_is_answered_again, the_log_is_read_in_order_from_anywhere,
             an_unreadable_entry_does_not_stop_the_log, a_dropped_read_loses_nothing, notices_reach_who_listens);
         $crate::conformance_tests!(@ $make, long, keys:
             a_key_is_compared_and_set, a_watcher_sees_values_and_changes, a_policy_never_goes_back,
-            policies_are_watched);
+            an_unreadable_policy_is_overwritten, policies_are_watched);
         $crate::conformance_tests!(@ $make, long, claims:
             a_large_task_travels_by_claim, a_large_outcome_travels_by_claim, a_lost_payload_is_poison);
     };

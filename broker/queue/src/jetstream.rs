@@ -87,6 +87,10 @@ impl Queue for JetStream {
         topology::ensure_partition(&self.connection, stage, pool).await
     }
 
+    async fn remove_pool(&self, stage: Stage, pool: &PoolName) -> Result<(), QueueError> {
+        api::delete_consumer(&self.connection, &subjects::task_stream(stage), &subjects::consumer(pool)).await
+    }
+
     async fn ack_wait(&self, stage: Stage, pool: &PoolName) -> Result<Option<Duration>, QueueError> {
         api::ack_wait(&self.connection, &subjects::task_stream(stage), &subjects::consumer(pool)).await
     }
@@ -159,6 +163,10 @@ impl Queue for JetStream {
 
     async fn get(&self, bucket: &'static str, key: &str) -> Result<Option<KeyValue>, QueueError> {
         keys::get(&self.connection, bucket, key).await
+    }
+
+    async fn get_latest(&self, bucket: &'static str, key: &str) -> Result<Option<KeyValue>, QueueError> {
+        keys::get_latest(&self.connection, bucket, key).await
     }
 
     async fn set(

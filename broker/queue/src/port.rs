@@ -118,7 +118,8 @@ pub enum Written {
 pub struct KeyValue {
     /// The key.
     pub key: String,
-    /// The value.
+    /// The value; empty where what stands there is a copy that the server made of what is stored elsewhere. A copy
+    /// is nobody's value: whoever owns the key overwrites it at its revision.
     pub value: Bytes,
     /// Grows with each write.
     pub revision: u64,
@@ -136,6 +137,12 @@ pub trait Queue: Send + Sync + 'static {
     /// Makes the consumer of a partition if it is not there yet: a pool whose tasks go to the first in rank of those
     /// who wait for one.
     async fn ensure_partition(&self, stage: Stage, pool: &PoolName) -> Result<(), QueueError>;
+
+    /// Removes the consumer of a pool that nobody pulls from any more; one that is not there is fine too. Tasks of
+    /// the pool stay queued, for its next consumer or a purge.
+    async fn remove_pool(&self, _stage: Stage, _pool: &PoolName) -> Result<(), QueueError> {
+        Ok(())
+    }
 
     /// For how long a task of a pool may be in hand without a sign of life; `None` where that is not known,
     /// as while the pool is not made.
@@ -173,8 +180,13 @@ pub trait Queue: Send + Sync + 'static {
     /// Position of the newest entry of the log; 0 if it is empty.
     async fn log_end(&self) -> Result<u64, QueueError>;
 
-    /// The value of a key.
+    /// The value of a key, from any replica: it may be behind. For those who read and do not write.
     async fn get(&self, bucket: &'static str, key: &str) -> Result<Option<KeyValue>, QueueError>;
+
+    /// The value of a key as the leader of its stream knows it: what a write with [`Expect::Revision`] is decided on.
+    async fn get_latest(&self, bucket: &'static str, key: &str) -> Result<Option<KeyValue>, QueueError> {
+        self.get(bucket, key).await
+    }
 
     /// Writes a key if it holds what is expected.
     async fn set(

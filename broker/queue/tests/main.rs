@@ -13,4 +13,6 @@ mod server;
 #[cfg(test)]
 mod restart;
 #[cfg(test)]
+mod refusals;
+#[cfg(test)]
 mod roles;

@@ -52,5 +52,6 @@ fn line(letter: &DeadLetter) -> String {
         .task
         .as_ref()
         .map_or_else(|| letter.subject.clone(), |(run, key)| format!("{run} {} {key}", key.stage()));
-    format!("{:>6}  {what}  {bytes} bytes  {}", letter.seq, letter.reason)
+    let refusal = letter.refusal.as_ref().map(|refusal| format!("  (cannot be requeued: {refusal})"));
+    format!("{:>6}  {what}  {bytes} bytes  {}{}", letter.seq, letter.reason, refusal.unwrap_or_default())
 }

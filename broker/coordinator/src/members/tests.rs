@@ -86,3 +86,22 @@ fn a_member_never_heard_of_is_let_go_after_the_silence() {
     assert!(kinds(&watched, &members("i"), at(start, MEMBER_MS - 1)).is_empty());
     assert_eq!(kinds(&watched, &members("i"), at(start, MEMBER_MS)), ["left"]);
 }
+
+#[test]
+fn a_flood_of_names_is_bounded_and_members_stay() {
+    let (mut watched, start) = (Watched::default(), Instant::now());
+    beating(&mut watched, start, "i", 0..3);
+    for beat in 0..2 {
+        for number in 0..2 * MAX_NAMES {
+            let flood = format!("flood-{number}").parse().unwrap();
+            watched.hear(flood, sign("x", beat), at(start, 2_000 + beat));
+        }
+    }
+    assert_eq!(watched.seen.len(), MAX_NAMES);
+    let events = watched.changes(&members("i"), at(start, 2_100));
+    assert_eq!(events.len(), MAX_MEMBERS - 1, "as many join as have room, and who is a member stays");
+    assert!(events.iter().all(|event| event.kind() == "joined"));
+    // Once the flood is silent, others are heard again.
+    watched.hear("late".parse().unwrap(), sign("l", 0), at(start, 2_000 + MEMBER_MS + 100));
+    assert!(watched.seen.contains_key(&"late".parse::<WorkerId>().unwrap()));
+}

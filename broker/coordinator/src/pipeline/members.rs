@@ -1,15 +1,20 @@
-//! Train workers join and leave. A step that one who left had a part in is void.
+//! Train workers join and leave, and a member's pool with it. A step that one who left had a part in is void.
 
 use millrace_schemas::WorkerId;
+use millrace_schemas::limits::MAX_MEMBERS;
 
 use crate::command::{Command, Commands};
 use crate::gang::Member;
 use crate::pipeline::{submit, train_shard};
 use crate::state::State;
 
-/// Takes a member in, in the place of another process of the same name.
+/// Takes a member in, in the place of another process of the same name. There are at most [`MAX_MEMBERS`], for each has
+/// a consumer of its own on the server; one that is a member keeps its place.
 pub(super) fn joined(state: &mut State, worker: WorkerId, instance: String, out: &mut Commands) {
     if state.members.get(&worker).is_some_and(|member| member.instance == instance) {
+        return;
+    }
+    if state.members.len() >= MAX_MEMBERS && !state.members.contains_key(&worker) {
         return;
     }
     out.push(Command::EnsurePools(vec![submit::member_pool(&worker)]));
@@ -23,6 +28,7 @@ pub(super) fn left(state: &mut State, worker: &WorkerId, instance: &str, out: &m
         return;
     }
     state.members.remove(worker);
+    out.push(Command::RemovePools(vec![submit::member_pool(worker)]));
     changed(state, out);
 }
 

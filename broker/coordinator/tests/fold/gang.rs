@@ -1,6 +1,7 @@
 //! Steps that several make together: places for members, void steps, and one commit of each version.
 
 use millrace_schemas::api::RunState;
+use millrace_schemas::limits::MAX_MEMBERS;
 use millrace_schemas::train_shard::{StepVoid, TrainShardTask};
 use millrace_schemas::{Event, OutcomeBody, Stage, Task, TaskBody, TaskKey};
 
@@ -198,6 +199,26 @@ fn a_poisoned_share_pauses_the_run_until_it_is_requeued() {
     assert_eq!(world.run().state, RunState::Paused, "the others' words change nothing");
     world.append(Event::Requeued { key });
     assert_eq!(shards(&world)[0].1.gang, 2);
+    to_the_end(&mut world);
+    assert_eq!(world.run().state, RunState::Finished);
+}
+
+#[test]
+fn a_flood_of_members_is_bounded_and_leaves_nothing() {
+    let mut world = gang(&["a", "b"]);
+    let before = world.pools.clone();
+    for number in 0..MAX_MEMBERS + 1_000 {
+        world.append(joined(&format!("flood-{number}"), "i1"));
+    }
+    assert_eq!(world.state.members.len(), MAX_MEMBERS);
+    assert_eq!(world.pools.len(), before.len() + MAX_MEMBERS - 2, "each member has a pool, and nobody else");
+    // A process of a member's name takes its place, full or not.
+    world.append(joined("a", "i2"));
+    assert_eq!(world.state.members[&"a".parse().expect("a name")].instance, "i2");
+    for number in 0..MAX_MEMBERS + 1_000 {
+        world.append(left(&format!("flood-{number}"), "i1"));
+    }
+    assert_eq!(world.pools, before);
     to_the_end(&mut world);
     assert_eq!(world.run().state, RunState::Finished);
 }

@@ -13,7 +13,7 @@ use millrace_schemas::publish_weights::PublishWeightsDone;
 use millrace_schemas::reward::RewardDone;
 use millrace_schemas::train_shard::{Batch, FileRef, TrainShardDone, TrainWork};
 use millrace_schemas::{
-    BlobRef, Event, Outcome, OutcomeBody, PolicyVersion, RunSpec, Task, TaskBody, TaskKey,
+    BlobRef, Event, Outcome, OutcomeBody, PolicyVersion, PoolName, RunSpec, Stage, Task, TaskBody, TaskKey,
 };
 
 /// What a worker says of a task.
@@ -58,6 +58,8 @@ pub(crate) struct World {
     pub(crate) staleness: Vec<u64>,
     /// Commands after which the coordinator is killed and started again; empty for never.
     pub(crate) restart_every: usize,
+    /// Pools that have a consumer.
+    pub(crate) pools: BTreeSet<(Stage, PoolName)>,
     /// What was told to people, in order.
     pub(crate) notices: Vec<Notice>,
     commands: usize,
@@ -133,7 +135,9 @@ impl World {
                 self.policy = Some(policy);
             }
             Command::Notice(notice) => self.notices.push(*notice),
-            Command::Adopt { .. } | Command::EnsurePools(_) | Command::EnsurePartitions(..) => {}
+            Command::EnsurePools(pools) => self.pools.extend(pools),
+            Command::RemovePools(pools) => self.pools.retain(|pool| !pools.contains(pool)),
+            Command::Adopt { .. } | Command::EnsurePartitions(..) => {}
         }
     }
 

@@ -1,7 +1,7 @@
 //! Dead letters and notices: what nobody can do, kept with its bytes, and what people are told.
 
 use bytes::Bytes;
-use millrace_schemas::subjects::{self, CLAIM_HEADER, REASON_HEADER, SUBJECT_HEADER};
+use millrace_schemas::subjects::{self, CLAIM_HEADER, COPY_HEADER, REASON_HEADER, SUBJECT_HEADER};
 use millrace_schemas::{Event, RunId, TaskKey};
 use serde::Serialize;
 
@@ -10,6 +10,8 @@ use crate::port::{Delivery, Exhausted, ExhaustedTasks, LogEntry, Message, QueueE
 
 /// Dead letters that are read at once.
 const MAX_LETTERS: usize = 10_000;
+/// Characters of a subject that are shown.
+const MAX_SUBJECT_CHARS: usize = 200;
 /// Characters of a reason that is kept. A header has little room.
 const MAX_REASON_CHARS: usize = 2_000;
 
@@ -24,6 +26,8 @@ pub struct DeadLetter {
     pub task: Option<(RunId, TaskKey)>,
     /// Why it is here.
     pub reason: String,
+    /// Why it cannot be tried again; `None` where it can.
+    pub refusal: Option<String>,
     /// Its bytes as they were put; empty when they are in the object store.
     pub payload: Bytes,
 }
@@ -95,15 +99,19 @@ impl Broker {
     }
 
     /// Tries a dead letter again: an event to the log, its bytes on their old subject, the letter gone.
-    /// Whatever fails in between, doing it again is harmless.
+    /// Whatever fails in between, doing it again is harmless. A letter goes back only to the stage whose worker could
+    /// write it: what one stage's worker wrote is never put as another stage's task.
     ///
     /// # Errors
-    /// No such letter, its subject names no task, or the queue cannot be reached.
+    /// No such letter, it is refused, or the queue cannot be reached.
     pub async fn requeue_dead(&self, seq: u64) -> Result<(), BrokerError> {
         let invalid = |reason: String| BrokerError::Invalid { action: "requeue a dead letter", reason };
         let letters = self.queue.dead_letters(MAX_LETTERS).await?;
         let entry = letters.into_iter().find(|entry| entry.seq == seq);
         let (letter, headers) = read(entry.ok_or_else(|| invalid(format!("there is no seq={seq}")))?);
+        if let Some(refusal) = letter.refusal {
+            return Err(invalid(format!("seq={seq}: {refusal}")));
+        }
         let (run, key) =
             letter.task.ok_or_else(|| invalid(format!("subject={} names no task", letter.subject)))?;
         // The event first: were the task done before the log says that it lives again, its outcome would count
@@ -122,10 +130,28 @@ impl Broker {
 fn read(entry: LogEntry) -> (DeadLetter, Vec<(&'static str, String)>) {
     let header = |name: &str| entry.message.header(name).unwrap_or_default().to_owned();
     let (subject, reason) = (header(SUBJECT_HEADER), header(REASON_HEADER));
+    let refusal = refusal(&entry.message, &subject);
     let task = subjects::parse_task(&subject).ok().map(|task| (task.run, task.key));
     let kept = [CLAIM_HEADER, subjects::TRACEPARENT_HEADER];
     let headers = entry.message.headers.into_iter().filter(|(name, _)| kept.contains(name)).collect();
-    (DeadLetter { seq: entry.seq, subject, task, reason, payload: entry.message.payload }, headers)
+    (DeadLetter { seq: entry.seq, subject, task, reason, refusal, payload: entry.message.payload }, headers)
+}
+
+/// Why a letter cannot be put on the subject that it names. Rights are given by a letter's own subject, so stage,
+/// pool, run and task of both agree unless somebody wrote what he has no right to.
+fn refusal(letter: &Message, subject: &str) -> Option<String> {
+    if letter.header(COPY_HEADER).is_some() {
+        return Some("it is a copy of what is stored elsewhere, and nobody's letter".to_owned());
+    }
+    let right = dead_subject(subject);
+    (letter.subject != right).then(|| {
+        let named: String = subject.chars().take(MAX_SUBJECT_CHARS).collect();
+        format!(
+            "it names the task on subject={named:?}, whose letters are on subject={right:?}; this one is on \
+             subject={:?}, and its writer may have no right to the other",
+            letter.subject
+        )
+    })
 }
 
 fn dead_subject(subject: &str) -> String {

@@ -12,14 +12,26 @@ use crate::port::{Expect, Written};
 pub type Policies = Watched<RunId, Policy>;
 
 impl Broker {
-    /// The policy of a run with its revision, or `None` before version 0.
+    /// The policy of a run with its revision, as the leader of its stream knows it; `None` before version 0, and where
+    /// the key holds no policy.
     ///
     /// # Errors
-    /// The queue cannot be reached, or the key holds no policy.
+    /// The queue cannot be reached.
     pub async fn policy(&self, run: &RunId) -> Result<Option<(Policy, u64)>, BrokerError> {
-        let Some(value) = self.queue.get(POLICY_BUCKET, run.as_str()).await? else { return Ok(None) };
-        let invalid = |reason| BrokerError::Invalid { action: "read a policy", reason };
-        let (_, policy): (RunId, Policy) = read(&value).map_err(invalid)?;
+        let standing = self.standing_policy(run).await?;
+        Ok(standing.and_then(|(policy, revision)| Some((policy?, revision))))
+    }
+
+    /// A key that holds no policy has a revision all the same, at which its owner overwrites it.
+    async fn standing_policy(&self, run: &RunId) -> Result<Option<(Option<Policy>, u64)>, BrokerError> {
+        let Some(value) = self.queue.get_latest(POLICY_BUCKET, run.as_str()).await? else { return Ok(None) };
+        let policy = match read::<RunId, Policy>(&value) {
+            Ok((_, policy)) => Some(policy),
+            Err(reason) => {
+                tracing::error!(%run, reason, "the policy's key cannot be read; its next write mends it");
+                None
+            }
+        };
         Ok(Some((policy, value.revision)))
     }
 
@@ -30,12 +42,13 @@ impl Broker {
     /// The queue cannot be reached.
     pub async fn set_policy(&self, run: &RunId, policy: &Policy) -> Result<(), BrokerError> {
         loop {
-            let standing = self.policy(run).await?;
+            let standing = self.standing_policy(run).await?;
             let (next, expect) = match &standing {
-                Some((standing, revision)) => (join(standing, policy), Expect::Revision(*revision)),
+                Some((Some(standing), revision)) => (join(standing, policy), Expect::Revision(*revision)),
+                Some((None, revision)) => (policy.clone(), Expect::Revision(*revision)),
                 None => (policy.clone(), Expect::Absent),
             };
-            if standing.is_some_and(|(standing, _)| standing == next) {
+            if standing.is_some_and(|(standing, _)| standing.as_ref() == Some(&next)) {
                 return Ok(());
             }
             let value = serde_json::to_vec(&next).expect("a policy holds only what JSON can express");

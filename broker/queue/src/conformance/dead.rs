@@ -9,7 +9,7 @@ use millrace_schemas::{Event, Stage, Task, subjects};
 
 use super::{Fixture, MAX_DELIVER, is_quiet, message, payload, pull_one, run, soon, task, until};
 use crate::broker::{Log, OpenError};
-use crate::port::{Exhausted, Puller, Put};
+use crate::port::{Exhausted, Message, Puller, Put};
 
 /// The next event of the log.
 async fn next_event(log: &mut Log) -> Event {
@@ -150,4 +150,31 @@ pub async fn a_dead_letter_is_tried_again(fixture: Fixture) {
     // It dies once more, soon after.
     fixture.broker.bury(&again, "no good").await.expect("buried");
     assert_eq!(fixture.broker.dead_letters().await.expect("listed").len(), 1);
+}
+
+/// Whoever may write letters of one stage puts no task of another by them.
+pub async fn a_letter_of_another_stage_is_not_tried_again(fixture: Fixture) {
+    let one = task(1, 5, 4);
+    let subject = message(&one, payload(&one)).subject;
+    let headers =
+        vec![(subjects::SUBJECT_HEADER, subject.clone()), (subjects::REASON_HEADER, "no good".into())];
+    for (at, right) in [
+        ("mr.dead.train_shard.default.demo.g1r0a0-s1", false),
+        ("mr.dead.generate.other.demo.g1r0a0-s1", false),
+        ("mr.dead.generate.default.other.g1r0a0-s1", false),
+        ("mr.dead.generate.default.demo.g2r0a0-s1", false),
+        ("mr.dead.generate.default.demo.g1r0a0-s1", true),
+    ] {
+        let letter = Message { subject: at.into(), payload: payload(&one), headers: headers.clone() };
+        fixture.queue.bury(letter, at).await.expect("stored");
+        let letters = fixture.broker.dead_letters().await.expect("listed");
+        let letter = letters.last().expect("it was stored");
+        assert_eq!(letter.refusal.is_none(), right, "{at}");
+        let tried = fixture.broker.requeue_dead(letter.seq).await.map_err(|e| e.to_string());
+        assert!(right || tried.as_ref().is_err_and(|e| e.contains(at) && e.contains(&subject)), "{tried:?}");
+        assert_eq!(tried.is_ok(), right, "{tried:?}");
+    }
+    let mut puller = fixture.puller().await;
+    assert_eq!(pull_one(&mut puller).await.message.subject, subject);
+    assert!(is_quiet(&mut puller).await, "one task was put");
 }

@@ -29,13 +29,16 @@ pub async fn a_key_is_compared_and_set(fixture: Fixture) {
     let set =
         |value: &'static str, expect| queue.set(BUCKET, "k", Bytes::from_static(value.as_bytes()), expect);
     assert!(queue.get(BUCKET, "k").await.expect("read").is_none());
+    assert!(queue.get_latest(BUCKET, "k").await.expect("read").is_none());
     assert_eq!(set("x", Expect::Revision(1)).await.expect("answered"), Written::Conflict);
     let Written::At(first) = set("a", Expect::Absent).await.expect("answered") else {
         panic!("it was absent")
     };
     assert_eq!(set("b", Expect::Absent).await.expect("answered"), Written::Conflict);
-    let found = queue.get(BUCKET, "k").await.expect("read").expect("a value");
-    assert_eq!((found.value.as_ref(), found.revision, found.key.as_str()), (&b"a"[..], first, "k"));
+    for found in [queue.get(BUCKET, "k").await, queue.get_latest(BUCKET, "k").await] {
+        let found = found.expect("read").expect("a value");
+        assert_eq!((found.value.as_ref(), found.revision, found.key.as_str()), (&b"a"[..], first, "k"));
+    }
     let Written::At(other) = set("y", Expect::Any).await.expect("answered") else { panic!("anything goes") };
     assert!(other > first);
     assert_eq!(set("c", Expect::Revision(first)).await.expect("answered"), Written::Conflict);
@@ -82,6 +85,19 @@ pub async fn a_policy_never_goes_back(fixture: Fixture) {
     broker.set_policy(&run, &policy(8)).await.expect("written");
     let (found, _) = broker.policy(&run).await.expect("read").expect("a policy");
     assert_eq!(found, Policy { ended: true, ..policy(8) });
+}
+
+/// Whoever wrote it: the owner of the key writes over it at its revision, and goes on from there.
+pub async fn an_unreadable_policy_is_overwritten(fixture: Fixture) {
+    let (run, broker) = (run(), &fixture.broker);
+    for garbage in ["", "{}", r#"{"stream":"MILLRACE_LOG","seq":7}"#] {
+        let garbage = Bytes::from_static(garbage.as_bytes());
+        fixture.queue.set(POLICY_BUCKET, run.as_str(), garbage, Expect::Any).await.expect("written");
+        assert_eq!(broker.policy(&run).await.expect("read"), None);
+        broker.set_policy(&run, &policy(3)).await.expect("written over");
+        let (found, _) = broker.policy(&run).await.expect("read").expect("a policy");
+        assert_eq!(found, policy(3));
+    }
 }
 
 /// One that cannot be read is passed over.

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use async_nats::jetstream::context::RequestErrorKind;
+use async_nats::jetstream::message::StreamMessage;
 use async_nats::jetstream::response::Response;
-use async_nats::jetstream::stream::RawMessageErrorKind;
+use async_nats::jetstream::stream::{LastRawMessageErrorKind, RawMessageErrorKind};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -158,6 +159,38 @@ pub(super) async fn ack_wait(
         Ok(info) => Ok(Some(Duration::from_nanos(info.config.ack_wait))),
         Err(ApiError::Answered { code: 404, .. }) => Ok(None),
         Err(e) => Err(e.of(action)),
+    }
+}
+
+/// Deletes a consumer; one that is not there is fine too.
+pub(super) async fn delete_consumer(
+    connection: &Connection,
+    stream: &str,
+    consumer: &str,
+) -> Result<(), QueueError> {
+    let path = format!("CONSUMER.DELETE.{stream}.{consumer}");
+    let action = "remove a pool";
+    match ask::<Done>(connection, action, path, &json!({})).await {
+        Ok(Done {}) | Err(ApiError::Answered { code: 404, .. }) => Ok(()),
+        Err(e) => Err(e.of(action)),
+    }
+}
+
+/// The last message on a subject, asked of the stream's leader; `None` if there is none.
+pub(super) async fn last_stored(
+    connection: &Connection,
+    stream: &str,
+    subject: &str,
+) -> Result<Option<StreamMessage>, QueueError> {
+    let action = "read a key";
+    let unavailable = |reason| QueueError::Unavailable { action, reason };
+    let path = format!("$JS.API.STREAM.MSG.GET.{stream}");
+    let handle = connection.context.get_stream_no_info(stream).await;
+    let handle = handle.map_err(|e| unavailable(e.to_string()))?;
+    match connection.answer(action, &path, handle.get_last_raw_message_by_subject(subject)).await? {
+        Ok(found) => Ok(Some(found)),
+        Err(e) if e.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
+        Err(e) => Err(unavailable(format!("subject={subject}: {e}"))),
     }
 }
 

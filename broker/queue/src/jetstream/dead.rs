@@ -7,7 +7,10 @@ use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::stream::RawMessageErrorKind;
 use async_trait::async_trait;
 use millrace_schemas::Stage;
-use millrace_schemas::subjects::{ADVISORY_STREAM, DEAD_STREAM, REASON_HEADER, task_stream};
+use millrace_schemas::subjects::{
+    ADVISORY_OF_DELIVERIES, ADVISORY_STREAM, COPY_HEADER, DEAD_STREAM, REASON_HEADER, is_of_consumer,
+    task_stream,
+};
 use serde::Deserialize;
 
 use super::connection::Connection;
@@ -53,8 +56,29 @@ pub(super) async fn exhausted(connection: Arc<Connection>) -> Result<Box<dyn Exh
 #[derive(Debug, Deserialize)]
 struct Advisory {
     stream: String,
+    consumer: String,
     stream_seq: u64,
     deliveries: u64,
+}
+
+impl Advisory {
+    /// What a notice says, if the server can have said it: the server sends no copies, names stream and consumer in
+    /// the subject too, and speaks of tasks that are with a pool of ours.
+    fn read(notice: &Message) -> Option<Self> {
+        if notice.header(COPY_HEADER).is_some() {
+            return None;
+        }
+        let advisory: Self = serde_json::from_slice(&notice.payload).ok()?;
+        let Self { stream, consumer, .. } = &advisory;
+        let named = notice.subject == format!("{ADVISORY_OF_DELIVERIES}.{stream}.{consumer}");
+        let ours = Stage::QUEUED.into_iter().any(|stage| task_stream(stage) == *stream);
+        (named && ours).then_some(advisory)
+    }
+
+    /// Whether a task is its consumer's, which alone can have given it up.
+    fn is_of(&self, task: &str) -> bool {
+        is_of_consumer(task, &self.consumer)
+    }
 }
 
 struct JetStreamExhausted {
@@ -94,10 +118,7 @@ impl ExhaustedTasks for JetStreamExhausted {
 
 /// The task that a notice speaks of, with the reason as a header; `None` if there is none.
 async fn read(connection: &Connection, notice: &Delivery) -> Result<Option<(Advisory, Message)>, QueueError> {
-    let Ok(advisory) = serde_json::from_slice::<Advisory>(&notice.message.payload) else { return Ok(None) };
-    if !Stage::QUEUED.into_iter().any(|stage| task_stream(stage) == advisory.stream) {
-        return Ok(None);
-    }
+    let Some(advisory) = Advisory::read(&notice.message) else { return Ok(None) };
     let unavailable = |reason| QueueError::Unavailable { action: "fetch an exhausted task", reason };
     let stream = connection.context.get_stream_no_info(&advisory.stream).await;
     let stream = stream.map_err(|e| unavailable(e.to_string()))?;
@@ -105,6 +126,7 @@ async fn read(connection: &Connection, notice: &Delivery) -> Result<Option<(Advi
     let found = stream.get_raw_message(advisory.stream_seq);
     let found = connection.answer("fetch an exhausted task", &path, found).await?;
     match found {
+        Ok(found) if !advisory.is_of(&found.subject) => Ok(None),
         Ok(found) => {
             let mut headers = known(&found.headers);
             headers

@@ -2,8 +2,9 @@
 
 use async_nats::{HeaderMap, StatusCode};
 use bytes::Bytes;
-use millrace_schemas::subjects::bucket_stream;
+use millrace_schemas::subjects::{COPY_HEADER, bucket_stream};
 
+use super::api;
 use super::connection::Connection;
 use super::publish::{EXPECTED_SUBJECT_SEQUENCE, Store, unexpected};
 use crate::port::{Expect, KeyValue, Message, QueueError, Written};
@@ -17,12 +18,37 @@ pub(super) fn is_deletion(headers: Option<&HeaderMap>) -> bool {
     headers.is_some_and(|headers| headers.get("KV-Operation").is_some_and(|op| op.as_str() != "PUT"))
 }
 
-/// The last message of a key: its revision, and its value unless it is deleted.
-async fn last(
-    connection: &Connection,
-    bucket: &str,
-    key: &str,
-) -> Result<Option<(u64, Option<Bytes>)>, QueueError> {
+/// Whether a stored message is what its writer said and no copy that the server was made to store: a copy has the
+/// server's headers, which no writer of a value sends. `given` is how often the server itself put them on: once
+/// where it gives out a copy of the message.
+pub(super) fn is_original(headers: Option<&HeaderMap>, given: usize) -> bool {
+    let count = |name: &str| headers.map_or(0, |headers| headers.get_all(name).count());
+    [COPY_HEADER, "Nats-Sequence", "Nats-Subject"].into_iter().all(|name| count(name) == given)
+}
+
+/// What stands under a key.
+struct Last {
+    revision: u64,
+    /// `None` where the key was taken away; empty where it holds a copy.
+    value: Option<Bytes>,
+}
+
+impl Last {
+    fn of(revision: u64, headers: Option<&HeaderMap>, given: usize, payload: Bytes) -> Self {
+        let value = match is_original(headers, given) {
+            true => (!is_deletion(headers)).then_some(payload),
+            false => Some(Bytes::new()),
+        };
+        Self { revision, value }
+    }
+
+    fn named(self, key: &str) -> Option<KeyValue> {
+        Some(KeyValue { key: key.to_owned(), value: self.value?, revision: self.revision })
+    }
+}
+
+/// The last message of a key, from any replica.
+async fn last(connection: &Connection, bucket: &str, key: &str) -> Result<Option<Last>, QueueError> {
     let unavailable = |reason: String| QueueError::Unavailable {
         action: "read a key",
         reason: format!("bucket={bucket} key={key}: {reason}"),
@@ -35,10 +61,11 @@ async fn last(
         return Ok(None);
     }
     let headers = answer.headers.as_ref();
-    let revision = headers.and_then(|headers| headers.get("Nats-Sequence")?.as_str().parse().ok());
+    // The server's own word stands last.
+    let revision = headers.and_then(|headers| headers.get_all("Nats-Sequence").last()?.as_str().parse().ok());
     let revision =
         revision.ok_or_else(|| unavailable(format!("answered with status={:?}", answer.status)))?;
-    Ok(Some((revision, (!is_deletion(headers)).then_some(answer.payload))))
+    Ok(Some(Last::of(revision, headers, 1, answer.payload)))
 }
 
 pub(super) async fn get(
@@ -46,8 +73,21 @@ pub(super) async fn get(
     bucket: &str,
     key: &str,
 ) -> Result<Option<KeyValue>, QueueError> {
-    let found = last(connection, bucket, key).await?;
-    Ok(found.and_then(|(revision, value)| Some(KeyValue { key: key.to_owned(), value: value?, revision })))
+    Ok(last(connection, bucket, key).await?.and_then(|last| last.named(key)))
+}
+
+/// The last message of a key, from the leader of its stream.
+async fn latest(connection: &Connection, bucket: &str, key: &str) -> Result<Option<Last>, QueueError> {
+    let found = api::last_stored(connection, &bucket_stream(bucket), &subject(bucket, key)).await?;
+    Ok(found.map(|found| Last::of(found.sequence, Some(&found.headers), 0, found.payload)))
+}
+
+pub(super) async fn get_latest(
+    connection: &Connection,
+    bucket: &str,
+    key: &str,
+) -> Result<Option<KeyValue>, QueueError> {
+    Ok(latest(connection, bucket, key).await?.and_then(|last| last.named(key)))
 }
 
 pub(super) async fn set(
@@ -60,10 +100,10 @@ pub(super) async fn set(
     let revision = match expect {
         Expect::Any => None,
         Expect::Revision(revision) => Some(revision),
-        Expect::Absent => Some(match last(connection, bucket, key).await? {
+        Expect::Absent => Some(match latest(connection, bucket, key).await? {
             None => 0,
-            Some((revision, None)) => revision,
-            Some((_, Some(_))) => return Ok(Written::Conflict),
+            Some(Last { revision, value: None }) => revision,
+            Some(Last { value: Some(_), .. }) => return Ok(Written::Conflict),
         }),
     };
     let expected = revision.map(|revision| (EXPECTED_SUBJECT_SEQUENCE, revision.to_string()));

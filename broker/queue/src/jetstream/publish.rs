@@ -24,6 +24,11 @@ pub(super) const EXPECTED_SUBJECT_SEQUENCE: &str = "Nats-Expected-Last-Subject-S
 
 /// The server's code for a message that the stream's own limits keep out.
 const STORE_FAILED: u64 = 10_077;
+/// The server's code for a message whose id it is storing right now: in a cluster whose followers are slow, the first
+/// send of this very message. Sent again it is a duplicate, answered with the first one's position.
+const ID_IN_PROCESS: u64 = 10_158;
+/// The server's codes for no room left, in its files and in its memory.
+const NO_ROOM: [u64; 2] = [10_047, 10_028];
 /// The server's code for a key of another revision than expected.
 const WRONG_LAST_SEQUENCE: u64 = 10_071;
 const TIMEOUT: Duration = Duration::from_millis(limits::REQUEST_TIMEOUT_MS);
@@ -242,16 +247,28 @@ fn read(message: &async_nats::Message) -> Answer {
             Ok(Store::SubjectTaken)
         }
         Some(e) if e.err_code == WRONG_LAST_SEQUENCE => Ok(Store::WrongSequence),
-        Some(e) if e.code == 503 || e.code == 429 || e.code == 408 => {
-            Err(Failure::Unavailable(e.to_string()))
-        }
+        Some(e) if e.is_transient() => Err(Failure::Unavailable(e.to_string())),
         Some(e) => Err(Failure::Refused(e.to_string())),
+    }
+}
+
+impl AckError {
+    /// Whether the same message may be stored when it is sent again. Room comes back too: what is done must not be
+    /// lost for the lack of it.
+    fn is_transient(&self) -> bool {
+        [503, 429, 408].contains(&self.code)
+            || self.err_code == ID_IN_PROCESS
+            || NO_ROOM.contains(&self.err_code)
     }
 }
 
 impl std::fmt::Display for AckError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} (err_code={})", self.description, self.err_code)
+        write!(f, "{} (err_code={})", self.description, self.err_code)?;
+        if self.err_code == STORE_FAILED && self.description.contains("maximum bytes") {
+            write!(f, "; the stream is full: raise its max_bytes, or make room")?;
+        }
+        Ok(())
     }
 }
 

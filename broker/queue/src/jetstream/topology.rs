@@ -23,8 +23,10 @@ use crate::port::QueueError;
 pub(super) const EXHAUSTED_CONSUMER: &str = "exhausted";
 /// How long notices of exhausted tasks are kept. Each is read at once while a coordinator is there.
 const ADVISORY_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
-/// How long keys are kept that only those who train together read: signs of life and meeting points.
+/// How long keys are kept by which the members of a gang find one another.
 const GANG_AGE: Duration = Duration::from_secs(24 * 3600);
+/// How long heartbeats are kept: who was silent for so long left long ago.
+const HEARTBEAT_AGE: Duration = Duration::from_secs(600);
 /// No age, as the server says it.
 const FOR_EVER: Duration = Duration::ZERO;
 
@@ -36,20 +38,24 @@ pub(super) async fn ensure(connection: &Connection) -> Result<(), QueueError> {
             max_messages_per_subject: 1,
             discard: DiscardPolicy::New,
             discard_new_per_subject: true,
+            max_consumers: limits::MAX_POOLS,
             ..stream(connection, task_stream(stage), task_stream_subjects(stage))
         };
         create_stream(connection, config).await?;
     }
     let log = stream(connection, LOG_STREAM.into(), LOG_ALL.into());
     let window = connection.options.settings.dedup_window;
-    create_stream(connection, Config { duplicate_window: window, ..log }).await?;
-    create_stream(connection, stream(connection, DEAD_STREAM.into(), DEAD_ALL.into())).await?;
+    let log = Config { duplicate_window: window, ..kept(log, limits::MAX_LOG_BYTES) };
+    create_stream(connection, log).await?;
+    let dead = stream(connection, DEAD_STREAM.into(), DEAD_ALL.into());
+    create_stream(connection, kept(dead, limits::MAX_DEAD_BYTES)).await?;
     let advisories = stream(connection, ADVISORY_STREAM.into(), ADVISORY_MAX_DELIVERIES.into());
-    create_stream(connection, Config { max_age: ADVISORY_AGE, ..advisories }).await?;
+    let max_bytes = limits::MAX_ADVISORY_BYTES;
+    create_stream(connection, Config { max_age: ADVISORY_AGE, max_bytes, ..advisories }).await?;
     create_consumer(connection, ADVISORY_STREAM, exhausted_consumer(connection)).await?;
     create_bucket(connection, POLICY_BUCKET, FOR_EVER).await?;
     create_bucket(connection, COORDINATOR_BUCKET, FOR_EVER).await?;
-    create_bucket(connection, WORKERS_BUCKET, GANG_AGE).await?;
+    create_bucket(connection, WORKERS_BUCKET, HEARTBEAT_AGE).await?;
     create_bucket(connection, GANG_BUCKET, GANG_AGE).await
 }
 
@@ -87,6 +93,7 @@ fn pool_consumer(connection: &Connection, stage: Stage, pool: &PoolName) -> pull
         max_deliver: settings.max_deliver,
         max_ack_pending: limits::MAX_ACK_PENDING,
         max_waiting: limits::MAX_WAITING_PULLS,
+        inactive_threshold: Duration::from_millis(limits::IDLE_POOL_MS),
         ..pull::Config::default()
     }
 }
@@ -99,6 +106,11 @@ fn stream(connection: &Connection, name: String, subjects: String) -> Config {
     };
     let num_replicas = connection.options.replicas;
     Config { name, subjects: vec![subjects], storage, num_replicas, allow_direct: true, ..Config::default() }
+}
+
+/// A stream that keeps what it has when it is full, and takes no more.
+fn kept(config: Config, max_bytes: i64) -> Config {
+    Config { max_bytes, discard: DiscardPolicy::New, ..config }
 }
 
 fn exhausted_consumer(connection: &Connection) -> pull::Config {
@@ -121,10 +133,16 @@ fn failed(action: &'static str, transient: bool, reason: String) -> QueueError {
 
 async fn create_stream(connection: &Connection, config: Config) -> Result<(), QueueError> {
     let name = config.name.clone();
-    let error: CreateStreamError = match connection.context.create_stream(config).await {
-        Ok(_) => return Ok(()),
-        Err(e) => e,
-    };
+    let mut created = connection.context.create_stream(config.clone()).await.map(drop);
+    if config.max_bytes > 0 && created.as_ref().is_err_and(has_no_room) {
+        tracing::warn!(
+            stream = name,
+            max_bytes = config.max_bytes,
+            "the server has less room; its own limit holds"
+        );
+        created = connection.context.create_stream(Config { max_bytes: -1, ..config }).await.map(drop);
+    }
+    let Err(error) = created else { return Ok(()) };
     let reason = format!("stream={name}: {error}");
     match error.kind() {
         // It is there, with other settings.
@@ -139,6 +157,12 @@ async fn create_stream(connection: &Connection, config: Config) -> Result<(), Qu
         | CreateStreamErrorKind::InvalidStreamName
         | CreateStreamErrorKind::DomainAndExternalSet => Err(failed("make a stream", false, reason)),
     }
+}
+
+/// Whether the server cannot set so many bytes aside.
+fn has_no_room(error: &CreateStreamError) -> bool {
+    let no_room = [ErrorCode::STORAGE_RESOURCES_EXCEEDED, ErrorCode::MEMORY_RESOURCES_EXCEEDED];
+    matches!(error.kind(), CreateStreamErrorKind::JetStream(e) if no_room.contains(&e.error_code()))
 }
 
 async fn create_consumer(
@@ -181,9 +205,14 @@ async fn create_bucket(connection: &Connection, bucket: &str, max_age: Duration)
         storage: common.storage,
         num_replicas: common.num_replicas,
         republish: Some(repeated(bucket)),
+        max_bytes: limits::MAX_BUCKET_BYTES,
         ..kv::Config::default()
     };
-    let Err(error) = connection.context.create_key_value(config).await else { return Ok(()) };
+    let mut created = connection.context.create_key_value(config.clone()).await.map(drop);
+    if created.as_ref().is_err_and(|e| caused_by(e).is_some_and(has_no_room)) {
+        created = connection.context.create_key_value(kv::Config { max_bytes: -1, ..config }).await.map(drop);
+    }
+    let Err(error) = created else { return Ok(()) };
     let reason = format!("bucket={bucket}: {error}");
     match error.kind() {
         // It is there, with other settings.
@@ -216,14 +245,19 @@ async fn repeat_changes(connection: &Connection, bucket: &str) -> Result<(), Que
 }
 
 fn exists(error: &(dyn std::error::Error + 'static)) -> bool {
+    caused_by(error).is_some_and(|e| {
+        matches!(e.kind(), CreateStreamErrorKind::JetStream(e) if e.error_code() == ErrorCode::STREAM_NAME_EXIST)
+    })
+}
+
+/// What the server said of a bucket's stream.
+fn caused_by<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a CreateStreamError> {
     let mut next = Some(error);
     while let Some(error) = next {
-        if let Some(e) = error.downcast_ref::<CreateStreamError>()
-            && let CreateStreamErrorKind::JetStream(e) = e.kind()
-        {
-            return e.error_code() == ErrorCode::STREAM_NAME_EXIST;
+        if let Some(e) = error.downcast_ref::<CreateStreamError>() {
+            return Some(e);
         }
         next = error.source();
     }
-    false
+    None
 }

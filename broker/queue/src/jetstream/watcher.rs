@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::connection::Connection;
-use super::keys::{is_deletion, subject};
+use super::keys::{is_deletion, is_original, subject};
 use crate::port::{KeyValue, KeyWatcher, QueueError};
 
 /// Values asked for at once.
@@ -158,10 +158,11 @@ fn header<T: std::str::FromStr>(headers: Option<&HeaderMap>, name: &str) -> Opti
     headers?.get(name)?.as_str().parse().ok()
 }
 
-/// The value that a copy of a stored message holds; `None` for a key that was taken away.
+/// The value that a copy of a stored message holds; `None` for a key that was taken away, and where what is stored is
+/// a copy itself.
 fn value(bucket: &str, message: Message) -> Option<KeyValue> {
     let headers = message.headers.as_ref();
-    if is_deletion(headers) {
+    if !is_original(headers, 1) || is_deletion(headers) {
         return None;
     }
     let revision = header(headers, "Nats-Sequence")?;

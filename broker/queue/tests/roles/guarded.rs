@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_nats::{Client, ConnectOptions, Event};
 use millrace_queue::auth::{self, Guarded};
 use millrace_queue::testing::TestServer;
-use millrace_queue::{Broker, ConnectArgs, JetStream, JetStreamOptions, Objects, Queue};
+use millrace_queue::{ConnectArgs, JetStream, JetStreamOptions, Queue};
 use tempfile::TempDir;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -66,10 +66,6 @@ impl Fleet {
         let queue = self.queue("coordinator").await;
         queue.ensure_topology().await.unwrap();
         queue
-    }
-
-    pub(crate) async fn broker(&self, user: &str) -> Broker {
-        Broker::new(self.queue(user).await, Objects::memory())
     }
 
     /// A client that may try whatever it likes, and what the server complains of.

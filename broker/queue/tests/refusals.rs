@@ -1,0 +1,169 @@
+//! What the server says no to, and how it is taken: pools beyond its bound, ids in process, and no room.
+
+use std::time::Duration;
+
+use async_nats::HeaderMap;
+use async_nats::jetstream::{self, stream};
+use bytes::Bytes;
+use millrace_queue::port::Message;
+use millrace_queue::server::{Seat, Server, ServerOptions};
+use millrace_queue::testing::TestServer;
+use millrace_queue::{JetStream, JetStreamOptions, Queue, QueueError};
+use millrace_schemas::{Stage, subjects};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::time::timeout;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn member(number: usize) -> millrace_schemas::PoolName {
+    subjects::member_pool(&format!("w{number}").parse().unwrap())
+}
+
+async fn consumers(url: &str, stream: &str) -> usize {
+    let context = jetstream::new(async_nats::connect(url).await.unwrap());
+    context.get_stream(stream).await.unwrap().cached_info().state.consumer_count
+}
+
+#[tokio::test]
+async fn members_that_come_and_go_leave_no_consumers() {
+    let server = TestServer::start().await;
+    let queue = server.connect(JetStreamOptions::default()).await;
+    // More than the server has consumers by its own default.
+    for number in 0..1_500 {
+        queue.ensure_pool(Stage::TrainShard, &member(number)).await.unwrap();
+        queue.remove_pool(Stage::TrainShard, &member(number)).await.unwrap();
+    }
+    assert_eq!(consumers(server.url(), &subjects::task_stream(Stage::TrainShard)).await, 0);
+    queue.remove_pool(Stage::TrainShard, &member(0)).await.unwrap();
+    // So many at once are no trouble either.
+    let made = futures::future::join_all((0..1_500).map(|n| {
+        let (queue, pool) = (queue.clone(), member(n));
+        async move { queue.ensure_pool(Stage::TrainShard, &pool).await }
+    }));
+    made.await.into_iter().for_each(|made| made.unwrap());
+}
+
+#[tokio::test]
+async fn a_pool_beyond_the_bound_is_refused_for_good() {
+    let server = TestServer::start().await;
+    let context = jetstream::new(async_nats::connect(server.url()).await.unwrap());
+    let stream = stream::Config {
+        name: subjects::task_stream(Stage::TrainShard),
+        subjects: vec![subjects::task_stream_subjects(Stage::TrainShard)],
+        max_consumers: 2,
+        ..Default::default()
+    };
+    // An operator's: it is left as it is.
+    context.create_stream(stream).await.unwrap();
+    let queue = server.connect(JetStreamOptions::default()).await;
+    for number in 0..2 {
+        queue.ensure_pool(Stage::TrainShard, &member(number)).await.unwrap();
+    }
+    let error = queue.ensure_pool(Stage::TrainShard, &member(2)).await.unwrap_err();
+    assert!(matches!(error, QueueError::Refused { .. }), "{error}");
+    assert!(error.to_string().contains("maximum consumers limit"), "{error}");
+    queue.ensure_pool(Stage::TrainShard, &member(1)).await.unwrap();
+    queue.ensure_pool(Stage::Reward, &"success".parse().unwrap()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_full_log_is_told_and_what_is_done_waits_for_room() {
+    let server = TestServer::start().await;
+    let context = jetstream::new(async_nats::connect(server.url()).await.unwrap());
+    let log = stream::Config {
+        name: subjects::LOG_STREAM.into(),
+        subjects: vec![subjects::LOG_ALL.into()],
+        max_bytes: 1_000,
+        discard: stream::DiscardPolicy::New,
+        ..Default::default()
+    };
+    context.create_stream(log).await.unwrap();
+    let queue = server.connect(JetStreamOptions::default()).await;
+    let entry = || Message {
+        subject: "mr.log.lake.cancelled".into(),
+        payload: Bytes::from(vec![0; 600]),
+        headers: vec![],
+    };
+    queue.append(entry(), None).await.unwrap();
+    let error = queue.append(entry(), None).await.unwrap_err();
+    assert!(error.is_transient() && error.to_string().contains("max_bytes"), "{error}");
+    // Room comes back, and nothing was lost of what stood there.
+    context.get_stream(subjects::LOG_STREAM).await.unwrap().purge().await.unwrap();
+    assert_eq!(queue.append(entry(), None).await.unwrap().seq, 2);
+}
+
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+async fn cluster(folder: &std::path::Path) -> Vec<Server> {
+    let peers: Vec<u16> = (0..3).map(|_| free_port()).collect();
+    let start = peers.iter().enumerate().map(|(number, port)| {
+        let name = format!("server-{number}");
+        let seat = Seat { name: name.clone(), port: *port, peers: peers.clone() };
+        let options = ServerOptions { seat: Some(seat), ..ServerOptions::in_folder(folder.join(name)) };
+        async move { Server::start(&options).await.unwrap() }
+    });
+    futures::future::join_all(start).await
+}
+
+/// The server that leads the log, once there is one.
+async fn leader_of_the_log(servers: &[Server]) -> usize {
+    let context = jetstream::new(async_nats::connect(servers[0].url()).await.unwrap());
+    let log = || stream::Config {
+        name: subjects::LOG_STREAM.into(),
+        subjects: vec![subjects::LOG_ALL.into()],
+        num_replicas: 3,
+        ..Default::default()
+    };
+    loop {
+        if let Ok(mut log) = context.get_or_create_stream(log()).await
+            && let Ok(info) = log.info().await
+            && let Some(leader) = info.cluster.as_ref().and_then(|cluster| cluster.leader.as_ref())
+        {
+            return leader.strip_prefix("server-").unwrap().parse().unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_id_in_process_is_asked_again_and_is_then_the_first_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let servers = cluster(folder.path()).await;
+    let leader = timeout(PATIENCE, leader_of_the_log(&servers)).await.expect("the cluster stands");
+    let queue = JetStream::connect(servers[leader].url(), "test", JetStreamOptions::default()).await.unwrap();
+    let signal = |signal: Signal| {
+        for (number, server) in servers.iter().enumerate() {
+            if number != leader {
+                kill(Pid::from_raw(i32::try_from(server.pid()).unwrap()), signal).unwrap();
+            }
+        }
+    };
+    let entry = || Message {
+        subject: "mr.log.lake.outcome.reward".into(),
+        payload: Bytes::from_static(b"done"),
+        headers: vec![],
+    };
+    signal(Signal::SIGSTOP);
+    // The first send of the outcome: the leader waits for the followers, and who sent it gives up waiting.
+    let client = async_nats::connect(servers[leader].url()).await.unwrap();
+    let mut headers = HeaderMap::new();
+    headers.insert("Nats-Msg-Id", "lake/x");
+    client.publish_with_headers("mr.log.lake.outcome.reward", headers, "done".into()).await.unwrap();
+    client.flush().await.unwrap();
+    let error = queue.append(entry(), Some("lake/x")).await;
+    signal(Signal::SIGCONT);
+    let error = error.unwrap_err();
+    assert!(error.is_transient(), "what is done must not be given up: {error}");
+    assert!(error.to_string().contains("10158"), "{error}");
+    let stored = async {
+        loop {
+            if let Ok(stored) = queue.append(entry(), Some("lake/x")).await {
+                return stored;
+            }
+        }
+    };
+    let stored = timeout(PATIENCE, stored).await.expect("the followers go on");
+    assert_eq!((stored.seq, stored.first), (1, false));
+}
