@@ -67,6 +67,10 @@ pub const MAX_LOG_BYTES: i64 = 64 * 1024 * 1024 * 1024;
 pub const MAX_DEAD_BYTES: i64 = 2 * 1024 * 1024 * 1024;
 /// Bytes of the server's notices of tasks delivered too often; beyond it the oldest go.
 pub const MAX_ADVISORY_BYTES: i64 = 64 * 1024 * 1024;
+/// Names of train workers that the server knows heartbeats of; a further one is refused until another was silent for long.
+pub const MAX_NAMES: i64 = 2 * MAX_MEMBERS as i64;
+/// Bytes of a heartbeat with its key and headers; the server refuses a larger one.
+pub const MAX_HEARTBEAT_BYTES: i32 = 16 * 1024;
 /// Bytes of one bucket's keys. A write to a full one is tried again until there is room.
 pub const MAX_BUCKET_BYTES: i64 = 256 * 1024 * 1024;
 /// Milliseconds without a pull after which the server removes a pool's consumer: those of runs that are over and of
@@ -163,6 +167,10 @@ const _: () = assert!(ACK_WAIT_ONE_MACHINE_MS >= 1_000, "a busy machine is not a
 const _: () = assert!(MEMBER_BEAT_MS * 3 < MEMBER_MS, "two lost signs of life must not cost the membership");
 const _: () = assert!(MAX_WORKER_NAME_CHARS + 3 <= MAX_POOL_NAME_CHARS, "each member of a gang has a pool");
 const _: () = assert!(MAX_MEMBERS >= MAX_RANKS as usize, "a gang's members are members at once");
+const _: () = assert!(
+    MAX_NAMES * (MAX_HEARTBEAT_BYTES as i64 + 1_024) < MAX_BUCKET_BYTES,
+    "names are the bound of heartbeats, not bytes"
+);
 const _: () = assert!(MAX_POOLS as usize >= 2 * MAX_MEMBERS, "members leave room for the pools of runs");
 const _: () = assert!(IDLE_POOL_MS > 2 * attempt_ms(Stage::TrainShard), "one busy step is no absence");
 const _: () = assert!(LEASE_RENEW_MS * 3 < LEASE_MS, "two lost renewals must not cost the lease");

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use millrace_queue::{Broker, BrokerError};
-use millrace_schemas::limits::{MAX_MEMBERS, MEMBER_BEAT_MS, MEMBER_MS};
+use millrace_schemas::limits::{MAX_MEMBERS, MAX_NAMES, MEMBER_BEAT_MS, MEMBER_MS};
 use millrace_schemas::member::SignOfLife;
 use millrace_schemas::subjects::ALL_RUNS;
 use millrace_schemas::{Event, WorkerId};
@@ -22,9 +22,6 @@ const LOOK: Duration = Duration::from_millis(MEMBER_BEAT_MS / 2);
 const SILENCE: Duration = Duration::from_millis(MEMBER_MS);
 /// Before the signs are watched again after a failure.
 const PAUSE: Duration = Duration::from_millis(200);
-
-/// Names that are known at once; one more is not heard until another was silent.
-const MAX_NAMES: usize = 2 * MAX_MEMBERS;
 
 /// What is known of one worker.
 #[derive(Debug, Clone)]
@@ -98,9 +95,9 @@ async fn follow(
 impl Watched {
     /// Takes a sign in. The first from a process may have been written long ago.
     fn hear(&mut self, worker: WorkerId, sign: SignOfLife, now: Instant) {
-        if !self.seen.contains_key(&worker) && self.seen.len() >= MAX_NAMES {
+        if !self.seen.contains_key(&worker) && self.seen.len() as i64 >= MAX_NAMES {
             self.seen.retain(|_, seen| now.duration_since(seen.at) < SILENCE);
-            if self.seen.len() >= MAX_NAMES {
+            if self.seen.len() as i64 >= MAX_NAMES {
                 return;
             }
         }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use millrace_schemas::Stage;
 use millrace_schemas::role::{Rights, Role};
 
-use crate::args::new_user_key;
+use crate::args::{ConnectArgsError, new_user_key, public_key};
 
 mod certificates;
 mod config;
@@ -77,6 +77,9 @@ pub enum AuthError {
         "path={0} is there already; --again makes everything anew, and keys made before are worthless then"
     )]
     Standing(PathBuf),
+    /// A key that stands cannot be read.
+    #[error(transparent)]
+    Key(ConnectArgsError),
     /// The folder, or a file in it.
     #[error("failed to write path={path}: {source}")]
     Write {
@@ -101,10 +104,39 @@ impl Guarded {
             file("tls/server.pem", PUBLIC, certificates.server),
             file("tls/server.key", SECRET, certificates.server_key),
         ];
-        let mut users = Vec::new();
+        files.extend(self.make_users(|_| Ok(None))?);
+        Ok(files)
+    }
+
+    /// Makes the configuration anew for the keys and certificates that stand in `folder`, as for rights that a new
+    /// version of Millrace brought; users that are not there yet get keys.
+    ///
+    /// # Errors
+    /// What is asked for makes no sense, or a key that stands cannot be read.
+    pub fn update(&self, folder: &Path) -> Result<Vec<AuthFile>, AuthError> {
+        self.make_users(|name| {
+            let path = folder.join(name);
+            path.exists().then(|| public_key(&path).map_err(AuthError::Key)).transpose()
+        })
+    }
+
+    /// The configuration, and keys for the users of whose key `standing` does not know the public half.
+    fn make_users(
+        &self,
+        standing: impl Fn(&str) -> Result<Option<String>, AuthError>,
+    ) -> Result<Vec<AuthFile>, AuthError> {
+        let file = |name: &str, mode, content| AuthFile { name: name.to_owned(), mode, content };
+        let (mut files, mut users) = (Vec::new(), Vec::new());
         for (name, roles) in self.users()? {
-            let (seed, public) = new_user_key(&name);
-            files.push(file(&format!("keys/{name}.nk"), SECRET, seed));
+            let key = format!("keys/{name}.nk");
+            let public = match standing(&key)? {
+                Some(public) => public,
+                None => {
+                    let (seed, public) = new_user_key(&name);
+                    files.push(file(&key, SECRET, seed));
+                    public
+                }
+            };
             let rights = Rights::of(&name, &roles);
             users.push(config::User { name, public, rights });
         }
@@ -193,6 +225,21 @@ mod tests {
         assert_eq!(read("keys/env_step-reward.nk"), before);
         write(folder.path(), &guarded().make().unwrap(), true).unwrap();
         assert_ne!(read("keys/env_step-reward.nk"), before);
+    }
+
+    #[test]
+    fn an_update_keeps_the_keys_that_stand_and_makes_the_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+        let before = Guarded { together: vec![], ..guarded() };
+        write(folder.path(), &before.make().unwrap(), false).unwrap();
+        let (key, authority) = (read("keys/generate.nk"), read("tls/ca.pem"));
+        let public = public_key(&folder.path().join("keys/generate.nk")).unwrap();
+        write(folder.path(), &guarded().update(folder.path()).unwrap(), true).unwrap();
+        assert_eq!((read("keys/generate.nk"), read("tls/ca.pem")), (key, authority));
+        let added = public_key(&folder.path().join("keys/env_step-reward.nk")).unwrap();
+        let config = read("nats-server.conf");
+        assert!(config.contains(&public) && config.contains(&added), "{config}");
     }
 
     #[test]

@@ -5,10 +5,12 @@ use std::time::Duration;
 use async_nats::HeaderMap;
 use async_nats::jetstream::{self, stream};
 use bytes::Bytes;
-use millrace_queue::port::Message;
+use millrace_queue::port::{Expect, Message};
 use millrace_queue::server::{Seat, Server, ServerOptions};
 use millrace_queue::testing::TestServer;
 use millrace_queue::{JetStream, JetStreamOptions, Queue, QueueError};
+use millrace_schemas::limits::MAX_NAMES;
+use millrace_schemas::subjects::WORKERS_BUCKET;
 use millrace_schemas::{Stage, subjects};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -65,6 +67,24 @@ async fn a_pool_beyond_the_bound_is_refused_for_good() {
     assert!(error.to_string().contains("maximum consumers limit"), "{error}");
     queue.ensure_pool(Stage::TrainShard, &member(1)).await.unwrap();
     queue.ensure_pool(Stage::Reward, &"success".parse().unwrap()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_flood_of_names_silences_no_worker() {
+    let server = TestServer::start().await;
+    let queue = server.connect(JetStreamOptions::default()).await;
+    let beat = async |name: &str, value: &'static [u8]| {
+        queue.set(WORKERS_BUCKET, name, Bytes::from_static(value), Expect::Any).await
+    };
+    beat("honest", b"1").await.unwrap();
+    let flood: Vec<String> = (0..MAX_NAMES + 100).map(|number| format!("flood-{number}")).collect();
+    let beats = futures::future::join_all(flood.iter().map(|name| beat(name, &[b' '; 1_000]))).await;
+    assert_eq!(beats.iter().filter(|beat| beat.is_err()).count(), 101);
+    for _ in 0..10 {
+        beat("honest", b"some heartbeat that is longer than the one before").await.unwrap();
+    }
+    let large = queue.set(WORKERS_BUCKET, "honest", Bytes::from(vec![0; 1 << 18]), Expect::Any).await;
+    assert!(large.is_err_and(|e| !e.is_transient()));
 }
 
 #[tokio::test]

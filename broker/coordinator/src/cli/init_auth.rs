@@ -31,6 +31,9 @@ pub(super) struct InitAuthArgs {
     /// Make everything anew: keys made before are worthless afterwards
     #[arg(long)]
     again: bool,
+    /// Make nats-server.conf anew for the keys that stand, as after an upgrade; give the other options as before
+    #[arg(long, conflicts_with = "again")]
+    update: bool,
 }
 
 impl InitAuthArgs {
@@ -45,7 +48,8 @@ impl InitAuthArgs {
             sync: self.sync,
             unix_ms: unix_ms(),
         };
-        auth::write(&folder, &guarded.make()?, self.again)?;
+        let files = if self.update { guarded.update(&folder)? } else { guarded.make()? };
+        auth::write(&folder, &files, self.again || self.update)?;
         say(format_args!("keys/, tls/ and nats-server.conf are in {}", folder.display()));
         say(format_args!("  the server: nats-server -c {}/nats-server.conf", guarded.place.display()));
         say("  a process:  --nats-nkey keys/ROLE.nk --nats-tls-ca tls/ca.pem");

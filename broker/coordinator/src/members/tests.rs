@@ -97,7 +97,7 @@ fn a_flood_of_names_is_bounded_and_members_stay() {
             watched.hear(flood, sign("x", beat), at(start, 2_000 + beat));
         }
     }
-    assert_eq!(watched.seen.len(), MAX_NAMES);
+    assert_eq!(watched.seen.len() as i64, MAX_NAMES);
     let events = watched.changes(&members("i"), at(start, 2_100));
     assert_eq!(events.len(), MAX_MEMBERS - 1, "as many join as have room, and who is a member stays");
     assert!(events.iter().all(|event| event.kind() == "joined"));

@@ -45,6 +45,8 @@ impl Broker {
     /// # Errors
     /// The queue cannot be reached.
     pub async fn left_for_gang(&self, key: &str) -> Result<Option<bytes::Bytes>, BrokerError> {
-        Ok(self.queue.get(GANG_BUCKET, &gang_key(key)).await?.map(|found| found.value))
+        let found = self.queue.get(GANG_BUCKET, &gang_key(key)).await?.map(|found| found.value);
+        // A copy that the server made is no member's word.
+        Ok(found.filter(|value| !value.is_empty()))
     }
 }

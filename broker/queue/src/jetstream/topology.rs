@@ -56,6 +56,8 @@ pub(super) async fn ensure(connection: &Connection) -> Result<(), QueueError> {
     create_bucket(connection, POLICY_BUCKET, FOR_EVER).await?;
     create_bucket(connection, COORDINATOR_BUCKET, FOR_EVER).await?;
     create_bucket(connection, WORKERS_BUCKET, HEARTBEAT_AGE).await?;
+    // A full bucket still takes another heartbeat of a name that it has: who floods it with names silences nobody.
+    mend_bucket(connection, WORKERS_BUCKET, Some(limits::MAX_NAMES)).await?;
     create_bucket(connection, GANG_BUCKET, GANG_AGE).await
 }
 
@@ -216,7 +218,9 @@ async fn create_bucket(connection: &Connection, bucket: &str, max_age: Duration)
     let reason = format!("bucket={bucket}: {error}");
     match error.kind() {
         // It is there, with other settings.
-        CreateKeyValueErrorKind::BucketCreate if exists(&error) => repeat_changes(connection, bucket).await,
+        CreateKeyValueErrorKind::BucketCreate if exists(&error) => {
+            mend_bucket(connection, bucket, None).await
+        }
         CreateKeyValueErrorKind::InvalidStoreName
         | CreateKeyValueErrorKind::TooLongHistory
         | CreateKeyValueErrorKind::LimitMarkersNotSupported => Err(failed("make a bucket", false, reason)),
@@ -231,16 +235,21 @@ fn repeated(bucket: &str) -> Republish {
     Republish { source: keys(bucket), destination: watched_keys(bucket), headers_only: false }
 }
 
-/// Buckets of earlier versions have watchers without this: they would learn of changes late.
-async fn repeat_changes(connection: &Connection, bucket: &str) -> Result<(), QueueError> {
+/// Brings a bucket what it was not made with: repeated changes, for in buckets of earlier versions watchers would learn
+/// of changes late; and a bound of names.
+async fn mend_bucket(connection: &Connection, bucket: &str, names: Option<i64>) -> Result<(), QueueError> {
     let fail = |reason: String| failed("change a bucket", true, format!("bucket={bucket}: {reason}"));
     let stream = connection.context.get_stream(bucket_stream(bucket)).await;
     let stream = stream.map_err(|e| fail(e.to_string()))?;
-    let config = &stream.cached_info().config;
-    if config.republish.is_some() {
+    let standing = &stream.cached_info().config;
+    let mut config = standing.clone();
+    config.republish.get_or_insert_with(|| repeated(bucket));
+    if let Some(names) = names.filter(|_| config.max_messages <= 0) {
+        (config.max_messages, config.max_message_size) = (names, limits::MAX_HEARTBEAT_BYTES);
+    }
+    if config == *standing {
         return Ok(());
     }
-    let config = Config { republish: Some(repeated(bucket)), ..config.clone() };
     connection.context.update_stream(config).await.map(|_| ()).map_err(|e| fail(e.to_string()))
 }
 
