@@ -42,7 +42,9 @@ enum PublishError {
 impl PublishError {
     fn verdict(&self) -> Verdict {
         match self {
-            Self::Object(error) if error.is_transient() => Verdict::RetryAfter(RETRY, self.to_string()),
+            Self::Object(
+                ObjectError::Unavailable { .. } | ObjectError::Forbidden { .. } | ObjectError::Corrupt { .. },
+            ) => Verdict::RetryAfter(RETRY, self.to_string()),
             Self::Object(_) | Self::MissingFile { .. } | Self::Refused { .. } => {
                 Verdict::Poison(self.to_string())
             }

@@ -206,7 +206,7 @@ fn object_verdict(error: &ObjectError) -> Verdict {
         ObjectError::NotFound { .. } | ObjectError::Location { .. } | ObjectError::Refused { .. } => {
             Verdict::Poison(error.to_string())
         }
-        ObjectError::Corrupt { .. } | ObjectError::Unavailable { .. } => {
+        ObjectError::Corrupt { .. } | ObjectError::Unavailable { .. } | ObjectError::Forbidden { .. } => {
             Verdict::RetryAfter(RETRY, error.to_string())
         }
     }

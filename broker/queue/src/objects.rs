@@ -46,6 +46,9 @@ const RETRY_TIMEOUT: Duration = Duration::from_millis(REQUEST_TIMEOUT_MS);
 /// Longest pause between two repetitions of a request.
 const MAX_BACKOFF: Duration = Duration::from_secs(1);
 
+/// Why nothing is found in a store that is a folder, where the folder itself is not there.
+const GONE: &str = "the store's own folder is gone";
+
 /// What became of a conditional create.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Created {
@@ -59,6 +62,8 @@ pub enum Created {
 #[derive(Clone, Debug)]
 pub struct Objects {
     store: Arc<dyn ObjectStore>,
+    /// The folder, where the store is one: what is not in a folder that is gone was not looked for.
+    folder: Option<Arc<std::path::Path>>,
 }
 
 impl Objects {
@@ -82,7 +87,8 @@ impl Objects {
         std::fs::create_dir_all(folder).map_err(|e| fail(e.to_string()))?;
         let store = LocalFileSystem::new_with_prefix(folder).map_err(|e| fail(e.to_string()))?;
         // A commit that a power cut undoes would be no commit.
-        Ok(Self { store: Arc::new(store.with_fsync(true)) })
+        let folder = Some(std::path::Path::new(folder).into());
+        Ok(Self { store: Arc::new(store.with_fsync(true)), folder })
     }
 
     /// Opens `bucket/prefix` on an S3 server with these settings alone, named as in the environment without
@@ -107,7 +113,7 @@ impl Objects {
     /// Objects in `store`, whatever it is.
     #[cfg(feature = "testing")]
     pub(crate) fn over(store: Arc<dyn ObjectStore>) -> Self {
-        Self { store }
+        Self { store, folder: None }
     }
 
     /// The store itself.
@@ -119,7 +125,7 @@ impl Objects {
     /// An empty store of its own, in memory.
     #[must_use]
     pub fn memory() -> Self {
-        Self { store: Arc::new(InMemory::new()) }
+        Self { store: Arc::new(InMemory::new()), folder: None }
     }
 
     /// Stores `content` under its hash, unless it is there already.
@@ -156,8 +162,7 @@ impl Objects {
         let path = paths::blob(run, &blob.sha256);
         match self.store.head(&parse(&path)?).await {
             Ok(meta) => Ok(meta.size == blob.bytes),
-            Err(object_store::Error::NotFound { .. }) => Ok(false),
-            Err(e) => Err(ObjectError::from_store("look for", &path, &e)),
+            Err(e) => absent(self.failed("look for", &path, &e), false),
         }
     }
 
@@ -173,14 +178,14 @@ impl Objects {
             match self.store.put_opts(&at, PutPayload::from_bytes(content.clone()), options).await {
                 Ok(_) => return Ok(Created::New),
                 Err(object_store::Error::AlreadyExists { .. }) => {}
-                Err(e) => return Err(ObjectError::from_store("create", path, &e)),
+                Err(e) => return Err(self.failed("create", path, &e)),
             }
             // S3 answers 409 while another create is under way, which may yet fail. Only an object that can
             // be seen is a reason to give up.
             match self.store.head(&at).await {
                 Ok(_) => return Ok(Created::Exists),
                 Err(object_store::Error::NotFound { .. }) => {}
-                Err(e) => return Err(ObjectError::from_store("look for", path, &e)),
+                Err(e) => return Err(self.failed("look for", path, &e)),
             }
             tokio::time::sleep(Duration::from_millis(20 << tried)).await;
         }
@@ -201,11 +206,10 @@ impl Objects {
     /// # Errors
     /// The store cannot be reached or refuses.
     pub async fn get(&self, path: &str) -> Result<Option<Bytes>, ObjectError> {
-        let fail = |e| ObjectError::from_store("read", path, &e);
+        let fail = |e| self.failed("read", path, &e);
         match self.store.get(&parse(path)?).await {
             Ok(found) => found.bytes().await.map(Some).map_err(fail),
-            Err(object_store::Error::NotFound { .. }) => Ok(None),
-            Err(e) => Err(fail(e)),
+            Err(e) => absent(fail(e), None),
         }
     }
 
@@ -217,7 +221,11 @@ impl Objects {
         let below = if prefix.is_empty() { None } else { Some(parse(prefix)?) };
         let found = self.store.list(below.as_ref()).map_ok(|meta| meta.location.to_string());
         let mut found: Vec<String> =
-            found.try_collect().await.map_err(|e| ObjectError::from_store("list", prefix, &e))?;
+            found.try_collect().await.map_err(|e| self.failed("list", prefix, &e))?;
+        if found.is_empty() && self.is_gone() {
+            let reason = GONE.into();
+            return Err(ObjectError::Unavailable { action: "list", path: prefix.into(), reason });
+        }
         found.sort_unstable();
         Ok(found)
     }
@@ -228,14 +236,27 @@ impl Objects {
     /// The store cannot be reached or refuses.
     pub async fn delete(&self, path: &str) -> Result<(), ObjectError> {
         match self.store.delete(&parse(path)?).await {
-            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-            Err(e) => Err(ObjectError::from_store("delete", path, &e)),
+            Ok(()) => Ok(()),
+            Err(e) => absent(self.failed("delete", path, &e), ()),
         }
+    }
+
+    fn failed(&self, action: &'static str, path: &str, error: &object_store::Error) -> ObjectError {
+        match ObjectError::from_store(action, path, error) {
+            ObjectError::NotFound { path } if self.is_gone() => {
+                ObjectError::Unavailable { action, path, reason: GONE.into() }
+            }
+            error => error,
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        self.folder.as_ref().is_some_and(|folder| !folder.is_dir())
     }
 
     async fn write(&self, path: &str, content: Bytes) -> Result<(), ObjectError> {
         let at = parse(path)?;
-        let fail = |e| ObjectError::from_store("write", path, &e);
+        let fail = |e| self.failed("write", path, &e);
         if content.len() <= 2 * PART_BYTES {
             self.store.put(&at, PutPayload::from_bytes(content)).await.map_err(fail)?;
             return Ok(());
@@ -252,7 +273,7 @@ impl Objects {
 
     async fn read_ranges(&self, path: &str, bytes: u64) -> Result<Bytes, ObjectError> {
         let at = parse(path)?;
-        let fail = |e| ObjectError::from_store("read", path, &e);
+        let fail = |e| self.failed("read", path, &e);
         let range = (bytes > RANGE_BYTES).then(|| (0..RANGE_BYTES).into());
         let first = self.store.get_opts(&at, GetOptions { range, ..GetOptions::default() }).await;
         // Stores answer a range beyond the end each in their own way; the length tells what is wrong.
@@ -284,6 +305,18 @@ impl Objects {
     }
 }
 
+/// What is not there is an answer; any other failure is none.
+fn absent<T>(error: ObjectError, answer: T) -> Result<T, ObjectError> {
+    match error {
+        ObjectError::NotFound { .. } => Ok(answer),
+        ObjectError::Location { .. }
+        | ObjectError::Corrupt { .. }
+        | ObjectError::Unavailable { .. }
+        | ObjectError::Forbidden { .. }
+        | ObjectError::Refused { .. } => Err(error),
+    }
+}
+
 fn parse(path: &str) -> Result<Path, ObjectError> {
     Path::parse(path).map_err(|e| ObjectError::Refused {
         action: "name",
@@ -304,10 +337,10 @@ fn open_s3(rest: &str, builder: AmazonS3Builder) -> Result<Objects, String> {
     let store = store.build().map_err(|e| e.to_string())?;
     let prefix = prefix.trim_matches('/');
     if prefix.is_empty() {
-        return Ok(Objects { store: Arc::new(store) });
+        return Ok(Objects { store: Arc::new(store), folder: None });
     }
     let prefix = Path::parse(prefix).map_err(|e| e.to_string())?;
-    Ok(Objects { store: Arc::new(PrefixStore::new(store, prefix)) })
+    Ok(Objects { store: Arc::new(PrefixStore::new(store, prefix)), folder: None })
 }
 
 /// The hash of `content`; a large one is hashed off the async threads.

@@ -10,6 +10,8 @@ use millrace_schemas::{BlobRef, RunId};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 
+mod failures;
+
 /// Larger than two ranges and not a multiple of one.
 const LARGE: usize = 20 * 1024 * 1024 + 7;
 

@@ -92,9 +92,12 @@ impl Broker {
                 blob.bytes
             )));
         }
-        self.objects.get_blob(run, &blob).await.map_err(|e| match e.is_transient() {
-            true => ClaimError::Unavailable(e),
-            false => ClaimError::Lost(e.to_string()),
+        self.objects.get_blob(run, &blob).await.map_err(|e| match e {
+            ObjectError::NotFound { .. } | ObjectError::Corrupt { .. } => ClaimError::Lost(e.to_string()),
+            ObjectError::Unavailable { .. }
+            | ObjectError::Forbidden { .. }
+            | ObjectError::Refused { .. }
+            | ObjectError::Location { .. } => ClaimError::Unavailable(e),
         })
     }
 }

@@ -1,5 +1,7 @@
 //! Why the object store did not do what was asked.
 
+use std::io::{self, ErrorKind};
+
 use object_store::Error;
 
 /// Why the object store did not do what was asked.
@@ -13,7 +15,7 @@ pub enum ObjectError {
         /// What is wrong with it.
         reason: String,
     },
-    /// No object is there.
+    /// No object is there, and the store is.
     #[error("failed to read object path={path}: there is none")]
     NotFound {
         /// Where.
@@ -37,7 +39,21 @@ pub enum ObjectError {
         /// What went wrong.
         reason: String,
     },
-    /// The store answered no, and would again.
+    /// The store does not accept these credentials, or they may not do this. Nothing is said of the object: once
+    /// the credentials or rights are repaired, the same request works.
+    #[error(
+        "failed to {action} object path={path}: the store forbids it: {reason}; check the credentials and what \
+         they may do"
+    )]
+    Forbidden {
+        /// What was asked.
+        action: &'static str,
+        /// Where.
+        path: String,
+        /// The store's words.
+        reason: String,
+    },
+    /// The request makes no sense to the store, and never will.
     #[error("failed to {action} object path={path}: the store refuses: {reason}")]
     Refused {
         /// What was asked.
@@ -49,33 +65,82 @@ pub enum ObjectError {
     },
 }
 
+/// Words of S3 for credentials that are none, or no more; some stand in an answer of status 400.
+const BAD_CREDENTIALS: [&str; 4] =
+    ["ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "TokenRefreshRequired"];
+/// Words of S3 for a bucket that is not there, in an answer of status 404.
+const NO_BUCKET: &str = "NoSuchBucket";
+
 impl ObjectError {
-    /// Whether trying again may help.
+    /// Whether trying again may help without anyone's doing.
     #[must_use]
     pub const fn is_transient(&self) -> bool {
         match self {
             Self::Unavailable { .. } => true,
-            Self::Location { .. } | Self::NotFound { .. } | Self::Corrupt { .. } | Self::Refused { .. } => {
-                false
-            }
+            Self::Location { .. }
+            | Self::NotFound { .. }
+            | Self::Corrupt { .. }
+            | Self::Forbidden { .. }
+            | Self::Refused { .. } => false,
         }
     }
 
     pub(super) fn from_store(action: &'static str, path: &str, error: &Error) -> Self {
         let (path, reason) = (path.to_owned(), error.to_string());
         match error {
+            // The whole store is away, which says nothing of one object.
+            Error::NotFound { .. } if reason.contains(NO_BUCKET) => {
+                Self::Unavailable { action, path, reason }
+            }
             Error::NotFound { .. } => Self::NotFound { path },
+            Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
+                Self::Forbidden { action, path, reason }
+            }
             Error::InvalidPath { .. }
             | Error::NotSupported { .. }
             | Error::NotImplemented { .. }
-            | Error::PermissionDenied { .. }
-            | Error::Unauthenticated { .. }
             | Error::UnknownConfigurationKey { .. }
             | Error::AlreadyExists { .. }
             | Error::Precondition { .. }
             | Error::NotModified { .. } => Self::Refused { action, path, reason },
-            // The enum is open, and what is left are failures of transport.
+            // The enum is open, and what is left are failures of transport, and a folder's.
+            _ if is_denied(error) || BAD_CREDENTIALS.iter().any(|word| reason.contains(word)) => {
+                Self::Forbidden { action, path, reason }
+            }
             _ => Self::Unavailable { action, path, reason },
+        }
+    }
+}
+
+/// Whether the operating system let us not.
+fn is_denied(error: &Error) -> bool {
+    let mut next = Some(error as &(dyn std::error::Error + 'static));
+    while let Some(error) = next {
+        let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+        if matches!(kind, Some(ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)) {
+            return true;
+        }
+        next = error.source();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_may_not_be_read_is_forbidden() {
+        for (kind, forbidden) in [
+            (ErrorKind::PermissionDenied, true),
+            (ErrorKind::ReadOnlyFilesystem, true),
+            (ErrorKind::StorageFull, false),
+            (ErrorKind::TimedOut, false),
+        ] {
+            let error = Error::Generic { store: "LocalFileSystem", source: io::Error::from(kind).into() };
+            let error = ObjectError::from_store("read", "a", &error);
+            assert_eq!(matches!(error, ObjectError::Forbidden { .. }), forbidden, "{error}");
+            assert_eq!(error.is_transient(), !forbidden, "{error}");
         }
     }
 }
