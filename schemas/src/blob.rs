@@ -109,36 +109,4 @@ impl BlobRef {
 }
 
 /// Where things are in the object store. All paths are built here.
-pub mod paths {
-    use super::{PolicyVersion, RunId, Sha};
-
-    /// Everything that belongs to a run.
-    #[must_use]
-    pub fn run(run: &RunId) -> String {
-        format!("runs/{run}")
-    }
-
-    /// A blob of a run, named by its hash: weights, optimiser state, batches, large payloads.
-    #[must_use]
-    pub fn blob(run: &RunId, sha256: &Sha) -> String {
-        format!("runs/{run}/blobs/{sha256}")
-    }
-
-    /// The manifest of a version; created once and never changed. Its existence is the commit.
-    #[must_use]
-    pub fn manifest(run: &RunId, version: PolicyVersion) -> String {
-        format!("runs/{run}/weights/v{:06}/manifest.json", version.0)
-    }
-
-    /// The folder of all versions of a run.
-    #[must_use]
-    pub fn weights(run: &RunId) -> String {
-        format!("runs/{run}/weights")
-    }
-
-    /// A snapshot of the coordinator's state after the event at `seq` of the log.
-    #[must_use]
-    pub fn snapshot(seq: u64, sha256: &Sha) -> String {
-        format!("snapshots/{seq:020}-{}.msgpack", sha256.short())
-    }
-}
+pub mod paths;

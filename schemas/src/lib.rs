@@ -25,6 +25,7 @@ pub mod publish_weights;
 
 pub mod outcome;
 pub mod event;
+pub mod log_segment;
 pub mod policy;
 pub mod member;
 pub mod notice;

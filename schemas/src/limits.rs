@@ -104,6 +104,27 @@ pub const TICK_MS: u64 = 1_000;
 pub const WORKER_REPORT_MS: u64 = 500;
 /// Events folded between two snapshots of the coordinator's state.
 pub const SNAPSHOT_EVENTS: u64 = 50_000;
+/// Entries of a segment of the log, at most. One is held in memory while it is written or read.
+pub const SEGMENT_ENTRIES: usize = 16_384;
+/// Bytes of payload after which a segment is full: 16 MiB, of which one object is quickly read for one entry.
+pub const SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
+/// Bytes of a part of a segment before compression; one that says more is not read.
+pub const MAX_SEGMENT_RAW_BYTES: u64 = 1024 * 1024 * 1024;
+/// Milliseconds that an entry stays in the log before it is trimmed, by the server's clock: longer than any server
+/// leaves what it acknowledged unsynced, so that a machine that loses its power never loses what was trimmed behind.
+pub const TRIM_AGE_MS: u64 = 600_000;
+/// Milliseconds between two looks at whether the log can be trimmed.
+pub const TRIM_EVERY_MS: u64 = 60_000;
+/// Milliseconds between two collections of the object store.
+pub const COLLECT_EVERY_MS: u64 = 1_800_000;
+/// Milliseconds that an object stays which nothing leads to, by the store's clock: a day, in which whoever wrote it has
+/// long referred to it, or has lost the attempt that it was for.
+pub const COLLECT_AGE_MS: u64 = 86_400_000;
+/// Milliseconds after which a blob that is written again is not taken for there: it may be collected before it is
+/// referred to.
+pub const REFRESH_BLOB_MS: u64 = 21_600_000;
+/// Objects deleted in one collection; the next goes on.
+pub const MAX_COLLECTED: usize = 10_000;
 /// Commands that the coordinator has in flight to the queue at once; a lack of acks holds it back.
 pub const MAX_COMMANDS_IN_FLIGHT: usize = 1_024;
 
@@ -175,3 +196,8 @@ const _: () = assert!(MAX_POOLS as usize >= 2 * MAX_MEMBERS, "members leave room
 const _: () = assert!(IDLE_POOL_MS > 2 * attempt_ms(Stage::TrainShard), "one busy step is no absence");
 const _: () = assert!(LEASE_RENEW_MS * 3 < LEASE_MS, "two lost renewals must not cost the lease");
 const _: () = assert!(LEASE_MS + 2 * LEASE_RENEW_MS < 3_000, "another coordinator acts within 3 s");
+const _: () = assert!(TRIM_AGE_MS > DEDUP_WINDOW_MS, "what the log may be asked of by id is still in it");
+const _: () = assert!(
+    REFRESH_BLOB_MS + 2 * attempt_ms(Stage::TrainShard) < COLLECT_AGE_MS,
+    "what an attempt writes first is young when it ends"
+);

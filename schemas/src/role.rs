@@ -177,8 +177,9 @@ fn coordinator() -> Rights {
     // The consumers of members that left.
     let train = task_stream(Stage::TrainShard);
     rights.publish.push(request("CONSUMER.DELETE", &format!("{train}.*")));
-    // Whether the log still holds what was read of it.
+    // Whether the log still holds what was read of it, and taking away what is in segments.
     rights.publish.push(request("STREAM.MSG.GET", LOG_STREAM));
+    rights.publish.push(request("STREAM.PURGE", LOG_STREAM));
     rights.publish.push(request("STREAM.MSG.DELETE", DEAD_STREAM));
     rights.pull(ADVISORY_STREAM, "*");
     rights

@@ -65,6 +65,14 @@ pub const SUBJECT_HEADER: &str = "Millrace-Subject";
 /// Header that the server puts on each copy of a stored message that it gives out. Whoever may read a key may
 /// name any subject for the copy, so a task, event or request with this header is nobody's word.
 pub const COPY_HEADER: &str = "Nats-Stream";
+/// The headers of a message that are kept with it.
+pub const HEADERS: [&str; 5] = [TRACEPARENT_HEADER, CLAIM_HEADER, REASON_HEADER, SUBJECT_HEADER, COPY_HEADER];
+
+/// The header of this name, if it is one of ours.
+#[must_use]
+pub fn header(name: &str) -> Option<&'static str> {
+    HEADERS.into_iter().find(|known| *known == name)
+}
 
 /// The stream that holds a stage's tasks.
 #[must_use]

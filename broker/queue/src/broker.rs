@@ -14,10 +14,12 @@ pub use dead::DeadLetter;
 pub use log::{Log, Logged};
 pub use members::SignsOfLife;
 pub use policies::Policies;
+pub use segments::TrimRule;
 pub use tasks::OpenError;
 
 mod tasks;
 mod log;
+mod segments;
 mod watched;
 mod policies;
 mod members;
@@ -39,6 +41,17 @@ pub enum BrokerError {
     /// The object store failed.
     #[error(transparent)]
     Object(#[from] ObjectError),
+    /// Entries are neither in the log nor in a segment of it.
+    #[error(
+        "failed to read the log: the entries from seq={from} to seq={to} are neither in it nor in a segment; restore the \
+         stream or the segments from a backup"
+    )]
+    Gone {
+        /// The first of them.
+        from: u64,
+        /// The last of them.
+        to: u64,
+    },
     /// What is stored cannot be read, or what was asked makes no sense.
     #[error("failed to {action}: {reason}")]
     Invalid {
@@ -56,7 +69,7 @@ impl BrokerError {
         match self {
             Self::Queue(e) => e.is_transient(),
             Self::Object(e) => e.is_transient(),
-            Self::Invalid { .. } => false,
+            Self::Gone { .. } | Self::Invalid { .. } => false,
         }
     }
 }

@@ -21,6 +21,7 @@ pub mod leases;
 pub mod ranks;
 pub mod dead;
 pub mod log;
+pub mod trimmed;
 pub mod keys;
 pub mod claims;
 
@@ -103,6 +104,9 @@ macro_rules! conformance_tests {
         $crate::conformance_tests!(@ $make, long, log:
             the_first_entry_with_an_id_wins, a_task_put_again_is_answered_again, the_log_is_read_in_order_from_anywhere,
             an_unreadable_entry_does_not_stop_the_log, a_dropped_read_loses_nothing, notices_reach_who_listens);
+        $crate::conformance_tests!(@ $make, long, trimmed:
+            what_is_trimmed_is_read_from_segments, trimming_goes_on_from_wherever_it_stopped,
+            nothing_is_trimmed_that_no_segment_proves);
         $crate::conformance_tests!(@ $make, long, keys:
             a_key_is_compared_and_set, a_watcher_sees_values_and_changes, a_policy_never_goes_back,
             an_unreadable_policy_is_overwritten, policies_are_watched);

@@ -10,8 +10,8 @@ use millrace_schemas::{PoolName, Stage, subjects};
 
 use crate::partitions::{Part, PartitionPuller};
 use crate::port::{
-    Appended, ExhaustedTasks, Expect, KeyValue, KeyWatcher, Listener, LogEntry, LogReader, Message, Puller,
-    Put, Queue, QueueError, Ranked, Written,
+    Appended, ExhaustedTasks, Expect, KeyValue, KeyWatcher, Listener, LogEntry, LogRange, LogReader, Message,
+    Puller, Put, Queue, QueueError, Ranked, Written,
 };
 use connection::Connection;
 use publish::Store;
@@ -159,6 +159,14 @@ impl Queue for JetStream {
 
     async fn log_end(&self) -> Result<u64, QueueError> {
         Ok(api::stream_state(&self.connection, subjects::LOG_STREAM).await?.last_seq)
+    }
+
+    async fn log_range(&self) -> Result<LogRange, QueueError> {
+        api::stream_range(&self.connection, subjects::LOG_STREAM).await
+    }
+
+    async fn trim_log(&self, before: u64) -> Result<(), QueueError> {
+        api::trim(&self.connection, subjects::LOG_STREAM, before).await
     }
 
     async fn get(&self, bucket: &'static str, key: &str) -> Result<Option<KeyValue>, QueueError> {

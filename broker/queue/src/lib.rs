@@ -24,10 +24,10 @@ pub mod testing;
 pub mod conformance;
 
 pub use args::ConnectArgs;
-pub use broker::{Broker, BrokerError, DeadLetter, Log, Logged, OpenError, Policies};
+pub use broker::{Broker, BrokerError, DeadLetter, Log, Logged, OpenError, Policies, TrimRule};
 pub use jetstream::{Credentials, JetStream, JetStreamOptions, Storage, Tls, without_password};
 pub use memory::MemoryQueue;
-pub use objects::{Created, ObjectError, Objects};
+pub use objects::{Created, Listed, ObjectError, Objects};
 pub use port::{Delivery, Queue, QueueError};
 pub use service::{ApiHandler, RequestError, request};
 pub use settings::{AckWaitError, Durability, QueueSettings};

@@ -14,8 +14,8 @@ use crate::clock::Clock;
 use crate::filter;
 use crate::partitions::{Part, PartitionPuller};
 use crate::port::{
-    Appended, ExhaustedTasks, Expect, KeyValue, KeyWatcher, Listener, LogEntry, LogReader, Message, Puller,
-    Put, Queue, QueueError, Ranked, Written,
+    Appended, ExhaustedTasks, Expect, KeyValue, KeyWatcher, Listener, LogEntry, LogRange, LogReader, Message,
+    Puller, Put, Queue, QueueError, Ranked, Written,
 };
 use crate::settings::{Durability, QueueSettings};
 use deliveries::{MemoryExhausted, MemoryPuller};
@@ -242,6 +242,16 @@ impl Queue for MemoryQueue {
 
     async fn log_end(&self) -> Result<u64, QueueError> {
         Ok(self.shared.state().log.end())
+    }
+
+    async fn log_range(&self) -> Result<LogRange, QueueError> {
+        let state = self.shared.state();
+        Ok(LogRange { id: 1, first: state.log.first(), last: state.log.end() })
+    }
+
+    async fn trim_log(&self, before: u64) -> Result<(), QueueError> {
+        self.shared.change(|state| state.log.trim(before));
+        Ok(())
     }
 
     async fn get(&self, bucket: &'static str, key: &str) -> Result<Option<KeyValue>, QueueError> {

@@ -24,8 +24,10 @@ use object_store::{
 
 use crate::tls::choose_ring;
 
+pub use aged::Listed;
 pub use error::ObjectError;
 
+mod aged;
 mod error;
 
 /// Bytes of one ranged read. Many in parallel fill a network link that one alone does not.
@@ -128,13 +130,14 @@ impl Objects {
         Self { store: Arc::new(InMemory::new()), folder: None }
     }
 
-    /// Stores `content` under its hash, unless it is there already.
+    /// Stores `content` under its hash, unless it is there already. It is young then: whoever writes it means to refer
+    /// to it.
     ///
     /// # Errors
     /// The store cannot be reached or refuses.
     pub async fn put_blob(&self, run: &RunId, content: Bytes) -> Result<BlobRef, ObjectError> {
         let blob = BlobRef { sha256: hash(content.clone()).await, bytes: content.len() as u64 };
-        if !self.has_blob(run, &blob).await? {
+        if !self.has_young_blob(run, &blob).await? {
             self.write(&paths::blob(run, &blob.sha256), content).await?;
         }
         Ok(blob)

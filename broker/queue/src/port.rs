@@ -45,7 +45,7 @@ impl QueueError {
 }
 
 /// A message to be put or appended.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
     /// Its subject.
     pub subject: String,
@@ -82,7 +82,7 @@ pub struct Appended {
 }
 
 /// An entry of the log.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogEntry {
     /// Position, from 1, without gaps.
     pub seq: u64,
@@ -91,6 +91,17 @@ pub struct LogEntry {
     pub stored_ns: u64,
     /// Subject, payload and headers.
     pub message: Message,
+}
+
+/// Which log it is, and which entries it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogRange {
+    /// Stays the same for as long as the log exists; another log of the same name has another.
+    pub id: u64,
+    /// Position of the oldest entry that was not trimmed; the next position where there is none.
+    pub first: u64,
+    /// Position of the newest entry; 0 before the first.
+    pub last: u64,
 }
 
 /// What a key must hold for a write to happen.
@@ -174,11 +185,18 @@ pub trait Queue: Send + Sync + 'static {
     /// id wins and a later one is dropped; `None` is never dropped.
     async fn append(&self, entry: Message, id: Option<&str>) -> Result<Appended, QueueError>;
 
-    /// Reads the log from position `from` (1 is the first) on, and then what is appended.
+    /// Reads the log from position `from` (1 is the first) on, and then what is appended. What was trimmed is
+    /// passed over.
     async fn read_log(&self, from: u64) -> Result<Box<dyn LogReader>, QueueError>;
 
     /// Position of the newest entry of the log; 0 if it is empty.
     async fn log_end(&self) -> Result<u64, QueueError>;
+
+    /// Which log it is, and which entries it holds, as the log's leader knows it.
+    async fn log_range(&self) -> Result<LogRange, QueueError>;
+
+    /// Takes entries before position `before` out of the log, for good. Positions stay what they are.
+    async fn trim_log(&self, before: u64) -> Result<(), QueueError>;
 
     /// The value of a key, from any replica: it may be behind. For those who read and do not write.
     async fn get(&self, bucket: &'static str, key: &str) -> Result<Option<KeyValue>, QueueError>;
@@ -272,8 +290,8 @@ pub trait Lease: Send + Sync {
 /// Reads the log in order.
 #[async_trait]
 pub trait LogReader: Send {
-    /// Waits for entries and gives 1 to `max`, in order and without gaps. Dropping the future loses nothing. After
-    /// [`QueueError::Lost`] it gives nothing more.
+    /// Waits for entries and gives 1 to `max`, in order, without gaps but for what was trimmed. Dropping the future
+    /// loses nothing. After [`QueueError::Lost`] it gives nothing more.
     async fn next(&mut self, max: usize) -> Result<Vec<LogEntry>, QueueError>;
 }
 

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use millrace_queue::port::{
     Appended, Delivery, Exhausted, ExhaustedTasks, Expect, KeyValue, KeyWatcher, Lease, Listener, LogEntry,
-    LogReader, Message, Puller, Put, Ranked, Written,
+    LogRange, LogReader, Message, Puller, Put, Ranked, Written,
 };
 use millrace_queue::{MemoryQueue, Queue, QueueError};
 use millrace_schemas::{PoolName, Stage};
@@ -78,6 +78,14 @@ impl Queue for LinkedQueue {
 
     async fn log_end(&self) -> Result<u64, QueueError> {
         self.link.call("look at the log", || self.inner.log_end()).await
+    }
+
+    async fn log_range(&self) -> Result<LogRange, QueueError> {
+        self.link.call("look at the log", || self.inner.log_range()).await
+    }
+
+    async fn trim_log(&self, before: u64) -> Result<(), QueueError> {
+        self.link.call("trim the log", || self.inner.trim_log(before)).await
     }
 
     async fn get(&self, bucket: &'static str, key: &str) -> Result<Option<KeyValue>, QueueError> {

@@ -22,10 +22,13 @@ pub struct Logged {
     pub event: Result<Event, DecodeError>,
 }
 
-/// Reads the log in order.
+/// Reads the log in order: what was trimmed from its segments, the rest from the log itself.
 pub struct Log {
     broker: Broker,
-    reader: Box<dyn LogReader>,
+    /// `None` where the next entry was trimmed, or may have been.
+    reader: Option<Box<dyn LogReader>>,
+    /// Position of the next entry; from where the reading begins, perhaps beyond the log's end.
+    next: u64,
     /// Entries read and not yet given: one of them waits for the object store.
     waiting: VecDeque<LogEntry>,
 }
@@ -85,13 +88,26 @@ impl Broker {
         Ok(self.queue.append(message, id).await?)
     }
 
-    /// Reads the log from position `from` (1 is the first) on, and then what is appended.
+    /// Reads the log from position `from` (1 is the first) on, trimmed or not, and then what is appended.
     ///
     /// # Errors
     /// The queue cannot be reached.
     pub async fn read_log(&self, from: u64) -> Result<Log, BrokerError> {
-        let reader = self.queue.read_log(from).await?;
-        Ok(Log { broker: self.clone(), reader, waiting: VecDeque::new() })
+        let from = from.max(1);
+        let trimmed = from < self.queue.log_range().await?.first;
+        let reader = if trimmed { None } else { Some(self.queue.read_log(from).await?) };
+        Ok(Log { broker: self.clone(), reader, next: from, waiting: VecDeque::new() })
+    }
+
+    /// Position of the oldest entry that can be read, in the log or in a segment of it; the next position where there
+    /// is none.
+    ///
+    /// # Errors
+    /// The queue or the object store fails.
+    pub async fn log_start(&self) -> Result<u64, BrokerError> {
+        let range = self.queue.log_range().await?;
+        let oldest = self.segments(range.id).await?.first().copied();
+        Ok(oldest.map_or(range.first, |oldest| oldest.min(range.first)))
     }
 }
 
@@ -99,11 +115,14 @@ impl Log {
     /// Waits for entries and gives 1 to `max`, in order and without gaps. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// The queue cannot be reached, or a large payload cannot be fetched now. Nothing is lost: the next call
-    /// goes on at the same entry.
+    /// The queue cannot be reached, or a large payload or a segment cannot be fetched now. Nothing is lost: the next
+    /// call goes on at the same entry. [`BrokerError::Gone`]: entries were taken out of the log that no segment holds.
     pub async fn next(&mut self, max: usize) -> Result<Vec<Logged>, BrokerError> {
-        if self.waiting.is_empty() {
-            self.waiting = self.reader.next(max).await?.into();
+        while self.waiting.is_empty() {
+            self.waiting = self.more(max).await?;
+            if let Some(last) = self.waiting.back() {
+                self.next = last.seq + 1;
+            }
         }
         let mut logged = Vec::with_capacity(self.waiting.len().min(max));
         while logged.len() < max
@@ -118,6 +137,34 @@ impl Log {
             self.waiting.pop_front();
         }
         Ok(logged)
+    }
+}
+
+impl Log {
+    /// Entries from the next position on, without gaps; perhaps none yet.
+    async fn more(&mut self, max: usize) -> Result<VecDeque<LogEntry>, BrokerError> {
+        let Some(reader) = &mut self.reader else { return self.trimmed().await };
+        let entries = reader.next(max).await?;
+        // The log may be trimmed under a slow reader.
+        if entries.first().is_some_and(|entry| entry.seq > self.next) {
+            self.reader = None;
+            return Ok(VecDeque::new());
+        }
+        Ok(entries.into())
+    }
+
+    async fn trimmed(&mut self) -> Result<VecDeque<LogEntry>, BrokerError> {
+        let range = self.broker.queue.log_range().await?;
+        if self.next >= range.first {
+            self.reader = Some(self.broker.queue.read_log(self.next).await?);
+            return Ok(VecDeque::new());
+        }
+        let Some(segment) = self.broker.segment_with(range.id, self.next).await? else {
+            return Err(BrokerError::Gone { from: self.next, to: range.first - 1 });
+        };
+        let mut entries = VecDeque::from(self.broker.read_segment(&segment).await?);
+        entries.retain(|entry| entry.seq >= self.next);
+        Ok(entries)
     }
 }
 

@@ -9,7 +9,7 @@ use millrace_schemas::{Event, Outcome, OutcomeBody, WorkerId, subjects};
 use super::{Fixture, pull_one, run, soon, task};
 use crate::port::Message;
 
-fn outcome(group: u64, worker: &str) -> Event {
+pub(super) fn outcome(group: u64, worker: &str) -> Event {
     let worker: WorkerId = worker.parse().expect("a worker name");
     let done = EnvStepDone {
         state: vec![],

@@ -6,12 +6,13 @@ use async_nats::jetstream::context::RequestErrorKind;
 use async_nats::jetstream::message::StreamMessage;
 use async_nats::jetstream::response::Response;
 use async_nats::jetstream::stream::{LastRawMessageErrorKind, RawMessageErrorKind};
+use millrace_schemas::blob::Sha;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::connection::Connection;
-use crate::port::QueueError;
+use crate::port::{LogRange, QueueError};
 
 /// No message has this position (any more).
 const NO_SUCH_MESSAGE: [u64; 2] = [10_043, 10_057];
@@ -26,6 +27,8 @@ struct Done {}
 
 #[derive(Debug, Deserialize)]
 struct StreamInfo {
+    /// When it was made, as the server writes it; restored copies keep it.
+    created: String,
     state: StreamState,
     /// Absent where the server stands alone.
     cluster: Option<Cluster>,
@@ -52,6 +55,7 @@ struct ConsumerConfig {
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub(super) struct StreamState {
     pub(super) messages: u64,
+    pub(super) first_seq: u64,
     pub(super) last_seq: u64,
 }
 
@@ -108,6 +112,25 @@ pub(super) async fn purge(connection: &Connection, stream: &str, filter: &str) -
     let (action, body) = ("purge tasks", json!({ "filter": filter }));
     let purged: Purged = ask(connection, action, path, &body).await.map_err(|e| e.of(action))?;
     Ok(purged.purged)
+}
+
+/// Takes what stands before `before` out of a stream.
+pub(super) async fn trim(connection: &Connection, stream: &str, before: u64) -> Result<(), QueueError> {
+    // The server takes a purge without a position for one of everything.
+    if before <= 1 {
+        return Ok(());
+    }
+    let path = format!("STREAM.PURGE.{stream}");
+    let (action, body) = ("trim the log", json!({ "seq": before }));
+    ask::<Purged>(connection, action, path, &body).await.map(|_| ()).map_err(|e| e.of(action))
+}
+
+/// Which stream it is, and the positions that it holds.
+pub(super) async fn stream_range(connection: &Connection, stream: &str) -> Result<LogRange, QueueError> {
+    let StreamInfo { created, state, .. } = stream_info(connection, stream).await?;
+    let Sha([a, b, c, d, e, f, g, h, ..]) = Sha::of(created.as_bytes());
+    let first = if state.messages == 0 { state.last_seq + 1 } else { state.first_seq };
+    Ok(LogRange { id: u64::from_be_bytes([a, b, c, d, e, f, g, h]), first, last: state.last_seq })
 }
 
 pub(super) async fn stream_state(connection: &Connection, stream: &str) -> Result<StreamState, QueueError> {

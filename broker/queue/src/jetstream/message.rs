@@ -3,24 +3,19 @@
 use async_nats::{HeaderMap, HeaderName, HeaderValue, Subscriber};
 use async_trait::async_trait;
 use futures::StreamExt;
-use millrace_schemas::subjects::{
-    CLAIM_HEADER, COPY_HEADER, REASON_HEADER, SUBJECT_HEADER, TRACEPARENT_HEADER,
-};
+use millrace_schemas::subjects;
 
 use crate::port::{Listener, Message};
-
-/// The headers that the port carries. The server's own stay behind, but for the mark of a copy.
-const KNOWN: [&str; 5] = [TRACEPARENT_HEADER, CLAIM_HEADER, REASON_HEADER, SUBJECT_HEADER, COPY_HEADER];
 
 pub(super) fn from_nats(message: async_nats::Message) -> Message {
     let headers = message.headers.as_ref().map(known).unwrap_or_default();
     Message { subject: message.subject.into_string(), payload: message.payload, headers }
 }
 
+/// The headers that the port carries. The server's own stay behind, but for the mark of a copy.
 pub(super) fn known(headers: &HeaderMap) -> Vec<(&'static str, String)> {
     let known = |(name, values): (&HeaderName, &Vec<HeaderValue>)| {
-        let name = KNOWN.into_iter().find(|known| *known == AsRef::<str>::as_ref(name))?;
-        Some((name, values.first()?.to_string()))
+        Some((subjects::header(name.as_ref())?, values.first()?.to_string()))
     };
     headers.iter().filter_map(known).collect()
 }

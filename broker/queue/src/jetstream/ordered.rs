@@ -167,6 +167,10 @@ impl Ordered {
         }
         match api::stored_ns(&self.connection, &self.stream, self.last).await? {
             Some(stored_ns) if stored_ns == self.last_ns => Ok(()),
+            None if self.last < api::stream_range(&self.connection, &self.stream).await?.first => {
+                // It was trimmed, which happens only to what is long stored.
+                Ok(())
+            }
             Some(_) | None => Err(QueueError::Lost { seq: self.last }),
         }
     }

@@ -24,6 +24,7 @@ impl LogReader for MemoryLogReader {
         let found = self.shared.wait_for(|state| {
             if *losses != state.losses {
                 if let Some((seq, stored_ns)) = last
+                    && seq >= state.log.first()
                     && state.log.stored_ns(seq) != Some(stored_ns)
                 {
                     return Some(Err(QueueError::Lost { seq }));
@@ -34,8 +35,8 @@ impl LogReader for MemoryLogReader {
             (!found.is_empty()).then_some(Ok(found))
         });
         let found = found.await?;
-        self.next += found.len() as u64;
         self.last = found.last().map(|entry| (entry.seq, entry.stored_ns)).or(last);
+        self.next = found.last().map_or(from, |entry| entry.seq + 1);
         Ok(found)
     }
 }

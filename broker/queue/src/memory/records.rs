@@ -45,6 +45,16 @@ impl Records {
         self.end
     }
 
+    /// Position of the oldest entry that is left, or of the next.
+    pub(super) fn first(&self) -> u64 {
+        self.entries.first_key_value().map_or(self.end + 1, |(seq, _)| *seq)
+    }
+
+    /// Takes away what stands before `before`.
+    pub(super) fn trim(&mut self, before: u64) {
+        self.entries = self.entries.split_off(&before.min(self.end + 1));
+    }
+
     pub(super) fn read(&self, from: u64, max: usize) -> Vec<LogEntry> {
         let entries = self.entries.range(from..).take(max);
         let entry = |(seq, (stored_ns, message)): (&u64, &(u64, Message))| LogEntry {

@@ -61,9 +61,8 @@ const SUBSCRIBE: [&str; 11] = [
 ];
 
 /// Forbidden to the coordinator too.
-const NOBODY: [&str; 8] = [
+const NOBODY: [&str; 7] = [
     "$JS.API.STREAM.DELETE.MILLRACE_LOG",
-    "$JS.API.STREAM.PURGE.MILLRACE_LOG",
     "$JS.API.STREAM.PURGE.MILLRACE_DEAD",
     "$JS.API.STREAM.MSG.DELETE.MILLRACE_LOG",
     "$JS.API.CONSUMER.DELETE.MILLRACE_TASK_REWARD.pool_success",

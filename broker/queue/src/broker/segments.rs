@@ -1,0 +1,207 @@
+//! Log segments: what was trimmed from the log stands in the object store, and is read back as the log is.
+//!
+//! Trimming goes parts, manifest, proof, trim. The manifest is created once, under the position of its first entry,
+//! which is the first of the log: of several who trim at once one makes it, and the others take it as it is. The log
+//! is trimmed only up to a segment that reads back equal to the log's own entries. So whoever stops anywhere between
+//! leaves either the log as it was, or a segment beside it that the next one proves and trims by.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use millrace_schemas::RunId;
+use millrace_schemas::blob::paths::{self, Place};
+use millrace_schemas::limits::SEGMENT_BYTES;
+use millrace_schemas::log_segment::LogSegment;
+
+use super::{Broker, BrokerError};
+use crate::objects::ObjectError;
+use crate::port::LogEntry;
+
+mod part;
+
+/// Entries asked of the log at once.
+const READ_AT_ONCE: usize = 1_024;
+
+/// How far the log may be trimmed.
+#[derive(Clone, Copy)]
+pub struct TrimRule<'a> {
+    /// Nothing from this position on.
+    pub before: u64,
+    /// Nothing stored later than this, in nanoseconds of the server's clock: the newest entries may yet be lost with a
+    /// machine, and their positions given out again.
+    pub stored_before_ns: u64,
+    /// Runs whose entries become parts of their own; those of all others are with the events of all runs.
+    pub runs: &'a BTreeSet<RunId>,
+    /// Entries of a segment. The log keeps what does not fill one.
+    pub entries: usize,
+    /// Whether this process may still act; asked last before the log is trimmed.
+    pub may_act: &'a (dyn Fn() -> bool + Sync),
+}
+
+impl Broker {
+    /// Moves the oldest entries of the log into a segment, if the rule lets enough of them go; says which.
+    ///
+    /// # Errors
+    /// The queue or the object store fails, or a segment stands that is not what the log holds. The log holds all that
+    /// no proven segment does.
+    pub async fn trim_log(&self, rule: TrimRule<'_>) -> Result<Option<LogSegment>, BrokerError> {
+        let range = self.queue.log_range().await?;
+        let before = rule.before.min(range.last + 1);
+        if range.first >= before {
+            return Ok(None);
+        }
+        let (segment, entries) = match self.segment_at(range.id, range.first).await? {
+            Some(segment) if segment.last >= before => return Ok(None),
+            Some(segment) => {
+                let all = TrimRule { before: segment.last + 1, entries: usize::MAX, ..rule };
+                let (entries, _) = self.oldest(range.first, &all, u64::MAX).await?;
+                (segment, entries)
+            }
+            None => {
+                let (entries, full) =
+                    self.oldest(range.first, &TrimRule { before, ..rule }, SEGMENT_BYTES).await?;
+                if !full {
+                    return Ok(None);
+                }
+                (self.write_segment(range.id, &entries, rule.runs).await?, entries)
+            }
+        };
+        self.prove(&segment, &entries).await?;
+        if !(rule.may_act)() {
+            return Ok(None);
+        }
+        self.queue.trim_log(segment.last + 1).await?;
+        Ok(Some(segment))
+    }
+
+    /// The oldest entries that the rule lets go, and whether they fill a segment.
+    async fn oldest(
+        &self,
+        first: u64,
+        rule: &TrimRule<'_>,
+        most_bytes: u64,
+    ) -> Result<(Vec<LogEntry>, bool), BrokerError> {
+        let (mut entries, mut bytes): (Vec<LogEntry>, u64) = (Vec::new(), 0);
+        let mut reader = self.queue.read_log(first).await?;
+        while first + (entries.len() as u64) < rule.before {
+            for entry in reader.next(READ_AT_ONCE).await? {
+                let next = first + entries.len() as u64;
+                if entry.seq != next {
+                    let reason = format!("seq={next} is missing in it; nothing beyond is trimmed");
+                    return Err(BrokerError::Invalid { action: "trim the log", reason });
+                }
+                if entry.seq >= rule.before || entry.stored_ns > rule.stored_before_ns {
+                    return Ok((entries, false));
+                }
+                bytes += entry.message.payload.len() as u64;
+                entries.push(entry);
+                if entries.len() >= rule.entries || bytes >= most_bytes {
+                    return Ok((entries, true));
+                }
+            }
+        }
+        Ok((entries, false))
+    }
+
+    /// Writes the parts, then the manifest. Gives the manifest that stands, which may be another's.
+    async fn write_segment(
+        &self,
+        log: u64,
+        entries: &[LogEntry],
+        runs: &BTreeSet<RunId>,
+    ) -> Result<LogSegment, BrokerError> {
+        let (Some(first), Some(last)) = (entries.first(), entries.last()) else {
+            return Err(invalid("it has no entries".to_owned()));
+        };
+        let parts = self.write_parts(entries, runs).await?;
+        let segment = LogSegment { log: format!("{log:016x}"), first: first.seq, last: last.seq, parts };
+        let manifest = serde_json::to_vec(&segment).expect("a manifest holds only what JSON can express");
+        self.objects.create(&paths::segment(log, first.seq), Bytes::from(manifest)).await?;
+        let standing = self.segment_at(log, first.seq).await?;
+        standing.ok_or_else(|| ObjectError::NotFound { path: paths::segment(log, first.seq) }.into())
+    }
+
+    /// Proves that a segment reads back as these entries of the log.
+    async fn prove(&self, segment: &LogSegment, entries: &[LogEntry]) -> Result<(), BrokerError> {
+        let stored = self.read_segment(segment).await?;
+        if stored == entries {
+            return Ok(());
+        }
+        let differs = stored.iter().zip(entries).find(|(stored, entry)| stored != entry);
+        let seq = differs.map_or(segment.first, |(_, entry)| entry.seq);
+        Err(invalid(format!(
+            "the one of log={} that begins at seq={} differs from the log, first at seq={seq}; nothing is trimmed while \
+             it stands",
+            segment.log, segment.first
+        )))
+    }
+
+    /// The entries of a segment, in order.
+    ///
+    /// # Errors
+    /// The object store fails, or holds something else.
+    pub async fn read_segment(&self, segment: &LogSegment) -> Result<Vec<LogEntry>, BrokerError> {
+        let mut entries = Vec::new();
+        for part in &segment.parts {
+            entries.append(&mut self.read_part(part).await?);
+        }
+        entries.sort_unstable_by_key(|entry| entry.seq);
+        let whole = entries.iter().map(|entry| entry.seq).eq(segment.first..=segment.last);
+        match whole {
+            true => Ok(entries),
+            false => Err(invalid(format!(
+                "the one of log={} from seq={} to seq={} does not hold each position once",
+                segment.log, segment.first, segment.last
+            ))),
+        }
+    }
+
+    /// The segment whose first entry stands at `first`, if there is one.
+    ///
+    /// # Errors
+    /// The object store fails, or holds something else.
+    pub async fn segment_at(&self, log: u64, first: u64) -> Result<Option<LogSegment>, BrokerError> {
+        let path = paths::segment(log, first);
+        let Some(content) = self.objects.get(&path).await? else { return Ok(None) };
+        let wrong =
+            |reason: String| invalid(format!("the manifest path={path} cannot be believed: {reason}"));
+        let segment: LogSegment = serde_json::from_slice(&content).map_err(|e| wrong(e.to_string()))?;
+        if segment.log != format!("{log:016x}") || segment.first != first || segment.last < first {
+            return Err(wrong("it is of another place".to_owned()));
+        }
+        Ok(Some(segment))
+    }
+
+    /// Where the segments of a log begin, in order.
+    ///
+    /// # Errors
+    /// The object store fails.
+    pub async fn segments(&self, log: u64) -> Result<Vec<u64>, BrokerError> {
+        let listed = self.objects.list(&paths::segments(log)).await?;
+        let first = |path: &String| match paths::parse(path) {
+            Some(Place::Segment { log: of, first }) if of == log => Some(first),
+            Some(_) | None => None,
+        };
+        Ok(listed.iter().filter_map(first).collect())
+    }
+
+    /// The segment that holds a position, if one does.
+    ///
+    /// # Errors
+    /// The object store fails, or holds something else.
+    pub async fn segment_with(&self, log: u64, seq: u64) -> Result<Option<LogSegment>, BrokerError> {
+        let found = match self.segment_at(log, seq).await? {
+            // Whoever reads on asks for the first of the next one.
+            Some(segment) => Some(segment),
+            None => match self.segments(log).await?.into_iter().rfind(|first| *first <= seq) {
+                Some(first) => self.segment_at(log, first).await?,
+                None => None,
+            },
+        };
+        Ok(found.filter(|segment| (segment.first..=segment.last).contains(&seq)))
+    }
+}
+
+fn invalid(reason: String) -> BrokerError {
+    BrokerError::Invalid { action: "read a segment of the log", reason }
+}

@@ -1,0 +1,133 @@
+//! A log that is trimmed: what left it is in segments, and whoever reads sees no difference.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use millrace_schemas::blob::paths;
+use millrace_schemas::limits::MAX_INLINE_BYTES;
+use millrace_schemas::{Event, subjects};
+
+use super::log::outcome;
+use super::{Fixture, run, soon};
+use crate::broker::{Broker, BrokerError, Log, TrimRule};
+
+const ENTRIES: u64 = 25;
+
+fn yes() -> bool {
+    true
+}
+
+/// Segments of ten, of all that stands before `before`.
+fn rule(before: u64, runs: &BTreeSet<millrace_schemas::RunId>) -> TrimRule<'_> {
+    TrimRule { before, stored_before_ns: u64::MAX, runs, entries: 10, may_act: &yes }
+}
+
+/// Entries of two runs and of all, some of them large.
+async fn fill(broker: &Broker) {
+    for number in 0..ENTRIES {
+        let appended = match number % 5 {
+            0 => broker.append(subjects::ALL_RUNS, &Event::Tick { unix_ms: number }).await,
+            1 => broker.append("other", &outcome(number, "w1")).await,
+            2 => {
+                let reason = "x".repeat(MAX_INLINE_BYTES + number as usize);
+                broker.append(run().as_str(), &Event::Cancelled { reason }).await
+            }
+            _ => broker.append(run().as_str(), &outcome(number, "w1")).await,
+        };
+        assert_eq!(appended.expect("appended").seq, number + 1);
+    }
+}
+
+async fn read(log: &mut Log, count: usize) -> Vec<(u64, u64, String, Event)> {
+    let mut read = Vec::new();
+    while read.len() < count {
+        for logged in soon("the log is read", log.next(7)).await.expect("read") {
+            read.push((logged.seq, logged.stored_ns, logged.run, logged.event.expect("an event")));
+        }
+    }
+    read
+}
+
+/// The log holds what fills no segment; readers from before, and those that were in the midst of it, see all of it once.
+pub async fn what_is_trimmed_is_read_from_segments(fixture: Fixture) {
+    let (broker, runs) = (&fixture.broker, BTreeSet::from([run()]));
+    fill(broker).await;
+    let mut slow = broker.read_log(1).await.expect("read");
+    let mut before = slow.next(3).await.expect("read");
+    assert!(!before.is_empty());
+    before.truncate(3);
+    let whole = read(&mut broker.read_log(1).await.expect("read"), ENTRIES as usize).await;
+    assert_eq!(broker.trim_log(rule(8, &runs)).await.expect("asked"), None, "nothing fills a segment");
+    let first = broker.trim_log(rule(24, &runs)).await.expect("trimmed").expect("a segment");
+    assert_eq!((first.first, first.last), (1, 10));
+    assert_eq!(first.parts.iter().map(|part| part.run.as_str()).collect::<Vec<_>>(), ["all", "demo"]);
+    let second = broker.trim_log(rule(24, &runs)).await.expect("trimmed").expect("a segment");
+    assert_eq!((second.first, second.last), (11, 20));
+    assert_eq!(broker.trim_log(rule(24, &runs)).await.expect("asked"), None, "three entries stay");
+    let range = fixture.queue.log_range().await.expect("known");
+    assert_eq!((range.first, range.last), (21, ENTRIES));
+    assert_eq!(broker.log_start().await.expect("known"), 1);
+    for from in [1, 5, 11, 20, 21, 24] {
+        let mut log = broker.read_log(from).await.expect("read");
+        let rest = read(&mut log, (ENTRIES + 1 - from) as usize).await;
+        assert_eq!(rest, whole[from as usize - 1..], "from {from}");
+    }
+    let went_on = read(&mut slow, ENTRIES as usize - before.len()).await;
+    assert_eq!(went_on, whole[before.len()..], "a reader that began before");
+    let index = broker.read_index(&second.parts[1]).await.expect("an index");
+    let claimed = whole[10..20].iter().filter(|(.., event)| matches!(event, Event::Cancelled { .. })).count();
+    assert_eq!((index.claims.len(), index.rollouts.len()), (claimed, 4));
+    let found = index.rollouts.iter().find(|entries| entries.rollout.group == 13).expect("in the index");
+    assert_eq!(found.seq, [14], "where its entry stands");
+}
+
+/// Whoever stops between two steps leaves what the next one goes on from: nothing is lost, and nothing stands twice.
+pub async fn trimming_goes_on_from_wherever_it_stopped(fixture: Fixture) {
+    let (broker, runs) = (&fixture.broker, BTreeSet::from([run()]));
+    fill(broker).await;
+    let whole = read(&mut broker.read_log(1).await.expect("read"), ENTRIES as usize).await;
+    // It stopped after the manifest was made: the log holds what the segment does.
+    let asked = AtomicUsize::new(0);
+    let may_act = || asked.fetch_add(1, Ordering::Relaxed) > 0;
+    let stopped = broker.trim_log(TrimRule { may_act: &may_act, ..rule(24, &runs) }).await;
+    assert_eq!(stopped.expect("asked"), None);
+    let range = fixture.queue.log_range().await.expect("known");
+    assert_eq!((range.first, broker.segments(range.id).await.expect("listed")), (1, vec![1]));
+    assert_eq!(read(&mut broker.read_log(1).await.expect("read"), ENTRIES as usize).await, whole);
+    // Another goes on with other bounds, and takes the segment as it stands.
+    let other = TrimRule { entries: 4, may_act: &may_act, ..rule(24, &runs) };
+    let taken = broker.trim_log(other).await.expect("trimmed").expect("a segment");
+    assert_eq!((taken.first, taken.last), (1, 10));
+    assert_eq!(broker.segments(range.id).await.expect("listed"), [1]);
+    // Two at once.
+    let (one, two) = tokio::join!(broker.trim_log(rule(24, &runs)), broker.trim_log(other));
+    for trimmed in [one, two] {
+        let late = matches!(&trimmed, Err(BrokerError::Invalid { .. }));
+        assert!(late || trimmed.is_ok(), "{trimmed:?}");
+    }
+    assert_eq!(read(&mut broker.read_log(1).await.expect("read"), ENTRIES as usize).await, whole);
+}
+
+/// A segment that is not what the log holds stops the trimming; entries that nothing holds stop the reading.
+pub async fn nothing_is_trimmed_that_no_segment_proves(fixture: Fixture) {
+    let (broker, runs) = (&fixture.broker, BTreeSet::from([run()]));
+    fill(broker).await;
+    let never = || false;
+    let rule = rule(24, &runs);
+    broker.trim_log(TrimRule { may_act: &never, ..rule }).await.expect("asked");
+    let log = fixture.queue.log_range().await.expect("known").id;
+    let segment = broker.segment_at(log, 1).await.expect("read").expect("a segment");
+    let part = &segment.parts[1];
+    let path = paths::blob(&part.run, &part.data.sha256);
+    let sound = broker.objects().get(&path).await.expect("read").expect("there");
+    broker.objects().put(&path, Bytes::from_static(b"x")).await.expect("damaged");
+    assert!(broker.trim_log(rule).await.is_err());
+    assert_eq!(fixture.queue.log_range().await.expect("known").first, 1);
+    broker.objects().put(&path, sound).await.expect("mended");
+    broker.trim_log(rule).await.expect("trimmed").expect("a segment");
+    assert_eq!(fixture.queue.log_range().await.expect("known").first, 11);
+    broker.objects().delete(&paths::segment(log, 1)).await.expect("deleted");
+    let read = broker.read_log(3).await.expect("opened").next(1).await;
+    assert!(matches!(read, Err(BrokerError::Gone { from: 3, to: 10 })), "{read:?}");
+}

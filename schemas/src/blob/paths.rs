@@ -1,0 +1,140 @@
+//! Where things are in the object store. All paths are built here, and read back.
+
+use super::{PolicyVersion, RunId, Sha};
+
+/// Everything that belongs to a run.
+#[must_use]
+pub fn run(run: &RunId) -> String {
+    format!("runs/{run}")
+}
+
+/// A blob of a run, named by its hash: weights, optimiser state, batches, large payloads, entries of the log.
+#[must_use]
+pub fn blob(run: &RunId, sha256: &Sha) -> String {
+    format!("runs/{run}/blobs/{sha256}")
+}
+
+/// The manifest of a version; created once and never changed. Its existence is the commit.
+#[must_use]
+pub fn manifest(run: &RunId, version: PolicyVersion) -> String {
+    format!("runs/{run}/weights/v{:06}/manifest.json", version.0)
+}
+
+/// The folder of all versions of a run.
+#[must_use]
+pub fn weights(run: &RunId) -> String {
+    format!("runs/{run}/weights")
+}
+
+/// The segments of a log, in the order of their positions.
+#[must_use]
+pub fn segments(log: u64) -> String {
+    format!("{LOG}/{log:016x}")
+}
+
+/// The manifest of the segment whose first entry stands at `first`; created once and never changed.
+#[must_use]
+pub fn segment(log: u64, first: u64) -> String {
+    format!("{LOG}/{log:016x}/{first:020}.json")
+}
+
+/// A snapshot of the coordinator's state after the event at `seq` of the log.
+#[must_use]
+pub fn snapshot(seq: u64, sha256: &Sha) -> String {
+    format!("snapshots/{seq:020}-{}.msgpack", sha256.short())
+}
+
+/// The folder of all logs' segments.
+pub const LOG: &str = "log";
+/// An object that is written to learn what time it is at the store.
+pub const CLOCK: &str = "collect/clock";
+
+/// What an object is, as its path says.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// A blob of a run.
+    Blob(RunId, Sha),
+    /// The manifest of a version.
+    Manifest(RunId, PolicyVersion),
+    /// The manifest of a segment of the log.
+    Segment {
+        /// Which log.
+        log: u64,
+        /// Position of its first entry.
+        first: u64,
+    },
+    /// A snapshot after this position of the log.
+    Snapshot(u64),
+    /// What the store tells its time by.
+    Clock,
+}
+
+/// Reads a path; `None` where it is spelt as none of ours is.
+#[must_use]
+pub fn parse(path: &str) -> Option<Place> {
+    let parts: Vec<&str> = path.split('/').collect();
+    let place = match parts.as_slice() {
+        ["runs", run, "blobs", sha256] => Place::Blob(run.parse().ok()?, sha256.parse().ok()?),
+        ["runs", run, "weights", version, "manifest.json"] => {
+            Place::Manifest(run.parse().ok()?, PolicyVersion(version.strip_prefix('v')?.parse().ok()?))
+        }
+        ["log", log, first] => Place::Segment {
+            log: u64::from_str_radix(log, 16).ok()?,
+            first: first.strip_suffix(".json")?.parse().ok()?,
+        },
+        ["collect", "clock"] => Place::Clock,
+        ["snapshots", name] => {
+            let (seq, rest) = name.split_once('-')?;
+            let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+            rest.ends_with(".msgpack").then_some(())?;
+            rest.chars().all(plain).then_some(Place::Snapshot(seq.parse().ok()?))?
+        }
+        _ => return None,
+    };
+    // One spelling: `v1` and `v+1` would be further places for the same thing.
+    let spelt = match &place {
+        Place::Blob(run, sha256) => blob(run, sha256),
+        Place::Manifest(run, version) => manifest(run, *version),
+        Place::Segment { log, first } => segment(*log, *first),
+        Place::Clock => CLOCK.to_owned(),
+        Place::Snapshot(seq) => return path.starts_with(&format!("snapshots/{seq:020}-")).then_some(place),
+    };
+    (spelt == path).then_some(place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_built_is_read_and_nothing_else() {
+        let (name, sha256): (RunId, _) = ("lake".parse().expect("a name"), Sha::of(b"x"));
+        for (path, place) in [
+            (blob(&name, &sha256), Place::Blob(name.clone(), sha256)),
+            (manifest(&name, PolicyVersion(7)), Place::Manifest(name.clone(), PolicyVersion(7))),
+            (segment(0xab, 12), Place::Segment { log: 0xab, first: 12 }),
+            (snapshot(50_000, &sha256), Place::Snapshot(50_000)),
+        ] {
+            assert_eq!(parse(&path), Some(place), "{path}");
+        }
+        let sha256 = sha256.to_string();
+        for path in [
+            "../x",
+            "runs/lake",
+            "runs/lake/blobs/short",
+            &format!("runs/../blobs/{sha256}"),
+            &format!("runs/lake/blobs/{}", sha256.to_uppercase()),
+            &format!("runs/lake/blobs/{sha256}/x"),
+            "runs/lake/weights/v7/manifest.json",
+            "runs/lake/weights/v+00007/manifest.json",
+            "log/ab/1.json",
+            "log/00000000000000ab/+0000000000000000012.json",
+            "snapshots/1-x.msgpack",
+            "snapshots/00000000000000000001-../x.msgpack",
+            "elsewhere/x",
+            "",
+        ] {
+            assert_eq!(parse(path), None, "{path}");
+        }
+    }
+}
