@@ -5,23 +5,32 @@
 use std::fmt;
 
 pub mod history;
+pub mod puts;
 pub mod record;
+pub mod snapshots;
 
 mod bounded_memory;
 mod books_balance;
 mod drains;
+mod drops_have_reasons;
+mod ends_in_time;
+pub(crate) mod halts_have_a_cause;
 mod no_task_lost;
 mod one_effect_per_task;
 mod slots_conserved;
+mod snapshots_load;
 mod staleness_bounded;
 mod steps_whole;
 mod versions_monotonic;
+mod witness;
 
 #[cfg(test)]
 mod testing;
 
 pub use history::{Entry, History, PolicySeen};
+pub use puts::PutWatch;
 pub use record::{PolicyWatch, record};
+pub use snapshots::SnapshotWatch;
 
 /// Findings of one checker that are spelled out; of the others only the number is told.
 const MAX_WORDS: usize = 10;
@@ -30,7 +39,7 @@ const MAX_WORDS: usize = 10;
 pub type Checker = fn(&History) -> Vec<String>;
 
 /// All checkers by name.
-pub const ALL: [(&str, Checker); 9] = [
+pub const ALL: [(&str, Checker); 13] = [
     ("no_task_lost", no_task_lost::check),
     ("one_effect_per_task", one_effect_per_task::check),
     ("staleness_bounded", staleness_bounded::check),
@@ -38,7 +47,11 @@ pub const ALL: [(&str, Checker); 9] = [
     ("steps_whole", steps_whole::check),
     ("books_balance", books_balance::check),
     ("slots_conserved", slots_conserved::check),
+    ("drops_have_reasons", drops_have_reasons::check),
     ("drains", drains::check),
+    ("ends_in_time", ends_in_time::check),
+    ("halts_have_a_cause", halts_have_a_cause::check),
+    ("snapshots_load", snapshots_load::check),
     ("bounded_memory", bounded_memory::check),
 ];
 

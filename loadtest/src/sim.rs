@@ -14,12 +14,15 @@ use crate::checkers::{self, Entry, Finding, History};
 pub mod play;
 pub mod scenario;
 
+mod deadline;
 mod executors;
 mod faults;
 mod fleet;
 mod link;
 mod operator;
 mod queue;
+mod replicas;
+mod runs;
 mod store;
 mod world;
 

@@ -2,24 +2,41 @@
 
 use millrace_coordinator::pipeline::admit::MAX_FILTERED_BATCHES;
 use millrace_coordinator::state::Run;
+use millrace_schemas::envelope::encode;
 use millrace_schemas::submit::GroupFilter;
 
 use super::history::History;
+use shape::collections;
+
+mod shape;
 
 /// Points of a learning curve, as the status page promises.
 const CURVE_POINTS: usize = 1_000;
 /// A rollout's tasks stay queued until they are acked, though the rollout goes on: where acks get lost, those
 /// of its whole life do, and those of the rollout that came in its place.
 const LIVES: u64 = 2;
+/// Of a list or map without a bound of its own, the most.
+const UNNAMED: u64 = 64;
+/// Events between two looks.
+const EVERY: u64 = 8;
 
 /// Looks at the state after every event, and at the queue's peak.
 pub(super) fn check(history: &History) -> Vec<String> {
     let mut findings = Vec::new();
+    let last = history.log.last().map_or(0, |entry| entry.seq);
     history.replay(|moment| {
-        let (Some(run), Some(_)) = (moment.run(), moment.commands) else { return };
         let seq = moment.entry.seq;
-        findings
-            .extend(wrong(run).into_iter().map(|words| format!("run={} seq={seq}: {words}", run.spec.name)));
+        if moment.commands.is_none() || (seq % EVERY != 0 && seq != last) {
+            return;
+        }
+        if let Some(run) = moment.run() {
+            let wrong = wrong(run).into_iter();
+            findings.extend(wrong.map(|words| format!("run={} seq={seq}: {words}", run.spec.name)));
+        }
+        if seq % (EVERY * EVERY) == 0 || seq == last {
+            let wrong = beyond(&encode(moment.state), UNNAMED, &|_| None).into_iter();
+            findings.extend(wrong.map(|words| format!("seq={seq}: {words}")));
+        }
     });
     let most: u64 = history.runs().map(|(_, run)| LIVES * most_tasks(run)).sum();
     if let Some(peak) = history.peak_queued.filter(|peak| *peak > most) {
@@ -45,32 +62,67 @@ fn most_tasks(run: &Run) -> u64 {
     (rollouts + u64::from(run.spec.evaluate.prompts)) * life + 1
 }
 
+/// What is kept of one run.
 fn wrong(run: &Run) -> Vec<String> {
-    let mut words = Vec::new();
-    let mut at_most = |what: &str, have: u64, most: u64| {
-        if have > most {
-            words.push(format!("{what}={have}, at most {most}"));
-        }
-    };
     let spec = &run.spec;
-    at_most("curve points", run.books.curve.len() as u64, CURVE_POINTS as u64 + 1);
-    at_most("versions evaluated", run.evaluated.len() as u64, spec.steps + 1);
-    at_most("staleness counts", run.books.staleness.len() as u64, spec.max_staleness() + 1);
-    let evaluating = run.evaluation.as_ref().map_or(0, |evaluation| evaluation.groups.len() as u64);
-    at_most("prompts under evaluation", evaluating, u64::from(spec.evaluate.prompts));
-    for group in run.groups.values() {
-        let domain = spec.part(group.domain);
-        let (tokens, turns) = (domain.longest_rollout(), u64::from(domain.environment.max_turns()));
-        for rollout in &group.rollouts {
-            at_most("tokens of a rollout", rollout.tokens.len() as u64, tokens);
-            at_most("turns of a rollout", rollout.turns.len() as u64, turns);
+    let longest =
+        spec.parts().map(|part| part.longest_rollout().max(u64::from(part.environment.max_turns())));
+    let unnamed = longest.max().unwrap_or(0).max(UNNAMED);
+    beyond(&encode(run), unnamed, &|path| bound(run, path))
+}
+
+/// The lists and maps of what is encoded that are longer than they may be.
+fn beyond(encoded: &[u8], unnamed: u64, bound: &dyn Fn(&str) -> Option<u64>) -> Vec<String> {
+    let mut words = Vec::new();
+    let read = collections(encoded, &mut |path, length| {
+        // What was asked for is bounded where it is handed in; runs are looked at one by one.
+        if path.first().is_some_and(|first| first == "spec" || first == "runs") {
+            return;
         }
+        let path = path.join(".");
+        let most = bound(&path).unwrap_or(unnamed);
+        if length as u64 > most {
+            words.push(format!("{path} has length={length}, at most {most}"));
+        }
+    });
+    if read.is_none() {
+        words.push("what is encoded ends too early".to_owned());
     }
     words
 }
 
+/// How many a run may keep of what may be many; `None` for all else, which holds a few whatever the run file says.
+fn bound(run: &Run, path: &str) -> Option<u64> {
+    let (spec, rollout) = (&run.spec, &run.spec.rollout);
+    let evaluations = spec.steps + 1;
+    match path {
+        "groups" | "ready" => Some(spec.window_groups()),
+        "training.groups" => Some(rollout.groups_per_step.into()),
+        "groups.*.rollouts" | "training.groups.*.*.rollouts" => Some(rollout.group_size.into()),
+        "evaluation.groups" => Some(spec.evaluate.prompts.into()),
+        "evaluated" | "books.evaluations" | "books.domains.*.evaluations" => Some(evaluations),
+        "books.staleness" | "books.domains.*.staleness" => Some(spec.max_staleness() + 1),
+        "books.curve" => Some(CURVE_POINTS as u64 + 1),
+        "books.dropped_lately" => Some(most_dropped(run)),
+        "stored.paths" => Some(rollout.stored_turns.keep.into()),
+        _ => None,
+    }
+}
+
+/// Rollouts that may be dropped from one commit to the next: all that may be played until then, with all that come in
+/// their place.
+fn most_dropped(run: &Run) -> u64 {
+    let rollout = &run.spec.rollout;
+    let groups = run.spec.window_groups() + MAX_FILTERED_BATCHES * u64::from(rollout.groups_per_step);
+    LIVES * groups * u64::from(rollout.group_size) * (2 + u64::from(rollout.max_replacements))
+}
+
 #[cfg(test)]
 mod tests {
+    use millrace_coordinator::books::DropReason;
+    use millrace_schemas::{Event, RolloutId};
+
+    use super::super::history::Entry;
     use super::super::testing::sound;
     use super::*;
 
@@ -100,6 +152,32 @@ mod tests {
         assert_eq!(wrong(&run), Vec::<String>::new());
         run.books.staleness.resize(9, 0);
         run.evaluated.extend((0..100).map(millrace_schemas::PolicyVersion));
-        assert_eq!(wrong(&run).len(), 2);
+        let metric = |number: u64| (format!("metric-{number}"), 0.0);
+        run.books.metrics.extend((0..65).map(metric));
+        for group in 0..1_000 {
+            let id = RolloutId { group, index: 0, attempt: 0 };
+            run.books.drop_rollout(id, 0, DropReason::Failed, 0);
+        }
+        let wrong = wrong(&run).join("; ");
+        for path in ["books.staleness", "evaluated", "books.metrics", "books.dropped_lately"] {
+            assert!(wrong.contains(path), "{path} in {wrong}");
+        }
+    }
+
+    #[tokio::test]
+    async fn members_that_never_leave_are_found() {
+        let mut history = sound().await;
+        let mut seq = history.log.len() as u64;
+        for number in 0..100 {
+            seq += 1;
+            let (worker, instance) = (format!("train-{number}").parse().expect("a name"), number.to_string());
+            let event = Some(Event::Joined { worker, instance });
+            history.log.push(Entry { seq, run: "all".to_owned(), event });
+        }
+        assert!(
+            check(&history).iter().any(|words| words.contains("members has length=")),
+            "{:?}",
+            check(&history)
+        );
     }
 }

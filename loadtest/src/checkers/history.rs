@@ -1,6 +1,7 @@
 //! What is known of a run from outside once it is over: the log, what is committed, what is left.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use millrace_coordinator::audit::StoredVersion;
 use millrace_coordinator::command::Commands;
@@ -9,6 +10,9 @@ use millrace_queue::DeadLetter;
 use millrace_schemas::policy::Policy;
 use millrace_schemas::train_shard::{BatchGroup, BatchRollout};
 use millrace_schemas::{Event, PolicyVersion, RunId, Stage};
+
+use super::puts::TaskPut;
+use super::snapshots::SnapshotSeen;
 
 /// An entry of the log.
 #[derive(Debug, Clone)]
@@ -32,6 +36,17 @@ pub struct PolicySeen {
     pub epoch: u64,
 }
 
+/// When a run ended, counted from the end of the last fault.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// The run.
+    pub run: RunId,
+    /// How long it took; `None` where it did not end.
+    pub took: Option<Duration>,
+    /// How long it may take.
+    pub most: Duration,
+}
+
 /// What a run left behind.
 #[derive(Debug, Clone, Default)]
 pub struct History {
@@ -51,6 +66,16 @@ pub struct History {
     pub policies: Vec<PolicySeen>,
     /// The most tasks that were queued at once, where that was watched.
     pub peak_queued: Option<u64>,
+    /// Tasks that reached the queue, each once, where that was watched.
+    pub puts: Option<Vec<TaskPut>>,
+    /// Snapshots that were named, in the order in which they were seen; may have gaps.
+    pub snapshots: Vec<SnapshotSeen>,
+    /// How often the queue lost its newest part.
+    pub losses: u64,
+    /// Runs on which a fault was planted that needs a repair, where that is known.
+    pub planted: Option<BTreeSet<RunId>>,
+    /// When the runs ended, where somebody took the time.
+    pub ends: Vec<Ended>,
 }
 
 impl History {

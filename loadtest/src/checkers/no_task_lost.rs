@@ -4,26 +4,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use millrace_coordinator::state::Run;
-use millrace_coordinator::{Command, status};
-use millrace_schemas::{RolloutId, RunId, TaskKey};
+use millrace_coordinator::status;
+use millrace_schemas::{RolloutId, RunId};
 
 use super::history::History;
+use super::witness::{Witness, puts};
 
-/// What was begun of a run.
-#[derive(Default)]
-struct Begun {
-    /// Rollouts whose first task was put, evaluation not.
-    rollouts: BTreeSet<RolloutId>,
-    /// Domains and prompts by group.
-    prompts: BTreeMap<u64, (u32, u64)>,
-}
-
-/// Counts from the tasks that the fold asked for and the batches that are committed.
+/// Counts from the tasks that were put and the batches that are committed.
 pub(super) fn check(history: &History) -> Vec<String> {
-    let begun = begun(history);
-    let mut findings = Vec::new();
+    let (puts, prompts, mut findings) = (puts(history), prompts(history), Vec::new());
     for (id, run) in history.runs() {
-        check_run(history, id, run, begun.get(id), &mut findings);
+        match Witness::of(history, id, &puts) {
+            Some(witness) => {
+                check_run(id, run, &witness, &mut findings);
+                findings.extend(skipped(run, prompts.get(id), &witness));
+            }
+            None => findings.push(format!("run={id}: the log does not know that it was submitted")),
+        }
     }
     let over = history.runs().all(|(_, run)| run.is_closed());
     for (stage, left) in history.queued.iter().filter(|(_, left)| **left > 0) {
@@ -34,66 +31,64 @@ pub(super) fn check(history: &History) -> Vec<String> {
     findings
 }
 
-fn begun(history: &History) -> BTreeMap<RunId, Begun> {
-    let mut begun = BTreeMap::<RunId, Begun>::new();
-    history.replay(|moment| {
-        for command in moment.commands.into_iter().flatten() {
-            let Command::PutTask(task) = command else { continue };
-            // The first is a reset, or a turn where a rollout starts from another's.
-            let (TaskKey::EnvStep { rollout, turn: 0 } | TaskKey::Generate { rollout, turn: 1 }) = task.key
-            else {
-                continue;
-            };
-            if !task.evaluate {
-                begun.entry(task.run.clone()).or_default().rollouts.insert(rollout);
-            }
-        }
-        let (Some(_), Some(run)) = (moment.commands, moment.run()) else { return };
-        let begun = begun.entry(run.spec.name.clone()).or_default();
-        for (id, group) in &run.groups {
-            begun.prompts.insert(*id, (group.domain, group.prompt));
-        }
-    });
-    begun
-}
+/// Why a whole group goes, also one of which nothing was put yet.
+const OF_GROUPS: [&str; 4] = ["surplus", "cancelled", "group_failed", "superseded"];
 
-fn check_run(history: &History, id: &RunId, run: &Run, begun: Option<&Begun>, findings: &mut Vec<String>) {
-    let none = Begun::default();
-    let begun = begun.unwrap_or(&none);
-    let trained: BTreeSet<RolloutId> = history
-        .trained(id)
-        .filter(|(version, ..)| *version <= run.version())
-        .map(|(_, _, rollout)| rollout.id)
-        .collect();
-    let all: BTreeSet<RolloutId> = begun.rollouts.union(&trained).copied().collect();
+fn check_run(id: &RunId, run: &Run, witness: &Witness<'_>, findings: &mut Vec<String>) {
     let flying = in_flight(run);
+    let all: BTreeSet<RolloutId> = witness.begun.union(&witness.trained).copied().collect();
     let ledger = status::ledger(run);
-    if all.len() as u64 != ledger.admitted {
-        findings.push(format!("run={id}: rollouts begun={} ledger={}", all.len(), ledger.admitted));
+    let begun = all.len() as u64;
+    // Those that were admitted and dropped again before a task of theirs was put.
+    let unseen = ledger.admitted.saturating_sub(begun);
+    let dropped = |reasons: &[&str]| -> u64 {
+        let of =
+            |(reason, count): (&String, &u64)| if reasons.contains(&reason.as_str()) { *count } else { 0 };
+        ledger.dropped.iter().map(of).sum()
+    };
+    if begun > ledger.admitted || (run.is_closed() && unseen > dropped(&OF_GROUPS)) {
+        findings.push(format!("run={id}: rollouts begun={begun} ledger={}", ledger.admitted));
     }
-    let gone = all.iter().filter(|id| !trained.contains(id) && !flying.contains(id)).count() as u64;
-    let dropped = ledger.dropped.values().sum::<u64>();
-    if gone != dropped {
+    let gone = all.iter().filter(|id| !witness.trained.contains(id) && !flying.contains(id)).count() as u64;
+    let said = ledger.dropped.values().sum::<u64>();
+    if run.is_closed() && gone + unseen != said {
         findings.push(format!(
-            "run={id}: rollouts={gone} are neither trained nor in flight; dropped with a reason={dropped}"
+            "run={id}: rollouts={gone} are neither trained nor in flight, unseen={unseen}; dropped with a reason={said}"
         ));
     }
     if run.is_closed() && !flying.is_empty() {
         findings.push(format!("run={id}: it is over with rollouts={} in flight", flying.len()));
     }
-    let prompts: BTreeSet<(u32, u64)> = begun.prompts.values().copied().collect();
+}
+
+/// Domains and prompts by run and group.
+type Prompts = BTreeMap<RunId, BTreeMap<u64, (u32, u64)>>;
+
+fn prompts(history: &History) -> Prompts {
+    let mut prompts = Prompts::new();
+    history.replay(|moment| {
+        let (Some(_), Some(run)) = (moment.commands, moment.run()) else { return };
+        let known = prompts.entry(run.spec.name.clone()).or_default();
+        known.extend(run.groups.iter().map(|(id, group)| (*id, (group.domain, group.prompt))));
+    });
+    prompts
+}
+
+/// Prompts that were given out and that no group has.
+fn skipped(run: &Run, groups: Option<&BTreeMap<u64, (u32, u64)>>, witness: &Witness<'_>) -> Option<String> {
+    let begun: BTreeSet<(u32, u64)> = groups.into_iter().flat_map(BTreeMap::values).copied().collect();
     let given = match run.books.domains.as_slice() {
         [] => vec![run.next_prompt],
         domains => domains.iter().map(|domain| domain.prompts).collect(),
     };
     let given = (0..).zip(given).flat_map(|(domain, given)| (0..given).map(move |prompt| (domain, prompt)));
-    let missing = given.filter(|prompt| !prompts.contains(prompt)).count();
+    let missing = given.filter(|prompt| !begun.contains(prompt)).count();
     // Prompts whose groups the log lost and the object store did not are known by their groups alone.
-    let adopted = trained.iter().map(|id| id.group).collect::<BTreeSet<_>>();
-    let adopted = adopted.into_iter().filter(|group| !begun.prompts.contains_key(group)).count();
-    if missing > adopted {
-        findings.push(format!("run={id}: prompts={missing} of {} were never begun", run.next_prompt));
-    }
+    let adopted = witness.trained.iter().map(|id| id.group).collect::<BTreeSet<_>>();
+    let known = |group: &u64| groups.is_some_and(|groups| groups.contains_key(group));
+    let adopted = adopted.iter().filter(|group| !known(group)).count();
+    let words = format!("run={}: prompts={missing} of {} were never begun", run.spec.name, run.next_prompt);
+    (missing > adopted).then_some(words)
 }
 
 fn in_flight(run: &Run) -> BTreeSet<RolloutId> {
@@ -130,6 +125,14 @@ mod tests {
         let mut history = sound().await;
         history.queued.insert(millrace_schemas::Stage::Reward, 1);
         assert_eq!(check(&history).len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_rollout_that_the_books_do_not_know_is_found() {
+        let mut history = sound().await;
+        let books = &mut history.state.runs.get_mut(&run()).expect("the run").books;
+        books.admitted -= 1;
+        assert!(check(&history).iter().any(|words| words.contains("begun=")), "{:?}", check(&history));
     }
 
     #[tokio::test]

@@ -1,14 +1,21 @@
-//! No task moves a run on twice, and no rollout is trained on twice.
+//! No task moves a run on twice, and no rollout is trained on twice: what a version was trained on is what the first
+//! outcome of each of its tasks says, and nothing besides.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use millrace_schemas::{Event, TaskKey};
+use millrace_schemas::train_shard::{BatchGroup, BatchRollout};
+use millrace_schemas::{Event, OutcomeBody, TaskKey};
 
 use super::history::History;
+use super::witness::{Witness, puts};
 
-/// Counts the outcomes that were taken in, and the batches that a rollout's place is in.
+/// Rewards are sums of a few products; in which order they are added up is nobody's word.
+const REWARD_ROUNDING: f64 = 1e-9;
+
+/// Counts the batches that a rollout's place is in, and compares what they hold with the first outcomes.
 pub(super) fn check(history: &History) -> Vec<String> {
     let mut findings = effects(history);
+    let puts = puts(history);
     for (run, _) in history.runs() {
         let mut trained = BTreeMap::new();
         for (version, group, rollout) in history.trained(run) {
@@ -29,8 +36,60 @@ pub(super) fn check(history: &History) -> Vec<String> {
                 findings.push(format!("run={run} {version}: its batch was trained already"));
             }
         }
+        // A lost part of the log held the first outcomes of what was made of them.
+        let witness = Witness::of(history, run, &puts).filter(|_| history.losses == 0);
+        for (version, group, rollout) in witness.iter().flat_map(|_| history.trained(run)) {
+            let unlike = witness.as_ref().and_then(|witness| unlike(witness, group, rollout));
+            findings
+                .extend(unlike.map(|words| format!("run={run} {version}: rollout {} {words}", rollout.id)));
+        }
     }
     findings
+}
+
+/// What a rollout as it was trained on has that the first outcomes of its tasks have not.
+fn unlike(witness: &Witness<'_>, group: &BatchGroup, rollout: &BatchRollout) -> Option<String> {
+    let id = rollout.id;
+    let observed = |turn: usize| match witness.done.get(&TaskKey::EnvStep { rollout: id, turn: turn as u32 })
+    {
+        Some(outcome) => match &outcome.body {
+            OutcomeBody::EnvStep(done) => Some(&done.observation),
+            _ => None,
+        },
+        None => None,
+    };
+    // One that goes on from another's turn has that one's tokens before its own.
+    let starts = observed(0);
+    let mut tokens = starts.cloned().unwrap_or_default();
+    for (turn, taken) in (1..).zip(&rollout.turns) {
+        let outcome = witness.done.get(&TaskKey::Generate { rollout: id, turn: turn as u32 });
+        let Some(OutcomeBody::Generate(done)) = outcome.map(|outcome| &outcome.body) else {
+            return Some(format!("has a turn {turn} that nobody sampled"));
+        };
+        if done.segments != taken.segments {
+            return Some(format!("has a turn {turn} that is not the first of its name"));
+        }
+        tokens.extend_from_slice(&done.tokens);
+        if turn < rollout.turns.len() {
+            tokens.extend_from_slice(observed(turn).map_or(&[], Vec::as_slice));
+        }
+    }
+    let same = if starts.is_some() { rollout.tokens == tokens } else { rollout.tokens.ends_with(&tokens) };
+    if !same {
+        return Some("has other tokens than the first outcomes of its tasks".to_owned());
+    }
+    let weights = witness.spec.part(group.domain).reward_weights();
+    let score = |(reward, weight): (u32, &f64)| match &witness
+        .done
+        .get(&TaskKey::Reward { rollout: id, reward })?
+        .body
+    {
+        OutcomeBody::Reward(done) => Some(done.score * weight),
+        _ => None,
+    };
+    let reward = (0..).zip(&weights).map(score).sum::<Option<f64>>();
+    let off = reward.is_none_or(|reward| (reward - rollout.reward).abs() > REWARD_ROUNDING);
+    off.then(|| format!("has reward={}, and its first scores make {reward:?}", rollout.reward))
 }
 
 /// Outcomes beyond the first that were taken in.
@@ -71,6 +130,21 @@ mod tests {
         let copied = history.trained(&run()).next().map(|(_, group, _)| group.clone()).expect("a group");
         break_batch(&mut history, 3, |batch| batch.groups[0] = copied);
         assert!(check(&history).iter().any(|words| words.contains("trained for v1 already")));
+    }
+
+    #[tokio::test]
+    async fn a_turn_or_a_score_that_is_not_the_first_outcomes_is_found() {
+        let mut history = sound().await;
+        break_batch(&mut history, 2, |batch| batch.groups[0].rollouts[0].tokens.push(7));
+        assert!(check(&history)[0].contains("other tokens"), "{:?}", check(&history));
+        break_batch(&mut history, 2, |batch| {
+            let turns = &mut batch.groups[0].rollouts[0].turns;
+            turns.push(turns[0].clone());
+        });
+        assert!(check(&history)[0].contains("nobody sampled"), "{:?}", check(&history));
+        let mut history = sound().await;
+        break_batch(&mut history, 2, |batch| batch.groups[0].rollouts[1].reward += 0.5);
+        assert!(check(&history)[0].contains("its first scores make"), "{:?}", check(&history));
     }
 
     fn run() -> millrace_schemas::RunId {

@@ -21,6 +21,7 @@ use millrace_workers::{Executor, Verdict};
 use tokio_util::sync::CancellationToken;
 
 use super::history::{History, PolicySeen};
+use super::puts::TaskPut;
 use super::record::record;
 
 pub(super) fn run() -> RunId {
@@ -48,6 +49,7 @@ struct World {
     state: State,
     tasks: VecDeque<Task>,
     policies: Vec<PolicySeen>,
+    puts: Vec<TaskPut>,
     executors: BTreeMap<Stage, Arc<dyn Executor>>,
 }
 
@@ -75,7 +77,8 @@ async fn play(events: usize) -> History {
         (Stage::PublishWeights, Arc::new(PublishWeights::new(objects))),
     ];
     let (state, tasks) = (State::default(), VecDeque::new());
-    let mut world = World { broker, state, tasks, policies: Vec::new(), executors: executors.into() };
+    let mut world =
+        World { broker, state, tasks, policies: Vec::new(), puts: Vec::new(), executors: executors.into() };
     world.append(Event::Tick { unix_ms: 1_000 }).await;
     world.append(Event::Submitted(Box::new(spec.expect("a valid run file")))).await;
     while world.state.seq < events as u64
@@ -94,6 +97,7 @@ async fn play(events: usize) -> History {
     }
     let mut history = record(&world.broker).await.expect("memory answers");
     history.policies = world.policies;
+    history.puts = Some(world.puts);
     history
 }
 
@@ -102,7 +106,11 @@ impl World {
         let seq = self.broker.append(run().as_str(), &event).await.expect("memory answers").seq;
         for command in self.state.advance(seq, run().as_str(), event) {
             match command {
-                Command::PutTask(task) => self.tasks.push_back(*task),
+                Command::PutTask(task) => {
+                    let (run, key, evaluate) = (task.run.clone(), task.key, task.evaluate);
+                    self.puts.push(TaskPut { run, key, evaluate });
+                    self.tasks.push_back(*task);
+                }
                 Command::PutBlob { run, content } => {
                     self.broker.objects().put_blob(&run, content).await.expect("memory answers");
                 }

@@ -27,6 +27,8 @@ mod train;
 
 /// For how long a task is given back that cannot be done now, as the real executors do.
 const RETRY: Duration = Duration::from_secs(2);
+/// Between two looks at the policies.
+const LOOK: Duration = Duration::from_millis(20);
 /// How long a turn waits for weights, as in the real executor.
 const WEIGHTS_WAIT: Duration = Duration::from_secs(60);
 /// Of this many rollouts one is cursed while poison is about.
@@ -66,7 +68,11 @@ impl Executor for Troubled {
         sleep(world.time(1, most)).await;
         self.link.awake().await;
         if world.strikes(FaultKind::Hang) && task.stage() != Stage::TrainShard {
+            world.hangs(task.stage());
             std::future::pending::<()>().await;
+        }
+        if task.stage() == Stage::Reward && world.befalls(FaultKind::RewardFails, task.run.as_str()) {
+            return Verdict::Poison("the rule divides by zero".to_owned());
         }
         if world.has(FaultKind::Poison) && is_cursed(world.seed, &task) {
             return Verdict::Poison("it is cursed".to_owned());
@@ -95,14 +101,12 @@ struct Generate {
 
 impl Generate {
     async fn policy(&self, run: &RunId, version: PolicyVersion) -> Result<Policy, Verdict> {
-        let mut policies = self.policies.clone();
         let ready = async {
             loop {
                 match self.policies.get(run) {
                     Some(policy) if policy.version >= version => return policy,
-                    Some(_) | None => {
-                        policies.changed().await;
-                    }
+                    // Those who wait for a change are woken in an order that no seed decides.
+                    Some(_) | None => sleep(LOOK).await,
                 }
             }
         };

@@ -10,12 +10,15 @@ use super::scenario::{FaultKind, Scenario};
 
 mod acks;
 mod clock_jump;
+mod keys;
 mod kill;
 mod pause;
 mod power_loss;
 mod requests;
 mod second_coordinator;
 mod store;
+mod stray;
+mod unrepaired;
 mod work;
 
 /// Brings faults for as long as the scenario says.
@@ -51,17 +54,31 @@ fn strike(fleet: &Arc<Fleet>, kind: FaultKind) {
         FaultKind::Kill => kill::kill(fleet),
         FaultKind::Drain => kill::drain(fleet),
         FaultKind::Pause => pause::pause(fleet),
+        FaultKind::Suspend => pause::suspend(fleet),
         FaultKind::Partition => pause::cut_off(fleet),
         FaultKind::AckLost | FaultKind::AckLate | FaultKind::AckTwice => acks::trouble(fleet, kind),
+        FaultKind::AckNever => acks::never(fleet),
         FaultKind::RequestLost
         | FaultKind::AnswerLost
         | FaultKind::RequestTwice
         | FaultKind::Slow
+        | FaultKind::SlowTicks
+        | FaultKind::AppendInProcess
         | FaultKind::Outage => requests::trouble(fleet, kind),
         FaultKind::PowerLoss => power_loss::strike(fleet),
-        FaultKind::StoreFails | FaultKind::StoreAnswerLost | FaultKind::StoreTorn => {
-            store::trouble(fleet, kind);
+        FaultKind::StaleReads => keys::trouble(fleet),
+        FaultKind::StoreFails
+        | FaultKind::StoreAnswerLost
+        | FaultKind::StoreTorn
+        | FaultKind::StoreCorrupt
+        | FaultKind::StoreAbsent
+        | FaultKind::SnapshotFails
+        | FaultKind::SnapshotSlow => store::trouble(fleet, kind),
+        FaultKind::StoreHung => store::hang(fleet),
+        FaultKind::StoreForbidden | FaultKind::ConsumersRefused | FaultKind::RewardFails => {
+            unrepaired::plant(fleet, kind);
         }
+        FaultKind::StrayOutcomes => stray::send(fleet),
         FaultKind::ClockJump => clock_jump::jump(fleet),
         FaultKind::SecondCoordinator => second_coordinator::start(fleet),
         FaultKind::Hang | FaultKind::Poison => work::trouble(fleet, kind),

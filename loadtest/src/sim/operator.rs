@@ -1,22 +1,19 @@
-//! Who hands the runs in and looks after them: submits, submits again what the queue lost, and requeues the
-//! step that stopped a run. Sees the queue as it is, without faults.
+//! Who hands the runs in and looks after them: submits, and submits again what the queue lost. A run that halts stays
+//! halted, but for one on which a fault was planted that needs a repair: it is resumed once, after the repair. Sees the
+//! queue as it is, without faults.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use millrace_coordinator::state::State;
+use millrace_coordinator::state::{Run, State};
 use millrace_queue::Broker;
-use millrace_schemas::env_step::{EnvironmentSpec, Latency};
-use millrace_schemas::publish_weights::Retention;
-use millrace_schemas::reward::RewardRule;
-use millrace_schemas::submit::{
-    Algorithm, ConsumeOrder, DomainSpec, EvaluateSpec, GangSpec, GroupFilter, ModelSpec, RewardSpec,
-    RolloutSpec, RunSpec, StoredTurns,
-};
-use millrace_schemas::{Event, subjects};
+use millrace_schemas::submit::RunSpec;
+use millrace_schemas::{Event, RunId, subjects};
 use tokio::time::{Instant, sleep};
 
-use super::scenario::RunShape;
+use super::deadline::{AFTER_REPAIR, Ends};
 use super::world::World;
+use crate::checkers::halts_have_a_cause::is_halted;
 use crate::checkers::history::{Entry, advance};
 
 /// Between two looks.
@@ -30,13 +27,30 @@ pub(super) struct Operator<'a> {
     state: State,
     /// Power losses of the queue when the log was last read.
     losses: u64,
+    /// When each run was first seen to have ended.
+    ended: Ends,
+    /// When all that needed a repair was repaired; `None` before.
+    pub(super) repaired: Option<Instant>,
+    /// Runs that were resumed after their repair: each once.
+    resumed: BTreeSet<RunId>,
     /// The most tasks seen in the queue at once.
     pub(super) peak_queued: u64,
 }
 
 impl<'a> Operator<'a> {
     pub(super) fn new(world: &'a World, specs: Vec<RunSpec>) -> Self {
-        Self { world, broker: world.plain(), specs, state: State::default(), losses: 0, peak_queued: 0 }
+        world.plays(specs.iter().map(|spec| spec.name.clone()).collect());
+        Self {
+            world,
+            broker: world.plain(),
+            specs,
+            state: State::default(),
+            losses: 0,
+            ended: Ends::new(),
+            repaired: None,
+            resumed: BTreeSet::new(),
+            peak_queued: 0,
+        }
     }
 
     /// Hands in whatever the log does not know.
@@ -57,12 +71,18 @@ impl<'a> Operator<'a> {
             sleep(LOOK).await;
             self.look().await?;
             self.submit().await?;
-            self.requeue().await?;
-            if self.state.runs.values().all(|run| run.is_closed()) {
+            self.resume().await?;
+            if self.state.runs.values().all(Run::is_closed) {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+
+    /// When each run ended, counted from `quiet`.
+    pub(super) fn ends(&self, quiet: Instant) -> BTreeMap<RunId, Option<Duration>> {
+        let took = |run: &RunId| self.ended.get(run).map(|at| at.saturating_duration_since(quiet));
+        self.specs.iter().map(|spec| (spec.name.clone(), took(&spec.name))).collect()
     }
 
     /// Catches up with the log.
@@ -71,6 +91,7 @@ impl<'a> Operator<'a> {
         let losses = self.world.queue.losses();
         if losses != self.losses {
             (self.losses, self.state) = (losses, State::default());
+            self.ended.clear();
         }
         let end = self.broker.queue().log_end().await?;
         if self.state.seq >= end {
@@ -83,96 +104,26 @@ impl<'a> Operator<'a> {
                 advance(&mut self.state, &entry);
             }
         }
+        for (id, _) in self.state.runs.iter().filter(|(_, run)| run.is_closed()) {
+            self.ended.entry(id.clone()).or_insert_with(Instant::now);
+        }
         Ok(())
     }
 
-    /// A step that was given up is tried again; whoever gave it up may have been cursed by a fault.
-    async fn requeue(&self) -> anyhow::Result<()> {
-        let runs = self.state.runs.values();
-        let broken: Vec<_> = runs.filter_map(|run| Some((run.spec.name.clone(), run.broken?))).collect();
-        if broken.is_empty() {
+    /// Resumes what a fault halted that is repaired by now: once each. Whatever else halts stays so, and is found.
+    async fn resume(&mut self) -> anyhow::Result<()> {
+        if self.repaired.is_none_or(|at| at.elapsed() < AFTER_REPAIR) {
             return Ok(());
         }
-        for letter in self.broker.dead_letters().await? {
-            if letter.task.as_ref().is_some_and(|task| broken.contains(task)) {
-                self.broker.requeue_dead(letter.seq).await?;
+        let planted = self.world.planted();
+        let halted = self.state.runs.iter().filter(|(id, run)| is_halted(run) && planted.contains_key(*id));
+        let halted: Vec<RunId> = halted.map(|(id, _)| id.clone()).collect();
+        for run in halted {
+            if self.resumed.insert(run.clone()) {
+                tracing::info!(%run, "resumed after its repair");
+                self.broker.append(run.as_str(), &Event::Resumed).await?;
             }
         }
         Ok(())
-    }
-}
-
-/// Draws the runs.
-pub(super) fn draw_runs(world: &World, shape: &RunShape) -> Vec<RunSpec> {
-    (0..world.between(shape.count)).map(|number| draw_run(world, shape, number)).collect()
-}
-
-fn draw_run(world: &World, shape: &RunShape, number: u64) -> RunSpec {
-    let count = |pair| world.between(pair) as u32;
-    let alpha = shape.alpha[world.below(shape.alpha.len() as u64) as usize];
-    let least = (alpha.ceil() as u64).max(1) + 1;
-    let rewards = [RewardRule::EnvReturn, RewardRule::Format];
-    let rewards = rewards.iter().take(count((1, 2)) as usize);
-    let mut spec = RunSpec {
-        name: format!("run-{number}").parse().expect("a word and a number are a run's name"),
-        seed: world.below(1 << 32),
-        steps: world.between(shape.steps),
-        model: ModelSpec::Scripted,
-        environment: Some(EnvironmentSpec::Counter {
-            turns: count(shape.turns),
-            latency: Latency::default(),
-        }),
-        domains: Vec::new(),
-        rewards: rewards.map(|rule| RewardSpec::of(*rule)).collect(),
-        rollout: RolloutSpec {
-            groups_per_step: count(shape.groups_per_step),
-            group_size: count(shape.group_size),
-            alpha,
-            order: [ConsumeOrder::OldestFirst, ConsumeOrder::FinishOrder][count((0, 1)) as usize],
-            filter: [GroupFilter::None, GroupFilter::EqualRewards][count((0, 1)) as usize],
-            max_new_tokens: count((1, 3)),
-            ..RolloutSpec::default()
-        },
-        algorithm: Algorithm::default(),
-        gang: GangSpec::default(),
-        evaluate: EvaluateSpec {
-            prompts: count(shape.evaluate_prompts),
-            every: world.below(3),
-            ..EvaluateSpec::default()
-        },
-        weights: Retention { newest: least, every: world.below(4), checkpoint_every: 1 },
-    };
-    // Last, and only where a scenario has them, so that others draw what they drew.
-    if shape.ranks.1 > 1 {
-        spec.gang = GangSpec { ranks: count(shape.ranks), least: 1, patience_ms: 5_000, timeout_ms: 10_000 };
-    }
-    if shape.redundant_groups.1 > 0 {
-        spec.rollout.redundant_groups = count(shape.redundant_groups);
-    }
-    if shape.partitions.1 > 1 {
-        spec.rollout.partitions = count(shape.partitions);
-    }
-    let domains = if shape.domains.1 > 1 && alpha.fract() == 0.0 { count(shape.domains) } else { 1 };
-    if domains > 1 {
-        spec.environment = None;
-        spec.domains = (0..domains).map(|number| draw_domain(world, shape, number)).collect();
-    } else if shape.stored_turns.1 > 0 && spec.part(0).environment.max_turns() > 1 {
-        let share = f64::from(count(shape.stored_turns)) / 100.0;
-        spec.rollout.stored_turns = StoredTurns { share, ..StoredTurns::default() };
-    }
-    assert_eq!(spec.refusals(), [], "what is drawn is a run");
-    spec
-}
-
-fn draw_domain(world: &World, shape: &RunShape, number: u32) -> DomainSpec {
-    DomainSpec {
-        name: format!("domain-{number}").parse().expect("a word and a number are a domain's name"),
-        share: world.between((1, 5)) as f64,
-        environment: EnvironmentSpec::Counter {
-            turns: world.between(shape.turns) as u32,
-            latency: Latency::default(),
-        },
-        rewards: None,
-        max_new_tokens: None,
     }
 }

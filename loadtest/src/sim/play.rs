@@ -8,15 +8,17 @@ use millrace_schemas::blob::Sha;
 use millrace_schemas::envelope::encode;
 use tokio::time::{Instant, sleep};
 
-use super::faults;
 use super::fleet::Fleet;
-use super::operator::{Operator, draw_runs};
+use super::operator::Operator;
+use super::runs::draw_runs;
 use super::scenario::{FaultKind, Scenario};
 use super::world::World;
-use crate::checkers::{History, PolicyWatch, record};
+use super::{deadline, faults};
+use crate::checkers::history::Ended;
+use crate::checkers::{History, PolicyWatch, SnapshotWatch, record};
 
-/// Quiet time in which every run must end.
-const QUIET: Duration = Duration::from_secs(3_600);
+/// Undisturbed time in which every run must end.
+const UNDISTURBED: Duration = Duration::from_secs(900);
 /// Quiet time after the last run's end in which the queue must become empty: late acks are on their way.
 const DRAIN: Duration = Duration::from_secs(100);
 
@@ -34,22 +36,44 @@ pub struct Played {
     pub lasted: Duration,
 }
 
-/// Plays one seed in virtual time on this thread.
+/// Plays one seed in virtual time on this thread: first its runs without a fault, which says how long they take, then
+/// with all faults.
 ///
 /// # Errors
 /// The world itself broke, which is not a finding but a mistake in the simulator.
 pub fn play(seed: u64, scenario: &Scenario) -> anyhow::Result<Played> {
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    let runtime = builder.enable_time().start_paused(true).build().context("failed to start")?;
-    runtime.block_on(play_in_time(seed, scenario))
+    let undisturbed = in_virtual_time(play_undisturbed(seed, scenario))?;
+    in_virtual_time(play_in_time(seed, scenario, undisturbed))
 }
 
-async fn play_in_time(seed: u64, scenario: &Scenario) -> anyhow::Result<Played> {
+fn in_virtual_time<T>(play: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(true).build().context("failed to start")?;
+    runtime.block_on(play)
+}
+
+/// For how long the runs of this seed take without a fault; [`UNDISTURBED`] where they do not end.
+async fn play_undisturbed(seed: u64, scenario: &Scenario) -> anyhow::Result<Duration> {
     let start = Instant::now();
     let world = World::new(seed, scenario);
     let specs = draw_runs(&world, &scenario.runs);
-    let watch = PolicyWatch::default();
-    let watching = tokio::spawn(watch.clone().run(world.plain()));
+    let fleet = Fleet::start(world.clone());
+    let mut operator = Operator::new(&world, specs);
+    operator.submit().await?;
+    operator.tend(start + UNDISTURBED).await?;
+    fleet.end();
+    Ok(start.elapsed())
+}
+
+async fn play_in_time(seed: u64, scenario: &Scenario, undisturbed: Duration) -> anyhow::Result<Played> {
+    let start = Instant::now();
+    let world = World::new(seed, scenario);
+    let specs = draw_runs(&world, &scenario.runs);
+    let (policies, snapshots) = (PolicyWatch::default(), SnapshotWatch::default());
+    let watching = [
+        tokio::spawn(policies.clone().run(world.plain())),
+        tokio::spawn(snapshots.clone().run(world.plain())),
+    ];
     let fleet = Fleet::start(world.clone());
     let mut operator = Operator::new(&world, specs);
     operator.submit().await?;
@@ -65,13 +89,22 @@ async fn play_in_time(seed: u64, scenario: &Scenario) -> anyhow::Result<Played> 
     }
     world.clear();
     fleet.mend();
-    operator.tend(Instant::now() + QUIET).await?;
+    operator.repaired = Some(Instant::now());
+    let most = deadline::most(&world, scenario, undisturbed);
+    let quiet = Instant::now();
+    // Twice as long, so that late and never are told apart.
+    operator.tend(quiet + 2 * most).await?;
     sleep(DRAIN).await;
     fleet.end();
-    watching.abort();
+    watching.iter().for_each(tokio::task::JoinHandle::abort);
     let mut history = record(&world.plain()).await?;
-    history.policies = watch.seen();
+    history.policies = policies.seen();
+    history.snapshots = snapshots.seen();
     history.peak_queued = Some(operator.peak_queued);
+    history.puts = Some(world.puts.seen());
+    history.losses = world.queue.losses();
+    history.planted = Some(world.planted().into_keys().collect());
+    history.ends = operator.ends(quiet).into_iter().map(|(run, took)| Ended { run, took, most }).collect();
     let rollouts = history.runs().map(|(_, run)| run.books.admitted).sum();
     Ok(Played { hash: hash(&history), faults: world.counts(), rollouts, lasted: start.elapsed(), history })
 }
@@ -91,5 +124,6 @@ fn hash(history: &History) -> Sha {
         parts.push(format!("{} {:?} {}", seen.run, seen.policy, seen.epoch).into_bytes());
     }
     parts.push(format!("{:?} {:?}", history.queued, history.dead).into_bytes());
+    parts.push(format!("{:?} {:?} {:?}", history.puts, history.snapshots, history.ends).into_bytes());
     Sha::of_parts(parts.iter().map(Vec::as_slice))
 }

@@ -11,11 +11,15 @@ use millrace_queue::port::{
     LogRange, LogReader, Message, Puller, Put, Ranked, Written,
 };
 use millrace_queue::{MemoryQueue, Queue, QueueError};
-use millrace_schemas::{PoolName, Stage};
+use millrace_schemas::blob::Sha;
+use millrace_schemas::{Event, PoolName, Stage, subjects};
 use tokio::time::sleep;
 
 use super::link::Link;
 use super::scenario::FaultKind;
+
+/// Of this many tasks one's acks get lost while those of some do.
+const UNACKED: u64 = 16;
 
 /// A process's own handle.
 pub(super) struct LinkedQueue {
@@ -27,6 +31,15 @@ impl LinkedQueue {
     pub(super) fn new(link: Link) -> Self {
         Self { inner: link.world.queue.clone(), link }
     }
+
+    /// Refuses a further consumer as the server does that has as many as it may.
+    fn may_have(&self, stage: Stage, pool: &PoolName) -> Result<(), QueueError> {
+        if self.link.world.may_have_consumer(stage, pool) {
+            return Ok(());
+        }
+        let reason = "maximum consumers limit reached (code 400, error code 10026)".to_owned();
+        Err(QueueError::Refused { action: "make a consumer", reason })
+    }
 }
 
 #[async_trait]
@@ -36,16 +49,31 @@ impl Queue for LinkedQueue {
     }
 
     async fn ensure_pool(&self, stage: Stage, pool: &PoolName) -> Result<(), QueueError> {
+        self.may_have(stage, pool)?;
         self.link.call("make a consumer", || self.inner.ensure_pool(stage, pool)).await
     }
 
+    async fn remove_pool(&self, stage: Stage, pool: &PoolName) -> Result<(), QueueError> {
+        self.link.world.removes_consumer(stage, pool);
+        self.link.call("remove a consumer", || self.inner.remove_pool(stage, pool)).await
+    }
+
+    async fn ack_wait(&self, stage: Stage, pool: &PoolName) -> Result<Option<Duration>, QueueError> {
+        self.link.call("look at a consumer", || self.inner.ack_wait(stage, pool)).await
+    }
+
     async fn ensure_partition(&self, stage: Stage, pool: &PoolName) -> Result<(), QueueError> {
+        self.may_have(stage, pool)?;
         self.link.call("make a consumer", || self.inner.ensure_partition(stage, pool)).await
     }
 
     async fn put(&self, tasks: Vec<Message>) -> Vec<Result<Put, QueueError>> {
         let count = tasks.len();
-        let put = self.link.call("put tasks", async || Ok(self.inner.put(tasks.clone()).await)).await;
+        let put = async || {
+            self.link.world.puts.put(&tasks);
+            Ok(self.inner.put(tasks.clone()).await)
+        };
+        let put = self.link.call("put tasks", put).await;
         put.unwrap_or_else(|error| vec![Err(error); count])
     }
 
@@ -68,6 +96,19 @@ impl Queue for LinkedQueue {
     }
 
     async fn append(&self, entry: Message, id: Option<&str>) -> Result<Appended, QueueError> {
+        let world = &self.link.world;
+        let tick = subjects::log(subjects::ALL_RUNS, &Event::Tick { unix_ms: 0 });
+        if entry.subject == tick && world.strikes(FaultKind::SlowTicks) {
+            sleep(world.time(1_000, 20_000)).await;
+        }
+        if world.strikes(FaultKind::AppendInProcess) {
+            let (inner, later, id) = (self.inner.clone(), world.time(100, 5_000), id.map(str::to_owned));
+            world.loose(async move {
+                sleep(later).await;
+                let _ = inner.append(entry, id.as_deref()).await;
+            });
+            return self.link.lost("append", "409: duplicate message id is in process").await;
+        }
         self.link.call("append", || self.inner.append(entry.clone(), id)).await
     }
 
@@ -89,7 +130,17 @@ impl Queue for LinkedQueue {
     }
 
     async fn get(&self, bucket: &'static str, key: &str) -> Result<Option<KeyValue>, QueueError> {
+        let world = &self.link.world;
+        if world.strikes(FaultKind::StaleReads)
+            && let Some(stale) = world.replicas.stale(&format!("{bucket}.{key}"))
+        {
+            return self.link.call("read a key", || std::future::ready(Ok(stale.clone()))).await;
+        }
         self.link.call("read a key", || self.inner.get(bucket, key)).await
+    }
+
+    async fn get_latest(&self, bucket: &'static str, key: &str) -> Result<Option<KeyValue>, QueueError> {
+        self.link.call("read a key", || self.inner.get_latest(bucket, key)).await
     }
 
     async fn set(
@@ -99,7 +150,15 @@ impl Queue for LinkedQueue {
         value: Bytes,
         expect: Expect,
     ) -> Result<Written, QueueError> {
-        self.link.call("write a key", || self.inner.set(bucket, key, value.clone(), expect)).await
+        let write = async || {
+            let before = self.inner.get(bucket, key).await?;
+            let written = self.inner.set(bucket, key, value.clone(), expect).await?;
+            if let Written::At(_) = written {
+                self.link.world.replicas.written(&format!("{bucket}.{key}"), before);
+            }
+            Ok(written)
+        };
+        self.link.call("write a key", write).await
     }
 
     async fn watch(&self, bucket: &'static str) -> Result<Box<dyn KeyWatcher>, QueueError> {
@@ -154,7 +213,9 @@ impl Puller for LinkedPuller {
         sleep(self.link.world.time(0, 3)).await;
         self.link.awake().await;
         let link = |mut delivery: Delivery| {
-            delivery.lease = Arc::new(LinkedLease { inner: delivery.lease, link: self.link.clone() });
+            let subject = delivery.message.subject.clone();
+            delivery.lease =
+                Arc::new(LinkedLease { inner: delivery.lease, link: self.link.clone(), subject });
             delivery
         };
         let given = free.min(self.waiting.len());
@@ -172,12 +233,16 @@ impl Puller for LinkedPuller {
 struct LinkedLease {
     inner: Arc<dyn Lease>,
     link: Link,
+    subject: String,
 }
 
 impl LinkedLease {
     /// An ack, which may get lost, come twice, or come when the lease has long ended.
     async fn ack(&self) -> Result<(), QueueError> {
         let world = &self.link.world;
+        if world.has(FaultKind::AckNever) && is_chosen(world.seed, &self.subject) {
+            return Ok(());
+        }
         if world.strikes(FaultKind::AckLost) {
             let unseen = world.below(2) == 0;
             return if unseen { Ok(()) } else { self.link.lost("ack", "the ack got lost").await };
@@ -199,6 +264,11 @@ impl LinkedLease {
         }
         self.link.call("ack", || self.inner.done()).await
     }
+}
+
+/// Whether none of this task's acks arrives while those of some do not. The same tasks everywhere.
+fn is_chosen(seed: u64, subject: &str) -> bool {
+    u64::from(Sha::of(format!("{seed} {subject}").as_bytes()).0[0]) % UNACKED == 0
 }
 
 #[async_trait]

@@ -1,10 +1,13 @@
 //! What the simulator tries on the system: the shape of the runs and the kinds of faults.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
+
+pub use fault_kind::FaultKind;
+
+mod fault_kind;
 
 /// A scenario, as it stands in `scenarios/*.toml`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -19,11 +22,18 @@ pub struct Scenario {
     /// What an acknowledged write is worth when the queue's machine loses its power. Default `synced`.
     #[serde(default)]
     pub durability: Durability,
+    /// Milliseconds until a task whose worker is silent is given to another. Default 30000.
+    #[serde(default = "usual_ack_wait")]
+    pub ack_wait_ms: u64,
     /// The runs that are submitted.
     #[serde(default)]
     pub runs: RunShape,
     /// How often each kind of fault is drawn, beside the others. A kind that is left out does not come.
     pub faults: BTreeMap<FaultKind, u32>,
+}
+
+const fn usual_ack_wait() -> u64 {
+    millrace_schemas::limits::ACK_WAIT_MS
 }
 
 /// What an acknowledged write is worth.
@@ -55,6 +65,10 @@ pub struct RunShape {
     pub evaluate_prompts: (u64, u64),
     /// Async ratios to draw from.
     pub alpha: Vec<f64>,
+    /// Draw the async ratio from 0 to 8 instead: whole numbers, what a whole number of groups more makes, and hundredths.
+    pub any_alpha: bool,
+    /// Restarts of a rollout that failed before its group is dropped.
+    pub max_replacements: (u64, u64),
     /// Workers that make a step together.
     pub ranks: (u64, u64),
     /// Groups in flight beyond the window.
@@ -77,64 +91,14 @@ impl Default for RunShape {
             turns: (1, 3),
             evaluate_prompts: (0, 3),
             alpha: vec![0.0, 0.5, 1.0, 2.0],
+            any_alpha: false,
+            max_replacements: (3, 3),
             ranks: (1, 1),
             redundant_groups: (0, 0),
             partitions: (1, 1),
             domains: (1, 1),
             stored_turns: (0, 0),
         }
-    }
-}
-
-/// What may go wrong.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FaultKind {
-    /// A process is killed and started again from nothing.
-    Kill,
-    /// A process is told to leave, drains, and is started again.
-    Drain,
-    /// A process stands still for a time, then goes on where it was.
-    Pause,
-    /// A process reaches neither queue nor object store for a time.
-    Partition,
-    /// Acks of tasks get lost.
-    AckLost,
-    /// Acks of tasks arrive after the lease.
-    AckLate,
-    /// Acks of tasks arrive twice.
-    AckTwice,
-    /// Requests to the queue get lost.
-    RequestLost,
-    /// Requests to the queue are done, and their answers get lost.
-    AnswerLost,
-    /// Requests to the queue arrive twice.
-    RequestTwice,
-    /// Requests to the queue take seconds.
-    Slow,
-    /// The queue is away for a time.
-    Outage,
-    /// The machine of the queue loses its power: what was not synced is gone.
-    PowerLoss,
-    /// The object store refuses.
-    StoreFails,
-    /// The object store does what is asked and says that it failed.
-    StoreAnswerLost,
-    /// The object store keeps a part of what is written, and says that it failed.
-    StoreTorn,
-    /// The clock of a coordinator jumps, forward or back.
-    ClockJump,
-    /// A second process of the coordinator that acts is started, under the same name.
-    SecondCoordinator,
-    /// Work hangs without an end.
-    Hang,
-    /// Tasks that nobody can do.
-    Poison,
-}
-
-impl fmt::Display for FaultKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
     }
 }
 
@@ -183,6 +147,9 @@ impl Scenario {
             include_str!("../../scenarios/power-loss.toml"),
             include_str!("../../scenarios/gangs.toml"),
             include_str!("../../scenarios/rollouts.toml"),
+            include_str!("../../scenarios/wide.toml"),
+            include_str!("../../scenarios/replicas.toml"),
+            include_str!("../../scenarios/repairs.toml"),
         ];
         texts.map(|text| Self::from_toml(text).expect("shipped scenarios are valid")).into()
     }
@@ -190,11 +157,17 @@ impl Scenario {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
     fn shipped_scenarios_are_valid_and_wrong_ones_are_refused() {
-        assert_eq!(Scenario::shipped().len(), 4);
+        let shipped = Scenario::shipped();
+        assert_eq!(shipped.len(), 7);
+        let drawn: BTreeSet<FaultKind> =
+            shipped.iter().flat_map(|scenario| scenario.faults.keys().copied()).collect();
+        assert_eq!(drawn, FaultKind::ALL.into(), "each kind of fault comes in some scenario");
         let unknown = "name = \"x\"\nseconds = 1\nevery_ms = 5\ncolour = 3\n[faults]\nkill = 1";
         assert!(format!("{:#}", Scenario::from_toml(unknown).expect_err("unknown")).contains("colour"));
         let none = "name = \"x\"\nseconds = 1\nevery_ms = 5\n[faults]\nkill = 0";

@@ -1,17 +1,20 @@
 //! What all simulated processes share: the queue, the object store, chance, and the weather.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use millrace_queue::clock::SystemClock;
 use millrace_queue::{Broker, MemoryQueue, Objects, QueueSettings};
+use millrace_schemas::{PoolName, RunId, Stage};
 use millrace_workers::random::Stream;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::replicas::Replicas;
 use super::scenario::{Durability, FaultKind, Scenario};
+use crate::checkers::PutWatch;
 
 /// Of 1,000 calls, how many a trouble that is about strikes.
 const STRIKES_PER_MILLE: u64 = 250;
@@ -28,6 +31,10 @@ pub(super) struct World {
     pub(super) objects: Objects,
     /// Distinguishes what is cursed in one world from another.
     pub(super) seed: u64,
+    /// What is put into the queue, as seen there.
+    pub(super) puts: PutWatch,
+    /// What replicas that are behind still show.
+    pub(super) replicas: Replicas,
     start: Instant,
     state: Mutex<State>,
 }
@@ -37,6 +44,15 @@ struct State {
     /// Troubles that are about, and until when.
     weather: BTreeMap<FaultKind, Instant>,
     counts: BTreeMap<FaultKind, u64>,
+    runs: Vec<RunId>,
+    /// The run that a trouble concerns, where it concerns one.
+    aims: BTreeMap<FaultKind, RunId>,
+    /// Runs on which a fault was planted that needs a repair.
+    planted: BTreeMap<RunId, BTreeSet<FaultKind>>,
+    /// Stages whose work hung.
+    hung: BTreeSet<Stage>,
+    /// Consumers that were made.
+    consumers: BTreeSet<(Stage, PoolName)>,
     next_name: u64,
     /// What goes on without a process: acks on their way, for example.
     loose: JoinSet<()>,
@@ -48,11 +64,17 @@ impl World {
             Durability::Synced => millrace_queue::Durability::Synced,
             Durability::Interval => millrace_queue::Durability::Interval(SYNC_EVERY),
         };
-        let settings = QueueSettings { durability, ..QueueSettings::default() };
+        let ack_wait = Duration::from_millis(scenario.ack_wait_ms);
+        let settings = QueueSettings { durability, ack_wait, ..QueueSettings::default() };
         let state = State {
             chance: Stream::new(seed),
             weather: BTreeMap::new(),
             counts: BTreeMap::new(),
+            runs: Vec::new(),
+            aims: BTreeMap::new(),
+            planted: BTreeMap::new(),
+            hung: BTreeSet::new(),
+            consumers: BTreeSet::new(),
             next_name: 0,
             loose: JoinSet::new(),
         };
@@ -60,6 +82,8 @@ impl World {
             queue: MemoryQueue::with_settings(Arc::new(SystemClock::new()), settings),
             objects: Objects::memory(),
             seed,
+            puts: PutWatch::default(),
+            replicas: Replicas::default(),
             start: Instant::now(),
             state: Mutex::new(state),
         })
@@ -119,7 +143,73 @@ impl World {
         self.has(trouble) && self.below(1_000) < STRIKES_PER_MILLE
     }
 
-    /// Ends all trouble.
+    /// The runs that are played.
+    pub(super) fn plays(&self, runs: Vec<RunId>) {
+        self.state().runs = runs;
+    }
+
+    /// The runs that are played.
+    pub(super) fn runs(&self) -> Vec<RunId> {
+        self.state().runs.clone()
+    }
+
+    /// One of the runs.
+    pub(super) fn any_run(&self) -> RunId {
+        let mut state = self.state();
+        let most = state.runs.len() as u64;
+        let at = state.chance.below(most) as usize;
+        state.runs[at].clone()
+    }
+
+    /// Brings trouble for a time to what concerns one run.
+    pub(super) fn aim(&self, trouble: FaultKind, run: RunId, length: Duration) {
+        let mut state = self.state();
+        if trouble.needs_repair() {
+            state.planted.entry(run.clone()).or_default().insert(trouble);
+        }
+        state.aims.insert(trouble, run);
+        drop(state);
+        self.bring(trouble, length);
+    }
+
+    /// Whether trouble is about that concerns the run of this name.
+    pub(super) fn befalls(&self, trouble: FaultKind, run: &str) -> bool {
+        self.has(trouble) && self.state().aims.get(&trouble).is_some_and(|aimed| aimed.as_str() == run)
+    }
+
+    /// Whether a consumer stands, or one more may.
+    pub(super) fn may_have_consumer(&self, stage: Stage, pool: &PoolName) -> bool {
+        let refused = self.has(FaultKind::ConsumersRefused);
+        let mut state = self.state();
+        let name = (stage, pool.clone());
+        if !refused {
+            state.consumers.insert(name);
+            return true;
+        }
+        state.consumers.contains(&name)
+    }
+
+    /// A consumer makes room for another.
+    pub(super) fn removes_consumer(&self, stage: Stage, pool: &PoolName) {
+        self.state().consumers.remove(&(stage, pool.clone()));
+    }
+
+    /// Runs on which a fault was planted that needs a repair.
+    pub(super) fn planted(&self) -> BTreeMap<RunId, BTreeSet<FaultKind>> {
+        self.state().planted.clone()
+    }
+
+    /// Work of this stage hangs.
+    pub(super) fn hangs(&self, stage: Stage) {
+        self.state().hung.insert(stage);
+    }
+
+    /// Stages whose work hung.
+    pub(super) fn hung(&self) -> BTreeSet<Stage> {
+        self.state().hung.clone()
+    }
+
+    /// Ends all trouble, and repairs what needs a repair.
     pub(super) fn clear(&self) {
         self.state().weather.clear();
     }

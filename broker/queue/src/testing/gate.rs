@@ -4,13 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bytes::Bytes;
-use futures::StreamExt;
+use bytes::{Bytes, BytesMut};
 use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMode,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
 use crate::Objects;
@@ -25,13 +25,30 @@ pub enum Fate {
     /// Of what a write brings the first half is kept, and whoever asked is told that it failed. A conditional
     /// create passes: stores make those whole or not at all.
     Tear,
+    /// The store answers that it is forbidden, as one does whose credentials have expired.
+    Refuse,
+    /// A read is told that nothing is there, as by a store that has not heard of the object yet. Another request passes.
+    Absent,
+    /// A read gives other bytes than were written. Another request passes.
+    Corrupt,
+}
+
+/// What is asked of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// To read an object, or to look at it.
+    Read,
+    /// To write or copy one.
+    Write,
+    /// To delete one.
+    Delete,
 }
 
 /// Decides what becomes of requests; may take its time.
 #[async_trait]
 pub trait Gate: Send + Sync + 'static {
-    /// A request sets out.
-    async fn request(&self) -> Fate;
+    /// A request for the object at `path` sets out.
+    async fn request(&self, action: Action, path: &str) -> Fate;
     /// What was asked is done; `false` loses the answer.
     async fn answer(&self) -> bool;
 }
@@ -51,12 +68,31 @@ fn failed(reason: &str) -> Error {
     Error::Generic { store: "gated", source: reason.into() }
 }
 
+fn forbidden(path: &Path) -> Error {
+    Error::PermissionDenied { path: path.to_string(), source: "403 Forbidden".into() }
+}
+
+/// What was read, with a first byte that neither MessagePack nor UTF-8 knows.
+async fn corrupted(answer: GetResult) -> Result<GetResult> {
+    let (meta, range) = (answer.meta.clone(), answer.range.clone());
+    let (attributes, extensions) = (answer.attributes.clone(), answer.extensions.clone());
+    let parts: Vec<Bytes> = answer.into_stream().try_collect().await?;
+    let mut bytes: BytesMut = parts.iter().flatten().copied().collect();
+    if let Some(first) = bytes.first_mut() {
+        *first = 0xc1;
+    }
+    let payload = GetResultPayload::Stream(futures::stream::iter([Ok(bytes.freeze())]).boxed());
+    Ok(GetResult { payload, meta, range, attributes, extensions })
+}
+
 impl Gated {
-    async fn request(&self) -> Result<bool> {
-        match self.gate.request().await {
-            Fate::Pass => Ok(true),
+    /// Whether the request arrives whole.
+    async fn request(&self, action: Action, path: &Path) -> Result<bool> {
+        match self.gate.request(action, path.as_ref()).await {
+            Fate::Pass | Fate::Absent | Fate::Corrupt => Ok(true),
             Fate::Tear => Ok(false),
             Fate::Fail => Err(failed("the request got lost")),
+            Fate::Refuse => Err(forbidden(path)),
         }
     }
 
@@ -80,7 +116,7 @@ impl fmt::Display for Gated {
 #[async_trait]
 impl ObjectStore for Gated {
     async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
-        let whole = self.request().await? || matches!(opts.mode, PutMode::Create);
+        let whole = self.request(Action::Write, location).await? || matches!(opts.mode, PutMode::Create);
         if !whole {
             let bytes: Bytes = payload.into();
             let half = PutPayload::from_bytes(bytes.slice(..bytes.len() / 2));
@@ -95,12 +131,23 @@ impl ObjectStore for Gated {
         location: &Path,
         opts: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        self.request().await?;
+        self.request(Action::Write, location).await?;
         self.inner.put_multipart_opts(location, opts).await
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        self.request().await?;
+        let head = options.head;
+        match self.gate.request(Action::Read, location.as_ref()).await {
+            Fate::Pass | Fate::Tear => {}
+            Fate::Fail => return Err(failed("the request got lost")),
+            Fate::Refuse => return Err(forbidden(location)),
+            Fate::Absent => {
+                let (path, source) = (location.to_string(), "404 Not Found".into());
+                return Err(Error::NotFound { path, source });
+            }
+            Fate::Corrupt if head => {}
+            Fate::Corrupt => return corrupted(self.inner.get_opts(location, options).await?).await,
+        }
         self.answer(self.inner.get_opts(location, options).await).await
     }
 
@@ -109,10 +156,11 @@ impl ObjectStore for Gated {
         let reached = locations.then(move |location| {
             let gate = gate.clone();
             async move {
-                if gate.request().await == Fate::Fail {
-                    Err(failed("the request got lost"))
-                } else {
-                    location
+                let path = location?;
+                match gate.request(Action::Delete, path.as_ref()).await {
+                    Fate::Fail => Err(failed("the request got lost")),
+                    Fate::Refuse => Err(forbidden(&path)),
+                    Fate::Pass | Fate::Tear | Fate::Absent | Fate::Corrupt => Ok(path),
                 }
             }
         });
@@ -128,7 +176,7 @@ impl ObjectStore for Gated {
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        self.request().await?;
+        self.request(Action::Write, to).await?;
         self.inner.copy_opts(from, to, options).await
     }
 }

@@ -1,5 +1,7 @@
 //! Processes that stand still, and processes that reach nobody.
 
+use millrace_schemas::limits::LEASE_MS;
+
 use crate::sim::fleet::Fleet;
 
 /// Longer than the coordinator's lease at times, and at times longer than a task's.
@@ -21,4 +23,11 @@ pub(super) fn cut_off(fleet: &Fleet) {
 fn length(fleet: &Fleet) -> std::time::Duration {
     let most = if fleet.world.below(2) == 0 { 5_000 } else { LONGEST_MS };
     fleet.world.time(100, most)
+}
+
+/// A process stands still for longer than the coordinator's lease, and what it had asked for arrives afterwards.
+pub(super) fn suspend(fleet: &Fleet) {
+    let length = fleet.world.time(LEASE_MS + 500, 20_000);
+    let at = if fleet.world.below(2) == 0 { fleet.any_coordinator() } else { fleet.any() };
+    fleet.pause(at, length);
 }

@@ -1,0 +1,111 @@
+//! What became of each rollout, as somebody tells who saw the tasks reach the queue, reads the log and the committed
+//! batches, and knows what the words mean. Shares nothing with the fold.
+//!
+//! *Begun* is a rollout whose first task was put; then so are the earlier attempts in its place, and the others of its
+//! group. *Done* is what the first entry of the log about a task says. *Failed* is a rollout of which a task is a dead
+//! letter and was not done before. *Stale* is one whose first token is of a version too old for a later step.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use millrace_coordinator::Command;
+use millrace_schemas::{Event, Outcome, OutcomeBody, PolicyVersion, RolloutId, RunId, RunSpec, TaskKey};
+
+use super::history::History;
+use super::puts::TaskPut;
+
+/// What is known of one run.
+pub(super) struct Witness<'a> {
+    /// The run file, as the log has it.
+    pub(super) spec: &'a RunSpec,
+    /// Rollouts begun for training.
+    pub(super) begun: BTreeSet<RolloutId>,
+    /// The first outcome of each task.
+    pub(super) done: BTreeMap<TaskKey, &'a Outcome>,
+    /// Rollouts of which a task is a dead letter that was not done before.
+    pub(super) failed: BTreeSet<RolloutId>,
+    /// Rollouts that a committed version was trained on.
+    pub(super) trained: BTreeSet<RolloutId>,
+    /// The newest committed version.
+    pub(super) version: PolicyVersion,
+}
+
+/// The tasks that were put: as they were seen at the queue, or else as the log led to them.
+pub(super) fn puts(history: &History) -> Vec<TaskPut> {
+    // A queue that lost its newest part took tasks of which the log that is left does not know.
+    if let Some(puts) = history.puts.as_ref().filter(|_| history.losses == 0) {
+        return puts.clone();
+    }
+    let mut puts = Vec::new();
+    history.replay(|moment| {
+        for command in moment.commands.into_iter().flatten() {
+            if let Command::PutTask(task) = command {
+                puts.push(TaskPut { run: task.run.clone(), key: task.key, evaluate: task.evaluate });
+            }
+        }
+    });
+    puts
+}
+
+impl<'a> Witness<'a> {
+    /// The witness of a run; `None` where the log knows no such run.
+    pub(super) fn of(history: &'a History, run: &RunId, puts: &[TaskPut]) -> Option<Self> {
+        let entries = || history.log.iter().filter(|entry| entry.run == run.as_str());
+        let spec = entries().find_map(|entry| match &entry.event {
+            Some(Event::Submitted(spec)) => Some(&**spec),
+            _ => None,
+        })?;
+        let (mut done, mut failed) = (BTreeMap::new(), BTreeSet::new());
+        for entry in entries() {
+            match &entry.event {
+                Some(Event::Outcome(outcome)) => {
+                    done.entry(outcome.key).or_insert(outcome);
+                }
+                Some(Event::DeadLetter { key, .. }) if !done.contains_key(key) => {
+                    failed.extend(key.rollout());
+                }
+                _ => {}
+            }
+        }
+        let trained: BTreeSet<_> = history.trained(run).map(|(_, _, rollout)| rollout.id).collect();
+        let versions = history.committed.get(run).map_or(0, Vec::len) as u64;
+        Some(Self {
+            spec,
+            begun: begun(run, spec, puts),
+            done,
+            failed,
+            trained,
+            version: PolicyVersion(versions.saturating_sub(1)),
+        })
+    }
+
+    /// Whether the first token of a rollout is of a version that a later step may not use.
+    pub(super) fn is_stale(&self, rollout: RolloutId) -> bool {
+        let first =
+            self.done.range(TaskKey::Generate { rollout, turn: 0 }..).map(|(key, outcome)| (key, outcome));
+        let mut turns = first
+            .take_while(|(key, _)| matches!(key, TaskKey::Generate { rollout: of, .. } if *of == rollout));
+        turns.any(|(_, outcome)| match &outcome.body {
+            OutcomeBody::Generate(done) => {
+                let bound = self.spec.rollout.alpha.ceil() as u64;
+                done.segments.first().is_some_and(|first| first.version.0 + bound < self.version.0)
+            }
+            _ => false,
+        })
+    }
+}
+
+fn begun(run: &RunId, spec: &RunSpec, puts: &[TaskPut]) -> BTreeSet<RolloutId> {
+    let mut newest = BTreeMap::<(u64, u32), u32>::new();
+    for put in puts.iter().filter(|put| put.run == *run && !put.evaluate) {
+        let Some(rollout) = put.key.rollout() else { continue };
+        for index in 0..spec.rollout.group_size {
+            newest.entry((rollout.group, index)).or_insert(0);
+        }
+        let attempt = newest.entry((rollout.group, rollout.index)).or_insert(0);
+        *attempt = rollout.attempt.max(*attempt);
+    }
+    let attempts = newest.into_iter().flat_map(|((group, index), newest)| {
+        (0..=newest).map(move |attempt| RolloutId { group, index, attempt })
+    });
+    attempts.collect()
+}
