@@ -70,7 +70,7 @@ impl Sampling {
     }
 
     /// Whether some tokens are never drawn because they are unlikely. A trainer cannot draw the same line, for its
-    /// probabilities differ by rounding: it compares [`GenerateDone::model_logprobs`].
+    /// probabilities differ by rounding: it compares [`GenerateDone::uncut_logprobs`], which leave out the cut alone.
     #[must_use]
     pub const fn cuts(&self) -> bool {
         self.temperature > 0.0 && (self.top_p < 1.0 || self.top_k > 0 || self.min_p > 0.0)
@@ -85,10 +85,10 @@ pub struct GenerateDone {
     /// Natural log-probability of each token under the distribution it was drawn from (for temperature 0:
     /// at temperature 1). `[N]`, finite and at most 0.
     pub logprobs: Vec<f32>,
-    /// The same at temperature 1 over the whole vocabulary. `[N]`; empty where those are the same numbers, and where
-    /// the engine is a server that tells one kind alone and the sampling does not cut ([`Sampling::cuts`]).
+    /// The same under the distribution of before unlikely tokens were cut off, at the same temperature and over the same
+    /// `sample_below`. `[N]`; empty where the sampling does not cut ([`Sampling::cuts`]): they are the same numbers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub model_logprobs: Vec<f32>,
+    pub uncut_logprobs: Vec<f32>,
     /// Which version sampled which tokens, in order; the counts add up to N. Stamped by the engine.
     pub segments: Vec<Segment>,
     /// Why the turn ended.
@@ -144,13 +144,13 @@ pub enum MalformedTurn {
         /// Sum over `segments`.
         segment_tokens: u64,
     },
-    /// As many of [`GenerateDone::model_logprobs`] as neither none nor all.
-    #[error("turn has tokens={tokens} model_logprobs={model_logprobs}; the latter must be 0 or the same")]
-    ModelLengths {
+    /// As many of [`GenerateDone::uncut_logprobs`] as neither none nor all.
+    #[error("turn has tokens={tokens} uncut_logprobs={uncut_logprobs}; the latter must be 0 or the same")]
+    UncutLengths {
         /// Length of `tokens`.
         tokens: usize,
-        /// Length of `model_logprobs`.
-        model_logprobs: usize,
+        /// Length of `uncut_logprobs`.
+        uncut_logprobs: usize,
     },
     /// A log-probability that is none.
     #[error("turn has logprobs[{index}]={value}; each must be finite and at most 0")]
@@ -179,7 +179,7 @@ impl GenerateDone {
         Self {
             tokens: Vec::new(),
             logprobs: Vec::new(),
-            model_logprobs: Vec::new(),
+            uncut_logprobs: Vec::new(),
             segments: Vec::new(),
             finish: Finish::Length,
             prefill_tokens,
@@ -206,11 +206,11 @@ impl GenerateDone {
         if tokens != logprobs || tokens as u64 != segment_tokens {
             return Err(MalformedTurn::Lengths { tokens, logprobs, segment_tokens });
         }
-        let model_logprobs = self.model_logprobs.len();
-        if model_logprobs != 0 && model_logprobs != tokens {
-            return Err(MalformedTurn::ModelLengths { tokens, model_logprobs });
+        let uncut_logprobs = self.uncut_logprobs.len();
+        if uncut_logprobs != 0 && uncut_logprobs != tokens {
+            return Err(MalformedTurn::UncutLengths { tokens, uncut_logprobs });
         }
-        for logprobs in [&self.logprobs, &self.model_logprobs] {
+        for logprobs in [&self.logprobs, &self.uncut_logprobs] {
             // A rounding error above 0 is no probability above 1.
             if let Some(index) = logprobs.iter().position(|p| !p.is_finite() || *p > 1e-3) {
                 return Err(MalformedTurn::Logprob { index, value: logprobs[index] });

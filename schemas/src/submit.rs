@@ -22,7 +22,7 @@ mod validate;
 
 pub use algorithm::{
     Advantage, Aggregation, Algorithm, Correction, CorrectionWeight, Critic, Kl, KlEstimator, KlPlace,
-    KlTarget, Loss, OldPolicy, Parameters, Rejection, Schedule, Shaping,
+    KlTarget, Loss, NormOver, OldPolicy, Parameters, RatioLevel, Rejection, RewardNorm, Schedule, Shaping,
 };
 pub use domain::{Domain, DomainSpec};
 pub use model::{ModelSpec, Precision};

@@ -78,8 +78,8 @@ pub struct Batch {
     /// Seeds whatever the step draws, minibatches for example.
     pub seed: u64,
     /// The temperature that the rollouts were sampled at: the trainer's log-probabilities are of the same
-    /// distribution, or every ratio would be off. 0 reads as 1, as in the recorded log-probabilities. 1 where unlikely
-    /// tokens were cut off, since the turns then hold the model's own log-probabilities.
+    /// distribution, or every ratio would be off. 0 reads as 1, as in the recorded log-probabilities. Where unlikely tokens
+    /// were cut off, both leave out the cut and nothing else.
     pub temperature: f64,
     /// Only tokens below this were drawn, as in [`Sampling::sample_below`](crate::generate::Sampling).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -111,6 +111,9 @@ pub struct BatchRollout {
     pub reward: f64,
     /// The goal was reached.
     pub success: bool,
+    /// It was cut off: its last turn ended at its most tokens, or it took its most turns without reaching the goal.
+    #[serde(default, skip_serializing_if = "omit::is_default")]
+    pub truncated: bool,
     /// Observations and turns in order: the tokens that were sampled, never re-tokenised text. `[T]`
     pub tokens: Vec<u32>,
     /// The sampled stretches of `tokens`, in order, without overlap.

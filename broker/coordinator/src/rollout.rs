@@ -60,6 +60,9 @@ pub struct Rollout {
     pub state: Vec<u8>,
     /// The goal was reached.
     pub success: bool,
+    /// Its last turn ended at its most tokens, or it took its most turns without reaching the goal.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub truncated: bool,
     /// Scores by reward of the run; `None` while waiting.
     pub scores: Vec<Option<f64>>,
     /// Worker microseconds spent on it.
@@ -112,6 +115,7 @@ impl Rollout {
             state: moments.last().map(|moment| moment.state.clone()).unwrap_or_default(),
             moments,
             success: false,
+            truncated: false,
             scores: vec![None; rewards],
             busy_us: 0,
         }
@@ -217,6 +221,7 @@ impl Group {
             start_version: rollout.version(),
             reward: rollout.reward(weights.iter().copied()),
             success: rollout.success,
+            truncated: rollout.truncated,
             tokens: rollout.tokens.clone(),
             turns: rollout.turns.clone(),
         });

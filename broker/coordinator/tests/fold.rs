@@ -14,6 +14,7 @@ mod world;
 
 use millrace_coordinator::{State, status};
 use millrace_schemas::api::RunState;
+use millrace_schemas::env_step::EnvironmentSpec;
 use millrace_schemas::envelope::decode;
 use millrace_schemas::event::{Adopted, AdoptedGroup, AdoptedRollout};
 use millrace_schemas::notice::Notice;
@@ -382,19 +383,18 @@ fn an_answer_to_another_question_counts_for_nothing() {
     assert_eq!(world.run().state, RunState::Finished);
 }
 
-/// Where unlikely tokens are cut off, the trainer is given what it can compare: the model's own log-probabilities.
+/// Where unlikely tokens are cut off, the trainer is given what it can compare: log-probabilities of the policy that
+/// sampled, its temperature and its restriction, without the cut.
 #[test]
-fn cut_distributions_are_trained_by_the_models_own_probabilities() {
-    for (rollout, temperature, logprob) in
-        [("temperature = 0.5", 0.5, -0.5), ("temperature = 0.5\ntop_p = 0.9", 1.0, -0.25)]
-    {
+fn cut_distributions_are_trained_at_the_temperature_and_restriction_of_sampling() {
+    for (rollout, logprob) in [("temperature = 0.5", -0.5), ("temperature = 0.5\ntop_p = 0.9", -0.25)] {
         let mut world = World::submit(&spec(rollout), 0);
         to_the_end(&mut world);
         let batches: Vec<Batch> =
             world.blobs.values().filter_map(|blob| decode("batch", blob).ok()).collect();
         assert!(!batches.is_empty());
         for batch in batches {
-            assert_eq!((batch.temperature, batch.sample_below.is_some()), (temperature, temperature < 1.0));
+            assert_eq!((batch.temperature, batch.sample_below.is_some()), (0.5, true));
             let rollouts = batch.groups.iter().flat_map(|group| &group.rollouts);
             let turns = rollouts.flat_map(|rollout| &rollout.turns);
             assert!(turns.flat_map(|turn| &turn.logprobs).all(|told| *told == logprob));
@@ -402,14 +402,37 @@ fn cut_distributions_are_trained_by_the_models_own_probabilities() {
     }
 }
 
+/// A rollout was cut off if its last turn ended at its tokens, or itself at its turns: what a run may mask.
 #[test]
-fn a_turn_that_keeps_the_models_probabilities_to_itself_is_refused_where_they_are_needed() {
+fn a_batch_says_which_rollouts_were_cut_off() {
+    let batches = |spec: &RunSpec| {
+        let mut world = World::submit(spec, 0);
+        to_the_end(&mut world);
+        let batches = world.blobs.values().filter_map(|blob| decode::<Batch>("batch", blob).ok());
+        batches.flat_map(|batch| batch.groups).flat_map(|group| group.rollouts).collect::<Vec<_>>()
+    };
+    // The world's turns all end at their length, which says something where that is more than one token.
+    assert!(batches(&spec("max_new_tokens = 1")).iter().all(|rollout| !rollout.truncated));
+    assert!(batches(&spec("max_new_tokens = 4")).iter().all(|rollout| rollout.truncated));
+    let mut short = spec("max_new_tokens = 1");
+    short.environment = Some(EnvironmentSpec::Counter { turns: 2, latency: Default::default() });
+    let rollouts = batches(&short);
+    assert!(
+        rollouts.iter().any(|rollout| rollout.truncated) && rollouts.iter().any(|rollout| !rollout.truncated)
+    );
+    assert!(
+        rollouts.iter().all(|rollout| rollout.truncated == (!rollout.success && rollout.turns.len() == 2))
+    );
+}
+
+#[test]
+fn a_turn_without_its_uncut_probabilities_is_refused_where_they_are_needed() {
     let mut world = World::submit(&spec("top_k = 3"), 0);
     let task = take(&mut world, |body| matches!(body, TaskBody::Generate(_)));
     let TaskBody::Generate(generate) = &task.body else { unreachable!() };
     assert_eq!(generate.sampling.top_k, 3);
     world.say(task.key, turn(&[1], &[-0.5], &[(0, 1)]));
-    let told = |notice: &Notice| matches!(notice, Notice::DeadLetter { reason, .. } if reason.contains("model_logprobs"));
+    let told = |notice: &Notice| matches!(notice, Notice::DeadLetter { reason, .. } if reason.contains("uncut_logprobs"));
     assert!(world.notices.iter().any(told), "{:?}", world.notices);
     to_the_end(&mut world);
 }

@@ -176,7 +176,7 @@ fn answer(task: Task) -> OutcomeBody {
         TaskBody::Generate(generate) => OutcomeBody::Generate(GenerateDone {
             tokens: vec![1],
             logprobs: vec![-0.5],
-            model_logprobs: Vec::new(),
+            uncut_logprobs: Vec::new(),
             segments: vec![Segment { version: generate.min_version, tokens: 1 }],
             finish: Finish::Length,
             prefill_tokens: 0,

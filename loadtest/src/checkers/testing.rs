@@ -134,7 +134,7 @@ impl World {
         OutcomeBody::Generate(GenerateDone {
             tokens: vec![(generate.seed % 128) as u32],
             logprobs: vec![-0.5],
-            model_logprobs: Vec::new(),
+            uncut_logprobs: Vec::new(),
             segments: vec![Segment { version, tokens: 1 }],
             finish: Finish::Length,
             prefill_tokens: 0,

@@ -14,13 +14,13 @@ mod kl;
 mod schedule;
 mod check;
 
-pub use advantage::{Advantage, Shaping};
+pub use advantage::{Advantage, NormOver, RewardNorm, Shaping};
 pub use aggregation::Aggregation;
 pub(super) use check::check_signal;
 pub use correction::{Correction, CorrectionWeight, Rejection};
 pub use critic::Critic;
 pub use kl::{Kl, KlEstimator, KlPlace, KlTarget};
-pub use loss::{Loss, OldPolicy, Parameters};
+pub use loss::{Loss, OldPolicy, Parameters, RatioLevel};
 pub use schedule::Schedule;
 
 /// How the policy is trained. What came later than the first release is written only where it is not the default, so
@@ -32,6 +32,11 @@ pub struct Algorithm {
     pub advantage: Advantage,
     /// The loss. Default `ppo_clip`.
     pub loss: Loss,
+    /// Which tokens share one ratio. Default: each token has its own, but those of a rollout share it in `gspo` and `kimi`,
+    /// those of a turn in `segment`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = null))]
+    pub ratio: Option<RatioLevel>,
     /// Whose log-probabilities the ratio is taken against. Default `behaviour`.
     pub old: OldPolicy,
     /// What corrects for a policy that sampled and is not the old one. Default: nothing does.
@@ -46,6 +51,24 @@ pub struct Algorithm {
     #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = {}))]
     pub shaping: Shaping,
+    /// Normalises rewards, after they are shaped. Default: nothing does.
+    #[serde(skip_serializing_if = "omit::is_default")]
+    #[schemars(extend("default" = {}))]
+    pub reward_norm: RewardNorm,
+    /// Advantages are normalised over all tokens of the batch: `(A − mean) / (standard deviation + 1e-6)`. Default false.
+    #[serde(skip_serializing_if = "omit::is_default")]
+    #[schemars(extend("default" = false))]
+    pub whiten_advantages: bool,
+    /// Advantages are cut to ± this, after all else; 0 for no bound. Default 0.
+    #[serde(skip_serializing_if = "omit::is_default")]
+    #[schemars(extend("default" = 0.0))]
+    pub advantage_clip: f64,
+    /// Rollouts that were cut off count for nothing in the loss, nor in what it is divided by; their rewards are compared
+    /// as any: those whose last turn ended at `rollout.max_new_tokens`, where that is more than 1, and those that took all
+    /// of several turns without reaching the goal. Default false.
+    #[serde(skip_serializing_if = "omit::is_default")]
+    #[schemars(extend("default" = false))]
+    pub mask_truncated: bool,
     /// Numbers that single advantages, losses and aggregations have. Default: those of their papers.
     #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = {}))]
@@ -101,6 +124,10 @@ pub struct Algorithm {
     pub max_grad_norm: f64,
     /// Coefficient of the entropy bonus. Default 0.01.
     pub entropy: f64,
+    /// Coefficient of imitation: −log p of each token of the rollouts that reached the goal. Default 0.
+    #[serde(skip_serializing_if = "omit::is_default")]
+    #[schemars(extend("default" = 0.0))]
+    pub imitation: f64,
     /// Holds the policy near version 0. Default: nothing does.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = null))]
@@ -120,10 +147,15 @@ impl Default for Algorithm {
         Self {
             advantage: Advantage::Grpo,
             loss: Loss::PpoClip,
+            ratio: None,
             old: OldPolicy::Behaviour,
             correction: Correction::default(),
             aggregation: Aggregation::TokenMean,
             shaping: Shaping::default(),
+            reward_norm: RewardNorm::default(),
+            whiten_advantages: false,
+            advantage_clip: 0.0,
+            mask_truncated: false,
             parameters: Parameters::default(),
             critic: Critic::default(),
             clip_low: 0.2,
@@ -143,6 +175,7 @@ impl Default for Algorithm {
             decay_biases: false,
             max_grad_norm: 1.0,
             entropy: 0.01,
+            imitation: 0.0,
             kl: None,
             tokens_per_microbatch: 16_384,
             recompute: false,
@@ -155,5 +188,11 @@ impl Algorithm {
     #[must_use]
     pub const fn updates(&self) -> u64 {
         self.epochs as u64 * self.minibatches as u64
+    }
+
+    /// Which tokens share one ratio.
+    #[must_use]
+    pub fn ratio_level(&self) -> RatioLevel {
+        self.ratio.unwrap_or(self.loss.ratio_levels()[0])
     }
 }

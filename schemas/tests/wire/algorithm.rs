@@ -12,10 +12,20 @@ fn of(settings: &Value) -> Value {
 
 /// Settings that can work, one for each name.
 fn recipes() -> Vec<Value> {
-    let mut recipes: Vec<Value> =
-        ["grpo", "dr_grpo", "rloo", "max_rl", "reinforce_plus_plus", "raft", "chunk", "gi_gpo"]
-            .map(|advantage| json!({ "advantage": advantage }))
-            .into();
+    let mut recipes: Vec<Value> = [
+        "grpo",
+        "dr_grpo",
+        "rloo",
+        "max_rl",
+        "reinforce_plus_plus",
+        "lite_ppo",
+        "reinforce",
+        "raft",
+        "chunk",
+        "gi_gpo",
+    ]
+    .map(|advantage| json!({ "advantage": advantage }))
+    .into();
     let losses = ["ppo_clip", "policy_gradient", "cispo", "topr", "segment", "kimi", "dppo_tv"];
     recipes.extend(losses.map(|loss| json!({ "loss": loss })));
     recipes.extend([
@@ -28,6 +38,17 @@ fn recipes() -> Vec<Value> {
         json!({ "old": "proximal", "loss": "segment", "correction": { "reject": "turn" } }),
         json!({ "old": "proximal", "loss": "policy_gradient", "epochs": 1, "correction": { "weight": "token" } }),
         json!({ "old": "current", "loss": "policy_gradient", "epochs": 1 }),
+        json!({ "loss": "topr", "ratio": "turn", "old": "proximal", "advantage": "chunk", "imitation": 0.1,
+            "reward_norm": { "mean": "group", "std": "group" },
+            "correction": { "weight": "turn", "reject": "turn", "low": 0.0, "high": 1.2 } }),
+        json!({ "old": "proximal", "correction": { "weight": "token", "cap": 0.0, "reject": "token" } }),
+        json!({ "loss": "kimi", "ratio": "token" }),
+        json!({ "mask_truncated": true }),
+        json!({ "loss": "cispo", "ratio": "rollout" }),
+        json!({ "advantage": "reinforce", "reward_norm": { "mean": "running", "std": "running" },
+            "whiten_advantages": true, "advantage_clip": 2.0 }),
+        json!({ "advantage": "gae", "reward_norm": { "mean": "batch" } }),
+        json!({ "kl": { "coefficient": 0.1, "estimator": "k1", "place": "reward" } }),
         json!({ "advantage": "gae", "critic": { "lambda": 0.9, "clip": 0.0 }, "minibatches": 2 }),
         json!({ "advantage": "dr_grpo", "aggregation": "seq_mean_token_sum_norm", "parameters": { "response_tokens": 10 } }),
         json!({ "shaping": { "clip": 2.0, "overlong_tokens": 9, "overlong_buffer": 4, "overlong_penalty": 1.0 } }),
@@ -50,9 +71,22 @@ fn every_algorithm_is_chosen_by_its_name() {
 #[test]
 fn what_is_not_asked_for_is_not_written() {
     let written = serde_json::to_value(Algorithm::default()).expect("it is JSON");
-    for later in
-        ["correction", "critic", "aggregation", "shaping", "parameters", "kl", "schedule", "recompute"]
-    {
+    for later in [
+        "correction",
+        "critic",
+        "aggregation",
+        "shaping",
+        "parameters",
+        "kl",
+        "schedule",
+        "recompute",
+        "ratio",
+        "reward_norm",
+        "whiten_advantages",
+        "advantage_clip",
+        "imitation",
+        "mask_truncated",
+    ] {
         assert!(written.get(later).is_none(), "{later} changes the hash of run files of before");
     }
     assert!(written.get("advantage").is_some());
@@ -122,6 +156,33 @@ fn nonsense() -> Vec<(Value, &'static str, &'static str)> {
             "overlong_buffer = 6",
             "at most that",
         ),
+        (
+            json!({ "loss": "gspo", "clip_low": 3e-4, "clip_high": 4e-4 }),
+            "aggregation = token_mean",
+            "seq_mean_token_mean",
+        ),
+        (
+            json!({ "loss": "gspo", "aggregation": "seq_mean_token_sum_norm", "parameters": { "response_tokens": 9 } }),
+            "aggregation = seq_mean_token_sum_norm",
+            "seq_mean_token_mean",
+        ),
+        (json!({ "loss": "ppo_clip", "ratio": "turn" }), "algorithm.ratio = turn", "\"segment\""),
+        (json!({ "loss": "gspo", "ratio": "token" }), "algorithm.ratio = token", "\"rollout\""),
+        (json!({ "loss": "policy_gradient", "ratio": "rollout" }), "algorithm.ratio = rollout", "\"token\""),
+        (json!({ "reward_norm": { "std": "batch" } }), "algorithm.reward_norm", "reinforce"),
+        (
+            json!({ "advantage": "gae", "whiten_advantages": true }),
+            "whiten_advantages = true",
+            "leave it out",
+        ),
+        (json!({ "advantage_clip": -1.0 }), "algorithm.advantage_clip = -1", "from 0"),
+        (json!({ "imitation": -1.0 }), "algorithm.imitation = -1", "from 0"),
+        (correction("proximal", json!({ "reject": "token", "high": 0.5 })), "correction.high", "from 1"),
+        (
+            json!({ "kl": { "coefficient": 0.1, "estimator": "k1" } }),
+            "kl.estimator = k1",
+            "place = \"reward\"",
+        ),
         (json!({ "kl": { "coefficient": 0.1, "adapt": { "target": 0.0 } } }), "kl.adapt.target", "number"),
         (
             json!({ "kl": { "coefficient": 0.1, "adapt": { "target": 0.1, "horizon": 0 } } }),
@@ -147,6 +208,7 @@ fn a_run_without_signal_is_refused() {
     let cases = [
         ("grpo", json!({ "rollout": group_of_one }), "rollout.group_size = 1", "reinforce_plus_plus"),
         ("gi_gpo", json!({ "rollout": group_of_one }), "rollout.group_size = 1", "2 or more"),
+        ("lite_ppo", json!({ "rollout": group_of_one }), "rollout.group_size = 1", "2 or more"),
         (
             "reinforce_plus_plus",
             json!({ "rollout": { "group_size": 1, "groups_per_step": 1 } }),
@@ -175,7 +237,15 @@ fn a_run_without_signal_is_refused() {
         let named = error.lines().any(|line| line.contains(field) && line.contains(remedy));
         assert!(named, "{advantage} {change}: no refusal of {field:?} says {remedy:?}: {error}");
     }
-    for advantage in ["reinforce_plus_plus", "chunk"] {
+    for (over, groups, field) in
+        [("group", 8, "rollout.group_size = 1"), ("batch", 1, "rollout.groups_per_step = 1")]
+    {
+        let mut file = of(&json!({ "advantage": "reinforce", "reward_norm": { "mean": over } }));
+        file["rollout"] = json!({ "group_size": 1, "groups_per_step": groups });
+        let error = read(&file).expect_err(field).to_string();
+        assert!(error.contains(field) && error.contains("algorithm.reward_norm"), "{error}");
+    }
+    for advantage in ["reinforce_plus_plus", "chunk", "reinforce"] {
         let mut file = of(&json!({ "advantage": advantage }));
         file["rollout"] = group_of_one.clone();
         assert!(read(&file).is_ok(), "{advantage} compares no group");

@@ -168,7 +168,7 @@ pub(crate) fn turn() -> GenerateDone {
     GenerateDone {
         tokens: vec![9, 5],
         logprobs: vec![-0.7, -0.25],
-        model_logprobs: Vec::new(),
+        uncut_logprobs: Vec::new(),
         segments: vec![
             Segment { version: PolicyVersion(4), tokens: 1 },
             Segment { version: PolicyVersion(5), tokens: 1 },
@@ -311,6 +311,7 @@ pub(crate) fn batch() -> Batch {
         start_version: PolicyVersion(4),
         reward: 0.5,
         success: true,
+        truncated: false,
         tokens: vec![1, 9, 5],
         turns: vec![BatchTurn { at: 1, logprobs: turn.logprobs, segments: turn.segments, reward: 0.5 }],
     };

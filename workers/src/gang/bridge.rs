@@ -3,6 +3,8 @@
 #![expect(unsafe_code, reason = "C++ is called, and is handed tensors as pointers")]
 #![expect(unreachable_pub, reason = "the macro makes what it declares public")]
 
+use std::cell::Cell;
+use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
 use cxx::{SharedPtr, UniquePtr};
@@ -59,7 +61,7 @@ mod ffi {
             input: *const Tensor,
         ) -> Result<()>;
         unsafe fn add_leaf(self: Pin<&mut Reducer>, leaf: *const Tensor) -> Result<()>;
-        fn add_leaf_by_hand(self: Pin<&mut Reducer>);
+        fn add_leaf_by_hand(self: Pin<&mut Reducer>) -> Result<()>;
         fn filled(self: Pin<&mut Reducer>, bucket: u32) -> Result<()>;
         fn arm(self: Pin<&mut Reducer>);
         fn started(self: &Reducer) -> u32;
@@ -70,7 +72,8 @@ mod ffi {
 
 // SAFETY: a process group may be used and let go from any thread; it is locked within.
 unsafe impl Send for ffi::Group {}
-// SAFETY: as above. Its methods only start collectives, and one thread at a time calls them here.
+// SAFETY: as above. Its methods only start collectives, and one thread at a time calls them: [`Connections`] is neither
+// cloned nor `Sync`, and the reducer that it makes, which is not `Send`, stays with the thread that has it.
 unsafe impl Sync for ffi::Group {}
 // SAFETY: a work is shared with c10d's own threads as it is.
 unsafe impl Send for ffi::Pending {}
@@ -125,9 +128,8 @@ pub enum Listen {
     Interface(String),
 }
 
-/// A formation's connections.
-#[derive(Clone)]
-pub(super) struct Connections(SharedPtr<ffi::Group>);
+/// A formation's connections. One thread has them: it may hand them on, and shares them with no other.
+pub(super) struct Connections(SharedPtr<ffi::Group>, PhantomData<Cell<()>>);
 
 impl std::fmt::Debug for Connections {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -136,6 +138,10 @@ impl std::fmt::Debug for Connections {
 }
 
 impl Connections {
+    const fn of(group: SharedPtr<ffi::Group>) -> Self {
+        Self(group, PhantomData)
+    }
+
     /// Connects the members over Gloo, for tensors on the CPU. Blocks until all are there.
     pub(super) fn gloo(seat: &Seat, listen: &Listen) -> Result<Self, GangError> {
         let (place, interface) = match listen {
@@ -144,14 +150,16 @@ impl Connections {
         };
         let meeting = Box::new(Meeting(seat.clone()));
         let timeout = milliseconds(seat.timeout);
-        ffi::gloo(meeting, place, interface, seat.rank, seat.world, timeout).map(Self).map_err(|e| lost(&e))
+        ffi::gloo(meeting, place, interface, seat.rank, seat.world, timeout)
+            .map(Self::of)
+            .map_err(|e| lost(&e))
     }
 
     /// Connects the members over NCCL, for tensors on GPUs.
     pub(super) fn nccl(seat: &Seat) -> Result<Self, GangError> {
         let meeting = Box::new(Meeting(seat.clone()));
         let timeout = milliseconds(seat.timeout);
-        ffi::nccl(meeting, seat.rank, seat.world, timeout).map(Self).map_err(|e| lost(&e))
+        ffi::nccl(meeting, seat.rank, seat.world, timeout).map(Self::of).map_err(|e| lost(&e))
     }
 
     /// Whether this build has NCCL.
@@ -241,7 +249,7 @@ impl Reducer {
 
     /// Adds a leaf whose gradient lies in the last bucket, and of which [`Self::filled`] is told.
     pub(crate) fn add_leaf_by_hand(&mut self) {
-        self.0.pin_mut().add_leaf_by_hand();
+        self.0.pin_mut().add_leaf_by_hand().expect("a leaf lies in a bucket");
     }
 
     /// A leaf by hand in this bucket has its gradient. Does nothing before [`Self::arm`].

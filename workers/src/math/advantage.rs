@@ -6,7 +6,9 @@ pub mod chunk;
 pub mod gae;
 pub mod gi_gpo;
 pub mod grpo;
+pub mod lite_ppo;
 pub mod max_rl;
+pub mod normalise;
 pub mod raft;
 pub mod reinforce_plus_plus;
 pub mod rloo;
@@ -54,6 +56,11 @@ pub fn advantages(
         Advantage::Rloo => by_group(rloo::rloo),
         Advantage::MaxRl => by_group(max_rl::max_rl),
         Advantage::Raft => by_group(raft::raft),
+        Advantage::Reinforce => by_group(<[f64]>::to_vec),
+        Advantage::LitePpo => {
+            let all: Vec<Vec<f64>> = groups.iter().map(|group| rewards(group)).collect();
+            groups.iter().zip(lite_ppo::lite_ppo(&all)).map(|(group, of)| spread(group, &of)).collect()
+        }
         Advantage::ReinforcePlusPlus => {
             let all: Vec<f64> = groups.iter().flat_map(|group| rewards(group)).collect();
             let mut normal = reinforce_plus_plus::reinforce_plus_plus(&all).into_iter();

@@ -21,16 +21,20 @@ pub struct Corrected {
 /// Framework Secretly Brings You Off-Policy RL Training", 2025; without a cap the weight of decoupled PPO: Hilton et
 /// al., "Batch size-invariance for policy optimization", 2022. By sequence, masked importance sampling, rejection by
 /// the geometric mean and the veto: Liu et al., "When Speed Kills Stability", 2025. By turn: the masks of IPA, Wang et
-/// al., "Let It Flow" (ROME), 2025.
+/// al., "Let It Flow" (ROME), 2025. Rejection by token, with the token's own weight and no cap: IcePop, Ling Team, "Every
+/// Step Evolves", 2025.
 #[must_use]
 pub fn correct(correction: &Correction, log_ratios: &[f64], turns: &[usize]) -> Corrected {
     let whole = [log_ratios.len()];
     let product = stretch::product(log_ratios);
     let cut = |weight: f64| if correction.cap > 0.0 { weight.min(correction.cap) } else { weight };
-    let weight = |log_ratio: &f64| match correction.weight {
-        CorrectionWeight::None => 1.0,
-        CorrectionWeight::Token => cut(stretch::ratio(*log_ratio)),
-        CorrectionWeight::Sequence => cut(product),
+    let each =
+        |log_ratios: &[f64]| log_ratios.iter().map(|log_ratio| cut(stretch::ratio(*log_ratio))).collect();
+    let weights = match correction.weight {
+        CorrectionWeight::None => vec![1.0; log_ratios.len()],
+        CorrectionWeight::Token => each(log_ratios),
+        CorrectionWeight::Turn => each(&stretch::means(log_ratios, turns)),
+        CorrectionWeight::Sequence => vec![cut(product); log_ratios.len()],
     };
     let (low, high) = correction.bounds();
     let inside = |ratio: f64| (low..=high).contains(&ratio);
@@ -40,6 +44,7 @@ pub fn correct(correction: &Correction, log_ratios: &[f64], turns: &[usize]) -> 
     };
     let mut kept = match correction.reject {
         Rejection::None => vec![true; log_ratios.len()],
+        Rejection::Token => log_ratios.iter().map(|log_ratio| inside(stretch::ratio(*log_ratio))).collect(),
         Rejection::Sequence => vec![inside(product); log_ratios.len()],
         Rejection::Geometric => means(&whole),
         Rejection::Turn => means(turns),
@@ -49,5 +54,5 @@ pub fn correct(correction: &Correction, log_ratios: &[f64], turns: &[usize]) -> 
     {
         kept.fill(false);
     }
-    Corrected { weights: log_ratios.iter().map(weight).collect(), kept }
+    Corrected { weights, kept }
 }

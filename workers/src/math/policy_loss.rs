@@ -1,14 +1,14 @@
 //! Policy losses per token, to be minimised. All tensors are of one shape; the losses take gradients through
 //! `log_p` alone.
 
-use millrace_schemas::submit::{Algorithm, Loss};
+use millrace_schemas::submit::{Algorithm, Loss, RatioLevel};
 use tch::{Kind, Tensor};
 
 use super::ratio::log_ratio;
 use cispo::cispo;
 use dppo_tv::dppo_tv;
 use gspo::of_stretch;
-use kimi::kimi;
+use kimi::{kimi, square_of_sum};
 use policy_gradient::policy_gradient;
 use ppo_clip::{Bounds, ppo_clip};
 use topr::topr;
@@ -16,6 +16,7 @@ use topr::topr;
 pub mod cispo;
 pub mod dppo_tv;
 pub mod gspo;
+pub mod imitation;
 pub mod kimi;
 pub mod policy_gradient;
 pub mod ppo_clip;
@@ -41,30 +42,48 @@ pub struct Tokens<'a> {
     pub log_m: &'a Tensor,
     /// Advantages.
     pub advantage: &'a Tensor,
-    /// For losses of whole rollouts or turns: `log p − log p_old`, its mean over the token's stretch, without gradient.
-    pub mean_log_ratio: Option<&'a Tensor>,
+    /// The tokens that share its ratio, where it is not the token's own.
+    pub stretch: Option<Stretch<'a>>,
+}
+
+/// Of each token, the stretch of tokens that share one ratio.
+#[derive(Debug, Clone, Copy)]
+pub struct Stretch<'a> {
+    /// `log p − log p_old`, its mean over the stretch, without gradient.
+    pub mean_log_ratio: &'a Tensor,
+    /// Tokens of the stretch.
+    pub length: &'a Tensor,
 }
 
 /// The loss that the run asks for.
 ///
 /// # Panics
-/// A loss of whole rollouts or turns without their means.
+/// A ratio of whole rollouts or turns without their stretches.
 #[must_use]
 pub fn policy_loss(algorithm: &Algorithm, tokens: &Tokens<'_>) -> PolicyLoss {
-    let Tokens { log_p, log_old, log_m, advantage, mean_log_ratio } = *tokens;
+    let Tokens { log_p, log_old, log_m, advantage, stretch } = *tokens;
+    assert!(
+        stretch.is_some() || algorithm.ratio_level() == RatioLevel::Token,
+        "the means of a stretch go with a ratio that takes them"
+    );
     let (p, log_old) = (&algorithm.parameters, log_old.detach());
-    let log_r = || log_ratio(log_p, &log_old);
+    let log_r = || match stretch {
+        Some(stretch) => of_stretch(log_p, stretch.mean_log_ratio),
+        None => log_ratio(log_p, &log_old),
+    };
     let bounds = Bounds { low: algorithm.clip_low, high: algorithm.clip_high, dual: p.dual_clip };
     match algorithm.loss {
-        Loss::PpoClip => ppo_clip(&log_r(), advantage, bounds),
+        Loss::PpoClip | Loss::Gspo | Loss::Segment => ppo_clip(&log_r(), advantage, bounds),
         Loss::PolicyGradient => policy_gradient(log_p, advantage),
         Loss::Cispo => cispo(log_p, &log_r(), advantage, bounds),
         Loss::Topr => topr(log_p, &log_r(), advantage),
-        Loss::Gspo | Loss::Segment => {
-            let mean = mean_log_ratio.expect("the means of a stretch go with a loss that takes them");
-            ppo_clip(&of_stretch(log_p, mean), advantage, bounds)
+        Loss::Kimi => {
+            let squared = match stretch {
+                Some(stretch) => square_of_sum(log_p, stretch),
+                None => log_r().square(),
+            };
+            kimi(log_p, &squared, advantage, p.tau)
         }
-        Loss::Kimi => kimi(log_p, &log_r(), advantage, p.tau),
         Loss::DppoTv => dppo_tv(log_p, log_m, advantage, (p.delta, p.pull)),
     }
 }

@@ -72,6 +72,11 @@ impl Stretches {
         rows.sum_dim_intlist(last.as_slice(), false, tch::Kind::Double)
     }
 
+    /// For each token how many its stretch has, `[M]` of f64.
+    pub fn lengths(&self) -> tch::Tensor {
+        self.lengths.index_select(0, &self.of)
+    }
+
     /// For each token the mean over its stretch, `[M]` of f64.
     pub fn means(&self, per_token: &tch::Tensor) -> tch::Tensor {
         (self.sums(per_token) / &self.lengths).index_select(0, &self.of)

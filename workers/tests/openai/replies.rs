@@ -19,7 +19,7 @@ async fn tokens_in_tokens_out() {
         tasks.push(task(4, 1, 100, Sampling { stop_tokens, ..Sampling::at(1.0) }));
         if dialect == Vllm {
             tasks.push(task(5, 1, 12, Sampling { sample_below: Some(8), ..Sampling::at(1.0) }));
-            let cut = Sampling { top_p: 0.8, top_k: 20, min_p: 0.02, ..Sampling::at(1.3) };
+            let cut = Sampling { top_p: 0.8, top_k: 20, min_p: 0.02, ..Sampling::at(1.0) };
             tasks.push(task(6, 1, 12, cut));
         }
         let running: Vec<_> = tasks.iter().map(|task| bench.spawn(task.clone())).collect();
@@ -184,6 +184,13 @@ async fn what_the_server_cannot_do_is_said_with_the_remedy() {
         other => panic!("{other:?}"),
     }
     python.set(&json!({}));
+    let bench = Bench::new(&python, Vllm);
+    bench.announce(1, true).await;
+    // Training compares log-probabilities at the same temperature, without the cut: vLLM tells neither together.
+    match bench.execute(task(0, 1, 6, Sampling { top_k: 8, ..Sampling::at(0.7) })).await {
+        Verdict::RetryAfter(_, reason) => assert!(reason.contains("temperature=0.7"), "{reason}"),
+        other => panic!("{other:?}"),
+    }
     for dialect in [Sglang, LlamaCpp] {
         let bench = Bench::new(&python, dialect);
         bench.announce(1, true).await;

@@ -265,7 +265,7 @@ pub(crate) fn versions(done: &GenerateDone) -> Vec<u64> {
 pub(crate) fn check_against_oracle(python: &Python, task: &Task, done: &GenerateDone) {
     done.check().unwrap();
     let asked = asked(task);
-    assert_eq!(done.model_logprobs.len(), if asked.sampling.cuts() { done.tokens.len() } else { 0 });
+    assert_eq!(done.uncut_logprobs.len(), if asked.sampling.cuts() { done.tokens.len() } else { 0 });
     let mut context = asked.context.clone();
     let mut at = 0;
     for segment in &done.segments {
@@ -277,8 +277,8 @@ pub(crate) fn check_against_oracle(python: &Python, task: &Task, done: &Generate
         }
         if asked.sampling.cuts() {
             let oracle = python.oracle(segment.version.0, &context, tokens, &Sampling::at(1.0));
-            for (ours, theirs) in done.model_logprobs[at..].iter().zip(&oracle) {
-                assert!((f64::from(*ours) - theirs).abs() < 1e-4, "model: {ours} {theirs}");
+            for (ours, theirs) in done.uncut_logprobs[at..].iter().zip(&oracle) {
+                assert!((f64::from(*ours) - theirs).abs() < 1e-4, "uncut: {ours} {theirs}");
             }
         }
         context.extend(tokens);

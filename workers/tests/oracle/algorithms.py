@@ -1,5 +1,7 @@
 """The oracle for every loss with every correction and aggregation, for advantages, and for whole steps of some of
-them, in float64, by the formulas' own definitions: a loop over rollouts, turns and tokens, and autograd.
+them, in float64, by the formulas' own definitions: a loop over rollouts, turns and tokens, and autograd. Losses whose
+ratio is that of a whole rollout or turn come from the gradients that their papers write out, since one with weights of
+single tokens is no function that could be differentiated; where tokens weigh alike, autograd of the whole must agree.
 
 It writes `algorithms.json` beside itself, which is committed:
 
@@ -9,8 +11,10 @@ It writes `algorithms.json` beside itself, which is committed:
 import itertools
 import json
 import math
+import statistics
 
 import torch
+from advantages import advantages, advantages_of, critics, gae_of, normal, normalised
 from oracle import HERE, TEMPERATURE, WIDTH, hidden_of, initial, logits_of, make_batch, numbers
 
 # Sampled tokens of each turn of each rollout.
@@ -26,14 +30,19 @@ LOSSES = [
     {"loss": "topr"},
     {"loss": "gspo", "clip_low": 0.03, "clip_high": 0.04},
     {"loss": "segment", "clip_low": 0.1, "clip_high": 0.1},
+    {"loss": "topr", "ratio": "turn"},
+    {"loss": "cispo", "ratio": "rollout", "clip_low": 0.03, "clip_high": 0.04},
     {"loss": "kimi", "parameters": {"tau": 0.3}},
+    {"loss": "kimi", "ratio": "token", "parameters": {"tau": 0.3}},
     {"loss": "dppo_tv", "parameters": {"delta": 0.05, "pull": 0.002}},
 ]
 CORRECTIONS = [
     {},
     {"weight": "token", "cap": 1.2},
     {"weight": "token", "cap": 0.0},
+    {"weight": "turn", "cap": 1.1},
     {"weight": "sequence", "cap": 1.1},
+    {"weight": "token", "cap": 0.0, "reject": "token", "low": 0.6, "high": 1.5},
     {"reject": "sequence", "low": 0.6, "high": 1.8},
     {"reject": "geometric", "low": 0.95, "high": 1.05},
     {"reject": "turn", "low": 0.9, "high": 1.1},
@@ -56,26 +65,71 @@ def surrogate(ratio, a, low, high, dual):
     return value
 
 
-def token_losses(algorithm, p, o, m, a, turns, whole_ratio):
-    """The loss of each token of one rollout. `whole_ratio`: one term for a whole stretch, by the paper's definition;
-    else its form by tokens, which is defined where tokens of a stretch weigh differently."""
+def level(algorithm):
+    """Which tokens share one ratio."""
+    return algorithm.get("ratio", {"gspo": "rollout", "kimi": "rollout", "segment": "turn"}.get(algorithm["loss"], "token"))
+
+
+def stretches(algorithm, count, turns):
+    """First token and one past the last of each stretch with one ratio."""
+    ends = list(itertools.accumulate({"token": [1] * count, "turn": turns, "rollout": [count]}[level(algorithm)]))
+    return list(zip([0] + ends, ends))
+
+
+def written_out(algorithm, p, o, a, turns):
+    """Value and gradient of each token of one rollout, in plain numbers, where stretches of tokens share a ratio. GSPO:
+    equations 13 and 17 of its paper, s A ∇log p where the clip leaves it free; TOPR and CISPO: their weight times A ∇log p;
+    Kimi: τ times the rollout's log-ratio times ∇log p, from equation 3."""
+    name, more = algorithm["loss"], algorithm.get("parameters", {})
+    low, high, dual = algorithm.get("clip_low", 0.2), algorithm.get("clip_high", 0.2), more.get("dual_clip", 0.0)
+    out = []
+    for start, end in stretches(algorithm, len(p), turns):
+        ratios = [p[t] - o[t] for t in range(start, end)]
+        s = math.exp(math.fsum(ratios) / len(ratios))
+        for t in range(start, end):
+            if name in ("gspo", "segment"):
+                held = min(max(s, 1 - low), 1 + high)
+                value, slope = (-s * a, -s * a) if s * a <= held * a else (-held * a, 0.0)
+                if dual and a < 0 and -value < dual * a:
+                    value, slope = -dual * a, 0.0
+            elif name == "kimi":
+                tau, sum_of = more["tau"], math.fsum(ratios)
+                value, slope = -a * p[t] + tau / 2 * sum_of**2 / len(ratios), -a + tau * sum_of
+            else:
+                w = min(max(s, 1 - low), 1 + high) if name == "cispo" else min(s, 1.0) if a <= 0 else 1.0
+                value, slope = -w * a * p[t], -w * a
+            out.append((value, slope))
+    return out
+
+
+def total_written_out(algorithm, p, o, m, advantages, turns):
+    """As `total`, with the gradient by each token, all of numbers."""
+    each, masks = [], []
+    for p_r, o_r, m_r, a, t in zip(p, o, m, advantages, turns):
+        weights, kept = correct(algorithm.get("correction", {}), o_r, m_r, t)
+        terms = written_out(algorithm, p_r.tolist(), o_r.tolist(), a, t)
+        each.append([(w * k * value, w * k * slope) for w, k, (value, slope) in zip(weights, kept, terms)])
+        masks.append(kept)
+    constant = algorithm.get("parameters", {}).get("response_tokens")
+    of = lambda losses: aggregate(algorithm.get("aggregation", "token_mean"), losses, constant)
+    gradient = []
+    for r, tokens in enumerate(each):
+        for t, (_, slope) in enumerate(tokens):
+            # What the aggregation makes of this token alone.
+            gradient.append(of([[slope if (i, j) == (r, t) else 0.0 for j in range(len(x))] for i, x in enumerate(each)]))
+    return of([[value for value, _ in tokens] for tokens in each]), gradient, masks
+
+
+def token_losses(algorithm, p, o, m, a, turns):
+    """The loss of each token of one rollout; tokens that share a ratio each have an equal part of its one term."""
     name, more = algorithm["loss"], algorithm.get("parameters", {})
     low, high = algorithm.get("clip_low", 0.2), algorithm.get("clip_high", 0.2)
     dual = more.get("dual_clip", 0.0)
-    if name in ("gspo", "segment"):
-        losses, start = [], 0
-        for length in [len(p)] if name == "gspo" else turns:
-            part = slice(start, start + length)
-            s = torch.exp((p[part] - o[part]).mean())
-            for t in range(start, start + length):
-                ratio = s if whole_ratio else s.detach() * p[t].exp() / p[t].exp().detach()
-                losses.append(-surrogate(ratio, a, low, high, dual))
-            start += length
-        return losses
     losses = []
-    for pt, ot, mt in zip(p, o, m):
-        r = torch.exp(pt - ot)
-        if name == "ppo_clip":
+    shared = [(p[i:j] - o[i:j], j - i) for i, j in stretches(algorithm, len(p), turns) for _ in range(i, j)]
+    for pt, mt, (log_ratios, length) in zip(p, m, shared):
+        r = torch.exp(log_ratios.mean())
+        if name in ("ppo_clip", "gspo", "segment"):
             losses.append(-surrogate(r, a, low, high, dual))
         elif name == "policy_gradient":
             losses.append(-a * pt)
@@ -84,7 +138,7 @@ def token_losses(algorithm, p, o, m, a, turns, whole_ratio):
         elif name == "topr":
             losses.append(-a * pt if a > 0 else -clip(r, 0, 1).detach() * a * pt)
         elif name == "kimi":
-            losses.append(-a * pt + more["tau"] / 2 * (pt - ot) ** 2)
+            losses.append(-a * pt + more["tau"] / 2 * log_ratios.sum() ** 2 / length)
         elif name == "dppo_tv":
             moved = pt.exp().item() - mt.exp().item()
             held = moved > more["delta"] if a > 0 else -moved > more["delta"]
@@ -98,21 +152,19 @@ def correct(correction, o, m, turns):
     rho = torch.exp(o - m)
     cap = correction.get("cap", 2.0) or math.inf
     kind = correction.get("weight", "none")
-    weights = [
-        {"none": 1.0, "token": min(x.item(), cap), "sequence": min(rho.prod().item(), cap)}[kind] for x in rho
-    ]
     low, high = correction.get("low"), correction.get("high")
-    kept, start = [], 0
+    weights, kept, start = [], [], 0
     for length in turns:
         of_turn = rho[start:start + length].prod().item() ** (1 / length)
+        for x in rho[start:start + length]:
+            of = {
+                "none": None, "token": x.item(), "turn": of_turn, "sequence": rho.prod().item(),
+                "geometric": rho.prod().item() ** (1 / len(rho)),
+            }
+            weights.append(1.0 if kind == "none" else min(of[kind], cap))
+            value = of[correction.get("reject", "none")]
+            kept.append(1.0 if value is None or low <= value <= high else 0.0)
         start += length
-        value = {
-            "none": None,
-            "sequence": rho.prod().item(),
-            "geometric": rho.prod().item() ** (1 / len(rho)),
-            "turn": of_turn,
-        }[correction.get("reject", "none")]
-        kept += [1.0 if value is None or low <= value <= high else 0.0] * length
     if correction.get("veto") and (rho < correction["veto"]).any():
         kept = [0.0] * len(kept)
     return weights, kept
@@ -127,15 +179,14 @@ def aggregate(kind, losses, response_tokens):
     return sum(sum(of) / response_tokens for of in losses) / len(losses)
 
 
-def total(algorithm, p, o, m, advantages, turns):
+def total(algorithm, p, o, m, advantages, turns, reached=None):
     """The loss of a batch; all arguments per rollout. Also the masks."""
-    correction = algorithm.get("correction", {})
-    by_token = correction.get("weight") == "token" or correction.get("reject") == "turn"
+    correction, imitated = algorithm.get("correction", {}), algorithm.get("imitation", 0.0)
     losses, masks = [], []
-    for p_r, o_r, m_r, a, t in zip(p, o, m, advantages, turns):
+    for p_r, o_r, m_r, a, t, good in zip(p, o, m, advantages, turns, reached or [False] * len(p)):
         weights, kept = correct(correction, o_r.detach(), m_r, t)
-        each = token_losses(algorithm, p_r, o_r, m_r, a, t, not by_token)
-        losses.append([w * k * x for w, k, x in zip(weights, kept, each)])
+        each = token_losses(algorithm, p_r, o_r, m_r, a, t)
+        losses.append([k * (w * x - good * imitated * x_p) for w, k, x, x_p in zip(weights, kept, each, p_r)])
         masks.append(kept)
     response_tokens = algorithm.get("parameters", {}).get("response_tokens")
     return aggregate(algorithm.get("aggregation", "token_mean"), losses, response_tokens), masks
@@ -148,21 +199,39 @@ def with_aggregation(algorithm, aggregation):
     return algorithm
 
 
+def coefficients(algorithm, p, o, m, _, turns):
+    """What the tokens of each stretch with one ratio are multiplied by."""
+    out = []
+    for o_r, m_r, t in zip(o, m, turns):
+        weights, kept = correct(algorithm.get("correction", {}), o_r, m_r, t)
+        each = [w * k for w, k in zip(weights, kept)]
+        out += [each[i:j] for i, j in stretches(algorithm, len(each), t)]
+    return out
+
+
 def losses():
     count = sum(map(sum, TURNS))
     log_p = torch.tensor(numbers(count, 11, -3.0, -0.1))
     log_old = log_p + torch.tensor(numbers(count, 13, -0.7, 0.7))
     log_m = log_old + torch.tensor(numbers(count, 67, -0.7, 0.7))
     lengths = [sum(t) for t in TURNS]
-    cases = []
+    cases, differing = [], 0
     for loss, correction, aggregation in itertools.product(LOSSES, CORRECTIONS, AGGREGATIONS):
         algorithm = with_aggregation({**loss, "correction": correction}, aggregation)
         leaf = log_p.clone().requires_grad_()
-        value, masks = total(
-            algorithm, leaf.split(lengths), log_old.split(lengths), log_m.split(lengths), ADVANTAGES, TURNS
-        )
+        batch = leaf.split(lengths), log_old.split(lengths), log_m.split(lengths), ADVANTAGES, TURNS
+        value, masks = total(algorithm, *batch)
         (gradient,) = torch.autograd.grad(value, leaf)
-        cases.append({"algorithm": algorithm, "loss": value.item(), "gradient": gradient.tolist(), "kept": sum(masks, [])})
+        value, gradient = value.item(), gradient.tolist()
+        if level(algorithm) != "token":
+            by_autograd = [value, *gradient]
+            value, gradient, masks = total_written_out(algorithm, *batch)
+            alike = all(len(set(part)) == 1 for part in coefficients(algorithm, *batch))
+            same = all(abs(x - y) < 1e-13 for x, y in zip(by_autograd, [value, *gradient]))
+            assert same or not alike, algorithm
+            differing += not same
+        cases.append({"algorithm": algorithm, "loss": value, "gradient": gradient, "kept": sum(masks, [])})
+    assert differing > 20, f"{differing} cases have tokens of a stretch that weigh differently"
     # Each bound is in force somewhere and not everywhere, or the numbers would say nothing of it.
     plain = {json.dumps(c["algorithm"]["correction"]): c for c in cases if c["algorithm"]["loss"] == "policy_gradient"}
     for correction, case in plain.items():
@@ -177,103 +246,6 @@ def losses():
     }
 
 
-def normal(values):
-    if len(values) < 2:
-        return [0.0] * len(values)
-    mean = sum(values) / len(values)
-    std = math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1))
-    return [0.0 if std <= 1e-6 else (v - mean) / (std + 1e-6) for v in values]
-
-
-def advantages_of(name, groups, parameters):
-    """Per group, rollout and turn. A rollout is a list of (reward, state) of its turns."""
-    rewards = [[sum(r for r, _ in rollout) for rollout in group] for group in groups]
-    returns = lambda rollout, gamma: [
-        sum(gamma ** (j - k) * rollout[j][0] for j in range(k, len(rollout))) for k in range(len(rollout))
-    ]
-    if name == "chunk":
-        return [[returns(rollout, parameters["discount"]) for rollout in group] for group in groups]
-    if name == "gi_gpo":
-        out = []
-        for group, of in zip(groups, rewards):
-            values = [returns(rollout, parameters["discount"]) for rollout in group]
-            a = [[episode] * len(rollout) for episode, rollout in zip(normal(of), group)]
-            for state in {state for rollout in group for _, state in rollout}:
-                at = [(i, k) for i, rollout in enumerate(group) for k, (_, s) in enumerate(rollout) if s == state]
-                for (i, k), step in zip(at, normal([values[i][k] for i, k in at])):
-                    a[i][k] += parameters["turn_weight"] * step
-            out.append(a)
-        return out
-    flat = normal([r for of in rewards for r in of])
-    out = []
-    for group, of in zip(groups, rewards):
-        n, mean = len(of), sum(of) / len(of)
-        batch, flat = flat[:n], flat[n:]
-        each = {
-            "grpo": normal(of),
-            "dr_grpo": [r - mean for r in of],
-            "rloo": [r - (sum(of) - r) / (n - 1) for r in of],
-            "max_rl": [(r - mean) / mean for r in of],
-            "reinforce_plus_plus": batch,
-            "raft": [1.0 if r == max(of) else 0.0 for r in of],
-        }[name]
-        out.append([[a] * len(rollout) for a, rollout in zip(each, group)])
-    return out
-
-
-def advantages():
-    """Three groups of four; turns bring quarters, so that states meet again and rewards may be alike."""
-    drawn = iter(numbers(400, 21, 0.0, 1.0))
-    groups = [
-        [[(int(next(drawn) * 5) / 4, int(next(drawn) * 3)) for _ in range(1 + int(next(drawn) * 3))] for _ in range(4)]
-        for _ in range(3)
-    ]
-    parameters = {"discount": 0.9, "turn_weight": 0.5}
-    names = ["grpo", "dr_grpo", "rloo", "max_rl", "reinforce_plus_plus", "raft", "chunk", "gi_gpo"]
-    return {
-        "groups": groups, "parameters": parameters,
-        "values": {name: advantages_of(name, groups, parameters) for name in names},
-    }
-
-
-def gae_of(discount, decay, rewards, values):
-    """Of each token, by the definition: the sum of all later surprises, each less the further away it is."""
-    following = values[1:] + [0.0]
-    surprises = [r + discount * after - v for r, v, after in zip(rewards, values, following)]
-    return [
-        sum((discount * decay) ** (later - t) * surprises[later] for later in range(t, len(rewards)))
-        for t in range(len(rewards))
-    ]
-
-
-def critics():
-    """Advantages by tokens, and the critic's loss by cases with its gradient."""
-    rewards, values = numbers(9, 31, 0.0, 1.0), numbers(9, 32, -0.5, 1.5)
-    cases = [
-        {"discount": discount, "lambda": decay, "advantages": gae_of(discount, decay, rewards, values)}
-        for discount, decay in [(1.0, 1.0), (1.0, 0.95), (0.9, 0.5), (0.9, 0.0)]
-    ]
-    now = torch.tensor(numbers(9, 33, -0.5, 1.5), requires_grad=True)
-    losses = []
-    for bound in (0.0, 0.3):
-        each = []
-        for v, old, aim in zip(now, values, numbers(9, 34, -1.0, 2.0)):
-            plain = (v - aim) ** 2 / 2
-            held = (min(max(v.item(), old - bound), old + bound) - aim) ** 2 / 2
-            # Where the value has moved beyond the bound it is a constant, and counts if it is the worse one.
-            outside = bound > 0 and abs(v.item() - old) > bound
-            each.append(held + 0.0 * v if outside and held > plain.item() else plain)
-        loss = torch.stack(each)
-        (gradient,) = torch.autograd.grad(loss.sum(), now)
-        losses.append({"clip": bound, "loss": loss.tolist(), "gradient": gradient.tolist()})
-    held = [sum(g == 0 for g in case["gradient"]) for case in losses]
-    assert held[0] == 0 < held[1] < 9, held
-    return {
-        "rewards": rewards, "values": values, "cases": cases,
-        "now": now.tolist(), "returns": numbers(9, 34, -1.0, 2.0), "losses": losses,
-    }
-
-
 STEPS = [
     {"loss": "gspo", "clip_low": 0.02, "clip_high": 0.03, "aggregation": "seq_mean_token_mean", "epochs": 1},
     {"loss": "segment", "clip_low": 0.05, "clip_high": 0.05, "aggregation": "seq_mean_token_sum_norm",
@@ -284,7 +256,16 @@ STEPS = [
     {"loss": "cispo", "clip_high": 0.1, "old": "proximal", "epochs": 2,
      "correction": {"reject": "turn", "low": 0.9, "high": 1.2}},
     {"loss": "topr", "advantage": "rloo", "epochs": 2},
-    {"loss": "kimi", "advantage": "chunk", "epochs": 2},
+    {"loss": "kimi", "epochs": 2},
+    {"loss": "kimi", "ratio": "token", "advantage": "chunk", "epochs": 2},
+    {"loss": "topr", "ratio": "turn", "old": "proximal", "advantage": "chunk", "imitation": 0.1, "epochs": 2,
+     "reward_norm": {"mean": "group", "std": "group"},
+     "correction": {"weight": "turn", "cap": 0.98, "reject": "turn", "low": 0.0, "high": 1.05}},
+    {"loss": "ppo_clip", "advantage": "lite_ppo", "epochs": 1},
+    {"loss": "ppo_clip", "advantage": "reinforce", "reward_norm": {"mean": "running", "std": "running"},
+     "whiten_advantages": True, "advantage_clip": 0.9, "epochs": 1},
+    {"loss": "ppo_clip", "old": "proximal", "epochs": 2,
+     "correction": {"weight": "token", "cap": 0.0, "reject": "token", "low": 0.8, "high": 1.3}},
     {"loss": "dppo_tv", "parameters": {"delta": 0.01}, "epochs": 2},
     {"loss": "ppo_clip", "advantage": "gae", "critic": {"discount": 0.9, "lambda": 0.8, "clip": 0.0}, "epochs": 1},
     {"loss": "ppo_clip", "advantage": "gae", "critic": {"coefficient": 2.0, "clip": 0.002}, "epochs": 3},
@@ -344,7 +325,7 @@ def critic_loss(weights, rollouts, before, returns, critic):
 
 def step_advantages(algorithm, groups, reference):
     """One number for each token of each rollout. Turns bring their index, the last what is left of the reward."""
-    out = []
+    all_scored = []
     for rollouts in groups:
         scored = []
         for rollout in rollouts:
@@ -360,11 +341,18 @@ def step_advantages(algorithm, groups, reference):
                 turns.append((brought, at))
                 at += len(turn["logprobs"])
             scored.append(turns)
-        name = algorithm.get("advantage", "grpo")
-        ((values),) = advantages_of(name, [scored], {"discount": 0.95, "turn_weight": 1.0})
-        for rollout, a in zip(rollouts, values):
+        all_scored.append(scored)
+    all_scored = normalised(all_scored, algorithm.get("reward_norm", {}), [])
+    values = advantages_of(algorithm.get("advantage", "grpo"), all_scored, {"discount": 0.95, "turn_weight": 1.0})
+    out = []
+    for rollouts, of_group in zip(groups, values):
+        for rollout, a in zip(rollouts, of_group):
             out.append([v for v, turn in zip(a, rollout["turns"]) for _ in turn["logprobs"]])
-    return out
+    if algorithm.get("whiten_advantages"):
+        flat = [v for a in out for v in a]
+        out = [[(v - statistics.fmean(flat)) / (statistics.stdev(flat) + 1e-6) for v in a] for a in out]
+    most = algorithm.get("advantage_clip", math.inf)
+    return [[min(max(v, -most), most) for v in a] for a in out]
 
 
 def step(algorithm, groups):
@@ -376,6 +364,7 @@ def step(algorithm, groups):
     rollouts = [rollout for group in groups for rollout in group]
     turns = [[len(t["logprobs"]) for t in rollout["turns"]] for rollout in rollouts]
     m = [torch.tensor([x for t in rollout["turns"] for x in t["logprobs"]]) for rollout in rollouts]
+    reached = [rollout["reward"] >= 0.5 for rollout in rollouts]
     has_critic, critic = algorithm.get("advantage") == "gae", {**CRITIC, **algorithm.get("critic", {})}
     weights = {name: w.clone().requires_grad_() for name, w in initial().items()}
     if has_critic:
@@ -401,9 +390,10 @@ def step(algorithm, groups):
             lengths = [[1] * sum(t) for t in turns] if has_critic else turns
             split = lambda of: [part for x, t in zip(of, lengths) for part in torch.as_tensor(x).split(t)]
             flat = [v[0].item() for v in split([torch.tensor(v) for v in values])]
-            loss, masks = total(algorithm, split(p), split(old), split(m), flat, [[n] for t in lengths for n in t])
+            good = [success for success, t in zip(reached, lengths) for _ in t]
+            loss, masks = total(algorithm, split(p), split(old), split(m), flat, [[n] for t in lengths for n in t], good)
         else:
-            loss, masks = total(algorithm, p, old, m, [v[0] for v in values], turns)
+            loss, masks = total(algorithm, p, old, m, [v[0] for v in values], turns, reached)
         whole = loss
         if has_critic:
             of_critic = critic_loss(weights, rollouts, before, returns, critic)

@@ -52,7 +52,7 @@ fn sampled() -> Verdict {
     let done = GenerateDone {
         tokens: vec![1],
         logprobs: vec![-1.0],
-        model_logprobs: Vec::new(),
+        uncut_logprobs: Vec::new(),
         segments: vec![Segment { version: PolicyVersion(0), tokens: 1 }],
         finish: Finish::Length,
         prefill_tokens: 1,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use millrace_schemas::PolicyVersion;
 use millrace_schemas::submit::{
     Advantage, Aggregation, Algorithm, Correction, CorrectionWeight, Kl, KlEstimator, KlPlace, KlTarget,
-    Loss, OldPolicy, Parameters, Rejection, Shaping,
+    Loss, NormOver, OldPolicy, Parameters, RatioLevel, Rejection, RewardNorm, Shaping,
 };
 use millrace_schemas::train_shard::Batch;
 use millrace_workers::policy::torch::TorchTrainer;
@@ -48,10 +48,11 @@ struct Step {
     weights: BTreeMap<String, Vec<f64>>,
 }
 
-/// The oracle's batch; each turn brings a tenth of its number.
+/// The oracle's batch; each turn brings a tenth of its number, and half the reward is the goal.
 fn oracle_batch(oracle: &Oracle) -> Batch {
     let mut batch = oracle.batch();
     for rollout in batch.groups.iter_mut().flat_map(|group| &mut group.rollouts) {
+        rollout.success = rollout.reward >= 0.5;
         for (index, turn) in rollout.turns.iter_mut().enumerate() {
             turn.reward = 0.1 * (index + 1) as f64;
         }
@@ -138,7 +139,44 @@ fn all_sorts() -> Vec<Algorithm> {
         sorts.push(Algorithm { aggregation, old, loss: Loss::Topr, correction: rejects, ..plain.clone() });
         sorts.push(Algorithm { aggregation, advantage: Advantage::Gae, ..plain.clone() });
     }
+    sorts.push(ipa(&plain));
+    sorts.push(Algorithm { loss: Loss::Kimi, ..plain.clone() });
+    sorts.push(Algorithm { old: OldPolicy::Proximal, correction: ice_pop(), ..plain.clone() });
+    sorts.push(Algorithm { whiten_advantages: true, advantage_clip: 0.7, ..lite_ppo(&plain) });
     sorts
+}
+
+/// IPA whole: chunk returns of rewards normalised over the group, TOPR with the ratios of turns, their weights and masks,
+/// and what reached the goal imitated.
+pub(crate) fn ipa(plain: &Algorithm) -> Algorithm {
+    let correction = Correction {
+        weight: CorrectionWeight::Turn,
+        reject: Rejection::Turn,
+        low: Some(0.0),
+        high: Some(1.2),
+        ..Correction::default()
+    };
+    Algorithm {
+        loss: Loss::Topr,
+        ratio: Some(RatioLevel::Turn),
+        old: OldPolicy::Proximal,
+        advantage: Advantage::Chunk,
+        reward_norm: RewardNorm { mean: NormOver::Group, std: NormOver::Group },
+        imitation: 0.1,
+        correction,
+        ..plain.clone()
+    }
+}
+
+/// IcePop's correction.
+pub(crate) fn ice_pop() -> Correction {
+    let bounds = (Some(0.8), Some(1.3));
+    let (weight, reject) = (CorrectionWeight::Token, Rejection::Token);
+    Correction { weight, cap: 0.0, reject, low: bounds.0, high: bounds.1, ..Correction::default() }
+}
+
+pub(crate) fn lite_ppo(plain: &Algorithm) -> Algorithm {
+    Algorithm { advantage: Advantage::LitePpo, ..plain.clone() }
 }
 
 #[test]
@@ -319,6 +357,67 @@ fn the_coefficient_of_the_distance_goes_on_from_the_version_trained_on() {
 }
 
 #[test]
+fn rollouts_that_were_cut_off_count_for_nothing_where_the_run_masks_them() {
+    let base = initial(1);
+    let batch = uneven(&sampled_batch(&base, 4, 4, SHAPE, 1), 0.5);
+    let with = |cut: &[usize]| {
+        let mut batch = batch.clone();
+        let rollouts = batch.groups.iter_mut().flat_map(|group| &mut group.rollouts);
+        rollouts.enumerate().for_each(|(index, rollout)| rollout.truncated = cut.contains(&index));
+        batch
+    };
+    let of = |batch: &Batch, mask_truncated, advantage| {
+        let algorithm = Algorithm { mask_truncated, advantage, max_grad_norm: 1e9, ..once() };
+        step(&mut TorchTrainer::new(), &base, batch, &algorithm).unwrap()
+    };
+    let cut = with(&[0, 3, 9]);
+    let masked = of(&cut, true, Advantage::Reinforce);
+    assert_eq!(masked.metrics["truncated_share"], 3.0 / 16.0);
+    // With an advantage that compares nothing it is as if they had not been there, in the denominator too.
+    let mut without = cut.clone();
+    for group in &mut without.groups {
+        group.rollouts.retain(|rollout| !rollout.truncated);
+    }
+    let expected = of(&without, false, Advantage::Reinforce);
+    let scale = f64::try_from(first_moment(&expected).abs().max()).unwrap();
+    assert!(difference(&first_moment(&masked), &first_moment(&expected)) < 1e-5 * scale);
+    // Their rewards are compared: the others' advantages are those of before.
+    let compared = of(&cut, true, Advantage::Grpo);
+    let alone = of(&without, false, Advantage::Grpo);
+    assert!(difference(&first_moment(&compared), &first_moment(&alone)) > 1e-3 * scale);
+    // Not asked for, nothing is masked; and all masked is a step that moves nothing.
+    assert!(of(&cut, false, Advantage::Grpo).files == of(&batch, false, Advantage::Grpo).files);
+    let all = of(&with(&(0..16).collect::<Vec<_>>()), true, Advantage::Grpo);
+    assert_eq!((all.metrics["grad_norm"], all.metrics["truncated_share"]), (0.0, 1.0));
+}
+
+#[test]
+fn running_moments_go_on_from_the_version_trained_on() {
+    let base = initial(1);
+    let batch = sampled_batch(&base, 4, 4, SHAPE, 1);
+    let of = |base: &LoadedVersion, std| {
+        let reward_norm = RewardNorm { mean: NormOver::Running, std };
+        let algorithm = Algorithm { advantage: Advantage::Reinforce, reward_norm, ..once() };
+        step(&mut TorchTrainer::new(), base, &batch, &algorithm).unwrap()
+    };
+    let first = of(&base, NormOver::Running);
+    assert_eq!(first.metrics["reward_norm_count"], 16.0);
+    assert_close("mean", &[first.metrics["reward_norm_mean"]], &[first.metrics["reward"]]);
+    // The manifest is all that the next step knows of those before: a restarted trainer, or another gang, has it too.
+    let mut next = base.clone();
+    next.manifest.metrics = first.metrics.clone();
+    next.manifest.metrics.insert("reward_norm_mean".to_owned(), first.metrics["reward"] + 3.0);
+    let second = of(&next, NormOver::Running);
+    assert_eq!(second.metrics["reward_norm_count"], 32.0);
+    assert_close("mean", &[second.metrics["reward_norm_mean"]], &[first.metrics["reward"] + 1.5]);
+    assert!(difference(&first_moment(&first), &first_moment(&second)) > 1e-6);
+    // A run that normalises over nothing running holds none.
+    let without = Algorithm { advantage: Advantage::Reinforce, whiten_advantages: true, ..once() };
+    let made = step(&mut TorchTrainer::new(), &next, &batch, &without).unwrap();
+    assert!(!made.metrics.contains_key("reward_norm_count"));
+}
+
+#[test]
 fn a_step_of_every_kind_is_repeated_to_the_byte() {
     let base = initial(1);
     let batch = uneven(&sampled_batch(&base, 4, 4, SHAPE, 1), 0.5);
@@ -344,6 +443,9 @@ fn every_algorithm_raises_what_is_rewarded() {
         Algorithm { loss: Loss::Gspo, aggregation: Aggregation::SeqMeanTokenMean, ..narrow.clone() },
         Algorithm { advantage: Advantage::GiGpo, loss: Loss::Segment, ..narrow },
         Algorithm { advantage: Advantage::MaxRl, loss: Loss::Kimi, ..plain.clone() },
+        Algorithm { loss: Loss::Cispo, old: OldPolicy::Proximal, correction: ice_pop(), ..plain.clone() },
+        lite_ppo(&plain),
+        ipa(&plain),
         Algorithm { advantage: Advantage::Chunk, loss: Loss::PpoClip, ..plain.clone() },
         Algorithm { advantage: Advantage::Gae, loss: Loss::PpoClip, minibatches: 2, ..plain.clone() },
         Algorithm { old: OldPolicy::Proximal, correction: decoupled, ..plain.clone() },

@@ -1,12 +1,14 @@
 //! Every loss with every correction and aggregation, and every advantage, against `oracle/algorithms.py`, in f64.
 
 use millrace_schemas::submit::{
-    Advantage, Aggregation, Algorithm, Correction, CorrectionWeight, Loss, Parameters, Rejection,
+    Advantage, Aggregation, Algorithm, Correction, CorrectionWeight, Loss, Parameters, RatioLevel, Rejection,
+    RewardNorm,
 };
+use millrace_workers::math::advantage::normalise::{Moments, normalise, whiten};
 use millrace_workers::math::advantage::{Scored, ScoredTurn, advantages};
 use millrace_workers::math::aggregate::{Whole, add_up};
 use millrace_workers::math::correction::correct;
-use millrace_workers::math::policy_loss::{Tokens, policy_loss};
+use millrace_workers::math::policy_loss::{Stretch, Tokens, policy_loss};
 use millrace_workers::math::stretch::Stretches;
 use serde::Deserialize;
 use serde_json::Value;
@@ -48,6 +50,24 @@ struct GoldenAdvantages {
     groups: Vec<Vec<Vec<(f64, u32)>>>,
     parameters: Parameters,
     values: std::collections::BTreeMap<String, Vec<Vec<Vec<f64>>>>,
+    norms: GoldenNorms,
+}
+
+#[derive(Deserialize)]
+struct GoldenNorms {
+    /// All rewards of earlier batches.
+    before: Vec<f64>,
+    cases: Vec<NormCase>,
+    tokens: Vec<f64>,
+    /// The same, whitened.
+    white: Vec<f64>,
+}
+
+#[derive(Deserialize)]
+struct NormCase {
+    norm: RewardNorm,
+    advantage: Advantage,
+    values: Vec<Vec<Vec<f64>>>,
 }
 
 impl Golden {
@@ -120,17 +140,18 @@ impl Tried {
         let [log_old, log_m, advantage, weights, mask, shares] =
             [&self.log_old, &self.log_m, &self.advantage, &weights, &self.mask, &shares]
                 .map(|of| Tensor::from_slice(of));
-        let stretches = match algorithm.loss {
-            Loss::Segment => Stretches::new(&self.turns.concat(), Device::Cpu),
-            _ => Stretches::new(&lengths, Device::Cpu),
+        let stretches = match algorithm.ratio_level() {
+            RatioLevel::Token => None,
+            RatioLevel::Turn => Some(Stretches::new(&self.turns.concat(), Device::Cpu)),
+            RatioLevel::Rollout => Some(Stretches::new(&lengths, Device::Cpu)),
         };
-        let mean = stretches.means(&(log_p.detach() - &log_old));
+        let stretches = stretches.map(|of| (of.means(&(log_p.detach() - &log_old)), of.lengths()));
         let tokens = Tokens {
             log_p: &log_p,
             log_old: &log_old,
             log_m: &log_m,
             advantage: &advantage,
-            mean_log_ratio: Some(&mean),
+            stretch: stretches.as_ref().map(|(mean_log_ratio, length)| Stretch { mean_log_ratio, length }),
         };
         let per_token = policy_loss(algorithm, &tokens).loss * weights;
         let loss = add_up(&per_token, &(Tensor::from_slice(&kept) * mask), &shares);
@@ -165,13 +186,40 @@ fn advantages_of_whole_batches_are_the_oracles() {
     let golden = Golden::read().advantages;
     let groups: Vec<Vec<Scored<'_>>> =
         golden.groups.iter().map(|group| group.iter().map(|turns| scored(turns)).collect()).collect();
-    assert_eq!(golden.values.len(), 8);
+    assert_eq!(golden.values.len(), 10);
     for (name, theirs) in &golden.values {
         let kind: Advantage = serde_json::from_value(Value::from(name.as_str())).unwrap();
         let ours = advantages(kind, &golden.parameters, &groups);
         let flat = |of: &[Vec<Vec<f64>>]| of.concat().concat();
         assert_close(name, &flat(&ours), &flat(theirs));
     }
+}
+
+#[test]
+fn normalised_rewards_and_whitened_advantages_are_the_oracles() {
+    let golden = Golden::read().advantages;
+    assert!(golden.norms.cases.len() > 10);
+    for case in &golden.norms.cases {
+        let mut groups: Vec<Vec<Scored<'_>>> =
+            golden.groups.iter().map(|group| group.iter().map(|turns| scored(turns)).collect()).collect();
+        // As two batches, and what a manifest holds of them.
+        let (first, second) = golden.norms.before.split_at(3);
+        let before = Moments::of(first.iter().copied()).with(Moments::of(second.iter().copied()));
+        let before = Moments::read(&before.metrics().collect());
+        let running = normalise(case.norm, &mut groups, before);
+        let name = format!("{:?} {:?}", case.advantage, case.norm);
+        assert_eq!(running.is_some(), format!("{:?}", case.norm).contains("Running"), "{name}");
+        let ours = advantages(case.advantage, &golden.parameters, &groups);
+        let flat = |of: &[Vec<Vec<f64>>]| of.concat().concat();
+        assert_close(&name, &flat(&ours), &flat(&case.values));
+    }
+    let mut tokens: Vec<f32> = golden.norms.tokens.iter().map(|x| *x as f32).collect();
+    whiten(tokens.iter_mut());
+    let off = tokens.iter().zip(&golden.norms.white).map(|(a, b)| (f64::from(*a) - b).abs());
+    assert!(off.fold(0.0, f64::max) < 1e-6, "{tokens:?} is not {:?}", golden.norms.white);
+    let mut alike = [0.3_f32; 4];
+    whiten(alike.iter_mut());
+    assert_eq!(alike, [0.0; 4]);
 }
 
 pub(crate) const LOSSES: [Loss; 8] = [
@@ -185,14 +233,17 @@ pub(crate) const LOSSES: [Loss; 8] = [
     Loss::DppoTv,
 ];
 
-/// Every loss with every aggregation.
+/// Every loss with every ratio that it has and every aggregation.
 fn every_algorithm() -> impl Iterator<Item = Algorithm> {
     let aggregations =
         [Aggregation::TokenMean, Aggregation::SeqMeanTokenMean, Aggregation::SeqMeanTokenSumNorm];
-    LOSSES.into_iter().flat_map(move |loss| {
+    let losses =
+        LOSSES.into_iter().flat_map(|loss| loss.ratio_levels().iter().map(move |level| (loss, *level)));
+    losses.flat_map(move |(loss, level)| {
         aggregations.map(|aggregation| {
             let parameters = Parameters { response_tokens: 7, ..Parameters::default() };
-            Algorithm { loss, aggregation, parameters, clip_low: 0.9, clip_high: 9.0, ..Algorithm::default() }
+            let (ratio, clip_low, clip_high) = (Some(level), 0.9, 9.0);
+            Algorithm { loss, ratio, aggregation, parameters, clip_low, clip_high, ..Algorithm::default() }
         })
     })
 }
@@ -206,7 +257,7 @@ fn masks_multiply() {
         let whole = tried.come(&algorithm);
         let mut masked = tried.clone();
         // A token, and a whole rollout; its ratio is its own, as that of its rollout in a loss of whole ones is not.
-        let own = if matches!(algorithm.loss, Loss::Gspo | Loss::Segment) { 9..15 } else { 2..3 };
+        let own = if algorithm.ratio_level() == RatioLevel::Token { 2..3 } else { 9..15 };
         masked.mask[own.clone()].fill(0.0);
         let before = masked.come(&algorithm);
         for at in own.clone() {
@@ -267,7 +318,9 @@ fn off_policy_terms_see_the_behaviour_policy() {
     let none = Correction::default();
     for correction in [
         Correction { weight: CorrectionWeight::Token, ..none },
+        Correction { weight: CorrectionWeight::Turn, ..none },
         Correction { weight: CorrectionWeight::Sequence, ..none },
+        Correction { reject: Rejection::Token, low: Some(0.6), high: Some(1.5), ..none },
         Correction { reject: Rejection::Sequence, ..none },
         Correction { reject: Rejection::Turn, low: Some(0.7), high: Some(1.4), ..none },
         Correction { reject: Rejection::Geometric, low: Some(0.8), high: Some(1.2), ..none },

@@ -49,13 +49,14 @@ fn only_what_is_likely_is_drawn_and_told_its_probability() {
             })
             .collect();
         let logits = Tensor::from_slice(&rows).to_kind(Kind::Float).unsqueeze(0);
-        let model = logits.log_softmax(-1, Kind::Double);
+        let uncut = [1.0, 0.7].map(|temperature| (&logits / temperature).log_softmax(-1, Kind::Double));
         for (how, drawn) in draws.iter().zip(draw(&logits.expand([600, vocabulary], false), &draws)) {
             let probability = left(&rows, how)[drawn.token as usize];
             assert!(probability > 0.0, "{how:?} drew {drawn:?}");
             assert!((f64::from(drawn.logprob) - probability.ln()).abs() < 1e-5, "{how:?} {drawn:?}");
-            let model = model.double_value(&[0, i64::from(drawn.token)]);
-            assert!((f64::from(drawn.model_logprob) - model).abs() < 1e-5, "{how:?} {drawn:?}");
+            let uncut = &uncut[usize::from(how.temperature < 1.0)];
+            let uncut = uncut.double_value(&[0, i64::from(drawn.token)]);
+            assert!((f64::from(drawn.uncut_logprob) - uncut).abs() < 1e-5, "{how:?} {drawn:?}");
         }
     }
 }
@@ -84,13 +85,15 @@ fn draws_of_a_large_vocabulary_follow_the_distribution() {
 }
 
 #[test]
-fn a_turn_tells_the_models_probabilities_where_they_differ() {
+fn a_turn_tells_its_uncut_probabilities_where_they_differ() {
     let decoder = decoder(1);
     let samplings = [
         Sampling::at(1.0),
         Sampling::at(0.0),
         Sampling::at(0.7),
         Sampling { top_p: 0.6, ..Sampling::at(1.0) },
+        Sampling { top_k: 3, ..Sampling::at(0.6) },
+        Sampling { min_p: 0.1, sample_below: Some(9), ..Sampling::at(0.6) },
         Sampling { sample_below: Some(9), ..Sampling::at(1.0) },
     ];
     let tasks: Vec<_> = samplings
@@ -103,14 +106,15 @@ fn a_turn_tells_the_models_probabilities_where_they_differ() {
         })
         .collect();
     for (task, done) in tasks.iter().zip(turns(&mut engine(&initial(1)), tasks.clone())) {
-        let plain = [0.0, 1.0].contains(&task.sampling.temperature)
-            && !task.sampling.cuts()
-            && task.sampling.sample_below.is_none();
-        assert_eq!(done.model_logprobs.len(), if plain { 0 } else { 6 });
+        let cuts = task.sampling.cuts();
+        assert_eq!(done.uncut_logprobs.len(), if cuts { 6 } else { 0 });
         done.check().unwrap();
-        let told = if plain { &done.logprobs } else { &done.model_logprobs };
+        let told = if cuts { &done.uncut_logprobs } else { &done.logprobs };
         let all = [task.context.clone(), done.tokens.clone()].concat();
-        let expected = whole(&decoder, &all).log_softmax(-1, Kind::Float);
+        let temperature = if task.sampling.temperature == 0.0 { 1.0 } else { task.sampling.temperature };
+        let below = task.sampling.sample_below.map_or(32, i64::from);
+        let expected = whole(&decoder, &all).narrow(1, 0, below) / temperature;
+        let expected = expected.log_softmax(-1, Kind::Double);
         for (index, &token) in done.tokens.iter().enumerate() {
             let row = (task.context.len() + index - 1) as i64;
             let off = f64::from(told[index]) - expected.double_value(&[row, i64::from(token)]);
@@ -119,28 +123,37 @@ fn a_turn_tells_the_models_probabilities_where_they_differ() {
     }
 }
 
-/// What the trainer compares is the same distribution as what the engine told of, whether tokens were cut off or not.
+/// What the trainer compares is the same distribution as what the engine told of, whatever the temperature and the
+/// restriction, and whether tokens were cut off or not: an unchanged policy has the ratio 1 on each token sampled.
 #[test]
 fn on_policy_ratios_are_one_with_and_without_cuts() {
     let weights = initial(1);
-    for top_p in [1.0, 0.7] {
-        let shape = Shape { turns: 2, observation: 5, new: 4, below: None };
+    let cut = Sampling { top_p: 0.7, ..Sampling::at(1.0) };
+    for sampling in [
+        Sampling::at(1.0),
+        cut.clone(),
+        Sampling { temperature: 0.6, ..cut.clone() },
+        Sampling { temperature: 0.6, top_k: 4, sample_below: Some(20), ..cut.clone() },
+        Sampling { temperature: 1.4, top_p: 1.0, min_p: 0.2, ..cut },
+    ] {
+        let shape = Shape { turns: 2, observation: 5, new: 4, below: sampling.sample_below };
         let mut batch = sampled_batch(&weights, 2, 4, shape, 1);
+        batch.temperature = sampling.temperature;
         let mut engine = engine(&weights);
         for rollout in batch.groups.iter_mut().flat_map(|group| &mut group.rollouts) {
             for turn in &mut rollout.turns {
                 let at = turn.at as usize;
                 let mut task = task(rollout.tokens[..at].to_vec(), 4, at as u64);
-                task.sampling.top_p = top_p;
+                task.sampling = sampling.clone();
                 let done = turns(&mut engine, vec![task]).remove(0);
                 rollout.tokens[at..at + 4].copy_from_slice(&done.tokens);
-                turn.logprobs = if top_p < 1.0 { done.model_logprobs } else { done.logprobs };
+                turn.logprobs = if sampling.cuts() { done.uncut_logprobs } else { done.logprobs };
             }
         }
         let algorithm = Algorithm { epochs: 1, ..Algorithm::default() };
         let trained = step(&mut TorchTrainer::new(), &weights, &batch, &algorithm).unwrap();
         let off = trained.metrics["logprob_abs"];
-        assert!(off < 1e-5, "top_p={top_p}: off by {off}");
+        assert!(off < 1e-5, "{sampling:?}: off by {off}");
     }
 }
 

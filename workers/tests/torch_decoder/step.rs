@@ -93,6 +93,7 @@ impl Oracle {
             start_version: PolicyVersion(0),
             reward: rollout.reward,
             success: false,
+            truncated: false,
             tokens: rollout.tokens.clone(),
             turns: rollout
                 .turns

@@ -146,6 +146,7 @@ pub(crate) fn sampled_by(
                     start_version: weights.version,
                     reward,
                     success: reward > 0.5,
+                    truncated: false,
                     tokens,
                     turns,
                 }

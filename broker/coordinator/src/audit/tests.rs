@@ -13,6 +13,7 @@ fn rollout(group: u64, index: u32, start: u64) -> BatchRollout {
         start_version,
         reward: 1.0,
         success: true,
+        truncated: false,
         tokens: vec![1, 2],
         turns: vec![BatchTurn {
             at: 1,

@@ -76,7 +76,9 @@ pub(super) fn done(rollout: &mut Rollout, scene: &Scene<'_>, done: EnvStepDone) 
         }
     }
     rollout.success = done.success;
-    let over = done.done || rollout.turns_taken() >= domain.environment.max_turns();
+    let most = domain.environment.max_turns();
+    let over = done.done || rollout.turns_taken() >= most;
+    rollout.truncated |= !done.success && most > 1 && rollout.turns_taken() >= most;
     if over {
         // Nobody reads what follows the last turn, and training on it would be training on padding.
         rollout.state = Vec::new();

@@ -1,6 +1,6 @@
 //! After a sampled turn: the environment takes it as its action.
 
-use millrace_schemas::generate::{GenerateDone, GenerateTask, Sampling};
+use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask, Sampling};
 use millrace_schemas::train_shard::BatchTurn;
 use millrace_schemas::{PolicyVersion, Task, TaskBody, TaskKey, partition};
 
@@ -66,16 +66,18 @@ pub(super) fn done(
     if done.tokens.len() > most as usize {
         return Err(Refused(format!("turn has tokens={}, more than {most}", done.tokens.len())));
     }
-    let logprobs = if sampling(scene).cuts() { done.model_logprobs } else { done.logprobs };
+    let logprobs = if sampling(scene).cuts() { done.uncut_logprobs } else { done.logprobs };
     if logprobs.len() != done.tokens.len() {
         return Err(Refused(
-            "turn has no model_logprobs, and is of a run that cuts unlikely tokens off".to_owned(),
+            "turn has no uncut_logprobs, and is of a run that cuts unlikely tokens off".to_owned(),
         ));
     }
     check_tokens("turn", &done.tokens, spec.sample_below().or(spec.model.vocabulary()))?;
     if rollout.start.is_none() {
         rollout.start = done.segments.first().map(|segment| segment.version);
     }
+    // A turn of one token has no other end.
+    rollout.truncated = most > 1 && done.finish == Finish::Length;
     let at = rollout.tokens.len() as u32;
     rollout.tokens.extend_from_slice(&done.tokens);
     rollout.turns.push(BatchTurn { at, logprobs, segments: done.segments, reward: 0.0 });

@@ -156,18 +156,14 @@ pub(super) fn batch(run: &Run, training: &Training) -> Option<(BlobRef, bytes::B
     let to_batch =
         |(id, group): &(u64, Group)| group.to_batch(*id, &run.spec.part(group.domain).reward_weights());
     let rollout = &run.spec.rollout;
-    // Where unlikely tokens are cut off, a turn's log-probabilities are the model's own, as `generate::done` took them.
-    let cuts = run.spec.sampling(rollout.temperature).cuts();
-    let (temperature, sample_below) =
-        if cuts { (1.0, None) } else { (rollout.temperature, run.spec.sample_below()) };
     let content = encode(&Batch {
         run: run.spec.name.clone(),
         base: base.version,
         manifest: base.manifest,
         config: run.config,
         seed: seed(run.spec.seed, Purpose::Step, &[base.version.0]),
-        temperature,
-        sample_below,
+        temperature: rollout.temperature,
+        sample_below: run.spec.sample_below(),
         groups: training.groups.iter().map(to_batch).collect(),
     });
     Some((BlobRef::of(&content), content))

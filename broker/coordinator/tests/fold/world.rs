@@ -29,7 +29,7 @@ pub(crate) fn turn(tokens: &[u32], logprobs: &[f32], segments: &[(u64, u32)]) ->
     OutcomeBody::Generate(GenerateDone {
         tokens: tokens.to_vec(),
         logprobs: logprobs.to_vec(),
-        model_logprobs: Vec::new(),
+        uncut_logprobs: Vec::new(),
         segments: segments.iter().map(segment).collect(),
         finish: Finish::Length,
         prefill_tokens: 0,
@@ -181,7 +181,7 @@ impl World {
                 let token = (generate.seed % 97) as u32;
                 let mut body = turn(&[token], &[-0.5], &[(version.0, 1)]);
                 if let (OutcomeBody::Generate(done), true) = (&mut body, generate.sampling.cuts()) {
-                    done.model_logprobs = vec![-0.25];
+                    done.uncut_logprobs = vec![-0.25];
                 }
                 body
             }

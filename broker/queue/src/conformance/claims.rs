@@ -35,7 +35,7 @@ pub async fn a_large_outcome_travels_by_claim(fixture: Fixture) {
     let done = generate::GenerateDone {
         tokens: (0..count).collect(),
         logprobs: vec![-1.0; MANY],
-        model_logprobs: Vec::new(),
+        uncut_logprobs: Vec::new(),
         segments: vec![generate::Segment { version: millrace_schemas::PolicyVersion(0), tokens: count }],
         finish: generate::Finish::Length,
         prefill_tokens: 0,

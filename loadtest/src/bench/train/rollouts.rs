@@ -67,6 +67,7 @@ impl Data {
             start_version: base,
             reward,
             success: false,
+            truncated: false,
             tokens: rollout.tokens.clone(),
             turns: vec![BatchTurn {
                 at: rollout.prompt as u32,

@@ -17,6 +17,10 @@ pub enum Advantage {
     MaxRl,
     /// (R − mean of the batch) / (standard deviation of the batch + 1e-6): REINFORCE++.
     ReinforcePlusPlus,
+    /// (R − mean of the group) / (standard deviation of the batch + 1e-6): LitePPO.
+    LitePpo,
+    /// R, as `reward_norm` leaves it: REINFORCE, with what baseline and scale one likes.
+    Reinforce,
     /// 1 for the rollouts of a group that have its best reward, 0 for the others: RAFT.
     Raft,
     /// Each turn has the discounted return from it on: chunk-level credit.
@@ -31,12 +35,14 @@ pub enum Advantage {
 
 impl Advantage {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Grpo,
         Self::DrGrpo,
         Self::Rloo,
         Self::MaxRl,
         Self::ReinforcePlusPlus,
+        Self::LitePpo,
+        Self::Reinforce,
         Self::Raft,
         Self::Chunk,
         Self::GiGpo,
@@ -46,7 +52,13 @@ impl Advantage {
     /// Whether a rollout is compared with the others of its group, so that a group of one has no signal.
     #[must_use]
     pub const fn compares_group(self) -> bool {
-        !matches!(self, Self::ReinforcePlusPlus | Self::Chunk | Self::Gae)
+        !matches!(self, Self::ReinforcePlusPlus | Self::Reinforce | Self::Chunk | Self::Gae)
+    }
+
+    /// Whether rewards may be normalised before it: it compares no rollouts itself.
+    #[must_use]
+    pub const fn takes_reward_norm(self) -> bool {
+        matches!(self, Self::Reinforce | Self::Chunk | Self::Gae)
     }
 
     /// Whether each turn has its own, from the environment's rewards.
@@ -74,4 +86,38 @@ pub struct Shaping {
     pub overlong_buffer: u32,
     /// What an overlong rollout loses; above 0. Default 0.
     pub overlong_penalty: f64,
+}
+
+/// How the shaped reward of a rollout is normalised before there are advantages: `(R − mean) / (std + 1e-6)`. Each turn's
+/// part is divided with it, and the mean is taken off the last turn's. Where the standard deviation is ≤ 1e-6, zeros.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RewardNorm {
+    /// Whose mean is subtracted. Default `none`.
+    pub mean: NormOver,
+    /// Whose standard deviation divides, with n − 1. Default `none`.
+    pub std: NormOver,
+}
+
+impl RewardNorm {
+    /// Whether one of the two is over these.
+    #[must_use]
+    pub fn is_over(&self, over: NormOver) -> bool {
+        self.mean == over || self.std == over
+    }
+}
+
+/// The rewards that a mean or a standard deviation is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum NormOver {
+    /// There is none.
+    #[default]
+    None,
+    /// Those of the rollout's group.
+    Group,
+    /// Those of the step's batch.
+    Batch,
+    /// Those of all batches so far, this one too.
+    Running,
 }

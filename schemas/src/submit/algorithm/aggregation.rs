@@ -16,3 +16,15 @@ pub enum Aggregation {
     /// The mean over rollouts of the sum over their tokens, divided by `parameters.response_tokens`.
     SeqMeanTokenSumNorm,
 }
+
+impl Aggregation {
+    /// As the run file names it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::TokenMean => "token_mean",
+            Self::SeqMeanTokenMean => "seq_mean_token_mean",
+            Self::SeqMeanTokenSumNorm => "seq_mean_token_sum_norm",
+        }
+    }
+}

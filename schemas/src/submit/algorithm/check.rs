@@ -1,6 +1,6 @@
 //! What of an algorithm cannot work: numbers that are none, the optimiser's settings, the distance from version 0.
 
-use super::{Aggregation, Algorithm, Loss, Schedule};
+use super::{Aggregation, Algorithm, KlEstimator, KlPlace, Loss, Schedule};
 use crate::submit::validate::Checks;
 
 mod off_policy;
@@ -23,6 +23,7 @@ impl Algorithm {
         self.check_optimiser(checks);
         self.check_schedule(checks);
         self.check_clip(checks);
+        self.check_ratio(checks);
         self.check_old(checks);
         self.check_correction(checks);
         self.check_aggregation(checks);
@@ -104,7 +105,27 @@ impl Algorithm {
         checks.number("algorithm.parameters.pull", p.pull, 0.0, 1e3);
     }
 
+    fn check_ratio(&self, checks: &mut Checks) {
+        let (levels, level) = (self.loss.ratio_levels(), self.ratio_level());
+        let names: Vec<String> = levels.iter().map(|level| format!("{:?}", level.name())).collect();
+        checks.require(
+            levels.contains(&level),
+            "algorithm.ratio",
+            level.name(),
+            format!(
+                "this loss has another; choose {}, or algorithm.loss = \"gspo\", \"segment\", \"topr\" or \"cispo\"",
+                names.join(" or ")
+            ),
+        );
+    }
+
     fn check_aggregation(&self, checks: &mut Checks) {
+        checks.require(
+            self.loss != Loss::Gspo || self.aggregation == Aggregation::SeqMeanTokenMean,
+            "algorithm.aggregation",
+            self.aggregation.name(),
+            "gspo is a mean over rollouts, and here a rollout would weigh by its length; choose \"seq_mean_token_mean\"",
+        );
         let tokens = self.parameters.response_tokens;
         let divides = self.aggregation == Aggregation::SeqMeanTokenSumNorm;
         checks.require(
@@ -127,6 +148,12 @@ impl Algorithm {
             "algorithm.kl.coefficient",
             0,
             "the reference model would be computed for nothing; choose a number above 0, or leave out algorithm.kl",
+        );
+        checks.require(
+            kl.estimator != KlEstimator::K1 || kl.place == KlPlace::Reward,
+            "algorithm.kl.estimator",
+            "k1",
+            "in the loss it has no pull: its gradient is 0 on average; choose \"k3\" or \"k2\", or algorithm.kl.place = \"reward\"",
         );
         if let Some(adapt) = &kl.adapt {
             checks.number("algorithm.kl.adapt.target", adapt.target, 1e-9, 1e3);

@@ -14,11 +14,11 @@ pub struct Correction {
     pub cap: f64,
     /// Which rollouts or turns count for nothing. Default `none`.
     pub reject: Rejection,
-    /// The least that is not rejected. Default: 0.5 for `sequence` and `turn`, 0.99 for `geometric`.
+    /// The least that is not rejected. Default: 0.5 for `token`, `sequence` and `turn`, 0.99 for `geometric`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = null))]
     pub low: Option<f64>,
-    /// The most that is not rejected. Default: 2 for `sequence` and `turn`, 1.01 for `geometric`.
+    /// The most that is not rejected. Default: 5 for `token`, 2 for `sequence` and `turn`, 1.01 for `geometric`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = null))]
     pub high: Option<f64>,
@@ -51,7 +51,11 @@ impl Correction {
     /// The bounds of what is not rejected.
     #[must_use]
     pub fn bounds(&self) -> (f64, f64) {
-        let (low, high) = if self.reject == Rejection::Geometric { (0.99, 1.01) } else { (0.5, 2.0) };
+        let (low, high) = match self.reject {
+            Rejection::Geometric => (0.99, 1.01),
+            Rejection::Token => (0.5, 5.0),
+            Rejection::None | Rejection::Sequence | Rejection::Turn => (0.5, 2.0),
+        };
         (self.low.unwrap_or(low), self.high.unwrap_or(high))
     }
 }
@@ -65,6 +69,8 @@ pub enum CorrectionWeight {
     None,
     /// Its own ρ.
     Token,
+    /// The geometric mean of its turn's.
+    Turn,
     /// The product of the rollout's.
     Sequence,
 }
@@ -76,6 +82,8 @@ pub enum Rejection {
     /// Nothing.
     #[default]
     None,
+    /// Tokens, by their own ρ: with `weight = "token"` and `cap = 0`, IcePop.
+    Token,
     /// Rollouts, by the product of ρ: masked importance sampling.
     Sequence,
     /// Rollouts, by the geometric mean of ρ.

@@ -40,7 +40,8 @@ impl Kl {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum KlEstimator {
-    /// d. As a loss it has no pull on average: its gradient is that of a random token's log-probability.
+    /// d. In the reward alone: in the loss its gradient is that of a random token's log-probability, which has no
+    /// pull on average.
     K1,
     /// d² / 2.
     K2,

@@ -16,11 +16,12 @@ pub enum Loss {
     Cispo,
     /// −A·log p where A is positive, else −clip(r, 0, 1)·A·log p, the weight without gradient.
     Topr,
-    /// As `ppo_clip`, with one ratio for the rollout: the geometric mean of its tokens'.
+    /// As `ppo_clip`, with one ratio for the rollout: the geometric mean of its tokens'. Aggregated by
+    /// `seq_mean_token_mean` alone: the paper's is a mean over rollouts.
     Gspo,
     /// As `ppo_clip`, with one ratio for each turn: the geometric mean of its tokens'.
     Segment,
-    /// −A·log p + (tau / 2)·(log r)².
+    /// −A·log p summed over the rollout + (tau / 2)·(Σ log r)²; with `ratio = "token"`, (log r)² of each token.
     Kimi,
     /// −A·p / m + pull·(log p − log m)², its first part not where p − m passes delta in the advantage's direction.
     DppoTv,
@@ -33,10 +34,46 @@ impl Loss {
         !matches!(self, Self::PolicyGradient | Self::DppoTv)
     }
 
+    /// Over which tokens its ratio may be, the default first.
+    #[must_use]
+    pub const fn ratio_levels(self) -> &'static [RatioLevel] {
+        match self {
+            Self::PpoClip | Self::PolicyGradient | Self::DppoTv => &[RatioLevel::Token],
+            Self::Cispo | Self::Topr => &[RatioLevel::Token, RatioLevel::Turn, RatioLevel::Rollout],
+            Self::Gspo => &[RatioLevel::Rollout],
+            Self::Segment => &[RatioLevel::Turn],
+            Self::Kimi => &[RatioLevel::Rollout, RatioLevel::Token],
+        }
+    }
+
     /// Whether it has the bounds `clip_low` and `clip_high`.
     #[must_use]
     pub const fn clips(self) -> bool {
         matches!(self, Self::PpoClip | Self::Cispo | Self::Gspo | Self::Segment)
+    }
+}
+
+/// The tokens that share one ratio r: the geometric mean of theirs. Of `kimi`, the product.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RatioLevel {
+    /// Each token has its own.
+    Token,
+    /// Those of a turn: the chunks of IPA.
+    Turn,
+    /// Those of a rollout.
+    Rollout,
+}
+
+impl RatioLevel {
+    /// As the run file names it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Token => "token",
+            Self::Turn => "turn",
+            Self::Rollout => "rollout",
+        }
     }
 }
 

@@ -41,11 +41,15 @@ struct Reducer::State {
   }
 
   void filled(std::size_t bucket) noexcept {
-    if (!armed || failure || --buckets[bucket].missing != 0) {
+    if (!armed || failure) {
       return;
     }
     // An exception may not pass through autograd: it would be taken for one of the computation.
     try {
+      TORCH_CHECK(buckets[bucket].missing > 0, "bucket ", bucket, " is filled more often than it has leaves");
+      if (--buckets[bucket].missing != 0) {
+        return;
+      }
       start(false);
     } catch (...) {
       failure = std::current_exception();
@@ -87,6 +91,7 @@ void Reducer::add_bucket(const at::Tensor* output, const at::Tensor* input) {
 }
 
 void Reducer::add_leaf(const at::Tensor* leaf) {
+  TORCH_CHECK(!state_->buckets.empty(), "a leaf lies in a bucket, and there is none");
   const auto bucket = state_->buckets.size() - 1;
   ++state_->buckets[bucket].leaves;
   auto call = [state = state_, bucket] { state->filled(bucket); };
@@ -95,10 +100,12 @@ void Reducer::add_leaf(const at::Tensor* leaf) {
 }
 
 void Reducer::add_leaf_by_hand() {
+  TORCH_CHECK(!state_->buckets.empty(), "a leaf lies in a bucket, and there is none");
   ++state_->buckets.back().leaves;
 }
 
 void Reducer::filled(std::uint32_t bucket) {
+  TORCH_CHECK(bucket < state_->buckets.size(), "bucket ", bucket, " of ", state_->buckets.size());
   state_->filled(bucket);
 }
 
@@ -125,7 +132,8 @@ void Reducer::start_rest() {
 }
 
 std::unique_ptr<Pending> Reducer::take(std::uint32_t bucket) {
-  return std::move(state_->buckets.at(bucket).pending);
+  TORCH_CHECK(bucket < state_->next && state_->buckets[bucket].pending, "bucket ", bucket, " is not under way");
+  return std::move(state_->buckets[bucket].pending);
 }
 
 std::unique_ptr<Reducer> reducer(const std::shared_ptr<Group>& group) {

@@ -125,7 +125,7 @@ impl Turn {
         let ask = self.ask(served, &stop_tokens, &name);
         let mut piece = session.server.sample(&ask, &served.boundary).await?;
         let finish = self.cut(&mut piece, &served.ends)?;
-        let model_logprobs = if self.task.sampling.cuts() && !piece.tokens.is_empty() {
+        let uncut_logprobs = if self.task.sampling.cuts() && !piece.tokens.is_empty() {
             session.server.score(&self.tokens, &piece.tokens).await?
         } else {
             Vec::new()
@@ -138,7 +138,7 @@ impl Turn {
         }
         self.prove(&piece, served).await?;
         drop(unchanged);
-        self.done.model_logprobs.extend(model_logprobs);
+        self.done.uncut_logprobs.extend(uncut_logprobs);
         self.take(piece, served);
         self.done.finish = finish.unwrap_or(Finish::Length);
         let full = self.done.tokens.len() == self.task.max_new_tokens as usize;

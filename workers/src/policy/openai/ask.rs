@@ -47,6 +47,20 @@ impl Ask<'_> {
         )))
     }
 
+    /// Refuses a cut where what is left out is more than that: a server scores what it sampled by the model's own
+    /// probabilities alone, at temperature 1.
+    pub(super) fn refuse_scaled_cuts(&self, server: &str) -> Result<(), ServerError> {
+        let temperature = self.sampling.temperature;
+        if !self.sampling.cuts() || (temperature == 1.0 && self.below().is_none()) {
+            return Ok(());
+        }
+        Err(ServerError::Unfit(format!(
+            "{server} does not tell log-probabilities at temperature={temperature} without top_p, top_k or min_p, which \
+             training compares; leave those out, or choose rollout.temperature = 1 without rollout.actions_only, or \
+             generate with the built-in engine"
+        )))
+    }
+
     /// Refuses a temperature at which the log-probabilities would be of another distribution.
     pub(super) fn refuse_unscaled(&self, remedy: &str) -> Result<(), ServerError> {
         let temperature = self.sampling.temperature;

@@ -26,6 +26,7 @@ pub(super) async fn sample(
     boundary: &CancellationToken,
 ) -> Result<Piece, ServerError> {
     ask.refuse_unscaled(RAW)?;
+    ask.refuse_scaled_cuts("vLLM")?;
     let mut piece = Piece::none();
     let request = request(model, ask);
     let Some(events) = boundary.run_until_cancelled(http.stream(PATH, &request)).await else {

@@ -39,15 +39,9 @@ impl Draw {
     }
 
     /// Whether unlikely tokens are cut off.
-    const fn cuts(&self) -> bool {
-        self.temperature > 0.0 && (self.top_p < 1.0 || self.top_k > 0 || self.min_p > 0.0)
-    }
-
-    /// Whether the distribution drawn from is the model's own at temperature 1 (for temperature 0: whether its
-    /// log-probabilities are told of that).
     #[must_use]
-    pub fn is_plain(&self) -> bool {
-        (self.temperature == 0.0 || self.temperature == 1.0) && self.below.is_none() && !self.cuts()
+    pub const fn cuts(&self) -> bool {
+        self.temperature > 0.0 && (self.top_p < 1.0 || self.top_k > 0 || self.min_p > 0.0)
     }
 }
 
@@ -58,8 +52,8 @@ pub struct Drawn {
     pub token: u32,
     /// Its log-probability under the distribution drawn from; for temperature 0: at temperature 1.
     pub logprob: f32,
-    /// Its log-probability at temperature 1 over the whole vocabulary.
-    pub model_logprob: f32,
+    /// The same of before unlikely tokens were cut off.
+    pub uncut_logprob: f32,
 }
 
 /// A number in [0, 1), the same for the same seed and position: SplitMix64's output function
@@ -84,7 +78,6 @@ pub fn draw(logits: &Tensor, draws: &[Draw]) -> Vec<Drawn> {
     let logits = &logits.to_kind(Kind::Float);
     let device = logits.device();
     let column = |numbers: Vec<f64>| Tensor::from_slice(&numbers).to_device(device).unsqueeze(1);
-    let plain = draws.iter().all(Draw::is_plain);
     let allowed = &drawable(logits, draws);
     let scaled = if draws.iter().all(|draw| draw.temperature == 0.0 || draw.temperature == 1.0) {
         allowed.shallow_clone()
@@ -92,11 +85,11 @@ pub fn draw(logits: &Tensor, draws: &[Draw]) -> Vec<Drawn> {
         let divisor = |draw: &Draw| if draw.temperature == 0.0 { 1.0 } else { draw.temperature };
         allowed / column(draws.iter().map(divisor).collect()).to_kind(Kind::Float)
     };
-    let scaled = match unlikely(&scaled, draws) {
-        Some(unlikely) => scaled.masked_fill(&unlikely, f64::NEG_INFINITY),
-        None => scaled,
+    let unlikely = unlikely(&scaled, draws);
+    let logprobs = match &unlikely {
+        Some(unlikely) => scaled.masked_fill(unlikely, f64::NEG_INFINITY).log_softmax(-1, Kind::Float),
+        None => scaled.log_softmax(-1, Kind::Float),
     };
-    let logprobs = scaled.log_softmax(-1, Kind::Float);
     let random = column(draws.iter().map(|draw| uniform(draw.seed, draw.position)).collect());
     let mut tokens = if draws.iter().any(|draw| draw.temperature > 0.0) {
         choose(&logprobs.exp(), &random)
@@ -109,15 +102,14 @@ pub fn draw(logits: &Tensor, draws: &[Draw]) -> Vec<Drawn> {
         tokens = allowed.argmax(-1, true).where_self(&rows, &tokens);
     }
     let chosen = logprobs.gather(1, &tokens, false);
-    let model = if plain {
-        chosen.shallow_clone()
-    } else {
-        logits.gather(1, &tokens, false) - logits.logsumexp([-1_i64].as_slice(), true)
+    let uncut = match unlikely {
+        Some(_) => scaled.gather(1, &tokens, false) - scaled.logsumexp([-1_i64].as_slice(), true),
+        None => chosen.shallow_clone(),
     };
-    let all = [&tokens, &chosen, &model].map(|column| column.to_kind(Kind::Double));
+    let all = [&tokens, &chosen, &uncut].map(|column| column.to_kind(Kind::Double));
     let numbers = Vec::<f64>::try_from(Tensor::cat(&all, 1).view([-1])).expect("a contiguous tensor of f64");
     let one =
-        |row: &[f64]| Drawn { token: row[0] as u32, logprob: row[1] as f32, model_logprob: row[2] as f32 };
+        |row: &[f64]| Drawn { token: row[0] as u32, logprob: row[1] as f32, uncut_logprob: row[2] as f32 };
     numbers.chunks_exact(3).map(one).collect()
 }
 

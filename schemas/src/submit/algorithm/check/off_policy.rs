@@ -49,7 +49,7 @@ impl Algorithm {
             weighs || c.cap == 2.0,
             "algorithm.correction.cap",
             c.cap,
-            "there is no weight to be cut to it; choose algorithm.correction.weight = \"token\" or \"sequence\", or leave it out",
+            "there is no weight to be cut to it; choose algorithm.correction.weight = \"token\", \"turn\" or \"sequence\", or leave it out",
         );
         let (low, high) = c.bounds();
         if c.reject == Rejection::None {
@@ -57,7 +57,7 @@ impl Algorithm {
                 c.low.is_none() && c.high.is_none(),
                 "algorithm.correction.reject",
                 "none",
-                "nothing is rejected, whatever its bounds; choose \"sequence\", \"geometric\" or \"turn\", or leave out algorithm.correction.low and high",
+                "nothing is rejected, whatever its bounds; choose \"token\", \"sequence\", \"geometric\" or \"turn\", or leave out algorithm.correction.low and high",
             );
             return;
         }

@@ -2,7 +2,7 @@
 
 use crate::reward::RewardRule;
 use crate::submit::validate::Checks;
-use crate::submit::{Advantage, Critic, Domain, GroupFilter, RewardSpec, RunSpec};
+use crate::submit::{Advantage, Critic, Domain, GroupFilter, NormOver, RewardNorm, RewardSpec, RunSpec};
 
 /// What of the run leaves its advantage without signal, or with the wrong one.
 pub(in crate::submit) fn check(spec: &RunSpec, checks: &mut Checks) {
@@ -11,6 +11,7 @@ pub(in crate::submit) fn check(spec: &RunSpec, checks: &mut Checks) {
         check_rewards(spec, (&spec.path_of(i, "rewards"), domain.rewards), checks);
     }
     check_shaping(spec, checks);
+    check_normalisation(spec, checks);
     check_critic(spec, checks);
     let p = &spec.algorithm.parameters;
     checks.number("algorithm.parameters.discount", p.discount, 0.0, 1.0);
@@ -72,6 +73,44 @@ fn check_rewards(spec: &RunSpec, (at, rewards): (&str, &[RewardSpec]), checks: &
         "format",
         "with rollout.actions_only every turn is an action and scores 0, so that no rollout could be better than another; name another reward",
     );
+}
+
+fn check_normalisation(spec: &RunSpec, checks: &mut Checks) {
+    let (algorithm, size) = (&spec.algorithm, spec.rollout.group_size);
+    let norm = algorithm.reward_norm;
+    checks.require(
+        norm == RewardNorm::default() || algorithm.advantage.takes_reward_norm(),
+        "algorithm.reward_norm",
+        "settings",
+        "this advantage compares rewards by itself; choose algorithm.advantage = \"reinforce\", \"chunk\" or \"gae\", or leave them out",
+    );
+    checks.require(
+        size != 1 || !norm.is_over(NormOver::Group),
+        "rollout.group_size",
+        1,
+        "algorithm.reward_norm compares the rollouts of a group, so a group of one has no signal; choose 2 or more, or \"batch\"",
+    );
+    checks.require(
+        size != 1 || spec.rollout.groups_per_step != 1 || !norm.is_over(NormOver::Batch),
+        "rollout.groups_per_step",
+        1,
+        "algorithm.reward_norm compares the rollouts of a batch, so a batch of one has no signal; choose 2 or more, or \"running\"",
+    );
+    checks.require(
+        !(algorithm.whiten_advantages && algorithm.advantage.has_critic()),
+        "algorithm.whiten_advantages",
+        true,
+        "gae normalises over all tokens by itself; leave it out",
+    );
+    let may_end = |domain: Domain<'_>| domain.environment.max_turns() > 1 || domain.max_new_tokens > 1;
+    checks.require(
+        !algorithm.mask_truncated || spec.parts().any(may_end),
+        "algorithm.mask_truncated",
+        true,
+        "rollouts of one turn of one token are never cut off; leave it out",
+    );
+    checks.number("algorithm.advantage_clip", algorithm.advantage_clip, 0.0, 1e9);
+    checks.number("algorithm.imitation", algorithm.imitation, 0.0, 1e3);
 }
 
 fn check_critic(spec: &RunSpec, checks: &mut Checks) {

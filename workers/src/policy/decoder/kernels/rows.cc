@@ -270,6 +270,34 @@ struct Product {
   }
 };
 
+// What rows see and where they write lies in the cache: the loop goes there without looking. One pass over numbers of
+// which each stands for a block that is read.
+void check_pages(
+    const at::Tensor* cells,
+    const at::Tensor& tables,
+    const at::Tensor& lengths,
+    std::int64_t block,
+    std::int64_t positions) {
+  const auto rows = tables.size(0), width = tables.size(1), blocks = positions / block;
+  const auto* table = tables.const_data_ptr<std::int64_t>();
+  const auto* length = lengths.const_data_ptr<std::int64_t>();
+  for (std::int64_t row = 0; row < rows; ++row) {
+    TORCH_CHECK(
+        length[row] > 0 && length[row] <= width * block, "row ", row, " sees positions=", length[row], " of ", width * block);
+    for (std::int64_t i = 0; i * block < length[row]; ++i) {
+      const auto at = table[row * width + i];
+      TORCH_CHECK(at >= 0 && at < blocks, "row ", row, " sees block ", at, " of ", blocks);
+    }
+  }
+  if (cells == nullptr) {
+    return;
+  }
+  std::vector<std::int64_t> to(cells->const_data_ptr<std::int64_t>(), cells->const_data_ptr<std::int64_t>() + rows);
+  std::sort(to.begin(), to.end());
+  TORCH_CHECK(to.empty() || (to.front() >= 0 && to.back() < positions), "a row writes outside of positions=", positions);
+  TORCH_CHECK(std::adjacent_find(to.begin(), to.end()) == to.end(), "two rows write to one position");
+}
+
 } // namespace
 
 void attend_rows(
@@ -288,7 +316,8 @@ void attend_rows(
   check_rows(*q, rows, q->size(1));
   TORCH_CHECK(heads > 0 && q->size(1) % heads == 0 && keys->size(1) % (q->size(1) / heads) == 0);
   const auto width = q->size(1) / heads, cell = keys->size(1), groups = cell / width;
-  TORCH_CHECK(heads % groups == 0 && heads / groups <= Attention<float>::kMostHeads && block % 16 == 0);
+  TORCH_CHECK(heads % groups == 0 && heads / groups <= Attention<float>::kMostHeads);
+  TORCH_CHECK(block > 0 && block % 16 == 0, "block=", block, " must be a multiple of 16 above 0");
   for (const auto* cached : {keys, values}) {
     check_rows(*cached, keys->size(0), cell);
     TORCH_CHECK(cached->is_contiguous() && cached->scalar_type() == q->scalar_type());
@@ -302,6 +331,7 @@ void attend_rows(
   }
   check_rows(*tables, rows, tables->size(1));
   TORCH_CHECK(tables->is_contiguous() && lengths->is_contiguous() && lengths->numel() == rows);
+  check_pages(cells, *tables, *lengths, block, keys->size(0));
   check_rows(*out, rows, q->size(1));
   TORCH_CHECK(out->is_contiguous() && out->scalar_type() == q->scalar_type());
   of_kind(*q, [&](auto kind) {

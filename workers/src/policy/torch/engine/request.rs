@@ -20,7 +20,7 @@ pub(super) struct Active {
     task: Task,
     logprobs: Vec<f32>,
     /// Empty where they are the same.
-    model_logprobs: Vec<f32>,
+    uncut_logprobs: Vec<f32>,
     segments: Vec<Segment>,
     finish: Option<Finish>,
     broken: Option<PolicyError>,
@@ -63,7 +63,7 @@ impl Active {
             cached: 0,
             task,
             logprobs: Vec::new(),
-            model_logprobs: Vec::new(),
+            uncut_logprobs: Vec::new(),
             segments: Vec::new(),
             finish: None,
             broken: None,
@@ -115,8 +115,8 @@ impl Active {
         if self.cached < self.tokens.len() {
             return;
         }
-        let Drawn { token, logprob, model_logprob } = drawn;
-        if !logprob.is_finite() || !model_logprob.is_finite() {
+        let Drawn { token, logprob, uncut_logprob } = drawn;
+        if !logprob.is_finite() || !uncut_logprob.is_finite() {
             self.broken = Some(PolicyError::Impossible(format!(
                 "{version} gives token={token} after tokens={} the log-probability {logprob}",
                 self.tokens.len()
@@ -125,8 +125,8 @@ impl Active {
         }
         self.tokens.push(token);
         self.logprobs.push(logprob);
-        if !self.task.draw.is_plain() {
-            self.model_logprobs.push(model_logprob);
+        if self.task.draw.cuts() {
+            self.uncut_logprobs.push(uncut_logprob);
         }
         match self.segments.last_mut() {
             Some(segment) if segment.version == version => segment.tokens += 1,
@@ -155,7 +155,7 @@ impl Active {
         Ok(GenerateDone {
             tokens: self.tokens.split_off(self.task.context),
             logprobs: self.logprobs,
-            model_logprobs: self.model_logprobs,
+            uncut_logprobs: self.uncut_logprobs,
             segments: self.segments,
             finish: self.finish.unwrap_or(Finish::Length),
             prefill_tokens: (self.task.context - found) as u32,

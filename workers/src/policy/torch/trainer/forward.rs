@@ -1,17 +1,18 @@
 //! One forward of a step and its backward: the layers, the head, the loss of each token.
 
-use millrace_schemas::submit::{Algorithm, KlPlace, Loss, OldPolicy};
+use millrace_schemas::submit::{Algorithm, KlPlace, OldPolicy, RatioLevel};
 use tch::Tensor;
 
 use super::critic;
 use super::gradients::Gradients;
 use super::head::{Head, Slopes};
-use super::pack::{Microbatch, Sampled};
+use super::pack::{Microbatch, Sampled, StretchOf};
 use super::tally::{Seen, Tally};
 use super::trunk::{Trunk, look};
 use crate::math::aggregate::add_up;
 use crate::math::kl::kl;
-use crate::math::policy_loss::{Tokens, policy_loss};
+use crate::math::policy_loss::imitation::imitation;
+use crate::math::policy_loss::{Stretch, Tokens, policy_loss};
 use crate::math::stretch::Stretches;
 use crate::policy::decoder::Decoder;
 
@@ -50,9 +51,11 @@ impl Forward<'_> {
         let trunk = Trunk::forward(decoder, rows, attend, self.algorithm.recompute);
         let (hidden, head) = (trunk.hidden(), self.head(decoder));
         // What a token counts depends on its whole stretch, which the head comes to in parts.
-        sampled.mean_log_ratio = stretches.map(|stretches| {
+        sampled.stretch = stretches.map(|stretches| {
             let log_p = head.look(&hidden, &sampled.targets).0;
-            stretches.means(&(&log_p - self.old(sampled, &log_p))).to_kind(log_p.kind())
+            let means = stretches.means(&(&log_p - self.old(sampled, &log_p)));
+            let [mean_log_ratio, length] = [means, stretches.lengths()].map(|of| of.to_kind(log_p.kind()));
+            StretchOf { mean_log_ratio, length }
         });
         let sampled = &*sampled;
         let mut seen = Vec::new();
@@ -85,7 +88,10 @@ impl Forward<'_> {
             log_old: &old,
             log_m: &part.behaviour,
             advantage: &part.advantage,
-            mean_log_ratio: part.mean_log_ratio.as_ref(),
+            stretch: part
+                .stretch
+                .as_ref()
+                .map(|of| Stretch { mean_log_ratio: &of.mean_log_ratio, length: &of.length }),
         };
         let (loss, clipped, distance) = tch::with_grad(|| {
             let policy = policy_loss(self.algorithm, &tokens);
@@ -93,6 +99,10 @@ impl Forward<'_> {
             let weighted = match &part.weight {
                 Some(weight) => policy.loss * weight,
                 None => policy.loss,
+            };
+            let weighted = match &part.reached {
+                Some(reached) => weighted + imitation(&leaf, reached, self.algorithm.imitation),
+                None => weighted,
             };
             let distance = self.distance(&leaf, part);
             let loss = match distance.as_ref().filter(|_| self.is_in_loss()) {
@@ -123,12 +133,12 @@ impl Forward<'_> {
         }
     }
 
-    /// The stretches that have one ratio each, where the loss is of whole ones.
+    /// The stretches that have one ratio each, where it is not that of the token.
     fn stretches(&self, packed: &Microbatch) -> Option<Stretches> {
-        let lengths = match self.algorithm.loss {
-            Loss::Gspo => &packed.rollouts,
-            Loss::Segment => &packed.turns,
-            _ => return None,
+        let lengths = match self.algorithm.ratio_level() {
+            RatioLevel::Token => return None,
+            RatioLevel::Turn => &packed.turns,
+            RatioLevel::Rollout => &packed.rollouts,
         };
         Some(Stretches::new(lengths, packed.sampled.targets.device()))
     }

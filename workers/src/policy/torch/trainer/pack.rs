@@ -95,10 +95,21 @@ pub(super) struct Sampled {
     pub(super) mask: Tensor,
     /// What a token's loss is multiplied by in the update's.
     pub(super) share: Tensor,
-    /// For losses of whole rollouts or turns: `log p − log p_old`, its mean over the token's stretch.
-    pub(super) mean_log_ratio: Option<Tensor>,
+    /// The tokens that share its ratio, where it is not the token's own.
+    pub(super) stretch: Option<StretchOf>,
+    /// 1 for a token of a rollout that reached the goal; `None` where nothing is imitated.
+    pub(super) reached: Option<Tensor>,
     /// 1 for a token that the version trained on sampled.
     pub(super) fresh: Tensor,
+}
+
+/// Of each token its stretch, `[M]` each.
+#[derive(Debug)]
+pub(super) struct StretchOf {
+    /// `log p − log p_old`, its mean over the stretch.
+    pub(super) mean_log_ratio: Tensor,
+    /// Tokens of the stretch.
+    pub(super) length: Tensor,
 }
 
 /// What a critic learns from, `[M]` each.
@@ -124,7 +135,11 @@ impl Sampled {
             weight: self.weight.as_ref().map(part),
             mask: part(&self.mask),
             share: part(&self.share),
-            mean_log_ratio: self.mean_log_ratio.as_ref().map(part),
+            stretch: self.stretch.as_ref().map(|stretch| StretchOf {
+                mean_log_ratio: part(&stretch.mean_log_ratio),
+                length: part(&stretch.length),
+            }),
+            reached: self.reached.as_ref().map(part),
             fresh: part(&self.fresh),
         }
     }
@@ -159,7 +174,8 @@ impl Microbatch {
                 targets: integers(&columns.targets),
                 mask: floats(&columns.mask),
                 share: floats(&columns.share),
-                mean_log_ratio: None,
+                stretch: None,
+                reached: (!columns.reached.is_empty()).then(|| floats(&columns.reached)),
                 weight: (!columns.weight.is_empty()).then(|| floats(&columns.weight)),
                 behaviour: floats(&columns.behaviour),
                 old: floats(&columns.old),
@@ -193,6 +209,7 @@ struct Columns {
     values: Vec<f32>,
     returns: Vec<f32>,
     weight: Vec<f32>,
+    reached: Vec<f32>,
     mask: Vec<f32>,
     share: Vec<f32>,
     fresh: Vec<f32>,
@@ -227,6 +244,7 @@ impl Columns {
         self.values.extend(&sample.values);
         self.returns.extend(&sample.returns);
         self.weight.extend(&sample.weight);
+        self.reached.extend(&sample.reached);
         self.share.extend(sample.wanted.iter().map(|_| share));
         let flag = |flag: &bool| f32::from(u8::from(*flag));
         self.fresh.extend(sample.fresh.iter().map(flag));
@@ -253,6 +271,8 @@ mod tests {
             values: Vec::new(),
             returns: Vec::new(),
             weight: Vec::new(),
+            reached: Vec::new(),
+            masked: false,
             kept: Vec::new(),
         }
     }

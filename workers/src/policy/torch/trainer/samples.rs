@@ -33,11 +33,20 @@ pub(super) struct Sample {
     pub(super) returns: Vec<f32>,
     /// What corrects for the policy that sampled. `[R]`, or empty where nothing does.
     pub(super) weight: Vec<f32>,
+    /// 1 where the rollout reached the goal, else 0. `[R]`, or empty where nothing is imitated.
+    pub(super) reached: Vec<f32>,
+    /// The rollout was cut off, and the run has such ones count for nothing.
+    pub(super) masked: bool,
     /// Whether the token counts. `[R]`, or empty where all do.
     pub(super) kept: Vec<bool>,
 }
 
 impl Sample {
+    /// Sampled tokens that what is divided by counts.
+    pub(super) const fn counted(&self) -> usize {
+        if self.masked { 0 } else { self.wanted.len() }
+    }
+
     /// Tokens that go into a forward: the last predicts nothing that was sampled.
     pub(super) const fn inputs(&self) -> usize {
         self.tokens.len() - 1
@@ -145,6 +154,8 @@ fn sample(rollout: &BatchRollout, config: &Config, base: PolicyVersion) -> Resul
         values: Vec::new(),
         returns: Vec::new(),
         weight: Vec::new(),
+        reached: Vec::new(),
+        masked: false,
         kept: Vec::new(),
     })
 }

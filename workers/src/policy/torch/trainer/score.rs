@@ -4,25 +4,27 @@
 use std::collections::BTreeMap;
 
 use millrace_schemas::publish_weights::Manifest;
-use millrace_schemas::submit::{Algorithm, Critic, Kl, KlPlace, Shaping};
+use millrace_schemas::submit::{Algorithm, Critic, Kl, KlPlace, RewardNorm, Shaping};
 use millrace_schemas::train_shard::{Batch, BatchRollout};
 use tch::Tensor;
 
 use super::samples::Sample;
 use crate::math::advantage::gae::{gae, token_rewards};
 use crate::math::advantage::grpo::grpo;
+use crate::math::advantage::normalise::{Moments, normalise, whiten};
 use crate::math::advantage::shaping::shaped;
 use crate::math::advantage::{Scored, ScoredTurn, advantages};
 use crate::math::correction::correct;
 use crate::math::kl::{self, Held, kl};
 
-/// Gives the rows of `batch` their advantages, weights and masks. `old`, `reference` and `values` are what they will be, and
-/// `coefficient` is that of the distance from the reference. Says what can be said of it.
+/// Gives the rows of `batch` their advantages, weights and masks. `old`, `reference` and `values` are what they will be,
+/// `coefficient` is that of the distance from the reference, and `base` the version trained on. Gives the metrics of it.
 pub(super) fn score(
     rows: &mut [Sample],
     batch: &Batch,
     algorithm: &Algorithm,
     coefficient: f64,
+    base: &Manifest,
 ) -> BTreeMap<String, f64> {
     let in_reward = algorithm.kl.filter(|kl| kl.place == KlPlace::Reward);
     let mut each = rows.iter();
@@ -37,16 +39,31 @@ pub(super) fn score(
         groups.push(scored);
     }
     let mut metrics = BTreeMap::new();
+    if in_reward.is_some() || algorithm.shaping != Shaping::default() {
+        let mean =
+            groups.iter().flatten().map(|scored| scored.reward).sum::<f64>() / rows.len().max(1) as f64;
+        metrics.insert("shaped_reward".to_owned(), mean);
+    }
+    if algorithm.reward_norm != RewardNorm::default() {
+        // The version's manifest holds them, so that a step made again, by whatever gang, goes on from the same.
+        let running = normalise(algorithm.reward_norm, &mut groups, Moments::read(&base.metrics));
+        metrics.extend(running.iter().flat_map(Moments::metrics));
+    }
     if algorithm.advantage.has_critic() {
         metrics.extend(by_token(rows, &groups, &algorithm.critic));
     } else {
         by_turn(rows, &groups, algorithm);
     }
     metrics.insert("groups_without_signal".to_owned(), silent_share(rows, &groups));
-    if in_reward.is_some() || algorithm.shaping != Shaping::default() {
-        let mean =
-            groups.iter().flatten().map(|scored| scored.reward).sum::<f64>() / rows.len().max(1) as f64;
-        metrics.insert("shaped_reward".to_owned(), mean);
+    if algorithm.mask_truncated {
+        metrics.insert("truncated_share".to_owned(), mask_truncated(rows, batch));
+    }
+    scale(rows, algorithm);
+    if algorithm.imitation > 0.0 {
+        let rollouts = batch.groups.iter().flat_map(|group| &group.rollouts);
+        for (row, rollout) in rows.iter_mut().zip(rollouts) {
+            row.reached = vec![f32::from(u8::from(rollout.success)); row.wanted.len()];
+        }
     }
     if !algorithm.correction.is_off() {
         rows.iter_mut().for_each(|row| correct_row(row, algorithm));
@@ -60,6 +77,18 @@ fn by_turn(rows: &mut [Sample], groups: &[Vec<Scored<'_>>], algorithm: &Algorith
     for (row, turns) in rows.iter_mut().zip(values.into_iter().flatten()) {
         let tokens = row.turns.iter().zip(&turns);
         row.advantage = tokens.flat_map(|(&tokens, &a)| std::iter::repeat_n(a as f32, tokens)).collect();
+    }
+}
+
+/// Whitens and cuts advantages, as the run has it. What is masked has no part in the mean.
+fn scale(rows: &mut [Sample], algorithm: &Algorithm) {
+    if algorithm.whiten_advantages {
+        let counted = rows.iter_mut().filter(|row| !row.masked);
+        whiten(counted.flat_map(|row| &mut row.advantage));
+    }
+    if algorithm.advantage_clip > 0.0 {
+        let most = algorithm.advantage_clip as f32;
+        rows.iter_mut().flat_map(|row| &mut row.advantage).for_each(|a| *a = a.clamp(-most, most));
     }
 }
 
@@ -141,6 +170,21 @@ fn correct_row(row: &mut Sample, algorithm: &Algorithm) {
     let corrected = correct(&algorithm.correction, &log_ratios, &row.turns);
     row.weight = corrected.weights.into_iter().map(|weight| weight as f32).collect();
     row.kept = corrected.kept;
+    if row.masked {
+        row.kept.fill(false);
+    }
+}
+
+/// Masks rollouts that were cut off: Yu et al., "DAPO", 2025, section 3.4, overlong filtering. Gives their share.
+fn mask_truncated(rows: &mut [Sample], batch: &Batch) -> f64 {
+    let rollouts = batch.groups.iter().flat_map(|group| &group.rollouts);
+    let mut masked = 0;
+    for (row, _) in rows.iter_mut().zip(rollouts).filter(|(_, rollout)| rollout.truncated) {
+        row.masked = true;
+        row.kept = vec![false; row.wanted.len()];
+        masked += 1;
+    }
+    f64::from(masked) / rows.len().max(1) as f64
 }
 
 /// What the distance from the reference weighs in the step on the version `base`; 0 where there is none.

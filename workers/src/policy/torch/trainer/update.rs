@@ -114,7 +114,7 @@ impl Step<'_> {
                 rows.iter_mut().zip(seen.log_p).for_each(|(row, old)| row.old = old);
             }
         }
-        let scored = score(&mut rows, self.batch, self.algorithm, forward.coefficient);
+        let scored = score(&mut rows, self.batch, self.algorithm, forward.coefficient, self.base);
         let tally = Tally::new(device, place, Beside { reference: self.reference.is_some(), critic });
         let mut pass = Pass { algorithm: self.algorithm, forward, tally };
         let mut metrics = pass.run(state, member, &rows, self.batch)?;
@@ -178,7 +178,7 @@ impl Pass<'_> {
     ) -> Result<f64, PolicyError> {
         let device = state.decoder.flat().device();
         // Every member counts the whole minibatch, so the denominator is the gang's without asking.
-        let whole = Whole::of(minibatch.iter().map(|&index| rows[index].wanted.len()));
+        let whole = Whole::of(minibatch.iter().map(|&index| rows[index].counted()));
         let (aggregation, constant) = (self.algorithm.aggregation, self.algorithm.parameters.response_tokens);
         let share = |length: usize| whole.share(aggregation, constant, length);
         let mine = dealt(rows, minibatch, &state.deal);
