@@ -277,3 +277,6 @@ impl Reducer {
         Work::of(self.0.pin_mut().take(bucket))
     }
 }
+
+#[cfg(test)]
+mod tests;

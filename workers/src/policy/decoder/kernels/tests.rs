@@ -220,3 +220,31 @@ fn rows_that_do_not_lie_together_are_multiplied_too() {
     let x = random([40, 2], Kind::BFloat16).tr();
     assert_eq!(multiply_rows(&x, &weight), multiply_rows(&x.contiguous(), &weight));
 }
+
+/// One row of one block, as numbers of tables, lengths, cells and the block: refused if any leads out of the cache.
+fn attended(table: i64, length: i64, cell: Option<[i64; 2]>, block: usize) -> bool {
+    let heads = Heads::with(1, 1, 16);
+    let rows = || random([2, 16], Kind::Float);
+    let [q, k, v] = [(); 3].map(|()| rows());
+    let [keys, values] = [(); 2].map(|()| random([32, 16], Kind::Float));
+    let tables = Tensor::from_slice(&[0_i64, table]).view([2, 1]);
+    let lengths = Tensor::from_slice(&[16, length]);
+    let cells = Tensor::from_slice(&cell.unwrap_or_default());
+    let pages = Pages { keys: &keys, values: &values, tables: &tables, lengths: &lengths, block };
+    let own = cell.is_some().then_some(Own { keys: &k, values: &v, cells: &cells });
+    let attend = || attend_rows(&q, own, &pages, heads);
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(attend)).is_ok()
+}
+
+#[test]
+fn pages_that_lead_out_of_the_cache_are_refused() {
+    assert!(
+        attended(1, 16, None, 16) && attended(1, 1, Some([0, 31]), 16),
+        "the last block, and the last cell"
+    );
+    assert!(!attended(2, 16, None, 16) && !attended(-1, 16, None, 16), "there is no such block");
+    assert!(!attended(1, 17, None, 16) && !attended(1, 0, None, 16), "a row sees 1 to all of its table");
+    assert!(!attended(1, 16, Some([0, 32]), 16) && !attended(1, 16, Some([-1, 0]), 16), "no such cell");
+    assert!(!attended(1, 16, Some([3, 3]), 16), "two rows in one cell");
+    assert!(!attended(1, 16, None, 0), "a block has positions");
+}
