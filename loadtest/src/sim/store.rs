@@ -4,28 +4,30 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use millrace_queue::testing::gate::{Action, Fate, Gate};
+use millrace_schemas::blob::paths::{self, Place};
 use tokio::time::sleep;
 
 use super::link::Link;
 use super::scenario::FaultKind;
 
-/// Where snapshots are.
-const SNAPSHOTS: &str = "snapshots/";
 /// Between two looks whether a store that hangs answers again.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// The run that an object belongs to.
-fn run_of(path: &str) -> &str {
-    path.strip_prefix("runs/").and_then(|rest| rest.split('/').next()).unwrap_or_default()
+/// The name of the run that an object belongs to; empty where it belongs to none.
+fn run_of(place: Option<&Place>) -> &str {
+    match place {
+        Some(Place::Blob(run, _) | Place::Manifest(run, _)) => run.as_str(),
+        Some(Place::Segment { .. } | Place::Snapshot(_) | Place::Clock) | None => "",
+    }
 }
 
 #[async_trait]
 impl Gate for Link {
     async fn request(&self, action: Action, path: &str) -> Fate {
-        let world = &self.world;
+        let (world, place) = (&self.world, paths::parse(path));
         self.awake().await;
         sleep(world.time(0, 5)).await;
-        while world.befalls(FaultKind::StoreHung, run_of(path)) {
+        while world.befalls(FaultKind::StoreHung, run_of(place.as_ref())) {
             sleep(LOOK).await;
         }
         if self.is_cut() || world.strikes(FaultKind::StoreFails) {
@@ -33,13 +35,13 @@ impl Gate for Link {
             self.awake().await;
             return Fate::Fail;
         }
-        if world.befalls(FaultKind::StoreForbidden, run_of(path)) {
+        if world.befalls(FaultKind::StoreForbidden, run_of(place.as_ref())) {
             return Fate::Refuse;
         }
         match action {
             Action::Read if world.strikes(FaultKind::StoreAbsent) => return Fate::Absent,
             Action::Read if world.strikes(FaultKind::StoreCorrupt) => return Fate::Corrupt,
-            Action::Write if path.starts_with(SNAPSHOTS) => {
+            Action::Write if matches!(place, Some(Place::Snapshot(_))) => {
                 if world.has(FaultKind::SnapshotFails) {
                     return Fate::Fail;
                 }
