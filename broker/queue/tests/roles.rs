@@ -6,4 +6,5 @@ mod guarded;
 mod refused;
 mod forbidden;
 mod replies;
+mod letters;
 mod deputies;

@@ -18,8 +18,9 @@ use super::config::User;
 const HOME: &str = "MILLRACE";
 /// Requests that are answered by several messages, or by one that may come late.
 const SEVERAL_ANSWERS: [&str; 3] = ["$JS.API.CONSUMER.MSG.NEXT.", "$JS.API.DIRECT.GET.", "$SRV."];
-/// How long the server keeps the way back for such answers after the last one. Longer than any pull waits.
-const ANSWERS_WITHIN: &str = "5m";
+/// How long the server keeps the way back for such answers after the last one: four of the heartbeats that come while
+/// a pull waits. Each way takes 1 KB of the server's memory.
+const ANSWERS_WITHIN: &str = "20s";
 
 /// The accounts as the server's configuration spells them.
 pub(super) fn render(users: &[User]) -> String {

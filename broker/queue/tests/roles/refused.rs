@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use millrace_queue::port::{Expect, Message, Ranked};
 use millrace_queue::{Credentials, JetStream, JetStreamOptions, Queue, QueueError, Tls};
+use millrace_schemas::limits::ACK_WAIT_MS;
 use millrace_schemas::subjects::{COORDINATOR_BUCKET, LEASE_KEY, POLICY_BUCKET};
 use millrace_schemas::{PolicyVersion, RolloutId, Stage, TaskKey, partition, subjects};
 
@@ -110,6 +111,9 @@ async fn a_generate_worker_pulls_from_all_partitions() {
         put.unwrap();
     }
     let worker = fleet.queue("generate").await;
+    // How long it may be silent is asked from its own account too.
+    let lease = worker.ack_wait(Stage::Generate, &partition::pools(4)[0]).await.unwrap();
+    assert_eq!(lease, Some(Duration::from_millis(ACK_WAIT_MS)));
     let ranks = partition::ranks(&"w".parse().unwrap(), 4).into_iter();
     let ranks = ranks.map(|(pool, rank)| Ranked { pool, rank }).collect();
     let mut puller = worker.ranked_puller(Stage::Generate, ranks).await.unwrap();
