@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Programs to run one after another in one sandbox, each in a folder of its own.
+/// Programs to run one after another, each in a sandbox of its own: no run can plant anything for the next.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
     /// Written into the folder of each run before it begins.
@@ -17,6 +17,23 @@ pub struct Job {
     pub read: Vec<PathBuf>,
     /// What may be missing on this machine. Nothing runs where anything else is.
     pub may_lack: Vec<Protection>,
+}
+
+impl Job {
+    /// Bytes of the files and of the longest input.
+    #[must_use]
+    pub fn text_bytes(&self) -> u64 {
+        let files: usize = self.files.iter().map(|file| file.text.len()).sum();
+        let stdin = self.runs.iter().map(|run| run.stdin.len()).max().unwrap_or(0);
+        (files + stdin) as u64
+    }
+
+    /// Bytes of the longest file or input.
+    #[must_use]
+    pub fn longest_text(&self) -> u64 {
+        let files = self.files.iter().map(|file| file.text.len());
+        files.chain(self.runs.iter().map(|run| run.stdin.len())).max().unwrap_or(0) as u64
+    }
 }
 
 /// A file of a run's folder.
@@ -44,7 +61,7 @@ pub struct Limits {
     pub wall_ms: u64,
     /// Milliseconds of processor time of one process, rounded up to seconds.
     pub cpu_ms: u64,
-    /// Bytes of memory, of one process's address space and of all processes' own pages.
+    /// Bytes of memory: of one process's address space, and of all processes' private pages and shared mappings.
     pub memory_bytes: u64,
     /// Bytes of a run's files.
     pub disk_bytes: u64,
@@ -84,6 +101,8 @@ pub enum Protection {
 pub enum Line {
     /// The walls stand, but for these.
     Ready(Vec<Protection>),
+    /// The program's first instruction may have run: whatever fails from here on is its result.
+    Started,
     /// The next run has ended.
     Ran(Ran),
     /// There is no sandbox, for this reason. The last line.
@@ -121,8 +140,15 @@ pub enum End {
     Output,
     /// It was killed: its processes had more than `memory_bytes`.
     Memory,
-    /// Whatever its end was, it left files behind that cannot be removed. The last run of its sandbox.
-    Left,
+    /// The sandbox itself ended under it.
+    Broke,
+}
+
+impl Ran {
+    /// A run whose sandbox tells nothing more of it.
+    pub(crate) fn cut_off(end: End, reason: String, wall_ms: u64) -> Self {
+        Self { end, stdout: String::new(), stderr: reason, wall_ms, cpu_ms: 0 }
+    }
 }
 
 impl End {
@@ -136,7 +162,7 @@ impl End {
             Self::Cpu => "it used more processor time than cpu_ms".to_owned(),
             Self::Output => "it wrote more than output_kib".to_owned(),
             Self::Memory => "it used more memory than memory_mib".to_owned(),
-            Self::Left => "it left files behind that cannot be removed".to_owned(),
+            Self::Broke => "the sandbox ended under it".to_owned(),
         }
     }
 }

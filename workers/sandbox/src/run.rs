@@ -81,37 +81,46 @@ impl Sandbox {
         mut go_on: impl FnMut(usize, &Ran) -> bool,
     ) -> Result<Results, SandboxError> {
         let _room = self.slots.acquire().await.expect("nobody closes the semaphore");
-        let (mut child, mut output) = self.start(job).await?;
-        let wall =
-            Duration::from_millis(job.limits.wall_ms) * u32::try_from(job.runs.len()).unwrap_or(u32::MAX);
-        let until = Instant::now() + wall + SLACK;
-        let most = job.limits.output_bytes * 6 + LINE_BYTES;
-        let lacks = match next(&mut child, &mut output, until, most, u64::MAX).await? {
-            Some(Line::Ready(lacks)) => lacks,
-            Some(Line::Failed(reason)) => return Err(SandboxError::Refused(reason)),
-            Some(Line::Ran(_)) | None => return Err(broken("it did not say what stands")),
-        };
-        let mut runs = Vec::new();
-        for at in 0..job.runs.len() {
-            let began = Instant::now();
-            let ran = match next(&mut child, &mut output, until, most, job.limits.memory_bytes).await? {
-                Some(Line::Ran(ran)) => ran,
-                Some(Line::Failed(reason)) => return Err(SandboxError::Refused(reason)),
-                Some(Line::Ready(_)) => return Err(broken("it said twice what stands")),
-                None => {
-                    let wall_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-                    let (stdout, stderr) = (String::new(), String::new());
-                    runs.push(Ran { end: End::Memory, stdout, stderr, wall_ms, cpu_ms: 0 });
-                    break;
-                }
-            };
-            let more = go_on(at, &ran) && ran.end != End::Left;
-            runs.push(ran);
+        let mut results = Results { runs: Vec::new(), lacks: Vec::new() };
+        for (at, run) in job.runs.iter().enumerate() {
+            let alone = Job { runs: vec![run.clone()], ..job.clone() };
+            let ran = self.run_alone(&alone, &mut results.lacks).await?;
+            let more = go_on(at, &ran);
+            results.runs.push(ran);
             if !more {
                 break;
             }
         }
-        Ok(Results { runs, lacks })
+        Ok(results)
+    }
+
+    /// Does a job of one run in a sandbox of its own.
+    async fn run_alone(&self, job: &Job, lacks: &mut Vec<Protection>) -> Result<Ran, SandboxError> {
+        let (mut child, output) = self.start(job).await?;
+        let mut lines = Lines {
+            output,
+            until: Instant::now() + Duration::from_millis(job.limits.wall_ms) + SLACK,
+            most: job.limits.output_bytes * 6 + LINE_BYTES,
+        };
+        *lacks = match lines.next(&mut child, u64::MAX).await? {
+            Line::Ready(lacks) => lacks,
+            Line::Failed(reason) => return Err(SandboxError::Refused(reason)),
+            Line::Started | Line::Ran(_) => return Err(Silence::Wrong.before_the_start()),
+        };
+        match lines.next(&mut child, u64::MAX).await? {
+            Line::Started => {}
+            Line::Failed(reason) => return Err(SandboxError::Refused(reason)),
+            Line::Ready(_) | Line::Ran(_) => return Err(Silence::Wrong.before_the_start()),
+        }
+        let began = Instant::now();
+        let last = lines.next(&mut child, job.limits.memory_bytes).await;
+        let wall_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Ok(match last {
+            Ok(Line::Ran(ran)) => ran,
+            Ok(Line::Failed(reason)) => Ran::cut_off(End::Broke, reason, wall_ms),
+            Ok(Line::Ready(_) | Line::Started) => Ran::cut_off(End::Broke, String::new(), wall_ms),
+            Err(silence) => Ran::cut_off(silence.as_end(), silence.to_string(), wall_ms),
+        })
     }
 
     async fn start(&self, job: &Job) -> Result<(Child, BufReader<ChildStdout>), SandboxError> {
@@ -141,38 +150,85 @@ fn broken(reason: &str) -> SandboxError {
     SandboxError::Broken(reason.to_owned())
 }
 
-/// The sandbox's next line; `None` where its processes had more than `memory` bytes, and are dead.
-async fn next(
-    child: &mut Child,
-    output: &mut BufReader<ChildStdout>,
+/// Why there is no next line of a sandbox.
+#[derive(Debug, thiserror::Error)]
+enum Silence {
+    #[error("it did not answer in time")]
+    Late,
+    #[error("it ended")]
+    Ended,
+    #[error("its answer is longer than what it may write")]
+    Long,
+    #[error("its processes have more than memory_bytes")]
+    Memory,
+    #[error("its answer is out of order")]
+    Wrong,
+    #[error("{0}")]
+    Unreadable(String),
+}
+
+impl Silence {
+    /// Nothing of the program ran yet: there was no sandbox.
+    fn before_the_start(&self) -> SandboxError {
+        broken(&self.to_string())
+    }
+
+    /// The program ran: it is what ended the sandbox.
+    const fn as_end(&self) -> End {
+        match self {
+            Self::Late => End::Wall,
+            Self::Long => End::Output,
+            Self::Memory => End::Memory,
+            Self::Ended | Self::Wrong | Self::Unreadable(_) => End::Broke,
+        }
+    }
+}
+
+impl From<Silence> for SandboxError {
+    fn from(silence: Silence) -> Self {
+        silence.before_the_start()
+    }
+}
+
+/// What a sandbox tells, line by line.
+struct Lines {
+    output: BufReader<ChildStdout>,
     until: Instant,
+    /// Bytes of a line.
     most: u64,
-    memory: u64,
-) -> Result<Option<Line>, SandboxError> {
-    let mut line = Vec::new();
-    let mut looks = interval(LOOK);
-    let mut lines = output.take(most);
-    let read = lines.read_until(b'\n', &mut line);
-    tokio::pin!(read);
-    loop {
-        tokio::select! {
-            read = timeout_at(until, &mut read) => {
-                match read {
-                    Err(_) => return Err(broken("no word of it in time")),
-                    Ok(Err(error)) => return Err(broken(&error.to_string())),
-                    Ok(Ok(_)) => break,
+}
+
+impl Lines {
+    /// The next line. The sandbox dies where its processes have more than `memory` bytes.
+    async fn next(&mut self, child: &mut Child, memory: u64) -> Result<Line, Silence> {
+        let mut line = Vec::new();
+        let mut looks = interval(LOOK);
+        let mut lines = (&mut self.output).take(self.most);
+        let read = lines.read_until(b'\n', &mut line);
+        tokio::pin!(read);
+        loop {
+            tokio::select! {
+                read = timeout_at(self.until, &mut read) => {
+                    match read {
+                        Err(_) => return Err(Silence::Late),
+                        Ok(Err(error)) => return Err(Silence::Unreadable(error.to_string())),
+                        Ok(Ok(_)) => break,
+                    }
                 }
-            }
-            _ = looks.tick() => {
-                if child.id().is_some_and(|pid| memory::of_tree(pid) > memory) {
-                    let _ = child.kill().await;
-                    return Ok(None);
+                _ = looks.tick(), if memory < u64::MAX => {
+                    if child.id().is_some_and(|pid| memory::of_tree(pid) > memory) {
+                        let _ = child.kill().await;
+                        return Err(Silence::Memory);
+                    }
                 }
             }
         }
+        match line.last() {
+            Some(b'\n') => {
+                serde_json::from_slice(&line).map_err(|error| Silence::Unreadable(error.to_string()))
+            }
+            Some(_) if line.len() as u64 >= self.most => Err(Silence::Long),
+            Some(_) | None => Err(Silence::Ended),
+        }
     }
-    if line.last() != Some(&b'\n') {
-        return Err(broken("its words end in the middle"));
-    }
-    serde_json::from_slice(&line).map(Some).map_err(|error| broken(&error.to_string()))
 }

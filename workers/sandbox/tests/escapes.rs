@@ -258,6 +258,18 @@ async fn a_flood_of_memory_stays_small() {
     let many = "import os, time\nfor _ in range(10):\n    if os.fork() == 0: break\nx = bytearray(b'x') * (150 << 20)\ntime.sleep(1000)";
     let ran = run(many).await;
     assert_eq!(ran.end, End::Memory, "{ran:?}");
+    // Shared mappings, each within its process's bounds: touched by a process that ends, they stay.
+    for kind in ["mmap.mmap(-1, 100 << 20)", "mmap.mmap(os.open('/dev/zero', os.O_RDWR), 100 << 20)"] {
+        let shared = format!(
+            "import mmap, os, time\nfor _ in range(5):\n    m = {kind}\n    if os.fork() == 0:\n        [m.write(b'x' * (1 << 20)) for _ in range(100)]; os._exit(0)\n    os.wait()\n    if os.fork(): time.sleep(1000)\n    del m\ntime.sleep(1000)"
+        );
+        let ran = run(&shared).await;
+        assert_eq!(ran.end, End::Memory, "{kind}: {ran:?}");
+    }
+    // One mapping that several use counts once.
+    let once = "import mmap, os\nm = mmap.mmap(-1, 100 << 20)\nfor _ in range(5):\n    if os.fork() == 0:\n        m.seek(0); [m.write(b'x' * (1 << 20)) for _ in range(100)]; os._exit(0)\nfor _ in range(5): os.wait()\nprint(m[0])";
+    let ran = run(once).await;
+    assert_eq!((ran.end, ran.stdout.trim()), (End::Exit(0), "120"), "{ran:?}");
 }
 
 #[tokio::test]
@@ -283,13 +295,77 @@ async fn a_run_that_fills_its_folder_leaves_the_next_one_its_own() {
     for ran in runs {
         assert!(ran.end == End::Exit(1) && ran.stderr.contains("No space left"), "{ran:?}");
     }
-    // So deep that nobody finds the way back.
-    let deep =
-        "import os\nfor _ in range(3000):\n    os.mkdir('d' * 50)\n    os.chdir('d' * 50)\nos.chmod('.', 0)";
-    let mut two = job(deep, limits());
-    two.runs.push(two.runs[0].clone());
+}
+
+#[tokio::test]
+async fn what_a_run_leaves_behind_is_its_own_and_no_failure() {
+    // Each would keep the folder from being cleared or the files from being written, and stop the sandbox itself.
+    for hostile in [
+        "import os\nos.chmod('.', 0)",
+        "import os\nos.remove('main.py')\nos.mkdir('main.py')\nos.mkdir('main.py/x')",
+        "import os\nos.remove('main.py')\nos.symlink('/no/such/place', 'main.py')\nos.symlink('x', '.input')",
+        "import os\ntry:\n    while True: os.write(os.open('full', os.O_CREAT | os.O_WRONLY | os.O_APPEND), b'x' * 65536); os.close(3)\nexcept OSError: pass",
+        "n = 0\ntry:\n    while True: open(str(n), 'w').close(); n += 1\nexcept OSError: pass",
+        "import os\nfor _ in range(3000):\n    os.mkdir('d' * 50)\n    os.chdir('d' * 50)\nos.chmod('.', 0)",
+    ] {
+        let mut two = job(hostile, limits());
+        two.files.push(File {
+            name: "look.py".to_owned(),
+            text: "import os\nprint(sorted(os.listdir('.')), sorted(os.listdir('/tmp')))".to_owned(),
+        });
+        let command = ["/usr/bin/python3", "-I", "look.py"].map(str::to_owned).to_vec();
+        two.runs.push(Run { command, stdin: "in".to_owned() });
+        let runs = results(&two).await.unwrap().runs;
+        assert_eq!(
+            runs.iter().map(|ran| ran.end).collect::<Vec<_>>(),
+            [End::Exit(0); 2],
+            "{hostile}: {runs:?}"
+        );
+        assert_eq!(runs[1].stdout.trim(), "['look.py', 'main.py'] ['0']", "{hostile}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_planted_for_the_next_run() {
+    let plant = "import os\nfor place in ('/tmp/1', '/tmp/0', '.'):\n    try:\n        os.makedirs(place, exist_ok=True)\n        open(place + '/json.py', 'w').write('raise SystemExit(7)')\n    except OSError: pass";
+    let mut two = job(plant, limits());
+    two.files.push(File {
+        name: "next.py".to_owned(),
+        text: "import sys\nsys.path.insert(0, '.')\nimport json\nprint(json.dumps(1))".to_owned(),
+    });
+    let command = ["/usr/bin/python3", "-I", "next.py"].map(str::to_owned).to_vec();
+    two.runs.push(Run { command, stdin: String::new() });
     let runs = results(&two).await.unwrap().runs;
-    assert!(runs.len() == 1 && runs[0].end == End::Left, "{runs:?}");
+    assert_eq!((runs[1].end, runs[1].stdout.trim()), (End::Exit(0), "1"), "{runs:?}");
+}
+
+#[tokio::test]
+async fn limits_are_changed_for_oneself_alone() {
+    let own = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))";
+    assert_eq!(tried(own).await, "ok");
+    for other in [
+        "resource.prlimit(1, resource.RLIMIT_CPU, (0, 0))",
+        "resource.prlimit(os.getppid(), resource.RLIMIT_FSIZE, (0, 0))",
+    ] {
+        assert_eq!(tried(&format!("import resource; {other}")).await, "OSError 38", "{other}");
+    }
+}
+
+#[tokio::test]
+async fn a_program_that_ends_its_sandbox_has_a_result() {
+    // A stand-in for whatever hole is left: the sandbox tells that the program runs, and then nothing more.
+    let folder = tempfile::tempdir().unwrap();
+    let dies = lacking(folder.path(), "read job; echo '{\"ready\":[]}'; echo '\"started\"'");
+    let results = dies.run(&job("", limits()), |_, _| true).await.unwrap();
+    assert_eq!(results.runs[0].end, End::Broke, "{results:?}");
+    let babbles =
+        lacking(folder.path(), "read job; echo '{\"ready\":[]}'; echo '\"started\"'; exec yes | tr -d '\\n'");
+    let results = babbles.run(&job("", limits()), |_, _| true).await.unwrap();
+    assert_eq!(results.runs[0].end, End::Output, "{results:?}");
+    // Before that it is the machine's failure.
+    let early = lacking(folder.path(), "read job; echo '{\"ready\":[]}'");
+    let broken = early.run(&job("", limits()), |_, _| true).await;
+    assert!(matches!(broken, Err(SandboxError::Broken(_))), "{broken:?}");
 }
 
 #[tokio::test]
@@ -300,7 +376,7 @@ async fn nothing_is_left_behind() {
         "import os, sys\nfor _ in range(3):\n    if os.fork() == 0:\n        os.setsid()\n        os.execv('/bin/sleep', [{word:?}, '1000'])\nprint('gone')"
     );
     let mut two = job(&code, limits());
-    let look = "import os\nprint(os.listdir('/tmp/0'))\ntry: os.kill(-1, 0); print('somebody')\nexcept ProcessLookupError: print('nobody')";
+    let look = "import os\nprint(sorted(os.listdir('/tmp/0')))\ntry: os.kill(-1, 0); print('somebody')\nexcept ProcessLookupError: print('nobody')";
     two.files.push(File { name: "look.py".to_owned(), text: look.to_owned() });
     let command = ["/usr/bin/python3", "-I", "look.py"].map(str::to_owned).to_vec();
     two.runs.push(Run { command, stdin: String::new() });
@@ -308,7 +384,7 @@ async fn nothing_is_left_behind() {
     assert_eq!((runs[0].end, runs[0].stdout.trim()), (End::Exit(0), "gone"), "{runs:?}");
     assert!(runs[0].wall_ms < 15_000, "it does not wait for them: {runs:?}");
     // The second run finds neither the files nor the processes of the first.
-    assert_eq!(runs[1].stdout.trim(), "[]\nnobody", "{runs:?}");
+    assert_eq!(runs[1].stdout.trim(), "['look.py', 'main.py']\nnobody", "{runs:?}");
     assert!(!alive(&word));
     // Dropped in the middle, the whole sandbox goes.
     let word = format!("dropped-{}", std::process::id());

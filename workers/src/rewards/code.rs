@@ -8,7 +8,7 @@ use millrace_schemas::reward::{RewardDone, RewardTask};
 use super::tools::CodeTools;
 use super::{RewardError, answer, settings};
 
-/// What comes after the answer's code where a test is code: see there.
+/// Runs a test beside the answer's process where a test is code: see there.
 const DRIVER: &str = include_str!("code/driver.py");
 /// The answer's code.
 const PROGRAM: &str = "answer.py";
@@ -43,9 +43,6 @@ pub(super) async fn score(task: &RewardTask, tools: &CodeTools) -> Result<Reward
             settings.partial || fault.is_empty()
         })
         .await?;
-    if let Some(Ran { end: End::Memory, .. }) = results.runs.last() {
-        fault = format!("test {}: {}", results.runs.len(), End::Memory.reason());
-    }
     if !results.lacks.is_empty() {
         fault = format!("{fault} (scored without {:?})", results.lacks);
     }
@@ -65,14 +62,18 @@ fn job(
     tools: &CodeTools,
 ) -> Job {
     const MIB: u64 = 1024 * 1024;
-    let python = |file: &str| {
-        // Alone in its folder, without the packages of a user, and leaving no compiled files.
-        [tools.python(), "-s", "-B", file].map(str::to_owned).to_vec()
-    };
+    let command =
+        |words: &[&str]| [&[tools.python()], words].concat().into_iter().map(str::to_owned).collect();
     let run = |(test, mark): (&CodeTest, &String)| match &test.code {
-        None => Run { command: python(PROGRAM), stdin: test.stdin.clone() },
-        Some(code) => Run { command: python("driver.py"), stdin: format!("{mark}\n{code}") },
+        // Without the packages of a user, and leaving no compiled files.
+        None => Run { command: command(&["-s", "-B", PROGRAM]), stdin: test.stdin.clone() },
+        // Isolated: what the answer writes into its folder is nothing that the test imports.
+        Some(code) => {
+            Run { command: command(&["-I", "-B", "driver.py", "test"]), stdin: format!("{mark}\n{code}") }
+        }
     };
+    // The test's own process is not the answer's.
+    let testers = u64::from(tests.iter().any(|test| test.code.is_some()));
     let file = |name: &str, text: String| File { name: name.to_owned(), text };
     Job {
         files: vec![file(PROGRAM, program), file("driver.py", DRIVER.to_owned())],
@@ -83,7 +84,7 @@ fn job(
             memory_bytes: settings.memory_mib * MIB,
             disk_bytes: settings.disk_mib * MIB,
             output_bytes: settings.output_kib * 1024,
-            processes: settings.processes,
+            processes: settings.processes + testers,
         },
         read: tools.read().to_vec(),
         may_lack: settings.may_lack.iter().map(|wall| protection(*wall)).collect(),

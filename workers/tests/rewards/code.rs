@@ -75,6 +75,77 @@ async fn a_function_is_right_when_its_tests_run_to_their_end() {
 }
 
 #[tokio::test]
+async fn a_test_is_judged_outside_of_the_answers_process() {
+    let row =
+        json!({ "checks": ["assert add(1, 2) == 3 and abs(add(1, 2) - 3) < 1e-6 and add(1, 2) in [3]"] });
+    for hostile in [
+        // It takes the driver for its own and says what it should say.
+        "import __main__, os\nfor name, one in vars(__main__).items():\n    if isinstance(one, str): os.write(1, one.encode())\nos._exit(0)",
+        "import gc, sys\nfor one in gc.get_objects():\n    if isinstance(one, str) and one.startswith('passed '):\n        print(one); sys.__stdout__.flush()\ndef add(a, b): return 4",
+        "import __main__\nwriter = __main__.os.fdopen(1, 'wb')\nfor _ in range(9): __main__.Peer.send(__main__.Peer(None, writer), ['done', ['i', '0x3']])\ndef add(a, b): return 4",
+        "import atexit, os\natexit.register(lambda: os._exit(0))\nraise SystemExit(0)",
+        "import builtins\nbuiltins.AssertionError = type('Quiet', (BaseException,), {})\nbuiltins.abs = lambda x: 0\ndef add(a, b): return 4",
+        "import sys\nsys.stdout = None\ndef add(a, b): raise SystemExit(0)",
+        "import os, signal\nos.kill(os.getppid(), signal.SIGINT)\ndef add(a, b): return 4",
+        "open('json.py', 'w').write('import os; os._exit(0)')\nopen('driver.py', 'w').write('')\ndef add(a, b): return 4",
+        "class Any:\n    def __eq__(self, other): return True\n    def __lt__(self, other): return True\n    def __sub__(self, other): return 0.0\n    def __abs__(self): return self\n    def __hash__(self): return 3\ndef add(a, b): return Any()",
+        "class add:\n    def __init__(self, a, b): pass\n    def __eq__(self, other): return True\n    def __sub__(self, other): return 0\n    def __hash__(self): return 3",
+        "class Any(int):\n    def __eq__(self, other): return True\n    def __hash__(self): return 3\n    def __sub__(self, other): return 0\ndef add(a, b): return Any(4)",
+    ] {
+        let done = scored(json!({ "tests_field": "checks" }), row.clone(), &block(hostile)).await;
+        assert!(done.score == 0.0 && done.reason.starts_with("test 1: "), "{hostile}: {done:?}");
+    }
+    // What a test writes for the next one to import is not there.
+    let planted = "import os\nif os.path.exists('planted.py'): raise SystemExit('found')\nopen('planted.py', 'w')\ndef add(a, b): return a + b";
+    let row = json!({ "checks": ["assert add(1, 2) == 3", "assert add(1, 2) == 3"] });
+    assert_eq!(scored(json!({ "tests_field": "checks" }), row, &block(planted)).await.score, 1.0);
+}
+
+#[tokio::test]
+async fn tests_use_what_answers_define() {
+    for (answer, test) in [
+        ("def sort(x): x.sort()", "x = [3, 1]\nsort(x)\nassert x == [1, 3]"),
+        (
+            "def same(x): return x",
+            "x = [1]\nassert same(x) is x and same((1, {2: {3}}, None, True, 'a', b'b', 2 ** 500)) == (1, {2: {3}}, None, True, 'a', b'b', 2 ** 500)",
+        ),
+        (
+            "def each(f, xs): return [f(x) for x in xs]",
+            "assert each(lambda x: 2 * x, (x for x in [1, 2])) == [2, 4]",
+        ),
+        (
+            "def count(n):\n    for i in range(n): yield i",
+            "assert list(count(3)) == [0, 1, 2] and next(count(1)) == 0",
+        ),
+        (
+            "class Stack:\n    def __init__(self): self.items = []\n    def push(self, x): self.items.append(x)\n    def pop(self): return self.items.pop()\n    def __len__(self): return len(self.items)",
+            "s = Stack()\ns.push(1); s.push('a')\nassert len(s) == 2 and s.pop() == 'a' and s.items == [1] and isinstance(s, Stack)",
+        ),
+        (
+            "class V:\n    def __init__(self, x): self.x = x\n    def __add__(self, o): return V(self.x + o.x)\n    def __eq__(self, o): return self.x == o.x",
+            "assert V(1) + V(2) == V(3) and V(1) != V(2)",
+        ),
+        (
+            "class Low(ValueError): pass\ndef f(x):\n    if x < 0: raise Low('below', x)\n    return x",
+            "for kind in (Low, ValueError):\n    try:\n        f(-1); assert False\n    except kind as error: assert error.args == ('below', -1)",
+        ),
+        (
+            "def total(n):\n    sum = 0\n    while n is not None: sum += n.v; n = n.next\n    return sum",
+            "class Node:\n    def __init__(self, v, next): self.v, self.next = v, next\nassert total(Node(1, Node(2, None))) == 3",
+        ),
+        (
+            "import math\nasync def area(r):\n    print('words')\n    return math.pi * r * r",
+            "import asyncio\nassert abs(asyncio.run(area(1)) - math.pi) < 1e-9",
+        ),
+        ("def f(x): return x", "def check(candidate):\n    assert candidate(1) == 1\ncheck(f)"),
+    ] {
+        let done =
+            scored(json!({ "tests_field": "checks" }), json!({ "checks": [test] }), &block(answer)).await;
+        assert_eq!(done, RewardDone { score: 1.0, reason: String::new() }, "{answer}");
+    }
+}
+
+#[tokio::test]
 async fn what_an_answer_takes_too_much_of_is_its_fault() {
     let settings = json!({
         "tests": [{ "stdout": "1" }], "wall_ms": 1500, "memory_mib": 128, "output_kib": 64, "processes": 8, "disk_mib": 4,

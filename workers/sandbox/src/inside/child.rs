@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::{ErrorKind, Read};
 use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -22,8 +21,6 @@ use nix::unistd::Pid;
 
 /// Milliseconds between two looks whether it has ended.
 const LOOK: u16 = 2;
-/// Folders in folders that are looked into for closed ones.
-const DEEP: u32 = 256;
 /// Bytes of the standard error that are told.
 const TOLD: usize = 2_048;
 /// What it sees of an environment. Libraries that compute would start a thread for each processor.
@@ -37,11 +34,16 @@ const ENVIRONMENT: [(&str, &str); 6] = [
     ("OPENBLAS_NUM_THREADS", "1"),
 ];
 
-/// Runs a program in `folder`, and kills whatever it leaves behind.
+/// Runs a program in `folder`, and kills whatever it leaves behind. Calls `started` once the program runs.
 ///
 /// # Errors
-/// It cannot be started: that is not its fault.
-pub(crate) fn run(run: &Run, files: &[File], limits: &Limits, folder: &Path) -> anyhow::Result<Ran> {
+/// Before `started`: the program cannot be started, which is not its fault. Later: what it did is the cause.
+pub(crate) fn run(
+    (run, files): (&Run, &[File]),
+    limits: &Limits,
+    folder: &Path,
+    started: impl FnOnce(),
+) -> anyhow::Result<Ran> {
     let input = folder.join(".input");
     for file in files {
         fs::write(folder.join(&file.name), &file.text).context("failed to write a file of a run")?;
@@ -64,13 +66,13 @@ pub(crate) fn run(run: &Run, files: &[File], limits: &Limits, folder: &Path) -> 
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| format!("failed to start {path}"))?;
+    started();
     let mut output = Output::of(&mut child, limits.output_bytes)?;
     let end = watch(&mut child, &mut output, began + Duration::from_millis(limits.wall_ms))?;
     let wall_ms = u64::try_from(began.elapsed().as_millis())?;
     kill_all();
     output.read();
     let end = if output.over() { End::Output } else { end };
-    let end = if clear(folder).is_err() { End::Left } else { end };
     Ok(Ran {
         end,
         stdout: output.stdout.text(),
@@ -103,33 +105,6 @@ fn how(status: ExitStatus) -> End {
         (None, Some(signal)) if signal == Signal::SIGXCPU as i32 => End::Cpu,
         (None, signal) => End::Signal(signal.unwrap_or(0)),
     }
-}
-
-/// Removes what is in a folder, what its maker closed as well.
-fn clear(folder: &Path) -> std::io::Result<()> {
-    for entry in fs::read_dir(folder)? {
-        let (path, kind) = entry.and_then(|entry| Ok((entry.path(), entry.file_type()?)))?;
-        if !kind.is_dir() {
-            fs::remove_file(path)?;
-        } else if fs::remove_dir_all(&path).is_err() {
-            open_up(&path, DEEP)?;
-            fs::remove_dir_all(path)?;
-        }
-    }
-    Ok(())
-}
-
-/// Gives back the rights to a folder and all folders in it.
-fn open_up(folder: &Path, deep: u32) -> std::io::Result<()> {
-    let deeper = deep.checked_sub(1).ok_or_else(|| std::io::Error::other("too deep"))?;
-    fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            open_up(&entry.path(), deeper)?;
-        }
-    }
-    Ok(())
 }
 
 /// Kills everything within but this process, which is the first, and waits until it is gone.

@@ -145,7 +145,6 @@ const PROCESSES: &[c_long] = &[
     libc::SYS_sched_get_priority_min,
     libc::SYS_sched_getaffinity,
     libc::SYS_sched_setaffinity,
-    libc::SYS_prlimit64,
     libc::SYS_prctl,
     libc::SYS_futex,
     libc::SYS_futex_waitv,
@@ -222,6 +221,8 @@ fn program() -> anyhow::Result<BpfProgram> {
     rules.extend([FILES, PROCESSES, OLDER].concat().into_iter().map(|call| (call, Vec::new())));
     let flags = SeccompCmpOp::MaskedEq(NAMESPACES as u64);
     rules.insert(libc::SYS_clone, where_argument_0(SeccompCmpArgLen::Qword, flags, 0)?);
+    // Of oneself alone: another process here may be the sandbox's own.
+    rules.insert(libc::SYS_prlimit64, where_argument_0(SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, 0)?);
     // Two ends within one process, by which programs wake themselves.
     let local = libc::AF_UNIX as u64;
     rules.insert(libc::SYS_socketpair, where_argument_0(SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, local)?);

@@ -1,5 +1,5 @@
-//! The first process within: puts up the last walls, for itself and all that it starts, then runs one program after
-//! another. When it ends the kernel kills all that is left.
+//! The first process within: puts up the last walls, for itself and all that it starts, then runs the program. When it
+//! ends the kernel kills all that is left.
 
 use anyhow::{Context, bail};
 use millrace_sandbox::{Job, Limits, Line, Protection};
@@ -22,7 +22,7 @@ const STACK: u64 = 8 * 1024 * 1024;
 pub(crate) fn run(job: &Job) -> anyhow::Result<()> {
     prctl::set_pdeathsig(Signal::SIGKILL).context("failed to bind this life to its parent's")?;
     prctl::set_no_new_privs().context("failed to refuse new rights")?;
-    bound(&job.limits).context("failed to set limits")?;
+    bound(job).context("failed to set limits")?;
     let mut lacks = Vec::new();
     for (protection, stands) in
         [(Protection::Landlock, fence::put_up(&job.read)), (Protection::Seccomp, filter::put_up())]
@@ -33,21 +33,24 @@ pub(crate) fn run(job: &Job) -> anyhow::Result<()> {
         }
         lacks.push(protection);
     }
+    let run = job.runs.first().context("a job needs a run")?;
     say(&Line::Ready(lacks));
-    for (at, run) in job.runs.iter().enumerate() {
-        say(&Line::Ran(child::run(run, &job.files, &job.limits, &root::scratch(at))?));
-    }
+    let started = || say(&Line::Started);
+    say(&Line::Ran(child::run((run, &job.files), &job.limits, root::FOLDER.as_ref(), started)?));
     Ok(())
 }
 
 /// Bounds of each process, which those that it starts inherit.
-fn bound(limits: &Limits) -> nix::Result<()> {
+fn bound(job: &Job) -> nix::Result<()> {
+    let limits: &Limits = &job.limits;
+    // What the job brings is written by this process, under the same bound.
+    let file_bytes = limits.disk_bytes.max(job.longest_text());
     let seconds = limits.cpu_ms.div_ceil(1_000).max(1);
     for (resource, soft, hard) in [
         (Resource::RLIMIT_AS, limits.memory_bytes, limits.memory_bytes),
         (Resource::RLIMIT_STACK, STACK, limits.memory_bytes.max(STACK)),
         (Resource::RLIMIT_CPU, seconds, seconds + 1),
-        (Resource::RLIMIT_FSIZE, limits.disk_bytes, limits.disk_bytes),
+        (Resource::RLIMIT_FSIZE, file_bytes, file_bytes),
         // This process and the one outside count as well.
         (Resource::RLIMIT_NPROC, limits.processes + 2, limits.processes + 2),
         (Resource::RLIMIT_NOFILE, OPEN_FILES, OPEN_FILES),

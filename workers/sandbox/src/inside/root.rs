@@ -1,4 +1,4 @@
-//! What is seen from within: the system's programs and libraries, to read; a folder for each run, in memory and bounded; a
+//! What is seen from within: the system's programs and libraries, to read; a folder for the run, in memory and bounded; a
 //! few devices without content. No home folders, no `/proc`, no configuration.
 
 use std::fs;
@@ -16,6 +16,8 @@ use nix::unistd::{chdir, pivot_root};
 pub(crate) const PROGRAM: &str = "/sandbox";
 /// Where the only places to write to are.
 pub(crate) const SCRATCH: &str = "/tmp";
+/// The run's folder.
+pub(crate) const FOLDER: &str = "/tmp/0";
 /// What programs are made of.
 pub(crate) const SYSTEM: [&str; 6] = ["/usr", "/bin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache"];
 /// Devices without content.
@@ -51,12 +53,10 @@ pub(crate) fn build(job: &Job) -> anyhow::Result<()> {
     }
     own_program(&program).context("failed to show this program")?;
     fs::create_dir(new(SCRATCH.as_ref()))?;
-    // A folder for each run, of its own size: none can leave another without room.
-    for at in 0..job.runs.len() {
-        let folder = new(&scratch(at));
-        fs::create_dir(&folder)?;
-        memory(&folder, job.limits.disk_bytes, FILES, 0o700)?;
-    }
+    // What the job brings has room besides what the run may write.
+    let folder = new(FOLDER.as_ref());
+    fs::create_dir(&folder)?;
+    memory(&folder, job.limits.disk_bytes.saturating_add(job.text_bytes()), FILES, 0o700)?;
     step("leave the old mounts", || umount2("/old", MntFlags::MNT_DETACH))?;
     chdir("/new")?;
     step("enter the new root", || pivot_root(".", "."))?;
@@ -66,11 +66,6 @@ pub(crate) fn build(job: &Job) -> anyhow::Result<()> {
     step("close the root", || {
         mount(none(), "/", none(), flags | MsFlags::MS_NOSUID | MsFlags::MS_NODEV, none())
     })
-}
-
-/// The folder of a run, from within.
-pub(crate) fn scratch(at: usize) -> PathBuf {
-    Path::new(SCRATCH).join(at.to_string())
 }
 
 const fn none() -> Option<&'static str> {
