@@ -15,7 +15,7 @@ RUNS := broker/coordinator/runs
 MINUTES ?= 10
 SEED ?= 1
 
-.PHONY: help setup tools model build programs demo sokoban arithmetic test sim lint fmt bench chaos
+.PHONY: help setup alone tools model build programs demo sokoban arithmetic test sim lint fmt bench chaos
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)$$/  make \1\t\2/p' Makefile | expand -t 18
@@ -58,11 +58,17 @@ FIRST ?= 0
 sim: build ## the whole system in virtual time with faults; SEEDS=200 FIRST=0
 	target/release/millrace-loadtest sim --seeds $(SEEDS) --first $(FIRST)
 
-lint: setup ## formatting, clippy, documentation, and the repository's own rules
+lint: setup alone ## formatting, clippy, documentation, and the repository's own rules
 	cargo fmt --all --check
 	cargo clippy $(CARGO_ARGS) --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc $(CARGO_ARGS) --no-deps --document-private-items
 	cargo test $(CARGO_ARGS) --test tidy
+
+# What one crate needs must not come from another that happens to be built with it. Without torch, too.
+alone: setup ## each crate builds without the others
+	@for crate in schemas queue telemetry coordinator sandbox workers; do \
+	    echo "cargo check --package millrace-$$crate" && cargo check --quiet --locked --package millrace-$$crate --all-targets; \
+	done
 
 fmt: ## formats the code
 	cargo fmt --all

