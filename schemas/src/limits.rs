@@ -146,6 +146,9 @@ pub const MAX_NEW_TOKENS: u32 = 1_048_576;
 pub const MAX_PATH_BYTES: usize = 4_096;
 /// Bytes of a small file of a model, its tokenizer for example; a directory with a larger one is refused.
 pub const MAX_COMPANION_BYTES: u64 = 256 * 1024 * 1024;
+/// Parameters of a model, more than any that is open; a configuration whose sizes make more is refused before memory is
+/// asked for.
+pub const MAX_PARAMETERS: u64 = 10_000_000_000_000;
 /// Texts that end a turn; above it submit refuses.
 pub const MAX_STOP_STRINGS: usize = 16;
 /// Bytes of such a text: an engine looks for it at each token. Above it submit refuses.

@@ -5,11 +5,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::env_step::EnvStepDone;
+use crate::file_name::{self, NotAFileName};
 use crate::generate::{GenerateDone, MalformedTurn};
 use crate::ids::{TaskKey, WorkerId};
 use crate::limits::{
-    MAX_CONTEXT_TOKENS, MAX_ENV_STATE_BYTES, MAX_FILE_NAME_CHARS, MAX_REASON_BYTES, MAX_REWARD,
-    MAX_ROW_BYTES, MAX_SAID_BYTES, MAX_SHARD_FILES,
+    MAX_CONTEXT_TOKENS, MAX_ENV_STATE_BYTES, MAX_REASON_BYTES, MAX_REWARD, MAX_ROW_BYTES, MAX_SAID_BYTES,
+    MAX_SHARD_FILES,
 };
 use crate::publish_weights::PublishWeightsDone;
 use crate::reward::RewardDone;
@@ -89,9 +90,12 @@ pub enum MalformedOutcome {
         /// What it is.
         value: f64,
     },
-    /// A file whose name could lead elsewhere, or that is named twice.
-    #[error("file name={0:?} is not a plain name of its own: letters, digits, '.', '-', '_', no '.' first")]
-    FileName(String),
+    /// A file whose name could lead elsewhere.
+    #[error(transparent)]
+    FileName(#[from] NotAFileName),
+    /// A file that is named twice.
+    #[error("file name={0:?} is there twice")]
+    Twice(String),
 }
 
 impl Outcome {
@@ -152,11 +156,9 @@ fn check_shard(done: &TrainShardDone) -> Result<(), MalformedOutcome> {
     length("files", done.files.len(), MAX_SHARD_FILES)?;
     for (index, file) in done.files.iter().enumerate() {
         let name = &file.name;
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-        let fits = (1..=MAX_FILE_NAME_CHARS).contains(&name.len()) && name.chars().all(plain);
-        let twice = done.files[..index].iter().any(|other| other.name == *name);
-        if !fits || name.starts_with('.') || twice {
-            return Err(MalformedOutcome::FileName(name.clone()));
+        file_name::check(name)?;
+        if done.files[..index].iter().any(|other| other.name == *name) {
+            return Err(MalformedOutcome::Twice(name.clone()));
         }
     }
     match done.metrics.iter().find(|(_, value)| !value.is_finite()) {

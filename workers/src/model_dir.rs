@@ -14,6 +14,7 @@ use crate::policy::decoder::{CONTEXT_KEY, Config, Layout};
 use crate::policy::{CONFIG_FILE, MODEL_FILE};
 use tensors::Tensors;
 
+pub mod files;
 mod tensors;
 mod numbers;
 mod tokens;
@@ -204,7 +205,8 @@ pub fn version_zero(model: &ModelSpec) -> Option<Result<VersionZero, Broken>> {
 
 fn read_config(path: &Path, context: Option<u32>) -> Result<(Config, Map<String, Value>), Fault> {
     let fault = |what: String| Fault::new(CONFIG_FILE, what);
-    let text = std::fs::read(path.join(CONFIG_FILE)).map_err(|e| fault(format!("failed to read it: {e}")))?;
+    let text = files::read_own(path, CONFIG_FILE, MAX_COMPANION_BYTES)
+        .map_err(|e| fault(format!("failed to read it: {e}")))?;
     let mut json: Map<String, Value> =
         serde_json::from_slice(&text).map_err(|e| fault(format!("it is not JSON: {e}")))?;
     json.remove(CONTEXT_KEY);
@@ -218,24 +220,17 @@ fn read_config(path: &Path, context: Option<u32>) -> Result<(Config, Map<String,
 }
 
 fn read_companions(path: &Path, faults: &mut Vec<Fault>) -> BTreeMap<String, Bytes> {
-    let mut files = BTreeMap::new();
+    let mut companions = BTreeMap::new();
     for name in COMPANIONS {
-        let file = path.join(name);
-        match std::fs::metadata(&file) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Ok(found) if found.len() > MAX_COMPANION_BYTES => {
-                let (bytes, most) = (found.len(), MAX_COMPANION_BYTES);
-                faults.push(Fault::new(name, format!("it has bytes={bytes}, more than {most}")));
+        match files::read_own(path, name, MAX_COMPANION_BYTES) {
+            Ok(content) => {
+                companions.insert(name.to_owned(), Bytes::from(content));
             }
-            _ => match std::fs::read(&file) {
-                Ok(content) => {
-                    files.insert(name.to_owned(), Bytes::from(content));
-                }
-                Err(error) => faults.push(Fault::new(name, format!("failed to read it: {error}"))),
-            },
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => faults.push(Fault::new(name, format!("failed to read it: {error}"))),
         }
     }
-    files
+    companions
 }
 
 #[cfg(test)]

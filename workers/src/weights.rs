@@ -10,7 +10,7 @@ use futures::{StreamExt, TryStreamExt};
 use millrace_queue::{ObjectError, Objects};
 use millrace_schemas::blob::{Sha, paths};
 use millrace_schemas::publish_weights::Manifest;
-use millrace_schemas::{BlobRef, PolicyVersion, RunId};
+use millrace_schemas::{BlobRef, PolicyVersion, RunId, file_name};
 use serde::Deserialize;
 
 use crate::executor::Verdict;
@@ -263,6 +263,9 @@ pub(crate) fn read_manifest(
     let manifest: Manifest = serde_json::from_slice(bytes).map_err(|e| fail(e.to_string()))?;
     if manifest.run != *run || manifest.version != version {
         return Err(fail(format!("it is of run={} version={}", manifest.run, manifest.version)));
+    }
+    for file in &manifest.files {
+        file_name::check(&file.name).map_err(|e| fail(e.to_string()))?;
     }
     Ok(manifest)
 }

@@ -6,11 +6,14 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use crate::envs::longest_prompt;
+use crate::model_dir::files::read_regular;
 use crate::text::Codec;
 use anyhow::Context;
 use bytes::Bytes;
 use clap::Parser;
 use millrace_schemas::dataset::{DatasetSpec, Rows};
+use millrace_schemas::file_name;
+use millrace_schemas::limits::MAX_COMPANION_BYTES;
 
 use super::check_model;
 
@@ -45,7 +48,11 @@ impl CheckData {
     #[expect(clippy::print_stdout, reason = "the answer of a command")]
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let spec: DatasetSpec = serde_json::from_str(&self.spec).context("failed to read --spec")?;
-        let codec = Codec::read(|name| std::fs::read(self.model.join(name)).ok().map(Bytes::from))?;
+        let file = |name: &str| {
+            let path = file_name::file_in(&self.model, name).ok()?;
+            read_regular(&path, MAX_COMPANION_BYTES).ok().map(Bytes::from)
+        };
+        let codec = Codec::read(file)?;
         let rows = Rows::read(self.content()?.into(), &spec)?;
         let longest = longest_prompt(&spec, &rows, &codec)?;
         let counts = rows.content();

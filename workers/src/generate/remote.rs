@@ -146,6 +146,8 @@ fn server_error(error: ServerError) -> LoadError {
 fn layout_error(error: LayoutError) -> LoadError {
     match error {
         LayoutError::Object(error) => LoadError::Weights(WeightsError::Object(error)),
-        LayoutError::Disk { .. } => LoadError::Engine(PolicyError::Temporary(error.to_string())),
+        LayoutError::Name(_) | LayoutError::Disk { .. } => {
+            LoadError::Engine(PolicyError::Temporary(error.to_string()))
+        }
     }
 }

@@ -2,12 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
 
+use millrace_schemas::file_name;
+use millrace_schemas::limits::MAX_COMPANION_BYTES;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::Deserialize;
 
+use super::files::{open_regular, read_own};
 use super::numbers::{Chunk, Kind};
 use super::{Fault, INDEX_FILE};
 use crate::policy::MODEL_FILE;
@@ -70,7 +73,8 @@ impl Tensors {
     /// Opens one file, which holds at least `wanted`.
     fn add(&mut self, path: &Path, name: &str, wanted: &BTreeSet<String>) -> Result<(), Fault> {
         let fault = |what: String| Fault::new(name, what);
-        let file = File::open(path.join(name));
+        let file = file_name::file_in(path, name).map_err(|e| fault(e.to_string()))?;
+        let file = open_regular(&file);
         let mut file = file.map_err(|e| fault(format!("failed to open it: {e}")))?;
         let places = read_header(&mut file, self.files.len()).map_err(fault)?;
         if let Some(tensor) = wanted.iter().find(|tensor| !places.contains_key(*tensor)) {
@@ -170,16 +174,17 @@ fn files_of(path: &Path) -> Result<BTreeMap<String, BTreeSet<String>>, Fault> {
     if path.join(MODEL_FILE).exists() {
         return Ok([(MODEL_FILE.to_owned(), BTreeSet::new())].into());
     }
-    let text = std::fs::read(path.join(INDEX_FILE)).map_err(|_| {
-        Fault::new(MODEL_FILE, format!("there is none, and no {INDEX_FILE}; weights must be safetensors"))
-    })?;
     let fault = |what: String| Fault::new(INDEX_FILE, what);
+    let text = read_own(path, INDEX_FILE, MAX_COMPANION_BYTES).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => {
+            Fault::new(MODEL_FILE, format!("there is none, and no {INDEX_FILE}; weights must be safetensors"))
+        }
+        _ => fault(format!("failed to read it: {error}")),
+    })?;
     let index: Index = serde_json::from_slice(&text).map_err(|e| fault(format!("it is no index: {e}")))?;
     let mut files: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (tensor, file) in index.weight_map {
-        if file.is_empty() || file.contains(['/', '\\']) || file.starts_with('.') {
-            return Err(fault(format!("{tensor} is in file={file:?}, which is no name of a file here")));
-        }
+        file_name::check(&file).map_err(|error| fault(format!("of {tensor}: {error}")))?;
         files.entry(file).or_default().insert(tensor);
     }
     if files.is_empty() { Err(fault("it names no tensor".to_owned())) } else { Ok(files) }

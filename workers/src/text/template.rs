@@ -11,6 +11,9 @@ use super::{Message, Speaker, TextError};
 /// The name of the one template.
 const NAME: &str = "chat";
 
+/// Steps of one rendering: about a second. A template whose loops take more is refused.
+const FUEL: u64 = 20_000_000;
+
 /// A chat template.
 pub(super) struct Template {
     environment: Environment<'static>,
@@ -20,6 +23,7 @@ impl Template {
     /// Reads the template; it may name the special tokens.
     pub(super) fn new(source: String, tokens: Vec<(&'static str, String)>) -> Result<Self, TextError> {
         let mut environment = Environment::new();
+        environment.set_fuel(Some(FUEL));
         environment.set_trim_blocks(true);
         environment.set_lstrip_blocks(true);
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);

@@ -8,7 +8,7 @@ use millrace_queue::{ObjectError, Objects};
 use millrace_schemas::blob::paths;
 use millrace_schemas::publish_weights::Manifest;
 use millrace_schemas::train_shard::FileRef;
-use millrace_schemas::{PolicyVersion, RunId};
+use millrace_schemas::{PolicyVersion, RunId, file_name};
 
 use super::connect::Place;
 use super::term::{say, thousands};
@@ -126,7 +126,7 @@ pub(super) async fn export(
             ),
             Err(e) => return Err(e.into()),
         };
-        std::fs::write(beside.join(plain_name(file)?), content).with_context(fail)?;
+        std::fs::write(file_name::file_in(&beside, &file.name)?, content).with_context(fail)?;
     }
     std::fs::write(beside.join("manifest.json"), manifest.to_json()).with_context(fail)?;
     make_way(to)?;
@@ -148,13 +148,4 @@ fn make_way(to: &Path) -> Result<()> {
 /// Whatever loads all safetensors of a folder must not find the optimiser's among the weights.
 fn is_optimizer(file: &FileRef) -> bool {
     file.name.starts_with("optimizer")
-}
-
-/// A manifest says what files are called; none may leave the folder.
-fn plain_name(file: &FileRef) -> Result<&str> {
-    let name = file.name.as_str();
-    if name.is_empty() || name.contains(['/', '\\']) || name.starts_with('.') {
-        bail!("manifest names a file {name:?}, which is no plain name");
-    }
-    Ok(name)
 }

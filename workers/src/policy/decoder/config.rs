@@ -1,5 +1,6 @@
 //! `config.json` as transformers writes and reads it, as far as this decoder can compute it.
 
+use millrace_schemas::limits::MAX_PARAMETERS;
 use millrace_schemas::submit::{ModelSpec, Precision};
 use serde::Deserialize;
 use serde_json::json;
@@ -236,6 +237,30 @@ impl Config {
         if width <= 0 || width % 2 != 0 || width > i64::from(i32::MAX) {
             return Err(ConfigError::unsupported("head_dim", &width, "it must be even and above 0"));
         }
+        let parameters = self.most_parameters();
+        if parameters > MAX_PARAMETERS {
+            let remedy = format!("its sizes make more than {MAX_PARAMETERS} parameters");
+            return Err(ConfigError::unsupported("hidden_size", &self.hidden_size, remedy));
+        }
         Ok(())
+    }
+
+    /// A bound on its parameters, counted so that no size can overflow.
+    fn most_parameters(&self) -> u64 {
+        let product = |sizes: &[i64]| {
+            sizes.iter().fold(1_u64, |product, size| product.saturating_mul(size.unsigned_abs()))
+        };
+        let (width, head) = (self.hidden_size, self.head_dim);
+        let per_layer = [
+            product(&[2, self.num_attention_heads, head, width]),
+            product(&[2, self.num_key_value_heads, head, width]),
+            product(&[3, self.intermediate_size, width]),
+        ];
+        let layer = per_layer.into_iter().fold(0_u64, u64::saturating_add);
+        layer.saturating_mul(self.num_hidden_layers as u64).saturating_add(product(&[
+            2,
+            self.vocab_size,
+            width,
+        ]))
     }
 }

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use millrace_queue::tls::choose_ring;
-use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
+use reqwest::header::{CONTENT_TYPE, LOCATION, RETRY_AFTER};
+use reqwest::redirect::Policy;
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::ServerError;
 
@@ -16,8 +18,14 @@ const CONNECT: Duration = Duration::from_secs(5);
 const BUSY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// Characters of a server's words that are repeated.
 const WORDS: usize = 300;
-/// Bytes of one event of a reply; above it the reply makes no sense.
-const MAX_EVENT_BYTES: usize = 64 * 1024 * 1024;
+/// Bytes of a whole reply, or of one event of a reply that comes in events; above it the reply makes no sense.
+const MAX_REPLY_BYTES: usize = 64 * 1024 * 1024;
+/// Bytes of all events of a reply: more than the longest turn has with its log-probabilities.
+const MAX_STREAM_BYTES: u64 = 1024 * 1024 * 1024;
+/// Bytes of a refusal that are read; [`WORDS`] of it are repeated.
+const MAX_REFUSAL_BYTES: usize = 64 * 1024;
+/// For how long a reply may come in events. A server that trickles keeps its turn no longer.
+const LONGEST_STREAM: Duration = Duration::from_secs(4 * 3600);
 
 /// A client of one server. Connections are kept.
 #[derive(Debug)]
@@ -31,7 +39,8 @@ pub(crate) struct Http {
 impl Http {
     pub(crate) fn new(base: &str, key: Option<String>, silence: Duration) -> Self {
         choose_ring();
-        let client = Client::builder().connect_timeout(CONNECT).build();
+        // A redirect would take the conversation, and the key, to whom nobody named.
+        let client = Client::builder().connect_timeout(CONNECT).redirect(Policy::none()).build();
         Self { client: client.expect("the TLS library is linked in"), base: base.to_owned(), key, silence }
     }
 
@@ -65,7 +74,8 @@ impl Http {
     /// `POST`s JSON and reads the reply's events as they come. Dropping them ends the request.
     pub(super) async fn stream(&self, to: &str, body: &Value) -> Result<Events, ServerError> {
         let response = in_time(self.silence, to, self.send(Method::POST, to, Some(body))).await?;
-        Ok(Events { response, silence: self.silence, read: BytesMut::new() })
+        let until = Instant::now() + LONGEST_STREAM;
+        Ok(Events { response, silence: self.silence, until, read: BytesMut::new(), searched: 0, bytes: 0 })
     }
 
     async fn send(&self, method: Method, to: &str, body: Option<&Value>) -> Result<Response, ServerError> {
@@ -90,15 +100,21 @@ fn with_json(request: RequestBuilder, body: &Value) -> RequestBuilder {
 pub(super) struct Events {
     response: Response,
     silence: Duration,
+    until: Instant,
     read: BytesMut,
+    /// Of `read`, so much has no end of a line.
+    searched: usize,
+    /// Of all events so far.
+    bytes: u64,
 }
 
 impl Events {
     /// The next event's JSON; `None` after the last.
     pub(super) async fn next(&mut self) -> Result<Option<Value>, ServerError> {
         loop {
-            while let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
-                let line = self.read.split_to(end + 1);
+            while let Some(end) = self.read[self.searched..].iter().position(|byte| *byte == b'\n') {
+                let line = self.read.split_to(self.searched + end + 1);
+                self.searched = 0;
                 let Some(data) = line.strip_prefix(b"data:") else { continue };
                 let data = data.trim_ascii();
                 if data == b"[DONE]" {
@@ -106,17 +122,24 @@ impl Events {
                 }
                 return parse(data).map(Some);
             }
+            self.searched = self.read.len();
             let chunk = in_time(self.silence, "the reply", async {
                 self.response.chunk().await.map_err(|error| ServerError::Away(words(&error)))
             });
             match chunk.await? {
-                Some(chunk) => self.read.extend_from_slice(&chunk),
+                Some(chunk) => {
+                    self.bytes += chunk.len() as u64;
+                    self.read.extend_from_slice(&chunk);
+                }
                 None => return Err(ServerError::Away("the reply ended in the middle".to_owned())),
             }
-            if self.read.len() > MAX_EVENT_BYTES {
+            if self.read.len() > MAX_REPLY_BYTES || self.bytes > MAX_STREAM_BYTES {
                 return Err(ServerError::malformed(&format!(
-                    "an event has more than {MAX_EVENT_BYTES} bytes"
+                    "an event has more than {MAX_REPLY_BYTES} bytes, or all have more than {MAX_STREAM_BYTES}"
                 )));
+            }
+            if Instant::now() >= self.until {
+                return Err(ServerError::Away(format!("the reply takes longer than {LONGEST_STREAM:?}")));
             }
         }
     }
@@ -132,7 +155,23 @@ async fn in_time<T>(
 }
 
 async fn read(response: Response) -> Result<Bytes, ServerError> {
-    response.bytes().await.map_err(|error| ServerError::Away(words(&error)))
+    match up_to(response, MAX_REPLY_BYTES).await? {
+        (content, true) => Ok(content),
+        (_, false) => Err(ServerError::malformed(&format!("it has more than {MAX_REPLY_BYTES} bytes"))),
+    }
+}
+
+/// The reply's first `most` bytes, and whether that is all of it.
+async fn up_to(mut response: Response, most: usize) -> Result<(Bytes, bool), ServerError> {
+    let mut content = BytesMut::new();
+    while let Some(chunk) = response.chunk().await.map_err(|error| ServerError::Away(words(&error)))? {
+        if chunk.len() > most - content.len() {
+            content.extend_from_slice(&chunk[..most - content.len()]);
+            return Ok((content.freeze(), false));
+        }
+        content.extend_from_slice(&chunk);
+    }
+    Ok((content.freeze(), true))
 }
 
 /// A reply that says that it is one, or what its status means.
@@ -141,8 +180,15 @@ async fn judged(to: &str, response: Response) -> Result<Response, ServerError> {
     if status.is_success() {
         return Ok(response);
     }
+    if status.is_redirection() {
+        let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or("?");
+        let location: String = location.chars().take(WORDS).collect();
+        return Err(ServerError::Unfit(format!(
+            "{to} answered {status}: it leads to {location:?}, which is not followed; name the server itself"
+        )));
+    }
     let seconds = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-    let said = response.bytes().await.unwrap_or_default();
+    let said = up_to(response, MAX_REFUSAL_BYTES).await.map(|(said, _)| said).unwrap_or_default();
     let said: String = String::from_utf8_lossy(&said).chars().take(WORDS).collect();
     let said = format!("{to} answered {status}: {said}");
     Err(match status {
@@ -177,3 +223,6 @@ fn words(error: &dyn std::error::Error) -> String {
     }
     words
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use millrace_queue::ObjectError;
 use millrace_schemas::RunId;
 use millrace_schemas::blob::Sha;
+use millrace_schemas::file_name::{self, NotAFileName};
 use tokio::fs;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::Mutex;
@@ -19,6 +20,9 @@ pub(crate) enum LayoutError {
     /// A file of it is not to be had.
     #[error(transparent)]
     Object(#[from] ObjectError),
+    /// The manifest names a file that would lie elsewhere.
+    #[error(transparent)]
+    Name(#[from] NotAFileName),
     /// The folder cannot be written.
     #[error("failed to lay the version out at path={path:?}: {source}")]
     Disk {
@@ -92,7 +96,7 @@ async fn write_all(weights: &Weights, version: &LoadedVersion, folder: &Path) ->
             continue;
         }
         let content = weights.fetch_blob(&version.manifest.run, file.blob).await?;
-        let path = folder.join(&file.name);
+        let path = file_name::file_in(folder, &file.name)?;
         write(&path, &content).await.map_err(at(&path))?;
     }
     Ok(())

@@ -1,0 +1,67 @@
+//! Names of files that come from another process, and the one way from such a name to a path.
+
+use std::path::{Path, PathBuf};
+
+use crate::limits::MAX_FILE_NAME_CHARS;
+
+/// A name that could lead out of its folder, or that some file system does not take.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "file name={0:?} is no plain name: 1 to {MAX_FILE_NAME_CHARS} letters, digits, '.', '-' and '_', no '.' first"
+)]
+pub struct NotAFileName(String);
+
+/// Refuses a name that is not a plain one.
+///
+/// # Errors
+/// It has a character other than a letter, a digit, `.`, `-` and `_`, begins with `.`, is empty or too long.
+pub fn check(name: &str) -> Result<(), NotAFileName> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    let fits = (1..=MAX_FILE_NAME_CHARS).contains(&name.len()) && name.chars().all(plain);
+    if fits && !name.starts_with('.') {
+        return Ok(());
+    }
+    Err(NotAFileName(name.chars().take(MAX_FILE_NAME_CHARS).collect()))
+}
+
+/// The file called `name` directly in `folder`. Every path that is made of a name from elsewhere is made here.
+///
+/// # Errors
+/// The name is not a plain one.
+pub fn file_in(folder: &Path, name: &str) -> Result<PathBuf, NotAFileName> {
+    check(name)?;
+    Ok(folder.join(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_never_leads_out_of_its_folder() {
+        let folder = Path::new("/versions/v000001");
+        for hostile in [
+            "",
+            ".",
+            "..",
+            "../x",
+            "../../x",
+            "a/../../b",
+            "/etc/passwd",
+            "a/b",
+            "a\\b",
+            "a\0b",
+            ".hidden",
+            "~",
+            "a b",
+            "a\nb",
+            "ä",
+            &"a".repeat(MAX_FILE_NAME_CHARS + 1),
+        ] {
+            assert!(file_in(folder, hostile).is_err(), "{hostile:?}");
+        }
+        for name in ["model.safetensors", "model-00001-of-00002.safetensors", "config.json", "a..b"] {
+            assert_eq!(file_in(folder, name).unwrap(), folder.join(name));
+        }
+    }
+}
