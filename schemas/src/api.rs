@@ -14,14 +14,18 @@ pub const SERVICE: &str = "millrace";
 /// What the service does, as `nats micro info` shows it.
 pub const DESCRIPTION: &str = "Asynchronous reinforcement learning: submit and watch runs";
 /// The endpoints, in the order in which a user meets them: name and what it does.
-pub const ENDPOINTS: [(&str, &str); 7] = [
+pub const ENDPOINTS: [(&str, &str); 8] = [
     ("submit", "A run file as JSON; answers {\"run\": name}"),
     ("status", "{\"run\": name}, or nothing where only one run is known; answers its status"),
-    ("list", "Nothing; answers the status of all runs"),
+    (
+        "list",
+        "Nothing, or {\"after\": name}; answers a page of all runs, and after which name the next begins",
+    ),
     ("ledger", "{\"run\": name}; answers the run's books"),
     ("pause", "{\"run\": name}; stops the run until it is resumed; nothing is lost"),
     ("resume", "{\"run\": name}; a paused run goes on"),
     ("cancel", "{\"run\": name}; ends the run"),
+    ("rm", "{\"run\": name}; archives a run that is over: its versions stay, its name stays taken"),
 ];
 
 /// Names a run. May be left out where only one is known.
@@ -38,6 +42,50 @@ pub struct RunRequest {
 pub struct RunReply {
     /// The run.
     pub run: RunId,
+}
+
+/// Asks for a page of all runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ListRequest {
+    /// Begins behind this name. Default: at the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<RunId>,
+}
+
+/// A page of all runs.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RunList {
+    /// By name; at most 256.
+    pub runs: Vec<RunSummary>,
+    /// Behind which name the next page begins; `None` on the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<RunId>,
+}
+
+/// A run in a list.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RunSummary {
+    /// The run.
+    pub run: RunId,
+    /// Where it is.
+    pub state: RunState,
+    /// Why it failed, was cancelled or is paused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// What to do about it, where it is paused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+    /// The newest version; also the number of steps done.
+    pub version: PolicyVersion,
+    /// Steps asked for.
+    pub steps: u64,
+    /// Milliseconds since 1970 in the log's time: first tick after the submit.
+    pub started_unix_ms: u64,
+    /// Last tick, or the end of the run.
+    pub now_unix_ms: u64,
+    /// Share of the last step's rollouts that reached the goal; `None` before the first.
+    pub success: Option<f64>,
 }
 
 /// What is wrong with a request.
@@ -142,7 +190,7 @@ pub struct Status {
     pub now_unix_ms: u64,
     /// Success of the last steps' batches, oldest first; at most 1,000 points, evenly thinned.
     pub curve: Vec<CurvePoint>,
-    /// Evaluations, oldest first.
+    /// Evaluations, oldest first; at most 500, evenly thinned.
     pub evaluations: Vec<Evaluation>,
     /// Rollouts trained by staleness: index is the staleness in versions.
     pub staleness: Vec<u64>,
@@ -221,7 +269,7 @@ pub struct DomainStatus {
     pub staleness: Vec<u64>,
     /// Its books.
     pub ledger: Ledger,
-    /// Evaluations on its held-out prompts, oldest first.
+    /// Evaluations on its held-out prompts, oldest first; at most 500 over all domains, evenly thinned.
     pub evaluations: Vec<Evaluation>,
 }
 
@@ -240,18 +288,21 @@ pub struct CurvePoint {
 }
 
 /// One evaluation on held-out prompts.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Evaluation {
     /// What was evaluated.
     pub version: u64,
-    /// Share of prompts solved.
-    pub success: f64,
-    /// Mean reward.
-    pub reward: f64,
+    /// Share of prompts solved, of those that were played to the end; `None` where none was.
+    pub success: Option<f64>,
+    /// Mean reward; `None` where none was played to the end.
+    pub reward: Option<f64>,
     /// Prompts that were played to the end.
     pub prompts: u32,
     /// Prompts whose rollout failed for good; they count as neither solved nor unsolved.
     pub failed: u32,
+    /// Why the last of these failed; `None` where none did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     /// Milliseconds since the run's start.
     pub at_ms: u64,
 }

@@ -45,6 +45,8 @@ pub enum Event {
     },
     /// A paused run goes on: all that is outstanding is put again.
     Resumed,
+    /// Of a run that is over only a summary is kept.
+    Archived,
     /// A worker that trains holds a membership, and can be given a place in a gang.
     Joined {
         /// The worker.
@@ -81,6 +83,7 @@ impl Event {
             Self::Cancelled { .. } => "cancelled",
             Self::Paused { .. } => "paused",
             Self::Resumed => "resumed",
+            Self::Archived => "archived",
             Self::Joined { .. } => "joined",
             Self::Left { .. } => "left",
             Self::Adopted(_) => "adopted",

@@ -33,6 +33,7 @@ pub mod notice;
 pub mod api;
 pub mod report;
 pub mod schema;
+pub mod text;
 
 mod omit;
 

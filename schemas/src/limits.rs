@@ -95,9 +95,16 @@ pub const MEMBER_BEAT_MS: u64 = 1_000;
 pub const MEMBER_MS: u64 = 5_000;
 /// Ranks of a gang; above it submit refuses.
 pub const MAX_RANKS: u32 = 1_024;
-/// Milliseconds in which nothing but time moves a live run on, after which the coordinator does all that is
-/// outstanding again: the queue may have lost a task.
+/// Milliseconds in which nothing comes that a run waits for, after which all that is outstanding of it is put again: the
+/// queue may have lost a task.
 pub const STALL_MS: u64 = 60_000;
+/// How often [`STALL_MS`] doubles while nothing comes all the same, for a task may take half an hour.
+pub const MAX_STALL_DOUBLINGS: u32 = 5;
+/// Rollouts that fail with none finished in between, after which the run is paused: as many as its window has, but within
+/// these. A few failures say nothing; more than these are dead letters in vain.
+pub const FAILURES_IN_A_ROW: (u64, u64) = (64, 4_096);
+/// The same between two steps, in multiples: some are finished, and too few for a batch.
+pub const FAILURES_BETWEEN_STEPS: u64 = 16;
 /// Milliseconds between two ticks in the log while a run is live.
 pub const TICK_MS: u64 = 1_000;
 /// Milliseconds between two reports of a worker's counters.
@@ -132,6 +139,15 @@ pub const MAX_COMMANDS_IN_FLIGHT: usize = 1_024;
 pub const MAX_GROUP_SIZE: u32 = 1_024;
 /// Groups in a batch; above it submit refuses.
 pub const MAX_GROUPS_PER_STEP: u32 = 65_536;
+/// Rollouts in flight or waiting to be trained of one run; above it submit refuses. The coordinator holds each, some
+/// hundreds of bytes, in memory and in its snapshots.
+pub const MAX_ROLLOUTS_IN_FLIGHT: u64 = 262_144;
+/// The same of all runs together that are not over; above it submit refuses.
+pub const MAX_ROLLOUTS_OF_ALL_RUNS: u64 = 1_048_576;
+/// Tokens that these may have in all; above it submit refuses. The log and the object store hold them: 64 GiB.
+pub const MAX_TOKENS_IN_FLIGHT: u64 = 1 << 34;
+/// Parameters of a model made from scratch; above it submit refuses. In f32 with its optimiser state, 2 TiB.
+pub const MAX_MODEL_PARAMETERS: u64 = 1 << 37;
 /// Partitions of a run's generate pool; above it submit refuses. Each generate worker asks at each of them.
 pub const MAX_PARTITIONS: u32 = 64;
 /// Train steps of a run; above it submit refuses.
@@ -157,7 +173,17 @@ pub const MAX_STOP_STRING_BYTES: usize = 256;
 pub const MAX_CONTEXT_TOKENS: usize = 4_194_304;
 /// A reward's or score's size; an outcome with a larger one is refused. Sums of any number of them are finite.
 pub const MAX_REWARD: f64 = 1e12;
-/// Bytes that are said of a score; a worker says no more, and an outcome with more is refused.
+/// Measurements of a step, and bytes of the name of one; an outcome with more is refused. A status holds them.
+pub const MAX_METRICS: usize = 256;
+/// See [`MAX_METRICS`].
+pub const MAX_METRIC_NAME_BYTES: usize = 128;
+/// Bytes of a field or value that a refusal returns; of a longer one only the beginning.
+pub const MAX_SHOWN_BYTES: usize = 200;
+/// Runs on one page of a list: a page fits a message with every reason at its longest.
+pub const MAX_LISTED_RUNS: usize = 256;
+/// Refusals of a run file that are told at once.
+pub const MAX_REFUSALS: usize = 100;
+/// Bytes of a reason that the state keeps; a worker says no more of a score, and an outcome with more is refused.
 pub const MAX_REASON_BYTES: usize = 1_024;
 /// Bytes of an environment's state; an outcome with more is refused.
 pub const MAX_ENV_STATE_BYTES: usize = 16 * 1024 * 1024;

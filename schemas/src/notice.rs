@@ -37,10 +37,16 @@ pub enum Notice {
         run: RunId,
         /// What was evaluated.
         version: PolicyVersion,
-        /// Share of held-out prompts solved, 0 to 1.
-        success: f64,
-        /// How many prompts.
+        /// Share of held-out prompts solved, 0 to 1, of those that were played to the end; `None` where none was.
+        success: Option<f64>,
+        /// How many were played to the end.
         prompts: u32,
+        /// How many failed for good.
+        #[serde(default)]
+        failed: u32,
+        /// Why the last of these failed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
     },
     /// A task is with the dead letters.
     DeadLetter {

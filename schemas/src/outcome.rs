@@ -9,8 +9,8 @@ use crate::file_name::{self, NotAFileName};
 use crate::generate::{GenerateDone, MalformedTurn};
 use crate::ids::{TaskKey, WorkerId};
 use crate::limits::{
-    MAX_CONTEXT_TOKENS, MAX_ENV_STATE_BYTES, MAX_REASON_BYTES, MAX_REWARD, MAX_ROW_BYTES, MAX_SAID_BYTES,
-    MAX_SHARD_FILES,
+    MAX_CONTEXT_TOKENS, MAX_ENV_STATE_BYTES, MAX_METRIC_NAME_BYTES, MAX_METRICS, MAX_REASON_BYTES,
+    MAX_REWARD, MAX_ROW_BYTES, MAX_SAID_BYTES, MAX_SHARD_FILES,
 };
 use crate::publish_weights::PublishWeightsDone;
 use crate::reward::RewardDone;
@@ -50,6 +50,16 @@ pub enum OutcomeBody {
     Void(StepVoid),
     /// A version was committed.
     PublishWeights(PublishWeightsDone),
+    /// Nothing, and not for the task's fault: its worker leaves. The task was taken out of the queue, where its deliveries
+    /// are counted, and is to be put again.
+    Returned(Returned),
+}
+
+/// Why a task was given back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Returned {
+    /// For people.
+    pub reason: String,
 }
 
 /// Why an outcome is none. It becomes what a task is that nobody can do: never a reward of 0.
@@ -106,7 +116,7 @@ impl Outcome {
     /// Names what is wrong, with its value.
     pub fn check(&self) -> Result<(), MalformedOutcome> {
         let stage = self.key.stage();
-        if self.body.stage() != stage {
+        if self.body.stage().is_some_and(|other| other != stage) {
             return Err(MalformedOutcome::OtherStage { stage });
         }
         match &self.body {
@@ -124,21 +134,23 @@ impl Outcome {
                 length("reason", done.reason.len(), MAX_REASON_BYTES)
             }
             OutcomeBody::TrainShard(done) => check_shard(done),
+            OutcomeBody::Returned(returned) => length("reason", returned.reason.len(), MAX_REASON_BYTES),
             OutcomeBody::Void(_) | OutcomeBody::PublishWeights(_) => Ok(()),
         }
     }
 }
 
 impl OutcomeBody {
-    /// The stage whose tasks end so.
+    /// The stage whose tasks end so; `None` for all.
     #[must_use]
-    pub const fn stage(&self) -> Stage {
+    pub const fn stage(&self) -> Option<Stage> {
         match self {
-            Self::Generate(_) => Stage::Generate,
-            Self::EnvStep(_) => Stage::EnvStep,
-            Self::Reward(_) => Stage::Reward,
-            Self::TrainShard(_) | Self::Void(_) => Stage::TrainShard,
-            Self::PublishWeights(_) => Stage::PublishWeights,
+            Self::Generate(_) => Some(Stage::Generate),
+            Self::EnvStep(_) => Some(Stage::EnvStep),
+            Self::Reward(_) => Some(Stage::Reward),
+            Self::TrainShard(_) | Self::Void(_) => Some(Stage::TrainShard),
+            Self::PublishWeights(_) => Some(Stage::PublishWeights),
+            Self::Returned(_) => None,
         }
     }
 }
@@ -161,6 +173,9 @@ fn check_shard(done: &TrainShardDone) -> Result<(), MalformedOutcome> {
             return Err(MalformedOutcome::Twice(name.clone()));
         }
     }
+    length("metrics", done.metrics.len(), MAX_METRICS)?;
+    let longest = done.metrics.keys().map(String::len).max().unwrap_or(0);
+    length("metric's name", longest, MAX_METRIC_NAME_BYTES)?;
     match done.metrics.iter().find(|(_, value)| !value.is_finite()) {
         Some((name, value)) => Err(MalformedOutcome::Metric { name: name.clone(), value: *value }),
         None => Ok(()),

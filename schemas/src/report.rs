@@ -16,8 +16,14 @@ pub struct Report {
     pub success_before: Option<f64>,
     /// Share of held-out prompts solved by the last version.
     pub success_after: Option<f64>,
-    /// Held-out prompts.
+    /// Held-out prompts of an evaluation that were played to the end, at most.
     pub evaluate_prompts: u32,
+    /// Those that failed for good, at most.
+    #[serde(default)]
+    pub evaluate_failed: u32,
+    /// Why the last of these failed; `None` where none did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evaluate_reason: Option<String>,
     /// Seconds from the submit to the end, in the log's time.
     pub wall_s: f64,
     /// Train steps done.

@@ -155,6 +155,7 @@ pub fn log(run: &str, event: &Event) -> String {
         | Event::Cancelled { .. }
         | Event::Paused { .. }
         | Event::Resumed
+        | Event::Archived
         | Event::Adopted(_)
         | Event::Joined { .. }
         | Event::Left { .. }

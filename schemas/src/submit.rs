@@ -90,10 +90,33 @@ impl RunSpec {
         Sha::of(&serde_json::to_vec(self).expect("a run file holds only what JSON can express"))
     }
 
-    /// The bound on staleness that follows from the async ratio, in versions.
+    /// The bound on staleness that follows from the async ratio, in versions: `⌈alpha⌉`, or `⌊alpha⌋` where its fraction of a
+    /// batch is less than a group.
     #[must_use]
     pub fn max_staleness(&self) -> u64 {
-        self.rollout.alpha.ceil() as u64
+        (self.rollout.alpha.floor() as u64).saturating_add(u64::from(self.fraction_of_batch() > 0))
+    }
+
+    /// Groups of a batch that may be as many versions behind as the bound allows: all, or the fraction of alpha.
+    #[must_use]
+    pub fn oldest_groups(&self) -> u64 {
+        match self.fraction_of_batch() {
+            0 => self.rollout.groups_per_step.into(),
+            part => part,
+        }
+    }
+
+    /// Rollouts in flight or waiting to be trained, at most.
+    #[must_use]
+    pub fn rollouts_in_flight(&self) -> u64 {
+        self.window_groups().saturating_mul(self.rollout.group_size.into())
+    }
+
+    /// `⌊frac(alpha) * groups_per_step⌋`. In binary, 0.29 of 100 are a little less than 29.
+    fn fraction_of_batch(&self) -> u64 {
+        const ROUNDING: f64 = 1e-6;
+        let RolloutSpec { alpha, groups_per_step, .. } = self.rollout;
+        (alpha.fract() * f64::from(groups_per_step) + ROUNDING).floor() as u64
     }
 
     /// The bound on tokens that may be drawn; `None` for the whole vocabulary.
@@ -114,7 +137,9 @@ impl RunSpec {
     #[must_use]
     pub fn window_groups(&self) -> u64 {
         let RolloutSpec { alpha, groups_per_step, redundant_groups, .. } = self.rollout;
-        ((1.0 + alpha) * f64::from(groups_per_step)).floor() as u64 + u64::from(redundant_groups)
+        let batches = (alpha.floor() as u64).saturating_add(1);
+        let groups = batches.saturating_mul(groups_per_step.into()).saturating_add(self.fraction_of_batch());
+        groups.saturating_add(redundant_groups.into())
     }
 }
 

@@ -3,6 +3,10 @@
 use std::time::Duration;
 
 use millrace_queue::{Broker, BrokerError, Delivery};
+use millrace_schemas::limits::{MAX_DELIVER, MAX_REASON_BYTES};
+use millrace_schemas::outcome::Returned;
+use millrace_schemas::subjects::parse_task;
+use millrace_schemas::text::cut;
 use millrace_schemas::{Event, Outcome, OutcomeBody, RunId, TaskKey, WorkerId};
 
 use crate::executor::Verdict;
@@ -35,6 +39,7 @@ impl Settlement<'_> {
             Verdict::Done(body, cost) => {
                 self.conclude(body, cost.busy.unwrap_or(self.elapsed)).await;
             }
+            Verdict::RetryAfter(_, reason) if self.is_spent_by_leaving() => self.give_back(reason).await,
             Verdict::RetryAfter(delay, reason) => {
                 let delay = longer(delay, self.delivery.attempt);
                 let attempt = self.delivery.attempt;
@@ -47,6 +52,36 @@ impl Settlement<'_> {
             }
             Verdict::Stale => left(subject, self.delivery.lease.done().await.map_err(Into::into)),
         }
+    }
+
+    /// Whether the worker leaves, and the queue would soon bury the task for being handed back: it counts deliveries,
+    /// whatever came of them.
+    fn is_spent_by_leaving(&self) -> bool {
+        let next_is_last = self.delivery.attempt.saturating_add(1) >= MAX_DELIVER.unsigned_abs();
+        next_is_last && self.hold.cancel.is_cancelled()
+    }
+
+    /// Takes the task out of the queue and asks for it to be put again, with no deliveries. In this order: while it is
+    /// queued it cannot be put. Should this process end in between, the coordinator puts it again when the run has stalled.
+    async fn give_back(&self, reason: String) {
+        let subject = &self.delivery.message.subject;
+        let Ok(named) = parse_task(subject) else {
+            return left(subject, self.delivery.lease.retry_after(LONGEST_RETRY).await.map_err(Into::into));
+        };
+        tracing::warn!(subject, attempt = self.delivery.attempt, reason, "task returned to be put again");
+        if let Err(error) = self.delivery.lease.done().await {
+            return left(subject, Err(error.into()));
+        }
+        let reason = cut(&reason, MAX_REASON_BYTES).to_owned();
+        let event = Event::Outcome(Outcome {
+            key: named.key,
+            worker: self.worker.clone(),
+            busy_us: self.elapsed.as_micros() as u64,
+            answers: self.task.as_ref().map(|(_, _, question)| *question),
+            body: OutcomeBody::Returned(Returned { reason }),
+        });
+        let append = || self.broker.append_outcome(&named.run, named.key, self.delivery, &event);
+        left(subject, self.patiently(append).await.map(|_| ()));
     }
 
     /// The outcome to the log; when it is stored, and not before, the queue may forget the task.

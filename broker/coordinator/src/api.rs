@@ -1,18 +1,25 @@
 //! The API: what clients ask, answered from the state or by an event in the log.
 
+use std::ops::Bound;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use millrace_queue::service::ApiHandler;
 use millrace_queue::{Broker, BrokerError};
-use millrace_schemas::api::{ApiError, FieldError, RunReply, RunRequest, RunState};
-use millrace_schemas::limits::MAX_REQUEST_BYTES;
+use millrace_schemas::api::{ApiError, FieldError, ListRequest, RunList, RunReply, RunRequest, RunState};
+use millrace_schemas::limits::{MAX_LISTED_RUNS, MAX_REQUEST_BYTES, MAX_SHOWN_BYTES};
 use millrace_schemas::submit::{RunFileError, from_json};
+use millrace_schemas::text::shown;
 use millrace_schemas::{Event, RunId};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::clock::unix_ms;
 use crate::shared::Shared;
 use crate::status;
+
+/// Names that an error gives where a request named none of them.
+const MAX_NAMED: usize = 20;
 
 /// Answers requests. Any coordinator can: what changes something goes through the log.
 pub struct Api {
@@ -29,10 +36,10 @@ impl Api {
 
     async fn submit(&self, body: &[u8]) -> Result<Bytes, ApiError> {
         let spec = from_json(body).map_err(|e| run_file_error(&e))?;
-        let lacks = spec.not_handed_in();
-        if !lacks.is_empty() {
-            return Err(run_file_error(&RunFileError::Refused(lacks)));
-        }
+        let (known, lacks) = {
+            let state = self.shared.lock();
+            (state.knows(&spec.name), state.refusals(&spec))
+        };
         let run = spec.name.clone();
         let exists = || {
             error(
@@ -43,8 +50,11 @@ impl Api {
                 ),
             )
         };
-        if self.shared.lock().runs.contains_key(&run) {
+        if known {
             return Err(exists());
+        }
+        if !lacks.is_empty() {
+            return Err(run_file_error(&RunFileError::Refused(lacks)));
         }
         // Time first, so that the run does not begin at the end of the one before.
         self.append(millrace_schemas::subjects::ALL_RUNS, &Event::Tick { unix_ms: unix_ms() }).await?;
@@ -93,23 +103,45 @@ impl Api {
         json(&self.shared.lock().runs.get(&run).map(status::ledger))
     }
 
-    fn list(&self) -> Result<Bytes, ApiError> {
+    fn list(&self, body: &[u8]) -> Result<Bytes, ApiError> {
+        let ListRequest { after } = request(body, "{\"after\": \"name\"}")?;
         let state = self.shared.lock();
-        json(&state.runs.values().map(status::status).collect::<Vec<_>>())
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut rest = state.runs.range((from, Bound::Unbounded)).map(|(_, run)| run);
+        let runs: Vec<_> = rest.by_ref().take(MAX_LISTED_RUNS).map(status::summary).collect();
+        let next = rest.next().and_then(|_| runs.last().map(|run| run.run.clone()));
+        json(&RunList { runs, next })
+    }
+
+    async fn archive(&self, body: &[u8]) -> Result<Bytes, ApiError> {
+        let run = self.named(body)?;
+        let state = self.shared.lock().runs.get(&run).map(|run| (run.is_closed(), run.state));
+        if let Some((false, state)) = state {
+            let (name, state) = (run.as_str(), state.name());
+            return Err(error(409, format!("run {name:?} is {state}, and not over; cancel it first")));
+        }
+        let appended = self.append(run.as_str(), &Event::Archived).await?;
+        self.shared.wait_for(appended.seq).await;
+        json(&RunReply { run })
     }
 
     /// The run that a request names, or the only one there is.
     fn named(&self, body: &[u8]) -> Result<RunId, ApiError> {
-        let request: RunRequest = if body.trim_ascii().is_empty() {
-            RunRequest::default()
-        } else {
-            serde_json::from_slice(body)
-                .map_err(|e| error(400, format!("request is not {{\"run\": \"name\"}} or empty: {e}")))?
-        };
+        let request: RunRequest = request(body, "{\"run\": \"name\"}")?;
         let state = self.shared.lock();
-        let names = || state.runs.keys().map(RunId::as_str).collect::<Vec<_>>().join(", ");
+        let names = || {
+            let more = if state.runs.len() > MAX_NAMED { ", …" } else { "" };
+            let names = state.runs.keys().take(MAX_NAMED).map(RunId::as_str).collect::<Vec<_>>();
+            names.join(", ") + more
+        };
         match request.run {
             Some(run) if state.runs.contains_key(&run) => Ok(run),
+            Some(run) if state.archived.contains_key(&run) => {
+                let archived = &state.archived[&run];
+                let reason = archived.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
+                let (name, state) = (run.as_str(), archived.state.name());
+                Err(error(404, format!("run {name:?} is archived; it was {state}{reason}")))
+            }
             Some(run) => Err(error(404, format!("no run is named {:?}; known: {}", run.as_str(), names()))),
             None if state.runs.len() == 1 => {
                 Ok(state.runs.keys().next().cloned().expect("there is exactly one"))
@@ -146,7 +178,8 @@ impl ApiHandler for Api {
             "resume" => self.switch(&body, Event::Resumed).await,
             "status" => self.status(&body),
             "ledger" => self.ledger(&body),
-            "list" => self.list(),
+            "list" => self.list(&body),
+            "rm" => self.archive(&body).await,
             other => Err(error(404, format!("no endpoint is named {other:?}"))),
         }
     }
@@ -154,6 +187,17 @@ impl ApiHandler for Api {
 
 fn error(code: u16, message: String) -> ApiError {
     ApiError { code, message, fields: Vec::new() }
+}
+
+/// What a request says; an empty one says nothing.
+fn request<T: DeserializeOwned + Default>(body: &[u8], shape: &str) -> Result<T, ApiError> {
+    if body.trim_ascii().is_empty() {
+        return Ok(T::default());
+    }
+    serde_json::from_slice(body).map_err(|e| {
+        let reason = shown(&e.to_string(), MAX_SHOWN_BYTES);
+        error(400, format!("request is not {shape} or empty: {reason}"))
+    })
 }
 
 fn json<T: Serialize>(reply: &T) -> Result<Bytes, ApiError> {

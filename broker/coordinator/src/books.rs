@@ -84,6 +84,9 @@ pub struct Books {
     /// Outcomes that could not be true: their tasks failed.
     #[serde(default)]
     pub refused_outcomes: u64,
+    /// Tasks that workers gave back for no fault of theirs until they were put again.
+    #[serde(default)]
+    pub returned: u64,
     /// Steps that were begun and came to nothing, for the gang lost a member.
     #[serde(default)]
     pub void_steps: u64,
@@ -173,6 +176,18 @@ impl Books {
             self.curve.retain(|kept| kept.version.is_multiple_of(2 * stride));
         }
     }
+}
+
+/// Evaluations that are kept; at more, every other one goes but for the first and the last.
+pub(crate) const MAX_EVALUATIONS: usize = 500;
+
+/// Adds an evaluation to those so far.
+pub(crate) fn add_evaluation(evaluations: &mut Vec<Evaluation>, evaluation: Evaluation) {
+    if evaluations.len() >= MAX_EVALUATIONS {
+        let mut at = 0..;
+        evaluations.retain(|_| at.next().is_some_and(|at: usize| at.is_multiple_of(2)));
+    }
+    evaluations.push(evaluation);
 }
 
 /// Counts a rollout that began at `start` and is trained at `version`, by its staleness.

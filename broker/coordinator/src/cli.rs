@@ -64,6 +64,8 @@ enum Command {
     Resume(pause::RunArgs),
     /// End a run
     Cancel(cancel::CancelArgs),
+    /// Archive a run that is over: its versions stay, its name stays taken
+    Rm(pause::RunArgs),
     /// Tell of all runs
     List(list::ListArgs),
     /// Show a run's books: every rollout is trained, dropped with a reason, or in flight
@@ -112,6 +114,7 @@ impl Cli {
             Command::Pause(args) => args.pause(place).await,
             Command::Resume(args) => args.resume(place).await,
             Command::Cancel(args) => args.run(place).await,
+            Command::Rm(args) => args.remove(place).await,
             Command::List(args) => args.run(place).await,
             Command::Ledger(args) => args.run(place).await,
             Command::Weights(args) => args.run(place).await,

@@ -7,9 +7,9 @@
 use millrace_schemas::api::{DomainStatus, Ledger};
 use millrace_schemas::submit::{DomainSpec, mix};
 
-use crate::books::DomainBooks;
+use crate::books::{DomainBooks, MAX_EVALUATIONS};
 use crate::state::Run;
-use crate::status::by_reason;
+use crate::status::{by_reason, thinned};
 
 /// Deals prompts to groups that are admitted one after another.
 #[derive(Debug)]
@@ -109,7 +109,7 @@ pub fn statuses(run: &Run) -> Vec<DomainStatus> {
                 dropped: by_reason(&domain.dropped),
                 in_flight: flying.map(|group| group.rollouts.len() as u64).sum(),
             },
-            evaluations: domain.evaluations.clone(),
+            evaluations: thinned(&domain.evaluations, MAX_EVALUATIONS / run.spec.domains.len().max(1)),
         }
     };
     run.books.domains.iter().zip(&run.spec.domains).zip(shares.into_iter().zip(0..)).map(status).collect()

@@ -12,7 +12,7 @@ use millrace_schemas::subjects::ALL_RUNS;
 use millrace_telemetry::Health;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::UnixClock;
@@ -22,8 +22,6 @@ use crate::shared::Shared;
 use crate::{execute, journal, leader, members, outstanding, report};
 
 mod recovery;
-
-use recovery::moves;
 
 /// Entries of the log folded at once.
 const FOLD_AT_ONCE: usize = 1_024;
@@ -99,9 +97,8 @@ pub fn run(
         helpers.spawn(members::watch(broker.clone(), shared.clone(), term, shutdown.clone()));
         helpers.spawn(bury_exhausted(broker.clone(), shutdown.clone()));
         let saved = shared.lock().seq;
-        let (acting, lost, moved) = (false, false, Instant::now());
-        let mut driver =
-            Driver { broker, config, shared, health, commands, leads, acting, saved, lost, moved };
+        let (acting, lost) = (false, false);
+        let mut driver = Driver { broker, config, shared, health, commands, leads, acting, saved, lost };
         driver.follow(log, &shutdown).await;
         driver.save().await;
         drop(driver);
@@ -121,8 +118,6 @@ struct Driver {
     saved: u64,
     /// The log lost entries that were folded.
     lost: bool,
-    /// When something but time last moved a run on.
-    moved: Instant,
 }
 
 impl Driver {
@@ -159,9 +154,6 @@ impl Driver {
                     }
                 }
             }
-            if self.has_stalled() {
-                leads.mark_changed();
-            }
         }
     }
 
@@ -176,7 +168,6 @@ impl Driver {
         self.mend_keys(log).await?;
         let end = self.shared.lock().seq;
         self.acting = true;
-        self.moved = Instant::now();
         let commands = outstanding::of(&self.shared.lock());
         tracing::info!(seq = end, commands = commands.len(), "acting: doing all that is outstanding");
         self.send(commands).await;
@@ -201,9 +192,6 @@ impl Driver {
         self.health.set_connected(true);
         self.health.progress();
         metrics::counter!("millrace_events_total").increment(entries.len() as u64);
-        if entries.iter().any(moves) {
-            self.moved = Instant::now();
-        }
         let (commands, seq) = self.fold(entries);
         self.shared.folded(seq);
         if self.acting {

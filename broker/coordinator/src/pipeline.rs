@@ -1,12 +1,15 @@
 //! `advance`: one event in, the state moved on, commands out. One file per stage says what happens next.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use millrace_schemas::limits::MAX_BUSY_US;
 use millrace_schemas::outcome::MalformedOutcome;
 use millrace_schemas::{Event, Outcome, OutcomeBody, RunId, TaskKey};
 
-use crate::command::Commands;
+use crate::command::{Command, Commands};
 use crate::gang::Members;
-use crate::state::{Run, State};
+use crate::outstanding;
+use crate::state::{Archived, Run, State};
 
 pub mod submit;
 pub mod generate;
@@ -37,18 +40,20 @@ impl State {
             Event::Submitted(spec) => submit::submitted(self, *spec, &mut out),
             Event::Joined { worker, instance } => members::joined(self, worker, instance, &mut out),
             Event::Left { worker, instance } => members::left(self, &worker, &instance, &mut out),
-            Event::Tick { unix_ms } => self.tick(unix_ms),
-            Event::Outcome(outcome) => self.with_run(run, |run| on_outcome(run, outcome, &mut out)),
-            Event::DeadLetter { key, reason } => {
-                self.with_run(run, |run| on_dead_letter(run, key, &reason, &mut out));
+            Event::Tick { unix_ms } => self.tick(unix_ms, &mut out),
+            Event::Archived => self.archive(run),
+            Event::Outcome(_)
+            | Event::DeadLetter { .. }
+            | Event::Requeued { .. }
+            | Event::Adopted(_)
+            | Event::Paused { .. }
+            | Event::Resumed
+            | Event::Cancelled { .. } => {
+                match run.parse().ok().and_then(|id: RunId| self.runs.get_mut(&id)) {
+                    Some(run) => guarded(run, &mut out, |run, out| of_run(run, event, out)),
+                    None => self.ignored += 1,
+                }
             }
-            Event::Requeued { key } => self.with_run(run, |run| finish::revive(run, key, &mut out)),
-            Event::Adopted(adopted) => self.with_run(run, |run| adopt::adopted(run, &adopted, &mut out)),
-            Event::Paused { reason, remedy } => {
-                self.with_run(run, |run| finish::pause(run, reason, remedy, &mut out));
-            }
-            Event::Resumed => self.with_run(run, |run| finish::resume(run, &mut out)),
-            Event::Cancelled { reason } => self.with_run(run, |run| finish::cancel(run, &reason, &mut out)),
         }
         let Self { runs, members, .. } = self;
         match run.parse().ok().and_then(|id: RunId| runs.get_mut(&id)) {
@@ -59,6 +64,17 @@ impl State {
         out
     }
 
+    /// Keeps no more than a summary of a run that is over.
+    fn archive(&mut self, run: &str) {
+        let id = run.parse().ok().filter(|id: &RunId| self.runs.get(id).is_some_and(Run::is_closed));
+        match id.and_then(|id| self.runs.remove_entry(&id)) {
+            Some((id, run)) => {
+                self.archived.insert(id, Archived::of(&run));
+            }
+            None => self.ignored += 1,
+        }
+    }
+
     /// Counts an entry of the log that could not be read; it is with the dead letters.
     pub fn skip(&mut self, seq: u64) {
         if seq > self.seq {
@@ -67,16 +83,10 @@ impl State {
         }
     }
 
-    fn with_run(&mut self, run: &str, then: impl FnOnce(&mut Run)) {
-        match run.parse().ok().and_then(|id: RunId| self.runs.get_mut(&id)) {
-            Some(run) => then(run),
-            None => self.ignored += 1,
-        }
-    }
-
     /// What went by since the last tick goes by for every run. A clock that is set back does not turn time back, and
-    /// does not stop it either: what follows is counted from there.
-    fn tick(&mut self, unix_ms: u64) {
+    /// does not stop it either: what follows is counted from there. Of a run for which nothing that it waits for came for long,
+    /// the queue may have lost a task: all that is outstanding of it is put again.
+    fn tick(&mut self, unix_ms: u64, out: &mut Commands) {
         let went_by = unix_ms.saturating_sub(self.unix_ms);
         self.unix_ms = unix_ms;
         for run in self.runs.values_mut() {
@@ -85,19 +95,57 @@ impl State {
             } else {
                 run.at_ms = run.at_ms.saturating_add(went_by);
             }
+            if run.has_stalled() {
+                guarded(run, out, |run, out| outstanding::of_run(run, out));
+            }
         }
+    }
+}
+
+/// Moves one run on. A defect of the fold, or a log that another version wrote, closes that run alone.
+pub(crate) fn guarded(run: &mut Run, out: &mut Commands, then: impl FnOnce(&mut Run, &mut Commands)) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| then(run, out))) {
+        let words = panic.downcast_ref::<String>().map(String::as_str);
+        let words = words.or_else(|| panic.downcast_ref::<&str>().copied());
+        finish::quarantine(run, words.unwrap_or("a panic without words"), out);
+    }
+}
+
+/// An event that concerns one run.
+fn of_run(run: &mut Run, event: Event, out: &mut Commands) {
+    match event {
+        Event::Outcome(outcome) => on_outcome(run, outcome, out),
+        Event::DeadLetter { key, reason } => on_dead_letter(run, key, &reason, out),
+        Event::Requeued { key } => finish::revive(run, key, out),
+        Event::Adopted(adopted) => adopt::adopted(run, &adopted, out),
+        Event::Paused { reason, remedy } => finish::pause(run, &reason, &remedy, out),
+        Event::Resumed => finish::resume(run, out),
+        Event::Cancelled { reason } => finish::cancel(run, &reason, out),
+        Event::Submitted(_)
+        | Event::Archived
+        | Event::Joined { .. }
+        | Event::Left { .. }
+        | Event::Tick { .. } => {}
     }
 }
 
 /// What follows from a run's state, whatever the event was.
 fn settle(run: &mut Run, members: &Members, out: &mut Commands) {
-    train_shard::seat(run, members, out);
+    guarded(run, out, |run, out| train_shard::seat(run, members, out));
     finish::stamp_end(run);
     finish::hold_back(run, out);
 }
 
-/// The first outcome of a task that is waited for moves the run on; any other is counted and forgotten.
+/// The first outcome of a task that is waited for moves the run on; any other is counted as late and forgotten.
 fn on_outcome(run: &mut Run, outcome: Outcome, out: &mut Commands) {
+    let late = run.books.late_outcomes;
+    take_in(run, outcome, out);
+    if run.books.late_outcomes == late {
+        run.moved();
+    }
+}
+
+fn take_in(run: &mut Run, outcome: Outcome, out: &mut Commands) {
     let malformed = outcome.check().err();
     let Outcome { key, busy_us, answers, body, .. } = outcome;
     // Whatever a worker says, a sum stays a number.
@@ -112,6 +160,7 @@ fn on_outcome(run: &mut Run, outcome: Outcome, out: &mut Commands) {
         return on_malformed(run, key, &malformed, out);
     }
     match (key, body) {
+        (key, OutcomeBody::Returned(_)) => put_again(run, key, out),
         (TaskKey::TrainShard { .. }, OutcomeBody::TrainShard(done)) => {
             train_shard::done(run, key, answers, done, out);
         }
@@ -128,14 +177,33 @@ fn on_outcome(run: &mut Run, outcome: Outcome, out: &mut Commands) {
     }
 }
 
-/// An outcome that cannot be true is what a task is that nobody can do, if it is waited for.
-fn on_malformed(run: &mut Run, key: TaskKey, malformed: &MalformedOutcome, out: &mut Commands) {
-    let awaited = match key {
+fn is_awaited(run: &Run, key: TaskKey) -> bool {
+    match key {
         TaskKey::Generate { .. } | TaskKey::EnvStep { .. } | TaskKey::Reward { .. } => play::awaits(run, key),
         TaskKey::TrainShard { .. } => train_shard::is_awaited(run, key),
         TaskKey::PublishWeights { .. } => publish_weights::is_awaited(run, key),
-    };
-    if !awaited {
+    }
+}
+
+/// A task was given back and taken out of the queue.
+fn put_again(run: &mut Run, key: TaskKey, out: &mut Commands) {
+    if !is_awaited(run, key) {
+        run.books.late_outcomes += 1;
+        return;
+    }
+    run.books.returned += 1;
+    let mut all = Commands::new();
+    match key.rollout() {
+        Some(id) => play::put_rollout(run, id, &mut all),
+        None => train_shard::put(run, &mut all),
+    }
+    all.retain(|command| matches!(command, Command::PutTask(task) if task.key == key));
+    out.append(&mut all);
+}
+
+/// An outcome that cannot be true is what a task is that nobody can do, if it is waited for.
+fn on_malformed(run: &mut Run, key: TaskKey, malformed: &MalformedOutcome, out: &mut Commands) {
+    if !is_awaited(run, key) {
         run.books.late_outcomes += 1;
         return;
     }
@@ -150,10 +218,11 @@ fn on_dead_letter(run: &mut Run, key: TaskKey, reason: &str, out: &mut Commands)
     }
     match key {
         TaskKey::Generate { .. } | TaskKey::EnvStep { .. } | TaskKey::Reward { .. } => {
-            play::on_failure(run, key, reason, out);
+            play::on_dead_letter(run, key, reason, out);
         }
         TaskKey::TrainShard { .. } | TaskKey::PublishWeights { .. } => {
-            if train_shard::is_awaited(run, key) || publish_weights::is_awaited(run, key) {
+            if is_awaited(run, key) {
+                run.moved();
                 finish::halt(run, key, reason, out);
             }
         }

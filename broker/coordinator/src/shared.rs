@@ -24,7 +24,7 @@ impl Shared {
 
     /// Looks at the state, or folds into it.
     pub fn lock(&self) -> MutexGuard<'_, State> {
-        // `advance` does not unwind half-way in a way that matters: a panic ends the process.
+        // A panic in the fold of a run closes that run; any other ends the process.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use millrace_schemas::api::RunState;
 use millrace_schemas::blob::Sha;
+use millrace_schemas::limits::{MAX_ROLLOUTS_OF_ALL_RUNS, MAX_STALL_DOUBLINGS, STALL_MS};
 use millrace_schemas::policy::Policy;
 use millrace_schemas::publish_weights::Manifest;
+use millrace_schemas::submit::Refusal;
 use millrace_schemas::train_shard::FileRef;
 use millrace_schemas::{PolicyVersion, RunId, RunSpec, TaskKey, WorkerId};
 use serde::{Deserialize, Serialize};
@@ -32,8 +34,66 @@ pub struct State {
     /// Workers that train, as their signs of life tell.
     #[serde(default)]
     pub members: Members,
-    /// All runs.
+    /// All runs but those that were archived.
     pub runs: BTreeMap<RunId, Run>,
+    /// Runs that were archived, and those that were refused when the log was read. Their names stay taken, since their
+    /// versions are in the object store.
+    #[serde(default)]
+    pub archived: BTreeMap<RunId, Archived>,
+}
+
+/// What is kept of an archived run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Archived {
+    /// How it ended.
+    pub state: RunState,
+    /// Why, where it did not finish.
+    pub reason: Option<String>,
+    /// Its last version.
+    pub version: PolicyVersion,
+    /// Steps asked for.
+    pub steps: u64,
+}
+
+impl Archived {
+    pub(crate) fn of(run: &Run) -> Self {
+        let Run { state, reason, spec, .. } = run;
+        Self { state: *state, reason: reason.clone(), version: run.version(), steps: spec.steps }
+    }
+}
+
+impl State {
+    /// Whether a run of this name was ever submitted.
+    #[must_use]
+    pub fn knows(&self, run: &RunId) -> bool {
+        self.runs.contains_key(run) || self.archived.contains_key(run)
+    }
+
+    /// Rollouts that the windows of all runs have together that are not over.
+    #[must_use]
+    pub fn rollouts_at_most(&self) -> u64 {
+        let live = self.runs.values().filter(|run| !run.is_closed());
+        live.fold(0, |sum, run| sum.saturating_add(run.spec.rollouts_in_flight()))
+    }
+
+    /// What keeps a run from being taken on.
+    #[must_use]
+    pub fn refusals(&self, spec: &RunSpec) -> Vec<Refusal> {
+        let mut refusals = spec.refusals();
+        refusals.extend(spec.not_handed_in());
+        let all = self.rollouts_at_most().saturating_add(spec.rollouts_in_flight());
+        if all > MAX_ROLLOUTS_OF_ALL_RUNS {
+            refusals.push(Refusal {
+                field: "rollout.groups_per_step".into(),
+                value: spec.rollout.groups_per_step.to_string(),
+                remedy: format!(
+                    "with this run all runs together may have {all} rollouts in flight, of at most \
+                     {MAX_ROLLOUTS_OF_ALL_RUNS}; choose less, or wait until another run is over"
+                ),
+            });
+        }
+        refusals
+    }
 }
 
 /// One run.
@@ -79,6 +139,12 @@ pub struct Run {
     pub evaluation: Option<Evaluating>,
     /// Versions that were evaluated or are being evaluated.
     pub evaluated: BTreeSet<PolicyVersion>,
+    /// Whether tasks that it waits for are done.
+    #[serde(default)]
+    pub progress: Progress,
+    /// Whether rollouts do nothing but fail.
+    #[serde(default)]
+    pub failures: Failures,
     /// Counters.
     pub books: Books,
     /// The first tick after the submit; 0 before it.
@@ -87,6 +153,24 @@ pub struct Run {
     pub at_ms: u64,
     /// The run's time at its end; 0 before the end.
     pub ended_unix_ms: u64,
+}
+
+/// When a run last moved on, in its own time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// The run's time then, or when all that is outstanding was last put again.
+    pub at_ms: u64,
+    /// How often it was put again since it moved on: the next time takes twice as long each.
+    pub repeats: u32,
+}
+
+/// Training rollouts that failed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failures {
+    /// Since one was last finished.
+    pub in_a_row: u64,
+    /// Since the last step.
+    pub since_step: u64,
 }
 
 /// A step in the making; the first makes version 0 and has no batch.
@@ -161,6 +245,9 @@ pub struct Evaluating {
     /// The same by domain; empty for a run with one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub domains: Vec<Tally>,
+    /// Why the last prompt was given up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// How an evaluation stands.
@@ -193,6 +280,23 @@ impl Run {
         self.started_unix_ms.saturating_add(self.at_ms)
     }
 
+    /// Something that it waited for came.
+    pub(crate) const fn moved(&mut self) {
+        self.progress = Progress { at_ms: self.at_ms, repeats: 0 };
+    }
+
+    /// Whether nothing that it waits for came for so long that a task may have been lost. Says so once, and again after
+    /// twice as long.
+    pub(crate) fn has_stalled(&mut self) -> bool {
+        let Progress { at_ms, repeats } = self.progress;
+        let patience = STALL_MS << repeats.min(MAX_STALL_DOUBLINGS);
+        let stalled = self.state.works() && self.at_ms.saturating_sub(at_ms) >= patience;
+        if stalled {
+            self.progress = Progress { at_ms: self.at_ms, repeats: repeats.saturating_add(1) };
+        }
+        stalled
+    }
+
     /// The newest committed version; v0 before there is one.
     #[must_use]
     pub fn version(&self) -> PolicyVersion {
@@ -218,6 +322,13 @@ impl Run {
         let trained = self.training.as_ref().map_or(0, |training| training.groups.len());
         let groups = (self.groups.len() + trained) as u64;
         Load { version: self.version(), groups, trains: self.training.is_some() }
+    }
+
+    /// The group numbered `id`, for training or evaluation.
+    #[must_use]
+    pub fn group(&self, id: u64) -> Option<&Group> {
+        let evaluating = self.evaluation.as_ref().and_then(|evaluation| evaluation.groups.get(&id));
+        evaluating.or_else(|| self.groups.get(&id))
     }
 
     /// The group numbered `id`, and whether it is for evaluation.

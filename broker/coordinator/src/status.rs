@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use millrace_schemas::Stage;
-use millrace_schemas::api::{Ledger, Status};
+use millrace_schemas::api::{Ledger, RunSummary, Status};
+use millrace_schemas::limits::MAX_SHOWN_BYTES;
+use millrace_schemas::text::shown;
 
 use crate::books::DropReason;
 use crate::domains;
@@ -24,6 +26,30 @@ pub fn ledger(run: &Run) -> Ledger {
 /// Counts by the word for the reason.
 pub(crate) fn by_reason(counts: &BTreeMap<DropReason, u64>) -> BTreeMap<String, u64> {
     counts.iter().map(|(reason, count)| (reason.name().to_owned(), *count)).collect()
+}
+
+/// A run in a list.
+#[must_use]
+pub fn summary(run: &Run) -> RunSummary {
+    let short = |text: &Option<String>| text.as_ref().map(|text| shown(text, MAX_SHOWN_BYTES));
+    RunSummary {
+        run: run.spec.name.clone(),
+        state: run.state,
+        reason: short(&run.reason),
+        remedy: short(&run.remedy),
+        version: run.version(),
+        steps: run.spec.steps,
+        started_unix_ms: run.started_unix_ms,
+        now_unix_ms: if run.ended_unix_ms > 0 { run.ended_unix_ms } else { run.now_unix_ms() },
+        success: run.books.curve.last().map(|point| point.success),
+    }
+}
+
+/// At most `most` of the items, evenly, the last among them.
+pub(crate) fn thinned<T: Clone>(items: &[T], most: usize) -> Vec<T> {
+    let stride = items.len().div_ceil(most.max(1)).max(1);
+    let last = items.len().saturating_sub(1) % stride;
+    items.iter().skip(last).step_by(stride).cloned().collect()
 }
 
 /// The status of a run.

@@ -100,6 +100,11 @@ impl Path {
 }
 
 impl Stored {
+    /// Lets go of what was seen and said; how the paths stand is kept.
+    pub(crate) fn forget(&mut self) {
+        self.paths.iter_mut().for_each(|path| path.way = Way::default());
+    }
+
     /// How it stands.
     #[must_use]
     pub fn status(&self) -> StoredStatus {

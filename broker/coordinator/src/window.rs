@@ -48,13 +48,13 @@ pub struct Ready {
 
 /// Chooses the batch among finished groups, which come in the order in which they finished. `None` while
 /// there are too few. A group beyond the bound is never chosen; with a fractional α, of the groups exactly
-/// `⌈α⌉` behind at most `⌊frac(α)·B⌋` are, as ROLL shares out its oldest step. `room` is how many groups of each domain
+/// `⌈α⌉` behind at most `⌊frac(α)·B⌋` are, as ROLL shares out its oldest step. More than that are never kept (see
+/// [`beyond_oldest_share`]), so that enough can be chosen in the end. `room` is how many groups of each domain
 /// the batch takes, B together: it waits for a domain that is slow, which has as many in play.
 #[must_use]
 pub fn choose_batch(spec: &RunSpec, mut room: Vec<u64>, ready: &[Ready]) -> Option<Vec<u64>> {
     let batch = spec.rollout.groups_per_step as usize;
-    let (bound, fraction) = (spec.max_staleness(), spec.rollout.alpha.fract());
-    let mut oldest_share = if fraction == 0.0 { batch } else { (fraction * batch as f64).floor() as usize };
+    let (bound, mut oldest_share) = (spec.max_staleness(), spec.oldest_groups());
     let mut candidates: Vec<Ready> = ready.iter().copied().filter(|r| r.staleness <= bound).collect();
     if spec.rollout.order == ConsumeOrder::OldestFirst {
         candidates.sort_by_key(|r| r.group);
@@ -66,9 +66,23 @@ pub fn choose_batch(spec: &RunSpec, mut room: Vec<u64>, ready: &[Ready]) -> Opti
             return false;
         }
         *room -= 1;
-        oldest_share -= usize::from(is_oldest);
+        oldest_share -= u64::from(is_oldest);
         true
     });
     candidates.truncate(batch);
     (candidates.len() == batch).then(|| candidates.iter().map(|r| r.group).collect())
+}
+
+/// Groups at the bound for which the next batch has no places: they could be chosen neither now nor, being older then,
+/// later, and would hold their places in the window for ever. `oldest` are all that are at the bound, each with whether it
+/// is still playing; those that are finished are kept first, then those that were admitted first.
+#[must_use]
+pub fn beyond_oldest_share(spec: &RunSpec, mut oldest: Vec<(bool, u64)>) -> Vec<u64> {
+    let share = spec.oldest_groups();
+    // All of a batch may be as old as that: whatever is not chosen now becomes stale with the next version.
+    if share >= u64::from(spec.rollout.groups_per_step) {
+        return Vec::new();
+    }
+    oldest.sort_unstable();
+    oldest.into_iter().skip(share as usize).map(|(_, group)| group).collect()
 }

@@ -1,7 +1,10 @@
 //! The fold, on its own: the same log gives the same state, restarts change nothing, the bound holds, and
 //! the books balance after every event.
 
+mod alpha;
+mod closed;
 mod conformance;
+mod failing;
 mod data;
 mod domains;
 mod gang;
@@ -9,6 +12,8 @@ mod hostile;
 mod pause;
 mod redundant;
 mod routing;
+mod settled;
+mod stall;
 mod stored;
 mod world;
 
@@ -152,11 +157,9 @@ fn one_lost_rollout_refills() {
     let lost = task.key.rollout().expect("a rollout's task");
     let before = world.run().groups.len();
     world.append(Event::DeadLetter { key: task.key, reason: "poison".into() });
-    let group = world.run().groups.get(&lost.group);
-    if let Some(group) = group {
-        assert_eq!(group.rollouts[lost.index as usize].attempt, lost.attempt + 1);
-        assert_eq!(world.run().groups.len(), before, "the group goes on");
-    }
+    let group = world.run().group(lost.group).expect("the group goes on");
+    assert_eq!(group.rollouts[lost.index as usize].attempt, lost.attempt + 1);
+    assert_eq!(world.run().groups.len(), before, "none comes in its place");
     to_the_end(&mut world);
     assert_eq!(world.run().state, RunState::Finished);
 }

@@ -213,8 +213,8 @@ impl Queue for JetStream {
         }
     }
 
-    async fn dead_letters(&self, max: usize) -> Result<Vec<LogEntry>, QueueError> {
-        dead::letters(&self.connection, max).await
+    async fn dead_letters(&self, from: u64, max: usize) -> Result<Vec<LogEntry>, QueueError> {
+        dead::letters(&self.connection, from, max).await
     }
 
     async fn unbury(&self, seq: u64) -> Result<(), QueueError> {

@@ -294,8 +294,8 @@ impl Queue for MemoryQueue {
         Ok(())
     }
 
-    async fn dead_letters(&self, max: usize) -> Result<Vec<LogEntry>, QueueError> {
-        Ok(self.shared.state().dead.read(1, max))
+    async fn dead_letters(&self, from: u64, max: usize) -> Result<Vec<LogEntry>, QueueError> {
+        Ok(self.shared.state().dead.read(from, max))
     }
 
     async fn unbury(&self, seq: u64) -> Result<(), QueueError> {

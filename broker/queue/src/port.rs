@@ -227,8 +227,8 @@ pub trait Queue: Send + Sync + 'static {
     /// Stores a task that nobody can do, with its bytes and the reason in a header. The first with an id wins.
     async fn bury(&self, letter: Message, id: &str) -> Result<(), QueueError>;
 
-    /// The dead letters, oldest first, at most `max`.
-    async fn dead_letters(&self, max: usize) -> Result<Vec<LogEntry>, QueueError>;
+    /// The dead letters from position `from` on (1 is the first), oldest first, at most `max`.
+    async fn dead_letters(&self, from: u64, max: usize) -> Result<Vec<LogEntry>, QueueError>;
 
     /// Takes a dead letter away.
     async fn unbury(&self, seq: u64) -> Result<(), QueueError>;

@@ -166,7 +166,7 @@ async fn silent_server_times_out() {
             async { assert!(queue.log_end().await.is_err()) },
             async { assert!(queue.purge(Stage::Generate, &filter).await.is_err()) },
             async { assert!(queue.ensure_pool(Stage::Reward, &pool).await.is_err()) },
-            async { assert!(queue.dead_letters(1).await.is_err()) },
+            async { assert!(queue.dead_letters(1, 1).await.is_err()) },
         );
     };
     let waited = tokio::time::timeout(patience, all).await;

@@ -52,7 +52,7 @@ pub async fn play(player: &Player, spec: &RunSpec, began: Instant) -> anyhow::Re
     let status = player.play(spec).await?;
     let to_s = began.elapsed().as_secs_f64();
     tracing::info!(run = %spec.name, state = status.state.name(), seconds = to_s - from_s, "a run is over");
-    let success = status.evaluations.last().map(|evaluation| evaluation.success);
+    let success = status.evaluations.last().and_then(|evaluation| evaluation.success);
     Ok(Played { seed: spec.seed, from_s, to_s, success, status })
 }
 

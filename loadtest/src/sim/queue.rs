@@ -178,8 +178,8 @@ impl Queue for LinkedQueue {
         self.link.call("bury", || self.inner.bury(letter.clone(), id)).await
     }
 
-    async fn dead_letters(&self, max: usize) -> Result<Vec<LogEntry>, QueueError> {
-        self.link.call("read dead letters", || self.inner.dead_letters(max)).await
+    async fn dead_letters(&self, from: u64, max: usize) -> Result<Vec<LogEntry>, QueueError> {
+        self.link.call("read dead letters", || self.inner.dead_letters(from, max)).await
     }
 
     async fn unbury(&self, seq: u64) -> Result<(), QueueError> {

@@ -1,12 +1,17 @@
 //! Reading a run file.
 
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::RunSpec;
 use super::validate::Refusal;
-use crate::limits::MAX_REQUEST_BYTES;
+use crate::limits::{MAX_REQUEST_BYTES, MAX_SHOWN_BYTES};
+use crate::text::shown;
 
 mod nearest;
+
+/// Bytes of what is said of a file that has another shape: it quotes the file.
+const MAX_SHAPE_BYTES: usize = 4_096;
 
 /// Why a run file is refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -33,8 +38,12 @@ pub enum RunFileError {
 /// Says field, value and remedy of everything that is wrong with it.
 pub fn from_toml(text: &str) -> Result<RunSpec, RunFileError> {
     bounded(text.len())?;
-    let shape = |e: &toml::de::Error| RunFileError::Shape { field: ".".into(), reason: e.to_string() };
-    checked(toml::Deserializer::parse(text).map_err(|e| shape(&e))?)
+    let shape = |e: &toml::de::Error| RunFileError::Shape {
+        field: ".".into(),
+        reason: shown(&e.to_string(), MAX_SHAPE_BYTES),
+    };
+    let written: Option<Value> = toml::from_str(text).ok();
+    checked(toml::Deserializer::parse(text).map_err(|e| shape(&e))?, written.as_ref())
 }
 
 /// Reads and checks a run file in JSON.
@@ -44,34 +53,68 @@ pub fn from_toml(text: &str) -> Result<RunSpec, RunFileError> {
 pub fn from_json(bytes: &[u8]) -> Result<RunSpec, RunFileError> {
     bounded(bytes.len())?;
     // A plain value first: it refuses what follows the document.
-    let value: serde_json::Value = serde_json::from_slice(bytes)
+    let value: Value = serde_json::from_slice(bytes)
         .map_err(|e| RunFileError::Shape { field: ".".into(), reason: e.to_string() })?;
-    checked(value)
+    checked(&value, Some(&value))
 }
 
 fn bounded(bytes: usize) -> Result<(), RunFileError> {
     if bytes > MAX_REQUEST_BYTES { Err(RunFileError::TooLong(bytes)) } else { Ok(()) }
 }
 
-fn checked<'de, D: serde::Deserializer<'de>>(document: D) -> Result<RunSpec, RunFileError>
+fn checked<'de, D: serde::Deserializer<'de>>(
+    document: D,
+    written: Option<&Value>,
+) -> Result<RunSpec, RunFileError>
 where
     RunSpec: DeserializeOwned,
 {
     let spec: RunSpec = serde_path_to_error::deserialize(document).map_err(|e| RunFileError::Shape {
-        field: e.path().to_string(),
+        field: shown(&e.path().to_string(), MAX_SHOWN_BYTES),
         reason: meant(&e.inner().to_string()),
     })?;
+    let read = serde_json::to_value(&spec).expect("a run file holds only what JSON can express");
+    if let Some(field) = written.and_then(|written| list_for_table("", written, &read)) {
+        let reason = "this is a list, and a table of named fields is expected".to_owned();
+        return Err(RunFileError::Shape { field, reason });
+    }
     let refusals = spec.refusals();
     if refusals.is_empty() { Ok(spec) } else { Err(RunFileError::Refused(refusals)) }
+}
+
+/// Where a list is written and a table was read: serde takes the fields of a struct by their order too. What is left out of
+/// `read` has its default, which no list of its own has but an empty one.
+fn list_for_table(path: &str, written: &Value, read: &Value) -> Option<String> {
+    match (written, read) {
+        (Value::Array(_), Value::Object(_)) => Some(path.to_owned()),
+        (Value::Array(written), Value::Array(read)) => {
+            (0..).zip(written.iter().zip(read)).find_map(|(i, (written, read)): (usize, _)| {
+                list_for_table(&format!("{path}[{i}]"), written, read)
+            })
+        }
+        (Value::Object(written), Value::Object(read)) => written.iter().find_map(|(name, written)| {
+            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            match (read.get(name), written) {
+                (Some(read), _) => list_for_table(&path, written, read),
+                (None, Value::Array(items)) if !items.is_empty() => Some(path),
+                (None, _) => None,
+            }
+        }),
+        _ => None,
+    }
 }
 
 /// What serde says of a name that it does not know, with the known one that was probably meant.
 pub(crate) fn meant(reason: &str) -> String {
     let says = |line: &&str| line.contains("unknown field `") || line.contains("unknown variant `");
     let near = reason.lines().find(says).and_then(|line| {
+        let unknown = line.split('`').nth(1)?;
+        if unknown.len() > MAX_SHOWN_BYTES {
+            return Some(reason.replacen(unknown, &shown(unknown, MAX_SHOWN_BYTES), 1));
+        }
         let mut names = line.split('`').skip(1).step_by(2);
         let name = nearest::nearest(names.next()?, names)?;
         Some(reason.replacen(line, &format!("{line}; did you mean `{name}`?"), 1))
     });
-    near.unwrap_or_else(|| reason.to_owned())
+    shown(&near.unwrap_or_else(|| reason.to_owned()), MAX_SHAPE_BYTES)
 }

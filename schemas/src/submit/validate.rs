@@ -5,11 +5,13 @@ use std::fmt;
 
 use super::{GangSpec, GroupFilter, ModelSpec, RewardSpec, RolloutSpec, RunSpec, algorithm};
 use crate::reward::RewardRule;
+use crate::text::shown;
 use crate::{PoolName, limits, subjects};
 
 mod dataset;
 mod domains;
 mod environment;
+mod products;
 mod sampling;
 mod stored;
 
@@ -42,8 +44,9 @@ impl Checks {
         value: impl fmt::Display,
         remedy: impl Into<String>,
     ) {
-        if !ok {
-            let (field, value) = (field.to_owned(), value.to_string());
+        if !ok && self.0.len() < limits::MAX_REFUSALS {
+            let short = |text: &str| shown(text, limits::MAX_SHOWN_BYTES);
+            let (field, value) = (short(field), short(&value.to_string()));
             self.0.push(Refusal { field, value, remedy: remedy.into() });
         }
     }
@@ -207,6 +210,7 @@ impl RunSpec {
         check_filter(r, checks);
         checks.count("rollout.partitions", u64::from(r.partitions), 1, u64::from(limits::MAX_PARTITIONS));
         checks.number("rollout.temperature", r.temperature, 0.01, 100.0);
+        products::check(self, checks);
         sampling::check(self, checks);
         stored::check(self, checks);
     }

@@ -10,5 +10,6 @@ mod round_trip;
 mod dataset;
 mod run_file;
 mod algorithm;
+mod bounds;
 mod rewards;
 mod subjects;

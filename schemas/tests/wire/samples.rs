@@ -7,6 +7,7 @@ use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, Environmen
 use millrace_schemas::envelope::{decode, encode};
 use millrace_schemas::event::{Adopted, AdoptedGroup, AdoptedRollout};
 use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask, Sampling, Segment};
+use millrace_schemas::outcome::Returned;
 use millrace_schemas::publish_weights::{Manifest, PublishWeightsDone, PublishWeightsTask, Retention};
 use millrace_schemas::reward::{RewardDone, RewardRule, RewardTask, TurnResult};
 use millrace_schemas::submit::{ModelSpec, RunSpec, from_toml};
@@ -233,6 +234,13 @@ pub(crate) fn outcomes() -> Vec<(&'static str, Outcome)> {
             ),
         ),
         (
+            "outcome_returned",
+            outcome(
+                TaskKey::TrainShard { makes: 5, rank: 1, attempt: 0 },
+                OutcomeBody::Returned(Returned { reason: "no space left on device".into() }),
+            ),
+        ),
+        (
             "outcome_publish_weights",
             outcome(TaskKey::PublishWeights { version: 5, attempt: 0 }, OutcomeBody::PublishWeights(publish)),
         ),
@@ -253,6 +261,7 @@ fn events() -> Vec<(&'static str, Event)> {
             Event::Paused { reason: "the disk is full".into(), remedy: "free some, then resume".into() },
         ),
         ("event_resumed", Event::Resumed),
+        ("event_archived", Event::Archived),
         (
             "event_joined",
             Event::Joined { worker: "w1".parse().expect("a worker's name"), instance: "0192".into() },

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use futures::FutureExt;
-use millrace_schemas::Event;
+use millrace_schemas::{Event, OutcomeBody};
 use millrace_workers::Verdict;
 use tokio::time::Instant;
 
@@ -18,6 +18,7 @@ on_both_queues!(
     retry_comes_again_after_its_delay,
     poison_is_buried_with_its_reason,
     stale_is_forgotten_without_a_word,
+    workers_that_leave_do_not_use_up_a_task,
     no_more_is_pulled_than_can_be_done,
 );
 
@@ -78,6 +79,29 @@ async fn poison_is_buried_with_its_reason(bench: Bench) {
     assert_eq!(bench.events().await.iter().filter(|event| buried(event)).count(), 1);
     assert_eq!(bench.outcomes().await[0].key, task(2, 0).key);
     bench.forgotten(&task(1, 0)).await;
+}
+
+async fn workers_that_leave_do_not_use_up_a_task(bench: Bench) {
+    bench.put(&task(1, 0)).await;
+    for left in 1..=4_u64 {
+        let begun = Arc::new(AtomicU64::new(0));
+        let counter = begun.clone();
+        let worker = bench.worker(1, Duration::ZERO, move |_, _| {
+            counter.fetch_add(1, SeqCst);
+            std::future::pending().boxed()
+        });
+        eventually("the task to begin", async || (begun.load(SeqCst) == 1).then_some(())).await;
+        assert!(worker.leave().await);
+        assert_eq!(bench.events().await.len() as u64, left / 4, "only the last but one says so");
+    }
+    let body = bench.outcomes().await.remove(0).body;
+    assert!(matches!(body, OutcomeBody::Returned(_)), "{body:?}");
+    // The coordinator puts it again, with all its deliveries.
+    bench.put(&task(1, 0)).await;
+    let worker = bench.worker(1, GRACE, |_, _| async { done() }.boxed());
+    eventually("an outcome", async || (bench.outcomes().await.len() == 2).then_some(())).await;
+    assert!(worker.leave().await);
+    assert!(bench.broker.dead_letters().await.unwrap().is_empty());
 }
 
 async fn stale_is_forgotten_without_a_word(bench: Bench) {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use millrace_schemas::api::Status;
+use millrace_schemas::api::{Evaluation, Status};
 use plotters::prelude::*;
 
 /// Pixels, as a README shows it without scaling.
@@ -95,7 +95,8 @@ fn draw_series(chart: &mut Chart<'_, '_>, status: &Status) -> Result<()> {
         .draw_series(LineSeries::new(mean, MEAN.stroke_width(2)))?
         .label(format!("mean of {window} points"))
         .legend(|(x, y)| PathElement::new(vec![(x, y), (x + 20, y)], MEAN.stroke_width(2)));
-    let evaluations = status.evaluations.iter().map(|e| (e.version as f64, 100.0 * e.success));
+    let played = |e: &Evaluation| Some((e.version as f64, 100.0 * e.success?));
+    let evaluations = status.evaluations.iter().filter_map(played);
     chart
         .draw_series(evaluations.clone().map(|at| Circle::new(at, 5, EVALUATED.filled())))?
         .label("held-out prompts")

@@ -18,7 +18,14 @@ pub(super) struct DeadArgs {
 #[derive(Debug, clap::Subcommand)]
 enum DeadCommand {
     /// List the tasks that nobody could do, oldest first
-    Ls,
+    Ls {
+        /// Begin with this number
+        #[arg(long, default_value_t = 1)]
+        from: u64,
+        /// List at most this many
+        #[arg(long, default_value_t = 100)]
+        limit: u16,
+    },
     /// Try one again
     Requeue {
         /// Its number in the list
@@ -30,12 +37,16 @@ impl DeadArgs {
     pub(super) async fn run(self, place: &Place) -> Result<ExitCode> {
         let broker = place.api().await?.broker();
         match self.command {
-            DeadCommand::Ls => {
-                let letters = broker.dead_letters().await?;
+            DeadCommand::Ls { from, limit } => {
+                let limit = usize::from(limit.max(1));
+                let letters = broker.dead_letters_from(from, limit).await?;
                 if letters.is_empty() {
                     say("no dead letters");
                 }
                 letters.iter().map(line).for_each(say);
+                if let Some(last) = letters.last().filter(|_| letters.len() == limit) {
+                    say(format_args!("there may be more: `millrace dead ls --from {}`", last.seq + 1));
+                }
             }
             DeadCommand::Requeue { seq } => {
                 broker.requeue_dead(seq).await?;

@@ -21,11 +21,12 @@ pub(super) fn words(domain: &DomainStatus) -> String {
     let DomainStatus { name, share, groups, success, reward, ledger, .. } = domain;
     let dropped: u64 = ledger.dropped.values().sum();
     let reasons = if dropped > 0 { format!(" ({})", by_reason(&ledger.dropped)) } else { String::new() };
+    let percent_or_none = |success: Option<f64>| success.map_or("none".to_owned(), percent);
     let held_out = match (domain.evaluations.first(), domain.evaluations.last()) {
         (Some(first), Some(last)) if first.version < last.version => {
-            format!("; held out {} then {}", percent(first.success), percent(last.success))
+            format!("; held out {} then {}", percent_or_none(first.success), percent_or_none(last.success))
         }
-        (Some(only), _) => format!("; held out {}", percent(only.success)),
+        (Some(only), _) => format!("; held out {}", percent_or_none(only.success)),
         (None, _) => String::new(),
     };
     format!(

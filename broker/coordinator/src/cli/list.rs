@@ -3,11 +3,10 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use millrace_schemas::api::{RunRequest, Status};
+use millrace_schemas::api::{ListRequest, RunList, RunSummary};
 
 use super::connect::Place;
-use super::status::headline;
-use super::term::say;
+use super::term::{duration, say};
 
 /// Arguments of `millrace list`.
 #[derive(Debug, clap::Args)]
@@ -19,14 +18,41 @@ pub(super) struct ListArgs {
 
 impl ListArgs {
     pub(super) async fn run(self, place: &Place) -> Result<ExitCode> {
-        let runs: Vec<Status> = place.api().await?.call("list", &RunRequest::default()).await?;
+        let api = place.api().await?;
+        let mut runs = Vec::new();
+        let mut request = ListRequest::default();
+        loop {
+            let page: RunList = api.call("list", &request).await?;
+            runs.extend(page.runs);
+            match page.next {
+                Some(next) => request.after = Some(next),
+                None => break,
+            }
+        }
         if self.json {
             say(serde_json::to_string_pretty(&runs)?);
         } else if runs.is_empty() {
             say("no runs; `millrace submit RUN.toml` hands one in");
         } else {
-            runs.iter().map(headline).for_each(say);
+            runs.iter().map(line).for_each(say);
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// `name: running, v12 of 50 after 1m03s`, and why where it does not go on.
+fn line(run: &RunSummary) -> String {
+    let seconds = run.now_unix_ms.saturating_sub(run.started_unix_ms) as f64 / 1e3;
+    let mut words = format!(
+        "{}: {}, {} of {} after {}",
+        run.run,
+        run.state.name(),
+        run.version,
+        run.steps,
+        duration(seconds)
+    );
+    for more in [&run.reason, &run.remedy].into_iter().flatten() {
+        words = format!("{words}; {more}");
+    }
+    words
 }

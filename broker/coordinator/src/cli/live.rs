@@ -154,8 +154,25 @@ impl Changes {
 
 /// `v8: 25.0 % of 256 held-out prompts solved`.
 fn solved(evaluation: &Evaluation) -> String {
-    let Evaluation { version, success, prompts, .. } = evaluation;
-    format!("v{version}: {} of {prompts} held-out prompts solved", percent(*success))
+    format!("v{}: {}", evaluation.version, solved_words(evaluation))
+}
+
+/// `25.0 % of 256 held-out prompts solved`, and how many failed and why.
+pub(super) fn solved_words(evaluation: &Evaluation) -> String {
+    let Evaluation { success, prompts, failed, reason, .. } = evaluation;
+    let reason = reason.as_ref().map_or(String::new(), |reason| format!("; the last: {reason}"));
+    match success {
+        Some(success) if *failed == 0 => {
+            format!("{} of {prompts} held-out prompts solved", percent(*success))
+        }
+        Some(success) => {
+            format!(
+                "{} of {prompts} held-out prompts solved, {failed} more failed{reason}",
+                percent(*success)
+            )
+        }
+        None => format!("no held-out prompt was played to its end, {failed} failed{reason}"),
+    }
 }
 
 /// `12,345 trained, 512 in flight`.
@@ -195,6 +212,20 @@ mod tests {
         status = sample::status(10);
         status.state = RunState::Finished;
         assert_eq!(changes.events(&status), ["v10: 50.0 % of 256 held-out prompts solved", "finished"]);
+    }
+
+    #[test]
+    fn an_evaluation_says_how_many_prompts_failed_and_why() {
+        let mut evaluation = sample::status(10).evaluations.remove(1);
+        evaluation.failed = 17;
+        evaluation.reason = Some("it raised".into());
+        let words = "v10: 50.0 % of 256 held-out prompts solved, 17 more failed; the last: it raised";
+        assert_eq!(solved(&evaluation), words);
+        let none = Evaluation { success: None, reward: None, prompts: 0, ..evaluation };
+        assert_eq!(
+            solved(&none),
+            "v10: no held-out prompt was played to its end, 17 failed; the last: it raised"
+        );
     }
 
     #[tokio::test(start_paused = true)]

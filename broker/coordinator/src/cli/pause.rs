@@ -1,4 +1,4 @@
-//! `millrace pause` and `millrace resume`.
+//! `millrace pause`, `millrace resume` and `millrace rm`.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use millrace_schemas::api::{RunReply, RunRequest};
 use super::connect::Place;
 use super::term::say;
 
-/// Arguments of both.
+/// Arguments of each.
 #[derive(Debug, clap::Args)]
 pub(super) struct RunArgs {
     /// The run
@@ -26,6 +26,12 @@ impl RunArgs {
     pub(super) async fn resume(self, place: &Place) -> Result<ExitCode> {
         let run = self.call("resume", place).await?;
         say(format_args!("{run} goes on"));
+        Ok(ExitCode::SUCCESS)
+    }
+
+    pub(super) async fn remove(self, place: &Place) -> Result<ExitCode> {
+        let run = self.call("rm", place).await?;
+        say(format_args!("{run} is archived; its versions stay, and so its name stays taken"));
         Ok(ExitCode::SUCCESS)
     }
 

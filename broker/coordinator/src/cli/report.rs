@@ -29,7 +29,7 @@ pub(super) struct Measured {
 pub(super) fn assemble(status: &Status, audit: &Audit, measured: Measured) -> Report {
     let wall_s = status.now_unix_ms.saturating_sub(status.started_unix_ms) as f64 / 1e3;
     let success = |version: PolicyVersion| {
-        status.evaluations.iter().rev().find(|e| e.version == version.0).map(|e| e.success)
+        status.evaluations.iter().rev().find(|e| e.version == version.0).and_then(|e| e.success)
     };
     let evaluate_prompts = status.evaluations.iter().map(|e| e.prompts).max().unwrap_or(0);
     Report {
@@ -38,6 +38,8 @@ pub(super) fn assemble(status: &Status, audit: &Audit, measured: Measured) -> Re
         success_before: success(PolicyVersion(0)),
         success_after: success(status.version),
         evaluate_prompts,
+        evaluate_failed: status.evaluations.iter().map(|e| e.failed).max().unwrap_or(0),
+        evaluate_reason: status.evaluations.iter().rev().find_map(|e| e.reason.clone()),
         wall_s,
         steps: status.version.0,
         alpha: status.alpha,
@@ -82,6 +84,10 @@ pub(super) fn lines(report: &Report) -> Vec<String> {
             "held out",
             format!("{before} solved before, {after} after (of {} prompts)", r.evaluate_prompts),
         );
+    }
+    if r.evaluate_failed > 0 {
+        let reason = r.evaluate_reason.as_deref().unwrap_or("unknown");
+        line("held out", format!("{} prompts failed; the last: {reason}", r.evaluate_failed));
     }
     let (most, bound) = (r.max_staleness, r.alpha.ceil());
     line(

@@ -9,10 +9,11 @@ pub(super) fn status(done: u64) -> Status {
     let point = |v: u64| CurvePoint { version: v, success: share(v), reward: share(v), at_ms: v * 1_000 };
     let evaluation = |version: u64, success: f64| Evaluation {
         version,
-        success,
-        reward: success,
+        success: Some(success),
+        reward: Some(success),
         prompts: 256,
         failed: 0,
+        reason: None,
         at_ms: version * 1_000,
     };
     Status {

@@ -8,6 +8,7 @@ use millrace_schemas::api::{Ledger, RunRequest, Status, StoredStatus};
 
 use super::connect::Place;
 use super::domains;
+use super::live::solved_words;
 use super::term::{by_reason, duration, histogram, percent, say, thousands};
 
 /// Arguments of `millrace status`.
@@ -46,8 +47,7 @@ fn lines(status: &Status) -> Vec<String> {
         line("success", format!("{} in the last step, reward {:.3}", percent(last.success), last.reward));
     }
     for evaluation in &status.evaluations {
-        let (solved, prompts) = (percent(evaluation.success), evaluation.prompts);
-        line("held out", format!("{solved} of {prompts} solved by v{}", evaluation.version));
+        line("held out", format!("v{}: {}", evaluation.version, solved_words(evaluation)));
     }
     line(
         "window",
@@ -123,6 +123,9 @@ mod tests {
         let lines = lines(&crate::cli::sample::status(10));
         assert_eq!(lines[0], "sample: running, v10 of 100 after 10s");
         assert!(lines.iter().any(|line| line.contains("0: 75.0 %, 1: 25.0 % (bound 1)")), "{lines:#?}");
-        assert!(lines.iter().any(|line| line.contains("50.0 % of 256 solved by v10")), "{lines:#?}");
+        assert!(
+            lines.iter().any(|line| line.contains("v10: 50.0 % of 256 held-out prompts solved")),
+            "{lines:#?}"
+        );
     }
 }

@@ -1,12 +1,9 @@
 //! What a coordinator does when the queue is not what it was: catch up, fold anew, mend keys, do it all again.
 
-use std::time::Duration;
-
 use millrace_queue::{BrokerError, Log, Logged, QueueError};
-use millrace_schemas::limits::STALL_MS;
+use millrace_schemas::RunId;
 use millrace_schemas::notice::Notice;
 use millrace_schemas::policy::Policy;
-use millrace_schemas::{Event, RunId};
 
 use super::{Driver, FOLD_AT_ONCE};
 use crate::state::State;
@@ -55,17 +52,6 @@ impl Driver {
         Ok(log)
     }
 
-    /// Whether nothing but time has moved a live run on for so long that a task may have been lost.
-    pub(super) fn has_stalled(&mut self) -> bool {
-        let live = || self.shared.lock().runs.values().any(|run| !run.state.is_over());
-        let stalled = self.acting && self.moved.elapsed() >= Duration::from_millis(STALL_MS) && live();
-        if stalled {
-            tracing::warn!("nothing moves; doing all that is outstanding again");
-            self.moved = tokio::time::Instant::now();
-        }
-        stalled
-    }
-
     /// Takes back from the policy keys what the log does not know: that a run has ended, or that a step is void. It
     /// knew once, and lost it. Whoever else acts writes a key only after the log has its reason; so what the key
     /// said before the log was read to its end, and the log does not say, is lost.
@@ -102,9 +88,4 @@ fn mended(state: &State, run: &RunId, standing: &Policy) -> Option<Policy> {
     };
     let mended = Policy { ended: false, attempt: attempt.min(standing.attempt), ..standing.clone() };
     (mended != *standing).then_some(mended)
-}
-
-/// Whether an entry moves a run on, which neither time does nor the coming and going of workers.
-pub(super) fn moves(entry: &Logged) -> bool {
-    !matches!(entry.event, Ok(Event::Tick { .. } | Event::Joined { .. } | Event::Left { .. }))
 }

@@ -1,7 +1,7 @@
 //! Groups come in, finish, and are left out: the window is kept full.
 
-use millrace_schemas::RolloutId;
 use millrace_schemas::submit::GroupFilter;
+use millrace_schemas::{PolicyVersion, RolloutId};
 
 use crate::books::DropReason;
 use crate::command::{Command, Commands};
@@ -105,22 +105,48 @@ pub(super) fn remove(run: &mut Run, id: u64, reason: impl Fn(u32) -> DropReason)
     }
 }
 
-/// After the floor rose: rollouts below it begin anew at the current version; those without a token yet are
-/// only stamped anew, since nothing of them is old.
+/// After the floor rose: what is below it is renewed, and what is at it beyond the share of a batch that may be as old.
 pub(super) fn refresh(run: &mut Run, out: &mut Commands) {
-    let (version, floor) = (run.version(), window::floor(&run.spec, run.version()));
+    let floor = window::floor(&run.spec, run.version());
+    renew(run, &|_, version| version < floor, out);
+    let beyond = window::beyond_oldest_share(&run.spec, oldest(run));
+    renew(run, &|group, version| version <= floor && beyond.contains(&group), out);
+}
+
+/// The groups at the bound of staleness, and whether each is still playing.
+fn oldest(run: &Run) -> Vec<(bool, u64)> {
+    let (bound, version) = (run.spec.max_staleness(), run.version());
+    let oldest = run.groups.iter().filter(|(_, group)| bound > 0 && group.staleness(version) == bound);
+    oldest.map(|(id, group)| (group.playing > 0, *id)).collect()
+}
+
+/// Whether a batch has no place for this group any more, should it become as old as the bound allows.
+pub(super) fn may_not_be_oldest(run: &Run, id: u64) -> bool {
+    let mut oldest = oldest(run);
+    if oldest.iter().any(|(_, group)| *group == id) {
+        return false;
+    }
+    oldest.push((true, u64::MAX));
+    !window::beyond_oldest_share(&run.spec, oldest).is_empty()
+}
+
+/// Rollouts of which `is_old` says so, by group and version, restart at the current version; those without a token yet are
+/// only stamped with it, since nothing of them is old.
+fn renew(run: &mut Run, is_old: &dyn Fn(u64, PolicyVersion) -> bool, out: &mut Commands) {
+    let version = run.version();
     let mut stale = Vec::new();
     let mut unstarted = Vec::new();
     for (id, group) in &mut run.groups {
         for (rollout, index) in group.rollouts.iter_mut().zip(0..) {
+            if !is_old(*id, rollout.version()) {
+                continue;
+            }
             let rollout_id = RolloutId { group: *id, index, attempt: rollout.attempt };
-            match rollout.start {
-                Some(start) if start < floor => stale.push(rollout_id),
-                None if rollout.stamp < floor => {
-                    rollout.stamp = version;
-                    unstarted.push((rollout_id, group.domain, group.prompt));
-                }
-                Some(_) | None => {}
+            if rollout.start.is_some() {
+                stale.push(rollout_id);
+            } else {
+                rollout.stamp = version;
+                unstarted.push((rollout_id, group.domain, group.prompt));
             }
         }
     }

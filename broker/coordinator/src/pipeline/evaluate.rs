@@ -3,10 +3,13 @@
 
 use millrace_schemas::PolicyVersion;
 use millrace_schemas::api::Evaluation;
+use millrace_schemas::limits::MAX_SHOWN_BYTES;
 use millrace_schemas::notice::Notice;
 use millrace_schemas::submit::mix;
+use millrace_schemas::text::cut;
 use std::collections::BTreeMap;
 
+use crate::books::add_evaluation;
 use crate::command::{Command, Commands};
 use crate::pipeline::{admit, finish, train_shard};
 use crate::rollout::Group;
@@ -37,7 +40,9 @@ pub(super) fn begin_if_due(run: &mut Run, out: &mut Commands) {
         groups.insert(id, group);
     }
     let domains = vec![Tally::default(); run.books.domains.len()];
-    run.evaluation = Some(Evaluating { version, groups, whole: Tally::default(), domains });
+    run.evaluation = Some(Evaluating { version, groups, whole: Tally::default(), domains, reason: None });
+    // Only the current version is ever asked for.
+    run.evaluated.retain(|evaluated| *evaluated >= version);
 }
 
 /// A prompt was played to its end and scored.
@@ -58,38 +63,43 @@ pub(super) fn prompt_finished(run: &mut Run, id: u64, out: &mut Commands) {
 }
 
 /// A prompt is given up; it counts as neither solved nor unsolved.
-pub(super) fn prompt_failed(run: &mut Run, id: u64, out: &mut Commands) {
+pub(super) fn prompt_failed(run: &mut Run, id: u64, reason: &str, out: &mut Commands) {
     let Some(evaluation) = run.evaluation.as_mut() else { return };
     if let Some(group) = evaluation.groups.remove(&id) {
         evaluation.count(group.domain, |tally| tally.failed += 1);
+        evaluation.reason = Some(cut(reason, MAX_SHOWN_BYTES).to_owned());
     }
     end_if_done(run, out);
 }
 
-fn result_of(version: PolicyVersion, tally: Tally, at_ms: u64) -> Evaluation {
-    let mean = |sum: f64| sum / f64::from(tally.finished.max(1));
+fn result_of(version: PolicyVersion, tally: Tally, reason: Option<&String>, at_ms: u64) -> Evaluation {
+    let mean = |sum: f64| (tally.finished > 0).then(|| sum / f64::from(tally.finished));
     Evaluation {
         version: version.0,
         success: mean(f64::from(tally.solved)),
         reward: mean(tally.reward),
         prompts: tally.finished,
         failed: tally.failed,
+        reason: reason.filter(|_| tally.failed > 0).cloned(),
         at_ms,
     }
 }
 
 fn end_if_done(run: &mut Run, out: &mut Commands) {
     let Some(evaluation) = run.evaluation.take_if(|evaluation| evaluation.groups.is_empty()) else { return };
-    let result = result_of(evaluation.version, evaluation.whole, run.at_ms);
-    run.books.evaluations.push(result);
-    for (domain, tally) in run.books.domains.iter_mut().zip(evaluation.domains) {
-        domain.evaluations.push(result_of(evaluation.version, tally, run.at_ms));
+    let Evaluating { version, whole, domains, reason, .. } = evaluation;
+    let result = result_of(version, whole, reason.as_ref(), run.at_ms);
+    add_evaluation(&mut run.books.evaluations, result.clone());
+    for (domain, tally) in run.books.domains.iter_mut().zip(domains) {
+        add_evaluation(&mut domain.evaluations, result_of(version, tally, reason.as_ref(), run.at_ms));
     }
     out.push(Command::Notice(Box::new(Notice::Evaluated {
         run: run.spec.name.clone(),
-        version: evaluation.version,
+        version,
         success: result.success,
         prompts: result.prompts,
+        failed: result.failed,
+        reason,
     })));
     finish::check(run, out);
     train_shard::cut(run, out);

@@ -5,7 +5,7 @@ use millrace_schemas::limits::MAX_MEMBERS;
 
 use crate::command::{Command, Commands};
 use crate::gang::Member;
-use crate::pipeline::{submit, train_shard};
+use crate::pipeline::{guarded, submit, train_shard};
 use crate::state::State;
 
 /// Takes a member in, in the place of another process of the same name. There are at most [`MAX_MEMBERS`], for each has
@@ -36,7 +36,7 @@ fn changed(state: &mut State, out: &mut Commands) {
     let State { members, runs, .. } = state;
     for run in runs.values_mut() {
         if train_shard::has_lost_a_member(run, members) {
-            train_shard::lost_a_member(run, out);
+            guarded(run, out, train_shard::lost_a_member);
         }
     }
 }

@@ -6,7 +6,7 @@ use millrace_schemas::{OutcomeBody, PolicyVersion, RolloutId, RunSpec, Task, Tas
 
 use crate::books::DropReason;
 use crate::command::{Command, Commands};
-use crate::pipeline::{admit, env_step, evaluate, generate, reward};
+use crate::pipeline::{admit, env_step, evaluate, finish, generate, reward};
 use crate::rollout::{Group, Phase, Rollout};
 use crate::state::Run;
 use crate::window;
@@ -56,11 +56,22 @@ fn is_awaited(rollout: &Rollout, key: TaskKey) -> bool {
 }
 
 /// Whether a rollout waits for this task.
-pub(super) fn awaits(run: &mut Run, key: TaskKey) -> bool {
+pub(super) fn awaits(run: &Run, key: TaskKey) -> bool {
     let Some(id) = key.rollout() else { return false };
-    let Some((group, _)) = run.group_mut(id.group) else { return false };
+    let Some(group) = run.group(id.group) else { return false };
     let rollout = group.rollouts.get(id.index as usize);
     rollout.is_some_and(|rollout| rollout.attempt == id.attempt && is_awaited(rollout, key))
+}
+
+/// Puts the tasks that a rollout waits for.
+pub(super) fn put_rollout(run: &Run, id: RolloutId, out: &mut Commands) {
+    let evaluate =
+        run.evaluation.as_ref().is_some_and(|evaluation| evaluation.groups.contains_key(&id.group));
+    let Some(group) = run.group(id.group) else { return };
+    let Some(rollout) = group.rollouts.get(id.index as usize) else { return };
+    let (spec, version, prompt) = (&run.spec, run.version(), group.prompt);
+    let scene = Scene { spec, version, evaluate, id, domain: spec.part(group.domain), prompt };
+    tasks(&scene, rollout, &mut |task| out.push(Command::PutTask(Box::new(task))));
 }
 
 /// Takes the outcome of a rollout's task in and puts what comes next.
@@ -72,7 +83,7 @@ pub(super) fn on_outcome(
     out: &mut Commands,
 ) {
     let Some(id) = key.rollout() else { return };
-    let version = run.version();
+    let (version, floor) = (run.version(), floor_of(run, id.group, first_version(&body)));
     // Borrowed beside the groups, so that no task needs a copy of the run file.
     let Run { spec, groups, evaluation, books, .. } = run;
     let evaluating = evaluation.as_mut().and_then(|evaluation| evaluation.groups.get_mut(&id.group));
@@ -93,10 +104,7 @@ pub(super) fn on_outcome(
         return;
     }
     rollout.busy_us = rollout.busy_us.saturating_add(busy_us);
-    let floor = if evaluate { version } else { window::floor(spec, version) };
-    if let OutcomeBody::Generate(done) = &body
-        && done.segments.first().is_some_and(|segment| segment.version < floor)
-    {
+    if first_version(&body).is_some_and(|first| first < floor) {
         // A turn that an old version had in hand when the floor rose. It needs a new name: within the
         // server's window the log would take the second outcome of this one for a repetition.
         return replace(run, id, DropReason::Stale, out);
@@ -129,6 +137,30 @@ pub(super) fn on_outcome(
     }
 }
 
+/// The version that sampled a turn's first token.
+fn first_version(body: &OutcomeBody) -> Option<PolicyVersion> {
+    match body {
+        OutcomeBody::Generate(done) => done.segments.first().map(|segment| segment.version),
+        OutcomeBody::EnvStep(_)
+        | OutcomeBody::Reward(_)
+        | OutcomeBody::TrainShard(_)
+        | OutcomeBody::Void(_)
+        | OutcomeBody::PublishWeights(_)
+        | OutcomeBody::Returned(_) => None,
+    }
+}
+
+/// The oldest version that may have sampled a token of the group, where `first` is about to join it. A worker that is
+/// behind may make a group as old as the bound after a batch's places for such groups are taken.
+fn floor_of(run: &Run, group: u64, first: Option<PolicyVersion>) -> PolicyVersion {
+    if run.evaluation.as_ref().is_some_and(|evaluation| evaluation.groups.contains_key(&group)) {
+        return run.version();
+    }
+    let floor = window::floor(&run.spec, run.version());
+    let has_no_place = first == Some(floor) && floor < run.version() && admit::may_not_be_oldest(run, group);
+    if has_no_place { floor.next() } else { floor }
+}
+
 /// The task of this name, if what it asks is not what was answered: the answer is to a task that a lost part of
 /// the log had put under the same name, and that stood in the way of this one.
 fn asked_otherwise(scene: &Scene<'_>, rollout: &Rollout, key: TaskKey, answers: Option<u64>) -> Option<Task> {
@@ -143,6 +175,9 @@ fn asked_otherwise(scene: &Scene<'_>, rollout: &Rollout, key: TaskKey, answers: 
 }
 
 fn finished(run: &mut Run, id: RolloutId, evaluate: bool, out: &mut Commands) {
+    if !evaluate {
+        run.failures.in_a_row = 0;
+    }
     let Some((group, _)) = run.group_mut(id.group) else { return };
     group.playing -= 1;
     if group.playing > 0 {
@@ -155,8 +190,17 @@ fn finished(run: &mut Run, id: RolloutId, evaluate: bool, out: &mut Commands) {
     }
 }
 
+/// A task that nobody can do. The first entry of the log about a task wins: a letter of one that has an outcome changes
+/// nothing.
+pub(super) fn on_dead_letter(run: &mut Run, key: TaskKey, reason: &str, out: &mut Commands) {
+    if awaits(run, key) {
+        run.moved();
+        on_failure(run, key, reason, out);
+    }
+}
+
 /// The task cannot be done: the rollout is replaced, or given up with its group after too many tries.
-pub(super) fn on_failure(run: &mut Run, key: TaskKey, reason: &str, out: &mut Commands) {
+fn on_failure(run: &mut Run, key: TaskKey, reason: &str, out: &mut Commands) {
     let Some(id) = key.rollout() else { return };
     let most = run.spec.rollout.max_replacements;
     let name = run.spec.name.clone();
@@ -170,8 +214,11 @@ pub(super) fn on_failure(run: &mut Run, key: TaskKey, reason: &str, out: &mut Co
     rollout.failures += 1;
     match (rollout.failures > most, evaluate) {
         (false, _) => replace(run, id, DropReason::Failed, out),
-        (true, true) => evaluate::prompt_failed(run, id.group, out),
+        (true, true) => evaluate::prompt_failed(run, id.group, reason, out),
         (true, false) => admit::drop_group(run, id, out),
+    }
+    if !evaluate {
+        finish::pause_if_only_failing(run, key, reason, out);
     }
 }
 

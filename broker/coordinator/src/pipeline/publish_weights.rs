@@ -64,6 +64,8 @@ pub(super) fn done(run: &mut Run, key: TaskKey, done: &PublishWeightsDone, out: 
 pub(super) fn stand(run: &mut Run, version: PolicyVersion, manifest: Sha, out: &mut Commands) {
     let before = run.version();
     run.filtered_since_step = 0;
+    run.failures.since_step = 0;
+    run.moved();
     run.gang.voids = 0;
     let floor = window::floor(&run.spec, version);
     if version == PolicyVersion(0) {

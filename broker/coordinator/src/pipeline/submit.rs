@@ -3,15 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use millrace_schemas::api::RunState;
+use millrace_schemas::limits::MAX_REASON_BYTES;
 use millrace_schemas::notice::Notice;
 use millrace_schemas::subjects::{self, GENERATE_POOL, PUBLISH_POOL, TRAIN_POOL};
+use millrace_schemas::text::cut;
 use millrace_schemas::{PolicyVersion, PoolName, RunSpec, Stage, WorkerId, partition};
 
 use crate::books::{Books, DomainBooks};
 use crate::command::{Command, Commands};
 use crate::gang::Gang;
-use crate::pipeline::train_shard;
-use crate::state::{Run, Seats, State, Training};
+use crate::pipeline::{guarded, train_shard};
+use crate::state::{Archived, Failures, Progress, Run, Seats, State, Training};
 use crate::stored::Stored;
 
 /// A name that the program itself gives.
@@ -51,17 +53,24 @@ pub fn member_pool(worker: &WorkerId) -> (Stage, PoolName) {
     (Stage::TrainShard, subjects::member_pool(worker))
 }
 
-/// Takes a run on. A second of the same name, or one that the API would have refused, changes nothing.
+/// Takes a run on. A second of the same name changes nothing. One that the API would refuse is over at once: an earlier
+/// version may have taken it on.
 pub(super) fn submitted(state: &mut State, spec: RunSpec, out: &mut Commands) {
-    let refused = !spec.refusals().is_empty() || !spec.not_handed_in().is_empty();
-    if state.runs.contains_key(&spec.name) || refused {
+    if state.knows(&spec.name) {
         state.ignored += 1;
+        return;
+    }
+    if let Some(refusal) = state.refusals(&spec).first() {
+        state.ignored += 1;
+        let reason = Some(cut(&refusal.to_string(), MAX_REASON_BYTES).to_owned());
+        let (version, steps) = (PolicyVersion(0), spec.steps);
+        state.archived.insert(spec.name, Archived { state: RunState::Failed, reason, version, steps });
         return;
     }
     ensure_pools(&spec, out);
     out.push(Command::Notice(Box::new(Notice::Submitted { run: spec.name.clone() })));
     let name = spec.name.clone();
-    let run = Run {
+    let mut run = Run {
         config: spec.hash(),
         state: RunState::Starting,
         reason: None,
@@ -87,6 +96,8 @@ pub(super) fn submitted(state: &mut State, spec: RunSpec, out: &mut Commands) {
         gang: Gang::default(),
         evaluation: None,
         evaluated: BTreeSet::new(),
+        progress: Progress::default(),
+        failures: Failures::default(),
         books: Books { domains: vec![DomainBooks::default(); spec.domains.len()], ..Books::default() },
         started_unix_ms: state.unix_ms,
         at_ms: 0,
@@ -95,6 +106,6 @@ pub(super) fn submitted(state: &mut State, spec: RunSpec, out: &mut Commands) {
     };
     // The run may have been known before the log lost its newest part.
     out.push(Command::Adopt { run: name.clone(), version: PolicyVersion(0) });
-    train_shard::put(&run, out);
+    guarded(&mut run, out, |run, out| train_shard::put(run, out));
     state.runs.insert(name, run);
 }

@@ -102,7 +102,7 @@ async fn requests_that_nobody_should_send_are_refused_and_change_nothing() {
     let whole = serde_json::to_vec(&sound).unwrap();
     bodies.extend((1..whole.len()).map(|cut| whole[..cut].to_vec()));
     for body in &bodies {
-        for endpoint in ["submit", "status", "ledger", "pause", "resume", "cancel"] {
+        for endpoint in ["submit", "status", "ledger", "pause", "resume", "cancel", "rm", "list"] {
             let answer = request(&queue, endpoint, body.clone().into(), PATIENCE).await;
             let words = String::from_utf8_lossy(&body[..body.len().min(80)]).into_owned();
             let Err(RequestError::Api(error)) = answer else { panic!("{endpoint} {words}: {answer:?}") };

@@ -165,7 +165,7 @@ impl World {
     pub(crate) fn finish(&mut self, task: &Task) {
         let body = self.answer(task);
         self.settled.insert(task.key);
-        self.say(task.key, body);
+        self.append(outcome(task.key, Some(task.question()), body));
     }
 
     /// A worker says what came of a task.

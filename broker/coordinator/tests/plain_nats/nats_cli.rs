@@ -135,7 +135,7 @@ async fn the_nats_command_is_enough() {
 fn discovery(shell: &Shell<'_>) {
     assert!(shell.run(&["micro", "ls"]).contains("millrace"));
     let info = shell.run(&["micro", "info", "millrace"]);
-    for endpoint in ["submit", "status", "list", "ledger", "pause", "resume", "cancel"] {
+    for endpoint in ["submit", "status", "list", "ledger", "pause", "resume", "cancel", "rm"] {
         assert!(info.contains(&format!("mr.api.{endpoint}")), "{endpoint}: {info}");
     }
     assert!(shell.run(&["micro", "stats", "millrace"]).contains("ledger"));

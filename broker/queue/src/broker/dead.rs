@@ -89,12 +89,20 @@ impl Broker {
         Ok(())
     }
 
-    /// The dead letters, oldest first.
+    /// The oldest dead letters, as many as are read at once.
     ///
     /// # Errors
     /// The queue cannot be reached.
     pub async fn dead_letters(&self) -> Result<Vec<DeadLetter>, BrokerError> {
-        let letters = self.queue.dead_letters(MAX_LETTERS).await?;
+        self.dead_letters_from(1, MAX_LETTERS).await
+    }
+
+    /// A page of the dead letters: from position `from` on (1 is the first), oldest first, at most `max`.
+    ///
+    /// # Errors
+    /// The queue cannot be reached.
+    pub async fn dead_letters_from(&self, from: u64, max: usize) -> Result<Vec<DeadLetter>, BrokerError> {
+        let letters = self.queue.dead_letters(from, max).await?;
         Ok(letters.into_iter().map(|entry| read(entry).0).collect())
     }
 
@@ -106,7 +114,7 @@ impl Broker {
     /// No such letter, it is refused, or the queue cannot be reached.
     pub async fn requeue_dead(&self, seq: u64) -> Result<(), BrokerError> {
         let invalid = |reason: String| BrokerError::Invalid { action: "requeue a dead letter", reason };
-        let letters = self.queue.dead_letters(MAX_LETTERS).await?;
+        let letters = self.queue.dead_letters(seq, 1).await?;
         let entry = letters.into_iter().find(|entry| entry.seq == seq);
         let (letter, headers) = read(entry.ok_or_else(|| invalid(format!("there is no seq={seq}")))?);
         if let Some(refusal) = letter.refusal {

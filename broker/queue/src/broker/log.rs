@@ -53,6 +53,7 @@ impl Broker {
             | Event::Cancelled { .. }
             | Event::Paused { .. }
             | Event::Resumed
+            | Event::Archived
             | Event::Adopted(_)
             | Event::Joined { .. }
             | Event::Left { .. }

@@ -20,14 +20,19 @@ use super::puller::JetStreamPuller;
 use super::{api, topology};
 use crate::port::{Delivery, Exhausted, ExhaustedTasks, Lease, LogEntry, Message, Puller, QueueError};
 
-/// The dead letters that stand now, oldest first.
-pub(super) async fn letters(connection: &Arc<Connection>, max: usize) -> Result<Vec<LogEntry>, QueueError> {
+/// The dead letters that stand now, from a position on, oldest first.
+pub(super) async fn letters(
+    connection: &Arc<Connection>,
+    from: u64,
+    max: usize,
+) -> Result<Vec<LogEntry>, QueueError> {
     let state = api::stream_state(connection, DEAD_STREAM).await?;
     let mut letters = Vec::new();
-    if state.messages == 0 {
+    if state.messages == 0 || from > state.last_seq {
         return Ok(letters);
     }
-    let mut ordered = Ordered::new(connection.clone(), DEAD_STREAM.into(), DeliverPolicy::All);
+    let begin = DeliverPolicy::ByStartSequence { start_sequence: from.max(1) };
+    let mut ordered = Ordered::new(connection.clone(), DEAD_STREAM.into(), begin);
     let wanted = max.min(usize::try_from(state.messages).unwrap_or(usize::MAX));
     while letters.len() < wanted {
         // Some may be taken away meanwhile: then the last is not among those counted.

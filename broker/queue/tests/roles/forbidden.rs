@@ -152,5 +152,5 @@ async fn no_role_does_what_is_not_its_own() {
 
     // Nothing of it was stored.
     assert_eq!(coordinator.log_end().await.unwrap(), 0);
-    assert!(coordinator.dead_letters(10).await.unwrap().is_empty());
+    assert!(coordinator.dead_letters(1, 10).await.unwrap().is_empty());
 }

@@ -1,7 +1,13 @@
 //! The known name that was probably meant.
 
+/// Bytes of a word that may be a slip of the pen. The comparison takes as many steps as the product of both lengths.
+const MAX_WORD_BYTES: usize = 64;
+
 /// The name of `known` nearest to `word`, unless none is near: more than a third of its letters would have to change.
 pub(super) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    if word.len() > MAX_WORD_BYTES {
+        return None;
+    }
     let plain = |name: &str| name.to_lowercase().replace('+', "plus").replace(['-', ' ', '_'], "");
     let word = plain(word);
     let with_distance = known.map(|name| (distance(&word, &plain(name)), name));

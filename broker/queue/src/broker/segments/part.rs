@@ -141,7 +141,8 @@ fn concerns(event: &Event) -> (Option<RolloutId>, BTreeSet<millrace_schemas::Pol
             | OutcomeBody::Reward(_)
             | OutcomeBody::TrainShard(_)
             | OutcomeBody::Void(_)
-            | OutcomeBody::PublishWeights(_) => BTreeSet::new(),
+            | OutcomeBody::PublishWeights(_)
+            | OutcomeBody::Returned(_) => BTreeSet::new(),
         },
         (_, _) => BTreeSet::new(),
     };

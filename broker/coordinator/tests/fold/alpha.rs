@@ -1,0 +1,199 @@
+//! Every async ratio ends: rollouts take as long as they take, some prompts three times as long as others.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use millrace_schemas::api::RunState;
+use millrace_schemas::submit::from_toml;
+use millrace_schemas::train_shard::Batch;
+use millrace_schemas::{RunSpec, Task, TaskKey};
+
+use super::world::{RUN, World};
+use millrace_coordinator::status;
+
+/// Numbers that look drawn (SplitMix64).
+struct Draws(u64);
+
+impl Draws {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (x ^ (x >> 31)) % n
+    }
+}
+
+/// Workers enough for all tasks at once, each of which takes its time.
+#[derive(Default)]
+struct Timed {
+    now: u64,
+    begun: u64,
+    /// By the time at which they end.
+    busy: BTreeMap<(u64, u64), (Task, millrace_schemas::OutcomeBody)>,
+}
+
+impl Timed {
+    /// Until nothing is queued or busy.
+    fn play(&mut self, world: &mut World, draws: &mut Draws, slow: u64) {
+        for _ in 0..400_000 {
+            while let Some((_, task)) = world.queue.pop_first() {
+                // A turn is drawn by the version that stands when it begins.
+                let body = world.answer(&task);
+                let ends = self.now + duration(&task, draws, slow);
+                self.begun += 1;
+                self.busy.insert((ends, self.begun), (task, body));
+            }
+            let Some(((now, _), (task, body))) = self.busy.pop_first() else { return };
+            self.now = now;
+            let stale = world
+                .policy
+                .as_ref()
+                .is_some_and(|policy| policy.is_stale(task.key, task.version, task.evaluate));
+            if !stale {
+                world.append(super::outcome(task.key, Some(task.question()), body));
+            }
+        }
+        panic!("it does not end");
+    }
+}
+
+fn duration(task: &Task, draws: &mut Draws, slow: u64) -> u64 {
+    let jitter = draws.below(8);
+    match task.key {
+        TaskKey::Generate { rollout, .. } if rollout.group % 3 == 0 => slow * (20 + jitter),
+        TaskKey::Generate { .. } => 20 + jitter,
+        TaskKey::EnvStep { .. } | TaskKey::Reward { .. } => 1 + jitter / 4,
+        TaskKey::TrainShard { .. } => 10 + 10 * jitter,
+        TaskKey::PublishWeights { .. } => 2,
+    }
+}
+
+fn spec(alpha: f64, batch: u64, steps: u64, more: &str) -> RunSpec {
+    let environment =
+        if more.contains("domains") { "" } else { "environment = { name = \"counter\", turns = 2 }" };
+    let (head, rollout) = more.split_once('/').unwrap_or(("", more));
+    let text = format!(
+        "name = \"{RUN}\"\nsteps = {steps}\nmodel = {{ kind = \"scripted\" }}\n{environment}\n{head}\n\
+         weights = {{ newest = 99 }}\nevaluate = {{ prompts = 2 }}\n[rollout]\nalpha = {alpha:?}\ngroups_per_step = {batch}\ngroup_size = 2\n{rollout}"
+    );
+    from_toml(&text).unwrap_or_else(|e| panic!("{text}: {e}"))
+}
+
+/// Plays it, and says what is wrong with it.
+fn wrong(spec: &RunSpec, seed: u64, slow: u64) -> Option<String> {
+    let mut world = World::submit(spec, 0);
+    Timed::default().play(&mut world, &mut Draws(seed), slow);
+    let run = world.run();
+    let ledger = status::ledger(run);
+    if run.state != RunState::Finished || !ledger.balanced() {
+        return Some(format!("{:?} at {} {:?} {ledger:?}", run.state, run.version(), run.load()));
+    }
+    let bound = spec.rollout.alpha.ceil() as u64;
+    let share = match spec.rollout.alpha.fract() {
+        0.0 => u64::from(spec.rollout.groups_per_step),
+        fraction => (fraction * f64::from(spec.rollout.groups_per_step) + 1e-6) as u64,
+    };
+    for batch in batches(&world) {
+        let staleness = |group: &millrace_schemas::train_shard::BatchGroup| {
+            group.rollouts.iter().map(|rollout| batch.base.staleness(rollout.start_version)).max()
+        };
+        let ages: Vec<u64> = batch.groups.iter().filter_map(staleness).collect();
+        let oldest = ages.iter().filter(|age| **age == bound && bound > 0).count() as u64;
+        if ages.iter().any(|age| *age > bound) || oldest > share {
+            return Some(format!("base={} ages={ages:?} bound={bound} share={share}", batch.base));
+        }
+    }
+    None
+}
+
+fn batches(world: &World) -> Vec<Batch> {
+    let decode = |bytes: &bytes::Bytes| millrace_schemas::envelope::decode::<Batch>("batch", bytes).ok();
+    world.blobs.values().filter_map(decode).collect()
+}
+
+#[test]
+fn a_fractional_alpha_ends_with_slow_prompts() {
+    let mut found = Vec::new();
+    for alpha in [0.25, 0.5, 1.25, 1.5, 2.75] {
+        for seed in 0..6 {
+            found
+                .extend(wrong(&spec(alpha, 8, 4, ""), seed, 3).map(|w| format!("alpha={alpha} {seed}: {w}")));
+        }
+    }
+    assert!(found.is_empty(), "{} of 30: {found:#?}", found.len());
+}
+
+#[test]
+fn a_share_that_is_whole_in_decimals_is_whole() {
+    let spec = spec(0.29, 100, 2, "");
+    assert_eq!((spec.window_groups(), spec.oldest_groups(), spec.max_staleness()), (129, 29, 1));
+    for seed in 0..3 {
+        assert_eq!(wrong(&spec, seed, 3), None);
+    }
+}
+
+#[test]
+fn less_than_a_group_of_a_batch_is_none() {
+    let spec = spec(1.1, 4, 2, "");
+    assert_eq!((spec.window_groups(), spec.oldest_groups(), spec.max_staleness()), (8, 4, 1));
+}
+
+#[test]
+fn every_alpha_and_every_batch_end() {
+    const DOMAINS: &str = "domains = [{ name = \"a\", share = 3.0, environment = { name = \"counter\", turns = 2 } }, \
+                           { name = \"b\", share = 1.0, environment = { name = \"counter\", turns = 3 } }]/";
+    let mut found = Vec::new();
+    let mut seen = BTreeSet::new();
+    for seed in 0..150 {
+        let mut draws = Draws(seed);
+        let whole = draws.below(3) == 0;
+        let hundredths = if draws.below(2) == 0 { draws.below(200) } else { draws.below(801) };
+        let alpha =
+            if whole { hundredths / 100 } else { hundredths } as f64 / if whole { 1.0 } else { 100.0 };
+        let (batch, steps, slow) = (1 + draws.below(9), 1 + draws.below(6), 1 + 2 * draws.below(3));
+        let mut more = ["", "order = \"finish_order\"\n"][draws.below(2) as usize].to_owned();
+        more += ["", "filter = \"equal_rewards\"\n"][draws.below(2) as usize];
+        if draws.below(3) == 0 {
+            more += &format!("redundant_groups = {}\n", draws.below(4));
+        }
+        let domains = alpha.fract() == 0.0 && draws.below(2) == 0;
+        let more = if domains { format!("{DOMAINS}{more}") } else { more };
+        let mut spec = spec(alpha, batch, steps, &more);
+        (spec.evaluate.prompts, spec.evaluate.every) = (draws.below(4) as u32, draws.below(3));
+        seen.insert((whole, domains));
+        let what = || format!("seed={seed} alpha={alpha} batch={batch} steps={steps} slow={slow} {more:?}");
+        found.extend(wrong(&spec, seed, slow).map(|w| format!("{}: {w}", what())));
+    }
+    assert!(seen.len() >= 3);
+    assert!(found.is_empty(), "{} of 150: {found:#?}", found.len());
+}
+
+#[test]
+fn a_worker_that_is_behind_takes_no_place_that_is_taken() {
+    let mut spec = spec(0.5, 4, 3, "");
+    spec.evaluate.prompts = 0;
+    let mut world = World::submit(&spec, 0);
+    // Two groups are played until version 1 stands: as many as may be one version behind.
+    let mut held = Vec::new();
+    while world.run().version().0 == 0 {
+        let (_, task) = world.queue.pop_first().expect("something is queued");
+        let is_held = matches!(task.key, TaskKey::Generate { rollout, .. } if rollout.group >= 4);
+        if is_held { held.push(task) } else { world.finish(&task) }
+    }
+    assert_eq!(held.len(), 4);
+    // The turns of those that begin now are drawn by version 0 all the same.
+    while world.run().version().0 == 1 {
+        let Some((_, task)) = world.queue.pop_first() else { break };
+        match task.key {
+            TaskKey::Generate { rollout, .. } if rollout.attempt == 0 => {
+                world.say(task.key, super::turn(&[1], &[-0.5], &[(0, 1)]));
+            }
+            _ => world.finish(&task),
+        }
+        let run = world.run();
+        let oldest = run.groups.values().filter(|group| group.staleness(run.version()) == 1).count();
+        assert!(run.version().0 > 1 || oldest <= 2, "{oldest} after {}", task.key);
+    }
+    held.iter().for_each(|task| world.finish(task));
+    super::to_the_end(&mut world);
+    assert_eq!(world.run().state, RunState::Finished);
+}
