@@ -19,6 +19,7 @@ mod play;
 pub mod queue;
 pub mod raw;
 pub mod recipes;
+pub mod state;
 #[cfg(millrace_torch)]
 pub mod train;
 

@@ -29,6 +29,8 @@ enum Command {
 enum Bench {
     /// The whole life of a task, beside raw put, pull and ack on the same server
     Queue(bench::queue::Args),
+    /// What the coordinator's state costs with many rollouts in flight, long contexts and large gangs
+    State(bench::state::Args),
     /// The same run under several algorithms, bounds on staleness and seeds
     Recipes(bench::recipes::Args),
     /// Redundant groups, asynchrony and dynamic sampling, each with and without
@@ -63,6 +65,7 @@ pub fn main() -> anyhow::Result<ExitCode> {
 fn measure(what: &Bench) -> anyhow::Result<()> {
     match what {
         Bench::Queue(args) => in_real_time(bench::queue::run(args)),
+        Bench::State(args) => bench::state::run(args),
         Bench::Recipes(args) => bench::recipes::run(args),
         Bench::Mechanisms(args) => bench::mechanisms::run(args),
         #[cfg(millrace_torch)]

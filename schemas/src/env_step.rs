@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::dataset::{AnswerCheck, DatasetSpec};
 use crate::ids::PoolName;
 use crate::omit;
+use crate::trajectory::EntryRef;
 
 /// Reset, or take one action.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -21,6 +22,10 @@ pub struct EnvStepTask {
     /// With `dataset`: the row of the split that is asked, from 0 in the file's order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub row: Option<u64>,
+    /// Where the action is stored: what the environment answered before the turn, and the turn. Empty where `action` holds
+    /// all of it; else its state is fetched, and its tokens where there are none. `[2]`
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub prefix: Vec<EntryRef>,
     /// What to do.
     pub action: EnvAction,
 }

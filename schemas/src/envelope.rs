@@ -12,6 +12,7 @@ use crate::publish_weights::PublishWeightsTask;
 use crate::reward::RewardTask;
 use crate::stage::Stage;
 use crate::train_shard::{TrainShardTask, TrainWork};
+use crate::trajectory::EntryRef;
 use crate::version::PolicyVersion;
 
 /// Work for one worker, whole in itself: any worker of the pool can do it.
@@ -57,18 +58,23 @@ impl Task {
     }
 
     /// A number that follows from what the task asks: of two tasks of the same name it is the same if they ask
-    /// the same. The version that is stamped on it has no part in it, nor who should do it.
+    /// the same. The version that is stamped on it has no part in it, nor who should do it. Of what is stored elsewhere
+    /// the checks count, so it is taken before the task is resolved.
     #[must_use]
     pub fn question(&self) -> u64 {
-        let mut asked = Asked::default();
+        let mut asked = Mixer::default();
         match &self.body {
             TaskBody::Generate(task) => {
                 asked.add(task.seed);
+                asked.add_checks(&task.prefix);
                 task.context.iter().for_each(|token| asked.add(u64::from(*token)));
             }
             TaskBody::EnvStep(task) => {
                 asked.add(task.seed);
-                if let EnvAction::Step { state, tokens } = &task.action {
+                asked.add_checks(&task.prefix);
+                if let EnvAction::Step { state, tokens } = &task.action
+                    && task.prefix.is_empty()
+                {
                     state.iter().for_each(|byte| asked.add(u64::from(*byte)));
                     tokens.iter().for_each(|token| asked.add(u64::from(*token)));
                 }
@@ -79,6 +85,7 @@ impl Task {
                     asked.add(turn.reward.to_bits());
                     asked.add(u64::from(turn.tokens));
                 }
+                asked.add_checks(&task.prefix);
                 task.conversation.iter().for_each(|utterance| asked.add_bytes(utterance.text.as_bytes()));
             }
             TaskBody::TrainShard(task) => match &task.work {
@@ -108,18 +115,37 @@ impl Task {
     }
 }
 
-/// Mixes what a task asks into a number. Stays the same for ever: answers in logs are compared by it.
+/// Mixes content into a number. Stays the same for ever: outcomes in logs are compared by it.
 #[derive(Default)]
-struct Asked(u64);
+pub(crate) struct Mixer(u64);
 
-impl Asked {
-    const fn add(&mut self, value: u64) {
+impl Mixer {
+    pub(crate) const fn add(&mut self, value: u64) {
         let mixed = (self.0 ^ value).wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         self.0 = mixed ^ (mixed >> 29);
     }
 
     fn add_bytes(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|byte| self.add(u64::from(*byte)));
+    }
+
+    /// As one unit, eight bytes at a time.
+    pub(crate) fn add_block(&mut self, bytes: &[u8]) {
+        self.add(bytes.len() as u64);
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.add(u64::from_le_bytes(word));
+        }
+    }
+
+    /// What the entries hold, wherever they are.
+    fn add_checks(&mut self, entries: &[EntryRef]) {
+        entries.iter().for_each(|entry| self.add(entry.check));
+    }
+
+    pub(crate) const fn finish(self) -> u64 {
+        self.0
     }
 }
 

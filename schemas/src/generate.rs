@@ -5,13 +5,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits::MAX_CONTEXT_TOKENS;
 use crate::omit;
+use crate::trajectory::EntryRef;
 use crate::version::PolicyVersion;
 
 /// Sample one turn after `context`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GenerateTask {
-    /// All tokens of the rollout so far, prompt first. `[T]`, never empty.
+    /// All tokens of the rollout so far, prompt first. `[T]`, never empty once the prefix is resolved.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub context: Vec<u32>,
+    /// Where the context is stored, in order: what the environment showed first, then turn and observation in turn. Empty
+    /// where `context` holds it. `[1 + 2·turns]`
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub prefix: Vec<EntryRef>,
+    /// Tokens of the last of `prefix`; empty where they are to be fetched like the others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub latest: Vec<u32>,
     /// The oldest version that may sample; an engine with older weights fetches newer ones first.
     pub min_version: PolicyVersion,
     /// Tokens to sample at most, 1 or more.

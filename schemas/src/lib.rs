@@ -25,6 +25,7 @@ pub mod train_shard;
 pub mod publish_weights;
 
 pub mod outcome;
+pub mod trajectory;
 pub mod event;
 pub mod log_segment;
 pub mod policy;
@@ -44,4 +45,5 @@ pub use ids::{PoolName, RolloutId, RunId, TaskKey, WorkerId};
 pub use outcome::{Outcome, OutcomeBody};
 pub use stage::Stage;
 pub use submit::RunSpec;
+pub use trajectory::EntryRef;
 pub use version::PolicyVersion;

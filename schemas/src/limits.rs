@@ -171,6 +171,16 @@ pub const MAX_STOP_STRINGS: usize = 16;
 pub const MAX_STOP_STRING_BYTES: usize = 256;
 /// Tokens of a rollout; above it the task is refused as poison.
 pub const MAX_CONTEXT_TOKENS: usize = 4_194_304;
+/// Tokens of the newest entry of a trajectory that its next task carries along. More are fetched from the log, so that
+/// no task needs an object of its own.
+pub const MAX_CARRIED_TOKENS: usize = 32_768;
+/// Bytes of turns and observations that a process keeps in memory, those last used; others are fetched again.
+pub const MAX_CACHED_TRAJECTORY_BYTES: usize = 256 * 1024 * 1024;
+/// Entries of the log that one reader fetches at once, and rollouts of a batch that are resolved at once.
+pub const FETCHES_IN_FLIGHT: usize = 64;
+/// Payloads above [`MAX_INLINE_BYTES`] that are stored or fetched at once: that many times [`MAX_CLAIM_BYTES`] may be in
+/// memory at worst, a few MiB each as a rule.
+pub const CLAIMS_IN_FLIGHT: usize = 16;
 /// A reward's or score's size; an outcome with a larger one is refused. Sums of any number of them are finite.
 pub const MAX_REWARD: f64 = 1e12;
 /// Measurements of a step, and bytes of the name of one; an outcome with more is refused. A status holds them.
@@ -210,6 +220,8 @@ pub const MAX_EVALUATE_PROMPTS: u32 = 65_536;
 pub const MAX_MODEL_DIMENSION: u32 = 1_048_576;
 
 const _: () = assert!(MAX_INLINE_BYTES * 2 < MAX_PAYLOAD_BYTES, "a message and its headers must fit");
+const _: () =
+    assert!(MAX_CARRIED_TOKENS * 5 < MAX_INLINE_BYTES, "a task with a prefix of many turns stays inline");
 const _: () = assert!(MAX_ROW_BYTES <= MAX_SAID_BYTES, "a prompt can be said");
 const _: () = assert!(HEARTBEAT_MS * 2 < ACK_WAIT_MS, "one lost sign of life must not cost the lease");
 const _: () = assert!(HEARTBEATS >= 3, "a lost sign of life and a late one must not cost the lease");

@@ -26,9 +26,10 @@ pub struct Outcome {
     pub worker: WorkerId,
     /// Microseconds that its worker spent on it; for batched work, this task's share.
     pub busy_us: u64,
-    /// [`Task::question`](crate::Task::question) of the task as it was done. An answer to another question under
-    /// the same name, which a log that lost its newest part may have asked before, counts for nothing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Fingerprint of the request ([`Task::question`](crate::Task::question)). An outcome of another request under the same
+    /// name, which a log that lost its newest part may have made before, counts for nothing. What older programs wrote
+    /// under `answers` covered content that the coordinator does not hold any more: it is not compared.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "fingerprint")]
     pub answers: Option<u64>,
     /// What came of it.
     pub body: OutcomeBody,

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::env_step::{Settings, Utterance};
+use crate::trajectory::EntryRef;
 
 pub mod settings;
 pub mod code;
@@ -24,6 +25,10 @@ pub struct RewardTask {
     /// What the run file tells the rule.
     #[serde(default, skip_serializing_if = "Settings::is_empty")]
     pub settings: Settings,
+    /// Where `conversation` and `row` are stored: all that the environment answered, its reset first. Empty where they are
+    /// here or the rule reads neither. `[1 + turns]`
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub prefix: Vec<EntryRef>,
     /// Everything that was said, for a rule that reads it in an environment that speaks text.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conversation: Vec<Utterance>,

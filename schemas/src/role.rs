@@ -128,6 +128,10 @@ fn worker(stage: Stage) -> Rights {
     };
     rights.pull(&task_stream(stage), "*");
     rights.read(POLICY_BUCKET);
+    if stage != Stage::PublishWeights {
+        // Tasks and batches name what was said before by its position in the log.
+        rights.publish.push(request("DIRECT.GET", LOG_STREAM));
+    }
     if stage == Stage::TrainShard {
         // How a gang finds together, and who is there for one.
         for bucket in [GANG_BUCKET, WORKERS_BUCKET] {
@@ -180,6 +184,7 @@ fn coordinator() -> Rights {
     // Whether the log still holds what was read of it, and taking away what is in segments.
     rights.publish.push(request("STREAM.MSG.GET", LOG_STREAM));
     rights.publish.push(request("STREAM.PURGE", LOG_STREAM));
+    rights.publish.push(request("DIRECT.GET", LOG_STREAM));
     rights.publish.push(request("STREAM.MSG.DELETE", DEAD_STREAM));
     rights.pull(ADVISORY_STREAM, "*");
     rights

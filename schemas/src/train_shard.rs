@@ -10,6 +10,7 @@ use crate::generate::Segment;
 use crate::ids::{RolloutId, RunId};
 use crate::omit;
 use crate::submit::{Algorithm, ModelSpec};
+use crate::trajectory::EntryRef;
 use crate::version::PolicyVersion;
 
 /// One rank's share.
@@ -88,6 +89,14 @@ pub struct Batch {
     pub groups: Vec<BatchGroup>,
 }
 
+impl Batch {
+    /// Whether all tokens are here.
+    #[must_use]
+    pub fn is_resolved(&self) -> bool {
+        self.groups.iter().flat_map(|group| &group.rollouts).all(|rollout| rollout.stored.is_none())
+    }
+}
+
 /// Rollouts of one prompt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BatchGroup {
@@ -114,18 +123,36 @@ pub struct BatchRollout {
     /// It was cut off: its last turn ended at its most tokens, or it took its most turns without reaching the goal.
     #[serde(default, skip_serializing_if = "omit::is_default")]
     pub truncated: bool,
-    /// Observations and turns in order: the tokens that were sampled, never re-tokenised text. `[T]`
+    /// Observations and turns in order: the tokens that were sampled, never re-tokenised text. `[T]`, empty until what is
+    /// `stored` is resolved.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tokens: Vec<u32>,
     /// The sampled stretches of `tokens`, in order, without overlap.
     pub turns: Vec<BatchTurn>,
+    /// Where the tokens and their log-probabilities are stored; `None` where they are here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stored: Option<StoredTrajectory>,
+}
+
+/// A trajectory as it stands in the log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StoredTrajectory {
+    /// What the environment showed first, then turn and observation in turn, up to the last turn. `[2·turns]`; those before
+    /// the rollout's own turns are another's.
+    pub entries: Vec<EntryRef>,
+    /// Trained on are the turns' log-probabilities of before unlikely tokens were cut off.
+    #[serde(default, skip_serializing_if = "omit::is_default")]
+    pub uncut_logprobs: bool,
 }
 
 /// One sampled stretch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BatchTurn {
-    /// Where in `tokens` it begins; 1 or more.
+    /// Where in `tokens` it begins; 1 or more, and 0 while it is stored elsewhere.
+    #[serde(default, skip_serializing_if = "omit::is_default")]
     pub at: u32,
-    /// Log-probability of each token under the policy that sampled it. `[N]`
+    /// Log-probability of each token under the policy that sampled it. `[N]`, empty while it is stored elsewhere.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub logprobs: Vec<f32>,
     /// Which version sampled which tokens; the counts add up to N.
     pub segments: Vec<Segment>,
@@ -137,7 +164,15 @@ impl BatchRollout {
     /// Tokens that were sampled and not observed.
     #[must_use]
     pub fn sampled_tokens(&self) -> u64 {
-        self.turns.iter().map(|turn| turn.logprobs.len() as u64).sum()
+        self.turns.iter().map(BatchTurn::tokens).sum()
+    }
+}
+
+impl BatchTurn {
+    /// Tokens that were sampled.
+    #[must_use]
+    pub fn tokens(&self) -> u64 {
+        self.segments.iter().map(|segment| u64::from(segment.tokens)).sum()
     }
 }
 

@@ -29,7 +29,7 @@ use crate::settle::Settlement;
 const RECONNECT: Duration = Duration::from_millis(500);
 /// After which the length of a pool's leases is asked for again.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
-/// For how long a task is given back whose payload cannot be fetched.
+/// For how long a task is given back whose payload, or what it names, cannot be fetched.
 const REFETCH: Duration = Duration::from_secs(2);
 /// For how long a task is given back on which the executor panicked.
 const PANIC_RETRY: Duration = Duration::from_secs(1);
@@ -237,7 +237,14 @@ impl PoolLoop {
 
     async fn execute(&self, task: Task, hold: &Hold) -> Verdict {
         let limit = Duration::from_millis(limits::attempt_ms(self.stage));
-        let execution = self.executor.execute(task, hold.cancel.clone());
+        let execution = async {
+            let mut task = task;
+            match self.broker.resolve(&mut task).await {
+                Ok(()) => self.executor.execute(task, hold.cancel.clone()).await,
+                // Whatever is missing, it is the machines' failure: no reward follows from it.
+                Err(error) => Verdict::RetryAfter(REFETCH, error.to_string()),
+            }
+        };
         tokio::time::timeout(limit, execution).await.unwrap_or_else(|_| {
             Verdict::RetryAfter(HUNG_RETRY, format!("no answer within {} s", limit.as_secs()))
         })

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use millrace_queue::Objects;
+use millrace_queue::{Broker, Objects};
 use millrace_schemas::{PoolName, Stage, subjects};
 
 use crate::datasets::Datasets;
@@ -29,6 +29,7 @@ pub struct Executors {
     program: Option<Arc<Program>>,
     server: Option<ServerSettings>,
     tools: Arc<Tools>,
+    broker: Option<Broker>,
 }
 
 impl Executors {
@@ -37,7 +38,21 @@ impl Executors {
     #[must_use]
     pub fn new(objects: Objects, policies: PolicyTable) -> Self {
         let (weights, rendezvous) = (Weights::new(objects), Arc::new(MemoryRendezvous::default()));
-        Self { policies, weights, rendezvous, program: None, server: None, tools: Arc::default() }
+        Self {
+            policies,
+            weights,
+            rendezvous,
+            program: None,
+            server: None,
+            tools: Arc::default(),
+            broker: None,
+        }
+    }
+
+    /// The same, with a trainer that reads the trajectories of its batches by `broker`.
+    #[must_use]
+    pub fn reading(self, broker: Broker) -> Self {
+        Self { broker: Some(broker), ..self }
     }
 
     /// The same, with members that meet at `rendezvous`.
@@ -85,7 +100,8 @@ impl Executors {
             }
             Stage::Reward => Arc::new(reward::Reward::asking(self.program.clone()).with(self.tools.clone())),
             Stage::TrainShard => {
-                Arc::new(TrainShard::new(self.weights.clone()).meeting_at(self.rendezvous.clone()))
+                let trainer = TrainShard::new(self.weights.clone()).reading(self.broker.clone());
+                Arc::new(trainer.meeting_at(self.rendezvous.clone()))
             }
             Stage::PublishWeights => Arc::new(PublishWeights::new(self.weights.objects().clone())),
             Stage::Submit => unreachable!("submit has no tasks"),

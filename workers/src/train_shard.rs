@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::{StreamExt, TryStreamExt};
-use millrace_queue::ObjectError;
+use millrace_queue::{Broker, ObjectError};
 use millrace_schemas::blob::Sha;
 use millrace_schemas::envelope::decode;
 use millrace_schemas::train_shard::{Batch, FileRef, StepVoid, TrainShardDone, TrainShardTask, TrainWork};
@@ -36,6 +36,8 @@ pub struct TrainShard {
     weights: Weights,
     rendezvous: Arc<dyn Rendezvous>,
     thread: TrainerThread,
+    /// Reads the trajectories that batches name.
+    broker: Option<Broker>,
 }
 
 impl TrainShard {
@@ -43,7 +45,14 @@ impl TrainShard {
     /// [`Self::meeting_at`] says otherwise.
     #[must_use]
     pub fn new(weights: Weights) -> Self {
-        Self { weights, rendezvous: Arc::new(MemoryRendezvous::default()), thread: TrainerThread::start() }
+        let rendezvous = Arc::new(MemoryRendezvous::default());
+        Self { weights, rendezvous, thread: TrainerThread::start(), broker: None }
+    }
+
+    /// The same, which reads the trajectories that batches name by `broker`.
+    #[must_use]
+    pub fn reading(self, broker: Option<Broker>) -> Self {
+        Self { broker, ..self }
     }
 
     /// The same, with members that meet at `rendezvous`.
@@ -128,15 +137,25 @@ impl TrainShard {
         blob: BlobRef,
     ) -> Result<(LoadedVersion, Batch, BlobRef), Verdict> {
         let bytes = self.weights.objects().get_blob(run, &blob).await.map_err(|e| object_verdict(&e))?;
-        let batch: Batch = decode("batch", &bytes).map_err(|error| Verdict::Poison(error.to_string()))?;
+        let mut batch: Batch = decode("batch", &bytes).map_err(|error| Verdict::Poison(error.to_string()))?;
         if batch.run != *run || batch.base != version || batch.manifest != manifest {
             let (of, base) = (&batch.run, batch.base);
             return Err(Verdict::Poison(format!(
                 "its batch is of run={of} base={base}, or of other weights"
             )));
         }
+        self.resolve(&mut batch).await.map_err(|reason| Verdict::RetryAfter(RETRY, reason))?;
         let base = self.weights.fetch(run, version, manifest, Files::Config).await;
         Ok((base.map_err(|error| error.verdict())?, batch, blob))
+    }
+
+    /// Fetches what the batch names. What is missing is the machines' failure.
+    async fn resolve(&self, batch: &mut Batch) -> Result<(), String> {
+        match &self.broker {
+            Some(broker) => broker.resolve_batch(batch).await.map_err(|error| error.to_string()),
+            None if batch.is_resolved() => Ok(()),
+            None => Err("this worker has no way to the log, where the batch's turns are".to_owned()),
+        }
     }
 
     /// Version 0, of which only what says its kind: the trainer may hold the rest.

@@ -71,8 +71,14 @@ fn task(key: TaskKey, pool: &str, body: TaskBody) -> Task {
 fn reset(group: u64) -> Task {
     let environment = EnvironmentSpec::FrozenLake { size: 4, frozen: 0.8, max_turns: 10 };
     let rollout = RolloutId { group, index: 0, attempt: 0 };
-    let step =
-        EnvStepTask { environment, split: Split::Train, seed: group, row: None, action: EnvAction::Reset };
+    let step = EnvStepTask {
+        environment,
+        split: Split::Train,
+        seed: group,
+        row: None,
+        action: EnvAction::Reset,
+        prefix: Vec::new(),
+    };
     task(TaskKey::EnvStep { rollout, turn: 0 }, "frozen_lake", TaskBody::EnvStep(step))
 }
 
@@ -86,6 +92,7 @@ fn reward(group: u64, reward: f64) -> Task {
         settings: Settings::new(),
         conversation: Vec::new(),
         row: [].into(),
+        prefix: Vec::new(),
     };
     task(TaskKey::Reward { rollout, reward: 0 }, "env_return", TaskBody::Reward(body))
 }

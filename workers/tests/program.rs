@@ -48,6 +48,7 @@ async fn score(program: &Arc<Program>, pool: &str, said: &str) -> Verdict {
             settings: if pool == "x" { Settings::new() } else { settings },
             conversation,
             row: [].into(),
+            prefix: Vec::new(),
         }),
     };
     let reward = Reward::asking(Some(program.clone()));

@@ -50,7 +50,7 @@ impl State {
             | Event::Resumed
             | Event::Cancelled { .. } => {
                 match run.parse().ok().and_then(|id: RunId| self.runs.get_mut(&id)) {
-                    Some(run) => guarded(run, &mut out, |run, out| of_run(run, event, out)),
+                    Some(run) => guarded(run, &mut out, |run, out| of_run(run, seq, event, out)),
                     None => self.ignored += 1,
                 }
             }
@@ -112,9 +112,9 @@ pub(crate) fn guarded(run: &mut Run, out: &mut Commands, then: impl FnOnce(&mut 
 }
 
 /// An event that concerns one run.
-fn of_run(run: &mut Run, event: Event, out: &mut Commands) {
+fn of_run(run: &mut Run, seq: u64, event: Event, out: &mut Commands) {
     match event {
-        Event::Outcome(outcome) => on_outcome(run, outcome, out),
+        Event::Outcome(outcome) => on_outcome(run, seq, outcome, out),
         Event::DeadLetter { key, reason } => on_dead_letter(run, key, &reason, out),
         Event::Requeued { key } => finish::revive(run, key, out),
         Event::Adopted(adopted) => adopt::adopted(run, &adopted, out),
@@ -137,15 +137,15 @@ fn settle(run: &mut Run, members: &Members, out: &mut Commands) {
 }
 
 /// The first outcome of a task that is waited for moves the run on; any other is counted as late and forgotten.
-fn on_outcome(run: &mut Run, outcome: Outcome, out: &mut Commands) {
+fn on_outcome(run: &mut Run, seq: u64, outcome: Outcome, out: &mut Commands) {
     let late = run.books.late_outcomes;
-    take_in(run, outcome, out);
+    take_in(run, seq, outcome, out);
     if run.books.late_outcomes == late {
         run.moved();
     }
 }
 
-fn take_in(run: &mut Run, outcome: Outcome, out: &mut Commands) {
+fn take_in(run: &mut Run, seq: u64, outcome: Outcome, out: &mut Commands) {
     let malformed = outcome.check().err();
     let Outcome { key, busy_us, answers, body, .. } = outcome;
     // Whatever a worker says, a sum stays a number.
@@ -165,14 +165,14 @@ fn take_in(run: &mut Run, outcome: Outcome, out: &mut Commands) {
             train_shard::done(run, key, answers, done, out);
         }
         (TaskKey::PublishWeights { .. }, OutcomeBody::PublishWeights(done)) => {
-            publish_weights::done(run, key, &done, out);
+            publish_weights::done(run, key, answers, &done, out);
         }
         (TaskKey::TrainShard { .. }, OutcomeBody::Void(void)) => {
             train_shard::void(run, key, &void, out);
         }
         (TaskKey::TrainShard { .. } | TaskKey::PublishWeights { .. }, _) => run.books.late_outcomes += 1,
         (TaskKey::Generate { .. } | TaskKey::EnvStep { .. } | TaskKey::Reward { .. }, body) => {
-            play::on_outcome(run, key, (busy_us, answers), body, out);
+            play::on_outcome(run, key, (seq, busy_us, answers), body, out);
         }
     }
 }

@@ -1,13 +1,12 @@
 //! Groups and rollouts in flight: what each has so far and what it waits for.
 
-use millrace_schemas::env_step::{Settings, Utterance};
 use millrace_schemas::reward::TurnResult;
 use millrace_schemas::submit::{Domain, RolloutSpec};
-use millrace_schemas::train_shard::{BatchGroup, BatchRollout, BatchTurn};
-use millrace_schemas::{PolicyVersion, RolloutId, RunSpec};
+use millrace_schemas::train_shard::{BatchGroup, BatchRollout, BatchTurn, StoredTrajectory};
+use millrace_schemas::{EntryRef, PolicyVersion, RolloutId, RunSpec};
 use serde::{Deserialize, Serialize};
 
-use crate::stored::{Moment, Start, Way};
+use crate::stored::Start;
 
 /// What a rollout waits for. At most one turn of it is ever in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,27 +36,16 @@ pub struct Rollout {
     pub start: Option<PolicyVersion>,
     /// What it waits for.
     pub phase: Phase,
-    /// Observations and turns so far. `[T]`
-    pub tokens: Vec<u32>,
-    /// The sampled stretches of `tokens`. `[turns]`
+    /// Where its observations and turns are stored, in order: what the reset showed, then turn and answer in turn. Those of
+    /// another rollout come first where it goes on from one. `[1 + 2·turns]`, one fewer while it waits for an answer.
+    pub trajectory: Vec<EntryRef>,
+    /// Its own turns: who sampled them and what they brought. `[turns]`
     pub turns: Vec<BatchTurn>,
     /// What the environment said to each turn. `[turns]`, or one fewer while it waits for the answer.
     pub results: Vec<TurnResult>,
-    /// What was said so far, where a reward of the run reads it.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub conversation: Vec<Utterance>,
-    /// What the environment tells rewards of the prompt.
-    #[serde(default, skip_serializing_if = "Settings::is_empty")]
-    pub row: Settings,
     /// Turns that were taken before it began, by another.
     #[serde(default)]
     pub skipped: u32,
-    /// Before each turn, where later rollouts may start from one. `[skipped + turns]`, and one more before a turn.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub moments: Vec<Moment>,
-    /// The environment's state, as it gave it.
-    #[serde(with = "serde_bytes_vec")]
-    pub state: Vec<u8>,
     /// The goal was reached.
     pub success: bool,
     /// Its last turn ended at its most tokens, or it took its most turns without reaching the goal.
@@ -69,51 +57,22 @@ pub struct Rollout {
     pub busy_us: u64,
 }
 
-/// Bytes as MessagePack's own kind rather than as a list of numbers.
-pub(crate) mod serde_bytes_vec {
-    use serde::de::{Error, Visitor};
-    use serde::{Deserializer, Serializer};
-
-    pub(crate) fn serialize<S: Serializer>(bytes: &[u8], s: S) -> Result<S::Ok, S::Error> {
-        s.serialize_bytes(bytes)
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<u8>, D::Error> {
-        struct Bytes;
-        impl Visitor<'_> for Bytes {
-            type Value = Vec<u8>;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("bytes")
-            }
-            fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
-                Ok(bytes.to_vec())
-            }
-        }
-        d.deserialize_bytes(Bytes)
-    }
-}
-
 impl Rollout {
     /// A rollout that has not begun, to be reset, or to go on from `start`.
     #[must_use]
     pub fn new(stamp: PolicyVersion, rewards: usize, start: Option<&Start>) -> Self {
         let phase = if start.is_some() { Phase::Generate } else { Phase::Reset };
-        let Way { row, tokens, conversation, moments } =
-            start.map(|start| start.way.clone()).unwrap_or_default();
+        let trajectory = start.map(|start| start.trajectory.clone()).unwrap_or_default();
         Self {
             attempt: 0,
             failures: 0,
             stamp,
             start: None,
             phase,
-            tokens,
+            skipped: (trajectory.len() / 2) as u32,
+            trajectory,
             turns: Vec::new(),
             results: Vec::new(),
-            conversation,
-            row,
-            skipped: moments.len().saturating_sub(1) as u32,
-            state: moments.last().map(|moment| moment.state.clone()).unwrap_or_default(),
-            moments,
             success: false,
             truncated: false,
             scores: vec![None; rewards],
@@ -146,13 +105,20 @@ impl Rollout {
         last.map_or(self.stamp, |segment| segment.version)
     }
 
-    /// The last turn's tokens.
+    /// Tokens of its observations and turns; what is seen after the last turn is not kept.
     #[must_use]
-    pub fn last_turn(&self) -> &[u32] {
-        self.turns.last().map_or(&[], |turn| {
-            let at = turn.at as usize;
-            &self.tokens[at..at + turn.logprobs.len()]
-        })
+    pub fn tokens(&self) -> u64 {
+        let trajectory = match self.phase {
+            Phase::Reset | Phase::Generate | Phase::EnvStep => &self.trajectory,
+            Phase::Reward | Phase::Finished => self.up_to_last_turn(),
+        };
+        trajectory.iter().map(|entry| u64::from(entry.tokens)).sum()
+    }
+
+    /// Its trajectory up to the last turn: what follows that is not trained on.
+    #[must_use]
+    pub fn up_to_last_turn(&self) -> &[EntryRef] {
+        &self.trajectory[..self.trajectory.len() / 2 * 2]
     }
 
     /// The weighted sum of its scores; 0 before all are there.
@@ -213,17 +179,18 @@ impl Group {
         deviation <= *filter_deviation || filter_means.is_some_and(is_beyond)
     }
 
-    /// The group as it is trained on.
+    /// The group as it is trained on, by reference; with the turns' `uncut_logprobs` where unlikely tokens were cut off.
     #[must_use]
-    pub fn to_batch(&self, group: u64, weights: &[f64]) -> BatchGroup {
+    pub fn to_batch(&self, group: u64, weights: &[f64], uncut_logprobs: bool) -> BatchGroup {
         let rollouts = self.rollouts.iter().zip(0..).map(|(rollout, index)| BatchRollout {
             id: RolloutId { group, index, attempt: rollout.attempt },
             start_version: rollout.version(),
             reward: rollout.reward(weights.iter().copied()),
             success: rollout.success,
             truncated: rollout.truncated,
-            tokens: rollout.tokens.clone(),
+            tokens: Vec::new(),
             turns: rollout.turns.clone(),
+            stored: Some(StoredTrajectory { entries: rollout.up_to_last_turn().to_vec(), uncut_logprobs }),
         });
         BatchGroup { group, domain: self.domain, rollouts: rollouts.collect() }
     }

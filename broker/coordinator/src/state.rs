@@ -9,7 +9,7 @@ use millrace_schemas::policy::Policy;
 use millrace_schemas::publish_weights::Manifest;
 use millrace_schemas::submit::Refusal;
 use millrace_schemas::train_shard::FileRef;
-use millrace_schemas::{PolicyVersion, RunId, RunSpec, TaskKey, WorkerId};
+use millrace_schemas::{BlobRef, PolicyVersion, RunId, RunSpec, TaskKey, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use crate::books::Books;
@@ -185,6 +185,9 @@ pub struct Training {
     pub seats: Option<Seats>,
     /// What it trains on, oldest first; empty for version 0.
     pub groups: Vec<(u64, Group)>,
+    /// The batch as it is stored; `None` for version 0. The same for all attempts and ranks, so it is hashed once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<BlobRef>,
     /// The files that the ranks wrote, once they did, and what they measured.
     pub manifest: Option<Manifest>,
     /// Ranks that are done, with their files.
@@ -273,7 +276,28 @@ impl Evaluating {
     }
 }
 
+impl State {
+    /// Oldest position of the log that a rollout in flight, in training or stored for others refers to; `None` where none
+    /// does. No task or batch to come names what stands before it.
+    #[must_use]
+    pub fn oldest_entry(&self) -> Option<u64> {
+        self.runs.values().filter_map(Run::oldest_entry).min()
+    }
+}
+
 impl Run {
+    /// Oldest position of the log that it refers to; `None` once nothing can happen to it any more.
+    fn oldest_entry(&self) -> Option<u64> {
+        if self.is_closed() {
+            return None;
+        }
+        let evaluating = self.evaluation.iter().flat_map(|evaluation| evaluation.groups.values());
+        let rollouts = self.groups_in_flight().chain(evaluating).flat_map(|group| &group.rollouts);
+        let trajectories = rollouts.map(|rollout| &rollout.trajectory);
+        let stored = self.stored.paths.iter().map(|path| &path.trajectory);
+        trajectories.chain(stored).flatten().map(|entry| entry.seq).min()
+    }
+
     /// The run's time, in milliseconds since 1970: when it began, and what went by since.
     #[must_use]
     pub const fn now_unix_ms(&self) -> u64 {

@@ -1,44 +1,18 @@
 //! Turns of earlier rollouts from which later ones start: a curriculum from the goal back to the beginning.
 //!
-//! Kept is, of a rollout that reached the goal where few of its group did, what was seen and said before each of its turns
-//! and the environment's state there. Environments keep nothing themselves, so a rollout can go on from any of them. The
-//! turns before are context: they are not trained on again.
+//! Kept is, of a rollout that reached the goal where few of its group did, where its observations and turns are stored.
+//! With what an environment answers its state is stored, and environments keep nothing themselves, so a rollout can go
+//! on from any of them. The turns before are context: they are not trained on again.
 
 use std::collections::VecDeque;
 
-use millrace_schemas::RunSpec;
 use millrace_schemas::api::StoredStatus;
-use millrace_schemas::env_step::{Settings, Utterance};
+use millrace_schemas::{EntryRef, RunSpec};
 use serde::{Deserialize, Serialize};
 
 use crate::pipeline::seeds::{Purpose, mix, seed};
 use crate::rollout::{Group, Rollout};
 use crate::state::Run;
-
-/// A point of a rollout at which the policy was to say something.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Moment {
-    /// Tokens until there.
-    pub tokens: u32,
-    /// Utterances until there.
-    pub said: u32,
-    /// The environment's state.
-    #[serde(with = "crate::rollout::serde_bytes_vec")]
-    pub state: Vec<u8>,
-}
-
-/// What a rollout has seen and said.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Way {
-    /// What the environment tells rewards of the prompt.
-    pub row: Settings,
-    /// Observations and turns. `[T]`
-    pub tokens: Vec<u32>,
-    /// What was said, where a reward reads it.
-    pub conversation: Vec<Utterance>,
-    /// Before each turn, the next one's included where it goes on.
-    pub moments: Vec<Moment>,
-}
 
 /// A way to the goal.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -47,8 +21,8 @@ pub struct Path {
     pub id: u64,
     /// The prompt.
     pub prompt: u64,
-    /// From the beginning to the goal.
-    pub way: Way,
+    /// Where it is stored, from the beginning to the goal. `[1 + 2·turns]`
+    pub trajectory: Vec<EntryRef>,
     /// How many turns before the goal the next group starts, from 1 to all of them.
     pub back: u32,
 }
@@ -60,8 +34,8 @@ pub struct Start {
     pub path: u64,
     /// How many turns before the goal.
     pub back: u32,
-    /// From the beginning until there.
-    pub way: Way,
+    /// Where it is stored, from the beginning until there. `[1 + 2·turns]`
+    pub trajectory: Vec<EntryRef>,
 }
 
 /// The paths of a run.
@@ -78,24 +52,14 @@ pub struct Stored {
 }
 
 impl Path {
-    /// The way of a rollout that reached the goal.
-    fn of(id: u64, prompt: u64, rollout: &Rollout) -> Self {
-        let Rollout { row, tokens, conversation, moments, .. } = rollout.clone();
-        Self { id, prompt, way: Way { row, tokens, conversation, moments }, back: 1 }
+    fn turns(&self) -> usize {
+        self.trajectory.len() / 2
     }
 
     fn start(&self) -> Option<Start> {
-        let Way { row, tokens, conversation, moments } = &self.way;
-        let before = moments.len().checked_sub(self.back as usize)?;
-        let moments = moments.get(..=before)?.to_vec();
-        let moment = moments.last()?;
-        let way = Way {
-            row: row.clone(),
-            tokens: tokens.get(..moment.tokens as usize)?.to_vec(),
-            conversation: conversation.get(..moment.said as usize)?.to_vec(),
-            moments,
-        };
-        Some(Start { path: self.id, back: self.back, way })
+        let before = self.turns().checked_sub(self.back as usize)?;
+        let trajectory = self.trajectory.get(..=2 * before)?.to_vec();
+        Some(Start { path: self.id, back: self.back, trajectory })
     }
 }
 
@@ -144,7 +108,7 @@ impl Stored {
         } else if solved == 0.0 {
             path.back = path.back.saturating_sub(1).max(1);
         }
-        if path.back as usize > path.way.moments.len() {
+        if path.back as usize > path.turns() {
             self.learnt += 1;
             self.paths.retain(|path| path.id != start.path);
         }
@@ -152,10 +116,10 @@ impl Stored {
 
     fn keep(&mut self, prompt: u64, rollout: &Rollout, most: u32) {
         let known = self.paths.iter().any(|path| path.prompt == prompt);
-        if known || rollout.moments.len() < 2 {
+        if known || rollout.turns_taken() < 2 {
             return;
         }
-        let path = Path::of(self.next, prompt, rollout);
+        let path = Path { id: self.next, prompt, trajectory: rollout.trajectory.clone(), back: 1 };
         self.next += 1;
         self.paths.push_back(path);
         while self.paths.len() > most as usize {
@@ -175,7 +139,7 @@ pub(crate) fn group_finished(run: &mut Run, id: u64) {
     match start {
         Some(start) => stored.played(start, solved, settings.learnt),
         None if solved < settings.learnt => {
-            if let Some(shortest) = reached().min_by_key(|rollout| rollout.moments.len()) {
+            if let Some(shortest) = reached().min_by_key(|rollout| rollout.turns_taken()) {
                 stored.keep(*prompt, shortest, settings.keep);
             }
         }
@@ -186,15 +150,18 @@ pub(crate) fn group_finished(run: &mut Run, id: u64) {
 #[cfg(test)]
 mod tests {
     use millrace_schemas::PolicyVersion;
+    use millrace_schemas::train_shard::BatchTurn;
 
     use super::*;
 
     /// A rollout of three turns.
     fn solved() -> Rollout {
-        let moment = |turn: u32| Moment { tokens: 2 + 3 * turn, said: 0, state: vec![turn as u8] };
+        // Two tokens are seen before each turn and after the last, and one is said.
+        let entry = |seq: u64| EntryRef { seq, tokens: 2 - (seq % 2) as u32, check: seq };
+        let turn = BatchTurn { at: 0, logprobs: Vec::new(), segments: Vec::new(), reward: 0.0 };
         Rollout {
-            tokens: (0..11).collect(),
-            moments: (0..3).map(moment).collect(),
+            trajectory: (0..7).map(entry).collect(),
+            turns: vec![turn; 3],
             success: true,
             ..Rollout::new(PolicyVersion(0), 1, None)
         }
@@ -206,7 +173,8 @@ mod tests {
         stored.keep(7, &solved(), 4);
         let at = |stored: &Stored| {
             let start = stored.paths.front().and_then(Path::start)?;
-            Some((start.back, start.way.tokens.len(), start.way.moments.len()))
+            let tokens: u32 = start.trajectory.iter().map(|entry| entry.tokens).sum();
+            Some((start.back, tokens, start.trajectory.len() / 2 + 1))
         };
         let play = |stored: &mut Stored, share| {
             let start = stored.paths.front().and_then(Path::start).expect("a start");
@@ -239,7 +207,7 @@ mod tests {
             stored.keep(prompt, &solved(), 3);
         }
         assert_eq!(stored.paths.iter().map(|path| path.prompt).collect::<Vec<_>>(), [2, 3, 4]);
-        stored.keep(9, &Rollout { moments: solved().moments[..1].to_vec(), ..solved() }, 3);
+        stored.keep(9, &Rollout { turns: solved().turns[..1].to_vec(), ..solved() }, 3);
         assert!(stored.paths.iter().all(|path| path.prompt != 9), "one turn is the beginning");
     }
 }

@@ -15,7 +15,10 @@ mod routing;
 mod settled;
 mod stall;
 mod stored;
+mod trajectories;
 mod world;
+
+use std::collections::BTreeSet;
 
 use millrace_coordinator::{State, status};
 use millrace_schemas::api::RunState;
@@ -216,7 +219,7 @@ fn stale_rollouts_begin_anew_and_prompts_survive() {
     let mut world = World::submit(&spec("alpha = 1.0"), 0);
     // A rollout of the first training group whose turn is in a worker's hands while versions go by.
     let held = take(&mut world, |body| match body {
-        TaskBody::Generate(generate) => generate.context.len() > 2,
+        TaskBody::Generate(generate) => generate.prefix.len() > 1,
         TaskBody::EnvStep(_)
         | TaskBody::Reward(_)
         | TaskBody::TrainShard(_)
@@ -233,7 +236,7 @@ fn stale_rollouts_begin_anew_and_prompts_survive() {
 
 fn stale_rollouts_of_training(mut world: World) {
     loop {
-        let held = take(&mut world, |body| matches!(body, TaskBody::Generate(g) if g.context.len() > 2));
+        let held = take(&mut world, |body| matches!(body, TaskBody::Generate(g) if g.prefix.len() > 1));
         if !held.evaluate {
             let id = held.key.rollout().expect("a rollout's task");
             return hold(world, id);
@@ -393,8 +396,7 @@ fn cut_distributions_are_trained_at_the_temperature_and_restriction_of_sampling(
     for (rollout, logprob) in [("temperature = 0.5", -0.5), ("temperature = 0.5\ntop_p = 0.9", -0.25)] {
         let mut world = World::submit(&spec(rollout), 0);
         to_the_end(&mut world);
-        let batches: Vec<Batch> =
-            world.blobs.values().filter_map(|blob| decode("batch", blob).ok()).collect();
+        let batches: Vec<Batch> = world.batches().collect();
         assert!(!batches.is_empty());
         for batch in batches {
             assert_eq!((batch.temperature, batch.sample_below.is_some()), (0.5, true));

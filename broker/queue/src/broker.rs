@@ -1,6 +1,7 @@
 //! Types on top of the port: tasks, events, policies and notices instead of bytes. A payload over 256 KiB
 //! goes to the object store and its reference travels (the claim check).
 
+use std::fmt;
 use std::sync::Arc;
 
 use millrace_schemas::limits::MAX_INLINE_BYTES;
@@ -16,6 +17,7 @@ pub use members::SignsOfLife;
 pub use policies::Policies;
 pub use segments::TrimRule;
 pub use tasks::OpenError;
+use trajectories::TrajectoryCache;
 
 mod tasks;
 mod log;
@@ -24,12 +26,20 @@ mod watched;
 mod policies;
 mod members;
 mod dead;
+mod trajectories;
 
 /// The queue and the object store, speaking in messages. Clones share both.
 #[derive(Clone)]
 pub struct Broker {
     queue: Arc<dyn Queue>,
     objects: Objects,
+    trajectories: Arc<TrajectoryCache>,
+}
+
+impl fmt::Debug for Broker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Broker").finish_non_exhaustive()
+    }
 }
 
 /// Why the broker did not do what was asked.
@@ -78,7 +88,7 @@ impl Broker {
     /// Puts types on `queue`, with `objects` for large payloads.
     #[must_use]
     pub fn new(queue: Arc<dyn Queue>, objects: Objects) -> Self {
-        Self { queue, objects }
+        Self { queue, objects, trajectories: Arc::default() }
     }
 
     /// The queue.

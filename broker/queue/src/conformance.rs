@@ -24,6 +24,7 @@ pub mod log;
 pub mod trimmed;
 pub mod keys;
 pub mod claims;
+pub mod trajectories;
 
 /// Time within which anything must happen that must happen at all.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -112,6 +113,9 @@ macro_rules! conformance_tests {
             an_unreadable_policy_is_overwritten, policies_are_watched);
         $crate::conformance_tests!(@ $make, long, claims:
             a_large_task_travels_by_claim, a_large_outcome_travels_by_claim, a_lost_payload_is_poison);
+        $crate::conformance_tests!(@ $make, long, trajectories:
+            entries_are_read_by_position, a_task_names_what_was_said_before, a_batch_names_its_turns,
+            a_reference_that_gives_nothing_is_told);
     };
     (@ $make:path, $settings:ident, $module:ident: $($case:ident),*) => {
         $(
@@ -147,6 +151,8 @@ fn task(group: u64, version: u64, tokens: usize) -> Task {
             max_new_tokens: 1,
             sampling: Sampling::at(1.0),
             seed: 1,
+            prefix: Vec::new(),
+            latest: Vec::new(),
         }),
     }
 }

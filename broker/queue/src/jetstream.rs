@@ -28,6 +28,7 @@ mod puller;
 mod part;
 mod lease;
 mod ordered;
+mod entries;
 mod keys;
 mod watcher;
 mod dead;
@@ -155,6 +156,10 @@ impl Queue for JetStream {
 
     async fn read_log(&self, from: u64) -> Result<Box<dyn LogReader>, QueueError> {
         Ok(Box::new(ordered::JetStreamLog::new(self.connection.clone(), subjects::LOG_STREAM, from)))
+    }
+
+    async fn log_entries(&self, seqs: &[u64]) -> Result<Vec<Option<LogEntry>>, QueueError> {
+        entries::at(&self.connection, subjects::LOG_STREAM, seqs).await
     }
 
     async fn log_end(&self) -> Result<u64, QueueError> {

@@ -240,6 +240,11 @@ impl Queue for MemoryQueue {
         Ok(Box::new(MemoryLogReader { shared: self.shared.clone(), next: from.max(1), last: None, losses }))
     }
 
+    async fn log_entries(&self, seqs: &[u64]) -> Result<Vec<Option<LogEntry>>, QueueError> {
+        let state = self.shared.state();
+        Ok(seqs.iter().map(|seq| state.log.get(*seq)).collect())
+    }
+
     async fn log_end(&self) -> Result<u64, QueueError> {
         Ok(self.shared.state().log.end())
     }

@@ -189,6 +189,10 @@ pub trait Queue: Send + Sync + 'static {
     /// passed over.
     async fn read_log(&self, from: u64) -> Result<Box<dyn LogReader>, QueueError>;
 
+    /// The entries of the log at these positions, in the same order; `None` where nothing is. Any replica answers, so the
+    /// newest entries may not be there yet.
+    async fn log_entries(&self, seqs: &[u64]) -> Result<Vec<Option<LogEntry>>, QueueError>;
+
     /// Position of the newest entry of the log; 0 if it is empty.
     async fn log_end(&self) -> Result<u64, QueueError>;
 

@@ -8,7 +8,7 @@ use millrace_coordinator::audit::{StoredVersion, read_version};
 use millrace_coordinator::state::State;
 use millrace_queue::{Broker, Objects};
 use millrace_schemas::blob::paths;
-use millrace_schemas::{PolicyVersion, RunId, Stage};
+use millrace_schemas::{EntryRef, Event, PolicyVersion, RunId, Stage};
 
 use super::history::{Entry, History, PolicySeen, advance};
 
@@ -30,7 +30,10 @@ pub async fn record(broker: &Broker) -> anyhow::Result<History> {
     }
     let mut history = History { log, state, ..History::default() };
     for run in history.state.runs.keys().cloned().collect::<Vec<_>>() {
-        let versions = read_versions(broker.objects(), &run).await?;
+        let mut versions = read_versions(broker.objects(), &run).await?;
+        for stored in versions.iter_mut().flatten() {
+            resolve(stored, &history.log);
+        }
         history.strays.extend(strays(broker.objects(), &run, versions.len()).await?);
         history.committed.insert(run, versions);
     }
@@ -66,6 +69,25 @@ async fn read_versions(objects: &Objects, run: &RunId) -> anyhow::Result<Vec<Res
         versions.push(stored);
     }
     Ok(versions)
+}
+
+/// Puts the tokens of a version's batch in their place. Those whose entries the log lost stay where they are said to be.
+fn resolve(stored: &mut StoredVersion, log: &[Entry]) {
+    let find = |entry: &EntryRef| {
+        let Some(Event::Outcome(outcome)) = &log.get((entry.seq as usize).checked_sub(1)?)?.event else {
+            return None;
+        };
+        let found = EntryRef::of(entry.seq, &outcome.body)?;
+        (found == *entry).then(|| Arc::new(outcome.body.clone()))
+    };
+    for rollout in
+        stored.batch.iter_mut().flat_map(|batch| &mut batch.groups).flat_map(|group| &mut group.rollouts)
+    {
+        let mut resolved = rollout.clone();
+        if resolved.resolve(find).is_ok() {
+            *rollout = resolved;
+        }
+    }
 }
 
 /// Manifests that stand beyond the first gap.

@@ -70,10 +70,11 @@ async fn play(events: usize) -> History {
     );
     let objects = Objects::memory();
     let broker = Broker::new(Arc::new(MemoryQueue::new(Arc::new(SystemClock::new()))), objects.clone());
+    let trainer = TrainShard::new(Weights::new(objects.clone())).reading(Some(broker.clone()));
     let executors: [(Stage, Arc<dyn Executor>); 4] = [
         (Stage::EnvStep, Arc::new(EnvStep::default())),
         (Stage::Reward, Arc::new(Reward::default())),
-        (Stage::TrainShard, Arc::new(TrainShard::new(Weights::new(objects.clone())))),
+        (Stage::TrainShard, Arc::new(trainer)),
         (Stage::PublishWeights, Arc::new(PublishWeights::new(objects))),
     ];
     let (state, tasks) = (State::default(), VecDeque::new());
@@ -125,7 +126,9 @@ impl World {
     async fn answer(&self, task: &Task) -> OutcomeBody {
         let TaskBody::Generate(generate) = &task.body else {
             let executor = &self.executors[&task.stage()];
-            return match executor.execute(task.clone(), CancellationToken::new()).await {
+            let mut task = task.clone();
+            self.broker.resolve(&mut task).await.expect("memory answers");
+            return match executor.execute(task, CancellationToken::new()).await {
                 Verdict::Done(body, _) => body,
                 other => panic!("{other:?}"),
             };

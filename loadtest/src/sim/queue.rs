@@ -117,6 +117,10 @@ impl Queue for LinkedQueue {
         Ok(Box::new(LinkedLog { inner, link: self.link.clone(), waiting: VecDeque::new() }))
     }
 
+    async fn log_entries(&self, seqs: &[u64]) -> Result<Vec<Option<LogEntry>>, QueueError> {
+        self.link.call("read entries of the log", || self.inner.log_entries(seqs)).await
+    }
+
     async fn log_end(&self) -> Result<u64, QueueError> {
         self.link.call("look at the log", || self.inner.log_end()).await
     }

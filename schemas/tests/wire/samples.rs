@@ -12,10 +12,11 @@ use millrace_schemas::publish_weights::{Manifest, PublishWeightsDone, PublishWei
 use millrace_schemas::reward::{RewardDone, RewardRule, RewardTask, TurnResult};
 use millrace_schemas::submit::{ModelSpec, RunSpec, from_toml};
 use millrace_schemas::train_shard::{
-    Batch, BatchGroup, BatchRollout, BatchTurn, FileRef, StepVoid, TrainShardDone, TrainShardTask, TrainWork,
+    Batch, BatchGroup, BatchRollout, BatchTurn, FileRef, StepVoid, StoredTrajectory, TrainShardDone,
+    TrainShardTask, TrainWork,
 };
 use millrace_schemas::{
-    BlobRef, Event, Outcome, OutcomeBody, PolicyVersion, RolloutId, Task, TaskBody, TaskKey,
+    BlobRef, EntryRef, Event, Outcome, OutcomeBody, PolicyVersion, RolloutId, Task, TaskBody, TaskKey,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -60,6 +61,7 @@ pub(crate) fn all() -> Vec<Sample> {
     samples.extend(outcomes().iter().map(|(name, outcome)| sample(name, outcome)));
     samples.extend(events().iter().map(|(name, event)| sample(name, event)));
     samples.push(sample("batch", &batch()));
+    samples.push(sample("batch_by_reference", &batch_by_reference()));
     samples.push(manifest_sample("manifest_json", &manifest()));
     samples
 }
@@ -85,6 +87,19 @@ fn scored() -> RewardTask {
         settings: Settings::new(),
         conversation: Vec::new(),
         row: [].into(),
+        prefix: Vec::new(),
+    }
+}
+
+fn sampled() -> GenerateTask {
+    GenerateTask {
+        context: vec![1, 2, 300, 70_000],
+        min_version: PolicyVersion(4),
+        max_new_tokens: 1,
+        sampling: Sampling { stop_tokens: vec![5], ..Sampling::at(1.0) },
+        seed: 42,
+        prefix: Vec::new(),
+        latest: Vec::new(),
     }
 }
 
@@ -98,14 +113,8 @@ pub(crate) fn tasks() -> Vec<(&'static str, Task)> {
             seed: u64::MAX,
             row: None,
             action,
+            prefix: Vec::new(),
         })
-    };
-    let generate = GenerateTask {
-        context: vec![1, 2, 300, 70_000],
-        min_version: PolicyVersion(4),
-        max_new_tokens: 1,
-        sampling: Sampling { stop_tokens: vec![5], ..Sampling::at(1.0) },
-        seed: 42,
     };
     let reward = scored();
     let model = ModelSpec::Decoder {
@@ -132,10 +141,10 @@ pub(crate) fn tasks() -> Vec<(&'static str, Task)> {
         retention: Retention { newest: 4, every: 10, checkpoint_every: 8 },
     };
     let shard = |makes| TaskKey::TrainShard { makes, rank: 0, attempt: 0 };
-    vec![
+    let mut tasks = vec![
         (
             "task_generate",
-            task(TaskKey::Generate { rollout: ROLLOUT, turn: 2 }, TaskBody::Generate(generate)),
+            task(TaskKey::Generate { rollout: ROLLOUT, turn: 2 }, TaskBody::Generate(sampled())),
         ),
         (
             "task_env_step_reset",
@@ -154,6 +163,43 @@ pub(crate) fn tasks() -> Vec<(&'static str, Task)> {
         (
             "task_publish_weights",
             task(TaskKey::PublishWeights { version: 5, attempt: 0 }, TaskBody::PublishWeights(publish)),
+        ),
+    ];
+    tasks.extend(tasks_by_reference(&environment));
+    tasks
+}
+
+/// Tasks whose content is stored in the log, as the coordinator puts them.
+fn tasks_by_reference(environment: &EnvironmentSpec) -> [(&'static str, Task); 3] {
+    let [before, turn, answer] = entries();
+    let generate = GenerateTask {
+        context: Vec::new(),
+        min_version: PolicyVersion(4),
+        max_new_tokens: 1,
+        sampling: Sampling { stop_tokens: vec![5], ..Sampling::at(1.0) },
+        seed: 42,
+        prefix: vec![before, turn, answer],
+        latest: vec![10, 11],
+    };
+    let step = EnvStepTask {
+        environment: environment.clone(),
+        split: Split::Train,
+        seed: u64::MAX,
+        row: None,
+        prefix: vec![before, turn],
+        action: EnvAction::Step { state: Vec::new(), tokens: vec![9] },
+    };
+    let reward = RewardTask { prefix: vec![before, answer], ..scored() };
+    let env_step = TaskKey::EnvStep { rollout: ROLLOUT, turn: 1 };
+    [
+        (
+            "task_generate_by_reference",
+            task(TaskKey::Generate { rollout: ROLLOUT, turn: 2 }, TaskBody::Generate(generate)),
+        ),
+        ("task_env_step_by_reference", task(env_step, TaskBody::EnvStep(step))),
+        (
+            "task_reward_by_reference",
+            task(TaskKey::Reward { rollout: ROLLOUT, reward: 0 }, TaskBody::Reward(reward)),
         ),
     ]
 }
@@ -312,6 +358,21 @@ fn manifest() -> Manifest {
     }
 }
 
+/// What an environment showed first, a turn, and the answer to it.
+fn entries() -> [EntryRef; 3] {
+    [(70, 1, u64::MAX), (300, 2, 7), (70_000, 2, 1 << 40)].map(EntryRef::from)
+}
+
+/// The same batch as its step is put.
+pub(crate) fn batch_by_reference() -> Batch {
+    let mut batch = batch();
+    let rollout = &mut batch.groups[0].rollouts[0];
+    rollout.tokens.clear();
+    rollout.turns[0] = BatchTurn { at: 0, logprobs: Vec::new(), ..rollout.turns[0].clone() };
+    rollout.stored = Some(StoredTrajectory { entries: entries()[..2].to_vec(), uncut_logprobs: true });
+    batch
+}
+
 /// A batch of one rollout with one turn.
 pub(crate) fn batch() -> Batch {
     let turn = turn();
@@ -323,6 +384,7 @@ pub(crate) fn batch() -> Batch {
         truncated: false,
         tokens: vec![1, 9, 5],
         turns: vec![BatchTurn { at: 1, logprobs: turn.logprobs, segments: turn.segments, reward: 0.5 }],
+        stored: None,
     };
     Batch {
         run: "lake".parse().expect("a run's name"),

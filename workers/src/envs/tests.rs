@@ -11,7 +11,14 @@ fn specs() -> [EnvironmentSpec; 3] {
 }
 
 fn task(environment: &EnvironmentSpec, seed: u64, action: EnvAction) -> EnvStepTask {
-    EnvStepTask { environment: environment.clone(), split: Split::Train, seed, row: None, action }
+    EnvStepTask {
+        environment: environment.clone(),
+        split: Split::Train,
+        seed,
+        row: None,
+        action,
+        prefix: Vec::new(),
+    }
 }
 
 /// An episode of actions that follow from `seed`, up to its end.

@@ -35,7 +35,7 @@ pub(super) struct Answer {
 /// What the thread is told.
 enum Command {
     Load(Box<LoadedVersion>, watch::Sender<Serving>, oneshot::Sender<Result<(), PolicyError>>),
-    Request(RunId, Request),
+    Request(RunId, Box<Request>),
     Forget(RunId),
 }
 
@@ -71,7 +71,7 @@ impl Driver {
 
     /// Hands a request in. The reply is dropped if there is nobody to take it.
     pub(super) fn request(&self, run: RunId, request: Request) {
-        self.send(Command::Request(run, request));
+        self.send(Command::Request(run, Box::new(request)));
     }
 
     /// Lets a run's engine go.
@@ -127,7 +127,7 @@ fn obey(hosts: &mut HashMap<RunId, Host>, command: Command) {
             let _ = reply.send(answer);
         }
         Command::Request(run, request) => match hosts.get_mut(&run) {
-            Some(host) => host.admit(request),
+            Some(host) => host.admit(*request),
             None => {
                 let _ = request.reply.send(Err(PolicyError::Temporary(format!("no engine for run={run}"))));
             }

@@ -62,6 +62,8 @@ fn task(index: u32, min_version: u64, max_new_tokens: u32) -> Task {
             max_new_tokens,
             sampling: Sampling::at(1.0),
             seed: u64::from(index),
+            prefix: Vec::new(),
+            latest: Vec::new(),
         }),
     }
 }

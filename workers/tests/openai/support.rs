@@ -239,7 +239,15 @@ pub(crate) fn task(index: u32, min_version: u64, max_new_tokens: u32, sampling: 
         pool: GENERATE_POOL.parse().unwrap(),
         version: min_version,
         evaluate: false,
-        body: TaskBody::Generate(GenerateTask { context, min_version, max_new_tokens, sampling, seed }),
+        body: TaskBody::Generate(GenerateTask {
+            context,
+            min_version,
+            max_new_tokens,
+            sampling,
+            seed,
+            prefix: Vec::new(),
+            latest: Vec::new(),
+        }),
     }
 }
 

@@ -43,6 +43,7 @@ fn task(rule: RewardRule, settings: Value, row: Value, (question, answer): (&str
             settings: table(settings),
             conversation: vec![say(Speaker::Environment, question), say(Speaker::Policy, answer)],
             row: table(row),
+            prefix: Vec::new(),
         }),
     }
 }

@@ -44,6 +44,8 @@ fn turn_of(group: u64, turn: u32, partitions: u32) -> Task {
             max_new_tokens: 1,
             sampling: Sampling::at(1.0),
             seed: 1,
+            prefix: Vec::new(),
+            latest: Vec::new(),
         }),
     }
 }

@@ -105,6 +105,7 @@ impl Oracle {
                     reward: 0.0,
                 })
                 .collect(),
+            stored: None,
         };
         let groups = self.groups.iter().enumerate().map(|(group, rollouts)| BatchGroup {
             domain: 0,

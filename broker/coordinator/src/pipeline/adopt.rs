@@ -23,7 +23,7 @@ pub(super) fn adopted(run: &mut Run, adopted: &Adopted, out: &mut Commands) {
     match training {
         Some(training)
             if training.makes == adopted.version
-                && train_shard::batch(run, &training).map(|(blob, _)| blob) == adopted.batch =>
+                && train_shard::stored_batch(run, &training) == adopted.batch =>
         {
             publish_weights::book_step(run, base, adopted.version, &training.groups, out);
         }

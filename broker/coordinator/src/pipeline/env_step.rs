@@ -3,7 +3,7 @@
 use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, Split};
 use millrace_schemas::reward::TurnResult;
 use millrace_schemas::submit::Domain;
-use millrace_schemas::{Task, TaskBody, TaskKey};
+use millrace_schemas::{EntryRef, Task, TaskBody, TaskKey};
 
 use crate::pipeline::generate::check_tokens;
 use crate::pipeline::play::{Refused, Scene};
@@ -11,7 +11,6 @@ use crate::pipeline::rows;
 use crate::pipeline::seeds::{Purpose, seed};
 use crate::pipeline::submit::pool;
 use crate::rollout::{Phase, Rollout};
-use crate::stored::Moment;
 
 /// The task that resets the rollout's environment or takes its last turn as an action.
 #[must_use]
@@ -22,11 +21,11 @@ pub fn task(scene: &Scene<'_>, rollout: &Rollout) -> Task {
     } else {
         (Split::Train, Purpose::TrainPrompt)
     };
-    let action = match rollout.phase {
-        Phase::Reset => EnvAction::Reset,
-        Phase::Generate | Phase::EnvStep | Phase::Reward | Phase::Finished => {
-            EnvAction::Step { state: rollout.state.clone(), tokens: rollout.last_turn().to_vec() }
+    let (action, prefix) = match (rollout.phase, rollout.trajectory.as_slice()) {
+        (Phase::EnvStep, [.., before, turn]) => {
+            (EnvAction::Step { state: Vec::new(), tokens: Vec::new() }, vec![*before, *turn])
         }
+        _ => (EnvAction::Reset, Vec::new()),
     };
     Task {
         run: spec.name.clone(),
@@ -43,57 +42,43 @@ pub fn task(scene: &Scene<'_>, rollout: &Rollout) -> Task {
                 seed(spec.seed, purpose, &[scene.prompt, u64::from(number)])
             },
             row: rows::asked((spec.seed, number), environment, split, scene.prompt),
+            prefix,
             action,
         }),
     }
 }
 
-/// Takes the environment's answer in.
+/// Takes the environment's answer in, which stands at `seq` of the log. Gives what the policy sees next.
 ///
 /// # Errors
 /// The answer makes no sense: tokens that the model does not have, or nothing to see in an episode that goes on.
-pub(super) fn done(rollout: &mut Rollout, scene: &Scene<'_>, done: EnvStepDone) -> Result<(), Refused> {
+pub(super) fn done(
+    rollout: &mut Rollout,
+    scene: &Scene<'_>,
+    (seq, done): (u64, EnvStepDone),
+) -> Result<Vec<u32>, Refused> {
     let Scene { spec, domain, .. } = scene;
     check_tokens("observation", &done.observation, spec.model.vocabulary())?;
     if !done.done && done.observation.is_empty() {
         return Err(Refused("environment gave no observation in an episode that goes on".into()));
     }
-    if domain.rewards.iter().any(|reward| reward.reads_words()) {
-        rollout.conversation.extend(done.said);
-    }
     let reset = rollout.phase == Phase::Reset;
-    if reset {
-        rollout.row = done.row;
-    }
     if reset && done.done {
         return Err(Refused("environment was over at its reset".into()));
     }
     if !reset {
-        let tokens = rollout.last_turn().len() as u32;
+        let tokens = rollout.trajectory.last().map_or(0, |turn| turn.tokens);
         rollout.results.push(TurnResult { reward: done.reward, valid: done.valid, tokens });
         if let Some(turn) = rollout.turns.last_mut() {
             turn.reward = done.reward;
         }
     }
     rollout.success = done.success;
+    rollout.trajectory.push(EntryRef::of_step(seq, &done));
     let most = domain.environment.max_turns();
     let over = done.done || rollout.turns_taken() >= most;
     rollout.truncated |= !done.success && most > 1 && rollout.turns_taken() >= most;
-    if over {
-        // Nobody reads what follows the last turn, and training on it would be training on padding.
-        rollout.state = Vec::new();
-        rollout.phase = Phase::Reward;
-    } else {
-        rollout.state = done.state;
-        rollout.tokens.extend_from_slice(&done.observation);
-        rollout.phase = Phase::Generate;
-        if spec.rollout.stored_turns.is_on() && !scene.evaluate {
-            rollout.moments.push(Moment {
-                tokens: rollout.tokens.len() as u32,
-                said: rollout.conversation.len() as u32,
-                state: rollout.state.clone(),
-            });
-        }
-    }
-    Ok(())
+    // Nobody reads what follows the last turn, and training on it would be training on padding.
+    rollout.phase = if over { Phase::Reward } else { Phase::Generate };
+    Ok(done.observation)
 }

@@ -2,7 +2,7 @@
 
 use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask, Sampling};
 use millrace_schemas::train_shard::BatchTurn;
-use millrace_schemas::{PolicyVersion, Task, TaskBody, TaskKey, partition};
+use millrace_schemas::{EntryRef, PolicyVersion, Task, TaskBody, TaskKey, partition};
 
 use std::ops::RangeInclusive;
 
@@ -23,7 +23,9 @@ pub fn task(scene: &Scene<'_>, rollout: &Rollout) -> Task {
         version: rollout.version(),
         evaluate: scene.evaluate,
         body: TaskBody::Generate(GenerateTask {
-            context: rollout.tokens.clone(),
+            context: Vec::new(),
+            prefix: rollout.trajectory.clone(),
+            latest: Vec::new(),
             min_version: rollout.newest_version(),
             max_new_tokens: scene.domain.max_new_tokens,
             sampling: sampling(scene),
@@ -47,7 +49,7 @@ pub(super) fn check_tokens(what: &str, tokens: &[u32], below: Option<u32>) -> Re
     }
 }
 
-/// Takes a turn in that is sound by itself.
+/// Takes a turn in that is sound by itself and stands at `seq` of the log. Gives its tokens.
 ///
 /// # Errors
 /// The turn could not be trained on: too many tokens, one that may not be sampled, or a version that may not
@@ -56,9 +58,10 @@ pub(super) fn done(
     rollout: &mut Rollout,
     scene: &Scene<'_>,
     may_sample: RangeInclusive<PolicyVersion>,
-    done: GenerateDone,
-) -> Result<(), Refused> {
+    (seq, done): (u64, GenerateDone),
+) -> Result<Vec<u32>, Refused> {
     let spec = scene.spec;
+    let entry = EntryRef::of_turn(seq, &done);
     // A rollout never goes back to an older version than its last turn's.
     let oldest = rollout.start.map_or(*may_sample.start(), |_| rollout.newest_version());
     done.check_versions(oldest, *may_sample.end()).map_err(|e| Refused(e.to_string()))?;
@@ -66,8 +69,7 @@ pub(super) fn done(
     if done.tokens.len() > most as usize {
         return Err(Refused(format!("turn has tokens={}, more than {most}", done.tokens.len())));
     }
-    let logprobs = if sampling(scene).cuts() { done.uncut_logprobs } else { done.logprobs };
-    if logprobs.len() != done.tokens.len() {
+    if sampling(scene).cuts() && done.uncut_logprobs.is_empty() {
         return Err(Refused(
             "turn has no uncut_logprobs, and is of a run that cuts unlikely tokens off".to_owned(),
         ));
@@ -78,9 +80,8 @@ pub(super) fn done(
     }
     // A turn of one token has no other end.
     rollout.truncated = most > 1 && done.finish == Finish::Length;
-    let at = rollout.tokens.len() as u32;
-    rollout.tokens.extend_from_slice(&done.tokens);
-    rollout.turns.push(BatchTurn { at, logprobs, segments: done.segments, reward: 0.0 });
+    rollout.trajectory.push(entry);
+    rollout.turns.push(BatchTurn { at: 0, logprobs: Vec::new(), segments: done.segments, reward: 0.0 });
     rollout.phase = Phase::EnvStep;
-    Ok(())
+    Ok(done.tokens)
 }

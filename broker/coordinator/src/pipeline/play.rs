@@ -78,7 +78,7 @@ pub(super) fn put_rollout(run: &Run, id: RolloutId, out: &mut Commands) {
 pub(super) fn on_outcome(
     run: &mut Run,
     key: TaskKey,
-    (busy_us, answers): (u64, Option<u64>),
+    (seq, busy_us, answers): (u64, u64, Option<u64>),
     body: OutcomeBody,
     out: &mut Commands,
 ) {
@@ -117,23 +117,28 @@ pub(super) fn on_outcome(
                 books.prefill_tokens += u64::from(done.prefill_tokens);
                 books.cached_tokens += u64::from(done.cached_tokens);
             }
-            generate::done(rollout, &scene, floor..=version, done)
+            generate::done(rollout, &scene, floor..=version, (seq, done))
         }
-        (TaskKey::EnvStep { .. }, OutcomeBody::EnvStep(done)) => env_step::done(rollout, &scene, done),
+        (TaskKey::EnvStep { .. }, OutcomeBody::EnvStep(done)) => env_step::done(rollout, &scene, (seq, done)),
         (TaskKey::Reward { reward, .. }, OutcomeBody::Reward(done)) => {
-            reward::done(rollout, scene.domain.environment, reward as usize, done.score)
+            let environment = scene.domain.environment;
+            reward::done(rollout, environment, reward as usize, done.score).map(|()| Vec::new())
         }
         (_, body) => Err(Refused(format!("outcome of another stage: {body:?}"))),
     };
-    if let Err(Refused(reason)) = taken {
-        return on_failure(run, key, &reason, out);
-    }
+    let mut latest = match taken {
+        Ok(latest) => latest,
+        Err(Refused(reason)) => return on_failure(run, key, &reason, out),
+    };
     if rollout.phase == Phase::Finished {
         return finished(run, id, evaluate, out);
     }
     // A reward's outcome that leaves others waiting puts nothing: those are queued already.
     if !(matches!(key, TaskKey::Reward { .. })) {
-        tasks(&scene, rollout, &mut |task| out.push(Command::PutTask(Box::new(task))));
+        tasks(&scene, rollout, &mut |mut task| {
+            task.carry(std::mem::take(&mut latest));
+            out.push(Command::PutTask(Box::new(task)));
+        });
     }
 }
 

@@ -7,6 +7,7 @@ use millrace_schemas::notice::{Notice, StepNotice};
 use millrace_schemas::policy::Policy;
 use millrace_schemas::publish_weights::{Manifest, PublishWeightsDone, PublishWeightsTask};
 use millrace_schemas::subjects::{PUBLISH_POOL, tasks_of_version};
+use millrace_schemas::train_shard::BatchTurn;
 use millrace_schemas::{PolicyVersion, Stage, Task, TaskBody, TaskKey};
 
 use crate::command::{Command, Commands};
@@ -38,14 +39,22 @@ pub(super) fn is_awaited(run: &Run, key: TaskKey) -> bool {
 }
 
 /// Takes a commit in.
-pub(super) fn done(run: &mut Run, key: TaskKey, done: &PublishWeightsDone, out: &mut Commands) {
+pub(super) fn done(
+    run: &mut Run,
+    key: TaskKey,
+    answers: Option<u64>,
+    done: &PublishWeightsDone,
+    out: &mut Commands,
+) {
     if !is_awaited(run, key) {
         run.books.late_outcomes += 1;
         return;
     }
     let Some(training) = run.training.take() else { return };
     let version = training.makes;
-    if done.batch != training.manifest.as_ref().and_then(|manifest| manifest.batch) {
+    // What an older program committed, whose outcomes have no fingerprint, names the same batch by another hash.
+    let is_older = answers.is_none() && done.created;
+    if !is_older && done.batch != training.manifest.as_ref().and_then(|manifest| manifest.batch) {
         // The log lost what it knew of this version; the object store did not. What stands, stands: it is
         // adopted with what it was trained on.
         run.training = Some(training);
@@ -128,7 +137,7 @@ pub(super) fn book_step(
             solved += u64::from(rollout.success);
             reward += rollout.reward(weights[domain as usize].iter().copied());
         }
-        tokens += rollout.turns.iter().map(|turn| turn.logprobs.len() as u64).sum::<u64>();
+        tokens += rollout.turns.iter().map(BatchTurn::tokens).sum::<u64>();
         max_staleness = max_staleness.max(base.staleness(rollout.version()));
         run.books.trained_turns += rollout.turns.len() as u64;
     }

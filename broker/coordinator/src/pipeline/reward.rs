@@ -1,8 +1,8 @@
 //! After a score: when all of a rollout's scores are there, it is finished.
 
-use millrace_schemas::env_step::EnvironmentSpec;
+use millrace_schemas::env_step::{EnvironmentSpec, Settings};
 use millrace_schemas::reward::RewardTask;
-use millrace_schemas::{Task, TaskBody, TaskKey};
+use millrace_schemas::{EntryRef, Task, TaskBody, TaskKey};
 
 use crate::pipeline::play::{Refused, Scene};
 use crate::pipeline::submit::pool;
@@ -25,11 +25,17 @@ pub fn tasks(scene: &Scene<'_>, rollout: &Rollout, put: &mut impl FnMut(Task)) {
                 turns: rollout.results.clone(),
                 success: rollout.success,
                 settings: reward.settings.clone(),
-                conversation: if reward.reads_words() { rollout.conversation.clone() } else { Vec::new() },
-                row: rollout.row.clone(),
+                prefix: if reward.reads_words() { answers(rollout) } else { Vec::new() },
+                conversation: Vec::new(),
+                row: Settings::new(),
             }),
         });
     }
+}
+
+/// All that the environment answered, its reset first.
+fn answers(rollout: &Rollout) -> Vec<EntryRef> {
+    rollout.trajectory.iter().step_by(2).copied().collect()
 }
 
 /// Takes a score in. One that is no number did not come this far: it is a failure, never a 0.

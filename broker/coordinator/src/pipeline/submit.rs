@@ -90,6 +90,7 @@ pub(super) fn submitted(state: &mut State, spec: RunSpec, out: &mut Commands) {
             // One worker makes version 0: there is nothing to share.
             seats: Seats::anyone(),
             groups: Vec::new(),
+            batch: None,
             manifest: None,
             shards: BTreeMap::new(),
         }),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use millrace_schemas::envelope::encode;
 use millrace_schemas::notice::Notice;
 use millrace_schemas::policy::Policy;
@@ -44,14 +45,17 @@ pub(super) fn cut(run: &mut Run, out: &mut Commands) {
         .iter()
         .map(|id| (*id, run.groups.remove(id).expect("finished groups are in the state until they are cut")))
         .collect();
-    run.training = Some(Training {
+    let training = Training {
         makes: version.next(),
         attempt: 0,
         seats: None,
         groups,
+        batch: None,
         manifest: None,
         shards: BTreeMap::new(),
-    });
+    };
+    let batch = stored_batch(run, &training);
+    run.training = Some(Training { batch, ..training });
     // Of no use to the next step, and workers may be busy with them for long.
     if run.spec.max_staleness() == 0 && !run.groups.is_empty() {
         admit::drop_all(run, DropReason::Surplus);
@@ -150,13 +154,18 @@ pub(super) fn void(run: &mut Run, key: TaskKey, void: &StepVoid, out: &mut Comma
     begin_anew(run, out);
 }
 
-/// The batch of the step in the making, as it is stored; `None` for version 0.
-pub(super) fn batch(run: &Run, training: &Training) -> Option<(BlobRef, bytes::Bytes)> {
+/// The batch of the step in the making, encoded; `None` for version 0.
+fn batch(run: &Run, training: &Training) -> Option<Bytes> {
+    if training.makes == PolicyVersion(0) {
+        return None;
+    }
     let base = run.policy.as_ref()?;
-    let to_batch =
-        |(id, group): &(u64, Group)| group.to_batch(*id, &run.spec.part(group.domain).reward_weights());
     let rollout = &run.spec.rollout;
-    let content = encode(&Batch {
+    // Where unlikely tokens are cut off, the trainer compares the log-probabilities before the cut.
+    let cuts = run.spec.sampling(rollout.temperature).cuts();
+    let to_batch =
+        |(id, group): &(u64, Group)| group.to_batch(*id, &run.spec.part(group.domain).reward_weights(), cuts);
+    Some(encode(&Batch {
         run: run.spec.name.clone(),
         base: base.version,
         manifest: base.manifest,
@@ -165,54 +174,73 @@ pub(super) fn batch(run: &Run, training: &Training) -> Option<(BlobRef, bytes::B
         temperature: rollout.temperature,
         sample_below: run.spec.sample_below(),
         groups: training.groups.iter().map(to_batch).collect(),
-    });
-    Some((BlobRef::of(&content), content))
+    }))
 }
 
-/// Puts what the step in the making waits for: its batch and the ranks' shares, or its commit.
+/// Names the batch of the step in the making; `None` for version 0.
+pub(super) fn stored_batch(run: &Run, training: &Training) -> Option<BlobRef> {
+    // A step of a snapshot of before does not hold the name.
+    training.batch.or_else(|| batch(run, training).as_deref().map(BlobRef::of))
+}
+
+/// Puts what the step in the making waits for, from the state alone: its batch and the ranks' shares, or its commit.
 pub fn put(run: &Run, out: &mut Commands) {
+    let Some(training) = &run.training else { return };
+    let waits_for_shares = training.seats.is_some() && training.manifest.is_none();
+    if let Some(content) = waits_for_shares.then(|| batch(run, training)).flatten() {
+        out.push(Command::PutBlob { run: run.spec.name.clone(), content });
+    }
+    put_shares(run, out);
+}
+
+/// Puts the ranks' shares of the step in the making, whose batch is stored, or its commit.
+fn put_shares(run: &Run, out: &mut Commands) {
     let Some(training) = &run.training else { return };
     let Some(seats) = &training.seats else { return };
     if let Some(manifest) = &training.manifest {
         out.push(publish_weights::put(run, training.attempt, manifest.clone()));
         return;
     }
-    let batch = if training.makes == PolicyVersion(0) { None } else { batch(run, training) };
-    let work = match (&run.policy, batch) {
-        (Some(policy), Some((blob, content))) => {
-            out.push(Command::PutBlob { run: run.spec.name.clone(), content });
-            TrainWork::Step {
-                base: policy.version,
-                manifest: policy.manifest,
-                batch: blob,
-                algorithm: Box::new(run.spec.algorithm.clone()),
-                checkpoint: run.spec.weights.is_checkpoint(training.makes)
-                    || training.makes.0 == run.spec.steps,
-                reference: run.reference.filter(|_| run.spec.algorithm.kl.is_some()),
-            }
-        }
+    let work = work(run, training);
+    for rank in (0..seats.world()).filter(|rank| !training.shards.contains_key(rank)) {
+        out.push(Command::PutTask(Box::new(share(run, training, seats, rank, work.clone()))));
+    }
+}
+
+/// What each rank of the step in the making computes.
+fn work(run: &Run, training: &Training) -> TrainWork {
+    match (&run.policy, stored_batch(run, training)) {
+        (Some(policy), Some(batch)) => TrainWork::Step {
+            base: policy.version,
+            manifest: policy.manifest,
+            batch,
+            algorithm: Box::new(run.spec.algorithm.clone()),
+            checkpoint: run.spec.weights.is_checkpoint(training.makes) || training.makes.0 == run.spec.steps,
+            reference: run.reference.filter(|_| run.spec.algorithm.kl.is_some()),
+        },
         _ => TrainWork::Initialise {
             model: run.spec.model.clone(),
             seed: seed(run.spec.seed, Purpose::Model, &[]),
         },
-    };
+    }
+}
+
+/// The task of one rank.
+fn share(run: &Run, training: &Training, seats: &Seats, rank: u32, work: TrainWork) -> Task {
     let world = seats.world();
-    for rank in (0..world).filter(|rank| !training.shards.contains_key(rank)) {
-        let key = TaskKey::TrainShard { makes: training.makes.0, rank, attempt: training.attempt };
-        out.push(Command::PutTask(Box::new(Task {
-            run: run.spec.name.clone(),
-            key,
-            pool: seats.workers.get(rank as usize).map_or_else(|| pool(TRAIN_POOL), member_pool),
-            version: run.version(),
-            evaluate: false,
-            body: TaskBody::TrainShard(TrainShardTask {
-                rank,
-                world,
-                gang: seats.gang,
-                timeout_ms: if world > 1 { run.spec.gang.timeout_ms } else { 0 },
-                work: work.clone(),
-            }),
-        })));
+    Task {
+        run: run.spec.name.clone(),
+        key: TaskKey::TrainShard { makes: training.makes.0, rank, attempt: training.attempt },
+        pool: seats.workers.get(rank as usize).map_or_else(|| pool(TRAIN_POOL), member_pool),
+        version: run.version(),
+        evaluate: false,
+        body: TaskBody::TrainShard(TrainShardTask {
+            rank,
+            world,
+            gang: seats.gang,
+            timeout_ms: if world > 1 { run.spec.gang.timeout_ms } else { 0 },
+            work,
+        }),
     }
 }
 
@@ -228,18 +256,13 @@ pub(super) fn is_awaited(run: &Run, key: TaskKey) -> bool {
     })
 }
 
-/// Whether this answers another task of the same name, of a part of the log that was lost. This one is put
-/// again then: that one stood in its way.
-fn asked_otherwise(run: &Run, key: TaskKey, answers: Option<u64>, out: &mut Commands) -> bool {
-    let Some(answers) = answers else { return false };
-    let mut asked = Commands::new();
-    put(run, &mut asked);
-    let of_this = |command: &Command| matches!(command, Command::PutTask(task) if task.key == key && task.question() != answers);
-    let otherwise = asked.iter().any(of_this);
-    if otherwise {
-        out.append(&mut asked);
-    }
-    otherwise
+/// The share of this rank, if what it asks is not what was answered: the answer is to a task of the same name, of a
+/// part of the log that was lost, and that task stood in the way of this one.
+fn asked_otherwise(run: &Run, key: TaskKey, answers: Option<u64>) -> Option<Task> {
+    let TaskKey::TrainShard { rank, .. } = key else { return None };
+    let (training, answers) = (run.training.as_ref()?, answers?);
+    let share = share(run, training, training.seats.as_ref()?, rank, work(run, training));
+    (share.question() != answers).then_some(share)
 }
 
 /// Takes a rank's share in.
@@ -250,12 +273,17 @@ pub(super) fn done(
     done: TrainShardDone,
     out: &mut Commands,
 ) {
-    if !is_awaited(run, key) || asked_otherwise(run, key, answers, out) {
+    if !is_awaited(run, key) {
         run.books.late_outcomes += 1;
         return;
     }
+    if let Some(share) = asked_otherwise(run, key, answers) {
+        run.books.late_outcomes += 1;
+        out.push(Command::PutTask(Box::new(share)));
+        return;
+    }
     let TaskKey::TrainShard { rank, .. } = key else { return };
-    let blob = run.training.as_ref().and_then(|training| batch(run, training)).map(|(blob, _)| blob);
+    let blob = run.training.as_ref().and_then(|training| stored_batch(run, training));
     let parent = run.policy.as_ref().map(|policy| policy.manifest);
     let (name, config) = (run.spec.name.clone(), run.config);
     let Some(training) = run.training.as_mut() else { return };
@@ -275,5 +303,5 @@ pub(super) fn done(
         files: training.shards.values().flatten().cloned().collect(),
         metrics: run.books.metrics.clone(),
     });
-    put(run, out);
+    put_shares(run, out);
 }

@@ -6,7 +6,7 @@ use millrace_schemas::env_step::EnvStepDone;
 use millrace_schemas::envelope::decode;
 use millrace_schemas::publish_weights::PublishWeightsDone;
 use millrace_schemas::reward::RewardDone;
-use millrace_schemas::train_shard::{Batch, FileRef, TrainShardDone};
+use millrace_schemas::train_shard::{FileRef, TrainShardDone};
 use millrace_schemas::{BlobRef, Event, Outcome, OutcomeBody, Task, TaskBody, TaskKey};
 
 use super::world::{World, turn};
@@ -83,8 +83,7 @@ fn tell(world: &mut World, key: TaskKey, body: OutcomeBody) {
 
 /// Whether all that was trained could be true.
 fn sound(world: &World) {
-    for content in world.blobs.values() {
-        let Ok(batch) = decode::<Batch>("batch", content) else { continue };
+    for batch in world.batches() {
         for rollout in batch.groups.iter().flat_map(|group| &group.rollouts) {
             assert!(rollout.reward.is_finite(), "{rollout:?}");
             assert!(rollout.start_version <= batch.base, "{rollout:?}");

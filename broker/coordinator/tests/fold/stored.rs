@@ -1,7 +1,5 @@
 //! Groups that start from turns of earlier rollouts.
 
-use std::collections::BTreeSet;
-
 use super::*;
 
 fn from_stored(share: f64) -> RunSpec {
@@ -14,8 +12,7 @@ fn from_stored(share: f64) -> RunSpec {
 
 /// The rollouts of all batches.
 fn trained(world: &World) -> Vec<millrace_schemas::train_shard::BatchRollout> {
-    let batches = world.blobs.values().filter_map(|blob| decode::<Batch>("batch", blob).ok());
-    batches.flat_map(|batch| batch.groups).flat_map(|group| group.rollouts).collect()
+    world.batches().flat_map(|batch| batch.groups).flat_map(|group| group.rollouts).collect()
 }
 
 #[test]
@@ -46,8 +43,7 @@ fn groups_go_on_where_others_were() {
     assert!(unknown.len() <= 4, "{unknown:?} are no ways that were gone");
     for point in &run.books.curve {
         let made = |batch: &Batch| batch.base.0 + 1 == point.version;
-        let mut batches = world.blobs.values().filter_map(|blob| decode::<Batch>("batch", blob).ok());
-        let groups = batches.find(made).expect("a batch for each version").groups;
+        let groups = world.batches().find(made).expect("a batch for each version").groups;
         let rollouts = || groups.iter().flat_map(|group| &group.rollouts);
         let mut told: Vec<_> = rollouts().filter(|rollout| rollout.turns[0].at == 2).collect();
         if told.is_empty() {

@@ -2,6 +2,7 @@
 //! and a log. No clock, no threads.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use millrace_coordinator::{Command, State, outstanding};
 use millrace_schemas::blob::Sha;
@@ -13,7 +14,8 @@ use millrace_schemas::publish_weights::PublishWeightsDone;
 use millrace_schemas::reward::RewardDone;
 use millrace_schemas::train_shard::{Batch, FileRef, TrainShardDone, TrainWork};
 use millrace_schemas::{
-    BlobRef, Event, Outcome, OutcomeBody, PolicyVersion, PoolName, RunSpec, Stage, Task, TaskBody, TaskKey,
+    BlobRef, EntryRef, Event, Outcome, OutcomeBody, PolicyVersion, PoolName, RunSpec, Stage, Task, TaskBody,
+    TaskKey,
 };
 
 /// What a worker says of a task.
@@ -62,6 +64,8 @@ pub(crate) struct World {
     pub(crate) pools: BTreeSet<(Stage, PoolName)>,
     /// What was told to people, in order.
     pub(crate) notices: Vec<Notice>,
+    /// Numbers that each observation and each state of an environment has besides.
+    pub(crate) padding: usize,
     commands: usize,
 }
 
@@ -173,8 +177,37 @@ impl World {
         self.append(outcome(key, None, body));
     }
 
+    /// What stands in the log where `entry` says; `None` where something else does.
+    fn entry(&self, entry: &EntryRef) -> Option<Arc<OutcomeBody>> {
+        let Event::Outcome(outcome) = self.log.get(entry.seq as usize - 1)? else { return None };
+        let found = EntryRef::of(entry.seq, &outcome.body)?;
+        (found == *entry).then(|| Arc::new(outcome.body.clone()))
+    }
+
+    /// The task as a worker does it: what it names is in its place.
+    pub(crate) fn resolved(&self, task: &Task) -> Task {
+        let mut task = task.clone();
+        task.resolve(|entry| self.entry(entry)).expect("what a task names is in the log");
+        task
+    }
+
+    /// A batch as a trainer sees it; `None` for what is none.
+    pub(crate) fn batch(&self, content: &[u8]) -> Option<Batch> {
+        let mut batch: Batch = millrace_schemas::envelope::decode("batch", content).ok()?;
+        for rollout in batch.groups.iter_mut().flat_map(|group| &mut group.rollouts) {
+            rollout.resolve(|entry| self.entry(entry)).expect("what a batch names is in the log");
+        }
+        Some(batch)
+    }
+
+    /// All batches, as trainers see them.
+    pub(crate) fn batches(&self) -> impl Iterator<Item = Batch> {
+        self.blobs.values().filter_map(|content| self.batch(content))
+    }
+
     /// What a worker finds for `task`.
     pub(crate) fn answer(&mut self, task: &Task) -> OutcomeBody {
+        let task = &self.resolved(task);
         let version = self.policy.as_ref().map(|policy| policy.version).unwrap_or_default();
         match &task.body {
             TaskBody::Generate(generate) => {
@@ -192,9 +225,10 @@ impl World {
                 };
                 let done = turn > 0 && (turn >= 3 || token.is_multiple_of(4));
                 let success = done && token.is_multiple_of(2);
+                let padding = self.padding;
                 OutcomeBody::EnvStep(EnvStepDone {
-                    state: vec![turn],
-                    observation: vec![u32::from(turn), 7],
+                    state: [vec![turn], vec![0; padding]].concat(),
+                    observation: [vec![u32::from(turn), 7], vec![7; padding]].concat(),
                     reward: f64::from(u8::from(success)),
                     done,
                     success,
@@ -226,7 +260,7 @@ impl World {
     fn train(&mut self, key: TaskKey, work: &TrainWork) -> OutcomeBody {
         if let TrainWork::Step { base, batch, .. } = work {
             let content = self.blobs.get(&batch.sha256).expect("the batch is stored before its task is put");
-            let batch: Batch = millrace_schemas::envelope::decode("batch", content).expect("a batch");
+            let batch = self.batch(content).expect("a batch");
             assert_eq!(batch.base, *base);
             let rollouts = batch.groups.iter().flat_map(|group| &group.rollouts);
             self.staleness.extend(rollouts.map(|rollout| base.staleness(rollout.start_version)));

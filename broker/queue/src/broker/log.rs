@@ -2,7 +2,11 @@
 
 use std::collections::VecDeque;
 
+use futures::future::BoxFuture;
+use futures::stream::FuturesOrdered;
+use futures::{FutureExt, StreamExt};
 use millrace_schemas::envelope::{DecodeError, decode, encode};
+use millrace_schemas::limits::CLAIMS_IN_FLIGHT;
 use millrace_schemas::{Event, Outcome, RunId, TaskKey, subjects};
 
 use super::tasks::ClaimError;
@@ -31,6 +35,8 @@ pub struct Log {
     next: u64,
     /// Entries read and not yet given: one of them waits for the object store.
     waiting: VecDeque<LogEntry>,
+    /// The first of those whose payloads are in the object store, being fetched.
+    fetching: FuturesOrdered<BoxFuture<'static, Result<Logged, BrokerError>>>,
 }
 
 impl Broker {
@@ -76,7 +82,11 @@ impl Broker {
         outcome: &Event,
     ) -> Result<Appended, BrokerError> {
         let id = format!("{run}/{key}/put/{:x}", delivery.stored_ns);
-        self.append_as(run.as_str(), outcome, Some(&id)).await
+        let appended = self.append_as(run.as_str(), outcome, Some(&id)).await?;
+        if appended.first {
+            self.keep_own(appended.seq, outcome);
+        }
+        Ok(appended)
     }
 
     async fn append_as(&self, run: &str, event: &Event, id: Option<&str>) -> Result<Appended, BrokerError> {
@@ -97,7 +107,13 @@ impl Broker {
         let from = from.max(1);
         let trimmed = from < self.queue.log_range().await?.first;
         let reader = if trimmed { None } else { Some(self.queue.read_log(from).await?) };
-        Ok(Log { broker: self.clone(), reader, next: from, waiting: VecDeque::new() })
+        Ok(Log {
+            broker: self.clone(),
+            reader,
+            next: from,
+            waiting: VecDeque::new(),
+            fetching: FuturesOrdered::new(),
+        })
     }
 
     /// Position of the oldest entry that can be read, in the log or in a segment of it; the next position where there
@@ -110,6 +126,11 @@ impl Broker {
         let oldest = self.segments(range.id).await?.first().copied();
         Ok(oldest.map_or(range.first, |oldest| oldest.min(range.first)))
     }
+}
+
+/// Whether the payload is in the object store.
+fn is_claim(entry: &LogEntry) -> bool {
+    entry.message.header(subjects::CLAIM_HEADER).is_some()
 }
 
 impl Log {
@@ -129,15 +150,41 @@ impl Log {
         while logged.len() < max
             && let Some(entry) = self.waiting.front()
         {
-            let large = entry.message.header(subjects::CLAIM_HEADER).is_some();
-            // Waiting for the object store after something was taken would lose it if the future is dropped.
-            if large && !logged.is_empty() {
-                break;
+            if is_claim(entry) {
+                self.fetch_ahead();
+                // Waiting for the object store after something was taken would lose it if the future is dropped.
+                let fetched = match logged.is_empty() {
+                    true => self.fetching.next().await,
+                    false => match self.fetching.next().now_or_never() {
+                        Some(fetched) => fetched,
+                        None => break,
+                    },
+                };
+                match fetched {
+                    Some(Ok(entry)) => logged.push(entry),
+                    Some(Err(error)) => {
+                        // Fetched again by the next call, from the first on.
+                        self.fetching.clear();
+                        return if logged.is_empty() { Err(error) } else { Ok(logged) };
+                    }
+                    None => break,
+                }
+            } else {
+                logged.push(self.broker.read_entry(entry).await?);
             }
-            logged.push(self.broker.read_entry(entry).await?);
             self.waiting.pop_front();
         }
         Ok(logged)
+    }
+
+    /// Begins to fetch the next payloads that are in the object store, some at once.
+    fn fetch_ahead(&mut self) {
+        let room = CLAIMS_IN_FLIGHT.saturating_sub(self.fetching.len());
+        let claims = self.waiting.iter().filter(|entry| is_claim(entry));
+        for entry in claims.skip(self.fetching.len()).take(room) {
+            let (broker, entry) = (self.broker.clone(), entry.clone());
+            self.fetching.push_back(async move { broker.read_entry(&entry).await }.boxed());
+        }
     }
 }
 
@@ -170,7 +217,7 @@ impl Log {
 }
 
 impl Broker {
-    async fn read_entry(&self, entry: &LogEntry) -> Result<Logged, BrokerError> {
+    pub(super) async fn read_entry(&self, entry: &LogEntry) -> Result<Logged, BrokerError> {
         let run = subjects::run_of_log(&entry.message.subject).unwrap_or_default().to_owned();
         let bytes = entry.message.payload.len();
         let wrong = |reason: String| DecodeError { what: "event", bytes, reason };

@@ -1,8 +1,10 @@
 //! Tasks: put, and opened by a worker.
 
 use bytes::Bytes;
+use futures::future::{BoxFuture, ready as ready_future};
+use futures::{FutureExt, StreamExt};
 use millrace_schemas::envelope::{decode, encode};
-use millrace_schemas::limits::MAX_CLAIM_BYTES;
+use millrace_schemas::limits::{CLAIMS_IN_FLIGHT, MAX_CLAIM_BYTES, MAX_INLINE_BYTES};
 use millrace_schemas::subjects::{self, CLAIM_HEADER, COPY_HEADER, TRACEPARENT_HEADER};
 use millrace_schemas::{RunId, Task};
 
@@ -35,8 +37,18 @@ impl Broker {
     /// order. Putting a task again is harmless.
     pub async fn put_tasks(&self, tasks: &[Task]) -> Vec<Result<Put, BrokerError>> {
         let (mut ready, mut results) = (Vec::with_capacity(tasks.len()), Vec::with_capacity(tasks.len()));
+        let mut checking: Vec<BoxFuture<'_, Result<Message, ObjectError>>> = Vec::with_capacity(tasks.len());
         for task in tasks {
-            results.push(match self.check_in(&task.run, task_message(task)).await {
+            let message = task_message(task);
+            checking.push(match message.payload.len() > MAX_INLINE_BYTES {
+                true => self.check_in(&task.run, message).boxed(),
+                false => ready_future(Ok(message)).boxed(),
+            });
+        }
+        // Large payloads are stored some at once; the order stays.
+        let mut checked = futures::stream::iter(checking).buffered(CLAIMS_IN_FLIGHT);
+        while let Some(checked) = checked.next().await {
+            results.push(match checked {
                 Ok(message) => {
                     ready.push(message);
                     None

@@ -65,6 +65,11 @@ impl Records {
         entries.map(entry).collect()
     }
 
+    pub(super) fn get(&self, seq: u64) -> Option<LogEntry> {
+        let (stored_ns, message) = self.entries.get(&seq)?;
+        Some(LogEntry { seq, stored_ns: *stored_ns, message: message.clone() })
+    }
+
     pub(super) fn remove(&mut self, seq: u64) {
         self.entries.remove(&seq);
     }

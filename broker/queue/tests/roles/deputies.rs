@@ -47,6 +47,7 @@ fn task() -> Task {
         settings: Settings::new(),
         conversation: Vec::new(),
         row: [].into(),
+        prefix: Vec::new(),
     });
     Task { run, key, pool, version: PolicyVersion(0), evaluate: false, body }
 }

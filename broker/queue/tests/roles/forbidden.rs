@@ -8,7 +8,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use super::guarded::{Fleet, PATIENCE};
 
 /// Forbidden to everyone but the coordinator.
-const PUBLISH: [&str; 34] = [
+const PUBLISH: [&str; 33] = [
     "mr.task.generate.policy.lake.v0.g1r0a0-s1",
     "mr.task.reward.env_return.lake.v0.g1r0a0-w0",
     "mr.log.lake.submitted",
@@ -36,7 +36,6 @@ const PUBLISH: [&str; 34] = [
     "$JS.API.STREAM.MSG.GET.MILLRACE_DEAD",
     "$JS.API.STREAM.MSG.DELETE.MILLRACE_DEAD",
     "$JS.API.DIRECT.GET.MILLRACE_DEAD",
-    "$JS.API.DIRECT.GET.MILLRACE_LOG",
     "$JS.API.DIRECT.GET.KV_MILLRACE_COORDINATOR.$KV.MILLRACE_COORDINATOR.lease",
     "$JS.API.CONSUMER.CREATE.MILLRACE_LOG",
     "$JS.API.CONSUMER.CREATE.MILLRACE_DEAD.mine",
@@ -45,6 +44,9 @@ const PUBLISH: [&str; 34] = [
     "$JS.API.CONSUMER.DELETE.MILLRACE_TASK_GENERATE.pool_policy",
     "$JS.API.CONSUMER.MSG.NEXT.MILLRACE_ADVISORY.exhausted",
 ];
+
+/// For those alone whose tasks name what was said before.
+const LOG_ENTRY: &str = "$JS.API.DIRECT.GET.MILLRACE_LOG";
 
 const SUBSCRIBE: [&str; 11] = [
     ">",
@@ -133,6 +135,9 @@ async fn no_role_does_what_is_not_its_own() {
         publish.extend(["mr.api.submit", "mr.api.cancel", "$SRV.PING"].map(str::to_owned));
         let mut subscribe = SUBSCRIBE.to_vec();
         subscribe.extend(["mr.notice.>", "_INBOX_submitter.>"]);
+        if stage == Stage::PublishWeights {
+            publish.push(LOG_ENTRY.to_owned());
+        }
         if stage != Stage::TrainShard {
             publish.extend(buckets.clone());
             subscribe.push("mr.key.MILLRACE_WORKERS.>");
@@ -143,7 +148,7 @@ async fn no_role_does_what_is_not_its_own() {
     let mut publish = common;
     publish.extend(Stage::QUEUED.into_iter().flat_map(of_stage));
     publish.extend(buckets);
-    publish.push("mr.notice.worker.w".to_owned());
+    publish.extend(["mr.notice.worker.w", LOG_ENTRY].map(str::to_owned));
     try_all(&fleet, "submitter", &publish, &SUBSCRIBE).await;
 
     let mut publish = NOBODY.map(str::to_owned).to_vec();

@@ -101,6 +101,8 @@ impl Work {
                 max_new_tokens: self.tokens,
                 sampling: Sampling::at(temperature),
                 seed: seed | index,
+                prefix: Vec::new(),
+                latest: Vec::new(),
             }
         };
         (0..count as u64).map(task).collect()

@@ -75,6 +75,7 @@ impl Data {
                 segments: Vec::new(),
                 reward,
             }],
+            stored: None,
         };
         let rollouts = self.rollouts.iter().zip(&self.rewards).enumerate().map(rollout).collect();
         Ok(Batch {

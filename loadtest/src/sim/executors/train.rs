@@ -39,7 +39,8 @@ impl Train {
             TrainWork::Step { base, manifest, batch: blob, algorithm, checkpoint, .. } => {
                 let bytes = self.weights.objects().get_blob(run, blob).await;
                 let bytes = bytes.map_err(|e| again(&e))?;
-                let batch: Batch = decode("batch", &bytes).map_err(|e| Verdict::Poison(e.to_string()))?;
+                let mut batch: Batch = decode("batch", &bytes).map_err(|e| Verdict::Poison(e.to_string()))?;
+                self.broker.resolve_batch(&mut batch).await.map_err(|e| again(&e))?;
                 let loaded = self.weights.fetch(run, *base, *manifest, Files::All).await;
                 let loaded = loaded.map_err(|e| e.verdict())?;
                 if let Some(reason) = self.misses_others(run, shard, *base, *blob, &cancel).await {

@@ -49,7 +49,14 @@ impl Game {
 
     fn act(&self, row: u64, action: EnvAction) -> Result<EnvStepDone, EnvError> {
         let environment = millrace_schemas::env_step::EnvironmentSpec::Dataset(self.spec.clone());
-        let task = EnvStepTask { environment, split: Split::Train, seed: 1, row: Some(row), action };
+        let task = EnvStepTask {
+            environment,
+            split: Split::Train,
+            seed: 1,
+            row: Some(row),
+            action,
+            prefix: Vec::new(),
+        };
         Dataset { spec: &self.spec, rows: &self.rows, codec: Some(&self.codec) }.act(&task)
     }
 

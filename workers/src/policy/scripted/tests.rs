@@ -38,6 +38,8 @@ fn request(ticket: u64, seed: u64, max_new_tokens: u32) -> EngineRequest {
             max_new_tokens,
             sampling: Sampling::at(1.0),
             seed,
+            prefix: Vec::new(),
+            latest: Vec::new(),
         },
     }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use millrace_schemas::envelope::{decode, encode};
 use millrace_schemas::limits::{MAX_CLAIM_BYTES, MAX_SEGMENT_RAW_BYTES};
@@ -179,13 +178,13 @@ fn to_entries(columns: SegmentEntries) -> Vec<LogEntry> {
     let SegmentEntries { seq, stored_ns, subject, headers, payload } = columns;
     let places = seq.into_iter().zip(stored_ns);
     let messages = subject.into_iter().zip(headers).zip(payload);
-    let entry =
-        |((seq, stored_ns), ((subject, headers), payload)): ((u64, u64), ((String, Vec<_>), Bytes))| {
-            let known = |(name, value): (String, String)| Some((subjects::header(&name)?, value));
-            let headers = headers.into_iter().filter_map(known).collect();
-            LogEntry { seq, stored_ns, message: Message { subject, payload, headers } }
-        };
-    places.zip(messages).map(entry).collect()
+    let mut entries = Vec::new();
+    for ((seq, stored_ns), ((subject, headers), payload)) in places.zip(messages) {
+        let known = |(name, value): (String, String)| Some((subjects::header(&name)?, value));
+        let headers = headers.into_iter().filter_map(known).collect();
+        entries.push(LogEntry { seq, stored_ns, message: Message { subject, payload, headers } });
+    }
+    entries
 }
 
 /// Does what takes long off the async threads.

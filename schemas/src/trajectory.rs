@@ -1,0 +1,294 @@
+//! Trajectories by reference. What an environment showed and what the policy sampled stays in the log, where it was
+//! first stored; tasks and batches name it by position. Who needs the content fetches it, and proves it by the check.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::env_step::{EnvAction, EnvStepDone};
+use crate::envelope::{Mixer, Task, TaskBody};
+use crate::generate::GenerateDone;
+use crate::limits::MAX_CARRIED_TOKENS;
+use crate::outcome::OutcomeBody;
+use crate::train_shard::BatchRollout;
+
+/// An outcome in the log: a turn, or what an environment showed. An array of its three numbers on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(from = "(u64, u32, u64)", into = "(u64, u32, u64)")]
+#[schemars(with = "(u64, u32, u64)")]
+pub struct EntryRef {
+    /// Position in the log.
+    pub seq: u64,
+    /// Tokens that it adds to its trajectory.
+    pub tokens: u32,
+    /// Follows from the outcome's content: an entry that does not give this number is another one.
+    pub check: u64,
+}
+
+impl From<(u64, u32, u64)> for EntryRef {
+    fn from((seq, tokens, check): (u64, u32, u64)) -> Self {
+        Self { seq, tokens, check }
+    }
+}
+
+impl From<EntryRef> for (u64, u32, u64) {
+    fn from(EntryRef { seq, tokens, check }: EntryRef) -> Self {
+        (seq, tokens, check)
+    }
+}
+
+/// Why a reference gives no content. The machines' failure, never the policy's: no reward follows from it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unresolved {
+    /// Nothing was found there.
+    #[error("log entry seq={0} is not there")]
+    Missing(u64),
+    /// Another kind of outcome.
+    #[error("log entry seq={0} is not the kind of outcome that its reference means")]
+    OtherKind(u64),
+}
+
+impl EntryRef {
+    /// The reference to a turn at `seq`.
+    #[must_use]
+    pub fn of_turn(seq: u64, done: &GenerateDone) -> Self {
+        let mut mixer = Mixer::default();
+        let logprobs = |logprobs: &[f32], mixer: &mut Mixer| {
+            mixer.add(logprobs.len() as u64);
+            logprobs.iter().for_each(|logprob| mixer.add(u64::from(logprob.to_bits())));
+        };
+        mixer.add(done.tokens.len() as u64);
+        done.tokens.iter().for_each(|token| mixer.add(u64::from(*token)));
+        logprobs(&done.logprobs, &mut mixer);
+        logprobs(&done.uncut_logprobs, &mut mixer);
+        for segment in &done.segments {
+            mixer.add(segment.version.0);
+            mixer.add(u64::from(segment.tokens));
+        }
+        Self { seq, tokens: done.tokens.len() as u32, check: mixer.finish() }
+    }
+
+    /// The reference to what an environment showed at `seq`.
+    #[must_use]
+    pub fn of_step(seq: u64, done: &EnvStepDone) -> Self {
+        let mut mixer = Mixer::default();
+        mixer.add_block(&done.state);
+        mixer.add(done.observation.len() as u64);
+        done.observation.iter().for_each(|token| mixer.add(u64::from(*token)));
+        mixer.add(done.reward.to_bits());
+        for flag in [done.done, done.success, done.valid] {
+            mixer.add(u64::from(flag));
+        }
+        done.said.iter().for_each(|said| mixer.add_block(said.text.as_bytes()));
+        for (name, value) in &done.row {
+            mixer.add_block(name.as_bytes());
+            mixer.add_block(value.to_string().as_bytes());
+        }
+        Self { seq, tokens: done.observation.len() as u32, check: mixer.finish() }
+    }
+
+    /// The reference to an outcome at `seq`; `None` where it is no part of a trajectory.
+    #[must_use]
+    pub fn of(seq: u64, body: &OutcomeBody) -> Option<Self> {
+        match body {
+            OutcomeBody::Generate(done) => Some(Self::of_turn(seq, done)),
+            OutcomeBody::EnvStep(done) => Some(Self::of_step(seq, done)),
+            OutcomeBody::Reward(_)
+            | OutcomeBody::TrainShard(_)
+            | OutcomeBody::Void(_)
+            | OutcomeBody::PublishWeights(_) => None,
+        }
+    }
+}
+
+/// Finds the content of a reference.
+pub trait Find: FnMut(&EntryRef) -> Option<Arc<OutcomeBody>> {}
+
+impl<F: FnMut(&EntryRef) -> Option<Arc<OutcomeBody>>> Find for F {}
+
+fn found(entry: &EntryRef, find: &mut impl Find) -> Result<Arc<OutcomeBody>, Unresolved> {
+    find(entry).ok_or(Unresolved::Missing(entry.seq))
+}
+
+/// The tokens that an outcome adds to its trajectory.
+fn tokens(body: &OutcomeBody) -> Option<&[u32]> {
+    match body {
+        OutcomeBody::Generate(done) => Some(&done.tokens),
+        OutcomeBody::EnvStep(done) => Some(&done.observation),
+        _ => None,
+    }
+}
+
+impl Task {
+    /// What of the task is stored elsewhere; the last of it may be at hand all the same.
+    #[must_use]
+    pub fn prefix(&self) -> &[EntryRef] {
+        match &self.body {
+            TaskBody::Generate(task) => &task.prefix,
+            TaskBody::EnvStep(task) => &task.prefix,
+            TaskBody::Reward(task) => &task.prefix,
+            TaskBody::TrainShard(_) | TaskBody::PublishWeights(_) => &[],
+        }
+    }
+
+    /// Tokens of the last entry of the prefix, where the task carries them.
+    #[must_use]
+    pub fn carried(&self) -> &[u32] {
+        match &self.body {
+            TaskBody::Generate(task) => &task.latest,
+            TaskBody::EnvStep(task) => match &task.action {
+                EnvAction::Step { tokens, .. } if !task.prefix.is_empty() => tokens,
+                EnvAction::Step { .. } | EnvAction::Reset => &[],
+            },
+            _ => &[],
+        }
+    }
+
+    /// Carries the tokens of the last entry of the prefix along, so that nobody has to fetch them. Many are left where they
+    /// are stored.
+    pub fn carry(&mut self, latest: Vec<u32>) {
+        if latest.len() > MAX_CARRIED_TOKENS {
+            return;
+        }
+        match &mut self.body {
+            TaskBody::Generate(task) if !task.prefix.is_empty() => task.latest = latest,
+            TaskBody::EnvStep(task) if !task.prefix.is_empty() => {
+                if let EnvAction::Step { tokens, .. } = &mut task.action {
+                    *tokens = latest;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The entries that must be fetched before the task can be done.
+    #[must_use]
+    pub fn needs(&self) -> &[EntryRef] {
+        let prefix = self.prefix();
+        let at_hand = usize::from(!self.carried().is_empty());
+        &prefix[..prefix.len().saturating_sub(at_hand)]
+    }
+
+    /// Whether tokens alone are needed of what must be fetched.
+    #[must_use]
+    pub const fn needs_tokens_alone(&self) -> bool {
+        matches!(self.body, TaskBody::Generate(_))
+    }
+
+    /// Puts what is stored elsewhere in its place: the task is whole in itself then. Its fingerprint is that of before.
+    ///
+    /// # Errors
+    /// Something is not found; the task is not usable then.
+    pub fn resolve(&mut self, mut find: impl Find) -> Result<(), Unresolved> {
+        match &mut self.body {
+            TaskBody::Generate(task) => {
+                let prefix = std::mem::take(&mut task.prefix);
+                let mut latest = std::mem::take(&mut task.latest);
+                let stored = prefix.len() - usize::from(!latest.is_empty() && !prefix.is_empty());
+                for entry in &prefix[..stored] {
+                    let body = found(entry, &mut find)?;
+                    task.context.extend(tokens(&body).ok_or(Unresolved::OtherKind(entry.seq))?);
+                }
+                task.context.append(&mut latest);
+            }
+            TaskBody::EnvStep(task) => {
+                let prefix = std::mem::take(&mut task.prefix);
+                let ([before, turn], EnvAction::Step { state, tokens: taken }) =
+                    (prefix.as_slice(), &mut task.action)
+                else {
+                    return Ok(());
+                };
+                let OutcomeBody::EnvStep(done) = &*found(before, &mut find)? else {
+                    return Err(Unresolved::OtherKind(before.seq));
+                };
+                state.clone_from(&done.state);
+                if taken.is_empty() {
+                    let body = found(turn, &mut find)?;
+                    *taken = tokens(&body).ok_or(Unresolved::OtherKind(turn.seq))?.to_vec();
+                }
+            }
+            TaskBody::Reward(task) => {
+                for (entry, index) in std::mem::take(&mut task.prefix).iter().zip(0..) {
+                    let OutcomeBody::EnvStep(done) = &*found(entry, &mut find)? else {
+                        return Err(Unresolved::OtherKind(entry.seq));
+                    };
+                    task.conversation.extend(done.said.iter().cloned());
+                    if index == 0 {
+                        task.row.clone_from(&done.row);
+                    }
+                }
+            }
+            TaskBody::TrainShard(_) | TaskBody::PublishWeights(_) => {}
+        }
+        Ok(())
+    }
+}
+
+impl BatchRollout {
+    /// Puts tokens and log-probabilities in their place that are stored elsewhere.
+    ///
+    /// # Errors
+    /// Something is not found; the rollout is not usable then.
+    pub fn resolve(&mut self, mut find: impl Find) -> Result<(), Unresolved> {
+        let Some(stored) = self.stored.take() else { return Ok(()) };
+        // Turns that another rollout took are context.
+        let first_own = stored.entries.len() / 2 - self.turns.len().min(stored.entries.len() / 2);
+        let mut turns = self.turns.iter_mut();
+        for (entry, index) in stored.entries.iter().zip(0..) {
+            let body = found(entry, &mut find)?;
+            let sampled = index % 2 == 1;
+            match &*body {
+                OutcomeBody::EnvStep(done) if !sampled => self.tokens.extend(&done.observation),
+                OutcomeBody::Generate(done) if sampled => {
+                    if index / 2 >= first_own
+                        && let Some(turn) = turns.next()
+                    {
+                        let logprobs =
+                            if stored.uncut_logprobs { &done.uncut_logprobs } else { &done.logprobs };
+                        turn.at = self.tokens.len() as u32;
+                        turn.logprobs.clone_from(logprobs);
+                    }
+                    self.tokens.extend(&done.tokens);
+                }
+                _ => return Err(Unresolved::OtherKind(entry.seq)),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate::{Finish, Segment};
+    use crate::version::PolicyVersion;
+
+    fn turn(tokens: &[u32], logprob: f32) -> GenerateDone {
+        GenerateDone {
+            tokens: tokens.to_vec(),
+            logprobs: vec![logprob; tokens.len()],
+            segments: vec![Segment { version: PolicyVersion(3), tokens: tokens.len() as u32 }],
+            finish: Finish::Stop,
+            ..GenerateDone::begun(0)
+        }
+    }
+
+    #[test]
+    fn the_check_follows_from_the_content_and_not_from_the_position() {
+        let check = |done: &GenerateDone, seq| EntryRef::of_turn(seq, done).check;
+        let done = turn(&[1, 2], -0.5);
+        assert_eq!(check(&done, 1), check(&done, 9));
+        assert_ne!(check(&done, 1), check(&turn(&[1, 3], -0.5), 1));
+        assert_ne!(check(&done, 1), check(&turn(&[1, 2], -0.25), 1));
+        let step = EnvStepDone { state: vec![0; 9], ..EnvStepDone::default() };
+        let longer = EnvStepDone { state: vec![0; 10], ..EnvStepDone::default() };
+        assert_ne!(EntryRef::of_step(1, &step), EntryRef::of_step(1, &longer));
+        // Checks stand in snapshots, tasks and batches: they stay the same for ever.
+        assert_eq!(check(&done, 1), CHECK_OF_TURN);
+        assert_eq!(EntryRef::of_step(1, &step).check, CHECK_OF_STEP);
+    }
+
+    const CHECK_OF_TURN: u64 = 1_321_080_568_927_324_721;
+    const CHECK_OF_STEP: u64 = 539971721463984015;
+}
