@@ -88,6 +88,11 @@ pub const LEASE_MS: u64 = 2_000;
 /// Milliseconds between two renewals of the lease, and between two looks of those that wait for it: with
 /// [`LEASE_MS`], another acts within 3 s.
 pub const LEASE_RENEW_MS: u64 = 250;
+/// Milliseconds without progress after which a leader offers its lease to the standbys. Doubled with each hand-over
+/// that brought no progress either, [`MAX_LEADER_DOUBLINGS`] times at most.
+pub const LEADER_STALL_MS: u64 = 10_000;
+/// Doublings of [`LEADER_STALL_MS`]: leaders that all have the same trouble take turns every 11 minutes at last.
+pub const MAX_LEADER_DOUBLINGS: u32 = 6;
 /// Milliseconds between two signs of life of a worker that trains.
 pub const MEMBER_BEAT_MS: u64 = 1_000;
 /// Milliseconds of silence after which a worker that trains is a member no more, and the step that it had a part
@@ -134,6 +139,13 @@ pub const REFRESH_BLOB_MS: u64 = 21_600_000;
 pub const MAX_COLLECTED: usize = 10_000;
 /// Commands that the coordinator has in flight to the queue at once; a lack of acks holds it back.
 pub const MAX_COMMANDS_IN_FLIGHT: usize = 1_024;
+/// Commands of one run that wait for its lane. A lane that has more forgets them, and does all that is outstanding of
+/// its run when it gets on.
+pub const MAX_COMMANDS_WAITING: usize = 8_192;
+/// Milliseconds for which folding waits for lanes with [`MAX_COMMANDS_WAITING`] before they forget theirs.
+pub const LANE_PATIENCE_MS: u64 = 50;
+/// Times that the leader tries a command that is refused, with pauses of 5 s in all, before the run is paused.
+pub const REFUSALS: u32 = 9;
 
 /// Rollouts in a group. GRPO compares them, so one alone has no signal; above it submit refuses.
 pub const MAX_GROUP_SIZE: u32 = 1_024;
@@ -235,6 +247,7 @@ const _: () = assert!(
 );
 const _: () = assert!(MAX_POOLS as usize >= 2 * MAX_MEMBERS, "members leave room for the pools of runs");
 const _: () = assert!(IDLE_POOL_MS > 2 * attempt_ms(Stage::TrainShard), "one busy step is no absence");
+const _: () = assert!(LEADER_STALL_MS > 2 * LEASE_MS, "a leader has time to make progress");
 const _: () = assert!(LEASE_RENEW_MS * 3 < LEASE_MS, "two lost renewals must not cost the lease");
 const _: () = assert!(LEASE_MS + 2 * LEASE_RENEW_MS < 3_000, "another coordinator acts within 3 s");
 const _: () = assert!(TRIM_AGE_MS > DEDUP_WINDOW_MS, "what the log may be asked of by id is still in it");

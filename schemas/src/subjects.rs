@@ -62,11 +62,14 @@ pub const CLAIM_HEADER: &str = "Millrace-Claim";
 pub const REASON_HEADER: &str = "Millrace-Reason";
 /// Header of a dead letter: the subject on which the task was put.
 pub const SUBJECT_HEADER: &str = "Millrace-Subject";
+/// Header of an event that a leader wrote: its epoch. Where a later leader wrote before, the event is passed over.
+pub const EPOCH_HEADER: &str = "Millrace-Epoch";
 /// Header that the server puts on each copy of a stored message that it gives out. Whoever may read a key may
 /// name any subject for the copy, so a task, event or request with this header is nobody's word.
 pub const COPY_HEADER: &str = "Nats-Stream";
 /// The headers of a message that are kept with it.
-pub const HEADERS: [&str; 5] = [TRACEPARENT_HEADER, CLAIM_HEADER, REASON_HEADER, SUBJECT_HEADER, COPY_HEADER];
+pub const HEADERS: [&str; 6] =
+    [TRACEPARENT_HEADER, CLAIM_HEADER, REASON_HEADER, SUBJECT_HEADER, EPOCH_HEADER, COPY_HEADER];
 
 /// The header of this name, if it is one of ours.
 #[must_use]

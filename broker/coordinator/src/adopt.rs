@@ -12,12 +12,18 @@ use crate::audit::{StoredVersion, read_version};
 ///
 /// # Errors
 /// The queue or the object store cannot be reached.
-pub async fn standing(broker: &Broker, run: &RunId, version: PolicyVersion) -> Result<(), BrokerError> {
+pub async fn standing(
+    broker: &Broker,
+    run: &RunId,
+    version: PolicyVersion,
+    epoch: u64,
+) -> Result<(), BrokerError> {
     match read_version(broker.objects(), run, version).await? {
         None => {}
         Some(Ok(stored)) => {
             tracing::warn!(%run, %version, "a committed version is not in the log; adopting it");
-            broker.append(run.as_str(), &Event::Adopted(Box::new(event(version, &stored)))).await?;
+            let adopted = Event::Adopted(Box::new(event(version, &stored)));
+            broker.append_led(run.as_str(), &adopted, epoch).await?;
         }
         Some(Err(reason)) => {
             tracing::error!(%run, %version, reason, "a committed version cannot be read; restore its objects");

@@ -1,25 +1,27 @@
 //! The API: what clients ask, answered from the state or by an event in the log.
 
 use std::ops::Bound;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use millrace_queue::service::ApiHandler;
 use millrace_queue::{Broker, BrokerError};
 use millrace_schemas::api::{ApiError, FieldError, ListRequest, RunList, RunReply, RunRequest, RunState};
-use millrace_schemas::limits::{MAX_LISTED_RUNS, MAX_REQUEST_BYTES, MAX_SHOWN_BYTES};
+use millrace_schemas::limits::{MAX_LISTED_RUNS, MAX_REQUEST_BYTES, MAX_SHOWN_BYTES, REQUEST_TIMEOUT_MS};
 use millrace_schemas::submit::{RunFileError, from_json};
 use millrace_schemas::text::shown;
 use millrace_schemas::{Event, RunId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::clock::unix_ms;
 use crate::shared::Shared;
 use crate::status;
 
 /// Names that an error gives where a request named none of them.
 const MAX_NAMED: usize = 20;
+/// For what was appended to be folded. Clients wait a little longer.
+const PATIENCE: Duration = Duration::from_millis(REQUEST_TIMEOUT_MS / 2);
 
 /// Answers requests. Any coordinator can: what changes something goes through the log.
 pub struct Api {
@@ -56,13 +58,11 @@ impl Api {
         if !lacks.is_empty() {
             return Err(run_file_error(&RunFileError::Refused(lacks)));
         }
-        // Time first, so that the run does not begin at the end of the one before.
-        self.append(millrace_schemas::subjects::ALL_RUNS, &Event::Tick { unix_ms: unix_ms() }).await?;
         let appended = self.append(run.as_str(), &Event::Submitted(Box::new(spec))).await?;
         if !appended.first {
             return Err(exists());
         }
-        self.shared.wait_for(appended.seq).await;
+        self.folded(appended.seq).await?;
         json(&RunReply { run })
     }
 
@@ -70,7 +70,7 @@ impl Api {
         let run = self.named(body)?;
         let reason = "cancelled by request".to_owned();
         let appended = self.append(run.as_str(), &Event::Cancelled { reason }).await?;
-        self.shared.wait_for(appended.seq).await;
+        self.folded(appended.seq).await?;
         json(&RunReply { run })
     }
 
@@ -88,7 +88,7 @@ impl Api {
             return Err(error(409, format!("run {:?} is {state}; see it with mr.api.status", run.as_str())));
         }
         let appended = self.append(run.as_str(), &event).await?;
-        self.shared.wait_for(appended.seq).await;
+        self.folded(appended.seq).await?;
         json(&RunReply { run })
     }
 
@@ -121,8 +121,19 @@ impl Api {
             return Err(error(409, format!("run {name:?} is {state}, and not over; cancel it first")));
         }
         let appended = self.append(run.as_str(), &Event::Archived).await?;
-        self.shared.wait_for(appended.seq).await;
+        self.folded(appended.seq).await?;
         json(&RunReply { run })
+    }
+
+    /// Waits until what was appended is folded: whoever asks next is answered with it.
+    async fn folded(&self, seq: u64) -> Result<(), ApiError> {
+        if self.shared.wait_for(seq, PATIENCE).await {
+            return Ok(());
+        }
+        Err(error(
+            504,
+            format!("it is in the log at seq={seq}, which is not folded yet; see `millrace status`"),
+        ))
     }
 
     /// The run that a request names, or the only one there is.
@@ -167,6 +178,9 @@ impl ApiHandler for Api {
                 400,
                 format!("request has bytes={}, more than {MAX_REQUEST_BYTES}", body.len()),
             ));
+        }
+        if let Some(why) = self.shared.blocked() {
+            return Err(error(503, why));
         }
         match endpoint {
             "submit" => self.submit(&body).await,

@@ -10,25 +10,32 @@ use millrace_schemas::Event;
 use millrace_schemas::limits::{SNAPSHOT_EVENTS, TICK_MS};
 use millrace_schemas::subjects::ALL_RUNS;
 use millrace_telemetry::Health;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::UnixClock;
 use crate::command::Commands;
-use crate::leader::Term;
+use crate::execute::Executor;
+use crate::lanes::{LaneId, Lanes};
+use crate::leader::{Candidate, Progress, Term};
 use crate::shared::Shared;
-use crate::{execute, journal, leader, members, outstanding, report};
+use crate::{execute, journal, leader, members, report};
 
 mod recovery;
+mod snapshots;
+
+use recovery::{Lost, Unfolded};
+use snapshots::Snapshots;
 
 /// Entries of the log folded at once.
 const FOLD_AT_ONCE: usize = 1_024;
-/// Folds whose commands may wait to be done before folding waits for them.
-const FOLDS_AHEAD: usize = 8;
 /// Before the log is read again after a failure.
 const PAUSE: Duration = Duration::from_millis(200);
+
+/// Before a log that cannot be folded is looked at again.
+const AGAIN: Duration = Duration::from_secs(5);
 
 /// How a coordinator behaves.
 #[derive(Debug, Clone)]
@@ -67,8 +74,8 @@ pub async fn restore(broker: &Broker) -> anyhow::Result<Shared> {
 
 /// Follows the log and, while it holds the lease, acts.
 ///
-/// Consumes: the log; the lease. Produces: commands for `execute::run`; snapshots. Waits for: entries of the
-/// log, and room for commands. Unblocked by: `shutdown`. On failure: reads the log again from where it was; where
+/// Consumes: the log; the lease. Produces: commands in their lanes; snapshots. Waits for: entries of the
+/// log, and for a moment for room in the lanes. Unblocked by: `shutdown`. On failure: reads the log again from where it was; where
 /// the log lost what was folded, folds what is left of it anew. The future is boxed, so that it is compiled once.
 ///
 /// # Errors
@@ -83,24 +90,52 @@ pub fn run(
     Box::pin(async move {
         let from = shared.lock().seq.max(1);
         let log = broker.read_log(from).await.context("failed to read the log")?;
-        let (commands, receiver) = mpsc::channel(FOLDS_AHEAD);
-        let term = Term::default();
+        let (lanes, begun) = Lanes::new();
+        let (term, progress) = (Term::on(config.clock.boot()), Progress::new(lanes.clone()));
         // They end with this future, should it be dropped.
         let mut executor = JoinSet::new();
-        executor.spawn(execute::run(broker.clone(), receiver, term.clone()));
+        executor.spawn(execute::run(
+            Executor {
+                broker: broker.clone(),
+                shared: shared.clone(),
+                lanes: lanes.clone(),
+                term: term.clone(),
+                health: health.clone(),
+            },
+            begun,
+        ));
         let (leading, leads) = watch::channel(false);
         let mut helpers = JoinSet::new();
-        let name = (config.id.clone(), config.instance.clone());
-        helpers.spawn(leader::hold(broker.clone(), name, leading, term.clone(), shutdown.clone()));
+        let candidate = Candidate {
+            broker: broker.clone(),
+            id: config.id.clone(),
+            instance: config.instance.clone(),
+            shared: shared.clone(),
+            term: term.clone(),
+            progress: progress.clone(),
+        };
+        helpers.spawn(leader::hold(candidate, leading, shutdown.clone()));
         let clock = config.clock.clone();
         helpers.spawn(tick(broker.clone(), shared.clone(), clock, term.clone(), shutdown.clone()));
-        helpers.spawn(members::watch(broker.clone(), shared.clone(), term, shutdown.clone()));
+        helpers.spawn(members::watch(broker.clone(), shared.clone(), term.clone(), shutdown.clone()));
         helpers.spawn(bury_exhausted(broker.clone(), shutdown.clone()));
-        let saved = shared.lock().seq;
-        let (acting, lost) = (false, false);
-        let mut driver = Driver { broker, config, shared, health, commands, leads, acting, saved, lost };
+        let snapshots = Snapshots::new(shared.lock().seq);
+        let (acting, lost) = (false, None);
+        let mut driver = Driver {
+            broker,
+            config,
+            shared,
+            health,
+            lanes,
+            term,
+            progress,
+            leads,
+            acting,
+            snapshots,
+            lost,
+        };
         driver.follow(log, &shutdown).await;
-        driver.save().await;
+        driver.save_last().await;
         drop(driver);
         while helpers.join_next().await.is_some() {}
         Ok(())
@@ -112,12 +147,14 @@ struct Driver {
     config: DriverConfig,
     shared: Shared,
     health: Health,
-    commands: mpsc::Sender<Commands>,
+    lanes: Lanes,
+    term: Term,
+    progress: Progress,
     leads: watch::Receiver<bool>,
     acting: bool,
-    saved: u64,
-    /// The log lost entries that were folded.
-    lost: bool,
+    snapshots: Snapshots,
+    /// Why folding cannot go on where it is.
+    lost: Option<Lost>,
 }
 
 impl Driver {
@@ -125,64 +162,74 @@ impl Driver {
         let mut leads = self.leads.clone();
         leads.mark_changed();
         loop {
+            self.progress.rests();
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return,
                 changed = leads.changed() => {
+                    self.progress.folds();
                     if changed.is_err() {
                         return;
                     }
                     let leader = *leads.borrow_and_update();
                     self.health.set_leader(leader);
                     if let Err(error) = self.change(leader, &mut log).await {
-                        tracing::error!(%error, "failed to take over; trying again");
+                        tracing::error!(?error, "failed to take over; trying again");
                         tokio::time::sleep(PAUSE).await;
                         leads.mark_changed();
                     }
                 }
-                entries = log.next(FOLD_AT_ONCE) => self.on_entries(entries).await,
-            }
-            if self.lost {
-                match self.recover().await {
-                    Ok(anew) => {
-                        (log, self.lost) = (anew, false);
-                        leads.mark_changed();
-                    }
-                    Err(error) => {
-                        tracing::error!(%error, "failed to fold what is left of the log; trying again");
-                        tokio::time::sleep(PAUSE).await;
-                    }
+                entries = log.next(FOLD_AT_ONCE), if self.lost.is_none() => {
+                    self.progress.folds();
+                    self.on_entries(entries).await;
                 }
+                Some(written) = self.snapshots.writing.join_next() => {
+                    self.snapshots.written(written.expect("writing a snapshot does not panic"));
+                }
+                () = tokio::time::sleep(AGAIN), if self.lost.is_some() => {}
             }
+            if let Some(again) = self.recover().await {
+                log = again;
+                leads.mark_changed();
+            }
+            self.save_where_due();
         }
     }
 
     /// Begins or stops to act. Whoever begins first catches up with the log, then does all that is
     /// outstanding: what the one before left undone is among it.
-    async fn change(&mut self, leader: bool, log: &mut Log) -> Result<(), BrokerError> {
+    async fn change(&mut self, leader: bool, log: &mut Log) -> Result<(), Unfolded> {
         self.acting = false;
         if !leader {
+            self.lanes.restart([]);
             return Ok(());
         }
         self.catch_up(log).await?;
         self.mend_keys(log).await?;
-        let end = self.shared.lock().seq;
+        let state = self.shared.lock();
+        tracing::info!(seq = state.seq, runs = state.runs.len(), "acting: doing all that is outstanding");
         self.acting = true;
-        let commands = outstanding::of(&self.shared.lock());
-        tracing::info!(seq = end, commands = commands.len(), "acting: doing all that is outstanding");
-        self.send(commands).await;
+        let runs = state.runs.keys().cloned().map(LaneId::Run);
+        self.lanes.restart(runs.chain([LaneId::All]));
         Ok(())
     }
 
     async fn on_entries(&mut self, entries: Result<Vec<millrace_queue::Logged>, BrokerError>) {
-        let entries = match entries.and_then(|entries| self.fresh(entries)) {
+        let entries = match entries.map_err(Unfolded::Failed).and_then(|entries| self.fresh(entries)) {
             Ok(entries) => entries,
-            Err(BrokerError::Queue(error @ QueueError::Lost { .. })) => {
-                tracing::error!(%error, "folding what is left");
-                self.lost = true;
+            Err(Unfolded::Lost(lost)) => {
+                self.lost = Some(lost);
                 return;
             }
-            Err(error) => {
+            Err(Unfolded::Failed(BrokerError::Queue(QueueError::Lost { .. }))) => {
+                self.lost = Some(Lost::End);
+                return;
+            }
+            Err(Unfolded::Failed(BrokerError::Gone { .. })) => {
+                self.lost = Some(Lost::Gap);
+                return;
+            }
+            Err(Unfolded::Failed(error)) => {
                 self.health.set_connected(false);
                 tracing::warn!(%error, "failed to read the log; trying again");
                 tokio::time::sleep(PAUSE).await;
@@ -192,21 +239,21 @@ impl Driver {
         self.health.set_connected(true);
         self.health.progress();
         metrics::counter!("millrace_events_total").increment(entries.len() as u64);
-        let (commands, seq) = self.fold(entries);
+        let seq = self.fold(entries);
         self.shared.folded(seq);
-        if self.acting {
-            self.send(commands).await;
-        }
-        if seq >= self.saved + self.config.snapshot_events {
-            self.save().await;
-        }
+        self.progress.folds();
+        self.lanes.room().await;
     }
 
-    fn fold(&self, entries: Vec<millrace_queue::Logged>) -> (Commands, u64) {
+    fn fold(&self, entries: Vec<millrace_queue::Logged>) -> u64 {
         let mut state = self.shared.lock();
         let mut commands = Commands::new();
         for entry in entries {
             state.stored_ns = entry.stored_ns;
+            if !state.admits(entry.seq, entry.epoch) {
+                tracing::warn!(seq = entry.seq, "passing over what a former leader wrote");
+                continue;
+            }
             match entry.event {
                 Ok(event) => commands.extend(state.advance(entry.seq, &entry.run, event)),
                 Err(error) => {
@@ -215,25 +262,10 @@ impl Driver {
                 }
             }
         }
-        (commands, state.seq)
-    }
-
-    async fn send(&self, commands: Commands) {
-        if !commands.is_empty() && self.commands.send(commands).await.is_err() {
-            tracing::error!("nobody does commands any more");
+        if self.acting {
+            self.lanes.push(commands);
         }
-    }
-
-    async fn save(&mut self) {
-        let (seq, content) = {
-            let state = self.shared.lock();
-            (state.seq, journal::encode_state(&state))
-        };
-        match journal::save(&self.broker, seq, content).await {
-            Ok(()) => self.saved = seq,
-            // The log holds everything that the snapshot would have.
-            Err(error) => tracing::warn!(%error, "failed to write a snapshot"),
-        }
+        state.seq
     }
 }
 
@@ -249,13 +281,17 @@ async fn tick(broker: Broker, shared: Shared, clock: UnixClock, term: Term, shut
         if !live || !term.holds() {
             continue;
         }
-        if let Err(error) = broker.append(ALL_RUNS, &Event::Tick { unix_ms: clock.unix_ms() }).await {
+        let tick = Event::Tick { unix_ms: clock.unix_ms() };
+        if let Err(error) = broker.append_led(ALL_RUNS, &tick, term.epoch()).await {
             tracing::warn!(%error, "failed to append a tick");
         }
     }
 }
 
 /// Moves tasks that were delivered too often to the dead letters.
+///
+/// Each coordinator does, leader or not: what the server says is a fact and no decision, an advisory goes to one of
+/// them, and burying twice is harmless.
 ///
 /// Consumes: the server's advisories. Produces: dead letters and events. Waits for: advisories. Unblocked
 /// by: `shutdown`. On failure: opens the advisories again; each is given until it is settled.

@@ -21,6 +21,7 @@ pub mod shared;
 pub mod clock;
 pub mod adopt;
 pub mod journal;
+pub mod lanes;
 pub mod execute;
 pub mod leader;
 pub mod members;

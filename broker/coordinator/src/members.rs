@@ -85,10 +85,10 @@ async fn follow(
         let changes = watched.changes(&shared.lock().members, Instant::now());
         let mut last = 0;
         for event in changes {
-            last = broker.append(ALL_RUNS, &event).await?.seq;
+            last = broker.append_led(ALL_RUNS, &event, term.epoch()).await?.seq;
         }
         // The fold knows it before the next look, which would say it again.
-        let _ = tokio::time::timeout(LOOK, shared.wait_for(last)).await;
+        shared.wait_for(last, LOOK).await;
     }
 }
 

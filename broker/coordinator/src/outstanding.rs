@@ -10,12 +10,20 @@ use crate::state::{Run, State};
 /// Everything outstanding.
 #[must_use]
 pub fn of(state: &State) -> Commands {
-    let mut out = Commands::new();
-    if !state.members.is_empty() {
-        out.push(Command::EnsurePools(state.members.keys().map(submit::member_pool).collect()));
-    }
+    let mut out = of_all(state);
     for run in state.runs.values() {
         of_run(run, &mut out);
+    }
+    out
+}
+
+/// Everything outstanding that is of no run.
+#[must_use]
+pub fn of_all(state: &State) -> Commands {
+    let mut out = Commands::new();
+    if !state.members.is_empty() {
+        let pools = state.members.keys().map(submit::member_pool).collect();
+        out.push(Command::EnsurePools { run: None, pools });
     }
     out
 }

@@ -75,6 +75,17 @@ impl State {
         }
     }
 
+    /// Whether an entry of a leader of this epoch counts. Where a later one wrote before it does not: the entry is
+    /// passed over.
+    pub fn admits(&mut self, seq: u64, epoch: Option<u64>) -> bool {
+        let late = epoch.is_some_and(|epoch| epoch < self.epoch);
+        self.epoch = self.epoch.max(epoch.unwrap_or(0));
+        if late {
+            self.skip(seq);
+        }
+        !late
+    }
+
     /// Counts an entry of the log that could not be read; it is with the dead letters.
     pub fn skip(&mut self, seq: u64) {
         if seq > self.seq {

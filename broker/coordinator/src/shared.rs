@@ -2,8 +2,10 @@
 //! look, never over I/O.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::state::State;
 
@@ -12,6 +14,7 @@ use crate::state::State;
 pub struct Shared {
     state: Arc<Mutex<State>>,
     folded: Arc<watch::Sender<u64>>,
+    blocked: Arc<Mutex<Option<String>>>,
 }
 
 impl Shared {
@@ -19,7 +22,8 @@ impl Shared {
     #[must_use]
     pub fn new(state: State) -> Self {
         let seq = state.seq;
-        Self { state: Arc::new(Mutex::new(state)), folded: Arc::new(watch::Sender::new(seq)) }
+        let folded = Arc::new(watch::Sender::new(seq));
+        Self { state: Arc::new(Mutex::new(state)), folded, blocked: Arc::default() }
     }
 
     /// Looks at the state, or folds into it.
@@ -33,9 +37,21 @@ impl Shared {
         self.folded.send_replace(seq);
     }
 
-    /// Waits until the event at `seq` is folded.
-    pub async fn wait_for(&self, seq: u64) {
-        // The sender lives as long as `self`, so this ends by the condition alone.
-        let _ = self.folded.subscribe().wait_for(|folded| *folded >= seq).await;
+    /// Waits until the event at `seq` is folded; says whether it was within `patience`.
+    pub async fn wait_for(&self, seq: u64, patience: Duration) -> bool {
+        let mut folded = self.folded.subscribe();
+        // The sender lives as long as `self`, so this ends by the condition or by time.
+        timeout(patience, folded.wait_for(|folded| *folded >= seq)).await.is_ok()
+    }
+
+    /// What the state says is not to be believed, and why; `None` where it is again.
+    pub fn block(&self, why: Option<String>) {
+        *self.blocked.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
+    /// Why what the state says is not to be believed.
+    #[must_use]
+    pub fn blocked(&self) -> Option<String> {
+        self.blocked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

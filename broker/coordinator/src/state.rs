@@ -27,6 +27,9 @@ pub struct State {
     /// which was folded. 0 where it is not known.
     #[serde(default)]
     pub stored_ns: u64,
+    /// The latest leader that wrote into the log. What an earlier one writes after it is passed over.
+    #[serde(default)]
+    pub epoch: u64,
     /// The log's time: the last tick, in milliseconds since 1970; 0 before the first.
     pub unix_ms: u64,
     /// Events that could not be read or were meant for no known run.

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_coordinator::command::{Command, Commands};
-use millrace_coordinator::leader::Term;
+use millrace_coordinator::execute::Executor;
+use millrace_coordinator::lanes::Lanes;
+use millrace_coordinator::leader::{Candidate, Progress, Term};
+use millrace_coordinator::shared::Shared;
 use millrace_coordinator::state::State;
 use millrace_coordinator::{execute, journal, leader};
 use millrace_queue::clock::SystemClock;
@@ -14,7 +17,8 @@ use millrace_schemas::blob::Sha;
 use millrace_schemas::policy::Policy;
 use millrace_schemas::subjects::{ALL_RUNS, tasks_of_run};
 use millrace_schemas::{Event, PolicyVersion, RunId, Stage};
-use tokio::sync::{mpsc, watch};
+use millrace_telemetry::Health;
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -37,16 +41,26 @@ fn decided(version: u64) -> Commands {
     let filter = tasks_of_run(Stage::Generate, &run());
     vec![
         Command::SetPolicy { run: run(), policy: policy(version) },
-        Command::Purge { stage: Stage::Generate, filter },
+        Command::Purge { run: run(), stage: Stage::Generate, filter },
     ]
 }
 
 /// Does `commands` in `term`.
 async fn execute(broker: &Broker, commands: Commands, term: &Term) {
-    let (sender, receiver) = mpsc::channel(1);
-    sender.send(commands).await.expect("there is room");
-    drop(sender);
-    execute::run(broker.clone(), receiver, term.clone()).await;
+    let (lanes, begun) = Lanes::new();
+    lanes.push(commands);
+    let (shared, health) = (Shared::new(State::default()), Health::default());
+    let executor =
+        Executor { broker: broker.clone(), shared, lanes: lanes.clone(), term: term.clone(), health };
+    let done = async {
+        while !lanes.is_idle() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        () = execute::run(executor, begun) => {}
+        () = done => {}
+    }
 }
 
 async fn version(broker: &Broker) -> Option<u64> {
@@ -56,16 +70,16 @@ async fn version(broker: &Broker) -> Option<u64> {
 #[tokio::test]
 async fn what_was_decided_before_a_pause_is_left() {
     let (broker, term) = (broker(), Term::default());
-    assert!(term.extend(Instant::now() + Duration::from_secs(60)), "it was not in office before");
+    assert!(term.extend(Instant::now() + Duration::from_secs(60), 1), "it was not in office before");
     execute(&broker, decided(1), &term).await;
     assert_eq!(version(&broker).await, Some(1));
     // Stopped for longer than the lease.
-    term.extend(Instant::now());
+    term.extend(Instant::now(), 1);
     execute(&broker, decided(2), &term).await;
     assert_eq!(version(&broker).await, Some(1));
     // In office again, it is told that it has left something undone.
-    assert!(term.extend(Instant::now() + Duration::from_secs(60)));
-    assert!(!term.extend(Instant::now() + Duration::from_secs(60)));
+    assert!(term.extend(Instant::now() + Duration::from_secs(60), 1));
+    assert!(!term.extend(Instant::now() + Duration::from_secs(60), 1));
     execute(&broker, decided(2), &term).await;
     assert_eq!(version(&broker).await, Some(2));
     term.end();
@@ -91,9 +105,55 @@ async fn the_newest_snapshot_never_goes_back() {
         broker.append(ALL_RUNS, &Event::Tick { unix_ms }).await.expect("appended");
     }
     let at = |seq: u64| journal::encode_state(&State { seq, unix_ms: seq, ..State::default() });
-    journal::save(&broker, 10, at(10)).await.expect("saved");
-    journal::save(&broker, 5, at(5)).await.expect("left");
+    journal::save(&broker, "one", 10, at(10)).await.expect("saved");
+    journal::save(&broker, "two", 5, at(5)).await.expect("left");
     assert_eq!(journal::restore(&broker).await.expect("restored").seq, 10);
+}
+
+/// Two that save at one position have different bytes or the same; either way what the key names is there.
+#[tokio::test]
+async fn of_two_snapshots_at_one_position_the_named_one_stays() {
+    for same in [true, false] {
+        let broker = broker();
+        for unix_ms in 0..10 {
+            broker.append(ALL_RUNS, &Event::Tick { unix_ms }).await.expect("appended");
+        }
+        let at = |seq: u64, ignored: u64| journal::encode_state(&State { seq, ignored, ..State::default() });
+        for seq in [5, 10] {
+            let other = if same { 0 } else { 1 };
+            let (one, two) = tokio::join!(
+                journal::save(&broker, "one", seq, at(seq, 0)),
+                journal::save(&broker, "two", seq, at(seq, other)),
+            );
+            one.and(two).expect("saved, or another was faster");
+            assert_eq!(journal::restore(&broker).await.expect("restored").seq, seq, "same={same}");
+        }
+        let kept = journal::snapshots(&broker).await.expect("named");
+        let stored = broker.objects().list("snapshots").await.expect("listed");
+        assert_eq!(stored.len(), kept.len(), "nothing else is left: {stored:?}");
+        for snapshot in kept {
+            journal::load(&broker, &snapshot).await.expect("each that is named loads");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_snapshot_is_replaced_by_the_one_before() {
+    let broker = broker();
+    for unix_ms in 0..10 {
+        broker.append(ALL_RUNS, &Event::Tick { unix_ms }).await.expect("appended");
+    }
+    let at = |seq: u64| journal::encode_state(&State { seq, ..State::default() });
+    for seq in [3, 6, 9] {
+        journal::save(&broker, "one", seq, at(seq)).await.expect("saved");
+    }
+    let kept = journal::snapshots(&broker).await.expect("named");
+    assert_eq!(kept.iter().map(|snapshot| snapshot.seq).collect::<Vec<_>>(), [9, 6]);
+    assert_eq!(broker.objects().list("snapshots").await.expect("listed").len(), 2, "the third is gone");
+    broker.objects().put(&kept[0].path, "damaged".into()).await.expect("written");
+    assert_eq!(journal::restore(&broker).await.expect("restored").seq, 6);
+    broker.objects().delete(&kept[0].path).await.expect("deleted");
+    assert_eq!(journal::restore(&broker).await.expect("restored").seq, 6);
 }
 
 /// Two processes of one name: the one that lost its lease to the other waits for it as for anybody else's, and
@@ -103,8 +163,15 @@ async fn one_that_lost_its_name_takes_over_when_the_other_is_gone() {
     let broker = broker();
     let begin = |instance: &str| {
         let (leading, leads) = watch::channel(false);
-        let name = ("coordinator-0".to_owned(), instance.to_owned());
-        let held = leader::hold(broker.clone(), name, leading, Term::default(), CancellationToken::new());
+        let candidate = Candidate {
+            broker: broker.clone(),
+            id: "coordinator-0".to_owned(),
+            instance: instance.to_owned(),
+            shared: Shared::new(State::default()),
+            term: Term::default(),
+            progress: Progress::new(Lanes::new().0),
+        };
+        let held = leader::hold(candidate, leading, CancellationToken::new());
         (tokio::spawn(held), leads)
     };
     let patience = Duration::from_secs(30);

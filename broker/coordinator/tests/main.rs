@@ -5,6 +5,8 @@ mod fold;
 #[cfg(test)]
 mod fence;
 #[cfg(test)]
+mod progress;
+#[cfg(test)]
 mod power_loss;
 #[cfg(test)]
 mod plain_nats;

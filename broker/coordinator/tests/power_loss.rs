@@ -95,7 +95,7 @@ async fn a_snapshot_ahead_of_the_log_is_left() {
     eventually(&shared, "the run is known", |state| state.seq >= seq).await;
     stop.cancel();
     let state = shared.lock().clone();
-    journal::save(&bench.broker, state.seq, journal::encode_state(&state)).await.expect("saved");
+    journal::save(&bench.broker, "test", state.seq, journal::encode_state(&state)).await.expect("saved");
     assert!(journal::restore(&bench.broker).await.expect("restored").runs.contains_key(&run()));
 
     bench.queue.lose_log_after(seq - 1);

@@ -1,5 +1,6 @@
 //! How a process is, for `/healthz`.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -15,6 +16,7 @@ struct State {
     leader: Option<bool>,
     stages: Vec<String>,
     progress: Option<Instant>,
+    troubles: BTreeMap<String, String>,
 }
 
 /// What `/healthz` says, as JSON.
@@ -28,6 +30,8 @@ pub struct Report {
     pub stages: Vec<String>,
     /// Milliseconds since something was last done; `None` while nothing was.
     pub last_progress_ms_ago: Option<u64>,
+    /// What does not get on, by what is concerned (a run's name, for example), and why. Empty when all is well.
+    pub troubles: BTreeMap<String, String>,
 }
 
 impl Health {
@@ -56,6 +60,15 @@ impl Health {
         self.state().progress = Some(Instant::now());
     }
 
+    /// What is concerned does not get on, and why; `None` when it gets on again.
+    pub fn set_trouble(&self, what: &str, why: Option<String>) {
+        let mut state = self.state();
+        match why {
+            Some(why) => state.troubles.insert(what.to_owned(), why),
+            None => state.troubles.remove(what),
+        };
+    }
+
     /// What `/healthz` says now.
     #[must_use]
     pub fn report(&self) -> Report {
@@ -65,6 +78,7 @@ impl Health {
             leader: state.leader,
             stages: state.stages.clone(),
             last_progress_ms_ago: state.progress.map(|at| at.elapsed().as_millis() as u64),
+            troubles: state.troubles.clone(),
         }
     }
 }

@@ -172,7 +172,7 @@ mod tests {
             seq += 1;
             let (worker, instance) = (format!("train-{number}").parse().expect("a name"), number.to_string());
             let event = Some(Event::Joined { worker, instance });
-            history.log.push(Entry { seq, run: "all".to_owned(), event });
+            history.log.push(Entry { seq, run: "all".to_owned(), epoch: None, event });
         }
         assert!(
             check(&history).iter().any(|words| words.contains("members has length=")),

@@ -64,7 +64,7 @@ mod tests {
         let reason = "delivered 5 times".to_owned();
         let event = Some(Event::DeadLetter { key: first, reason });
         let seq = history.log.len() as u64 + 1;
-        history.log.push(Entry { seq, run: run().to_string(), event });
+        history.log.push(Entry { seq, run: run().to_string(), epoch: None, event });
         assert!(check(&history)[0].contains("was trained on, and replaced"), "{:?}", check(&history));
     }
 

@@ -21,6 +21,8 @@ pub struct Entry {
     pub seq: u64,
     /// The run token of its subject.
     pub run: String,
+    /// The epoch of the leader that wrote it.
+    pub epoch: Option<u64>,
     /// The event; `None` where its bytes are none.
     pub event: Option<Event>,
 }
@@ -131,6 +133,9 @@ impl<'a> Moment<'a> {
 
 /// Folds one entry.
 pub fn advance(state: &mut State, entry: &Entry) -> Commands {
+    if entry.seq > state.seq && !state.admits(entry.seq, entry.epoch) {
+        return Commands::new();
+    }
     match &entry.event {
         Some(event) => state.advance(entry.seq, &entry.run, event.clone()),
         None => {

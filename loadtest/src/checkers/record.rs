@@ -57,7 +57,12 @@ async fn read_log(broker: &Broker) -> anyhow::Result<Vec<Entry>> {
             if logged.seq != log.len() as u64 + 1 {
                 bail!("the log has seq={} after seq={}", logged.seq, log.len());
             }
-            log.push(Entry { seq: logged.seq, run: logged.run, event: logged.event.ok() });
+            log.push(Entry {
+                seq: logged.seq,
+                run: logged.run,
+                epoch: logged.epoch,
+                event: logged.event.ok(),
+            });
         }
     }
     Ok(log)

@@ -100,7 +100,8 @@ impl<'a> Operator<'a> {
         let mut log = self.broker.read_log(self.state.seq + 1).await?;
         while self.state.seq < end {
             for logged in log.next(1_024).await? {
-                let entry = Entry { seq: logged.seq, run: logged.run, event: logged.event.ok() };
+                let entry =
+                    Entry { seq: logged.seq, run: logged.run, epoch: logged.epoch, event: logged.event.ok() };
                 advance(&mut self.state, &entry);
             }
         }

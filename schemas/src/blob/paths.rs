@@ -38,6 +38,12 @@ pub fn segment(log: u64, first: u64) -> String {
     format!("{LOG}/{log:016x}/{first:020}.json")
 }
 
+/// Where nothing is: whoever asks for it learns whether the store answers.
+#[must_use]
+pub fn probe() -> String {
+    "probe".to_owned()
+}
+
 /// A snapshot of the coordinator's state after the event at `seq` of the log.
 #[must_use]
 pub fn snapshot(seq: u64, sha256: &Sha) -> String {

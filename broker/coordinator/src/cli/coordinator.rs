@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use millrace_queue::{Broker, JetStreamOptions, QueueSettings, service};
@@ -77,14 +78,18 @@ impl CoordinatorArgs {
     }
 }
 
+/// Between two looks whether the log can be folded.
+const LOOK: Duration = Duration::from_millis(500);
+
 /// Answers requests once all that stands in the log is known, and from then on.
 ///
 /// # Errors
 /// The queue cannot be reached, or the connection is closed.
 async fn serve_when_ready(api: &Api, broker: Broker, shared: Shared) -> Result<()> {
     let end = broker.queue().log_end().await.context("failed to look at the log")?;
-    shared.wait_for(end).await;
-    tracing::info!(seq = end, "caught up with the log; serving the API");
+    // One that cannot fold the log answers why.
+    while !shared.wait_for(end, LOOK).await && shared.blocked().is_none() {}
+    tracing::info!(seq = end, "serving the API");
     let handler = Arc::new(crate::api::Api::new(broker, shared));
     service::serve(api.queue(), env!("CARGO_PKG_VERSION"), handler).await.context("failed to serve the API")
 }

@@ -2,60 +2,172 @@
 
 use millrace_queue::{BrokerError, Log, Logged, QueueError};
 use millrace_schemas::RunId;
+use millrace_schemas::limits::REQUEST_TIMEOUT_MS;
 use millrace_schemas::notice::Notice;
 use millrace_schemas::policy::Policy;
+use millrace_schemas::subjects::LOG_STREAM;
 
-use super::{Driver, FOLD_AT_ONCE};
+use tokio::time::timeout;
+
+use super::snapshots::Snapshots;
+use super::{Driver, FOLD_AT_ONCE, PAUSE};
 use crate::state::State;
 use crate::{execute, journal};
 
+/// For entries that the log holds to come.
+const PATIENCE: Duration = Duration::from_millis(REQUEST_TIMEOUT_MS / 2);
+
+/// Why folding cannot go on where it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lost {
+    /// The log lost its newest part, which was folded.
+    End,
+    /// The log lacks entries between what was folded and what it holds.
+    Gap,
+}
+
+/// Why entries were not folded.
+#[derive(Debug)]
+pub(super) enum Unfolded {
+    /// The log is not what was folded.
+    Lost(Lost),
+    /// It could not be read.
+    Failed(BrokerError),
+}
+
+impl From<BrokerError> for Unfolded {
+    fn from(error: BrokerError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<QueueError> for Unfolded {
+    fn from(error: QueueError) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
 impl Driver {
     /// Those of `entries` that are not folded yet. A reader of the log begins with the entry that was folded last: that
-    /// it stands is proof that the log is what the state was made from.
-    pub(super) fn fresh(&self, mut entries: Vec<Logged>) -> Result<Vec<Logged>, BrokerError> {
+    /// it stands is proof that the log is what the state was made from. One that it passed over is never skipped.
+    pub(super) fn fresh(&self, mut entries: Vec<Logged>) -> Result<Vec<Logged>, Unfolded> {
         let state = self.shared.lock();
         let (seq, stored_ns) = (state.seq, state.stored_ns);
         drop(state);
         if entries.iter().any(|entry| entry.seq == seq && stored_ns != 0 && entry.stored_ns != stored_ns) {
-            return Err(QueueError::Lost { seq }.into());
+            return Err(Unfolded::Lost(Lost::End));
         }
         entries.retain(|entry| entry.seq > seq);
-        Ok(entries)
+        let mut expected = seq + 1..;
+        match entries.iter().all(|entry| Some(entry.seq) == expected.next()) {
+            true => Ok(entries),
+            false => Err(Unfolded::Lost(Lost::Gap)),
+        }
     }
 
-    /// Folds all that the log holds by now.
-    pub(super) async fn catch_up(&mut self, log: &mut Log) -> Result<(), BrokerError> {
+    /// Folds all that the log holds by now. Where entries do not come that it should hold, they are gone.
+    pub(super) async fn catch_up(&mut self, log: &mut Log) -> Result<(), Unfolded> {
         let end = self.broker.queue().log_end().await?;
-        while self.shared.lock().seq < end {
-            let entries = log.next(FOLD_AT_ONCE).await;
-            self.on_entries(entries).await;
-            if self.lost {
-                return Err(QueueError::Lost { seq: self.shared.lock().seq }.into());
+        loop {
+            let seq = self.shared.lock().seq;
+            if seq >= end {
+                return Ok(());
+            }
+            match timeout(PATIENCE, log.next(FOLD_AT_ONCE)).await {
+                Ok(entries) => self.on_entries(entries).await,
+                Err(_) => self.lost = Some(Lost::Gap),
+            }
+            if let Some(lost) = self.lost {
+                return Err(Unfolded::Lost(lost));
             }
         }
-        Ok(())
     }
 
-    /// The log lost entries that were folded: the state is made anew from what is left. What the lost part held
-    /// is done again.
-    pub(super) async fn recover(&mut self) -> Result<Log, BrokerError> {
-        let state = journal::restore(&self.broker).await?;
-        let log = self.broker.read_log(state.seq.max(1)).await?;
-        let end = self.broker.queue().log_end().await?;
-        let (from, to) = (end.min(state.seq) + 1, self.shared.lock().seq);
-        self.saved = state.seq;
-        let seq = state.seq;
-        *self.shared.lock() = state;
-        self.shared.folded(seq);
+    /// Where folding cannot go on, it goes on from the newest snapshot: where the log lost its newest part, with what
+    /// is left, and what the lost part held is done again; where it was trimmed beyond what was folded, behind what
+    /// the snapshot has. Where no snapshot covers a gap this coordinator says so and does not lead.
+    pub(super) async fn recover(&mut self) -> Option<Log> {
+        let lost = self.lost?;
         self.acting = false;
-        execute::tell(&self.broker, &Notice::LogLost { from, to }).await;
+        self.lanes.restart([]);
+        match self.restored(lost).await {
+            Ok(log) => {
+                self.block(None);
+                self.lost = None;
+                return Some(log);
+            }
+            Err(Unfolded::Lost(_)) => {}
+            Err(Unfolded::Failed(error)) => {
+                tracing::error!(%error, "failed to fold what is left of the log; trying again");
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
+        None
+    }
+
+    async fn restored(&mut self, lost: Lost) -> Result<Log, Unfolded> {
+        let restored = journal::restore(&self.broker).await?;
+        let known = self.shared.lock().seq;
+        // What is folded stands where a gap follows it.
+        let state = (lost == Lost::End || restored.seq > known).then_some(restored);
+        let seq = state.as_ref().map_or(known, |state| state.seq);
+        let end = self.broker.queue().log_end().await?;
+        if let Some(gap) = self.gap_after(seq, end).await? {
+            self.block(Some(gap));
+            return Err(Unfolded::Lost(lost));
+        }
+        let log = self.broker.read_log(seq.max(1)).await?;
+        if let Some(state) = state {
+            self.snapshots = Snapshots::new(seq);
+            *self.shared.lock() = state;
+            self.shared.folded(seq);
+        }
+        if lost == Lost::End {
+            let from = end.min(seq) + 1;
+            tracing::error!(from, to = known, "the log lost what was folded; folding what is left");
+            execute::tell(&self.broker, &Notice::LogLost { from, to: known }).await;
+        }
         Ok(log)
+    }
+
+    /// What is missing behind position `seq` of a log that ends at `end`, and what to do about it.
+    async fn gap_after(&self, seq: u64, end: u64) -> Result<Option<String>, Unfolded> {
+        if seq >= end {
+            return Ok(None);
+        }
+        let mut log = self.broker.read_log(seq + 1).await?;
+        let first = match timeout(PATIENCE, log.next(1)).await {
+            Ok(Err(BrokerError::Gone { to, .. })) => to + 1,
+            Ok(entries) => entries?.first().map_or(end + 1, |entry| entry.seq),
+            // Of a log that was emptied nothing comes.
+            Err(_) => end + 1,
+        };
+        Ok((first > seq + 1).then(|| {
+            let to = first - 1;
+            format!(
+                "the log lacks entries from seq={} to seq={to}, and neither a segment nor a snapshot has them: restore stream={LOG_STREAM}, \
+                 or the segments and snapshots in the object store, from a backup; to give up all runs instead, delete the stream",
+                seq + 1
+            )
+        }))
+    }
+
+    /// Tells everyone that this coordinator cannot lead, and why; or that it can again.
+    fn block(&self, why: Option<String>) {
+        if let Some(why) = &why
+            && self.shared.blocked().is_none()
+        {
+            tracing::error!(why, "this coordinator does not lead");
+        }
+        self.health.set_trouble("log", why.clone());
+        self.progress.set_unfit(why.clone());
+        self.shared.block(why);
     }
 
     /// Takes back from the policy keys what the log does not know: that a run has ended, or that a step is void. It
     /// knew once, and lost it. Whoever else acts writes a key only after the log has its reason; so what the key
     /// said before the log was read to its end, and the log does not say, is lost.
-    pub(super) async fn mend_keys(&mut self, log: &mut Log) -> Result<(), BrokerError> {
+    pub(super) async fn mend_keys(&mut self, log: &mut Log) -> Result<(), Unfolded> {
         let live: Vec<RunId> = live_runs(&self.shared.lock());
         let mut keys = Vec::new();
         for run in live {
@@ -68,7 +180,7 @@ impl Driver {
             let mended = mended(&self.shared.lock(), &run, &standing);
             if let Some(policy) = mended {
                 tracing::warn!(%run, "the policy key knows of what the log lost; taking it back");
-                self.broker.replace_policy(&run, &policy, revision).await?;
+                self.broker.replace_policy(&run, &policy, (revision, self.term.epoch())).await?;
             }
         }
         Ok(())

@@ -176,7 +176,8 @@ pub(super) fn quarantine(run: &mut Run, reason: &str, out: &mut Commands) {
 /// Takes all tasks of a run out of the queue.
 pub(crate) fn purge_all(run: &Run, out: &mut Commands) {
     for stage in Stage::QUEUED {
-        out.push(Command::Purge { stage, filter: tasks_of_run(stage, &run.spec.name) });
+        let run = run.spec.name.clone();
+        out.push(Command::Purge { stage, filter: tasks_of_run(stage, &run), run });
     }
 }
 

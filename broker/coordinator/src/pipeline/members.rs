@@ -17,7 +17,7 @@ pub(super) fn joined(state: &mut State, worker: WorkerId, instance: String, out:
     if state.members.len() >= MAX_MEMBERS && !state.members.contains_key(&worker) {
         return;
     }
-    out.push(Command::EnsurePools(vec![submit::member_pool(&worker)]));
+    out.push(Command::EnsurePools { run: None, pools: vec![submit::member_pool(&worker)] });
     state.members.insert(worker, Member { instance, joined: state.seq });
     changed(state, out);
 }

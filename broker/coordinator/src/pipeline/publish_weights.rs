@@ -109,7 +109,7 @@ fn purge_below(run: &Run, before: PolicyVersion, floor: PolicyVersion, out: &mut
 pub(super) fn purge(run: &Run, version: PolicyVersion, out: &mut Commands) {
     for stage in [Stage::Generate, Stage::EnvStep, Stage::Reward] {
         let filter = tasks_of_version(stage, &run.spec.name, version);
-        out.push(Command::Purge { stage, filter });
+        out.push(Command::Purge { run: run.spec.name.clone(), stage, filter });
     }
 }
 

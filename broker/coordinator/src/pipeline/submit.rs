@@ -40,10 +40,10 @@ fn pools(spec: &RunSpec) -> Vec<(Stage, PoolName)> {
 
 /// Asks for the consumers that a run's tasks need.
 pub fn ensure_pools(spec: &RunSpec, out: &mut Commands) {
-    out.push(Command::EnsurePools(pools(spec)));
-    let partitions = partition::pools(spec.rollout.partitions);
-    if !partitions.is_empty() {
-        out.push(Command::EnsurePartitions(Stage::Generate, partitions));
+    out.push(Command::EnsurePools { run: Some(spec.name.clone()), pools: pools(spec) });
+    let pools = partition::pools(spec.rollout.partitions);
+    if !pools.is_empty() {
+        out.push(Command::EnsurePartitions { run: spec.name.clone(), stage: Stage::Generate, pools });
     }
 }
 
@@ -67,6 +67,8 @@ pub(super) fn submitted(state: &mut State, spec: RunSpec, out: &mut Commands) {
         state.archived.insert(spec.name, Archived { state: RunState::Failed, reason, version, steps });
         return;
     }
+    // While no run is live time stands still in the log: the run begins with the next tick, not with the last.
+    let ticks = state.runs.values().any(|run| !run.state.is_over());
     ensure_pools(&spec, out);
     out.push(Command::Notice(Box::new(Notice::Submitted { run: spec.name.clone() })));
     let name = spec.name.clone();
@@ -100,7 +102,7 @@ pub(super) fn submitted(state: &mut State, spec: RunSpec, out: &mut Commands) {
         progress: Progress::default(),
         failures: Failures::default(),
         books: Books { domains: vec![DomainBooks::default(); spec.domains.len()], ..Books::default() },
-        started_unix_ms: state.unix_ms,
+        started_unix_ms: if ticks { state.unix_ms } else { 0 },
         at_ms: 0,
         ended_unix_ms: 0,
         spec,

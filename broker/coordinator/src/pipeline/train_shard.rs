@@ -96,10 +96,9 @@ pub(super) fn begin_anew(run: &mut Run, out: &mut Commands) {
     training.seats = None;
     run.gang.broken = true;
     run.books.void_steps += 1;
-    out.push(Command::Purge {
-        stage: Stage::TrainShard,
-        filter: tasks_of_run(Stage::TrainShard, &run.spec.name),
-    });
+    let name = run.spec.name.clone();
+    let filter = tasks_of_run(Stage::TrainShard, &name);
+    out.push(Command::Purge { run: name, stage: Stage::TrainShard, filter });
     let attempt = training.attempt;
     if let Some(policy) = run.policy.clone() {
         publish_weights::set_policy(run, Policy { attempt, ..policy }, out);

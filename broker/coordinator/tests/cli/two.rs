@@ -146,6 +146,31 @@ async fn the_other_takes_over_when_one_is_stopped_which_does_no_harm_when_it_goe
     assert!(ticks.windows(2).all(|pair| pair[1] >= pair[0] + 900), "{ticks:?}");
 }
 
+/// A run whose folder in the object store is none delays itself alone, and goes on when the folder is repaired.
+#[tokio::test]
+async fn a_run_whose_objects_are_out_of_reach_delays_no_other() {
+    let two = Two::start().await;
+    let objects = std::path::Path::new(&two.place[3]).to_owned();
+    let folder = objects.join("runs/stuck");
+    std::fs::create_dir_all(objects.join("runs")).unwrap();
+    std::fs::write(&folder, "not a folder").unwrap();
+    let changes = [("steps = 50", "steps = 3"), ("name = \"counter\"\n", "name = \"stuck\"\n")];
+    let path = changed_run_file("counter.toml", two._folder.path(), &changes);
+    let path = path.to_string_lossy().into_owned();
+    assert!(two.run(&["submit", &path]).await.status.success());
+    let version = two.version().await;
+    two.reached(version + 20).await;
+    two.ends_well().await;
+    let stuck: RunId = "stuck".parse().unwrap();
+    assert!(two.broker.policy(&stuck).await.unwrap().is_none(), "it cannot have begun");
+    std::fs::remove_file(&folder).unwrap();
+    until("the other run is made", async || {
+        let policy = two.broker.policy(&stuck).await.unwrap();
+        policy.is_some_and(|(policy, _)| policy.version.0 == 3).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_lone_one_that_was_stopped_goes_on() {
     let mut two = Two::start().await;

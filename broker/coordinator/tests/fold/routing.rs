@@ -45,10 +45,11 @@ fn a_group_keeps_its_partition_whoever_puts_its_tasks() {
 #[test]
 fn its_partitions_are_made_before_tasks_are_put() {
     let world = World::submit(&spec("partitions = 3"), 0);
-    let made = Command::EnsurePartitions(Stage::Generate, partition::pools(3));
+    let (stage, pools) = (Stage::Generate, partition::pools(3));
+    let made = Command::EnsurePartitions { run: RUN.parse().expect("a name"), stage, pools };
     assert!(outstanding::of(&world.state).contains(&made));
     let plain = World::submit(&spec(""), 0);
-    let partitions = |command: &Command| matches!(command, Command::EnsurePartitions(..));
+    let partitions = |command: &Command| matches!(command, Command::EnsurePartitions { .. });
     assert!(!outstanding::of(&plain.state).iter().any(partitions));
 }
 

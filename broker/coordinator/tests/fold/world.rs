@@ -139,9 +139,9 @@ impl World {
                 self.policy = Some(policy);
             }
             Command::Notice(notice) => self.notices.push(*notice),
-            Command::EnsurePools(pools) => self.pools.extend(pools),
+            Command::EnsurePools { pools, .. } => self.pools.extend(pools),
             Command::RemovePools(pools) => self.pools.retain(|pool| !pools.contains(pool)),
-            Command::Adopt { .. } | Command::EnsurePartitions(..) => {}
+            Command::Adopt { .. } | Command::EnsurePartitions { .. } => {}
         }
     }
 

@@ -22,6 +22,8 @@ pub struct Logged {
     pub stored_ns: u64,
     /// The run token of its subject.
     pub run: String,
+    /// The epoch of the leader that wrote it; `None` where a worker or a client did.
+    pub epoch: Option<u64>,
     /// The event, or why the entry is none. Such an entry is passed over by everyone alike.
     pub event: Result<Event, DecodeError>,
 }
@@ -89,9 +91,26 @@ impl Broker {
         Ok(appended)
     }
 
+    /// Appends what a leader of this epoch found. Where a later leader appended before, folding passes it over.
+    ///
+    /// # Errors
+    /// The queue or the object store fails. The event may stand all the same.
+    pub async fn append_led(&self, run: &str, event: &Event, epoch: u64) -> Result<Appended, BrokerError> {
+        self.append_with(run, event, None, vec![(subjects::EPOCH_HEADER, epoch.to_string())]).await
+    }
+
     async fn append_as(&self, run: &str, event: &Event, id: Option<&str>) -> Result<Appended, BrokerError> {
-        let message =
-            Message { subject: subjects::log(run, event), payload: encode(event), headers: Vec::new() };
+        self.append_with(run, event, id, Vec::new()).await
+    }
+
+    async fn append_with(
+        &self,
+        run: &str,
+        event: &Event,
+        id: Option<&str>,
+        headers: Vec<(&'static str, String)>,
+    ) -> Result<Appended, BrokerError> {
+        let message = Message { subject: subjects::log(run, event), payload: encode(event), headers };
         let message = match run.parse::<RunId>() {
             Ok(run) => self.check_in(&run, message).await?,
             Err(e) => return Err(BrokerError::Invalid { action: "append an event", reason: e.to_string() }),
@@ -240,6 +259,23 @@ impl Broker {
             true => Ok(event),
             false => Err(wrong(format!("an event of kind={} stands on subject={subject}", event.kind()))),
         });
-        Ok(Logged { seq: entry.seq, stored_ns: entry.stored_ns, run, event })
+        let epoch = event.as_ref().ok().and_then(|event| epoch(&entry.message, event));
+        Ok(Logged { seq: entry.seq, stored_ns: entry.stored_ns, run, epoch, event })
+    }
+}
+
+/// The epoch of an event that leaders write. Workers have no right to write such a one.
+fn epoch(message: &Message, event: &Event) -> Option<u64> {
+    match event {
+        Event::Outcome(_) | Event::DeadLetter { .. } => None,
+        Event::Submitted(_)
+        | Event::Requeued { .. }
+        | Event::Cancelled { .. }
+        | Event::Joined { .. }
+        | Event::Left { .. }
+        | Event::Adopted(_)
+        | Event::Paused { .. }
+        | Event::Resumed
+        | Event::Tick { .. } => message.header(subjects::EPOCH_HEADER)?.parse().ok(),
     }
 }

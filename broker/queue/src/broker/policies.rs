@@ -3,6 +3,7 @@
 use millrace_schemas::RunId;
 use millrace_schemas::policy::Policy;
 use millrace_schemas::subjects::POLICY_BUCKET;
+use serde::{Deserialize, Serialize};
 
 use super::watched::{Watched, read};
 use super::{Broker, BrokerError};
@@ -19,13 +20,13 @@ impl Broker {
     /// The queue cannot be reached.
     pub async fn policy(&self, run: &RunId) -> Result<Option<(Policy, u64)>, BrokerError> {
         let standing = self.standing_policy(run).await?;
-        Ok(standing.and_then(|(policy, revision)| Some((policy?, revision))))
+        Ok(standing.and_then(|(led, revision)| Some((led?.policy, revision))))
     }
 
     /// A key that holds no policy has a revision all the same, at which its owner overwrites it.
-    async fn standing_policy(&self, run: &RunId) -> Result<Option<(Option<Policy>, u64)>, BrokerError> {
+    async fn standing_policy(&self, run: &RunId) -> Result<Option<(Option<Led>, u64)>, BrokerError> {
         let Some(value) = self.queue.get_latest(POLICY_BUCKET, run.as_str()).await? else { return Ok(None) };
-        let policy = match read::<RunId, Policy>(&value) {
+        let policy = match read::<RunId, Led>(&value) {
             Ok((_, policy)) => Some(policy),
             Err(reason) => {
                 tracing::error!(%run, reason, "the policy's key cannot be read; its next write mends it");
@@ -41,16 +42,35 @@ impl Broker {
     /// # Errors
     /// The queue cannot be reached.
     pub async fn set_policy(&self, run: &RunId, policy: &Policy) -> Result<(), BrokerError> {
+        self.set_policy_led(run, policy, 0).await
+    }
+
+    /// As [`Broker::set_policy`], by a leader of this epoch: what a later leader wrote stands.
+    ///
+    /// # Errors
+    /// The queue cannot be reached.
+    pub async fn set_policy_led(&self, run: &RunId, policy: &Policy, epoch: u64) -> Result<(), BrokerError> {
         loop {
             let standing = self.standing_policy(run).await?;
             let (next, expect) = match &standing {
-                Some((Some(standing), revision)) => (join(standing, policy), Expect::Revision(*revision)),
-                Some((None, revision)) => (policy.clone(), Expect::Revision(*revision)),
-                None => (policy.clone(), Expect::Absent),
+                Some((Some(standing), revision)) => {
+                    if standing.epoch > epoch && epoch > 0 {
+                        tracing::warn!(%run, epoch, "a later leader wrote the policy; it stands");
+                        return Ok(());
+                    }
+                    let policy = join(&standing.policy, policy);
+                    // An ended run's key never changes again, whoever leads.
+                    let same = policy == standing.policy && (policy.ended || standing.epoch >= epoch);
+                    if same {
+                        return Ok(());
+                    }
+                    (Led { policy, epoch: standing.epoch.max(epoch) }, Expect::Revision(*revision))
+                }
+                Some((None, revision)) => {
+                    (Led { policy: policy.clone(), epoch }, Expect::Revision(*revision))
+                }
+                None => (Led { policy: policy.clone(), epoch }, Expect::Absent),
             };
-            if standing.is_some_and(|(standing, _)| standing.as_ref() == Some(&next)) {
-                return Ok(());
-            }
             let value = serde_json::to_vec(&next).expect("a policy holds only what JSON can express");
             match self.queue.set(POLICY_BUCKET, run.as_str(), value.into(), expect).await? {
                 Written::At(_) => return Ok(()),
@@ -69,9 +89,10 @@ impl Broker {
         &self,
         run: &RunId,
         policy: &Policy,
-        revision: u64,
+        (revision, epoch): (u64, u64),
     ) -> Result<Written, BrokerError> {
-        let value = serde_json::to_vec(policy).expect("a policy holds only what JSON can express");
+        let value = serde_json::to_vec(&Led { policy: policy.clone(), epoch })
+            .expect("a policy holds only what JSON can express");
         let expect = Expect::Revision(revision);
         Ok(self.queue.set(POLICY_BUCKET, run.as_str(), value.into(), expect).await?)
     }
@@ -83,6 +104,16 @@ impl Broker {
     pub async fn watch_policies(&self) -> Result<Policies, BrokerError> {
         Ok(Watched::new(self.queue.watch(POLICY_BUCKET).await?))
     }
+}
+
+/// A policy as it stands in its key, with the leader that wrote it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Led {
+    #[serde(flatten)]
+    policy: Policy,
+    /// The leader's epoch; 0 where none is known.
+    #[serde(default)]
+    epoch: u64,
 }
 
 /// The later of two policies in every respect.

@@ -1,0 +1,233 @@
+//! A leader that does not get on offers its lease; a run that does not get on delays nobody else.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::future::pending;
+use millrace_coordinator::driver::{self, DriverConfig};
+use millrace_coordinator::shared::Shared;
+use millrace_queue::clock::SystemClock;
+use millrace_queue::testing::gate::{Action, Fate, Gate, gated};
+use millrace_queue::{Broker, MemoryQueue, Objects, Queue};
+use millrace_schemas::limits::{LEADER_STALL_MS, LEASE_MS, MAX_COMMANDS_WAITING};
+use millrace_schemas::subjects::{ALL_RUNS, COORDINATOR_BUCKET, LEASE_KEY};
+use millrace_schemas::submit::from_toml;
+use millrace_schemas::{Event, RunId, Stage};
+use millrace_telemetry::Health;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+/// Long enough for anything but a fault, in a test's own time.
+const DEADLINE: Duration = Duration::from_secs(3_600);
+
+/// Never answers the requests from number `from` on, up to `to`.
+struct Hangs {
+    from: u64,
+    to: u64,
+    asked: AtomicU64,
+}
+
+#[async_trait]
+impl Gate for Hangs {
+    async fn request(&self, _action: Action, _path: &str) -> Fate {
+        let number = self.asked.fetch_add(1, Ordering::Relaxed);
+        if (self.from..self.to).contains(&number) {
+            pending::<()>().await;
+        }
+        Fate::Pass
+    }
+
+    async fn answer(&self) -> bool {
+        true
+    }
+}
+
+struct World {
+    queue: MemoryQueue,
+    objects: Objects,
+}
+
+impl World {
+    fn new() -> Self {
+        Self { queue: MemoryQueue::new(Arc::new(SystemClock::new())), objects: Objects::memory() }
+    }
+
+    fn broker(&self) -> Broker {
+        Broker::new(Arc::new(self.queue.clone()), self.objects.clone())
+    }
+
+    /// A coordinator whose store does not answer the requests of these numbers.
+    async fn coordinate(&self, id: &str, (from, to): (u64, u64)) -> (Shared, Health) {
+        let gate = Arc::new(Hangs { from, to, asked: AtomicU64::new(0) });
+        let broker = Broker::new(Arc::new(self.queue.clone()), gated(&self.objects, gate));
+        let shared = driver::restore(&broker).await.expect("memory answers");
+        let health = Health::default();
+        let config = DriverConfig { snapshot_events: u64::MAX, ..DriverConfig::new(id) };
+        let stop = CancellationToken::new();
+        tokio::spawn(driver::run(broker, config, shared.clone(), health.clone(), stop));
+        (shared, health)
+    }
+
+    /// Who leads, and which epoch it is.
+    async fn leader(&self) -> (String, u64) {
+        let value = self.queue.get(COORDINATOR_BUCKET, LEASE_KEY).await.expect("memory answers");
+        let Some(value) = value else { return (String::new(), 0) };
+        let lease: serde_json::Value = serde_json::from_slice(&value.value).expect("a lease");
+        (lease["holder"].as_str().expect("a name").to_owned(), lease["epoch"].as_u64().expect("a number"))
+    }
+
+    async fn led_by(&self, name: &str) {
+        let waiting = async {
+            while self.leader().await.0 != name {
+                sleep(Duration::from_millis(50)).await;
+            }
+        };
+        timeout(DEADLINE, waiting).await.unwrap_or_else(|_| panic!("{name} never leads"));
+    }
+
+    async fn submit(&self, run: &str) {
+        let text = format!(
+            r#"
+            name = "{run}"
+            steps = 3
+            model = {{ kind = "scripted" }}
+            environment = {{ name = "counter", turns = 1 }}
+            evaluate = {{ prompts = 0 }}
+            rollout = {{ groups_per_step = 2, group_size = 2 }}
+        "#
+        );
+        let spec = from_toml(&text).expect("a valid run file");
+        self.broker().append(run, &Event::Submitted(Box::new(spec))).await.expect("memory answers");
+    }
+
+    /// Waits until the first tasks of these runs were put.
+    async fn put(&self, runs: &[&str]) {
+        let pool = "gang".parse().expect("a pool");
+        let mut puller = self.queue.puller(Stage::TrainShard, &pool).await.expect("memory answers");
+        let mut found = BTreeSet::new();
+        let waiting = async {
+            while found.len() < runs.len() {
+                for delivery in puller.pull(8).await.expect("memory answers") {
+                    let run = delivery.message.subject.split('.').nth(4).map(str::to_owned);
+                    found.extend(run.filter(|run| runs.contains(&run.as_str())));
+                }
+            }
+        };
+        timeout(DEADLINE, waiting).await.unwrap_or_else(|_| panic!("of {runs:?} only {found:?} got on"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_store_never_answers_loses_its_lease_to_a_standby() {
+    let world = World::new();
+    world.coordinate("hangs", (0, u64::MAX)).await;
+    world.led_by("hangs").await;
+    world.coordinate("well", (0, 0)).await;
+    let since = Instant::now();
+    world.submit("run").await;
+    world.led_by("well").await;
+    let stated = Duration::from_millis(LEADER_STALL_MS + LEASE_MS);
+    assert!(since.elapsed() <= stated, "{:?}", since.elapsed());
+    world.put(&["run"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn leaders_with_the_same_trouble_take_turns_no_faster_than_stated() {
+    let world = World::new();
+    world.coordinate("one", (0, u64::MAX)).await;
+    world.coordinate("two", (0, u64::MAX)).await;
+    world.submit("run").await;
+    sleep(Duration::from_millis(LEADER_STALL_MS) * 63).await;
+    let (_, epoch) = world.leader().await;
+    // 1 + 2 + 4 + 8 + 16 + 32 = 63 stalls.
+    assert!((4..=7).contains(&epoch), "{epoch} leaders");
+}
+
+/// The request that hangs is of one run; a probe shows that others would be answered.
+#[tokio::test(start_paused = true)]
+async fn a_run_that_hangs_costs_neither_the_lease_nor_another_run() {
+    let world = World::new();
+    let (_, health) = world.coordinate("leader", (0, 1)).await;
+    world.coordinate("standby", (0, 0)).await;
+    world.led_by("leader").await;
+    world.submit("stuck").await;
+    sleep(Duration::from_millis(LEADER_STALL_MS) * 10).await;
+    world.submit("free").await;
+    world.put(&["free"]).await;
+    assert_eq!(world.leader().await, ("leader".to_owned(), 1));
+    assert!(health.report().leader.expect("it says"));
+    // The try that hangs is given up at last, and the run goes on.
+    world.put(&["stuck"]).await;
+}
+
+/// A former leader's word that arrives late is passed over, whoever folds.
+#[tokio::test(start_paused = true)]
+async fn what_a_former_leader_appends_late_changes_nothing() {
+    let world = World::new();
+    let broker = world.broker();
+    let worker = "w".parse().expect("a name");
+    broker.append_led(ALL_RUNS, &Event::Tick { unix_ms: 5_000 }, 2).await.expect("appended");
+    let joined = Event::Joined { worker, instance: "i".to_owned() };
+    broker.append_led(ALL_RUNS, &joined, 1).await.expect("appended");
+    broker.append_led(ALL_RUNS, &Event::Tick { unix_ms: 1_000 }, 1).await.expect("appended");
+    let last = broker.append_led(ALL_RUNS, &Event::Tick { unix_ms: 6_000 }, 2).await.expect("appended");
+    let (shared, _) = world.coordinate("one", (0, 0)).await;
+    assert!(shared.wait_for(last.seq, DEADLINE).await);
+    let state = shared.lock().clone();
+    assert_eq!((state.unix_ms, state.epoch, state.members.len(), state.ignored), (6_000, 2, 0, 2));
+    // Its own epoch is later than any in the log, though the lease's key knew of none.
+    world.led_by("one").await;
+    assert_eq!(world.leader().await.1, 3);
+}
+
+/// A standby that the log was trimmed away under, or one that finds it purged, says so and does not lead.
+#[tokio::test(start_paused = true)]
+async fn a_log_that_lacks_entries_is_not_led() {
+    let world = World::new();
+    for unix_ms in 0..5 {
+        world.broker().append(ALL_RUNS, &Event::Tick { unix_ms }).await.expect("appended");
+    }
+    world.queue.trim_log(4).await.expect("memory answers");
+    let (shared, health) = world.coordinate("one", (0, 0)).await;
+    let waiting = async {
+        while shared.blocked().is_none() {
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(DEADLINE, waiting).await.expect("it finds out");
+    let why = shared.blocked().expect("just seen");
+    assert!(why.contains("seq=1 to seq=3") && why.contains("restore"), "{why}");
+    assert!(health.report().troubles.contains_key("log"));
+    sleep(Duration::from_millis(5 * LEASE_MS)).await;
+    assert_eq!(world.leader().await.0, "", "it does not lead");
+}
+
+/// A lane that is full forgets what waits, and what waits is bounded; when it gets on it does all that is outstanding.
+#[tokio::test(start_paused = true)]
+async fn a_full_lane_holds_nobody_up_and_catches_up() {
+    use millrace_coordinator::command::Command;
+    use millrace_coordinator::lanes::{Begun, LaneId, Lanes, Work};
+    let (lanes, mut begun) = Lanes::new();
+    let run: RunId = "slow".parse().expect("a name");
+    let purge = || Command::Purge { run: run.clone(), stage: Stage::Reward, filter: "x".to_owned() };
+    let since = Instant::now();
+    for _ in 0..4 {
+        lanes.push((0..MAX_COMMANDS_WAITING / 2 + 1).map(|_| purge()).collect());
+        lanes.room().await;
+    }
+    assert!(since.elapsed() <= Duration::from_secs(1), "{:?}", since.elapsed());
+    let lane: Begun = begun.recv().await.expect("it has work");
+    assert_eq!(lane.id, LaneId::Run(run.clone()));
+    assert!(matches!(lanes.next(&lane, 8), Work::Outstanding), "it is behind");
+    lanes.caught_up(&lane);
+    lanes.push(vec![purge()]);
+    assert!(matches!(lanes.next(&lane, 8), Work::Commands(commands) if commands.len() == 1));
+    assert!(matches!(lanes.next(&lane, 8), Work::Nothing) && lanes.is_idle());
+    // What an executor of an earlier term asks for, it does not get.
+    lanes.restart([LaneId::Run(run)]);
+    assert!(matches!(lanes.next(&lane, 8), Work::Nothing));
+    assert!(!lanes.is_idle());
+}
