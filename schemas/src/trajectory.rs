@@ -97,6 +97,7 @@ impl EntryRef {
             OutcomeBody::Reward(_)
             | OutcomeBody::TrainShard(_)
             | OutcomeBody::Void(_)
+            | OutcomeBody::Returned(_)
             | OutcomeBody::PublishWeights(_) => None,
         }
     }

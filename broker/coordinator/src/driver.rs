@@ -121,19 +121,8 @@ pub fn run(
         helpers.spawn(bury_exhausted(broker.clone(), shutdown.clone()));
         let snapshots = Snapshots::new(shared.lock().seq);
         let (acting, lost) = (false, None);
-        let mut driver = Driver {
-            broker,
-            config,
-            shared,
-            health,
-            lanes,
-            term,
-            progress,
-            leads,
-            acting,
-            snapshots,
-            lost,
-        };
+        let mut driver =
+            Driver { broker, config, shared, health, lanes, term, progress, leads, acting, snapshots, lost };
         driver.follow(log, &shutdown).await;
         driver.save_last().await;
         drop(driver);

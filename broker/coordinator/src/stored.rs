@@ -64,9 +64,9 @@ impl Path {
 }
 
 impl Stored {
-    /// Lets go of what was seen and said; how the paths stand is kept.
+    /// Lets go of where the paths are stored; how they stand is kept.
     pub(crate) fn forget(&mut self) {
-        self.paths.iter_mut().for_each(|path| path.way = Way::default());
+        self.paths.iter_mut().for_each(|path| path.trajectory = Vec::new());
     }
 
     /// How it stands.

@@ -1,5 +1,7 @@
 //! What a coordinator does when the queue is not what it was: catch up, fold anew, mend keys, do it all again.
 
+use std::time::Duration;
+
 use millrace_queue::{BrokerError, Log, Logged, QueueError};
 use millrace_schemas::RunId;
 use millrace_schemas::limits::REQUEST_TIMEOUT_MS;

@@ -276,6 +276,7 @@ fn epoch(message: &Message, event: &Event) -> Option<u64> {
         | Event::Adopted(_)
         | Event::Paused { .. }
         | Event::Resumed
+        | Event::Archived
         | Event::Tick { .. } => message.header(subjects::EPOCH_HEADER)?.parse().ok(),
     }
 }

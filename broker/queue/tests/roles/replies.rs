@@ -130,7 +130,7 @@ async fn no_answer_lands_where_it_is_somebodys_word() {
             assert!(subject.contains(".outcome.") || subject.contains(".dead_letter."), "{subject}");
         }
     }
-    for letter in coordinator.dead_letters(10_000).await.unwrap() {
+    for letter in coordinator.dead_letters(1, 10_000).await.unwrap() {
         assert!(letter.message.header(subjects::COPY_HEADER).is_none(), "{letter:?}");
         let stage = letter.message.subject.split('.').nth(2).unwrap().to_owned();
         assert!(letter.message.subject == format!("mr.dead.{stage}.x"), "{}", letter.message.subject);

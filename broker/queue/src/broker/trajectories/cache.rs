@@ -116,6 +116,7 @@ fn size(body: &OutcomeBody) -> usize {
         OutcomeBody::Reward(_)
         | OutcomeBody::TrainShard(_)
         | OutcomeBody::Void(_)
+        | OutcomeBody::Returned(_)
         | OutcomeBody::PublishWeights(_) => 0,
     }
 }
