@@ -15,7 +15,7 @@ RUNS := broker/coordinator/runs
 MINUTES ?= 10
 SEED ?= 1
 
-.PHONY: help setup alone tools model build programs demo sokoban arithmetic test sim lint fmt bench chaos
+.PHONY: help setup alone tools model build programs demo sokoban arithmetic learn test sim lint fmt bench chaos
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)$$/  make \1\t\2/p' Makefile | expand -t 18
@@ -46,6 +46,9 @@ sokoban: programs ## the same with Sokoban; target/sokoban/report.json
 
 arithmetic: programs model ## SmolLM2-135M learns to add; seven minutes on 2 cores; target/arithmetic/report.json
 	target/release/millrace up $(RUNS)/smollm2-arithmetic.toml --dir target/arithmetic --again
+
+learn: build model ## the examples that learn, three seeds each, beside rules that learn nothing; an hour; target/learn.md
+	target/release/millrace-loadtest bench learn
 
 # The build comes first: tests start the real programs.
 test: build model tools ## every test, against a real nats-server

@@ -13,6 +13,7 @@ mod model;
 mod rival;
 #[cfg(millrace_torch)]
 pub mod generate;
+pub mod learn;
 pub mod lives;
 pub mod mechanisms;
 mod play;

@@ -33,6 +33,8 @@ enum Bench {
     State(bench::state::Args),
     /// The same run under several algorithms, bounds on staleness and seeds
     Recipes(bench::recipes::Args),
+    /// The shipped examples over several seeds, beside rules that learn nothing; fails where one did not learn
+    Learn(bench::learn::Args),
     /// Redundant groups, asynchrony and dynamic sampling, each with and without
     Mechanisms(bench::mechanisms::Args),
     /// An optimiser step on a language model, beside a plain PyTorch and transformers loop
@@ -67,6 +69,7 @@ fn measure(what: &Bench) -> anyhow::Result<()> {
         Bench::Queue(args) => in_real_time(bench::queue::run(args)),
         Bench::State(args) => bench::state::run(args),
         Bench::Recipes(args) => bench::recipes::run(args),
+        Bench::Learn(args) => bench::learn::run(args),
         Bench::Mechanisms(args) => bench::mechanisms::run(args),
         #[cfg(millrace_torch)]
         Bench::Train(args) => bench::train::run(args),

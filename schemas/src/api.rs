@@ -287,17 +287,32 @@ pub struct CurvePoint {
     pub at_ms: u64,
 }
 
-/// One evaluation on held-out prompts.
+/// One evaluation on held-out prompts, at one temperature.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Evaluation {
     /// What was evaluated.
     pub version: u64,
-    /// Share of prompts solved, of those that were played to the end; `None` where none was.
+    /// Divided the logits; 0 took the likeliest token.
+    #[serde(default)]
+    pub temperature: f64,
+    /// Share of rollouts that reached the goal; `None` where no prompt was played to its end.
     pub success: Option<f64>,
-    /// Mean reward; `None` where none was played to the end.
+    /// Standard error of that share over distinct prompts; `None` for fewer than two of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standard_error: Option<f64>,
+    /// Mean reward; `None` where no prompt was played to its end.
     pub reward: Option<f64>,
     /// Prompts that were played to the end.
     pub prompts: u32,
+    /// Distinct ones among them, by what the policy saw first; 0 in a report of before.
+    #[serde(default)]
+    pub distinct: u32,
+    /// Rollouts of each prompt.
+    #[serde(default = "one")]
+    pub samples: u32,
+    /// Pass@k, where prompts have several rollouts: by k, ascending.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pass: Vec<PassAt>,
     /// Prompts whose rollout failed for good; they count as neither solved nor unsolved.
     pub failed: u32,
     /// Why the last of these failed; `None` where none did.
@@ -305,6 +320,19 @@ pub struct Evaluation {
     pub reason: Option<String>,
     /// Milliseconds since the run's start.
     pub at_ms: u64,
+}
+
+const fn one() -> u32 {
+    1
+}
+
+/// The chance that at least one of `k` rollouts of a held-out prompt reaches the goal.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PassAt {
+    /// Rollouts.
+    pub k: u32,
+    /// The unbiased estimate, a mean over prompts.
+    pub success: f64,
 }
 
 /// The books of a run, in rollouts. Evaluation is not in them.

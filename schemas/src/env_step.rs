@@ -10,6 +10,10 @@ use crate::ids::PoolName;
 use crate::omit;
 use crate::trajectory::EntryRef;
 
+mod games;
+
+pub use games::{FrozenLakeSpec, SokobanSpec};
+
 /// Reset, or take one action.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EnvStepTask {
@@ -106,33 +110,9 @@ pub enum Speaker {
 #[serde(tag = "name", rename_all = "snake_case", deny_unknown_fields)]
 pub enum EnvironmentSpec {
     /// Cross a frozen lake from corner to corner without falling into a hole; random solvable maps.
-    FrozenLake {
-        /// Cells a side, 2 to 8. Default 4.
-        #[serde(default = "four")]
-        size: u32,
-        /// Chance that a cell is frozen rather than a hole, 0 to 1. Default 0.8.
-        #[serde(default = "point_eight")]
-        frozen: f64,
-        /// Turns until the episode is cut off. Default 10.
-        #[serde(default = "ten")]
-        max_turns: u32,
-    },
+    FrozenLake(FrozenLakeSpec),
     /// Push one box onto its target; levels made solvable by playing backwards from the end.
-    Sokoban {
-        /// Cells a side, walls included, 5 to 10. Default 6.
-        #[serde(default = "six")]
-        size: u32,
-        /// Backward moves that make a level; more is harder. Default 6.
-        #[serde(default = "six")]
-        scramble: u32,
-        /// Turns that the shortest solution takes at least; levels with a shorter one are left out. Default 0.
-        #[serde(default, skip_serializing_if = "omit::is_default")]
-        #[schemars(extend("default" = 0))]
-        least_turns: u32,
-        /// Turns until the episode is cut off. Default 12.
-        #[serde(default = "twelve")]
-        max_turns: u32,
-    },
+    Sokoban(SokobanSpec),
     /// Answer each number with its successor; needs no learning, for checks of the queue itself.
     Counter {
         /// Turns of an episode.
@@ -224,30 +204,14 @@ const fn one_hundred_twenty_eight() -> u32 {
     128
 }
 
-const fn four() -> u32 {
-    4
-}
-const fn six() -> u32 {
-    6
-}
-const fn ten() -> u32 {
-    10
-}
-const fn twelve() -> u32 {
-    12
-}
-const fn point_eight() -> f64 {
-    0.8
-}
-
 impl EnvironmentSpec {
     /// The pool of its tasks.
     #[must_use]
     pub fn pool(&self) -> &str {
         match self {
             Self::Custom { pool, .. } => pool.as_str(),
-            Self::FrozenLake { .. }
-            | Self::Sokoban { .. }
+            Self::FrozenLake(_)
+            | Self::Sokoban(_)
             | Self::Counter { .. }
             | Self::Arithmetic { .. }
             | Self::Dataset(_) => self.name(),
@@ -258,8 +222,8 @@ impl EnvironmentSpec {
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
-            Self::FrozenLake { .. } => "frozen_lake",
-            Self::Sokoban { .. } => "sokoban",
+            Self::FrozenLake(_) => "frozen_lake",
+            Self::Sokoban(_) => "sokoban",
             Self::Counter { .. } => "counter",
             Self::Arithmetic { .. } => "arithmetic",
             Self::Dataset(_) => "dataset",
@@ -278,13 +242,8 @@ impl EnvironmentSpec {
     pub const fn vocabulary(&self) -> Option<u32> {
         Some(match self {
             Self::Arithmetic { .. } | Self::Dataset(_) | Self::Custom { .. } => return None,
-            Self::FrozenLake { size, .. } => 20 + 3 * *size * *size,
-            Self::Sokoban { size, .. } => {
-                // A box lies up to `inside - 1` cells away in either direction.
-                let inside = size.saturating_sub(2);
-                let span = (2 * inside).saturating_sub(1);
-                4 + 3 * inside * inside + 2 * span * span
-            }
+            Self::FrozenLake(lake) => lake.vocabulary(),
+            Self::Sokoban(sokoban) => sokoban.vocabulary(),
             Self::Counter { .. } => 128,
         })
     }
@@ -293,7 +252,7 @@ impl EnvironmentSpec {
     #[must_use]
     pub const fn actions(&self) -> Option<u32> {
         match self {
-            Self::FrozenLake { .. } | Self::Sokoban { .. } => Some(4),
+            Self::FrozenLake(_) | Self::Sokoban(_) => Some(4),
             Self::Counter { .. } => Some(128),
             Self::Arithmetic { .. } | Self::Dataset(_) | Self::Custom { .. } => None,
         }
@@ -303,8 +262,8 @@ impl EnvironmentSpec {
     #[must_use]
     pub const fn observation_tokens(&self) -> (u32, u32) {
         match self {
-            Self::FrozenLake { size, .. } => (*size * *size + 5, 5),
-            Self::Sokoban { .. } => (5, 5),
+            Self::FrozenLake(lake) => lake.observation_tokens(),
+            Self::Sokoban(sokoban) => (sokoban.walls + 5, 5),
             Self::Counter { .. } => (1, 1),
             Self::Arithmetic { prompt_tokens, .. }
             | Self::Dataset(DatasetSpec { prompt_tokens, .. })
@@ -328,7 +287,7 @@ impl EnvironmentSpec {
             Self::Arithmetic { prompt_tokens, .. }
             | Self::Dataset(DatasetSpec { prompt_tokens, .. })
             | Self::Custom { prompt_tokens, .. } => Some(*prompt_tokens),
-            Self::FrozenLake { .. } | Self::Sokoban { .. } | Self::Counter { .. } => None,
+            Self::FrozenLake(_) | Self::Sokoban(_) | Self::Counter { .. } => None,
         }
     }
 
@@ -336,8 +295,8 @@ impl EnvironmentSpec {
     #[must_use]
     pub const fn max_turns(&self) -> u32 {
         match self {
-            Self::FrozenLake { max_turns, .. }
-            | Self::Sokoban { max_turns, .. }
+            Self::FrozenLake(FrozenLakeSpec { max_turns, .. })
+            | Self::Sokoban(SokobanSpec { max_turns, .. })
             | Self::Arithmetic { max_turns, .. }
             | Self::Dataset(DatasetSpec { max_turns, .. })
             | Self::Custom { max_turns, .. } => *max_turns,
@@ -350,8 +309,8 @@ impl EnvironmentSpec {
     pub const fn dataset(&self) -> Option<&DatasetSpec> {
         match self {
             Self::Dataset(dataset) => Some(dataset),
-            Self::FrozenLake { .. }
-            | Self::Sokoban { .. }
+            Self::FrozenLake(_)
+            | Self::Sokoban(_)
             | Self::Counter { .. }
             | Self::Arithmetic { .. }
             | Self::Custom { .. } => None,

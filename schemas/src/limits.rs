@@ -228,6 +228,10 @@ pub const MAX_DOMAINS: usize = 64;
 pub const MAX_REWARDS: usize = 16;
 /// Evaluation prompts; above it submit refuses.
 pub const MAX_EVALUATE_PROMPTS: u32 = 65_536;
+/// Temperatures of an evaluation, each played in turn while no step begins; above it submit refuses.
+pub const MAX_EVALUATE_TEMPERATURES: usize = 4;
+/// Rollouts of one evaluation prompt; above it submit refuses. Prompts times samples stay below the most prompts.
+pub const MAX_EVALUATE_SAMPLES: u32 = 256;
 /// Width, layers and vocabulary of a model made from scratch; above it submit refuses.
 pub const MAX_MODEL_DIMENSION: u32 = 1_048_576;
 

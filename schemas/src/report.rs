@@ -3,7 +3,41 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::api::{DomainStatus, Ledger, StoredStatus};
+use crate::api::{DomainStatus, Evaluation, Ledger, StoredStatus};
+
+/// The standard error of a share of rollouts that reached the goal, of which `clusters` gives, for each distinct prompt,
+/// how many were played and how many of them reached it. Rollouts of one prompt, drawn again or sampled several times, are
+/// no independent evidence: they are one cluster (Miller 2024, <https://arxiv.org/abs/2411.00640>, section 2.2), here with
+/// the correction for few clusters. `None` for fewer than two prompts.
+#[must_use]
+pub fn clustered_error(clusters: impl Iterator<Item = (u32, u32)> + Clone) -> Option<f64> {
+    let (mut count, mut rollouts, mut solved) = (0.0, 0.0, 0.0);
+    for (n, c) in clusters.clone() {
+        count += 1.0;
+        rollouts += f64::from(n);
+        solved += f64::from(c);
+    }
+    let squares = clusters.map(|(n, c)| (f64::from(c) - f64::from(n) * solved / rollouts).powi(2));
+    let variance = squares.sum::<f64>() * count / (count - 1.0);
+    (count >= 2.0).then(|| variance.sqrt() / rollouts)
+}
+
+/// A rule that learns nothing, played on the held-out prompts of a run by the environment's own code.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Baseline {
+    /// `random`, `memoryless_reflex`, `reflex` or `shortest_path`.
+    pub name: String,
+    /// What it does, in words.
+    pub rule: String,
+    /// Share of prompts solved.
+    pub success: f64,
+    /// Standard error of that share over distinct prompts; 0 for fewer than two of them.
+    pub standard_error: f64,
+    /// Prompts played.
+    pub prompts: u32,
+    /// Distinct ones among them.
+    pub distinct: u32,
+}
 
 /// The result of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -24,6 +58,12 @@ pub struct Report {
     /// Why the last of these failed; `None` where none did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evaluate_reason: Option<String>,
+    /// All evaluations, oldest first, each with its temperature, standard error and distinct prompts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub evaluations: Vec<Evaluation>,
+    /// What rules that learn nothing reach on the same held-out prompts; empty where the environment has none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub baselines: Vec<Baseline>,
     /// Seconds from the submit to the end, in the log's time.
     pub wall_s: f64,
     /// Train steps done.

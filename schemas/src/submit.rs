@@ -340,10 +340,33 @@ pub struct EvaluateSpec {
     pub every: u64,
     /// Divides the logits; 0 takes the likeliest token. Default 0.
     pub temperature: f64,
+    /// Temperatures to evaluate at, one after the other, in place of `temperature`. Each costs as much again. Default []:
+    /// `temperature` alone.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub temperatures: Vec<f64>,
+    /// Rollouts of each prompt at temperatures above 0; more than 1 give pass@k. Default 1.
+    #[serde(skip_serializing_if = "omit::is_single")]
+    pub samples: u32,
+}
+
+impl EvaluateSpec {
+    /// How many temperatures are tried.
+    #[must_use]
+    pub fn passes(&self) -> u32 {
+        self.temperatures.len().max(1) as u32
+    }
+
+    /// Temperature and rollouts of each prompt, of the pass of this number from 0. At temperature 0 all rollouts of a
+    /// prompt are alike, so one is played.
+    #[must_use]
+    pub fn pass(&self, number: u32) -> (f64, u32) {
+        let temperature = self.temperatures.get(number as usize).copied().unwrap_or(self.temperature);
+        (temperature, if temperature > 0.0 { self.samples } else { 1 })
+    }
 }
 
 impl Default for EvaluateSpec {
     fn default() -> Self {
-        Self { prompts: 128, every: 0, temperature: 0.0 }
+        Self { prompts: 128, every: 0, temperature: 0.0, temperatures: Vec::new(), samples: 1 }
     }
 }

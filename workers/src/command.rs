@@ -19,10 +19,12 @@ use crate::rewards::Tools;
 use crate::rewards::tools::ToolArgs;
 use crate::{Executors, PoolSettings, Worker, WorkerSettings, drain, name};
 
+use baselines::Baselines;
 use check_data::CheckData;
 use check_model::CheckModel;
 use check_sandbox::CheckSandbox;
 
+mod baselines;
 mod check_data;
 mod check_model;
 mod check_sandbox;
@@ -32,7 +34,7 @@ mod check_sandbox;
 #[command(name = "millrace-worker", version)]
 #[command(
     after_help = "`millrace-worker check-model DIR` says what is wrong with a model directory, `check-data` with a file of rows, \
-                  `check-sandbox` with this machine's sandbox."
+                  `check-sandbox` with this machine's sandbox; `baselines` plays rules that learn nothing."
 )]
 struct Arguments {
     /// Where the queue is
@@ -96,6 +98,9 @@ async fn run() -> anyhow::Result<()> {
     }
     if let Some(check) = CheckData::asked(std::env::args_os()) {
         return check.run();
+    }
+    if let Some(baselines) = Baselines::asked(std::env::args_os()) {
+        return baselines.run();
     }
     if let Some(check) = CheckSandbox::asked(std::env::args_os()) {
         return check.run().await;

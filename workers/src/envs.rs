@@ -7,6 +7,7 @@ use crate::executor::Verdict;
 use crate::text::{Codec, TextError};
 
 mod arithmetic;
+pub mod baselines;
 pub(crate) mod counter;
 pub(crate) mod dataset;
 mod frozen_lake;
@@ -121,12 +122,8 @@ impl EnvError {
 /// As [`Environment`] says, what is said cannot be put into tokens, or the environment needs rows or a program.
 pub fn answer(task: &EnvStepTask, codec: Option<&Codec>) -> Result<EnvStepDone, EnvError> {
     match task.environment {
-        EnvironmentSpec::FrozenLake { size, frozen, max_turns } => {
-            act(&FrozenLake { size, frozen, max_turns }, task)
-        }
-        EnvironmentSpec::Sokoban { size, scramble, max_turns, least_turns } => {
-            act(&Sokoban { size, scramble, max_turns, least_turns }, task)
-        }
+        EnvironmentSpec::FrozenLake(spec) => act(&FrozenLake(spec), task),
+        EnvironmentSpec::Sokoban(spec) => act(&Sokoban(spec), task),
         EnvironmentSpec::Counter { turns, .. } => act(&Counter { turns }, task),
         EnvironmentSpec::Arithmetic { ref operations, largest, max_turns, ref system, prompt_tokens } => {
             let game = Arithmetic { operations, largest, max_turns };

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use millrace_queue::testing::TestServer;
 use millrace_queue::{Broker, JetStreamOptions, Objects};
-use millrace_schemas::env_step::{EnvAction, EnvStepTask, EnvironmentSpec, Settings, Split};
+use millrace_schemas::env_step::{EnvAction, EnvStepTask, EnvironmentSpec, FrozenLakeSpec, Settings, Split};
 use millrace_schemas::notice::WorkerNotice;
 use millrace_schemas::reward::{RewardRule, RewardTask, TurnResult};
 use millrace_schemas::{
@@ -69,7 +69,7 @@ fn task(key: TaskKey, pool: &str, body: TaskBody) -> Task {
 }
 
 fn reset(group: u64) -> Task {
-    let environment = EnvironmentSpec::FrozenLake { size: 4, frozen: 0.8, max_turns: 10 };
+    let environment = EnvironmentSpec::FrozenLake(FrozenLakeSpec::default());
     let rollout = RolloutId { group, index: 0, attempt: 0 };
     let step = EnvStepTask {
         environment,

@@ -184,8 +184,12 @@ pub(crate) const MAX_EVALUATIONS: usize = 500;
 /// Adds an evaluation to those so far.
 pub(crate) fn add_evaluation(evaluations: &mut Vec<Evaluation>, evaluation: Evaluation) {
     if evaluations.len() >= MAX_EVALUATIONS {
-        let mut at = 0..;
-        evaluations.retain(|_| at.next().is_some_and(|at: usize| at.is_multiple_of(2)));
+        // Every second version, whatever it was evaluated at.
+        let (mut last, mut number) = (None, 0_u64);
+        evaluations.retain(|evaluation| {
+            number += u64::from(last.replace(evaluation.version) != Some(evaluation.version));
+            !number.is_multiple_of(2)
+        });
     }
     evaluations.push(evaluation);
 }

@@ -32,6 +32,7 @@ pub mod tied;
 mod follow;
 mod busy;
 mod domains;
+mod evaluation;
 mod live;
 mod curve;
 mod report;

@@ -12,6 +12,7 @@ pub mod stored;
 pub mod books;
 pub mod domains;
 pub mod window;
+pub mod spread;
 pub mod gang;
 pub mod command;
 pub mod pipeline;

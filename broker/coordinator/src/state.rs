@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::books::Books;
 use crate::gang::{Formation, Gang, Members};
 use crate::rollout::Group;
+use crate::spread::Spread;
 use crate::stored::Stored;
 use crate::window::Load;
 
@@ -243,8 +244,14 @@ impl Seats {
 pub struct Evaluating {
     /// What is evaluated.
     pub version: PolicyVersion,
-    /// One group of one rollout for each prompt still played.
+    /// Which of the evaluation's temperatures, from 0; they are tried one after the other.
+    #[serde(default)]
+    pub pass: u32,
+    /// One group for each prompt still played.
     pub groups: BTreeMap<u64, Group>,
+    /// By group still played, fingerprint of what the policy saw first.
+    #[serde(default)]
+    pub shown: BTreeMap<u64, u64>,
     /// How it stands.
     #[serde(flatten)]
     pub whole: Tally,
@@ -257,12 +264,18 @@ pub struct Evaluating {
 }
 
 /// How an evaluation stands.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Prompts solved.
+    /// Rollouts that reached the goal.
     pub solved: u32,
-    /// Sum of rewards.
+    /// Sum of the rollouts' rewards.
     pub reward: f64,
+    /// Rollouts played to the end; 0 in a state of before, where a prompt had one.
+    #[serde(default)]
+    pub rollouts: u32,
+    /// How sure it is.
+    #[serde(default)]
+    pub spread: Spread,
     /// Prompts played to the end.
     pub finished: u32,
     /// Prompts given up.
@@ -341,6 +354,12 @@ impl Run {
     pub fn groups_in_flight(&self) -> impl Iterator<Item = &Group> {
         let training = self.training.iter().flat_map(|training| &training.groups);
         self.groups.values().chain(training.map(|(_, group)| group))
+    }
+
+    /// Temperature and rollouts of each prompt of the evaluation under way, or of the next.
+    #[must_use]
+    pub fn evaluate_pass(&self) -> (f64, u32) {
+        self.spec.evaluate.pass(self.evaluation.as_ref().map_or(0, |evaluation| evaluation.pass))
     }
 
     /// What uses up the window.

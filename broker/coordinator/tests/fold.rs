@@ -7,6 +7,7 @@ mod conformance;
 mod failing;
 mod data;
 mod domains;
+mod evaluation;
 mod gang;
 mod hostile;
 mod pause;

@@ -13,7 +13,7 @@ use millrace_workers::policy::CONFIG_FILE;
 use millrace_workers::weights::LoadedVersion;
 use serde::Deserialize;
 
-use super::rival::Rival;
+use super::rival::{self, Rival};
 
 /// What is measured, beside what.
 #[derive(Debug, clap::Args)]
@@ -24,9 +24,9 @@ pub(super) struct Setup {
     /// Threads of either
     #[arg(long, default_value_t = 2)]
     pub(super) threads: i32,
-    /// The Python that has transformers
-    #[arg(long, default_value = "python3")]
-    python: PathBuf,
+    /// The Python that has torch and transformers. Default: .venv/bin/python3 of this folder or one above, else python3
+    #[arg(long)]
+    python: Option<PathBuf>,
     /// Do not run transformers
     #[arg(long)]
     alone: bool,
@@ -35,7 +35,8 @@ pub(super) struct Setup {
 impl Setup {
     /// Starts the rival, unless it is not wanted.
     pub(super) fn rival(&self, script: &str) -> anyhow::Result<Option<Rival>> {
-        (!self.alone).then(|| Rival::start(&self.python, script)).transpose()
+        let python = || self.python.clone().unwrap_or_else(rival::python);
+        (!self.alone).then(|| Rival::start(&python(), script)).transpose()
     }
 
     /// A file of the model.

@@ -1,12 +1,42 @@
 //! The other side: a Python process that is asked and answers in lines of JSON.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+/// What a rival imports that Python itself does not bring. `llama_cpp.py` converts with the same two.
+const PACKAGES: [&str; 2] = ["torch", "transformers"];
+
+/// The project's own Python, which `make setup` fills: that of a `.venv` in this folder or one above it; else `python3`.
+pub(super) fn python() -> PathBuf {
+    let here = std::env::current_dir().unwrap_or_default();
+    let own = here.ancestors().map(|folder| folder.join(".venv/bin/python3")).find(|python| python.is_file());
+    own.unwrap_or_else(|| PathBuf::from("python3"))
+}
+
+/// Checks that a Python has what a rival imports, so that what is missing is named before anything is measured.
+///
+/// # Errors
+/// It cannot be started, or lacks a package.
+fn check(python: &Path) -> anyhow::Result<()> {
+    let script = "import importlib.util, sys\n\
+                  print(' '.join(name for name in sys.argv[1:] if importlib.util.find_spec(name) is None))";
+    let asked = Command::new(python).args(["-c", script]).args(PACKAGES).output();
+    let at = python.display();
+    let asked = asked.with_context(|| format!("failed to start {at}; name another by --python"))?;
+    let missing = String::from_utf8_lossy(&asked.stdout);
+    let missing = missing.trim();
+    ensure!(
+        asked.status.success() && missing.is_empty(),
+        "python={at} lacks {missing}; run `make setup`, name a Python that has them by --python, or leave the rivals out \
+         by --alone"
+    );
+    Ok(())
+}
 
 /// The process. It ends when its input does.
 pub(super) struct Rival {
@@ -17,6 +47,7 @@ pub(super) struct Rival {
 
 impl Rival {
     pub(super) fn start(python: &Path, script: &str) -> anyhow::Result<Self> {
+        check(python)?;
         let mut child = Command::new(python)
             .args(["-c", script])
             .stdin(Stdio::piped())
@@ -45,5 +76,25 @@ impl Drop for Rival {
         drop(self.input.take());
         // There is nobody to tell of a process that does not end well.
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A Python that starts and has nothing installed.
+    #[test]
+    fn a_python_without_transformers_is_refused_by_what_it_lacks() {
+        let folder = tempfile::tempdir().unwrap();
+        let bare = folder.path().join("python3");
+        std::fs::write(&bare, "#!/bin/sh\nexec python3 -I -S \"$@\"\n").unwrap();
+        std::fs::set_permissions(&bare, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let refused = Rival::start(&bare, "import transformers").err().unwrap().to_string();
+        assert!(refused.contains("lacks torch transformers") && refused.contains("--python"), "{refused}");
+        let none = Rival::start(Path::new("/nowhere/python3"), "").err().unwrap().to_string();
+        assert!(none.contains("/nowhere/python3") && none.contains("--python"), "{none}");
     }
 }

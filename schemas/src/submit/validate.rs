@@ -3,7 +3,7 @@
 use serde::Serialize;
 use std::fmt;
 
-use super::{GangSpec, GroupFilter, ModelSpec, RewardSpec, RolloutSpec, RunSpec, algorithm};
+use super::{EvaluateSpec, GangSpec, GroupFilter, ModelSpec, RewardSpec, RolloutSpec, RunSpec, algorithm};
 use crate::reward::RewardRule;
 use crate::text::shown;
 use crate::{PoolName, limits, subjects};
@@ -91,13 +91,7 @@ impl RunSpec {
         self.algorithm.check(&mut checks);
         algorithm::check_signal(self, &mut checks);
         check_gang(&self.gang, &mut checks);
-        checks.count(
-            "evaluate.prompts",
-            u64::from(self.evaluate.prompts),
-            0,
-            u64::from(limits::MAX_EVALUATE_PROMPTS),
-        );
-        checks.number("evaluate.temperature", self.evaluate.temperature, 0.0, 100.0);
+        check_evaluate(&self.evaluate, &mut checks);
         checks.count("weights.checkpoint_every", self.weights.checkpoint_every, 1, limits::MAX_STEPS);
         let least = self.max_staleness().max(1).saturating_add(1);
         checks.require(
@@ -214,6 +208,26 @@ impl RunSpec {
         sampling::check(self, checks);
         stored::check(self, checks);
     }
+}
+
+fn check_evaluate(evaluate: &EvaluateSpec, checks: &mut Checks) {
+    let EvaluateSpec { prompts, temperature, ref temperatures, samples, .. } = *evaluate;
+    checks.count("evaluate.prompts", u64::from(prompts), 0, u64::from(limits::MAX_EVALUATE_PROMPTS));
+    checks.number("evaluate.temperature", temperature, 0.0, 100.0);
+    let most = limits::MAX_EVALUATE_TEMPERATURES;
+    let count = temperatures.len();
+    checks.require(count <= most, "evaluate.temperatures", count, format!("name {most} at most"));
+    for (i, temperature) in temperatures.iter().enumerate() {
+        checks.number(&format!("evaluate.temperatures[{i}]"), *temperature, 0.0, 100.0);
+    }
+    checks.count("evaluate.samples", u64::from(samples), 1, u64::from(limits::MAX_EVALUATE_SAMPLES));
+    let rollouts = u64::from(prompts) * u64::from(samples.max(1));
+    checks.require(
+        rollouts <= u64::from(limits::MAX_EVALUATE_PROMPTS),
+        "evaluate.samples",
+        samples,
+        format!("{prompts} prompts make {rollouts} rollouts; {} are the most", limits::MAX_EVALUATE_PROMPTS),
+    );
 }
 
 fn check_decoder(model: &ModelSpec, checks: &mut Checks) {

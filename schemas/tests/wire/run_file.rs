@@ -33,6 +33,7 @@ fn wrong_values() -> Vec<(&'static str, Value, &'static str, &'static str)> {
         level["least_turns"] = json!(turns);
         level
     };
+    let with = |name, field: &str, number| json!({ "name": name, field: number });
     let lake = |size, frozen, max_turns| json!({ "name": "frozen_lake", "size": size, "frozen": frozen, "max_turns": max_turns });
     vec![
         ("name", json!("all"), "name", "another"),
@@ -52,6 +53,8 @@ fn wrong_values() -> Vec<(&'static str, Value, &'static str, &'static str)> {
         ("environment", lake(4, 0.8, 0), "environment.max_turns", "from 1"),
         ("environment", sokoban(4), "environment.size", "5 to 10"),
         ("environment", with_least(7), "environment.least_turns", "0 to 6"),
+        ("environment", with("sokoban", "walls", 5), "environment.walls", "0 to 4"),
+        ("environment", with("frozen_lake", "detours", 1), "environment.detours", "size = 5"),
         ("environment", json!({ "name": "counter", "turns": 0 }), "environment.turns", "from 1"),
         ("rewards", json!([]), "rewards", "1 to"),
         ("rewards", json!([{ "rule": "success", "weight": 0.0 }]), "rewards", "weight"),
@@ -85,6 +88,9 @@ fn wrong_values() -> Vec<(&'static str, Value, &'static str, &'static str)> {
         ("rollout.stop_strings", json!(vec!["x"; 17]), "rollout.stop_strings", "at most 16"),
         ("evaluate.prompts", json!(limits::MAX_EVALUATE_PROMPTS + 1), "evaluate.prompts", "65536"),
         ("evaluate.temperature", json!(-1.0), "evaluate.temperature", "from 0"),
+        ("evaluate.temperatures", json!([0.0, -1.0]), "evaluate.temperatures[1]", "from 0"),
+        ("evaluate.temperatures", json!([0, 1, 2, 3, 4]), "evaluate.temperatures", "4 at most"),
+        ("evaluate.samples", json!(0), "evaluate.samples", "from 1"),
         ("weights.newest", json!(1), "weights.newest", "at least 2"),
     ]
 }

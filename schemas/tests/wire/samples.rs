@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use millrace_schemas::blob::Sha;
-use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, EnvironmentSpec, Settings, Split};
+use millrace_schemas::env_step::{
+    EnvAction, EnvStepDone, EnvStepTask, EnvironmentSpec, FrozenLakeSpec, Settings, Split,
+};
 use millrace_schemas::envelope::{decode, encode};
 use millrace_schemas::event::{Adopted, AdoptedGroup, AdoptedRollout};
 use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask, Sampling, Segment};
@@ -105,7 +107,7 @@ fn sampled() -> GenerateTask {
 
 /// A task of every stage, and of every shape that a stage has.
 pub(crate) fn tasks() -> Vec<(&'static str, Task)> {
-    let environment = EnvironmentSpec::FrozenLake { size: 4, frozen: 0.8, max_turns: 10 };
+    let environment = EnvironmentSpec::FrozenLake(FrozenLakeSpec::default());
     let env_step = |action| {
         TaskBody::EnvStep(EnvStepTask {
             environment: environment.clone(),

@@ -48,7 +48,14 @@ impl Question {
         format!("What is {} {sign} {}? Answer with the number only.", self.a, self.b)
     }
 
-    /// What tells it from any other: operation and numbers.
+    /// What its split hangs on: the operation and both numbers, the smaller first, so that 17 + 25 is not held out while
+    /// 25 + 17 is trained on.
+    fn identity(self) -> Vec<u8> {
+        let Self { operation, a, b } = self;
+        Self { operation, a: a.min(b), b: a.max(b) }.bytes().to_vec()
+    }
+
+    /// Operation and numbers.
     fn bytes(self) -> [u8; 9] {
         let operation = match self.operation {
             Operation::Add => 0,
@@ -104,7 +111,7 @@ impl TextEnvironment for Arithmetic<'_> {
             let mut number = || stream.below(u64::from(self.largest) + 1) as u32;
             Some(Question { operation, a: number(), b: number() })
         };
-        let question = level::draw(NAME, split, seed, candidate, |question| question.bytes().to_vec())?;
+        let question = level::draw(NAME, split, seed, candidate, |question| question.identity())?;
         Ok(Said {
             state: Self::seal(question, 0),
             text: question.text(),

@@ -29,10 +29,20 @@ pub(super) fn draw<L>(
     environment: &'static str,
     split: Split,
     seed: u64,
+    candidate: impl FnMut(&mut Stream) -> Option<L>,
+    identity: impl Fn(&L) -> Vec<u8>,
+) -> Result<L, EnvError> {
+    draw_from(environment, split, Stream::new(seed), candidate, identity)
+}
+
+/// The same with a stream of which something was drawn already.
+pub(super) fn draw_from<L>(
+    environment: &'static str,
+    split: Split,
+    mut stream: Stream,
     mut candidate: impl FnMut(&mut Stream) -> Option<L>,
     identity: impl Fn(&L) -> Vec<u8>,
 ) -> Result<L, EnvError> {
-    let mut stream = Stream::new(seed);
     (0..TRIES)
         .filter_map(|_| candidate(&mut stream))
         .find(|level| split_of(&identity(level)) == split)

@@ -6,6 +6,8 @@ use anyhow::{Context, Result};
 use millrace_schemas::api::{Evaluation, Status};
 use plotters::prelude::*;
 
+use super::evaluation::leading;
+
 /// Pixels, as a README shows it without scaling.
 const SIZE: (u32, u32) = (860, 460);
 const POINT: RGBColor = RGBColor(158, 188, 218);
@@ -95,11 +97,21 @@ fn draw_series(chart: &mut Chart<'_, '_>, status: &Status) -> Result<()> {
         .draw_series(LineSeries::new(mean, MEAN.stroke_width(2)))?
         .label(format!("mean of {window} points"))
         .legend(|(x, y)| PathElement::new(vec![(x, y), (x + 20, y)], MEAN.stroke_width(2)));
+    // Bars of one standard error below and above.
+    let bars = leading(&status.evaluations).filter_map(|e| {
+        let (at, success, error) = (e.version as f64, 100.0 * e.success?, 100.0 * e.standard_error?);
+        let ends = [(at, (success - error).max(0.0)), (at, (success + error).min(100.0))];
+        Some(PathElement::new(ends, EVALUATED.stroke_width(2)))
+    });
+    chart.draw_series(bars)?;
+    let first = status.evaluations.first().map_or(0.0, |e| e.temperature);
+    let others = status.evaluations.iter().filter(|e| e.temperature != first);
     let played = |e: &Evaluation| Some((e.version as f64, 100.0 * e.success?));
-    let evaluations = status.evaluations.iter().filter_map(played);
+    chart.draw_series(others.filter_map(played).map(|at| Circle::new(at, 5, EVALUATED)))?;
+    let evaluations = leading(&status.evaluations).filter_map(played);
     chart
         .draw_series(evaluations.clone().map(|at| Circle::new(at, 5, EVALUATED.filled())))?
-        .label("held-out prompts")
+        .label(format!("held-out prompts, temperature {first}; rings: other temperatures"))
         .legend(|(x, y)| Circle::new((x + 10, y), 5, EVALUATED.filled()));
     let middle = status.steps as f64 / 2.0;
     chart.draw_series(evaluations.map(|(x, y)| {

@@ -2,6 +2,7 @@
 
 use millrace_schemas::api::{DomainStatus, Status};
 
+use super::evaluation::leading;
 use super::term::{by_reason, histogram, percent, thousands};
 
 /// Whether the run's books balance, and each domain's, and these add up to the run's.
@@ -22,7 +23,7 @@ pub(super) fn words(domain: &DomainStatus) -> String {
     let dropped: u64 = ledger.dropped.values().sum();
     let reasons = if dropped > 0 { format!(" ({})", by_reason(&ledger.dropped)) } else { String::new() };
     let percent_or_none = |success: Option<f64>| success.map_or("none".to_owned(), percent);
-    let held_out = match (domain.evaluations.first(), domain.evaluations.last()) {
+    let held_out = match (leading(&domain.evaluations).next(), leading(&domain.evaluations).next_back()) {
         (Some(first), Some(last)) if first.version < last.version => {
             format!("; held out {} then {}", percent_or_none(first.success), percent_or_none(last.success))
         }

@@ -2,9 +2,10 @@
 
 use millrace_schemas::PolicyVersion;
 use millrace_schemas::api::Status;
-use millrace_schemas::report::Report;
+use millrace_schemas::report::{Baseline, Report};
 
 use super::domains;
+use super::evaluation;
 use super::ledger;
 use super::status::{context, starts, surplus};
 use super::term::{duration, histogram, percent, thousands};
@@ -23,14 +24,14 @@ pub(super) struct Measured {
     pub(super) weights_path: String,
     /// The learning curve.
     pub(super) curve_path: String,
+    /// What rules that learn nothing reach on the same held-out prompts.
+    pub(super) baselines: Vec<Baseline>,
 }
 
 /// Puts the result together.
 pub(super) fn assemble(status: &Status, audit: &Audit, measured: Measured) -> Report {
     let wall_s = status.now_unix_ms.saturating_sub(status.started_unix_ms) as f64 / 1e3;
-    let success = |version: PolicyVersion| {
-        status.evaluations.iter().rev().find(|e| e.version == version.0).and_then(|e| e.success)
-    };
+    let success = |version| evaluation::of_version(&status.evaluations, version).and_then(|e| e.success);
     let evaluate_prompts = status.evaluations.iter().map(|e| e.prompts).max().unwrap_or(0);
     Report {
         run: status.run.to_string(),
@@ -40,6 +41,8 @@ pub(super) fn assemble(status: &Status, audit: &Audit, measured: Measured) -> Re
         evaluate_prompts,
         evaluate_failed: status.evaluations.iter().map(|e| e.failed).max().unwrap_or(0),
         evaluate_reason: status.evaluations.iter().rev().find_map(|e| e.reason.clone()),
+        evaluations: status.evaluations.clone(),
+        baselines: measured.baselines,
         wall_s,
         steps: status.version.0,
         alpha: status.alpha,
@@ -77,13 +80,13 @@ pub(super) fn lines(report: &Report) -> Vec<String> {
     let r = report;
     let mut lines = vec![format!("{}: {}, {} steps in {}", r.run, r.state, r.steps, duration(r.wall_s))];
     let mut line = |label: &str, words: String| lines.push(format!("  {label:<10} {words}"));
-    let share = |success: Option<f64>| success.map_or("-".into(), percent);
-    if r.evaluate_prompts > 0 {
-        let (before, after) = (share(r.success_before), share(r.success_after));
-        line(
-            "held out",
-            format!("{before} solved before, {after} after (of {} prompts)", r.evaluate_prompts),
-        );
+    let first_and_last = r.evaluations.iter().filter(|e| e.version == 0 || e.version == r.final_version);
+    for evaluation in first_and_last {
+        line("held out", format!("v{}: {}", evaluation.version, evaluation::words(evaluation)));
+    }
+    for baseline in &r.baselines {
+        let (success, error) = (percent(baseline.success), percent(baseline.standard_error));
+        line("baseline", format!("{}: {success} (standard error {error}); {}", baseline.name, baseline.rule));
     }
     if r.evaluate_failed > 0 {
         let reason = r.evaluate_reason.as_deref().unwrap_or("unknown");

@@ -9,7 +9,12 @@ pub(super) fn status(done: u64) -> Status {
     let point = |v: u64| CurvePoint { version: v, success: share(v), reward: share(v), at_ms: v * 1_000 };
     let evaluation = |version: u64, success: f64| Evaluation {
         version,
+        temperature: 0.0,
         success: Some(success),
+        standard_error: Some(0.03125),
+        distinct: 250,
+        samples: 1,
+        pass: vec![],
         reward: Some(success),
         prompts: 256,
         failed: 0,

@@ -8,7 +8,7 @@ use millrace_schemas::api::{Ledger, RunRequest, Status, StoredStatus};
 
 use super::connect::Place;
 use super::domains;
-use super::live::solved_words;
+use super::evaluation;
 use super::term::{by_reason, duration, histogram, percent, say, thousands};
 
 /// Arguments of `millrace status`.
@@ -47,7 +47,7 @@ fn lines(status: &Status) -> Vec<String> {
         line("success", format!("{} in the last step, reward {:.3}", percent(last.success), last.reward));
     }
     for evaluation in &status.evaluations {
-        line("held out", format!("v{}: {}", evaluation.version, solved_words(evaluation)));
+        line("held out", format!("v{}: {}", evaluation.version, evaluation::words(evaluation)));
     }
     line(
         "window",
@@ -123,9 +123,6 @@ mod tests {
         let lines = lines(&crate::cli::sample::status(10));
         assert_eq!(lines[0], "sample: running, v10 of 100 after 10s");
         assert!(lines.iter().any(|line| line.contains("0: 75.0 %, 1: 25.0 % (bound 1)")), "{lines:#?}");
-        assert!(
-            lines.iter().any(|line| line.contains("v10: 50.0 % of 256 held-out prompts solved")),
-            "{lines:#?}"
-        );
+        assert!(lines.iter().any(|line| line.contains("v10: 50.0 % of 256 held-out prompts solved (standard error 3.1 %")), "{lines:#?}");
     }
 }

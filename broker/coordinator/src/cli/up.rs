@@ -31,6 +31,7 @@ mod model;
 mod sandbox;
 mod supervisor;
 mod stack;
+mod baselines;
 mod conclude;
 
 /// Between two tries to hand the run in.
@@ -98,6 +99,12 @@ impl UpArgs {
         signals.abort();
         match ended? {
             Ended::Over(status, measured) => {
+                // A run is no worse for it if they cannot be played.
+                let baselines = baselines::of(&spec).await.unwrap_or_else(|e| {
+                    say(format_args!("without baselines: {e:#}"));
+                    Vec::new()
+                });
+                let measured = Measured { baselines, ..measured };
                 let report = conclude::conclude(&folder, &objects, &status, measured).await?;
                 tell(&report, &folder);
                 Ok(code(&report))

@@ -50,6 +50,7 @@ pub fn put_group(run: &Run, id: u64, group: &Group, evaluate: bool, out: &mut Co
             spec: &run.spec,
             version: run.version(),
             evaluate,
+            evaluate_temperature: run.evaluate_pass().0,
             id: RolloutId { group: id, index, attempt: rollout.attempt },
             domain: run.spec.part(group.domain),
             prompt: group.prompt,
@@ -153,9 +154,10 @@ fn renew(run: &mut Run, is_old: &dyn Fn(u64, PolicyVersion) -> bool, out: &mut C
     for id in stale {
         play::replace(run, id, DropReason::Stale, out);
     }
+    let (evaluate_temperature, _) = run.evaluate_pass();
     for (id, domain, prompt) in unstarted {
         let (spec, domain) = (&run.spec, run.spec.part(domain));
-        let scene = play::Scene { spec, version, evaluate: false, id, domain, prompt };
+        let scene = play::Scene { spec, version, evaluate: false, evaluate_temperature, id, domain, prompt };
         let rollout = &run.groups[&id.group].rollouts[id.index as usize];
         play::tasks(&scene, rollout, &mut |task| out.push(Command::PutTask(Box::new(task))));
     }

@@ -36,8 +36,8 @@ pub fn task(scene: &Scene<'_>, rollout: &Rollout) -> Task {
 
 /// How the turns of the rollout are drawn.
 fn sampling(scene: &Scene<'_>) -> Sampling {
-    let Scene { spec, evaluate, .. } = scene;
-    spec.sampling(if *evaluate { spec.evaluate.temperature } else { spec.rollout.temperature })
+    let Scene { spec, evaluate, evaluate_temperature, .. } = scene;
+    spec.sampling(if *evaluate { *evaluate_temperature } else { spec.rollout.temperature })
 }
 
 /// Refuses tokens that the model does not have: it could not be trained on them.

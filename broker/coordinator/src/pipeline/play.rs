@@ -20,6 +20,8 @@ pub struct Scene<'a> {
     pub version: PolicyVersion,
     /// Whether the rollout is for evaluation.
     pub evaluate: bool,
+    /// Divides the logits if it is.
+    pub evaluate_temperature: f64,
     /// The rollout.
     pub id: RolloutId,
     /// Its domain.
@@ -70,7 +72,9 @@ pub(super) fn put_rollout(run: &Run, id: RolloutId, out: &mut Commands) {
     let Some(group) = run.group(id.group) else { return };
     let Some(rollout) = group.rollouts.get(id.index as usize) else { return };
     let (spec, version, prompt) = (&run.spec, run.version(), group.prompt);
-    let scene = Scene { spec, version, evaluate, id, domain: spec.part(group.domain), prompt };
+    let (evaluate_temperature, _) = run.evaluate_pass();
+    let domain = spec.part(group.domain);
+    let scene = Scene { spec, version, evaluate, evaluate_temperature, id, domain, prompt };
     tasks(&scene, rollout, &mut |task| out.push(Command::PutTask(Box::new(task))));
 }
 
@@ -83,7 +87,9 @@ pub(super) fn on_outcome(
     out: &mut Commands,
 ) {
     let Some(id) = key.rollout() else { return };
+    evaluate::prompt_shown(run, key, &body);
     let (version, floor) = (run.version(), floor_of(run, id.group, first_version(&body)));
+    let (evaluate_temperature, _) = run.evaluate_pass();
     // Borrowed beside the groups, so that no task needs a copy of the run file.
     let Run { spec, groups, evaluation, books, .. } = run;
     let evaluating = evaluation.as_mut().and_then(|evaluation| evaluation.groups.get_mut(&id.group));
@@ -97,7 +103,8 @@ pub(super) fn on_outcome(
         books.late_outcomes += 1;
         return;
     };
-    let scene = Scene { spec, version, evaluate, id, domain: spec.part(domain), prompt };
+    let scene =
+        Scene { spec, version, evaluate, evaluate_temperature, id, domain: spec.part(domain), prompt };
     if let Some(again) = asked_otherwise(&scene, rollout, key, answers) {
         books.late_outcomes += 1;
         out.push(Command::PutTask(Box::new(again)));
@@ -230,6 +237,7 @@ fn on_failure(run: &mut Run, key: TaskKey, reason: &str, out: &mut Commands) {
 /// Books what the rollout was as dropped and begins it anew at the current version.
 pub(super) fn replace(run: &mut Run, id: RolloutId, reason: DropReason, out: &mut Commands) {
     let version = run.version();
+    let (evaluate_temperature, _) = run.evaluate_pass();
     let ready = run.ready.iter().position(|group| *group == id.group);
     let Run { spec, groups, evaluation, books, ready: ready_groups, .. } = run;
     let evaluating = evaluation.as_mut().and_then(|evaluation| evaluation.groups.get_mut(&id.group));
@@ -251,6 +259,7 @@ pub(super) fn replace(run: &mut Run, id: RolloutId, reason: DropReason, out: &mu
     }
     rollout.replace(version, start.as_ref());
     let id = RolloutId { attempt: rollout.attempt, ..id };
-    let scene = Scene { spec, version, evaluate, id, domain: spec.part(domain), prompt };
+    let scene =
+        Scene { spec, version, evaluate, evaluate_temperature, id, domain: spec.part(domain), prompt };
     tasks(&scene, rollout, &mut |task| out.push(Command::PutTask(Box::new(task))));
 }

@@ -9,7 +9,7 @@ use millrace_coordinator::{State, status};
 use millrace_queue::clock::SystemClock;
 use millrace_queue::service::ApiHandler;
 use millrace_queue::{Broker, MemoryQueue, Objects};
-use millrace_schemas::api::{CurvePoint, Evaluation, RunList, RunState};
+use millrace_schemas::api::{CurvePoint, Evaluation, PassAt, RunList, RunState};
 use millrace_schemas::limits::MAX_PAYLOAD_BYTES;
 use millrace_schemas::{Event, RunId};
 
@@ -120,7 +120,12 @@ async fn what_is_said_of_thousands_of_runs_fits_a_message() {
     };
     let evaluation = |version: u64| Evaluation {
         version,
+        temperature: 0.123_456_789,
         success: Some(0.123_456_789),
+        standard_error: Some(0.123_456_789),
+        distinct: u32::MAX,
+        samples: u32::MAX,
+        pass: vec![PassAt { k: u32::MAX, success: 0.123_456_789 }; 4],
         reward: None,
         prompts: u32::MAX,
         failed: u32::MAX,

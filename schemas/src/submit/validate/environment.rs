@@ -1,7 +1,7 @@
 //! What a run file may ask of an environment.
 
 use super::{Checks, dataset};
-use crate::env_step::{self, EnvironmentSpec};
+use crate::env_step::{self, EnvironmentSpec, FrozenLakeSpec, SokobanSpec};
 use crate::limits;
 use crate::submit::{Domain, RunSpec, mix};
 
@@ -28,17 +28,8 @@ fn check_one(domain: &Domain<'_>, at: &str, prompts: u64, checks: &mut Checks) {
         checks.count(&field("prompt_tokens"), u64::from(prompt), 1, most);
     }
     match environment {
-        EnvironmentSpec::FrozenLake { size, frozen, .. } => {
-            checks.count(&field("size"), u64::from(*size), 2, 8);
-            checks.number(&field("frozen"), *frozen, 0.0, 1.0);
-        }
-        EnvironmentSpec::Sokoban { size, scramble, max_turns, least_turns } => {
-            checks.count(&field("size"), u64::from(*size), 5, 10);
-            checks.count(&field("scramble"), u64::from(*scramble), 1, 1_000);
-            // No level takes more turns than it was made with, nor than an episode has.
-            let most = (*scramble).min(*max_turns);
-            checks.count(&field("least_turns"), u64::from(*least_turns), 0, u64::from(most));
-        }
+        EnvironmentSpec::FrozenLake(lake) => check_lake(lake, field, checks),
+        EnvironmentSpec::Sokoban(sokoban) => check_sokoban(sokoban, field, checks),
         EnvironmentSpec::Counter { latency, .. } => {
             // Far below what one attempt at a task may take.
             checks.number(&field("latency.mean_ms"), latency.mean_ms, 0.0, 60_000.0);
@@ -61,4 +52,28 @@ fn check_one(domain: &Domain<'_>, at: &str, prompts: u64, checks: &mut Checks) {
             );
         }
     }
+}
+
+fn check_lake(lake: &FrozenLakeSpec, field: impl Fn(&str) -> String, checks: &mut Checks) {
+    let FrozenLakeSpec { size, frozen, detours, .. } = *lake;
+    checks.count(&field("size"), u64::from(size), 2, 8);
+    checks.number(&field("frozen"), frozen, 0.0, 1.0);
+    let Some(share) = detours else { return };
+    checks.number(&field("detours"), share, 0.0, 1.0);
+    checks.require(
+        share == 0.0 || size >= 5,
+        &field("detours"),
+        share,
+        "on maps of fewer than 5 cells a side no shortest path is a detour; choose environment.size = 5 or more",
+    );
+}
+
+fn check_sokoban(sokoban: &SokobanSpec, field: impl Fn(&str) -> String, checks: &mut Checks) {
+    let SokobanSpec { size, scramble, least_turns, max_turns, walls } = *sokoban;
+    checks.count(&field("size"), u64::from(size), 5, 10);
+    checks.count(&field("scramble"), u64::from(scramble), 1, 1_000);
+    // No level takes more turns than it was made with, nor than an episode has.
+    let most = scramble.min(max_turns);
+    checks.count(&field("least_turns"), u64::from(least_turns), 0, u64::from(most));
+    checks.count(&field("walls"), u64::from(walls), 0, 4);
 }

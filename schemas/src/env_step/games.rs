@@ -1,0 +1,109 @@
+//! The settings of the grid games. What came later than the first version is written only where it is set, so that a run
+//! file of before keeps its bytes and its hash.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::omit;
+
+/// Cross a frozen lake from the top left corner to the bottom right one without falling into a hole.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct FrozenLakeSpec {
+    /// Cells a side, 2 to 8. Default 4.
+    pub size: u32,
+    /// Chance that a cell is frozen rather than a hole, 0 to 1. Default 0.8.
+    pub frozen: f64,
+    /// Turns until the episode is cut off. Default 10.
+    pub max_turns: u32,
+    /// Share of the maps, 0 to 1, whose shortest path is longer than the distance from corner to corner, so that it leads
+    /// away from the goal somewhere; the other maps have a straight one. Needs 5 cells a side: smaller maps have none.
+    /// Default: as the maps are drawn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = null))]
+    pub detours: Option<f64>,
+    /// Each turn also shows what is on the four sides of the player. A rule that never reads the map can then solve most
+    /// maps. Default true, as in the first version.
+    #[serde(skip_serializing_if = "omit::is_true")]
+    #[schemars(extend("default" = true))]
+    pub surroundings: bool,
+    /// A move goes where it is meant to with chance 1/3, and to each of the two sides with chance 1/3, as in gymnasium.
+    /// Default false.
+    #[serde(skip_serializing_if = "omit::is_default")]
+    #[schemars(extend("default" = false))]
+    pub slippery: bool,
+    /// Episodes for training begin on any cell from which the goal can be reached (exploring starts); episodes for
+    /// evaluation always begin in the corner. Default false: all begin in the corner.
+    #[serde(skip_serializing_if = "omit::is_default")]
+    #[schemars(extend("default" = false))]
+    pub exploring_starts: bool,
+}
+
+impl Default for FrozenLakeSpec {
+    fn default() -> Self {
+        Self {
+            size: 4,
+            frozen: 0.8,
+            max_turns: 10,
+            detours: None,
+            surroundings: true,
+            slippery: false,
+            exploring_starts: false,
+        }
+    }
+}
+
+impl FrozenLakeSpec {
+    /// Tokens of an observation: ids are below this.
+    #[must_use]
+    pub const fn vocabulary(&self) -> u32 {
+        let cells = self.size * self.size;
+        if self.surroundings { 20 + 3 * cells } else { 4 + 3 * cells }
+    }
+
+    /// Tokens of the first observation and of each later one.
+    #[must_use]
+    pub const fn observation_tokens(&self) -> (u32, u32) {
+        let later = if self.surroundings { 5 } else { 1 };
+        (self.size * self.size + later, later)
+    }
+}
+
+/// Push one box onto its target; levels made solvable by playing backwards from the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SokobanSpec {
+    /// Cells a side, the outer walls included, 5 to 10. Default 6.
+    pub size: u32,
+    /// Backward moves that make a level; more is harder. Default 6.
+    pub scramble: u32,
+    /// Turns that the shortest solution takes at least; levels with a shorter one are left out. Default 0.
+    #[serde(skip_serializing_if = "omit::is_default")]
+    #[schemars(extend("default" = 0))]
+    pub least_turns: u32,
+    /// Turns until the episode is cut off. Default 12.
+    pub max_turns: u32,
+    /// Cells inside the room that are walls, 0 to 4, elsewhere in each level. Levels are held out by their walls and
+    /// target, which no move changes. Default 0: by their target alone.
+    #[serde(skip_serializing_if = "omit::is_default")]
+    #[schemars(extend("default" = 0))]
+    pub walls: u32,
+}
+
+impl Default for SokobanSpec {
+    fn default() -> Self {
+        Self { size: 6, scramble: 6, least_turns: 0, max_turns: 12, walls: 0 }
+    }
+}
+
+impl SokobanSpec {
+    /// Tokens of an observation: ids are below this.
+    #[must_use]
+    pub const fn vocabulary(&self) -> u32 {
+        // A box is up to `inside - 1` cells away in either direction.
+        let inside = self.size.saturating_sub(2);
+        let span = (2 * inside).saturating_sub(1);
+        let walls = if self.walls > 0 { inside * inside } else { 0 };
+        4 + 3 * inside * inside + 2 * span * span + walls
+    }
+}
