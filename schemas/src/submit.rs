@@ -340,12 +340,14 @@ pub struct EvaluateSpec {
     pub every: u64,
     /// Divides the logits; 0 takes the likeliest token. Default 0.
     pub temperature: f64,
-    /// Temperatures to evaluate at, one after the other, in place of `temperature`. Each costs as much again. Default []:
-    /// `temperature` alone.
+    /// Temperatures to evaluate at, one after the other, in place of `temperature`, which an empty list stands for. Each costs
+    /// as much again. Default [].
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("default" = []))]
     pub temperatures: Vec<f64>,
     /// Rollouts of each prompt at temperatures above 0; more than 1 give pass@k. Default 1.
     #[serde(skip_serializing_if = "omit::is_single")]
+    #[schemars(extend("default" = 1))]
     pub samples: u32,
 }
 

@@ -84,7 +84,7 @@ pub struct SokobanSpec {
     /// Turns until the episode is cut off. Default 12.
     pub max_turns: u32,
     /// Cells inside the room that are walls, 0 to 4, elsewhere in each level. Levels are held out by their walls and
-    /// target, which no move changes. Default 0: by their target alone.
+    /// target, which no move changes; with 0, by their target alone. Default 0.
     #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = 0))]
     pub walls: u32,
