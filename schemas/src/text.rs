@@ -3,7 +3,11 @@
 /// At most `bytes` of `text`, whole characters.
 #[must_use]
 pub fn cut(text: &str, bytes: usize) -> &str {
-    &text[..text.floor_char_boundary(bytes)]
+    let mut end = bytes.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
 }
 
 /// As [`cut`], and says so where something was left out.

@@ -74,6 +74,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let turn_bytes = turn_bytes(args.turns)?;
     let mut world = World::submit(args.rollouts / 16, 8, 2, "")?;
     world.play(|task| task.stage() != Stage::EnvStep || turn(task) == Some(0), args.tokens as usize)?;
+    // What a queue would hold is not the coordinator's.
+    world.kept = Vec::new();
     let resident_mb = resident_mb()?;
     let started = Instant::now();
     let snapshot = encode(&world.state);

@@ -167,9 +167,8 @@ mod tests {
     #[tokio::test]
     async fn members_that_never_leave_are_found() {
         let mut history = sound().await;
-        let mut seq = history.log.len() as u64;
-        for number in 0..100 {
-            seq += 1;
+        let folded = history.log.len() as u64;
+        for (number, seq) in (0..100).zip(folded + 1..) {
             let (worker, instance) = (format!("train-{number}").parse().expect("a name"), number.to_string());
             let event = Some(Event::Joined { worker, instance });
             history.log.push(Entry { seq, run: "all".to_owned(), epoch: None, event });

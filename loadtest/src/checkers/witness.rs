@@ -80,8 +80,7 @@ impl<'a> Witness<'a> {
 
     /// Whether the first token of a rollout is of a version that a later step may not use.
     pub(super) fn is_stale(&self, rollout: RolloutId) -> bool {
-        let first =
-            self.done.range(TaskKey::Generate { rollout, turn: 0 }..).map(|(key, outcome)| (key, outcome));
+        let first = self.done.range(TaskKey::Generate { rollout, turn: 0 }..);
         let mut turns = first
             .take_while(|(key, _)| matches!(key, TaskKey::Generate { rollout: of, .. } if *of == rollout));
         turns.any(|(_, outcome)| match &outcome.body {

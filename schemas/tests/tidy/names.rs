@@ -45,7 +45,10 @@ fn streams_and_buckets_are_named_in_subjects_rs() {
 #[test]
 fn object_paths_are_built_in_blob_rs() {
     let words = ["\"runs/", "\"snapshots/", "\"weights/"].map(str::to_owned);
-    tree::none("build paths of objects in schemas/src/blob/paths.rs", &strays("schemas/src/blob/paths.rs", &words));
+    tree::none(
+        "build paths of objects in schemas/src/blob/paths.rs",
+        &strays("schemas/src/blob/paths.rs", &words),
+    );
 }
 
 #[test]

@@ -93,6 +93,7 @@ fn what_is_not_asked_for_is_not_written() {
 }
 
 /// Settings of the algorithm, the field that is named, and a word of the remedy.
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn nonsense() -> Vec<(Value, &'static str, &'static str)> {
     let correction = |old: &str, correction: Value| json!({ "old": old, "correction": correction });
     let parameters = |parameters: Value| json!({ "parameters": parameters });

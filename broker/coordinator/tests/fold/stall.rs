@@ -45,6 +45,7 @@ fn another_run_that_goes_on_does_not_hide_it() {
         let mut seq = world.state.seq;
         for event in std::mem::take(&mut events) {
             seq += 1;
+            world.log.push(event.clone());
             put.extend(world.state.advance(seq, "other", event));
         }
         // It does what it is asked, all the time.
@@ -55,7 +56,9 @@ fn another_run_that_goes_on_does_not_hide_it() {
             let body = world.answer(&task);
             events.push(super::outcome(task.key, Some(task.question()), body));
         }
-        put.extend(world.state.advance(seq + 1, "all", Event::Tick { unix_ms: 1_001_000 + 3_000 * step }));
+        let tick = Event::Tick { unix_ms: 1_001_000 + 3_000 * step };
+        world.log.push(tick.clone());
+        put.extend(world.state.advance(seq + 1, "all", tick));
     }
     let again = |command: &Command| matches!(command, Command::PutTask(task) if task.key == lost.key && task.run == lost.run);
     assert!(put.iter().any(again));
