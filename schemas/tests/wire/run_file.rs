@@ -217,7 +217,7 @@ fn an_unknown_field_is_refused_with_its_path() {
         ("/weights", "keep"),
         ("/rewards/0", "w"),
         ("/model", "depth"),
-        ("/environment", "slippery"),
+        ("/environment", "glassy"),
     ] {
         let mut file = whole();
         file.pointer_mut(at).expect("a table")[path] = json!(1);
