@@ -225,8 +225,8 @@ impl PoolLoop {
         if self.policies.knows(run) {
             return self.policies.is_stale(run, *key, *version, *evaluate);
         }
-        match self.broker.policy(run).await {
-            Ok(policy) => policy.is_some_and(|(policy, _)| policy.is_stale(*key, *version, *evaluate)),
+        match self.broker.seen_policy(run).await {
+            Ok(policy) => policy.is_some_and(|policy| policy.is_stale(*key, *version, *evaluate)),
             Err(error) => {
                 // Work that is of no use costs time and nothing else.
                 tracing::debug!(%run, %error, "policy not known yet");

@@ -154,10 +154,12 @@ async fn a_run_whose_objects_are_out_of_reach_delays_no_other() {
     let folder = objects.join("runs/stuck");
     std::fs::create_dir_all(objects.join("runs")).unwrap();
     std::fs::write(&folder, "not a folder").unwrap();
-    let changes = [("steps = 50", "steps = 3"), ("name = \"counter\"\n", "name = \"stuck\"\n")];
+    // (The environment has the name, too.)
+    let changes = [("name = \"counter\"\nsteps = 50", "name = \"stuck\"\nsteps = 3")];
     let path = changed_run_file("counter.toml", two._folder.path(), &changes);
     let path = path.to_string_lossy().into_owned();
-    assert!(two.run(&["submit", &path]).await.status.success());
+    let submitted = two.run(&["submit", &path]).await;
+    assert!(submitted.status.success(), "{}", String::from_utf8_lossy(&submitted.stderr));
     let version = two.version().await;
     two.reached(version + 20).await;
     two.ends_well().await;

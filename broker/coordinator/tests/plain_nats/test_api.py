@@ -81,7 +81,7 @@ class PlainNats(unittest.IsolatedAsyncioTestCase):
         self.assertTrue(info["description"])
         self.assertEqual(
             {endpoint["name"]: endpoint["subject"] for endpoint in info["endpoints"]},
-            {name: f"mr.api.{name}" for name in ["submit", "status", "list", "ledger", "cancel"]},
+            {name: f"mr.api.{name}" for name in ["submit", "status", "list", "ledger", "pause", "resume", "cancel", "rm"]},
         )
 
     async def test_statistics_count_requests_and_errors(self):
@@ -107,7 +107,7 @@ class PlainNats(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(fields.keys(), {"rollout.group_size", "rollout.alpha"})
         self.assertEqual(fields["rollout.alpha"]["value"], "-1")
         self.assertIn("0 to 64", fields["rollout.alpha"]["remedy"])
-        self.assertNotIn("wrong", [status["run"] for status in await self.ask("list")])
+        self.assertNotIn("wrong", [run["run"] for run in (await self.ask("list"))["runs"]])
 
     async def test_what_is_no_run_file_is_refused(self):
         unknown = run_file("wrong", rollout={"alfa": 1})
@@ -178,7 +178,7 @@ class PlainNats(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(ledger["in_flight"], 0)
         self.assertEqual(ledger["admitted"], ledger["trained"] + sum(ledger["dropped"].values()))
         self.assertGreater(ledger["dropped"]["cancelled"], 0)
-        listed = {status["run"]: status["state"] for status in await self.ask("list")}
+        listed = {run["run"]: run["state"] for run in (await self.ask("list"))["runs"]}
         self.assertEqual(listed["endless"], "cancelled")
 
 

@@ -23,6 +23,15 @@ impl Broker {
         Ok(standing.and_then(|(led, revision)| Some((led?.policy, revision))))
     }
 
+    /// The policy of a run as any replica knows it, for those who decide nothing by it: an old one costs work that is of no use.
+    ///
+    /// # Errors
+    /// The queue cannot be reached.
+    pub async fn seen_policy(&self, run: &RunId) -> Result<Option<Policy>, BrokerError> {
+        let value = self.queue.get(POLICY_BUCKET, run.as_str()).await?;
+        Ok(value.and_then(|value| read::<RunId, Led>(&value).ok()).map(|(_, led)| led.policy))
+    }
+
     /// A key that holds no policy has a revision all the same, at which its owner overwrites it.
     async fn standing_policy(&self, run: &RunId) -> Result<Option<(Option<Led>, u64)>, BrokerError> {
         let Some(value) = self.queue.get_latest(POLICY_BUCKET, run.as_str()).await? else { return Ok(None) };
