@@ -154,7 +154,10 @@ fn done() -> Message {
 
 /// Stops the followers, sends an outcome for which the leader then waits for them, and appends it once more, as who
 /// gave up waiting does. Lets the followers go on and gives what the second was told.
-async fn append_while_in_process(servers: &[Server], id: &str) -> (std::sync::Arc<JetStream>, QueueError) {
+async fn append_while_in_process(
+    servers: &[Server],
+    id: &str,
+) -> (std::sync::Arc<JetStream>, Option<QueueError>) {
     let leader = leader_of_the_log(servers).await;
     let queue = JetStream::connect(servers[leader].url(), "test", JetStreamOptions::default()).await.unwrap();
     let client = async_nats::connect(servers[leader].url()).await.unwrap();
@@ -170,7 +173,7 @@ async fn append_while_in_process(servers: &[Server], id: &str) -> (std::sync::Ar
     client.flush().await.unwrap();
     let told = queue.append(done(), Some(id)).await;
     signal(Signal::SIGCONT);
-    (queue, told.unwrap_err())
+    (queue, told.err())
 }
 
 #[tokio::test]
@@ -181,8 +184,10 @@ async fn an_id_in_process_is_asked_again_and_is_then_the_first_one() {
         for number in 0.. {
             let id = format!("lake/{number}");
             let (queue, error) = append_while_in_process(&servers, &id).await;
+            // On a busy machine another may have become the leader just before it was stopped: then nobody answers, or the
+            // first one is stored already.
+            let Some(error) = error else { continue };
             assert!(error.is_transient(), "what is done must not be given up: {error}");
-            // On a busy machine another may have become the leader just before it was stopped: then nobody answers.
             if error.to_string().contains("10158") {
                 return (queue, id);
             }

@@ -163,7 +163,12 @@ async fn create_stream(connection: &Connection, config: Config) -> Result<(), Qu
 
 /// Whether the server cannot set so many bytes aside.
 fn has_no_room(error: &CreateStreamError) -> bool {
-    let no_room = [ErrorCode::STORAGE_RESOURCES_EXCEEDED, ErrorCode::MEMORY_RESOURCES_EXCEEDED];
+    let no_room = [
+        ErrorCode::STORAGE_RESOURCES_EXCEEDED,
+        ErrorCode::MEMORY_RESOURCES_EXCEEDED,
+        // A cluster says so: none of its servers takes it.
+        ErrorCode::CLUSTER_NO_PEERS,
+    ];
     matches!(error.kind(), CreateStreamErrorKind::JetStream(e) if no_room.contains(&e.error_code()))
 }
 

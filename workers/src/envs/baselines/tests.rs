@@ -28,12 +28,15 @@ fn rules_are_ordered_by_what_they_know() {
         ..FrozenLakeSpec::default()
     };
     let sokoban = SokobanSpec { walls: 2, least_turns: 4, ..SokobanSpec::default() };
-    for environment in [EnvironmentSpec::FrozenLake(lake), EnvironmentSpec::Sokoban(sokoban)] {
+    // Of a room with two walls a rule that pushes where it can solves most levels, and not all.
+    for (environment, most) in
+        [(EnvironmentSpec::FrozenLake(lake), 0.9), (EnvironmentSpec::Sokoban(sokoban), 0.99)]
+    {
         let baselines = play(&resets(&environment, 100)).unwrap();
         let of = |name| success(&baselines, name);
         assert!(of("random") < of("reflex"), "{baselines:#?}");
         assert!(of("memoryless_reflex") <= of("reflex"), "{baselines:#?}");
-        assert!(of("reflex") < 0.9, "a rule that looks one move ahead does not do: {baselines:#?}");
+        assert!(of("reflex") < most, "a rule that looks one move ahead does not do: {baselines:#?}");
         assert_eq!(of("shortest_path"), 1.0);
         assert!(baselines.iter().all(|baseline| baseline.prompts == 100 && baseline.distinct > 60));
     }

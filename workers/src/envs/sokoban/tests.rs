@@ -71,7 +71,8 @@ fn no_held_out_level_occurs_anywhere_in_a_training_episode() {
 #[test]
 fn both_splits_have_levels_at_every_size() {
     for size in 5..=10 {
-        for walls in [0, 1, 4] {
+        // Of nine cells two may be walls: with more no level can be solved.
+        for walls in [0, 1, if size == 5 { 2 } else { 4 }] {
             let sokoban = Sokoban(SokobanSpec { size, walls, ..ROOM.0 });
             for split in [Split::Train, Split::HeldOut] {
                 sokoban.reset(split, 1).unwrap_or_else(|e| panic!("size={size} walls={walls}: {e}"));
