@@ -4,7 +4,7 @@ use tch::Tensor;
 
 use super::{PolicyLoss, Stretch, none_clipped};
 
-/// Kimi k1.5: `−A log_p + (tau / 2) squared`, where `squared` is that of the rollout's log-ratio, [`square_of_sum`]: Kimi
+/// Kimi k1.5: `−A log_p + (tau / 2) squared`, where `squared` is that of the rollout's log-ratio, `square_of_sum`: Kimi
 /// Team, "Kimi k1.5", 2025, equation 3. With the token's own log-ratio squared it is the form of ROLL.
 #[must_use]
 pub fn kimi(log_p: &Tensor, squared: &Tensor, advantage: &Tensor, tau: f64) -> PolicyLoss {
