@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use millrace_schemas::blob::Sha;
+use millrace_schemas::envelope::decode;
 use millrace_schemas::generate::{GenerateDone, GenerateTask};
 use millrace_schemas::publish_weights::Manifest;
 use millrace_schemas::submit::{Algorithm, ModelSpec};
@@ -163,6 +164,19 @@ pub trait Past: std::fmt::Debug {
     /// # Errors
     /// It is not to be had.
     fn blob(&self, blob: &BlobRef) -> Result<Bytes, PolicyError>;
+
+    /// The batch that `blob` names, with all its turns: a stored batch may say where they are and no more.
+    ///
+    /// # Errors
+    /// It is not to be had, or no batch.
+    fn batch(&self, blob: &BlobRef) -> Result<Batch, PolicyError> {
+        let batch: Batch = decode("batch", &self.blob(blob)?)
+            .map_err(|error| PolicyError::Impossible(format!("failed to read a batch: {error}")))?;
+        if batch.is_resolved() {
+            return Ok(batch);
+        }
+        Err(PolicyError::Impossible("a batch names turns of the log, which is not at hand".to_owned()))
+    }
 }
 
 /// A past from which nothing is to be had, for a version all of whose files are here.

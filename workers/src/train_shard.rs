@@ -126,7 +126,8 @@ impl TrainShard {
     }
 
     fn past(&self, run: &RunId) -> StoredPast {
-        StoredPast { run: run.clone(), weights: self.weights.clone(), runtime: Handle::current() }
+        let (weights, broker) = (self.weights.clone(), self.broker.clone());
+        StoredPast { run: run.clone(), weights, broker, runtime: Handle::current() }
     }
 
     /// Gathers what a step depends on. Of the version only what says its kind: the trainer may hold the rest.

@@ -1,8 +1,13 @@
 //! The object store as the trainer's thread sees it.
 
+use std::fmt;
+
 use bytes::Bytes;
+use millrace_queue::Broker;
 use millrace_schemas::blob::Sha;
+use millrace_schemas::envelope::decode;
 use millrace_schemas::publish_weights::Manifest;
+use millrace_schemas::train_shard::Batch;
 use millrace_schemas::{BlobRef, PolicyVersion, RunId};
 use tokio::runtime::Handle;
 
@@ -11,11 +16,18 @@ use crate::policy::{Past, PolicyError};
 use crate::weights::{Files, Weights, WeightsError};
 
 /// What was committed of a run. Calls block, on a thread that is none of the runtime's.
-#[derive(Debug)]
 pub(super) struct StoredPast {
     pub(super) run: RunId,
     pub(super) weights: Weights,
+    /// The way to the log, where batches' turns are.
+    pub(super) broker: Option<Broker>,
     pub(super) runtime: Handle,
+}
+
+impl fmt::Debug for StoredPast {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoredPast").field("run", &self.run).finish_non_exhaustive()
+    }
 }
 
 impl Past for StoredPast {
@@ -27,6 +39,16 @@ impl Past for StoredPast {
     fn blob(&self, blob: &BlobRef) -> Result<Bytes, PolicyError> {
         let fetched = self.weights.fetch_blob(&self.run, *blob);
         self.runtime.block_on(fetched).map_err(|error| lacks(&error.into()))
+    }
+
+    fn batch(&self, blob: &BlobRef) -> Result<Batch, PolicyError> {
+        let mut batch: Batch = decode("batch", &self.blob(blob)?)
+            .map_err(|error| PolicyError::Impossible(format!("failed to read a batch: {error}")))?;
+        if let Some(broker) = &self.broker {
+            let resolved = self.runtime.block_on(broker.resolve_batch(&mut batch));
+            resolved.map_err(|error| PolicyError::Temporary(error.to_string()))?;
+        }
+        Ok(batch)
     }
 }
 

@@ -2,9 +2,7 @@
 //! the steps made since, again.
 
 use millrace_schemas::blob::Sha;
-use millrace_schemas::envelope::decode;
 use millrace_schemas::publish_weights::Manifest;
-use millrace_schemas::train_shard::Batch;
 use millrace_schemas::{BlobRef, PolicyVersion};
 use tch::{Device, Kind, Tensor};
 
@@ -192,8 +190,7 @@ impl Ready<'_> {
         let refuse =
             |why: String| PolicyError::Impossible(format!("version={version} cannot be made again: {why}"));
         let blob = manifest.batch.ok_or_else(|| refuse("it names no batch".to_owned()))?;
-        let batch: Batch =
-            decode("batch", &self.step.past.blob(&blob)?).map_err(|e| refuse(e.to_string()))?;
+        let batch = self.step.past.batch(&blob)?;
         if batch.base.next() != version {
             return Err(refuse(format!("its batch is of base={}", batch.base)));
         }
