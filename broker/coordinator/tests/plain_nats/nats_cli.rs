@@ -172,7 +172,9 @@ fn submit_and_watch(shell: &Shell<'_>) {
     );
     let ledger = shell.json(&["req", "--raw", "mr.api.ledger", r#"{"run":"cli"}"#]);
     assert_eq!((&ledger["trained"], &ledger["in_flight"]), (&json!(5 * 4 * 4), &json!(0)));
-    assert_eq!(shell.json(&["req", "--raw", "mr.api.list", ""]).as_array().map(Vec::len), Some(1));
+    let list = shell.json(&["req", "--raw", "mr.api.list", ""]);
+    assert_eq!((&list["runs"][0]["run"], list["runs"].as_array().map(Vec::len)), (&json!("cli"), Some(1)));
+    assert_eq!(list.get("next"), None, "one page holds it");
     let policy = shell.json(&["kv", "get", "MILLRACE_POLICY", "cli", "--raw"]);
     assert_eq!((&policy["version"], &policy["ended"]), (&json!(5), &json!(true)));
 }
