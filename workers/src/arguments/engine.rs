@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use crate::policy::openai::{Dialect, ServerSettings};
+use crate::policy::openai::{Dialect, Seeds, ServerSettings};
 
 /// Who generates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -51,6 +51,10 @@ pub struct EngineArgs {
     /// server that computes in bf16; one that computes in f32 is held to 0.001
     #[arg(long, env = "MILLRACE_ENGINE_TOLERANCE", default_value_t = 0.2)]
     engine_tolerance: f64,
+    /// Whether requests carry the task's seed: auto leaves it out where the server says that it runs on a CPU,
+    /// for vLLM dies of it there
+    #[arg(long, env = "MILLRACE_ENGINE_SEEDS", value_enum, default_value_t)]
+    engine_seeds: Seeds,
 }
 
 /// Why the words make no engine.
@@ -98,6 +102,7 @@ impl EngineArgs {
             silence: seconds("--engine-silence", self.engine_silence)?,
             reload_timeout: seconds("--engine-reload-timeout", self.engine_reload_timeout)?,
             tolerance: self.engine_tolerance,
+            seeds: self.engine_seeds,
             ..ServerSettings::new(url, self.engine_dialect, dir)
         }))
     }

@@ -56,6 +56,18 @@ impl FromStr for Dialect {
     }
 }
 
+/// Whether requests carry the task's seed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Seeds {
+    /// As the server can take it, by what it says of itself: vLLM on a CPU dies of one.
+    #[default]
+    Auto,
+    /// Always.
+    On,
+    /// Never: the server draws by a seed of its own. Turns that are done twice differ then; nothing else does.
+    Off,
+}
+
 /// Where a server is and how it is treated.
 #[derive(Debug, Clone)]
 pub struct ServerSettings {
@@ -82,6 +94,8 @@ pub struct ServerSettings {
     /// By how much two measurements of the same weights may differ: nats a token, mean over the probe. Default 0.2,
     /// for a server that computes in bf16.
     pub tolerance: f64,
+    /// Whether requests carry the task's seed.
+    pub seeds: Seeds,
 }
 
 impl ServerSettings {
@@ -99,6 +113,7 @@ impl ServerSettings {
             reload_timeout: Duration::from_secs(600),
             patience: Duration::from_secs(60),
             tolerance: 0.2,
+            seeds: Seeds::Auto,
         }
     }
 }
@@ -188,6 +203,19 @@ impl Server {
             (Some(one), Some(two)) => judge::is_scaled(&one, &two),
             _ => true,
         })
+    }
+
+    /// Whether requests are to carry a seed. vLLM built for a CPU ends its engine at the first request that has one
+    /// ("CPU Generator does not use offset"), so it is asked for its version, and no request is risked.
+    ///
+    /// # Errors
+    /// The server is away.
+    pub async fn takes_seeds(&self) -> Result<bool, ServerError> {
+        match (self.settings.seeds, self.settings.dialect) {
+            (Seeds::On, _) | (Seeds::Auto, Dialect::Sglang | Dialect::LlamaCpp) => Ok(true),
+            (Seeds::Off, _) => Ok(false),
+            (Seeds::Auto, Dialect::Vllm) => vllm::takes_seeds(&self.http).await,
+        }
     }
 
     /// Whether it computes log-probabilities of a prompt's tokens, so that its probe can be compared with what a trainer

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use millrace_schemas::generate::Sampling;
 use millrace_workers::Verdict;
 use millrace_workers::policy::openai::Dialect::{Sglang, Vllm};
+use millrace_workers::policy::openai::Seeds;
 use serde_json::json;
 
 use crate::support::{Bench, Python, check_against_oracle, done, task, until, versions};
@@ -70,5 +71,22 @@ async fn a_busy_server_is_asked_again_when_it_says() {
         let (turn, _) = bench.insist(task(0, 1, 5, Sampling::at(1.0))).await;
         assert!(started.elapsed() >= Duration::from_secs(1), "it was not waited for");
         check_against_oracle(&python, &task(0, 1, 5, Sampling::at(1.0)), &turn);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_dies_of_seeds_is_sent_none() {
+    let python = Python::start();
+    python.set(&json!({"version": "0.32.0+cpu"}));
+    let bench = Bench::new(&python, Vllm);
+    bench.begin().await;
+    let turn = done(bench.execute(task(0, 1, 20, Sampling::at(1.0))).await);
+    check_against_oracle(&python, &task(0, 1, 20, Sampling::at(1.0)), &turn);
+    // Told to send them, it is as bad as it was.
+    let bench = Bench::with(&python, Vllm, |settings| settings.seeds = Seeds::On);
+    bench.announce(1, true).await;
+    match bench.execute(task(1, 1, 20, Sampling::at(1.0))).await {
+        Verdict::RetryAfter(_, reason) => assert!(reason.contains("away"), "{reason}"),
+        other => panic!("{other:?}"),
     }
 }

@@ -169,6 +169,8 @@ class Handler(BaseHTTPRequestHandler):
                 self.say({})
             case "/get_model_info":
                 self.say({"model_path": state.folder, "weight_version": state.label})
+            case "/version":
+                self.say({"version": state.wicked.get("version", "0.32.0")})
             case "/props":
                 self.say({"model_path": state.folder})
             case "/test/journal":
@@ -229,6 +231,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def vllm(self, state, body):
         prompt, wicked = body["prompt"], state.wicked
+        if "seed" in body and "cpu" in wicked.get("version", ""):
+            os._exit(1)  # As vLLM's engine does: "CPU Generator does not use offset".
         if not body.get("stream"):
             one = next(self.pieces(state, body, f"probe-{time.monotonic_ns()}", prompt, 1, keep=False))
             top = {f"token_id:{token}": value for token, value in likeliest(one[2], body.get("logprobs") or 1)}

@@ -39,6 +39,8 @@ pub(super) struct Served {
     pub(super) logprobs: Vec<f32>,
     /// Whether its log-probabilities follow the temperature.
     pub(super) scaled: bool,
+    /// Whether requests carry a seed.
+    pub(super) seeded: bool,
     /// Fires before other weights come, or when the server is lost: what was sampled so far is all.
     pub(super) boundary: CancellationToken,
 }
@@ -158,9 +160,9 @@ impl Session {
         server.check_report(&wanted.folder, &wanted.label).await?;
         let logprobs = server.probe(&wanted.weights.tokens).await?;
         let comparable = server.measures_prompts();
-        judge(known.as_ref(), &wanted.weights, &logprobs, comparable, tolerance)?;
-        let served = self.served(wanted, logprobs.clone()).await?;
-        *known = Some(Measured { weights: wanted.weights.clone(), logprobs });
+        let measured = judge(known.as_ref(), &wanted.weights, &logprobs, comparable, tolerance)?;
+        let served = self.served(wanted, logprobs).await?;
+        *known = Some(measured);
         Ok(served)
     }
 
@@ -172,6 +174,7 @@ impl Session {
             ends: wanted.ends.clone(),
             label: wanted.label.clone(),
             scaled: self.server.scales_logprobs(&tokens).await?,
+            seeded: self.server.takes_seeds().await?,
             tokens,
             logprobs,
             boundary: CancellationToken::new(),

@@ -169,7 +169,7 @@ impl Turn {
             max_new_tokens: self.task.max_new_tokens - self.done.tokens.len() as u32,
             sampling: &self.task.sampling,
             stop_tokens,
-            seed,
+            seed: served.seeded.then_some(seed),
             vocabulary: served.vocabulary,
             scaled: served.scaled,
             name,

@@ -18,8 +18,8 @@ pub struct Ask<'a> {
     pub sampling: &'a Sampling,
     /// All tokens that end the turn: the sampling's and the model's own.
     pub stop_tokens: &'a [u32],
-    /// Seeds the draws, where the server heeds it.
-    pub seed: u64,
+    /// Seeds the draws, where the server heeds it; `None` for a server that takes none, see `Server::takes_seeds`.
+    pub seed: Option<u64>,
     /// Tokens of the model's vocabulary.
     pub vocabulary: u32,
     /// Whether the server's log-probabilities follow the temperature, see `Server::scales_logprobs`.

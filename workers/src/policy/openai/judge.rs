@@ -1,10 +1,11 @@
 //! What tells one version's weights from another's: the log-probabilities of a fixed prompt's tokens, measured at the
 //! server, beside those that the trainer recorded when it made the version.
 //!
-//! What it proves. With a record: the server's numbers are within the tolerance of what these weights give, and it moved
-//! from the version before as the trainer did, so far as that is more than the tolerance. Without one: the numbers are
-//! not those of the version before, bit for bit. Two versions that differ by less than the tolerance on the probe
-//! are not told apart by a record alone; a reload that did nothing at all always is.
+//! What it proves. With a record: the server's numbers are within the tolerance of what these weights give, and not
+//! `FARTHER` times as far off as they once were, for a server's rounding stays what it is and an old part of its weights
+//! does not; and it moved from the version before as the trainer did, so far as that is more than the tolerance. Without
+//! one: the numbers are not those of the version before, bit for bit. Two versions that differ by less than that on the
+//! probe are not told apart by a record alone; a reload that did nothing at all always is.
 
 use std::collections::BTreeMap;
 
@@ -17,6 +18,10 @@ use crate::weights::LoadedVersion;
 
 /// The share of the change that the trainer saw, below which a server has not made it.
 const MOVED: f64 = 0.5;
+/// A server may be this many times as far off a record as it was at its nearest.
+const FARTHER: f64 = 10.0;
+/// And this far in any case, nats a token: what rounding in f32 can explain.
+const ROUNDING: f64 = 1e-4;
 /// The context of a model whose version has no record. Servers take more.
 const CONTEXT: usize = 1024;
 
@@ -58,6 +63,9 @@ pub(crate) struct Measured {
     pub(crate) weights: Weights,
     /// What the probe gave.
     pub(crate) logprobs: Vec<f32>,
+    /// How far off a record the server was at its nearest, of all versions that it served; nats a token, mean over the
+    /// probe. `None` before the first record.
+    pub(crate) nearest: Option<f64>,
 }
 
 /// Judges by a measurement whether a server serves `wanted`. `before` is what it was seen to serve last; `comparable`
@@ -68,18 +76,49 @@ pub(crate) fn judge(
     after: &[f32],
     comparable: bool,
     tolerance: f64,
+) -> Result<Measured, ServerError> {
+    let record = wanted.record.as_deref().filter(|_| comparable);
+    let mut nearest = before.and_then(|before| before.nearest);
+    if let Some(record) = record {
+        let off = near(wanted.version, distance(after, record), nearest, tolerance)?;
+        nearest = Some(nearest.map_or(off, |nearest| nearest.min(off)));
+    }
+    has_moved(before, wanted, record, after, tolerance)?;
+    Ok(Measured { weights: wanted.clone(), logprobs: after.to_vec(), nearest })
+}
+
+/// The distance from a record, if it is one that the server's arithmetic explains.
+fn near(
+    version: PolicyVersion,
+    off: Option<f64>,
+    nearest: Option<f64>,
+    tolerance: f64,
+) -> Result<f64, ServerError> {
+    let Some(off) = off.filter(|off| *off <= tolerance) else {
+        return Err(ServerError::OtherWeights(format!(
+            "its probe is off by {off:?} nats a token from what the trainer of {version} recorded, above \
+             --engine-tolerance {tolerance}"
+        )));
+    };
+    match nearest {
+        Some(nearest) if off > (FARTHER * nearest).max(ROUNDING) => Err(ServerError::OtherWeights(format!(
+            "its probe is off by {off:.2e} nats a token from what the trainer of {version} recorded, and was off by \
+             {nearest:.2e} with other versions: a part of its weights is old; start it anew for each version with \
+             --engine-reload-command. If it was started anew in another precision, start this worker anew, too"
+        ))),
+        _ => Ok(off),
+    }
+}
+
+/// Refuses a server that is not where it should have gone from the weights before.
+fn has_moved(
+    before: Option<&Measured>,
+    wanted: &Weights,
+    record: Option<&[f32]>,
+    after: &[f32],
+    tolerance: f64,
 ) -> Result<(), ServerError> {
     let version = wanted.version;
-    let record = wanted.record.as_deref().filter(|_| comparable);
-    if let Some(record) = record {
-        let off = distance(after, record);
-        if off.is_none_or(|off| off > tolerance) {
-            return Err(ServerError::OtherWeights(format!(
-                "its probe is off by {off:?} nats a token from what the trainer of {version} recorded, above \
-                 --engine-tolerance {tolerance}"
-            )));
-        }
-    }
     let Some(before) = before.filter(|before| before.weights.tokens == wanted.tokens) else { return Ok(()) };
     if before.weights.files == wanted.files {
         return same(&before.logprobs, after, tolerance);

@@ -29,7 +29,8 @@ pub(super) async fn sample(http: &Http, ask: &Ask<'_>) -> Result<Piece, ServerEr
         "temperature": temperature,
         // No other sampler than this one.
         "samplers": ["temperature"],
-        "seed": ask.seed as u32,
+        // -1 is one of its own.
+        "seed": ask.seed.map_or(-1, |seed| i64::from(seed as u32)),
         "n_probs": 1,
         // Of the distribution that was drawn from; greedy, at temperature 1.
         "post_sampling_probs": temperature != 0.0,

@@ -50,7 +50,7 @@ pub(super) async fn sample(
 }
 
 fn request(ask: &Ask<'_>) -> Value {
-    json!({
+    let mut request = json!({
         "rid": ask.name,
         "input_ids": ask.context,
         "sampling_params": {
@@ -62,11 +62,14 @@ fn request(ask: &Ask<'_>) -> Value {
             // asked for.
             "stop_token_ids": ask.stop_tokens, "stop": ask.sampling.stop_strings,
             "skip_special_tokens": false, "no_stop_trim": true,
-            "sampling_seed": ask.seed.cast_signed().unsigned_abs(),
         },
         "return_logprob": true, "top_logprobs_num": 0, "return_text_in_logprobs": false,
         "stream": false,
-    })
+    });
+    if let Some(seed) = ask.seed {
+        request["sampling_params"]["sampling_seed"] = seed.cast_signed().unsigned_abs().into();
+    }
+    request
 }
 
 /// Waits until the server generates nothing any more. Its replies come whole, so that silence alone says nothing.

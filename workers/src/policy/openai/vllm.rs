@@ -5,6 +5,8 @@
 //! without it log-probabilities are of temperature 1) and `--enable-prompt-tokens-details` (to hear what its cache saved).
 //! The request asks for the rest: `return_token_ids`, `return_tokens_as_token_ids`, `logprobs`, `prompt_logprobs`.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -16,6 +18,8 @@ const LACKS_IDS: &str = "its reply has no token ids; it must heed `return_token_
                          (vLLM does from 0.10.2 and 0.6.3)";
 const LACKS_LOGPROBS: &str = "its reply has no log-probabilities of the tokens; it must heed `logprobs` (with vLLM: \
                               `--max-logprobs` 1 or more)";
+/// For the server to tell its version.
+const VERSION_WITHIN: Duration = Duration::from_secs(5);
 const RAW: &str = "start vLLM with `--logprobs-mode processed_logprobs`";
 
 /// Samples a piece. What was streamed by the boundary is kept.
@@ -48,7 +52,6 @@ fn request(model: Value, ask: &Ask<'_>) -> Value {
         "top_p": sampling.top_p, "top_k": top_k, "min_p": sampling.min_p,
         // What the server would else take from the model's generation config.
         "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
-        "seed": ask.seed.cast_signed(),
         // All that end the turn are among these.
         "stop_token_ids": ask.stop_tokens, "ignore_eos": true, "skip_special_tokens": false,
         "stop": sampling.stop_strings, "include_stop_str_in_output": true,
@@ -56,6 +59,9 @@ fn request(model: Value, ask: &Ask<'_>) -> Value {
         "request_id": ask.name,
         "stream": true, "stream_options": {"include_usage": true},
     });
+    if let Some(seed) = ask.seed {
+        request["seed"] = seed.cast_signed().into();
+    }
     if let Some(below) = ask.below() {
         request["allowed_token_ids"] = (0..below).collect();
     }
@@ -128,6 +134,16 @@ fn absorb(choice: &Value, piece: &mut Piece) -> Result<(), ServerError> {
     }
     piece.tokens.extend(tokens);
     Ok(())
+}
+
+/// Whether a request may carry a seed: not with a build for a CPU, whose version says so (`0.32.0+cpu`). A server that
+/// speaks like vLLM and tells no version is taken to take them.
+pub(super) async fn takes_seeds(http: &Http) -> Result<bool, ServerError> {
+    match http.get("/version", VERSION_WITHIN).await {
+        Ok(said) => Ok(!said["version"].as_str().is_some_and(|version| version.contains("cpu"))),
+        Err(error @ (ServerError::Away(_) | ServerError::Busy { .. })) => Err(error),
+        Err(_) => Ok(true),
+    }
 }
 
 /// Log-probabilities of a prompt's tokens but the first. They are computed anew, whatever is cached.

@@ -11,7 +11,7 @@ fn weights(version: u64, record: Option<&[f32]>) -> Weights {
 }
 
 fn measured(version: u64, record: Option<&[f32]>, logprobs: &[f32]) -> Measured {
-    Measured { weights: weights(version, record), logprobs: logprobs.to_vec() }
+    Measured { weights: weights(version, record), logprobs: logprobs.to_vec(), nearest: None }
 }
 
 const OLD: [f32; 2] = [-3.0, -2.0];
@@ -50,6 +50,22 @@ fn the_server_must_move_as_the_trainer_did() {
     // It moved a little, and not to there: within the tolerance of what is recorded all the same.
     let error = judge(Some(&before), &wanted, &[-2.999, -2.05], true, 0.09).unwrap_err();
     assert!(error.to_string().contains("of the change"), "{error}");
+}
+
+#[test]
+fn a_server_does_not_drift_from_its_records() {
+    // In f32: 1e-6 off at first, then as far as one whose packed output layer stayed old.
+    let off = |by: f32| NEW.map(|logprob| logprob + by);
+    let first = judge(None, &weights(2, Some(&NEW)), &off(1e-6), true, 0.01).unwrap();
+    let again = Weights { version: PolicyVersion(3), ..weights(3, Some(&NEW)) };
+    let error = judge(Some(&first), &again, &off(1.7e-3), true, 0.01).unwrap_err();
+    assert!(error.to_string().contains("a part of its weights is old"), "{error}");
+    // What rounding explains is no drift, and the nearest is remembered.
+    let second = judge(Some(&first), &again, &off(9e-5), true, 0.01).unwrap();
+    assert_eq!(second.nearest, first.nearest);
+    // In bf16: as far off as always, to ten times.
+    let first = judge(None, &weights(2, Some(&NEW)), &off(0.02), true, 0.2).unwrap();
+    judge(Some(&first), &again, &off(0.15), true, 0.2).unwrap();
 }
 
 #[test]
