@@ -10,11 +10,7 @@ use millrace_loadtest::sim::{play, scenario_of};
 const SEEDS: u64 = 63;
 
 /// What is known and not repaired yet: findings of a checker in a scenario that do not count until then.
-const UNREPAIRED: [(&str, &str); 8] = [
-    // The witness counts staleness from the whole bound; with a fractional async ratio groups at the bound beyond their share
-    // of a batch are dropped as well.
-    ("wide", "drops_have_reasons"),
-    ("rollouts", "drops_have_reasons"),
+const UNREPAIRED: [(&str, &str); 6] = [
     // A step whose workers are killed five times, or whose objects a lagging store does not show, pauses its run, which waits
     // for a person.
     ("replicas", "halts_have_a_cause"),

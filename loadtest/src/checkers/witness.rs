@@ -3,7 +3,8 @@
 //!
 //! *Begun* is a rollout whose first task was put; then so are the earlier attempts in its place, and the others of its
 //! group. *Done* is what the first entry of the log about a task says. *Failed* is a rollout of which a task is a dead
-//! letter and was not done before. *Stale* is one whose first token is of a version too old for a later step.
+//! letter and was not done before. *Stale* is one whose first token is of a version too old for a later step, or, where
+//! only a share of a batch may be as old as the bound, as old as that while more groups than the share waited.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,6 +26,8 @@ pub(super) struct Witness<'a> {
     pub(super) failed: BTreeSet<RolloutId>,
     /// Rollouts that a committed version was trained on.
     pub(super) trained: BTreeSet<RolloutId>,
+    /// Groups that a committed version was trained on, each with that version.
+    trained_in: BTreeMap<u64, PolicyVersion>,
     /// The newest committed version.
     pub(super) version: PolicyVersion,
 }
@@ -67,6 +70,7 @@ impl<'a> Witness<'a> {
             }
         }
         let trained: BTreeSet<_> = history.trained(run).map(|(_, _, rollout)| rollout.id).collect();
+        let trained_in = history.trained(run).map(|(version, _, rollout)| (rollout.id.group, version));
         let versions = history.committed.get(run).map_or(0, Vec::len) as u64;
         Some(Self {
             spec,
@@ -74,22 +78,50 @@ impl<'a> Witness<'a> {
             done,
             failed,
             trained,
+            trained_in: trained_in.collect(),
             version: PolicyVersion(versions.saturating_sub(1)),
         })
     }
 
-    /// Whether the first token of a rollout is of a version that a later step may not use.
+    /// Whether a rollout grew too old for a later step.
     pub(super) fn is_stale(&self, rollout: RolloutId) -> bool {
-        let first = self.done.range(TaskKey::Generate { rollout, turn: 0 }..);
-        let mut turns = first
+        let (bound, share) = self.oldest();
+        let Some(due) = self.first_version(rollout).map(|first| first.0 + bound) else { return false };
+        // While `due` was the newest version, the rollout was exactly as old as the bound.
+        let beyond_share = share.is_some_and(|share| due <= self.version.0 && self.waiting(due) > share);
+        due < self.version.0 || beyond_share
+    }
+
+    /// By how many versions a rollout may be older than the version that it makes a step on, and how many groups of a batch
+    /// may be as old as that, where not all may: ⌊frac(α)·B⌋.
+    fn oldest(&self) -> (u64, Option<usize>) {
+        let (alpha, batch) = (self.spec.rollout.alpha, f64::from(self.spec.rollout.groups_per_step));
+        let whole = alpha.floor();
+        // What is meant by 0.29 of 100 is 29.
+        let share = ((alpha - whole) * batch + 1e-6).floor();
+        if share < 1.0 { (whole as u64, None) } else { (whole as u64 + 1, Some(share as usize)) }
+    }
+
+    /// The version of a rollout's first token; `None` before it.
+    fn first_version(&self, rollout: RolloutId) -> Option<PolicyVersion> {
+        let turns = self.done.range(TaskKey::Generate { rollout, turn: 0 }..);
+        let mut turns = turns
             .take_while(|(key, _)| matches!(key, TaskKey::Generate { rollout: of, .. } if *of == rollout));
-        turns.any(|(_, outcome)| match &outcome.body {
-            OutcomeBody::Generate(done) => {
-                let bound = self.spec.rollout.alpha.ceil() as u64;
-                done.segments.first().is_some_and(|first| first.version.0 + bound < self.version.0)
-            }
-            _ => false,
+        turns.find_map(|(_, outcome)| match &outcome.body {
+            OutcomeBody::Generate(done) => done.segments.first().map(|first| first.version),
+            _ => None,
         })
+    }
+
+    /// Groups that had begun when `version` was the newest, and that no step up to it was made of.
+    fn waiting(&self, version: u64) -> usize {
+        let groups: BTreeSet<u64> = self
+            .begun
+            .iter()
+            .filter(|rollout| self.first_version(**rollout).is_some_and(|first| first.0 <= version))
+            .map(|rollout| rollout.group)
+            .collect();
+        groups.iter().filter(|group| self.trained_in.get(group).is_none_or(|by| by.0 > version)).count()
     }
 }
 
