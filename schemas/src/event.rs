@@ -25,6 +25,10 @@ pub enum Event {
         key: TaskKey,
         /// Why, for people.
         reason: String,
+        /// Whether it was only delivered too often: nobody said that it cannot be done. A worker that was killed, or had no
+        /// store, says nothing.
+        #[serde(default, skip_serializing_if = "omit::is_default")]
+        exhausted: bool,
     },
     /// A dead letter is to be tried again.
     Requeued {

@@ -110,6 +110,11 @@ pub const MAX_STALL_DOUBLINGS: u32 = 5;
 pub const FAILURES_IN_A_ROW: (u64, u64) = (64, 4_096);
 /// The same between two steps, in multiples: some are finished, and too few for a batch.
 pub const FAILURES_BETWEEN_STEPS: u64 = 16;
+/// Dead letters of one step that were only delivered too often, after which the run is paused: until then the step is begun
+/// anew. A worker that said why it cannot be done pauses the run at once.
+pub const MAX_STEP_LETTERS: u32 = 8;
+/// Milliseconds until a step is begun anew after such a letter: the first time, and at most. Each wait is twice the last.
+pub const STEP_BACKOFF_MS: (u64, u64) = (2_000, 30_000);
 /// Milliseconds between two ticks in the log while a run is live.
 pub const TICK_MS: u64 = 1_000;
 /// Milliseconds between two reports of a worker's counters.

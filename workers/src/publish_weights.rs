@@ -42,12 +42,10 @@ enum PublishError {
 impl PublishError {
     fn verdict(&self) -> Verdict {
         match self {
-            Self::Object(
-                ObjectError::Unavailable { .. } | ObjectError::Forbidden { .. } | ObjectError::Corrupt { .. },
-            ) => Verdict::RetryAfter(RETRY, self.to_string()),
-            Self::Object(_) | Self::MissingFile { .. } | Self::Refused { .. } => {
-                Verdict::Poison(self.to_string())
-            }
+            Self::Object(ObjectError::Location { .. } | ObjectError::Refused { .. })
+            | Self::Refused { .. } => Verdict::Poison(self.to_string()),
+            // What is not there may be there for another replica of the store.
+            Self::Object(_) | Self::MissingFile { .. } => Verdict::RetryAfter(RETRY, self.to_string()),
             Self::Weights(error) => error.verdict(),
         }
     }

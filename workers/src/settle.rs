@@ -40,6 +40,12 @@ impl Settlement<'_> {
                 self.conclude(body, cost.busy.unwrap_or(self.elapsed)).await;
             }
             Verdict::RetryAfter(_, reason) if self.is_spent_by_leaving() => self.give_back(reason).await,
+            Verdict::RetryAfter(_, reason) if self.delivery.attempt >= MAX_DELIVER.unsigned_abs() => {
+                // The queue would bury it as well, without the reason.
+                let reason = format!("{reason} (tried {} times)", self.delivery.attempt);
+                tracing::error!(subject, reason, "task buried");
+                left(subject, self.patiently(|| self.broker.bury_spent(self.delivery, &reason)).await);
+            }
             Verdict::RetryAfter(delay, reason) => {
                 let delay = longer(delay, self.delivery.attempt);
                 let attempt = self.delivery.attempt;

@@ -220,15 +220,14 @@ fn verdict(error: &PolicyError) -> Verdict {
     }
 }
 
-/// An object that is not there stays away; a damaged one may have been read badly.
+/// A damaged object may have been read badly, and one that is not there may be one that a replica does not know yet.
 fn object_verdict(error: &ObjectError) -> Verdict {
     match error {
-        ObjectError::NotFound { .. } | ObjectError::Location { .. } | ObjectError::Refused { .. } => {
-            Verdict::Poison(error.to_string())
-        }
-        ObjectError::Corrupt { .. } | ObjectError::Unavailable { .. } | ObjectError::Forbidden { .. } => {
-            Verdict::RetryAfter(RETRY, error.to_string())
-        }
+        ObjectError::Location { .. } | ObjectError::Refused { .. } => Verdict::Poison(error.to_string()),
+        ObjectError::NotFound { .. }
+        | ObjectError::Corrupt { .. }
+        | ObjectError::Unavailable { .. }
+        | ObjectError::Forbidden { .. } => Verdict::RetryAfter(RETRY, error.to_string()),
     }
 }
 

@@ -124,16 +124,11 @@ pub enum WeightsError {
 }
 
 impl WeightsError {
-    /// What becomes of a task that needs the version: an object that is not there stays away, anything else
-    /// may be better at another time or place.
+    /// What becomes of a task that needs the version: it is tried at another time or place. An object that is not there
+    /// may be one that a replica of the store does not know yet.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
-        match self {
-            Self::Object(ObjectError::NotFound { .. }) => Verdict::Poison(self.to_string()),
-            Self::Object(_) | Self::OtherManifest { .. } | Self::Manifest { .. } => {
-                Verdict::RetryAfter(REFETCH, self.to_string())
-            }
-        }
+        Verdict::RetryAfter(REFETCH, self.to_string())
     }
 
     /// Whether trying again may help.

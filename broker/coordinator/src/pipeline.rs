@@ -16,6 +16,7 @@ pub mod generate;
 pub mod env_step;
 pub mod reward;
 pub mod train_shard;
+mod worn;
 pub mod publish_weights;
 
 pub mod adopt;
@@ -109,6 +110,7 @@ impl State {
             if run.has_stalled() {
                 guarded(run, out, |run, out| outstanding::of_run(run, out));
             }
+            guarded(run, out, worn::begin_anew_if_due);
         }
     }
 }
@@ -126,7 +128,7 @@ pub(crate) fn guarded(run: &mut Run, out: &mut Commands, then: impl FnOnce(&mut 
 fn of_run(run: &mut Run, seq: u64, event: Event, out: &mut Commands) {
     match event {
         Event::Outcome(outcome) => on_outcome(run, seq, outcome, out),
-        Event::DeadLetter { key, reason } => on_dead_letter(run, key, &reason, out),
+        Event::DeadLetter { key, reason, exhausted } => on_dead_letter(run, key, &reason, exhausted, out),
         Event::Requeued { key } => finish::revive(run, key, out),
         Event::Adopted(adopted) => adopt::adopted(run, &adopted, out),
         Event::Paused { reason, remedy } => finish::pause(run, &reason, &remedy, out),
@@ -219,11 +221,12 @@ fn on_malformed(run: &mut Run, key: TaskKey, malformed: &MalformedOutcome, out: 
         return;
     }
     run.books.refused_outcomes += 1;
-    on_dead_letter(run, key, &format!("its outcome is refused: {malformed}"), out);
+    on_dead_letter(run, key, &format!("its outcome is refused: {malformed}"), false, out);
 }
 
-/// A rollout is replaced, or its group dropped; a step that nobody can do pauses the run.
-fn on_dead_letter(run: &mut Run, key: TaskKey, reason: &str, out: &mut Commands) {
+/// A rollout is replaced, or its group dropped. A step that wore out is begun anew later; one of which a worker said that it
+/// cannot be done pauses the run.
+fn on_dead_letter(run: &mut Run, key: TaskKey, reason: &str, exhausted: bool, out: &mut Commands) {
     if run.is_closed() {
         return;
     }
@@ -232,8 +235,13 @@ fn on_dead_letter(run: &mut Run, key: TaskKey, reason: &str, out: &mut Commands)
             play::on_dead_letter(run, key, reason, out);
         }
         TaskKey::TrainShard { .. } | TaskKey::PublishWeights { .. } => {
-            if is_awaited(run, key) {
-                run.moved();
+            if !is_awaited(run, key) {
+                return;
+            }
+            run.moved();
+            if exhausted {
+                worn::wear_out(run, key, reason, out);
+            } else {
                 finish::halt(run, key, reason, out);
             }
         }

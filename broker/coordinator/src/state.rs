@@ -149,6 +149,9 @@ pub struct Run {
     /// Whether rollouts do nothing but fail.
     #[serde(default)]
     pub failures: Failures,
+    /// Whether the step in the making does nothing but wear out.
+    #[serde(default)]
+    pub worn: Worn,
     /// Counters.
     pub books: Books,
     /// The first tick after the submit; 0 before it.
@@ -175,6 +178,15 @@ pub struct Failures {
     pub in_a_row: u64,
     /// Since the last step.
     pub since_step: u64,
+}
+
+/// Dead letters of the step in the making that nobody said anything of: its workers were killed, or had no store.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Worn {
+    /// Since the last step.
+    pub in_a_row: u32,
+    /// The task of the last one, and the run's time at which its step is begun anew; `None` once it was.
+    pub again: Option<(TaskKey, u64)>,
 }
 
 /// A step in the making; the first makes version 0 and has no batch.

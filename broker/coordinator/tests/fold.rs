@@ -160,7 +160,7 @@ fn one_lost_rollout_refills() {
     let task = take(&mut world, |body| matches!(body, TaskBody::Generate(_)));
     let lost = task.key.rollout().expect("a rollout's task");
     let before = world.run().groups.len();
-    world.append(Event::DeadLetter { key: task.key, reason: "poison".into() });
+    world.append(Event::DeadLetter { key: task.key, reason: "poison".into(), exhausted: false });
     let group = world.run().group(lost.group).expect("the group goes on");
     assert_eq!(group.rollouts[lost.index as usize].attempt, lost.attempt + 1);
     assert_eq!(world.run().groups.len(), before, "none comes in its place");
@@ -178,9 +178,9 @@ fn a_group_that_keeps_failing_is_dropped_and_another_comes() {
         task = take(&mut world, |body| matches!(body, TaskBody::Reward(_)));
     }
     let id = task.key.rollout().expect("a rollout's task");
-    world.append(Event::DeadLetter { key: task.key, reason: "poison".into() });
+    world.append(Event::DeadLetter { key: task.key, reason: "poison".into(), exhausted: false });
     let again = TaskKey::EnvStep { rollout: millrace_schemas::RolloutId { attempt: 1, ..id }, turn: 0 };
-    world.append(Event::DeadLetter { key: again, reason: "poison".into() });
+    world.append(Event::DeadLetter { key: again, reason: "poison".into(), exhausted: false });
     assert!(!world.run().groups.contains_key(&id.group));
     let dropped = status::ledger(world.run()).dropped;
     assert_eq!((dropped["failed"], dropped["group_failed"]), (2, 1));
@@ -357,7 +357,11 @@ fn a_rollout_that_was_dropped_and_proves_to_be_trained_ends_once() {
     }
     let group = *world.run().groups.keys().next().expect("a group");
     let rollout = RolloutId { group, index: 1, attempt: 0 };
-    world.append(Event::DeadLetter { key: TaskKey::EnvStep { rollout, turn: 0 }, reason: "no".into() });
+    world.append(Event::DeadLetter {
+        key: TaskKey::EnvStep { rollout, turn: 0 },
+        reason: "no".into(),
+        exhausted: false,
+    });
     let before = status::ledger(world.run());
     assert_eq!(before.dropped["failed"], 1, "the log that is left knows of its drop, not of its training");
     world.append(Event::Adopted(Box::new(standing(1, group, 0))));

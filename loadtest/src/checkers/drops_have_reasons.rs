@@ -62,7 +62,7 @@ mod tests {
         put.key = TaskKey::EnvStep { rollout: RolloutId { attempt: 1, ..id }, turn: 0 };
         puts.push(put);
         let reason = "delivered 5 times".to_owned();
-        let event = Some(Event::DeadLetter { key: first, reason });
+        let event = Some(Event::DeadLetter { key: first, reason, exhausted: false });
         let seq = history.log.len() as u64 + 1;
         history.log.push(Entry { seq, run: run().to_string(), epoch: None, event });
         assert!(check(&history)[0].contains("was trained on, and replaced"), "{:?}", check(&history));

@@ -54,7 +54,7 @@ mod tests {
         let (at, key) =
             history.log.iter().enumerate().find_map(|(at, e)| Some((at, training(e)?))).expect("a step");
         let reason = "delivered 5 times without an outcome".to_owned();
-        history.log[at].event = Some(Event::DeadLetter { key, reason });
+        history.log[at].event = Some(Event::DeadLetter { key, reason, exhausted: false });
         assert!(check(&history)[0].contains("delivered 5 times"), "{:?}", check(&history));
         history.planted = Some(BTreeSet::from([run()]));
         assert_eq!(check(&history), Vec::<String>::new(), "it waits for its repair");

@@ -7,6 +7,7 @@ use millrace_schemas::train_shard::{Batch, BatchGroup};
 use millrace_schemas::{PolicyVersion, RunId};
 
 use super::history::History;
+use super::witness;
 
 /// Counts staleness from the tokens themselves: the version made, and the version of the first token.
 pub(super) fn check(history: &History) -> Vec<String> {
@@ -24,8 +25,7 @@ pub(super) fn check(history: &History) -> Vec<String> {
 fn check_batch(id: &RunId, run: &Run, stored: &StoredVersion, batch: &Batch, findings: &mut Vec<String>) {
     let made = stored.manifest.version;
     let base = PolicyVersion(made.0.saturating_sub(1));
-    let alpha = run.spec.rollout.alpha;
-    let bound = alpha.ceil() as u64;
+    let (bound, share) = witness::oldest(&run.spec);
     let mut oldest_groups = 0;
     for group in &batch.groups {
         let mut oldest = 0;
@@ -44,8 +44,7 @@ fn check_batch(id: &RunId, run: &Run, stored: &StoredVersion, batch: &Batch, fin
         }
         oldest_groups += u64::from(oldest == bound);
     }
-    let share = (alpha.fract() * f64::from(run.spec.rollout.groups_per_step)).floor() as u64;
-    if alpha.fract() > 0.0 && oldest_groups > share {
+    if let Some(share) = share.filter(|share| oldest_groups > *share) {
         findings.push(format!("run={id} {made}: groups={oldest_groups} of the oldest, share={share}"));
     }
 }

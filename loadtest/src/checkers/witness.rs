@@ -85,21 +85,11 @@ impl<'a> Witness<'a> {
 
     /// Whether a rollout grew too old for a later step.
     pub(super) fn is_stale(&self, rollout: RolloutId) -> bool {
-        let (bound, share) = self.oldest();
+        let (bound, share) = oldest(self.spec);
         let Some(due) = self.first_version(rollout).map(|first| first.0 + bound) else { return false };
         // While `due` was the newest version, the rollout was exactly as old as the bound.
         let beyond_share = share.is_some_and(|share| due <= self.version.0 && self.waiting(due) > share);
         due < self.version.0 || beyond_share
-    }
-
-    /// By how many versions a rollout may be older than the version that it makes a step on, and how many groups of a batch
-    /// may be as old as that, where not all may: ⌊frac(α)·B⌋.
-    fn oldest(&self) -> (u64, Option<usize>) {
-        let (alpha, batch) = (self.spec.rollout.alpha, f64::from(self.spec.rollout.groups_per_step));
-        let whole = alpha.floor();
-        // What is meant by 0.29 of 100 is 29.
-        let share = ((alpha - whole) * batch + 1e-6).floor();
-        if share < 1.0 { (whole as u64, None) } else { (whole as u64 + 1, Some(share as usize)) }
     }
 
     /// The version of a rollout's first token; `None` before it.
@@ -114,7 +104,7 @@ impl<'a> Witness<'a> {
     }
 
     /// Groups that had begun when `version` was the newest, and that no step up to it was made of.
-    fn waiting(&self, version: u64) -> usize {
+    fn waiting(&self, version: u64) -> u64 {
         let groups: BTreeSet<u64> = self
             .begun
             .iter()
@@ -122,7 +112,18 @@ impl<'a> Witness<'a> {
             .map(|rollout| rollout.group)
             .collect();
         groups.iter().filter(|group| self.trained_in.get(group).is_none_or(|by| by.0 > version)).count()
+            as u64
     }
+}
+
+/// By how many versions a rollout may be older than the version that it makes a step on, and how many groups of a batch
+/// may be as old as that, where not all may: ⌊frac(α)·B⌋.
+pub(super) fn oldest(spec: &RunSpec) -> (u64, Option<u64>) {
+    let (alpha, batch) = (spec.rollout.alpha, f64::from(spec.rollout.groups_per_step));
+    let whole = alpha.floor();
+    // What is meant by 0.29 of 100 is 29.
+    let share = ((alpha - whole) * batch + 1e-6).floor();
+    if share < 1.0 { (whole as u64, None) } else { (whole as u64 + 1, Some(share as u64)) }
 }
 
 fn begun(run: &RunId, spec: &RunSpec, puts: &[TaskPut]) -> BTreeSet<RolloutId> {

@@ -4,15 +4,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use millrace_schemas::limits::{MEMBER_MS, STALL_MS, attempt_ms};
+use millrace_schemas::limits::{MEMBER_MS, STALL_MS, STEP_BACKOFF_MS, attempt_ms};
 
 use super::scenario::{FaultKind, Scenario};
 use super::world::World;
 
 /// Of a run's undisturbed time: all of it may lie ahead when the faults end, and what was in flight may be stale by then.
 const MULTIPLE: u32 = 2;
-/// What a takeover, back-offs of those who try again, a new gang and the operator's looks take together.
-const SETTLE: Duration = Duration::from_secs(20);
+/// What a takeover, back-offs of those who try again, a new gang and the operator's looks take together, and a step that wore
+/// out until it is begun anew.
+const SETTLE: Duration = Duration::from_millis(20_000 + STEP_BACKOFF_MS.1);
 /// Deliveries of a task before it is a dead letter.
 const DELIVERIES: u32 = millrace_schemas::limits::MAX_DELIVER as u32;
 /// Between a repair and the operator's resume: what the fault began has ended by then.

@@ -301,7 +301,7 @@ fn events() -> Vec<(&'static str, Event)> {
     vec![
         ("event_submitted", Event::Submitted(Box::new(run_spec()))),
         ("event_outcome", Event::Outcome(outcome)),
-        ("event_dead_letter", Event::DeadLetter { key, reason: "no such token".into() }),
+        ("event_dead_letter", Event::DeadLetter { key, reason: "no such token".into(), exhausted: false }),
         ("event_requeued", Event::Requeued { key }),
         ("event_cancelled", Event::Cancelled { reason: "asked for".into() }),
         (

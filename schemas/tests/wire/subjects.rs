@@ -86,7 +86,7 @@ fn the_run_of_an_event_is_in_its_subject() {
 #[test]
 fn what_is_said_of_a_task_names_its_stage_and_stands_nowhere_else() {
     let key: millrace_schemas::TaskKey = "g1r0a0-s1".parse().unwrap();
-    let dead = millrace_schemas::Event::DeadLetter { key, reason: String::new() };
+    let dead = millrace_schemas::Event::DeadLetter { key, reason: String::new(), exhausted: false };
     let subject = subjects::log("lake", &dead);
     assert_eq!(subject, "mr.log.lake.dead_letter.generate");
     assert!(matches(&subjects::deaths_of_stage(Stage::Generate), &subject));

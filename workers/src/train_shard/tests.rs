@@ -137,7 +137,6 @@ async fn what_cannot_be_trained_is_poison() {
     let objects = Objects::memory();
     let zero = files(&objects, initialise(1)).await;
     let sha = commit(&objects, 0, zero).await;
-    let lost = BlobRef::of(b"never stored");
     let garbage = objects.put_blob(&run(), Bytes::from_static(b"garbage")).await.unwrap();
     let of_other_weights = batch(&objects, Sha::of(b"other"), 0, 1).await;
     let of_other_base = batch(&objects, sha, 4, 1).await;
@@ -147,7 +146,6 @@ async fn what_cannot_be_trained_is_poison() {
     }
     for (why, task) in [
         ("rank=0 is not below world=0", nowhere),
-        ("there is none", step(0, sha, lost)),
         ("failed to decode batch", step(0, sha, garbage)),
         ("other weights", step(0, sha, of_other_weights)),
         ("base=v4", step(0, sha, of_other_base)),
@@ -156,6 +154,17 @@ async fn what_cannot_be_trained_is_poison() {
             Verdict::Poison(reason) => assert!(reason.contains(why), "{why}: {reason}"),
             other => panic!("{why}: {other:?}"),
         }
+    }
+}
+
+#[tokio::test]
+async fn a_batch_that_is_not_there_is_looked_for_again() {
+    let objects = Objects::memory();
+    let zero = files(&objects, initialise(1)).await;
+    let sha = commit(&objects, 0, zero).await;
+    match execute(&objects, step(0, sha, BlobRef::of(b"not here yet"))).await {
+        Verdict::RetryAfter(_, reason) => assert!(reason.contains("there is none"), "{reason}"),
+        other => panic!("{other:?}"),
     }
 }
 

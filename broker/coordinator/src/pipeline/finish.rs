@@ -12,7 +12,7 @@ use crate::command::{Command, Commands};
 use crate::gang::Gang;
 use crate::outstanding;
 use crate::pipeline::{admit, evaluate, train_shard};
-use crate::state::{Failures, Run};
+use crate::state::{Failures, Run, Worn};
 use crate::status;
 
 /// Moves a run whose last version stands towards its end.
@@ -44,11 +44,16 @@ pub(super) fn cancel(run: &mut Run, reason: &str, out: &mut Commands) {
 /// Pauses a run because `key` cannot be done.
 pub(super) fn halt(run: &mut Run, key: TaskKey, reason: &str, out: &mut Commands) {
     run.broken = Some(key);
-    let notice = Notice::DeadLetter { run: run.spec.name.clone(), task: key, reason: reason.to_owned() };
-    out.push(Command::Notice(Box::new(notice)));
+    tell_dead_letter(run, key, reason, out);
     let name = &run.spec.name;
     let remedy = format!("repair what the reason names, then `millrace resume {name}`");
     pause(run, &format!("task {key} failed: {reason}"), &remedy, out);
+}
+
+/// Tells whoever listens of a task of the step that became a dead letter.
+pub(super) fn tell_dead_letter(run: &Run, key: TaskKey, reason: &str, out: &mut Commands) {
+    let notice = Notice::DeadLetter { run: run.spec.name.clone(), task: key, reason: reason.to_owned() };
+    out.push(Command::Notice(Box::new(notice)));
 }
 
 /// Pauses a run whose rollouts do nothing but fail: whatever it is, a person has to repair it.
@@ -96,7 +101,7 @@ pub(super) fn resume(run: &mut Run, out: &mut Commands) {
     if run.state != RunState::Paused {
         return;
     }
-    if run.broken.take().is_some() {
+    if run.broken.take().is_some() || run.worn.again.is_some() {
         train_shard::retry(run, out);
     }
     go_on(run, out);
@@ -104,6 +109,10 @@ pub(super) fn resume(run: &mut Run, out: &mut Commands) {
 
 /// A dead letter is tried again: the run that it had paused goes on.
 pub(super) fn revive(run: &mut Run, key: TaskKey, out: &mut Commands) {
+    if run.worn.again.is_some_and(|(worn, _)| worn == key) {
+        // A person was faster.
+        run.worn.again = None;
+    }
     if run.broken != Some(key) {
         return;
     }
@@ -115,7 +124,7 @@ pub(super) fn revive(run: &mut Run, key: TaskKey, out: &mut Commands) {
 fn go_on(run: &mut Run, out: &mut Commands) {
     (run.reason, run.remedy) = (None, None);
     run.ended_unix_ms = 0;
-    run.failures = Failures::default();
+    (run.failures, run.worn) = (Failures::default(), Worn::default());
     run.moved();
     run.state = match &run.policy {
         None => RunState::Starting,

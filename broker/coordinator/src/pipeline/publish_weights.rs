@@ -14,7 +14,7 @@ use crate::command::{Command, Commands};
 use crate::pipeline::submit::pool;
 use crate::pipeline::{admit, evaluate, finish, train_shard};
 use crate::rollout::Group;
-use crate::state::Run;
+use crate::state::{Run, Worn};
 use crate::window;
 
 /// The task that commits a version.
@@ -74,6 +74,7 @@ pub(super) fn stand(run: &mut Run, version: PolicyVersion, manifest: Sha, out: &
     let before = run.version();
     run.filtered_since_step = 0;
     run.failures.since_step = 0;
+    run.worn = Worn::default();
     run.moved();
     run.gang.voids = 0;
     let floor = window::floor(&run.spec, version);

@@ -13,7 +13,7 @@ use crate::books::{Books, DomainBooks};
 use crate::command::{Command, Commands};
 use crate::gang::Gang;
 use crate::pipeline::{guarded, train_shard};
-use crate::state::{Archived, Failures, Progress, Run, Seats, State, Training};
+use crate::state::{Archived, Failures, Progress, Run, Seats, State, Training, Worn};
 use crate::stored::Stored;
 
 /// A name that the program itself gives.
@@ -101,6 +101,7 @@ pub(super) fn submitted(state: &mut State, spec: RunSpec, out: &mut Commands) {
         evaluated: BTreeSet::new(),
         progress: Progress::default(),
         failures: Failures::default(),
+        worn: Worn::default(),
         books: Books { domains: vec![DomainBooks::default(); spec.domains.len()], ..Books::default() },
         started_unix_ms: if ticks { state.unix_ms } else { 0 },
         at_ms: 0,

@@ -105,7 +105,7 @@ fn prompts_survive_restart() {
             match failing {
                 Some((key @ TaskKey::Generate { turn: 2, .. }, false)) if turn % 3 == 0 => {
                     world.queue.pop_first();
-                    world.append(Event::DeadLetter { key, reason: "too long".into() });
+                    world.append(Event::DeadLetter { key, reason: "too long".into(), exhausted: false });
                 }
                 Some(_) => assert!(world.work()),
                 None => break,
@@ -182,7 +182,7 @@ fn producer_failure_is_visible() {
         }
         world.queue.pop_first();
         letters.push(key);
-        world.append(Event::DeadLetter { key, reason: "reset failed: no display".into() });
+        world.append(Event::DeadLetter { key, reason: "reset failed: no display".into(), exhausted: false });
     }
     assert_eq!(world.run().state, RunState::Finished, "nobody waits for it for ever");
     assert!(letters.len() > 2, "each rollout is replaced before its group is given up: {letters:?}");

@@ -96,7 +96,7 @@ fn play(spec: &RunSpec, restart_every: usize, failing: usize) -> World {
             turns += 1;
             if failing > 0 && turns % failing == 0 {
                 world.queue.pop_first();
-                world.append(Event::DeadLetter { key, reason: "no".into() });
+                world.append(Event::DeadLetter { key, reason: "no".into(), exhausted: false });
                 continue;
             }
         }

@@ -16,7 +16,7 @@ fn play(world: &mut World, mut fails: impl FnMut(&World, &millrace_schemas::Task
         let Some((_, task)) = world.queue.pop_first() else { break };
         if fails(world, &task) {
             letters += 1;
-            world.append(Event::DeadLetter { key: task.key, reason: "reward=NaN".into() });
+            world.append(Event::DeadLetter { key: task.key, reason: "reward=NaN".into(), exhausted: false });
         } else {
             world.finish(&task);
         }

@@ -192,7 +192,7 @@ fn a_restart_finds_the_same_shares() {
 fn a_poisoned_share_pauses_the_run_until_it_is_requeued() {
     let mut world = gang(&["a", "b"]);
     let (key, other) = (shards(&world)[1].0.key, shards(&world)[0].0.clone());
-    world.append(Event::DeadLetter { key, reason: "no such file".into() });
+    world.append(Event::DeadLetter { key, reason: "no such file".into(), exhausted: false });
     assert_eq!(world.run().state, RunState::Paused);
     let body = OutcomeBody::Void(StepVoid { reason: "rank=1 never came".into() });
     world.say(other.key, body);

@@ -19,7 +19,11 @@ fn a_dead_letter_of_a_task_that_is_done_changes_nothing() {
         let task = take(&mut world, wanted);
         world.finish(&task);
         let (before, notices) = (world.run().clone(), world.notices.len());
-        world.append(Event::DeadLetter { key: task.key, reason: "delivered too often".into() });
+        world.append(Event::DeadLetter {
+            key: task.key,
+            reason: "delivered too often".into(),
+            exhausted: false,
+        });
         assert_eq!(*world.run(), before, "{}", task.key);
         assert_eq!(world.notices.len(), notices);
     }

@@ -50,9 +50,19 @@ impl Broker {
     /// # Errors
     /// The queue cannot be reached; the task is still in hand.
     pub async fn bury(&self, delivery: &Delivery, reason: &str) -> Result<(), BrokerError> {
-        self.give_up(&delivery.message, delivery.seq, reason).await?;
+        self.give_up(&delivery.message, delivery.seq, reason, false).await?;
         let short = clean(reason);
         Ok(delivery.lease.poison(&short).await?)
+    }
+
+    /// As [`Broker::bury`], for a task in hand that was tried as often as may be, and of which nobody said that it cannot be
+    /// done. The reason is why the last try was given up.
+    ///
+    /// # Errors
+    /// The queue cannot be reached; the task is still in hand.
+    pub async fn bury_spent(&self, delivery: &Delivery, reason: &str) -> Result<(), BrokerError> {
+        self.give_up(&delivery.message, delivery.seq, reason, true).await?;
+        Ok(delivery.lease.poison(&clean(reason)).await?)
     }
 
     /// Waits for tasks that were delivered too often.
@@ -69,11 +79,17 @@ impl Broker {
     /// The queue cannot be reached; the task will be given again.
     pub async fn bury_exhausted(&self, exhausted: &Exhausted) -> Result<(), BrokerError> {
         let reason = exhausted.message.header(REASON_HEADER).unwrap_or("delivered too often");
-        self.give_up(&exhausted.message, exhausted.seq, reason).await?;
+        self.give_up(&exhausted.message, exhausted.seq, reason, true).await?;
         Ok(exhausted.lease.done().await?)
     }
 
-    async fn give_up(&self, message: &Message, seq: u64, reason: &str) -> Result<(), BrokerError> {
+    async fn give_up(
+        &self,
+        message: &Message,
+        seq: u64,
+        reason: &str,
+        exhausted: bool,
+    ) -> Result<(), BrokerError> {
         let mut headers: Vec<_> =
             message.headers.iter().filter(|(name, _)| *name != REASON_HEADER).cloned().collect();
         headers.push((REASON_HEADER, clean(reason)));
@@ -83,7 +99,7 @@ impl Broker {
         let letter = Message { subject, payload: message.payload.clone(), headers };
         self.queue.bury(letter, &id).await?;
         if let Ok(task) = subjects::parse_task(&message.subject) {
-            let event = Event::DeadLetter { key: task.key, reason: clean(reason) };
+            let event = Event::DeadLetter { key: task.key, reason: clean(reason), exhausted };
             self.append(task.run.as_str(), &event).await?;
         }
         Ok(())
