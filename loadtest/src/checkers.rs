@@ -16,6 +16,7 @@ mod drops_have_reasons;
 mod ends_in_time;
 pub(crate) mod halts_have_a_cause;
 mod no_task_lost;
+pub mod objects_stand;
 mod one_effect_per_task;
 mod slots_conserved;
 mod snapshots_load;
@@ -39,7 +40,7 @@ const MAX_WORDS: usize = 10;
 pub type Checker = fn(&History) -> Vec<String>;
 
 /// All checkers by name.
-pub const ALL: [(&str, Checker); 13] = [
+pub const ALL: [(&str, Checker); 14] = [
     ("no_task_lost", no_task_lost::check),
     ("one_effect_per_task", one_effect_per_task::check),
     ("staleness_bounded", staleness_bounded::check),
@@ -52,6 +53,7 @@ pub const ALL: [(&str, Checker); 13] = [
     ("ends_in_time", ends_in_time::check),
     ("halts_have_a_cause", halts_have_a_cause::check),
     ("snapshots_load", snapshots_load::check),
+    ("objects_stand", objects_stand::check),
     ("bounded_memory", bounded_memory::check),
 ];
 

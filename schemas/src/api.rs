@@ -28,6 +28,9 @@ pub const ENDPOINTS: [(&str, &str); 8] = [
     ("rm", "{\"run\": name}; archives a run that is over: its versions stay, its name stays taken"),
 ];
 
+/// The reason of a pause that a person asked for.
+pub const PAUSED_BY_REQUEST: &str = "paused by request";
+
 /// Names a run. May be left out where only one is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -188,6 +191,9 @@ pub struct Status {
     pub started_unix_ms: u64,
     /// Last tick, or the end of the run.
     pub now_unix_ms: u64,
+    /// Milliseconds since something that it waits for came, in the log's time; 0 where it waits for nothing.
+    #[serde(default)]
+    pub quiet_ms: u64,
     /// Success of the last steps' batches, oldest first; at most 1,000 points, evenly thinned.
     pub curve: Vec<CurvePoint>,
     /// Evaluations, oldest first; at most 500, evenly thinned.

@@ -74,7 +74,7 @@ pub struct SegmentIndex {
     pub rollouts: Vec<RolloutEntries>,
     /// By policy version: turns that it sampled a token of, and what its training step and commit came to.
     pub versions: BTreeMap<PolicyVersion, Vec<u64>>,
-    /// Payloads in the object store, which stay for as long as the segment does.
+    /// Payloads in the object store and rows that runs ask, which stay for as long as the segment does.
     pub claims: Vec<Claim>,
 }
 

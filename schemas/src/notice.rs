@@ -185,4 +185,7 @@ pub struct StageCounters {
     pub busy_us: u64,
     /// Tokens sampled.
     pub tokens: u64,
+    /// What its tasks wait for, where they cannot be done now: a server, weights, a program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<String>,
 }

@@ -178,6 +178,12 @@ pub fn is_subject_of(subject: &str, run: &str, event: &Event) -> bool {
     subject == log(run, event) || subject == log_without_stage(run, event)
 }
 
+/// Whether a run is handed in on this subject of the log.
+#[must_use]
+pub fn is_submit(subject: &str) -> bool {
+    subject.starts_with("mr.log.") && subject.ends_with(".submitted")
+}
+
 /// The stream behind a bucket.
 #[must_use]
 pub fn bucket_stream(bucket: &str) -> String {

@@ -6,11 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use millrace_queue::Broker;
+use millrace_schemas::limits::MAX_SHOWN_BYTES;
 use millrace_schemas::notice::{StageCounters, WorkerNotice};
+use millrace_schemas::text::shown;
 use millrace_schemas::{Stage, WorkerId, subjects};
 use millrace_telemetry::Health;
 
-use crate::executor::Verdict;
+use crate::executor::{Executor, Verdict};
 
 /// Reports between two questions to the queue whether it is there.
 const REPORTS_PER_PROBE: u64 = 10;
@@ -25,7 +27,12 @@ pub struct Counters {
     in_hand: AtomicU64,
     tokens: AtomicU64,
     busy: Mutex<Busy>,
+    /// Why the last task was given back; `None` once another one ended.
+    given_back: Mutex<Option<String>>,
 }
+
+/// What counts for each stage, and what does its tasks.
+pub type Stages = BTreeMap<Stage, (Arc<Counters>, Arc<dyn Executor>)>;
 
 /// Time in which at least one task was being executed.
 #[derive(Debug, Default)]
@@ -65,8 +72,17 @@ impl Counters {
         Executing(self)
     }
 
+    fn given_back(&self) -> MutexGuard<'_, Option<String>> {
+        // It is set at once.
+        self.given_back.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// An attempt ended.
     pub fn count(&self, verdict: &Verdict) {
+        *self.given_back() = match verdict {
+            Verdict::RetryAfter(_, reason) => Some(reason.clone()),
+            Verdict::Done(..) | Verdict::Poison(_) | Verdict::Stale => None,
+        };
         let counter = match verdict {
             Verdict::Done(_, cost) => {
                 self.tokens.fetch_add(cost.tokens, Relaxed);
@@ -94,6 +110,7 @@ impl Counters {
             in_hand: self.in_hand.load(Relaxed),
             busy_us: busy.as_micros() as u64,
             tokens: self.tokens.load(Relaxed),
+            waits_for: self.given_back().clone(),
         }
     }
 }
@@ -125,7 +142,7 @@ pub struct Reporter {
     /// Whom to tell whether the queue is there, and of progress.
     pub health: Health,
     /// What to tell of.
-    pub stages: BTreeMap<Stage, Arc<Counters>>,
+    pub stages: Stages,
 }
 
 impl Reporter {
@@ -137,8 +154,11 @@ impl Reporter {
         let mut done_before = 0;
         for report in 0u64.. {
             timer.tick().await;
-            let stages: BTreeMap<_, _> =
-                self.stages.iter().map(|(stage, counters)| (*stage, counters.read())).collect();
+            let stages: BTreeMap<_, _> = self
+                .stages
+                .iter()
+                .map(|(stage, (counters, executor))| (*stage, read(counters, &**executor)))
+                .collect();
             stages.iter().for_each(|(stage, counters)| meter(*stage, counters));
             let done = stages.values().map(|counters| counters.done).sum();
             if done != done_before {
@@ -157,6 +177,13 @@ impl Reporter {
     }
 }
 
+/// A stage's counters. What the executor itself waits for says more than why the last task came back.
+fn read(counters: &Counters, executor: &dyn Executor) -> StageCounters {
+    let counters = counters.read();
+    let waits_for = executor.waits_for().or(counters.waits_for);
+    StageCounters { waits_for: waits_for.map(|what| shown(&what, MAX_SHOWN_BYTES)), ..counters }
+}
+
 /// Sets a stage's metrics.
 fn meter(stage: Stage, counters: &StageCounters) {
     let stage = stage.name();
@@ -173,4 +200,40 @@ fn meter(stage: Stage, counters: &StageCounters) {
     metrics::gauge!("millrace_worker_tasks_in_hand", "stage" => stage).set(counters.in_hand as f64);
     metrics::counter!("millrace_worker_busy_microseconds_total", "stage" => stage).absolute(counters.busy_us);
     metrics::counter!("millrace_worker_tokens_total", "stage" => stage).absolute(counters.tokens);
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use millrace_schemas::Task;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+
+    struct Wants(Option<&'static str>);
+
+    #[async_trait]
+    impl Executor for Wants {
+        async fn execute(&self, _task: Task, _cancel: CancellationToken) -> Verdict {
+            Verdict::Stale
+        }
+
+        fn waits_for(&self) -> Option<String> {
+            self.0.map(str::to_owned)
+        }
+    }
+
+    #[test]
+    fn what_is_waited_for_is_said_until_a_task_ends() {
+        let counters = Counters::default();
+        let says = |executor: &Wants| read(&counters, executor).waits_for;
+        assert_eq!(says(&Wants(None)), None);
+        counters.count(&Verdict::RetryAfter(Duration::ZERO, "the judge is away".into()));
+        assert_eq!(says(&Wants(None)).as_deref(), Some("the judge is away"));
+        assert_eq!(says(&Wants(Some("its server"))).as_deref(), Some("its server"));
+        counters.count(&Verdict::Stale);
+        assert_eq!(says(&Wants(None)), None);
+        counters.count(&Verdict::RetryAfter(Duration::ZERO, "x".repeat(100_000)));
+        assert!(says(&Wants(None)).is_some_and(|words| words.len() < 2 * MAX_SHOWN_BYTES));
+    }
 }

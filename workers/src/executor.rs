@@ -17,6 +17,11 @@ pub trait Executor: Send + Sync + 'static {
     fn is_well(&self) -> bool {
         true
     }
+
+    /// What its tasks wait for, where it cannot do them now; for people.
+    fn waits_for(&self) -> Option<String> {
+        None
+    }
 }
 
 /// The end of one attempt at a task. There is no further case, and none is a reward of 0.

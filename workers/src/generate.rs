@@ -118,6 +118,11 @@ impl Generate {
 
 #[async_trait]
 impl Executor for Generate {
+    fn waits_for(&self) -> Option<String> {
+        let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        runs.values().find_map(|serving| serving.borrow().waits_for.clone())
+    }
+
     async fn execute(&self, task: Task, cancel: CancellationToken) -> Verdict {
         let (TaskBody::Generate(generate), TaskKey::Generate { rollout, .. }) = (&task.body, task.key) else {
             return Verdict::misrouted(&task);

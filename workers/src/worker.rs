@@ -1,6 +1,5 @@
 //! One worker process: the shared parts, and a loop for each stage and pool.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use millrace_telemetry::Health;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::counters::{Counters, Reporter};
+use crate::counters::{Reporter, Stages};
 use crate::executor::Executor;
 use crate::in_hand::InHand;
 use crate::policies::{PolicyTable, policies};
@@ -57,9 +56,6 @@ pub struct PoolSettings {
     /// Tasks in hand at most.
     pub concurrency: u32,
 }
-
-/// What counts for each stage, and what does its tasks.
-type Stages = BTreeMap<Stage, (Arc<Counters>, Arc<dyn Executor>)>;
 
 /// A worker before it serves. Its background tasks end when it is dropped.
 pub struct Worker {
@@ -121,7 +117,7 @@ impl Worker {
                 worker: self.settings.id.clone(),
                 broker: self.broker.clone(),
                 health,
-                stages: stages.iter().map(|(stage, (counters, _))| (*stage, counters.clone())).collect(),
+                stages: stages.clone(),
             };
             self.background.push(tokio::spawn(reporter.run(self.settings.report)));
             let mut loops = JoinSet::new();

@@ -7,7 +7,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use millrace_queue::service::ApiHandler;
 use millrace_queue::{Broker, BrokerError};
-use millrace_schemas::api::{ApiError, FieldError, ListRequest, RunList, RunReply, RunRequest, RunState};
+use millrace_schemas::api::{
+    ApiError, FieldError, ListRequest, PAUSED_BY_REQUEST, RunList, RunReply, RunRequest, RunState,
+};
 use millrace_schemas::limits::{MAX_LISTED_RUNS, MAX_REQUEST_BYTES, MAX_SHOWN_BYTES, REQUEST_TIMEOUT_MS};
 use millrace_schemas::submit::{RunFileError, from_json};
 use millrace_schemas::text::shown;
@@ -186,7 +188,7 @@ impl ApiHandler for Api {
             "submit" => self.submit(&body).await,
             "cancel" => self.cancel(&body).await,
             "pause" => {
-                let (reason, remedy) = ("paused by request", "`millrace resume` lets it go on");
+                let (reason, remedy) = (PAUSED_BY_REQUEST, "`millrace resume` lets it go on");
                 self.switch(&body, Event::Paused { reason: reason.into(), remedy: remedy.into() }).await
             }
             "resume" => self.switch(&body, Event::Resumed).await,

@@ -23,6 +23,8 @@ mod list;
 mod ledger;
 mod weights;
 mod dead;
+mod log;
+mod objects;
 mod schema;
 mod doctor;
 mod init_auth;
@@ -31,6 +33,7 @@ pub mod tied;
 
 mod follow;
 mod busy;
+mod waits;
 mod domains;
 mod evaluation;
 mod live;
@@ -75,6 +78,10 @@ enum Command {
     Weights(weights::WeightsArgs),
     /// List the tasks that nobody could do, or try one again
     Dead(dead::DeadArgs),
+    /// Write the log as a dataset: JSONL or Parquet
+    Log(log::LogArgs),
+    /// Say whether all that is referred to is in the object store, and remove what nothing leads to
+    Objects(objects::ObjectsArgs),
     /// Print the JSON Schema of a document
     Schema(schema::SchemaArgs),
     /// Say what is missing on this machine, and how to get it
@@ -120,6 +127,8 @@ impl Cli {
             Command::Ledger(args) => args.run(place).await,
             Command::Weights(args) => args.run(place).await,
             Command::Dead(args) => args.run(place).await,
+            Command::Log(args) => args.run(place).await,
+            Command::Objects(args) => args.run(place).await,
             Command::Schema(args) => args.run(),
             Command::Doctor(args) => args.run(place).await,
             Command::InitAuth(args) => args.run(place.dir.as_deref()),

@@ -25,9 +25,14 @@ use crate::{execute, journal, leader, members, report};
 
 mod recovery;
 mod snapshots;
+mod trimming;
+mod collecting;
 
+use collecting::Collecting;
 use recovery::{Lost, Unfolded};
 use snapshots::Snapshots;
+pub use trimming::TrimSettings;
+use trimming::Trimming;
 
 /// Entries of the log folded at once.
 const FOLD_AT_ONCE: usize = 1_024;
@@ -46,6 +51,8 @@ pub struct DriverConfig {
     pub instance: String,
     /// Events folded between two snapshots.
     pub snapshot_events: u64,
+    /// How the log is trimmed behind snapshots.
+    pub trim: TrimSettings,
     /// Where ticks come from.
     pub clock: UnixClock,
 }
@@ -58,6 +65,7 @@ impl DriverConfig {
             id: id.to_owned(),
             instance: uuid::Uuid::now_v7().to_string(),
             snapshot_events: SNAPSHOT_EVENTS,
+            trim: TrimSettings::default(),
             clock: UnixClock::system(),
         }
     }
@@ -120,9 +128,22 @@ pub fn run(
         helpers.spawn(members::watch(broker.clone(), shared.clone(), term.clone(), shutdown.clone()));
         helpers.spawn(bury_exhausted(broker.clone(), shutdown.clone()));
         let snapshots = Snapshots::new(shared.lock().seq);
-        let (acting, lost) = (false, None);
-        let mut driver =
-            Driver { broker, config, shared, health, lanes, term, progress, leads, acting, snapshots, lost };
+        let mut driver = Driver {
+            broker,
+            config,
+            shared,
+            health,
+            lanes,
+            term,
+            progress,
+            leads,
+            acting: false,
+            unread: false,
+            snapshots,
+            trimming: Trimming::new(),
+            collecting: Collecting::new(),
+            lost: None,
+        };
         driver.follow(log, &shutdown).await;
         driver.save_last().await;
         drop(driver);
@@ -141,7 +162,11 @@ struct Driver {
     progress: Progress,
     leads: watch::Receiver<bool>,
     acting: bool,
+    /// The log could not be read when it was read last. Trying again is no progress.
+    unread: bool,
     snapshots: Snapshots,
+    trimming: Trimming,
+    collecting: Collecting,
     /// Why folding cannot go on where it is.
     lost: Option<Lost>,
 }
@@ -151,11 +176,14 @@ impl Driver {
         let mut leads = self.leads.clone();
         leads.mark_changed();
         loop {
-            self.progress.rests();
+            if !self.unread {
+                self.progress.rests();
+            }
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return,
                 changed = leads.changed() => {
+                    // Whoever begins to lead has as long as any leader before it.
                     self.progress.folds();
                     if changed.is_err() {
                         return;
@@ -169,11 +197,23 @@ impl Driver {
                     }
                 }
                 entries = log.next(FOLD_AT_ONCE), if self.lost.is_none() => {
-                    self.progress.folds();
+                    if !self.unread {
+                        self.progress.folds();
+                    }
                     self.on_entries(entries).await;
                 }
                 Some(written) = self.snapshots.writing.join_next() => {
-                    self.snapshots.written(written.expect("writing a snapshot does not panic"));
+                    let written = written.expect("writing a snapshot does not panic");
+                    if let Ok(need) = &written {
+                        self.trimming.saved(*need);
+                    }
+                    self.snapshots.written(written);
+                }
+                Some(ended) = self.trimming.running.join_next() => {
+                    self.trimming.ended(ended.expect("trimming does not panic"));
+                }
+                Some(ended) = self.collecting.running.join_next() => {
+                    self.collecting.ended(ended.expect("collecting does not panic"));
                 }
                 () = tokio::time::sleep(AGAIN), if self.lost.is_some() => {}
             }
@@ -182,6 +222,8 @@ impl Driver {
                 leads.mark_changed();
             }
             self.save_where_due();
+            self.trim_where_due();
+            self.collect_where_due();
         }
     }
 
@@ -219,12 +261,14 @@ impl Driver {
                 return;
             }
             Err(Unfolded::Failed(error)) => {
+                self.unread = true;
                 self.health.set_connected(false);
                 tracing::warn!(%error, "failed to read the log; trying again");
                 tokio::time::sleep(PAUSE).await;
                 return;
             }
         };
+        self.unread = false;
         self.health.set_connected(true);
         self.health.progress();
         metrics::counter!("millrace_events_total").increment(entries.len() as u64);

@@ -22,6 +22,7 @@ pub mod shared;
 pub mod clock;
 pub mod adopt;
 pub mod journal;
+pub mod collect;
 pub mod lanes;
 pub mod execute;
 pub mod leader;

@@ -169,6 +169,9 @@ pub struct Progress {
     pub at_ms: u64,
     /// How often it was put again since it moved on: the next time takes twice as long each.
     pub repeats: u32,
+    /// The run's time when it moved on.
+    #[serde(default)]
+    pub moved_ms: u64,
 }
 
 /// Training rollouts that failed.
@@ -334,17 +337,17 @@ impl Run {
 
     /// Something that it waited for came.
     pub(crate) const fn moved(&mut self) {
-        self.progress = Progress { at_ms: self.at_ms, repeats: 0 };
+        self.progress = Progress { at_ms: self.at_ms, repeats: 0, moved_ms: self.at_ms };
     }
 
     /// Whether nothing that it waits for came for so long that a task may have been lost. Says so once, and again after
     /// twice as long.
     pub(crate) fn has_stalled(&mut self) -> bool {
-        let Progress { at_ms, repeats } = self.progress;
+        let Progress { at_ms, repeats, moved_ms } = self.progress;
         let patience = STALL_MS << repeats.min(MAX_STALL_DOUBLINGS);
         let stalled = self.state.works() && self.at_ms.saturating_sub(at_ms) >= patience;
         if stalled {
-            self.progress = Progress { at_ms: self.at_ms, repeats: repeats.saturating_add(1) };
+            self.progress = Progress { at_ms: self.at_ms, repeats: repeats.saturating_add(1), moved_ms };
         }
         stalled
     }

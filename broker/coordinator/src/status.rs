@@ -67,6 +67,7 @@ pub fn status(run: &Run) -> Status {
         alpha: run.spec.rollout.alpha,
         started_unix_ms: run.started_unix_ms,
         now_unix_ms: ended,
+        quiet_ms: if run.state.works() { run.at_ms.saturating_sub(run.progress.moved_ms) } else { 0 },
         curve: run.books.curve.clone(),
         evaluations: run.books.evaluations.clone(),
         staleness: run.books.staleness.clone(),

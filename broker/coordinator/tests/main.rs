@@ -7,6 +7,8 @@ mod fence;
 #[cfg(test)]
 mod progress;
 #[cfg(test)]
+mod collect;
+#[cfg(test)]
 mod power_loss;
 #[cfg(test)]
 mod plain_nats;

@@ -12,7 +12,7 @@ use millrace_coordinator::shared::Shared;
 use millrace_queue::clock::SystemClock;
 use millrace_queue::testing::gate::{Action, Fate, Gate, gated};
 use millrace_queue::{Broker, MemoryQueue, Objects, Queue};
-use millrace_schemas::limits::{LEADER_STALL_MS, LEASE_MS, MAX_COMMANDS_WAITING};
+use millrace_schemas::limits::{LEADER_STALL_MS, LEASE_MS, MAX_COMMANDS_WAITING, MAX_INLINE_BYTES};
 use millrace_schemas::subjects::{ALL_RUNS, COORDINATOR_BUCKET, LEASE_KEY};
 use millrace_schemas::submit::from_toml;
 use millrace_schemas::{Event, RunId, Stage};
@@ -45,6 +45,20 @@ impl Gate for Hangs {
     }
 }
 
+/// The store lets nobody read what payloads were put there.
+struct Refuses;
+
+#[async_trait]
+impl Gate for Refuses {
+    async fn request(&self, action: Action, _path: &str) -> Fate {
+        if action == Action::Read { Fate::Refuse } else { Fate::Pass }
+    }
+
+    async fn answer(&self) -> bool {
+        true
+    }
+}
+
 struct World {
     queue: MemoryQueue,
     objects: Objects,
@@ -61,7 +75,10 @@ impl World {
 
     /// A coordinator whose store does not answer the requests of these numbers.
     async fn coordinate(&self, id: &str, (from, to): (u64, u64)) -> (Shared, Health) {
-        let gate = Arc::new(Hangs { from, to, asked: AtomicU64::new(0) });
+        self.coordinate_behind(id, Arc::new(Hangs { from, to, asked: AtomicU64::new(0) })).await
+    }
+
+    async fn coordinate_behind(&self, id: &str, gate: Arc<dyn Gate>) -> (Shared, Health) {
         let broker = Broker::new(Arc::new(self.queue.clone()), gated(&self.objects, gate));
         let shared = driver::restore(&broker).await.expect("memory answers");
         let health = Health::default();
@@ -132,6 +149,27 @@ async fn a_leader_whose_store_never_answers_loses_its_lease_to_a_standby() {
     let stated = Duration::from_millis(LEADER_STALL_MS + LEASE_MS);
     assert!(since.elapsed() <= stated, "{:?}", since.elapsed());
     world.put(&["run"]).await;
+}
+
+/// Its credentials for the object store have expired: it reads the lease, and of the log not the entry that a claim
+/// stands for. The standby's have not.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_cannot_read_the_log_loses_its_lease_to_a_standby() {
+    let world = World::new();
+    world.coordinate_behind("refused", Arc::new(Refuses)).await;
+    world.led_by("refused").await;
+    world.coordinate("well", (0, 0)).await;
+    let since = Instant::now();
+    let large = Event::Cancelled { reason: "x".repeat(2 * MAX_INLINE_BYTES) };
+    world.broker().append("run", &large).await.expect("memory answers");
+    world.led_by("well").await;
+    let stated = Duration::from_millis(LEADER_STALL_MS + 2 * LEASE_MS);
+    assert!(since.elapsed() <= stated, "{:?}", since.elapsed());
+    // It does not take the lease back in turns: the standby gets on.
+    sleep(Duration::from_millis(LEADER_STALL_MS) * 10).await;
+    assert_eq!(world.leader().await, ("well".to_owned(), 2));
+    world.submit("next").await;
+    world.put(&["next"]).await;
 }
 
 #[tokio::test(start_paused = true)]

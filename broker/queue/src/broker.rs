@@ -22,6 +22,7 @@ use trajectories::TrajectoryCache;
 mod tasks;
 mod log;
 mod segments;
+mod reach;
 mod watched;
 mod policies;
 mod members;

@@ -1,5 +1,6 @@
 //! Left alone, every run comes to its end: finished, or cancelled where somebody asked for it.
 
+use millrace_coordinator::status::status;
 use millrace_schemas::Event;
 use millrace_schemas::api::RunState;
 
@@ -20,7 +21,10 @@ pub(super) fn check(history: &History) -> Vec<String> {
         if !ended {
             let (state, version, steps) = (run.state.name(), run.version(), run.spec.steps);
             let reason = run.reason.as_deref().unwrap_or("none");
-            findings.push(format!("run={id}: state={state} {version} of {steps} reason={reason}"));
+            let tasks = status(run).tasks;
+            findings.push(format!(
+                "run={id}: state={state} {version} of {steps} reason={reason} tasks={tasks:?}"
+            ));
         }
     }
     findings

@@ -11,6 +11,7 @@ use millrace_schemas::policy::Policy;
 use millrace_schemas::train_shard::{BatchGroup, BatchRollout};
 use millrace_schemas::{Event, PolicyVersion, RunId, Stage};
 
+use super::objects_stand::ObjectsSeen;
 use super::puts::TaskPut;
 use super::snapshots::SnapshotSeen;
 
@@ -74,6 +75,8 @@ pub struct History {
     pub snapshots: Vec<SnapshotSeen>,
     /// How often the queue lost its newest part.
     pub losses: u64,
+    /// What came of a look at the whole object store, where somebody looked.
+    pub objects: ObjectsSeen,
     /// Runs on which a fault was planted that needs a repair, where that is known.
     pub planted: Option<BTreeSet<RunId>>,
     /// When the runs ended, where somebody took the time.

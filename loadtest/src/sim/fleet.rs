@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use millrace_coordinator::clock::UnixClock;
-use millrace_coordinator::driver::{self, DriverConfig};
+use millrace_coordinator::driver::{self, DriverConfig, TrimSettings};
 use millrace_queue::Broker;
 use millrace_queue::testing::gate::gated;
 use millrace_schemas::{Stage, WorkerId};
@@ -23,6 +23,10 @@ use super::world::World;
 
 /// Events between two snapshots: few, so that there are many.
 const SNAPSHOT_EVENTS: u64 = 50;
+/// Small segments, soon, so that every history reads from them. No machine of the simulator leaves what it acknowledged
+/// unsynced for as long as an entry stays.
+const TRIM: TrimSettings =
+    TrimSettings { every: Duration::from_secs(10), age: Duration::from_secs(60), entries: 30 };
 /// Before a process that could not start tries again.
 const RESTART: Duration = Duration::from_secs(1);
 
@@ -180,6 +184,7 @@ fn begin(world: &Arc<World>, process: &mut Process) {
                 id: process.name.clone(),
                 instance: format!("{}/{}", process.name, world.next_name()),
                 snapshot_events: SNAPSHOT_EVENTS,
+                trim: TRIM,
                 clock: UnixClock::new(move || clock.unix_ms().saturating_add_signed(off.load(Relaxed))),
             };
             tokio::spawn(coordinate(broker, config, stop))

@@ -15,7 +15,7 @@ use super::scenario::{FaultKind, Scenario};
 use super::world::World;
 use super::{deadline, faults};
 use crate::checkers::history::Ended;
-use crate::checkers::{History, PolicyWatch, SnapshotWatch, record};
+use crate::checkers::{History, PolicyWatch, SnapshotWatch, objects_stand, record};
 
 /// Undisturbed time in which every run must end.
 const UNDISTURBED: Duration = Duration::from_secs(900);
@@ -98,6 +98,7 @@ async fn play_in_time(seed: u64, scenario: &Scenario, undisturbed: Duration) -> 
     fleet.end();
     watching.iter().for_each(tokio::task::JoinHandle::abort);
     let mut history = record(&world.plain()).await?;
+    history.objects = objects_stand::look(&world.plain(), &history.state).await?;
     history.policies = policies.seen();
     history.snapshots = snapshots.seen();
     history.peak_queued = Some(operator.peak_queued);

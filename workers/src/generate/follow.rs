@@ -23,12 +23,14 @@ pub(super) struct Serving {
     pub(super) failure: Option<String>,
     /// The engine's server was lost: what it serves is loaded again, and waited for.
     pub(super) away: bool,
+    /// What its tasks wait for, if they do; for people.
+    pub(super) waits_for: Option<String>,
 }
 
 impl Serving {
     /// This version.
     pub(super) const fn version(version: PolicyVersion) -> Self {
-        Self { version: Some(version), failure: None, away: false }
+        Self { version: Some(version), failure: None, away: false, waits_for: None }
     }
 
     /// Whether tasks that ask for at least `version` may be sampled.
@@ -73,8 +75,16 @@ impl Follower {
     }
 
     async fn load_or_say_why(&self, policy: &Policy) {
+        let (run, version) = (&self.run, policy.version);
+        self.serving.send_modify(|serving| {
+            serving
+                .waits_for
+                .get_or_insert_with(|| format!("weights of run={run} version={version} are being loaded"));
+        });
         let Err(error) = self.load(policy).await else { return };
-        tracing::warn!(run = %self.run, version = %policy.version, %error, "weights not loaded");
+        tracing::warn!(%run, %version, %error, "weights not loaded");
+        let waits_for = format!("weights of run={run} version={version} are not loaded: {error}");
+        self.serving.send_modify(|serving| serving.waits_for = Some(waits_for));
         match error {
             LoadError::Weights(error) if error.is_transient() => {}
             LoadError::Away(_) => {}

@@ -199,6 +199,8 @@ async fn the_version_before_serves_while_the_next_cannot_be_loaded() {
     announce(&broker, &next).await;
     let blocked = execute(&generate, task(1, 3, 1)).await;
     assert!(matches!(blocked, Verdict::RetryAfter(..)), "{blocked:?}");
+    let waits_for = generate.waits_for().expect("what asks for v3 waits");
+    assert!(waits_for.contains("version=v3 are not loaded"), "{waits_for}");
     assert_eq!(segments(&execute(&generate, task(2, 2, 1)).await)[0].version, PolicyVersion(2));
 }
 

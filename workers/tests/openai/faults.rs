@@ -53,10 +53,13 @@ async fn silent_server_times_out() {
             Verdict::RetryAfter(_, reason) => assert!(reason.contains("away"), "{reason}"),
             other => panic!("{other:?}"),
         }
+        let waits_for = bench.generate.waits_for().expect("everything waits for the server");
+        assert!(waits_for.contains("server"), "{waits_for}");
         python.signal("CONT");
         python.set(&json!({}));
         let (turn, _) = bench.insist(task(0, 1, 20, Sampling::at(1.0))).await;
         check_against_oracle(&python, &task(0, 1, 20, Sampling::at(1.0)), &turn);
+        assert_eq!(bench.generate.waits_for(), None, "it is back");
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use millrace_queue::port::Listener;
-use millrace_schemas::api::{RunState, Status};
+use millrace_schemas::api::{PAUSED_BY_REQUEST, RunState, Status};
 use millrace_schemas::subjects::NOTICE_WORKERS;
 use millrace_schemas::{RunId, Stage};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::busy::BusyMeter;
 use super::connect::{Api, CallError};
 use super::live::{Changes, Frame, View};
+use super::waits::{Waits, is_quiet};
 
 /// Between two looks at the status.
 const LOOK: Duration = Duration::from_millis(500);
@@ -55,6 +56,8 @@ pub(super) struct Follow<'a> {
     pub(super) restarts: Option<Arc<AtomicU64>>,
     /// News of those processes.
     pub(super) news: Option<&'a mut UnboundedReceiver<News>>,
+    /// Whether to leave a run that paused itself: nobody is there who could repair what it waits for.
+    pub(super) leaves_paused: bool,
     /// Silence of the coordinator after which to give up; `None` for never.
     pub(super) patience: Option<Duration>,
 }
@@ -63,6 +66,9 @@ pub(super) struct Follow<'a> {
 struct Seen {
     changes: Changes,
     meter: BusyMeter,
+    waits: Waits,
+    /// What it was said to wait for since something was done.
+    wanting: Vec<String>,
     /// When the run was first seen to have its version 0: rollouts are played from then on.
     playing_since: Option<Instant>,
     answered: Instant,
@@ -77,6 +83,8 @@ impl Follow<'_> {
         let mut seen = Seen {
             changes: Changes::new(self.prompts),
             meter: BusyMeter::default(),
+            waits: Waits::default(),
+            wanting: vec![],
             playing_since: None,
             answered: Instant::now(),
             silence_told: false,
@@ -127,7 +135,8 @@ impl Follow<'_> {
             seen.playing_since = Some(now);
             seen.meter.begin();
         }
-        let events = seen.changes.events(&status);
+        let mut events = seen.changes.events(&status);
+        events.extend(seen.wants(now, &status));
         let frame = Frame {
             tokens_per_s: seen.changes.tokens_per_s(now, &status),
             generate_busy: seen.busy(Stage::Generate),
@@ -139,7 +148,7 @@ impl Follow<'_> {
         for event in events {
             self.view.event(&event);
         }
-        let over = frame.status.state.is_over();
+        let over = frame.status.state.is_over() || (self.leaves_paused && paused_itself(&frame.status));
         seen.last = Some(frame.status);
         Ok(over)
     }
@@ -162,13 +171,40 @@ impl Seen {
         // Anyone may publish there; what cannot be read is not a worker's.
         if let Ok(notice) = serde_json::from_slice(payload) {
             self.meter.take(&notice);
+            self.waits.take(Instant::now(), notice);
         }
+    }
+
+    /// What it waits for, where that is news, or that it waits no more.
+    fn wants(&mut self, now: Instant, status: &Status) -> Vec<String> {
+        let wanting = self.waits.lines(now, status);
+        if !is_quiet(status) {
+            let waited = !std::mem::take(&mut self.wanting).is_empty();
+            return if waited { vec!["tasks get done again".to_owned()] } else { vec![] };
+        }
+        let news: Vec<String> = wanting.into_iter().filter(|line| !told(&self.wanting, line)).collect();
+        self.wanting.extend(news.iter().cloned());
+        news
     }
 
     fn busy(&self, stage: Stage) -> Option<f64> {
         let wall = self.playing_since?.elapsed();
         self.meter.share(stage, u64::try_from(wall.as_micros()).unwrap_or(u64::MAX))
     }
+}
+
+/// Whether the line says more than one that was told: how many tasks there are changes all the time.
+fn told(before: &[String], line: &str) -> bool {
+    let without_number = |line: &str| {
+        let (stage, why) = (line.split_once(':')?.0, line.split_once("; ")?.1);
+        Some((stage.to_owned(), why.to_owned()))
+    };
+    before.iter().any(|told| without_number(told) == without_number(line))
+}
+
+/// Whether it waits for a person who did not ask for it.
+pub(super) fn paused_itself(status: &Status) -> bool {
+    status.state == RunState::Paused && status.reason.as_deref() != Some(PAUSED_BY_REQUEST)
 }
 
 /// The next notice; waits for ever once the connection is closed, since the looks tell what is to be told.

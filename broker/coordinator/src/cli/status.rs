@@ -1,15 +1,23 @@
 //! `millrace status`.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Result;
 use millrace_schemas::RunId;
 use millrace_schemas::api::{Ledger, RunRequest, Status, StoredStatus};
+use millrace_schemas::limits::WORKER_REPORT_MS;
+use millrace_schemas::subjects::NOTICE_WORKERS;
+use tokio::time::{Instant, timeout};
 
-use super::connect::Place;
+use super::connect::{Api, Place};
 use super::domains;
 use super::evaluation;
 use super::term::{by_reason, duration, histogram, percent, say, thousands};
+use super::waits::{Waits, is_quiet};
+
+/// For each worker to speak at least twice.
+const LISTEN: Duration = Duration::from_millis(2 * WORKER_REPORT_MS + 200);
 
 /// Arguments of `millrace status`.
 #[derive(Debug, clap::Args)]
@@ -23,20 +31,44 @@ pub(super) struct StatusArgs {
 
 impl StatusArgs {
     pub(super) async fn run(self, place: &Place) -> Result<ExitCode> {
-        let status: Status = place.api().await?.call("status", &RunRequest { run: self.run }).await?;
+        let api = place.api().await?;
+        let status: Status = api.call("status", &RunRequest { run: self.run }).await?;
         if self.json {
             say(serde_json::to_string_pretty(&status)?);
-        } else {
-            lines(&status).iter().for_each(say);
+            return Ok(ExitCode::SUCCESS);
+        }
+        lines(&status).iter().for_each(say);
+        if is_quiet(&status) {
+            wants(&api, &status).await?.into_iter().for_each(|words| say(line("waits", &words)));
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
+/// What the run waits for, from what workers say while this listens.
+async fn wants(api: &Api, status: &Status) -> Result<Vec<String>> {
+    let (mut workers, mut waits) = (api.listen(NOTICE_WORKERS).await?, Waits::default());
+    let listening = async {
+        while let Some(message) = workers.next().await {
+            // Anyone may publish there; what cannot be read is not a worker's.
+            if let Ok(notice) = serde_json::from_slice(&message.payload) {
+                waits.take(Instant::now(), notice);
+            }
+        }
+    };
+    // The end of the time is the usual end.
+    let _ = timeout(LISTEN, listening).await;
+    Ok(waits.lines(Instant::now(), status))
+}
+
+fn line(label: &str, words: &str) -> String {
+    format!("  {label:<11} {words}")
+}
+
 /// A run in lines of label and words.
 fn lines(status: &Status) -> Vec<String> {
     let mut lines = vec![headline(status)];
-    let mut line = |label: &str, words: String| lines.push(format!("  {label:<11} {words}"));
+    let mut line = |label: &str, words: String| lines.push(line(label, &words));
     if let Some(reason) = &status.reason {
         line("reason", reason.clone());
     }

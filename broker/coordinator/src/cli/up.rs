@@ -9,19 +9,19 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use bytes::Bytes;
 use millrace_queue::Objects;
-use millrace_schemas::api::{RunReply, Status};
+use millrace_schemas::api::{RunReply, RunRequest, RunState, Status};
 use millrace_schemas::report::Report;
-use millrace_schemas::{PolicyVersion, RunSpec};
+use millrace_schemas::{PolicyVersion, RunId, RunSpec};
 use tokio_util::sync::CancellationToken;
 
 use super::connect::{Api, CallError, Place};
 use super::data;
-use super::follow::Follow;
+use super::follow::{Follow, paused_itself};
 use super::live::view;
 use super::report::{Measured, is_good, lines};
 use super::signals::Signals;
 use super::submit::read_run_file;
-use super::term::say;
+use super::term::{is_terminal, say};
 pub(super) use folder::KEY_FILE;
 use folder::{Anew, Begin, Folder};
 use stack::{Counts, QueueArgs, Stack};
@@ -66,6 +66,8 @@ pub(super) struct UpArgs {
 enum Ended {
     /// The run is over.
     Over(Box<Status>, Measured),
+    /// It paused itself, and nobody is there to repair what it waits for; the newest version.
+    Paused(PolicyVersion),
     /// A signal came; the newest version seen.
     Stopped(Option<PolicyVersion>),
 }
@@ -108,6 +110,11 @@ impl UpArgs {
                 let report = conclude::conclude(&folder, &objects, &status, measured).await?;
                 tell(&report, &folder);
                 Ok(code(&report))
+            }
+            // Why, and what to do, is told above.
+            Ended::Paused(version) => {
+                say(format_args!("{} is paused at {version}; the same command goes on with it", spec.name));
+                Ok(ExitCode::FAILURE)
             }
             Ended::Stopped(version) => {
                 let at = version.map_or("at its very start".into(), |version| format!("at {version}"));
@@ -170,6 +177,7 @@ async fn follow_run(
         data::store(&Objects::open(stack.objects())?, spec, contents).await?;
         let api = stack.connect().await?;
         stack.or_given_up(submit_once(&api, spec)).await?;
+        stack.or_given_up(resume_if_paused(&api, &spec.name)).await?;
         anyhow::Ok(api)
     };
     let api = tokio::select! {
@@ -185,6 +193,7 @@ async fn follow_run(
         prompts: Some(spec.evaluate.prompts),
         restarts: Some(restarts.clone()),
         news: Some(stack.news()),
+        leaves_paused: !is_terminal(),
         patience: None,
     };
     let followed = follow.until_over(stop).await?;
@@ -198,6 +207,7 @@ async fn follow_run(
             };
             Ended::Over(Box::new(status), measured)
         }
+        Some(status) if paused_itself(&status) && !stop.is_cancelled() => Ended::Paused(status.version),
         seen => Ended::Stopped(seen.map(|status| status.version)),
     })
 }
@@ -208,6 +218,23 @@ async fn submit_once(api: &Api, spec: &RunSpec) -> Result<()> {
         match api.call::<RunReply>("submit", spec).await {
             Ok(_) => return Ok(()),
             Err(CallError::Refused(e)) if e.code == 409 => return Ok(()),
+            Err(CallError::Silent(_)) => tokio::time::sleep(TRY_AGAIN).await,
+            Err(e @ (CallError::Refused(_) | CallError::Unreadable { .. })) => return Err(e.into()),
+        }
+    }
+}
+
+/// Whoever goes on with a run that is paused wants it to go on.
+async fn resume_if_paused(api: &Api, run: &RunId) -> Result<()> {
+    loop {
+        let status = api.status(run).await;
+        let answer = match status {
+            Ok(status) if status.state != RunState::Paused => return Ok(()),
+            Ok(_) => api.call::<RunReply>("resume", &RunRequest { run: Some(run.clone()) }).await.map(drop),
+            Err(error) => Err(error),
+        };
+        match answer {
+            Ok(()) => return Ok(()),
             Err(CallError::Silent(_)) => tokio::time::sleep(TRY_AGAIN).await,
             Err(e @ (CallError::Refused(_) | CallError::Unreadable { .. })) => return Err(e.into()),
         }

@@ -36,6 +36,7 @@ impl WatchArgs {
             prompts: None,
             restarts: None,
             news: None,
+            leaves_paused: false,
             patience: Some(PATIENCE),
         };
         // Ctrl-C ends the watching and nothing else.

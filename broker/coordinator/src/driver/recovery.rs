@@ -193,13 +193,51 @@ fn live_runs(state: &State) -> Vec<RunId> {
     state.runs.iter().filter(|(_, run)| !run.is_closed()).map(|(id, _)| id.clone()).collect()
 }
 
-/// What the key should say instead, if it says too much.
+/// What the key should say instead, if it says too much. The step that makes the version after the newest one is given
+/// out anew with attempt 0 where the log does not know that version: a key that says more would void it.
 fn mended(state: &State, run: &RunId, standing: &Policy) -> Option<Policy> {
     let run = state.runs.get(run).filter(|run| !run.is_closed())?;
     let attempt = match &run.policy {
-        Some(known) if known.version == standing.version => known.attempt,
-        Some(_) | None => standing.attempt,
+        Some(known) if known.version == standing.version => known.attempt.min(standing.attempt),
+        Some(known) if known.version > standing.version => standing.attempt,
+        Some(_) | None => 0,
     };
-    let mended = Policy { ended: false, attempt: attempt.min(standing.attempt), ..standing.clone() };
+    let mended = Policy { ended: false, attempt, ..standing.clone() };
     (mended != *standing).then_some(mended)
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_schemas::blob::Sha;
+    use millrace_schemas::submit::from_toml;
+    use millrace_schemas::{Event, PolicyVersion};
+
+    use super::*;
+
+    /// What the key says, where the log knows the version `known` and a step that began `attempt` times.
+    fn says(known: Option<(u64, u32)>, standing: (u64, u32)) -> Option<u32> {
+        let policy = |(version, attempt): (u64, u32)| Policy {
+            version: PolicyVersion(version),
+            manifest: Sha::of(b"manifest"),
+            floor: PolicyVersion(0),
+            attempt,
+            partitions: 1,
+            ended: false,
+        };
+        let file = "name = \"a\"\nsteps = 9\nmodel = { kind = \"scripted\" }\nenvironment = { name = \"counter\", turns = 1 }";
+        let spec = from_toml(file).expect("a run file");
+        let (mut state, run) = (State::default(), spec.name.clone());
+        state.advance(1, run.as_str(), Event::Submitted(Box::new(spec)));
+        state.runs.get_mut(&run).expect("just handed in").policy = known.map(policy);
+        mended(&state, &run, &policy(standing)).map(|policy| policy.attempt)
+    }
+
+    #[test]
+    fn a_key_voids_no_step_that_the_log_begins_anew() {
+        assert_eq!(says(Some((3, 2)), (3, 2)), None);
+        assert_eq!(says(Some((3, 1)), (3, 2)), Some(1), "the void of the second try is lost");
+        assert_eq!(says(Some((3, 0)), (4, 2)), Some(0), "the version itself is lost");
+        assert_eq!(says(None, (0, 1)), Some(0));
+        assert_eq!(says(Some((4, 0)), (3, 2)), None, "the key is behind; the next write brings it on");
+    }
 }

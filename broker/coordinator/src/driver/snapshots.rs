@@ -8,6 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::Driver;
+use super::trimming::Need;
 use crate::journal;
 use crate::state::State;
 
@@ -24,7 +25,7 @@ pub(super) struct Snapshots {
     /// Position of the newest that was written, or found.
     pub(super) saved: u64,
     /// The one under way.
-    pub(super) writing: JoinSet<Result<u64, BrokerError>>,
+    pub(super) writing: JoinSet<Result<Need, BrokerError>>,
     not_before: Instant,
     pause: Duration,
 }
@@ -35,9 +36,9 @@ impl Snapshots {
     }
 
     /// Takes in how the one under way ended.
-    pub(super) fn written(&mut self, result: Result<u64, BrokerError>) {
+    pub(super) fn written(&mut self, result: Result<Need, BrokerError>) {
         match result {
-            Ok(seq) => (self.saved, self.pause) = (self.saved.max(seq), FIRST_PAUSE),
+            Ok(need) => (self.saved, self.pause) = (self.saved.max(need.seq), FIRST_PAUSE),
             // The log holds everything that the snapshot would have.
             Err(error) => {
                 tracing::warn!(%error, pause = ?self.pause, "failed to write a snapshot; trying again later");
@@ -76,8 +77,9 @@ impl Driver {
     }
 }
 
-async fn write(broker: Broker, instance: String, state: State) -> Result<u64, BrokerError> {
-    let seq = state.seq;
+/// Writes a snapshot; says what whoever loads it needs of the log.
+async fn write(broker: Broker, instance: String, state: State) -> Result<Need, BrokerError> {
+    let need = Need::of(&state);
     let groups: usize = state.runs.values().map(|run| run.groups.len()).sum();
     let content = if groups > LARGE_GROUPS {
         let encode = move || journal::encode_state(&state);
@@ -85,6 +87,6 @@ async fn write(broker: Broker, instance: String, state: State) -> Result<u64, Br
     } else {
         journal::encode_state(&state)
     };
-    journal::save(&broker, &instance, seq, content).await?;
-    Ok(seq)
+    journal::save(&broker, &instance, need.seq, content).await?;
+    Ok(need)
 }

@@ -57,6 +57,47 @@ async fn a_reward_in_python_survives_the_death_of_its_process() {
     assert!(running(&script).is_empty(), "it stays when its worker has left");
 }
 
+/// Scores until there is a file `broken` in its folder, then fails for good.
+const BREAKS: &str = r#"
+import pathlib
+import millrace
+
+@millrace.reward("own_return")
+def own_return(rollout):
+    if (pathlib.Path(__file__).parent / "broken").exists():
+        raise RuntimeError("no such judge")
+    return 1.0
+
+millrace.serve()
+"#;
+
+/// In a pipe or in CI nobody reads the remedy while the command waits: it ends, and the same command goes on.
+#[tokio::test]
+async fn a_run_that_pauses_itself_ends_its_command_and_goes_on_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("own.py");
+    std::fs::write(&script, BREAKS).unwrap();
+    let file = folder.path().join("run.toml");
+    let rewards = "[[rewards]]\nrule = \"custom\"\npool = \"own_return\"\n";
+    let counter = std::fs::read_to_string(run_file("counter.toml")).unwrap();
+    std::fs::write(&file, format!("{counter}\n{rewards}")).unwrap();
+    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../workers/python");
+    let exec = format!("env PYTHONPATH={} python3 {}", package.display(), script.display());
+    let arguments = ["--steps", "12", "--exec", &exec];
+    let broken = folder.path().join("broken");
+    std::fs::write(&broken, "").unwrap();
+    let mut up = Up::start_file(folder.path(), &file, &arguments);
+    assert_eq!(up.ended().await.code(), Some(1), "{}", up.output());
+    for words in ["paused: ", "no such judge", "the same command goes on with it"] {
+        assert!(up.output().contains(words), "{words}: {}", up.output());
+    }
+    std::fs::remove_file(&broken).unwrap();
+    let mut again = Up::start_file(folder.path(), &file, &arguments);
+    assert!(again.ended().await.success(), "{}", again.output());
+    let report = again.report();
+    assert!(report.balanced && report.audited && report.final_version == 12, "{report:#?}");
+}
+
 #[tokio::test]
 async fn a_reward_of_ones_own_has_a_name_that_no_other_has() {
     let folder = tempfile::tempdir().unwrap();

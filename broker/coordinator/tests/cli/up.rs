@@ -1,8 +1,11 @@
 //! `millrace up` from beginning to end, stopped, and gone on with.
 
+use std::path::Path;
+
 use millrace_queue::port::Message;
 use millrace_queue::{ConnectArgs, JetStream, JetStreamOptions, Queue};
 use nix::sys::signal::Signal;
+use parquet::file::reader::{FileReader, SerializedFileReader};
 use tokio::time::timeout;
 
 use super::support::{PATIENCE, Up, lives, millrace, run, run_file, send, stderr, stdout, until};
@@ -134,11 +137,45 @@ async fn other_commands_find_the_folder() {
     .await;
     assert!(exported.status.success(), "{}", stderr(&exported));
     assert!(to.join("manifest.json").is_file());
+    let checked = run(&["objects", "check", "--content", "--dir", &dir]).await;
+    assert!(checked.status.success(), "{}{}", stdout(&checked), stderr(&checked));
+    assert!(stdout(&checked).contains("all that is referred to is there"), "{}", stdout(&checked));
+    let kept = stdout(&run(&["objects", "collect", "--dir", &dir]).await);
+    assert!(kept.starts_with("0 objects"), "everything is young: {kept}");
+    the_log_is_exported(folder.path(), &dir).await;
     assert!(run(&["cancel", "counter", "--dir", &dir]).await.status.success());
     assert_eq!(up.ended().await.code(), Some(1), "{}", up.output());
     let report = up.report();
     assert_eq!(report.state, "cancelled");
     assert!(report.balanced && report.audited, "{report:#?}");
+}
+
+/// As JSONL and as Parquet, which say the same.
+async fn the_log_is_exported(folder: &Path, dir: &str) {
+    let export = ["log", "export", "--run", "counter", "--to", "40", "--dir", dir];
+    let lines = stdout(&run(&export).await);
+    let rows: Vec<serde_json::Value> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(rows[0]["kind"], "submitted", "{lines}");
+    assert!(rows.iter().all(|row| row["run"] == "counter"), "{lines}");
+    assert!(rows.windows(2).all(|pair| pair[0]["seq"].as_u64() < pair[1]["seq"].as_u64()), "{lines}");
+    let path = folder.join("log.parquet");
+    let to = path.to_string_lossy();
+    let written = run(&[&export[..], &["--format", "parquet", "--output", &to]].concat()).await;
+    assert!(written.status.success(), "{}", stderr(&written));
+    let file = SerializedFileReader::new(std::fs::File::open(&path).unwrap()).unwrap();
+    let columns: Vec<serde_json::Value> =
+        file.get_row_iter(None).unwrap().map(|row| row.unwrap().to_json_value()).collect();
+    assert_eq!(columns.len(), rows.len());
+    for (column, row) in columns.iter().zip(&rows) {
+        for field in ["seq", "stored_ns", "run", "kind"] {
+            assert_eq!(column[field], row[field], "{field}");
+        }
+        assert_eq!(column["task"].as_str(), row["task"].as_str());
+        let event: serde_json::Value = serde_json::from_str(column["event"].as_str().unwrap()).unwrap();
+        assert_eq!(event, row["event"]);
+    }
+    assert!(!run(&[&export[..], &["--format", "parquet"]].concat()).await.status.success(), "to no file");
 }
 
 #[tokio::test]

@@ -19,6 +19,8 @@ use crate::port::LogEntry;
 
 mod part;
 
+pub(super) use part::{claim_of, named};
+
 /// Entries asked of the log at once.
 const READ_AT_ONCE: usize = 1_024;
 
@@ -154,6 +156,32 @@ impl Broker {
                 segment.log, segment.first, segment.last
             ))),
         }
+    }
+
+    /// Fills in entries of the log that are `None` in `found`, where a segment has them. One segment is held at a time.
+    pub(super) async fn find_trimmed(
+        &self,
+        seqs: &[u64],
+        found: &mut [Option<LogEntry>],
+    ) -> Result<(), BrokerError> {
+        let range = self.queue.log_range().await?;
+        let mut wanted: Vec<usize> =
+            (0..seqs.len()).filter(|at| found[*at].is_none() && seqs[*at] < range.first).collect();
+        wanted.sort_unstable_by_key(|at| std::cmp::Reverse(seqs[*at]));
+        while let Some(at) = wanted.last().copied() {
+            let last = match self.segment_with(range.id, seqs[at]).await? {
+                None => seqs[at],
+                Some(segment) => {
+                    let entries = self.read_segment(&segment).await?;
+                    for at in wanted.iter().copied().filter(|at| seqs[*at] <= segment.last) {
+                        found[at] = entries.get((seqs[at] - segment.first) as usize).cloned();
+                    }
+                    segment.last
+                }
+            };
+            wanted.retain(|at| seqs[*at] > last);
+        }
+        Ok(())
     }
 
     /// The segment whose first entry stands at `first`, if there is one.

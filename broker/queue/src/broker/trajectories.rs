@@ -112,12 +112,15 @@ impl Broker {
         Ok(content)
     }
 
-    /// The entries of the log at these positions, in the same order; `None` where nothing is.
+    /// The entries of the log at these positions, in the same order, trimmed or not; `None` where nothing is.
     ///
     /// # Errors
     /// The queue or the object store fails.
     pub async fn entries(&self, seqs: &[u64]) -> Result<Vec<Option<Logged>>, BrokerError> {
-        let found = self.queue.log_entries(seqs).await?;
+        let mut found = self.queue.log_entries(seqs).await?;
+        if found.iter().any(Option::is_none) {
+            self.find_trimmed(seqs, &mut found).await?;
+        }
         futures::stream::iter(found)
             .map(async |entry| match entry {
                 Some(entry) => self.read_entry(&entry).await.map(Some),

@@ -75,6 +75,11 @@ pub async fn what_is_trimmed_is_read_from_segments(fixture: Fixture) {
     }
     let went_on = read(&mut slow, ENTRIES as usize - before.len()).await;
     assert_eq!(went_on, whole[before.len()..], "a reader that began before");
+    let seqs = [22, 13, 2, 99, 14];
+    let found = broker.entries(&seqs).await.expect("read");
+    let stands: Vec<Option<u64>> =
+        found.iter().map(|found| found.as_ref().map(|logged| logged.seq)).collect();
+    assert_eq!(stands, [Some(22), Some(13), Some(2), None, Some(14)], "wherever they stand now");
     let index = broker.read_index(&second.parts[1]).await.expect("an index");
     let claimed = whole[10..20].iter().filter(|(.., event)| matches!(event, Event::Cancelled { .. })).count();
     assert_eq!((index.claims.len(), index.rollouts.len()), (claimed, 4));

@@ -20,6 +20,7 @@ fn played(seconds: f64) -> Played {
         alpha: 1.0,
         started_unix_ms: 0,
         now_unix_ms: 0,
+        quiet_ms: 0,
         curve: vec![],
         evaluations: vec![],
         staleness: vec![],

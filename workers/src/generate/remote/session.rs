@@ -121,7 +121,8 @@ impl Session {
         if lost {
             tracing::warn!(run = %self.run, version = %served.version, %error, "engine's server lost");
             served.boundary.cancel();
-            self.serving.send_replace(Serving { away: true, ..Serving::default() });
+            let waits_for = Some(format!("the engine's server was lost: {error}"));
+            self.serving.send_replace(Serving { away: true, waits_for, ..Serving::default() });
         }
     }
 

@@ -9,6 +9,7 @@ use millrace_schemas::log_segment::{Claim, RolloutEntries, SegmentEntries, Segme
 use millrace_schemas::subjects::{self, ALL_RUNS, CLAIM_HEADER};
 use millrace_schemas::{BlobRef, Event, OutcomeBody, RolloutId, RunId};
 
+use super::super::reach::rows_of;
 use super::super::{Broker, BrokerError, parse_claim};
 use super::invalid;
 use crate::objects::ObjectError;
@@ -84,10 +85,11 @@ impl Broker {
         let events: Vec<Option<Event>> = events.try_collect().await?;
         let (mut index, mut rollouts) = (SegmentIndex::default(), BTreeMap::<RolloutId, Vec<u64>>::new());
         for (entry, event) in entries.iter().zip(events) {
-            if let (Some(run), Some(blob)) = (named(entry), claim_of(entry)) {
-                index.claims.push(Claim { run, blob });
-            }
+            let run = named(entry);
+            let payload = run.clone().zip(claim_of(entry));
+            index.claims.extend(payload.map(|(run, blob)| Claim { run, blob }));
             let Some(event) = event else { continue };
+            index.claims.extend(run.iter().flat_map(|run| rows_of(run, &event)));
             let (rollout, versions) = concerns(&event);
             if let Some(rollout) = rollout {
                 rollouts.entry(rollout).or_default().push(entry.seq);
@@ -104,7 +106,10 @@ impl Broker {
     }
 
     /// The event of an entry, if it is one. What is lost for good is in no index; the entry itself is kept as it is.
-    async fn event_for_index(&self, entry: &LogEntry) -> Result<Option<Event>, ObjectError> {
+    pub(in super::super) async fn event_for_index(
+        &self,
+        entry: &LogEntry,
+    ) -> Result<Option<Event>, ObjectError> {
         let Some(blob) = claim_of(entry) else {
             return Ok(decode("event", &entry.message.payload).ok());
         };
@@ -118,7 +123,7 @@ impl Broker {
 }
 
 /// The blob that holds an entry's payload.
-fn claim_of(entry: &LogEntry) -> Option<BlobRef> {
+pub(in super::super) fn claim_of(entry: &LogEntry) -> Option<BlobRef> {
     entry.message.header(CLAIM_HEADER).and_then(|claim| parse_claim(claim).ok())
 }
 
@@ -149,7 +154,7 @@ fn concerns(event: &Event) -> (Option<RolloutId>, BTreeSet<millrace_schemas::Pol
 }
 
 /// The run that an entry's subject names.
-fn named(entry: &LogEntry) -> Option<RunId> {
+pub(in super::super) fn named(entry: &LogEntry) -> Option<RunId> {
     subjects::run_of_log(&entry.message.subject)?.parse().ok()
 }
 

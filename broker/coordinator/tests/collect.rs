@@ -1,0 +1,187 @@
+//! What nothing leads to goes, and nothing else, wherever what leads to it stands.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use millrace_coordinator::State;
+use millrace_coordinator::collect::{Survey, Use, collect, damaged, survey};
+use millrace_coordinator::journal;
+use millrace_queue::clock::SystemClock;
+use millrace_queue::{Broker, MemoryQueue, Objects, TrimRule};
+use millrace_schemas::blob::paths;
+use millrace_schemas::limits::MAX_INLINE_BYTES;
+use millrace_schemas::publish_weights::{Manifest, Retention};
+use millrace_schemas::submit::from_toml;
+use millrace_schemas::train_shard::FileRef;
+use millrace_schemas::{BlobRef, Event, PolicyVersion, RunId};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+fn run() -> RunId {
+    "run".parse().expect("a name")
+}
+
+struct World {
+    broker: Broker,
+    retentions: BTreeMap<RunId, Retention>,
+}
+
+impl World {
+    fn new() -> Self {
+        let queue = MemoryQueue::new(Arc::new(SystemClock::new()));
+        Self { broker: Broker::new(Arc::new(queue), Objects::memory()), retentions: BTreeMap::new() }
+    }
+
+    async fn blob(&self, content: &str) -> BlobRef {
+        let content = Bytes::from(content.to_owned());
+        self.broker.objects().put_blob(&run(), content).await.expect("memory answers")
+    }
+
+    async fn has(&self, blob: &BlobRef) -> bool {
+        self.broker.objects().has_blob(&run(), blob).await.expect("memory answers")
+    }
+
+    /// Entries whose payloads are in the object store.
+    async fn large_entries(&self, count: usize) {
+        for number in 0..count {
+            let reason = number.to_string().repeat(MAX_INLINE_BYTES + 1);
+            self.broker.append("run", &Event::Cancelled { reason }).await.expect("memory answers");
+        }
+    }
+
+    async fn commit(&self, version: u64) -> (BlobRef, BlobRef) {
+        let (weights, batch) =
+            (self.blob(&format!("weights {version}")).await, self.blob(&format!("batch {version}")).await);
+        let manifest = Manifest {
+            run: run(),
+            version: PolicyVersion(version),
+            parent: None,
+            batch: Some(batch),
+            config: paths_sha(),
+            files: vec![FileRef { name: "model.safetensors".to_owned(), blob: weights }],
+            metrics: BTreeMap::new(),
+        };
+        let path = paths::manifest(&run(), manifest.version);
+        self.broker.objects().create(&path, manifest.to_json().into()).await.expect("memory answers");
+        (weights, batch)
+    }
+
+    async fn survey(&self, age: Duration) -> Survey {
+        survey(&self.broker, &self.retentions, age).await.expect("memory answers")
+    }
+
+    /// Takes everything that nothing leads to, of whatever age; says how many went.
+    async fn take_all(&self) -> u64 {
+        // What is of this very millisecond is not older than now.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let survey = self.survey(Duration::ZERO).await;
+        collect(&self.broker, &survey, || true).await.expect("memory answers").objects
+    }
+}
+
+fn paths_sha() -> millrace_schemas::blob::Sha {
+    millrace_schemas::blob::Sha::of(b"run file")
+}
+
+#[tokio::test]
+async fn what_log_segments_and_letters_name_stays() {
+    let world = World::new();
+    let rows = world.blob("rows").await;
+    let text = r#"
+        name = "run"
+        steps = 1
+        model = { kind = "hugging_face", path = "m" }
+        environment = { name = "dataset", path = "rows.jsonl", check = "number" }
+        algorithm = { learning_rate = 1e-5 }
+    "#;
+    let mut spec = from_toml(text).expect("a run file");
+    let dataset = spec.environment.as_mut().and_then(|environment| environment.dataset_mut()).expect("rows");
+    dataset.content = Some(millrace_schemas::dataset::DatasetContent { blob: rows, train: 1, held_out: 1 });
+    world.broker.append("run", &Event::Submitted(Box::new(spec))).await.expect("memory answers");
+    world.large_entries(4).await;
+    let lost = world.blob("of an attempt that came to nothing").await;
+    assert_eq!(world.take_all().await, 1);
+    assert!(!world.has(&lost).await && world.has(&rows).await);
+    // The same once a part of the log is in a segment.
+    let runs = BTreeSet::from([run()]);
+    let yes = || true;
+    let rule = TrimRule { before: 4, stored_before_ns: u64::MAX, runs: &runs, entries: 3, may_act: &yes };
+    world.broker.trim_log(rule).await.expect("trimmed").expect("a segment");
+    assert_eq!(world.take_all().await, 0);
+    let survey = world.survey(HOUR).await;
+    assert_eq!(survey.wrong, Vec::<String>::new());
+    // Rows, four payloads, data and index of the segment.
+    assert_eq!((survey.kept[&Use::Payload].objects, survey.kept[&Use::Segment].objects), (7, 1));
+    let mut log = world.broker.read_log(1).await.expect("read");
+    let mut read = 0;
+    while read < 5 {
+        let entries = log.next(8).await.expect("read");
+        assert!(entries.iter().all(|entry| entry.event.is_ok()), "{entries:?}");
+        read += entries.len();
+    }
+}
+
+#[tokio::test]
+async fn what_versions_gave_up_goes_and_what_they_keep_stays() {
+    let mut world = World::new();
+    let mut committed = Vec::new();
+    for version in 0..6 {
+        committed.push(world.commit(version).await);
+    }
+    // Of a run that nobody knows more of, everything stays.
+    assert_eq!(world.take_all().await, 0);
+    world.retentions.insert(run(), Retention { newest: 2, every: 0, checkpoint_every: 100 });
+    assert_eq!(world.take_all().await, 3);
+    for (version, (weights, batch)) in committed.iter().enumerate() {
+        assert_eq!(world.has(weights).await, matches!(version, 0 | 4 | 5), "v{version}");
+        assert!(world.has(batch).await, "batches are the run's books");
+    }
+    assert_eq!(world.survey(HOUR).await.wrong, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn the_young_the_foreign_and_what_was_written_again_stay() {
+    let world = World::new();
+    let young = world.blob("about to be referred to").await;
+    world.broker.objects().put("elsewhere/notes.txt", "a person's".into()).await.expect("memory answers");
+    let survey = world.survey(HOUR).await;
+    assert_eq!((survey.loose.len(), survey.young.objects, survey.foreign.objects), (0, 1, 1));
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let survey = world.survey(Duration::ZERO).await;
+    assert_eq!(survey.loose.len(), 1);
+    // Between the look and the removal somebody writes it again.
+    let again = Bytes::from("about to be referred to");
+    world.broker.objects().put(&paths::blob(&run(), &young.sha256), again).await.expect("memory answers");
+    let gone = collect(&world.broker, &survey, || true).await.expect("memory answers");
+    assert!(gone.objects == 0 && world.has(&young).await);
+    // One that may act no more removes nothing.
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let survey = world.survey(Duration::ZERO).await;
+    let gone = collect(&world.broker, &survey, || false).await.expect("memory answers");
+    assert!(gone.objects == 0 && world.has(&young).await);
+    assert_eq!(world.take_all().await, 1);
+}
+
+#[tokio::test]
+async fn what_is_missing_or_damaged_is_named_with_what_misses_it() {
+    let world = World::new();
+    let (weights, batch) = world.commit(0).await;
+    let state = State { seq: 0, ..State::default() };
+    journal::save(&world.broker, "one", 0, journal::encode_state(&state)).await.expect("memory answers");
+    assert_eq!(world.survey(HOUR).await.wrong, Vec::<String>::new());
+    let objects = world.broker.objects();
+    objects.put(&paths::blob(&run(), &batch.sha256), "batch X".into()).await.expect("memory answers");
+    let survey = world.survey(HOUR).await;
+    assert!(survey.wrong.is_empty(), "as long as it was");
+    let damaged = damaged(&world.broker, &survey).await.expect("memory answers");
+    assert!(damaged.len() == 1 && damaged[0].contains(&batch.sha256.to_string()), "{damaged:?}");
+    objects.delete(&paths::blob(&run(), &weights.sha256)).await.expect("memory answers");
+    let snapshot = &journal::snapshots(&world.broker).await.expect("memory answers")[0];
+    objects.delete(&snapshot.path).await.expect("memory answers");
+    let wrong = world.survey(HOUR).await.wrong;
+    assert_eq!(wrong.len(), 2, "{wrong:?}");
+    assert!(wrong.iter().any(|w| w.contains("v0 of run=run")), "{wrong:?}");
+    assert!(wrong.iter().any(|w| w.contains("the key of the snapshots")), "{wrong:?}");
+}

@@ -1,0 +1,56 @@
+//! Whatever is referred to stands in the object store: before everything that nothing leads to is collected, and after.
+
+use std::time::Duration;
+
+use millrace_coordinator::State;
+use millrace_coordinator::collect::{collect, damaged, retentions, survey};
+use millrace_queue::Broker;
+
+use super::history::History;
+
+/// Of a store that is looked at whole.
+#[derive(Debug, Clone, Default)]
+pub struct ObjectsSeen {
+    /// What was wrong.
+    pub wrong: Vec<String>,
+    /// How many nothing led to.
+    pub collected: u64,
+}
+
+/// Looks at every object, collects whatever nothing leads to, whatever its age, and looks again at all that is left.
+///
+/// # Errors
+/// The queue or the object store cannot be reached.
+pub async fn look(broker: &Broker, state: &State) -> anyhow::Result<ObjectsSeen> {
+    let retentions = retentions(state);
+    let before = survey(broker, &retentions, Duration::ZERO).await?;
+    let collected = collect(broker, &before, || true).await?.objects;
+    let after = survey(broker, &retentions, Duration::ZERO).await?;
+    let mut wrong = after.wrong.clone();
+    wrong.extend(damaged(broker, &after).await?);
+    Ok(ObjectsSeen { wrong, collected })
+}
+
+/// Where the queue lost its newest part, its key may name a snapshot again that was removed for a newer one.
+pub(super) fn check(history: &History) -> Vec<String> {
+    let excused = |wrong: &&String| history.losses == 0 || !wrong.contains("the key of the snapshots");
+    history.objects.wrong.iter().filter(excused).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::sound;
+    use super::*;
+
+    #[tokio::test]
+    async fn an_object_that_is_gone_is_found() {
+        let mut history = sound().await;
+        assert_eq!(check(&history), Vec::<String>::new());
+        history.objects.wrong.push("path=s is not there; it is missed by the key of the snapshots".to_owned());
+        assert_eq!(check(&history).len(), 1);
+        history.losses = 1;
+        assert!(check(&history).is_empty());
+        history.objects.wrong.push("path=runs/a/blobs/0 is not there".to_owned());
+        assert_eq!(check(&history).len(), 1);
+    }
+}
