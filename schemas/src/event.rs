@@ -76,6 +76,20 @@ pub enum Event {
 }
 
 impl Event {
+    /// The same in brief, where the rest of it may stand elsewhere.
+    #[must_use]
+    pub fn brief(&self) -> Option<Self> {
+        let Self::Outcome(Outcome { key, worker, busy_us, answers, body }) = self else { return None };
+        let (key, worker, busy_us, answers) = (*key, worker.clone(), *busy_us, *answers);
+        body.brief().map(|body| Self::Outcome(Outcome { key, worker, busy_us, answers, body }))
+    }
+
+    /// Whether it is in brief.
+    #[must_use]
+    pub const fn is_brief(&self) -> bool {
+        matches!(self, Self::Outcome(outcome) if outcome.body.is_brief())
+    }
+
     /// The word for it in its subject.
     #[must_use]
     pub const fn kind(&self) -> &'static str {

@@ -237,13 +237,25 @@ impl GenerateDone {
         at_least: PolicyVersion,
         at_most: PolicyVersion,
     ) -> Result<(), MalformedTurn> {
-        let mut from = at_least;
-        for segment in &self.segments {
-            if segment.version < from || segment.version > at_most {
-                return Err(MalformedTurn::Version { segment: segment.version, at_least: from, at_most });
-            }
-            from = segment.version;
-        }
-        Ok(())
+        check_versions(&self.segments, at_least, at_most)
     }
+}
+
+/// Refuses segments outside `[at_least, at_most]` or out of order.
+///
+/// # Errors
+/// Names the first segment that does not fit.
+pub fn check_versions(
+    segments: &[Segment],
+    at_least: PolicyVersion,
+    at_most: PolicyVersion,
+) -> Result<(), MalformedTurn> {
+    let mut from = at_least;
+    for segment in segments {
+        if segment.version < from || segment.version > at_most {
+            return Err(MalformedTurn::Version { segment: segment.version, at_least: from, at_most });
+        }
+        from = segment.version;
+    }
+    Ok(())
 }

@@ -25,6 +25,7 @@ pub mod train_shard;
 pub mod publish_weights;
 
 pub mod outcome;
+pub mod brief;
 pub mod trajectory;
 pub mod event;
 pub mod log_segment;

@@ -14,6 +14,8 @@ pub const MAX_WORKER_NAME_CHARS: usize = 64;
 /// Bytes of a payload that travels inside a message. A larger one goes to the object store and a
 /// reference travels (the claim check), so that the streams stay small.
 pub const MAX_INLINE_BYTES: usize = 256 * 1024;
+/// The same for an event that has no brief form: folding it needs all of it, and should not wait for the object store.
+pub const MAX_INLINE_EVENT_BYTES: usize = 768 * 1024;
 /// Bytes of a message that nats-server takes by default; above it the connection is closed.
 pub const MAX_PAYLOAD_BYTES: usize = 1024 * 1024;
 /// Bytes of an object that is decoded as one message. Above it the task is a dead letter.
@@ -240,6 +242,7 @@ pub const MAX_EVALUATE_SAMPLES: u32 = 256;
 /// Width, layers and vocabulary of a model made from scratch; above it submit refuses.
 pub const MAX_MODEL_DIMENSION: u32 = 1_048_576;
 
+const _: () = assert!(MAX_INLINE_EVENT_BYTES + MAX_INLINE_BYTES / 2 < MAX_PAYLOAD_BYTES, "so must an event");
 const _: () = assert!(MAX_INLINE_BYTES * 2 < MAX_PAYLOAD_BYTES, "a message and its headers must fit");
 const _: () =
     assert!(MAX_CARRIED_TOKENS * 5 < MAX_INLINE_BYTES, "a task with a prefix of many turns stays inline");

@@ -4,6 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::brief::{StepBrief, TurnBrief};
 use crate::env_step::EnvStepDone;
 use crate::file_name::{self, NotAFileName};
 use crate::generate::{GenerateDone, MalformedTurn};
@@ -43,6 +44,10 @@ pub enum OutcomeBody {
     Generate(GenerateDone),
     /// The environment answered.
     EnvStep(EnvStepDone),
+    /// A turn in brief. Only the log says this, beside a claim; a worker says all of it.
+    TurnBrief(TurnBrief),
+    /// What the environment answered, in brief.
+    StepBrief(StepBrief),
     /// A score was given.
     Reward(RewardDone),
     /// A share of a step was computed.
@@ -130,6 +135,11 @@ impl Outcome {
                 // Twice: what is written anew may be longer than it was in the file.
                 length("row", done.row.values().map(|value| value.to_string().len()).sum(), 2 * MAX_ROW_BYTES)
             }
+            OutcomeBody::TurnBrief(brief) => Ok(brief.check()?),
+            OutcomeBody::StepBrief(brief) => {
+                number("reward", brief.reward)?;
+                length("observation", brief.tokens as usize, MAX_CONTEXT_TOKENS)
+            }
             OutcomeBody::Reward(done) => {
                 number("score", done.score)?;
                 length("reason", done.reason.len(), MAX_REASON_BYTES)
@@ -146,8 +156,8 @@ impl OutcomeBody {
     #[must_use]
     pub const fn stage(&self) -> Option<Stage> {
         match self {
-            Self::Generate(_) => Some(Stage::Generate),
-            Self::EnvStep(_) => Some(Stage::EnvStep),
+            Self::Generate(_) | Self::TurnBrief(_) => Some(Stage::Generate),
+            Self::EnvStep(_) | Self::StepBrief(_) => Some(Stage::EnvStep),
             Self::Reward(_) => Some(Stage::Reward),
             Self::TrainShard(_) | Self::Void(_) => Some(Stage::TrainShard),
             Self::PublishWeights(_) => Some(Stage::PublishWeights),

@@ -178,6 +178,13 @@ pub fn is_subject_of(subject: &str, run: &str, event: &Event) -> bool {
     subject == log(run, event) || subject == log_without_stage(run, event)
 }
 
+/// Whether workers may write on this subject of the log.
+#[must_use]
+pub fn is_workers(subject: &str) -> bool {
+    let kind = subject.strip_prefix("mr.log.").and_then(|rest| rest.split('.').nth(1));
+    matches!(kind, Some("outcome" | "dead_letter"))
+}
+
 /// Whether a run is handed in on this subject of the log.
 #[must_use]
 pub fn is_submit(subject: &str) -> bool {

@@ -94,6 +94,8 @@ impl EntryRef {
         match body {
             OutcomeBody::Generate(done) => Some(Self::of_turn(seq, done)),
             OutcomeBody::EnvStep(done) => Some(Self::of_step(seq, done)),
+            OutcomeBody::TurnBrief(brief) => Some(brief.entry(seq)),
+            OutcomeBody::StepBrief(brief) => Some(brief.entry(seq)),
             OutcomeBody::Reward(_)
             | OutcomeBody::TrainShard(_)
             | OutcomeBody::Void(_)

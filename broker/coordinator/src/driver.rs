@@ -97,7 +97,7 @@ pub fn run(
 ) -> BoxFuture<'static, anyhow::Result<()>> {
     Box::pin(async move {
         let from = shared.lock().seq.max(1);
-        let log = broker.read_log(from).await.context("failed to read the log")?;
+        let log = broker.follow_log(from).await.context("failed to read the log")?;
         let (lanes, begun) = Lanes::new();
         let (term, progress) = (Term::on(config.clock.boot()), Progress::new(lanes.clone()));
         // They end with this future, should it be dropped.

@@ -11,7 +11,7 @@ use millrace_coordinator::journal;
 use millrace_queue::clock::SystemClock;
 use millrace_queue::{Broker, MemoryQueue, Objects, TrimRule};
 use millrace_schemas::blob::paths;
-use millrace_schemas::limits::MAX_INLINE_BYTES;
+use millrace_schemas::limits::MAX_INLINE_EVENT_BYTES;
 use millrace_schemas::publish_weights::{Manifest, Retention};
 use millrace_schemas::submit::from_toml;
 use millrace_schemas::train_shard::FileRef;
@@ -46,7 +46,7 @@ impl World {
     /// Entries whose payloads are in the object store.
     async fn large_entries(&self, count: usize) {
         for number in 0..count {
-            let reason = number.to_string().repeat(MAX_INLINE_BYTES + 1);
+            let reason = number.to_string().repeat(MAX_INLINE_EVENT_BYTES + 1);
             self.broker.append("run", &Event::Cancelled { reason }).await.expect("memory answers");
         }
     }

@@ -12,15 +12,72 @@ use millrace_coordinator::shared::Shared;
 use millrace_coordinator::state::State;
 use millrace_coordinator::{execute, journal, leader};
 use millrace_queue::clock::SystemClock;
+use millrace_queue::testing::gate::{Action, Fate, Gate, gated};
 use millrace_queue::{Broker, MemoryQueue, Objects};
 use millrace_schemas::blob::Sha;
+use millrace_schemas::env_step::EnvStepDone;
+use millrace_schemas::limits::MAX_INLINE_BYTES;
 use millrace_schemas::policy::Policy;
 use millrace_schemas::subjects::{ALL_RUNS, tasks_of_run};
-use millrace_schemas::{Event, PolicyVersion, RunId, Stage};
+use millrace_schemas::submit::from_toml;
+use millrace_schemas::{Event, Outcome, OutcomeBody, PolicyVersion, RolloutId, RunId, Stage, TaskKey};
 use millrace_telemetry::Health;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
+
+/// The object store of one of them forbids, of another has lost, of a third garbles what turns and answers said; all three
+/// fold the same log into the same state.
+#[tokio::test(start_paused = true)]
+async fn what_the_log_folds_into_does_not_depend_on_the_object_store() {
+    let broker = broker();
+    let file = r#"
+        name = "run"
+        steps = 3
+        model = { kind = "scripted" }
+        environment = { name = "counter", turns = 2 }
+        evaluate = { prompts = 0 }
+        rollout = { groups_per_step = 1, group_size = 2 }
+    "#;
+    let spec = from_toml(file).expect("a run file");
+    broker.append("run", &Event::Submitted(Box::new(spec))).await.expect("appended");
+    for index in 0..2 {
+        let key = TaskKey::EnvStep { rollout: RolloutId { group: 0, index, attempt: 0 }, turn: 0 };
+        let state = vec![index as u8; 2 * MAX_INLINE_BYTES];
+        let done = EnvStepDone { state, observation: vec![1, 2], valid: true, ..EnvStepDone::default() };
+        let worker = "w".parse().expect("a name");
+        let body = OutcomeBody::EnvStep(done);
+        let outcome = Event::Outcome(Outcome { key, worker, busy_us: 1, answers: None, body });
+        broker.append("run", &outcome).await.expect("appended");
+    }
+    let mut states = Vec::new();
+    for fate in [Fate::Pass, Fate::Refuse, Fate::Absent, Fate::Corrupt] {
+        let objects = gated(broker.objects(), Arc::new(Always(fate)));
+        let mut log = Broker::new(broker.queue().clone(), objects).follow_log(1).await.expect("opened");
+        let mut state = State::default();
+        while state.seq < 3 {
+            for entry in log.next(8).await.expect("the log itself has all of it") {
+                state.advance(entry.seq, &entry.run, entry.event.expect("an event"));
+            }
+        }
+        states.push(journal::encode_state(&state));
+    }
+    assert!(states.iter().all(|state| *state == states[0]));
+}
+
+/// Every read comes to the same end.
+struct Always(Fate);
+
+#[async_trait::async_trait]
+impl Gate for Always {
+    async fn request(&self, _action: Action, _path: &str) -> Fate {
+        self.0
+    }
+
+    async fn answer(&self) -> bool {
+        true
+    }
+}
 
 fn broker() -> Broker {
     Broker::new(Arc::new(MemoryQueue::new(Arc::new(SystemClock::default()))), Objects::memory())

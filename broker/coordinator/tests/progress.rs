@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,7 +12,9 @@ use millrace_coordinator::shared::Shared;
 use millrace_queue::clock::SystemClock;
 use millrace_queue::testing::gate::{Action, Fate, Gate, gated};
 use millrace_queue::{Broker, MemoryQueue, Objects, Queue};
-use millrace_schemas::limits::{LEADER_STALL_MS, LEASE_MS, MAX_COMMANDS_WAITING, MAX_INLINE_BYTES};
+use millrace_schemas::api::RunState;
+use millrace_schemas::blob::paths;
+use millrace_schemas::limits::{LEADER_STALL_MS, LEASE_MS, MAX_COMMANDS_WAITING, MAX_INLINE_EVENT_BYTES};
 use millrace_schemas::subjects::{ALL_RUNS, COORDINATOR_BUCKET, LEASE_KEY};
 use millrace_schemas::submit::from_toml;
 use millrace_schemas::{Event, RunId, Stage};
@@ -52,6 +54,24 @@ struct Refuses;
 impl Gate for Refuses {
     async fn request(&self, action: Action, _path: &str) -> Fate {
         if action == Action::Read { Fate::Refuse } else { Fate::Pass }
+    }
+
+    async fn answer(&self) -> bool {
+        true
+    }
+}
+
+/// The store forbids whatever is asked of one run's objects.
+struct Forbids {
+    below: String,
+    now: AtomicBool,
+}
+
+#[async_trait]
+impl Gate for Forbids {
+    async fn request(&self, _action: Action, path: &str) -> Fate {
+        let forbidden = self.now.load(Ordering::Relaxed) && path.starts_with(&self.below);
+        if forbidden { Fate::Refuse } else { Fate::Pass }
     }
 
     async fn answer(&self) -> bool {
@@ -160,7 +180,7 @@ async fn a_leader_that_cannot_read_the_log_loses_its_lease_to_a_standby() {
     world.led_by("refused").await;
     world.coordinate("well", (0, 0)).await;
     let since = Instant::now();
-    let large = Event::Cancelled { reason: "x".repeat(2 * MAX_INLINE_BYTES) };
+    let large = Event::Cancelled { reason: "x".repeat(2 * MAX_INLINE_EVENT_BYTES) };
     world.broker().append("run", &large).await.expect("memory answers");
     world.led_by("well").await;
     let stated = Duration::from_millis(LEADER_STALL_MS + 2 * LEASE_MS);
@@ -198,6 +218,34 @@ async fn a_run_that_hangs_costs_neither_the_lease_nor_another_run() {
     assert_eq!(world.leader().await, ("leader".to_owned(), 1));
     assert!(health.report().leader.expect("it says"));
     // The try that hangs is given up at last, and the run goes on.
+    world.put(&["stuck"]).await;
+}
+
+/// It is paused with the reason, delays nobody, and goes on once what was refused is put right.
+#[tokio::test(start_paused = true)]
+async fn a_run_whose_commands_are_refused_is_paused_and_resumes() {
+    let (world, stuck) = (World::new(), "stuck".parse::<RunId>().expect("a name"));
+    let gate = Arc::new(Forbids { below: paths::run(&stuck), now: AtomicBool::new(true) });
+    let (shared, _) = world.coordinate_behind("leader", gate.clone()).await;
+    world.led_by("leader").await;
+    world.submit("stuck").await;
+    world.submit("free").await;
+    world.put(&["free"]).await;
+    let paused = async {
+        loop {
+            let reason = shared.lock().runs.get(&stuck).and_then(|run| run.reason.clone());
+            if let Some(reason) = reason {
+                return reason;
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let reason = timeout(DEADLINE, paused).await.expect("it is paused");
+    assert!(reason.contains("forbid"), "{reason}");
+    assert_eq!(shared.lock().runs[&stuck].state, RunState::Paused);
+    assert_eq!(world.leader().await, ("leader".to_owned(), 1), "it leads the others");
+    gate.now.store(false, Ordering::Relaxed);
+    world.broker().append("stuck", &Event::Resumed).await.expect("memory answers");
     world.put(&["stuck"]).await;
 }
 

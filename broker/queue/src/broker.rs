@@ -105,11 +105,14 @@ impl Broker {
     }
 
     /// Moves a large payload to the object store; a small one travels as it is.
-    async fn check_in(&self, run: &RunId, mut message: Message) -> Result<Message, ObjectError> {
-        if message.payload.len() > MAX_INLINE_BYTES {
-            let blob = self.objects.put_blob(run, std::mem::take(&mut message.payload)).await?;
-            message.headers.push((CLAIM_HEADER, format!("{}/{}", blob.sha256, blob.bytes)));
-        }
+    async fn check_in(&self, run: &RunId, message: Message) -> Result<Message, ObjectError> {
+        if message.payload.len() > MAX_INLINE_BYTES { self.claim(run, message).await } else { Ok(message) }
+    }
+
+    /// Moves a payload to the object store.
+    async fn claim(&self, run: &RunId, mut message: Message) -> Result<Message, ObjectError> {
+        let blob = self.objects.put_blob(run, std::mem::take(&mut message.payload)).await?;
+        message.headers.push((CLAIM_HEADER, format!("{}/{}", blob.sha256, blob.bytes)));
         Ok(message)
     }
 }

@@ -112,7 +112,7 @@ macro_rules! conformance_tests {
             a_key_is_compared_and_set, a_watcher_sees_values_and_changes, a_policy_never_goes_back,
             an_unreadable_policy_is_overwritten, policies_are_watched);
         $crate::conformance_tests!(@ $make, long, claims:
-            a_large_task_travels_by_claim, a_large_outcome_travels_by_claim, a_lost_payload_is_poison);
+            a_large_task_travels_by_claim, a_large_outcome_travels_by_claim, what_is_decided_on_stands_in_the_log_itself, a_lost_payload_is_poison);
         $crate::conformance_tests!(@ $make, long, trajectories:
             entries_are_read_by_position, a_task_names_what_was_said_before, a_batch_names_its_turns,
             a_reference_that_gives_nothing_is_told);

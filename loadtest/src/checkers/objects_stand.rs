@@ -46,7 +46,10 @@ mod tests {
     async fn an_object_that_is_gone_is_found() {
         let mut history = sound().await;
         assert_eq!(check(&history), Vec::<String>::new());
-        history.objects.wrong.push("path=s is not there; it is missed by the key of the snapshots".to_owned());
+        history
+            .objects
+            .wrong
+            .push("path=s is not there; it is missed by the key of the snapshots".to_owned());
         assert_eq!(check(&history).len(), 1);
         history.losses = 1;
         assert!(check(&history).is_empty());

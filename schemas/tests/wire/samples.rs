@@ -2,13 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use millrace_schemas::blob::Sha;
+use millrace_schemas::brief::{StepBrief, TurnBrief};
 use millrace_schemas::env_step::{
     EnvAction, EnvStepDone, EnvStepTask, EnvironmentSpec, FrozenLakeSpec, Settings, Split,
 };
 use millrace_schemas::envelope::{decode, encode};
 use millrace_schemas::event::{Adopted, AdoptedGroup, AdoptedRollout};
 use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask, Sampling, Segment};
+use millrace_schemas::log_segment::{
+    Claim, LogSegment, RolloutEntries, SegmentEntries, SegmentIndex, SegmentPart,
+};
 use millrace_schemas::outcome::Returned;
 use millrace_schemas::publish_weights::{Manifest, PublishWeightsDone, PublishWeightsTask, Retention};
 use millrace_schemas::reward::{RewardDone, RewardRule, RewardTask, TurnResult};
@@ -61,11 +66,50 @@ pub(crate) fn all() -> Vec<Sample> {
     let mut samples: Vec<Sample> = Vec::new();
     samples.extend(tasks().iter().map(|(name, task)| sample(name, task)));
     samples.extend(outcomes().iter().map(|(name, outcome)| sample(name, outcome)));
+    samples.extend(briefs().iter().map(|(name, outcome)| sample(name, outcome)));
     samples.extend(events().iter().map(|(name, event)| sample(name, event)));
     samples.push(sample("batch", &batch()));
     samples.push(sample("batch_by_reference", &batch_by_reference()));
     samples.push(manifest_sample("manifest_json", &manifest()));
+    samples.push(sample("segment_entries", &segment_entries()));
+    samples.push(sample("segment_index", &segment_index()));
+    samples.push(Sample {
+        name: "segment_json",
+        bytes: serde_json::to_vec(&segment()).expect("JSON can express it"),
+        again: |bytes| {
+            let segment: LogSegment = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
+            serde_json::to_vec(&segment).map_err(|e| e.to_string())
+        },
+    });
     samples
+}
+
+/// A tick, and an outcome whose payload is in the object store.
+fn segment_entries() -> SegmentEntries {
+    let headers = [("Millrace-Claim", "ab/9"), ("Millrace-Epoch", "3")];
+    let headers = headers.map(|(name, value)| vec![(name.to_owned(), value.to_owned())]);
+    SegmentEntries {
+        seq: vec![300, 70_000],
+        stored_ns: vec![1, u64::MAX],
+        subject: vec!["mr.log.lake.outcome.generate".to_owned(), "mr.log.all.tick".to_owned()],
+        headers: headers.to_vec(),
+        payload: vec![Bytes::new(), Bytes::from_static(b"tick")],
+    }
+}
+
+fn segment_index() -> SegmentIndex {
+    let run = || "lake".parse().expect("a run's name");
+    SegmentIndex {
+        rollouts: vec![RolloutEntries { rollout: ROLLOUT, seq: vec![300] }],
+        versions: BTreeMap::from([(PolicyVersion(4), vec![300])]),
+        claims: vec![Claim { run: run(), blob: blob("payload") }],
+    }
+}
+
+fn segment() -> LogSegment {
+    let run = "lake".parse().expect("a run's name");
+    let part = SegmentPart { run, entries: 2, raw_bytes: 90, data: blob("data"), index: blob("index") };
+    LogSegment { log: "00000000000000ab".to_owned(), first: 300, last: 301, parts: vec![part] }
 }
 
 pub(crate) const ROLLOUT: RolloutId = RolloutId { group: 7, index: 3, attempt: 1 };
@@ -228,6 +272,45 @@ pub(crate) fn turn() -> GenerateDone {
     }
 }
 
+fn env_step() -> EnvStepDone {
+    EnvStepDone {
+        state: vec![1, 2],
+        observation: vec![10, 11],
+        reward: 1.0,
+        done: false,
+        success: false,
+        valid: true,
+        ..EnvStepDone::default()
+    }
+}
+
+/// What the log holds of outcomes whose content is in the object store.
+fn briefs() -> Vec<(&'static str, Outcome)> {
+    let outcome = |key, body| Outcome {
+        key,
+        worker: "w1".parse().expect("a worker's name"),
+        busy_us: 1_500,
+        answers: Some(7),
+        body,
+    };
+    vec![
+        (
+            "outcome_generate_brief",
+            outcome(
+                TaskKey::Generate { rollout: ROLLOUT, turn: 2 },
+                OutcomeBody::TurnBrief(TurnBrief::of(&turn())),
+            ),
+        ),
+        (
+            "outcome_env_step_brief",
+            outcome(
+                TaskKey::EnvStep { rollout: ROLLOUT, turn: 2 },
+                OutcomeBody::StepBrief(StepBrief::of(&env_step())),
+            ),
+        ),
+    ]
+}
+
 /// An outcome of every stage.
 pub(crate) fn outcomes() -> Vec<(&'static str, Outcome)> {
     let outcome = |key, body| Outcome {
@@ -236,15 +319,6 @@ pub(crate) fn outcomes() -> Vec<(&'static str, Outcome)> {
         busy_us: 1_500,
         answers: None,
         body,
-    };
-    let env_step = EnvStepDone {
-        state: vec![1, 2],
-        observation: vec![10, 11],
-        reward: 1.0,
-        done: false,
-        success: false,
-        valid: true,
-        ..EnvStepDone::default()
     };
     let shard = TrainShardDone { files: vec![file()], metrics: metrics() };
     let publish = PublishWeightsDone {
@@ -261,7 +335,7 @@ pub(crate) fn outcomes() -> Vec<(&'static str, Outcome)> {
         ),
         (
             "outcome_env_step",
-            outcome(TaskKey::EnvStep { rollout: ROLLOUT, turn: 2 }, OutcomeBody::EnvStep(env_step)),
+            outcome(TaskKey::EnvStep { rollout: ROLLOUT, turn: 2 }, OutcomeBody::EnvStep(env_step())),
         ),
         (
             "outcome_reward",

@@ -118,7 +118,7 @@ impl Driver {
             self.block(Some(gap));
             return Err(Unfolded::Lost(lost));
         }
-        let log = self.broker.read_log(seq.max(1)).await?;
+        let log = self.broker.follow_log(seq.max(1)).await?;
         if let Some(state) = state {
             self.snapshots = Snapshots::new(seq);
             *self.shared.lock() = state;
@@ -137,7 +137,7 @@ impl Driver {
         if seq >= end {
             return Ok(None);
         }
-        let mut log = self.broker.read_log(seq + 1).await?;
+        let mut log = self.broker.follow_log(seq + 1).await?;
         let first = match timeout(PATIENCE, log.next(1)).await {
             Ok(Err(BrokerError::Gone { to, .. })) => to + 1,
             Ok(entries) => entries?.first().map_or(end + 1, |entry| entry.seq),

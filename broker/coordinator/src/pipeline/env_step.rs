@@ -1,9 +1,10 @@
 //! After an environment's answer: the next turn, or the scores when the episode is over.
 
-use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, Split};
+use millrace_schemas::brief::StepBrief;
+use millrace_schemas::env_step::{EnvAction, EnvStepTask, Split};
 use millrace_schemas::reward::TurnResult;
 use millrace_schemas::submit::Domain;
-use millrace_schemas::{EntryRef, Task, TaskBody, TaskKey};
+use millrace_schemas::{Task, TaskBody, TaskKey};
 
 use crate::pipeline::generate::check_tokens;
 use crate::pipeline::play::{Refused, Scene};
@@ -48,37 +49,37 @@ pub fn task(scene: &Scene<'_>, rollout: &Rollout) -> Task {
     }
 }
 
-/// Takes the environment's answer in, which stands at `seq` of the log. Gives what the policy sees next.
+/// Takes the environment's answer in, which stands at `seq` of the log.
 ///
 /// # Errors
 /// The answer makes no sense: tokens that the model does not have, or nothing to see in an episode that goes on.
 pub(super) fn done(
     rollout: &mut Rollout,
     scene: &Scene<'_>,
-    (seq, done): (u64, EnvStepDone),
-) -> Result<Vec<u32>, Refused> {
+    (seq, step): (u64, &StepBrief),
+) -> Result<(), Refused> {
     let Scene { spec, domain, .. } = scene;
-    check_tokens("observation", &done.observation, spec.model.vocabulary())?;
-    if !done.done && done.observation.is_empty() {
+    check_tokens("observation", step.highest, spec.model.vocabulary())?;
+    if !step.done && step.tokens == 0 {
         return Err(Refused("environment gave no observation in an episode that goes on".into()));
     }
     let reset = rollout.phase == Phase::Reset;
-    if reset && done.done {
+    if reset && step.done {
         return Err(Refused("environment was over at its reset".into()));
     }
     if !reset {
         let tokens = rollout.trajectory.last().map_or(0, |turn| turn.tokens);
-        rollout.results.push(TurnResult { reward: done.reward, valid: done.valid, tokens });
+        rollout.results.push(TurnResult { reward: step.reward, valid: step.valid, tokens });
         if let Some(turn) = rollout.turns.last_mut() {
-            turn.reward = done.reward;
+            turn.reward = step.reward;
         }
     }
-    rollout.success = done.success;
-    rollout.trajectory.push(EntryRef::of_step(seq, &done));
+    rollout.success = step.success;
+    rollout.trajectory.push(step.entry(seq));
     let most = domain.environment.max_turns();
-    let over = done.done || rollout.turns_taken() >= most;
-    rollout.truncated |= !done.success && most > 1 && rollout.turns_taken() >= most;
+    let over = step.done || rollout.turns_taken() >= most;
+    rollout.truncated |= !step.success && most > 1 && rollout.turns_taken() >= most;
     // Nobody reads what follows the last turn, and training on it would be training on padding.
     rollout.phase = if over { Phase::Reward } else { Phase::Generate };
-    Ok(done.observation)
+    Ok(())
 }

@@ -60,10 +60,15 @@ fn begin(run: &mut Run, version: PolicyVersion, pass: u32, out: &mut Commands) {
 /// piece of evidence.
 pub(super) fn prompt_shown(run: &mut Run, key: TaskKey, body: &OutcomeBody) {
     if let Some(evaluation) = run.evaluation.as_mut()
-        && let (TaskKey::EnvStep { rollout, turn: 0 }, OutcomeBody::EnvStep(done)) = (key, body)
+        && let TaskKey::EnvStep { rollout, turn: 0 } = key
         && evaluation.groups.contains_key(&rollout.group)
     {
-        evaluation.shown.insert(rollout.group, fingerprint(&done.observation));
+        let shown = match body {
+            OutcomeBody::EnvStep(done) => fingerprint(&done.observation),
+            OutcomeBody::StepBrief(step) => step.check,
+            _ => return,
+        };
+        evaluation.shown.insert(rollout.group, shown);
     }
 }
 

@@ -1,8 +1,9 @@
 //! After a sampled turn: the environment takes it as its action.
 
-use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask, Sampling};
+use millrace_schemas::brief::TurnBrief;
+use millrace_schemas::generate::{Finish, GenerateTask, Sampling, check_versions};
 use millrace_schemas::train_shard::BatchTurn;
-use millrace_schemas::{EntryRef, PolicyVersion, Task, TaskBody, TaskKey, partition};
+use millrace_schemas::{PolicyVersion, Task, TaskBody, TaskKey, partition};
 
 use std::ops::RangeInclusive;
 
@@ -41,15 +42,16 @@ fn sampling(scene: &Scene<'_>) -> Sampling {
 }
 
 /// Refuses tokens that the model does not have: it could not be trained on them.
-pub(super) fn check_tokens(what: &str, tokens: &[u32], below: Option<u32>) -> Result<(), Refused> {
-    let Some(below) = below else { return Ok(()) };
-    match tokens.iter().find(|token| **token >= below) {
-        Some(token) => Err(Refused(format!("{what} has token={token}; each must be below {below}"))),
-        None => Ok(()),
+pub(super) fn check_tokens(what: &str, highest: u32, below: Option<u32>) -> Result<(), Refused> {
+    match below {
+        Some(below) if highest >= below => {
+            Err(Refused(format!("{what} has token={highest}; each must be below {below}")))
+        }
+        Some(_) | None => Ok(()),
     }
 }
 
-/// Takes a turn in that is sound by itself and stands at `seq` of the log. Gives its tokens.
+/// Takes a turn in that is sound by itself and stands at `seq` of the log.
 ///
 /// # Errors
 /// The turn could not be trained on: too many tokens, one that may not be sampled, or a version that may not
@@ -58,30 +60,30 @@ pub(super) fn done(
     rollout: &mut Rollout,
     scene: &Scene<'_>,
     may_sample: RangeInclusive<PolicyVersion>,
-    (seq, done): (u64, GenerateDone),
-) -> Result<Vec<u32>, Refused> {
+    (seq, turn): (u64, TurnBrief),
+) -> Result<(), Refused> {
     let spec = scene.spec;
-    let entry = EntryRef::of_turn(seq, &done);
+    let entry = turn.entry(seq);
     // A rollout never goes back to an older version than its last turn's.
     let oldest = rollout.start.map_or(*may_sample.start(), |_| rollout.newest_version());
-    done.check_versions(oldest, *may_sample.end()).map_err(|e| Refused(e.to_string()))?;
+    check_versions(&turn.segments, oldest, *may_sample.end()).map_err(|e| Refused(e.to_string()))?;
     let most = scene.domain.max_new_tokens;
-    if done.tokens.len() > most as usize {
-        return Err(Refused(format!("turn has tokens={}, more than {most}", done.tokens.len())));
+    if turn.tokens > most {
+        return Err(Refused(format!("turn has tokens={}, more than {most}", turn.tokens)));
     }
-    if sampling(scene).cuts() && done.uncut_logprobs.is_empty() {
+    if sampling(scene).cuts() && !turn.uncut {
         return Err(Refused(
             "turn has no uncut_logprobs, and is of a run that cuts unlikely tokens off".to_owned(),
         ));
     }
-    check_tokens("turn", &done.tokens, spec.sample_below().or(spec.model.vocabulary()))?;
+    check_tokens("turn", turn.highest, spec.sample_below().or(spec.model.vocabulary()))?;
     if rollout.start.is_none() {
-        rollout.start = done.segments.first().map(|segment| segment.version);
+        rollout.start = turn.segments.first().map(|segment| segment.version);
     }
     // A turn of one token has no other end.
-    rollout.truncated = most > 1 && done.finish == Finish::Length;
+    rollout.truncated = most > 1 && turn.finish == Finish::Length;
     rollout.trajectory.push(entry);
-    rollout.turns.push(BatchTurn { at: 0, logprobs: Vec::new(), segments: done.segments, reward: 0.0 });
+    rollout.turns.push(BatchTurn { at: 0, logprobs: Vec::new(), segments: turn.segments, reward: 0.0 });
     rollout.phase = Phase::EnvStep;
-    Ok(done.tokens)
+    Ok(())
 }

@@ -88,6 +88,7 @@ pub(super) fn on_outcome(
 ) {
     let Some(id) = key.rollout() else { return };
     evaluate::prompt_shown(run, key, &body);
+    let (body, mut latest) = body.into_brief();
     let (version, floor) = (run.version(), floor_of(run, id.group, first_version(&body)));
     let (evaluate_temperature, _) = run.evaluate_pass();
     // Borrowed beside the groups, so that no task needs a copy of the run file.
@@ -117,26 +118,27 @@ pub(super) fn on_outcome(
         return replace(run, id, DropReason::Stale, out);
     }
     let taken = match (key, body) {
-        (TaskKey::Generate { .. }, OutcomeBody::Generate(done)) => {
+        (TaskKey::Generate { .. }, OutcomeBody::TurnBrief(turn)) => {
             if !evaluate {
-                books.sampled_tokens += done.tokens.len() as u64;
+                books.sampled_tokens += u64::from(turn.tokens);
                 books.turns += 1;
-                books.prefill_tokens += u64::from(done.prefill_tokens);
-                books.cached_tokens += u64::from(done.cached_tokens);
+                books.prefill_tokens += u64::from(turn.prefill_tokens);
+                books.cached_tokens += u64::from(turn.cached_tokens);
             }
-            generate::done(rollout, &scene, floor..=version, (seq, done))
+            generate::done(rollout, &scene, floor..=version, (seq, turn))
         }
-        (TaskKey::EnvStep { .. }, OutcomeBody::EnvStep(done)) => env_step::done(rollout, &scene, (seq, done)),
+        (TaskKey::EnvStep { .. }, OutcomeBody::StepBrief(step)) => {
+            env_step::done(rollout, &scene, (seq, &step))
+        }
         (TaskKey::Reward { reward, .. }, OutcomeBody::Reward(done)) => {
             let environment = scene.domain.environment;
-            reward::done(rollout, environment, reward as usize, done.score).map(|()| Vec::new())
+            reward::done(rollout, environment, reward as usize, done.score)
         }
         (_, body) => Err(Refused(format!("outcome of another stage: {body:?}"))),
     };
-    let mut latest = match taken {
-        Ok(latest) => latest,
-        Err(Refused(reason)) => return on_failure(run, key, &reason, out),
-    };
+    if let Err(Refused(reason)) = taken {
+        return on_failure(run, key, &reason, out);
+    }
     if rollout.phase == Phase::Finished {
         return finished(run, id, evaluate, out);
     }
@@ -152,8 +154,10 @@ pub(super) fn on_outcome(
 /// The version that sampled a turn's first token.
 fn first_version(body: &OutcomeBody) -> Option<PolicyVersion> {
     match body {
-        OutcomeBody::Generate(done) => done.segments.first().map(|segment| segment.version),
-        OutcomeBody::EnvStep(_)
+        OutcomeBody::TurnBrief(turn) => turn.segments.first().map(|segment| segment.version),
+        OutcomeBody::Generate(_)
+        | OutcomeBody::EnvStep(_)
+        | OutcomeBody::StepBrief(_)
         | OutcomeBody::Reward(_)
         | OutcomeBody::TrainShard(_)
         | OutcomeBody::Void(_)

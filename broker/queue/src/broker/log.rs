@@ -6,7 +6,8 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesOrdered;
 use futures::{FutureExt, StreamExt};
 use millrace_schemas::envelope::{DecodeError, decode, encode};
-use millrace_schemas::limits::CLAIMS_IN_FLIGHT;
+use millrace_schemas::ids::IdError;
+use millrace_schemas::limits::{CLAIMS_IN_FLIGHT, MAX_INLINE_BYTES, MAX_INLINE_EVENT_BYTES};
 use millrace_schemas::{Event, Outcome, RunId, TaskKey, subjects};
 
 use super::tasks::ClaimError;
@@ -31,6 +32,8 @@ pub struct Logged {
 /// Reads the log in order: what was trimmed from its segments, the rest from the log itself.
 pub struct Log {
     broker: Broker,
+    /// Whether what is in the object store is fetched where the log has it in brief.
+    whole: bool,
     /// `None` where the next entry was trimmed, or may have been.
     reader: Option<Box<dyn LogReader>>,
     /// Position of the next entry; from where the reading begins, perhaps beyond the log's end.
@@ -110,24 +113,44 @@ impl Broker {
         id: Option<&str>,
         headers: Vec<(&'static str, String)>,
     ) -> Result<Appended, BrokerError> {
-        let message = Message { subject: subjects::log(run, event), payload: encode(event), headers };
-        let message = match run.parse::<RunId>() {
-            Ok(run) => self.check_in(&run, message).await?,
-            Err(e) => return Err(BrokerError::Invalid { action: "append an event", reason: e.to_string() }),
+        let invalid = |reason: String| BrokerError::Invalid { action: "append an event", reason };
+        let run: RunId = run.parse().map_err(|e: IdError| invalid(e.to_string()))?;
+        let message =
+            Message { subject: subjects::log(run.as_str(), event), payload: encode(event), headers };
+        let (large, brief) = (message.payload.len() > MAX_INLINE_BYTES, event.brief());
+        let message = match brief.filter(|_| large) {
+            Some(brief) => Message { payload: encode(&brief), ..self.claim(&run, message).await? },
+            None if message.payload.len() > MAX_INLINE_EVENT_BYTES => self.claim(&run, message).await?,
+            None => message,
         };
         Ok(self.queue.append(message, id).await?)
     }
 
-    /// Reads the log from position `from` (1 is the first) on, trimmed or not, and then what is appended.
+    /// Reads the log from position `from` (1 is the first) on, trimmed or not, and then what is appended. What is in the
+    /// object store is fetched.
     ///
     /// # Errors
     /// The queue cannot be reached.
     pub async fn read_log(&self, from: u64) -> Result<Log, BrokerError> {
+        self.open_log(from, true).await
+    }
+
+    /// As [`Broker::read_log`], for whoever decides: a turn, or an environment's answer, whose content is in the object
+    /// store comes in brief. So what the log folds into does not depend on the object store.
+    ///
+    /// # Errors
+    /// The queue cannot be reached.
+    pub async fn follow_log(&self, from: u64) -> Result<Log, BrokerError> {
+        self.open_log(from, false).await
+    }
+
+    async fn open_log(&self, from: u64, whole: bool) -> Result<Log, BrokerError> {
         let from = from.max(1);
         let trimmed = from < self.queue.log_range().await?.first;
         let reader = if trimmed { None } else { Some(self.queue.read_log(from).await?) };
         Ok(Log {
             broker: self.clone(),
+            whole,
             reader,
             next: from,
             waiting: VecDeque::new(),
@@ -147,9 +170,10 @@ impl Broker {
     }
 }
 
-/// Whether the payload is in the object store.
-fn is_claim(entry: &LogEntry) -> bool {
-    entry.message.header(subjects::CLAIM_HEADER).is_some()
+/// Whether the entry cannot be read without the object store.
+fn needs_fetch(entry: &LogEntry, whole: bool) -> bool {
+    let claimed = entry.message.header(subjects::CLAIM_HEADER).is_some();
+    claimed && (whole || entry.message.payload.is_empty())
 }
 
 impl Log {
@@ -169,7 +193,7 @@ impl Log {
         while logged.len() < max
             && let Some(entry) = self.waiting.front()
         {
-            if is_claim(entry) {
+            if needs_fetch(entry, self.whole) {
                 self.fetch_ahead();
                 // Waiting for the object store after something was taken would lose it if the future is dropped.
                 let fetched = match logged.is_empty() {
@@ -189,7 +213,7 @@ impl Log {
                     None => break,
                 }
             } else {
-                logged.push(self.broker.read_entry(entry).await?);
+                logged.push(self.broker.read_entry(entry, self.whole).await?);
             }
             self.waiting.pop_front();
         }
@@ -199,10 +223,11 @@ impl Log {
     /// Begins to fetch the next payloads that are in the object store, some at once.
     fn fetch_ahead(&mut self) {
         let room = CLAIMS_IN_FLIGHT.saturating_sub(self.fetching.len());
-        let claims = self.waiting.iter().filter(|entry| is_claim(entry));
+        let whole = self.whole;
+        let claims = self.waiting.iter().filter(|entry| needs_fetch(entry, whole));
         for entry in claims.skip(self.fetching.len()).take(room) {
             let (broker, entry) = (self.broker.clone(), entry.clone());
-            self.fetching.push_back(async move { broker.read_entry(&entry).await }.boxed());
+            self.fetching.push_back(async move { broker.read_entry(&entry, whole).await }.boxed());
         }
     }
 }
@@ -236,31 +261,67 @@ impl Log {
 }
 
 impl Broker {
-    pub(super) async fn read_entry(&self, entry: &LogEntry) -> Result<Logged, BrokerError> {
+    /// Reads an entry. `whole`: with what is in the object store, where the entry has it in brief too.
+    pub(super) async fn read_entry(&self, entry: &LogEntry, whole: bool) -> Result<Logged, BrokerError> {
         let run = subjects::run_of_log(&entry.message.subject).unwrap_or_default().to_owned();
         let bytes = entry.message.payload.len();
-        let wrong = |reason: String| DecodeError { what: "event", bytes, reason };
+        let wrong = |reason: &str| DecodeError { what: "event", bytes, reason: reason.to_owned() };
+        let claimed = entry.message.header(subjects::CLAIM_HEADER).is_some();
         let event = if entry.message.header(subjects::COPY_HEADER).is_some() {
-            Err(wrong("it is a copy of what is stored elsewhere".to_owned()))
-        } else if entry.message.header(subjects::CLAIM_HEADER).is_none() {
-            decode("event", &entry.message.payload)
+            Err(wrong("it is a copy of what is stored elsewhere"))
+        } else if needs_fetch(entry, whole) {
+            self.read_claimed(&run, entry, whole).await?
         } else {
-            match run.parse::<RunId>() {
-                Err(e) => Err(wrong(e.to_string())),
-                Ok(run) => match self.check_out(&run, &entry.message).await {
-                    Ok(payload) => decode("event", &payload),
-                    Err(ClaimError::Lost(reason)) => Err(wrong(reason)),
-                    Err(ClaimError::Unavailable(e)) => return Err(e.into()),
-                },
+            match decode::<Event>("event", &entry.message.payload) {
+                Ok(event) if event.is_brief() != claimed => {
+                    Err(wrong("it is in brief without a claim, or the other way round"))
+                }
+                read => read,
             }
         };
         let subject = &entry.message.subject;
         let event = event.and_then(|event| match subjects::is_subject_of(subject, &run, &event) {
             true => Ok(event),
-            false => Err(wrong(format!("an event of kind={} stands on subject={subject}", event.kind()))),
+            false => Err(wrong(&format!("an event of kind={} stands on subject={subject}", event.kind()))),
         });
         let epoch = event.as_ref().ok().and_then(|event| epoch(&entry.message, event));
         Ok(Logged { seq: entry.seq, stored_ns: entry.stored_ns, run, epoch, event })
+    }
+}
+
+impl Broker {
+    /// Fetches what an entry claims, and compares it with what the entry says of it in brief. What decides on it and
+    /// is not there is waited for, unless a worker wrote the entry: a worker can hold nobody up.
+    async fn read_claimed(
+        &self,
+        run: &str,
+        entry: &LogEntry,
+        whole: bool,
+    ) -> Result<Result<Event, DecodeError>, BrokerError> {
+        let bytes = entry.message.payload.len();
+        let wrong = |reason: String| DecodeError { what: "event", bytes, reason };
+        let run: RunId = match run.parse() {
+            Ok(run) => run,
+            Err(e) => return Ok(Err(wrong(IdError::to_string(&e)))),
+        };
+        let payload = match self.check_out(&run, &entry.message).await {
+            Ok(payload) => payload,
+            Err(ClaimError::Unavailable(e)) => return Err(e.into()),
+            Err(ClaimError::Lost(reason)) if whole || subjects::is_workers(&entry.message.subject) => {
+                return Ok(Err(wrong(reason)));
+            }
+            Err(ClaimError::Lost(reason)) => {
+                return Err(BrokerError::Invalid { action: "read an event", reason });
+            }
+        };
+        let event: Result<Event, DecodeError> = decode("event", &payload);
+        let said = (bytes > 0).then(|| decode::<Event>("event", &entry.message.payload).ok());
+        Ok(match (event, said) {
+            (Ok(event), Some(said)) if event.brief() != said => {
+                Err(wrong("the entry says other things of it in brief".to_owned()))
+            }
+            (event, _) => event,
+        })
     }
 }
 

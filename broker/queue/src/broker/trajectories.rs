@@ -123,7 +123,7 @@ impl Broker {
         }
         futures::stream::iter(found)
             .map(async |entry| match entry {
-                Some(entry) => self.read_entry(&entry).await.map(Some),
+                Some(entry) => self.read_entry(&entry, true).await.map(Some),
                 None => Ok(None),
             })
             .buffered(CLAIMS_IN_FLIGHT)

@@ -1,13 +1,14 @@
 //! Payloads over 256 KiB travel by claim.
 
 use bytes::Bytes;
-use millrace_schemas::blob::paths;
+use millrace_schemas::blob::{Sha, paths};
+use millrace_schemas::envelope::encode;
 use millrace_schemas::limits::{MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES};
 use millrace_schemas::{BlobRef, Event, Outcome, OutcomeBody, generate, subjects};
 
 use super::{Fixture, payload, pull_one, run, soon, task};
-use crate::broker::OpenError;
-use crate::port::Put;
+use crate::broker::{Broker, OpenError};
+use crate::port::{Message, Put};
 
 /// Tokens of a task that no message could hold.
 const MANY: usize = 1_000_000;
@@ -29,8 +30,8 @@ pub async fn a_large_task_travels_by_claim(fixture: Fixture) {
     assert_eq!(read, [task(0, 0, 4), large, task(2, 0, 4)]);
 }
 
-/// The same for the log, in its place.
-pub async fn a_large_outcome_travels_by_claim(fixture: Fixture) {
+/// A turn that no message could hold.
+fn large_outcome() -> Event {
     let count = MANY as u32;
     let done = generate::GenerateDone {
         tokens: (0..count).collect(),
@@ -43,7 +44,60 @@ pub async fn a_large_outcome_travels_by_claim(fixture: Fixture) {
     };
     let worker = "w1".parse().expect("a worker name");
     let body = OutcomeBody::Generate(done);
-    let large = Event::Outcome(Outcome { key: task(1, 0, 1).key, worker, busy_us: 7, answers: None, body });
+    Event::Outcome(Outcome { key: task(1, 0, 1).key, worker, busy_us: 7, answers: None, body })
+}
+
+/// The next entry, with its content or in brief.
+async fn read_at(broker: &Broker, seq: u64, whole: bool) -> Result<Event, String> {
+    let log = if whole { broker.read_log(seq).await } else { broker.follow_log(seq).await };
+    let read = soon("the log is read", log.expect("opened").next(1)).await.expect("read").remove(0);
+    assert_eq!(read.seq, seq);
+    read.event.map_err(|error| error.to_string())
+}
+
+/// Whatever becomes of the object store, all who fold the log fold the same. Who asks for the content is told.
+pub async fn what_is_decided_on_stands_in_the_log_itself(fixture: Fixture) {
+    let (large, broker, run) = (large_outcome(), &fixture.broker, run());
+    let brief = large.brief().expect("a turn");
+    broker.append(run.as_str(), &large).await.expect("appended");
+    assert_eq!(read_at(broker, 1, false).await.expect("an event"), brief);
+    assert!(read_at(broker, 1, true).await.expect("an event") == large);
+    let blob = BlobRef::of(&encode(&large));
+    let path = paths::blob(&run, &blob.sha256);
+    for wrong in [Some(Bytes::from(vec![7; blob.bytes as usize])), None] {
+        match wrong {
+            Some(content) => broker.objects().put(&path, content).await.expect("written"),
+            None => broker.objects().delete(&path).await.expect("deleted"),
+        }
+        assert_eq!(read_at(broker, 1, false).await.expect("an event"), brief);
+        assert!(read_at(broker, 1, true).await.expect_err("its content is lost").contains("blobs/"));
+    }
+    // A worker that says other things in brief is found out by who asks for the content; one that claims nothing by all.
+    broker.objects().put_blob(&run, encode(&large)).await.expect("written");
+    let Event::Outcome(mut lie) = brief.clone() else { unreachable!("an outcome") };
+    let OutcomeBody::TurnBrief(turn) = &mut lie.body else { unreachable!("a turn") };
+    turn.highest = 3;
+    let lie = Event::Outcome(lie);
+    let claim = vec![(subjects::CLAIM_HEADER, format!("{}/{}", blob.sha256, blob.bytes))];
+    for headers in [claim, vec![]] {
+        let message = Message { subject: subjects::log(run.as_str(), &lie), payload: encode(&lie), headers };
+        fixture.queue.append(message, None).await.expect("appended");
+    }
+    assert_eq!(read_at(broker, 2, false).await.expect("an event"), lie);
+    assert!(read_at(broker, 2, true).await.expect_err("a lie").contains("in brief"));
+    for whole in [false, true] {
+        assert!(read_at(broker, 3, whole).await.expect_err("it claims nothing").contains("in brief"));
+    }
+    // What a worker claims in the old way, and is not there, is passed over; it holds nobody up.
+    let subject = subjects::log(run.as_str(), &lie);
+    let headers = vec![(subjects::CLAIM_HEADER, format!("{}/9", Sha::of(b"nothing")))];
+    fixture.queue.append(Message { subject, payload: Bytes::new(), headers }, None).await.expect("appended");
+    assert!(read_at(broker, 4, false).await.is_err());
+}
+
+/// The same for the log, in its place.
+pub async fn a_large_outcome_travels_by_claim(fixture: Fixture) {
+    let large = large_outcome();
     let (run, broker) = (run(), &fixture.broker);
     let small = Event::Tick { unix_ms: 1 };
     let mut expected = Vec::new();

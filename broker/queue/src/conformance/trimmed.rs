@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use millrace_schemas::blob::paths;
-use millrace_schemas::limits::MAX_INLINE_BYTES;
+use millrace_schemas::limits::MAX_INLINE_EVENT_BYTES;
 use millrace_schemas::{Event, subjects};
 
 use super::log::outcome;
@@ -30,7 +30,7 @@ async fn fill(broker: &Broker) {
             0 => broker.append(subjects::ALL_RUNS, &Event::Tick { unix_ms: number }).await,
             1 => broker.append("other", &outcome(number, "w1")).await,
             2 => {
-                let reason = "x".repeat(MAX_INLINE_BYTES + number as usize);
+                let reason = "x".repeat(MAX_INLINE_EVENT_BYTES + 1 + number as usize);
                 broker.append(run().as_str(), &Event::Cancelled { reason }).await
             }
             _ => broker.append(run().as_str(), &outcome(number, "w1")).await,

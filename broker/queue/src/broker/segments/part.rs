@@ -110,7 +110,8 @@ impl Broker {
         &self,
         entry: &LogEntry,
     ) -> Result<Option<Event>, ObjectError> {
-        let Some(blob) = claim_of(entry) else {
+        // In brief it says all that an index asks.
+        let Some(blob) = claim_of(entry).filter(|_| entry.message.payload.is_empty()) else {
             return Ok(decode("event", &entry.message.payload).ok());
         };
         let Some(run) = named(entry).filter(|_| blob.bytes <= MAX_CLAIM_BYTES) else { return Ok(None) };
@@ -141,7 +142,9 @@ fn concerns(event: &Event) -> (Option<RolloutId>, BTreeSet<millrace_schemas::Pol
         (TaskKey::PublishWeights { version, .. }, _) => BTreeSet::from([PolicyVersion(version)]),
         (_, Event::Outcome(outcome)) => match &outcome.body {
             OutcomeBody::Generate(done) => done.segments.iter().map(|segment| segment.version).collect(),
+            OutcomeBody::TurnBrief(brief) => brief.segments.iter().map(|segment| segment.version).collect(),
             OutcomeBody::EnvStep(_)
+            | OutcomeBody::StepBrief(_)
             | OutcomeBody::Reward(_)
             | OutcomeBody::TrainShard(_)
             | OutcomeBody::Void(_)

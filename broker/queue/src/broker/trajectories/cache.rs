@@ -113,7 +113,9 @@ fn size(body: &OutcomeBody) -> usize {
             // A parsed row takes several times its text.
             done.state.len() + 4 * done.observation.len() + said + 4 * row
         }
-        OutcomeBody::Reward(_)
+        OutcomeBody::TurnBrief(_)
+        | OutcomeBody::StepBrief(_)
+        | OutcomeBody::Reward(_)
         | OutcomeBody::TrainShard(_)
         | OutcomeBody::Void(_)
         | OutcomeBody::Returned(_)

@@ -1,0 +1,151 @@
+//! What decisions need of a turn, or of what an environment answered, where the content itself is in the object store. It
+//! stands in the log beside the claim, so that folding never waits for the object store, and never depends on it.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::env_step::EnvStepDone;
+use crate::generate::{Finish, GenerateDone, MalformedTurn, Segment};
+use crate::limits::MAX_CONTEXT_TOKENS;
+use crate::outcome::OutcomeBody;
+use crate::trajectory::EntryRef;
+
+/// A turn in brief.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TurnBrief {
+    /// Follows from the turn's content; [`EntryRef::check`].
+    pub check: u64,
+    /// Tokens sampled.
+    pub tokens: u32,
+    /// The greatest of them.
+    pub highest: u32,
+    /// Whether it has log-probabilities under the whole distribution too.
+    pub uncut: bool,
+    /// Which version sampled how many, in order.
+    pub segments: Vec<Segment>,
+    /// Why it ended.
+    pub finish: Finish,
+    /// Context tokens that were computed.
+    pub prefill_tokens: u32,
+    /// Context tokens that the engine had already.
+    pub cached_tokens: u32,
+}
+
+/// What an environment answered, in brief.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct StepBrief {
+    /// Follows from the answer's content; [`EntryRef::check`].
+    pub check: u64,
+    /// Tokens of the observation.
+    pub tokens: u32,
+    /// The greatest of them; 0 for none.
+    pub highest: u32,
+    /// The environment's own reward for the step.
+    pub reward: f64,
+    /// The episode is over.
+    pub done: bool,
+    /// The goal was reached.
+    pub success: bool,
+    /// The tokens were an action of this environment.
+    pub valid: bool,
+}
+
+fn highest(tokens: &[u32]) -> u32 {
+    tokens.iter().copied().max().unwrap_or(0)
+}
+
+impl TurnBrief {
+    /// A turn, which is at hand, in brief.
+    #[must_use]
+    pub fn of(done: &GenerateDone) -> Self {
+        let EntryRef { tokens, check, .. } = EntryRef::of_turn(0, done);
+        Self {
+            check,
+            tokens,
+            highest: highest(&done.tokens),
+            uncut: !done.uncut_logprobs.is_empty(),
+            segments: done.segments.clone(),
+            finish: done.finish,
+            prefill_tokens: done.prefill_tokens,
+            cached_tokens: done.cached_tokens,
+        }
+    }
+
+    /// The reference to the turn at `seq`.
+    #[must_use]
+    pub const fn entry(&self, seq: u64) -> EntryRef {
+        EntryRef { seq, tokens: self.tokens, check: self.check }
+    }
+
+    /// Refuses one of a turn that could not be trained on, as far as it tells.
+    ///
+    /// # Errors
+    /// Lengths disagree or are beyond bounds.
+    pub fn check(&self) -> Result<(), MalformedTurn> {
+        let tokens = self.tokens as usize;
+        if tokens == 0 {
+            return Err(MalformedTurn::Empty);
+        }
+        if tokens > MAX_CONTEXT_TOKENS {
+            return Err(MalformedTurn::TooLong(tokens));
+        }
+        if let Some(empty) = self.segments.iter().find(|segment| segment.tokens == 0) {
+            return Err(MalformedTurn::EmptySegment(empty.version));
+        }
+        let segment_tokens = self.segments.iter().map(|segment| u64::from(segment.tokens)).sum();
+        if tokens as u64 != segment_tokens {
+            return Err(MalformedTurn::Lengths { tokens, logprobs: tokens, segment_tokens });
+        }
+        Ok(())
+    }
+}
+
+impl StepBrief {
+    /// An answer, which is at hand, in brief.
+    #[must_use]
+    pub fn of(done: &EnvStepDone) -> Self {
+        let EntryRef { tokens, check, .. } = EntryRef::of_step(0, done);
+        let EnvStepDone { reward, done: over, success, valid, .. } = *done;
+        Self { check, tokens, highest: highest(&done.observation), reward, done: over, success, valid }
+    }
+
+    /// The reference to the answer at `seq`.
+    #[must_use]
+    pub const fn entry(&self, seq: u64) -> EntryRef {
+        EntryRef { seq, tokens: self.tokens, check: self.check }
+    }
+}
+
+impl OutcomeBody {
+    /// The same in brief, where it is part of a trajectory; `None` for any other, and for what is in brief already.
+    #[must_use]
+    pub fn brief(&self) -> Option<Self> {
+        match self {
+            Self::Generate(done) => Some(Self::TurnBrief(TurnBrief::of(done))),
+            Self::EnvStep(done) => Some(Self::StepBrief(StepBrief::of(done))),
+            Self::TurnBrief(_)
+            | Self::StepBrief(_)
+            | Self::Reward(_)
+            | Self::TrainShard(_)
+            | Self::Void(_)
+            | Self::PublishWeights(_)
+            | Self::Returned(_) => None,
+        }
+    }
+
+    /// The same in brief where it is part of a trajectory, and its tokens where they are at hand.
+    #[must_use]
+    pub fn into_brief(self) -> (Self, Vec<u32>) {
+        match (self.brief(), self) {
+            (Some(brief), Self::Generate(done)) => (brief, done.tokens),
+            (Some(brief), Self::EnvStep(done)) => (brief, done.observation),
+            (_, body) => (body, Vec::new()),
+        }
+    }
+
+    /// Whether it is in brief: content that belongs to it stands elsewhere.
+    #[must_use]
+    pub const fn is_brief(&self) -> bool {
+        matches!(self, Self::TurnBrief(_) | Self::StepBrief(_))
+    }
+}
