@@ -276,7 +276,9 @@ impl Executor {
                 adopt::standing(broker, run, *version, self.term.epoch()).await?;
             }
             Command::SetPolicy { run, policy } => {
-                broker.set_policy_led(run, policy, self.term.epoch()).await?;
+                let later = broker.set_policy_led(run, policy, self.term.epoch()).await?;
+                // Whoever holds the lease all the same takes a later epoch still, and does this again in it.
+                later.into_iter().for_each(|later| self.shared.saw_epoch(later));
             }
             Command::Notice(notice) => tell(broker, notice).await,
         }

@@ -133,9 +133,9 @@ impl Keeper {
     /// it. Reads only what another may have written.
     async fn step(&mut self) -> Result<Step, QueueError> {
         if let Some(revision) = self.own {
-            let floor = self.of.shared.lock().epoch;
-            // The log knows a later leader than the key does: the key was lost, or written by a stranger.
-            let epoch = if floor > self.lease.epoch { floor + 1 } else { self.lease.epoch };
+            let floor = self.of.shared.latest_epoch();
+            // The log, or another key, knows a later leader than this key does: it was lost, or written by a stranger.
+            let epoch = if floor > self.lease.epoch { floor.saturating_add(1) } else { self.lease.epoch };
             if self.write(epoch, Expect::Revision(revision)).await? == Step::Held {
                 return Ok(Step::Held);
             }
@@ -181,7 +181,7 @@ impl Keeper {
 
     /// Begins to lead, with an epoch later than any that the key, the log or this process knows.
     async fn take(&mut self, standing: u64, expect: Expect) -> Result<Step, QueueError> {
-        let known = standing.max(self.of.shared.lock().epoch).max(self.lease.epoch);
+        let known = standing.max(self.of.shared.latest_epoch()).max(self.lease.epoch);
         self.since = Instant::now();
         self.write(known.saturating_add(1), expect).await
     }

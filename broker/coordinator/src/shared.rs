@@ -1,6 +1,7 @@
 //! The state as the driver, the API and the ticker of one process share it. The lock is held for a fold or a
 //! look, never over I/O.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ pub struct Shared {
     state: Arc<Mutex<State>>,
     folded: Arc<watch::Sender<u64>>,
     blocked: Arc<Mutex<Option<String>>>,
+    /// The latest epoch that a key was seen to be written in.
+    written_in: Arc<AtomicU64>,
 }
 
 impl Shared {
@@ -23,13 +26,29 @@ impl Shared {
     pub fn new(state: State) -> Self {
         let seq = state.seq;
         let folded = Arc::new(watch::Sender::new(seq));
-        Self { state: Arc::new(Mutex::new(state)), folded, blocked: Arc::default() }
+        Self {
+            state: Arc::new(Mutex::new(state)),
+            folded,
+            blocked: Arc::default(),
+            written_in: Arc::default(),
+        }
     }
 
     /// Looks at the state, or folds into it.
     pub fn lock(&self) -> MutexGuard<'_, State> {
         // A panic in the fold of a run closes that run; any other ends the process.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A key was written in this epoch. The log may not know of it, nor the lease: each may have lost its newest part.
+    pub fn saw_epoch(&self, epoch: u64) {
+        self.written_in.fetch_max(epoch, Ordering::Relaxed);
+    }
+
+    /// The latest epoch that the log or a key is known to have been written in. Who begins to lead, or leads, is later.
+    #[must_use]
+    pub fn latest_epoch(&self) -> u64 {
+        self.lock().epoch.max(self.written_in.load(Ordering::Relaxed))
     }
 
     /// Tells those who wait that everything up to `seq` is folded.

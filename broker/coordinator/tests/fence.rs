@@ -104,9 +104,13 @@ fn decided(version: u64) -> Commands {
 
 /// Does `commands` in `term`.
 async fn execute(broker: &Broker, commands: Commands, term: &Term) {
+    execute_sharing(broker, commands, term, &Shared::new(State::default())).await;
+}
+
+async fn execute_sharing(broker: &Broker, commands: Commands, term: &Term, shared: &Shared) {
     let (lanes, begun) = Lanes::new();
     lanes.push(commands);
-    let (shared, health) = (Shared::new(State::default()), Health::default());
+    let (shared, health) = (shared.clone(), Health::default());
     let executor =
         Executor { broker: broker.clone(), shared, lanes: lanes.clone(), term: term.clone(), health };
     let done = async {
@@ -122,6 +126,40 @@ async fn execute(broker: &Broker, commands: Commands, term: &Term) {
 
 async fn version(broker: &Broker) -> Option<u64> {
     broker.policy(&run()).await.expect("it answers").map(|(policy, _)| policy.version.0)
+}
+
+/// A machine lost its power: the lease and the log know of no leader after the first, a policy's key knows the seventh.
+/// Whoever holds the lease leads in a later epoch then, and does again what the key refused.
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_epoch_a_key_is_beyond_takes_a_later_one() {
+    let broker = broker();
+    broker.set_policy_led(&run(), &policy(1), 7).await.expect("written");
+    let (shared, term) = (Shared::new(State::default()), Term::default());
+    let (leading, mut led) = watch::channel(false);
+    let (lanes, _begun) = Lanes::new();
+    let candidate = Candidate {
+        broker: broker.clone(),
+        id: "one".to_owned(),
+        instance: "process".to_owned(),
+        shared: shared.clone(),
+        term: term.clone(),
+        progress: Progress::new(lanes),
+    };
+    let stop = CancellationToken::new();
+    tokio::spawn(leader::hold(candidate, leading, stop.clone()));
+    led.wait_for(|leads| *leads).await.expect("it leads");
+    assert_eq!(term.epoch(), 1);
+    led.mark_unchanged();
+    execute_sharing(&broker, decided(2), &term, &shared).await;
+    assert_eq!(version(&broker).await, Some(1), "what a later leader wrote stands");
+    timeout(Duration::from_secs(60), led.changed())
+        .await
+        .expect("it is told to do all again")
+        .expect("it lives");
+    assert!(*led.borrow() && term.epoch() > 7, "{}", term.epoch());
+    execute_sharing(&broker, decided(2), &term, &shared).await;
+    assert_eq!(version(&broker).await, Some(2));
+    stop.cancel();
 }
 
 #[tokio::test]

@@ -6,7 +6,8 @@ use millrace_coordinator::State;
 use millrace_coordinator::collect::{collect, damaged, retentions, survey};
 use millrace_queue::Broker;
 
-use super::history::History;
+use super::history::{Entry, History, advance};
+use super::record::read_log;
 
 /// Of a store that is looked at whole.
 #[derive(Debug, Clone, Default)]
@@ -28,7 +29,21 @@ pub async fn look(broker: &Broker, state: &State) -> anyhow::Result<ObjectsSeen>
     let after = survey(broker, &retentions, Duration::ZERO).await?;
     let mut wrong = after.wrong.clone();
     wrong.extend(damaged(broker, &after).await?);
+    // Its segments, which nothing else reads once the runs are over.
+    match read_log(broker).await {
+        Ok(log) => wrong.extend(unreadable(state, &log)),
+        Err(error) => wrong.push(format!("the log cannot be read any more: {error:#}")),
+    }
     Ok(ObjectsSeen { wrong, collected })
+}
+
+/// That the log does not fold any more into what it folded into.
+fn unreadable(state: &State, log: &[Entry]) -> Option<String> {
+    let mut again = State::default();
+    for entry in log {
+        advance(&mut again, entry);
+    }
+    (again != *state).then(|| "the log folds into another state".to_owned())
 }
 
 /// Where the queue lost its newest part, its key may name a snapshot again that was removed for a newer one.

@@ -45,7 +45,7 @@ pub async fn record(broker: &Broker) -> anyhow::Result<History> {
     Ok(history)
 }
 
-async fn read_log(broker: &Broker) -> anyhow::Result<Vec<Entry>> {
+pub(super) async fn read_log(broker: &Broker) -> anyhow::Result<Vec<Entry>> {
     let end = broker.queue().log_end().await.context("failed to look at the log")?;
     let mut log = Vec::new();
     if end == 0 {

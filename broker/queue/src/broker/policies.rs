@@ -51,27 +51,32 @@ impl Broker {
     /// # Errors
     /// The queue cannot be reached.
     pub async fn set_policy(&self, run: &RunId, policy: &Policy) -> Result<(), BrokerError> {
-        self.set_policy_led(run, policy, 0).await
+        self.set_policy_led(run, policy, 0).await.map(|_| ())
     }
 
-    /// As [`Broker::set_policy`], by a leader of this epoch: what a later leader wrote stands.
+    /// As [`Broker::set_policy`], by a leader of this epoch: what a later leader wrote stands, whose epoch this gives then.
     ///
     /// # Errors
     /// The queue cannot be reached.
-    pub async fn set_policy_led(&self, run: &RunId, policy: &Policy, epoch: u64) -> Result<(), BrokerError> {
+    pub async fn set_policy_led(
+        &self,
+        run: &RunId,
+        policy: &Policy,
+        epoch: u64,
+    ) -> Result<Option<u64>, BrokerError> {
         loop {
             let standing = self.standing_policy(run).await?;
             let (next, expect) = match &standing {
                 Some((Some(standing), revision)) => {
                     if standing.epoch > epoch && epoch > 0 {
-                        tracing::warn!(%run, epoch, "a later leader wrote the policy; it stands");
-                        return Ok(());
+                        tracing::warn!(%run, epoch, later = standing.epoch, "a later leader wrote the policy; it stands");
+                        return Ok(Some(standing.epoch));
                     }
                     let policy = join(&standing.policy, policy);
                     // An ended run's key never changes again, whoever leads.
                     let same = policy == standing.policy && (policy.ended || standing.epoch >= epoch);
                     if same {
-                        return Ok(());
+                        return Ok(None);
                     }
                     (Led { policy, epoch: standing.epoch.max(epoch) }, Expect::Revision(*revision))
                 }
@@ -82,7 +87,7 @@ impl Broker {
             };
             let value = serde_json::to_vec(&next).expect("a policy holds only what JSON can express");
             match self.queue.set(POLICY_BUCKET, run.as_str(), value.into(), expect).await? {
-                Written::At(_) => return Ok(()),
+                Written::At(_) => return Ok(None),
                 // Another wrote meanwhile; look again.
                 Written::Conflict => {}
             }
