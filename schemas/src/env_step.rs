@@ -12,7 +12,7 @@ use crate::trajectory::EntryRef;
 
 mod games;
 
-pub use games::{FrozenLakeSpec, SokobanSpec};
+pub use games::{FrozenLakeSpec, LakeView, SokobanSpec};
 
 /// Reset, or take one action.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

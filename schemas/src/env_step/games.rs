@@ -6,6 +6,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::omit;
 
+/// How a frozen lake is shown. Both show the whole map and where the player is, and nothing else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LakeView {
+    /// The first turn shows the map, a token for each cell; each turn shows the player's cell.
+    #[default]
+    MapOnce,
+    /// Each turn shows the map, a token for each row, as seen from the player: how many rows above or below, the player's
+    /// column, and which cells are holes. Then the player's cell. Needs a vocabulary of `size·(2·size − 1)·2^size` more.
+    CentredRows,
+}
+
 /// Cross a frozen lake from the top left corner to the bottom right one without falling into a hole.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -22,6 +34,10 @@ pub struct FrozenLakeSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = null))]
     pub detours: Option<f64>,
+    /// How the map and the position are shown. Default `map_once`.
+    #[serde(skip_serializing_if = "omit::is_default")]
+    #[schemars(extend("default" = "map_once"))]
+    pub view: LakeView,
     /// Each turn also shows what is on the four sides of the player. A rule that never reads the map can then solve most
     /// maps. Default true, as in the first version.
     #[serde(skip_serializing_if = "omit::is_true")]
@@ -46,6 +62,7 @@ impl Default for FrozenLakeSpec {
             frozen: 0.8,
             max_turns: 10,
             detours: None,
+            view: LakeView::MapOnce,
             surroundings: true,
             slippery: false,
             exploring_starts: false,
@@ -57,15 +74,36 @@ impl FrozenLakeSpec {
     /// Tokens of an observation: ids are below this.
     #[must_use]
     pub const fn vocabulary(&self) -> u32 {
+        self.first_row() + self.row_tokens()
+    }
+
+    /// The first of the tokens that stand for a row; those before it are actions, cells, places and surroundings.
+    #[must_use]
+    pub const fn first_row(&self) -> u32 {
         let cells = self.size * self.size;
         if self.surroundings { 20 + 3 * cells } else { 4 + 3 * cells }
+    }
+
+    /// Tokens that stand for a row: ways up or down, times columns of the player, times patterns of holes.
+    const fn row_tokens(&self) -> u32 {
+        match self.view {
+            LakeView::MapOnce => 0,
+            // Maps of more than 8 cells a side are refused; here they must only not overflow.
+            LakeView::CentredRows => {
+                let size = if self.size > 8 { 8 } else { self.size };
+                (2 * size).saturating_sub(1) * size << size
+            }
+        }
     }
 
     /// Tokens of the first observation and of each later one.
     #[must_use]
     pub const fn observation_tokens(&self) -> (u32, u32) {
-        let later = if self.surroundings { 5 } else { 1 };
-        (self.size * self.size + later, later)
+        let seen = if self.surroundings { 5 } else { 1 };
+        match self.view {
+            LakeView::MapOnce => (self.size * self.size + seen, seen),
+            LakeView::CentredRows => (self.size + seen, self.size + seen),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Cross a frozen lake from the top left corner to the bottom right one without falling into a hole. A move against the
 //! edge stays. Reward 1 at the goal. Maps are held out by their holes.
 
-use millrace_schemas::env_step::{EnvStepDone, FrozenLakeSpec, Split};
+use millrace_schemas::env_step::{EnvStepDone, FrozenLakeSpec, LakeView, Split};
 
 use super::baselines::{Game, Visits, least};
 use super::tokens::{FIRST_SEEN, MOVES, beside, movement};
@@ -108,11 +108,26 @@ impl FrozenLake {
 
     /// The whole map, once: for each of the `n` cells, row by row, the token `4 + 2·cell + hole`.
     fn map(self, holes: u64) -> impl Iterator<Item = u32> {
-        (0..self.cells()).map(move |cell| FIRST_SEEN + 2 * cell + (holes >> cell & 1) as u32)
+        let once = if self.0.view == LakeView::MapOnce { self.cells() } else { 0 };
+        (0..once).map(move |cell| FIRST_SEEN + 2 * cell + (holes >> cell & 1) as u32)
     }
 
-    /// What is seen each turn: where the player is, `4 + 2n + cell`. With `surroundings` before it, in the order of the
-    /// actions `k`, what is on that side, `4 + 3n + 4k + (0 ground, 1 hole, 2 edge, 3 goal)`.
+    /// The map as seen from the player, each turn: for each of the `m` rows, from the top, the token
+    /// `first_row + (ways·m + column)·2^m + pattern`, where `ways` is how many rows it is below the player, plus `m − 1`, and the
+    /// pattern has the bit of each column that is a hole.
+    fn rows(self, at: State) -> impl Iterator<Item = u32> {
+        let size = self.0.size;
+        let (row, column) = (u32::from(at.player) / size, u32::from(at.player) % size);
+        let rows = if self.0.view == LakeView::CentredRows { size } else { 0 };
+        (0..rows).map(move |shown| {
+            let pattern = (at.holes >> (shown * size)) as u32 & ((1 << size) - 1);
+            let ways = shown + size - 1 - row;
+            self.0.first_row() + ((ways * size + column) << size) + pattern
+        })
+    }
+
+    /// What is seen each turn: the rows where the view has them, then where the player is, `4 + 2n + cell`. With `surroundings`
+    /// between, in the order of the actions `k`, what is on that side, `4 + 3n + 4k + (0 ground, 1 hole, 2 edge, 3 goal)`.
     fn seen(self, at: State) -> impl Iterator<Item = u32> {
         let (player, first) = (u32::from(at.player), FIRST_SEEN + 3 * self.cells());
         let what = move |movement| match beside(self.0.size, player, movement) {
@@ -122,7 +137,7 @@ impl FrozenLake {
         };
         let sides = if self.0.surroundings { &MOVES[..] } else { &[] };
         let around = sides.iter().zip(0..).map(move |(movement, k)| first + 4 * k + what(*movement));
-        around.chain([FIRST_SEEN + 2 * self.cells() + player])
+        self.rows(at).chain(around).chain([FIRST_SEEN + 2 * self.cells() + player])
     }
 
     /// Where a move really goes: on slippery ice each with chance 1/3 ahead or to one of the two sides.

@@ -1,8 +1,8 @@
-use millrace_schemas::env_step::{FrozenLakeSpec, Latency, SokobanSpec};
+use millrace_schemas::env_step::{FrozenLakeSpec, LakeView, Latency, SokobanSpec};
 
 use super::*;
 
-fn specs() -> [EnvironmentSpec; 5] {
+fn specs() -> [EnvironmentSpec; 6] {
     [
         EnvironmentSpec::FrozenLake(FrozenLakeSpec::default()),
         EnvironmentSpec::Sokoban(SokobanSpec::default()),
@@ -16,6 +16,10 @@ fn specs() -> [EnvironmentSpec; 5] {
             ..FrozenLakeSpec::default()
         }),
         EnvironmentSpec::Sokoban(SokobanSpec { walls: 2, ..SokobanSpec::default() }),
+        EnvironmentSpec::FrozenLake(FrozenLakeSpec {
+            view: LakeView::CentredRows,
+            ..FrozenLakeSpec::default()
+        }),
     ]
 }
 

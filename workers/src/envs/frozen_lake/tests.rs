@@ -7,6 +7,7 @@ const LAKE: FrozenLake = FrozenLake(FrozenLakeSpec {
     frozen: 0.8,
     max_turns: 10,
     detours: None,
+    view: LakeView::MapOnce,
     surroundings: true,
     slippery: false,
     exploring_starts: false,
@@ -97,6 +98,27 @@ fn without_surroundings_only_the_map_and_the_position_are_seen() {
     assert_eq!(start.observation[..25], map);
     assert_eq!(start.observation[25..], [4 + 50]);
     assert_eq!(BLIND.step(&start.state, &[0]).unwrap().observation, [4 + 50]);
+}
+
+/// Each row's token says where the row is from the player, and its holes: taken apart again, they are the map.
+#[test]
+fn rows_show_the_map_as_seen_from_the_player() {
+    let lake = FrozenLake(FrozenLakeSpec { view: LakeView::CentredRows, ..BLIND.0 });
+    let holes = 0b00000_01100_00010_10000_00010u64;
+    for player in (0..24u8).filter(|cell| holes >> cell & 1 == 0) {
+        let seen: Vec<u32> = lake.seen(State { holes, player, turn: 0, slip: 0 }).collect();
+        assert_eq!(seen.len(), 6);
+        assert_eq!(seen[5], 4 + 50 + u32::from(player));
+        for (row, token) in (0..5).zip(&seen[..5]) {
+            let (ways, column, pattern) = ((token - 79) / 160, (token - 79) / 32 % 5, (token - 79) % 32);
+            assert_eq!((ways, column), (row + 4 - u32::from(player) / 5, u32::from(player) % 5));
+            assert_eq!(u64::from(pattern), holes >> (5 * row) & 31);
+        }
+    }
+    let (start, before) = (lake.reset(Split::HeldOut, 1).unwrap(), BLIND.reset(Split::HeldOut, 1).unwrap());
+    assert_eq!(start.state, before.state, "the maps are the same");
+    assert_eq!(start.observation.len(), 6);
+    assert_eq!(lake.0.vocabulary(), 79 + 9 * 5 * 32);
 }
 
 #[test]
