@@ -42,7 +42,7 @@ pub struct Args {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// The run file; only its name and seed are changed
-    #[arg(long, default_value = "broker/coordinator/runs/frozen-lake.toml")]
+    #[arg(long, default_value = "broker/coordinator/runs/frozen-lake-surroundings.toml")]
     run: PathBuf,
     /// Make this many steps instead of the run file's
     #[arg(long)]

@@ -30,7 +30,7 @@ pub struct Args {
     #[arg(long, default_value_t = 10)]
     steps: u64,
     /// The run file that learns, with and without dynamic sampling
-    #[arg(long, default_value = "broker/coordinator/runs/frozen-lake.toml")]
+    #[arg(long, default_value = "broker/coordinator/runs/frozen-lake-surroundings.toml")]
     run: PathBuf,
     /// Train steps of a run that learns
     #[arg(long, default_value_t = 40)]

@@ -17,7 +17,7 @@ use super::{mean_and_deviation, publish};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The run file; its name, seed, α and what a recipe says are changed
-    #[arg(long, default_value = "broker/coordinator/runs/frozen-lake.toml")]
+    #[arg(long, default_value = "broker/coordinator/runs/frozen-lake-surroundings.toml")]
     run: PathBuf,
     /// Algorithms
     #[arg(long, value_delimiter = ',', default_values = ["grpo", "decoupled", "tis", "cispo", "topr"])]
@@ -162,7 +162,8 @@ mod tests {
 
     #[test]
     fn every_recipe_is_a_run_that_is_taken() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../broker/coordinator/runs/frozen-lake.toml");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../broker/coordinator/runs/frozen-lake-surroundings.toml");
         let base = run_file(&path).unwrap();
         for recipe in Recipe::value_variants() {
             for alpha in [0.0, 1.0, 4.0, 64.0] {

@@ -38,7 +38,15 @@ async fn schemas_are_listed_and_printed() {
 
 #[test]
 fn the_run_files_are_valid() {
-    for name in ["frozen-lake", "sokoban", "sokoban-hard", "counter", "smollm2-arithmetic", "three-domains"] {
+    for name in [
+        "frozen-lake",
+        "frozen-lake-surroundings",
+        "sokoban",
+        "sokoban-hard",
+        "counter",
+        "smollm2-arithmetic",
+        "three-domains",
+    ] {
         let text = std::fs::read_to_string(run_file(&format!("{name}.toml"))).unwrap();
         let spec = from_toml(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_eq!(spec.name.as_str(), name);
