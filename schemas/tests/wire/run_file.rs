@@ -55,6 +55,7 @@ fn wrong_values() -> Vec<(&'static str, Value, &'static str, &'static str)> {
         ("environment", with_least(7), "environment.least_turns", "0 to 6"),
         ("environment", with("sokoban", "walls", 5), "environment.walls", "0 to 4"),
         ("environment", with("frozen_lake", "detours", 1), "environment.detours", "size = 5"),
+        ("environment", json!({ "name": "frozen_lake", "view": "centred_rows" }), "model.vocabulary", "516"),
         ("environment", json!({ "name": "counter", "turns": 0 }), "environment.turns", "from 1"),
         ("rewards", json!([]), "rewards", "1 to"),
         ("rewards", json!([{ "rule": "success", "weight": 0.0 }]), "rewards", "weight"),

@@ -17,6 +17,7 @@ fn specs() -> [EnvironmentSpec; 6] {
         }),
         EnvironmentSpec::Sokoban(SokobanSpec { walls: 2, ..SokobanSpec::default() }),
         EnvironmentSpec::FrozenLake(FrozenLakeSpec {
+            size: 5,
             view: LakeView::CentredRows,
             ..FrozenLakeSpec::default()
         }),
