@@ -91,7 +91,7 @@ impl FrozenLakeSpec {
             // Maps of more than 8 cells a side are refused; here they must only not overflow.
             LakeView::CentredRows => {
                 let size = if self.size > 8 { 8 } else { self.size };
-                (2 * size).saturating_sub(1) * size << size
+                ((2 * size).saturating_sub(1) * size) << size
             }
         }
     }
