@@ -52,31 +52,42 @@ impl Need {
     }
 }
 
+/// Doublings of the time between two looks while nothing can be trimmed: what was read is not enough for a segment.
+const MAX_DOUBLINGS: u32 = 6;
+
 /// How trimming stands.
 pub(super) struct Trimming {
     /// Of the newest two snapshots that this process wrote.
     needs: VecDeque<Need>,
-    /// The trim under way.
-    pub(super) running: JoinSet<Result<(), BrokerError>>,
+    /// The trim under way; says whether anything was moved.
+    pub(super) running: JoinSet<Result<bool, BrokerError>>,
     not_before: Instant,
+    /// Looks in vain, one after the other.
+    in_vain: u32,
 }
 
 impl Trimming {
     pub(super) fn new() -> Self {
-        Self { needs: VecDeque::new(), running: JoinSet::new(), not_before: Instant::now() }
+        Self { needs: VecDeque::new(), running: JoinSet::new(), not_before: Instant::now(), in_vain: 0 }
     }
 
-    /// A snapshot was written.
+    /// A snapshot was written: more can be trimmed.
     pub(super) fn saved(&mut self, need: Need) {
         self.needs.push_front(need);
         self.needs.truncate(2);
+        (self.not_before, self.in_vain) = (Instant::now(), 0);
     }
 
-    /// Says how the trim under way ended. What failed is tried again when it is due again.
-    pub(super) fn ended(&mut self, result: Result<(), BrokerError>) {
-        if let Err(error) = result {
-            tracing::warn!(%error, "failed to trim the log; it grows meanwhile");
-        }
+    /// Takes in how the trim under way ended. What failed is tried again when it is due again.
+    pub(super) fn ended(&mut self, result: Result<bool, BrokerError>) {
+        self.in_vain = match result {
+            Ok(true) => 0,
+            Ok(false) => self.in_vain.saturating_add(1),
+            Err(error) => {
+                tracing::warn!(%error, "failed to trim the log; it grows meanwhile");
+                self.in_vain.saturating_add(1)
+            }
+        };
     }
 
     /// Position of the first entry that stays, once two snapshots are there.
@@ -90,10 +101,10 @@ impl Driver {
     pub(super) fn trim_where_due(&mut self) {
         let settings = self.config.trim;
         let before = self.trimming.before();
-        let Trimming { needs, running, not_before } = &mut self.trimming;
+        let Trimming { needs, running, not_before, in_vain } = &mut self.trimming;
         let due = self.acting && running.is_empty() && Instant::now() >= *not_before;
         let Some(before) = before.filter(|_| due) else { return };
-        *not_before = Instant::now() + settings.every;
+        *not_before = Instant::now() + settings.every * (1 << (*in_vain).min(MAX_DOUBLINGS));
         let state = self.shared.lock();
         let age_ns = u64::try_from(settings.age.as_nanos()).unwrap_or(u64::MAX);
         let trim = Trim {
@@ -122,11 +133,12 @@ struct Trim {
 }
 
 impl Trim {
-    async fn run(self) -> Result<(), BrokerError> {
+    async fn run(self) -> Result<bool, BrokerError> {
         let standing = journal::snapshots(&self.broker).await?;
         if !standing.iter().map(|snapshot| snapshot.seq).eq(self.snapshots.iter().copied()) {
-            return Ok(());
+            return Ok(false);
         }
+        let mut moved = false;
         let may_act = || self.term.holds();
         let rule = TrimRule {
             before: self.before,
@@ -139,7 +151,8 @@ impl Trim {
             tracing::info!(from = segment.first, to = segment.last, "moved a part of the log into a segment");
             metrics::counter!("millrace_log_trimmed_entries_total")
                 .increment(segment.last + 1 - segment.first);
+            moved = true;
         }
-        Ok(())
+        Ok(moved)
     }
 }
