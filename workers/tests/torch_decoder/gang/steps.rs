@@ -1,5 +1,7 @@
 //! A step is the same whoever makes it: one member, or several with any size of forward.
 
+use std::collections::BTreeMap;
+
 use millrace_schemas::submit::{
     Advantage, Aggregation, Algorithm, Correction, CorrectionWeight, Loss, NormOver, OldPolicy, Parameters,
     Rejection, RewardNorm,
@@ -10,6 +12,20 @@ use super::books::{Books, How, MOST_APART, batches, length, many_updates, member
 use super::ranks::{PATIENCE, seats};
 use crate::algorithm_steps::{ice_pop, ipa, lite_ppo};
 use crate::support::uneven;
+
+/// Tokens, of 62, that may be on the other side of a bound: those whose ratio is as near to it as rounding. What a step
+/// does to the weights is compared by `same`.
+const AT_A_BOUND: f64 = 2.5 / 62.0;
+
+/// What steps of many updates measured, but for rounding: each processor adds up in another order, AdamW's first updates
+/// turn rounding into signs, and the updates after them go on from there.
+fn measured_alike(ours: &BTreeMap<String, f64>, theirs: &BTreeMap<String, f64>, what: &str) {
+    for (name, value) in theirs {
+        let off = (ours[name] - value).abs();
+        let most = if name.ends_with("_share") { AT_A_BOUND } else { 1e-3 * value.abs().max(0.1) };
+        assert!(off < most, "{what}: {name} off by {off} of {value}");
+    }
+}
 
 #[test]
 fn a_gang_makes_the_step_that_one_makes_alone() {
@@ -65,10 +81,7 @@ fn neither_aggregation_nor_correction_depends_on_the_gang() {
         same((&gang, &made), (&alone, &reference), &how, &format!("{loss:?} {aggregation:?}"));
         let [ours, theirs] = [&made, &reference].map(|of| &of.manifest.metrics);
         assert!(theirs["rejected_share"] > 0.05 && theirs["rejected_share"] < 0.95, "{theirs:?}");
-        for (name, value) in theirs {
-            let off = (ours[name] - value).abs();
-            assert!(off < 1e-4 * value.abs().max(0.1), "{loss:?}: {name} off by {off} of {value}");
-        }
+        measured_alike(ours, theirs, &format!("{loss:?}"));
     }
 }
 
@@ -93,10 +106,7 @@ fn neither_normalisation_nor_shared_ratios_depend_on_the_gang() {
         let made = gang.steps(&mut members(3), zero, &batches, &How { algorithm, checkpoint: true });
         let what = format!("{:?} {:?}", how.algorithm.advantage, how.algorithm.loss);
         same((&gang, &made), (&alone, &reference), &how, &what);
-        for (name, value) in &reference.manifest.metrics {
-            let off = (made.manifest.metrics[name] - value).abs();
-            assert!(off < 1e-4 * value.abs().max(0.1), "{what}: {name} off by {off} of {value}");
-        }
+        measured_alike(&made.manifest.metrics, &reference.manifest.metrics, &what);
     }
 }
 
