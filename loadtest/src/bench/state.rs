@@ -214,7 +214,7 @@ impl World {
         let text = format!(
             "name = \"{RUN}\"\nsteps = 4\nmodel = {{ kind = \"scripted\" }}\n{more}\n\
              environment = {{ name = \"counter\", turns = {turns} }}\nevaluate = {{ prompts = 0 }}\n\
-             [rollout]\ngroups_per_step = {groups}\ngroup_size = {size}\nalpha = 1.0\nmax_new_tokens = 1048576\n"
+             [rollout]\ngroups_per_step = {groups}\ngroup_size = {size}\nalpha = 1.0\nmax_new_tokens = 65536\n"
         );
         let spec = from_toml(&text).map_err(|error| anyhow::anyhow!("{error}"))?;
         let (queue, kept) = (VecDeque::new(), Vec::new());

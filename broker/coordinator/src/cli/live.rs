@@ -55,8 +55,9 @@ impl Frame {
         Some((*values.last()?, *mean.last()?))
     }
 
-    /// Seconds until the last step, at the pace of the last ones; `None` before a pace is seen and at the end. The pace is
-    /// the median: a step in which the run lay still for a night says nothing.
+    /// Seconds until the last step, at the mean pace of the last ones; `None` before a pace is seen and at the end. The
+    /// slowest tenth of them is left out: a step in which the run lay still for a night says nothing. The median would be
+    /// wrong for steps that are shorter than a tick, for the log's time goes from tick to tick.
     fn eta_s(&self) -> Option<f64> {
         let curve = &self.status.curve;
         let lately = curve.get(curve.len().saturating_sub(ETA_POINTS)..)?;
@@ -66,7 +67,8 @@ impl Frame {
         };
         let mut paces: Vec<f64> = lately.windows(2).map(pace).collect();
         paces.sort_by(f64::total_cmp);
-        let per_step = paces.get(paces.len() / 2)?;
+        paces.truncate(paces.len() - paces.len().div_ceil(10));
+        let per_step = paces.iter().sum::<f64>() / paces.len().max(1) as f64;
         let left = per_step * self.status.steps.saturating_sub(curve.last()?.version) as f64;
         (left > 0.0).then_some(left)
     }
@@ -178,6 +180,12 @@ mod tests {
             point.at_ms += 8 * 3_600_000;
         }
         assert_eq!(frame.eta_s(), Some(90.0), "it lay still for a night");
+        // Two steps in each second, as ticks tell it.
+        for (point, index) in frame.status.curve.iter_mut().zip(0..) {
+            point.at_ms = index / 2 * 1_000;
+        }
+        let left = frame.eta_s().expect("a pace");
+        assert!((30.0..=50.0).contains(&left), "{left}: 90 steps in 45 s");
         frame.status.curve.truncate(1);
         assert_eq!(frame.eta_s(), None);
     }
