@@ -13,7 +13,7 @@ use millrace_queue::clock::SystemClock;
 use millrace_queue::testing::gate::{Action, Fate, Gate, gated};
 use millrace_queue::{Broker, MemoryQueue, Objects, Queue};
 use millrace_schemas::api::RunState;
-use millrace_schemas::blob::paths;
+use millrace_schemas::blob::paths::{self, Place};
 use millrace_schemas::limits::{LEADER_STALL_MS, LEASE_MS, MAX_COMMANDS_WAITING, MAX_INLINE_EVENT_BYTES};
 use millrace_schemas::subjects::{ALL_RUNS, COORDINATOR_BUCKET, LEASE_KEY};
 use millrace_schemas::submit::from_toml;
@@ -79,6 +79,26 @@ impl Gate for Forbids {
     }
 }
 
+/// The store has no room for snapshots. Counts how often one is written.
+struct NoRoom(AtomicU64);
+
+#[async_trait]
+impl Gate for NoRoom {
+    async fn request(&self, action: Action, path: &str) -> Fate {
+        match (action, paths::parse(path)) {
+            (Action::Write, Some(Place::Snapshot(_))) => {
+                self.0.fetch_add(1, Ordering::Relaxed);
+                Fate::Fail
+            }
+            _ => Fate::Pass,
+        }
+    }
+
+    async fn answer(&self) -> bool {
+        true
+    }
+}
+
 struct World {
     queue: MemoryQueue,
     objects: Objects,
@@ -99,10 +119,20 @@ impl World {
     }
 
     async fn coordinate_behind(&self, id: &str, gate: Arc<dyn Gate>) -> (Shared, Health) {
+        self.coordinate_saving(id, gate, u64::MAX).await
+    }
+
+    /// One that writes a snapshot after so many events.
+    async fn coordinate_saving(
+        &self,
+        id: &str,
+        gate: Arc<dyn Gate>,
+        snapshot_events: u64,
+    ) -> (Shared, Health) {
         let broker = Broker::new(Arc::new(self.queue.clone()), gated(&self.objects, gate));
         let shared = driver::restore(&broker).await.expect("memory answers");
         let health = Health::default();
-        let config = DriverConfig { snapshot_events: u64::MAX, ..DriverConfig::new(id) };
+        let config = DriverConfig { snapshot_events, ..DriverConfig::new(id) };
         let stop = CancellationToken::new();
         tokio::spawn(driver::run(broker, config, shared.clone(), health.clone(), stop));
         (shared, health)
@@ -219,6 +249,22 @@ async fn a_run_that_hangs_costs_neither_the_lease_nor_another_run() {
     assert!(health.report().leader.expect("it says"));
     // The try that hangs is given up at last, and the run goes on.
     world.put(&["stuck"]).await;
+}
+
+/// A snapshot is due with every event; each try comes after twice as long as the one before, and the run goes on.
+#[tokio::test(start_paused = true)]
+async fn snapshots_that_fail_are_tried_less_and_less_often() {
+    let (world, gate) = (World::new(), Arc::new(NoRoom(AtomicU64::new(0))));
+    let (shared, _) = world.coordinate_saving("leader", gate.clone(), 1).await;
+    world.led_by("leader").await;
+    world.submit("run").await;
+    world.put(&["run"]).await;
+    let begun = shared.lock().seq;
+    sleep(Duration::from_secs(600)).await;
+    let (tries, events) = (gate.0.load(Ordering::Relaxed), shared.lock().seq - begun);
+    // After 1, 2, 4, … 256 s, and then every 300 s; each try may ask the store a few times.
+    assert!((5..=40).contains(&tries), "{tries} tries");
+    assert!(events > 500, "{events} ticks");
 }
 
 /// It is paused with the reason, delays nobody, and goes on once what was refused is put right.
