@@ -108,8 +108,7 @@ pub fn retentions(state: &State) -> BTreeMap<RunId, Retention> {
 }
 
 /// Looks at every object, and again where something seems wrong: what a run gives up meanwhile is missed once only. What
-/// nothing leads to and was not written for as long as `age`, by the store's clock, goes
-/// with the next [`collect`].
+/// nothing leads to and was not written for as long as `age`, by the store's clock, goes with the next [`collect`].
 ///
 /// # Errors
 /// The queue or the object store fails, or a segment cannot be read: what it leads to is not known.
@@ -231,8 +230,9 @@ async fn versions(
             if let Some(blob) = manifest.batch {
                 leads.insert(paths::blob(&run, &blob.sha256), lead(Use::Batch, blob, Some(by.clone())));
             }
-            let sure = retentions.get(&run).unwrap_or(&SURE).keeps(version, newest);
-            if !sure && retentions.contains_key(&run) {
+            let known = retentions.get(&run);
+            let sure = known.unwrap_or(&SURE).keeps(version, newest);
+            if known.is_some() && !sure {
                 continue;
             }
             for file in &manifest.files {

@@ -134,6 +134,16 @@ impl<'a> Moment<'a> {
     }
 }
 
+/// What a log folds into.
+#[must_use]
+pub fn folded(log: &[Entry]) -> State {
+    let mut state = State::default();
+    for entry in log {
+        advance(&mut state, entry);
+    }
+    state
+}
+
 /// Folds one entry.
 pub fn advance(state: &mut State, entry: &Entry) -> Commands {
     if entry.seq > state.seq && !state.admits(entry.seq, entry.epoch) {

@@ -6,7 +6,7 @@ use millrace_coordinator::State;
 use millrace_coordinator::collect::{collect, damaged, retentions, survey};
 use millrace_queue::Broker;
 
-use super::history::{Entry, History, advance};
+use super::history::{History, folded};
 use super::record::read_log;
 
 /// Of a store that is looked at whole.
@@ -31,19 +31,11 @@ pub async fn look(broker: &Broker, state: &State) -> anyhow::Result<ObjectsSeen>
     wrong.extend(damaged(broker, &after).await?);
     // Its segments, which nothing else reads once the runs are over.
     match read_log(broker).await {
-        Ok(log) => wrong.extend(unreadable(state, &log)),
+        Ok(log) if folded(&log) == *state => {}
+        Ok(_) => wrong.push("the log folds into another state".to_owned()),
         Err(error) => wrong.push(format!("the log cannot be read any more: {error:#}")),
     }
     Ok(ObjectsSeen { wrong, collected })
-}
-
-/// That the log does not fold any more into what it folded into.
-fn unreadable(state: &State, log: &[Entry]) -> Option<String> {
-    let mut again = State::default();
-    for entry in log {
-        advance(&mut again, entry);
-    }
-    (again != *state).then(|| "the log folds into another state".to_owned())
 }
 
 /// Where the queue lost its newest part, its key may name a snapshot again that was removed for a newer one.

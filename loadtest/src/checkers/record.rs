@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use millrace_coordinator::audit::{StoredVersion, read_version};
-use millrace_coordinator::state::State;
 use millrace_queue::{Broker, Objects};
 use millrace_schemas::blob::paths;
 use millrace_schemas::{EntryRef, Event, PolicyVersion, RunId, Stage};
 
-use super::history::{Entry, History, PolicySeen, advance};
+use super::history::{Entry, History, PolicySeen, folded};
 
 /// Entries of the log read at once.
 const READ_AT_ONCE: usize = 1_024;
@@ -24,10 +23,7 @@ const REWATCH: Duration = Duration::from_millis(200);
 /// The queue or the object store cannot be reached, or the log has a gap.
 pub async fn record(broker: &Broker) -> anyhow::Result<History> {
     let log = read_log(broker).await?;
-    let mut state = State::default();
-    for entry in &log {
-        advance(&mut state, entry);
-    }
+    let state = folded(&log);
     let mut history = History { log, state, ..History::default() };
     for run in history.state.runs.keys().cloned().collect::<Vec<_>>() {
         let mut versions = read_versions(broker.objects(), &run).await?;

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::busy::BusyMeter;
 use super::connect::{Api, CallError};
 use super::live::{Changes, Frame, View};
-use super::waits::{Waits, is_quiet};
+use super::waits::{Wait, Waits, is_quiet, read_notice};
 
 /// Between two looks at the status.
 const LOOK: Duration = Duration::from_millis(500);
@@ -68,7 +68,7 @@ struct Seen {
     meter: BusyMeter,
     waits: Waits,
     /// What it was said to wait for since something was done.
-    wanting: Vec<String>,
+    wanting: Vec<Wait>,
     /// When the run was first seen to have its version 0: rollouts are played from then on.
     playing_since: Option<Instant>,
     answered: Instant,
@@ -168,8 +168,7 @@ impl Follow<'_> {
 
 impl Seen {
     fn take_notice(&mut self, payload: &[u8]) {
-        // Anyone may publish there; what cannot be read is not a worker's.
-        if let Ok(notice) = serde_json::from_slice(payload) {
+        if let Some(notice) = read_notice(payload) {
             self.meter.take(&notice);
             self.waits.take(Instant::now(), notice);
         }
@@ -177,29 +176,21 @@ impl Seen {
 
     /// What it waits for, where that is news, or that it waits no more.
     fn wants(&mut self, now: Instant, status: &Status) -> Vec<String> {
-        let wanting = self.waits.lines(now, status);
         if !is_quiet(status) {
             let waited = !std::mem::take(&mut self.wanting).is_empty();
             return if waited { vec!["tasks get done again".to_owned()] } else { vec![] };
         }
-        let news: Vec<String> = wanting.into_iter().filter(|line| !told(&self.wanting, line)).collect();
-        self.wanting.extend(news.iter().cloned());
-        news
+        let mut news = self.waits.all(now, status);
+        news.retain(|wait| !self.wanting.iter().any(|told| wait.says_the_same(told)));
+        let lines = news.iter().map(ToString::to_string).collect();
+        self.wanting.append(&mut news);
+        lines
     }
 
     fn busy(&self, stage: Stage) -> Option<f64> {
         let wall = self.playing_since?.elapsed();
         self.meter.share(stage, u64::try_from(wall.as_micros()).unwrap_or(u64::MAX))
     }
-}
-
-/// Whether the line says more than one that was told: how many tasks there are changes all the time.
-fn told(before: &[String], line: &str) -> bool {
-    let without_number = |line: &str| {
-        let (stage, why) = (line.split_once(':')?.0, line.split_once("; ")?.1);
-        Some((stage.to_owned(), why.to_owned()))
-    };
-    before.iter().any(|told| without_number(told) == without_number(line))
 }
 
 /// Whether it waits for a person who did not ask for it.

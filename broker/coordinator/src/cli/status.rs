@@ -14,7 +14,7 @@ use super::connect::{Api, Place};
 use super::domains;
 use super::evaluation;
 use super::term::{by_reason, duration, histogram, percent, say, thousands};
-use super::waits::{Waits, is_quiet};
+use super::waits::{Wait, Waits, is_quiet, read_notice};
 
 /// For each worker to speak at least twice.
 const LISTEN: Duration = Duration::from_millis(2 * WORKER_REPORT_MS + 200);
@@ -39,26 +39,25 @@ impl StatusArgs {
         }
         lines(&status).iter().for_each(say);
         if is_quiet(&status) {
-            wants(&api, &status).await?.into_iter().for_each(|words| say(line("waits", &words)));
+            wants(&api, &status).await?.iter().for_each(|wait| say(line("waits", &wait.to_string())));
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
 /// What the run waits for, from what workers say while this listens.
-async fn wants(api: &Api, status: &Status) -> Result<Vec<String>> {
+async fn wants(api: &Api, status: &Status) -> Result<Vec<Wait>> {
     let (mut workers, mut waits) = (api.listen(NOTICE_WORKERS).await?, Waits::default());
     let listening = async {
         while let Some(message) = workers.next().await {
-            // Anyone may publish there; what cannot be read is not a worker's.
-            if let Ok(notice) = serde_json::from_slice(&message.payload) {
+            if let Some(notice) = read_notice(&message.payload) {
                 waits.take(Instant::now(), notice);
             }
         }
     };
     // The end of the time is the usual end.
     let _ = timeout(LISTEN, listening).await;
-    Ok(waits.lines(Instant::now(), status))
+    Ok(waits.all(Instant::now(), status))
 }
 
 fn line(label: &str, words: &str) -> String {

@@ -214,29 +214,30 @@ async fn follow_run(
 
 /// Hands the run in. It is there already when this goes on with it, or when an answer was lost on the way.
 async fn submit_once(api: &Api, spec: &RunSpec) -> Result<()> {
-    loop {
-        match api.call::<RunReply>("submit", spec).await {
-            Ok(_) => return Ok(()),
-            Err(CallError::Refused(e)) if e.code == 409 => return Ok(()),
-            Err(CallError::Silent(_)) => tokio::time::sleep(TRY_AGAIN).await,
-            Err(e @ (CallError::Refused(_) | CallError::Unreadable { .. })) => return Err(e.into()),
-        }
+    match until_answered(async || api.call::<RunReply>("submit", spec).await).await {
+        Err(CallError::Refused(e)) if e.code == 409 => Ok(()),
+        answer => Ok(answer.map(drop)?),
     }
 }
 
-/// Whoever goes on with a run that is paused wants it to go on.
+/// Whoever goes on with a run that is paused wants it to go on. Looks again each time: an answer may have been lost.
 async fn resume_if_paused(api: &Api, run: &RunId) -> Result<()> {
+    let request = RunRequest { run: Some(run.clone()) };
+    let resume = async || {
+        if api.status(run).await?.state == RunState::Paused {
+            api.call::<RunReply>("resume", &request).await?;
+        }
+        Ok(())
+    };
+    Ok(until_answered(resume).await?)
+}
+
+/// Asks again until a coordinator answers, whatever it says.
+async fn until_answered<T>(ask: impl AsyncFn() -> Result<T, CallError>) -> Result<T, CallError> {
     loop {
-        let status = api.status(run).await;
-        let answer = match status {
-            Ok(status) if status.state != RunState::Paused => return Ok(()),
-            Ok(_) => api.call::<RunReply>("resume", &RunRequest { run: Some(run.clone()) }).await.map(drop),
-            Err(error) => Err(error),
-        };
-        match answer {
-            Ok(()) => return Ok(()),
+        match ask().await {
             Err(CallError::Silent(_)) => tokio::time::sleep(TRY_AGAIN).await,
-            Err(e @ (CallError::Refused(_) | CallError::Unreadable { .. })) => return Err(e.into()),
+            answer => return answer,
         }
     }
 }

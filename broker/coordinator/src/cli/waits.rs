@@ -1,6 +1,7 @@
 //! What a run waits for where nothing comes, from its status and from what workers tell twice a second.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use millrace_schemas::Stage;
@@ -26,6 +27,34 @@ pub(super) const fn is_quiet(status: &Status) -> bool {
     status.quiet_ms >= QUIET_MS
 }
 
+/// What a worker says on its subject; `None` where it is nothing of a worker's, for anyone may publish there.
+pub(super) fn read_notice(payload: &[u8]) -> Option<WorkerNotice> {
+    serde_json::from_slice(payload).ok()
+}
+
+/// The tasks of a stage that nobody does.
+#[derive(Debug, Clone)]
+pub(super) struct Wait {
+    stage: Stage,
+    tasks: u64,
+    why: String,
+}
+
+impl Wait {
+    /// Whether it says nothing that `told` did not: how many tasks there are changes all the time.
+    pub(super) fn says_the_same(&self, told: &Self) -> bool {
+        (self.stage, &self.why) == (told.stage, &told.why)
+    }
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { stage, tasks, why } = self;
+        let verb = if *tasks == 1 { "task waits" } else { "tasks wait" };
+        write!(f, "{}: {} {verb}; {why}", stage.name(), thousands(*tasks))
+    }
+}
+
 impl Waits {
     /// Takes in what a worker says.
     pub(super) fn take(&mut self, now: Instant, notice: WorkerNotice) {
@@ -33,18 +62,18 @@ impl Waits {
         self.workers.insert(notice.worker, (now, notice.stages));
     }
 
-    /// A line for each stage whose tasks nobody does: why, as far as workers say. Empty where the run is not quiet, or
-    /// where its tasks are in the hands of workers that say nothing of a want.
-    pub(super) fn lines(&self, now: Instant, status: &Status) -> Vec<String> {
+    /// Each stage whose tasks nobody does: why, as far as workers say. Empty where the run is not quiet, or where its
+    /// tasks are in the hands of workers that say nothing of a want.
+    pub(super) fn all(&self, now: Instant, status: &Status) -> Vec<Wait> {
         if !is_quiet(status) {
             return Vec::new();
         }
         let waiting = |stage: &Stage| status.tasks.get(stage.name()).copied().unwrap_or(0);
         let stages = Stage::QUEUED.iter().filter(|stage| waiting(stage) > 0);
-        stages.filter_map(|stage| self.line(now, *stage, waiting(stage))).collect()
+        stages.filter_map(|stage| self.of(now, *stage, waiting(stage))).collect()
     }
 
-    fn line(&self, now: Instant, stage: Stage, tasks: u64) -> Option<String> {
+    fn of(&self, now: Instant, stage: Stage, tasks: u64) -> Option<Wait> {
         let heard = self.workers.iter().filter(|(_, (heard, _))| now - *heard < GONE);
         let serving: Vec<_> = heard.filter_map(|(name, (_, of))| Some((name, of.get(&stage)?))).collect();
         let wants = |(name, of): &(&String, &StageCounters)| Some((name.to_string(), of.waits_for.clone()?));
@@ -60,9 +89,7 @@ impl Waits {
                 format!("{workers} workers of this stage are idle; is it the pool that they serve?")
             }
         };
-        let tasks =
-            if tasks == 1 { "1 task waits".to_owned() } else { format!("{} tasks wait", thousands(tasks)) };
-        Some(format!("{}: {tasks}; {why}", stage.name()))
+        Some(Wait { stage, tasks, why })
     }
 }
 
@@ -76,6 +103,10 @@ mod tests {
         Status { quiet_ms: QUIET_MS, tasks, ..sample::status(10) }
     }
 
+    fn lines(waits: &Waits, now: Instant, status: &Status) -> Vec<String> {
+        waits.all(now, status).iter().map(ToString::to_string).collect()
+    }
+
     fn says(worker: &str, stage: Stage, counters: StageCounters) -> WorkerNotice {
         WorkerNotice { worker: worker.to_owned(), uptime_ms: 9_000, stages: [(stage, counters)].into() }
     }
@@ -83,21 +114,23 @@ mod tests {
     #[test]
     fn a_run_that_moves_waits_for_nothing() {
         let status = Status { quiet_ms: QUIET_MS - 1, ..quiet(Stage::Reward, 3) };
-        assert!(Waits::default().lines(Instant::now(), &status).is_empty());
+        assert!(Waits::default().all(Instant::now(), &status).is_empty());
     }
 
     #[test]
     fn what_workers_want_is_told_once_for_all() {
         let (mut waits, now, status) = (Waits::default(), Instant::now(), quiet(Stage::Generate, 1_200));
-        let lines = waits.lines(now, &status);
-        assert_eq!(lines, ["generate: 1,200 tasks wait; no worker of this stage is heard of"]);
+        assert_eq!(
+            lines(&waits, now, &status),
+            ["generate: 1,200 tasks wait; no worker of this stage is heard of"]
+        );
         let away =
             || StageCounters { waits_for: Some("the server is away".into()), ..StageCounters::default() };
         waits.take(now, says("a", Stage::Generate, away()));
-        assert_eq!(waits.lines(now, &status), ["generate: 1,200 tasks wait; worker a: the server is away"]);
+        assert_eq!(lines(&waits, now, &status), ["generate: 1,200 tasks wait; worker a: the server is away"]);
         waits.take(now, says("b", Stage::Generate, away()));
         let two = "generate: 1,200 tasks wait; worker a and 1 more of 2: the server is away";
-        assert_eq!(waits.lines(now, &status), [two]);
+        assert_eq!(lines(&waits, now, &status), [two]);
     }
 
     #[test]
@@ -105,16 +138,16 @@ mod tests {
         let (mut waits, now, status) = (Waits::default(), Instant::now(), quiet(Stage::Reward, 1));
         let busy = StageCounters { in_hand: 1, ..StageCounters::default() };
         waits.take(now, says("a", Stage::Reward, busy));
-        assert!(waits.lines(now, &status).is_empty(), "it is at it");
+        assert!(lines(&waits, now, &status).is_empty(), "it is at it");
         let gone = ["reward: 1 task waits; no worker of this stage is heard of"];
-        assert_eq!(waits.lines(now + GONE, &status), gone);
+        assert_eq!(lines(&waits, now + GONE, &status), gone);
     }
 
     #[test]
     fn idle_workers_beside_tasks_serve_another_pool() {
         let (mut waits, now, status) = (Waits::default(), Instant::now(), quiet(Stage::EnvStep, 2));
         waits.take(now, says("a", Stage::EnvStep, StageCounters::default()));
-        let lines = waits.lines(now, &status);
+        let lines = lines(&waits, now, &status);
         assert!(lines.len() == 1 && lines[0].contains("is it the pool"), "{lines:?}");
     }
 }

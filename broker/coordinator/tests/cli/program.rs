@@ -1,6 +1,6 @@
 //! A reward of one's own in Python, whose process is killed again and again: nothing is lost, and nothing is scored twice.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::sys::signal::Signal;
 
@@ -31,17 +31,22 @@ fn running(script: &Path) -> Vec<u32> {
     numbers.filter(runs).collect()
 }
 
-#[tokio::test]
-async fn a_reward_in_python_survives_the_death_of_its_process() {
-    let folder = tempfile::tempdir().unwrap();
-    let script = folder.path().join("own.py");
-    std::fs::write(&script, PROGRAM).unwrap();
-    let file = folder.path().join("run.toml");
-    let rewards = "[[rewards]]\nrule = \"custom\"\npool = \"own_return\"\nsettings = { factor = 0.5 }\n";
+/// Writes a reward's program and a run that is scored by it; gives both files, and what a worker is to execute.
+fn scored_by(folder: &Path, program: &str, settings: &str) -> (PathBuf, PathBuf, String) {
+    let (script, file) = (folder.join("own.py"), folder.join("run.toml"));
+    std::fs::write(&script, program).unwrap();
+    let rewards = format!("[[rewards]]\nrule = \"custom\"\npool = \"own_return\"\n{settings}\n");
     let counter = std::fs::read_to_string(run_file("counter.toml")).unwrap();
     std::fs::write(&file, format!("{counter}\n{rewards}")).unwrap();
     let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../workers/python");
     let exec = format!("env PYTHONPATH={} python3 {}", package.display(), script.display());
+    (script, file, exec)
+}
+
+#[tokio::test]
+async fn a_reward_in_python_survives_the_death_of_its_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let (script, file, exec) = scored_by(folder.path(), PROGRAM, "settings = { factor = 0.5 }");
     let mut up = Up::start_file(folder.path(), &file, &["--steps", "30", "--exec", &exec]);
     for version in [2, 6, 10] {
         up.reached(version).await;
@@ -75,14 +80,7 @@ millrace.serve()
 #[tokio::test]
 async fn a_run_that_pauses_itself_ends_its_command_and_goes_on_with_it() {
     let folder = tempfile::tempdir().unwrap();
-    let script = folder.path().join("own.py");
-    std::fs::write(&script, BREAKS).unwrap();
-    let file = folder.path().join("run.toml");
-    let rewards = "[[rewards]]\nrule = \"custom\"\npool = \"own_return\"\n";
-    let counter = std::fs::read_to_string(run_file("counter.toml")).unwrap();
-    std::fs::write(&file, format!("{counter}\n{rewards}")).unwrap();
-    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../workers/python");
-    let exec = format!("env PYTHONPATH={} python3 {}", package.display(), script.display());
+    let (_, file, exec) = scored_by(folder.path(), BREAKS, "");
     let arguments = ["--steps", "12", "--exec", &exec];
     let broken = folder.path().join("broken");
     std::fs::write(&broken, "").unwrap();
