@@ -5,8 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::env_step::EnvStepDone;
-use crate::generate::{Finish, GenerateDone, MalformedTurn, Segment};
-use crate::limits::MAX_CONTEXT_TOKENS;
+use crate::generate::{Finish, GenerateDone, MalformedTurn, Segment, check_lengths};
 use crate::outcome::OutcomeBody;
 use crate::trajectory::EntryRef;
 
@@ -83,20 +82,7 @@ impl TurnBrief {
     /// Lengths disagree or are beyond bounds.
     pub fn check(&self) -> Result<(), MalformedTurn> {
         let tokens = self.tokens as usize;
-        if tokens == 0 {
-            return Err(MalformedTurn::Empty);
-        }
-        if tokens > MAX_CONTEXT_TOKENS {
-            return Err(MalformedTurn::TooLong(tokens));
-        }
-        if let Some(empty) = self.segments.iter().find(|segment| segment.tokens == 0) {
-            return Err(MalformedTurn::EmptySegment(empty.version));
-        }
-        let segment_tokens = self.segments.iter().map(|segment| u64::from(segment.tokens)).sum();
-        if tokens as u64 != segment_tokens {
-            return Err(MalformedTurn::Lengths { tokens, logprobs: tokens, segment_tokens });
-        }
-        Ok(())
+        check_lengths(tokens, tokens, &self.segments)
     }
 }
 

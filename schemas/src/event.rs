@@ -76,6 +76,24 @@ pub enum Event {
 }
 
 impl Event {
+    /// The task that it is about: of an outcome, a dead letter, or one that is tried again.
+    #[must_use]
+    pub const fn task(&self) -> Option<TaskKey> {
+        match self {
+            Self::Outcome(outcome) => Some(outcome.key),
+            Self::DeadLetter { key, .. } | Self::Requeued { key } => Some(*key),
+            Self::Submitted(_)
+            | Self::Cancelled { .. }
+            | Self::Paused { .. }
+            | Self::Resumed
+            | Self::Archived
+            | Self::Joined { .. }
+            | Self::Left { .. }
+            | Self::Adopted(_)
+            | Self::Tick { .. } => None,
+        }
+    }
+
     /// The same in brief, where the rest of it may stand elsewhere.
     #[must_use]
     pub fn brief(&self) -> Option<Self> {

@@ -201,20 +201,8 @@ impl GenerateDone {
     /// # Errors
     /// Lengths disagree or are beyond bounds, or a log-probability is NaN, infinite or positive.
     pub fn check(&self) -> Result<(), MalformedTurn> {
-        if self.tokens.is_empty() {
-            return Err(MalformedTurn::Empty);
-        }
-        if self.tokens.len() > MAX_CONTEXT_TOKENS {
-            return Err(MalformedTurn::TooLong(self.tokens.len()));
-        }
-        if let Some(empty) = self.segments.iter().find(|segment| segment.tokens == 0) {
-            return Err(MalformedTurn::EmptySegment(empty.version));
-        }
-        let segment_tokens = self.segments.iter().map(|s| u64::from(s.tokens)).sum();
-        let (tokens, logprobs) = (self.tokens.len(), self.logprobs.len());
-        if tokens != logprobs || tokens as u64 != segment_tokens {
-            return Err(MalformedTurn::Lengths { tokens, logprobs, segment_tokens });
-        }
+        let tokens = self.tokens.len();
+        check_lengths(tokens, self.logprobs.len(), &self.segments)?;
         let uncut_logprobs = self.uncut_logprobs.len();
         if uncut_logprobs != 0 && uncut_logprobs != tokens {
             return Err(MalformedTurn::UncutLengths { tokens, uncut_logprobs });
@@ -239,6 +227,28 @@ impl GenerateDone {
     ) -> Result<(), MalformedTurn> {
         check_versions(&self.segments, at_least, at_most)
     }
+}
+
+/// Refuses a turn of lengths that disagree or are beyond bounds.
+pub(crate) fn check_lengths(
+    tokens: usize,
+    logprobs: usize,
+    segments: &[Segment],
+) -> Result<(), MalformedTurn> {
+    if tokens == 0 {
+        return Err(MalformedTurn::Empty);
+    }
+    if tokens > MAX_CONTEXT_TOKENS {
+        return Err(MalformedTurn::TooLong(tokens));
+    }
+    if let Some(empty) = segments.iter().find(|segment| segment.tokens == 0) {
+        return Err(MalformedTurn::EmptySegment(empty.version));
+    }
+    let segment_tokens = segments.iter().map(|s| u64::from(s.tokens)).sum();
+    if tokens != logprobs || tokens as u64 != segment_tokens {
+        return Err(MalformedTurn::Lengths { tokens, logprobs, segment_tokens });
+    }
+    Ok(())
 }
 
 /// Refuses segments outside `[at_least, at_most]` or out of order.

@@ -79,29 +79,13 @@ struct Row {
 impl Row {
     fn of(logged: Logged) -> Result<Self> {
         let Logged { seq, stored_ns, run, event, .. } = logged;
-        let task = event.as_ref().ok().and_then(task);
+        let task = event.as_ref().ok().and_then(Event::task).map(|key| key.to_string());
         let kind = event.as_ref().map_or("unreadable", Event::kind);
         let event = match &event {
             Ok(event) => serde_json::to_value(event)?,
             Err(error) => serde_json::Value::String(error.to_string()),
         };
         Ok(Self { seq, stored_ns, run, kind, task, event })
-    }
-}
-
-fn task(event: &Event) -> Option<String> {
-    match event {
-        Event::Outcome(outcome) => Some(outcome.key.to_string()),
-        Event::DeadLetter { key, .. } | Event::Requeued { key } => Some(key.to_string()),
-        Event::Submitted(_)
-        | Event::Cancelled { .. }
-        | Event::Paused { .. }
-        | Event::Resumed
-        | Event::Archived
-        | Event::Joined { .. }
-        | Event::Left { .. }
-        | Event::Adopted(_)
-        | Event::Tick { .. } => None,
     }
 }
 

@@ -131,12 +131,10 @@ pub(in super::super) fn claim_of(entry: &LogEntry) -> Option<BlobRef> {
 /// The rollout of an event, and the versions under which it is looked for.
 fn concerns(event: &Event) -> (Option<RolloutId>, BTreeSet<millrace_schemas::PolicyVersion>) {
     use millrace_schemas::{PolicyVersion, TaskKey};
-    let key = match event {
-        Event::Outcome(outcome) => outcome.key,
-        Event::DeadLetter { key, .. } | Event::Requeued { key } => *key,
-        Event::Adopted(adopted) => return (None, BTreeSet::from([adopted.version])),
-        _ => return (None, BTreeSet::new()),
-    };
+    if let Event::Adopted(adopted) = event {
+        return (None, BTreeSet::from([adopted.version]));
+    }
+    let Some(key) = event.task() else { return (None, BTreeSet::new()) };
     let versions = match (key, event) {
         (TaskKey::TrainShard { makes, .. }, _) => BTreeSet::from([PolicyVersion(makes)]),
         (TaskKey::PublishWeights { version, .. }, _) => BTreeSet::from([PolicyVersion(version)]),
