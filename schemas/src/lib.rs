@@ -2,7 +2,7 @@
 //! names and bounds that more than one process must agree on.
 //!
 //! A task goes `submit → generate ⇄ env_step → reward → train_shard → publish_weights`. Each of those
-//! modules has a twin of the same name in `broker/coordinator/src/pipeline` (what happens next) and in
+//! modules has a twin of the same name in `broker/coordinator/src/fold/stages` (what happens next) and in
 //! `workers/src` (how it is done).
 
 pub mod stage;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use millrace_coordinator::State;
-use millrace_coordinator::collect::{Survey, Use, collect, damaged, survey};
-use millrace_coordinator::journal;
+use millrace_coordinator::shell::collect::{Survey, Use, collect, damaged, survey};
+use millrace_coordinator::shell::journal;
 use millrace_queue::clock::SystemClock;
 use millrace_queue::{Broker, MemoryQueue, Objects, TrimRule};
 use millrace_schemas::blob::paths;

@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_coordinator::command::{Command, Commands};
-use millrace_coordinator::execute::Executor;
-use millrace_coordinator::lanes::Lanes;
-use millrace_coordinator::leader::{Candidate, Progress, Term};
-use millrace_coordinator::shared::Shared;
-use millrace_coordinator::state::State;
-use millrace_coordinator::{execute, journal, leader};
+use millrace_coordinator::fold::command::{Command, Commands};
+use millrace_coordinator::fold::state::State;
+use millrace_coordinator::shell::execute::Executor;
+use millrace_coordinator::shell::lanes::Lanes;
+use millrace_coordinator::shell::leader::{Candidate, Progress, Term};
+use millrace_coordinator::shell::shared::Shared;
+use millrace_coordinator::shell::{execute, journal, leader};
 use millrace_queue::clock::SystemClock;
 use millrace_queue::testing::gate::{Action, Fate, Gate, gated};
 use millrace_queue::{Broker, MemoryQueue, Objects};

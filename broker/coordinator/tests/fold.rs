@@ -21,7 +21,7 @@ mod world;
 
 use std::collections::BTreeSet;
 
-use millrace_coordinator::{State, status};
+use millrace_coordinator::fold::{State, status};
 use millrace_schemas::api::RunState;
 use millrace_schemas::env_step::EnvironmentSpec;
 use millrace_schemas::envelope::decode;

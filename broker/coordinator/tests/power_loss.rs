@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use millrace_coordinator::driver::{self, DriverConfig};
-use millrace_coordinator::shared::Shared;
-use millrace_coordinator::{State, journal};
+use millrace_coordinator::State;
+use millrace_coordinator::shell::driver::{self, DriverConfig};
+use millrace_coordinator::shell::journal;
+use millrace_coordinator::shell::shared::Shared;
 use millrace_queue::clock::SystemClock;
 use millrace_queue::{Broker, MemoryQueue, Objects, Queue};
 use millrace_schemas::blob::{Sha, paths};

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::pending;
-use millrace_coordinator::driver::{self, DriverConfig};
-use millrace_coordinator::shared::Shared;
+use millrace_coordinator::shell::driver::{self, DriverConfig};
+use millrace_coordinator::shell::shared::Shared;
 use millrace_queue::clock::SystemClock;
 use millrace_queue::testing::gate::{Action, Fate, Gate, gated};
 use millrace_queue::{Broker, MemoryQueue, Objects, Queue};
@@ -340,8 +340,8 @@ async fn a_log_that_lacks_entries_is_not_led() {
 /// A lane that is full forgets what waits, and what waits is bounded; when it gets on it does all that is outstanding.
 #[tokio::test(start_paused = true)]
 async fn a_full_lane_holds_nobody_up_and_catches_up() {
-    use millrace_coordinator::command::Command;
-    use millrace_coordinator::lanes::{Begun, LaneId, Lanes, Work};
+    use millrace_coordinator::fold::command::Command;
+    use millrace_coordinator::shell::lanes::{Begun, LaneId, Lanes, Work};
     let (lanes, mut begun) = Lanes::new();
     let run: RunId = "slow".parse().expect("a name");
     let purge = || Command::Purge { run: run.clone(), stage: Stage::Reward, filter: "x".to_owned() };

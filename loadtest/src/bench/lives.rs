@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use millrace_coordinator::driver::{self, DriverConfig};
+use millrace_coordinator::shell::driver::{self, DriverConfig};
 use millrace_queue::Broker;
 use millrace_schemas::blob::Sha;
 use millrace_schemas::env_step::{EnvAction, EnvStepDone};

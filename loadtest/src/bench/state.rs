@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use millrace_coordinator::{Command, State, outstanding};
+use millrace_coordinator::fold::{Command, State, outstanding};
 use millrace_schemas::blob::Sha;
 use millrace_schemas::env_step::EnvStepDone;
 use millrace_schemas::envelope::{decode, encode};

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
-use millrace_coordinator::audit::{Claim, audit};
+use millrace_coordinator::shell::audit::{Claim, audit};
 use millrace_queue::{Broker, Objects};
 use millrace_schemas::RunSpec;
 use millrace_schemas::api::{RunState, Status};

@@ -1,7 +1,7 @@
 //! The books balance after every event, and say what the committed batches say.
 
-use millrace_coordinator::audit::{Claim, Recount};
-use millrace_coordinator::status;
+use millrace_coordinator::fold::status;
+use millrace_coordinator::shell::audit::{Claim, Recount};
 use millrace_schemas::PolicyVersion;
 
 use super::history::History;

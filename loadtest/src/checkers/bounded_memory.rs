@@ -1,7 +1,7 @@
 //! What is kept of a run follows from its run file, not from how long it ran or what went wrong.
 
-use millrace_coordinator::pipeline::admit::MAX_FILTERED_BATCHES;
-use millrace_coordinator::state::Run;
+use millrace_coordinator::fold::intake::rollouts::MAX_FILTERED_BATCHES;
+use millrace_coordinator::fold::state::Run;
 use millrace_schemas::envelope::encode;
 use millrace_schemas::submit::GroupFilter;
 
@@ -119,7 +119,7 @@ fn most_dropped(run: &Run) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use millrace_coordinator::books::DropReason;
+    use millrace_coordinator::fold::books::DropReason;
     use millrace_schemas::{Event, RolloutId};
 
     use super::super::history::Entry;

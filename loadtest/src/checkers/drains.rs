@@ -1,6 +1,6 @@
 //! Left alone, every run comes to its end: finished, or cancelled where somebody asked for it.
 
-use millrace_coordinator::status::status;
+use millrace_coordinator::fold::status::status;
 use millrace_schemas::Event;
 use millrace_schemas::api::RunState;
 

@@ -1,7 +1,7 @@
 //! A rollout is replaced because it failed or grew stale, and for nothing else; no more are booked as failed than did.
 
-use millrace_coordinator::state::Run;
-use millrace_coordinator::status;
+use millrace_coordinator::fold::state::Run;
+use millrace_coordinator::fold::status;
 use millrace_schemas::{RolloutId, RunId};
 
 use super::history::History;
@@ -72,7 +72,7 @@ mod tests {
     async fn failures_that_nobody_saw_are_found() {
         let mut history = sound().await;
         let books = &mut history.state.runs.get_mut(&run()).expect("the run").books;
-        *books.dropped.entry(millrace_coordinator::books::DropReason::Failed).or_default() += 1;
+        *books.dropped.entry(millrace_coordinator::fold::books::DropReason::Failed).or_default() += 1;
         assert!(check(&history)[0].contains("seen to fail=0"), "{:?}", check(&history));
     }
 }

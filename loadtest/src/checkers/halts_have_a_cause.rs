@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use millrace_coordinator::state::Run;
+use millrace_coordinator::fold::state::Run;
 use millrace_schemas::RunId;
 use millrace_schemas::api::RunState;
 

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use millrace_coordinator::audit::StoredVersion;
-use millrace_coordinator::command::Commands;
-use millrace_coordinator::state::{Run, State};
+use millrace_coordinator::fold::command::Commands;
+use millrace_coordinator::fold::state::{Run, State};
+use millrace_coordinator::shell::audit::StoredVersion;
 use millrace_queue::DeadLetter;
 use millrace_schemas::policy::Policy;
 use millrace_schemas::train_shard::{BatchGroup, BatchRollout};

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use millrace_coordinator::state::Run;
-use millrace_coordinator::status;
+use millrace_coordinator::fold::state::Run;
+use millrace_coordinator::fold::status;
 use millrace_schemas::{RolloutId, RunId};
 
 use super::history::History;

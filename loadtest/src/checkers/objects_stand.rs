@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use millrace_coordinator::State;
-use millrace_coordinator::collect::{collect, damaged, retentions, survey};
+use millrace_coordinator::shell::collect::{collect, damaged, retentions, survey};
 use millrace_queue::Broker;
 
 use super::history::{History, folded};

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use millrace_coordinator::audit::{StoredVersion, read_version};
+use millrace_coordinator::shell::audit::{StoredVersion, read_version};
 use millrace_queue::{Broker, Objects};
 use millrace_schemas::blob::paths;
 use millrace_schemas::{EntryRef, Event, PolicyVersion, RunId, Stage};

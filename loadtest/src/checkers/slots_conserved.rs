@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use millrace_coordinator::rollout::Phase;
-use millrace_coordinator::state::Run;
-use millrace_coordinator::window;
+use millrace_coordinator::fold::rollout::Phase;
+use millrace_coordinator::fold::state::Run;
+use millrace_coordinator::fold::window;
 use millrace_schemas::RunId;
 
 use super::history::History;

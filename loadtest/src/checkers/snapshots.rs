@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use millrace_coordinator::journal;
-use millrace_coordinator::state::State;
+use millrace_coordinator::fold::state::State;
+use millrace_coordinator::shell::journal;
 use millrace_queue::Broker;
 use millrace_schemas::blob::Sha;
 use millrace_schemas::subjects::{COORDINATOR_BUCKET, SNAPSHOT_KEY};

@@ -1,8 +1,8 @@
 //! No rollout is trained on that began more versions ago than α allows; with a fractional α, no more of the
 //! oldest than its share.
 
-use millrace_coordinator::audit::StoredVersion;
-use millrace_coordinator::state::Run;
+use millrace_coordinator::fold::state::Run;
+use millrace_coordinator::shell::audit::StoredVersion;
 use millrace_schemas::train_shard::{Batch, BatchGroup};
 use millrace_schemas::{PolicyVersion, RunId};
 

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use millrace_coordinator::state::State;
-use millrace_coordinator::{Command, status};
+use millrace_coordinator::fold::state::State;
+use millrace_coordinator::fold::{Command, status};
 use millrace_queue::clock::SystemClock;
 use millrace_queue::{Broker, MemoryQueue, Objects};
 use millrace_schemas::generate::{Finish, GenerateDone, Segment};

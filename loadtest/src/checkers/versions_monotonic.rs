@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use millrace_coordinator::audit::StoredVersion;
-use millrace_coordinator::state::Run;
+use millrace_coordinator::fold::state::Run;
+use millrace_coordinator::shell::audit::StoredVersion;
 use millrace_schemas::{PolicyVersion, RunId};
 
 use super::history::History;

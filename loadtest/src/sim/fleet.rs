@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use millrace_coordinator::clock::UnixClock;
-use millrace_coordinator::driver::{self, DriverConfig, TrimSettings};
+use millrace_coordinator::shell::clock::UnixClock;
+use millrace_coordinator::shell::driver::{self, DriverConfig, TrimSettings};
 use millrace_queue::Broker;
 use millrace_queue::testing::gate::gated;
 use millrace_schemas::{Stage, WorkerId};

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use millrace_coordinator::state::{Run, State};
+use millrace_coordinator::fold::state::{Run, State};
 use millrace_queue::Broker;
 use millrace_schemas::submit::RunSpec;
 use millrace_schemas::{Event, RunId, subjects};

@@ -4,6 +4,7 @@
 mod tree;
 
 mod conformance;
+mod cycles;
 mod dependencies;
 mod folders;
 mod names;

@@ -9,7 +9,7 @@ fn every_stage_has_its_files() {
     let mut faults = Vec::new();
     for stage in Stage::ALL {
         let mut wanted =
-            vec![format!("schemas/src/{stage}.rs"), format!("broker/coordinator/src/pipeline/{stage}.rs")];
+            vec![format!("schemas/src/{stage}.rs"), format!("broker/coordinator/src/fold/stages/{stage}.rs")];
         // A run is handed in by the API; no worker does that.
         if Stage::QUEUED.contains(&stage) {
             wanted.push(format!("workers/src/{stage}.rs"));

@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::connect::{Api, Place};
 use super::signals::Signals;
-use crate::driver::{self, DriverConfig};
-use crate::shared::Shared;
+use crate::shell::driver::{self, DriverConfig};
+use crate::shell::shared::Shared;
 
 /// Arguments of `millrace coordinator`.
 #[derive(Debug, clap::Args)]
@@ -90,6 +90,6 @@ async fn serve_when_ready(api: &Api, broker: Broker, shared: Shared) -> Result<(
     // One that cannot fold the log answers why.
     while !shared.wait_for(end, LOOK).await && shared.blocked().is_none() {}
     tracing::info!(seq = end, "serving the API");
-    let handler = Arc::new(crate::api::Api::new(broker, shared));
+    let handler = Arc::new(crate::shell::api::Api::new(broker, shared));
     service::serve(api.queue(), env!("CARGO_PKG_VERSION"), handler).await.context("failed to serve the API")
 }

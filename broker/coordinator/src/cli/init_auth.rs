@@ -8,7 +8,7 @@ use millrace_queue::auth::{self, Guarded};
 use millrace_schemas::Stage;
 
 use super::term::say;
-use crate::clock::unix_ms;
+use crate::shell::clock::unix_ms;
 
 /// Arguments of `millrace init-auth`. The folder is `--dir`.
 #[derive(Debug, clap::Args)]

@@ -8,7 +8,7 @@ use millrace_schemas::api::{Ledger, RunRequest, RunState, Status};
 
 use super::connect::Place;
 use super::term::{by_reason, say, thousands};
-use crate::audit::{Audit, Claim, audit};
+use crate::shell::audit::{Audit, Claim, audit};
 
 /// Arguments of `millrace ledger`.
 #[derive(Debug, clap::Args)]

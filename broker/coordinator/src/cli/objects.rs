@@ -9,8 +9,8 @@ use millrace_schemas::limits::COLLECT_AGE_MS;
 
 use super::connect::Place;
 use super::term::{say, thousands};
-use crate::collect::{Survey, Tally, collect, damaged, retentions, survey};
-use crate::journal;
+use crate::shell::collect::{Survey, Tally, collect, damaged, retentions, survey};
+use crate::shell::journal;
 
 const AGE: Duration = Duration::from_millis(COLLECT_AGE_MS);
 /// Findings that are shown.

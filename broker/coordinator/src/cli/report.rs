@@ -9,7 +9,7 @@ use super::evaluation;
 use super::ledger;
 use super::status::{context, starts, surplus};
 use super::term::{duration, histogram, percent, thousands};
-use crate::audit::Audit;
+use crate::shell::audit::Audit;
 
 /// What only whoever ran the processes knows.
 #[derive(Debug, Clone, Default)]

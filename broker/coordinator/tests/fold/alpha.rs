@@ -8,7 +8,7 @@ use millrace_schemas::train_shard::Batch;
 use millrace_schemas::{RunSpec, Task, TaskKey};
 
 use super::world::{RUN, World};
-use millrace_coordinator::status;
+use millrace_coordinator::fold::status;
 
 /// Numbers that look drawn (SplitMix64).
 struct Draws(u64);

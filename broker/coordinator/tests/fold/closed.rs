@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use millrace_coordinator::api::Api;
-use millrace_coordinator::shared::Shared;
-use millrace_coordinator::{State, status};
+use millrace_coordinator::fold::{State, status};
+use millrace_coordinator::shell::api::Api;
+use millrace_coordinator::shell::shared::Shared;
 use millrace_queue::clock::SystemClock;
 use millrace_queue::service::ApiHandler;
 use millrace_queue::{Broker, MemoryQueue, Objects};

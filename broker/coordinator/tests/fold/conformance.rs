@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use millrace_coordinator::state::Run;
-use millrace_coordinator::status;
+use millrace_coordinator::fold::state::Run;
+use millrace_coordinator::fold::status;
 use millrace_schemas::api::RunState;
 use millrace_schemas::blob::Sha;
 use millrace_schemas::generate::Segment;

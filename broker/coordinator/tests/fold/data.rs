@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use millrace_coordinator::pipeline::rows;
+use millrace_coordinator::fold::rows;
 use millrace_schemas::env_step::{EnvAction, EnvironmentSpec, Split};
 use millrace_schemas::reward::RewardDone;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use millrace_coordinator::pipeline::evaluate::resets;
+use millrace_coordinator::fold::decide::evaluation::resets;
 use millrace_schemas::api::Evaluation;
 use millrace_schemas::env_step::{EnvAction, EnvStepDone, Split};
 use millrace_schemas::{OutcomeBody, RunSpec, TaskBody};

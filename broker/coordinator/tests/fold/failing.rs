@@ -1,6 +1,6 @@
 //! A run whose rollouts do nothing but fail is paused; an evaluation whose prompts all fail says so.
 
-use millrace_coordinator::status;
+use millrace_coordinator::fold::status;
 use millrace_schemas::api::RunState;
 use millrace_schemas::limits::FAILURES_IN_A_ROW;
 use millrace_schemas::notice::Notice;

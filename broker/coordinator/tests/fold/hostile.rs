@@ -1,6 +1,6 @@
 //! Outcomes that cannot be true: each is refused, its rollout is played again, and nothing of it is trained on.
 
-use millrace_coordinator::{State, status};
+use millrace_coordinator::fold::{State, status};
 use millrace_schemas::api::RunState;
 use millrace_schemas::env_step::EnvStepDone;
 use millrace_schemas::envelope::decode;

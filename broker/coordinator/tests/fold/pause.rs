@@ -1,6 +1,6 @@
 //! A paused run: nothing of it is put, nothing is lost, and it ends as it would have.
 
-use millrace_coordinator::status;
+use millrace_coordinator::fold::status;
 use millrace_schemas::api::RunState;
 use millrace_schemas::limits::{MAX_STEP_LETTERS, STEP_BACKOFF_MS};
 use millrace_schemas::notice::Notice;

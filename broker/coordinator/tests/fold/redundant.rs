@@ -1,6 +1,6 @@
 //! More groups than a batch needs, and groups that are left out.
 
-use millrace_coordinator::rollout::Group;
+use millrace_coordinator::fold::rollout::Group;
 use millrace_schemas::Stage;
 use millrace_schemas::submit::from_json;
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use millrace_coordinator::{Command, outstanding};
+use millrace_coordinator::fold::{Command, outstanding};
 use millrace_schemas::api::RunState;
 use millrace_schemas::{PoolName, RunSpec, Stage, partition};
 

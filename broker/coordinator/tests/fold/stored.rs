@@ -73,6 +73,6 @@ fn a_restart_changes_nothing_of_them() {
 fn without_a_share_nothing_is_kept() {
     let mut world = World::submit(&spec("alpha = 1.0"), 0);
     to_the_end(&mut world);
-    assert_eq!(world.run().stored, millrace_coordinator::stored::Stored::default());
+    assert_eq!(world.run().stored, millrace_coordinator::fold::stored::Stored::default());
     assert!(trained(&world).iter().all(|rollout| rollout.turns[0].at == 2));
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use millrace_coordinator::{Command, State, outstanding};
+use millrace_coordinator::fold::{Command, State, outstanding};
 use millrace_schemas::blob::Sha;
 use millrace_schemas::env_step::{EnvAction, EnvStepDone};
 use millrace_schemas::generate::{Finish, GenerateDone, Segment};
@@ -270,7 +270,7 @@ impl World {
         OutcomeBody::TrainShard(TrainShardDone { files, metrics: BTreeMap::new() })
     }
 
-    pub(crate) fn run(&self) -> &millrace_coordinator::state::Run {
+    pub(crate) fn run(&self) -> &millrace_coordinator::fold::state::Run {
         self.state.runs.values().next().expect("the run was submitted")
     }
 }

@@ -7,7 +7,7 @@ use millrace_schemas::env_step::EnvironmentSpec;
 use millrace_schemas::report::Baseline;
 
 use crate::cli::worker;
-use crate::pipeline::evaluate;
+use crate::fold::decide::evaluation;
 
 /// Plays them; none where the environment has no such rules.
 ///
@@ -21,7 +21,7 @@ pub(super) async fn of(spec: &RunSpec) -> Result<Vec<Baseline>> {
     {
         return Ok(Vec::new());
     }
-    let prompts = serde_json::to_vec(&evaluate::resets(spec))?;
+    let prompts = serde_json::to_vec(&evaluation::resets(spec))?;
     match worker::check(&worker::find()?, ["baselines"], &prompts).await? {
         Ok(told) => {
             serde_json::from_str(&told).context("failed to read what `millrace-worker baselines` said")

@@ -6,9 +6,9 @@ use millrace_schemas::api::{RunState, Status};
 use millrace_schemas::report::Report;
 
 use super::folder::Folder;
-use crate::audit::{Claim, audit};
 use crate::cli::report::{Measured, assemble};
 use crate::cli::{curve, weights};
+use crate::shell::audit::{Claim, audit};
 
 /// Recounts the run, exports its last version, draws its curve and writes the report, in that order: where a
 /// report is, the rest is too.

@@ -1,0 +1,44 @@
+//! The fold: `state = fold(advance, log)`. All of it is pure: no clock, no randomness, no client, no runtime.
+//!
+//! An event is folded in three parts, and each part knows only those before it:
+//!
+//! 1. `stages/` describes tasks: which task a phase needs, and what an outcome of that task changes;
+//! 2. `intake/` takes the event in: it finds the run, the group and the rollout, and changes them;
+//! 3. `decide/` does what follows from the changed state, in one written order.
+//!
+//! `advance.rs` puts the three together.
+
+// The state.
+pub mod seeds;
+pub mod rows;
+pub mod command;
+pub mod window;
+pub mod gang;
+pub mod spread;
+pub mod rollout;
+pub mod books;
+pub mod stored;
+pub mod state;
+pub mod domains;
+pub mod status;
+
+// Which task a phase needs, and what its outcome changes.
+pub mod pools;
+pub mod context;
+pub mod purge;
+pub mod policy;
+pub mod stages;
+pub mod tasks;
+pub mod outstanding;
+
+// What several events and decisions do to a run.
+pub mod groups;
+pub mod staleness;
+pub mod lifecycle;
+
+pub mod intake;
+pub mod decide;
+pub mod advance;
+
+pub use command::Command;
+pub use state::State;

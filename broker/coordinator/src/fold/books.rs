@@ -1,0 +1,216 @@
+//! The books of a run: every rollout admitted is trained, dropped with a reason, or in flight.
+
+use std::collections::BTreeMap;
+
+use millrace_schemas::api::{CurvePoint, Evaluation};
+use millrace_schemas::{PolicyVersion, RolloutId, Stage};
+use serde::{Deserialize, Serialize};
+
+mod domain;
+
+pub use domain::DomainBooks;
+
+/// Why a rollout was dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum DropReason {
+    /// It started too many versions ago.
+    Stale,
+    /// Its group's rewards were all equal.
+    Filtered,
+    /// It could not be played or scored.
+    Failed,
+    /// Another rollout of its group could not be replaced any more.
+    GroupFailed,
+    /// The run was cancelled.
+    Cancelled,
+    /// The run had all it needed.
+    Surplus,
+    /// Another commit of the version that it was trained for stood already.
+    Superseded,
+}
+
+impl DropReason {
+    /// The word in ledgers and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Stale => "stale",
+            Self::Filtered => "filtered",
+            Self::Failed => "failed",
+            Self::GroupFailed => "group_failed",
+            Self::Cancelled => "cancelled",
+            Self::Surplus => "surplus",
+            Self::Superseded => "superseded",
+        }
+    }
+}
+
+/// Points kept of the learning curve; at more, every other one goes.
+const MAX_CURVE_POINTS: usize = 1_000;
+
+/// Counters of a run. Rollouts in flight are not counted here: they are counted one by one in the state.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Books {
+    /// Rollouts begun, replacements included, evaluation not.
+    pub admitted: u64,
+    /// Rollouts that a committed version was trained on.
+    pub trained: u64,
+    /// Rollouts dropped.
+    pub dropped: BTreeMap<DropReason, u64>,
+    /// Worker microseconds that went into dropped rollouts.
+    pub wasted_us: BTreeMap<DropReason, u64>,
+    /// Worker microseconds by stage.
+    pub busy_us: BTreeMap<Stage, u64>,
+    /// Trained rollouts by staleness.
+    pub staleness: Vec<u64>,
+    /// Tokens sampled for training.
+    pub sampled_tokens: u64,
+    /// Turns taken for training.
+    pub turns: u64,
+    /// Context tokens of these turns that engines computed.
+    #[serde(default)]
+    pub prefill_tokens: u64,
+    /// Context tokens of these turns that engines had already, from an earlier turn or another sample.
+    #[serde(default)]
+    pub cached_tokens: u64,
+    /// Turns of trained rollouts.
+    #[serde(default)]
+    pub trained_turns: u64,
+    /// Turns that surplus rollouts had taken.
+    #[serde(default)]
+    pub surplus_turns: u64,
+    /// Outcomes of tasks that nobody waited for any more: second outcomes and dropped work.
+    pub late_outcomes: u64,
+    /// Outcomes that could not be true: their tasks failed.
+    #[serde(default)]
+    pub refused_outcomes: u64,
+    /// Tasks that workers gave back for no fault of theirs until they were put again.
+    #[serde(default)]
+    pub returned: u64,
+    /// Steps that were begun and came to nothing, for the gang lost a member.
+    #[serde(default)]
+    pub void_steps: u64,
+    /// Steps so far, thinned.
+    pub curve: Vec<CurvePoint>,
+    /// One point of the curve is kept in this many steps; 0 means 1.
+    pub curve_stride: u64,
+    /// Evaluations so far.
+    pub evaluations: Vec<Evaluation>,
+    /// What the trainer measured in the last step.
+    pub metrics: BTreeMap<String, f64>,
+    /// Rollouts dropped since the object store last showed that it knows no newer version than the log. Where it
+    /// does, for the log lost its newest part, such a rollout may prove to have been trained on.
+    #[serde(default)]
+    pub dropped_lately: BTreeMap<RolloutId, Dropped>,
+    /// The same of each domain, by number; empty for a run with one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub domains: Vec<DomainBooks>,
+}
+
+/// A drop as it was booked.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Dropped {
+    /// Why.
+    pub reason: DropReason,
+    /// Worker microseconds that had gone into it.
+    pub busy_us: u64,
+}
+
+impl Books {
+    /// The books of the domain of this number, if the run has several.
+    pub(crate) fn domain(&mut self, number: u32) -> Option<&mut DomainBooks> {
+        self.domains.get_mut(number as usize)
+    }
+
+    /// Books rollouts of a domain as begun.
+    pub fn admit(&mut self, domain: u32, rollouts: u64) {
+        self.admitted += rollouts;
+        if let Some(domain) = self.domain(domain) {
+            domain.admitted += rollouts;
+        }
+    }
+
+    /// Books a drop and what it had cost.
+    pub fn drop_rollout(&mut self, id: RolloutId, domain: u32, reason: DropReason, busy_us: u64) {
+        *self.dropped.entry(reason).or_default() += 1;
+        if let Some(domain) = self.domain(domain) {
+            *domain.dropped.entry(reason).or_default() += 1;
+        }
+        let wasted = self.wasted_us.entry(reason).or_default();
+        *wasted = wasted.saturating_add(busy_us);
+        self.dropped_lately.insert(id, Dropped { reason, busy_us });
+    }
+
+    /// Books as not dropped what was dropped lately. Says whether it was: it is admitted already then.
+    pub fn take_back(&mut self, id: RolloutId, domain: u32) -> bool {
+        let Some(Dropped { reason, busy_us }) = self.dropped_lately.remove(&id) else { return false };
+        let less = |count: Option<&mut u64>, by: u64| {
+            if let Some(count) = count {
+                *count = count.saturating_sub(by);
+            }
+        };
+        less(self.dropped.get_mut(&reason), 1);
+        less(self.wasted_us.get_mut(&reason), busy_us);
+        less(self.domain(domain).and_then(|domain| domain.dropped.get_mut(&reason)), 1);
+        true
+    }
+
+    /// Books a rollout as trained on at `version`.
+    pub fn train_rollout(&mut self, domain: u32, version: PolicyVersion, start: PolicyVersion) {
+        self.trained += 1;
+        count_staleness(&mut self.staleness, version, start);
+        if let Some(domain) = self.domain(domain) {
+            domain.trained += 1;
+            count_staleness(&mut domain.staleness, version, start);
+        }
+    }
+
+    /// Adds a step to the curve.
+    pub fn add_point(&mut self, point: CurvePoint) {
+        let stride = self.curve_stride.max(1);
+        if point.version.is_multiple_of(stride) {
+            self.curve.push(point);
+        }
+        if self.curve.len() > MAX_CURVE_POINTS {
+            self.curve_stride = 2 * stride;
+            self.curve.retain(|kept| kept.version.is_multiple_of(2 * stride));
+        }
+    }
+}
+
+/// Evaluations that are kept; at more, every other one goes but for the first and the last.
+pub(crate) const MAX_EVALUATIONS: usize = 500;
+
+/// Adds an evaluation to those so far.
+pub(crate) fn add_evaluation(evaluations: &mut Vec<Evaluation>, evaluation: Evaluation) {
+    if evaluations.len() >= MAX_EVALUATIONS {
+        // Every second version, whatever it was evaluated at.
+        let (mut last, mut number) = (None, 0_u64);
+        evaluations.retain(|evaluation| {
+            number += u64::from(last.replace(evaluation.version) != Some(evaluation.version));
+            !number.is_multiple_of(2)
+        });
+    }
+    evaluations.push(evaluation);
+}
+
+/// At most `most` of the items, evenly, the last among them.
+pub(crate) fn thinned<T: Clone>(items: &[T], most: usize) -> Vec<T> {
+    let stride = items.len().div_ceil(most.max(1)).max(1);
+    let last = items.len().saturating_sub(1) % stride;
+    items.iter().skip(last).step_by(stride).cloned().collect()
+}
+
+/// Counts by the name of the reason.
+pub(crate) fn by_reason(counts: &BTreeMap<DropReason, u64>) -> BTreeMap<String, u64> {
+    counts.iter().map(|(reason, count)| (reason.name().to_owned(), *count)).collect()
+}
+
+/// Counts a rollout that began at `start` and is trained at `version`, by its staleness.
+fn count_staleness(counts: &mut Vec<u64>, version: PolicyVersion, start: PolicyVersion) {
+    let staleness = usize::try_from(version.staleness(start)).unwrap_or(usize::MAX).min(1_000);
+    if counts.len() <= staleness {
+        counts.resize(staleness + 1, 0);
+    }
+    counts[staleness] += 1;
+}

@@ -1,0 +1,46 @@
+//! What a rollout's tasks need to know besides the rollout.
+
+use millrace_schemas::submit::Domain;
+use millrace_schemas::{PolicyVersion, RolloutId, RunSpec};
+
+use crate::fold::rollout::Group;
+use crate::fold::state::Run;
+
+/// The surroundings of one rollout. A task follows from this and the rollout alone.
+#[derive(Debug, Clone, Copy)]
+pub struct TaskContext<'a> {
+    /// The run file.
+    pub spec: &'a RunSpec,
+    /// The newest committed version.
+    pub version: PolicyVersion,
+    /// Whether the rollout is for evaluation.
+    pub evaluate: bool,
+    /// Sampling temperature of evaluation rollouts; of no effect on others.
+    pub evaluate_temperature: f64,
+    /// The rollout.
+    pub id: RolloutId,
+    /// Its domain.
+    pub domain: Domain<'a>,
+    /// The prompt's number within its domain and split.
+    pub prompt: u64,
+}
+
+impl<'a> TaskContext<'a> {
+    /// The context of rollout `id` of `group`.
+    #[must_use]
+    pub fn of(run: &'a Run, group: &Group, id: RolloutId) -> Self {
+        Self {
+            spec: &run.spec,
+            version: run.version(),
+            evaluate: run.is_held_out(id.group),
+            evaluate_temperature: run.evaluate_pass().0,
+            id,
+            domain: run.spec.part(group.domain),
+            prompt: group.prompt,
+        }
+    }
+}
+
+/// Why an outcome cannot be taken in. The rollout fails, as if the task were a dead letter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused(pub String);

@@ -1,0 +1,24 @@
+//! Assigns the ranks of a step.
+
+use crate::fold::command::Commands;
+use crate::fold::gang::Members;
+use crate::fold::stages::train_shard;
+use crate::fold::state::{Run, Seats};
+
+/// Assigns the ranks of a step that waits for members to those that are there, and puts their shards.
+pub(super) fn assign(run: &mut Run, members: &Members, out: &mut Commands) {
+    let waits = run.training.as_ref().is_some_and(|training| training.seats.is_none());
+    if !waits || !run.state.works() {
+        return;
+    }
+    let seats = if run.gang.is_alone(&run.spec.gang) {
+        Seats::anyone()
+    } else {
+        run.gang.form(&run.spec.gang, members, run.at_ms);
+        run.gang.formation.as_ref().map(Seats::of)
+    };
+    if let Some(training) = run.training.as_mut() {
+        training.seats = seats;
+    }
+    train_shard::put(run, out);
+}

@@ -1,0 +1,53 @@
+//! Held-out prompts of the evaluation under way: what each showed, and how each went.
+
+use millrace_schemas::limits::MAX_SHOWN_BYTES;
+use millrace_schemas::text::cut;
+use millrace_schemas::{OutcomeBody, TaskKey};
+
+use crate::fold::spread::fingerprint;
+use crate::fold::state::Run;
+
+/// If the outcome shows the policy a held-out prompt, keeps the prompt's fingerprint. Prompts drawn twice are one piece
+/// of evidence.
+pub(crate) fn shown(run: &mut Run, key: TaskKey, body: &OutcomeBody) {
+    if let Some(evaluation) = run.evaluation.as_mut()
+        && let TaskKey::EnvStep { rollout, turn: 0 } = key
+        && evaluation.groups.contains_key(&rollout.group)
+    {
+        let shown = match body {
+            OutcomeBody::EnvStep(done) => fingerprint(&done.observation),
+            OutcomeBody::StepBrief(step) => step.check,
+            _ => return,
+        };
+        evaluation.shown.insert(rollout.group, shown);
+    }
+}
+
+/// A prompt was played to its end and scored.
+pub(crate) fn finished(run: &mut Run, id: u64) {
+    let Run { spec, evaluation, .. } = run;
+    let Some(evaluation) = evaluation.as_mut() else { return };
+    let Some(group) = evaluation.groups.remove(&id) else { return };
+    // A state of before has no fingerprints; its prompts count as distinct.
+    let shown = evaluation.shown.remove(&id).unwrap_or(id);
+    let weights = spec.part(group.domain).reward_weights();
+    let rollouts = group.rollouts.len() as u32;
+    let solved = group.rollouts.iter().filter(|rollout| rollout.success).count() as u32;
+    let reward: f64 = group.rollouts.iter().map(|rollout| rollout.reward(weights.iter().copied())).sum();
+    evaluation.count(group.domain, |tally| {
+        tally.finished += 1;
+        tally.rollouts += rollouts;
+        tally.solved += solved;
+        tally.reward += reward;
+        tally.spread.count(shown, rollouts, solved);
+    });
+}
+
+/// A prompt is given up; it counts as neither solved nor unsolved.
+pub(crate) fn failed(run: &mut Run, id: u64, reason: &str) {
+    let Some(evaluation) = run.evaluation.as_mut() else { return };
+    if let Some(group) = evaluation.groups.remove(&id) {
+        evaluation.count(group.domain, |tally| tally.failed += 1);
+        evaluation.reason = Some(cut(reason, MAX_SHOWN_BYTES).to_owned());
+    }
+}

@@ -1,0 +1,147 @@
+//! Takes the outcome of a rollout's task in. Each stage's file knows what its outcome changes; this one finds the
+//! rollout and puts its next task.
+
+use millrace_schemas::submit::GroupFilter;
+use millrace_schemas::{OutcomeBody, PolicyVersion, RolloutId, TaskKey};
+
+use crate::fold::books::DropReason;
+use crate::fold::command::{Command, Commands};
+use crate::fold::context::{Refused, TaskContext};
+use crate::fold::intake::{failures, held_out};
+use crate::fold::rollout::Phase;
+use crate::fold::stages::{env_step, generate, reward};
+use crate::fold::state::Run;
+use crate::fold::{groups, staleness, tasks};
+
+/// Batches' worth of groups that may be left out between two steps for want of signal.
+pub const MAX_FILTERED_BATCHES: u64 = 4;
+
+/// Takes the outcome of a rollout's task in and puts the rollout's next task.
+pub(crate) fn outcome(
+    run: &mut Run,
+    key: TaskKey,
+    (seq, busy_us, answers): (u64, u64, Option<u64>),
+    body: OutcomeBody,
+    out: &mut Commands,
+) {
+    let Some(id) = key.rollout() else { return };
+    held_out::shown(run, key, &body);
+    let (body, mut latest) = body.into_brief();
+    let (version, floor) = (run.version(), staleness::floor_of(run, id.group, first_version(&body)));
+    let (evaluate_temperature, _) = run.evaluate_pass();
+    // Borrowed beside the groups, so that no task needs a copy of the run file.
+    let Run { spec, groups, evaluation, books, .. } = run;
+    let evaluating = evaluation.as_mut().and_then(|evaluation| evaluation.groups.get_mut(&id.group));
+    let evaluate = evaluating.is_some();
+    let found = evaluating.or_else(|| groups.get_mut(&id.group));
+    let Some((domain, prompt, rollout)) = found.and_then(|group| {
+        let rollout = group.rollouts.get_mut(id.index as usize)?;
+        let awaited = rollout.attempt == id.attempt && tasks::phase_awaits(rollout, key);
+        awaited.then_some((group.domain, group.prompt, rollout))
+    }) else {
+        books.late_outcomes += 1;
+        return;
+    };
+    let domain = spec.part(domain);
+    let context = TaskContext { spec, version, evaluate, evaluate_temperature, id, domain, prompt };
+    if let Some(asked) = tasks::asked_otherwise(&context, rollout, key, answers) {
+        books.late_outcomes += 1;
+        out.push(Command::PutTask(Box::new(asked)));
+        return;
+    }
+    rollout.busy_us = rollout.busy_us.saturating_add(busy_us);
+    if first_version(&body).is_some_and(|first| first < floor) {
+        // A worker of an old version had the turn in flight when the floor rose. It needs a new name: within the server's
+        // window the log would take the second outcome of this one for a repetition.
+        return groups::restart(run, id, DropReason::Stale, out);
+    }
+    let taken = match (key, body) {
+        (TaskKey::Generate { .. }, OutcomeBody::TurnBrief(turn)) => {
+            if !evaluate {
+                books.sampled_tokens += u64::from(turn.tokens);
+                books.turns += 1;
+                books.prefill_tokens += u64::from(turn.prefill_tokens);
+                books.cached_tokens += u64::from(turn.cached_tokens);
+            }
+            generate::done(rollout, &context, floor..=version, (seq, turn))
+        }
+        (TaskKey::EnvStep { .. }, OutcomeBody::StepBrief(step)) => {
+            env_step::done(rollout, &context, (seq, &step))
+        }
+        (TaskKey::Reward { reward, .. }, OutcomeBody::Reward(done)) => {
+            let environment = context.domain.environment;
+            reward::done(rollout, environment, reward as usize, done.score)
+        }
+        (_, body) => Err(Refused(format!("outcome of another stage: {body:?}"))),
+    };
+    if let Err(Refused(reason)) = taken {
+        return failures::failed(run, key, &reason, out);
+    }
+    if rollout.phase == Phase::Finished {
+        return finished(run, id, evaluate);
+    }
+    // A reward's outcome that leaves others waiting puts nothing: those are queued already.
+    if !(matches!(key, TaskKey::Reward { .. })) {
+        tasks::describe(&context, rollout, &mut |mut task| {
+            task.carry(std::mem::take(&mut latest));
+            out.push(Command::PutTask(Box::new(task)));
+        });
+    }
+}
+
+/// The version that sampled a turn's first token.
+fn first_version(body: &OutcomeBody) -> Option<PolicyVersion> {
+    match body {
+        OutcomeBody::TurnBrief(turn) => turn.segments.first().map(|segment| segment.version),
+        OutcomeBody::Generate(_)
+        | OutcomeBody::EnvStep(_)
+        | OutcomeBody::StepBrief(_)
+        | OutcomeBody::Reward(_)
+        | OutcomeBody::TrainShard(_)
+        | OutcomeBody::Void(_)
+        | OutcomeBody::PublishWeights(_)
+        | OutcomeBody::Returned(_) => None,
+    }
+}
+
+fn finished(run: &mut Run, id: RolloutId, evaluate: bool) {
+    if !evaluate {
+        run.failures.in_a_row = 0;
+    }
+    let Some((group, _)) = run.group_mut(id.group) else { return };
+    group.playing -= 1;
+    if group.playing > 0 {
+        return;
+    }
+    if evaluate {
+        held_out::finished(run, id.group);
+    } else {
+        group_finished(run, id.group);
+    }
+}
+
+/// All rollouts of a group are scored: it is ready, or left out.
+fn group_finished(run: &mut Run, id: u64) {
+    if let Some(group) = run.groups.get(&id) {
+        run.stored.group_finished(&run.spec, group);
+    }
+    let most = MAX_FILTERED_BATCHES * u64::from(run.spec.rollout.groups_per_step);
+    let leave_out = run.spec.rollout.filter == GroupFilter::EqualRewards
+        && run.filtered_since_step < most
+        && run.groups.get(&id).is_some_and(|group| group.is_without_signal(&run.spec));
+    if leave_out {
+        run.filtered_since_step += 1;
+        groups::remove(run, id, |_| DropReason::Filtered);
+    } else {
+        run.ready.push(id);
+    }
+}
+
+/// A task is a dead letter. The first entry of the log about a task wins: a letter of one that has an outcome changes
+/// nothing.
+pub(crate) fn dead_letter(run: &mut Run, key: TaskKey, reason: &str, out: &mut Commands) {
+    if tasks::is_awaited(run, key) {
+        run.moved();
+        failures::failed(run, key, reason, out);
+    }
+}

@@ -1,0 +1,89 @@
+//! After a sampled turn: the environment takes it as its action.
+
+use millrace_schemas::brief::TurnBrief;
+use millrace_schemas::generate::{Finish, GenerateTask, Sampling, check_versions};
+use millrace_schemas::train_shard::BatchTurn;
+use millrace_schemas::{PolicyVersion, Task, TaskBody, TaskKey, partition};
+
+use std::ops::RangeInclusive;
+
+use crate::fold::context::{Refused, TaskContext};
+use crate::fold::rollout::{Phase, Rollout};
+use crate::fold::seeds::{Purpose, seed};
+
+/// The task that samples the rollout's next turn.
+#[must_use]
+pub fn task(context: &TaskContext<'_>, rollout: &Rollout) -> Task {
+    let turn = rollout.turns.len() as u32 + 1;
+    let (id, spec) = (context.id, context.spec);
+    let numbers = [id.group, u64::from(id.index), u64::from(id.attempt), u64::from(turn)];
+    Task {
+        run: spec.name.clone(),
+        key: TaskKey::Generate { rollout: id, turn },
+        pool: partition::of_group(&spec.name, id.group, spec.rollout.partitions),
+        version: rollout.version(),
+        evaluate: context.evaluate,
+        body: TaskBody::Generate(GenerateTask {
+            context: Vec::new(),
+            prefix: rollout.trajectory.clone(),
+            latest: Vec::new(),
+            min_version: rollout.newest_version(),
+            max_new_tokens: context.domain.max_new_tokens,
+            sampling: sampling(context),
+            seed: seed(spec.seed, Purpose::Turn, &numbers),
+        }),
+    }
+}
+
+/// How the turns of the rollout are drawn.
+fn sampling(context: &TaskContext<'_>) -> Sampling {
+    let TaskContext { spec, evaluate, evaluate_temperature, .. } = context;
+    spec.sampling(if *evaluate { *evaluate_temperature } else { spec.rollout.temperature })
+}
+
+/// Refuses tokens that the model does not have: it could not be trained on them.
+pub(crate) fn check_tokens(what: &str, highest: u32, below: Option<u32>) -> Result<(), Refused> {
+    match below {
+        Some(below) if highest >= below => {
+            Err(Refused(format!("{what} has token={highest}; each must be below {below}")))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Takes a turn in that is sound by itself and stands at `seq` of the log.
+///
+/// # Errors
+/// The turn could not be trained on: too many tokens, one that may not be sampled, or a version that may not
+/// sample.
+pub(crate) fn done(
+    rollout: &mut Rollout,
+    context: &TaskContext<'_>,
+    may_sample: RangeInclusive<PolicyVersion>,
+    (seq, turn): (u64, TurnBrief),
+) -> Result<(), Refused> {
+    let spec = context.spec;
+    let entry = turn.entry(seq);
+    // A rollout never goes back to an older version than its last turn's.
+    let oldest = rollout.start.map_or(*may_sample.start(), |_| rollout.newest_version());
+    check_versions(&turn.segments, oldest, *may_sample.end()).map_err(|e| Refused(e.to_string()))?;
+    let most = context.domain.max_new_tokens;
+    if turn.tokens > most {
+        return Err(Refused(format!("turn has tokens={}, more than {most}", turn.tokens)));
+    }
+    if sampling(context).cuts() && !turn.uncut {
+        return Err(Refused(
+            "turn has no uncut_logprobs, and is of a run that cuts unlikely tokens off".to_owned(),
+        ));
+    }
+    check_tokens("turn", turn.highest, spec.sample_below().or(spec.model.vocabulary()))?;
+    if rollout.start.is_none() {
+        rollout.start = turn.segments.first().map(|segment| segment.version);
+    }
+    // A turn of one token has no other end.
+    rollout.truncated = most > 1 && turn.finish == Finish::Length;
+    rollout.trajectory.push(entry);
+    rollout.turns.push(BatchTurn { at: 0, logprobs: Vec::new(), segments: turn.segments, reward: 0.0 });
+    rollout.phase = Phase::EnvStep;
+    Ok(())
+}

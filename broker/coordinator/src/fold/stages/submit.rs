@@ -1,0 +1,77 @@
+//! A run is taken on: its pools are made, and the task that makes version 0 is put.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use millrace_schemas::api::RunState;
+use millrace_schemas::limits::MAX_REASON_BYTES;
+use millrace_schemas::notice::Notice;
+use millrace_schemas::text::cut;
+use millrace_schemas::{PolicyVersion, RunId, RunSpec};
+
+use crate::fold::books::{Books, DomainBooks};
+use crate::fold::command::{Command, Commands};
+use crate::fold::gang::Gang;
+use crate::fold::pools::ensure_pools;
+use crate::fold::state::{Archived, Failures, Progress, Run, Seats, State, Training, Worn};
+use crate::fold::stored::Stored;
+
+/// Takes a run on. A second of the same name changes nothing. One that the API would refuse is over at once: an earlier
+/// version may have taken it on. Returns the name of a run that was taken on.
+pub(crate) fn submitted(state: &mut State, spec: RunSpec, out: &mut Commands) -> Option<RunId> {
+    if state.knows(&spec.name) {
+        state.ignored += 1;
+        return None;
+    }
+    if let Some(refusal) = state.refusals(&spec).first() {
+        state.ignored += 1;
+        let reason = Some(cut(&refusal.to_string(), MAX_REASON_BYTES).to_owned());
+        let (version, steps) = (PolicyVersion(0), spec.steps);
+        state.archived.insert(spec.name, Archived { state: RunState::Failed, reason, version, steps });
+        return None;
+    }
+    // While no run is live time stands still in the log: the run begins with the next tick, not with the last.
+    let ticks = state.runs.values().any(|run| !run.state.is_over());
+    ensure_pools(&spec, out);
+    out.push(Command::Notice(Box::new(Notice::Submitted { run: spec.name.clone() })));
+    let name = spec.name.clone();
+    let run = Run {
+        config: spec.hash(),
+        state: RunState::Starting,
+        reason: None,
+        remedy: None,
+        broken: None,
+        policy: None,
+        reference: None,
+        next_group: 0,
+        next_prompt: 0,
+        stored: Stored::default(),
+        groups: BTreeMap::new(),
+        ready: Vec::new(),
+        filtered_since_step: 0,
+        training: Some(Training {
+            makes: PolicyVersion(0),
+            attempt: 0,
+            // One worker makes version 0: there is nothing to share.
+            seats: Seats::anyone(),
+            groups: Vec::new(),
+            batch: None,
+            manifest: None,
+            shards: BTreeMap::new(),
+        }),
+        gang: Gang::default(),
+        evaluation: None,
+        evaluated: BTreeSet::new(),
+        progress: Progress::default(),
+        failures: Failures::default(),
+        worn: Worn::default(),
+        books: Books { domains: vec![DomainBooks::default(); spec.domains.len()], ..Books::default() },
+        started_unix_ms: if ticks { state.unix_ms } else { 0 },
+        at_ms: 0,
+        ended_unix_ms: 0,
+        spec,
+    };
+    // The run may have been known before the log lost its newest part.
+    out.push(Command::Adopt { run: name.clone(), version: PolicyVersion(0) });
+    state.runs.insert(name.clone(), run);
+    Some(name)
+}

@@ -1,0 +1,79 @@
+//! Which tasks a rollout waits for.
+
+use millrace_schemas::{RolloutId, Task, TaskKey};
+
+use crate::fold::command::{Command, Commands};
+use crate::fold::context::TaskContext;
+use crate::fold::rollout::{Group, Phase, Rollout};
+use crate::fold::stages::{env_step, generate, reward};
+use crate::fold::state::Run;
+
+/// The tasks that a rollout waits for.
+pub fn describe(context: &TaskContext<'_>, rollout: &Rollout, put: &mut impl FnMut(Task)) {
+    match rollout.phase {
+        Phase::Reset | Phase::EnvStep => put(env_step::task(context, rollout)),
+        Phase::Generate => put(generate::task(context, rollout)),
+        Phase::Reward => reward::tasks(context, rollout, put),
+        Phase::Finished => {}
+    }
+}
+
+/// Puts the tasks that a rollout waits for.
+pub(crate) fn put(context: &TaskContext<'_>, rollout: &Rollout, out: &mut Commands) {
+    describe(context, rollout, &mut |task| out.push(Command::PutTask(Box::new(task))));
+}
+
+/// Puts the tasks that the rollout of this name waits for.
+pub(crate) fn put_rollout(run: &Run, id: RolloutId, out: &mut Commands) {
+    let Some(group) = run.group(id.group) else { return };
+    let Some(rollout) = group.rollouts.get(id.index as usize) else { return };
+    put(&TaskContext::of(run, group, id), rollout, out);
+}
+
+/// Puts the tasks that a group waits for.
+pub fn put_group(run: &Run, id: u64, group: &Group, out: &mut Commands) {
+    for (rollout, index) in group.rollouts.iter().zip(0..) {
+        let id = RolloutId { group: id, index, attempt: rollout.attempt };
+        put(&TaskContext::of(run, group, id), rollout, out);
+    }
+}
+
+/// Whether the phase of a rollout waits for a task of this name.
+pub(crate) fn phase_awaits(rollout: &Rollout, key: TaskKey) -> bool {
+    let turns = rollout.turns.len() as u32;
+    match (key, rollout.phase) {
+        (TaskKey::EnvStep { turn, .. }, Phase::Reset) => turn == 0,
+        (TaskKey::EnvStep { turn, .. }, Phase::EnvStep) => turn == turns,
+        (TaskKey::Generate { turn, .. }, Phase::Generate) => turn == turns + 1,
+        (TaskKey::Reward { reward, .. }, Phase::Reward) => {
+            rollout.scores.get(reward as usize).is_some_and(Option::is_none)
+        }
+        _ => false,
+    }
+}
+
+/// Whether a rollout of the run waits for this task.
+pub(crate) fn is_awaited(run: &Run, key: TaskKey) -> bool {
+    let Some(id) = key.rollout() else { return false };
+    let Some(group) = run.group(id.group) else { return false };
+    let rollout = group.rollouts.get(id.index as usize);
+    rollout.is_some_and(|rollout| rollout.attempt == id.attempt && phase_awaits(rollout, key))
+}
+
+/// The task of this name, if its request fingerprint is not the one that was answered: a lost part of the log put
+/// another task under the same name, and that task kept this one out of the queue.
+pub(crate) fn asked_otherwise(
+    context: &TaskContext<'_>,
+    rollout: &Rollout,
+    key: TaskKey,
+    answers: Option<u64>,
+) -> Option<Task> {
+    let answers = answers?;
+    let mut asked = None;
+    describe(context, rollout, &mut |task| {
+        if task.key == key {
+            asked = Some(task);
+        }
+    });
+    asked.filter(|task| task.question() != answers)
+}
