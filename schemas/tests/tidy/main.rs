@@ -3,6 +3,7 @@
 
 mod tree;
 
+mod citations;
 mod conformance;
 mod cycles;
 mod dependencies;
