@@ -39,7 +39,9 @@ fn paragraphs(text: &str) -> Vec<(usize, String)> {
     for (number, line) in text.lines().enumerate() {
         let fence = line.trim_start().starts_with("```");
         fenced ^= fence;
-        if fence || fenced || line.starts_with("    ") || line.trim().is_empty() {
+        // Within a paragraph, indentation is that of a list.
+        let block = line.starts_with("    ") && !open;
+        if fence || fenced || block || line.trim().is_empty() {
             open = false;
             continue;
         }
@@ -206,7 +208,7 @@ fn the_front_page_is_short() {
 #[test]
 fn wrong_citations_are_found_with_their_line() {
     let sources = tree::files(&CODE);
-    let text = "# A title\n\nSee `schemas/src/lib.rs`, `is_name`, [this](README.md#a-title)\nand `tree.rs`.\n\n    \
+    let text = "# A title\n\nSee `schemas/src/lib.rs`, `is_name`, [this](README.md#a-title)\n    and `tree.rs`.\n\n    \
                 `schemas/none.rs`\n\n- [gone](none.md), [no heading](README.md#none)\n- `schemas/src/none.rs` `none.rs`,\n  \
                 `a_test_of_nothing`, `target/none/`, `a / b`\n";
     let readme = File { path: "schemas/README.md".to_owned(), text: text.to_owned() };
