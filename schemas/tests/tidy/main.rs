@@ -1,5 +1,5 @@
-//! The repository's own rules, which no lint knows: sizes, one vocabulary of stages, names built in one place,
-//! what the folders hold, what READMEs cite, and which crate may depend on what.
+//! The repository's own rules, which no lint knows: sizes, one vocabulary of stages, names built in
+//! one place, what the folders hold, what READMEs cite, and which crate may depend on what.
 
 mod tree;
 
