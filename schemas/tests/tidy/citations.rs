@@ -1,16 +1,18 @@
 //! What a README cites exists.
 //!
-//! Three kinds of citation are checked, in prose and tables. Indented and fenced blocks are examples.
+//! Three kinds of citation are checked, in prose and tables. Indented and fenced blocks are
+//! examples.
 //!
-//! - A link without a scheme names a file or a folder, from the README's folder. Its `#anchor` is a
-//!   heading of that file.
+//! - A link without a scheme names a file or a folder, from the README's folder. Its `#anchor` is
+//!   a heading of that file.
 //! - A code span that is a path exists under the root, the README's folder, or `src/` beside it. A
-//!   path has a slash, and ends in a slash or in one of [`SOURCES`], or begins with a folder of those
-//!   places. A file name of [`CODE`] without a slash exists somewhere below the README's folder.
-//! - A code span in snake case with two words or more names a test, a setting, a metric or a field. A
-//!   function has this name, or code that is no test uses it. So the name of a test that was renamed
-//!   or removed is found, and nobody has to say which names are tests. Names of other systems that no
-//!   code here uses are written without backticks.
+//!   path has a slash, and ends in a slash or in one of [`SOURCES`], or begins with a folder of
+//!   those places. A file name of [`CODE`] without a slash exists somewhere below the README's
+//!   folder.
+//! - A code span in snake case with two words or more names a test, a setting, a metric or a
+//!   field. A function has this name, or code that is no test uses it. So the name of a test that
+//!   was renamed or removed is found, and nobody has to say which names are tests. Names of other
+//!   systems that no code here uses are written without backticks.
 
 use std::collections::BTreeSet;
 use std::path::Path;
