@@ -9,6 +9,5 @@
 
 pub mod fold;
 pub mod shell;
-pub mod cli;
 
 pub use fold::{Command, State};

@@ -1,4 +1,4 @@
-//! The crate seen from outside, in one program: each further one would compile its libraries anew.
+//! The crate seen from outside, in one program: each further one would compile its libraries again.
 
 #[cfg(test)]
 mod fold;
@@ -10,7 +10,3 @@ mod progress;
 mod collect;
 #[cfg(test)]
 mod power_loss;
-#[cfg(test)]
-mod plain_nats;
-#[cfg(test)]
-mod cli;

@@ -8,6 +8,7 @@ use super::validate::Refusal;
 use crate::limits::{MAX_REQUEST_BYTES, MAX_SHOWN_BYTES};
 use crate::text::shown;
 
+mod mistakes;
 mod nearest;
 
 /// Bytes of what is said of a file that has another shape: it quotes the file.
@@ -69,10 +70,10 @@ fn checked<'de, D: serde::Deserializer<'de>>(
 where
     RunSpec: DeserializeOwned,
 {
-    let spec: RunSpec = serde_path_to_error::deserialize(document).map_err(|e| RunFileError::Shape {
-        field: shown(&e.path().to_string(), MAX_SHOWN_BYTES),
-        reason: meant(&e.inner().to_string()),
-    })?;
+    let spec: RunSpec = match serde_path_to_error::deserialize(document) {
+        Ok(spec) => spec,
+        Err(first) => return Err(mistakes::all(&first, written)),
+    };
     let read = serde_json::to_value(&spec).expect("a run file holds only what JSON can express");
     if let Some(field) = written.and_then(|written| list_for_table("", written, &read)) {
         let reason = "this is a list, and a table of named fields is expected".to_owned();

@@ -182,6 +182,40 @@ fn everything_that_is_wrong_is_said_at_once() {
 }
 
 #[test]
+fn five_mistakes_of_every_kind_get_five_answers() {
+    let mut file = with("steps", json!("many"));
+    file["rollout"]["gropu_size"] = json!(4);
+    file["rollout"]["alpha"] = json!(-1);
+    file["evaluate"]["prompts"] = json!([8]);
+    file["algorithm"]["loss"] = json!("reinforce");
+    let Err(RunFileError::Refused(mut found)) = read(&file) else { panic!("five mistakes are taken") };
+    found.sort_by(|a, b| a.field.cmp(&b.field));
+    let told: Vec<(&str, &str)> = found.iter().map(|r| (r.field.as_str(), r.value.as_str())).collect();
+    assert_eq!(
+        told,
+        [
+            ("algorithm.loss", "\"reinforce\""),
+            ("evaluate.prompts", "[8]"),
+            ("rollout.alpha", "-1"),
+            ("rollout.gropu_size", "4"),
+            ("steps", "\"many\""),
+        ]
+    );
+    assert!(found[3].remedy.contains("did you mean `group_size`?"), "{}", found[3].remedy);
+    assert!(found.iter().all(|refusal| !refusal.remedy.is_empty()));
+}
+
+#[test]
+fn a_file_of_nothing_but_mistakes_is_answered() {
+    let mut file = whole();
+    for number in 0..1_000 {
+        file["rollout"][format!("wrong_{number}")] = json!(number);
+    }
+    let Err(RunFileError::Refused(refusals)) = read(&file) else { panic!("it is taken") };
+    assert_eq!(refusals.len(), 32);
+}
+
+#[test]
 fn versions_that_rollouts_may_lag_behind_are_kept() {
     let mut file = with("rollout.alpha", json!(5.5));
     let error = read(&file).expect_err("four versions do not cover a lag of six").to_string();

@@ -1,6 +1,6 @@
 //! Who makes a step together: pure rules, as those of the window. A run of several ranks is made by members:
-//! train workers that give signs of life. A formation stands while all of its members do; a member keeps its
-//! rank from one formation to the next where it can, and with it what it holds in memory.
+//! train workers that give signs of life. A generation stands while all of its members do; a member keeps its
+//! rank from one generation to the next where it can, and with it what it holds in memory.
 
 use std::collections::BTreeMap;
 
@@ -26,8 +26,8 @@ pub type Members = BTreeMap<WorkerId, Member>;
 
 /// Those that make the steps of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Formation {
-    /// One more with each formation of the run.
+pub struct Generation {
+    /// One more with each generation of the run.
     pub number: u64,
     /// Members by rank, and when each joined.
     pub ranks: Vec<(WorkerId, u64)>,
@@ -37,9 +37,11 @@ pub struct Formation {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gang {
     /// Those that make steps now; `None` while there are too few.
-    pub formation: Option<Formation>,
-    /// The number of the newest formation.
-    pub formed: u64,
+    #[serde(rename = "formation")]
+    pub generation: Option<Generation>,
+    /// The number of the newest generation.
+    #[serde(rename = "formed")]
+    pub generations: u64,
     /// Milliseconds of the run at which there began to be too few.
     pub short_since_ms: Option<u64>,
     /// The members' connections are broken: they form anew.
@@ -55,40 +57,40 @@ impl Gang {
         spec.ranks <= 1 || self.voids >= VOIDS_BEFORE_ALONE
     }
 
-    /// Whether every member of the formation that is still `needed` holds its membership.
+    /// Whether every member of the generation that is still `needed` holds its membership.
     #[must_use]
     pub fn stands(&self, members: &Members, needed: impl Fn(u32) -> bool) -> bool {
         let holds = |(rank, (worker, joined)): (u32, &(WorkerId, u64))| {
             !needed(rank) || members.get(worker).is_some_and(|m| m.joined == *joined)
         };
-        self.formation.as_ref().is_some_and(|formation| (0..).zip(&formation.ranks).all(holds))
+        self.generation.as_ref().is_some_and(|generation| (0..).zip(&generation.ranks).all(holds))
     }
 
-    /// Sees to it that the formation is the best there is: as many as asked for; fewer if no newcomer came
+    /// Sees to it that the generation is the best there is: as many as asked for; fewer if no newcomer came
     /// within the patience; `None` while there are too few.
     pub fn form(&mut self, spec: &GangSpec, members: &Members, at_ms: u64) {
         let ranks = self.candidates(spec, members);
-        let before = self.formation.as_ref().map_or(0, |formation| formation.ranks.len());
+        let before = self.generation.as_ref().map_or(0, |generation| generation.ranks.len());
         let (wanted, least) = (spec.ranks as usize, spec.least.max(1) as usize);
         if ranks.len() >= wanted {
             self.short_since_ms = None;
-        } else if ranks.len() < before || self.formation.is_none() {
+        } else if ranks.len() < before || self.generation.is_none() {
             let since = *self.short_since_ms.get_or_insert(at_ms);
             if ranks.len() < least || at_ms.saturating_sub(since) < spec.patience_ms {
-                self.formation = None;
+                self.generation = None;
                 return;
             }
         }
-        if self.broken || self.formation.as_ref().is_none_or(|formation| formation.ranks != ranks) {
+        if self.broken || self.generation.as_ref().is_none_or(|generation| generation.ranks != ranks) {
             self.broken = false;
-            self.formed += 1;
-            self.formation = Some(Formation { number: self.formed, ranks });
+            self.generations += 1;
+            self.generation = Some(Generation { number: self.generations, ranks });
         }
     }
 
-    /// Members in the order of rank, at most as many as wanted: those of the formation first.
+    /// Members in the order of rank, at most as many as wanted: those of the generation first.
     fn candidates(&self, spec: &GangSpec, members: &Members) -> Vec<(WorkerId, u64)> {
-        let seated = self.formation.iter().flat_map(|formation| &formation.ranks);
+        let seated = self.generation.iter().flat_map(|generation| &generation.ranks);
         let mut ranks: Vec<(WorkerId, u64)> = seated
             .filter(|(worker, joined)| members.get(worker).is_some_and(|m| m.joined == *joined))
             .cloned()

@@ -109,7 +109,7 @@ fn forget(run: &mut Run) {
     run.training = None;
     run.evaluation = None;
     run.evaluated.clear();
-    run.gang = Gang { formed: run.gang.formed, ..Gang::default() };
+    run.gang = Gang { generations: run.gang.generations, ..Gang::default() };
     run.stored.forget();
     run.books.dropped_lately.clear();
 }

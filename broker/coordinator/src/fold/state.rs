@@ -13,7 +13,7 @@ use millrace_schemas::{BlobRef, PolicyVersion, RunId, RunSpec, TaskKey, WorkerId
 use serde::{Deserialize, Serialize};
 
 use crate::fold::books::Books;
-use crate::fold::gang::{Formation, Gang, Members};
+use crate::fold::gang::{Gang, Generation, Members};
 use crate::fold::rollout::Group;
 use crate::fold::spread::Spread;
 use crate::fold::stored::Stored;
@@ -200,8 +200,8 @@ pub struct Training {
     /// Which try, from 0.
     pub attempt: u32,
     /// Whose ranks' shares are put; `None` while it waits for members.
-    #[serde(default = "Seats::anyone")]
-    pub seats: Option<Seats>,
+    #[serde(rename = "seats", default = "RankAssignment::anyone")]
+    pub ranks: Option<RankAssignment>,
     /// What it trains on, oldest first; empty for version 0.
     pub groups: Vec<(u64, Group)>,
     /// The batch as it is stored; `None` for version 0. The same for all attempts and ranks, so it is hashed once.
@@ -217,33 +217,33 @@ impl Training {
     /// Whether members of a gang make it together.
     #[must_use]
     pub fn is_together(&self) -> bool {
-        self.seats.as_ref().is_some_and(|seats| seats.world() > 1)
+        self.ranks.as_ref().is_some_and(|ranks| ranks.world() > 1)
     }
 }
 
 /// Who makes a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seats {
-    /// Number of the formation; 0 for any worker alone.
+pub struct RankAssignment {
+    /// Number of the generation; 0 for any worker alone.
     pub gang: u64,
     /// Members by rank; empty for any worker alone.
     pub workers: Vec<WorkerId>,
 }
 
-impl Seats {
+impl RankAssignment {
     /// Any worker, alone.
     #[must_use]
     pub const fn anyone() -> Option<Self> {
         Some(Self { gang: 0, workers: Vec::new() })
     }
 
-    /// The members of a formation; one that is left alone may be any worker.
+    /// The members of a generation; one that is left alone may be any worker.
     #[must_use]
-    pub fn of(formation: &Formation) -> Self {
-        let workers = formation.ranks.iter().map(|(worker, _)| worker.clone());
-        match formation.ranks.len() {
+    pub fn of(generation: &Generation) -> Self {
+        let workers = generation.ranks.iter().map(|(worker, _)| worker.clone());
+        match generation.ranks.len() {
             0 | 1 => Self { gang: 0, workers: Vec::new() },
-            _ => Self { gang: formation.number, workers: workers.collect() },
+            _ => Self { gang: generation.number, workers: workers.collect() },
         }
     }
 

@@ -75,7 +75,7 @@ fn each_member_has_a_share_of_its_own() {
     assert_eq!(seen, [(0, 2, 1), (1, 2, 1)]);
     to_the_end(&mut world);
     assert_eq!(world.run().state, RunState::Finished);
-    assert_eq!(world.run().gang.formed, 1, "one formation for all steps");
+    assert_eq!(world.run().gang.generations, 1, "one generation for all steps");
     assert!(world.run().books.void_steps == 0 && world.versions.len() == 7);
 }
 

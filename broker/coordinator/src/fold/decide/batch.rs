@@ -35,7 +35,7 @@ pub(super) fn cut(run: &mut Run, out: &mut Commands) {
     let training = Training {
         makes: version.next(),
         attempt: 0,
-        seats: None,
+        ranks: None,
         groups,
         batch: None,
         manifest: None,

@@ -10,11 +10,11 @@ fn spec(ranks: u32, least: u32) -> GangSpec {
 }
 
 fn names(gang: &Gang) -> Option<(u64, Vec<String>)> {
-    let formation = gang.formation.as_ref()?;
-    Some((formation.number, formation.ranks.iter().map(|(worker, _)| worker.to_string()).collect()))
+    let generation = gang.generation.as_ref()?;
+    Some((generation.number, generation.ranks.iter().map(|(worker, _)| worker.to_string()).collect()))
 }
 
-fn formed(number: u64, ranks: &[&str]) -> Option<(u64, Vec<String>)> {
+fn generations(number: u64, ranks: &[&str]) -> Option<(u64, Vec<String>)> {
     Some((number, ranks.iter().map(ToString::to_string).collect()))
 }
 
@@ -22,12 +22,12 @@ fn formed(number: u64, ranks: &[&str]) -> Option<(u64, Vec<String>)> {
 fn as_many_as_asked_for_in_the_order_of_joining() {
     let mut gang = Gang::default();
     gang.form(&spec(2, 1), &members(&[("a", 9), ("b", 3), ("c", 5)]), 0);
-    assert_eq!(names(&gang), formed(1, &["b", "c"]));
+    assert_eq!(names(&gang), generations(1, &["b", "c"]));
     gang.form(&spec(2, 1), &members(&[("a", 9), ("b", 3), ("c", 5)]), 50);
-    assert_eq!(names(&gang), formed(1, &["b", "c"]), "nothing changed");
+    assert_eq!(names(&gang), generations(1, &["b", "c"]), "nothing changed");
     gang.broken = true;
     gang.form(&spec(2, 1), &members(&[("a", 9), ("b", 3), ("c", 5)]), 50);
-    assert_eq!(names(&gang), formed(2, &["b", "c"]), "a void step");
+    assert_eq!(names(&gang), generations(2, &["b", "c"]), "a void step");
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn who_stays_keeps_what_it_holds_and_a_newcomer_takes_the_last_rank() {
     assert!(!gang.stands(&another, |_| true), "b is another process");
     assert!(gang.stands(&another, |rank| rank != 1), "b had done its share");
     gang.form(&spec(3, 1), &members(&[("a", 5), ("b", 2), ("c", 3)]), 0);
-    assert_eq!(names(&gang), formed(2, &["b", "c", "a"]));
+    assert_eq!(names(&gang), generations(2, &["b", "c", "a"]));
 }
 
 #[test]
@@ -51,11 +51,11 @@ fn too_few_wait_for_a_newcomer_and_then_go_on_with_fewer() {
     gang.form(&spec(2, 1), &one, 1_099);
     assert_eq!(names(&gang), None);
     gang.form(&spec(2, 1), &one, 1_100);
-    assert_eq!(names(&gang), formed(1, &["a"]));
+    assert_eq!(names(&gang), generations(1, &["a"]));
     gang.form(&spec(2, 1), &one, 5_000);
-    assert_eq!(names(&gang), formed(1, &["a"]), "no wait before each step");
+    assert_eq!(names(&gang), generations(1, &["a"]), "no wait before each step");
     gang.form(&spec(2, 1), &members(&[("a", 1), ("b", 2)]), 5_000);
-    assert_eq!(names(&gang), formed(2, &["a", "b"]), "a newcomer is welcome");
+    assert_eq!(names(&gang), generations(2, &["a", "b"]), "a newcomer is welcome");
     gang.form(&spec(2, 1), &one, 9_000);
     assert_eq!(names(&gang), None, "the patience begins anew");
 }
@@ -68,7 +68,7 @@ fn fewer_than_the_least_never_form() {
         assert_eq!(names(&gang), None);
     }
     gang.form(&spec(4, 2), &members(&[("a", 1), ("b", 2)]), 1_000_001);
-    assert_eq!(names(&gang), formed(1, &["a", "b"]));
+    assert_eq!(names(&gang), generations(1, &["a", "b"]));
 }
 
 #[test]

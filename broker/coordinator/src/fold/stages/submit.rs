@@ -12,7 +12,7 @@ use crate::fold::books::{Books, DomainBooks};
 use crate::fold::command::{Command, Commands};
 use crate::fold::gang::Gang;
 use crate::fold::pools::ensure_pools;
-use crate::fold::state::{Archived, Failures, Progress, Run, Seats, State, Training, Worn};
+use crate::fold::state::{Archived, Failures, Progress, RankAssignment, Run, State, Training, Worn};
 use crate::fold::stored::Stored;
 
 /// Takes a run on. A second of the same name changes nothing. One that the API would refuse is over at once: an earlier
@@ -52,7 +52,7 @@ pub(crate) fn submitted(state: &mut State, spec: RunSpec, out: &mut Commands) ->
             makes: PolicyVersion(0),
             attempt: 0,
             // One worker makes version 0: there is nothing to share.
-            seats: Seats::anyone(),
+            ranks: RankAssignment::anyone(),
             groups: Vec::new(),
             batch: None,
             manifest: None,

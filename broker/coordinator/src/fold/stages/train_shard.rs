@@ -15,7 +15,7 @@ use crate::fold::pools::pool;
 use crate::fold::rollout::Group;
 use crate::fold::seeds::{Purpose, seed};
 use crate::fold::stages::publish_weights;
-use crate::fold::state::{Run, Seats, Training};
+use crate::fold::state::{RankAssignment, Run, Training};
 use crate::fold::{policy, purge};
 
 /// Whether one of the members that make a step together is no member any more.
@@ -30,7 +30,7 @@ pub(crate) fn restart(run: &mut Run, out: &mut Commands) {
     let Some(training) = run.training.as_mut() else { return };
     training.attempt += 1;
     training.shards.clear();
-    training.seats = None;
+    training.ranks = None;
     run.gang.broken = true;
     run.books.void_steps += 1;
     let attempt = training.attempt;
@@ -58,7 +58,7 @@ fn tell_void(run: &Run, reason: String, out: &mut Commands) {
     })));
 }
 
-/// A share that nobody could do is tried again: the other ranks gave up waiting for it.
+/// A shard that nobody could do is tried again: the other ranks gave up waiting for it.
 pub(crate) fn requeued(run: &mut Run, out: &mut Commands) {
     if run.training.as_ref().is_some_and(Training::is_together) {
         restart(run, out);
@@ -119,27 +119,27 @@ pub(crate) fn stored_batch(run: &Run, training: &Training) -> Option<BlobRef> {
     training.batch.or_else(|| batch(run, training).as_deref().map(BlobRef::of))
 }
 
-/// Puts what the step in the making waits for, from the state alone: its batch and the ranks' shares, or its commit.
+/// Puts what the step in the making waits for, from the state alone: its batch and the ranks' shards, or its commit.
 pub fn put(run: &Run, out: &mut Commands) {
     let Some(training) = &run.training else { return };
-    let waits_for_shares = training.seats.is_some() && training.manifest.is_none();
-    if let Some(content) = waits_for_shares.then(|| batch(run, training)).flatten() {
+    let waits_for_shards = training.ranks.is_some() && training.manifest.is_none();
+    if let Some(content) = waits_for_shards.then(|| batch(run, training)).flatten() {
         out.push(Command::PutBlob { run: run.spec.name.clone(), content });
     }
-    put_shares(run, out);
+    put_shards(run, out);
 }
 
-/// Puts the ranks' shares of the step in the making, whose batch is stored, or its commit.
-fn put_shares(run: &Run, out: &mut Commands) {
+/// Puts the ranks' shards of the step in the making, whose batch is stored, or its commit.
+fn put_shards(run: &Run, out: &mut Commands) {
     let Some(training) = &run.training else { return };
-    let Some(seats) = &training.seats else { return };
+    let Some(ranks) = &training.ranks else { return };
     if let Some(manifest) = &training.manifest {
         out.push(publish_weights::task(run, training.attempt, manifest.clone()));
         return;
     }
     let work = work(run, training);
-    for rank in (0..seats.world()).filter(|rank| !training.shards.contains_key(rank)) {
-        out.push(Command::PutTask(Box::new(share(run, training, seats, rank, work.clone()))));
+    for rank in (0..ranks.world()).filter(|rank| !training.shards.contains_key(rank)) {
+        out.push(Command::PutTask(Box::new(shard(run, training, ranks, rank, work.clone()))));
     }
 }
 
@@ -162,46 +162,46 @@ fn work(run: &Run, training: &Training) -> TrainWork {
 }
 
 /// The task of one rank.
-fn share(run: &Run, training: &Training, seats: &Seats, rank: u32, work: TrainWork) -> Task {
-    let world = seats.world();
+fn shard(run: &Run, training: &Training, ranks: &RankAssignment, rank: u32, work: TrainWork) -> Task {
+    let world = ranks.world();
     Task {
         run: run.spec.name.clone(),
         key: TaskKey::TrainShard { makes: training.makes.0, rank, attempt: training.attempt },
-        pool: seats.workers.get(rank as usize).map_or_else(|| pool(TRAIN_POOL), member_pool),
+        pool: ranks.workers.get(rank as usize).map_or_else(|| pool(TRAIN_POOL), member_pool),
         version: run.version(),
         evaluate: false,
         body: TaskBody::TrainShard(TrainShardTask {
             rank,
             world,
-            gang: seats.gang,
+            gang: ranks.gang,
             timeout_ms: if world > 1 { run.spec.gang.timeout_ms } else { 0 },
             work,
         }),
     }
 }
 
-/// Whether the step in the making waits for this share.
+/// Whether the step in the making waits for this shard.
 pub(crate) fn is_awaited(run: &Run, key: TaskKey) -> bool {
     let TaskKey::TrainShard { makes, rank, attempt } = key else { return false };
     run.training.as_ref().is_some_and(|training| {
         training.makes.0 == makes
             && training.attempt == attempt
             && training.manifest.is_none()
-            && training.seats.as_ref().is_some_and(|seats| rank < seats.world())
+            && training.ranks.as_ref().is_some_and(|ranks| rank < ranks.world())
             && !training.shards.contains_key(&rank)
     })
 }
 
-/// The share of this rank, if what it asks is not what was answered: the answer is to a task of the same name, of a
+/// The shard of this rank, if what it asks is not what was answered: the answer is to a task of the same name, of a
 /// part of the log that was lost, and that task stood in the way of this one.
 fn asked_otherwise(run: &Run, key: TaskKey, answers: Option<u64>) -> Option<Task> {
     let TaskKey::TrainShard { rank, .. } = key else { return None };
     let (training, answers) = (run.training.as_ref()?, answers?);
-    let share = share(run, training, training.seats.as_ref()?, rank, work(run, training));
-    (share.question() != answers).then_some(share)
+    let shard = shard(run, training, training.ranks.as_ref()?, rank, work(run, training));
+    (shard.question() != answers).then_some(shard)
 }
 
-/// Takes a rank's share in.
+/// Takes a rank's shard in.
 pub(crate) fn done(
     run: &mut Run,
     key: TaskKey,
@@ -213,9 +213,9 @@ pub(crate) fn done(
         run.books.late_outcomes += 1;
         return;
     }
-    if let Some(share) = asked_otherwise(run, key, answers) {
+    if let Some(shard) = asked_otherwise(run, key, answers) {
         run.books.late_outcomes += 1;
-        out.push(Command::PutTask(Box::new(share)));
+        out.push(Command::PutTask(Box::new(shard)));
         return;
     }
     let TaskKey::TrainShard { rank, .. } = key else { return };
@@ -227,7 +227,7 @@ pub(crate) fn done(
     if rank == 0 {
         run.books.metrics = done.metrics;
     }
-    if training.seats.as_ref().is_none_or(|seats| training.shards.len() < seats.world() as usize) {
+    if training.ranks.as_ref().is_none_or(|ranks| training.shards.len() < ranks.world() as usize) {
         return;
     }
     training.manifest = Some(Manifest {
@@ -239,5 +239,5 @@ pub(crate) fn done(
         files: training.shards.values().flatten().cloned().collect(),
         metrics: run.books.metrics.clone(),
     });
-    put_shares(run, out);
+    put_shards(run, out);
 }

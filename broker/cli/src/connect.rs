@@ -1,0 +1,227 @@
+//! Where the queue and the object store are, and how a coordinator is asked.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use millrace_queue::port::Listener;
+use millrace_queue::service::{RequestError, request};
+use millrace_queue::{Broker, ConnectArgs, JetStream, JetStreamOptions, Objects, Queue, without_password};
+use millrace_schemas::RunId;
+use millrace_schemas::api::{ApiError, RunRequest, Status};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::context::NatsContext;
+use super::up::KEY_FILE;
+
+/// Where nats-server listens unless told otherwise.
+const DEFAULT_NATS: &str = "nats://127.0.0.1:4222";
+/// Time for nats-server to let a person's command in.
+const COMMAND_PATIENCE: Duration = Duration::from_secs(2);
+/// Time for nats-server to let a process in that starts beside it.
+pub(super) const SERVICE_PATIENCE: Duration = Duration::from_secs(30);
+/// Time for a coordinator to answer.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// A command that reaches a queue or an object store: its own arguments, and those of the connection.
+#[derive(Debug, clap::Args)]
+pub(super) struct At<A: clap::Args> {
+    #[command(flatten)]
+    pub(super) args: A,
+    #[command(flatten)]
+    pub(super) place: Place,
+}
+
+/// Where the queue and the object store are.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Connection")]
+pub(super) struct Place {
+    /// The nats-server [env: NATS_URL] [default: nats://127.0.0.1:4222]
+    #[arg(long, global = true, value_name = "URL")]
+    pub(super) nats: Option<String>,
+    /// A context of the `nats` command: its server, user and trust
+    #[arg(long, global = true, value_name = "NAME", conflicts_with_all = ["nats", "dir"])]
+    context: Option<String>,
+    /// The object store: a folder, or s3://bucket/prefix [env: MILLRACE_OBJECTS]
+    #[arg(long, global = true, value_name = "LOCATION")]
+    pub(super) objects: Option<String>,
+    /// The folder of a `millrace up`: stands for its --nats and --objects
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(super) dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) connect: ConnectArgs,
+}
+
+impl Place {
+    /// The `nats` command's context, where one is named.
+    fn context(&self) -> Result<Option<NatsContext>> {
+        self.context.as_deref().map(NatsContext::load).transpose()
+    }
+
+    /// The nats-server's URL.
+    pub(super) fn nats_url(&self) -> Result<String> {
+        if let Some(context) = self.context()? {
+            return context.url();
+        }
+        match (&self.nats, &self.dir) {
+            (Some(url), _) => Ok(url.clone()),
+            (None, Some(dir)) => {
+                let path = dir.join("nats.url");
+                let url = std::fs::read_to_string(&path).with_context(|| {
+                    format!("failed to read path={}; is --dir the folder of a `millrace up`?", path.display())
+                })?;
+                Ok(url.trim().to_owned())
+            }
+            (None, None) => Ok(variable("NATS_URL").unwrap_or_else(|| DEFAULT_NATS.into())),
+        }
+    }
+
+    /// Who we are there: a server of `millrace up` knows the key in its folder.
+    pub(super) fn who(&self) -> Result<ConnectArgs> {
+        if let Some(context) = self.context()? {
+            return Ok(context.who(&self.connect));
+        }
+        let key = self.dir.as_ref().filter(|_| self.nats.is_none()).map(|dir| dir.join(KEY_FILE));
+        match key.filter(|key| key.exists()) {
+            Some(key) => Ok(ConnectArgs { nats_nkey: Some(key), ..ConnectArgs::default() }),
+            None => Ok(self.connect.clone()),
+        }
+    }
+
+    /// The object store's location.
+    pub(super) fn objects_location(&self) -> Result<String> {
+        let found = match (&self.objects, &self.dir) {
+            (Some(location), _) => Some(location.clone()),
+            (None, Some(dir)) => Some(dir.join("objects").to_string_lossy().into_owned()),
+            (None, None) => variable("MILLRACE_OBJECTS"),
+        };
+        let Some(location) = found else {
+            bail!(
+                "say where the object store is: --objects LOCATION or MILLRACE_OBJECTS, or --dir DIR of a `millrace up`"
+            );
+        };
+        // A mistyped folder would be made, and would be empty.
+        if !location.contains("://") && location != "memory:" && !std::path::Path::new(&location).is_dir() {
+            bail!(
+                "object store location={location:?} is no folder; give that which the coordinator and workers use"
+            );
+        }
+        Ok(location)
+    }
+
+    /// The object store.
+    pub(super) fn open_objects(&self) -> Result<Objects> {
+        Ok(Objects::open(&self.objects_location()?)?)
+    }
+
+    /// Connects to the queue alone; for what needs no objects.
+    pub(super) async fn api(&self) -> Result<Api> {
+        let url = self.nats_url()?;
+        Api::connect(&url, &self.who()?, COMMAND_PATIENCE).await.with_context(|| {
+            format!(
+                "failed to reach nats-server url={}; is it running? `millrace up RUN.toml` starts one, and --nats \
+                 or --dir say where it is",
+                without_password(&url)
+            )
+        })
+    }
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// A coordinator, wherever it runs.
+#[derive(Clone)]
+pub(super) struct Api {
+    queue: Arc<JetStream>,
+    url: String,
+}
+
+/// Why a call brought no answer that can be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CallError {
+    /// No coordinator answers, or it asks to try again.
+    #[error("{0}")]
+    Silent(String),
+    /// The coordinator says no.
+    #[error("{}", words(.0))]
+    Refused(ApiError),
+    /// The answer is of another shape.
+    #[error(
+        "failed to read the answer of endpoint={endpoint}: {reason}; are `millrace` and the coordinator of the same version?"
+    )]
+    Unreadable {
+        /// What was asked.
+        endpoint: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+fn words(error: &ApiError) -> String {
+    let fields = error.fields.iter().map(|f| format!("\n  {} = {}: {}", f.field, f.value, f.remedy));
+    format!("{}{}", error.message, fields.collect::<String>())
+}
+
+impl Api {
+    /// Connects to the queue, trying again for as long as `patience`.
+    pub(super) async fn connect(url: &str, who: &ConnectArgs, patience: Duration) -> Result<Self> {
+        Self::open(url, JetStreamOptions { connect_timeout: patience, ..who.options()? }).await
+    }
+
+    /// Connects as a coordinator does, with what it makes on the server.
+    pub(super) async fn coordinate(url: &str, options: JetStreamOptions) -> Result<Self> {
+        Self::open(url, JetStreamOptions { connect_timeout: SERVICE_PATIENCE, ..options }).await
+    }
+
+    async fn open(url: &str, options: JetStreamOptions) -> Result<Self> {
+        let queue = JetStream::connect(url, "millrace", options).await?;
+        Ok(Self { queue, url: without_password(url) })
+    }
+
+    /// The queue, without an object store: enough for whatever moves no large payload.
+    pub(super) fn broker(&self) -> Broker {
+        self.with_objects(Objects::memory())
+    }
+
+    /// Queue and object store.
+    pub(super) fn with_objects(&self, objects: Objects) -> Broker {
+        Broker::new(self.queue.clone(), objects)
+    }
+
+    /// The queue itself.
+    pub(super) fn queue(&self) -> &JetStream {
+        &self.queue
+    }
+
+    /// Calls an endpoint.
+    pub(super) async fn call<A: DeserializeOwned>(
+        &self,
+        endpoint: &'static str,
+        question: &impl Serialize,
+    ) -> Result<A, CallError> {
+        let unreadable = |reason: String| CallError::Unreadable { endpoint, reason };
+        let payload = serde_json::to_vec(question).map_err(|e| unreadable(e.to_string()))?;
+        match request(&self.queue, endpoint, payload.into(), ANSWER).await {
+            Ok(body) => serde_json::from_slice(&body).map_err(|e| unreadable(e.to_string())),
+            Err(RequestError::Api(e)) if e.code == 503 => Err(CallError::Silent(e.message)),
+            Err(RequestError::Api(e)) => Err(CallError::Refused(e)),
+            Err(e @ (RequestError::NoCoordinator | RequestError::Unavailable(_))) => {
+                Err(CallError::Silent(format!("{e} (nats-server {})", self.url)))
+            }
+        }
+    }
+
+    /// The status of a run.
+    pub(super) async fn status(&self, run: &RunId) -> Result<Status, CallError> {
+        self.call("status", &RunRequest { run: Some(run.clone()) }).await
+    }
+
+    /// Listens to notices.
+    pub(super) async fn listen(&self, filter: &str) -> Result<Box<dyn Listener>> {
+        Ok(self.queue.listen(filter).await?)
+    }
+}

@@ -1,0 +1,95 @@
+//! `millrace coordinator`: one coordinator, until it is told to end.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use millrace_queue::{Broker, JetStreamOptions, QueueSettings, service};
+use millrace_schemas::limits;
+use millrace_telemetry::TelemetryArgs;
+use tokio_util::sync::CancellationToken;
+
+use super::connect::{Api, Place};
+use super::signals::Signals;
+use millrace_coordinator::shell::driver::{self, DriverConfig};
+use millrace_coordinator::shell::shared::Shared;
+
+/// Arguments of `millrace coordinator`.
+#[derive(Debug, clap::Args)]
+pub(super) struct CoordinatorArgs {
+    /// Its name: of several, one acts; the same name takes up its own work at once after a restart
+    #[arg(long, default_value = "coordinator-0")]
+    id: String,
+    #[command(flatten)]
+    made: Made,
+    #[command(flatten)]
+    telemetry: TelemetryArgs,
+}
+
+/// What it makes on the server. What is there already stays as it is.
+#[derive(Debug, clap::Args)]
+struct Made {
+    /// Seconds of silence after which a worker's tasks are given to others: longer than a network is ever away.
+    /// Workers say three times in it that they live
+    #[arg(long, value_name = "SECONDS", default_value_t = limits::ACK_WAIT_MS as f64 / 1000.0)]
+    ack_wait: f64,
+    /// Servers of a cluster that keep a copy of everything: 1, 3 or 5. With 3, one may be lost at any moment
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=5))]
+    replicas: u8,
+}
+
+impl Made {
+    fn options(&self, who: JetStreamOptions) -> Result<JetStreamOptions> {
+        if self.replicas.is_multiple_of(2) {
+            bail!(
+                "--replicas {}: an even number survives no more than one less; give 1, 3 or 5",
+                self.replicas
+            );
+        }
+        let settings = QueueSettings::default().with_ack_wait(self.ack_wait).context("--ack-wait")?;
+        Ok(JetStreamOptions { replicas: self.replicas.into(), settings, ..who })
+    }
+}
+
+impl CoordinatorArgs {
+    pub(super) async fn run(self, place: &Place) -> Result<ExitCode> {
+        let telemetry = self.telemetry.start().await?;
+        let mut signals = Signals::listen()?;
+        let shutdown = CancellationToken::new();
+        let on_signal = shutdown.clone();
+        tokio::spawn(async move {
+            signals.next().await;
+            tracing::info!("told to leave; writing a snapshot");
+            on_signal.cancel();
+        });
+        let options = self.made.options(place.who()?.options()?)?;
+        let api = Api::coordinate(&place.nats_url()?, options).await?;
+        let broker = api.with_objects(place.open_objects()?);
+        let shared = driver::restore(&broker).await?;
+        let config = DriverConfig::new(&self.id);
+        let drive = driver::run(broker.clone(), config, shared.clone(), telemetry.health, shutdown);
+        let serve = serve_when_ready(&api, broker, shared);
+        tokio::select! {
+            driven = drive => driven?,
+            served = serve => served?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Between two looks whether the log can be folded.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Answers requests once all that stands in the log is known, and from then on.
+///
+/// # Errors
+/// The queue cannot be reached, or the connection is closed.
+async fn serve_when_ready(api: &Api, broker: Broker, shared: Shared) -> Result<()> {
+    let end = broker.queue().log_end().await.context("failed to look at the log")?;
+    // One that cannot fold the log answers why.
+    while !shared.wait_for(end, LOOK).await && shared.blocked().is_none() {}
+    tracing::info!(seq = end, "serving the API");
+    let handler = Arc::new(millrace_coordinator::shell::api::Api::new(broker, shared));
+    service::serve(api.queue(), env!("CARGO_PKG_VERSION"), handler).await.context("failed to serve the API")
+}

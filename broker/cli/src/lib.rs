@@ -1,0 +1,42 @@
+//! The `millrace` command: one file per command.
+
+mod command;
+
+mod connect;
+mod context;
+mod data;
+mod worker;
+mod term;
+mod signals;
+
+mod up;
+mod submit;
+mod status;
+mod watch;
+mod pause;
+mod cancel;
+mod list;
+mod ledger;
+mod weights;
+mod dead;
+mod log;
+mod objects;
+mod schema;
+mod completions;
+mod doctor;
+mod init_auth;
+mod coordinator;
+pub mod tied;
+
+mod follow;
+mod busy;
+mod waits;
+mod domains;
+mod evaluation;
+mod live;
+mod curve;
+mod report;
+#[cfg(test)]
+mod sample;
+
+pub use command::main;

@@ -1,0 +1,100 @@
+//! `millrace objects`: whether everything that is referred to is in the object store, and what may go.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use millrace_queue::Broker;
+use millrace_schemas::limits::COLLECT_AGE_MS;
+
+use super::connect::Place;
+use super::term::{say, thousands};
+use millrace_coordinator::shell::collect::{Survey, Tally, collect, damaged, retentions, survey};
+use millrace_coordinator::shell::journal;
+
+const AGE: Duration = Duration::from_millis(COLLECT_AGE_MS);
+/// Findings that are shown.
+const SHOWN: usize = 20;
+
+/// Arguments of `millrace objects`.
+#[derive(Debug, clap::Args)]
+pub(super) struct ObjectsArgs {
+    #[command(subcommand)]
+    command: ObjectsCommand,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum ObjectsCommand {
+    /// Say whether everything that is referred to is there, and what nothing leads to; changes nothing
+    Check {
+        /// Read every object that is referred to, and compare it with its hash
+        #[arg(long)]
+        content: bool,
+    },
+    /// Remove what nothing has led to for a day, as the coordinator does every half hour
+    Collect {
+        /// Only say what would go
+        #[arg(long)]
+        dry_run: bool,
+    },
+}
+
+impl ObjectsArgs {
+    pub(super) async fn run(self, place: &Place) -> Result<ExitCode> {
+        let broker = place.api().await?.with_objects(place.open_objects()?);
+        let state = journal::restore(&broker).await.context("failed to load the newest snapshot")?;
+        let mut found = survey(&broker, &retentions(&state), AGE).await?;
+        match self.command {
+            ObjectsCommand::Check { content } => {
+                if content {
+                    found.wrong.extend(damaged(&broker, &found).await?);
+                }
+                lines(&found, content).iter().for_each(say);
+            }
+            ObjectsCommand::Collect { dry_run: true } => {
+                found.loose.iter().map(|object| &object.path).for_each(say);
+                say(format_args!("{} would go", words(loose(&found))));
+            }
+            ObjectsCommand::Collect { dry_run: false } => remove(&broker, &found).await?,
+        }
+        Ok(if found.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+async fn remove(broker: &Broker, found: &Survey) -> Result<()> {
+    let gone = collect(broker, found, || true).await?;
+    say(format_args!("{} went, of {} that nothing has led to for a day", words(gone), words(loose(found))));
+    Ok(())
+}
+
+fn loose(found: &Survey) -> Tally {
+    let bytes = found.loose.iter().map(|object| object.bytes).sum();
+    Tally { objects: found.loose.len() as u64, bytes }
+}
+
+/// `1,204 objects, 3.2 MB`.
+fn words(tally: Tally) -> String {
+    let objects =
+        if tally.objects == 1 { "1 object".into() } else { format!("{} objects", thousands(tally.objects)) };
+    format!("{objects}, {:.1} MB", tally.bytes as f64 / 1e6)
+}
+
+fn lines(found: &Survey, content: bool) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let mut line = |label: &str, words: String| lines.push(format!("{label:<12} {words}"));
+    for (of, tally) in &found.kept {
+        line(of.name(), words(*tally));
+    }
+    line("young", format!("{}: nothing leads to them yet", words(found.young)));
+    line("collectable", format!("{}: nothing has led to them for a day", words(loose(found))));
+    if found.foreign.objects > 0 {
+        line("foreign", format!("{}: not of Millrace, never touched", words(found.foreign)));
+    }
+    let checked = if content { "is there, with its content" } else { "is there" };
+    match found.wrong.len() {
+        0 => line("sound", format!("all that is referred to {checked}")),
+        count => line("WRONG", format!("{count}; restore the object store from a backup")),
+    }
+    found.wrong.iter().take(SHOWN).for_each(|wrong| line("", wrong.clone()));
+    lines
+}

@@ -1,0 +1,159 @@
+//! `millrace status`.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use millrace_schemas::RunId;
+use millrace_schemas::api::{Ledger, RunRequest, Status, StoredStatus};
+use millrace_schemas::limits::WORKER_REPORT_MS;
+use millrace_schemas::subjects::NOTICE_WORKERS;
+use tokio::time::{Instant, timeout};
+
+use super::connect::{Api, Place};
+use super::domains;
+use super::evaluation;
+use super::term::{by_reason, duration, histogram, percent, say, thousands};
+use super::waits::{Wait, Waits, is_quiet, read_notice};
+
+/// For each worker to speak at least twice.
+const LISTEN: Duration = Duration::from_millis(2 * WORKER_REPORT_MS + 200);
+
+/// Arguments of `millrace status`.
+#[derive(Debug, clap::Args)]
+pub(super) struct StatusArgs {
+    /// The run; may be left out where there is only one
+    run: Option<RunId>,
+    /// Print what the coordinator answers, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl StatusArgs {
+    pub(super) async fn run(self, place: &Place) -> Result<ExitCode> {
+        let api = place.api().await?;
+        let status: Status = api.call("status", &RunRequest { run: self.run }).await?;
+        if self.json {
+            say(serde_json::to_string_pretty(&status)?);
+            return Ok(ExitCode::SUCCESS);
+        }
+        lines(&status).iter().for_each(say);
+        if is_quiet(&status) {
+            wants(&api, &status).await?.iter().for_each(|wait| say(line("waits", &wait.to_string())));
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// What the run waits for, from what workers say while this listens.
+async fn wants(api: &Api, status: &Status) -> Result<Vec<Wait>> {
+    let (mut workers, mut waits) = (api.listen(NOTICE_WORKERS).await?, Waits::default());
+    let listening = async {
+        while let Some(message) = workers.next().await {
+            if let Some(notice) = read_notice(&message.payload) {
+                waits.take(Instant::now(), notice);
+            }
+        }
+    };
+    // The end of the time is the usual end.
+    let _ = timeout(LISTEN, listening).await;
+    Ok(waits.all(Instant::now(), status))
+}
+
+fn line(label: &str, words: &str) -> String {
+    format!("  {label:<11} {words}")
+}
+
+/// A run in lines of label and words.
+fn lines(status: &Status) -> Vec<String> {
+    let mut lines = vec![headline(status)];
+    let mut line = |label: &str, words: String| lines.push(line(label, &words));
+    if let Some(reason) = &status.reason {
+        line("reason", reason.clone());
+    }
+    if let Some(remedy) = &status.remedy {
+        line("remedy", remedy.clone());
+    }
+    if let Some(last) = status.curve.last() {
+        line("success", format!("{} in the last step, reward {:.3}", percent(last.success), last.reward));
+    }
+    for evaluation in &status.evaluations {
+        line("held out", format!("v{}: {}", evaluation.version, evaluation::words(evaluation)));
+    }
+    line(
+        "window",
+        format!(
+            "{} groups in flight + {} ready, of {}",
+            status.groups_in_flight, status.groups_ready, status.window_groups
+        ),
+    );
+    line("staleness", format!("{} (bound {})", histogram(&status.staleness), status.alpha.ceil()));
+    line("tokens", format!("{} in {} turns", thousands(status.sampled_tokens), thousands(status.turns)));
+    if status.prefill_tokens + status.cached_tokens > 0 {
+        line("context", context(status.prefill_tokens, status.cached_tokens));
+    }
+    line("tasks", by_reason(&status.tasks));
+    line("dropped", by_reason(&status.ledger.dropped));
+    if let Some(words) = surplus(&status.ledger, status.surplus_turns, status.trained_turns) {
+        line("surplus", words);
+    }
+    if let Some(stored) = &status.stored_turns {
+        line("stored", starts(stored));
+    }
+    for domain in &status.domains {
+        line("domain", domains::words(domain));
+    }
+    line("balanced", if domains::balanced(status) { "yes".into() } else { "NO".into() });
+    lines
+}
+
+/// `12 rollouts, of 5.1 turns by then; those trained had 4.2`: what the first to finish leave out, they leave out unevenly.
+pub(super) fn surplus(ledger: &Ledger, surplus_turns: u64, trained_turns: u64) -> Option<String> {
+    let dropped = *ledger.dropped.get("surplus")?;
+    let mean = |turns: u64, rollouts: u64| turns as f64 / rollouts.max(1) as f64;
+    let (theirs, trained) = (mean(surplus_turns, dropped), mean(trained_turns, ledger.trained));
+    Some(format!(
+        "{} rollouts, of {theirs:.1} turns by then; those trained had {trained:.1}",
+        thousands(dropped)
+    ))
+}
+
+/// `12 groups started from turns of earlier rollouts, 3.0 turns before the goal; 4 are kept, 1 learnt from the beginning`.
+pub(super) fn starts(stored: &StoredStatus) -> String {
+    let StoredStatus { rollouts, groups, learnt, mean_turns_left } = stored;
+    format!(
+        "{} groups started from turns of earlier rollouts, {mean_turns_left:.1} turns before the goal; {rollouts} are kept, \
+         {learnt} learnt from the beginning",
+        thousands(*groups)
+    )
+}
+
+/// `1,200 tokens computed, 4,800 (80 %) kept from earlier turns and other samples`.
+pub(super) fn context(computed: u64, kept: u64) -> String {
+    let share = kept as f64 / (computed + kept).max(1) as f64;
+    let (computed, kept) = (thousands(computed), thousands(kept));
+    format!(
+        "{computed} tokens computed, {kept} ({}) kept from earlier turns and other samples",
+        percent(share)
+    )
+}
+
+/// `name: running, v12 of 50 after 1m03s`.
+pub(super) fn headline(status: &Status) -> String {
+    let seconds = status.now_unix_ms.saturating_sub(status.started_unix_ms) as f64 / 1e3;
+    let (state, version, steps) = (status.state.name(), status.version, status.steps);
+    format!("{}: {state}, {version} of {steps} after {}", status.run, duration(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_in_words() {
+        let lines = lines(&crate::sample::status(10));
+        assert_eq!(lines[0], "sample: running, v10 of 100 after 10s");
+        assert!(lines.iter().any(|line| line.contains("0: 75.0 %, 1: 25.0 % (bound 1)")), "{lines:#?}");
+        assert!(lines.iter().any(|line| line.contains("v10: 50.0 % of 256 held-out prompts solved (standard error 3.1 %")), "{lines:#?}");
+    }
+}

@@ -1,0 +1,250 @@
+//! `millrace up`: everything on one machine, each part in a process of its own, so that any of them may be
+//! killed at any moment.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use bytes::Bytes;
+use millrace_queue::Objects;
+use millrace_schemas::api::{RunReply, RunRequest, RunState, Status};
+use millrace_schemas::report::Report;
+use millrace_schemas::{PolicyVersion, RunId, RunSpec};
+use tokio_util::sync::CancellationToken;
+
+use super::connect::{Api, CallError};
+use super::data;
+use super::follow::{Follow, paused_itself};
+use super::live::view;
+use super::report::{Measured, is_good, lines};
+use super::signals::Signals;
+use super::submit::read_run_file;
+use super::term::{is_terminal, say};
+pub(super) use folder::KEY_FILE;
+use folder::{Anew, Begin, Folder};
+use stack::{Counts, QueueArgs, Stack};
+
+mod folder;
+mod model;
+mod sandbox;
+mod supervisor;
+mod stack;
+mod baselines;
+mod conclude;
+
+/// Between two tries to hand the run in.
+const TRY_AGAIN: Duration = Duration::from_millis(100);
+/// What a shell expects of a program that was interrupted.
+const INTERRUPTED: u8 = 130;
+
+/// Arguments of `millrace up`.
+#[derive(Debug, clap::Args)]
+pub(super) struct UpArgs {
+    /// The run file, TOML or JSON
+    run_file: PathBuf,
+    /// Folder of the run [default: millrace-runs/NAME]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// The object store: a folder, or s3://bucket/prefix [default: in the run's folder]
+    #[arg(long, value_name = "LOCATION")]
+    objects: Option<String>,
+    #[command(flatten)]
+    counts: Counts,
+    #[command(flatten)]
+    queue: QueueArgs,
+    /// Use this seed instead of the run file's
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Make this many steps instead of the run file's
+    #[arg(long)]
+    steps: Option<u64>,
+    /// Start again if the run in the folder is over; its results move to earlier/
+    #[arg(long)]
+    again: bool,
+    /// Start again, whatever is in the folder; results move to earlier/
+    #[arg(long, conflicts_with = "again")]
+    fresh: bool,
+}
+
+/// How following a run came to an end.
+enum Ended {
+    /// The run is over.
+    Over(Box<Status>, Measured),
+    /// It paused itself, and nobody is there to repair what it waits for; the newest version.
+    Paused(PolicyVersion),
+    /// A signal came; the newest version seen.
+    Stopped(Option<PolicyVersion>),
+}
+
+impl UpArgs {
+    pub(super) async fn run(self) -> Result<ExitCode> {
+        let (spec, contents) = self.spec()?;
+        let root = self.dir.clone().unwrap_or_else(|| PathBuf::from(format!("millrace-runs/{}", spec.name)));
+        let folder = Folder::open(&root)?;
+        // A run that goes on has its version 0, wherever that came from.
+        if self.anew() != Anew::No || !folder.path("run.json").exists() {
+            sandbox::check(&spec).await?;
+            model::check(&spec).await?;
+            data::check_prompts(&spec, &contents).await?;
+        }
+        match folder.begin(&spec, self.anew())? {
+            Begin::New => say(format_args!("{} begins in {}", spec.name, root.display())),
+            Begin::GoesOn => say(format_args!("{} goes on in {}", spec.name, root.display())),
+            Begin::Over(report) => {
+                tell(&report, &folder);
+                say("this run is over; --again begins anew and keeps these results");
+                return Ok(code(&report));
+            }
+        }
+        let stop = CancellationToken::new();
+        let signals = tokio::spawn(on_signals(Signals::listen()?, stop.clone()));
+        let mut stack =
+            Stack::start(&folder, self.objects.as_deref(), &self.counts.for_run(&spec), &self.queue)?;
+        let objects = stack.objects().to_owned();
+        let ended = follow_run(&mut stack, &spec, contents, &stop).await;
+        stack.drain().await;
+        signals.abort();
+        match ended? {
+            Ended::Over(status, measured) => {
+                // A run is no worse for it if they cannot be played.
+                let baselines = baselines::of(&spec).await.unwrap_or_else(|e| {
+                    say(format_args!("without baselines: {e:#}"));
+                    Vec::new()
+                });
+                let measured = Measured { baselines, ..measured };
+                let report = conclude::conclude(&folder, &objects, &status, measured).await?;
+                tell(&report, &folder);
+                Ok(code(&report))
+            }
+            // Why, and what to do, is told above.
+            Ended::Paused(version) => {
+                say(format_args!("{} is paused at {version}; the same command goes on with it", spec.name));
+                Ok(ExitCode::FAILURE)
+            }
+            Ended::Stopped(version) => {
+                let at = version.map_or("at its very start".into(), |version| format!("at {version}"));
+                say(format_args!("{} stopped {at}; the same command goes on with it", spec.name));
+                Ok(ExitCode::from(INTERRUPTED))
+            }
+        }
+    }
+
+    /// The run file with what the options say, and the rows that it asks.
+    fn spec(&self) -> Result<(RunSpec, Vec<Bytes>)> {
+        let mut spec = read_run_file(&self.run_file)?;
+        spec.seed = self.seed.unwrap_or(spec.seed);
+        spec.steps = self.steps.unwrap_or(spec.steps);
+        match spec.refusals().first() {
+            Some(refusal) => bail!("{refusal}"),
+            None => {
+                let contents = data::read(&mut spec, &self.run_file)?;
+                Ok((spec, contents))
+            }
+        }
+    }
+
+    const fn anew(&self) -> Anew {
+        match (self.fresh, self.again) {
+            (true, _) => Anew::Always,
+            (false, true) => Anew::IfOver,
+            (false, false) => Anew::No,
+        }
+    }
+}
+
+fn code(report: &Report) -> ExitCode {
+    if is_good(report) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn tell(report: &Report, folder: &Folder) {
+    lines(report).iter().for_each(say);
+    say(format_args!("  {:<10} {}", "report", folder.path("report.json").display()));
+}
+
+/// The first signal asks for an orderly end, the second for one at once.
+async fn on_signals(mut signals: Signals, stop: CancellationToken) {
+    signals.next().await;
+    stop.cancel();
+    say("draining: workers finish or hand back what they hold; once more to end at once");
+    signals.next().await;
+    // The kernel ends the other processes with this one.
+    std::process::exit(i32::from(INTERRUPTED));
+}
+
+/// Hands the run in unless it is there, and follows it until it is over or `stop`.
+async fn follow_run(
+    stack: &mut Stack,
+    spec: &RunSpec,
+    contents: Vec<Bytes>,
+    stop: &CancellationToken,
+) -> Result<Ended> {
+    let begin = async {
+        data::store(&Objects::open(stack.objects())?, spec, contents).await?;
+        let api = stack.connect().await?;
+        stack.or_given_up(submit_once(&api, spec)).await?;
+        stack.or_given_up(resume_if_paused(&api, &spec.name)).await?;
+        anyhow::Ok(api)
+    };
+    let api = tokio::select! {
+        () = stop.cancelled() => return Ok(Ended::Stopped(None)),
+        api = begin => api?,
+    };
+    let restarts = stack.restarts();
+    let mut view = view();
+    let follow = Follow {
+        api: &api,
+        run: &spec.name,
+        view: view.as_mut(),
+        prompts: Some(spec.evaluate.prompts),
+        restarts: Some(restarts.clone()),
+        news: Some(stack.news()),
+        leaves_paused: !is_terminal(),
+        patience: None,
+    };
+    let followed = follow.until_over(stop).await?;
+    Ok(match followed.status {
+        Some(status) if status.state.is_over() => {
+            let measured = Measured {
+                generate_busy: followed.generate_busy,
+                train_busy: followed.train_busy,
+                restarts: restarts.load(Ordering::Relaxed),
+                ..Measured::default()
+            };
+            Ended::Over(Box::new(status), measured)
+        }
+        Some(status) if paused_itself(&status) && !stop.is_cancelled() => Ended::Paused(status.version),
+        seen => Ended::Stopped(seen.map(|status| status.version)),
+    })
+}
+
+/// Hands the run in. It is there already when this goes on with it, or when an answer was lost on the way.
+async fn submit_once(api: &Api, spec: &RunSpec) -> Result<()> {
+    match until_answered(async || api.call::<RunReply>("submit", spec).await).await {
+        Err(CallError::Refused(e)) if e.code == 409 => Ok(()),
+        answer => Ok(answer.map(drop)?),
+    }
+}
+
+/// Whoever goes on with a run that is paused wants it to go on. Looks again each time: an answer may have been lost.
+async fn resume_if_paused(api: &Api, run: &RunId) -> Result<()> {
+    let request = RunRequest { run: Some(run.clone()) };
+    let resume = async || {
+        if api.status(run).await?.state == RunState::Paused {
+            api.call::<RunReply>("resume", &request).await?;
+        }
+        Ok(())
+    };
+    Ok(until_answered(resume).await?)
+}
+
+/// Asks again until a coordinator answers, whatever it says.
+async fn until_answered<T>(ask: impl AsyncFn() -> Result<T, CallError>) -> Result<T, CallError> {
+    loop {
+        match ask().await {
+            Err(CallError::Silent(_)) => tokio::time::sleep(TRY_AGAIN).await,
+            answer => return answer,
+        }
+    }
+}

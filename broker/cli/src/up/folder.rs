@@ -1,0 +1,275 @@
+//! The folder of a `millrace up`: everything that a run needs and leaves behind.
+//!
+//! | name | what |
+//! |---|---|
+//! | `run.json` | the run file as taken on, with all defaults |
+//! | `nats/`, `nats.url`, `nats.conf` | the queue's store, where it is reached, and its configuration |
+//! | `nats.nk` | the key that the queue asks for; readable by its owner alone |
+//! | `objects/` | the object store |
+//! | `logs/` | what every process wrote, by name |
+//! | `pids.json` | process ids by name, while they live |
+//! | `report.json`, `curve.svg`, `weights/` | the results, once the run is over |
+//! | `earlier/` | results of earlier runs |
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use millrace_queue::args::{new_user_key, public_key};
+use millrace_schemas::RunSpec;
+use millrace_schemas::report::Report;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use serde::Serialize;
+
+/// Data that a new run must not find.
+const DATA: [&str; 8] =
+    ["nats", "nats.url", "nats.conf", "sync.conf", "objects", "logs", "pids.json", "run.json"];
+/// The seed of the queue's key.
+pub(crate) const KEY_FILE: &str = "nats.nk";
+/// Whose it is, as the server's log and the inboxes spell it.
+const KEY_USER: &str = "up";
+/// Results, which are kept.
+const RESULTS: [&str; 3] = ["report.json", "curve.svg", "weights"];
+
+/// A folder that no other `millrace up` uses at the same time.
+pub(super) struct Folder {
+    root: PathBuf,
+    /// Given back by the kernel however the process ends.
+    _lock: Flock<File>,
+}
+
+/// How a run begins in a folder.
+pub(super) enum Begin {
+    /// From nothing.
+    New,
+    /// Where it was.
+    GoesOn,
+    /// It is over; this is its result.
+    Over(Box<Report>),
+}
+
+/// When a run begins from nothing although the folder holds one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Anew {
+    /// Never.
+    No,
+    /// When the one in the folder is over.
+    IfOver,
+    /// Always.
+    Always,
+}
+
+impl Folder {
+    /// Makes the folder if need be and takes hold of it.
+    pub(super) fn open(root: &Path) -> Result<Self> {
+        let fail = || format!("failed to open folder={}", root.display());
+        fs::create_dir_all(root).with_context(fail)?;
+        let root = root.canonicalize().with_context(fail)?;
+        let file = File::create(root.join("up.lock")).with_context(fail)?;
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => Ok(Self { root, _lock: lock }),
+            Err((_, Errno::EWOULDBLOCK)) => bail!(
+                "another `millrace up` is at work in folder={}; stop it, or choose another --dir",
+                root.display()
+            ),
+            Err((_, e)) => Err(e).with_context(fail),
+        }
+    }
+
+    /// The path of `name` in the folder.
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// Decides how `spec` begins here, and makes room for it.
+    pub(super) fn begin(&self, spec: &RunSpec, anew: Anew) -> Result<Begin> {
+        let Some(text) = self.read("run.json")? else { return self.begin_new(spec) };
+        let report = self.read("report.json")?;
+        match (anew, report) {
+            (Anew::Always, _) | (Anew::IfOver, Some(_)) => {
+                self.set_aside()?;
+                self.begin_new(spec)
+            }
+            (Anew::No, Some(report)) => {
+                Ok(Begin::Over(serde_json::from_slice(&report).context("failed to read report.json")?))
+            }
+            (Anew::No | Anew::IfOver, None) => {
+                let known: RunSpec = serde_json::from_slice(&text).context("failed to read run.json")?;
+                self.refuse_another(&known, spec)?;
+                Ok(Begin::GoesOn)
+            }
+        }
+    }
+
+    fn begin_new(&self, spec: &RunSpec) -> Result<Begin> {
+        for name in ["nats", "objects", "logs"] {
+            fs::create_dir_all(self.path(name)).with_context(|| format!("failed to make folder={name}"))?;
+        }
+        self.write_json("run.json", spec)?;
+        Ok(Begin::New)
+    }
+
+    fn refuse_another(&self, known: &RunSpec, spec: &RunSpec) -> Result<()> {
+        if known == spec {
+            return Ok(());
+        }
+        let (known_value, value) = (serde_json::to_value(known)?, serde_json::to_value(spec)?);
+        let keys = value.as_object().into_iter().flat_map(serde_json::Map::keys);
+        let differing: Vec<&str> =
+            keys.map(String::as_str).filter(|key| known_value.get(key) != value.get(key)).collect();
+        bail!(
+            "folder={} holds run={} that is not over and was begun otherwise: {} differ. Give the same run file \
+             and options to go on with it, choose another --dir, or give it up with --fresh",
+            self.root.display(),
+            known.name,
+            differing.join(", ")
+        );
+    }
+
+    /// Moves results to `earlier/<n>` and removes the data.
+    fn set_aside(&self) -> Result<()> {
+        let number = (1..).find(|n| !self.path(&format!("earlier/{n}")).exists());
+        let earlier = self.path(&format!("earlier/{}", number.unwrap_or_default()));
+        for name in RESULTS.iter().filter(|name| self.path(name).exists()) {
+            fs::create_dir_all(&earlier).context("failed to make a folder for earlier results")?;
+            fs::rename(self.path(name), earlier.join(name))
+                .with_context(|| format!("failed to set aside {name}"))?;
+        }
+        // The run file last: what a cut-short removal leaves is removed the next time.
+        for name in DATA {
+            let path = self.path(name);
+            let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            match removed {
+                Err(e) if e.kind() != ErrorKind::NotFound => {
+                    return Err(e).with_context(|| format!("failed to remove path={}", path.display()));
+                }
+                Ok(()) | Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The port for this folder's queue: the one of last time, so that whoever knows it finds it again.
+    pub(super) fn nats_port(&self) -> Result<u16> {
+        let known = self.read("nats.url")?.and_then(|text| port_of(&String::from_utf8_lossy(&text)));
+        let bind = |port| TcpListener::bind(("127.0.0.1", port));
+        let listener = known.and_then(|port| bind(port).ok()).map_or_else(|| bind(0), Ok);
+        let port = listener.and_then(|l| l.local_addr()).context("failed to find a free port")?.port();
+        fs::write(self.path("nats.url"), format!("nats://127.0.0.1:{port}\n"))
+            .context("failed to write nats.url")?;
+        Ok(port)
+    }
+
+    /// The key of this folder's queue: other users of the machine are not let in. Says where its file is, and its
+    /// public half.
+    pub(super) fn server_key(&self) -> Result<(PathBuf, String)> {
+        let path = self.path(KEY_FILE);
+        if !path.exists() {
+            let (seed, _) = new_user_key(KEY_USER);
+            let file = File::options().write(true).create_new(true).mode(0o600).open(&path);
+            let written = file.and_then(|mut file| file.write_all(seed.as_bytes()));
+            written.with_context(|| format!("failed to write path={}", path.display()))?;
+        }
+        let public = public_key(&path)?;
+        Ok((path, public))
+    }
+
+    /// Writes `name` whole or not at all.
+    pub(super) fn write_json(&self, name: &str, value: &impl Serialize) -> Result<()> {
+        write_whole(&self.path(name), &(serde_json::to_string_pretty(value)? + "\n"))
+    }
+
+    fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        match fs::read(self.path(name)) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e).with_context(|| format!("failed to read {name} in {}", self.root.display())),
+        }
+    }
+}
+
+/// Writes a file so that a reader sees the old text or the new.
+pub(super) fn write_whole(path: &Path, text: &str) -> Result<()> {
+    let beside = path.with_extension("new");
+    fs::write(&beside, text)
+        .and_then(|()| fs::rename(&beside, path))
+        .with_context(|| format!("failed to write path={}", path.display()))
+}
+
+fn port_of(url: &str) -> Option<u16> {
+    url.trim().rsplit_once(':')?.1.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(steps: u64) -> RunSpec {
+        let text = format!(
+            "name = 'test'\nsteps = {steps}\nmodel = {{ kind = 'scripted' }}\nenvironment = {{ name = 'counter', turns = 2 }}"
+        );
+        millrace_schemas::submit::from_toml(&text).unwrap()
+    }
+
+    #[test]
+    fn one_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = Folder::open(dir.path()).unwrap();
+        let error = Folder::open(dir.path()).err().unwrap().to_string();
+        assert!(error.contains("another `millrace up`"), "{error}");
+        drop(held);
+        Folder::open(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn a_run_goes_on_only_as_it_began() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::open(dir.path()).unwrap();
+        assert!(matches!(folder.begin(&spec(3), Anew::No).unwrap(), Begin::New));
+        assert!(matches!(folder.begin(&spec(3), Anew::IfOver).unwrap(), Begin::GoesOn));
+        let error = folder.begin(&spec(4), Anew::No).err().unwrap().to_string();
+        assert!(error.contains("steps differ"), "{error}");
+        assert!(matches!(folder.begin(&spec(4), Anew::Always).unwrap(), Begin::New));
+    }
+
+    #[test]
+    fn results_are_set_aside_and_data_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::open(dir.path()).unwrap();
+        folder.begin(&spec(3), Anew::No).unwrap();
+        for n in 1..3 {
+            fs::write(folder.path("objects/x"), "x").unwrap();
+            fs::write(folder.path("curve.svg"), n.to_string()).unwrap();
+            folder.begin(&spec(3), Anew::Always).unwrap();
+            assert!(!folder.path("objects/x").exists() && !folder.path("curve.svg").exists());
+            assert_eq!(
+                fs::read_to_string(folder.path(&format!("earlier/{n}/curve.svg"))).unwrap(),
+                n.to_string()
+            );
+        }
+    }
+
+    #[test]
+    fn the_key_stays_and_is_its_owners_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::open(dir.path()).unwrap();
+        let (path, public) = folder.server_key().unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(folder.server_key().unwrap(), (path, public));
+    }
+
+    #[test]
+    fn the_port_stays_unless_it_is_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::open(dir.path()).unwrap();
+        let port = folder.nats_port().unwrap();
+        assert_eq!(folder.nats_port().unwrap(), port);
+        let _other = TcpListener::bind(("127.0.0.1", port)).unwrap();
+        assert_ne!(folder.nats_port().unwrap(), port);
+    }
+}

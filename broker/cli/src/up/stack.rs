@@ -1,0 +1,270 @@
+//! The processes of a `millrace up`.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use millrace_queue::args::CONNECT_ENV;
+use millrace_queue::server::{ServerError, find_server};
+use millrace_queue::{ConnectArgs, QueueSettings};
+use millrace_schemas::RunSpec;
+use millrace_schemas::limits;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::folder::Folder;
+use super::supervisor::{Role, Supervisor};
+use crate::connect::{Api, SERVICE_PATIENCE};
+use crate::follow::News;
+use crate::term::say;
+use crate::worker;
+
+/// Time for a worker to finish or hand back what it has in hand when asked to end; its own limit is 25 s.
+const WORKER_GRACE: Duration = Duration::from_secs(30);
+/// Time for coordinator and nats-server to write what they hold.
+const SERVER_GRACE: Duration = Duration::from_secs(10);
+/// What a person should know of the queue that is started here.
+const DURABILITY: &str = "the queue is a nats-server of its own: a killed process loses nothing, a power cut may cost \
+                          the last moments";
+/// The same of one that syncs.
+const SYNCED: &str =
+    "the queue is a nats-server of its own that writes everything to the disk before it counts";
+/// The name of nats-server's process.
+const SERVER: &str = "nats-server";
+/// The coordinator's name; the same in every life, so that it takes up its own work at once.
+const COORDINATOR: &str = "coordinator-0";
+
+/// How many workers of each kind.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct Counts {
+    /// Processes that sample turns
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    generate: u32,
+    /// Processes that step environments
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    env: u32,
+    /// Processes that only score rollouts; 0 lets the environments' processes do it
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    reward: u32,
+    /// Processes that train and commit versions. Default: the run file's gang.ranks
+    #[arg(long, value_name = "N")]
+    train: Option<u32>,
+    /// A program of your own beside each process for environments and rewards: it answers for those that Millrace does
+    /// not have
+    #[arg(long, value_name = "COMMAND")]
+    exec: Option<String>,
+}
+
+/// How the queue behaves.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct QueueArgs {
+    /// Seconds of silence after which a worker's tasks are given to others. Short, for on one machine no network
+    /// is ever away
+    #[arg(long, value_name = "SECONDS", default_value_t = limits::ACK_WAIT_ONE_MACHINE_MS as f64 / 1000.0)]
+    ack_wait: f64,
+    /// Sync every write to the disk: a power cut loses nothing, and the queue is ten times slower
+    #[arg(long)]
+    sync_always: bool,
+}
+
+/// Everything that `millrace up` keeps alive.
+pub(super) struct Stack {
+    supervisor: Supervisor,
+    news: UnboundedReceiver<News>,
+    url: String,
+    who: ConnectArgs,
+    objects: String,
+}
+
+impl Stack {
+    /// Starts all processes. They wait for one another.
+    pub(super) fn start(
+        folder: &Folder,
+        objects: Option<&str>,
+        counts: &Counts,
+        queue: &QueueArgs,
+    ) -> Result<Self> {
+        counts.check()?;
+        queue.check()?;
+        let worker = worker::find()?;
+        let (sender, news) = unbounded_channel();
+        let mut supervisor = Supervisor::new(folder.path("logs"), folder.path("pids.json"), sender);
+        let objects = match objects {
+            Some(location) => location.to_owned(),
+            None => folder.path("objects").to_string_lossy().into_owned(),
+        };
+        let port = folder.nats_port()?;
+        let (key, public) = folder.server_key()?;
+        supervisor.keep(server_role(folder, port, &public, queue.sync_always)?);
+        say(if queue.sync_always { SYNCED } else { DURABILITY });
+        // The server knows this key and no other.
+        let who = ConnectArgs { nats_nkey: Some(key), ..ConnectArgs::default() };
+        let url = format!("nats://127.0.0.1:{port}");
+        let common = ["--nats", &url, "--objects", &objects].map(str::to_owned);
+        let common = [common.to_vec(), who.to_arguments()].concat();
+        supervisor.keep(coordinator_role(&common, queue)?);
+        for role in counts.roles(&worker, &common) {
+            supervisor.keep(role);
+        }
+        Ok(Self { supervisor, news, url, who, objects })
+    }
+
+    /// Waits until the queue can be reached.
+    ///
+    /// # Errors
+    /// A process is given up, or the queue cannot be reached for long.
+    pub(super) async fn connect(&mut self) -> Result<Api> {
+        let (url, who) = (self.url.clone(), self.who.clone());
+        self.or_given_up(Api::connect(&url, &who, SERVICE_PATIENCE)).await
+    }
+
+    /// Does `what`, unless a process is given up meanwhile.
+    ///
+    /// # Errors
+    /// Those of `what`, or why the process is given up.
+    pub(super) async fn or_given_up<T>(&mut self, what: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::select! {
+            done = what => done,
+            reason = given_up(&mut self.news) => bail!(reason),
+        }
+    }
+
+    /// What a person should hear of the processes.
+    pub(super) const fn news(&mut self) -> &mut UnboundedReceiver<News> {
+        &mut self.news
+    }
+
+    /// The object store's location.
+    pub(super) fn objects(&self) -> &str {
+        &self.objects
+    }
+
+    /// Counts processes that died and were started again.
+    pub(super) fn restarts(&self) -> Arc<AtomicU64> {
+        self.supervisor.restarts()
+    }
+
+    /// Ends all processes: workers first, so that they can hand back what they hold; the queue last.
+    pub(super) async fn drain(mut self) {
+        self.supervisor.stop(|name| name != SERVER && name != COORDINATOR).await;
+        self.supervisor.stop(|name| name != SERVER).await;
+        self.supervisor.stop(|_| true).await;
+    }
+}
+
+/// Waits until a process is given up; says why.
+async fn given_up(news: &mut UnboundedReceiver<News>) -> String {
+    loop {
+        match news.recv().await {
+            Some(News::Fatal(reason)) => return reason,
+            Some(News::Line(_)) => {}
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Counts {
+    /// As many as the run needs where the person has not said how many.
+    pub(super) fn for_run(&self, spec: &RunSpec) -> Self {
+        Self { train: self.train.or(Some(spec.gang.ranks)), ..self.clone() }
+    }
+
+    fn trainers(&self) -> u32 {
+        self.train.unwrap_or(1)
+    }
+
+    fn check(&self) -> Result<()> {
+        for (flag, count) in
+            [("--generate", self.generate), ("--env", self.env), ("--train", self.trainers())]
+        {
+            if count == 0 {
+                bail!("{flag} 0: nobody would do this work; give at least 1");
+            }
+        }
+        Ok(())
+    }
+
+    fn roles(&self, worker: &Path, common: &[String]) -> Vec<Role> {
+        let env_stages = if self.reward == 0 { "env_step,reward" } else { "env_step" };
+        let program = self.exec.iter().flat_map(|command| ["--exec".to_owned(), command.clone()]);
+        let (asking, nothing) = (program.collect::<Vec<_>>(), Vec::new());
+        let kinds = [
+            ("generate", "generate", self.generate, &nothing),
+            ("env", env_stages, self.env, &asking),
+            ("reward", "reward", self.reward, &asking),
+            ("train", "train_shard,publish_weights", self.trainers(), &nothing),
+        ];
+        let env = [self.threads(), nobody()].concat();
+        let roles = kinds.iter().flat_map(|(kind, stages, count, more)| {
+            (0..*count).map(move |i| (format!("{kind}-{i}"), *stages, *more))
+        });
+        let role = |(name, stages, more): (String, &str, &Vec<String>)| {
+            let own = ["--stages", stages, "--id", &name].map(str::to_owned);
+            Role {
+                program: worker.to_owned(),
+                args: [common, &own[..], more].concat(),
+                env: env.clone(),
+                grace: WORKER_GRACE,
+                name,
+            }
+        };
+        roles.map(role).collect()
+    }
+
+    /// Threads of one process's tensor operations: the cores shared among those that compute, unless the
+    /// person has said otherwise.
+    fn threads(&self) -> Vec<(&'static str, String)> {
+        const NAME: &str = "OMP_NUM_THREADS";
+        if std::env::var_os(NAME).is_some() {
+            return vec![];
+        }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let each = cores / (self.generate + self.trainers()).max(1) as usize;
+        vec![(NAME, each.max(1).to_string())]
+    }
+}
+
+impl QueueArgs {
+    fn check(&self) -> Result<()> {
+        QueueSettings::default().with_ack_wait(self.ack_wait).context("--ack-wait")?;
+        Ok(())
+    }
+}
+
+/// The server with the one user that may come in: other users of the machine can reach its port.
+fn server_role(folder: &Folder, port: u16, user: &str, sync_always: bool) -> Result<Role> {
+    let store = folder.path("nats").to_string_lossy().into_owned();
+    let port = port.to_string();
+    let config = folder.path("nats.conf");
+    let sync = if sync_always { "jetstream { sync_interval: always }\n" } else { "" };
+    std::fs::write(&config, format!("authorization {{ users: [ {{ nkey: {user} }} ] }}\n{sync}"))
+        .with_context(|| format!("failed to write path={}", config.display()))?;
+    let config = config.to_string_lossy().into_owned();
+    let args =
+        ["--addr", "127.0.0.1", "--port", &port, "--jetstream", "--store_dir", &store, "--config", &config];
+    Ok(Role {
+        name: SERVER.into(),
+        program: find_server(None).ok_or(ServerError::NotFound)?,
+        args: args.into_iter().map(str::to_owned).collect(),
+        env: vec![],
+        grace: SERVER_GRACE,
+    })
+}
+
+/// The environment says nothing of who we are: the arguments do.
+fn nobody() -> Vec<(&'static str, String)> {
+    CONNECT_ENV.map(|name| (name, String::new())).to_vec()
+}
+
+fn coordinator_role(common: &[String], queue: &QueueArgs) -> Result<Role> {
+    let own =
+        ["coordinator", "--id", COORDINATOR, "--ack-wait", &queue.ack_wait.to_string()].map(str::to_owned);
+    Ok(Role {
+        name: COORDINATOR.into(),
+        program: std::env::current_exe().context("failed to find this program")?,
+        args: [&own[..], common].concat(),
+        env: nobody(),
+        grace: SERVER_GRACE,
+    })
+}

@@ -1,0 +1,220 @@
+//! Starts processes and starts them again when they die. A process that dies within moments of each start is
+//! given up, so that a mistake in its settings shows instead of repeating for ever.
+
+use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::process::Child;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::folder::write_whole;
+use crate::follow::News;
+use crate::tied::tied;
+
+/// Wait before the first new start; doubled with each quick death.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+/// Wait before a new start at most.
+const LONGEST_WAIT: Duration = Duration::from_secs(3);
+/// A process that lived this long had started well.
+const SETTLED: Duration = Duration::from_secs(5);
+/// Deaths in a row, each before [`SETTLED`] and none by a signal, after which a process is given up.
+const QUICK_DEATHS: u32 = 6;
+/// Characters of a log's last line that are shown.
+const TAIL_CHARS: usize = 300;
+
+/// A process to be kept alive.
+#[derive(Debug, Clone)]
+pub(super) struct Role {
+    /// Its name: its log file, and its key in `pids.json`.
+    pub(super) name: String,
+    /// The program.
+    pub(super) program: PathBuf,
+    /// Its arguments.
+    pub(super) args: Vec<String>,
+    /// Added to its environment.
+    pub(super) env: Vec<(&'static str, String)>,
+    /// Time to end by itself when asked, before it is killed.
+    pub(super) grace: Duration,
+}
+
+/// Keeps processes alive.
+pub(super) struct Supervisor {
+    shared: Arc<Shared>,
+    kept: Vec<Kept>,
+}
+
+struct Kept {
+    name: String,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+struct Shared {
+    logs: PathBuf,
+    pids_file: PathBuf,
+    pids: Mutex<BTreeMap<String, u32>>,
+    restarts: Arc<AtomicU64>,
+    news: UnboundedSender<News>,
+}
+
+impl Supervisor {
+    /// Logs go to the folder `logs`, process ids to `pids_file`.
+    pub(super) fn new(logs: PathBuf, pids_file: PathBuf, news: UnboundedSender<News>) -> Self {
+        let own = ("up".to_owned(), std::process::id());
+        let pids = Mutex::new(BTreeMap::from([own]));
+        let shared = Shared { logs, pids_file, pids, restarts: Arc::default(), news };
+        Self { shared: Arc::new(shared), kept: vec![] }
+    }
+
+    /// Starts a process and keeps it alive.
+    pub(super) fn keep(&mut self, role: Role) {
+        let stop = CancellationToken::new();
+        let (name, shared) = (role.name.clone(), Arc::clone(&self.shared));
+        let task = tokio::spawn(keep_alive(role, stop.clone(), shared));
+        self.kept.push(Kept { name, stop, task });
+    }
+
+    /// Asks the processes that `which` names to end, together, and waits until they have.
+    pub(super) async fn stop(&mut self, which: impl Fn(&str) -> bool) {
+        let (stopping, kept) = std::mem::take(&mut self.kept).into_iter().partition(|kept| which(&kept.name));
+        self.kept = kept;
+        let stopping: Vec<Kept> = stopping;
+        stopping.iter().for_each(|kept| kept.stop.cancel());
+        for kept in stopping {
+            // A panic in there has been reported; the process is tied to this one and will not stay.
+            let _ = kept.task.await;
+        }
+    }
+
+    /// Processes that died and were started again.
+    pub(super) fn restarts(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.shared.restarts)
+    }
+}
+
+/// Consumes: deaths of one process. Produces: new starts, news, `pids.json`. Waits for: the process or
+/// `stop`; unblocked by either. On failure: starts again, or gives up after [`QUICK_DEATHS`].
+async fn keep_alive(role: Role, stop: CancellationToken, shared: Arc<Shared>) {
+    let (mut quick_deaths, mut wait) = (0, FIRST_WAIT);
+    loop {
+        let began = Instant::now();
+        let how = match start(&role, &shared.logs) {
+            Ok(mut child) => {
+                shared.set_pid(&role.name, child.id());
+                let ended = tokio::select! {
+                    status = child.wait() => Some(status),
+                    () = stop.cancelled() => None,
+                };
+                let Some(status) = ended else {
+                    end(&mut child, role.grace).await;
+                    shared.set_pid(&role.name, None);
+                    return;
+                };
+                shared.set_pid(&role.name, None);
+                Death::of(status)
+            }
+            Err(e) => Death { words: format!("{e:#}"), by_signal: false },
+        };
+        if began.elapsed() >= SETTLED || how.by_signal {
+            (quick_deaths, wait) = (0, FIRST_WAIT);
+        } else {
+            quick_deaths += 1;
+        }
+        if shared.tell(&role, &how, quick_deaths >= QUICK_DEATHS) {
+            return;
+        }
+        tokio::select! {
+            () = sleep(wait) => wait = (wait * 2).min(LONGEST_WAIT),
+            () = stop.cancelled() => return,
+        }
+    }
+}
+
+struct Death {
+    words: String,
+    by_signal: bool,
+}
+
+impl Death {
+    fn of(status: std::io::Result<ExitStatus>) -> Self {
+        let signal = status.as_ref().ok().and_then(ExitStatus::signal);
+        let words = status.map_or_else(|e| e.to_string(), |status| status.to_string());
+        Self { words, by_signal: signal.is_some() }
+    }
+}
+
+impl Shared {
+    fn set_pid(&self, name: &str, pid: Option<u32>) {
+        let mut pids = self.pids.lock().unwrap_or_else(PoisonError::into_inner);
+        match pid {
+            Some(pid) => pids.insert(name.to_owned(), pid),
+            None => pids.remove(name),
+        };
+        let text = serde_json::to_string_pretty(&*pids).expect("names and numbers are JSON") + "\n";
+        // For people and tests alone: a full disk here must not end the run.
+        if let Err(error) = write_whole(&self.pids_file, &text) {
+            tracing::warn!(%error, "process ids not written");
+        }
+    }
+
+    /// Tells of a death; says whether the process is given up.
+    fn tell(&self, role: &Role, death: &Death, give_up: bool) -> bool {
+        let (name, log) = (&role.name, self.logs.join(format!("{}.log", role.name)));
+        let tail = last_line(&log).map_or(String::new(), |line| format!("\n  {line}"));
+        let news = if give_up {
+            News::Fatal(format!(
+                "{name} ended {QUICK_DEATHS} times right after its start ({}); see {}{tail}",
+                death.words,
+                log.display()
+            ))
+        } else {
+            self.restarts.fetch_add(1, Ordering::Relaxed);
+            let tail = if death.by_signal { "" } else { &tail };
+            News::Line(format!("{name} ended ({}) and is started again{tail}", death.words))
+        };
+        // Nobody listens once the end has begun.
+        let _ = self.news.send(news);
+        give_up
+    }
+}
+
+/// Starts a process, tied to the thread that starts it (one of the runtime's, which live as long as this
+/// process), in a process group of its own so that a Ctrl-C in the terminal reaches
+/// it only by way of the supervisor.
+fn start(role: &Role, logs: &Path) -> Result<Child> {
+    let own = std::env::current_exe().context("failed to find this program")?;
+    tied(&own, &role.program, &logs.join(format!("{}.log", role.name)))?
+        .args(&role.args)
+        .envs(role.env.iter().map(|(name, value)| (name, value)))
+        .spawn()
+        .with_context(|| format!("failed to start program={}", role.program.display()))
+}
+
+/// Asks a process to end; kills it when it does not within `grace`.
+async fn end(child: &mut Child, grace: Duration) {
+    if let Some(pid) = child.id().and_then(|pid| i32::try_from(pid).ok()) {
+        // It may have ended meanwhile, and was not waited for yet, so the id is not another's.
+        let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+    }
+    if timeout(grace, child.wait()).await.is_err() {
+        let _ = child.kill().await;
+    }
+}
+
+fn last_line(log: &Path) -> Option<String> {
+    let bytes = std::fs::read(log).ok()?;
+    let tail = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(4096)..]).into_owned();
+    let line = tail.lines().rev().find(|line| !line.trim().is_empty())?;
+    Some(line.chars().take(TAIL_CHARS).collect())
+}
