@@ -162,7 +162,7 @@ mod tests {
     use async_trait::async_trait;
     use millrace_queue::clock::SystemClock;
     use millrace_queue::port::{Lease, Message};
-    use millrace_queue::{MemoryQueue, Objects, Queue, QueueError};
+    use millrace_queue::{EventLog, MemoryQueue, Objects, QueueError};
     use millrace_schemas::reward::RewardDone;
 
     use super::*;

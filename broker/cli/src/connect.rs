@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use millrace_queue::port::Listener;
+use millrace_queue::port::{Listener, Notices};
 use millrace_queue::service::{RequestError, request};
-use millrace_queue::{Broker, ConnectArgs, JetStream, JetStreamOptions, Objects, Queue, without_password};
+use millrace_queue::{Broker, ConnectArgs, JetStream, JetStreamOptions, Objects, without_password};
 use millrace_schemas::RunId;
 use millrace_schemas::api::{ApiError, RunRequest, Status};
 use serde::Serialize;

@@ -9,7 +9,7 @@ use millrace_coordinator::shell::driver::{self, DriverConfig};
 use millrace_coordinator::shell::journal;
 use millrace_coordinator::shell::shared::Shared;
 use millrace_queue::clock::SystemClock;
-use millrace_queue::{Broker, MemoryQueue, Objects, Queue};
+use millrace_queue::{Broker, MemoryQueue, Notices, Objects};
 use millrace_schemas::blob::{Sha, paths};
 use millrace_schemas::policy::Policy;
 use millrace_schemas::publish_weights::Manifest;

@@ -11,7 +11,7 @@ use millrace_coordinator::shell::driver::{self, DriverConfig};
 use millrace_coordinator::shell::shared::Shared;
 use millrace_queue::clock::SystemClock;
 use millrace_queue::testing::gate::{Action, Fate, Gate, gated};
-use millrace_queue::{Broker, MemoryQueue, Objects, Queue};
+use millrace_queue::{Broker, EventLog, KeyStore, MemoryQueue, Objects, TaskQueue};
 use millrace_schemas::api::RunState;
 use millrace_schemas::blob::paths::{self, Place};
 use millrace_schemas::limits::{LEADER_STALL_MS, LEASE_MS, MAX_COMMANDS_WAITING, MAX_INLINE_EVENT_BYTES};

@@ -10,8 +10,9 @@ use millrace_schemas::{PoolName, Stage, subjects};
 
 use crate::partitions::{Part, PartitionPuller};
 use crate::port::{
-    Appended, ExhaustedTasks, Expect, KeyValue, KeyWatcher, Listener, LogEntry, LogRange, LogReader, Message,
-    Puller, Put, Queue, QueueError, Ranked, Written,
+    Appended, DeadLetterQueue, EventLog, ExhaustedTasks, Expect, KeyStore, KeyValue, KeyWatcher, Listener,
+    LogEntry, LogRange, LogReader, Message, Notices, Puller, Put, Queue, QueueError, Ranked, TaskQueue,
+    Written,
 };
 use connection::Connection;
 use publish::Store;
@@ -75,11 +76,7 @@ impl JetStream {
 }
 
 #[async_trait]
-impl Queue for JetStream {
-    async fn ensure_topology(&self) -> Result<(), QueueError> {
-        topology::ensure(&self.connection).await
-    }
-
+impl TaskQueue for JetStream {
     async fn ensure_pool(&self, stage: Stage, pool: &PoolName) -> Result<(), QueueError> {
         topology::ensure_pool(&self.connection, stage, pool).await
     }
@@ -145,6 +142,13 @@ impl Queue for JetStream {
         Ok(Box::new(PartitionPuller::new(partitions.into_iter().map(part).collect())))
     }
 
+    async fn exhausted(&self) -> Result<Box<dyn ExhaustedTasks>, QueueError> {
+        dead::exhausted(self.connection.clone()).await
+    }
+}
+
+#[async_trait]
+impl EventLog for JetStream {
     async fn append(&self, entry: Message, id: Option<&str>) -> Result<Appended, QueueError> {
         let id = id.map(|id| (publish::MESSAGE_ID, id.to_owned()));
         let stored = self.connection.publisher.send(entry, id.as_slice()).await?;
@@ -173,7 +177,10 @@ impl Queue for JetStream {
     async fn trim_log(&self, before: u64) -> Result<(), QueueError> {
         api::trim(&self.connection, subjects::LOG_STREAM, before).await
     }
+}
 
+#[async_trait]
+impl KeyStore for JetStream {
     async fn get(&self, bucket: &'static str, key: &str) -> Result<Option<KeyValue>, QueueError> {
         keys::get(&self.connection, bucket, key).await
     }
@@ -195,7 +202,10 @@ impl Queue for JetStream {
     async fn watch(&self, bucket: &'static str) -> Result<Box<dyn KeyWatcher>, QueueError> {
         Ok(Box::new(watcher::JetStreamWatcher::new(self.connection.clone(), bucket)))
     }
+}
 
+#[async_trait]
+impl Notices for JetStream {
     async fn notice(&self, subject: String, payload: Bytes) -> Result<(), QueueError> {
         self.connection
             .client
@@ -208,7 +218,10 @@ impl Queue for JetStream {
         let subscriber = self.connection.subscribe("listen to notices", filter).await?;
         Ok(Box::new(message::JetStreamListener { subscriber }))
     }
+}
 
+#[async_trait]
+impl DeadLetterQueue for JetStream {
     async fn bury(&self, letter: Message, id: &str) -> Result<(), QueueError> {
         let id = [(publish::MESSAGE_ID, id.to_owned())];
         let stored = self.connection.publisher.send(letter, &id).await?;
@@ -225,9 +238,12 @@ impl Queue for JetStream {
     async fn unbury(&self, seq: u64) -> Result<(), QueueError> {
         api::delete_message(&self.connection, subjects::DEAD_STREAM, seq).await
     }
+}
 
-    async fn exhausted(&self) -> Result<Box<dyn ExhaustedTasks>, QueueError> {
-        dead::exhausted(self.connection.clone()).await
+#[async_trait]
+impl Queue for JetStream {
+    async fn ensure_topology(&self) -> Result<(), QueueError> {
+        topology::ensure(&self.connection).await
     }
 }
 

@@ -28,7 +28,7 @@ pub use broker::{Broker, BrokerError, DeadLetter, Log, Logged, OpenError, Polici
 pub use jetstream::{Credentials, JetStream, JetStreamOptions, Storage, Tls, without_password};
 pub use memory::MemoryQueue;
 pub use objects::{Created, Listed, ObjectError, Objects};
-pub use port::{Delivery, Queue, QueueError};
+pub use port::{DeadLetterQueue, Delivery, EventLog, KeyStore, Notices, Queue, QueueError, TaskQueue};
 pub use service::{ApiHandler, RequestError, request};
 pub use settings::{AckWaitError, Durability, QueueSettings};
 pub use trace::traceparent;

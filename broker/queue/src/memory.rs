@@ -14,8 +14,9 @@ use crate::clock::Clock;
 use crate::filter;
 use crate::partitions::{Part, PartitionPuller};
 use crate::port::{
-    Appended, ExhaustedTasks, Expect, KeyValue, KeyWatcher, Listener, LogEntry, LogRange, LogReader, Message,
-    Puller, Put, Queue, QueueError, Ranked, Written,
+    Appended, DeadLetterQueue, EventLog, ExhaustedTasks, Expect, KeyStore, KeyValue, KeyWatcher, Listener,
+    LogEntry, LogRange, LogReader, Message, Notices, Puller, Put, Queue, QueueError, Ranked, TaskQueue,
+    Written,
 };
 use crate::settings::{Durability, QueueSettings};
 use deliveries::{MemoryExhausted, MemoryPuller};
@@ -178,11 +179,7 @@ fn pool_of(subject: &str) -> &str {
 }
 
 #[async_trait]
-impl Queue for MemoryQueue {
-    async fn ensure_topology(&self) -> Result<(), QueueError> {
-        Ok(())
-    }
-
+impl TaskQueue for MemoryQueue {
     async fn ensure_pool(&self, _stage: Stage, _pool: &PoolName) -> Result<(), QueueError> {
         Ok(())
     }
@@ -230,6 +227,13 @@ impl Queue for MemoryQueue {
         Ok(Box::new(PartitionPuller::new(partitions.into_iter().map(part).collect())))
     }
 
+    async fn exhausted(&self) -> Result<Box<dyn ExhaustedTasks>, QueueError> {
+        Ok(Box::new(MemoryExhausted { shared: self.shared.clone() }))
+    }
+}
+
+#[async_trait]
+impl EventLog for MemoryQueue {
     async fn append(&self, entry: Message, id: Option<&str>) -> Result<Appended, QueueError> {
         let (now, window) = (self.shared.clock.now(), self.shared.settings.dedup_window);
         Ok(self.shared.change(|state| state.log.append(entry, id, now, window)))
@@ -258,7 +262,10 @@ impl Queue for MemoryQueue {
         self.shared.change(|state| state.log.trim(before));
         Ok(())
     }
+}
 
+#[async_trait]
+impl KeyStore for MemoryQueue {
     async fn get(&self, bucket: &'static str, key: &str) -> Result<Option<KeyValue>, QueueError> {
         Ok(self.shared.state().buckets.get(bucket).and_then(|bucket| bucket.get(key)))
     }
@@ -277,7 +284,10 @@ impl Queue for MemoryQueue {
         let losses = self.losses();
         Ok(Box::new(MemoryKeyWatcher { shared: self.shared.clone(), bucket, seen: 0, losses }))
     }
+}
 
+#[async_trait]
+impl Notices for MemoryQueue {
     async fn notice(&self, subject: String, payload: Bytes) -> Result<(), QueueError> {
         let notice = Message { subject, payload, headers: Vec::new() };
         self.shared.state().listeners.retain(|(filter, listener)| {
@@ -292,7 +302,10 @@ impl Queue for MemoryQueue {
         self.shared.state().listeners.push((filter.to_owned(), sender));
         Ok(Box::new(MemoryListener { receiver }))
     }
+}
 
+#[async_trait]
+impl DeadLetterQueue for MemoryQueue {
     async fn bury(&self, letter: Message, id: &str) -> Result<(), QueueError> {
         let (now, window) = (self.shared.clock.now(), self.shared.settings.dedup_window);
         self.shared.change(|state| state.dead.append(letter, Some(id), now, window));
@@ -307,8 +320,11 @@ impl Queue for MemoryQueue {
         self.shared.change(|state| state.dead.remove(seq));
         Ok(())
     }
+}
 
-    async fn exhausted(&self) -> Result<Box<dyn ExhaustedTasks>, QueueError> {
-        Ok(Box::new(MemoryExhausted { shared: self.shared.clone() }))
+#[async_trait]
+impl Queue for MemoryQueue {
+    async fn ensure_topology(&self) -> Result<(), QueueError> {
+        Ok(())
     }
 }

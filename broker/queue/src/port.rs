@@ -136,12 +136,9 @@ pub struct KeyValue {
     pub revision: u64,
 }
 
-/// A queue of tasks, a log, keys and notices.
+/// Tasks: pools, and what puts and pulls them.
 #[async_trait]
-pub trait Queue: Send + Sync + 'static {
-    /// Makes the streams and buckets that are not there yet. Harmless when repeated, and by several at once.
-    async fn ensure_topology(&self) -> Result<(), QueueError>;
-
+pub trait TaskQueue: Send + Sync + 'static {
     /// Makes the consumer of a pool if it is not there yet.
     async fn ensure_pool(&self, stage: Stage, pool: &PoolName) -> Result<(), QueueError>;
 
@@ -181,6 +178,14 @@ pub trait Queue: Send + Sync + 'static {
         partitions: Vec<Ranked>,
     ) -> Result<Box<dyn Puller>, QueueError>;
 
+    /// Waits for tasks that were delivered too often, takes them out of their stream and gives them, with the
+    /// reason as a header. Each is given again until its lease is `done`.
+    async fn exhausted(&self) -> Result<Box<dyn ExhaustedTasks>, QueueError>;
+}
+
+/// The log.
+#[async_trait]
+pub trait EventLog: Send + Sync + 'static {
     /// Appends to the log and waits until it is stored. Within the server's window the first entry with an
     /// id wins and a later one is dropped; `None` is never dropped.
     async fn append(&self, entry: Message, id: Option<&str>) -> Result<Appended, QueueError>;
@@ -201,7 +206,11 @@ pub trait Queue: Send + Sync + 'static {
 
     /// Takes entries before position `before` out of the log, for good. Positions stay what they are.
     async fn trim_log(&self, before: u64) -> Result<(), QueueError>;
+}
 
+/// Keys with revisions, in buckets.
+#[async_trait]
+pub trait KeyStore: Send + Sync + 'static {
     /// The value of a key, from any replica: it may be behind. For those who read and do not write.
     async fn get(&self, bucket: &'static str, key: &str) -> Result<Option<KeyValue>, QueueError>;
 
@@ -221,13 +230,21 @@ pub trait Queue: Send + Sync + 'static {
 
     /// Current values of all keys of a bucket, then every change, until dropped.
     async fn watch(&self, bucket: &'static str) -> Result<Box<dyn KeyWatcher>, QueueError>;
+}
 
+/// Notices, which reach listeners and are stored nowhere.
+#[async_trait]
+pub trait Notices: Send + Sync + 'static {
     /// Tells whoever listens. May be lost.
     async fn notice(&self, subject: String, payload: Bytes) -> Result<(), QueueError>;
 
     /// Listens to notices whose subjects match `filter`.
     async fn listen(&self, filter: &str) -> Result<Box<dyn Listener>, QueueError>;
+}
 
+/// The dead-letter queue.
+#[async_trait]
+pub trait DeadLetterQueue: Send + Sync + 'static {
     /// Stores a task that nobody can do, with its bytes and the reason in a header. The first with an id wins.
     async fn bury(&self, letter: Message, id: &str) -> Result<(), QueueError>;
 
@@ -236,10 +253,13 @@ pub trait Queue: Send + Sync + 'static {
 
     /// Takes a dead letter away.
     async fn unbury(&self, seq: u64) -> Result<(), QueueError>;
+}
 
-    /// Waits for tasks that were delivered too often, takes them out of their stream and gives them, with the
-    /// reason as a header. Each is given again until its lease is `done`.
-    async fn exhausted(&self) -> Result<Box<dyn ExhaustedTasks>, QueueError>;
+/// All that Millrace asks of a queue.
+#[async_trait]
+pub trait Queue: TaskQueue + EventLog + KeyStore + Notices + DeadLetterQueue {
+    /// Makes the streams and buckets that are not there yet. Harmless when repeated, and by several at once.
+    async fn ensure_topology(&self) -> Result<(), QueueError>;
 }
 
 /// A pool, and the place that a puller has among all who pull from it.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use millrace_queue::port::{Expect, Message};
 use millrace_queue::server::{Seat, Server, ServerOptions};
 use millrace_queue::testing::TestServer;
-use millrace_queue::{JetStream, JetStreamOptions, Queue, QueueError};
+use millrace_queue::{EventLog, JetStream, JetStreamOptions, KeyStore, QueueError, TaskQueue};
 use millrace_schemas::limits::MAX_NAMES;
 use millrace_schemas::subjects::WORKERS_BUCKET;
 use millrace_schemas::{Stage, subjects};

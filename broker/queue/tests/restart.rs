@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use millrace_queue::port::{Expect, Message, Put, Written};
 use millrace_queue::testing::TestServer;
-use millrace_queue::{JetStream, JetStreamOptions, Queue};
+use millrace_queue::{EventLog, JetStream, JetStreamOptions, KeyStore, TaskQueue};
 use millrace_schemas::subjects::COORDINATOR_BUCKET;
 use millrace_schemas::{PoolName, Stage};
 use tokio::sync::mpsc;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use millrace_queue::port::{Expect, Message};
 use millrace_queue::server::{Server, ServerError, ServerOptions};
 use millrace_queue::testing::TestServer;
-use millrace_queue::{JetStream, JetStreamOptions, Queue};
+use millrace_queue::{DeadLetterQueue, EventLog, JetStream, JetStreamOptions, KeyStore, Queue, TaskQueue};
 use millrace_schemas::subjects::{self, POLICY_BUCKET};
 use millrace_schemas::{Stage, limits};
 use nix::sys::signal::{Signal, kill};

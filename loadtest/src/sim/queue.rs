@@ -7,8 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use millrace_queue::port::{
-    Appended, Delivery, Exhausted, ExhaustedTasks, Expect, KeyValue, KeyWatcher, Lease, Listener, LogEntry,
-    LogRange, LogReader, Message, Puller, Put, Ranked, Written,
+    Appended, DeadLetterQueue, Delivery, EventLog, Exhausted, ExhaustedTasks, Expect, KeyStore, KeyValue,
+    KeyWatcher, Lease, Listener, LogEntry, LogRange, LogReader, Message, Notices, Puller, Put, Ranked,
+    TaskQueue, Written,
 };
 use millrace_queue::{MemoryQueue, Queue, QueueError};
 use millrace_schemas::blob::Sha;
@@ -43,11 +44,7 @@ impl LinkedQueue {
 }
 
 #[async_trait]
-impl Queue for LinkedQueue {
-    async fn ensure_topology(&self) -> Result<(), QueueError> {
-        self.link.call("make streams", || self.inner.ensure_topology()).await
-    }
-
+impl TaskQueue for LinkedQueue {
     async fn ensure_pool(&self, stage: Stage, pool: &PoolName) -> Result<(), QueueError> {
         self.may_have(stage, pool)?;
         self.link.call("make a consumer", || self.inner.ensure_pool(stage, pool)).await
@@ -95,6 +92,14 @@ impl Queue for LinkedQueue {
         Ok(Box::new(LinkedPuller { inner, link: self.link.clone(), waiting: VecDeque::new() }))
     }
 
+    async fn exhausted(&self) -> Result<Box<dyn ExhaustedTasks>, QueueError> {
+        let inner = self.link.call("wait for advisories", || self.inner.exhausted()).await?;
+        Ok(Box::new(LinkedExhausted { inner, link: self.link.clone(), waiting: None }))
+    }
+}
+
+#[async_trait]
+impl EventLog for LinkedQueue {
     async fn append(&self, entry: Message, id: Option<&str>) -> Result<Appended, QueueError> {
         let world = &self.link.world;
         let tick = subjects::log(subjects::ALL_RUNS, &Event::Tick { unix_ms: 0 });
@@ -132,7 +137,10 @@ impl Queue for LinkedQueue {
     async fn trim_log(&self, before: u64) -> Result<(), QueueError> {
         self.link.call("trim the log", || self.inner.trim_log(before)).await
     }
+}
 
+#[async_trait]
+impl KeyStore for LinkedQueue {
     async fn get(&self, bucket: &'static str, key: &str) -> Result<Option<KeyValue>, QueueError> {
         let world = &self.link.world;
         if world.strikes(FaultKind::StaleReads)
@@ -169,7 +177,10 @@ impl Queue for LinkedQueue {
         let inner = self.link.call("watch keys", || self.inner.watch(bucket)).await?;
         Ok(Box::new(LinkedWatcher { inner, link: self.link.clone(), waiting: None }))
     }
+}
 
+#[async_trait]
+impl Notices for LinkedQueue {
     async fn notice(&self, subject: String, payload: Bytes) -> Result<(), QueueError> {
         self.link.call("tell", || self.inner.notice(subject.clone(), payload.clone())).await
     }
@@ -177,7 +188,10 @@ impl Queue for LinkedQueue {
     async fn listen(&self, filter: &str) -> Result<Box<dyn Listener>, QueueError> {
         self.link.call("listen", || self.inner.listen(filter)).await
     }
+}
 
+#[async_trait]
+impl DeadLetterQueue for LinkedQueue {
     async fn bury(&self, letter: Message, id: &str) -> Result<(), QueueError> {
         self.link.call("bury", || self.inner.bury(letter.clone(), id)).await
     }
@@ -189,10 +203,12 @@ impl Queue for LinkedQueue {
     async fn unbury(&self, seq: u64) -> Result<(), QueueError> {
         self.link.call("unbury", || self.inner.unbury(seq)).await
     }
+}
 
-    async fn exhausted(&self) -> Result<Box<dyn ExhaustedTasks>, QueueError> {
-        let inner = self.link.call("wait for advisories", || self.inner.exhausted()).await?;
-        Ok(Box::new(LinkedExhausted { inner, link: self.link.clone(), waiting: None }))
+#[async_trait]
+impl Queue for LinkedQueue {
+    async fn ensure_topology(&self) -> Result<(), QueueError> {
+        self.link.call("make streams", || self.inner.ensure_topology()).await
     }
 }
 

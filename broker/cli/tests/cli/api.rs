@@ -1,6 +1,6 @@
 //! Commands that ask a coordinator.
 
-use millrace_queue::{JetStream, JetStreamOptions, Queue, RequestError, request};
+use millrace_queue::{EventLog, JetStream, JetStreamOptions, RequestError, request};
 use millrace_schemas::limits;
 
 use super::support::{Coordinated, PATIENCE, run_file, stderr, stdout};

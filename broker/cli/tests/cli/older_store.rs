@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use millrace_queue::port::Listener;
 use millrace_queue::server::{Server, ServerOptions};
-use millrace_queue::{JetStream, JetStreamOptions, Objects, Queue};
+use millrace_queue::{EventLog, JetStream, JetStreamOptions, Notices, Objects};
 use millrace_schemas::blob::paths;
 use millrace_schemas::subjects::NOTICE_ALL;
 use millrace_schemas::{PolicyVersion, RunId};

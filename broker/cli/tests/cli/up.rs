@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use millrace_queue::port::Message;
-use millrace_queue::{ConnectArgs, JetStream, JetStreamOptions, Queue};
+use millrace_queue::{ConnectArgs, JetStream, JetStreamOptions, TaskQueue};
 use nix::sys::signal::Signal;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use tokio::time::timeout;

@@ -1,5 +1,8 @@
 //! What only the queue in memory can show: its time stands still, and it does the same twice.
 
+use crate::port::EventLog;
+use crate::port::KeyStore;
+use crate::port::TaskQueue;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +11,7 @@ use millrace_schemas::{PoolName, Stage};
 
 use super::MemoryQueue;
 use crate::clock::ManualClock;
-use crate::port::{Expect, Message, Puller, Queue, QueueError};
+use crate::port::{Expect, Message, Puller, QueueError};
 use crate::settings::{Durability, QueueSettings};
 
 const LEASE: Duration = Duration::from_secs(30);

@@ -11,7 +11,7 @@ use futures::StreamExt;
 use millrace_queue::port::Expect;
 use millrace_queue::service::{ApiHandler, request, serve};
 use millrace_queue::testing::TestServer;
-use millrace_queue::{Broker, JetStream, JetStreamOptions, Objects, OpenError, Queue};
+use millrace_queue::{Broker, JetStream, JetStreamOptions, KeyStore, Objects, OpenError, TaskQueue};
 use millrace_schemas::api::ApiError;
 use millrace_schemas::blob::Sha;
 use millrace_schemas::env_step::Settings;

@@ -1,7 +1,8 @@
 //! For each role, what it may not do: each attempt is answered by a permissions violation.
 
 use bytes::Bytes;
-use millrace_queue::Queue;
+use millrace_queue::DeadLetterQueue;
+use millrace_queue::EventLog;
 use millrace_schemas::Stage;
 use tokio::sync::mpsc::UnboundedReceiver;
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use millrace_queue::port::Message;
-use millrace_queue::{Broker, Objects, Queue};
+use millrace_queue::{Broker, DeadLetterQueue, Objects};
 use millrace_schemas::Event;
 use millrace_schemas::subjects::{REASON_HEADER, SUBJECT_HEADER};
 

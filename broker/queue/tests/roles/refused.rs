@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use millrace_queue::port::{Expect, Message, Ranked};
-use millrace_queue::{Credentials, JetStream, JetStreamOptions, Queue, QueueError, Tls};
+use millrace_queue::{
+    Credentials, EventLog, JetStream, JetStreamOptions, KeyStore, QueueError, TaskQueue, Tls,
+};
 use millrace_schemas::limits::ACK_WAIT_MS;
 use millrace_schemas::subjects::{COORDINATOR_BUCKET, LEASE_KEY, POLICY_BUCKET};
 use millrace_schemas::{PolicyVersion, RolloutId, Stage, TaskKey, partition, subjects};

@@ -4,7 +4,10 @@
 use async_nats::Client;
 use bytes::Bytes;
 use futures::StreamExt;
-use millrace_queue::Queue;
+use millrace_queue::DeadLetterQueue;
+use millrace_queue::EventLog;
+use millrace_queue::KeyStore;
+use millrace_queue::TaskQueue;
 use millrace_queue::port::{Expect, Message};
 use millrace_schemas::Stage;
 use millrace_schemas::role::{Rights, Role};
