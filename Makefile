@@ -69,7 +69,7 @@ lint: setup alone ## formatting, clippy, documentation, and the repository's own
 
 # What one crate needs must not come from another that happens to be built with it. Without torch, too.
 alone: setup ## each crate builds without the others
-	@for crate in schemas queue telemetry coordinator cli sandbox workers; do \
+	@for crate in schemas objects server queue auth telemetry coordinator cli sandbox workers; do \
 	    echo "cargo check --package millrace-$$crate" && cargo check --quiet --locked --package millrace-$$crate --all-targets; \
 	done
 

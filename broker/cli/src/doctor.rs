@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
-use millrace_queue::server::find_server;
+use millrace_server::find_server;
 use tokio::process::Command;
 
 use super::connect::Place;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use millrace_queue::auth::{self, Guarded};
+use millrace_auth::Guarded;
 use millrace_schemas::Stage;
 
 use super::term::say;
@@ -51,7 +51,7 @@ impl InitAuthArgs {
             unix_ms: unix_ms(),
         };
         let files = if self.update { guarded.update(&folder)? } else { guarded.make()? };
-        auth::write(&folder, &files, self.again || self.update)?;
+        millrace_auth::write(&folder, &files, self.again || self.update)?;
         say(format_args!("keys/, tls/ and nats-server.conf are in {}", folder.display()));
         say(format_args!("  the server: nats-server -c {}/nats-server.conf", guarded.place.display()));
         say("  a process:  --nats-nkey keys/ROLE.nk --nats-tls-ca tls/ca.pem");

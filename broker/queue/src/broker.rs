@@ -8,8 +8,8 @@ use millrace_schemas::limits::MAX_INLINE_BYTES;
 use millrace_schemas::subjects::CLAIM_HEADER;
 use millrace_schemas::{BlobRef, RunId};
 
-use crate::objects::{ObjectError, Objects};
 use crate::port::{Message, Queue, QueueError};
+use millrace_objects::{ObjectError, Objects};
 
 pub use dead::DeadLetter;
 pub use log::{Log, Logged};

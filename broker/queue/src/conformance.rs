@@ -12,9 +12,9 @@ use millrace_schemas::generate::{GenerateTask, Sampling};
 use millrace_schemas::{PolicyVersion, PoolName, RolloutId, RunId, Stage, Task, TaskBody, TaskKey, subjects};
 
 use crate::broker::Broker;
-use crate::objects::Objects;
 use crate::port::{Delivery, Message, Puller, Put, Queue};
 use crate::settings::QueueSettings;
+use millrace_objects::Objects;
 
 pub mod tasks;
 pub mod leases;

@@ -10,14 +10,10 @@ pub mod clock;
 mod memory;
 mod jetstream;
 pub mod args;
-pub mod tls;
 
-pub mod objects;
 pub mod broker;
 pub mod service;
 
-pub mod auth;
-pub mod server;
 #[cfg(feature = "testing")]
 pub mod testing;
 #[cfg(feature = "testing")]
@@ -27,7 +23,7 @@ pub use args::ConnectArgs;
 pub use broker::{Broker, BrokerError, DeadLetter, Log, Logged, OpenError, Policies, TrimRule};
 pub use jetstream::{Credentials, JetStream, JetStreamOptions, Storage, Tls, without_password};
 pub use memory::MemoryQueue;
-pub use objects::{Created, Listed, ObjectError, Objects};
+pub use millrace_objects::{Created, Listed, ObjectError, Objects};
 pub use port::{DeadLetterQueue, Delivery, EventLog, KeyStore, Notices, Queue, QueueError, TaskQueue};
 pub use service::{ApiHandler, RequestError, request};
 pub use settings::{AckWaitError, Durability, QueueSettings};

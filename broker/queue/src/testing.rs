@@ -7,9 +7,10 @@ pub use s3::S3Server;
 use tempfile::TempDir;
 
 use crate::jetstream::{JetStream, JetStreamOptions};
-use crate::server::{Server, ServerError, ServerOptions};
+use millrace_server::{Server, ServerError, ServerOptions};
 
-pub mod gate;
+pub use millrace_objects::gate;
+
 mod s3;
 
 /// A nats-server for one test.

@@ -6,12 +6,12 @@ use async_nats::HeaderMap;
 use async_nats::jetstream::{self, stream};
 use bytes::Bytes;
 use millrace_queue::port::{Expect, Message};
-use millrace_queue::server::{Seat, Server, ServerOptions};
 use millrace_queue::testing::TestServer;
 use millrace_queue::{EventLog, JetStream, JetStreamOptions, KeyStore, QueueError, TaskQueue};
 use millrace_schemas::limits::MAX_NAMES;
 use millrace_schemas::subjects::WORKERS_BUCKET;
 use millrace_schemas::{Stage, subjects};
+use millrace_server::{ClusterMember, Server, ServerOptions};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::time::timeout;
@@ -121,7 +121,7 @@ async fn cluster(folder: &std::path::Path) -> Vec<Server> {
     let peers: Vec<u16> = (0..3).map(|_| free_port()).collect();
     let start = peers.iter().enumerate().map(|(number, port)| {
         let name = format!("server-{number}");
-        let seat = Seat { name: name.clone(), port: *port, peers: peers.clone() };
+        let seat = ClusterMember { name: name.clone(), port: *port, peers: peers.clone() };
         let options = ServerOptions { seat: Some(seat), ..ServerOptions::in_folder(folder.join(name)) };
         async move { Server::start(&options).await.unwrap() }
     });

@@ -6,11 +6,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use millrace_queue::port::{Expect, Message};
-use millrace_queue::server::{Server, ServerError, ServerOptions};
 use millrace_queue::testing::TestServer;
 use millrace_queue::{DeadLetterQueue, EventLog, JetStream, JetStreamOptions, KeyStore, Queue, TaskQueue};
 use millrace_schemas::subjects::{self, POLICY_BUCKET};
 use millrace_schemas::{Stage, limits};
+use millrace_server::{Server, ServerError, ServerOptions};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::time::timeout;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
-use millrace_queue::server::{Seat, ServerError, ServerOptions, find_server, write_config};
+use millrace_server::{ClusterMember, ServerError, ServerOptions, find_server, write_config};
 use tokio::sync::Mutex;
 
 use super::disk::Disk;
@@ -156,7 +156,7 @@ fn servers(
     let mut members = Vec::new();
     for (number, port) in ports.iter().enumerate() {
         let name = format!("{}-{number}", Role::Server.name());
-        let seat = Seat { name: name.clone(), port: peers[number], peers: peers.clone() };
+        let seat = ClusterMember { name: name.clone(), port: peers[number], peers: peers.clone() };
         let options = ServerOptions {
             port: Some(*port),
             seat: cluster.then_some(seat),

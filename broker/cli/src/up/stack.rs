@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use millrace_queue::args::CONNECT_ENV;
-use millrace_queue::server::{ServerError, find_server};
 use millrace_queue::{ConnectArgs, QueueSettings};
 use millrace_schemas::RunSpec;
 use millrace_schemas::limits;
+use millrace_server::{ServerError, find_server};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::folder::Folder;

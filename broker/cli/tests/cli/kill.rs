@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use millrace_queue::server::{Server, ServerOptions};
 use millrace_queue::{Broker, JetStream, JetStreamOptions, Objects};
 use millrace_schemas::{Event, TaskKey};
+use millrace_server::{Server, ServerOptions};
 use nix::sys::signal::Signal;
 
 use super::support::{Up, changed_run_file, send};

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use millrace_queue::port::Listener;
-use millrace_queue::server::{Server, ServerOptions};
 use millrace_queue::{EventLog, JetStream, JetStreamOptions, Notices, Objects};
 use millrace_schemas::blob::paths;
 use millrace_schemas::subjects::NOTICE_ALL;
 use millrace_schemas::{PolicyVersion, RunId};
+use millrace_server::{Server, ServerOptions};
 use nix::sys::signal::Signal;
 use tokio::process::Child;
 use tokio::time::timeout;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use millrace_queue::server::{Server, ServerOptions};
+use millrace_server::{Server, ServerOptions};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 use tokio::process::{Child, Command};

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Output, Stdio};
 use std::time::Duration;
 
-use millrace_queue::server::{Server, ServerOptions};
 use millrace_schemas::report::Report;
+use millrace_server::{Server, ServerOptions};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use millrace_queue::server::{Server, ServerOptions};
 use millrace_queue::{Broker, JetStream, JetStreamOptions, Objects};
 use millrace_schemas::subjects::{COORDINATOR_BUCKET, LEASE_KEY};
 use millrace_schemas::{Event, RunId};
+use millrace_server::{Server, ServerOptions};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 use tokio::process::Child;

@@ -14,8 +14,8 @@ use millrace_schemas::limits::SEGMENT_BYTES;
 use millrace_schemas::log_segment::LogSegment;
 
 use super::{Broker, BrokerError};
-use crate::objects::ObjectError;
 use crate::port::LogEntry;
+use millrace_objects::ObjectError;
 
 mod part;
 

@@ -9,9 +9,9 @@ use millrace_schemas::subjects::{self, CLAIM_HEADER, COPY_HEADER, TRACEPARENT_HE
 use millrace_schemas::{RunId, Task};
 
 use super::{Broker, BrokerError, parse_claim};
-use crate::objects::ObjectError;
 use crate::port::{Delivery, Message, Put};
 use crate::trace::traceparent;
+use millrace_objects::ObjectError;
 
 /// Why a delivery is not a task in hand.
 #[derive(Debug, Clone, thiserror::Error)]

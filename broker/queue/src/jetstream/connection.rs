@@ -12,7 +12,7 @@ use super::publish::Publisher;
 use super::violation::Violations;
 use crate::port::QueueError;
 use crate::settings::QueueSettings;
-use crate::tls::choose_ring;
+use millrace_objects::choose_ring;
 
 /// Messages of one subscription that wait to be read. Above it they are dropped and read anew after the gap
 /// is found. The server's flow control allows 32 MB, which is this many messages of 64 bytes.

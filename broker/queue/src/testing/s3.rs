@@ -7,9 +7,9 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-use crate::objects::Objects;
-use crate::server::find::{in_environment, in_path};
-use crate::server::guard::Guarded;
+use millrace_objects::Objects;
+use millrace_server::find::{in_environment, in_path};
+use millrace_server::process::Guarded;
 
 /// How long a start may take.
 const START: Duration = Duration::from_secs(60);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::{Client, ConnectOptions, Event};
-use millrace_queue::auth::{self, Guarded};
+use millrace_auth::Guarded;
 use millrace_queue::testing::TestServer;
 use millrace_queue::{ConnectArgs, JetStream, JetStreamOptions, Queue};
 use tempfile::TempDir;
@@ -30,7 +30,7 @@ pub(crate) fn keys() -> TempDir {
         sync: "2m".into(),
         unix_ms: 1_700_000_000_000,
     };
-    auth::write(folder.path(), &guarded.make().unwrap(), false).unwrap();
+    millrace_auth::write(folder.path(), &guarded.make().unwrap(), false).unwrap();
     folder
 }
 

@@ -12,8 +12,8 @@ use millrace_schemas::{BlobRef, Event, OutcomeBody, RolloutId, RunId};
 use super::super::reach::rows_of;
 use super::super::{Broker, BrokerError, parse_claim};
 use super::invalid;
-use crate::objects::ObjectError;
 use crate::port::{LogEntry, Message};
+use millrace_objects::ObjectError;
 
 /// zstd's own default: what is stored once and read seldom, quickly.
 const COMPRESSION: i32 = 3;

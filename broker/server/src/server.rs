@@ -9,12 +9,11 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 pub use config::write_config;
-pub use find::{NATS_SERVER_ENV, find_server};
-use guard::Guarded;
 
-pub(crate) mod find;
+use crate::find::{NATS_SERVER_ENV, find_server};
+use crate::process::Guarded;
+
 mod config;
-pub(crate) mod guard;
 
 /// How long a start may take. Recovering large streams from a slow disk takes its time.
 const START: Duration = Duration::from_secs(60);
@@ -37,7 +36,7 @@ pub struct ServerOptions {
     /// Sync every write to disk before acknowledging it. Slower by a factor of ten; survives a power cut.
     pub sync_always: bool,
     /// Its seat in a cluster; `None` stands alone.
-    pub seat: Option<Seat>,
+    pub seat: Option<ClusterMember>,
     /// A configuration to start it with. Where it listens and where its log is are still said above; where it
     /// keeps its streams and how it syncs is left to the configuration.
     pub config: Option<PathBuf>,
@@ -45,7 +44,7 @@ pub struct ServerOptions {
 
 /// One server's seat in a cluster of servers on this machine.
 #[derive(Debug, Clone)]
-pub struct Seat {
+pub struct ClusterMember {
     /// The server's name, of its own in the cluster.
     pub name: String,
     /// The port on which the other servers reach it.

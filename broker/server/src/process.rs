@@ -40,7 +40,7 @@ exit $code
 
 /// A child process. Dropping it ends it.
 #[derive(Debug)]
-pub(crate) struct Guarded {
+pub struct Guarded {
     shell: Child,
     /// Closing it ends the child.
     alive: Option<ChildStdin>,
@@ -49,7 +49,7 @@ pub(crate) struct Guarded {
 
 impl Guarded {
     /// Starts the program of `command` with its arguments and environment; what it says goes to `log`.
-    pub(crate) fn spawn(command: &Command, log: &Path) -> io::Result<Self> {
+    pub fn spawn(command: &Command, log: &Path) -> io::Result<Self> {
         let mut guarded = Command::new("/bin/sh");
         guarded.arg("-c").arg(SHELL).arg("guard").arg(command.get_program()).args(command.get_args());
         guarded.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
@@ -69,16 +69,18 @@ impl Guarded {
         Ok(Self { shell, alive: Some(alive), pid: Pid::from_raw(pid) })
     }
 
-    pub(crate) fn pid(&self) -> u32 {
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
         self.pid.as_raw().unsigned_abs()
     }
 
-    pub(crate) fn is_running(&mut self) -> bool {
+    /// Whether it has not exited.
+    pub fn is_running(&mut self) -> bool {
         matches!(self.shell.try_wait(), Ok(None))
     }
 
     /// Asks it to end and waits until it has; after `patience` it is killed.
-    pub(crate) async fn stop(mut self, patience: Duration) {
+    pub async fn stop(mut self, patience: Duration) {
         self.alive = None;
         let give_up = Instant::now() + patience;
         while self.is_running() && Instant::now() < give_up {
@@ -87,7 +89,7 @@ impl Guarded {
     }
 
     /// Kills it and waits until it is gone.
-    pub(crate) async fn kill(mut self) {
+    pub async fn kill(mut self) {
         // It may have gone by itself.
         let _ = kill(self.pid, Signal::SIGKILL);
         while self.is_running() {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use millrace_schemas::Stage;
 use millrace_schemas::role::{Rights, Role};
 
-use crate::args::{ConnectArgsError, new_user_key, public_key};
+use millrace_queue::args::{ConnectArgsError, new_user_key, public_key};
 
 mod certificates;
 mod config;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use super::{LOG, Seat, ServerError, ServerOptions};
+use super::{ClusterMember, LOG, ServerError, ServerOptions};
 
 /// Largest message, in bytes. Ours are smaller; a user's own may not be.
 const MAX_PAYLOAD: usize = 8 * 1024 * 1024;
@@ -70,7 +70,7 @@ fn config(options: &ServerOptions, folder: &Path) -> String {
 }
 
 /// Clients are not told of the other servers: whoever gave a client its address decides where it goes.
-fn cluster(seat: &Seat) -> String {
+fn cluster(seat: &ClusterMember) -> String {
     let routes: Vec<String> = seat.peers.iter().map(|port| format!("\"nats://127.0.0.1:{port}\"")).collect();
     format!(
         "server_name: {name:?}\ncluster {{\n  name: {CLUSTER}\n  listen: \"127.0.0.1:{port}\"\n  routes: [{routes}]\n  \

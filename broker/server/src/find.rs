@@ -26,12 +26,13 @@ fn beside_us() -> Option<PathBuf> {
 }
 
 /// Finds a program in `.venv/bin`, here or above.
-pub(crate) fn in_environment(name: &str) -> Option<PathBuf> {
+pub fn in_environment(name: &str) -> Option<PathBuf> {
     let here = env::current_dir().ok()?;
     here.ancestors().map(|folder| folder.join(".venv/bin").join(name)).find(|path| is_program(path))
 }
 
-pub(crate) fn in_path(name: &str) -> Option<PathBuf> {
+/// Finds a program on the `PATH`.
+pub fn in_path(name: &str) -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join(name)).find(|path| is_program(path))
 }
 

@@ -3,5 +3,5 @@
 /// Chooses ring for this process, unless something was chosen before. Every client calls it before it is made.
 pub fn choose_ring() {
     // An error says that somebody chose before: that choice stands.
-    let _ = async_nats::rustls::crypto::ring::default_provider().install_default();
+    let _ = rustls::crypto::ring::default_provider().install_default();
 }

@@ -1,0 +1,9 @@
+//! The object store: a folder, any S3 server, or memory. Everything over 256 KiB lives there.
+
+mod store;
+mod tls;
+#[cfg(feature = "testing")]
+pub mod gate;
+
+pub use store::{Created, Listed, ObjectError, Objects};
+pub use tls::choose_ring;

@@ -1,0 +1,8 @@
+//! A nats-server of our own, and how a child process dies with its parent.
+
+pub mod process;
+pub mod find;
+mod server;
+
+pub use find::find_server;
+pub use server::{ClusterMember, Server, ServerError, ServerOptions, write_config};
