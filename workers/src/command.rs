@@ -11,19 +11,22 @@ use millrace_schemas::{Stage, WorkerId};
 use millrace_telemetry::TelemetryArgs;
 use tokio::runtime::{Handle, Runtime};
 
-use crate::arguments::engine::EngineArgs;
-use crate::arguments::{PoolArg, StageArg, pools};
 use crate::gang::KeyRendezvous;
 use crate::program::Program;
 use crate::rewards::Tools;
 use crate::rewards::tools::ToolArgs;
-use crate::{Executors, PoolSettings, Worker, WorkerSettings, drain, name};
+use crate::runtime::{PoolSettings, Worker, WorkerSettings, on_signal};
+use crate::stages::Executors;
+use arguments::engine::EngineArgs;
+use arguments::{PoolArg, StageArg, pools};
 
 use baselines::Baselines;
 use check_data::CheckData;
 use check_model::CheckModel;
 use check_sandbox::CheckSandbox;
 
+pub mod arguments;
+mod worker_name;
 mod baselines;
 mod check_data;
 mod check_model;
@@ -111,14 +114,14 @@ async fn run() -> anyhow::Result<()> {
     crate::policy::torch::set_threads(arguments.torch_threads);
     #[cfg(feature = "torch")]
     listen_to_gangs(arguments.gang_interface.as_deref(), &arguments.nats);
-    let stop = drain::on_signal().context("failed to listen to signals")?;
+    let stop = on_signal().context("failed to listen to signals")?;
     let program = start_program(arguments.exec.as_deref(), arguments.exec_copies).await?;
     let offers = |stage| program.as_ref().map_or(&[][..], |program| program.pools(stage));
     let pools = pools(&arguments.stages, &arguments.pools, offers)?;
     let server = arguments.engine.server()?;
     let tools = arguments.tools.tools().context("failed to read --judge-key-file")?;
     look_at(&tools, &pools).await;
-    let id = arguments.id.unwrap_or_else(name::of_this_place);
+    let id = arguments.id.unwrap_or_else(worker_name::of_this_place);
     let objects = Objects::open(&arguments.objects)?;
     let connect = JetStream::connect(&arguments.nats, id.as_str(), arguments.connect.options()?);
     let Some(queue) = stop.run_until_cancelled(connect).await else { return Ok(()) };

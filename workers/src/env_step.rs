@@ -10,14 +10,14 @@ use millrace_schemas::{OutcomeBody, PoolName, RunId, Task, TaskBody};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use crate::datasets::Datasets;
 use crate::envs::counter;
 use crate::envs::dataset::Dataset;
+use crate::envs::datasets::Datasets;
 use crate::envs::spoken::{Manner, Said};
 use crate::envs::{self, EnvError};
-use crate::executor::{Cost, Executor, Verdict};
+use crate::model::text_codec::{Codec, Codecs};
 use crate::program::{Answer, Program, Question, Told};
-use crate::text::{Codec, Codecs};
+use crate::runtime::{Cost, Executor, Verdict};
 
 /// Does `env_step` tasks. By default only those of environments that speak tokens.
 #[derive(Debug, Clone, Default)]

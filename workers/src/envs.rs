@@ -3,9 +3,10 @@
 use millrace_schemas::dataset::DatasetError;
 use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, EnvironmentSpec, Split};
 
-use crate::executor::Verdict;
-use crate::text::{Codec, TextError};
+use crate::model::text_codec::{Codec, TextError};
+use crate::runtime::Verdict;
 
+pub mod datasets;
 mod arithmetic;
 pub mod baselines;
 pub(crate) mod counter;

@@ -10,11 +10,10 @@ use millrace_schemas::{OutcomeBody, PolicyVersion, RunId, Task, TaskBody, TaskKe
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::executor::{Cost, Executor, Verdict};
-use crate::policies::PolicyTable;
+use crate::model::versions::VersionStore;
 use crate::policy::PolicyError;
 use crate::policy::openai::ServerSettings;
-use crate::weights::Weights;
+use crate::runtime::{Cost, Executor, PolicyTable, Verdict};
 use driver::{Answer, Driver, Request};
 use follow::{Follower, Serving};
 use remote::Remote;
@@ -57,7 +56,7 @@ impl Sampler {
 #[derive(Debug)]
 pub struct Generate {
     policies: PolicyTable,
-    weights: Weights,
+    versions: VersionStore,
     sampler: Sampler,
     /// What the engine serves, of each run that had a task. An entry goes when its run has ended.
     runs: Arc<Mutex<HashMap<RunId, watch::Receiver<Serving>>>>,
@@ -66,14 +65,14 @@ pub struct Generate {
 impl Generate {
     /// Starts the engine's thread. It ends with this value.
     #[must_use]
-    pub fn new(policies: PolicyTable, weights: Weights) -> Self {
-        Self { policies, weights, sampler: Sampler::Thread(Driver::start()), runs: Arc::default() }
+    pub fn new(policies: PolicyTable, versions: VersionStore) -> Self {
+        Self { policies, versions, sampler: Sampler::Thread(Driver::start()), runs: Arc::default() }
     }
 
     /// The same by a server elsewhere. It is spoken to from the first task on.
     #[must_use]
-    pub fn by_server(policies: PolicyTable, weights: Weights, server: ServerSettings) -> Self {
-        Self { policies, weights, sampler: Sampler::Server(Remote::new(server)), runs: Arc::default() }
+    pub fn by_server(policies: PolicyTable, versions: VersionStore, server: ServerSettings) -> Self {
+        Self { policies, versions, sampler: Sampler::Server(Remote::new(server)), runs: Arc::default() }
     }
 
     /// What the engine serves of a run; the first task of a run makes the engine follow its policy.
@@ -87,7 +86,7 @@ impl Generate {
         let follower = Follower {
             run: run.clone(),
             policies: self.policies.clone(),
-            weights: self.weights.clone(),
+            versions: self.versions.clone(),
             sampler: self.sampler.clone(),
             serving: sender,
         };

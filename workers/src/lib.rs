@@ -1,20 +1,16 @@
-//! How it is done: one run loop for every stage, and an executor for each, in the order of a task's life.
-
-pub mod executor;
-pub mod worker;
-pub mod run_loop;
-mod settle;
-mod panics;
-pub mod in_hand;
-pub mod heartbeat;
-pub mod drain;
-pub mod policies;
-mod members;
-pub mod counters;
+//! How tasks are done: one run loop for every stage, and an executor for each.
+//!
+//! The rooms, in the order of a task's life:
+//!
+//! - `command` parses the command line and puts the parts together;
+//! - `runtime` takes tasks from the queue and settles them;
+//! - `stages` maps each stage to its executor, which has a file of the stage's name;
+//! - `envs`, `rewards`, `program`, `gang`, `policy` and `math` are what the executors are made of;
+//! - `model` reads versions of a policy and model directories.
 
 pub mod command;
-mod name;
-pub mod arguments;
+pub mod runtime;
+
 pub mod stages;
 pub mod generate;
 pub mod env_step;
@@ -22,20 +18,14 @@ pub mod reward;
 pub mod train_shard;
 pub mod publish_weights;
 
-pub mod gang;
-pub mod policy;
-mod held;
-pub mod weights;
-pub mod datasets;
-pub mod text;
-pub mod model_dir;
 pub mod envs;
 pub mod rewards;
 pub mod program;
+pub mod gang;
+pub mod policy;
 pub mod math;
+pub mod model;
 pub mod random;
 
-pub use executor::{Cost, Executor, Verdict};
-pub use policies::PolicyTable;
+pub use runtime::{Cost, Executor, PolicyTable, PoolSettings, Verdict, Worker, WorkerSettings};
 pub use stages::Executors;
-pub use worker::{PoolSettings, Worker, WorkerSettings};

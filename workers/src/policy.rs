@@ -13,7 +13,7 @@ use millrace_schemas::train_shard::Batch;
 use millrace_schemas::{BlobRef, PolicyVersion, RolloutId};
 
 use crate::gang::{GangError, Seat};
-use crate::weights::LoadedVersion;
+use crate::model::versions::LoadedVersion;
 use decoder::Architecture;
 #[cfg(feature = "torch")]
 use torch::{decoder_engine, decoder_trainer};

@@ -10,7 +10,7 @@ use millrace_schemas::{PoolName, Stage};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::executor::Verdict;
+use crate::runtime::Verdict;
 
 mod process;
 mod line;

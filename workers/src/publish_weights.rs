@@ -10,8 +10,8 @@ use millrace_schemas::{OutcomeBody, Task, TaskBody};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-use crate::executor::{Cost, Executor, Verdict};
-use crate::weights::{FILES_IN_FLIGHT, WeightsError, read_manifest};
+use crate::model::versions::{FILES_IN_FLIGHT, VersionError, read_manifest};
+use crate::runtime::{Cost, Executor, Verdict};
 use collect::Collector;
 
 mod collect;
@@ -32,7 +32,7 @@ enum PublishError {
     #[error(transparent)]
     Object(#[from] ObjectError),
     #[error(transparent)]
-    Weights(#[from] WeightsError),
+    Weights(#[from] VersionError),
     #[error("failed to commit {version}: its file {name} is not in the object store")]
     MissingFile { version: millrace_schemas::PolicyVersion, name: String },
     #[error("failed to commit {version}: {reason}")]

@@ -7,9 +7,9 @@ use millrace_schemas::reward::{RewardDone, RewardRule, RewardTask};
 use millrace_schemas::{OutcomeBody, PoolName, Task, TaskBody};
 use tokio_util::sync::CancellationToken;
 
-use crate::executor::{Cost, Executor, Verdict};
 use crate::program::{Answer, Program, Question};
 use crate::rewards::{self, Tools};
+use crate::runtime::{Cost, Executor, Verdict};
 
 /// Does `reward` tasks.
 #[derive(Debug, Clone, Default)]

@@ -7,8 +7,8 @@ use millrace_schemas::limits::MAX_REASON_BYTES;
 use millrace_schemas::reward::settings::{RuleSettings, WrongSetting, read};
 use millrace_schemas::reward::{RewardDone, RewardRule, RewardTask};
 
-use crate::executor::Verdict;
 use crate::policy::openai::ServerError;
+use crate::runtime::Verdict;
 
 mod answer;
 mod code;

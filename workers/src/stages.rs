@@ -5,26 +5,24 @@ use std::sync::Arc;
 use millrace_queue::{Broker, Objects};
 use millrace_schemas::{PoolName, Stage, subjects};
 
-use crate::datasets::Datasets;
-use crate::executor::Executor;
+use crate::envs::datasets::Datasets;
 use crate::gang::{MemoryRendezvous, Rendezvous};
 use crate::generate::Generate;
-use crate::policies::PolicyTable;
+use crate::model::text_codec::Codecs;
+use crate::model::versions::VersionStore;
 use crate::policy::openai::ServerSettings;
 use crate::program::Program;
 use crate::publish_weights::PublishWeights;
 use crate::rewards::Tools;
-use crate::text::Codecs;
+use crate::runtime::{Executor, PolicyTable, PoolSettings};
 use crate::train_shard::TrainShard;
-use crate::weights::Weights;
-use crate::worker::PoolSettings;
 use crate::{env_step, envs, reward, rewards};
 
 /// The real executors.
 #[derive(Debug, Clone)]
 pub struct Executors {
     policies: PolicyTable,
-    weights: Weights,
+    versions: VersionStore,
     rendezvous: Arc<dyn Rendezvous>,
     program: Option<Arc<Program>>,
     server: Option<ServerSettings>,
@@ -37,10 +35,10 @@ impl Executors {
     /// [`Self::meeting_at`] says otherwise.
     #[must_use]
     pub fn new(objects: Objects, policies: PolicyTable) -> Self {
-        let (weights, rendezvous) = (Weights::new(objects), Arc::new(MemoryRendezvous::default()));
+        let (versions, rendezvous) = (VersionStore::new(objects), Arc::new(MemoryRendezvous::default()));
         Self {
             policies,
-            weights,
+            versions,
             rendezvous,
             program: None,
             server: None,
@@ -87,23 +85,23 @@ impl Executors {
     pub fn executor(&self, stage: Stage) -> Arc<dyn Executor> {
         match stage {
             Stage::Generate => {
-                let (policies, weights) = (self.policies.clone(), self.weights.clone());
+                let (policies, versions) = (self.policies.clone(), self.versions.clone());
                 Arc::new(match &self.server {
-                    Some(server) => Generate::by_server(policies, weights, server.clone()),
-                    None => Generate::new(policies, weights),
+                    Some(server) => Generate::by_server(policies, versions, server.clone()),
+                    None => Generate::new(policies, versions),
                 })
             }
             Stage::EnvStep => {
-                let codecs = Codecs::new(self.policies.clone(), self.weights.clone());
-                let datasets = Datasets::new(self.weights.clone());
+                let codecs = Codecs::new(self.policies.clone(), self.versions.clone());
+                let datasets = Datasets::new(self.versions.blobs().clone());
                 Arc::new(env_step::EnvStep::speaking(codecs, datasets).asking(self.program.clone()))
             }
             Stage::Reward => Arc::new(reward::Reward::asking(self.program.clone()).with(self.tools.clone())),
             Stage::TrainShard => {
-                let trainer = TrainShard::new(self.weights.clone()).reading(self.broker.clone());
+                let trainer = TrainShard::new(self.versions.clone()).reading(self.broker.clone());
                 Arc::new(trainer.meeting_at(self.rendezvous.clone()))
             }
-            Stage::PublishWeights => Arc::new(PublishWeights::new(self.weights.objects().clone())),
+            Stage::PublishWeights => Arc::new(PublishWeights::new(self.versions.objects().clone())),
             Stage::Submit => unreachable!("submit has no tasks"),
         }
     }

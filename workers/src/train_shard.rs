@@ -15,10 +15,10 @@ use millrace_schemas::{BlobRef, OutcomeBody, PolicyVersion, RunId, Task, TaskBod
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
-use crate::executor::{Cost, Executor, Verdict};
 use crate::gang::{MemoryRendezvous, Rendezvous, Seat};
+use crate::model::versions::{FILES_IN_FLIGHT, Files, LoadedVersion, VersionStore};
 use crate::policy::{PolicyError, Trained, is_for_training};
-use crate::weights::{FILES_IN_FLIGHT, Files, LoadedVersion, Weights};
+use crate::runtime::{Cost, Executor, Verdict};
 use past::StoredPast;
 use thread::{Job, StepJob, TrainerThread};
 
@@ -33,7 +33,7 @@ const ELSEWHERE: Duration = Duration::from_secs(5);
 /// Does `train_shard` tasks, one at a time.
 #[derive(Debug)]
 pub struct TrainShard {
-    weights: Weights,
+    versions: VersionStore,
     rendezvous: Arc<dyn Rendezvous>,
     thread: TrainerThread,
     /// Reads the trajectories that batches name.
@@ -44,9 +44,9 @@ impl TrainShard {
     /// Starts the trainer's thread. It ends with this value. Members of a gang meet within this process, unless
     /// [`Self::meeting_at`] says otherwise.
     #[must_use]
-    pub fn new(weights: Weights) -> Self {
+    pub fn new(versions: VersionStore) -> Self {
         let rendezvous = Arc::new(MemoryRendezvous::default());
-        Self { weights, rendezvous, thread: TrainerThread::start(), broker: None }
+        Self { versions, rendezvous, thread: TrainerThread::start(), broker: None }
     }
 
     /// The same, which reads the trajectories that batches name by `broker`.
@@ -126,8 +126,8 @@ impl TrainShard {
     }
 
     fn past(&self, run: &RunId) -> StoredPast {
-        let (weights, broker) = (self.weights.clone(), self.broker.clone());
-        StoredPast { run: run.clone(), weights, broker, runtime: Handle::current() }
+        let (versions, broker) = (self.versions.clone(), self.broker.clone());
+        StoredPast { run: run.clone(), versions, broker, runtime: Handle::current() }
     }
 
     /// Gathers what a step depends on. Of the version only what says its kind: the trainer may hold the rest.
@@ -137,7 +137,7 @@ impl TrainShard {
         (version, manifest): (PolicyVersion, Sha),
         blob: BlobRef,
     ) -> Result<(LoadedVersion, Batch, BlobRef), Verdict> {
-        let bytes = self.weights.objects().get_blob(run, &blob).await.map_err(|e| object_verdict(&e))?;
+        let bytes = self.versions.objects().get_blob(run, &blob).await.map_err(|e| object_verdict(&e))?;
         let mut batch: Batch = decode("batch", &bytes).map_err(|error| Verdict::Poison(error.to_string()))?;
         if batch.run != *run || batch.base != version || batch.manifest != manifest {
             let (of, base) = (&batch.run, batch.base);
@@ -146,7 +146,7 @@ impl TrainShard {
             )));
         }
         self.resolve(&mut batch).await.map_err(|reason| Verdict::RetryAfter(RETRY, reason))?;
-        let base = self.weights.fetch(run, version, manifest, Files::Config).await;
+        let base = self.versions.fetch(run, version, manifest, Files::Config).await;
         Ok((base.map_err(|error| error.verdict())?, batch, blob))
     }
 
@@ -162,7 +162,7 @@ impl TrainShard {
     /// Version 0, of which only what says its kind: the trainer may hold the rest.
     async fn reference(&self, run: &RunId, manifest: Option<Sha>) -> Result<Option<LoadedVersion>, Verdict> {
         let Some(manifest) = manifest else { return Ok(None) };
-        let version = self.weights.fetch(run, PolicyVersion(0), manifest, Files::Config).await;
+        let version = self.versions.fetch(run, PolicyVersion(0), manifest, Files::Config).await;
         version.map(Some).map_err(|error| error.verdict())
     }
 
@@ -176,7 +176,9 @@ impl TrainShard {
     ) -> Result<TrainShardDone, ObjectError> {
         carried.retain(|file| !is_for_training(&file.name) && !trained.files.contains_key(&file.name));
         let mut files: Vec<FileRef> = futures::stream::iter(trained.files)
-            .map(async |(name, content)| Ok(FileRef { name, blob: self.weights.store(run, content).await? }))
+            .map(async |(name, content)| {
+                Ok(FileRef { name, blob: self.versions.blobs().store(run, content).await? })
+            })
             .buffered(FILES_IN_FLIGHT)
             .try_collect()
             .await?;

@@ -9,8 +9,8 @@ use millrace_schemas::blob::Sha;
 use millrace_schemas::publish_weights::Manifest;
 use millrace_schemas::train_shard::FileRef;
 use millrace_schemas::{BlobRef, PolicyVersion};
+use millrace_workers::model::versions::LoadedVersion;
 use millrace_workers::policy::CONFIG_FILE;
-use millrace_workers::weights::LoadedVersion;
 use serde::Deserialize;
 
 use super::rival::{self, Rival};

@@ -13,10 +13,10 @@ use millrace_schemas::submit::from_toml;
 use millrace_schemas::train_shard::Batch;
 use millrace_schemas::{Event, Outcome, OutcomeBody, RunId, Stage, Task, TaskBody};
 use millrace_workers::env_step::EnvStep;
+use millrace_workers::model::versions::VersionStore;
 use millrace_workers::publish_weights::PublishWeights;
 use millrace_workers::reward::Reward;
 use millrace_workers::train_shard::TrainShard;
-use millrace_workers::weights::Weights;
 use millrace_workers::{Executor, Verdict};
 use tokio_util::sync::CancellationToken;
 
@@ -70,7 +70,7 @@ async fn play(events: usize) -> History {
     );
     let objects = Objects::memory();
     let broker = Broker::new(Arc::new(MemoryQueue::new(Arc::new(SystemClock::new()))), objects.clone());
-    let trainer = TrainShard::new(Weights::new(objects.clone())).reading(Some(broker.clone()));
+    let trainer = TrainShard::new(VersionStore::new(objects.clone())).reading(Some(broker.clone()));
     let executors: [(Stage, Arc<dyn Executor>); 4] = [
         (Stage::EnvStep, Arc::new(EnvStep::default())),
         (Stage::Reward, Arc::new(Reward::default())),

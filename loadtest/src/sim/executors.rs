@@ -10,11 +10,11 @@ use millrace_schemas::blob::Sha;
 use millrace_schemas::policy::Policy;
 use millrace_schemas::{OutcomeBody, PolicyVersion, RunId, Stage, Task, TaskBody, TaskKey};
 use millrace_workers::env_step::EnvStep;
+use millrace_workers::model::versions::{Files, LoadedVersion, VersionStore};
 use millrace_workers::policy::scripted::ScriptedEngine;
 use millrace_workers::policy::{Engine, EngineRequest, PolicyError, Ticket};
 use millrace_workers::publish_weights::PublishWeights;
 use millrace_workers::reward::Reward;
-use millrace_workers::weights::{Files, LoadedVersion, Weights};
 use millrace_workers::{Cost, Executor, PolicyTable, Verdict};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -42,12 +42,12 @@ pub(super) fn executor(
     policies: &PolicyTable,
 ) -> Arc<dyn Executor> {
     let objects = broker.objects();
-    let weights = Weights::new(objects.clone());
+    let versions = VersionStore::new(objects.clone());
     let inner: Arc<dyn Executor> = match stage {
-        Stage::Generate => Arc::new(Generate { link: link.clone(), policies: policies.clone(), weights }),
+        Stage::Generate => Arc::new(Generate { link: link.clone(), policies: policies.clone(), versions }),
         Stage::EnvStep => Arc::new(EnvStep::default()),
         Stage::Reward => Arc::new(Reward::default()),
-        Stage::TrainShard => Arc::new(Train { broker: broker.clone(), weights }),
+        Stage::TrainShard => Arc::new(Train { broker: broker.clone(), versions }),
         Stage::PublishWeights => Arc::new(PublishWeights::new(objects.clone())),
         Stage::Submit => unreachable!("submit has no tasks"),
     };
@@ -96,7 +96,7 @@ fn is_cursed(seed: u64, task: &Task) -> bool {
 struct Generate {
     link: Link,
     policies: PolicyTable,
-    weights: Weights,
+    versions: VersionStore,
 }
 
 impl Generate {
@@ -115,7 +115,7 @@ impl Generate {
     }
 
     async fn load(&self, run: &RunId, policy: &Policy) -> Result<LoadedVersion, Verdict> {
-        let loaded = self.weights.fetch(run, policy.version, policy.manifest, Files::Model).await;
+        let loaded = self.versions.fetch(run, policy.version, policy.manifest, Files::Model).await;
         loaded.map_err(|error| Verdict::RetryAfter(RETRY, error.to_string()))
     }
 

@@ -6,8 +6,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use crate::envs::longest_prompt;
-use crate::model_dir::files::read_regular;
-use crate::text::Codec;
+use crate::model::directory::files::read_regular;
+use crate::model::text_codec::Codec;
 use anyhow::Context;
 use bytes::Bytes;
 use clap::Parser;

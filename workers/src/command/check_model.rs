@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use crate::model_dir::ModelDir;
+use crate::model::directory::ModelDir;
 use anyhow::bail;
 use clap::Parser;
 

@@ -7,7 +7,7 @@ use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, Speaker as
 use super::arithmetic::last_number;
 use super::spoken::{Manner, Said};
 use super::{EnvError, state};
-use crate::text::{Codec, Message, Speaker};
+use crate::model::text_codec::{Codec, Message, Speaker};
 
 const KIND: u8 = 5;
 const NAME: &str = "dataset";

@@ -4,7 +4,7 @@
 use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, Speaker as Side, Split, Utterance};
 
 use super::EnvError;
-use crate::text::{Codec, Message, Speaker};
+use crate::model::text_codec::{Codec, Message, Speaker};
 
 /// A game in words. Both calls follow from their arguments alone.
 pub(super) trait TextEnvironment {

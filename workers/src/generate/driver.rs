@@ -9,8 +9,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::follow::Serving;
+use crate::model::versions::LoadedVersion;
 use crate::policy::PolicyError;
-use crate::weights::LoadedVersion;
 use host::Host;
 
 mod host;

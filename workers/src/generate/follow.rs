@@ -7,9 +7,9 @@ use millrace_schemas::{PolicyVersion, RunId};
 use tokio::sync::watch;
 
 use super::Sampler;
-use crate::policies::PolicyTable;
+use crate::model::versions::{Files, VersionError, VersionStore};
 use crate::policy::PolicyError;
-use crate::weights::{Files, Weights, WeightsError};
+use crate::runtime::PolicyTable;
 
 /// Between a version that could not be loaded and the next try.
 const RELOAD: Duration = Duration::from_secs(1);
@@ -43,7 +43,7 @@ impl Serving {
 pub(super) struct Follower {
     pub(super) run: RunId,
     pub(super) policies: PolicyTable,
-    pub(super) weights: Weights,
+    pub(super) versions: VersionStore,
     pub(super) sampler: Sampler,
     pub(super) serving: watch::Sender<Serving>,
 }
@@ -101,11 +101,11 @@ impl Follower {
             // The rest goes to the disk, a file at a time.
             Sampler::Server(_) => Files::Small,
         };
-        let loaded = self.weights.fetch(&self.run, policy.version, policy.manifest, files).await?;
+        let loaded = self.versions.fetch(&self.run, policy.version, policy.manifest, files).await?;
         let serving = self.serving.clone();
         match &self.sampler {
             Sampler::Thread(driver) => driver.load(loaded, serving).await?,
-            Sampler::Server(remote) => remote.load(&self.weights, &loaded, serving).await?,
+            Sampler::Server(remote) => remote.load(&self.versions, &loaded, serving).await?,
         }
         tracing::debug!(run = %self.run, version = %policy.version, "weights loaded");
         Ok(())
@@ -116,7 +116,7 @@ impl Follower {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LoadError {
     #[error(transparent)]
-    Weights(#[from] WeightsError),
+    Weights(#[from] VersionError),
     #[error(transparent)]
     Engine(#[from] PolicyError),
     /// The server that computes cannot be reached or has no room. It is waited for.

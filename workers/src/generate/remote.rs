@@ -10,12 +10,12 @@ use tokio::sync::watch;
 
 use super::driver::Request;
 use super::follow::{LoadError, Serving};
+use crate::model::versions::{LoadedVersion, VersionError, VersionStore};
 use crate::policy::ends::Ends;
 use crate::policy::openai::{
-    LayoutError, Server, ServerError, ServerSettings, VersionFolders, Weights as ProbedWeights,
+    LayoutError, ProbedWeights, Server, ServerError, ServerSettings, VersionFolders,
 };
 use crate::policy::{CONFIG_FILE, PolicyError};
-use crate::weights::{LoadedVersion, Weights, WeightsError};
 use session::Session;
 
 mod prover;
@@ -75,7 +75,7 @@ impl Remote {
     /// the proof is there.
     pub(super) async fn load(
         &self,
-        weights: &Weights,
+        versions: &VersionStore,
         loaded: &LoadedVersion,
         serving: watch::Sender<Serving>,
     ) -> Result<(), LoadError> {
@@ -85,7 +85,7 @@ impl Remote {
             .map_err(|error| PolicyError::Impossible(format!("failed to read {CONFIG_FILE}: {error}")))?;
         let vocabulary = config.vocab_size;
         let probed = ProbedWeights::of(loaded, vocabulary)?;
-        let folder = self.0.folders.lay_out(weights, loaded).await.map_err(layout_error)?;
+        let folder = self.0.folders.lay_out(versions, loaded).await.map_err(layout_error)?;
         let label = format!("{run}/{}/{}", loaded.version, loaded.sha.short());
         let ends = self.ends(loaded)?;
         let wanted = Wanted { weights: probed, vocabulary, ends, folder: folder.clone(), label };
@@ -145,7 +145,7 @@ fn server_error(error: ServerError) -> LoadError {
 
 fn layout_error(error: LayoutError) -> LoadError {
     match error {
-        LayoutError::Object(error) => LoadError::Weights(WeightsError::Object(error)),
+        LayoutError::Object(error) => LoadError::Weights(VersionError::Object(error)),
         LayoutError::Name(_) | LayoutError::Disk { .. } => {
             LoadError::Engine(PolicyError::Temporary(error.to_string()))
         }

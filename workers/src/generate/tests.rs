@@ -13,9 +13,9 @@ use millrace_schemas::submit::ModelSpec;
 use millrace_schemas::train_shard::FileRef;
 
 use super::*;
-use crate::policies::policies;
 use crate::policy::Trainer;
 use crate::policy::scripted::{ScriptedTrainer, WEIGHTS_FILE};
+use crate::runtime::policies;
 
 fn run() -> RunId {
     "lake".parse().unwrap()
@@ -26,7 +26,7 @@ fn bench() -> (Arc<Generate>, Broker) {
     let broker = Broker::new(Arc::new(MemoryQueue::new(Arc::new(SystemClock::new()))), Objects::memory());
     let (table, watch) = policies(broker.clone());
     tokio::spawn(watch.run());
-    (Arc::new(Generate::new(table, Weights::new(broker.objects().clone()))), broker)
+    (Arc::new(Generate::new(table, VersionStore::new(broker.objects().clone()))), broker)
 }
 
 /// Commits scripted weights as `version`.

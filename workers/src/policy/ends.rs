@@ -7,9 +7,9 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use millrace_schemas::generate::Sampling;
 
+use crate::model::text_codec::{self, Codec};
+use crate::model::versions::LoadedVersion;
 use crate::policy::PolicyError;
-use crate::text::{self, Codec};
-use crate::weights::LoadedVersion;
 
 /// Tokens of the tail whose text is searched, besides one for each byte of the longest stop string: the tail may
 /// begin in the middle of a character.
@@ -26,11 +26,11 @@ pub(crate) struct Ends {
 impl Ends {
     /// Of a version's files.
     pub(crate) fn of(weights: &LoadedVersion) -> Result<Self, PolicyError> {
-        let tokens = text::end_tokens(|name| weights.files.get(name).cloned());
+        let tokens = text_codec::end_tokens(|name| weights.files.get(name).cloned());
         let tokens = tokens.map_err(|error| PolicyError::Impossible(error.to_string()))?;
         Ok(Self {
             tokens,
-            tokenizer: weights.files.get(text::TOKENIZER_FILE).cloned(),
+            tokenizer: weights.files.get(text_codec::TOKENIZER_FILE).cloned(),
             codec: OnceLock::new(),
         })
     }
@@ -49,7 +49,7 @@ impl Ends {
         if stops.strings.is_empty() || self.codec.get().is_some() {
             return Ok(());
         }
-        let codec = Codec::read(|name| self.tokenizer.clone().filter(|_| name == text::TOKENIZER_FILE));
+        let codec = Codec::read(|name| self.tokenizer.clone().filter(|_| name == text_codec::TOKENIZER_FILE));
         let impossible = |error| PolicyError::Impossible(format!("stop_strings cannot be found: {error}"));
         // Whoever was first, it is the same one.
         let _ = self.codec.set(Arc::new(codec.map_err(impossible)?));

@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 pub use ask::{Ask, Piece};
 pub use error::ServerError;
 use http::Http;
-pub(crate) use judge::{Measured, Weights, judge, same};
 pub(crate) use layout::{LayoutError, VersionFolders};
+pub(crate) use weight_probe::{Measured, ProbedWeights, prove, same};
 
 mod ask;
 mod error;
@@ -25,7 +25,7 @@ mod sglang;
 mod llama_cpp;
 mod layout;
 mod reload;
-mod judge;
+mod weight_probe;
 
 /// How a server wants to be spoken to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -200,7 +200,7 @@ impl Server {
             Dialect::LlamaCpp => Ok(None),
         };
         Ok(match (at(1.0).await?, at(2.0).await?) {
-            (Some(one), Some(two)) => judge::is_scaled(&one, &two),
+            (Some(one), Some(two)) => weight_probe::is_scaled(&one, &two),
             _ => true,
         })
     }

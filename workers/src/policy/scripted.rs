@@ -17,8 +17,8 @@ use super::{
     Trained, Trainer,
 };
 use crate::gang::Seat;
+use crate::model::versions::LoadedVersion;
 use crate::random::Stream;
-use crate::weights::LoadedVersion;
 
 /// The file of the weights: 32 bytes.
 pub const WEIGHTS_FILE: &str = "model.scripted";

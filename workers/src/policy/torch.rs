@@ -7,8 +7,8 @@ use tch::Device;
 
 use super::decoder::{ConfigError, FilesError};
 use super::{Engine, PolicyError, Trainer};
-use crate::model_dir::Broken;
-use crate::weights::LoadedVersion;
+use crate::model::directory::Broken;
+use crate::model::versions::LoadedVersion;
 
 mod engine;
 mod memory;

@@ -10,7 +10,7 @@ use millrace_schemas::reward::TurnResult;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::executor::Verdict;
+use crate::runtime::Verdict;
 
 /// What a program answers for.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]

@@ -10,7 +10,7 @@ use millrace_schemas::blob::{Sha, paths};
 use millrace_schemas::publish_weights::{Manifest, Retention};
 use millrace_schemas::{BlobRef, PolicyVersion, RunId};
 
-use crate::weights::{WeightsError, read_manifest};
+use crate::model::versions::{VersionError, read_manifest};
 
 /// Versions below the kept ones that are looked at on each occasion. One falls out with each commit; the
 /// others make up for collections that failed or were cut short.
@@ -39,7 +39,7 @@ impl Collector {
         &self,
         newest: &Manifest,
         retention: Retention,
-    ) -> Result<Vec<PolicyVersion>, WeightsError> {
+    ) -> Result<Vec<PolicyVersion>, VersionError> {
         // A commit may not take its own files, whatever the task says.
         let retention = Retention { newest: retention.newest.clamp(1, u64::from(u32::MAX)), ..retention };
         let run = &newest.run;
@@ -64,7 +64,7 @@ impl Collector {
     }
 
     /// The newest committed version: a commit that is done again late may find others after its own.
-    async fn newest(&self, run: &RunId, mut version: PolicyVersion) -> Result<PolicyVersion, WeightsError> {
+    async fn newest(&self, run: &RunId, mut version: PolicyVersion) -> Result<PolicyVersion, VersionError> {
         while self.files(run, version.next()).await?.is_some() {
             version = version.next();
         }
@@ -75,16 +75,16 @@ impl Collector {
         &self,
         run: &RunId,
         versions: Vec<PolicyVersion>,
-    ) -> Result<BTreeMap<PolicyVersion, Files>, WeightsError> {
+    ) -> Result<BTreeMap<PolicyVersion, Files>, VersionError> {
         let read = futures::stream::iter(versions)
-            .map(async |version| Ok::<_, WeightsError>((version, self.files(run, version).await?)))
+            .map(async |version| Ok::<_, VersionError>((version, self.files(run, version).await?)))
             .buffer_unordered(READS_IN_FLIGHT);
         let read: Vec<(PolicyVersion, Option<Files>)> = read.try_collect().await?;
         Ok(read.into_iter().filter_map(|(version, files)| Some((version, files?))).collect())
     }
 
     /// The files of a version; `None` if it is not committed.
-    async fn files(&self, run: &RunId, version: PolicyVersion) -> Result<Option<Files>, WeightsError> {
+    async fn files(&self, run: &RunId, version: PolicyVersion) -> Result<Option<Files>, VersionError> {
         let known = {
             let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
             files.get(run).and_then(|versions| versions.get(&version).cloned())

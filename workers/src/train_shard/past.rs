@@ -11,14 +11,14 @@ use millrace_schemas::train_shard::Batch;
 use millrace_schemas::{BlobRef, PolicyVersion, RunId};
 use tokio::runtime::Handle;
 
-use crate::executor::Verdict;
+use crate::model::versions::{Files, VersionError, VersionStore};
 use crate::policy::{Past, PolicyError};
-use crate::weights::{Files, Weights, WeightsError};
+use crate::runtime::Verdict;
 
 /// What was committed of a run. Calls block, on a thread that is none of the runtime's.
 pub(super) struct StoredPast {
     pub(super) run: RunId,
-    pub(super) weights: Weights,
+    pub(super) versions: VersionStore,
     /// The way to the log, where batches' turns are.
     pub(super) broker: Option<Broker>,
     pub(super) runtime: Handle,
@@ -32,12 +32,12 @@ impl fmt::Debug for StoredPast {
 
 impl Past for StoredPast {
     fn manifest(&self, version: PolicyVersion, sha: Sha) -> Result<Manifest, PolicyError> {
-        let fetched = self.weights.fetch(&self.run, version, sha, Files::Manifest);
+        let fetched = self.versions.fetch(&self.run, version, sha, Files::Manifest);
         Ok(self.runtime.block_on(fetched).map_err(|error| lacks(&error))?.manifest)
     }
 
     fn blob(&self, blob: &BlobRef) -> Result<Bytes, PolicyError> {
-        let fetched = self.weights.fetch_blob(&self.run, *blob);
+        let fetched = self.versions.blobs().fetch(&self.run, *blob);
         self.runtime.block_on(fetched).map_err(|error| lacks(&error.into()))
     }
 
@@ -53,7 +53,7 @@ impl Past for StoredPast {
 }
 
 /// What is not there stays away; anything else may be better another time.
-fn lacks(error: &WeightsError) -> PolicyError {
+fn lacks(error: &VersionError) -> PolicyError {
     match error.verdict() {
         Verdict::Poison(reason) => PolicyError::Impossible(reason),
         _ => PolicyError::Temporary(error.to_string()),

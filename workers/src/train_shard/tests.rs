@@ -33,7 +33,7 @@ fn initialise(world: u32) -> Task {
 }
 
 async fn execute(objects: &Objects, task: Task) -> Verdict {
-    let trainer = TrainShard::new(Weights::new(objects.clone()));
+    let trainer = TrainShard::new(VersionStore::new(objects.clone()));
     trainer.execute(task, CancellationToken::new()).await
 }
 
@@ -99,7 +99,7 @@ async fn a_step_follows_from_base_and_batch_alone() {
     assert_ne!(one, files(&objects, step(0, sha, batch(&objects, sha, 0, 2).await)).await);
 
     // A trainer that keeps its state comes to the same as one that starts from the files.
-    let kept = TrainShard::new(Weights::new(objects.clone()));
+    let kept = TrainShard::new(VersionStore::new(objects.clone()));
     let sha_one = commit(&objects, 1, one).await;
     let second = step(1, sha_one, batch(&objects, sha_one, 1, 1).await);
     for task in [step(0, sha, batch(&objects, sha, 0, 1).await), second.clone()] {

@@ -12,9 +12,9 @@ use tokio::time::Instant;
 
 use super::past::StoredPast;
 use crate::gang::Seat;
-use crate::panics;
+use crate::model::versions::LoadedVersion;
 use crate::policy::{PolicyError, TrainStep, Trained, Trainer, model_type, trainer_for};
-use crate::weights::LoadedVersion;
+use crate::runtime::panic_message;
 
 /// Time for the thread to notice that nobody waits for what it computes. A long step of one worker alone passes
 /// it, too: that worker is no member meanwhile, and loses nothing by it.
@@ -132,8 +132,8 @@ fn serve(mut inbox: mpsc::UnboundedReceiver<Order>, at_work: &Mutex<AtWork>) {
         note(true);
         let computed = catch_unwind(AssertUnwindSafe(|| compute(&mut current, run, job)));
         let answer = computed.unwrap_or_else(|panic| {
-            let words = panics::words(&*panic);
-            Err(PolicyError::Temporary(format!("the trainer panicked: {words}")))
+            let message = panic_message(&*panic);
+            Err(PolicyError::Temporary(format!("the trainer panicked: {message}")))
         });
         match answer {
             // A void step leaves the trainer as it was, and the gang makes it again.

@@ -8,9 +8,9 @@ use millrace_schemas::submit::{
     Loss, NormOver, OldPolicy, Parameters, RatioLevel, Rejection, RewardNorm, Shaping,
 };
 use millrace_schemas::train_shard::Batch;
+use millrace_workers::model::versions::LoadedVersion;
 use millrace_workers::policy::torch::TorchTrainer;
 use millrace_workers::policy::{CRITIC_FILE, MODEL_FILE, Trained};
-use millrace_workers::weights::LoadedVersion;
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use serde::Deserialize;
 use serde_json::{Map, Value};

@@ -3,9 +3,9 @@
 use millrace_schemas::envelope::{decode, encode};
 use millrace_schemas::submit::Algorithm;
 use millrace_schemas::train_shard::Batch;
+use millrace_workers::model::versions::LoadedVersion;
 use millrace_workers::policy::torch::{TorchEngine, TorchTrainer};
 use millrace_workers::policy::{Engine, Trained};
-use millrace_workers::weights::LoadedVersion;
 
 use crate::support::{Shape, initial, sampled_batch, sampled_by, step, version};
 

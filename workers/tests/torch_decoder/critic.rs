@@ -4,9 +4,9 @@
 use millrace_schemas::submit::{Advantage, Algorithm, Critic};
 use millrace_workers::math::advantage::gae::{gae, token_rewards};
 use millrace_workers::math::value_loss::value_loss;
+use millrace_workers::model::versions::LoadedVersion;
 use millrace_workers::policy::torch::TorchTrainer;
 use millrace_workers::policy::{CRITIC_FILE, MODEL_FILE, Trained};
-use millrace_workers::weights::LoadedVersion;
 use safetensors::SafeTensors;
 use serde::Deserialize;
 use tch::Tensor;

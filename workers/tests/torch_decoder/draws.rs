@@ -181,7 +181,7 @@ fn a_stop_string_ends_a_turn_with_the_token_that_completes_it() {
     weights.files.insert("tokenizer.json".into(), tokenizer().into());
     let text = |tokens: &[u32]| -> String {
         let file = |name: &str| (name == "tokenizer.json").then(|| weights.files["tokenizer.json"].clone());
-        millrace_workers::text::Codec::read(file).unwrap().decode(tokens, true).unwrap()
+        millrace_workers::model::text_codec::Codec::read(file).unwrap().decode(tokens, true).unwrap()
     };
     let free = turns(&mut engine(&weights), vec![task(tokens(12, 5), 60, 9)]).remove(0);
     // From the middle of one token to the middle of another.

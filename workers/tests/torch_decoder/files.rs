@@ -1,9 +1,9 @@
 //! The files of a version.
 
+use millrace_workers::model::versions::LoadedVersion;
 use millrace_workers::policy::Trainer;
 use millrace_workers::policy::decoder::Config;
 use millrace_workers::policy::torch::TorchTrainer;
-use millrace_workers::weights::LoadedVersion;
 use safetensors::SafeTensors;
 
 use crate::support::{initial, model};

@@ -5,8 +5,8 @@ use tch::{Device, Kind, Tensor};
 
 use crate::step::Oracle;
 use crate::support::{VOCABULARY, initial, tokens};
+use millrace_workers::model::versions::LoadedVersion;
 use millrace_workers::policy::decoder::read_tensors;
-use millrace_workers::weights::LoadedVersion;
 
 /// Logits `[T, V]` of all tokens of one sequence, by the forward of training.
 pub(crate) fn whole(decoder: &Decoder, tokens: &[u32]) -> Tensor {

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use millrace_schemas::submit::{Algorithm, ModelSpec, Precision};
+use millrace_workers::model::versions::LoadedVersion;
 use millrace_workers::policy::Trainer;
 use millrace_workers::policy::torch::TorchTrainer;
-use millrace_workers::weights::LoadedVersion;
 use safetensors::SafeTensors;
 use safetensors::tensor::Dtype;
 use serde::Deserialize;
@@ -151,10 +151,11 @@ fn a_pretrained_model_says_what_transformers_lets_it_say() {
         return;
     };
     let zero = zero(&path, 1024, Precision::F32);
-    let codec = millrace_workers::text::Codec::read(|name| zero.files.get(name).cloned()).unwrap();
+    let codec =
+        millrace_workers::model::text_codec::Codec::read(|name| zero.files.get(name).cloned()).unwrap();
     let ask = |content| {
-        let speaker = millrace_workers::text::Speaker::User;
-        codec.first_turn(&[millrace_workers::text::Message { speaker, content }]).unwrap()
+        let speaker = millrace_workers::model::text_codec::Speaker::User;
+        codec.first_turn(&[millrace_workers::model::text_codec::Message { speaker, content }]).unwrap()
     };
     let prompts = [
         "What is 7 + 5? Answer with the number only.",

@@ -8,12 +8,12 @@ use millrace_schemas::publish_weights::Manifest;
 use millrace_schemas::submit::{Algorithm, ModelSpec};
 use millrace_schemas::train_shard::{Batch, BatchGroup, BatchRollout, BatchTurn, FileRef};
 use millrace_schemas::{BlobRef, PolicyVersion, RolloutId};
+use millrace_workers::model::versions::LoadedVersion;
 use millrace_workers::policy::torch::{EngineSettings, TorchEngine, TorchTrainer};
 use millrace_workers::policy::{
     Engine, EngineRequest, NoPast, PolicyError, Ticket, TrainStep, Trained, Trainer,
 };
 use millrace_workers::random::Stream;
-use millrace_workers::weights::LoadedVersion;
 
 /// Tokens that the models know.
 pub(crate) const VOCABULARY: u32 = 32;

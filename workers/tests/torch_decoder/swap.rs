@@ -2,9 +2,9 @@
 
 use millrace_schemas::PolicyVersion;
 use millrace_schemas::generate::{GenerateDone, Segment};
+use millrace_workers::model::versions::LoadedVersion;
 use millrace_workers::policy::torch::{EngineSettings, TorchEngine, TorchTrainer};
 use millrace_workers::policy::{Engine, PolicyError, Ticket, Trainer};
-use millrace_workers::weights::LoadedVersion;
 
 use crate::support::{engine, initial, model, request, run, task, tokens, turns, version};
 

@@ -10,11 +10,11 @@ use millrace_schemas::blob::Sha;
 use millrace_schemas::publish_weights::Manifest;
 use millrace_schemas::submit::{Algorithm, Loss};
 use millrace_schemas::{BlobRef, PolicyVersion};
+use millrace_workers::model::versions::LoadedVersion;
 use millrace_workers::policy::torch::{TorchTrainer, set_threads};
 use millrace_workers::policy::{
     CONFIG_FILE, MODEL_FILE, NoPast, Past, PolicyError, TrainStep, Trained, Trainer,
 };
-use millrace_workers::weights::LoadedVersion;
 
 use super::super::cpu;
 use super::super::model::{read, version};

@@ -8,10 +8,10 @@ use millrace_queue::{Broker, BrokerError};
 use millrace_schemas::envelope::decode;
 use millrace_schemas::train_shard::{Batch, FileRef, StepVoid, TrainShardDone, TrainShardTask, TrainWork};
 use millrace_schemas::{BlobRef, OutcomeBody, PolicyVersion, RunId, Task, TaskBody};
+use millrace_workers::model::versions::{Files, VersionStore};
 use millrace_workers::policy::scripted::{ScriptedTrainer, meeting_key};
 use millrace_workers::policy::{NoPast, TrainStep, Trainer};
 use millrace_workers::train_shard::for_all_ranks;
-use millrace_workers::weights::{Files, Weights};
 use millrace_workers::{Executor, Verdict};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Trains by script.
 pub(super) struct Train {
     pub(super) broker: Broker,
-    pub(super) weights: Weights,
+    pub(super) versions: VersionStore,
 }
 
 impl Train {
@@ -37,11 +37,11 @@ impl Train {
         let trained = match &shard.work {
             TrainWork::Initialise { model, seed } => ScriptedTrainer.initialise(model, *seed),
             TrainWork::Step { base, manifest, batch: blob, algorithm, checkpoint, .. } => {
-                let bytes = self.weights.objects().get_blob(run, blob).await;
+                let bytes = self.versions.objects().get_blob(run, blob).await;
                 let bytes = bytes.map_err(|e| again(&e))?;
                 let mut batch: Batch = decode("batch", &bytes).map_err(|e| Verdict::Poison(e.to_string()))?;
                 self.broker.resolve_batch(&mut batch).await.map_err(|e| again(&e))?;
-                let loaded = self.weights.fetch(run, *base, *manifest, Files::All).await;
+                let loaded = self.versions.fetch(run, *base, *manifest, Files::All).await;
                 let loaded = loaded.map_err(|e| e.verdict())?;
                 if let Some(reason) = self.misses_others(run, shard, *base, *blob, &cancel).await {
                     return Ok(OutcomeBody::Void(StepVoid { reason }));
@@ -60,7 +60,7 @@ impl Train {
         }
         let mut files = Vec::new();
         for (name, content) in trained.files {
-            let blob = self.weights.store(run, content).await.map_err(|e| again(&e))?;
+            let blob = self.versions.blobs().store(run, content).await.map_err(|e| again(&e))?;
             files.push(FileRef { name, blob });
         }
         Ok(OutcomeBody::TrainShard(TrainShardDone { files, metrics: trained.metrics }))

@@ -9,9 +9,9 @@ use tokio::sync::watch;
 
 use super::{Answer, Request, check};
 use crate::generate::follow::Serving;
-use crate::panics;
+use crate::model::versions::LoadedVersion;
 use crate::policy::{Engine, EngineRequest, Finished, PolicyError, Ticket, engine_for};
-use crate::weights::LoadedVersion;
+use crate::runtime::panic_message;
 
 /// An engine and whoever waits for it.
 pub(super) struct Host {
@@ -133,5 +133,5 @@ impl Host {
 /// Stops a panic: the engine is let go, its thread goes on.
 fn contained<T>(call: impl FnOnce() -> Result<T, PolicyError>) -> Result<T, PolicyError> {
     catch_unwind(AssertUnwindSafe(call))
-        .unwrap_or_else(|panic| Err(PolicyError::Temporary(format!("panicked: {}", panics::words(&*panic)))))
+        .unwrap_or_else(|panic| Err(PolicyError::Temporary(format!("panicked: {}", panic_message(&*panic)))))
 }

@@ -13,7 +13,7 @@ use super::turn::Turn;
 use crate::generate::driver::Request;
 use crate::generate::follow::Serving;
 use crate::policy::ends::Ends;
-use crate::policy::openai::{Measured, Server, ServerError, judge};
+use crate::policy::openai::{Measured, Server, ServerError, prove};
 
 /// Whether turns may be sampled.
 #[derive(Debug, Clone)]
@@ -161,7 +161,7 @@ impl Session {
         server.check_report(&wanted.folder, &wanted.label).await?;
         let logprobs = server.probe(&wanted.weights.tokens).await?;
         let comparable = server.measures_prompts();
-        let measured = judge(known.as_ref(), &wanted.weights, &logprobs, comparable, tolerance)?;
+        let measured = prove(known.as_ref(), &wanted.weights, &logprobs, comparable, tolerance)?;
         let served = self.served(wanted, logprobs).await?;
         *known = Some(measured);
         Ok(served)

@@ -11,8 +11,8 @@ use tokio::fs;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::Mutex;
 
+use crate::model::versions::{LoadedVersion, VersionStore};
 use crate::policy::is_for_training;
-use crate::weights::{LoadedVersion, Weights};
 
 /// Why a version has no folder.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +50,7 @@ impl VersionFolders {
     /// the disk.
     pub(crate) async fn lay_out(
         &self,
-        weights: &Weights,
+        versions: &VersionStore,
         version: &LoadedVersion,
     ) -> Result<PathBuf, LayoutError> {
         let mut newest = self.newest.lock().await;
@@ -66,7 +66,7 @@ impl VersionFolders {
         let (partial, path) = (folder.join(format!(".{name}.partial")), folder.join(&name));
         cleared(&partial).await?;
         fs::create_dir_all(&partial).await.map_err(at(&partial))?;
-        write_all(weights, version, &partial).await?;
+        write_all(versions, version, &partial).await?;
         cleared(&path).await?;
         fs::rename(&partial, &path).await.map_err(at(&path))?;
         let path = fs::canonicalize(&path).await.map_err(at(&path))?;
@@ -90,12 +90,16 @@ impl VersionFolders {
 }
 
 /// One file after another: none but the one on its way is in memory.
-async fn write_all(weights: &Weights, version: &LoadedVersion, folder: &Path) -> Result<(), LayoutError> {
+async fn write_all(
+    versions: &VersionStore,
+    version: &LoadedVersion,
+    folder: &Path,
+) -> Result<(), LayoutError> {
     for file in &version.manifest.files {
         if is_for_training(&file.name) {
             continue;
         }
-        let content = weights.fetch_blob(&version.manifest.run, file.blob).await?;
+        let content = versions.blobs().fetch(&version.manifest.run, file.blob).await?;
         let path = file_name::file_in(folder, &file.name)?;
         write(&path, &content).await.map_err(at(&path))?;
     }

@@ -8,10 +8,10 @@ use tch::Device;
 
 use super::sampling::{Draw, Drawn, draw};
 use super::{enter, guarded};
+use crate::model::versions::LoadedVersion;
 use crate::policy::decoder::{BLOCK, Config, Decoder, KvCache, Lane, Layout, read_tensors};
 use crate::policy::ends::Ends;
 use crate::policy::{CONFIG_FILE, Engine, EngineRequest, Finished, MODEL_FILE, PolicyError, Ticket};
-use crate::weights::LoadedVersion;
 use millrace_schemas::PolicyVersion;
 
 mod blocks;

@@ -12,10 +12,10 @@ use tch::Device;
 
 use super::{enter, guarded};
 use crate::gang::{GangError, Group, Seat};
-use crate::model_dir::{self, VersionZero};
+use crate::model::directory::{self, VersionZero};
+use crate::model::versions::LoadedVersion;
 use crate::policy::decoder::{Config, Decoder, Layout, write_tensors};
 use crate::policy::{CONFIG_FILE, CRITIC_FILE, MODEL_FILE, PolicyError, TrainStep, Trained, Trainer};
-use crate::weights::LoadedVersion;
 
 mod samples;
 mod score;
@@ -175,7 +175,7 @@ impl Default for TorchTrainer {
 
 /// Makes the files of version 0, and says how many parameters it has.
 fn version_zero(model: &ModelSpec, seed: u64) -> Result<VersionZero, PolicyError> {
-    if let Some(made) = model_dir::version_zero(model) {
+    if let Some(made) = directory::version_zero(model) {
         return Ok(made?);
     }
     let config = Config::of_spec(model)?;

@@ -11,9 +11,9 @@ use millrace_schemas::submit::Algorithm;
 use millrace_schemas::train_shard::{Batch, FileRef};
 use millrace_schemas::{BlobRef, PolicyVersion};
 use millrace_workers::gang::Seat;
+use millrace_workers::model::versions::LoadedVersion;
 use millrace_workers::policy::torch::TorchTrainer;
 use millrace_workers::policy::{CONFIG_FILE, CRITIC_FILE, Past, PolicyError, TrainStep, Trained, Trainer};
-use millrace_workers::weights::LoadedVersion;
 use tch::{Kind, Tensor};
 
 use super::ranks::{PATIENCE, seats, together};

@@ -1,7 +1,7 @@
 //! Gangs that compute in bf16: the weights in f32 are in shards as the moments are, wherever a state comes from.
 
 use millrace_schemas::submit::Algorithm;
-use millrace_workers::weights::LoadedVersion;
+use millrace_workers::model::versions::LoadedVersion;
 use tch::{Kind, Tensor};
 
 use super::books::{Books, How, batches, many_updates, members};

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use millrace_schemas::submit::Algorithm;
 use millrace_schemas::train_shard::Batch;
+use millrace_workers::model::versions::LoadedVersion;
 use millrace_workers::policy::PolicyError;
-use millrace_workers::weights::LoadedVersion;
 
 use super::books::{Books, How, batches, many_updates, members, same};
 use super::ranks::{PATIENCE, seats};

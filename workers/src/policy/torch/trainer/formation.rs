@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use tch::{Device, Kind, Tensor};
 
 use crate::gang::{GangError, Group};
+use crate::model::versions::LoadedVersion;
 use crate::policy::TrainStep;
-use crate::weights::LoadedVersion;
 
 /// Numbers of a [`Record`].
 const NUMBERS: usize = 15;

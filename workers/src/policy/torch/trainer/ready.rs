@@ -12,9 +12,9 @@ use super::shards::{self, Covered};
 use super::state::{Optimiser, State, read_config, read_weights};
 use super::update::{Member, Step};
 use crate::gang::Group;
+use crate::model::versions::LoadedVersion;
 use crate::policy::decoder::{Config, Decoder, Layout};
 use crate::policy::{MODEL_FILE, PolicyError, TrainStep};
-use crate::weights::LoadedVersion;
 
 /// Which version a state in memory is of. A version's weights alone do not say it: a step that moves nothing
 /// leaves them as they were and still counts as an update.

@@ -6,9 +6,9 @@ use tch::{Device, Kind, Tensor};
 
 use super::deal::{Deal, copy_shared};
 use super::shards;
+use crate::model::versions::LoadedVersion;
 use crate::policy::decoder::{Config, Decoder, Layout, read_tensors, write_tensors};
 use crate::policy::{CONFIG_FILE, CRITIC_FILE, MODEL_FILE, PolicyError, TrainStep};
-use crate::weights::LoadedVersion;
 
 /// What transformers wants to find in a file of weights.
 pub(super) const MODEL_METADATA: (&str, &str) = ("format", "pt");

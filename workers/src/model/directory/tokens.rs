@@ -7,12 +7,12 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::Fault;
-use crate::policy::CONFIG_FILE;
-use crate::policy::decoder::Config;
-use crate::text::{
+use crate::model::text_codec::{
     Codec, GENERATION_FILE, Message, Speaker, SpecialToken, TEMPLATE_FILE, TOKENIZER_CONFIG_FILE,
     TOKENIZER_FILE, TextError, end_tokens_of,
 };
+use crate::policy::CONFIG_FILE;
+use crate::policy::decoder::Config;
 
 /// `tokenizer_config.json`, as far as it says which token has which id.
 #[derive(Debug, Default, Deserialize)]

@@ -1,4 +1,4 @@
-//! The codecs of the runs that this worker serves, read once each.
+//! The text codecs of the runs that this worker serves, read once each.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,43 +6,42 @@ use std::time::Duration;
 use millrace_schemas::RunId;
 
 use super::{Codec, TextError};
-use crate::executor::Verdict;
-use crate::held::Held;
-use crate::policies::PolicyTable;
-use crate::weights::{Files, Weights};
+use crate::model::once_cache::OnceCache;
+use crate::model::versions::{Files, VersionStore};
+use crate::runtime::{PolicyTable, Verdict};
 
-/// For how long a task is given back whose run has no version yet.
+/// Until a task is retried whose run has no version yet.
 const NO_VERSION: Duration = Duration::from_millis(500);
 
 /// Codecs by run. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Codecs {
     policies: PolicyTable,
-    weights: Weights,
-    held: Held<RunId, Codec>,
+    versions: VersionStore,
+    by_run: OnceCache<RunId, Codec>,
 }
 
 impl Codecs {
-    /// Codecs from the versions of `weights` that `policies` name.
+    /// Codecs of the versions that `policies` name.
     #[must_use]
-    pub fn new(policies: PolicyTable, weights: Weights) -> Self {
-        Self { policies, weights, held: Held::default() }
+    pub fn new(policies: PolicyTable, versions: VersionStore) -> Self {
+        Self { policies, versions, by_run: OnceCache::default() }
     }
 
-    /// The codec of a run: of the version that its policy names, since all versions of a run share it.
+    /// The codec of a run. All versions of a run share it, so it is read from the one that the policy names.
     ///
     /// # Errors
-    /// What becomes of the task that needs it: the run has no version yet, its files cannot be fetched, or they
+    /// The verdict on the task that needs it: the run has no version yet, its files cannot be fetched, or they
     /// are no tokenizer.
     pub async fn of(&self, run: &RunId) -> Result<Arc<Codec>, Verdict> {
-        self.held.get(run, async || self.read(run).await).await
+        self.by_run.get(run, async || self.read(run).await).await
     }
 
     async fn read(&self, run: &RunId) -> Result<Codec, Verdict> {
         let Some(policy) = self.policies.get(run) else {
             return Err(Verdict::RetryAfter(NO_VERSION, format!("run={run} has no version yet")));
         };
-        let fetched = self.weights.fetch(run, policy.version, policy.manifest, Files::Text).await;
+        let fetched = self.versions.fetch(run, policy.version, policy.manifest, Files::Text).await;
         let files = fetched.map_err(|error| error.verdict())?.files;
         // A large vocabulary takes a good part of a second.
         let read = tokio::task::spawn_blocking(move || Codec::read(|name| files.get(name).cloned()));

@@ -10,10 +10,10 @@ use tokenizers::Tokenizer;
 
 use template::Template;
 
-mod held;
+mod codecs;
 mod template;
 
-pub use held::Codecs;
+pub use codecs::Codecs;
 
 /// The tokenizer, as the `tokenizers` library writes it.
 pub const TOKENIZER_FILE: &str = "tokenizer.json";

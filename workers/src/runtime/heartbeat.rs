@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 
-use crate::in_hand::InHand;
+use super::in_flight::InHand;
 
 /// Heartbeats that are on their way at once.
 const IN_FLIGHT: usize = 64;
@@ -14,7 +14,7 @@ const IN_FLIGHT: usize = 64;
 /// Consumes time, produces a heartbeat for every task in hand a few times in a lease, and at least once in
 /// `every`. Waits for the timer, or for news of shorter leases; a heartbeat that fails is logged, for the next may
 /// arrive. Ends never.
-pub async fn run(in_hand: Arc<InHand>, every: Duration) {
+pub(super) async fn run(in_hand: Arc<InHand>, every: Duration) {
     let mut pace = in_hand.pace();
     loop {
         let pause = pace.borrow_and_update().map_or(every, |pace| pace.min(every));

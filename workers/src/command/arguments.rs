@@ -6,8 +6,8 @@ use millrace_schemas::ids::IdError;
 use millrace_schemas::stage::UnknownStage;
 use millrace_schemas::{PoolName, Stage};
 
+use crate::runtime::PoolSettings;
 use crate::stages::{default_concurrency, default_settings};
-use crate::worker::PoolSettings;
 
 pub mod engine;
 

@@ -23,10 +23,10 @@ mod tokens;
 pub const INDEX_FILE: &str = "model.safetensors.index.json";
 /// Small files that a version takes over as they are.
 pub const COMPANIONS: [&str; 8] = [
-    crate::text::TOKENIZER_FILE,
-    crate::text::TOKENIZER_CONFIG_FILE,
-    crate::text::TEMPLATE_FILE,
-    crate::text::GENERATION_FILE,
+    crate::model::text_codec::TOKENIZER_FILE,
+    crate::model::text_codec::TOKENIZER_CONFIG_FILE,
+    crate::model::text_codec::TEMPLATE_FILE,
+    crate::model::text_codec::GENERATION_FILE,
     "special_tokens_map.json",
     "added_tokens.json",
     "vocab.json",
@@ -127,7 +127,7 @@ impl ModelDir {
     /// Whether it brings a tokenizer.
     #[must_use]
     pub fn speaks(&self) -> bool {
-        self.companions.contains_key(crate::text::TOKENIZER_FILE)
+        self.companions.contains_key(crate::model::text_codec::TOKENIZER_FILE)
     }
 
     /// Reads every number.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::in_hand::InHand;
+use super::in_flight::InHand;
 
 /// Time to hand back what was not finished.
 const HAND_BACK: Duration = Duration::from_secs(5);
@@ -40,7 +40,7 @@ pub fn on_signal() -> io::Result<CancellationToken> {
 
 /// Waits for the loops to end after `stop`: for `grace` as they like, then with everything cancelled, which
 /// hands it back. Says whether all was settled.
-pub async fn drain(
+pub(super) async fn drain(
     stop: &CancellationToken,
     grace: Duration,
     in_hand: &InHand,

@@ -10,11 +10,11 @@ use millrace_schemas::{PolicyVersion, RunId, Task, TaskKey};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::policies::PolicyTable;
+use super::policy_table::PolicyTable;
 
 /// All tasks in hand, of all stages.
 #[derive(Default)]
-pub struct InHand {
+pub(super) struct InHand {
     entries: Mutex<Entries>,
     /// Between two signs of life; `None` until a pool's leases are known.
     pace: watch::Sender<Option<Duration>>,
@@ -45,7 +45,7 @@ struct Work {
 }
 
 /// A task in hand; let go when dropped.
-pub struct Hold {
+pub(super) struct Hold {
     in_hand: Arc<InHand>,
     id: u64,
     /// Fires when the task became stale or the worker must leave.
@@ -60,7 +60,7 @@ impl InHand {
 
     /// Takes a delivered task in hand: it is kept alive from now on.
     #[must_use]
-    pub fn hold(self: &Arc<Self>, lease: Arc<dyn Lease>) -> Hold {
+    pub(super) fn hold(self: &Arc<Self>, lease: Arc<dyn Lease>) -> Hold {
         let cancel = CancellationToken::new();
         let mut entries = self.entries();
         if entries.leaving {
@@ -73,7 +73,7 @@ impl InHand {
     }
 
     /// Takes note of how long a pool's leases are: signs of life go out often enough for the shortest known.
-    pub fn leases_last(&self, ack_wait: Duration) {
+    pub(super) fn leases_last(&self, ack_wait: Duration) {
         let pace = ack_wait / HEARTBEATS;
         self.pace.send_if_modified(|known| {
             let slower = known.is_none_or(|known| known > pace);
@@ -86,18 +86,18 @@ impl InHand {
 
     /// Between two signs of life; `None` until a pool's leases are known.
     #[must_use]
-    pub fn pace(&self) -> watch::Receiver<Option<Duration>> {
+    pub(super) fn pace(&self) -> watch::Receiver<Option<Duration>> {
         self.pace.subscribe()
     }
 
     /// The leases of all tasks in hand.
     #[must_use]
-    pub fn leases(&self) -> Vec<Arc<dyn Lease>> {
+    pub(super) fn leases(&self) -> Vec<Arc<dyn Lease>> {
         self.entries().by_id.values().map(|entry| entry.lease.clone()).collect()
     }
 
     /// Cancels what became stale.
-    pub fn cancel_stale(&self, policies: &PolicyTable) {
+    pub(super) fn cancel_stale(&self, policies: &PolicyTable) {
         for entry in self.entries().by_id.values() {
             let stale = |work: &Work| policies.is_stale(&work.run, work.key, work.version, work.evaluate);
             if entry.work.as_ref().is_some_and(stale) {
@@ -107,7 +107,7 @@ impl InHand {
     }
 
     /// Cancels everything, now and from now on.
-    pub fn cancel_all(&self) {
+    pub(super) fn cancel_all(&self) {
         let mut entries = self.entries();
         entries.leaving = true;
         entries.by_id.values().for_each(|entry| entry.cancel.cancel());
@@ -117,7 +117,7 @@ impl InHand {
 impl Hold {
     /// Says what the task is, so that it can be cancelled when it becomes stale. Staleness must be checked
     /// after this, lest a policy that came in between be missed.
-    pub fn describe(&self, task: &Task) {
+    pub(super) fn describe(&self, task: &Task) {
         let work =
             Work { run: task.run.clone(), key: task.key, version: task.version, evaluate: task.evaluate };
         if let Some(entry) = self.in_hand.entries().by_id.get_mut(&self.id) {

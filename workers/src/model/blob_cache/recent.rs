@@ -1,4 +1,4 @@
-//! Blobs that were read or written a moment ago, by their hash.
+//! Content of blobs by hash; the least recently used goes first.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,20 +6,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use millrace_schemas::blob::Sha;
 
-/// Bytes that the cache holds at most: a few versions of a small model, none of one that fills a machine.
+/// Bytes in the cache at most: a few versions of a small model, none of one that fills a machine.
 const MAX_BYTES: usize = 512 * 1024 * 1024;
 
-/// The least recently used blob goes first.
+/// From the least to the most recently used.
 #[derive(Debug, Default)]
-pub(super) struct BlobCache(Mutex<VecDeque<(Sha, Bytes)>>);
+pub(super) struct Recent(Mutex<VecDeque<(Sha, Bytes)>>);
 
-impl BlobCache {
+impl Recent {
     fn blobs(&self) -> MutexGuard<'_, VecDeque<(Sha, Bytes)>> {
-        // Nothing in here can be left half done by a panic.
+        // A panic cannot leave the list half changed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The blob of this hash, if it is here.
     pub(super) fn get(&self, sha: &Sha) -> Option<Bytes> {
         let mut blobs = self.blobs();
         let at = blobs.iter().position(|(key, _)| key == sha)?;
@@ -29,7 +28,7 @@ impl BlobCache {
         Some(content)
     }
 
-    /// Keeps a blob that is proved to have this hash.
+    /// The caller has proved that `content` has this hash.
     pub(super) fn insert(&self, sha: Sha, content: Bytes) {
         let mut blobs = self.blobs();
         blobs.retain(|(key, _)| *key != sha);

@@ -9,8 +9,8 @@ use millrace_schemas::subjects::parse_task;
 use millrace_schemas::text::cut;
 use millrace_schemas::{Event, Outcome, OutcomeBody, RunId, TaskKey, WorkerId};
 
-use crate::executor::Verdict;
-use crate::in_hand::Hold;
+use super::executor::Verdict;
+use super::in_flight::Hold;
 
 /// The longest that a task is given back for.
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
@@ -18,7 +18,7 @@ const LONGEST_RETRY: Duration = Duration::from_secs(60);
 const RECONNECT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
 /// Who settles what.
-pub(crate) struct Settlement<'a> {
+pub(super) struct Settlement<'a> {
     pub(crate) broker: &'a Broker,
     pub(crate) worker: &'a WorkerId,
     pub(crate) delivery: &'a Delivery,
@@ -33,7 +33,7 @@ pub(crate) struct Settlement<'a> {
 impl Settlement<'_> {
     /// Says a verdict to the log and the queue. Where the queue stays away the task is simply left: it comes
     /// again when its lease ends.
-    pub(crate) async fn settle(&self, verdict: Verdict) {
+    pub(super) async fn settle(&self, verdict: Verdict) {
         let subject = &self.delivery.message.subject;
         match verdict {
             Verdict::Done(body, cost) => {
@@ -166,8 +166,8 @@ mod tests {
     use millrace_schemas::reward::RewardDone;
 
     use super::*;
-    use crate::executor::Cost;
-    use crate::in_hand::InHand;
+    use crate::runtime::executor::Cost;
+    use crate::runtime::in_flight::InHand;
 
     /// Notes how long the log was when the task was first forgotten.
     struct Noting {

@@ -1,8 +1,8 @@
 use super::*;
 
-fn weights(version: u64, record: Option<&[f32]>) -> Weights {
+fn weights(version: u64, record: Option<&[f32]>) -> ProbedWeights {
     let blob = BlobRef::of(&version.to_le_bytes());
-    Weights {
+    ProbedWeights {
         version: PolicyVersion(version),
         tokens: vec![1, 2, 3],
         record: record.map(<[f32]>::to_vec),
@@ -20,25 +20,25 @@ const NEW: [f32; 2] = [-2.9, -2.1];
 #[test]
 fn a_record_must_be_met() {
     let wanted = weights(2, Some(&NEW));
-    judge(None, &wanted, &[-2.91, -2.1], true, 0.02).unwrap();
-    let error = judge(None, &wanted, &OLD, true, 0.02).unwrap_err();
+    prove(None, &wanted, &[-2.91, -2.1], true, 0.02).unwrap();
+    let error = prove(None, &wanted, &OLD, true, 0.02).unwrap_err();
     assert!(matches!(&error, ServerError::OtherWeights(said) if said.contains("recorded")), "{error}");
     // A server that does not measure what is recorded is not held to it.
-    judge(None, &wanted, &OLD, false, 0.02).unwrap();
-    assert!(judge(None, &wanted, &[-2.9], true, 0.02).is_err(), "another length");
+    prove(None, &wanted, &OLD, false, 0.02).unwrap();
+    assert!(prove(None, &wanted, &[-2.9], true, 0.02).is_err(), "another length");
 }
 
 #[test]
 fn what_did_not_change_is_found_out_without_a_record() {
     let before = measured(1, None, &OLD);
-    let error = judge(Some(&before), &weights(2, None), &OLD, true, 10.0).unwrap_err();
+    let error = prove(Some(&before), &weights(2, None), &OLD, true, 10.0).unwrap_err();
     assert!(error.to_string().contains("bit for bit"), "{error}");
-    judge(Some(&before), &weights(2, None), &[-3.0, -2.000_001], true, 0.0).unwrap();
+    prove(Some(&before), &weights(2, None), &[-3.0, -2.000_001], true, 0.0).unwrap();
     // The same files again may well give the same.
     let mut again = weights(2, None);
     again.files = before.weights.files.clone();
-    judge(Some(&before), &again, &OLD, true, 0.0).unwrap();
-    assert!(judge(Some(&before), &again, &NEW, true, 0.02).is_err());
+    prove(Some(&before), &again, &OLD, true, 0.0).unwrap();
+    assert!(prove(Some(&before), &again, &NEW, true, 0.02).is_err());
 }
 
 #[test]
@@ -46,9 +46,9 @@ fn the_server_must_move_as_the_trainer_did() {
     // It is off by 0.05 at all times, as one that computes in bf16, and the change is 0.1.
     let before = measured(1, Some(&OLD), &[-3.05, -2.05]);
     let wanted = weights(2, Some(&NEW));
-    judge(Some(&before), &wanted, &[-2.95, -2.15], true, 0.06).unwrap();
+    prove(Some(&before), &wanted, &[-2.95, -2.15], true, 0.06).unwrap();
     // It moved a little, and not to there: within the tolerance of what is recorded all the same.
-    let error = judge(Some(&before), &wanted, &[-2.999, -2.05], true, 0.09).unwrap_err();
+    let error = prove(Some(&before), &wanted, &[-2.999, -2.05], true, 0.09).unwrap_err();
     assert!(error.to_string().contains("of the change"), "{error}");
 }
 
@@ -56,16 +56,16 @@ fn the_server_must_move_as_the_trainer_did() {
 fn a_server_does_not_drift_from_its_records() {
     // In f32: 1e-6 off at first, then as far as one whose packed output layer stayed old.
     let off = |by: f32| NEW.map(|logprob| logprob + by);
-    let first = judge(None, &weights(2, Some(&NEW)), &off(1e-6), true, 0.01).unwrap();
-    let again = Weights { version: PolicyVersion(3), ..weights(3, Some(&NEW)) };
-    let error = judge(Some(&first), &again, &off(1.7e-3), true, 0.01).unwrap_err();
+    let first = prove(None, &weights(2, Some(&NEW)), &off(1e-6), true, 0.01).unwrap();
+    let again = ProbedWeights { version: PolicyVersion(3), ..weights(3, Some(&NEW)) };
+    let error = prove(Some(&first), &again, &off(1.7e-3), true, 0.01).unwrap_err();
     assert!(error.to_string().contains("a part of its weights is old"), "{error}");
     // What rounding explains is no drift, and the nearest is remembered.
-    let second = judge(Some(&first), &again, &off(9e-5), true, 0.01).unwrap();
+    let second = prove(Some(&first), &again, &off(9e-5), true, 0.01).unwrap();
     assert_eq!(second.nearest, first.nearest);
     // In bf16: as far off as always, to ten times.
-    let first = judge(None, &weights(2, Some(&NEW)), &off(0.02), true, 0.2).unwrap();
-    judge(Some(&first), &again, &off(0.15), true, 0.2).unwrap();
+    let first = prove(None, &weights(2, Some(&NEW)), &off(0.02), true, 0.2).unwrap();
+    prove(Some(&first), &again, &off(0.15), true, 0.2).unwrap();
 }
 
 #[test]

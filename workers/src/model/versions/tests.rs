@@ -26,8 +26,8 @@ async fn commit(objects: &Objects) -> (Manifest, Sha) {
     (manifest, Sha::of(&bytes))
 }
 
-async fn fetch(objects: &Objects, sha: Sha) -> Result<LoadedVersion, WeightsError> {
-    Weights::new(objects.clone()).fetch(&run(), PolicyVersion(3), sha, Files::All).await
+async fn fetch(objects: &Objects, sha: Sha) -> Result<LoadedVersion, VersionError> {
+    VersionStore::new(objects.clone()).fetch(&run(), PolicyVersion(3), sha, Files::All).await
 }
 
 #[tokio::test]
@@ -38,7 +38,7 @@ async fn a_version_comes_with_the_files_that_are_wanted() {
     assert_eq!((all.manifest.clone(), all.sha, all.version), (manifest, sha, PolicyVersion(3)));
     assert_eq!(all.files.keys().collect::<Vec<_>>(), [CONFIG_FILE, "optimizer.safetensors"]);
     assert_eq!(all.model_type().unwrap(), "x");
-    let model = Weights::new(objects).fetch(&run(), PolicyVersion(3), sha, Files::Model).await.unwrap();
+    let model = VersionStore::new(objects).fetch(&run(), PolicyVersion(3), sha, Files::Model).await.unwrap();
     assert_eq!(model.files.keys().collect::<Vec<_>>(), [CONFIG_FILE]);
 }
 
@@ -47,13 +47,13 @@ async fn another_manifest_is_refused() {
     let objects = Objects::memory();
     let (manifest, sha) = commit(&objects).await;
     let error = fetch(&objects, Sha::of(b"another")).await.unwrap_err();
-    assert!(matches!(error, WeightsError::OtherManifest { found, .. } if found == sha), "{error}");
+    assert!(matches!(error, VersionError::OtherManifest { found, .. } if found == sha), "{error}");
 
     let of_another_version = Manifest { version: PolicyVersion(4), ..manifest }.to_json();
     let at = paths::manifest(&run(), PolicyVersion(3));
     objects.put(&at, of_another_version.clone().into()).await.unwrap();
     let error = fetch(&objects, Sha::of(&of_another_version)).await.unwrap_err();
-    assert!(matches!(error, WeightsError::Manifest { .. }), "{error}");
+    assert!(matches!(error, VersionError::Manifest { .. }), "{error}");
 }
 
 #[tokio::test]
@@ -63,19 +63,19 @@ async fn a_damaged_file_is_refused_and_a_lost_one_is_missed() {
     let at = paths::blob(&run(), &manifest.files[1].blob.sha256);
     objects.put(&at, "momentS".into()).await.unwrap();
     let error = fetch(&objects, sha).await.unwrap_err();
-    assert!(matches!(error, WeightsError::Object(ObjectError::Corrupt { .. })), "{error}");
+    assert!(matches!(error, VersionError::Object(ObjectError::Corrupt { .. })), "{error}");
     assert!(matches!(error.verdict(), Verdict::RetryAfter(..)));
 
     objects.delete(&at).await.unwrap();
     let error = fetch(&objects, sha).await.unwrap_err();
-    assert!(matches!(error, WeightsError::Object(ObjectError::NotFound { .. })), "{error}");
+    assert!(matches!(error, VersionError::Object(ObjectError::NotFound { .. })), "{error}");
     assert!(matches!(error.verdict(), Verdict::RetryAfter(..)), "a replica may not know it yet");
 }
 
 #[tokio::test]
 async fn what_was_stored_here_is_not_read_again() {
     let objects = Objects::memory();
-    let weights = Weights::new(objects.clone());
+    let weights = VersionStore::new(objects.clone());
     let (_, sha) = commit(&objects).await;
     weights.fetch(&run(), PolicyVersion(3), sha, Files::All).await.unwrap();
     for path in objects.list(&format!("{}/blobs", paths::run(&run()))).await.unwrap() {
@@ -90,7 +90,7 @@ async fn what_was_stored_here_is_not_read_again() {
 #[tokio::test]
 async fn partial_delta_is_refused() {
     let objects = Objects::memory();
-    let weights = Weights::new(objects.clone());
+    let weights = VersionStore::new(objects.clone());
     let (manifest, sha) = commit(&objects).await;
     let file = &manifest.files[1];
     let at = paths::blob(&run(), &file.blob.sha256);
@@ -102,7 +102,7 @@ async fn partial_delta_is_refused() {
         for partial in [whole.slice(..part), mixed.into()] {
             objects.put(&at, partial).await.unwrap();
             let fetched = weights.fetch(&run(), PolicyVersion(3), sha, Files::All).await;
-            let Err(WeightsError::Object(ObjectError::Corrupt { .. })) = fetched else {
+            let Err(VersionError::Object(ObjectError::Corrupt { .. })) = fetched else {
                 panic!("{part} bytes of {} are served: {fetched:?}", whole.len())
             };
         }

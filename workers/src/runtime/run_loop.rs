@@ -18,12 +18,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use crate::counters::Counters;
-use crate::executor::{Executor, Verdict};
-use crate::in_hand::{Hold, InHand};
-use crate::panics;
-use crate::policies::PolicyTable;
-use crate::settle::Settlement;
+use super::counters::Counters;
+use super::executor::{Executor, Verdict};
+use super::in_flight::{Hold, InHand};
+use super::panics::panic_message;
+use super::policy_table::PolicyTable;
+use super::settlement::Settlement;
 
 /// Between a failed request to the queue and the next.
 const RECONNECT: Duration = Duration::from_millis(500);
@@ -39,7 +39,7 @@ const HUNG_RETRY: Duration = Duration::from_secs(1);
 const PANIC_ATTEMPTS: u64 = 3;
 
 /// One pool of one stage, as served by this process.
-pub struct PoolLoop {
+pub(super) struct PoolLoop {
     /// The stage.
     pub stage: Stage,
     /// The pool.
@@ -65,7 +65,7 @@ impl PoolLoop {
     /// slots are free, so that none waits here while another worker is idle. Freed by each task's end. When
     /// the queue cannot be reached it tries again. When a run comes or goes that has partitions it pulls anew. Ends when `stop` fires; the tasks in hand then go on, and
     /// the future ends with the last of them.
-    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+    pub(super) async fn run(self: Arc<Self>, stop: CancellationToken) {
         let slots = Arc::new(Semaphore::new(self.concurrency as usize));
         // What is in hand ends with this future, should it be dropped.
         let mut in_hand = JoinSet::new();
@@ -268,6 +268,6 @@ async fn free_slots(slots: &Arc<Semaphore>) -> OwnedSemaphorePermit {
 
 /// A panic may be the machine's fault. The third one is the task's.
 fn after_panic(panic: &(dyn Any + Send), attempt: u64) -> Verdict {
-    let reason = format!("its execution panicked: {}", panics::words(panic));
+    let reason = format!("its execution panicked: {}", panic_message(panic));
     if attempt < PANIC_ATTEMPTS { Verdict::RetryAfter(PANIC_RETRY, reason) } else { Verdict::Poison(reason) }
 }

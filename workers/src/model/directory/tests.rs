@@ -6,7 +6,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::*;
-use crate::text::{GENERATION_FILE, TEMPLATE_FILE, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE};
+use crate::model::text_codec::{GENERATION_FILE, TEMPLATE_FILE, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE};
 
 const FIRST: &str = "model-00001-of-00002.safetensors";
 const SECOND: &str = "model-00002-of-00002.safetensors";

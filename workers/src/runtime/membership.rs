@@ -10,14 +10,14 @@ use millrace_schemas::member::SignOfLife;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use crate::executor::Executor;
+use super::executor::Executor;
 
 /// The second sign comes early: the first alone may be anybody's.
 const EARLY: Duration = Duration::from_millis(100);
 
 /// Consumes time, produces signs of life while the trainer is well. Waits for the timer. A sign that fails is logged, for
 /// the next may arrive. Ends when `stop` fires, with a sign that says so.
-pub(crate) async fn give_signs(
+pub(super) async fn give_signs(
     broker: Broker,
     worker: WorkerId,
     instance: String,

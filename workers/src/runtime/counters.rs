@@ -12,14 +12,14 @@ use millrace_schemas::text::shown;
 use millrace_schemas::{Stage, WorkerId, subjects};
 use millrace_telemetry::Health;
 
-use crate::executor::{Executor, Verdict};
+use super::executor::{Executor, Verdict};
 
 /// Reports between two questions to the queue whether it is there.
 const REPORTS_PER_PROBE: u64 = 10;
 
 /// The counters of one stage.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub(super) struct Counters {
     done: AtomicU64,
     retried: AtomicU64,
     poison: AtomicU64,
@@ -32,7 +32,7 @@ pub struct Counters {
 }
 
 /// What counts for each stage, and what does its tasks.
-pub type Stages = BTreeMap<Stage, (Arc<Counters>, Arc<dyn Executor>)>;
+pub(super) type Stages = BTreeMap<Stage, (Arc<Counters>, Arc<dyn Executor>)>;
 
 /// Time in which at least one task was being executed.
 #[derive(Debug, Default)]
@@ -43,10 +43,10 @@ struct Busy {
 }
 
 /// A task in hand; counted as let go when dropped.
-pub struct InHandCount<'a>(&'a Counters);
+pub(super) struct InHandCount<'a>(&'a Counters);
 
 /// A task being executed; counted as ended when dropped.
-pub struct Executing<'a>(&'a Counters);
+pub(super) struct Executing<'a>(&'a Counters);
 
 impl Counters {
     fn busy(&self) -> MutexGuard<'_, Busy> {
@@ -56,14 +56,14 @@ impl Counters {
 
     /// A task is in hand until the guard is dropped.
     #[must_use]
-    pub fn take(&self) -> InHandCount<'_> {
+    pub(super) fn take(&self) -> InHandCount<'_> {
         self.in_hand.fetch_add(1, Relaxed);
         InHandCount(self)
     }
 
     /// A task is being executed until the guard is dropped.
     #[must_use]
-    pub fn execute(&self) -> Executing<'_> {
+    pub(super) fn execute(&self) -> Executing<'_> {
         let mut busy = self.busy();
         busy.executing += 1;
         if busy.executing == 1 {
@@ -78,7 +78,7 @@ impl Counters {
     }
 
     /// An attempt ended.
-    pub fn count(&self, verdict: &Verdict) {
+    pub(super) fn count(&self, verdict: &Verdict) {
         *self.given_back() = match verdict {
             Verdict::RetryAfter(_, reason) => Some(reason.clone()),
             Verdict::Done(..) | Verdict::Poison(_) | Verdict::Stale => None,
@@ -97,7 +97,7 @@ impl Counters {
 
     /// The counters now.
     #[must_use]
-    pub fn read(&self) -> StageCounters {
+    pub(super) fn read(&self) -> StageCounters {
         let busy = {
             let busy = self.busy();
             busy.total + busy.since.map_or(Duration::ZERO, |since| since.elapsed())
@@ -134,7 +134,7 @@ impl Drop for Executing<'_> {
 }
 
 /// Tells of the counters.
-pub struct Reporter {
+pub(super) struct Reporter {
     /// This process.
     pub worker: WorkerId,
     /// Where to.
@@ -148,7 +148,7 @@ pub struct Reporter {
 impl Reporter {
     /// Consumes the counters, produces notices, metrics and health once in `every`. Waits for the timer; a
     /// notice that is lost is followed by another. Ends never.
-    pub async fn run(self, every: Duration) {
+    pub(super) async fn run(self, every: Duration) {
         let start = Instant::now();
         let mut timer = tokio::time::interval(every);
         let mut done_before = 0;

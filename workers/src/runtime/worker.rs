@@ -10,12 +10,12 @@ use millrace_telemetry::Health;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::counters::{Reporter, Stages};
-use crate::executor::Executor;
-use crate::in_hand::InHand;
-use crate::policies::{PolicyTable, policies};
-use crate::run_loop::PoolLoop;
-use crate::{drain, heartbeat, members};
+use super::counters::{Reporter, Stages};
+use super::executor::Executor;
+use super::in_flight::InHand;
+use super::policy_table::{PolicyTable, policies};
+use super::run_loop::PoolLoop;
+use super::{drain, heartbeat, membership};
 
 /// How a worker behaves.
 #[derive(Debug, Clone)]
@@ -163,7 +163,7 @@ impl Worker {
     fn join(&self, trainer: Arc<dyn Executor>) -> (CancellationToken, JoinSet<()>) {
         let leave = CancellationToken::new();
         let WorkerSettings { id, instance, .. } = self.settings.clone();
-        let signs = members::give_signs(self.broker.clone(), id, instance, trainer, leave.clone());
+        let signs = membership::give_signs(self.broker.clone(), id, instance, trainer, leave.clone());
         let mut left = JoinSet::new();
         left.spawn(signs);
         (leave, left)

@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 use millrace_schemas::{BlobRef, PolicyVersion};
 
 use super::ServerError;
+use crate::model::versions::LoadedVersion;
 use crate::policy::probe::{PROBE_FILE, ProbeRecord};
 use crate::policy::{PolicyError, is_for_training};
-use crate::weights::LoadedVersion;
 
 /// The share of the change that the trainer saw, below which a server has not made it.
 const MOVED: f64 = 0.5;
@@ -27,7 +27,7 @@ const CONTEXT: usize = 1024;
 
 /// Weights that a server is to serve.
 #[derive(Debug, Clone)]
-pub(crate) struct Weights {
+pub(crate) struct ProbedWeights {
     pub(crate) version: PolicyVersion,
     /// The prompt of the probe.
     pub(crate) tokens: Vec<u32>,
@@ -36,7 +36,7 @@ pub(crate) struct Weights {
     files: BTreeMap<String, BlobRef>,
 }
 
-impl Weights {
+impl ProbedWeights {
     /// What is to be known of a version before it is served.
     ///
     /// # Errors
@@ -60,7 +60,7 @@ impl Weights {
 /// Weights that a server was seen to serve.
 #[derive(Debug, Clone)]
 pub(crate) struct Measured {
-    pub(crate) weights: Weights,
+    pub(crate) weights: ProbedWeights,
     /// What the probe gave.
     pub(crate) logprobs: Vec<f32>,
     /// How far off a record the server was at its nearest, of all versions that it served; nats a token, mean over the
@@ -70,9 +70,9 @@ pub(crate) struct Measured {
 
 /// Judges by a measurement whether a server serves `wanted`. `before` is what it was seen to serve last; `comparable`
 /// says whether the server measures what trainers record.
-pub(crate) fn judge(
+pub(crate) fn prove(
     before: Option<&Measured>,
-    wanted: &Weights,
+    wanted: &ProbedWeights,
     after: &[f32],
     comparable: bool,
     tolerance: f64,
@@ -113,7 +113,7 @@ fn near(
 /// Refuses a server that is not where it should have gone from the weights before.
 fn has_moved(
     before: Option<&Measured>,
-    wanted: &Weights,
+    wanted: &ProbedWeights,
     record: Option<&[f32]>,
     after: &[f32],
     tolerance: f64,

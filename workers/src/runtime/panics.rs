@@ -3,7 +3,7 @@
 use std::any::Any;
 
 /// The words of a panic; empty where it carried none.
-pub(crate) fn words(panic: &(dyn Any + Send)) -> &str {
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default()
 }

@@ -1,8 +1,7 @@
-//! Versions of a run, from the object store: the manifest that a hash names, then its files in parallel, each
-//! proved by its own hash. A small cache saves what this process wrote or read a moment ago.
+//! Versions of a run, from the object store: the manifest that a hash names, then its files in parallel, each proved
+//! by its own hash.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,30 +9,26 @@ use futures::{StreamExt, TryStreamExt};
 use millrace_queue::{ObjectError, Objects};
 use millrace_schemas::blob::{Sha, paths};
 use millrace_schemas::publish_weights::Manifest;
-use millrace_schemas::{BlobRef, PolicyVersion, RunId, file_name};
+use millrace_schemas::{PolicyVersion, RunId, file_name};
 use serde::Deserialize;
 
-use crate::executor::Verdict;
+use super::blob_cache::{BlobCache, TRIES};
+use super::text_codec;
 use crate::policy::probe::PROBE_FILE;
 use crate::policy::{CONFIG_FILE, PolicyError, is_for_training};
-use crate::text;
-use cache::BlobCache;
-
-mod cache;
+use crate::runtime::Verdict;
 
 /// Files of a version that are read or written at once.
 pub(crate) const FILES_IN_FLIGHT: usize = 8;
-/// Tries to fetch a version before the task that needs it is given back, and the pause between two.
-const TRIES: (u32, Duration) = (5, Duration::from_millis(500));
-/// For how long a task is given back whose version cannot be fetched.
+/// Until a task is retried whose version cannot be fetched.
 const REFETCH: Duration = Duration::from_secs(2);
 
-/// A version whose files are here and are what the manifest says.
+/// A version with the content of its files, which are those of the manifest.
 #[derive(Debug, Clone)]
 pub struct LoadedVersion {
     /// The version.
     pub version: PolicyVersion,
-    /// What was committed.
+    /// As committed.
     pub manifest: Manifest,
     /// Hash of the manifest.
     pub sha: Sha,
@@ -67,20 +62,20 @@ impl LoadedVersion {
     }
 }
 
-/// Which files of a version are wanted.
+/// A selection of a version's files. Each includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Files {
-    /// None: the manifest alone.
+    /// No file: the manifest alone.
     Manifest,
-    /// The one that says what the others are.
+    /// `config.json`, which tells what the others are.
     Config,
-    /// The tokenizer and what goes with it.
+    /// The files of the text codec.
     Text,
-    /// Those that are read even where another process computes: what the model is, its text, its trainer's record.
+    /// What is read where a server computes: the text codec's files and the probe.
     Small,
-    /// Those to sample with.
+    /// What an engine samples with.
     Model,
-    /// Those to train on with, too.
+    /// Also what a trainer needs: the critic and the optimiser's state.
     All,
 }
 
@@ -89,7 +84,7 @@ impl Files {
         match self {
             Self::Manifest => false,
             Self::Config => name == CONFIG_FILE,
-            Self::Text => name == CONFIG_FILE || text::FILES.contains(&name),
+            Self::Text => name == CONFIG_FILE || text_codec::FILES.contains(&name),
             Self::Small => Self::Text.include(name) || name == PROBE_FILE,
             Self::Model => !is_for_training(name),
             Self::All => true,
@@ -97,9 +92,9 @@ impl Files {
     }
 }
 
-/// Why a version is not here.
+/// Why a version cannot be fetched.
 #[derive(Debug, Clone, thiserror::Error)]
-pub enum WeightsError {
+pub enum VersionError {
     /// The object store failed, lacks an object, or holds a damaged one.
     #[error(transparent)]
     Object(#[from] ObjectError),
@@ -108,7 +103,7 @@ pub enum WeightsError {
     OtherManifest {
         /// The version.
         version: PolicyVersion,
-        /// The hash of what stands.
+        /// The hash of the one in the store.
         found: Sha,
         /// The hash that was named.
         wanted: Sha,
@@ -123,9 +118,9 @@ pub enum WeightsError {
     },
 }
 
-impl WeightsError {
-    /// What becomes of a task that needs the version: it is tried at another time or place. An object that is not there
-    /// may be one that a replica of the store does not know yet.
+impl VersionError {
+    /// The verdict on a task that needs the version: retry, elsewhere perhaps. An object that does not exist may be one
+    /// that a replica of the store does not know yet.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         Verdict::RetryAfter(REFETCH, self.to_string())
@@ -141,42 +136,47 @@ impl WeightsError {
     }
 }
 
-/// Fetches versions. Clones share the cache.
+/// Fetches versions. Clones share the cached content.
 #[derive(Debug, Clone)]
-pub struct Weights {
-    objects: Objects,
-    cache: Arc<BlobCache>,
+pub struct VersionStore {
+    blobs: BlobCache,
 }
 
-impl Weights {
-    /// Fetches from `objects`.
+impl VersionStore {
+    /// A store with an empty cache in front of `objects`.
     #[must_use]
     pub fn new(objects: Objects) -> Self {
-        Self { objects, cache: Arc::default() }
+        Self { blobs: BlobCache::new(objects) }
+    }
+
+    /// The cache through which it reads files.
+    #[must_use]
+    pub const fn blobs(&self) -> &BlobCache {
+        &self.blobs
     }
 
     /// The object store behind it.
     #[must_use]
     pub const fn objects(&self) -> &Objects {
-        &self.objects
+        self.blobs.objects()
     }
 
-    /// Fetches a version and proves it: the manifest by `sha`, each file by the manifest. A store that cannot
-    /// be reached is tried again a few times.
+    /// Fetches a version and proves it: the manifest by `sha`, each file by the manifest. Transient errors of the
+    /// store are retried a few times.
     ///
     /// # Errors
-    /// The version is not there, is not what `sha` names, or the store stays away.
+    /// The version does not exist, is not what `sha` names, or the store cannot be reached.
     pub async fn fetch(
         &self,
         run: &RunId,
         version: PolicyVersion,
         sha: Sha,
         files: Files,
-    ) -> Result<LoadedVersion, WeightsError> {
+    ) -> Result<LoadedVersion, VersionError> {
         for _ in 1..TRIES.0 {
             match self.try_fetch(run, version, sha, files).await {
                 Err(error) if error.is_transient() => {
-                    tracing::warn!(%run, %version, %error, "weights not fetched yet");
+                    tracing::warn!(%run, %version, %error, "version not fetched yet");
                     tokio::time::sleep(TRIES.1).await;
                 }
                 answer => return answer,
@@ -191,60 +191,22 @@ impl Weights {
         version: PolicyVersion,
         wanted: Sha,
         files: Files,
-    ) -> Result<LoadedVersion, WeightsError> {
+    ) -> Result<LoadedVersion, VersionError> {
         let path = paths::manifest(run, version);
-        let bytes = self.objects.get(&path).await?.ok_or(ObjectError::NotFound { path })?;
+        let bytes = self.objects().get(&path).await?.ok_or(ObjectError::NotFound { path })?;
         let found = Sha::of(&bytes);
         if found != wanted {
-            return Err(WeightsError::OtherManifest { version, found, wanted });
+            return Err(VersionError::OtherManifest { version, found, wanted });
         }
         let manifest = read_manifest(run, version, &bytes)?;
         let named = manifest.files.iter().filter(|file| files.include(&file.name));
         let named: Vec<_> = named.map(|file| (file.name.clone(), file.blob)).collect();
         let files = futures::stream::iter(named)
-            .map(async |(name, blob)| Ok::<_, WeightsError>((name, self.blob(run, blob).await?)))
+            .map(async |(name, blob)| Ok::<_, VersionError>((name, self.blobs.try_fetch(run, blob).await?)))
             .buffer_unordered(FILES_IN_FLIGHT)
             .try_collect()
             .await?;
         Ok(LoadedVersion { version, manifest, sha: wanted, files })
-    }
-
-    /// A blob, proved by its hash: here, or when it came into the cache. A store that cannot be reached is tried
-    /// again a few times.
-    ///
-    /// # Errors
-    /// It is not there, or the store stays away.
-    pub async fn fetch_blob(&self, run: &RunId, blob: BlobRef) -> Result<Bytes, ObjectError> {
-        for _ in 1..TRIES.0 {
-            match self.blob(run, blob).await {
-                Err(error) if error.is_transient() => {
-                    tracing::warn!(%run, sha256 = %blob.sha256, %error, "blob not fetched yet");
-                    tokio::time::sleep(TRIES.1).await;
-                }
-                answer => return answer,
-            }
-        }
-        self.blob(run, blob).await
-    }
-
-    /// A blob, proved by its hash: here, or when it came into the cache.
-    async fn blob(&self, run: &RunId, blob: BlobRef) -> Result<Bytes, ObjectError> {
-        if let Some(content) = self.cache.get(&blob.sha256) {
-            return Ok(content);
-        }
-        let content = self.objects.get_blob(run, &blob).await?;
-        self.cache.insert(blob.sha256, content.clone());
-        Ok(content)
-    }
-
-    /// Stores a file of a version to be, and keeps it at hand.
-    ///
-    /// # Errors
-    /// The store cannot be reached or refuses.
-    pub async fn store(&self, run: &RunId, content: Bytes) -> Result<BlobRef, ObjectError> {
-        let blob = self.objects.put_blob(run, content.clone()).await?;
-        self.cache.insert(blob.sha256, content);
-        Ok(blob)
     }
 }
 
@@ -253,8 +215,8 @@ pub(crate) fn read_manifest(
     run: &RunId,
     version: PolicyVersion,
     bytes: &[u8],
-) -> Result<Manifest, WeightsError> {
-    let fail = |reason: String| WeightsError::Manifest { version, reason };
+) -> Result<Manifest, VersionError> {
+    let fail = |reason: String| VersionError::Manifest { version, reason };
     let manifest: Manifest = serde_json::from_slice(bytes).map_err(|e| fail(e.to_string()))?;
     if manifest.run != *run || manifest.version != version {
         return Err(fail(format!("it is of run={} version={}", manifest.run, manifest.version)));

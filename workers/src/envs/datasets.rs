@@ -1,5 +1,5 @@
-//! The rows of the runs that this worker serves: fetched once by the hash that the run file names, proved by it, and read
-//! where they lie.
+//! The rows of the runs that this worker serves. They are fetched once, by the hash in the run, and read where they
+//! lie in memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,45 +8,46 @@ use millrace_schemas::RunId;
 use millrace_schemas::dataset::{DatasetContent, DatasetSpec, Rows};
 
 use crate::envs::EnvError;
-use crate::executor::Verdict;
-use crate::held::Held;
-use crate::weights::{Weights, WeightsError};
+use crate::model::blob_cache::BlobCache;
+use crate::model::once_cache::OnceCache;
+use crate::model::versions::VersionError;
+use crate::runtime::Verdict;
 
-/// For how long a task is given back whose rows could not be read for want of a thread.
-const AGAIN: Duration = Duration::from_millis(500);
+/// Until a task is retried whose rows could not be read for want of a thread.
+const REREAD: Duration = Duration::from_millis(500);
 
 /// Rows by run and file. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Datasets {
-    weights: Weights,
-    held: Held<(RunId, DatasetSpec), Rows>,
+    blobs: BlobCache,
+    rows: OnceCache<(RunId, DatasetSpec), Rows>,
 }
 
 impl Datasets {
-    /// Rows from the object store of `weights`.
+    /// Rows that `blobs` fetches.
     #[must_use]
-    pub fn new(weights: Weights) -> Self {
-        Self { weights, held: Held::default() }
+    pub fn new(blobs: BlobCache) -> Self {
+        Self { blobs, rows: OnceCache::default() }
     }
 
     /// The rows of a run's dataset.
     ///
     /// # Errors
-    /// What becomes of the task that needs them: the store stays away, the rows are not in it, or they are others than
-    /// the run was handed in with.
+    /// The verdict on the task that needs them: the store cannot be reached, does not have the rows, or has others
+    /// than the run was submitted with.
     pub async fn of(&self, run: &RunId, spec: &DatasetSpec) -> Result<Arc<Rows>, Verdict> {
         let key = (run.clone(), spec.clone());
-        self.held.get(&key, async || self.read(run, spec).await).await
+        self.rows.get(&key, async || self.read(run, spec).await).await
     }
 
     async fn read(&self, run: &RunId, spec: &DatasetSpec) -> Result<Rows, Verdict> {
         let Some(content) = spec.content else {
             return Err(EnvError::NoRows(spec.path.clone()).verdict());
         };
-        let fetched = self.weights.fetch_blob(run, content.blob).await;
-        let bytes = fetched.map_err(|error| WeightsError::from(error).verdict())?;
+        let fetched = self.blobs.fetch(run, content.blob).await;
+        let bytes = fetched.map_err(|error| VersionError::from(error).verdict())?;
         let of = spec.clone();
-        // Every row is looked at: a second for a million.
+        // Every row is checked, which takes a second for a million.
         match tokio::task::spawn_blocking(move || Rows::read(bytes, &of)).await {
             Ok(Ok(rows)) if rows.content() == content => Ok(rows),
             Ok(Ok(rows)) => {
@@ -58,7 +59,7 @@ impl Datasets {
                 Err(EnvError::OtherRows { path: spec.path.clone(), reason }.verdict())
             }
             Ok(Err(error)) => Err(EnvError::from(error).verdict()),
-            Err(error) => Err(Verdict::RetryAfter(AGAIN, format!("reading the rows failed: {error}"))),
+            Err(error) => Err(Verdict::RetryAfter(REREAD, format!("reading the rows failed: {error}"))),
         }
     }
 }
