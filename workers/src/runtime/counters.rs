@@ -1,4 +1,4 @@
-//! What this process did, by stage: for people (`mr.notice.worker.<id>`), for `/metrics`, for `/healthz`.
+//! What this process did, by stage: as notices (`mr.notice.worker.<id>`), as `/metrics`, for `/healthz`.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -14,7 +14,7 @@ use millrace_telemetry::Health;
 
 use super::executor::{Executor, Verdict};
 
-/// Reports between two questions to the queue whether it is there.
+/// Reports between two checks that the queue can be reached.
 const REPORTS_PER_PROBE: u64 = 10;
 
 /// The counters of one stage.
@@ -24,62 +24,62 @@ pub(super) struct Counters {
     retried: AtomicU64,
     poison: AtomicU64,
     stale: AtomicU64,
-    in_hand: AtomicU64,
+    in_flight: AtomicU64,
     tokens: AtomicU64,
-    busy: Mutex<Busy>,
-    /// Why the last task was given back; `None` once another one ended.
-    given_back: Mutex<Option<String>>,
+    busy: Mutex<BusyTime>,
+    /// Why the last task returned to the queue; `None` once another one ended.
+    retry_reason: Mutex<Option<String>>,
 }
 
-/// What counts for each stage, and what does its tasks.
+/// The counters and the executor of each stage.
 pub(super) type Stages = BTreeMap<Stage, (Arc<Counters>, Arc<dyn Executor>)>;
 
 /// Time in which at least one task was being executed.
 #[derive(Debug, Default)]
-struct Busy {
+struct BusyTime {
     executing: u32,
+    /// Start of the present busy period; `None` while idle.
     since: Option<Instant>,
+    /// Sum of the busy periods that have ended.
     total: Duration,
 }
 
-/// A task in hand; counted as let go when dropped.
-pub(super) struct InHandCount<'a>(&'a Counters);
+/// Counts a task as in flight until it is dropped.
+pub(super) struct InFlightCount<'a>(&'a Counters);
 
-/// A task being executed; counted as ended when dropped.
-pub(super) struct Executing<'a>(&'a Counters);
+/// Counts a task as executing until it is dropped.
+pub(super) struct ExecutingCount<'a>(&'a Counters);
 
 impl Counters {
-    fn busy(&self) -> MutexGuard<'_, Busy> {
-        // Nothing in here can be left half done by a panic.
+    fn busy(&self) -> MutexGuard<'_, BusyTime> {
+        // A panic cannot leave it half changed.
         self.busy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A task is in hand until the guard is dropped.
     #[must_use]
-    pub(super) fn take(&self) -> InHandCount<'_> {
-        self.in_hand.fetch_add(1, Relaxed);
-        InHandCount(self)
+    pub(super) fn count_in_flight(&self) -> InFlightCount<'_> {
+        self.in_flight.fetch_add(1, Relaxed);
+        InFlightCount(self)
     }
 
-    /// A task is being executed until the guard is dropped.
     #[must_use]
-    pub(super) fn execute(&self) -> Executing<'_> {
+    pub(super) fn count_executing(&self) -> ExecutingCount<'_> {
         let mut busy = self.busy();
         busy.executing += 1;
         if busy.executing == 1 {
             busy.since = Some(Instant::now());
         }
-        Executing(self)
+        ExecutingCount(self)
     }
 
-    fn given_back(&self) -> MutexGuard<'_, Option<String>> {
-        // It is set at once.
-        self.given_back.lock().unwrap_or_else(PoisonError::into_inner)
+    fn retry_reason(&self) -> MutexGuard<'_, Option<String>> {
+        // A panic cannot leave it half changed.
+        self.retry_reason.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An attempt ended.
+    /// Counts the end of an execution.
     pub(super) fn count(&self, verdict: &Verdict) {
-        *self.given_back() = match verdict {
+        *self.retry_reason() = match verdict {
             Verdict::RetryAfter(_, reason) => Some(reason.clone()),
             Verdict::Done(..) | Verdict::Poison(_) | Verdict::Stale => None,
         };
@@ -107,21 +107,21 @@ impl Counters {
             retried: self.retried.load(Relaxed),
             poison: self.poison.load(Relaxed),
             stale: self.stale.load(Relaxed),
-            in_hand: self.in_hand.load(Relaxed),
+            in_hand: self.in_flight.load(Relaxed),
             busy_us: busy.as_micros() as u64,
             tokens: self.tokens.load(Relaxed),
-            waits_for: self.given_back().clone(),
+            waits_for: self.retry_reason().clone(),
         }
     }
 }
 
-impl Drop for InHandCount<'_> {
+impl Drop for InFlightCount<'_> {
     fn drop(&mut self) {
-        self.0.in_hand.fetch_sub(1, Relaxed);
+        self.0.in_flight.fetch_sub(1, Relaxed);
     }
 }
 
-impl Drop for Executing<'_> {
+impl Drop for ExecutingCount<'_> {
     fn drop(&mut self) {
         let mut busy = self.0.busy();
         busy.executing -= 1;
@@ -133,21 +133,18 @@ impl Drop for Executing<'_> {
     }
 }
 
-/// Tells of the counters.
+/// Publishes the counters of all stages.
 pub(super) struct Reporter {
-    /// This process.
-    pub worker: WorkerId,
-    /// Where to.
-    pub broker: Broker,
-    /// Whom to tell whether the queue is there, and of progress.
-    pub health: Health,
-    /// What to tell of.
-    pub stages: Stages,
+    pub(super) worker: WorkerId,
+    pub(super) broker: Broker,
+    /// Gets progress, and whether the queue can be reached.
+    pub(super) health: Health,
+    pub(super) stages: Stages,
 }
 
 impl Reporter {
-    /// Consumes the counters, produces notices, metrics and health once in `every`. Waits for the timer; a
-    /// notice that is lost is followed by another. Ends never.
+    /// Consumes the counters, produces notices, metrics and health once in `every`. Waits for the timer.
+    /// A notice that is lost is followed by another. Never ends.
     pub(super) async fn run(self, every: Duration) {
         let start = Instant::now();
         let mut timer = tokio::time::interval(every);
@@ -159,14 +156,14 @@ impl Reporter {
                 .iter()
                 .map(|(stage, (counters, executor))| (*stage, read(counters, &**executor)))
                 .collect();
-            stages.iter().for_each(|(stage, counters)| meter(*stage, counters));
+            stages.iter().for_each(|(stage, counters)| set_metrics(*stage, counters));
             let done = stages.values().map(|counters| counters.done).sum();
             if done != done_before {
                 self.health.progress();
                 done_before = done;
             }
             if report % REPORTS_PER_PROBE == 0 {
-                // Any answer will do; whether the key is there does not matter.
+                // Any reply will do; whether the key exists does not matter.
                 let probe = self.broker.queue().get(subjects::POLICY_BUCKET, self.worker.as_str());
                 self.health.set_connected(probe.await.is_ok());
             }
@@ -177,15 +174,14 @@ impl Reporter {
     }
 }
 
-/// A stage's counters. What the executor itself waits for says more than why the last task came back.
+/// A stage's counters. The executor's own reason to wait takes precedence over that of the last retry.
 fn read(counters: &Counters, executor: &dyn Executor) -> StageCounters {
     let counters = counters.read();
     let waits_for = executor.waits_for().or(counters.waits_for);
     StageCounters { waits_for: waits_for.map(|what| shown(&what, MAX_SHOWN_BYTES)), ..counters }
 }
 
-/// Sets a stage's metrics.
-fn meter(stage: Stage, counters: &StageCounters) {
+fn set_metrics(stage: Stage, counters: &StageCounters) {
     let stage = stage.name();
     let ends = [
         ("done", counters.done),
@@ -197,6 +193,7 @@ fn meter(stage: Stage, counters: &StageCounters) {
         metrics::counter!("millrace_worker_tasks_total", "stage" => stage, "verdict" => verdict)
             .absolute(count);
     }
+    // Dashboards read this name.
     metrics::gauge!("millrace_worker_tasks_in_hand", "stage" => stage).set(counters.in_hand as f64);
     metrics::counter!("millrace_worker_busy_microseconds_total", "stage" => stage).absolute(counters.busy_us);
     metrics::counter!("millrace_worker_tokens_total", "stage" => stage).absolute(counters.tokens);
@@ -210,10 +207,10 @@ mod tests {
 
     use super::*;
 
-    struct Wants(Option<&'static str>);
+    struct WaitingExecutor(Option<&'static str>);
 
     #[async_trait]
-    impl Executor for Wants {
+    impl Executor for WaitingExecutor {
         async fn execute(&self, _task: Task, _cancel: CancellationToken) -> Verdict {
             Verdict::Stale
         }
@@ -224,16 +221,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_waited_for_is_said_until_a_task_ends() {
+    fn the_reason_of_a_retry_is_reported_until_a_task_ends() {
         let counters = Counters::default();
-        let says = |executor: &Wants| read(&counters, executor).waits_for;
-        assert_eq!(says(&Wants(None)), None);
+        let reported = |executor: &WaitingExecutor| read(&counters, executor).waits_for;
+        assert_eq!(reported(&WaitingExecutor(None)), None);
         counters.count(&Verdict::RetryAfter(Duration::ZERO, "the judge is away".into()));
-        assert_eq!(says(&Wants(None)).as_deref(), Some("the judge is away"));
-        assert_eq!(says(&Wants(Some("its server"))).as_deref(), Some("its server"));
+        assert_eq!(reported(&WaitingExecutor(None)).as_deref(), Some("the judge is away"));
+        assert_eq!(reported(&WaitingExecutor(Some("its server"))).as_deref(), Some("its server"));
         counters.count(&Verdict::Stale);
-        assert_eq!(says(&Wants(None)), None);
+        assert_eq!(reported(&WaitingExecutor(None)), None);
         counters.count(&Verdict::RetryAfter(Duration::ZERO, "x".repeat(100_000)));
-        assert!(says(&Wants(None)).is_some_and(|words| words.len() < 2 * MAX_SHOWN_BYTES));
+        assert!(reported(&WaitingExecutor(None)).is_some_and(|reason| reason.len() < 2 * MAX_SHOWN_BYTES));
     }
 }

@@ -1,4 +1,4 @@
-//! What every stage's worker implements, and all that it can say of a task.
+//! What a stage implements, and the verdicts that it can give on a task.
 
 use std::time::Duration;
 
@@ -6,19 +6,20 @@ use async_trait::async_trait;
 use millrace_schemas::{OutcomeBody, Task};
 use tokio_util::sync::CancellationToken;
 
-/// Does the tasks of one stage.
+/// Executes the tasks of one stage.
 #[async_trait]
 pub trait Executor: Send + Sync + 'static {
-    /// Does a task. `cancel` fires when the task became stale, or when the worker must leave; the future is
-    /// dropped then, so whatever goes on elsewhere for it should listen.
+    /// Executes a task. `cancel` fires when the task became stale or the worker must leave. The future
+    /// is dropped then, so work that goes on elsewhere for the task should listen to `cancel`.
     async fn execute(&self, task: Task, cancel: CancellationToken) -> Verdict;
 
-    /// Whether it can still compute. A train worker that cannot is no member of gangs until it can again.
+    /// Whether it can compute. A train worker that cannot sends no heartbeats, so it is no member of
+    /// gangs meanwhile.
     fn is_well(&self) -> bool {
         true
     }
 
-    /// What its tasks wait for, where it cannot do them now; for people.
+    /// Why its tasks wait, in words for people; `None` while it can execute them.
     fn waits_for(&self) -> Option<String> {
         None
     }
@@ -27,13 +28,13 @@ pub trait Executor: Send + Sync + 'static {
 /// The end of one attempt at a task. There is no further case, and none is a reward of 0.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
-    /// It is done. The outcome goes to the log, then the queue forgets the task.
+    /// Executed. The outcome goes to the log, then the task is acked.
     Done(OutcomeBody, Cost),
-    /// Not now, for this reason. The task goes back to the queue for at least this long.
+    /// Not now, for this reason. The queue delivers the task again after at least this long.
     RetryAfter(Duration, String),
-    /// Nobody can do it, for this reason. It goes to the dead letters.
+    /// No worker can execute it, for this reason. It becomes a dead letter.
     Poison(String),
-    /// It is of no use any more. The queue forgets it.
+    /// Its run no longer needs it. The task is acked without an outcome.
     Stale,
 }
 
@@ -47,7 +48,7 @@ pub struct Cost {
 }
 
 impl Verdict {
-    /// Poison: the content does not belong to this stage. The queue's subjects rule that out.
+    /// Poison: the task belongs to another stage. The queue's subjects rule that out.
     #[must_use]
     pub fn misrouted(task: &Task) -> Self {
         Self::Poison(format!("task={} is not for this stage", task.key))

@@ -1,4 +1,4 @@
-//! The tasks that this process holds: for the heartbeat, for early cancel, and for the drain.
+//! The tasks in flight in this process: for the heartbeat, for early cancellation, and for the drain.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,55 +12,55 @@ use tokio_util::sync::CancellationToken;
 
 use super::policy_table::PolicyTable;
 
-/// All tasks in hand, of all stages.
+/// All tasks in flight, of all stages.
 #[derive(Default)]
-pub(super) struct InHand {
+pub(super) struct InFlight {
     entries: Mutex<Entries>,
-    /// Between two signs of life; `None` until a pool's leases are known.
-    pace: watch::Sender<Option<Duration>>,
+    /// Between two heartbeats; `None` until the length of a pool's leases is known.
+    heartbeat_interval: watch::Sender<Option<Duration>>,
 }
 
 #[derive(Default)]
 struct Entries {
     next: u64,
-    /// Ordered, so that the same tasks are told in the same order.
+    /// Ordered, so that a simulation that is repeated sends the same heartbeats in the same order.
     by_id: BTreeMap<u64, Entry>,
-    /// The worker leaves: whatever is taken from here on is cancelled at once.
+    /// The worker leaves: tasks that arrive from here on are cancelled at once.
     leaving: bool,
 }
 
 struct Entry {
     lease: Arc<dyn Lease>,
-    /// What it is, once it was read.
-    work: Option<Work>,
+    /// `None` until the task is decoded.
+    subject: Option<StalenessKey>,
     cancel: CancellationToken,
 }
 
-/// What staleness is judged by.
-struct Work {
+/// The facts of a task that decide whether it is stale.
+struct StalenessKey {
     run: RunId,
     key: TaskKey,
     version: PolicyVersion,
     evaluate: bool,
 }
 
-/// A task in hand; let go when dropped.
-pub(super) struct Hold {
-    in_hand: Arc<InHand>,
+/// A task in flight. Dropping it ends its heartbeats.
+pub(super) struct InFlightTask {
+    in_flight: Arc<InFlight>,
     id: u64,
     /// Fires when the task became stale or the worker must leave.
-    pub cancel: CancellationToken,
+    pub(super) cancel: CancellationToken,
 }
 
-impl InHand {
+impl InFlight {
     fn entries(&self) -> MutexGuard<'_, Entries> {
-        // Nothing in here can be left half done by a panic.
+        // A panic cannot leave the entries half changed.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a delivered task in hand: it is kept alive from now on.
+    /// Adds a delivered task: it gets heartbeats from now on.
     #[must_use]
-    pub(super) fn hold(self: &Arc<Self>, lease: Arc<dyn Lease>) -> Hold {
+    pub(super) fn add(self: &Arc<Self>, lease: Arc<dyn Lease>) -> InFlightTask {
         let cancel = CancellationToken::new();
         let mut entries = self.entries();
         if entries.leaving {
@@ -68,45 +68,45 @@ impl InHand {
         }
         let id = entries.next;
         entries.next += 1;
-        entries.by_id.insert(id, Entry { lease, work: None, cancel: cancel.clone() });
-        Hold { in_hand: self.clone(), id, cancel }
+        entries.by_id.insert(id, Entry { lease, subject: None, cancel: cancel.clone() });
+        InFlightTask { in_flight: self.clone(), id, cancel }
     }
 
-    /// Takes note of how long a pool's leases are: signs of life go out often enough for the shortest known.
-    pub(super) fn leases_last(&self, ack_wait: Duration) {
-        let pace = ack_wait / HEARTBEATS;
-        self.pace.send_if_modified(|known| {
-            let slower = known.is_none_or(|known| known > pace);
-            if slower {
-                *known = Some(pace);
+    /// Notes how long a pool's leases are. The shortest known lease decides the heartbeat interval.
+    pub(super) fn note_lease_length(&self, ack_wait: Duration) {
+        let interval = ack_wait / HEARTBEATS;
+        self.heartbeat_interval.send_if_modified(|known| {
+            let is_shorter = known.is_none_or(|known| known > interval);
+            if is_shorter {
+                *known = Some(interval);
             }
-            slower
+            is_shorter
         });
     }
 
-    /// Between two signs of life; `None` until a pool's leases are known.
+    /// Between two heartbeats; `None` until the length of a pool's leases is known.
     #[must_use]
-    pub(super) fn pace(&self) -> watch::Receiver<Option<Duration>> {
-        self.pace.subscribe()
+    pub(super) fn heartbeat_interval(&self) -> watch::Receiver<Option<Duration>> {
+        self.heartbeat_interval.subscribe()
     }
 
-    /// The leases of all tasks in hand.
+    /// The leases of all tasks in flight.
     #[must_use]
     pub(super) fn leases(&self) -> Vec<Arc<dyn Lease>> {
         self.entries().by_id.values().map(|entry| entry.lease.clone()).collect()
     }
 
-    /// Cancels what became stale.
+    /// Cancels the tasks that became stale.
     pub(super) fn cancel_stale(&self, policies: &PolicyTable) {
+        let is_stale = |of: &StalenessKey| policies.is_stale(&of.run, of.key, of.version, of.evaluate);
         for entry in self.entries().by_id.values() {
-            let stale = |work: &Work| policies.is_stale(&work.run, work.key, work.version, work.evaluate);
-            if entry.work.as_ref().is_some_and(stale) {
+            if entry.subject.as_ref().is_some_and(is_stale) {
                 entry.cancel.cancel();
             }
         }
     }
 
-    /// Cancels everything, now and from now on.
+    /// Cancels all tasks, also those that arrive later.
     pub(super) fn cancel_all(&self) {
         let mut entries = self.entries();
         entries.leaving = true;
@@ -114,20 +114,24 @@ impl InHand {
     }
 }
 
-impl Hold {
-    /// Says what the task is, so that it can be cancelled when it becomes stale. Staleness must be checked
-    /// after this, lest a policy that came in between be missed.
+impl InFlightTask {
+    /// Notes what the task is, so that it can be cancelled when it becomes stale. The caller must check
+    /// staleness after this, not before: otherwise it misses a policy that arrives in between.
     pub(super) fn describe(&self, task: &Task) {
-        let work =
-            Work { run: task.run.clone(), key: task.key, version: task.version, evaluate: task.evaluate };
-        if let Some(entry) = self.in_hand.entries().by_id.get_mut(&self.id) {
-            entry.work = Some(work);
+        let subject = StalenessKey {
+            run: task.run.clone(),
+            key: task.key,
+            version: task.version,
+            evaluate: task.evaluate,
+        };
+        if let Some(entry) = self.in_flight.entries().by_id.get_mut(&self.id) {
+            entry.subject = Some(subject);
         }
     }
 }
 
-impl Drop for Hold {
+impl Drop for InFlightTask {
     fn drop(&mut self) {
-        self.in_hand.entries().by_id.remove(&self.id);
+        self.in_flight.entries().by_id.remove(&self.id);
     }
 }

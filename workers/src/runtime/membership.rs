@@ -1,4 +1,4 @@
-//! Signs of life of a worker that trains: by them the coordinator gives it places in gangs.
+//! Heartbeats of a worker that trains. The coordinator assigns ranks in gangs to workers that send them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,41 +12,42 @@ use tokio_util::sync::CancellationToken;
 
 use super::executor::Executor;
 
-/// The second sign comes early: the first alone may be anybody's.
-const EARLY: Duration = Duration::from_millis(100);
+/// Until the second heartbeat. It is early, because the first alone may be left from an earlier process.
+const SECOND: Duration = Duration::from_millis(100);
 
-/// Consumes time, produces signs of life while the trainer is well. Waits for the timer. A sign that fails is logged, for
-/// the next may arrive. Ends when `stop` fires, with a sign that says so.
-pub(super) async fn give_signs(
+/// Consumes time, produces heartbeats while the trainer is well. Waits for the timer. A heartbeat that
+/// fails is logged, for the next may arrive. When `stop` fires it ends, after a heartbeat that announces
+/// that the worker leaves.
+pub(super) async fn send_heartbeats(
     broker: Broker,
     worker: WorkerId,
     instance: String,
     trainer: Arc<dyn Executor>,
     stop: CancellationToken,
 ) {
-    let mut sign = SignOfLife { instance, beat: 0, leaving: false };
-    say(&broker, &worker, &sign).await;
+    let mut heartbeat = SignOfLife { instance, beat: 0, leaving: false };
+    send(&broker, &worker, &heartbeat).await;
     let every = Duration::from_millis(MEMBER_BEAT_MS);
-    let mut timer = tokio::time::interval_at(Instant::now() + EARLY, every);
+    let mut timer = tokio::time::interval_at(Instant::now() + SECOND, every);
     timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while stop.run_until_cancelled(timer.tick()).await.is_some() {
         if trainer.is_well() {
-            sign.beat += 1;
-            say(&broker, &worker, &sign).await;
+            heartbeat.beat += 1;
+            send(&broker, &worker, &heartbeat).await;
         } else {
-            tracing::error!("the trainer's thread does not answer; giving no signs of life until it does");
+            tracing::error!("the trainer's thread does not answer; sending no heartbeats until it does");
         }
     }
-    sign.beat += 1;
-    sign.leaving = true;
-    say(&broker, &worker, &sign).await;
+    heartbeat.beat += 1;
+    heartbeat.leaving = true;
+    send(&broker, &worker, &heartbeat).await;
 }
 
-async fn say(broker: &Broker, worker: &WorkerId, sign: &SignOfLife) {
+async fn send(broker: &Broker, worker: &WorkerId, heartbeat: &SignOfLife) {
     let every = Duration::from_millis(MEMBER_BEAT_MS);
-    match tokio::time::timeout(every, broker.sign_of_life(worker, sign)).await {
+    match tokio::time::timeout(every, broker.sign_of_life(worker, heartbeat)).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::warn!(%error, "sign of life not given"),
-        Err(_) => tracing::warn!("sign of life did not go out in time"),
+        Ok(Err(error)) => tracing::warn!(%error, "member heartbeat failed"),
+        Err(_) => tracing::warn!("member heartbeat not acknowledged in time"),
     }
 }

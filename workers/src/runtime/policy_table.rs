@@ -1,4 +1,5 @@
-//! The current policy of every run, kept up by a watch: asked for each task, so it must cost nothing.
+//! The current policy of every run, kept up to date by a watch. It is read for each task, so a read must
+//! be cheap.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,14 +21,14 @@ pub struct PolicyTable {
     partitions: watch::Receiver<u32>,
 }
 
-/// Keeps the tables that it gave up to date.
+/// Writes the tables that [`policies`] returned with it.
 pub struct PolicyWatch {
     broker: Broker,
     table: watch::Sender<Arc<HashMap<RunId, Policy>>>,
     partitions: watch::Sender<u32>,
 }
 
-/// A table and what keeps it up to date, once it is run.
+/// An empty table, and the watch that fills it once [`PolicyWatch::run`] is polled.
 #[must_use]
 pub fn policies(broker: Broker) -> (PolicyTable, PolicyWatch) {
     let (table_sender, table) = watch::channel(Arc::default());
@@ -37,44 +38,44 @@ pub fn policies(broker: Broker) -> (PolicyTable, PolicyWatch) {
 }
 
 impl PolicyTable {
-    /// The policy of a run, as far as this process has heard.
+    /// The policy of a run; `None` until the watch delivered one.
     #[must_use]
     pub fn get(&self, run: &RunId) -> Option<Policy> {
         self.table.borrow().get(run).cloned()
     }
 
-    /// Whether this process has heard of the run.
+    /// Whether the watch delivered a policy of the run.
     #[must_use]
     pub fn knows(&self, run: &RunId) -> bool {
         self.table.borrow().contains_key(run)
     }
 
-    /// Whether a task of this start version is of no use any more. Not so while nothing is known of the run.
+    /// Whether the run no longer needs a task of this start version. `false` while the run is unknown.
     #[must_use]
     pub fn is_stale(&self, run: &RunId, key: TaskKey, version: PolicyVersion, evaluate: bool) -> bool {
         self.table.borrow().get(run).is_some_and(|policy| policy.is_stale(key, version, evaluate))
     }
 
-    /// The most partitions that a run's generate pool has, of the runs that go on; 1 where there are none.
+    /// Partitions of the generate pool: the largest number of any run that has not ended, at least 1.
     #[must_use]
     pub fn partitions(&self) -> u32 {
         *self.partitions.borrow()
     }
 
-    /// Waits until that is another number; `false` when there will be none.
+    /// Waits until [`Self::partitions`] changes; `false` once the watch is gone.
     pub async fn partitions_changed(&mut self) -> bool {
         self.partitions.changed().await.is_ok()
     }
 
-    /// Waits for the next change of any run's policy; `false` when there will be none.
+    /// Waits for the next change of any run's policy; `false` once the watch is gone.
     pub async fn changed(&mut self) -> bool {
         self.table.changed().await.is_ok()
     }
 }
 
 impl PolicyWatch {
-    /// Consumes the policy keys, produces the table. Waits for the next change; when the queue cannot be
-    /// reached it watches anew. Ends never.
+    /// Consumes the policy keys, produces the table. Waits for the next change. When the queue cannot be
+    /// reached, it starts the watch again. Never ends.
     pub async fn run(self) {
         loop {
             if let Err(error) = self.follow().await {

@@ -20,81 +20,75 @@ use tracing::Instrument;
 
 use super::counters::Counters;
 use super::executor::{Executor, Verdict};
-use super::in_flight::{Hold, InHand};
+use super::in_flight::{InFlight, InFlightTask};
 use super::panics::panic_message;
 use super::policy_table::PolicyTable;
 use super::settlement::Settlement;
 
 /// Between a failed request to the queue and the next.
 const RECONNECT: Duration = Duration::from_millis(500);
-/// After which the length of a pool's leases is asked for again.
-const ASK_AGAIN: Duration = Duration::from_secs(30);
-/// For how long a task is given back whose payload, or what it names, cannot be fetched.
+/// For how long the known length of a pool's leases is trusted.
+const LEASE_LENGTH_TTL: Duration = Duration::from_secs(30);
+/// Until the retry of a task whose payload, or what it names, cannot be fetched.
 const REFETCH: Duration = Duration::from_secs(2);
-/// For how long a task is given back on which the executor panicked.
+/// Until the retry of a task on which the executor panicked.
 const PANIC_RETRY: Duration = Duration::from_secs(1);
-/// For how long a task is given back that did not end in time.
+/// Until the retry of a task whose execution timed out.
 const HUNG_RETRY: Duration = Duration::from_secs(1);
-/// Deliveries of a task after which a panic is the task's own fault.
-const PANIC_ATTEMPTS: u64 = 3;
+/// At this delivery of a task a panic is the task's own fault.
+const PANIC_DELIVERIES: u64 = 3;
 
 /// One pool of one stage, as served by this process.
 pub(super) struct PoolLoop {
-    /// The stage.
-    pub stage: Stage,
-    /// The pool.
-    pub pool: PoolName,
-    /// Tasks in hand at most.
-    pub concurrency: u32,
-    /// Who does them.
-    pub executor: Arc<dyn Executor>,
-    /// This process.
-    pub worker: WorkerId,
-    /// Where tasks come from and outcomes go.
-    pub broker: Broker,
-    /// What is stale.
-    pub policies: PolicyTable,
-    /// All tasks in hand.
-    pub in_hand: Arc<InHand>,
-    /// The stage's counters.
-    pub counters: Arc<Counters>,
+    pub(super) stage: Stage,
+    pub(super) pool: PoolName,
+    /// Tasks in flight at most.
+    pub(super) concurrency: u32,
+    pub(super) executor: Arc<dyn Executor>,
+    pub(super) worker: WorkerId,
+    pub(super) broker: Broker,
+    pub(super) policies: PolicyTable,
+    /// Shared with all loops of this process.
+    pub(super) in_flight: Arc<InFlight>,
+    /// Shared with all loops of the stage.
+    pub(super) counters: Arc<Counters>,
 }
 
 impl PoolLoop {
-    /// Consumes the pool's tasks, and those of its partitions, produces outcomes. Waits for a free slot, then for tasks: exactly as many as
-    /// slots are free, so that none waits here while another worker is idle. Freed by each task's end. When
-    /// the queue cannot be reached it tries again. When a run comes or goes that has partitions it pulls anew. Ends when `stop` fires; the tasks in hand then go on, and
-    /// the future ends with the last of them.
+    /// Consumes the tasks of the pool and of its partitions, produces outcomes. Waits for a free slot,
+    /// then for tasks: it pulls exactly as many as slots are free, so that no task waits here while
+    /// another worker is idle. Each task's end frees a slot. When the queue cannot be reached, it tries
+    /// again. When the number of partitions changes, it opens a new puller. Ends when `stop` fires, with
+    /// the last task in flight.
     pub(super) async fn run(self: Arc<Self>, stop: CancellationToken) {
         let slots = Arc::new(Semaphore::new(self.concurrency as usize));
-        // What is in hand ends with this future, should it be dropped.
-        let mut in_hand = JoinSet::new();
+        // Should this future be dropped, its tasks end with it.
+        let mut in_flight = JoinSet::new();
         let mut partitions = self.partitions();
         while let Some(mut puller) = self.puller(partitions, &stop).await {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
                 now = self.partitions_other_than(partitions) => partitions = now,
-                () = self.pull_all(&mut *puller, &slots, &mut in_hand) => {}
+                () = self.pull_all(&mut *puller, &slots, &mut in_flight) => {}
             }
             puller.close().await;
         }
-        // Tasks hold a slot each, so all slots are free when none is left.
+        // Each task has a slot, so all slots are free once no task is left.
         let all = slots.acquire_many(self.concurrency).await;
         drop(all.expect("nobody closes the semaphore"));
     }
 
-    /// Whether the pool may have partitions.
-    fn is_parted(&self) -> bool {
+    fn has_partitions(&self) -> bool {
         self.stage == Stage::Generate && self.pool.as_str() == GENERATE_POOL
     }
 
-    /// How many partitions the pool has now.
+    /// Partitions of the pool now; 1 where it has none.
     fn partitions(&self) -> u32 {
-        if self.is_parted() { self.policies.partitions() } else { 1 }
+        if self.has_partitions() { self.policies.partitions() } else { 1 }
     }
 
-    /// Waits until the pool has another number of partitions; says how many.
+    /// Waits until the pool has another number of partitions than `before`, and returns it.
     async fn partitions_other_than(&self, before: u32) -> u32 {
         let mut policies = self.policies.clone();
         loop {
@@ -102,28 +96,28 @@ impl PoolLoop {
             if now != before {
                 return now;
             }
-            if !self.is_parted() || !policies.partitions_changed().await {
+            if !self.has_partitions() || !policies.partitions_changed().await {
                 std::future::pending::<()>().await;
             }
         }
     }
 
-    /// The pool and its partitions, with this worker's ranks.
-    fn ranked(&self, partitions: u32) -> Vec<Ranked> {
-        let ranks = partition::ranks(&self.worker, partitions).into_iter();
+    /// The pool and its partitions, each with this worker's pull priority.
+    fn pull_priorities(&self, partitions: u32) -> Vec<Ranked> {
+        let priorities = partition::ranks(&self.worker, partitions).into_iter();
         let own = (self.pool.clone(), MAX_RANK / 2);
-        ranks.chain([own]).map(|(pool, rank)| Ranked { pool, rank }).collect()
+        priorities.chain([own]).map(|(pool, rank)| Ranked { pool, rank }).collect()
     }
 
     /// A puller; `None` once `stop` fires.
     async fn puller(&self, partitions: u32, stop: &CancellationToken) -> Option<Box<dyn Puller>> {
         while !stop.is_cancelled() {
             let queue = self.broker.queue();
-            let attempt = match partitions {
+            let opened = match partitions {
                 0 | 1 => queue.puller(self.stage, &self.pool),
-                _ => queue.ranked_puller(self.stage, self.ranked(partitions)),
+                _ => queue.ranked_puller(self.stage, self.pull_priorities(partitions)),
             };
-            match stop.run_until_cancelled(attempt).await? {
+            match stop.run_until_cancelled(opened).await? {
                 Ok(puller) => return Some(puller),
                 Err(error) => {
                     tracing::warn!(stage = %self.stage, pool = %self.pool, %error, "cannot pull yet")
@@ -138,23 +132,23 @@ impl PoolLoop {
         self: &Arc<Self>,
         puller: &mut dyn Puller,
         slots: &Arc<Semaphore>,
-        in_hand: &mut JoinSet<()>,
+        in_flight: &mut JoinSet<()>,
     ) {
-        let mut asked = None::<Instant>;
+        let mut fetched = None::<Instant>;
         loop {
             let mut free = free_slots(slots).await;
             match puller.pull(free.num_permits()).await {
                 Ok(deliveries) => {
-                    while in_hand.try_join_next().is_some() {}
-                    // Now the pool is there, and its leases are those that count.
-                    if asked.is_none_or(|asked| asked.elapsed() >= ASK_AGAIN) {
-                        asked = Some(Instant::now());
-                        in_hand.spawn(self.clone().ask_for_leases());
+                    while in_flight.try_join_next().is_some() {}
+                    // After a pull the pool exists, and so does the length of its leases.
+                    if fetched.is_none_or(|fetched| fetched.elapsed() >= LEASE_LENGTH_TTL) {
+                        fetched = Some(Instant::now());
+                        in_flight.spawn(self.clone().fetch_lease_length());
                     }
                     for delivery in deliveries {
-                        let slot = free.split(1).expect("a pull gives at most what was asked for");
+                        let slot = free.split(1).expect("a pull returns at most what it was asked for");
                         let this = self.clone();
-                        in_hand.spawn(async move {
+                        in_flight.spawn(async move {
                             this.handle(delivery).await;
                             drop(slot);
                         });
@@ -168,58 +162,69 @@ impl PoolLoop {
         }
     }
 
-    /// Asks the queue how long the pool's leases are: whoever made the pool has decided, and may have since.
-    async fn ask_for_leases(self: Arc<Self>) {
+    /// Fetches the length of the pool's leases from the queue, where it can be changed at any time.
+    async fn fetch_lease_length(self: Arc<Self>) {
         match self.broker.queue().ack_wait(self.stage, &self.pool).await {
-            Ok(Some(ack_wait)) => self.in_hand.leases_last(ack_wait),
+            Ok(Some(ack_wait)) => self.in_flight.note_lease_length(ack_wait),
             Ok(None) => {}
-            Err(error) => tracing::warn!(stage = %self.stage, pool = %self.pool, %error, "leases not known"),
+            Err(error) => {
+                tracing::warn!(stage = %self.stage, pool = %self.pool, %error, "lease length not known");
+            }
         }
     }
 
     /// One delivery, from its arrival to its settlement.
     async fn handle(&self, delivery: Delivery) {
-        let _count = self.counters.take();
-        let hold = self.in_hand.hold(delivery.lease.clone());
-        let mut attempt = Attempt { task: None, started: Instant::now() };
-        let judged = AssertUnwindSafe(self.judge(&delivery, &hold, &mut attempt)).catch_unwind().await;
-        let verdict = judged.unwrap_or_else(|panic| after_panic(&*panic, delivery.attempt));
+        let _count = self.counters.count_in_flight();
+        let in_flight = self.in_flight.add(delivery.lease.clone());
+        let mut execution = Execution { task: None, started: Instant::now() };
+        let processed = self.process_delivery(&delivery, &in_flight, &mut execution);
+        let processed = AssertUnwindSafe(processed).catch_unwind().await;
+        let verdict = processed.unwrap_or_else(|panic| after_panic(&*panic, delivery.attempt));
         self.counters.count(&verdict);
         let settlement = Settlement {
             broker: &self.broker,
             worker: &self.worker,
             delivery: &delivery,
-            hold: &hold,
-            elapsed: attempt.started.elapsed(),
-            task: attempt.task,
+            in_flight: &in_flight,
+            elapsed: execution.started.elapsed(),
+            task: execution.task,
         };
         settlement.settle(verdict).await;
     }
 
-    async fn judge(&self, delivery: &Delivery, hold: &Hold, attempt: &mut Attempt) -> Verdict {
+    async fn process_delivery(
+        &self,
+        delivery: &Delivery,
+        in_flight: &InFlightTask,
+        execution: &mut Execution,
+    ) -> Verdict {
         let task = match self.broker.open_task(delivery).await {
             Ok(task) => task,
             Err(error @ OpenError::Undecodable(_)) => return Verdict::Poison(error.to_string()),
-            Err(error @ OpenError::Unavailable(_)) => return Verdict::RetryAfter(REFETCH, error.to_string()),
+            Err(error @ OpenError::Unavailable(_)) => {
+                return Verdict::RetryAfter(REFETCH, error.to_string());
+            }
         };
-        hold.describe(&task);
+        in_flight.describe(&task);
         let (run, key, version, evaluate) = (task.run.clone(), task.key, task.version, task.evaluate);
         if self.is_stale(&task).await {
             return Verdict::Stale;
         }
         let traceparent = delivery.message.header(TRACEPARENT_HEADER);
         let span = task_span(traceparent, run.as_str(), &task.key);
-        *attempt = Attempt { task: Some((run.clone(), task.key, task.question())), started: Instant::now() };
-        let _executing = self.counters.execute();
-        let execution = self.execute(task, hold).instrument(span);
-        match hold.cancel.run_until_cancelled(execution).await {
+        let fingerprint = task.question();
+        *execution = Execution { task: Some((run.clone(), key, fingerprint)), started: Instant::now() };
+        let _executing = self.counters.count_executing();
+        let executed = self.execute(task, in_flight).instrument(span);
+        match in_flight.cancel.run_until_cancelled(executed).await {
             Some(verdict) => verdict,
             None if self.policies.is_stale(&run, key, version, evaluate) => Verdict::Stale,
             None => Verdict::RetryAfter(Duration::ZERO, "this worker leaves".to_owned()),
         }
     }
 
-    /// Asks the table, and the key itself where the watch has not brought it yet.
+    /// Reads the table, or the policy's key itself where the watch has not delivered it yet.
     async fn is_stale(&self, task: &Task) -> bool {
         let Task { run, key, version, evaluate, .. } = task;
         if self.policies.knows(run) {
@@ -228,20 +233,20 @@ impl PoolLoop {
         match self.broker.seen_policy(run).await {
             Ok(policy) => policy.is_some_and(|policy| policy.is_stale(*key, *version, *evaluate)),
             Err(error) => {
-                // Work that is of no use costs time and nothing else.
+                // To execute a stale task costs time and nothing else.
                 tracing::debug!(%run, %error, "policy not known yet");
                 false
             }
         }
     }
 
-    async fn execute(&self, task: Task, hold: &Hold) -> Verdict {
+    async fn execute(&self, task: Task, in_flight: &InFlightTask) -> Verdict {
         let limit = Duration::from_millis(limits::attempt_ms(self.stage));
         let execution = async {
             let mut task = task;
             match self.broker.resolve(&mut task).await {
-                Ok(()) => self.executor.execute(task, hold.cancel.clone()).await,
-                // Whatever is missing, it is the machines' failure: no reward follows from it.
+                Ok(()) => self.executor.execute(task, in_flight.cancel.clone()).await,
+                // What is missing is missing by a failure of machines: no reward follows from it.
                 Err(error) => Verdict::RetryAfter(REFETCH, error.to_string()),
             }
         };
@@ -251,8 +256,9 @@ impl PoolLoop {
     }
 }
 
-/// What is known of an attempt when it ends, however it ends.
-struct Attempt {
+/// What the settlement needs of an execution. It outlives a panic of the executor.
+struct Execution {
+    /// Run, key and request fingerprint; `None` until the task is decoded.
     task: Option<(RunId, TaskKey, u64)>,
     started: Instant,
 }
@@ -266,8 +272,12 @@ async fn free_slots(slots: &Arc<Semaphore>) -> OwnedSemaphorePermit {
     free
 }
 
-/// A panic may be the machine's fault. The third one is the task's.
-fn after_panic(panic: &(dyn Any + Send), attempt: u64) -> Verdict {
+/// The first panics may be the machine's fault. The third one is the task's.
+fn after_panic(panic: &(dyn Any + Send), delivery: u64) -> Verdict {
     let reason = format!("its execution panicked: {}", panic_message(panic));
-    if attempt < PANIC_ATTEMPTS { Verdict::RetryAfter(PANIC_RETRY, reason) } else { Verdict::Poison(reason) }
+    if delivery < PANIC_DELIVERIES {
+        Verdict::RetryAfter(PANIC_RETRY, reason)
+    } else {
+        Verdict::Poison(reason)
+    }
 }

@@ -1,4 +1,4 @@
-//! One worker process: the shared parts, and a loop for each stage and pool.
+//! A worker: the shared parts, and a loop for each stage and pool.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,28 +12,29 @@ use tokio_util::sync::CancellationToken;
 
 use super::counters::{Reporter, Stages};
 use super::executor::Executor;
-use super::in_flight::InHand;
+use super::in_flight::InFlight;
 use super::policy_table::{PolicyTable, policies};
 use super::run_loop::PoolLoop;
 use super::{drain, heartbeat, membership};
 
-/// How a worker behaves.
+/// Settings of a worker.
 #[derive(Debug, Clone)]
 pub struct WorkerSettings {
-    /// Its name.
+    /// Unique among the workers that live at the same time.
     pub id: WorkerId,
-    /// This process: another one of the same name has another word here. Default: a new one.
+    /// Tells this process from another one with the same id. Default: a new UUID.
     pub instance: String,
-    /// Time to finish what is in hand when told to leave. Default 20 s.
+    /// Time to finish the tasks in flight when it must leave. Default 20 s.
     pub grace: Duration,
-    /// Between two signs of life at most; more often where leases are short. Default [`limits::HEARTBEAT_MS`].
+    /// Between two heartbeats at most; shorter where leases are short. Default
+    /// [`limits::HEARTBEAT_MS`].
     pub heartbeat: Duration,
     /// Between two reports of the counters. Default [`limits::WORKER_REPORT_MS`].
     pub report: Duration,
 }
 
 impl WorkerSettings {
-    /// The defaults, for a worker of this name.
+    /// The defaults.
     #[must_use]
     pub fn new(id: WorkerId) -> Self {
         Self {
@@ -46,48 +47,48 @@ impl WorkerSettings {
     }
 }
 
-/// A stage's pool to serve.
+/// A pool to serve.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolSettings {
-    /// The stage.
+    /// Its executor executes the tasks.
     pub stage: Stage,
-    /// The pool.
+    /// Unique within the stage.
     pub pool: PoolName,
-    /// Tasks in hand at most.
+    /// Tasks in flight at most.
     pub concurrency: u32,
 }
 
-/// A worker before it serves. Its background tasks end when it is dropped.
+/// A worker. Its background tasks end when it is dropped.
 pub struct Worker {
     settings: WorkerSettings,
     broker: Broker,
     policies: PolicyTable,
-    in_hand: Arc<InHand>,
+    in_flight: Arc<InFlight>,
     background: Vec<JoinHandle<()>>,
 }
 
 impl Worker {
-    /// Begins to watch policies and to keep alive what is in hand.
+    /// Starts the watch of policies, the heartbeats and the cancellation of stale tasks.
     #[must_use]
     pub fn start(broker: Broker, settings: WorkerSettings) -> Self {
         let (table, watch) = policies(broker.clone());
-        let in_hand = Arc::new(InHand::default());
+        let in_flight = Arc::new(InFlight::default());
         let background = vec![
             tokio::spawn(watch.run()),
-            tokio::spawn(heartbeat::run(in_hand.clone(), settings.heartbeat)),
-            tokio::spawn(cancel_stale(in_hand.clone(), table.clone())),
+            tokio::spawn(heartbeat::run(in_flight.clone(), settings.heartbeat)),
+            tokio::spawn(cancel_stale(in_flight.clone(), table.clone())),
         ];
-        Self { settings, broker, policies: table, in_hand, background }
+        Self { settings, broker, policies: table, in_flight, background }
     }
 
-    /// The policies as this process knows them.
+    /// The table that the watch of this worker fills.
     #[must_use]
     pub const fn policies(&self) -> &PolicyTable {
         &self.policies
     }
 
-    /// Serves `pools` until `stop` fires, then drains. Says whether all that was in hand is settled; what is
-    /// not comes to another worker when its lease ends.
+    /// Serves `pools` until `stop` fires, then drains. Returns whether all tasks in flight were settled.
+    /// The queue delivers the others to another worker when their leases end.
     pub async fn serve(
         self,
         mut pools: Vec<PoolSettings>,
@@ -103,7 +104,7 @@ impl Worker {
         self.serve_stages(pools, stages, health, stop).await
     }
 
-    /// What [`Self::serve`] does once the stages have their executors. Boxed, so that it is compiled once.
+    /// The part of [`Self::serve`] that is not generic. Boxed, so that it is compiled once.
     fn serve_stages(
         mut self,
         pools: Vec<PoolSettings>,
@@ -131,7 +132,7 @@ impl Worker {
                     worker: self.settings.id.clone(),
                     broker: self.broker.clone(),
                     policies: self.policies.clone(),
-                    in_hand: self.in_hand.clone(),
+                    in_flight: self.in_flight.clone(),
                     counters,
                 };
                 loops.spawn(Arc::new(pool_loop).run(stop.clone()));
@@ -141,17 +142,18 @@ impl Worker {
                     ended.expect("a loop stops panics at the task's boundary");
                 }
             };
-            let membership = stages.get(&Stage::TrainShard).map(|(_, trainer)| self.join(trainer.clone()));
-            let settled = drain::drain(&stop, self.settings.grace, &self.in_hand, loops).await;
-            if let Some((leave, mut left)) = membership {
+            let membership =
+                stages.get(&Stage::TrainShard).map(|(_, trainer)| self.send_heartbeats(trainer.clone()));
+            let settled = drain::drain(&stop, self.settings.grace, &self.in_flight, loops).await;
+            if let Some((leave, mut heartbeats)) = membership {
                 leave.cancel();
-                let _ = left.join_next().await;
+                let _ = heartbeats.join_next().await;
             }
             settled
         })
     }
 
-    /// One that trains also does what is meant for it alone: its shares in gangs.
+    /// Adds the pool of a train worker's own tasks: its shares of gangs' steps.
     fn add_member_pool(&self, pools: &mut Vec<PoolSettings>) {
         if pools.iter().any(|settings| settings.stage == Stage::TrainShard) {
             let pool = subjects::member_pool(&self.settings.id);
@@ -159,14 +161,15 @@ impl Worker {
         }
     }
 
-    /// Gives signs of life until the token fires; the one task ends with the last sign, or with the set.
-    fn join(&self, trainer: Arc<dyn Executor>) -> (CancellationToken, JoinSet<()>) {
+    /// Sends heartbeats as a member of gangs until the token fires. The set has the one async task that
+    /// does, which ends after the last heartbeat, or with the set.
+    fn send_heartbeats(&self, trainer: Arc<dyn Executor>) -> (CancellationToken, JoinSet<()>) {
         let leave = CancellationToken::new();
         let WorkerSettings { id, instance, .. } = self.settings.clone();
-        let signs = membership::give_signs(self.broker.clone(), id, instance, trainer, leave.clone());
-        let mut left = JoinSet::new();
-        left.spawn(signs);
-        (leave, left)
+        let broker = self.broker.clone();
+        let mut heartbeats = JoinSet::new();
+        heartbeats.spawn(membership::send_heartbeats(broker, id, instance, trainer, leave.clone()));
+        (leave, heartbeats)
     }
 }
 
@@ -176,10 +179,10 @@ impl Drop for Worker {
     }
 }
 
-/// Consumes policies, produces cancellations of what became stale. Waits for the next change. Ends with the
-/// watch.
-async fn cancel_stale(in_hand: Arc<InHand>, mut policies: PolicyTable) {
+/// Consumes policies, produces cancellations of the tasks that became stale. Waits for the next change.
+/// Ends with the watch.
+async fn cancel_stale(in_flight: Arc<InFlight>, mut policies: PolicyTable) {
     while policies.changed().await {
-        in_hand.cancel_stale(&policies);
+        in_flight.cancel_stale(&policies);
     }
 }
