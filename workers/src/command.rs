@@ -128,10 +128,10 @@ async fn run() -> anyhow::Result<()> {
     let broker = Broker::new(queue?, objects.clone());
 
     let grace = Duration::try_from_secs_f64(arguments.grace).context("failed to read --grace")?;
-    let meeting = KeyRendezvous::new(broker.clone(), Handle::current());
+    let rendezvous = KeyRendezvous::new(broker.clone(), Handle::current());
     let worker = Worker::start(broker.clone(), WorkerSettings { grace, ..WorkerSettings::new(id.clone()) });
     let executors = Executors::new(objects, worker.policies().clone());
-    let executors = executors.meeting_at(Arc::new(meeting)).asking(program).generating_at(server);
+    let executors = executors.with_rendezvous(Arc::new(rendezvous)).asking(program).generating_at(server);
     let executors = executors.scoring_with(tools).reading(broker);
     tracing::info!(%id, pools = pools.len(), "serving");
     let settled = worker.serve(pools, |stage| executors.executor(stage), telemetry.health, stop).await;

@@ -13,10 +13,10 @@ use tokio_util::sync::CancellationToken;
 use crate::envs::counter;
 use crate::envs::dataset::Dataset;
 use crate::envs::datasets::Datasets;
-use crate::envs::spoken::{Manner, Said};
+use crate::envs::spoken::{TextStep, TextTurns};
 use crate::envs::{self, EnvError};
 use crate::model::text_codec::{Codec, Codecs};
-use crate::program::{Answer, Program, Question, Told};
+use crate::program::{Answer, EnvAnswer, Program, ProgramRequest};
 use crate::runtime::{Cost, Executor, Verdict};
 
 /// Does `env_step` tasks. By default only those of environments that speak tokens.
@@ -58,20 +58,20 @@ impl EnvStep {
     async fn ask(
         &self,
         (pool, settings): (&PoolName, &Settings),
-        manner: &Manner<'_>,
+        text_turns: &TextTurns<'_>,
         step: &EnvStepTask,
     ) -> Result<EnvStepDone, Verdict> {
         let program = self.program.as_ref().ok_or_else(|| EnvError::Foreign(pool.to_string()).verdict())?;
-        let heard = manner.hear(step).map_err(|error| error.verdict())?;
+        let heard = text_turns.hear(step).map_err(|error| error.verdict())?;
         let question = match &step.action {
             EnvAction::Reset => {
-                Question::Reset { environment: pool, settings, split: step.split, seed: step.seed }
+                ProgramRequest::Reset { environment: pool, settings, split: step.split, seed: step.seed }
             }
             EnvAction::Step { state, .. } => {
                 let state: Value = serde_json::from_slice(state).map_err(|error| {
                     Verdict::Poison(format!("failed to read the state of {pool}: {error}"))
                 })?;
-                Question::Step { environment: pool, settings, state, said: &heard }
+                ProgramRequest::Step { environment: pool, settings, state, said: &heard }
             }
         };
         let told = match program.ask(&question).await.map_err(|error| Program::verdict(&error))? {
@@ -79,10 +79,10 @@ impl EnvStep {
             Answer::Refused(refusal) => return Err(refusal.verdict()),
             Answer::Score(_) => return Err(Verdict::Poison("the program answered with a score".to_owned())),
         };
-        let Told { state, text, reward, done, success, valid } = told;
+        let EnvAnswer { state, text, reward, done, success, valid } = told;
         let state = if done { Vec::new() } else { state.to_string().into_bytes() };
-        let said = Said { state, text, reward, done, success, valid };
-        manner.tell(step, heard, said).map_err(|error| error.verdict())
+        let said = TextStep { state, text, reward, done, success, valid };
+        text_turns.tell(step, heard, said).map_err(|error| error.verdict())
     }
 }
 
@@ -104,8 +104,8 @@ impl Executor for EnvStep {
             EnvironmentSpec::Dataset(spec) => self.ask_row((&task.run, spec), step, codec.as_deref()).await,
             EnvironmentSpec::Custom { pool, system, prompt_tokens, settings, .. } => {
                 let (environment, codec, prompt_tokens) = (pool.as_str(), codec.as_deref(), *prompt_tokens);
-                let manner = Manner { environment, codec, system, prompt_tokens };
-                self.ask((pool, settings), &manner, step).await
+                let text_turns = TextTurns { environment, codec, system, prompt_tokens };
+                self.ask((pool, settings), &text_turns, step).await
             }
             _ => envs::answer(step, codec.as_deref()).map_err(|error| error.verdict()),
         };

@@ -129,7 +129,7 @@ pub fn answer(task: &EnvStepTask, codec: Option<&Codec>) -> Result<EnvStepDone, 
         EnvironmentSpec::Arithmetic { ref operations, largest, max_turns, ref system, prompt_tokens } => {
             let game = Arithmetic { operations, largest, max_turns };
             let environment = task.environment.name();
-            spoken::act(&game, &spoken::Manner { environment, codec, system, prompt_tokens }, task)
+            spoken::act(&game, &spoken::TextTurns { environment, codec, system, prompt_tokens }, task)
         }
         EnvironmentSpec::Dataset(ref rows) => Err(EnvError::NoRows(rows.path.clone())),
         EnvironmentSpec::Custom { ref pool, .. } => Err(EnvError::Foreign(pool.to_string())),

@@ -68,7 +68,7 @@ pub trait Rendezvous: Send + Sync + fmt::Debug {
 
 /// One member's place in a gang.
 #[derive(Debug, Clone)]
-pub struct Seat {
+pub struct RankAssignment {
     /// Names the formation, unique for ever: `<run>.<number>`.
     pub gang: String,
     /// This member, below `world`.
@@ -87,7 +87,7 @@ pub struct Seat {
 /// Why the members did not get through something together. The step that they were at is void.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GangError {
-    /// A member is gone, or was silent for longer than the seat allows.
+    /// A member is gone, or was silent for longer than the assignment allows.
     #[error("a member of the gang is lost: {0}")]
     Lost(String),
     /// This member was told to stop.

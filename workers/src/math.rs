@@ -12,6 +12,6 @@ pub mod kl;
 #[cfg(feature = "torch")]
 pub mod policy_loss;
 pub mod ratio;
-pub mod stretch;
+pub mod spans;
 #[cfg(feature = "torch")]
 pub mod value_loss;

@@ -12,7 +12,7 @@ use millrace_schemas::submit::{Algorithm, ModelSpec};
 use millrace_schemas::train_shard::Batch;
 use millrace_schemas::{BlobRef, PolicyVersion, RolloutId};
 
-use crate::gang::{GangError, Seat};
+use crate::gang::{GangError, RankAssignment};
 use crate::model::versions::LoadedVersion;
 use decoder::Architecture;
 #[cfg(feature = "torch")]
@@ -20,7 +20,7 @@ use torch::{decoder_engine, decoder_trainer};
 
 pub mod scripted;
 pub mod probe;
-pub(crate) mod ends;
+pub(crate) mod stop_criteria;
 pub mod openai;
 pub mod decoder;
 #[cfg(feature = "torch")]
@@ -128,7 +128,7 @@ pub struct TrainStep<'a> {
     /// The version that the policy is held near, where the algorithm asks for one.
     pub reference: Option<&'a LoadedVersion>,
     /// The place in the gang that makes the step; `None` alone.
-    pub seat: Option<&'a Seat>,
+    pub assignment: Option<&'a RankAssignment>,
     /// Whether the optimiser's state is to be among the files.
     pub checkpoint: bool,
     /// Where what this trainer does not hold is to be had.

@@ -15,7 +15,7 @@ use crate::runtime::Verdict;
 mod process;
 mod line;
 
-pub use line::{Answer, Offer, Question, Refusal, Told};
+pub use line::{Answer, EnvAnswer, Offer, ProgramRequest, Refusal};
 use process::Process;
 
 /// For how long a task is given back on which the program died.
@@ -86,7 +86,7 @@ impl Program {
     ///
     /// # Errors
     /// The copy died or said what is no answer; another takes its place.
-    pub async fn ask(&self, question: &Question<'_>) -> Result<Answer, ProgramError> {
+    pub async fn ask(&self, question: &ProgramRequest<'_>) -> Result<Answer, ProgramError> {
         let _turn = self.copies.acquire().await.expect("nobody closes the semaphore");
         let mut copy = match self.take() {
             Some(copy) => copy,

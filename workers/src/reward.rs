@@ -7,7 +7,7 @@ use millrace_schemas::reward::{RewardDone, RewardRule, RewardTask};
 use millrace_schemas::{OutcomeBody, PoolName, Task, TaskBody};
 use tokio_util::sync::CancellationToken;
 
-use crate::program::{Answer, Program, Question};
+use crate::program::{Answer, Program, ProgramRequest};
 use crate::rewards::{self, Tools};
 use crate::runtime::{Cost, Executor, Verdict};
 
@@ -38,7 +38,7 @@ impl Reward {
         };
         let RewardTask { settings, turns, success, conversation, row, .. } = task;
         let question =
-            Question::Score { reward: pool, settings, turns, success: *success, conversation, row };
+            ProgramRequest::Score { reward: pool, settings, turns, success: *success, conversation, row };
         match program.ask(&question).await.map_err(|error| Program::verdict(&error))? {
             Answer::Score(score) => Ok(RewardDone { score, reason: String::new() }),
             Answer::Refused(refusal) => Err(refusal.verdict()),

@@ -32,7 +32,7 @@ pub struct Executors {
 
 impl Executors {
     /// Executors that share one cache of weights. The members of a gang meet within this process, unless
-    /// [`Self::meeting_at`] says otherwise.
+    /// [`Self::with_rendezvous`] says otherwise.
     #[must_use]
     pub fn new(objects: Objects, policies: PolicyTable) -> Self {
         let (versions, rendezvous) = (VersionStore::new(objects), Arc::new(MemoryRendezvous::default()));
@@ -55,7 +55,7 @@ impl Executors {
 
     /// The same, with members that meet at `rendezvous`.
     #[must_use]
-    pub fn meeting_at(self, rendezvous: Arc<dyn Rendezvous>) -> Self {
+    pub fn with_rendezvous(self, rendezvous: Arc<dyn Rendezvous>) -> Self {
         Self { rendezvous, ..self }
     }
 
@@ -99,7 +99,7 @@ impl Executors {
             Stage::Reward => Arc::new(reward::Reward::asking(self.program.clone()).with(self.tools.clone())),
             Stage::TrainShard => {
                 let trainer = TrainShard::new(self.versions.clone()).reading(self.broker.clone());
-                Arc::new(trainer.meeting_at(self.rendezvous.clone()))
+                Arc::new(trainer.with_rendezvous(self.rendezvous.clone()))
             }
             Stage::PublishWeights => Arc::new(PublishWeights::new(self.versions.objects().clone())),
             Stage::Submit => unreachable!("submit has no tasks"),

@@ -15,7 +15,7 @@ use millrace_schemas::{BlobRef, OutcomeBody, PolicyVersion, RunId, Task, TaskBod
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
-use crate::gang::{MemoryRendezvous, Rendezvous, Seat};
+use crate::gang::{MemoryRendezvous, RankAssignment, Rendezvous};
 use crate::model::versions::{FILES_IN_FLIGHT, Files, LoadedVersion, VersionStore};
 use crate::policy::{PolicyError, Trained, is_for_training};
 use crate::runtime::{Cost, Executor, Verdict};
@@ -42,7 +42,7 @@ pub struct TrainShard {
 
 impl TrainShard {
     /// Starts the trainer's thread. It ends with this value. Members of a gang meet within this process, unless
-    /// [`Self::meeting_at`] says otherwise.
+    /// [`Self::with_rendezvous`] says otherwise.
     #[must_use]
     pub fn new(versions: VersionStore) -> Self {
         let rendezvous = Arc::new(MemoryRendezvous::default());
@@ -57,7 +57,7 @@ impl TrainShard {
 
     /// The same, with members that meet at `rendezvous`.
     #[must_use]
-    pub fn meeting_at(self, rendezvous: Arc<dyn Rendezvous>) -> Self {
+    pub fn with_rendezvous(self, rendezvous: Arc<dyn Rendezvous>) -> Self {
         Self { rendezvous, ..self }
     }
 
@@ -72,7 +72,7 @@ impl TrainShard {
         let job = match &task.work {
             TrainWork::Initialise { model, seed } => Job::Initialise { model: model.clone(), seed: *seed },
             TrainWork::Step { base, manifest, batch, algorithm, checkpoint, reference } => {
-                let seat = self.seat(run, task, cancel).map_err(Verdict::Poison)?;
+                let assignment = self.assignment(run, task, cancel).map_err(Verdict::Poison)?;
                 let (base, batch, blob) = self.step(run, (*base, *manifest), *batch).await?;
                 if task.rank == 0 {
                     carried.clone_from(&base.manifest.files);
@@ -85,7 +85,7 @@ impl TrainShard {
                     blob,
                     algorithm,
                     reference,
-                    seat,
+                    assignment,
                     checkpoint,
                     past,
                 }))
@@ -104,17 +104,17 @@ impl TrainShard {
     }
 
     /// The place in the gang; `None` for a gang of one.
-    fn seat(
+    fn assignment(
         &self,
         run: &RunId,
         task: &TrainShardTask,
         cancel: CancellationToken,
-    ) -> Result<Option<Seat>, String> {
+    ) -> Result<Option<RankAssignment>, String> {
         let TrainShardTask { rank, world, gang, timeout_ms, .. } = *task;
         if rank >= world {
             return Err(format!("rank={rank} is not below world={world}"));
         }
-        let seat = || Seat {
+        let assignment = || RankAssignment {
             gang: format!("{run}.{gang}"),
             rank,
             world,
@@ -122,7 +122,7 @@ impl TrainShard {
             cancel,
             rendezvous: self.rendezvous.clone(),
         };
-        Ok((world > 1).then(seat))
+        Ok((world > 1).then(assignment))
     }
 
     fn past(&self, run: &RunId) -> StoredPast {

@@ -3,7 +3,7 @@
 
 use millrace_schemas::env_step::{Operation, Split};
 
-use super::spoken::{Said, TextEnvironment};
+use super::spoken::{TextEnvironment, TextStep};
 use super::{EnvError, level, state};
 
 const KIND: u8 = 4;
@@ -22,13 +22,13 @@ pub struct Arithmetic<'a> {
 
 /// A question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Question {
+struct Exercise {
     operation: Operation,
     a: u32,
     b: u32,
 }
 
-impl Question {
+impl Exercise {
     fn answer(self) -> i64 {
         let (a, b) = (i64::from(self.a), i64::from(self.b));
         match self.operation {
@@ -83,16 +83,16 @@ impl Question {
 }
 
 impl Arithmetic<'_> {
-    fn seal(question: Question, turn: u16) -> Vec<u8> {
+    fn seal(question: Exercise, turn: u16) -> Vec<u8> {
         state::seal(KIND, &[&question.bytes()[..], &turn.to_le_bytes()].concat())
     }
 
-    fn open(&self, bytes: &[u8]) -> Result<(Question, u16), EnvError> {
+    fn open(&self, bytes: &[u8]) -> Result<(Exercise, u16), EnvError> {
         let fail = |reason: String| EnvError::State { environment: NAME, reason };
         let [question @ .., low, high] = state::open::<11>(NAME, KIND, bytes)?;
         let turn = u16::from_le_bytes([low, high]);
-        let question = Question::of_bytes(question).ok_or_else(|| fail("no such operation".to_owned()))?;
-        let Question { operation, a, b } = question;
+        let question = Exercise::of_bytes(question).ok_or_else(|| fail("no such operation".to_owned()))?;
+        let Exercise { operation, a, b } = question;
         if a.max(b) > self.largest
             || !self.operations.contains(&operation)
             || u32::from(turn) >= self.max_turns
@@ -105,14 +105,14 @@ impl Arithmetic<'_> {
 }
 
 impl TextEnvironment for Arithmetic<'_> {
-    fn reset(&self, split: Split, seed: u64) -> Result<Said, EnvError> {
+    fn reset(&self, split: Split, seed: u64) -> Result<TextStep, EnvError> {
         let candidate = |stream: &mut crate::random::Stream| {
             let operation = *self.operations.get(stream.below(self.operations.len() as u64) as usize)?;
             let mut number = || stream.below(u64::from(self.largest) + 1) as u32;
-            Some(Question { operation, a: number(), b: number() })
+            Some(Exercise { operation, a: number(), b: number() })
         };
         let question = level::draw(NAME, split, seed, candidate, |question| question.identity())?;
-        Ok(Said {
+        Ok(TextStep {
             state: Self::seal(question, 0),
             text: question.text(),
             reward: 0.0,
@@ -122,7 +122,7 @@ impl TextEnvironment for Arithmetic<'_> {
         })
     }
 
-    fn step(&self, state: &[u8], said: &str) -> Result<Said, EnvError> {
+    fn step(&self, state: &[u8], said: &str) -> Result<TextStep, EnvError> {
         let (question, turn) = self.open(state)?;
         let answer = last_number(said);
         let success = answer == Some(question.answer());
@@ -134,7 +134,7 @@ impl TextEnvironment for Arithmetic<'_> {
             (Self::seal(question, turn), format!("That is not right. {}", question.text()))
         };
         let reward = f64::from(u8::from(success));
-        Ok(Said { state, text, reward, done, success, valid: answer.is_some() })
+        Ok(TextStep { state, text, reward, done, success, valid: answer.is_some() })
     }
 }
 

@@ -32,13 +32,13 @@ pub(crate) fn drawn(latency: Latency, task: &TaskKey) -> Duration {
 
 /// Where an episode is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct State {
+struct CounterState {
     number: u8,
     turn: u16,
     all_right: bool,
 }
 
-impl State {
+impl CounterState {
     fn seal(self) -> Vec<u8> {
         let [low, high] = self.turn.to_le_bytes();
         state::seal(KIND, &[self.number, low, high, u8::from(self.all_right)])
@@ -60,7 +60,7 @@ impl Environment for Counter {
         let candidate = |stream: &mut crate::random::Stream| Some(stream.below(u64::from(NUMBERS)) as u8);
         let number = level::draw(NAME, split, seed, candidate, |number| vec![*number])?;
         Ok(EnvStepDone {
-            state: State { number, turn: 0, all_right: true }.seal(),
+            state: CounterState { number, turn: 0, all_right: true }.seal(),
             observation: vec![u32::from(number)],
             reward: 0.0,
             done: false,
@@ -71,7 +71,7 @@ impl Environment for Counter {
     }
 
     fn step(&self, state: &[u8], tokens: &[u32]) -> Result<EnvStepDone, EnvError> {
-        let State { number, turn, all_right } = State::open(state, self.turns)?;
+        let CounterState { number, turn, all_right } = CounterState::open(state, self.turns)?;
         let answer = tokens.last().copied().unwrap_or(NUMBERS);
         let right = answer == (u32::from(number) + 1) % NUMBERS;
         let all_right = all_right && right;
@@ -82,7 +82,7 @@ impl Environment for Counter {
         let (state, observation) = if done {
             (Vec::new(), Vec::new())
         } else {
-            (State { number: next, turn, all_right }.seal(), vec![u32::from(next)])
+            (CounterState { number: next, turn, all_right }.seal(), vec![u32::from(next)])
         };
         let reward = if right { 1.0 / f64::from(self.turns) } else { 0.0 };
         Ok(EnvStepDone {

@@ -5,7 +5,7 @@ use millrace_schemas::dataset::{AnswerCheck, ChatRole, DatasetSpec, Row, Rows, w
 use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, Speaker as Side, Split, Utterance};
 
 use super::arithmetic::last_number;
-use super::spoken::{Manner, Said};
+use super::spoken::{TextStep, TextTurns};
 use super::{EnvError, state};
 use crate::model::text_codec::{Codec, Message, Speaker};
 
@@ -38,7 +38,7 @@ impl Dataset<'_> {
     }
 
     fn reset(&self, row: Row) -> Result<EnvStepDone, EnvError> {
-        let observation = self.manner().open(&messages(&row))?;
+        let observation = self.text_turns().open(&messages(&row))?;
         let words = row.messages.iter().filter(|message| message.role != ChatRole::System);
         let words: Vec<&str> = words.map(|message| message.content.as_str()).collect();
         Ok(EnvStepDone {
@@ -55,12 +55,12 @@ impl Dataset<'_> {
 
     fn step(&self, task: &EnvStepTask, state: &[u8], row: &Row) -> Result<EnvStepDone, EnvError> {
         let turn = u16::from_le_bytes(state::open::<2>(NAME, KIND, state)?);
-        let manner = self.manner();
-        let heard = manner.hear(task)?;
+        let text_turns = self.text_turns();
+        let heard = text_turns.hear(task)?;
         let (success, valid) = self.recognised(&heard, row.answer().unwrap_or_default());
         let turn = turn.saturating_add(1);
         let done = success || u32::from(turn) >= self.spec.max_turns;
-        let said = Said {
+        let said = TextStep {
             state: if done { Vec::new() } else { state::seal(KIND, &turn.to_le_bytes()) },
             text: if done { String::new() } else { "That is not right. Try again.".to_owned() },
             reward: f64::from(u8::from(success)),
@@ -68,7 +68,7 @@ impl Dataset<'_> {
             success,
             valid,
         };
-        manner.tell(task, heard, said)
+        text_turns.tell(task, heard, said)
     }
 
     /// Whether the answer was said, and whether anything was that could have been one.
@@ -83,9 +83,9 @@ impl Dataset<'_> {
         }
     }
 
-    fn manner(&self) -> Manner<'_> {
+    fn text_turns(&self) -> TextTurns<'_> {
         let DatasetSpec { system, prompt_tokens, .. } = self.spec;
-        Manner { environment: NAME, codec: self.codec, system, prompt_tokens: *prompt_tokens }
+        TextTurns { environment: NAME, codec: self.codec, system, prompt_tokens: *prompt_tokens }
     }
 
     /// What is wrong with a row is said with its line.
@@ -121,7 +121,7 @@ pub fn longest_prompt(spec: &DatasetSpec, rows: &Rows, codec: &Codec) -> Result<
         for row in 0..rows.len(split) as u64 {
             let (line, row) = rows.row(split, row, spec)?;
             let observation =
-                game.manner().open(&messages(&row)).map_err(|error| game.of_line(line, error))?;
+                game.text_turns().open(&messages(&row)).map_err(|error| game.of_line(line, error))?;
             longest = longest.max(observation.len());
         }
     }

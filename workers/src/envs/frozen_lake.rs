@@ -21,7 +21,7 @@ pub struct FrozenLake(pub FrozenLakeSpec);
 
 /// Where an episode is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct State {
+struct FrozenLakeState {
     /// One bit a cell, row by row.
     holes: u64,
     /// The player's cell.
@@ -72,7 +72,7 @@ impl FrozenLake {
         }
     }
 
-    fn open(self, bytes: &[u8]) -> Result<State, EnvError> {
+    fn open(self, bytes: &[u8]) -> Result<FrozenLakeState, EnvError> {
         let ([size, player, low, high, map @ ..], slip) = if self.0.slippery {
             let body = state::open::<20>(NAME, SLIPPERY, bytes)?;
             let (head, slip) = body.split_first_chunk::<12>().expect("20 bytes are more than 12");
@@ -90,10 +90,10 @@ impl FrozenLake {
             let reason = format!("size={size} of {expected} player={player} turn={turn} of {turns}");
             return Err(EnvError::State { environment: NAME, reason });
         }
-        Ok(State { holes, player, turn, slip })
+        Ok(FrozenLakeState { holes, player, turn, slip })
     }
 
-    fn seal(self, at: State) -> Vec<u8> {
+    fn seal(self, at: FrozenLakeState) -> Vec<u8> {
         let mut body = [0; 12];
         body[0] = self.0.size as u8;
         body[1] = at.player;
@@ -115,7 +115,7 @@ impl FrozenLake {
     /// The map as seen from the player, each turn: for each of the `m` rows, from the top, the token
     /// `first_row + (ways·m + column)·2^m + pattern`, where `ways` is how many rows it is below the player, plus `m − 1`, and the
     /// pattern has the bit of each column that is a hole.
-    fn rows(self, at: State) -> impl Iterator<Item = u32> {
+    fn rows(self, at: FrozenLakeState) -> impl Iterator<Item = u32> {
         let size = self.0.size;
         let (row, column) = (u32::from(at.player) / size, u32::from(at.player) % size);
         let rows = if self.0.view == LakeView::CentredRows { size } else { 0 };
@@ -128,7 +128,7 @@ impl FrozenLake {
 
     /// What is seen each turn: the rows where the view has them, then where the player is, `4 + 2n + cell`. With `surroundings`
     /// between, in the order of the actions `k`, what is on that side, `4 + 3n + 4k + (0 ground, 1 hole, 2 edge, 3 goal)`.
-    fn seen(self, at: State) -> impl Iterator<Item = u32> {
+    fn seen(self, at: FrozenLakeState) -> impl Iterator<Item = u32> {
         let (player, first) = (u32::from(at.player), FIRST_SEEN + 3 * self.cells());
         let what = move |movement| match beside(self.0.size, player, movement) {
             None => 2,
@@ -141,7 +141,7 @@ impl FrozenLake {
     }
 
     /// Where a move really goes: on slippery ice each with chance 1/3 ahead or to one of the two sides.
-    fn slid(self, at: State, movement: (i32, i32)) -> (i32, i32) {
+    fn slid(self, at: FrozenLakeState, movement: (i32, i32)) -> (i32, i32) {
         let (rows, columns) = movement;
         match Stream::new(at.slip).below(3) {
             1 if self.0.slippery => (columns, rows),
@@ -183,7 +183,7 @@ impl Environment for FrozenLake {
         assert!((2..=MAX_SIZE).contains(&self.0.size), "submit refuses other sizes");
         let holes = self.draw(split, seed)?;
         let slip = if self.0.slippery { mixed(seed, 2) } else { 0 };
-        let start = State { holes, player: self.start(split, seed, holes), turn: 0, slip };
+        let start = FrozenLakeState { holes, player: self.start(split, seed, holes), turn: 0, slip };
         Ok(EnvStepDone {
             state: self.seal(start),
             observation: self.map(holes).chain(self.seen(start)).collect(),
@@ -205,7 +205,7 @@ impl Environment for FrozenLake {
         let fallen = at.holes >> player & 1 == 1;
         let last = tokens.last().map_or(0, |token| u64::from(*token));
         let slip = if self.0.slippery { mixed(at.slip, 3 + last) } else { 0 };
-        let at = State { player: player as u8, turn: at.turn + 1, slip, ..at };
+        let at = FrozenLakeState { player: player as u8, turn: at.turn + 1, slip, ..at };
         let done = success || fallen || u32::from(at.turn) >= self.0.max_turns;
         let (state, observation) =
             if done { (Vec::new(), Vec::new()) } else { (self.seal(at), self.seen(at).collect()) };
@@ -228,7 +228,7 @@ impl Game for FrozenLake {
     ];
 
     fn reflex(&self, state: &[u8], order: [u32; 4], visits: Option<&mut Visits>) -> Result<u32, EnvError> {
-        let State { holes, player, .. } = self.open(state)?;
+        let FrozenLakeState { holes, player, .. } = self.open(state)?;
         let mut none = Visits::new();
         let visits = visits.unwrap_or(&mut none);
         *visits.entry(u64::from(player)).or_default() += 1;
@@ -240,7 +240,7 @@ impl Game for FrozenLake {
     }
 
     fn shortest_path(&self, state: &[u8]) -> Result<u32, EnvError> {
-        let State { holes, player, .. } = self.open(state)?;
+        let FrozenLakeState { holes, player, .. } = self.open(state)?;
         Ok(least([0, 1, 2, 3], |action| {
             let cell = beside(self.0.size, u32::from(player), movement(&[action])?)?;
             shortest(self.0.size, holes, cell).filter(|_| holes >> cell & 1 == 0)

@@ -12,18 +12,18 @@ pub(super) trait TextEnvironment {
     ///
     /// # Errors
     /// The settings allow no start state in this split.
-    fn reset(&self, split: Split, seed: u64) -> Result<Said, EnvError>;
+    fn reset(&self, split: Split, seed: u64) -> Result<TextStep, EnvError>;
 
     /// Takes what the policy `said` in `state`.
     ///
     /// # Errors
     /// `state` is none that this environment gave under these settings.
-    fn step(&self, state: &[u8], said: &str) -> Result<Said, EnvError>;
+    fn step(&self, state: &[u8], said: &str) -> Result<TextStep, EnvError>;
 }
 
 /// What such a game answers: as [`EnvStepDone`], with words in place of tokens.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Said {
+pub(crate) struct TextStep {
     /// The state after the step; empty once `done`.
     pub state: Vec<u8>,
     /// What the policy hears; empty only when `done`.
@@ -40,7 +40,7 @@ pub(crate) struct Said {
 
 /// How an environment's words become tokens.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Manner<'a> {
+pub(crate) struct TextTurns<'a> {
     /// The environment's name.
     pub(crate) environment: &'a str,
     pub(crate) codec: Option<&'a Codec>,
@@ -53,18 +53,18 @@ pub(crate) struct Manner<'a> {
 /// Does a task.
 pub(super) fn act<E: TextEnvironment>(
     game: &E,
-    manner: &Manner<'_>,
+    text_turns: &TextTurns<'_>,
     task: &EnvStepTask,
 ) -> Result<EnvStepDone, EnvError> {
-    let heard = manner.hear(task)?;
+    let heard = text_turns.hear(task)?;
     let said = match &task.action {
         EnvAction::Reset => game.reset(task.split, task.seed)?,
         EnvAction::Step { state, .. } => game.step(state, &heard)?,
     };
-    manner.tell(task, heard, said)
+    text_turns.tell(task, heard, said)
 }
 
-impl Manner<'_> {
+impl TextTurns<'_> {
     fn codec(&self) -> Result<&Codec, EnvError> {
         self.codec.ok_or(EnvError::NoText { environment: self.environment.to_owned() })
     }
@@ -88,14 +88,14 @@ impl Manner<'_> {
         &self,
         task: &EnvStepTask,
         heard: String,
-        said: Said,
+        said: TextStep,
     ) -> Result<EnvStepDone, EnvError> {
         let observation = match &task.action {
             EnvAction::Reset => self.open(&[Message { speaker: Speaker::User, content: &said.text }])?,
             EnvAction::Step { .. } if said.done => Vec::new(),
             EnvAction::Step { tokens, .. } => self.bounded(self.codec()?.next_turn(tokens, &said.text)?)?,
         };
-        let Said { state, text, reward, done, success, valid } = said;
+        let TextStep { state, text, reward, done, success, valid } = said;
         let policy = Utterance { speaker: Side::Policy, text: heard };
         let environment = Utterance { speaker: Side::Environment, text };
         let said = [policy, environment].into_iter().filter(|utterance| !utterance.text.is_empty()).collect();

@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 use cxx::{SharedPtr, UniquePtr};
 use tch::Tensor;
 
-use super::{GangError, Seat};
+use super::{GangError, RankAssignment};
 
 #[cxx::bridge(namespace = "millrace::gang")]
 mod ffi {
     extern "Rust" {
-        type Meeting;
-        fn set(self: &Meeting, key: &str, value: &[u8]) -> Result<()>;
-        fn wait(self: &Meeting, key: &str, timeout_ms: u64) -> Result<Vec<u8>>;
-        fn has(self: &Meeting, key: &str) -> Result<bool>;
+        type RendezvousKeys;
+        fn set(self: &RendezvousKeys, key: &str, value: &[u8]) -> Result<()>;
+        fn wait(self: &RendezvousKeys, key: &str, timeout_ms: u64) -> Result<Vec<u8>>;
+        fn has(self: &RendezvousKeys, key: &str) -> Result<bool>;
     }
 
     unsafe extern "C++" {
@@ -33,7 +33,7 @@ mod ffi {
 
         type Group;
         fn gloo(
-            meeting: Box<Meeting>,
+            keys: Box<RendezvousKeys>,
             listen: &str,
             interface: bool,
             rank: u32,
@@ -41,7 +41,12 @@ mod ffi {
             timeout_ms: u64,
         ) -> Result<SharedPtr<Group>>;
         fn has_nccl() -> bool;
-        fn nccl(meeting: Box<Meeting>, rank: u32, world: u32, timeout_ms: u64) -> Result<SharedPtr<Group>>;
+        fn nccl(
+            keys: Box<RendezvousKeys>,
+            rank: u32,
+            world: u32,
+            timeout_ms: u64,
+        ) -> Result<SharedPtr<Group>>;
         fn close(self: &Group) -> Result<()>;
         unsafe fn all_reduce(self: &Group, tensor: *const Tensor) -> Result<UniquePtr<Pending>>;
         unsafe fn all_gather(
@@ -86,9 +91,9 @@ fn pointer(tensor: &Tensor) -> *const ffi::Tensor {
 
 /// The rendezvous as C++ sees it.
 #[derive(Debug)]
-struct Meeting(Seat);
+struct RendezvousKeys(RankAssignment);
 
-impl Meeting {
+impl RendezvousKeys {
     /// A key of this formation. Stores of keys know few signs; c10d's own are kept apart by the rest.
     fn key(&self, key: &str) -> String {
         let plain =
@@ -143,23 +148,23 @@ impl Connections {
     }
 
     /// Connects the members over Gloo, for tensors on the CPU. Blocks until all are there.
-    pub(super) fn gloo(seat: &Seat, listen: &Listen) -> Result<Self, GangError> {
+    pub(super) fn gloo(assignment: &RankAssignment, listen: &Listen) -> Result<Self, GangError> {
         let (place, interface) = match listen {
             Listen::Address(address) => (address, false),
             Listen::Interface(name) => (name, true),
         };
-        let meeting = Box::new(Meeting(seat.clone()));
-        let timeout = milliseconds(seat.timeout);
-        ffi::gloo(meeting, place, interface, seat.rank, seat.world, timeout)
+        let keys = Box::new(RendezvousKeys(assignment.clone()));
+        let timeout = milliseconds(assignment.timeout);
+        ffi::gloo(keys, place, interface, assignment.rank, assignment.world, timeout)
             .map(Self::of)
             .map_err(|e| lost(&e))
     }
 
     /// Connects the members over NCCL, for tensors on GPUs.
-    pub(super) fn nccl(seat: &Seat) -> Result<Self, GangError> {
-        let meeting = Box::new(Meeting(seat.clone()));
-        let timeout = milliseconds(seat.timeout);
-        ffi::nccl(meeting, seat.rank, seat.world, timeout).map(Self::of).map_err(|e| lost(&e))
+    pub(super) fn nccl(assignment: &RankAssignment) -> Result<Self, GangError> {
+        let keys = Box::new(RendezvousKeys(assignment.clone()));
+        let timeout = milliseconds(assignment.timeout);
+        ffi::nccl(keys, assignment.rank, assignment.world, timeout).map(Self::of).map_err(|e| lost(&e))
     }
 
     /// Whether this build has NCCL.

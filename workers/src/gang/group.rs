@@ -1,4 +1,4 @@
-//! Collectives among the members of a formation. Every wait ends: with the others, with the seat's timeout, or
+//! Collectives among the members of a formation. Every wait ends: with the others, with the assignment's timeout, or
 //! when this member is told to stop. After a failure nothing more is asked of the formation.
 
 use std::cell::Cell;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tch::{Device, Tensor};
 
 use super::bridge::{Connections, Listen, Reducer, Work};
-use super::{GangError, Seat};
+use super::{GangError, RankAssignment};
 
 /// The first pause between two looks at a collective, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(10), Duration::from_millis(1));
@@ -59,7 +59,7 @@ fn listens_at() -> Listen {
 pub struct Group {
     /// Taken by [`Drop`].
     connections: Option<Connections>,
-    seat: Seat,
+    assignment: RankAssignment,
     /// Something failed; the members no longer agree on where they are.
     broken: Cell<bool>,
 }
@@ -68,11 +68,11 @@ impl Group {
     /// Connects the members: waits until all have come.
     ///
     /// # Errors
-    /// Not all came within the seat's timeout, or this member was told to stop.
-    pub fn form(seat: &Seat, device: Device) -> Result<Self, GangError> {
+    /// Not all came within the assignment's timeout, or this member was told to stop.
+    pub fn form(assignment: &RankAssignment, device: Device) -> Result<Self, GangError> {
         // Connecting cannot be interrupted, so a thread that can be left behind does it.
         let (send, receive) = channel();
-        let theirs = seat.clone();
+        let theirs = assignment.clone();
         let connect = move || {
             let connected = match device {
                 Device::Cuda(_) if Connections::has_nccl() => Connections::nccl(&theirs),
@@ -86,21 +86,25 @@ impl Group {
             }
         };
         spawn("gang-forming", connect);
-        let deadline = Instant::now() + seat.timeout;
+        let deadline = Instant::now() + assignment.timeout;
         loop {
             match receive.recv_timeout(FORMING) {
                 Ok(connected) => {
                     let connections = Some(connected?);
-                    return Ok(Self { connections, seat: seat.clone(), broken: Cell::new(false) });
+                    return Ok(Self {
+                        connections,
+                        assignment: assignment.clone(),
+                        broken: Cell::new(false),
+                    });
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(GangError::Lost("connecting ended without a result".to_owned()));
                 }
-                Err(RecvTimeoutError::Timeout) if seat.cancel.is_cancelled() => {
+                Err(RecvTimeoutError::Timeout) if assignment.cancel.is_cancelled() => {
                     return Err(GangError::Cancelled);
                 }
                 Err(RecvTimeoutError::Timeout) if Instant::now() > deadline => {
-                    let (gang, world) = (&seat.gang, seat.world);
+                    let (gang, world) = (&assignment.gang, assignment.world);
                     return Err(GangError::Lost(format!("not all {world} members of {gang} came")));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -110,13 +114,13 @@ impl Group {
 
     /// The place that this member has.
     #[must_use]
-    pub const fn seat(&self) -> &Seat {
-        &self.seat
+    pub const fn assignment(&self) -> &RankAssignment {
+        &self.assignment
     }
 
-    /// Takes the seat of a later task in the same formation: the same place, told to stop by another.
-    pub fn reseat(&mut self, seat: &Seat) {
-        self.seat = seat.clone();
+    /// Takes the assignment of a later task in the same formation: the same place, told to stop by another.
+    pub fn reassign(&mut self, assignment: &RankAssignment) {
+        self.assignment = assignment.clone();
     }
 
     /// Whether something failed. Nothing more can be done together then.
@@ -135,7 +139,7 @@ impl Group {
     /// # Errors
     /// It was.
     pub fn check(&self) -> Result<(), GangError> {
-        if self.seat.cancel.is_cancelled() { self.failed(GangError::Cancelled) } else { Ok(()) }
+        if self.assignment.cancel.is_cancelled() { self.failed(GangError::Cancelled) } else { Ok(()) }
     }
 
     /// Replaces `tensor` on every member by the sum over all members.
@@ -172,19 +176,19 @@ impl Group {
         self.connections().reducer()
     }
 
-    /// Waits for a collective. Unblocked by its end, by the seat's timeout, or when this member is told to stop.
+    /// Waits for a collective. Unblocked by its end, by the assignment's timeout, or when this member is told to stop.
     #[expect(clippy::disallowed_methods, reason = "the trainer's thread waits here; there is no runtime")]
     pub(crate) fn wait(&self, work: Result<Work, GangError>) -> Result<(), GangError> {
         let work = match work {
             Ok(work) => work,
             Err(error) => return self.failed(error),
         };
-        let deadline = Instant::now() + self.seat.timeout;
+        let deadline = Instant::now() + self.assignment.timeout;
         let mut pause = PAUSES.0;
         while !work.done() {
             self.check()?;
             if Instant::now() >= deadline {
-                let silent = self.seat.timeout.as_millis();
+                let silent = self.assignment.timeout.as_millis();
                 return self.failed(GangError::Lost(format!("nothing came for silent_ms={silent}")));
             }
             std::thread::sleep(pause);
@@ -204,7 +208,7 @@ impl Group {
 }
 
 impl Drop for Group {
-    /// Letting a formation go joins its threads, which may take the seat's timeout: another thread does it.
+    /// Letting a formation go joins its threads, which may take the assignment's timeout: another thread does it.
     fn drop(&mut self) {
         let Some(connections) = self.connections.take() else { return };
         if self.is_broken() {

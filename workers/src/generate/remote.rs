@@ -11,10 +11,10 @@ use tokio::sync::watch;
 use super::driver::Request;
 use super::follow::{LoadError, Serving};
 use crate::model::versions::{LoadedVersion, VersionError, VersionStore};
-use crate::policy::ends::Ends;
 use crate::policy::openai::{
     LayoutError, ProbedWeights, Server, ServerError, ServerSettings, VersionFolders,
 };
+use crate::policy::stop_criteria::StopCriteria;
 use crate::policy::{CONFIG_FILE, PolicyError};
 use session::Session;
 
@@ -32,7 +32,7 @@ struct Inner {
     folders: VersionFolders,
     session: Mutex<Option<Arc<Session>>>,
     /// Of the version that was wanted last: a tokenizer that does not change is read once.
-    ends: Mutex<Arc<Ends>>,
+    ends: Mutex<Arc<StopCriteria>>,
 }
 
 /// What the sampler must know of a model.
@@ -45,7 +45,7 @@ struct Config {
 struct Wanted {
     weights: ProbedWeights,
     vocabulary: u32,
-    ends: Arc<Ends>,
+    ends: Arc<StopCriteria>,
     folder: PathBuf,
     /// Names it to the server.
     label: String,
@@ -64,7 +64,7 @@ impl Remote {
     }
 
     /// What ends a turn of this version.
-    fn ends(&self, loaded: &LoadedVersion) -> Result<Arc<Ends>, PolicyError> {
+    fn ends(&self, loaded: &LoadedVersion) -> Result<Arc<StopCriteria>, PolicyError> {
         let mut held = self.0.ends.lock().unwrap_or_else(PoisonError::into_inner);
         *held = Arc::new(held.following(loaded)?);
         Ok(held.clone())

@@ -3,7 +3,7 @@
 
 use millrace_schemas::submit::{Correction, CorrectionWeight, Rejection};
 
-use super::stretch;
+use super::spans;
 
 /// What a rollout's tokens count. R of them.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,31 +26,30 @@ pub struct Corrected {
 #[must_use]
 pub fn correct(correction: &Correction, log_ratios: &[f64], turns: &[usize]) -> Corrected {
     let whole = [log_ratios.len()];
-    let product = stretch::product(log_ratios);
+    let product = spans::product(log_ratios);
     let cut = |weight: f64| if correction.cap > 0.0 { weight.min(correction.cap) } else { weight };
     let each =
-        |log_ratios: &[f64]| log_ratios.iter().map(|log_ratio| cut(stretch::ratio(*log_ratio))).collect();
+        |log_ratios: &[f64]| log_ratios.iter().map(|log_ratio| cut(spans::ratio(*log_ratio))).collect();
     let weights = match correction.weight {
         CorrectionWeight::None => vec![1.0; log_ratios.len()],
         CorrectionWeight::Token => each(log_ratios),
-        CorrectionWeight::Turn => each(&stretch::means(log_ratios, turns)),
+        CorrectionWeight::Turn => each(&spans::means(log_ratios, turns)),
         CorrectionWeight::Sequence => vec![cut(product); log_ratios.len()],
     };
     let (low, high) = correction.bounds();
     let inside = |ratio: f64| (low..=high).contains(&ratio);
     let means = |lengths: &[usize]| -> Vec<bool> {
-        let means = stretch::means(log_ratios, lengths);
-        means.into_iter().map(|mean| inside(stretch::ratio(mean))).collect()
+        let means = spans::means(log_ratios, lengths);
+        means.into_iter().map(|mean| inside(spans::ratio(mean))).collect()
     };
     let mut kept = match correction.reject {
         Rejection::None => vec![true; log_ratios.len()],
-        Rejection::Token => log_ratios.iter().map(|log_ratio| inside(stretch::ratio(*log_ratio))).collect(),
+        Rejection::Token => log_ratios.iter().map(|log_ratio| inside(spans::ratio(*log_ratio))).collect(),
         Rejection::Sequence => vec![inside(product); log_ratios.len()],
         Rejection::Geometric => means(&whole),
         Rejection::Turn => means(turns),
     };
-    if correction.veto > 0.0
-        && log_ratios.iter().any(|log_ratio| stretch::ratio(*log_ratio) < correction.veto)
+    if correction.veto > 0.0 && log_ratios.iter().any(|log_ratio| spans::ratio(*log_ratio) < correction.veto)
     {
         kept.fill(false);
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tch::{Kind, Tensor};
 
 use super::ratio::{MAX_LOG_RATIO, log_ratio};
-use super::stretch::Stretches;
+use super::spans::Spans;
 
 /// Sums that [`sums`] gives.
 pub const SUMS: i64 = 6;
@@ -28,7 +28,7 @@ pub fn sums(log_x: &Tensor, log_m: &Tensor, mask: &Tensor) -> Tensor {
 }
 
 /// `Σ (Π e^Δ)²` over rollouts, as one of f64: what `χ² = mean − 1` of whole rollouts is made of.
-pub fn squared_products(log_x: &Tensor, log_m: &Tensor, rollouts: &Stretches) -> Tensor {
+pub fn squared_products(log_x: &Tensor, log_m: &Tensor, rollouts: &Spans) -> Tensor {
     let products = rollouts.sums(&(log_x - log_m).detach()).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO);
     (products * 2.0).exp().sum(Kind::Double)
 }

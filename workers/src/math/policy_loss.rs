@@ -7,7 +7,7 @@ use tch::{Kind, Tensor};
 use super::ratio::log_ratio;
 use cispo::cispo;
 use dppo_tv::dppo_tv;
-use gspo::of_stretch;
+use gspo::of_span;
 use kimi::{kimi, square_of_sum};
 use policy_gradient::policy_gradient;
 use ppo_clip::{Bounds, ppo_clip};
@@ -43,32 +43,32 @@ pub struct Tokens<'a> {
     /// Advantages.
     pub advantage: &'a Tensor,
     /// The tokens that share its ratio, where it is not the token's own.
-    pub stretch: Option<Stretch<'a>>,
+    pub span: Option<Span<'a>>,
 }
 
-/// Of each token, the stretch of tokens that share one ratio.
+/// Of each token, the span of tokens that share one ratio.
 #[derive(Debug, Clone, Copy)]
-pub struct Stretch<'a> {
-    /// `log p − log p_old`, its mean over the stretch, without gradient.
+pub struct Span<'a> {
+    /// `log p − log p_old`, its mean over the span, without gradient.
     pub mean_log_ratio: &'a Tensor,
-    /// Tokens of the stretch.
+    /// Tokens of the span.
     pub length: &'a Tensor,
 }
 
 /// The loss that the run asks for.
 ///
 /// # Panics
-/// A ratio of whole rollouts or turns without their stretches.
+/// A ratio of whole rollouts or turns without their spans.
 #[must_use]
 pub fn policy_loss(algorithm: &Algorithm, tokens: &Tokens<'_>) -> PolicyLoss {
-    let Tokens { log_p, log_old, log_m, advantage, stretch } = *tokens;
+    let Tokens { log_p, log_old, log_m, advantage, span } = *tokens;
     assert!(
-        stretch.is_some() || algorithm.ratio_level() == RatioLevel::Token,
-        "the means of a stretch go with a ratio that takes them"
+        span.is_some() || algorithm.ratio_level() == RatioLevel::Token,
+        "the means of a span go with a ratio that takes them"
     );
     let (p, log_old) = (&algorithm.parameters, log_old.detach());
-    let log_r = || match stretch {
-        Some(stretch) => of_stretch(log_p, stretch.mean_log_ratio),
+    let log_r = || match span {
+        Some(span) => of_span(log_p, span.mean_log_ratio),
         None => log_ratio(log_p, &log_old),
     };
     let bounds = Bounds { low: algorithm.clip_low, high: algorithm.clip_high, dual: p.dual_clip };
@@ -78,8 +78,8 @@ pub fn policy_loss(algorithm: &Algorithm, tokens: &Tokens<'_>) -> PolicyLoss {
         Loss::Cispo => cispo(log_p, &log_r(), advantage, bounds),
         Loss::Topr => topr(log_p, &log_r(), advantage),
         Loss::Kimi => {
-            let squared = match stretch {
-                Some(stretch) => square_of_sum(log_p, stretch),
+            let squared = match span {
+                Some(span) => square_of_sum(log_p, span),
                 None => log_r().square(),
             };
             kimi(log_p, &squared, advantage, p.tau)

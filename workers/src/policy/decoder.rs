@@ -38,7 +38,7 @@ pub use config::{CONTEXT_KEY, Config, ConfigError};
 pub use files::{FilesError, read_tensors, write_tensors};
 pub use layout::{Layout, Part};
 #[cfg(feature = "torch")]
-pub use model::{Decoder, Rows, Shared};
+pub use model::{Decoder, LayerContext, Rows};
 #[cfg(feature = "torch")]
 pub use packed::{Extent, Packed};
 pub use rope_parameters::{RopeParameters, RopeScaling};

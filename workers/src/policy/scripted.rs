@@ -16,7 +16,7 @@ use super::{
     CONFIG_FILE, Engine, EngineRequest, Finished, PolicyError, SCRIPTED_MODEL_TYPE, Ticket, TrainStep,
     Trained, Trainer,
 };
-use crate::gang::Seat;
+use crate::gang::RankAssignment;
 use crate::model::versions::LoadedVersion;
 use crate::random::Stream;
 
@@ -136,14 +136,14 @@ impl Trainer for ScriptedTrainer {
 
     fn step(&mut self, base: &LoadedVersion, step: &TrainStep<'_>) -> Result<Trained, PolicyError> {
         let weights = Sha::of_parts([&step.file(base, WEIGHTS_FILE)?[..], &step.blob.sha256.0]);
-        if let Some(seat) = step.seat {
-            meet(seat, base, step)?;
+        if let Some(assignment) = step.assignment {
+            rendezvous(assignment, base, step)?;
         }
         let rollouts = step.batch.groups.iter().flat_map(|group| &group.rollouts);
         let count = rollouts.clone().count().max(1) as f64;
         let reward = rollouts.map(|rollout| rollout.reward).sum::<f64>() / count;
         let mut trained = Self::version(weights, [("loss".to_owned(), -reward)].into());
-        if step.seat.is_some_and(|seat| seat.rank > 0) {
+        if step.assignment.is_some_and(|assignment| assignment.rank > 0) {
             // As with real weights, the first member writes what all of them hold.
             trained.files.clear();
         }
@@ -153,17 +153,21 @@ impl Trainer for ScriptedTrainer {
 
 /// Under which key a rank of a formation says that it is at the step on `base` with this batch.
 #[must_use]
-pub fn meeting_key(gang: &str, base: PolicyVersion, batch: BlobRef, rank: u32) -> String {
+pub fn rendezvous_key(gang: &str, base: PolicyVersion, batch: BlobRef, rank: u32) -> String {
     format!("{gang}/{base}-{}-{rank}", batch.sha256.short())
 }
 
 /// Waits until all members are at this step.
-fn meet(seat: &Seat, base: &LoadedVersion, step: &TrainStep<'_>) -> Result<(), PolicyError> {
-    let key = |rank| meeting_key(&seat.gang, base.version, step.blob, rank);
-    seat.rendezvous.set(&key(seat.rank), b"here")?;
-    let deadline = Instant::now() + seat.timeout;
-    for rank in (0..seat.world).filter(|rank| *rank != seat.rank) {
-        seat.rendezvous.wait(&key(rank), deadline, &seat.cancel)?;
+fn rendezvous(
+    assignment: &RankAssignment,
+    base: &LoadedVersion,
+    step: &TrainStep<'_>,
+) -> Result<(), PolicyError> {
+    let key = |rank| rendezvous_key(&assignment.gang, base.version, step.blob, rank);
+    assignment.rendezvous.set(&key(assignment.rank), b"here")?;
+    let deadline = Instant::now() + assignment.timeout;
+    for rank in (0..assignment.world).filter(|rank| *rank != assignment.rank) {
+        assignment.rendezvous.wait(&key(rank), deadline, &assignment.cancel)?;
     }
     Ok(())
 }

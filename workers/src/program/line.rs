@@ -30,7 +30,7 @@ pub struct Offer {
 /// What is asked.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
-pub enum Question<'a> {
+pub enum ProgramRequest<'a> {
     /// The start state that the seed draws.
     Reset {
         /// Which environment.
@@ -76,7 +76,7 @@ pub enum Question<'a> {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Answer {
     /// To a reset or a step.
-    Step(Told),
+    Step(EnvAnswer),
     /// To a score.
     Score(f64),
     /// No answer.
@@ -86,7 +86,7 @@ pub enum Answer {
 /// What an environment says.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Told {
+pub struct EnvAnswer {
     /// Comes back with the next step; any JSON.
     #[serde(default)]
     pub state: Value,

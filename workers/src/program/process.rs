@@ -9,7 +9,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use super::ProgramError;
-use super::line::{Answer, Offer, Question};
+use super::line::{Answer, Offer, ProgramRequest};
 
 /// The version of the lines that this worker speaks.
 const PROTOCOL: u32 = 1;
@@ -69,7 +69,7 @@ impl Process {
         Ok(offer)
     }
 
-    pub(super) async fn ask(&mut self, question: &Question<'_>) -> Result<Answer, ProgramError> {
+    pub(super) async fn ask(&mut self, question: &ProgramRequest<'_>) -> Result<Answer, ProgramError> {
         let mut line = serde_json::to_vec(question).expect("a question holds only what JSON can express");
         line.push(b'\n');
         let written = async {

@@ -1,4 +1,4 @@
-//! `math`: 1 when the answer says what the right one does, else 0. Symbols count, not letters: `math/said.rs` finds the
+//! `math`: 1 when the answer says what the right one does, else 0. Symbols count, not letters: `math/final_answer.rs` finds the
 //! answer, `token.rs` and `tree.rs` read it, `value.rs` and `equal.rs` compare.
 
 use millrace_schemas::reward::math::MathSettings;
@@ -7,7 +7,7 @@ use millrace_schemas::reward::{RewardDone, RewardTask};
 use super::{RewardError, answer, settings};
 
 mod equal;
-mod said;
+mod final_answer;
 mod token;
 mod tree;
 mod value;
@@ -23,7 +23,8 @@ pub(super) fn score(task: &RewardTask) -> Result<RewardDone, RewardError> {
     let settings: MathSettings = settings(task)?;
     let right = answer::right(task, settings.answer.as_deref(), &settings.answer_field)?;
     let text = answer::last(task)?;
-    let found = if settings.boxed { said::boxed(text).map(str::to_owned) } else { said::last(text) };
+    let found =
+        if settings.boxed { final_answer::boxed(text).map(str::to_owned) } else { final_answer::last(text) };
     let Some(found) = found else {
         let reason = if settings.boxed {
             "the answer has no whole \\boxed{}"
@@ -40,15 +41,15 @@ pub(super) fn score(task: &RewardTask) -> Result<RewardDone, RewardError> {
 
 /// Whether two answers say the same. A right answer that itself stands in a box, or behind `####`, is taken from there.
 #[must_use]
-pub fn equal(right: &str, said: &str) -> bool {
-    let right = said::boxed(right).or_else(|| Some(right.rsplit_once("####")?.1)).unwrap_or(right);
-    if right.len() > MAX_BYTES || said.len() > MAX_BYTES {
-        return letters(right) == letters(said);
+pub fn equal(right: &str, given: &str) -> bool {
+    let right = final_answer::boxed(right).or_else(|| Some(right.rsplit_once("####")?.1)).unwrap_or(right);
+    if right.len() > MAX_BYTES || given.len() > MAX_BYTES {
+        return letters(right) == letters(given);
     }
     let read = |text: &str| tree::parse(token::tokens(text.trim())?);
-    match (read(right), read(said)) {
-        (Some(right), Some(said)) => equal::equal(&right, &said),
-        _ => !letters(right).is_empty() && letters(right) == letters(said),
+    match (read(right), read(given)) {
+        (Some(right), Some(given)) => equal::equal(&right, &given),
+        _ => !letters(right).is_empty() && letters(right) == letters(given),
     }
 }
 
@@ -75,10 +76,10 @@ fn letters(text: &str) -> String {
     plain
 }
 
-/// What `said` says in a whole text.
+/// What `given` says in a whole text.
 #[cfg(test)]
 fn equal_in(right: &str, text: &str) -> bool {
-    said::last(text).is_some_and(|said| equal(right, &said))
+    final_answer::last(text).is_some_and(|given| equal(right, &given))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::past::StoredPast;
-use crate::gang::Seat;
+use crate::gang::RankAssignment;
 use crate::model::versions::LoadedVersion;
 use crate::policy::{PolicyError, TrainStep, Trained, Trainer, model_type, trainer_for};
 use crate::runtime::panic_message;
@@ -35,7 +35,7 @@ pub(super) struct StepJob {
     pub(super) blob: BlobRef,
     pub(super) algorithm: Box<Algorithm>,
     pub(super) reference: Option<LoadedVersion>,
-    pub(super) seat: Option<Seat>,
+    pub(super) assignment: Option<RankAssignment>,
     pub(super) checkpoint: bool,
     pub(super) past: StoredPast,
 }
@@ -157,10 +157,10 @@ fn compute(current: &mut Option<Current>, run: RunId, job: Job) -> Result<Traine
     match job {
         Job::Initialise { model, seed } => trainer.initialise(&model, seed),
         Job::Step(job) => {
-            let StepJob { base, batch, blob, algorithm, reference, seat, checkpoint, past } = &*job;
+            let StepJob { base, batch, blob, algorithm, reference, assignment, checkpoint, past } = &*job;
             let (blob, checkpoint) = (*blob, *checkpoint);
-            let (reference, seat) = (reference.as_ref(), seat.as_ref());
-            trainer.step(base, &TrainStep { batch, blob, algorithm, reference, seat, checkpoint, past })
+            let (reference, assignment) = (reference.as_ref(), assignment.as_ref());
+            trainer.step(base, &TrainStep { batch, blob, algorithm, reference, assignment, checkpoint, past })
         }
     }
 }

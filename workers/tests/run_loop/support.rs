@@ -96,7 +96,7 @@ impl Bench {
         };
         let worker = Worker::start(self.broker.clone(), settings);
         let stop = CancellationToken::new();
-        let executor: Arc<dyn Executor> = Arc::new(Told(executor));
+        let executor: Arc<dyn Executor> = Arc::new(ScriptedExecutor(executor));
         let serving = worker.serve(vec![serves], move |_| executor.clone(), Health::default(), stop.clone());
         Running { stop, serving: tokio::spawn(serving) }
     }
@@ -155,10 +155,10 @@ impl Running {
 }
 
 /// An executor that is a closure.
-struct Told<F>(F);
+struct ScriptedExecutor<F>(F);
 
 #[async_trait]
-impl<F> Executor for Told<F>
+impl<F> Executor for ScriptedExecutor<F>
 where
     F: Fn(Task, CancellationToken) -> BoxFuture<'static, Verdict> + Send + Sync + 'static,
 {

@@ -8,8 +8,8 @@ use millrace_workers::math::advantage::normalise::{Moments, normalise, whiten};
 use millrace_workers::math::advantage::{Scored, ScoredTurn, advantages};
 use millrace_workers::math::aggregate::{Whole, add_up};
 use millrace_workers::math::correction::correct;
-use millrace_workers::math::policy_loss::{Stretch, Tokens, policy_loss};
-use millrace_workers::math::stretch::Stretches;
+use millrace_workers::math::policy_loss::{Span, Tokens, policy_loss};
+use millrace_workers::math::spans::Spans;
 use serde::Deserialize;
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
@@ -140,18 +140,18 @@ impl Tried {
         let [log_old, log_m, advantage, weights, mask, shares] =
             [&self.log_old, &self.log_m, &self.advantage, &weights, &self.mask, &shares]
                 .map(|of| Tensor::from_slice(of));
-        let stretches = match algorithm.ratio_level() {
+        let spans = match algorithm.ratio_level() {
             RatioLevel::Token => None,
-            RatioLevel::Turn => Some(Stretches::new(&self.turns.concat(), Device::Cpu)),
-            RatioLevel::Rollout => Some(Stretches::new(&lengths, Device::Cpu)),
+            RatioLevel::Turn => Some(Spans::new(&self.turns.concat(), Device::Cpu)),
+            RatioLevel::Rollout => Some(Spans::new(&lengths, Device::Cpu)),
         };
-        let stretches = stretches.map(|of| (of.means(&(log_p.detach() - &log_old)), of.lengths()));
+        let spans = spans.map(|of| (of.means(&(log_p.detach() - &log_old)), of.lengths()));
         let tokens = Tokens {
             log_p: &log_p,
             log_old: &log_old,
             log_m: &log_m,
             advantage: &advantage,
-            stretch: stretches.as_ref().map(|(mean_log_ratio, length)| Stretch { mean_log_ratio, length }),
+            span: spans.as_ref().map(|(mean_log_ratio, length)| Span { mean_log_ratio, length }),
         };
         let per_token = policy_loss(algorithm, &tokens).loss * weights;
         let loss = add_up(&per_token, &(Tensor::from_slice(&kept) * mask), &shares);

@@ -15,10 +15,10 @@ pub(crate) fn whole(decoder: &Decoder, tokens: &[u32]) -> Tensor {
     let rows = Rows {
         tokens: Tensor::from_slice(&tokens.iter().map(|&t| i64::from(t)).collect::<Vec<_>>()),
         positions: positions.shallow_clone(),
-        wanted: positions.shallow_clone(),
+        logit_rows: positions.shallow_clone(),
     };
-    let wanted: Vec<i64> = (0..length).collect();
-    let extent = Extent { tokens: length, wanted: &wanted };
+    let logit_positions: Vec<i64> = (0..length).collect();
+    let extent = Extent { tokens: length, logit_positions: &logit_positions };
     decoder.forward(&rows, &mut Packed::new(decoder.config(), &[extent], Device::Cpu))
 }
 
@@ -80,37 +80,39 @@ fn the_cached_forward_gives_the_whole_forwards_logits() {
 #[test]
 fn rollouts_side_by_side_do_not_see_one_another() {
     let decoder = decoder(4);
-    // Two classes: the first of unlike lengths with unlike numbers of wanted rows, the second of one rollout.
+    // Two classes: the first of unlike lengths with unlike numbers of rows with logits, the second of one rollout.
     let sequences: Vec<Vec<u32>> = [100, 90, 80, 30].map(|n| tokens(n, n as u64)).into();
-    let wanted: [&[i64]; 4] = [&[0, 50, 99], &[89], &[3, 4], &[29, 7]];
+    let logit_positions: [&[i64]; 4] = [&[0, 50, 99], &[89], &[3, 4], &[29, 7]];
     let mut extents = Vec::new();
     let (mut rows, mut places, mut selected) = (Vec::new(), Vec::new(), Vec::new());
-    for (sequence, wanted) in sequences.iter().zip(wanted) {
-        extents.push(Extent { tokens: sequence.len() as i64, wanted });
-        selected.extend(wanted.iter().map(|at| rows.len() as i64 + at));
+    for (sequence, logit_positions) in sequences.iter().zip(logit_positions) {
+        extents.push(Extent { tokens: sequence.len() as i64, logit_positions });
+        selected.extend(logit_positions.iter().map(|at| rows.len() as i64 + at));
         rows.extend(sequence.iter().map(|&token| i64::from(token)));
         places.extend(0..sequence.len() as i64);
     }
     let [rows, places, selected] = [rows, places, selected].map(|numbers| Tensor::from_slice(&numbers));
-    let rows = Rows { tokens: rows, positions: places, wanted: selected };
+    let rows = Rows { tokens: rows, positions: places, logit_rows: selected };
     let mut packed = Packed::new(decoder.config(), &extents, Device::Cpu);
     assert_eq!(packed.classes(), 2);
     let logits = decoder.forward(&rows, &mut packed);
     let alone: Vec<Tensor> = sequences
         .iter()
-        .zip(wanted)
-        .map(|(sequence, wanted)| whole(&decoder, sequence).index_select(0, &Tensor::from_slice(wanted)))
+        .zip(logit_positions)
+        .map(|(sequence, logit_positions)| {
+            whole(&decoder, sequence).index_select(0, &Tensor::from_slice(logit_positions))
+        })
         .collect();
     let off = difference(&logits, &Tensor::cat(&alone, 0));
     assert!(off < 1e-5, "off by {off}");
 }
 
 /// Logits and gradients of a loss, on one row a token, or on rows that tokens share.
-fn by_rows(sequences: &[Vec<u32>], wanted: &[&[i64]], shared: bool) -> (Tensor, Vec<Tensor>, i64) {
+fn by_rows(sequences: &[Vec<u32>], logit_positions: &[&[i64]], shared: bool) -> (Tensor, Vec<Tensor>, i64) {
     let decoder = decoder_to(&initial(4), true);
     let mut known: Vec<Vec<u32>> = Vec::new();
     let (mut tokens, mut places, mut rows, mut selected) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for (sequence, wanted) in sequences.iter().zip(wanted) {
+    for (sequence, logit_positions) in sequences.iter().zip(logit_positions) {
         let first = rows.len();
         for end in 1..=sequence.len() {
             let before = sequence[..end].to_vec();
@@ -122,15 +124,16 @@ fn by_rows(sequences: &[Vec<u32>], wanted: &[&[i64]], shared: bool) -> (Tensor, 
                 places.push(end as i64 - 1);
             }
         }
-        selected.extend(wanted.iter().map(|&at| rows[first + at as usize]));
+        selected.extend(logit_positions.iter().map(|&at| rows[first + at as usize]));
     }
-    let extents = sequences.iter().zip(wanted);
-    let extents: Vec<Extent<'_>> =
-        extents.map(|(sequence, wanted)| Extent { tokens: sequence.len() as i64, wanted }).collect();
+    let extents = sequences.iter().zip(logit_positions);
+    let extents: Vec<Extent<'_>> = extents
+        .map(|(sequence, logit_positions)| Extent { tokens: sequence.len() as i64, logit_positions })
+        .collect();
     let count = tokens.len() as i64;
     let [tokens, places, selected] = [tokens, places, selected].map(|numbers| Tensor::from_slice(&numbers));
     let mut packed = Packed::new(decoder.config(), &extents, Device::Cpu).on_rows(&rows, Device::Cpu);
-    let logits = decoder.forward(&Rows { tokens, positions: places, wanted: selected }, &mut packed);
+    let logits = decoder.forward(&Rows { tokens, positions: places, logit_rows: selected }, &mut packed);
     tch::manual_seed(3);
     (&logits * logits.randn_like()).sum(Kind::Float).backward();
     (logits.detach(), decoder.leaves().into_iter().map(Tensor::grad).collect(), count)
@@ -149,9 +152,9 @@ fn rollouts_that_share_rows_get_what_they_get_apart() {
         then(&[]),
         then(&[1, 2, 3, 4, 5]),
     ];
-    let wanted: [&[i64]; 6] = [&[39, 40, 44], &[39, 41], &[39, 42], &[3, 69], &[39], &[44]];
-    let (logits, gradients, rows) = by_rows(&sequences, &wanted, true);
-    let (alone, theirs, all) = by_rows(&sequences, &wanted, false);
+    let logit_positions: [&[i64]; 6] = [&[39, 40, 44], &[39, 41], &[39, 42], &[3, 69], &[39], &[44]];
+    let (logits, gradients, rows) = by_rows(&sequences, &logit_positions, true);
+    let (alone, theirs, all) = by_rows(&sequences, &logit_positions, false);
     assert_eq!((rows, all), (40 + 5 + 2 + 1 + 70, 45 + 42 + 43 + 70 + 40 + 45));
     assert!(difference(&logits, &alone) < 1e-5, "off by {}", difference(&logits, &alone));
     for (index, (ours, theirs)) in gradients.iter().zip(&theirs).enumerate() {

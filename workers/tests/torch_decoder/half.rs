@@ -86,12 +86,13 @@ fn plain(path: &Path, batch: &Batch, updates: u32) -> Loops {
     for group in &batch.groups {
         let rewards: Vec<f64> = group.rollouts.iter().map(|rollout| rollout.reward).collect();
         for (rollout, advantage) in group.rollouts.iter().zip(grpo(&rewards)) {
-            let wanted = rollout.turns.iter().flat_map(|turn| {
+            let logit_positions = rollout.turns.iter().flat_map(|turn| {
                 let first = turn.at as usize - 1;
                 first..first + turn.logprobs.len()
             });
-            let wanted: Vec<usize> = wanted.collect();
-            rollouts.push(json!({ "tokens": rollout.tokens, "wanted": wanted, "advantage": advantage }));
+            let logit_positions: Vec<usize> = logit_positions.collect();
+            rollouts
+                .push(json!({ "tokens": rollout.tokens, "wanted": logit_positions, "advantage": advantage }));
         }
     }
     let told = json!({ "rollouts": rollouts, "rate": RATE, "updates": updates });

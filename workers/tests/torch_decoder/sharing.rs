@@ -62,15 +62,15 @@ fn of_a_large_model_a_short_prompt_is_worth_waiting_for() {
 
 #[test]
 fn a_request_gets_the_same_alone_in_a_crowd_in_pieces_and_after_it_gave_way() {
-    let wanted = task(tokens(50, 9), 40, 77);
-    let expected = alone(std::slice::from_ref(&wanted));
+    let later = task(tokens(50, 9), 40, 77);
+    let expected = alone(std::slice::from_ref(&later));
     let crowd = |engine: &mut TorchEngine| {
         for index in 0..15 {
             let prompt = 3 + 7 * index as usize;
             engine.admit(request(index, task(tokens(prompt, u64::from(index)), 60, u64::from(index))));
         }
         // The last to come is the first to give way.
-        engine.admit(request(99, wanted.clone()));
+        engine.admit(request(99, later.clone()));
         let mut results = run(engine, 16);
         vec![results.remove(&Ticket(99)).unwrap().unwrap()]
     };

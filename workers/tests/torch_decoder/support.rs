@@ -208,7 +208,8 @@ pub(crate) fn step_near(
     algorithm: &Algorithm,
 ) -> Result<Trained, PolicyError> {
     let blob = BlobRef::of(b"batch");
-    let step = TrainStep { batch, blob, algorithm, reference, seat: None, checkpoint: true, past: &NoPast };
+    let step =
+        TrainStep { batch, blob, algorithm, reference, assignment: None, checkpoint: true, past: &NoPast };
     TorchTrainer::new().step(base, &step)
 }
 
@@ -222,6 +223,14 @@ pub(crate) fn step(
     let blob = BlobRef::of(b"batch");
     trainer.step(
         base,
-        &TrainStep { batch, blob, algorithm, reference: None, seat: None, checkpoint: true, past: &NoPast },
+        &TrainStep {
+            batch,
+            blob,
+            algorithm,
+            reference: None,
+            assignment: None,
+            checkpoint: true,
+            past: &NoPast,
+        },
     )
 }

@@ -78,7 +78,7 @@ impl Ours {
             blob,
             algorithm: &self.algorithm,
             reference: None,
-            seat: None,
+            assignment: None,
             checkpoint: false,
             past: &self.folder,
         };

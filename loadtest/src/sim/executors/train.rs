@@ -9,7 +9,7 @@ use millrace_schemas::envelope::decode;
 use millrace_schemas::train_shard::{Batch, FileRef, StepVoid, TrainShardDone, TrainShardTask, TrainWork};
 use millrace_schemas::{BlobRef, OutcomeBody, PolicyVersion, RunId, Task, TaskBody};
 use millrace_workers::model::versions::{Files, VersionStore};
-use millrace_workers::policy::scripted::{ScriptedTrainer, meeting_key};
+use millrace_workers::policy::scripted::{ScriptedTrainer, rendezvous_key};
 use millrace_workers::policy::{NoPast, TrainStep, Trainer};
 use millrace_workers::train_shard::for_all_ranks;
 use millrace_workers::{Executor, Verdict};
@@ -47,9 +47,16 @@ impl Train {
                     return Ok(OutcomeBody::Void(StepVoid { reason }));
                 }
                 // All files of the base are here, and the ranks have met: nothing is left to wait for.
-                let (seat, reference, past, checkpoint) = (None, None, &NoPast, *checkpoint);
-                let step =
-                    TrainStep { batch: &batch, blob: *blob, algorithm, reference, seat, checkpoint, past };
+                let (assignment, reference, past, checkpoint) = (None, None, &NoPast, *checkpoint);
+                let step = TrainStep {
+                    batch: &batch,
+                    blob: *blob,
+                    algorithm,
+                    reference,
+                    assignment,
+                    checkpoint,
+                    past,
+                };
                 ScriptedTrainer.step(&loaded, &step)
             }
         };
@@ -76,7 +83,7 @@ impl Train {
         cancel: &CancellationToken,
     ) -> Option<String> {
         let gang = format!("{run}.{}", shard.gang);
-        let key = |rank| meeting_key(&gang, base, batch, rank);
+        let key = |rank| rendezvous_key(&gang, base, batch, rank);
         let meet = async {
             self.broker.leave_for_gang(&key(shard.rank), b"here").await?;
             for rank in (0..shard.world).filter(|rank| *rank != shard.rank) {

@@ -106,7 +106,7 @@ fn rows_show_the_map_as_seen_from_the_player() {
     let lake = FrozenLake(FrozenLakeSpec { view: LakeView::CentredRows, ..BLIND.0 });
     let holes = 0b00000_01100_00010_10000_00010u64;
     for player in (0..24u8).filter(|cell| holes >> cell & 1 == 0) {
-        let seen: Vec<u32> = lake.seen(State { holes, player, turn: 0, slip: 0 }).collect();
+        let seen: Vec<u32> = lake.seen(FrozenLakeState { holes, player, turn: 0, slip: 0 }).collect();
         assert_eq!(seen.len(), 6);
         assert_eq!(seen[5], 4 + 50 + u32::from(player));
         for (row, token) in (0..5).zip(&seen[..5]) {
@@ -138,7 +138,7 @@ fn slippery_ice_goes_ahead_or_aside_with_equal_chance() {
     let lake = FrozenLake(FrozenLakeSpec { slippery: true, ..LAKE.0 });
     let mut went = [0; 16];
     for seed in 0..3000 {
-        let at = State { holes: 0, player: 5, turn: 0, slip: mixed(seed, 2) };
+        let at = FrozenLakeState { holes: 0, player: 5, turn: 0, slip: mixed(seed, 2) };
         let next = lake.step(&lake.seal(at), &[2]).unwrap();
         went[usize::from(lake.open(&next.state).unwrap().player)] += 1;
     }
@@ -175,9 +175,9 @@ fn a_level_stays_the_same_for_ever() {
 #[test]
 fn what_lies_around_is_seen() {
     // . . P O
-    let at = State { holes: 0b1000, player: 2, turn: 0, slip: 0 };
+    let at = FrozenLakeState { holes: 0b1000, player: 2, turn: 0, slip: 0 };
     assert_eq!(LAKE.seen(at).collect::<Vec<_>>(), [52, 56, 60 + 1, 64 + 2, 36 + 2]);
-    let before_goal = State { holes: 0, player: 14, turn: 0, slip: 0 };
+    let before_goal = FrozenLakeState { holes: 0, player: 14, turn: 0, slip: 0 };
     assert_eq!(LAKE.seen(before_goal).collect::<Vec<_>>(), [52, 56 + 2, 60 + 3, 64, 36 + 14]);
 }
 
@@ -186,7 +186,7 @@ fn moves_do_as_they_say() {
     // P . O .
     // . . . .
     let holes = 0b0100;
-    let at = |player, turn| LAKE.seal(State { holes, player, turn, slip: 0 });
+    let at = |player, turn| LAKE.seal(FrozenLakeState { holes, player, turn, slip: 0 });
     let place = |done: &EnvStepDone| LAKE.open(&done.state).unwrap().player;
     assert_eq!(MOVES.len(), 4);
     for (action, from, to) in [(0, 1, 0), (1, 1, 5), (2, 4, 5), (3, 5, 1), (0, 4, 4), (3, 1, 1)] {

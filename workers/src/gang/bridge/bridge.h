@@ -13,7 +13,7 @@
 
 namespace millrace::gang {
 
-struct Meeting;
+struct RendezvousKeys;
 
 // A collective under way. It keeps its tensors alive.
 class Pending {
@@ -43,7 +43,7 @@ class Group {
 };
 
 std::shared_ptr<Group> gloo(
-    rust::Box<Meeting> meeting,
+    rust::Box<RendezvousKeys> keys,
     rust::Str listen,
     bool interface,
     std::uint32_t rank,
@@ -53,7 +53,7 @@ std::shared_ptr<Group> gloo(
 bool has_nccl();
 
 std::shared_ptr<Group> nccl(
-    rust::Box<Meeting> meeting,
+    rust::Box<RendezvousKeys> keys,
     std::uint32_t rank,
     std::uint32_t world,
     std::uint64_t timeout_ms);

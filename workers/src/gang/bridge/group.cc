@@ -93,14 +93,14 @@ class GlooGroup final : public Group {
 } // namespace
 
 std::shared_ptr<Group> gloo(
-    rust::Box<Meeting> meeting,
+    rust::Box<RendezvousKeys> keys,
     rust::Str listen,
     bool interface,
     std::uint32_t rank,
     std::uint32_t world,
     std::uint64_t timeout_ms) {
   const std::chrono::milliseconds timeout(timeout_ms);
-  auto store = c10::make_intrusive<MeetingStore>(std::move(meeting), timeout);
+  auto store = c10::make_intrusive<RendezvousStore>(std::move(keys), timeout);
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   const std::string where(listen);
   options->devices.push_back(

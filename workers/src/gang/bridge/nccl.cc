@@ -45,12 +45,12 @@ bool has_nccl() {
 }
 
 std::shared_ptr<Group> nccl(
-    rust::Box<Meeting> meeting,
+    rust::Box<RendezvousKeys> keys,
     std::uint32_t rank,
     std::uint32_t world,
     std::uint64_t timeout_ms) {
   const std::chrono::milliseconds timeout(timeout_ms);
-  auto store = c10::make_intrusive<MeetingStore>(std::move(meeting), timeout);
+  auto store = c10::make_intrusive<RendezvousStore>(std::move(keys), timeout);
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = timeout;
   auto inner = c10::make_intrusive<c10d::ProcessGroupNCCL>(
@@ -64,7 +64,7 @@ bool has_nccl() {
   return false;
 }
 
-std::shared_ptr<Group> nccl(rust::Box<Meeting>, std::uint32_t, std::uint32_t, std::uint64_t) {
+std::shared_ptr<Group> nccl(rust::Box<RendezvousKeys>, std::uint32_t, std::uint32_t, std::uint64_t) {
   throw std::runtime_error("this build lacks NCCL: its headers were not there");
 }
 

@@ -16,52 +16,52 @@ rust::Str word(const std::string& key) {
 
 } // namespace
 
-MeetingStore::MeetingStore(rust::Box<Meeting> meeting, std::chrono::milliseconds timeout)
-    : Store(timeout), meeting_(std::move(meeting)) {}
+RendezvousStore::RendezvousStore(rust::Box<RendezvousKeys> keys, std::chrono::milliseconds timeout)
+    : Store(timeout), keys_(std::move(keys)) {}
 
-c10::intrusive_ptr<c10d::Store> MeetingStore::clone() {
+c10::intrusive_ptr<c10d::Store> RendezvousStore::clone() {
   return c10::intrusive_ptr<c10d::Store>::unsafe_reclaim_from_nonowning(this);
 }
 
-void MeetingStore::set(const std::string& key, const std::vector<std::uint8_t>& value) {
-  meeting_->set(word(key), rust::Slice<const std::uint8_t>(value.data(), value.size()));
+void RendezvousStore::set(const std::string& key, const std::vector<std::uint8_t>& value) {
+  keys_->set(word(key), rust::Slice<const std::uint8_t>(value.data(), value.size()));
 }
 
-std::vector<std::uint8_t> MeetingStore::get(const std::string& key) {
-  auto value = meeting_->wait(word(key), static_cast<std::uint64_t>(timeout_.count()));
+std::vector<std::uint8_t> RendezvousStore::get(const std::string& key) {
+  auto value = keys_->wait(word(key), static_cast<std::uint64_t>(timeout_.count()));
   return {value.begin(), value.end()};
 }
 
-bool MeetingStore::check(const std::vector<std::string>& keys) {
+bool RendezvousStore::check(const std::vector<std::string>& keys) {
   for (const auto& key : keys) {
-    if (!meeting_->has(word(key))) {
+    if (!keys_->has(word(key))) {
       return false;
     }
   }
   return true;
 }
 
-void MeetingStore::wait(const std::vector<std::string>& keys) {
+void RendezvousStore::wait(const std::vector<std::string>& keys) {
   wait(keys, timeout_);
 }
 
-// c10d hands its own five minutes in here; a formation that takes longer than the seat allows is none.
-void MeetingStore::wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) {
+// c10d hands its own five minutes in here; a formation that takes longer than the assignment allows is none.
+void RendezvousStore::wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) {
   const auto most = static_cast<std::uint64_t>(std::min(timeout, timeout_).count());
   for (const auto& key : keys) {
-    meeting_->wait(word(key), most);
+    keys_->wait(word(key), most);
   }
 }
 
-std::int64_t MeetingStore::add(const std::string&, std::int64_t) {
+std::int64_t RendezvousStore::add(const std::string&, std::int64_t) {
   unsupported("add");
 }
 
-bool MeetingStore::deleteKey(const std::string&) {
+bool RendezvousStore::deleteKey(const std::string&) {
   unsupported("deleteKey");
 }
 
-std::int64_t MeetingStore::getNumKeys() {
+std::int64_t RendezvousStore::getNumKeys() {
   unsupported("getNumKeys");
 }
 

@@ -10,11 +10,11 @@
 
 namespace millrace::gang {
 
-struct Meeting;
+struct RendezvousKeys;
 
-class MeetingStore final : public c10d::Store {
+class RendezvousStore final : public c10d::Store {
  public:
-  MeetingStore(rust::Box<Meeting> meeting, std::chrono::milliseconds timeout);
+  RendezvousStore(rust::Box<RendezvousKeys> keys, std::chrono::milliseconds timeout);
   c10::intrusive_ptr<c10d::Store> clone() override;
   void set(const std::string& key, const std::vector<std::uint8_t>& value) override;
   std::vector<std::uint8_t> get(const std::string& key) override;
@@ -26,7 +26,7 @@ class MeetingStore final : public c10d::Store {
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override;
 
  private:
-  rust::Box<Meeting> meeting_;
+  rust::Box<RendezvousKeys> keys_;
 };
 
 } // namespace millrace::gang

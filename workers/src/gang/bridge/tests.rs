@@ -7,7 +7,7 @@ use crate::gang::{Group, MemoryRendezvous};
 
 /// A member alone in its gang.
 fn alone() -> Group {
-    let seat = Seat {
+    let assignment = RankAssignment {
         gang: "reducer".to_owned(),
         rank: 0,
         world: 1,
@@ -15,7 +15,7 @@ fn alone() -> Group {
         rendezvous: std::sync::Arc::new(MemoryRendezvous::default()),
         cancel: Default::default(),
     };
-    Group::form(&seat, Device::Cpu).unwrap()
+    Group::form(&assignment, Device::Cpu).unwrap()
 }
 
 /// What each of these does to a reducer with one bucket of one leaf is refused.

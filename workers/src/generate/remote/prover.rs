@@ -27,7 +27,7 @@ pub(super) struct Prover {
 
 impl Prover {
     /// Consumes questions, produces an answer to each. Waits for a question, then for the server's answer to one
-    /// probe, which serves all that asked before it began. A failed probe loses the server. Ends with the session.
+    /// probe, which serves all that asked before it began. A failed probe loses the server. StopCriteria with the session.
     pub(super) async fn run(mut self) {
         let mut pace = tokio::time::interval(PACE);
         pace.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -12,8 +12,8 @@ use super::prover::{Proof, Prover};
 use super::turn::Turn;
 use crate::generate::driver::Request;
 use crate::generate::follow::Serving;
-use crate::policy::ends::Ends;
 use crate::policy::openai::{Measured, Server, ServerError, prove};
+use crate::policy::stop_criteria::StopCriteria;
 
 /// Whether turns may be sampled.
 #[derive(Debug, Clone)]
@@ -31,7 +31,7 @@ pub(super) enum Gate {
 pub(super) struct Served {
     pub(super) version: PolicyVersion,
     pub(super) vocabulary: u32,
-    pub(super) ends: Arc<Ends>,
+    pub(super) ends: Arc<StopCriteria>,
     /// Names them to the server.
     pub(super) label: String,
     /// The probe's prompt, and what it gave.
@@ -81,7 +81,7 @@ impl Session {
         session
     }
 
-    /// Ends all that goes on.
+    /// StopCriteria all that goes on.
     pub(super) fn end(&self) {
         self.close(Gate::Ended);
         self.ended.cancel();

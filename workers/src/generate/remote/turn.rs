@@ -13,8 +13,8 @@ use super::prover::Proof;
 use super::session::{Gate, Served, Session};
 use crate::generate::driver::{Answer, check};
 use crate::policy::PolicyError;
-use crate::policy::ends::{Ends, Stops};
 use crate::policy::openai::{Ask, Piece, ServerError};
+use crate::policy::stop_criteria::{StopCriteria, Stops};
 use crate::random::Stream;
 
 /// Pieces in a row without a token, with the weights in their place, before the turn is given back.
@@ -147,7 +147,7 @@ impl Turn {
 
     /// Cuts a piece where the turn ends in it: what a server samples after that is of no use, what it samples before
     /// does not depend on it.
-    fn cut(&self, piece: &mut Piece, ends: &Ends) -> Result<Option<Finish>, ServerError> {
+    fn cut(&self, piece: &mut Piece, ends: &StopCriteria) -> Result<Option<Finish>, ServerError> {
         let mut sampled = self.done.tokens.clone();
         for (index, token) in piece.tokens.iter().enumerate() {
             sampled.push(*token);

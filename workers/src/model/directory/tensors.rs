@@ -27,7 +27,7 @@ const EMBEDDING: &str = "model.embed_tokens.weight";
 
 /// Where one tensor lies.
 #[derive(Debug, Clone)]
-struct Place {
+struct TensorLocation {
     file: usize,
     /// Its first byte in the file, and after its last.
     bytes: (u64, u64),
@@ -39,7 +39,7 @@ struct Place {
 #[derive(Debug)]
 pub(super) struct Tensors {
     files: Vec<(String, File)>,
-    places: BTreeMap<String, Place>,
+    places: BTreeMap<String, TensorLocation>,
 }
 
 impl Tensors {
@@ -117,7 +117,7 @@ impl Tensors {
         }
     }
 
-    fn name(&self, place: &Place) -> &str {
+    fn name(&self, place: &TensorLocation) -> &str {
         &self.files[place.file].0
     }
 
@@ -150,7 +150,7 @@ impl Tensors {
         Err(Fault::new(self.name(place), format!("{name} has a number that is not finite")))
     }
 
-    fn bytes(&self, place: &Place, take: &mut impl FnMut(&[u8])) -> std::io::Result<()> {
+    fn bytes(&self, place: &TensorLocation, take: &mut impl FnMut(&[u8])) -> std::io::Result<()> {
         let mut file = &self.files[place.file].1;
         file.seek(SeekFrom::Start(place.bytes.0))?;
         let mut left = (place.bytes.1 - place.bytes.0) as usize;
@@ -191,7 +191,7 @@ fn files_of(path: &Path) -> Result<BTreeMap<String, BTreeSet<String>>, Fault> {
 }
 
 /// Reads what a safetensors file says of itself, and whether it is as long as that.
-fn read_header(file: &mut File, index: usize) -> Result<BTreeMap<String, Place>, String> {
+fn read_header(file: &mut File, index: usize) -> Result<BTreeMap<String, TensorLocation>, String> {
     let found = file.metadata().map_err(|e| e.to_string())?.len();
     let mut length = [0; LENGTH_BYTES as usize];
     let short = |_| format!("it has bytes={found}, too few for a safetensors file");
@@ -212,9 +212,9 @@ fn read_header(file: &mut File, index: usize) -> Result<BTreeMap<String, Place>,
     let place = |name: &String, info: &TensorInfo| {
         let (from, to) = info.data_offsets;
         let bytes = (begin + from as u64, begin + to as u64);
-        (name.clone(), Place { file: index, bytes, shape: info.shape.clone(), dtype: info.dtype })
+        (name.clone(), TensorLocation { file: index, bytes, shape: info.shape.clone(), dtype: info.dtype })
     };
-    let places: BTreeMap<String, Place> =
+    let places: BTreeMap<String, TensorLocation> =
         metadata.tensors().iter().map(|(name, info)| place(name, info)).collect();
     let expected = places.values().map(|place| place.bytes.1).max().unwrap_or(begin);
     if expected != found {

@@ -16,7 +16,7 @@ use crate::policy::decoder::Config;
 
 /// `tokenizer_config.json`, as far as it says which token has which id.
 #[derive(Debug, Default, Deserialize)]
-struct Told {
+struct DeclaredTokens {
     #[serde(default)]
     added_tokens_decoder: BTreeMap<String, Added>,
     #[serde(default)]
@@ -82,7 +82,7 @@ pub(super) fn check(
 /// Whether special tokens have the ids that the other files say.
 fn check_names(codec: &Codec, files: &BTreeMap<String, Bytes>, ends: &[u32], faults: &mut Vec<Fault>) {
     let Some(text) = files.get(TOKENIZER_CONFIG_FILE) else { return };
-    let told: Told = match serde_json::from_slice(text) {
+    let told: DeclaredTokens = match serde_json::from_slice(text) {
         Ok(told) => told,
         Err(error) => {
             faults.push(Fault::new(TOKENIZER_CONFIG_FILE, format!("failed to read it: {error}")));

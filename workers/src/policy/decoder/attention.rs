@@ -7,9 +7,9 @@ use super::Config;
 /// The attention of one forward. Called once for each layer, in order.
 pub trait Attend {
     /// Attends within `layer`. `q` is `[R, query_width]`: all rows of the forward, or in the last layer only
-    /// those whose logits are wanted (`wanted`). `k` and `v` are `[N, kv_width]`, for all rows. Gives
+    /// those whose logits are wanted (`logits_only`). `k` and `v` are `[N, kv_width]`, for all rows. Gives
     /// `[R, query_width]`.
-    fn attend(&mut self, layer: usize, q: &Tensor, k: &Tensor, v: &Tensor, wanted: bool) -> Tensor;
+    fn attend(&mut self, layer: usize, q: &Tensor, k: &Tensor, v: &Tensor, logits_only: bool) -> Tensor;
 }
 
 /// Heads and their width.

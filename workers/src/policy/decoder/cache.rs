@@ -131,7 +131,7 @@ impl KvCache {
         let rows = Rows {
             tokens: upload(&rows.tokens),
             positions: upload(&rows.positions),
-            wanted: upload(&rows.last_rows),
+            logit_rows: upload(&rows.last_rows),
         };
         (rows, cached)
     }
@@ -233,7 +233,7 @@ pub struct Cached<'a> {
 }
 
 impl Attend for Cached<'_> {
-    fn attend(&mut self, layer: usize, q: &Tensor, k: &Tensor, v: &Tensor, wanted: bool) -> Tensor {
+    fn attend(&mut self, layer: usize, q: &Tensor, k: &Tensor, v: &Tensor, logits_only: bool) -> Tensor {
         if self.ragged.is_none() && q.device() == Device::Cpu {
             let own = Own { keys: k, values: v, cells: &self.cells };
             return attend_rows(q, Some(own), &self.pages(layer), self.cache.heads);
@@ -242,7 +242,7 @@ impl Attend for Cached<'_> {
         let _ = keys.index_copy_(0, &self.cells, k);
         let _ = values.index_copy_(0, &self.cells, v);
         match &self.ragged {
-            Some(ragged) if !wanted => {
+            Some(ragged) if !logits_only => {
                 let width = q.size()[1];
                 let (keys, values) = self.cache.seen(layer, &self.tables, self.seen);
                 let q = match &ragged.pad {

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::architecture::{Architecture, Biases};
 use super::rope_parameters::{RopeParameters, RopeScaling};
-use read::{Named, Told};
+use read::{ConfigFields, Named};
 
 mod read;
 
@@ -136,7 +136,7 @@ impl Config {
     pub fn read(json: &[u8]) -> Result<Self, ConfigError> {
         // First, since the fields of another architecture have other names.
         let architecture = ConfigError::reading::<Named>(json)?.architecture()?;
-        let told: Told = ConfigError::reading(json)?;
+        let told: ConfigFields = ConfigError::reading(json)?;
         let config = told.config(architecture)?;
         config.check()?;
         told.check_window(&config)?;

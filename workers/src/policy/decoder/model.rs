@@ -102,15 +102,15 @@ pub struct Rows {
     /// Place of each token in its sequence. `[N]`
     pub positions: Tensor,
     /// Rows whose logits are wanted. `[M]`
-    pub wanted: Tensor,
+    pub logit_rows: Tensor,
 }
 
 /// What all layers of one forward have in common.
 #[derive(Debug)]
-pub struct Shared {
+pub struct LayerContext {
     angles: Angles,
-    wanted_angles: Angles,
-    wanted: Tensor,
+    logit_angles: Angles,
+    logit_rows: Tensor,
 }
 
 impl Decoder {
@@ -178,18 +178,22 @@ impl Decoder {
 
     /// Logits `[M, vocabulary]` of the wanted rows.
     pub fn forward(&self, rows: &Rows, attend: &mut impl Attend) -> Tensor {
-        let shared = self.shared(rows);
+        let context = self.layer_context(rows);
         let mut x = self.embed(rows);
         for index in 0..self.layers.len() {
-            x = self.layer(index, &x, &shared, attend);
+            x = self.layer(index, &x, &context, attend);
         }
         linear(&self.finish(&x), &self.head, None)
     }
 
     /// What all layers of a forward over `rows` have in common.
-    pub fn shared(&self, rows: &Rows) -> Shared {
+    pub fn layer_context(&self, rows: &Rows) -> LayerContext {
         let angles = self.rope.at(&rows.positions).to_kind(self.embedding.kind());
-        Shared { wanted_angles: angles.select(&rows.wanted), angles, wanted: rows.wanted.shallow_clone() }
+        LayerContext {
+            logit_angles: angles.select(&rows.logit_rows),
+            angles,
+            logit_rows: rows.logit_rows.shallow_clone(),
+        }
     }
 
     /// What the first layer is given: `[N, width]`.
@@ -205,17 +209,23 @@ impl Decoder {
 
     /// One layer: from `[N, width]` to the same. The last computes only the wanted rows, besides the keys and
     /// values of all, and gives `[M, width]`.
-    pub fn layer(&self, index: usize, x: &Tensor, shared: &Shared, attend: &mut impl Attend) -> Tensor {
+    pub fn layer(
+        &self,
+        index: usize,
+        x: &Tensor,
+        context: &LayerContext,
+        attend: &mut impl Attend,
+    ) -> Tensor {
         let layer = &self.layers[index];
         let (query, kv) = (self.config.query_width(), self.config.kv_width());
         let h = self.normalise(x, &layer.attention_norm);
         let last = index + 1 == self.layers.len();
         if !last || self.fused {
-            let [q, k, v] = self.qkv(&h, layer, &shared.angles);
-            let wanted =
-                |x: &Tensor| if last { x.index_select(0, &shared.wanted) } else { x.shallow_clone() };
-            let attended = attend.attend(index, &wanted(&q), &k, &v, last);
-            self.rest(&wanted(x), &attended, layer)
+            let [q, k, v] = self.qkv(&h, layer, &context.angles);
+            let select =
+                |x: &Tensor| if last { x.index_select(0, &context.logit_rows) } else { x.shallow_clone() };
+            let attended = attend.attend(index, &select(&q), &k, &v, last);
+            self.rest(&select(x), &attended, layer)
         } else {
             let [for_q, for_kv] = split_rows(layer.qkv.plain(), [query, 2 * kv]);
             let [bias_q, bias_kv] = match &layer.qkv_bias {
@@ -224,10 +234,10 @@ impl Decoder {
             };
             let [k, v] = split(&h.linear(&for_kv, bias_kv), [kv, kv]);
             let k = self.normalise_heads(&k, layer, 1);
-            let (x, h) = (x.index_select(0, &shared.wanted), h.index_select(0, &shared.wanted));
+            let (x, h) = (x.index_select(0, &context.logit_rows), h.index_select(0, &context.logit_rows));
             let q = self.normalise_heads(&h.linear(&for_q, bias_q), layer, 0);
-            let q = shared.wanted_angles.rotate(&q);
-            let attended = attend.attend(index, &q, &shared.angles.rotate(&k), &v, true);
+            let q = context.logit_angles.rotate(&q);
+            let attended = attend.attend(index, &q, &context.angles.rotate(&k), &v, true);
             self.rest(&x, &attended, layer)
         }
     }

@@ -15,37 +15,37 @@ const SHORT: i64 = 64;
 pub struct Extent<'a> {
     /// Its tokens, 1 or more.
     pub tokens: i64,
-    /// Its positions whose logits are wanted, 1 or more.
-    pub wanted: &'a [i64],
+    /// Its positions whose logits are logit_rows, 1 or more.
+    pub logit_positions: &'a [i64],
 }
 
-/// Rollouts one after another: N rows, M of them wanted.
+/// Rollouts one after another: N rows, M of them logit_rows.
 #[derive(Debug)]
 pub struct Packed {
     heads: Heads,
     /// Rows of each class.
     rows: Vec<i64>,
     /// Wanted rows of each class.
-    wanted: Vec<i64>,
+    logit_rows: Vec<i64>,
     classes: Vec<Class>,
-    shared: Option<Shared>,
+    shared: Option<SharedRows>,
 }
 
 /// Rows of U that stand for the N tokens of all rollouts.
 #[derive(Debug)]
-struct Shared {
+struct SharedRows {
     /// The row of each token. `[N]`
     rows: Tensor,
     /// A token of each row: any, since all that stand on a row see the same. `[U]`
     tokens: Tensor,
 }
 
-/// Neighbouring rollouts of like length: B of at most T tokens, at most R wanted.
+/// Neighbouring rollouts of like length: B of at most T tokens, at most R logit_rows.
 #[derive(Debug)]
 struct Class {
     all: Grid,
-    wanted: Grid,
-    /// `[B, 1, R, T]`, for the wanted rows.
+    logit_rows: Grid,
+    /// `[B, 1, R, T]`, for the logit_rows rows.
     mask: Tensor,
 }
 
@@ -62,7 +62,7 @@ impl Packed {
     /// them is one call a layer.
     #[must_use]
     pub fn new(config: &Config, rollouts: &[Extent<'_>], device: Device) -> Self {
-        let (mut rows, mut wanted, mut classes) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut rows, mut logit_rows, mut classes) = (Vec::new(), Vec::new(), Vec::new());
         let mut rest = rollouts;
         while let Some(first) = rest.first() {
             // The first is the longest where they are in order; each is like it, not only like its neighbour.
@@ -70,10 +70,10 @@ impl Packed {
             let (class, after) = rest.split_at(count);
             rest = after;
             rows.push(class.iter().map(|rollout| rollout.tokens).sum());
-            wanted.push(class.iter().map(|rollout| rollout.wanted.len() as i64).sum());
+            logit_rows.push(class.iter().map(|rollout| rollout.logit_positions.len() as i64).sum());
             classes.push(Class::new(class, device));
         }
-        Self { heads: Heads::of(config), rows, wanted, classes, shared: None }
+        Self { heads: Heads::of(config), rows, logit_rows, classes, shared: None }
     }
 
     /// The same where tokens share rows: `rows` names the row of each token, from 0 and in the order in which they first
@@ -88,7 +88,7 @@ impl Packed {
         }
         let upload = |numbers: &[i64]| Tensor::from_slice(numbers).to_device(device);
         let shared =
-            (firsts.len() < rows.len()).then(|| Shared { rows: upload(rows), tokens: upload(&firsts) });
+            (firsts.len() < rows.len()).then(|| SharedRows { rows: upload(rows), tokens: upload(&firsts) });
         Self { shared, ..self }
     }
 
@@ -106,10 +106,12 @@ const fn like(a: i64, b: i64) -> bool {
 }
 
 impl Attend for Packed {
-    fn attend(&mut self, _layer: usize, q: &Tensor, k: &Tensor, v: &Tensor, wanted: bool) -> Tensor {
-        let Some(Shared { rows, tokens }) = &self.shared else { return self.attend_tokens(q, k, v, wanted) };
+    fn attend(&mut self, _layer: usize, q: &Tensor, k: &Tensor, v: &Tensor, logits_only: bool) -> Tensor {
+        let Some(SharedRows { rows, tokens }) = &self.shared else {
+            return self.attend_tokens(q, k, v, logits_only);
+        };
         let (k, v) = (take_rows(k, rows), take_rows(v, rows));
-        if wanted {
+        if logits_only {
             return self.attend_tokens(q, &k, &v, true);
         }
         take_rows(&self.attend_tokens(&take_rows(q, rows), &k, &v, false), tokens)
@@ -118,13 +120,14 @@ impl Attend for Packed {
 
 impl Packed {
     /// Attention of rows that are a token's each.
-    fn attend_tokens(&self, q: &Tensor, k: &Tensor, v: &Tensor, wanted: bool) -> Tensor {
-        let queries = if wanted { &self.wanted } else { &self.rows };
+    fn attend_tokens(&self, q: &Tensor, k: &Tensor, v: &Tensor, logits_only: bool) -> Tensor {
+        let queries = if logits_only { &self.logit_rows } else { &self.rows };
         let q = q.split_with_sizes(queries.as_slice(), 0);
         let [k, v] = [k, v].map(|x| x.split_with_sizes(self.rows.as_slice(), 0));
         let class = |(index, class): (usize, &Class)| {
             let (k, v) = (class.all.pad(&k[index]), class.all.pad(&v[index]));
-            let (grid, mask) = if wanted { (&class.wanted, Some(&class.mask)) } else { (&class.all, None) };
+            let (grid, mask) =
+                if logits_only { (&class.logit_rows, Some(&class.mask)) } else { (&class.all, None) };
             grid.rows(&self.heads.attend(&grid.pad(&q[index]), &k, &v, mask))
         };
         let attended: Vec<Tensor> = self.classes.iter().enumerate().map(class).collect();
@@ -135,17 +138,18 @@ impl Packed {
 impl Class {
     fn new(rollouts: &[Extent<'_>], device: Device) -> Self {
         let all = Grid::new(rollouts.iter().map(|rollout| rollout.tokens), device);
-        let wanted = Grid::new(rollouts.iter().map(|rollout| rollout.wanted.len() as i64), device);
-        let [batch, most] = wanted.shape;
+        let logit_rows =
+            Grid::new(rollouts.iter().map(|rollout| rollout.logit_positions.len() as i64), device);
+        let [batch, most] = logit_rows.shape;
         let mut positions = Vec::new();
         for rollout in rollouts {
             let end = positions.len() + most as usize;
-            positions.extend(rollout.wanted);
+            positions.extend(rollout.logit_positions);
             // What fills up the grid sees its rollout's first token: a softmax over nothing would be NaN.
             positions.resize(end, 0);
         }
         let positions = Tensor::from_slice(&positions).to_device(device).view([batch, most]);
-        Self { mask: causal_mask(&positions, all.shape[1]), all, wanted }
+        Self { mask: causal_mask(&positions, all.shape[1]), all, logit_rows }
     }
 }
 

@@ -56,7 +56,7 @@ pub enum RopeScaling {
 
 /// What `config.json` may say.
 #[derive(Debug, Default, Deserialize)]
-struct Told {
+struct RopeFields {
     #[serde(default)]
     rope_type: Option<String>,
     /// The older name.
@@ -101,7 +101,8 @@ impl RopeParameters {
     /// Reads what `rope_parameters` or `rope_scaling` says, `null` if neither is there.
     pub(super) fn read(told: &Value, beside: Beside) -> Result<Self, ConfigError> {
         let empty = told.is_null() || told.as_object().is_some_and(serde_json::Map::is_empty);
-        let told: Told = if empty { Told::default() } else { serde_path_to_error::deserialize(told)? };
+        let told: RopeFields =
+            if empty { RopeFields::default() } else { serde_path_to_error::deserialize(told)? };
         let kind = told.rope_type.as_deref().or(told.kind.as_deref()).unwrap_or("default");
         let partial = told.partial_rotary_factor.or(beside.partial).unwrap_or(1.0);
         if (partial - 1.0).abs() > f64::EPSILON {
@@ -140,7 +141,7 @@ impl RopeParameters {
     }
 }
 
-impl Told {
+impl RopeFields {
     /// What YaRN multiplies cosines and sines by.
     fn attention(&self, factor: f64) -> f64 {
         let scale = |by: f64| if factor <= 1.0 { 1.0 } else { 0.1 * by * factor.ln() + 1.0 };

@@ -134,7 +134,7 @@ fn a_step_done_twice_shows_in_the_weights() {
                     blob,
                     algorithm: &algorithm,
                     reference: None,
-                    seat: None,
+                    assignment: None,
                     checkpoint: true,
                     past: &NoPast,
                 },

@@ -10,7 +10,7 @@ use super::sampling::{Draw, Drawn, draw};
 use super::{enter, guarded};
 use crate::model::versions::LoadedVersion;
 use crate::policy::decoder::{BLOCK, Config, Decoder, KvCache, Lane, Layout, read_tensors};
-use crate::policy::ends::Ends;
+use crate::policy::stop_criteria::StopCriteria;
 use crate::policy::{CONFIG_FILE, Engine, EngineRequest, Finished, MODEL_FILE, PolicyError, Ticket};
 use millrace_schemas::PolicyVersion;
 
@@ -21,7 +21,7 @@ mod request;
 
 use blocks::Blocks;
 use buckets::forwards;
-use plan::Seats;
+use plan::BatchLimits;
 use request::Active;
 
 /// Multiplications and additions of the contexts that a step computes on a CPU: about a second's on two cores, for
@@ -86,7 +86,7 @@ pub struct TorchEngine {
     device: Device,
     version: PolicyVersion,
     decoder: Decoder,
-    ends: Ends,
+    stop_criteria: StopCriteria,
     cache: KvCache,
     blocks: Blocks,
     active: BTreeMap<Ticket, Active>,
@@ -111,7 +111,7 @@ impl TorchEngine {
                 device,
                 version: weights.version,
                 decoder,
-                ends: Ends::of(weights)?,
+                stop_criteria: StopCriteria::of(weights)?,
                 cache,
                 blocks,
                 active: BTreeMap::new(),
@@ -122,9 +122,9 @@ impl TorchEngine {
     }
 
     /// Takes the blocks of all requests, and forgets what they hold; they are computed anew from their tokens.
-    fn unseat(&mut self) {
+    fn take_blocks(&mut self) {
         for active in self.active.values_mut() {
-            active.unseat();
+            active.take_blocks();
         }
         self.blocks.clear();
         self.waiting = self.active.keys().copied().collect();
@@ -156,7 +156,7 @@ impl TorchEngine {
         for (&(ticket, count), drawn) in lanes.iter().zip(drawn) {
             let active = self.active.get_mut(&ticket).expect("a lane's request is active");
             self.blocks.fill(&active.blocks, active.cached, active.next(count));
-            active.advance(count, drawn, self.version, &self.ends);
+            active.advance(count, drawn, self.version, &self.stop_criteria);
         }
     }
 
@@ -167,7 +167,7 @@ impl TorchEngine {
             self.active.iter().filter(|(_, active)| active.is_ended()).map(|(&ticket, _)| ticket).collect();
         for ticket in ended {
             let mut active = self.active.remove(&ticket).expect("it was there just now");
-            self.blocks.release(&active.unseat());
+            self.blocks.release(&active.take_blocks());
             finished.push(Finished { ticket, result: active.into_result() });
         }
         finished.sort_unstable_by_key(|one| one.ticket);
@@ -179,8 +179,8 @@ impl Engine for TorchEngine {
     fn load(&mut self, weights: &LoadedVersion) -> Result<(), PolicyError> {
         guarded(|| {
             let decoder = read_decoder(weights, self.device)?;
-            self.ends = self.ends.following(weights)?;
-            self.unseat();
+            self.stop_criteria = self.stop_criteria.following(weights)?;
+            self.take_blocks();
             if decoder.config() != self.decoder.config() {
                 (self.cache, self.blocks) = new_cache(&decoder, self.settings, self.device);
             }
@@ -192,7 +192,7 @@ impl Engine for TorchEngine {
 
     fn admit(&mut self, request: EngineRequest) {
         let ticket = request.ticket;
-        match Active::new(request, self.decoder.config(), &self.ends) {
+        match Active::new(request, self.decoder.config(), &self.stop_criteria) {
             Ok(active) => {
                 // With one position more for the copy of a shared block.
                 self.blocks.allow((active.positions() + 1).div_ceil(BLOCK));
@@ -205,7 +205,7 @@ impl Engine for TorchEngine {
 
     fn abandon(&mut self, ticket: Ticket) {
         if let Some(mut active) = self.active.remove(&ticket) {
-            self.blocks.release(&active.unseat());
+            self.blocks.release(&active.take_blocks());
             self.waiting.remove(&ticket);
         }
     }
@@ -214,12 +214,12 @@ impl Engine for TorchEngine {
         guarded(|| {
             let mut copies = Vec::new();
             let copy = |from, to, positions| copies.push((from, to, positions));
-            let seats = Seats {
+            let limits = BatchLimits {
                 most: self.settings.sequences.max(1),
                 worth_waiting: EngineSettings::worth_waiting(&self.decoder, self.device),
             };
             let Self { active, waiting, blocks, .. } = self;
-            plan::seat(active, waiting, blocks, seats, copy);
+            plan::allot_blocks(active, waiting, blocks, limits, copy);
             self.make_room();
             for (from, to, positions) in copies {
                 self.cache.copy(from, to, positions);

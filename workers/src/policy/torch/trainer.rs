@@ -11,7 +11,7 @@ use millrace_schemas::submit::ModelSpec;
 use tch::Device;
 
 use super::{enter, guarded};
-use crate::gang::{GangError, Group, Seat};
+use crate::gang::{GangError, Group, RankAssignment};
 use crate::model::directory::{self, VersionZero};
 use crate::model::versions::LoadedVersion;
 use crate::policy::decoder::{Config, Decoder, Layout, write_tensors};
@@ -20,16 +20,16 @@ use crate::policy::{CONFIG_FILE, CRITIC_FILE, MODEL_FILE, PolicyError, TrainStep
 mod samples;
 mod score;
 mod pack;
-mod deal;
+mod zero_partition;
 mod gradients;
 mod critic;
-mod trunk;
+mod layer_stack;
 mod head;
 mod forward;
 mod update;
 mod schedule;
 mod adamw;
-mod tally;
+mod step_metrics;
 mod state;
 mod shards;
 mod formation;
@@ -60,7 +60,7 @@ impl TorchTrainer {
     /// A trainer on a GPU where there is one.
     #[must_use]
     pub fn new() -> Self {
-        Self::with_buckets(deal::BUCKET_BYTES)
+        Self::with_buckets(zero_partition::BUCKET_BYTES)
     }
 
     /// A trainer that reduces gradients in buckets of at most this many bytes, larger leaves apart. All members of
@@ -90,21 +90,22 @@ impl TorchTrainer {
         self.computed_for
     }
 
-    /// Takes the seat: connects a new formation, or goes on in the same.
-    fn take_seat(&mut self, seat: Option<&Seat>) -> Result<(), GangError> {
-        let seat = seat.filter(|seat| seat.world > 1);
+    /// Takes the assignment: connects a new formation, or goes on in the same.
+    fn join_gang(&mut self, assignment: Option<&RankAssignment>) -> Result<(), GangError> {
+        let assignment = assignment.filter(|assignment| assignment.world > 1);
         let held = self.group.take();
-        let Some(seat) = seat else { return Ok(()) };
+        let Some(assignment) = assignment else { return Ok(()) };
         let same = |group: &Group| {
-            let held = group.seat();
-            (&held.gang, held.rank, held.world) == (&seat.gang, seat.rank, seat.world) && !group.is_broken()
+            let held = group.assignment();
+            (&held.gang, held.rank, held.world) == (&assignment.gang, assignment.rank, assignment.world)
+                && !group.is_broken()
         };
         self.group = match held.filter(same) {
             Some(mut group) => {
-                group.reseat(seat);
+                group.reassign(assignment);
                 Some(group)
             }
-            None => Some(Group::form(seat, self.device)?),
+            None => Some(Group::form(assignment, self.device)?),
         };
         Ok(())
     }
@@ -153,7 +154,7 @@ impl TorchTrainer {
         let model = state.model_file();
         let made = Identity::made(base, step, Sha::of(&model));
         let mut files = BTreeMap::new();
-        if state.deal.rank == 0 {
+        if state.partition.rank == 0 {
             files.insert(MODEL_FILE.to_owned(), model);
             files.extend(state.critic_file().map(|critic| (CRITIC_FILE.to_owned(), critic)));
             files.insert(CONFIG_FILE.to_owned(), step.file(base, CONFIG_FILE)?);
@@ -203,10 +204,12 @@ impl Trainer for TorchTrainer {
         let made = guarded(|| {
             let batch = step.batch;
             if batch.base != base.version {
-                let (wanted, given) = (batch.base, base.version);
-                return Err(PolicyError::Impossible(format!("batch of base={wanted} on version={given}")));
+                let (expected, given) = (batch.base, base.version);
+                return Err(PolicyError::Impossible(format!(
+                    "batch of base={expected} on version={given}"
+                )));
             }
-            self.take_seat(step.seat)?;
+            self.join_gang(step.assignment)?;
             self.make(base, step)
         });
         if made.is_err() {

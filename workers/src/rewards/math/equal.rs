@@ -8,11 +8,11 @@ const NEAR: f64 = 1e-9;
 /// Numbers with a point are compared to so many places.
 const PLACES: f64 = 1e6;
 
-/// Whether `said` says what `right` does. Where the answer is `x = 5`, 5 says it too.
-pub(super) fn equal(right: &Expr, said: &Expr) -> bool {
-    let (right, said) = (plain(right), plain(said));
-    match (&right, &said) {
-        (Expr::Relation("=", ..), Expr::Relation("=", ..)) => same(&right, &said),
+/// Whether `given` says what `right` does. Where the answer is `x = 5`, 5 says it too.
+pub(super) fn equal(right: &Expr, given: &Expr) -> bool {
+    let (right, given) = (plain(right), plain(given));
+    match (&right, &given) {
+        (Expr::Relation("=", ..), Expr::Relation("=", ..)) => same(&right, &given),
         (Expr::Relation("=", left, value), other) | (other, Expr::Relation("=", left, value))
             if !matches!(other, Expr::Relation(..)) =>
         {
@@ -21,7 +21,7 @@ pub(super) fn equal(right: &Expr, said: &Expr) -> bool {
                 _ => false,
             }
         }
-        _ => same(&right, &said),
+        _ => same(&right, &given),
     }
 }
 
@@ -77,10 +77,10 @@ fn signed(expr: &Expr, minus: bool) -> Expr {
     }
 }
 
-fn same(right: &Expr, said: &Expr) -> bool {
+fn same(right: &Expr, given: &Expr) -> bool {
     use Expr::{Group, Percent, Relation, Union};
-    match (right, said) {
-        (Percent(right), Percent(said)) => same(right, said),
+    match (right, given) {
+        (Percent(right), Percent(given)) => same(right, given),
         // As many hundredths, or as many, as people write it.
         (Percent(number), other) | (other, Percent(number)) => {
             same(number, other) || same(&hundredths(number), other)
@@ -93,7 +93,7 @@ fn same(right: &Expr, said: &Expr) -> bool {
         (Union(parts), Union(others)) => unordered(parts, others),
         (Relation(sign, a, b), Relation(other, c, d)) => sign == other && related(sign, (a, b), (c, d)),
         (Group(..) | Union(_) | Relation(..), _) | (_, Group(..) | Union(_) | Relation(..)) => false,
-        _ => values(right, said),
+        _ => values(right, given),
     }
 }
 
@@ -101,8 +101,8 @@ fn hundredths(number: &Expr) -> Expr {
     Expr::Divide(Box::new(number.clone()), Box::new(Expr::Number("100".to_owned())))
 }
 
-fn groups(right: (char, &[Expr], char), said: (char, &[Expr], char)) -> bool {
-    let ((open, items, close), (other_open, others, other_close)) = (right, said);
+fn groups(right: (char, &[Expr], char), given: (char, &[Expr], char)) -> bool {
+    let ((open, items, close), (other_open, others, other_close)) = (right, given);
     let is_set = |open| open == '{';
     let is_bare = |open| open == ' ';
     if is_set(open) || is_set(other_open) {
@@ -161,19 +161,19 @@ fn related(sign: &str, (a, b): (&Expr, &Expr), (c, d): (&Expr, &Expr)) -> bool {
 }
 
 /// Whether two expressions have the same value, whatever their variables are.
-fn values(right: &Expr, said: &Expr) -> bool {
+fn values(right: &Expr, given: &Expr) -> bool {
     let infinite = |expr: &Expr| match expr {
         Expr::Constant("infty") => Some(false),
         Expr::Negate(inner) if **inner == Expr::Constant("infty") => Some(true),
         _ => None,
     };
-    if infinite(right).is_some() || infinite(said).is_some() {
-        return infinite(right) == infinite(said);
+    if infinite(right).is_some() || infinite(given).is_some() {
+        return infinite(right) == infinite(given);
     }
-    let rounded = (has_decimals(right) || has_decimals(said)) && !has_symbols(right) && !has_symbols(said);
+    let rounded = (has_decimals(right) || has_decimals(given)) && !has_symbols(right) && !has_symbols(given);
     let (mut exactly, mut about) = (0, 0);
     for point in 0..POINTS {
-        if let (Some(a), Some(b)) = (exact(right, point), exact(said, point)) {
+        if let (Some(a), Some(b)) = (exact(right, point), exact(given, point)) {
             if a == b {
                 exactly += 1;
                 continue;
@@ -182,7 +182,7 @@ fn values(right: &Expr, said: &Expr) -> bool {
                 return false;
             }
         }
-        let (Some(a), Some(b)) = (complex(right, point), complex(said, point)) else { continue };
+        let (Some(a), Some(b)) = (complex(right, point), complex(given, point)) else { continue };
         let off = a.minus(b).size();
         let least = if rounded { 0.5 / PLACES } else { 0.0 };
         if off > least.max(NEAR * a.size().max(b.size()).max(1e-3)) {

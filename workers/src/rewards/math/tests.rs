@@ -6,7 +6,7 @@ use serde::Deserialize;
 struct Pair {
     kind: String,
     right: String,
-    said: String,
+    given: String,
     equal: bool,
 }
 
@@ -16,7 +16,7 @@ fn verdicts_agree_with_math_verify() {
         serde_json::from_str(include_str!("../../../tests/oracle/math_pairs.json")).unwrap();
     assert!(pairs.len() >= 400, "{}", pairs.len());
     let differ: Vec<&Pair> =
-        pairs.iter().filter(|pair| equal_in(&pair.right, &pair.said) != pair.equal).collect();
+        pairs.iter().filter(|pair| equal_in(&pair.right, &pair.given) != pair.equal).collect();
     let agreed = pairs.len() - differ.len();
     println!("{agreed} of {} agree", pairs.len());
     // Nothing that math-verify takes is refused; what differs is taken here alone, and the README says what that is.
@@ -45,7 +45,7 @@ fn verdicts_agree_with_math_verify() {
 
 #[test]
 fn what_looks_alike_is_not_the_same() {
-    for (right, said) in [
+    for (right, given) in [
         ("12", "21"),
         ("x^2", "2x"),
         ("x^{12}", "x^12y"),
@@ -64,10 +64,10 @@ fn what_looks_alike_is_not_the_same() {
         ("0", "\\frac{1}{10^9}"),
         ("\\sqrt{2}", "\\frac{99}{70}"),
     ] {
-        assert!(!equal(right, said), "{right} and {said}");
-        assert!(!equal(said, right), "{said} and {right}");
-        if !said.is_empty() {
-            assert!(equal(right, right) && equal(said, said), "{right} and {said} by themselves");
+        assert!(!equal(right, given), "{right} and {given}");
+        assert!(!equal(given, right), "{given} and {right}");
+        if !given.is_empty() {
+            assert!(equal(right, right) && equal(given, given), "{right} and {given} by themselves");
         }
     }
 }
@@ -77,7 +77,7 @@ fn nothing_that_is_said_takes_long_or_breaks_it() {
     let deep = format!("{}1{}", "(".repeat(2_000), ")".repeat(2_000));
     let tower = "9^".repeat(500) + "9";
     let braces = "\\frac{".repeat(600);
-    for said in [
+    for given in [
         deep.as_str(),
         &tower,
         &braces,
@@ -121,9 +121,9 @@ fn nothing_that_is_said_takes_long_or_breaks_it() {
         "\\%",
         "!!",
     ] {
-        let _ = equal("1", said);
-        let _ = equal(said, "x");
-        assert!(!equal("1234.5", said), "{said}");
+        let _ = equal("1", given);
+        let _ = equal(given, "x");
+        assert!(!equal("1234.5", given), "{given}");
     }
 }
 

@@ -10,13 +10,13 @@ use millrace_schemas::publish_weights::Manifest;
 use millrace_schemas::submit::Algorithm;
 use millrace_schemas::train_shard::{Batch, FileRef};
 use millrace_schemas::{BlobRef, PolicyVersion};
-use millrace_workers::gang::Seat;
+use millrace_workers::gang::RankAssignment;
 use millrace_workers::model::versions::LoadedVersion;
 use millrace_workers::policy::torch::TorchTrainer;
 use millrace_workers::policy::{CONFIG_FILE, CRITIC_FILE, Past, PolicyError, TrainStep, Trained, Trainer};
 use tch::{Kind, Tensor};
 
-use super::ranks::{PATIENCE, seats, together};
+use super::ranks::{PATIENCE, assignments, together};
 use crate::algorithm_steps::CRITIC;
 use crate::support::{Shape, initial, sampled_batch};
 
@@ -124,11 +124,11 @@ impl Books {
         read
     }
 
-    /// A step that the members, by rank, make in these seats; what each says.
+    /// A step that the members, by rank, make in these assignments; what each says.
     pub(crate) fn attempt(
         &self,
         members: &mut [TorchTrainer],
-        seats: &[Seat],
+        assignments: &[RankAssignment],
         base: &LoadedVersion,
         batch: &Batch,
         how: &How,
@@ -136,18 +136,18 @@ impl Books {
         let batch = Batch { base: base.version, manifest: base.sha, seed: base.version.0, ..batch.clone() };
         let blob = self.put(encode(&batch));
         let members: Vec<Mutex<&mut TorchTrainer>> = members.iter_mut().map(Mutex::new).collect();
-        let made = together(seats, |seat| {
+        let made = together(assignments, |assignment| {
             let How { algorithm, checkpoint } = how;
             let step = TrainStep {
                 batch: &batch,
                 blob,
                 algorithm,
                 reference: None,
-                seat: Some(seat),
+                assignment: Some(assignment),
                 checkpoint: *checkpoint,
                 past: self,
             };
-            members[seat.rank as usize].lock().unwrap().step(base, &step)
+            members[assignment.rank as usize].lock().unwrap().step(base, &step)
         });
         (blob, made)
     }
@@ -156,12 +156,12 @@ impl Books {
     pub(crate) fn step(
         &self,
         members: &mut [TorchTrainer],
-        seats: &[Seat],
+        assignments: &[RankAssignment],
         base: &LoadedVersion,
         batch: &Batch,
         how: &How,
     ) -> LoadedVersion {
-        let (blob, made) = self.attempt(members, seats, base, batch, how);
+        let (blob, made) = self.attempt(members, assignments, base, batch, how);
         self.commit(Some((base, blob)), made.into_iter().map(Result::unwrap).collect())
     }
 
@@ -173,8 +173,8 @@ impl Books {
         batches: &[Batch],
         how: &How,
     ) -> LoadedVersion {
-        let seats = seats(members.len() as u32, PATIENCE);
-        batches.iter().fold(base, |base, batch| self.step(members, &seats, &base, batch, how))
+        let assignments = assignments(members.len() as u32, PATIENCE);
+        batches.iter().fold(base, |base, batch| self.step(members, &assignments, &base, batch, how))
     }
 
     fn bytes(&self, version: &LoadedVersion, name: &str) -> Bytes {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use millrace_workers::gang::{GangError, Group};
 use tch::{Device, Kind, Tensor};
 
-use super::ranks::{PATIENCE, seats, together};
+use super::ranks::{PATIENCE, assignments, together};
 
 fn numbers(tensor: &Tensor) -> Vec<f64> {
     Vec::<f64>::try_from(tensor.to_kind(Kind::Double)).unwrap()
@@ -15,9 +15,9 @@ fn numbers(tensor: &Tensor) -> Vec<f64> {
 #[test]
 fn sums_parts_and_copies_reach_all_members() {
     for world in [2, 3] {
-        let seen = together(&seats(world, PATIENCE), |seat| {
-            let group = Group::form(seat, Device::Cpu).unwrap();
-            let own = Tensor::from_slice(&[f64::from(seat.rank), 1.0]);
+        let seen = together(&assignments(world, PATIENCE), |assignment| {
+            let group = Group::form(assignment, Device::Cpu).unwrap();
+            let own = Tensor::from_slice(&[f64::from(assignment.rank), 1.0]);
             let sum = own.copy();
             group.all_reduce(&sum).unwrap();
             let all = Tensor::zeros([2 * i64::from(world)], (Kind::Double, Device::Cpu));
@@ -38,23 +38,23 @@ fn sums_parts_and_copies_reach_all_members() {
 #[test]
 fn a_member_that_never_comes_ends_the_formation() {
     let timeout = Duration::from_millis(300);
-    let seats = seats(2, timeout);
+    let assignments = assignments(2, timeout);
     let since = Instant::now();
-    let error = Group::form(&seats[0], Device::Cpu).unwrap_err();
+    let error = Group::form(&assignments[0], Device::Cpu).unwrap_err();
     assert!(matches!(&error, GangError::Lost(_)), "{error:?}");
     assert!(since.elapsed() < timeout + Duration::from_secs(2), "{:?}", since.elapsed());
 }
 
 /// Rank 1 comes and then says nothing more; rank 0 waits for it, and gives how that ended and after how long.
 fn waits_in_vain(timeout: Duration, stop: bool) -> (GangError, Duration) {
-    let seats = seats(2, timeout);
+    let assignments = assignments(2, timeout);
     let (waiting, over) = (Barrier::new(2), Barrier::new(2));
-    let mut ends = together(&seats, |seat| {
-        let group = Group::form(seat, Device::Cpu).unwrap();
+    let mut ends = together(&assignments, |assignment| {
+        let group = Group::form(assignment, Device::Cpu).unwrap();
         waiting.wait();
-        if seat.rank == 1 {
+        if assignment.rank == 1 {
             if stop {
-                seats[0].cancel.cancel();
+                assignments[0].cancel.cancel();
             }
             over.wait();
             return None;
@@ -87,10 +87,10 @@ fn a_member_that_is_told_to_stop_stops_waiting() {
 #[test]
 fn a_member_that_leaves_is_noticed_at_once_by_all() {
     // In a ring of four, one member's neighbours notice; that they leave is how the fourth learns of it.
-    let took = together(&seats(4, PATIENCE), |seat| {
-        let group = Group::form(seat, Device::Cpu).unwrap();
+    let took = together(&assignments(4, PATIENCE), |assignment| {
+        let group = Group::form(assignment, Device::Cpu).unwrap();
         group.all_reduce(&Tensor::from_slice(&[1.0])).unwrap();
-        if seat.rank == 2 {
+        if assignment.rank == 2 {
             group.leave();
             return Duration::ZERO;
         }

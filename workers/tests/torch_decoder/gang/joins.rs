@@ -8,7 +8,7 @@ use millrace_workers::model::versions::LoadedVersion;
 use millrace_workers::policy::PolicyError;
 
 use super::books::{Books, How, batches, many_updates, members, same};
-use super::ranks::{PATIENCE, seats};
+use super::ranks::{PATIENCE, assignments};
 
 /// Four steps of one member, the last to a checkpoint, and where they lead.
 fn undisturbed(how: &How, end: &How) -> (Books, Vec<Batch>, LoadedVersion) {
@@ -71,13 +71,13 @@ fn a_step_that_breaks_off_leaves_nothing_behind() {
     // The first update moves the weights so far that the second has no finite gradient.
     let algorithm = Algorithm { learning_rate: 1e30, warmup_steps: 1, ..how.algorithm.clone() };
     let wild = How { algorithm, checkpoint: true };
-    let (_, made) = gang.attempt(&mut live, &seats(2, PATIENCE), &second, &batches[2], &wild);
+    let (_, made) = gang.attempt(&mut live, &assignments(2, PATIENCE), &second, &batches[2], &wild);
     for made in made {
         let error = made.unwrap_err();
         assert!(matches!(&error, PolicyError::Impossible(why) if why.contains("update=")), "{error:?}");
     }
     // One of them is told to stop, the other loses it.
-    let stopped = seats(2, Duration::from_secs(2));
+    let stopped = assignments(2, Duration::from_secs(2));
     stopped[1].cancel.cancel();
     let (_, made) = gang.attempt(&mut live, &stopped, &second, &batches[2], &how);
     assert!(made.iter().any(|made| matches!(made, Err(PolicyError::Void(_)))), "{made:?}");
@@ -93,23 +93,23 @@ fn members_at_different_steps_make_none() {
     let batches = batches(&zero, &gang, 2, (4, 2));
     let mut live = members(2);
     let first = gang.steps(&mut live, zero.clone(), &batches[..1], &many_updates(true));
-    let seats = seats(2, PATIENCE);
+    let assignments = assignments(2, PATIENCE);
     let (left, right) = live.split_at_mut(1);
     let made: Vec<PolicyError> = std::thread::scope(|scope| {
         let books = &gang;
-        let (seats, batches, zero, first) = (&seats, &batches, &zero, &first);
+        let (assignments, batches, zero, first) = (&assignments, &batches, &zero, &first);
         let how = many_updates(true);
         let one = {
             let how = how.clone();
             scope.spawn(move || {
-                books.attempt(left, &seats[..1], zero, &batches[0], &how).1.remove(0).unwrap_err()
+                books.attempt(left, &assignments[..1], zero, &batches[0], &how).1.remove(0).unwrap_err()
             })
         };
         let other = scope.spawn(move || {
             let batch = &batches[1];
             let mut pair = members(2);
             std::mem::swap(&mut pair[1], &mut right[0]);
-            books.attempt(&mut pair, &seats[1..], first, batch, &how).1.remove(0).unwrap_err()
+            books.attempt(&mut pair, &assignments[1..], first, batch, &how).1.remove(0).unwrap_err()
         });
         vec![one.join().unwrap(), other.join().unwrap()]
     });

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use millrace_workers::gang::{GangError, Group, Rendezvous, Seat};
+use millrace_workers::gang::{GangError, Group, RankAssignment, Rendezvous};
 use tch::{Device, Kind, Tensor};
 use tokio_util::sync::CancellationToken;
 
@@ -42,7 +42,7 @@ fn a_member_in_a_process_of_its_own() {
     let mut number = || words.next().unwrap().parse::<u32>().unwrap();
     let (rank, world, timeout) = (number(), number(), Duration::from_millis(u64::from(number())));
     let rendezvous: Arc<dyn Rendezvous> = Arc::new(Folder(words.next().unwrap().into()));
-    let seat = |gang: &str, world| Seat {
+    let assignment = |gang: &str, world| RankAssignment {
         gang: gang.to_owned(),
         rank,
         world,
@@ -50,7 +50,7 @@ fn a_member_in_a_process_of_its_own() {
         cancel: CancellationToken::new(),
         rendezvous: rendezvous.clone(),
     };
-    let group = Group::form(&seat("first", world), Device::Cpu).unwrap();
+    let group = Group::form(&assignment("first", world), Device::Cpu).unwrap();
     let numbers = Tensor::ones([1 << 16], (Kind::Float, Device::Cpu));
     let mut round = 0;
     let error = loop {
@@ -64,7 +64,7 @@ fn a_member_in_a_process_of_its_own() {
     };
     println!("\nvoid {error}");
     group.leave();
-    let group = Group::form(&seat("second", world - 1), Device::Cpu).unwrap();
+    let group = Group::form(&assignment("second", world - 1), Device::Cpu).unwrap();
     let sum = Tensor::from_slice(&[1.0]);
     group.all_reduce(&sum).unwrap();
     println!("\nagain {}", f64::try_from(sum.get(0)).unwrap());

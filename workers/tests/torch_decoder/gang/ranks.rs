@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use millrace_workers::gang::{MemoryRendezvous, Rendezvous, Seat};
+use millrace_workers::gang::{MemoryRendezvous, RankAssignment, Rendezvous};
 use tokio_util::sync::CancellationToken;
 
 /// Longer than any step here takes on a busy machine.
@@ -12,11 +12,11 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 static FORMATIONS: AtomicU64 = AtomicU64::new(1);
 
-/// The seats of a new formation.
-pub(crate) fn seats(world: u32, timeout: Duration) -> Vec<Seat> {
+/// The assignments of a new formation.
+pub(crate) fn assignments(world: u32, timeout: Duration) -> Vec<RankAssignment> {
     let rendezvous: Arc<dyn Rendezvous> = Arc::new(MemoryRendezvous::default());
     let gang = format!("test.{}", FORMATIONS.fetch_add(1, Ordering::Relaxed));
-    let seat = |rank| Seat {
+    let assignment = |rank| RankAssignment {
         gang: gang.clone(),
         rank,
         world,
@@ -24,14 +24,18 @@ pub(crate) fn seats(world: u32, timeout: Duration) -> Vec<Seat> {
         cancel: CancellationToken::new(),
         rendezvous: rendezvous.clone(),
     };
-    (0..world).map(seat).collect()
+    (0..world).map(assignment).collect()
 }
 
-/// Runs `member` as each of the seats, each on a thread of its own; what they give, by rank.
-pub(crate) fn together<T: Send>(seats: &[Seat], member: impl Fn(&Seat) -> T + Sync) -> Vec<T> {
+/// Runs `member` as each of the assignments, each on a thread of its own; what they give, by rank.
+pub(crate) fn together<T: Send>(
+    assignments: &[RankAssignment],
+    member: impl Fn(&RankAssignment) -> T + Sync,
+) -> Vec<T> {
     std::thread::scope(|scope| {
         let member = &member;
-        let threads: Vec<_> = seats.iter().map(|seat| scope.spawn(move || member(seat))).collect();
+        let threads: Vec<_> =
+            assignments.iter().map(|assignment| scope.spawn(move || member(assignment))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
 }

@@ -9,7 +9,7 @@ use millrace_schemas::submit::{
 use millrace_workers::policy::Trained;
 
 use super::books::{Books, How, MOST_APART, batches, length, many_updates, members, same};
-use super::ranks::{PATIENCE, seats};
+use super::ranks::{PATIENCE, assignments};
 use crate::algorithm_steps::{ice_pop, ipa, lite_ppo};
 use crate::support::uneven;
 
@@ -169,8 +169,8 @@ fn the_same_gang_gives_the_same_bytes_and_each_file_once() {
 fn optimiser_state_is_written_only_at_a_checkpoint() {
     let (gang, zero) = Books::new(1);
     let batches = batches(&zero, &gang, 1, (4, 4));
-    let seats = seats(2, PATIENCE);
-    let (_, made) = gang.attempt(&mut members(2), &seats, &zero, &batches[0], &many_updates(false));
+    let assignments = assignments(2, PATIENCE);
+    let (_, made) = gang.attempt(&mut members(2), &assignments, &zero, &batches[0], &many_updates(false));
     let names = |made: &Trained| made.files.keys().cloned().collect::<Vec<_>>();
     let made: Vec<_> = made.into_iter().map(|made| names(&made.unwrap())).collect();
     let first = ["config.json", "model.safetensors", "probe.json"].map(str::to_owned).to_vec();

@@ -35,7 +35,7 @@ impl Named {
 
 /// What is read of `config.json`. Fields that transformers knows and this decoder does not need are not here.
 #[derive(Debug, Deserialize)]
-pub(super) struct Told {
+pub(super) struct ConfigFields {
     vocab_size: i64,
     hidden_size: i64,
     intermediate_size: i64,
@@ -95,7 +95,7 @@ const fn point_zero_two() -> f64 {
     0.02
 }
 
-impl Told {
+impl ConfigFields {
     pub(super) fn config(&self, architecture: Architecture) -> Result<Config, ConfigError> {
         if self.hidden_act != "silu" {
             return Err(ConfigError::unsupported("hidden_act", &self.hidden_act, "only silu is computed"));

@@ -8,9 +8,9 @@ use super::request::Active;
 use crate::policy::Ticket;
 use crate::policy::torch::common;
 
-/// Bounds of [`seat`].
+/// Bounds of [`allot_blocks`].
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Seats {
+pub(super) struct BatchLimits {
     /// Requests that have blocks.
     pub(super) most: usize,
     /// Tokens of a context that another request is just computing, for which it is worth to wait a step.
@@ -19,17 +19,17 @@ pub(super) struct Seats {
 
 /// Gives blocks to those who wait, the oldest first, as long as there is room. `copy` is told what is to be copied from
 /// which block to which.
-pub(super) fn seat(
+pub(super) fn allot_blocks(
     active: &mut BTreeMap<Ticket, Active>,
     waiting: &mut BTreeSet<Ticket>,
     blocks: &mut Blocks,
-    Seats { most, worth_waiting }: Seats,
+    BatchLimits { most, worth_waiting }: BatchLimits,
     mut copy: impl FnMut(usize, usize, usize),
 ) {
-    let mut seated = active.values().filter(|request| request.is_seated()).count();
+    let mut running = active.values().filter(|request| request.has_blocks()).count();
     let mut prefilling: Vec<Ticket> = prefilling(active).collect();
     for ticket in waiting.clone() {
-        if seated >= most {
+        if running >= most {
             return;
         }
         let tokens = &active[&ticket].tokens;
@@ -37,17 +37,17 @@ pub(super) fn seat(
             continue;
         }
         // Each of the others may soon need a block more; without it one of them would have to give way at once.
-        let Some(found) = blocks.take(tokens, seated) else { return };
+        let Some(found) = blocks.take(tokens, running) else { return };
         if let Some((from, to, positions)) = found.copy {
             copy(from, to, positions);
         }
         waiting.remove(&ticket);
         let request = active.get_mut(&ticket).expect("who waits is active");
-        request.seat(found.blocks, found.cached);
+        request.give_blocks(found.blocks, found.cached);
         if request.missing() > 1 {
             prefilling.push(ticket);
         }
-        seated += 1;
+        running += 1;
     }
 }
 
@@ -55,7 +55,7 @@ pub(super) fn seat(
 fn prefilling(active: &BTreeMap<Ticket, Active>) -> impl Iterator<Item = Ticket> {
     active
         .iter()
-        .filter(|(_, request)| request.is_seated() && request.missing() > 1)
+        .filter(|(_, request)| request.has_blocks() && request.missing() > 1)
         .map(|(&ticket, _)| ticket)
 }
 
@@ -80,10 +80,10 @@ pub(super) fn lanes(
     prefill: usize,
 ) -> Vec<(Ticket, usize)> {
     let (mut lanes, mut left) = (Vec::new(), prefill);
-    let mut gave_way = HashSet::new();
-    let seated: Vec<Ticket> = active.iter().filter(|(_, one)| one.is_seated()).map(|(&t, _)| t).collect();
-    for &ticket in &seated {
-        if gave_way.contains(&ticket) {
+    let mut preempted = HashSet::new();
+    let running: Vec<Ticket> = active.iter().filter(|(_, one)| one.has_blocks()).map(|(&t, _)| t).collect();
+    for &ticket in &running {
+        if preempted.contains(&ticket) {
             continue;
         }
         let missing = active[&ticket].missing();
@@ -92,17 +92,17 @@ pub(super) fn lanes(
             continue;
         }
         while !reserve(active, blocks, ticket, count) {
-            let youngest = seated.iter().rev().copied().find(|other| !gave_way.contains(other));
+            let youngest = running.iter().rev().copied().find(|other| !preempted.contains(other));
             let youngest = youngest.expect("who asks for a block has some");
-            let request = active.get_mut(&youngest).expect("seated requests are active");
-            blocks.release(&request.unseat());
+            let request = active.get_mut(&youngest).expect("running requests are active");
+            blocks.release(&request.take_blocks());
             waiting.insert(youngest);
-            gave_way.insert(youngest);
+            preempted.insert(youngest);
             if youngest == ticket {
                 break;
             }
         }
-        if !gave_way.contains(&ticket) {
+        if !preempted.contains(&ticket) {
             left -= if missing == 1 { 0 } else { count };
             lanes.push((ticket, count));
         }
@@ -112,7 +112,7 @@ pub(super) fn lanes(
 
 /// Sees to it that a request has blocks for `count` tokens more.
 fn reserve(active: &mut BTreeMap<Ticket, Active>, blocks: &mut Blocks, ticket: Ticket, count: usize) -> bool {
-    let request = active.get_mut(&ticket).expect("seated requests are active");
+    let request = active.get_mut(&ticket).expect("running requests are active");
     let positions = request.cached + count;
     blocks.extend(&mut request.blocks, positions)
 }

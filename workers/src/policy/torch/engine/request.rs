@@ -5,7 +5,7 @@ use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask, Sampling, S
 
 use super::{Draw, Drawn};
 use crate::policy::decoder::Config;
-use crate::policy::ends::{Ends, Stops};
+use crate::policy::stop_criteria::{StopCriteria, Stops};
 use crate::policy::{EngineRequest, PolicyError};
 
 /// A turn that is being sampled.
@@ -40,11 +40,15 @@ struct Task {
 
 impl Active {
     /// Takes a request, or says why no engine with such a model can do it.
-    pub(super) fn new(request: EngineRequest, config: &Config, ends: &Ends) -> Result<Self, PolicyError> {
+    pub(super) fn new(
+        request: EngineRequest,
+        config: &Config,
+        stop_criteria: &StopCriteria,
+    ) -> Result<Self, PolicyError> {
         check(&request.task, config)?;
         let GenerateTask { context, max_new_tokens, sampling, seed, .. } = request.task;
         let stops = Stops::of(&sampling);
-        ends.prepare(&stops)?;
+        stop_criteria.prepare(&stops)?;
         let task = Task {
             context: context.len(),
             max_new_tokens: max_new_tokens as usize,
@@ -72,19 +76,19 @@ impl Active {
     }
 
     /// Whether it has blocks, and takes part in forwards.
-    pub(super) fn is_seated(&self) -> bool {
+    pub(super) fn has_blocks(&self) -> bool {
         !self.blocks.is_empty()
     }
 
     /// Gives it blocks that hold its first `cached` tokens.
-    pub(super) fn seat(&mut self, blocks: Vec<usize>, cached: usize) {
+    pub(super) fn give_blocks(&mut self, blocks: Vec<usize>, cached: usize) {
         self.blocks = blocks;
         self.cached = cached;
         self.found.get_or_insert(cached);
     }
 
     /// Takes its blocks. What was sampled stays.
-    pub(super) fn unseat(&mut self) -> Vec<usize> {
+    pub(super) fn take_blocks(&mut self) -> Vec<usize> {
         self.cached = 0;
         std::mem::take(&mut self.blocks)
     }
@@ -110,7 +114,13 @@ impl Active {
     }
 
     /// `count` more tokens are in its blocks. If they were the last, the next was drawn.
-    pub(super) fn advance(&mut self, count: usize, drawn: Drawn, version: PolicyVersion, ends: &Ends) {
+    pub(super) fn advance(
+        &mut self,
+        count: usize,
+        drawn: Drawn,
+        version: PolicyVersion,
+        stop_criteria: &StopCriteria,
+    ) {
         self.cached += count;
         if self.cached < self.tokens.len() {
             return;
@@ -132,7 +142,7 @@ impl Active {
             Some(segment) if segment.version == version => segment.tokens += 1,
             _ => self.segments.push(Segment { version, tokens: 1 }),
         }
-        match ends.end(&self.tokens[self.task.context..], &self.task.stops) {
+        match stop_criteria.end(&self.tokens[self.task.context..], &self.task.stops) {
             Ok(true) => self.finish = Some(Finish::Stop),
             Ok(false) if self.logprobs.len() >= self.task.max_new_tokens => {
                 self.finish = Some(Finish::Length)

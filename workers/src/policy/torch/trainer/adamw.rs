@@ -3,8 +3,8 @@
 use millrace_schemas::submit::Algorithm;
 use tch::Tensor;
 
-use super::deal::Piece;
 use super::state::Optimiser;
+use super::zero_partition::OwnedRange;
 
 /// Added to the root of the second moment.
 const EPSILON: f64 = 1e-8;
@@ -20,14 +20,14 @@ pub(super) fn update(
     weights: &Tensor,
     optimiser: &mut Optimiser,
     gradient: &Tensor,
-    decayed: &[Piece],
+    decayed: &[OwnedRange],
     (rate, algorithm): (f64, &Algorithm),
 ) {
     optimiser.updates += 1;
     if algorithm.weight_decay > 0.0 {
-        for piece in decayed {
+        for range in decayed {
             let _ =
-                weights.narrow(0, piece.own_at, piece.len).g_mul_scalar_(1.0 - rate * algorithm.weight_decay);
+                weights.narrow(0, range.own_at, range.len).g_mul_scalar_(1.0 - rate * algorithm.weight_decay);
         }
     }
     let (first, second) = (algorithm.adam_beta1, algorithm.adam_beta2);

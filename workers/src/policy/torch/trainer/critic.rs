@@ -36,9 +36,9 @@ pub(super) fn backward(
     let leaf = values(weight, hidden).set_requires_grad(true);
     let loss = value_loss(&leaf, &aim.values, &aim.returns, critic.clip);
     (add_up(&loss, &sampled.mask, &sampled.share) * critic.coefficient).backward();
-    let slopes = leaf.grad().unsqueeze(1);
-    let by_hidden = slopes.matmul(&wide(weight)).to_kind(hidden.kind());
-    let _ = gradient.shallow_clone().g_add_(&slopes.tr().matmul(&wide(hidden)));
+    let loss_gradients = leaf.grad().unsqueeze(1);
+    let by_hidden = loss_gradients.matmul(&wide(weight)).to_kind(hidden.kind());
+    let _ = gradient.shallow_clone().g_add_(&loss_gradients.tr().matmul(&wide(hidden)));
     Learnt { by_hidden, loss: loss.detach() }
 }
 

@@ -61,7 +61,7 @@ impl Record {
 /// # Errors
 /// A member is lost, or the members are at different steps.
 pub(super) fn exchange(group: &Group, own: &Record, device: Device) -> Result<Vec<Record>, GangError> {
-    let world = i64::from(group.seat().world);
+    let world = i64::from(group.assignment().world);
     let all = Tensor::zeros([world * NUMBERS as i64], (Kind::Int64, device));
     group.all_gather(&all, &Tensor::from_slice(&own.numbers()).to_device(device))?;
     let all = Vec::<i64>::try_from(&all).expect("one axis of i64");
@@ -82,7 +82,7 @@ pub(super) fn exchange(group: &Group, own: &Record, device: Device) -> Result<Ve
 pub(super) enum Source {
     /// Every member holds its part already.
     Held,
-    /// The members hold all of it, dealt otherwise: for each part, which member hands it out.
+    /// The members hold all of it, own_rows otherwise: for each part, which member hands it out.
     Members(BTreeMap<Part, u32>),
     /// The newest checkpoint, and the steps since.
     Checkpoint,
@@ -147,9 +147,9 @@ mod tests {
         // A part that nobody has.
         let lost = plan(&[Some((0, 3)), Some((2, 3))]);
         assert_eq!((lost.weights_from, lost.moments), (None, Source::Checkpoint));
-        let fresh = plan(&[None, None]);
+        let on_policy = plan(&[None, None]);
         assert_eq!(
-            (fresh.weights_held, fresh.weights_from, fresh.moments),
+            (on_policy.weights_held, on_policy.weights_from, on_policy.moments),
             (false, None, Source::Checkpoint)
         );
         // The whole at one member is enough, whoever else holds a part of something smaller.

@@ -5,15 +5,15 @@ use tch::Tensor;
 
 use super::critic;
 use super::gradients::Gradients;
-use super::head::{Head, Slopes};
-use super::pack::{Microbatch, Sampled, StretchOf};
-use super::tally::{Seen, Tally};
-use super::trunk::{Trunk, look};
+use super::head::{Head, LossGradients};
+use super::layer_stack::{LayerStack, look};
+use super::pack::{Microbatch, Sampled, TokenSpans};
+use super::step_metrics::{StepMetrics, TokenLosses};
 use crate::math::aggregate::add_up;
 use crate::math::kl::kl;
 use crate::math::policy_loss::imitation::imitation;
-use crate::math::policy_loss::{Stretch, Tokens, policy_loss};
-use crate::math::stretch::Stretches;
+use crate::math::policy_loss::{Span, Tokens, policy_loss};
+use crate::math::spans::Spans;
 use crate::policy::decoder::Decoder;
 
 /// What all forwards of a step have in common.
@@ -44,18 +44,18 @@ impl Forward<'_> {
         decoder: &Decoder,
         packed: &mut Microbatch,
         gradients: &mut Gradients,
-        tally: &mut Tally,
+        step_metrics: &mut StepMetrics,
     ) {
-        let stretches = self.stretches(packed);
+        let spans = self.spans(packed);
         let Microbatch { rows, attend, sampled, rollouts, .. } = packed;
-        let trunk = Trunk::forward(decoder, rows, attend, self.algorithm.recompute);
-        let (hidden, head) = (trunk.hidden(), self.head(decoder));
-        // What a token counts depends on its whole stretch, which the head comes to in parts.
-        sampled.stretch = stretches.map(|stretches| {
+        let layer_stack = LayerStack::forward(decoder, rows, attend, self.algorithm.recompute);
+        let (hidden, head) = (layer_stack.hidden(), self.head(decoder));
+        // What a token counts depends on its whole span, which the head comes to in parts.
+        sampled.span = spans.map(|spans| {
             let log_p = head.look(&hidden, &sampled.targets).0;
-            let means = stretches.means(&(&log_p - self.old(sampled, &log_p)));
-            let [mean_log_ratio, length] = [means, stretches.lengths()].map(|of| of.to_kind(log_p.kind()));
-            StretchOf { mean_log_ratio, length }
+            let means = spans.means(&(&log_p - self.old(sampled, &log_p)));
+            let [mean_log_ratio, length] = [means, spans.lengths()].map(|of| of.to_kind(log_p.kind()));
+            TokenSpans { mean_log_ratio, length }
         });
         let sampled = &*sampled;
         let mut seen = Vec::new();
@@ -65,22 +65,27 @@ impl Forward<'_> {
         let mut by_hidden =
             head.backward(&hidden, &sampled.targets, gradients.head(), |from, log_p, entropy| {
                 let part = sampled.narrow(from, log_p.size()[0]);
-                let (slopes, part) = self.slopes(&part, log_p, entropy);
+                let (loss_gradients, part) = self.loss_gradients(&part, log_p, entropy);
                 seen.push(part);
-                slopes
+                loss_gradients
             });
         let value_loss = learnt.as_ref().map(|learnt| &learnt.loss);
-        tally.add(&Seen::cat(&seen), value_loss, sampled, rollouts);
+        step_metrics.add(&TokenLosses::cat(&seen), value_loss, sampled, rollouts);
         gradients.head_is_done();
         if let Some(learnt) = learnt {
             by_hidden += learnt.by_hidden;
             gradients.critic_is_done();
         }
-        gradients.add_embedding(&trunk.backward(&by_hidden));
+        gradients.add_embedding(&layer_stack.backward(&by_hidden));
     }
 
-    /// The slopes of this part's share of the loss, and what there is to be seen of it.
-    fn slopes(&self, part: &Sampled, log_p: &Tensor, entropy: &Tensor) -> (Slopes, Seen) {
+    /// The loss_gradients of this part's share of the loss, and what there is to be seen of it.
+    fn loss_gradients(
+        &self,
+        part: &Sampled,
+        log_p: &Tensor,
+        entropy: &Tensor,
+    ) -> (LossGradients, TokenLosses) {
         let leaf = log_p.detach().set_requires_grad(true);
         let old = self.old(part, log_p);
         let tokens = Tokens {
@@ -88,10 +93,10 @@ impl Forward<'_> {
             log_old: &old,
             log_m: &part.behaviour,
             advantage: &part.advantage,
-            stretch: part
-                .stretch
+            span: part
+                .span
                 .as_ref()
-                .map(|of| Stretch { mean_log_ratio: &of.mean_log_ratio, length: &of.length }),
+                .map(|of| Span { mean_log_ratio: &of.mean_log_ratio, length: &of.length }),
         };
         let (loss, clipped, distance) = tch::with_grad(|| {
             let policy = policy_loss(self.algorithm, &tokens);
@@ -113,7 +118,7 @@ impl Forward<'_> {
             (loss.detach(), policy.clipped, distance.map(|distance| distance.detach()))
         });
         let weight = self.algorithm.entropy;
-        let seen = Seen {
+        let seen = TokenLosses {
             loss: loss - entropy * weight,
             entropy: entropy.shallow_clone(),
             clipped,
@@ -122,7 +127,7 @@ impl Forward<'_> {
             old,
         };
         let entropy = (weight != 0.0).then(|| &part.mask * &part.share * -weight);
-        (Slopes { log_p: leaf.grad(), entropy }, seen)
+        (LossGradients { log_p: leaf.grad(), entropy }, seen)
     }
 
     /// The log-probability that each token's ratio is taken against.
@@ -133,14 +138,14 @@ impl Forward<'_> {
         }
     }
 
-    /// The stretches that have one ratio each, where it is not that of the token.
-    fn stretches(&self, packed: &Microbatch) -> Option<Stretches> {
+    /// The spans that have one ratio each, where it is not that of the token.
+    fn spans(&self, packed: &Microbatch) -> Option<Spans> {
         let lengths = match self.algorithm.ratio_level() {
             RatioLevel::Token => return None,
             RatioLevel::Turn => &packed.turns,
             RatioLevel::Rollout => &packed.rollouts,
         };
-        Some(Stretches::new(lengths, packed.sampled.targets.device()))
+        Some(Spans::new(lengths, packed.sampled.targets.device()))
     }
 
     /// From the reference model, where there is one.

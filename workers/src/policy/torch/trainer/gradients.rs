@@ -2,7 +2,7 @@
 
 use tch::{Kind, Tensor};
 
-use super::deal::Deal;
+use super::zero_partition::ZeroPartition;
 use crate::gang::{GangError, Group, Reducer, add_gradient_to};
 use crate::policy::decoder::Decoder;
 
@@ -13,9 +13,9 @@ pub(super) struct Gradients {
     embedding: ByHand,
     head: ByHand,
     critic: Option<ByHand>,
-    /// All buckets, padded. `[deal.padded_len]`
+    /// All buckets, padded. `[partition.padded_len]`
     padded: Tensor,
-    /// This member's parts of the sum. `[deal.own_len]`
+    /// This member's parts of the sum. `[partition.own_len]`
     own: Tensor,
     /// Starts reductions while backward runs; `None` alone.
     reducer: Option<Reducer>,
@@ -33,15 +33,16 @@ struct ByHand {
 
 impl Gradients {
     /// Gradients of the decoder's leaves.
-    pub(super) fn new(decoder: &Decoder, deal: &Deal, group: Option<&Group>) -> Self {
+    pub(super) fn new(decoder: &Decoder, partition: &ZeroPartition, group: Option<&Group>) -> Self {
         let options = (Kind::Float, decoder.flat().device());
-        let padded = Tensor::zeros([deal.padded_len], options);
+        let padded = Tensor::zeros([partition.padded_len], options);
         let leaves = decoder.leaves();
         let lengths = decoder.layout().leaf_lengths();
-        let place = |index: usize| padded.narrow(0, deal.gradient_at(index, &lengths), lengths[index]);
+        let place = |index: usize| padded.narrow(0, partition.gradient_at(index, &lengths), lengths[index]);
         let by_hand = |index: usize| ByHand {
             gradient: place(index).view_as(leaves[index]),
-            bucket: deal.buckets.iter().position(|bucket| bucket.leaves.contains(&index)).unwrap_or(0) as u32,
+            bucket: partition.buckets.iter().position(|bucket| bucket.leaves.contains(&index)).unwrap_or(0)
+                as u32,
         };
         // The embedding is the first leaf; a head of its own is the last, and after it a critic.
         let critic = decoder.critic().map(|_| leaves.len() - 1);
@@ -54,14 +55,14 @@ impl Gradients {
         let (embedding, head_by_hand, critic) = (by_hand(0), by_hand(head), critic.map(by_hand));
         let (mut own, mut reducer) = (padded.shallow_clone(), None);
         if let Some(group) = group {
-            own = Tensor::zeros([deal.own_len], options);
+            own = Tensor::zeros([partition.own_len], options);
             reducer = Some(group.reducer());
         }
-        for bucket in &deal.buckets {
+        for bucket in &partition.buckets {
             let Some(reducer) = &mut reducer else { break };
             reducer.add_bucket(
                 &own.narrow(0, bucket.own_at, bucket.part),
-                &padded.narrow(0, bucket.padded_at, bucket.part * deal.world),
+                &padded.narrow(0, bucket.padded_at, bucket.part * partition.world),
             );
             for index in bucket.leaves.clone() {
                 if is_by_hand(index) {
@@ -126,12 +127,16 @@ impl Gradients {
     ///
     /// # Errors
     /// A member was lost.
-    pub(super) fn add_up(&mut self, deal: &Deal, group: Option<&Group>) -> Result<Tensor, GangError> {
+    pub(super) fn add_up(
+        &mut self,
+        partition: &ZeroPartition,
+        group: Option<&Group>,
+    ) -> Result<Tensor, GangError> {
         if let (Some(reducer), Some(group)) = (&mut self.reducer, group) {
             self.overlapped.0 += u64::from(reducer.started());
-            self.overlapped.1 += deal.buckets.len() as u64;
+            self.overlapped.1 += partition.buckets.len() as u64;
             reducer.start_rest()?;
-            for bucket in 0..deal.buckets.len() as u32 {
+            for bucket in 0..partition.buckets.len() as u32 {
                 group.wait(reducer.take(bucket))?;
             }
         }
@@ -145,7 +150,7 @@ impl Gradients {
     /// A member was lost.
     pub(super) fn gather(
         &self,
-        deal: &Deal,
+        partition: &ZeroPartition,
         group: Option<&Group>,
         own: &Tensor,
         flat: &Tensor,
@@ -157,13 +162,14 @@ impl Gradients {
             }
             return Ok(());
         };
-        let whole =
-            |bucket: &super::deal::Bucket| self.padded.narrow(0, bucket.padded_at, bucket.part * deal.world);
-        let start = |bucket: &super::deal::Bucket| {
+        let whole = |bucket: &super::zero_partition::Bucket| {
+            self.padded.narrow(0, bucket.padded_at, bucket.part * partition.world)
+        };
+        let start = |bucket: &super::zero_partition::Bucket| {
             group.start_all_gather(&whole(bucket), &own.narrow(0, bucket.own_at, bucket.part))
         };
-        let under_way: Vec<_> = deal.buckets.iter().map(start).collect();
-        for (bucket, work) in deal.buckets.iter().zip(under_way) {
+        let under_way: Vec<_> = partition.buckets.iter().map(start).collect();
+        for (bucket, work) in partition.buckets.iter().zip(under_way) {
             group.wait(work)?;
             flat.narrow(0, bucket.from, bucket.len).copy_(&whole(bucket).narrow(0, 0, bucket.len));
         }

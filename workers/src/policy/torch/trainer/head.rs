@@ -24,7 +24,7 @@ pub(super) struct Head {
 
 /// The derivatives of a loss of C tokens by their log-probabilities and entropies; `None` is zeros.
 #[derive(Debug)]
-pub(super) struct Slopes {
+pub(super) struct LossGradients {
     pub(super) log_p: Tensor,
     pub(super) entropy: Option<Tensor>,
 }
@@ -48,14 +48,14 @@ impl Head {
     }
 
     /// Goes forward and backward. `loss` is told where a chunk of tokens begins, their log-probabilities and their
-    /// entropies, and gives the slopes of what is minimised. The gradient of the weight is added to
+    /// entropies, and gives the loss_gradients of what is minimised. The gradient of the weight is added to
     /// `gradient` `[vocabulary, width]` of f32; that of the rows is given, `[M, width]`.
     pub(super) fn backward(
         &self,
         hidden: &Tensor,
         targets: &Tensor,
         gradient: &Tensor,
-        mut loss: impl FnMut(i64, &Tensor, &Tensor) -> Slopes,
+        mut loss: impl FnMut(i64, &Tensor, &Tensor) -> LossGradients,
     ) -> Tensor {
         let _guard = tch::no_grad_guard();
         let mut gradient = gradient.narrow(0, 0, self.weight.size()[0]);
@@ -64,8 +64,9 @@ impl Head {
             let (hidden, targets) = (hidden.narrow(0, from, rows), targets.narrow(0, from, rows));
             let all = self.log_probabilities(&hidden);
             let (log_p, entropy) = (gather(&all, &targets), entropy(&all));
-            let slopes = loss(from, &log_p, &entropy);
-            let logits = self.logits_gradient(all, &targets, &entropy, &slopes).to_kind(hidden.kind());
+            let loss_gradients = loss(from, &log_p, &entropy);
+            let logits =
+                self.logits_gradient(all, &targets, &entropy, &loss_gradients).to_kind(hidden.kind());
             parts.push(logits.matmul(&self.weight));
             let weights = logits.tr();
             if hidden.kind() == Kind::Float {
@@ -79,17 +80,23 @@ impl Head {
 
     /// The gradient by the logits z, with p the probabilities and H the entropy: `∂ log p_t / ∂z_j = [j = t] − p_j`
     /// and `∂H / ∂z_j = −p_j (log p_j + H)`.
-    fn logits_gradient(&self, all: Tensor, targets: &Tensor, entropy: &Tensor, slopes: &Slopes) -> Tensor {
-        let by_log_p = slopes.log_p.unsqueeze(1);
+    fn logits_gradient(
+        &self,
+        all: Tensor,
+        targets: &Tensor,
+        entropy: &Tensor,
+        loss_gradients: &LossGradients,
+    ) -> Tensor {
+        let by_log_p = loss_gradients.log_p.unsqueeze(1);
         let mut gradient = all.exp();
-        match &slopes.entropy {
+        match &loss_gradients.entropy {
             None => drop(gradient.g_mul_(&by_log_p)),
             Some(by_entropy) => {
-                let mut slope = all;
-                let _ = slope.g_add_(&entropy.unsqueeze(1));
-                let _ = slope.g_mul_(&by_entropy.unsqueeze(1));
-                let _ = slope.g_add_(&by_log_p);
-                let _ = gradient.g_mul_(&slope);
+                let mut loss_gradient = all;
+                let _ = loss_gradient.g_add_(&entropy.unsqueeze(1));
+                let _ = loss_gradient.g_mul_(&by_entropy.unsqueeze(1));
+                let _ = loss_gradient.g_add_(&by_log_p);
+                let _ = gradient.g_mul_(&loss_gradient);
             }
         }
         let _ = gradient.neg_();
@@ -126,12 +133,17 @@ mod tests {
     const ROWS: i64 = 7;
 
     /// What autograd says of the same loss, on all rows at once: gradients of the rows and of the weight.
-    fn by_autograd(weight: &Tensor, hidden: &Tensor, targets: &Tensor, slopes: &Slopes) -> [Tensor; 2] {
+    fn by_autograd(
+        weight: &Tensor,
+        hidden: &Tensor,
+        targets: &Tensor,
+        loss_gradients: &LossGradients,
+    ) -> [Tensor; 2] {
         let leaves = [weight, hidden].map(|leaf| leaf.detach().set_requires_grad(true));
         let all = (leaves[1].matmul(&leaves[0].narrow(0, 0, 9).tr()) / 0.8).log_softmax(-1, Kind::Double);
-        let mut loss = (gather(&all, targets) * &slopes.log_p).sum(Kind::Double);
-        if let Some(slope) = &slopes.entropy {
-            loss = (entropy(&all) * slope).sum(Kind::Double) + loss;
+        let mut loss = (gather(&all, targets) * &loss_gradients.log_p).sum(Kind::Double);
+        if let Some(loss_gradient) = &loss_gradients.entropy {
+            loss = (entropy(&all) * loss_gradient).sum(Kind::Double) + loss;
         }
         loss.backward();
         [leaves[1].grad(), leaves[0].grad()]
@@ -143,19 +155,23 @@ mod tests {
         let options = (Kind::Float, Device::Cpu);
         let (weight, hidden) = (Tensor::randn([11, 5], options), Tensor::randn([ROWS, 5], options));
         let targets = Tensor::from_slice(&[0_i64, 8, 3, 3, 1, 7, 2]);
-        let slope = || Tensor::randn([ROWS], options);
-        for slopes in
-            [Slopes { log_p: slope(), entropy: Some(slope()) }, Slopes { log_p: slope(), entropy: None }]
-        {
-            let expected = by_autograd(&weight, &hidden, &targets, &slopes);
+        let loss_gradient = || Tensor::randn([ROWS], options);
+        for loss_gradients in [
+            LossGradients { log_p: loss_gradient(), entropy: Some(loss_gradient()) },
+            LossGradients { log_p: loss_gradient(), entropy: None },
+        ] {
+            let expected = by_autograd(&weight, &hidden, &targets, &loss_gradients);
             // One row, three rows, all rows; a row's logits are counted as 9 of f32.
             for chunk in [1, 3 * 9 * 4, 1 << 20] {
                 let head = Head { weight: weight.narrow(0, 0, 9), temperature: 0.8, chunk };
                 let gradient = weight.zeros_like();
                 let part = |of: &Tensor, from, log_p: &Tensor| of.narrow(0, from, log_p.size()[0]);
-                let rows = head.backward(&hidden, &targets, &gradient, |from, log_p, _| Slopes {
-                    log_p: part(&slopes.log_p, from, log_p),
-                    entropy: slopes.entropy.as_ref().map(|slope| part(slope, from, log_p)),
+                let rows = head.backward(&hidden, &targets, &gradient, |from, log_p, _| LossGradients {
+                    log_p: part(&loss_gradients.log_p, from, log_p),
+                    entropy: loss_gradients
+                        .entropy
+                        .as_ref()
+                        .map(|loss_gradient| part(loss_gradient, from, log_p)),
                 });
                 for (ours, theirs) in [rows, gradient].iter().zip(&expected) {
                     let off = f64::try_from((ours - theirs).abs().max()).unwrap();

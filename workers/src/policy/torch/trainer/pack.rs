@@ -2,8 +2,8 @@
 
 use tch::{Device, Tensor};
 
-use super::deal::Deal;
 use super::samples::Sample;
+use super::zero_partition::ZeroPartition;
 use crate::policy::decoder::{Config, Extent, Packed, Rows};
 use crate::policy::torch::common;
 use crate::random::Stream;
@@ -21,12 +21,12 @@ pub(super) fn minibatches(count: usize, parts: usize, seed: u64) -> Vec<Vec<usiz
     (0..parts).map(|part| order[count * part / parts..count * (part + 1) / parts].to_vec()).collect()
 }
 
-/// The rows of a minibatch that a member computes: dealt by length, so that members have like work. Where there are
+/// The rows of a minibatch that a member computes: own_rows by length, so that members have like work. Where there are
 /// fewer rows than members, some have none.
-pub(super) fn dealt(rows: &[Sample], minibatch: &[usize], deal: &Deal) -> Vec<usize> {
+pub(super) fn own_rows(rows: &[Sample], minibatch: &[usize], partition: &ZeroPartition) -> Vec<usize> {
     let mut order = minibatch.to_vec();
     order.sort_by_key(|&index| (std::cmp::Reverse(rows[index].tokens.len()), index));
-    order.into_iter().skip(deal.rank as usize).step_by(deal.world as usize).collect()
+    order.into_iter().skip(partition.rank as usize).step_by(partition.world as usize).collect()
 }
 
 /// Splits a minibatch into forwards of at most `most` tokens, unless a rollout alone passes that. Rollouts that begin with
@@ -34,7 +34,7 @@ pub(super) fn dealt(rows: &[Sample], minibatch: &[usize], deal: &Deal) -> Vec<us
 /// it. Within a forward the longest come first.
 pub(super) fn microbatches(rows: &[Sample], minibatch: &[usize], most: usize) -> Vec<Vec<usize>> {
     let mut order = minibatch.to_vec();
-    order.retain(|&index| !rows[index].wanted.is_empty());
+    order.retain(|&index| !rows[index].logit_positions.is_empty());
     // In the order of a dictionary, what a rollout shares with any before it, it shares with the one before it.
     order.sort_by(|&a, &b| (inputs(&rows[a]), a).cmp(&(inputs(&rows[b]), b)));
     let mut packed: Vec<Vec<usize>> = Vec::new();
@@ -96,19 +96,19 @@ pub(super) struct Sampled {
     /// What a token's loss is multiplied by in the update's.
     pub(super) share: Tensor,
     /// The tokens that share its ratio, where it is not the token's own.
-    pub(super) stretch: Option<StretchOf>,
+    pub(super) span: Option<TokenSpans>,
     /// 1 for a token of a rollout that reached the goal; `None` where nothing is imitated.
     pub(super) reached: Option<Tensor>,
     /// 1 for a token that the version trained on sampled.
-    pub(super) fresh: Tensor,
+    pub(super) on_policy: Tensor,
 }
 
-/// Of each token its stretch, `[M]` each.
+/// Of each token its span, `[M]` each.
 #[derive(Debug)]
-pub(super) struct StretchOf {
-    /// `log p − log p_old`, its mean over the stretch.
+pub(super) struct TokenSpans {
+    /// `log p − log p_old`, its mean over the span.
     pub(super) mean_log_ratio: Tensor,
-    /// Tokens of the stretch.
+    /// Tokens of the span.
     pub(super) length: Tensor,
 }
 
@@ -122,7 +122,7 @@ pub(super) struct Aim {
 }
 
 impl Sampled {
-    /// Those of a stretch of the tokens.
+    /// Those of a span of the tokens.
     pub(super) fn narrow(&self, from: i64, count: i64) -> Self {
         let part = |of: &Tensor| of.narrow(0, from, count);
         Self {
@@ -135,12 +135,12 @@ impl Sampled {
             weight: self.weight.as_ref().map(part),
             mask: part(&self.mask),
             share: part(&self.share),
-            stretch: self.stretch.as_ref().map(|stretch| StretchOf {
-                mean_log_ratio: part(&stretch.mean_log_ratio),
-                length: part(&stretch.length),
+            span: self.span.as_ref().map(|span| TokenSpans {
+                mean_log_ratio: part(&span.mean_log_ratio),
+                length: part(&span.length),
             }),
             reached: self.reached.as_ref().map(part),
-            fresh: part(&self.fresh),
+            on_policy: part(&self.on_policy),
         }
     }
 }
@@ -155,11 +155,11 @@ impl Microbatch {
         device: Device,
     ) -> Self {
         let mut columns = Columns::default();
-        samples.iter().for_each(|sample| columns.push(sample, share(sample.wanted.len()) as f32));
+        samples.iter().for_each(|sample| columns.push(sample, share(sample.logit_positions.len()) as f32));
         let extents: Vec<Extent<'_>> = samples
             .iter()
-            .zip(&columns.wanted)
-            .map(|(sample, wanted)| Extent { tokens: sample.inputs() as i64, wanted })
+            .zip(&columns.logit_positions)
+            .map(|(sample, logit_positions)| Extent { tokens: sample.inputs() as i64, logit_positions })
             .collect();
         let integers = |numbers: &[i64]| Tensor::from_slice(numbers).to_device(device);
         let floats = |numbers: &[f32]| Tensor::from_slice(numbers).to_device(device);
@@ -167,14 +167,14 @@ impl Microbatch {
             rows: Rows {
                 tokens: integers(&columns.tokens),
                 positions: integers(&columns.positions),
-                wanted: integers(&columns.wanted_rows),
+                logit_rows: integers(&columns.logit_rows),
             },
             attend: Packed::new(config, &extents, device).on_rows(&columns.rows.concat(), device),
             sampled: Sampled {
                 targets: integers(&columns.targets),
                 mask: floats(&columns.mask),
                 share: floats(&columns.share),
-                stretch: None,
+                span: None,
                 reached: (!columns.reached.is_empty()).then(|| floats(&columns.reached)),
                 weight: (!columns.weight.is_empty()).then(|| floats(&columns.weight)),
                 behaviour: floats(&columns.behaviour),
@@ -183,9 +183,9 @@ impl Microbatch {
                 advantage: floats(&columns.advantage),
                 aim: (!columns.returns.is_empty())
                     .then(|| Aim { values: floats(&columns.values), returns: floats(&columns.returns) }),
-                fresh: floats(&columns.fresh),
+                on_policy: floats(&columns.on_policy),
             },
-            rollouts: samples.iter().map(|sample| sample.wanted.len()).collect(),
+            rollouts: samples.iter().map(|sample| sample.logit_positions.len()).collect(),
             turns: samples.iter().flat_map(|sample| &sample.turns).copied().collect(),
         }
     }
@@ -199,8 +199,8 @@ struct Columns {
     tokens: Vec<i64>,
     positions: Vec<i64>,
     /// Of each rollout, by position.
-    wanted: Vec<Vec<i64>>,
-    wanted_rows: Vec<i64>,
+    logit_positions: Vec<Vec<i64>>,
+    logit_rows: Vec<i64>,
     targets: Vec<i64>,
     behaviour: Vec<f32>,
     old: Vec<f32>,
@@ -212,11 +212,11 @@ struct Columns {
     reached: Vec<f32>,
     mask: Vec<f32>,
     share: Vec<f32>,
-    fresh: Vec<f32>,
+    on_policy: Vec<f32>,
 }
 
 impl Columns {
-    /// The rows of the longest stretch that `inputs` begin with and a rollout before them does.
+    /// The rows of the longest span that `inputs` begin with and a rollout before them does.
     fn shared(&self, inputs: &[i64]) -> Vec<i64> {
         let held = |rows: &&Vec<i64>| {
             rows.iter().zip(inputs).take_while(|(row, token)| self.tokens[**row as usize] == **token).count()
@@ -232,11 +232,13 @@ impl Columns {
         rows.extend((first..).take(inputs.len() - known));
         self.tokens.extend(&inputs[known..]);
         self.positions.extend(known as i64..inputs.len() as i64);
-        let wanted: Vec<i64> = sample.wanted.iter().map(|&position| position as i64).collect();
-        self.wanted_rows.extend(sample.wanted.iter().map(|&position| rows[position]));
+        let logit_positions: Vec<i64> =
+            sample.logit_positions.iter().map(|&position| position as i64).collect();
+        self.logit_rows.extend(sample.logit_positions.iter().map(|&position| rows[position]));
         self.rows.push(rows);
-        self.targets.extend(sample.wanted.iter().map(|&position| i64::from(sample.tokens[position + 1])));
-        self.wanted.push(wanted);
+        self.targets
+            .extend(sample.logit_positions.iter().map(|&position| i64::from(sample.tokens[position + 1])));
+        self.logit_positions.push(logit_positions);
         self.behaviour.extend(&sample.behaviour);
         self.old.extend(&sample.old);
         self.reference.extend(&sample.reference);
@@ -245,9 +247,9 @@ impl Columns {
         self.returns.extend(&sample.returns);
         self.weight.extend(&sample.weight);
         self.reached.extend(&sample.reached);
-        self.share.extend(sample.wanted.iter().map(|_| share));
+        self.share.extend(sample.logit_positions.iter().map(|_| share));
         let flag = |flag: &bool| f32::from(u8::from(*flag));
-        self.fresh.extend(sample.fresh.iter().map(flag));
+        self.on_policy.extend(sample.on_policy.iter().map(flag));
         self.mask.extend(sample.kept.iter().map(flag));
         // Where nothing was rejected, everything counts.
         self.mask.resize(self.share.len(), 1.0);
@@ -261,11 +263,11 @@ mod tests {
     fn row(tokens: Vec<u32>, sampled: usize) -> Sample {
         Sample {
             tokens,
-            wanted: (0..sampled).collect(),
+            logit_positions: (0..sampled).collect(),
             behaviour: vec![0.0; sampled],
             old: vec![0.0; sampled],
             reference: Vec::new(),
-            fresh: vec![true; sampled],
+            on_policy: vec![true; sampled],
             turns: vec![sampled],
             advantage: vec![1.0; sampled],
             values: Vec::new(),

@@ -6,11 +6,11 @@ use millrace_schemas::publish_weights::Manifest;
 use millrace_schemas::{BlobRef, PolicyVersion};
 use tch::{Device, Kind, Tensor};
 
-use super::deal::Deal;
 use super::formation::{Part, Plan, Record, Source, exchange};
 use super::shards::{self, Covered};
-use super::state::{Optimiser, State, read_config, read_weights};
+use super::state::{Optimiser, TrainerState, read_config, read_weights};
 use super::update::{Member, Step};
+use super::zero_partition::ZeroPartition;
 use crate::gang::Group;
 use crate::model::versions::LoadedVersion;
 use crate::policy::decoder::{Config, Decoder, Layout};
@@ -42,7 +42,7 @@ impl Identity {
 type Shards = Vec<(String, BlobRef)>;
 
 /// A state in memory, and of which version.
-pub(super) type Kept = (Identity, State);
+pub(super) type Kept = (Identity, TrainerState);
 
 /// What a state is made ready with.
 #[derive(Debug, Clone, Copy)]
@@ -60,7 +60,7 @@ impl Ready<'_> {
     ///
     /// # Errors
     /// A member was lost, a file is not to be had or is not what it should be.
-    pub(super) fn state(&self, memory: &mut Option<Kept>) -> Result<State, PolicyError> {
+    pub(super) fn state(&self, memory: &mut Option<Kept>) -> Result<TrainerState, PolicyError> {
         let identity = Identity::of(&self.base.manifest);
         memory.take_if(|(of, _)| Some(&*of) != identity.as_ref());
         let kept = memory.as_ref().map(|(_, state)| state);
@@ -73,27 +73,36 @@ impl Ready<'_> {
     }
 
     /// `None` if what is kept serves as it is.
-    fn alone(&self, kept: Option<&State>) -> Result<Option<State>, PolicyError> {
-        if kept.is_some_and(|state| state.deal.world == 1) {
+    fn alone(&self, kept: Option<&TrainerState>) -> Result<Option<TrainerState>, PolicyError> {
+        if kept.is_some_and(|state| state.partition.world == 1) {
             return Ok(None);
         }
         self.restored(kept.map(|state| state.decoder.flat().copy())).map(Some)
     }
 
     /// As [`Self::alone`], agreed with the others.
-    fn in_gang(&self, kept: Option<&State>, group: &Group) -> Result<Option<State>, PolicyError> {
-        let holds = kept.map(|state| Part { world: state.deal.world, rank: state.deal.rank });
+    fn in_gang(
+        &self,
+        kept: Option<&TrainerState>,
+        group: &Group,
+    ) -> Result<Option<TrainerState>, PolicyError> {
+        let holds = kept.map(|state| Part { world: state.partition.world, rank: state.partition.rank });
         let records = exchange(group, &Record::of(self.base, self.step, holds), self.device)?;
         let plan = Plan::of(&records);
         if plan.moments == Source::Held {
             return Ok(None);
         }
-        tracing::info!(base = %self.base.version, rank = group.seat().rank, world = group.seat().world, ?plan,
+        tracing::info!(base = %self.base.version, rank = group.assignment().rank, world = group.assignment().world, ?plan,
             "the gang formed");
         self.together(kept, group, &plan).map(Some)
     }
 
-    fn together(&self, kept: Option<&State>, group: &Group, plan: &Plan) -> Result<State, PolicyError> {
+    fn together(
+        &self,
+        kept: Option<&TrainerState>,
+        group: &Group,
+        plan: &Plan,
+    ) -> Result<TrainerState, PolicyError> {
         let config = read_config(self.base, self.step)?;
         let weights = if plan.weights_held {
             let weights = match kept {
@@ -108,32 +117,32 @@ impl Ready<'_> {
             None
         };
         let Source::Members(owners) = &plan.moments else { return self.restored(weights) };
-        let deal = self.deal(&config);
+        let partition = self.partition(&config);
         let lengths = Layout::of(&config).leaf_lengths();
-        let mut optimiser = Optimiser::empty(&deal, self.device);
+        let mut optimiser = Optimiser::empty(&partition, self.device);
         for (part, owner) in owners {
-            let theirs = Deal::of(&lengths, part.rank as u32, part.world as u32, self.bucket_bytes);
-            let held = kept.filter(|_| group.seat().rank == *owner).map(|state| &state.optimiser);
+            let theirs = ZeroPartition::of(&lengths, part.rank as u32, part.world as u32, self.bucket_bytes);
+            let held = kept.filter(|_| group.assignment().rank == *owner).map(|state| &state.optimiser);
             let empty = Optimiser::empty_of(&config, &theirs, self.device);
             let sent = hand_out(group, *owner, empty, held)?;
-            optimiser.take(&deal, &sent, &theirs);
+            optimiser.take(&partition, &sent, &theirs);
         }
         let weights = weights.expect("whoever holds moments holds weights");
-        Ok(State::new(config, &weights, deal, optimiser, self.device))
+        Ok(TrainerState::new(config, &weights, partition, optimiser, self.device))
     }
 
     /// The state from files: that of the newest version at or below the base that kept the optimiser's state, and
     /// the steps made since, again. `weights` are the base's, if they are at hand.
-    fn restored(&self, weights: Option<Tensor>) -> Result<State, PolicyError> {
+    fn restored(&self, weights: Option<Tensor>) -> Result<TrainerState, PolicyError> {
         let config = read_config(self.base, self.step)?;
-        let deal = self.deal(&config);
+        let partition = self.partition(&config);
         let (version, shards, since) = self.checkpoint()?;
-        let mut optimiser = Optimiser::empty(&deal, self.device);
+        let mut optimiser = Optimiser::empty(&partition, self.device);
         let mut covered = Covered::default();
         for (name, _) in shards.iter().flatten() {
-            covered.add(shards::read(name, &self.step.file(&version, name)?, &deal, &mut optimiser)?);
+            covered.add(shards::read(name, &self.step.file(&version, name)?, &partition, &mut optimiser)?);
         }
-        let own: i64 = deal.pieces().iter().map(|piece| piece.len).sum();
+        let own: i64 = partition.ranges().iter().map(|range| range.len).sum();
         if shards.is_some() && !covered.all(own) {
             let version = version.version;
             return Err(PolicyError::Impossible(format!(
@@ -145,10 +154,10 @@ impl Ready<'_> {
                 Some(weights) => weights,
                 None => read_weights(self.base, self.step, &config)?,
             };
-            return Ok(State::new(config, &weights, deal, optimiser, self.device));
+            return Ok(TrainerState::new(config, &weights, partition, optimiser, self.device));
         }
         let start = read_weights(&version, self.step, &config)?;
-        let mut state = State::new(config, &start, deal, optimiser, self.device);
+        let mut state = TrainerState::new(config, &start, partition, optimiser, self.device);
         tracing::info!(checkpoint = %version.version, base = %self.base.version, steps = since.len(),
             "the optimiser's state is made again from the stored batches");
         let mut base = &version.manifest;
@@ -185,7 +194,12 @@ impl Ready<'_> {
     }
 
     /// Makes a committed version's step again, which was on the version `base`.
-    fn replay(&self, state: &mut State, base: &Manifest, manifest: &Manifest) -> Result<(), PolicyError> {
+    fn replay(
+        &self,
+        state: &mut TrainerState,
+        base: &Manifest,
+        manifest: &Manifest,
+    ) -> Result<(), PolicyError> {
         let version = manifest.version;
         let refuse =
             |why: String| PolicyError::Impossible(format!("version={version} cannot be made again: {why}"));
@@ -201,7 +215,11 @@ impl Ready<'_> {
     }
 
     /// What was committed counts, not what was made again: in a gang of another size that is rounded otherwise.
-    fn take_committed(&self, state: State, weights: Option<Tensor>) -> Result<State, PolicyError> {
+    fn take_committed(
+        &self,
+        state: TrainerState,
+        weights: Option<Tensor>,
+    ) -> Result<TrainerState, PolicyError> {
         let committed = match weights {
             Some(weights) => weights,
             None => read_weights(self.base, self.step, state.decoder.config())?.to_device(self.device),
@@ -214,14 +232,15 @@ impl Ready<'_> {
             tracing::warn!(base = %self.base.version, largest_difference = off,
                 "the weights made again differ from the committed ones, which count");
         }
-        let State { decoder, deal, mut optimiser } = state;
-        optimiser.follow(&deal, &committed, decoder.flat());
-        Ok(State::new(decoder.config().clone(), &committed, deal, optimiser, self.device))
+        let TrainerState { decoder, partition, mut optimiser } = state;
+        optimiser.follow(&partition, &committed, decoder.flat());
+        Ok(TrainerState::new(decoder.config().clone(), &committed, partition, optimiser, self.device))
     }
 
-    fn deal(&self, config: &Config) -> Deal {
-        let (rank, world) = self.group.map_or((0, 1), |group| (group.seat().rank, group.seat().world));
-        Deal::of(&Layout::of(config).leaf_lengths(), rank, world, self.bucket_bytes)
+    fn partition(&self, config: &Config) -> ZeroPartition {
+        let (rank, world) =
+            self.group.map_or((0, 1), |group| (group.assignment().rank, group.assignment().world));
+        ZeroPartition::of(&Layout::of(config).leaf_lengths(), rank, world, self.bucket_bytes)
     }
 }
 

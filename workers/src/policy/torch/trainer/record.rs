@@ -42,9 +42,12 @@ fn logprobs(decoder: &Decoder, tokens: &[u32]) -> Vec<f32> {
     let (inputs, targets) = (&tokens[..tokens.len() - 1], &tokens[1..]);
     let positions: Vec<i64> = (0..inputs.len() as i64).collect();
     let on_device = |numbers: &[i64]| Tensor::from_slice(numbers).to_device(device);
-    let rows =
-        Rows { tokens: on_device(inputs), positions: on_device(&positions), wanted: on_device(&positions) };
-    let extent = Extent { tokens: inputs.len() as i64, wanted: &positions };
+    let rows = Rows {
+        tokens: on_device(inputs),
+        positions: on_device(&positions),
+        logit_rows: on_device(&positions),
+    };
+    let extent = Extent { tokens: inputs.len() as i64, logit_positions: &positions };
     let logits = decoder.forward(&rows, &mut Packed::new(decoder.config(), &[extent], device));
     let all = logits.log_softmax(-1, Kind::Float);
     let given = all.gather(1, &on_device(targets).unsqueeze(1), false).squeeze_dim(1);

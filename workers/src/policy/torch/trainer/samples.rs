@@ -14,7 +14,7 @@ pub(super) struct Sample {
     /// `[T]`
     pub(super) tokens: Vec<u32>,
     /// Where the logits of each sampled token are: the position before it. `[R]`
-    pub(super) wanted: Vec<usize>,
+    pub(super) logit_positions: Vec<usize>,
     /// Log-probabilities under the policy that sampled. `[R]`
     pub(super) behaviour: Vec<f32>,
     /// Log-probabilities that the ratio is taken against. `[R]`
@@ -22,7 +22,7 @@ pub(super) struct Sample {
     /// Log-probabilities under the reference model. `[R]`, or empty where there is none.
     pub(super) reference: Vec<f32>,
     /// Whether the version trained on sampled the token. `[R]`
-    pub(super) fresh: Vec<bool>,
+    pub(super) on_policy: Vec<bool>,
     /// Sampled tokens of each turn; they add up to R.
     pub(super) turns: Vec<usize>,
     /// `[R]`, or empty until there are any.
@@ -44,7 +44,7 @@ pub(super) struct Sample {
 impl Sample {
     /// Sampled tokens that what is divided by counts.
     pub(super) const fn counted(&self) -> usize {
-        if self.masked { 0 } else { self.wanted.len() }
+        if self.masked { 0 } else { self.logit_positions.len() }
     }
 
     /// Tokens that go into a forward: the last predicts nothing that was sampled.
@@ -73,13 +73,13 @@ impl Samples {
     /// A rollout is malformed or not of this model: no worker can train on it.
     pub(super) fn of(batch: &Batch, config: &Config) -> Result<Self, PolicyError> {
         let mut rows = Vec::new();
-        let mut tally = BatchTally::default();
+        let mut step_metrics = BatchMetrics::default();
         for rollout in batch.groups.iter().flat_map(|group| &group.rollouts) {
             let refuse = |why: String| PolicyError::Impossible(format!("rollout={}: {why}", rollout.id));
             rows.push(sample(rollout, config, batch.base).map_err(refuse)?);
-            tally.rollout(rollout, batch);
+            step_metrics.rollout(rollout, batch);
         }
-        if rows.iter().all(|row| row.wanted.is_empty()) {
+        if rows.iter().all(|row| row.logit_positions.is_empty()) {
             return Err(PolicyError::Impossible("the batch has no sampled token".to_owned()));
         }
         let temperature = if batch.temperature == 0.0 { 1.0 } else { batch.temperature };
@@ -96,7 +96,7 @@ impl Samples {
                 return Err(PolicyError::Impossible(why));
             }
         }
-        Ok(Self { rows, temperature, below, metrics: tally.report() })
+        Ok(Self { rows, temperature, below, metrics: step_metrics.report() })
     }
 }
 
@@ -122,7 +122,8 @@ fn sample(rollout: &BatchRollout, config: &Config, base: PolicyVersion) -> Resul
     if let Some(turn) = rollout.turns.iter().find(|turn| !turn.reward.is_finite()) {
         return Err(format!("reward={} of the turn at {} is not finite", turn.reward, turn.at));
     }
-    let (mut wanted, mut behaviour, mut fresh, mut after) = (Vec::new(), Vec::new(), Vec::new(), 1);
+    let (mut logit_positions, mut behaviour, mut on_policy, mut after) =
+        (Vec::new(), Vec::new(), Vec::new(), 1);
     for turn in &rollout.turns {
         let (at, end) = (turn.at as usize, turn.at as usize + turn.logprobs.len());
         if at < after || end > rollout.tokens.len() {
@@ -134,21 +135,21 @@ fn sample(rollout: &BatchRollout, config: &Config, base: PolicyVersion) -> Resul
         if let Some(logprob) = turn.logprobs.iter().find(|logprob| !logprob.is_finite()) {
             return Err(format!("a log-probability of {logprob} in the turn at {at}"));
         }
-        wanted.extend(at - 1..end - 1);
+        logit_positions.extend(at - 1..end - 1);
         behaviour.extend(&turn.logprobs);
         for segment in &turn.segments {
-            fresh.extend(std::iter::repeat_n(segment.version == base, segment.tokens as usize));
+            on_policy.extend(std::iter::repeat_n(segment.version == base, segment.tokens as usize));
         }
-        fresh.resize(behaviour.len(), false);
+        on_policy.resize(behaviour.len(), false);
         after = end;
     }
     Ok(Sample {
         tokens: rollout.tokens.clone(),
-        wanted,
+        logit_positions,
         old: behaviour.clone(),
         behaviour,
         reference: Vec::new(),
-        fresh,
+        on_policy,
         turns: rollout.turns.iter().map(|turn| turn.logprobs.len()).collect(),
         advantage: Vec::new(),
         values: Vec::new(),
@@ -162,7 +163,7 @@ fn sample(rollout: &BatchRollout, config: &Config, base: PolicyVersion) -> Resul
 
 /// Sums over a batch.
 #[derive(Debug, Default)]
-struct BatchTally {
+struct BatchMetrics {
     rollouts: f64,
     reward: f64,
     success: f64,
@@ -173,7 +174,7 @@ struct BatchTally {
     sampled: f64,
 }
 
-impl BatchTally {
+impl BatchMetrics {
     fn rollout(&mut self, rollout: &BatchRollout, batch: &Batch) {
         let staleness = batch.base.staleness(rollout.start_version);
         self.rollouts += 1.0;

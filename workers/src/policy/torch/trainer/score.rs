@@ -34,7 +34,7 @@ pub(super) fn score(
         for (rollout, row) in group.rollouts.iter().zip(each.by_ref()) {
             let distances = in_reward.map_or_else(Vec::new, |kl| distances(&kl, row));
             let losses: Vec<f64> = distances.iter().map(|distance| coefficient * distance).collect();
-            scored.push(of_rollout(&algorithm.shaping, rollout, row.wanted.len(), &losses));
+            scored.push(of_rollout(&algorithm.shaping, rollout, row.logit_positions.len(), &losses));
         }
         groups.push(scored);
     }
@@ -62,7 +62,7 @@ pub(super) fn score(
     if algorithm.imitation > 0.0 {
         let rollouts = batch.groups.iter().flat_map(|group| &group.rollouts);
         for (row, rollout) in rows.iter_mut().zip(rollouts) {
-            row.reached = vec![f32::from(u8::from(rollout.success)); row.wanted.len()];
+            row.reached = vec![f32::from(u8::from(rollout.success)); row.logit_positions.len()];
         }
     }
     if !algorithm.correction.is_off() {
@@ -181,7 +181,7 @@ fn mask_truncated(rows: &mut [Sample], batch: &Batch) -> f64 {
     let mut masked = 0;
     for (row, _) in rows.iter_mut().zip(rollouts).filter(|(_, rollout)| rollout.truncated) {
         row.masked = true;
-        row.kept = vec![false; row.wanted.len()];
+        row.kept = vec![false; row.logit_positions.len()];
         masked += 1;
     }
     f64::from(masked) / rows.len().max(1) as f64

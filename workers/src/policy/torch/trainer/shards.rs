@@ -1,5 +1,5 @@
 //! The optimiser's state as files: `optimizer-<rank>-of-<world>.safetensors`, one from each member. Each says which
-//! stretches of the flat buffer it holds, so that a gang of another size can read its own parts out of them.
+//! spans of the flat buffer it holds, so that a gang of another size can read its own parts out of them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,8 +11,8 @@ use safetensors::tensor::{Dtype, TensorView};
 use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 
-use super::deal::{Deal, Piece, copy_shared};
 use super::state::Optimiser;
+use super::zero_partition::{OwnedRange, ZeroPartition, copy_shared};
 use crate::policy::{OPTIMIZER_PREFIX, PolicyError};
 
 const FIRST: &str = "exp_avg";
@@ -30,7 +30,7 @@ struct Header {
     world: i64,
     /// Updates that the moments have seen.
     updates: u64,
-    /// Beginning and length of each stretch in the flat buffer, in the order of the tensors' elements.
+    /// Beginning and length of each span in the flat buffer, in the order of the tensors' elements.
     ranges: Vec<(i64, i64)>,
 }
 
@@ -60,12 +60,12 @@ pub(super) fn complete_set(manifest: &Manifest) -> Option<Vec<(String, BlobRef)>
 }
 
 /// Writes a member's shard.
-pub(super) fn write(deal: &Deal, optimiser: &Optimiser) -> Bytes {
-    let pieces = deal.pieces();
-    let ranges: Vec<(i64, i64)> = pieces.iter().map(|piece| (piece.flat_at, piece.len)).collect();
-    let header = Header { rank: deal.rank, world: deal.world, updates: optimiser.updates, ranges };
+pub(super) fn write(partition: &ZeroPartition, optimiser: &Optimiser) -> Bytes {
+    let owned = partition.ranges();
+    let ranges: Vec<(i64, i64)> = owned.iter().map(|range| (range.flat_at, range.len)).collect();
+    let header = Header { rank: partition.rank, world: partition.world, updates: optimiser.updates, ranges };
     let header = serde_json::to_string(&header).expect("numbers are JSON");
-    let content: Vec<Vec<u8>> = optimiser.tensors().map(|tensor| bytes(tensor, &pieces)).collect();
+    let content: Vec<Vec<u8>> = optimiser.tensors().map(|tensor| bytes(tensor, &owned)).collect();
     let view = |bytes| {
         let shape = vec![<[u8]>::len(bytes) / size_of::<f32>()];
         TensorView::new(Dtype::F32, shape, bytes).expect("the shape comes from the bytes")
@@ -76,12 +76,12 @@ pub(super) fn write(deal: &Deal, optimiser: &Optimiser) -> Bytes {
     Bytes::from(safetensors::serialize(tensors, Some(metadata)).expect("tensors of whole numbers of f32"))
 }
 
-fn bytes(own: &Tensor, pieces: &[Piece]) -> Vec<u8> {
-    let pieces: Vec<Tensor> = pieces.iter().map(|piece| own.narrow(0, piece.own_at, piece.len)).collect();
-    if pieces.is_empty() {
+fn bytes(own: &Tensor, ranges: &[OwnedRange]) -> Vec<u8> {
+    let ranges: Vec<Tensor> = ranges.iter().map(|range| own.narrow(0, range.own_at, range.len)).collect();
+    if ranges.is_empty() {
         return Vec::new();
     }
-    let joined = Tensor::cat(&pieces, 0).to_device(Device::Cpu);
+    let joined = Tensor::cat(&ranges, 0).to_device(Device::Cpu);
     let elements = joined.numel();
     let mut bytes = vec![0; elements * size_of::<f32>()];
     joined.copy_data_u8(&mut bytes, elements);
@@ -107,14 +107,14 @@ impl Covered {
     }
 }
 
-/// Takes over what a shard has of `deal`'s parts.
+/// Takes over what a shard has of `partition`'s parts.
 ///
 /// # Errors
 /// It is no shard, or holds a number that is not finite.
 pub(super) fn read(
     file: &str,
     bytes: &[u8],
-    deal: &Deal,
+    partition: &ZeroPartition,
     optimiser: &mut Optimiser,
 ) -> Result<Covered, PolicyError> {
     let fail = |why: String| PolicyError::Impossible(format!("failed to read {file}: {why}"));
@@ -123,10 +123,10 @@ pub(super) fn read(
     let header = header.ok_or_else(|| fail(format!("its metadata has no {HEADER}")))?;
     let header: Header = serde_json::from_str(header).map_err(|e| fail(e.to_string()))?;
     let tensors = SafeTensors::deserialize(bytes).map_err(|e| fail(e.to_string()))?;
-    let mut pieces = Vec::new();
+    let mut ranges = Vec::new();
     let mut own_at = 0;
     for &(flat_at, len) in &header.ranges {
-        pieces.push(Piece { flat_at, own_at, len });
+        ranges.push(OwnedRange { flat_at, own_at, len });
         own_at += len;
     }
     let tensor = |name: &str| {
@@ -142,11 +142,11 @@ pub(super) fn read(
     };
     let (first, second) = (tensor(FIRST)?, tensor(SECOND)?);
     optimiser.updates = header.updates;
-    let own = deal.pieces();
-    copy_shared(&pieces, &first, &own, &optimiser.first);
-    let moments = copy_shared(&pieces, &second, &own, &optimiser.second);
+    let own = partition.ranges();
+    copy_shared(&ranges, &first, &own, &optimiser.first);
+    let moments = copy_shared(&ranges, &second, &own, &optimiser.second);
     let masters = if tensors.names().contains(&MASTERS) {
-        copy_shared(&pieces, &tensor(MASTERS)?, &own, optimiser.masters_to_fill())
+        copy_shared(&ranges, &tensor(MASTERS)?, &own, optimiser.masters_to_fill())
     } else {
         0
     };

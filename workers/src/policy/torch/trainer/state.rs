@@ -4,8 +4,8 @@ use bytes::Bytes;
 use millrace_schemas::PolicyVersion;
 use tch::{Device, Kind, Tensor};
 
-use super::deal::{Deal, copy_shared};
 use super::shards;
+use super::zero_partition::{ZeroPartition, copy_shared};
 use crate::model::versions::LoadedVersion;
 use crate::policy::decoder::{Config, Decoder, Layout, read_tensors, write_tensors};
 use crate::policy::{CONFIG_FILE, CRITIC_FILE, MODEL_FILE, PolicyError, TrainStep};
@@ -18,11 +18,11 @@ pub(super) const MODEL_METADATA: (&str, &str) = ("format", "pt");
 /// 2018).
 #[derive(Debug)]
 pub(super) struct Optimiser {
-    /// `[deal.own_len]`, 0 in the padding.
+    /// `[partition.own_len]`, 0 in the padding.
     pub(super) first: Tensor,
-    /// `[deal.own_len]`, 0 in the padding.
+    /// `[partition.own_len]`, 0 in the padding.
     pub(super) second: Tensor,
-    /// `[deal.own_len]`, 0 in the padding. `None` where the decoder's weights are f32, and until a state is made.
+    /// `[partition.own_len]`, 0 in the padding. `None` where the decoder's weights are f32, and until a state is made.
     masters: Option<Tensor>,
     /// Updates made since version 0.
     pub(super) updates: u64,
@@ -30,14 +30,14 @@ pub(super) struct Optimiser {
 
 impl Optimiser {
     /// That of version 0.
-    pub(super) fn empty(deal: &Deal, device: Device) -> Self {
-        let zeros = || Tensor::zeros([deal.own_len], (Kind::Float, device));
+    pub(super) fn empty(partition: &ZeroPartition, device: Device) -> Self {
+        let zeros = || Tensor::zeros([partition.own_len], (Kind::Float, device));
         Self { first: zeros(), second: zeros(), masters: None, updates: 0 }
     }
 
     /// Room for the whole state of a model of this config.
-    pub(super) fn empty_of(config: &Config, deal: &Deal, device: Device) -> Self {
-        let mut empty = Self::empty(deal, device);
+    pub(super) fn empty_of(config: &Config, partition: &ZeroPartition, device: Device) -> Self {
+        let mut empty = Self::empty(partition, device);
         if config.kind() != Kind::Float {
             empty.masters_to_fill();
         }
@@ -54,10 +54,10 @@ impl Optimiser {
         self.masters.get_or_insert_with(|| self.first.zeros_like())
     }
 
-    /// Takes over what `other`, of another deal, has of the parts of this.
-    pub(super) fn take(&mut self, own: &Deal, other: &Self, deal: &Deal) {
+    /// Takes over what `other`, of another partition, has of the parts of this.
+    pub(super) fn take(&mut self, own: &ZeroPartition, other: &Self, partition: &ZeroPartition) {
         self.updates = other.updates;
-        let (from, to) = (deal.pieces(), own.pieces());
+        let (from, to) = (partition.ranges(), own.ranges());
         copy_shared(&from, &other.first, &to, &self.first);
         copy_shared(&from, &other.second, &to, &self.second);
         if let Some(masters) = &other.masters {
@@ -66,9 +66,9 @@ impl Optimiser {
     }
 
     /// Where `made` is not what was `committed`, both `[layout.len]`, the committed weights are the masters too.
-    pub(super) fn follow(&mut self, deal: &Deal, committed: &Tensor, made: &Tensor) {
+    pub(super) fn follow(&mut self, partition: &ZeroPartition, committed: &Tensor, made: &Tensor) {
         if let Some(masters) = &mut self.masters {
-            let [committed, made] = [committed, made].map(|flat| deal.own(flat).to_kind(Kind::Float));
+            let [committed, made] = [committed, made].map(|flat| partition.own(flat).to_kind(Kind::Float));
             *masters = masters.where_self(&made.eq_tensor(&committed), &committed);
         }
     }
@@ -81,43 +81,43 @@ impl Optimiser {
 
 /// Everything that a step changes.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct TrainerState {
     pub(super) decoder: Decoder,
-    pub(super) deal: Deal,
+    pub(super) partition: ZeroPartition,
     pub(super) optimiser: Optimiser,
 }
 
-impl State {
+impl TrainerState {
     /// A state with these weights `[layout.len]`. Where the model computes in fewer bits than f32 and the optimiser
     /// brings no weights in f32, they begin with these.
     pub(super) fn new(
         config: Config,
         flat: &Tensor,
-        deal: Deal,
+        partition: ZeroPartition,
         mut optimiser: Optimiser,
         device: Device,
     ) -> Self {
         if config.kind() == Kind::Float {
             optimiser.masters = None;
         } else if optimiser.masters.is_none() {
-            optimiser.masters = Some(deal.own(&flat.to_device(device).to_kind(Kind::Float)).copy());
+            optimiser.masters = Some(partition.own(&flat.to_device(device).to_kind(Kind::Float)).copy());
         }
-        Self { decoder: Decoder::new(config, flat, device, true), deal, optimiser }
+        Self { decoder: Decoder::new(config, flat, device, true), partition, optimiser }
     }
 
     /// A copy that shares no memory with it.
     pub(super) fn copy(&self) -> Self {
         let flat = self.decoder.flat().detach().copy();
         let config = self.decoder.config().clone();
-        Self::new(config, &flat, self.deal.clone(), self.optimiser.copy(), flat.device())
+        Self::new(config, &flat, self.partition.clone(), self.optimiser.copy(), flat.device())
     }
 
-    /// This member's parts of the weights in f32, to be updated in place: `[deal.own_len]`. Alone, where the model
+    /// This member's parts of the weights in f32, to be updated in place: `[partition.own_len]`. Alone, where the model
     /// computes in f32, they are the decoder's own.
     pub(super) fn own(&self) -> Tensor {
         match &self.optimiser.masters {
             Some(masters) => masters.shallow_clone(),
-            None => self.deal.own(self.decoder.flat()),
+            None => self.partition.own(self.decoder.flat()),
         }
     }
 
@@ -137,7 +137,10 @@ impl State {
 
     /// This member's shard of the optimiser's state: name and content.
     pub(super) fn shard(&self) -> (String, Bytes) {
-        (shards::name(self.deal.rank, self.deal.world), shards::write(&self.deal, &self.optimiser))
+        (
+            shards::name(self.partition.rank, self.partition.world),
+            shards::write(&self.partition, &self.optimiser),
+        )
     }
 }
 

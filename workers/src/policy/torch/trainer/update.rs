@@ -8,15 +8,15 @@ use millrace_schemas::train_shard::Batch;
 use tch::{Device, Tensor};
 
 use super::adamw;
-use super::deal::Piece;
 use super::forward::Forward;
 use super::gradients::Gradients;
-use super::pack::{Microbatch, dealt, microbatches, minibatches};
+use super::pack::{Microbatch, microbatches, minibatches, own_rows};
 use super::samples::{Sample, Samples};
 use super::schedule::rate;
 use super::score::{coefficient, score};
-use super::state::State;
-use super::tally::{Beside, Tally};
+use super::state::TrainerState;
+use super::step_metrics::{Beside, StepMetrics};
+use super::zero_partition::OwnedRange;
 use crate::gang::Group;
 use crate::math::aggregate::Whole;
 use crate::policy::PolicyError;
@@ -31,15 +31,15 @@ pub(super) struct Member<'a> {
     group: Option<&'a Group>,
     gradients: Gradients,
     /// What of its parts is decayed.
-    decayed: Vec<Piece>,
+    decayed: Vec<OwnedRange>,
 }
 
 impl<'a> Member<'a> {
     /// Prepares the state's weights for backward.
-    pub(super) fn new(state: &State, algorithm: &Algorithm, group: Option<&'a Group>) -> Self {
-        let gradients = Gradients::new(&state.decoder, &state.deal, group);
+    pub(super) fn new(state: &TrainerState, algorithm: &Algorithm, group: Option<&'a Group>) -> Self {
+        let gradients = Gradients::new(&state.decoder, &state.partition, group);
         let decays = |part: &Part| decays(algorithm, part);
-        Self { group, gradients, decayed: state.deal.decayed(state.decoder.layout(), decays) }
+        Self { group, gradients, decayed: state.partition.decayed(state.decoder.layout(), decays) }
     }
 
     /// Buckets whose reduction began while backward ran, and all.
@@ -89,11 +89,11 @@ impl Step<'_> {
     /// dropped then.
     pub(super) fn run(
         &self,
-        state: &mut State,
+        state: &mut TrainerState,
         member: &mut Member<'_>,
     ) -> Result<BTreeMap<String, f64>, PolicyError> {
         let samples = Samples::of(self.batch, state.decoder.config())?;
-        let (device, place) = (state.decoder.flat().device(), (state.deal.rank, state.deal.world));
+        let (device, place) = (state.decoder.flat().device(), (state.partition.rank, state.partition.world));
         let forward = Forward {
             algorithm: self.algorithm,
             coefficient: coefficient(self.algorithm, self.base),
@@ -115,8 +115,9 @@ impl Step<'_> {
             }
         }
         let scored = score(&mut rows, self.batch, self.algorithm, forward.coefficient, self.base);
-        let tally = Tally::new(device, place, Beside { reference: self.reference.is_some(), critic });
-        let mut pass = Pass { algorithm: self.algorithm, forward, tally };
+        let step_metrics =
+            StepMetrics::new(device, place, Beside { reference: self.reference.is_some(), critic });
+        let mut pass = Pass { algorithm: self.algorithm, forward, step_metrics };
         let mut metrics = pass.run(state, member, &rows, self.batch)?;
         metrics.extend(samples.metrics.into_iter().chain(scored));
         if self.reference.is_some() {
@@ -131,14 +132,14 @@ impl Step<'_> {
 struct Pass<'a> {
     algorithm: &'a Algorithm,
     forward: Forward<'a>,
-    tally: Tally,
+    step_metrics: StepMetrics,
 }
 
 impl Pass<'_> {
     /// All epochs and minibatches of a step, on `state`. Gives means over all of them.
     fn run(
         &mut self,
-        state: &mut State,
+        state: &mut TrainerState,
         member: &mut Member<'_>,
         rows: &[Sample],
         batch: &Batch,
@@ -151,9 +152,9 @@ impl Pass<'_> {
                 norms += self.update(state, member, rows, &minibatch, rate)?;
             }
         }
-        member.add_up(self.tally.tensor())?;
+        member.add_up(self.step_metrics.tensor())?;
         let updates = (state.optimiser.updates - before) as f64;
-        let mut metrics = self.tally.report(updates);
+        let mut metrics = self.step_metrics.report(updates);
         metrics.insert("updates".to_owned(), updates);
         metrics.insert("grad_norm".to_owned(), norms / updates.max(1.0));
         metrics.insert("learning_rate".to_owned(), rate);
@@ -170,7 +171,7 @@ impl Pass<'_> {
     /// One optimiser update. Gives the gradient's norm before it is cut.
     fn update(
         &mut self,
-        state: &mut State,
+        state: &mut TrainerState,
         member: &mut Member<'_>,
         rows: &[Sample],
         minibatch: &[usize],
@@ -181,7 +182,7 @@ impl Pass<'_> {
         let whole = Whole::of(minibatch.iter().map(|&index| rows[index].counted()));
         let (aggregation, constant) = (self.algorithm.aggregation, self.algorithm.parameters.response_tokens);
         let share = |length: usize| whole.share(aggregation, constant, length);
-        let mine = dealt(rows, minibatch, &state.deal);
+        let mine = own_rows(rows, minibatch, &state.partition);
         let forwards = microbatches(rows, &mine, self.forward.most_tokens(device));
         member.gradients.clear();
         if forwards.is_empty() {
@@ -194,10 +195,10 @@ impl Pass<'_> {
             }
             let samples: Vec<&Sample> = indices.iter().map(|&index| &rows[index]).collect();
             let mut packed = Microbatch::pack(&samples, share, state.decoder.config(), device);
-            self.forward.backward(&state.decoder, &mut packed, &mut member.gradients, &mut self.tally);
+            self.forward.backward(&state.decoder, &mut packed, &mut member.gradients, &mut self.step_metrics);
         }
-        let mut gradient = member.gradients.add_up(&state.deal, member.group)?;
-        self.tally.before_updates = false;
+        let mut gradient = member.gradients.add_up(&state.partition, member.group)?;
+        self.step_metrics.before_updates = false;
         let squares = adamw::squares(&gradient);
         member.add_up(&squares)?;
         let norm = f64::try_from(squares.sqrt()).unwrap_or(f64::NAN);
@@ -212,7 +213,7 @@ impl Pass<'_> {
         let flat = state.decoder.flat().shallow_clone();
         let own = state.own();
         adamw::update(&own, &mut state.optimiser, &gradient, &member.decayed, (rate, self.algorithm));
-        member.gradients.gather(&state.deal, member.group, &own, &flat)?;
+        member.gradients.gather(&state.partition, member.group, &own, &flat)?;
         Ok(norm)
     }
 }
@@ -240,21 +241,21 @@ fn fill(indices: impl Iterator<Item = usize>, rows: &mut [Vec<f32>], numbers: &T
 }
 
 impl Forward<'_> {
-    /// What `decoder` makes of all `rows`. Each member computes its rows, and all get all: another minibatch deals
+    /// What `decoder` makes of all `rows`. Each member computes its rows, and all get all: another minibatch partitions
     /// them otherwise.
     fn look_at_all(
         &self,
         decoder: &Decoder,
-        state: &State,
+        state: &TrainerState,
         member: &Member<'_>,
         rows: &[Sample],
     ) -> Result<Looked, PolicyError> {
         let device = decoder.flat().device();
         let all: Vec<usize> = (0..rows.len()).collect();
-        let zeros = || rows.iter().map(|row| vec![0.0_f32; row.wanted.len()]).collect::<Vec<_>>();
+        let zeros = || rows.iter().map(|row| vec![0.0_f32; row.logit_positions.len()]).collect::<Vec<_>>();
         let mut looked =
             Looked { log_p: zeros(), values: decoder.critic().map_or_else(Vec::new, |_| zeros()) };
-        for indices in microbatches(rows, &dealt(rows, &all, &state.deal), self.most_tokens(device)) {
+        for indices in microbatches(rows, &own_rows(rows, &all, &state.partition), self.most_tokens(device)) {
             member.check()?;
             let samples: Vec<&Sample> = indices.iter().map(|&index| &rows[index]).collect();
             let mut packed = Microbatch::pack(&samples, |_| 0.0, decoder.config(), device);

@@ -1,4 +1,4 @@
-//! Numbers of stretches of tokens that lie one after another: the turns of a rollout, the rollouts of a forward.
+//! Numbers of spans of tokens that lie one after another: the turns of a rollout, the rollouts of a forward.
 
 use super::ratio::MAX_LOG_RATIO;
 
@@ -14,7 +14,7 @@ pub fn product(log_ratios: &[f64]) -> f64 {
     ratio(log_ratios.iter().sum())
 }
 
-/// For each token the mean over its stretch. `lengths` add up to the tokens; an empty stretch has none.
+/// For each token the mean over its span. `lengths` add up to the tokens; an empty span has none.
 #[must_use]
 pub fn means(numbers: &[f64], lengths: &[usize]) -> Vec<f64> {
     let mut from = 0;
@@ -27,31 +27,31 @@ pub fn means(numbers: &[f64], lengths: &[usize]) -> Vec<f64> {
     means
 }
 
-/// Stretches of the tokens of a forward, on its device.
+/// Spans of the tokens of a forward, on its device.
 #[cfg(feature = "torch")]
 #[derive(Debug)]
-pub struct Stretches {
-    /// Each stretch's tokens by their place, filled up with the place after the last. `[S, L]`
+pub struct Spans {
+    /// Each span's tokens by their place, filled up with the place after the last. `[S, L]`
     places: tch::Tensor,
-    /// Each token's stretch. `[M]`
+    /// Each token's span. `[M]`
     of: tch::Tensor,
-    /// Tokens of each stretch. `[S]` of f64
+    /// Tokens of each span. `[S]` of f64
     lengths: tch::Tensor,
 }
 
 #[cfg(feature = "torch")]
-impl Stretches {
-    /// Stretches of these lengths, 1 or more each.
+impl Spans {
+    /// Spans of these lengths, 1 or more each.
     #[must_use]
     pub fn new(lengths: &[usize], device: tch::Device) -> Self {
         let (count, most) = (lengths.len(), lengths.iter().copied().max().unwrap_or(0));
         let tokens: usize = lengths.iter().sum();
         let mut places = vec![tokens as i64; count * most];
         let (mut of, mut from) = (Vec::with_capacity(tokens), 0);
-        for (stretch, &length) in lengths.iter().enumerate() {
-            let row = &mut places[stretch * most..][..length];
+        for (span, &length) in lengths.iter().enumerate() {
+            let row = &mut places[span * most..][..length];
             row.iter_mut().zip(from..).for_each(|(place, at)| *place = at);
-            of.extend(std::iter::repeat_n(stretch as i64, length));
+            of.extend(std::iter::repeat_n(span as i64, length));
             from += length as i64;
         }
         let lengths: Vec<f64> = lengths.iter().map(|&length| length as f64).collect();
@@ -62,7 +62,7 @@ impl Stretches {
         }
     }
 
-    /// The sum over each stretch, `[S]` of f64: added up in the same order each time, unlike by indices on a GPU.
+    /// The sum over each span, `[S]` of f64: added up in the same order each time, unlike by indices on a GPU.
     pub fn sums(&self, per_token: &tch::Tensor) -> tch::Tensor {
         let numbers = per_token.to_kind(tch::Kind::Double);
         let filled =
@@ -72,12 +72,12 @@ impl Stretches {
         rows.sum_dim_intlist(last.as_slice(), false, tch::Kind::Double)
     }
 
-    /// For each token how many its stretch has, `[M]` of f64.
+    /// For each token how many its span has, `[M]` of f64.
     pub fn lengths(&self) -> tch::Tensor {
         self.lengths.index_select(0, &self.of)
     }
 
-    /// For each token the mean over its stretch, `[M]` of f64.
+    /// For each token the mean over its span, `[M]` of f64.
     pub fn means(&self, per_token: &tch::Tensor) -> tch::Tensor {
         (self.sums(per_token) / &self.lengths).index_select(0, &self.of)
     }
@@ -91,7 +91,7 @@ mod tests {
     fn stretches_of_a_forward_are_those_of_a_rollout() {
         let lengths = [3, 1, 4, 2];
         let numbers: Vec<f64> = (0..10).map(|n| f64::from(n * n) / 7.0).collect();
-        let ours = Stretches::new(&lengths, tch::Device::Cpu);
+        let ours = Spans::new(&lengths, tch::Device::Cpu);
         let tensor = tch::Tensor::from_slice(&numbers);
         assert_eq!(Vec::<f64>::try_from(ours.means(&tensor)).unwrap(), means(&numbers, &lengths));
         let sums = Vec::<f64>::try_from(ours.sums(&tensor)).unwrap();

@@ -1,4 +1,4 @@
-//! How the flat buffer is dealt to the members of a gang: ZeRO's first stage (Rajbhandari et al., 2020). Buckets of
+//! How the flat buffer is own_rows to the members of a gang: ZeRO's first stage (Rajbhandari et al., 2020). Buckets of
 //! whole leaves are reduced one by one; of each, every member owns one part of equal length, whose weights it
 //! updates and whose moments it alone holds.
 
@@ -26,9 +26,9 @@ pub(super) struct Bucket {
     pub(super) own_at: i64,
 }
 
-/// A stretch that lies in the flat buffer and in a buffer of one member's parts.
+/// A span that lies in the flat buffer and in a buffer of one member's parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct OwnedRange {
     pub(super) flat_at: i64,
     pub(super) own_at: i64,
     pub(super) len: i64,
@@ -36,7 +36,7 @@ pub(super) struct Piece {
 
 /// One member's share.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Deal {
+pub(super) struct ZeroPartition {
     pub(super) rank: i64,
     pub(super) world: i64,
     /// In the order of their reduction: backward comes to the last leaves first.
@@ -47,13 +47,13 @@ pub(super) struct Deal {
     pub(super) own_len: i64,
 }
 
-impl Deal {
+impl ZeroPartition {
     /// Deals leaves of these lengths, which fill the flat buffer in order. A member that is alone owns one
     /// bucket, the flat buffer as it is.
     pub(super) fn of(leaves: &[i64], rank: u32, world: u32, bucket_bytes: i64) -> Self {
         let (rank, world) = (i64::from(rank), i64::from(world));
         let most = if world == 1 { i64::MAX } else { bucket_bytes / size_of::<f32>() as i64 };
-        let mut deal = Self { rank, world, buckets: Vec::new(), padded_len: 0, own_len: 0 };
+        let mut partition = Self { rank, world, buckets: Vec::new(), padded_len: 0, own_len: 0 };
         let mut end: i64 = leaves.iter().sum();
         let mut last = leaves.len();
         while last > 0 {
@@ -64,36 +64,36 @@ impl Deal {
             }
             let part = (len + world - 1) / world;
             end -= len;
-            let (padded_at, own_at) = (deal.padded_len, deal.own_len);
-            deal.buckets.push(Bucket { leaves: first..last, from: end, len, part, padded_at, own_at });
-            deal.padded_len += part * world;
-            deal.own_len += part;
+            let (padded_at, own_at) = (partition.padded_len, partition.own_len);
+            partition.buckets.push(Bucket { leaves: first..last, from: end, len, part, padded_at, own_at });
+            partition.padded_len += part * world;
+            partition.own_len += part;
             last = first;
         }
-        deal
+        partition
     }
 
     /// What this member owns, padding left out.
-    pub(super) fn pieces(&self) -> Vec<Piece> {
-        let piece = |bucket: &Bucket| {
+    pub(super) fn ranges(&self) -> Vec<OwnedRange> {
+        let range = |bucket: &Bucket| {
             let skipped = bucket.part * self.rank;
             let len = (bucket.len - skipped).min(bucket.part);
-            (len > 0).then_some(Piece { flat_at: bucket.from + skipped, own_at: bucket.own_at, len })
+            (len > 0).then_some(OwnedRange { flat_at: bucket.from + skipped, own_at: bucket.own_at, len })
         };
-        self.buckets.iter().filter_map(piece).collect()
+        self.buckets.iter().filter_map(range).collect()
     }
 
-    /// Stretches of this member's parts that are decayed: what of them lies in parameters that decay.
-    pub(super) fn decayed(&self, layout: &Layout, decays: impl Fn(&Part) -> bool) -> Vec<Piece> {
-        let mut decayed: Vec<Piece> = Vec::new();
-        for piece in self.pieces() {
+    /// Spans of this member's parts that are decayed: what of them lies in parameters that decay.
+    pub(super) fn decayed(&self, layout: &Layout, decays: impl Fn(&Part) -> bool) -> Vec<OwnedRange> {
+        let mut decayed: Vec<OwnedRange> = Vec::new();
+        for range in self.ranges() {
             for part in layout.parts.iter().filter(|part| decays(part)) {
-                let from = part.offset.max(piece.flat_at);
-                let len = (part.offset + part.len()).min(piece.flat_at + piece.len) - from;
-                let own_at = piece.own_at + from - piece.flat_at;
+                let from = part.offset.max(range.flat_at);
+                let len = (part.offset + part.len()).min(range.flat_at + range.len) - from;
+                let own_at = range.own_at + from - range.flat_at;
                 match decayed.last_mut() {
                     Some(last) if len > 0 && last.own_at + last.len == own_at => last.len += len,
-                    _ if len > 0 => decayed.push(Piece { flat_at: from, own_at, len }),
+                    _ if len > 0 => decayed.push(OwnedRange { flat_at: from, own_at, len }),
                     _ => {}
                 }
             }
@@ -114,15 +114,15 @@ impl Deal {
             return flat.shallow_clone();
         }
         let own = Tensor::zeros([self.own_len], (Kind::Float, flat.device()));
-        for piece in self.pieces() {
-            own.narrow(0, piece.own_at, piece.len).copy_(&flat.narrow(0, piece.flat_at, piece.len));
+        for range in self.ranges() {
+            own.narrow(0, range.own_at, range.len).copy_(&flat.narrow(0, range.flat_at, range.len));
         }
         own
     }
 }
 
-/// Copies what two sets of pieces share, from `source` to `target`. Says how many elements those were.
-pub(super) fn copy_shared(from: &[Piece], source: &Tensor, to: &[Piece], target: &Tensor) -> i64 {
+/// Copies what two sets of ranges share, from `source` to `target`. Says how many elements those were.
+pub(super) fn copy_shared(from: &[OwnedRange], source: &Tensor, to: &[OwnedRange], target: &Tensor) -> i64 {
     let mut copied = 0;
     for (a, b) in from.iter().flat_map(|a| to.iter().map(move |b| (a, b))) {
         let at = a.flat_at.max(b.flat_at);
@@ -145,39 +145,39 @@ mod tests {
         let leaves = [7, 3, 11, 1, 2, 5];
         for world in 1..=5 {
             for bucket_bytes in [4, 40, 1000] {
-                let deals: Vec<Deal> =
-                    (0..world).map(|rank| Deal::of(&leaves, rank, world, bucket_bytes)).collect();
+                let partitions: Vec<ZeroPartition> =
+                    (0..world).map(|rank| ZeroPartition::of(&leaves, rank, world, bucket_bytes)).collect();
                 let mut owners = [0; 29];
-                for piece in deals.iter().flat_map(Deal::pieces) {
-                    (piece.flat_at..piece.flat_at + piece.len).for_each(|at| owners[at as usize] += 1);
+                for range in partitions.iter().flat_map(ZeroPartition::ranges) {
+                    (range.flat_at..range.flat_at + range.len).for_each(|at| owners[at as usize] += 1);
                 }
                 assert_eq!(owners, [1; 29], "world={world} bucket_bytes={bucket_bytes}");
-                assert!(deals.iter().all(|deal| deal.buckets == deals[0].buckets));
+                assert!(partitions.iter().all(|partition| partition.buckets == partitions[0].buckets));
             }
         }
     }
 
     #[test]
     fn backward_fills_the_first_bucket_first_and_a_large_leaf_has_its_own() {
-        let deal = Deal::of(&[100, 2, 3, 4], 1, 2, 40);
-        let leaves: Vec<_> = deal.buckets.iter().map(|bucket| bucket.leaves.clone()).collect();
+        let partition = ZeroPartition::of(&[100, 2, 3, 4], 1, 2, 40);
+        let leaves: Vec<_> = partition.buckets.iter().map(|bucket| bucket.leaves.clone()).collect();
         assert_eq!(leaves, [1..4, 0..1]);
-        assert_eq!((deal.padded_len, deal.own_len), (110, 55));
-        assert_eq!(deal.gradient_at(2, &[100, 2, 3, 4]), 2);
-        assert_eq!(deal.gradient_at(0, &[100, 2, 3, 4]), 10);
-        assert_eq!(Deal::of(&[100, 2, 3, 4], 0, 1, 40).buckets.len(), 1);
+        assert_eq!((partition.padded_len, partition.own_len), (110, 55));
+        assert_eq!(partition.gradient_at(2, &[100, 2, 3, 4]), 2);
+        assert_eq!(partition.gradient_at(0, &[100, 2, 3, 4]), 10);
+        assert_eq!(ZeroPartition::of(&[100, 2, 3, 4], 0, 1, 40).buckets.len(), 1);
     }
 
     #[test]
     fn parts_go_from_one_deal_to_another() {
         let leaves = [7, 3, 11, 1, 2, 5];
         let flat = Tensor::arange(29, (Kind::Float, tch::Device::Cpu));
-        let old: Vec<Deal> = (0..3).map(|rank| Deal::of(&leaves, rank, 3, 40)).collect();
+        let old: Vec<ZeroPartition> = (0..3).map(|rank| ZeroPartition::of(&leaves, rank, 3, 40)).collect();
         for rank in 0..2 {
-            let new = Deal::of(&leaves, rank, 2, 40);
+            let new = ZeroPartition::of(&leaves, rank, 2, 40);
             let target = Tensor::zeros([new.own_len], (Kind::Float, tch::Device::Cpu));
             for old in &old {
-                copy_shared(&old.pieces(), &old.own(&flat), &new.pieces(), &target);
+                copy_shared(&old.ranges(), &old.own(&flat), &new.ranges(), &target);
             }
             assert_eq!(target, new.own(&flat));
         }

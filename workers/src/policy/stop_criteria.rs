@@ -17,13 +17,13 @@ const SLACK: usize = 8;
 
 /// The model's own end tokens, and its tokenizer once it was needed.
 #[derive(Debug, Default)]
-pub(crate) struct Ends {
+pub(crate) struct StopCriteria {
     tokens: Vec<u32>,
     tokenizer: Option<Bytes>,
     codec: OnceLock<Arc<Codec>>,
 }
 
-impl Ends {
+impl StopCriteria {
     /// Of a version's files.
     pub(crate) fn of(weights: &LoadedVersion) -> Result<Self, PolicyError> {
         let tokens = text_codec::end_tokens(|name| weights.files.get(name).cloned());

@@ -6,21 +6,21 @@ use tch::{Device, Kind, Tensor};
 
 use super::pack::Sampled;
 use crate::math::drift;
-use crate::math::stretch::Stretches;
+use crate::math::spans::Spans;
 
 /// Sums besides those of [`drift`]: tokens, entropy, clipped, rejected, distance from the reference; the loss, and the critic's.
 const OWN: i64 = 7;
 /// Rollouts, and what χ² of them is made of: under the policy in training, and under the old one.
 const ROLLOUTS: i64 = 3;
 /// Of tokens that the version trained on sampled, before the first update: how many, and `Σ |Δ|`.
-const FRESH: i64 = 2;
+const ON_POLICY: i64 = 2;
 /// All sums over tokens and rollouts.
 const KNOWN: i64 = OWN + 2 * drift::SUMS + ROLLOUTS;
 
 /// The sums of all passes of a step.
 #[derive(Debug)]
-pub(super) struct Tally {
-    /// `[KNOWN + FRESH + world]` of f64; at the end each member's largest `|Δ|` of fresh tokens.
+pub(super) struct StepMetrics {
+    /// `[KNOWN + ON_POLICY + world]` of f64; at the end each member's largest `|Δ|` of on_policy tokens.
     sums: Tensor,
     rank: i64,
     /// No update was made yet: sampler and trainer have the same weights.
@@ -37,7 +37,7 @@ pub(super) struct Beside {
 
 /// Per token, without gradient.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct TokenLosses {
     /// With the bonus for entropy.
     pub(super) loss: Tensor,
     pub(super) entropy: Tensor,
@@ -48,7 +48,7 @@ pub(super) struct Seen {
     pub(super) old: Tensor,
 }
 
-impl Seen {
+impl TokenLosses {
     /// Parts of a forward, one after another.
     pub(super) fn cat(parts: &[Self]) -> Self {
         let all = |of: fn(&Self) -> &Tensor| Tensor::cat(&parts.iter().map(of).collect::<Vec<_>>(), 0);
@@ -64,21 +64,21 @@ impl Seen {
     }
 }
 
-impl Tally {
+impl StepMetrics {
     pub(super) fn new(device: Device, (rank, world): (i64, i64), with: Beside) -> Self {
-        let sums = Tensor::zeros([KNOWN + FRESH + world], (Kind::Double, device));
+        let sums = Tensor::zeros([KNOWN + ON_POLICY + world], (Kind::Double, device));
         Self { sums, rank, before_updates: true, with }
     }
 
     /// Adds the tokens of one forward, whose rollouts have these lengths. `value_loss` `[M]` is the critic's, if there is one.
     pub(super) fn add(
         &mut self,
-        seen: &Seen,
+        seen: &TokenLosses,
         value_loss: Option<&Tensor>,
         sampled: &Sampled,
         rollouts: &[usize],
     ) {
-        let Sampled { mask, share, behaviour, fresh, .. } = sampled;
+        let Sampled { mask, share, behaviour, on_policy, .. } = sampled;
         let mask = mask.to_kind(Kind::Double);
         let every = mask.ones_like();
         let given = |row: Option<&Tensor>| row.map_or_else(|| mask.zeros_like(), Tensor::shallow_clone);
@@ -89,12 +89,12 @@ impl Tally {
         let rows = [&every, &seen.entropy, &clipped, &(1.0 - &mask), &distance, &loss, &value_loss];
         let rows = rows.map(|row| row.detach().to_kind(Kind::Double).view([-1]));
         let own = Tensor::stack(&rows, 0).matmul(&every);
-        let stretches = Stretches::new(rollouts, mask.device());
+        let spans = Spans::new(rollouts, mask.device());
         let of_rollouts = Tensor::stack(
             &[
                 Tensor::from(rollouts.len() as f64).to_device(mask.device()),
-                drift::squared_products(&seen.log_p, behaviour, &stretches),
-                drift::squared_products(&seen.old, behaviour, &stretches),
+                drift::squared_products(&seen.log_p, behaviour, &spans),
+                drift::squared_products(&seen.old, behaviour, &spans),
             ],
             0,
         );
@@ -102,11 +102,11 @@ impl Tally {
         let mut sums = self.sums.narrow(0, 0, KNOWN);
         sums += Tensor::cat(&[&own, &drifts[0], &drifts[1], &of_rollouts], 0);
         if self.before_updates {
-            let fresh = every * fresh;
-            let off = (&seen.log_p - behaviour).abs().to_kind(Kind::Double) * &fresh;
-            let mut sums = self.sums.narrow(0, KNOWN, FRESH);
-            sums += Tensor::stack(&[fresh.sum(Kind::Double), off.sum(Kind::Double)], 0);
-            let largest = self.sums.narrow(0, KNOWN + FRESH + self.rank, 1);
+            let on_policy = every * on_policy;
+            let off = (&seen.log_p - behaviour).abs().to_kind(Kind::Double) * &on_policy;
+            let mut sums = self.sums.narrow(0, KNOWN, ON_POLICY);
+            sums += Tensor::stack(&[on_policy.sum(Kind::Double), off.sum(Kind::Double)], 0);
+            let largest = self.sums.narrow(0, KNOWN + ON_POLICY + self.rank, 1);
             largest.shallow_clone().copy_(&largest.maximum(&off.max().view([1])));
         }
     }
@@ -126,7 +126,7 @@ impl Tally {
         let (policy, rest) = rest.split_at(drift::SUMS as usize);
         let (old, rest) = rest.split_at(drift::SUMS as usize);
         let (of_rollouts, rest) = rest.split_at(ROLLOUTS as usize);
-        let (fresh, largest) = rest.split_at(FRESH as usize);
+        let (on_policy, largest) = rest.split_at(ON_POLICY as usize);
         let tokens = own[0].max(1.0);
         let mut metrics: BTreeMap<String, f64> = ["entropy", "clip_share", "rejected_share", "kl"]
             .iter()
@@ -143,9 +143,9 @@ impl Tally {
         for (name, squares) in ["sequence_chi2", "old_sequence_chi2"].iter().zip(&of_rollouts[1..]) {
             metrics.insert((*name).to_owned(), squares / of_rollouts[0].max(1.0) - 1.0);
         }
-        if fresh[0] > 0.0 {
+        if on_policy[0] > 0.0 {
             let largest = largest.iter().copied().fold(0.0, f64::max);
-            metrics.insert("sampler_trainer_drift".to_owned(), fresh[1] / fresh[0]);
+            metrics.insert("sampler_trainer_drift".to_owned(), on_policy[1] / on_policy[0]);
             metrics.insert("sampler_trainer_drift_max".to_owned(), largest);
         }
         metrics
