@@ -1,4 +1,5 @@
-//! The `millrace-worker` command: pulls tasks of some stages and does them, until it is told to leave.
+//! The `millrace-worker` command: parses the command line and starts a worker, which serves until
+//! it must leave.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,54 +33,57 @@ mod check_data;
 mod check_model;
 mod check_sandbox;
 
-/// Does the tasks of some stages. Stateless: start as many as you like, and stop them when you like.
+/// Executes the tasks of some stages. Stateless: start as many as you like, and stop them when you
+/// like
 #[derive(Debug, Parser)]
 #[command(name = "millrace-worker", version)]
 #[command(
-    after_help = "`millrace-worker check-model DIR` says what is wrong with a model directory, `check-data` with a file of rows, \
+    after_help = "`millrace-worker check-model DIR` reports what is wrong with a model directory, `check-data` with a file of rows, \
                   `check-sandbox` with this machine's sandbox; `baselines` plays rules that learn nothing."
 )]
 struct Arguments {
-    /// Where the queue is
+    /// Address of the queue
     #[arg(long, env = "NATS_URL", hide_env_values = true, default_value = "nats://127.0.0.1:4222")]
     nats: String,
     #[command(flatten)]
     connect: ConnectArgs,
-    /// Where large objects are: a folder, or s3://bucket/prefix
+    /// The object store: a folder, or s3://bucket/prefix
     #[arg(long, env = "MILLRACE_OBJECTS")]
     objects: String,
-    /// What to do: generate, env_step, reward, train_shard, publish_weights. With `:64` at most 64 tasks of
-    /// each pool are in hand at once
+    /// Stages: generate, env_step, reward, train_shard, publish_weights. With `:64` at most 64
+    /// tasks of each pool are in flight
     #[arg(long, env = "MILLRACE_STAGES", required = true, value_delimiter = ',')]
     stages: Vec<StageArg>,
-    /// Only these pools, as stage/pool: env_step/frozen_lake. Default: all that this build can serve
+    /// Only these pools, as stage/pool: env_step/frozen_lake. Default: all that this build can
+    /// serve
     #[arg(long, env = "MILLRACE_POOLS", value_delimiter = ',')]
     pools: Vec<PoolArg>,
-    /// A program of your own, by the shell: it answers for environments and rewards that Millrace does not have, over
-    /// its standard input and output. See python/ for one in Python
+    /// A program of your own, run by the shell, for environments and rewards that Millrace does not
+    /// have. It speaks over its standard input and output. See python/ for one in Python
     #[arg(long, env = "MILLRACE_EXEC", value_name = "COMMAND")]
     exec: Option<String>,
-    /// Copies of that program that run at once. Default: one for each processor
+    /// Copies of that program that run at once. Default: one per processor
     #[arg(long, env = "MILLRACE_EXEC_COPIES", value_name = "N")]
     exec_copies: Option<usize>,
-    /// This worker's name: a-z, 0-9, '-' and '_'. Default: the machine's and this process's
-    /// place on it, the same after a restart
+    /// This worker's name: a-z, 0-9, '-' and '_'. Default: the machine's name and this process's
+    /// number on it, the same after a restart
     #[arg(long, env = "MILLRACE_WORKER_ID")]
     id: Option<WorkerId>,
-    /// Seconds to finish what is in hand when told to leave; the rest is handed back. Default: 20
+    /// Seconds to finish the tasks in flight when the worker must leave; the rest returns to the
+    /// queue. Default: 20
     #[arg(long, env = "MILLRACE_GRACE", default_value_t = 20.0)]
     grace: f64,
     #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
     tools: ToolArgs,
-    /// Threads that libtorch computes with. They wait for one another by spinning: keep them, over all workers
-    /// of the machine, within its free processors
+    /// Threads of libtorch. They wait for one another by spinning: over all workers of the machine,
+    /// have no more than free processors
     #[cfg(feature = "torch")]
     #[arg(long, env = "MILLRACE_TORCH_THREADS", default_value_t = 1, value_parser = clap::value_parser!(i32).range(1..))]
     torch_threads: i32,
-    /// Where the other members of a gang find this worker: an interface or an address of this machine. Default:
-    /// the address that reaches the queue
+    /// The interface or address of this machine at which the other members of a gang reach this
+    /// worker. Default: the address that reaches the queue
     #[cfg(feature = "torch")]
     #[arg(long, env = "MILLRACE_GANG_INTERFACE")]
     gang_interface: Option<String>,
@@ -87,10 +91,10 @@ struct Arguments {
     telemetry: TelemetryArgs,
 }
 
-/// Does what the process was asked on its command line.
+/// Executes the command line of the process.
 ///
 /// # Errors
-/// Says what failed and what to do about it.
+/// What failed, and the remedy.
 pub fn main() -> anyhow::Result<()> {
     Runtime::new()?.block_on(run())
 }
@@ -120,8 +124,8 @@ async fn run() -> anyhow::Result<()> {
     let pools = pools(&arguments.stages, &arguments.pools, offers)?;
     let server = arguments.engine.server()?;
     let tools = arguments.tools.tools().context("failed to read --judge-key-file")?;
-    look_at(&tools, &pools).await;
-    let id = arguments.id.unwrap_or_else(worker_name::of_this_place);
+    warn_without_sandbox(&tools, &pools).await;
+    let id = arguments.id.unwrap_or_else(worker_name::default_name);
     let objects = Objects::open(&arguments.objects)?;
     let connect = JetStream::connect(&arguments.nats, id.as_str(), arguments.connect.options()?);
     let Some(queue) = stop.run_until_cancelled(connect).await else { return Ok(()) };
@@ -139,7 +143,7 @@ async fn run() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where this worker listens as a member of a gang.
+/// Sets where this worker listens as a member of a gang.
 #[cfg(feature = "torch")]
 fn listen_to_gangs(told: Option<&str>, nats: &str) {
     use crate::gang::{Listen, group};
@@ -148,24 +152,25 @@ fn listen_to_gangs(told: Option<&str>, nats: &str) {
     }
 }
 
-/// Starts the program that answers for what Millrace does not have, if there is one.
+/// Starts the user's program, if there is one.
 async fn start_program(command: Option<&str>, copies: Option<usize>) -> anyhow::Result<Option<Arc<Program>>> {
     let Some(command) = command else { return Ok(None) };
     let copies = copies.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     Ok(Some(Arc::new(Program::start(command, copies).await?)))
 }
 
-/// Says at once what this machine lacks for the answers of models; a task that needs it would say so much later.
-async fn look_at(tools: &Tools, pools: &[PoolSettings]) {
+/// Warns at the start about what this machine lacks for the reward `code`. A task that needs it
+/// would report that much later.
+async fn warn_without_sandbox(tools: &Tools, pools: &[PoolSettings]) {
     let serves =
         |pool: &PoolSettings| pool.stage == Stage::Reward && pool.pool.as_str() == RewardRule::Code.name();
     if !pools.iter().any(serves) {
         return;
     }
     match tools.code().probe().await {
-        Ok(()) => tracing::debug!(program = ?tools.code().program(), "the sandbox stands"),
+        Ok(()) => tracing::debug!(program = ?tools.code().program(), "the sandbox works"),
         Err(error) => {
-            tracing::warn!(%error, "answers of the reward \"code\" cannot run here; its tasks will be given back");
+            tracing::warn!(%error, "answers of the reward \"code\" cannot run here; its tasks will return to the queue");
         }
     }
 }

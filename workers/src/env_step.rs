@@ -1,5 +1,6 @@
-//! `env_step`: an environment resets or takes one action. Ours take microseconds of pure computation, done in place; a
-//! program of one's own is asked. An environment that speaks text first needs the tokenizer of the run's model.
+//! `env_step`: an environment resets or takes one action. The built-in ones compute for
+//! microseconds, in place; a user's program gets a request. An environment that speaks text needs
+//! the tokenizer of the run's model.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use crate::model::text_codec::{Codec, Codecs};
 use crate::program::{Answer, EnvAnswer, Program, ProgramRequest};
 use crate::runtime::{Cost, Executor, Verdict};
 
-/// Does `env_step` tasks. By default only those of environments that speak tokens.
+/// Executes `env_step` tasks. By default only those of environments that speak tokens.
 #[derive(Debug, Clone, Default)]
 pub struct EnvStep {
     codecs: Option<Codecs>,
@@ -28,19 +29,19 @@ pub struct EnvStep {
 }
 
 impl EnvStep {
-    /// Environments that speak text do so by these codecs, and ask these rows.
+    /// The same, with these codecs for environments that speak text, and these rows.
     #[must_use]
     pub const fn speaking(codecs: Codecs, datasets: Datasets) -> Self {
         Self { codecs: Some(codecs), datasets: Some(datasets), program: None }
     }
 
-    /// The same, with environments that `program` answers for.
+    /// The same, with the environments of `program`.
     #[must_use]
     pub fn asking(self, program: Option<Arc<Program>>) -> Self {
         Self { program, ..self }
     }
 
-    /// Asks a row.
+    /// Plays a dataset's row.
     async fn ask_row(
         &self,
         (run, spec): (&RunId, &DatasetSpec),
@@ -54,7 +55,7 @@ impl EnvStep {
         Dataset { spec, rows: &rows, codec }.act(step).map_err(|error| error.verdict())
     }
 
-    /// Asks the program.
+    /// Sends the task to the program.
     async fn ask(
         &self,
         (pool, settings): (&PoolName, &Settings),

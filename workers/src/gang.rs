@@ -1,6 +1,7 @@
-//! Train workers that make one optimiser step together: how the members of a formation find one another, and
-//! what they say when one of them is lost. A formation has a name that is never used again, so that nothing of
-//! an earlier one can be mistaken for its own.
+//! Gangs: train workers that make one optimiser step together. The rendezvous lets members find one
+//! another, and errors tell that one is lost.
+//! A *formation* is a gang's present make-up: its members and their ranks. Each has a name that is
+//! never used again, so that nothing of an earlier one is mistaken for its own.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,29 +25,30 @@ pub use group::Group;
 pub use keys::KeyRendezvous;
 pub use memory::MemoryRendezvous;
 
-/// The first pause between two looks at a key, and the longest.
+/// Pause between two reads of a key: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
-/// Where the members of a gang leave what they need to find one another: small values under keys, seen by all
-/// of them. Called from the trainer's thread or from libtorch's, never from async code, so it may block.
+/// A key-value store through which the members of a gang find one another. Values are small and all
+/// members see them. Calls come from the trainer's thread or from libtorch's, never from async
+/// code, so they may block.
 pub trait Rendezvous: Send + Sync + fmt::Debug {
-    /// Puts `value` under `key`, over what is there.
+    /// Writes `value` under `key`, over an earlier one.
     ///
     /// # Errors
     /// It is not stored.
     fn set(&self, key: &str, value: &[u8]) -> Result<(), GangError>;
 
-    /// What is under `key` now.
+    /// The value under `key` now.
     ///
     /// # Errors
-    /// It cannot be said.
+    /// It cannot be read.
     fn get(&self, key: &str) -> Result<Option<Vec<u8>>, GangError>;
 
-    /// Waits until something is under `key`: looks again and again, ever less often. Unblocked by the value, the
+    /// Waits until `key` has a value: polls, with growing pauses. Unblocked by the value, the
     /// deadline or `cancel`.
     ///
     /// # Errors
-    /// Nothing came until `deadline`, which means that a member is lost; or as [`Self::get`].
+    /// There is no value at `deadline`, which means that a member is lost; or as [`Self::get`].
     #[expect(clippy::disallowed_methods, reason = "a thread of its own waits here; there is no runtime")]
     fn wait(&self, key: &str, deadline: Instant, cancel: &CancellationToken) -> Result<Vec<u8>, GangError> {
         let mut pause = PAUSES.0;
@@ -66,37 +68,37 @@ pub trait Rendezvous: Send + Sync + fmt::Debug {
     }
 }
 
-/// One member's place in a gang.
+/// One member's rank in a formation, and what it needs to join.
 #[derive(Debug, Clone)]
 pub struct RankAssignment {
-    /// Names the formation, unique for ever: `<run>.<number>`.
+    /// Name of the formation, never used again: `<run>.<number>`.
     pub gang: String,
-    /// This member, below `world`.
+    /// This member's rank, below `world`.
     pub rank: u32,
-    /// Members; 1 or more.
+    /// Members of the formation; 1 or more.
     pub world: u32,
-    /// How long a member may be silent before it counts as lost. It covers the time that one member computes
-    /// while another waits for it.
+    /// How long a member may be silent before it counts as lost. This includes the time in which
+    /// one member computes while another waits for it.
     pub timeout: Duration,
-    /// Ends whatever waits for the others.
+    /// Ends all waits for other members.
     pub cancel: CancellationToken,
-    /// Where the members find one another.
+    /// Shared by all members.
     pub rendezvous: Arc<dyn Rendezvous>,
 }
 
-/// Why the members did not get through something together. The step that they were at is void.
+/// Why a collective or a rendezvous failed. The step is void.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GangError {
-    /// A member is gone, or was silent for longer than the assignment allows.
+    /// A member is gone, or was silent for longer than the timeout.
     #[error("a member of the gang is lost: {0}")]
     Lost(String),
-    /// This member was told to stop.
+    /// This member was cancelled.
     #[error("told to leave the gang")]
     Cancelled,
-    /// What the members find one another by does not answer.
+    /// The rendezvous cannot be reached.
     #[error("the rendezvous failed: {0}")]
     Rendezvous(String),
-    /// The members are not at the same thing: they hold tasks of different steps.
+    /// The members have tasks of different steps.
     #[error("the members of the gang disagree: {0}")]
     Disagree(String),
 }

@@ -1,5 +1,5 @@
-//! `generate`: the policy samples one turn. Tasks of many rollouts meet in one engine, which works on all of
-//! them at once; it takes none of a run before it has the weights that the run's policy names, proved.
+//! `generate`: the policy samples one turn. One engine batches the tasks of many rollouts. It takes
+//! no task of a run before it has proved that it has the weights that the run's policy names.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,12 +22,12 @@ mod driver;
 mod follow;
 mod remote;
 
-/// How long a task waits for weights that are new enough before it is given back.
+/// How long a task waits for weights that are new enough before it returns to the queue.
 const WEIGHTS_WAIT: Duration = Duration::from_secs(60);
-/// For how long a task is given back that met no engine, or a broken one.
+/// Until the retry of a task that found no engine, or a broken one.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Who computes.
+/// What samples.
 #[derive(Debug, Clone)]
 enum Sampler {
     /// An engine of this process, on its own thread.
@@ -52,13 +52,13 @@ impl Sampler {
     }
 }
 
-/// Does `generate` tasks.
+/// Executes `generate` tasks.
 #[derive(Debug)]
 pub struct Generate {
     policies: PolicyTable,
     versions: VersionStore,
     sampler: Sampler,
-    /// What the engine serves, of each run that had a task. An entry goes when its run has ended.
+    /// What the engine serves, by run, from a run's first task here until its end.
     runs: Arc<Mutex<HashMap<RunId, watch::Receiver<Serving>>>>,
 }
 
@@ -69,13 +69,13 @@ impl Generate {
         Self { policies, versions, sampler: Sampler::Thread(Driver::start()), runs: Arc::default() }
     }
 
-    /// The same by a server elsewhere. It is spoken to from the first task on.
+    /// The same with an inference server, which gets no request before the first task.
     #[must_use]
     pub fn by_server(policies: PolicyTable, versions: VersionStore, server: ServerSettings) -> Self {
         Self { policies, versions, sampler: Sampler::Server(Remote::new(server)), runs: Arc::default() }
     }
 
-    /// What the engine serves of a run; the first task of a run makes the engine follow its policy.
+    /// What the engine serves of a run. The first task of a run makes the engine follow its policy.
     fn serving(&self, run: &RunId) -> watch::Receiver<Serving> {
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(serving) = runs.get(run) {

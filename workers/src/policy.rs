@@ -1,5 +1,5 @@
-//! What the executors of `generate` and `train_shard` ask of a model, whichever library computes it. An
-//! engine and a trainer each live on one thread of their own and hold all of a model's state there.
+//! The interfaces through which `generate` and `train_shard` use a model, whichever library
+//! computes it. An engine and a trainer each have one thread, which owns all of a model's state.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ pub struct Ticket(pub u64);
 /// One turn to sample.
 #[derive(Debug, Clone)]
 pub struct EngineRequest {
-    /// The request's name.
+    /// Unique within the engine.
     pub ticket: Ticket,
     /// The rollout: its next turn has this turn's context as a prefix.
     pub rollout: RolloutId,
@@ -44,26 +44,27 @@ pub struct EngineRequest {
 /// A request that an engine is done with.
 #[derive(Debug)]
 pub struct Finished {
-    /// Which.
+    /// The request.
     pub ticket: Ticket,
-    /// The turn, or why there is none. An error here concerns this request alone.
+    /// The turn, or the error of this request alone.
     pub result: Result<GenerateDone, PolicyError>,
 }
 
-/// Why a model did not do what was asked.
+/// Why a request or a step failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
-    /// Another try may do it: memory was short, a device was lost.
+    /// A retry may succeed: memory was short, a device was lost.
     #[error("{0}")]
     Temporary(String),
-    /// No worker can do it: a token outside the vocabulary, a context too long, a loss that is not finite.
+    /// No worker can compute it: a token outside the vocabulary, a context too long, a loss that is
+    /// not finite.
     #[error("{0}")]
     Impossible(String),
-    /// Not this build: another worker of the pool may.
+    /// This build cannot compute it; another worker of the pool may.
     #[error("{0}")]
     Unsupported(String),
-    /// The gang lost a member, or this member was told to leave it. The step has left no trace; the gang forms
-    /// anew and makes it again.
+    /// The gang lost a member, or this member must leave. The step left no trace. The next gang
+    /// redoes it.
     #[error("{0}")]
     Void(String),
 }
@@ -74,32 +75,33 @@ impl From<GangError> for PolicyError {
     }
 }
 
-/// Samples turns with the weights of one run: continuous batching. All calls come from one thread, so an
-/// engine need not be `Send`.
+/// Samples turns with the weights of one run: continuous batching. All calls come from one thread,
+/// so an engine need not be `Send`.
 pub trait Engine {
-    /// Goes over to these weights. Requests in hand keep their tokens and go on under the new weights, so
-    /// that a turn may have several segments; whatever was cached from the old weights is dropped.
+    /// Loads these weights. Requests in flight keep their tokens and continue under the new
+    /// weights, so that a turn may have several segments. The KV cache of the old weights is
+    /// dropped.
     ///
     /// # Errors
-    /// The files are not such a model. The engine is dropped then, its requests are tried again.
+    /// The files are not such a model. The caller drops the engine and retries its requests.
     fn load(&mut self, weights: &LoadedVersion) -> Result<(), PolicyError>;
 
-    /// Takes a request into the batch.
+    /// Adds a request to the batch.
     fn admit(&mut self, request: EngineRequest);
 
-    /// Drops a request; nothing is said of it any more. Unknown tickets are ignored.
+    /// Drops a request without a result. Unknown tickets are ignored.
     fn abandon(&mut self, ticket: Ticket);
 
-    /// Samples about one token for each request in hand, and gives the requests that ended with it. Never
-    /// waits; called again and again while there are requests.
+    /// Samples about one token for each request in flight, and returns the requests that ended with
+    /// it. Never waits. The caller repeats it while there are requests.
     ///
     /// # Errors
-    /// The engine is broken. It is dropped then, its requests are tried again.
+    /// The engine is broken. The caller drops it and retries its requests.
     fn step(&mut self) -> Result<Vec<Finished>, PolicyError>;
 }
 
-/// Computes the steps of a run. All calls come from one thread. A trainer may keep its state between steps,
-/// as a cache: the step that follows must come out the same from the files alone.
+/// Computes the steps of a run. All calls come from one thread. A trainer may cache its state
+/// between steps, but a step from the files alone must give the same result.
 pub trait Trainer {
     /// Makes version 0: its files, `config.json` among them.
     ///
@@ -107,39 +109,40 @@ pub trait Trainer {
     /// The model cannot be made.
     fn initialise(&mut self, model: &ModelSpec, seed: u64) -> Result<Trained, PolicyError>;
 
-    /// One optimiser step on `batch` from `base`; files of it that are not here are had from [`TrainStep::past`]
-    /// when they are needed. Two calls with the same arguments give the same files, byte for byte, on the same
-    /// device and build and with as many members.
+    /// One optimiser step on `batch` from `base`. Files of `base` that are not in memory come from
+    /// [`TrainStep::past`] when they are needed. The same arguments give the same files, byte for
+    /// byte, on the same device and build and with the same number of members.
     ///
     /// # Errors
-    /// The files are not such a model, the step has no finite result, or a member of the gang was lost.
+    /// The files are not such a model, the step has no finite result, or a member of the gang was
+    /// lost.
     fn step(&mut self, base: &LoadedVersion, step: &TrainStep<'_>) -> Result<Trained, PolicyError>;
 }
 
-/// What to train on, and how.
+/// The arguments of an optimiser step besides the base version.
 #[derive(Debug, Clone, Copy)]
 pub struct TrainStep<'a> {
-    /// The batch.
+    /// Complete: with the turns that a stored batch only names.
     pub batch: &'a Batch,
-    /// Its reference; the batch's content is verified against it.
+    /// The stored batch, by its hash.
     pub blob: BlobRef,
-    /// How.
+    /// As the run file has it.
     pub algorithm: &'a Algorithm,
-    /// The version that the policy is held near, where the algorithm asks for one.
+    /// The version of the KL penalty, where the algorithm has one.
     pub reference: Option<&'a LoadedVersion>,
-    /// The place in the gang that makes the step; `None` alone.
+    /// This member of the gang; `None` for a gang of one.
     pub assignment: Option<&'a RankAssignment>,
-    /// Whether the optimiser's state is to be among the files.
+    /// Whether the files include the optimiser's state.
     pub checkpoint: bool,
-    /// Where what this trainer does not hold is to be had.
+    /// Source of files that are not in memory.
     pub past: &'a dyn Past,
 }
 
 impl TrainStep<'_> {
-    /// The file called `name` of `version`: one that is here, or from the past.
+    /// The file called `name` of `version`, from memory or from the past.
     ///
     /// # Errors
-    /// The version has no such file, or it is not to be had.
+    /// The version has no such file, or it cannot be fetched.
     pub fn file(&self, version: &LoadedVersion, name: &str) -> Result<Bytes, PolicyError> {
         if let Some(content) = version.files.get(name) {
             return Ok(content.clone());
@@ -151,24 +154,24 @@ impl TrainStep<'_> {
     }
 }
 
-/// What was committed before, from the trainer's thread: each call may block.
+/// Committed versions and stored batches. Calls come from the trainer's thread and may block.
 pub trait Past: std::fmt::Debug {
     /// The manifest of `version`, whose hash is `sha`.
     ///
     /// # Errors
-    /// It is not to be had.
+    /// It cannot be fetched.
     fn manifest(&self, version: PolicyVersion, sha: Sha) -> Result<Manifest, PolicyError>;
 
     /// The content that `blob` names.
     ///
     /// # Errors
-    /// It is not to be had.
+    /// It cannot be fetched.
     fn blob(&self, blob: &BlobRef) -> Result<Bytes, PolicyError>;
 
-    /// The batch that `blob` names, with all its turns: a stored batch may say where they are and no more.
+    /// The batch that `blob` names, with all its turns. A stored batch may only name them.
     ///
     /// # Errors
-    /// It is not to be had, or no batch.
+    /// It cannot be fetched, or is no batch.
     fn batch(&self, blob: &BlobRef) -> Result<Batch, PolicyError> {
         let batch: Batch = decode("batch", &self.blob(blob)?)
             .map_err(|error| PolicyError::Impossible(format!("failed to read a batch: {error}")))?;
@@ -179,7 +182,7 @@ pub trait Past: std::fmt::Debug {
     }
 }
 
-/// A past from which nothing is to be had, for a version all of whose files are here.
+/// An empty past, for a version all of whose files are in memory.
 #[derive(Debug, Clone, Copy)]
 pub struct NoPast;
 
@@ -196,8 +199,8 @@ impl Past for NoPast {
 /// A version's content before it is committed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trained {
-    /// The files by name: `config.json`, `model.safetensors`, … Those that [`is_for_training`] names are left out where
-    /// a version is only sampled from.
+    /// The files by name: `config.json`, `model.safetensors`, … Those that [`is_for_training`]
+    /// names are left out where a version is only sampled from.
     pub files: BTreeMap<String, Bytes>,
     /// Means over the batch by name, each finite.
     pub metrics: BTreeMap<String, f64>,
@@ -205,7 +208,7 @@ pub struct Trained {
 
 /// `model_type` of the `config.json` of [`scripted`].
 pub const SCRIPTED_MODEL_TYPE: &str = "millrace_scripted";
-/// The file of a version that says what the others are.
+/// The file of a version that tells the kind of the others.
 pub const CONFIG_FILE: &str = "config.json";
 /// The weights of a version, and of a model directory that is not sharded.
 pub const MODEL_FILE: &str = "model.safetensors";
@@ -214,13 +217,14 @@ pub const OPTIMIZER_PREFIX: &str = "optimizer";
 /// The critic of a version whose algorithm has one.
 pub const CRITIC_FILE: &str = "critic.safetensors";
 
-/// Whether only training needs a file of this name: it is left out where a version is only sampled from.
+/// Whether only training needs a file of this name. Such a file is left out where a version is only
+/// sampled from.
 #[must_use]
 pub fn is_for_training(name: &str) -> bool {
     name.starts_with(OPTIMIZER_PREFIX) || name == CRITIC_FILE
 }
 
-/// An engine for such weights, with these loaded.
+/// An engine with these weights loaded.
 ///
 /// # Errors
 /// The files are not of a kind that this build knows.
@@ -249,7 +253,8 @@ fn unknown(model_type: &str) -> PolicyError {
     PolicyError::Impossible(format!("model_type value={model_type:?} is not known; known are {known}"))
 }
 
-/// The `model_type` of a trainer that makes version 0 of a model of the run file: all decoders have the same.
+/// The `model_type` of a trainer that makes version 0 of a model of the run file: all decoders have
+/// the same.
 #[must_use]
 pub const fn model_type(model: &ModelSpec) -> &'static str {
     match model {

@@ -1,7 +1,8 @@
-//! A program of one's own beside the worker: it answers for environments and rewards that Millrace does not have, in
-//! any language, over its standard input and output, a line of JSON each way (`program/line.rs` says which). The worker
-//! pulls, keeps alive, checks staleness, and settles as for its own; the program only thinks. Copies of it are as
-//! stateless as the worker: any of them may be asked anything, and one that dies is replaced.
+//! A user's program beside the worker, in any language. It answers for environments and rewards
+//! that Millrace does not have, over its standard input and output, one line of JSON each way
+//! (`program/line.rs`). The worker pulls, sends heartbeats, checks staleness and settles as for its
+//! own tasks. Copies of the program are stateless, so any of them may get any request, and one that
+//! dies is replaced.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -18,9 +19,9 @@ mod line;
 pub use line::{Answer, EnvAnswer, Offer, ProgramRequest, Refusal};
 use process::Process;
 
-/// For how long a task is given back on which the program died.
+/// Until the retry of a task on which the program died.
 const RETRY: Duration = Duration::from_secs(1);
-/// Until the program says what it answers for.
+/// Time for the program to send its offer.
 const HELLO: Duration = Duration::from_secs(60);
 
 /// A program, and its copies that run.
@@ -28,12 +29,12 @@ const HELLO: Duration = Duration::from_secs(60);
 pub struct Program {
     command: String,
     offer: Offer,
-    /// Copies that nobody asks anything just now.
+    /// Running copies without a request.
     idle: Mutex<Vec<Process>>,
     copies: Semaphore,
 }
 
-/// Why a program gave no answer.
+/// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProgramError {
     /// It does not start.
@@ -41,30 +42,31 @@ pub enum ProgramError {
     Start {
         /// The command line.
         command: String,
-        /// What the system said.
+        /// The error of the system.
         reason: String,
     },
     /// It ended, or closed its output.
-    #[error("the program died on the question; its last words are in this worker's log")]
+    #[error("the program died on the request; its last output is in this worker's log")]
     Died,
-    /// It said what is no answer.
+    /// It printed a line that is no answer.
     #[error("failed to read the program's answer {line:?}: {reason}; print to the standard error instead")]
     Unreadable {
-        /// What it said, in part.
+        /// The line, in part.
         line: String,
         /// What is wrong with it.
         reason: String,
     },
-    /// It has not said what it answers for.
+    /// It sent no offer in time.
     #[error("program={0:?} did not say what it answers for within 60 s; does it call millrace.serve()?")]
     Silent(String),
 }
 
 impl Program {
-    /// Starts `command` by the shell and hears what it answers for. At most `copies` of it will run at once.
+    /// Starts `command` with the shell and reads its offer. At most `copies` of it will run at
+    /// once.
     ///
     /// # Errors
-    /// It does not start, dies, or says something else.
+    /// It does not start, dies, or sends no valid offer.
     pub async fn start(command: &str, copies: usize) -> Result<Self, ProgramError> {
         let (first, offer) = begin(command).await?;
         let (command, idle) = (command.to_owned(), Mutex::new(vec![first]));
@@ -81,11 +83,11 @@ impl Program {
         }
     }
 
-    /// Asks one copy. Waits until one is free. Dropping the future kills the copy that was asked: what it still thinks
-    /// about is of no use.
+    /// Sends a request to one copy, once one is free. Dropping the future kills that copy, because
+    /// its answer is no longer needed.
     ///
     /// # Errors
-    /// The copy died or said what is no answer; another takes its place.
+    /// The copy died or sent no valid answer; another replaces it.
     pub async fn ask(&self, question: &ProgramRequest<'_>) -> Result<Answer, ProgramError> {
         let _turn = self.copies.acquire().await.expect("nobody closes the semaphore");
         let mut copy = match self.take() {
@@ -97,20 +99,20 @@ impl Program {
         Ok(answer)
     }
 
-    /// The verdict of a question that has no answer: a death may be the machine's fault.
+    /// The verdict on a task without an answer: retry, because a death may be the machine's fault.
     #[must_use]
     pub fn verdict(error: &ProgramError) -> Verdict {
         Verdict::RetryAfter(RETRY, error.to_string())
     }
 
-    /// A copy that is idle. One that died while nobody asked it anything is let go of.
+    /// An idle copy. Those that died meanwhile are dropped.
     fn take(&self) -> Option<Process> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         std::iter::from_fn(|| idle.pop()).find_map(|mut copy| copy.is_alive().then_some(copy))
     }
 }
 
-/// Starts a copy and hears what it answers for.
+/// Starts a copy and reads its offer.
 async fn begin(command: &str) -> Result<(Process, Offer), ProgramError> {
     let mut copy = Process::start(command)?;
     let silent = |_| ProgramError::Silent(command.to_owned());

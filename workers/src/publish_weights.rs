@@ -1,5 +1,6 @@
-//! `publish_weights`: a version is committed by creating its manifest, last and once. The first commit of a
-//! version wins, and every later one reports what the first wrote. Then old versions' files are collected.
+//! `publish_weights`: a version is committed by creating its manifest, last and once. The first
+//! commit of a version wins, and every later one reports what the first wrote. Then old versions'
+//! files are collected.
 
 use async_trait::async_trait;
 use futures::TryStreamExt;
@@ -16,10 +17,10 @@ use collect::Collector;
 
 mod collect;
 
-/// For how long a commit is given back that the store did not take.
+/// Until the retry of a commit that the store did not take.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Does `publish_weights` tasks.
+/// Executes `publish_weights` tasks.
 #[derive(Debug)]
 pub struct PublishWeights {
     objects: Objects,
@@ -44,7 +45,7 @@ impl PublishError {
         match self {
             Self::Object(ObjectError::Location { .. } | ObjectError::Refused { .. })
             | Self::Refused { .. } => Verdict::Poison(self.to_string()),
-            // What is not there may be there for another replica of the store.
+            // An object that is missing here may exist at another replica of the store.
             Self::Object(_) | Self::MissingFile { .. } => Verdict::RetryAfter(RETRY, self.to_string()),
             Self::Weights(error) => error.verdict(),
         }
@@ -62,7 +63,7 @@ impl PublishWeights {
         let PublishWeightsTask { manifest, retention } = task;
         let (standing, sha, created) = self.stand(manifest).await?;
         let bytes = standing.files.iter().map(|file| file.blob.bytes).sum();
-        // The version is committed, whatever becomes of the old ones: the next commit collects them too.
+        // The version is committed even if the collection fails: the next commit collects, too.
         let collected = self.collector.collect(&standing, retention).await.unwrap_or_else(|error| {
             tracing::warn!(run = %standing.run, version = %standing.version, %error, "old versions not collected");
             Vec::new()
@@ -70,7 +71,7 @@ impl PublishWeights {
         Ok(PublishWeightsDone { manifest: sha, batch: standing.batch, created, bytes, collected })
     }
 
-    /// Creates the manifest, or finds the one that stands; says which.
+    /// Creates the manifest, or reads the existing one; returns which one exists.
     async fn stand(&self, manifest: Manifest) -> Result<(Manifest, Sha, bool), PublishError> {
         let version = manifest.version;
         if let Some((name, value)) = manifest.metrics.iter().find(|(_, value)| !value.is_finite()) {
@@ -80,7 +81,8 @@ impl PublishWeights {
             });
         }
         let path = paths::manifest(&manifest.run, version);
-        // A retry finds its manifest, and perhaps no more of its files: they may have been collected since.
+        // A retry finds its manifest, but perhaps not all of its files: they may have been
+        // collected since.
         if let Some(standing) = self.objects.get(&path).await? {
             return Ok((read_manifest(&manifest.run, version, &standing)?, Sha::of(&standing), false));
         }
@@ -95,7 +97,7 @@ impl PublishWeights {
         }
     }
 
-    /// A manifest names only what is there.
+    /// A manifest names only files that exist.
     async fn check_files(&self, manifest: &Manifest) -> Result<(), PublishError> {
         let files = manifest.files.iter().map(|file| (file.name.as_str(), file.blob));
         let named: Vec<_> = files.chain(manifest.batch.map(|batch| ("batch", batch))).collect();

@@ -1,5 +1,6 @@
-//! Random streams that follow from a seed alone and stay the same across platforms and library versions:
-//! only the generator's raw output is used, never a library's way to make ranges of it.
+//! Random streams that follow from a seed alone and are the same on every platform and with every
+//! library version: they use only the generator's raw output, never a library's way to make ranges
+//! of it.
 
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;

@@ -1,4 +1,5 @@
-//! `reward`: a finished rollout gets one score from one rule. Our own rules score it here; a program of one's own is asked.
+//! `reward`: a finished rollout gets one score from one rule. Built-in rules score it here; a
+//! user's program gets a request.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::program::{Answer, Program, ProgramRequest};
 use crate::rewards::{self, Tools};
 use crate::runtime::{Cost, Executor, Verdict};
 
-/// Does `reward` tasks.
+/// Executes `reward` tasks.
 #[derive(Debug, Clone, Default)]
 pub struct Reward {
     program: Option<Arc<Program>>,
@@ -19,7 +20,7 @@ pub struct Reward {
 }
 
 impl Reward {
-    /// With rules that `program` answers for.
+    /// With the rules of `program`.
     #[must_use]
     pub fn asking(program: Option<Arc<Program>>) -> Self {
         Self { program, ..Self::default() }

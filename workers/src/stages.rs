@@ -1,4 +1,4 @@
-//! Which executor does which stage, and which pools a worker serves if it is not told.
+//! The executor of each stage, and the pools that a worker serves by default.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::runtime::{Executor, PolicyTable, PoolSettings};
 use crate::train_shard::TrainShard;
 use crate::{env_step, envs, reward, rewards};
 
-/// The real executors.
+/// Makes the executors of a worker. They share one cache of versions.
 #[derive(Debug, Clone)]
 pub struct Executors {
     policies: PolicyTable,
@@ -31,8 +31,8 @@ pub struct Executors {
 }
 
 impl Executors {
-    /// Executors that share one cache of weights. The members of a gang meet within this process, unless
-    /// [`Self::with_rendezvous`] says otherwise.
+    /// The rendezvous of a gang is within this process, unless [`Self::with_rendezvous`] sets
+    /// another.
     #[must_use]
     pub fn new(objects: Objects, policies: PolicyTable) -> Self {
         let (versions, rendezvous) = (VersionStore::new(objects), Arc::new(MemoryRendezvous::default()));
@@ -47,25 +47,25 @@ impl Executors {
         }
     }
 
-    /// The same, with a trainer that reads the trajectories of its batches by `broker`.
+    /// The same, with a broker that reads the trajectories of a trainer's batches.
     #[must_use]
     pub fn reading(self, broker: Broker) -> Self {
         Self { broker: Some(broker), ..self }
     }
 
-    /// The same, with members that meet at `rendezvous`.
+    /// The same, with another rendezvous for the members of a gang.
     #[must_use]
     pub fn with_rendezvous(self, rendezvous: Arc<dyn Rendezvous>) -> Self {
         Self { rendezvous, ..self }
     }
 
-    /// The same, with a program that answers for environments and rewards of one's own.
+    /// The same, with a user's program for environments and rewards.
     #[must_use]
     pub fn asking(self, program: Option<Arc<Program>>) -> Self {
         Self { program, ..self }
     }
 
-    /// The same, with a server elsewhere that generates, if there is one.
+    /// The same, with an inference server instead of an engine, if there is one.
     #[must_use]
     pub fn generating_at(self, server: Option<ServerSettings>) -> Self {
         Self { server, ..self }
@@ -107,8 +107,8 @@ impl Executors {
     }
 }
 
-/// Tasks in hand of each of a stage's pools, if not told otherwise. An engine batches what is in hand; steps
-/// of an environment wait for the log, not for the processor; a trainer does one step at a time.
+/// Tasks in flight of each pool by default. An engine batches the tasks in flight; steps of an
+/// environment wait for the log, not for the processor; a trainer makes one step at a time.
 #[must_use]
 pub const fn default_concurrency(stage: Stage) -> u32 {
     match stage {
@@ -118,7 +118,7 @@ pub const fn default_concurrency(stage: Stage) -> u32 {
     }
 }
 
-/// The pools of a stage, if not told otherwise: all that this build can serve.
+/// The pools of a stage by default: all that this build can serve.
 ///
 /// # Panics
 /// Never: the names are within the bounds of a pool's name.
@@ -135,7 +135,7 @@ pub fn default_pools(stage: Stage) -> Vec<PoolName> {
     names.into_iter().map(|name| name.parse().expect("built-in names are pool names")).collect()
 }
 
-/// All default pools of a stage, `concurrency` tasks in hand each.
+/// All default pools of a stage, `concurrency` tasks in flight each.
 #[must_use]
 pub fn default_settings(stage: Stage, concurrency: u32) -> Vec<PoolSettings> {
     default_pools(stage).into_iter().map(|pool| PoolSettings { stage, pool, concurrency }).collect()

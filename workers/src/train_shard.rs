@@ -1,6 +1,6 @@
-//! `train_shard`: one rank's share of an optimiser step. The trainer lives on a thread of its own and may keep
-//! its state from step to step; what a step depends on is only the version it trains on, the batch and the
-//! algorithm. Its files are in the object store before the outcome says so.
+//! `train_shard`: one rank's share of an optimiser step. The trainer has a thread of its own and
+//! may keep its state from step to step. The result depends only on the version, the batch and the
+//! algorithm. Its files are stored before the outcome that names them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,37 +25,37 @@ use thread::{Job, StepJob, TrainerThread};
 mod past;
 mod thread;
 
-/// For how long a step is given back that met a failing store or a lack of memory.
+/// Until the retry of a step for which the store failed or memory was short.
 const RETRY: Duration = Duration::from_secs(2);
-/// For how long a step is given back that this build cannot do.
+/// Until the retry of a step that this build cannot compute.
 const ELSEWHERE: Duration = Duration::from_secs(5);
 
-/// Does `train_shard` tasks, one at a time.
+/// Executes `train_shard` tasks, one at a time.
 #[derive(Debug)]
 pub struct TrainShard {
     versions: VersionStore,
     rendezvous: Arc<dyn Rendezvous>,
     thread: TrainerThread,
-    /// Reads the trajectories that batches name.
+    /// Reads the trajectories that batches name; `None` where all batches contain them.
     broker: Option<Broker>,
 }
 
 impl TrainShard {
-    /// Starts the trainer's thread. It ends with this value. Members of a gang meet within this process, unless
-    /// [`Self::with_rendezvous`] says otherwise.
+    /// Starts the trainer's thread, which ends with this value. The rendezvous of a gang is within
+    /// this process, unless [`Self::with_rendezvous`] sets another.
     #[must_use]
     pub fn new(versions: VersionStore) -> Self {
         let rendezvous = Arc::new(MemoryRendezvous::default());
         Self { versions, rendezvous, thread: TrainerThread::start(), broker: None }
     }
 
-    /// The same, which reads the trajectories that batches name by `broker`.
+    /// The same, with a broker that reads the trajectories that batches name.
     #[must_use]
     pub fn reading(self, broker: Option<Broker>) -> Self {
         Self { broker, ..self }
     }
 
-    /// The same, with members that meet at `rendezvous`.
+    /// The same, with another rendezvous for the members of a gang.
     #[must_use]
     pub fn with_rendezvous(self, rendezvous: Arc<dyn Rendezvous>) -> Self {
         Self { rendezvous, ..self }
@@ -67,7 +67,7 @@ impl TrainShard {
         task: &TrainShardTask,
         cancel: CancellationToken,
     ) -> Result<OutcomeBody, Verdict> {
-        // What goes with the weights and no step changes: the tokenizer, for example.
+        // Files that no step changes: the tokenizer, for example.
         let mut carried = Vec::new();
         let job = match &task.work {
             TrainWork::Initialise { model, seed } => Job::Initialise { model: model.clone(), seed: *seed },
@@ -97,13 +97,13 @@ impl TrainShard {
             Err(error) => return Err(verdict(&error)),
         };
         if let Some((name, value)) = trained.metrics.iter().find(|(_, value)| !value.is_finite()) {
-            return Err(Verdict::Poison(format!("the step gave {name}={value}; its weights are of no use")));
+            return Err(Verdict::Poison(format!("the step gave {name}={value}; its weights are useless")));
         }
         let stored = self.store(run, trained, carried).await;
         stored.map(OutcomeBody::TrainShard).map_err(|error| object_verdict(&error))
     }
 
-    /// The place in the gang; `None` for a gang of one.
+    /// `None` for a gang of one.
     fn assignment(
         &self,
         run: &RunId,
@@ -130,7 +130,8 @@ impl TrainShard {
         StoredPast { run: run.clone(), versions, broker, runtime: Handle::current() }
     }
 
-    /// Gathers what a step depends on. Of the version only what says its kind: the trainer may hold the rest.
+    /// Fetches the batch and the base version of a step. Of the version only `config.json`: the
+    /// trainer may have the rest.
     async fn step(
         &self,
         run: &RunId,
@@ -150,7 +151,7 @@ impl TrainShard {
         Ok((base.map_err(|error| error.verdict())?, batch, blob))
     }
 
-    /// Fetches what the batch names. What is missing is the machines' failure.
+    /// Fetches the turns that the batch names. What is missing is missing by a failure of machines.
     async fn resolve(&self, batch: &mut Batch) -> Result<(), String> {
         match &self.broker {
             Some(broker) => broker.resolve_batch(batch).await.map_err(|error| error.to_string()),
@@ -159,15 +160,16 @@ impl TrainShard {
         }
     }
 
-    /// Version 0, of which only what says its kind: the trainer may hold the rest.
+    /// Version 0. Of its files only `config.json`: the trainer may have the rest.
     async fn reference(&self, run: &RunId, manifest: Option<Sha>) -> Result<Option<LoadedVersion>, Verdict> {
         let Some(manifest) = manifest else { return Ok(None) };
         let version = self.versions.fetch(run, PolicyVersion(0), manifest, Files::Config).await;
         version.map(Some).map_err(|error| error.verdict())
     }
 
-    /// Stores what was trained. Files of the version before that were not made anew go with it by reference: every
-    /// version is a whole model directory. What only training needs is of one version alone.
+    /// Stores the trained files. The other files of the base version are added by reference, so
+    /// that every version is a whole model directory. Files that only training needs belong to one
+    /// version alone.
     async fn store(
         &self,
         run: &RunId,
@@ -199,8 +201,8 @@ impl Executor for TrainShard {
     }
 }
 
-/// The verdict on a share of a step that `world` ranks make. Where one cannot go on now the others would wait for it in
-/// vain: the step begins anew for all of them.
+/// The verdict on a share of a step that `world` ranks make. If one rank must retry later, the
+/// others would wait in vain, so the step is void and restarts for all of them.
 #[must_use]
 pub fn for_all_ranks(world: u32, share: Result<OutcomeBody, Verdict>) -> Verdict {
     match share {
@@ -222,7 +224,8 @@ fn verdict(error: &PolicyError) -> Verdict {
     }
 }
 
-/// A damaged object may have been read badly, and one that is not there may be one that a replica does not know yet.
+/// A damaged object may have been read badly, and a missing one may not have reached this replica
+/// yet.
 fn object_verdict(error: &ObjectError) -> Verdict {
     match error {
         ObjectError::Location { .. } | ObjectError::Refused { .. } => Verdict::Poison(error.to_string()),

@@ -76,7 +76,7 @@ async fn a_program_answers_for_what_it_offers() {
 }
 
 #[tokio::test]
-async fn one_that_dies_is_replaced_and_scores_nothing() {
+async fn a_program_that_dies_is_replaced_and_scores_nothing() {
     let program = start(&shell(r#"kill -9 $n"#)).await;
     for _ in 0..3 {
         match score(&program, "x", "").await {
@@ -98,7 +98,7 @@ async fn one_that_dies_is_replaced_and_scores_nothing() {
 }
 
 #[tokio::test]
-async fn one_that_hangs_is_killed_with_its_question() {
+async fn a_program_that_hangs_is_killed_with_its_request() {
     let folder = tempfile::tempdir().unwrap();
     let pids = folder.path().join("pid");
     let program = start(&shell(&format!("echo $n > {}; sleep 1000", pids.display()))).await;
@@ -139,7 +139,7 @@ async fn nonsense_is_no_answer() {
 }
 
 #[tokio::test]
-async fn a_program_that_does_not_begin_well_is_refused() {
+async fn a_program_without_a_valid_offer_is_refused() {
     for (command, said) in [
         ("true", "died"),
         ("no-such-program-here", "died"),

@@ -1,4 +1,4 @@
-//! What `--stages` and `--pools` say.
+//! The values of `--stages` and `--pools`.
 
 use std::str::FromStr;
 
@@ -11,7 +11,7 @@ use crate::stages::{default_concurrency, default_settings};
 
 pub mod engine;
 
-/// Tasks of one pool in hand at most, in one process.
+/// Tasks of one pool in flight at most, in one process.
 const MAX_CONCURRENCY: u32 = 65_536;
 
 /// `generate` or `generate:64`.
@@ -19,7 +19,7 @@ const MAX_CONCURRENCY: u32 = 65_536;
 pub struct StageArg {
     /// The stage.
     pub stage: Stage,
-    /// Tasks of each pool in hand at most.
+    /// Tasks of each pool in flight at most.
     pub concurrency: u32,
 }
 
@@ -32,7 +32,7 @@ pub struct PoolArg {
     pub pool: PoolName,
 }
 
-/// Why a word of `--stages` or `--pools` is none.
+/// Why a value of `--stages` or `--pools` is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ArgumentError {
     /// No such stage.
@@ -42,7 +42,7 @@ pub enum ArgumentError {
     #[error(transparent)]
     Pool(#[from] IdError),
     /// The stage has no tasks.
-    #[error("stage value=submit has no tasks; runs are handed in by `millrace submit`")]
+    #[error("stage value=submit has no tasks; submit runs with `millrace submit`")]
     NoTasks,
     /// Not a number of tasks.
     #[error("concurrency value={0:?} is not a whole number from 1 to {MAX_CONCURRENCY}")]
@@ -90,8 +90,8 @@ impl FromStr for PoolArg {
     }
 }
 
-/// The pools to serve: of each stage those that `only` names, or if it names none all default ones and those that a
-/// program of one's own `offers`.
+/// The pools to serve: of each stage those that `only` names. If it names none, all default ones
+/// and those that the user's program `offers`.
 ///
 /// # Errors
 /// `only` names a pool of a stage that is not served.

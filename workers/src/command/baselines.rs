@@ -1,5 +1,5 @@
-//! `millrace-worker baselines`: what rules that learn nothing reach on the prompts of a run, so that its result can be
-//! compared with them.
+//! `millrace-worker baselines`: the results of rules that learn nothing on the prompts of a run, to
+//! compare with the run's.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -11,17 +11,17 @@ use millrace_schemas::env_step::EnvStepTask;
 use super::check_model;
 use crate::envs::baselines;
 
-/// The word that asks for it, in place of the options of a worker.
+/// The subcommand.
 const WORD: &str = "baselines";
 
-/// Plays fixed rules on prompts: reads their resets from standard input, a JSON list of env_step tasks, and writes what each
-/// rule reached as JSON. `millrace up` does it at the end of a run.
+/// Plays fixed rules on prompts: reads their resets from standard input, a JSON list of env_step
+/// tasks, and writes what each rule reached as JSON. `millrace up` does it at the end of a run.
 #[derive(Debug, Parser)]
 #[command(name = "millrace-worker baselines")]
 pub(super) struct Baselines {}
 
 impl Baselines {
-    /// What the command line asks; `None` if it is that of a worker.
+    /// The parsed command line; `None` for that of a worker.
     pub(super) fn asked(words: impl IntoIterator<Item = OsString>) -> Option<Self> {
         check_model::asked(WORD, words)
     }

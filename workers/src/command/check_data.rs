@@ -1,4 +1,5 @@
-//! `millrace-worker check-data`: whether a model takes every prompt of a file of rows, before a run is begun with it.
+//! `millrace-worker check-data`: whether a model takes every prompt of a file of rows, before a run
+//! starts with it.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -17,11 +18,11 @@ use millrace_schemas::limits::MAX_COMPANION_BYTES;
 
 use super::check_model;
 
-/// The word that asks for it, in place of the options of a worker.
+/// The subcommand.
 const WORD: &str = "check-data";
 
-/// Checks a file of rows with the tokenizer and chat template of a model: that every row can be asked, in no more tokens
-/// than the run file allows. Says the first row that cannot.
+/// Checks a file of rows with the tokenizer and chat template of a model: every prompt must fit in
+/// as many tokens as the run file allows. Reports the first row that does not
 #[derive(Debug, Parser)]
 #[command(name = "millrace-worker check-data")]
 pub(super) struct CheckData {
@@ -36,7 +37,7 @@ pub(super) struct CheckData {
 }
 
 impl CheckData {
-    /// What the command line asks to check; `None` if it is that of a worker.
+    /// The parsed command line; `None` for that of a worker.
     pub(super) fn asked(words: impl IntoIterator<Item = OsString>) -> Option<Self> {
         check_model::asked(WORD, words)
     }
@@ -44,7 +45,7 @@ impl CheckData {
     /// Checks it.
     ///
     /// # Errors
-    /// Says the first row that is wrong.
+    /// The first row that is wrong.
     #[expect(clippy::print_stdout, reason = "the answer of a command")]
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let spec: DatasetSpec = serde_json::from_str(&self.spec).context("failed to read --spec")?;

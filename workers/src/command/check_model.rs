@@ -1,4 +1,5 @@
-//! `millrace-worker check-model DIR`: everything that is wrong with a model directory, before a run is begun with it.
+//! `millrace-worker check-model DIR`: everything that is wrong with a model directory, before a run
+//! starts with it.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -7,17 +8,17 @@ use crate::model::directory::ModelDir;
 use anyhow::bail;
 use clap::Parser;
 
-/// The word that asks for it, in place of the options of a worker.
+/// The subcommand.
 const WORD: &str = "check-model";
 
-/// What the command line asks for if its first argument is `word`.
+/// The parsed command line if its first argument is `word`.
 pub(super) fn asked<C: Parser>(word: &str, words: impl IntoIterator<Item = OsString>) -> Option<C> {
     let words: Vec<OsString> = words.into_iter().skip(1).collect();
     words.first().is_some_and(|first| first == word).then(|| C::parse_from(words))
 }
 
-/// Checks a directory with a model of the Hugging Face hub: that everything is there, fits together, can be computed
-/// here, and that every number is finite. Says everything that is wrong with it.
+/// Checks a directory with a model of the Hugging Face hub: everything must exist, fit together,
+/// and be computable here, and every number must be finite. Reports everything that is wrong
 #[derive(Debug, Parser)]
 #[command(name = "millrace-worker check-model")]
 pub(super) struct CheckModel {
@@ -32,7 +33,7 @@ pub(super) struct CheckModel {
 }
 
 impl CheckModel {
-    /// What the command line asks to check; `None` if it is that of a worker.
+    /// The parsed command line; `None` for that of a worker.
     pub(super) fn asked(words: impl IntoIterator<Item = OsString>) -> Option<Self> {
         asked(WORD, words)
     }
@@ -40,7 +41,7 @@ impl CheckModel {
     /// Checks it.
     ///
     /// # Errors
-    /// Says everything that is wrong.
+    /// Everything that is wrong.
     #[expect(clippy::print_stdout, reason = "the answer of a command")]
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let dir = ModelDir::open(&self.directory, self.context)?;

@@ -1,5 +1,5 @@
-//! `millrace-worker check-sandbox`: whether answers of the reward `code` can run on this machine, before a run is begun
-//! that needs it.
+//! `millrace-worker check-sandbox`: whether the reward `code` can run on this machine, before a run
+//! starts that needs it.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -9,10 +9,11 @@ use clap::Parser;
 
 use super::check_model;
 
-/// The word that asks for it, in place of the options of a worker.
+/// The subcommand.
 const WORD: &str = "check-sandbox";
 
-/// Runs a program that does nothing in the sandbox, behind all its walls. Says which wall is missing, and how to get it.
+/// Runs a program that does nothing in the sandbox, behind all its walls. Reports which wall is
+/// missing, and how to get it
 #[derive(Debug, Parser)]
 #[command(name = "millrace-worker check-sandbox")]
 pub(super) struct CheckSandbox {
@@ -21,7 +22,7 @@ pub(super) struct CheckSandbox {
 }
 
 impl CheckSandbox {
-    /// What the command line asks to check; `None` if it is that of a worker.
+    /// The parsed command line; `None` for that of a worker.
     pub(super) fn asked(words: impl IntoIterator<Item = OsString>) -> Option<Self> {
         check_model::asked(WORD, words)
     }
@@ -29,7 +30,7 @@ impl CheckSandbox {
     /// Checks it.
     ///
     /// # Errors
-    /// Says what is missing.
+    /// What is missing.
     #[expect(clippy::print_stdout, reason = "the answer of a command")]
     pub(super) async fn run(&self) -> anyhow::Result<()> {
         let tools = self.tools.tools()?;

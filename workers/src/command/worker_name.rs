@@ -1,5 +1,5 @@
-//! A worker's name where nobody gave it one: the same from one life of the process to the next where that can be, so
-//! that a restarted worker takes its own place and not one more.
+//! The default name of a worker. Where possible it is the same after a restart, so that a restarted
+//! worker takes its former name and no new one.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
@@ -8,30 +8,31 @@ use std::sync::OnceLock;
 use millrace_schemas::WorkerId;
 use millrace_schemas::blob::Sha;
 
-/// Workers of one machine that have a name of their place; one more gets a new name at each start.
-const PLACES: usize = 1_024;
+/// Numbers for the workers of one machine; one more worker gets a new name at each start.
+const NUMBERS: usize = 1_024;
 /// Characters of the machine's name that are kept.
 const HOST_CHARS: usize = 32;
 
-/// Held for as long as the process lives: no other process of this machine has the place then.
-static PLACE: OnceLock<UnixListener> = OnceLock::new();
+/// Bound while the process lives, so that no other process of this machine takes the number.
+static SOCKET: OnceLock<UnixListener> = OnceLock::new();
 
-/// `<machine>-<digits>-<place>`: the digits stand for this boot of this machine's kernel and network, in which the
-/// place is taken by binding a name; so two that live have two names, also where machines or containers share one.
-pub(crate) fn of_this_place() -> WorkerId {
+/// `<machine>-<digits>-<number>`. The digits identify this boot of this machine's kernel and
+/// network. Within that, a process takes a number by binding a socket of that name. So two live
+/// processes have two names, even where machines or containers share a host name.
+pub(crate) fn default_name() -> WorkerId {
     let machine = machine();
     let taken =
-        (0..PLACES).find_map(|place| Some((place, take(&format!("millrace-worker/{machine}/{place}"))?)));
-    if let Some((place, listener)) = taken
-        && let Ok(id) = format!("{machine}-{place}").parse()
-        && PLACE.set(listener).is_ok()
+        (0..NUMBERS).find_map(|number| Some((number, take(&format!("millrace-worker/{machine}/{number}"))?)));
+    if let Some((number, listener)) = taken
+        && let Ok(id) = format!("{machine}-{number}").parse()
+        && SOCKET.set(listener).is_ok()
     {
         return id;
     }
     new()
 }
 
-/// A name that no other worker has, nor had.
+/// A name that no other worker has or had.
 fn new() -> WorkerId {
     format!("w-{}", uuid::Uuid::now_v7().simple()).parse().expect("hex digits are a worker's name")
 }
@@ -40,8 +41,8 @@ fn take(name: &str) -> Option<UnixListener> {
     UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).ok()?).ok()
 }
 
-/// The machine's name, and what tells it from others of the same name. Containers with a network of their own are
-/// machines of their own.
+/// The machine's name, and digits that tell it from others of the same name. A container with its
+/// own network counts as a machine.
 fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let host = read("/proc/sys/kernel/hostname");
@@ -61,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_taken_once_and_free_again_after() {
+    fn a_number_is_taken_once_and_free_after_its_process() {
         let name = format!("millrace-worker/test/{}", uuid::Uuid::now_v7());
         let first = take(&name).expect("it is free");
         assert!(take(&name).is_none());

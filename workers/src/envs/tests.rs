@@ -59,7 +59,7 @@ fn names_are_those_of_the_schemas() {
 }
 
 #[test]
-fn an_episode_played_again_is_the_same() {
+fn a_repeated_episode_is_the_same() {
     for spec in specs() {
         for seed in 0..50 {
             assert_eq!(play(&spec, seed), play(&spec, seed), "{} seed {seed}", spec.name());

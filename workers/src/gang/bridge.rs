@@ -1,5 +1,5 @@
-//! The way to libtorch's own collectives, `c10d`, which are C++: this file declares what crosses, `bridge/` holds
-//! the other side. All calls that could break memory are made in here.
+//! The bridge to `c10d`, libtorch's collectives in C++. This file declares the interface, `bridge/`
+//! has the C++ side. All calls that could break memory are in this file.
 #![expect(unsafe_code, reason = "C++ is called, and is handed tensors as pointers")]
 #![expect(unreachable_pub, reason = "the macro makes what it declares public")]
 
@@ -77,24 +77,25 @@ mod ffi {
 
 // SAFETY: a process group may be used and let go from any thread; it is locked within.
 unsafe impl Send for ffi::Group {}
-// SAFETY: as above. Its methods only start collectives, and one thread at a time calls them: [`Connections`] is neither
-// cloned nor `Sync`, and the reducer that it makes, which is not `Send`, stays with the thread that has it.
+// SAFETY: as above. Its methods only start collectives, and one thread at a time calls them:
+// [`Connections`] is neither cloned nor `Sync`, and the reducer that it makes, which is not `Send`,
+// stays with the thread that has it.
 unsafe impl Sync for ffi::Group {}
 // SAFETY: a work is shared with c10d's own threads as it is.
 unsafe impl Send for ffi::Pending {}
 
-/// A pointer that C++ takes for the tensor. It is read during the call only; what stays keeps the tensor's
-/// storage by a reference of its own.
+/// A pointer that C++ takes for the tensor. It is read during the call only; what stays keeps the
+/// tensor's storage by a reference of its own.
 fn pointer(tensor: &Tensor) -> *const ffi::Tensor {
     tensor.as_ptr().cast()
 }
 
-/// The rendezvous as C++ sees it.
+/// The rendezvous, with the interface that C++ calls.
 #[derive(Debug)]
 struct RendezvousKeys(RankAssignment);
 
 impl RendezvousKeys {
-    /// A key of this formation. Stores of keys know few signs; c10d's own are kept apart by the rest.
+    /// A key of this formation, with characters that every store takes.
     fn key(&self, key: &str) -> String {
         let plain =
             |sign: char| if sign.is_ascii_alphanumeric() || "-/_".contains(sign) { sign } else { '_' };
@@ -124,7 +125,7 @@ fn milliseconds(timeout: Duration) -> u64 {
     u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX).max(1)
 }
 
-/// Where a member listens to the others.
+/// Where a member listens to the other members.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Listen {
     /// At an address or a host name.
@@ -133,7 +134,7 @@ pub enum Listen {
     Interface(String),
 }
 
-/// A formation's connections. One thread has them: it may hand them on, and shares them with no other.
+/// A formation's connections. One thread at a time owns them and shares them with no other.
 pub(super) struct Connections(SharedPtr<ffi::Group>, PhantomData<Cell<()>>);
 
 impl std::fmt::Debug for Connections {
@@ -172,7 +173,7 @@ impl Connections {
         ffi::has_nccl()
     }
 
-    /// Closes the connections, whatever is under way: the others notice at once.
+    /// Closes the connections, even during a collective. The other members notice at once.
     pub(super) fn close(&self) {
         if let Err(error) = self.0.close() {
             tracing::debug!(error = error.what(), "a gang's connections did not close");
@@ -218,7 +219,7 @@ impl Work {
     }
 }
 
-/// Sees to it that backward adds the gradient of `leaf` to `gradient`, which has as many elements.
+/// Makes backward add the gradient of `leaf` to `gradient`, which has the same number of elements.
 ///
 /// # Panics
 /// The shapes do not fit.
@@ -238,8 +239,8 @@ impl std::fmt::Debug for Reducer {
 }
 
 impl Reducer {
-    /// Adds a bucket, the next to be reduced: `input` `[world * n]` is added up over the members, and this
-    /// member's `n` come to `output`.
+    /// Adds a bucket, the next to be reduced: `input` `[world * n]` is added up over the members,
+    /// and this member's `n` come to `output`.
     pub(crate) fn add_bucket(&mut self, output: &Tensor, input: &Tensor) {
         // SAFETY: `pointer` holds for the call.
         unsafe { self.0.pin_mut().add_bucket(pointer(output), pointer(input)) }

@@ -1,5 +1,5 @@
-//! Collectives among the members of a formation. Every wait ends: with the others, with the assignment's timeout, or
-//! when this member is told to stop. After a failure nothing more is asked of the formation.
+//! Collectives among the members of a formation. Every wait ends: with the other members, with the
+//! timeout, or when this member is cancelled. After a failure the formation is not used again.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -11,24 +11,24 @@ use tch::{Device, Tensor};
 use super::bridge::{Connections, Listen, Reducer, Work};
 use super::{GangError, RankAssignment};
 
-/// The first pause between two looks at a collective, and the longest.
+/// Pause between two polls of a collective: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(10), Duration::from_millis(1));
-/// How often a formation's beginning is looked at.
+/// Between two polls while a formation connects.
 const FORMING: Duration = Duration::from_millis(20);
-/// For how long a whole formation that is no longer needed stays connected: another member may still be reading
-/// what this one has sent.
+/// For how long a complete formation that is no longer needed stays connected: another member may
+/// still read what this one sent.
 const LINGER: Duration = Duration::from_secs(2);
 
 static LISTEN: OnceLock<Listen> = OnceLock::new();
 
-/// Says where this process listens to the other members, before the first formation. Without it it is the
-/// loopback: all members are on this machine.
+/// Sets where this process listens to the other members, before the first formation. The default is
+/// the loopback: all members are on this machine.
 pub fn listen(at: Listen) {
     let _ = LISTEN.set(at);
 }
 
 impl Listen {
-    /// What a person wrote: an address, or else an interface's name.
+    /// Parses an address, or else takes it for the name of an interface.
     #[must_use]
     pub fn at(word: &str) -> Self {
         match word.parse::<std::net::IpAddr>() {
@@ -37,14 +37,14 @@ impl Listen {
         }
     }
 
-    /// The address of this machine that packets to a server (`nats://host:port`) leave from: members on other
-    /// machines that reach the same server find this one there.
+    /// The address of this machine that packets to a server (`nats://host:port`) leave from:
+    /// members on other machines that reach the same server find this one there.
     #[must_use]
     pub fn towards(url: &str) -> Option<Self> {
         let first = url.split(',').next()?;
         let server = first.rsplit("//").next()?.rsplit('@').next()?.trim_end_matches('/');
         let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
-        // Nothing is sent: this only asks for the route.
+        // Nothing is sent: this only looks up the route.
         socket.connect(server).ok()?;
         Some(Self::Address(socket.local_addr().ok()?.ip().to_string()))
     }
@@ -54,23 +54,24 @@ fn listens_at() -> Listen {
     LISTEN.get_or_init(|| Listen::Address("127.0.0.1".to_owned())).clone()
 }
 
-/// A member's view of its formation. All members make the same calls in the same order, from one thread each.
+/// A member's view of its formation. All members make the same calls in the same order, from one
+/// thread each.
 #[derive(Debug)]
 pub struct Group {
     /// Taken by [`Drop`].
     connections: Option<Connections>,
     assignment: RankAssignment,
-    /// Something failed; the members no longer agree on where they are.
+    /// A collective failed, so the members no longer agree on where they are.
     broken: Cell<bool>,
 }
 
 impl Group {
-    /// Connects the members: waits until all have come.
+    /// Connects the members, and waits until all have come.
     ///
     /// # Errors
-    /// Not all came within the assignment's timeout, or this member was told to stop.
+    /// Not all members came within the timeout, or this member was cancelled.
     pub fn form(assignment: &RankAssignment, device: Device) -> Result<Self, GangError> {
-        // Connecting cannot be interrupted, so a thread that can be left behind does it.
+        // Connecting cannot be interrupted, so it has a thread that can be abandoned.
         let (send, receive) = channel();
         let theirs = assignment.clone();
         let connect = move || {
@@ -78,7 +79,7 @@ impl Group {
                 Device::Cuda(_) if Connections::has_nccl() => Connections::nccl(&theirs),
                 _ => Connections::gloo(&theirs, &listens_at()),
             };
-            // Nobody may wait for it any more.
+            // The receiver may be gone.
             if let Err(unwanted) = send.send(connected)
                 && let Ok(connections) = unwanted.0
             {
@@ -112,32 +113,33 @@ impl Group {
         }
     }
 
-    /// The place that this member has.
+    /// This member's rank and timeout.
     #[must_use]
     pub const fn assignment(&self) -> &RankAssignment {
         &self.assignment
     }
 
-    /// Takes the assignment of a later task in the same formation: the same place, told to stop by another.
+    /// Takes the assignment of a later task in the same formation: the same rank, another
+    /// cancellation.
     pub fn reassign(&mut self, assignment: &RankAssignment) {
         self.assignment = assignment.clone();
     }
 
-    /// Whether something failed. Nothing more can be done together then.
+    /// Whether a collective failed. The formation cannot be used then.
     #[must_use]
     pub fn is_broken(&self) -> bool {
         self.broken.get()
     }
 
-    /// Leaves a formation that is of no more use: the others notice at once.
+    /// Leaves a formation that is not used again. The other members notice at once.
     pub fn leave(self) {
         self.broken.set(true);
     }
 
-    /// Fails if this member was told to stop.
+    /// Fails if this member was cancelled.
     ///
     /// # Errors
-    /// It was.
+    /// It was cancelled.
     pub fn check(&self) -> Result<(), GangError> {
         if self.assignment.cancel.is_cancelled() { self.failed(GangError::Cancelled) } else { Ok(()) }
     }
@@ -145,7 +147,7 @@ impl Group {
     /// Replaces `tensor` on every member by the sum over all members.
     ///
     /// # Errors
-    /// As every call here: a member is lost, or this one was told to stop.
+    /// As for every call here: a member is lost, or this one was cancelled.
     pub fn all_reduce(&self, tensor: &Tensor) -> Result<(), GangError> {
         self.wait(self.connections().all_reduce(tensor))
     }
@@ -171,12 +173,12 @@ impl Group {
         self.wait(self.connections().broadcast(tensor, root))
     }
 
-    /// What starts reductions while backward runs.
+    /// A reducer that starts reductions while backward runs.
     pub(crate) fn reducer(&self) -> Reducer {
         self.connections().reducer()
     }
 
-    /// Waits for a collective. Unblocked by its end, by the assignment's timeout, or when this member is told to stop.
+    /// Waits for a collective. Unblocked by its end, by the timeout, or by cancellation.
     #[expect(clippy::disallowed_methods, reason = "the trainer's thread waits here; there is no runtime")]
     pub(crate) fn wait(&self, work: Result<Work, GangError>) -> Result<(), GangError> {
         let work = match work {
@@ -208,7 +210,8 @@ impl Group {
 }
 
 impl Drop for Group {
-    /// Letting a formation go joins its threads, which may take the assignment's timeout: another thread does it.
+    /// To drop a formation joins its threads, which may take the timeout, so another thread does
+    /// it.
     fn drop(&mut self) {
         let Some(connections) = self.connections.take() else { return };
         if self.is_broken() {

@@ -1,4 +1,4 @@
-//! A rendezvous over the queue's keys: members need no address but the queue's.
+//! A rendezvous over the queue's key-value buckets: members need no address but the queue's.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use tokio::runtime::Handle;
 
 use super::{GangError, Rendezvous};
 
-/// What members of gangs leave for each other. Keys of a formation are never used again, and go after a day.
+/// Keys of a formation are never used again, and expire after a day.
 #[derive(Clone)]
 pub struct KeyRendezvous {
     broker: Broker,

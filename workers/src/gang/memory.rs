@@ -11,7 +11,7 @@ pub struct MemoryRendezvous(Mutex<HashMap<String, Vec<u8>>>);
 
 impl Rendezvous for MemoryRendezvous {
     fn set(&self, key: &str, value: &[u8]) -> Result<(), GangError> {
-        // Nothing in here can be left half done by a panic.
+        // A panic cannot leave it half changed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key.to_owned(), value.to_vec());
         Ok(())
     }

@@ -17,7 +17,7 @@ fn a_value_is_waited_for_until_it_comes() {
 }
 
 #[test]
-fn a_wait_ends_at_its_deadline_and_when_told() {
+fn a_wait_ends_at_its_deadline_and_on_cancellation() {
     let cancel = CancellationToken::new();
     let error = rendezvous().wait("key", Instant::now(), &cancel).unwrap_err();
     assert!(matches!(&error, GangError::Lost(why) if why.contains("key=key")), "{error:?}");

@@ -19,7 +19,7 @@ mod host;
 pub(super) struct Request {
     pub(super) rollout: RolloutId,
     pub(super) task: GenerateTask,
-    /// Fires when nobody wants the turn any more.
+    /// Fires when the turn is no longer needed.
     pub(super) cancel: CancellationToken,
     pub(super) reply: oneshot::Sender<Result<Answer, PolicyError>>,
 }
@@ -32,15 +32,15 @@ pub(super) struct Answer {
     pub(super) busy: Duration,
 }
 
-/// What the thread is told.
+/// A message to the thread.
 enum Command {
     Load(Box<LoadedVersion>, watch::Sender<Serving>, oneshot::Sender<Result<(), PolicyError>>),
     Request(RunId, Box<Request>),
     Forget(RunId),
 }
 
-/// A handle to the thread. The thread ends when the last is dropped. What waits for it is bounded by the
-/// slots of the stage's loops.
+/// A handle to the thread, which ends when the last handle is dropped. The slots of the stage's
+/// loops bound the channel's length.
 #[derive(Debug, Clone)]
 pub(super) struct Driver {
     commands: mpsc::UnboundedSender<Command>,
@@ -57,8 +57,8 @@ impl Driver {
         Self { commands }
     }
 
-    /// Makes an engine of these weights, or takes the run's engine over to them. `serving` is told of the
-    /// version in the same instant, and when the engine breaks.
+    /// Makes an engine of these weights, or loads them into the run's engine. `serving` gets the
+    /// version at the same instant, and a failure when the engine breaks.
     pub(super) async fn load(
         &self,
         weights: LoadedVersion,
@@ -69,23 +69,24 @@ impl Driver {
         answer.await.unwrap_or_else(|_| Err(gone()))
     }
 
-    /// Hands a request in. The reply is dropped if there is nobody to take it.
+    /// Submits a request. The reply is dropped if the thread is gone.
     pub(super) fn request(&self, run: RunId, request: Request) {
         self.send(Command::Request(run, Box::new(request)));
     }
 
-    /// Lets a run's engine go.
+    /// Drops a run's engine.
     pub(super) fn forget(&self, run: RunId) {
         self.send(Command::Forget(run));
     }
 
     fn send(&self, command: Command) {
-        // A thread that is gone drops the command, and whoever waits for its answer hears of that.
+        // A thread that is gone drops the command, and with it the reply's sender.
         let _ = self.commands.send(command);
     }
 }
 
-/// A turn that could not be trained on never leaves the worker. It is the engine's fault, not the task's.
+/// Refuses a turn that could not be trained on, before it leaves the worker. It is the engine's
+/// fault, not the task's.
 pub(super) fn check(done: &GenerateDone, from: PolicyVersion, to: PolicyVersion) -> Result<(), PolicyError> {
     let checked = done.check().and_then(|()| done.check_versions(from, to));
     checked.map_err(|error| PolicyError::Temporary(format!("the engine gave a malformed turn: {error}")))
@@ -95,26 +96,26 @@ fn gone() -> PolicyError {
     PolicyError::Temporary("the engine's thread is gone".to_owned())
 }
 
-/// Consumes commands, produces answers. Waits for a command while nothing is in hand; between two steps it
-/// takes whatever came in, so that requests join the batch as they come. A broken engine is let go with its
-/// requests. Ends when nobody can send.
+/// Consumes commands, produces turns. Waits for a command while no request is in flight. Between
+/// two steps it takes all commands that arrived, so that requests join the batch at once. A broken
+/// engine is dropped with its requests. Ends when all handles are dropped.
 fn drive(mut inbox: mpsc::UnboundedReceiver<Command>) {
     let mut hosts = HashMap::<RunId, Host>::new();
     loop {
         if hosts.values().all(Host::is_idle) {
             match inbox.blocking_recv() {
-                Some(command) => obey(&mut hosts, command),
+                Some(command) => apply(&mut hosts, command),
                 None => return,
             }
         }
         while let Ok(command) = inbox.try_recv() {
-            obey(&mut hosts, command);
+            apply(&mut hosts, command);
         }
         hosts.retain(|run, host| host.is_idle() || host.step(run));
     }
 }
 
-fn obey(hosts: &mut HashMap<RunId, Host>, command: Command) {
+fn apply(hosts: &mut HashMap<RunId, Host>, command: Command) {
     match command {
         Command::Load(weights, serving, reply) => {
             let run = weights.manifest.run.clone();
@@ -123,7 +124,7 @@ fn obey(hosts: &mut HashMap<RunId, Host>, command: Command) {
                 None => Host::start(&weights, serving),
             };
             let answer = loaded.map(|host| drop(hosts.insert(run, host)));
-            // Whoever asked may have left.
+            // The receiver may be gone.
             let _ = reply.send(answer);
         }
         Command::Request(run, request) => match hosts.get_mut(&run) {

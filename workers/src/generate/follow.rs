@@ -19,21 +19,21 @@ const RELOAD: Duration = Duration::from_secs(1);
 pub(super) struct Serving {
     /// The version; `None` before the first and after the engine broke.
     pub(super) version: Option<PolicyVersion>,
-    /// Why there is no newer one, where waiting here will not help. A store that is away is waited for.
+    /// Why there is no newer version, where to wait here does not help. `None` while the store
+    /// cannot be reached, which is waited for.
     pub(super) failure: Option<String>,
-    /// The engine's server was lost: what it serves is loaded again, and waited for.
+    /// The inference server was lost. Its version is loaded again, and tasks wait for that.
     pub(super) away: bool,
-    /// What its tasks wait for, if they do; for people.
+    /// Why its tasks wait, in words for people.
     pub(super) waits_for: Option<String>,
 }
 
 impl Serving {
-    /// This version.
     pub(super) const fn version(version: PolicyVersion) -> Self {
         Self { version: Some(version), failure: None, away: false, waits_for: None }
     }
 
-    /// Whether tasks that ask for at least `version` may be sampled.
+    /// Whether the engine may sample tasks that require at least `version`.
     pub(super) fn covers(&self, version: PolicyVersion) -> bool {
         self.version.is_some_and(|served| served >= version)
     }
@@ -49,15 +49,15 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    /// Consumes the run's policy, produces engine loads. Waits for a change of a policy, or for the engine to
-    /// break; a version that cannot be loaded is tried again, and meanwhile the one before serves. Ends with
-    /// the run.
+    /// Consumes the run's policy, produces engine loads. Waits for a change of a policy, or for the
+    /// engine to break. A version that cannot be loaded is retried, and meanwhile the one before
+    /// serves. Ends with the run.
     pub(super) async fn follow(mut self) {
         loop {
             match self.policies.get(&self.run) {
                 Some(policy) if policy.ended => break,
                 Some(policy) if self.serving.borrow().version != Some(policy.version) => {
-                    self.load_or_say_why(&policy).await;
+                    self.load_or_report(&policy).await;
                     continue;
                 }
                 Some(_) | None => {}
@@ -74,7 +74,7 @@ impl Follower {
         self.sampler.forget(self.run);
     }
 
-    async fn load_or_say_why(&self, policy: &Policy) {
+    async fn load_or_report(&self, policy: &Policy) {
         let (run, version) = (&self.run, policy.version);
         self.serving.send_modify(|serving| {
             serving
@@ -98,7 +98,7 @@ impl Follower {
     async fn load(&self, policy: &Policy) -> Result<(), LoadError> {
         let files = match &self.sampler {
             Sampler::Thread(_) => Files::Model,
-            // The rest goes to the disk, a file at a time.
+            // The other files are written to disk, one at a time.
             Sampler::Server(_) => Files::Small,
         };
         let loaded = self.versions.fetch(&self.run, policy.version, policy.manifest, files).await?;
@@ -119,7 +119,7 @@ pub(super) enum LoadError {
     Weights(#[from] VersionError),
     #[error(transparent)]
     Engine(#[from] PolicyError),
-    /// The server that computes cannot be reached or has no room. It is waited for.
+    /// The inference server cannot be reached or has no room. It is waited for.
     #[error("{0}")]
     Away(String),
 }

@@ -1,5 +1,6 @@
-//! Turns that another server samples. It takes none before it has proved its weights, and gives none out before it has
-//! proved them again afterwards: what it sampled in between was sampled by the version that the turn says.
+//! Turns that an inference server samples. No turn starts before the server has proved its weights,
+//! and none is returned before it has proved them again afterwards. So the version in a turn is the
+//! one that sampled it.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +23,7 @@ mod prover;
 mod session;
 mod turn;
 
-/// A handle to a server. It serves one run at a time: it holds one set of weights.
+/// A handle to an inference server. It has one set of weights, so it serves one run at a time.
 #[derive(Debug, Clone)]
 pub(super) struct Remote(Arc<Inner>);
 
@@ -31,23 +32,23 @@ struct Inner {
     server: Arc<Server>,
     folders: VersionFolders,
     session: Mutex<Option<Arc<Session>>>,
-    /// Of the version that was wanted last: a tokenizer that does not change is read once.
+    /// Of the version that was loaded last: a tokenizer that does not change is read once.
     ends: Mutex<Arc<StopCriteria>>,
 }
 
-/// What the sampler must know of a model.
+/// The fields of `config.json` that the sampler needs.
 #[derive(Debug, Deserialize)]
 struct Config {
     vocab_size: u32,
 }
 
-/// A version on its way to the server.
-struct Wanted {
+/// A version that the server is to load.
+struct NextVersion {
     weights: ProbedWeights,
     vocabulary: u32,
     ends: Arc<StopCriteria>,
     folder: PathBuf,
-    /// Names it to the server.
+    /// Its name at the server.
     label: String,
 }
 
@@ -59,20 +60,20 @@ impl Remote {
     }
 
     fn session(&self) -> MutexGuard<'_, Option<Arc<Session>>> {
-        // Nothing in here can be left half done by a panic.
+        // A panic cannot leave it half changed.
         self.0.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What ends a turn of this version.
+    /// The stop criteria of this version.
     fn ends(&self, loaded: &LoadedVersion) -> Result<Arc<StopCriteria>, PolicyError> {
-        let mut held = self.0.ends.lock().unwrap_or_else(PoisonError::into_inner);
-        *held = Arc::new(held.following(loaded)?);
-        Ok(held.clone())
+        let mut latest = self.0.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        *latest = Arc::new(latest.following(loaded)?);
+        Ok(latest.clone())
     }
 
-    /// Lays the version out, makes the server go over to it and has it prove that it did. `loaded` has at least the
-    /// small files. While the files come the version before goes on serving; from the reload on, nothing does until
-    /// the proof is there.
+    /// Lays the version out, makes the server load it, and proves that the server did. `loaded` has
+    /// at least the small files. While the files are fetched, the version before continues to
+    /// serve. From the reload to the proof, none does.
     pub(super) async fn load(
         &self,
         versions: &VersionStore,
@@ -88,16 +89,16 @@ impl Remote {
         let folder = self.0.folders.lay_out(versions, loaded).await.map_err(layout_error)?;
         let label = format!("{run}/{}/{}", loaded.version, loaded.sha.short());
         let ends = self.ends(loaded)?;
-        let wanted = Wanted { weights: probed, vocabulary, ends, folder: folder.clone(), label };
-        session.change(wanted).await.map_err(server_error)?;
+        let next = NextVersion { weights: probed, vocabulary, ends, folder: folder.clone(), label };
+        session.change(next).await.map_err(server_error)?;
         self.0.folders.remove_others(run, &folder).await;
         Ok(())
     }
 
-    /// The run's own session with the server.
+    /// The session of `run` with the server.
     fn session_of(&self, run: &RunId, serving: watch::Sender<Serving>) -> Result<Arc<Session>, PolicyError> {
-        let mut held = self.session();
-        match &*held {
+        let mut current = self.session();
+        match &*current {
             Some(session) if session.run == *run => Ok(session.clone()),
             Some(session) => Err(PolicyError::Temporary(format!(
                 "the server at {} serves run={} and has one set of weights; run={run} needs another",
@@ -106,13 +107,13 @@ impl Remote {
             ))),
             None => {
                 let session = Session::start(run.clone(), self.0.server.clone(), serving);
-                *held = Some(session.clone());
+                *current = Some(session.clone());
                 Ok(session)
             }
         }
     }
 
-    /// Hands a request in. The reply is dropped if there is nobody to take it.
+    /// Submits a request. The reply is dropped if there is no session.
     pub(super) fn request(&self, run: &RunId, request: Request) {
         let session = self.session().clone();
         match session.filter(|session| session.run == *run) {
@@ -124,10 +125,10 @@ impl Remote {
         }
     }
 
-    /// Lets a run go: the server is free for another.
+    /// Ends the session of a run. The server is free for another one.
     pub(super) fn forget(&self, run: &RunId) {
-        let mut held = self.session();
-        if let Some(session) = held.take_if(|session| session.run == *run) {
+        let mut current = self.session();
+        if let Some(session) = current.take_if(|session| session.run == *run) {
             session.end();
         }
     }

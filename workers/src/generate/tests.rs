@@ -205,7 +205,7 @@ async fn the_version_before_serves_while_the_next_cannot_be_loaded() {
 }
 
 #[tokio::test]
-async fn what_asks_for_nothing_is_poison() {
+async fn a_request_for_no_tokens_is_poison() {
     let (generate, _broker) = bench();
     let mut empty = task(0, 0, 1);
     let TaskBody::Generate(body) = &mut empty.body else { unreachable!() };

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stretches_of_a_forward_are_those_of_a_rollout() {
+    fn spans_of_a_forward_are_those_of_a_rollout() {
         let lengths = [3, 1, 4, 2];
         let numbers: Vec<f64> = (0..10).map(|n| f64::from(n * n) / 7.0).collect();
         let ours = Spans::new(&lengths, tch::Device::Cpu);

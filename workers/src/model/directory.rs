@@ -1,5 +1,6 @@
-//! A model directory as the Hugging Face hub has it: read, checked whole, and made version 0 of a run. Nothing here
-//! needs libtorch, so that a broken directory is refused before anything is started.
+//! A model directory in the layout of the Hugging Face hub: read, checked whole, and made version 0
+//! of a run. Nothing here needs libtorch, so that a broken directory is refused before anything
+//! starts.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,8 +33,8 @@ pub const COMPANIONS: [&str; 8] = [
     "vocab.json",
     "merges.txt",
 ];
-/// Faults that are told; of a directory with more, how many more there are.
-const TOLD: usize = 20;
+/// Faults in a message at most, before the number of further ones.
+const MAX_SHOWN: usize = 20;
 
 /// One thing that is wrong with a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,7 +51,7 @@ impl Fault {
     }
 }
 
-/// A directory that is no model which can be computed here.
+/// Why a directory is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct Broken {
     /// The directory.
@@ -64,17 +65,17 @@ pub struct Broken {
 impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "model directory {} is refused:", self.path.display())?;
-        for Fault { file, what } in self.faults.iter().take(TOLD) {
+        for Fault { file, what } in self.faults.iter().take(MAX_SHOWN) {
             write!(f, "\n  {file}: {what}")?;
         }
-        match self.faults.len().saturating_sub(TOLD) {
+        match self.faults.len().saturating_sub(MAX_SHOWN) {
             0 => Ok(()),
             more => write!(f, "\n  and {more} more"),
         }
     }
 }
 
-/// A directory whose files fit one another. Its numbers are not looked at yet.
+/// A directory whose files fit one another. Its numbers are not checked yet.
 #[derive(Debug)]
 pub struct ModelDir {
     path: PathBuf,
@@ -86,11 +87,11 @@ pub struct ModelDir {
 }
 
 impl ModelDir {
-    /// Opens a directory for rollouts of `context` tokens, or as many as the model takes, and checks everything
-    /// but the numbers.
+    /// Opens a directory for rollouts of `context` tokens, or as many as the model takes, and
+    /// checks everything but the numbers.
     ///
     /// # Errors
-    /// Says everything that is wrong with it.
+    /// Everything that is wrong with it.
     pub fn open(path: &Path, context: Option<u32>) -> Result<Self, Broken> {
         let broken = |absent, faults| Broken { path: path.to_owned(), absent, faults };
         if !path.is_dir() {
@@ -124,7 +125,7 @@ impl ModelDir {
         Layout::of(&self.config).len.unsigned_abs()
     }
 
-    /// Whether it brings a tokenizer.
+    /// Whether it has a tokenizer.
     #[must_use]
     pub fn speaks(&self) -> bool {
         self.companions.contains_key(crate::model::text_codec::TOKENIZER_FILE)
@@ -138,7 +139,8 @@ impl ModelDir {
         self.numbers(|_| {})
     }
 
-    /// The files of version 0: the weights in `precision`, `config.json`, and the small files as they are.
+    /// The files of version 0: the weights in `precision`, `config.json`, and the small files as
+    /// they are.
     ///
     /// # Errors
     /// A number is not finite, or a file cannot be read.
@@ -164,7 +166,7 @@ impl ModelDir {
         if faults.is_empty() { Ok(()) } else { Err(broken()) }
     }
 
-    /// `config.json` of the versions: as the directory has it, but for what the weights are kept in.
+    /// `config.json` of the versions: the directory's, but for the precision and context.
     fn version_config(&self, precision: Precision) -> Bytes {
         let mut json = self.json.clone();
         for key in ["quantization_config", "torch_dtype", "_name_or_path"] {
@@ -180,7 +182,7 @@ impl ModelDir {
     }
 }
 
-/// What a run begins with.
+/// The first version of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VersionZero {
     /// The files by name.
@@ -189,10 +191,11 @@ pub struct VersionZero {
     pub parameters: u64,
 }
 
-/// Opens the directory that a run file names and makes version 0 of it. `None` for a model of another kind.
+/// Opens the directory that a run file names and makes version 0 of it. `None` for a model of
+/// another kind.
 ///
 /// # Errors
-/// Says everything that is wrong with it.
+/// Everything that is wrong with it.
 pub fn version_zero(model: &ModelSpec) -> Option<Result<VersionZero, Broken>> {
     let ModelSpec::HuggingFace { path, context, precision } = model else { return None };
     let opened = ModelDir::open(Path::new(path), Some(*context));

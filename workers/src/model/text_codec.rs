@@ -1,5 +1,6 @@
-//! Text to tokens and back, for environments that speak text: the tokenizer and the chat template that come with
-//! a model. What a policy sampled stays the tokens that it sampled; only what others say becomes tokens here.
+//! The text codec: text to tokens and back, for environments that speak text, with the tokenizer
+//! and chat template of a model. Sampled tokens stay as they were sampled; only the turns of others
+//! are tokenised here.
 
 use std::fmt;
 
@@ -17,11 +18,11 @@ pub use codecs::Codecs;
 
 /// The tokenizer, as the `tokenizers` library writes it.
 pub const TOKENIZER_FILE: &str = "tokenizer.json";
-/// Names of the special tokens, and the chat template where it has no file of its own.
+/// Special tokens, and the chat template where it has no file of its own.
 pub const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
 /// The chat template.
 pub const TEMPLATE_FILE: &str = "chat_template.jinja";
-/// Which tokens end a turn.
+/// The tokens that end a turn.
 pub const GENERATION_FILE: &str = "generation_config.json";
 /// Files of a version that a [`Codec`] reads, besides `config.json`.
 pub const FILES: [&str; 4] = [TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, TEMPLATE_FILE, GENERATION_FILE];
@@ -29,7 +30,7 @@ pub const FILES: [&str; 4] = [TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, TEMPLATE_FI
 /// Who speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Speaker {
-    /// The frame of the conversation.
+    /// The system prompt.
     System,
     /// The environment.
     User,
@@ -40,19 +41,19 @@ pub enum Speaker {
 /// One message of a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// Who says it.
+    /// Its author.
     pub speaker: Speaker,
-    /// What is said.
+    /// Its text.
     pub content: &'a str,
 }
 
-/// Why text and tokens cannot be had from one another.
+/// Why the text codec failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TextError {
     /// The model has no such file.
     #[error("the model has no {0}; a model that speaks text brings its tokenizer and its chat template")]
     Missing(&'static str),
-    /// A file is not what its name says.
+    /// A file is malformed.
     #[error("failed to read {file}: {reason}")]
     Read {
         /// The file.
@@ -65,7 +66,7 @@ pub enum TextError {
     Encode {
         /// Length of the text.
         bytes: usize,
-        /// What the tokenizer said.
+        /// The tokenizer's error.
         reason: String,
     },
     /// The tokenizer does not take tokens.
@@ -73,7 +74,7 @@ pub enum TextError {
     Decode {
         /// How many.
         tokens: usize,
-        /// What the tokenizer said.
+        /// The tokenizer's error.
         reason: String,
     },
     /// The template refuses the conversation, or cannot be computed.
@@ -95,8 +96,8 @@ impl fmt::Debug for Codec {
 }
 
 impl Codec {
-    /// Reads what `file` gives under the names of [`FILES`] and `config.json`. Only the tokenizer must be there: a
-    /// model without a chat template can still be asked for text.
+    /// Reads the files of [`FILES`] and `config.json` by `file`. Only the tokenizer is required: a
+    /// model without a chat template can still encode text.
     ///
     /// # Errors
     /// There is no tokenizer, or a file is damaged.
@@ -120,13 +121,13 @@ impl Codec {
         Ok(Self { tokenizer, template, end_tokens })
     }
 
-    /// Tokens whose drawing ends a turn.
+    /// Tokens that end a turn.
     #[must_use]
     pub fn end_tokens(&self) -> &[u32] {
         &self.end_tokens
     }
 
-    /// Tokens that the tokenizer knows: ids are below this.
+    /// Size of the vocabulary: ids are below this.
     #[must_use]
     pub fn vocabulary(&self) -> usize {
         let largest = self.tokenizer.get_vocab(true).into_values().max();
@@ -145,7 +146,7 @@ impl Codec {
         self.template.is_some()
     }
 
-    /// The tokens of `text`. Names of special tokens in it become those; none are added.
+    /// The tokens of `text`. Names of special tokens in it become those tokens; none are added.
     ///
     /// # Errors
     /// The tokenizer does not take the text.
@@ -155,7 +156,8 @@ impl Codec {
         Ok(encoded.map_err(fail)?.get_ids().to_vec())
     }
 
-    /// The text of `tokens`, with the names of special tokens or without. Bytes that are no UTF-8 show as U+FFFD.
+    /// The text of `tokens`, with the names of special tokens or without. Bytes that are no UTF-8
+    /// show as U+FFFD.
     ///
     /// # Errors
     /// The tokenizer does not take the tokens.
@@ -164,7 +166,7 @@ impl Codec {
         self.tokenizer.decode(tokens, !special).map_err(fail)
     }
 
-    /// The text of a conversation. With `open` it ends where the assistant is to speak.
+    /// The text of a conversation. With `open` it ends where the assistant's turn starts.
     ///
     /// # Errors
     /// The model has no chat template, or the template refuses the conversation.
@@ -172,7 +174,8 @@ impl Codec {
         self.template.as_ref().ok_or(TextError::Missing(TEMPLATE_FILE))?.render(messages, open)
     }
 
-    /// The tokens that a rollout begins with: a conversation that ends where the policy is to speak.
+    /// The tokens that a rollout begins with: a conversation that ends where the policy's turn
+    /// starts.
     ///
     /// # Errors
     /// As [`Self::render`] and [`Self::encode`].
@@ -180,29 +183,30 @@ impl Codec {
         self.encode(&self.render(messages, true)?)
     }
 
-    /// The tokens that come after the policy's turn `said` when the environment answers `text`: what ends the
-    /// assistant's message, as far as the policy has not said it, the environment's message, and what opens the
-    /// next turn. The tokens before stay as they are.
+    /// The tokens after the policy's turn `turn` when the environment answers `text`: the end of
+    /// the assistant's message, unless the policy sampled it, the environment's message, and the
+    /// start of the next turn. The tokens before stay as they are.
     ///
     /// # Errors
-    /// As [`Self::render`] and [`Self::encode`], or the template changes what the assistant said.
-    pub fn next_turn(&self, said: &[u32], text: &str) -> Result<Vec<u32>, TextError> {
-        /// Stands for what the policy said.
-        const SAID: &str = "millrace-said";
+    /// As [`Self::render`] and [`Self::encode`], or the template changes the assistant's message.
+    pub fn next_turn(&self, turn: &[u32], text: &str) -> Result<Vec<u32>, TextError> {
+        /// A placeholder for the policy's turn.
+        const TURN: &str = "millrace-turn";
         let message = |speaker, content| Message { speaker, content };
         let conversation =
-            [message(Speaker::User, "?"), message(Speaker::Assistant, SAID), message(Speaker::User, text)];
+            [message(Speaker::User, "?"), message(Speaker::Assistant, TURN), message(Speaker::User, text)];
         let rendered = self.render(&conversation, true)?;
-        let Some((_, after)) = rendered.split_once(SAID) else {
-            return Err(TextError::Render("it leaves out what the assistant said".to_owned()));
+        let Some((_, after)) = rendered.split_once(TURN) else {
+            return Err(TextError::Render("it leaves out the assistant's message".to_owned()));
         };
-        let end = said.last().filter(|token| self.end_tokens.contains(token));
+        let end = turn.last().filter(|token| self.end_tokens.contains(token));
         let end = end.map(|token| self.decode(&[*token], true)).transpose()?.unwrap_or_default();
         self.encode(after.strip_prefix(end.as_str()).unwrap_or(after))
     }
 }
 
-/// The tokens that end a turn of the model whose files `file` gives by name; none where it does not say.
+/// The tokens that end a turn of the model whose files `file` returns by name; empty where none are
+/// declared.
 ///
 /// # Errors
 /// A file is damaged.
@@ -216,7 +220,7 @@ pub fn end_tokens(file: impl Fn(&str) -> Option<Bytes>) -> Result<Vec<u32>, Text
     Ok(Vec::new())
 }
 
-/// `tokenizer_config.json`, as far as it matters here.
+/// The fields of `tokenizer_config.json` that the codec reads.
 #[derive(Debug, Default, Deserialize)]
 struct TokenizerConfig {
     #[serde(default)]
@@ -231,7 +235,7 @@ struct TokenizerConfig {
     unk_token: Option<SpecialToken>,
 }
 
-/// A special token by its text, or with the settings that it was added with.
+/// A special token: its text, or its text with settings.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum SpecialToken {
@@ -248,7 +252,7 @@ impl SpecialToken {
 }
 
 impl TokenizerConfig {
-    /// The template: one text, or several with names, of which `default` is meant.
+    /// The template: one text, or the one named `default` of several.
     fn template(&self) -> Result<Option<String>, TextError> {
         let fail = |reason: String| TextError::Read { file: TOKENIZER_CONFIG_FILE, reason };
         match &self.chat_template {
@@ -271,8 +275,8 @@ impl TokenizerConfig {
             ("pad_token", &self.pad_token),
             ("unk_token", &self.unk_token),
         ];
-        let told = tokens.into_iter().filter_map(|(name, token)| Some((name, token.as_ref()?)));
-        told.map(|(name, token)| (name, token.text().to_owned())).collect()
+        let present = tokens.into_iter().filter_map(|(name, token)| Some((name, token.as_ref()?)));
+        present.map(|(name, token)| (name, token.text().to_owned())).collect()
     }
 }
 

@@ -1,9 +1,9 @@
-//! A decoder driven by its configuration: one for Llama, Mistral, Qwen2 and Qwen3. Its files are what transformers
-//! reads: `config.json` and `model.safetensors` with Hugging Face names. What is computed is computed by libtorch
-//! (feature `torch`); what a model is, is known without.
+//! A decoder driven by its configuration: one for Llama, Mistral, Qwen2 and Qwen3. It reads and
+//! writes the files of transformers: `config.json` and `model.safetensors` with Hugging Face names.
+//! Only the computation needs libtorch (feature `torch`).
 //!
-//! One forward serves sampling and training. Both run flat rows of tokens through the layers and differ in
-//! how the rows attend to one another: within whole rollouts one after another, or to the key-value cache.
+//! The same forward serves sampling and training. Both run flat rows of tokens through the layers.
+//! They differ in attention: within whole rollouts one after another, or to the KV cache.
 
 mod architecture;
 mod rope_parameters;

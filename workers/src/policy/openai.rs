@@ -1,8 +1,9 @@
-//! A model that another server computes: vLLM, SGLang, llama.cpp's, or one that speaks like them. Tokens go in and
-//! tokens come out, each with its log-probability under the distribution that it was drawn from; a reply that lacks
-//! either is refused by the name of what is missing, and text is never turned into tokens again.
+//! An engine over HTTP: vLLM, SGLang, llama.cpp's server, or a compatible one. Requests and replies
+//! have token ids, and each sampled token has its log-probability under the distribution that it
+//! was drawn from. A reply that lacks something is refused with the name of what is missing. Text
+//! is never tokenised again.
 //!
-//! What each server must be started with is said in `vllm.rs`, `sglang.rs` and `llama_cpp.rs`, one for each way to speak.
+//! `vllm.rs`, `sglang.rs` and `llama_cpp.rs` document the flags that each server needs.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -27,7 +28,7 @@ mod layout;
 mod reload;
 mod weight_probe;
 
-/// How a server wants to be spoken to.
+/// The API of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
     /// `vllm serve`.
@@ -59,40 +60,44 @@ impl FromStr for Dialect {
 /// Whether requests carry the task's seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Seeds {
-    /// As the server can take it, by what it says of itself: vLLM on a CPU dies of one.
+    /// Unless the server reports that it runs on a CPU: vLLM dies of a seed there.
     #[default]
     Auto,
     /// Always.
     On,
-    /// Never: the server draws by a seed of its own. Turns that are done twice differ then; nothing else does.
+    /// Never: the server draws with a seed of its own. A turn that is sampled twice differs then;
+    /// nothing else does.
     Off,
 }
 
-/// Where a server is and how it is treated.
+/// How to reach and use a server.
 #[derive(Debug, Clone)]
 pub struct ServerSettings {
     /// Its address, without a path: `http://127.0.0.1:8000`.
     pub url: String,
     /// The name under which it serves the model; `None` for its only one.
     pub model: Option<String>,
-    /// How it speaks.
+    /// Its API.
     pub dialect: Dialect,
-    /// What it wants as a bearer token.
+    /// Its bearer token, if it needs one.
     pub key: Option<String>,
-    /// Where versions are laid out for it; its own process must read them by the same path. Of this worker alone.
+    /// Folder of its versions, which its own process must find by the same path. Of this worker
+    /// alone.
     pub weights_dir: PathBuf,
-    /// A command that makes it read another version, run by `sh -c` with `MILLRACE_WEIGHTS` (the folder) and
-    /// `MILLRACE_WEIGHTS_LABEL` set. When it has ended well the server is waited for. `None` for its dialect's own call.
+    /// A command that makes it load another version, run by `sh -c` with `MILLRACE_WEIGHTS` (the
+    /// folder) and `MILLRACE_WEIGHTS_LABEL` set. After a success the worker waits for the server.
+    /// `None` for the call of its dialect.
     pub reload: Option<String>,
-    /// Without a word from it for this long it counts as hung. Longer than a request may wait in its queue.
-    /// Default 300 s.
+    /// After this long without a byte it counts as hung. Longer than a request may wait in its
+    /// queue. Default 300 s.
     pub silence: Duration,
-    /// For reading another version, until it answers again. Default 600 s.
+    /// Time to load another version, until it answers again. Default 600 s.
     pub reload_timeout: Duration,
-    /// For how long a request is offered to a server that says it is busy, before it is given back. Default 60 s.
+    /// For how long a request to a busy server is retried before its task returns to the queue.
+    /// Default 60 s.
     pub patience: Duration,
-    /// By how much two measurements of the same weights may differ: nats a token, mean over the probe. Default 0.2,
-    /// for a server that computes in bf16.
+    /// By how much two measurements of the same weights may differ: nats a token, mean over the
+    /// probe. Default 0.2, for a server that computes in bf16.
     pub tolerance: f64,
     /// Whether requests carry the task's seed.
     pub seeds: Seeds,
@@ -118,7 +123,7 @@ impl ServerSettings {
     }
 }
 
-/// A server. Calls may be made at once from many tasks.
+/// A server. Many tasks may call it at once.
 #[derive(Debug)]
 pub struct Server {
     settings: ServerSettings,
@@ -126,25 +131,26 @@ pub struct Server {
 }
 
 impl Server {
-    /// Speaks to the server that the settings name, once it is asked something.
+    /// A client; it connects at the first call.
     #[must_use]
     pub fn new(settings: ServerSettings) -> Self {
         let http = Http::new(&settings.url, settings.key.clone(), settings.silence);
         Self { settings, http }
     }
 
-    /// What it was made with.
+    /// As given to [`Self::new`].
     #[must_use]
     pub const fn settings(&self) -> &ServerSettings {
         &self.settings
     }
 
-    /// Samples after a context, until an end, as many tokens as were asked for, or `boundary`: what was sampled by then
-    /// is kept. The piece is checked: ids and log-probabilities are there, of the context that was sent. Where the turn
-    /// ends in it is for the caller to find; it may have more.
+    /// Samples after a context until the server stops, `max_new_tokens`, or `boundary`, at which
+    /// the tokens so far are kept. The piece is validated: it has ids and log-probabilities, for
+    /// the context that was sent. It may go beyond the end of the turn, which the caller must find.
     ///
     /// # Errors
-    /// The server is away, busy, refuses, or its reply could not be trained on. Nothing of the piece is kept then.
+    /// The server cannot be reached, is busy, refuses, or its reply could not be trained on.
+    /// Nothing of the piece is kept.
     pub async fn sample(&self, ask: &Ask<'_>, boundary: &CancellationToken) -> Result<Piece, ServerError> {
         let piece = match self.settings.dialect {
             Dialect::Vllm => vllm::sample(&self.http, self.model(), ask, boundary).await?,
@@ -154,12 +160,12 @@ impl Server {
         piece.checked(ask)
     }
 
-    /// Log-probabilities that tell these weights from others: of `tokens[1..]`, each after those before it, at
-    /// temperature 1; `[T - 1]`. llama.cpp's server computes none of a prompt: there, of the tokens that it samples
-    /// greedily after it.
+    /// The probe, by which weights are told apart: the log-probabilities of `tokens[1..]`, each
+    /// given those before it, at temperature 1; `[T - 1]`. llama.cpp's server computes none for a
+    /// prompt; there, those of the tokens that it samples greedily after it.
     ///
     /// # Errors
-    /// The server is away, or says nothing of the kind.
+    /// The server cannot be reached, or does not support this.
     pub async fn probe(&self, tokens: &[u32]) -> Result<Vec<f32>, ServerError> {
         let measured = match self.settings.dialect {
             Dialect::Vllm => vllm::probe(&self.http, self.model(), tokens).await?,
@@ -174,10 +180,11 @@ impl Server {
         }
     }
 
-    /// Log-probabilities of `tokens` `[N]` after a context, at temperature 1 over the whole vocabulary. `[N]`
+    /// Log-probabilities of `tokens` `[N]` after a context, at temperature 1 over the whole
+    /// vocabulary. `[N]`
     ///
     /// # Errors
-    /// As [`Self::probe`]; llama.cpp's server says nothing of the kind.
+    /// As [`Self::probe`]; llama.cpp's server does not support it.
     pub async fn score(&self, context: &[u32], tokens: &[u32]) -> Result<Vec<f32>, ServerError> {
         if !self.measures_prompts() {
             return Err(ServerError::Unfit(
@@ -188,11 +195,11 @@ impl Server {
         Ok(measured.split_off(context.len() - 1))
     }
 
-    /// Whether log-probabilities are those of the distribution that was drawn from, at a temperature other than 1.
-    /// llama.cpp's server is asked for those by name.
+    /// Whether log-probabilities are those of the distribution drawn from, at a temperature other
+    /// than 1. llama.cpp's server gets a request for those.
     ///
     /// # Errors
-    /// The server is away, or gives no likeliest tokens.
+    /// The server cannot be reached, or returns no likeliest tokens.
     pub async fn scales_logprobs(&self, tokens: &[u32]) -> Result<bool, ServerError> {
         let at = async |temperature: f64| match self.settings.dialect {
             Dialect::Vllm => vllm::likeliest(&self.http, self.model(), tokens, temperature).await.map(Some),
@@ -205,11 +212,11 @@ impl Server {
         })
     }
 
-    /// Whether requests are to carry a seed. vLLM built for a CPU ends its engine at the first request that has one
-    /// ("CPU Generator does not use offset"), so it is asked for its version, and no request is risked.
+    /// Whether requests carry a seed. vLLM built for a CPU ends its engine at the first request
+    /// with one ("CPU Generator does not use offset"), so its version is read first.
     ///
     /// # Errors
-    /// The server is away.
+    /// The server cannot be reached.
     pub async fn takes_seeds(&self) -> Result<bool, ServerError> {
         match (self.settings.seeds, self.settings.dialect) {
             (Seeds::On, _) | (Seeds::Auto, Dialect::Sglang | Dialect::LlamaCpp) => Ok(true),
@@ -218,8 +225,8 @@ impl Server {
         }
     }
 
-    /// Whether it computes log-probabilities of a prompt's tokens, so that its probe can be compared with what a trainer
-    /// recorded.
+    /// Whether it computes log-probabilities of a prompt's tokens, so that its probe can be
+    /// compared with what a trainer recorded.
     #[must_use]
     pub fn measures_prompts(&self) -> bool {
         match self.settings.dialect {
@@ -228,24 +235,25 @@ impl Server {
         }
     }
 
-    /// Whether each reply says which weights sampled it. Where not, a probe before and one after say so.
+    /// Whether each reply names the weights that sampled it. Otherwise a probe before and one after
+    /// prove them.
     #[must_use]
     pub fn replies_name_weights(&self) -> bool {
         self.settings.dialect == Dialect::Sglang && self.settings.reload.is_none()
     }
 
-    /// Makes it read the version in `folder`, under `label`, and waits until it answers again.
+    /// Makes it load the version in `folder`, under `label`, and waits until it answers again.
     ///
     /// # Errors
-    /// It refuses, is away, or takes too long.
+    /// It refuses, cannot be reached, or takes too long.
     pub async fn reload(&self, folder: &Path, label: &str) -> Result<(), ServerError> {
         reload::reload(&self.http, &self.settings, folder, label).await
     }
 
-    /// Checks what the server itself says of its weights, as far as it says anything.
+    /// Checks the server's own report of its weights, where it has one.
     ///
     /// # Errors
-    /// It names others, or is away.
+    /// It reports others, or cannot be reached.
     pub async fn check_report(&self, folder: &Path, label: &str) -> Result<(), ServerError> {
         reload::check_report(&self.http, &self.settings, folder, label).await
     }

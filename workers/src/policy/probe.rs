@@ -1,14 +1,14 @@
-//! What a version's trainer says of its weights: the log-probabilities that they give the tokens of a fixed prompt. By
-//! it a server elsewhere can be held to the weights that it was given.
+//! The probe of a version: the log-probabilities that its trainer computed for a fixed prompt. With
+//! it an inference server proves that it has the weights.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::random::Stream;
 
-/// The file of a version in which its trainer recorded what the prompt gives.
+/// The file of a version with the probe.
 pub const PROBE_FILE: &str = "probe.json";
-/// Tokens of the prompt, and the seed that they are drawn from.
+/// Tokens of the prompt, and the seed that draws them.
 const PROMPT: (usize, u64) = (32, 0x6d69_6c6c_7261_6365);
 
 /// The content of [`PROBE_FILE`].
@@ -17,12 +17,13 @@ const PROMPT: (usize, u64) = (32, 0x6d69_6c6c_7261_6365);
 pub struct ProbeRecord {
     /// The prompt. `[T]`, 2 or more.
     pub tokens: Vec<u32>,
-    /// Natural log-probability, at temperature 1, of each token but the first after those before it. `[T - 1]`.
+    /// Natural log-probability, at temperature 1, of each token but the first after those before
+    /// it. `[T - 1]`.
     pub logprobs: Vec<f32>,
 }
 
 impl ProbeRecord {
-    /// The prompt of a model that knows so many tokens and takes so many at once. `[T]`, as many as it takes at most.
+    /// The prompt of a model with this vocabulary and context. `[T]`, at most the context.
     #[must_use]
     pub fn prompt(vocabulary: u32, context: usize) -> Vec<u32> {
         let mut stream = Stream::new(PROMPT.1);

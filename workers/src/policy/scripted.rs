@@ -1,7 +1,7 @@
-//! A policy without a model, for checks of queue and coordinator. Its turns follow from the request's seed;
-//! it answers a token with its successor, the more often the higher the version, so that the counter
-//! environment's curve rises. Its weights are a hash over all batches so far: a step that was left out or
-//! done twice shows in every later version.
+//! A policy without a model, for tests of queue and coordinator. Its turns follow from the
+//! request's seed. It answers a token with its successor, more often with each version, so that the
+//! counter environment's curve rises. Its weights are a hash over all batches so far, so a step
+//! that was left out or made twice shows in every later version.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -32,7 +32,7 @@ pub struct ScriptedEngine {
     requests: Vec<(Ticket, Request)>,
 }
 
-/// A request in hand.
+/// A request in flight.
 #[derive(Debug)]
 struct Request {
     task: GenerateTask,
@@ -82,7 +82,7 @@ impl Engine for ScriptedEngine {
 }
 
 impl Request {
-    /// Adds a token; says whether it was the last.
+    /// Adds a token; returns whether it was the last.
     fn sample(&mut self, version: PolicyVersion) -> bool {
         let vocabulary = self.task.sampling.sample_below.unwrap_or(VOCABULARY).clamp(2, VOCABULARY);
         let right = share_right(version);
@@ -151,7 +151,7 @@ impl Trainer for ScriptedTrainer {
     }
 }
 
-/// Under which key a rank of a formation says that it is at the step on `base` with this batch.
+/// The key that a rank of a formation sets when it is at the step on `base` with this batch.
 #[must_use]
 pub fn rendezvous_key(gang: &str, base: PolicyVersion, batch: BlobRef, rank: u32) -> String {
     format!("{gang}/{base}-{}-{rank}", batch.sha256.short())

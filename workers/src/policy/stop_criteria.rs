@@ -1,5 +1,5 @@
-//! What ends a turn besides its length, whichever engine samples it: stop tokens, the model's own end tokens, and stop
-//! strings.
+//! Stop criteria: what ends a turn besides its length, for all engines. These are stop tokens, the
+//! model's own end tokens, and stop strings.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
@@ -11,11 +11,11 @@ use crate::model::text_codec::{self, Codec};
 use crate::model::versions::LoadedVersion;
 use crate::policy::PolicyError;
 
-/// Tokens of the tail whose text is searched, besides one for each byte of the longest stop string: the tail may
-/// begin in the middle of a character.
+/// Tokens of the tail whose text is searched, besides one for each byte of the longest stop string:
+/// the tail may begin in the middle of a character.
 const SLACK: usize = 8;
 
-/// The model's own end tokens, and its tokenizer once it was needed.
+/// The model's own end tokens, and its tokenizer once stop strings need it.
 #[derive(Debug, Default)]
 pub(crate) struct StopCriteria {
     tokens: Vec<u32>,
@@ -35,7 +35,7 @@ impl StopCriteria {
         })
     }
 
-    /// The same of the next version; a tokenizer that has not changed is not read again.
+    /// The same for the next version. A tokenizer that has not changed is not read again.
     pub(crate) fn following(&self, weights: &LoadedVersion) -> Result<Self, PolicyError> {
         let mut next = Self::of(weights)?;
         if next.tokenizer == self.tokenizer {
@@ -44,19 +44,19 @@ impl StopCriteria {
         Ok(next)
     }
 
-    /// Makes ready for a turn's stop strings, where it has any.
+    /// Reads the tokenizer if the turn has stop strings.
     pub(crate) fn prepare(&self, stops: &Stops) -> Result<(), PolicyError> {
         if stops.strings.is_empty() || self.codec.get().is_some() {
             return Ok(());
         }
         let codec = Codec::read(|name| self.tokenizer.clone().filter(|_| name == text_codec::TOKENIZER_FILE));
         let impossible = |error| PolicyError::Impossible(format!("stop_strings cannot be found: {error}"));
-        // Whoever was first, it is the same one.
+        // If another thread was first, its value is the same.
         let _ = self.codec.set(Arc::new(codec.map_err(impossible)?));
         Ok(())
     }
 
-    /// All tokens that end a turn, for a server that is told them.
+    /// All tokens that end a turn, for a request to a server.
     pub(crate) fn all_tokens(&self, stops: &Stops) -> Vec<u32> {
         let all: BTreeSet<u32> = self.tokens.iter().chain(&stops.tokens).copied().collect();
         all.into_iter().collect()
@@ -77,7 +77,7 @@ impl StopCriteria {
     }
 }
 
-/// What ends a request's turn.
+/// The stop criteria of one request.
 #[derive(Debug)]
 pub(crate) struct Stops {
     pub(crate) tokens: Vec<u32>,

@@ -21,8 +21,9 @@ pub use trainer::TorchTrainer;
 
 static THREADS: OnceLock<i32> = OnceLock::new();
 
-/// Says how many threads libtorch may use in this process, before the first model. Without it it is one: workers
-/// of several stages share a machine, and libtorch's threads wait for one another by spinning.
+/// Sets how many threads libtorch may use in this process, before the first model. The default is
+/// one: workers of several stages share a machine, and libtorch's threads wait for one another by
+/// spinning.
 pub fn set_threads(threads: i32) {
     let _ = THREADS.set(threads.max(1));
 }
@@ -38,7 +39,7 @@ pub(super) fn decoder_trainer() -> Result<Box<dyn Trainer>, PolicyError> {
     Ok(Box::new(TorchTrainer::new()))
 }
 
-/// Prepares the calling thread to compute, and gives the device: a GPU where libtorch sees one.
+/// Prepares the calling thread to compute, and returns the device: a GPU where libtorch sees one.
 fn enter() -> Device {
     tch::set_num_threads(*THREADS.get_or_init(|| 1));
     memory::keep();
@@ -50,7 +51,7 @@ fn guarded<T>(compute: impl FnOnce() -> Result<T, PolicyError>) -> Result<T, Pol
     catch_unwind(AssertUnwindSafe(compute)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-        // Only the first lines say what happened; libtorch appends its stack.
+        // libtorch appends its stack to the message.
         let text: Vec<&str> = text.lines().take(3).collect();
         Err(PolicyError::Temporary(format!("libtorch failed: {}", text.join(" "))))
     })
@@ -65,7 +66,7 @@ impl From<ConfigError> for PolicyError {
 impl From<Broken> for PolicyError {
     fn from(broken: Broken) -> Self {
         let reason = broken.to_string();
-        // Another worker may stand on the machine that has it.
+        // Another worker may be on the machine that has it.
         if broken.absent { Self::Unsupported(reason) } else { Self::Impossible(reason) }
     }
 }

@@ -1,6 +1,6 @@
-//! What worker and program say to each other, each on a line of its own. First the program says what it answers for:
-//! `{"millrace": 1, "environments": ["riddles"], "rewards": ["brevity"]}`. Then the worker asks, and the program answers,
-//! one question at a time.
+//! The protocol between worker and program: one line of JSON per message. First the program sends
+//! its offer: `{"millrace": 1, "environments": ["riddles"], "rewards": ["brevity"]}`. Then the
+//! worker sends one request at a time, and the program answers it.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use serde_json::Value;
 
 use crate::runtime::Verdict;
 
-/// What a program answers for.
+/// The environments and rewards of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Offer {
-    /// The version of these lines; 1.
+    /// The version of the protocol; 1.
     #[serde(rename = "millrace")]
     pub protocol: u32,
     /// Its environments.
@@ -27,13 +27,13 @@ pub struct Offer {
     pub rewards: Vec<PoolName>,
 }
 
-/// What is asked.
+/// A request to the program.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub enum ProgramRequest<'a> {
     /// The start state that the seed draws.
     Reset {
-        /// Which environment.
+        /// Its name.
         environment: &'a PoolName,
         /// From the run file.
         settings: &'a Settings,
@@ -42,20 +42,20 @@ pub enum ProgramRequest<'a> {
         /// Draws the start state.
         seed: u64,
     },
-    /// What follows in `state` when the policy says `said`.
+    /// A step in `state`, after the policy's turn `said`.
     Step {
-        /// Which environment.
+        /// Its name.
         environment: &'a PoolName,
         /// From the run file.
         settings: &'a Settings,
-        /// What the answer before gave.
+        /// From the answer before.
         state: Value,
         /// The policy's words.
         said: &'a str,
     },
     /// The score of a finished rollout.
     Score {
-        /// Which reward.
+        /// Its name.
         reward: &'a PoolName,
         /// From the run file.
         settings: &'a Settings,
@@ -63,15 +63,16 @@ pub enum ProgramRequest<'a> {
         turns: &'a [TurnResult],
         /// The environment's goal was reached.
         success: bool,
-        /// Everything that was said, where the environment speaks text.
+        /// All turns of both sides, where the environment speaks text.
         conversation: &'a [Utterance],
-        /// The fields of the dataset's row, the prompt's apart and the answer as `answer`; not there without rows.
+        /// The fields of the dataset's row, without the prompt, and with the answer as `answer`.
+        /// Left out without rows.
         #[serde(skip_serializing_if = "Settings::is_empty")]
         row: &'a Settings,
     },
 }
 
-/// What is answered.
+/// An answer of the program.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Answer {
@@ -79,18 +80,18 @@ pub enum Answer {
     Step(EnvAnswer),
     /// To a score.
     Score(f64),
-    /// No answer.
+    /// The program cannot answer.
     Refused(Refusal),
 }
 
-/// What an environment says.
+/// The answer of an environment.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EnvAnswer {
-    /// Comes back with the next step; any JSON.
+    /// Returned with the next step; any JSON.
     #[serde(default)]
     pub state: Value,
-    /// The environment's words; none only when `done`.
+    /// The environment's turn; empty only when `done`.
     #[serde(default)]
     pub text: String,
     /// The reward for the step, finite.
@@ -107,13 +108,13 @@ pub struct EnvAnswer {
     pub valid: bool,
 }
 
-/// Why there is no answer.
+/// Why the program cannot answer.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Refusal {
     /// For people.
     pub reason: String,
-    /// Seconds after which it may be asked again; without it nobody can answer.
+    /// Seconds until a retry; without it the task becomes a dead letter.
     #[serde(default)]
     pub retry_after_s: Option<f64>,
 }
@@ -123,7 +124,7 @@ const fn yes() -> bool {
 }
 
 impl Refusal {
-    /// What becomes of the task.
+    /// The verdict on the task.
     #[must_use]
     pub fn verdict(self) -> Verdict {
         match self.retry_after_s.map(Duration::try_from_secs_f64) {

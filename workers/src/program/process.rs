@@ -11,15 +11,15 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use super::ProgramError;
 use super::line::{Answer, Offer, ProgramRequest};
 
-/// The version of the lines that this worker speaks.
+/// The version of the protocol that this worker speaks.
 const PROTOCOL: u32 = 1;
-/// Bytes of a line that is read; a longer one is no answer.
+/// Bytes of a line at most; a longer one is no answer.
 const MAX_LINE: u64 = 64 * 1024 * 1024;
-/// Bytes of a line that is no answer that are shown.
+/// Bytes of an invalid line that an error shows.
 const SHOWN: usize = 200;
 
-/// A process. It is killed when this is dropped, with whatever it has started; it also sees its input end when the worker
-/// dies.
+/// A process. It is killed on drop, with all processes that it started. When the worker dies, its
+/// input ends.
 #[derive(Debug)]
 pub(super) struct Process {
     child: Child,
@@ -30,7 +30,7 @@ pub(super) struct Process {
 impl Drop for Process {
     fn drop(&mut self) {
         if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()) {
-            // It may have ended meanwhile, with all that it had.
+            // It may have ended, with all its processes.
             let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
         }
     }
@@ -43,7 +43,7 @@ impl Process {
             .args(["-c", &format!("exec {command}")])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // What it starts itself goes with it.
+            // Processes that it starts are killed with it.
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
@@ -59,7 +59,7 @@ impl Process {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// What it answers for.
+    /// Reads its offer.
     pub(super) async fn hello(&mut self) -> Result<Offer, ProgramError> {
         let (offer, line): (Offer, String) = self.read().await?;
         if offer.protocol != PROTOCOL {

@@ -1,5 +1,6 @@
-//! Collection of old versions' files. A version that retention does not keep loses its files, except those
-//! that a kept version names too. Manifests and batches stay for ever: they are the run's books.
+//! Collection of old versions' files. A version that retention does not keep loses its files,
+//! except those that a kept version names too. Manifests and batches stay for ever: they are the
+//! run's record.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +13,7 @@ use millrace_schemas::{BlobRef, PolicyVersion, RunId};
 
 use crate::model::versions::{VersionError, read_manifest};
 
-/// Versions below the kept ones that are looked at on each occasion. One falls out with each commit; the
+/// Versions below the kept ones that each collection checks. One falls out with each commit; the
 /// others make up for collections that failed or were cut short.
 const LOOK_BACK: u64 = 16;
 /// Manifests that are read at once.
@@ -25,7 +26,7 @@ type Files = Arc<Vec<BlobRef>>;
 #[derive(Debug)]
 pub(super) struct Collector {
     objects: Objects,
-    /// What is known of committed versions.
+    /// Manifests of committed versions, by version.
     files: Mutex<HashMap<RunId, BTreeMap<PolicyVersion, Files>>>,
 }
 
@@ -34,13 +35,14 @@ impl Collector {
         Self { objects, files: Mutex::default() }
     }
 
-    /// Collects what `retention` gives up now that `newest` is committed; says the versions that lost files.
+    /// Collects the files that `retention` gives up now that `newest` is committed; returns the
+    /// versions that lost files.
     pub(super) async fn collect(
         &self,
         newest: &Manifest,
         retention: Retention,
     ) -> Result<Vec<PolicyVersion>, VersionError> {
-        // A commit may not take its own files, whatever the task says.
+        // A commit must not collect its own files, even if the task's retention allows it.
         let retention = Retention { newest: retention.newest.clamp(1, u64::from(u32::MAX)), ..retention };
         let run = &newest.run;
         let newest = self.newest(run, newest.version).await?;
@@ -63,7 +65,7 @@ impl Collector {
         Ok(collected)
     }
 
-    /// The newest committed version: a commit that is done again late may find others after its own.
+    /// The newest committed version: a commit that is repeated late may find later ones.
     async fn newest(&self, run: &RunId, mut version: PolicyVersion) -> Result<PolicyVersion, VersionError> {
         while self.files(run, version.next()).await?.is_some() {
             version = version.next();

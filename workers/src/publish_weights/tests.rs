@@ -57,7 +57,7 @@ async fn the_first_commit_of_a_version_wins() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_many_at_once_one_wins_and_all_say_so() {
+async fn of_concurrent_commits_one_wins_and_all_report_it() {
     // In a folder, where each access takes its time, so that all look before the first creates.
     let folder = tempfile::tempdir().unwrap();
     let objects = Objects::open(folder.path().to_str().unwrap()).unwrap();
@@ -75,7 +75,7 @@ async fn of_many_at_once_one_wins_and_all_say_so() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_not_committed() {
+async fn a_version_with_missing_files_is_not_committed() {
     let objects = Objects::memory();
     let manifest = version(&objects, 1, &[("config", "{}"), ("model", "weights")]).await;
     objects.delete(&paths::blob(&run(), &BlobRef::of(b"weights").sha256)).await.unwrap();
@@ -144,7 +144,7 @@ async fn weights_that_a_kept_version_shares_are_kept() {
 }
 
 #[tokio::test]
-async fn a_commit_done_again_late_takes_nothing_from_the_newer_ones() {
+async fn a_late_retry_of_a_commit_collects_nothing_of_newer_versions() {
     let objects = Objects::memory();
     history(&objects, 3, Retention { newest: 2, every: 0, checkpoint_every: 1 }).await;
     let late = version(&objects, 1, &[("config", "shared"), ("model", "weights 1")]).await;

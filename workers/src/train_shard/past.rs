@@ -15,11 +15,12 @@ use crate::model::versions::{Files, VersionError, VersionStore};
 use crate::policy::{Past, PolicyError};
 use crate::runtime::Verdict;
 
-/// What was committed of a run. Calls block, on a thread that is none of the runtime's.
+/// The committed versions and batches of a run. Calls block, so they come from a thread outside the
+/// runtime.
 pub(super) struct StoredPast {
     pub(super) run: RunId,
     pub(super) versions: VersionStore,
-    /// The way to the log, where batches' turns are.
+    /// Reads batches' turns from the log; `None` where all batches contain them.
     pub(super) broker: Option<Broker>,
     pub(super) runtime: Handle,
 }
@@ -52,7 +53,7 @@ impl Past for StoredPast {
     }
 }
 
-/// What is not there stays away; anything else may be better another time.
+/// A verdict of poison is final; anything else may succeed later.
 fn lacks(error: &VersionError) -> PolicyError {
     match error.verdict() {
         Verdict::Poison(reason) => PolicyError::Impossible(reason),

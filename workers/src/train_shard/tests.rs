@@ -111,7 +111,7 @@ async fn a_step_follows_from_base_and_batch_alone() {
 }
 
 #[tokio::test]
-async fn what_no_step_changes_goes_from_version_to_version() {
+async fn unchanged_files_carry_over_from_version_to_version() {
     let objects = Objects::memory();
     let mut zero = files(&objects, initialise(1)).await;
     let file = |name: &str, blob| FileRef { name: name.to_owned(), blob };
@@ -133,7 +133,7 @@ async fn what_no_step_changes_goes_from_version_to_version() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_trained_is_poison() {
+async fn an_untrainable_batch_is_poison() {
     let objects = Objects::memory();
     let zero = files(&objects, initialise(1)).await;
     let sha = commit(&objects, 0, zero).await;
@@ -158,7 +158,7 @@ async fn what_cannot_be_trained_is_poison() {
 }
 
 #[tokio::test]
-async fn a_batch_that_is_not_there_is_looked_for_again() {
+async fn a_missing_batch_is_fetched_again() {
     let objects = Objects::memory();
     let zero = files(&objects, initialise(1)).await;
     let sha = commit(&objects, 0, zero).await;

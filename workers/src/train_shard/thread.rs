@@ -16,11 +16,10 @@ use crate::model::versions::LoadedVersion;
 use crate::policy::{PolicyError, TrainStep, Trained, Trainer, model_type, trainer_for};
 use crate::runtime::panic_message;
 
-/// Time for the thread to notice that nobody waits for what it computes. A long step of one worker alone passes
-/// it, too: that worker is no member meanwhile, and loses nothing by it.
-const LETTING_GO: Duration = Duration::from_secs(15);
+/// Time for the thread to notice that its job was abandoned. A long step of a gang of one may
+/// exceed it, too: that worker is no member meanwhile, which costs it nothing.
+const ABANDON_GRACE: Duration = Duration::from_secs(15);
 
-/// What to compute.
 pub(super) enum Job {
     /// Version 0.
     Initialise { model: ModelSpec, seed: u64 },
@@ -28,7 +27,7 @@ pub(super) enum Job {
     Step(Box<StepJob>),
 }
 
-/// What a step depends on.
+/// The inputs of a step.
 pub(super) struct StepJob {
     pub(super) base: LoadedVersion,
     pub(super) batch: Batch,
@@ -49,25 +48,25 @@ impl Job {
     }
 }
 
-/// A job, whose it is, and who waits for it.
+/// A job, its run, and where its result goes.
 type Order = (RunId, Job, oneshot::Sender<Result<Trained, PolicyError>>);
 
-/// A handle to the thread. The thread ends when it is dropped.
+/// A handle to the thread, which ends when the handle is dropped.
 #[derive(Debug)]
 pub(super) struct TrainerThread {
     orders: mpsc::UnboundedSender<Order>,
     at_work: Arc<Mutex<AtWork>>,
 }
 
-/// What the thread is at, as its handle sees it.
+/// What the thread does now, for its handle.
 #[derive(Debug, Default)]
 struct AtWork {
     computes: bool,
-    /// Since when nobody waits for what it computes.
+    /// When the caller dropped the present job; `None` while it waits.
     abandoned: Option<Instant>,
 }
 
-/// Waits for a job: dropped before its end, it marks what is computed as abandoned.
+/// Dropped before the job's end, it marks the job as abandoned.
 struct Waiting<'a>(&'a Mutex<AtWork>);
 
 impl Drop for Waiting<'_> {
@@ -94,16 +93,16 @@ impl TrainerThread {
         Self { orders, at_work }
     }
 
-    /// Whether the thread answers: it does not if it goes on for long with what it was told to leave.
+    /// Whether the thread answers. It does not if it continues an abandoned job for long.
     pub(super) fn is_well(&self) -> bool {
         let at_work = self.at_work.lock().unwrap_or_else(PoisonError::into_inner);
-        at_work.abandoned.is_none_or(|since| since.elapsed() < LETTING_GO)
+        at_work.abandoned.is_none_or(|since| since.elapsed() < ABANDON_GRACE)
     }
 
-    /// Computes a job. A job that has begun is computed to its end even if nobody waits for it any more.
+    /// Computes a job. A job that has started is computed to its end even if the caller is gone.
     pub(super) async fn train(&self, run: RunId, job: Job) -> Result<Trained, PolicyError> {
         let (reply, answer) = oneshot::channel();
-        // A thread that is gone drops the order, and the answer says so.
+        // A thread that is gone drops the order, and with it the reply's sender.
         let _ = self.orders.send((run, job, reply));
         let _waiting = Waiting(&self.at_work);
         let answer = answer.await;
@@ -111,15 +110,17 @@ impl TrainerThread {
     }
 }
 
-/// A trainer, and what its state belongs to. One at a time: a model and its optimiser may fill the device.
+/// The trainer of one run. There is one at a time, because a model and its optimiser may fill the
+/// device.
 struct Current {
     run: RunId,
     model_type: String,
     trainer: Box<dyn Trainer>,
 }
 
-/// Consumes orders, produces trained versions. Waits for the next order; one whose task was dropped meanwhile
-/// is passed over. A trainer that fails is let go with its state, unless its gang failed. Ends when nobody can send.
+/// Consumes orders, produces trained versions. Waits for the next order. An order whose task was
+/// dropped meanwhile is skipped. A trainer that fails is dropped with its state, unless its gang
+/// failed. Ends when the handle is dropped.
 fn serve(mut inbox: mpsc::UnboundedReceiver<Order>, at_work: &Mutex<AtWork>) {
     let note = |computes| {
         *at_work.lock().unwrap_or_else(PoisonError::into_inner) = AtWork { computes, abandoned: None };
@@ -136,24 +137,24 @@ fn serve(mut inbox: mpsc::UnboundedReceiver<Order>, at_work: &Mutex<AtWork>) {
             Err(PolicyError::Temporary(format!("the trainer panicked: {message}")))
         });
         match answer {
-            // A void step leaves the trainer as it was, and the gang makes it again.
+            // A void step leaves the trainer as it was, and the gang redoes it.
             Ok(_) | Err(PolicyError::Void(_)) => {}
             Err(_) => current = None,
         }
         note(false);
-        // Whoever asked may have left.
+        // The receiver may be gone.
         let _ = reply.send(answer);
     }
 }
 
 fn compute(current: &mut Option<Current>, run: RunId, job: Job) -> Result<Trained, PolicyError> {
     let model_type = job.model_type()?;
-    let fits = |held: &Current| held.run == run && held.model_type == model_type;
-    let held = match current.take().filter(fits) {
-        Some(held) => held,
+    let fits = |current: &Current| current.run == run && current.model_type == model_type;
+    let fitting = match current.take().filter(fits) {
+        Some(fitting) => fitting,
         None => Current { trainer: trainer_for(&model_type)?, run, model_type },
     };
-    let trainer = &mut current.insert(held).trainer;
+    let trainer = &mut current.insert(fitting).trainer;
     match job {
         Job::Initialise { model, seed } => trainer.initialise(&model, seed),
         Job::Step(job) => {

@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::support::{Bench, Python, check_against_oracle, done, task, until, versions};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_server_costs_the_turns_in_its_hands() {
+async fn a_killed_server_costs_its_turns_in_flight() {
     for dialect in [Vllm, Sglang] {
         let python = Python::start();
         let bench = Bench::new(&python, dialect);
@@ -64,7 +64,7 @@ async fn silent_server_times_out() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_busy_server_is_asked_again_when_it_says() {
+async fn a_busy_server_is_retried_when_its_reply_allows() {
     let python = Python::start();
     let bench = Bench::new(&python, Vllm);
     bench.begin().await;

@@ -174,7 +174,7 @@ async fn replies_of_llama_cpp_that_cannot_be_trained_on_are_refused_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_server_cannot_do_is_said_with_the_remedy() {
+async fn an_unsupported_request_is_refused_with_the_remedy() {
     let python = Python::start();
     python.set(&json!({"no_dev": true}));
     let bench = Bench::new(&python, Vllm);

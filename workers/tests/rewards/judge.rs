@@ -118,7 +118,7 @@ async fn a_judge_that_fails_is_a_failure() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_judge_has_no_more_at_once_than_it_is_given() {
+async fn concurrent_judge_requests_are_bounded() {
     let judge = Judge::start();
     judge.does("slow");
     let reward = judge.asked_by(&["--judge-at-once", "3"]);

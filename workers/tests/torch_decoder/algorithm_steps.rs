@@ -313,7 +313,7 @@ fn shares_of_tokens_and_staleness_are_metrics() {
 }
 
 #[test]
-fn a_distance_in_the_reward_is_taken_off_before_there_are_advantages() {
+fn a_kl_penalty_in_the_reward_comes_before_the_advantages() {
     let (base, other) = (initial(1), initial(2));
     let batch = sampled_batch(&base, 4, 4, SHAPE, 1);
     let of = |kl: Option<Kl>, shaping| {
@@ -339,7 +339,7 @@ fn a_distance_in_the_reward_is_taken_off_before_there_are_advantages() {
 }
 
 #[test]
-fn the_coefficient_of_the_distance_goes_on_from_the_version_trained_on() {
+fn the_kl_coefficient_continues_from_the_version_trained_on() {
     let (base, other) = (initial(1), initial(2));
     let batch = sampled_batch(&base, 4, 4, SHAPE, 1);
     let adapt = Some(KlTarget { target: 1e-3, horizon: 160 });
@@ -392,7 +392,7 @@ fn rollouts_that_were_cut_off_count_for_nothing_where_the_run_masks_them() {
 }
 
 #[test]
-fn running_moments_go_on_from_the_version_trained_on() {
+fn running_moments_continue_from_the_version_trained_on() {
     let base = initial(1);
     let batch = sampled_batch(&base, 4, 4, SHAPE, 1);
     let of = |base: &LoadedVersion, std| {

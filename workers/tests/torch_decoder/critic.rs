@@ -100,7 +100,7 @@ fn a_critic_is_a_file_of_its_own_that_only_training_reads() {
 }
 
 #[test]
-fn a_critic_goes_on_from_its_file_bit_for_bit() {
+fn a_critic_continues_from_its_file_bit_for_bit() {
     let base = initial(1);
     let first = sampled_batch(&base, 2, 4, SHAPE, 1);
     let two = |between: &dyn Fn(TorchTrainer) -> TorchTrainer| {
@@ -116,7 +116,7 @@ fn a_critic_goes_on_from_its_file_bit_for_bit() {
 }
 
 #[test]
-fn a_critic_learns_what_to_expect() {
+fn a_critic_learns_the_returns() {
     // Each turn is one token, rewarded by what was seen before it: that can be foreseen, and nothing can be done about it.
     let shape = Shape { new: 1, ..SHAPE };
     let critic = Critic { discount: 0.0, coefficient: 2.0, clip: 0.0, ..Critic::default() };

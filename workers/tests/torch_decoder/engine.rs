@@ -188,7 +188,7 @@ fn random_numbers_are_even_over_seeds_and_over_positions() {
 }
 
 #[test]
-fn a_request_that_cannot_be_done_says_why_and_hurts_no_other() {
+fn an_impossible_request_fails_with_its_reason_and_hurts_no_other() {
     let mut engine = engine(&initial(1));
     let mut hot = task(tokens(3, 1), 1, 1);
     hot.sampling.temperature = f64::NAN;
@@ -214,7 +214,7 @@ fn a_request_that_cannot_be_done_says_why_and_hurts_no_other() {
 }
 
 #[test]
-fn an_abandoned_request_is_heard_of_no_more() {
+fn an_abandoned_request_gives_no_result() {
     let mut engine =
         TorchEngine::new(&initial(1), EngineSettings { sequences: 1, ..EngineSettings::default() }).unwrap();
     let [a, b, c] = [1, 2, 3].map(|seed| task(tokens(10, seed), 20, seed));

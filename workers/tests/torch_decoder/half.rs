@@ -161,7 +161,7 @@ fn weights_in_f32_keep_what_bf16_would_lose() {
 }
 
 #[test]
-fn a_step_in_bf16_is_the_same_also_after_a_restart_and_whatever_is_computed_again() {
+fn a_step_in_bf16_is_the_same_after_a_restart_and_with_recomputation() {
     let algorithm = Algorithm { epochs: 2, minibatches: 3, weight_decay: 0.01, ..Algorithm::default() };
     let mut current = initial_half(1);
     let batch = sampled_batch(&current, 4, 4, SHAPE, 1);

@@ -145,7 +145,7 @@ fn smollm2() -> Option<PathBuf> {
 }
 
 #[test]
-fn a_pretrained_model_says_what_transformers_lets_it_say() {
+fn a_pretrained_model_generates_what_transformers_generates() {
     let Some(path) = smollm2() else {
         println!("skipped: no SmolLM2-135M-Instruct in target/models; `make model` puts it there");
         return;

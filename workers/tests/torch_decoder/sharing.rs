@@ -61,7 +61,7 @@ fn of_a_large_model_a_short_prompt_is_worth_waiting_for() {
 }
 
 #[test]
-fn a_request_gets_the_same_alone_in_a_crowd_in_pieces_and_after_it_gave_way() {
+fn a_request_gets_the_same_alone_batched_chunked_and_preempted() {
     let later = task(tokens(50, 9), 40, 77);
     let expected = alone(std::slice::from_ref(&later));
     let crowd = |engine: &mut TorchEngine| {
@@ -83,7 +83,7 @@ fn a_request_gets_the_same_alone_in_a_crowd_in_pieces_and_after_it_gave_way() {
 }
 
 #[test]
-fn a_long_prompt_holds_nobody_up() {
+fn a_long_prompt_does_not_delay_other_requests() {
     let mut engine = with(EngineSettings { prefill_tokens: Some(16), ..EngineSettings::default() });
     engine.admit(request(0, task(tokens(10, 1), 8, 1)));
     engine.step().unwrap();
@@ -97,7 +97,7 @@ fn a_long_prompt_holds_nobody_up() {
 }
 
 #[test]
-fn the_old_give_nothing_up_for_the_young() {
+fn old_requests_are_never_preempted_for_young_ones() {
     // Room for one at its full length and a little more: the first ends first, whoever else wants its blocks.
     let tight = EngineSettings { cache_bytes: 1, ..EngineSettings::default() };
     let mut engine = with(tight);

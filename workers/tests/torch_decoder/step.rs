@@ -254,7 +254,7 @@ fn what_engine_and_trainer_compute_differently_is_a_metric() {
 }
 
 #[test]
-fn layers_that_are_computed_again_give_the_same_bytes() {
+fn recomputed_layers_give_the_same_bytes() {
     let base = initial(1);
     let batch = sampled_batch(&base, 4, 4, SHAPE, 1);
     let of = |recompute| {
@@ -265,7 +265,7 @@ fn layers_that_are_computed_again_give_the_same_bytes() {
 }
 
 #[test]
-fn the_policy_is_held_near_its_reference() {
+fn the_kl_penalty_keeps_the_policy_near_its_reference() {
     let (base, other) = (initial(1), initial(2));
     let batch = sampled_batch(&base, 4, 4, SHAPE, 1);
     let of = |reference, estimator, coefficient| {

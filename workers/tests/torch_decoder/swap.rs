@@ -32,7 +32,7 @@ fn play(engine: &mut TorchEngine, rollout: u32, turns: u64) -> Vec<GenerateDone>
 }
 
 #[test]
-fn a_kept_prefix_gives_what_computing_it_anew_gives() {
+fn a_cached_prefix_gives_what_prefilling_it_again_gives() {
     let weights = initial(1);
     let kept = play(&mut engine(&weights), 5, 4);
     let mut context = tokens(20, 1);
@@ -49,7 +49,7 @@ fn a_kept_prefix_gives_what_computing_it_anew_gives() {
 }
 
 #[test]
-fn only_the_common_prefix_is_kept_when_a_context_was_changed() {
+fn only_the_common_prefix_is_reused_when_a_context_changed() {
     let weights = initial(1);
     let mut engine = engine(&weights);
     let context = tokens(30, 1);
@@ -69,7 +69,7 @@ fn only_the_common_prefix_is_kept_when_a_context_was_changed() {
 }
 
 #[test]
-fn blocks_that_were_taken_over_help_nobody_to_wrong_tokens() {
+fn evicted_blocks_are_never_found_for_other_tokens() {
     // Room for one rollout and a block, and two of them in turn: neither finds more than that of its own tokens, both
     // get the right ones.
     let weights = initial(1);
@@ -115,7 +115,7 @@ fn tokens_carry_their_version() {
 }
 
 #[test]
-fn new_weights_void_what_was_kept() {
+fn new_weights_clear_the_prefix_cache() {
     let (old, new) = (initial(1), version(1, &trained(2)));
     let mut engine = engine(&old);
     let context = tokens(30, 1);
@@ -127,7 +127,7 @@ fn new_weights_void_what_was_kept() {
 }
 
 #[test]
-fn an_engine_goes_over_to_a_model_of_another_shape() {
+fn an_engine_loads_a_model_of_another_shape() {
     let other = version(1, &TorchTrainer::new().initialise(&model(1, 64, 0.2), 2).unwrap());
     let mut engine = engine(&initial(1));
     let task = task(tokens(10, 1), 9, 3);

@@ -1,4 +1,4 @@
-//! What `--engine` and its like say: who generates, and how it is reached.
+//! The options of the generate stage's engine: `--engine` and those that begin with it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 
 use crate::policy::openai::{Dialect, Seeds, ServerSettings};
 
-/// Who generates.
+/// Where turns are sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum EngineKind {
     /// This process.
@@ -20,60 +20,62 @@ pub enum EngineKind {
 /// The engine of the generate stage.
 #[derive(Debug, Clone, Args)]
 pub struct EngineArgs {
-    /// Who generates: this process, or a server that is reached by HTTP
+    /// Where turns are sampled: in this process, or by a server over HTTP
     #[arg(long, env = "MILLRACE_ENGINE", value_enum, default_value_t)]
     engine: EngineKind,
-    /// Where the server is, without a path: http://127.0.0.1:8000
+    /// Address of the server, without a path: http://127.0.0.1:8000
     #[arg(long, env = "MILLRACE_ENGINE_URL", required_if_eq("engine", "openai"))]
     engine_url: Option<String>,
     /// The name under which the server serves the model. Default: its only one
     #[arg(long, env = "MILLRACE_ENGINE_MODEL")]
     engine_model: Option<String>,
-    /// How the server speaks: vllm, sglang, llama_cpp
+    /// The server's dialect: vllm, sglang, llama_cpp
     #[arg(long, env = "MILLRACE_ENGINE_DIALECT", default_value = "vllm")]
     engine_dialect: Dialect,
-    /// A file with the key that the server wants
+    /// A file with the server's key
     #[arg(long, env = "MILLRACE_ENGINE_KEY_FILE")]
     engine_key_file: Option<PathBuf>,
-    /// Where versions are laid out for the server, which must find them by the same path. Of this worker alone
+    /// Folder for the versions, which the server must find by the same path. Of this worker alone
     #[arg(long, env = "MILLRACE_ENGINE_WEIGHTS_DIR", required_if_eq("engine", "openai"))]
     engine_weights_dir: Option<PathBuf>,
-    /// Make the server read other weights by this command, run by sh; MILLRACE_WEIGHTS is their folder
+    /// A command, run by sh, that makes the server load other weights; MILLRACE_WEIGHTS is their
+    /// folder
     #[arg(long, env = "MILLRACE_ENGINE_RELOAD_COMMAND")]
     engine_reload_command: Option<String>,
-    /// Seconds for the server to read other weights
+    /// Seconds for the server to load other weights
     #[arg(long, env = "MILLRACE_ENGINE_RELOAD_TIMEOUT", default_value_t = 600.0)]
     engine_reload_timeout: f64,
-    /// Seconds of silence after which the server counts as hung; more than a request may wait in its queue
+    /// Seconds of silence after which the server counts as hung; more than a request may wait in
+    /// the server's queue
     #[arg(long, env = "MILLRACE_ENGINE_SILENCE", default_value_t = 300.0)]
     engine_silence: f64,
-    /// By how much two measurements of the same weights may differ, in nats a token. The default is for a
-    /// server that computes in bf16; one that computes in f32 is held to 0.001
+    /// By how much two measurements of the same weights may differ, in nats a token. The default is
+    /// for a server that computes in bf16; one that computes in f32 is held to 0.001
     #[arg(long, env = "MILLRACE_ENGINE_TOLERANCE", default_value_t = 0.2)]
     engine_tolerance: f64,
-    /// Whether requests carry the task's seed: auto leaves it out where the server says that it runs on a CPU,
-    /// for vLLM dies of it there
+    /// Whether requests carry the task's seed: auto leaves it out where the server says that it
+    /// runs on a CPU, for vLLM dies of it there
     #[arg(long, env = "MILLRACE_ENGINE_SEEDS", value_enum, default_value_t)]
     engine_seeds: Seeds,
 }
 
-/// Why the words make no engine.
+/// Why the options are refused.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineArgsError {
     /// The key cannot be read.
     #[error("failed to read --engine-key-file path={path:?}: {source}")]
     Key {
-        /// Where it was looked for.
+        /// The path.
         path: PathBuf,
-        /// Why it was not read.
+        /// The error of the file system.
         source: std::io::Error,
     },
     /// Not a time.
     #[error("{flag} value={value} is not a number of seconds above 0")]
     Seconds {
-        /// Which.
+        /// The option.
         flag: &'static str,
-        /// What it says.
+        /// Its value.
         value: f64,
     },
     /// Not a bound.
@@ -82,10 +84,10 @@ pub enum EngineArgsError {
 }
 
 impl EngineArgs {
-    /// The server that generates; `None` where this process does.
+    /// The settings of the inference server; `None` to sample in this process.
     ///
     /// # Errors
-    /// A file cannot be read, or a number is none.
+    /// A file cannot be read, or a number is out of range.
     pub fn server(&self) -> Result<Option<ServerSettings>, EngineArgsError> {
         let (EngineKind::Openai, Some(url), Some(dir)) =
             (self.engine, &self.engine_url, &self.engine_weights_dir)

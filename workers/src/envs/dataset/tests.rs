@@ -118,7 +118,7 @@ fn an_answer_is_recognised_as_the_run_file_says() {
 }
 
 #[test]
-fn what_cannot_be_asked_is_said_with_its_line() {
+fn a_malformed_row_is_reported_with_its_line() {
     let game = Game::new(&serde_json::json!({ "prompt_tokens": 40 }));
     let error = game.act(1, EnvAction::Reset).unwrap_err().to_string();
     assert!(error.starts_with("rows.jsonl line=2 has to say tokens=") && error.contains("=40"), "{error}");

@@ -215,7 +215,7 @@ fn what_is_no_action_moves_nothing() {
 }
 
 #[test]
-fn impossible_settings_are_said() {
+fn impossible_settings_are_reported() {
     let lake = FrozenLake(FrozenLakeSpec { max_turns: 3, ..LAKE.0 });
     let error = lake.reset(Split::Train, 1).unwrap_err();
     assert!(matches!(error, EnvError::NoLevel { .. }), "{error}");

@@ -29,7 +29,7 @@ fn refused(wrong: impl Fn(Pin<&mut ffi::Reducer>) -> Option<cxx::Exception>) -> 
 }
 
 #[test]
-fn a_bucket_that_is_not_there_is_refused() {
+fn an_unknown_bucket_is_refused() {
     assert!(refused(|reducer| reducer.filled(1).err()).contains("bucket 1 of 1"));
     assert!(refused(|reducer| reducer.take(1).err()).contains("not under way"));
     assert!(refused(|reducer| reducer.take(0).err()).contains("not under way"), "nothing has begun");

@@ -1,4 +1,4 @@
-//! One engine with its requests: what must hold whichever engine it is.
+//! One engine with its requests, and the checks that hold for every engine.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,17 +13,17 @@ use crate::model::versions::LoadedVersion;
 use crate::policy::{Engine, EngineRequest, Finished, PolicyError, Ticket, engine_for};
 use crate::runtime::panic_message;
 
-/// An engine and whoever waits for it.
+/// An engine and the requests that it has.
 pub(super) struct Host {
     engine: Box<dyn Engine>,
     version: PolicyVersion,
     serving: watch::Sender<Serving>,
     next_ticket: u64,
-    waiting: HashMap<Ticket, Waiting>,
+    pending: HashMap<Ticket, Pending>,
 }
 
-/// Who waits for a turn.
-struct Waiting {
+/// A request that the engine has.
+struct Pending {
     request: Reply,
     min_version: PolicyVersion,
     busy: Duration,
@@ -40,11 +40,11 @@ impl Host {
         let engine = contained(|| engine_for(weights))?;
         let version = weights.version;
         serving.send_replace(Serving::version(version));
-        Ok(Self { engine, version, serving, next_ticket: 0, waiting: HashMap::new() })
+        Ok(Self { engine, version, serving, next_ticket: 0, pending: HashMap::new() })
     }
 
-    /// Goes over to newer weights; the requests in hand go on under them. Where that fails the engine is let
-    /// go, for it may be anywhere between the two.
+    /// Loads newer weights; the requests in flight continue under them. If that fails, the engine
+    /// is dropped, because its state is unknown.
     pub(super) fn load(mut self, weights: &LoadedVersion) -> Result<Self, PolicyError> {
         match contained(|| self.engine.load(weights)) {
             Ok(()) => {
@@ -60,7 +60,7 @@ impl Host {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.waiting.is_empty()
+        self.pending.is_empty()
     }
 
     /// Takes a request into the batch.
@@ -68,19 +68,19 @@ impl Host {
         let Request { rollout, task, cancel, reply } = request;
         let min_version = task.min_version;
         if min_version > self.version {
-            let reason = format!("the engine serves {} where {min_version} is asked for", self.version);
+            let reason = format!("the engine serves {} where {min_version} is required", self.version);
             let _ = reply.send(Err(PolicyError::Temporary(reason)));
             return;
         }
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
-        self.waiting.insert(ticket, Waiting { request: (cancel, reply), min_version, busy: Duration::ZERO });
+        self.pending.insert(ticket, Pending { request: (cancel, reply), min_version, busy: Duration::ZERO });
         self.engine.admit(EngineRequest { ticket, rollout, task });
     }
 
     /// One step of the engine; `false` when it broke.
     pub(super) fn step(&mut self, run: &RunId) -> bool {
-        self.abandon_unwanted();
+        self.abandon_cancelled();
         let started = Instant::now();
         let finished = match contained(|| self.engine.step()) {
             Ok(finished) => finished,
@@ -90,47 +90,47 @@ impl Host {
                 return false;
             }
         };
-        let share = started.elapsed() / self.waiting.len().max(1) as u32;
-        self.waiting.values_mut().for_each(|waiting| waiting.busy += share);
+        let share = started.elapsed() / self.pending.len().max(1) as u32;
+        self.pending.values_mut().for_each(|pending| pending.busy += share);
         finished.into_iter().for_each(|finished| self.answer(finished));
         true
     }
 
-    /// Nobody waits for a cancelled task, nor for one whose future was dropped.
-    fn abandon_unwanted(&mut self) {
+    /// Drops the requests of cancelled tasks, and those whose receiver is gone.
+    fn abandon_cancelled(&mut self) {
         let engine = &mut self.engine;
-        self.waiting.retain(|ticket, Waiting { request: (cancel, reply), .. }| {
-            let wanted = !cancel.is_cancelled() && !reply.is_closed();
-            if !wanted {
+        self.pending.retain(|ticket, Pending { request: (cancel, reply), .. }| {
+            let is_live = !cancel.is_cancelled() && !reply.is_closed();
+            if !is_live {
                 engine.abandon(*ticket);
             }
-            wanted
+            is_live
         });
     }
 
     fn answer(&mut self, Finished { ticket, result }: Finished) {
-        let Some(Waiting { request: (_, reply), min_version, busy }) = self.waiting.remove(&ticket) else {
+        let Some(Pending { request: (_, reply), min_version, busy }) = self.pending.remove(&ticket) else {
             return;
         };
         let answer = result.and_then(|done| {
             check(&done, min_version, self.version)?;
             Ok(Answer { done, busy })
         });
-        // Whoever asked may have left.
+        // The receiver may be gone.
         let _ = reply.send(answer);
     }
 
-    /// Sends everybody away and says that there is no engine.
+    /// Fails all requests, and reports that there is no engine.
     fn abort(&mut self, error: &PolicyError) {
         let reason = format!("the engine broke: {error}");
-        for (_, Waiting { request: (_, reply), .. }) in self.waiting.drain() {
+        for (_, Pending { request: (_, reply), .. }) in self.pending.drain() {
             let _ = reply.send(Err(PolicyError::Temporary(reason.clone())));
         }
         self.serving.send_replace(Serving { failure: Some(reason), ..Serving::default() });
     }
 }
 
-/// Stops a panic: the engine is let go, its thread goes on.
+/// Turns a panic into an error: the engine is dropped, its thread continues.
 fn contained<T>(call: impl FnOnce() -> Result<T, PolicyError>) -> Result<T, PolicyError> {
     catch_unwind(AssertUnwindSafe(call))
         .unwrap_or_else(|panic| Err(PolicyError::Temporary(format!("panicked: {}", panic_message(&*panic)))))

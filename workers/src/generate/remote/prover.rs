@@ -1,4 +1,5 @@
-//! Says of tokens that were just sampled whether the server still serves the weights that it served before them.
+//! Proves for tokens that were just sampled that the server still has the weights that it had
+//! before them.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -12,22 +13,23 @@ use crate::policy::openai::{ServerError, same};
 /// Between the starts of two probes: one proves all that was sampled before it.
 const PACE: Duration = Duration::from_millis(20);
 
-/// Who wants to know.
+/// A request for a proof.
 #[derive(Debug)]
 pub(super) struct Proof {
     pub(super) served: Arc<Served>,
     pub(super) reply: oneshot::Sender<Result<(), ServerError>>,
 }
 
-/// Proves, one probe at a time.
+/// Sends one probe at a time.
 pub(super) struct Prover {
     pub(super) session: Weak<Session>,
     pub(super) inbox: mpsc::UnboundedReceiver<Proof>,
 }
 
 impl Prover {
-    /// Consumes questions, produces an answer to each. Waits for a question, then for the server's answer to one
-    /// probe, which serves all that asked before it began. A failed probe loses the server. StopCriteria with the session.
+    /// Consumes requests, produces an answer to each. Waits for a request, then for the server's
+    /// answer to one probe, which proves all requests that came before it. A failed probe loses the
+    /// server. Ends with the session.
     pub(super) async fn run(mut self) {
         let mut pace = tokio::time::interval(PACE);
         pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -37,7 +39,8 @@ impl Prover {
             while let Ok(more) = self.inbox.try_recv() {
                 asked.push(more);
             }
-            // Whoever waits keeps the weights from changing, so that all who still do mean the same ones.
+            // A pending request keeps the weights from changing, so that all of them are about the
+            // same ones.
             asked.retain(|proof| !proof.reply.is_closed());
             let (Some(session), Some(served)) = (self.session.upgrade(), asked.first()) else { continue };
             let served = served.served.clone();
@@ -58,7 +61,7 @@ async fn prove(session: &Session, served: &Served) -> Result<(), ServerError> {
     loop {
         match session.server.probe(&served.tokens).await {
             Ok(logprobs) => return same(&served.logprobs, &logprobs, settings.tolerance),
-            // A server without room is not lost.
+            // A busy server is not lost.
             Err(ServerError::Busy { after, .. }) if refused < settings.patience => {
                 refused += after;
                 tokio::time::sleep(after).await;

@@ -1,4 +1,5 @@
-//! What one run has to do with a server: the weights that it was seen to serve, and the gate through which turns go.
+//! A run's session with an inference server: the weights that the server has proved, and the gate
+//! that turns pass.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -7,7 +8,7 @@ use millrace_schemas::{PolicyVersion, RunId};
 use tokio::sync::{RwLock, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::Wanted;
+use super::NextVersion;
 use super::prover::{Proof, Prover};
 use super::turn::Turn;
 use crate::generate::driver::Request;
@@ -18,30 +19,31 @@ use crate::policy::stop_criteria::StopCriteria;
 /// Whether turns may be sampled.
 #[derive(Debug, Clone)]
 pub(super) enum Gate {
-    /// Not now: the weights are being changed, or the server is away.
+    /// Not now: the weights change, or the server is lost.
     Closed,
-    /// By these weights.
+    /// With these weights.
     Open(Arc<Served>),
-    /// Never again.
+    /// The run has ended.
     Ended,
 }
 
-/// Weights that the server was seen to serve.
+/// Weights that the server has proved.
 #[derive(Debug)]
 pub(super) struct Served {
     pub(super) version: PolicyVersion,
     pub(super) vocabulary: u32,
     pub(super) ends: Arc<StopCriteria>,
-    /// Names them to the server.
+    /// Their name at the server.
     pub(super) label: String,
-    /// The probe's prompt, and what it gave.
+    /// The probe's prompt, and the log-probabilities that the server gave for it.
     pub(super) tokens: Vec<u32>,
     pub(super) logprobs: Vec<f32>,
     /// Whether its log-probabilities follow the temperature.
     pub(super) scaled: bool,
     /// Whether requests carry a seed.
     pub(super) seeded: bool,
-    /// Fires before other weights come, or when the server is lost: what was sampled so far is all.
+    /// Fires before other weights are loaded, or when the server is lost. The tokens sampled so far
+    /// are kept.
     pub(super) boundary: CancellationToken,
 }
 
@@ -52,17 +54,17 @@ pub(super) struct Session {
     pub(super) server: Arc<Server>,
     pub(super) gate: watch::Sender<Gate>,
     serving: watch::Sender<Serving>,
-    /// What the server was seen to serve last. Held by each turn while the server samples for it and until that is
-    /// proved; alone by whoever changes weights.
+    /// What the server proved last. Each turn holds the read lock while the server samples for it
+    /// and until that is proved; a change of weights holds the write lock.
     pub(super) known: RwLock<Option<Measured>>,
     pub(super) proofs: mpsc::UnboundedSender<Proof>,
-    /// Turns that the server samples now.
-    pub(super) in_hand: AtomicUsize,
+    /// Turns in flight at the server.
+    pub(super) in_flight: AtomicUsize,
     ended: CancellationToken,
 }
 
 impl Session {
-    /// A session with its prover, that serves nothing yet.
+    /// A session with its prover. It serves nothing yet.
     pub(super) fn start(run: RunId, server: Arc<Server>, serving: watch::Sender<Serving>) -> Arc<Self> {
         let (proofs, inbox) = mpsc::unbounded_channel();
         let session = Arc::new(Self {
@@ -72,7 +74,7 @@ impl Session {
             serving,
             known: RwLock::default(),
             proofs,
-            in_hand: AtomicUsize::new(0),
+            in_flight: AtomicUsize::new(0),
             ended: CancellationToken::new(),
         });
         let prover = Prover { session: Arc::downgrade(&session), inbox };
@@ -93,7 +95,8 @@ impl Session {
         }
     }
 
-    /// Begins a turn. It ends with its reply's receiver, with its task's cancellation, or with the session.
+    /// Starts a turn. It ends with its reply's receiver, with its task's cancellation, or with the
+    /// session.
     pub(super) fn admit(self: Arc<Self>, request: Request) {
         tokio::spawn(async move {
             let Request { rollout, task, cancel, mut reply } = request;
@@ -104,12 +107,13 @@ impl Session {
                 () = reply.closed() => return,
                 answer = turn.sample() => answer,
             };
-            // Whoever asked may have left.
+            // The receiver may be gone.
             let _ = reply.send(answer);
         });
     }
 
-    /// What the server serves is not known any more. Turns in hand are given back, new ones wait.
+    /// Marks the server as lost: its weights are unknown. Turns in flight return to the queue, new
+    /// ones wait.
     pub(super) fn lose(&self, served: &Arc<Served>, error: &ServerError) {
         let lost = self.gate.send_if_modified(|gate| match gate {
             Gate::Open(open) if Arc::ptr_eq(open, served) => {
@@ -126,14 +130,14 @@ impl Session {
         }
     }
 
-    /// Makes the server go over to other weights, once all turns in hand have stopped and are proved. Turns go on where
-    /// they stopped. A server that was lost reads its weights again, for it may have come back with others that are too
-    /// near to be told from them.
-    pub(super) async fn change(&self, wanted: Wanted) -> Result<(), ServerError> {
+    /// Makes the server load other weights, once all turns in flight have stopped and are proved.
+    /// Turns continue where they stopped. A server that was lost loads its weights again: it may
+    /// have come back with others that are too similar to tell apart.
+    pub(super) async fn change(&self, next: NextVersion) -> Result<(), ServerError> {
         self.close(Gate::Closed);
-        // Bounded: each turn stops at the boundary or when the server was silent for too long.
+        // Bounded: each turn stops at the boundary, or when the server is silent for too long.
         let mut known = self.known.write().await;
-        match self.go_over(&wanted, &mut known).await {
+        match self.load_and_prove(&next, &mut known).await {
             Ok(served) => {
                 let version = served.version;
                 let open = self.gate.send_if_modified(|gate| match gate {
@@ -155,25 +159,29 @@ impl Session {
         }
     }
 
-    async fn go_over(&self, wanted: &Wanted, known: &mut Option<Measured>) -> Result<Served, ServerError> {
+    async fn load_and_prove(
+        &self,
+        next: &NextVersion,
+        known: &mut Option<Measured>,
+    ) -> Result<Served, ServerError> {
         let (server, tolerance) = (&self.server, self.server.settings().tolerance);
-        server.reload(&wanted.folder, &wanted.label).await?;
-        server.check_report(&wanted.folder, &wanted.label).await?;
-        let logprobs = server.probe(&wanted.weights.tokens).await?;
+        server.reload(&next.folder, &next.label).await?;
+        server.check_report(&next.folder, &next.label).await?;
+        let logprobs = server.probe(&next.weights.tokens).await?;
         let comparable = server.measures_prompts();
-        let measured = prove(known.as_ref(), &wanted.weights, &logprobs, comparable, tolerance)?;
-        let served = self.served(wanted, logprobs).await?;
+        let measured = prove(known.as_ref(), &next.weights, &logprobs, comparable, tolerance)?;
+        let served = self.served(next, logprobs).await?;
         *known = Some(measured);
         Ok(served)
     }
 
-    async fn served(&self, wanted: &Wanted, logprobs: Vec<f32>) -> Result<Served, ServerError> {
-        let tokens = wanted.weights.tokens.clone();
+    async fn served(&self, next: &NextVersion, logprobs: Vec<f32>) -> Result<Served, ServerError> {
+        let tokens = next.weights.tokens.clone();
         Ok(Served {
-            version: wanted.weights.version,
-            vocabulary: wanted.vocabulary,
-            ends: wanted.ends.clone(),
-            label: wanted.label.clone(),
+            version: next.weights.version,
+            vocabulary: next.vocabulary,
+            ends: next.ends.clone(),
+            label: next.label.clone(),
             scaled: self.server.scales_logprobs(&tokens).await?,
             seeded: self.server.takes_seeds().await?,
             tokens,
@@ -182,17 +190,16 @@ impl Session {
         })
     }
 
-    /// One more turn in the server's hands, until the guard goes.
-    pub(super) fn count(&self) -> InHand<'_> {
-        self.in_hand.fetch_add(1, Relaxed);
-        InHand(&self.in_hand)
+    /// Counts a turn as in flight until the guard is dropped.
+    pub(super) fn count(&self) -> TurnInFlight<'_> {
+        self.in_flight.fetch_add(1, Relaxed);
+        TurnInFlight(&self.in_flight)
     }
 }
 
-/// A turn in the server's hands.
-pub(super) struct InHand<'a>(&'a AtomicUsize);
+pub(super) struct TurnInFlight<'a>(&'a AtomicUsize);
 
-impl Drop for InHand<'_> {
+impl Drop for TurnInFlight<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
     }

@@ -1,4 +1,5 @@
-//! One turn: pieces, each sampled by one version and proved, until an end or as many tokens as were asked for.
+//! One turn: pieces, each sampled by one version and proved, until a stop criterion or the token
+//! limit.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,22 +18,22 @@ use crate::policy::openai::{Ask, Piece, ServerError};
 use crate::policy::stop_criteria::{StopCriteria, Stops};
 use crate::random::Stream;
 
-/// Pieces in a row without a token, with the weights in their place, before the turn is given back.
+/// Pieces in a row without a token, under unchanged weights, before the turn returns to the queue.
 const EMPTY_PIECES: u32 = 3;
 
-/// What came of asking for a piece.
+/// The outcome of a request for a piece.
 enum Progress {
     /// The turn is whole.
     Ended,
     /// Some tokens.
     More,
-    /// No token, with the weights in their place.
+    /// No token, under unchanged weights.
     None,
     /// No token: the weights change, or have changed.
     Closed,
 }
 
-/// A turn in the making.
+/// A turn that is not complete.
 pub(super) struct Turn {
     session: Arc<Session>,
     rollout: RolloutId,
@@ -52,9 +53,9 @@ impl Turn {
         Self { session, rollout, task, stops, tokens, done, pieces: 0, busy: Duration::ZERO }
     }
 
-    /// Consumes the server's pieces, produces the turn. Waits for the gate, for the server, for the proof, and for a
-    /// server that is busy; all are bounded. Unblocked by weights that are proved. On failure the turn is given back,
-    /// and what it had is sampled again.
+    /// Consumes the server's pieces, produces the turn. Waits for the gate, for the server, for the
+    /// proof, and for a server that is busy; all are bounded. Unblocked by weights that are proved.
+    /// On failure the turn returns to the queue and is sampled again.
     pub(super) async fn sample(mut self) -> Result<Answer, PolicyError> {
         let (mut refused, mut empty) = (Duration::ZERO, 0);
         loop {
@@ -91,7 +92,7 @@ impl Turn {
     async fn open(&self) -> Result<Arc<Served>, PolicyError> {
         let mut gate = self.session.gate.subscribe();
         let opened = gate.wait_for(|gate| !matches!(gate, Gate::Closed));
-        // Other workers' servers may be there: nobody waits here for longer than weights may take.
+        // Bounded, because another worker's server may be free meanwhile.
         let Ok(gate) = tokio::time::timeout(self.session.server.settings().reload_timeout, opened).await
         else {
             return Err(PolicyError::Temporary("the server was away for too long".to_owned()));
@@ -101,7 +102,7 @@ impl Turn {
             Ok(Gate::Open(served)) if served.version >= min_version => Ok(served.clone()),
             Ok(Gate::Open(served)) => {
                 let serves = served.version;
-                let reason = format!("the engine serves {serves} where {min_version} is asked for");
+                let reason = format!("the engine serves {serves} where {min_version} is required");
                 Err(PolicyError::Temporary(reason))
             }
             Ok(Gate::Closed | Gate::Ended) | Err(_) => {
@@ -111,14 +112,14 @@ impl Turn {
         }
     }
 
-    /// Has the server sample on, until the boundary, and proves by which weights it did.
+    /// Lets the server sample until the boundary, and proves the weights that it used.
     async fn piece(&mut self, served: &Arc<Served>) -> Result<Progress, ServerError> {
         let session = self.session.clone();
         let unchanged = session.known.read().await;
         if served.boundary.is_cancelled() {
             return Ok(Progress::Closed);
         }
-        let in_hand = session.count();
+        let in_flight = session.count();
         let started = Instant::now();
         let name = format!("{}-{}", self.rollout, uuid::Uuid::now_v7().simple());
         let stop_tokens = served.ends.all_tokens(&self.stops);
@@ -131,8 +132,8 @@ impl Turn {
             Vec::new()
         };
         // This turn's share of the server's time.
-        self.busy += started.elapsed() / session.in_hand.load(Relaxed).max(1) as u32;
-        drop(in_hand);
+        self.busy += started.elapsed() / session.in_flight.load(Relaxed).max(1) as u32;
+        drop(in_flight);
         if piece.tokens.is_empty() {
             return Ok(if served.boundary.is_cancelled() { Progress::Closed } else { Progress::None });
         }
@@ -145,8 +146,8 @@ impl Turn {
         Ok(if finish.is_some() || full { Progress::Ended } else { Progress::More })
     }
 
-    /// Cuts a piece where the turn ends in it: what a server samples after that is of no use, what it samples before
-    /// does not depend on it.
+    /// Cuts a piece where the turn ends in it. The tokens before the cut do not depend on those
+    /// after it.
     fn cut(&self, piece: &mut Piece, ends: &StopCriteria) -> Result<Option<Finish>, ServerError> {
         let mut sampled = self.done.tokens.clone();
         for (index, token) in piece.tokens.iter().enumerate() {
@@ -176,15 +177,15 @@ impl Turn {
         }
     }
 
-    /// The server must have served these weights until now.
+    /// Proves that the server still has these weights.
     async fn prove(&self, piece: &Piece, served: &Arc<Served>) -> Result<(), ServerError> {
         if self.session.server.replies_name_weights() {
             if piece.label.as_ref() == Some(&served.label) {
                 return Ok(());
             }
-            let (found, wanted) = (&piece.label, &served.label);
+            let (found, expected) = (&piece.label, &served.label);
             return Err(ServerError::OtherWeights(format!(
-                "a reply has weight_version={found:?}, not {wanted:?}"
+                "a reply has weight_version={found:?}, not {expected:?}"
             )));
         }
         let (reply, answer) = oneshot::channel();

@@ -1,5 +1,6 @@
-//! Files of a directory that somebody handed over: regular ones alone, no longer than they may be. A link to a device or a
-//! pipe would hang whoever reads it, and a link to another file of this machine would make that file a part of the model.
+//! Files of a user's directory: regular ones only, of bounded length. A link to a device or a pipe
+//! would hang the reader, and a link to another file of this machine would make that file a part of
+//! the model.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -36,8 +37,9 @@ pub fn read_regular(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Reads the file called `name` of a model's directory, which becomes a part of the model. A link is followed where it stays
-/// in the directory, or in the cache of the Hugging Face hub that the directory is in.
+/// Reads the file called `name` of a model's directory, which becomes a part of the model. A link
+/// is followed where it stays in the directory, or in the cache of the Hugging Face hub that the
+/// directory is in.
 ///
 /// # Errors
 /// There is none, the link leads elsewhere, it is of another kind, or longer than `most` bytes.
@@ -51,7 +53,8 @@ pub(super) fn read_own(folder: &Path, name: &str, most: u64) -> io::Result<Vec<u
     read_regular(&path, most)
 }
 
-/// The directory, or `models--ORG--NAME` of a hub's cache: there `snapshots/REVISION` has links into `blobs`.
+/// The directory, or `models--ORG--NAME` of a hub's cache: there `snapshots/REVISION` has links
+/// into `blobs`.
 fn root_of(folder: &Path) -> PathBuf {
     let snapshots = folder.parent().filter(|parent| parent.ends_with("snapshots"));
     let root = snapshots.and_then(Path::parent).filter(|root| root.join("blobs").is_dir());

@@ -1,4 +1,4 @@
-//! The tensors of a directory: which file holds which, held against the shape of the model.
+//! The tensors of a directory: which file has which, checked against the shape of the model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -25,7 +25,7 @@ const LENGTH_BYTES: u64 = 8;
 const HEAD: &str = "lm_head.weight";
 const EMBEDDING: &str = "model.embed_tokens.weight";
 
-/// Where one tensor lies.
+/// Location of one tensor.
 #[derive(Debug, Clone)]
 struct TensorLocation {
     file: usize,
@@ -35,7 +35,7 @@ struct TensorLocation {
     dtype: Dtype,
 }
 
-/// The open files, and where each tensor lies.
+/// The open files, and the location of each tensor.
 #[derive(Debug)]
 pub(super) struct Tensors {
     files: Vec<(String, File)>,
@@ -43,8 +43,8 @@ pub(super) struct Tensors {
 }
 
 impl Tensors {
-    /// Opens the files and checks that they hold what `layout` says, and nothing that it leaves out. `None` where no
-    /// file could be opened.
+    /// Opens the files and checks that they have the tensors of `layout` and no others. `None`
+    /// where no file could be opened.
     pub(super) fn open(
         path: &Path,
         layout: Option<&Layout>,
@@ -70,14 +70,14 @@ impl Tensors {
         (!opened.files.is_empty()).then_some(opened)
     }
 
-    /// Opens one file, which holds at least `wanted`.
-    fn add(&mut self, path: &Path, name: &str, wanted: &BTreeSet<String>) -> Result<(), Fault> {
+    /// Opens one file, which must have at least `expected`.
+    fn add(&mut self, path: &Path, name: &str, expected: &BTreeSet<String>) -> Result<(), Fault> {
         let fault = |what: String| Fault::new(name, what);
         let file = file_name::file_in(path, name).map_err(|e| fault(e.to_string()))?;
         let file = open_regular(&file);
         let mut file = file.map_err(|e| fault(format!("failed to open it: {e}")))?;
         let places = read_header(&mut file, self.files.len()).map_err(fault)?;
-        if let Some(tensor) = wanted.iter().find(|tensor| !places.contains_key(*tensor)) {
+        if let Some(tensor) = expected.iter().find(|tensor| !places.contains_key(*tensor)) {
             return Err(fault(format!("it has no tensor {tensor}, which {INDEX_FILE} says is there")));
         }
         self.places.extend(places);
@@ -105,7 +105,8 @@ impl Tensors {
         for (name, place) in self.places.iter().filter(|(name, _)| !known.contains(name.as_str())) {
             let fault = |what: String| Fault::new(self.name(place), what);
             if tied && name == HEAD {
-                // As written by tools that do not know of shared weights; it must be no weights of its own.
+                // As written by tools that do not know of shared weights; it must be no weights of
+                // its own.
                 if !self.are_equal(HEAD, EMBEDDING) {
                     let why = "tie_word_embeddings=true in config.json";
                     faults.push(fault(format!("{HEAD} differs from {EMBEDDING}, but has {why}")));
@@ -190,7 +191,7 @@ fn files_of(path: &Path) -> Result<BTreeMap<String, BTreeSet<String>>, Fault> {
     if files.is_empty() { Err(fault("it names no tensor".to_owned())) } else { Ok(files) }
 }
 
-/// Reads what a safetensors file says of itself, and whether it is as long as that.
+/// Reads the header of a safetensors file, and checks the file's length against it.
 fn read_header(file: &mut File, index: usize) -> Result<BTreeMap<String, TensorLocation>, String> {
     let found = file.metadata().map_err(|e| e.to_string())?.len();
     let mut length = [0; LENGTH_BYTES as usize];

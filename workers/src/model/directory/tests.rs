@@ -314,7 +314,7 @@ fn what_is_not_computed_is_refused_by_its_field() {
 }
 
 #[test]
-fn everything_that_is_wrong_is_said_at_once() {
+fn all_faults_are_reported_at_once() {
     let mut directory = Directory::new();
     directory.config["model_type"] = json!("gpt2");
     directory.files.insert(TOKENIZER_FILE, b"{".to_vec());

@@ -14,7 +14,7 @@ use crate::model::text_codec::{
 use crate::policy::CONFIG_FILE;
 use crate::policy::decoder::Config;
 
-/// `tokenizer_config.json`, as far as it says which token has which id.
+/// The fields of `tokenizer_config.json` that declare the ids of tokens.
 #[derive(Debug, Default, Deserialize)]
 struct DeclaredTokens {
     #[serde(default)]
@@ -28,7 +28,8 @@ struct Added {
     content: String,
 }
 
-/// Checks what goes with the tokenizer, if there is one: a model may be trained on an environment of bare tokens.
+/// Checks the files of the text codec, if there is a tokenizer: a model may be trained on an
+/// environment of bare tokens.
 pub(super) fn check(
     files: &BTreeMap<String, Bytes>,
     config: Option<(&Config, &Map<String, Value>)>,
@@ -79,7 +80,7 @@ pub(super) fn check(
     }
 }
 
-/// Whether special tokens have the ids that the other files say.
+/// Checks that special tokens have the ids that the other files declare.
 fn check_names(codec: &Codec, files: &BTreeMap<String, Bytes>, ends: &[u32], faults: &mut Vec<Fault>) {
     let Some(text) = files.get(TOKENIZER_CONFIG_FILE) else { return };
     let told: DeclaredTokens = match serde_json::from_slice(text) {

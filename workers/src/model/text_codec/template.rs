@@ -1,6 +1,6 @@
-//! Chat templates, computed as transformers does: Jinja with its blocks trimmed, the methods of Python's strings
-//! and lists, and nothing escaped. No clock is there for a template to ask: a prompt must not change from one day to
-//! the next. Those that want a date have one to fall back on.
+//! Chat templates, rendered as transformers does: Jinja with trimmed blocks, the methods of
+//! Python's strings and lists, and no escaping. Templates have no clock, because a prompt must not
+//! change from one day to the next. Those that use a date have a default for it.
 
 use minijinja::value::Kwargs;
 use minijinja::{Environment, Error, ErrorKind, Value, context};
@@ -52,7 +52,7 @@ impl Template {
     }
 }
 
-/// `{% generation %}` marks what an assistant said and computes nothing.
+/// `{% generation %}` marks the assistant's text and renders nothing.
 fn without_marks(mut source: String) -> String {
     for (open, close) in [("{%", "%}"), ("{%-", "%}"), ("{%", "-%}"), ("{%-", "-%}")] {
         for word in ["generation", "endgeneration"] {
@@ -118,7 +118,7 @@ impl serde_json::ser::Formatter for Spaced {
     }
 }
 
-/// The error with what caused it: what a template says of a conversation is in there.
+/// The error with its causes, which contain the template's own message.
 fn fail(error: &Error) -> TextError {
     TextError::Render(format!("{error:#}").lines().next().unwrap_or_default().to_owned())
 }

@@ -31,7 +31,7 @@ async fn fetch(objects: &Objects, sha: Sha) -> Result<LoadedVersion, VersionErro
 }
 
 #[tokio::test]
-async fn a_version_comes_with_the_files_that_are_wanted() {
+async fn a_version_comes_with_the_selected_files() {
     let objects = Objects::memory();
     let (manifest, sha) = commit(&objects).await;
     let all = fetch(&objects, sha).await.unwrap();
@@ -73,7 +73,7 @@ async fn a_damaged_file_is_refused_and_a_lost_one_is_missed() {
 }
 
 #[tokio::test]
-async fn what_was_stored_here_is_not_read_again() {
+async fn stored_blobs_are_served_from_the_cache() {
     let objects = Objects::memory();
     let weights = VersionStore::new(objects.clone());
     let (_, sha) = commit(&objects).await;

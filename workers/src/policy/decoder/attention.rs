@@ -1,4 +1,4 @@
-//! How rows of tokens attend to one another, apart from the layers around it.
+//! Attention between rows of tokens, apart from the layers around it.
 
 use tch::{Device, Kind, Tensor};
 
@@ -6,9 +6,9 @@ use super::Config;
 
 /// The attention of one forward. Called once for each layer, in order.
 pub trait Attend {
-    /// Attends within `layer`. `q` is `[R, query_width]`: all rows of the forward, or in the last layer only
-    /// those whose logits are wanted (`logits_only`). `k` and `v` are `[N, kv_width]`, for all rows. Gives
-    /// `[R, query_width]`.
+    /// Attention of one layer. `q` is `[R, query_width]`: all rows of the forward, or in the last
+    /// layer only those whose logits are needed (`logits_only`). `k` and `v` are `[N, kv_width]`,
+    /// for all rows. Returns `[R, query_width]`.
     fn attend(&mut self, layer: usize, q: &Tensor, k: &Tensor, v: &Tensor, logits_only: bool) -> Tensor;
 }
 
@@ -38,8 +38,8 @@ impl Heads {
         self.query
     }
 
-    /// Attention over `[B, T, query_width]` and `[B, L, kv_width]`, to `[B * T, query_width]`. Without a mask
-    /// (`[B, 1, T, L]`, 0 or −∞) it is causal.
+    /// Attention over `[B, T, query_width]` and `[B, L, kv_width]`, to `[B * T, query_width]`.
+    /// Without a mask (`[B, 1, T, L]`, 0 or −∞) it is causal.
     pub(super) fn attend(self, q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> Tensor {
         let split = |x: &Tensor, heads: i64| {
             let (batch, length) = (x.size()[0], x.size()[1]);
@@ -54,7 +54,8 @@ impl Heads {
     }
 }
 
-/// The additive mask `[B, 1, R, length]` by which queries at `positions` `[B, R]` see keys 0 to their own.
+/// The additive mask `[B, 1, R, length]` by which queries at `positions` `[B, R]` see keys 0 to
+/// their own.
 pub(super) fn causal_mask(positions: &Tensor, length: i64) -> Tensor {
     let device: Device = positions.device();
     let keys = Tensor::arange(length, (Kind::Int64, device));

@@ -1,5 +1,5 @@
-//! The key-value cache: blocks of positions, and attention to them. A sequence's keys and values lie in the blocks
-//! that its table names, in any order and shared with others.
+//! The KV cache: blocks of positions, and attention to them. A sequence's block table names its
+//! blocks, in any order; sequences may share blocks.
 
 use tch::{Device, Kind, Tensor};
 
@@ -10,7 +10,7 @@ use super::{Attend, Config, Rows};
 /// Positions of a block.
 pub const BLOCK: usize = 16;
 
-/// Keys and values of all layers.
+/// The KV cache of all layers.
 #[derive(Debug)]
 pub struct KvCache {
     heads: Heads,
@@ -18,17 +18,18 @@ pub struct KvCache {
     /// Per layer, `[blocks * BLOCK, kv_width]`.
     keys: Vec<Tensor>,
     values: Vec<Tensor>,
-    /// What one layer's lanes see, copied together: kept, since fresh pages cost more than the copy.
+    /// Keys and values of one layer's lanes, copied together. The memory is kept, since fresh pages
+    /// cost more than the copy.
     seen_keys: Scratch,
     seen_values: Scratch,
 }
 
-/// Memory that is used again and again.
+/// Memory that is reused.
 #[derive(Debug)]
 struct Scratch(Tensor);
 
 impl Scratch {
-    /// Memory of this shape; what it holds is left over from before.
+    /// Memory of this shape with arbitrary content.
     fn shaped(&mut self, shape: [i64; 3]) -> Tensor {
         let len: i64 = shape.iter().product();
         if len > self.0.numel() as i64 {
@@ -43,9 +44,9 @@ impl Scratch {
 pub struct Lane<'a> {
     /// The blocks of its positions, in order: enough for the cached and the new.
     pub blocks: &'a [usize],
-    /// Positions that the blocks hold already.
+    /// Positions that are cached already.
     pub cached: usize,
-    /// The tokens to compute, 1 or more; the logits of the last are wanted.
+    /// The tokens to compute, 1 or more; the forward returns the logits of the last.
     pub tokens: &'a [u32],
 }
 
@@ -72,13 +73,13 @@ impl KvCache {
         }
     }
 
-    /// Blocks that it has room for.
+    /// Blocks that are allocated.
     #[must_use]
     pub const fn blocks(&self) -> usize {
         self.blocks
     }
 
-    /// Makes room for `blocks`; what it holds stays.
+    /// Allocates `blocks` in all; the content stays.
     pub fn grow(&mut self, blocks: usize) {
         let more = blocks.saturating_sub(self.blocks);
         if more == 0 {
@@ -99,8 +100,8 @@ impl KvCache {
         }
     }
 
-    /// The rows of one forward over `lanes`, and the attention that goes with them. After the forward, the
-    /// blocks hold the new positions too.
+    /// The rows of one forward over `lanes`, and its attention. After the forward the new positions
+    /// are cached.
     pub fn prepare(&mut self, lanes: &[Lane<'_>]) -> (Rows, Cached<'_>) {
         let device = self.keys[0].device();
         let longest = lanes.iter().map(|lane| lane.tokens.len()).max().unwrap_or(0);
@@ -137,13 +138,13 @@ impl KvCache {
     }
 }
 
-/// Zeroed, since attention multiplies what a mask hides by zero: NaN would pass.
+/// Zeroed, because attention multiplies masked values by zero, and NaN would pass.
 fn zeros(blocks: usize, width: i64, kind: Kind, device: Device) -> Tensor {
     Tensor::zeros([(blocks * BLOCK) as i64, width], (kind, device))
 }
 
-/// The numbers of [`KvCache::prepare`] before they are tensors. N rows in all, B lanes, T the longest, W blocks of
-/// the lane that sees most.
+/// The numbers of [`KvCache::prepare`] before they are tensors. N rows in all, B lanes, T the
+/// longest, W blocks of the lane that sees most.
 #[derive(Debug, Default)]
 struct LaneRows {
     /// `[N]`
@@ -195,7 +196,8 @@ impl LaneRows {
 /// How lanes of more than one new token lie in a padded batch.
 #[derive(Debug)]
 struct Ragged {
-    /// The row at each padded place and the place of each row; `None` where all lanes are equally long.
+    /// The row at each padded place and the place of each row; `None` where all lanes are equally
+    /// long.
     pad: Option<(Tensor, Tensor)>,
     mask: Tensor,
 }
@@ -262,7 +264,7 @@ impl Attend for Cached<'_> {
 }
 
 impl Cached<'_> {
-    /// A layer's keys and values, and who sees which: the last row of each lane.
+    /// A layer of the KV cache, and the positions that the last row of each lane sees.
     fn pages(&self, layer: usize) -> Pages<'_> {
         let (keys, values) = (&self.cache.keys[layer], &self.cache.values[layer]);
         Pages { keys, values, tables: &self.tables, lengths: &self.lengths, block: BLOCK }
@@ -282,7 +284,7 @@ impl Cached<'_> {
 }
 
 impl KvCache {
-    /// What lanes with these tables see of a layer: keys and values `[B, seen, kv_width]`.
+    /// The keys and values that lanes with these tables see in a layer: `[B, seen, kv_width]`.
     fn seen(&mut self, layer: usize, tables: &Tensor, seen: i64) -> (Tensor, Tensor) {
         let batch = tables.size()[0];
         let tables = tables.view([-1]);

@@ -1,4 +1,4 @@
-//! `config.json` as transformers writes and reads it, as far as this decoder can compute it.
+//! `config.json` as transformers writes and reads it, for the shapes that this decoder can compute.
 
 use millrace_schemas::limits::MAX_PARAMETERS;
 use millrace_schemas::submit::{ModelSpec, Precision};
@@ -11,13 +11,13 @@ use read::{ConfigFields, Named};
 
 mod read;
 
-/// The key in `config.json` for the tokens that a run's rollouts may have; transformers does not mind it.
+/// The key in `config.json` for the tokens that a run's rollouts may have; transformers ignores it.
 pub const CONTEXT_KEY: &str = "millrace_context";
 
-/// The shape of a decoder, and what else says how it is computed.
+/// The shape of a decoder, and the other settings of its forward.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Which architecture.
+    /// Decides the biases and norms of heads.
     pub architecture: Architecture,
     /// Tokens in the vocabulary.
     pub vocab_size: i64,
@@ -49,7 +49,8 @@ pub struct Config {
     pub initializer_range: f64,
     /// What the weights are kept in and the forward is computed in.
     pub precision: Precision,
-    /// There is a critic besides: a row more on the head, which only training computes and `config.json` does not tell.
+    /// There is a critic: one more row of the head, which only training computes and which is not
+    /// in `config.json`.
     pub critic: bool,
 }
 
@@ -67,9 +68,9 @@ pub enum ConfigError {
     /// A field asks for what this decoder does not compute.
     #[error("config.json has {field}={value}; {remedy}")]
     Unsupported {
-        /// Which.
+        /// The field.
         field: &'static str,
-        /// Its value.
+        /// The value that it has.
         value: String,
         /// What would be accepted.
         remedy: String,
@@ -143,8 +144,8 @@ impl Config {
         Ok(config)
     }
 
-    /// The bytes of `config.json` for [`Self::of_spec`]: the same for the same shape. The models of others keep
-    /// the file that they came with.
+    /// The bytes of `config.json` for [`Self::of_spec`]: the same for the same shape. The models of
+    /// others keep the file that they came with.
     ///
     /// # Panics
     /// Never: a config holds only what JSON can express.

@@ -1,6 +1,6 @@
-//! What libtorch does not offer by its public names, or not fast enough on a CPU: products with weights that oneDNN
-//! has laid out for them, attention to blocks of positions, and what comes between them in one pass each. The C++ is in
-//! `kernels/`. All calls that could break memory are made in here. None takes gradients.
+//! Kernels that libtorch lacks or that are slow in it on a CPU: products with weights that oneDNN
+//! has packed, attention to blocks, and the operations between products in one pass each. The C++
+//! is in `kernels/`. All calls that could break memory are in this file. None takes gradients.
 #![expect(unsafe_code, reason = "C++ is called, and is handed tensors as pointers")]
 #![expect(unreachable_pub, reason = "the macro makes what it declares public")]
 #![expect(clippy::too_many_arguments, reason = "what C++ is handed is flat")]
@@ -71,7 +71,7 @@ fn pointer_if(tensor: Option<&Tensor>) -> *const ffi::Tensor {
     tensor.map_or(std::ptr::null(), pointer)
 }
 
-/// A layer's keys and values in blocks, and who sees which.
+/// A layer of the KV cache, and the positions that each row sees.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pages<'a> {
     /// `[cells, kv_width]`
@@ -86,7 +86,7 @@ pub(super) struct Pages<'a> {
     pub(super) block: usize,
 }
 
-/// Keys and values that rows bring along, and where they go before anybody looks.
+/// Keys and values of the rows themselves, and the cells that they are written to first.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Own<'a> {
     /// `[R, kv_width]`
@@ -97,9 +97,9 @@ pub(super) struct Own<'a> {
     pub(super) cells: &'a Tensor,
 }
 
-/// Attention of each row of `q` `[R, query_width]` to its pages, on a CPU: each key and value is read once for all
-/// query heads that share it, and nothing is copied. Rows of `q` and of what they bring may lie apart. Gives
-/// `[R, query_width]`.
+/// Attention of each row of `q` `[R, query_width]` to its pages, on a CPU: each key and value is
+/// read once for all query heads that share it, and nothing is copied. Rows of `q` and of what they
+/// bring may lie apart. Gives `[R, query_width]`.
 pub(super) fn attend_rows(q: &Tensor, own: Option<Own<'_>>, pages: &Pages<'_>, heads: Heads) -> Tensor {
     let out = Tensor::empty(q.size(), (q.kind(), q.device()));
     let own = |which: fn(Own<'_>) -> &Tensor| pointer_if(own.map(which));
@@ -145,7 +145,8 @@ pub(super) struct Turn<'a> {
     pub(super) sin: &'a Tensor,
 }
 
-/// Normalises the heads of `x` `[R, heads * head_width]`, where they have norms, and rotates them, in place.
+/// Normalises the heads of `x` `[R, heads * head_width]`, where they have norms, and rotates them,
+/// in place.
 pub(super) fn turn_heads(x: &Tensor, turn: Turn<'_>) {
     let norm = |which: usize| pointer_if(turn.norms.map(|norms| &norms[which]));
     let (cos, sin) = (pointer(turn.cos), pointer(turn.sin));
@@ -168,14 +169,16 @@ pub(super) fn has_bf16_products() -> bool {
     ffi::has_bf16_products()
 }
 
-/// A matrix `[out, in]` on the CPU, laid out for products with about `rows` rows; other numbers of rows work
-/// too. `None` where this libtorch has no oneDNN.
+/// A matrix `[out, in]` on the CPU, laid out for products with about `rows` rows; other numbers of
+/// rows work too. `None` where this libtorch has no oneDNN.
 pub(super) fn pack(weight: &Tensor, rows: i64) -> Option<Tensor> {
-    // SAFETY: the pointer holds for the call, and what comes back is a new tensor that nobody else owns.
+    // SAFETY: the pointer holds for the call, and what comes back is a new tensor that nobody else
+    // owns.
     unsafe { ffi::pack(pointer(weight), rows).ok().map(|packed| Tensor::from_ptr(packed.cast())) }
 }
 
-/// `x` `[R, in]` times the transpose of what [`pack`] gave, plus `bias` `[out]` and `onto` `[R, out]`: `[R, out]`.
+/// `x` `[R, in]` times the transpose of what [`pack`] gave, plus `bias` `[out]` and `onto` `[R,
+/// out]`: `[R, out]`.
 pub(super) fn multiply(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, onto: Option<&Tensor>) -> Tensor {
     // SAFETY: as above; what is not there is a null pointer, which is not read.
     unsafe {
@@ -184,8 +187,8 @@ pub(super) fn multiply(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, onto:
     }
 }
 
-/// A few rows `x` `[R, in]` times the transpose of `weight` `[out, in]`, all bf16 on a CPU; sums are in f32. The matrix
-/// is read once, at the memory's speed.
+/// A few rows `x` `[R, in]` times the transpose of `weight` `[out, in]`, all bf16 on a CPU; sums
+/// are in f32. The matrix is read once, at the memory's speed.
 pub(super) fn multiply_rows(x: &Tensor, weight: &Tensor) -> Tensor {
     let (x, weight) = (x.contiguous(), weight.contiguous());
     let out = Tensor::empty([x.size()[0], weight.size()[0]], (x.kind(), x.device()));

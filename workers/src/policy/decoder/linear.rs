@@ -1,17 +1,19 @@
-//! Rows times a matrix, and matrices laid out for it.
+//! Rows times a matrix, and matrices packed for it.
 
 use tch::{Device, Kind, Tensor};
 
 use super::kernels;
 
-/// Elements from which a matrix is laid out anew: below, the call costs more than the product.
+/// Elements from which a matrix is packed: below, the call costs more than the product.
 const LARGE: usize = 1 << 18;
-/// Rows that the layout is chosen for: a step's, of many sequences. It serves one row nearly as well as its own.
+/// Rows that the layout is chosen for: a step's, of many sequences. It serves one row nearly as
+/// well as its own.
 const ROWS: i64 = 32;
 
-/// Rows up to which a bf16 matrix is better read as it is, at the memory's speed, than widened by libtorch's product.
+/// Rows up to which a bf16 matrix is better read as it is, at the memory's speed, than widened by
+/// libtorch's product.
 const FEW: i64 = 4;
-/// The same where it is laid out anew.
+/// The same for a packed matrix.
 const FEW_PACKED: i64 = 2;
 
 /// A matrix `[out, in]` that rows are multiplied with.
@@ -40,8 +42,8 @@ impl Matrix {
         gains && self.plain.device() == Device::Cpu && self.plain.numel() >= LARGE
     }
 
-    /// Lays it out anew; from then on only [`linear`] and [`linear_onto`] may read it. A bf16 matrix is kept plain
-    /// too, for few rows.
+    /// Packs it; from then on only [`linear`] and [`linear_onto`] may read it. A bf16 matrix is
+    /// kept plain too, for few rows.
     pub(super) fn pack(&mut self) {
         self.packed = kernels::pack(&self.plain, ROWS);
         if self.packed.is_some() && self.plain.kind() != Kind::BFloat16 {

@@ -22,7 +22,8 @@ pub struct Decoder {
     /// The embedding where they are tied.
     head: Matrix,
     critic: Option<Tensor>,
-    /// Sampled from on a CPU only: what is between the products takes one pass each, and no gradients.
+    /// Sampled from on a CPU only: what is between the products takes one pass each, and no
+    /// gradients.
     fused: bool,
 }
 
@@ -101,7 +102,7 @@ pub struct Rows {
     pub tokens: Tensor,
     /// Place of each token in its sequence. `[N]`
     pub positions: Tensor,
-    /// Rows whose logits are wanted. `[M]`
+    /// Rows whose logits the forward returns. `[M]`
     pub logit_rows: Tensor,
 }
 
@@ -114,8 +115,9 @@ pub struct LayerContext {
 }
 
 impl Decoder {
-    /// A decoder from flat weights `[layout.len]`, as [`super::read_tensors`] gives them; they are moved to
-    /// `device`, and rounded to what the config computes in. With `train`, they take gradients.
+    /// A decoder from flat weights `[layout.len]`, as [`super::read_tensors`] gives them; they are
+    /// moved to `device`, and rounded to what the config computes in. With `train`, they take
+    /// gradients.
     #[must_use]
     pub fn new(config: Config, flat: &Tensor, device: Device, train: bool) -> Self {
         let layout = Layout::of(&config);
@@ -176,7 +178,7 @@ impl Decoder {
         leaves
     }
 
-    /// Logits `[M, vocabulary]` of the wanted rows.
+    /// Logits `[M, vocabulary]` of `logit_rows`.
     pub fn forward(&self, rows: &Rows, attend: &mut impl Attend) -> Tensor {
         let context = self.layer_context(rows);
         let mut x = self.embed(rows);
@@ -207,8 +209,8 @@ impl Decoder {
         self.layers.len()
     }
 
-    /// One layer: from `[N, width]` to the same. The last computes only the wanted rows, besides the keys and
-    /// values of all, and gives `[M, width]`.
+    /// One layer: from `[N, width]` to the same. The last computes only the wanted rows, besides
+    /// the keys and values of all, and gives `[M, width]`.
     pub fn layer(
         &self,
         index: usize,
@@ -242,7 +244,8 @@ impl Decoder {
         }
     }
 
-    /// A layer's queries, keys and values of normalised rows `h`; the first two rotated. Their rows may lie apart.
+    /// A layer's queries, keys and values of normalised rows `h`; the first two rotated. Their rows
+    /// may lie apart.
     fn qkv(&self, h: &Tensor, layer: &Layer, angles: &Angles) -> [Tensor; 3] {
         let (query, kv) = (self.config.query_width(), self.config.kv_width());
         let qkv = linear(h, &layer.qkv, layer.qkv_bias.as_ref());
@@ -278,7 +281,8 @@ impl Decoder {
         self.normalise(x, &self.norm)
     }
 
-    /// `[vocabulary, width]`: what makes logits of [`Self::finish`]'s rows. The embedding where they are tied.
+    /// `[vocabulary, width]`: what makes logits of [`Self::finish`]'s rows. The embedding where
+    /// they are tied.
     pub fn head(&self) -> &Tensor {
         self.head.plain()
     }
@@ -288,8 +292,9 @@ impl Decoder {
         self.critic.as_ref()
     }
 
-    /// Makes the decoder as fast as it can be on a CPU for sampling, which is all that it serves from then on. Where the
-    /// matrices gain by it they are laid out anew, and [`Self::flat`] is let go of if nothing reads it any more.
+    /// Makes the decoder as fast as it can be on a CPU for sampling, which is all that it serves
+    /// from then on. Where the matrices gain by it they are laid out anew, and [`Self::flat`] is
+    /// let go of if nothing reads it any more.
     #[must_use]
     pub fn packed(mut self) -> Self {
         self.fused = self.flat.device() == Device::Cpu;
@@ -322,7 +327,8 @@ impl Decoder {
         gate.silu() * up
     }
 
-    /// Normalises each head of `x` `[N, heads * head_width]` by one of the layer's norms, if it has any.
+    /// Normalises each head of `x` `[N, heads * head_width]` by one of the layer's norms, if it has
+    /// any.
     fn normalise_heads(&self, x: &Tensor, layer: &Layer, which: usize) -> Tensor {
         let Some(norms) = &layer.head_norms else { return x.shallow_clone() };
         let heads = x.view([x.size()[0], -1, self.config.head_width()]);
@@ -342,8 +348,8 @@ impl Decoder {
     }
 }
 
-/// Cuts `[rows, columns]` by columns. The gradient of a cut is one join; that of two views is two matrices of
-/// zeros and their sum.
+/// Cuts `[rows, columns]` by columns. The gradient of a cut is one join; that of two views is two
+/// matrices of zeros and their sum.
 fn split(x: &Tensor, columns: [i64; 2]) -> [Tensor; 2] {
     halves(x.split_with_sizes(columns.as_slice(), 1))
 }

@@ -1,13 +1,14 @@
-//! Attention within whole rollouts that lie one after another. None sees a token of another, and nothing is padded
-//! but attention's own input, where rollouts of like length are attended to together. Rows that several rollouts begin with
-//! may be there once: all but attention is computed once for them.
+//! Attention within whole rollouts that lie one after another. None sees a token of another.
+//! Nothing is padded but the input of attention, for which rollouts of similar length are batched.
+//! Tokens of a common prefix may share rows: all but attention is computed once for them.
 
 use tch::{Device, Tensor};
 
 use super::attention::{Heads, causal_mask};
 use super::{Attend, Config};
 
-/// Up to this many tokens rollouts are attended to together whatever their length: a call costs more than padding.
+/// Up to this many tokens rollouts are attended to together whatever their length: a call costs
+/// more than padding.
 const SHORT: i64 = 64;
 
 /// One rollout of a forward.
@@ -15,7 +16,7 @@ const SHORT: i64 = 64;
 pub struct Extent<'a> {
     /// Its tokens, 1 or more.
     pub tokens: i64,
-    /// Its positions whose logits are logit_rows, 1 or more.
+    /// Its positions whose logits the forward returns, 1 or more.
     pub logit_positions: &'a [i64],
 }
 
@@ -58,14 +59,15 @@ struct Grid {
 }
 
 impl Packed {
-    /// For these rollouts in the order of their rows. Those of like length should be neighbours: each class of
-    /// them is one call a layer.
+    /// For these rollouts in the order of their rows. Those of like length should be neighbours:
+    /// each class of them is one call a layer.
     #[must_use]
     pub fn new(config: &Config, rollouts: &[Extent<'_>], device: Device) -> Self {
         let (mut rows, mut logit_rows, mut classes) = (Vec::new(), Vec::new(), Vec::new());
         let mut rest = rollouts;
         while let Some(first) = rest.first() {
-            // The first is the longest where they are in order; each is like it, not only like its neighbour.
+            // The first is the longest where they are in order; each is like it, not only like its
+            // neighbour.
             let count = rest.iter().take_while(|rollout| like(first.tokens, rollout.tokens)).count();
             let (class, after) = rest.split_at(count);
             rest = after;
@@ -76,8 +78,8 @@ impl Packed {
         Self { heads: Heads::of(config), rows, logit_rows, classes, shared: None }
     }
 
-    /// The same where tokens share rows: `rows` names the row of each token, from 0 and in the order in which they first
-    /// come. Tokens share one that have the same before them.
+    /// The same where tokens share rows: `rows` names the row of each token, from 0 and in the
+    /// order in which they first come. Tokens share one that have the same before them.
     #[must_use]
     pub fn on_rows(self, rows: &[i64], device: Device) -> Self {
         let mut firsts: Vec<i64> = Vec::new();
@@ -145,7 +147,8 @@ impl Class {
         for rollout in rollouts {
             let end = positions.len() + most as usize;
             positions.extend(rollout.logit_positions);
-            // What fills up the grid sees its rollout's first token: a softmax over nothing would be NaN.
+            // What fills up the grid sees its rollout's first token: a softmax over nothing would
+            // be NaN.
             positions.resize(end, 0);
         }
         let positions = Tensor::from_slice(&positions).to_device(device).view([batch, most]);
@@ -163,8 +166,8 @@ impl Grid {
         Self { shape, places: (!full).then(|| Tensor::from_slice(&places).to_device(device)) }
     }
 
-    /// `[B, longest, width]` from rows `[n, width]`, with zeros where there is none. They come after a rollout's
-    /// tokens, so causality keeps them out of every row.
+    /// `[B, longest, width]` from rows `[n, width]`, with zeros where there is none. They come
+    /// after a rollout's tokens, so causality keeps them out of every row.
     fn pad(&self, rows: &Tensor) -> Tensor {
         let ([batch, longest], width) = (self.shape, rows.size()[1]);
         let Some(places) = &self.places else { return rows.view([batch, longest, width]) };

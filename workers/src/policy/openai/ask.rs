@@ -1,10 +1,10 @@
-//! What a server is asked for, what it gives, and what is refused of it.
+//! A request to a server, its reply, and the checks of both.
 
 use millrace_schemas::generate::Sampling;
 
 use super::ServerError;
 
-/// Below this a log-probability stands for none at all: servers write -9999 for minus infinity.
+/// Below this a log-probability is missing: servers write -9999 for minus infinity.
 const LEAST_LOGPROB: f32 = -1000.0;
 
 /// Tokens to sample.
@@ -14,17 +14,18 @@ pub struct Ask<'a> {
     pub context: &'a [u32],
     /// Tokens to sample at most, 1 or more.
     pub max_new_tokens: u32,
-    /// How.
+    /// Only what the server supports, see `ask.rs`.
     pub sampling: &'a Sampling,
     /// All tokens that end the turn: the sampling's and the model's own.
     pub stop_tokens: &'a [u32],
-    /// Seeds the draws, where the server heeds it; `None` for a server that takes none, see `Server::takes_seeds`.
+    /// The seed; `None` for a server that takes none, see `Server::takes_seeds`.
     pub seed: Option<u64>,
     /// Tokens of the model's vocabulary.
     pub vocabulary: u32,
-    /// Whether the server's log-probabilities follow the temperature, see `Server::scales_logprobs`.
+    /// Whether the server's log-probabilities follow the temperature, see
+    /// `Server::scales_logprobs`.
     pub scaled: bool,
-    /// Names the request to the server; never used twice.
+    /// Id of the request at the server; never used twice.
     pub name: &'a str,
 }
 
@@ -34,7 +35,7 @@ impl Ask<'_> {
         self.sampling.sample_below.filter(|below| *below < self.vocabulary)
     }
 
-    /// Refuses what a server cannot draw from, or cannot tell the log-probabilities of.
+    /// Refuses settings with which a server cannot draw, or cannot return the log-probabilities.
     pub(super) fn refuse_cuts(&self, server: &str) -> Result<(), ServerError> {
         let cut = match self.below() {
             Some(_) => "sample_below",
@@ -47,8 +48,8 @@ impl Ask<'_> {
         )))
     }
 
-    /// Refuses a cut where what is left out is more than that: a server scores what it sampled by the model's own
-    /// probabilities alone, at temperature 1.
+    /// Refuses a cut where what is left out is more than that: a server scores what it sampled by
+    /// the model's own probabilities alone, at temperature 1.
     pub(super) fn refuse_scaled_cuts(&self, server: &str) -> Result<(), ServerError> {
         let temperature = self.sampling.temperature;
         if !self.sampling.cuts() || (temperature == 1.0 && self.below().is_none()) {
@@ -78,26 +79,27 @@ impl Ask<'_> {
 /// Tokens that a server sampled with one set of weights.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Piece {
-    /// The tokens: as many as were asked for, or fewer, where the server stopped at a token or text, at a boundary or
-    /// by its own reasons. `[N]`
+    /// The tokens: as many as were asked for, or fewer, where the server stopped at a token or
+    /// text, at a boundary or by its own reasons. `[N]`
     pub tokens: Vec<u32>,
-    /// Their log-probabilities under the distribution drawn from; for temperature 0: at temperature 1. `[N]`
+    /// Their log-probabilities under the distribution drawn from; for temperature 0: at temperature
+    /// 1. `[N]`
     pub logprobs: Vec<f32>,
-    /// Tokens of the context that the server says it found in its cache.
+    /// Tokens of the context that the server reports as cached.
     pub cached: u32,
-    /// What the reply says of the weights.
+    /// The label of the weights in the reply, if it has one.
     pub label: Option<String>,
-    /// What the reply says of the context: how many tokens it had.
+    /// Tokens of the context by the reply, if it reports them.
     pub(super) prompt: Option<usize>,
 }
 
 impl Piece {
-    /// Nothing yet.
+    /// An empty piece.
     pub(super) const fn none() -> Self {
         Self { tokens: Vec::new(), logprobs: Vec::new(), cached: 0, label: None, prompt: None }
     }
 
-    /// Refuses what could not be trained on.
+    /// Refuses a piece that could not be trained on.
     pub(super) fn checked(self, ask: &Ask<'_>) -> Result<Self, ServerError> {
         let (tokens, logprobs) = (self.tokens.len(), self.logprobs.len());
         if tokens != logprobs {

@@ -1,31 +1,32 @@
-//! What can go wrong with a server, each with what follows from it.
+//! Errors of a server, each with its consequence.
 
 use std::time::Duration;
 
 use crate::policy::PolicyError;
 
-/// Why a server did not do what was asked.
+/// Why a request to a server failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ServerError {
-    /// It cannot be reached, ended a reply in the middle, or is silent. It is waited for, and must prove its weights
-    /// when it is back.
+    /// It cannot be reached, ended a reply in the middle, or is silent. The worker waits for it,
+    /// and it must prove its weights when it is back.
     #[error("the server is away: {0}")]
     Away(String),
-    /// It has no room now. The request is offered again.
+    /// It has no room now. The request is retried.
     #[error("the server is busy: {said}")]
     Busy {
-        /// For at least this long, as it says.
+        /// The server's own bound on the retry.
         after: Duration,
-        /// Its words.
+        /// Its message.
         said: String,
     },
-    /// It failed inside. Another try may do it.
+    /// It had an internal error. A retry may succeed.
     #[error("the server failed: {0}")]
     Failed(String),
-    /// It takes no such request, from anybody: a context too long.
+    /// It refuses such a request from any worker: a context too long.
     #[error("the server refuses: {0}")]
     Refused(String),
-    /// Its replies cannot be trained on, or it lacks a call. The words say what to start it with.
+    /// Its replies cannot be trained on, or it lacks a call. The message names the flag that it
+    /// needs.
     #[error("the server is of no use as it was started: {0}")]
     Unfit(String),
     /// It serves other weights than it was given.
@@ -34,7 +35,7 @@ pub enum ServerError {
 }
 
 impl ServerError {
-    /// A reply that makes no sense.
+    /// A malformed reply.
     pub(super) fn malformed(what: &str) -> Self {
         Self::Unfit(format!("malformed reply: {what}"))
     }

@@ -12,19 +12,19 @@ use tokio::time::Instant;
 
 use super::ServerError;
 
-/// Until a connection stands.
+/// Time to connect.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Pause before a busy server is asked again, unless it says otherwise, and at most.
+/// Until a busy server gets the request again: by default, and at most.
 const BUSY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// Characters of a server's words that are repeated.
+/// Characters of a server's message in an error.
 const WORDS: usize = 300;
-/// Bytes of a whole reply, or of one event of a reply that comes in events; above it the reply makes no sense.
+/// Bytes of a whole reply, or of one event of a streamed reply, at most.
 const MAX_REPLY_BYTES: usize = 64 * 1024 * 1024;
 /// Bytes of all events of a reply: more than the longest turn has with its log-probabilities.
 const MAX_STREAM_BYTES: u64 = 1024 * 1024 * 1024;
 /// Bytes of a refusal that are read; [`WORDS`] of it are repeated.
 const MAX_REFUSAL_BYTES: usize = 64 * 1024;
-/// For how long a reply may come in events. A server that trickles keeps its turn no longer.
+/// For how long a reply may be streamed. A server that trickles does not keep its turn for longer.
 const LONGEST_STREAM: Duration = Duration::from_secs(4 * 3600);
 
 /// A client of one server. Connections are kept.
@@ -39,12 +39,12 @@ pub(crate) struct Http {
 impl Http {
     pub(crate) fn new(base: &str, key: Option<String>, silence: Duration) -> Self {
         choose_ring();
-        // A redirect would take the conversation, and the key, to whom nobody named.
+        // A redirect would send the conversation and the key to an unknown server.
         let client = Client::builder().connect_timeout(CONNECT).redirect(Policy::none()).build();
         Self { client: client.expect("the TLS library is linked in"), base: base.to_owned(), key, silence }
     }
 
-    /// The longest silence that is borne.
+    /// The longest silence before an error.
     pub(super) const fn silence(&self) -> Duration {
         self.silence
     }
@@ -66,7 +66,7 @@ impl Http {
         parse(&reply)
     }
 
-    /// Whether a `GET` is answered well.
+    /// Whether a `GET` succeeds.
     pub(super) async fn is_well(&self, to: &str, within: Duration) -> Result<(), ServerError> {
         in_time(within, to, async { self.send(Method::GET, to, None).await.map(drop) }).await
     }
@@ -87,7 +87,7 @@ impl Http {
             request = with_json(request, body);
         }
         let response = request.send().await.map_err(|error| ServerError::Away(words(&error)))?;
-        judged(to, response).await
+        check_status(to, response).await
     }
 }
 
@@ -95,16 +95,16 @@ fn with_json(request: RequestBuilder, body: &Value) -> RequestBuilder {
     request.header(CONTENT_TYPE, "application/json").body(body.to_string())
 }
 
-/// The events of a reply in the making.
+/// The events of a streamed reply.
 #[derive(Debug)]
 pub(super) struct Events {
     response: Response,
     silence: Duration,
     until: Instant,
     read: BytesMut,
-    /// Of `read`, so much has no end of a line.
+    /// How much of `read` has no end of a line.
     searched: usize,
-    /// Of all events so far.
+    /// Bytes of all events so far.
     bytes: u64,
 }
 
@@ -174,8 +174,8 @@ async fn up_to(mut response: Response, most: usize) -> Result<(Bytes, bool), Ser
     Ok((content.freeze(), true))
 }
 
-/// A reply that says that it is one, or what its status means.
-async fn judged(to: &str, response: Response) -> Result<Response, ServerError> {
+/// A successful reply, or the error that its status means.
+async fn check_status(to: &str, response: Response) -> Result<Response, ServerError> {
     let status = response.status();
     if status.is_success() {
         return Ok(response);
@@ -213,7 +213,7 @@ fn parse(data: &[u8]) -> Result<Value, ServerError> {
     serde_json::from_slice(data).map_err(fail)
 }
 
-/// An error with what lies behind it.
+/// An error with its causes.
 fn words(error: &dyn std::error::Error) -> String {
     let mut words = error.to_string();
     let mut behind = error.source();

@@ -1,4 +1,5 @@
-//! Versions as folders that a server can read: complete before they have their name, older ones removed.
+//! Versions as folders for a server. A folder gets its name when it is complete; older ones are
+//! removed.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use crate::policy::is_for_training;
 /// Why a version has no folder.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LayoutError {
-    /// A file of it is not to be had.
+    /// A file cannot be fetched.
     #[error(transparent)]
     Object(#[from] ObjectError),
     /// The manifest names a file that would lie elsewhere.
@@ -26,9 +27,9 @@ pub(crate) enum LayoutError {
     /// The folder cannot be written.
     #[error("failed to lay the version out at path={path:?}: {source}")]
     Disk {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The error of the file system.
         source: io::Error,
     },
 }
@@ -37,7 +38,7 @@ pub(crate) enum LayoutError {
 #[derive(Debug)]
 pub(crate) struct VersionFolders {
     root: PathBuf,
-    /// What this process laid out last; what another one did is not relied on.
+    /// The folder that this process completed last. Those of other processes are not trusted.
     newest: Mutex<Option<(Sha, PathBuf)>>,
 }
 
@@ -46,8 +47,8 @@ impl VersionFolders {
         Self { root: root.to_owned(), newest: Mutex::default() }
     }
 
-    /// The folder of a version, each file proved by its hash before it is written. Under its name only once all are on
-    /// the disk.
+    /// Writes the folder of a version and proves each file by its hash. The folder gets its name
+    /// once all files are on disk.
     pub(crate) async fn lay_out(
         &self,
         versions: &VersionStore,
@@ -89,7 +90,7 @@ impl VersionFolders {
     }
 }
 
-/// One file after another: none but the one on its way is in memory.
+/// One file after another, so that memory has one at a time.
 async fn write_all(
     versions: &VersionStore,
     version: &LoadedVersion,

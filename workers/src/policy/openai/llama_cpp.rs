@@ -1,10 +1,11 @@
-//! llama.cpp's `llama-server`, by its own `/completion` with token ids: its OpenAI calls give no ids. A streamed reply
-//! leaves tokens out that are half of a character, so replies are read whole; to be soon at any boundary, a turn is
-//! sampled in short pieces, each going on from the server's cached prompt.
+//! llama.cpp's `llama-server`, by its own `/completion` with token ids: its OpenAI calls return no
+//! ids. A streamed reply leaves out tokens that are half of a character, so replies are read whole.
+//! To reach a boundary soon, a turn is sampled in short pieces, each from the server's cached
+//! prompt.
 //!
-//! It reads GGUF files and reads them at its start, so it needs a command that converts the version and starts it
-//! again (`ServerSettings::reload`). The path of the file must hold the version's name, such as v000042: the server says
-//! which file it serves, and that is what proves the version.
+//! It loads a GGUF file at its start, so it needs a command that converts the version and restarts
+//! it (`ServerSettings::reload`). The path of the file must contain the version's name, such as
+//! v000042. The server reports that path, which proves the version.
 
 use serde_json::{Value, json};
 
@@ -12,9 +13,9 @@ use super::http::Http;
 use super::{Ask, Piece, ServerError};
 
 const PATH: &str = "/completion";
-/// Tokens of one piece: at a boundary the weights wait for so many at most.
+/// Tokens of one piece, and so the longest wait for a boundary.
 const PIECE: u32 = 64;
-/// Tokens that tell one version from another.
+/// Tokens of the probe.
 const PROBE: u32 = 8;
 const LACKS: &str = "its reply has no `tokens` or `completion_probabilities`; it must heed `return_tokens` and `n_probs` \
                      (llama-server does from b4300)";
@@ -87,7 +88,7 @@ pub(super) async fn probe(http: &Http, tokens: &[u32]) -> Result<Vec<f32>, Serve
     if logprobs.is_empty() {
         return Err(ServerError::Unfit(LACKS.to_owned()));
     }
-    // It may end before; measurements have one length.
+    // It may end before; all measurements must have one length.
     logprobs.resize(PROBE as usize, 0.0);
     Ok(logprobs)
 }

@@ -1,4 +1,4 @@
-//! How a server is made to read another version, and what it says of itself afterwards.
+//! Makes a server load another version, and checks its own report afterwards.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -11,10 +11,11 @@ use tokio::time::Instant;
 use super::http::Http;
 use super::{Dialect, ServerError, ServerSettings};
 
-/// Between two looks whether it answers again, and for one look.
+/// Between two health checks, and the time for one.
 const LOOK: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
-/// Makes the server read the version in `folder`; nothing is in its hands meanwhile. Returns once it answers.
+/// Makes the server load the version in `folder`, while it has no turn in flight. Returns once it
+/// answers.
 pub(super) async fn reload(
     http: &Http,
     settings: &ServerSettings,
@@ -36,9 +37,9 @@ pub(super) async fn reload(
     until_well(http, within).await
 }
 
-/// Pauses, reads, drops what was cached from the old weights, and goes on.
+/// Pauses, loads, drops the prefix cache of the old weights, and resumes.
 async fn vllm(http: &Http, path: &str, within: Duration) -> Result<(), ServerError> {
-    // What else it has in hand must not go on half old, half new.
+    // Other requests in flight there must not continue half old, half new.
     http.post("/pause?mode=abort", &Value::Null, within).await.map_err(dev_mode)?;
     let read = async {
         let call = json!({"method": "reload_weights", "kwargs": {"weights_path": path}});
@@ -87,7 +88,7 @@ async fn run(command: &str, folder: &Path, label: &str, within: Duration) -> Res
     }
 }
 
-/// Waits until the server says that it is well.
+/// Waits until the server reports that it is healthy.
 async fn until_well(http: &Http, within: Duration) -> Result<(), ServerError> {
     let start = Instant::now();
     loop {
@@ -99,7 +100,7 @@ async fn until_well(http: &Http, within: Duration) -> Result<(), ServerError> {
     }
 }
 
-/// What the server says that it serves must be what it was given. vLLM says nothing of the kind.
+/// Compares the server's report of its weights with the version. vLLM has no such report.
 pub(super) async fn check_report(
     http: &Http,
     settings: &ServerSettings,
@@ -116,7 +117,7 @@ pub(super) async fn check_report(
                 return Ok(());
             }
             Err(ServerError::OtherWeights(format!(
-                "it says model_path={path:?} weight_version={version:?}, not {folder:?} and {label:?}"
+                "it reports model_path={path:?} weight_version={version:?}, not {folder:?} and {label:?}"
             )))
         }
         Dialect::LlamaCpp => {
@@ -126,7 +127,9 @@ pub(super) async fn check_report(
             if path.contains(&name) {
                 return Ok(());
             }
-            Err(ServerError::OtherWeights(format!("it says model_path={path:?}, which does not hold {name}")))
+            Err(ServerError::OtherWeights(format!(
+                "it reports model_path={path:?}, which does not hold {name}"
+            )))
         }
     }
 }

@@ -1,9 +1,10 @@
-//! SGLang, by its own `/generate` with `input_ids`: its OpenAI calls give no ids. At a boundary the request is
-//! aborted by its name, and the reply then holds what was sampled.
+//! SGLang, by its own `/generate` with `input_ids`: its OpenAI calls return no ids. At a boundary
+//! the request is aborted by its id, and the reply then has the tokens sampled so far.
 //!
-//! It needs no flag for ids and log-probabilities: `return_logprob` asks for both. `SGLANG_RETURN_ORIGINAL_LOGPROB` must
-//! not be set, or log-probabilities are of temperature 1. With `--enable-deterministic-inference` it heeds the seed. Each
-//! reply carries the `weight_version` under which `/update_weights_from_disk` was called last.
+//! It needs no flag for ids and log-probabilities: `return_logprob` asks for both.
+//! `SGLANG_RETURN_ORIGINAL_LOGPROB` must not be set, or log-probabilities are of temperature 1.
+//! With `--enable-deterministic-inference` it heeds the seed. Each reply carries the
+//! `weight_version` under which `/update_weights_from_disk` was called last.
 
 use std::time::Duration;
 
@@ -15,12 +16,12 @@ use super::http::Http;
 use super::{Ask, Piece, ServerError};
 
 const PATH: &str = "/generate";
-/// For an aborted request's reply.
+/// Time for the reply of an aborted request.
 const ABORTED: Duration = Duration::from_secs(10);
 const LACKS: &str = "its reply has no `meta_info.output_token_logprobs`; it must heed `return_logprob`";
 const RAW: &str = "start SGLang without SGLANG_RETURN_ORIGINAL_LOGPROB";
 
-/// Samples a piece. What was sampled by the boundary is kept.
+/// Samples a piece. The tokens sampled by the boundary are kept.
 pub(super) async fn sample(
     http: &Http,
     ask: &Ask<'_>,
@@ -37,11 +38,12 @@ pub(super) async fn sample(
         reply = &mut reply => reply?,
         silent = until_silent(http) => return Err(silent),
         () = boundary.cancelled() => {
-            // A server that does not know the request has ended it by now.
+            // A server that does not know the request has finished it.
             let _ = http.post("/abort_request", &json!({"rid": ask.name}), ABORTED).await;
             match tokio::time::timeout(ABORTED, reply).await {
                 Ok(Ok(reply)) => reply,
-                // It never began, or the server will not say how far it came: that much is sampled again.
+                // It never started, or the server does not report how far it came: those tokens are
+                // sampled again.
                 Ok(Err(_)) | Err(_) => return Ok(Piece::none()),
             }
         }
@@ -58,8 +60,8 @@ fn request(ask: &Ask<'_>) -> Value {
             "temperature": ask.sampling.temperature,
             "top_p": 1.0, "top_k": -1, "min_p": 0.0,
             "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
-            // `ignore_eos` would make it ignore these, too. Where an end of the model's own comes before, more is
-            // asked for.
+            // `ignore_eos` would make it ignore these, too. After an end token of the model's own,
+            // another piece continues the turn.
             "stop_token_ids": ask.stop_tokens, "stop": ask.sampling.stop_strings,
             "skip_special_tokens": false, "no_stop_trim": true,
         },
@@ -72,7 +74,8 @@ fn request(ask: &Ask<'_>) -> Value {
     request
 }
 
-/// Waits until the server generates nothing any more. Its replies come whole, so that silence alone says nothing.
+/// Waits until the server has nothing in flight. Its replies come whole, so silence alone proves
+/// nothing.
 async fn until_silent(http: &Http) -> ServerError {
     loop {
         tokio::time::sleep(http.silence() / 2).await;
@@ -141,7 +144,7 @@ pub(super) async fn probe(http: &Http, tokens: &[u32]) -> Result<Vec<f32>, Serve
     said.iter().zip(tokens).skip(1).map(of).collect::<Option<_>>().ok_or_else(lacks)
 }
 
-/// The likeliest next tokens at a temperature, with what the server says of them.
+/// The likeliest next tokens at a temperature, with the server's numbers for them.
 pub(super) async fn likeliest(
     http: &Http,
     tokens: &[u32],

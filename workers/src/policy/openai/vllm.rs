@@ -1,9 +1,11 @@
-//! vLLM, by `/v1/completions` with token ids, streamed: the tokens so far are there at any boundary.
+//! vLLM, by `/v1/completions` with token ids, streamed, so that at a boundary the tokens so far are
+//! known.
 //!
-//! Start it with `VLLM_SERVER_DEV_MODE=1` (for `/collective_rpc`, `/pause`, `/resume`, `/reset_prefix_cache`),
-//! `--logprobs-mode processed_logprobs` (for temperatures other than 1, top-p, top-k, min-p and bounds on tokens;
-//! without it log-probabilities are of temperature 1) and `--enable-prompt-tokens-details` (to hear what its cache saved).
-//! The request asks for the rest: `return_token_ids`, `return_tokens_as_token_ids`, `logprobs`, `prompt_logprobs`.
+//! Start it with `VLLM_SERVER_DEV_MODE=1` (for `/collective_rpc`, `/pause`, `/resume`,
+//! `/reset_prefix_cache`), `--logprobs-mode processed_logprobs` (for temperatures other than 1,
+//! top-p, top-k, min-p and bounds on tokens; without it log-probabilities are of temperature 1) and
+//! `--enable-prompt-tokens-details` (to hear what its cache saved). The request asks for the rest:
+//! `return_token_ids`, `return_tokens_as_token_ids`, `logprobs`, `prompt_logprobs`.
 
 use std::time::Duration;
 
@@ -18,11 +20,11 @@ const LACKS_IDS: &str = "its reply has no token ids; it must heed `return_token_
                          (vLLM does from 0.10.2 and 0.6.3)";
 const LACKS_LOGPROBS: &str = "its reply has no log-probabilities of the tokens; it must heed `logprobs` (with vLLM: \
                               `--max-logprobs` 1 or more)";
-/// For the server to tell its version.
+/// Time for the server to report its version.
 const VERSION_WITHIN: Duration = Duration::from_secs(5);
 const RAW: &str = "start vLLM with `--logprobs-mode processed_logprobs`";
 
-/// Samples a piece. What was streamed by the boundary is kept.
+/// Samples a piece. The tokens streamed by the boundary are kept.
 pub(super) async fn sample(
     http: &Http,
     model: Value,
@@ -50,7 +52,7 @@ fn request(model: Value, ask: &Ask<'_>) -> Value {
         "max_tokens": ask.max_new_tokens,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p, "top_k": top_k, "min_p": sampling.min_p,
-        // What the server would else take from the model's generation config.
+        // The server would take these from the model's generation config.
         "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
         // All that end the turn are among these.
         "stop_token_ids": ask.stop_tokens, "ignore_eos": true, "skip_special_tokens": false,
@@ -91,7 +93,7 @@ async fn read(mut events: Events, ask: &Ask<'_>, piece: &mut Piece) -> Result<()
     Ok(())
 }
 
-/// With `return_token_ids` the server repeats the context that it sampled after.
+/// With `return_token_ids` the server returns the context that it used.
 fn check_prompt(choice: &Value, ask: &Ask<'_>) -> Result<(), ServerError> {
     let Some(prompt) = choice["prompt_token_ids"].as_array() else { return Ok(()) };
     let same = prompt.len() == ask.context.len()
@@ -136,8 +138,8 @@ fn absorb(choice: &Value, piece: &mut Piece) -> Result<(), ServerError> {
     Ok(())
 }
 
-/// Whether a request may carry a seed: not with a build for a CPU, whose version says so (`0.32.0+cpu`). A server that
-/// speaks like vLLM and tells no version is taken to take them.
+/// Whether a request may carry a seed: not with a build for a CPU, whose version shows that
+/// (`0.32.0+cpu`). A compatible server without a version is assumed to take seeds.
 pub(super) async fn takes_seeds(http: &Http) -> Result<bool, ServerError> {
     match http.get("/version", VERSION_WITHIN).await {
         Ok(said) => Ok(!said["version"].as_str().is_some_and(|version| version.contains("cpu"))),
@@ -146,7 +148,8 @@ pub(super) async fn takes_seeds(http: &Http) -> Result<bool, ServerError> {
     }
 }
 
-/// Log-probabilities of a prompt's tokens but the first. They are computed anew, whatever is cached.
+/// Log-probabilities of a prompt's tokens but the first. They are recomputed, even where the prompt
+/// is cached.
 pub(super) async fn probe(http: &Http, model: Value, tokens: &[u32]) -> Result<Vec<f32>, ServerError> {
     let request = json!({"prompt": tokens, "max_tokens": 1, "temperature": 1.0, "prompt_logprobs": 1});
     let reply = http.ask(PATH, &named(request, model), http.silence()).await?;
@@ -163,7 +166,7 @@ pub(super) async fn probe(http: &Http, model: Value, tokens: &[u32]) -> Result<V
     logprobs.collect::<Option<_>>().ok_or_else(lacks)
 }
 
-/// The likeliest next tokens at a temperature, with what the server says of them.
+/// The likeliest next tokens at a temperature, with the server's numbers for them.
 pub(super) async fn likeliest(
     http: &Http,
     model: Value,

@@ -1,11 +1,14 @@
-//! What tells one version's weights from another's: the log-probabilities of a fixed prompt's tokens, measured at the
-//! server, beside those that the trainer recorded when it made the version.
+//! The weight probe tells one version's weights from another's. It compares the log-probabilities
+//! of a fixed prompt, measured at the server, with those that the trainer recorded when it made the
+//! version.
 //!
-//! What it proves. With a record: the server's numbers are within the tolerance of what these weights give, and not
-//! `FARTHER` times as far off as they once were, for a server's rounding stays what it is and an old part of its weights
-//! does not; and it moved from the version before as the trainer did, so far as that is more than the tolerance. Without
-//! one: the numbers are not those of the version before, bit for bit. Two versions that differ by less than that on the
-//! probe are not told apart by a record alone; a reload that did nothing at all always is.
+//! With a record, it proves two things. First, the server's numbers are within the tolerance of the
+//! record, and at most `FARTHER` times as far off as with its best version: a server's rounding
+//! stays the same, an old part of its weights does not. Second, they moved from the version before
+//! as the trainer's did, as far as that is more than the tolerance. Without a record, it proves
+//! that the numbers are not bit for bit those of the version before. So a reload that did nothing
+//! is always found, but two versions that differ by less than the tolerance on the probe are not
+//! told apart.
 
 use std::collections::BTreeMap;
 
@@ -16,31 +19,31 @@ use crate::model::versions::LoadedVersion;
 use crate::policy::probe::{PROBE_FILE, ProbeRecord};
 use crate::policy::{PolicyError, is_for_training};
 
-/// The share of the change that the trainer saw, below which a server has not made it.
+/// The share of the trainer's change that the server must make at least.
 const MOVED: f64 = 0.5;
-/// A server may be this many times as far off a record as it was at its nearest.
+/// A server may be this many times as far off a record as with its best version.
 const FARTHER: f64 = 10.0;
-/// And this far in any case, nats a token: what rounding in f32 can explain.
+/// A difference that is always allowed, nats a token: rounding in f32 explains it.
 const ROUNDING: f64 = 1e-4;
 /// The context of a model whose version has no record. Servers take more.
 const CONTEXT: usize = 1024;
 
-/// Weights that a server is to serve.
+/// A version, with what the probe needs of it.
 #[derive(Debug, Clone)]
 pub(crate) struct ProbedWeights {
     pub(crate) version: PolicyVersion,
     /// The prompt of the probe.
     pub(crate) tokens: Vec<u32>,
     record: Option<Vec<f32>>,
-    /// Its model files, for two versions may have the same.
+    /// Its model files: two versions may have the same.
     files: BTreeMap<String, BlobRef>,
 }
 
 impl ProbedWeights {
-    /// What is to be known of a version before it is served.
+    /// Reads the probe of a version.
     ///
     /// # Errors
-    /// Its record is none.
+    /// The record is malformed.
     pub(crate) fn of(weights: &LoadedVersion, vocabulary: u32) -> Result<Self, PolicyError> {
         let refuse = |why| {
             PolicyError::Impossible(format!("failed to read {PROBE_FILE} of {}: {why}", weights.version))
@@ -57,37 +60,37 @@ impl ProbedWeights {
     }
 }
 
-/// Weights that a server was seen to serve.
+/// A version that a server has proved.
 #[derive(Debug, Clone)]
 pub(crate) struct Measured {
     pub(crate) weights: ProbedWeights,
-    /// What the probe gave.
+    /// The server's log-probabilities. `[T - 1]`
     pub(crate) logprobs: Vec<f32>,
-    /// How far off a record the server was at its nearest, of all versions that it served; nats a token, mean over the
-    /// probe. `None` before the first record.
+    /// The smallest distance from a record over all versions that the server has proved; nats a
+    /// token, mean over the probe. `None` before the first record.
     pub(crate) nearest: Option<f64>,
 }
 
-/// Judges by a measurement whether a server serves `wanted`. `before` is what it was seen to serve last; `comparable`
-/// says whether the server measures what trainers record.
+/// Proves by the measurement `after` that a server has the weights of `target`. `before` is what it
+/// proved last. `comparable` tells whether the server measures what trainers record.
 pub(crate) fn prove(
     before: Option<&Measured>,
-    wanted: &ProbedWeights,
+    target: &ProbedWeights,
     after: &[f32],
     comparable: bool,
     tolerance: f64,
 ) -> Result<Measured, ServerError> {
-    let record = wanted.record.as_deref().filter(|_| comparable);
+    let record = target.record.as_deref().filter(|_| comparable);
     let mut nearest = before.and_then(|before| before.nearest);
     if let Some(record) = record {
-        let off = near(wanted.version, distance(after, record), nearest, tolerance)?;
+        let off = near(target.version, distance(after, record), nearest, tolerance)?;
         nearest = Some(nearest.map_or(off, |nearest| nearest.min(off)));
     }
-    has_moved(before, wanted, record, after, tolerance)?;
-    Ok(Measured { weights: wanted.clone(), logprobs: after.to_vec(), nearest })
+    has_moved(before, target, record, after, tolerance)?;
+    Ok(Measured { weights: target.clone(), logprobs: after.to_vec(), nearest })
 }
 
-/// The distance from a record, if it is one that the server's arithmetic explains.
+/// Checks that the server's arithmetic explains its distance from a record.
 fn near(
     version: PolicyVersion,
     off: Option<f64>,
@@ -103,24 +106,24 @@ fn near(
     match nearest {
         Some(nearest) if off > (FARTHER * nearest).max(ROUNDING) => Err(ServerError::OtherWeights(format!(
             "its probe is off by {off:.2e} nats a token from what the trainer of {version} recorded, and was off by \
-             {nearest:.2e} with other versions: a part of its weights is old; start it anew for each version with \
-             --engine-reload-command. If it was started anew in another precision, start this worker anew, too"
+             {nearest:.2e} with other versions: a part of its weights is old; restart it for each version with \
+             --engine-reload-command. If it was restarted in another precision, restart this worker, too"
         ))),
         _ => Ok(off),
     }
 }
 
-/// Refuses a server that is not where it should have gone from the weights before.
+/// Refuses a server whose numbers did not move as the trainer's did.
 fn has_moved(
     before: Option<&Measured>,
-    wanted: &ProbedWeights,
+    target: &ProbedWeights,
     record: Option<&[f32]>,
     after: &[f32],
     tolerance: f64,
 ) -> Result<(), ServerError> {
-    let version = wanted.version;
-    let Some(before) = before.filter(|before| before.weights.tokens == wanted.tokens) else { return Ok(()) };
-    if before.weights.files == wanted.files {
+    let version = target.version;
+    let Some(before) = before.filter(|before| before.weights.tokens == target.tokens) else { return Ok(()) };
+    if before.weights.files == target.files {
         return same(&before.logprobs, after, tolerance);
     }
     let old = before.weights.version;
@@ -156,8 +159,8 @@ fn distance(a: &[f32], b: &[f32]) -> Option<f64> {
     (a.len() == b.len() && !a.is_empty()).then(|| sum / a.len() as f64)
 }
 
-/// How much of the change from `old` to `new` lies in the change from `before` to `after`: 0 for none, 1 for all.
-/// What server and trainer always differ by is in both of the server's and cancels.
+/// How much of the change from `old` to `new` is in the change from `before` to `after`: 0 for
+/// none, 1 for all. A constant difference between server and trainer cancels.
 fn moved(old: &[f32], new: &[f32], before: &[f32], after: &[f32]) -> f64 {
     let change = |from: &[f32], to: &[f32]| -> Vec<f64> {
         to.iter().zip(from).map(|(to, from)| f64::from(to - from)).collect()

@@ -1,6 +1,7 @@
-//! Samples turns by continuous batching: requests join and leave between steps, each step is one forward
-//! over the new tokens of all of them, and of a bounded piece of the contexts that are new. Keys and values are kept
-//! in blocks under a bound of memory, and shared by all that begin with the same tokens.
+//! Samples turns by continuous batching: requests join and leave between steps. Each step is one
+//! forward over the new tokens of all of them, and over a bounded part of the contexts to prefill.
+//! The KV cache consists of blocks under a bound of memory. Requests with a common prefix share
+//! blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,30 +25,31 @@ use buckets::forwards;
 use plan::BatchLimits;
 use request::Active;
 
-/// Multiplications and additions of the contexts that a step computes on a CPU: about a second's on two cores, for
-/// which everybody else waits.
+/// Multiplications and additions for the prefill of one step on a CPU: about a second on two cores,
+/// for which all other requests wait.
 const CPU_PREFILL_FLOPS: f64 = 64e9;
 
-/// A step's own time, in multiplications and additions that a CPU could have made in it: a millisecond.
+/// A step's own time, in multiplications and additions that a CPU could have made in it: a
+/// millisecond.
 const CPU_STEP_FLOPS: f64 = 64e6;
 /// Tokens that a CPU computes in the time in which it reads a model's weights once.
 const CPU_WEIGHTS_TOKENS: usize = 8;
 
-/// Blocks that a cache begins with.
+/// Blocks of a new cache.
 const FIRST_BLOCKS: usize = 64;
 
 /// Bounds of an engine.
 #[derive(Debug, Clone, Copy)]
 pub struct EngineSettings {
-    /// Requests that are computed at once; those beyond wait.
+    /// Requests in the batch; further ones wait.
     pub sequences: usize,
-    /// Bytes of keys and values, also of those that nobody uses just now. A single request may have as much as it
-    /// needs.
+    /// Bytes of the KV cache, including blocks that no request uses. A single request may have as
+    /// much as it needs.
     pub cache_bytes: usize,
     /// New tokens of one forward.
     pub forward_tokens: usize,
-    /// Tokens of new contexts in one step; a longer context takes several. `None`: on a CPU what takes about a
-    /// second, on a GPU as many as a forward may have.
+    /// Tokens to prefill in one step; a longer context takes several. `None`: on a CPU what takes
+    /// about a second, on a GPU as many as a forward may have.
     pub prefill_tokens: Option<usize>,
 }
 
@@ -67,8 +69,9 @@ impl EngineSettings {
         self.prefill_tokens.unwrap_or(most).clamp(1, self.forward_tokens)
     }
 
-    /// Tokens that take longer to compute than the step does in which another request computes them. A small model
-    /// has many computed in the time of a step; of a large one, the weights that are read are most of it.
+    /// Tokens of a common prefix for which it pays to wait a step while another request prefills
+    /// them. A small model computes many in the time of a step. A large one spends that time on
+    /// reading its weights.
     fn worth_waiting(decoder: &Decoder, device: Device) -> usize {
         let most = 2 * BLOCK;
         if device != Device::Cpu {
@@ -90,9 +93,9 @@ pub struct TorchEngine {
     cache: KvCache,
     blocks: Blocks,
     active: BTreeMap<Ticket, Active>,
-    /// Without blocks yet, or no more.
+    /// Requests without blocks: new, or pre-empted.
     waiting: BTreeSet<Ticket>,
-    /// Failed at admission; told at the next step.
+    /// Failed at admission; returned by the next step.
     failed: Vec<Finished>,
 }
 
@@ -121,7 +124,8 @@ impl TorchEngine {
         })
     }
 
-    /// Takes the blocks of all requests, and forgets what they hold; they are computed anew from their tokens.
+    /// Takes the blocks of all requests and clears them. The requests are prefilled again from
+    /// their tokens.
     fn take_blocks(&mut self) {
         for active in self.active.values_mut() {
             active.take_blocks();
@@ -130,7 +134,7 @@ impl TorchEngine {
         self.waiting = self.active.keys().copied().collect();
     }
 
-    /// Gives the cache as many blocks as are accounted for, in doublings.
+    /// Grows the cache to as many blocks as are allotted, in doublings.
     fn make_room(&mut self) {
         let (needed, there) = (self.blocks.len(), self.cache.blocks());
         if needed > there {
@@ -140,8 +144,8 @@ impl TorchEngine {
         }
     }
 
-    /// One forward over `lanes` (request and new tokens), and a token for each request that has none left to
-    /// prefill.
+    /// One forward over `lanes` (request and new tokens), and a token for each request that has
+    /// none left to prefill.
     fn forward(&mut self, lanes: &[(Ticket, usize)]) {
         let _guard = tch::no_grad_guard();
         let of = |(ticket, count): &(Ticket, usize)| {
@@ -160,7 +164,7 @@ impl TorchEngine {
         }
     }
 
-    /// Removes the requests that ended, and lets go of their blocks.
+    /// Removes the requests that ended, and releases their blocks.
     fn collect(&mut self) -> Vec<Finished> {
         let mut finished = std::mem::take(&mut self.failed);
         let ended: Vec<Ticket> =
@@ -241,7 +245,7 @@ fn read_decoder(weights: &LoadedVersion, device: Device) -> Result<Decoder, Poli
     Ok(Decoder::new(config, &flat, device, false).packed())
 }
 
-/// A cache without blocks yet, and the account of those that it may come to have.
+/// A cache without blocks, and the allocator of those that it may get.
 fn new_cache(decoder: &Decoder, settings: EngineSettings, device: Device) -> (KvCache, Blocks) {
     let (config, kind) = (decoder.config(), decoder.flat().kind());
     let most = settings.cache_bytes / KvCache::bytes_per_block(config, kind).max(1);

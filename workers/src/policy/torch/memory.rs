@@ -1,8 +1,8 @@
-//! How libtorch's memory is had from the system.
+//! Settings of the allocator, for libtorch.
 
-/// Lets the allocator keep what is freed instead of giving it back. Each operation makes its result in new
-/// memory; with glibc's defaults the larger ones are mapped and unmapped every time, and a third of an
-/// engine's time goes into fresh pages.
+/// Lets the allocator keep freed memory. Each operation puts its result in new memory. With glibc's
+/// defaults the larger ones are mapped and unmapped every time, and a third of an engine's time
+/// goes into fresh pages.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[expect(unsafe_code, reason = "there is no safe binding; the call has no conditions to uphold")]
 pub(super) fn keep() {

@@ -1,5 +1,6 @@
-//! Draws tokens. The random number of a draw follows from the request's seed and the token's position alone,
-//! so a result depends neither on what else is in the batch nor on how often the worker was restarted.
+//! Draws tokens. The random number of a draw follows from the request's seed and the token's
+//! position alone. So a result depends neither on the other requests of the batch nor on restarts
+//! of the worker.
 
 use tch::{Kind, Tensor};
 
@@ -71,8 +72,8 @@ const fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Draws one token per row of `logits` `[B, V]`, by one transfer from the device. Computed in f32 whatever the
-/// logits are in.
+/// Draws one token per row of `logits` `[B, V]`, by one transfer from the device. Computed in f32
+/// whatever the logits are in.
 #[must_use]
 pub fn draw(logits: &Tensor, draws: &[Draw]) -> Vec<Drawn> {
     let logits = &logits.to_kind(Kind::Float);
@@ -113,9 +114,9 @@ pub fn draw(logits: &Tensor, draws: &[Draw]) -> Vec<Drawn> {
     numbers.chunks_exact(3).map(one).collect()
 }
 
-/// The first token of each row of `probabilities` `[B, V]` whose cumulative probability passes the row's random
-/// number `[B, 1]`; `[B, 1]`. Sums are in f64, so that a large vocabulary loses no probability to rounding: first
-/// over chunks of the vocabulary, then within one.
+/// The first token of each row of `probabilities` `[B, V]` whose cumulative probability passes the
+/// row's random number `[B, 1]`; `[B, 1]`. Sums are in f64, so that a large vocabulary loses no
+/// probability to rounding: first over chunks of the vocabulary, then within one.
 fn choose(probabilities: &Tensor, random: &Tensor) -> Tensor {
     let (batch, vocabulary) = probabilities.size2().expect("a row of probabilities for each draw");
     let chunk = if vocabulary <= 4 * CHUNK { vocabulary } else { CHUNK };
@@ -134,8 +135,8 @@ fn choose(probabilities: &Tensor, random: &Tensor) -> Tensor {
     (which * chunk + token).clamp_max(vocabulary - 1)
 }
 
-/// The first place of each row of `parts` `[B, N]` at which the sum passes the share `[B, 1]` of the whole, and how
-/// much of that part is passed, as a share of it below 1; `[B, 1]` both.
+/// The first place of each row of `parts` `[B, N]` at which the sum passes the share `[B, 1]` of
+/// the whole, and how much of that part is passed, as a share of it below 1; `[B, 1]` both.
 fn passed(parts: &Tensor, share: &Tensor) -> (Tensor, Tensor) {
     let last = parts.size()[1] - 1;
     let sums = parts.cumsum(-1, Kind::Double);

@@ -1,6 +1,6 @@
-//! Optimiser steps: a batch and a version become the next version, alone or in a gang. The same version and batch
-//! give the same bytes, whether the state comes from files, from other members or is still in memory; in a gang of
-//! another size, the same numbers to f32 rounding.
+//! Optimiser steps: a batch and a version become the next version, alone or in a gang. The same
+//! version and batch give the same bytes, whether the state comes from files, from other members or
+//! from memory. In a gang of another size they give the same numbers to f32 rounding.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -48,9 +48,9 @@ pub struct TorchTrainer {
     bucket_bytes: i64,
     /// The formation that this trainer was in last.
     group: Option<Group>,
-    /// The state of a version.
+    /// The state after the last step, and its version.
     kept: Option<Kept>,
-    /// The model that a run's policy is held near, and the hash of its manifest.
+    /// The reference model of the KL penalty, and the hash of its manifest.
     reference: Option<(Sha, Decoder)>,
     overlapped: (u64, u64),
     computed_for: Duration,
@@ -63,8 +63,8 @@ impl TorchTrainer {
         Self::with_buckets(zero_partition::BUCKET_BYTES)
     }
 
-    /// A trainer that reduces gradients in buckets of at most this many bytes, larger leaves apart. All members of
-    /// a gang have the same.
+    /// A trainer that reduces gradients in buckets of at most this many bytes; a larger leaf is a
+    /// bucket of its own. All members of a gang must have the same.
     #[must_use]
     pub fn with_buckets(bytes: i64) -> Self {
         Self {
@@ -78,29 +78,32 @@ impl TorchTrainer {
         }
     }
 
-    /// Buckets of gradients whose reduction began while the last step's backward passes still ran, and all.
+    /// Of the last step: buckets of gradients whose reduction began while backward ran, and all
+    /// buckets.
     #[must_use]
     pub const fn overlapped(&self) -> (u64, u64) {
         self.overlapped
     }
 
-    /// How long the last step's forwards, backwards and updates took, without the files around them.
+    /// How long the forwards, backwards and updates of the last step took, without reading and
+    /// writing files.
     #[must_use]
     pub const fn computed_for(&self) -> Duration {
         self.computed_for
     }
 
-    /// Takes the assignment: connects a new formation, or goes on in the same.
+    /// Connects a new formation, or continues in the same one.
     fn join_gang(&mut self, assignment: Option<&RankAssignment>) -> Result<(), GangError> {
         let assignment = assignment.filter(|assignment| assignment.world > 1);
-        let held = self.group.take();
+        let before = self.group.take();
         let Some(assignment) = assignment else { return Ok(()) };
         let same = |group: &Group| {
-            let held = group.assignment();
-            (&held.gang, held.rank, held.world) == (&assignment.gang, assignment.rank, assignment.world)
+            let present = group.assignment();
+            (&present.gang, present.rank, present.world)
+                == (&assignment.gang, assignment.rank, assignment.world)
                 && !group.is_broken()
         };
-        self.group = match held.filter(same) {
+        self.group = match before.filter(same) {
             Some(mut group) => {
                 group.reassign(assignment);
                 Some(group)
@@ -110,7 +113,7 @@ impl TorchTrainer {
         Ok(())
     }
 
-    /// Loads the reference model that the step names, or lets one go that it does not.
+    /// Loads the reference model that the step names, or drops one that it does not.
     fn take_reference(&mut self, step: &TrainStep<'_>) -> Result<(), PolicyError> {
         let Some(version) = step.reference.filter(|_| step.algorithm.kl.is_some()) else {
             self.reference = None;
@@ -126,17 +129,17 @@ impl TorchTrainer {
         Ok(())
     }
 
-    /// The step; on failure the state that it began with stays, where it can be had again.
+    /// Makes the step. On failure the state before it stays, where it can be had again.
     fn make(&mut self, base: &LoadedVersion, step: &TrainStep<'_>) -> Result<Trained, PolicyError> {
         self.take_reference(step)?;
         let reference = self.reference.as_ref().map(|(_, decoder)| decoder);
         let group = self.group.as_ref();
         let ready =
             Ready { base, step, reference, group, device: self.device, bucket_bytes: self.bucket_bytes };
-        // Looked at before it is taken: a formation that fails to form leaves it where it is.
+        // `kept` is read before it is taken: a formation that fails to form leaves it as it is.
         let mut state = ready.state(&mut self.kept)?;
-        // Whatever is under way when a member is lost may still write into the state, so that only a copy is
-        // sure to be as before.
+        // A collective in flight when a member is lost may still write into the state, so only a
+        // copy is sure to be as before.
         let before = Identity::of(&base.manifest).filter(|_| group.is_some()).map(|of| (of, state.copy()));
         let mut member = Member::new(&state, step.algorithm, group);
         let whole = Step { algorithm: step.algorithm, base: &base.manifest, batch: step.batch, reference };
@@ -174,7 +177,7 @@ impl Default for TorchTrainer {
     }
 }
 
-/// Makes the files of version 0, and says how many parameters it has.
+/// The files of version 0, and its number of parameters.
 fn version_zero(model: &ModelSpec, seed: u64) -> Result<VersionZero, PolicyError> {
     if let Some(made) = directory::version_zero(model) {
         return Ok(made?);
@@ -205,15 +208,14 @@ impl Trainer for TorchTrainer {
             let batch = step.batch;
             if batch.base != base.version {
                 let (expected, given) = (batch.base, base.version);
-                return Err(PolicyError::Impossible(format!(
-                    "batch of base={expected} on version={given}"
-                )));
+                return Err(PolicyError::Impossible(format!("batch of base={expected} on version={given}")));
             }
             self.join_gang(step.assignment)?;
             self.make(base, step)
         });
         if made.is_err() {
-            // The others may wait for this member: that it is gone is how they learn that the step is void.
+            // The other members may wait for this one. When it leaves, they learn that the step is
+            // void.
             if let Some(group) = self.group.take() {
                 group.leave();
             }

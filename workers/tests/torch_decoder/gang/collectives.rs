@@ -70,7 +70,7 @@ fn waits_in_vain(timeout: Duration, stop: bool) -> (GangError, Duration) {
 }
 
 #[test]
-fn a_silent_member_is_lost_after_the_seats_timeout() {
+fn a_silent_member_is_lost_after_the_gangs_timeout() {
     let timeout = Duration::from_millis(700);
     let (error, took) = waits_in_vain(timeout, false);
     assert!(matches!(&error, GangError::Lost(_)), "{error:?}");
@@ -78,7 +78,7 @@ fn a_silent_member_is_lost_after_the_seats_timeout() {
 }
 
 #[test]
-fn a_member_that_is_told_to_stop_stops_waiting() {
+fn a_cancelled_member_stops_waiting() {
     let (error, took) = waits_in_vain(PATIENCE, true);
     assert_eq!(error, GangError::Cancelled);
     assert!(took < Duration::from_millis(500), "{took:?}");

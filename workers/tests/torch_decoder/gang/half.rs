@@ -70,7 +70,7 @@ fn weights_in_f32_come_from_memory_from_members_and_from_shards() {
 }
 
 #[test]
-fn a_gang_in_bf16_that_died_makes_its_steps_again_bit_for_bit() {
+fn a_dead_gang_in_bf16_redoes_its_steps_bit_for_bit() {
     let (how, end) = (many_updates(false), many_updates(true));
     for world in [1, 2] {
         let run = |dies: bool| {

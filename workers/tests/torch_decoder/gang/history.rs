@@ -3,7 +3,7 @@
 use super::books::{Books, batches, many_updates, members, same};
 
 #[test]
-fn a_gang_of_another_size_goes_on_from_a_checkpoint() {
+fn a_gang_of_another_size_continues_from_a_checkpoint() {
     let (alone, zero) = Books::new(1);
     let batches = batches(&zero, &alone, 3, (4, 4));
     let how = many_updates(true);
@@ -17,7 +17,7 @@ fn a_gang_of_another_size_goes_on_from_a_checkpoint() {
 }
 
 #[test]
-fn a_gang_of_the_same_size_goes_on_bit_for_bit() {
+fn a_gang_of_the_same_size_continues_bit_for_bit() {
     for world in [1, 3] {
         let run = |fresh: bool| {
             let (gang, zero) = Books::new(1);

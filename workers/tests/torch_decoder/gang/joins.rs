@@ -40,7 +40,7 @@ fn newcomers_get_weights_and_state_from_the_members() {
 }
 
 #[test]
-fn a_gang_that_shrinks_goes_on_from_what_is_left() {
+fn a_shrunk_gang_continues_with_the_remaining_members() {
     let (how, end) = (many_updates(false), many_updates(true));
     let (alone, batches, reference) = undisturbed(&how, &end);
     // A member leaves after a checkpoint: its part is in a file. Or without one: the steps are made again.

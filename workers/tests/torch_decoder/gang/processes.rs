@@ -140,7 +140,7 @@ fn a_member_that_is_killed_is_noticed_within_two_seconds() {
 }
 
 #[test]
-fn a_member_that_hangs_is_noticed_within_the_seats_timeout() {
+fn a_member_that_hangs_is_noticed_within_the_gangs_timeout() {
     let timeout = Duration::from_millis(1500);
     loses("-STOP", timeout, timeout + Duration::from_millis(700));
 }

@@ -135,7 +135,7 @@ fn the_proximal_policy_is_computed_together() {
 }
 
 #[test]
-fn a_critic_is_trained_together_and_goes_to_a_gang_of_another_size() {
+fn a_gang_trains_a_critic_that_a_gang_of_another_size_takes_over() {
     let (alone, zero) = Books::new(1);
     let batches = batches(&zero, &alone, 3, (4, 4));
     let mut how = many_updates(true);

@@ -18,7 +18,7 @@ const OLD: [f32; 2] = [-3.0, -2.0];
 const NEW: [f32; 2] = [-2.9, -2.1];
 
 #[test]
-fn a_record_must_be_met() {
+fn a_version_must_match_its_record() {
     let wanted = weights(2, Some(&NEW));
     prove(None, &wanted, &[-2.91, -2.1], true, 0.02).unwrap();
     let error = prove(None, &wanted, &OLD, true, 0.02).unwrap_err();
@@ -29,7 +29,7 @@ fn a_record_must_be_met() {
 }
 
 #[test]
-fn what_did_not_change_is_found_out_without_a_record() {
+fn an_ineffective_reload_is_found_without_a_record() {
     let before = measured(1, None, &OLD);
     let error = prove(Some(&before), &weights(2, None), &OLD, true, 10.0).unwrap_err();
     assert!(error.to_string().contains("bit for bit"), "{error}");
@@ -69,7 +69,7 @@ fn a_server_does_not_drift_from_its_records() {
 }
 
 #[test]
-fn a_flatter_distribution_is_seen() {
+fn a_flatter_distribution_is_detected() {
     let say = |values: &[f64]| -> Vec<(String, f64)> {
         values.iter().enumerate().map(|(token, value)| (token.to_string(), *value)).collect()
     };

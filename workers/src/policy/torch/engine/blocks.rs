@@ -1,31 +1,32 @@
-//! Which blocks of the cache hold whose tokens. Blocks form a tree: each continues the tokens of its parent, so that
-//! whoever begins with the same tokens, be it the next turn of a rollout or another sample of a prompt, finds them.
-//! What nobody uses is kept until the room is needed; then what was used longest ago goes first.
+//! The prefix cache: which blocks of the KV cache have which tokens. Blocks form a tree: each
+//! continues the tokens of its parent. So a request finds the blocks of its prefix, be it the next
+//! turn of a rollout or another sample of a prompt. Unused blocks stay until their room is needed;
+//! the least recently used go first.
 
 use std::collections::{BTreeSet, HashMap};
 
 use crate::policy::decoder::BLOCK;
 use crate::policy::torch::common;
 
-/// Stands for the parent of what has none.
+/// The parent of a first block.
 const ROOT: u64 = 0;
-/// Positions that are worth a copy: fewer are computed as fast.
+/// Positions from which a copy pays off: fewer are computed as fast.
 const LEAST_COPY: usize = 4;
 
 /// The blocks.
 #[derive(Debug)]
 pub(super) struct Blocks {
     blocks: Vec<Block>,
-    /// Blocks that there may be.
+    /// Blocks that the bound allows.
     most: usize,
-    /// Blocks that hold nothing.
+    /// Blocks without content.
     free: Vec<usize>,
-    /// Blocks that hold something and that nobody uses, by when they were let go. A parent was let go after its
-    /// children, so that they go first.
+    /// Blocks with content that no request uses, by the time of their release. A parent is released
+    /// after its children, so they are evicted first.
     idle: BTreeSet<(u64, usize)>,
     /// Blocks in use or idle, by the content that they continue.
     children: HashMap<u64, Vec<usize>>,
-    /// Counts contents and releases.
+    /// Numbers contents and releases.
     clock: u64,
 }
 
@@ -39,7 +40,7 @@ struct Block {
     parent: u64,
     /// What was computed into it, at most [`BLOCK`].
     tokens: Vec<u32>,
-    /// When it was let go.
+    /// When it was released.
     released: u64,
 }
 
@@ -48,7 +49,7 @@ struct Block {
 pub(super) struct Found {
     /// In the order of positions.
     pub(super) blocks: Vec<usize>,
-    /// Positions that they hold, once the copy was made.
+    /// Positions that they cover, once the copy is made.
     pub(super) cached: usize,
     /// From which block to which so many positions are to be copied first.
     pub(super) copy: Option<(usize, usize, usize)>,
@@ -66,7 +67,7 @@ impl Blocks {
         self.blocks.len()
     }
 
-    /// Blocks that there may be.
+    /// Blocks that the bound allows.
     pub(super) fn most(&self) -> usize {
         self.most
     }
@@ -76,12 +77,12 @@ impl Blocks {
         self.most = self.most.max(blocks);
     }
 
-    /// Blocks that can be had.
+    /// Blocks that are free or can be evicted.
     pub(super) fn available(&self) -> usize {
         self.free.len() + self.idle.len() + (self.most - self.blocks.len())
     }
 
-    /// Forgets what all blocks hold. Nobody may use any.
+    /// Clears all blocks. No request may use any.
     pub(super) fn clear(&mut self) {
         for block in &mut self.blocks {
             *block = Block::default();
@@ -91,14 +92,14 @@ impl Blocks {
         self.children.clear();
     }
 
-    /// How many of `tokens` are held: at most all but the last, which must be computed.
-    pub(super) fn held(&self, tokens: &[u32]) -> usize {
+    /// How many of `tokens` are cached: at most all but the last, which must be computed.
+    pub(super) fn cached(&self, tokens: &[u32]) -> usize {
         let (whole, part) = self.find(tokens);
         whole.len() * BLOCK + part.map_or(0, |(_, part)| part)
     }
 
-    /// The blocks that hold whole stretches of `tokens` from their beginning, and the one that holds most of what
-    /// comes next.
+    /// The blocks that are full with a prefix of `tokens`, and the one that has most of what comes
+    /// next.
     fn find(&self, tokens: &[u32]) -> (Vec<usize>, Option<(usize, usize)>) {
         let (mut whole, mut parent) = (Vec::new(), ROOT);
         loop {
@@ -116,8 +117,8 @@ impl Blocks {
         }
     }
 
-    /// Blocks for `tokens`, 1 or more, with what is held of them; `None` if fewer than `spare` could be had
-    /// afterwards.
+    /// Blocks for `tokens`, 1 or more, with their cached prefix; `None` if fewer than `spare` would
+    /// be left.
     pub(super) fn take(&mut self, tokens: &[u32], spare: usize) -> Option<Found> {
         let (mut blocks, mut part) = self.find(tokens);
         let mut cached = blocks.len() * BLOCK;
@@ -125,7 +126,8 @@ impl Blocks {
             && self.blocks[block].users == 0
             && self.blocks[block].tokens.len() == common
         {
-            // Nobody else could want more of it: the request goes on in place. So does a rollout's next turn.
+            // No other request could use more of it, so this one continues in place. So does a
+            // rollout's next turn.
             blocks.push(block);
             cached += common;
             part = None;
@@ -141,7 +143,8 @@ impl Blocks {
         self.extend(&mut blocks, tokens.len());
         let copy = part.filter(|&(_, common)| common >= LEAST_COPY).map(|(from, common)| {
             let to = blocks[cached / BLOCK];
-            // If `from` was itself taken for `to`, its numbers are still there, and its tokens are these.
+            // If `from` itself was evicted for `to`, its numbers are still there, and its tokens
+            // are these.
             self.blocks[to].tokens = tokens[cached..cached + common].to_vec();
             cached += common;
             (from, to, common)
@@ -170,7 +173,7 @@ impl Blocks {
         }
     }
 
-    /// A request needs its blocks no more; what they hold is kept for others.
+    /// Releases the blocks of a request. Their content stays cached.
     pub(super) fn release(&mut self, blocks: &[usize]) {
         for &index in blocks.iter().rev() {
             self.clock += 1;
@@ -197,7 +200,7 @@ impl Blocks {
         block.users += 1;
     }
 
-    /// A block that holds nothing.
+    /// A block without content, if need be after an eviction.
     fn empty(&mut self) -> Option<usize> {
         if let Some(index) = self.free.pop() {
             return Some(index);

@@ -1,5 +1,5 @@
-//! What a step computes: one token more of each turn that is being sampled, and a bounded piece of the contexts that
-//! are not computed yet, so that a long prompt holds nobody up.
+//! Schedules a step: one token more for each turn that is sampled, and a bounded part of the
+//! contexts to prefill, so that a long prompt does not delay the others.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -13,12 +13,13 @@ use crate::policy::torch::common;
 pub(super) struct BatchLimits {
     /// Requests that have blocks.
     pub(super) most: usize,
-    /// Tokens of a context that another request is just computing, for which it is worth to wait a step.
+    /// Tokens of a common prefix that another request prefills now, for which it pays to wait a
+    /// step.
     pub(super) worth_waiting: usize,
 }
 
-/// Gives blocks to those who wait, the oldest first, as long as there is room. `copy` is told what is to be copied from
-/// which block to which.
+/// Allots blocks to the waiting requests, the oldest first, as long as there is room. `copy` gets
+/// each copy from one block to another.
 pub(super) fn allot_blocks(
     active: &mut BTreeMap<Ticket, Active>,
     waiting: &mut BTreeSet<Ticket>,
@@ -36,13 +37,14 @@ pub(super) fn allot_blocks(
         if is_computed_by_another(tokens, &prefilling, active, (blocks, worth_waiting)) {
             continue;
         }
-        // Each of the others may soon need a block more; without it one of them would have to give way at once.
+        // Each running request may soon need one more block; without it one would be pre-empted at
+        // once.
         let Some(found) = blocks.take(tokens, running) else { return };
         if let Some((from, to, positions)) = found.copy {
             copy(from, to, positions);
         }
         waiting.remove(&ticket);
-        let request = active.get_mut(&ticket).expect("who waits is active");
+        let request = active.get_mut(&ticket).expect("a waiting request is active");
         request.give_blocks(found.blocks, found.cached);
         if request.missing() > 1 {
             prefilling.push(ticket);
@@ -51,7 +53,7 @@ pub(super) fn allot_blocks(
     }
 }
 
-/// Requests that have blocks and whose context is not computed.
+/// Requests in prefill.
 fn prefilling(active: &BTreeMap<Ticket, Active>) -> impl Iterator<Item = Ticket> {
     active
         .iter()
@@ -59,8 +61,8 @@ fn prefilling(active: &BTreeMap<Ticket, Active>) -> impl Iterator<Item = Ticket>
         .map(|(&ticket, _)| ticket)
 }
 
-/// Whether a request does better to wait: much of what is missing of its tokens is just being computed for another,
-/// as for the first of a prompt's samples.
+/// Whether a request should wait: another one now prefills much of what it lacks, as for the first
+/// of a prompt's samples.
 fn is_computed_by_another(
     tokens: &[u32],
     prefilling: &[Ticket],
@@ -68,11 +70,12 @@ fn is_computed_by_another(
     (blocks, worth_waiting): (&Blocks, usize),
 ) -> bool {
     let shared = prefilling.iter().map(|other| common(&active[other].tokens, tokens)).max().unwrap_or(0);
-    shared >= worth_waiting && shared.min(tokens.len() - 1) >= blocks.held(tokens) + worth_waiting
+    shared >= worth_waiting && shared.min(tokens.len() - 1) >= blocks.cached(tokens) + worth_waiting
 }
 
-/// What the next step computes of each request that has blocks: who and how many tokens. At most `prefill` tokens of
-/// contexts, the oldest first. Where blocks run out, the youngest give theirs back and wait.
+/// The lanes of the next step: requests with blocks and how many tokens of each. At most `prefill`
+/// tokens of contexts, the oldest first. Where blocks run out, the youngest requests are pre-empted
+/// and wait.
 pub(super) fn lanes(
     active: &mut BTreeMap<Ticket, Active>,
     waiting: &mut BTreeSet<Ticket>,
@@ -93,7 +96,7 @@ pub(super) fn lanes(
         }
         while !reserve(active, blocks, ticket, count) {
             let youngest = running.iter().rev().copied().find(|other| !preempted.contains(other));
-            let youngest = youngest.expect("who asks for a block has some");
+            let youngest = youngest.expect("a request that reserves a block has some");
             let request = active.get_mut(&youngest).expect("running requests are active");
             blocks.release(&request.take_blocks());
             waiting.insert(youngest);
@@ -110,7 +113,7 @@ pub(super) fn lanes(
     lanes
 }
 
-/// Sees to it that a request has blocks for `count` tokens more.
+/// Gives a request blocks for `count` more tokens, if there are enough.
 fn reserve(active: &mut BTreeMap<Ticket, Active>, blocks: &mut Blocks, ticket: Ticket, count: usize) -> bool {
     let request = active.get_mut(&ticket).expect("running requests are active");
     let positions = request.cached + count;

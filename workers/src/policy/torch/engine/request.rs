@@ -1,4 +1,4 @@
-//! A request in hand.
+//! A request in flight.
 
 use millrace_schemas::PolicyVersion;
 use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask, Sampling, Segment};
@@ -11,11 +11,11 @@ use crate::policy::{EngineRequest, PolicyError};
 /// A turn that is being sampled.
 #[derive(Debug)]
 pub(super) struct Active {
-    /// Where its keys and values are; none while it waits.
+    /// The blocks of its KV cache; none while it waits.
     pub(super) blocks: Vec<usize>,
     /// The context, then what was sampled.
     pub(super) tokens: Vec<u32>,
-    /// Of `tokens`, how many the blocks hold.
+    /// How many of `tokens` the KV cache covers.
     pub(super) cached: usize,
     task: Task,
     logprobs: Vec<f32>,
@@ -24,11 +24,11 @@ pub(super) struct Active {
     segments: Vec<Segment>,
     finish: Option<Finish>,
     broken: Option<PolicyError>,
-    /// Of the context: what was found in blocks, the first time.
+    /// Tokens of the context that the prefix cache had at first; `None` before.
     found: Option<usize>,
 }
 
-/// What is left of a task once its context has become the request's tokens.
+/// The parts of a task besides its context.
 #[derive(Debug)]
 struct Task {
     context: usize,
@@ -39,7 +39,7 @@ struct Task {
 }
 
 impl Active {
-    /// Takes a request, or says why no engine with such a model can do it.
+    /// Checks a request against the model.
     pub(super) fn new(
         request: EngineRequest,
         config: &Config,
@@ -75,19 +75,19 @@ impl Active {
         })
     }
 
-    /// Whether it has blocks, and takes part in forwards.
+    /// Whether it has blocks, and so is part of the batch.
     pub(super) fn has_blocks(&self) -> bool {
         !self.blocks.is_empty()
     }
 
-    /// Gives it blocks that hold its first `cached` tokens.
+    /// Gives it blocks that cover its first `cached` tokens.
     pub(super) fn give_blocks(&mut self, blocks: Vec<usize>, cached: usize) {
         self.blocks = blocks;
         self.cached = cached;
         self.found.get_or_insert(cached);
     }
 
-    /// Takes its blocks. What was sampled stays.
+    /// Takes its blocks. The sampled tokens stay.
     pub(super) fn take_blocks(&mut self) -> Vec<usize> {
         self.cached = 0;
         std::mem::take(&mut self.blocks)
@@ -98,7 +98,7 @@ impl Active {
         self.task.context + self.task.max_new_tokens
     }
 
-    /// Tokens that are not in its blocks yet, 1 or more.
+    /// Tokens that the KV cache does not cover yet, 1 or more.
     pub(super) fn missing(&self) -> usize {
         self.tokens.len() - self.cached
     }
@@ -113,7 +113,8 @@ impl Active {
         Draw { position: self.tokens.len() as u64, ..self.task.draw }
     }
 
-    /// `count` more tokens are in its blocks. If they were the last, the next was drawn.
+    /// Notes that the KV cache covers `count` more tokens. If they were the last, `drawn` is the
+    /// next one.
     pub(super) fn advance(
         &mut self,
         count: usize,

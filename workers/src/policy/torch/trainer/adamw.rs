@@ -8,14 +8,15 @@ use super::zero_partition::OwnedRange;
 
 /// Added to the root of the second moment.
 const EPSILON: f64 = 1e-8;
-/// Elements that are updated together on a CPU: what the arithmetic leaves in between stays in its caches, and takes
-/// no memory of the size of the model.
+/// Elements of one update call on a CPU: intermediate results stay in its caches and take no memory
+/// of the size of the model.
 const CPU_SPAN: i64 = 1 << 18;
 /// On a GPU, where a call costs more.
 const GPU_SPAN: i64 = 1 << 25;
 
-/// One update of `weights` `[own]` by `gradient` `[own]` at `rate`: Loshchilov and Hutter, "Decoupled Weight Decay
-/// Regularization", 2019, algorithm 2, with the arithmetic of `torch.optim.AdamW`. Only `decayed` is decayed.
+/// One update of `weights` `[own]` by `gradient` `[own]` at `rate`: Loshchilov and Hutter,
+/// "Decoupled Weight Decay Regularization", 2019, algorithm 2, with the arithmetic of
+/// `torch.optim.AdamW`. Only `decayed` is decayed.
 pub(super) fn update(
     weights: &Tensor,
     optimiser: &mut Optimiser,
@@ -53,7 +54,7 @@ pub(super) fn squares(gradient: &Tensor) -> Tensor {
     Tensor::stack(&sums, 0).sum(kind)
 }
 
-/// Beginning and length of each span of a flat tensor.
+/// Start and length of each span of a flat tensor.
 fn spans(flat: &Tensor) -> impl Iterator<Item = (i64, i64)> + use<> {
     let (len, most) = (flat.size()[0], if flat.device().is_cuda() { GPU_SPAN } else { CPU_SPAN });
     (0..len).step_by(most as usize).map(move |from| (from, most.min(len - from)))

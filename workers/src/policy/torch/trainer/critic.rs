@@ -1,4 +1,4 @@
-//! What the critic expects where each sampled token was drawn: one more row of the model's head, on the same rows.
+//! The critic: one more row of the model's head, on the rows where tokens were sampled.
 
 use millrace_schemas::submit::Critic;
 use tch::{Kind, Tensor};
@@ -7,7 +7,7 @@ use super::pack::Sampled;
 use crate::math::aggregate::add_up;
 use crate::math::value_loss::value_loss;
 
-/// What one forward's backward brought.
+/// The result of one backward.
 #[derive(Debug)]
 pub(super) struct Learnt {
     /// The gradient by the rows, `[M, width]`.

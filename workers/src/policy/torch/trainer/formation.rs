@@ -1,6 +1,6 @@
-//! What the members of a formation tell one another before a step, and what follows from it: who hands out the
-//! weights, and whether the optimiser's state is among them. Decided by each member from the same records, so
-//! that all come to the same.
+//! The exchange between the members of a formation before a step: which of them send the weights
+//! and the optimiser's state to the others. Each member decides from the same records, so all
+//! decide the same.
 
 use std::collections::BTreeMap;
 
@@ -16,18 +16,18 @@ const NUMBERS: usize = 15;
 /// The part of the optimiser's state that a member holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Part {
-    /// Of how many.
+    /// Number of parts.
     pub(super) world: i64,
-    /// Which.
+    /// The part, below `world`.
     pub(super) rank: i64,
 }
 
-/// What a member says.
+/// What a member tells the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Record {
-    /// The step that it is at: the version and its hash, the batch's, and whether it is a checkpoint.
+    /// Its step: the version and its hash, the batch's hash, and whether it is a checkpoint.
     step: [i64; 12],
-    /// It holds the weights of that version, and this part of the state.
+    /// It has the weights of that version, and this part of the state; `None` if it has neither.
     pub(super) holds: Option<Part>,
 }
 
@@ -56,7 +56,7 @@ impl Record {
     }
 }
 
-/// Tells the others; gives the records of all by rank.
+/// Exchanges records; returns those of all members by rank.
 ///
 /// # Errors
 /// A member is lost, or the members are at different steps.
@@ -80,21 +80,22 @@ pub(super) fn exchange(group: &Group, own: &Record, device: Device) -> Result<Ve
 /// Where the optimiser's state comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Source {
-    /// Every member holds its part already.
-    Held,
-    /// The members hold all of it, own_rows otherwise: for each part, which member hands it out.
+    /// Every member has its part already.
+    InPlace,
+    /// The members have all of it in another partition: for each part, the member that broadcasts
+    /// it.
     Members(BTreeMap<Part, u32>),
-    /// The newest checkpoint, and the steps since.
+    /// The newest checkpoint, and the steps since, which are redone.
     Checkpoint,
 }
 
 /// What a formation does before its step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// The member that hands out the weights; `None` if all hold them, or nobody.
+    /// The member that broadcasts the weights; `None` if all have them, or none has.
     pub(super) weights_from: Option<u32>,
-    /// Whether anybody holds the weights.
-    pub(super) weights_held: bool,
+    /// Whether any member has the weights.
+    pub(super) has_weights: bool,
     pub(super) moments: Source,
 }
 
@@ -105,14 +106,14 @@ impl Plan {
             (0..).zip(records).filter_map(|(rank, record)| Some((rank, record.holds?))).collect();
         let first = holders.first().map(|(rank, _)| *rank);
         let weights_from = first.filter(|_| holders.len() < records.len());
-        Self { weights_from, weights_held: first.is_some(), moments: Self::moments(&holders, records.len()) }
+        Self { weights_from, has_weights: first.is_some(), moments: Self::moments(&holders, records.len()) }
     }
 
     fn moments(holders: &[(u32, Part)], members: usize) -> Source {
         let in_place =
             |&(rank, part): &(u32, Part)| part == Part { world: members as i64, rank: i64::from(rank) };
         if holders.len() == members && holders.iter().all(in_place) {
-            return Source::Held;
+            return Source::InPlace;
         }
         let mut owners: BTreeMap<i64, BTreeMap<Part, u32>> = BTreeMap::new();
         for (rank, part) in holders {
@@ -127,18 +128,18 @@ impl Plan {
 mod tests {
     use super::*;
 
-    fn plan(held: &[Option<(i64, i64)>]) -> Plan {
-        let record = |held: &Option<(i64, i64)>| Record {
+    fn plan(parts: &[Option<(i64, i64)>]) -> Plan {
+        let record = |part: &Option<(i64, i64)>| Record {
             step: [7; 12],
-            holds: held.map(|(rank, world)| Part { world, rank }),
+            holds: part.map(|(rank, world)| Part { world, rank }),
         };
-        Plan::of(&held.iter().map(record).collect::<Vec<_>>())
+        Plan::of(&parts.iter().map(record).collect::<Vec<_>>())
     }
 
     #[test]
-    fn who_hands_out_what_follows_from_what_is_held() {
+    fn the_plan_follows_from_what_members_have() {
         let settled = plan(&[Some((0, 2)), Some((1, 2))]);
-        assert_eq!((settled.weights_from, settled.moments), (None, Source::Held));
+        assert_eq!((settled.weights_from, settled.moments), (None, Source::InPlace));
         // One more, and in another order.
         let grown = plan(&[None, Some((1, 2)), Some((0, 2))]);
         assert_eq!(grown.weights_from, Some(1));
@@ -149,10 +150,10 @@ mod tests {
         assert_eq!((lost.weights_from, lost.moments), (None, Source::Checkpoint));
         let on_policy = plan(&[None, None]);
         assert_eq!(
-            (on_policy.weights_held, on_policy.weights_from, on_policy.moments),
+            (on_policy.has_weights, on_policy.weights_from, on_policy.moments),
             (false, None, Source::Checkpoint)
         );
-        // The whole at one member is enough, whoever else holds a part of something smaller.
+        // The whole at one member is enough, even if others have a part of something smaller.
         let mixed = plan(&[Some((0, 2)), Some((0, 1))]);
         assert_eq!(mixed.moments, Source::Members([(Part { world: 1, rank: 0 }, 1)].into()));
     }

@@ -20,17 +20,17 @@ use crate::policy::decoder::Decoder;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Forward<'a> {
     pub(super) algorithm: &'a Algorithm,
-    /// Of the distance from the reference.
+    /// Coefficient of the KL penalty.
     pub(super) coefficient: f64,
-    /// Divides the logits, as when the tokens were sampled.
+    /// The sampling temperature, which divides the logits.
     pub(super) temperature: f64,
-    /// Only tokens below this were drawn, and probabilities are over those alone.
+    /// Only tokens below this were drawn, so probabilities are over those alone.
     pub(super) below: i64,
 }
 
 impl Forward<'_> {
-    /// Log-probability of each sampled token, `[M]`, and where the decoder has a critic what that expects, without
-    /// gradient.
+    /// Log-probability of each sampled token, `[M]`, and the critic's values where the decoder has
+    /// one, without gradient.
     pub(super) fn look(&self, decoder: &Decoder, packed: &mut Microbatch) -> Vec<Tensor> {
         let hidden = look(decoder, &packed.rows, &mut packed.attend);
         let log_p = self.head(decoder).look(&hidden, &packed.sampled.targets).0;
@@ -50,7 +50,7 @@ impl Forward<'_> {
         let Microbatch { rows, attend, sampled, rollouts, .. } = packed;
         let layer_stack = LayerStack::forward(decoder, rows, attend, self.algorithm.recompute);
         let (hidden, head) = (layer_stack.hidden(), self.head(decoder));
-        // What a token counts depends on its whole span, which the head comes to in parts.
+        // A token's weight depends on its whole span, but the head computes in chunks.
         sampled.span = spans.map(|spans| {
             let log_p = head.look(&hidden, &sampled.targets).0;
             let means = spans.means(&(&log_p - self.old(sampled, &log_p)));
@@ -79,7 +79,7 @@ impl Forward<'_> {
         gradients.add_embedding(&layer_stack.backward(&by_hidden));
     }
 
-    /// The loss_gradients of this part's share of the loss, and what there is to be seen of it.
+    /// The loss gradients of this part's share of the loss, and its token losses.
     fn loss_gradients(
         &self,
         part: &Sampled,
@@ -100,7 +100,7 @@ impl Forward<'_> {
         };
         let (loss, clipped, distance) = tch::with_grad(|| {
             let policy = policy_loss(self.algorithm, &tokens);
-            // Never in place: what a loss was made of is needed on the way back.
+            // Never in place: backward needs the inputs of the loss.
             let weighted = match &part.weight {
                 Some(weight) => policy.loss * weight,
                 None => policy.loss,
@@ -138,7 +138,7 @@ impl Forward<'_> {
         }
     }
 
-    /// The spans that have one ratio each, where it is not that of the token.
+    /// The spans that share a ratio; `None` where each token has its own.
     fn spans(&self, packed: &Microbatch) -> Option<Spans> {
         let lengths = match self.algorithm.ratio_level() {
             RatioLevel::Token => return None,
@@ -148,7 +148,7 @@ impl Forward<'_> {
         Some(Spans::new(lengths, packed.sampled.targets.device()))
     }
 
-    /// From the reference model, where there is one.
+    /// Estimated KL divergence from the reference model; `None` without one.
     fn distance(&self, log_p: &Tensor, part: &Sampled) -> Option<Tensor> {
         let estimator = self.algorithm.kl.as_ref()?.estimator;
         Some(kl(estimator, log_p, part.reference.as_ref()?))

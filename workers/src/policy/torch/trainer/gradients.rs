@@ -1,4 +1,4 @@
-//! Where backward leaves the gradients of an update, and how the members add them up.
+//! The gradient of an update: where backward puts it, and how the members reduce it.
 
 use tch::{Kind, Tensor};
 
@@ -6,7 +6,7 @@ use super::zero_partition::ZeroPartition;
 use crate::gang::{GangError, Group, Reducer, add_gradient_to};
 use crate::policy::decoder::Decoder;
 
-/// The gradient of one update. Backward adds each leaf's to its place; those of several forwards add up there. The
+/// The gradient of one update. Backward adds each leaf's to its place, over all forwards. The
 /// embedding's, the head's and the critic's are written by hand.
 #[derive(Debug)]
 pub(super) struct Gradients {
@@ -17,9 +17,10 @@ pub(super) struct Gradients {
     padded: Tensor,
     /// This member's parts of the sum. `[partition.own_len]`
     own: Tensor,
-    /// Starts reductions while backward runs; `None` alone.
+    /// Starts reductions while backward runs; `None` for a gang of one.
     reducer: Option<Reducer>,
-    /// Buckets whose reduction had begun when the last backward ended, since the beginning; and all buckets.
+    /// Since the beginning: buckets whose reduction began before the last backward ended, and all
+    /// buckets.
     overlapped: (u64, u64),
 }
 
@@ -75,17 +76,18 @@ impl Gradients {
         Self { embedding, head: head_by_hand, critic, own, padded, reducer, overlapped: (0, 0) }
     }
 
-    /// Forgets the gradient of the update before.
+    /// Zeroes the gradient of the update before.
     pub(super) fn clear(&mut self) {
         let _ = self.padded.zero_();
     }
 
-    /// Where the head's gradient is added up. `[vocabulary, width]`
+    /// The sum of the head's gradient. `[vocabulary, width]`
     pub(super) const fn head(&self) -> &Tensor {
         &self.head.gradient
     }
 
-    /// The head's gradient of a forward is complete. Where the embedding serves, it comes to more later.
+    /// The head's gradient of a forward is complete. Where the head is the embedding, more is added
+    /// later.
     pub(super) fn head_is_done(&mut self) {
         let tied = self.head.gradient.data_ptr() == self.embedding.gradient.data_ptr();
         if let Some(reducer) = self.reducer.as_mut().filter(|_| !tied) {
@@ -93,7 +95,7 @@ impl Gradients {
         }
     }
 
-    /// Where the critic's gradient is added up. `[1, width]`
+    /// The sum of the critic's gradient. `[1, width]`
     ///
     /// # Panics
     /// There is none.
@@ -108,7 +110,8 @@ impl Gradients {
         }
     }
 
-    /// Adds the embedding's gradient of a forward, the last that backward comes to. `[vocabulary, width]`
+    /// Adds the embedding's gradient of a forward, which backward computes last. `[vocabulary,
+    /// width]`
     pub(super) fn add_embedding(&mut self, gradient: &Tensor) {
         self.embedding.gradient += gradient;
         if let Some(reducer) = &mut self.reducer {
@@ -123,7 +126,8 @@ impl Gradients {
         }
     }
 
-    /// Adds up over the members, after the last backward; gives this member's parts, padded with 0.
+    /// Reduces over the members, after the last backward. Returns this member's parts, padded with
+    /// 0.
     ///
     /// # Errors
     /// A member was lost.
@@ -143,7 +147,7 @@ impl Gradients {
         Ok(self.own.shallow_clone())
     }
 
-    /// Brings the members' parts `own` together in the flat buffer, rounded to its numbers. The gradient is
+    /// Gathers the members' parts `own` into the flat buffer, rounded to its kind. The gradient is
     /// overwritten meanwhile.
     ///
     /// # Errors
@@ -156,7 +160,7 @@ impl Gradients {
         flat: &Tensor,
     ) -> Result<(), GangError> {
         let Some(group) = group else {
-            // Alone, the parts are the buffer, unless they are kept in other numbers.
+            // In a gang of one the parts are the buffer, unless they are kept in another kind.
             if own.kind() != flat.kind() {
                 flat.shallow_clone().copy_(own);
             }
@@ -176,7 +180,7 @@ impl Gradients {
         Ok(())
     }
 
-    /// Buckets whose reduction began while backward ran, and all, since the beginning.
+    /// Since the beginning: buckets whose reduction began while backward ran, and all buckets.
     pub(super) const fn overlapped(&self) -> (u64, u64) {
         self.overlapped
     }

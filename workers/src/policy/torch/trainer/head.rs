@@ -1,12 +1,13 @@
-//! From the last layer's rows to log-probabilities and back, chunk by chunk: a vocabulary's logits of all rows would
-//! take more memory than the model. The gradient is written out by hand, so that each chunk is computed once and
-//! nothing of it is kept.
+//! The output layer: from the last layer's rows to log-probabilities and back, in chunks of rows.
+//! The logits of all rows would take more memory than the model. The gradient is written by hand,
+//! so that each chunk is computed once and nothing of it is kept.
 
 use tch::{Kind, Tensor};
 
 use crate::math::entropy::entropy;
 
-/// Bytes of a chunk's logits on a CPU, of f32: enough rows to be worth a pass over the head's gradient.
+/// Bytes of a chunk's logits on a CPU, of f32: enough rows to be worth a pass over the head's
+/// gradient.
 const CPU_CHUNK: i64 = 64 << 20;
 /// On a GPU.
 const GPU_CHUNK: i64 = 512 << 20;
@@ -14,7 +15,7 @@ const GPU_CHUNK: i64 = 512 << 20;
 /// The output layer, and the distribution that tokens were drawn from.
 #[derive(Debug)]
 pub(super) struct Head {
-    /// `[below, width]`: the rows of tokens that could be drawn, in the kind that is computed in.
+    /// `[below, width]`: the rows of tokens that could be drawn, in the kind of the computation.
     weight: Tensor,
     /// Divides the logits.
     temperature: f64,
@@ -35,7 +36,8 @@ impl Head {
         Self { weight: weight.detach().narrow(0, 0, below), temperature, chunk }
     }
 
-    /// Log-probability of each target and the entropy where it was drawn, from rows `[M, width]`; `[M]` of f32 both.
+    /// Log-probability of each target and the entropy where it was drawn, from rows `[M, width]`;
+    /// `[M]` of f32 both.
     pub(super) fn look(&self, hidden: &Tensor, targets: &Tensor) -> (Tensor, Tensor) {
         let mut seen = (Vec::new(), Vec::new());
         let _guard = tch::no_grad_guard();
@@ -47,9 +49,9 @@ impl Head {
         (Tensor::cat(&seen.0, 0), Tensor::cat(&seen.1, 0))
     }
 
-    /// Goes forward and backward. `loss` is told where a chunk of tokens begins, their log-probabilities and their
-    /// entropies, and gives the loss_gradients of what is minimised. The gradient of the weight is added to
-    /// `gradient` `[vocabulary, width]` of f32; that of the rows is given, `[M, width]`.
+    /// Forward and backward. `loss` gets the start of a chunk of tokens, their log-probabilities
+    /// and their entropies, and returns the loss gradients. The gradient of the weight is added to
+    /// `gradient` `[vocabulary, width]` of f32; that of the rows `[M, width]` is returned.
     pub(super) fn backward(
         &self,
         hidden: &Tensor,
@@ -78,8 +80,8 @@ impl Head {
         Tensor::cat(&parts, 0)
     }
 
-    /// The gradient by the logits z, with p the probabilities and H the entropy: `∂ log p_t / ∂z_j = [j = t] − p_j`
-    /// and `∂H / ∂z_j = −p_j (log p_j + H)`.
+    /// The gradient by the logits z, with p the probabilities and H the entropy: `∂ log p_t / ∂z_j
+    /// = [j = t] − p_j` and `∂H / ∂z_j = −p_j (log p_j + H)`.
     fn logits_gradient(
         &self,
         all: Tensor,
@@ -104,7 +106,7 @@ impl Head {
         if self.temperature == 1.0 { gradient } else { gradient.g_div_scalar_(self.temperature) }
     }
 
-    /// Of all tokens that could be drawn, `[C, below]` of f32.
+    /// Log-probabilities of all tokens that could be drawn, `[C, below]` of f32.
     fn log_probabilities(&self, hidden: &Tensor) -> Tensor {
         let mut logits = hidden.linear(&self.weight, None::<Tensor>);
         if self.temperature != 1.0 {
@@ -132,7 +134,7 @@ mod tests {
 
     const ROWS: i64 = 7;
 
-    /// What autograd says of the same loss, on all rows at once: gradients of the rows and of the weight.
+    /// The same by autograd, on all rows at once: gradients of the rows and of the weight.
     fn by_autograd(
         weight: &Tensor,
         hidden: &Tensor,

@@ -1,26 +1,28 @@
-//! The layers of one forward, and backward through them. With recomputation only what goes into each layer is kept,
-//! and backward computes the layer again: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016.
+//! The layers of one forward, and backward through them. With recomputation only the input of each
+//! layer is kept, and backward computes the layer again: Chen et al., "Training Deep Nets with
+//! Sublinear Memory Cost", 2016.
 
 use tch::{Kind, Tensor};
 
 use crate::policy::decoder::{Decoder, LayerContext, Packed, Rows};
 
-/// A forward that waits for its backward.
+/// The layer stack after its forward, ready for its backward.
 #[derive(Debug)]
 pub(super) struct LayerStack<'a> {
     decoder: &'a Decoder,
     rows: &'a Rows,
     attend: &'a mut Packed,
     context: LayerContext,
-    /// What each span of layers was given; its gradient comes to it. The last span is in `hidden`'s graph.
+    /// The input of each span of layers, which receives a gradient. The last span is in `hidden`'s
+    /// graph.
     inputs: Vec<Tensor>,
-    /// Layers before the last span, each a span of its own.
+    /// Layers before the last span; each is a span of its own.
     recomputed: usize,
     hidden: Tensor,
 }
 
 impl<'a> LayerStack<'a> {
-    /// Goes forward. With `recompute` no layer leaves anything behind but its input.
+    /// Forward. With `recompute` no layer keeps more than its input.
     pub(super) fn forward(
         decoder: &'a Decoder,
         rows: &'a Rows,
@@ -45,13 +47,13 @@ impl<'a> LayerStack<'a> {
         Self { decoder, rows, attend, context, inputs, recomputed, hidden }
     }
 
-    /// The logit_positions rows as the head is given them, without gradient. `[M, width]`
+    /// The head's input: the rows whose logits are needed, without gradient. `[M, width]`
     pub(super) fn hidden(&self) -> Tensor {
         self.hidden.detach()
     }
 
-    /// Goes backward from the gradient of [`Self::hidden`]: adds to the gradients of all layers' weights, and gives
-    /// the embedding's, `[vocabulary, width]` of f32.
+    /// Backward from the gradient of [`Self::hidden`]: adds to the gradients of all layers'
+    /// weights, and returns the embedding's, `[vocabulary, width]` of f32.
     pub(super) fn backward(self, gradient: &Tensor) -> Tensor {
         let Self { decoder, rows, attend, context, mut inputs, recomputed, hidden } = self;
         let mut next = || inputs.pop().expect("each span has an input");
@@ -74,7 +76,7 @@ fn back(output: &Tensor, gradient: &Tensor) {
     (output * gradient).sum(Kind::Float).backward();
 }
 
-/// The logit_positions rows as the head is given them, and nothing for a backward. `[M, width]`
+/// The head's input `[M, width]`, for a forward without a backward.
 pub(super) fn look(decoder: &Decoder, rows: &Rows, attend: &mut Packed) -> Tensor {
     tch::no_grad(|| {
         let context = decoder.layer_context(rows);

@@ -1,4 +1,4 @@
-//! Which rollouts share an update, and which of those a forward.
+//! Minibatches and microbatches: which rollouts share an update, and which a forward.
 
 use tch::{Device, Tensor};
 
@@ -21,21 +21,21 @@ pub(super) fn minibatches(count: usize, parts: usize, seed: u64) -> Vec<Vec<usiz
     (0..parts).map(|part| order[count * part / parts..count * (part + 1) / parts].to_vec()).collect()
 }
 
-/// The rows of a minibatch that a member computes: own_rows by length, so that members have like work. Where there are
-/// fewer rows than members, some have none.
+/// The rows of a minibatch that a member computes: every `world`th by length, so that members have
+/// similar work. Where there are fewer rows than members, some have none.
 pub(super) fn own_rows(rows: &[Sample], minibatch: &[usize], partition: &ZeroPartition) -> Vec<usize> {
     let mut order = minibatch.to_vec();
     order.sort_by_key(|&index| (std::cmp::Reverse(rows[index].tokens.len()), index));
     order.into_iter().skip(partition.rank as usize).step_by(partition.world as usize).collect()
 }
 
-/// Splits a minibatch into forwards of at most `most` tokens, unless a rollout alone passes that. Rollouts that begin with
-/// the same tokens go together; what they share counts a quarter after the first, which is about what attention keeps of
-/// it. Within a forward the longest come first.
+/// Splits a minibatch into forwards of at most `most` tokens, unless a rollout alone exceeds that.
+/// Rollouts with a common prefix go together. From the second on, the prefix counts a quarter,
+/// about the cost of its attention. Within a forward the longest come first.
 pub(super) fn microbatches(rows: &[Sample], minibatch: &[usize], most: usize) -> Vec<Vec<usize>> {
     let mut order = minibatch.to_vec();
     order.retain(|&index| !rows[index].logit_positions.is_empty());
-    // In the order of a dictionary, what a rollout shares with any before it, it shares with the one before it.
+    // In lexicographic order, a rollout shares the longest prefix with the one right before it.
     order.sort_by(|&a, &b| (inputs(&rows[a]), a).cmp(&(inputs(&rows[b]), b)));
     let mut packed: Vec<Vec<usize>> = Vec::new();
     let mut filled = 0;
@@ -66,7 +66,8 @@ fn inputs(sample: &Sample) -> &[u32] {
     &sample.tokens[..sample.inputs()]
 }
 
-/// One forward: rollouts one after another, N rows, M tokens sampled. Tokens that have the same before them share a row.
+/// One forward: rollouts one after another, N rows, M tokens sampled. Tokens with the same prefix
+/// share a row.
 #[derive(Debug)]
 pub(super) struct Microbatch {
     pub(super) rows: Rows,
@@ -78,7 +79,7 @@ pub(super) struct Microbatch {
     pub(super) turns: Vec<usize>,
 }
 
-/// What is known of sampled tokens, `[M]` each.
+/// Inputs of the loss, `[M]` each.
 #[derive(Debug)]
 pub(super) struct Sampled {
     pub(super) targets: Tensor,
@@ -89,21 +90,21 @@ pub(super) struct Sampled {
     pub(super) advantage: Tensor,
     /// `None` without a critic.
     pub(super) aim: Option<Aim>,
-    /// What a token's policy loss is multiplied by; `None` where nothing corrects it.
+    /// Factor of a token's policy loss; `None` without a correction.
     pub(super) weight: Option<Tensor>,
     /// 1 for a token that counts.
     pub(super) mask: Tensor,
-    /// What a token's loss is multiplied by in the update's.
+    /// Factor of a token's loss in the update's.
     pub(super) share: Tensor,
-    /// The tokens that share its ratio, where it is not the token's own.
+    /// The span that shares its ratio, where it is not the token's own.
     pub(super) span: Option<TokenSpans>,
-    /// 1 for a token of a rollout that reached the goal; `None` where nothing is imitated.
+    /// 1 for a token of a rollout that reached the goal; `None` without imitation.
     pub(super) reached: Option<Tensor>,
     /// 1 for a token that the version trained on sampled.
     pub(super) on_policy: Tensor,
 }
 
-/// Of each token its span, `[M]` each.
+/// The span of each token, `[M]` each.
 #[derive(Debug)]
 pub(super) struct TokenSpans {
     /// `log p − log p_old`, its mean over the span.
@@ -112,17 +113,17 @@ pub(super) struct TokenSpans {
     pub(super) length: Tensor,
 }
 
-/// What a critic learns from, `[M]` each.
+/// Targets of the critic, `[M]` each.
 #[derive(Debug)]
 pub(super) struct Aim {
-    /// What it expected before the step's first update.
+    /// Its values before the step's first update.
     pub(super) values: Tensor,
-    /// What it should have expected.
+    /// The returns that it should predict.
     pub(super) returns: Tensor,
 }
 
 impl Sampled {
-    /// Those of a span of the tokens.
+    /// The same for `count` tokens from `from`.
     pub(super) fn narrow(&self, from: i64, count: i64) -> Self {
         let part = |of: &Tensor| of.narrow(0, from, count);
         Self {
@@ -146,8 +147,8 @@ impl Sampled {
 }
 
 impl Microbatch {
-    /// Packs `samples`, which are not empty and each have a sampled token. `share` tells what a token of a rollout with
-    /// so many sampled tokens counts.
+    /// Packs `samples`, one or more, each with a sampled token. `share` maps the number of a
+    /// rollout's sampled tokens to the factor of each of them.
     pub(super) fn pack(
         samples: &[&Sample],
         share: impl Fn(usize) -> f64,
@@ -216,7 +217,7 @@ struct Columns {
 }
 
 impl Columns {
-    /// The rows of the longest span that `inputs` begin with and a rollout before them does.
+    /// The rows of the longest prefix of `inputs` with which a rollout before them begins.
     fn shared(&self, inputs: &[i64]) -> Vec<i64> {
         let held = |rows: &&Vec<i64>| {
             rows.iter().zip(inputs).take_while(|(row, token)| self.tokens[**row as usize] == **token).count()
@@ -251,7 +252,7 @@ impl Columns {
         let flag = |flag: &bool| f32::from(u8::from(*flag));
         self.on_policy.extend(sample.on_policy.iter().map(flag));
         self.mask.extend(sample.kept.iter().map(flag));
-        // Where nothing was rejected, everything counts.
+        // Without rejections every token counts.
         self.mask.resize(self.share.len(), 1.0);
     }
 }
@@ -321,7 +322,8 @@ mod tests {
         assert_eq!(packed, [vec![4, 0, 2, 5], vec![1, 3]]);
         let mut columns = Columns::default();
         packed[0].iter().for_each(|&index| columns.push(&rows[index], 1.0));
-        // The prompt, what three answered after 4, 4 and 4, and after 5 and 6; all others' inputs are begun with by them.
+        // The prompt, what three answered after 4, 4 and 4, and after 5 and 6; all others' inputs
+        // are begun with by them.
         assert_eq!(columns.tokens.len(), 20 + 3 + 2);
         assert_eq!(columns.positions[20..], [20, 21, 22, 20, 21]);
         assert_eq!(columns.rows[1][18..], [18, 19, 23, 24]);

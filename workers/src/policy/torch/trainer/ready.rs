@@ -1,5 +1,5 @@
-//! The state that a step begins with: the one in memory, what the other members hold, or the newest checkpoint and
-//! the steps made since, again.
+//! Gets the state for a step: from memory, from the other members, or from the newest checkpoint,
+//! after which the steps since are redone.
 
 use millrace_schemas::blob::Sha;
 use millrace_schemas::publish_weights::Manifest;
@@ -16,8 +16,8 @@ use crate::model::versions::LoadedVersion;
 use crate::policy::decoder::{Config, Decoder, Layout};
 use crate::policy::{MODEL_FILE, PolicyError, TrainStep};
 
-/// Which version a state in memory is of. A version's weights alone do not say it: a step that moves nothing
-/// leaves them as they were and still counts as an update.
+/// The version of a state in memory. The hash of its weights does not suffice: a step that moves
+/// nothing leaves them as they were and still counts as an update.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Identity {
     parent: Option<Sha>,
@@ -32,7 +32,7 @@ impl Identity {
         Some(Self { parent: manifest.parent, batch: manifest.batch, model })
     }
 
-    /// The version that a step makes, if it is committed.
+    /// The version of a step that is not committed yet.
     pub(super) const fn made(base: &LoadedVersion, step: &TrainStep<'_>, model: Sha) -> Self {
         Self { parent: Some(base.sha), batch: Some(step.blob), model }
     }
@@ -41,10 +41,10 @@ impl Identity {
 /// Names and content of a full set of shards, by rank.
 type Shards = Vec<(String, BlobRef)>;
 
-/// A state in memory, and of which version.
+/// A state in memory, and its version.
 pub(super) type Kept = (Identity, TrainerState);
 
-/// What a state is made ready with.
+/// The inputs for getting a state.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ready<'a> {
     pub(super) base: &'a LoadedVersion,
@@ -59,7 +59,7 @@ impl Ready<'_> {
     /// The state of the version that is trained on.
     ///
     /// # Errors
-    /// A member was lost, a file is not to be had or is not what it should be.
+    /// A member was lost, or a file cannot be fetched or is malformed.
     pub(super) fn state(&self, memory: &mut Option<Kept>) -> Result<TrainerState, PolicyError> {
         let identity = Identity::of(&self.base.manifest);
         memory.take_if(|(of, _)| Some(&*of) != identity.as_ref());
@@ -72,7 +72,7 @@ impl Ready<'_> {
         Ok(made.or(kept).expect("nothing is made only where something is kept"))
     }
 
-    /// `None` if what is kept serves as it is.
+    /// `None` if the state in memory can be used as it is.
     fn alone(&self, kept: Option<&TrainerState>) -> Result<Option<TrainerState>, PolicyError> {
         if kept.is_some_and(|state| state.partition.world == 1) {
             return Ok(None);
@@ -80,7 +80,7 @@ impl Ready<'_> {
         self.restored(kept.map(|state| state.decoder.flat().copy())).map(Some)
     }
 
-    /// As [`Self::alone`], agreed with the others.
+    /// As [`Self::alone`], in agreement with the other members.
     fn in_gang(
         &self,
         kept: Option<&TrainerState>,
@@ -89,7 +89,7 @@ impl Ready<'_> {
         let holds = kept.map(|state| Part { world: state.partition.world, rank: state.partition.rank });
         let records = exchange(group, &Record::of(self.base, self.step, holds), self.device)?;
         let plan = Plan::of(&records);
-        if plan.moments == Source::Held {
+        if plan.moments == Source::InPlace {
             return Ok(None);
         }
         tracing::info!(base = %self.base.version, rank = group.assignment().rank, world = group.assignment().world, ?plan,
@@ -104,7 +104,7 @@ impl Ready<'_> {
         plan: &Plan,
     ) -> Result<TrainerState, PolicyError> {
         let config = read_config(self.base, self.step)?;
-        let weights = if plan.weights_held {
+        let weights = if plan.has_weights {
             let weights = match kept {
                 Some(state) => state.decoder.flat().to_kind(Kind::Float).copy(),
                 None => Tensor::zeros([Layout::of(&config).len], (Kind::Float, self.device)),
@@ -122,17 +122,17 @@ impl Ready<'_> {
         let mut optimiser = Optimiser::empty(&partition, self.device);
         for (part, owner) in owners {
             let theirs = ZeroPartition::of(&lengths, part.rank as u32, part.world as u32, self.bucket_bytes);
-            let held = kept.filter(|_| group.assignment().rank == *owner).map(|state| &state.optimiser);
+            let part = kept.filter(|_| group.assignment().rank == *owner).map(|state| &state.optimiser);
             let empty = Optimiser::empty_of(&config, &theirs, self.device);
-            let sent = hand_out(group, *owner, empty, held)?;
+            let sent = broadcast_part(group, *owner, empty, part)?;
             optimiser.take(&partition, &sent, &theirs);
         }
-        let weights = weights.expect("whoever holds moments holds weights");
+        let weights = weights.expect("a member with moments has weights");
         Ok(TrainerState::new(config, &weights, partition, optimiser, self.device))
     }
 
-    /// The state from files: that of the newest version at or below the base that kept the optimiser's state, and
-    /// the steps made since, again. `weights` are the base's, if they are at hand.
+    /// The state from files: that of the newest checkpoint at or below the base, after which the
+    /// steps since are redone. `weights` are the base's, if they are in memory.
     fn restored(&self, weights: Option<Tensor>) -> Result<TrainerState, PolicyError> {
         let config = read_config(self.base, self.step)?;
         let partition = self.partition(&config);
@@ -159,7 +159,7 @@ impl Ready<'_> {
         let start = read_weights(&version, self.step, &config)?;
         let mut state = TrainerState::new(config, &start, partition, optimiser, self.device);
         tracing::info!(checkpoint = %version.version, base = %self.base.version, steps = since.len(),
-            "the optimiser's state is made again from the stored batches");
+            "redoing steps from the stored batches, for the optimiser's state");
         let mut base = &version.manifest;
         for manifest in since.iter().rev() {
             self.replay(&mut state, base, manifest)?;
@@ -168,8 +168,8 @@ impl Ready<'_> {
         self.take_committed(state, weights)
     }
 
-    /// The newest version at or below the base that kept the optimiser's state; its shards, which version 0 has no
-    /// need of; and the manifests since, newest first.
+    /// The newest checkpoint at or below the base; its shards, which version 0 does not need; and
+    /// the manifests since, newest first.
     fn checkpoint(&self) -> Result<(LoadedVersion, Option<Shards>, Vec<Manifest>), PolicyError> {
         let mut since = Vec::new();
         let mut version = self.base.clone();
@@ -193,7 +193,7 @@ impl Ready<'_> {
         Ok(LoadedVersion { version: number, manifest, sha, files: Default::default() })
     }
 
-    /// Makes a committed version's step again, which was on the version `base`.
+    /// Redoes the step of a committed version, whose base was `base`.
     fn replay(
         &self,
         state: &mut TrainerState,
@@ -202,7 +202,7 @@ impl Ready<'_> {
     ) -> Result<(), PolicyError> {
         let version = manifest.version;
         let refuse =
-            |why: String| PolicyError::Impossible(format!("version={version} cannot be made again: {why}"));
+            |why: String| PolicyError::Impossible(format!("version={version} cannot be redone: {why}"));
         let blob = manifest.batch.ok_or_else(|| refuse("it names no batch".to_owned()))?;
         let batch = self.step.past.batch(&blob)?;
         if batch.base.next() != version {
@@ -214,7 +214,7 @@ impl Ready<'_> {
         Ok(())
     }
 
-    /// What was committed counts, not what was made again: in a gang of another size that is rounded otherwise.
+    /// The committed weights count, not the redone ones: a gang of another size rounds otherwise.
     fn take_committed(
         &self,
         state: TrainerState,
@@ -227,10 +227,10 @@ impl Ready<'_> {
         let committed = committed.to_kind(Kind::Float);
         let off = f64::try_from((state.decoder.flat() - &committed).abs().max()).unwrap_or(f64::NAN);
         if off == 0.0 {
-            tracing::info!(base = %self.base.version, "the weights made again are the committed ones");
+            tracing::info!(base = %self.base.version, "the redone weights are the committed ones");
         } else {
             tracing::warn!(base = %self.base.version, largest_difference = off,
-                "the weights made again differ from the committed ones, which count");
+                "the redone weights differ from the committed ones, which count");
         }
         let TrainerState { decoder, partition, mut optimiser } = state;
         optimiser.follow(&partition, &committed, decoder.flat());
@@ -244,19 +244,20 @@ impl Ready<'_> {
     }
 }
 
-/// A member's part of the optimiser's state, at all members: `sent` is overwritten with it. `held` at the owner only.
-fn hand_out(
+/// Broadcasts the `owner`'s part of the optimiser's state into `sent` at all members. `part` is set
+/// at the owner only.
+fn broadcast_part(
     group: &Group,
     owner: u32,
     mut sent: Optimiser,
-    held: Option<&Optimiser>,
+    part: Option<&Optimiser>,
 ) -> Result<Optimiser, PolicyError> {
     let updates = Tensor::zeros([1], (Kind::Int64, sent.first.device()));
-    if let Some(held) = held {
-        for (to, from) in sent.tensors().zip(held.tensors()) {
+    if let Some(part) = part {
+        for (to, from) in sent.tensors().zip(part.tensors()) {
             to.shallow_clone().copy_(from);
         }
-        let _ = updates.shallow_clone().fill_(held.updates as i64);
+        let _ = updates.shallow_clone().fill_(part.updates as i64);
     }
     group.broadcast(&updates, owner)?;
     for tensor in sent.tensors() {

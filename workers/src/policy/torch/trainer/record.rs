@@ -1,4 +1,4 @@
-//! The file by which a server elsewhere proves that it serves the weights that were made here.
+//! The probe of a version, with which an inference server proves that it has these weights.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use crate::policy::decoder::{Config, Decoder, Extent, Layout, Packed, Rows, read
 use crate::policy::probe::{PROBE_FILE, ProbeRecord};
 use crate::policy::{CONFIG_FILE, MODEL_FILE, PolicyError};
 
-/// Adds the record of a decoder to the files of the version that it is; none where the model takes less than two
-/// tokens, or gives no numbers.
+/// Adds the probe of a decoder to the files of its version. There is none where the model takes
+/// fewer than two tokens, or gives no numbers.
 pub(super) fn record(decoder: &Decoder, files: &mut BTreeMap<String, Bytes>) {
     let config = decoder.config();
     let tokens = ProbeRecord::prompt(config.vocab_size as u32, config.context);
@@ -23,7 +23,7 @@ pub(super) fn record(decoder: &Decoder, files: &mut BTreeMap<String, Bytes>) {
     }
 }
 
-/// Adds the record of a version from its files.
+/// Adds the probe of a version to its files.
 pub(super) fn record_files(
     files: &mut BTreeMap<String, Bytes>,
     device: tch::Device,
@@ -34,7 +34,7 @@ pub(super) fn record_files(
     Ok(())
 }
 
-/// Of each token `[T]` but the first, after those before it. `[T - 1]`
+/// Log-probability of each token `[T]` but the first, given those before it. `[T - 1]`
 fn logprobs(decoder: &Decoder, tokens: &[u32]) -> Vec<f32> {
     let _guard = tch::no_grad_guard();
     let device = decoder.flat().device();

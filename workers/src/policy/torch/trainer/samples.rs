@@ -1,4 +1,4 @@
-//! A batch's rollouts as rows to train on, checked.
+//! A batch's rollouts as rows to train on, validated.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ use crate::policy::decoder::Config;
 pub(super) struct Sample {
     /// `[T]`
     pub(super) tokens: Vec<u32>,
-    /// Where the logits of each sampled token are: the position before it. `[R]`
+    /// Position of the logits of each sampled token: the one before it. `[R]`
     pub(super) logit_positions: Vec<usize>,
-    /// Log-probabilities under the policy that sampled. `[R]`
+    /// Log-probabilities under the behaviour policy. `[R]`
     pub(super) behaviour: Vec<f32>,
-    /// Log-probabilities that the ratio is taken against. `[R]`
+    /// Log-probabilities under the policy of the ratio's denominator. `[R]`
     pub(super) old: Vec<f32>,
     /// Log-probabilities under the reference model. `[R]`, or empty where there is none.
     pub(super) reference: Vec<f32>,
@@ -27,22 +27,22 @@ pub(super) struct Sample {
     pub(super) turns: Vec<usize>,
     /// `[R]`, or empty until there are any.
     pub(super) advantage: Vec<f32>,
-    /// What the critic expected. `[R]`, or empty where there is none.
+    /// The critic's values. `[R]`, or empty without a critic.
     pub(super) values: Vec<f32>,
-    /// What it should have expected. `[R]`, or empty as they are.
+    /// The returns that it should predict. `[R]`, or empty without a critic.
     pub(super) returns: Vec<f32>,
-    /// What corrects for the policy that sampled. `[R]`, or empty where nothing does.
+    /// Weights that correct for the behaviour policy. `[R]`, or empty without a correction.
     pub(super) weight: Vec<f32>,
-    /// 1 where the rollout reached the goal, else 0. `[R]`, or empty where nothing is imitated.
+    /// 1 where the rollout reached the goal, else 0. `[R]`, or empty without imitation.
     pub(super) reached: Vec<f32>,
-    /// The rollout was cut off, and the run has such ones count for nothing.
+    /// The rollout was cut off, and the run masks such rollouts.
     pub(super) masked: bool,
     /// Whether the token counts. `[R]`, or empty where all do.
     pub(super) kept: Vec<bool>,
 }
 
 impl Sample {
-    /// Sampled tokens that what is divided by counts.
+    /// Sampled tokens in the loss's denominator.
     pub(super) const fn counted(&self) -> usize {
         if self.masked { 0 } else { self.logit_positions.len() }
     }
@@ -62,12 +62,13 @@ pub(super) struct Samples {
     pub(super) temperature: f64,
     /// Only tokens below this were drawn; at most the vocabulary.
     pub(super) below: i64,
-    /// What can be said without a model.
+    /// Metrics of the batch that need no model.
     pub(super) metrics: BTreeMap<String, f64>,
 }
 
 impl Samples {
-    /// Reads a batch; `old` is the behaviour policy's until something else is computed, and there are no advantages.
+    /// Reads a batch. `old` is the behaviour policy's until it is computed, and there are no
+    /// advantages yet.
     ///
     /// # Errors
     /// A rollout is malformed or not of this model: no worker can train on it.
@@ -186,8 +187,8 @@ impl BatchMetrics {
         self.sampled += rollout.sampled_tokens() as f64;
     }
 
-    /// `staleness_share_N` is the share of rollouts that began N versions ago; `masked_share` that of tokens which were
-    /// observed and not sampled.
+    /// `staleness_share_N` is the share of rollouts that began N versions ago; `masked_share` that
+    /// of tokens which were observed and not sampled.
     fn report(&self) -> BTreeMap<String, f64> {
         let rollouts = self.rollouts.max(1.0);
         let oldest = self.histogram.last_key_value().map_or(0, |(staleness, _)| *staleness);

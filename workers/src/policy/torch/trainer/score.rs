@@ -1,5 +1,5 @@
-//! What each sampled token of a batch is worth: rewards are shaped and become advantages, and what was sampled by
-//! another policy than the old one is corrected.
+//! Advantages and corrections of sampled tokens: rewards are shaped and become advantages, and
+//! tokens of another policy than the old one are corrected.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,9 @@ use crate::math::advantage::{Scored, ScoredTurn, advantages};
 use crate::math::correction::correct;
 use crate::math::kl::{self, Held, kl};
 
-/// Gives the rows of `batch` their advantages, weights and masks. `old`, `reference` and `values` are what they will be,
-/// `coefficient` is that of the distance from the reference, and `base` the version trained on. Gives the metrics of it.
+/// Sets advantages, weights and masks of the rows of `batch`. `old`, `reference` and `values` must
+/// be final. `coefficient` is that of the KL penalty, and `base` the version trained on. Returns
+/// the metrics.
 pub(super) fn score(
     rows: &mut [Sample],
     batch: &Batch,
@@ -45,7 +46,8 @@ pub(super) fn score(
         metrics.insert("shaped_reward".to_owned(), mean);
     }
     if algorithm.reward_norm != RewardNorm::default() {
-        // The version's manifest holds them, so that a step made again, by whatever gang, goes on from the same.
+        // They are in the version's manifest, so that a step that is redone by any gang continues
+        // from the same.
         let running = normalise(algorithm.reward_norm, &mut groups, Moments::read(&base.metrics));
         metrics.extend(running.iter().flat_map(Moments::metrics));
     }
@@ -80,7 +82,7 @@ fn by_turn(rows: &mut [Sample], groups: &[Vec<Scored<'_>>], algorithm: &Algorith
     }
 }
 
-/// Whitens and cuts advantages, as the run has it. What is masked has no part in the mean.
+/// Whitens and clips advantages, as the run has it. Masked rollouts do not count in the mean.
 fn scale(rows: &mut [Sample], algorithm: &Algorithm) {
     if algorithm.whiten_advantages {
         let counted = rows.iter_mut().filter(|row| !row.masked);
@@ -92,9 +94,9 @@ fn scale(rows: &mut [Sample], algorithm: &Algorithm) {
     }
 }
 
-/// Each token has its own, from what the critic expected, normalised over all tokens of the batch. Says how the critic
-/// did: `value` is the mean of what it expected, and `explained_variance` the share of the returns' variance that it
-/// foresaw.
+/// Advantages per token from the critic's values, normalised over all tokens of the batch. Metrics:
+/// `value` is the mean of the values, `explained_variance` the share of the returns' variance that
+/// they predict.
 fn by_token(rows: &mut [Sample], groups: &[Vec<Scored<'_>>], critic: &Critic) -> Vec<(String, f64)> {
     let (mut values, mut all) = (Vec::new(), Vec::new());
     for (row, scored) in rows.iter().zip(groups.iter().flatten()) {
@@ -122,7 +124,7 @@ fn variance(numbers: &[f64]) -> f64 {
     numbers.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / count
 }
 
-/// The share of groups of which no token has an advantage.
+/// The share of groups in which every advantage is 0.
 fn silent_share(rows: &[Sample], groups: &[Vec<Scored<'_>>]) -> f64 {
     let mut rows = rows.iter();
     let mut silent = 0;
@@ -133,8 +135,8 @@ fn silent_share(rows: &[Sample], groups: &[Vec<Scored<'_>>]) -> f64 {
     silent as f64 / groups.len().max(1) as f64
 }
 
-/// A rollout's reward, shaped, and what of it each turn brought. What the environment did not give turn by turn came
-/// with the last. `losses` are what each turn loses by its distance, or nothing.
+/// A rollout's shaped reward, by turn. What the environment did not give by turn belongs to the
+/// last one. `losses` are subtracted by turn for the KL penalty; empty without one.
 fn of_rollout<'a>(shaping: &Shaping, rollout: &'a BatchRollout, tokens: usize, losses: &[f64]) -> Scored<'a> {
     let reward = shaped(shaping, rollout.reward, tokens) - losses.iter().sum::<f64>();
     let (mut turns, mut seen) = (Vec::new(), 0);
@@ -151,7 +153,7 @@ fn of_rollout<'a>(shaping: &Shaping, rollout: &'a BatchRollout, tokens: usize, l
     Scored { reward, turns }
 }
 
-/// The distance of the old policy from the reference in each turn, added up over its tokens.
+/// The KL divergence of the old policy from the reference, by turn, summed over its tokens.
 fn distances(of: &Kl, row: &Sample) -> Vec<f64> {
     let distances = kl(of.estimator, &numbers(&row.old), &numbers(&row.reference));
     let distances = Vec::<f64>::try_from(&distances).expect("one axis of f64");
@@ -175,7 +177,8 @@ fn correct_row(row: &mut Sample, algorithm: &Algorithm) {
     }
 }
 
-/// Masks rollouts that were cut off: Yu et al., "DAPO", 2025, section 3.4, overlong filtering. Gives their share.
+/// Masks rollouts that were cut off: Yu et al., "DAPO", 2025, section 3.4, overlong filtering.
+/// Returns their share.
 fn mask_truncated(rows: &mut [Sample], batch: &Batch) -> f64 {
     let rollouts = batch.groups.iter().flat_map(|group| &group.rollouts);
     let mut masked = 0;
@@ -187,7 +190,7 @@ fn mask_truncated(rows: &mut [Sample], batch: &Batch) -> f64 {
     f64::from(masked) / rows.len().max(1) as f64
 }
 
-/// What the distance from the reference weighs in the step on the version `base`; 0 where there is none.
+/// The coefficient of the KL penalty in the step on `base`; 0 without one.
 pub(super) fn coefficient(algorithm: &Algorithm, base: &Manifest) -> f64 {
     let held = || {
         let of = |name: &str| base.metrics.get(name).copied();

@@ -1,5 +1,6 @@
-//! The optimiser's state as files: `optimizer-<rank>-of-<world>.safetensors`, one from each member. Each says which
-//! spans of the flat buffer it holds, so that a gang of another size can read its own parts out of them.
+//! The optimiser's state as files: `optimizer-<rank>-of-<world>.safetensors`, one from each member.
+//! Each says which spans of the flat buffer it holds, so that a gang of another size can read its
+//! own parts out of them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -19,18 +20,19 @@ const FIRST: &str = "exp_avg";
 const SECOND: &str = "exp_avg_sq";
 /// The weights in f32, where the model computes in fewer bits.
 const MASTERS: &str = "master_weights";
-/// The key of [`Header`] in a file's metadata; the only one, so that the same state gives the same bytes.
+/// The key of [`Header`] in a file's metadata; the only one, so that the same state gives the same
+/// bytes.
 const HEADER: &str = "shard";
 
-/// What a shard says of itself.
+/// The metadata of a shard.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Header {
     rank: i64,
     world: i64,
-    /// Updates that the moments have seen.
+    /// Updates that the moments include.
     updates: u64,
-    /// Beginning and length of each span in the flat buffer, in the order of the tensors' elements.
+    /// Start and length of each range in the flat buffer, in the order of the tensors' elements.
     ranges: Vec<(i64, i64)>,
 }
 
@@ -46,7 +48,7 @@ fn world_of(name: &str) -> Option<u32> {
     (rank < world).then_some(world)
 }
 
-/// A full set of shards of a version, by rank; `None` if it has none, which makes it no checkpoint.
+/// A complete set of shards of a version, by rank; `None` if the version is no checkpoint.
 pub(super) fn complete_set(manifest: &Manifest) -> Option<Vec<(String, BlobRef)>> {
     let worlds: BTreeSet<u32> = manifest.files.iter().filter_map(|file| world_of(&file.name)).collect();
     let set = |world: u32| {
@@ -88,7 +90,7 @@ fn bytes(own: &Tensor, ranges: &[OwnedRange]) -> Vec<u8> {
     bytes
 }
 
-/// Elements of a member's parts that shards had.
+/// How many elements of a member's parts the shards had.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Covered {
     moments: i64,
@@ -107,7 +109,7 @@ impl Covered {
     }
 }
 
-/// Takes over what a shard has of `partition`'s parts.
+/// Reads what a shard has of `partition`'s parts.
 ///
 /// # Errors
 /// It is no shard, or holds a number that is not finite.

@@ -10,19 +10,20 @@ use crate::model::versions::LoadedVersion;
 use crate::policy::decoder::{Config, Decoder, Layout, read_tensors, write_tensors};
 use crate::policy::{CONFIG_FILE, CRITIC_FILE, MODEL_FILE, PolicyError, TrainStep};
 
-/// What transformers wants to find in a file of weights.
+/// The metadata that transformers expects in a file of weights.
 pub(super) const MODEL_METADATA: (&str, &str) = ("format", "pt");
 
-/// What a member alone keeps of the parts that it owns: AdamW's moments, and where the model computes in fewer bits
-/// the weights in f32, whose small changes those bits would lose (Micikevicius et al., "Mixed Precision Training",
-/// 2018).
+/// The optimiser's state of the parts that a member owns: AdamW's moments, and where the model
+/// computes in fewer bits the weights in f32, whose small changes those bits would lose
+/// (Micikevicius et al., "Mixed Precision Training", 2018).
 #[derive(Debug)]
 pub(super) struct Optimiser {
     /// `[partition.own_len]`, 0 in the padding.
     pub(super) first: Tensor,
     /// `[partition.own_len]`, 0 in the padding.
     pub(super) second: Tensor,
-    /// `[partition.own_len]`, 0 in the padding. `None` where the decoder's weights are f32, and until a state is made.
+    /// `[partition.own_len]`, 0 in the padding. `None` where the decoder's weights are f32, and
+    /// until a state is made.
     masters: Option<Tensor>,
     /// Updates made since version 0.
     pub(super) updates: u64,
@@ -49,12 +50,12 @@ impl Optimiser {
         [&self.first, &self.second].into_iter().chain(&self.masters)
     }
 
-    /// Where the weights in f32 go.
+    /// The buffer of the weights in f32.
     pub(super) fn masters_to_fill(&mut self) -> &Tensor {
         self.masters.get_or_insert_with(|| self.first.zeros_like())
     }
 
-    /// Takes over what `other`, of another partition, has of the parts of this.
+    /// Copies the parts that `own` has in common with `partition`, from `other`.
     pub(super) fn take(&mut self, own: &ZeroPartition, other: &Self, partition: &ZeroPartition) {
         self.updates = other.updates;
         let (from, to) = (partition.ranges(), own.ranges());
@@ -65,7 +66,8 @@ impl Optimiser {
         }
     }
 
-    /// Where `made` is not what was `committed`, both `[layout.len]`, the committed weights are the masters too.
+    /// Where `made` differs from `committed`, both `[layout.len]`, the master weights become the
+    /// committed ones.
     pub(super) fn follow(&mut self, partition: &ZeroPartition, committed: &Tensor, made: &Tensor) {
         if let Some(masters) = &mut self.masters {
             let [committed, made] = [committed, made].map(|flat| partition.own(flat).to_kind(Kind::Float));
@@ -88,8 +90,8 @@ pub(super) struct TrainerState {
 }
 
 impl TrainerState {
-    /// A state with these weights `[layout.len]`. Where the model computes in fewer bits than f32 and the optimiser
-    /// brings no weights in f32, they begin with these.
+    /// A state with these weights `[layout.len]`. Where the model computes in fewer bits than f32
+    /// and the optimiser brings no weights in f32, they begin with these.
     pub(super) fn new(
         config: Config,
         flat: &Tensor,
@@ -112,8 +114,8 @@ impl TrainerState {
         Self::new(config, &flat, self.partition.clone(), self.optimiser.copy(), flat.device())
     }
 
-    /// This member's parts of the weights in f32, to be updated in place: `[partition.own_len]`. Alone, where the model
-    /// computes in f32, they are the decoder's own.
+    /// This member's parts of the weights in f32, to be updated in place: `[partition.own_len]`.
+    /// Alone, where the model computes in f32, they are the decoder's own.
     pub(super) fn own(&self) -> Tensor {
         match &self.optimiser.masters {
             Some(masters) => masters.shallow_clone(),
@@ -123,7 +125,7 @@ impl TrainerState {
 
     /// `model.safetensors`.
     pub(super) fn model_file(&self) -> Bytes {
-        // Without a critic, which comes last: what reads model directories knows of none.
+        // Without a critic, which comes last: programs that read model directories know none.
         let layout = Layout::of(&without_critic(self.decoder.config()));
         Bytes::from(write_tensors(&layout, &[("", self.decoder.flat())], MODEL_METADATA))
     }
@@ -144,7 +146,8 @@ impl TrainerState {
     }
 }
 
-/// The model's shape as a version's `config.json` says it, with a critic where the step's algorithm has one.
+/// The model's shape as a version's `config.json` says it, with a critic where the step's algorithm
+/// has one.
 pub(super) fn read_config(base: &LoadedVersion, step: &TrainStep<'_>) -> Result<Config, PolicyError> {
     let critic = step.algorithm.advantage.has_critic();
     Ok(Config { critic, ..Config::read(&step.file(base, CONFIG_FILE)?)? })
@@ -155,7 +158,8 @@ pub(super) fn without_critic(config: &Config) -> Config {
     Config { critic: false, ..config.clone() }
 }
 
-/// A version's weights `[layout.len]`, on the CPU. Version 0 may have no critic, which then expects nothing: 0.
+/// A version's weights `[layout.len]`, on the CPU. Version 0 may have no critic, which then expects
+/// nothing: 0.
 pub(super) fn read_weights(
     base: &LoadedVersion,
     step: &TrainStep<'_>,

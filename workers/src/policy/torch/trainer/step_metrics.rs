@@ -1,4 +1,4 @@
-//! Sums over the tokens of a step, kept on the device until its end.
+//! Step metrics: sums over the tokens of a step, kept on the device until its end.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,12 @@ use super::pack::Sampled;
 use crate::math::drift;
 use crate::math::spans::Spans;
 
-/// Sums besides those of [`drift`]: tokens, entropy, clipped, rejected, distance from the reference; the loss, and the critic's.
+/// Sums besides those of [`drift`]: tokens, entropy, clipped, rejected, distance from the
+/// reference; the loss, and the critic's.
 const OWN: i64 = 7;
-/// Rollouts, and what χ² of them is made of: under the policy in training, and under the old one.
+/// Rollouts, and the sums for their χ²: under the current policy, and under the old one.
 const ROLLOUTS: i64 = 3;
-/// Of tokens that the version trained on sampled, before the first update: how many, and `Σ |Δ|`.
+/// Of on-policy tokens, before the first update: how many, and `Σ |Δ|`.
 const ON_POLICY: i64 = 2;
 /// All sums over tokens and rollouts.
 const KNOWN: i64 = OWN + 2 * drift::SUMS + ROLLOUTS;
@@ -20,25 +21,26 @@ const KNOWN: i64 = OWN + 2 * drift::SUMS + ROLLOUTS;
 /// The sums of all passes of a step.
 #[derive(Debug)]
 pub(super) struct StepMetrics {
-    /// `[KNOWN + ON_POLICY + world]` of f64; at the end each member's largest `|Δ|` of on_policy tokens.
+    /// `[KNOWN + ON_POLICY + world]` of f64; the tail is each member's largest `|Δ|` of on-policy
+    /// tokens.
     sums: Tensor,
     rank: i64,
-    /// No update was made yet: sampler and trainer have the same weights.
+    /// No update was made yet, so sampler and trainer have the same weights.
     pub(super) before_updates: bool,
     with: Beside,
 }
 
-/// What there is beside the policy.
+/// Models besides the policy.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Beside {
     pub(super) reference: bool,
     pub(super) critic: bool,
 }
 
-/// Per token, without gradient.
+/// Losses and their inputs per token, `[M]` each, without gradient.
 #[derive(Debug)]
 pub(super) struct TokenLosses {
-    /// With the bonus for entropy.
+    /// Including the entropy bonus.
     pub(super) loss: Tensor,
     pub(super) entropy: Tensor,
     pub(super) clipped: Tensor,
@@ -70,7 +72,8 @@ impl StepMetrics {
         Self { sums, rank, before_updates: true, with }
     }
 
-    /// Adds the tokens of one forward, whose rollouts have these lengths. `value_loss` `[M]` is the critic's, if there is one.
+    /// Adds the tokens of one forward, whose rollouts have these lengths. `value_loss` `[M]` is the
+    /// critic's, if there is one.
     pub(super) fn add(
         &mut self,
         seen: &TokenLosses,
@@ -116,10 +119,11 @@ impl StepMetrics {
         &mut self.sums
     }
 
-    /// Means over tokens and passes; the losses are means over these `updates`. What [`drift`] reports compares the policy
-    /// in training with the one that sampled; after `old_`, the policy that ratios are taken against. `sequence_chi2` is
-    /// that of whole rollouts. `sampler_trainer_drift` and `…_max` are the mean and the largest `|Δ|` of tokens that this
-    /// very version sampled: what engine and trainer compute differently.
+    /// Means over tokens and passes; the losses are means over these `updates`. The metrics of
+    /// [`drift`] compare the current policy with the behaviour policy; with the prefix `old_`, the
+    /// old policy. `sequence_chi2` is that of whole rollouts. `sampler_trainer_drift` and `…_max`
+    /// are the mean and the largest `|Δ|` of on-policy tokens: the difference between engine and
+    /// trainer.
     pub(super) fn report(&self, updates: f64) -> BTreeMap<String, f64> {
         let sums = Vec::<f64>::try_from(&self.sums).expect("one axis of f64");
         let (own, rest) = sums.split_at(OWN as usize);

@@ -22,15 +22,15 @@ use crate::math::aggregate::Whole;
 use crate::policy::PolicyError;
 use crate::policy::decoder::{Decoder, Part};
 
-/// Tokens of one forward on a CPU, whatever the run allows: more no longer fit its caches.
+/// Tokens of one forward on a CPU, even if the run allows more: more do not fit its caches.
 const CPU_MICROBATCH: usize = 4096;
 
-/// A member's means to make updates of one state.
+/// What a member needs for the updates of one state.
 #[derive(Debug)]
 pub(super) struct Member<'a> {
     group: Option<&'a Group>,
     gradients: Gradients,
-    /// What of its parts is decayed.
+    /// The ranges of its parts with weight decay.
     decayed: Vec<OwnedRange>,
 }
 
@@ -47,7 +47,7 @@ impl<'a> Member<'a> {
         self.gradients.overlapped()
     }
 
-    /// Fails if this member was told to stop.
+    /// Fails if this member was cancelled.
     fn check(&self) -> Result<(), PolicyError> {
         Ok(self.group.map_or(Ok(()), Group::check)?)
     }
@@ -58,18 +58,18 @@ impl<'a> Member<'a> {
     }
 }
 
-/// A step to be made: everything that it depends on, besides the state.
+/// The inputs of a step besides the state.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Step<'a> {
     pub(super) algorithm: &'a Algorithm,
     /// The version trained on.
     pub(super) base: &'a Manifest,
     pub(super) batch: &'a Batch,
-    /// The model that the policy is held near, if the algorithm has one.
+    /// The reference model of the KL penalty, if the algorithm has one.
     pub(super) reference: Option<&'a Decoder>,
 }
 
-/// Whether a parameter is among those that are decayed.
+/// Whether a parameter has weight decay.
 fn decays(algorithm: &Algorithm, part: &Part) -> bool {
     if part.name.ends_with(".bias") {
         algorithm.decay_biases
@@ -82,11 +82,11 @@ fn decays(algorithm: &Algorithm, part: &Part) -> bool {
 }
 
 impl Step<'_> {
-    /// Makes the step on `state`. Gives means over all its passes.
+    /// Makes the step on `state`. Returns means over all its passes.
     ///
     /// # Errors
-    /// The batch cannot be trained on, a loss or gradient is not finite, or a member was lost. `state` must be
-    /// dropped then.
+    /// The batch cannot be trained on, a loss or gradient is not finite, or a member was lost.
+    /// `state` must be dropped then.
     pub(super) fn run(
         &self,
         state: &mut TrainerState,
@@ -127,7 +127,7 @@ impl Step<'_> {
     }
 }
 
-/// How a step goes.
+/// The passes of one step.
 #[derive(Debug)]
 struct Pass<'a> {
     algorithm: &'a Algorithm,
@@ -136,7 +136,7 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// All epochs and minibatches of a step, on `state`. Gives means over all of them.
+    /// All epochs and minibatches of a step, on `state`. Returns means over all of them.
     fn run(
         &mut self,
         state: &mut TrainerState,
@@ -168,7 +168,7 @@ impl Pass<'_> {
         }
     }
 
-    /// One optimiser update. Gives the gradient's norm before it is cut.
+    /// One optimiser update. Returns the gradient's norm before clipping.
     fn update(
         &mut self,
         state: &mut TrainerState,
@@ -178,7 +178,7 @@ impl Pass<'_> {
         rate: f64,
     ) -> Result<f64, PolicyError> {
         let device = state.decoder.flat().device();
-        // Every member counts the whole minibatch, so the denominator is the gang's without asking.
+        // Every member counts the whole minibatch, so the denominator needs no reduction.
         let whole = Whole::of(minibatch.iter().map(|&index| rows[index].counted()));
         let (aggregation, constant) = (self.algorithm.aggregation, self.algorithm.parameters.response_tokens);
         let share = |length: usize| whole.share(aggregation, constant, length);
@@ -218,11 +218,11 @@ impl Pass<'_> {
     }
 }
 
-/// What a model makes of rows before any update: numbers of each sampled token of each.
+/// The numbers that a model computes for each sampled token before any update.
 #[derive(Debug)]
 struct Looked {
     log_p: Vec<Vec<f32>>,
-    /// Empty where it has no critic.
+    /// Empty without a critic.
     values: Vec<Vec<f32>>,
 }
 
@@ -232,7 +232,7 @@ impl Looked {
     }
 }
 
-/// Hands the numbers `[M]` of f32 out to the rows of these indices, one row after another.
+/// Distributes the numbers `[M]` of f32 to the rows of these indices, one row after another.
 fn fill(indices: impl Iterator<Item = usize>, rows: &mut [Vec<f32>], numbers: &Tensor) {
     let mut numbers = Vec::<f32>::try_from(numbers).expect("one axis of f32").into_iter();
     for index in indices {
@@ -241,8 +241,8 @@ fn fill(indices: impl Iterator<Item = usize>, rows: &mut [Vec<f32>], numbers: &T
 }
 
 impl Forward<'_> {
-    /// What `decoder` makes of all `rows`. Each member computes its rows, and all get all: another minibatch partitions
-    /// them otherwise.
+    /// Log-probabilities and values of all `rows` under `decoder`. Each member computes its share,
+    /// and all get all, because another minibatch has other shares.
     fn look_at_all(
         &self,
         decoder: &Decoder,
@@ -266,7 +266,7 @@ impl Forward<'_> {
         }
         if member.group.is_some() {
             for rows in looked.each().filter(|rows| !rows.is_empty()) {
-                // Every number is one member's, and 0 at the others.
+                // Every number is from one member, and 0 at the others.
                 let whole = Tensor::from_slice(&rows.concat()).to_device(device);
                 member.add_up(&whole)?;
                 fill(all.iter().copied(), rows, &whole);

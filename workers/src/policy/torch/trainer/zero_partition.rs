@@ -1,32 +1,33 @@
-//! How the flat buffer is own_rows to the members of a gang: ZeRO's first stage (Rajbhandari et al., 2020). Buckets of
-//! whole leaves are reduced one by one; of each, every member owns one part of equal length, whose weights it
-//! updates and whose moments it alone holds.
+//! The ZeRO partition, first stage (Rajbhandari et al., 2020): which member owns which part of the
+//! flat buffer. Buckets of whole leaves are reduced one by one. Each member owns one part of each
+//! bucket, all of equal length. It updates the weights of its parts, and it alone has their
+//! moments.
 
 use tch::{Kind, Tensor};
 
 use crate::policy::decoder::{Layout, Part};
 
-/// Bytes of a bucket of gradients: enough that a collective is worth its start, few enough that the first is full
-/// early in backward.
+/// Bytes of a bucket of gradients: enough to be worth a collective, few enough that the first is
+/// full early in backward.
 pub(super) const BUCKET_BYTES: i64 = 4 << 20;
 
 /// Neighbouring leaves whose gradients are reduced together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Bucket {
-    /// Its leaves, by their place in the decoder's list.
+    /// Its leaves, by index in the decoder's list.
     pub(super) leaves: std::ops::Range<usize>,
-    /// Where it begins in the flat buffer.
+    /// Its start in the flat buffer.
     pub(super) from: i64,
     /// Its elements.
     pub(super) len: i64,
     /// Elements of each member's part; the last parts may be padding.
     pub(super) part: i64,
-    /// Where it begins among the padded buckets, and a part among a member's parts.
+    /// Its start among the padded buckets, and its part's start among a member's parts.
     pub(super) padded_at: i64,
     pub(super) own_at: i64,
 }
 
-/// A span that lies in the flat buffer and in a buffer of one member's parts.
+/// A range of the flat buffer that one member owns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OwnedRange {
     pub(super) flat_at: i64,
@@ -34,12 +35,12 @@ pub(super) struct OwnedRange {
     pub(super) len: i64,
 }
 
-/// One member's share.
+/// The buckets, and the parts of one member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ZeroPartition {
     pub(super) rank: i64,
     pub(super) world: i64,
-    /// In the order of their reduction: backward comes to the last leaves first.
+    /// In the order of their reduction: backward computes the last leaves first.
     pub(super) buckets: Vec<Bucket>,
     /// Elements of all buckets with their padding.
     pub(super) padded_len: i64,
@@ -48,8 +49,8 @@ pub(super) struct ZeroPartition {
 }
 
 impl ZeroPartition {
-    /// Deals leaves of these lengths, which fill the flat buffer in order. A member that is alone owns one
-    /// bucket, the flat buffer as it is.
+    /// Partitions leaves of these lengths, which fill the flat buffer in order. In a gang of one
+    /// there is one bucket, the flat buffer as it is.
     pub(super) fn of(leaves: &[i64], rank: u32, world: u32, bucket_bytes: i64) -> Self {
         let (rank, world) = (i64::from(rank), i64::from(world));
         let most = if world == 1 { i64::MAX } else { bucket_bytes / size_of::<f32>() as i64 };
@@ -73,7 +74,7 @@ impl ZeroPartition {
         partition
     }
 
-    /// What this member owns, padding left out.
+    /// The ranges that this member owns, without padding.
     pub(super) fn ranges(&self) -> Vec<OwnedRange> {
         let range = |bucket: &Bucket| {
             let skipped = bucket.part * self.rank;
@@ -83,7 +84,7 @@ impl ZeroPartition {
         self.buckets.iter().filter_map(range).collect()
     }
 
-    /// Spans of this member's parts that are decayed: what of them lies in parameters that decay.
+    /// The ranges of this member's parts with weight decay.
     pub(super) fn decayed(&self, layout: &Layout, decays: impl Fn(&Part) -> bool) -> Vec<OwnedRange> {
         let mut decayed: Vec<OwnedRange> = Vec::new();
         for range in self.ranges() {
@@ -101,14 +102,16 @@ impl ZeroPartition {
         decayed
     }
 
-    /// Where the gradient of leaf `index` lies among the padded buckets, its leaves having these lengths.
+    /// Start of the gradient of leaf `index` among the padded buckets, whose leaves have these
+    /// lengths.
     pub(super) fn gradient_at(&self, index: usize, leaves: &[i64]) -> i64 {
         let bucket = self.buckets.iter().find(|bucket| bucket.leaves.contains(&index));
         let bucket = bucket.expect("every leaf is in a bucket");
         bucket.padded_at + leaves[bucket.leaves.start..index].iter().sum::<i64>()
     }
 
-    /// This member's parts of a flat buffer, the padding 0. Alone it is the buffer itself.
+    /// This member's parts of a flat buffer, the padding 0. In a gang of one it is the buffer
+    /// itself.
     pub(super) fn own(&self, flat: &Tensor) -> Tensor {
         if self.world == 1 {
             return flat.shallow_clone();
@@ -121,7 +124,7 @@ impl ZeroPartition {
     }
 }
 
-/// Copies what two sets of ranges share, from `source` to `target`. Says how many elements those were.
+/// Copies the elements that two sets of ranges share, from `source` to `target`. Returns how many.
 pub(super) fn copy_shared(from: &[OwnedRange], source: &Tensor, to: &[OwnedRange], target: &Tensor) -> i64 {
     let mut copied = 0;
     for (a, b) in from.iter().flat_map(|a| to.iter().map(move |b| (a, b))) {
@@ -169,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_go_from_one_deal_to_another() {
+    fn parts_move_from_one_partition_to_another() {
         let leaves = [7, 3, 11, 1, 2, 5];
         let flat = Tensor::arange(29, (Kind::Float, tch::Device::Cpu));
         let old: Vec<ZeroPartition> = (0..3).map(|rank| ZeroPartition::of(&leaves, rank, 3, 40)).collect();

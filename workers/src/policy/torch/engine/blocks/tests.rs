@@ -31,7 +31,7 @@ fn samples_of_a_prompt_share_its_whole_blocks_and_copy_the_rest() {
 }
 
 #[test]
-fn what_nobody_uses_is_kept_until_room_is_needed_and_the_oldest_goes_first() {
+fn unused_blocks_stay_cached_until_the_least_recently_used_is_evicted() {
     let mut blocks = Blocks::new(6);
     for seed in [1000, 2000, 3000] {
         let found = computed(&mut blocks, &sequence(32, seed));
@@ -41,12 +41,12 @@ fn what_nobody_uses_is_kept_until_room_is_needed_and_the_oldest_goes_first() {
     // The second is used again, so the first is the oldest; of a sequence its end goes first.
     let again = computed(&mut blocks, &sequence(33, 2000));
     assert_eq!(again.cached, 32);
-    assert_eq!(blocks.held(&sequence(33, 1000)), 16);
+    assert_eq!(blocks.cached(&sequence(33, 1000)), 16);
     blocks.release(&again.blocks);
     let fourth = computed(&mut blocks, &sequence(48, 4000));
-    assert_eq!(blocks.held(&sequence(33, 1000)), 0);
-    assert_eq!(blocks.held(&sequence(33, 3000)), 0, "two of its blocks were needed");
-    assert_eq!(blocks.held(&sequence(34, 2000)), 33);
+    assert_eq!(blocks.cached(&sequence(33, 1000)), 0);
+    assert_eq!(blocks.cached(&sequence(33, 3000)), 0, "two of its blocks were needed");
+    assert_eq!(blocks.cached(&sequence(34, 2000)), 33);
     assert_eq!(blocks.take(&sequence(64, 5000), 0), None, "three are in use");
     blocks.release(&fourth.blocks);
 }
