@@ -1,5 +1,5 @@
-//! With the `torch` feature: finds libtorch again at run time, by rpath to the folder that it was linked from,
-//! and compiles the bridge to its collectives against the headers of the same wheel.
+//! With the `torch` feature: finds libtorch again at run time, by rpath to the folder that it was
+//! linked from, and compiles the bridge to its collectives against the headers of the same wheel.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
@@ -32,7 +32,8 @@ mod torch {
         println!("cargo:rustc-link-arg=-Wl,-rpath,{}", lib.display());
         // Programs of other crates that hold this one need the same.
         println!("cargo:libtorch={}", lib.display());
-        // Nothing calls libtorch_cuda by name, so the linker would drop it and with it the CUDA back end.
+        // Nothing calls libtorch_cuda by name, so the linker would drop it and with it the CUDA
+        // back end.
         if lib.join("libtorch_cuda.so").exists() {
             println!("cargo:rustc-link-arg=-Wl,--no-as-needed");
             println!("cargo:rustc-link-arg=-L{}", lib.display());
@@ -55,12 +56,14 @@ mod torch {
         for headers in headers(root) {
             build.flag("-isystem").flag(headers.to_str().expect("libtorch's path is text"));
         }
-        // libtorch's threads are OpenMP's; the wheel brings the library, and there must be one of it.
+        // libtorch's threads are OpenMP's; the wheel brings the library, and there must be one of
+        // it.
         let openmp = root.join("lib/libgomp.so.1").exists();
         if openmp {
             build.flag("-fopenmp");
         }
-        // Neither floating-point traps nor errno is looked at. Vectors are passed within one file only.
+        // Neither floating-point traps nor errno is looked at. Vectors are passed within one file
+        // only.
         for flag in ["-fno-trapping-math", "-fno-math-errno", "-Wno-psabi"] {
             build.flag_if_supported(flag);
         }
@@ -100,8 +103,9 @@ mod torch {
         build.debug(false).compile("millrace_gang");
     }
 
-    /// Where NCCL's and CUDA's headers are, if all that they include is there: beside torch in the folder of
-    /// wheels. `nvidia-cuda-crt` and `nvidia-cuda-cccl` are not among those that torch brings; set-up adds them.
+    /// Where NCCL's and CUDA's headers are, if all that they include is there: beside torch in the
+    /// folder of wheels. `nvidia-cuda-crt` and `nvidia-cuda-cccl` are not among those that torch
+    /// brings; set-up adds them.
     fn nccl_headers(root: &Path) -> Option<[PathBuf; 3]> {
         let wheels = root.parent()?.join("nvidia");
         let (cuda, nccl) = (wheels.join("cu13/include"), wheels.join("nccl/include"));

@@ -63,8 +63,8 @@ impl EnvStep {
         step: &EnvStepTask,
     ) -> Result<EnvStepDone, Verdict> {
         let program = self.program.as_ref().ok_or_else(|| EnvError::Foreign(pool.to_string()).verdict())?;
-        let heard = text_turns.hear(step).map_err(|error| error.verdict())?;
-        let question = match &step.action {
+        let reply = text_turns.decode_reply(step).map_err(|error| error.verdict())?;
+        let request = match &step.action {
             EnvAction::Reset => {
                 ProgramRequest::Reset { environment: pool, settings, split: step.split, seed: step.seed }
             }
@@ -72,18 +72,18 @@ impl EnvStep {
                 let state: Value = serde_json::from_slice(state).map_err(|error| {
                     Verdict::Poison(format!("failed to read the state of {pool}: {error}"))
                 })?;
-                ProgramRequest::Step { environment: pool, settings, state, said: &heard }
+                ProgramRequest::Step { environment: pool, settings, state, said: &reply }
             }
         };
-        let told = match program.ask(&question).await.map_err(|error| Program::verdict(&error))? {
-            Answer::Step(told) => told,
+        let answer = match program.ask(&request).await.map_err(|error| Program::verdict(&error))? {
+            Answer::Step(answer) => answer,
             Answer::Refused(refusal) => return Err(refusal.verdict()),
             Answer::Score(_) => return Err(Verdict::Poison("the program answered with a score".to_owned())),
         };
-        let EnvAnswer { state, text, reward, done, success, valid } = told;
+        let EnvAnswer { state, text, reward, done, success, valid } = answer;
         let state = if done { Vec::new() } else { state.to_string().into_bytes() };
-        let said = TextStep { state, text, reward, done, success, valid };
-        text_turns.tell(step, heard, said).map_err(|error| error.verdict())
+        let step_text = TextStep { state, text, reward, done, success, valid };
+        text_turns.encode_step(step, reply, step_text).map_err(|error| error.verdict())
     }
 }
 

@@ -1,4 +1,5 @@
-//! The environments, each a pure function: the task carries the state, so any worker can do any step.
+//! The environments. Each is a pure function: the task carries the state, so any worker can make
+//! any step.
 
 use millrace_schemas::dataset::DatasetError;
 use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, EnvironmentSpec, Split};
@@ -26,7 +27,7 @@ pub use sokoban::Sokoban;
 
 pub use millrace_schemas::env_step::BUILT_IN as NAMES;
 
-/// A game. Both calls follow from their arguments alone.
+/// An environment. Both calls are functions of their arguments alone.
 pub trait Environment {
     /// The start state that `seed` draws from `split`, and the first observation.
     ///
@@ -34,21 +35,21 @@ pub trait Environment {
     /// The settings allow no start state in this split.
     fn reset(&self, split: Split, seed: u64) -> Result<EnvStepDone, EnvError>;
 
-    /// Takes the action that `tokens` say in `state`. The action is the last token; if that is none, nothing
-    /// moves, a turn has passed and `valid` is false.
+    /// Takes the action in `tokens`, which is the last token. If that is no action, the state
+    /// stays, a turn has passed and `valid` is false.
     ///
     /// # Errors
-    /// `state` is none that this environment gave under these settings.
+    /// `state` is not from this environment under these settings.
     fn step(&self, state: &[u8], tokens: &[u32]) -> Result<EnvStepDone, EnvError>;
 }
 
-/// Why an environment cannot answer. No other worker could.
+/// Why an environment cannot answer. No other worker could, either.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EnvError {
     /// The bytes are no state of this environment.
     #[error("failed to read the state of {environment}: {reason}")]
     State {
-        /// Which environment.
+        /// The environment.
         environment: &'static str,
         /// What is wrong with them.
         reason: String,
@@ -59,39 +60,39 @@ pub enum EnvError {
          the split {split:?}; choose easier settings or more turns"
     )]
     NoLevel {
-        /// Which environment.
+        /// The environment.
         environment: &'static str,
-        /// Which split.
+        /// The split.
         split: Split,
         /// Levels drawn.
         tries: u32,
     },
-    /// What it says cannot be put into tokens of the model, or what the model said into text.
+    /// The text codec failed, on the environment's text or on the policy's tokens.
     #[error(transparent)]
     Text(#[from] TextError),
-    /// What it says is longer than the run file allows.
+    /// The observation is longer than the run file allows.
     #[error(
         "{environment} has to say tokens={tokens}, more than environment.prompt_tokens={most}; allow more, or choose \
          a shorter environment.system"
     )]
     TooLong {
-        /// Which environment.
+        /// The environment.
         environment: String,
-        /// How many there are.
+        /// Its tokens.
         tokens: usize,
-        /// How many there may be.
+        /// The bound.
         most: u32,
     },
-    /// There is no tokenizer to say it with.
+    /// The environment speaks text, and there is no tokenizer.
     #[error("{environment} speaks text and the model does not; choose a model of kind=hugging_face")]
     NoText {
-        /// Which environment.
+        /// The environment.
         environment: String,
     },
-    /// Nobody has brought the rows that it asks.
+    /// The environment needs rows, and the run has none.
     #[error("the rows of {0} are not at hand; hand the run in by `millrace submit`, which brings them")]
     NoRows(String),
-    /// The rows are not what the run file says of them.
+    /// The rows differ from those that the run was submitted with.
     #[error(
         "the rows of {path} are not those of the run file: {reason}; are this worker and `millrace` of the same version?"
     )]
@@ -101,7 +102,7 @@ pub enum EnvError {
         /// How they differ.
         reason: String,
     },
-    /// A row cannot be asked.
+    /// A row is malformed.
     #[error(transparent)]
     Row(#[from] DatasetError),
     /// It is none of Millrace's own.
@@ -110,17 +111,18 @@ pub enum EnvError {
 }
 
 impl EnvError {
-    /// What becomes of the task: another worker would come to the same.
+    /// The verdict on the task: poison, because another worker would find the same.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         Verdict::Poison(self.to_string())
     }
 }
 
-/// Does a task that needs nothing but itself. `codec` is the model's, for an environment that speaks text.
+/// Executes a task of a built-in environment. `codec` is the model's, for an environment that
+/// speaks text.
 ///
 /// # Errors
-/// As [`Environment`] says, what is said cannot be put into tokens, or the environment needs rows or a program.
+/// As for [`Environment`]; or the text codec failed, or the environment needs rows or a program.
 pub fn answer(task: &EnvStepTask, codec: Option<&Codec>) -> Result<EnvStepDone, EnvError> {
     match task.environment {
         EnvironmentSpec::FrozenLake(spec) => act(&FrozenLake(spec), task),

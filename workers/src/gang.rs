@@ -93,7 +93,7 @@ pub enum GangError {
     #[error("a member of the gang is lost: {0}")]
     Lost(String),
     /// This member was cancelled.
-    #[error("told to leave the gang")]
+    #[error("this member was cancelled")]
     Cancelled,
     /// The rendezvous cannot be reached.
     #[error("the rendezvous failed: {0}")]

@@ -1,4 +1,5 @@
-//! `millrace-worker`, which is `command.rs` of the library: compiled once, for this program and for tests.
+//! `millrace-worker`, which is `command.rs` of the library: compiled once, for this program and for
+//! tests.
 
 fn main() -> anyhow::Result<()> {
     millrace_workers::command::main()

@@ -1,5 +1,5 @@
-//! The formulas of training, one to a file, each with its source. Tensors come in any float kind and shape;
-//! whatever goes over tokens is multiplied by a mask before it is added up.
+//! The formulas of training, one to a file, each with its source. Tensors come in any float kind
+//! and shape; whatever goes over tokens is multiplied by a mask before it is added up.
 
 pub mod advantage;
 pub mod aggregate;

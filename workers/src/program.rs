@@ -88,13 +88,13 @@ impl Program {
     ///
     /// # Errors
     /// The copy died or sent no valid answer; another replaces it.
-    pub async fn ask(&self, question: &ProgramRequest<'_>) -> Result<Answer, ProgramError> {
+    pub async fn ask(&self, request: &ProgramRequest<'_>) -> Result<Answer, ProgramError> {
         let _turn = self.copies.acquire().await.expect("nobody closes the semaphore");
         let mut copy = match self.take() {
             Some(copy) => copy,
             None => begin(&self.command).await?.0,
         };
-        let answer = copy.ask(question).await?;
+        let answer = copy.ask(request).await?;
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(copy);
         Ok(answer)
     }

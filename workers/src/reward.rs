@@ -38,9 +38,9 @@ impl Reward {
             _ => return rewards::score(task, &self.tools).await.map_err(|error| error.verdict()),
         };
         let RewardTask { settings, turns, success, conversation, row, .. } = task;
-        let question =
+        let request =
             ProgramRequest::Score { reward: pool, settings, turns, success: *success, conversation, row };
-        match program.ask(&question).await.map_err(|error| Program::verdict(&error))? {
+        match program.ask(&request).await.map_err(|error| Program::verdict(&error))? {
             Answer::Score(score) => Ok(RewardDone { score, reason: String::new() }),
             Answer::Refused(refusal) => Err(refusal.verdict()),
             Answer::Step(_) => Err(Verdict::Poison("the program answered with a step".to_owned())),

@@ -1,4 +1,4 @@
-//! The rules that score a finished rollout. A rule that cannot tell says so; it never says 0.
+//! The rules that score a finished rollout. A rule that cannot score returns an error, never 0.
 
 use std::time::Duration;
 
@@ -25,15 +25,15 @@ pub use tools::Tools;
 /// All rules; their names are their pools' too.
 pub const RULES: [RewardRule; RewardRule::BUILT_IN.len()] = RewardRule::BUILT_IN;
 
-/// For how long a task is given back whose sandbox did not stand, or whose judge made no sense.
+/// Until the retry of a task whose sandbox did not start, or whose judge gave no verdict.
 const RETRY: Duration = Duration::from_secs(2);
-/// For how long, while the judge's server is away: it may be starting.
+/// Until the retry while the judge's server cannot be reached: it may be starting.
 const AWAY: Duration = Duration::from_secs(15);
 
 /// Why a rollout has no score.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum RewardError {
-    /// Nothing happened in it.
+    /// It has no turns.
     #[error("failed to score a rollout without turns")]
     NoTurns,
     /// A turn's reward is no number.
@@ -44,16 +44,16 @@ pub enum RewardError {
         /// Its reward.
         reward: f64,
     },
-    /// It is none of Millrace's own.
+    /// It is no built-in rule.
     #[error("this rule is answered by a program of its own; start workers with --exec")]
     Foreign,
     /// The score itself is none: the turns' rewards were too large to add up.
     #[error("failed to score: score={0} is not finite")]
     Score(f64),
-    /// The rule reads words, and the policy said none.
+    /// The rule reads text, and the policy wrote none.
     #[error("failed to score by words: the rollout has none; its environment must speak text")]
     NoWords,
-    /// The run file tells the rule what cannot be.
+    /// The settings of the run file are impossible.
     #[error("failed to read rewards.settings: {0}")]
     Settings(String),
     /// The prompt's row lacks what the rule needs, or has it in another form.
@@ -73,13 +73,14 @@ pub enum RewardError {
     /// The judge's server did not answer.
     #[error("failed to ask the judge: {0}")]
     Judge(#[from] ServerError),
-    /// The judge said what is no verdict.
+    /// The judge's reply has no verdict.
     #[error("failed to read the judge's verdict: {0}")]
     Verdict(String),
 }
 
 impl RewardError {
-    /// What becomes of the task. What a machine lacks another may have; what a rollout lacks it lacks everywhere.
+    /// The verdict on the task. A machine's failure is retried elsewhere; a rollout's defect is the
+    /// same everywhere.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         match self {

@@ -1,4 +1,4 @@
-//! The binary, on a real nats-server: it serves, says how it is, and leaves in good order.
+//! The binary, on a real nats-server: it serves, reports its health, and leaves in good order.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,4 +1,5 @@
-//! A program of one's own beside a worker: it is asked, it dies, it hangs, it says nonsense, and none of that is a reward.
+//! A user's program beside a worker: it gets requests, dies, hangs, and prints nonsense, and none
+//! of that is a reward.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
@@ -21,7 +22,8 @@ fn example() -> String {
     format!("python3 {}", example.display())
 }
 
-/// A program whose one reward, `x`, answers each question by `line`, in which `$n` is the process's own number.
+/// A program whose one reward, `x`, answers each question by `line`, in which `$n` is the process's
+/// own number.
 fn shell(line: &str) -> String {
     format!(
         r#"sh -c 'echo "{{\"millrace\": 1, \"rewards\": [\"x\"]}}"; while read question; do n=$$; {line}; done'"#
@@ -84,7 +86,7 @@ async fn a_program_that_dies_is_replaced_and_scores_nothing() {
             other => panic!("{other:?}"),
         }
     }
-    // It dies while nobody asks it anything: the next question goes to another.
+    // It dies while it is idle: the next request goes to another copy.
     let program = start(&shell(r#"echo "{\"score\": $n}""#)).await;
     let first = scored(&score(&program, "x", "").await);
     let killed = std::process::Command::new("kill").args(["-9", &first.to_string()]).status().unwrap();
@@ -113,7 +115,7 @@ async fn a_program_that_hangs_is_killed_with_its_request() {
             sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(PATIENCE, gone).await.expect("whoever hangs is killed");
+    timeout(PATIENCE, gone).await.expect("a program that hangs is killed");
 }
 
 async fn written(path: &PathBuf) -> String {

@@ -1,5 +1,5 @@
-//! The run files that ship learn what they say, through real processes and a real nats-server, with torch, and
-//! while every role is killed. `make test` builds the programs that these tests start.
+//! The run files that ship learn what they say, through real processes and a real nats-server, with
+//! torch, and while every role is killed. `make test` builds the programs that these tests start.
 #![cfg(feature = "torch")]
 
 use std::path::{Path, PathBuf};
@@ -139,7 +139,8 @@ fn above_reflexes(report: &Report) -> f64 {
     best + 2.0 * evaluation.standard_error.expect("an evaluation of many prompts")
 }
 
-/// Two standard errors above uniformly random play on the same held-out prompts, which the report must have.
+/// Two standard errors above uniformly random play on the same held-out prompts, which the report
+/// must have.
 fn above_chance(report: &Report) -> f64 {
     let told = report.evaluations.iter().map(|e| (e.version, e.temperature)).collect::<Vec<_>>();
     assert_eq!(told, [0, report.final_version].map(|v| [(v, 0.0), (v, 1.0)]).concat());
@@ -164,8 +165,8 @@ fn frozen_lake_is_learnt_while_every_role_is_killed() {
     assert!(before < 0.1 && after >= 0.8, "{before} to {after}");
 }
 
-/// Two make each step together. One is killed, then both at once: what the last checkpoint lacks is made again
-/// from the stored batches.
+/// Two make each step together. One is killed, then both at once: what the last checkpoint lacks is
+/// made again from the stored batches.
 #[test]
 fn a_gang_learns_while_its_members_are_killed() {
     let gang = "\n[gang]\nranks = 2\npatience_ms = 5000\n";

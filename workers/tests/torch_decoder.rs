@@ -1,4 +1,5 @@
-//! The decoder, its engine and its trainer, on real libtorch. One binary, since linking it takes a while.
+//! The decoder, its engine and its trainer, on real libtorch. One binary, since linking it takes a
+//! while.
 #![cfg(feature = "torch")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,5 +1,6 @@
-//! What happens in the sandbox's own processes, in order: `launch` leaves the machine by namespaces, `root` is all that is
-//! seen of it then, `init` is the first process in there, behind `fence` and `filter`, and `child` runs a program.
+//! What happens in the sandbox's own processes, in order: `launch` leaves the machine by
+//! namespaces, `root` is all that is seen of it then, `init` is the first process in there, behind
+//! `fence` and `filter`, and `child` runs a program.
 
 pub(crate) mod launch;
 pub(crate) mod root;

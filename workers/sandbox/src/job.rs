@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Programs to run one after another, each in a sandbox of its own: no run can plant anything for the next.
+/// Programs to run one after another, each in a sandbox of its own: no run can plant anything for
+/// the next.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
     /// Written into the folder of each run before it begins.
@@ -61,7 +62,8 @@ pub struct Limits {
     pub wall_ms: u64,
     /// Milliseconds of processor time of one process, rounded up to seconds.
     pub cpu_ms: u64,
-    /// Bytes of memory: of one process's address space, and of all processes' private pages and shared mappings.
+    /// Bytes of memory: of one process's address space, and of all processes' private pages and
+    /// shared mappings.
     pub memory_bytes: u64,
     /// Bytes of a run's files.
     pub disk_bytes: u64,

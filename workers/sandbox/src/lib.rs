@@ -1,6 +1,7 @@
-//! Programs that nobody trusts, run behind walls and within limits: what is asked, what is told, and the way to the
-//! program `millrace-sandbox`, which does it. That is a program of its own because it has to start within milliseconds,
-//! with one thread, and with nothing of the worker in its memory.
+//! Programs that nobody trusts, run behind walls and within limits: what is asked, what is told,
+//! and the way to the program `millrace-sandbox`, which does it. That is a program of its own
+//! because it has to start within milliseconds, with one thread, and with nothing of the worker in
+//! its memory.
 
 pub mod job;
 pub mod run;

@@ -1,5 +1,5 @@
-//! `millrace-sandbox`: reads a job from its standard input, runs it behind walls, and says what came of it. Workers start
-//! it; nobody else needs to.
+//! `millrace-sandbox`: reads a job from its standard input, runs it behind walls, and says what
+//! came of it. Workers start it; nobody else needs to.
 
 use std::io::{BufRead, Write};
 
@@ -22,7 +22,8 @@ fn main() {
     }
 }
 
-/// The job: the first line of the standard input. The rest is left alone, so that its end can be seen.
+/// The job: the first line of the standard input. The rest is left alone, so that its end can be
+/// seen.
 fn read_job() -> anyhow::Result<Job> {
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line).context("failed to read the job")?;

@@ -6,10 +6,11 @@ use std::fs;
 /// Processes of one tree that are looked at; above it there is a fault elsewhere.
 const MOST: usize = 65_536;
 
-/// Bytes that `pid` and its descendants have: the private pages of each process, and each shared mapping once, at its full
-/// size. Pages of a shared mapping stay when the process that touched them ends, and no process's own count has them then:
-/// so the size counts, not what is resident. Files in memory are not counted, their file system is bounded by itself. A
-/// process that ended meanwhile has none.
+/// Bytes that `pid` and its descendants have: the private pages of each process, and each shared
+/// mapping once, at its full size. Pages of a shared mapping stay when the process that touched
+/// them ends, and no process's own count has them then: so the size counts, not what is resident.
+/// Files in memory are not counted, their file system is bounded by itself. A process that ended
+/// meanwhile has none.
 pub(crate) fn of_tree(pid: u32) -> u64 {
     let mut open = vec![pid];
     let mut bytes = 0;
@@ -43,7 +44,8 @@ fn private_pages(pid: u32) -> u64 {
     (kib("RssAnon:").unwrap_or(0) + kib("VmSwap:").unwrap_or(0)) * 1024
 }
 
-/// Takes the shared mappings without a file of one process's `maps` in: by device and inode, the furthest byte of each.
+/// Takes the shared mappings without a file of one process's `maps` in: by device and inode, the
+/// furthest byte of each.
 fn shared_mappings(maps: &str, shared: &mut HashMap<String, u64>) {
     for line in maps.lines() {
         let mut fields = line.split_whitespace();

@@ -1,4 +1,5 @@
-//! The worker's side: starts `millrace-sandbox`, hands it a job, hears of each run, and watches how much memory it takes.
+//! The worker's side: starts `millrace-sandbox`, hands it a job, hears of each run, and watches how
+//! much memory it takes.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -67,11 +68,12 @@ impl Sandbox {
         &self.program
     }
 
-    /// Does a job. After each run `go_on` says whether the next is still of use. Waits until there is room. Dropping the
-    /// future kills everything in the sandbox.
+    /// Does a job. After each run `go_on` says whether the next is still of use. Waits until there
+    /// is room. Dropping the future kills everything in the sandbox.
     ///
     /// # Errors
-    /// There was no sandbox, which says nothing of the program. Whatever the program does is a result.
+    /// There was no sandbox, which says nothing of the program. Whatever the program does is a
+    /// result.
     ///
     /// # Panics
     /// Never: a job holds only what JSON can express.

@@ -1,5 +1,6 @@
-//! Programs that try to get out of the sandbox, or to take more than is theirs, each with what it must not reach. What is
-//! tried is tried outside as well where that says that the walls, and nothing else, stopped it.
+//! Programs that try to get out of the sandbox, or to take more than is theirs, each with what it
+//! must not reach. What is tried is tried outside as well where that says that the walls, and
+//! nothing else, stopped it.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::net::TcpListener;
@@ -157,10 +158,11 @@ async fn nothing_else_is_there_to_write() {
 
 #[tokio::test]
 async fn the_kernel_does_not_do_what_programs_do_not_need() {
-    // By number, as the libraries might stop some of them: 101 ptrace, 165 mount, 155 pivot_root, 161 chroot, 272 unshare,
-    // 308 setns, 298 perf_event_open, 321 bpf, 250 keyctl, 425 io_uring_setup, 319 memfd_create, 310 process_vm_readv,
-    // 323 userfaultfd, 435 clone3, 304 open_by_handle_at, 133 mknod, 29 shmget, 105 setuid, 117 setresuid, 160 setrlimit,
-    // 0x40000000 + 39 getpid as x32 programs call it.
+    // By number, as the libraries might stop some of them: 101 ptrace, 165 mount, 155 pivot_root,
+    // 161 chroot, 272 unshare, 308 setns, 298 perf_event_open, 321 bpf, 250 keyctl, 425
+    // io_uring_setup, 319 memfd_create, 310 process_vm_readv, 323 userfaultfd, 435 clone3, 304
+    // open_by_handle_at, 133 mknod, 29 shmget, 105 setuid, 117 setresuid, 160 setrlimit, 0x40000000
+    // + 39 getpid as x32 programs call it.
     let calls = [
         101,
         165,
@@ -299,7 +301,8 @@ async fn a_run_that_fills_its_folder_leaves_the_next_one_its_own() {
 
 #[tokio::test]
 async fn what_a_run_leaves_behind_is_its_own_and_no_failure() {
-    // Each would keep the folder from being cleared or the files from being written, and stop the sandbox itself.
+    // Each would keep the folder from being cleared or the files from being written, and stop the
+    // sandbox itself.
     for hostile in [
         "import os\nos.chmod('.', 0)",
         "import os\nos.remove('main.py')\nos.mkdir('main.py')\nos.mkdir('main.py/x')",
@@ -353,7 +356,8 @@ async fn limits_are_changed_for_oneself_alone() {
 
 #[tokio::test]
 async fn a_program_that_ends_its_sandbox_has_a_result() {
-    // A stand-in for whatever hole is left: the sandbox tells that the program runs, and then nothing more.
+    // A stand-in for whatever hole is left: the sandbox tells that the program runs, and then
+    // nothing more.
     let folder = tempfile::tempdir().unwrap();
     let dies = lacking(folder.path(), "read job; echo '{\"ready\":[]}'; echo '\"started\"'");
     let results = dies.run(&job("", limits()), |_, _| true).await.unwrap();
@@ -432,7 +436,8 @@ async fn where_there_is_no_sandbox_there_is_no_result() {
     assert!(matches!(broken, Err(SandboxError::Broken(_))), "{broken:?}");
 }
 
-/// A sandbox on a machine that lacks something: a script that takes it away and then starts the program.
+/// A sandbox on a machine that lacks something: a script that takes it away and then starts the
+/// program.
 fn lacking(folder: &Path, shell: &str) -> Sandbox {
     let script = folder.join("start");
     let text = format!("#!/bin/sh\nexport PATH=/usr/sbin:/usr/bin:/sbin:/bin\n{shell}\n");

@@ -1,4 +1,4 @@
-//! Compute two whole numbers, asked and answered in words. The answer is the last number that is said. Reward 1
+//! Compute with two whole numbers, in words. The answer is the last number in the reply. Reward 1
 //! when it is right.
 
 use millrace_schemas::env_step::{Operation, Split};
@@ -12,15 +12,15 @@ const NAME: &str = "arithmetic";
 /// The environment.
 #[derive(Debug, Clone, Copy)]
 pub struct Arithmetic<'a> {
-    /// What may be asked for.
+    /// Operations of the exercises.
     pub operations: &'a [Operation],
     /// Numbers are 0 to this.
     pub largest: u32,
-    /// Tries at one question.
+    /// Tries at one exercise.
     pub max_turns: u32,
 }
 
-/// A question.
+/// An exercise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Exercise {
     operation: Operation,
@@ -48,8 +48,8 @@ impl Exercise {
         format!("What is {} {sign} {}? Answer with the number only.", self.a, self.b)
     }
 
-    /// What its split hangs on: the operation and both numbers, the smaller first, so that 17 + 25 is not held out while
-    /// 25 + 17 is trained on.
+    /// The identity that decides the split: the operation and both numbers, the smaller first, so
+    /// that 17 + 25 is not held out while 25 + 17 is trained on.
     fn identity(self) -> Vec<u8> {
         let Self { operation, a, b } = self;
         Self { operation, a: a.min(b), b: a.max(b) }.bytes().to_vec()
@@ -138,8 +138,8 @@ impl TextEnvironment for Arithmetic<'_> {
     }
 }
 
-/// The last whole number in a text. Commas between digits are read over, a minus right before them is a sign unless a
-/// digit comes before it. One that does not fit an `i64` is none.
+/// The last whole number in a text. Commas between digits are read over, a minus right before them
+/// is a sign unless a digit comes before it. One that does not fit an `i64` is none.
 pub(super) fn last_number(text: &str) -> Option<i64> {
     let text: Vec<char> = text.chars().collect();
     let end = text.iter().rposition(char::is_ascii_digit)? + 1;

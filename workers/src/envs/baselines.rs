@@ -1,5 +1,5 @@
-//! Rules that learn nothing, played on held-out prompts by the environments' own code. What a policy has learned is what it
-//! solves beyond the best of them.
+//! Rules that learn nothing, played on held-out prompts by the environments' own code. A policy has
+//! learned what it solves beyond the best of them.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,8 @@ pub(super) trait Game: Environment {
     /// The reflexes in words: without memory, and with it.
     const REFLEXES: [&'static str; 2];
 
-    /// The action of a rule that looks one move ahead, tries moves in `order` and, with `visits`, prefers the place that
-    /// it was at least often.
+    /// The action of a rule that looks one move ahead, tries moves in `order` and, with `visits`,
+    /// prefers the place that it was at least often.
     fn reflex(&self, state: &[u8], order: [u32; 4], visits: Option<&mut Visits>) -> Result<u32, EnvError>;
 
     /// The first action of a shortest path to the goal.
@@ -37,7 +37,7 @@ fn orders() -> Vec<[u32; 4]> {
 /// Plays every rule on the prompts that `resets` ask for. Empty where the environment has no rules.
 ///
 /// # Errors
-/// A prompt cannot be drawn.
+/// A start state cannot be drawn.
 pub fn play(resets: &[EnvStepTask]) -> Result<Vec<Baseline>, EnvError> {
     match resets.first().map(|task| &task.environment) {
         Some(EnvironmentSpec::FrozenLake(spec)) => all(&FrozenLake(*spec), resets),
@@ -65,7 +65,8 @@ fn all<G: Game>(game: &G, resets: &[EnvStepTask]) -> Result<Vec<Baseline>, EnvEr
     ])
 }
 
-/// The reflex of the order that does best on these very prompts: what is above it is above every order.
+/// The reflex of the order that does best on these very prompts: what is above it is above every
+/// order.
 fn best(game: &impl Game, starts: &[EnvStepDone], remembers: bool) -> Result<Baseline, EnvError> {
     let mut best = Baseline::default();
     for order in orders() {

@@ -30,7 +30,7 @@ pub(crate) fn drawn(latency: Latency, task: &TaskKey) -> Duration {
     Duration::from_secs_f64((latency.mean_ms + latency.deviation_ms * normal).max(0.0) / 1e3)
 }
 
-/// Where an episode is.
+/// The state of an episode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct CounterState {
     number: u8,

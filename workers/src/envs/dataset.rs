@@ -1,5 +1,5 @@
-//! Ask what a row of a file asks, in words. Which row is the task's to say; the answer is recognised here, or by the run's
-//! rewards, which get the row's other fields.
+//! Asks the prompt of a dataset's row, in words. The task names the row. The answer is checked
+//! here, or by the run's rewards, which get the row's other fields.
 
 use millrace_schemas::dataset::{AnswerCheck, ChatRole, DatasetSpec, Row, Rows, whole_number};
 use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, Speaker as Side, Split, Utterance};
@@ -15,7 +15,7 @@ const NAME: &str = "dataset";
 /// The environment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Dataset<'a> {
-    /// What the run file says of it.
+    /// The settings of the run file.
     pub(crate) spec: &'a DatasetSpec,
     /// The rows.
     pub(crate) rows: &'a Rows,
@@ -24,10 +24,10 @@ pub(crate) struct Dataset<'a> {
 }
 
 impl Dataset<'_> {
-    /// Does a task.
+    /// Executes a task.
     ///
     /// # Errors
-    /// There is no such row, its prompt is too long, or the state is none of this environment's.
+    /// The row does not exist, its prompt is too long, or the state is not from this environment.
     pub(crate) fn act(&self, task: &EnvStepTask) -> Result<EnvStepDone, EnvError> {
         let asked = task.row.ok_or_else(|| EnvError::NoRows(self.spec.path.clone()))?;
         let (line, row) = self.rows.row(task.split, asked, self.spec)?;
@@ -56,11 +56,11 @@ impl Dataset<'_> {
     fn step(&self, task: &EnvStepTask, state: &[u8], row: &Row) -> Result<EnvStepDone, EnvError> {
         let turn = u16::from_le_bytes(state::open::<2>(NAME, KIND, state)?);
         let text_turns = self.text_turns();
-        let heard = text_turns.hear(task)?;
-        let (success, valid) = self.recognised(&heard, row.answer().unwrap_or_default());
+        let reply = text_turns.decode_reply(task)?;
+        let (success, valid) = self.recognised(&reply, row.answer().unwrap_or_default());
         let turn = turn.saturating_add(1);
         let done = success || u32::from(turn) >= self.spec.max_turns;
-        let said = TextStep {
+        let answer = TextStep {
             state: if done { Vec::new() } else { state::seal(KIND, &turn.to_le_bytes()) },
             text: if done { String::new() } else { "That is not right. Try again.".to_owned() },
             reward: f64::from(u8::from(success)),
@@ -68,17 +68,17 @@ impl Dataset<'_> {
             success,
             valid,
         };
-        text_turns.tell(task, heard, said)
+        text_turns.encode_step(task, reply, answer)
     }
 
-    /// Whether the answer was said, and whether anything was that could have been one.
-    fn recognised(&self, heard: &str, answer: &str) -> (bool, bool) {
+    /// Whether the reply has the right answer, and whether it has any.
+    fn recognised(&self, reply: &str, answer: &str) -> (bool, bool) {
         match self.spec.check {
-            AnswerCheck::ByReward => (false, !heard.trim().is_empty()),
-            AnswerCheck::Exact => (heard.trim() == answer.trim(), !heard.trim().is_empty()),
+            AnswerCheck::ByReward => (false, !reply.trim().is_empty()),
+            AnswerCheck::Exact => (reply.trim() == answer.trim(), !reply.trim().is_empty()),
             AnswerCheck::Number => {
-                let said = last_number(heard);
-                (said.is_some() && said == whole_number(answer), said.is_some())
+                let number = last_number(reply);
+                (number.is_some() && number == whole_number(answer), number.is_some())
             }
         }
     }
@@ -88,7 +88,7 @@ impl Dataset<'_> {
         TextTurns { environment: NAME, codec: self.codec, system, prompt_tokens: *prompt_tokens }
     }
 
-    /// What is wrong with a row is said with its line.
+    /// Adds the row's line to an error.
     fn of_line(&self, line: usize, error: EnvError) -> EnvError {
         match error {
             EnvError::TooLong { tokens, most, .. } => {
@@ -113,7 +113,8 @@ fn messages(row: &Row) -> Vec<Message<'_>> {
 /// The longest prompt of all rows, in tokens; each must be within what the run file allows.
 ///
 /// # Errors
-/// The first row, of both splits in turn, whose prompt is too long or that the chat template refuses.
+/// The first row, of both splits in turn, whose prompt is too long or that the chat template
+/// refuses.
 pub fn longest_prompt(spec: &DatasetSpec, rows: &Rows, codec: &Codec) -> Result<usize, EnvError> {
     let game = Dataset { spec, rows, codec: Some(codec) };
     let mut longest = 0;

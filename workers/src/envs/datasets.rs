@@ -1,5 +1,5 @@
-//! The rows of the runs that this worker serves. They are fetched once, by the hash in the run, and read where they
-//! lie in memory.
+//! The rows of the runs that this worker serves. They are fetched once, by the hash in the run, and
+//! read where they lie in memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,8 +33,8 @@ impl Datasets {
     /// The rows of a run's dataset.
     ///
     /// # Errors
-    /// The verdict on the task that needs them: the store cannot be reached, does not have the rows, or has others
-    /// than the run was submitted with.
+    /// The verdict on the task that needs them: the store cannot be reached, does not have the
+    /// rows, or has others than the run was submitted with.
     pub async fn of(&self, run: &RunId, spec: &DatasetSpec) -> Result<Arc<Rows>, Verdict> {
         let key = (run.clone(), spec.clone());
         self.rows.get(&key, async || self.read(run, spec).await).await

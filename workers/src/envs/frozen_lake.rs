@@ -1,5 +1,5 @@
-//! Cross a frozen lake from the top left corner to the bottom right one without falling into a hole. A move against the
-//! edge stays. Reward 1 at the goal. Maps are held out by their holes.
+//! Cross a frozen lake from the top left corner to the bottom right one without falling into a
+//! hole. A move against the edge stays. Reward 1 at the goal. Maps are held out by their holes.
 
 use millrace_schemas::env_step::{EnvStepDone, FrozenLakeSpec, LakeView, Split};
 
@@ -19,7 +19,7 @@ const MAX_SIZE: u32 = 8;
 #[derive(Debug, Clone, Copy)]
 pub struct FrozenLake(pub FrozenLakeSpec);
 
-/// Where an episode is.
+/// The state of an episode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FrozenLakeState {
     /// One bit a cell, row by row.
@@ -36,7 +36,8 @@ impl FrozenLake {
         self.0.size * self.0.size
     }
 
-    /// A random map; `None` if it cannot be crossed in time, or has no detour where it should or one where it should not.
+    /// A random map; `None` if it cannot be crossed in time, or has no detour where it should or
+    /// one where it should not.
     fn candidate(self, detour: Option<bool>, stream: &mut Stream) -> Option<u64> {
         let mut holes = 0;
         // Start and goal are never holes, and are drawn nothing for.
@@ -61,7 +62,7 @@ impl FrozenLake {
         if !self.0.exploring_starts || split == Split::HeldOut {
             return 0;
         }
-        // Another stream than the map's.
+        // A stream of its own, apart from the map's.
         let mut stream = Stream::new(mixed(seed, 1));
         loop {
             let cell = stream.below(u64::from(self.cells() - 1)) as u32;
@@ -112,9 +113,9 @@ impl FrozenLake {
         (0..once).map(move |cell| FIRST_SEEN + 2 * cell + (holes >> cell & 1) as u32)
     }
 
-    /// The map as seen from the player, each turn: for each of the `m` rows, from the top, the token
-    /// `first_row + (ways·m + column)·2^m + pattern`, where `ways` is how many rows it is below the player, plus `m − 1`, and the
-    /// pattern has the bit of each column that is a hole.
+    /// The map as seen from the player, each turn: for each of the `m` rows, from the top, the
+    /// token `first_row + (ways·m + column)·2^m + pattern`, where `ways` is how many rows it is
+    /// below the player, plus `m − 1`, and the pattern has the bit of each column that is a hole.
     fn rows(self, at: FrozenLakeState) -> impl Iterator<Item = u32> {
         let size = self.0.size;
         let (row, column) = (u32::from(at.player) / size, u32::from(at.player) % size);
@@ -126,8 +127,9 @@ impl FrozenLake {
         })
     }
 
-    /// What is seen each turn: the rows where the view has them, then where the player is, `4 + 2n + cell`. With `surroundings`
-    /// between, in the order of the actions `k`, what is on that side, `4 + 3n + 4k + (0 ground, 1 hole, 2 edge, 3 goal)`.
+    /// What is seen each turn: the rows where the view has them, then where the player is, `4 + 2n
+    /// + cell`. With `surroundings` between, in the order of the actions `k`, what is on that side,
+    /// `4 + 3n + 4k + (0 ground, 1 hole, 2 edge, 3 goal)`.
     fn seen(self, at: FrozenLakeState) -> impl Iterator<Item = u32> {
         let (player, first) = (u32::from(at.player), FIRST_SEEN + 3 * self.cells());
         let what = move |movement| match beside(self.0.size, player, movement) {
@@ -140,7 +142,8 @@ impl FrozenLake {
         self.rows(at).chain(around).chain([FIRST_SEEN + 2 * self.cells() + player])
     }
 
-    /// Where a move really goes: on slippery ice each with chance 1/3 ahead or to one of the two sides.
+    /// Where a move really goes: on slippery ice each with chance 1/3 ahead or to one of the two
+    /// sides.
     fn slid(self, at: FrozenLakeState, movement: (i32, i32)) -> (i32, i32) {
         let (rows, columns) = movement;
         match Stream::new(at.slip).below(3) {
@@ -151,8 +154,8 @@ impl FrozenLake {
     }
 }
 
-/// What the slip after an action follows from: rollouts of one prompt that took the same actions slip alike, as tasks
-/// that are done twice must. Nothing of it is shown.
+/// The seed of the slip after an action. Rollouts of one prompt that took the same actions slip
+/// alike, as retried tasks must. The observation does not show it.
 const fn mixed(slip: u64, action: u64) -> u64 {
     let x = (slip ^ action.wrapping_mul(0xbf58_476d_1ce4_e5b9)).wrapping_add(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,4 @@
-//! Which levels may be trained on, and the draw of one.
+//! The splits of levels, and the draw of a level.
 
 use millrace_schemas::env_step::Split;
 
@@ -7,12 +7,13 @@ use crate::random::Stream;
 
 /// One in so many levels is held out.
 const HELD_OUT_ONE_IN: u64 = 8;
-/// Levels drawn until the settings are held to be impossible.
+/// Levels that are drawn before the settings count as impossible.
 const TRIES: u32 = 20_000;
 
 /// The split that a level belongs to: by its content, so that no seed can bring a level into both.
 pub(super) fn split_of(level: &[u8]) -> Split {
-    // The low bits of FNV-1a follow from the low bits of the bytes alone, so the high half is folded in.
+    // The low bits of FNV-1a follow from the low bits of the bytes alone, so the high half is
+    // folded in.
     let hash = fnv1a(level);
     if (hash ^ (hash >> 32)).is_multiple_of(HELD_OUT_ONE_IN) { Split::HeldOut } else { Split::Train }
 }

@@ -1,8 +1,10 @@
-//! Push one box onto its target, in a walled room. Levels are made by playing backwards from the end, so
-//! each can be solved, in at most as many turns as were played. Reward 1 when the box is on its target.
+//! Push one box onto its target, in a walled room. Levels are made by playing backwards from the
+//! end, so each can be solved, in at most as many turns as were played. Reward 1 when the box is on
+//! its target.
 //!
-//! Levels are held out by what no move changes, their target and walls: player and box go everywhere in an episode, so
-//! that start states held out alone would occur in the middle of training episodes.
+//! Levels are held out by what no move changes, their target and walls: player and box go
+//! everywhere in an episode, so that start states held out alone would occur in the middle of
+//! training episodes.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -77,8 +79,8 @@ impl Sokoban {
         walls
     }
 
-    /// A level by backward play; `None` if the box ended on its target, the player had no place to stand, or there is a
-    /// shorter way than asked for.
+    /// A level by backward play; `None` if the box ended on its target, the player had no place to
+    /// stand, or there is a shorter way than asked for.
     fn candidate(self, stream: &mut Stream) -> Option<Room> {
         let walls = self.random_walls(stream);
         let target = self.random_floor(walls, stream);
@@ -110,8 +112,8 @@ impl Sokoban {
         false
     }
 
-    /// The room from which `movement` leads to this one: the player steps back and pulls the box along if
-    /// it stands where a push would have left it. `None` if there is no such room.
+    /// The room from which `movement` leads to this one: the player steps back and pulls the box
+    /// along if it stands where a push would have left it. `None` if there is no such room.
     fn backward(self, room: Room, (rows, columns): (i32, i32)) -> Option<Room> {
         let beside = |movement| self.floor_beside(room.walls, room.player, movement);
         let from = beside((-rows, -columns)).filter(|cell| *cell != room.box_at)?;
@@ -168,9 +170,10 @@ impl Sokoban {
         }
     }
 
-    /// What is seen each turn. With `m` cells a side inside the walls and cells numbered inside them, five
-    /// tokens: the target `4 + 2m² + cell`, the box `4 + m² + cell`, the player `4 + cell`, and from
-    /// `4 + 3m²` on the way from player to box and then that from box to target, each as `(2m − 1)²` ways.
+    /// What is seen each turn. With `m` cells a side inside the walls and cells numbered inside
+    /// them, five tokens: the target `4 + 2m² + cell`, the box `4 + m² + cell`, the player `4 +
+    /// cell`, and from `4 + 3m²` on the way from player to box and then that from box to target,
+    /// each as `(2m − 1)²` ways.
     fn observe(self, room: Room) -> Vec<u32> {
         let inside = self.inside();
         let cells = inside * inside;

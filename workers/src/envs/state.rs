@@ -1,5 +1,5 @@
-//! The frame around an environment's state on its way: version, kind, and a checksum, so that bytes from
-//! elsewhere are refused and never played on.
+//! The frame around an environment's state on its way: version, kind, and a checksum, so that bytes
+//! from elsewhere are refused and never played on.
 
 use super::EnvError;
 use super::level::fnv1a;

@@ -1,5 +1,5 @@
-//! What tokens mean in the grid games. The one place that says so: a model made from scratch learns them,
-//! so a change here makes older weights useless.
+//! The meaning of tokens in the grid games, defined here alone. A model made from scratch learns
+//! them, so a change here makes older weights useless.
 
 /// Actions, the same in every grid game.
 pub(super) const LEFT: u32 = 0;
@@ -7,10 +7,10 @@ pub(super) const DOWN: u32 = 1;
 pub(super) const RIGHT: u32 = 2;
 pub(super) const UP: u32 = 3;
 
-/// Actions; what is seen is told by tokens from here on.
+/// Number of actions; observations use the tokens from here on.
 pub(super) const FIRST_SEEN: u32 = 4;
 
-/// The move (rows, columns) that the turn's last token says; `None` if it is no action.
+/// The move (rows, columns) of the turn's last token; `None` if it is no action.
 pub(super) fn movement(tokens: &[u32]) -> Option<(i32, i32)> {
     match *tokens.last()? {
         LEFT => Some((0, -1)),

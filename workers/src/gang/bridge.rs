@@ -1,6 +1,6 @@
 //! The bridge to `c10d`, libtorch's collectives in C++. This file declares the interface, `bridge/`
 //! has the C++ side. All calls that could break memory are in this file.
-#![expect(unsafe_code, reason = "C++ is called, and is handed tensors as pointers")]
+#![expect(unsafe_code, reason = "C++ is called, with tensors as pointers")]
 #![expect(unreachable_pub, reason = "the macro makes what it declares public")]
 
 use std::cell::Cell;
@@ -75,7 +75,7 @@ mod ffi {
     }
 }
 
-// SAFETY: a process group may be used and let go from any thread; it is locked within.
+// SAFETY: a process group may be used and dropped from any thread; it is locked within.
 unsafe impl Send for ffi::Group {}
 // SAFETY: as above. Its methods only start collectives, and one thread at a time calls them:
 // [`Connections`] is neither cloned nor `Sync`, and the reducer that it makes, which is not `Send`,
@@ -247,13 +247,13 @@ impl Reducer {
             .expect("two tensors make a bucket");
     }
 
-    /// Adds a leaf whose gradient lies in the last bucket, and that one backward fills.
+    /// Adds a leaf whose gradient is in the last bucket and is filled by backward.
     pub(crate) fn add_leaf(&mut self, leaf: &Tensor) {
         // SAFETY: `pointer` holds for the call.
         unsafe { self.0.pin_mut().add_leaf(pointer(leaf)) }.expect("a leaf takes a hook");
     }
 
-    /// Adds a leaf whose gradient lies in the last bucket, and of which [`Self::filled`] is told.
+    /// Adds a leaf whose gradient is in the last bucket and is reported by [`Self::filled`].
     pub(crate) fn add_leaf_by_hand(&mut self) {
         self.0.pin_mut().add_leaf_by_hand().expect("a leaf lies in a bucket");
     }

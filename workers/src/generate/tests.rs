@@ -114,8 +114,8 @@ async fn a_task_waits_for_weights_that_are_new_enough() {
     assert_eq!(segments(&later)[0].version, PolicyVersion(3), "the newest serves all");
 }
 
-/// Requests in hand when new weights come: each goes on, its tokens so far keep their version, and nothing is
-/// asked of the engine between the two.
+/// Requests in flight when new weights come: each continues, its tokens so far keep their version,
+/// and the engine makes no step between the two.
 #[tokio::test]
 async fn engine_sleeps_safely() {
     const TOKENS: u32 = 20_000;
@@ -123,10 +123,11 @@ async fn engine_sleeps_safely() {
     let (generate, broker) = bench();
     announce(&broker, &commit(&broker, 1).await).await;
     segments(&execute(&generate, task(0, 1, 1)).await);
-    // The weights may come before the first token or after the last; then they come again, to longer turns.
+    // The weights may come before the first token or after the last; then they come again, to
+    // longer turns.
     for version in 2.. {
         let tokens = TOKENS << (version - 2).min(DOUBLINGS);
-        assert!(version < 100, "no request was ever in hand when the weights came");
+        assert!(version < 100, "no request was ever in flight when the weights came");
         let request = |index: u32| {
             let generate = generate.clone();
             tokio::spawn(async move { execute(&generate, task(index, 1, tokens)).await })

@@ -14,7 +14,8 @@ pub mod reinforce_plus_plus;
 pub mod rloo;
 pub mod shaping;
 
-/// A standard deviation, or a mean that is divided by, at or below this is none: a group without signal.
+/// A standard deviation, or a mean that is divided by, at or below this is none: a group without
+/// signal.
 pub const NO_SPREAD: f64 = 1e-6;
 
 /// One rollout as its advantage sees it.
@@ -35,8 +36,8 @@ pub struct ScoredTurn<'a> {
     pub state: &'a [u32],
 }
 
-/// The advantage of each turn of each rollout of each group: as `groups`, `[B][G]`, with `[K]` for each rollout.
-/// Rewards are finite.
+/// The advantage of each turn of each rollout of each group: as `groups`, `[B][G]`, with `[K]` for
+/// each rollout. Rewards are finite.
 ///
 /// # Panics
 /// With `gae`, which goes by tokens and by what a critic expects: [`gae::gae`].

@@ -1,10 +1,10 @@
-//! How losses per token become one number: each token has a share, and the shares follow from the whole update, so
-//! that parts of it may be added up in any split.
+//! Aggregation of losses per token to one number. Each token has a share, and the shares follow
+//! from the whole update, so its parts may be added in any split.
 
 use millrace_schemas::submit::Aggregation;
 
-/// What an update trains on, over all forwards and members: before any token is rejected, so that what is rejected
-/// leaves the others as they are.
+/// What an update trains on, over all forwards and members: before any token is rejected, so that
+/// what is rejected leaves the others as they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Whole {
     /// Sampled tokens.
@@ -25,10 +25,12 @@ impl Whole {
 
     /// What the loss of a token counts in a rollout of `length` sampled tokens, 1 or more:
     ///
-    /// - `token_mean`: 1 / all tokens; no response weighs by its length twice. Yu et al., "DAPO", 2025, equation 8.
-    /// - `seq_mean_token_mean`: 1 / (rollouts · length). Shao et al., "DeepSeekMath", 2024, equation 3.
-    /// - `seq_mean_token_sum_norm`: 1 / (rollouts · `constant`), whatever the length. Liu et al., "Understanding
-    ///   R1-Zero-Like Training", 2025, section 3.1.
+    /// - `token_mean`: 1 / all tokens; no response weighs by its length twice. Yu et al., "DAPO",
+    ///   2025, equation 8.
+    /// - `seq_mean_token_mean`: 1 / (rollouts · length). Shao et al., "DeepSeekMath", 2024,
+    ///   equation 3.
+    /// - `seq_mean_token_sum_norm`: 1 / (rollouts · `constant`), whatever the length. Liu et al.,
+    ///   "Understanding R1-Zero-Like Training", 2025, section 3.1.
     #[must_use]
     pub fn share(self, aggregation: Aggregation, constant: u32, length: usize) -> f64 {
         let rollouts = self.rollouts.max(1) as f64;

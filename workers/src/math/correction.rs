@@ -1,11 +1,11 @@
-//! What corrects for samples of a policy that is not the old one: weights and rejections of tokens, before any is
-//! trained on.
+//! Corrections for samples of a policy that is not the old one: weights and rejections of tokens,
+//! before training.
 
 use millrace_schemas::submit::{Correction, CorrectionWeight, Rejection};
 
 use super::spans;
 
-/// What a rollout's tokens count. R of them.
+/// Weights and mask of a rollout's tokens, R of them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Corrected {
     /// Multiplies the policy's loss, without gradient. `[R]`
@@ -14,15 +14,16 @@ pub struct Corrected {
     pub kept: Vec<bool>,
 }
 
-/// Corrects a rollout whose tokens have these log-ratios `log ρ = log p_old − log p_behaviour`, in turns of these
-/// lengths, which add up.
+/// Corrects a rollout whose tokens have these log-ratios `log ρ = log p_old − log p_behaviour`, in
+/// turns of these lengths, which add up.
 ///
-/// Truncated importance sampling, by token: Espeholt et al., "IMPALA", 2018, and Yao et al., "Your Efficient RL
-/// Framework Secretly Brings You Off-Policy RL Training", 2025; without a cap the weight of decoupled PPO: Hilton et
-/// al., "Batch size-invariance for policy optimization", 2022. By sequence, masked importance sampling, rejection by
-/// the geometric mean and the veto: Liu et al., "When Speed Kills Stability", 2025. By turn: the masks of IPA, Wang et
-/// al., "Let It Flow" (ROME), 2025. Rejection by token, with the token's own weight and no cap: IcePop, Ling Team, "Every
-/// Step Evolves", 2025.
+/// Truncated importance sampling, by token: Espeholt et al., "IMPALA", 2018, and Yao et al., "Your
+/// Efficient RL Framework Secretly Brings You Off-Policy RL Training", 2025; without a cap the
+/// weight of decoupled PPO: Hilton et al., "Batch size-invariance for policy optimization", 2022.
+/// By sequence, masked importance sampling, rejection by the geometric mean and the veto: Liu et
+/// al., "When Speed Kills Stability", 2025. By turn: the masks of IPA, Wang et al., "Let It Flow"
+/// (ROME), 2025. Rejection by token, with the token's own weight and no cap: IcePop, Ling Team,
+/// "Every Step Evolves", 2025.
 #[must_use]
 pub fn correct(correction: &Correction, log_ratios: &[f64], turns: &[usize]) -> Corrected {
     let whole = [log_ratios.len()];

@@ -10,8 +10,8 @@ use super::spans::Spans;
 /// Sums that [`sums`] gives.
 pub const SUMS: i64 = 6;
 
-/// `[SUMS]` of f64: `Σ M·x` with x = |Δ|, −Δ, e^Δ − 1 − Δ, e^|Δ|, e^Δ and e^2Δ, where Δ = `log_x − log_m` and
-/// the tokens were sampled from m.
+/// `[SUMS]` of f64: `Σ M·x` with x = |Δ|, −Δ, e^Δ − 1 − Δ, e^|Δ|, e^Δ and e^2Δ, where Δ = `log_x −
+/// log_m` and the tokens were sampled from m.
 pub fn sums(log_x: &Tensor, log_m: &Tensor, mask: &Tensor) -> Tensor {
     let delta = log_ratio(log_x, log_m).detach().to_kind(Kind::Double);
     let ratio = delta.exp();
@@ -34,9 +34,10 @@ pub fn squared_products(log_x: &Tensor, log_m: &Tensor, rollouts: &Spans) -> Ten
 }
 
 /// The metrics that follow from the sums over `tokens` tokens, each name after `prefix`:
-/// `logprob_abs` mean |Δ|; `kl_k1` and `kl_k3` estimates of KL(m ‖ x) (Schulman, "Approximating KL Divergence",
-/// 2020); `logprob_exp_abs` mean e^|Δ|, the alarm when it rises beyond 1.01 to 1.02; `chi2` mean e^2Δ − 1; `ess` the
-/// effective sample size (Σ e^Δ)² / (n Σ e^2Δ), from 0 to 1 (Kong, 1992).
+/// `logprob_abs` mean |Δ|; `kl_k1` and `kl_k3` estimates of KL(m ‖ x) (Schulman, "Approximating KL
+/// Divergence", 2020); `logprob_exp_abs` mean e^|Δ|, the alarm when it rises beyond 1.01 to 1.02;
+/// `chi2` mean e^2Δ − 1; `ess` the effective sample size (Σ e^Δ)² / (n Σ e^2Δ), from 0 to 1 (Kong,
+/// 1992).
 pub fn report(prefix: &str, sums: &[f64], tokens: f64, into: &mut BTreeMap<String, f64>) {
     let mut put = |name: &str, value: f64| {
         into.insert(format!("{prefix}{name}"), value);

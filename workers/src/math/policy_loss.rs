@@ -1,5 +1,5 @@
-//! Policy losses per token, to be minimised. All tensors are of one shape; the losses take gradients through
-//! `log_p` alone.
+//! Policy losses per token, to be minimised. All tensors are of one shape; the losses take
+//! gradients through `log_p` alone.
 
 use millrace_schemas::submit::{Algorithm, Loss, RatioLevel};
 use tch::{Kind, Tensor};
@@ -88,7 +88,7 @@ pub fn policy_loss(algorithm: &Algorithm, tokens: &Tokens<'_>) -> PolicyLoss {
     }
 }
 
-/// No token is held.
+/// No token is clipped.
 fn none_clipped(like: &Tensor) -> Tensor {
     like.zeros_like().to_kind(Kind::Bool)
 }

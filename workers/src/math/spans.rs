@@ -1,4 +1,4 @@
-//! Numbers of spans of tokens that lie one after another: the turns of a rollout, the rollouts of a forward.
+//! Spans of tokens that lie one after another: the turns of a rollout, the rollouts of a forward.
 
 use super::ratio::MAX_LOG_RATIO;
 
@@ -31,7 +31,7 @@ pub fn means(numbers: &[f64], lengths: &[usize]) -> Vec<f64> {
 #[cfg(feature = "torch")]
 #[derive(Debug)]
 pub struct Spans {
-    /// Each span's tokens by their place, filled up with the place after the last. `[S, L]`
+    /// The index of each span's tokens, padded with the index after the last. `[S, L]`
     places: tch::Tensor,
     /// Each token's span. `[M]`
     of: tch::Tensor,
@@ -62,7 +62,8 @@ impl Spans {
         }
     }
 
-    /// The sum over each span, `[S]` of f64: added up in the same order each time, unlike by indices on a GPU.
+    /// The sum over each span, `[S]` of f64: added up in the same order each time, unlike by
+    /// indices on a GPU.
     pub fn sums(&self, per_token: &tch::Tensor) -> tch::Tensor {
         let numbers = per_token.to_kind(tch::Kind::Double);
         let filled =
@@ -72,7 +73,7 @@ impl Spans {
         rows.sum_dim_intlist(last.as_slice(), false, tch::Kind::Double)
     }
 
-    /// For each token how many its span has, `[M]` of f64.
+    /// For each token the length of its span, `[M]` of f64.
     pub fn lengths(&self) -> tch::Tensor {
         self.lengths.index_select(0, &self.of)
     }

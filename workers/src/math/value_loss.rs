@@ -2,9 +2,10 @@
 
 use tch::Tensor;
 
-/// `½ max((V − R)², (V_old + clip(V − V_old, ±bound) − R)²)` per token, to be minimised; without a bound, which is 0, the
-/// first alone. Schulman et al., "Proximal Policy Optimization Algorithms", 2017, bounded as their program has it. All
-/// of one shape; the gradient goes through `value` alone.
+/// `½ max((V − R)², (V_old + clip(V − V_old, ±bound) − R)²)` per token, to be minimised; without a
+/// bound, which is 0, the first alone. Schulman et al., "Proximal Policy Optimization Algorithms",
+/// 2017, bounded as their program has it. All of one shape; the gradient goes through `value`
+/// alone.
 pub fn value_loss(value: &Tensor, old: &Tensor, returns: &Tensor, bound: f64) -> Tensor {
     let (old, returns) = (old.detach(), returns.detach());
     let plain = (value - &returns).square();

@@ -1,4 +1,5 @@
-//! Blobs of the object store, proved by their hash. What this process read or wrote a moment ago stays in memory.
+//! Blobs of the object store, proved by their hash. What this process read or wrote a moment ago
+//! stays in memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,8 @@ use recent::Recent;
 
 mod recent;
 
-/// Tries to fetch a blob or a version before its task returns to the queue, and the pause between two.
+/// Tries to fetch a blob or a version before its task returns to the queue, and the pause between
+/// two.
 pub(super) const TRIES: (u32, Duration) = (5, Duration::from_millis(500));
 
 /// Reads and writes blobs. Clones share the cached content.
@@ -34,7 +36,8 @@ impl BlobCache {
         &self.objects
     }
 
-    /// A blob, from memory or from the store. Transient errors of the store are retried a few times.
+    /// A blob, from memory or from the store. Transient errors of the store are retried a few
+    /// times.
     ///
     /// # Errors
     /// The blob does not exist, or the store cannot be reached.

@@ -1,5 +1,5 @@
-//! A cache for values that many tasks need and that are expensive to make: each is made once, and the last few are
-//! kept.
+//! A cache for values that many tasks need and that are expensive to make: each is made once, and
+//! the last few are kept.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -35,7 +35,8 @@ impl<K, V> fmt::Debug for OnceCache<K, V> {
 }
 
 impl<K: PartialEq + Clone, V> OnceCache<K, V> {
-    /// The value of `key`. Of several concurrent callers one makes it; if that fails, the next caller does.
+    /// The value of `key`. Of several concurrent callers one makes it; if that fails, the next
+    /// caller does.
     ///
     /// # Errors
     /// Those of `make`.

@@ -1,5 +1,5 @@
-//! Versions of a run, from the object store: the manifest that a hash names, then its files in parallel, each proved
-//! by its own hash.
+//! Versions of a run, from the object store: the manifest that a hash names, then its files in
+//! parallel, each proved by its own hash.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -119,8 +119,8 @@ pub enum VersionError {
 }
 
 impl VersionError {
-    /// The verdict on a task that needs the version: retry, elsewhere perhaps. An object that does not exist may be one
-    /// that a replica of the store does not know yet.
+    /// The verdict on a task that needs the version: retry, elsewhere perhaps. An object that does
+    /// not exist may be one that a replica of the store does not know yet.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         Verdict::RetryAfter(REFETCH, self.to_string())
@@ -161,8 +161,8 @@ impl VersionStore {
         self.blobs.objects()
     }
 
-    /// Fetches a version and proves it: the manifest by `sha`, each file by the manifest. Transient errors of the
-    /// store are retried a few times.
+    /// Fetches a version and proves it: the manifest by `sha`, each file by the manifest. Transient
+    /// errors of the store are retried a few times.
     ///
     /// # Errors
     /// The version does not exist, is not what `sha` names, or the store cannot be reached.

@@ -69,8 +69,8 @@ impl Process {
         Ok(offer)
     }
 
-    pub(super) async fn ask(&mut self, question: &ProgramRequest<'_>) -> Result<Answer, ProgramError> {
-        let mut line = serde_json::to_vec(question).expect("a question holds only what JSON can express");
+    pub(super) async fn ask(&mut self, request: &ProgramRequest<'_>) -> Result<Answer, ProgramError> {
+        let mut line = serde_json::to_vec(request).expect("a request has only what JSON can express");
         line.push(b'\n');
         let written = async {
             self.input.write_all(&line).await?;

@@ -50,7 +50,7 @@ async fn the_first_commit_of_a_version_wins() {
     for late in [second, first.clone()] {
         let again = publish(&objects, late, Retention::default()).await;
         let standing = PublishWeightsDone { created: false, ..done.clone() };
-        assert_eq!(again, standing, "what stands is reported, whoever asks");
+        assert_eq!(again, standing, "every commit reports the existing manifest");
     }
     let standing = objects.get(&paths::manifest(&run(), PolicyVersion(7))).await.unwrap().unwrap();
     assert_eq!(standing[..], first.to_json()[..]);
@@ -93,7 +93,8 @@ async fn a_version_with_missing_files_is_not_committed() {
     assert!(objects.list(&paths::weights(&run())).await.unwrap().is_empty());
 }
 
-/// Commits versions 0 to `last`, each by a publisher of its own as after a restart; gives what was collected.
+/// Commits versions 0 to `last`, each by a publisher of its own as after a restart; gives what was
+/// collected.
 async fn history(objects: &Objects, last: u64, retention: Retention) -> Vec<PolicyVersion> {
     let mut collected = Vec::new();
     for v in 0..=last {
@@ -110,8 +111,8 @@ async fn old_versions_are_collected_and_kept_ones_stay_whole() {
     let objects = Objects::memory();
     let retention = Retention { newest: 3, every: 5, checkpoint_every: 1 };
     let collected = history(&objects, 12, retention).await;
-    // 0 always, 5 and 10 by `every`, 10 to 12 the newest. Version 1 kept its weights as long as version 4,
-    // which names the same, was kept.
+    // 0 always, 5 and 10 by `every`, 10 to 12 the newest. Version 1 kept its weights as long as
+    // version 4, which names the same, was kept.
     let there: Vec<u64> = {
         let mut there = Vec::new();
         for v in 0..=12 {

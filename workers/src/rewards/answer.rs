@@ -1,4 +1,4 @@
-//! What the policy answered, and the parts of it that rules look at.
+//! The policy's answer, and the parts of it that rules read.
 
 use millrace_schemas::env_step::Speaker;
 use millrace_schemas::reward::RewardTask;
@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use super::RewardError;
 
-/// What the policy said last.
+/// The policy's last turn.
 ///
 /// # Errors
-/// It said nothing in words.
+/// It has no text.
 pub(super) fn last(task: &RewardTask) -> Result<&str, RewardError> {
     let said = task.conversation.iter().rev().find(|said| said.speaker == Speaker::Policy);
     said.map(|said| said.text.as_str()).ok_or(RewardError::NoWords)
@@ -34,7 +34,7 @@ pub(super) fn right(task: &RewardTask, told: Option<&str>, field: &str) -> Resul
     }
 }
 
-/// What an answer is held to: what is `told` for all rows, or what `read` makes of the prompt's row's `field`.
+/// The expected answer: `told` for all rows, or `read` from the prompt's row's `field`.
 ///
 /// # Errors
 /// The row has no such field, or has it in another form.
@@ -50,8 +50,8 @@ pub(super) fn demanded<T: Clone>(
     read(value).map_err(fail)
 }
 
-/// The last whole fenced block of a text (CommonMark 0.31, "Fenced code blocks", with backticks) whose first word names one of
-/// `languages`, or that names none.
+/// The last whole fenced block of a text (CommonMark 0.31, "Fenced code blocks", with backticks)
+/// whose first word names one of `languages`, or that names none.
 pub(super) fn last_block(text: &str, languages: &[&str]) -> Option<String> {
     let mut found = None;
     let mut open: Option<(usize, bool, Vec<&str>)> = None;

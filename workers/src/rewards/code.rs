@@ -1,5 +1,5 @@
-//! `code`: the last block of code of the answer, run against tests in a sandbox. 1 when all pass, else 0; or the share that
-//! pass.
+//! `code`: the last block of code of the answer, run against tests in a sandbox. 1 when all pass,
+//! else 0; or the share that pass.
 
 use millrace_sandbox::{End, File, Job, Limits, Protection, Ran, Run};
 use millrace_schemas::reward::code::{CodeSettings, CodeTest, Language, Wall, tests_of};
@@ -18,7 +18,8 @@ const WORDS: usize = 300;
 /// The score.
 ///
 /// # Errors
-/// The settings or the row cannot work, or there was no sandbox. Whatever the answer does is a score.
+/// The settings or the row cannot work, or there was no sandbox. Whatever the answer does is a
+/// score.
 pub(super) async fn score(task: &RewardTask, tools: &CodeTools) -> Result<RewardDone, RewardError> {
     let settings: CodeSettings = settings(task)?;
     let tests = answer::demanded(task, &settings.tests, settings.tests_field.as_ref(), tests_of)?;

@@ -1,5 +1,5 @@
-//! `format`: the share of turns that have the form that is asked for, minus 1. Told nothing, a turn has it that was an action of
-//! the environment.
+//! `format`: the share of turns that have the required form, minus 1. Without settings, a turn has
+//! it if it was an action of the environment.
 
 use millrace_schemas::env_step::Speaker;
 use millrace_schemas::reward::format::FormatSettings;
@@ -27,7 +27,7 @@ pub(super) fn score(task: &RewardTask) -> Result<RewardDone, RewardError> {
     Ok(RewardDone { score: sound as f64 / faults.len() as f64 - 1.0, reason })
 }
 
-/// What the text lacks of the form.
+/// What is missing of the form.
 fn fault(text: &str, settings: &FormatSettings) -> Option<String> {
     let mut rest = text.trim();
     let mut opened = settings.opened;

@@ -1,5 +1,5 @@
-//! `instructions`: whether the last answer follows what it was asked to look like (IFEval: Zhou et al. 2023, whose strict and loose
-//! readings these are).
+//! `instructions`: whether the last answer follows what it was asked to look like (IFEval: Zhou et
+//! al. 2023, whose strict and loose readings these are).
 
 use millrace_schemas::reward::instructions::{Bounds, Instruction, InstructionSettings, instructions_of};
 use millrace_schemas::reward::{RewardDone, RewardTask};
@@ -25,7 +25,8 @@ pub(super) fn score(task: &RewardTask) -> Result<RewardDone, RewardError> {
     Ok(RewardDone { score: if settings.partial { share } else { share.floor() }, reason })
 }
 
-/// The text as it is; without its first line, its last, or both; each with its asterisks and without.
+/// The text as it is; without its first line, its last, or both; each with its asterisks and
+/// without.
 fn loose(text: &str) -> Vec<String> {
     let lines: Vec<&str> = text.lines().collect();
     let n = lines.len();

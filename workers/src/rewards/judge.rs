@@ -1,5 +1,6 @@
-//! `judge`: a model judges the last answer, behind an OpenAI-compatible endpoint. Its verdict, from `low` to `high`, scores 0 to 1. One
-//! that is away, fails, or says no number gives no score.
+//! `judge`: a model judges the last answer, behind an OpenAI-compatible endpoint. Its verdict, from
+//! `low` to `high`, scores 0 to 1. If it cannot be reached, fails, or returns no number, there is
+//! no score.
 
 use std::time::Duration;
 
@@ -11,9 +12,9 @@ use serde_json::{Value, json};
 use super::tools::JudgeTools;
 use super::{RewardError, answer, settings};
 
-/// Where a chat is continued.
+/// Path of the chat endpoint.
 const CHAT: &str = "/v1/chat/completions";
-/// Characters of its last words that are repeated.
+/// Characters of the end of its reply in an error.
 const WORDS: usize = 300;
 
 /// The score.
@@ -42,7 +43,8 @@ pub(super) async fn score(task: &RewardTask, tools: &JudgeTools) -> Result<Rewar
     Ok(RewardDone { score, reason: format!("the judge says {verdict}") })
 }
 
-/// What the judge is asked. What stands in for a name is not looked at again, so an answer cannot name another.
+/// The judge's prompt. Text that replaces a name is not searched again, so an answer cannot contain
+/// a name.
 fn question(task: &RewardTask, settings: &JudgeSettings) -> Result<String, RewardError> {
     let answer = answer::last(task)?;
     let asked = task.conversation.iter().find(|said| said.speaker == Speaker::Environment);

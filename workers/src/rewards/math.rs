@@ -1,5 +1,6 @@
-//! `math`: 1 when the answer says what the right one does, else 0. Symbols count, not letters: `math/final_answer.rs` finds the
-//! answer, `token.rs` and `tree.rs` read it, `value.rs` and `equal.rs` compare.
+//! `math`: 1 when the answer equals the right one, else 0. Symbols count, not letters:
+//! `math/final_answer.rs` finds the answer, `token.rs` and `tree.rs` parse it, `value.rs` and
+//! `equal.rs` compare.
 
 use millrace_schemas::reward::math::MathSettings;
 use millrace_schemas::reward::{RewardDone, RewardTask};
@@ -12,13 +13,13 @@ mod token;
 mod tree;
 mod value;
 
-/// Bytes of an answer that are looked at; no formula is as long.
+/// Bytes of an answer at most; no formula is as long.
 const MAX_BYTES: usize = 4_096;
 
 /// The score.
 ///
 /// # Errors
-/// The settings or the row cannot work. Whatever the answer says is a score.
+/// The settings or the row are malformed. Any answer has a score.
 pub(super) fn score(task: &RewardTask) -> Result<RewardDone, RewardError> {
     let settings: MathSettings = settings(task)?;
     let right = answer::right(task, settings.answer.as_deref(), &settings.answer_field)?;
@@ -39,7 +40,8 @@ pub(super) fn score(task: &RewardTask) -> Result<RewardDone, RewardError> {
     Ok(RewardDone { score: 0.0, reason: format!("it says {found}") })
 }
 
-/// Whether two answers say the same. A right answer that itself stands in a box, or behind `####`, is taken from there.
+/// Whether two answers are equal. A right answer that is itself in a box, or behind `####`, is
+/// taken from there.
 #[must_use]
 pub fn equal(right: &str, given: &str) -> bool {
     let right = final_answer::boxed(right).or_else(|| Some(right.rsplit_once("####")?.1)).unwrap_or(right);
@@ -53,7 +55,7 @@ pub fn equal(right: &str, given: &str) -> bool {
     }
 }
 
-/// What is compared where an answer is words: letters and digits, in lower case, without what sets them.
+/// The comparable part of an answer in words: letters and digits, in lower case, without markup.
 fn letters(text: &str) -> String {
     let mut plain = text.to_lowercase();
     for set in
@@ -76,7 +78,7 @@ fn letters(text: &str) -> String {
     plain
 }
 
-/// What `given` says in a whole text.
+/// Whether the final answer in a whole text is `right`.
 #[cfg(test)]
 fn equal_in(right: &str, text: &str) -> bool {
     final_answer::last(text).is_some_and(|given| equal(right, &given))

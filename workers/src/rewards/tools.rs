@@ -1,4 +1,4 @@
-//! What rules need besides the task: where the sandbox and its Python are, and the judge.
+//! Tools of the rules: the sandbox and its Python, and the judge.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,30 +11,33 @@ use tokio::sync::Semaphore;
 use super::RewardError;
 use crate::policy::openai::http::Http;
 
-/// The program that runs what nobody trusts.
+/// The program that runs untrusted code.
 const SANDBOX: &str = "millrace-sandbox";
 /// Without a word from a server that streams; a judge does not.
 const SILENCE: Duration = Duration::from_secs(300);
 
-/// Where things are on this machine.
+/// Options for the tools on this machine.
 #[derive(Debug, Clone, Args)]
 pub struct ToolArgs {
-    /// The program that runs answers of the reward `code`. Default: `millrace-sandbox` beside this one
+    /// The program that runs answers of the reward `code`. Default: `millrace-sandbox` beside this
+    /// one
     #[arg(long = "sandbox", env = "MILLRACE_SANDBOX", value_name = "PATH")]
     sandbox: Option<PathBuf>,
     /// The Python that it runs them with
     #[arg(long = "sandbox-python", env = "MILLRACE_SANDBOX_PYTHON", value_name = "PATH", default_value = PYTHON)]
     python: String,
-    /// Folders that answers may read besides those of the system: where that Python is, if not in /usr
+    /// Folders that answers may read besides those of the system: where that Python is, if not in
+    /// /usr
     #[arg(long = "sandbox-read", env = "MILLRACE_SANDBOX_READ", value_name = "PATH", value_delimiter = ',')]
     read: Vec<PathBuf>,
-    /// The server of the model that judges, for the reward `judge`: http://127.0.0.1:8000, without a path
+    /// The server of the model that judges, for the reward `judge`: http://127.0.0.1:8000, without
+    /// a path
     #[arg(long, env = "MILLRACE_JUDGE_URL", value_name = "URL")]
     judge_url: Option<String>,
     /// A file with the key that the server wants
     #[arg(long, env = "MILLRACE_JUDGE_KEY_FILE", value_name = "PATH")]
     judge_key_file: Option<PathBuf>,
-    /// Questions that the judge has at once, from this worker
+    /// Requests that the judge has at once, from this worker
     #[arg(long, env = "MILLRACE_JUDGE_AT_ONCE", value_name = "N", default_value = "16")]
     judge_at_once: usize,
 }
@@ -63,10 +66,11 @@ impl Default for JudgeTools {
 }
 
 impl JudgeTools {
-    /// Asks the server and reads its reply as JSON. Waits for its turn.
+    /// Sends a request and reads its reply as JSON. Waits until fewer than the allowed requests are
+    /// in flight.
     ///
     /// # Errors
-    /// There is none, or it does not answer well within the time.
+    /// There is no judge, or it does not succeed within the time.
     ///
     /// # Panics
     /// Never.
@@ -92,8 +96,8 @@ impl Default for CodeTools {
 }
 
 impl ToolArgs {
-    /// What the command line says, and where it says nothing what lies beside this program. As many sandboxes run at once
-    /// as there are processors.
+    /// The tools of the command line, and by default those beside this program. As many sandboxes
+    /// run at once as there are processors.
     ///
     /// # Errors
     /// The key cannot be read.
@@ -155,7 +159,7 @@ impl CodeTools {
     /// Whether an answer can run here, with all walls.
     ///
     /// # Errors
-    /// Says what is missing and how to get it.
+    /// What is missing, and how to get it.
     pub async fn probe(&self) -> Result<(), SandboxError> {
         let command = [self.python(), "-s", "-B", "-c", "pass"].map(str::to_owned).to_vec();
         let run = Run { command, stdin: String::new() };

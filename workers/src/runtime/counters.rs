@@ -1,4 +1,5 @@
-//! What this process did, by stage: as notices (`mr.notice.worker.<id>`), as `/metrics`, for `/healthz`.
+//! What this process did, by stage: as notices (`mr.notice.worker.<id>`), as `/metrics`, for
+//! `/healthz`.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -143,8 +144,8 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
-    /// Consumes the counters, produces notices, metrics and health once in `every`. Waits for the timer.
-    /// A notice that is lost is followed by another. Never ends.
+    /// Consumes the counters, produces notices, metrics and health once in `every`. Waits for the
+    /// timer. A notice that is lost is followed by another. Never ends.
     pub(super) async fn run(self, every: Duration) {
         let start = Instant::now();
         let mut timer = tokio::time::interval(every);
@@ -174,7 +175,8 @@ impl Reporter {
     }
 }
 
-/// A stage's counters. The executor's own reason to wait takes precedence over that of the last retry.
+/// A stage's counters. The executor's own reason to wait takes precedence over that of the last
+/// retry.
 fn read(counters: &Counters, executor: &dyn Executor) -> StageCounters {
     let counters = counters.read();
     let waits_for = executor.waits_for().or(counters.waits_for);

@@ -1,5 +1,5 @@
-//! Leaving in good order: SIGTERM or SIGINT stops the pulling. Tasks in flight are finished within the
-//! grace period, or returned to the queue.
+//! Leaving in good order: SIGTERM or SIGINT stops the pulling. Tasks in flight are finished within
+//! the grace period, or returned to the queue.
 
 use std::future::Future;
 use std::io;
@@ -38,8 +38,8 @@ pub fn on_signal() -> io::Result<CancellationToken> {
     Ok(stop)
 }
 
-/// Waits for the loops to end after `stop`: at first for `grace`, then with all tasks cancelled, which
-/// returns them to the queue. Returns whether all tasks were settled.
+/// Waits for the loops to end after `stop`: at first for `grace`, then with all tasks cancelled,
+/// which returns them to the queue. Returns whether all tasks were settled.
 pub(super) async fn drain(
     stop: &CancellationToken,
     grace: Duration,

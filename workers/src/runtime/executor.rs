@@ -9,12 +9,13 @@ use tokio_util::sync::CancellationToken;
 /// Executes the tasks of one stage.
 #[async_trait]
 pub trait Executor: Send + Sync + 'static {
-    /// Executes a task. `cancel` fires when the task became stale or the worker must leave. The future
-    /// is dropped then, so work that goes on elsewhere for the task should listen to `cancel`.
+    /// Executes a task. `cancel` fires when the task became stale or the worker must leave. The
+    /// future is dropped then, so work that goes on elsewhere for the task should listen to
+    /// `cancel`.
     async fn execute(&self, task: Task, cancel: CancellationToken) -> Verdict;
 
-    /// Whether it can compute. A train worker that cannot sends no heartbeats, so it is no member of
-    /// gangs meanwhile.
+    /// Whether it can compute. A train worker that cannot sends no heartbeats, so it is no member
+    /// of gangs meanwhile.
     fn is_well(&self) -> bool {
         true
     }

@@ -1,5 +1,5 @@
-//! Heartbeats for all tasks in flight. They come from one async task, so that no executor can forget
-//! them, and a task that takes microseconds costs none.
+//! Heartbeats for all tasks in flight. They come from one async task, so that no executor can
+//! forget them, and a task that takes microseconds costs none.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use super::in_flight::InFlight;
 /// Heartbeats that wait for the queue's answer at once, at most.
 const CONCURRENT: usize = 64;
 
-/// Consumes time, produces a heartbeat for every task in flight a few times in a lease, and at least
-/// once in `at_most`. Waits for the timer, or until a pool's leases turn out to be shorter. A heartbeat
-/// that fails is logged, for the next may arrive. Never ends.
+/// Consumes time, produces a heartbeat for every task in flight a few times in a lease, and at
+/// least once in `at_most`. Waits for the timer, or until a pool's leases turn out to be shorter. A
+/// heartbeat that fails is logged, for the next may arrive. Never ends.
 pub(super) async fn run(in_flight: Arc<InFlight>, at_most: Duration) {
     let mut interval = in_flight.heartbeat_interval();
     loop {

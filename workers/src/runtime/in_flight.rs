@@ -1,4 +1,5 @@
-//! The tasks in flight in this process: for the heartbeat, for early cancellation, and for the drain.
+//! The tasks in flight in this process: for the heartbeat, for early cancellation, and for the
+//! drain.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -115,8 +116,9 @@ impl InFlight {
 }
 
 impl InFlightTask {
-    /// Notes what the task is, so that it can be cancelled when it becomes stale. The caller must check
-    /// staleness after this, not before: otherwise it misses a policy that arrives in between.
+    /// Notes what the task is, so that it can be cancelled when it becomes stale. The caller must
+    /// check staleness after this, not before: otherwise it misses a policy that arrives in
+    /// between.
     pub(super) fn describe(&self, task: &Task) {
         let subject = StalenessKey {
             run: task.run.clone(),

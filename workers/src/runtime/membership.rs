@@ -1,4 +1,5 @@
-//! Heartbeats of a worker that trains. The coordinator assigns ranks in gangs to workers that send them.
+//! Heartbeats of a worker that trains. The coordinator assigns ranks in gangs to workers that send
+//! them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +13,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::executor::Executor;
 
-/// Until the second heartbeat. It is early, because the first alone may be left from an earlier process.
+/// Until the second heartbeat. It is early, because the first alone may be left from an earlier
+/// process.
 const SECOND: Duration = Duration::from_millis(100);
 
-/// Consumes time, produces heartbeats while the trainer is well. Waits for the timer. A heartbeat that
-/// fails is logged, for the next may arrive. When `stop` fires it ends, after a heartbeat that announces
-/// that the worker leaves.
+/// Consumes time, produces heartbeats while the trainer is well. Waits for the timer. A heartbeat
+/// that fails is logged, for the next may arrive. When `stop` fires it ends, after a heartbeat that
+/// announces that the worker leaves.
 pub(super) async fn send_heartbeats(
     broker: Broker,
     worker: WorkerId,

@@ -1,5 +1,5 @@
-//! The current policy of every run, kept up to date by a watch. It is read for each task, so a read must
-//! be cheap.
+//! The current policy of every run, kept up to date by a watch. It is read for each task, so a read
+//! must be cheap.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -50,13 +50,15 @@ impl PolicyTable {
         self.table.borrow().contains_key(run)
     }
 
-    /// Whether the run no longer needs a task of this start version. `false` while the run is unknown.
+    /// Whether the run no longer needs a task of this start version. `false` while the run is
+    /// unknown.
     #[must_use]
     pub fn is_stale(&self, run: &RunId, key: TaskKey, version: PolicyVersion, evaluate: bool) -> bool {
         self.table.borrow().get(run).is_some_and(|policy| policy.is_stale(key, version, evaluate))
     }
 
-    /// Partitions of the generate pool: the largest number of any run that has not ended, at least 1.
+    /// Partitions of the generate pool: the largest number of any run that has not ended, at least
+    /// 1.
     #[must_use]
     pub fn partitions(&self) -> u32 {
         *self.partitions.borrow()
@@ -74,8 +76,8 @@ impl PolicyTable {
 }
 
 impl PolicyWatch {
-    /// Consumes the policy keys, produces the table. Waits for the next change. When the queue cannot be
-    /// reached, it starts the watch again. Never ends.
+    /// Consumes the policy keys, produces the table. Waits for the next change. When the queue
+    /// cannot be reached, it starts the watch again. Never ends.
     pub async fn run(self) {
         loop {
             if let Err(error) = self.follow().await {

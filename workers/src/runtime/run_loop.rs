@@ -55,11 +55,11 @@ pub(super) struct PoolLoop {
 }
 
 impl PoolLoop {
-    /// Consumes the tasks of the pool and of its partitions, produces outcomes. Waits for a free slot,
-    /// then for tasks: it pulls exactly as many as slots are free, so that no task waits here while
-    /// another worker is idle. Each task's end frees a slot. When the queue cannot be reached, it tries
-    /// again. When the number of partitions changes, it opens a new puller. Ends when `stop` fires, with
-    /// the last task in flight.
+    /// Consumes the tasks of the pool and of its partitions, produces outcomes. Waits for a free
+    /// slot, then for tasks: it pulls exactly as many as slots are free, so that no task waits here
+    /// while another worker is idle. Each task's end frees a slot. When the queue cannot be
+    /// reached, it tries again. When the number of partitions changes, it opens a new puller. Ends
+    /// when `stop` fires, with the last task in flight.
     pub(super) async fn run(self: Arc<Self>, stop: CancellationToken) {
         let slots = Arc::new(Semaphore::new(self.concurrency as usize));
         // Should this future be dropped, its tasks end with it.

@@ -66,8 +66,8 @@ impl Settlement<'_> {
         }
     }
 
-    /// Whether the worker leaves, and the queue would soon bury the task for being returned: the queue
-    /// counts deliveries, however they end.
+    /// Whether the worker leaves, and the queue would soon bury the task for being returned: the
+    /// queue counts deliveries, however they end.
     fn is_last_delivery_of_a_drain(&self) -> bool {
         let next_is_last = self.delivery.attempt.saturating_add(1) >= MAX_DELIVER.unsigned_abs();
         next_is_last && self.in_flight.cancel.is_cancelled()
@@ -98,7 +98,8 @@ impl Settlement<'_> {
         warn_unsettled(subject, self.retry_transient(append).await.map(|_| ()));
     }
 
-    /// Appends the outcome to the log. The task is acked when the outcome is stored, and not before.
+    /// Appends the outcome to the log. The task is acked when the outcome is stored, and not
+    /// before.
     async fn conclude(&self, body: OutcomeBody, busy: Duration) {
         let subject = &self.delivery.message.subject;
         let Some((run, key, fingerprint)) = &self.task else {
@@ -128,8 +129,8 @@ impl Settlement<'_> {
         }
     }
 
-    /// Calls until it succeeds, fails for good, or the task is cancelled. So finished work is not lost
-    /// while the queue cannot be reached.
+    /// Calls until it succeeds, fails for good, or the task is cancelled. So finished work is not
+    /// lost while the queue cannot be reached.
     async fn retry_transient<T, F>(&self, mut call: impl FnMut() -> F) -> Result<T, BrokerError>
     where
         F: Future<Output = Result<T, BrokerError>>,
@@ -153,8 +154,8 @@ impl Settlement<'_> {
     }
 }
 
-/// Exponential back-off: doubled with each delivery, because deliveries are counted and the last one
-/// ends in the dead-letter queue. A delay of zero stays zero.
+/// Exponential back-off: doubled with each delivery, because deliveries are counted and the last
+/// one ends in the dead-letter queue. A delay of zero stays zero.
 fn back_off(delay: Duration, delivery: u64) -> Duration {
     let doublings = delivery.saturating_sub(1).min(16) as u32;
     delay.saturating_mul(1 << doublings).min(MAX_BACK_OFF.max(delay))

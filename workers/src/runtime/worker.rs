@@ -87,8 +87,8 @@ impl Worker {
         &self.policies
     }
 
-    /// Serves `pools` until `stop` fires, then drains. Returns whether all tasks in flight were settled.
-    /// The queue delivers the others to another worker when their leases end.
+    /// Serves `pools` until `stop` fires, then drains. Returns whether all tasks in flight were
+    /// settled. The queue delivers the others to another worker when their leases end.
     pub async fn serve(
         self,
         mut pools: Vec<PoolSettings>,
@@ -161,8 +161,8 @@ impl Worker {
         }
     }
 
-    /// Sends heartbeats as a member of gangs until the token fires. The set has the one async task that
-    /// does, which ends after the last heartbeat, or with the set.
+    /// Sends heartbeats as a member of gangs until the token fires. The set has the one async task
+    /// that does, which ends after the last heartbeat, or with the set.
     fn send_heartbeats(&self, trainer: Arc<dyn Executor>) -> (CancellationToken, JoinSet<()>) {
         let leave = CancellationToken::new();
         let WorkerSettings { id, instance, .. } = self.settings.clone();
@@ -179,8 +179,8 @@ impl Drop for Worker {
     }
 }
 
-/// Consumes policies, produces cancellations of the tasks that became stale. Waits for the next change.
-/// Ends with the watch.
+/// Consumes policies, produces cancellations of the tasks that became stale. Waits for the next
+/// change. Ends with the watch.
 async fn cancel_stale(in_flight: Arc<InFlight>, mut policies: PolicyTable) {
     while policies.changed().await {
         in_flight.cancel_stale(&policies);

@@ -20,7 +20,8 @@ async fn a_killed_server_costs_its_turns_in_flight() {
         let tasks: Vec<_> = (0..4).map(|index| task(index, 1, 100, Sampling::at(1.0))).collect();
         let running: Vec<_> = tasks.iter().map(|task| bench.spawn(task.clone())).collect();
         until("all are being sampled", || python.active() >= 4).await;
-        // Who comes now waits for it, and is done when it is back: with the base model, so that it must read again.
+        // Who comes now waits for it, and is done when it is back: with the base model, so that it
+        // must read again.
         let python = python.replace();
         let mut given_back = 0;
         for (task, running) in tasks.iter().zip(running) {

@@ -83,7 +83,8 @@ async fn llama_cpp_itself_samples_by_each_version() {
     let mut tokens = 0;
     for version in 1..=2 {
         announce(&bench, version).await;
-        // More tokens than one piece of a turn has, several turns at once, and one that follows from the weights alone.
+        // More tokens than one piece of a turn has, several turns at once, and one that follows
+        // from the weights alone.
         let mut tasks: Vec<_> = (0..6).map(|index| task(index, version, 100, Sampling::at(1.0))).collect();
         tasks.extend([task(6, version, 20, Sampling::at(0.5)), task(7, version, 20, Sampling::at(0.0))]);
         bench.insist(tasks[0].clone()).await;

@@ -125,7 +125,8 @@ async fn refused(python: &Python, dialect: Dialect, wicked: &Value, why: &str) {
     }
 }
 
-/// On a server of its own: an engine of another dialect that is about to end may still give the server weights.
+/// On a server of its own: an engine of another dialect that is about to end may still give the
+/// server weights.
 async fn all_refused(dialect: Dialect, cases: &[(Value, &str)]) {
     let python = Python::start();
     for (wicked, why) in cases {
@@ -186,7 +187,8 @@ async fn an_unsupported_request_is_refused_with_the_remedy() {
     python.set(&json!({}));
     let bench = Bench::new(&python, Vllm);
     bench.announce(1, true).await;
-    // Training compares log-probabilities at the same temperature, without the cut: vLLM tells neither together.
+    // Training compares log-probabilities at the same temperature, without the cut: vLLM tells
+    // neither together.
     match bench.execute(task(0, 1, 6, Sampling { top_k: 8, ..Sampling::at(0.7) })).await {
         Verdict::RetryAfter(_, reason) => assert!(reason.contains("temperature=0.7"), "{reason}"),
         other => panic!("{other:?}"),

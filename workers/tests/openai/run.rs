@@ -1,5 +1,5 @@
-//! A whole run: `millrace up`, a trainer on libtorch, and a server that generates. The trainer's numbers and the server's
-//! are of two programs, and must agree.
+//! A whole run: `millrace up`, a trainer on libtorch, and a server that generates. The trainer's
+//! numbers and the server's are of two programs, and must agree.
 
 use std::path::Path;
 use std::process::Stdio;

@@ -205,7 +205,8 @@ impl Bench {
     }
 }
 
-/// Commits a model as the version of its number and names it in the policy, with these files besides its own.
+/// Commits a model as the version of its number and names it in the policy, with these files
+/// besides its own.
 pub(crate) async fn announce_with(broker: &Broker, version: u64, recorded: bool, more: &[(&str, Value)]) {
     let mut contents = BTreeMap::new();
     for entry in std::fs::read_dir(model(version)).unwrap() {

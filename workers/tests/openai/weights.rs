@@ -1,4 +1,4 @@
-//! Which weights sampled: proved, and changed only while nothing is in hand.
+//! The weights that sampled are proved, and change only while nothing is in flight.
 
 use millrace_schemas::generate::Sampling;
 use millrace_workers::Verdict;
@@ -13,8 +13,9 @@ async fn engine_proves_its_weights() {
         let mut python = Python::start();
         let bench = Bench::new(&python, dialect);
         for version in 1..=2 {
-            // It says that it read the weights, and did not. The trainer's record finds it out; without one, that
-            // nothing changed at all is found out, where another version was there before.
+            // It claims to have loaded the weights, and did not. The trainer's record reveals it.
+            // Without a record, a reload that did nothing is found where another version was there
+            // before.
             let ask = || task(0, version, 5, Sampling::at(1.0));
             python.set(&json!({"lie": recorded || version > 1}));
             let before = python.journal()["journal"].as_array().unwrap().len();
@@ -34,7 +35,7 @@ async fn engine_proves_its_weights() {
             check_against_oracle(&python, &ask(), &turn);
             assert_eq!(bench.laid_out(), [format!("v{version:06}")]);
         }
-        // It is replaced by one that serves the base model, while nobody looks.
+        // It is replaced by one that serves the base model, between two turns.
         python = python.replace();
         let ask = || task(2, 2, 5, Sampling::at(1.0));
         let (turn, said) = bench.insist(ask()).await;
@@ -71,7 +72,8 @@ async fn tokens_carry_their_version() {
     }
 }
 
-/// New weights, again and again, under requests that never stop coming: none is in the server's hands while it reads.
+/// New weights, again and again, under requests that never stop coming: none is in flight
+/// while the server loads.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn engine_sleeps_safely() {
     for dialect in [Vllm, Sglang, LlamaCpp] {

@@ -1,4 +1,5 @@
-//! The reward `code` on the real sandbox: what an answer does is a score with its reason, what the machine lacks is none.
+//! The reward `code` on the real sandbox: what an answer does is a score with its reason, what the
+//! machine lacks is none.
 
 use std::sync::Arc;
 

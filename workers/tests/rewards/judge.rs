@@ -1,4 +1,5 @@
-//! The reward `judge` against a server process: a verdict is a score, and whatever else it does is none.
+//! The reward `judge` against a server process: a verdict is a score, and whatever else it does is
+//! none.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,4 +1,4 @@
-//! Leaving: finish, or hand back.
+//! The drain: tasks are finished, or returned to the queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +40,7 @@ async fn what_takes_too_long_is_handed_back(bench: Bench) {
     });
     bench.put(&task(1, 0)).await;
     soon("the task is begun", &begun).await;
-    assert!(slow.leave().await, "handing back settles it");
+    assert!(slow.leave().await, "a returned task is settled");
     assert!(bench.events().await.is_empty());
 
     let handed_back = Instant::now();

@@ -93,12 +93,12 @@ async fn heartbeats_keep_a_long_task(bench: Bench) {
     });
     bench.put(&task(1, 0)).await;
     eventually("an outcome", async || (!bench.outcomes().await.is_empty()).then_some(())).await;
-    assert_eq!(tried.load(SeqCst), 1, "nobody else was given the task");
+    assert_eq!(tried.load(SeqCst), 1, "no other worker got the task");
     assert!(worker.leave().await);
 }
 
-/// An environment fails every time: it is tried again, then buried with a reason that the log knows, and no
-/// other task waits for it.
+/// An environment fails every time: it is tried again, then buried with a reason that the log
+/// knows, and no other task waits for it.
 async fn producer_failure_is_visible(bench: Bench) {
     let (tried, broker) = (Arc::new(AtomicU64::new(0)), bench.broker.clone());
     // As the coordinator does.
@@ -128,7 +128,7 @@ async fn producer_failure_is_visible(bench: Bench) {
     assert_eq!(letter.reason, "reset failed: no display (tried 5 times)");
     assert_eq!(letter.task, Some((run(), task(1, 0).key)));
     assert_eq!(tried.load(SeqCst), settings().max_deliver as u64);
-    let buried = eventually("the log says so", async || {
+    let buried = eventually("the log has the dead letter", async || {
         bench.events().await.into_iter().find_map(|event| match event {
             Event::DeadLetter { key, reason, exhausted } => Some((key, reason, exhausted)),
             _ => None,
@@ -142,8 +142,8 @@ async fn producer_failure_is_visible(bench: Bench) {
     burying.abort();
 }
 
-/// An environment hangs while its worker gives signs of life: the turn is given up after its time, and done again.
-/// On the memory queue, in a time that runs by itself.
+/// An environment hangs while its worker sends heartbeats: after its time the attempt is cancelled,
+/// and the turn is retried.
 #[tokio::test(start_paused = true)]
 async fn hung_env_is_replaced() {
     let bench = Bench::in_memory().await;

@@ -77,7 +77,7 @@ fn first(group: u64) -> &'static str {
 
 impl Bench {
     /// The coordinator's part: pools, partitions, and a policy that tells of them.
-    async fn deal(&self, partitions: u32) {
+    async fn set_partitions(&self, partitions: u32) {
         let queue = self.broker.queue();
         queue.ensure_pool(Stage::Generate, &GENERATE_POOL.parse().unwrap()).await.unwrap();
         for pool in partition::pools(partitions) {
@@ -111,7 +111,7 @@ impl Bench {
         })
     }
 
-    /// Puts a task and waits until it is begun; says by whom.
+    /// Puts a task and waits until its execution starts; returns the worker.
     async fn begun_by(&self, task: &Task, begun: &Begun) -> &'static str {
         self.put(task).await;
         eventually("the task is begun", async || {
@@ -135,7 +135,7 @@ impl Bench {
 
 async fn turns_stay_with_the_worker_that_ranks_first(bench: Bench) {
     let (begun, gate) = (Begun::default(), Arc::new(Semaphore::new(100)));
-    bench.deal(PARTITIONS).await;
+    bench.set_partitions(PARTITIONS).await;
     let workers = NAMES.map(|name| bench.generator(name, 48, &begun, &gate));
     bench.warm_up(&begun).await;
     let (mut stayed, mut turns) = (0, 0);
@@ -146,7 +146,7 @@ async fn turns_stay_with_the_worker_that_ranks_first(bench: Bench) {
             stayed += u32::from(by == first(group));
         }
     }
-    // While a worker spreads its slots anew it waits nowhere for a moment.
+    // While a worker divides its slots among other partitions, it pulls nothing for a moment.
     assert!(stayed * 20 >= turns * 19, "{stayed} of {turns} turns stayed");
     for worker in workers {
         assert!(worker.leave().await);
@@ -155,14 +155,14 @@ async fn turns_stay_with_the_worker_that_ranks_first(bench: Bench) {
 
 async fn a_full_worker_is_passed_over_at_once(bench: Bench) {
     let (begun, gate) = (Begun::default(), Arc::new(Semaphore::new(100)));
-    bench.deal(PARTITIONS).await;
+    bench.set_partitions(PARTITIONS).await;
     let workers = NAMES.map(|name| bench.generator(name, 1, &begun, &gate));
     bench.warm_up(&begun).await;
     let all = gate.acquire_many(100).await.unwrap();
     let group = 5;
     let holder = bench.begun_by(&turn_of(group, 1, PARTITIONS), &begun).await;
     let since = Instant::now();
-    // The same partition: this worker has no slot left, whoever it is.
+    // The same partition: this worker has no free slot, however high its pull priority.
     let other = bench.begun_by(&turn_of(group, 2, PARTITIONS), &begun).await;
     assert!(since.elapsed() < Duration::from_millis(900), "{:?}: it waited for a lease", since.elapsed());
     assert_ne!(holder, other);
@@ -174,10 +174,10 @@ async fn a_full_worker_is_passed_over_at_once(bench: Bench) {
 
 async fn a_worker_serves_runs_with_and_without_partitions(bench: Bench) {
     let (begun, gate) = (Begun::default(), Arc::new(Semaphore::new(100)));
-    bench.deal(1).await;
+    bench.set_partitions(1).await;
     let worker = bench.generator(NAMES[0], 2, &begun, &gate);
     bench.begun_by(&turn_of(1, 1, 1), &begun).await;
-    bench.deal(PARTITIONS).await;
+    bench.set_partitions(PARTITIONS).await;
     for group in 2..20 {
         bench.begun_by(&turn_of(group, 1, if group % 3 == 0 { 1 } else { PARTITIONS }), &begun).await;
     }

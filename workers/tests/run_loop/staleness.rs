@@ -101,8 +101,8 @@ async fn an_ended_run_leaves_the_worker_idle(bench: Bench) {
     assert!(bench.events().await.is_empty());
 }
 
-/// The run ends while tasks are queued and in hand: nothing is begun any more, what is in hand is cancelled, and
-/// the worker tells that it is idle, so that whoever scales the fleet sees it.
+/// The run ends while tasks are queued and in flight: no execution starts any more, those in flight
+/// are cancelled, and the worker reports that it is idle, so that an autoscaler sees it.
 async fn end_of_run_releases_workers(bench: Bench) {
     let mut notices = bench.broker.queue().listen(&subjects::worker_notice("test")).await.unwrap();
     let (begun, cancelled) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
@@ -119,9 +119,9 @@ async fn end_of_run_releases_workers(bench: Bench) {
     for group in 0..10 {
         bench.put(&task(group, 0)).await;
     }
-    eventually("two are in hand", async || (begun.load(SeqCst) == 2).then_some(())).await;
+    eventually("two are in flight", async || (begun.load(SeqCst) == 2).then_some(())).await;
     bench.broker.set_policy(&run(), &policy(3, 0, true)).await.unwrap();
-    // Put by whoever did not hear of the end.
+    // Put by a process that did not see the end.
     bench.put(&task(10, 3)).await;
     let idle = async {
         loop {
@@ -133,7 +133,7 @@ async fn end_of_run_releases_workers(bench: Bench) {
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), idle).await.expect("the worker is idle and says so");
+    tokio::time::timeout(Duration::from_secs(30), idle).await.expect("the worker reports that it is idle");
     eventually("both are cancelled", async || (cancelled.load(SeqCst) == 2).then_some(())).await;
     assert_eq!(begun.load(SeqCst), 2, "nothing is begun for a run that ended");
     for group in 0..10 {

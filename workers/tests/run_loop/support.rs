@@ -1,4 +1,4 @@
-//! A worker with an executor that does as it is told, on a queue of either kind.
+//! A worker with a scripted executor, on a queue of either kind.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ impl Bench {
         Self { broker: Broker::new(queue, Objects::memory()), server }
     }
 
-    /// Starts a worker on the pool, which must find out by itself how often to give signs of life.
+    /// Starts a worker on the pool. It must find out by itself how often to send heartbeats.
     pub(crate) fn worker<F>(&self, concurrency: u32, grace: Duration, executor: F) -> Running
     where
         F: Fn(Task, CancellationToken) -> BoxFuture<'static, Verdict> + Send + Sync + 'static,
@@ -125,8 +125,8 @@ impl Bench {
         self.events().await.into_iter().filter_map(outcome).collect()
     }
 
-    /// Waits until the queue has forgotten `task`: only then does it take another on the same subject. Leaves
-    /// none there.
+    /// Waits until the queue has forgotten `task`: only then does it take another on the same
+    /// subject. Leaves none there.
     pub(crate) async fn forgotten(&self, task: &Task) {
         eventually("the queue forgets the task", async || {
             let put = self.put(task).await;
@@ -147,7 +147,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Tells it to leave, and waits for that. Says whether all was settled.
+    /// Stops it, and waits for its end. Returns whether all tasks were settled.
     pub(crate) async fn leave(self) -> bool {
         self.stop.cancel();
         tokio::time::timeout(DEADLINE, self.serving).await.expect("the worker leaves").unwrap()
@@ -185,8 +185,8 @@ pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
 
 /// Waits for what must come.
 pub(crate) async fn soon(what: &str, notify: &tokio::sync::Notify) {
-    let told = tokio::time::timeout(DEADLINE, notify.notified()).await;
-    told.unwrap_or_else(|_| panic!("waited in vain: {what}"));
+    let found = tokio::time::timeout(DEADLINE, notify.notified()).await;
+    found.unwrap_or_else(|_| panic!("waited in vain: {what}"));
 }
 
 pub(crate) fn run() -> RunId {
@@ -222,7 +222,7 @@ pub(crate) fn group(task: &Task) -> u64 {
     task.key.rollout().unwrap().group
 }
 
-/// An outcome that says nothing.
+/// An empty outcome.
 pub(crate) fn done() -> Verdict {
     let done = EnvStepDone {
         state: vec![1],

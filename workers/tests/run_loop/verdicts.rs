@@ -92,7 +92,7 @@ async fn workers_that_leave_do_not_use_up_a_task(bench: Bench) {
         });
         eventually("the task to begin", async || (begun.load(SeqCst) == 1).then_some(())).await;
         assert!(worker.leave().await);
-        assert_eq!(bench.events().await.len() as u64, left / 4, "only the last but one says so");
+        assert_eq!(bench.events().await.len() as u64, left / 4, "only the last but one asks to be requeued");
     }
     let body = bench.outcomes().await.remove(0).body;
     assert!(matches!(body, OutcomeBody::Returned(_)), "{body:?}");
@@ -118,7 +118,7 @@ async fn no_more_is_pulled_than_can_be_done(bench: Bench) {
     for group in 0..10 {
         bench.put(&task(group, 0)).await;
     }
-    // The other eight are there for whoever is free, at once and not after a lease.
+    // The other eight are free for any worker, at once and not after a lease.
     let free = bench.worker(4, GRACE, |_, _| async { done() }.boxed());
     eventually("eight outcomes", async || (bench.outcomes().await.len() >= 8).then_some(())).await;
     assert!(free.leave().await);

@@ -1,4 +1,4 @@
-//! A server process that a test talks to: it says `port N` when it is there, and is killed in the end.
+//! A server process for a test: it prints `port N` when it is ready, and is killed at the end.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,5 +1,5 @@
-//! Tokens, text and conversations are what transformers makes of them: on a tokenizer made here, and on SmolLM2's
-//! own where `make model` has brought it.
+//! Tokens, text and conversations are what transformers makes of them: on a tokenizer made here,
+//! and on SmolLM2's own where `make model` has brought it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -105,8 +105,8 @@ fn tokens_and_conversations_are_those_of_transformers() {
     }
 }
 
-/// The policy's tokens stay as they are: what comes after them is the rest of the conversation as it would be
-/// rendered, no more and no less, whether or not the turn ended by itself.
+/// The policy's tokens stay as they are: what comes after them is the rest of the conversation as
+/// it would be rendered, no more and no less, whether or not the turn ended by itself.
 #[test]
 fn tokens_in_tokens_out() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Steps with other losses, corrections and aggregations than the default: against the oracle, and against themselves.
+//! Steps with other losses, corrections and aggregations than the default: against the oracle, and
+//! against themselves.
 
 use std::collections::BTreeMap;
 
@@ -146,8 +147,8 @@ fn all_sorts() -> Vec<Algorithm> {
     sorts
 }
 
-/// IPA whole: chunk returns of rewards normalised over the group, TOPR with the ratios of turns, their weights and masks,
-/// and what reached the goal imitated.
+/// IPA whole: chunk returns of rewards normalised over the group, TOPR with the ratios of turns,
+/// their weights and masks, and what reached the goal imitated.
 pub(crate) fn ipa(plain: &Algorithm) -> Algorithm {
     let correction = Correction {
         weight: CorrectionWeight::Turn,
@@ -228,13 +229,15 @@ fn losses_see_the_behaviour_policy() {
         step(&mut TorchTrainer::new(), &base, batch, &algorithm).unwrap()
     };
     let far = moved(&batch, -0.5);
-    // Against the policy that sampled: every ratio is e^0.5, so what is better than expected is clipped.
+    // Against the policy that sampled: every ratio is e^0.5, so what is better than expected is
+    // clipped.
     let (near, clipped) = (of(&batch, OldPolicy::Behaviour), of(&far, OldPolicy::Behaviour));
     assert!(clipped.metrics["clip_share"] > 0.3, "clip_share={}", clipped.metrics["clip_share"]);
     assert!(near.files["model.safetensors"] != clipped.files["model.safetensors"]);
     assert_eq!((clipped.metrics["old_logprob_abs"], clipped.metrics["old_is_behaviour"]), (0.0, 1.0));
     assert!((clipped.metrics["logprob_abs"] - 0.5).abs() < 1e-5);
-    // Against the version trained on: what was recorded no longer matters for the update, only for metrics.
+    // Against the version trained on: what was recorded no longer matters for the update, only for
+    // metrics.
     let (near, free) = (of(&batch, OldPolicy::Proximal), of(&far, OldPolicy::Proximal));
     assert_eq!((free.metrics["clip_share"], free.metrics["old_is_proximal"]), (0.0, 1.0));
     assert!(near.files["model.safetensors"] == free.files["model.safetensors"]);
@@ -373,7 +376,8 @@ fn rollouts_that_were_cut_off_count_for_nothing_where_the_run_masks_them() {
     let cut = with(&[0, 3, 9]);
     let masked = of(&cut, true, Advantage::Reinforce);
     assert_eq!(masked.metrics["truncated_share"], 3.0 / 16.0);
-    // With an advantage that compares nothing it is as if they had not been there, in the denominator too.
+    // With an advantage that compares nothing it is as if they had not been there, in the
+    // denominator too.
     let mut without = cut.clone();
     for group in &mut without.groups {
         group.rollouts.retain(|rollout| !rollout.truncated);
@@ -403,7 +407,8 @@ fn running_moments_continue_from_the_version_trained_on() {
     let first = of(&base, NormOver::Running);
     assert_eq!(first.metrics["reward_norm_count"], 16.0);
     assert_close("mean", &[first.metrics["reward_norm_mean"]], &[first.metrics["reward"]]);
-    // The manifest is all that the next step knows of those before: a restarted trainer, or another gang, has it too.
+    // The manifest is all that the next step knows of those before: a restarted trainer, or another
+    // gang, has it too.
     let mut next = base.clone();
     next.manifest.metrics = first.metrics.clone();
     next.manifest.metrics.insert("reward_norm_mean".to_owned(), first.metrics["reward"] + 3.0);

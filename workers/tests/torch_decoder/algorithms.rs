@@ -1,4 +1,5 @@
-//! Every loss with every correction and aggregation, and every advantage, against `oracle/algorithms.py`, in f64.
+//! Every loss with every correction and aggregation, and every advantage, against
+//! `oracle/algorithms.py`, in f64.
 
 use millrace_schemas::submit::{
     Advantage, Aggregation, Algorithm, Correction, CorrectionWeight, Loss, Parameters, RatioLevel, Rejection,
@@ -250,13 +251,15 @@ fn every_algorithm() -> impl Iterator<Item = Algorithm> {
 
 #[test]
 fn masks_multiply() {
-    // What is masked has no say, however large it is, in the loss and in any gradient, with any loss and aggregation.
+    // What is masked has no say, however large it is, in the loss and in any gradient, with any
+    // loss and aggregation.
     let tried = Tried::of(&Golden::read().losses);
     for algorithm in every_algorithm() {
         let of = format!("{:?} {:?}", algorithm.loss, algorithm.aggregation);
         let whole = tried.come(&algorithm);
         let mut masked = tried.clone();
-        // A token, and a whole rollout; its ratio is its own, as that of its rollout in a loss of whole ones is not.
+        // A token, and a whole rollout; its ratio is its own, as that of its rollout in a loss of
+        // whole ones is not.
         let own = if algorithm.ratio_level() == RatioLevel::Token { 2..3 } else { 9..15 };
         masked.mask[own.clone()].fill(0.0);
         let before = masked.come(&algorithm);

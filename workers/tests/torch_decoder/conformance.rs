@@ -30,13 +30,13 @@ fn trained(mut next: impl FnMut(&LoadedVersion) -> Trained) -> Vec<Trained> {
 
 #[test]
 fn sync_equals_async_zero() {
-    // Synchronous: everything is made anew from the files of each version.
+    // Synchronous: everything is made again from the files of each version.
     let synchronous = trained(|base| {
         let batch = sampled_batch(base, 4, 4, SHAPE, base.version.0);
         step(&mut TorchTrainer::new(), base, &batch, &algorithm()).unwrap()
     });
-    // Asynchronous without staleness: one engine goes over to each version while nothing is in hand, one trainer
-    // keeps its state.
+    // Asynchronous without staleness: one engine goes over to each version while nothing is in
+    // hand, one trainer keeps its state.
     let (mut engine, mut trainer): (Option<TorchEngine>, _) = (None, TorchTrainer::new());
     let asynchronous = trained(|base| {
         let engine = engine.get_or_insert_with(|| crate::support::engine(base));

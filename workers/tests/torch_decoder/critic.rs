@@ -1,5 +1,5 @@
-//! The critic: its advantages and its loss against the oracle; where it is kept; what it learns; and that no gang and no
-//! restart changes it.
+//! The critic: its advantages and its loss against the oracle; where it is kept; what it learns;
+//! and that no gang and no restart changes it.
 
 use millrace_schemas::submit::{Advantage, Algorithm, Critic};
 use millrace_workers::math::advantage::gae::{gae, token_rewards};
@@ -117,7 +117,8 @@ fn a_critic_continues_from_its_file_bit_for_bit() {
 
 #[test]
 fn a_critic_learns_the_returns() {
-    // Each turn is one token, rewarded by what was seen before it: that can be foreseen, and nothing can be done about it.
+    // Each turn is one token, rewarded by what was seen before it: that can be foreseen, and
+    // nothing can be done about it.
     let shape = Shape { new: 1, ..SHAPE };
     let critic = Critic { discount: 0.0, coefficient: 2.0, clip: 0.0, ..Critic::default() };
     let algorithm = Algorithm { learning_rate: 1e-2, epochs: 4, critic, ..ppo() };

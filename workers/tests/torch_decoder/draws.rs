@@ -1,4 +1,4 @@
-//! Draws whose unlikely tokens are cut off, and what is told of their probabilities.
+//! Draws whose unlikely tokens are cut off, and the probabilities that are reported for them.
 
 use millrace_schemas::generate::{Finish, Sampling};
 use millrace_schemas::submit::Algorithm;
@@ -36,7 +36,8 @@ fn left(logits: &[f64], draw: &Draw) -> Vec<f64> {
 #[test]
 fn only_what_is_likely_is_drawn_and_told_its_probability() {
     let mut random = Stream::new(3);
-    // More than a chunk of a vocabulary, and not a multiple of one; nearly even rows have large nuclei.
+    // More than a chunk of a vocabulary, and not a multiple of one; nearly even rows have large
+    // nuclei.
     for (vocabulary, spread) in [(40, 3.0), (1500, 6.0), (1500, 0.2)] {
         let rows: Vec<f64> = (0..vocabulary).map(|_| f64::from((spread * random.unit()) as f32)).collect();
         let cuts =
@@ -123,8 +124,9 @@ fn a_turn_tells_its_uncut_probabilities_where_they_differ() {
     }
 }
 
-/// What the trainer compares is the same distribution as what the engine told of, whatever the temperature and the
-/// restriction, and whether tokens were cut off or not: an unchanged policy has the ratio 1 on each token sampled.
+/// What the trainer compares is the same distribution as what the engine told of, whatever the
+/// temperature and the restriction, and whether tokens were cut off or not: an unchanged policy has
+/// the ratio 1 on each token sampled.
 #[test]
 fn on_policy_ratios_are_one_with_and_without_cuts() {
     let weights = initial(1);

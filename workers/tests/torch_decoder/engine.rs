@@ -37,7 +37,8 @@ fn a_batch_gives_what_each_request_gets_alone() {
     let together = turns(&mut engine(&initial(1)), tasks());
     assert_same_turns(&together, &alone(tasks()));
     assert!(together.iter().all(|done| done.check().is_ok() && done.finish == Finish::Length));
-    // Seeds matter: with all of them alike, the two short contexts would not differ from one another either.
+    // Seeds matter: with all of them alike, the two short contexts would not differ from one
+    // another either.
     assert_ne!(together[0].tokens, together[6].tokens);
 }
 
@@ -66,7 +67,7 @@ fn little_memory_and_small_forwards_change_nothing_but_the_time() {
         EngineSettings { sequences: 2, ..EngineSettings::default() },
         EngineSettings { forward_tokens: 7, ..EngineSettings::default() },
         EngineSettings { prefill_tokens: Some(5), ..EngineSettings::default() },
-        // Room for the longest alone: the others give way to it again and again.
+        // Room for the longest alone: the others are pre-empted again and again.
         EngineSettings { cache_bytes: 1, ..EngineSettings::default() },
     ] {
         let mut engine = TorchEngine::new(&weights, settings).unwrap();
@@ -150,8 +151,8 @@ fn stop_tokens_end_a_turn_and_belong_to_it() {
 
 #[test]
 fn draws_follow_the_distribution() {
-    // Pearson's statistic over 20,000 draws from one row of 8 classes: 7 degrees of freedom, so that above
-    // 29.9 lies one draw of seeds in 10,000.
+    // Pearson's statistic over 20,000 draws from one row of 8 classes: 7 degrees of freedom, so
+    // that above 29.9 lies one draw of seeds in 10,000.
     let n = 20_000_u64;
     let logits = Tensor::from_slice(&[0.0_f32, 1.0, 2.0, -1.0, 0.5, -3.0, f32::NEG_INFINITY, 1.5]);
     for temperature in [1.0, 0.5] {

@@ -80,7 +80,8 @@ fn the_cached_forward_gives_the_whole_forwards_logits() {
 #[test]
 fn rollouts_side_by_side_do_not_see_one_another() {
     let decoder = decoder(4);
-    // Two classes: the first of unlike lengths with unlike numbers of rows with logits, the second of one rollout.
+    // Two classes: the first of unlike lengths with unlike numbers of rows with logits, the second
+    // of one rollout.
     let sequences: Vec<Vec<u32>> = [100, 90, 80, 30].map(|n| tokens(n, n as u64)).into();
     let logit_positions: [&[i64]; 4] = [&[0, 50, 99], &[89], &[3, 4], &[29, 7]];
     let mut extents = Vec::new();
@@ -143,7 +144,8 @@ fn by_rows(sequences: &[Vec<u32>], logit_positions: &[&[i64]], shared: bool) -> 
 fn rollouts_that_share_rows_get_what_they_get_apart() {
     let prompt = tokens(40, 1);
     let then = |more: &[u32]| [prompt.as_slice(), more].concat();
-    // Two part after the prompt, a third after the first one's answer began; the last has nothing in common with them.
+    // Two part after the prompt, a third after the first one's answer began; the last has nothing
+    // in common with them.
     let sequences = [
         then(&[1, 2, 3, 4, 5]),
         then(&[6, 7]),
@@ -165,7 +167,8 @@ fn rollouts_that_share_rows_get_what_they_get_apart() {
 
 #[test]
 fn grouped_key_heads_and_tied_embeddings_are_computed() {
-    // Two query heads share each key head. The same model with the key heads written out twice must agree.
+    // Two query heads share each key head. The same model with the key heads written out twice must
+    // agree.
     let config = |kv: i64| {
         let text = format!(
             r#"{{"architectures":["LlamaForCausalLM"],"model_type":"llama","vocab_size":32,"hidden_size":64,

@@ -1,5 +1,5 @@
-//! Gangs: collectives, steps that several members make, where their state comes from, and what happens when one of
-//! them is lost.
+//! Gangs: collectives, steps that several members make, where their state comes from, and what
+//! happens when one of them is lost.
 
 #[path = "gang/books.rs"]
 mod books;

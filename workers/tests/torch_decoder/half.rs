@@ -1,4 +1,5 @@
-//! Training in bf16 with weights in f32 beside: against a plain PyTorch loop, and against what bf16 alone would lose.
+//! Training in bf16 with weights in f32 beside: against a plain PyTorch loop, and against what bf16
+//! alone would lose.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,7 +24,8 @@ use crate::support::{Shape, initial, sampled_batch, step, version};
 const RATE: f64 = 1e-4;
 const SHAPE: Shape = Shape { turns: 2, observation: 7, new: 6, below: None };
 
-/// What `oracle/models.py train` computed: by parameter, the first update's gradient and the weights at the end.
+/// What `oracle/models.py train` computed: by parameter, the first update's gradient and the
+/// weights at the end.
 #[derive(Deserialize)]
 struct Loop {
     gradient: BTreeMap<String, Vec<f32>>,
@@ -132,7 +134,8 @@ fn a_step_in_bf16_is_that_of_a_plain_loop() {
         let (from_full, theirs) = (off(&ours, &full), off(&half, &full));
         println!("{case}: gradient off by {from_full:.4} of its norm, the plain loop's by {theirs:.4}");
         assert!(theirs > 1e-3 && from_full < 1.5 * theirs, "{case}: off by {from_full}, theirs {theirs}");
-        // Four updates: the weights in f32 move as theirs do, and what is published is those, rounded.
+        // Four updates: the weights in f32 move as theirs do, and what is published is those,
+        // rounded.
         let trained = of(4);
         let masters = kept(&trained, "master_weights");
         assert_eq!(published(&trained.files), masters.to_kind(Kind::BFloat16).to_kind(Kind::Float), "{case}");

@@ -1,4 +1,5 @@
-//! Files of weights that nobody meant: read, or refused with a reason; never a panic, never memory without bound.
+//! Malformed files of weights: read, or refused with a reason; never a panic, never memory without
+//! bound.
 
 use millrace_workers::policy::decoder::{Config, Layout, read_tensors};
 use millrace_workers::random::Stream;
@@ -19,7 +20,8 @@ fn file(header: &str, data: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
 }
 
-/// Reads as an engine does. What is read is what a model can be made of; what is refused says of which file.
+/// Reads as an engine does. What is read is what a model can be made of; what is refused says of
+/// which file.
 fn is_read(bytes: &[u8], layout: &Layout) -> bool {
     match read_tensors("model", bytes, "", layout) {
         Ok(flat) => {

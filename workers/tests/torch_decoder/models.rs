@@ -1,5 +1,5 @@
-//! Models of the hub: computed as transformers computes them, and versions that transformers loads unchanged.
-//! `oracle/models.py` makes and reads them.
+//! Models of the hub: computed as transformers computes them, and versions that transformers loads
+//! unchanged. `oracle/models.py` makes and reads them.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -118,8 +118,8 @@ fn every_architecture_computes_what_transformers_computes() {
     assert_eq!(told.lines().count(), 39, "{told}");
 }
 
-/// The same in bf16. Both round after each operation, in unlike orders: what is computed here is no further from
-/// the logits in f32 than twice what transformers is.
+/// The same in bf16. Both round after each operation, in unlike orders: what is computed here is no
+/// further from the logits in f32 than twice what transformers is.
 fn halved(folder: &Path, case: &str, path: &Path, expected: &Expected) {
     let zero = zero(path, 128, Precision::Bf16);
     let logits = whole(&decoder_of(&zero), &expected.tokens);

@@ -1,4 +1,5 @@
-//! Blocks of keys and values: who shares them, who gives way, and that none of it shows in a result.
+//! Blocks of keys and values: who shares them, who gives way, and that none of it shows in a
+//! result.
 
 use millrace_schemas::generate::{GenerateDone, GenerateTask};
 use millrace_schemas::submit::ModelSpec;
@@ -69,7 +70,7 @@ fn a_request_gets_the_same_alone_batched_chunked_and_preempted() {
             let prompt = 3 + 7 * index as usize;
             engine.admit(request(index, task(tokens(prompt, u64::from(index)), 60, u64::from(index))));
         }
-        // The last to come is the first to give way.
+        // The youngest request is pre-empted first.
         engine.admit(request(99, later.clone()));
         let mut results = run(engine, 16);
         vec![results.remove(&Ticket(99)).unwrap().unwrap()]
@@ -98,7 +99,8 @@ fn a_long_prompt_does_not_delay_other_requests() {
 
 #[test]
 fn old_requests_are_never_preempted_for_young_ones() {
-    // Room for one at its full length and a little more: the first ends first, whoever else wants its blocks.
+    // Room for one at its full length and a little more: the first ends first, whoever else wants
+    // its blocks.
     let tight = EngineSettings { cache_bytes: 1, ..EngineSettings::default() };
     let mut engine = with(tight);
     let tasks: Vec<GenerateTask> = (0..4).map(|i| task(tokens(16, i), 100, i)).collect();
@@ -114,6 +116,6 @@ fn old_requests_are_never_preempted_for_young_ones() {
     order.sort_by_key(|(_, ticket, _)| *ticket);
     let done: Vec<GenerateDone> = order.into_iter().map(|(_, _, done)| done).collect();
     assert_same(&done, &alone(&tasks));
-    // What was sampled before a request gave way is not drawn again: its version is told of once.
+    // Tokens sampled before a pre-emption are not drawn again: their version is reported once.
     assert!(done.iter().all(|done| done.segments.len() == 1 && done.check().is_ok()));
 }

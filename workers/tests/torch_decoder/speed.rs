@@ -1,5 +1,5 @@
-//! Measurements, on demand: `cargo test --release --features torch --test torch_decoder speed -- --ignored
-//! --nocapture`. On one thread.
+//! Measurements, on demand: `cargo test --release --features torch --test torch_decoder speed --
+//! --ignored --nocapture`. On one thread.
 
 use std::time::Instant;
 
@@ -15,7 +15,8 @@ fn busy() -> f64 {
     text.split(' ').next().unwrap().parse::<f64>().unwrap() * 1e-9
 }
 
-/// Rollouts of a game: 21 tokens first, then an action and 5 tokens each turn; and one of longer observations.
+/// Rollouts of a game: 21 tokens first, then an action and 5 tokens each turn; and one of longer
+/// observations.
 #[test]
 #[ignore = "a measurement"]
 fn turns_per_second() {

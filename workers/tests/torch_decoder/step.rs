@@ -197,7 +197,8 @@ fn the_same_step_gives_the_same_bytes_also_after_a_restart() {
         let in_memory = step(&mut kept, &current, &batch, &algorithm).unwrap();
         let restarted = step(&mut TorchTrainer::new(), &current, &batch, &algorithm).unwrap();
         assert!(in_memory == restarted, "version {number} differs after a restart");
-        // The state in memory is now ahead of this version: a retry of the same step reads the files.
+        // The state in memory is now ahead of this version: a retry of the same step reads the
+        // files.
         let retried = step(&mut kept, &current, &batch, &algorithm).unwrap();
         assert!(in_memory == retried, "version {number} differs when done again");
         current = version(number + 1, &in_memory);
@@ -348,7 +349,8 @@ fn probabilities_are_over_the_tokens_that_were_drawn() {
     let metrics = step(&mut TorchTrainer::new(), &base, &batch, &once()).unwrap().metrics;
     assert!(metrics["logprob_abs"] < 1e-6, "off by {}", metrics["logprob_abs"]);
     assert!(metrics["entropy"] < 4.0_f64.ln());
-    // Over the whole vocabulary they are others; and a token that could not have been drawn is refused.
+    // Over the whole vocabulary they are others; and a token that could not have been drawn is
+    // refused.
     let whole = Batch { sample_below: None, ..batch };
     let metrics = step(&mut TorchTrainer::new(), &base, &whole, &once()).unwrap().metrics;
     assert!(metrics["logprob_abs"] > 0.1, "off by {}", metrics["logprob_abs"]);
@@ -422,7 +424,8 @@ fn a_batch_that_cannot_be_trained_on_says_why() {
     assert!(step(&mut TorchTrainer::new(), &base, &empty, &Algorithm::default()).is_err());
 }
 
-/// The mean reward of each of so many steps, where the reward is the share of token 3 among the sampled ones.
+/// The mean reward of each of so many steps, where the reward is the share of token 3 among the
+/// sampled ones.
 pub(crate) fn rewards_of(algorithm: &Algorithm, steps: u64) -> Vec<f64> {
     let mut trainer = TorchTrainer::new();
     let mut current = initial(1);

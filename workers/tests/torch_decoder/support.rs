@@ -102,8 +102,8 @@ pub(crate) fn turns(engine: &mut TorchEngine, tasks: Vec<GenerateTask>) -> Vec<G
     run(engine, count).into_values().map(Result::unwrap).collect()
 }
 
-/// A batch of `groups` × `size` rollouts of `turns` turns: observations of `observation` tokens, each followed
-/// by a turn of `new` tokens that the engine really sampled. Rewards are drawn.
+/// A batch of `groups` × `size` rollouts of `turns` turns: observations of `observation` tokens,
+/// each followed by a turn of `new` tokens that the engine really sampled. Rewards are drawn.
 pub(crate) fn sampled_batch(
     weights: &LoadedVersion,
     groups: u64,
@@ -174,8 +174,8 @@ pub(crate) fn sampled_by(
     }
 }
 
-/// The same rollouts after fewer turns, so that they have unlike numbers of sampled tokens; and as if they had been
-/// sampled by a policy that moved every log-probability by up to `off`.
+/// The same rollouts after fewer turns, so that they have unlike numbers of sampled tokens; and as
+/// if they had been sampled by a policy that moved every log-probability by up to `off`.
 pub(crate) fn uneven(batch: &Batch, off: f64) -> Batch {
     let (mut batch, mut random) = (batch.clone(), Stream::new(batch.seed));
     let rollouts = batch.groups.iter_mut().flat_map(|group| &mut group.rollouts);
@@ -200,7 +200,7 @@ pub(crate) struct Shape {
     pub(crate) below: Option<u32>,
 }
 
-/// One step of a policy that is held near `reference`.
+/// One step with a KL penalty towards `reference`.
 pub(crate) fn step_near(
     reference: Option<&LoadedVersion>,
     base: &LoadedVersion,

@@ -1,4 +1,4 @@
-//! Kept prefixes, and new weights while requests are in hand.
+//! The prefix cache, and new weights while requests are in flight.
 
 use millrace_schemas::PolicyVersion;
 use millrace_schemas::generate::{GenerateDone, Segment};
@@ -70,8 +70,8 @@ fn only_the_common_prefix_is_reused_when_a_context_changed() {
 
 #[test]
 fn evicted_blocks_are_never_found_for_other_tokens() {
-    // Room for one rollout and a block, and two of them in turn: neither finds more than that of its own tokens, both
-    // get the right ones.
+    // Room for one rollout and a block, and two of them in turn: neither finds more than that of
+    // its own tokens, both get the right ones.
     let weights = initial(1);
     let settings = EngineSettings { cache_bytes: 1, ..EngineSettings::default() };
     let mut engine = TorchEngine::new(&weights, settings).unwrap();
@@ -100,7 +100,8 @@ fn tokens_carry_their_version() {
         let by = |version, tokens| Segment { version: PolicyVersion(version), tokens };
         assert_eq!(done.segments, [by(0, 2), by(7, 4)]);
         done.check().unwrap();
-        // The first two are the old weights', the rest what the new weights give after them from the start.
+        // The first two are the old weights', the rest what the new weights give after them from
+        // the start.
         let before = turns(&mut self::engine(&old), vec![task.clone()]).remove(0);
         assert_eq!(done.tokens[..2], before.tokens[..2]);
         assert!(near(&done.logprobs[..2], &before.logprobs[..2]));

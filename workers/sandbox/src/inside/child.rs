@@ -34,10 +34,12 @@ const ENVIRONMENT: [(&str, &str); 6] = [
     ("OPENBLAS_NUM_THREADS", "1"),
 ];
 
-/// Runs a program in `folder`, and kills whatever it leaves behind. Calls `started` once the program runs.
+/// Runs a program in `folder`, and kills whatever it leaves behind. Calls `started` once the
+/// program runs.
 ///
 /// # Errors
-/// Before `started`: the program cannot be started, which is not its fault. Later: what it did is the cause.
+/// Before `started`: the program cannot be started, which is not its fault. Later: what it did is
+/// the cause.
 pub(crate) fn run(
     (run, files): (&Run, &[File]),
     limits: &Limits,

@@ -1,5 +1,6 @@
-//! Landlock: which files may be read and written, no ports, and no signals beyond. It says again what the namespaces say,
-//! by other code of the kernel: an error in one of them is not yet a way out.
+//! Landlock: which files may be read and written, no ports, and no signals beyond. It says again
+//! what the namespaces say, by other code of the kernel: an error in one of them is not yet a way
+//! out.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! seccomp: which calls of the kernel may be made. A list of what programs need; anything else, new calls among them, does
-//! not exist for them (`ENOSYS`, at which libraries fall back to what does).
+//! seccomp: which calls of the kernel may be made. A list of what programs need; anything else, new
+//! calls among them, does not exist for them (`ENOSYS`, at which libraries fall back to what does).
 
 use std::collections::BTreeMap;
 
@@ -19,8 +19,8 @@ const NAMESPACES: c_long = (libc::CLONE_NEWNS
     | libc::CLONE_NEWNET
     | 0x80) as c_long;
 
-/// Files, folders and pipes. `ptrace`, `mount`, `socket`, `bpf`, `keyctl`, `io_uring_setup`, `memfd_create` and hundreds of others
-/// are on no list.
+/// Files, folders and pipes. `ptrace`, `mount`, `socket`, `bpf`, `keyctl`, `io_uring_setup`,
+/// `memfd_create` and hundreds of others are on no list.
 const FILES: &[c_long] = &[
     libc::SYS_read,
     libc::SYS_write,

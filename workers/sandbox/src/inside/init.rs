@@ -1,5 +1,5 @@
-//! The first process within: puts up the last walls, for itself and all that it starts, then runs the program. When it
-//! ends the kernel kills all that is left.
+//! The first process within: puts up the last walls, for itself and all that it starts, then runs
+//! the program. When it ends the kernel kills all that is left.
 
 use anyhow::{Context, bail};
 use millrace_sandbox::{Job, Limits, Line, Protection};
@@ -12,7 +12,8 @@ use crate::say;
 
 /// Open files of a process at most.
 const OPEN_FILES: u64 = 256;
-/// Bytes of a thread's stack, unless it asks for more: as most systems have it. More would be memory that threads only reserve.
+/// Bytes of a thread's stack, unless it asks for more: as most systems have it. More would be
+/// memory that threads only reserve.
 const STACK: u64 = 8 * 1024 * 1024;
 
 /// Runs the job.

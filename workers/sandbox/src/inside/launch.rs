@@ -1,5 +1,5 @@
-//! The outer process: gives up what rights it has, enters new namespaces, builds what is seen in there, starts the first
-//! process within and waits for its end, or for the worker's.
+//! The outer process: gives up what rights it has, enters new namespaces, builds what is seen in
+//! there, starts the first process within and waits for its end, or for the worker's.
 
 use std::fs;
 use std::io::Write;
@@ -53,8 +53,9 @@ fn close_others() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Root's files are root's even from within, and root's processes are not counted. So root becomes nobody first. Who is
-/// root in a namespace of users alone is nobody outside, and may have nobody to become.
+/// Root's files are root's even from within, and root's processes are not counted. So root becomes
+/// nobody first. Who is root in a namespace of users alone is nobody outside, and may have nobody
+/// to become.
 fn leave_root() -> anyhow::Result<()> {
     const EVERYBODY: [&str; 3] = ["0", "0", "4294967295"];
     let users = fs::read_to_string("/proc/self/uid_map")?;
@@ -65,7 +66,8 @@ fn leave_root() -> anyhow::Result<()> {
     setgroups(&[])?;
     setresgid(group, group, group)?;
     setresuid(user, user, user)?;
-    // The kernel took this away with the rights; without it a process may not write its own maps of users.
+    // The kernel took this away with the rights; without it a process may not write its own maps of
+    // users.
     prctl::set_dumpable(true)?;
     Ok(())
 }
@@ -87,7 +89,8 @@ fn enter() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts this program again as the first process of the new namespace. Not being root in there it has no rights left.
+/// Starts this program again as the first process of the new namespace. Not being root in there it
+/// has no rights left.
 fn start(job: &Job) -> anyhow::Result<Child> {
     let mut init = Command::new(root::PROGRAM)
         .arg(crate::INIT)
@@ -102,7 +105,8 @@ fn start(job: &Job) -> anyhow::Result<Child> {
     Ok(init)
 }
 
-/// Waits until the first process within has ended, which closes its input, or the worker, which closes ours.
+/// Waits until the first process within has ended, which closes its input, or the worker, which
+/// closes ours.
 fn wait(init: &Child) -> anyhow::Result<()> {
     let (ours, its) = (std::io::stdin(), init.stdin.as_ref().context("its input is not there")?);
     loop {

@@ -1,5 +1,6 @@
-//! What is seen from within: the system's programs and libraries, to read; a folder for the run, in memory and bounded; a
-//! few devices without content. No home folders, no `/proc`, no configuration.
+//! What is seen from within: the system's programs and libraries, to read; a folder for the run, in
+//! memory and bounded; a few devices without content. No home folders, no `/proc`, no
+//! configuration.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -36,7 +37,8 @@ pub(crate) fn build(job: &Job) -> anyhow::Result<()> {
     step("make mounts private", || {
         mount(none(), "/", none(), MsFlags::MS_REC | MsFlags::MS_PRIVATE, none())
     })?;
-    // First the place in which the new tree is built: over /tmp, which every system has, with the old one beside it.
+    // First the place in which the new tree is built: over /tmp, which every system has, with the
+    // old one beside it.
     memory("/tmp", TREE_BYTES, 64, 0o755)?;
     fs::create_dir("/tmp/old")?;
     step("leave the old root", || pivot_root("/tmp", "/tmp/old"))?;

@@ -42,7 +42,8 @@ fn rules_are_ordered_by_what_they_know() {
     }
 }
 
-/// The figures that shipped runs were once judged by: the rule that never reads the map solves what has no detours.
+/// The figures that shipped runs were once judged by: the rule that never reads the map solves what
+/// has no detours.
 #[test]
 fn a_lake_without_detours_is_solved_by_a_reflex() {
     let lake = EnvironmentSpec::FrozenLake(FrozenLakeSpec { max_turns: 8, ..FrozenLakeSpec::default() });

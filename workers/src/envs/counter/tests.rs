@@ -39,7 +39,8 @@ fn turns_take_as_long_as_the_run_file_says() {
     let drawn: Vec<f64> = (0..4_000).map(|group| drawn(latency, &task(group)).as_secs_f64()).collect();
     let mean = drawn.iter().sum::<f64>() / 4_000.0;
     let deviation = (drawn.iter().map(|one| (one - mean).powi(2)).sum::<f64>() / 4_000.0).sqrt();
-    // Of N(1, 0.5) cut at 0: mean 1.004, deviation 0.491; the errors of the means are a hundredth of that.
+    // Of N(1, 0.5) cut at 0: mean 1.004, deviation 0.491; the errors of the means are a hundredth
+    // of that.
     assert!((mean - 1.004).abs() < 0.04 && (deviation - 0.491).abs() < 0.03, "{mean} {deviation}");
     assert!(drawn.iter().all(|one| *one >= 0.0) && drawn.contains(&0.0));
     assert_eq!(super::drawn(Latency::default(), &task(1)), Duration::ZERO);

@@ -2,7 +2,8 @@ use bytes::Bytes;
 
 use super::*;
 
-/// A tokenizer with a token for each printable character, and a chat template that names who speaks.
+/// A tokenizer with a token for each printable character, and a chat template that names who
+/// speaks.
 fn codec() -> Codec {
     let characters = (' '..='~').chain(['\n']).zip(0..);
     let vocabulary: serde_json::Map<String, serde_json::Value> =

@@ -100,7 +100,8 @@ fn without_surroundings_only_the_map_and_the_position_are_seen() {
     assert_eq!(BLIND.step(&start.state, &[0]).unwrap().observation, [4 + 50]);
 }
 
-/// Each row's token says where the row is from the player, and its holes: taken apart again, they are the map.
+/// Each row's token encodes where the row is from the player, and its holes: decoded, they are the
+/// map.
 #[test]
 fn rows_show_the_map_as_seen_from_the_player() {
     let lake = FrozenLake(FrozenLakeSpec { view: LakeView::CentredRows, ..BLIND.0 });

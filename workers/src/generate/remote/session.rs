@@ -83,7 +83,7 @@ impl Session {
         session
     }
 
-    /// StopCriteria all that goes on.
+    /// Ends the turns in flight and the prover.
     pub(super) fn end(&self) {
         self.close(Gate::Ended);
         self.ended.cancel();

@@ -2,9 +2,9 @@
 
 use super::{NO_SPREAD, mean};
 
-/// GRPO: `(R − mean) / (std + 1e-6)` with the sample's standard deviation (n − 1). A group of one, or one
-/// whose rewards are all alike, has no signal: zeros. Shao et al., "DeepSeekMath", 2024, section 4.1.2; the
-/// standard deviation as in verl and TRL.
+/// GRPO: `(R − mean) / (std + 1e-6)` with the sample's standard deviation (n − 1). A group of one,
+/// or one whose rewards are all alike, has no signal: zeros. Shao et al., "DeepSeekMath", 2024,
+/// section 4.1.2; the standard deviation as in verl and TRL.
 #[must_use]
 pub fn grpo(rewards: &[f64]) -> Vec<f64> {
     let centred = dr_grpo(rewards);
@@ -19,8 +19,9 @@ pub fn grpo(rewards: &[f64]) -> Vec<f64> {
     centred.into_iter().map(|a| a / (std + 1e-6)).collect()
 }
 
-/// Dr. GRPO: `R − mean`. Its other half, a length normaliser that no single response changes, is the aggregation
-/// `seq_mean_token_sum_norm`. Liu et al., "Understanding R1-Zero-Like Training", 2025, section 3.1.
+/// Dr. GRPO: `R − mean`. Its other half, a length normaliser that no single response changes, is
+/// the aggregation `seq_mean_token_sum_norm`. Liu et al., "Understanding R1-Zero-Like Training",
+/// 2025, section 3.1.
 #[must_use]
 pub fn dr_grpo(rewards: &[f64]) -> Vec<f64> {
     if rewards.len() < 2 {

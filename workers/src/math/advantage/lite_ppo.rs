@@ -4,9 +4,9 @@ use super::NO_SPREAD;
 use super::grpo::dr_grpo;
 use super::normalise::Moments;
 
-/// LitePPO: `(R − mean of the group) / (std of the batch + 1e-6)`, the standard deviation of the batch's rewards as they
-/// are, n − 1. A batch without spread has no signal: zeros. Liu et al., "Tricks or Traps? A Deep Dive into RL for LLM
-/// Reasoning", 2025, section 6. `[B][G]`
+/// LitePPO: `(R − mean of the group) / (std of the batch + 1e-6)`, the standard deviation of the
+/// batch's rewards as they are, n − 1. A batch without spread has no signal: zeros. Liu et al.,
+/// "Tricks or Traps? A Deep Dive into RL for LLM Reasoning", 2025, section 6. `[B][G]`
 #[must_use]
 pub fn lite_ppo(groups: &[Vec<f64>]) -> Vec<Vec<f64>> {
     let std = Moments::of(groups.iter().flatten().copied()).std();

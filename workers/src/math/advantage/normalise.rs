@@ -29,8 +29,8 @@ impl Moments {
         Self { count, mean, squares: numbers.map(|x| (x - mean).powi(2)).sum() }
     }
 
-    /// Those of both together: Chan, Golub, LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample
-    /// Variances", 1979.
+    /// Those of both together: Chan, Golub, LeVeque, "Updating Formulae and a Pairwise Algorithm
+    /// for Computing Sample Variances", 1979.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         let count = self.count + other.count;
@@ -62,8 +62,9 @@ impl Moments {
     }
 }
 
-/// Normalises the rewards of a batch; `before` are the moments of all batches before it. Gives those with it, if the run
-/// has any of them. As ROLL's `reward_norm`, with zeros where there is no spread.
+/// Normalises the rewards of a batch; `before` are the moments of all batches before it. Gives
+/// those with it, if the run has any of them. As ROLL's `reward_norm`, with zeros where there is no
+/// spread.
 pub fn normalise(norm: RewardNorm, groups: &mut [Vec<Scored<'_>>], before: Moments) -> Option<Moments> {
     let of_group = |group: &Vec<Scored<'_>>| Moments::of(rewards(group).into_iter());
     let batch: Vec<f64> = groups.iter().flat_map(|group| rewards(group)).collect();
@@ -89,7 +90,8 @@ pub fn normalise(norm: RewardNorm, groups: &mut [Vec<Scored<'_>>], before: Momen
 }
 
 impl Scored<'_> {
-    /// Its reward less `mean`, times `factor`. Each turn's part is multiplied too, and the last loses the mean.
+    /// Its reward less `mean`, times `factor`. Each turn's part is multiplied too, and the last
+    /// loses the mean.
     fn moved(&mut self, mean: f64, factor: f64) {
         self.reward = (self.reward - mean) * factor;
         if let Some(last) = self.turns.last_mut() {
@@ -99,7 +101,8 @@ impl Scored<'_> {
     }
 }
 
-/// `(A − mean) / (std + 1e-6)` over all of these; zeros where there is no spread. As ROLL's `whiten_advantages`.
+/// `(A − mean) / (std + 1e-6)` over all of these; zeros where there is no spread. As ROLL's
+/// `whiten_advantages`.
 pub fn whiten<'a>(advantages: impl Iterator<Item = &'a mut f32>) {
     let all: Vec<&mut f32> = advantages.collect();
     let moments = Moments::of(all.iter().map(|a| f64::from(**a)));

@@ -95,7 +95,8 @@ fn a_turns_return_is_what_follows_from_it() {
 #[test]
 fn turns_of_one_state_are_compared_within_their_group_alone() {
     let parameters = Parameters { discount: 0.5, turn_weight: 2.0, ..Parameters::default() };
-    // Both begin in state 1, with returns 0.5 and 0; state 3 is met twice by the second rollout, returns 0 both times.
+    // Both begin in state 1, with returns 0.5 and 0; state 3 is met twice by the second rollout,
+    // returns 0 both times.
     let group = vec![turns(&[(0.0, &[1]), (1.0, &[2])]), turns(&[(0.0, &[1]), (0.0, &[3]), (0.0, &[3])])];
     let episode = grpo(&[1.0, 0.0]);
     let step = grpo(&[0.5, 0.0]);

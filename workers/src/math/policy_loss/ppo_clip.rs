@@ -15,10 +15,11 @@ pub struct Bounds {
     pub dual: f64,
 }
 
-/// PPO's clipped surrogate `−min(r A, clip(r, 1 − low, 1 + high) A)` from `log_r = log r`, with gradient. Schulman et
-/// al., "Proximal Policy Optimization Algorithms", 2017, equation 7; two bounds as in Yu et al., "DAPO", 2025. With
-/// `dual` the objective of a negative advantage is not below `dual · A`: Ye et al., "Mastering Complex Control in MOBA
-/// Games with Deep Reinforcement Learning", 2020, equation 5.
+/// PPO's clipped surrogate `−min(r A, clip(r, 1 − low, 1 + high) A)` from `log_r = log r`, with
+/// gradient. Schulman et al., "Proximal Policy Optimization Algorithms", 2017, equation 7; two
+/// bounds as in Yu et al., "DAPO", 2025. With `dual` the objective of a negative advantage is not
+/// below `dual · A`: Ye et al., "Mastering Complex Control in MOBA Games with Deep Reinforcement
+/// Learning", 2020, equation 5.
 #[must_use]
 pub fn ppo_clip(log_r: &Tensor, advantage: &Tensor, bounds: Bounds) -> PolicyLoss {
     let ratio = log_r.exp();

@@ -28,11 +28,12 @@ impl Codecs {
         Self { policies, versions, by_run: OnceCache::default() }
     }
 
-    /// The codec of a run. All versions of a run share it, so it is read from the one that the policy names.
+    /// The codec of a run. All versions of a run share it, so it is read from the one that the
+    /// policy names.
     ///
     /// # Errors
-    /// The verdict on the task that needs it: the run has no version yet, its files cannot be fetched, or they
-    /// are no tokenizer.
+    /// The verdict on the task that needs it: the run has no version yet, its files cannot be
+    /// fetched, or they are no tokenizer.
     pub async fn of(&self, run: &RunId) -> Result<Arc<Codec>, Verdict> {
         self.by_run.get(run, async || self.read(run).await).await
     }

@@ -1,5 +1,6 @@
-//! The architectures that are computed, by the names that transformers has for them. All are one decoder:
-//! RMSNorm, attention with rotary positions, SwiGLU. They differ in biases and in norms of the heads.
+//! The architectures that are computed, by the names that transformers has for them. All are one
+//! decoder: RMSNorm, attention with rotary positions, SwiGLU. They differ in biases and in norms of
+//! the heads.
 
 /// An architecture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -53,8 +53,8 @@ pub enum FilesError {
     },
 }
 
-/// Reads the parts of `layout` into one flat buffer `[layout.len]` of f32 on the CPU. `prefix` comes before
-/// each name in the file. 16-bit floats are widened.
+/// Reads the parts of `layout` into one flat buffer `[layout.len]` of f32 on the CPU. `prefix`
+/// comes before each name in the file. 16-bit floats are widened.
 ///
 /// # Errors
 /// The file is not safetensors, or a tensor is missing, of another shape, or not finite.
@@ -92,8 +92,9 @@ pub fn read_tensors(file: &str, bytes: &[u8], prefix: &str, layout: &Layout) -> 
     Ok(flat)
 }
 
-/// Writes flat buffers `[layout.len]` of f32 or bf16, each in its own kind and under its prefix, and one word of metadata under its key.
-/// The same numbers give the same bytes. (More than one key would not: the header has them in a map's order.)
+/// Writes flat buffers `[layout.len]` of f32 or bf16, each in its own kind and under its prefix,
+/// and one word of metadata under its key. The same numbers give the same bytes. (More than one key
+/// would not: the header has them in a map's order.)
 ///
 /// # Panics
 /// Never: shapes and lengths come from `layout`.

@@ -3,9 +3,9 @@
 use super::Layout;
 use crate::random::{Stream, fnv1a};
 
-/// Initial weights in the order of `layout`, as Hugging Face initialises a Llama: matrices normal with
-/// standard deviation `std` and mean 0, norms one, biases zero. Each tensor has a stream of its own, so its values do
-/// not depend on how many layers come before it.
+/// Initial weights in the order of `layout`, as Hugging Face initialises a Llama: matrices normal
+/// with standard deviation `std` and mean 0, norms one, biases zero. Each tensor has a stream of
+/// its own, so its values do not depend on how many layers come before it.
 #[must_use]
 pub(super) fn initial_weights(layout: &Layout, seed: u64, std: f64) -> Vec<f32> {
     let mut weights = Vec::with_capacity(usize::try_from(layout.len).unwrap_or(0));

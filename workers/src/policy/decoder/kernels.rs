@@ -1,9 +1,9 @@
 //! Kernels that libtorch lacks or that are slow in it on a CPU: products with weights that oneDNN
 //! has packed, attention to blocks, and the operations between products in one pass each. The C++
 //! is in `kernels/`. All calls that could break memory are in this file. None takes gradients.
-#![expect(unsafe_code, reason = "C++ is called, and is handed tensors as pointers")]
+#![expect(unsafe_code, reason = "C++ is called, with tensors as pointers")]
 #![expect(unreachable_pub, reason = "the macro makes what it declares public")]
-#![expect(clippy::too_many_arguments, reason = "what C++ is handed is flat")]
+#![expect(clippy::too_many_arguments, reason = "the arguments of C++ are flat")]
 
 use tch::Tensor;
 

@@ -1,5 +1,5 @@
-//! Where each parameter lies in one flat buffer. All weights of a decoder are views of that buffer, so that
-//! the optimiser, the gradient's norm and an all-reduce are single passes over it.
+//! Where each parameter lies in one flat buffer. All weights of a decoder are views of that buffer,
+//! so that the optimiser, the gradient's norm and an all-reduce are single passes over it.
 
 use super::Config;
 
@@ -40,8 +40,8 @@ impl Part {
     }
 }
 
-/// All parameters in the order of the flat buffer. Query, key and value of a layer lie side by side, as do
-/// gate and up, and so do their biases, so that each pair or triple is also one tensor.
+/// All parameters in the order of the flat buffer. Query, key and value of a layer lie side by
+/// side, as do gate and up, and so do their biases, so that each pair or triple is also one tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     /// The parameters.

@@ -9,8 +9,8 @@ use super::{Config, RopeParameters, RopeScaling};
 pub(super) struct Rope {
     /// `[positions, head_width]`.
     cos: Tensor,
-    /// `[positions, head_width]`; the first half is negated, so that a rotation is one roll, one product and
-    /// one fused product and sum.
+    /// `[positions, head_width]`; the first half is negated, so that a rotation is one roll, one
+    /// product and one fused product and sum.
     sin: Tensor,
 }
 
@@ -24,8 +24,8 @@ pub(super) struct Angles {
 }
 
 impl Rope {
-    /// The table for all positions of a context: angle `position * frequency`, computed in f32 as transformers
-    /// does, so that both see the same angles.
+    /// The table for all positions of a context: angle `position * frequency`, computed in f32 as
+    /// transformers does, so that both see the same angles.
     pub(super) fn new(config: &Config, device: Device) -> Self {
         let (inverse, attention) = frequencies(config.rope, config.head_width());
         let positions = Tensor::arange(config.context as i64, (Kind::Float, Device::Cpu));
@@ -72,8 +72,9 @@ impl Angles {
     }
 }
 
-/// The angle by which each pair of a head's dimensions turns from one position to the next, `[width / 2]`, and what
-/// cosines and sines are multiplied by. Formulas: `modeling_rope_utils.py` of transformers.
+/// The angle by which each pair of a head's dimensions turns from one position to the next, `[width
+/// / 2]`, and what cosines and sines are multiplied by. Formulas: `modeling_rope_utils.py` of
+/// transformers.
 fn frequencies(rope: RopeParameters, width: i64) -> (Tensor, f64) {
     let exponents = Tensor::arange_start_step(0, width, 2, (Kind::Float, Device::Cpu));
     let base = Tensor::full([width / 2], rope.theta, (Kind::Float, Device::Cpu));

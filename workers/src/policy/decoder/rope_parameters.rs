@@ -1,5 +1,5 @@
-//! How the wavelengths of the rotary embedding are told: `rope_parameters` of `config.json`, or `rope_theta` and
-//! `rope_scaling` as releases of transformers before 5 wrote them.
+//! Settings of the rotary embedding's wavelengths: `rope_parameters` of `config.json`, or
+//! `rope_theta` and `rope_scaling` in older files.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -18,8 +18,8 @@ pub struct RopeParameters {
 /// A stretch of wavelengths, each as transformers computes it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum RopeScaling {
-    /// None. `dynamic` is this, too: it stretches only what is longer than `max_position_embeddings`, and no
-    /// context here is.
+    /// None. `dynamic` is this, too: it stretches only what is longer than
+    /// `max_position_embeddings`, and no context here is.
     Default,
     /// All by the same factor.
     Linear {
@@ -37,7 +37,8 @@ pub enum RopeScaling {
         /// The context that the model was first trained on.
         original: f64,
     },
-    /// YaRN (Peng et al., 2023): by the number of turns within the original context, and attention is sharpened.
+    /// YaRN (Peng et al., 2023): by the number of turns within the original context, and attention
+    /// is sharpened.
     Yarn {
         /// How much longer.
         factor: f64,
@@ -54,7 +55,7 @@ pub enum RopeScaling {
     },
 }
 
-/// What `config.json` may say.
+/// The fields of `config.json`.
 #[derive(Debug, Default, Deserialize)]
 struct RopeFields {
     #[serde(default)]
@@ -98,38 +99,38 @@ pub(super) struct Beside {
 }
 
 impl RopeParameters {
-    /// Reads what `rope_parameters` or `rope_scaling` says, `null` if neither is there.
-    pub(super) fn read(told: &Value, beside: Beside) -> Result<Self, ConfigError> {
-        let empty = told.is_null() || told.as_object().is_some_and(serde_json::Map::is_empty);
-        let told: RopeFields =
-            if empty { RopeFields::default() } else { serde_path_to_error::deserialize(told)? };
-        let kind = told.rope_type.as_deref().or(told.kind.as_deref()).unwrap_or("default");
-        let partial = told.partial_rotary_factor.or(beside.partial).unwrap_or(1.0);
+    /// Reads `rope_parameters` or `rope_scaling`; `null` if neither exists.
+    pub(super) fn read(fields: &Value, beside: Beside) -> Result<Self, ConfigError> {
+        let empty = fields.is_null() || fields.as_object().is_some_and(serde_json::Map::is_empty);
+        let fields: RopeFields =
+            if empty { RopeFields::default() } else { serde_path_to_error::deserialize(fields)? };
+        let kind = fields.rope_type.as_deref().or(fields.kind.as_deref()).unwrap_or("default");
+        let partial = fields.partial_rotary_factor.or(beside.partial).unwrap_or(1.0);
         if (partial - 1.0).abs() > f64::EPSILON {
             return Err(unsupported("partial_rotary_factor", &partial, "only 1 is computed"));
         }
-        let theta = told.rope_theta.or(beside.theta).unwrap_or(10_000.0);
+        let theta = fields.rope_theta.or(beside.theta).unwrap_or(10_000.0);
         let theta = positive("rope_theta", Some(theta))?;
         // Beside the parameters it has priority, as in transformers.
-        let original = beside.original.or(told.original_max_position_embeddings).unwrap_or(beside.longest);
+        let original = beside.original.or(fields.original_max_position_embeddings).unwrap_or(beside.longest);
         let scaling = match kind {
             "default" | "dynamic" => RopeScaling::Default,
-            "linear" => RopeScaling::Linear { factor: positive("factor", told.factor)? },
+            "linear" => RopeScaling::Linear { factor: positive("factor", fields.factor)? },
             "llama3" => RopeScaling::Llama3 {
-                factor: positive("factor", told.factor)?,
-                low: positive("low_freq_factor", told.low_freq_factor)?,
-                high: positive("high_freq_factor", told.high_freq_factor)?,
+                factor: positive("factor", fields.factor)?,
+                low: positive("low_freq_factor", fields.low_freq_factor)?,
+                high: positive("high_freq_factor", fields.high_freq_factor)?,
                 original: positive("original_max_position_embeddings", Some(original))?,
             },
             "yarn" => {
-                let factor = positive("factor", told.factor.or(Some(beside.longest / original)))?;
+                let factor = positive("factor", fields.factor.or(Some(beside.longest / original)))?;
                 RopeScaling::Yarn {
                     factor,
-                    attention: told.attention(factor),
-                    fast: told.beta_fast.filter(|turns| *turns != 0.0).unwrap_or(32.0),
-                    slow: told.beta_slow.filter(|turns| *turns != 0.0).unwrap_or(1.0),
+                    attention: fields.attention(factor),
+                    fast: fields.beta_fast.filter(|turns| *turns != 0.0).unwrap_or(32.0),
+                    slow: fields.beta_slow.filter(|turns| *turns != 0.0).unwrap_or(1.0),
                     original: positive("original_max_position_embeddings", Some(original))?,
-                    truncate: told.truncate.unwrap_or(true),
+                    truncate: fields.truncate.unwrap_or(true),
                 }
             }
             other => {
@@ -145,8 +146,8 @@ impl RopeFields {
     /// What YaRN multiplies cosines and sines by.
     fn attention(&self, factor: f64) -> f64 {
         let scale = |by: f64| if factor <= 1.0 { 1.0 } else { 0.1 * by * factor.ln() + 1.0 };
-        let told = |number: Option<f64>| number.filter(|number| *number != 0.0);
-        match (self.attention_factor, told(self.mscale), told(self.mscale_all_dim)) {
+        let fields = |number: Option<f64>| number.filter(|number| *number != 0.0);
+        match (self.attention_factor, fields(self.mscale), fields(self.mscale_all_dim)) {
             (Some(attention), ..) => attention,
             (None, Some(one), Some(all)) => scale(one) / scale(all),
             (None, ..) => scale(1.0),

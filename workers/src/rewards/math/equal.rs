@@ -1,4 +1,4 @@
-//! Whether two expressions say the same.
+//! Whether two expressions are equal.
 
 use super::tree::Expr;
 use super::value::{POINTS, any, complex, exact, has_decimals, has_symbols};
@@ -8,7 +8,7 @@ const NEAR: f64 = 1e-9;
 /// Numbers with a point are compared to so many places.
 const PLACES: f64 = 1e6;
 
-/// Whether `given` says what `right` does. Where the answer is `x = 5`, 5 says it too.
+/// Whether `given` equals `right`. Where the answer is `x = 5`, 5 equals it too.
 pub(super) fn equal(right: &Expr, given: &Expr) -> bool {
     let (right, given) = (plain(right), plain(given));
     match (&right, &given) {
@@ -25,8 +25,8 @@ pub(super) fn equal(right: &Expr, given: &Expr) -> bool {
     }
 }
 
-/// The same in fewer kinds: both signs become a set, one side of a number line an interval, and names before the values of a
-/// list are left out.
+/// The same in fewer kinds: both signs become a set, one side of a number line an interval, and
+/// names before the values of a list are left out.
 fn plain(expr: &Expr) -> Expr {
     if any(expr, &|part| matches!(part, Expr::PlusMinus(..))) {
         return Expr::Group('{', vec![signed(expr, false), signed(expr, true)], '}');
@@ -140,8 +140,8 @@ fn unordered(items: &[Expr], others: &[Expr]) -> bool {
     items.len() == others.len() && items.iter().all(|item| takes(item, &mut left))
 }
 
-/// Whether two relations have the same solutions: the difference of the one's sides is the other's, times a number, which
-/// is above 0 where one side is larger.
+/// Whether two relations have the same solutions: the difference of the one's sides is the other's,
+/// times a number, which is above 0 where one side is larger.
 fn related(sign: &str, (a, b): (&Expr, &Expr), (c, d): (&Expr, &Expr)) -> bool {
     let mut ratio = None;
     for point in 0..POINTS {

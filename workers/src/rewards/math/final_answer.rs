@@ -3,7 +3,7 @@
 /// Words that come right before an answer, in lower case.
 const BEFORE: [&str; 4] = ["####", "answer is", "answer:", "answer ="];
 
-/// What stands in the last whole `\boxed{…}`.
+/// The content of the last complete `\boxed{…}`.
 pub(super) fn boxed(text: &str) -> Option<&str> {
     let starts = text.rmatch_indices("boxed{").chain(text.rmatch_indices("fbox{"));
     let mut starts: Vec<usize> = starts.map(|(at, word)| at + word.len()).collect();
@@ -29,7 +29,8 @@ fn closed(text: &str) -> Option<&str> {
     None
 }
 
-/// The last answer: in a box, or else after words that announce one, or else the last formula, or else the last number.
+/// The last answer: in a box, or else after words that announce one, or else the last formula, or
+/// else the last number.
 pub(super) fn last(text: &str) -> Option<String> {
     if let Some(inner) = boxed(text) {
         return Some(inner.to_owned());
@@ -53,7 +54,7 @@ fn announced(text: &str) -> Option<&str> {
     (!line.is_empty()).then_some(line)
 }
 
-/// What stands between the last pair of dollars, `\(` and `\)`, or `\[` and `\]`.
+/// The text between the last pair of dollars, `\(` and `\)`, or `\[` and `\]`.
 fn formula(text: &str) -> Option<String> {
     let between = |open: &str, close: &str| {
         let end = text.rfind(close)?;

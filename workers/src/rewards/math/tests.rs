@@ -19,7 +19,8 @@ fn verdicts_agree_with_math_verify() {
         pairs.iter().filter(|pair| equal_in(&pair.right, &pair.given) != pair.equal).collect();
     let agreed = pairs.len() - differ.len();
     println!("{agreed} of {} agree", pairs.len());
-    // Nothing that math-verify takes is refused; what differs is taken here alone, and the README says what that is.
+    // Nothing that math-verify takes is refused; what differs is taken here alone, and the README
+    // says what that is.
     let refused: Vec<_> = differ.iter().filter(|pair| pair.equal).collect();
     assert!(refused.is_empty(), "{refused:#?}");
     assert!(agreed * 1000 >= pairs.len() * 950, "{agreed} of {}: {differ:#?}", pairs.len());

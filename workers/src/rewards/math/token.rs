@@ -125,7 +125,7 @@ pub(super) fn tokens(text: &str) -> Option<Vec<Token>> {
     Some(tokens)
 }
 
-/// Spaces are of use between two numbers alone.
+/// Spaces matter between two numbers alone.
 fn spaces(tokens: &mut Vec<Token>) {
     let mut at = 0;
     while at < tokens.len() {
@@ -138,7 +138,8 @@ fn spaces(tokens: &mut Vec<Token>) {
     }
 }
 
-/// A number from `start` on; commas between groups of three digits belong to it, unless it stands in a bracket.
+/// A number from `start` on. Commas between groups of three digits belong to it, except in a
+/// bracket.
 fn number(chars: &[char], start: usize, in_bracket: bool, tokens: &mut Vec<Token>) -> usize {
     let digit = |at: usize| chars.get(at).is_some_and(char::is_ascii_digit);
     let mut at = start;
@@ -260,7 +261,8 @@ fn measures(token: Option<&Token>) -> bool {
     matches!(token, Some(Token::Number(_) | Token::Sign(' ' | ')' | '}') | Token::Word(_)))
 }
 
-/// `\text{…}`: words that join answers join them; a letter or number is one; other words are a unit, or the answer itself.
+/// `\text{…}`: words that join answers join them; a letter or number is one; other words are a
+/// unit, or the answer itself.
 fn text(chars: &[char], start: usize, tokens: &mut Vec<Token>) -> Option<usize> {
     let open = (start..chars.len()).find(|at| chars[*at] != ' ')?;
     if chars[open] != '{' {

@@ -57,7 +57,8 @@ struct Parser {
     depth: u32,
 }
 
-/// Tokens of an answer at most. An expression is no deeper than it is long, and is computed by recursion.
+/// Tokens of an answer at most. An expression is no deeper than it is long, and is computed by
+/// recursion.
 const MOST: usize = 512;
 /// Brackets in brackets at most.
 const DEEP: u32 = 64;

@@ -1,8 +1,10 @@
-//! What an expression is worth where its variables have values: exactly, in the integers modulo a prime, as long as it has
-//! nothing but sums, products, quotients and whole powers; in complex numbers otherwise.
+//! What an expression is worth where its variables have values: exactly, in the integers modulo a
+//! prime, as long as it has nothing but sums, products, quotients and whole powers; in complex
+//! numbers otherwise.
 //!
-//! Two such quotients that agree at random points of a large field are the same but for a chance of their degree over the
-//! field's size: Schwartz, "Fast Probabilistic Algorithms for Verification of Polynomial Identities", 1980.
+//! Two such quotients that agree at random points of a large field are the same but for a chance of
+//! their degree over the field's size: Schwartz, "Fast Probabilistic Algorithms for Verification of
+//! Polynomial Identities", 1980.
 
 use super::tree::Expr;
 use crate::random::fnv1a;
@@ -15,7 +17,8 @@ const MAX_POWER: f64 = 1e6;
 /// The points at which expressions are compared.
 pub(super) const POINTS: u64 = 6;
 
-/// A number that looks random, the same for a name (in any case) and a point for ever: FNV-1a, then SplitMix64's finaliser.
+/// A number that looks random, the same for a name (in any case) and a point for ever: FNV-1a, then
+/// SplitMix64's finaliser.
 fn drawn(name: &str, point: u64) -> u64 {
     let x = fnv1a(name).wrapping_add(point.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -66,7 +66,8 @@ impl Books {
         (books, base)
     }
 
-    /// Commits what the members of a gang made; the version as a worker knows it, of its files only the config.
+    /// Commits what the members of a gang made; the version as a worker knows it, of its files only
+    /// the config.
     pub(crate) fn commit(
         &self,
         step: Option<(&LoadedVersion, BlobRef)>,
@@ -124,7 +125,7 @@ impl Books {
         read
     }
 
-    /// A step that the members, by rank, make in these assignments; what each says.
+    /// A step of these members, by rank, with these assignments; the result of each.
     pub(crate) fn attempt(
         &self,
         members: &mut [TorchTrainer],
@@ -191,7 +192,8 @@ impl Books {
         read.unwrap().to_kind(Kind::Double)
     }
 
-    /// The first and the second moments of a checkpoint, from all its shards in the order of the flat buffer.
+    /// The first and the second moments of a checkpoint, from all its shards in the order of the
+    /// flat buffer.
     pub(crate) fn moments(&self, version: &LoadedVersion) -> [Tensor; 2] {
         ["exp_avg", "exp_avg_sq"].map(|name| self.sharded(version, name))
     }
@@ -262,7 +264,8 @@ pub(crate) fn many_updates(checkpoint: bool) -> How {
     How { algorithm, checkpoint }
 }
 
-/// How far apart the weights of two runs of the same steps may be, as a share of how far the steps moved them.
+/// How far apart the weights of two runs of the same steps may be, as a share of how far the steps
+/// moved them.
 pub(crate) const MOST_APART: f64 = 2e-3;
 
 /// The Euclidean length of all elements.
@@ -270,10 +273,11 @@ pub(crate) fn length(of: &Tensor) -> f64 {
     f64::try_from(of.square().sum(Kind::Double).sqrt()).unwrap()
 }
 
-/// Asserts that two runs of the same steps came to the same to f32 rounding. Moments, which are sums of gradients, are
-/// within a small share of the largest, each of them. Weights are compared where the moment is above its noise, element
-/// by element, and all together by their distance: AdamW divides a gradient by its own size, so that of an element whose
-/// gradient is rounding alone the first updates are whole ones, in a direction that the processor decides.
+/// Asserts that two runs of the same steps came to the same to f32 rounding. Moments, which are
+/// sums of gradients, are within a small share of the largest, each of them. Weights are compared
+/// where the moment is above its noise, element by element, and all together by their distance:
+/// AdamW divides a gradient by its own size, so that of an element whose gradient is rounding alone
+/// the first updates are whole ones, in a direction that the processor decides.
 pub(crate) fn same(a: (&Books, &LoadedVersion), b: (&Books, &LoadedVersion), how: &How, what: &str) {
     let rate = how.algorithm.learning_rate;
     let largest = |x: &Tensor| f64::try_from(x.abs().max()).unwrap();
@@ -296,5 +300,6 @@ pub(crate) fn same(a: (&Books, &LoadedVersion), b: (&Books, &LoadedVersion), how
     assert!(off < MOST_APART, "{what}: weights off by {off} of how far they moved");
 }
 
-/// The root of an element's second moment, as a share of the largest, below which its gradients may be rounding.
+/// The root of an element's second moment, as a share of the largest, below which its gradients may
+/// be rounding.
 const NOISE: f64 = 1e-2;

@@ -45,7 +45,8 @@ fn a_member_that_never_comes_ends_the_formation() {
     assert!(since.elapsed() < timeout + Duration::from_secs(2), "{:?}", since.elapsed());
 }
 
-/// Rank 1 comes and then says nothing more; rank 0 waits for it, and gives how that ended and after how long.
+/// Rank 1 comes and then says nothing more; rank 0 waits for it, and gives how that ended and after
+/// how long.
 fn waits_in_vain(timeout: Duration, stop: bool) -> (GangError, Duration) {
     let assignments = assignments(2, timeout);
     let (waiting, over) = (Barrier::new(2), Barrier::new(2));
@@ -86,7 +87,8 @@ fn a_cancelled_member_stops_waiting() {
 
 #[test]
 fn a_member_that_leaves_is_noticed_at_once_by_all() {
-    // In a ring of four, one member's neighbours notice; that they leave is how the fourth learns of it.
+    // In a ring of four, one member's neighbours notice; that they leave is how the fourth learns
+    // of it.
     let took = together(&assignments(4, PATIENCE), |assignment| {
         let group = Group::form(assignment, Device::Cpu).unwrap();
         group.all_reduce(&Tensor::from_slice(&[1.0])).unwrap();

@@ -1,4 +1,5 @@
-//! Gangs that compute in bf16: the weights in f32 are in shards as the moments are, wherever a state comes from.
+//! Gangs that compute in bf16: the weights in f32 are in shards as the moments are, wherever a
+//! state comes from.
 
 use millrace_schemas::submit::Algorithm;
 use millrace_workers::model::versions::LoadedVersion;
@@ -7,8 +8,8 @@ use tch::{Kind, Tensor};
 use super::books::{Books, How, batches, many_updates, members};
 use crate::half::initial_half;
 
-/// Steps one after another by formations of these sizes; with `fresh` members for each, who have their state from
-/// files, or else by those who are left and newcomers. Gives all versions.
+/// Steps one after another by formations of these sizes; with `fresh` members for each, who have
+/// their state from files, or else by those who are left and newcomers. Gives all versions.
 fn run(steps: &[(usize, &How)], fresh: bool) -> (Books, Vec<LoadedVersion>) {
     let (gang, zero) = Books::of(&initial_half(1));
     let batches = batches(&zero, &gang, steps.len() as u64, (4, 4));
@@ -56,8 +57,8 @@ fn weights_in_f32_come_from_memory_from_members_and_from_shards() {
         let last = |fresh| run(&steps, fresh).1.pop().unwrap().manifest;
         assert_eq!(last(false), last(true), "world={world}");
     }
-    // Another size, and updates too small to be seen: the weights stay what they were to the last bits of f32,
-    // which bf16 would have lost.
+    // Another size, and updates too small to be seen: the weights stay what they were to the last
+    // bits of f32, which bf16 would have lost.
     let algorithm = Algorithm { learning_rate: 1e-9, weight_decay: 0.0, ..how.algorithm.clone() };
     let still = How { algorithm, checkpoint: true };
     for (fresh, worlds) in [(false, [1, 2, 3]), (true, [2, 3, 1])] {

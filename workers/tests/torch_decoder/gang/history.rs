@@ -1,4 +1,4 @@
-//! Where a state comes from when nobody holds it: a checkpoint's shards, and the steps since, made again.
+//! The state when no member has it: a checkpoint's shards, after which the steps since are redone.
 
 use super::books::{Books, batches, many_updates, members, same};
 

@@ -1,4 +1,5 @@
-//! Members that come and go between steps, and steps that are void: who has what afterwards, and from where.
+//! Members that come and go between steps, and steps that are void: who has what afterwards, and
+//! from where.
 
 use std::time::Duration;
 
@@ -43,7 +44,8 @@ fn newcomers_get_weights_and_state_from_the_members() {
 fn a_shrunk_gang_continues_with_the_remaining_members() {
     let (how, end) = (many_updates(false), many_updates(true));
     let (alone, batches, reference) = undisturbed(&how, &end);
-    // A member leaves after a checkpoint: its part is in a file. Or without one: the steps are made again.
+    // A member leaves after a checkpoint: its part is in a file. Or without one: the steps are made
+    // again.
     for checkpoint in [true, false] {
         let (gang, zero) = Books::new(1);
         let mut live = members(3);
@@ -76,7 +78,7 @@ fn a_step_that_breaks_off_leaves_nothing_behind() {
         let error = made.unwrap_err();
         assert!(matches!(&error, PolicyError::Impossible(why) if why.contains("update=")), "{error:?}");
     }
-    // One of them is told to stop, the other loses it.
+    // One of them is cancelled, the other loses it.
     let stopped = assignments(2, Duration::from_secs(2));
     stopped[1].cancel.cancel();
     let (_, made) = gang.attempt(&mut live, &stopped, &second, &batches[2], &how);

@@ -118,7 +118,8 @@ impl Drop for Member {
     }
 }
 
-/// A gang of three loses its last member by `signal`; the others notice within `within` and go on as two.
+/// A gang of three loses its last member by `signal`; the others notice within `within` and
+/// continue as two.
 fn loses(signal: &str, timeout: Duration, within: Duration) {
     let folder = tempfile::tempdir().unwrap();
     let members: Vec<Member> = (0..3).map(|rank| Member::start(rank, 3, timeout, folder.path())).collect();
@@ -130,7 +131,7 @@ fn loses(signal: &str, timeout: Duration, within: Duration) {
         assert!(since.elapsed() < within, "{signal}: {said} after {:?}", since.elapsed());
     }
     for member in &members[..2] {
-        assert_eq!(member.says("again"), "again 2", "the thread is of use afterwards");
+        assert_eq!(member.says("again"), "again 2", "the thread works afterwards");
     }
 }
 

@@ -1,4 +1,4 @@
-//! A step is the same whoever makes it: one member, or several with any size of forward.
+//! A step is the same for one member and for several, with any size of forward.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,12 @@ use super::ranks::{PATIENCE, assignments};
 use crate::algorithm_steps::{ice_pop, ipa, lite_ppo};
 use crate::support::uneven;
 
-/// Tokens, of 62, that may be on the other side of a bound: those whose ratio is as near to it as rounding. What a step
-/// does to the weights is compared by `same`.
+/// Tokens, of 62, that may be on the other side of a bound: those whose ratio is as near to it as
+/// rounding. What a step does to the weights is compared by `same`.
 const AT_A_BOUND: f64 = 2.5 / 62.0;
 
-/// What steps of many updates measured, but for rounding: each processor adds up in another order, AdamW's first updates
-/// turn rounding into signs, and the updates after them go on from there.
+/// What steps of many updates measured, but for rounding: each processor adds up in another order,
+/// AdamW's first updates turn rounding into signs, and the updates after them go on from there.
 fn measured_alike(ours: &BTreeMap<String, f64>, theirs: &BTreeMap<String, f64>, what: &str) {
     for (name, value) in theirs {
         let off = (ours[name] - value).abs();

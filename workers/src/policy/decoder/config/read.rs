@@ -8,7 +8,7 @@ use super::{Config, ConfigError};
 use crate::policy::decoder::architecture::{Architecture, Biases};
 use crate::policy::decoder::rope_parameters::{Beside, RopeParameters};
 
-/// What says the architecture.
+/// The fields that name the architecture.
 #[derive(Debug, Deserialize)]
 pub(super) struct Named {
     #[serde(default)]
@@ -33,7 +33,8 @@ impl Named {
     }
 }
 
-/// What is read of `config.json`. Fields that transformers knows and this decoder does not need are not here.
+/// The fields of `config.json` that are read. Those that transformers knows and this decoder does
+/// not need are left out.
 #[derive(Debug, Deserialize)]
 pub(super) struct ConfigFields {
     vocab_size: i64,

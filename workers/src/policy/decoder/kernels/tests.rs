@@ -221,7 +221,8 @@ fn rows_that_do_not_lie_together_are_multiplied_too() {
     assert_eq!(multiply_rows(&x, &weight), multiply_rows(&x.contiguous(), &weight));
 }
 
-/// One row of one block, as numbers of tables, lengths, cells and the block: refused if any leads out of the cache.
+/// One row of one block, as numbers of tables, lengths, cells and the block: refused if any leads
+/// out of the cache.
 fn attended(table: i64, length: i64, cell: Option<[i64; 2]>, block: usize) -> bool {
     let heads = Heads::with(1, 1, 16);
     let rows = || random([2, 16], Kind::Float);

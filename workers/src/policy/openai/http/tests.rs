@@ -6,7 +6,8 @@ use super::*;
 
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// A server that answers every request with `head`, and then `piece` for as long as it is read. Its address.
+/// A server that answers every request with `head`, and then `piece` for as long as it is read. Its
+/// address.
 async fn server(head: String, piece: Vec<u8>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

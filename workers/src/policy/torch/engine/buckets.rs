@@ -2,9 +2,10 @@
 
 use crate::policy::Ticket;
 
-/// Splits `lanes` (request and new tokens, 1 or more) into forwards of like lengths. Within one, attention is
-/// padded to the longest, so a first turn with its whole prompt does not share with turns of a few new
-/// tokens; and a padded forward stays below `most` tokens, unless a lane alone passes it.
+/// Splits `lanes` (request and new tokens, 1 or more) into forwards of like lengths. Within one,
+/// attention is padded to the longest, so a first turn with its whole prompt does not share with
+/// turns of a few new tokens; and a padded forward stays below `most` tokens, unless a lane alone
+/// passes it.
 pub(super) fn forwards(
     lanes: &mut [(Ticket, usize)],
     most: usize,
@@ -23,7 +24,8 @@ pub(super) fn forwards(
     })
 }
 
-/// Lengths of one class are padded to one another: 1, 2 to 4, 5 to 16, 17 to 64, and so on by fours.
+/// Lengths of one class are padded to one another: 1, 2 to 4, 5 to 16, 17 to 64, and so on by
+/// fours.
 const fn class(tokens: usize) -> u32 {
     (tokens.next_power_of_two().trailing_zeros()).div_ceil(2)
 }

@@ -1,16 +1,16 @@
-//! Tokens that are too unlikely to be drawn: beyond top-k, beyond top-p of what top-k left, below min-p; in this
-//! order, as transformers applies them.
+//! Tokens that are too unlikely to be drawn: beyond top-k, beyond top-p of what top-k left, below
+//! min-p; in this order, as transformers applies them.
 
 use tch::{Kind, Tensor};
 
 use super::Draw;
 
-/// Of a row's likeliest tokens, how many are looked at first: seldom are more in the nucleus, and to sort a whole
-/// vocabulary costs as much as a layer.
+/// Of a row's likeliest tokens, how many are looked at first: seldom are more in the nucleus, and
+/// to sort a whole vocabulary costs as much as a layer.
 const FIRST: i64 = 256;
 
-/// Which tokens of `logits` `[B, V]`, already divided by the temperature, are too unlikely; `[B, V]`, or `None`
-/// where no row cuts any off.
+/// Which tokens of `logits` `[B, V]`, already divided by the temperature, are too unlikely; `[B,
+/// V]`, or `None` where no row cuts any off.
 pub(super) fn unlikely(logits: &Tensor, draws: &[Draw]) -> Option<Tensor> {
     if !draws.iter().any(Draw::cuts) {
         return None;
@@ -54,8 +54,8 @@ struct Ranked<'a> {
 }
 
 impl Ranked<'_> {
-    /// The logit `[B, 1]` of the last token of each row that is left, looking at the `first` likeliest; `None` if
-    /// more must be looked at.
+    /// The logit `[B, 1]` of the last token of each row that is left, looking at the `first`
+    /// likeliest; `None` if more must be looked at.
     fn worst(&self, first: i64) -> Option<Tensor> {
         let all = first == self.logits.size()[1];
         let (likeliest, _) = self.logits.topk(first, -1, true, true);
@@ -63,7 +63,8 @@ impl Ranked<'_> {
         let rank = Tensor::arange(first, (Kind::Double, self.logits.device())).unsqueeze(0);
         let beyond = rank.ge_tensor(self.top_k);
         let dim = [-1_i64];
-        // What top-k leaves is looked at as a whole; the rest of a row without top-k counts by its sum alone.
+        // What top-k leaves is looked at as a whole; the rest of a row without top-k counts by its
+        // sum alone.
         let of_k = likeliest.masked_fill(&beyond, f64::NEG_INFINITY).logsumexp(dim.as_slice(), true);
         let of_all = self.logits.to_kind(Kind::Double).logsumexp(dim.as_slice(), true);
         let total = of_k.where_self(&self.top_k.isfinite(), &of_all);
@@ -72,7 +73,8 @@ impl Ranked<'_> {
         let left = before.lt_tensor(self.top_p).logical_and(&beyond.logical_not());
         let count = left.sum_dim_intlist(dim.as_slice(), true, Kind::Int64);
         if !all {
-            // A row whose every looked-at token is left may have more, unless top-k or top-p 1 says otherwise.
+            // A row whose every looked-at token is left may have more, unless top-k or top-p 1 says
+            // otherwise.
             let open = count.eq(first).logical_and(&self.top_k.gt(first as f64));
             let open = open.logical_and(&self.top_p.lt(1.0));
             if bool::try_from(open.any()).unwrap_or(true) {

@@ -4,8 +4,9 @@ use std::f64::consts::PI;
 
 use millrace_schemas::submit::{Algorithm, Schedule};
 
-/// The learning rate of the step on version `base`: it rises to `learning_rate` over `warmup_steps` steps, and comes
-/// down to its floor from there to step `decay_steps`. Half a cosine as in Loshchilov and Hutter, "SGDR", 2017.
+/// The learning rate of the step on version `base`: it rises to `learning_rate` over `warmup_steps`
+/// steps, and comes down to its floor from there to step `decay_steps`. Half a cosine as in
+/// Loshchilov and Hutter, "SGDR", 2017.
 pub(super) fn rate(algorithm: &Algorithm, base: u64) -> f64 {
     let step = (base + 1) as f64;
     let (warmup, end) = (algorithm.warmup_steps as f64, algorithm.decay_steps as f64);

@@ -15,7 +15,7 @@ use crate::math::advantage::normalise::{Moments, normalise, whiten};
 use crate::math::advantage::shaping::shaped;
 use crate::math::advantage::{Scored, ScoredTurn, advantages};
 use crate::math::correction::correct;
-use crate::math::kl::{self, Held, kl};
+use crate::math::kl::{self, LastStep, kl};
 
 /// Sets advantages, weights and masks of the rows of `batch`. `old`, `reference` and `values` must
 /// be final. `coefficient` is that of the KL penalty, and `base` the version trained on. Returns
@@ -192,9 +192,9 @@ fn mask_truncated(rows: &mut [Sample], batch: &Batch) -> f64 {
 
 /// The coefficient of the KL penalty in the step on `base`; 0 without one.
 pub(super) fn coefficient(algorithm: &Algorithm, base: &Manifest) -> f64 {
-    let held = || {
+    let last = || {
         let of = |name: &str| base.metrics.get(name).copied();
-        Some(Held { coefficient: of("kl_coefficient")?, distance: of("kl")?, rollouts: of("rollouts")? })
+        Some(LastStep { coefficient: of("kl_coefficient")?, distance: of("kl")?, rollouts: of("rollouts")? })
     };
-    algorithm.kl.map_or(0.0, |kl| kl::coefficient(&kl, held()))
+    algorithm.kl.map_or(0.0, |kl| kl::coefficient(&kl, last()))
 }
