@@ -145,9 +145,9 @@ async fn run() -> anyhow::Result<()> {
 
 /// Sets where this worker listens as a member of a gang.
 #[cfg(feature = "torch")]
-fn listen_to_gangs(told: Option<&str>, nats: &str) {
+fn listen_to_gangs(address: Option<&str>, nats: &str) {
     use crate::gang::{Listen, group};
-    if let Some(at) = told.map(Listen::at).or_else(|| Listen::towards(nats)) {
+    if let Some(at) = address.map(Listen::at).or_else(|| Listen::towards(nats)) {
         group::listen(at);
     }
 }

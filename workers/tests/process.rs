@@ -37,11 +37,11 @@ impl Process {
         Self(child.unwrap())
     }
 
-    /// The address that its log says it serves.
+    /// The address in its log.
     fn http(&mut self) -> String {
         let mut lines = BufReader::new(self.0.stderr.take().unwrap()).lines();
         let line = lines.by_ref().map(Result::unwrap).find(|line| line.contains("/healthz")).unwrap();
-        // Somebody has to read on, or the process would wait for room.
+        // Its output must be read, or the process would wait for room in the pipe.
         std::thread::spawn(move || lines.for_each(drop));
         let line: serde_json::Value = serde_json::from_str(&line).unwrap();
         line["bound"].as_str().unwrap().to_owned()
@@ -122,7 +122,7 @@ async fn a_worker_serves_and_leaves_in_good_order() {
     let queue = server.connect(JetStreamOptions::default()).await;
     let broker = Broker::new(queue, Objects::memory());
     let mut listener = broker.queue().listen(subjects::NOTICE_WORKERS).await.unwrap();
-    // The worker is there before its pools are.
+    // The worker exists before its pools.
     let mut worker = Process::start(&server, &["--stages", "env_step:16,reward", "--id", "one"]);
     let http = worker.http();
     pools(&broker).await;

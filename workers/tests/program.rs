@@ -22,8 +22,8 @@ fn example() -> String {
     format!("python3 {}", example.display())
 }
 
-/// A program whose one reward, `x`, answers each question by `line`, in which `$n` is the process's
-/// own number.
+/// A program whose one reward, `x`, answers each request with `line`, in which `$n` is the
+/// process's own number.
 fn shell(line: &str) -> String {
     format!(
         r#"sh -c 'echo "{{\"millrace\": 1, \"rewards\": [\"x\"]}}"; while read question; do n=$$; {line}; done'"#
@@ -71,7 +71,7 @@ async fn a_program_answers_for_what_it_offers() {
     assert_eq!(program.pools(Stage::EnvStep), ["larger".parse().unwrap()]);
     assert_eq!(scored(&score(&program, "brevity", "31, surely.").await), 1.0);
     assert_eq!(scored(&score(&program, "brevity", "I should say that it is 31.").await), 0.0);
-    // The example knows no such reward, and says so for good.
+    // The example has no such reward, and refuses for good.
     assert!(
         matches!(score(&program, "taste", "").await, Verdict::Poison(reason) if reason.contains("taste"))
     );

@@ -122,9 +122,9 @@ impl TextEnvironment for Arithmetic<'_> {
         })
     }
 
-    fn step(&self, state: &[u8], said: &str) -> Result<TextStep, EnvError> {
+    fn step(&self, state: &[u8], reply: &str) -> Result<TextStep, EnvError> {
         let (question, turn) = self.open(state)?;
-        let answer = last_number(said);
+        let answer = last_number(reply);
         let success = answer == Some(question.answer());
         let turn = turn + 1;
         let done = success || u32::from(turn) >= self.max_turns;

@@ -10,8 +10,8 @@ pub fn value_loss(value: &Tensor, old: &Tensor, returns: &Tensor, bound: f64) ->
     let (old, returns) = (old.detach(), returns.detach());
     let plain = (value - &returns).square();
     let loss = if bound > 0.0 {
-        let held = (value - &old).clamp(-bound, bound) + &old;
-        plain.maximum(&(held - &returns).square())
+        let bounded = (value - &old).clamp(-bound, bound) + &old;
+        plain.maximum(&(bounded - &returns).square())
     } else {
         plain
     };

@@ -99,14 +99,14 @@ pub enum VersionError {
     #[error(transparent)]
     Object(#[from] ObjectError),
     /// The manifest is not the one that was named.
-    #[error("manifest of {version} is not the one named: sha256={found}, not {wanted}")]
+    #[error("manifest of {version} is not the one named: sha256={found}, not {expected}")]
     OtherManifest {
         /// The version.
         version: PolicyVersion,
         /// The hash of the one in the store.
         found: Sha,
         /// The hash that was named.
-        wanted: Sha,
+        expected: Sha,
     },
     /// The manifest has the right hash and is no manifest of this version.
     #[error("failed to read the manifest of {version}: {reason}")]
@@ -189,14 +189,14 @@ impl VersionStore {
         &self,
         run: &RunId,
         version: PolicyVersion,
-        wanted: Sha,
+        expected: Sha,
         files: Files,
     ) -> Result<LoadedVersion, VersionError> {
         let path = paths::manifest(run, version);
         let bytes = self.objects().get(&path).await?.ok_or(ObjectError::NotFound { path })?;
         let found = Sha::of(&bytes);
-        if found != wanted {
-            return Err(VersionError::OtherManifest { version, found, wanted });
+        if found != expected {
+            return Err(VersionError::OtherManifest { version, found, expected });
         }
         let manifest = read_manifest(run, version, &bytes)?;
         let named = manifest.files.iter().filter(|file| files.include(&file.name));
@@ -206,7 +206,7 @@ impl VersionStore {
             .buffer_unordered(FILES_IN_FLIGHT)
             .try_collect()
             .await?;
-        Ok(LoadedVersion { version, manifest, sha: wanted, files })
+        Ok(LoadedVersion { version, manifest, sha: expected, files })
     }
 }
 

@@ -131,7 +131,7 @@ async fn old_versions_are_collected_and_kept_ones_stay_whole() {
     let mut once = collected.clone();
     once.sort_unstable();
     once.dedup();
-    assert_eq!(once.len(), collected.len(), "each is said once: {collected:?}");
+    assert_eq!(once.len(), collected.len(), "each is reported once: {collected:?}");
     assert_eq!(once, [1, 2, 3, 6, 7, 8, 9].map(PolicyVersion));
 }
 

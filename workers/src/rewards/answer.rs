@@ -11,17 +11,17 @@ use super::RewardError;
 /// # Errors
 /// It has no text.
 pub(super) fn last(task: &RewardTask) -> Result<&str, RewardError> {
-    let said = task.conversation.iter().rev().find(|said| said.speaker == Speaker::Policy);
-    said.map(|said| said.text.as_str()).ok_or(RewardError::NoWords)
+    let utterance = task.conversation.iter().rev().find(|utterance| utterance.speaker == Speaker::Policy);
+    utterance.map(|utterance| utterance.text.as_str()).ok_or(RewardError::NoWords)
 }
 
 /// The right answer: that of the settings, or else of the prompt's row.
 ///
 /// # Errors
 /// The row has none that is text or a number.
-pub(super) fn right(task: &RewardTask, told: Option<&str>, field: &str) -> Result<String, RewardError> {
-    if let Some(told) = told {
-        return Ok(told.to_owned());
+pub(super) fn right(task: &RewardTask, fixed: Option<&str>, field: &str) -> Result<String, RewardError> {
+    if let Some(fixed) = fixed {
+        return Ok(fixed.to_owned());
     }
     let fail = |reason: &str| RewardError::Row { field: field.to_owned(), reason: reason.to_owned() };
     match task.row.get(field) {
@@ -34,17 +34,17 @@ pub(super) fn right(task: &RewardTask, told: Option<&str>, field: &str) -> Resul
     }
 }
 
-/// The expected answer: `told` for all rows, or `read` from the prompt's row's `field`.
+/// The expected answer: `fixed` for all rows, or `read` from the prompt's row's `field`.
 ///
 /// # Errors
 /// The row has no such field, or has it in another form.
 pub(super) fn demanded<T: Clone>(
     task: &RewardTask,
-    told: &[T],
+    fixed: &[T],
     field: Option<&String>,
     read: impl Fn(&Value) -> Result<Vec<T>, String>,
 ) -> Result<Vec<T>, RewardError> {
-    let Some(field) = field else { return Ok(told.to_vec()) };
+    let Some(field) = field else { return Ok(fixed.to_vec()) };
     let fail = |reason: String| RewardError::Row { field: field.clone(), reason };
     let value = task.row.get(field).ok_or_else(|| fail("the row has none".to_owned()))?;
     read(value).map_err(fail)
@@ -63,12 +63,12 @@ pub(super) fn last_block(text: &str, languages: &[&str]) -> Option<String> {
         match &mut open {
             None if is_fence => {
                 let language = word.split_whitespace().next().unwrap_or_default().to_lowercase();
-                let wanted = language.is_empty() || languages.contains(&language.as_str());
-                open = Some((ticks, wanted, Vec::new()));
+                let matches_language = language.is_empty() || languages.contains(&language.as_str());
+                open = Some((ticks, matches_language, Vec::new()));
             }
             None => {}
-            Some((opened, wanted, lines)) if is_fence && ticks >= *opened && word.is_empty() => {
-                if *wanted {
+            Some((opened, matches_language, lines)) if is_fence && ticks >= *opened && word.is_empty() => {
+                if *matches_language {
                     found = Some(lines.join("\n") + "\n");
                 }
                 open = None;

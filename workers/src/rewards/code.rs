@@ -102,8 +102,8 @@ const fn protection(wall: Wall) -> Protection {
 /// Whether a run passes its test, or why not.
 fn judge(test: &CodeTest, mark: &str, ran: &Ran) -> Result<(), String> {
     if ran.end != End::Exit(0) {
-        let said: Vec<char> = ran.stderr.trim_end().chars().collect();
-        let words: String = said[said.len().saturating_sub(WORDS)..].iter().collect();
+        let output: Vec<char> = ran.stderr.trim_end().chars().collect();
+        let words: String = output[output.len().saturating_sub(WORDS)..].iter().collect();
         return Err(format!("{} {words}", ran.end.reason()).trim_end().to_owned());
     }
     match &test.stdout {

@@ -17,8 +17,8 @@ pub(super) fn score(task: &RewardTask) -> Result<RewardDone, RewardError> {
         let valid = task.turns.iter().filter(|turn| turn.valid).count();
         return Ok(plain(valid as f64 / task.turns.len() as f64 - 1.0));
     }
-    let said = task.conversation.iter().filter(|said| said.speaker == Speaker::Policy);
-    let faults: Vec<Option<String>> = said.map(|said| fault(&said.text, &settings)).collect();
+    let utterance = task.conversation.iter().filter(|utterance| utterance.speaker == Speaker::Policy);
+    let faults: Vec<Option<String>> = utterance.map(|utterance| fault(&utterance.text, &settings)).collect();
     if faults.is_empty() {
         return Err(RewardError::NoWords);
     }

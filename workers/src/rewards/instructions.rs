@@ -12,8 +12,8 @@ use super::{RewardError, answer, settings};
 /// The settings or the row cannot work.
 pub(super) fn score(task: &RewardTask) -> Result<RewardDone, RewardError> {
     let settings: InstructionSettings = settings(task)?;
-    let (told, field) = (&settings.instructions, settings.instructions_field.as_ref());
-    let instructions = answer::demanded(task, told, field, instructions_of)?;
+    let (fixed, field) = (&settings.instructions, settings.instructions_field.as_ref());
+    let instructions = answer::demanded(task, fixed, field, instructions_of)?;
     let text = answer::last(task)?;
     let readings = if settings.loose { loose(text) } else { vec![text.to_owned()] };
     let is_broken = |one: &&Instruction| !readings.iter().any(|text| follows(one, text));

@@ -47,7 +47,7 @@ pub(super) async fn score(task: &RewardTask, tools: &JudgeTools) -> Result<Rewar
 /// a name.
 fn question(task: &RewardTask, settings: &JudgeSettings) -> Result<String, RewardError> {
     let answer = answer::last(task)?;
-    let asked = task.conversation.iter().find(|said| said.speaker == Speaker::Environment);
+    let asked = task.conversation.iter().find(|utterance| utterance.speaker == Speaker::Environment);
     let mut text = String::new();
     let mut rest = settings.template.as_str();
     while let Some(at) = rest.find('{') {
@@ -55,7 +55,7 @@ fn question(task: &RewardTask, settings: &JudgeSettings) -> Result<String, Rewar
         rest = &rest[at..];
         let Some(end) = rest.find('}') else { break };
         let filled = match &rest[1..end] {
-            "question" => Some(asked.map_or_else(String::new, |said| said.text.clone())),
+            "question" => Some(asked.map_or_else(String::new, |utterance| utterance.text.clone())),
             "answer" => Some(answer.to_owned()),
             "conversation" => Some(conversation(&task.conversation)),
             "right" => Some(answer::right(task, None, &settings.answer_field)?),
@@ -71,12 +71,12 @@ fn question(task: &RewardTask, settings: &JudgeSettings) -> Result<String, Rewar
     Ok(text)
 }
 
-fn conversation(said: &[Utterance]) -> String {
-    let line = |said: &Utterance| match said.speaker {
-        Speaker::Environment => format!("Environment: {}", said.text),
-        Speaker::Policy => format!("Policy: {}", said.text),
+fn conversation(utterances: &[Utterance]) -> String {
+    let line = |utterance: &Utterance| match utterance.speaker {
+        Speaker::Environment => format!("Environment: {}", utterance.text),
+        Speaker::Policy => format!("Policy: {}", utterance.text),
     };
-    said.iter().map(line).collect::<Vec<_>>().join("\n\n")
+    utterances.iter().map(line).collect::<Vec<_>>().join("\n\n")
 }
 
 /// The number after the last of the words that announce it.

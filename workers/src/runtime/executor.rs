@@ -10,8 +10,7 @@ use tokio_util::sync::CancellationToken;
 #[async_trait]
 pub trait Executor: Send + Sync + 'static {
     /// Executes a task. `cancel` fires when the task became stale or the worker must leave. The
-    /// future is dropped then, so work that goes on elsewhere for the task should listen to
-    /// `cancel`.
+    /// future is dropped then, so work for the task elsewhere should listen to `cancel`.
     async fn execute(&self, task: Task, cancel: CancellationToken) -> Verdict;
 
     /// Whether it can compute. A train worker that cannot sends no heartbeats, so it is no member

@@ -20,8 +20,8 @@ async fn a_killed_server_costs_its_turns_in_flight() {
         let tasks: Vec<_> = (0..4).map(|index| task(index, 1, 100, Sampling::at(1.0))).collect();
         let running: Vec<_> = tasks.iter().map(|task| bench.spawn(task.clone())).collect();
         until("all are being sampled", || python.active() >= 4).await;
-        // Who comes now waits for it, and is done when it is back: with the base model, so that it
-        // must read again.
+        // New requests wait for it, and are served when it is back: with the base model, so that it
+        // must load again.
         let python = python.replace();
         let mut given_back = 0;
         for (task, running) in tasks.iter().zip(running) {
@@ -86,7 +86,7 @@ async fn a_server_that_dies_of_seeds_is_sent_none() {
     bench.begin().await;
     let turn = done(bench.execute(task(0, 1, 20, Sampling::at(1.0))).await);
     check_against_oracle(&python, &task(0, 1, 20, Sampling::at(1.0)), &turn);
-    // Told to send them, it is as bad as it was.
+    // With seeds forced on, it dies as before.
     let bench = Bench::with(&python, Vllm, |settings| settings.seeds = Seeds::On);
     bench.announce(1, true).await;
     match bench.execute(task(1, 1, 20, Sampling::at(1.0))).await {

@@ -1,4 +1,4 @@
-//! llama.cpp's own server, made to read each version by the command that ships.
+//! llama.cpp's own server, which loads each version by the command that ships.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -99,13 +99,13 @@ async fn llama_cpp_itself_samples_by_each_version() {
         }
     }
     assert!(tokens > 200, "only {tokens} tokens were looked at");
-    // It is gone, and is started again with the same version.
+    // It is gone, and is restarted with the same version.
     server.kill();
     let ask = || task(8, 2, 30, Sampling::at(1.0));
     let (turn, said) = bench.insist(ask()).await;
     assert!(!said.is_empty(), "nobody noticed");
     check_against_oracle(&oracle, &ask(), &turn);
-    // A command that only says that it read the weights.
+    // A command that only claims to have loaded the weights.
     let bench = at_the_server("true".to_owned());
     announce(&bench, 3).await;
     match bench.execute(task(9, 3, 5, Sampling::at(1.0))).await {

@@ -1,4 +1,5 @@
-//! The whole of it: a nats-server, the worker's binary, and a server that is killed in the middle.
+//! End to end: a nats-server, the worker's binary, and an inference server that is killed in the
+//! middle.
 
 use std::collections::BTreeSet;
 use std::process::{Child, Command, Stdio};

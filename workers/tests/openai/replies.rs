@@ -1,4 +1,4 @@
-//! What a server samples is what is trained on, and what could not be trained on is refused.
+//! Sampled tokens are trained on unchanged, and replies that could not be trained on are refused.
 
 use millrace_schemas::generate::{Finish, Sampling};
 use millrace_workers::Verdict;

@@ -1,4 +1,4 @@
-//! A server process, an executor that has it generate, and what both are compared with.
+//! A server process, an executor that samples with it, and the oracle for both.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -95,7 +95,7 @@ impl Python {
         self.0.child.wait().unwrap();
     }
 
-    /// What it does wrong from now on.
+    /// Sets its defects from now on.
     pub(crate) fn set(&self, wicked: &Value) {
         self.0.call("POST", "/test/set", wicked);
     }
@@ -104,12 +104,12 @@ impl Python {
         self.0.call("GET", "/test/journal", &Value::Null)
     }
 
-    /// Requests in its hands.
+    /// Requests in flight.
     pub(crate) fn active(&self) -> u64 {
         self.journal()["active"].as_u64().unwrap()
     }
 
-    /// What transformers say of tokens after a context, by the weights of a version.
+    /// Transformers' log-probabilities of tokens after a context, with the weights of a version.
     pub(crate) fn oracle(
         &self,
         version: u64,
@@ -127,7 +127,7 @@ impl Python {
     }
 }
 
-/// An executor that has a server generate, and the broker whose policies it follows.
+/// An executor that samples with a server, and the broker whose policies it follows.
 pub(crate) struct Bench {
     pub(crate) broker: Broker,
     pub(crate) generate: Arc<dyn Executor>,
@@ -158,7 +158,7 @@ impl Bench {
         Self { generate: executors.executor(Stage::Generate), broker, folders }
     }
 
-    /// Version 1 is served: the server has sampled a token by it.
+    /// Version 1 is served: the server has sampled a token with it.
     pub(crate) async fn begin(&self) {
         self.announce(1, true).await;
         done(self.execute(task(9, 1, 1, Sampling::at(1.0))).await);
@@ -179,7 +179,7 @@ impl Bench {
         tokio::spawn(async move { generate.execute(task, CancellationToken::new()).await })
     }
 
-    /// Executes a task again and again until it is done; what was said before, too.
+    /// Executes a task until it is done; also returns the reasons of the retries.
     pub(crate) async fn insist(&self, task: Task) -> (GenerateDone, Vec<String>) {
         let mut said = Vec::new();
         let insist = async {

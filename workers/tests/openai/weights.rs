@@ -28,7 +28,7 @@ async fn engine_proves_its_weights() {
                 let after = python.journal()["journal"].as_array().unwrap().len();
                 assert_eq!(before, after, "it was asked for tokens");
             }
-            // Once it reads them it serves, without a restart of the worker.
+            // Once it loads them it serves, without a restart of the worker.
             python.set(&json!({}));
             let (turn, _) = bench.insist(ask()).await;
             assert_eq!(versions(&turn), [version]);

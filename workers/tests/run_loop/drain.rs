@@ -57,7 +57,7 @@ async fn nothing_new_is_begun(bench: Bench) {
     eventually("an outcome", async || (bench.outcomes().await.len() == 1).then_some(())).await;
     assert!(worker.leave().await);
     bench.put(&task(2, 0)).await;
-    // It is there for the next worker, and at once: nothing was pulled and kept.
+    // It is free for the next worker at once: nothing was pulled and kept.
     let next = bench.worker(4, Duration::from_secs(5), |_, _| async { done() }.boxed());
     eventually("the second outcome", async || (bench.outcomes().await.len() == 2).then_some(())).await;
     assert!(next.leave().await);

@@ -74,7 +74,7 @@ async fn garbage_is_buried_and_the_loop_goes_on(bench: Bench) {
     assert!(letters.iter().any(|letter| letter.payload[..] == b"\x00\xff garbage"[..]), "with its bytes");
     eventually("the good outcome", async || (bench.outcomes().await.len() == 1).then_some(())).await;
     assert!(worker.leave().await);
-    // The one that names no task has none to tell the log of.
+    // A payload without a task has no entry in the log.
     let buried = bench.events().await.into_iter().filter(|e| matches!(e, Event::DeadLetter { .. })).count();
     assert_eq!(buried, 3);
 }
@@ -97,8 +97,8 @@ async fn heartbeats_keep_a_long_task(bench: Bench) {
     assert!(worker.leave().await);
 }
 
-/// An environment fails every time: it is tried again, then buried with a reason that the log
-/// knows, and no other task waits for it.
+/// An environment fails every time: its task is retried, then buried with a reason in the log, and
+/// no other task waits for it.
 async fn producer_failure_is_visible(bench: Bench) {
     let (tried, broker) = (Arc::new(AtomicU64::new(0)), bench.broker.clone());
     // As the coordinator does.
@@ -168,7 +168,7 @@ async fn hung_env_is_replaced() {
     let limit = Duration::from_millis(attempt_ms(Stage::EnvStep));
     let outcome = async {
         while bench.outcomes().await.is_empty() {
-            // The one that hung may get it again, and again for its whole time.
+            // The worker that hung may get it again, and again for its whole time.
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     };
@@ -176,7 +176,7 @@ async fn hung_env_is_replaced() {
     assert!(since.elapsed() >= limit, "{:?}: a slow environment is not a hung one", since.elapsed());
     assert_eq!((bench.outcomes().await.len(), tried.load(SeqCst)), (1, 1));
     assert!(other.leave().await);
-    // What hung holds no slot of its worker.
+    // A task that hung does not keep its worker's slot.
     bench.put(&task(2, 0)).await;
     eventually("another outcome", async || (bench.outcomes().await.len() == 2).then_some(())).await;
     assert!(hanging.leave().await);

@@ -1,5 +1,5 @@
-//! The run loop on a queue in memory and on a real nats-server: what becomes of a task, whatever
-//! its executor says or does.
+//! The run loop on a queue in memory and on a real nats-server: how each task is settled, for every
+//! verdict and failure of its executor.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -24,10 +24,10 @@ on_both_queues!(
 
 const PARTITIONS: u32 = 8;
 const GRACE: Duration = Duration::from_secs(5);
-/// No two of their ranks are the same.
+/// No two of their pull priorities are the same.
 const NAMES: [&str; 2] = ["generate-0", "generate-1"];
 
-/// Who began which task.
+/// The worker that executes each task.
 type Begun = Arc<Mutex<Vec<(&'static str, TaskKey)>>>;
 
 fn turn_of(group: u64, turn: u32, partitions: u32) -> Task {
@@ -63,7 +63,7 @@ fn sampled() -> Verdict {
     Verdict::Done(OutcomeBody::Generate(done), Cost::default())
 }
 
-/// Who ranks first for a group.
+/// The worker with the highest pull priority for a group.
 fn first(group: u64) -> &'static str {
     let pool = partition::of_group(&run(), group, PARTITIONS);
     let rank = |name: &str| {
@@ -76,7 +76,7 @@ fn first(group: u64) -> &'static str {
 }
 
 impl Bench {
-    /// The coordinator's part: pools, partitions, and a policy that tells of them.
+    /// The coordinator's part: pools, partitions, and a policy that names their number.
     async fn set_partitions(&self, partitions: u32) {
         let queue = self.broker.queue();
         queue.ensure_pool(Stage::Generate, &GENERATE_POOL.parse().unwrap()).await.unwrap();
@@ -89,7 +89,7 @@ impl Bench {
         self.broker.set_policy(&run(), &policy).await.unwrap();
     }
 
-    /// A generate worker; each task takes a permit of `gate` from its begin to its end.
+    /// A generate worker; each task takes a permit of `gate` while it executes.
     fn generator(
         &self,
         name: &'static str,

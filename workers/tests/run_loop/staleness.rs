@@ -1,4 +1,4 @@
-//! What became stale is dropped: before it is executed, or in the middle of it.
+//! Stale tasks are dropped: before their execution, or during it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};

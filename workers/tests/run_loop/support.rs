@@ -19,7 +19,7 @@ use millrace_workers::{Cost, Executor, PoolSettings, Verdict, Worker, WorkerSett
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// Long enough for anything but a fault.
+/// Longer than anything but a fault takes.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Defines each test twice: in memory, and on a real nats-server.
@@ -41,7 +41,7 @@ macro_rules! on_both_queues {
 }
 pub(crate) use on_both_queues;
 
-/// A queue with a pool, and what is needed around it.
+/// A queue with a pool, and its surroundings.
 pub(crate) struct Bench {
     pub(crate) broker: Broker,
     pub(crate) server: Option<TestServer>,
@@ -125,8 +125,8 @@ impl Bench {
         self.events().await.into_iter().filter_map(outcome).collect()
     }
 
-    /// Waits until the queue has forgotten `task`: only then does it take another on the same
-    /// subject. Leaves none there.
+    /// Waits until `task` is acked, because the queue takes another on the same subject only then.
+    /// Leaves none there.
     pub(crate) async fn forgotten(&self, task: &Task) {
         eventually("the queue forgets the task", async || {
             let put = self.put(task).await;
@@ -167,7 +167,7 @@ where
     }
 }
 
-/// Tries until `look` finds something.
+/// Polls until `look` finds something.
 pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
     what: &str,
     mut look: impl FnMut() -> F,
@@ -197,7 +197,7 @@ pub(crate) fn pool() -> PoolName {
     "counter".parse().unwrap()
 }
 
-/// The task that resets rollout `group`, put at `version`.
+/// The task that resets rollout `group`, queued at `version`.
 pub(crate) fn task(group: u64, version: u64) -> Task {
     let rollout = RolloutId { group, index: 0, attempt: 0 };
     Task {
@@ -217,7 +217,7 @@ pub(crate) fn task(group: u64, version: u64) -> Task {
     }
 }
 
-/// Which group a task is of.
+/// The group of a task.
 pub(crate) fn group(task: &Task) -> u64 {
     task.key.rollout().unwrap().group
 }

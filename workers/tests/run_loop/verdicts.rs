@@ -1,4 +1,4 @@
-//! Each verdict maps to one thing, and to nothing else.
+//! Each verdict has exactly one effect.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -96,7 +96,7 @@ async fn workers_that_leave_do_not_use_up_a_task(bench: Bench) {
     }
     let body = bench.outcomes().await.remove(0).body;
     assert!(matches!(body, OutcomeBody::Returned(_)), "{body:?}");
-    // The coordinator puts it again, with all its deliveries.
+    // The coordinator requeues it, with all its deliveries.
     bench.put(&task(1, 0)).await;
     let worker = bench.worker(1, GRACE, |_, _| async { done() }.boxed());
     eventually("an outcome", async || (bench.outcomes().await.len() == 2).then_some(())).await;

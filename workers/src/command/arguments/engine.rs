@@ -53,8 +53,8 @@ pub struct EngineArgs {
     /// for a server that computes in bf16; one that computes in f32 is held to 0.001
     #[arg(long, env = "MILLRACE_ENGINE_TOLERANCE", default_value_t = 0.2)]
     engine_tolerance: f64,
-    /// Whether requests carry the task's seed: auto leaves it out where the server says that it
-    /// runs on a CPU, for vLLM dies of it there
+    /// Whether requests carry the task's seed: auto leaves it out where the server reports that it
+    /// runs on a CPU, because vLLM dies of it there
     #[arg(long, env = "MILLRACE_ENGINE_SEEDS", value_enum, default_value_t)]
     engine_seeds: Seeds,
 }

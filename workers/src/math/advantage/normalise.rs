@@ -18,7 +18,7 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// Metrics of a step that the next goes on from.
+    /// Metrics of a step that the next one continues from.
     const NAMES: [&'static str; 3] = ["reward_norm_count", "reward_norm_mean", "reward_norm_squares"];
 
     /// Those of these numbers.

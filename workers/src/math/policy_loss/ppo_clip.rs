@@ -24,8 +24,8 @@ pub struct Bounds {
 pub fn ppo_clip(log_r: &Tensor, advantage: &Tensor, bounds: Bounds) -> PolicyLoss {
     let ratio = log_r.exp();
     let free = &ratio * advantage;
-    let held = ratio.clamp(1.0 - bounds.low, 1.0 + bounds.high) * advantage;
-    let (mut clipped, mut objective) = (free.gt_tensor(&held), free.minimum(&held));
+    let bounded = ratio.clamp(1.0 - bounds.low, 1.0 + bounds.high) * advantage;
+    let (mut clipped, mut objective) = (free.gt_tensor(&bounded), free.minimum(&bounded));
     if bounds.dual > 0.0 {
         let least = advantage * bounds.dual;
         let below = advantage.lt(0.0).logical_and(&objective.lt_tensor(&least));

@@ -31,8 +31,8 @@ pub fn read_regular(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
     open_regular(path)?.take(most.saturating_add(1)).read_to_end(&mut content)?;
     if content.len() as u64 > most {
-        let said = format!("it has more than bytes={most}");
-        return Err(io::Error::new(io::ErrorKind::InvalidData, said));
+        let message = format!("it has more than bytes={most}");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, message));
     }
     Ok(content)
 }
@@ -47,8 +47,8 @@ pub(super) fn read_own(folder: &Path, name: &str, most: u64) -> io::Result<Vec<u
     let path = file_name::file_in(folder, name).map_err(io::Error::other)?.canonicalize()?;
     let root = root_of(&folder.canonicalize()?);
     if !path.starts_with(&root) {
-        let said = format!("it is a link out of {}; put a copy of the file there", root.display());
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, said));
+        let message = format!("it is a link out of {}; put a copy of the file there", root.display());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
     read_regular(&path, most)
 }

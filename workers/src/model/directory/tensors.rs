@@ -78,7 +78,7 @@ impl Tensors {
         let mut file = file.map_err(|e| fault(format!("failed to open it: {e}")))?;
         let places = read_header(&mut file, self.files.len()).map_err(fault)?;
         if let Some(tensor) = expected.iter().find(|tensor| !places.contains_key(*tensor)) {
-            return Err(fault(format!("it has no tensor {tensor}, which {INDEX_FILE} says is there")));
+            return Err(fault(format!("it has no tensor {tensor}, which {INDEX_FILE} lists")));
         }
         self.places.extend(places);
         self.files.push((name.to_owned(), file));
@@ -166,7 +166,7 @@ impl Tensors {
     }
 }
 
-/// The files with the weights, and the tensors that an index says are in each.
+/// The files with the weights, and the tensors that an index lists for each.
 fn files_of(path: &Path) -> Result<BTreeMap<String, BTreeSet<String>>, Fault> {
     #[derive(Deserialize)]
     struct Index {

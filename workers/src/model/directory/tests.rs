@@ -93,7 +93,7 @@ impl Directory {
         dir
     }
 
-    /// What is said of it, numbers included; empty if nothing is wrong.
+    /// The faults that are reported, numbers included; empty if there are none.
     fn refusal(&self) -> String {
         refusal(&self.write())
     }
@@ -113,7 +113,7 @@ fn refusal(dir: &TempDir) -> String {
     opened.and_then(|dir| dir.check_numbers()).map_or_else(|broken| broken.to_string(), |()| String::new())
 }
 
-/// Asserts that each of these words is said, and nothing of any other file than `file`.
+/// Asserts that each of these words is reported, and no fault of another file than `file`.
 fn assert_told(refusal: &str, file: &str, words: &[&str]) {
     let faults: Vec<&str> = refusal.lines().skip(1).collect();
     assert!(!faults.is_empty(), "nothing is refused, but {words:?} is wrong");
@@ -171,7 +171,7 @@ fn a_missing_shard_is_named() {
     let mut directory = Directory::new();
     directory.shards.remove(SECOND);
     assert_told(&directory.refusal(), SECOND, &["failed to open it"]);
-    // And a tensor that the index says is in a shard, and is not.
+    // And a tensor that the index lists for a shard that lacks it.
     let mut directory = Directory::new();
     directory.shards.get_mut(FIRST).unwrap().retain(|(name, ..)| !name.contains("q_proj"));
     assert_told(&directory.refusal(), FIRST, &["self_attn.q_proj.weight"]);
@@ -296,7 +296,8 @@ fn what_is_not_computed_is_refused_by_its_field() {
         directory.config[field] = value;
         assert_told(&directory.refusal(), CONFIG_FILE, words);
     }
-    // The fields of another architecture have other names: that it is unknown is said first.
+    // The fields of another architecture have other names: the unknown architecture is reported
+    // first.
     let mut directory = Directory::new();
     directory.config = json!({ "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 4 });
     assert_told(&directory.refusal(), CONFIG_FILE, &["model_type=gpt2", "qwen2 (Qwen2ForCausalLM)"]);

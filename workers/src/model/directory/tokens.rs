@@ -83,14 +83,14 @@ pub(super) fn check(
 /// Checks that special tokens have the ids that the other files declare.
 fn check_names(codec: &Codec, files: &BTreeMap<String, Bytes>, ends: &[u32], faults: &mut Vec<Fault>) {
     let Some(text) = files.get(TOKENIZER_CONFIG_FILE) else { return };
-    let told: DeclaredTokens = match serde_json::from_slice(text) {
-        Ok(told) => told,
+    let declared: DeclaredTokens = match serde_json::from_slice(text) {
+        Ok(declared) => declared,
         Err(error) => {
             faults.push(Fault::new(TOKENIZER_CONFIG_FILE, format!("failed to read it: {error}")));
             return;
         }
     };
-    for (id, Added { content }) in &told.added_tokens_decoder {
+    for (id, Added { content }) in &declared.added_tokens_decoder {
         let found = codec.token(content);
         if found.map(|found| found.to_string()).as_ref() != Some(id) {
             let found = found.map_or("none".to_owned(), |found| found.to_string());
@@ -100,7 +100,7 @@ fn check_names(codec: &Codec, files: &BTreeMap<String, Bytes>, ends: &[u32], fau
             ));
         }
     }
-    let name = told.eos_token.as_ref().map(SpecialToken::text);
+    let name = declared.eos_token.as_ref().map(SpecialToken::text);
     if let Some(name) = name.filter(|_| !ends.is_empty()) {
         let id = codec.token(name);
         if !id.is_some_and(|id| ends.contains(&id)) {

@@ -33,7 +33,7 @@ pub struct Config {
     pub num_key_value_heads: i64,
     /// Width of a head.
     pub head_dim: i64,
-    /// Tokens that a sequence may have: of the model, or fewer if a run says so.
+    /// Tokens of a sequence at most: the model's, or fewer if the run sets fewer.
     pub context: usize,
     /// Tokens that the model was made for.
     pub max_position_embeddings: usize,
@@ -137,10 +137,10 @@ impl Config {
     pub fn read(json: &[u8]) -> Result<Self, ConfigError> {
         // First, since the fields of another architecture have other names.
         let architecture = ConfigError::reading::<Named>(json)?.architecture()?;
-        let told: ConfigFields = ConfigError::reading(json)?;
-        let config = told.config(architecture)?;
+        let fields: ConfigFields = ConfigError::reading(json)?;
+        let config = fields.config(architecture)?;
         config.check()?;
-        told.check_window(&config)?;
+        fields.check_window(&config)?;
         Ok(config)
     }
 
@@ -151,7 +151,7 @@ impl Config {
     /// Never: a config holds only what JSON can express.
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
-        let told = json!({
+        let fields = json!({
             "architectures": [self.architecture.class()],
             "model_type": self.architecture.model_type(),
             "vocab_size": self.vocab_size,
@@ -175,7 +175,7 @@ impl Config {
             "bos_token_id": null,
             "eos_token_id": null,
         });
-        let mut text = serde_json::to_vec_pretty(&told).expect("a config holds only what JSON can express");
+        let mut text = serde_json::to_vec_pretty(&fields).expect("a config holds only what JSON can express");
         text.push(b'\n');
         text
     }

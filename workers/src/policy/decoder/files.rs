@@ -16,7 +16,7 @@ pub enum FilesError {
     Format {
         /// The file.
         file: String,
-        /// What the reader said.
+        /// The reader's error.
         why: safetensors::SafeTensorError,
     },
     /// A tensor is not there.

@@ -209,8 +209,8 @@ impl Decoder {
         self.layers.len()
     }
 
-    /// One layer: from `[N, width]` to the same. The last computes only the wanted rows, besides
-    /// the keys and values of all, and gives `[M, width]`.
+    /// One layer: from `[N, width]` to the same. The last computes only the rows with logits,
+    /// besides the keys and values of all.
     pub fn layer(
         &self,
         index: usize,

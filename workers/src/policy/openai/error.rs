@@ -12,12 +12,12 @@ pub enum ServerError {
     #[error("the server is away: {0}")]
     Away(String),
     /// It has no room now. The request is retried.
-    #[error("the server is busy: {said}")]
+    #[error("the server is busy: {message}")]
     Busy {
         /// The server's own bound on the retry.
         after: Duration,
         /// Its message.
-        said: String,
+        message: String,
     },
     /// It had an internal error. A retry may succeed.
     #[error("the server failed: {0}")]
@@ -52,14 +52,14 @@ impl ServerError {
 
 impl From<ServerError> for PolicyError {
     fn from(error: ServerError) -> Self {
-        let words = error.to_string();
+        let message = error.to_string();
         match error {
             ServerError::Away(_)
             | ServerError::Busy { .. }
             | ServerError::Failed(_)
-            | ServerError::OtherWeights(_) => Self::Temporary(words),
-            ServerError::Refused(_) => Self::Impossible(words),
-            ServerError::Unfit(_) => Self::Unsupported(words),
+            | ServerError::OtherWeights(_) => Self::Temporary(message),
+            ServerError::Refused(_) => Self::Impossible(message),
+            ServerError::Unfit(_) => Self::Unsupported(message),
         }
     }
 }

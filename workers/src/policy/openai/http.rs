@@ -188,19 +188,19 @@ async fn check_status(to: &str, response: Response) -> Result<Response, ServerEr
         )));
     }
     let seconds = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-    let said = up_to(response, MAX_REFUSAL_BYTES).await.map(|(said, _)| said).unwrap_or_default();
-    let said: String = String::from_utf8_lossy(&said).chars().take(WORDS).collect();
-    let said = format!("{to} answered {status}: {said}");
+    let message = up_to(response, MAX_REFUSAL_BYTES).await.map(|(message, _)| message).unwrap_or_default();
+    let message: String = String::from_utf8_lossy(&message).chars().take(WORDS).collect();
+    let message = format!("{to} answered {status}: {message}");
     Err(match status {
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
             let after = seconds.map_or(BUSY.0, Duration::from_secs).min(BUSY.1);
-            ServerError::Busy { after, said }
+            ServerError::Busy { after, message }
         }
         StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE | StatusCode::UNPROCESSABLE_ENTITY => {
-            ServerError::Refused(said)
+            ServerError::Refused(message)
         }
-        status if status.is_client_error() => ServerError::Unfit(said),
-        _ => ServerError::Failed(said),
+        status if status.is_client_error() => ServerError::Unfit(message),
+        _ => ServerError::Failed(message),
     })
 }
 

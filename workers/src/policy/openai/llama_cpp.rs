@@ -53,25 +53,25 @@ pub(super) async fn sample(http: &Http, ask: &Ask<'_>) -> Result<Piece, ServerEr
 fn sampled(reply: &Value) -> Result<(Vec<u32>, Vec<f32>), ServerError> {
     let lacks = || ServerError::Unfit(LACKS.to_owned());
     let ids = reply["tokens"].as_array().ok_or_else(lacks)?;
-    let said = reply["completion_probabilities"].as_array().ok_or_else(lacks)?;
-    if ids.len() != said.len() {
-        return Err(if ids.is_empty() || said.is_empty() {
+    let reported = reply["completion_probabilities"].as_array().ok_or_else(lacks)?;
+    if ids.len() != reported.len() {
+        return Err(if ids.is_empty() || reported.is_empty() {
             lacks()
         } else {
             ServerError::malformed(&format!(
                 "tokens={} and probabilities={} must agree",
                 ids.len(),
-                said.len()
+                reported.len()
             ))
         });
     }
-    let read = |(id, said): (&Value, &Value)| {
+    let read = |(id, reported): (&Value, &Value)| {
         let token = u32::try_from(id.as_u64()?).ok()?;
-        let logprob = said["logprob"].as_f64().or_else(|| said["prob"].as_f64().map(f64::ln))?;
-        (said["id"] == *id).then_some((token, logprob as f32))
+        let logprob = reported["logprob"].as_f64().or_else(|| reported["prob"].as_f64().map(f64::ln))?;
+        (reported["id"] == *id).then_some((token, logprob as f32))
     };
     ids.iter()
-        .zip(said)
+        .zip(reported)
         .map(read)
         .collect::<Option<Vec<_>>>()
         .map(|pairs| pairs.into_iter().unzip())

@@ -53,8 +53,8 @@ async fn vllm(http: &Http, path: &str, within: Duration) -> Result<(), ServerErr
 
 fn dev_mode(error: ServerError) -> ServerError {
     match error {
-        ServerError::Unfit(said) => ServerError::Unfit(format!(
-            "{said}; start vLLM with VLLM_SERVER_DEV_MODE=1, or say how it reads weights with --engine-reload-command"
+        ServerError::Unfit(message) => ServerError::Unfit(format!(
+            "{message}; start vLLM with VLLM_SERVER_DEV_MODE=1, or give a command that loads weights with --engine-reload-command"
         )),
         other => other,
     }
@@ -111,8 +111,8 @@ pub(super) async fn check_report(
         Dialect::Vllm => Ok(()),
         Dialect::Sglang if settings.reload.is_some() => Ok(()),
         Dialect::Sglang => {
-            let said = http.get("/get_model_info", LOOK.1).await?;
-            let (path, version) = (said["model_path"].as_str(), said["weight_version"].as_str());
+            let reported = http.get("/get_model_info", LOOK.1).await?;
+            let (path, version) = (reported["model_path"].as_str(), reported["weight_version"].as_str());
             if path.map(Path::new) == Some(folder) && version == Some(label) {
                 return Ok(());
             }
@@ -121,8 +121,8 @@ pub(super) async fn check_report(
             )))
         }
         Dialect::LlamaCpp => {
-            let said = http.get("/props", LOOK.1).await?;
-            let path = said["model_path"].as_str().unwrap_or_default();
+            let reported = http.get("/props", LOOK.1).await?;
+            let path = reported["model_path"].as_str().unwrap_or_default();
             let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
             if path.contains(&name) {
                 return Ok(());

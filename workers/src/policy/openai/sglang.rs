@@ -93,9 +93,9 @@ fn read(reply: &Value) -> Result<Piece, ServerError> {
         // The server writes a stop token over the last one then.
         return Err(ServerError::OtherWeights(format!("it computes no numbers: {finish}")));
     }
-    let said = meta["output_token_logprobs"].as_array();
-    let said = match said {
-        Some(said) => said.as_slice(),
+    let reported = meta["output_token_logprobs"].as_array();
+    let reported = match reported {
+        Some(reported) => reported.as_slice(),
         None if finish["type"] == "abort" => &[],
         None => return Err(ServerError::Unfit(LACKS.to_owned())),
     };
@@ -105,7 +105,7 @@ fn read(reply: &Value) -> Result<Piece, ServerError> {
         prompt: meta["prompt_tokens"].as_u64().map(|tokens| tokens as usize),
         ..Piece::none()
     };
-    for pair in said {
+    for pair in reported {
         let (logprob, token) = (pair[0].as_f64(), pair[1].as_u64().and_then(|id| u32::try_from(id).ok()));
         let (Some(logprob), Some(token)) = (logprob, token) else {
             return Err(ServerError::malformed(&format!("{pair} is no [logprob, token]")));
@@ -113,8 +113,8 @@ fn read(reply: &Value) -> Result<Piece, ServerError> {
         piece.tokens.push(token);
         piece.logprobs.push(logprob as f32);
     }
-    if let Some(count) = meta["completion_tokens"].as_u64().filter(|count| *count != said.len() as u64) {
-        let found = said.len();
+    if let Some(count) = meta["completion_tokens"].as_u64().filter(|count| *count != reported.len() as u64) {
+        let found = reported.len();
         return Err(ServerError::malformed(&format!(
             "completion_tokens={count} and logprobs={found} must agree"
         )));
@@ -134,14 +134,16 @@ pub(super) async fn probe(http: &Http, tokens: &[u32]) -> Result<Vec<f32>, Serve
         let remedy = "its reply has no `meta_info.input_token_logprobs`; it must heed `logprob_start_len`";
         ServerError::Unfit(remedy.to_owned())
     };
-    let said = reply["meta_info"]["input_token_logprobs"].as_array().ok_or_else(lacks)?;
-    let of = |(said, token): (&Value, &u32)| {
-        (said[1].as_u64() == Some(u64::from(*token))).then(|| said[0].as_f64().map(|p| p as f32)).flatten()
+    let reported = reply["meta_info"]["input_token_logprobs"].as_array().ok_or_else(lacks)?;
+    let of = |(reported, token): (&Value, &u32)| {
+        (reported[1].as_u64() == Some(u64::from(*token)))
+            .then(|| reported[0].as_f64().map(|p| p as f32))
+            .flatten()
     };
-    if said.len() != tokens.len() {
+    if reported.len() != tokens.len() {
         return Err(lacks());
     }
-    said.iter().zip(tokens).skip(1).map(of).collect::<Option<_>>().ok_or_else(lacks)
+    reported.iter().zip(tokens).skip(1).map(of).collect::<Option<_>>().ok_or_else(lacks)
 }
 
 /// The likeliest next tokens at a temperature, with the server's numbers for them.
@@ -156,7 +158,7 @@ pub(super) async fn likeliest(
         "return_logprob": true, "top_logprobs_num": 5, "return_text_in_logprobs": false,
     });
     let reply = http.ask(PATH, &request, http.silence()).await?;
-    let said = reply["meta_info"]["output_top_logprobs"][0].as_array();
-    let said = said.ok_or_else(|| ServerError::Unfit(LACKS.to_owned()))?;
-    Ok(said.iter().filter_map(|pair| Some((pair[1].as_u64()?.to_string(), pair[0].as_f64()?))).collect())
+    let reported = reply["meta_info"]["output_top_logprobs"][0].as_array();
+    let reported = reported.ok_or_else(|| ServerError::Unfit(LACKS.to_owned()))?;
+    Ok(reported.iter().filter_map(|pair| Some((pair[1].as_u64()?.to_string(), pair[0].as_f64()?))).collect())
 }

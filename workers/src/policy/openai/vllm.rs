@@ -108,8 +108,8 @@ fn check_prompt(choice: &Value, ask: &Ask<'_>) -> Result<(), ServerError> {
 }
 
 fn absorb(choice: &Value, piece: &mut Piece) -> Result<(), ServerError> {
-    let said = &choice["logprobs"];
-    let names = said["tokens"].as_array().map_or(&[][..], Vec::as_slice);
+    let reported = &choice["logprobs"];
+    let names = reported["tokens"].as_array().map_or(&[][..], Vec::as_slice);
     let tokens: Option<Vec<u32>> = match choice["token_ids"].as_array() {
         Some(ids) => ids.iter().map(|id| u32::try_from(id.as_u64()?).ok()).collect(),
         None => names.iter().map(|name| name.as_str()?.strip_prefix("token_id:")?.parse().ok()).collect(),
@@ -122,7 +122,7 @@ fn absorb(choice: &Value, piece: &mut Piece) -> Result<(), ServerError> {
     {
         return Err(ServerError::Unfit(LACKS_IDS.to_owned()));
     }
-    let logprobs = said["token_logprobs"].as_array().map_or(&[][..], Vec::as_slice);
+    let logprobs = reported["token_logprobs"].as_array().map_or(&[][..], Vec::as_slice);
     if logprobs.len() != tokens.len() {
         if logprobs.is_empty() {
             return Err(ServerError::Unfit(LACKS_LOGPROBS.to_owned()));
@@ -142,7 +142,7 @@ fn absorb(choice: &Value, piece: &mut Piece) -> Result<(), ServerError> {
 /// (`0.32.0+cpu`). A compatible server without a version is assumed to take seeds.
 pub(super) async fn takes_seeds(http: &Http) -> Result<bool, ServerError> {
     match http.get("/version", VERSION_WITHIN).await {
-        Ok(said) => Ok(!said["version"].as_str().is_some_and(|version| version.contains("cpu"))),
+        Ok(reported) => Ok(!reported["version"].as_str().is_some_and(|version| version.contains("cpu"))),
         Err(error @ (ServerError::Away(_) | ServerError::Busy { .. })) => Err(error),
         Err(_) => Ok(true),
     }
@@ -157,12 +157,12 @@ pub(super) async fn probe(http: &Http, model: Value, tokens: &[u32]) -> Result<V
         let remedy = "its reply has no log-probabilities of the prompt; it must heed `prompt_logprobs`";
         ServerError::Unfit(remedy.to_owned())
     };
-    let said = reply["choices"][0]["prompt_logprobs"].as_array().ok_or_else(lacks)?;
-    if said.len() != tokens.len() {
+    let reported = reply["choices"][0]["prompt_logprobs"].as_array().ok_or_else(lacks)?;
+    if reported.len() != tokens.len() {
         return Err(lacks());
     }
-    let of = |(said, token): (&Value, &u32)| said[token.to_string()]["logprob"].as_f64();
-    let logprobs = said.iter().zip(tokens).skip(1).map(|pair| Some(of(pair)? as f32));
+    let of = |(reported, token): (&Value, &u32)| reported[token.to_string()]["logprob"].as_f64();
+    let logprobs = reported.iter().zip(tokens).skip(1).map(|pair| Some(of(pair)? as f32));
     logprobs.collect::<Option<_>>().ok_or_else(lacks)
 }
 
@@ -179,7 +179,7 @@ pub(super) async fn likeliest(
         "logprobs": 5, "return_tokens_as_token_ids": true,
     });
     let reply = http.ask(PATH, &named(request, model), http.silence()).await?;
-    let said = reply["choices"][0]["logprobs"]["top_logprobs"][0].as_object();
-    let said = said.ok_or_else(|| ServerError::Unfit(LACKS_LOGPROBS.to_owned()))?;
-    Ok(said.iter().filter_map(|(token, logprob)| Some((token.clone(), logprob.as_f64()?))).collect())
+    let reported = reply["choices"][0]["logprobs"]["top_logprobs"][0].as_object();
+    let reported = reported.ok_or_else(|| ServerError::Unfit(LACKS_LOGPROBS.to_owned()))?;
+    Ok(reported.iter().filter_map(|(token, logprob)| Some((token.clone(), logprob.as_f64()?))).collect())
 }

@@ -170,7 +170,8 @@ fn moved(old: &[f32], new: &[f32], before: &[f32], after: &[f32]) -> f64 {
     dot(&theirs, &ours) / dot(&ours, &ours)
 }
 
-/// Whether what a server says of the likeliest tokens at temperature 2 is flatter than at 1.
+/// Whether a server's log-probabilities of the likeliest tokens are flatter at temperature 2 than
+/// at 1.
 pub(super) fn is_scaled(at_one: &[(String, f64)], at_two: &[(String, f64)]) -> bool {
     let two: BTreeMap<&str, f64> = at_two.iter().map(|(token, p)| (token.as_str(), *p)).collect();
     let mut common: Vec<(f64, f64)> =

@@ -45,10 +45,10 @@ fn request(ticket: u64, seed: u64, max_new_tokens: u32) -> EngineRequest {
 }
 
 fn sample(engine: &mut ScriptedEngine, requests: Vec<EngineRequest>) -> BTreeMap<Ticket, GenerateDone> {
-    let wanted = requests.len();
+    let expected = requests.len();
     requests.into_iter().for_each(|request| engine.admit(request));
     let mut done = BTreeMap::new();
-    while done.len() < wanted {
+    while done.len() < expected {
         done.extend(engine.step().unwrap().into_iter().map(|f| (f.ticket, f.result.unwrap())));
     }
     done

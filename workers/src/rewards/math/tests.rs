@@ -1,11 +1,12 @@
 use super::*;
 use serde::Deserialize;
 
-/// A pair of the corpus; `equal` is what math-verify 0.9.0 says (`tests/oracle/math_pairs.py`).
+/// A pair of the corpus; `equal` is the verdict of math-verify 0.9.0 (`tests/oracle/math_pairs.py`).
 #[derive(Debug, Deserialize)]
 struct Pair {
     kind: String,
     right: String,
+    #[serde(rename = "said")]
     given: String,
     equal: bool,
 }
@@ -74,7 +75,7 @@ fn what_looks_alike_is_not_the_same() {
 }
 
 #[test]
-fn nothing_that_is_said_takes_long_or_breaks_it() {
+fn no_answer_takes_long_or_breaks_the_parser() {
     let deep = format!("{}1{}", "(".repeat(2_000), ")".repeat(2_000));
     let tower = "9^".repeat(500) + "9";
     let braces = "\\frac{".repeat(600);

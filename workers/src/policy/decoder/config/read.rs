@@ -144,15 +144,15 @@ impl ConfigFields {
     }
 
     fn rope(&self) -> Result<RopeParameters, ConfigError> {
-        let older = self.rope_scaling.as_object().is_some_and(|told| !told.is_empty());
-        let told = if older { &self.rope_scaling } else { &self.rope_parameters };
+        let older = self.rope_scaling.as_object().is_some_and(|fields| !fields.is_empty());
+        let fields = if older { &self.rope_scaling } else { &self.rope_parameters };
         let beside = Beside {
             theta: self.rope_theta,
             partial: self.partial_rotary_factor,
             original: self.original_max_position_embeddings,
             longest: self.max_position_embeddings as f64,
         };
-        RopeParameters::read(told, beside)
+        RopeParameters::read(fields, beside)
     }
 
     /// What versions say; any other word is that of a directory, which is read in any case.

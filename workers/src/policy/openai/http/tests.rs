@@ -6,8 +6,8 @@ use super::*;
 
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// A server that answers every request with `head`, and then `piece` for as long as it is read. Its
-/// address.
+/// A server that answers every request with `head`, and then `piece` for as long as it is read.
+/// Returns its address.
 async fn server(head: String, piece: Vec<u8>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -45,7 +45,7 @@ async fn an_endless_reply_is_read_no_further_than_its_bound() {
     let refusal = "HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n";
     let base = server(refusal.to_owned(), vec![b'x'; 1 << 16]).await;
     let error = client(&base).ask("/ask", &json!({}), WITHIN).await.unwrap_err();
-    assert!(matches!(&error, ServerError::Refused(said) if said.len() < 1_000), "{error}");
+    assert!(matches!(&error, ServerError::Refused(message) if message.len() < 1_000), "{error}");
 }
 
 #[tokio::test]
@@ -56,7 +56,7 @@ async fn a_redirect_is_not_followed() {
         let head = format!("HTTP/1.1 {status}\r\nlocation: {place}\r\ncontent-length: 0\r\n\r\n");
         let base = server(head, Vec::new()).await;
         let error = client(&base).ask("/ask", &json!({ "words": 1 }), WITHIN).await.unwrap_err();
-        assert!(matches!(&error, ServerError::Unfit(said) if said.contains(&place)), "{error}");
+        assert!(matches!(&error, ServerError::Unfit(message) if message.contains(&place)), "{error}");
         assert!(client(&base).stream("/ask", &json!({})).await.is_err());
     }
     let nobody = tokio::time::timeout(Duration::from_millis(50), other.accept()).await;

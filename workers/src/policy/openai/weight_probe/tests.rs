@@ -19,13 +19,13 @@ const NEW: [f32; 2] = [-2.9, -2.1];
 
 #[test]
 fn a_version_must_match_its_record() {
-    let wanted = weights(2, Some(&NEW));
-    prove(None, &wanted, &[-2.91, -2.1], true, 0.02).unwrap();
-    let error = prove(None, &wanted, &OLD, true, 0.02).unwrap_err();
-    assert!(matches!(&error, ServerError::OtherWeights(said) if said.contains("recorded")), "{error}");
-    // A server that does not measure what is recorded is not held to it.
-    prove(None, &wanted, &OLD, false, 0.02).unwrap();
-    assert!(prove(None, &wanted, &[-2.9], true, 0.02).is_err(), "another length");
+    let target = weights(2, Some(&NEW));
+    prove(None, &target, &[-2.91, -2.1], true, 0.02).unwrap();
+    let error = prove(None, &target, &OLD, true, 0.02).unwrap_err();
+    assert!(matches!(&error, ServerError::OtherWeights(message) if message.contains("recorded")), "{error}");
+    // A server that does not measure what trainers record needs no match.
+    prove(None, &target, &OLD, false, 0.02).unwrap();
+    assert!(prove(None, &target, &[-2.9], true, 0.02).is_err(), "another length");
 }
 
 #[test]
@@ -45,10 +45,10 @@ fn an_ineffective_reload_is_found_without_a_record() {
 fn the_server_must_move_as_the_trainer_did() {
     // It is off by 0.05 at all times, as one that computes in bf16, and the change is 0.1.
     let before = measured(1, Some(&OLD), &[-3.05, -2.05]);
-    let wanted = weights(2, Some(&NEW));
-    prove(Some(&before), &wanted, &[-2.95, -2.15], true, 0.06).unwrap();
+    let target = weights(2, Some(&NEW));
+    prove(Some(&before), &target, &[-2.95, -2.15], true, 0.06).unwrap();
     // It moved a little, and not to there: within the tolerance of what is recorded all the same.
-    let error = prove(Some(&before), &wanted, &[-2.999, -2.05], true, 0.09).unwrap_err();
+    let error = prove(Some(&before), &target, &[-2.999, -2.05], true, 0.09).unwrap_err();
     assert!(error.to_string().contains("of the change"), "{error}");
 }
 

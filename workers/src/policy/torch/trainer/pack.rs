@@ -219,11 +219,11 @@ struct Columns {
 impl Columns {
     /// The rows of the longest prefix of `inputs` with which a rollout before them begins.
     fn shared(&self, inputs: &[i64]) -> Vec<i64> {
-        let held = |rows: &&Vec<i64>| {
+        let shared_prefix = |rows: &&Vec<i64>| {
             rows.iter().zip(inputs).take_while(|(row, token)| self.tokens[**row as usize] == **token).count()
         };
-        let longest = self.rows.iter().max_by_key(held);
-        longest.map_or_else(Vec::new, |rows| rows[..held(&rows)].to_vec())
+        let longest = self.rows.iter().max_by_key(shared_prefix);
+        longest.map_or_else(Vec::new, |rows| rows[..shared_prefix(&rows)].to_vec())
     }
 
     fn push(&mut self, sample: &Sample, share: f32) {

@@ -1,6 +1,6 @@
-//! The optimiser's state as files: `optimizer-<rank>-of-<world>.safetensors`, one from each member.
-//! Each says which spans of the flat buffer it holds, so that a gang of another size can read its
-//! own parts out of them.
+//! The optimiser's state as files: `optimizer-<rank>-of-<world>.safetensors`, one per member. Each
+//! lists the ranges of the flat buffer that it has, so that a gang of another size can read its own
+//! parts.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

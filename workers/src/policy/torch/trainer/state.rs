@@ -146,8 +146,8 @@ impl TrainerState {
     }
 }
 
-/// The model's shape as a version's `config.json` says it, with a critic where the step's algorithm
-/// has one.
+/// The model's shape from a version's `config.json`, with a critic where the step's algorithm has
+/// one.
 pub(super) fn read_config(base: &LoadedVersion, step: &TrainStep<'_>) -> Result<Config, PolicyError> {
     let critic = step.algorithm.advantage.has_critic();
     Ok(Config { critic, ..Config::read(&step.file(base, CONFIG_FILE)?)? })
