@@ -10,5 +10,6 @@ mod dependencies;
 mod folders;
 mod names;
 mod purity;
+mod rooms;
 mod sizes;
 mod stages;

@@ -27,7 +27,7 @@ pub enum ServerError {
     Refused(String),
     /// Its replies cannot be trained on, or it lacks a call. The message names the flag that it
     /// needs.
-    #[error("the server is of no use as it was started: {0}")]
+    #[error("the server cannot be used as it was started: {0}")]
     Unfit(String),
     /// It serves other weights than it was given.
     #[error("the server does not serve the weights that it was given: {0}")]
