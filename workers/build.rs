@@ -18,8 +18,6 @@ mod torch {
     /// C++ of the bridge.
     const SOURCES: [&str; 4] = ["store.cc", "group.cc", "nccl.cc", "reducer.cc"];
     const HEADERS: [&str; 2] = ["bridge.h", "store.h"];
-    /// C++ of the decoder's kernels.
-    const KERNELS: [&str; 3] = ["between.cc", "rows.cc", "packed.cc"];
 
     pub(super) fn build() {
         let root = libtorch().expect("libtorch was not found; set LIBTORCH or run `make setup`");
@@ -27,7 +25,6 @@ mod torch {
         // Clippy links nothing, and has build scripts run once more for itself.
         if !is_clippy() {
             bridge(&root);
-            kernels(&root);
         }
         println!("cargo:rustc-link-arg=-Wl,-rpath,{}", lib.display());
         // Programs of other crates that hold this one need the same.
@@ -44,34 +41,6 @@ mod torch {
 
     fn is_clippy() -> bool {
         std::env::var("RUSTC_WORKSPACE_WRAPPER").is_ok_and(|wrapper| wrapper.ends_with("clippy-driver"))
-    }
-
-    fn kernels(root: &Path) {
-        let folder = Path::new("src/policy/decoder/kernels");
-        for file in KERNELS.iter().chain(&["kernels.h", "lanes.h"]) {
-            println!("cargo:rerun-if-changed={}", folder.join(file).display());
-        }
-        let mut build = cxx_build::bridge("src/policy/decoder/kernels.rs");
-        build.files(KERNELS.map(|file| folder.join(file)));
-        for headers in headers(root) {
-            build.flag("-isystem").flag(headers.to_str().expect("libtorch's path is text"));
-        }
-        // libtorch's threads are OpenMP's; the wheel brings the library, and there must be one of
-        // it.
-        let openmp = root.join("lib/libgomp.so.1").exists();
-        if openmp {
-            build.flag("-fopenmp");
-        }
-        // Neither floating-point traps nor errno is looked at. Vectors are passed within one file
-        // only.
-        for flag in ["-fno-trapping-math", "-fno-math-errno", "-Wno-psabi"] {
-            build.flag_if_supported(flag);
-        }
-        build.std("c++20").opt_level(3).warnings_into_errors(false).debug(false).compile("millrace_kernels");
-        if openmp {
-            println!("cargo:rustc-link-search=native={}", root.join("lib").display());
-            println!("cargo:rustc-link-lib=dylib:+verbatim=libgomp.so.1");
-        }
     }
 
     fn headers(root: &Path) -> [PathBuf; 2] {

@@ -24,7 +24,8 @@ mod attention;
 #[cfg(feature = "torch")]
 mod packed;
 #[cfg(feature = "torch")]
-mod kernels;
+#[cfg(test)]
+mod kernel_tests;
 #[cfg(feature = "torch")]
 mod cache;
 

@@ -1,10 +1,10 @@
 //! The KV cache: blocks of positions, and attention to them. A sequence's block table names its
 //! blocks, in any order; sequences may share blocks.
 
+use millrace_kernels::{Own, Pages, attend_rows};
 use tch::{Device, Kind, Tensor};
 
 use super::attention::{Heads, causal_mask};
-use super::kernels::{Own, Pages, attend_rows};
 use super::{Attend, Config, Rows};
 
 /// Positions of a block.
@@ -238,7 +238,7 @@ impl Attend for Cached<'_> {
     fn attend(&mut self, layer: usize, q: &Tensor, k: &Tensor, v: &Tensor, logits_only: bool) -> Tensor {
         if self.ragged.is_none() && q.device() == Device::Cpu {
             let own = Own { keys: k, values: v, cells: &self.cells };
-            return attend_rows(q, Some(own), &self.pages(layer), self.cache.heads);
+            return attend_rows(q, Some(own), &self.pages(layer), self.cache.heads.queries());
         }
         let (keys, values) = (&mut self.cache.keys[layer], &mut self.cache.values[layer]);
         let _ = keys.index_copy_(0, &self.cells, k);
@@ -274,7 +274,7 @@ impl Cached<'_> {
     fn attend_last(&mut self, layer: usize, q: &Tensor) -> Tensor {
         let heads = self.cache.heads;
         if q.device() == Device::Cpu {
-            return attend_rows(q, None, &self.pages(layer), heads);
+            return attend_rows(q, None, &self.pages(layer), heads.queries());
         }
         let (keys, values) = self.cache.seen(layer, &self.tables, self.seen);
         let (last, seen) = (&self.last, self.seen);

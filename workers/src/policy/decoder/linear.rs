@@ -1,8 +1,7 @@
 //! Rows times a matrix, and matrices packed for it.
 
+use millrace_kernels as kernels;
 use tch::{Device, Kind, Tensor};
-
-use super::kernels;
 
 /// Elements from which a matrix is packed: below, the call costs more than the product.
 const LARGE: usize = 1 << 18;

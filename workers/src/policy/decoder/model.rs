@@ -1,9 +1,9 @@
 //! The decoder's weights and its forward.
 
+use millrace_kernels::{self as kernels, Turn};
 use tch::{Device, Kind, Tensor};
 
 use super::init::initial_weights;
-use super::kernels::{self, Turn};
 use super::linear::{Matrix, linear, linear_onto};
 use super::rope::{Angles, Rope};
 use super::{Attend, Config, Layout, Part};

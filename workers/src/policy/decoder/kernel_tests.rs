@@ -1,6 +1,9 @@
-use tch::{Device, Kind};
+//! The kernels beside the same computation by libtorch.
 
-use super::*;
+use millrace_kernels::*;
+use tch::{Device, Kind, Tensor};
+
+use super::attention::Heads;
 
 fn random(shape: [i64; 2], kind: Kind) -> Tensor {
     Tensor::randn(shape, (Kind::Float, Device::Cpu)).to_kind(kind)
@@ -39,15 +42,10 @@ fn packed_products_are_plain_products_for_any_number_of_rows() {
     }
 }
 
-unsafe extern "C" {
-    /// Vectors of at most so many numbers from now on, in the whole process.
-    safe fn millrace_limit_lanes(most: i64);
-}
-
 /// Calls `check` with vectors of each width that this processor has.
 fn with_all_lanes(check: impl Fn()) {
     for lanes in [4, 8, 16] {
-        millrace_limit_lanes(lanes);
+        limit_lanes(lanes);
         check();
     }
 }
@@ -167,12 +165,12 @@ fn rows_attend_to_their_blocks_and_keep_what_they_bring() {
             let pages =
                 Pages { keys: &cached[0], values: &cached[1], tables: &tables, lengths: &seen, block: 16 };
             let own = Own { keys: &k, values: &v, cells: &cells };
-            let attended = attend_rows(&q, Some(own), &pages, heads);
+            let attended = attend_rows(&q, Some(own), &pages, heads.queries());
             assert!(
                 cached[0] == keys && cached[1] == values,
                 "what they bring is in its cells, nothing else changed"
             );
-            assert_eq!(attend_rows(&q, None, &pages, heads), attended, "as if it had been there");
+            assert_eq!(attend_rows(&q, None, &pages, heads.queries()), attended, "as if it had been there");
             for (row, &length) in lengths.iter().enumerate() {
                 let row = row as i64;
                 let places = tables.select(0, row).unsqueeze(1) * block
@@ -233,7 +231,7 @@ fn attended(table: i64, length: i64, cell: Option<[i64; 2]>, block: usize) -> bo
     let cells = Tensor::from_slice(&cell.unwrap_or_default());
     let pages = Pages { keys: &keys, values: &values, tables: &tables, lengths: &lengths, block };
     let own = cell.is_some().then_some(Own { keys: &k, values: &v, cells: &cells });
-    let attend = || attend_rows(&q, own, &pages, heads);
+    let attend = || attend_rows(&q, own, &pages, heads.queries());
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(attend)).is_ok()
 }
 

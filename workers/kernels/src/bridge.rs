@@ -1,18 +1,16 @@
 //! Kernels that libtorch lacks or that are slow in it on a CPU: products with weights that oneDNN
 //! has packed, attention to blocks, and the operations between products in one pass each. The C++
-//! is in `kernels/`. All calls that could break memory are in this file. None takes gradients.
+//! is beside it. All calls that could break memory are in this file. None takes gradients.
 #![expect(unsafe_code, reason = "C++ is called, with tensors as pointers")]
 #![expect(unreachable_pub, reason = "the macro makes what it declares public")]
 #![expect(clippy::too_many_arguments, reason = "the arguments of C++ are flat")]
 
 use tch::Tensor;
 
-use super::attention::Heads;
-
 #[cxx::bridge(namespace = "millrace::kernels")]
 mod ffi {
     unsafe extern "C++" {
-        include!("millrace-workers/src/policy/decoder/kernels/kernels.h");
+        include!("millrace-kernels/src/kernels.h");
 
         #[namespace = "at"]
         type Tensor;
@@ -73,34 +71,34 @@ fn pointer_if(tensor: Option<&Tensor>) -> *const ffi::Tensor {
 
 /// A layer of the KV cache, and the positions that each row sees.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Pages<'a> {
+pub struct Pages<'a> {
     /// `[cells, kv_width]`
-    pub(super) keys: &'a Tensor,
+    pub keys: &'a Tensor,
     /// `[cells, kv_width]`
-    pub(super) values: &'a Tensor,
+    pub values: &'a Tensor,
     /// The blocks of each row's positions, in order. `[R, W]` of i64
-    pub(super) tables: &'a Tensor,
+    pub tables: &'a Tensor,
     /// Positions that each row sees, 1 to W × `block`. `[R]` of i64
-    pub(super) lengths: &'a Tensor,
+    pub lengths: &'a Tensor,
     /// Positions of a block.
-    pub(super) block: usize,
+    pub block: usize,
 }
 
 /// Keys and values of the rows themselves, and the cells that they are written to first.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Own<'a> {
+pub struct Own<'a> {
     /// `[R, kv_width]`
-    pub(super) keys: &'a Tensor,
+    pub keys: &'a Tensor,
     /// `[R, kv_width]`
-    pub(super) values: &'a Tensor,
+    pub values: &'a Tensor,
     /// `[R]` of i64; no two are the same, and no row sees another's.
-    pub(super) cells: &'a Tensor,
+    pub cells: &'a Tensor,
 }
 
 /// Attention of each row of `q` `[R, query_width]` to its pages, on a CPU: each key and value is
 /// read once for all query heads that share it, and nothing is copied. Rows of `q` and of what they
-/// bring may lie apart. Gives `[R, query_width]`.
-pub(super) fn attend_rows(q: &Tensor, own: Option<Own<'_>>, pages: &Pages<'_>, heads: Heads) -> Tensor {
+/// bring may lie apart. `queries` is the number of query heads. Gives `[R, query_width]`.
+pub fn attend_rows(q: &Tensor, own: Option<Own<'_>>, pages: &Pages<'_>, queries: i64) -> Tensor {
     let out = Tensor::empty(q.size(), (q.kind(), q.device()));
     let own = |which: fn(Own<'_>) -> &Tensor| pointer_if(own.map(which));
     // SAFETY: all pointers hold for the call; shapes and kinds are checked on the other side.
@@ -115,7 +113,7 @@ pub(super) fn attend_rows(q: &Tensor, own: Option<Own<'_>>, pages: &Pages<'_>, h
             pointer(pages.tables),
             pointer(pages.lengths),
             pages.block as i64,
-            heads.queries(),
+            queries,
             pointer(&out),
         )
     }
@@ -124,7 +122,7 @@ pub(super) fn attend_rows(q: &Tensor, own: Option<Own<'_>>, pages: &Pages<'_>, h
 }
 
 /// RMSNorm of the rows of `x` `[R, width]` by `weight` `[width]`.
-pub(super) fn normalise(x: &Tensor, weight: &Tensor, epsilon: f64) -> Tensor {
+pub fn normalise(x: &Tensor, weight: &Tensor, epsilon: f64) -> Tensor {
     let out = Tensor::empty(x.size(), (x.kind(), x.device()));
     // SAFETY: as above.
     unsafe { ffi::normalise(pointer(x), pointer(weight), epsilon, pointer(&out)) }
@@ -134,20 +132,22 @@ pub(super) fn normalise(x: &Tensor, weight: &Tensor, epsilon: f64) -> Tensor {
 
 /// Heads as they are turned: see [`turn_heads`].
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Turn<'a> {
+pub struct Turn<'a> {
     /// Query heads; those after them are keys.
-    pub(super) queries: i64,
+    pub queries: i64,
     /// Norms of each head's queries and of its keys, and their epsilon. `[head_width]`
-    pub(super) norms: Option<&'a [Tensor; 2]>,
-    pub(super) epsilon: f64,
-    /// `[R, 1, head_width]`; the sines of the first half are negative.
-    pub(super) cos: &'a Tensor,
-    pub(super) sin: &'a Tensor,
+    pub norms: Option<&'a [Tensor; 2]>,
+    /// Added to the mean square.
+    pub epsilon: f64,
+    /// `[R, 1, head_width]`
+    pub cos: &'a Tensor,
+    /// `[R, 1, head_width]`; negative in the first half.
+    pub sin: &'a Tensor,
 }
 
 /// Normalises the heads of `x` `[R, heads * head_width]`, where they have norms, and rotates them,
 /// in place.
-pub(super) fn turn_heads(x: &Tensor, turn: Turn<'_>) {
+pub fn turn_heads(x: &Tensor, turn: Turn<'_>) {
     let norm = |which: usize| pointer_if(turn.norms.map(|norms| &norms[which]));
     let (cos, sin) = (pointer(turn.cos), pointer(turn.sin));
     // SAFETY: as above; nobody else holds the rows.
@@ -156,7 +156,7 @@ pub(super) fn turn_heads(x: &Tensor, turn: Turn<'_>) {
 }
 
 /// SwiGLU's middle: of `both` `[R, 2 inner]`, gates and ups, `silu(gate) * up` `[R, inner]`.
-pub(super) fn gate(both: &Tensor) -> Tensor {
+pub fn gate(both: &Tensor) -> Tensor {
     let (rows, width) = (both.size()[0], both.size()[1]);
     let out = Tensor::empty([rows, width / 2], (both.kind(), both.device()));
     // SAFETY: as above.
@@ -165,13 +165,13 @@ pub(super) fn gate(both: &Tensor) -> Tensor {
 }
 
 /// Whether this processor multiplies bf16 by itself; oneDNN widens the numbers elsewhere.
-pub(super) fn has_bf16_products() -> bool {
+pub fn has_bf16_products() -> bool {
     ffi::has_bf16_products()
 }
 
 /// A matrix `[out, in]` on the CPU, laid out for products with about `rows` rows; other numbers of
 /// rows work too. `None` where this libtorch has no oneDNN.
-pub(super) fn pack(weight: &Tensor, rows: i64) -> Option<Tensor> {
+pub fn pack(weight: &Tensor, rows: i64) -> Option<Tensor> {
     // SAFETY: the pointer holds for the call, and what comes back is a new tensor that nobody else
     // owns.
     unsafe { ffi::pack(pointer(weight), rows).ok().map(|packed| Tensor::from_ptr(packed.cast())) }
@@ -179,7 +179,7 @@ pub(super) fn pack(weight: &Tensor, rows: i64) -> Option<Tensor> {
 
 /// `x` `[R, in]` times the transpose of what [`pack`] gave, plus `bias` `[out]` and `onto` `[R,
 /// out]`: `[R, out]`.
-pub(super) fn multiply(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, onto: Option<&Tensor>) -> Tensor {
+pub fn multiply(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, onto: Option<&Tensor>) -> Tensor {
     // SAFETY: as above; what is not there is a null pointer, which is not read.
     unsafe {
         let product = ffi::multiply(pointer(x), pointer(weight), pointer_if(bias), pointer_if(onto));
@@ -189,7 +189,7 @@ pub(super) fn multiply(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, onto:
 
 /// A few rows `x` `[R, in]` times the transpose of `weight` `[out, in]`, all bf16 on a CPU; sums
 /// are in f32. The matrix is read once, at the memory's speed.
-pub(super) fn multiply_rows(x: &Tensor, weight: &Tensor) -> Tensor {
+pub fn multiply_rows(x: &Tensor, weight: &Tensor) -> Tensor {
     let (x, weight) = (x.contiguous(), weight.contiguous());
     let out = Tensor::empty([x.size()[0], weight.size()[0]], (x.kind(), x.device()));
     // SAFETY: all pointers hold for the call; shapes and kinds are checked on the other side.
@@ -198,5 +198,11 @@ pub(super) fn multiply_rows(x: &Tensor, weight: &Tensor) -> Tensor {
     out
 }
 
-#[cfg(test)]
-mod tests;
+unsafe extern "C" {
+    safe fn millrace_limit_lanes(most: i64);
+}
+
+/// Limits vectors to `most` numbers from now on, in the whole process. For tests, which compare the processor's widths.
+pub fn limit_lanes(most: i64) {
+    millrace_limit_lanes(most);
+}

@@ -7,8 +7,8 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
-#include "millrace-workers/src/policy/decoder/kernels/kernels.h"
-#include "millrace-workers/src/policy/decoder/kernels/lanes.h"
+#include "millrace-kernels/src/kernels.h"
+#include "millrace-kernels/src/lanes.h"
 
 namespace millrace::kernels {
 

@@ -4,7 +4,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
-#include "millrace-workers/src/policy/decoder/kernels/kernels.h"
+#include "millrace-kernels/src/kernels.h"
 
 namespace millrace::kernels {
 
