@@ -1,5 +1,6 @@
-//! The run files that ship learn what they say, through real processes and a real nats-server, with
-//! torch, and while every role is killed. `make test` builds the programs that these tests start.
+//! The run files that ship learn what they promise, through real processes and a real nats-server,
+//! with torch, and while every role is killed. `make test` builds the programs that these tests
+//! start.
 #![cfg(feature = "torch")]
 
 use std::path::{Path, PathBuf};
@@ -57,7 +58,7 @@ impl Up {
         std::fs::read_to_string(self.path("up.out")).unwrap_or_default()
     }
 
-    /// Waits until `condition` gives something, while the run goes on.
+    /// Waits until `condition` returns something, while the run continues.
     #[expect(
         clippy::disallowed_methods,
         reason = "a look at another process now and then; there is no runtime here"
@@ -125,7 +126,7 @@ fn gain(report: &Report) -> (f64, f64) {
     (report.success_before.expect("v0 is evaluated"), report.success_after.expect("the last version is"))
 }
 
-/// What a rule reaches on the same held-out prompts, and its standard error.
+/// The result of a rule on the same held-out prompts, and its standard error.
 fn rule(report: &Report, name: &str) -> (f64, f64) {
     let rule = report.baselines.iter().find(|baseline| baseline.name == name);
     rule.map(|rule| (rule.success, rule.standard_error)).expect("the report has the baseline")
@@ -165,8 +166,8 @@ fn frozen_lake_is_learnt_while_every_role_is_killed() {
     assert!(before < 0.1 && after >= 0.8, "{before} to {after}");
 }
 
-/// Two make each step together. One is killed, then both at once: what the last checkpoint lacks is
-/// made again from the stored batches.
+/// Two make each step together. One is killed, then both at once: the steps since the last
+/// checkpoint are redone from the stored batches.
 #[test]
 fn a_gang_learns_while_its_members_are_killed() {
     let gang = "\n[gang]\nranks = 2\npatience_ms = 5000\n";

@@ -62,7 +62,7 @@ async fn a_function_is_right_when_its_tests_run_to_their_end() {
         "import sys\nsys.exit(0)",
         "import os\nos._exit(0)",
         "def add(a, b):\n    import os\n    os._exit(0)",
-        // It reads what is left of the input and says it again.
+        // It reads the rest of the input and prints it.
         "import sys, os\nprint(sys.stdin.read())\nsys.stdout.flush()\nos._exit(0)",
         "import os\nos.write(1, os.read(0, 9999))\nos._exit(0)",
         "print('passed')\nraise SystemExit",
@@ -80,7 +80,7 @@ async fn a_test_is_judged_outside_of_the_answers_process() {
     let row =
         json!({ "checks": ["assert add(1, 2) == 3 and abs(add(1, 2) - 3) < 1e-6 and add(1, 2) in [3]"] });
     for hostile in [
-        // It takes the driver for its own and says what it should say.
+        // It replaces the driver and prints the expected output.
         "import __main__, os\nfor name, one in vars(__main__).items():\n    if isinstance(one, str): os.write(1, one.encode())\nos._exit(0)",
         "import gc, sys\nfor one in gc.get_objects():\n    if isinstance(one, str) and one.startswith('passed '):\n        print(one); sys.__stdout__.flush()\ndef add(a, b): return 4",
         "import __main__\nwriter = __main__.os.fdopen(1, 'wb')\nfor _ in range(9): __main__.Peer.send(__main__.Peer(None, writer), ['done', ['i', '0x3']])\ndef add(a, b): return 4",
@@ -171,7 +171,7 @@ async fn what_an_answer_takes_too_much_of_is_its_fault() {
 #[tokio::test]
 async fn what_the_machine_or_the_data_lacks_is_no_score() {
     let (settings, answer) = (json!({ "tests": [{ "stdout": "1" }] }), block("print(1)"));
-    // Nothing to run it in, or with: somebody else may have it.
+    // No sandbox, or no Python: another worker may have it.
     for arguments in [
         ["--sandbox", "/no/such/program"],
         ["--sandbox", "/bin/false"],
@@ -181,7 +181,7 @@ async fn what_the_machine_or_the_data_lacks_is_no_score() {
         let verdict = verdict(&arguments, settings.clone(), json!({}), &answer).await;
         assert!(matches!(verdict, Verdict::RetryAfter(..)), "{arguments:?}: {verdict:?}");
     }
-    // No tests: nobody has them.
+    // No tests: no worker has them.
     let of_row = json!({ "tests_field": "checks" });
     for row in [json!({}), json!({ "checks": 3 }), json!({ "checks": [] })] {
         let verdict = verdict(&[], of_row.clone(), row.clone(), &answer).await;

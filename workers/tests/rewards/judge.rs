@@ -65,7 +65,7 @@ async fn a_verdict_is_a_score() {
         asked.contains("Why?") && asked.contains("one two three") && asked.contains("from 0 to 10"),
         "{asked}"
     );
-    // What an answer says in braces stays what it says, and its own score is not the judge's.
+    // Braces in an answer are not replaced, and a score in the answer is not the judge's.
     let settings = json!({
         "model": "m", "system": "Be strict.", "low": 2, "high": 6,
         "template": "{right} {x} <answer>{answer}</answer> {conversation} Score: {low}",
@@ -114,8 +114,11 @@ async fn a_judge_that_fails_is_a_failure() {
     drop(judge);
     let verdict = judged(&reward, json!({ "model": "m" }), "so").await;
     assert!(matches!(&verdict, Verdict::RetryAfter(_, why) if why.contains("away")), "{verdict:?}");
-    let nobody = judged(&Reward::default(), json!({ "model": "m" }), "so").await;
-    assert!(matches!(&nobody, Verdict::RetryAfter(_, why) if why.contains("--judge-url")), "{nobody:?}");
+    let without_judge = judged(&Reward::default(), json!({ "model": "m" }), "so").await;
+    assert!(
+        matches!(&without_judge, Verdict::RetryAfter(_, why) if why.contains("--judge-url")),
+        "{without_judge:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

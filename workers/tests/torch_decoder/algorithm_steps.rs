@@ -118,7 +118,7 @@ fn whole_steps_of_other_algorithms_are_the_oracles() {
     }
 }
 
-/// Every aggregation, losses of whole rollouts and turns, and what is corrected.
+/// Every aggregation, losses of whole rollouts and turns, and the corrections.
 fn all_sorts() -> Vec<Algorithm> {
     let parameters = Parameters { response_tokens: 5, ..Parameters::default() };
     let plain = Algorithm { parameters, max_grad_norm: 1e9, ..once() };
@@ -229,7 +229,7 @@ fn losses_see_the_behaviour_policy() {
         step(&mut TorchTrainer::new(), &base, batch, &algorithm).unwrap()
     };
     let far = moved(&batch, -0.5);
-    // Against the policy that sampled: every ratio is e^0.5, so what is better than expected is
+    // Against the behaviour policy: every ratio is e^0.5, so what is better than expected is
     // clipped.
     let (near, clipped) = (of(&batch, OldPolicy::Behaviour), of(&far, OldPolicy::Behaviour));
     assert!(clipped.metrics["clip_share"] > 0.3, "clip_share={}", clipped.metrics["clip_share"]);
@@ -270,7 +270,7 @@ fn every_off_policy_loss_sees_the_behaviour_policy() {
         let (loss, old) = (Loss::PolicyGradient, OldPolicy::Proximal);
         assert!(differs(&Algorithm { loss, old, correction, ..plain.clone() }), "{correction:?}");
     }
-    // The policy gradient alone has no ratio, and the policy in training itself has one of 1.
+    // The policy gradient alone has no ratio, and the current policy itself has one of 1.
     for (loss, old) in [
         (Loss::PolicyGradient, OldPolicy::Behaviour),
         (Loss::PpoClip, OldPolicy::Current),
@@ -328,13 +328,13 @@ fn a_kl_penalty_in_the_reward_comes_before_the_advantages() {
     let plain = of(None, none);
     let rewarded = of(kl(0.5, KlPlace::Reward), none);
     assert_eq!(rewarded.metrics["kl_coefficient"], 0.5);
-    // Six sampled tokens each: the mean reward falls by the mean distance of a rollout.
+    // Six sampled tokens each: the mean reward falls by the mean KL divergence of a rollout.
     let fall = 0.5 * 6.0 * rewarded.metrics["kl"];
     let off = rewarded.metrics["reward"] - fall - rewarded.metrics["shaped_reward"];
     assert!(off.abs() < 1e-5 * fall && fall > 1e-3, "off by {off} of {fall}");
     assert!(difference(&first_moment(&plain), &first_moment(&rewarded)) > 1e-6);
     assert!(!plain.metrics.contains_key("shaped_reward"));
-    // All rollouts are as long, so that nobody gains by a penalty that all pay.
+    // All rollouts are equally long, so the penalty favours none.
     let overlong = Shaping { overlong_tokens: 6, overlong_penalty: 2.0, ..none };
     let overlong = of(None, overlong);
     assert_close("reward", &[overlong.metrics["shaped_reward"]], &[plain.metrics["reward"] - 2.0]);
@@ -407,7 +407,7 @@ fn running_moments_continue_from_the_version_trained_on() {
     let first = of(&base, NormOver::Running);
     assert_eq!(first.metrics["reward_norm_count"], 16.0);
     assert_close("mean", &[first.metrics["reward_norm_mean"]], &[first.metrics["reward"]]);
-    // The manifest is all that the next step knows of those before: a restarted trainer, or another
+    // The next step knows of those before by the manifest alone: a restarted trainer, or another
     // gang, has it too.
     let mut next = base.clone();
     next.manifest.metrics = first.metrics.clone();
@@ -416,7 +416,7 @@ fn running_moments_continue_from_the_version_trained_on() {
     assert_eq!(second.metrics["reward_norm_count"], 32.0);
     assert_close("mean", &[second.metrics["reward_norm_mean"]], &[first.metrics["reward"] + 1.5]);
     assert!(difference(&first_moment(&first), &first_moment(&second)) > 1e-6);
-    // A run that normalises over nothing running holds none.
+    // A run without running moments stores none.
     let without = Algorithm { advantage: Advantage::Reinforce, whiten_advantages: true, ..once() };
     let made = step(&mut TorchTrainer::new(), &next, &batch, &without).unwrap();
     assert!(!made.metrics.contains_key("reward_norm_count"));

@@ -85,11 +85,11 @@ struct Tried {
     log_old: Vec<f64>,
     log_m: Vec<f64>,
     advantage: Vec<f64>,
-    /// 0 for tokens that are masked, whatever the correction says.
+    /// 0 for tokens that are masked, even if the correction keeps them.
     mask: Vec<f64>,
 }
 
-/// What came of it.
+/// Its loss and gradients.
 struct Came {
     loss: f64,
     gradient: Vec<f64>,
@@ -251,8 +251,8 @@ fn every_algorithm() -> impl Iterator<Item = Algorithm> {
 
 #[test]
 fn masks_multiply() {
-    // What is masked has no say, however large it is, in the loss and in any gradient, with any
-    // loss and aggregation.
+    // Masked tokens change neither the loss nor any gradient, however large they are, with any loss
+    // and aggregation.
     let tried = Tried::of(&Golden::read().losses);
     for algorithm in every_algorithm() {
         let of = format!("{:?} {:?}", algorithm.loss, algorithm.aggregation);
@@ -271,7 +271,7 @@ fn masks_multiply() {
         let after = masked.come(&algorithm);
         assert_eq!((before.loss, &before.gradient), (after.loss, &after.gradient), "{of}");
         assert!(own.clone().all(|at| after.gradient[at] == 0.0), "{of}: {:?}", after.gradient);
-        // The others count what they did: the denominator is that of before.
+        // The other tokens count as before: so does the denominator.
         let mut others = (0..tried.log_p.len()).filter(|at| !own.contains(at));
         assert!(others.clone().all(|at| after.gradient[at] == whole.gradient[at]), "{of}");
         assert!(others.any(|at| after.gradient[at] != 0.0), "{of}");
@@ -301,7 +301,7 @@ fn gradient_when_moved(tried: &Tried, algorithm: &Algorithm, by: f64) -> Vec<f64
     if !algorithm.correction.is_off() {
         return moved.come(algorithm).gradient;
     }
-    // The old policy is the one that sampled.
+    // The old policy is the behaviour policy.
     moved.log_old.clone_from(&moved.log_m);
     moved.come(algorithm).gradient
 }

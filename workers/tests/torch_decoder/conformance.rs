@@ -1,4 +1,4 @@
-//! What went wrong in other systems where a policy is computed: each row is a test here.
+//! Known defects of other systems in engines and trainers: each has a test here.
 
 use millrace_schemas::envelope::{decode, encode};
 use millrace_schemas::submit::Algorithm;
@@ -35,8 +35,8 @@ fn sync_equals_async_zero() {
         let batch = sampled_batch(base, 4, 4, SHAPE, base.version.0);
         step(&mut TorchTrainer::new(), base, &batch, &algorithm()).unwrap()
     });
-    // Asynchronous without staleness: one engine goes over to each version while nothing is in
-    // hand, one trainer keeps its state.
+    // Asynchronous without staleness: one engine loads each version while nothing is in flight, one
+    // trainer keeps its state.
     let (mut engine, mut trainer): (Option<TorchEngine>, _) = (None, TorchTrainer::new());
     let asynchronous = trained(|base| {
         let engine = engine.get_or_insert_with(|| crate::support::engine(base));
@@ -52,7 +52,7 @@ fn sync_equals_async_zero() {
 fn tokens_in_tokens_out() {
     let base = initial(1);
     let batch = sampled_batch(&base, 4, 4, SHAPE, 1);
-    // What is trained on is what was sampled, also after its way through the object store.
+    // Sampled tokens are trained on unchanged, also through the object store.
     let read: Batch = decode("batch", &encode(&batch)).unwrap();
     assert_eq!(read, batch);
     let off = |batch: &Batch| {

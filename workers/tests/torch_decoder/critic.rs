@@ -86,10 +86,10 @@ fn a_critic_is_a_file_of_its_own_that_only_training_reads() {
     assert_eq!(tensors(&trained, MODEL_FILE), tensors(&plain, MODEL_FILE));
     assert_eq!(tensors(&trained, CRITIC_FILE), [CRITIC]);
     assert!(!plain.files.contains_key(CRITIC_FILE));
-    // One that expects nothing yet explains nothing.
+    // Values of 0 explain nothing.
     assert_eq!(trained.metrics["value"], 0.0);
     assert!(trained.metrics["value_loss"] > 0.0 && !plain.metrics.contains_key("value_loss"));
-    // A later version without its critic is not gone on with as if it had never expected anything.
+    // A later version without its critic is refused, and not continued with values of 0.
     let mut lost = version(1, &trained);
     lost.files.remove(CRITIC_FILE);
     lost.manifest.files.retain(|file| file.name != CRITIC_FILE);
@@ -117,8 +117,8 @@ fn a_critic_continues_from_its_file_bit_for_bit() {
 
 #[test]
 fn a_critic_learns_the_returns() {
-    // Each turn is one token, rewarded by what was seen before it: that can be foreseen, and
-    // nothing can be done about it.
+    // Each turn is one token, rewarded by the observation before it: a critic can predict that, and
+    // a policy cannot change it.
     let shape = Shape { new: 1, ..SHAPE };
     let critic = Critic { discount: 0.0, coefficient: 2.0, clip: 0.0, ..Critic::default() };
     let algorithm = Algorithm { learning_rate: 1e-2, epochs: 4, critic, ..ppo() };

@@ -124,9 +124,8 @@ fn a_turn_tells_its_uncut_probabilities_where_they_differ() {
     }
 }
 
-/// What the trainer compares is the same distribution as what the engine told of, whatever the
-/// temperature and the restriction, and whether tokens were cut off or not: an unchanged policy has
-/// the ratio 1 on each token sampled.
+/// Trainer and engine use the same distribution, at any temperature and restriction, with and
+/// without cuts: an unchanged policy has the ratio 1 on each sampled token.
 #[test]
 fn on_policy_ratios_are_one_with_and_without_cuts() {
     let weights = initial(1);
@@ -159,7 +158,7 @@ fn on_policy_ratios_are_one_with_and_without_cuts() {
     }
 }
 
-/// A vocabulary of 32 pieces of text, some of which are needed together for a stop string.
+/// A vocabulary of 32 fragments of text, some of which together make a stop string.
 fn tokenizer() -> Vec<u8> {
     let piece = |id: u32| match id % 4 {
         0 => format!("a{id}"),

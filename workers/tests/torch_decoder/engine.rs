@@ -1,4 +1,4 @@
-//! Sampling: what a request gets depends on nothing but its context, its seed and the weights.
+//! Sampling: a turn depends on nothing but its context, its seed and the weights.
 
 use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask};
 use millrace_workers::policy::torch::{Draw, EngineSettings, TorchEngine, draw, uniform};
@@ -72,7 +72,7 @@ fn little_memory_and_small_forwards_change_nothing_but_the_time() {
     ] {
         let mut engine = TorchEngine::new(&weights, settings).unwrap();
         assert_same_turns(&turns(&mut engine, tasks()), &expected);
-        // Once more, when the cache has grown and holds something.
+        // Once more, when the cache has grown and has content.
         assert_same_turns(&turns(&mut engine, tasks()), &expected);
     }
 }
@@ -223,7 +223,7 @@ fn an_abandoned_request_gives_no_result() {
         engine.admit(request(index as u32, task));
     }
     assert!(engine.step().unwrap().is_empty());
-    // The first is computed, the second waits.
+    // The first is in prefill, the second waits.
     engine.abandon(Ticket(0));
     engine.abandon(Ticket(1));
     engine.abandon(Ticket(77));

@@ -1,5 +1,5 @@
-//! Gangs: collectives, steps that several members make, where their state comes from, and what
-//! happens when one of them is lost.
+//! Gangs: collectives, steps of several members, the sources of their state, and the loss of a
+//! member.
 
 #[path = "gang/books.rs"]
 mod books;

@@ -6,7 +6,7 @@ use millrace_workers::random::Stream;
 
 use crate::support::initial;
 
-/// Files with wounds that are tried.
+/// Damaged files to try.
 const WOUNDED: u64 = 600;
 
 fn sound() -> (Vec<u8>, Layout) {
@@ -20,8 +20,7 @@ fn file(header: &str, data: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
 }
 
-/// Reads as an engine does. What is read is what a model can be made of; what is refused says of
-/// which file.
+/// Reads as an engine does. A file that is read can be made a model; an error names the file.
 fn is_read(bytes: &[u8], layout: &Layout) -> bool {
     match read_tensors("model", bytes, "", layout) {
         Ok(flat) => {

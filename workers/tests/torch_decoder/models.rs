@@ -118,8 +118,8 @@ fn every_architecture_computes_what_transformers_computes() {
     assert_eq!(told.lines().count(), 39, "{told}");
 }
 
-/// The same in bf16. Both round after each operation, in unlike orders: what is computed here is no
-/// further from the logits in f32 than twice what transformers is.
+/// The same in bf16. Both round after each operation, in different orders: these logits are at most
+/// twice as far from those in f32 as transformers' are.
 fn halved(folder: &Path, case: &str, path: &Path, expected: &Expected) {
     let zero = zero(path, 128, Precision::Bf16);
     let logits = whole(&decoder_of(&zero), &expected.tokens);

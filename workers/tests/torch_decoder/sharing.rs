@@ -1,5 +1,4 @@
-//! Blocks of keys and values: who shares them, who gives way, and that none of it shows in a
-//! result.
+//! Blocks of the KV cache: prefix sharing and pre-emption, neither of which shows in a result.
 
 use millrace_schemas::generate::{GenerateDone, GenerateTask};
 use millrace_schemas::submit::ModelSpec;
@@ -99,8 +98,8 @@ fn a_long_prompt_does_not_delay_other_requests() {
 
 #[test]
 fn old_requests_are_never_preempted_for_young_ones() {
-    // Room for one at its full length and a little more: the first ends first, whoever else wants
-    // its blocks.
+    // Room for one at its full length and a little more: the first ends first, although others need
+    // blocks.
     let tight = EngineSettings { cache_bytes: 1, ..EngineSettings::default() };
     let mut engine = with(tight);
     let tasks: Vec<GenerateTask> = (0..4).map(|i| task(tokens(16, i), 100, i)).collect();

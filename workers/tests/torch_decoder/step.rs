@@ -225,7 +225,7 @@ fn the_trainers_log_probabilities_are_the_engines() {
         assert!(metrics["logprob_abs"] < 1e-6, "off by {}", metrics["logprob_abs"]);
         assert!((metrics["ess"] - 1.0).abs() < 1e-6 && metrics["clip_share"] == 0.0);
     }
-    // At another temperature they are not, and the metrics say so.
+    // At another temperature they are not, which the metrics show.
     let batch = Batch { temperature: 0.5, ..sampled_batch(&base, 4, 4, SHAPE, 1) };
     let metrics = step(&mut TorchTrainer::new(), &base, &batch, &Algorithm::default()).unwrap().metrics;
     assert!(metrics["logprob_abs"] > 0.1, "off by {}", metrics["logprob_abs"]);
@@ -278,7 +278,7 @@ fn the_kl_penalty_keeps_the_policy_near_its_reference() {
     let free = step(&mut TorchTrainer::new(), &base, &batch, &free).unwrap();
     assert!(!free.metrics.contains_key("kl"));
     for estimator in [KlEstimator::K2, KlEstimator::K3] {
-        // At the reference itself the distance is 0, and so is its pull.
+        // At the reference itself the KL divergence is 0, and so is its gradient.
         let near = of(Some(&base), estimator, 0.5);
         assert!(near.metrics["kl"].abs() < 1e-9, "kl={}", near.metrics["kl"]);
         assert!(difference(&first_moment(&near), &first_moment(&free)) < 1e-9);
@@ -370,7 +370,7 @@ fn without_advantage_and_entropy_nothing_moves() {
     for rollout in batch.groups.iter_mut().flat_map(|group| &mut group.rollouts) {
         rollout.reward = 0.25;
     }
-    // Kimi's loss and DPPO's pull back to the policy of before, and rounding is a distance from it.
+    // Kimi's loss and DPPO's pull back to the old policy, and rounding is a distance from it.
     for loss in LOSSES.into_iter().filter(|loss| !matches!(loss, Loss::Kimi | Loss::DppoTv)) {
         // Those that do not compare find a signal in every reward.
         let compares = |of: &Advantage| of.compares_group() || *of == Advantage::ReinforcePlusPlus;
@@ -393,7 +393,7 @@ fn a_step_without_a_finite_result_is_an_error_and_leaves_no_trace() {
     // Finite weights whose product is not.
     let huge = crate::files::spoilt(&base, "lm_head.weight", 3e38);
     let huge = crate::files::spoilt(&huge, "model.norm.weight", 3e38);
-    // The hash in the manifest is what the state in memory goes by.
+    // The state in memory is identified by the hash in the manifest.
     let huge = version(0, &Trained { files: huge.files, metrics: BTreeMap::new() });
     let error = step(&mut trainer, &huge, &batch, &Algorithm::default()).unwrap_err();
     assert!(matches!(&error, PolicyError::Impossible(why) if why.contains("norm=")), "{error:?}");

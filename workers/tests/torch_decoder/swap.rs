@@ -40,7 +40,7 @@ fn a_cached_prefix_gives_what_prefilling_it_again_gives() {
         let anew = turns(&mut engine(&weights), vec![task(context.clone(), 3, turn as u64)]).remove(0);
         close(kept, &anew);
         assert_eq!((anew.prefill_tokens, anew.cached_tokens), (context.len() as u32, 0));
-        // All but the last token sampled and the observation were kept.
+        // All but the last token sampled and the observation were cached.
         let new = if turn == 0 { 20 } else { 8 };
         assert_eq!((kept.prefill_tokens, kept.cached_tokens), (new, context.len() as u32 - new));
         context.extend(&kept.tokens);

@@ -1,4 +1,4 @@
-//! Versions that a gang commits, in memory: what the object store is to a worker.
+//! Versions that a gang commits, in memory: the part of the object store.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
@@ -66,8 +66,8 @@ impl Books {
         (books, base)
     }
 
-    /// Commits what the members of a gang made; the version as a worker knows it, of its files only
-    /// the config.
+    /// Commits the files of a gang's members; returns the version as a worker has it, of its files
+    /// only the config.
     pub(crate) fn commit(
         &self,
         step: Option<(&LoadedVersion, BlobRef)>,
@@ -273,11 +273,9 @@ pub(crate) fn length(of: &Tensor) -> f64 {
     f64::try_from(of.square().sum(Kind::Double).sqrt()).unwrap()
 }
 
-/// Asserts that two runs of the same steps came to the same to f32 rounding. Moments, which are
-/// sums of gradients, are within a small share of the largest, each of them. Weights are compared
-/// where the moment is above its noise, element by element, and all together by their distance:
-/// AdamW divides a gradient by its own size, so that of an element whose gradient is rounding alone
-/// the first updates are whole ones, in a direction that the processor decides.
+/// Asserts that two runs of the same steps came to the same to f32 rounding. Each moment, a sum of
+/// gradients, is within a small share of the largest. Weights are compared element by element where
+/// the moment is above its noise, and all together.
 pub(crate) fn same(a: (&Books, &LoadedVersion), b: (&Books, &LoadedVersion), how: &How, what: &str) {
     let rate = how.algorithm.learning_rate;
     let largest = |x: &Tensor| f64::try_from(x.abs().max()).unwrap();

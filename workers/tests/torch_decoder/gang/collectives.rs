@@ -1,4 +1,4 @@
-//! What each collective does, and that every wait ends.
+//! The result of each collective, and the end of every wait.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -45,8 +45,7 @@ fn a_member_that_never_comes_ends_the_formation() {
     assert!(since.elapsed() < timeout + Duration::from_secs(2), "{:?}", since.elapsed());
 }
 
-/// Rank 1 comes and then says nothing more; rank 0 waits for it, and gives how that ended and after
-/// how long.
+/// Rank 1 joins and is then silent; rank 0 waits for it. Returns how and after how long that ended.
 fn waits_in_vain(timeout: Duration, stop: bool) -> (GangError, Duration) {
     let assignments = assignments(2, timeout);
     let (waiting, over) = (Barrier::new(2), Barrier::new(2));
@@ -87,8 +86,8 @@ fn a_cancelled_member_stops_waiting() {
 
 #[test]
 fn a_member_that_leaves_is_noticed_at_once_by_all() {
-    // In a ring of four, one member's neighbours notice; that they leave is how the fourth learns
-    // of it.
+    // In a ring of four, a member's neighbours notice its loss; the fourth learns of it when they
+    // leave.
     let took = together(&assignments(4, PATIENCE), |assignment| {
         let group = Group::form(assignment, Device::Cpu).unwrap();
         group.all_reduce(&Tensor::from_slice(&[1.0])).unwrap();

@@ -1,5 +1,5 @@
-//! Gangs that compute in bf16: the weights in f32 are in shards as the moments are, wherever a
-//! state comes from.
+//! Gangs that compute in bf16: the weights in f32 are in shards like the moments, from every source
+//! of a state.
 
 use millrace_schemas::submit::Algorithm;
 use millrace_workers::model::versions::LoadedVersion;

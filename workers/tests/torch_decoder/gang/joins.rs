@@ -1,5 +1,5 @@
-//! Members that come and go between steps, and steps that are void: who has what afterwards, and
-//! from where.
+//! Members that come and go between steps, and steps that are void: the state of each member
+//! afterwards, and its source.
 
 use std::time::Duration;
 
@@ -44,8 +44,8 @@ fn newcomers_get_weights_and_state_from_the_members() {
 fn a_shrunk_gang_continues_with_the_remaining_members() {
     let (how, end) = (many_updates(false), many_updates(true));
     let (alone, batches, reference) = undisturbed(&how, &end);
-    // A member leaves after a checkpoint: its part is in a file. Or without one: the steps are made
-    // again.
+    // A member leaves after a checkpoint: its part is in a file. Or without one: the steps are
+    // redone.
     for checkpoint in [true, false] {
         let (gang, zero) = Books::new(1);
         let mut live = members(3);

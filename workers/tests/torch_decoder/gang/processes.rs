@@ -11,7 +11,8 @@ use millrace_workers::gang::{GangError, Group, RankAssignment, Rendezvous};
 use tch::{Device, Kind, Tensor};
 use tokio_util::sync::CancellationToken;
 
-/// Says to the test binary that it is a member: rank, world, timeout in milliseconds, folder.
+/// Environment variable that makes the test binary a member: rank, world, timeout in milliseconds,
+/// folder.
 const MEMBER: &str = "MILLRACE_TEST_GANG_MEMBER";
 /// The longest wait for a line of a member.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -34,7 +35,7 @@ impl Rendezvous for Folder {
     }
 }
 
-/// Adds up with the others until one is lost, then once more with those that are left.
+/// Reduces with the others until one is lost, then once more with the remaining ones.
 #[test]
 fn a_member_in_a_process_of_its_own() {
     let Ok(words) = std::env::var(MEMBER) else { return };
@@ -70,7 +71,7 @@ fn a_member_in_a_process_of_its_own() {
     println!("\nagain {}", f64::try_from(sum.get(0)).unwrap());
 }
 
-/// A member, and what it says.
+/// A member, and the lines that it prints.
 struct Member {
     child: Child,
     lines: Receiver<String>,
@@ -93,7 +94,7 @@ impl Member {
     }
 
     /// Waits for a line that begins with `word`.
-    fn says(&self, word: &str) -> String {
+    fn next_line(&self, word: &str) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -123,15 +124,15 @@ impl Drop for Member {
 fn loses(signal: &str, timeout: Duration, within: Duration) {
     let folder = tempfile::tempdir().unwrap();
     let members: Vec<Member> = (0..3).map(|rank| Member::start(rank, 3, timeout, folder.path())).collect();
-    members.iter().for_each(|member| drop(member.says("at it")));
+    members.iter().for_each(|member| drop(member.next_line("at it")));
     members[2].signal(signal);
     let since = Instant::now();
     for member in &members[..2] {
-        let said = member.says("void");
+        let said = member.next_line("void");
         assert!(since.elapsed() < within, "{signal}: {said} after {:?}", since.elapsed());
     }
     for member in &members[..2] {
-        assert_eq!(member.says("again"), "again 2", "the thread works afterwards");
+        assert_eq!(member.next_line("again"), "again 2", "the thread works afterwards");
     }
 }
 

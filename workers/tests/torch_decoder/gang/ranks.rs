@@ -27,7 +27,7 @@ pub(crate) fn assignments(world: u32, timeout: Duration) -> Vec<RankAssignment> 
     (0..world).map(assignment).collect()
 }
 
-/// Runs `member` as each of the assignments, each on a thread of its own; what they give, by rank.
+/// Runs `member` with each of the assignments, each on its own thread; returns the results by rank.
 pub(crate) fn together<T: Send>(
     assignments: &[RankAssignment],
     member: impl Fn(&RankAssignment) -> T + Sync,
