@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// What such a worker writes under its name, as JSON in the key-value bucket `MILLRACE_WORKERS`, again and again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct SignOfLife {
+pub struct Heartbeat {
     /// The process: another one of the same name is another member.
     pub instance: String,
     /// One more with each sign: one alone may be from a process that is long gone.

@@ -17,7 +17,7 @@ pub fn all() -> Vec<(&'static str, Schema)> {
         ("notice", schema_for!(notice::Notice)),
         ("outcome", schema_for!(outcome::Outcome)),
         ("policy", schema_for!(policy::Policy)),
-        ("sign_of_life", schema_for!(member::SignOfLife)),
+        ("sign_of_life", schema_for!(member::Heartbeat)),
         ("report", schema_for!(report::Report)),
         ("run", schema_for!(submit::RunSpec)),
         ("task", schema_for!(crate::envelope::Task)),

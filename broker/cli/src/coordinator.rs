@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::connect::{Api, Place};
 use super::signals::Signals;
 use millrace_coordinator::shell::driver::{self, DriverConfig};
-use millrace_coordinator::shell::shared::Shared;
+use millrace_coordinator::shell::shared::SharedState;
 
 /// Arguments of `millrace coordinator`.
 #[derive(Debug, clap::Args)]
@@ -85,7 +85,7 @@ const LOOK: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// The queue cannot be reached, or the connection is closed.
-async fn serve_when_ready(api: &Api, broker: Broker, shared: Shared) -> Result<()> {
+async fn serve_when_ready(api: &Api, broker: Broker, shared: SharedState) -> Result<()> {
     let end = broker.queue().log_end().await.context("failed to look at the log")?;
     // One that cannot fold the log answers why.
     while !shared.wait_for(end, LOOK).await && shared.blocked().is_none() {}

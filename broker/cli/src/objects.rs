@@ -9,7 +9,7 @@ use millrace_schemas::limits::COLLECT_AGE_MS;
 
 use super::connect::Place;
 use super::term::{say, thousands};
-use millrace_coordinator::shell::collect::{Survey, Tally, collect, damaged, retentions, survey};
+use millrace_coordinator::shell::collect::{ObjectCount, Survey, collect, damaged, retentions, survey};
 use millrace_coordinator::shell::journal;
 
 const AGE: Duration = Duration::from_millis(COLLECT_AGE_MS);
@@ -52,7 +52,7 @@ impl ObjectsArgs {
                 lines(&found, content).iter().for_each(say);
             }
             ObjectsCommand::Collect { dry_run: true } => {
-                found.loose.iter().map(|object| &object.path).for_each(say);
+                found.unreferenced.iter().map(|object| &object.path).for_each(say);
                 say(format_args!("{} would go", words(loose(&found))));
             }
             ObjectsCommand::Collect { dry_run: false } => remove(&broker, &found).await?,
@@ -67,13 +67,13 @@ async fn remove(broker: &Broker, found: &Survey) -> Result<()> {
     Ok(())
 }
 
-fn loose(found: &Survey) -> Tally {
-    let bytes = found.loose.iter().map(|object| object.bytes).sum();
-    Tally { objects: found.loose.len() as u64, bytes }
+fn loose(found: &Survey) -> ObjectCount {
+    let bytes = found.unreferenced.iter().map(|object| object.bytes).sum();
+    ObjectCount { objects: found.unreferenced.len() as u64, bytes }
 }
 
 /// `1,204 objects, 3.2 MB`.
-fn words(tally: Tally) -> String {
+fn words(tally: ObjectCount) -> String {
     let objects =
         if tally.objects == 1 { "1 object".into() } else { format!("{} objects", thousands(tally.objects)) };
     format!("{objects}, {:.1} MB", tally.bytes as f64 / 1e6)

@@ -1,10 +1,12 @@
-//! The fold: `state = fold(advance, log)`. All of it is pure: no clock, no randomness, no client, no runtime.
+//! The fold: `state = fold(advance, log)`. It is pure: no clock, no randomness, no client, no
+//! runtime.
 //!
-//! An event is folded in three parts, and each part knows only those before it:
+//! An event is folded in three parts. Each part depends only on those before it:
 //!
-//! 1. `stages/` describes tasks: which task a phase needs, and what an outcome of that task changes;
-//! 2. `intake/` takes the event in: it finds the run, the group and the rollout, and changes them;
-//! 3. `decide/` does what follows from the changed state, in one written order.
+//! 1. `stages/` describes tasks: which task a phase needs, and what the outcome of that task
+//!    changes;
+//! 2. `intake/` applies the event: it finds the run, the group and the rollout, and changes them;
+//! 3. `decide/` makes the decisions that follow from the changed state, in a fixed order.
 //!
 //! `advance.rs` puts the three together.
 
@@ -31,7 +33,7 @@ pub mod stages;
 pub mod tasks;
 pub mod outstanding;
 
-// What several events and decisions do to a run.
+// Changes to a run that several events and decisions share.
 pub mod groups;
 pub mod staleness;
 pub mod lifecycle;

@@ -1,4 +1,5 @@
-//! What surrounds the fold: reads the log, runs the fold's commands, elects a leader, answers the API.
+//! The I/O around the fold: reads the log, executes the fold's commands, elects a leader, answers
+//! the API.
 
 pub mod shared;
 pub mod clock;

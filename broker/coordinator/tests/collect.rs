@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use millrace_coordinator::State;
-use millrace_coordinator::shell::collect::{Survey, Use, collect, damaged, survey};
+use millrace_coordinator::shell::collect::{ObjectUse, Survey, collect, damaged, survey};
 use millrace_coordinator::shell::journal;
 use millrace_queue::clock::SystemClock;
 use millrace_queue::{Broker, MemoryQueue, Objects, TrimRule};
@@ -23,12 +23,12 @@ fn run() -> RunId {
     "run".parse().expect("a name")
 }
 
-struct World {
+struct StoreHarness {
     broker: Broker,
     retentions: BTreeMap<RunId, Retention>,
 }
 
-impl World {
+impl StoreHarness {
     fn new() -> Self {
         let queue = MemoryQueue::new(Arc::new(SystemClock::new()));
         Self { broker: Broker::new(Arc::new(queue), Objects::memory()), retentions: BTreeMap::new() }
@@ -87,8 +87,8 @@ fn paths_sha() -> millrace_schemas::blob::Sha {
 
 #[tokio::test]
 async fn what_log_segments_and_letters_name_stays() {
-    let world = World::new();
-    let rows = world.blob("rows").await;
+    let harness = StoreHarness::new();
+    let rows = harness.blob("rows").await;
     let text = r#"
         name = "run"
         steps = 1
@@ -99,22 +99,22 @@ async fn what_log_segments_and_letters_name_stays() {
     let mut spec = from_toml(text).expect("a run file");
     let dataset = spec.environment.as_mut().and_then(|environment| environment.dataset_mut()).expect("rows");
     dataset.content = Some(millrace_schemas::dataset::DatasetContent { blob: rows, train: 1, held_out: 1 });
-    world.broker.append("run", &Event::Submitted(Box::new(spec))).await.expect("memory answers");
-    world.large_entries(4).await;
-    let lost = world.blob("of an attempt that came to nothing").await;
-    assert_eq!(world.take_all().await, 1);
-    assert!(!world.has(&lost).await && world.has(&rows).await);
+    harness.broker.append("run", &Event::Submitted(Box::new(spec))).await.expect("memory answers");
+    harness.large_entries(4).await;
+    let lost = harness.blob("of an attempt that came to nothing").await;
+    assert_eq!(harness.take_all().await, 1);
+    assert!(!harness.has(&lost).await && harness.has(&rows).await);
     // The same once a part of the log is in a segment.
     let runs = BTreeSet::from([run()]);
     let yes = || true;
     let rule = TrimRule { before: 4, stored_before_ns: u64::MAX, runs: &runs, entries: 3, may_act: &yes };
-    world.broker.trim_log(rule).await.expect("trimmed").expect("a segment");
-    assert_eq!(world.take_all().await, 0);
-    let survey = world.survey(HOUR).await;
+    harness.broker.trim_log(rule).await.expect("trimmed").expect("a segment");
+    assert_eq!(harness.take_all().await, 0);
+    let survey = harness.survey(HOUR).await;
     assert_eq!(survey.wrong, Vec::<String>::new());
     // Rows, four payloads, data and index of the segment.
-    assert_eq!((survey.kept[&Use::Payload].objects, survey.kept[&Use::Segment].objects), (7, 1));
-    let mut log = world.broker.read_log(1).await.expect("read");
+    assert_eq!((survey.kept[&ObjectUse::Payload].objects, survey.kept[&ObjectUse::Segment].objects), (7, 1));
+    let mut log = harness.broker.read_log(1).await.expect("read");
     let mut read = 0;
     while read < 5 {
         let entries = log.next(8).await.expect("read");
@@ -125,62 +125,62 @@ async fn what_log_segments_and_letters_name_stays() {
 
 #[tokio::test]
 async fn what_versions_gave_up_goes_and_what_they_keep_stays() {
-    let mut world = World::new();
+    let mut harness = StoreHarness::new();
     let mut committed = Vec::new();
     for version in 0..6 {
-        committed.push(world.commit(version).await);
+        committed.push(harness.commit(version).await);
     }
     // Of a run that nobody knows more of, everything stays.
-    assert_eq!(world.take_all().await, 0);
-    world.retentions.insert(run(), Retention { newest: 2, every: 0, checkpoint_every: 100 });
-    assert_eq!(world.take_all().await, 3);
+    assert_eq!(harness.take_all().await, 0);
+    harness.retentions.insert(run(), Retention { newest: 2, every: 0, checkpoint_every: 100 });
+    assert_eq!(harness.take_all().await, 3);
     for (version, (weights, batch)) in committed.iter().enumerate() {
-        assert_eq!(world.has(weights).await, matches!(version, 0 | 4 | 5), "v{version}");
-        assert!(world.has(batch).await, "batches are the run's books");
+        assert_eq!(harness.has(weights).await, matches!(version, 0 | 4 | 5), "v{version}");
+        assert!(harness.has(batch).await, "batches are the run's books");
     }
-    assert_eq!(world.survey(HOUR).await.wrong, Vec::<String>::new());
+    assert_eq!(harness.survey(HOUR).await.wrong, Vec::<String>::new());
 }
 
 #[tokio::test]
 async fn the_young_the_foreign_and_what_was_written_again_stay() {
-    let world = World::new();
-    let young = world.blob("about to be referred to").await;
-    world.broker.objects().put("elsewhere/notes.txt", "a person's".into()).await.expect("memory answers");
-    let survey = world.survey(HOUR).await;
-    assert_eq!((survey.loose.len(), survey.young.objects, survey.foreign.objects), (0, 1, 1));
+    let harness = StoreHarness::new();
+    let young = harness.blob("about to be referred to").await;
+    harness.broker.objects().put("elsewhere/notes.txt", "a person's".into()).await.expect("memory answers");
+    let survey = harness.survey(HOUR).await;
+    assert_eq!((survey.unreferenced.len(), survey.young.objects, survey.foreign.objects), (0, 1, 1));
     tokio::time::sleep(Duration::from_millis(5)).await;
-    let survey = world.survey(Duration::ZERO).await;
-    assert_eq!(survey.loose.len(), 1);
+    let survey = harness.survey(Duration::ZERO).await;
+    assert_eq!(survey.unreferenced.len(), 1);
     // Between the look and the removal somebody writes it again.
     let again = Bytes::from("about to be referred to");
-    world.broker.objects().put(&paths::blob(&run(), &young.sha256), again).await.expect("memory answers");
-    let gone = collect(&world.broker, &survey, || true).await.expect("memory answers");
-    assert!(gone.objects == 0 && world.has(&young).await);
+    harness.broker.objects().put(&paths::blob(&run(), &young.sha256), again).await.expect("memory answers");
+    let gone = collect(&harness.broker, &survey, || true).await.expect("memory answers");
+    assert!(gone.objects == 0 && harness.has(&young).await);
     // One that may act no more removes nothing.
     tokio::time::sleep(Duration::from_millis(5)).await;
-    let survey = world.survey(Duration::ZERO).await;
-    let gone = collect(&world.broker, &survey, || false).await.expect("memory answers");
-    assert!(gone.objects == 0 && world.has(&young).await);
-    assert_eq!(world.take_all().await, 1);
+    let survey = harness.survey(Duration::ZERO).await;
+    let gone = collect(&harness.broker, &survey, || false).await.expect("memory answers");
+    assert!(gone.objects == 0 && harness.has(&young).await);
+    assert_eq!(harness.take_all().await, 1);
 }
 
 #[tokio::test]
 async fn what_is_missing_or_damaged_is_named_with_what_misses_it() {
-    let world = World::new();
-    let (weights, batch) = world.commit(0).await;
+    let harness = StoreHarness::new();
+    let (weights, batch) = harness.commit(0).await;
     let state = State { seq: 0, ..State::default() };
-    journal::save(&world.broker, "one", 0, journal::encode_state(&state)).await.expect("memory answers");
-    assert_eq!(world.survey(HOUR).await.wrong, Vec::<String>::new());
-    let objects = world.broker.objects();
+    journal::save(&harness.broker, "one", 0, journal::encode_state(&state)).await.expect("memory answers");
+    assert_eq!(harness.survey(HOUR).await.wrong, Vec::<String>::new());
+    let objects = harness.broker.objects();
     objects.put(&paths::blob(&run(), &batch.sha256), "batch X".into()).await.expect("memory answers");
-    let survey = world.survey(HOUR).await;
+    let survey = harness.survey(HOUR).await;
     assert!(survey.wrong.is_empty(), "as long as it was");
-    let damaged = damaged(&world.broker, &survey).await.expect("memory answers");
+    let damaged = damaged(&harness.broker, &survey).await.expect("memory answers");
     assert!(damaged.len() == 1 && damaged[0].contains(&batch.sha256.to_string()), "{damaged:?}");
     objects.delete(&paths::blob(&run(), &weights.sha256)).await.expect("memory answers");
-    let snapshot = &journal::snapshots(&world.broker).await.expect("memory answers")[0];
+    let snapshot = &journal::snapshots(&harness.broker).await.expect("memory answers")[0];
     objects.delete(&snapshot.path).await.expect("memory answers");
-    let wrong = world.survey(HOUR).await.wrong;
+    let wrong = harness.survey(HOUR).await.wrong;
     assert_eq!(wrong.len(), 2, "{wrong:?}");
     assert!(wrong.iter().any(|w| w.contains("v0 of run=run")), "{wrong:?}");
     assert!(wrong.iter().any(|w| w.contains("the key of the snapshots")), "{wrong:?}");

@@ -9,7 +9,7 @@ use millrace_coordinator::fold::state::State;
 use millrace_coordinator::shell::execute::Executor;
 use millrace_coordinator::shell::lanes::Lanes;
 use millrace_coordinator::shell::leader::{Candidate, Progress, Term};
-use millrace_coordinator::shell::shared::Shared;
+use millrace_coordinator::shell::shared::SharedState;
 use millrace_coordinator::shell::{execute, journal, leader};
 use millrace_queue::clock::SystemClock;
 use millrace_queue::testing::gate::{Action, Fate, Gate, gated};
@@ -104,10 +104,10 @@ fn decided(version: u64) -> Commands {
 
 /// Does `commands` in `term`.
 async fn execute(broker: &Broker, commands: Commands, term: &Term) {
-    execute_sharing(broker, commands, term, &Shared::new(State::default())).await;
+    execute_sharing(broker, commands, term, &SharedState::new(State::default())).await;
 }
 
-async fn execute_sharing(broker: &Broker, commands: Commands, term: &Term, shared: &Shared) {
+async fn execute_sharing(broker: &Broker, commands: Commands, term: &Term, shared: &SharedState) {
     let (lanes, begun) = Lanes::new();
     lanes.push(commands);
     let (shared, health) = (shared.clone(), Health::default());
@@ -134,7 +134,7 @@ async fn version(broker: &Broker) -> Option<u64> {
 async fn a_leader_whose_epoch_a_key_is_beyond_takes_a_later_one() {
     let broker = broker();
     broker.set_policy_led(&run(), &policy(1), 7).await.expect("written");
-    let (shared, term) = (Shared::new(State::default()), Term::default());
+    let (shared, term) = (SharedState::new(State::default()), Term::default());
     let (leading, mut led) = watch::channel(false);
     let (lanes, _begun) = Lanes::new();
     let candidate = Candidate {
@@ -262,7 +262,7 @@ async fn one_that_lost_its_name_takes_over_when_the_other_is_gone() {
             broker: broker.clone(),
             id: "coordinator-0".to_owned(),
             instance: instance.to_owned(),
-            shared: Shared::new(State::default()),
+            shared: SharedState::new(State::default()),
             term: Term::default(),
             progress: Progress::new(Lanes::new().0),
         };

@@ -17,10 +17,11 @@ mod settled;
 mod stall;
 mod stored;
 mod trajectories;
-mod world;
+mod harness;
 
 use std::collections::BTreeSet;
 
+use harness::{Harness, RUN, outcome, replay, turn};
 use millrace_coordinator::fold::{State, status};
 use millrace_schemas::api::RunState;
 use millrace_schemas::env_step::EnvironmentSpec;
@@ -31,7 +32,6 @@ use millrace_schemas::reward::RewardDone;
 use millrace_schemas::submit::from_toml;
 use millrace_schemas::train_shard::Batch;
 use millrace_schemas::{Event, OutcomeBody, PolicyVersion, RolloutId, RunSpec, TaskBody, TaskKey};
-use world::{RUN, World, outcome, replay, turn};
 
 fn spec(rollout: &str) -> RunSpec {
     let text = format!(
@@ -51,11 +51,11 @@ fn spec(rollout: &str) -> RunSpec {
     from_toml(&text).expect("a valid run file")
 }
 
-fn to_the_end(world: &mut World) {
+fn to_the_end(harness: &mut Harness) {
     for _ in 0..200_000 {
-        let ledger = status::ledger(world.run());
+        let ledger = status::ledger(harness.run());
         assert!(ledger.balanced(), "books do not balance: {ledger:?}");
-        if !world.work() {
+        if !harness.work() {
             break;
         }
     }
@@ -66,14 +66,14 @@ fn bytes(state: &State) -> Vec<u8> {
 }
 
 /// Takes the first queued task that `wanted` likes out of the queue.
-fn take(world: &mut World, wanted: impl Fn(&TaskBody) -> bool) -> millrace_schemas::Task {
+fn take(harness: &mut Harness, wanted: impl Fn(&TaskBody) -> bool) -> millrace_schemas::Task {
     for _ in 0..10_000 {
         if let Some(name) =
-            world.queue.iter().find(|(_, task)| wanted(&task.body)).map(|(name, _)| name.clone())
+            harness.queue.iter().find(|(_, task)| wanted(&task.body)).map(|(name, _)| name.clone())
         {
-            return world.queue.remove(&name).expect("it was found");
+            return harness.queue.remove(&name).expect("it was found");
         }
-        assert!(world.work(), "no such task ever comes");
+        assert!(harness.work(), "no such task ever comes");
     }
     panic!("no such task ever comes");
 }
@@ -81,48 +81,48 @@ fn take(world: &mut World, wanted: impl Fn(&TaskBody) -> bool) -> millrace_schem
 #[test]
 fn a_run_finishes_and_its_books_balance() {
     for alpha in ["0.0", "0.5", "1.0", "2.0"] {
-        let mut world = World::submit(&spec(&format!("alpha = {alpha}")), 0);
-        to_the_end(&mut world);
-        let run = world.run();
+        let mut harness = Harness::submit(&spec(&format!("alpha = {alpha}")), 0);
+        to_the_end(&mut harness);
+        let run = harness.run();
         assert_eq!(run.state, RunState::Finished, "alpha={alpha} {:?}", run.reason);
-        assert_eq!(world.versions, (0..=6).map(PolicyVersion).collect::<Vec<_>>());
+        assert_eq!(harness.versions, (0..=6).map(PolicyVersion).collect::<Vec<_>>());
         let ledger = status::ledger(run);
         assert_eq!((ledger.trained, ledger.in_flight), (6 * 3 * 2, 0), "alpha={alpha}");
-        assert_eq!(world.staleness.len(), 36);
+        assert_eq!(harness.staleness.len(), 36);
         let versions: Vec<u64> = run.books.evaluations.iter().map(|e| e.version).collect();
         assert_eq!(versions, [0, 4, 6]);
-        assert!(world.queue.is_empty(), "nothing is left for a worker");
+        assert!(harness.queue.is_empty(), "nothing is left for a worker");
     }
 }
 
 #[test]
 fn the_bound_on_staleness_is_exact() {
     for (alpha, bound) in [("0.0", 0), ("0.5", 1), ("1.0", 1), ("2.0", 2)] {
-        let mut world = World::submit(&spec(&format!("alpha = {alpha}")), 0);
-        to_the_end(&mut world);
-        let max = world.staleness.iter().max().copied();
+        let mut harness = Harness::submit(&spec(&format!("alpha = {alpha}")), 0);
+        to_the_end(&mut harness);
+        let max = harness.staleness.iter().max().copied();
         assert!(max <= Some(bound), "alpha={alpha} max={max:?}");
-        let booked: Vec<usize> = (0..world.run().books.staleness.len()).collect();
+        let booked: Vec<usize> = (0..harness.run().books.staleness.len()).collect();
         for staleness in booked {
-            let seen = world.staleness.iter().filter(|s| **s == staleness as u64).count() as u64;
-            assert_eq!(world.run().books.staleness[staleness], seen);
+            let seen = harness.staleness.iter().filter(|s| **s == staleness as u64).count() as u64;
+            assert_eq!(harness.run().books.staleness[staleness], seen);
         }
     }
 }
 
 #[test]
 fn replay_gives_the_same_state_byte_for_byte() {
-    let mut world = World::submit(&spec("alpha = 1.0"), 0);
-    to_the_end(&mut world);
-    assert_eq!(bytes(&replay(&world.log)), bytes(&world.state));
-    for cut in [3, world.log.len() / 3, world.log.len() / 2] {
+    let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
+    to_the_end(&mut harness);
+    assert_eq!(bytes(&replay(&harness.log)), bytes(&harness.state));
+    for cut in [3, harness.log.len() / 3, harness.log.len() / 2] {
         // A snapshot in the middle, read back, and the rest of the log.
-        let snapshot = bytes(&replay(&world.log[..cut]));
+        let snapshot = bytes(&replay(&harness.log[..cut]));
         let mut state: State = millrace_schemas::envelope::decode("state", &snapshot).expect("a snapshot");
-        for (event, seq) in world.log.iter().zip(1..) {
+        for (event, seq) in harness.log.iter().zip(1..) {
             state.advance(seq, RUN, event.clone());
         }
-        assert_eq!(bytes(&state), bytes(&world.state));
+        assert_eq!(bytes(&state), bytes(&harness.state));
     }
 }
 
@@ -130,96 +130,96 @@ fn replay_gives_the_same_state_byte_for_byte() {
 fn a_restart_between_any_two_commands_gives_the_same_end() {
     for alpha in ["0.0", "1.0"] {
         let spec = spec(&format!("alpha = {alpha}\nfilter = \"equal_rewards\""));
-        let mut undisturbed = World::submit(&spec, 0);
+        let mut undisturbed = Harness::submit(&spec, 0);
         to_the_end(&mut undisturbed);
         assert_eq!(undisturbed.run().state, RunState::Finished);
         for every in [1, 2, 3, 5, 7, 11, 50] {
-            let mut world = World::submit(&spec, every);
-            to_the_end(&mut world);
-            assert_eq!(bytes(&world.state), bytes(&undisturbed.state), "alpha={alpha} every={every}");
+            let mut harness = Harness::submit(&spec, every);
+            to_the_end(&mut harness);
+            assert_eq!(bytes(&harness.state), bytes(&undisturbed.state), "alpha={alpha} every={every}");
         }
     }
 }
 
 #[test]
 fn the_first_outcome_of_a_task_wins() {
-    let mut world = World::submit(&spec("alpha = 1.0"), 0);
-    let task = take(&mut world, |body| matches!(body, TaskBody::Generate(_)));
-    world.finish(&task);
-    let before = world.run().clone();
-    world.say(task.key, turn(&[1], &[-9.0], &[(0, 1)]));
-    assert_eq!(world.run().groups, before.groups);
-    assert_eq!(world.run().books.late_outcomes, before.books.late_outcomes + 1);
-    to_the_end(&mut world);
-    assert_eq!(world.run().state, RunState::Finished);
+    let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
+    let task = take(&mut harness, |body| matches!(body, TaskBody::Generate(_)));
+    harness.finish(&task);
+    let before = harness.run().clone();
+    harness.say(task.key, turn(&[1], &[-9.0], &[(0, 1)]));
+    assert_eq!(harness.run().groups, before.groups);
+    assert_eq!(harness.run().books.late_outcomes, before.books.late_outcomes + 1);
+    to_the_end(&mut harness);
+    assert_eq!(harness.run().state, RunState::Finished);
 }
 
 #[test]
 fn one_lost_rollout_refills() {
-    let mut world = World::submit(&spec("alpha = 1.0\nmax_replacements = 2"), 0);
-    let task = take(&mut world, |body| matches!(body, TaskBody::Generate(_)));
+    let mut harness = Harness::submit(&spec("alpha = 1.0\nmax_replacements = 2"), 0);
+    let task = take(&mut harness, |body| matches!(body, TaskBody::Generate(_)));
     let lost = task.key.rollout().expect("a rollout's task");
-    let before = world.run().groups.len();
-    world.append(Event::DeadLetter { key: task.key, reason: "poison".into(), exhausted: false });
-    let group = world.run().group(lost.group).expect("the group goes on");
+    let before = harness.run().groups.len();
+    harness.append(Event::DeadLetter { key: task.key, reason: "poison".into(), exhausted: false });
+    let group = harness.run().group(lost.group).expect("the group goes on");
     assert_eq!(group.rollouts[lost.index as usize].attempt, lost.attempt + 1);
-    assert_eq!(world.run().groups.len(), before, "none comes in its place");
-    to_the_end(&mut world);
-    assert_eq!(world.run().state, RunState::Finished);
+    assert_eq!(harness.run().groups.len(), before, "none comes in its place");
+    to_the_end(&mut harness);
+    assert_eq!(harness.run().state, RunState::Finished);
 }
 
 #[test]
 fn a_group_that_keeps_failing_is_dropped_and_another_comes() {
-    let mut world = World::submit(&spec("alpha = 1.0\nmax_replacements = 1"), 0);
+    let mut harness = Harness::submit(&spec("alpha = 1.0\nmax_replacements = 1"), 0);
     // Evaluation first, so that the task taken is one of training.
-    let mut task = take(&mut world, |body| matches!(body, TaskBody::Reward(_)));
+    let mut task = take(&mut harness, |body| matches!(body, TaskBody::Reward(_)));
     while task.evaluate {
-        world.finish(&task);
-        task = take(&mut world, |body| matches!(body, TaskBody::Reward(_)));
+        harness.finish(&task);
+        task = take(&mut harness, |body| matches!(body, TaskBody::Reward(_)));
     }
     let id = task.key.rollout().expect("a rollout's task");
-    world.append(Event::DeadLetter { key: task.key, reason: "poison".into(), exhausted: false });
+    harness.append(Event::DeadLetter { key: task.key, reason: "poison".into(), exhausted: false });
     let again = TaskKey::EnvStep { rollout: millrace_schemas::RolloutId { attempt: 1, ..id }, turn: 0 };
-    world.append(Event::DeadLetter { key: again, reason: "poison".into(), exhausted: false });
-    assert!(!world.run().groups.contains_key(&id.group));
-    let dropped = status::ledger(world.run()).dropped;
+    harness.append(Event::DeadLetter { key: again, reason: "poison".into(), exhausted: false });
+    assert!(!harness.run().groups.contains_key(&id.group));
+    let dropped = status::ledger(harness.run()).dropped;
     assert_eq!((dropped["failed"], dropped["group_failed"]), (2, 1));
-    to_the_end(&mut world);
-    assert_eq!(world.run().state, RunState::Finished);
+    to_the_end(&mut harness);
+    assert_eq!(harness.run().state, RunState::Finished);
 }
 
 #[test]
 fn zero_rewards_are_refused() {
-    let mut world = World::submit(&spec("alpha = 1.0"), 0);
-    let task = take(&mut world, |body| matches!(body, TaskBody::Reward(_)));
+    let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
+    let task = take(&mut harness, |body| matches!(body, TaskBody::Reward(_)));
     let id = task.key.rollout().expect("a rollout's task");
     let body = OutcomeBody::Reward(RewardDone { score: f64::NAN, ..RewardDone::default() });
-    world.say(task.key, body);
+    harness.say(task.key, body);
     let (group, _) =
-        world.state.runs.values_mut().next().and_then(|r| r.group_mut(id.group)).expect("its group");
+        harness.state.runs.values_mut().next().and_then(|r| r.group_mut(id.group)).expect("its group");
     let rollout = &group.rollouts[id.index as usize];
     assert_eq!(rollout.attempt, 1, "the rollout is played again, not scored 0");
     assert!(rollout.scores.iter().all(Option::is_none));
-    to_the_end(&mut world);
-    assert_eq!(world.run().state, RunState::Finished);
+    to_the_end(&mut harness);
+    assert_eq!(harness.run().state, RunState::Finished);
 }
 
 #[test]
 fn tokens_of_an_unknown_version_are_refused() {
-    let mut world = World::submit(&spec("alpha = 1.0"), 0);
-    let task = take(&mut world, |body| matches!(body, TaskBody::Generate(_)));
+    let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
+    let task = take(&mut harness, |body| matches!(body, TaskBody::Generate(_)));
     let id = task.key.rollout().expect("a rollout's task");
-    world.say(task.key, turn(&[1], &[-0.1], &[(40, 1)]));
+    harness.say(task.key, turn(&[1], &[-0.1], &[(40, 1)]));
     let (group, _) =
-        world.state.runs.values_mut().next().and_then(|r| r.group_mut(id.group)).expect("its group");
+        harness.state.runs.values_mut().next().and_then(|r| r.group_mut(id.group)).expect("its group");
     assert_eq!(group.rollouts[id.index as usize].attempt, 1);
 }
 
 #[test]
 fn stale_rollouts_begin_anew_and_prompts_survive() {
-    let mut world = World::submit(&spec("alpha = 1.0"), 0);
+    let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
     // A rollout of the first training group whose turn is in a worker's hands while versions go by.
-    let held = take(&mut world, |body| match body {
+    let held = take(&mut harness, |body| match body {
         TaskBody::Generate(generate) => generate.prefix.len() > 1,
         TaskBody::EnvStep(_)
         | TaskBody::Reward(_)
@@ -229,52 +229,52 @@ fn stale_rollouts_begin_anew_and_prompts_survive() {
     let id = held.key.rollout().expect("a rollout's task");
     if held.evaluate {
         // The evaluation holds the version; let it end and hold the next.
-        world.finish(&held);
-        return stale_rollouts_of_training(world);
+        harness.finish(&held);
+        return stale_rollouts_of_training(harness);
     }
-    hold(world, id);
+    hold(harness, id);
 }
 
-fn stale_rollouts_of_training(mut world: World) {
+fn stale_rollouts_of_training(mut harness: Harness) {
     loop {
-        let held = take(&mut world, |body| matches!(body, TaskBody::Generate(g) if g.prefix.len() > 1));
+        let held = take(&mut harness, |body| matches!(body, TaskBody::Generate(g) if g.prefix.len() > 1));
         if !held.evaluate {
             let id = held.key.rollout().expect("a rollout's task");
-            return hold(world, id);
+            return hold(harness, id);
         }
-        world.finish(&held);
+        harness.finish(&held);
     }
 }
 
-fn hold(mut world: World, id: millrace_schemas::RolloutId) {
-    let prompt = world.run().groups[&id.group].prompt;
-    to_the_end(&mut world);
-    assert_eq!(world.run().state, RunState::Finished, "the others go on and the prompt is played again");
-    assert!(status::ledger(world.run()).dropped["stale"] >= 1);
-    assert!(world.staleness.iter().all(|staleness| *staleness <= 1));
-    assert!(prompt < world.run().next_prompt);
+fn hold(mut harness: Harness, id: millrace_schemas::RolloutId) {
+    let prompt = harness.run().groups[&id.group].prompt;
+    to_the_end(&mut harness);
+    assert_eq!(harness.run().state, RunState::Finished, "the others go on and the prompt is played again");
+    assert!(status::ledger(harness.run()).dropped["stale"] >= 1);
+    assert!(harness.staleness.iter().all(|staleness| *staleness <= 1));
+    assert!(prompt < harness.run().next_prompt);
 }
 
 #[test]
 fn cancelled_runs_drop_everything_and_say_so() {
-    let mut world = World::submit(&spec("alpha = 2.0"), 0);
+    let mut harness = Harness::submit(&spec("alpha = 2.0"), 0);
     for _ in 0..60 {
-        world.work();
+        harness.work();
     }
-    world.append(Event::Cancelled { reason: "enough".into() });
-    let ledger = status::ledger(world.run());
+    harness.append(Event::Cancelled { reason: "enough".into() });
+    let ledger = status::ledger(harness.run());
     assert!(ledger.balanced() && ledger.in_flight == 0 && ledger.dropped["cancelled"] > 0, "{ledger:?}");
-    assert!(world.queue.is_empty());
-    assert!(world.policy.as_ref().is_some_and(|policy| policy.ended));
+    assert!(harness.queue.is_empty());
+    assert!(harness.policy.as_ref().is_some_and(|policy| policy.ended));
 }
 
 #[test]
 fn groups_without_signal_are_replaced_but_not_for_ever() {
     // One turn decides, so that many groups of two agree.
-    let mut world = World::submit(&spec("alpha = 1.0\nfilter = \"equal_rewards\""), 0);
-    to_the_end(&mut world);
-    assert_eq!(world.run().state, RunState::Finished);
-    assert!(status::ledger(world.run()).dropped["filtered"] > 0);
+    let mut harness = Harness::submit(&spec("alpha = 1.0\nfilter = \"equal_rewards\""), 0);
+    to_the_end(&mut harness);
+    assert_eq!(harness.run().state, RunState::Finished);
+    assert!(status::ledger(harness.run()).dropped["filtered"] > 0);
 }
 
 /// What the object store says of a version that another part of the log had committed.
@@ -293,9 +293,9 @@ fn standing(version: u64, group: u64, start: u64) -> Adopted {
 
 #[test]
 fn versions_never_go_back() {
-    let mut world = World::submit(&spec("alpha = 1.0"), 0);
+    let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
     let task = take(
-        &mut world,
+        &mut harness,
         |body| matches!(body, TaskBody::PublishWeights(p) if p.manifest.version == PolicyVersion(2)),
     );
     // Another commit of v2 stands: ours is not booked, and the one that stands is asked for.
@@ -306,92 +306,96 @@ fn versions_never_go_back() {
         bytes: 1,
         collected: Vec::new(),
     });
-    world.say(task.key, body);
-    assert_eq!(world.run().version(), PolicyVersion(1));
-    let ours: Vec<u64> =
-        world.run().training.iter().flat_map(|training| training.groups.iter().map(|(id, _)| *id)).collect();
-    let unknown = world.run().next_group + 5;
-    world.append(Event::Adopted(Box::new(standing(2, unknown, 1))));
-    assert_eq!(world.run().version(), PolicyVersion(2));
-    let ledger = status::ledger(world.run());
+    harness.say(task.key, body);
+    assert_eq!(harness.run().version(), PolicyVersion(1));
+    let ours: Vec<u64> = harness
+        .run()
+        .training
+        .iter()
+        .flat_map(|training| training.groups.iter().map(|(id, _)| *id))
+        .collect();
+    let unknown = harness.run().next_group + 5;
+    harness.append(Event::Adopted(Box::new(standing(2, unknown, 1))));
+    assert_eq!(harness.run().version(), PolicyVersion(2));
+    let ledger = status::ledger(harness.run());
     assert!(ledger.balanced(), "{ledger:?}");
     assert_eq!(ledger.trained, 12, "what stands was trained on, whoever knew of it");
     let kept = |id: &u64| {
-        let training = world.run().training.iter().flat_map(|training| &training.groups);
-        world.run().groups.contains_key(id) || training.into_iter().any(|(group, _)| group == id)
+        let training = harness.run().training.iter().flat_map(|training| &training.groups);
+        harness.run().groups.contains_key(id) || training.into_iter().any(|(group, _)| group == id)
     };
     assert!(ours.iter().all(kept), "what we had trained on in vain is trained on next");
     // An older one, or the same again, changes nothing.
-    let before = world.run().clone();
-    world.append(Event::Adopted(Box::new(standing(2, unknown, 1))));
-    world.append(Event::Adopted(Box::new(standing(1, unknown, 0))));
-    assert_eq!(*world.run(), before);
-    to_the_end(&mut world);
-    assert_eq!(world.run().state, RunState::Finished);
-    assert!(world.versions.is_sorted());
+    let before = harness.run().clone();
+    harness.append(Event::Adopted(Box::new(standing(2, unknown, 1))));
+    harness.append(Event::Adopted(Box::new(standing(1, unknown, 0))));
+    assert_eq!(*harness.run(), before);
+    to_the_end(&mut harness);
+    assert_eq!(harness.run().state, RunState::Finished);
+    assert!(harness.versions.is_sorted());
 }
 
 #[test]
 fn what_an_adopted_version_was_trained_on_is_not_trained_on_again() {
-    let mut world = World::submit(&spec("alpha = 1.0"), 0);
+    let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
     // A group in play, in the log; finished and trained on, in the object store.
-    while world.run().groups.len() < 3 {
-        assert!(world.work());
+    while harness.run().groups.len() < 3 {
+        assert!(harness.work());
     }
-    let playing = *world.run().groups.keys().next().expect("a group");
-    let admitted = world.run().books.admitted;
-    world.append(Event::Adopted(Box::new(standing(1, playing, 0))));
-    assert_eq!(world.run().version(), PolicyVersion(1));
-    assert!(!world.run().groups.contains_key(&playing));
-    let ledger = status::ledger(world.run());
+    let playing = *harness.run().groups.keys().next().expect("a group");
+    let admitted = harness.run().books.admitted;
+    harness.append(Event::Adopted(Box::new(standing(1, playing, 0))));
+    assert_eq!(harness.run().version(), PolicyVersion(1));
+    assert!(!harness.run().groups.contains_key(&playing));
+    let ledger = status::ledger(harness.run());
     assert!(ledger.balanced() && ledger.trained == 6 && ledger.admitted >= admitted, "{ledger:?}");
-    to_the_end(&mut world);
-    assert_eq!(world.run().state, RunState::Finished);
+    to_the_end(&mut harness);
+    assert_eq!(harness.run().state, RunState::Finished);
 }
 
 #[test]
 fn a_rollout_that_was_dropped_and_proves_to_be_trained_ends_once() {
-    let mut world = World::submit(&spec("alpha = 1.0"), 0);
-    while world.run().groups.len() < 3 {
-        assert!(world.work());
+    let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
+    while harness.run().groups.len() < 3 {
+        assert!(harness.work());
     }
-    let group = *world.run().groups.keys().next().expect("a group");
+    let group = *harness.run().groups.keys().next().expect("a group");
     let rollout = RolloutId { group, index: 1, attempt: 0 };
-    world.append(Event::DeadLetter {
+    harness.append(Event::DeadLetter {
         key: TaskKey::EnvStep { rollout, turn: 0 },
         reason: "no".into(),
         exhausted: false,
     });
-    let before = status::ledger(world.run());
+    let before = status::ledger(harness.run());
     assert_eq!(before.dropped["failed"], 1, "the log that is left knows of its drop, not of its training");
-    world.append(Event::Adopted(Box::new(standing(1, group, 0))));
-    let after = status::ledger(world.run());
+    harness.append(Event::Adopted(Box::new(standing(1, group, 0))));
+    let after = status::ledger(harness.run());
     assert!(after.balanced(), "{after:?}");
     assert_eq!((after.trained, after.dropped["failed"], after.dropped["superseded"]), (6, 0, 1), "{after:?}");
-    let ids = 2 * world.run().next_group - 2 * 5 + 1;
+    let ids = 2 * harness.run().next_group - 2 * 5 + 1;
     assert_eq!(
         after.admitted, ids,
         "every rollout of every group but the 5 of the evaluation, and one more attempt"
     );
     // A version that this log made itself proves that no lost part came as far.
-    to_the_end(&mut world);
-    assert_eq!(world.run().state, RunState::Finished);
-    assert!(world.run().books.dropped_lately.len() < 12, "what is noted does not grow with the run");
+    to_the_end(&mut harness);
+    assert_eq!(harness.run().state, RunState::Finished);
+    assert!(harness.run().books.dropped_lately.len() < 12, "what is noted does not grow with the run");
 }
 
 #[test]
 fn an_answer_to_another_question_counts_for_nothing() {
-    let mut world = World::submit(&spec("alpha = 1.0"), 0);
-    let task = take(&mut world, |body| matches!(body, TaskBody::Generate(_)));
+    let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
+    let task = take(&mut harness, |body| matches!(body, TaskBody::Generate(_)));
     let outcome = |answers| outcome(task.key, Some(answers), turn(&[1], &[-0.5], &[(0, 1)]));
-    let tokens = world.run().books.turns;
-    world.append(outcome(task.question() ^ 1));
-    assert_eq!((world.run().books.turns, world.run().books.late_outcomes), (tokens, 1));
-    assert!(world.queue.values().any(|queued| queued.key == task.key), "it is asked again");
-    world.append(outcome(task.question()));
-    assert_eq!(world.run().books.late_outcomes, 1);
-    to_the_end(&mut world);
-    assert_eq!(world.run().state, RunState::Finished);
+    let tokens = harness.run().books.turns;
+    harness.append(outcome(task.question() ^ 1));
+    assert_eq!((harness.run().books.turns, harness.run().books.late_outcomes), (tokens, 1));
+    assert!(harness.queue.values().any(|queued| queued.key == task.key), "it is asked again");
+    harness.append(outcome(task.question()));
+    assert_eq!(harness.run().books.late_outcomes, 1);
+    to_the_end(&mut harness);
+    assert_eq!(harness.run().state, RunState::Finished);
 }
 
 /// Where unlikely tokens are cut off, the trainer is given what it can compare: log-probabilities of the policy that
@@ -399,9 +403,9 @@ fn an_answer_to_another_question_counts_for_nothing() {
 #[test]
 fn cut_distributions_are_trained_at_the_temperature_and_restriction_of_sampling() {
     for (rollout, logprob) in [("temperature = 0.5", -0.5), ("temperature = 0.5\ntop_p = 0.9", -0.25)] {
-        let mut world = World::submit(&spec(rollout), 0);
-        to_the_end(&mut world);
-        let batches: Vec<Batch> = world.batches().collect();
+        let mut harness = Harness::submit(&spec(rollout), 0);
+        to_the_end(&mut harness);
+        let batches: Vec<Batch> = harness.batches().collect();
         assert!(!batches.is_empty());
         for batch in batches {
             assert_eq!((batch.temperature, batch.sample_below.is_some()), (0.5, true));
@@ -416,12 +420,12 @@ fn cut_distributions_are_trained_at_the_temperature_and_restriction_of_sampling(
 #[test]
 fn a_batch_says_which_rollouts_were_cut_off() {
     let batches = |spec: &RunSpec| {
-        let mut world = World::submit(spec, 0);
-        to_the_end(&mut world);
-        let batches = world.blobs.values().filter_map(|blob| decode::<Batch>("batch", blob).ok());
+        let mut harness = Harness::submit(spec, 0);
+        to_the_end(&mut harness);
+        let batches = harness.blobs.values().filter_map(|blob| decode::<Batch>("batch", blob).ok());
         batches.flat_map(|batch| batch.groups).flat_map(|group| group.rollouts).collect::<Vec<_>>()
     };
-    // The world's turns all end at their length, which says something where that is more than one token.
+    // The harness's turns all end at their length, which says something where that is more than one token.
     assert!(batches(&spec("max_new_tokens = 1")).iter().all(|rollout| !rollout.truncated));
     assert!(batches(&spec("max_new_tokens = 4")).iter().all(|rollout| rollout.truncated));
     let mut short = spec("max_new_tokens = 1");
@@ -437,12 +441,12 @@ fn a_batch_says_which_rollouts_were_cut_off() {
 
 #[test]
 fn a_turn_without_its_uncut_probabilities_is_refused_where_they_are_needed() {
-    let mut world = World::submit(&spec("top_k = 3"), 0);
-    let task = take(&mut world, |body| matches!(body, TaskBody::Generate(_)));
+    let mut harness = Harness::submit(&spec("top_k = 3"), 0);
+    let task = take(&mut harness, |body| matches!(body, TaskBody::Generate(_)));
     let TaskBody::Generate(generate) = &task.body else { unreachable!() };
     assert_eq!(generate.sampling.top_k, 3);
-    world.say(task.key, turn(&[1], &[-0.5], &[(0, 1)]));
+    harness.say(task.key, turn(&[1], &[-0.5], &[(0, 1)]));
     let told = |notice: &Notice| matches!(notice, Notice::DeadLetter { reason, .. } if reason.contains("uncut_logprobs"));
-    assert!(world.notices.iter().any(told), "{:?}", world.notices);
-    to_the_end(&mut world);
+    assert!(harness.notices.iter().any(told), "{:?}", harness.notices);
+    to_the_end(&mut harness);
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use millrace_coordinator::State;
 use millrace_coordinator::shell::driver::{self, DriverConfig};
 use millrace_coordinator::shell::journal;
-use millrace_coordinator::shell::shared::Shared;
+use millrace_coordinator::shell::shared::SharedState;
 use millrace_queue::clock::SystemClock;
 use millrace_queue::{Broker, MemoryQueue, Notices, Objects};
 use millrace_schemas::blob::{Sha, paths};
@@ -58,7 +58,7 @@ impl Bench {
     }
 
     /// A coordinator, and what ends it.
-    async fn coordinate(&self) -> (Shared, CancellationToken) {
+    async fn coordinate(&self) -> (SharedState, CancellationToken) {
         let shared = driver::restore(&self.broker).await.expect("memory answers");
         let (stop, config) = (CancellationToken::new(), DriverConfig::new("c"));
         let drive = driver::run(self.broker.clone(), config, shared.clone(), Health::default(), stop.clone());
@@ -79,7 +79,7 @@ impl Bench {
 }
 
 /// Waits until the state is as it should be.
-async fn eventually(shared: &Shared, what: &str, is: impl Fn(&State) -> bool) {
+async fn eventually(shared: &SharedState, what: &str, is: impl Fn(&State) -> bool) {
     let waiting = async {
         while !is(&shared.lock()) {
             tokio::task::yield_now().await;

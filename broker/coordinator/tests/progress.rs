@@ -8,12 +8,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::future::pending;
 use millrace_coordinator::shell::driver::{self, DriverConfig};
-use millrace_coordinator::shell::shared::Shared;
+use millrace_coordinator::shell::shared::SharedState;
 use millrace_queue::clock::SystemClock;
 use millrace_queue::testing::gate::{Action, Fate, Gate, gated};
 use millrace_queue::{Broker, EventLog, KeyStore, MemoryQueue, Objects, TaskQueue};
 use millrace_schemas::api::RunState;
-use millrace_schemas::blob::paths::{self, Place};
+use millrace_schemas::blob::paths::{self, ObjectKind};
 use millrace_schemas::limits::{LEADER_STALL_MS, LEASE_MS, MAX_COMMANDS_WAITING, MAX_INLINE_EVENT_BYTES};
 use millrace_schemas::subjects::{ALL_RUNS, COORDINATOR_BUCKET, LEASE_KEY};
 use millrace_schemas::submit::from_toml;
@@ -86,7 +86,7 @@ struct NoRoom(AtomicU64);
 impl Gate for NoRoom {
     async fn request(&self, action: Action, path: &str) -> Fate {
         match (action, paths::parse(path)) {
-            (Action::Write, Some(Place::Snapshot(_))) => {
+            (Action::Write, Some(ObjectKind::Snapshot(_))) => {
                 self.0.fetch_add(1, Ordering::Relaxed);
                 Fate::Fail
             }
@@ -99,12 +99,12 @@ impl Gate for NoRoom {
     }
 }
 
-struct World {
+struct Cluster {
     queue: MemoryQueue,
     objects: Objects,
 }
 
-impl World {
+impl Cluster {
     fn new() -> Self {
         Self { queue: MemoryQueue::new(Arc::new(SystemClock::new())), objects: Objects::memory() }
     }
@@ -114,11 +114,11 @@ impl World {
     }
 
     /// A coordinator whose store does not answer the requests of these numbers.
-    async fn coordinate(&self, id: &str, (from, to): (u64, u64)) -> (Shared, Health) {
+    async fn coordinate(&self, id: &str, (from, to): (u64, u64)) -> (SharedState, Health) {
         self.coordinate_behind(id, Arc::new(Hangs { from, to, asked: AtomicU64::new(0) })).await
     }
 
-    async fn coordinate_behind(&self, id: &str, gate: Arc<dyn Gate>) -> (Shared, Health) {
+    async fn coordinate_behind(&self, id: &str, gate: Arc<dyn Gate>) -> (SharedState, Health) {
         self.coordinate_saving(id, gate, u64::MAX).await
     }
 
@@ -128,7 +128,7 @@ impl World {
         id: &str,
         gate: Arc<dyn Gate>,
         snapshot_events: u64,
-    ) -> (Shared, Health) {
+    ) -> (SharedState, Health) {
         let broker = Broker::new(Arc::new(self.queue.clone()), gated(&self.objects, gate));
         let shared = driver::restore(&broker).await.expect("memory answers");
         let health = Health::default();
@@ -189,47 +189,47 @@ impl World {
 
 #[tokio::test(start_paused = true)]
 async fn a_leader_whose_store_never_answers_loses_its_lease_to_a_standby() {
-    let world = World::new();
-    world.coordinate("hangs", (0, u64::MAX)).await;
-    world.led_by("hangs").await;
-    world.coordinate("well", (0, 0)).await;
+    let cluster = Cluster::new();
+    cluster.coordinate("hangs", (0, u64::MAX)).await;
+    cluster.led_by("hangs").await;
+    cluster.coordinate("well", (0, 0)).await;
     let since = Instant::now();
-    world.submit("run").await;
-    world.led_by("well").await;
+    cluster.submit("run").await;
+    cluster.led_by("well").await;
     let stated = Duration::from_millis(LEADER_STALL_MS + LEASE_MS);
     assert!(since.elapsed() <= stated, "{:?}", since.elapsed());
-    world.put(&["run"]).await;
+    cluster.put(&["run"]).await;
 }
 
 /// Its credentials for the object store have expired: it reads the lease, and of the log not the entry that a claim
 /// stands for. The standby's have not.
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_cannot_read_the_log_loses_its_lease_to_a_standby() {
-    let world = World::new();
-    world.coordinate_behind("refused", Arc::new(Refuses)).await;
-    world.led_by("refused").await;
-    world.coordinate("well", (0, 0)).await;
+    let cluster = Cluster::new();
+    cluster.coordinate_behind("refused", Arc::new(Refuses)).await;
+    cluster.led_by("refused").await;
+    cluster.coordinate("well", (0, 0)).await;
     let since = Instant::now();
     let large = Event::Cancelled { reason: "x".repeat(2 * MAX_INLINE_EVENT_BYTES) };
-    world.broker().append("run", &large).await.expect("memory answers");
-    world.led_by("well").await;
+    cluster.broker().append("run", &large).await.expect("memory answers");
+    cluster.led_by("well").await;
     let stated = Duration::from_millis(LEADER_STALL_MS + 2 * LEASE_MS);
     assert!(since.elapsed() <= stated, "{:?}", since.elapsed());
     // It does not take the lease back in turns: the standby gets on.
     sleep(Duration::from_millis(LEADER_STALL_MS) * 10).await;
-    assert_eq!(world.leader().await, ("well".to_owned(), 2));
-    world.submit("next").await;
-    world.put(&["next"]).await;
+    assert_eq!(cluster.leader().await, ("well".to_owned(), 2));
+    cluster.submit("next").await;
+    cluster.put(&["next"]).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn leaders_with_the_same_trouble_take_turns_no_faster_than_stated() {
-    let world = World::new();
-    world.coordinate("one", (0, u64::MAX)).await;
-    world.coordinate("two", (0, u64::MAX)).await;
-    world.submit("run").await;
+    let cluster = Cluster::new();
+    cluster.coordinate("one", (0, u64::MAX)).await;
+    cluster.coordinate("two", (0, u64::MAX)).await;
+    cluster.submit("run").await;
     sleep(Duration::from_millis(LEADER_STALL_MS) * 63).await;
-    let (_, epoch) = world.leader().await;
+    let (_, epoch) = cluster.leader().await;
     // 1 + 2 + 4 + 8 + 16 + 32 = 63 stalls.
     assert!((4..=7).contains(&epoch), "{epoch} leaders");
 }
@@ -237,28 +237,28 @@ async fn leaders_with_the_same_trouble_take_turns_no_faster_than_stated() {
 /// The request that hangs is of one run; a probe shows that others would be answered.
 #[tokio::test(start_paused = true)]
 async fn a_run_that_hangs_costs_neither_the_lease_nor_another_run() {
-    let world = World::new();
-    let (_, health) = world.coordinate("leader", (0, 1)).await;
-    world.coordinate("standby", (0, 0)).await;
-    world.led_by("leader").await;
-    world.submit("stuck").await;
+    let cluster = Cluster::new();
+    let (_, health) = cluster.coordinate("leader", (0, 1)).await;
+    cluster.coordinate("standby", (0, 0)).await;
+    cluster.led_by("leader").await;
+    cluster.submit("stuck").await;
     sleep(Duration::from_millis(LEADER_STALL_MS) * 10).await;
-    world.submit("free").await;
-    world.put(&["free"]).await;
-    assert_eq!(world.leader().await, ("leader".to_owned(), 1));
+    cluster.submit("free").await;
+    cluster.put(&["free"]).await;
+    assert_eq!(cluster.leader().await, ("leader".to_owned(), 1));
     assert!(health.report().leader.expect("it says"));
     // The try that hangs is given up at last, and the run goes on.
-    world.put(&["stuck"]).await;
+    cluster.put(&["stuck"]).await;
 }
 
 /// A snapshot is due with every event; each try comes after twice as long as the one before, and the run goes on.
 #[tokio::test(start_paused = true)]
 async fn snapshots_that_fail_are_tried_less_and_less_often() {
-    let (world, gate) = (World::new(), Arc::new(NoRoom(AtomicU64::new(0))));
-    let (shared, _) = world.coordinate_saving("leader", gate.clone(), 1).await;
-    world.led_by("leader").await;
-    world.submit("run").await;
-    world.put(&["run"]).await;
+    let (cluster, gate) = (Cluster::new(), Arc::new(NoRoom(AtomicU64::new(0))));
+    let (shared, _) = cluster.coordinate_saving("leader", gate.clone(), 1).await;
+    cluster.led_by("leader").await;
+    cluster.submit("run").await;
+    cluster.put(&["run"]).await;
     let begun = shared.lock().seq;
     sleep(Duration::from_secs(600)).await;
     let (tries, events) = (gate.0.load(Ordering::Relaxed), shared.lock().seq - begun);
@@ -270,13 +270,13 @@ async fn snapshots_that_fail_are_tried_less_and_less_often() {
 /// It is paused with the reason, delays nobody, and goes on once what was refused is put right.
 #[tokio::test(start_paused = true)]
 async fn a_run_whose_commands_are_refused_is_paused_and_resumes() {
-    let (world, stuck) = (World::new(), "stuck".parse::<RunId>().expect("a name"));
+    let (cluster, stuck) = (Cluster::new(), "stuck".parse::<RunId>().expect("a name"));
     let gate = Arc::new(Forbids { below: paths::run(&stuck), now: AtomicBool::new(true) });
-    let (shared, _) = world.coordinate_behind("leader", gate.clone()).await;
-    world.led_by("leader").await;
-    world.submit("stuck").await;
-    world.submit("free").await;
-    world.put(&["free"]).await;
+    let (shared, _) = cluster.coordinate_behind("leader", gate.clone()).await;
+    cluster.led_by("leader").await;
+    cluster.submit("stuck").await;
+    cluster.submit("free").await;
+    cluster.put(&["free"]).await;
     let paused = async {
         loop {
             let reason = shared.lock().runs.get(&stuck).and_then(|run| run.reason.clone());
@@ -289,41 +289,41 @@ async fn a_run_whose_commands_are_refused_is_paused_and_resumes() {
     let reason = timeout(DEADLINE, paused).await.expect("it is paused");
     assert!(reason.contains("forbid"), "{reason}");
     assert_eq!(shared.lock().runs[&stuck].state, RunState::Paused);
-    assert_eq!(world.leader().await, ("leader".to_owned(), 1), "it leads the others");
+    assert_eq!(cluster.leader().await, ("leader".to_owned(), 1), "it leads the others");
     gate.now.store(false, Ordering::Relaxed);
-    world.broker().append("stuck", &Event::Resumed).await.expect("memory answers");
-    world.put(&["stuck"]).await;
+    cluster.broker().append("stuck", &Event::Resumed).await.expect("memory answers");
+    cluster.put(&["stuck"]).await;
 }
 
 /// A former leader's word that arrives late is passed over, whoever folds.
 #[tokio::test(start_paused = true)]
 async fn what_a_former_leader_appends_late_changes_nothing() {
-    let world = World::new();
-    let broker = world.broker();
+    let cluster = Cluster::new();
+    let broker = cluster.broker();
     let worker = "w".parse().expect("a name");
     broker.append_led(ALL_RUNS, &Event::Tick { unix_ms: 5_000 }, 2).await.expect("appended");
     let joined = Event::Joined { worker, instance: "i".to_owned() };
     broker.append_led(ALL_RUNS, &joined, 1).await.expect("appended");
     broker.append_led(ALL_RUNS, &Event::Tick { unix_ms: 1_000 }, 1).await.expect("appended");
     let last = broker.append_led(ALL_RUNS, &Event::Tick { unix_ms: 6_000 }, 2).await.expect("appended");
-    let (shared, _) = world.coordinate("one", (0, 0)).await;
+    let (shared, _) = cluster.coordinate("one", (0, 0)).await;
     assert!(shared.wait_for(last.seq, DEADLINE).await);
     let state = shared.lock().clone();
     assert_eq!((state.unix_ms, state.epoch, state.members.len(), state.ignored), (6_000, 2, 0, 2));
     // Its own epoch is later than any in the log, though the lease's key knew of none.
-    world.led_by("one").await;
-    assert_eq!(world.leader().await.1, 3);
+    cluster.led_by("one").await;
+    assert_eq!(cluster.leader().await.1, 3);
 }
 
 /// A standby that the log was trimmed away under, or one that finds it purged, says so and does not lead.
 #[tokio::test(start_paused = true)]
 async fn a_log_that_lacks_entries_is_not_led() {
-    let world = World::new();
+    let cluster = Cluster::new();
     for unix_ms in 0..5 {
-        world.broker().append(ALL_RUNS, &Event::Tick { unix_ms }).await.expect("appended");
+        cluster.broker().append(ALL_RUNS, &Event::Tick { unix_ms }).await.expect("appended");
     }
-    world.queue.trim_log(4).await.expect("memory answers");
-    let (shared, health) = world.coordinate("one", (0, 0)).await;
+    cluster.queue.trim_log(4).await.expect("memory answers");
+    let (shared, health) = cluster.coordinate("one", (0, 0)).await;
     let waiting = async {
         while shared.blocked().is_none() {
             sleep(Duration::from_millis(50)).await;
@@ -334,15 +334,15 @@ async fn a_log_that_lacks_entries_is_not_led() {
     assert!(why.contains("seq=1 to seq=3") && why.contains("restore"), "{why}");
     assert!(health.report().troubles.contains_key("log"));
     sleep(Duration::from_millis(5 * LEASE_MS)).await;
-    assert_eq!(world.leader().await.0, "", "it does not lead");
+    assert_eq!(cluster.leader().await.0, "", "it does not lead");
 }
 
 /// A lane that is full forgets what waits, and what waits is bounded; when it gets on it does all that is outstanding.
 #[tokio::test(start_paused = true)]
 async fn a_full_lane_holds_nobody_up_and_catches_up() {
     use millrace_coordinator::fold::command::Command;
-    use millrace_coordinator::shell::lanes::{Begun, LaneId, Lanes, Work};
-    let (lanes, mut begun) = Lanes::new();
+    use millrace_coordinator::shell::lanes::{LaneId, LaneWork, Lanes, StartedLane};
+    let (lanes, mut started) = Lanes::new();
     let run: RunId = "slow".parse().expect("a name");
     let purge = || Command::Purge { run: run.clone(), stage: Stage::Reward, filter: "x".to_owned() };
     let since = Instant::now();
@@ -351,15 +351,15 @@ async fn a_full_lane_holds_nobody_up_and_catches_up() {
         lanes.room().await;
     }
     assert!(since.elapsed() <= Duration::from_secs(1), "{:?}", since.elapsed());
-    let lane: Begun = begun.recv().await.expect("it has work");
+    let lane: StartedLane = started.recv().await.expect("it has work");
     assert_eq!(lane.id, LaneId::Run(run.clone()));
-    assert!(matches!(lanes.next(&lane, 8), Work::Outstanding), "it is behind");
+    assert!(matches!(lanes.next(&lane, 8), LaneWork::Outstanding), "it is behind");
     lanes.caught_up(&lane);
     lanes.push(vec![purge()]);
-    assert!(matches!(lanes.next(&lane, 8), Work::Commands(commands) if commands.len() == 1));
-    assert!(matches!(lanes.next(&lane, 8), Work::Nothing) && lanes.is_idle());
+    assert!(matches!(lanes.next(&lane, 8), LaneWork::Commands(commands) if commands.len() == 1));
+    assert!(matches!(lanes.next(&lane, 8), LaneWork::Nothing) && lanes.is_idle());
     // What an executor of an earlier term asks for, it does not get.
     lanes.restart([LaneId::Run(run)]);
-    assert!(matches!(lanes.next(&lane, 8), Work::Nothing));
+    assert!(matches!(lanes.next(&lane, 8), LaneWork::Nothing));
     assert!(!lanes.is_idle());
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use millrace_queue::testing::gate::{Action, Fate, Gate};
-use millrace_schemas::blob::paths::{self, Place};
+use millrace_schemas::blob::paths::{self, ObjectKind};
 use tokio::time::sleep;
 
 use super::link::Link;
@@ -14,10 +14,10 @@ use super::scenario::FaultKind;
 const LOOK: Duration = Duration::from_millis(200);
 
 /// The name of the run that an object belongs to; empty where it belongs to none.
-fn run_of(place: Option<&Place>) -> &str {
+fn run_of(place: Option<&ObjectKind>) -> &str {
     match place {
-        Some(Place::Blob(run, _) | Place::Manifest(run, _)) => run.as_str(),
-        Some(Place::Segment { .. } | Place::Snapshot(_) | Place::Clock) | None => "",
+        Some(ObjectKind::Blob(run, _) | ObjectKind::Manifest(run, _)) => run.as_str(),
+        Some(ObjectKind::Segment { .. } | ObjectKind::Snapshot(_) | ObjectKind::Clock) | None => "",
     }
 }
 
@@ -41,7 +41,7 @@ impl Gate for Link {
         match action {
             Action::Read if world.strikes(FaultKind::StoreAbsent) => return Fate::Absent,
             Action::Read if world.strikes(FaultKind::StoreCorrupt) => return Fate::Corrupt,
-            Action::Write if matches!(place, Some(Place::Snapshot(_))) => {
+            Action::Write if matches!(place, Some(ObjectKind::Snapshot(_))) => {
                 if world.has(FaultKind::SnapshotFails) {
                     return Fate::Fail;
                 }

@@ -57,7 +57,7 @@ pub const CLOCK: &str = "collect/clock";
 
 /// What an object is, as its path says.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum ObjectKind {
     /// A blob of a run.
     Blob(RunId, Sha),
     /// The manifest of a version.
@@ -77,33 +77,35 @@ pub enum Place {
 
 /// Reads a path; `None` where it is spelt as none of ours is.
 #[must_use]
-pub fn parse(path: &str) -> Option<Place> {
+pub fn parse(path: &str) -> Option<ObjectKind> {
     let parts: Vec<&str> = path.split('/').collect();
     let place = match parts.as_slice() {
-        ["runs", run, "blobs", sha256] => Place::Blob(run.parse().ok()?, sha256.parse().ok()?),
+        ["runs", run, "blobs", sha256] => ObjectKind::Blob(run.parse().ok()?, sha256.parse().ok()?),
         ["runs", run, "weights", version, "manifest.json"] => {
-            Place::Manifest(run.parse().ok()?, PolicyVersion(version.strip_prefix('v')?.parse().ok()?))
+            ObjectKind::Manifest(run.parse().ok()?, PolicyVersion(version.strip_prefix('v')?.parse().ok()?))
         }
-        ["log", log, first] => Place::Segment {
+        ["log", log, first] => ObjectKind::Segment {
             log: u64::from_str_radix(log, 16).ok()?,
             first: first.strip_suffix(".json")?.parse().ok()?,
         },
-        ["collect", "clock"] => Place::Clock,
+        ["collect", "clock"] => ObjectKind::Clock,
         ["snapshots", name] => {
             let (seq, rest) = name.split_once('-')?;
             let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
             rest.ends_with(".msgpack").then_some(())?;
-            rest.chars().all(plain).then_some(Place::Snapshot(seq.parse().ok()?))?
+            rest.chars().all(plain).then_some(ObjectKind::Snapshot(seq.parse().ok()?))?
         }
         _ => return None,
     };
     // One spelling: `v1` and `v+1` would be further places for the same thing.
     let spelt = match &place {
-        Place::Blob(run, sha256) => blob(run, sha256),
-        Place::Manifest(run, version) => manifest(run, *version),
-        Place::Segment { log, first } => segment(*log, *first),
-        Place::Clock => CLOCK.to_owned(),
-        Place::Snapshot(seq) => return path.starts_with(&format!("snapshots/{seq:020}-")).then_some(place),
+        ObjectKind::Blob(run, sha256) => blob(run, sha256),
+        ObjectKind::Manifest(run, version) => manifest(run, *version),
+        ObjectKind::Segment { log, first } => segment(*log, *first),
+        ObjectKind::Clock => CLOCK.to_owned(),
+        ObjectKind::Snapshot(seq) => {
+            return path.starts_with(&format!("snapshots/{seq:020}-")).then_some(place);
+        }
     };
     (spelt == path).then_some(place)
 }
@@ -116,10 +118,10 @@ mod tests {
     fn what_is_built_is_read_and_nothing_else() {
         let (name, sha256): (RunId, _) = ("lake".parse().expect("a name"), Sha::of(b"x"));
         for (path, place) in [
-            (blob(&name, &sha256), Place::Blob(name.clone(), sha256)),
-            (manifest(&name, PolicyVersion(7)), Place::Manifest(name.clone(), PolicyVersion(7))),
-            (segment(0xab, 12), Place::Segment { log: 0xab, first: 12 }),
-            (snapshot(50_000, &sha256), Place::Snapshot(50_000)),
+            (blob(&name, &sha256), ObjectKind::Blob(name.clone(), sha256)),
+            (manifest(&name, PolicyVersion(7)), ObjectKind::Manifest(name.clone(), PolicyVersion(7))),
+            (segment(0xab, 12), ObjectKind::Segment { log: 0xab, first: 12 }),
+            (snapshot(50_000, &sha256), ObjectKind::Snapshot(50_000)),
         ] {
             assert_eq!(parse(&path), Some(place), "{path}");
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use millrace_queue::Broker;
 use millrace_schemas::WorkerId;
 use millrace_schemas::limits::MEMBER_BEAT_MS;
-use millrace_schemas::member::SignOfLife;
+use millrace_schemas::member::Heartbeat;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
@@ -27,7 +27,7 @@ pub(super) async fn send_heartbeats(
     trainer: Arc<dyn Executor>,
     stop: CancellationToken,
 ) {
-    let mut heartbeat = SignOfLife { instance, beat: 0, leaving: false };
+    let mut heartbeat = Heartbeat { instance, beat: 0, leaving: false };
     send(&broker, &worker, &heartbeat).await;
     let every = Duration::from_millis(MEMBER_BEAT_MS);
     let mut timer = tokio::time::interval_at(Instant::now() + SECOND, every);
@@ -45,7 +45,7 @@ pub(super) async fn send_heartbeats(
     send(&broker, &worker, &heartbeat).await;
 }
 
-async fn send(broker: &Broker, worker: &WorkerId, heartbeat: &SignOfLife) {
+async fn send(broker: &Broker, worker: &WorkerId, heartbeat: &Heartbeat) {
     let every = Duration::from_millis(MEMBER_BEAT_MS);
     match tokio::time::timeout(every, broker.sign_of_life(worker, heartbeat)).await {
         Ok(Ok(())) => {}

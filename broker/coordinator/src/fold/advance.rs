@@ -1,19 +1,19 @@
-//! `advance`: one event in, the changed state and commands out.
+//! `advance` folds one event into the state and returns the commands that follow.
 
 use millrace_schemas::{Event, RunId};
 
 use crate::fold::command::Commands;
 use crate::fold::decide::{self, Marks};
 use crate::fold::gang::Members;
-use crate::fold::intake::{adopt, members, outcomes, resume, worn};
+use crate::fold::intake::{adopt, exhausted, members, outcomes, resume};
 use crate::fold::lifecycle::{self, guarded};
 use crate::fold::outstanding;
 use crate::fold::stages::{submit, train_shard};
 use crate::fold::state::{Archived, Run, State};
 
 impl State {
-    /// Folds the event at position `seq` of the log, which its subject says is about `run`, into the state.
-    /// Events at or before the last folded position change nothing.
+    /// Folds the event at position `seq` of the log into the state. `run` is the run in the entry's
+    /// subject. Events at or before the last folded position change nothing.
     pub fn advance(&mut self, seq: u64, run: &str, event: Event) -> Commands {
         let mut out = Commands::new();
         if seq <= self.seq {
@@ -66,7 +66,7 @@ impl State {
         runs.values_mut().for_each(|run| fold(run, members, out, &take_in));
     }
 
-    /// Keeps no more than a summary of a run that is over.
+    /// Replaces a run that is over by a summary.
     fn archive(&mut self, id: Option<RunId>) {
         let id = id.filter(|id: &RunId| self.runs.get(id).is_some_and(Run::is_closed));
         match id.and_then(|id| self.runs.remove_entry(&id)) {
@@ -77,8 +77,8 @@ impl State {
         }
     }
 
-    /// Whether an entry of a leader of this epoch counts. Where a later one wrote before it does not: the entry is
-    /// passed over.
+    /// Whether to fold an entry that a leader of this epoch wrote. An entry that follows one of a
+    /// later epoch is skipped (fencing).
     pub fn admits(&mut self, seq: u64, epoch: Option<u64>) -> bool {
         let late = epoch.is_some_and(|epoch| epoch < self.epoch);
         self.epoch = self.epoch.max(epoch.unwrap_or(0));
@@ -88,7 +88,8 @@ impl State {
         !late
     }
 
-    /// Counts an entry of the log that could not be read; it is with the dead letters.
+    /// Counts an entry of the log that could not be read. The entry itself is kept as a dead
+    /// letter.
     pub fn skip(&mut self, seq: u64) {
         if seq > self.seq {
             self.seq = seq;
@@ -97,7 +98,7 @@ impl State {
     }
 }
 
-/// Takes an event into one run, then decides what follows.
+/// Applies an event to one run, then decides what follows.
 fn fold(
     run: &mut Run,
     members: &Members,
@@ -111,7 +112,7 @@ fn fold(
     lifecycle::hold_back(run, out);
 }
 
-/// An event that concerns one run.
+/// Applies an event that concerns one run.
 fn of_run(run: &mut Run, seq: u64, event: Event, out: &mut Commands) {
     match event {
         Event::Outcome(outcome) => outcomes::outcome(run, seq, outcome, out),
@@ -131,9 +132,10 @@ fn of_run(run: &mut Run, seq: u64, event: Event, out: &mut Commands) {
     }
 }
 
-/// The milliseconds since the last tick, `went_by`, pass for a run. A clock that is set back does not turn time back,
-/// and does not stop it either: the next tick counts from there. Where nothing that the run waits for came for long, the
-/// queue may have lost a task: all that is outstanding is put again.
+/// Advances a run's time by the milliseconds since the last tick, `went_by`. If the clock is set
+/// back, the run's time does not go back or stop: the next tick counts from the new reading. A run
+/// that waited too long for all of its tasks may have lost one in the queue: all outstanding tasks
+/// are requeued.
 fn tick(run: &mut Run, unix_ms: u64, went_by: u64, out: &mut Commands) {
     if run.started_unix_ms == 0 {
         run.started_unix_ms = unix_ms;
@@ -143,5 +145,5 @@ fn tick(run: &mut Run, unix_ms: u64, went_by: u64, out: &mut Commands) {
     if run.has_stalled() {
         outstanding::of_run(run, out);
     }
-    worn::restart_if_due(run, out);
+    exhausted::restart_if_due(run, out);
 }

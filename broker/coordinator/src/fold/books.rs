@@ -19,18 +19,18 @@ pub enum DropReason {
     Filtered,
     /// It could not be played or scored.
     Failed,
-    /// Another rollout of its group could not be replaced any more.
+    /// Another rollout of its group had used up its replacements.
     GroupFailed,
     /// The run was cancelled.
     Cancelled,
-    /// The run had all it needed.
+    /// The run needed no more rollouts.
     Surplus,
-    /// Another commit of the version that it was trained for stood already.
+    /// Another batch was already committed for the version that it was trained for.
     Superseded,
 }
 
 impl DropReason {
-    /// The word in ledgers and reports.
+    /// The name in ledgers, reports and metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -45,84 +45,86 @@ impl DropReason {
     }
 }
 
-/// Points kept of the learning curve; at more, every other one goes.
+/// Points kept of the learning curve. Above this, every other point is dropped.
 const MAX_CURVE_POINTS: usize = 1_000;
 
-/// Counters of a run. Rollouts in flight are not counted here: they are counted one by one in the state.
+/// Counters of a run. Rollouts in flight are not among them: they are counted from the groups in
+/// the state.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Books {
-    /// Rollouts begun, replacements included, evaluation not.
+    /// Rollouts started, including replacements, without evaluation.
     pub admitted: u64,
     /// Rollouts that a committed version was trained on.
     pub trained: u64,
     /// Rollouts dropped.
     pub dropped: BTreeMap<DropReason, u64>,
-    /// Worker microseconds that went into dropped rollouts.
+    /// Worker microseconds spent on dropped rollouts.
     pub wasted_us: BTreeMap<DropReason, u64>,
     /// Worker microseconds by stage.
     pub busy_us: BTreeMap<Stage, u64>,
-    /// Trained rollouts by staleness.
+    /// Trained rollouts; the index is the staleness, in versions.
     pub staleness: Vec<u64>,
     /// Tokens sampled for training.
     pub sampled_tokens: u64,
-    /// Turns taken for training.
+    /// Turns sampled for training.
     pub turns: u64,
-    /// Context tokens of these turns that engines computed.
+    /// Context tokens of these turns that engines prefilled.
     #[serde(default)]
     pub prefill_tokens: u64,
-    /// Context tokens of these turns that engines had already, from an earlier turn or another sample.
+    /// Context tokens of these turns that were in an engine's prefix cache.
     #[serde(default)]
     pub cached_tokens: u64,
     /// Turns of trained rollouts.
     #[serde(default)]
     pub trained_turns: u64,
-    /// Turns that surplus rollouts had taken.
+    /// Turns of rollouts that were dropped as surplus.
     #[serde(default)]
     pub surplus_turns: u64,
-    /// Outcomes of tasks that nobody waited for any more: second outcomes and dropped work.
+    /// Outcomes that no rollout waited for: second outcomes, and outcomes of dropped work.
     pub late_outcomes: u64,
-    /// Outcomes that could not be true: their tasks failed.
+    /// Outcomes that were refused as impossible. Their tasks count as failed.
     #[serde(default)]
     pub refused_outcomes: u64,
-    /// Tasks that workers gave back for no fault of theirs until they were put again.
+    /// Tasks that workers returned undone and that were requeued.
     #[serde(default)]
     pub returned: u64,
-    /// Steps that were begun and came to nothing, for the gang lost a member.
+    /// Attempts of steps that were void because the gang lost a member.
     #[serde(default)]
     pub void_steps: u64,
-    /// Steps so far, thinned.
+    /// Steps so far, thinned to every `curve_stride`th.
     pub curve: Vec<CurvePoint>,
     /// One point of the curve is kept in this many steps; 0 means 1.
     pub curve_stride: u64,
     /// Evaluations so far.
     pub evaluations: Vec<Evaluation>,
-    /// What the trainer measured in the last step.
+    /// Step metrics of the last step, by name.
     pub metrics: BTreeMap<String, f64>,
-    /// Rollouts dropped since the object store last showed that it knows no newer version than the log. Where it
-    /// does, for the log lost its newest part, such a rollout may prove to have been trained on.
+    /// Rollouts dropped since the object store was last seen to have no newer version than the log.
+    /// If the log lost its newest part, a committed version may turn out to have trained on one of
+    /// them.
     #[serde(default)]
     pub dropped_lately: BTreeMap<RolloutId, Dropped>,
-    /// The same of each domain, by number; empty for a run with one.
+    /// The same counters by domain number; empty for a run with one domain.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub domains: Vec<DomainBooks>,
 }
 
-/// A drop as it was booked.
+/// A drop as it was recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Dropped {
-    /// Why.
+    /// The reason that it was counted under.
     pub reason: DropReason,
-    /// Worker microseconds that had gone into it.
+    /// Worker microseconds that were spent on it.
     pub busy_us: u64,
 }
 
 impl Books {
-    /// The books of the domain of this number, if the run has several.
+    /// The books of a domain; `None` for a run with one domain.
     pub(crate) fn domain(&mut self, number: u32) -> Option<&mut DomainBooks> {
         self.domains.get_mut(number as usize)
     }
 
-    /// Books rollouts of a domain as begun.
+    /// Counts rollouts of a domain as admitted.
     pub fn admit(&mut self, domain: u32, rollouts: u64) {
         self.admitted += rollouts;
         if let Some(domain) = self.domain(domain) {
@@ -130,7 +132,7 @@ impl Books {
         }
     }
 
-    /// Books a drop and what it had cost.
+    /// Counts a dropped rollout and the worker time that it used.
     pub fn drop_rollout(&mut self, id: RolloutId, domain: u32, reason: DropReason, busy_us: u64) {
         *self.dropped.entry(reason).or_default() += 1;
         if let Some(domain) = self.domain(domain) {
@@ -141,7 +143,8 @@ impl Books {
         self.dropped_lately.insert(id, Dropped { reason, busy_us });
     }
 
-    /// Books as not dropped what was dropped lately. Says whether it was: it is admitted already then.
+    /// Reverses a recent drop. Returns whether there was one: such a rollout is already counted as
+    /// admitted.
     pub fn take_back(&mut self, id: RolloutId, domain: u32) -> bool {
         let Some(Dropped { reason, busy_us }) = self.dropped_lately.remove(&id) else { return false };
         let less = |count: Option<&mut u64>, by: u64| {
@@ -155,7 +158,7 @@ impl Books {
         true
     }
 
-    /// Books a rollout as trained on at `version`.
+    /// Counts a rollout as trained on at `version`.
     pub fn train_rollout(&mut self, domain: u32, version: PolicyVersion, start: PolicyVersion) {
         self.trained += 1;
         count_staleness(&mut self.staleness, version, start);
@@ -178,13 +181,14 @@ impl Books {
     }
 }
 
-/// Evaluations that are kept; at more, every other one goes but for the first and the last.
+/// Evaluations that are kept. Above this, every other one is dropped, except the first and the
+/// last.
 pub(crate) const MAX_EVALUATIONS: usize = 500;
 
 /// Adds an evaluation to those so far.
 pub(crate) fn add_evaluation(evaluations: &mut Vec<Evaluation>, evaluation: Evaluation) {
     if evaluations.len() >= MAX_EVALUATIONS {
-        // Every second version, whatever it was evaluated at.
+        // Every second version, with all of its temperatures.
         let (mut last, mut number) = (None, 0_u64);
         evaluations.retain(|evaluation| {
             number += u64::from(last.replace(evaluation.version) != Some(evaluation.version));
@@ -194,19 +198,19 @@ pub(crate) fn add_evaluation(evaluations: &mut Vec<Evaluation>, evaluation: Eval
     evaluations.push(evaluation);
 }
 
-/// At most `most` of the items, evenly, the last among them.
+/// At most `most` of the items, evenly spaced, including the last.
 pub(crate) fn thinned<T: Clone>(items: &[T], most: usize) -> Vec<T> {
     let stride = items.len().div_ceil(most.max(1)).max(1);
     let last = items.len().saturating_sub(1) % stride;
     items.iter().skip(last).step_by(stride).cloned().collect()
 }
 
-/// Counts by the name of the reason.
+/// Counts keyed by the reason's name.
 pub(crate) fn by_reason(counts: &BTreeMap<DropReason, u64>) -> BTreeMap<String, u64> {
     counts.iter().map(|(reason, count)| (reason.name().to_owned(), *count)).collect()
 }
 
-/// Counts a rollout that began at `start` and is trained at `version`, by its staleness.
+/// Counts a rollout that started at `start` and is trained at `version`, by its staleness.
 fn count_staleness(counts: &mut Vec<u64>, version: PolicyVersion, start: PolicyVersion) {
     let staleness = usize::try_from(version.staleness(start)).unwrap_or(usize::MAX).min(1_000);
     if counts.len() <= staleness {

@@ -1,30 +1,30 @@
-//! What the fold asks of the world. Names and ids follow from the state, so that doing a command twice is
-//! harmless.
+//! What the fold asks the shell to do. Names and ids follow from the state, so that executing a
+//! command twice is harmless.
 
 use bytes::Bytes;
 use millrace_schemas::notice::Notice;
 use millrace_schemas::policy::Policy;
 use millrace_schemas::{PolicyVersion, PoolName, RunId, Stage, Task};
 
-/// One thing to be done, in order.
+/// A side effect. Commands of one run are executed in order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
-    /// Make the consumers that tasks need.
+    /// Create the consumers that tasks need.
     EnsurePools {
-        /// Whose tasks; `None` for members of gangs, which make steps of any run.
+        /// The run that owns the tasks; `None` for members of gangs, which make steps of any run.
         run: Option<RunId>,
-        /// Stages and pools.
+        /// Stage and pool of each consumer.
         pools: Vec<(Stage, PoolName)>,
     },
     /// Remove the consumers of pools that nobody pulls from any more.
     RemovePools(Vec<(Stage, PoolName)>),
-    /// Make the consumers of a stage whose pullers are served by rank.
+    /// Create the consumers of a stage whose pullers are served by pull priority.
     EnsurePartitions {
-        /// Whose tasks.
+        /// The run that owns the tasks.
         run: RunId,
-        /// The stage.
+        /// The stage whose queue is partitioned.
         stage: Stage,
-        /// Its partitions.
+        /// The pool of each partition.
         pools: Vec<PoolName>,
     },
     /// Store a blob of a run; its name is its hash.
@@ -38,33 +38,33 @@ pub enum Command {
     PutTask(Box<Task>),
     /// Drop queued tasks.
     Purge {
-        /// Whose tasks.
+        /// The run that owns the tasks.
         run: RunId,
-        /// Of which stage.
+        /// The stage of the tasks.
         stage: Stage,
-        /// Whose subjects match this.
+        /// Subject filter that the tasks match.
         filter: String,
     },
-    /// Look at the version that stands in the object store, and bring it into the log.
+    /// If this version is committed in the object store, append it to the log.
     Adopt {
         /// The run.
         run: RunId,
-        /// The version.
+        /// The version after the newest that the log knows.
         version: PolicyVersion,
     },
-    /// Make a policy the current one.
+    /// Write the run's policy key.
     SetPolicy {
         /// The run.
         run: RunId,
-        /// The policy.
+        /// The new value of the key.
         policy: Policy,
     },
-    /// Tell whoever listens.
+    /// Publish a notice.
     Notice(Box<Notice>),
 }
 
 impl Command {
-    /// The run that it is for; `None` for all.
+    /// The run that it is for; `None` if it is for none in particular.
     #[must_use]
     pub fn run(&self) -> Option<&RunId> {
         match self {
@@ -81,5 +81,5 @@ impl Command {
     }
 }
 
-/// Where the fold puts its commands.
+/// Commands in the order in which they are to be executed.
 pub type Commands = Vec<Command>;

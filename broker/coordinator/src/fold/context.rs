@@ -1,4 +1,4 @@
-//! What a rollout's tasks need to know besides the rollout.
+//! What a rollout's tasks depend on besides the rollout.
 
 use millrace_schemas::submit::Domain;
 use millrace_schemas::{PolicyVersion, RolloutId, RunSpec};
@@ -6,7 +6,7 @@ use millrace_schemas::{PolicyVersion, RolloutId, RunSpec};
 use crate::fold::rollout::Group;
 use crate::fold::state::Run;
 
-/// The surroundings of one rollout. A task follows from this and the rollout alone.
+/// The context of one rollout. A task is a function of this and of the rollout.
 #[derive(Debug, Clone, Copy)]
 pub struct TaskContext<'a> {
     /// The run file.
@@ -15,7 +15,7 @@ pub struct TaskContext<'a> {
     pub version: PolicyVersion,
     /// Whether the rollout is for evaluation.
     pub evaluate: bool,
-    /// Sampling temperature of evaluation rollouts; of no effect on others.
+    /// Sampling temperature of evaluation rollouts; others ignore it.
     pub evaluate_temperature: f64,
     /// The rollout.
     pub id: RolloutId,
@@ -41,6 +41,6 @@ impl<'a> TaskContext<'a> {
     }
 }
 
-/// Why an outcome cannot be taken in. The rollout fails, as if the task were a dead letter.
+/// Why an outcome is refused. The rollout fails, as if the task were a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused(pub String);

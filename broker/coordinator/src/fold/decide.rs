@@ -1,5 +1,5 @@
-//! What follows from a run's state, whatever the event was. The order below is the only place where one decision comes
-//! before another.
+//! Decisions that follow from a run's state, for every kind of event. Their order is fixed here and
+//! nowhere else.
 
 use millrace_schemas::PolicyVersion;
 use millrace_schemas::api::RunState;
@@ -15,8 +15,8 @@ mod completion;
 mod batch;
 mod ranks;
 
-/// What decisions follow from. While it is the same after an event as before, there is nothing to decide but who makes
-/// a step; so the event of a turn costs no look at the groups.
+/// What decisions depend on. If an event leaves it unchanged, only ranks may have to be assigned.
+/// So the event of a turn does not scan the groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Marks {
     state: RunState,
@@ -40,7 +40,7 @@ impl Marks {
     }
 }
 
-/// Decides what follows from an event that found the run as `before`.
+/// Decides what follows from an event. `before` are the run's marks before the event.
 pub(crate) fn follow(run: &mut Run, before: Marks, members: &Members, out: &mut Commands) {
     let now = Marks::of(run);
     if now != before {

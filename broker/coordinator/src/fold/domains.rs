@@ -1,8 +1,9 @@
-//! The domains of a run that has several: whose the next group is, how many of each a batch takes, and how each stands.
+//! The domains of a run that has several: which domain the next group belongs to, how many groups
+//! of each a batch takes, and each domain's status.
 //!
-//! The mix deals places, not groups: a place that is dealt to a domain stays its own, and a group that is dropped is
-//! followed by another of the same domain. So the mix of what is trained is as asked, however many groups of one
-//! domain are left out or lost.
+//! The mix assigns places, not groups. A place that is assigned to a domain stays with it: when a
+//! group is dropped, another of the same domain takes its place. So the trained mix is the
+//! configured one, even if many groups of one domain are filtered or lost.
 
 use millrace_schemas::api::{DomainStatus, Ledger};
 use millrace_schemas::submit::{DomainSpec, mix};
@@ -10,10 +11,11 @@ use millrace_schemas::submit::{DomainSpec, mix};
 use crate::fold::books::{DomainBooks, MAX_EVALUATIONS, by_reason, thinned};
 use crate::fold::state::Run;
 
-/// Deals prompts to groups that are admitted one after another.
+/// Assigns domains and prompts to groups that are admitted one after another.
 #[derive(Debug)]
 pub(crate) struct Dealer {
-    /// Groups of each domain that hold a place: playing, finished, in training or trained. Empty for a run with one.
+    /// Groups of each domain that hold a place: playing, finished, in training or trained. Empty
+    /// for a run with one domain.
     held: Vec<u64>,
 }
 
@@ -44,7 +46,7 @@ impl Dealer {
         (domain as u32, prompt)
     }
 
-    /// Deals places until one is not filled yet; says whose.
+    /// Assigns places until one is vacant. Returns its domain.
     fn open(&self, run: &mut Run) -> usize {
         let shares = run.spec.shares();
         let mut places: Vec<u64> = run.books.domains.iter().map(|domain| domain.places).collect();
@@ -58,8 +60,8 @@ impl Dealer {
     }
 }
 
-/// How many groups of each domain the next batch takes: those whose places come next. Since the batches before took
-/// theirs, what is trained is the mix as it was dealt, to the group.
+/// How many groups of each domain the next batch takes: those whose places come next. Since earlier
+/// batches took theirs, the trained mix follows the places exactly.
 #[must_use]
 pub fn room(run: &Run) -> Vec<u64> {
     let batch = u64::from(run.spec.rollout.groups_per_step);
@@ -75,7 +77,7 @@ pub fn room(run: &Run) -> Vec<u64> {
     dealt.iter().zip(&trained).map(|(dealt, trained)| dealt - trained).collect()
 }
 
-/// The group in play, if there is one, that holds no place since `domain` has more groups than places: the newest.
+/// The newest group in play of a domain that has more groups than places; `None` if it has not.
 pub(crate) fn beyond_its_places(run: &Run, domain: u32) -> Option<u64> {
     let held = Dealer::of(run).held;
     let places = run.books.domains.get(domain as usize)?.places;
@@ -83,8 +85,8 @@ pub(crate) fn beyond_its_places(run: &Run, domain: u32) -> Option<u64> {
     newest.filter(|_| held[domain as usize] > places)
 }
 
-/// How each domain stands; empty for a run with one. Rollouts in flight are counted one by one, so that the balance is
-/// a check.
+/// Status by domain; empty for a run with one. Rollouts in flight are counted from the groups, so
+/// that a balanced ledger is evidence.
 #[must_use]
 pub fn statuses(run: &Run) -> Vec<DomainStatus> {
     let shares = run.spec.shares();

@@ -1,6 +1,7 @@
-//! Who makes a step together: pure rules, as those of the window. A run of several ranks is made by members:
-//! train workers that give signs of life. A generation stands while all of its members do; a member keeps its
-//! rank from one generation to the next where it can, and with it what it holds in memory.
+//! Rank assignment: which workers make a step together. The rules are pure, like those of the
+//! window. Steps of several ranks are made by members: train workers that send heartbeats. A
+//! generation lasts while all of its members are present. A member keeps its rank from one
+//! generation to the next where possible, and with it the state that it holds in memory.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +9,14 @@ use millrace_schemas::WorkerId;
 use millrace_schemas::submit::GangSpec;
 use serde::{Deserialize, Serialize};
 
-/// Void steps in a row after which one worker alone makes the step: the members are there and cannot reach each
-/// other.
+/// Void attempts in a row after which one worker alone makes the step: the members are present but
+/// cannot reach one another.
 pub const VOIDS_BEFORE_ALONE: u32 = 3;
 
-/// A worker that can be given a place.
+/// A worker that can be assigned a rank.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// The process.
+    /// Id of the worker's process: it changes when the worker restarts.
     pub instance: String,
     /// Position in the log at which it joined.
     pub joined: u64,
@@ -24,29 +25,29 @@ pub struct Member {
 /// All members by name.
 pub type Members = BTreeMap<WorkerId, Member>;
 
-/// Those that make the steps of a run.
+/// The members that make the steps of a run, with their ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Generation {
-    /// One more with each generation of the run.
+    /// Counts the generations of the run from 1.
     pub number: u64,
-    /// Members by rank, and when each joined.
+    /// Members by rank, and the position in the log at which each joined. `[world]`
     pub ranks: Vec<(WorkerId, u64)>,
 }
 
 /// The gang of one run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gang {
-    /// Those that make steps now; `None` while there are too few.
+    /// The current generation; `None` while there are too few members.
     #[serde(rename = "formation")]
     pub generation: Option<Generation>,
     /// The number of the newest generation.
     #[serde(rename = "formed")]
     pub generations: u64,
-    /// Milliseconds of the run at which there began to be too few.
+    /// The run's time, in milliseconds, at which members became too few.
     pub short_since_ms: Option<u64>,
-    /// The members' connections are broken: they form anew.
+    /// The members' connections are broken: the next step needs a new generation.
     pub broken: bool,
-    /// Void steps since the last commit.
+    /// Void attempts since the last commit.
     pub voids: u32,
 }
 
@@ -57,17 +58,18 @@ impl Gang {
         spec.ranks <= 1 || self.voids >= VOIDS_BEFORE_ALONE
     }
 
-    /// Whether every member of the generation that is still `needed` holds its membership.
+    /// Whether every member of the generation whose rank is still `needed` is a member without
+    /// interruption.
     #[must_use]
-    pub fn stands(&self, members: &Members, needed: impl Fn(u32) -> bool) -> bool {
+    pub fn is_intact(&self, members: &Members, needed: impl Fn(u32) -> bool) -> bool {
         let holds = |(rank, (worker, joined)): (u32, &(WorkerId, u64))| {
             !needed(rank) || members.get(worker).is_some_and(|m| m.joined == *joined)
         };
         self.generation.as_ref().is_some_and(|generation| (0..).zip(&generation.ranks).all(holds))
     }
 
-    /// Sees to it that the generation is the best there is: as many as asked for; fewer if no newcomer came
-    /// within the patience; `None` while there are too few.
+    /// Forms the best generation that is possible: as many ranks as configured; fewer if no worker
+    /// joined within the patience; `None` while there are too few.
     pub fn form(&mut self, spec: &GangSpec, members: &Members, at_ms: u64) {
         let ranks = self.candidates(spec, members);
         let before = self.generation.as_ref().map_or(0, |generation| generation.ranks.len());
@@ -88,10 +90,11 @@ impl Gang {
         }
     }
 
-    /// Members in the order of rank, at most as many as wanted: those of the generation first.
+    /// Members in the order of rank, at most as many as configured. Members of the current
+    /// generation come first.
     fn candidates(&self, spec: &GangSpec, members: &Members) -> Vec<(WorkerId, u64)> {
-        let seated = self.generation.iter().flat_map(|generation| &generation.ranks);
-        let mut ranks: Vec<(WorkerId, u64)> = seated
+        let assigned = self.generation.iter().flat_map(|generation| &generation.ranks);
+        let mut ranks: Vec<(WorkerId, u64)> = assigned
             .filter(|(worker, joined)| members.get(worker).is_some_and(|m| m.joined == *joined))
             .cloned()
             .collect();

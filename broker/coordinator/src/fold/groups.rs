@@ -1,4 +1,4 @@
-//! Groups leave the window, and rollouts restart within them.
+//! Removes groups from the window, and restarts rollouts within them.
 
 use millrace_schemas::RolloutId;
 
@@ -31,7 +31,7 @@ pub(crate) fn remove(run: &mut Run, id: u64, reason: impl Fn(u32) -> DropReason)
     }
 }
 
-/// Books the rollout as dropped, and restarts it under the next attempt at the current version.
+/// Counts the rollout as dropped, and starts its replacement at the current version.
 pub(crate) fn restart(run: &mut Run, id: RolloutId, reason: DropReason, out: &mut Commands) {
     let version = run.version();
     let (evaluate_temperature, _) = run.evaluate_pass();

@@ -1,4 +1,5 @@
-//! How a run stops: paused by request or for a task that cannot be done, cancelled, finished, or quarantined.
+//! How a run stops: paused by request or for a task that cannot be done, cancelled, finished, or
+//! quarantined.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -14,7 +15,8 @@ use crate::fold::gang::Gang;
 use crate::fold::state::Run;
 use crate::fold::{groups, purge, status};
 
-/// Changes one run. A defect of the fold, or a log that another version wrote, closes that run alone.
+/// Changes one run. A panic, from a defect of the fold or a log that another version wrote, closes
+/// that run alone.
 pub(crate) fn guarded(run: &mut Run, out: &mut Commands, then: impl FnOnce(&mut Run, &mut Commands)) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| then(run, out))) {
         let message = panic.downcast_ref::<String>().map(String::as_str);
@@ -23,7 +25,8 @@ pub(crate) fn guarded(run: &mut Run, out: &mut Commands, then: impl FnOnce(&mut 
     }
 }
 
-/// Closes a run that cannot be folded; all others go on. Whatever state it is left in, nothing of it is read.
+/// Closes a run that cannot be folded; all others continue. The state that it is left in is never
+/// read.
 fn quarantine(run: &mut Run, reason: &str, out: &mut Commands) {
     run.groups.clear();
     run.broken = None;
@@ -42,7 +45,7 @@ pub(crate) fn cancel(run: &mut Run, reason: &str, out: &mut Commands) {
     run.reason = Some(cut(reason, MAX_REASON_BYTES).to_owned());
     (run.broken, run.remedy) = (None, None);
     run.evaluation = None;
-    // What was in training goes the way of the rest.
+    // Groups in training are dropped with the others.
     run.groups.extend(run.training.take().map(|training| training.groups).unwrap_or_default());
     groups::drop_all(run, DropReason::Cancelled);
     end(run, RunState::Cancelled, out);
@@ -51,20 +54,21 @@ pub(crate) fn cancel(run: &mut Run, reason: &str, out: &mut Commands) {
 /// Pauses a run because `key` cannot be done.
 pub(crate) fn halt(run: &mut Run, key: TaskKey, reason: &str, out: &mut Commands) {
     run.broken = Some(key);
-    tell_dead_letter(run, key, reason, out);
+    notify_dead_letter(run, key, reason, out);
     let name = &run.spec.name;
     let remedy = format!("repair what the reason names, then `millrace resume {name}`");
     pause(run, &format!("task {key} failed: {reason}"), &remedy, out);
 }
 
 /// Publishes a notice of a task that became a dead letter.
-pub(crate) fn tell_dead_letter(run: &Run, key: TaskKey, reason: &str, out: &mut Commands) {
+pub(crate) fn notify_dead_letter(run: &Run, key: TaskKey, reason: &str, out: &mut Commands) {
     let notice = Notice::DeadLetter { run: run.spec.name.clone(), task: key, reason: reason.to_owned() };
     out.push(Command::Notice(Box::new(notice)));
 }
 
-/// Stops a run until it is resumed. Nothing is dropped. Its queued tasks are purged, so that workers are free for other
-/// runs; outcomes of those in flight are taken in, and what follows from them is put when the run goes on.
+/// Stops a run until it is resumed. Nothing is dropped. Its queued tasks are purged, so that
+/// workers are free for other runs. Outcomes of tasks in flight still change it, and the tasks that
+/// follow from them are queued when the run is resumed.
 pub(crate) fn pause(run: &mut Run, reason: &str, remedy: &str, out: &mut Commands) {
     if run.state.is_over() {
         return;
@@ -79,7 +83,8 @@ pub(crate) fn pause(run: &mut Run, reason: &str, remedy: &str, out: &mut Command
     out.push(Command::Notice(Box::new(notice)));
 }
 
-/// Leaves out the tasks of a run that is paused or over: events still change such a run, and no task of it is put.
+/// Removes the tasks of a run that is paused or over: events still change such a run, but none of
+/// its tasks is queued.
 pub(crate) fn hold_back(run: &Run, out: &mut Commands) {
     if !run.state.works() {
         out.retain(|command| !matches!(command, Command::PutTask(task) if task.run == run.spec.name));
@@ -103,7 +108,7 @@ pub(crate) fn end(run: &mut Run, state: RunState, out: &mut Commands) {
     })));
 }
 
-/// Of a run that is over nothing is kept that grows with what it did, but its books.
+/// Drops everything of a run that is over and grows with its length, except its books.
 fn forget(run: &mut Run) {
     run.ready = Vec::new();
     run.training = None;
@@ -114,7 +119,7 @@ fn forget(run: &mut Run) {
     run.books.dropped_lately.clear();
 }
 
-/// Notes the log's time in a run when it ends.
+/// Records the log's time in a run when it ends.
 pub(crate) const fn stamp_end(run: &mut Run) {
     if run.state.is_over() && run.ended_unix_ms == 0 {
         run.ended_unix_ms = run.now_unix_ms();

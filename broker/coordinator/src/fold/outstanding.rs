@@ -1,5 +1,5 @@
-//! What the world must have been told, from the state alone. A coordinator that starts or takes over does
-//! all of it again; whatever was done before is harmless to repeat.
+//! The commands that are outstanding, from the state alone. A coordinator that starts or takes over
+//! executes all of them. Repeating a command is harmless.
 
 use millrace_schemas::PolicyVersion;
 
@@ -18,7 +18,7 @@ pub fn of(state: &State) -> Commands {
     out
 }
 
-/// Everything outstanding that is of no run.
+/// Everything outstanding that belongs to no run.
 #[must_use]
 pub fn of_all(state: &State) -> Commands {
     let mut out = Commands::new();

@@ -1,4 +1,4 @@
-//! The run's current policy, as workers see it.
+//! The run's policy key, which workers follow.
 
 use millrace_schemas::policy::Policy;
 

@@ -5,18 +5,18 @@ use millrace_schemas::{PoolName, RunSpec, Stage, WorkerId, partition};
 
 use crate::fold::command::{Command, Commands};
 
-/// A name that the program itself gives.
+/// A pool name that is a constant of the program.
 pub(crate) fn pool(name: &str) -> PoolName {
     name.parse().expect("names of pools in the program are valid")
 }
 
-/// The consumer of the shards that are meant for one member of a gang.
+/// The consumer of the shards of one member of a gang.
 #[must_use]
 pub fn member_pool(worker: &WorkerId) -> (Stage, PoolName) {
     (Stage::TrainShard, subjects::member_pool(worker))
 }
 
-/// Asks for the consumers that a run's tasks need.
+/// Creates the consumers that a run's tasks need.
 pub fn ensure_pools(spec: &RunSpec, out: &mut Commands) {
     out.push(Command::EnsurePools { run: Some(spec.name.clone()), pools: pools(spec) });
     let pools = partition::pools(spec.rollout.partitions);
@@ -25,7 +25,7 @@ pub fn ensure_pools(spec: &RunSpec, out: &mut Commands) {
     }
 }
 
-/// The consumers that a run's tasks need, but for partitions.
+/// The consumers that a run's tasks need, without partitions.
 fn pools(spec: &RunSpec) -> Vec<(Stage, PoolName)> {
     let mut pools = vec![
         (Stage::Generate, pool(GENERATE_POOL)),

@@ -21,14 +21,16 @@ pub enum Phase {
     Finished,
 }
 
-/// Where a group starts that does not start at the beginning.
+/// The stored turn that a group starts from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Start {
-    /// The stored trajectory that it goes on from.
-    pub path: u64,
-    /// How many turns before the goal.
-    pub back: u32,
-    /// Where it is stored, from the beginning until there. `[1 + 2·turns]`
+    /// Id of the stored trajectory that it continues.
+    #[serde(rename = "path")]
+    pub source: u64,
+    /// How many turns before the goal it starts.
+    #[serde(rename = "back")]
+    pub turns_from_goal: u32,
+    /// Log entries of the trajectory, from the beginning to this turn. `[1 + 2·turns]`
     pub trajectory: Vec<EntryRef>,
 }
 
@@ -37,22 +39,25 @@ pub struct Start {
 pub struct Rollout {
     /// Which replacement this is, from 0.
     pub attempt: u32,
-    /// How many of the replacements were for failures (and not for staleness).
+    /// How many of the replacements followed a failure; the others followed staleness.
     pub failures: u32,
-    /// The current version when its tasks were stamped; counts until the first token is there.
+    /// The current version when its tasks were stamped. It counts for staleness until the first
+    /// token is sampled.
     pub stamp: PolicyVersion,
     /// The version that sampled its first token.
     pub start: Option<PolicyVersion>,
-    /// What it waits for.
+    /// The task that it waits for.
     pub phase: Phase,
-    /// Where its observations and turns are stored, in order: what the reset showed, then turn and answer in turn. Those of
-    /// another rollout come first where it goes on from one. `[1 + 2·turns]`, one fewer while it waits for an answer.
+    /// Log entries of its observations and turns, in order: the reset's observation, then
+    /// alternately turn and observation. If it continues another rollout, that rollout's entries
+    /// come first. `[1 + 2·turns]`, one fewer while it waits for the environment.
     pub trajectory: Vec<EntryRef>,
-    /// Its own turns: who sampled them and what they brought. `[turns]`
+    /// Its own turns: the versions that sampled them, and their rewards. `[turns]`
     pub turns: Vec<BatchTurn>,
-    /// What the environment said to each turn. `[turns]`, or one fewer while it waits for the answer.
+    /// The environment's result of each turn. `[turns]`, or one fewer while it waits for the
+    /// environment.
     pub results: Vec<TurnResult>,
-    /// Turns that were taken before it began, by another.
+    /// Turns of the rollout that it continues.
     #[serde(default)]
     pub skipped: u32,
     /// The goal was reached.
@@ -60,14 +65,14 @@ pub struct Rollout {
     /// Its last turn ended at its most tokens, or it took its most turns without reaching the goal.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub truncated: bool,
-    /// Scores by reward of the run; `None` while waiting.
+    /// Scores by reward of the run; `None` while outstanding. `[rewards]`
     pub scores: Vec<Option<f64>>,
     /// Worker microseconds spent on it.
     pub busy_us: u64,
 }
 
 impl Rollout {
-    /// A rollout that has not begun, to be reset, or to go on from `start`.
+    /// A rollout that has not started: it waits for a reset, or continues from `start`.
     #[must_use]
     pub fn new(stamp: PolicyVersion, rewards: usize, start: Option<&Start>) -> Self {
         let phase = if start.is_some() { Phase::Generate } else { Phase::Reset };
@@ -89,7 +94,7 @@ impl Rollout {
         }
     }
 
-    /// Begins anew at `stamp` as the next attempt, where its group starts.
+    /// Becomes its own replacement, which starts at `stamp` where its group starts.
     pub fn replace(&mut self, stamp: PolicyVersion, start: Option<&Start>) {
         let (attempt, failures, rewards) = (self.attempt + 1, self.failures, self.scores.len());
         *self = Self { attempt, failures, ..Self::new(stamp, rewards, start) };
@@ -101,7 +106,7 @@ impl Rollout {
         self.skipped + self.turns.len() as u32
     }
 
-    /// The version that its staleness is counted from.
+    /// The version from which its staleness is counted.
     #[must_use]
     pub fn version(&self) -> PolicyVersion {
         self.start.unwrap_or(self.stamp)
@@ -114,7 +119,7 @@ impl Rollout {
         last.map_or(self.stamp, |segment| segment.version)
     }
 
-    /// Tokens of its observations and turns; what is seen after the last turn is not kept.
+    /// Tokens of its observations and turns, without the observation after the last turn.
     #[must_use]
     pub fn tokens(&self) -> u64 {
         let trajectory = match self.phase {
@@ -124,13 +129,13 @@ impl Rollout {
         trajectory.iter().map(|entry| u64::from(entry.tokens)).sum()
     }
 
-    /// Its trajectory up to the last turn: what follows that is not trained on.
+    /// Its trajectory up to the last turn. The observation after it is not trained on.
     #[must_use]
     pub fn up_to_last_turn(&self) -> &[EntryRef] {
         &self.trajectory[..self.trajectory.len() / 2 * 2]
     }
 
-    /// The weighted sum of its scores; 0 before all are there.
+    /// The weighted sum of its scores. Outstanding scores count as 0.
     #[must_use]
     pub fn reward(&self, weights: impl Iterator<Item = f64>) -> f64 {
         self.scores.iter().zip(weights).map(|(score, weight)| score.unwrap_or(0.0) * weight).sum()
@@ -143,7 +148,7 @@ pub struct Group {
     /// Number of its domain; 0 where the run has one.
     #[serde(default)]
     pub domain: u32,
-    /// Counts prompts of its domain and split from 0.
+    /// Number of the prompt within its domain and split, from 0.
     pub prompt: u64,
     /// Where its rollouts start; `None` for the beginning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -155,7 +160,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// A group of this domain that has not begun, or goes on from `start`.
+    /// A group of this domain that has not started. It starts from `start`, if given.
     #[must_use]
     pub fn new(
         domain: &Domain<'_>,
@@ -175,7 +180,8 @@ impl Group {
         self.rollouts.iter().map(|rollout| version.staleness(rollout.version())).max().unwrap_or(0)
     }
 
-    /// Whether its rewards are equal or all too low or too high, as its run has it, so that comparing them says nothing.
+    /// Whether the run's filter excludes it: its rewards are equal, or their mean is too low or too
+    /// high, so that comparing them gives no signal.
     #[must_use]
     pub fn is_without_signal(&self, spec: &RunSpec) -> bool {
         let RolloutSpec { filter_deviation, filter_means, .. } = &spec.rollout;
@@ -188,7 +194,8 @@ impl Group {
         deviation <= *filter_deviation || filter_means.is_some_and(is_beyond)
     }
 
-    /// The group as it is trained on, by reference; with the turns' `uncut_logprobs` where unlikely tokens were cut off.
+    /// The group as it goes into a batch, by reference; with the turns' `uncut_logprobs` if the run
+    /// cuts unlikely tokens off.
     #[must_use]
     pub fn to_batch(&self, group: u64, weights: &[f64], uncut_logprobs: bool) -> BatchGroup {
         let rollouts = self.rollouts.iter().zip(0..).map(|(rollout, index)| BatchRollout {

@@ -1,18 +1,18 @@
-//! Which row of a dataset a prompt is: a pure function of seed and number, so that shuffling keeps no state, a run goes
-//! on exactly where it was, and any epoch can be looked at without those before.
+//! The dataset row of a prompt: a pure function of seed and number. So shuffling keeps no state, a
+//! resumed run continues with the same rows, and any epoch can be computed without those before.
 
 use millrace_schemas::env_step::{EnvironmentSpec, Split};
 
 use crate::fold::seeds::{Purpose, mix, seed};
 
-/// Rounds of the network. Four make any permutation of two halves look drawn (Luby and Rackoff 1988); two more are
-/// for rows so few that a half has a bit or two.
+/// Rounds of the network. Four make any permutation of two halves look drawn (Luby and Rackoff
+/// 1988); two more are for rows so few that a half has a bit or two.
 const ROUNDS: u64 = 6;
 
-/// The row that the `number`th prompt of a split of a domain asks, counted from 0 within the split; `None` for an environment
-/// without rows.
+/// The row of the `number`th prompt of a split of a domain, counted from 0 within the split; `None`
+/// for an environment without rows.
 #[must_use]
-pub fn asked(
+pub fn row_of_prompt(
     (run_seed, domain): (u64, u32),
     environment: &EnvironmentSpec,
     split: Split,
@@ -32,9 +32,10 @@ pub fn asked(
     Some(permuted(seed(run_seed, Purpose::Rows, &[side, epoch, u64::from(domain)]), rows, place))
 }
 
-/// Where `place` goes in the permutation of 0 to `rows` that `key` names: a Feistel network over the next even number
-/// of bits, walked until it comes back below `rows` (Black and Rogaway 2002, "Ciphers with arbitrary finite domains").
-/// The network has less than 4 × `rows` places, so that a walk takes less than 4 steps in the mean.
+/// Where `place` goes in the permutation of 0 to `rows` that `key` names: a Feistel network over
+/// the next even number of bits, walked until it comes back below `rows` (Black and Rogaway 2002,
+/// "Ciphers with arbitrary finite domains"). The network has less than 4 × `rows` places, so that a
+/// walk takes less than 4 steps in the mean.
 fn permuted(key: u64, rows: u64, place: u64) -> u64 {
     debug_assert!(place < rows);
     let bits = u64::BITS - (rows - 1).leading_zeros();
@@ -67,7 +68,7 @@ mod tests {
 
     fn epoch(of: (u64, u32), environment: &EnvironmentSpec, split: Split, epoch: u64) -> Vec<u64> {
         let rows = environment.dataset().unwrap().content.unwrap().rows(split);
-        (0..rows).map(|place| asked(of, environment, split, epoch * rows + place).unwrap()).collect()
+        (0..rows).map(|place| row_of_prompt(of, environment, split, epoch * rows + place).unwrap()).collect()
     }
 
     #[test]
@@ -83,7 +84,7 @@ mod tests {
             }
         }
         let huge = of(u64::MAX, 1, true);
-        assert!(asked((1, 0), &huge, Split::Train, u64::MAX - 1).is_some(), "it comes back");
+        assert!(row_of_prompt((1, 0), &huge, Split::Train, u64::MAX - 1).is_some(), "it comes back");
     }
 
     #[test]
@@ -107,11 +108,12 @@ mod tests {
 
     #[test]
     fn rows_come_to_each_place_alike() {
-        // 6 rows at the first place, over 6,000 epochs: 1,000 each, give or take five standard deviations of 29.
+        // 6 rows at the first place, over 6,000 epochs: 1,000 each, give or take five standard
+        // deviations of 29.
         let environment = of(6, 1, true);
         let mut counts = [0_u32; 6];
         for number in 0..6_000 {
-            counts[asked((3, 0), &environment, Split::Train, 6 * number).unwrap() as usize] += 1;
+            counts[row_of_prompt((3, 0), &environment, Split::Train, 6 * number).unwrap() as usize] += 1;
         }
         assert!(counts.iter().all(|count| count.abs_diff(1_000) < 145), "{counts:?}");
     }

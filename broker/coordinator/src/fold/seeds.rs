@@ -1,6 +1,6 @@
 //! Seeds: derived from the run's own, so that they follow from the state alone.
 
-/// What a seed is for; keeps the streams apart.
+/// What a seed is for. Different purposes give independent streams.
 #[derive(Debug, Clone, Copy)]
 pub enum Purpose {
     /// A training prompt's start state.
@@ -9,7 +9,7 @@ pub enum Purpose {
     HeldOutPrompt = 2,
     /// The sampling of a turn.
     Turn = 3,
-    /// Whatever a train step draws.
+    /// All that a train step draws.
     Step = 4,
     /// Initial weights.
     Model = 5,
@@ -19,7 +19,8 @@ pub enum Purpose {
     StoredTurn = 7,
 }
 
-/// Mixes a run's seed, a purpose and numbers into a seed (SplitMix64's finaliser over each in turn).
+/// Mixes a run's seed, a purpose and numbers into a seed (SplitMix64's finaliser over each in
+/// turn).
 #[must_use]
 pub fn seed(run: u64, purpose: Purpose, numbers: &[u64]) -> u64 {
     let mut hash = mix(run ^ ((purpose as u64) << 56));
@@ -29,7 +30,7 @@ pub fn seed(run: u64, purpose: Purpose, numbers: &[u64]) -> u64 {
     hash
 }
 
-/// SplitMix64's finaliser: each bit of the result hangs on all of `x`.
+/// SplitMix64's finaliser: each bit of the result depends on all of `x`.
 pub(crate) const fn mix(x: u64) -> u64 {
     let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

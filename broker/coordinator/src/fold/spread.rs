@@ -1,4 +1,5 @@
-//! How sure an evaluation is: its standard error over distinct prompts, and pass@k where prompts are sampled several times.
+//! The uncertainty of an evaluation: its standard error over distinct prompts, and pass@k if
+//! prompts are sampled several times.
 
 use std::collections::BTreeMap;
 
@@ -8,30 +9,33 @@ use serde::{Deserialize, Serialize};
 
 use crate::fold::seeds::mix;
 
-/// What was counted of the prompts played to the end.
+/// Counts over the prompts that were played to the end.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
-    /// By fingerprint of what the policy saw first: rollouts of this prompt, and those of them that reached the goal.
+    /// By fingerprint of what the policy saw first: rollouts of this prompt, and those of them that
+    /// reached the goal.
     pub prompts: BTreeMap<u64, (u32, u32)>,
-    /// By k, summed over prompts: the chance that of k rollouts of the prompt at least one reaches the goal.
+    /// By k, summed over prompts: the chance that of k rollouts of the prompt at least one reaches
+    /// the goal.
     pub pass: BTreeMap<u32, f64>,
 }
 
-/// Tells prompts from one another: what the policy sees first.
+/// Fingerprint of a prompt: a hash of the first observation's tokens.
 #[must_use]
 pub fn fingerprint(observation: &[u32]) -> u64 {
     observation.iter().fold(mix(observation.len() as u64), |hash, token| mix(hash ^ u64::from(*token)))
 }
 
-/// The k of pass@k for `samples` rollouts of each prompt: powers of two, and all of them. None for one rollout.
+/// The k of pass@k for `samples` rollouts of each prompt: powers of two, and all of them. None for
+/// one rollout.
 fn ks(samples: u32) -> impl Iterator<Item = u32> {
     let powers = (0..u32::BITS).map(|power| 1 << power).take_while(move |k| *k < samples);
     powers.chain([samples]).filter(move |_| samples > 1)
 }
 
-/// `1 − C(n−c, k) / C(n, k)`: of `n` rollouts `c` reached the goal; the unbiased estimate of the chance that at least
-/// one of `k` does (Chen et al. 2021, <https://arxiv.org/abs/2107.03374>, equation 1). As a product, which does not
-/// overflow.
+/// `1 − C(n−c, k) / C(n, k)`: of `n` rollouts `c` reached the goal; the unbiased estimate of the
+/// chance that at least one of `k` does (Chen et al. 2021, <https://arxiv.org/abs/2107.03374>,
+/// equation 1). As a product, which does not overflow.
 #[must_use]
 pub fn pass_at(n: u32, c: u32, k: u32) -> f64 {
     if n - c < k {
@@ -51,13 +55,13 @@ impl Spread {
         }
     }
 
-    /// The standard error of the share of rollouts that reached the goal, as [`clustered_error`] has it.
+    /// The standard error of the share of rollouts that reached the goal, by [`clustered_error`].
     #[must_use]
     pub fn standard_error(&self) -> Option<f64> {
         clustered_error(self.prompts.values().copied())
     }
 
-    /// Pass@k over `prompts` prompts; empty where each was sampled once.
+    /// Pass@k over `prompts` prompts; empty if each was sampled once.
     #[must_use]
     pub fn pass(&self, prompts: u32) -> Vec<PassAt> {
         let of = |(k, sum): (&u32, &f64)| PassAt { k: *k, success: sum / f64::from(prompts.max(1)) };
@@ -103,10 +107,11 @@ mod tests {
         let plain: Vec<_> = (0..12).map(|prompt| (prompt, 1, u32::from(prompt < 3))).collect();
         let wanted = (0.25f64 * 0.75 / 11.0).sqrt();
         assert!((of(&plain).unwrap() - wanted).abs() < 1e-12);
-        // Each drawn three times, or sampled three times with one result: no more is known.
-        let again: Vec<_> = plain.iter().chain(&plain).chain(&plain).copied().collect();
+        // Drawing each three times, or sampling it three times with one result, adds no
+        // information.
+        let repeated: Vec<_> = plain.iter().chain(&plain).chain(&plain).copied().collect();
         let sampled: Vec<_> = plain.iter().map(|(prompt, _, c)| (*prompt, 3, 3 * c)).collect();
-        assert!((of(&again).unwrap() - wanted).abs() < 1e-12);
+        assert!((of(&repeated).unwrap() - wanted).abs() < 1e-12);
         assert!((of(&sampled).unwrap() - wanted).abs() < 1e-12);
     }
 }

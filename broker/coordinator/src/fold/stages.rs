@@ -1,4 +1,5 @@
-//! One file per stage: which task it puts, and what the outcome of that task changes. No stage decides what comes after.
+//! One file per stage: which task it queues, and what the outcome of that task changes. `decide`
+//! determines what comes next.
 
 pub mod submit;
 pub mod generate;

@@ -1,4 +1,5 @@
-//! Which groups of a run are as old as the bound allows, and the oldest version that may still sample for a group.
+//! The groups of a run that are as old as the bound allows, and the oldest version that may still
+//! sample for a group.
 
 use millrace_schemas::PolicyVersion;
 
@@ -12,7 +13,7 @@ pub(crate) fn oldest(run: &Run) -> Vec<(bool, u64)> {
     oldest.map(|(id, group)| (group.playing > 0, *id)).collect()
 }
 
-/// Whether a batch has no place for this group any more, should it become as old as the bound allows.
+/// Whether a batch would have no place left for this group if it became as old as the bound allows.
 fn may_not_be_oldest(run: &Run, id: u64) -> bool {
     let mut oldest = oldest(run);
     if oldest.iter().any(|(_, group)| *group == id) {
@@ -22,8 +23,9 @@ fn may_not_be_oldest(run: &Run, id: u64) -> bool {
     !window::beyond_oldest_share(&run.spec, oldest).is_empty()
 }
 
-/// The oldest version that may have sampled a token of the group, where `first` is about to join it. A worker that is
-/// behind may make a group as old as the bound after a batch's places for such groups are taken.
+/// The oldest version that may have sampled a token of the group. `first` is the version of the
+/// turn that is about to join it. A worker that is behind could make a group as old as the bound
+/// when the batch's places for such groups are already taken.
 pub(crate) fn floor_of(run: &Run, group: u64, first: Option<PolicyVersion>) -> PolicyVersion {
     if run.is_held_out(group) {
         return run.version();

@@ -16,32 +16,33 @@ use crate::fold::books::Books;
 use crate::fold::gang::{Gang, Generation, Members};
 use crate::fold::rollout::Group;
 use crate::fold::spread::Spread;
-use crate::fold::stored::Stored;
+use crate::fold::stored::StoredTurns;
 use crate::fold::window::Load;
 
-/// Everything that the coordinator knows.
+/// The state of the coordinator.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
     /// Position of the last event folded.
     pub seq: u64,
-    /// When the server stored that event, in nanoseconds of its clock: of two events at one position it tells
-    /// which was folded. 0 where it is not known.
+    /// When the server stored that event, in nanoseconds of its clock. It distinguishes two events
+    /// at one position: the log may have lost one and been continued with another. 0 if unknown.
     #[serde(default)]
     pub stored_ns: u64,
-    /// The latest leader that wrote into the log. What an earlier one writes after it is passed over.
+    /// Epoch of the latest leader that wrote to the log. What an earlier leader writes after it is
+    /// skipped.
     #[serde(default)]
     pub epoch: u64,
     /// The log's time: the last tick, in milliseconds since 1970; 0 before the first.
     pub unix_ms: u64,
     /// Events that could not be read or were meant for no known run.
     pub ignored: u64,
-    /// Workers that train, as their signs of life tell.
+    /// Train workers whose heartbeats are current.
     #[serde(default)]
     pub members: Members,
-    /// All runs but those that were archived.
+    /// All runs that were not archived.
     pub runs: BTreeMap<RunId, Run>,
-    /// Runs that were archived, and those that were refused when the log was read. Their names stay taken, since their
-    /// versions are in the object store.
+    /// Runs that were archived, and those that were refused when the log was read. Their names
+    /// cannot be reused, since their versions are in the object store.
     #[serde(default)]
     pub archived: BTreeMap<RunId, Archived>,
 }
@@ -49,13 +50,13 @@ pub struct State {
 /// What is kept of an archived run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Archived {
-    /// How it ended.
+    /// The state that it ended in.
     pub state: RunState,
-    /// Why, where it did not finish.
+    /// Why it failed or was cancelled; `None` if it finished.
     pub reason: Option<String>,
     /// Its last version.
     pub version: PolicyVersion,
-    /// Steps asked for.
+    /// Steps in the run file.
     pub steps: u64,
 }
 
@@ -73,14 +74,14 @@ impl State {
         self.runs.contains_key(run) || self.archived.contains_key(run)
     }
 
-    /// Rollouts that the windows of all runs have together that are not over.
+    /// The sum of the windows of all live runs, in rollouts.
     #[must_use]
     pub fn rollouts_at_most(&self) -> u64 {
         let live = self.runs.values().filter(|run| !run.is_closed());
         live.fold(0, |sum, run| sum.saturating_add(run.spec.rollouts_in_flight()))
     }
 
-    /// What keeps a run from being taken on.
+    /// Why a run cannot be accepted; empty if it can.
     #[must_use]
     pub fn refusals(&self, spec: &RunSpec) -> Vec<Refusal> {
         let mut refusals = spec.refusals();
@@ -91,7 +92,7 @@ impl State {
                 field: "rollout.groups_per_step".into(),
                 value: spec.rollout.groups_per_step.to_string(),
                 remedy: format!(
-                    "with this run all runs together may have {all} rollouts in flight, of at most \
+                    "with this run, all runs together could have {all} rollouts in flight, of at most \
                      {MAX_ROLLOUTS_OF_ALL_RUNS}; choose less, or wait until another run is over"
                 ),
             });
@@ -103,15 +104,15 @@ impl State {
 /// One run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// What was asked for.
+    /// The run file.
     pub spec: RunSpec,
     /// Hash of the spec.
     pub config: Sha,
-    /// Where it is.
+    /// Its lifecycle state.
     pub state: RunState,
     /// Why it failed, was cancelled or is paused.
     pub reason: Option<String>,
-    /// What to do about it, where it is paused.
+    /// What a person can do about it, if it is paused.
     #[serde(default)]
     pub remedy: Option<String>,
     /// The task whose failure paused it.
@@ -121,55 +122,57 @@ pub struct Run {
     /// Hash of version 0's manifest; `None` before it.
     #[serde(default)]
     pub reference: Option<Sha>,
-    /// Group numbers given out.
+    /// Group numbers issued; the next group's number.
     pub next_group: u64,
-    /// Training prompts given out.
+    /// Training prompts issued; the next prompt's number.
     pub next_prompt: u64,
     /// Turns from which groups may start.
     #[serde(default)]
-    pub stored: Stored,
+    pub stored: StoredTurns,
     /// Groups for training, playing or finished.
     pub groups: BTreeMap<u64, Group>,
-    /// The finished ones among them, in the order in which they finished.
+    /// Finished groups in the order in which they finished.
     pub ready: Vec<u64>,
-    /// Groups left out since the last step for want of signal.
+    /// Groups without signal that were filtered since the last step.
     pub filtered_since_step: u64,
-    /// The step in the making.
+    /// The current step; `None` between steps.
     pub training: Option<Training>,
-    /// Those that make steps together.
+    /// The members that make steps together.
     #[serde(default)]
     pub gang: Gang,
-    /// The evaluation under way. No batch is cut meanwhile, so the version stands.
+    /// The current evaluation. No batch is cut during it, so its version remains the newest.
     pub evaluation: Option<Evaluating>,
     /// Versions that were evaluated or are being evaluated.
     pub evaluated: BTreeSet<PolicyVersion>,
-    /// Whether tasks that it waits for are done.
+    /// When awaited tasks were last done.
     #[serde(default)]
     pub progress: Progress,
-    /// Whether rollouts do nothing but fail.
+    /// Failures of rollouts, to detect that they only fail.
     #[serde(default)]
     pub failures: Failures,
-    /// Whether the step in the making does nothing but wear out.
-    #[serde(default)]
-    pub worn: Worn,
+    /// Exhausted tasks of the current step.
+    #[serde(default, rename = "worn")]
+    pub exhausted: ExhaustedStep,
     /// Counters.
     pub books: Books,
-    /// The first tick after the submit; 0 before it.
+    /// The first tick after the submit, in milliseconds since 1970; 0 before it.
     pub started_unix_ms: u64,
-    /// Milliseconds that went by from there, from tick to tick.
+    /// Milliseconds since then, summed from tick to tick.
     pub at_ms: u64,
-    /// The run's time at its end; 0 before the end.
+    /// The run's time at its end, in milliseconds since 1970; 0 before the end.
     pub ended_unix_ms: u64,
 }
 
-/// When a run last moved on, in its own time.
+/// When a run last made progress, in its own time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// The run's time then, or when all that is outstanding was last put again.
+    /// When it last made progress, or when all outstanding tasks were last requeued, in
+    /// milliseconds.
     pub at_ms: u64,
-    /// How often it was put again since it moved on: the next time takes twice as long each.
+    /// How often outstanding tasks were requeued since the last progress. Each doubles the time to
+    /// the next.
     pub repeats: u32,
-    /// The run's time when it moved on.
+    /// When it last made progress, in milliseconds.
     #[serde(default)]
     pub moved_ms: u64,
 }
@@ -177,39 +180,43 @@ pub struct Progress {
 /// Training rollouts that failed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failures {
-    /// Since one was last finished.
+    /// Failures since a rollout was last finished.
     pub in_a_row: u64,
-    /// Since the last step.
+    /// Count since the last step.
     pub since_step: u64,
 }
 
-/// Dead letters of the step in the making that nobody said anything of: its workers were killed, or had no store.
+/// Dead letters of the current step that exhausted their deliveries without an outcome: the workers
+/// were killed, or could not reach the store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Worn {
-    /// Since the last step.
+pub struct ExhaustedStep {
+    /// Count since the last step.
     pub in_a_row: u32,
-    /// The task of the last one, and the run's time at which its step is begun anew; `None` once it was.
-    pub again: Option<(TaskKey, u64)>,
+    /// The task of the last one, and the run's time in milliseconds at which its step restarts;
+    /// `None` after the restart.
+    #[serde(rename = "again")]
+    pub restart: Option<(TaskKey, u64)>,
 }
 
-/// A step in the making; the first makes version 0 and has no batch.
+/// The current step. The first makes version 0 and has no batch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Training {
     /// The version that it makes.
     pub makes: PolicyVersion,
-    /// Which try, from 0.
+    /// Attempt of the step, from 0.
     pub attempt: u32,
-    /// Whose ranks' shares are put; `None` while it waits for members.
+    /// The workers whose shards are queued; `None` while it waits for members.
     #[serde(rename = "seats", default = "RankAssignment::anyone")]
     pub ranks: Option<RankAssignment>,
-    /// What it trains on, oldest first; empty for version 0.
+    /// The groups that it trains on, oldest first; empty for version 0.
     pub groups: Vec<(u64, Group)>,
-    /// The batch as it is stored; `None` for version 0. The same for all attempts and ranks, so it is hashed once.
+    /// The batch as it is stored; `None` for version 0. The same for all attempts and ranks, so it
+    /// is hashed once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<BlobRef>,
-    /// The files that the ranks wrote, once they did, and what they measured.
+    /// The manifest to commit, with the ranks' files and metrics; `None` until all shards are done.
     pub manifest: Option<Manifest>,
-    /// Ranks that are done, with their files.
+    /// Files of the ranks that are done, by rank.
     pub shards: BTreeMap<u32, Vec<FileRef>>,
 }
 
@@ -221,7 +228,7 @@ impl Training {
     }
 }
 
-/// Who makes a step.
+/// Which worker has which rank of a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankAssignment {
     /// Number of the generation; 0 for any worker alone.
@@ -237,7 +244,7 @@ impl RankAssignment {
         Some(Self { gang: 0, workers: Vec::new() })
     }
 
-    /// The members of a generation; one that is left alone may be any worker.
+    /// The members of a generation. A generation of one becomes any worker.
     #[must_use]
     pub fn of(generation: &Generation) -> Self {
         let workers = generation.ranks.iter().map(|(worker, _)| worker.clone());
@@ -247,30 +254,31 @@ impl RankAssignment {
         }
     }
 
-    /// Ranks.
+    /// Number of ranks.
     #[must_use]
     pub fn world(&self) -> u32 {
         self.workers.len().max(1) as u32
     }
 }
 
-/// An evaluation under way.
+/// The current evaluation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Evaluating {
-    /// What is evaluated.
+    /// The version under evaluation.
     pub version: PolicyVersion,
-    /// Which of the evaluation's temperatures, from 0; they are tried one after the other.
+    /// Index of the current temperature. The evaluation's temperatures are tried one after the
+    /// other.
     #[serde(default)]
     pub pass: u32,
-    /// One group for each prompt still played.
+    /// One group for each prompt in play, by group number.
     pub groups: BTreeMap<u64, Group>,
-    /// By group still played, fingerprint of what the policy saw first.
+    /// Fingerprint of the first observation, by group in play.
     #[serde(default)]
     pub shown: BTreeMap<u64, u64>,
-    /// How it stands.
+    /// Counts over all prompts.
     #[serde(flatten)]
     pub whole: Tally,
-    /// The same by domain; empty for a run with one.
+    /// The same counts by domain; empty for a run with one domain.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub domains: Vec<Tally>,
     /// Why the last prompt was given up.
@@ -278,17 +286,18 @@ pub struct Evaluating {
     pub reason: Option<String>,
 }
 
-/// How an evaluation stands.
+/// Counts of an evaluation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tally {
     /// Rollouts that reached the goal.
     pub solved: u32,
     /// Sum of the rollouts' rewards.
     pub reward: f64,
-    /// Rollouts played to the end; 0 in a state of before, where a prompt had one.
+    /// Rollouts played to the end; 0 in a snapshot of an older version, in which each prompt had
+    /// one.
     #[serde(default)]
     pub rollouts: u32,
-    /// How sure it is.
+    /// What the standard error and pass@k are computed from.
     #[serde(default)]
     pub spread: Spread,
     /// Prompts played to the end.
@@ -298,7 +307,7 @@ pub struct Tally {
 }
 
 impl Evaluating {
-    /// Counts a prompt of a domain.
+    /// Applies `count` to the totals and to the domain.
     pub(crate) fn count(&mut self, domain: u32, count: impl Fn(&mut Tally)) {
         count(&mut self.whole);
         if let Some(tally) = self.domains.get_mut(domain as usize) {
@@ -308,8 +317,8 @@ impl Evaluating {
 }
 
 impl State {
-    /// Oldest position of the log that a rollout in flight, in training or stored for others refers to; `None` where none
-    /// does. No task or batch to come names what stands before it.
+    /// Oldest position of the log that a rollout in flight, in training or stored for others refers
+    /// to; `None` if none does. No later task or batch refers to an entry before it.
     #[must_use]
     pub fn oldest_entry(&self) -> Option<u64> {
         self.runs.values().filter_map(Run::oldest_entry).min()
@@ -317,7 +326,7 @@ impl State {
 }
 
 impl Run {
-    /// Oldest position of the log that it refers to; `None` once nothing can happen to it any more.
+    /// Oldest position of the log that it refers to; `None` when it is closed.
     fn oldest_entry(&self) -> Option<u64> {
         if self.is_closed() {
             return None;
@@ -325,23 +334,23 @@ impl Run {
         let evaluating = self.evaluation.iter().flat_map(|evaluation| evaluation.groups.values());
         let rollouts = self.groups_in_flight().chain(evaluating).flat_map(|group| &group.rollouts);
         let trajectories = rollouts.map(|rollout| &rollout.trajectory);
-        let stored = self.stored.paths.iter().map(|path| &path.trajectory);
+        let stored = self.stored.trajectories.iter().map(|solved| &solved.trajectory);
         trajectories.chain(stored).flatten().map(|entry| entry.seq).min()
     }
 
-    /// The run's time, in milliseconds since 1970: when it began, and what went by since.
+    /// The run's time, in milliseconds since 1970: its start plus the time that passed since.
     #[must_use]
     pub const fn now_unix_ms(&self) -> u64 {
         self.started_unix_ms.saturating_add(self.at_ms)
     }
 
-    /// Something that it waited for came.
+    /// Records progress: an awaited task is done.
     pub(crate) const fn moved(&mut self) {
         self.progress = Progress { at_ms: self.at_ms, repeats: 0, moved_ms: self.at_ms };
     }
 
-    /// Whether nothing that it waits for came for so long that a task may have been lost. Says so once, and again after
-    /// twice as long.
+    /// Whether the run has waited for its tasks for so long that one may have been lost. Returns
+    /// true once, and then after twice as long.
     pub(crate) fn has_stalled(&mut self) -> bool {
         let Progress { at_ms, repeats, moved_ms } = self.progress;
         let patience = STALL_MS << repeats.min(MAX_STALL_DOUBLINGS);
@@ -358,32 +367,32 @@ impl Run {
         self.policy.as_ref().map(|policy| policy.version).unwrap_or_default()
     }
 
-    /// Whether nothing can happen to it any more. Versions before this one let a run fail that is paused today; requeueing
-    /// its step still revives such a run.
+    /// Whether no event can change it any more. Older versions failed a run that would be paused
+    /// today; requeueing its step still revives such a run.
     #[must_use]
     pub const fn is_closed(&self) -> bool {
         self.state.is_over() && self.broken.is_none()
     }
 
-    /// Whether this group is of the evaluation under way.
+    /// Whether this group belongs to the current evaluation.
     #[must_use]
     pub fn is_held_out(&self, group: u64) -> bool {
         self.evaluation.as_ref().is_some_and(|evaluation| evaluation.groups.contains_key(&group))
     }
 
-    /// Groups that play, are finished, or are in training.
+    /// Groups that are playing, finished, or in training.
     pub fn groups_in_flight(&self) -> impl Iterator<Item = &Group> {
         let training = self.training.iter().flat_map(|training| &training.groups);
         self.groups.values().chain(training.map(|(_, group)| group))
     }
 
-    /// Temperature and rollouts of each prompt of the evaluation under way, or of the next.
+    /// Temperature and rollouts per prompt of the current evaluation, or of the next.
     #[must_use]
     pub fn evaluate_pass(&self) -> (f64, u32) {
         self.spec.evaluate.pass(self.evaluation.as_ref().map_or(0, |evaluation| evaluation.pass))
     }
 
-    /// What uses up the window.
+    /// The current use of the window.
     #[must_use]
     pub fn load(&self) -> Load {
         let trained = self.training.as_ref().map_or(0, |training| training.groups.len());

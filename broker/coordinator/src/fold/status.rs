@@ -1,4 +1,4 @@
-//! A run as people see it.
+//! A run as the API reports it.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,8 @@ use crate::fold::domains;
 use crate::fold::rollout::Phase;
 use crate::fold::state::Run;
 
-/// The books of a run. Rollouts in flight are counted one by one, so that the balance is a check.
+/// The ledger of a run. Rollouts in flight are counted from the groups, so that a balanced ledger
+/// is evidence.
 #[must_use]
 pub fn ledger(run: &Run) -> Ledger {
     Ledger {
@@ -78,7 +79,7 @@ pub fn status(run: &Run) -> Status {
     }
 }
 
-/// Tasks that are put and not settled, by stage.
+/// Tasks that are queued or in flight, by stage.
 fn outstanding_tasks(run: &Run) -> BTreeMap<String, u64> {
     let mut counts: BTreeMap<String, u64> =
         Stage::QUEUED.iter().map(|stage| (stage.name().to_owned(), 0)).collect();

@@ -1,8 +1,10 @@
-//! Turns of earlier rollouts from which later ones start: a curriculum from the goal back to the beginning.
+//! Turns of earlier rollouts from which later ones start: a curriculum that moves from the goal
+//! back to the beginning.
 //!
-//! Kept is, of a rollout that reached the goal where few of its group did, where its observations and turns are stored.
-//! With what an environment answers its state is stored, and environments keep nothing themselves, so a rollout can go
-//! on from any of them. The turns before are context: they are not trained on again.
+//! If only few rollouts of a group reached the goal, the log positions of the shortest of them are
+//! kept. Each entry of the environment in the log includes the environment's state, and
+//! environments keep no state themselves, so a rollout can continue from any of them. Earlier turns
+//! are context: they are not trained on a second time.
 
 use std::collections::VecDeque;
 
@@ -13,66 +15,68 @@ use serde::{Deserialize, Serialize};
 use crate::fold::rollout::{Group, Rollout, Start};
 use crate::fold::seeds::{Purpose, mix, seed};
 
-/// A way to the goal.
+/// A trajectory that reached the goal.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Path {
-    /// Its name: counts the paths of a run.
+pub struct SolvedTrajectory {
+    /// Number within the run, from 0.
     pub id: u64,
-    /// The prompt.
+    /// Number of its prompt.
     pub prompt: u64,
-    /// Where it is stored, from the beginning to the goal. `[1 + 2·turns]`
+    /// Its log entries, from the beginning to the goal. `[1 + 2·turns]`
     pub trajectory: Vec<EntryRef>,
     /// How many turns before the goal the next group starts, from 1 to all of them.
-    pub back: u32,
+    #[serde(rename = "back")]
+    pub turns_from_goal: u32,
 }
 
-/// The paths of a run.
+/// The stored turns of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Stored {
-    /// The oldest first.
-    pub paths: VecDeque<Path>,
-    /// Paths stored so far.
+pub struct StoredTurns {
+    /// Trajectories that groups may start from, the oldest first.
+    #[serde(rename = "paths")]
+    pub trajectories: VecDeque<SolvedTrajectory>,
+    /// Trajectories stored so far; the next one's id.
     pub next: u64,
     /// Groups that started from one and were played to the end.
     pub groups: u64,
-    /// Paths that were learnt to the beginning.
+    /// Trajectories that were learnt to the beginning, and removed.
     pub learnt: u64,
 }
 
-impl Path {
+impl SolvedTrajectory {
     fn turns(&self) -> usize {
         self.trajectory.len() / 2
     }
 
     fn start(&self) -> Option<Start> {
-        let before = self.turns().checked_sub(self.back as usize)?;
+        let before = self.turns().checked_sub(self.turns_from_goal as usize)?;
         let trajectory = self.trajectory.get(..=2 * before)?.to_vec();
-        Some(Start { path: self.id, back: self.back, trajectory })
+        Some(Start { source: self.id, turns_from_goal: self.turns_from_goal, trajectory })
     }
 }
 
-impl Stored {
-    /// Lets go of where the paths are stored; how they stand is kept.
+impl StoredTurns {
+    /// Drops the log positions; the counts are kept.
     pub(crate) fn forget(&mut self) {
-        self.paths.iter_mut().for_each(|path| path.trajectory = Vec::new());
+        self.trajectories.iter_mut().for_each(|stored| stored.trajectory = Vec::new());
     }
 
-    /// How it stands.
+    /// The status for the API.
     #[must_use]
     pub fn status(&self) -> StoredStatus {
-        let turns: u64 = self.paths.iter().map(|path| u64::from(path.back)).sum();
+        let turns: u64 = self.trajectories.iter().map(|stored| u64::from(stored.turns_from_goal)).sum();
         StoredStatus {
-            rollouts: self.paths.len() as u64,
+            rollouts: self.trajectories.len() as u64,
             groups: self.groups,
             learnt: self.learnt,
-            mean_turns_left: turns as f64 / self.paths.len().max(1) as f64,
+            mean_turns_left: turns as f64 / self.trajectories.len().max(1) as f64,
         }
     }
 
     /// The prompt and the start of the group of this number, if it starts from a stored turn.
     #[must_use]
     pub fn draw(&self, spec: &RunSpec, group: u64) -> Option<(u64, Start)> {
-        if !spec.rollout.stored_turns.is_on() || self.paths.is_empty() {
+        if !spec.rollout.stored_turns.is_on() || self.trajectories.is_empty() {
             return None;
         }
         let drawn = seed(spec.seed, Purpose::StoredTurn, &[group]);
@@ -81,28 +85,32 @@ impl Stored {
         if number >= spec.rollout.stored_turns.share {
             return None;
         }
-        let path = self.paths.get((mix(drawn) % self.paths.len() as u64) as usize)?;
-        Some((path.prompt, path.start()?))
+        let stored = self.trajectories.get((mix(drawn) % self.trajectories.len() as u64) as usize)?;
+        Some((stored.prompt, stored.start()?))
     }
 
     /// A group from `start` has played: `solved` is the share that reached the goal.
     fn played(&mut self, start: &Start, solved: f64, learnt: f64) {
         self.groups += 1;
-        // Several groups may be on a path at once; the first to end moves its start.
-        let at = self.paths.iter().position(|path| path.id == start.path && path.back == start.back);
-        let Some(path) = at.and_then(|at| self.paths.get_mut(at)) else { return };
+        // Several groups may start from one trajectory at once. The first to end moves the start.
+        let at = self
+            .trajectories
+            .iter()
+            .position(|stored| stored.id == start.source && stored.turns_from_goal == start.turns_from_goal);
+        let Some(stored) = at.and_then(|at| self.trajectories.get_mut(at)) else { return };
         if solved >= learnt {
-            path.back += 1;
+            stored.turns_from_goal += 1;
         } else if solved == 0.0 {
-            path.back = path.back.saturating_sub(1).max(1);
+            stored.turns_from_goal = stored.turns_from_goal.saturating_sub(1).max(1);
         }
-        if path.back as usize > path.turns() {
+        if stored.turns_from_goal as usize > stored.turns() {
             self.learnt += 1;
-            self.paths.retain(|path| path.id != start.path);
+            self.trajectories.retain(|stored| stored.id != start.source);
         }
     }
 
-    /// A group is finished: moves the start that it went on from, or keeps the shortest of its trajectories to the goal.
+    /// A group is finished: moves the start that it continued from, or stores its shortest
+    /// trajectory that reached the goal.
     pub(crate) fn group_finished(&mut self, spec: &RunSpec, group: &Group) {
         let settings = spec.rollout.stored_turns;
         if !settings.is_on() {
@@ -123,15 +131,20 @@ impl Stored {
     }
 
     fn keep(&mut self, prompt: u64, rollout: &Rollout, most: u32) {
-        let known = self.paths.iter().any(|path| path.prompt == prompt);
+        let known = self.trajectories.iter().any(|stored| stored.prompt == prompt);
         if known || rollout.turns_taken() < 2 {
             return;
         }
-        let path = Path { id: self.next, prompt, trajectory: rollout.trajectory.clone(), back: 1 };
+        let solved = SolvedTrajectory {
+            id: self.next,
+            prompt,
+            trajectory: rollout.trajectory.clone(),
+            turns_from_goal: 1,
+        };
         self.next += 1;
-        self.paths.push_back(path);
-        while self.paths.len() > most as usize {
-            self.paths.pop_front();
+        self.trajectories.push_back(solved);
+        while self.trajectories.len() > most as usize {
+            self.trajectories.pop_front();
         }
     }
 }
@@ -145,7 +158,7 @@ mod tests {
 
     /// A rollout of three turns.
     fn solved() -> Rollout {
-        // Two tokens are seen before each turn and after the last, and one is said.
+        // Each observation has two tokens and each turn has one.
         let entry = |seq: u64| EntryRef { seq, tokens: 2 - (seq % 2) as u32, check: seq };
         let turn = BatchTurn { at: 0, logprobs: Vec::new(), segments: Vec::new(), reward: 0.0 };
         Rollout {
@@ -158,15 +171,15 @@ mod tests {
 
     #[test]
     fn a_start_moves_back_when_it_is_learnt_and_forward_when_it_is_too_hard() {
-        let mut stored = Stored::default();
+        let mut stored = StoredTurns::default();
         stored.keep(7, &solved(), 4);
-        let at = |stored: &Stored| {
-            let start = stored.paths.front().and_then(Path::start)?;
+        let at = |stored: &StoredTurns| {
+            let start = stored.trajectories.front().and_then(SolvedTrajectory::start)?;
             let tokens: u32 = start.trajectory.iter().map(|entry| entry.tokens).sum();
-            Some((start.back, tokens, start.trajectory.len() / 2 + 1))
+            Some((start.turns_from_goal, tokens, start.trajectory.len() / 2 + 1))
         };
-        let play = |stored: &mut Stored, share| {
-            let start = stored.paths.front().and_then(Path::start).expect("a start");
+        let play = |stored: &mut StoredTurns, share| {
+            let start = stored.trajectories.front().and_then(SolvedTrajectory::start).expect("a start");
             stored.played(&start, share, 0.5);
         };
         assert_eq!(at(&stored), Some((1, 8, 3)), "before its last turn");
@@ -178,8 +191,8 @@ mod tests {
         assert_eq!(at(&stored), Some((1, 8, 3)), "too hard");
         play(&mut stored, 0.0);
         assert_eq!(at(&stored), Some((1, 8, 3)), "nothing is nearer to the goal");
-        // Of two groups that began at the same place, one moves it.
-        let both = stored.paths[0].start().expect("a start");
+        // Of two groups with the same start, one moves it.
+        let both = stored.trajectories[0].start().expect("a start");
         stored.played(&both, 1.0, 0.5);
         stored.played(&both, 1.0, 0.5);
         assert_eq!(at(&stored), Some((2, 5, 2)));
@@ -190,13 +203,13 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_paths_are_kept_one_for_a_prompt() {
-        let mut stored = Stored::default();
+    fn the_newest_trajectories_are_kept_one_per_prompt() {
+        let mut stored = StoredTurns::default();
         for prompt in [1, 2, 2, 3, 4] {
             stored.keep(prompt, &solved(), 3);
         }
-        assert_eq!(stored.paths.iter().map(|path| path.prompt).collect::<Vec<_>>(), [2, 3, 4]);
+        assert_eq!(stored.trajectories.iter().map(|stored| stored.prompt).collect::<Vec<_>>(), [2, 3, 4]);
         stored.keep(9, &Rollout { turns: solved().turns[..1].to_vec(), ..solved() }, 3);
-        assert!(stored.paths.iter().all(|path| path.prompt != 9), "one turn is the beginning");
+        assert!(stored.trajectories.iter().all(|stored| stored.prompt != 9), "one turn is the beginning");
     }
 }

@@ -18,19 +18,19 @@ pub fn describe(context: &TaskContext<'_>, rollout: &Rollout, put: &mut impl FnM
     }
 }
 
-/// Puts the tasks that a rollout waits for.
+/// Queues the tasks that a rollout waits for.
 pub(crate) fn put(context: &TaskContext<'_>, rollout: &Rollout, out: &mut Commands) {
     describe(context, rollout, &mut |task| out.push(Command::PutTask(Box::new(task))));
 }
 
-/// Puts the tasks that the rollout of this name waits for.
+/// Queues the tasks that the rollout of this id waits for.
 pub(crate) fn put_rollout(run: &Run, id: RolloutId, out: &mut Commands) {
     let Some(group) = run.group(id.group) else { return };
     let Some(rollout) = group.rollouts.get(id.index as usize) else { return };
     put(&TaskContext::of(run, group, id), rollout, out);
 }
 
-/// Puts the tasks that a group waits for.
+/// Queues the tasks that a group waits for.
 pub fn put_group(run: &Run, id: u64, group: &Group, out: &mut Commands) {
     for (rollout, index) in group.rollouts.iter().zip(0..) {
         let id = RolloutId { group: id, index, attempt: rollout.attempt };
@@ -38,7 +38,7 @@ pub fn put_group(run: &Run, id: u64, group: &Group, out: &mut Commands) {
     }
 }
 
-/// Whether the phase of a rollout waits for a task of this name.
+/// Whether a rollout in this phase waits for a task of this key.
 pub(crate) fn phase_awaits(rollout: &Rollout, key: TaskKey) -> bool {
     let turns = rollout.turns.len() as u32;
     match (key, rollout.phase) {
@@ -60,20 +60,20 @@ pub(crate) fn is_awaited(run: &Run, key: TaskKey) -> bool {
     rollout.is_some_and(|rollout| rollout.attempt == id.attempt && phase_awaits(rollout, key))
 }
 
-/// The task of this name, if its request fingerprint is not the one that was answered: a lost part of the log put
-/// another task under the same name, and that task kept this one out of the queue.
-pub(crate) fn asked_otherwise(
+/// The task of this key, if its request fingerprint differs from the outcome's. A lost part of the
+/// log then queued another task under the same key, and that task kept this one out of the queue.
+pub(crate) fn mismatched_request(
     context: &TaskContext<'_>,
     rollout: &Rollout,
     key: TaskKey,
-    answers: Option<u64>,
+    request_fingerprint: Option<u64>,
 ) -> Option<Task> {
-    let answers = answers?;
-    let mut asked = None;
+    let request_fingerprint = request_fingerprint?;
+    let mut awaited = None;
     describe(context, rollout, &mut |task| {
         if task.key == key {
-            asked = Some(task);
+            awaited = Some(task);
         }
     });
-    asked.filter(|task| task.question() != answers)
+    awaited.filter(|task| task.question() != request_fingerprint)
 }

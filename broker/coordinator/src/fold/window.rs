@@ -1,13 +1,13 @@
-//! The staleness budget. Admission bounds how much is in flight; the bound itself is exact, per rollout, and
-//! is checked when a batch is cut and when a version is published.
+//! The staleness budget. Admission bounds how much is in flight. The staleness bound itself is
+//! exact for each rollout, and is checked when a batch is cut and when a version is published.
 
 use millrace_schemas::PolicyVersion;
 use millrace_schemas::submit::{ConsumeOrder, RunSpec};
 
-/// What the rules of admission look at.
+/// The inputs of admission.
 #[derive(Debug, Clone, Copy)]
 pub struct Load {
-    /// The current version, which is also the number of steps done.
+    /// The current version, which equals the number of steps done.
     pub version: PolicyVersion,
     /// Groups playing or finished, the batch in training included.
     pub groups: u64,
@@ -15,9 +15,9 @@ pub struct Load {
     pub trains: bool,
 }
 
-/// How many groups may be admitted now: the window is `(1 + α)·B` groups and the redundant ones. Besides those, no more are
-/// started than the steps that are left can train. With an α of 0 nothing that is played while a step is made can be
-/// trained in the next.
+/// How many groups may be admitted now. The window is `(1 + α)·B` groups plus the redundant ones.
+/// No more groups are started than the remaining steps can train, apart from the redundant ones.
+/// With α = 0 nothing is admitted during a step: its rollouts would be stale in the next.
 #[must_use]
 pub fn admissible(spec: &RunSpec, load: Load) -> u64 {
     let steps_left = spec.steps.saturating_sub(load.version.0);
@@ -35,10 +35,10 @@ pub fn floor(spec: &RunSpec, version: PolicyVersion) -> PolicyVersion {
     version.floor(spec.max_staleness())
 }
 
-/// A finished group that waits to be trained.
+/// A finished group that waits for a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ready {
-    /// The group.
+    /// Number of the group.
     pub group: u64,
     /// Number of its domain.
     pub domain: u32,
@@ -46,11 +46,12 @@ pub struct Ready {
     pub staleness: u64,
 }
 
-/// Chooses the batch among finished groups, which come in the order in which they finished. `None` while
-/// there are too few. A group beyond the bound is never chosen; with a fractional α, of the groups exactly
-/// `⌈α⌉` behind at most `⌊frac(α)·B⌋` are, as ROLL shares out its oldest step. More than that are never kept (see
-/// [`beyond_oldest_share`]), so that enough can be chosen in the end. `room` is how many groups of each domain
-/// the batch takes, B together: it waits for a domain that is slow, which has as many in play.
+/// Chooses the batch among finished groups, which come in the order in which they finished. `None`
+/// while there are too few. A group beyond the bound is never chosen; with a fractional α, of the
+/// groups exactly `⌈α⌉` behind at most `⌊frac(α)·B⌋` are, as ROLL divides its oldest step. More
+/// than that are never kept (see [`beyond_oldest_share`]), so that a batch can always be completed.
+/// `room` is how many groups of each domain the batch takes, B in total. The batch waits for a slow
+/// domain, which has that many groups in play.
 #[must_use]
 pub fn choose_batch(spec: &RunSpec, mut room: Vec<u64>, ready: &[Ready]) -> Option<Vec<u64>> {
     let batch = spec.rollout.groups_per_step as usize;
@@ -73,13 +74,15 @@ pub fn choose_batch(spec: &RunSpec, mut room: Vec<u64>, ready: &[Ready]) -> Opti
     (candidates.len() == batch).then(|| candidates.iter().map(|r| r.group).collect())
 }
 
-/// Groups at the bound for which the next batch has no places: they could be chosen neither now nor, being older then,
-/// later, and would hold their places in the window for ever. `oldest` are all that are at the bound, each with whether it
-/// is still playing; those that are finished are kept first, then those that were admitted first.
+/// Groups at the bound for which the next batch has no place. They could not be chosen later
+/// either, because they would be too old, and would occupy the window for ever. `oldest` are all
+/// groups at the bound, each with whether it is still playing. Finished groups are kept first, then
+/// those that were admitted first.
 #[must_use]
 pub fn beyond_oldest_share(spec: &RunSpec, mut oldest: Vec<(bool, u64)>) -> Vec<u64> {
     let share = spec.oldest_groups();
-    // All of a batch may be as old as that: whatever is not chosen now becomes stale with the next version.
+    // A whole batch may be that old. A group that is not chosen now becomes stale with the next
+    // version.
     if share >= u64::from(spec.rollout.groups_per_step) {
         return Vec::new();
     }

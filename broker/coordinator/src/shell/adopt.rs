@@ -1,4 +1,4 @@
-//! Brings a version that stands in the object store into the log, which lost it.
+//! Appends a version to the log that is committed in the object store and that the log lost.
 
 use millrace_queue::{Broker, BrokerError};
 use millrace_schemas::event::{Adopted, AdoptedGroup, AdoptedRollout};
@@ -7,12 +7,12 @@ use millrace_schemas::{Event, PolicyVersion, RunId};
 
 use crate::shell::audit::{StoredVersion, read_version};
 
-/// Appends what stands under `version`, if anything does. The fold takes it in unless it knows the version, so
-/// that doing it again is harmless.
+/// Appends `version` to the log if it is committed. The fold ignores a version that it knows, so
+/// that repeating this is harmless.
 ///
 /// # Errors
 /// The queue or the object store cannot be reached.
-pub async fn standing(
+pub async fn append_committed(
     broker: &Broker,
     run: &RunId,
     version: PolicyVersion,

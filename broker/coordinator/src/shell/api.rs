@@ -1,4 +1,4 @@
-//! The API: what clients ask, answered from the state or by an event in the log.
+//! The API: requests of clients, answered from the state or by an event in the log.
 
 use std::ops::Bound;
 use std::time::Duration;
@@ -18,23 +18,23 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::fold::status;
-use crate::shell::shared::Shared;
+use crate::shell::shared::SharedState;
 
-/// Names that an error gives where a request named none of them.
+/// Names of runs that an error lists when a request named none of them.
 const MAX_NAMED: usize = 20;
-/// For what was appended to be folded. Clients wait a little longer.
+/// How long a request waits until its event is folded. Clients wait a little longer.
 const PATIENCE: Duration = Duration::from_millis(REQUEST_TIMEOUT_MS / 2);
 
-/// Answers requests. Any coordinator can: what changes something goes through the log.
+/// Answers requests. Every coordinator does, leader or standby, because changes go through the log.
 pub struct Api {
     broker: Broker,
-    shared: Shared,
+    shared: SharedState,
 }
 
 impl Api {
-    /// Answers from `shared`, appends through `broker`.
+    /// An API that reads `shared` and appends through `broker`.
     #[must_use]
-    pub fn new(broker: Broker, shared: Shared) -> Self {
+    pub fn new(broker: Broker, shared: SharedState) -> Self {
         Self { broker, shared }
     }
 
@@ -76,7 +76,7 @@ impl Api {
         json(&RunReply { run })
     }
 
-    /// Pauses a run or lets it go on; which, is `event`.
+    /// Pauses or resumes a run, as `event` tells.
     async fn switch(&self, body: &[u8], event: Event) -> Result<Bytes, ApiError> {
         let run = self.named(body)?;
         let state = self.shared.lock().runs.get(&run).map(|run| run.state);
@@ -127,18 +127,18 @@ impl Api {
         json(&RunReply { run })
     }
 
-    /// Waits until what was appended is folded: whoever asks next is answered with it.
+    /// Waits until the event at `seq` is folded, so that later requests see its effect.
     async fn folded(&self, seq: u64) -> Result<(), ApiError> {
         if self.shared.wait_for(seq, PATIENCE).await {
             return Ok(());
         }
         Err(error(
             504,
-            format!("it is in the log at seq={seq}, which is not folded yet; see `millrace status`"),
+            format!("the request is in the log at seq={seq}, which is not folded yet; see `millrace status`"),
         ))
     }
 
-    /// The run that a request names, or the only one there is.
+    /// The run that a request names, or the only run.
     fn named(&self, body: &[u8]) -> Result<RunId, ApiError> {
         let request: RunRequest = request(body, "{\"run\": \"name\"}")?;
         let state = self.shared.lock();
@@ -168,7 +168,7 @@ impl Api {
         self.broker
             .append(run, event)
             .await
-            .map_err(|e: BrokerError| error(503, format!("the log did not take it; try again: {e}")))
+            .map_err(|e: BrokerError| error(503, format!("failed to append to the log; retry: {e}")))
     }
 }
 
@@ -188,7 +188,7 @@ impl ApiHandler for Api {
             "submit" => self.submit(&body).await,
             "cancel" => self.cancel(&body).await,
             "pause" => {
-                let (reason, remedy) = (PAUSED_BY_REQUEST, "`millrace resume` lets it go on");
+                let (reason, remedy) = (PAUSED_BY_REQUEST, "`millrace resume` resumes it");
                 self.switch(&body, Event::Paused { reason: reason.into(), remedy: remedy.into() }).await
             }
             "resume" => self.switch(&body, Event::Resumed).await,
@@ -205,7 +205,7 @@ fn error(code: u16, message: String) -> ApiError {
     ApiError { code, message, fields: Vec::new() }
 }
 
-/// What a request says; an empty one says nothing.
+/// The parsed request; an empty body gives the default.
 fn request<T: DeserializeOwned + Default>(body: &[u8], shape: &str) -> Result<T, ApiError> {
     if body.trim_ascii().is_empty() {
         return Ok(T::default());

@@ -1,5 +1,5 @@
-//! A recount of a run from what is committed alone: the manifests and the batches in the object store. It
-//! shares no counter with the coordinator, so that a mistake in the books shows.
+//! Recounts a run from its committed versions alone: the manifests and the batches in the object
+//! store. It shares no counter with the coordinator, so that it reveals mistakes in the books.
 //!
 //! [`Recount`] is pure; [`audit`] reads the object store for it.
 
@@ -15,10 +15,10 @@ mod read;
 
 pub use read::{AuditError, audit, read_version};
 
-/// Findings that are spelled out; of the others only the number is told.
+/// Findings that are listed; of further ones only the number is reported.
 const MAX_FINDINGS: usize = 50;
 
-/// What the coordinator's books say, to be compared with.
+/// The coordinator's books, which the recount is compared with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     /// The run.
@@ -29,7 +29,7 @@ pub struct Claim {
     pub max_staleness: u64,
     /// Rollouts trained.
     pub trained: u64,
-    /// Rollouts trained by staleness; the index is the staleness.
+    /// Trained rollouts; the index is the staleness, in versions.
     pub staleness: Vec<u64>,
 }
 
@@ -54,9 +54,9 @@ pub struct Audit {
     pub versions: u64,
     /// Rollouts found in the batches that they were trained on.
     pub trained: u64,
-    /// Those by staleness; the index is the staleness.
+    /// Rollouts found; the index is the staleness, in versions.
     pub staleness: Vec<u64>,
-    /// Everything that is wrong, for people; empty when all is well.
+    /// Everything that is wrong, for people; empty if nothing is.
     pub findings: Vec<String>,
 }
 
@@ -117,7 +117,7 @@ impl Recount {
         }
     }
 
-    /// Counts what stands under `version`; versions come in order from 0. `Err` says why it cannot be read.
+    /// Counts a version. Versions come in order from 0. `Err` is the reason why it cannot be read.
     pub fn count(&mut self, version: PolicyVersion, stored: Result<StoredVersion, String>) {
         let stored = match stored {
             Ok(stored) => stored,
@@ -147,7 +147,7 @@ impl Recount {
             (0, None, _) => {}
             (0, Some(parent), _) => self.find(format!("{version}: the initial version has parent={parent}")),
             (_, Some(parent), Some(expected)) if parent == expected => {}
-            // The version before could not be read; that is a finding already.
+            // The version before could not be read, which is a finding already.
             (_, Some(_), None) => {}
             (_, parent, _) => self.find(format!(
                 "{version}: parent={} is not the version before",
@@ -170,12 +170,13 @@ impl Recount {
         if batch.config != manifest.config {
             self.find(format!("{version}: its batch is of another run file"));
         }
-        // Staleness is counted from the version made, whatever the batch says of its base.
+        // Staleness is counted from the version that the step made, and not from the batch's own
+        // `base`.
         let base = PolicyVersion(version.0.saturating_sub(1));
         for group in &batch.groups {
             for rollout in &group.rollouts {
                 if rollout.id.group != group.group {
-                    self.find(format!("{version}: rollout {} stands in group {}", rollout.id, group.group));
+                    self.find(format!("{version}: rollout {} is in group {}", rollout.id, group.group));
                 }
                 self.check_rollout(version, base, rollout);
             }
@@ -204,7 +205,8 @@ impl Recount {
         self.check_segments(version, base, rollout);
     }
 
-    /// The start version must be that of the first token, and no token be of a version that came later.
+    /// The start version must be that of the first token, and no token may be of a version after
+    /// the base.
     fn check_segments(&mut self, version: PolicyVersion, base: PolicyVersion, rollout: &BatchRollout) {
         let mut segments = rollout.turns.iter().flat_map(|turn| &turn.segments).map(|s| s.version);
         let first = segments.clone().next();
@@ -212,7 +214,7 @@ impl Recount {
             let first = first.map_or("none".into(), |v| v.to_string());
             let (id, start) = (rollout.id, rollout.start_version);
             self.find(format!(
-                "{version}: rollout {id} says it starts at {start}; its first token is {first}"
+                "{version}: rollout {id} claims to start at {start}; its first token is {first}"
             ));
         }
         if let Some(late) = segments.find(|segment| *segment > base) {
@@ -220,7 +222,7 @@ impl Recount {
         }
     }
 
-    /// A version stands beyond the last that the run made.
+    /// Reports a committed version after the last that the run made.
     pub fn beyond(&mut self, version: PolicyVersion) {
         self.find(format!("{version}: committed, though the run ended before"));
     }
@@ -230,14 +232,14 @@ impl Recount {
     pub fn finish(mut self) -> Audit {
         let (trained, claimed) = (self.audit.trained, self.claim.trained);
         if trained != claimed {
-            self.find(format!("the batches hold rollouts={trained}; the ledger says trained={claimed}"));
+            self.find(format!("the batches hold rollouts={trained}; the ledger has trained={claimed}"));
         }
         let (most, claimed) = (self.audit.max_staleness(), greatest(&self.claim.staleness));
         if most != claimed {
-            self.find(format!("greatest staleness is {most}; the status says {claimed}"));
+            self.find(format!("greatest staleness is {most}; the status has {claimed}"));
         } else if trimmed(&self.audit.staleness) != trimmed(&self.claim.staleness) {
             let (found, claimed) = (&self.audit.staleness, &self.claim.staleness);
-            let finding = format!("rollouts by staleness are {found:?}; the status says {claimed:?}");
+            let finding = format!("rollouts by staleness are {found:?}; the status has {claimed:?}");
             self.find(finding);
         }
         if self.findings > MAX_FINDINGS {

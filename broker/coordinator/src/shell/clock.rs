@@ -1,4 +1,4 @@
-//! The one clock of a coordinator. Decisions never see it: it enters the log as ticks.
+//! The one clock of a coordinator. The fold never reads it: time enters the log as ticks.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::shell::leader::BootClock;
 
-/// Tells milliseconds since 1970; handed in, so that a simulator may turn it.
+/// Milliseconds since 1970. It is passed in, so that a simulation can control it.
 #[derive(Clone)]
 pub struct UnixClock {
     now: Arc<dyn Fn() -> u64 + Send + Sync>,
@@ -14,7 +14,7 @@ pub struct UnixClock {
 }
 
 impl UnixClock {
-    /// A clock that says what `now` says, in milliseconds since 1970.
+    /// A clock that reads `now`, in milliseconds since 1970.
     #[must_use]
     pub fn new(now: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         Self { now: Arc::new(now), boot: None }
@@ -26,7 +26,7 @@ impl UnixClock {
         Self { boot: Some(since_boot), ..Self::new(unix_ms) }
     }
 
-    /// The clock of the same machine that goes on while it sleeps.
+    /// A clock of the same machine that also runs while the machine is suspended.
     #[must_use]
     pub const fn boot(&self) -> Option<BootClock> {
         self.boot
@@ -49,14 +49,14 @@ impl fmt::Debug for UnixClock {
 #[must_use]
 #[expect(
     clippy::disallowed_methods,
-    reason = "the coordinator that acts writes ticks: here time enters the log"
+    reason = "the leader writes ticks: here time enters the log"
 )]
 pub fn unix_ms() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0, |since| since.as_millis() as u64)
 }
 
-/// Since the machine began, its sleep included; zero where it does not say, as where it has no `/proc`.
+/// Time since boot, including suspension; zero if unknown, as on machines without `/proc`.
 fn since_boot() -> Duration {
     let uptime = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
     let seconds = uptime.split_whitespace().next().and_then(|seconds| seconds.parse().ok());

@@ -1,16 +1,18 @@
-//! What stands in the object store, what leads to it, and what goes: whatever nothing leads to and is old enough.
+//! What stands in the object store, what leads to it, and what goes: whatever nothing
+//! references to and is old enough.
 //!
-//! Roots are the key of the snapshots, the manifests of versions and of segments, the log and the dead letters. Age
-//! stands for what is written before something leads to it, and for tasks, whose payloads are put again with them.
-//! Everything is listed before the roots are read: what begins to be referred to in between is found at its root, and
-//! a blob that is put again is written again, so that it is not what was listed.
+//! Roots are the snapshots' key, the manifests of versions and of segments, the log and the dead
+//! letters. Age stands for what is written before something leads to it, and for tasks, whose
+//! payloads are put again with them. Everything is listed before the roots are read: what begins to
+//! be referred to in between is found at its root, and a blob that is put again is written again,
+//! so that it is not what was listed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
 use millrace_queue::{Broker, BrokerError, Listed, ObjectError};
-use millrace_schemas::blob::paths::{self, Place};
+use millrace_schemas::blob::paths::{self, ObjectKind};
 use millrace_schemas::limits::MAX_COLLECTED;
 use millrace_schemas::publish_weights::{Manifest, Retention};
 use millrace_schemas::{BlobRef, PolicyVersion, RunId};
@@ -18,30 +20,31 @@ use millrace_schemas::{BlobRef, PolicyVersion, RunId};
 use crate::fold::state::State;
 use crate::shell::journal;
 
-/// Objects that are read or looked for at once.
+/// Concurrent reads of objects.
 const IN_FLIGHT: usize = 16;
-/// Of a run whose file is not known, the newest versions that must have their blobs: every retention keeps them.
+/// Retention assumed for a run whose run file is unknown: every retention keeps at least these
+/// versions' files.
 const SURE: Retention = Retention { newest: 2, every: 0, checkpoint_every: 1 };
 
-/// A number of objects.
+/// Number and size of objects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// How many.
+pub struct ObjectCount {
+    /// Number of objects.
     pub objects: u64,
-    /// Their bytes.
+    /// The sum of their sizes, in bytes.
     pub bytes: u64,
 }
 
-impl Tally {
+impl ObjectCount {
     fn count(&mut self, bytes: u64) {
         (self.objects, self.bytes) = (self.objects + 1, self.bytes + bytes);
     }
 }
 
-/// What an object is there for.
+/// Why an object is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Use {
-    /// A snapshot that the key names.
+pub enum ObjectUse {
+    /// A snapshot that the snapshots' key refers to.
     Snapshot,
     /// A manifest of a version.
     Version,
@@ -51,13 +54,13 @@ pub enum Use {
     Weights,
     /// A manifest of a segment of the log.
     Segment,
-    /// What log, segments and dead letters name: payloads, rows, parts of segments.
+    /// Referred to by the log, its segments or dead letters: payloads, rows, parts of segments.
     Payload,
-    /// What the store tells its time by.
+    /// The object by which the store's clock is read.
     Clock,
 }
 
-impl Use {
+impl ObjectUse {
     /// For people.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -73,33 +76,33 @@ impl Use {
     }
 }
 
-/// What was found in the object store.
+/// The content of the object store, by whether it is referred to.
 #[derive(Debug, Clone, Default)]
 pub struct Survey {
-    /// What something leads to.
-    pub kept: BTreeMap<Use, Tally>,
-    /// What nothing leads to, and is younger than the age.
-    pub young: Tally,
-    /// What nothing leads to, and goes.
-    pub loose: Vec<Listed>,
-    /// What is spelt as nothing of ours is, and is never touched.
-    pub foreign: Tally,
-    /// What something leads to and is not there, or is not what it should be.
+    /// Objects that are referred to.
+    pub kept: BTreeMap<ObjectUse, ObjectCount>,
+    /// Objects that are not referred to and are younger than the minimal age.
+    pub young: ObjectCount,
+    /// Objects that are not referred to and will be removed.
+    pub unreferenced: Vec<Listed>,
+    /// Objects whose names are not of Millrace's form. They are never removed.
+    pub foreign: ObjectCount,
+    /// Objects that are referred to and are missing or damaged, for people.
     pub wrong: Vec<String>,
-    /// Blobs that something leads to and that are there.
+    /// Blobs that are referred to and exist.
     pub blobs: BTreeSet<(RunId, BlobRef)>,
 }
 
-/// What leads to an object.
-struct Lead {
-    of: Use,
-    /// The run and the blob, where it is one.
+/// A reference to an object.
+struct Reference {
+    of: ObjectUse,
+    /// The run and the blob, if the object is a blob.
     blob: Option<(RunId, BlobRef)>,
-    /// Who misses it; `None` where it may have been given up.
+    /// What depends on it; `None` if it may have been removed by retention.
     missed_by: Option<String>,
 }
 
-type Leads = BTreeMap<String, Lead>;
+type References = BTreeMap<String, Reference>;
 
 /// How long runs keep the files of their versions.
 #[must_use]
@@ -107,11 +110,14 @@ pub fn retentions(state: &State) -> BTreeMap<RunId, Retention> {
     state.runs.iter().map(|(id, run)| (id.clone(), run.spec.weights)).collect()
 }
 
-/// Looks at every object, and again where something seems wrong: what a run gives up meanwhile is missed once only. What
-/// nothing leads to and was not written for as long as `age`, by the store's clock, goes with the next [`collect`].
+/// Surveys every object. If something seems wrong, it surveys a second time and reports only what
+/// is wrong in both: objects may be removed by retention during the first. Objects without a
+/// reference that were not written for as long as `age`, by the store's clock, are removed by the
+/// next [`collect`].
 ///
 /// # Errors
-/// The queue or the object store fails, or a segment cannot be read: what it leads to is not known.
+/// The queue or the object store fails, or a segment cannot be read: its references are then
+/// unknown.
 pub async fn survey(
     broker: &Broker,
     retentions: &BTreeMap<RunId, Retention>,
@@ -135,62 +141,67 @@ async fn look(
     let now_ms = objects.now_ms().await?;
     let listed = objects.list_aged("").await?;
     let mut survey = Survey::default();
-    let mut leads = Leads::new();
+    let mut references = References::new();
     for snapshot in journal::snapshots(broker).await? {
-        let missed_by = Some("the key of the snapshots".to_owned());
-        leads.insert(snapshot.path, Lead { of: Use::Snapshot, blob: None, missed_by });
+        let missed_by = Some("the snapshots' key".to_owned());
+        references.insert(snapshot.path, Reference { of: ObjectUse::Snapshot, blob: None, missed_by });
     }
-    versions(broker, &listed, retentions, &mut leads, &mut survey.wrong).await?;
+    versions(broker, &listed, retentions, &mut references, &mut survey.wrong).await?;
     for claim in broker.claimed().await? {
         let path = paths::blob(&claim.run, &claim.blob.sha256);
         let missed_by = Some("the log, a segment of it or a dead letter".to_owned());
-        leads.insert(path, Lead { of: Use::Payload, blob: Some((claim.run, claim.blob)), missed_by });
+        references.insert(
+            path,
+            Reference { of: ObjectUse::Payload, blob: Some((claim.run, claim.blob)), missed_by },
+        );
     }
     let old_ms = now_ms.saturating_sub(u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
     for object in listed {
-        survey.sort(object, &mut leads, old_ms);
+        survey.sort(object, &mut references, old_ms);
     }
-    survey.confirm_missing(broker, leads).await?;
+    survey.confirm_missing(broker, references).await?;
     Ok(survey)
 }
 
 impl Survey {
-    /// Puts a listed object where it belongs, and takes what leads to it out of `leads`.
-    fn sort(&mut self, object: Listed, leads: &mut Leads, old_ms: u64) {
-        let lead = leads.remove(&object.path);
-        let of = match (&lead, paths::parse(&object.path)) {
-            (Some(lead), _) => Some(lead.of),
-            (None, Some(Place::Manifest(..))) => Some(Use::Version),
-            (None, Some(Place::Segment { .. })) => Some(Use::Segment),
-            (None, Some(Place::Clock)) => Some(Use::Clock),
-            (None, Some(Place::Blob(..) | Place::Snapshot(_))) => None,
+    /// Classifies a listed object, and removes its reference from `references`.
+    fn sort(&mut self, object: Listed, references: &mut References, old_ms: u64) {
+        let reference = references.remove(&object.path);
+        let of = match (&reference, paths::parse(&object.path)) {
+            (Some(reference), _) => Some(reference.of),
+            (None, Some(ObjectKind::Manifest(..))) => Some(ObjectUse::Version),
+            (None, Some(ObjectKind::Segment { .. })) => Some(ObjectUse::Segment),
+            (None, Some(ObjectKind::Clock)) => Some(ObjectUse::Clock),
+            (None, Some(ObjectKind::Blob(..) | ObjectKind::Snapshot(_))) => None,
             (None, None) => return self.foreign.count(object.bytes),
         };
-        let blob = lead.and_then(|lead| lead.blob);
+        let blob = reference.and_then(|reference| reference.blob);
         if let Some((run, blob)) = blob {
             if blob.bytes != object.bytes {
-                let (path, found, said) = (&object.path, object.bytes, blob.bytes);
-                self.wrong.push(format!("path={path} has bytes={found}, and should have {said}"));
+                let (path, found, expected) = (&object.path, object.bytes, blob.bytes);
+                self.wrong.push(format!("path={path} has bytes={found}, expected {expected}"));
             }
             self.blobs.insert((run, blob));
         }
         match of {
             Some(of) => self.kept.entry(of).or_default().count(object.bytes),
-            // Nothing is ever removed that was written after the store was looked at.
-            None if object.modified_ms < old_ms => self.loose.push(object),
+            // Objects that were written after the listing are never removed.
+            None if object.modified_ms < old_ms => self.unreferenced.push(object),
             None => self.young.count(object.bytes),
         }
     }
 
-    /// What was not listed may have been written since.
-    async fn confirm_missing(&mut self, broker: &Broker, leads: Leads) -> Result<(), BrokerError> {
-        let missing = leads.into_iter().filter_map(|(path, lead)| Some((path, lead.blob, lead.missed_by?)));
+    /// Checks references to objects that were not listed: the objects may have been written since.
+    async fn confirm_missing(&mut self, broker: &Broker, references: References) -> Result<(), BrokerError> {
+        let missing = references
+            .into_iter()
+            .filter_map(|(path, reference)| Some((path, reference.blob, reference.missed_by?)));
         let looks = futures::stream::iter(missing).map(async |(path, blob, by)| {
             let there = match &blob {
                 Some((run, blob)) => broker.objects().has_blob(run, blob).await?,
                 None => broker.objects().get(&path).await?.is_some(),
             };
-            Ok::<_, ObjectError>((!there).then(|| format!("path={path} is not there; it is missed by {by}")))
+            Ok::<_, ObjectError>((!there).then(|| format!("path={path} is missing; it is referred to by {by}")))
         });
         let found: Vec<Option<String>> = looks.buffered(IN_FLIGHT).try_collect().await?;
         self.wrong.extend(found.into_iter().flatten());
@@ -198,17 +209,17 @@ impl Survey {
     }
 }
 
-/// What the committed versions lead to.
+/// Collects the references of the committed versions.
 async fn versions(
     broker: &Broker,
     listed: &[Listed],
     retentions: &BTreeMap<RunId, Retention>,
-    leads: &mut Leads,
+    references: &mut References,
     wrong: &mut Vec<String>,
 ) -> Result<(), BrokerError> {
     let mut runs: BTreeMap<RunId, BTreeSet<PolicyVersion>> = BTreeMap::new();
     for object in listed {
-        if let Some(Place::Manifest(run, version)) = paths::parse(&object.path) {
+        if let Some(ObjectKind::Manifest(run, version)) = paths::parse(&object.path) {
             runs.entry(run).or_default().insert(version);
         }
     }
@@ -226,9 +237,13 @@ async fn versions(
                 continue;
             };
             let by = format!("{version} of run={run}");
-            let lead = |of, blob, missed_by| Lead { of, blob: Some((run.clone(), blob)), missed_by };
+            let reference =
+                |of, blob, missed_by| Reference { of, blob: Some((run.clone(), blob)), missed_by };
             if let Some(blob) = manifest.batch {
-                leads.insert(paths::blob(&run, &blob.sha256), lead(Use::Batch, blob, Some(by.clone())));
+                references.insert(
+                    paths::blob(&run, &blob.sha256),
+                    reference(ObjectUse::Batch, blob, Some(by.clone())),
+                );
             }
             let known = retentions.get(&run);
             let sure = known.unwrap_or(&SURE).keeps(version, newest);
@@ -236,9 +251,9 @@ async fn versions(
                 continue;
             }
             for file in &manifest.files {
-                let found = leads
+                let found = references
                     .entry(paths::blob(&run, &file.blob.sha256))
-                    .or_insert_with(|| lead(Use::Weights, file.blob, None));
+                    .or_insert_with(|| reference(ObjectUse::Weights, file.blob, None));
                 found.missed_by = found.missed_by.take().or_else(|| sure.then(|| by.clone()));
             }
         }
@@ -246,8 +261,9 @@ async fn versions(
     Ok(())
 }
 
-/// Removes what goes, the oldest first and not more than a collection may; says what went. What was written again since
-/// it was listed stays. Asks `may_act` again and again.
+/// Removes unreferenced objects, the oldest first and at most [`MAX_COLLECTED`]. Returns what was
+/// removed. Objects that were rewritten since the listing stay. `may_act` is checked before each
+/// removal.
 ///
 /// # Errors
 /// The object store fails, or forbids it.
@@ -255,17 +271,17 @@ pub async fn collect(
     broker: &Broker,
     survey: &Survey,
     may_act: impl Fn() -> bool,
-) -> Result<Tally, ObjectError> {
-    let mut loose = survey.loose.clone();
-    loose.sort_by_key(|object| object.modified_ms);
-    loose.truncate(MAX_COLLECTED);
-    let deletes = futures::stream::iter(loose)
+) -> Result<ObjectCount, ObjectError> {
+    let mut unreferenced = survey.unreferenced.clone();
+    unreferenced.sort_by_key(|object| object.modified_ms);
+    unreferenced.truncate(MAX_COLLECTED);
+    let deletes = futures::stream::iter(unreferenced)
         .map(async |object: Listed| {
             let went = may_act() && broker.objects().delete_unchanged(&object).await?;
             Ok::<_, ObjectError>((object.bytes, went))
         })
         .buffer_unordered(IN_FLIGHT);
-    let mut gone = Tally::default();
+    let mut gone = ObjectCount::default();
     let mut deletes = std::pin::pin!(deletes);
     while let Some((bytes, went)) = deletes.try_next().await? {
         if went {
@@ -275,8 +291,8 @@ pub async fn collect(
     Ok(gone)
 }
 
-/// Reads every blob that something leads to, and says which are not what their hash says. One that has gone since was given
-/// up; were it missed, the next look would find that.
+/// Reads every referenced blob and returns those that differ from their hash. A blob that was
+/// removed since the survey is skipped: if it is missing wrongly, the next survey reports it.
 ///
 /// # Errors
 /// The object store fails.

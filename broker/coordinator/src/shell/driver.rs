@@ -1,5 +1,5 @@
-//! The one async loop around the fold: events in, advance, commands out. Any number of coordinators follow
-//! the log; the one that holds the lease acts.
+//! The one async loop around the fold: events in, advance, commands out. Any number of coordinators
+//! follow the log; the leader executes the commands.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::shell::clock::UnixClock;
 use crate::shell::execute::Executor;
 use crate::shell::lanes::{LaneId, Lanes};
 use crate::shell::leader::{Candidate, Progress, Term};
-use crate::shell::shared::Shared;
+use crate::shell::shared::SharedState;
 use crate::shell::{execute, gauges, journal, leader, members};
 
 mod recovery;
@@ -34,26 +34,26 @@ use snapshots::Snapshots;
 pub use trimming::TrimSettings;
 use trimming::Trimming;
 
-/// Entries of the log folded at once.
+/// Entries of the log that are folded in one go.
 const FOLD_AT_ONCE: usize = 1_024;
-/// Before the log is read again after a failure.
+/// Pause before the log is read again after a failure.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Before a log that cannot be folded is looked at again.
-const AGAIN: Duration = Duration::from_secs(5);
+/// Pause before a log that cannot be folded is read again.
+const REREAD_LOST_LOG: Duration = Duration::from_secs(5);
 
 /// How a coordinator behaves.
 #[derive(Debug, Clone)]
 pub struct DriverConfig {
-    /// Its name: a coordinator that starts again under the same name takes its lease back at once.
+    /// Its name. A coordinator that restarts under the same name takes its lease back at once.
     pub id: String,
-    /// Names this process: no two that run ever share it.
+    /// Id of this process, unique among all that ever run.
     pub instance: String,
     /// Events folded between two snapshots.
     pub snapshot_events: u64,
     /// How the log is trimmed behind snapshots.
     pub trim: TrimSettings,
-    /// Where ticks come from.
+    /// The source of ticks.
     pub clock: UnixClock,
 }
 
@@ -71,27 +71,28 @@ impl DriverConfig {
     }
 }
 
-/// Loads the newest snapshot and shares it. The topology must be there.
+/// Creates missing streams and buckets, loads the newest snapshot and shares it.
 ///
 /// # Errors
 /// The queue or the object store cannot be reached, or refuses.
-pub async fn restore(broker: &Broker) -> anyhow::Result<Shared> {
-    broker.queue().ensure_topology().await.context("failed to make streams and buckets")?;
-    Ok(Shared::new(journal::restore(broker).await.context("failed to load the newest snapshot")?))
+pub async fn restore(broker: &Broker) -> anyhow::Result<SharedState> {
+    broker.queue().ensure_topology().await.context("failed to create streams and buckets")?;
+    Ok(SharedState::new(journal::restore(broker).await.context("failed to load the newest snapshot")?))
 }
 
-/// Follows the log and, while it holds the lease, acts.
+/// Follows the log and, while it is the leader, executes commands.
 ///
-/// Consumes: the log; the lease. Produces: commands in their lanes; snapshots. Waits for: entries of the
-/// log, and for a moment for room in the lanes. Unblocked by: `shutdown`. On failure: reads the log again from where it was; where
-/// the log lost what was folded, folds what is left of it anew. The future is boxed, so that it is compiled once.
+/// Consumes: the log; the lease. Produces: commands in their lanes; snapshots. Waits for: entries
+/// of the log, and for a moment for room in the lanes. Unblocked by: `shutdown`. On failure: reads
+/// the log again from its last position; if the log lost folded entries, folds the rest from the
+/// newest snapshot. The future is boxed, so that it is compiled once.
 ///
 /// # Errors
 /// The log cannot be opened at the start.
 pub fn run(
     broker: Broker,
     config: DriverConfig,
-    shared: Shared,
+    shared: SharedState,
     health: Health,
     shutdown: CancellationToken,
 ) -> BoxFuture<'static, anyhow::Result<()>> {
@@ -100,7 +101,7 @@ pub fn run(
         let log = broker.follow_log(from).await.context("failed to read the log")?;
         let (lanes, begun) = Lanes::new();
         let (term, progress) = (Term::on(config.clock.boot()), Progress::new(lanes.clone()));
-        // They end with this future, should it be dropped.
+        // Dropping this future ends them.
         let mut executor = JoinSet::new();
         executor.spawn(execute::run(
             Executor {
@@ -155,19 +156,19 @@ pub fn run(
 struct Driver {
     broker: Broker,
     config: DriverConfig,
-    shared: Shared,
+    shared: SharedState,
     health: Health,
     lanes: Lanes,
     term: Term,
     progress: Progress,
     leads: watch::Receiver<bool>,
     acting: bool,
-    /// The log could not be read when it was read last. Trying again is no progress.
+    /// The last read of the log failed. A retry does not count as progress.
     unread: bool,
     snapshots: Snapshots,
     trimming: Trimming,
     collecting: Collecting,
-    /// Why folding cannot go on where it is.
+    /// Why folding cannot continue at its position; `None` if it can.
     lost: Option<Lost>,
 }
 
@@ -177,28 +178,28 @@ impl Driver {
         leads.mark_changed();
         loop {
             if !self.unread {
-                self.progress.rests();
+                self.progress.set_idle();
             }
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return,
                 changed = leads.changed() => {
-                    // Whoever begins to lead has as long as any leader before it.
-                    self.progress.folds();
+                    // A new leader gets the full time without progress, like any leader before it.
+                    self.progress.set_busy();
                     if changed.is_err() {
                         return;
                     }
                     let leader = *leads.borrow_and_update();
                     self.health.set_leader(leader);
                     if let Err(error) = self.change(leader, &mut log).await {
-                        tracing::error!(?error, "failed to take over; trying again");
+                        tracing::error!(?error, "failed to take over; retrying");
                         tokio::time::sleep(PAUSE).await;
                         leads.mark_changed();
                     }
                 }
                 entries = log.next(FOLD_AT_ONCE), if self.lost.is_none() => {
                     if !self.unread {
-                        self.progress.folds();
+                        self.progress.set_busy();
                     }
                     self.on_entries(entries).await;
                 }
@@ -215,10 +216,10 @@ impl Driver {
                 Some(ended) = self.collecting.running.join_next() => {
                     self.collecting.ended(ended.expect("collecting does not panic"));
                 }
-                () = tokio::time::sleep(AGAIN), if self.lost.is_some() => {}
+                () = tokio::time::sleep(REREAD_LOST_LOG), if self.lost.is_some() => {}
             }
-            if let Some(again) = self.recover().await {
-                log = again;
+            if let Some(reopened) = self.recover().await {
+                log = reopened;
                 leads.mark_changed();
             }
             self.save_where_due();
@@ -227,8 +228,8 @@ impl Driver {
         }
     }
 
-    /// Begins or stops to act. Whoever begins first catches up with the log, then does all that is
-    /// outstanding: what the one before left undone is among it.
+    /// Starts or stops to act as leader. A new leader first catches up with the log, then executes
+    /// all outstanding commands, including those that the leader before it left undone.
     async fn change(&mut self, leader: bool, log: &mut Log) -> Result<(), Unfolded> {
         self.acting = false;
         if !leader {
@@ -236,9 +237,9 @@ impl Driver {
             return Ok(());
         }
         self.catch_up(log).await?;
-        self.mend_keys(log).await?;
+        self.repair_policy_keys(log).await?;
         let state = self.shared.lock();
-        tracing::info!(seq = state.seq, runs = state.runs.len(), "acting: doing all that is outstanding");
+        tracing::info!(seq = state.seq, runs = state.runs.len(), "leading; executing all outstanding commands");
         self.acting = true;
         let runs = state.runs.keys().cloned().map(LaneId::Run);
         self.lanes.restart(runs.chain([LaneId::All]));
@@ -263,7 +264,7 @@ impl Driver {
             Err(Unfolded::Failed(error)) => {
                 self.unread = true;
                 self.health.set_connected(false);
-                tracing::warn!(%error, "failed to read the log; trying again");
+                tracing::warn!(%error, "failed to read the log; retrying");
                 tokio::time::sleep(PAUSE).await;
                 return;
             }
@@ -274,7 +275,7 @@ impl Driver {
         metrics::counter!("millrace_events_total").increment(entries.len() as u64);
         let seq = self.fold(entries);
         self.shared.folded(seq);
-        self.progress.folds();
+        self.progress.set_busy();
         self.lanes.room().await;
     }
 
@@ -284,7 +285,7 @@ impl Driver {
         for entry in entries {
             state.stored_ns = entry.stored_ns;
             if !state.admits(entry.seq, entry.epoch) {
-                tracing::warn!(seq = entry.seq, "passing over what a former leader wrote");
+                tracing::warn!(seq = entry.seq, "skipping an entry that a former leader wrote");
                 continue;
             }
             match entry.event {
@@ -302,11 +303,17 @@ impl Driver {
     }
 }
 
-/// Brings time into the log while this coordinator leads and a run is live.
+/// Appends ticks to the log while this coordinator leads and a run is live.
 ///
-/// Consumes: the clock. Produces: ticks. Waits for: the interval. Unblocked by: `shutdown`. On failure: the
-/// next tick comes anyway.
-async fn tick(broker: Broker, shared: Shared, clock: UnixClock, term: Term, shutdown: CancellationToken) {
+/// Consumes: the clock. Produces: ticks. Waits for: the interval. Unblocked by: `shutdown`. On
+/// failure: the next tick follows.
+async fn tick(
+    broker: Broker,
+    shared: SharedState,
+    clock: UnixClock,
+    term: Term,
+    shutdown: CancellationToken,
+) {
     let mut interval = tokio::time::interval(Duration::from_millis(TICK_MS));
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while shutdown.run_until_cancelled(interval.tick()).await.is_some() {
@@ -321,13 +328,14 @@ async fn tick(broker: Broker, shared: Shared, clock: UnixClock, term: Term, shut
     }
 }
 
-/// Moves tasks that were delivered too often to the dead letters.
+/// Buries tasks that exhausted their deliveries.
 ///
-/// Each coordinator does, leader or not: what the server says is a fact and no decision, an advisory goes to one of
-/// them, and burying twice is harmless.
+/// Every coordinator does this, leader or standby: an advisory of the server is a fact and no
+/// decision, each advisory goes to one coordinator, and burying twice is harmless.
 ///
-/// Consumes: the server's advisories. Produces: dead letters and events. Waits for: advisories. Unblocked
-/// by: `shutdown`. On failure: opens the advisories again; each is given until it is settled.
+/// Consumes: the server's advisories. Produces: dead letters and events. Waits for: advisories.
+/// Unblocked by: `shutdown`. On failure: subscribes again; an advisory is redelivered until it is
+/// settled.
 async fn bury_exhausted(broker: Broker, shutdown: CancellationToken) {
     let forever = async {
         loop {
@@ -340,7 +348,7 @@ async fn bury_exhausted(broker: Broker, shutdown: CancellationToken) {
             }
             .await;
             if let Err(error) = result {
-                tracing::warn!(%error, "failed to bury a task that was delivered too often; trying again");
+                tracing::warn!(%error, "failed to bury a task that exhausted its deliveries; retrying");
             }
             tokio::time::sleep(PAUSE).await;
         }

@@ -1,6 +1,7 @@
-//! Commands are done lane by lane, each lane by an executor of its own, tasks many at a time. Each command may be done
-//! again without harm, so a failure is tried again until it works or another coordinator leads. What is refused is
-//! given up after some tries, and the run is paused with the reason.
+//! Executes commands. Each lane has an executor of its own; consecutive tasks are queued in
+//! parallel. Every command is idempotent, so a failed one is retried until it succeeds or another
+//! coordinator leads. A command that is refused several times is given up, and its run is paused
+//! with the reason.
 
 use std::time::Duration;
 
@@ -17,57 +18,59 @@ use crate::fold::command::{Command, Commands};
 use crate::fold::outstanding;
 use crate::fold::state::Run;
 use crate::shell::adopt;
-use crate::shell::lanes::{Begun, LaneId, Lanes, Work};
+use crate::shell::lanes::{LaneId, LaneWork, Lanes, StartedLane};
 use crate::shell::leader::Term;
-use crate::shell::shared::Shared;
+use crate::shell::shared::SharedState;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// For one try of a command. A large batch over a slow line takes minutes; a request that nobody answers holds up its
-/// own lane alone.
+/// Timeout of one try of a command. A large batch over a slow connection takes minutes; a request
+/// without an answer delays only its own lane.
 const ATTEMPT: Duration = Duration::from_secs(600);
 
-/// All that executing needs. Clones share it.
+/// The executor's dependencies. Clones share them.
 #[derive(Clone)]
 pub struct Executor {
-    /// Where commands are done.
+    /// The queue and object store on which commands are executed.
     pub broker: Broker,
-    /// The state that they follow from.
-    pub shared: Shared,
-    /// What waits.
+    /// The state that outstanding commands follow from.
+    pub shared: SharedState,
+    /// Commands that wait, by lane.
     pub lanes: Lanes,
-    /// Until when this coordinator may act.
+    /// The term within which this coordinator may act.
     pub term: Term,
-    /// Told of lanes that do not get on.
+    /// Receives reports of lanes without progress.
     pub health: Health,
 }
 
-/// What became of a try.
-enum Tried {
+/// The result of one try.
+enum TryResult {
     Done,
-    /// It may work later.
+    /// A transient failure: a retry may succeed.
     Failed(String),
-    /// It would fail again.
+    /// A refusal: a retry would most likely fail too.
     Refused(BrokerError),
 }
 
-/// Does commands until nobody can give any. Those that the term has run out for are left: another coordinator does
-/// them, or this one when its term begins anew, for then everything outstanding is commanded again.
+/// Executes commands until the lanes are closed. When the term ends, the rest is left: another
+/// coordinator executes it, or this one in its next term, which begins with all outstanding
+/// commands.
 ///
-/// Consumes: lanes with work. Produces: tasks, blobs, keys, purges, notices, paused runs. Waits for: the queue's and
-/// the object store's answers, lane by lane. Unblocked by: the end of the lanes, or of the term. On failure: tries
-/// again, until the term is over; what is refused, [`REFUSALS`] times.
-pub async fn run(executor: Executor, mut begun: mpsc::UnboundedReceiver<Begun>) {
+/// Consumes: lanes with work. Produces: tasks, blobs, keys, purges, notices, paused runs. Waits
+/// for: responses of the queue and of the object store, lane by lane. Unblocked by: the end of the
+/// lanes, or of the term. On failure: retries until the term is over; a refused command,
+/// [`REFUSALS`] times.
+pub async fn run(executor: Executor, mut started: mpsc::UnboundedReceiver<StartedLane>) {
     let mut working = JoinSet::new();
     let mut generation = 0;
     loop {
         tokio::select! {
             biased;
-            lane = begun.recv() => {
+            lane = started.recv() => {
                 let Some(lane) = lane else { return };
                 if lane.generation != generation {
                     generation = lane.generation;
-                    // Whoever still waits for an answer does so for nobody.
+                    // Executors of the earlier generation have nothing left to do.
                     working.abort_all();
                 }
                 working.spawn(work(executor.clone(), lane));
@@ -77,16 +80,16 @@ pub async fn run(executor: Executor, mut begun: mpsc::UnboundedReceiver<Begun>) 
     }
 }
 
-/// Does what waits in one lane, until nothing does.
-async fn work(executor: Executor, lane: Begun) {
+/// Executes the commands of one lane until none is waiting.
+async fn work(executor: Executor, lane: StartedLane) {
     loop {
         let commands = match executor.lanes.next(&lane, MAX_COMMANDS_IN_FLIGHT) {
-            Work::Nothing => return,
-            Work::Commands(commands) => commands,
-            Work::Outstanding => executor.outstanding(&lane),
+            LaneWork::Nothing => return,
+            LaneWork::Commands(commands) => commands,
+            LaneWork::Outstanding => executor.outstanding(&lane),
         };
         if lane.id == LaneId::Probe {
-            executor.prove(&lane).await;
+            executor.probe(&lane).await;
         }
         let mut commands = commands.into_iter();
         loop {
@@ -94,7 +97,7 @@ async fn work(executor: Executor, lane: Begun) {
             if some.is_empty() {
                 break;
             }
-            if let Err(refused) = executor.obey_all(&lane, some).await {
+            if let Err(refused) = executor.execute_all(&lane, some).await {
                 executor.give_up(&lane, &refused).await;
                 break;
             }
@@ -103,7 +106,7 @@ async fn work(executor: Executor, lane: Begun) {
 }
 
 impl Executor {
-    fn outstanding(&self, lane: &Begun) -> Commands {
+    fn outstanding(&self, lane: &StartedLane) -> Commands {
         let state = self.shared.lock();
         self.lanes.caught_up(lane);
         match &lane.id {
@@ -119,8 +122,8 @@ impl Executor {
         }
     }
 
-    /// Does commands in order. What is left of them when the term is over is left.
-    async fn obey_all(&self, lane: &Begun, commands: Commands) -> Result<(), BrokerError> {
+    /// Executes commands in order, until the term is over.
+    async fn execute_all(&self, lane: &StartedLane, commands: Commands) -> Result<(), BrokerError> {
         let mut tasks = Vec::new();
         for command in commands {
             if let Command::PutTask(task) = command {
@@ -128,12 +131,12 @@ impl Executor {
                 continue;
             }
             self.put_tasks(lane, &mut tasks).await?;
-            self.until_done(lane, || self.obey(&command)).await?;
+            self.until_done(lane, || self.execute(&command)).await?;
         }
         self.put_tasks(lane, &mut tasks).await
     }
 
-    async fn put_tasks(&self, lane: &Begun, tasks: &mut Vec<Task>) -> Result<(), BrokerError> {
+    async fn put_tasks(&self, lane: &StartedLane, tasks: &mut Vec<Task>) -> Result<(), BrokerError> {
         if tasks.is_empty() {
             return Ok(());
         }
@@ -148,7 +151,7 @@ impl Executor {
                     false
                 }
                 Some(Err(error)) => {
-                    // A refusal says more than a failure of the connection.
+                    // A refusal is more informative than a failure of the connection.
                     if worst.is_ok() || !error.is_transient() {
                         worst = Err(error);
                     }
@@ -161,32 +164,32 @@ impl Executor {
         .await
     }
 
-    /// Tries again while the term lasts. Gives the refusal that it was given up for.
-    async fn until_done<F>(&self, lane: &Begun, op: impl Fn() -> F) -> Result<(), BrokerError>
+    /// Retries while the term lasts. Returns the refusal for which it gave up.
+    async fn until_done<F>(&self, lane: &StartedLane, op: impl Fn() -> F) -> Result<(), BrokerError>
     where
         F: Future<Output = Result<(), BrokerError>>,
     {
         let (mut pause, mut refusals) = (FIRST_PAUSE, 0);
         while self.term.holds() {
             let tried = match timeout(ATTEMPT, op()).await {
-                Ok(Ok(())) => Tried::Done,
-                Ok(Err(error)) if error.is_transient() => Tried::Failed(error.to_string()),
-                Ok(Err(error)) => Tried::Refused(error),
-                Err(_) => Tried::Failed("no answer".to_owned()),
+                Ok(Ok(())) => TryResult::Done,
+                Ok(Err(error)) if error.is_transient() => TryResult::Failed(error.to_string()),
+                Ok(Err(error)) => TryResult::Refused(error),
+                Err(_) => TryResult::Failed("no response".to_owned()),
             };
             match tried {
-                Tried::Done => {
+                TryResult::Done => {
                     self.lanes.progress(lane);
                     self.health.set_trouble(lane.id.name(), None);
                     return Ok(());
                 }
-                Tried::Failed(reason) => self.tell(lane, pause, reason),
-                Tried::Refused(error) => {
+                TryResult::Failed(reason) => self.report_failure(lane, pause, reason),
+                TryResult::Refused(error) => {
                     refusals += 1;
                     if refusals >= REFUSALS {
                         return Err(error);
                     }
-                    self.tell(lane, pause, error.to_string());
+                    self.report_failure(lane, pause, error.to_string());
                 }
             }
             tokio::time::sleep(pause).await;
@@ -195,56 +198,56 @@ impl Executor {
         Ok(())
     }
 
-    fn tell(&self, lane: &Begun, pause: Duration, reason: String) {
+    fn report_failure(&self, lane: &StartedLane, pause: Duration, reason: String) {
         let name = lane.id.name();
         metrics::counter!("millrace_command_failures_total").increment(1);
         if pause >= LONGEST_PAUSE {
-            tracing::error!(lane = name, reason, "a command failed; trying again");
+            tracing::error!(lane = name, reason, "a command failed; retrying");
         } else {
-            tracing::warn!(lane = name, reason, "a command failed; trying again");
+            tracing::warn!(lane = name, reason, "a command failed; retrying");
         }
         self.health.set_trouble(name, Some(reason));
     }
 
-    /// What is refused again and again halts its run, until a person has seen to it. Nothing is lost: what is
-    /// outstanding is commanded again when the run is resumed.
-    async fn give_up(&self, lane: &Begun, refused: &BrokerError) {
+    /// Pauses the run of a command that was refused repeatedly, until a person resumes it. Nothing
+    /// is lost: outstanding commands are executed when the run is resumed.
+    async fn give_up(&self, lane: &StartedLane, refused: &BrokerError) {
         self.lanes.forget(lane);
         self.lanes.progress(lane);
         let name = lane.id.name();
-        tracing::error!(lane = name, error = %refused, "a command is refused; given up");
+        tracing::error!(lane = name, error = %refused, "a command is refused; giving it up");
         self.health.set_trouble(name, Some(format!("given up: {refused}")));
         let LaneId::Run(run) = &lane.id else { return };
         let works = |run: &Run| run.state.works();
         if !self.shared.lock().runs.get(run).is_some_and(works) {
             return;
         }
-        let remedy = format!("put right what is refused, then `millrace resume {run}`");
+        let remedy = format!("repair what the reason names, then `millrace resume {run}`");
         let paused = Event::Paused { reason: refused.to_string(), remedy };
         let pausing = self.until_done(lane, || async {
             self.broker.append_led(run.as_str(), &paused, self.term.epoch()).await.map(|_| ())
         });
         if let Err(error) = pausing.await {
-            tracing::error!(lane = name, %error, "failed to pause the run; it stands still");
+            tracing::error!(lane = name, %error, "failed to pause the run; it makes no progress");
         }
     }
 
-    /// Shows that the queue and the object store answer, whatever they answer.
-    async fn prove(&self, lane: &Begun) {
-        let proven = self.until_done(lane, || async {
+    /// Checks that the queue and the object store respond, even with a refusal.
+    async fn probe(&self, lane: &StartedLane) {
+        let probed = self.until_done(lane, || async {
             self.broker.queue().log_end().await?;
             match self.broker.objects().get(&millrace_schemas::blob::paths::probe()).await {
                 Err(error) if error.is_transient() => Err(error.into()),
                 Ok(_) | Err(_) => Ok(()),
             }
         });
-        // A refusal is an answer.
-        if proven.await.is_err() {
+        // A refusal is a response.
+        if probed.await.is_err() {
             self.lanes.progress(lane);
         }
     }
 
-    async fn obey(&self, command: &Command) -> Result<(), BrokerError> {
+    async fn execute(&self, command: &Command) -> Result<(), BrokerError> {
         let broker = &self.broker;
         match command {
             Command::EnsurePools { pools, .. } => {
@@ -274,20 +277,21 @@ impl Executor {
                 broker.queue().purge(*stage, filter).await?;
             }
             Command::Adopt { run, version } => {
-                adopt::standing(broker, run, *version, self.term.epoch()).await?;
+                adopt::append_committed(broker, run, *version, self.term.epoch()).await?;
             }
             Command::SetPolicy { run, policy } => {
                 let later = broker.set_policy_led(run, policy, self.term.epoch()).await?;
-                // Whoever holds the lease all the same takes a later epoch still, and does this again in it.
+                // If this process still holds the lease, it takes a later epoch and repeats this
+                // command.
                 later.into_iter().for_each(|later| self.shared.saw_epoch(later));
             }
-            Command::Notice(notice) => tell(broker, notice).await,
+            Command::Notice(notice) => publish_notice(broker, notice).await,
         }
         Ok(())
     }
 }
 
-pub(crate) async fn tell(broker: &Broker, notice: &Notice) {
+pub(crate) async fn publish_notice(broker: &Broker, notice: &Notice) {
     let kind = notice.kind();
     let subject = notice.run().map_or_else(|| subjects::notice_all(kind), |run| subjects::notice(run, kind));
     broker.notice(subject, notice).await;

@@ -1,10 +1,10 @@
-//! Metrics of the runs, brought up to date with each tick.
+//! Metrics of the runs, updated with each tick.
 
 use crate::fold::domains;
 use crate::fold::state::State;
 use crate::fold::status;
 
-/// Sets the gauges of all runs; says whether time matters to any run.
+/// Sets the gauges of all runs. Returns whether any run is live and needs ticks.
 pub fn set(state: &State) -> bool {
     let mut live = false;
     for run in state.runs.values() {

@@ -1,6 +1,6 @@
-//! Snapshots of the state: the content goes to the object store, its place to a key by compare-and-set. The key names
-//! the newest two, each of which was read back before it was named. A coordinator that starts loads the newest that
-//! can be read and folds the rest of the log.
+//! Snapshots of the state. The content is in the object store, and a key refers to the newest two
+//! by compare-and-set. Each is read back before the key refers to it. A coordinator that starts
+//! loads the newest readable snapshot and folds the rest of the log.
 
 use std::time::Duration;
 
@@ -16,30 +16,30 @@ use tokio::time::timeout;
 
 use crate::fold::state::State;
 
-/// For an entry of the log that is there to come.
+/// How long to wait for an entry that the log holds.
 const PATIENCE: Duration = Duration::from_millis(REQUEST_TIMEOUT_MS);
 
 /// Bytes above which a snapshot is read and hashed off the async threads.
 const INLINE_BYTES: usize = 256 * 1024;
 
-/// Where a snapshot is.
+/// Reference to a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// Position of the last entry of the log that it has.
+    /// Position of the last entry of the log that is folded into it.
     pub seq: u64,
-    /// Its object.
+    /// Path of its object.
     pub path: String,
     /// The object's hash.
     pub sha256: Sha,
 }
 
-/// Where the newest snapshots are; the value of their key.
+/// The value of the snapshots' key: references to the newest two.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Pointer {
     seq: u64,
     path: String,
     sha256: Sha,
-    /// The one before, for when the newest is damaged.
+    /// The snapshot before, in case the newest is damaged.
     #[serde(default)]
     previous: Option<Snapshot>,
 }
@@ -60,20 +60,21 @@ impl Pointer {
 /// # Errors
 /// The queue cannot be reached.
 pub async fn snapshots(broker: &Broker) -> Result<Vec<Snapshot>, BrokerError> {
-    Ok(standing(broker).await?.and_then(|(pointer, _)| pointer).map(Pointer::all).unwrap_or_default())
+    Ok(read_pointer(broker).await?.and_then(|(pointer, _)| pointer).map(Pointer::all).unwrap_or_default())
 }
 
-/// What the key names, and its revision. A key that cannot be read names nothing; the next snapshot overwrites it.
-async fn standing(broker: &Broker) -> Result<Option<(Option<Pointer>, u64)>, BrokerError> {
+/// The key's value and revision. The value is `None` if it cannot be parsed; the next snapshot
+/// overwrites it.
+async fn read_pointer(broker: &Broker) -> Result<Option<(Option<Pointer>, u64)>, BrokerError> {
     let value = broker.queue().get_latest(COORDINATOR_BUCKET, SNAPSHOT_KEY).await?;
     Ok(value.map(|value| (serde_json::from_slice(&value.value).ok(), value.revision)))
 }
 
-/// The state of the newest snapshot that can be read, or an empty one. A snapshot that is gone or damaged costs time,
-/// not truth: the one before is loaded, and more of the log is folded.
+/// The state of the newest readable snapshot, or an empty state. If a snapshot is missing or
+/// damaged, the one before is loaded and more of the log is folded.
 ///
 /// # Errors
-/// The queue or the object store cannot be reached, or forbids it: the snapshot may be good.
+/// The queue or the object store cannot be reached, or denies access: the snapshot may be sound.
 pub async fn restore(broker: &Broker) -> Result<State, BrokerError> {
     for snapshot in snapshots(broker).await? {
         let state = match load(broker, &snapshot).await {
@@ -81,7 +82,7 @@ pub async fn restore(broker: &Broker) -> Result<State, BrokerError> {
             Err(BrokerError::Object(ObjectError::NotFound { .. } | ObjectError::Corrupt { .. })) => {
                 tracing::error!(
                     path = snapshot.path,
-                    "a snapshot is gone or damaged; looking for one before it"
+                    "a snapshot is missing or damaged; loading the one before it"
                 );
                 continue;
             }
@@ -90,20 +91,20 @@ pub async fn restore(broker: &Broker) -> Result<State, BrokerError> {
         if holds(broker, &state).await? {
             return Ok(state);
         }
-        // Where the log lost its newest part with a machine the snapshot knows more than the log does: it is left,
-        // for the state is a fold over the log and nothing else.
+        // If the log lost its newest part, the snapshot is ahead of the log. It is not used,
+        // because the state must be a fold over the log.
         tracing::error!(
             snapshot = state.seq,
-            "the log lost what a snapshot was made from; folding what is left"
+            "the log lost entries that a snapshot was made from; folding the rest"
         );
     }
     Ok(State::default())
 }
 
-/// Reads a snapshot and proves that it is what its reference says.
+/// Reads a snapshot and verifies its hash.
 ///
 /// # Errors
-/// It is gone or damaged, or the object store cannot be reached, or forbids it.
+/// It is missing or damaged, or the object store cannot be reached or denies access.
 pub async fn load(broker: &Broker, snapshot: &Snapshot) -> Result<State, BrokerError> {
     let Snapshot { path, sha256, .. } = snapshot.clone();
     let content = broker.objects().get(&path).await?;
@@ -111,7 +112,7 @@ pub async fn load(broker: &Broker, snapshot: &Snapshot) -> Result<State, BrokerE
     let large = content.len() > INLINE_BYTES;
     let read = move || {
         if Sha::of(&content) != sha256 {
-            return Err("its hash is another".to_owned());
+            return Err("its hash differs".to_owned());
         }
         decode::<State>("snapshot", &content).map_err(|error| error.to_string())
     };
@@ -120,7 +121,8 @@ pub async fn load(broker: &Broker, snapshot: &Snapshot) -> Result<State, BrokerE
     state.map_err(|reason| ObjectError::Corrupt { path, reason }.into())
 }
 
-/// Whether the last entry that `state` folded is in the log as it was, or was trimmed behind a snapshot.
+/// Whether the last entry that `state` folded is unchanged in the log, or was trimmed behind a
+/// snapshot.
 ///
 /// # Errors
 /// The queue cannot be reached.
@@ -132,23 +134,24 @@ async fn holds(broker: &Broker, state: &State) -> Result<bool, BrokerError> {
         return Ok(false);
     }
     let mut log = broker.queue().read_log(state.seq).await?;
-    // Of a log that was emptied nothing comes; whether something is missing, folding finds out.
+    // An emptied log delivers nothing. Folding detects whether entries are missing.
     let Ok(entries) = timeout(PATIENCE, log.next(1)).await else { return Ok(true) };
     let stored_ns =
         entries?.first().map_or(0, |entry| if entry.seq == state.seq { entry.stored_ns } else { 0 });
-    // Snapshots of older programs do not say when.
+    // Snapshots of older versions have no such time.
     Ok(state.stored_ns == 0 || stored_ns == 0 || stored_ns == state.stored_ns)
 }
 
-/// Writes a snapshot, reads it back, and names it, unless a newer one is named. What it replaces as the second newest
-/// is removed. Several that write at one position write an object each, and nobody removes another's.
+/// Writes a snapshot, reads it back, and makes the key refer to it, unless the key has a newer one.
+/// The snapshot that is then third is removed. Coordinators that write at the same position write
+/// separate objects and do not remove one another's.
 ///
 /// # Errors
-/// The queue or the object store cannot be reached or forbids it, or what was read back is not what was written. The
-/// older snapshots stand.
+/// The queue or the object store cannot be reached or denies access, or what was read back differs
+/// from what was written. The older snapshots are kept.
 pub async fn save(broker: &Broker, instance: &str, seq: u64, content: Bytes) -> Result<(), BrokerError> {
     let sha256 = Sha::of(&content);
-    let (old, revision) = match standing(broker).await? {
+    let (old, revision) = match read_pointer(broker).await? {
         Some((pointer, revision)) => (pointer, Some(revision)),
         None => (None, None),
     };
@@ -156,9 +159,9 @@ pub async fn save(broker: &Broker, instance: &str, seq: u64, content: Bytes) -> 
         if old.seq == seq && old.sha256 == sha256 {
             return Ok(());
         }
-        // One beyond the end of the log is of a part that was lost, and no newer.
+        // A snapshot beyond the end of the log is of a lost part, and not newer.
         if old.seq > seq && old.seq <= broker.queue().log_end().await? {
-            tracing::info!(seq, standing = old.seq, "a newer snapshot stands; this one is not written");
+            tracing::info!(seq, newest = old.seq, "a newer snapshot exists; this one is not written");
             return Ok(());
         }
     }
@@ -169,7 +172,7 @@ pub async fn save(broker: &Broker, instance: &str, seq: u64, content: Bytes) -> 
     let Snapshot { path, .. } = snapshot.clone();
     let (replaced, previous) = match old {
         Some(old) if old.seq < seq => (old.previous.clone(), Some(old.newest())),
-        // What is named is of a part of the log that was lost, or of the same place.
+        // The newest is of a lost part of the log, or of the same position.
         Some(old) => (Some(old.newest()), old.previous),
         None => (None, None),
     };
@@ -178,7 +181,7 @@ pub async fn save(broker: &Broker, instance: &str, seq: u64, content: Bytes) -> 
     let expect = revision.map_or(Expect::Absent, Expect::Revision);
     let leftover = match broker.queue().set(COORDINATOR_BUCKET, SNAPSHOT_KEY, value.into(), expect).await? {
         Written::At(_) => replaced.map(|replaced| replaced.path),
-        // Another coordinator was faster; this object is known to nobody.
+        // Another coordinator was faster; nothing refers to this object.
         Written::Conflict => Some(path.clone()),
     };
     match leftover {

@@ -1,8 +1,9 @@
-//! One lane a run: its commands wait here, in its order, for an executor of its own, so that a run whose store or
-//! pools are stuck delays nobody else. What concerns all runs has a lane too.
+//! One lane per run: its commands wait here, in order, for an executor of their own. So a run whose
+//! store or pools do not respond delays no other run. Commands for no run in particular have a lane
+//! too.
 //!
-//! A lane is bounded. One that is full forgets its commands and is *behind*: when it gets on it does all that is
-//! outstanding of its run instead, for commands follow from the state.
+//! A lane is bounded. A full lane drops its commands and is *behind*: its executor then executes
+//! all outstanding commands of its run instead, because commands follow from the state.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,14 +16,15 @@ use tokio::time::{Instant, timeout};
 
 use crate::fold::command::{Command, Commands};
 
-/// Whose commands.
+/// Which commands a lane has.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LaneId {
-    /// Of no run: pools of members.
+    /// Commands for no run: pools of members.
     All,
-    /// Of one run.
+    /// Commands of one run.
     Run(RunId),
-    /// Of nobody: shows that executing works while every other lane is stuck.
+    /// No commands: a probe that shows whether execution works while every other lane makes no
+    /// progress.
     Probe,
 }
 
@@ -42,23 +44,23 @@ impl LaneId {
     }
 }
 
-/// What a lane's executor is to do next.
+/// What a lane's executor does next.
 #[derive(Debug)]
-pub enum Work {
-    /// These.
+pub enum LaneWork {
+    /// Execute these commands.
     Commands(Commands),
-    /// All that is outstanding.
+    /// Execute all outstanding commands.
     Outstanding,
-    /// Nothing: the lane is gone.
+    /// Stop: the lane is empty or of an earlier generation.
     Nothing,
 }
 
-/// A lane that has work, and the term of its executor.
+/// A lane that has work and needs an executor.
 #[derive(Debug, Clone)]
-pub struct Begun {
-    /// Which lane.
+pub struct StartedLane {
+    /// The lane.
     pub id: LaneId,
-    /// Which start of all lanes: an executor of an earlier one gets nothing more.
+    /// Counts restarts of all lanes. Executors of an earlier generation get no more commands.
     pub generation: u64,
 }
 
@@ -66,15 +68,15 @@ pub struct Begun {
 #[derive(Clone)]
 pub struct Lanes {
     inner: Arc<Mutex<Inner>>,
-    begun: mpsc::UnboundedSender<Begun>,
+    started: mpsc::UnboundedSender<StartedLane>,
     room: Arc<Notify>,
 }
 
 struct Inner {
     generation: u64,
-    /// Those with work. A lane that is here has an executor.
+    /// Lanes with work. Each has an executor.
     lanes: BTreeMap<LaneId, Lane>,
-    /// When any lane last got on.
+    /// When any lane last made progress.
     progress: Instant,
 }
 
@@ -91,12 +93,12 @@ impl Lane {
 }
 
 impl Lanes {
-    /// Lanes without work, and where those that get some are told.
+    /// Lanes without work, and a channel that receives each lane when it gets work.
     #[must_use]
-    pub fn new() -> (Self, mpsc::UnboundedReceiver<Begun>) {
-        let (begun, receiver) = mpsc::unbounded_channel();
+    pub fn new() -> (Self, mpsc::UnboundedReceiver<StartedLane>) {
+        let (started, receiver) = mpsc::unbounded_channel();
         let inner = Inner { generation: 0, lanes: BTreeMap::new(), progress: Instant::now() };
-        (Self { inner: Arc::new(Mutex::new(inner)), begun, room: Arc::new(Notify::new()) }, receiver)
+        (Self { inner: Arc::new(Mutex::new(inner)), started, room: Arc::new(Notify::new()) }, receiver)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -104,8 +106,8 @@ impl Lanes {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues commands, each in its lane. To be called under the lock of the state that they follow from, so that a
-    /// lane that catches up misses none.
+    /// Queues commands, each in its lane. Call it under the lock of the state that they follow
+    /// from, so that a lane that catches up misses none.
     pub fn push(&self, commands: Commands) {
         let mut inner = self.lock();
         for command in commands {
@@ -116,19 +118,20 @@ impl Lanes {
         }
     }
 
-    /// The lane of this id has work.
+    /// The lane of this id, which is started if it has no work yet.
     fn lane<'a>(&self, inner: &'a mut Inner, id: LaneId) -> &'a mut Lane {
         if inner.lanes.is_empty() {
             inner.progress = Instant::now();
         }
         if !inner.lanes.contains_key(&id) {
-            // Where nobody listens, nobody leads.
-            let _ = self.begun.send(Begun { id: id.clone(), generation: inner.generation });
+            // Without a receiver there is no leader, and nothing to execute.
+            let _ = self.started.send(StartedLane { id: id.clone(), generation: inner.generation });
         }
         inner.lanes.entry(id).or_default()
     }
 
-    /// Waits for full lanes, for a moment and no longer; those that are full then forget what waits.
+    /// Waits for full lanes, at most [`LANE_PATIENCE_MS`]. Lanes that are still full then drop
+    /// their commands and are behind.
     pub async fn room(&self) {
         let full = |inner: &Inner| inner.lanes.values().any(Lane::is_full);
         let waiting = async {
@@ -143,17 +146,17 @@ impl Lanes {
         if timeout(Duration::from_millis(LANE_PATIENCE_MS), waiting).await.is_err() {
             for (id, lane) in &mut self.lock().lanes {
                 if lane.is_full() {
-                    tracing::warn!(lane = id.name(), "a lane is full; it will do all that is outstanding");
+                    tracing::warn!(lane = id.name(), "a lane is full; it will execute all outstanding commands");
                     (lane.waiting, lane.behind) = (VecDeque::new(), true);
                 }
             }
         }
     }
 
-    /// Forgets everything; executors under way get nothing more. Then the lanes of `ids` are behind.
+    /// Drops all commands; running executors get no more. The lanes of `ids` are then behind.
     pub fn restart(&self, ids: impl IntoIterator<Item = LaneId>) {
         let mut inner = self.lock();
-        // What is begun again is no progress.
+        // A restart does not count as progress.
         let since = (!inner.lanes.is_empty()).then_some(inner.progress);
         inner.generation += 1;
         inner.lanes.clear();
@@ -163,74 +166,75 @@ impl Lanes {
         self.room.notify_waiters();
     }
 
-    /// A lane does all that is outstanding.
-    pub fn fall_behind(&self, id: LaneId) {
+    /// Makes a lane execute all outstanding commands.
+    pub fn mark_behind(&self, id: LaneId) {
         let mut inner = self.lock();
         let lane = self.lane(&mut inner, id);
         (lane.waiting, lane.behind) = (VecDeque::new(), true);
     }
 
-    /// Asks for proof that executing works.
+    /// Starts a probe of whether execution works.
     pub fn probe(&self) {
-        self.fall_behind(LaneId::Probe);
+        self.mark_behind(LaneId::Probe);
     }
 
-    /// What is to be done next in a lane, at most `max` commands. A lane without any is gone.
+    /// The next work of a lane, at most `max` commands. A lane without work is removed.
     #[must_use]
-    pub fn next(&self, begun: &Begun, max: usize) -> Work {
+    pub fn next(&self, started: &StartedLane, max: usize) -> LaneWork {
         let mut inner = self.lock();
-        if inner.generation != begun.generation {
-            return Work::Nothing;
+        if inner.generation != started.generation {
+            return LaneWork::Nothing;
         }
-        let Some(lane) = inner.lanes.get_mut(&begun.id) else { return Work::Nothing };
+        let Some(lane) = inner.lanes.get_mut(&started.id) else { return LaneWork::Nothing };
         if lane.behind {
-            return Work::Outstanding;
+            return LaneWork::Outstanding;
         }
         let many = lane.waiting.len().min(max);
         let commands: Commands = lane.waiting.drain(..many).collect();
         if commands.is_empty() {
-            inner.lanes.remove(&begun.id);
-            return Work::Nothing;
+            inner.lanes.remove(&started.id);
+            return LaneWork::Nothing;
         }
         drop(inner);
         self.room.notify_waiters();
-        Work::Commands(commands)
+        LaneWork::Commands(commands)
     }
 
-    /// A lane has what is outstanding. To be called under the lock of the state that it follows from.
-    pub fn caught_up(&self, begun: &Begun) {
-        self.lane_of(begun, |lane| (lane.waiting, lane.behind) = (VecDeque::new(), false));
+    /// A lane's executor has all outstanding commands. Call it under the lock of the state that
+    /// they follow from.
+    pub fn caught_up(&self, started: &StartedLane) {
+        self.lane_of(started, |lane| (lane.waiting, lane.behind) = (VecDeque::new(), false));
     }
 
-    /// What waits in a lane is of no use.
-    pub fn forget(&self, begun: &Begun) {
-        self.lane_of(begun, |lane| lane.waiting.clear());
+    /// Drops the commands of a lane.
+    pub fn forget(&self, started: &StartedLane) {
+        self.lane_of(started, |lane| lane.waiting.clear());
     }
 
-    fn lane_of(&self, begun: &Begun, change: impl FnOnce(&mut Lane)) {
+    fn lane_of(&self, started: &StartedLane, change: impl FnOnce(&mut Lane)) {
         let mut inner = self.lock();
-        if inner.generation == begun.generation
-            && let Some(lane) = inner.lanes.get_mut(&begun.id)
+        if inner.generation == started.generation
+            && let Some(lane) = inner.lanes.get_mut(&started.id)
         {
             change(lane);
         }
     }
 
-    /// Something was done.
-    pub fn progress(&self, begun: &Begun) {
+    /// Records progress: a command was executed.
+    pub fn progress(&self, started: &StartedLane) {
         let mut inner = self.lock();
-        if inner.generation == begun.generation {
+        if inner.generation == started.generation {
             inner.progress = Instant::now();
         }
     }
 
-    /// Whether nothing waits and nothing is being done.
+    /// Whether no command is waiting or being executed.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.lock().lanes.is_empty()
     }
 
-    /// For how long there has been work and none was done.
+    /// How long there has been work without progress.
     #[must_use]
     pub fn stalled(&self) -> Duration {
         let inner = self.lock();

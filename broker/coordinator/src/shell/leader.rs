@@ -1,9 +1,10 @@
-//! Who acts: a lease in a key, held by renewing it, and renewed by progress: a leader that does not get on offers it to
-//! the standbys. Two that act on the same log give the same commands, and doing a command twice is harmless; what is
-//! not is written with the leader's epoch, and refused or passed over when a later one has written.
+//! Leader election by a lease in a key. The leader renews the lease while it makes progress;
+//! without progress it offers the lease to the standbys. Two leaders of the same log would give the
+//! same commands, and most commands are idempotent. The others are written with the leader's epoch,
+//! and are refused or skipped once a later epoch has written (fencing).
 //!
-//! A process that was stopped for longer than its lease finds, when it goes on, commands that it had decided on
-//! before. [`Term`] keeps it from doing them: another has done them since.
+//! A process that was stopped for longer than its lease still has commands from before when it
+//! continues. [`Term`] keeps it from executing them: another leader has done so since.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::shell::shared::Shared;
+use crate::shell::shared::SharedState;
 
 pub use progress::Progress;
 pub use term::{BootClock, Term};
@@ -29,49 +30,50 @@ const LEASE: Duration = Duration::from_millis(LEASE_MS);
 /// The value of the lease's key, as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Lease {
-    /// The coordinator's name; empty when it was given up.
+    /// The coordinator's name; empty if the lease was given up.
     holder: String,
-    /// The process: another one of the same name replaces it at once.
+    /// Id of the process. Another process of the same name replaces it at once.
     instance: String,
-    /// One more with each change of process.
+    /// Incremented when another process takes the lease.
     epoch: u64,
-    /// Leaders in a row that gave it up for want of progress.
+    /// Leaders in a row that gave the lease up for lack of progress.
     #[serde(default)]
     handovers: u32,
 }
 
-/// What a look at the key led to.
+/// The result of reading or writing the key.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     /// This process holds the lease.
     Held,
-    /// Another does.
+    /// Another process holds the lease, or may still hold it.
     Waiting,
 }
 
-/// One of those that may lead.
+/// A coordinator that may become the leader.
 pub struct Candidate {
-    /// Where the lease is.
+    /// The queue that holds the lease's key.
     pub broker: Broker,
-    /// What it stands for: another instance of the same id takes its place.
+    /// The coordinator's name. Another instance of the same name replaces this one.
     pub id: String,
-    /// Names the process.
+    /// Id of the process.
     pub instance: String,
-    /// What it knows of the log: no epoch is given out twice, even where the key was lost.
-    pub shared: Shared,
-    /// Until when it may act.
+    /// The state, whose epoch keeps any epoch from being used twice, even if the key was lost.
+    pub shared: SharedState,
+    /// The term within which it may act.
     pub term: Term,
-    /// Whether it gets on.
+    /// Whether it makes progress.
     pub progress: Progress,
 }
 
-/// Holds the lease, or waits for it, until `shutdown`; then gives it up.
+/// Holds the lease or waits for it, until `shutdown`; then gives it up.
 ///
-/// Consumes: the lease's key; progress. Produces: the same key; `leading`, told again whenever the term had run out in
-/// between; the term; probes of lanes that do not get on. Waits for: the interval of renewal, and for an answer no
-/// longer than a lease. Unblocked by: `shutdown`. On failure: stops leading once the lease may have run out. Without
-/// progress for [`LEADER_STALL_MS`], doubled with each leader in a row: offers the lease, and takes it again when
-/// nobody else did within its length.
+/// Consumes: the lease's key; progress. Produces: the same key; `leading`, sent again if the term
+/// had run out in between; the term; probes of lanes without progress. Waits for: the interval of
+/// renewal; for a response at most the length of a lease. Unblocked by: `shutdown`. On failure:
+/// stops leading once the lease may have run out. Without progress for [`LEADER_STALL_MS`], doubled
+/// with each such leader in a row: offers the lease, and takes it back if no other process did
+/// within its length.
 pub async fn hold(candidate: Candidate, leading: watch::Sender<bool>, shutdown: CancellationToken) {
     let (term, progress) = (candidate.term.clone(), candidate.progress.clone());
     let mut keeper = Keeper::new(candidate);
@@ -86,7 +88,7 @@ pub async fn hold(candidate: Candidate, leading: watch::Sender<bool>, shutdown: 
         if progress.unfit().is_some() {
             continue;
         }
-        let (leads, again) = match timeout(LEASE, keeper.step()).await {
+        let (leads, restarted) = match timeout(LEASE, keeper.step()).await {
             Ok(Ok(Step::Held)) => (true, term.extend(asked + LEASE, keeper.lease.epoch)),
             Ok(Ok(Step::Waiting)) => {
                 term.end();
@@ -97,11 +99,11 @@ pub async fn hold(candidate: Candidate, leading: watch::Sender<bool>, shutdown: 
                 (*leading.borrow() && term.holds(), false)
             }
             Err(_) => {
-                tracing::warn!("failed to renew the lease: no answer");
+                tracing::warn!("failed to renew the lease: no response");
                 (false, false)
             }
         };
-        leading.send_if_modified(|was| std::mem::replace(was, leads) != leads || again);
+        leading.send_if_modified(|was| std::mem::replace(was, leads) != leads || restarted);
     }
     term.end();
     if *leading.borrow() {
@@ -112,13 +114,13 @@ pub async fn hold(candidate: Candidate, leading: watch::Sender<bool>, shutdown: 
 struct Keeper {
     of: Candidate,
     lease: Lease,
-    /// Revision of the last write, where it was this process's own.
+    /// Revision of the last write, if this process made it.
     own: Option<u64>,
-    /// The last revision seen of another's, and since when.
+    /// Revision of another process's last write, and when it was first seen.
     seen: Option<(u64, Instant)>,
-    /// Since when it leads.
+    /// When this process took the lease.
     since: Instant,
-    /// When it last gave the lease up for want of progress.
+    /// When it last gave the lease up for lack of progress.
     offered: Option<Instant>,
 }
 
@@ -129,12 +131,13 @@ impl Keeper {
         Self { of, lease, own: None, seen: None, since: Instant::now(), offered: None }
     }
 
-    /// Renews by the revision of its own last write, which needs no reading: a replica that is behind cannot mislead
-    /// it. Reads only what another may have written.
+    /// Renews the lease by the revision of its own last write, without a read, so that a replica
+    /// that is behind cannot mislead it. Reads only if another process may have written.
     async fn step(&mut self) -> Result<Step, QueueError> {
         if let Some(revision) = self.own {
             let floor = self.of.shared.latest_epoch();
-            // The log, or another key, knows a later leader than this key does: it was lost, or written by a stranger.
+            // The log or a policy key has a later epoch than this key: the key was lost, or another
+            // program wrote it.
             let epoch = if floor > self.lease.epoch { floor.saturating_add(1) } else { self.lease.epoch };
             if self.write(epoch, Expect::Revision(revision)).await? == Step::Held {
                 return Ok(Step::Held);
@@ -144,31 +147,33 @@ impl Keeper {
             return self.take(0, Expect::Absent).await;
         };
         let expect = Expect::Revision(value.revision);
-        let Ok(standing) = serde_json::from_slice::<Lease>(&value.value) else {
+        let Ok(stored) = serde_json::from_slice::<Lease>(&value.value) else {
             return self.take(0, expect).await;
         };
-        if standing.instance == self.lease.instance {
-            let offered = |at: Instant| standing.holder.is_empty() && at.elapsed() < LEASE;
+        if stored.instance == self.lease.instance {
+            let offered = |at: Instant| stored.holder.is_empty() && at.elapsed() < LEASE;
             if self.offered.is_some_and(offered) {
                 return Ok(Step::Waiting);
             }
-            if !standing.holder.is_empty() {
-                // Its own write, whose answer was lost.
-                return self.write(standing.epoch, expect).await;
+            if !stored.holder.is_empty() {
+                // Its own write, whose response was lost.
+                return self.write(stored.epoch, expect).await;
             }
         }
-        // A process that starts again takes its name's lease at once. One that held it before and lost it to
-        // another of its name waits as for anybody else: two of one name must not take turns.
-        let restarted = standing.holder == self.lease.holder && self.lease.epoch == 0;
-        let free = standing.holder.is_empty() || restarted;
+        // A restarted process takes its name's lease at once. A process that held the lease and
+        // lost it to another of the same name waits as for any other: two processes of one name
+        // must not alternate.
+        let restarted = stored.holder == self.lease.holder && self.lease.epoch == 0;
+        let free = stored.holder.is_empty() || restarted;
         if free || self.has_run_out(&value) {
-            self.lease.handovers = standing.handovers;
-            return self.take(standing.epoch, expect).await;
+            self.lease.handovers = stored.handovers;
+            return self.take(stored.epoch, expect).await;
         }
         Ok(Step::Waiting)
     }
 
-    /// Whether this process itself saw the lease go unrenewed for its whole length: no two clocks compared.
+    /// Whether this process observed no renewal for the length of the lease. No two clocks are
+    /// compared.
     fn has_run_out(&mut self, value: &KeyValue) -> bool {
         match self.seen {
             Some((revision, since)) if revision == value.revision => since.elapsed() >= LEASE,
@@ -179,9 +184,9 @@ impl Keeper {
         }
     }
 
-    /// Begins to lead, with an epoch later than any that the key, the log or this process knows.
-    async fn take(&mut self, standing: u64, expect: Expect) -> Result<Step, QueueError> {
-        let known = standing.max(self.of.shared.latest_epoch()).max(self.lease.epoch);
+    /// Takes the lease, with an epoch later than any that the key, the log or this process knows.
+    async fn take(&mut self, stored: u64, expect: Expect) -> Result<Step, QueueError> {
+        let known = stored.max(self.of.shared.latest_epoch()).max(self.lease.epoch);
         self.since = Instant::now();
         self.write(known.saturating_add(1), expect).await
     }
@@ -201,7 +206,7 @@ impl Keeper {
         }
     }
 
-    /// For how long a leader may be without progress.
+    /// How long a leader may be without progress.
     const fn patience(&self) -> Duration {
         let doublings = if self.lease.handovers < MAX_LEADER_DOUBLINGS {
             self.lease.handovers
@@ -211,7 +216,8 @@ impl Keeper {
         Duration::from_millis(LEADER_STALL_MS << doublings)
     }
 
-    /// Gives the lease up where this process must not lead, or does not get on; says whether it did.
+    /// Gives the lease up if this process must not lead or makes no progress. Returns whether it
+    /// did.
     async fn must_give_up(&mut self) -> bool {
         let patience = self.patience();
         let why = match (self.of.progress.unfit(), self.of.progress.stalled(patience)) {
@@ -222,7 +228,7 @@ impl Keeper {
             }
             (None, None) => {
                 self.of.progress.watch(patience / 2);
-                if self.since.elapsed() > patience && self.of.progress.is_well() {
+                if self.since.elapsed() > patience && self.of.progress.is_healthy() {
                     self.lease.handovers = 0;
                 }
                 return false;
@@ -239,11 +245,11 @@ impl Keeper {
     async fn give_up(&mut self) {
         let Some(revision) = self.own else { return };
         let name = std::mem::take(&mut self.lease.holder);
-        let given = timeout(LEASE, self.write(self.lease.epoch, Expect::Revision(revision))).await;
+        let released = timeout(LEASE, self.write(self.lease.epoch, Expect::Revision(revision))).await;
         self.lease.holder = name;
         (self.own, self.offered) = (None, Some(Instant::now()));
-        if !matches!(given, Ok(Ok(_))) {
-            tracing::warn!("failed to give the lease up; it runs out by itself");
+        if !matches!(released, Ok(Ok(_))) {
+            tracing::warn!("failed to give the lease up; it will run out");
         }
     }
 }

@@ -1,12 +1,12 @@
-//! Which workers that train are there: their signs of life become joined and left in the log, which alone
-//! decides.
+//! Membership of train workers: their heartbeats become joined and left events in the log. Only the
+//! log decides.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use millrace_queue::{Broker, BrokerError};
 use millrace_schemas::limits::{MAX_MEMBERS, MAX_NAMES, MEMBER_BEAT_MS, MEMBER_MS};
-use millrace_schemas::member::SignOfLife;
+use millrace_schemas::member::Heartbeat;
 use millrace_schemas::subjects::ALL_RUNS;
 use millrace_schemas::{Event, WorkerId};
 use tokio::time::Instant;
@@ -14,45 +14,46 @@ use tokio_util::sync::CancellationToken;
 
 use crate::fold::gang::Members;
 use crate::shell::leader::Term;
-use crate::shell::shared::Shared;
+use crate::shell::shared::SharedState;
 
-/// Between two looks for silent members.
+/// Interval between two checks for silent members.
 const LOOK: Duration = Duration::from_millis(MEMBER_BEAT_MS / 2);
-/// Silence after which a worker is a member no more.
+/// Silence after which a worker is no longer a member.
 const SILENCE: Duration = Duration::from_millis(MEMBER_MS);
-/// Before the signs are watched again after a failure.
+/// Pause before the heartbeats are watched again after a failure.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// What is known of one worker.
+/// The last heartbeat of a worker.
 #[derive(Debug, Clone)]
-struct Seen {
-    sign: SignOfLife,
-    /// When the sign came.
+struct LastHeartbeat {
+    heartbeat: Heartbeat,
+    /// When the heartbeat arrived.
     at: Instant,
-    /// Another sign came before it from the same process: it is no leftover.
+    /// An earlier heartbeat came from the same process, so this is not a value that was stored long
+    /// ago.
     alive: bool,
 }
 
-/// All that were heard of.
+/// The last heartbeats of all workers.
 #[derive(Debug, Default)]
-struct Watched {
-    seen: BTreeMap<WorkerId, Seen>,
+struct Heartbeats {
+    seen: BTreeMap<WorkerId, LastHeartbeat>,
     since: Option<Instant>,
     looked: Option<Instant>,
 }
 
-/// Writes into the log who joined and who left, while this coordinator acts.
+/// Appends to the log which workers joined and left, while this coordinator leads.
 ///
-/// Consumes: signs of life. Produces: joined and left events. Waits for: the next sign, or the time to look
-/// for silence. Unblocked by: `shutdown`. On failure: watches anew.
-pub async fn watch(broker: Broker, shared: Shared, term: Term, shutdown: CancellationToken) {
-    let mut watched = Watched::default();
+/// Consumes: heartbeats. Produces: joined and left events. Waits for: the next heartbeat, or the
+/// next check for silence. Unblocked by: `shutdown`. On failure: watches again.
+pub async fn watch(broker: Broker, shared: SharedState, term: Term, shutdown: CancellationToken) {
+    let mut watched = Heartbeats::default();
     let forever = async {
         loop {
             if let Err(error) = follow(&broker, &shared, &term, &mut watched).await {
-                tracing::warn!(%error, "failed to watch the train workers; trying again");
+                tracing::warn!(%error, "failed to watch the train workers; retrying");
             }
-            // What was missed meanwhile counts as silence of nobody's.
+            // Heartbeats that were missed meanwhile do not count as silence.
             watched.forgive(Instant::now());
             tokio::time::sleep(PAUSE).await;
         }
@@ -62,23 +63,23 @@ pub async fn watch(broker: Broker, shared: Shared, term: Term, shutdown: Cancell
 
 async fn follow(
     broker: &Broker,
-    shared: &Shared,
+    shared: &SharedState,
     term: &Term,
-    watched: &mut Watched,
+    watched: &mut Heartbeats,
 ) -> Result<(), BrokerError> {
-    let mut signs = broker.watch_signs_of_life().await?;
+    let mut heartbeats = broker.watch_signs_of_life().await?;
     let mut look = tokio::time::interval(LOOK);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             biased;
-            sign = signs.next() => {
-                let (worker, sign) = sign?;
-                watched.hear(worker, sign, Instant::now());
+            heartbeat = heartbeats.next() => {
+                let (worker, heartbeat) = heartbeat?;
+                watched.hear(worker, heartbeat, Instant::now());
             }
             _ = look.tick() => watched.look(Instant::now()),
         }
-        // One that was stopped for long has not listened either.
+        // After a long stop the term is over, and missed heartbeats prove nothing.
         if !term.holds() {
             continue;
         }
@@ -87,14 +88,14 @@ async fn follow(
         for event in changes {
             last = broker.append_led(ALL_RUNS, &event, term.epoch()).await?.seq;
         }
-        // The fold knows it before the next look, which would say it again.
+        // The fold should have it before the next check, which would append it a second time.
         shared.wait_for(last, LOOK).await;
     }
 }
 
-impl Watched {
-    /// Takes a sign in. The first from a process may have been written long ago.
-    fn hear(&mut self, worker: WorkerId, sign: SignOfLife, now: Instant) {
+impl Heartbeats {
+    /// Records a heartbeat. The first of a process may have been stored long ago.
+    fn hear(&mut self, worker: WorkerId, heartbeat: Heartbeat, now: Instant) {
         if !self.seen.contains_key(&worker) && self.seen.len() as i64 >= MAX_NAMES {
             self.seen.retain(|_, seen| now.duration_since(seen.at) < SILENCE);
             if self.seen.len() as i64 >= MAX_NAMES {
@@ -102,12 +103,14 @@ impl Watched {
             }
         }
         let before = self.seen.get(&worker);
-        let same = |seen: &&Seen| seen.sign.instance == sign.instance;
-        let alive = before.filter(same).is_some_and(|seen| seen.alive || sign.beat > seen.sign.beat);
-        self.seen.insert(worker, Seen { sign, at: now, alive });
+        let same = |seen: &&LastHeartbeat| seen.heartbeat.instance == heartbeat.instance;
+        let alive =
+            before.filter(same).is_some_and(|seen| seen.alive || heartbeat.beat > seen.heartbeat.beat);
+        self.seen.insert(worker, LastHeartbeat { heartbeat, at: now, alive });
     }
 
-    /// Notes that time went by. A coordinator that was paused has not listened: nobody was silent.
+    /// Records the time of a check. If this process was suspended since the last one, missed
+    /// heartbeats do not count as silence.
     fn look(&mut self, now: Instant) {
         self.since.get_or_insert(now);
         if self.looked.is_some_and(|looked| now.duration_since(looked) > 3 * LOOK) {
@@ -121,14 +124,17 @@ impl Watched {
         self.seen.values_mut().for_each(|seen| seen.at = now);
     }
 
-    /// What the log does not know yet.
+    /// Membership changes that are not in the log yet.
     fn changes(&self, members: &Members, now: Instant) -> Vec<Event> {
         let mut events = Vec::new();
         let silent = |at: Instant| now.duration_since(at) >= SILENCE;
         for (worker, member) in members {
             let gone = match self.seen.get(worker) {
-                Some(seen) if seen.sign.instance == member.instance => seen.sign.leaving || silent(seen.at),
-                // Another process has its name. One sign is enough to know that this one is gone.
+                Some(seen) if seen.heartbeat.instance == member.instance => {
+                    seen.heartbeat.leaving || silent(seen.at)
+                }
+                // Another process uses the name. One heartbeat of it is enough to know that this
+                // one is gone.
                 Some(_) => true,
                 None => self.since.is_some_and(silent),
             };
@@ -138,10 +144,10 @@ impl Watched {
         }
         let mut room = (MAX_MEMBERS + events.len()).saturating_sub(members.len());
         for (worker, seen) in &self.seen {
-            let known = members.get(worker).is_some_and(|member| member.instance == seen.sign.instance);
-            if !known && seen.alive && !seen.sign.leaving && !silent(seen.at) && room > 0 {
+            let known = members.get(worker).is_some_and(|member| member.instance == seen.heartbeat.instance);
+            if !known && seen.alive && !seen.heartbeat.leaving && !silent(seen.at) && room > 0 {
                 room -= 1;
-                let instance = seen.sign.instance.clone();
+                let instance = seen.heartbeat.instance.clone();
                 events.push(Event::Joined { worker: worker.clone(), instance });
             }
         }

@@ -7,7 +7,7 @@ use millrace_schemas::submit::from_toml;
 use millrace_schemas::train_shard::Batch;
 use millrace_schemas::{RunSpec, Task, TaskKey};
 
-use super::world::{RUN, World};
+use super::harness::{Harness, RUN};
 use millrace_coordinator::fold::status;
 
 /// Numbers that look drawn (SplitMix64).
@@ -33,23 +33,23 @@ struct Timed {
 
 impl Timed {
     /// Until nothing is queued or busy.
-    fn play(&mut self, world: &mut World, draws: &mut Draws, slow: u64) {
+    fn play(&mut self, harness: &mut Harness, draws: &mut Draws, slow: u64) {
         for _ in 0..400_000 {
-            while let Some((_, task)) = world.queue.pop_first() {
+            while let Some((_, task)) = harness.queue.pop_first() {
                 // A turn is drawn by the version that stands when it begins.
-                let body = world.answer(&task);
+                let body = harness.answer(&task);
                 let ends = self.now + duration(&task, draws, slow);
                 self.begun += 1;
                 self.busy.insert((ends, self.begun), (task, body));
             }
             let Some(((now, _), (task, body))) = self.busy.pop_first() else { return };
             self.now = now;
-            let stale = world
+            let stale = harness
                 .policy
                 .as_ref()
                 .is_some_and(|policy| policy.is_stale(task.key, task.version, task.evaluate));
             if !stale {
-                world.append(super::outcome(task.key, Some(task.question()), body));
+                harness.append(super::outcome(task.key, Some(task.question()), body));
             }
         }
         panic!("it does not end");
@@ -80,9 +80,9 @@ fn spec(alpha: f64, batch: u64, steps: u64, more: &str) -> RunSpec {
 
 /// Plays it, and says what is wrong with it.
 fn wrong(spec: &RunSpec, seed: u64, slow: u64) -> Option<String> {
-    let mut world = World::submit(spec, 0);
-    Timed::default().play(&mut world, &mut Draws(seed), slow);
-    let run = world.run();
+    let mut harness = Harness::submit(spec, 0);
+    Timed::default().play(&mut harness, &mut Draws(seed), slow);
+    let run = harness.run();
     let ledger = status::ledger(run);
     if run.state != RunState::Finished || !ledger.balanced() {
         return Some(format!("{:?} at {} {:?} {ledger:?}", run.state, run.version(), run.load()));
@@ -92,7 +92,7 @@ fn wrong(spec: &RunSpec, seed: u64, slow: u64) -> Option<String> {
         0.0 => u64::from(spec.rollout.groups_per_step),
         fraction => (fraction * f64::from(spec.rollout.groups_per_step) + 1e-6) as u64,
     };
-    for batch in batches(&world) {
+    for batch in batches(&harness) {
         let staleness = |group: &millrace_schemas::train_shard::BatchGroup| {
             group.rollouts.iter().map(|rollout| batch.base.staleness(rollout.start_version)).max()
         };
@@ -105,9 +105,9 @@ fn wrong(spec: &RunSpec, seed: u64, slow: u64) -> Option<String> {
     None
 }
 
-fn batches(world: &World) -> Vec<Batch> {
+fn batches(harness: &Harness) -> Vec<Batch> {
     let decode = |bytes: &bytes::Bytes| millrace_schemas::envelope::decode::<Batch>("batch", bytes).ok();
-    world.blobs.values().filter_map(decode).collect()
+    harness.blobs.values().filter_map(decode).collect()
 }
 
 #[test]
@@ -171,29 +171,29 @@ fn every_alpha_and_every_batch_end() {
 fn a_worker_that_is_behind_takes_no_place_that_is_taken() {
     let mut spec = spec(0.5, 4, 3, "");
     spec.evaluate.prompts = 0;
-    let mut world = World::submit(&spec, 0);
+    let mut harness = Harness::submit(&spec, 0);
     // Two groups are played until version 1 stands: as many as may be one version behind.
     let mut held = Vec::new();
-    while world.run().version().0 == 0 {
-        let (_, task) = world.queue.pop_first().expect("something is queued");
+    while harness.run().version().0 == 0 {
+        let (_, task) = harness.queue.pop_first().expect("something is queued");
         let is_held = matches!(task.key, TaskKey::Generate { rollout, .. } if rollout.group >= 4);
-        if is_held { held.push(task) } else { world.finish(&task) }
+        if is_held { held.push(task) } else { harness.finish(&task) }
     }
     assert_eq!(held.len(), 4);
     // The turns of those that begin now are drawn by version 0 all the same.
-    while world.run().version().0 == 1 {
-        let Some((_, task)) = world.queue.pop_first() else { break };
+    while harness.run().version().0 == 1 {
+        let Some((_, task)) = harness.queue.pop_first() else { break };
         match task.key {
             TaskKey::Generate { rollout, .. } if rollout.attempt == 0 => {
-                world.say(task.key, super::turn(&[1], &[-0.5], &[(0, 1)]));
+                harness.say(task.key, super::turn(&[1], &[-0.5], &[(0, 1)]));
             }
-            _ => world.finish(&task),
+            _ => harness.finish(&task),
         }
-        let run = world.run();
+        let run = harness.run();
         let oldest = run.groups.values().filter(|group| group.staleness(run.version()) == 1).count();
         assert!(run.version().0 > 1 || oldest <= 2, "{oldest} after {}", task.key);
     }
-    held.iter().for_each(|task| world.finish(task));
-    super::to_the_end(&mut world);
-    assert_eq!(world.run().state, RunState::Finished);
+    held.iter().for_each(|task| harness.finish(task));
+    super::to_the_end(&mut harness);
+    assert_eq!(harness.run().state, RunState::Finished);
 }

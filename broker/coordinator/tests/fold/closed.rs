@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use millrace_coordinator::fold::{State, status};
 use millrace_coordinator::shell::api::Api;
-use millrace_coordinator::shell::shared::Shared;
+use millrace_coordinator::shell::shared::SharedState;
 use millrace_queue::clock::SystemClock;
 use millrace_queue::service::ApiHandler;
 use millrace_queue::{Broker, MemoryQueue, Objects};
@@ -13,7 +13,7 @@ use millrace_schemas::api::{CurvePoint, Evaluation, PassAt, RunList, RunState};
 use millrace_schemas::limits::MAX_PAYLOAD_BYTES;
 use millrace_schemas::{Event, RunId};
 
-use super::world::World;
+use super::harness::Harness;
 use super::{bytes, spec, to_the_end};
 
 #[test]
@@ -21,56 +21,56 @@ fn a_run_that_is_over_leaves_a_summary() {
     let mut spec = spec("alpha = 1.0");
     (spec.rollout.alpha, spec.rollout.group_size, spec.rollout.groups_per_step) = (8.0, 64, 16);
     spec.weights.newest = 20;
-    let mut world = World::submit(&spec, 0);
+    let mut harness = Harness::submit(&spec, 0);
     for _ in 0..3_000 {
-        world.work();
+        harness.work();
     }
-    let largest = bytes(&world.state).len();
-    let rollouts: usize = world.run().groups.values().map(|group| group.rollouts.len()).sum();
+    let largest = bytes(&harness.state).len();
+    let rollouts: usize = harness.run().groups.values().map(|group| group.rollouts.len()).sum();
     assert!(rollouts > 5_000, "{rollouts}");
-    world.append(Event::Cancelled { reason: "enough".into() });
-    let left = bytes(&world.state).len();
+    harness.append(Event::Cancelled { reason: "enough".into() });
+    let left = bytes(&harness.state).len();
     assert!(left < 16_384, "{left} bytes of {largest}");
-    assert!(status::ledger(world.run()).balanced());
-    world.append(Event::Archived);
-    assert!(world.state.runs.is_empty() && bytes(&world.state).len() < 512);
+    assert!(status::ledger(harness.run()).balanced());
+    harness.append(Event::Archived);
+    assert!(harness.state.runs.is_empty() && bytes(&harness.state).len() < 512);
     // Its versions are in the object store, so its name stays taken.
-    let ignored = world.state.ignored;
-    world.append(Event::Submitted(Box::new(spec)));
-    assert!(world.state.runs.is_empty() && world.state.ignored == ignored + 1);
+    let ignored = harness.state.ignored;
+    harness.append(Event::Submitted(Box::new(spec)));
+    assert!(harness.state.runs.is_empty() && harness.state.ignored == ignored + 1);
 }
 
 #[test]
 fn a_run_that_is_not_over_is_not_archived() {
-    let mut world = World::submit(&spec("alpha = 1.0"), 0);
-    world.append(Event::Archived);
-    assert_eq!(world.state.runs.len(), 1);
-    to_the_end(&mut world);
-    assert_eq!(world.run().state, RunState::Finished);
+    let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
+    harness.append(Event::Archived);
+    assert_eq!(harness.state.runs.len(), 1);
+    to_the_end(&mut harness);
+    assert_eq!(harness.run().state, RunState::Finished);
 }
 
 #[test]
 fn a_run_that_cannot_be_folded_is_closed_and_the_others_go_on() {
-    let mut world = World::submit(&spec("alpha = 1.0"), 0);
-    while world.run().policy.is_none() {
-        world.work();
+    let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
+    while harness.run().policy.is_none() {
+        harness.work();
     }
     let (fold, other): (RunId, RunId) = ("fold".parse().expect("a name"), "other".parse().expect("a name"));
-    let mut sound = world.run().clone();
+    let mut sound = harness.run().clone();
     sound.spec.name = other.clone();
-    world.state.runs.insert(other.clone(), sound);
+    harness.state.runs.insert(other.clone(), sound);
     // What no log leads to: groups that are finished and not there.
-    let run = world.state.runs.get_mut(&fold).expect("it was submitted");
+    let run = harness.state.runs.get_mut(&fold).expect("it was submitted");
     (run.ready, run.evaluation) = (vec![900, 901, 902], None);
-    world.append(Event::Paused { reason: String::new(), remedy: String::new() });
-    world.append(Event::Resumed);
-    let run = &world.state.runs[&fold];
+    harness.append(Event::Paused { reason: String::new(), remedy: String::new() });
+    harness.append(Event::Resumed);
+    let run = &harness.state.runs[&fold];
     assert_eq!(run.state, RunState::Failed);
     assert!(run.is_closed() && run.reason.as_ref().is_some_and(|reason| reason.contains("cannot be folded")));
     assert!(status::ledger(run).balanced());
-    assert!(world.policy.as_ref().is_some_and(|policy| policy.ended));
-    world.append(Event::Tick { unix_ms: 1_100_000 });
-    assert_eq!(world.state.runs[&other].state, RunState::Running);
+    assert!(harness.policy.as_ref().is_some_and(|policy| policy.ended));
+    harness.append(Event::Tick { unix_ms: 1_100_000 });
+    assert_eq!(harness.state.runs[&other].state, RunState::Running);
 }
 
 #[test]
@@ -140,7 +140,7 @@ async fn what_is_said_of_thousands_of_runs_fits_a_message() {
     }
     let names: Vec<RunId> = state.runs.keys().cloned().collect();
     let broker = Broker::new(Arc::new(MemoryQueue::new(Arc::new(SystemClock::new()))), Objects::memory());
-    let api = Api::new(broker, Shared::new(state));
+    let api = Api::new(broker, SharedState::new(state));
     let call = async |endpoint: &str, body: String| {
         let reply = api.call(endpoint, Bytes::from(body)).await.expect("an answer");
         assert!(reply.len() < MAX_PAYLOAD_BYTES, "{endpoint}: {} bytes", reply.len());

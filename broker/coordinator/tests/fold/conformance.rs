@@ -13,14 +13,14 @@ use millrace_schemas::publish_weights::PublishWeightsDone;
 use millrace_schemas::train_shard::{Batch, FileRef, TrainWork};
 use millrace_schemas::{BlobRef, Event, OutcomeBody, PolicyVersion, Task, TaskBody, TaskKey};
 
-use super::world::World;
+use super::harness::Harness;
 use super::{spec, take, to_the_end};
 
 /// Does the first queued task that `wanted` likes; `false` when there is none.
-fn work_on(world: &mut World, wanted: impl Fn(&TaskBody) -> bool) -> bool {
-    let name = world.queue.iter().find(|(_, task)| wanted(&task.body)).map(|(name, _)| name.clone());
-    let Some(task) = name.and_then(|name| world.queue.remove(&name)) else { return false };
-    world.finish(&task);
+fn work_on(harness: &mut Harness, wanted: impl Fn(&TaskBody) -> bool) -> bool {
+    let name = harness.queue.iter().find(|(_, task)| wanted(&task.body)).map(|(name, _)| name.clone());
+    let Some(task) = name.and_then(|name| harness.queue.remove(&name)) else { return false };
+    harness.finish(&task);
     true
 }
 
@@ -28,8 +28,8 @@ const fn is_train(body: &TaskBody) -> bool {
     matches!(body, TaskBody::TrainShard(_))
 }
 
-fn report(world: &mut World, task: &Task, body: OutcomeBody) {
-    world.say(task.key, body);
+fn report(harness: &mut Harness, task: &Task, body: OutcomeBody) {
+    harness.say(task.key, body);
 }
 
 /// Groups that are pending, with their prompts: playing, finished, or in the step in the making.
@@ -44,10 +44,10 @@ fn dropped(run: &Run) -> u64 {
 }
 
 /// The batch that a train task asks for, as it is stored.
-fn batch_of(world: &World, task: &Task) -> Batch {
+fn batch_of(harness: &Harness, task: &Task) -> Batch {
     let TaskBody::TrainShard(shard) = &task.body else { panic!("not a train task: {task:?}") };
     let TrainWork::Step { batch, .. } = &shard.work else { panic!("it has no batch: {task:?}") };
-    millrace_schemas::envelope::decode("batch", &world.blobs[&batch.sha256]).expect("a batch")
+    millrace_schemas::envelope::decode("batch", &harness.blobs[&batch.sha256]).expect("a batch")
 }
 
 fn ids(batch: &Batch) -> Vec<u64> {
@@ -67,8 +67,8 @@ struct Prompts {
 
 impl Prompts {
     /// Looks again after an event: whatever left was trained or dropped, and the books say which.
-    fn look(&mut self, world: &World) {
-        let run = world.run();
+    fn look(&mut self, harness: &Harness) {
+        let run = harness.run();
         let now = pending(run);
         let gone: Vec<u64> = self.pending.keys().filter(|id| !now.contains_key(id)).copied().collect();
         let rollouts = gone.len() as u64 * u64::from(run.spec.rollout.group_size);
@@ -91,28 +91,28 @@ impl Prompts {
 #[test]
 fn prompts_survive_restart() {
     for every in [5, 17] {
-        let mut world =
-            World::submit(&spec("alpha = 1.5\nfilter = \"equal_rewards\"\nmax_replacements = 1"), 0);
+        let mut harness =
+            Harness::submit(&spec("alpha = 1.5\nfilter = \"equal_rewards\"\nmax_replacements = 1"), 0);
         let mut prompts = Prompts::default();
         for turn in 0..20_000 {
             if turn % every == 0 {
                 // The queue is lost too, so that only what the state knows can bring a prompt back.
-                world.lose_all(turn % (world.log.len() + 1));
-                prompts.look(&world);
+                harness.lose_all(turn % (harness.log.len() + 1));
+                prompts.look(&harness);
             }
             // Long rollouts fail now and then, so that some prompts end for a reason.
-            let failing = world.queue.first_key_value().map(|(_, task)| (task.key, task.evaluate));
+            let failing = harness.queue.first_key_value().map(|(_, task)| (task.key, task.evaluate));
             match failing {
                 Some((key @ TaskKey::Generate { turn: 2, .. }, false)) if turn % 3 == 0 => {
-                    world.queue.pop_first();
-                    world.append(Event::DeadLetter { key, reason: "too long".into(), exhausted: false });
+                    harness.queue.pop_first();
+                    harness.append(Event::DeadLetter { key, reason: "too long".into(), exhausted: false });
                 }
-                Some(_) => assert!(world.work()),
+                Some(_) => assert!(harness.work()),
                 None => break,
             }
-            prompts.look(&world);
+            prompts.look(&harness);
         }
-        let run = world.run();
+        let run = harness.run();
         assert_eq!(run.state, RunState::Finished, "every={every} {:?}", status::status(run));
         assert!(prompts.pending.is_empty());
         let ledger = status::ledger(run);
@@ -122,77 +122,81 @@ fn prompts_survive_restart() {
 
 #[test]
 fn surplus_groups_are_kept() {
-    let mut world = World::submit(&spec("alpha = 2.0"), 0);
+    let mut harness = Harness::submit(&spec("alpha = 2.0"), 0);
     let train = take(
-        &mut world,
+        &mut harness,
         |body| matches!(body, TaskBody::TrainShard(shard) if matches!(shard.work, TrainWork::Step { .. })),
     );
-    let first = ids(&batch_of(&world, &train));
-    while work_on(&mut world, |body| !is_train(body)) {}
-    let surplus = world.run().ready.clone();
-    let finished = world.run().groups.clone();
+    let first = ids(&batch_of(&harness, &train));
+    while work_on(&mut harness, |body| !is_train(body)) {}
+    let surplus = harness.run().ready.clone();
+    let finished = harness.run().groups.clone();
     assert_eq!((first.len(), surplus.len()), (3, 6), "the window is (1 + 2) · 3 groups");
 
     // Handed over is what a version is committed with, and nothing before: restarts change neither.
-    let in_hand = |world: &World| world.run().training.as_ref().map(|training| training.groups.clone());
-    let held = in_hand(&world);
-    world.lose_all(world.log.len() / 2);
-    assert_eq!((&world.run().ready, &world.run().groups), (&surplus, &finished));
-    assert_eq!(in_hand(&world), held);
-    world.finish(&train);
-    world.lose_all(world.log.len());
-    assert_eq!((in_hand(&world), world.run().books.trained), (held, 0), "trained, and not yet committed");
+    let in_hand = |harness: &Harness| harness.run().training.as_ref().map(|training| training.groups.clone());
+    let held = in_hand(&harness);
+    harness.lose_all(harness.log.len() / 2);
+    assert_eq!((&harness.run().ready, &harness.run().groups), (&surplus, &finished));
+    assert_eq!(in_hand(&harness), held);
+    harness.finish(&train);
+    harness.lose_all(harness.log.len());
+    assert_eq!((in_hand(&harness), harness.run().books.trained), (held, 0), "trained, and not yet committed");
 
     // Two more steps are made of what was there, as it was.
     let mut used = Vec::new();
     for _ in 0..2 {
-        while work_on(&mut world, |body| matches!(body, TaskBody::PublishWeights(_))) {}
-        let train = world.queue.values().find(|task| is_train(&task.body)).cloned();
+        while work_on(&mut harness, |body| matches!(body, TaskBody::PublishWeights(_))) {}
+        let train = harness.queue.values().find(|task| is_train(&task.body)).cloned();
         let train = train.expect("a batch is cut at once from what was finished");
-        let batch = batch_of(&world, &train);
-        let weights = world.run().spec.part(0).reward_weights();
+        let batch = batch_of(&harness, &train);
+        let weights = harness.run().spec.part(0).reward_weights();
         for group in &batch.groups {
             let as_finished = finished[&group.group].to_batch(group.group, &weights, false);
             assert_eq!(*group, as_finished);
         }
         used.extend(ids(&batch));
-        assert!(work_on(&mut world, is_train));
+        assert!(work_on(&mut harness, is_train));
     }
     assert_eq!(used, surplus, "oldest first, and none is missing");
-    assert_eq!(dropped(world.run()), 0);
-    to_the_end(&mut world);
-    assert_eq!(world.run().state, RunState::Finished);
+    assert_eq!(dropped(harness.run()), 0);
+    to_the_end(&mut harness);
+    assert_eq!(harness.run().state, RunState::Finished);
 }
 
 #[test]
 fn producer_failure_is_visible() {
-    let mut world = World::submit(&spec("alpha = 1.0\nmax_replacements = 2"), 0);
+    let mut harness = Harness::submit(&spec("alpha = 1.0\nmax_replacements = 2"), 0);
     // The environment of one group fails, whoever tries and however often.
-    let first = take(&mut world, |body| matches!(body, TaskBody::Reward(_)));
-    world.finish(&first);
-    let id = *world.run().groups.keys().last().expect("the window is full");
+    let first = take(&mut harness, |body| matches!(body, TaskBody::Reward(_)));
+    harness.finish(&first);
+    let id = *harness.run().groups.keys().last().expect("the window is full");
     let mut letters = Vec::new();
     for _ in 0..200_000 {
-        let Some((_, task)) = world.queue.first_key_value() else { break };
+        let Some((_, task)) = harness.queue.first_key_value() else { break };
         let key = task.key;
         let broken = matches!(key, TaskKey::EnvStep { rollout, .. } if rollout.group == id);
         if !broken {
-            world.work();
+            harness.work();
             continue;
         }
-        world.queue.pop_first();
+        harness.queue.pop_first();
         letters.push(key);
-        world.append(Event::DeadLetter { key, reason: "reset failed: no display".into(), exhausted: false });
+        harness.append(Event::DeadLetter {
+            key,
+            reason: "reset failed: no display".into(),
+            exhausted: false,
+        });
     }
-    assert_eq!(world.run().state, RunState::Finished, "nobody waits for it for ever");
+    assert_eq!(harness.run().state, RunState::Finished, "nobody waits for it for ever");
     assert!(letters.len() > 2, "each rollout is replaced before its group is given up: {letters:?}");
-    let told = world.notices.iter().filter_map(|notice| match notice {
+    let told = harness.notices.iter().filter_map(|notice| match notice {
         Notice::DeadLetter { task, reason, .. } if reason.contains("no display") => Some(*task),
         _ => None,
     });
     let told: Vec<TaskKey> = told.collect();
     assert!(told.iter().all(|key| letters.contains(key)) && told.len() >= 3, "{told:?}");
-    let ledger = status::ledger(world.run());
+    let ledger = status::ledger(harness.run());
     assert_eq!(ledger.trained, 36, "another prompt came in its place");
     assert!(
         ledger.balanced() && ledger.dropped["failed"] >= 3 && ledger.dropped["group_failed"] == 1,
@@ -201,9 +205,9 @@ fn producer_failure_is_visible() {
 }
 
 /// Nobody has work any more: not from the queue, not in hand, not from a coordinator that starts again.
-fn assert_released(world: &mut World, in_hand: Vec<Task>) {
-    assert!(world.queue.is_empty(), "{:?}", world.queue.keys());
-    let policy = world.policy.clone().expect("a version stands");
+fn assert_released(harness: &mut Harness, in_hand: Vec<Task>) {
+    assert!(harness.queue.is_empty(), "{:?}", harness.queue.keys());
+    let policy = harness.policy.clone().expect("a version stands");
     for task in &in_hand {
         assert!(
             policy.is_stale(task.key, task.version, task.evaluate),
@@ -213,21 +217,21 @@ fn assert_released(world: &mut World, in_hand: Vec<Task>) {
     }
     assert!(policy.ended);
     for task in in_hand {
-        world.finish(&task);
+        harness.finish(&task);
     }
-    world.lose_all(0);
-    world.append(Event::Tick { unix_ms: 9_000_000 });
-    assert!(world.queue.is_empty(), "{:?}", world.queue.keys());
-    assert_eq!(status::ledger(world.run()).in_flight, 0);
-    assert!(status::status(world.run()).tasks.values().all(|tasks| *tasks == 0));
+    harness.lose_all(0);
+    harness.append(Event::Tick { unix_ms: 9_000_000 });
+    assert!(harness.queue.is_empty(), "{:?}", harness.queue.keys());
+    assert_eq!(status::ledger(harness.run()).in_flight, 0);
+    assert!(status::status(harness.run()).tasks.values().all(|tasks| *tasks == 0));
 }
 
 #[test]
 fn end_of_run_releases_workers() {
-    let mut world = World::submit(&spec("alpha = 2.0"), 0);
-    to_the_end(&mut world);
-    assert_eq!(world.run().state, RunState::Finished);
-    assert_released(&mut world, Vec::new());
+    let mut harness = Harness::submit(&spec("alpha = 2.0"), 0);
+    to_the_end(&mut harness);
+    assert_eq!(harness.run().state, RunState::Finished);
+    assert_released(&mut harness, Vec::new());
 
     // Ended in full swing, with a task of each kind in hand and others queued.
     let kinds: [fn(&TaskBody) -> bool; 4] = [
@@ -238,24 +242,24 @@ fn end_of_run_releases_workers() {
     ];
     let mut queued = 0;
     for kind in kinds {
-        let mut world = World::submit(&spec("alpha = 2.0"), 0);
+        let mut harness = Harness::submit(&spec("alpha = 2.0"), 0);
         for _ in 0..50 {
-            world.work();
+            harness.work();
         }
-        let in_hand = take(&mut world, kind);
-        queued += world.queue.len();
-        world.append(Event::Cancelled { reason: "enough".into() });
-        assert_released(&mut world, vec![in_hand]);
+        let in_hand = take(&mut harness, kind);
+        queued += harness.queue.len();
+        harness.append(Event::Cancelled { reason: "enough".into() });
+        assert_released(&mut harness, vec![in_hand]);
     }
     assert!(queued > 0, "something was there to be purged");
 }
 
 /// Samples by a version that is `lag` behind, as an engine does that follows late.
-fn sample_late(world: &mut World, task: &Task, lag: u64) {
-    let version = PolicyVersion(world.run().version().0.saturating_sub(lag));
-    let OutcomeBody::Generate(mut done) = world.answer(task) else { panic!("not a turn: {task:?}") };
+fn sample_late(harness: &mut Harness, task: &Task, lag: u64) {
+    let version = PolicyVersion(harness.run().version().0.saturating_sub(lag));
+    let OutcomeBody::Generate(mut done) = harness.answer(task) else { panic!("not a turn: {task:?}") };
     done.segments = vec![Segment { version, tokens: 1 }];
-    report(world, task, OutcomeBody::Generate(done));
+    report(harness, task, OutcomeBody::Generate(done));
 }
 
 /// One turn in eleven is sampled by each version up to one beyond the bound.
@@ -266,89 +270,89 @@ const fn lag(turn: u64, bound: u64) -> u64 {
 #[test]
 fn staleness_holds_after_recovery() {
     for (alpha, bound) in [("0.0", 0), ("1.0", 1), ("2.0", 2)] {
-        let mut world = World::submit(&spec(&format!("alpha = {alpha}")), 0);
+        let mut harness = Harness::submit(&spec(&format!("alpha = {alpha}")), 0);
         let mut oldest = 0;
         for turn in 0..200_000_u64 {
             if turn.is_multiple_of(23) {
-                world.lose_all(turn as usize * 7 % (world.log.len() + 1));
+                harness.lose_all(turn as usize * 7 % (harness.log.len() + 1));
             }
-            let Some((_, task)) = world.queue.pop_first() else { break };
+            let Some((_, task)) = harness.queue.pop_first() else { break };
             match &task.body {
-                TaskBody::Generate(_) if !task.evaluate => sample_late(&mut world, &task, lag(turn, bound)),
+                TaskBody::Generate(_) if !task.evaluate => sample_late(&mut harness, &task, lag(turn, bound)),
                 TaskBody::TrainShard(shard) if matches!(shard.work, TrainWork::Step { .. }) => {
                     // By what each token says of itself, and by the manifest that the step begins with.
-                    let batch = batch_of(&world, &task);
+                    let batch = batch_of(&harness, &task);
                     let rollouts = batch.groups.iter().flat_map(|group| &group.rollouts);
                     let first = rollouts.map(|rollout| rollout.turns[0].segments[0].version);
                     oldest =
                         oldest.max(first.map(|start| batch.base.staleness(start)).max().expect("rollouts"));
                     assert!(oldest <= bound, "alpha={alpha} oldest={oldest} base={}", batch.base);
-                    world.finish(&task);
+                    harness.finish(&task);
                 }
-                _ => world.finish(&task),
+                _ => harness.finish(&task),
             }
         }
-        assert_eq!(world.run().state, RunState::Finished, "alpha={alpha}");
+        assert_eq!(harness.run().state, RunState::Finished, "alpha={alpha}");
         assert_eq!(oldest, bound, "alpha={alpha}: the bound is reached, so that it says something");
     }
 }
 
 #[test]
 fn trainer_restart_goes_on() {
-    let mut world = World::submit(&spec("alpha = 1.0"), 0);
+    let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
     for makes in 1..=6 {
         let train = take(
-            &mut world,
+            &mut harness,
             |body| matches!(body, TaskBody::TrainShard(shard) if matches!(shard.work, TrainWork::Step { .. })),
         );
-        let standing = world.run().policy.clone().expect("a version stands");
+        let standing = harness.run().policy.clone().expect("a version stands");
         let TaskBody::TrainShard(shard) = &train.body else { unreachable!("taken as one") };
         let TrainWork::Step { base, manifest, .. } = &shard.work else { unreachable!("taken as one") };
         assert_eq!((base.0, *manifest), (makes - 1, standing.manifest), "it begins where the last one ended");
         // The trainer is lost with the task in its hands, and the coordinator and the queue with it.
-        for cut in [0, world.log.len() / 2, world.log.len()] {
-            world.lose_all(cut);
-            let again: Vec<&Task> = world.queue.values().filter(|task| is_train(&task.body)).collect();
+        for cut in [0, harness.log.len() / 2, harness.log.len()] {
+            harness.lose_all(cut);
+            let again: Vec<&Task> = harness.queue.values().filter(|task| is_train(&task.body)).collect();
             assert_eq!(again, [&train], "the same step of the committed version");
         }
-        assert!(work_on(&mut world, is_train));
-        world.lose_all(world.log.len());
-        let commits = world.queue.values().filter(|task| matches!(task.body, TaskBody::PublishWeights(_)));
+        assert!(work_on(&mut harness, is_train));
+        harness.lose_all(harness.log.len());
+        let commits = harness.queue.values().filter(|task| matches!(task.body, TaskBody::PublishWeights(_)));
         let commits: Vec<TaskKey> = commits.map(|task| task.key).collect();
         assert_eq!(commits, [TaskKey::PublishWeights { version: makes, attempt: 0 }]);
     }
-    to_the_end(&mut world);
-    assert_eq!(world.versions, (0..=6).map(PolicyVersion).collect::<Vec<_>>());
+    to_the_end(&mut harness);
+    assert_eq!(harness.versions, (0..=6).map(PolicyVersion).collect::<Vec<_>>());
 }
 
 #[test]
 fn step_applied_once() {
-    let mut world = World::submit(&spec("alpha = 1.0"), 0);
+    let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
     let mut settled = Vec::new();
-    while let Some((_, task)) = world.queue.pop_first() {
-        let before = world.run().version();
-        world.finish(&task);
+    while let Some((_, task)) = harness.queue.pop_first() {
+        let before = harness.run().version();
+        harness.finish(&task);
         let late = match task.body {
             TaskBody::TrainShard(_) => shard("of a second try"),
             TaskBody::PublishWeights(_) => commit("of a second try"),
             TaskBody::Generate(_) | TaskBody::EnvStep(_) | TaskBody::Reward(_) => continue,
         };
         // Its ack was lost: done again, by another worker with another result, now and much later.
-        let after = (world.run().version(), world.run().books.trained, world.run().training.clone());
-        let queued = world.queue.len();
+        let after = (harness.run().version(), harness.run().books.trained, harness.run().training.clone());
+        let queued = harness.queue.len();
         settled.push((task, late));
         for (task, late) in &settled {
-            report(&mut world, task, late.clone());
+            report(&mut harness, task, late.clone());
         }
-        let run = world.run();
+        let run = harness.run();
         assert_eq!((run.version(), run.books.trained, run.training.clone()), after);
-        assert_eq!(world.queue.len(), queued, "nothing more is put for it");
+        assert_eq!(harness.queue.len(), queued, "nothing more is put for it");
         assert!(run.version().0 <= before.0 + 1);
     }
-    assert_eq!(world.run().state, RunState::Finished);
-    assert_eq!(world.versions, (0..=6).map(PolicyVersion).collect::<Vec<_>>());
-    let steps: Vec<u64> = world.run().books.curve.iter().map(|point| point.version).collect();
-    assert_eq!((steps, world.run().books.trained), ((1..=6).collect(), 36));
+    assert_eq!(harness.run().state, RunState::Finished);
+    assert_eq!(harness.versions, (0..=6).map(PolicyVersion).collect::<Vec<_>>());
+    let steps: Vec<u64> = harness.run().books.curve.iter().map(|point| point.version).collect();
+    assert_eq!((steps, harness.run().books.trained), ((1..=6).collect(), 36));
 }
 
 fn shard(content: &str) -> OutcomeBody {

@@ -47,14 +47,14 @@ struct Asked {
 
 impl Asked {
     /// Looks at what is queued.
-    fn look(&mut self, world: &World) {
-        for task in world.queue.values() {
+    fn look(&mut self, harness: &Harness) {
+        for task in harness.queue.values() {
             let (TaskBody::EnvStep(step), Some(id)) = (&task.body, task.key.rollout()) else { continue };
             let row = step.row.expect("each task says its row");
             if task.evaluate {
                 assert_eq!(step.split, Split::HeldOut);
                 self.held_out.insert((task.version.0, row));
-            } else if let Some(group) = world.run().groups.get(&id.group) {
+            } else if let Some(group) = harness.run().groups.get(&id.group) {
                 assert_eq!(step.split, Split::Train);
                 let before = self.train.insert(group.prompt, row);
                 assert!(
@@ -68,18 +68,18 @@ impl Asked {
 
 /// Plays to the end; every `lose`th turn all but log and snapshots is lost.
 fn play(spec: &RunSpec, restart_every: usize, lose: usize) -> (Asked, State) {
-    let (mut world, mut asked) = (World::submit(spec, restart_every), Asked::default());
+    let (mut harness, mut asked) = (Harness::submit(spec, restart_every), Asked::default());
     for turn in 1..20_000 {
         if lose > 0 && turn % lose == 0 {
-            world.lose_all(turn % (world.log.len() + 1));
+            harness.lose_all(turn % (harness.log.len() + 1));
         }
-        asked.look(&world);
-        if !world.work() {
+        asked.look(&harness);
+        if !harness.work() {
             break;
         }
     }
-    assert_eq!(world.run().state, RunState::Finished);
-    (asked, world.state)
+    assert_eq!(harness.run().state, RunState::Finished);
+    (asked, harness.state)
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn rows_are_asked_epoch_by_epoch_whatever_is_killed() {
         for (prompt, row) in &again.train {
             assert_eq!(
                 Some(*row),
-                rows::asked((spec.seed, 0), spec.part(0).environment, Split::Train, *prompt)
+                rows::row_of_prompt((spec.seed, 0), spec.part(0).environment, Split::Train, *prompt)
             );
         }
         assert!(again.train.keys().copied().eq(0..again.train.len() as u64));
@@ -118,18 +118,19 @@ fn rows_are_asked_epoch_by_epoch_whatever_is_killed() {
 
 #[test]
 fn what_a_row_holds_reaches_its_rewards() {
-    let mut world = World::submit(&rows_spec("exact", ""), 0);
+    let mut harness = Harness::submit(&rows_spec("exact", ""), 0);
     let mut seen = 0;
     for _ in 0..20_000 {
-        for task in world.queue.values().map(|task| world.resolved(task)) {
+        for task in harness.queue.values().map(|task| harness.resolved(task)) {
             let (TaskBody::Reward(reward), Some(id)) = (&task.body, task.key.rollout()) else { continue };
-            let Some(group) = world.run().groups.get(&id.group) else { continue };
-            let environment = world.run().spec.part(0).environment;
-            let row = rows::asked((1, 0), environment, Split::Train, group.prompt).expect("it asks rows");
+            let Some(group) = harness.run().groups.get(&id.group) else { continue };
+            let environment = harness.run().spec.part(0).environment;
+            let row =
+                rows::row_of_prompt((1, 0), environment, Split::Train, group.prompt).expect("it asks rows");
             assert_eq!(reward.row["answer"], row.to_string());
             seen += 1;
         }
-        if !world.work() {
+        if !harness.work() {
             break;
         }
     }
@@ -141,10 +142,10 @@ fn the_first_reward_says_who_succeeded_where_the_environment_cannot() {
     for (check, scores, successes) in
         [("by_reward", [1.0, 0.99], [true, false]), ("exact", [1.0, 0.99], [false, false])]
     {
-        let mut world = World::submit(&rows_spec(check, ""), 0);
+        let mut harness = Harness::submit(&rows_spec(check, ""), 0);
         let mut ended = Vec::new();
         while ended.len() < 2 {
-            let task = take(&mut world, |body| match body {
+            let task = take(&mut harness, |body| match body {
                 TaskBody::EnvStep(step) => matches!(step.action, EnvAction::Step { .. }),
                 TaskBody::Reward(_) => true,
                 _ => false,
@@ -152,17 +153,17 @@ fn the_first_reward_says_who_succeeded_where_the_environment_cannot() {
             let id = task.key.rollout().expect("a rollout's task");
             match &task.body {
                 TaskBody::EnvStep(_) => {
-                    let mut body = world.answer(&task);
+                    let mut body = harness.answer(&task);
                     if let OutcomeBody::EnvStep(done) = &mut body {
                         (done.done, done.success) = (true, false);
                     }
-                    world.say(task.key, body);
+                    harness.say(task.key, body);
                 }
-                _ if task.evaluate => world.finish(&task),
+                _ if task.evaluate => harness.finish(&task),
                 _ => {
                     let score = scores[ended.len()];
-                    world.say(task.key, OutcomeBody::Reward(RewardDone { score, ..RewardDone::default() }));
-                    ended.push(world.run().groups[&id.group].rollouts[id.index as usize].success);
+                    harness.say(task.key, OutcomeBody::Reward(RewardDone { score, ..RewardDone::default() }));
+                    ended.push(harness.run().groups[&id.group].rollouts[id.index as usize].success);
                 }
             }
         }

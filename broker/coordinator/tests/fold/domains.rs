@@ -47,13 +47,13 @@ fn mixed(steps: u64, groups: u32, more: &str) -> RunSpec {
     from_toml(&text).expect("a valid run file")
 }
 
-fn domains(world: &World) -> Vec<DomainStatus> {
-    status::status(world.run()).domains
+fn domains(harness: &Harness) -> Vec<DomainStatus> {
+    status::status(harness.run()).domains
 }
 
 /// The books balance, of each domain and of all together.
-fn check_books(world: &World) {
-    let (whole, domains) = (status::ledger(world.run()), domains(world));
+fn check_books(harness: &Harness) {
+    let (whole, domains) = (status::ledger(harness.run()), domains(harness));
     assert!(whole.balanced(), "{whole:?}");
     assert!(domains.iter().all(|domain| domain.ledger.balanced()), "{domains:#?}");
     let sum = |of: fn(&DomainStatus) -> u64| domains.iter().map(of).sum::<u64>();
@@ -67,8 +67,8 @@ fn check_books(world: &World) {
 }
 
 /// Groups of each domain in each batch, in the order of steps.
-fn batches(world: &World) -> Vec<[u64; 3]> {
-    let batches = world.blobs.values().filter_map(|blob| decode("batch", blob).ok());
+fn batches(harness: &Harness) -> Vec<[u64; 3]> {
+    let batches = harness.blobs.values().filter_map(|blob| decode("batch", blob).ok());
     let mut batches: Vec<Batch> = batches.collect();
     batches.sort_by_key(|batch| batch.base);
     let count =
@@ -84,26 +84,26 @@ fn asked(steps: u64, groups: u64) -> Vec<[u64; 3]> {
 }
 
 /// Plays to the end. Every `failing`th turn of the domain `code` is one that nobody can do.
-fn play(spec: &RunSpec, restart_every: usize, failing: usize) -> World {
-    let mut world = World::submit(spec, restart_every);
+fn play(spec: &RunSpec, restart_every: usize, failing: usize) -> Harness {
+    let mut harness = Harness::submit(spec, restart_every);
     let mut turns = 0;
     for _ in 0..200_000 {
-        check_books(&world);
+        check_books(&harness);
         let next =
-            world.queue.first_key_value().map(|(_, task)| (task.key, task.evaluate, task.body.clone()));
+            harness.queue.first_key_value().map(|(_, task)| (task.key, task.evaluate, task.body.clone()));
         let Some((key, evaluate, body)) = next else { break };
         if matches!(body, TaskBody::Generate(g) if g.max_new_tokens == TOKENS[1]) && !evaluate {
             turns += 1;
             if failing > 0 && turns % failing == 0 {
-                world.queue.pop_first();
-                world.append(Event::DeadLetter { key, reason: "no".into(), exhausted: false });
+                harness.queue.pop_first();
+                harness.append(Event::DeadLetter { key, reason: "no".into(), exhausted: false });
                 continue;
             }
         }
-        world.work();
+        harness.work();
     }
-    assert_eq!(world.run().state, RunState::Finished, "{:?}", world.run().reason);
-    world
+    assert_eq!(harness.run().state, RunState::Finished, "{:?}", harness.run().reason);
+    harness
 }
 
 #[test]
@@ -112,10 +112,10 @@ fn every_batch_has_the_mix_as_asked() {
         for alpha in ["0", "1", "3"] {
             for (filter, failing) in [("none", 0), ("equal_rewards", 0), ("equal_rewards", 5)] {
                 let more = format!("alpha = {alpha}\nfilter = \"{filter}\"");
-                let world = play(&mixed(steps, groups as u32, &more), 0, failing);
+                let harness = play(&mixed(steps, groups as u32, &more), 0, failing);
                 let what = format!("groups={groups} alpha={alpha} filter={filter} failing={failing}");
-                assert_eq!(batches(&world), asked(steps, groups), "{what}");
-                let dropped = status::ledger(world.run()).dropped;
+                assert_eq!(batches(&harness), asked(steps, groups), "{what}");
+                let dropped = status::ledger(harness.run()).dropped;
                 assert_eq!(dropped.contains_key("failed"), failing > 0, "{what}: {dropped:?}");
             }
         }
@@ -128,31 +128,31 @@ fn a_kill_between_any_two_commands_changes_no_mix() {
     let spec = mixed(5, 7, "alpha = 1\nfilter = \"equal_rewards\"");
     let undisturbed = play(&spec, 0, 0);
     for every in [1, 2, 3, 7, 50] {
-        let world = play(&spec, every, 0);
-        assert_eq!(bytes(&world.state), bytes(&undisturbed.state), "every={every}");
+        let harness = play(&spec, every, 0);
+        assert_eq!(bytes(&harness.state), bytes(&undisturbed.state), "every={every}");
     }
     for lose in [5, 23] {
-        let mut world = World::submit(&spec, 0);
+        let mut harness = Harness::submit(&spec, 0);
         for turn in 1..20_000 {
             if turn % lose == 0 {
-                world.lose_all(turn % (world.log.len() + 1));
+                harness.lose_all(turn % (harness.log.len() + 1));
             }
-            check_books(&world);
-            if !world.work() {
+            check_books(&harness);
+            if !harness.work() {
                 break;
             }
         }
-        assert_eq!(batches(&world), asked(5, 7), "lose={lose}");
+        assert_eq!(batches(&harness), asked(5, 7), "lose={lose}");
     }
 }
 
 #[test]
 fn each_domain_has_its_own_environment_rewards_limits_and_prompts() {
-    let mut world = World::submit(&mixed(4, 10, "alpha = 1"), 0);
+    let mut harness = Harness::submit(&mixed(4, 10, "alpha = 1"), 0);
     let (mut prompts, mut pools) = (BTreeSet::new(), BTreeMap::<u32, BTreeSet<String>>::new());
     for _ in 0..20_000 {
-        for task in world.queue.values().filter(|task| !task.evaluate) {
-            let Some(group) = task.key.rollout().and_then(|id| world.run().groups.get(&id.group)) else {
+        for task in harness.queue.values().filter(|task| !task.evaluate) {
+            let Some(group) = task.key.rollout().and_then(|id| harness.run().groups.get(&id.group)) else {
                 continue;
             };
             let domain = group.domain as usize;
@@ -166,7 +166,7 @@ fn each_domain_has_its_own_environment_rewards_limits_and_prompts() {
                 TaskBody::TrainShard(_) | TaskBody::PublishWeights(_) => unreachable!("of no rollout"),
             }
         }
-        if !world.work() {
+        if !harness.work() {
             break;
         }
     }
@@ -174,17 +174,17 @@ fn each_domain_has_its_own_environment_rewards_limits_and_prompts() {
         let seen: BTreeSet<&str> = pools[&domain].iter().map(String::as_str).collect();
         assert_eq!(seen, expected.iter().copied().collect());
         let of_domain = prompts.iter().filter(|(of, _)| *of == domain).map(|(_, prompt)| *prompt);
-        let given = world.run().books.domains[domain as usize].prompts;
+        let given = harness.run().books.domains[domain as usize].prompts;
         assert!(of_domain.eq(0..given), "no prompt of {domain} is skipped");
     }
-    for (domain, expected) in domains(&world).iter().zip([(3, 16), (2, 12), (2, 12)]) {
+    for (domain, expected) in domains(&harness).iter().zip([(3, 16), (2, 12), (2, 12)]) {
         let evaluated: Vec<u32> = domain.evaluations.iter().map(|evaluation| evaluation.prompts).collect();
         assert_eq!((evaluated, domain.groups), (vec![expected.0; 2], expected.1), "{domain:?}");
         assert_eq!(domain.ledger.trained, 2 * domain.groups);
         assert_eq!(domain.staleness.iter().sum::<u64>(), domain.ledger.trained);
     }
-    let whole = world.run().books.evaluations[1].clone();
-    let solved: f64 = domains(&world)
+    let whole = harness.run().books.evaluations[1].clone();
+    let solved: f64 = domains(&harness)
         .iter()
         .map(|domain| domain.evaluations[1].success.unwrap_or(0.0) * f64::from(domain.evaluations[1].prompts))
         .sum();
@@ -194,15 +194,15 @@ fn each_domain_has_its_own_environment_rewards_limits_and_prompts() {
 #[test]
 fn a_version_that_the_log_lost_keeps_the_mix() {
     for known in [0, 5] {
-        let mut world = World::submit(&mixed(5, 10, "alpha = 1"), 0);
+        let mut harness = Harness::submit(&mixed(5, 10, "alpha = 1"), 0);
         take(
-            &mut world,
+            &mut harness,
             |body| matches!(body, TaskBody::PublishWeights(p) if p.manifest.version == PolicyVersion(2)),
         );
         // Some of its groups are in play here, others only the lost part of the log knew.
         let rollout =
             AdoptedRollout { attempt: 0, start_version: PolicyVersion(1), reward: 1.0, success: true };
-        let run = world.run();
+        let run = harness.run();
         let mut ids: Vec<u64> = run.groups.keys().copied().take(known).collect();
         ids.extend((run.next_group + 3..).take(10 - known));
         let mut left = [4, 3, 3];
@@ -222,17 +222,17 @@ fn a_version_that_the_log_lost_keeps_the_mix() {
             batch: Some(millrace_schemas::BlobRef::of(b"another batch")),
             groups: groups.collect(),
         };
-        let before = batches(&world).len();
-        world.append(Event::Adopted(Box::new(adopted)));
-        check_books(&world);
+        let before = batches(&harness).len();
+        harness.append(Event::Adopted(Box::new(adopted)));
+        check_books(&harness);
         for _ in 0..20_000 {
-            check_books(&world);
-            if !world.work() {
+            check_books(&harness);
+            if !harness.work() {
                 break;
             }
         }
-        assert_eq!(world.run().state, RunState::Finished, "known={known}");
-        assert_eq!(batches(&world)[before..], asked(5, 10)[2..], "known={known}");
+        assert_eq!(harness.run().state, RunState::Finished, "known={known}");
+        assert_eq!(batches(&harness)[before..], asked(5, 10)[2..], "known={known}");
     }
 }
 

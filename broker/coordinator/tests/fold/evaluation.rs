@@ -7,7 +7,7 @@ use millrace_schemas::api::Evaluation;
 use millrace_schemas::env_step::{EnvAction, EnvStepDone, Split};
 use millrace_schemas::{OutcomeBody, RunSpec, TaskBody};
 
-use super::world::{World, outcome};
+use super::harness::{Harness, outcome};
 
 fn spec(evaluate: &str) -> RunSpec {
     let mut spec = super::spec("alpha = 1.0");
@@ -21,50 +21,50 @@ fn toml_of(evaluate: &str) -> millrace_schemas::submit::EvaluateSpec {
 
 /// Plays to the end. Held-out prompts show themselves as one of three, so that some are drawn twice. Gives how often each
 /// temperature was sampled at for evaluation, in tenths.
-fn play(world: &mut World, spec: &RunSpec) -> BTreeMap<u64, usize> {
+fn play(harness: &mut Harness, spec: &RunSpec) -> BTreeMap<u64, usize> {
     let seeds: Vec<u64> = resets(spec).iter().map(|reset| reset.seed).collect();
     let mut sampled = BTreeMap::new();
     while let Some((name, task)) =
-        world.queue.first_key_value().map(|(name, task)| (name.clone(), task.clone()))
+        harness.queue.first_key_value().map(|(name, task)| (name.clone(), task.clone()))
     {
         match &task.body {
             TaskBody::Generate(turn) if task.evaluate => {
                 *sampled.entry((10.0 * turn.sampling.temperature) as u64).or_default() += 1;
-                world.work();
+                harness.work();
             }
             TaskBody::EnvStep(step) if step.action == EnvAction::Reset && step.split == Split::HeldOut => {
                 let prompt = seeds.iter().position(|seed| *seed == step.seed);
                 let prompt = prompt.expect("a prompt of the evaluation") as u32;
-                world.queue.remove(&name);
+                harness.queue.remove(&name);
                 let shown = EnvStepDone {
                     state: vec![0],
                     observation: vec![prompt % 3],
                     valid: true,
                     ..EnvStepDone::default()
                 };
-                world.append(outcome(task.key, Some(task.question()), OutcomeBody::EnvStep(shown)));
+                harness.append(outcome(task.key, Some(task.question()), OutcomeBody::EnvStep(shown)));
             }
             _ => {
-                world.work();
+                harness.work();
             }
         }
     }
     sampled
 }
 
-fn told(world: &World) -> Vec<Evaluation> {
-    let told = world.run().books.evaluations.iter().cloned();
+fn told(harness: &Harness) -> Vec<Evaluation> {
+    let told = harness.run().books.evaluations.iter().cloned();
     told.map(|evaluation| Evaluation { at_ms: 0, ..evaluation }).collect()
 }
 
 #[test]
 fn every_temperature_is_evaluated_with_its_standard_error_and_pass_at_k() {
     let spec = spec(r#"{ "prompts": 5, "every": 4, "temperatures": [0.0, 1.0], "samples": 4 }"#);
-    let mut world = World::submit(&spec, 0);
-    let sampled = play(&mut world, &spec);
+    let mut harness = Harness::submit(&spec, 0);
+    let sampled = play(&mut harness, &spec);
     assert_eq!(sampled.keys().copied().collect::<Vec<_>>(), [0, 10]);
     assert!(sampled[&10] > 2 * sampled[&0], "four rollouts of a prompt at temperature 1: {sampled:?}");
-    let told = told(&world);
+    let told = told(&harness);
     let of = told.iter().map(|e| (e.version, e.temperature, e.samples, e.prompts, e.distinct));
     assert_eq!(of.collect::<Vec<_>>(), [0, 4, 6].map(|v| [(v, 0.0, 1, 5, 3), (v, 1.0, 4, 5, 3)]).concat());
     for evaluation in &told {
@@ -80,10 +80,10 @@ fn every_temperature_is_evaluated_with_its_standard_error_and_pass_at_k() {
 #[test]
 fn one_temperature_is_evaluated_as_before() {
     let spec = spec(r#"{ "prompts": 5, "temperature": 0.5 }"#);
-    let mut world = World::submit(&spec, 0);
-    let sampled = play(&mut world, &spec);
+    let mut harness = Harness::submit(&spec, 0);
+    let sampled = play(&mut harness, &spec);
     assert_eq!(sampled.keys().copied().collect::<Vec<_>>(), [5]);
-    let of = told(&world).iter().map(|e| (e.version, e.samples, e.pass.len())).collect::<Vec<_>>();
+    let of = told(&harness).iter().map(|e| (e.version, e.samples, e.pass.len())).collect::<Vec<_>>();
     assert_eq!(of, [(0, 1, 0), (6, 1, 0)]);
 }
 
@@ -91,9 +91,9 @@ fn one_temperature_is_evaluated_as_before() {
 fn a_restart_changes_nothing_of_an_evaluation() {
     let spec = spec(r#"{ "prompts": 4, "temperatures": [0.0, 0.7], "samples": 2 }"#);
     let of = |restart_every| {
-        let mut world = World::submit(&spec, restart_every);
-        play(&mut world, &spec);
-        told(&world)
+        let mut harness = Harness::submit(&spec, restart_every);
+        play(&mut harness, &spec);
+        told(&harness)
     };
     assert_eq!(of(0), of(7));
 }

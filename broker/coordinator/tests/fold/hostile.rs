@@ -9,7 +9,7 @@ use millrace_schemas::reward::RewardDone;
 use millrace_schemas::train_shard::{FileRef, TrainShardDone};
 use millrace_schemas::{BlobRef, Event, Outcome, OutcomeBody, Task, TaskBody, TaskKey};
 
-use super::world::{World, turn};
+use super::harness::{Harness, turn};
 use super::{spec, take};
 
 fn step(reward: f64, observation: Vec<u32>, done: bool) -> OutcomeBody {
@@ -75,15 +75,15 @@ fn lies(task: &Task, now: u64) -> Vec<OutcomeBody> {
     }
 }
 
-fn tell(world: &mut World, key: TaskKey, body: OutcomeBody) {
+fn tell(harness: &mut Harness, key: TaskKey, body: OutcomeBody) {
     let worker = "liar".parse().expect("a name");
     // Nobody works that long; a sum of it does not fit.
-    world.append(Event::Outcome(Outcome { key, worker, answers: None, busy_us: u64::MAX, body }));
+    harness.append(Event::Outcome(Outcome { key, worker, answers: None, busy_us: u64::MAX, body }));
 }
 
 /// Whether all that was trained could be true.
-fn sound(world: &World) {
-    for batch in world.batches() {
+fn sound(harness: &Harness) {
+    for batch in harness.batches() {
         for rollout in batch.groups.iter().flat_map(|group| &group.rollouts) {
             assert!(rollout.reward.is_finite(), "{rollout:?}");
             assert!(rollout.start_version <= batch.base, "{rollout:?}");
@@ -105,29 +105,29 @@ fn what_cannot_be_true_of_a_rollout_is_refused_and_it_is_played_again() {
         |body| matches!(body, TaskBody::Reward(_)),
     ];
     for wanted in stages {
-        let mut first = World::submit(&spec("alpha = 1.0"), 0);
+        let mut first = Harness::submit(&spec("alpha = 1.0"), 0);
         let count = lies(&take(&mut first, wanted), 0).len();
         for lie in 0..count {
-            let mut world = World::submit(&spec("alpha = 1.0\nmax_replacements = 3"), 0);
-            let task = take(&mut world, wanted);
-            let now = world.run().version().0;
+            let mut harness = Harness::submit(&spec("alpha = 1.0\nmax_replacements = 3"), 0);
+            let task = take(&mut harness, wanted);
+            let now = harness.run().version().0;
             let body = lies(&task, now).swap_remove(lie);
             let words = format!("{body:?}").chars().take(200).collect::<String>();
             let id = task.key.rollout().expect("a rollout's task");
-            tell(&mut world, task.key, body.clone());
-            let run = world.state.runs.values_mut().next().expect("the run");
+            tell(&mut harness, task.key, body.clone());
+            let run = harness.state.runs.values_mut().next().expect("the run");
             let (group, evaluate) = run.group_mut(id.group).expect("its group");
             assert_eq!(group.rollouts[id.index as usize].attempt, id.attempt + 1, "taken in: {words}");
             if !evaluate {
-                assert_eq!(status::ledger(world.run()).dropped["failed"], 1, "{words}");
+                assert_eq!(status::ledger(harness.run()).dropped["failed"], 1, "{words}");
             }
             // Said again it concerns nobody.
-            let before = world.run().books.late_outcomes;
-            tell(&mut world, task.key, body);
-            assert_eq!(world.run().books.late_outcomes, before + 1, "{words}");
-            super::to_the_end(&mut world);
-            assert_eq!(world.run().state, RunState::Finished, "{words}");
-            sound(&world);
+            let before = harness.run().books.late_outcomes;
+            tell(&mut harness, task.key, body);
+            assert_eq!(harness.run().books.late_outcomes, before + 1, "{words}");
+            super::to_the_end(&mut harness);
+            assert_eq!(harness.run().state, RunState::Finished, "{words}");
+            sound(&harness);
         }
     }
 }
@@ -137,66 +137,66 @@ fn what_cannot_be_true_of_a_step_pauses_the_run_until_it_is_requeued() {
     let stages: [fn(&TaskBody) -> bool; 2] =
         [|body| matches!(body, TaskBody::TrainShard(_)), |body| matches!(body, TaskBody::PublishWeights(_))];
     for wanted in stages {
-        let mut world = World::submit(&spec("alpha = 1.0"), 0);
-        let task = take(&mut world, wanted);
+        let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
+        let task = take(&mut harness, wanted);
         for lie in lies(&task, 0) {
             let words = format!("{lie:?}");
-            tell(&mut world, task.key, lie);
-            let run = world.run();
+            tell(&mut harness, task.key, lie);
+            let run = harness.run();
             assert_eq!(run.state, RunState::Paused, "taken in: {words}");
             assert!(run.reason.as_ref().is_some_and(|reason| reason.contains("refused")), "{:?}", run.reason);
-            world.append(Event::Requeued { key: task.key });
-            assert_ne!(world.run().state, RunState::Paused, "{words}");
+            harness.append(Event::Requeued { key: task.key });
+            assert_ne!(harness.run().state, RunState::Paused, "{words}");
         }
-        super::to_the_end(&mut world);
-        assert_eq!(world.run().state, RunState::Finished);
-        sound(&world);
+        super::to_the_end(&mut harness);
+        assert_eq!(harness.run().state, RunState::Finished);
+        sound(&harness);
     }
 }
 
 #[test]
 fn whatever_outcomes_come_in_whatever_order_the_books_balance() {
     for seed in 0..20_u64 {
-        let mut world = World::submit(&spec("alpha = 1.0\nmax_replacements = 100"), 0);
+        let mut harness = Harness::submit(&spec("alpha = 1.0\nmax_replacements = 100"), 0);
         let (mut dice, mut told) = (seed * 2_654_435_761 + 1, Vec::<TaskKey>::new());
         for _ in 0..20_000 {
             dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let roll = dice >> 33;
-            let next = world.queue.first_key_value().map(|(_, task)| task.clone());
+            let next = harness.queue.first_key_value().map(|(_, task)| task.clone());
             let Some(task) = next else { break };
             // A lie of some stage about a task that is waited for, or about one that was.
             let rollouts = task.key.rollout().is_some();
-            let lies = lies(&task, world.run().version().0);
+            let lies = lies(&task, harness.run().version().0);
             let lie = lies[(roll / 64) as usize % lies.len()].clone();
             match roll % 64 {
                 0..=5 if rollouts => {
-                    world.queue.pop_first();
-                    tell(&mut world, task.key, lie);
+                    harness.queue.pop_first();
+                    tell(&mut harness, task.key, lie);
                 }
                 6..=9 if !told.is_empty() => {
                     let key = told[(roll / 64) as usize % told.len()];
-                    tell(&mut world, key, lie);
+                    tell(&mut harness, key, lie);
                 }
                 _ => {
                     told.push(task.key);
-                    world.work();
+                    harness.work();
                 }
             }
-            let ledger = status::ledger(world.run());
+            let ledger = status::ledger(harness.run());
             assert!(ledger.balanced(), "seed={seed}: {ledger:?}");
         }
-        assert_eq!(world.run().state, RunState::Finished, "seed={seed} {:?}", world.run().reason);
-        sound(&world);
+        assert_eq!(harness.run().state, RunState::Finished, "seed={seed} {:?}", harness.run().reason);
+        sound(&harness);
     }
 }
 
 #[test]
 fn a_snapshot_with_wounds_is_read_or_refused() {
-    let mut world = World::submit(&spec("alpha = 1.0"), 0);
+    let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
     for _ in 0..60 {
-        world.work();
+        harness.work();
     }
-    let sound = super::bytes(&world.state);
+    let sound = super::bytes(&harness.state);
     for at in 0..sound.len() {
         assert!(decode::<State>("snapshot", &sound[..at]).is_err(), "cut at {at}");
         for flip in [1, 0x80, 0xff] {

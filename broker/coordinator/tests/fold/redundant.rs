@@ -11,57 +11,57 @@ const TRAINED: u64 = STEPS * 3 * 2;
 
 #[test]
 fn what_a_full_batch_leaves_over_is_dropped_at_once() {
-    let mut world = World::submit(&spec("alpha = 0.0\nredundant_groups = 2"), 0);
+    let mut harness = Harness::submit(&spec("alpha = 0.0\nredundant_groups = 2"), 0);
     let mut left_over = 0;
     for _ in 0..200_000 {
-        let run = world.run();
+        let run = harness.run();
         if run.training.as_ref().is_some_and(|training| training.makes > PolicyVersion(0)) {
             assert!(run.groups.is_empty() && run.ready.is_empty(), "nobody can be trained on any more");
             let playing = |stage| matches!(stage, Stage::Generate | Stage::EnvStep | Stage::Reward);
-            assert!(world.queue.values().all(|task| !playing(task.stage())), "no worker takes them up");
+            assert!(harness.queue.values().all(|task| !playing(task.stage())), "no worker takes them up");
         } else if run.policy.is_some() && run.state == RunState::Running && run.evaluation.is_none() {
             left_over = left_over.max(run.groups.len());
         }
         assert!(status::ledger(run).balanced());
-        if !world.work() {
+        if !harness.work() {
             break;
         }
     }
-    let run = world.run();
+    let run = harness.run();
     assert_eq!((run.state, left_over), (RunState::Finished, 5));
     let ledger = status::ledger(run);
     let surplus = STEPS * 2 * 2;
     assert_eq!((ledger.trained, ledger.dropped["surplus"], ledger.in_flight), (TRAINED, surplus, 0));
     assert_eq!((ledger.dropped.len(), ledger.admitted), (1, TRAINED + surplus));
-    let batches = world.blobs.values().filter_map(|blob| decode::<Batch>("batch", blob).ok());
+    let batches = harness.blobs.values().filter_map(|blob| decode::<Batch>("batch", blob).ok());
     let trained = batches.flat_map(|batch| batch.groups).flat_map(|group| group.rollouts);
     assert_eq!(run.books.trained_turns, trained.map(|rollout| rollout.turns.len() as u64).sum::<u64>());
     assert!(run.books.surplus_turns < 3 * surplus, "they were still playing");
-    assert!(world.staleness.iter().all(|staleness| *staleness == 0));
+    assert!(harness.staleness.iter().all(|staleness| *staleness == 0));
 }
 
 /// A purge that a crash swallowed leaves tasks whose outcomes nobody waits for.
 #[test]
 fn a_restart_drops_and_trains_the_same() {
     for every in [1, 2, 3, 5, 7, 11, 50] {
-        let mut world = World::submit(&spec("alpha = 0.0\nredundant_groups = 2"), every);
-        to_the_end(&mut world);
-        assert_eq!(bytes(&world.state), bytes(&replay(&world.log)), "every={every}");
-        let ledger = status::ledger(world.run());
+        let mut harness = Harness::submit(&spec("alpha = 0.0\nredundant_groups = 2"), every);
+        to_the_end(&mut harness);
+        assert_eq!(bytes(&harness.state), bytes(&replay(&harness.log)), "every={every}");
+        let ledger = status::ledger(harness.run());
         assert_eq!((ledger.trained, ledger.dropped["surplus"]), (TRAINED, STEPS * 2 * 2), "every={every}");
-        assert_eq!(world.versions, (0..=STEPS).map(PolicyVersion).collect::<Vec<_>>());
+        assert_eq!(harness.versions, (0..=STEPS).map(PolicyVersion).collect::<Vec<_>>());
     }
 }
 
 /// Nothing is lost by them: they are in the next batches.
 #[test]
 fn of_an_asynchronous_run_redundant_groups_are_trained_later() {
-    let mut world = World::submit(&spec("alpha = 1.0\nredundant_groups = 2"), 0);
-    to_the_end(&mut world);
-    let (run, ledger) = (world.run(), status::ledger(world.run()));
+    let mut harness = Harness::submit(&spec("alpha = 1.0\nredundant_groups = 2"), 0);
+    to_the_end(&mut harness);
+    let (run, ledger) = (harness.run(), status::ledger(harness.run()));
     assert_eq!((run.state, ledger.trained), (RunState::Finished, TRAINED));
     assert!(ledger.dropped.get("surplus").is_none_or(|surplus| *surplus <= 2 * 2), "{ledger:?}");
-    assert!(world.staleness.iter().all(|staleness| *staleness <= 1));
+    assert!(harness.staleness.iter().all(|staleness| *staleness <= 1));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use millrace_schemas::api::RunState;
 use millrace_schemas::outcome::Returned;
 use millrace_schemas::{Event, OutcomeBody, TaskBody};
 
-use super::world::World;
+use super::harness::Harness;
 use super::{spec, take, to_the_end};
 
 #[test]
@@ -15,37 +15,37 @@ fn a_dead_letter_of_a_task_that_is_done_changes_nothing() {
         |body: &TaskBody| matches!(body, TaskBody::EnvStep(_)),
         |body: &TaskBody| matches!(body, TaskBody::Reward(_)),
     ] {
-        let mut world = World::submit(&spec("alpha = 1.0"), 0);
-        let task = take(&mut world, wanted);
-        world.finish(&task);
-        let (before, notices) = (world.run().clone(), world.notices.len());
-        world.append(Event::DeadLetter {
+        let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
+        let task = take(&mut harness, wanted);
+        harness.finish(&task);
+        let (before, notices) = (harness.run().clone(), harness.notices.len());
+        harness.append(Event::DeadLetter {
             key: task.key,
             reason: "delivered too often".into(),
             exhausted: false,
         });
-        assert_eq!(*world.run(), before, "{}", task.key);
-        assert_eq!(world.notices.len(), notices);
+        assert_eq!(*harness.run(), before, "{}", task.key);
+        assert_eq!(harness.notices.len(), notices);
     }
 }
 
 #[test]
 fn a_task_that_is_given_back_is_put_again_unless_it_is_done() {
     let returned = || OutcomeBody::Returned(Returned { reason: "no space left on device".into() });
-    let mut world = World::submit(&spec("alpha = 1.0"), 0);
+    let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
     for _ in 0..400 {
-        let Some((_, task)) = world.queue.pop_first() else { break };
-        world.say(task.key, returned());
-        let again = world.queue.values().find(|other| other.key == task.key).cloned();
+        let Some((_, task)) = harness.queue.pop_first() else { break };
+        harness.say(task.key, returned());
+        let again = harness.queue.values().find(|other| other.key == task.key).cloned();
         let again = again.unwrap_or_else(|| panic!("{} is put again", task.key));
         assert_eq!(again.question(), task.question());
-        world.queue.retain(|_, other| other.key != task.key);
-        world.finish(&task);
-        let before = world.queue.len();
-        world.say(task.key, returned());
-        assert_eq!(world.queue.len(), before, "{}", task.key);
+        harness.queue.retain(|_, other| other.key != task.key);
+        harness.finish(&task);
+        let before = harness.queue.len();
+        harness.say(task.key, returned());
+        assert_eq!(harness.queue.len(), before, "{}", task.key);
     }
-    assert!(world.run().books.returned > 50);
-    to_the_end(&mut world);
-    assert_eq!(world.run().state, RunState::Finished);
+    assert!(harness.run().books.returned > 50);
+    to_the_end(&mut harness);
+    assert_eq!(harness.run().state, RunState::Finished);
 }

@@ -11,18 +11,18 @@ fn from_stored(share: f64) -> RunSpec {
 }
 
 /// The rollouts of all batches.
-fn trained(world: &World) -> Vec<millrace_schemas::train_shard::BatchRollout> {
-    world.batches().flat_map(|batch| batch.groups).flat_map(|group| group.rollouts).collect()
+fn trained(harness: &Harness) -> Vec<millrace_schemas::train_shard::BatchRollout> {
+    harness.batches().flat_map(|batch| batch.groups).flat_map(|group| group.rollouts).collect()
 }
 
 #[test]
 fn groups_go_on_where_others_were() {
-    let mut world = World::submit(&from_stored(0.5), 0);
-    to_the_end(&mut world);
-    let run = world.run();
+    let mut harness = Harness::submit(&from_stored(0.5), 0);
+    to_the_end(&mut harness);
+    let run = harness.run();
     assert_eq!(run.state, RunState::Finished, "{:?}", run.reason);
     assert_eq!(status::ledger(run).trained, 30 * 3 * 3);
-    let all = trained(&world);
+    let all = trained(&harness);
     // What is seen first has two tokens.
     let (begun, started): (Vec<_>, Vec<_>) = all.iter().partition(|rollout| rollout.turns[0].at == 2);
     assert!(started.len() > 20, "{} of {} started from a stored turn", started.len(), all.len());
@@ -35,7 +35,7 @@ fn groups_go_on_where_others_were() {
         if !before {
             unknown.insert(prefix);
         }
-        // Three tokens a turn in this world, after the first two, and three turns at most.
+        // Three tokens a turn in this harness, after the first two, and three turns at most.
         let skipped = (prefix.len() - 2) / 3;
         assert!((1..=2).contains(&skipped) && skipped + rollout.turns.len() <= 3, "{rollout:?}");
     }
@@ -43,7 +43,7 @@ fn groups_go_on_where_others_were() {
     assert!(unknown.len() <= 4, "{unknown:?} are no ways that were gone");
     for point in &run.books.curve {
         let made = |batch: &Batch| batch.base.0 + 1 == point.version;
-        let groups = world.batches().find(made).expect("a batch for each version").groups;
+        let groups = harness.batches().find(made).expect("a batch for each version").groups;
         let rollouts = || groups.iter().flat_map(|group| &group.rollouts);
         let mut told: Vec<_> = rollouts().filter(|rollout| rollout.turns[0].at == 2).collect();
         if told.is_empty() {
@@ -59,20 +59,20 @@ fn groups_go_on_where_others_were() {
 #[test]
 fn a_restart_changes_nothing_of_them() {
     let spec = from_stored(0.7);
-    let mut whole = World::submit(&spec, 0);
+    let mut whole = Harness::submit(&spec, 0);
     to_the_end(&mut whole);
     for every in [1, 3, 11] {
-        let mut world = World::submit(&spec, every);
-        to_the_end(&mut world);
-        assert_eq!(bytes(&world.state), bytes(&replay(&world.log)), "restart_every={every}");
-        assert_eq!(status::ledger(world.run()), status::ledger(whole.run()), "restart_every={every}");
+        let mut harness = Harness::submit(&spec, every);
+        to_the_end(&mut harness);
+        assert_eq!(bytes(&harness.state), bytes(&replay(&harness.log)), "restart_every={every}");
+        assert_eq!(status::ledger(harness.run()), status::ledger(whole.run()), "restart_every={every}");
     }
 }
 
 #[test]
 fn without_a_share_nothing_is_kept() {
-    let mut world = World::submit(&spec("alpha = 1.0"), 0);
-    to_the_end(&mut world);
-    assert_eq!(world.run().stored, millrace_coordinator::fold::stored::Stored::default());
-    assert!(trained(&world).iter().all(|rollout| rollout.turns[0].at == 2));
+    let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
+    to_the_end(&mut harness);
+    assert_eq!(harness.run().stored, millrace_coordinator::fold::stored::StoredTurns::default());
+    assert!(trained(&harness).iter().all(|rollout| rollout.turns[0].at == 2));
 }

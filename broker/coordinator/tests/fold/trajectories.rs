@@ -10,17 +10,17 @@ use super::*;
 const PADDING: usize = 3_000;
 
 /// A run that is some way on, with the largest task and the largest batch put so far.
-fn played(padding: usize) -> (World, usize, usize) {
-    let mut world = World::submit(&spec("alpha = 2.0\nstored_turns = { share = 0.5, keep = 4 }"), 0);
-    world.padding = padding;
+fn played(padding: usize) -> (Harness, usize, usize) {
+    let mut harness = Harness::submit(&spec("alpha = 2.0\nstored_turns = { share = 0.5, keep = 4 }"), 0);
+    harness.padding = padding;
     let mut largest = 0;
-    while world.run().version() < PolicyVersion(3) || world.run().groups.is_empty() {
-        let tasks = world.queue.values().map(|task| encode(task).len());
+    while harness.run().version() < PolicyVersion(3) || harness.run().groups.is_empty() {
+        let tasks = harness.queue.values().map(|task| encode(task).len());
         largest = largest.max(tasks.max().unwrap_or(0));
-        assert!(world.work());
+        assert!(harness.work());
     }
-    let batch = world.blobs.values().map(bytes::Bytes::len).max().expect("a batch was cut");
-    (world, largest, batch)
+    let batch = harness.blobs.values().map(bytes::Bytes::len).max().expect("a batch was cut");
+    (harness, largest, batch)
 }
 
 #[test]
@@ -47,36 +47,36 @@ fn least(task: &Task) -> Option<u64> {
 #[test]
 fn nothing_older_than_the_oldest_entry_is_named() {
     for stored in ["", "\nstored_turns = { share = 0.5, keep = 2 }"] {
-        let mut world = World::submit(&spec(&format!("alpha = 1.0{stored}")), 0);
+        let mut harness = Harness::submit(&spec(&format!("alpha = 1.0{stored}")), 0);
         let (mut known, mut furthest) = (BTreeSet::new(), 0);
         loop {
-            let oldest = world.state.oldest_entry();
-            for task in world.queue.values() {
+            let oldest = harness.state.oldest_entry();
+            for task in harness.queue.values() {
                 if known.insert((task.key, task.version))
                     && let Some(least) = least(task)
                 {
                     assert!(oldest.is_some_and(|oldest| oldest <= least), "{oldest:?} {task:?}");
                 }
             }
-            let training = world.run().training.iter().flat_map(|training| &training.groups);
+            let training = harness.run().training.iter().flat_map(|training| &training.groups);
             for rollout in training.flat_map(|(_, group)| &group.rollouts) {
                 assert!(oldest.is_some_and(|oldest| oldest <= rollout.trajectory[0].seq));
             }
             furthest = furthest.max(oldest.unwrap_or(0));
-            if !world.work() {
+            if !harness.work() {
                 break;
             }
         }
-        assert_eq!(world.run().state, RunState::Finished);
-        assert_eq!(world.state.oldest_entry(), None, "a run that is closed refers to nothing");
-        assert!(!stored.is_empty() || furthest > world.log.len() as u64 / 2, "it moves on: {furthest}");
+        assert_eq!(harness.run().state, RunState::Finished);
+        assert_eq!(harness.state.oldest_entry(), None, "a run that is closed refers to nothing");
+        assert!(!stored.is_empty() || furthest > harness.log.len() as u64 / 2, "it moves on: {furthest}");
     }
 }
 
 #[test]
 fn a_snapshot_with_content_in_it_is_recognised() {
-    let (world, _, _) = played(0);
-    let mut snapshot = serde_json::to_value(&world.state).expect("a state");
+    let (harness, _, _) = played(0);
+    let mut snapshot = serde_json::to_value(&harness.state).expect("a state");
     assert!(serde_json::from_value::<State>(snapshot.clone()).is_ok());
     let groups = snapshot["runs"][RUN]["groups"].as_object_mut().expect("groups");
     assert!(!groups.is_empty());
@@ -91,9 +91,9 @@ fn a_snapshot_with_content_in_it_is_recognised() {
 /// The log of an older program folds: its batches held the tokens, so their names are others.
 #[test]
 fn an_older_programs_commit_is_taken() {
-    let mut world = World::submit(&spec("alpha = 1.0"), 0);
+    let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
     let publish = take(
-        &mut world,
+        &mut harness,
         |body| matches!(body, TaskBody::PublishWeights(publish) if publish.manifest.version.0 == 1),
     );
     let TaskBody::PublishWeights(asked) = &publish.body else { unreachable!() };
@@ -105,10 +105,10 @@ fn an_older_programs_commit_is_taken() {
         collected: Vec::new(),
     };
     assert_ne!(asked.manifest.batch, older.batch);
-    world.append(outcome(publish.key, None, OutcomeBody::PublishWeights(older)));
-    assert_eq!(world.run().version(), PolicyVersion(1));
-    to_the_end(&mut world);
-    assert_eq!(world.run().state, RunState::Finished);
+    harness.append(outcome(publish.key, None, OutcomeBody::PublishWeights(older)));
+    assert_eq!(harness.run().version(), PolicyVersion(1));
+    to_the_end(&mut harness);
+    assert_eq!(harness.run().state, RunState::Finished);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The keys of those that train together: signs of life, and what the members of a gang find one another by.
 
 use millrace_schemas::WorkerId;
-use millrace_schemas::member::SignOfLife;
+use millrace_schemas::member::Heartbeat;
 use millrace_schemas::subjects::{GANG_BUCKET, WORKERS_BUCKET, gang_key};
 
 use super::watched::Watched;
@@ -9,14 +9,14 @@ use super::{Broker, BrokerError};
 use crate::port::Expect;
 
 /// Watches the signs of life of all workers that train. What stands may be of one that is long gone.
-pub type SignsOfLife = Watched<WorkerId, SignOfLife>;
+pub type SignsOfLife = Watched<WorkerId, Heartbeat>;
 
 impl Broker {
     /// Gives a sign of life of a worker that trains.
     ///
     /// # Errors
     /// The queue cannot be reached.
-    pub async fn sign_of_life(&self, worker: &WorkerId, sign: &SignOfLife) -> Result<(), BrokerError> {
+    pub async fn sign_of_life(&self, worker: &WorkerId, sign: &Heartbeat) -> Result<(), BrokerError> {
         let value = serde_json::to_vec(sign).expect("a sign of life holds only what JSON can express");
         self.queue.set(WORKERS_BUCKET, worker.as_str(), value.into(), Expect::Any).await?;
         Ok(())

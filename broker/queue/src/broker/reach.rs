@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use millrace_schemas::blob::paths::{self, LOG, Place};
+use millrace_schemas::blob::paths::{self, LOG, ObjectKind};
 use millrace_schemas::limits::REQUEST_TIMEOUT_MS;
 use millrace_schemas::log_segment::Claim;
 use millrace_schemas::subjects::{CLAIM_HEADER, SUBJECT_HEADER};
@@ -28,7 +28,7 @@ impl Broker {
     pub async fn claimed(&self) -> Result<BTreeSet<Claim>, BrokerError> {
         let mut claims = self.claimed_by_log().await?;
         for path in self.objects.list(LOG).await? {
-            let Some(Place::Segment { log, first }) = paths::parse(&path) else { continue };
+            let Some(ObjectKind::Segment { log, first }) = paths::parse(&path) else { continue };
             let Some(segment) = self.segment_at(log, first).await? else { continue };
             for part in segment.parts {
                 claims.extend(self.read_index(&part).await?.claims);

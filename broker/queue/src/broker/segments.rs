@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use millrace_schemas::RunId;
-use millrace_schemas::blob::paths::{self, Place};
+use millrace_schemas::blob::paths::{self, ObjectKind};
 use millrace_schemas::limits::SEGMENT_BYTES;
 use millrace_schemas::log_segment::LogSegment;
 
@@ -207,7 +207,7 @@ impl Broker {
     pub async fn segments(&self, log: u64) -> Result<Vec<u64>, BrokerError> {
         let listed = self.objects.list(&paths::segments(log)).await?;
         let first = |path: &String| match paths::parse(path) {
-            Some(Place::Segment { log: of, first }) if of == log => Some(first),
+            Some(ObjectKind::Segment { log: of, first }) if of == log => Some(first),
             Some(_) | None => None,
         };
         Ok(listed.iter().filter_map(first).collect())

@@ -1,4 +1,5 @@
-//! The books of one domain of a run that has several. What befalls a single rollout is booked by the run's books, in both.
+//! The books of one domain of a run that has several. The run's books count single rollouts, in
+//! both places.
 
 use std::collections::BTreeMap;
 
@@ -12,32 +13,32 @@ use crate::fold::rollout::Group;
 /// Counters of one domain.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct DomainBooks {
-    /// Places of the mix that were dealt to it.
+    /// Places of the mix that were given to it.
     pub places: u64,
-    /// Training prompts given out.
+    /// Training prompts issued.
     pub prompts: u64,
     /// Groups that a committed version was trained on.
     pub groups: u64,
-    /// Rollouts begun, replacements included.
+    /// Rollouts started, including replacements.
     pub admitted: u64,
     /// Rollouts that a committed version was trained on.
     pub trained: u64,
-    /// Those of them that reached the goal.
+    /// Trained rollouts that reached the goal.
     pub solved: u64,
-    /// The sum of their rewards.
+    /// The sum of the trained rollouts' rewards.
     pub reward: f64,
-    /// Those of them by staleness.
+    /// Trained rollouts; the index is the staleness, in versions.
     pub staleness: Vec<u64>,
     /// Rollouts dropped.
     pub dropped: BTreeMap<DropReason, u64>,
-    /// Of the last step's batch, the share that reached the goal and the mean reward.
+    /// Share of the last step's rollouts that reached the goal, and their mean reward.
     pub last: Option<(f64, f64)>,
     /// Evaluations so far.
     pub evaluations: Vec<Evaluation>,
 }
 
 impl DomainBooks {
-    /// Books what the groups of this domain in a step reached, with the weights of its rewards.
+    /// Counts the results of this domain's groups in a step. `weights` are those of its rewards.
     pub(crate) fn book_step<'a>(&mut self, groups: impl Iterator<Item = &'a Group>, weights: &[f64]) {
         let (mut count, mut solved, mut reward) = (0_u64, 0_u64, 0.0);
         for group in groups {
@@ -54,10 +55,11 @@ impl DomainBooks {
         self.last = (count > 0).then(|| (mean(solved as f64), mean(reward))).or(self.last);
     }
 
-    /// Books what a group of a version that the log had lost reached; `is_new` where the log knew nothing of the group.
+    /// Counts the results of a group of a version that the log had lost. `is_new`: the log did not
+    /// know the group.
     pub(crate) fn adopt_group(&mut self, group: &AdoptedGroup, is_new: bool) {
         self.groups += 1;
-        // Its prompt was given out in the part that was lost.
+        // Its prompt was issued in the part of the log that was lost.
         self.prompts += u64::from(is_new);
         for rollout in &group.rollouts {
             self.solved += u64::from(rollout.success);

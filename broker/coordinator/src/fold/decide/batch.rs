@@ -9,8 +9,8 @@ use crate::fold::state::{Run, Training};
 use crate::fold::window::{self, Ready};
 use crate::fold::{domains, groups, purge};
 
-/// Cuts a batch if there are enough finished groups, no other step is in the making, and no evaluation is
-/// under way.
+/// Cuts a batch if enough groups are finished, no step is in progress, and no evaluation is in
+/// progress.
 pub(super) fn cut(run: &mut Run, out: &mut Commands) {
     let version = run.version();
     let idle = run.training.is_none() && run.evaluation.is_none() && run.policy.is_some();
@@ -43,7 +43,7 @@ pub(super) fn cut(run: &mut Run, out: &mut Commands) {
     };
     let batch = train_shard::stored_batch(run, &training);
     run.training = Some(Training { batch, ..training });
-    // Of no use to the next step, and workers may be busy with them for long.
+    // The next step cannot use them, and they could occupy workers for a long time.
     if run.spec.max_staleness() == 0 && !run.groups.is_empty() {
         groups::drop_all(run, DropReason::Surplus);
         purge::of_version(run, version, out);

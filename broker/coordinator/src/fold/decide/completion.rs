@@ -7,7 +7,7 @@ use crate::fold::command::Commands;
 use crate::fold::state::Run;
 use crate::fold::{groups, lifecycle};
 
-/// Moves a run whose last version stands towards its end.
+/// Ends a run whose last version is committed, after its last evaluation.
 pub(super) fn finish_if_done(run: &mut Run, out: &mut Commands) {
     if !run.state.works() || run.version().0 < run.spec.steps || run.policy.is_none() {
         return;

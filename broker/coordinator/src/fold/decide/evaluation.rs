@@ -1,5 +1,6 @@
-//! Evaluation on held-out prompts, before the first step, every so many steps, and after the last. No batch
-//! is cut meanwhile, so the version under evaluation stands; training rollouts go on.
+//! Evaluation on held-out prompts, before the first step, every so many steps, and after the last.
+//! No batch is cut during an evaluation, so its version remains the newest. Training rollouts
+//! continue.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +23,7 @@ fn is_due(run: &Run, version: PolicyVersion) -> bool {
     version.0 == 0 || version.0 == run.spec.steps || (every > 0 && version.0.is_multiple_of(every))
 }
 
-/// Ends the evaluation under way if all its prompts are done, and begins the one that is due.
+/// Ends the current evaluation if all its prompts are done, and starts the one that is due.
 pub(super) fn end_and_begin(run: &mut Run, out: &mut Commands) {
     end_if_done(run, out);
     let Some(version) = run.policy.as_ref().map(|policy| policy.version) else { return };
@@ -32,13 +33,13 @@ pub(super) fn end_and_begin(run: &mut Run, out: &mut Commands) {
     }
 }
 
-/// Plays all prompts at one of the temperatures.
+/// Starts all prompts at one of the temperatures.
 fn begin(run: &mut Run, version: PolicyVersion, pass: u32, out: &mut Commands) {
     let domains = vec![Tally::default(); run.books.domains.len()];
     let (groups, shown) = (BTreeMap::new(), BTreeMap::new());
     let whole = Tally::default();
     run.evaluation = Some(Evaluating { version, pass, groups, shown, whole, domains, reason: None });
-    // Only the current version is ever asked for.
+    // Only the current version is ever looked up.
     run.evaluated.retain(|evaluated| *evaluated >= version);
     let shares = run.spec.shares();
     let mut dealt = vec![0; shares.len()];
@@ -56,7 +57,7 @@ fn begin(run: &mut Run, version: PolicyVersion, pass: u32, out: &mut Commands) {
     }
 }
 
-/// The resets of all held-out prompts of a run, in order: what rules that learn nothing are played on beside it.
+/// The resets of all held-out prompts of a run, in order. Baselines play the same prompts.
 #[must_use]
 pub fn resets(spec: &RunSpec) -> Vec<EnvStepTask> {
     let shares = spec.shares();
@@ -86,7 +87,7 @@ fn result_of(
     reason: Option<&String>,
     at_ms: u64,
 ) -> Evaluation {
-    // What a state of before counted are prompts of one rollout.
+    // A snapshot of an older version has no count of rollouts: it played each prompt once.
     let rollouts = tally.rollouts.max(tally.finished);
     let mean = |sum: f64| (rollouts > 0).then(|| sum / f64::from(rollouts));
     Evaluation {

@@ -5,7 +5,8 @@ use crate::fold::gang::Members;
 use crate::fold::stages::train_shard;
 use crate::fold::state::{RankAssignment, Run};
 
-/// Assigns the ranks of a step that waits for members to those that are there, and puts their shards.
+/// Assigns the ranks of a step that waits for members to the present members, and queues their
+/// shards.
 pub(super) fn assign(run: &mut Run, members: &Members, out: &mut Commands) {
     let waits = run.training.as_ref().is_some_and(|training| training.ranks.is_none());
     if !waits || !run.state.works() {

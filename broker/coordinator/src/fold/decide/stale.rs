@@ -1,4 +1,4 @@
-//! Restarts what became too old with a new version.
+//! Restarts rollouts that became too old with a new version.
 
 use millrace_schemas::{PolicyVersion, RolloutId};
 
@@ -7,8 +7,8 @@ use crate::fold::command::Commands;
 use crate::fold::state::Run;
 use crate::fold::{groups, staleness, tasks, window};
 
-/// Restarts what is below the floor of a new version, and what is at the floor beyond the share of a batch that may be as
-/// old.
+/// Restarts rollouts below the floor of a new version, and rollouts at the floor beyond the share
+/// of a batch that may be that old.
 pub(super) fn restart(run: &mut Run, out: &mut Commands) {
     let floor = window::floor(&run.spec, run.version());
     restart_old(run, &|_, version| version < floor, out);
@@ -16,8 +16,8 @@ pub(super) fn restart(run: &mut Run, out: &mut Commands) {
     restart_old(run, &|group, version| version <= floor && beyond.contains(&group), out);
 }
 
-/// Restarts rollouts for which `is_old` holds, by group and version, at the current version. Those without a token yet are
-/// only stamped with it, since nothing of them is old.
+/// Restarts rollouts for which `is_old` holds, by group and version, at the current version.
+/// Rollouts without a token are only stamped with it.
 fn restart_old(run: &mut Run, is_old: &dyn Fn(u64, PolicyVersion) -> bool, out: &mut Commands) {
     let version = run.version();
     let mut stale = Vec::new();

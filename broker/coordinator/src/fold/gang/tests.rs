@@ -34,10 +34,10 @@ fn as_many_as_asked_for_in_the_order_of_joining() {
 fn who_stays_keeps_what_it_holds_and_a_newcomer_takes_the_last_rank() {
     let mut gang = Gang::default();
     gang.form(&spec(3, 1), &members(&[("a", 1), ("b", 2), ("c", 3)]), 0);
-    assert!(gang.stands(&members(&[("a", 1), ("b", 2), ("c", 3), ("d", 4)]), |_| true));
+    assert!(gang.is_intact(&members(&[("a", 1), ("b", 2), ("c", 3), ("d", 4)]), |_| true));
     let another = members(&[("a", 1), ("b", 5), ("c", 3)]);
-    assert!(!gang.stands(&another, |_| true), "b is another process");
-    assert!(gang.stands(&another, |rank| rank != 1), "b had done its share");
+    assert!(!gang.is_intact(&another, |_| true), "b is another process");
+    assert!(gang.is_intact(&another, |rank| rank != 1), "b had done its share");
     gang.form(&spec(3, 1), &members(&[("a", 5), ("b", 2), ("c", 3)]), 0);
     assert_eq!(names(&gang), generations(2, &["b", "c", "a"]));
 }
@@ -57,7 +57,7 @@ fn too_few_wait_for_a_newcomer_and_then_go_on_with_fewer() {
     gang.form(&spec(2, 1), &members(&[("a", 1), ("b", 2)]), 5_000);
     assert_eq!(names(&gang), generations(2, &["a", "b"]), "a newcomer is welcome");
     gang.form(&spec(2, 1), &one, 9_000);
-    assert_eq!(names(&gang), None, "the patience begins anew");
+    assert_eq!(names(&gang), None, "the patience starts over");
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! A version stands in the object store and the log does not know it: the log lost its newest part with a
-//! machine. The version is taken as it stands, and what it was trained on counts as trained, so that nothing
-//! is trained on twice.
+//! Adopts a version that is committed in the object store and unknown to the log, because the log
+//! lost its newest part with a machine. The rollouts that it was trained on count as trained, so
+//! that none is trained on twice.
 
 use millrace_schemas::event::{Adopted, AdoptedGroup};
 use millrace_schemas::notice::Notice;
@@ -12,7 +12,7 @@ use crate::fold::stages::{publish_weights, train_shard};
 use crate::fold::state::Run;
 use crate::fold::{domains, groups};
 
-/// Takes a version in that follows the newest; any other is known already.
+/// Adopts the version after the newest. Any other is known already.
 pub(crate) fn adopted(run: &mut Run, adopted: &Adopted, out: &mut Commands) {
     let awaited = run.policy.as_ref().map_or(PolicyVersion(0), |policy| policy.version.next());
     if adopted.version != awaited || run.is_closed() {
@@ -28,7 +28,8 @@ pub(crate) fn adopted(run: &mut Run, adopted: &Adopted, out: &mut Commands) {
             publish_weights::book_step(run, base, adopted.version, &training.groups, out);
         }
         Some(training) => {
-            // They are finished and wait to be trained, but for those that this version was trained on.
+            // Its groups are finished and wait for the next batch, except those that this version
+            // was trained on.
             for (id, group) in training.groups {
                 run.ready.push(id);
                 run.groups.insert(id, group);
@@ -37,18 +38,18 @@ pub(crate) fn adopted(run: &mut Run, adopted: &Adopted, out: &mut Commands) {
         }
         None => take_out(run, base, &adopted.groups),
     }
-    // What is evaluated is not the newest version any more, and workers follow the newest.
+    // The version under evaluation is no longer the newest, and workers follow the newest.
     run.evaluation = None;
     out.push(Command::Notice(Box::new(Notice::Adopted {
         run: run.spec.name.clone(),
         version: adopted.version,
         rollouts: adopted.groups.iter().map(|group| group.rollouts.len() as u64).sum(),
     })));
-    publish_weights::stand(run, adopted.version, adopted.manifest, out);
+    publish_weights::committed(run, adopted.version, adopted.manifest, out);
     out.push(Command::Adopt { run: run.spec.name.clone(), version: adopted.version.next() });
 }
 
-/// Books what the version was trained on, and takes it out of play.
+/// Counts the version's rollouts as trained, and removes their groups from play.
 fn take_out(run: &mut Run, base: PolicyVersion, adopted: &[AdoptedGroup]) {
     for adopted in adopted {
         let known = run.groups.remove(&adopted.group);
@@ -63,12 +64,12 @@ fn take_out(run: &mut Run, base: PolicyVersion, adopted: &[AdoptedGroup]) {
             let id = RolloutId { group: adopted.group, index, attempt: rollout.attempt };
             let known = standing.get(index as usize);
             if let Some(other) = known.filter(|known| known.attempt != rollout.attempt) {
-                // The lost part had another attempt.
+                // The lost part of the log had another replacement of this rollout.
                 let id = RolloutId { attempt: other.attempt, ..id };
                 run.books.drop_rollout(id, adopted.domain, DropReason::Superseded, other.busy_us);
             }
-            // What is left of the log may have begun it and dropped it since: then it is admitted already, and
-            // trained in the end.
+            // The rest of the log may have started and dropped it. Then it is already counted as
+            // admitted.
             let is_known = known.is_some_and(|known| known.attempt == rollout.attempt);
             if !is_known && !run.books.take_back(id, adopted.domain) {
                 run.books.admit(adopted.domain, 1);
@@ -78,7 +79,7 @@ fn take_out(run: &mut Run, base: PolicyVersion, adopted: &[AdoptedGroup]) {
         if let Some(domain) = run.books.domain(adopted.domain) {
             domain.adopt_group(adopted, is_new);
         }
-        // In the part that was lost it may have come in the place of one that is still in play here.
+        // In the lost part it may have held the place of a group that is still in play here.
         if let Some(id) = domains::beyond_its_places(run, adopted.domain) {
             groups::remove(run, id, |_| DropReason::Superseded);
         }

@@ -1,4 +1,4 @@
-//! A rollout's task that cannot be done: the rollout restarts, or its group is given up.
+//! Failed tasks of rollouts: the rollout restarts, or its group is given up.
 
 use millrace_schemas::limits::{FAILURES_BETWEEN_STEPS, FAILURES_IN_A_ROW};
 use millrace_schemas::{RolloutId, TaskKey};
@@ -21,7 +21,7 @@ pub(crate) fn failed(run: &mut Run, key: TaskKey, reason: &str, out: &mut Comman
     }
     rollout.failures += 1;
     let given_up = rollout.failures > most;
-    lifecycle::tell_dead_letter(run, key, reason, out);
+    lifecycle::notify_dead_letter(run, key, reason, out);
     match (given_up, evaluate) {
         (false, _) => groups::restart(run, id, DropReason::Failed, out),
         (true, true) => held_out::failed(run, id.group, reason),
@@ -38,7 +38,7 @@ fn drop_group(run: &mut Run, failed: RolloutId) {
     });
 }
 
-/// Pauses a run whose rollouts do nothing but fail: whatever the reason is, a person has to repair it.
+/// Pauses a run whose rollouts only fail. A person has to remove the cause.
 fn pause_if_only_failing(run: &mut Run, key: TaskKey, reason: &str, out: &mut Commands) {
     run.failures.in_a_row += 1;
     run.failures.since_step += 1;
@@ -46,7 +46,7 @@ fn pause_if_only_failing(run: &mut Run, key: TaskKey, reason: &str, out: &mut Co
     let rollouts = run.spec.window_groups().saturating_mul(run.spec.rollout.group_size.into());
     let in_a_row = rollouts.clamp(least, most);
     let Failures { in_a_row: failed, since_step } = run.failures;
-    let words = if failed >= in_a_row {
+    let finding = if failed >= in_a_row {
         format!("{failed} rollouts failed and none was finished in between")
     } else if since_step >= FAILURES_BETWEEN_STEPS * in_a_row {
         format!("{since_step} rollouts failed since the last step")
@@ -58,6 +58,6 @@ fn pause_if_only_failing(run: &mut Run, key: TaskKey, reason: &str, out: &mut Co
         let remedy = format!(
             "repair what the reason names, then `millrace resume {name}`; `millrace dead ls` lists the tasks"
         );
-        lifecycle::pause(run, &format!("{words}; the last: task {key} failed: {reason}"), &remedy, out);
+        lifecycle::pause(run, &format!("{finding}; the last: task {key} failed: {reason}"), &remedy, out);
     }
 }

@@ -1,4 +1,4 @@
-//! Held-out prompts of the evaluation under way: what each showed, and how each went.
+//! Held-out prompts of the current evaluation: the first observation and the result of each.
 
 use millrace_schemas::limits::MAX_SHOWN_BYTES;
 use millrace_schemas::text::cut;
@@ -7,8 +7,8 @@ use millrace_schemas::{OutcomeBody, TaskKey};
 use crate::fold::spread::fingerprint;
 use crate::fold::state::Run;
 
-/// If the outcome shows the policy a held-out prompt, keeps the prompt's fingerprint. Prompts drawn twice are one piece
-/// of evidence.
+/// If the outcome is the reset of a held-out prompt, keeps the observation's fingerprint. Prompts
+/// that were drawn twice count as one in the standard error.
 pub(crate) fn shown(run: &mut Run, key: TaskKey, body: &OutcomeBody) {
     if let Some(evaluation) = run.evaluation.as_mut()
         && let TaskKey::EnvStep { rollout, turn: 0 } = key
@@ -23,12 +23,12 @@ pub(crate) fn shown(run: &mut Run, key: TaskKey, body: &OutcomeBody) {
     }
 }
 
-/// A prompt was played to its end and scored.
+/// Counts a prompt that was played to its end and scored.
 pub(crate) fn finished(run: &mut Run, id: u64) {
     let Run { spec, evaluation, .. } = run;
     let Some(evaluation) = evaluation.as_mut() else { return };
     let Some(group) = evaluation.groups.remove(&id) else { return };
-    // A state of before has no fingerprints; its prompts count as distinct.
+    // A snapshot of an older version has no fingerprints; its prompts count as distinct.
     let shown = evaluation.shown.remove(&id).unwrap_or(id);
     let weights = spec.part(group.domain).reward_weights();
     let rollouts = group.rollouts.len() as u32;
@@ -43,7 +43,7 @@ pub(crate) fn finished(run: &mut Run, id: u64) {
     });
 }
 
-/// A prompt is given up; it counts as neither solved nor unsolved.
+/// Counts a prompt that is given up. It is neither solved nor unsolved.
 pub(crate) fn failed(run: &mut Run, id: u64, reason: &str) {
     let Some(evaluation) = run.evaluation.as_mut() else { return };
     if let Some(group) = evaluation.groups.remove(&id) {

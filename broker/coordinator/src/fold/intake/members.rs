@@ -1,4 +1,5 @@
-//! Train workers join and leave, and a member's pool with it. A step that one who left had a part in is void.
+//! Train workers join and leave. A member's pool is created and removed with it. When a member
+//! leaves, the attempt of the step that it took part in is void.
 
 use millrace_schemas::WorkerId;
 use millrace_schemas::limits::MAX_MEMBERS;
@@ -8,8 +9,9 @@ use crate::fold::gang::Member;
 use crate::fold::pools;
 use crate::fold::state::State;
 
-/// Takes a member in, in the place of another process of the same name. There are at most [`MAX_MEMBERS`], for each has
-/// a consumer of its own on the server; one that is a member keeps its place.
+/// Adds a member, or replaces another process of the same name. There are at most [`MAX_MEMBERS`],
+/// because each has a consumer of its own on the server. Existing members are never displaced by
+/// new names.
 pub(crate) fn joined(state: &mut State, worker: WorkerId, instance: String, out: &mut Commands) {
     if state.members.get(&worker).is_some_and(|member| member.instance == instance) {
         return;
@@ -21,7 +23,7 @@ pub(crate) fn joined(state: &mut State, worker: WorkerId, instance: String, out:
     state.members.insert(worker, Member { instance, joined: state.seq });
 }
 
-/// Lets a member go.
+/// Removes a member and its pool.
 pub(crate) fn left(state: &mut State, worker: &WorkerId, instance: &str, out: &mut Commands) {
     if state.members.get(worker).is_none_or(|member| member.instance != instance) {
         return;

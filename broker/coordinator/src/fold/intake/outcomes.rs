@@ -1,4 +1,4 @@
-//! Takes outcomes and dead letters of a run's tasks in.
+//! Applies outcomes and dead letters of a run's tasks.
 
 use millrace_schemas::limits::MAX_BUSY_US;
 use millrace_schemas::outcome::MalformedOutcome;
@@ -6,12 +6,12 @@ use millrace_schemas::{Outcome, OutcomeBody, TaskKey};
 
 use crate::fold::command::{Command, Commands};
 use crate::fold::intake::awaited::is_awaited;
-use crate::fold::intake::{rollouts, worn};
+use crate::fold::intake::{exhausted, rollouts};
 use crate::fold::stages::{publish_weights, train_shard};
 use crate::fold::state::Run;
 use crate::fold::{lifecycle, tasks};
 
-/// The first outcome of a task that is waited for changes the run; any other is counted as late and forgotten.
+/// The first outcome of an awaited task changes the run. Any other is counted as late and ignored.
 pub(crate) fn outcome(run: &mut Run, seq: u64, outcome: Outcome, out: &mut Commands) {
     let late = run.books.late_outcomes;
     take_in(run, seq, outcome, out);
@@ -22,8 +22,8 @@ pub(crate) fn outcome(run: &mut Run, seq: u64, outcome: Outcome, out: &mut Comma
 
 fn take_in(run: &mut Run, seq: u64, outcome: Outcome, out: &mut Commands) {
     let malformed = outcome.check().err();
-    let Outcome { key, busy_us, answers, body, .. } = outcome;
-    // Whatever a worker says, a sum stays a number.
+    let Outcome { key, busy_us, answers: request_fingerprint, body, .. } = outcome;
+    // The bound keeps the sum from overflowing, whatever a worker reports.
     let busy_us = busy_us.min(MAX_BUSY_US);
     let busy = run.books.busy_us.entry(key.stage()).or_default();
     *busy = busy.saturating_add(busy_us);
@@ -37,22 +37,22 @@ fn take_in(run: &mut Run, seq: u64, outcome: Outcome, out: &mut Commands) {
     match (key, body) {
         (key, OutcomeBody::Returned(_)) => returned(run, key, out),
         (TaskKey::TrainShard { .. }, OutcomeBody::TrainShard(done)) => {
-            train_shard::done(run, key, answers, done, out);
+            train_shard::done(run, key, request_fingerprint, done, out);
         }
         (TaskKey::PublishWeights { .. }, OutcomeBody::PublishWeights(done)) => {
-            publish_weights::done(run, key, answers, &done, out);
+            publish_weights::done(run, key, request_fingerprint, &done, out);
         }
         (TaskKey::TrainShard { .. }, OutcomeBody::Void(void)) => {
             train_shard::void(run, key, &void, out);
         }
         (TaskKey::TrainShard { .. } | TaskKey::PublishWeights { .. }, _) => run.books.late_outcomes += 1,
         (TaskKey::Generate { .. } | TaskKey::EnvStep { .. } | TaskKey::Reward { .. }, body) => {
-            rollouts::outcome(run, key, (seq, busy_us, answers), body, out);
+            rollouts::outcome(run, key, (seq, busy_us, request_fingerprint), body, out);
         }
     }
 }
 
-/// A worker gave the task back and took it out of the queue: it is requeued.
+/// A worker returned the task undone, which removed it from the queue: it is requeued.
 fn returned(run: &mut Run, key: TaskKey, out: &mut Commands) {
     if !is_awaited(run, key) {
         run.books.late_outcomes += 1;
@@ -68,7 +68,7 @@ fn returned(run: &mut Run, key: TaskKey, out: &mut Commands) {
     out.append(&mut all);
 }
 
-/// An outcome that cannot be true counts as a dead letter, if the task is waited for.
+/// A malformed outcome counts as a dead letter if the task is awaited.
 fn malformed_outcome(run: &mut Run, key: TaskKey, malformed: &MalformedOutcome, out: &mut Commands) {
     if !is_awaited(run, key) {
         run.books.late_outcomes += 1;
@@ -78,8 +78,8 @@ fn malformed_outcome(run: &mut Run, key: TaskKey, malformed: &MalformedOutcome, 
     dead_letter(run, key, &format!("its outcome is refused: {malformed}"), false, out);
 }
 
-/// A rollout restarts, or its group is dropped. A step that wore out restarts later. A step that a worker cannot do pauses
-/// the run.
+/// A rollout restarts, or its group is dropped. A step that exhausted its deliveries restarts after
+/// a back-off. A step that a worker cannot do pauses the run.
 pub(crate) fn dead_letter(run: &mut Run, key: TaskKey, reason: &str, exhausted: bool, out: &mut Commands) {
     if run.is_closed() {
         return;
@@ -94,7 +94,7 @@ pub(crate) fn dead_letter(run: &mut Run, key: TaskKey, reason: &str, exhausted: 
             }
             run.moved();
             if exhausted {
-                worn::wear_out(run, key, reason, out);
+                exhausted::step_exhausted(run, key, reason, out);
             } else {
                 lifecycle::halt(run, key, reason, out);
             }

@@ -1,4 +1,4 @@
-//! A paused run goes on.
+//! Paused runs continue.
 
 use millrace_schemas::TaskKey;
 use millrace_schemas::api::RunState;
@@ -7,37 +7,37 @@ use millrace_schemas::notice::Notice;
 use crate::fold::command::{Command, Commands};
 use crate::fold::outstanding;
 use crate::fold::stages::train_shard;
-use crate::fold::state::{Failures, Run, Worn};
+use crate::fold::state::{ExhaustedStep, Failures, Run};
 
-/// A paused run goes on. A step that could not be done is retried.
+/// Resumes a paused run. A step that could not be done is retried.
 pub(crate) fn resume(run: &mut Run, out: &mut Commands) {
     if run.state != RunState::Paused {
         return;
     }
-    if run.broken.take().is_some() || run.worn.again.is_some() {
+    if run.broken.take().is_some() || run.exhausted.restart.is_some() {
         train_shard::retry(run, out);
     }
-    go_on(run, out);
+    continue_run(run, out);
 }
 
-/// A dead letter is requeued: the run that it had paused goes on.
+/// A dead letter is requeued: the run that it paused continues.
 pub(crate) fn requeued(run: &mut Run, key: TaskKey, out: &mut Commands) {
-    if run.worn.again.is_some_and(|(worn, _)| worn == key) {
-        // A person was faster.
-        run.worn.again = None;
+    if run.exhausted.restart.is_some_and(|(exhausted, _)| exhausted == key) {
+        // A person requeued it before the back-off ended.
+        run.exhausted.restart = None;
     }
     if run.broken != Some(key) {
         return;
     }
     run.broken = None;
     train_shard::requeued(run, out);
-    go_on(run, out);
+    continue_run(run, out);
 }
 
-fn go_on(run: &mut Run, out: &mut Commands) {
+fn continue_run(run: &mut Run, out: &mut Commands) {
     (run.reason, run.remedy) = (None, None);
     run.ended_unix_ms = 0;
-    (run.failures, run.worn) = (Failures::default(), Worn::default());
+    (run.failures, run.exhausted) = (Failures::default(), ExhaustedStep::default());
     run.moved();
     run.state = match &run.policy {
         None => RunState::Starting,

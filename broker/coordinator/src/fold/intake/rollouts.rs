@@ -1,5 +1,5 @@
-//! Takes the outcome of a rollout's task in. Each stage's file knows what its outcome changes; this one finds the
-//! rollout and puts its next task.
+//! Applies outcomes of rollouts' tasks. Each stage's file defines what its outcome changes; this
+//! one finds the rollout and queues its next task.
 
 use millrace_schemas::submit::GroupFilter;
 use millrace_schemas::{OutcomeBody, PolicyVersion, RolloutId, TaskKey};
@@ -13,14 +13,14 @@ use crate::fold::stages::{env_step, generate, reward};
 use crate::fold::state::Run;
 use crate::fold::{groups, staleness, tasks};
 
-/// Batches' worth of groups that may be left out between two steps for want of signal.
+/// Batches' worth of groups without signal that may be filtered between two steps.
 pub const MAX_FILTERED_BATCHES: u64 = 4;
 
-/// Takes the outcome of a rollout's task in and puts the rollout's next task.
+/// Applies the outcome of a rollout's task and queues the rollout's next task.
 pub(crate) fn outcome(
     run: &mut Run,
     key: TaskKey,
-    (seq, busy_us, answers): (u64, u64, Option<u64>),
+    (seq, busy_us, request_fingerprint): (u64, u64, Option<u64>),
     body: OutcomeBody,
     out: &mut Commands,
 ) {
@@ -29,7 +29,7 @@ pub(crate) fn outcome(
     let (body, mut latest) = body.into_brief();
     let (version, floor) = (run.version(), staleness::floor_of(run, id.group, first_version(&body)));
     let (evaluate_temperature, _) = run.evaluate_pass();
-    // Borrowed beside the groups, so that no task needs a copy of the run file.
+    // The run file is borrowed beside the groups, so that no task needs a copy of it.
     let Run { spec, groups, evaluation, books, .. } = run;
     let evaluating = evaluation.as_mut().and_then(|evaluation| evaluation.groups.get_mut(&id.group));
     let evaluate = evaluating.is_some();
@@ -44,15 +44,16 @@ pub(crate) fn outcome(
     };
     let domain = spec.part(domain);
     let context = TaskContext { spec, version, evaluate, evaluate_temperature, id, domain, prompt };
-    if let Some(asked) = tasks::asked_otherwise(&context, rollout, key, answers) {
+    if let Some(task) = tasks::mismatched_request(&context, rollout, key, request_fingerprint) {
         books.late_outcomes += 1;
-        out.push(Command::PutTask(Box::new(asked)));
+        out.push(Command::PutTask(Box::new(task)));
         return;
     }
     rollout.busy_us = rollout.busy_us.saturating_add(busy_us);
     if first_version(&body).is_some_and(|first| first < floor) {
-        // A worker of an old version had the turn in flight when the floor rose. It needs a new name: within the server's
-        // window the log would take the second outcome of this one for a repetition.
+        // A worker of an old version had the turn in flight when the floor rose. It needs a new
+        // name: within its deduplication window the server would discard a second outcome of this
+        // one.
         return groups::restart(run, id, DropReason::Stale, out);
     }
     let taken = match (key, body) {
@@ -80,7 +81,8 @@ pub(crate) fn outcome(
     if rollout.phase == Phase::Finished {
         return finished(run, id, evaluate);
     }
-    // A reward's outcome that leaves others waiting puts nothing: those are queued already.
+    // While other rewards are outstanding, a reward's outcome queues nothing: they are queued
+    // already.
     if !(matches!(key, TaskKey::Reward { .. })) {
         tasks::describe(&context, rollout, &mut |mut task| {
             task.carry(std::mem::take(&mut latest));
@@ -120,7 +122,7 @@ fn finished(run: &mut Run, id: RolloutId, evaluate: bool) {
     }
 }
 
-/// All rollouts of a group are scored: it is ready, or left out.
+/// All rollouts of a group are scored: it is ready, or filtered.
 fn group_finished(run: &mut Run, id: u64) {
     if let Some(group) = run.groups.get(&id) {
         run.stored.group_finished(&run.spec, group);
@@ -137,8 +139,8 @@ fn group_finished(run: &mut Run, id: u64) {
     }
 }
 
-/// A task is a dead letter. The first entry of the log about a task wins: a letter of one that has an outcome changes
-/// nothing.
+/// Applies a dead letter. The first entry of the log about a task wins: a dead letter of a task
+/// that has an outcome changes nothing.
 pub(crate) fn dead_letter(run: &mut Run, key: TaskKey, reason: &str, out: &mut Commands) {
     if tasks::is_awaited(run, key) {
         run.moved();

@@ -1,4 +1,4 @@
-//! After an environment's answer: the next turn, or the scores when the episode is over.
+//! After a step of the environment: the next turn, or the scores when the episode is over.
 
 use millrace_schemas::brief::StepBrief;
 use millrace_schemas::env_step::{EnvAction, EnvStepTask, Split};
@@ -42,17 +42,18 @@ pub fn task(context: &TaskContext<'_>, rollout: &Rollout) -> Task {
             } else {
                 seed(spec.seed, purpose, &[context.prompt, u64::from(number)])
             },
-            row: rows::asked((spec.seed, number), environment, split, context.prompt),
+            row: rows::row_of_prompt((spec.seed, number), environment, split, context.prompt),
             prefix,
             action,
         }),
     }
 }
 
-/// Takes the environment's answer in, which stands at `seq` of the log.
+/// Applies a step of the environment. `seq` is its position in the log.
 ///
 /// # Errors
-/// The answer makes no sense: tokens that the model does not have, or nothing to see in an episode that goes on.
+/// The step is invalid: tokens that the model does not have, or no observation in an episode that
+/// is not over.
 pub(crate) fn done(
     rollout: &mut Rollout,
     context: &TaskContext<'_>,
@@ -61,7 +62,7 @@ pub(crate) fn done(
     let TaskContext { spec, domain, .. } = context;
     check_tokens("observation", step.highest, spec.model.vocabulary())?;
     if !step.done && step.tokens == 0 {
-        return Err(Refused("environment gave no observation in an episode that goes on".into()));
+        return Err(Refused("environment gave no observation in an episode that is not over".into()));
     }
     let reset = rollout.phase == Phase::Reset;
     if reset && step.done {
@@ -79,7 +80,8 @@ pub(crate) fn done(
     let most = domain.environment.max_turns();
     let over = step.done || rollout.turns_taken() >= most;
     rollout.truncated |= !step.success && most > 1 && rollout.turns_taken() >= most;
-    // Nobody reads what follows the last turn, and training on it would be training on padding.
+    // No one reads the observation after the last turn, and training on it would be training on
+    // padding.
     rollout.phase = if over { Phase::Reward } else { Phase::Generate };
     Ok(())
 }

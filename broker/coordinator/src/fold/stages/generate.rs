@@ -35,7 +35,7 @@ pub fn task(context: &TaskContext<'_>, rollout: &Rollout) -> Task {
     }
 }
 
-/// How the turns of the rollout are drawn.
+/// The sampling settings of the rollout's turns.
 fn sampling(context: &TaskContext<'_>) -> Sampling {
     let TaskContext { spec, evaluate, evaluate_temperature, .. } = context;
     spec.sampling(if *evaluate { *evaluate_temperature } else { spec.rollout.temperature })
@@ -51,11 +51,11 @@ pub(crate) fn check_tokens(what: &str, highest: u32, below: Option<u32>) -> Resu
     }
 }
 
-/// Takes a turn in that is sound by itself and stands at `seq` of the log.
+/// Applies a well-formed turn. `seq` is its position in the log.
 ///
 /// # Errors
-/// The turn could not be trained on: too many tokens, one that may not be sampled, or a version that may not
-/// sample.
+/// The turn could not be trained on: too many tokens, one that may not be sampled, or a version
+/// that may not sample.
 pub(crate) fn done(
     rollout: &mut Rollout,
     context: &TaskContext<'_>,
@@ -64,7 +64,7 @@ pub(crate) fn done(
 ) -> Result<(), Refused> {
     let spec = context.spec;
     let entry = turn.entry(seq);
-    // A rollout never goes back to an older version than its last turn's.
+    // Versions never decrease within a rollout.
     let oldest = rollout.start.map_or(*may_sample.start(), |_| rollout.newest_version());
     check_versions(&turn.segments, oldest, *may_sample.end()).map_err(|e| Refused(e.to_string()))?;
     let most = context.domain.max_new_tokens;
@@ -72,15 +72,13 @@ pub(crate) fn done(
         return Err(Refused(format!("turn has tokens={}, more than {most}", turn.tokens)));
     }
     if sampling(context).cuts() && !turn.uncut {
-        return Err(Refused(
-            "turn has no uncut_logprobs, and is of a run that cuts unlikely tokens off".to_owned(),
-        ));
+        return Err(Refused("turn has no uncut_logprobs, but its run cuts unlikely tokens off".to_owned()));
     }
     check_tokens("turn", turn.highest, spec.sample_below().or(spec.model.vocabulary()))?;
     if rollout.start.is_none() {
         rollout.start = turn.segments.first().map(|segment| segment.version);
     }
-    // A turn of one token has no other end.
+    // A turn of at most one token always ends by length, so that is no truncation.
     rollout.truncated = most > 1 && turn.finish == Finish::Length;
     rollout.trajectory.push(entry);
     rollout.turns.push(BatchTurn { at: 0, logprobs: Vec::new(), segments: turn.segments, reward: 0.0 });

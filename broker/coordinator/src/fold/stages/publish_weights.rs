@@ -12,7 +12,7 @@ use millrace_schemas::{PolicyVersion, Task, TaskBody, TaskKey};
 use crate::fold::command::{Command, Commands};
 use crate::fold::pools::pool;
 use crate::fold::rollout::Group;
-use crate::fold::state::{Run, Worn};
+use crate::fold::state::{ExhaustedStep, Run};
 use crate::fold::{policy, purge, window};
 
 /// The task that commits a version.
@@ -28,7 +28,7 @@ pub(crate) fn task(run: &Run, attempt: u32, manifest: Manifest) -> Command {
     }))
 }
 
-/// Whether the step in the making waits for this commit.
+/// Whether the current step waits for this commit.
 pub(crate) fn is_awaited(run: &Run, key: TaskKey) -> bool {
     let TaskKey::PublishWeights { version, attempt } = key else { return false };
     run.training.as_ref().is_some_and(|training| {
@@ -36,11 +36,11 @@ pub(crate) fn is_awaited(run: &Run, key: TaskKey) -> bool {
     })
 }
 
-/// Takes a commit in.
+/// Applies a commit.
 pub(crate) fn done(
     run: &mut Run,
     key: TaskKey,
-    answers: Option<u64>,
+    request_fingerprint: Option<u64>,
     done: &PublishWeightsDone,
     out: &mut Commands,
 ) {
@@ -50,29 +50,30 @@ pub(crate) fn done(
     }
     let Some(training) = run.training.take() else { return };
     let version = training.makes;
-    // What an older program committed, whose outcomes have no fingerprint, names the same batch by another hash.
-    let is_older = answers.is_none() && done.created;
+    // An older program's outcomes have no request fingerprint, and it names the same batch by
+    // another hash.
+    let is_older = request_fingerprint.is_none() && done.created;
     if !is_older && done.batch != training.manifest.as_ref().and_then(|manifest| manifest.batch) {
-        // The log lost what it knew of this version; the object store did not. What stands, stands: it is
-        // adopted with what it was trained on.
+        // The log lost this version, but the object store has it. The first commit wins: it is
+        // adopted with the batch that it was trained on.
         run.training = Some(training);
         out.push(Command::Adopt { run: run.spec.name.clone(), version });
         return;
     }
     if done.created {
-        // Nothing stood there: no lost part of the log came as far.
+        // The commit was the first: no lost part of the log had committed this version.
         run.books.dropped_lately.clear();
     }
     book_step(run, run.version(), version, &training.groups, out);
-    stand(run, version, done.manifest, out);
+    committed(run, version, done.manifest, out);
 }
 
-/// A version is committed: it is the current policy.
-pub(crate) fn stand(run: &mut Run, version: PolicyVersion, manifest: Sha, out: &mut Commands) {
+/// Makes a committed version the current policy.
+pub(crate) fn committed(run: &mut Run, version: PolicyVersion, manifest: Sha, out: &mut Commands) {
     let before = run.version();
     run.filtered_since_step = 0;
     run.failures.since_step = 0;
-    run.worn = Worn::default();
+    run.exhausted = ExhaustedStep::default();
     run.moved();
     run.gang.voids = 0;
     let floor = window::floor(&run.spec, version);
@@ -87,14 +88,14 @@ pub(crate) fn stand(run: &mut Run, version: PolicyVersion, manifest: Sha, out: &
     }
 }
 
-/// Drops queued work of versions that fell below the floor since the version was `before`.
+/// Purges queued tasks of versions that fell below the floor since the version was `before`.
 fn purge_below(run: &Run, before: PolicyVersion, floor: PolicyVersion, out: &mut Commands) {
     for version in window::floor(&run.spec, before).0..floor.0 {
         purge::of_version(run, PolicyVersion(version), out);
     }
 }
 
-/// Books the rollouts of a committed step and tells of it.
+/// Counts the rollouts of a committed step as trained, and publishes a notice.
 pub(crate) fn book_step(
     run: &mut Run,
     base: PolicyVersion,
@@ -109,11 +110,12 @@ pub(crate) fn book_step(
     let (mut count, mut solved, mut reward, mut tokens, mut max_staleness) = (0_u64, 0_u64, 0.0, 0, 0);
     let rollouts =
         || groups.iter().flat_map(|(_, group)| group.rollouts.iter().map(|rollout| (group.domain, rollout)));
-    // How well prompts are solved is told by the rollouts that began at theirs, where there are any.
-    let all_went_on = rollouts().all(|(_, rollout)| rollout.skipped > 0);
+    // Success is measured over the rollouts that started at the beginning of their prompt, if there
+    // are any.
+    let all_continued = rollouts().all(|(_, rollout)| rollout.skipped > 0);
     for (domain, rollout) in rollouts() {
         run.books.train_rollout(domain, base, rollout.version());
-        if all_went_on || rollout.skipped == 0 {
+        if all_continued || rollout.skipped == 0 {
             count += 1;
             solved += u64::from(rollout.success);
             reward += rollout.reward(weights[domain as usize].iter().copied());

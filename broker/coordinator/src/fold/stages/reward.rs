@@ -8,7 +8,7 @@ use crate::fold::context::{Refused, TaskContext};
 use crate::fold::pools::pool;
 use crate::fold::rollout::{Phase, Rollout};
 
-/// The tasks that score the rollout, one for each reward that is not there yet.
+/// The tasks that score the rollout, one for each outstanding reward.
 pub fn tasks(context: &TaskContext<'_>, rollout: &Rollout, put: &mut impl FnMut(Task)) {
     for ((reward, number), score) in context.domain.rewards.iter().zip(0..).zip(&rollout.scores) {
         if score.is_some() {
@@ -25,7 +25,7 @@ pub fn tasks(context: &TaskContext<'_>, rollout: &Rollout, put: &mut impl FnMut(
                 turns: rollout.results.clone(),
                 success: rollout.success,
                 settings: reward.settings.clone(),
-                prefix: if reward.reads_words() { answers(rollout) } else { Vec::new() },
+                prefix: if reward.reads_words() { observations(rollout) } else { Vec::new() },
                 conversation: Vec::new(),
                 row: Settings::new(),
             }),
@@ -33,12 +33,12 @@ pub fn tasks(context: &TaskContext<'_>, rollout: &Rollout, put: &mut impl FnMut(
     }
 }
 
-/// All that the environment answered, its reset first.
-fn answers(rollout: &Rollout) -> Vec<EntryRef> {
+/// Log entries of all observations, the reset's first.
+fn observations(rollout: &Rollout) -> Vec<EntryRef> {
     rollout.trajectory.iter().step_by(2).copied().collect()
 }
 
-/// Takes a score in. One that is no number did not come this far: it is a failure, never a 0.
+/// Applies a score. A score that is not a number was refused before: it is a failure, never a 0.
 ///
 /// # Errors
 /// The run has no such reward.

@@ -1,4 +1,4 @@
-//! A run is taken on: its pools are made, and the task that makes version 0 is put.
+//! A run is submitted: its pools are created, and the task that makes version 0 is queued.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,11 +12,11 @@ use crate::fold::books::{Books, DomainBooks};
 use crate::fold::command::{Command, Commands};
 use crate::fold::gang::Gang;
 use crate::fold::pools::ensure_pools;
-use crate::fold::state::{Archived, Failures, Progress, RankAssignment, Run, State, Training, Worn};
-use crate::fold::stored::Stored;
+use crate::fold::state::{Archived, ExhaustedStep, Failures, Progress, RankAssignment, Run, State, Training};
+use crate::fold::stored::StoredTurns;
 
-/// Takes a run on. A second of the same name changes nothing. One that the API would refuse is over at once: an earlier
-/// version may have taken it on. Returns the name of a run that was taken on.
+/// Adds a submitted run and returns its name. A second run of the same name changes nothing. A run
+/// that the API would refuse is archived as failed: an older version's API may have accepted it.
 pub(crate) fn submitted(state: &mut State, spec: RunSpec, out: &mut Commands) -> Option<RunId> {
     if state.knows(&spec.name) {
         state.ignored += 1;
@@ -29,7 +29,8 @@ pub(crate) fn submitted(state: &mut State, spec: RunSpec, out: &mut Commands) ->
         state.archived.insert(spec.name, Archived { state: RunState::Failed, reason, version, steps });
         return None;
     }
-    // While no run is live time stands still in the log: the run begins with the next tick, not with the last.
+    // The log has no ticks while no run is live, so the last tick may be long ago: the run then
+    // starts with the next one.
     let ticks = state.runs.values().any(|run| !run.state.is_over());
     ensure_pools(&spec, out);
     out.push(Command::Notice(Box::new(Notice::Submitted { run: spec.name.clone() })));
@@ -44,14 +45,14 @@ pub(crate) fn submitted(state: &mut State, spec: RunSpec, out: &mut Commands) ->
         reference: None,
         next_group: 0,
         next_prompt: 0,
-        stored: Stored::default(),
+        stored: StoredTurns::default(),
         groups: BTreeMap::new(),
         ready: Vec::new(),
         filtered_since_step: 0,
         training: Some(Training {
             makes: PolicyVersion(0),
             attempt: 0,
-            // One worker makes version 0: there is nothing to share.
+            // One worker alone makes version 0.
             ranks: RankAssignment::anyone(),
             groups: Vec::new(),
             batch: None,
@@ -63,14 +64,14 @@ pub(crate) fn submitted(state: &mut State, spec: RunSpec, out: &mut Commands) ->
         evaluated: BTreeSet::new(),
         progress: Progress::default(),
         failures: Failures::default(),
-        worn: Worn::default(),
+        exhausted: ExhaustedStep::default(),
         books: Books { domains: vec![DomainBooks::default(); spec.domains.len()], ..Books::default() },
         started_unix_ms: if ticks { state.unix_ms } else { 0 },
         at_ms: 0,
         ended_unix_ms: 0,
         spec,
     };
-    // The run may have been known before the log lost its newest part.
+    // The run may have committed version 0 before the log lost its newest part.
     out.push(Command::Adopt { run: name.clone(), version: PolicyVersion(0) });
     state.runs.insert(name.clone(), run);
     Some(name)

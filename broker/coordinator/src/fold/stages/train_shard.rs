@@ -18,14 +18,15 @@ use crate::fold::stages::publish_weights;
 use crate::fold::state::{RankAssignment, Run, Training};
 use crate::fold::{policy, purge};
 
-/// Whether one of the members that make a step together is no member any more.
+/// Whether a member that still has a shard of the step to compute has left.
 fn has_lost_a_member(run: &Run, members: &Members) -> bool {
     let Some(training) = &run.training else { return false };
     let awaited = |rank| !training.shards.contains_key(&rank);
-    training.is_together() && training.manifest.is_none() && !run.gang.stands(members, awaited)
+    training.is_together() && training.manifest.is_none() && !run.gang.is_intact(members, awaited)
 }
 
-/// Begins the step in the making anew, with the same batch: what its ranks did is void.
+/// Restarts the current step with the same batch, as the next attempt. The shards that are done are
+/// void.
 pub(crate) fn restart(run: &mut Run, out: &mut Commands) {
     let Some(training) = run.training.as_mut() else { return };
     training.attempt += 1;
@@ -40,15 +41,15 @@ pub(crate) fn restart(run: &mut Run, out: &mut Commands) {
     }
 }
 
-/// Restarts the step in the making if a member left in the middle of it.
+/// Restarts the current step if a member left in the middle of it.
 pub(crate) fn restart_if_member_lost(run: &mut Run, members: &Members, out: &mut Commands) {
     if has_lost_a_member(run, members) {
-        tell_void(run, "a member left".to_owned(), out);
+        notify_void(run, "a member left".to_owned(), out);
         restart(run, out);
     }
 }
 
-fn tell_void(run: &Run, reason: String, out: &mut Commands) {
+fn notify_void(run: &Run, reason: String, out: &mut Commands) {
     let Some(training) = &run.training else { return };
     out.push(Command::Notice(Box::new(Notice::StepVoid {
         run: run.spec.name.clone(),
@@ -58,18 +59,19 @@ fn tell_void(run: &Run, reason: String, out: &mut Commands) {
     })));
 }
 
-/// A shard that nobody could do is tried again: the other ranks gave up waiting for it.
+/// A shard that was a dead letter is requeued. The other ranks have given up waiting for it, so the
+/// step restarts.
 pub(crate) fn requeued(run: &mut Run, out: &mut Commands) {
     if run.training.as_ref().is_some_and(Training::is_together) {
         restart(run, out);
     }
 }
 
-/// The step in the making is tried again under another name, so that whatever came of it before is known for that. Shares
-/// that are all done stand.
+/// Retries the current step as the next attempt, so that late outcomes of the attempt before are
+/// recognised. If all shards are done, they are kept and only the commit is retried.
 pub(crate) fn retry(run: &mut Run, out: &mut Commands) {
     match run.training.as_mut() {
-        // One worker makes version 0, whatever the gang.
+        // One worker alone makes version 0, also in a run with a gang.
         Some(training) if training.manifest.is_some() || training.makes == PolicyVersion(0) => {
             training.attempt += 1;
         }
@@ -78,7 +80,7 @@ pub(crate) fn retry(run: &mut Run, out: &mut Commands) {
     }
 }
 
-/// A rank lost its gang.
+/// A rank lost its connection to the gang: the attempt is void and the step restarts.
 pub(crate) fn void(run: &mut Run, key: TaskKey, void: &StepVoid, out: &mut Commands) {
     if !is_awaited(run, key) || run.broken.is_some() {
         run.books.late_outcomes += 1;
@@ -86,18 +88,18 @@ pub(crate) fn void(run: &mut Run, key: TaskKey, void: &StepVoid, out: &mut Comma
     }
     run.gang.voids += 1;
     let TaskKey::TrainShard { rank, .. } = key else { return };
-    tell_void(run, format!("rank={rank}: {}", void.reason), out);
+    notify_void(run, format!("rank={rank}: {}", void.reason), out);
     restart(run, out);
 }
 
-/// The batch of the step in the making, encoded; `None` for version 0.
+/// The batch of the current step, encoded; `None` for version 0.
 fn batch(run: &Run, training: &Training) -> Option<Bytes> {
     if training.makes == PolicyVersion(0) {
         return None;
     }
     let base = run.policy.as_ref()?;
     let rollout = &run.spec.rollout;
-    // Where unlikely tokens are cut off, the trainer compares the log-probabilities before the cut.
+    // If unlikely tokens are cut off, the trainer compares the log-probs before the cut.
     let cuts = run.spec.sampling(rollout.temperature).cuts();
     let to_batch =
         |(id, group): &(u64, Group)| group.to_batch(*id, &run.spec.part(group.domain).reward_weights(), cuts);
@@ -113,13 +115,14 @@ fn batch(run: &Run, training: &Training) -> Option<Bytes> {
     }))
 }
 
-/// Names the batch of the step in the making; `None` for version 0.
+/// Reference to the batch of the current step; `None` for version 0.
 pub(crate) fn stored_batch(run: &Run, training: &Training) -> Option<BlobRef> {
-    // A step of a snapshot of before does not hold the name.
+    // A snapshot of an older version does not have it.
     training.batch.or_else(|| batch(run, training).as_deref().map(BlobRef::of))
 }
 
-/// Puts what the step in the making waits for, from the state alone: its batch and the ranks' shards, or its commit.
+/// Queues what the current step waits for, from the state alone: its batch and the ranks' shards,
+/// or its commit.
 pub fn put(run: &Run, out: &mut Commands) {
     let Some(training) = &run.training else { return };
     let waits_for_shards = training.ranks.is_some() && training.manifest.is_none();
@@ -129,7 +132,7 @@ pub fn put(run: &Run, out: &mut Commands) {
     put_shards(run, out);
 }
 
-/// Puts the ranks' shards of the step in the making, whose batch is stored, or its commit.
+/// Queues the shards of the current step, whose batch is stored, or its commit.
 fn put_shards(run: &Run, out: &mut Commands) {
     let Some(training) = &run.training else { return };
     let Some(ranks) = &training.ranks else { return };
@@ -143,7 +146,7 @@ fn put_shards(run: &Run, out: &mut Commands) {
     }
 }
 
-/// What each rank of the step in the making computes.
+/// What each rank of the current step computes.
 fn work(run: &Run, training: &Training) -> TrainWork {
     match (&run.policy, stored_batch(run, training)) {
         (Some(policy), Some(batch)) => TrainWork::Step {
@@ -180,7 +183,7 @@ fn shard(run: &Run, training: &Training, ranks: &RankAssignment, rank: u32, work
     }
 }
 
-/// Whether the step in the making waits for this shard.
+/// Whether the current step waits for this shard.
 pub(crate) fn is_awaited(run: &Run, key: TaskKey) -> bool {
     let TaskKey::TrainShard { makes, rank, attempt } = key else { return false };
     run.training.as_ref().is_some_and(|training| {
@@ -192,20 +195,21 @@ pub(crate) fn is_awaited(run: &Run, key: TaskKey) -> bool {
     })
 }
 
-/// The shard of this rank, if what it asks is not what was answered: the answer is to a task of the same name, of a
-/// part of the log that was lost, and that task stood in the way of this one.
-fn asked_otherwise(run: &Run, key: TaskKey, answers: Option<u64>) -> Option<Task> {
+/// The shard of this rank, if its request fingerprint differs from the outcome's. The outcome then
+/// is of a task of the same name from a lost part of the log, and that task kept this one out of
+/// the queue.
+fn mismatched_request(run: &Run, key: TaskKey, request_fingerprint: Option<u64>) -> Option<Task> {
     let TaskKey::TrainShard { rank, .. } = key else { return None };
-    let (training, answers) = (run.training.as_ref()?, answers?);
+    let (training, request_fingerprint) = (run.training.as_ref()?, request_fingerprint?);
     let shard = shard(run, training, training.ranks.as_ref()?, rank, work(run, training));
-    (shard.question() != answers).then_some(shard)
+    (shard.question() != request_fingerprint).then_some(shard)
 }
 
-/// Takes a rank's shard in.
+/// Applies the outcome of a rank's shard.
 pub(crate) fn done(
     run: &mut Run,
     key: TaskKey,
-    answers: Option<u64>,
+    request_fingerprint: Option<u64>,
     done: TrainShardDone,
     out: &mut Commands,
 ) {
@@ -213,7 +217,7 @@ pub(crate) fn done(
         run.books.late_outcomes += 1;
         return;
     }
-    if let Some(shard) = asked_otherwise(run, key, answers) {
+    if let Some(shard) = mismatched_request(run, key, request_fingerprint) {
         run.books.late_outcomes += 1;
         out.push(Command::PutTask(Box::new(shard)));
         return;

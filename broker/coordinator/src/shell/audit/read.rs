@@ -13,20 +13,20 @@ use super::{Audit, Claim, Recount, StoredVersion};
 /// Versions read at once.
 const VERSIONS_IN_FLIGHT: usize = 16;
 
-/// Why a recount did not come to an end.
+/// Why a recount could not be completed.
 #[derive(Debug, thiserror::Error)]
 pub enum AuditError {
-    /// The object store failed; nothing is said of the run.
+    /// The object store failed. This is no finding about the run.
     #[error("failed to recount: {0}")]
     Objects(#[from] ObjectError),
 }
 
-/// Recounts a run from the object store and compares with `claim`. For a run that came to its end, no version may
-/// stand beyond the last; for one that goes on or was cut off, the next may be committed already: its commit was
-/// under way.
+/// Recounts a run from the object store and compares it with `claim`. If the run is finished
+/// (`at_its_end`), no version may exist after the last. Otherwise the next may be committed
+/// already: the outcome of its commit may not be in the log yet.
 ///
 /// # Errors
-/// The object store cannot be reached. Whatever is missing or damaged in it is a finding.
+/// The object store cannot be reached. Missing or damaged objects are findings, not errors.
 pub async fn audit(objects: &Objects, claim: Claim, at_its_end: bool) -> Result<Audit, AuditError> {
     let (run, last) = (claim.run.clone(), claim.version);
     let mut recount = Recount::new(claim);
@@ -43,7 +43,7 @@ pub async fn audit(objects: &Objects, claim: Claim, at_its_end: bool) -> Result<
     Ok(recount.finish())
 }
 
-/// A version that must stand.
+/// A version that must be committed.
 async fn expect_version(
     objects: &Objects,
     run: &RunId,
@@ -53,10 +53,10 @@ async fn expect_version(
     Ok(stored.unwrap_or_else(|| Err("it has no manifest".into())))
 }
 
-/// What stands under a version; `None` if nothing does.
+/// A committed version; `None` if it is not committed.
 ///
 /// # Errors
-/// The inner says what is wrong with the object, the outer that the store failed.
+/// The inner error is a damaged object; the outer one is a failure of the store.
 pub async fn read_version(
     objects: &Objects,
     run: &RunId,
@@ -68,7 +68,7 @@ pub async fn read_version(
     }
 }
 
-/// The version of a manifest, with its batch.
+/// Reads the batch of a manifest.
 async fn read_whole(
     objects: &Objects,
     run: &RunId,
@@ -82,7 +82,7 @@ async fn read_whole(
         None => None,
         Some(blob) => match objects.get_blob(run, blob).await {
             Ok(content) => Some(content),
-            Err(ObjectError::NotFound { .. }) => return Ok(Err("its batch is not there".into())),
+            Err(ObjectError::NotFound { .. }) => return Ok(Err("its batch is missing".into())),
             Err(e @ ObjectError::Corrupt { .. }) => return Ok(Err(format!("its batch is damaged: {e}"))),
             Err(e) => return Err(e),
         },

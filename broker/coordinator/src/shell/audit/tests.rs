@@ -129,7 +129,7 @@ fn a_false_start_version_is_found() {
     let found = finding(|v| {
         batch(&mut v[3]).groups[0].rollouts[0].turns[0].segments[0].version = PolicyVersion(1);
     });
-    assert_eq!(found, "v3: rollout g3r0a0 says it starts at v2; its first token is v1");
+    assert_eq!(found, "v3: rollout g3r0a0 claims to start at v2; its first token is v1");
     let found = finding(|v| {
         let later = Segment { version: PolicyVersion(3), tokens: 1 };
         batch(&mut v[3]).groups[0].rollouts[0].turns[0].segments.push(later);
@@ -140,11 +140,11 @@ fn a_false_start_version_is_found() {
 #[test]
 fn books_that_disagree_are_found() {
     let found = recount(Claim { trained: 7, ..claim() }, history()).findings;
-    assert_eq!(found, ["the batches hold rollouts=6; the ledger says trained=7"]);
+    assert_eq!(found, ["the batches hold rollouts=6; the ledger has trained=7"]);
     let found = recount(Claim { staleness: vec![5, 1], ..claim() }, history()).findings;
-    assert_eq!(found, ["rollouts by staleness are [4, 2]; the status says [5, 1]"]);
+    assert_eq!(found, ["rollouts by staleness are [4, 2]; the status has [5, 1]"]);
     let found = recount(Claim { staleness: vec![6], ..claim() }, history()).findings;
-    assert_eq!(found, ["greatest staleness is 1; the status says 0"]);
+    assert_eq!(found, ["greatest staleness is 1; the status has 0"]);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! The leader looks now and then at everything in the object store, and removes what nothing leads to any more. Nobody
-//! waits for it; what it fails at is left to the next time.
+//! The leader periodically surveys the object store and removes objects that nothing refers to.
+//! Nothing waits for it. What fails is retried at the next collection.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::Driver;
-use crate::shell::collect::{Tally, collect, retentions, survey};
+use crate::shell::collect::{ObjectCount, collect, retentions, survey};
 use crate::shell::leader::Term;
 
 const EVERY: Duration = Duration::from_millis(COLLECT_EVERY_MS);
 const AGE: Duration = Duration::from_millis(COLLECT_AGE_MS);
 
-/// How collection stands.
+/// Progress of collection.
 pub(super) struct Collecting {
-    /// The one under way.
-    pub(super) running: JoinSet<Result<Tally, BrokerError>>,
+    /// The current collection; empty between collections.
+    pub(super) running: JoinSet<Result<ObjectCount, BrokerError>>,
     not_before: Instant,
 }
 
@@ -30,11 +30,11 @@ impl Collecting {
         Self { running: JoinSet::new(), not_before: Instant::now() + EVERY }
     }
 
-    /// Says how the one under way ended.
-    pub(super) fn ended(&mut self, result: Result<Tally, BrokerError>) {
+    /// Logs the result of a collection.
+    pub(super) fn ended(&mut self, result: Result<ObjectCount, BrokerError>) {
         match result {
             Ok(gone) if gone.objects > 0 => {
-                tracing::info!(objects = gone.objects, bytes = gone.bytes, "removed what nothing leads to");
+                tracing::info!(objects = gone.objects, bytes = gone.bytes, "removed objects that nothing refers to");
                 metrics::counter!("millrace_objects_collected_total").increment(gone.objects);
             }
             Ok(_) => {}
@@ -44,7 +44,7 @@ impl Collecting {
 }
 
 impl Driver {
-    /// Begins to collect where that is due and none is under way.
+    /// Starts a collection if one is due and none is running.
     pub(super) fn collect_where_due(&mut self) {
         let Collecting { running, not_before } = &mut self.collecting;
         if !self.acting || !running.is_empty() || Instant::now() < *not_before {
@@ -52,18 +52,18 @@ impl Driver {
         }
         *not_before = Instant::now() + EVERY;
         let retentions = retentions(&self.shared.lock());
-        running.spawn(look_and_remove(self.broker.clone(), retentions, self.term.clone()));
+        running.spawn(survey_and_remove(self.broker.clone(), retentions, self.term.clone()));
     }
 }
 
-async fn look_and_remove(
+async fn survey_and_remove(
     broker: Broker,
     retentions: BTreeMap<RunId, Retention>,
     term: Term,
-) -> Result<Tally, BrokerError> {
+) -> Result<ObjectCount, BrokerError> {
     let survey = survey(&broker, &retentions, AGE).await?;
     for wrong in &survey.wrong {
-        tracing::error!(wrong, "the object store lacks what something leads to");
+        tracing::error!(wrong, "the object store lacks an object that is referred to, or has it damaged");
     }
     Ok(collect(&broker, &survey, || term.holds()).await?)
 }

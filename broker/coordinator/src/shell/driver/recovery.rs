@@ -1,4 +1,5 @@
-//! What a coordinator does when the queue is not what it was: catch up, fold anew, mend keys, do it all again.
+//! Recovery from a queue that lost data: catch up, fold from a snapshot, repair policy keys, repeat
+//! outstanding commands.
 
 use std::time::Duration;
 
@@ -16,10 +17,10 @@ use super::{Driver, FOLD_AT_ONCE, PAUSE};
 use crate::fold::state::State;
 use crate::shell::{execute, journal};
 
-/// For entries that the log holds to come.
+/// How long to wait for entries that the log should hold.
 const PATIENCE: Duration = Duration::from_millis(REQUEST_TIMEOUT_MS / 2);
 
-/// Why folding cannot go on where it is.
+/// Why folding cannot continue at its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lost {
     /// The log lost its newest part, which was folded.
@@ -31,9 +32,9 @@ pub(super) enum Lost {
 /// Why entries were not folded.
 #[derive(Debug)]
 pub(super) enum Unfolded {
-    /// The log is not what was folded.
+    /// The log differs from what was folded.
     Lost(Lost),
-    /// It could not be read.
+    /// The log could not be read.
     Failed(BrokerError),
 }
 
@@ -50,8 +51,9 @@ impl From<QueueError> for Unfolded {
 }
 
 impl Driver {
-    /// Those of `entries` that are not folded yet. A reader of the log begins with the entry that was folded last: that
-    /// it stands is proof that the log is what the state was made from. One that it passed over is never skipped.
+    /// The entries that are not folded yet. A reader of the log begins with the last folded entry:
+    /// if it is unchanged, the log is the one that the state was folded from. A gap in the
+    /// positions is an error.
     pub(super) fn fresh(&self, mut entries: Vec<Logged>) -> Result<Vec<Logged>, Unfolded> {
         let state = self.shared.lock();
         let (seq, stored_ns) = (state.seq, state.stored_ns);
@@ -67,7 +69,8 @@ impl Driver {
         }
     }
 
-    /// Folds all that the log holds by now. Where entries do not come that it should hold, they are gone.
+    /// Folds all that the log holds by now. If entries that it should hold do not arrive, they are
+    /// lost.
     pub(super) async fn catch_up(&mut self, log: &mut Log) -> Result<(), Unfolded> {
         let end = self.broker.queue().log_end().await?;
         loop {
@@ -85,9 +88,10 @@ impl Driver {
         }
     }
 
-    /// Where folding cannot go on, it goes on from the newest snapshot: where the log lost its newest part, with what
-    /// is left, and what the lost part held is done again; where it was trimmed beyond what was folded, behind what
-    /// the snapshot has. Where no snapshot covers a gap this coordinator says so and does not lead.
+    /// If folding cannot continue, restarts it from the newest snapshot. If the log lost its newest
+    /// part, the rest is folded, and the work of the lost part is redone. If the log was trimmed
+    /// beyond the folded position, folding continues after the snapshot. If no snapshot covers a
+    /// gap, this coordinator reports that and does not lead.
     pub(super) async fn recover(&mut self) -> Option<Log> {
         let lost = self.lost?;
         self.acting = false;
@@ -100,7 +104,7 @@ impl Driver {
             }
             Err(Unfolded::Lost(_)) => {}
             Err(Unfolded::Failed(error)) => {
-                tracing::error!(%error, "failed to fold what is left of the log; trying again");
+                tracing::error!(%error, "failed to fold the rest of the log; retrying");
             }
         }
         tokio::time::sleep(PAUSE).await;
@@ -110,7 +114,7 @@ impl Driver {
     async fn restored(&mut self, lost: Lost) -> Result<Log, Unfolded> {
         let restored = journal::restore(&self.broker).await?;
         let known = self.shared.lock().seq;
-        // What is folded stands where a gap follows it.
+        // If a gap follows the folded position, the folded state stays valid.
         let state = (lost == Lost::End || restored.seq > known).then_some(restored);
         let seq = state.as_ref().map_or(known, |state| state.seq);
         let end = self.broker.queue().log_end().await?;
@@ -126,13 +130,14 @@ impl Driver {
         }
         if lost == Lost::End {
             let from = end.min(seq) + 1;
-            tracing::error!(from, to = known, "the log lost what was folded; folding what is left");
-            execute::tell(&self.broker, &Notice::LogLost { from, to: known }).await;
+            tracing::error!(from, to = known, "the log lost entries that were folded; folding the rest");
+            execute::publish_notice(&self.broker, &Notice::LogLost { from, to: known }).await;
         }
         Ok(log)
     }
 
-    /// What is missing behind position `seq` of a log that ends at `end`, and what to do about it.
+    /// The message for a gap behind position `seq` of a log that ends at `end`, with the remedy;
+    /// `None` without a gap.
     async fn gap_after(&self, seq: u64, end: u64) -> Result<Option<String>, Unfolded> {
         if seq >= end {
             return Ok(None);
@@ -141,7 +146,7 @@ impl Driver {
         let first = match timeout(PATIENCE, log.next(1)).await {
             Ok(Err(BrokerError::Gone { to, .. })) => to + 1,
             Ok(entries) => entries?.first().map_or(end + 1, |entry| entry.seq),
-            // Of a log that was emptied nothing comes.
+            // An emptied log delivers nothing.
             Err(_) => end + 1,
         };
         Ok((first > seq + 1).then(|| {
@@ -154,22 +159,22 @@ impl Driver {
         }))
     }
 
-    /// Tells everyone that this coordinator cannot lead, and why; or that it can again.
+    /// Reports to health, election and API why this coordinator cannot lead; `None` clears it.
     fn block(&self, why: Option<String>) {
         if let Some(why) = &why
             && self.shared.blocked().is_none()
         {
-            tracing::error!(why, "this coordinator does not lead");
+            tracing::error!(why, "this coordinator cannot lead");
         }
         self.health.set_trouble("log", why.clone());
         self.progress.set_unfit(why.clone());
         self.shared.block(why);
     }
 
-    /// Takes back from the policy keys what the log does not know: that a run has ended, or that a step is void. It
-    /// knew once, and lost it. Whoever else acts writes a key only after the log has its reason; so what the key
-    /// said before the log was read to its end, and the log does not say, is lost.
-    pub(super) async fn mend_keys(&mut self, log: &mut Log) -> Result<(), Unfolded> {
+    /// Reverts in the policy keys what the log lost: that a run has ended, or that an attempt of a
+    /// step is void. A leader writes a key only after its reason is in the log. So if a key was
+    /// read before the end of the log, and the log does not have the reason, the log lost it.
+    pub(super) async fn repair_policy_keys(&mut self, log: &mut Log) -> Result<(), Unfolded> {
         let live: Vec<RunId> = live_runs(&self.shared.lock());
         let mut keys = Vec::new();
         for run in live {
@@ -178,10 +183,10 @@ impl Driver {
             }
         }
         self.catch_up(log).await?;
-        for (run, standing, revision) in keys {
-            let mended = mended(&self.shared.lock(), &run, &standing);
-            if let Some(policy) = mended {
-                tracing::warn!(%run, "the policy key knows of what the log lost; taking it back");
+        for (run, stored, revision) in keys {
+            let repaired = repaired(&self.shared.lock(), &run, &stored);
+            if let Some(policy) = repaired {
+                tracing::warn!(%run, "the policy key has what the log lost; reverting it");
                 self.broker.replace_policy(&run, &policy, (revision, self.term.epoch())).await?;
             }
         }
@@ -193,17 +198,18 @@ fn live_runs(state: &State) -> Vec<RunId> {
     state.runs.iter().filter(|(_, run)| !run.is_closed()).map(|(id, _)| id.clone()).collect()
 }
 
-/// What the key should say instead, if it says too much. The step that makes the version after the newest one is given
-/// out anew with attempt 0 where the log does not know that version: a key that says more would void it.
-fn mended(state: &State, run: &RunId, standing: &Policy) -> Option<Policy> {
+/// The value that the key should have, if it is ahead of the log. If the log does not know the
+/// key's version, the step that makes it restarts with attempt 0, and a key with a higher attempt
+/// would void it.
+fn repaired(state: &State, run: &RunId, stored: &Policy) -> Option<Policy> {
     let run = state.runs.get(run).filter(|run| !run.is_closed())?;
     let attempt = match &run.policy {
-        Some(known) if known.version == standing.version => known.attempt.min(standing.attempt),
-        Some(known) if known.version > standing.version => standing.attempt,
+        Some(known) if known.version == stored.version => known.attempt.min(stored.attempt),
+        Some(known) if known.version > stored.version => stored.attempt,
         Some(_) | None => 0,
     };
-    let mended = Policy { ended: false, attempt, ..standing.clone() };
-    (mended != *standing).then_some(mended)
+    let repaired = Policy { ended: false, attempt, ..stored.clone() };
+    (repaired != *stored).then_some(repaired)
 }
 
 #[cfg(test)]
@@ -214,8 +220,9 @@ mod tests {
 
     use super::*;
 
-    /// What the key says, where the log knows the version `known` and a step that began `attempt` times.
-    fn says(known: Option<(u64, u32)>, standing: (u64, u32)) -> Option<u32> {
+    /// The repaired attempt, if any. `known` and `stored` are (version, attempt) in the log and in
+    /// the key.
+    fn repaired_attempt(known: Option<(u64, u32)>, stored: (u64, u32)) -> Option<u32> {
         let policy = |(version, attempt): (u64, u32)| Policy {
             version: PolicyVersion(version),
             manifest: Sha::of(b"manifest"),
@@ -228,16 +235,20 @@ mod tests {
         let spec = from_toml(file).expect("a run file");
         let (mut state, run) = (State::default(), spec.name.clone());
         state.advance(1, run.as_str(), Event::Submitted(Box::new(spec)));
-        state.runs.get_mut(&run).expect("just handed in").policy = known.map(policy);
-        mended(&state, &run, &policy(standing)).map(|policy| policy.attempt)
+        state.runs.get_mut(&run).expect("just submitted").policy = known.map(policy);
+        repaired(&state, &run, &policy(stored)).map(|policy| policy.attempt)
     }
 
     #[test]
-    fn a_key_voids_no_step_that_the_log_begins_anew() {
-        assert_eq!(says(Some((3, 2)), (3, 2)), None);
-        assert_eq!(says(Some((3, 1)), (3, 2)), Some(1), "the void of the second try is lost");
-        assert_eq!(says(Some((3, 0)), (4, 2)), Some(0), "the version itself is lost");
-        assert_eq!(says(None, (0, 1)), Some(0));
-        assert_eq!(says(Some((4, 0)), (3, 2)), None, "the key is behind; the next write brings it on");
+    fn a_repaired_key_voids_no_step_that_the_log_restarts() {
+        assert_eq!(repaired_attempt(Some((3, 2)), (3, 2)), None);
+        assert_eq!(repaired_attempt(Some((3, 1)), (3, 2)), Some(1), "the void of the second try is lost");
+        assert_eq!(repaired_attempt(Some((3, 0)), (4, 2)), Some(0), "the version itself is lost");
+        assert_eq!(repaired_attempt(None, (0, 1)), Some(0));
+        assert_eq!(
+            repaired_attempt(Some((4, 0)), (3, 2)),
+            None,
+            "the key is behind; the next write updates it"
+        );
     }
 }

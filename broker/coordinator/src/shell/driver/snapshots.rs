@@ -1,5 +1,6 @@
-//! Snapshots are taken beside the fold: the state is copied under its lock and encoded, written and proved outside of
-//! it. Only the leader writes them. One that fails is tried again with back-off.
+//! Snapshots are taken beside the fold. The state is copied under its lock, and encoded, written
+//! and verified outside of it. Only the leader writes them. A failed snapshot is retried with
+//! back-off.
 
 use std::time::Duration;
 
@@ -12,19 +13,20 @@ use super::trimming::Need;
 use crate::fold::state::State;
 use crate::shell::journal;
 
-/// Before a snapshot that failed is tried again; doubled each time.
+/// Pause before a failed snapshot is retried; doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
-/// For the last snapshot of a coordinator that leaves. Without it the next one folds more of the log.
+/// How long a coordinator that shuts down tries to write a last snapshot. Without it the next
+/// leader folds more of the log.
 const LAST: Duration = Duration::from_secs(10);
 /// Groups above which a state is encoded off the async threads.
 const LARGE_GROUPS: usize = 256;
 
-/// How snapshots stand.
+/// Progress of snapshots.
 pub(super) struct Snapshots {
-    /// Position of the newest that was written, or found.
+    /// Position of the newest snapshot that was written or loaded.
     pub(super) saved: u64,
-    /// The one under way.
+    /// The current snapshot; empty between snapshots.
     pub(super) writing: JoinSet<Result<Need, BrokerError>>,
     not_before: Instant,
     pause: Duration,
@@ -35,13 +37,13 @@ impl Snapshots {
         Self { saved, writing: JoinSet::new(), not_before: Instant::now(), pause: FIRST_PAUSE }
     }
 
-    /// Takes in how the one under way ended.
+    /// Records the result of a snapshot.
     pub(super) fn written(&mut self, result: Result<Need, BrokerError>) {
         match result {
             Ok(need) => (self.saved, self.pause) = (self.saved.max(need.seq), FIRST_PAUSE),
-            // The log holds everything that the snapshot would have.
+            // Nothing is lost: the log holds everything that the snapshot would have.
             Err(error) => {
-                tracing::warn!(%error, pause = ?self.pause, "failed to write a snapshot; trying again later");
+                tracing::warn!(%error, pause = ?self.pause, "failed to write a snapshot; retrying after a pause");
                 self.not_before = Instant::now() + self.pause;
                 self.pause = (self.pause * 2).min(LONGEST_PAUSE);
             }
@@ -50,7 +52,7 @@ impl Snapshots {
 }
 
 impl Driver {
-    /// Begins a snapshot where one is due and none is under way.
+    /// Starts a snapshot if one is due and none is running.
     pub(super) fn save_where_due(&mut self) {
         let Snapshots { saved, writing, not_before, .. } = &mut self.snapshots;
         if !self.acting || !writing.is_empty() || Instant::now() < *not_before {
@@ -62,7 +64,7 @@ impl Driver {
         }
     }
 
-    /// Writes a snapshot on leaving, if this coordinator leads and there is something new.
+    /// Writes a snapshot at shutdown, if this coordinator leads and the state has changed.
     pub(super) async fn save_last(&mut self) {
         self.snapshots.writing.shutdown().await;
         let state = self.shared.lock().clone();
@@ -77,7 +79,7 @@ impl Driver {
     }
 }
 
-/// Writes a snapshot; says what whoever loads it needs of the log.
+/// Writes a snapshot. Returns which part of the log it needs.
 async fn write(broker: Broker, instance: String, state: State) -> Result<Need, BrokerError> {
     let need = Need::of(&state);
     let groups: usize = state.runs.values().map(|run| run.groups.len()).sum();

@@ -1,5 +1,6 @@
-//! The log is trimmed behind two good snapshots, as far as nothing to come refers to it: what leaves it stands in a
-//! segment in the object store, proven first. Only the leader trims, beside the fold; nobody waits for it.
+//! Trims the log behind two good snapshots, up to the oldest entry that is still referred to.
+//! Trimmed entries are first written to a segment in the object store and verified. Only the leader
+//! trims, beside the fold; nothing waits for it.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -18,9 +19,9 @@ use crate::shell::leader::Term;
 /// How the log is trimmed.
 #[derive(Debug, Clone, Copy)]
 pub struct TrimSettings {
-    /// Between two looks at whether it can be.
+    /// Interval between two attempts to trim.
     pub every: Duration,
-    /// For how long an entry stays at least, by the server's clock.
+    /// Minimal age of a trimmed entry, by the server's clock.
     pub age: Duration,
     /// Entries of a segment.
     pub entries: usize,
@@ -36,10 +37,10 @@ impl Default for TrimSettings {
     }
 }
 
-/// What a state that is loaded again needs of the log.
+/// The part of the log that a snapshot needs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Need {
-    /// Position of the last entry that it has.
+    /// Position of the last entry that is folded into it.
     pub(super) seq: u64,
     /// Position of the first entry that it refers to, or that is folded next.
     pub(super) from: u64,
@@ -52,17 +53,17 @@ impl Need {
     }
 }
 
-/// Doublings of the time between two looks while nothing can be trimmed: what was read is not enough for a segment.
+/// How often the interval is doubled while too few entries can be trimmed to fill a segment.
 const MAX_DOUBLINGS: u32 = 6;
 
-/// How trimming stands.
+/// Progress of trimming.
 pub(super) struct Trimming {
-    /// Of the newest two snapshots that this process wrote.
+    /// Needs of the newest two snapshots that this process wrote.
     needs: VecDeque<Need>,
-    /// The trim under way; says whether anything was moved.
+    /// The current trim; returns whether anything was moved.
     pub(super) running: JoinSet<Result<bool, BrokerError>>,
     not_before: Instant,
-    /// Looks in vain, one after the other.
+    /// Trims in a row that moved nothing.
     in_vain: u32,
 }
 
@@ -78,7 +79,7 @@ impl Trimming {
         (self.not_before, self.in_vain) = (Instant::now(), 0);
     }
 
-    /// Takes in how the trim under way ended. What failed is tried again when it is due again.
+    /// Records the result of a trim. A failed one is retried after the interval.
     pub(super) fn ended(&mut self, result: Result<bool, BrokerError>) {
         self.in_vain = match result {
             Ok(true) => 0,
@@ -90,14 +91,14 @@ impl Trimming {
         };
     }
 
-    /// Position of the first entry that stays, once two snapshots are there.
+    /// Position of the first entry that stays; `None` until two snapshots are written.
     fn before(&self) -> Option<u64> {
         (self.needs.len() == 2).then(|| self.needs.iter().map(|need| need.from).min()).flatten()
     }
 }
 
 impl Driver {
-    /// Begins to trim where that is due and none is under way.
+    /// Starts a trim if one is due and none is running.
     pub(super) fn trim_where_due(&mut self) {
         let settings = self.config.trim;
         let before = self.trimming.before();
@@ -124,7 +125,7 @@ impl Driver {
 struct Trim {
     broker: Broker,
     term: Term,
-    /// Positions of the snapshots that must stand, the newest first.
+    /// Positions of the snapshots that must exist, the newest first.
     snapshots: Vec<u64>,
     before: u64,
     stored_before_ns: u64,
@@ -134,8 +135,8 @@ struct Trim {
 
 impl Trim {
     async fn run(self) -> Result<bool, BrokerError> {
-        let standing = journal::snapshots(&self.broker).await?;
-        if !standing.iter().map(|snapshot| snapshot.seq).eq(self.snapshots.iter().copied()) {
+        let kept = journal::snapshots(&self.broker).await?;
+        if !kept.iter().map(|snapshot| snapshot.seq).eq(self.snapshots.iter().copied()) {
             return Ok(false);
         }
         let mut moved = false;

@@ -1,4 +1,4 @@
-//! Whether a coordinator gets on. A leader that does not is none.
+//! Whether a coordinator makes progress. A leader without progress gives its lease up.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::shell::lanes::Lanes;
 
-/// What the fold and the lanes say of themselves. Clones share it.
+/// Progress of the fold and of the lanes. Clones share it.
 #[derive(Clone)]
 pub struct Progress {
     fold: Arc<Mutex<Fold>>,
@@ -16,14 +16,14 @@ pub struct Progress {
 
 #[derive(Default)]
 struct Fold {
-    /// When it last got on with what it is at; `None` while it waits for entries.
+    /// When it last made progress; `None` while it waits for entries.
     busy: Option<Instant>,
     /// Why it must not lead.
     unfit: Option<String>,
 }
 
 impl Progress {
-    /// Of a fold that has not begun, and these lanes.
+    /// Progress of a fold that has not started, and of these lanes.
     #[must_use]
     pub fn new(lanes: Lanes) -> Self {
         Self { fold: Arc::default(), lanes }
@@ -34,43 +34,44 @@ impl Progress {
         self.fold.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The fold is at something, and got on with it just now.
-    pub fn folds(&self) {
+    /// The fold is busy and made progress now.
+    pub fn set_busy(&self) {
         self.fold().busy = Some(Instant::now());
     }
 
     /// The fold waits for entries.
-    pub fn rests(&self) {
+    pub fn set_idle(&self) {
         self.fold().busy = None;
     }
 
-    /// Why this coordinator must not lead; `None` when it may.
+    /// Sets why this coordinator must not lead; `None` if it may.
     pub fn set_unfit(&self, why: Option<String>) {
         self.fold().unfit = why;
     }
 
-    /// Why this coordinator must not lead.
+    /// Why this coordinator must not lead; `None` if it may.
     #[must_use]
     pub fn unfit(&self) -> Option<String> {
         self.fold().unfit.clone()
     }
 
-    /// What did not get on for as long as `patience`.
+    /// What made no progress for as long as `patience`; `None` if nothing.
     #[must_use]
     pub fn stalled(&self, patience: Duration) -> Option<&'static str> {
         if self.fold().busy.is_some_and(|since| since.elapsed() >= patience) {
-            return Some("folding does not get on");
+            return Some("the fold makes no progress");
         }
-        (self.lanes.stalled() >= patience).then_some("no command gets done, and neither does a probe")
+        (self.lanes.stalled() >= patience).then_some("no command is completed, and a probe is not either")
     }
 
-    /// Whether there is nothing that does not get on.
+    /// Whether fold and lanes make progress.
     #[must_use]
-    pub fn is_well(&self) -> bool {
+    pub fn is_healthy(&self) -> bool {
         self.stalled(Duration::from_secs(1)).is_none()
     }
 
-    /// Asks for proof that executing works, where no lane got on for as long as this: it may be a run's own trouble.
+    /// Starts a probe if no lane made progress for as long as `patience`. The probe distinguishes a
+    /// failing run from a failure of execution as a whole.
     pub fn watch(&self, patience: Duration) {
         if self.lanes.stalled() >= patience {
             self.lanes.probe();

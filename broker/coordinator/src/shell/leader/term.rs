@@ -1,31 +1,32 @@
-//! Until when a coordinator may act.
+//! The term within which a coordinator may act.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A clock that goes on while the machine sleeps: the time since it began.
+/// A clock that also runs while the machine is suspended: the time since boot.
 pub type BootClock = fn() -> Duration;
 
-/// Until when this process may act without asking again, and with which epoch. Clones share it.
+/// Until when this process may act before it renews the lease, and with which epoch. Clones share
+/// it.
 #[derive(Debug, Clone, Default)]
 pub struct Term {
-    held: Arc<Mutex<Held>>,
-    /// Where the usual clock stands still while the machine sleeps.
+    held: Arc<Mutex<HeldTerm>>,
+    /// Needed because `Instant` stops while the machine is suspended; `None` without such a clock.
     boot: Option<BootClock>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct HeldTerm {
     until: Option<Instant>,
-    /// The same by the clock that goes on while the machine sleeps.
+    /// The same by the clock that runs during suspension.
     awake_until: Option<Duration>,
     epoch: u64,
 }
 
 impl Term {
-    /// A term that a machine's sleep ends too.
+    /// A term that also runs out while the machine is suspended.
     #[must_use]
     pub fn on(boot: Option<BootClock>) -> Self {
         Self { held: Arc::default(), boot }
@@ -37,7 +38,7 @@ impl Term {
         self.has_begun(&self.held())
     }
 
-    fn has_begun(&self, held: &Held) -> bool {
+    fn has_begun(&self, held: &HeldTerm) -> bool {
         let awake = match (self.boot, held.awake_until) {
             (Some(boot), Some(until)) => boot() < until,
             _ => true,
@@ -45,30 +46,30 @@ impl Term {
         awake && held.until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// The epoch that its writes carry; 0 before it first led.
+    /// The epoch that its writes carry; 0 before it first leads.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.held().epoch
     }
 
-    /// May act until then. Says whether the term was over before, or is of another epoch: whatever was left undone
-    /// since then is to be done now.
+    /// Extends the term to `until`. Returns whether the term was over before or is of another
+    /// epoch: then outstanding commands have to be executed.
     pub fn extend(&self, until: Instant, epoch: u64) -> bool {
         let mut held = self.held();
-        let again = !self.has_begun(&held) || held.epoch != epoch;
+        let restarted = !self.has_begun(&held) || held.epoch != epoch;
         let left = until.saturating_duration_since(Instant::now());
         let awake_until = self.boot.map(|boot| boot() + left);
-        *held = Held { until: Some(until), awake_until, epoch };
-        again
+        *held = HeldTerm { until: Some(until), awake_until, epoch };
+        restarted
     }
 
-    /// May not act any more.
+    /// Ends the term: this process may not act.
     pub fn end(&self) {
         self.held().until = None;
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
-        // A time cannot be left half written.
+    fn held(&self) -> MutexGuard<'_, HeldTerm> {
+        // No code panics between two writes.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -86,14 +87,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_machine_that_slept_for_a_lease_holds_none() {
+    async fn a_machine_that_was_suspended_for_a_lease_holds_none() {
         let term = Term::on(Some(booted));
-        assert!(term.extend(Instant::now() + Duration::from_secs(2), 1), "it begins");
+        assert!(term.extend(Instant::now() + Duration::from_secs(2), 1), "a new term");
         assert!(term.holds());
-        // The usual clock stands still meanwhile.
+        // `Instant` stands still meanwhile.
         BOOTED_MS.store(2_000, Ordering::Relaxed);
         assert!(!term.holds());
-        assert!(term.extend(Instant::now() + Duration::from_secs(2), 1), "something may be left undone");
+        assert!(term.extend(Instant::now() + Duration::from_secs(2), 1), "commands may be left undone");
         assert!(term.holds());
     }
 }

@@ -1,8 +1,8 @@
 use super::*;
 use crate::fold::gang::Member;
 
-fn sign(instance: &str, beat: u64) -> SignOfLife {
-    SignOfLife { instance: instance.to_owned(), beat, leaving: false }
+fn heartbeat(instance: &str, beat: u64) -> Heartbeat {
+    Heartbeat { instance: instance.to_owned(), beat, leaving: false }
 }
 
 fn name() -> WorkerId {
@@ -13,7 +13,7 @@ fn members(instance: &str) -> Members {
     Members::from([(name(), Member { instance: instance.to_owned(), joined: 1 })])
 }
 
-fn kinds(watched: &Watched, members: &Members, now: Instant) -> Vec<&'static str> {
+fn kinds(watched: &Heartbeats, members: &Members, now: Instant) -> Vec<&'static str> {
     watched.changes(members, now).iter().map(Event::kind).collect()
 }
 
@@ -21,58 +21,58 @@ fn at(start: Instant, ms: u64) -> Instant {
     start + Duration::from_millis(ms)
 }
 
-/// Signs until `ms`, looks in between.
-fn beating(watched: &mut Watched, start: Instant, instance: &str, beats: std::ops::Range<u64>) {
+/// Heartbeats of the numbers `beats`, with checks in between.
+fn beating(watched: &mut Heartbeats, start: Instant, instance: &str, beats: std::ops::Range<u64>) {
     for beat in beats {
-        watched.hear(name(), sign(instance, beat), at(start, beat * MEMBER_BEAT_MS));
+        watched.hear(name(), heartbeat(instance, beat), at(start, beat * MEMBER_BEAT_MS));
         watched.look(at(start, beat * MEMBER_BEAT_MS));
         watched.look(at(start, beat * MEMBER_BEAT_MS + MEMBER_BEAT_MS / 2));
     }
 }
 
 #[test]
-fn a_second_sign_makes_a_member_and_a_leftover_does_not() {
-    let (mut watched, start) = (Watched::default(), Instant::now());
-    watched.hear(name(), sign("i", 7), start);
+fn a_second_heartbeat_makes_a_member_and_a_leftover_does_not() {
+    let (mut watched, start) = (Heartbeats::default(), Instant::now());
+    watched.hear(name(), heartbeat("i", 7), start);
     assert!(kinds(&watched, &Members::new(), start).is_empty());
-    watched.hear(name(), sign("i", 8), at(start, 100));
+    watched.hear(name(), heartbeat("i", 8), at(start, 100));
     assert_eq!(kinds(&watched, &Members::new(), at(start, 100)), ["joined"]);
     assert!(kinds(&watched, &members("i"), at(start, 100)).is_empty(), "the log knows it");
 }
 
 #[test]
-fn silence_ends_a_membership_and_a_sign_takes_it_up_again() {
-    let (mut watched, start) = (Watched::default(), Instant::now());
+fn silence_ends_a_membership_and_a_heartbeat_restores_it() {
+    let (mut watched, start) = (Heartbeats::default(), Instant::now());
     beating(&mut watched, start, "i", 0..3);
     let last = 2 * MEMBER_BEAT_MS;
     assert!(kinds(&watched, &members("i"), at(start, last + MEMBER_MS - 1)).is_empty());
     assert_eq!(kinds(&watched, &members("i"), at(start, last + MEMBER_MS)), ["left"]);
-    watched.hear(name(), sign("i", 3), at(start, 20_000));
+    watched.hear(name(), heartbeat("i", 3), at(start, 20_000));
     assert_eq!(kinds(&watched, &Members::new(), at(start, 20_000)), ["joined"]);
 }
 
 #[test]
 fn another_process_of_the_same_name_is_another_member() {
-    let (mut watched, start) = (Watched::default(), Instant::now());
+    let (mut watched, start) = (Heartbeats::default(), Instant::now());
     beating(&mut watched, start, "i", 0..3);
-    watched.hear(name(), sign("j", 0), at(start, 3_000));
+    watched.hear(name(), heartbeat("j", 0), at(start, 3_000));
     assert_eq!(kinds(&watched, &members("i"), at(start, 3_000)), ["left"]);
-    watched.hear(name(), sign("j", 1), at(start, 3_100));
+    watched.hear(name(), heartbeat("j", 1), at(start, 3_100));
     assert_eq!(kinds(&watched, &members("i"), at(start, 3_100)), ["left", "joined"]);
 }
 
 #[test]
-fn who_says_that_it_leaves_has_left() {
-    let (mut watched, start) = (Watched::default(), Instant::now());
+fn a_worker_that_reports_leaving_has_left() {
+    let (mut watched, start) = (Heartbeats::default(), Instant::now());
     beating(&mut watched, start, "i", 0..3);
-    watched.hear(name(), SignOfLife { leaving: true, ..sign("i", 3) }, at(start, 3_000));
+    watched.hear(name(), Heartbeat { leaving: true, ..heartbeat("i", 3) }, at(start, 3_000));
     assert_eq!(kinds(&watched, &members("i"), at(start, 3_000)), ["left"]);
     assert!(kinds(&watched, &Members::new(), at(start, 3_000)).is_empty());
 }
 
 #[test]
-fn a_coordinator_that_was_paused_holds_nobodys_silence_against_them() {
-    let (mut watched, start) = (Watched::default(), Instant::now());
+fn a_coordinator_that_was_paused_counts_no_silence_during_the_pause() {
+    let (mut watched, start) = (Heartbeats::default(), Instant::now());
     beating(&mut watched, start, "i", 0..3);
     let woken = at(start, 100_000);
     watched.look(woken);
@@ -80,8 +80,8 @@ fn a_coordinator_that_was_paused_holds_nobodys_silence_against_them() {
 }
 
 #[test]
-fn a_member_never_heard_of_is_let_go_after_the_silence() {
-    let (mut watched, start) = (Watched::default(), Instant::now());
+fn a_member_without_a_heartbeat_is_removed_after_the_silence() {
+    let (mut watched, start) = (Heartbeats::default(), Instant::now());
     watched.look(start);
     assert!(kinds(&watched, &members("i"), at(start, MEMBER_MS - 1)).is_empty());
     assert_eq!(kinds(&watched, &members("i"), at(start, MEMBER_MS)), ["left"]);
@@ -89,19 +89,19 @@ fn a_member_never_heard_of_is_let_go_after_the_silence() {
 
 #[test]
 fn a_flood_of_names_is_bounded_and_members_stay() {
-    let (mut watched, start) = (Watched::default(), Instant::now());
+    let (mut watched, start) = (Heartbeats::default(), Instant::now());
     beating(&mut watched, start, "i", 0..3);
     for beat in 0..2 {
         for number in 0..2 * MAX_NAMES {
             let flood = format!("flood-{number}").parse().unwrap();
-            watched.hear(flood, sign("x", beat), at(start, 2_000 + beat));
+            watched.hear(flood, heartbeat("x", beat), at(start, 2_000 + beat));
         }
     }
     assert_eq!(watched.seen.len() as i64, MAX_NAMES);
     let events = watched.changes(&members("i"), at(start, 2_100));
-    assert_eq!(events.len(), MAX_MEMBERS - 1, "as many join as have room, and who is a member stays");
+    assert_eq!(events.len(), MAX_MEMBERS - 1, "as many join as have room, and members stay");
     assert!(events.iter().all(|event| event.kind() == "joined"));
-    // Once the flood is silent, others are heard again.
-    watched.hear("late".parse().unwrap(), sign("l", 0), at(start, 2_000 + MEMBER_MS + 100));
+    // Once the flood is silent, other workers are recorded.
+    watched.hear("late".parse().unwrap(), heartbeat("l", 0), at(start, 2_000 + MEMBER_MS + 100));
     assert!(watched.seen.contains_key(&"late".parse::<WorkerId>().unwrap()));
 }

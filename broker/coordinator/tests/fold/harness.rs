@@ -1,4 +1,4 @@
-//! A world around the fold: a queue that holds each subject once, workers whose answers follow from the task,
+//! A harness around the fold: a queue that holds each subject once, workers whose answers follow from the task,
 //! and a log. No clock, no threads.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,9 +39,9 @@ pub(crate) fn turn(tokens: &[u32], logprobs: &[f32], segments: &[(u64, u32)]) ->
     })
 }
 
-/// What the world holds.
+/// What the harness holds.
 #[derive(Default)]
-pub(crate) struct World {
+pub(crate) struct Harness {
     /// The coordinator's state; lost and rebuilt at a restart.
     pub(crate) state: State,
     /// Every event, in order.
@@ -71,13 +71,13 @@ pub(crate) struct World {
 
 pub(crate) const RUN: &str = "fold";
 
-impl World {
+impl Harness {
     pub(crate) fn submit(spec: &RunSpec, restart_every: usize) -> Self {
-        let mut world = Self { restart_every, ..Self::default() };
-        world.append(Event::Tick { unix_ms: 1_000_000 });
-        world.append(Event::Submitted(Box::new(spec.clone())));
-        world.append(Event::Tick { unix_ms: 1_001_000 });
-        world
+        let mut harness = Self { restart_every, ..Self::default() };
+        harness.append(Event::Tick { unix_ms: 1_000_000 });
+        harness.append(Event::Submitted(Box::new(spec.clone())));
+        harness.append(Event::Tick { unix_ms: 1_001_000 });
+        harness
     }
 
     pub(crate) fn append(&mut self, event: Event) {
