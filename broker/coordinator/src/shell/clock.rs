@@ -47,10 +47,7 @@ impl fmt::Debug for UnixClock {
 
 /// Now, in milliseconds since 1970, by the machine's clock.
 #[must_use]
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the leader writes ticks: here time enters the log"
-)]
+#[expect(clippy::disallowed_methods, reason = "the leader writes ticks: here time enters the log")]
 pub fn unix_ms() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0, |since| since.as_millis() as u64)

@@ -1,11 +1,10 @@
-//! What stands in the object store, what leads to it, and what goes: whatever nothing
-//! references to and is old enough.
+//! Finds which objects in the object store are referred to, and removes old ones that are not.
 //!
 //! Roots are the snapshots' key, the manifests of versions and of segments, the log and the dead
-//! letters. Age stands for what is written before something leads to it, and for tasks, whose
-//! payloads are put again with them. Everything is listed before the roots are read: what begins to
-//! be referred to in between is found at its root, and a blob that is put again is written again,
-//! so that it is not what was listed.
+//! letters. The minimal age protects objects that are written before anything refers to them, and
+//! the payloads of tasks, which are stored again when their task is requeued. All objects are listed
+//! before the roots are read. A reference that is added in between is therefore found at its root,
+//! and a blob that is stored again is rewritten, so that it no longer equals its listing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -143,7 +142,7 @@ async fn look(
     let mut survey = Survey::default();
     let mut references = References::new();
     for snapshot in journal::snapshots(broker).await? {
-        let missed_by = Some("the snapshots' key".to_owned());
+        let missed_by = Some("the key of the snapshots".to_owned());
         references.insert(snapshot.path, Reference { of: ObjectUse::Snapshot, blob: None, missed_by });
     }
     versions(broker, &listed, retentions, &mut references, &mut survey.wrong).await?;
@@ -201,7 +200,9 @@ impl Survey {
                 Some((run, blob)) => broker.objects().has_blob(run, blob).await?,
                 None => broker.objects().get(&path).await?.is_some(),
             };
-            Ok::<_, ObjectError>((!there).then(|| format!("path={path} is missing; it is referred to by {by}")))
+            Ok::<_, ObjectError>(
+                (!there).then(|| format!("path={path} is missing; it is referred to by {by}")),
+            )
         });
         let found: Vec<Option<String>> = looks.buffered(IN_FLIGHT).try_collect().await?;
         self.wrong.extend(found.into_iter().flatten());

@@ -239,7 +239,11 @@ impl Driver {
         self.catch_up(log).await?;
         self.repair_policy_keys(log).await?;
         let state = self.shared.lock();
-        tracing::info!(seq = state.seq, runs = state.runs.len(), "leading; executing all outstanding commands");
+        tracing::info!(
+            seq = state.seq,
+            runs = state.runs.len(),
+            "leading; executing all outstanding commands"
+        );
         self.acting = true;
         let runs = state.runs.keys().cloned().map(LaneId::Run);
         self.lanes.restart(runs.chain([LaneId::All]));

@@ -146,7 +146,10 @@ impl Lanes {
         if timeout(Duration::from_millis(LANE_PATIENCE_MS), waiting).await.is_err() {
             for (id, lane) in &mut self.lock().lanes {
                 if lane.is_full() {
-                    tracing::warn!(lane = id.name(), "a lane is full; it will execute all outstanding commands");
+                    tracing::warn!(
+                        lane = id.name(),
+                        "a lane is full; it will execute all outstanding commands"
+                    );
                     (lane.waiting, lane.behind) = (VecDeque::new(), true);
                 }
             }

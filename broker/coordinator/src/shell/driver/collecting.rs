@@ -34,7 +34,11 @@ impl Collecting {
     pub(super) fn ended(&mut self, result: Result<ObjectCount, BrokerError>) {
         match result {
             Ok(gone) if gone.objects > 0 => {
-                tracing::info!(objects = gone.objects, bytes = gone.bytes, "removed objects that nothing refers to");
+                tracing::info!(
+                    objects = gone.objects,
+                    bytes = gone.bytes,
+                    "removed objects that nothing refers to"
+                );
                 metrics::counter!("millrace_objects_collected_total").increment(gone.objects);
             }
             Ok(_) => {}
