@@ -1,5 +1,6 @@
-//! The API: a NATS micro service, JSON in and out, on `mr.api.<endpoint>`. Errors come with the micro
-//! service headers `Nats-Service-Error` and `Nats-Service-Error-Code`, and an [`ApiError`] as body.
+//! The API: a NATS micro service, JSON in and out, on `mr.api.<endpoint>`. Errors come with the
+//! micro service headers `Nats-Service-Error` and `Nats-Service-Error-Code`, and an [`ApiError`] as
+//! body.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,17 +14,17 @@ use crate::version::PolicyVersion;
 pub const SERVICE: &str = "millrace";
 /// What the service does, as `nats micro info` shows it.
 pub const DESCRIPTION: &str = "Asynchronous reinforcement learning: submit and watch runs";
-/// The endpoints, in the order in which a user meets them: name and what it does.
+/// The endpoints, in the order in which a user needs them: name and description.
 pub const ENDPOINTS: [(&str, &str); 8] = [
     ("submit", "A run file as JSON; answers {\"run\": name}"),
     ("status", "{\"run\": name}, or nothing where only one run is known; answers its status"),
     (
         "list",
-        "Nothing, or {\"after\": name}; answers a page of all runs, and after which name the next begins",
+        "Nothing, or {\"after\": name}; returns a page of all runs, and the name after which the next page starts",
     ),
     ("ledger", "{\"run\": name}; answers the run's books"),
     ("pause", "{\"run\": name}; stops the run until it is resumed; nothing is lost"),
-    ("resume", "{\"run\": name}; a paused run goes on"),
+    ("resume", "{\"run\": name}; resumes a paused run"),
     ("cancel", "{\"run\": name}; ends the run"),
     ("rm", "{\"run\": name}; archives a run that is over: its versions stay, its name stays taken"),
 ];
@@ -31,7 +32,7 @@ pub const ENDPOINTS: [(&str, &str); 8] = [
 /// The reason of a pause that a person asked for.
 pub const PAUSED_BY_REQUEST: &str = "paused by request";
 
-/// Names a run. May be left out where only one is known.
+/// Names a run. The name may be left out if there is only one run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunRequest {
@@ -40,18 +41,18 @@ pub struct RunRequest {
     pub run: Option<RunId>,
 }
 
-/// A run was taken on, is to end, is paused or goes on.
+/// The reply to submit, cancel, pause, resume and rm.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RunReply {
     /// The run.
     pub run: RunId,
 }
 
-/// Asks for a page of all runs.
+/// Requests a page of all runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ListRequest {
-    /// Begins behind this name. Default: at the first.
+    /// The page starts after this name. Default: at the first run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<RunId>,
 }
@@ -61,7 +62,7 @@ pub struct ListRequest {
 pub struct RunList {
     /// By name; at most 256.
     pub runs: Vec<RunSummary>,
-    /// Behind which name the next page begins; `None` on the last.
+    /// The name after which the next page starts; `None` on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<RunId>,
 }
@@ -71,17 +72,17 @@ pub struct RunList {
 pub struct RunSummary {
     /// The run.
     pub run: RunId,
-    /// Where it is.
+    /// Its lifecycle state.
     pub state: RunState,
     /// Why it failed, was cancelled or is paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What to do about it, where it is paused.
+    /// What a person can do about it, if it is paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
     /// The newest version; also the number of steps done.
     pub version: PolicyVersion,
-    /// Steps asked for.
+    /// Steps in the run file.
     pub steps: u64,
     /// Milliseconds since 1970 in the log's time: first tick after the submit.
     pub started_unix_ms: u64,
@@ -91,12 +92,13 @@ pub struct RunSummary {
     pub success: Option<f64>,
 }
 
-/// What is wrong with a request.
+/// An error response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ApiError {
-    /// 400 the request is wrong, 404 no such run, 409 the run exists, 500 the coordinator's fault, 503 try again.
+    /// 400 the request is wrong, 404 no such run, 409 the run exists, 500 a fault of the
+    /// coordinator, 503 retry.
     pub code: u16,
-    /// For people: what, and what to do.
+    /// The mistake and the remedy, for people.
     pub message: String,
     /// The fields that are wrong.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -120,7 +122,7 @@ impl From<Refusal> for FieldError {
     }
 }
 
-/// Where a run is.
+/// The lifecycle state of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RunState {
@@ -130,7 +132,8 @@ pub enum RunState {
     Running,
     /// The last version is being evaluated.
     Finishing,
-    /// Nothing is put until it is resumed: by request, or for something that a person can repair. It is not over.
+    /// No task is queued until it is resumed. It was paused by request, or for a cause that a
+    /// person can repair. It is not over.
     Paused,
     /// All steps done.
     Finished,
@@ -141,19 +144,19 @@ pub enum RunState {
 }
 
 impl RunState {
-    /// Whether nothing more will happen.
+    /// Whether the run is over.
     #[must_use]
     pub const fn is_over(self) -> bool {
         matches!(self, Self::Finished | Self::Cancelled | Self::Failed)
     }
 
-    /// Whether its tasks are put: it is neither over nor paused.
+    /// Whether its tasks are queued: it is neither over nor paused.
     #[must_use]
     pub const fn works(self) -> bool {
         matches!(self, Self::Starting | Self::Running | Self::Finishing)
     }
 
-    /// The word on the wire.
+    /// The name on the wire.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -168,30 +171,30 @@ impl RunState {
     }
 }
 
-/// A run as it stands.
+/// The status of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
     /// The run.
     pub run: RunId,
-    /// Where it is.
+    /// Its lifecycle state.
     pub state: RunState,
     /// Why it failed, was cancelled or is paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What to do about it, where it is paused.
+    /// What a person can do about it, if it is paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
     /// The newest version; also the number of steps done.
     pub version: PolicyVersion,
-    /// Steps asked for.
+    /// Steps in the run file.
     pub steps: u64,
-    /// The async ratio.
+    /// The async ratio, α.
     pub alpha: f64,
     /// Milliseconds since 1970 in the log's time: first tick after the submit.
     pub started_unix_ms: u64,
     /// Last tick, or the end of the run.
     pub now_unix_ms: u64,
-    /// Milliseconds since something that it waits for came, in the log's time; 0 where it waits for nothing.
+    /// Milliseconds since the last progress, in the log's time; 0 if it is paused or over.
     #[serde(default)]
     pub quiet_ms: u64,
     /// Success of the last steps' batches, oldest first; at most 1,000 points, evenly thinned.
@@ -200,43 +203,43 @@ pub struct Status {
     pub evaluations: Vec<Evaluation>,
     /// Rollouts trained by staleness: index is the staleness in versions.
     pub staleness: Vec<u64>,
-    /// Tokens sampled in all.
+    /// Tokens sampled in total.
     pub sampled_tokens: u64,
-    /// Turns taken in all.
+    /// Turns sampled in total.
     pub turns: u64,
-    /// Context tokens of these turns that engines computed.
+    /// Context tokens of these turns that engines prefilled.
     #[serde(default)]
     pub prefill_tokens: u64,
-    /// Context tokens of these turns that engines had already, from an earlier turn or another sample.
+    /// Context tokens of these turns that were in an engine's prefix cache.
     #[serde(default)]
     pub cached_tokens: u64,
     /// Turns of trained rollouts.
     #[serde(default)]
     pub trained_turns: u64,
-    /// Turns that surplus rollouts had taken when they were dropped. More a rollout than of those trained: the first to
-    /// finish are the short ones.
+    /// Turns of rollouts that were dropped as surplus. They have more turns per rollout than
+    /// trained ones, because short rollouts finish first.
     #[serde(default)]
     pub surplus_turns: u64,
     /// Groups in flight.
     pub groups_in_flight: u64,
-    /// Groups finished and not yet trained.
+    /// Groups that are finished and not yet trained.
     pub groups_ready: u64,
     /// Groups that may be in flight or ready.
     pub window_groups: u64,
-    /// Tasks that are put and not settled, by stage name.
+    /// Tasks that are queued or in flight, by stage name.
     pub tasks: BTreeMap<String, u64>,
     /// Worker microseconds spent on rollouts that were dropped, by reason.
     pub wasted_us: BTreeMap<String, u64>,
     /// Worker microseconds spent, by stage name.
     pub busy_us: BTreeMap<String, u64>,
-    /// Means of the last step, by name.
+    /// Step metrics of the last step, by name.
     pub metrics: BTreeMap<String, f64>,
     /// The books.
     pub ledger: Ledger,
-    /// The same by domain, in the run file's order; empty for a run with one.
+    /// Status by domain, in the run file's order; empty for a run with one domain.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub domains: Vec<DomainStatus>,
-    /// Turns from which groups start; `None` for a run whose groups all begin at their prompts.
+    /// Turns from which groups start; `None` for a run whose groups all start at their prompts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored_turns: Option<StoredStatus>,
 }
@@ -248,18 +251,18 @@ pub struct StoredStatus {
     pub rollouts: u64,
     /// Groups that started from one of their turns and were played to the end.
     pub groups: u64,
-    /// Rollouts that were learnt back to the beginning.
+    /// Rollouts that the policy has learnt from the beginning.
     pub learnt: u64,
-    /// How many turns before the goal groups start, in the mean; 0 where there is no rollout.
+    /// Mean number of turns before the goal at which groups start; 0 without a rollout.
     pub mean_turns_left: f64,
 }
 
-/// One domain of a run as it stands.
+/// The status of one domain of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DomainStatus {
     /// Its name.
     pub name: DomainName,
-    /// Its share of each batch as asked for, 0 to 1.
+    /// Its configured share of each batch, 0 to 1.
     pub share: f64,
     /// Groups that a committed version was trained on.
     pub groups: u64,
@@ -267,15 +270,16 @@ pub struct DomainStatus {
     pub success: f64,
     /// Mean reward of the trained rollouts, over the whole run.
     pub reward: f64,
-    /// Share of the last step's rollouts that reached the goal; `None` before it had a part in one.
+    /// Share of the last step's rollouts that reached the goal; `None` before it took part in one.
     pub last_success: Option<f64>,
-    /// Mean reward of the last step's rollouts; `None` before it had a part in one.
+    /// Mean reward of the last step's rollouts; `None` before it took part in one.
     pub last_reward: Option<f64>,
     /// Rollouts trained by staleness: index is the staleness in versions.
     pub staleness: Vec<u64>,
     /// Its books.
     pub ledger: Ledger,
-    /// Evaluations on its held-out prompts, oldest first; at most 500 over all domains, evenly thinned.
+    /// Evaluations on its held-out prompts, oldest first; at most 500 over all domains, evenly
+    /// thinned.
     pub evaluations: Vec<Evaluation>,
 }
 
@@ -284,8 +288,9 @@ pub struct DomainStatus {
 pub struct CurvePoint {
     /// The version made.
     pub version: u64,
-    /// Share of the batch's rollouts that reached the goal. Here and in the reward only those count that began at their
-    /// prompts, where there are any: one that started from a stored turn was nearer to the goal.
+    /// Share of the batch's rollouts that reached the goal. If any rollouts started at their
+    /// prompts, only those count here and in the reward: a rollout that started from a stored turn
+    /// was nearer to the goal.
     pub success: f64,
     /// Mean reward.
     pub reward: f64,
@@ -296,32 +301,32 @@ pub struct CurvePoint {
 /// One evaluation on held-out prompts, at one temperature.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Evaluation {
-    /// What was evaluated.
+    /// The version that was evaluated.
     pub version: u64,
-    /// Divided the logits; 0 took the likeliest token.
+    /// Sampling temperature; 0 is greedy.
     #[serde(default)]
     pub temperature: f64,
-    /// Share of rollouts that reached the goal; `None` where no prompt was played to its end.
+    /// Share of rollouts that reached the goal; `None` if no prompt was played to its end.
     pub success: Option<f64>,
     /// Standard error of that share over distinct prompts; `None` for fewer than two of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standard_error: Option<f64>,
-    /// Mean reward; `None` where no prompt was played to its end.
+    /// Mean reward; `None` if no prompt was played to its end.
     pub reward: Option<f64>,
     /// Prompts that were played to the end.
     pub prompts: u32,
-    /// Distinct ones among them, by what the policy saw first; 0 in a report of before.
+    /// Distinct prompts among them, by the first observation; 0 in a report of an older version.
     #[serde(default)]
     pub distinct: u32,
     /// Rollouts of each prompt.
     #[serde(default = "one")]
     pub samples: u32,
-    /// Pass@k, where prompts have several rollouts: by k, ascending.
+    /// Pass@k by k, ascending; empty if prompts have one rollout.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pass: Vec<PassAt>,
     /// Prompts whose rollout failed for good; they count as neither solved nor unsolved.
     pub failed: u32,
-    /// Why the last of these failed; `None` where none did.
+    /// Why the last of these failed; `None` if none did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Milliseconds since the run's start.
@@ -337,20 +342,21 @@ const fn one() -> u32 {
 pub struct PassAt {
     /// Rollouts.
     pub k: u32,
-    /// The unbiased estimate, a mean over prompts.
+    /// The unbiased estimate, averaged over prompts.
     pub success: f64,
 }
 
-/// The books of a run, in rollouts. Evaluation is not in them.
+/// The books of a run, in rollouts, without evaluation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Ledger {
-    /// Rollouts begun, replacements included.
+    /// Rollouts started, including replacements.
     pub admitted: u64,
     /// Rollouts that a committed version was trained on.
     pub trained: u64,
-    /// Rollouts dropped, by reason: `stale`, `filtered`, `failed`, `group_failed`, `cancelled`, `surplus`.
+    /// Rollouts dropped, by reason: `stale`, `filtered`, `failed`, `group_failed`, `cancelled`,
+    /// `surplus`.
     pub dropped: BTreeMap<String, u64>,
-    /// Rollouts counted one by one in the state: playing, waiting to be trained, in training.
+    /// Rollouts in the coordinator's state: playing, waiting for a batch, or in training.
     pub in_flight: u64,
 }
 

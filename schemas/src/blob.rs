@@ -21,7 +21,7 @@ impl Sha {
         Self(Sha256::digest(bytes).into())
     }
 
-    /// The hash of several pieces one after another, without joining them.
+    /// The hash of several parts, without joining them in memory.
     #[must_use]
     pub fn of_parts<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut hasher = Sha256::new();
@@ -50,7 +50,7 @@ impl fmt::Debug for Sha {
     }
 }
 
-/// A word that is not 64 hex digits.
+/// A text that is not 64 hex digits.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("hash value={0:?} is not 64 lower-case hex digits")]
 pub struct NotASha(String);
@@ -90,7 +90,7 @@ impl JsonSchema for Sha {
     }
 }
 
-/// An immutable object, named by what it holds.
+/// An immutable object, named by the hash of its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BlobRef {
@@ -108,5 +108,5 @@ impl BlobRef {
     }
 }
 
-/// Where things are in the object store. All paths are built here.
+/// Paths in the object store. All are built here.
 pub mod paths;

@@ -1,5 +1,6 @@
-//! What decisions need of a turn, or of what an environment answered, where the content itself is in the object store. It
-//! stands in the log beside the claim, so that folding never waits for the object store, and never depends on it.
+//! The part of a turn or of an environment's step that decisions need, when the content is in the
+//! object store. It is in the log beside the claim check, so that the fold never depends on the
+//! object store.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,32 +13,32 @@ use crate::trajectory::EntryRef;
 /// A turn in brief.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TurnBrief {
-    /// Follows from the turn's content; [`EntryRef::check`].
+    /// Checksum of the turn's content, see [`EntryRef::check`].
     pub check: u64,
     /// Tokens sampled.
     pub tokens: u32,
-    /// The greatest of them.
+    /// The highest token id.
     pub highest: u32,
-    /// Whether it has log-probabilities under the whole distribution too.
+    /// Whether it also has log-probs under the uncut distribution.
     pub uncut: bool,
-    /// Which version sampled how many, in order.
+    /// The versions that sampled it, with token counts, in order.
     pub segments: Vec<Segment>,
     /// Why it ended.
     pub finish: Finish,
-    /// Context tokens that were computed.
+    /// Context tokens that the engine prefilled.
     pub prefill_tokens: u32,
-    /// Context tokens that the engine had already.
+    /// Context tokens that were in the engine's prefix cache.
     pub cached_tokens: u32,
 }
 
-/// What an environment answered, in brief.
+/// An environment's step in brief.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StepBrief {
-    /// Follows from the answer's content; [`EntryRef::check`].
+    /// Checksum of the step's content, see [`EntryRef::check`].
     pub check: u64,
     /// Tokens of the observation.
     pub tokens: u32,
-    /// The greatest of them; 0 for none.
+    /// The highest token id; 0 for an empty observation.
     pub highest: u32,
     /// The environment's own reward for the step.
     pub reward: f64,
@@ -54,7 +55,7 @@ fn highest(tokens: &[u32]) -> u32 {
 }
 
 impl TurnBrief {
-    /// A turn, which is at hand, in brief.
+    /// The brief of a complete turn.
     #[must_use]
     pub fn of(done: &GenerateDone) -> Self {
         let EntryRef { tokens, check, .. } = EntryRef::of_turn(0, done);
@@ -76,7 +77,7 @@ impl TurnBrief {
         EntryRef { seq, tokens: self.tokens, check: self.check }
     }
 
-    /// Refuses one of a turn that could not be trained on, as far as it tells.
+    /// Refuses the brief of a turn that could not be trained on.
     ///
     /// # Errors
     /// Lengths disagree or are beyond bounds.
@@ -87,7 +88,7 @@ impl TurnBrief {
 }
 
 impl StepBrief {
-    /// An answer, which is at hand, in brief.
+    /// The brief of a complete step.
     #[must_use]
     pub fn of(done: &EnvStepDone) -> Self {
         let EntryRef { tokens, check, .. } = EntryRef::of_step(0, done);
@@ -95,7 +96,7 @@ impl StepBrief {
         Self { check, tokens, highest: highest(&done.observation), reward, done: over, success, valid }
     }
 
-    /// The reference to the answer at `seq`.
+    /// The reference to the step at `seq`.
     #[must_use]
     pub const fn entry(&self, seq: u64) -> EntryRef {
         EntryRef { seq, tokens: self.tokens, check: self.check }
@@ -103,7 +104,8 @@ impl StepBrief {
 }
 
 impl OutcomeBody {
-    /// The same in brief, where it is part of a trajectory; `None` for any other, and for what is in brief already.
+    /// The brief of a part of a trajectory; `None` for other outcomes, and for what is in brief
+    /// already.
     #[must_use]
     pub fn brief(&self) -> Option<Self> {
         match self {
@@ -119,7 +121,7 @@ impl OutcomeBody {
         }
     }
 
-    /// The same in brief where it is part of a trajectory, and its tokens where they are at hand.
+    /// The brief of a part of a trajectory, and its tokens if they are present.
     #[must_use]
     pub fn into_brief(self) -> (Self, Vec<u32>) {
         match (self.brief(), self) {
@@ -129,7 +131,7 @@ impl OutcomeBody {
         }
     }
 
-    /// Whether it is in brief: content that belongs to it stands elsewhere.
+    /// Whether it is in brief: its content is stored elsewhere.
     #[must_use]
     pub const fn is_brief(&self) -> bool {
         matches!(self, Self::TurnBrief(_) | Self::StepBrief(_))

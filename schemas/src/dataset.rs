@@ -1,5 +1,6 @@
-//! Rows of prompts and answers: how a run file names them, what a row is, and what is wrong with one. Whoever hands a run
-//! in and whoever plays it read the same bytes by the same rules.
+//! Rows of prompts and answers: how a run file names them, what a row is, and which rows are
+//! invalid. The program that submits a run and the worker that plays it read the same bytes by the
+//! same rules.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,50 +14,53 @@ mod rows;
 pub use row::{ANSWER, ChatMessage, ChatRole, Row, whole_number};
 pub use rows::{DatasetError, Rows};
 
-/// A file whose rows are asked, in words.
+/// A dataset file whose rows are prompts in text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DatasetSpec {
-    /// The file: JSONL, a JSON object on each line, or Parquet. A relative path begins at the run file's folder.
+    /// The file: JSONL, a JSON object on each line, or Parquet. A relative path starts at the run
+    /// file's folder.
     pub path: String,
-    /// The field of the prompt: text, or a list of chat messages `{"role": …, "content": …}` whose last is the user's.
-    /// Default `prompt`.
+    /// The field of the prompt: text, or a list of chat messages `{"role": …, "content": …}` whose
+    /// last is the user's. Default `prompt`.
     #[serde(default = "DatasetSpec::default_prompt")]
     pub prompt: String,
-    /// The field of the answer: text, a number, true or false; empty where the rows have none. Rewards get it under the
-    /// name `answer`, and all other fields but the prompt under their own. Default `answer`.
+    /// The field of the answer: text, a number, true or false; empty if the rows have none. Rewards
+    /// get it under the name `answer`, and all other fields but the prompt under their own. Default
+    /// `answer`.
     #[serde(default = "DatasetSpec::default_answer")]
     pub answer: String,
     /// How the answer is recognised. Default `by_reward`.
     #[serde(default)]
     pub check: AnswerCheck,
-    /// Share of the prompts that are held out for evaluation, chosen by a hash of the prompt: the same prompt is never
-    /// on both sides, and another seed holds out the same ones. Default 0.125.
+    /// Share of the prompts that are held out for evaluation, chosen by a hash of the prompt: the
+    /// same prompt is never on both sides, and another seed holds out the same ones. Default 0.125.
     #[serde(default = "DatasetSpec::default_held_out")]
     pub held_out: f64,
-    /// In each epoch another order of the rows, which follows from the run's seed; false for the file's own order.
-    /// Default true.
+    /// Shuffle the rows in each epoch, by the run's seed; false for the file's own order. Default
+    /// true.
     #[serde(default = "yes")]
     pub shuffle: bool,
     /// Tries at one prompt; more than 1 needs a `check`. Default 1.
     #[serde(default = "one")]
     pub max_turns: u32,
-    /// What a conversation begins with whose row has no system message. Default empty: what the chat template itself
-    /// begins with.
+    /// System message of conversations whose row has none. Default empty: that of the chat
+    /// template, if any.
     #[serde(default)]
     pub system: String,
-    /// Tokens that the environment may say in one turn, those of the chat template included; a longer prompt is
-    /// refused before the run begins. Default 512.
+    /// Tokens of one turn of the environment at most, including those of the chat template; a
+    /// longer prompt is refused before the run starts. Default 512.
     #[serde(default = "DatasetSpec::default_prompt_tokens")]
     pub prompt_tokens: u32,
-    /// What the file holds. Written in where the run is handed in, which also puts the file into the object store: each
-    /// worker reads these very bytes, whatever becomes of the file. Default: not handed in yet.
+    /// The content of the file. It is set when the run is submitted, which also copies the file to
+    /// the object store: every worker reads the same bytes, even if the file changes. Default: not
+    /// submitted yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = null))]
     pub content: Option<DatasetContent>,
 }
 
-/// What a file of rows holds.
+/// The content of a file of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DatasetContent {
@@ -79,16 +83,19 @@ impl DatasetContent {
     }
 }
 
-/// How an answer is recognised in what the policy said.
+/// How an answer is recognised in the policy's text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AnswerCheck {
-    /// By the run's first reward: the rollout succeeded where that is 1 or more. The environment's own reward is 0.
+    /// By the run's first reward: the rollout succeeded if it is 1 or more. The environment's own
+    /// reward is 0.
     #[default]
     ByReward,
-    /// The last whole number that is said is the answer. The environment's reward is 1 then, else 0.
+    /// The last whole number in the text must be the answer. The environment's reward is then 1,
+    /// else 0.
     Number,
-    /// What is said is the answer, but for white space before and after. The environment's reward is 1 then, else 0.
+    /// The text must be the answer, apart from white space before and after. The environment's
+    /// reward is then 1, else 0.
     Exact,
 }
 

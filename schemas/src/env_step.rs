@@ -1,4 +1,5 @@
-//! `env_step`: an environment resets or takes one action. The task carries the state, so any worker can.
+//! `env_step`: an environment resets or takes one action. The task carries the state, so any worker
+//! can do it.
 
 use std::collections::BTreeMap;
 
@@ -17,32 +18,32 @@ pub use games::{FrozenLakeSpec, LakeView, SokobanSpec};
 /// Reset, or take one action.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EnvStepTask {
-    /// Which environment, with its settings.
+    /// The environment with its settings.
     pub environment: EnvironmentSpec,
-    /// Which start states `seed` draws from.
+    /// The set of start states that `seed` draws from.
     pub split: Split,
     /// Draws the start state. All rollouts of a group share it.
     pub seed: u64,
-    /// With `dataset`: the row of the split that is asked, from 0 in the file's order.
+    /// With `dataset`: the row of the split, from 0 in the file's order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub row: Option<u64>,
-    /// Where the action is stored: what the environment answered before the turn, and the turn. Empty where `action` holds
-    /// all of it; else its state is fetched, and its tokens where there are none. `[2]`
+    /// Log entries of the environment's step before the turn, and of the turn. Empty if `action` is
+    /// complete; else its state is fetched, and its tokens if it has none. `[2]`
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prefix: Vec<EntryRef>,
     /// What to do.
     pub action: EnvAction,
 }
 
-/// What an `env_step` does.
+/// The action of an `env_step`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EnvAction {
-    /// Make the start state of the seed.
+    /// Create the start state of the seed.
     Reset,
-    /// Take the action that `tokens` say in the state `state`.
+    /// Take the action that `tokens` encode in the state `state`.
     Step {
-        /// What the step before gave as `state`.
+        /// The `state` that the step before returned.
         #[serde(with = "serde_bytes")]
         #[schemars(with = "Vec<u8>")]
         state: Vec<u8>,
@@ -57,18 +58,18 @@ pub enum EnvAction {
 pub enum Split {
     /// May be trained on.
     Train,
-    /// For evaluation alone.
+    /// For evaluation only.
     HeldOut,
 }
 
-/// What the environment answers.
+/// The result of a step.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EnvStepDone {
     /// The state after the step, for the next; empty once `done`.
     #[serde(with = "serde_bytes")]
     #[schemars(with = "Vec<u8>")]
     pub state: Vec<u8>,
-    /// What the policy sees next. `[N]`; empty only when `done`.
+    /// The next observation. `[N]`; empty only if `done`.
     pub observation: Vec<u32>,
     /// The environment's own reward for the step, finite.
     pub reward: f64,
@@ -78,20 +79,20 @@ pub struct EnvStepDone {
     pub success: bool,
     /// The tokens were an action of this environment.
     pub valid: bool,
-    /// The words of this step, where the environment speaks text: the policy's, then the environment's.
+    /// The text of this step, if the environment uses text: the policy's, then the environment's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub said: Vec<Utterance>,
-    /// At a reset: what rewards are to know of the prompt, by name; the answer under `answer`.
+    /// At a reset: fields of the prompt for rewards, by name; the answer as `answer`.
     #[serde(default, skip_serializing_if = "Settings::is_empty")]
     pub row: Settings,
 }
 
-/// What one side said at once.
+/// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Utterance {
-    /// Which side.
+    /// The speaker.
     pub speaker: Speaker,
-    /// The words.
+    /// The text.
     pub text: String,
 }
 
@@ -105,26 +106,27 @@ pub enum Speaker {
     Policy,
 }
 
-/// An environment and its settings. The pool that serves it has the same name, unless it says otherwise.
+/// An environment and its settings. The pool that serves it has the same name, unless documented
+/// otherwise.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "name", rename_all = "snake_case", deny_unknown_fields)]
 pub enum EnvironmentSpec {
     /// Cross a frozen lake from corner to corner without falling into a hole; random solvable maps.
     FrozenLake(FrozenLakeSpec),
-    /// Push one box onto its target; levels made solvable by playing backwards from the end.
+    /// Push one box onto its target; levels are made solvable by playing backwards from the end.
     Sokoban(SokobanSpec),
-    /// Answer each number with its successor; needs no learning, for checks of the queue itself.
+    /// Answer each number with its successor. It needs no learning; for checks of the queue.
     Counter {
         /// Turns of an episode.
         turns: u32,
-        /// How long a turn takes, for experiments with environments that are slow. Default: no time.
+        /// Duration of a turn, for experiments with slow environments. Default: no time.
         #[serde(default, skip_serializing_if = "omit::is_default")]
         #[schemars(extend("default" = { "mean_ms": 0.0, "deviation_ms": 0.0 }))]
         latency: Latency,
     },
-    /// Compute two whole numbers, asked and answered in words: needs a model that speaks text.
+    /// Arithmetic with two whole numbers, in text. Needs a model with a tokenizer.
     Arithmetic {
-        /// What may be asked for, each as often. Default `["add"]`.
+        /// Operations, drawn uniformly. Default `["add"]`.
         #[serde(default = "addition")]
         operations: Vec<Operation>,
         /// Numbers are 0 to this. Default 99.
@@ -133,37 +135,38 @@ pub enum EnvironmentSpec {
         /// Tries at one question. Default 1.
         #[serde(default = "one")]
         max_turns: u32,
-        /// What the conversation begins with. Default empty: what the chat template itself begins with.
+        /// System message. Default empty: that of the chat template, if any.
         #[serde(default)]
         system: String,
-        /// Tokens that the environment may say in one turn, those of the chat template included; a longer
-        /// question is refused. Default 128.
+        /// Tokens of one turn of the environment at most, including those of the chat template; a
+        /// longer question is refused. Default 128.
         #[serde(default = "one_hundred_twenty_eight")]
         prompt_tokens: u32,
     },
-    /// Ask what the rows of a file ask, in words: needs a model that speaks text.
+    /// Prompts from the rows of a file, in text. Needs a model with a tokenizer.
     Dataset(DatasetSpec),
-    /// One of your own, in words, which a program beside the worker answers for: `millrace-worker --exec`.
+    /// Your own environment, in text, served by a program beside the worker: `millrace-worker
+    /// --exec`.
     Custom {
-        /// What that program calls it. Workers of this pool do its steps.
+        /// Its name in that program, and the name of its pool.
         pool: PoolName,
-        /// Turns until the episode is cut off. Default 1.
+        /// Turns after which the episode is truncated. Default 1.
         #[serde(default = "one")]
         max_turns: u32,
-        /// What the conversation begins with. Default empty: what the chat template itself begins with.
+        /// System message. Default empty: that of the chat template, if any.
         #[serde(default)]
         system: String,
-        /// Tokens that the environment may say in one turn, those of the chat template included; a longer
-        /// question is refused. Default 128.
+        /// Tokens of one turn of the environment at most, including those of the chat template; a
+        /// longer question is refused. Default 128.
         #[serde(default = "one_hundred_twenty_eight")]
         prompt_tokens: u32,
-        /// Handed to the program. Default {}.
+        /// Passed to the program. Default {}.
         #[serde(default)]
         settings: Settings,
     },
 }
 
-/// Milliseconds, drawn for each turn from a normal distribution; what is drawn below 0 counts as 0.
+/// Milliseconds, drawn for each turn from a normal distribution; negative draws count as 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Latency {
@@ -173,19 +176,19 @@ pub struct Latency {
     pub deviation_ms: f64,
 }
 
-/// Environments that come with Millrace, which are the names of their pools too.
+/// Names of the environments that come with Millrace, and of their pools.
 pub const BUILT_IN: [&str; 5] = ["frozen_lake", "sokoban", "counter", "arithmetic", "dataset"];
 
-/// What a program of your own is handed with each question.
+/// Settings that are passed to your own program with each request.
 pub type Settings = BTreeMap<String, serde_json::Value>;
 
-/// What is done with two numbers.
+/// An operation on two numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Operation {
     /// a + b.
     Add,
-    /// a − b, which may be below 0.
+    /// a − b, which may be negative.
     Subtract,
     /// a × b.
     Multiply,
@@ -231,13 +234,14 @@ impl EnvironmentSpec {
         }
     }
 
-    /// Whether observations and actions are text, in tokens of the model's own tokenizer.
+    /// Whether observations and actions are text, in tokens of the model's tokenizer.
     #[must_use]
     pub const fn speaks_text(&self) -> bool {
         matches!(self, Self::Arithmetic { .. } | Self::Dataset(_) | Self::Custom { .. })
     }
 
-    /// Tokens that observations and actions are made of: ids are below this. `None` where they are the model's.
+    /// Vocabulary of observations and actions: token ids are below this. `None` if it is the
+    /// model's.
     #[must_use]
     pub const fn vocabulary(&self) -> Option<u32> {
         Some(match self {
@@ -248,7 +252,7 @@ impl EnvironmentSpec {
         })
     }
 
-    /// Tokens below this are actions. `None` where any token of the model is.
+    /// Tokens below this are actions. `None` if any token of the model is.
     #[must_use]
     pub const fn actions(&self) -> Option<u32> {
         match self {
@@ -258,7 +262,7 @@ impl EnvironmentSpec {
         }
     }
 
-    /// Tokens of the first observation and of each later one, at most.
+    /// Maximal tokens of the first observation and of each later one.
     #[must_use]
     pub const fn observation_tokens(&self) -> (u32, u32) {
         match self {
@@ -271,16 +275,16 @@ impl EnvironmentSpec {
         }
     }
 
-    /// Tokens of the longest rollout when a turn has at most `max_new_tokens`.
+    /// Tokens of the longest rollout if a turn has at most `max_new_tokens`.
     #[must_use]
     pub fn longest_rollout(&self, max_new_tokens: u32) -> u64 {
         let (first, later) = self.observation_tokens();
         let turns = u64::from(self.max_turns());
-        // What is seen after the last turn is not kept.
+        // The observation after the last turn is not kept.
         u64::from(first) + turns * u64::from(max_new_tokens) + turns.saturating_sub(1) * u64::from(later)
     }
 
-    /// The most tokens of an observation, where the run states them.
+    /// The most tokens of an observation, if the run file has them.
     #[must_use]
     pub const fn prompt_tokens(&self) -> Option<u32> {
         match self {
@@ -304,7 +308,7 @@ impl EnvironmentSpec {
         }
     }
 
-    /// The rows that it asks, if it asks rows.
+    /// The dataset, if it has one.
     #[must_use]
     pub const fn dataset(&self) -> Option<&DatasetSpec> {
         match self {
@@ -317,7 +321,7 @@ impl EnvironmentSpec {
         }
     }
 
-    /// The same, to write in what they are.
+    /// The dataset, to set its content.
     #[must_use]
     pub const fn dataset_mut(&mut self) -> Option<&mut DatasetSpec> {
         match self {
@@ -326,7 +330,8 @@ impl EnvironmentSpec {
         }
     }
 
-    /// Whether the run's first reward says if a rollout succeeded, for the environment cannot.
+    /// Whether the run's first reward decides if a rollout succeeded, because the environment
+    /// cannot.
     #[must_use]
     pub fn succeeds_by_reward(&self) -> bool {
         self.dataset().is_some_and(|dataset| dataset.check == AnswerCheck::ByReward)

@@ -15,17 +15,18 @@ use crate::train_shard::{TrainShardTask, TrainWork};
 use crate::trajectory::EntryRef;
 use crate::version::PolicyVersion;
 
-/// Work for one worker, whole in itself: any worker of the pool can do it.
+/// Work for one worker. It is self-contained: any worker of the pool can do it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Task {
     /// The run.
     pub run: RunId,
-    /// The task's name in the run.
+    /// The task's key in the run.
     pub key: TaskKey,
-    /// The workers meant.
+    /// The pool whose workers do it.
     pub pool: PoolName,
-    /// The version that staleness is counted from: the rollout's start version, or the version that was
-    /// current when the task was put if the rollout has no token yet. Work below the run's floor is stale.
+    /// The version from which staleness is counted: the rollout's start version or, if it has no
+    /// token yet, the version that was current when the task was queued. Work below the run's floor
+    /// is stale.
     pub version: PolicyVersion,
     /// Evaluation work: no staleness check, never trained.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -44,7 +45,7 @@ pub enum TaskBody {
     EnvStep(EnvStepTask),
     /// Score a rollout.
     Reward(RewardTask),
-    /// One rank's share of a step.
+    /// One rank's shard of a step.
     TrainShard(TrainShardTask),
     /// Commit a version.
     PublishWeights(PublishWeightsTask),
@@ -57,51 +58,54 @@ impl Task {
         self.key.stage()
     }
 
-    /// A number that follows from what the task asks: of two tasks of the same name it is the same if they ask
-    /// the same. The version that is stamped on it has no part in it, nor who should do it. Of what is stored elsewhere
-    /// the checks count, so it is taken before the task is resolved.
+    /// The request fingerprint: a hash of what the task requests. Two tasks of the same key have
+    /// the same fingerprint if they request the same. It does not depend on the stamped version or
+    /// on the pool. Content that is stored elsewhere enters by its checksums, so compute it before
+    /// the task is resolved.
     #[must_use]
-    pub fn question(&self) -> u64 {
-        let mut asked = Mixer::default();
+    pub fn request_fingerprint(&self) -> u64 {
+        let mut fingerprint = Mixer::default();
         match &self.body {
             TaskBody::Generate(task) => {
-                asked.add(task.seed);
-                asked.add_checks(&task.prefix);
-                task.context.iter().for_each(|token| asked.add(u64::from(*token)));
+                fingerprint.add(task.seed);
+                fingerprint.add_checks(&task.prefix);
+                task.context.iter().for_each(|token| fingerprint.add(u64::from(*token)));
             }
             TaskBody::EnvStep(task) => {
-                asked.add(task.seed);
-                asked.add_checks(&task.prefix);
+                fingerprint.add(task.seed);
+                fingerprint.add_checks(&task.prefix);
                 if let EnvAction::Step { state, tokens } = &task.action
                     && task.prefix.is_empty()
                 {
-                    state.iter().for_each(|byte| asked.add(u64::from(*byte)));
-                    tokens.iter().for_each(|token| asked.add(u64::from(*token)));
+                    state.iter().for_each(|byte| fingerprint.add(u64::from(*byte)));
+                    tokens.iter().for_each(|token| fingerprint.add(u64::from(*token)));
                 }
             }
             TaskBody::Reward(task) => {
-                asked.add(u64::from(task.success));
+                fingerprint.add(u64::from(task.success));
                 for turn in &task.turns {
-                    asked.add(turn.reward.to_bits());
-                    asked.add(u64::from(turn.tokens));
+                    fingerprint.add(turn.reward.to_bits());
+                    fingerprint.add(u64::from(turn.tokens));
                 }
-                asked.add_checks(&task.prefix);
-                task.conversation.iter().for_each(|utterance| asked.add_bytes(utterance.text.as_bytes()));
+                fingerprint.add_checks(&task.prefix);
+                task.conversation
+                    .iter()
+                    .for_each(|utterance| fingerprint.add_bytes(utterance.text.as_bytes()));
             }
             TaskBody::TrainShard(task) => match &task.work {
-                TrainWork::Initialise { seed, .. } => asked.add(*seed),
+                TrainWork::Initialise { seed, .. } => fingerprint.add(*seed),
                 TrainWork::Step { manifest, batch, .. } => {
-                    asked.add_bytes(&manifest.0);
-                    asked.add_bytes(&batch.sha256.0);
+                    fingerprint.add_bytes(&manifest.0);
+                    fingerprint.add_bytes(&batch.sha256.0);
                 }
             },
-            // What stands is reported, whoever wrote it: the answer says what it is.
+            // A commit reports the manifest that exists, so its outcome identifies itself.
             TaskBody::PublishWeights(_) => {}
         }
-        asked.0
+        fingerprint.0
     }
 
-    /// Whether name and content speak of the same stage.
+    /// Whether key and body are of the same stage.
     #[must_use]
     pub const fn is_coherent(&self) -> bool {
         let body = match &self.body {
@@ -115,7 +119,7 @@ impl Task {
     }
 }
 
-/// Mixes content into a number. Stays the same for ever: outcomes in logs are compared by it.
+/// A hash of content. It must never change: outcomes in old logs are compared by it.
 #[derive(Default)]
 pub(crate) struct Mixer(u64);
 
@@ -129,7 +133,7 @@ impl Mixer {
         bytes.iter().for_each(|byte| self.add(u64::from(*byte)));
     }
 
-    /// As one unit, eight bytes at a time.
+    /// Adds length and content, eight bytes at a time.
     pub(crate) fn add_block(&mut self, bytes: &[u8]) {
         self.add(bytes.len() as u64);
         for chunk in bytes.chunks(8) {
@@ -139,7 +143,7 @@ impl Mixer {
         }
     }
 
-    /// What the entries hold, wherever they are.
+    /// Adds the entries' checksums.
     fn add_checks(&mut self, entries: &[EntryRef]) {
         entries.iter().for_each(|entry| self.add(entry.check));
     }
@@ -149,7 +153,7 @@ impl Mixer {
     }
 }
 
-/// Bytes that are no message of the type asked for.
+/// Bytes that are not a message of the expected type.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to decode {what} bytes={bytes}: {reason}")]
 pub struct DecodeError {
@@ -170,7 +174,7 @@ pub fn encode<T: Serialize>(message: &T) -> Bytes {
     rmp_serde::to_vec_named(message).expect("messages hold only what MessagePack can express").into()
 }
 
-/// Reads a message.
+/// Decodes a message.
 ///
 /// # Errors
 /// The bytes are cut short, have bytes left over, or hold another shape.

@@ -1,4 +1,4 @@
-//! What the log holds. The coordinator's state is a fold over these and nothing else.
+//! Entries of the log. The coordinator's state is a fold over these and nothing else.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,61 +14,63 @@ use crate::version::PolicyVersion;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
-    /// A run was handed in and found valid.
+    /// A valid run was submitted.
     Submitted(Box<RunSpec>),
-    /// A task ended.
+    /// A task has an outcome.
     Outcome(Outcome),
-    /// A task that nobody can do: poison, delivered too often, or bytes that could not be read. It is with
-    /// the dead letters. Never a reward of 0.
+    /// A task became a dead letter: it is poison, exhausted its deliveries, or could not be
+    /// decoded. It is never a reward of 0.
     DeadLetter {
         /// The task.
         key: TaskKey,
-        /// Why, for people.
+        /// The reason, for people.
         reason: String,
-        /// Whether it was only delivered too often: nobody said that it cannot be done. A worker that was killed, or had no
-        /// store, says nothing.
+        /// Whether it exhausted its deliveries without an outcome, because its workers were killed
+        /// or had no store. No worker has reported that it cannot be done.
         #[serde(default, skip_serializing_if = "omit::is_default")]
         exhausted: bool,
     },
-    /// A dead letter is to be tried again.
+    /// A dead letter is requeued.
     Requeued {
         /// The task.
         key: TaskKey,
     },
-    /// The run is to end now.
+    /// The run ends by request.
     Cancelled {
-        /// Why, for people.
+        /// The reason, for people.
         reason: String,
     },
-    /// The run stops until it is resumed, and loses nothing: no task of it is put, what is in flight is still taken in.
+    /// The run stops until it is resumed, and loses nothing: none of its tasks is queued, and
+    /// outcomes of tasks in flight still count.
     Paused {
-        /// Why, for people.
+        /// The reason, for people.
         reason: String,
-        /// What to do about it, for people.
+        /// What a person can do about it.
         remedy: String,
     },
-    /// A paused run goes on: all that is outstanding is put again.
+    /// A paused run continues: all outstanding tasks are requeued.
     Resumed,
-    /// Of a run that is over only a summary is kept.
+    /// A run that is over is replaced by a summary.
     Archived,
-    /// A worker that trains holds a membership, and can be given a place in a gang.
+    /// A train worker became a member, and can be assigned a rank.
     Joined {
         /// The worker.
         worker: WorkerId,
-        /// The process: another one of the same name is another member.
+        /// Id of the process: another process of the same name is another member.
         instance: String,
     },
-    /// A worker that trains left, or was silent for too long: steps that it had a part in are void.
+    /// A train worker left, or was silent for too long: attempts of steps that it took part in are
+    /// void.
     Left {
         /// The worker.
         worker: WorkerId,
-        /// The process. The membership of another one of the same name stands.
+        /// Id of the process. The membership of another process of the same name is not affected.
         instance: String,
     },
-    /// A committed version that the log does not know stands in the object store: the log lost what it knew of
-    /// it. What the version was trained on counts as trained.
+    /// A committed version was found in the object store that the log had lost. The rollouts that
+    /// it was trained on count as trained.
     Adopted(Box<Adopted>),
-    /// Time went by. The only clock that decisions see.
+    /// Time passed. This is the only clock of the fold.
     Tick {
         /// Milliseconds since 1970.
         unix_ms: u64,
@@ -76,7 +78,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// The task that it is about: of an outcome, a dead letter, or one that is tried again.
+    /// The task of an outcome, a dead letter or a requeue.
     #[must_use]
     pub const fn task(&self) -> Option<TaskKey> {
         match self {
@@ -94,7 +96,7 @@ impl Event {
         }
     }
 
-    /// The same in brief, where the rest of it may stand elsewhere.
+    /// The event in brief; the content is then stored elsewhere.
     #[must_use]
     pub fn brief(&self) -> Option<Self> {
         let Self::Outcome(Outcome { key, worker, busy_us, answers, body }) = self else { return None };
@@ -108,7 +110,7 @@ impl Event {
         matches!(self, Self::Outcome(outcome) if outcome.body.is_brief())
     }
 
-    /// The word for it in its subject.
+    /// Its name in its subject.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -128,7 +130,7 @@ impl Event {
     }
 }
 
-/// A version as it stands in the object store.
+/// A committed version in the object store.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Adopted {
     /// The version.
@@ -146,7 +148,7 @@ pub struct Adopted {
 pub struct AdoptedGroup {
     /// The group's number.
     pub group: u64,
-    /// Number of its domain in the run file; 0 where there is one.
+    /// Number of its domain in the run file; 0 for a run with one domain.
     #[serde(default, skip_serializing_if = "omit::is_default")]
     pub domain: u32,
     /// Its rollouts by index. `[G]`
@@ -156,7 +158,7 @@ pub struct AdoptedGroup {
 /// A rollout that an adopted version was trained on.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AdoptedRollout {
-    /// Which replacement it was, from 0.
+    /// Number of the replacement, from 0.
     pub attempt: u32,
     /// The version that sampled its first token.
     pub start_version: PolicyVersion,

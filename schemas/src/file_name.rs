@@ -4,17 +4,18 @@ use std::path::{Path, PathBuf};
 
 use crate::limits::MAX_FILE_NAME_CHARS;
 
-/// A name that could lead out of its folder, or that some file system does not take.
+/// A name that could lead out of its folder, or that some file systems refuse.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "file name={0:?} is no plain name: 1 to {MAX_FILE_NAME_CHARS} letters, digits, '.', '-' and '_', no '.' first"
 )]
 pub struct NotAFileName(String);
 
-/// Refuses a name that is not a plain one.
+/// Refuses a name that is not plain.
 ///
 /// # Errors
-/// It has a character other than a letter, a digit, `.`, `-` and `_`, begins with `.`, is empty or too long.
+/// It has a character other than a letter, a digit, `.`, `-` and `_`, begins with `.`, is empty or
+/// too long.
 pub fn check(name: &str) -> Result<(), NotAFileName> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     let fits = (1..=MAX_FILE_NAME_CHARS).contains(&name.len()) && name.chars().all(plain);
@@ -24,7 +25,8 @@ pub fn check(name: &str) -> Result<(), NotAFileName> {
     Err(NotAFileName(name.chars().take(MAX_FILE_NAME_CHARS).collect()))
 }
 
-/// The file called `name` directly in `folder`. Every path that is made of a name from elsewhere is made here.
+/// The file called `name` directly in `folder`. Every path with a name from another process is
+/// built here.
 ///
 /// # Errors
 /// The name is not a plain one.

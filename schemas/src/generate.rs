@@ -11,14 +11,15 @@ use crate::version::PolicyVersion;
 /// Sample one turn after `context`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GenerateTask {
-    /// All tokens of the rollout so far, prompt first. `[T]`, never empty once the prefix is resolved.
+    /// All tokens of the rollout so far, prompt first. `[T]`, never empty once the prefix is
+    /// resolved.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub context: Vec<u32>,
-    /// Where the context is stored, in order: what the environment showed first, then turn and observation in turn. Empty
-    /// where `context` holds it. `[1 + 2·turns]`
+    /// Log entries of the context, in order: the first observation, then alternately turn and
+    /// observation. Empty if `context` is complete. `[1 + 2·turns]`
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prefix: Vec<EntryRef>,
-    /// Tokens of the last of `prefix`; empty where they are to be fetched like the others.
+    /// Tokens of the last entry of `prefix`; empty if they are to be fetched like the others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub latest: Vec<u32>,
     /// The oldest version that may sample; an engine with older weights fetches newer ones first.
@@ -27,7 +28,8 @@ pub struct GenerateTask {
     pub max_new_tokens: u32,
     /// How to sample.
     pub sampling: Sampling,
-    /// Seeds the request's own random stream: the result does not depend on what else is in the batch.
+    /// Seeds the request's own random stream: the result does not depend on other requests in the
+    /// batch.
     pub seed: u64,
 }
 
@@ -35,26 +37,29 @@ pub struct GenerateTask {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Sampling {
-    /// Divides the logits; 0 takes the likeliest token.
+    /// Temperature: divides the logits; 0 is greedy.
     pub temperature: f64,
     /// Tokens that end the turn; the end token is part of the turn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stop_tokens: Vec<u32>,
-    /// Only tokens below this are drawn, and log-probabilities are taken over those alone; `None` for the
-    /// whole vocabulary. Sampler and trainer use the same distribution.
+    /// Only tokens below this are drawn, and log-probs are over those alone; `None` for the whole
+    /// vocabulary. Sampler and trainer use the same distribution.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample_below: Option<u32>,
-    /// Of the likeliest tokens only those are drawn whose probabilities add up to this; 1 for all of them.
+    /// Of the likeliest tokens only those are drawn whose probabilities add up to this; 1 for all
+    /// of them.
     #[serde(default = "one", skip_serializing_if = "omit::is_one")]
     pub top_p: f64,
-    /// Only as many of the likeliest tokens are drawn, and those that are as likely as the last; 0 for all of them.
+    /// Only as many of the likeliest tokens are drawn, and those that are as likely as the last; 0
+    /// for all of them.
     #[serde(default, skip_serializing_if = "omit::is_default")]
     pub top_k: u32,
-    /// Only tokens are drawn that are at least this share as likely as the likeliest; 0 for all of them.
+    /// Only tokens are drawn that are at least this share as likely as the likeliest; 0 for all of
+    /// them.
     #[serde(default, skip_serializing_if = "omit::is_default")]
     pub min_p: f64,
-    /// Texts that end the turn. The token that completes one is the turn's last. Where one begins or ends within a
-    /// token does not matter.
+    /// Texts that end the turn. The token that completes one is the turn's last. It may begin or
+    /// end within a token.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stop_strings: Vec<String>,
 }
@@ -78,8 +83,9 @@ impl Sampling {
         }
     }
 
-    /// Whether some tokens are never drawn because they are unlikely. A trainer cannot draw the same line, for its
-    /// probabilities differ by rounding: it compares [`GenerateDone::uncut_logprobs`], which leave out the cut alone.
+    /// Whether some tokens are never drawn because they are unlikely. A trainer cannot draw the
+    /// same line, for its probabilities differ by rounding: it compares
+    /// [`GenerateDone::uncut_logprobs`], which leave out the cut alone.
     #[must_use]
     pub const fn cuts(&self) -> bool {
         self.temperature > 0.0 && (self.top_p < 1.0 || self.top_k > 0 || self.min_p > 0.0)
@@ -91,31 +97,33 @@ impl Sampling {
 pub struct GenerateDone {
     /// The tokens sampled, in order. `[N]`, 1 or more.
     pub tokens: Vec<u32>,
-    /// Natural log-probability of each token under the distribution it was drawn from (for temperature 0:
-    /// at temperature 1). `[N]`, finite and at most 0.
+    /// Natural log-probability of each token under the distribution it was drawn from (for
+    /// temperature 0: at temperature 1). `[N]`, finite and at most 0.
     pub logprobs: Vec<f32>,
-    /// The same under the distribution of before unlikely tokens were cut off, at the same temperature and over the same
-    /// `sample_below`. `[N]`; empty where the sampling does not cut ([`Sampling::cuts`]): they are the same numbers.
+    /// The same under the distribution before unlikely tokens were cut off, at the same temperature
+    /// and over the same `sample_below`. `[N]`; empty if the sampling does not cut
+    /// ([`Sampling::cuts`]), because they are then the same numbers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub uncut_logprobs: Vec<f32>,
-    /// Which version sampled which tokens, in order; the counts add up to N. Stamped by the engine.
+    /// The versions that sampled the tokens, in order; the counts add up to N. Stamped by the
+    /// engine.
     pub segments: Vec<Segment>,
     /// Why the turn ended.
     pub finish: Finish,
-    /// Tokens of the context that were computed anew.
+    /// Tokens of the context that were prefilled.
     #[serde(default)]
     pub prefill_tokens: u32,
-    /// Tokens of the context that a kept prefix saved.
+    /// Tokens of the context that were in the prefix cache.
     #[serde(default)]
     pub cached_tokens: u32,
 }
 
-/// A run of tokens sampled by one version.
+/// Consecutive tokens that one version sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Segment {
     /// The version.
     pub version: PolicyVersion,
-    /// How many tokens, 1 or more.
+    /// Number of tokens, 1 or more.
     pub tokens: u32,
 }
 
@@ -129,7 +137,7 @@ pub enum Finish {
     Length,
 }
 
-/// Why a turn is not one.
+/// Why a turn is malformed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum MalformedTurn {
     /// No token at all.
@@ -153,7 +161,7 @@ pub enum MalformedTurn {
         /// Sum over `segments`.
         segment_tokens: u64,
     },
-    /// As many of [`GenerateDone::uncut_logprobs`] as neither none nor all.
+    /// [`GenerateDone::uncut_logprobs`] is neither empty nor complete.
     #[error("turn has tokens={tokens} uncut_logprobs={uncut_logprobs}; the latter must be 0 or the same")]
     UncutLengths {
         /// Length of `tokens`.
@@ -161,15 +169,15 @@ pub enum MalformedTurn {
         /// Length of `uncut_logprobs`.
         uncut_logprobs: usize,
     },
-    /// A log-probability that is none.
+    /// A log-prob that is NaN, infinite or positive.
     #[error("turn has logprobs[{index}]={value}; each must be finite and at most 0")]
     Logprob {
-        /// Where.
+        /// Index of the token.
         index: usize,
         /// The value.
         value: f32,
     },
-    /// A segment of another version than allowed.
+    /// A segment of a version that may not sample.
     #[error("turn has a segment of {segment} where {at_least} to {at_most} may sample")]
     Version {
         /// The segment's version.
@@ -182,7 +190,7 @@ pub enum MalformedTurn {
 }
 
 impl GenerateDone {
-    /// A turn after a context of which so many tokens have to be computed, and nothing sampled yet.
+    /// A turn without sampled tokens, after a context of which so many tokens have to be prefilled.
     #[must_use]
     pub const fn begun(prefill_tokens: u32) -> Self {
         Self {

@@ -9,20 +9,21 @@ use std::str::FromStr;
 use crate::limits;
 use crate::stage::Stage;
 
-/// Why a word is not an identifier.
+/// Why a text is not an identifier.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdError {
-    /// The word has a character that a subject token or an object path could not carry.
+    /// The text is empty or too long, or has a character that a subject token or an object path
+    /// cannot have.
     #[error("{kind} value={value:?} may hold only a-z, 0-9, '-' and '_', 1 to {max} of them")]
     Name {
-        /// What the word was meant to name.
+        /// The kind of identifier.
         kind: &'static str,
-        /// The word.
+        /// The text.
         value: String,
         /// The longest allowed, in characters.
         max: usize,
     },
-    /// The word is no task key.
+    /// The text is not a task key.
     #[error(
         "task key value={0:?} is not of the form g<group>r<rollout>a<attempt>-<e|s|w><number>, s<step>k<rank>a<attempt> or p<version>a<attempt>"
     )]
@@ -45,7 +46,7 @@ macro_rules! name_type {
         pub struct $name(#[schemars(regex(pattern = r"^[a-z0-9_-]+$"))] String);
 
         impl $name {
-            /// The word itself.
+            /// The text.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
@@ -99,7 +100,7 @@ pub struct RolloutId {
     pub group: u64,
     /// Position in the group, from 0.
     pub index: u32,
-    /// 0 for the first try; one more for each replacement.
+    /// Number of the replacement, from 0.
     pub attempt: u32,
 }
 
@@ -109,8 +110,9 @@ impl fmt::Display for RolloutId {
     }
 }
 
-/// Names one task of a run. It follows from the coordinator's state alone, so putting a task twice is
-/// harmless: the server refuses the second while the first is queued, and the log takes one outcome.
+/// Names one task of a run. It follows from the coordinator's state alone, so queueing a task twice
+/// is harmless: the server refuses the second while the first is queued, and the fold counts one
+/// outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TaskKey {
     /// Reset (`turn` 0) or step number `turn` of a rollout's environment.
@@ -134,20 +136,20 @@ pub enum TaskKey {
         /// Index into the run's list of rewards.
         reward: u32,
     },
-    /// One rank's share of the step that makes version `makes`.
+    /// One rank's shard of the step that makes version `makes`.
     TrainShard {
         /// The version that the step makes; 0 makes the initial model.
         makes: u64,
         /// Rank in the gang.
         rank: u32,
-        /// 0 for the first try; one more for each void step.
+        /// Attempt of the step, from 0.
         attempt: u32,
     },
     /// Commit version `version`.
     PublishWeights {
         /// The version to commit.
         version: u64,
-        /// 0 for the first try.
+        /// Attempt of the step, from 0.
         attempt: u32,
     },
 }
@@ -194,7 +196,7 @@ fn take<T: FromStr>(rest: &mut &str, letter: char) -> Option<T> {
     let tail = rest.strip_prefix(letter)?;
     let end = tail.find(|c: char| !c.is_ascii_digit()).unwrap_or(tail.len());
     let (digits, after) = tail.split_at(end);
-    // A leading zero would make two spellings of one key.
+    // A leading zero would be a second spelling of the same key.
     if digits.len() > 1 && digits.starts_with('0') {
         return None;
     }

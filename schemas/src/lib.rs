@@ -1,9 +1,9 @@
 //! What travels: the messages of every stage in the order of a task's life, the run file, and the
 //! names and bounds that more than one process must agree on.
 //!
-//! A task goes `submit → generate ⇄ env_step → reward → train_shard → publish_weights`. Each of those
-//! modules has a twin of the same name in `broker/coordinator/src/fold/stages` (what happens next) and in
-//! `workers/src` (how it is done).
+//! A task goes `submit → generate ⇄ env_step → reward → train_shard → publish_weights`. Each of
+//! those modules has a twin of the same name in `broker/coordinator/src/fold/stages` (what happens
+//! next) and in `workers/src` (how it is executed).
 
 pub mod stage;
 pub mod ids;

@@ -1,8 +1,10 @@
-//! Log segments: what was trimmed from the log, in the object store, so that log and segments together remain the dataset.
+//! Log segments: entries that were trimmed from the log, in the object store. Log and segments
+//! together remain the dataset.
 //!
-//! A segment holds all entries of a range of positions. Its entries are parted by run, each part a blob of that run
-//! beside an index of it; the manifest, written last and created once, names the parts. Whoever reads position by
-//! position merges the parts; whoever reads one run reads that run's parts alone.
+//! A segment holds all entries of a range of positions. Its entries are divided by run. Each part
+//! is a blob of that run with an index beside it. The manifest, written last and created once,
+//! refers to the parts. A reader of the whole log merges the parts; a reader of one run reads that
+//! run's parts only.
 
 use std::collections::BTreeMap;
 
@@ -13,23 +15,24 @@ use crate::blob::BlobRef;
 use crate::ids::{RolloutId, RunId};
 use crate::version::PolicyVersion;
 
-/// The manifest of a segment, as JSON. Its existence is the proof that its entries may be trimmed.
+/// The manifest of a segment, as JSON. If it exists, the entries may be trimmed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogSegment {
-    /// Which log, as 16 hex digits.
+    /// Id of the log, as 16 hex digits.
     pub log: String,
     /// Position of its first entry.
     pub first: u64,
     /// Position of its last entry; each position between is in one part.
     pub last: u64,
-    /// Its entries by run, in the order of the runs' names. What belongs to no known run is with the events of all.
+    /// Its entries by run, in the order of the runs' names. Entries of no known run are in the part
+    /// of events of all runs.
     pub parts: Vec<SegmentPart>,
 }
 
 /// The entries of one run in a segment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentPart {
-    /// Whose blobs `data` and `index` are.
+    /// The run that owns the blobs `data` and `index`.
     pub run: RunId,
     /// Number of entries.
     pub entries: u64,
@@ -52,12 +55,12 @@ pub struct SegmentEntries {
     pub subject: Vec<String>,
     /// Headers by name.
     pub headers: Vec<Vec<(String, String)>>,
-    /// Payloads; empty where a header names a blob.
+    /// Payloads; empty if a header refers to a blob.
     pub payload: Vec<Bytes>,
 }
 
 impl SegmentEntries {
-    /// Number of entries; `None` where the columns differ in length or the positions do not ascend.
+    /// Number of entries; `None` if the columns differ in length or the positions do not ascend.
     #[must_use]
     pub fn entries(&self) -> Option<usize> {
         let Self { seq, stored_ns, subject, headers, payload } = self;
@@ -67,21 +70,22 @@ impl SegmentEntries {
     }
 }
 
-/// What is where in a part. Positions are those of the log.
+/// The index of a part. Positions are those of the log.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentIndex {
     /// Outcomes and dead letters of each rollout's tasks.
     pub rollouts: Vec<RolloutEntries>,
-    /// By policy version: turns that it sampled a token of, and what its training step and commit came to.
+    /// By policy version: turns with a token that it sampled, and the outcomes of its training step
+    /// and commit.
     pub versions: BTreeMap<PolicyVersion, Vec<u64>>,
-    /// Payloads in the object store and rows that runs ask, which stay for as long as the segment does.
+    /// Payloads in the object store and rows of datasets, which are kept as long as the segment.
     pub claims: Vec<Claim>,
 }
 
 /// A payload in the object store.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Claim {
-    /// Whose blob it is.
+    /// The run that owns the blob.
     pub run: RunId,
     /// The blob.
     pub blob: BlobRef,

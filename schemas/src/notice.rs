@@ -9,24 +9,25 @@ use crate::ids::{RunId, TaskKey};
 use crate::stage::Stage;
 use crate::version::PolicyVersion;
 
-/// What a coordinator tells of a run, on `mr.notice.<run>.<kind>`.
+/// A coordinator's notice about a run, on `mr.notice.<run>.<kind>`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Notice {
-    /// The run was taken on.
+    /// The run was submitted.
     Submitted {
         /// The run.
         run: RunId,
     },
     /// A version was committed.
     Step(StepNotice),
-    /// A gang lost a member, or never met: its step came to nothing and is made again with the same batch.
+    /// A gang lost a member, or its rendezvous failed: the attempt of the step is void, and the
+    /// step restarts with the same batch.
     StepVoid {
         /// The run.
         run: RunId,
         /// The version that the step was to make.
         version: PolicyVersion,
-        /// Which try.
+        /// Attempt of the step, from 0.
         attempt: u32,
         /// Why.
         reason: String,
@@ -35,20 +36,21 @@ pub enum Notice {
     Evaluated {
         /// The run.
         run: RunId,
-        /// What was evaluated.
+        /// The version that was evaluated.
         version: PolicyVersion,
-        /// Share of held-out prompts solved, 0 to 1, of those that were played to the end; `None` where none was.
+        /// Share of held-out prompts solved, 0 to 1, of those that were played to the end; `None`
+        /// if none was.
         success: Option<f64>,
-        /// How many were played to the end.
+        /// Prompts that were played to the end.
         prompts: u32,
-        /// How many failed for good.
+        /// Prompts that failed for good.
         #[serde(default)]
         failed: u32,
         /// Why the last of these failed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
-    /// A task is with the dead letters.
+    /// A task became a dead letter.
     DeadLetter {
         /// The run.
         run: RunId,
@@ -57,7 +59,7 @@ pub enum Notice {
         /// Why.
         reason: String,
     },
-    /// The log lost its newest part: what it held is done again.
+    /// The log lost its newest part, whose work is redone.
     LogLost {
         /// The first position that is known to be lost.
         from: u64,
@@ -79,10 +81,10 @@ pub enum Notice {
         run: RunId,
         /// Why.
         reason: String,
-        /// What to do about it.
+        /// What a person can do about it.
         remedy: String,
     },
-    /// A paused run goes on.
+    /// A paused run was resumed.
     Resumed {
         /// The run.
         run: RunId,
@@ -101,7 +103,7 @@ pub enum Notice {
 }
 
 impl Notice {
-    /// Whom it concerns; `None` for all runs.
+    /// The run that it concerns; `None` for all runs.
     #[must_use]
     pub const fn run(&self) -> Option<&RunId> {
         match self {
@@ -151,9 +153,9 @@ pub struct StepNotice {
     pub sampled_tokens: u64,
     /// Greatest staleness in the batch.
     pub max_staleness: u64,
-    /// When, in the log's time.
+    /// Milliseconds since 1970, in the log's time.
     pub unix_ms: u64,
-    /// What the trainer measured.
+    /// Step metrics by name.
     pub metrics: BTreeMap<String, f64>,
 }
 
@@ -164,28 +166,28 @@ pub struct WorkerNotice {
     pub worker: String,
     /// Milliseconds since its start.
     pub uptime_ms: u64,
-    /// By stage.
+    /// Counters by stage.
     pub stages: BTreeMap<Stage, StageCounters>,
 }
 
-/// What a worker did in one stage since its start.
+/// A worker's counters in one stage since its start.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StageCounters {
     /// Tasks that ended.
     pub done: u64,
-    /// Tasks given back to be tried again.
+    /// Tasks returned for a retry.
     pub retried: u64,
-    /// Tasks that nobody can do.
+    /// Tasks that became dead letters.
     pub poison: u64,
     /// Tasks dropped as stale.
     pub stale: u64,
-    /// Tasks in hand.
+    /// Tasks in flight.
     pub in_hand: u64,
     /// Microseconds in which at least one task was being executed.
     pub busy_us: u64,
     /// Tokens sampled.
     pub tokens: u64,
-    /// What its tasks wait for, where they cannot be done now: a server, weights, a program.
+    /// What its tasks wait for, if they cannot be done now: a server, weights, a program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,
 }

@@ -1,7 +1,7 @@
-//! What serde asks of a field before it is written: fields that came later are written only where they say something, so
-//! that documents of before keep their bytes and their hash.
+//! Predicates by which serde omits fields. Fields that were added later are written only if they
+//! differ from their default, so that older documents keep their bytes and hash.
 
-/// Whether the value is what its type begins with.
+/// Whether the value is its type's default.
 pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }

@@ -1,5 +1,6 @@
-//! What a worker says of a task that it did, once, into the log. The first outcome of a task wins. A task
-//! that cannot be done has no outcome: it becomes an [`Event::DeadLetter`](crate::Event::DeadLetter).
+//! The result of a task, which its worker appends to the log. The first outcome of a task wins. A
+//! task that cannot be done has no outcome: it becomes an
+//! [`Event::DeadLetter`](crate::Event::DeadLetter).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -23,55 +24,58 @@ use crate::train_shard::{StepVoid, TrainShardDone};
 pub struct Outcome {
     /// The task.
     pub key: TaskKey,
-    /// Who did it.
+    /// The worker that did it.
     pub worker: WorkerId,
     /// Microseconds that its worker spent on it; for batched work, this task's share.
     pub busy_us: u64,
-    /// Fingerprint of the request ([`Task::question`](crate::Task::question)). An outcome of another request under the same
-    /// name, which a log that lost its newest part may have made before, counts for nothing. What older programs wrote
-    /// under `answers` covered content that the coordinator does not hold any more: it is not compared.
+    /// Fingerprint of the request
+    /// ([`Task::request_fingerprint`](crate::Task::request_fingerprint)). If it differs from the
+    /// awaited task's, the outcome is ignored: it answers another task of the same key, which was
+    /// queued by a part of the log that is lost. Older programs wrote a fingerprint of other
+    /// content under `answers`; it is not compared.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "fingerprint")]
     pub answers: Option<u64>,
-    /// What came of it.
+    /// The result.
     pub body: OutcomeBody,
 }
 
-/// What came of a task.
+/// The result of a task, by stage.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OutcomeBody {
     /// A turn was sampled.
     Generate(GenerateDone),
-    /// The environment answered.
+    /// The environment was reset or stepped.
     EnvStep(EnvStepDone),
-    /// A turn in brief. Only the log says this, beside a claim; a worker says all of it.
+    /// A turn in brief. It only occurs in the log, beside a claim check; a worker writes the whole
+    /// turn.
     TurnBrief(TurnBrief),
-    /// What the environment answered, in brief.
+    /// The environment's step in brief.
     StepBrief(StepBrief),
     /// A score was given.
     Reward(RewardDone),
-    /// A share of a step was computed.
+    /// A shard of a step was computed.
     TrainShard(TrainShardDone),
-    /// A rank lost its gang: the step is void and is made again.
+    /// A rank lost its gang: the attempt of the step is void, and the step restarts.
     Void(StepVoid),
     /// A version was committed.
     PublishWeights(PublishWeightsDone),
-    /// Nothing, and not for the task's fault: its worker leaves. The task was taken out of the queue, where its deliveries
-    /// are counted, and is to be put again.
+    /// The task was returned undone, because its worker leaves. It was removed from the queue, so
+    /// that the delivery does not count, and is requeued.
     Returned(Returned),
 }
 
-/// Why a task was given back.
+/// Why a task was returned.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Returned {
     /// For people.
     pub reason: String,
 }
 
-/// Why an outcome is none. It becomes what a task is that nobody can do: never a reward of 0.
+/// Why an outcome is malformed. Its task counts as a dead letter, never as a reward of 0.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum MalformedOutcome {
-    /// The task is of one stage, the content of another.
+    /// Key and body are of different stages.
     #[error("outcome of a {stage} task has the content of another stage")]
     OtherStage {
         /// The task's stage.
@@ -80,33 +84,33 @@ pub enum MalformedOutcome {
     /// A turn that could not be trained on.
     #[error(transparent)]
     Turn(#[from] MalformedTurn),
-    /// A reward or score that is none.
+    /// A reward or score that is not a number, or too large.
     #[error("{what}={value} is no number from -{MAX_REWARD:e} to {MAX_REWARD:e}: it must be finite")]
     Number {
-        /// Which.
+        /// Its name.
         what: &'static str,
-        /// What it is.
+        /// Its value.
         value: f64,
     },
-    /// More than there may be.
+    /// Something is longer than its bound.
     #[error("{what} has length={length}, above {most}")]
     TooLong {
-        /// What.
+        /// Its name.
         what: &'static str,
-        /// How many.
+        /// Its length.
         length: usize,
         /// The bound.
         most: usize,
     },
-    /// A measurement that is no number.
+    /// A step metric that is not a finite number.
     #[error("metric {name} is {value}; it must be finite")]
     Metric {
         /// Its name.
         name: String,
-        /// What it is.
+        /// Its value.
         value: f64,
     },
-    /// A file whose name could lead elsewhere.
+    /// A file whose name could lead out of its folder.
     #[error(transparent)]
     FileName(#[from] NotAFileName),
     /// A file that is named twice.
@@ -115,8 +119,8 @@ pub enum MalformedOutcome {
 }
 
 impl Outcome {
-    /// Refuses an outcome that cannot be true, whatever its task was. Asked before it is said, and again before
-    /// it is believed.
+    /// Refuses an outcome that is invalid for any task. The worker checks it before it is written,
+    /// and the fold before it is used.
     ///
     /// # Errors
     /// Names what is wrong, with its value.
@@ -132,7 +136,7 @@ impl Outcome {
                 length("state", done.state.len(), MAX_ENV_STATE_BYTES)?;
                 length("observation", done.observation.len(), MAX_CONTEXT_TOKENS)?;
                 length("said", done.said.iter().map(|said| said.text.len()).sum(), MAX_SAID_BYTES)?;
-                // Twice: what is written anew may be longer than it was in the file.
+                // Twice the bound: reserialised JSON may be longer than it was in the file.
                 length("row", done.row.values().map(|value| value.to_string().len()).sum(), 2 * MAX_ROW_BYTES)
             }
             OutcomeBody::TurnBrief(brief) => Ok(brief.check()?),
@@ -152,7 +156,7 @@ impl Outcome {
 }
 
 impl OutcomeBody {
-    /// The stage whose tasks end so; `None` for all.
+    /// The stage whose tasks have this outcome; `None` for all stages.
     #[must_use]
     pub const fn stage(&self) -> Option<Stage> {
         match self {

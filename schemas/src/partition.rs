@@ -1,13 +1,15 @@
-//! Partitions of the generate pool: which one a rollout's turns go to, and which worker is asked first for them.
-//! Both follow from names alone, so nobody keeps or tells who has what: the turns of a rollout, and the samples of
-//! its prompt, come to the worker that holds their prefix for as long as it has a free slot.
+//! Partitions of the generate pool: which one a rollout's turns go to, and which worker pulls from
+//! it first. Both are functions of names, so no process keeps an assignment. The turns of a
+//! rollout, and the samples of its prompt, go to the worker that has their prefix in its cache, as
+//! long as it has a free slot.
 
 use crate::blob::Sha;
 use crate::ids::{PoolName, RunId, WorkerId};
 use crate::limits::MAX_RANK;
 use crate::subjects::GENERATE_POOL;
 
-/// The partitions of the generate pool of runs that have so many; none where a run has one, the pool itself.
+/// The partitions of the generate pool of runs with so many; none for a run with one, which uses
+/// the pool itself.
 ///
 /// # Panics
 /// Never: the names are within the bounds of a pool's name.
@@ -21,7 +23,7 @@ fn pool(index: u64) -> PoolName {
     format!("{GENERATE_POOL}-{index:02}").parse().expect("a short name is a pool's name")
 }
 
-/// The pool of all generate tasks of a group, of a run with so many partitions.
+/// The pool of all generate tasks of a group, in a run with so many partitions.
 ///
 /// # Panics
 /// Never: the names are within the bounds of a pool's name.
@@ -33,15 +35,15 @@ pub fn of_group(run: &RunId, group: u64, partitions: u32) -> PoolName {
     pool(hash([run.as_str().as_bytes(), b"/", &group.to_le_bytes()]) % u64::from(partitions))
 }
 
-/// The rank of a worker at each of so many partitions, from 0 to [`MAX_RANK`]. Its partitions are spread over all
-/// ranks, in an order of its own: each worker is the first somewhere, and when one goes or comes the others keep
-/// their ranks.
+/// The pull priority of a worker at each of so many partitions, from 0 (first) to [`MAX_RANK`]. A
+/// worker's partitions are spread over all priorities, in an order of its own. So each worker is
+/// first somewhere, and when one leaves or joins the others keep their priorities.
 #[must_use]
 pub fn ranks(worker: &WorkerId, partitions: u32) -> Vec<(PoolName, u8)> {
     let mut order = pools(partitions);
     order.sort_by_cached_key(|pool| hash([worker.as_str().as_bytes(), b"/", pool.as_str().as_bytes()]));
     let (count, levels) = (order.len().max(1), usize::from(MAX_RANK) + 1);
-    // With fewer partitions than ranks each has its own.
+    // With fewer partitions than priorities each has its own.
     let rank = |place: usize| (place * levels / count) as u8;
     order.into_iter().enumerate().map(|(place, pool)| (pool, rank(place))).collect()
 }
@@ -75,7 +77,7 @@ mod tests {
         }
         assert_eq!(dealt.keys().cloned().collect::<Vec<_>>(), pools(8));
         assert!(dealt.values().all(|count| (850..1_150).contains(count)), "{dealt:?}");
-        // A coordinator of another version that takes over must put tasks where they were.
+        // A coordinator of another version must use the same partitions when it takes over.
         let first: Vec<_> = (0..6).map(|group| of_group(&run, group, 8).to_string()).collect();
         assert_eq!(first, FIRST_OF_LAKE);
         let other =
@@ -97,7 +99,7 @@ mod tests {
         let names = ["a", "b", "c", "d"];
         let led: BTreeSet<String> = pools(8).iter().map(|pool| first(pool, &names)).collect();
         assert!(led.len() >= 3, "{led:?}");
-        // Whoever is first stays first when another goes.
+        // The first worker stays first when another leaves.
         for pool in pools(8).iter().filter(|pool| first(pool, &names) != "d") {
             assert_eq!(first(pool, &names), first(pool, &names[..3]));
         }

@@ -1,4 +1,4 @@
-//! The policy key: what workers watch. `nats kv watch MILLRACE_POLICY` shows it.
+//! The policy key, which workers watch. `nats kv watch MILLRACE_POLICY` shows it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,23 +8,25 @@ use crate::ids::TaskKey;
 use crate::omit;
 use crate::version::PolicyVersion;
 
-/// The current policy of a run, as JSON in the key-value bucket `MILLRACE_POLICY` under the run's name.
+/// The current policy of a run, as JSON in the key-value bucket `MILLRACE_POLICY` under the run's
+/// name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Policy {
     /// The newest committed version.
     pub version: PolicyVersion,
     /// Hash of its manifest.
     pub manifest: Sha,
-    /// Work that started below this version will not be trained on: workers drop it.
+    /// Work that started at an older version than this will not be trained on: workers drop it.
     pub floor: PolicyVersion,
-    /// Tries of the step that trains on this version: shares of an earlier try are void.
+    /// Attempt of the step that trains on this version: shards of an earlier attempt are void.
     #[serde(default)]
     pub attempt: u32,
-    /// Partitions of the run's generate pool, from which generate workers pull; 1 for the pool itself.
+    /// Partitions of the run's generate pool, from which generate workers pull; 1 for the pool
+    /// itself.
     #[serde(default = "one", skip_serializing_if = "omit::is_single")]
     #[schemars(extend("default" = 1))]
     pub partitions: u32,
-    /// The run takes no more work: workers drop all of it.
+    /// The run is over: workers drop all of its tasks.
     pub ended: bool,
 }
 
@@ -33,8 +35,8 @@ const fn one() -> u32 {
 }
 
 impl Policy {
-    /// Whether a task is of no use any more: work that started at `version` too long ago, or a share of a step that
-    /// is committed or void.
+    /// Whether a task is of no use any more: work that started at `version` too long ago, or a
+    /// share of a step that is committed or void.
     #[must_use]
     pub fn is_stale(&self, key: TaskKey, version: PolicyVersion, evaluate: bool) -> bool {
         self.ended || (!evaluate && version < self.floor) || self.is_void(key)

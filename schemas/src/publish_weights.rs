@@ -1,5 +1,5 @@
-//! `publish_weights`: a trained version is committed. The manifest is written last and created once: the
-//! first commit of a version wins, a retry finds it and reports the same.
+//! `publish_weights`: a trained version is committed. The manifest is written last and created
+//! once: the first commit of a version wins, and a retry finds it and reports the same.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,24 +13,25 @@ use crate::version::PolicyVersion;
 /// Commit one version.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PublishWeightsTask {
-    /// What to write.
+    /// The manifest to write.
     pub manifest: Manifest,
-    /// Which old versions' blobs to keep.
+    /// Which versions' blobs to keep.
     pub retention: Retention,
 }
 
-/// Which versions keep their blobs. Manifests are kept for ever: a version number is never used again.
+/// Which versions keep their blobs. Manifests are kept for ever: a version number is never used
+/// again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Retention {
     /// The newest this many versions keep their blobs. Default 4; at least 2.
     #[serde(default = "Retention::default_newest")]
     pub newest: u64,
-    /// So does every version that is a multiple of this; 0 for none. Default 0.
+    /// Every version that is a multiple of this keeps its blobs too; 0 for none. Default 0.
     #[serde(default)]
     pub every: u64,
-    /// Every this many steps, and after the last, a version keeps its optimiser's state. From the newest such
-    /// version the steps since are made again where that state was lost. Default 8; at least 1.
+    /// Every this many steps, and after the last, a version keeps its optimiser's state. If that
+    /// state is lost, the steps since the newest such version are redone. Default 8; at least 1.
     #[serde(default = "Retention::default_checkpoint_every")]
     pub checkpoint_every: u64,
 }
@@ -44,7 +45,7 @@ impl Retention {
         8
     }
 
-    /// Whether `version` is made with its optimiser's state; 0 stands for 1.
+    /// Whether `version` is made with its optimiser's state; 0 means 1.
     #[must_use]
     pub const fn is_checkpoint(&self, version: PolicyVersion) -> bool {
         self.checkpoint_every <= 1 || version.0.is_multiple_of(self.checkpoint_every)
@@ -81,12 +82,12 @@ pub struct Manifest {
     pub config: Sha,
     /// The files, by name.
     pub files: Vec<FileRef>,
-    /// What the step measured.
+    /// Step metrics by name.
     pub metrics: BTreeMap<String, f64>,
 }
 
 impl Manifest {
-    /// The bytes that are stored, the same for the same content.
+    /// The bytes that are stored. They are a function of the content.
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
         let mut text = serde_json::to_vec_pretty(self).expect("a manifest holds only what JSON can express");
@@ -104,17 +105,17 @@ impl Manifest {
 /// The version is committed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PublishWeightsDone {
-    /// Hash of the manifest that stands, whoever wrote it.
+    /// Hash of the committed manifest, which another commit may have written.
     pub manifest: Sha,
-    /// The batch that the manifest that stands was trained on; `None` for version 0. Another batch than the
-    /// one handed in means that another commit stood already.
+    /// The batch of the committed manifest; `None` for version 0. If it is not the task's batch,
+    /// another commit came first.
     #[serde(default)]
     pub batch: Option<BlobRef>,
-    /// Whether this commit wrote it, for certain. `false` where it was found, by a retry for example.
+    /// Whether this commit certainly wrote it. `false` if it existed, for example after a retry.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub created: bool,
-    /// Bytes of the files it names.
+    /// Bytes of the version's files.
     pub bytes: u64,
-    /// Versions whose blobs were collected on this occasion.
+    /// Versions whose blobs this commit removed.
     pub collected: Vec<PolicyVersion>,
 }

@@ -1,14 +1,15 @@
-//! What `millrace up` leaves behind: `report.json`.
+//! The result of a run, which `millrace up` writes as `report.json`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::{DomainStatus, Evaluation, Ledger, StoredStatus};
 
-/// The standard error of a share of rollouts that reached the goal, of which `clusters` gives, for each distinct prompt,
-/// how many were played and how many of them reached it. Rollouts of one prompt, drawn again or sampled several times, are
-/// no independent evidence: they are one cluster (Miller 2024, <https://arxiv.org/abs/2411.00640>, section 2.2), here with
-/// the correction for few clusters. `None` for fewer than two prompts.
+/// The standard error of a share of rollouts that reached the goal, of which `clusters` gives, for
+/// each distinct prompt, how many were played and how many of them reached it. Rollouts of one
+/// prompt, drawn repeatedly or sampled several times, are not independent: they are one cluster
+/// (Miller 2024, <https://arxiv.org/abs/2411.00640>, section 2.2), here with the correction for few
+/// clusters. `None` for fewer than two prompts.
 #[must_use]
 pub fn clustered_error(clusters: impl Iterator<Item = (u32, u32)> + Clone) -> Option<f64> {
     let (mut count, mut rollouts, mut solved) = (0.0, 0.0, 0.0);
@@ -22,12 +23,13 @@ pub fn clustered_error(clusters: impl Iterator<Item = (u32, u32)> + Clone) -> Op
     (count >= 2.0).then(|| variance.sqrt() / rollouts)
 }
 
-/// A rule that learns nothing, played on the held-out prompts of a run by the environment's own code.
+/// A rule that learns nothing, played on the held-out prompts of a run by the environment's own
+/// code.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Baseline {
     /// `random`, `memoryless_reflex`, `reflex` or `shortest_path`.
     pub name: String,
-    /// What it does, in words.
+    /// Description of the rule.
     pub rule: String,
     /// Share of prompts solved.
     pub success: f64,
@@ -35,7 +37,7 @@ pub struct Baseline {
     pub standard_error: f64,
     /// Prompts played.
     pub prompts: u32,
-    /// Distinct ones among them.
+    /// Distinct prompts among them.
     pub distinct: u32,
 }
 
@@ -46,7 +48,7 @@ pub struct Report {
     pub run: String,
     /// `finished`, `cancelled` or `failed`.
     pub state: String,
-    /// Share of held-out prompts solved by version 0; `None` where none were evaluated.
+    /// Share of held-out prompts solved by version 0; `None` if none were evaluated.
     pub success_before: Option<f64>,
     /// Share of held-out prompts solved by the last version.
     pub success_after: Option<f64>,
@@ -55,20 +57,22 @@ pub struct Report {
     /// Those that failed for good, at most.
     #[serde(default)]
     pub evaluate_failed: u32,
-    /// Why the last of these failed; `None` where none did.
+    /// Why the last of these failed; `None` if none did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evaluate_reason: Option<String>,
-    /// All evaluations, oldest first, each with its temperature, standard error and distinct prompts.
+    /// All evaluations, oldest first, each with its temperature, standard error and distinct
+    /// prompts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evaluations: Vec<Evaluation>,
-    /// What rules that learn nothing reach on the same held-out prompts; empty where the environment has none.
+    /// Baselines, rules that learn nothing, on the same held-out prompts; empty if the environment
+    /// has none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub baselines: Vec<Baseline>,
     /// Seconds from the submit to the end, in the log's time.
     pub wall_s: f64,
     /// Train steps done.
     pub steps: u64,
-    /// The async ratio.
+    /// The async ratio, α.
     pub alpha: f64,
     /// Greatest staleness of a trained rollout, in versions.
     pub max_staleness: u64,
@@ -80,32 +84,32 @@ pub struct Report {
     pub tokens_per_s: f64,
     /// Turns taken.
     pub turns: u64,
-    /// Context tokens of these turns that engines computed.
+    /// Context tokens of these turns that engines prefilled.
     #[serde(default)]
     pub prefill_tokens: u64,
-    /// Context tokens of these turns that engines had already, from an earlier turn or another sample.
+    /// Context tokens of these turns that were in an engine's prefix cache.
     #[serde(default)]
     pub cached_tokens: u64,
     /// Turns of trained rollouts.
     #[serde(default)]
     pub trained_turns: u64,
-    /// Turns that surplus rollouts had taken when they were dropped.
+    /// Turns of rollouts that were dropped as surplus.
     #[serde(default)]
     pub surplus_turns: u64,
-    /// Turns from which groups started; `None` for a run whose groups all began at their prompts.
+    /// Turns from which groups started; `None` for a run whose groups all started at their prompts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored_turns: Option<StoredStatus>,
     /// The books, in rollouts.
     pub ledger: Ledger,
-    /// How each domain ended, in the run file's order; empty for a run with one.
+    /// Final status by domain, in the run file's order; empty for a run with one domain.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub domains: Vec<DomainStatus>,
     /// Whether admitted = trained + dropped + in flight.
     pub balanced: bool,
-    /// Whether a recount from the committed versions and their batches in the object store agrees: every
-    /// version once, no rollout twice, the same number trained, the same greatest staleness.
+    /// Whether a recount from the committed versions and their batches in the object store agrees:
+    /// every version once, no rollout twice, the same number trained, the same greatest staleness.
     pub audited: bool,
-    /// What the recount found wrong.
+    /// Findings of the recount; empty if it agrees.
     pub audit_findings: Vec<String>,
     /// The last version.
     pub final_version: u64,
@@ -117,6 +121,6 @@ pub struct Report {
     pub generate_busy: f64,
     /// Share of wall time in which a train worker was executing, 0 to 1.
     pub train_busy: f64,
-    /// Processes (workers, coordinator, nats-server) that died and were started again.
+    /// Restarts of processes (workers, coordinator, nats-server).
     pub restarts: u64,
 }

@@ -18,27 +18,27 @@ pub mod judge;
 pub struct RewardTask {
     /// The rule.
     pub rule: RewardRule,
-    /// What happened, turn by turn. `[turns]`, 1 or more.
+    /// The result of each turn. `[turns]`, 1 or more.
     pub turns: Vec<TurnResult>,
     /// The environment's goal was reached.
     pub success: bool,
-    /// What the run file tells the rule.
+    /// The rule's settings in the run file.
     #[serde(default, skip_serializing_if = "Settings::is_empty")]
     pub settings: Settings,
-    /// Where `conversation` and `row` are stored: all that the environment answered, its reset first. Empty where they are
-    /// here or the rule reads neither. `[1 + turns]`
+    /// Log entries of `conversation` and `row`: all steps of the environment, the reset first.
+    /// Empty if they are included or the rule reads neither. `[1 + turns]`
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prefix: Vec<EntryRef>,
-    /// Everything that was said, for a rule that reads it in an environment that speaks text.
+    /// The whole conversation, for a rule that reads it in an environment that uses text.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conversation: Vec<Utterance>,
-    /// What the environment tells rewards of the prompt: the fields of a dataset's row but its prompt, the answer as text
-    /// under `answer`.
+    /// The environment's fields for rewards: those of a dataset's row except the prompt, the answer
+    /// as text under `answer`.
     #[serde(default, skip_serializing_if = "Settings::is_empty")]
     pub row: Settings,
 }
 
-/// What one turn brought.
+/// The result of one turn.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TurnResult {
     /// The environment's reward for it.
@@ -49,7 +49,7 @@ pub struct TurnResult {
     pub tokens: u32,
 }
 
-/// How a rollout is scored. The pool that serves it has the same name, but for rules of your own.
+/// How a rollout is scored. The pool that serves it has the same name, except for your own rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RewardRule {
@@ -57,22 +57,24 @@ pub enum RewardRule {
     EnvReturn,
     /// 1 when the goal was reached, else 0.
     Success,
-    /// The share of turns that were valid actions, or had the form that is asked for, minus 1: 0 at best, −1 at worst.
+    /// The share of turns that were valid actions, or had the required form, minus 1: 0 at best, −1
+    /// at worst.
     Format,
-    /// Whether the last answer says what the right one does, as mathematics: 1 when it does, else 0.
+    /// Whether the last answer is mathematically equal to the right one: 1 if it is, else 0.
     Math,
-    /// Whether the last answer looks as it was asked to, its length and its words for example: 1 when it does, else 0.
+    /// Whether the last answer follows its instructions, on length or words for example: 1 if it
+    /// does, else 0.
     Instructions,
-    /// Whether the program in the last answer passes its tests, run in a sandbox: 1 when it does, else 0.
+    /// Whether the program in the last answer passes its tests in a sandbox: 1 if it does, else 0.
     Code,
-    /// What another model says of the last answer, from 0 to 1.
+    /// Another model's score of the last answer, from 0 to 1.
     Judge,
-    /// One of your own, which a program beside the worker answers for: `millrace-worker --exec`.
+    /// Your own rule, served by a program beside the worker: `millrace-worker --exec`.
     Custom,
 }
 
 impl RewardRule {
-    /// Rules that come with Millrace; their names are their pools' too.
+    /// Rules that come with Millrace. Their pools have the same names.
     pub const BUILT_IN: [Self; 7] = [
         Self::EnvReturn,
         Self::Success,
@@ -83,7 +85,7 @@ impl RewardRule {
         Self::Judge,
     ];
 
-    /// Whether it reads what was said, whatever it is told.
+    /// Whether it reads the conversation, with any settings.
     #[must_use]
     pub const fn reads_words(self) -> bool {
         match self {
@@ -111,9 +113,9 @@ impl RewardRule {
 /// The score.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RewardDone {
-    /// Finite. A rule that cannot tell fails; it never says 0.
+    /// Finite. A rule that cannot score fails; it never gives 0 instead.
     pub score: f64,
-    /// For people: what the answer lacks, or what the machine does that scored it. May be empty.
+    /// A remark for people: what the answer lacks, or what the scoring machine lacks. May be empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
 }

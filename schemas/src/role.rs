@@ -1,5 +1,5 @@
-//! Who may say and hear what on the queue. A role has the rights that its work needs and no others; a process
-//! that does the work of several has a user with all of theirs.
+//! Which role may publish and subscribe to which subjects. A role has the rights that its work
+//! needs and no others. A process with several roles has a user with all of their rights.
 
 use crate::stage::Stage;
 use crate::subjects::{
@@ -8,26 +8,26 @@ use crate::subjects::{
     deaths_of_stage, keys, outcomes_of_stage, task_stream, watched_keys,
 };
 
-/// A part in the play.
+/// A role in the system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Decides, and makes what is on the server.
+    /// The coordinator: decides, and creates streams, consumers and buckets.
     Coordinator,
-    /// Hands runs in and asks how they stand.
+    /// Submits runs and reads their status.
     Submitter,
     /// Does the tasks of one stage.
     Worker(Stage),
 }
 
-/// The subjects on which a user may publish and to which it may subscribe, in the server's notation. All else
-/// is forbidden.
+/// The subjects on which a user may publish and to which it may subscribe, in the server's
+/// notation. All else is forbidden.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rights {
     /// May publish on these.
     pub publish: Vec<String>,
     /// May subscribe to these.
     pub subscribe: Vec<String>,
-    /// May answer a request wherever the asker wants the answer.
+    /// May reply to a request on the requester's reply subject.
     pub respond: bool,
 }
 
@@ -63,7 +63,8 @@ impl Role {
     }
 }
 
-/// First token of the subjects on which a user gets its replies. No other user may listen there.
+/// First token of the subjects on which a user gets its replies. No other user may subscribe to
+/// them.
 #[must_use]
 pub fn inbox_prefix(user: &str) -> String {
     format!("_INBOX_{user}")
@@ -88,8 +89,8 @@ impl Rights {
         all
     }
 
-    /// May read and watch a bucket. Without the right to make a consumer: whoever has it chooses where the
-    /// server sends what is stored.
+    /// May read and watch a bucket. This does not include the right to create consumers, which
+    /// could direct stored messages to any subject.
     fn read(&mut self, bucket: &str) {
         let stream = bucket_stream(bucket);
         self.publish.push(request("DIRECT.GET", &stream));
@@ -129,11 +130,11 @@ fn worker(stage: Stage) -> Rights {
     rights.pull(&task_stream(stage), "*");
     rights.read(POLICY_BUCKET);
     if stage != Stage::PublishWeights {
-        // Tasks and batches name what was said before by its position in the log.
+        // Tasks and batches refer to earlier turns by their position in the log.
         rights.publish.push(request("DIRECT.GET", LOG_STREAM));
     }
     if stage == Stage::TrainShard {
-        // How a gang finds together, and who is there for one.
+        // Rendezvous and membership of a gang.
         for bucket in [GANG_BUCKET, WORKERS_BUCKET] {
             rights.read(bucket);
             rights.write(bucket);
@@ -163,7 +164,7 @@ fn coordinator() -> Rights {
     for bucket in buckets {
         rights.read(bucket);
         rights.write(bucket);
-        // Of the stream's leader: what a write is decided on.
+        // Reads from the stream's leader, on which writes are conditioned.
         rights.publish.push(request("STREAM.MSG.GET", &bucket_stream(bucket)));
     }
     let others = [LOG_STREAM, DEAD_STREAM, ADVISORY_STREAM].map(str::to_owned);
@@ -181,7 +182,8 @@ fn coordinator() -> Rights {
     // The consumers of members that left.
     let train = task_stream(Stage::TrainShard);
     rights.publish.push(request("CONSUMER.DELETE", &format!("{train}.*")));
-    // Whether the log still holds what was read of it, and taking away what is in segments.
+    // Checks whether the log still has entries that were read, and trims those that are in
+    // segments.
     rights.publish.push(request("STREAM.MSG.GET", LOG_STREAM));
     rights.publish.push(request("STREAM.PURGE", LOG_STREAM));
     rights.publish.push(request("DIRECT.GET", LOG_STREAM));

@@ -1,4 +1,4 @@
-//! The one vocabulary of stages. File names, subjects, spans, metrics and charts spell them the same.
+//! The stages of a task. File names, subjects, spans, metrics and charts spell them the same.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use std::str::FromStr;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// A run is handed in. Not a task: it enters by the API.
+    /// A run is submitted. This is not a task: it enters by the API.
     Submit,
     /// The policy samples one turn.
     Generate,
@@ -17,7 +17,7 @@ pub enum Stage {
     EnvStep,
     /// A finished rollout gets a score.
     Reward,
-    /// One rank's share of an optimiser step.
+    /// One rank's shard of an optimiser step.
     TrainShard,
     /// A trained version is committed and made visible.
     PublishWeights,
@@ -52,7 +52,7 @@ impl fmt::Display for Stage {
     }
 }
 
-/// A word that names no stage.
+/// A text that names no stage.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown stage value={0:?}; known: submit, generate, env_step, reward, train_shard, publish_weights")]
 pub struct UnknownStage(String);

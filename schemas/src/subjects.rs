@@ -8,36 +8,38 @@ use crate::version::PolicyVersion;
 
 /// The log: every event of every run, in one order.
 pub const LOG_STREAM: &str = "MILLRACE_LOG";
-/// Tasks that nobody could do, with their bytes.
+/// The dead-letter queue: tasks that failed for good, with their bytes.
 pub const DEAD_STREAM: &str = "MILLRACE_DEAD";
-/// The server's own notices of tasks delivered too often.
+/// The server's advisories of tasks that exhausted their deliveries.
 pub const ADVISORY_STREAM: &str = "MILLRACE_ADVISORY";
 /// Key-value bucket: the current policy of each run.
 pub const POLICY_BUCKET: &str = "MILLRACE_POLICY";
 /// Key-value bucket: the coordinator's lease and its newest snapshot.
 pub const COORDINATOR_BUCKET: &str = "MILLRACE_COORDINATOR";
-/// Key-value bucket: signs of life of the workers that train, by name.
+/// Key-value bucket: heartbeats of train workers, by name.
 pub const WORKERS_BUCKET: &str = "MILLRACE_WORKERS";
-/// Key-value bucket: where the members of a gang leave their addresses. Kept for a day.
+/// Key-value bucket: rendezvous of gangs, with the members' addresses. Kept for a day.
 pub const GANG_BUCKET: &str = "MILLRACE_GANG";
-/// Key in [`COORDINATOR_BUCKET`]: who acts.
+/// Key in [`COORDINATOR_BUCKET`]: the leader's lease.
 pub const LEASE_KEY: &str = "lease";
 /// Key in [`COORDINATOR_BUCKET`]: the newest snapshot.
 pub const SNAPSHOT_KEY: &str = "snapshot";
 
-/// Pool of `generate` tasks. The pool of an `env_step` task is its environment's name, that of a `reward`
-/// task its rule's name.
+/// Pool of `generate` tasks. The pool of an `env_step` task is its environment's name, that of a
+/// `reward` task its rule's name.
 pub const GENERATE_POOL: &str = "policy";
-/// How the server calls what orders those who pull from a partition: a group of its consumer.
+/// The priority group of a partition's consumer, which orders its pullers.
 pub const RANK_GROUP: &str = "rank";
-/// Pool of `train_shard` tasks that any worker may do. The ranks of a gang have a pool for each member.
+/// Pool of `train_shard` tasks that any worker may do. The ranks of a gang have a pool for each
+/// member.
 pub const TRAIN_POOL: &str = "gang";
 /// Pool of `publish_weights` tasks.
 pub const PUBLISH_POOL: &str = "commit";
 
 /// The run token of events that concern all runs.
 pub const ALL_RUNS: &str = "all";
-/// Words in the place of a run's name that mean something else: `mr.log.all.tick`, `mr.notice.worker.<id>`.
+/// Tokens in the place of a run's name that have another meaning: `mr.log.all.tick`,
+/// `mr.notice.worker.<id>`.
 pub const RESERVED_RUNS: [&str; 2] = [ALL_RUNS, "worker"];
 /// Every task.
 pub const TASK_ALL: &str = "mr.task.>";
@@ -49,23 +51,24 @@ pub const DEAD_ALL: &str = "mr.dead.>";
 pub const NOTICE_ALL: &str = "mr.notice.>";
 /// Every worker's counters.
 pub const NOTICE_WORKERS: &str = "mr.notice.worker.*";
-/// Advisories that a task was delivered too often.
+/// Advisories that a task exhausted its deliveries.
 pub const ADVISORY_MAX_DELIVERIES: &str = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.*.*";
 /// First tokens of such an advisory; stream and consumer follow.
 pub const ADVISORY_OF_DELIVERIES: &str = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES";
 
 /// Header: the trace that a message belongs to (W3C `traceparent`).
 pub const TRACEPARENT_HEADER: &str = "traceparent";
-/// Header: the payload is in the object store, here is its `<sha256>/<bytes>`.
+/// Header of a claim check: the payload is in the object store, as `<sha256>/<bytes>`.
 pub const CLAIM_HEADER: &str = "Millrace-Claim";
-/// Header of a dead letter: why.
+/// Header of a dead letter: the reason.
 pub const REASON_HEADER: &str = "Millrace-Reason";
-/// Header of a dead letter: the subject on which the task was put.
+/// Header of a dead letter: the task's subject.
 pub const SUBJECT_HEADER: &str = "Millrace-Subject";
-/// Header of an event that a leader wrote: its epoch. Where a later leader wrote before, the event is passed over.
+/// Header of an event that a leader wrote: its epoch. If a later leader wrote before it, the event
+/// is skipped (fencing).
 pub const EPOCH_HEADER: &str = "Millrace-Epoch";
-/// Header that the server puts on each copy of a stored message that it gives out. Whoever may read a key may
-/// name any subject for the copy, so a task, event or request with this header is nobody's word.
+/// Header that the server adds to each copy of a stored message. A client that may read a key can
+/// direct the copy to any subject, so a task, event or request with this header is not trusted.
 pub const COPY_HEADER: &str = "Nats-Stream";
 /// The headers of a message that are kept with it.
 pub const HEADERS: [&str; 6] =
@@ -95,7 +98,7 @@ pub fn consumer(pool: &PoolName) -> String {
     format!("pool_{pool}")
 }
 
-/// Whether the task on a subject is delivered by a consumer.
+/// Whether a consumer delivers the task on a subject.
 #[must_use]
 pub fn is_of_consumer(task: &str, consumer: &str) -> bool {
     let pool = task.strip_prefix("mr.task.").and_then(|rest| rest.split('.').nth(1));
@@ -111,7 +114,7 @@ pub fn member_pool(worker: &WorkerId) -> PoolName {
     format!("at-{worker}").parse().expect("a worker's name with a prefix is a pool's name")
 }
 
-/// The key in [`GANG_BUCKET`] for what members call `name`, which may be any text.
+/// The key in [`GANG_BUCKET`] for a member's key `name`, which may be any text.
 #[must_use]
 pub fn gang_key(name: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
@@ -120,7 +123,7 @@ pub fn gang_key(name: &str) -> String {
     tokens.map(|token| token.chars().map(spell).collect::<String>()).collect::<Vec<_>>().join(".")
 }
 
-/// What a pool's consumer takes from its stage's stream.
+/// The filter of a pool's consumer on its stage's stream.
 #[must_use]
 pub fn consumer_filter(stage: Stage, pool: &PoolName) -> String {
     format!("mr.task.{}.{pool}.>", stage.name())
@@ -144,8 +147,8 @@ pub fn tasks_of_run(stage: Stage, run: &RunId) -> String {
     format!("mr.task.{}.*.{run}.>", stage.name())
 }
 
-/// An event's subject: `mr.log.<run>.<kind>`, and the stage after it where a worker speaks of a task, so that
-/// it can be let speak of its own stage alone.
+/// An event's subject: `mr.log.<run>.<kind>`, followed by the stage if a worker reports on a task,
+/// so that its rights can be limited to its own stage.
 #[must_use]
 pub fn log(run: &str, event: &Event) -> String {
     let subject = log_without_stage(run, event);
@@ -166,13 +169,13 @@ pub fn log(run: &str, event: &Event) -> String {
     }
 }
 
-/// An event's subject as it was before stages were named in it.
+/// An event's subject as older versions wrote it, without the stage.
 fn log_without_stage(run: &str, event: &Event) -> String {
     format!("mr.log.{run}.{}", event.kind())
 }
 
-/// Whether an event may stand on a subject of the log: on its own, or on the one of old logs. Rights are given
-/// by subject, so an event on another's is one that its writer had no right to.
+/// Whether an event may be on a subject of the log: on its own, or on that of old logs. Rights are
+/// granted by subject, so an event on another subject was written without the right to it.
 #[must_use]
 pub fn is_subject_of(subject: &str, run: &str, event: &Event) -> bool {
     subject == log(run, event) || subject == log_without_stage(run, event)
@@ -185,7 +188,7 @@ pub fn is_workers(subject: &str) -> bool {
     matches!(kind, Some("outcome" | "dead_letter"))
 }
 
-/// Whether a run is handed in on this subject of the log.
+/// Whether runs are submitted on this subject of the log.
 #[must_use]
 pub fn is_submit(subject: &str) -> bool {
     subject.starts_with("mr.log.") && subject.ends_with(".submitted")
@@ -203,19 +206,19 @@ pub fn keys(bucket: &str) -> String {
     format!("$KV.{bucket}.>")
 }
 
-/// Where the server repeats what it stored in a bucket, for whoever watches.
+/// The subjects on which the server republishes writes to a bucket, for watchers.
 #[must_use]
 pub fn watched_keys(bucket: &str) -> String {
     format!("mr.key.{bucket}.>")
 }
 
-/// Rights of a worker: to tell the outcomes of a stage's tasks, of any run.
+/// Rights of a worker: to append outcomes of a stage's tasks, of any run.
 #[must_use]
 pub fn outcomes_of_stage(stage: Stage) -> String {
     format!("mr.log.*.outcome.{}", stage.name())
 }
 
-/// Rights of a worker: to tell that a stage's tasks are with the dead letters, of any run.
+/// Rights of a worker: to append that a stage's tasks are dead letters, of any run.
 #[must_use]
 pub fn deaths_of_stage(stage: Stage) -> String {
     format!("mr.log.*.dead_letter.{}", stage.name())
@@ -233,8 +236,8 @@ pub fn dead(stage: Stage, pool: &str, run: &str, key: &str) -> String {
     format!("mr.dead.{}.{pool}.{run}.{key}", stage.name())
 }
 
-/// A dead letter's subject for a task whose own subject cannot be taken apart: whoever wrote it did not go by
-/// the names, but its tokens are a subject all the same.
+/// A dead letter's subject for a task whose own subject cannot be parsed. Its tokens are valid in a
+/// subject all the same.
 #[must_use]
 pub fn dead_stray(subject: &str) -> String {
     format!("mr.dead.{}", subject.strip_prefix("mr.task.").unwrap_or("unknown"))
@@ -267,9 +270,9 @@ pub fn api(endpoint: &str) -> String {
 /// First tokens of a request to JetStream in an account that imports it.
 pub const IMPORTED_API: &str = "mr.js";
 
-/// By which subject a request to JetStream leaves an account that has no streams of its own; `None` where the account
-/// can ask by the request's own subject. The server answers for the account itself on all of `$JS.API` but for pulls
-/// and direct reads, which belong to a stream.
+/// The subject by which a request to JetStream leaves an account that has no streams of its own;
+/// `None` if the account can use the request's own subject. The server replies for the account
+/// itself on all of `$JS.API` except pulls and direct reads, which belong to a stream.
 #[must_use]
 pub fn imported_request(subject: &str) -> Option<String> {
     let verb = subject.strip_prefix("$JS.API.")?;
@@ -277,13 +280,13 @@ pub fn imported_request(subject: &str) -> Option<String> {
     (!of_a_stream).then(|| format!("{IMPORTED_API}.{verb}"))
 }
 
-/// Whether an asker may want its answer there: not on a subject of the server's, nor on one of ours.
+/// Whether a reply subject is allowed: not one of the server's, nor one of ours.
 #[must_use]
 pub fn may_be_answered(reply: &str) -> bool {
     !reply.starts_with('$') && !reply.starts_with("mr.")
 }
 
-/// A task's subject, taken apart.
+/// A task's subject, parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskSubject {
     /// The stage.
@@ -304,12 +307,12 @@ pub enum SubjectError {
     /// Another number of tokens, another root, or an unknown stage.
     #[error("subject value={0:?} is not mr.task.<stage>.<pool>.<run>.v<version>.<task>")]
     Shape(String),
-    /// A token is no identifier.
+    /// A token is not an identifier.
     #[error(transparent)]
     Id(#[from] IdError),
 }
 
-/// Takes a task's subject apart.
+/// Parses a task's subject.
 ///
 /// # Errors
 /// The subject is not a task's.
@@ -324,7 +327,7 @@ pub fn parse_task(subject: &str) -> Result<TaskSubject, SubjectError> {
     let (stage, key): (Stage, TaskKey) = (stage.parse().map_err(|_| shape())?, key.parse()?);
     let spelt = version;
     let version = version.strip_prefix('v').and_then(|digits| digits.parse().ok()).map(PolicyVersion);
-    // One spelling: `v07` and `v+7` would be further places for the same task.
+    // Only one spelling is valid: `v07` and `v+7` would be other subjects for the same task.
     let version = version.filter(|version| version.to_string() == spelt).ok_or_else(shape)?;
     if key.stage() != stage {
         return Err(shape());
@@ -332,13 +335,13 @@ pub fn parse_task(subject: &str) -> Result<TaskSubject, SubjectError> {
     Ok(TaskSubject { stage, pool: pool.parse()?, run: run.parse()?, version, key })
 }
 
-/// The stage of a task's subject, whatever the rest of it says; `None` if it is no task's.
+/// The stage of a task's subject, even if the rest is invalid; `None` if it is not a task's.
 #[must_use]
 pub fn stage_of_task(subject: &str) -> Option<Stage> {
     subject.strip_prefix("mr.task.")?.split('.').next()?.parse().ok()
 }
 
-/// The run token of a log subject, or `None` if it is no log subject.
+/// The run token of a log subject, or `None` if it is not a log subject.
 #[must_use]
 pub fn run_of_log(subject: &str) -> Option<&str> {
     subject.strip_prefix("mr.log.")?.split('.').next()

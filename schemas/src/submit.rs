@@ -1,5 +1,5 @@
-//! `submit`: the run file, in TOML or JSON. Strict: an unknown field or a value out of range is refused
-//! before anything starts, naming the field, the value and the remedy.
+//! `submit`: the run file, in TOML or JSON. Strict: an unknown field or a value out of range is
+//! refused before anything starts, naming the field, the value and the remedy.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -35,7 +35,8 @@ pub use validate::Refusal;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunSpec {
-    /// The run's name: a-z, 0-9, '-' and '_'. Also its id: a second submit of the same name is refused.
+    /// The run's name: a-z, 0-9, '-' and '_'. Also its id: a second submit of the same name is
+    /// refused.
     pub name: RunId,
     /// Seeds prompts, sampling and initial weights. Default 1.
     #[serde(default = "RunSpec::default_seed")]
@@ -48,23 +49,23 @@ pub struct RunSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = null))]
     pub environment: Option<EnvironmentSpec>,
-    /// Several environments in place of the one, each with a share of every batch. Default [].
+    /// Several environments instead of one, each with a share of every batch. Default [].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("default" = []))]
     pub domains: Vec<DomainSpec>,
-    /// What rollouts are scored by; the scores are added up by weight. Default: the environment's return.
+    /// The rewards of rollouts, summed by weight. Default: the environment's return.
     #[serde(default = "RunSpec::default_rewards")]
     pub rewards: Vec<RewardSpec>,
-    /// How rollouts are made.
+    /// Settings of rollouts.
     #[serde(default)]
     pub rollout: RolloutSpec,
-    /// How the policy is trained.
+    /// Settings of training.
     #[serde(default)]
     pub algorithm: Algorithm,
-    /// How the policy is evaluated on held-out prompts.
+    /// Settings of evaluation on held-out prompts.
     #[serde(default)]
     pub evaluate: EvaluateSpec,
-    /// Who makes a step.
+    /// The gang that makes a step.
     #[serde(default)]
     pub gang: GangSpec,
     /// Which versions are kept.
@@ -90,14 +91,15 @@ impl RunSpec {
         Sha::of(&serde_json::to_vec(self).expect("a run file holds only what JSON can express"))
     }
 
-    /// The bound on staleness that follows from the async ratio, in versions: `⌈alpha⌉`, or `⌊alpha⌋` where its fraction of a
-    /// batch is less than a group.
+    /// The bound on staleness that follows from the async ratio, in versions: `⌈alpha⌉`, or
+    /// `⌊alpha⌋` if its fraction of a batch is less than a group.
     #[must_use]
     pub fn max_staleness(&self) -> u64 {
         (self.rollout.alpha.floor() as u64).saturating_add(u64::from(self.fraction_of_batch() > 0))
     }
 
-    /// Groups of a batch that may be as many versions behind as the bound allows: all, or the fraction of alpha.
+    /// Groups of a batch that may be as many versions behind as the bound allows: all, or the
+    /// fraction of alpha.
     #[must_use]
     pub fn oldest_groups(&self) -> u64 {
         match self.fraction_of_batch() {
@@ -125,7 +127,7 @@ impl RunSpec {
         self.parts().next()?.environment.actions().filter(|_| self.rollout.actions_only)
     }
 
-    /// How the turns of its rollouts are drawn at `temperature`.
+    /// The sampling settings of its rollouts at `temperature`.
     #[must_use]
     pub fn sampling(&self, temperature: f64) -> Sampling {
         let RolloutSpec { top_p, top_k, min_p, ref stop_strings, .. } = self.rollout;
@@ -133,7 +135,8 @@ impl RunSpec {
         Sampling { sample_below, top_p, top_k, min_p, stop_strings, ..Sampling::at(temperature) }
     }
 
-    /// Groups that may be in flight or waiting to be trained: `(1 + alpha) * groups_per_step`, and the redundant ones.
+    /// Groups that may be in flight or waiting to be trained: `(1 + alpha) * groups_per_step`, and
+    /// the redundant ones.
     #[must_use]
     pub fn window_groups(&self) -> u64 {
         let RolloutSpec { alpha, groups_per_step, redundant_groups, .. } = self.rollout;
@@ -152,12 +155,12 @@ pub struct RewardSpec {
     /// Multiplies its score. Default 1.
     #[serde(default = "one")]
     pub weight: f64,
-    /// With `custom`: what your program calls the rule. Workers of this pool do its tasks. Default: none.
+    /// With `custom`: the rule's name in your program, and the name of its pool. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = null))]
     pub pool: Option<PoolName>,
-    /// What the rule is told, each rule its own: see workers/src/rewards/README.md. With `custom`: handed to the program.
-    /// Default {}.
+    /// Settings of the rule, see workers/src/rewards/README.md. With `custom`: passed to the
+    /// program. Default {}.
     #[serde(default, skip_serializing_if = "Settings::is_empty")]
     #[schemars(extend("default" = {}))]
     pub settings: Settings,
@@ -170,10 +173,10 @@ impl RewardSpec {
         Self { rule, weight: 1.0, pool: None, settings: Settings::new() }
     }
 
-    /// Whether it reads what was said.
+    /// Whether it reads the conversation.
     #[must_use]
     pub fn reads_words(&self) -> bool {
-        // Told of nothing, `format` looks at turns alone.
+        // Without settings, `format` only uses the turns' results.
         self.rule.reads_words() || (self.rule == RewardRule::Format && !self.settings.is_empty())
     }
 
@@ -188,7 +191,7 @@ const fn one() -> f64 {
     1.0
 }
 
-/// How rollouts are made.
+/// Settings of rollouts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RolloutSpec {
@@ -196,24 +199,26 @@ pub struct RolloutSpec {
     pub groups_per_step: u32,
     /// Rollouts of a group. Default 8.
     pub group_size: u32,
-    /// The async ratio: how many versions a rollout may be behind the version it is trained on, and how
-    /// many batches may be in flight besides the one in training. 0 is synchronous. Default 1.
+    /// The async ratio: how many versions a rollout may be behind the version it is trained on, and
+    /// how many batches may be in flight besides the one in training. 0 is synchronous. Default 1.
     pub alpha: f64,
     /// Which finished groups are trained first. Default `oldest_first`.
     pub order: ConsumeOrder,
-    /// Which groups are left out and replaced at the current version. Default `none`.
+    /// Which groups are filtered and replaced at the current version. Default `none`.
     pub filter: GroupFilter,
-    /// With `filter`: rewards whose standard deviation within their group is at most this count as equal. Default 0.000001.
+    /// With `filter`: rewards whose standard deviation within their group is at most this count as
+    /// equal. Default 0.000001.
     #[serde(skip_serializing_if = "is_equal_enough")]
     #[schemars(extend("default" = 0.000_001))]
     pub filter_deviation: f64,
-    /// With `filter`: left out, too, is a group whose mean reward is at most the first of these, or at least the second, for
-    /// it is too hard or too easy. Default: none is.
+    /// With `filter`: also filter a group whose mean reward is at most the first of these, or at
+    /// least the second, because it is too hard or too easy. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = null))]
     pub filter_means: Option<[f64; 2]>,
-    /// Groups in flight beyond the window, so that no batch waits for the slowest. With an alpha of 0, those that are not
-    /// finished when a batch is full are dropped at once, as `surplus`. Default 0.
+    /// Groups in flight beyond the window, so that no batch waits for the slowest. With an alpha of
+    /// 0, those that are not finished when a batch is full are dropped at once, as `surplus`.
+    /// Default 0.
     #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = 0))]
     pub redundant_groups: u32,
@@ -221,9 +226,10 @@ pub struct RolloutSpec {
     pub max_replacements: u32,
     /// Tokens sampled in one turn at most. Default 1.
     pub max_new_tokens: u32,
-    /// Divides the logits. Default 1.
+    /// Sampling temperature. Default 1.
     pub temperature: f64,
-    /// Of the likeliest tokens, draw only those whose probabilities add up to this. 1 for all. Default 1.
+    /// Of the likeliest tokens, draw only those whose probabilities add up to this. 1 for all.
+    /// Default 1.
     #[serde(skip_serializing_if = "omit::is_one")]
     #[schemars(extend("default" = 1.0))]
     pub top_p: f64,
@@ -231,7 +237,8 @@ pub struct RolloutSpec {
     #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = 0))]
     pub top_k: u32,
-    /// Draw only tokens that are at least this share as likely as the likeliest. 0 for all. Default 0.
+    /// Draw only tokens that are at least this share as likely as the likeliest. 0 for all. Default
+    /// 0.
     #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = 0.0))]
     pub min_p: f64,
@@ -239,19 +246,20 @@ pub struct RolloutSpec {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("default" = []))]
     pub stop_strings: Vec<String>,
-    /// Queues over which the run's prompts are dealt for its generate workers. With more than 1 each worker has queues
-    /// of its own to serve first, so the turns of a rollout, and all samples of its prompt, come to the worker that
-    /// holds their prefix for as long as it has room, and go to another at once when it has none or is gone. About 8
-    /// is right for 2 to 8 workers, 64 for more; 1 for workers without a cache. Default 1.
+    /// Partitions of the run's prompts among its generate workers. With more than 1 each worker
+    /// serves partitions of its own first. So the turns of a rollout, and all samples of its
+    /// prompt, go to the worker that has their prefix in its cache, as long as it has room, and to
+    /// another if it has none or is gone. About 8 is right for 2 to 8 workers, 64 for more; 1 for
+    /// workers without a cache. Default 1.
     #[serde(skip_serializing_if = "omit::is_single")]
     #[schemars(extend("default" = 1))]
     pub partitions: u32,
-    /// Groups that start from turns of earlier rollouts. Default: none does.
+    /// Groups that start from turns of earlier rollouts. Default: none.
     #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = { "share": 0.0, "keep": 64, "learnt": 0.5 }))]
     pub stored_turns: StoredTurns,
-    /// Draw only tokens that are actions of the environment, in sampling and in training alike. Default true;
-    /// where the environment speaks text all tokens are.
+    /// Draw only tokens that are actions of the environment, in sampling and in training alike.
+    /// Default true; if the environment uses text, all tokens are.
     pub actions_only: bool,
 }
 
@@ -292,35 +300,37 @@ impl Default for RolloutSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ConsumeOrder {
-    /// By admission: long rollouts are not put behind short ones.
+    /// By admission: long rollouts are not placed behind short ones.
     OldestFirst,
     /// By completion: favours short rollouts.
     FinishOrder,
 }
 
-/// Which groups are left out.
+/// Which groups are filtered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum GroupFilter {
     /// None.
     None,
-    /// Groups whose rewards are all equal, by `filter_deviation` and `filter_means`: they carry no signal. Once four batches' worth were left out
-    /// since the last step, such groups are trained all the same, so that a solved task ends.
+    /// Groups whose rewards are all equal, by `filter_deviation` and `filter_means`: they carry no
+    /// signal. After four batches' worth were filtered since the last step, such groups are trained
+    /// all the same, so that a run on a solved task ends.
     EqualRewards,
 }
 
-/// The train workers that make a step together, each a share of its batch.
+/// The train workers that make a step together, each a shard of its batch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct GangSpec {
     /// Workers that make a step together. With 1 any train worker makes it alone. Default 1.
     pub ranks: u32,
-    /// Workers that go on where there are no more, once `patience_ms` went by. Default 1.
+    /// Workers that suffice if no more joined within `patience_ms`. Default 1.
     pub least: u32,
-    /// Milliseconds that a step waits for a newcomer while there are fewer than `ranks`. Default 10000.
+    /// Milliseconds that a step waits for workers to join while there are fewer than `ranks`.
+    /// Default 10000.
     pub patience_ms: u64,
-    /// Milliseconds that a rank waits for the others in the middle of a step before the step is void; more than
-    /// one share of a step may take. Default 60000.
+    /// Milliseconds that a rank waits for the others in the middle of a step before the step is
+    /// void; more than one shard of a step may take. Default 60000.
     pub timeout_ms: u64,
 }
 
@@ -338,14 +348,15 @@ pub struct EvaluateSpec {
     pub prompts: u32,
     /// Also after every this many steps; 0 for never. Default 0.
     pub every: u64,
-    /// Divides the logits; 0 takes the likeliest token. Default 0.
+    /// Sampling temperature; 0 is greedy. Default 0.
     pub temperature: f64,
-    /// Temperatures to evaluate at, one after the other, in place of `temperature`, which an empty list stands for. Each costs
-    /// as much again. Default [].
+    /// Temperatures to evaluate at, one after the other, instead of `temperature`, which an empty
+    /// list means. Each multiplies the cost. Default [].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("default" = []))]
     pub temperatures: Vec<f64>,
-    /// Rollouts of each prompt at temperatures above 0; more than 1 give pass@k. Default 1.
+    /// Rollouts of each prompt at temperatures above 0; with more than 1 pass@k is reported.
+    /// Default 1.
     #[serde(skip_serializing_if = "omit::is_single")]
     #[schemars(extend("default" = 1))]
     pub samples: u32,
@@ -358,8 +369,8 @@ impl EvaluateSpec {
         self.temperatures.len().max(1) as u32
     }
 
-    /// Temperature and rollouts of each prompt, of the pass of this number from 0. At temperature 0 all rollouts of a
-    /// prompt are alike, so one is played.
+    /// Temperature and rollouts per prompt of the pass of this number, from 0. At temperature 0 all
+    /// rollouts of a prompt are equal, so one is played.
     #[must_use]
     pub fn pass(&self, number: u32) -> (f64, u32) {
         let temperature = self.temperatures.get(number as usize).copied().unwrap_or(self.temperature);

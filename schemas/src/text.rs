@@ -10,7 +10,7 @@ pub fn cut(text: &str, bytes: usize) -> &str {
     &text[..end]
 }
 
-/// As [`cut`], and says so where something was left out.
+/// As [`cut`], with a mark if something was cut off.
 #[must_use]
 pub fn shown(text: &str, bytes: usize) -> String {
     let kept = cut(text, bytes);

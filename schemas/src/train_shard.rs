@@ -1,5 +1,5 @@
-//! `train_shard`: one rank's share of an optimiser step. A step is wholly described by its batch, which is
-//! immutable, so it can be done again from there and gives the same weights.
+//! `train_shard`: one rank's shard of an optimiser step. A step is wholly described by its batch,
+//! which is immutable, so it can be redone and gives the same weights.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,18 +13,18 @@ use crate::submit::{Algorithm, ModelSpec};
 use crate::trajectory::EntryRef;
 use crate::version::PolicyVersion;
 
-/// One rank's share.
+/// One rank's shard.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TrainShardTask {
     /// This rank, below `world`.
     pub rank: u32,
     /// Ranks in the gang.
     pub world: u32,
-    /// The gang's formation: members that made the step before under the same number keep their connections
-    /// and their state. Grows with each formation of a run; 0 where `world` is 1.
+    /// The gang's generation: members that made the step before under the same number keep their
+    /// connections and their state. Incremented with each generation of a run; 0 if `world` is 1.
     #[serde(default)]
     pub gang: u64,
-    /// Milliseconds that a rank waits for the others before the step is void; 0 where `world` is 1.
+    /// Milliseconds that a rank waits for the others before the step is void; 0 if `world` is 1.
     #[serde(default)]
     pub timeout_ms: u64,
     /// What to compute.
@@ -55,7 +55,7 @@ pub enum TrainWork {
         /// The new version keeps its optimiser state: later versions can be trained on from there.
         #[serde(default = "yes")]
         checkpoint: bool,
-        /// Hash of the manifest of version 0, which the policy is held near where the algorithm has a `kl`.
+        /// Hash of the manifest of version 0, the reference policy if the algorithm has a `kl`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reference: Option<Sha>,
     },
@@ -76,13 +76,15 @@ pub struct Batch {
     pub manifest: Sha,
     /// Hash of the run file.
     pub config: Sha,
-    /// Seeds whatever the step draws, minibatches for example.
+    /// Seeds all that the step draws, minibatches for example.
     pub seed: u64,
-    /// The temperature that the rollouts were sampled at: the trainer's log-probabilities are of the same
-    /// distribution, or every ratio would be off. 0 reads as 1, as in the recorded log-probabilities. Where unlikely tokens
-    /// were cut off, both leave out the cut and nothing else.
+    /// The temperature that the rollouts were sampled at: the trainer's log-probs are under the
+    /// same distribution, or every ratio would be wrong. 0 reads as 1, as in the recorded
+    /// log-probabilities. Where unlikely tokens were cut off, both leave out the cut and nothing
+    /// else.
     pub temperature: f64,
-    /// Only tokens below this were drawn, as in [`Sampling::sample_below`](crate::generate::Sampling).
+    /// Only tokens below this were drawn, as in
+    /// [`Sampling::sample_below`](crate::generate::Sampling).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample_below: Option<u32>,
     /// The groups, oldest first. `[B]`
@@ -90,7 +92,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Whether all tokens are here.
+    /// Whether all tokens are included.
     #[must_use]
     pub fn is_resolved(&self) -> bool {
         self.groups.iter().flat_map(|group| &group.rollouts).all(|rollout| rollout.stored.is_none())
@@ -102,7 +104,7 @@ impl Batch {
 pub struct BatchGroup {
     /// The group's number.
     pub group: u64,
-    /// Number of its domain in the run file; 0 where there is one.
+    /// Number of its domain in the run file; 0 for a run with one domain.
     #[serde(default, skip_serializing_if = "omit::is_default")]
     pub domain: u32,
     /// Its rollouts by index. `[G]`
@@ -112,49 +114,52 @@ pub struct BatchGroup {
 /// One trajectory, as sampled.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BatchRollout {
-    /// Which.
+    /// The rollout.
     pub id: RolloutId,
     /// The version that sampled the first token.
     pub start_version: PolicyVersion,
-    /// The combined score, finite.
+    /// The weighted sum of its scores, finite.
     pub reward: f64,
     /// The goal was reached.
     pub success: bool,
-    /// It was cut off: its last turn ended at its most tokens, or it took its most turns without reaching the goal.
+    /// It was truncated: its last turn ended by length, or it took its most turns without reaching
+    /// the goal.
     #[serde(default, skip_serializing_if = "omit::is_default")]
     pub truncated: bool,
-    /// Observations and turns in order: the tokens that were sampled, never re-tokenised text. `[T]`, empty until what is
-    /// `stored` is resolved.
+    /// Observations and turns in order: the tokens that were sampled, never re-tokenised text.
+    /// `[T]`, empty until `stored` is resolved.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tokens: Vec<u32>,
-    /// The sampled stretches of `tokens`, in order, without overlap.
+    /// The sampled spans of `tokens`, in order, without overlap.
     pub turns: Vec<BatchTurn>,
-    /// Where the tokens and their log-probabilities are stored; `None` where they are here.
+    /// Log entries of the tokens and their log-probs; `None` if they are included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored: Option<StoredTrajectory>,
 }
 
-/// A trajectory as it stands in the log.
+/// A trajectory by its log entries.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StoredTrajectory {
-    /// What the environment showed first, then turn and observation in turn, up to the last turn. `[2·turns]`; those before
-    /// the rollout's own turns are another's.
+    /// The first observation, then alternately turn and observation, up to the last turn.
+    /// `[2·turns]`; entries before the rollout's own turns are those of the rollout that it
+    /// continues.
     pub entries: Vec<EntryRef>,
-    /// Trained on are the turns' log-probabilities of before unlikely tokens were cut off.
+    /// Training uses the turns' log-probs before unlikely tokens were cut off.
     #[serde(default, skip_serializing_if = "omit::is_default")]
     pub uncut_logprobs: bool,
 }
 
-/// One sampled stretch.
+/// One sampled span.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BatchTurn {
-    /// Where in `tokens` it begins; 1 or more, and 0 while it is stored elsewhere.
+    /// Index of its first token in `tokens`, 1 or more; 0 while it is stored elsewhere.
     #[serde(default, skip_serializing_if = "omit::is_default")]
     pub at: u32,
-    /// Log-probability of each token under the policy that sampled it. `[N]`, empty while it is stored elsewhere.
+    /// Log-probability of each token under the policy that sampled it. `[N]`, empty while it is
+    /// stored elsewhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub logprobs: Vec<f32>,
-    /// Which version sampled which tokens; the counts add up to N.
+    /// The versions that sampled the tokens, in order; the counts add up to N.
     pub segments: Vec<Segment>,
     /// The environment's reward for the turn.
     pub reward: f64,
@@ -186,18 +191,19 @@ pub struct FileRef {
     pub blob: BlobRef,
 }
 
-/// What a rank's share gave. Its blobs are in the object store before this is said.
+/// The outcome of a rank's shard. Its blobs are in the object store before it is written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TrainShardDone {
     /// The files of the new version that this rank wrote.
     pub files: Vec<FileRef>,
-    /// Means over the batch, by name: `loss`, `entropy`, `grad_norm`, `kl_k1`, `kl_k3`, `clip_share`, …
+    /// Means over the batch, by name: `loss`, `entropy`, `grad_norm`, `kl_k1`, `kl_k3`,
+    /// `clip_share`, …
     pub metrics: BTreeMap<String, f64>,
 }
 
-/// A gang lost a member in the middle of a step, or never met: nothing came of it.
+/// A gang lost a member during a step, or its rendezvous failed: the attempt is void.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StepVoid {
-    /// What this rank saw, for people.
+    /// What this rank observed, for people.
     pub reason: String,
 }

@@ -1,5 +1,6 @@
-//! Trajectories by reference. What an environment showed and what the policy sampled stays in the log, where it was
-//! first stored; tasks and batches name it by position. Who needs the content fetches it, and proves it by the check.
+//! Trajectories by reference. Observations and sampled turns stay in the log, where they were first
+//! stored. Tasks and batches refer to them by position. A reader fetches the content, and verifies
+//! it by the checksum.
 
 use std::sync::Arc;
 
@@ -13,7 +14,8 @@ use crate::limits::MAX_CARRIED_TOKENS;
 use crate::outcome::OutcomeBody;
 use crate::train_shard::BatchRollout;
 
-/// An outcome in the log: a turn, or what an environment showed. An array of its three numbers on the wire.
+/// Reference to an outcome in the log: a turn or an observation. An array of its three numbers on
+/// the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "(u64, u32, u64)", into = "(u64, u32, u64)")]
 #[schemars(with = "(u64, u32, u64)")]
@@ -22,7 +24,8 @@ pub struct EntryRef {
     pub seq: u64,
     /// Tokens that it adds to its trajectory.
     pub tokens: u32,
-    /// Follows from the outcome's content: an entry that does not give this number is another one.
+    /// Checksum of the outcome's content. An entry with another checksum is not the one referred
+    /// to.
     pub check: u64,
 }
 
@@ -38,13 +41,14 @@ impl From<EntryRef> for (u64, u32, u64) {
     }
 }
 
-/// Why a reference gives no content. The machines' failure, never the policy's: no reward follows from it.
+/// Why a reference cannot be resolved. It is a failure of the machines, never of the policy: no
+/// reward follows from it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unresolved {
-    /// Nothing was found there.
+    /// There is no entry at this position.
     #[error("log entry seq={0} is not there")]
     Missing(u64),
-    /// Another kind of outcome.
+    /// The entry is another kind of outcome.
     #[error("log entry seq={0} is not the kind of outcome that its reference means")]
     OtherKind(u64),
 }
@@ -69,7 +73,7 @@ impl EntryRef {
         Self { seq, tokens: done.tokens.len() as u32, check: mixer.finish() }
     }
 
-    /// The reference to what an environment showed at `seq`.
+    /// The reference to an environment's step at `seq`.
     #[must_use]
     pub fn of_step(seq: u64, done: &EnvStepDone) -> Self {
         let mut mixer = Mixer::default();
@@ -88,7 +92,7 @@ impl EntryRef {
         Self { seq, tokens: done.observation.len() as u32, check: mixer.finish() }
     }
 
-    /// The reference to an outcome at `seq`; `None` where it is no part of a trajectory.
+    /// The reference to an outcome at `seq`; `None` if it is not part of a trajectory.
     #[must_use]
     pub fn of(seq: u64, body: &OutcomeBody) -> Option<Self> {
         match body {
@@ -105,7 +109,7 @@ impl EntryRef {
     }
 }
 
-/// Finds the content of a reference.
+/// Resolves references.
 pub trait Find: FnMut(&EntryRef) -> Option<Arc<OutcomeBody>> {}
 
 impl<F: FnMut(&EntryRef) -> Option<Arc<OutcomeBody>>> Find for F {}
@@ -124,7 +128,7 @@ fn tokens(body: &OutcomeBody) -> Option<&[u32]> {
 }
 
 impl Task {
-    /// What of the task is stored elsewhere; the last of it may be at hand all the same.
+    /// Log entries that the task refers to. The tokens of the last one may be included.
     #[must_use]
     pub fn prefix(&self) -> &[EntryRef] {
         match &self.body {
@@ -135,7 +139,7 @@ impl Task {
         }
     }
 
-    /// Tokens of the last entry of the prefix, where the task carries them.
+    /// Tokens of the last entry of the prefix, if the task includes them.
     #[must_use]
     pub fn carried(&self) -> &[u32] {
         match &self.body {
@@ -148,8 +152,8 @@ impl Task {
         }
     }
 
-    /// Carries the tokens of the last entry of the prefix along, so that nobody has to fetch them. Many are left where they
-    /// are stored.
+    /// Includes the tokens of the last entry of the prefix in the task, so that the worker need not
+    /// fetch them. Long entries are not included.
     pub fn carry(&mut self, latest: Vec<u32>) {
         if latest.len() > MAX_CARRIED_TOKENS {
             return;
@@ -173,16 +177,17 @@ impl Task {
         &prefix[..prefix.len().saturating_sub(at_hand)]
     }
 
-    /// Whether tokens alone are needed of what must be fetched.
+    /// Whether only the tokens of the fetched entries are needed.
     #[must_use]
     pub const fn needs_tokens_alone(&self) -> bool {
         matches!(self.body, TaskBody::Generate(_))
     }
 
-    /// Puts what is stored elsewhere in its place: the task is whole in itself then. Its fingerprint is that of before.
+    /// Fills in what is stored elsewhere, so that the task is self-contained. Its request
+    /// fingerprint is the one from before.
     ///
     /// # Errors
-    /// Something is not found; the task is not usable then.
+    /// An entry is not found; the task is then unusable.
     pub fn resolve(&mut self, mut find: impl Find) -> Result<(), Unresolved> {
         match &mut self.body {
             TaskBody::Generate(task) => {
@@ -229,13 +234,13 @@ impl Task {
 }
 
 impl BatchRollout {
-    /// Puts tokens and log-probabilities in their place that are stored elsewhere.
+    /// Fills in tokens and log-probs that are stored elsewhere.
     ///
     /// # Errors
-    /// Something is not found; the rollout is not usable then.
+    /// An entry is not found; the rollout is then unusable.
     pub fn resolve(&mut self, mut find: impl Find) -> Result<(), Unresolved> {
         let Some(stored) = self.stored.take() else { return Ok(()) };
-        // Turns that another rollout took are context.
+        // Turns of the rollout that it continues are context.
         let first_own = stored.entries.len() / 2 - self.turns.len().min(stored.entries.len() / 2);
         let mut turns = self.turns.iter_mut();
         for (entry, index) in stored.entries.iter().zip(0..) {
@@ -287,7 +292,7 @@ mod tests {
         let step = EnvStepDone { state: vec![0; 9], ..EnvStepDone::default() };
         let longer = EnvStepDone { state: vec![0; 10], ..EnvStepDone::default() };
         assert_ne!(EntryRef::of_step(1, &step), EntryRef::of_step(1, &longer));
-        // Checks stand in snapshots, tasks and batches: they stay the same for ever.
+        // Checksums are in snapshots, tasks and batches: the function must never change.
         assert_eq!(check(&done, 1), CHECK_OF_TURN);
         assert_eq!(EntryRef::of_step(1, &step).check, CHECK_OF_STEP);
     }

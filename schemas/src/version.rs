@@ -18,13 +18,15 @@ impl PolicyVersion {
         Self(self.0 + 1)
     }
 
-    /// How many versions lie between a rollout that started at `start` and a step that trains on `self`.
+    /// The staleness, in versions, of a rollout that started at `start` in a step that trains on
+    /// `self`.
     #[must_use]
     pub const fn staleness(self, start: Self) -> u64 {
         self.0.saturating_sub(start.0)
     }
 
-    /// The oldest start version that may still be trained on at `self` under a bound of `max_staleness`.
+    /// The oldest start version that may still be trained on at `self` under a bound of
+    /// `max_staleness`.
     #[must_use]
     pub const fn floor(self, max_staleness: u64) -> Self {
         Self(self.0.saturating_sub(max_staleness))

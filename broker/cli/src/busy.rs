@@ -1,41 +1,42 @@
-//! How busy the workers of each stage are, from the counters that they tell every half second.
+//! How busy the workers of each stage are, from the counters that they publish every half second.
 
 use std::collections::BTreeMap;
 
 use millrace_schemas::Stage;
 use millrace_schemas::notice::{StageCounters, WorkerNotice};
 
-/// Adds up the counters of workers over their restarts. Pure: time is handed in.
+/// Adds up the counters of workers over their restarts. Pure: it reads no clock.
 #[derive(Debug, Default)]
 pub(super) struct BusyMeter {
-    workers: BTreeMap<String, BTreeMap<Stage, Seen>>,
+    workers: BTreeMap<String, BTreeMap<Stage, StageMeter>>,
 }
 
-/// One worker in one stage.
+/// The counters of one worker in one stage.
 #[derive(Debug, Default, Clone)]
-struct Seen {
-    /// What it told last.
+struct StageMeter {
+    /// The counters that it last published.
     last: StageCounters,
-    /// Its uptime then.
+    /// Its uptime then, in milliseconds.
     uptime_ms: u64,
-    /// Microseconds of work that were told since the meter began.
+    /// Microseconds of work since the meter began.
     busy_us: u64,
 }
 
 impl BusyMeter {
-    /// Takes in what a worker says.
+    /// Adds a worker's notice.
     pub(super) fn take(&mut self, notice: &WorkerNotice) {
         let worker = self.workers.entry(notice.worker.clone()).or_default();
         for (stage, counters) in &notice.stages {
             let first = !worker.contains_key(stage);
             let seen = worker.entry(*stage).or_default();
             if first {
-                // What it did before anyone listened is not counted, unless it has only just begun.
-                let begun = notice.uptime_ms < 2_000;
-                seen.last = if begun { StageCounters::default() } else { counters.clone() };
-                seen.uptime_ms = if begun { 0 } else { notice.uptime_ms };
+                // Work from before the first notice is not counted, unless the worker has just
+                // started.
+                let started = notice.uptime_ms < 2_000;
+                seen.last = if started { StageCounters::default() } else { counters.clone() };
+                seen.uptime_ms = if started { 0 } else { notice.uptime_ms };
             } else if notice.uptime_ms < seen.uptime_ms || counters.busy_us < seen.last.busy_us {
-                // A new process under the old name counts from 0.
+                // A new process of the same name counts from 0.
                 seen.last = StageCounters::default();
                 seen.uptime_ms = 0;
             }
@@ -45,29 +46,29 @@ impl BusyMeter {
         }
     }
 
-    /// Counts from now on.
+    /// Resets the meter.
     pub(super) fn begin(&mut self) {
         self.workers.values_mut().flat_map(BTreeMap::values_mut).for_each(|seen| seen.busy_us = 0);
     }
 
-    /// Microseconds of work that a stage's workers told.
+    /// Microseconds of work of a stage's workers.
     pub(super) fn busy_us(&self, stage: Stage) -> u64 {
         self.of(stage).map(|seen| seen.busy_us).sum()
     }
 
-    /// Workers heard of that serve a stage.
+    /// Number of workers that serve a stage.
     pub(super) fn workers(&self, stage: Stage) -> usize {
         self.of(stage).count()
     }
 
-    /// Share of `wall_us` in which a stage's workers were executing, 0 to 1, as a mean over the workers;
-    /// `None` where no worker of the stage was heard.
+    /// Share of `wall_us` in which a stage's workers were executing, 0 to 1, as a mean over the
+    /// workers; `None` without a worker of the stage.
     pub(super) fn share(&self, stage: Stage, wall_us: u64) -> Option<f64> {
         let whole = wall_us as f64 * self.workers(stage) as f64;
         (whole > 0.0).then(|| (self.busy_us(stage) as f64 / whole).clamp(0.0, 1.0))
     }
 
-    fn of(&self, stage: Stage) -> impl Iterator<Item = &Seen> {
+    fn of(&self, stage: Stage) -> impl Iterator<Item = &StageMeter> {
         self.workers.values().filter_map(move |stages| stages.get(&stage))
     }
 }
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_loses_nothing_that_was_told() {
+    fn a_restart_loses_no_counts() {
         let mut meter = BusyMeter::default();
         meter.take(&notice("generate-0", 500, 400_000));
         meter.take(&notice("generate-0", 1_000, 800_000));

@@ -6,7 +6,7 @@ use anyhow::Result;
 use millrace_schemas::RunId;
 use millrace_schemas::api::{RunReply, RunRequest};
 
-use super::connect::Place;
+use super::connect::ConnectionArgs;
 use super::term::say;
 
 /// Arguments of `millrace cancel`.
@@ -17,10 +17,10 @@ pub(super) struct CancelArgs {
 }
 
 impl CancelArgs {
-    pub(super) async fn run(self, place: &Place) -> Result<ExitCode> {
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> Result<ExitCode> {
         let request = RunRequest { run: Some(self.run) };
-        let reply: RunReply = place.api().await?.call("cancel", &request).await?;
-        say(format_args!("{} ends; its versions stay", reply.run));
+        let reply: RunReply = connection.api().await?.call("cancel", &request).await?;
+        say(format_args!("{} is cancelled; its versions are kept", reply.run));
         Ok(ExitCode::SUCCESS)
     }
 }

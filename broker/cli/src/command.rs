@@ -37,7 +37,7 @@ enum Command {
     Resume(At<pause::RunArgs>),
     /// End a run
     Cancel(At<cancel::CancelArgs>),
-    /// Archive a run that is over: its versions stay, its name stays taken
+    /// Archive a run that is over: its versions are kept, and its name cannot be reused
     Rm(At<pause::RunArgs>),
     /// List all runs
     List(At<list::ListArgs>),
@@ -53,11 +53,12 @@ enum Command {
     Objects(At<objects::ObjectsArgs>),
     /// Print the JSON Schema of a document
     Schema(schema::SchemaArgs),
-    /// Show what this machine lacks, and how to get it
+    /// Show what is missing on this machine, and how to get it
     Doctor(At<doctor::DoctorArgs>),
     /// Print completions for a shell
     Completions(completions::CompletionsArgs),
-    /// Create keys, certificates and a nats-server configuration that limits each role to its own work
+    /// Create keys, certificates and a nats-server configuration that limits each role to its own
+    /// work
     InitAuth(init_auth::InitAuthArgs),
     /// Run a coordinator
     Coordinator(At<coordinator::CoordinatorArgs>),
@@ -66,13 +67,13 @@ enum Command {
     Tied(tied::TiedArgs),
 }
 
-/// Runs the command that the command line names.
+/// Parses the command line and runs its command.
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = Runtime::new().map_err(Into::into).and_then(|runtime| runtime.block_on(cli.run()));
     done.unwrap_or_else(|error: anyhow::Error| {
-        // Without a backtrace: the user can repair what is wrong.
+        // Without a backtrace: the message is for the user.
         let _ = writeln!(std::io::stderr(), "Error: {error:#}");
         ExitCode::FAILURE
     })
@@ -82,28 +83,28 @@ impl Cli {
     /// Runs the command.
     ///
     /// # Errors
-    /// What failed, and what to do about it.
+    /// The command failed. The message names the remedy.
     async fn run(self) -> Result<ExitCode> {
         match self.command {
             Command::Up(args) => args.run().await,
-            Command::Submit(At { args, place }) => args.run(&place).await,
-            Command::Status(At { args, place }) => args.run(&place).await,
-            Command::Watch(At { args, place }) => args.run(&place).await,
-            Command::Pause(At { args, place }) => args.pause(&place).await,
-            Command::Resume(At { args, place }) => args.resume(&place).await,
-            Command::Cancel(At { args, place }) => args.run(&place).await,
-            Command::Rm(At { args, place }) => args.remove(&place).await,
-            Command::List(At { args, place }) => args.run(&place).await,
-            Command::Ledger(At { args, place }) => args.run(&place).await,
-            Command::Weights(At { args, place }) => args.run(&place).await,
-            Command::Dead(At { args, place }) => args.run(&place).await,
-            Command::Log(At { args, place }) => args.run(&place).await,
-            Command::Objects(At { args, place }) => args.run(&place).await,
+            Command::Submit(At { args, connection }) => args.run(&connection).await,
+            Command::Status(At { args, connection }) => args.run(&connection).await,
+            Command::Watch(At { args, connection }) => args.run(&connection).await,
+            Command::Pause(At { args, connection }) => args.pause(&connection).await,
+            Command::Resume(At { args, connection }) => args.resume(&connection).await,
+            Command::Cancel(At { args, connection }) => args.run(&connection).await,
+            Command::Rm(At { args, connection }) => args.remove(&connection).await,
+            Command::List(At { args, connection }) => args.run(&connection).await,
+            Command::Ledger(At { args, connection }) => args.run(&connection).await,
+            Command::Weights(At { args, connection }) => args.run(&connection).await,
+            Command::Dead(At { args, connection }) => args.run(&connection).await,
+            Command::Log(At { args, connection }) => args.run(&connection).await,
+            Command::Objects(At { args, connection }) => args.run(&connection).await,
             Command::Schema(args) => args.run(),
             Command::Completions(args) => args.run(),
-            Command::Doctor(At { args, place }) => args.run(&place).await,
+            Command::Doctor(At { args, connection }) => args.run(&connection).await,
             Command::InitAuth(args) => args.run(),
-            Command::Coordinator(At { args, place }) => args.run(&place).await,
+            Command::Coordinator(At { args, connection }) => args.run(&connection).await,
             Command::Tied(args) => args.run(),
         }
     }

@@ -1,4 +1,4 @@
-//! Where the queue and the object store are, and how a coordinator is asked.
+//! Connections to the queue, the object store and a coordinator.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,28 +16,29 @@ use serde::de::DeserializeOwned;
 use super::context::NatsContext;
 use super::up::KEY_FILE;
 
-/// Where nats-server listens unless told otherwise.
+/// The default URL of nats-server.
 const DEFAULT_NATS: &str = "nats://127.0.0.1:4222";
-/// Time for nats-server to let a person's command in.
+/// How long a command waits for a connection to nats-server.
 const COMMAND_PATIENCE: Duration = Duration::from_secs(2);
-/// Time for nats-server to let a process in that starts beside it.
+/// How long a process waits for a nats-server that starts beside it.
 pub(super) const SERVICE_PATIENCE: Duration = Duration::from_secs(30);
-/// Time for a coordinator to answer.
+/// Timeout of a request to a coordinator.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// A command that reaches a queue or an object store: its own arguments, and those of the connection.
+/// A command that uses the queue or the object store: its own arguments, and those of the
+/// connection.
 #[derive(Debug, clap::Args)]
 pub(super) struct At<A: clap::Args> {
     #[command(flatten)]
     pub(super) args: A,
     #[command(flatten)]
-    pub(super) place: Place,
+    pub(super) connection: ConnectionArgs,
 }
 
-/// Where the queue and the object store are.
+/// Arguments that locate the queue and the object store.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Connection")]
-pub(super) struct Place {
+pub(super) struct ConnectionArgs {
     /// The nats-server [env: NATS_URL] [default: nats://127.0.0.1:4222]
     #[arg(long, global = true, value_name = "URL")]
     pub(super) nats: Option<String>,
@@ -47,15 +48,15 @@ pub(super) struct Place {
     /// The object store: a folder, or s3://bucket/prefix [env: MILLRACE_OBJECTS]
     #[arg(long, global = true, value_name = "LOCATION")]
     pub(super) objects: Option<String>,
-    /// The folder of a `millrace up`: stands for its --nats and --objects
+    /// The folder of a `millrace up`: gives --nats and --objects
     #[arg(long, global = true, value_name = "DIR")]
     pub(super) dir: Option<PathBuf>,
     #[command(flatten)]
     pub(super) connect: ConnectArgs,
 }
 
-impl Place {
-    /// The `nats` command's context, where one is named.
+impl ConnectionArgs {
+    /// The `nats` command's context, if one is given.
     fn context(&self) -> Result<Option<NatsContext>> {
         self.context.as_deref().map(NatsContext::load).transpose()
     }
@@ -78,7 +79,7 @@ impl Place {
         }
     }
 
-    /// Who we are there: a server of `millrace up` knows the key in its folder.
+    /// Credentials. With --dir, the key in the folder of a `millrace up`.
     pub(super) fn who(&self) -> Result<ConnectArgs> {
         if let Some(context) = self.context()? {
             return Ok(context.who(&self.connect));
@@ -99,13 +100,13 @@ impl Place {
         };
         let Some(location) = found else {
             bail!(
-                "say where the object store is: --objects LOCATION or MILLRACE_OBJECTS, or --dir DIR of a `millrace up`"
+                "no object store is given: use --objects LOCATION or MILLRACE_OBJECTS, or --dir DIR of a `millrace up`"
             );
         };
-        // A mistyped folder would be made, and would be empty.
+        // A mistyped folder would be created, and would be empty.
         if !location.contains("://") && location != "memory:" && !std::path::Path::new(&location).is_dir() {
             bail!(
-                "object store location={location:?} is no folder; give that which the coordinator and workers use"
+                "object store location={location:?} is not a folder; give the one that the coordinator and workers use"
             );
         }
         Ok(location)
@@ -116,13 +117,13 @@ impl Place {
         Ok(Objects::open(&self.objects_location()?)?)
     }
 
-    /// Connects to the queue alone; for what needs no objects.
+    /// Connects to the queue without an object store.
     pub(super) async fn api(&self) -> Result<Api> {
         let url = self.nats_url()?;
         Api::connect(&url, &self.who()?, COMMAND_PATIENCE).await.with_context(|| {
             format!(
                 "failed to reach nats-server url={}; is it running? `millrace up RUN.toml` starts one, and --nats \
-                 or --dir say where it is",
+                 or --dir set its address",
                 without_password(&url)
             )
         })
@@ -133,30 +134,30 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// A coordinator, wherever it runs.
+/// A client of the coordinators.
 #[derive(Clone)]
 pub(super) struct Api {
     queue: Arc<JetStream>,
     url: String,
 }
 
-/// Why a call brought no answer that can be used.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CallError {
-    /// No coordinator answers, or it asks to try again.
+    /// No coordinator responds, or it asks for a retry.
     #[error("{0}")]
     Silent(String),
-    /// The coordinator says no.
+    /// The coordinator refuses the request.
     #[error("{}", words(.0))]
     Refused(ApiError),
-    /// The answer is of another shape.
+    /// The response cannot be parsed.
     #[error(
-        "failed to read the answer of endpoint={endpoint}: {reason}; are `millrace` and the coordinator of the same version?"
+        "failed to read the response of endpoint={endpoint}: {reason}; are `millrace` and the coordinator of the same version?"
     )]
     Unreadable {
-        /// What was asked.
+        /// The endpoint that was called.
         endpoint: &'static str,
-        /// What is wrong.
+        /// The parser's message.
         reason: String,
     },
 }
@@ -167,12 +168,12 @@ fn words(error: &ApiError) -> String {
 }
 
 impl Api {
-    /// Connects to the queue, trying again for as long as `patience`.
+    /// Connects to the queue, and retries for as long as `patience`.
     pub(super) async fn connect(url: &str, who: &ConnectArgs, patience: Duration) -> Result<Self> {
         Self::open(url, JetStreamOptions { connect_timeout: patience, ..who.options()? }).await
     }
 
-    /// Connects as a coordinator does, with what it makes on the server.
+    /// Connects as a coordinator, with the settings of what it creates on the server.
     pub(super) async fn coordinate(url: &str, options: JetStreamOptions) -> Result<Self> {
         Self::open(url, JetStreamOptions { connect_timeout: SERVICE_PATIENCE, ..options }).await
     }
@@ -182,7 +183,7 @@ impl Api {
         Ok(Self { queue, url: without_password(url) })
     }
 
-    /// The queue, without an object store: enough for whatever moves no large payload.
+    /// The queue without an object store, for commands that move no large payloads.
     pub(super) fn broker(&self) -> Broker {
         self.with_objects(Objects::memory())
     }

@@ -13,7 +13,7 @@ pub(super) struct NatsContext {
     settings: Map<String, Value>,
 }
 
-/// Settings that are used, or that change nothing here.
+/// Settings that are used, or that have no effect here.
 const KNOWN: [&str; 12] = [
     "name",
     "description",
@@ -33,7 +33,8 @@ impl NatsContext {
     /// Reads a context of this user.
     ///
     /// # Errors
-    /// No context has this name, it cannot be read, or it asks for what Millrace cannot do.
+    /// No context has this name, it cannot be read, or it has a setting that Millrace does not
+    /// support.
     pub(super) fn load(name: &str) -> Result<Self> {
         let home = variable("HOME").map(PathBuf::from);
         let config = variable("XDG_CONFIG_HOME").map(PathBuf::from);
@@ -45,7 +46,7 @@ impl NatsContext {
     fn read(folder: &Path, name: &str) -> Result<Self> {
         ensure!(
             !name.contains(['/', '\\']) && !name.contains(".."),
-            "--context {name:?} is no name of a context; `nats context ls` lists them"
+            "--context {name:?} is not a context's name; `nats context ls` lists them"
         );
         let path = folder.join(format!("{name}.json"));
         let text = std::fs::read(&path).with_context(|| {
@@ -56,7 +57,7 @@ impl NatsContext {
         })?;
         // No error quotes the file: it may hold a password.
         let Ok(Value::Object(settings)) = serde_json::from_slice(&text) else {
-            bail!("failed to read --context {name} path={}: it is no JSON object", path.display());
+            bail!("failed to read --context {name} path={}: it is not a JSON object", path.display());
         };
         for (field, value) in &settings {
             let empty = match value {
@@ -78,11 +79,11 @@ impl NatsContext {
         self.settings.get(field).and_then(Value::as_str).filter(|text| !text.is_empty())
     }
 
-    /// The servers, with user and password where the context has them.
+    /// The servers' URL, with user and password if the context has them.
     pub(super) fn url(&self) -> Result<String> {
         let name = &self.name;
         let url =
-            self.text("url").with_context(|| format!("--context {name}: url is empty; name a server"))?;
+            self.text("url").with_context(|| format!("--context {name}: url is empty; set a server"))?;
         let url = if url.contains("://") { url.to_owned() } else { format!("nats://{url}") };
         match (self.text("user"), self.text("password")) {
             (None, None) => Ok(url),
@@ -95,7 +96,7 @@ impl NatsContext {
         }
     }
 
-    /// Who the context says we are; what was given on the command line comes first.
+    /// Credentials of the context. Those on the command line take precedence.
     pub(super) fn who(&self, given: &ConnectArgs) -> ConnectArgs {
         let file = |field| self.text(field).map(expanded);
         ConnectArgs {
@@ -167,7 +168,7 @@ mod tests {
     fn a_name_leads_out_of_no_folder() {
         for name in ["../fleet", "a/b", "..", "a\\b"] {
             let error = NatsContext::read(Path::new("/nowhere"), name).expect_err(name).to_string();
-            assert!(error.contains("no name of a context"), "{error}");
+            assert!(error.contains("not a context's name"), "{error}");
         }
     }
 }

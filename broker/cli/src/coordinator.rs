@@ -1,4 +1,4 @@
-//! `millrace coordinator`: one coordinator, until it is told to end.
+//! `millrace coordinator`: runs one coordinator until a signal ends it.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use millrace_schemas::limits;
 use millrace_telemetry::TelemetryArgs;
 use tokio_util::sync::CancellationToken;
 
-use super::connect::{Api, Place};
+use super::connect::{Api, ConnectionArgs};
 use super::signals::Signals;
 use millrace_coordinator::shell::driver::{self, DriverConfig};
 use millrace_coordinator::shell::shared::SharedState;
@@ -18,7 +18,8 @@ use millrace_coordinator::shell::shared::SharedState;
 /// Arguments of `millrace coordinator`.
 #[derive(Debug, clap::Args)]
 pub(super) struct CoordinatorArgs {
-    /// Its name: of several, one acts; the same name takes up its own work at once after a restart
+    /// Its name. One coordinator of several is the leader; after a restart under the same name it
+    /// leads again at once
     #[arg(long, default_value = "coordinator-0")]
     id: String,
     #[command(flatten)]
@@ -27,14 +28,16 @@ pub(super) struct CoordinatorArgs {
     telemetry: TelemetryArgs,
 }
 
-/// What it makes on the server. What is there already stays as it is.
+/// Settings of what it creates on the server. Existing streams are not changed.
 #[derive(Debug, clap::Args)]
 struct Made {
-    /// Seconds of silence after which a worker's tasks are given to others: longer than a network is ever away.
-    /// Workers say three times in it that they live
+    /// Visibility timeout of a task, in seconds: without a heartbeat for so long, a worker's tasks
+    /// are redelivered. Choose it longer than any network outage. Workers send three heartbeats in
+    /// this time
     #[arg(long, value_name = "SECONDS", default_value_t = limits::ACK_WAIT_MS as f64 / 1000.0)]
     ack_wait: f64,
-    /// Servers of a cluster that keep a copy of everything: 1, 3 or 5. With 3, one may be lost at any moment
+    /// Servers of a cluster that keep a copy of everything: 1, 3 or 5. With 3, one may fail at any
+    /// time
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=5))]
     replicas: u8,
 }
@@ -43,7 +46,7 @@ impl Made {
     fn options(&self, who: JetStreamOptions) -> Result<JetStreamOptions> {
         if self.replicas.is_multiple_of(2) {
             bail!(
-                "--replicas {}: an even number survives no more than one less; give 1, 3 or 5",
+                "--replicas {}: an even number survives no more failures than one less; give 1, 3 or 5",
                 self.replicas
             );
         }
@@ -53,19 +56,19 @@ impl Made {
 }
 
 impl CoordinatorArgs {
-    pub(super) async fn run(self, place: &Place) -> Result<ExitCode> {
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> Result<ExitCode> {
         let telemetry = self.telemetry.start().await?;
         let mut signals = Signals::listen()?;
         let shutdown = CancellationToken::new();
         let on_signal = shutdown.clone();
         tokio::spawn(async move {
             signals.next().await;
-            tracing::info!("told to leave; writing a snapshot");
+            tracing::info!("shutting down; writing a snapshot");
             on_signal.cancel();
         });
-        let options = self.made.options(place.who()?.options()?)?;
-        let api = Api::coordinate(&place.nats_url()?, options).await?;
-        let broker = api.with_objects(place.open_objects()?);
+        let options = self.made.options(connection.who()?.options()?)?;
+        let api = Api::coordinate(&connection.nats_url()?, options).await?;
+        let broker = api.with_objects(connection.open_objects()?);
         let shared = driver::restore(&broker).await?;
         let config = DriverConfig::new(&self.id);
         let drive = driver::run(broker.clone(), config, shared.clone(), telemetry.health, shutdown);
@@ -78,16 +81,16 @@ impl CoordinatorArgs {
     }
 }
 
-/// Between two looks whether the log can be folded.
+/// Interval between two checks whether the log can be folded.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Answers requests once all that stands in the log is known, and from then on.
+/// Serves the API once the log is folded up to its present end.
 ///
 /// # Errors
 /// The queue cannot be reached, or the connection is closed.
 async fn serve_when_ready(api: &Api, broker: Broker, shared: SharedState) -> Result<()> {
-    let end = broker.queue().log_end().await.context("failed to look at the log")?;
-    // One that cannot fold the log answers why.
+    let end = broker.queue().log_end().await.context("failed to read the end of the log")?;
+    // A coordinator that cannot fold the log serves the API too, and responds with the reason.
     while !shared.wait_for(end, LOOK).await && shared.blocked().is_none() {}
     tracing::info!(seq = end, "serving the API");
     let handler = Arc::new(millrace_coordinator::shell::api::Api::new(broker, shared));

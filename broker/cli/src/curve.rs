@@ -8,7 +8,7 @@ use plotters::prelude::*;
 
 use super::evaluation::leading;
 
-/// Pixels, as a README shows it without scaling.
+/// Size in pixels; a README shows it without scaling.
 const SIZE: (u32, u32) = (860, 460);
 const POINT: RGBColor = RGBColor(158, 188, 218);
 const MEAN: RGBColor = RGBColor(31, 97, 168);
@@ -26,7 +26,7 @@ pub(super) fn moving_mean(values: &[f64], window: usize) -> Vec<f64> {
         .collect()
 }
 
-/// Steps that the mean is taken over: short runs are not smoothed away.
+/// Number of steps in the moving mean: fewer in short runs, which a long window would flatten.
 pub(super) fn mean_window(steps: u64) -> usize {
     usize::try_from(steps / 10).unwrap_or(usize::MAX).clamp(1, 10)
 }
@@ -115,7 +115,8 @@ fn draw_series(chart: &mut Chart<'_, '_>, status: &Status) -> Result<()> {
         .legend(|(x, y)| Circle::new((x + 10, y), 5, EVALUATED.filled()));
     let middle = status.steps as f64 / 2.0;
     chart.draw_series(evaluations.map(|(x, y)| {
-        // The number stands where there is room: towards the middle, and clear of the upper edge.
+        // The number is placed where there is room: towards the middle, and clear of the upper
+        // edge.
         let dx = if x > middle { -46 } else { 10 };
         let dy = if y > 90.0 { 8 } else { -16 };
         EmptyElement::at((x, y))

@@ -1,5 +1,5 @@
-//! The files of rows that a run asks: read and checked where the run is handed in, and put into the object store, so that
-//! every worker has the same bytes whatever becomes of the files.
+//! The dataset files of a run. They are read and checked when the run is submitted, and copied to
+//! the object store, so that every worker has the same bytes even if the files change.
 
 use std::path::Path;
 
@@ -16,14 +16,14 @@ use super::worker;
 
 mod parquet;
 
-/// Reads the files that `spec` names, as seen from the folder of `run_file`, checks each row, and writes into `spec` what
-/// they hold. Gives the rows as JSONL, in the order of the domains.
+/// Reads the files that `spec` names, relative to the folder of `run_file`, checks each row, and
+/// sets their content in `spec`. Returns the rows as JSONL, in the order of the domains.
 ///
 /// # Errors
-/// Names the file, the line and the field that is wrong, and what to do.
+/// A row is invalid. The message names the file, the line, the field and the remedy.
 pub(super) fn read(spec: &mut RunSpec, run_file: &Path) -> Result<Vec<Bytes>> {
     let datasets = spec.environments_mut().filter_map(EnvironmentSpec::dataset_mut);
-    // A relative path begins at the run file's folder.
+    // A relative path starts at the run file's folder.
     let folder = run_file.parent().unwrap_or(Path::new(""));
     let contents = datasets.map(|dataset| read_file(dataset, folder)).collect::<Result<Vec<_>>>()?;
     match spec.refusals().first() {
@@ -39,15 +39,15 @@ fn read_file(dataset: &mut DatasetSpec, folder: &Path) -> Result<Bytes> {
         .with_context(|| format!("failed to read path={}", path.display()))
         .with_context(refused)?;
     let content =
-        parquet::as_jsonl(content.into()).context("it is no sound Parquet").with_context(refused)?;
+        parquet::as_jsonl(content.into()).context("it is not valid Parquet").with_context(refused)?;
     let rows = Rows::read(content, dataset).with_context(refused)?;
     let found = rows.content();
-    if let Some(said) = dataset.content.filter(|said| *said != found) {
+    if let Some(given) = dataset.content.filter(|given| *given != found) {
         bail!(
-            "content says bytes={} sha256={} of path={}, which has bytes={} sha256={}; leave it out, or \
-             give the file of then",
-            said.blob.bytes,
-            said.blob.sha256,
+            "content has bytes={} sha256={}, but path={} has bytes={} sha256={}; leave content out, or \
+             restore the file",
+            given.blob.bytes,
+            given.blob.sha256,
             path.display(),
             found.blob.bytes,
             found.blob.sha256
@@ -57,7 +57,7 @@ fn read_file(dataset: &mut DatasetSpec, folder: &Path) -> Result<Bytes> {
     Ok(rows.into_bytes())
 }
 
-/// Puts what [`read`] gave into the object store; what is there already is harmless.
+/// Stores the rows that [`read`] returned. Storing them twice is harmless.
 ///
 /// # Errors
 /// The store cannot be reached or refuses.
@@ -66,16 +66,16 @@ pub(super) async fn store(objects: &Objects, spec: &RunSpec, contents: Vec<Bytes
         objects
             .put_blob(&spec.name, content)
             .await
-            .context("failed to put the rows into the object store")?;
+            .context("failed to store the rows in the object store")?;
     }
     Ok(())
 }
 
-/// Has the worker's own program ask every row, as [`read`] gave them, of the tokenizer of the run's model, where both are
-/// on this machine.
+/// Lets `millrace-worker` encode every row's prompt with the tokenizer of the run's model, if both
+/// are on this machine.
 ///
 /// # Errors
-/// Names the first row whose prompt is too long or cannot be asked.
+/// A prompt is too long or cannot be encoded. The message names the first such row.
 pub(super) async fn check_prompts(spec: &RunSpec, contents: &[Bytes]) -> Result<()> {
     let ModelSpec::HuggingFace { path: model, .. } = &spec.model else { return Ok(()) };
     let datasets = spec.parts().filter_map(|domain| domain.environment.dataset());
@@ -88,18 +88,18 @@ pub(super) async fn check_prompts(spec: &RunSpec, contents: &[Bytes]) -> Result<
 async fn check_dataset(dataset: &DatasetSpec, content: &[u8], model: &str) -> Result<()> {
     let Some(program) = worker::find().ok().filter(|_| Path::new(model).is_dir()) else {
         say(format_args!(
-            "the model or millrace-worker is not on this machine: whether its prompts of {} are too long shows when they \
-             are asked",
+            "the model or millrace-worker is not on this machine: whether prompts of {} are too long is checked when they \
+             are played",
             dataset.path
         ));
         return Ok(());
     };
     let spec = serde_json::to_string(dataset)?;
-    let told =
+    let summary =
         worker::check(&program, ["check-data", "--model", model, "--spec", &spec, "-"], content).await?;
-    match told {
-        Ok(told) => say(format_args!("rows {}: {told}", dataset.path)),
-        Err(told) => bail!("rows path = {:?} is refused before anything starts:\n{told}", dataset.path),
+    match summary {
+        Ok(summary) => say(format_args!("rows {}: {summary}", dataset.path)),
+        Err(summary) => bail!("rows path = {:?} is refused before anything starts:\n{summary}", dataset.path),
     }
     Ok(())
 }

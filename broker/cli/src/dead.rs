@@ -1,11 +1,11 @@
-//! `millrace dead`: the tasks that nobody could do.
+//! `millrace dead`: dead letters.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use millrace_queue::DeadLetter;
 
-use super::connect::Place;
+use super::connect::ConnectionArgs;
 use super::term::say;
 
 /// Arguments of `millrace dead`.
@@ -17,16 +17,16 @@ pub(super) struct DeadArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum DeadCommand {
-    /// List the tasks that nobody could do, oldest first
+    /// List dead letters, oldest first
     Ls {
-        /// Begin with this number
+        /// Start at this number
         #[arg(long, default_value_t = 1)]
         from: u64,
         /// List at most this many
         #[arg(long, default_value_t = 100)]
         limit: u16,
     },
-    /// Try one again
+    /// Requeue a dead letter
     Requeue {
         /// Its number in the list
         seq: u64,
@@ -34,8 +34,8 @@ enum DeadCommand {
 }
 
 impl DeadArgs {
-    pub(super) async fn run(self, place: &Place) -> Result<ExitCode> {
-        let broker = place.api().await?.broker();
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> Result<ExitCode> {
+        let broker = connection.api().await?.broker();
         match self.command {
             DeadCommand::Ls { from, limit } => {
                 let limit = usize::from(limit.max(1));
@@ -50,7 +50,7 @@ impl DeadArgs {
             }
             DeadCommand::Requeue { seq } => {
                 broker.requeue_dead(seq).await?;
-                say(format_args!("{seq} is queued again"));
+                say(format_args!("{seq} is requeued"));
             }
         }
         Ok(ExitCode::SUCCESS)

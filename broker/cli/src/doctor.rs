@@ -8,7 +8,7 @@ use anyhow::Result;
 use millrace_server::find_server;
 use tokio::process::Command;
 
-use super::connect::Place;
+use super::connect::ConnectionArgs;
 use super::term::{say, thousands};
 use super::worker;
 
@@ -16,7 +16,7 @@ use super::worker;
 const TORCH: &str = "2.11.0";
 /// The oldest nats-server whose features are used.
 const NATS_SERVER: (u64, u64) = (2, 12);
-/// Time for a program to say its version.
+/// How long a program may take to print its version.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Bytes of disk that a small run may need.
 const DISK_BYTES: u64 = 2 << 30;
@@ -25,14 +25,14 @@ const DISK_BYTES: u64 = 2 << 30;
 #[derive(Debug, clap::Args)]
 pub(super) struct DoctorArgs {}
 
-/// What a thing is for.
+/// What a program or resource is needed for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Need {
-    /// Runs do not start without it.
+    /// Needed to start a run.
     Run,
-    /// Building from source does not work without it.
+    /// Needed to build from source.
     Build,
-    /// A convenience.
+    /// Optional.
     Extra,
 }
 
@@ -40,14 +40,14 @@ enum Need {
 struct Finding {
     what: &'static str,
     need: Need,
-    /// What was found, or what is wrong and how to mend it.
+    /// What was found, or what is wrong and the remedy.
     found: Result<String, String>,
 }
 
 impl DoctorArgs {
-    /// Fails when something that runs need is missing.
-    pub(super) async fn run(self, place: &Place) -> Result<ExitCode> {
-        let findings = examine(place).await;
+    /// Fails if something that runs need is missing.
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> Result<ExitCode> {
+        let findings = examine(connection).await;
         findings.iter().map(line).for_each(say);
         let missing = findings.iter().any(|finding| finding.need == Need::Run && finding.found.is_err());
         say(if missing { "something that runs need is missing" } else { "all that runs need is here" });
@@ -58,14 +58,14 @@ impl DoctorArgs {
 fn line(finding: &Finding) -> String {
     let Finding { what, need, found } = finding;
     match (found, need) {
-        (Ok(words), _) => format!("  ok       {what:<16} {words}"),
-        (Err(words), Need::Run) => format!("  MISSING  {what:<16} {words}"),
-        (Err(words), Need::Build) => format!("  missing  {what:<16} {words} (only to build from source)"),
-        (Err(words), Need::Extra) => format!("  none     {what:<16} {words}"),
+        (Ok(found), _) => format!("  ok       {what:<16} {found}"),
+        (Err(found), Need::Run) => format!("  MISSING  {what:<16} {found}"),
+        (Err(found), Need::Build) => format!("  missing  {what:<16} {found} (only to build from source)"),
+        (Err(found), Need::Extra) => format!("  none     {what:<16} {found}"),
     }
 }
 
-async fn examine(place: &Place) -> Vec<Finding> {
+async fn examine(connection: &ConnectionArgs) -> Vec<Finding> {
     use Need::{Build, Extra, Run};
     let finding = |what, need, found| Finding { what, need, found };
     let rust = "Rust: https://rustup.rs";
@@ -74,26 +74,30 @@ async fn examine(place: &Place) -> Vec<Finding> {
         finding("millrace-worker", Run, worker_program().await),
         finding("torch", Run, torch().await),
         finding("sandbox", Extra, sandbox().await),
-        finding("disk", Run, disk(place.dir.as_deref().unwrap_or(Path::new(".")))),
+        finding("disk", Run, disk(connection.dir.as_deref().unwrap_or(Path::new(".")))),
         finding("processors", Run, processors()),
-        finding("GPU", Extra, says("nvidia-smi", &["-L"], "none seen; runs use the processors").await),
-        finding("rust", Build, says("cargo", &["--version"], rust).await),
-        finding("C++ compiler", Build, says("c++", &["--version"], "apt-get install g++").await),
-        finding("python3", Build, says("python3", &["--version"], "apt-get install python3").await),
+        finding("GPU", Extra, first_line("nvidia-smi", &["-L"], "none found; runs use the CPU").await),
+        finding("rust", Build, first_line("cargo", &["--version"], rust).await),
+        finding("C++ compiler", Build, first_line("c++", &["--version"], "apt-get install g++").await),
+        finding("python3", Build, first_line("python3", &["--version"], "apt-get install python3").await),
         finding("venv", Build, venv().await),
         finding("nats", Extra, nats_cli().await),
-        finding("go", Extra, says("go", &["version"], "builds the `nats` command: https://go.dev/dl").await),
+        finding(
+            "go",
+            Extra,
+            first_line("go", &["version"], "builds the `nats` command: https://go.dev/dl").await,
+        ),
     ]
 }
 
-/// The first line that a program writes; `remedy` when there is no such program or it fails.
-async fn says(program: &str, args: &[&str], remedy: &str) -> Result<String, String> {
+/// The first line that a program prints; `remedy` if the program is missing or fails.
+async fn first_line(program: &str, args: &[&str], remedy: &str) -> Result<String, String> {
     output(Path::new(program), args).await.map_err(|_| remedy.to_owned())
 }
 
 async fn output(program: &Path, args: &[&str]) -> Result<String, String> {
     let ran = Command::new(program).args(args).kill_on_drop(true).output();
-    let ran = tokio::time::timeout(PATIENCE, ran).await.map_err(|_| "it does not answer".to_owned())?;
+    let ran = tokio::time::timeout(PATIENCE, ran).await.map_err(|_| "it does not respond".to_owned())?;
     let ran = ran.map_err(|e| e.to_string())?;
     let first = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().lines().next().unwrap_or("").to_owned();
     if ran.status.success() { Ok(first(&ran.stdout)) } else { Err(first(&ran.stderr)) }
@@ -117,21 +121,21 @@ fn version_of(words: &str) -> Option<(u64, u64)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// A worker that starts finds its libraries too.
+/// A worker that starts has found its libraries too.
 async fn worker_program() -> Result<String, String> {
     let path = worker::find().map_err(|e| e.to_string())?;
     let here = path.display().to_string();
     output(&path, &["--help"]).await.map(|_| here.clone()).map_err(|e| format!("{here} does not start: {e}"))
 }
 
-/// Whether answers of the reward `code` can run here.
+/// Whether this machine can run programs for the reward `code`.
 async fn sandbox() -> Result<String, String> {
     let path = worker::find().map_err(|e| e.to_string())?;
     let tried = output(&path, &["check-sandbox"]).await;
-    tried.map_err(|e| format!("only the reward `code` needs it: {e}"))
+    tried.map_err(|e| format!("needed by the reward `code` only: {e}"))
 }
 
-/// Python of the project's own virtual environment, where there is one.
+/// Python of the project's virtual environment, if there is one.
 fn python() -> PathBuf {
     let own = std::env::current_exe().ok();
     let beside = own.iter().flat_map(|path| path.ancestors()).map(|folder| folder.join(".venv"));
@@ -150,7 +154,7 @@ async fn torch() -> Result<String, String> {
     if version.split('+').next() == Some(TORCH) {
         Ok(format!("{version} ({})", python.display()))
     } else {
-        Err(format!("{version} where {TORCH} is needed; {remedy}"))
+        Err(format!("{version} found, {TORCH} needed; {remedy}"))
     }
 }
 
@@ -160,16 +164,16 @@ async fn venv() -> Result<String, String> {
 }
 
 async fn nats_cli() -> Result<String, String> {
-    let remedy = "the `nats` command is handy and not needed: `make tools` builds it where Go is";
+    let remedy = "the `nats` command is optional: `make tools` builds it, which needs Go";
     let own = Path::new("target/tools/nats");
     match output(own, &["--version"]).await {
         Ok(version) => Ok(format!("{version} ({})", own.display())),
-        Err(_) => says("nats", &["--version"], remedy).await,
+        Err(_) => first_line("nats", &["--version"], remedy).await,
     }
 }
 
 fn disk(at: &Path) -> Result<String, String> {
-    // A folder that is yet to be made is on its parent's disk.
+    // A folder that does not exist yet will be on its parent's disk.
     let at = at.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
     let stat = nix::sys::statvfs::statvfs(at).map_err(|e| e.to_string())?;
     #[expect(clippy::useless_conversion, reason = "the width of the fields differs between systems")]
@@ -200,7 +204,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_missing_has_a_remedy() {
-        let found = says("a-program-that-is-nowhere", &[], "get it there").await;
+        let found = first_line("a-program-that-is-nowhere", &[], "get it there").await;
         assert_eq!(found, Err("get it there".into()));
     }
 }

@@ -1,11 +1,11 @@
-//! The domains of a run, in words.
+//! The domains of a run as text.
 
 use millrace_schemas::api::{DomainStatus, Status};
 
 use super::evaluation::leading;
 use super::term::{by_reason, histogram, percent, thousands};
 
-/// Whether the run's books balance, and each domain's, and these add up to the run's.
+/// Whether the ledgers of the run and of each domain balance, and the domains' add up to the run's.
 pub(super) fn balanced(status: &Status) -> bool {
     let sum = |of: fn(&DomainStatus) -> u64| status.domains.iter().map(of).sum::<u64>();
     let whole = &status.ledger;

@@ -1,11 +1,12 @@
-//! Evaluations in words.
+//! Evaluations as text.
 
 use millrace_schemas::PolicyVersion;
 use millrace_schemas::api::Evaluation;
 
 use super::term::percent;
 
-/// `25.0 % of 256 held-out prompts solved (standard error 2.7 %, 250 distinct, temperature 1; pass@8 60.0 %)`.
+/// `25.0 % of 256 held-out prompts solved (standard error 2.7 %, 250 distinct, temperature 1;
+/// pass@8 60.0 %)`.
 pub(super) fn words(evaluation: &Evaluation) -> String {
     let Evaluation { success, prompts, distinct, temperature, failed, .. } = evaluation;
     let reason = evaluation.reason.as_ref().map_or(String::new(), |reason| format!(", the last: {reason}"));
@@ -14,7 +15,7 @@ pub(super) fn words(evaluation: &Evaluation) -> String {
     };
     let mut facts = Vec::new();
     facts.extend(evaluation.standard_error.map(|error| format!("standard error {}", percent(error))));
-    // What an earlier version evaluated does not tell how many were distinct.
+    // Evaluations by older versions do not count distinct prompts.
     facts.extend((*distinct > 0).then(|| format!("{distinct} distinct")));
     facts.push(format!("temperature {temperature}"));
     facts.extend((*failed > 0).then(|| format!("{failed} more failed{reason}")));
@@ -23,13 +24,13 @@ pub(super) fn words(evaluation: &Evaluation) -> String {
     format!("{} of {prompts} held-out prompts solved ({}{pass})", percent(*success), facts.join(", "))
 }
 
-/// Those at the first temperature of the run, which the learning is told by: first to last.
+/// The first and the last evaluation at the run's first temperature, by which progress is measured.
 pub(super) fn leading(evaluations: &[Evaluation]) -> impl DoubleEndedIterator<Item = &Evaluation> + Clone {
     let temperature = evaluations.first().map_or(0.0, |evaluation| evaluation.temperature);
     evaluations.iter().filter(move |evaluation| evaluation.temperature == temperature)
 }
 
-/// That of a version at the first temperature; the newest where there are several.
+/// The evaluation of a version at the first temperature; the newest if there are several.
 pub(super) fn of_version(evaluations: &[Evaluation], version: PolicyVersion) -> Option<&Evaluation> {
     leading(evaluations).rev().find(|evaluation| evaluation.version == version.0)
 }

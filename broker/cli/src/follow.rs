@@ -1,4 +1,4 @@
-//! Follows a run until it is over: asks for its status, listens to the workers' counters, shows both.
+//! Follows a run until it is over: polls its status, listens to the workers' counters, shows both.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,14 +18,14 @@ use super::connect::{Api, CallError};
 use super::live::{Changes, Frame, View};
 use super::waits::{Wait, Waits, is_quiet, read_notice};
 
-/// Between two looks at the status.
+/// Interval between two requests of the status.
 const LOOK: Duration = Duration::from_millis(500);
-/// Silence after which a person is told.
+/// Silence of the coordinator after which it is reported.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// What came of following.
+/// The result of following a run.
 pub(super) struct Followed {
-    /// The last status seen; `None` when stopped before the first.
+    /// The last status; `None` if stopped before the first.
     pub(super) status: Option<Status>,
     /// Share of time that generate workers were busy.
     pub(super) generate_busy: f64,
@@ -33,61 +33,63 @@ pub(super) struct Followed {
     pub(super) train_busy: f64,
 }
 
-/// What a person should hear of the processes that run.
+/// News of the processes for the user.
 #[derive(Debug)]
 pub(super) enum News {
-    /// Something that was dealt with.
+    /// Something that was handled.
     Line(String),
     /// Something that ends the run.
     Fatal(String),
 }
 
-/// How a run is followed.
+/// Settings of following a run.
 pub(super) struct Follow<'a> {
-    /// Whom to ask.
+    /// The coordinators' API.
     pub(super) api: &'a Api,
     /// The run.
     pub(super) run: &'a RunId,
-    /// Where to show it.
+    /// Where to show the run.
     pub(super) view: &'a mut dyn View,
-    /// Held-out prompts of each evaluation; `None` where the run file is not known.
+    /// Held-out prompts of each evaluation; `None` if the run file is not known.
     pub(super) prompts: Option<u32>,
-    /// Counts new starts of processes; `None` where someone else looks after them.
+    /// Counts restarts of processes; `None` if another program supervises them.
     pub(super) restarts: Option<Arc<AtomicU64>>,
     /// News of those processes.
     pub(super) news: Option<&'a mut UnboundedReceiver<News>>,
-    /// Whether to leave a run that paused itself: nobody is there who could repair what it waits for.
+    /// Whether to stop following a run that paused itself, because no person is there to repair its
+    /// cause.
     pub(super) leaves_paused: bool,
     /// Silence of the coordinator after which to give up; `None` for never.
     pub(super) patience: Option<Duration>,
 }
 
-/// What is known so far.
-struct Seen {
+/// The state of following a run.
+struct FollowState {
     changes: Changes,
     meter: BusyMeter,
     waits: Waits,
-    /// What it was said to wait for since something was done.
+    /// Waits that were reported since the last progress.
     wanting: Vec<Wait>,
-    /// When the run was first seen to have its version 0: rollouts are played from then on.
+    /// When the run was first seen to have version 0, from which on rollouts are played.
     playing_since: Option<Instant>,
     answered: Instant,
-    silence_told: bool,
+    silence_reported: bool,
     last: Option<Status>,
 }
 
 impl Follow<'_> {
-    /// Consumes: statuses, workers' notices. Produces: frames and events for the view. Waits for: the next
-    /// look or notice; unblocked by `stop`. On failure: looks again, until `patience` ends.
+    /// Consumes: statuses, workers' notices. Produces: frames and events for the view. Waits for:
+    /// the next poll or notice. Unblocked by: `stop`. On failure: polls again, until `patience`
+    /// ends.
     pub(super) async fn until_over(mut self, stop: &CancellationToken) -> Result<Followed> {
-        let mut seen = Seen {
+        let mut seen = FollowState {
             changes: Changes::new(self.prompts),
             meter: BusyMeter::default(),
             waits: Waits::default(),
             wanting: vec![],
             playing_since: None,
             answered: Instant::now(),
-            silence_told: false,
+            silence_reported: false,
             last: None,
         };
         let mut looks = interval(LOOK);
@@ -97,7 +99,7 @@ impl Follow<'_> {
             tokio::select! {
                 () = stop.cancelled() => break,
                 _ = looks.tick() => {
-                    // A coordinator that is silent must not hold up the end.
+                    // A silent coordinator must not delay the end.
                     let over = tokio::select! {
                         over = self.look(&mut seen) => over?,
                         () = stop.cancelled() => true,
@@ -119,16 +121,16 @@ impl Follow<'_> {
         Ok(Followed { status: seen.last, generate_busy, train_busy })
     }
 
-    /// Looks once; says whether the run is over.
-    async fn look(&mut self, seen: &mut Seen) -> Result<bool> {
+    /// Polls once. Returns whether the run is over.
+    async fn look(&mut self, seen: &mut FollowState) -> Result<bool> {
         let now = Instant::now();
         let status = match self.api.status(self.run).await {
             Ok(status) => status,
             Err(CallError::Silent(reason)) => return self.on_silence(seen, &reason).map(|()| false),
             Err(e @ (CallError::Refused(_) | CallError::Unreadable { .. })) => return Err(e.into()),
         };
-        if std::mem::take(&mut seen.silence_told) {
-            self.view.event("the coordinator answers again");
+        if std::mem::take(&mut seen.silence_reported) {
+            self.view.event("the coordinator responds again");
         }
         seen.answered = now;
         if seen.playing_since.is_none() && status.state != RunState::Starting {
@@ -153,20 +155,20 @@ impl Follow<'_> {
         Ok(over)
     }
 
-    fn on_silence(&mut self, seen: &mut Seen, reason: &str) -> Result<()> {
+    fn on_silence(&mut self, seen: &mut FollowState, reason: &str) -> Result<()> {
         let silent = seen.answered.elapsed();
         if self.patience.is_some_and(|patience| silent > patience) {
-            bail!("no coordinator has answered for {} s: {reason}", silent.as_secs());
+            bail!("no coordinator has responded for {} s: {reason}", silent.as_secs());
         }
-        if silent > SILENCE && !seen.silence_told {
-            seen.silence_told = true;
-            self.view.event(&format!("no coordinator has answered for {} s", silent.as_secs()));
+        if silent > SILENCE && !seen.silence_reported {
+            seen.silence_reported = true;
+            self.view.event(&format!("no coordinator has responded for {} s", silent.as_secs()));
         }
         Ok(())
     }
 }
 
-impl Seen {
+impl FollowState {
     fn take_notice(&mut self, payload: &[u8]) {
         if let Some(notice) = read_notice(payload) {
             self.meter.take(&notice);
@@ -174,14 +176,14 @@ impl Seen {
         }
     }
 
-    /// What it waits for, where that is news, or that it waits no more.
+    /// New waits, or the news that tasks are done again.
     fn wants(&mut self, now: Instant, status: &Status) -> Vec<String> {
         if !is_quiet(status) {
             let waited = !std::mem::take(&mut self.wanting).is_empty();
-            return if waited { vec!["tasks get done again".to_owned()] } else { vec![] };
+            return if waited { vec!["tasks are being done again".to_owned()] } else { vec![] };
         }
         let mut news = self.waits.all(now, status);
-        news.retain(|wait| !self.wanting.iter().any(|told| wait.says_the_same(told)));
+        news.retain(|wait| !self.wanting.iter().any(|reported| wait.matches(reported)));
         let lines = news.iter().map(ToString::to_string).collect();
         self.wanting.append(&mut news);
         lines
@@ -193,12 +195,12 @@ impl Seen {
     }
 }
 
-/// Whether it waits for a person who did not ask for it.
+/// Whether the run is paused, and not by request.
 pub(super) fn paused_itself(status: &Status) -> bool {
     status.state == RunState::Paused && status.reason.as_deref() != Some(PAUSED_BY_REQUEST)
 }
 
-/// The next notice; waits for ever once the connection is closed, since the looks tell what is to be told.
+/// The next notice. Never returns once the connection is closed: the polls report that.
 async fn next_notice(workers: &mut Box<dyn Listener>) -> bytes::Bytes {
     match workers.next().await {
         Some(message) => message.payload,

@@ -1,4 +1,5 @@
-//! `millrace init-auth`: keys for the roles, certificates, and a nats-server's configuration with the rights.
+//! `millrace init-auth`: keys for the roles, certificates, and a nats-server's configuration with
+//! the rights.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,29 +20,31 @@ pub(super) struct InitAuthArgs {
     /// A name or address of the server, for its certificate; localhost is always among them
     #[arg(long, value_name = "NAME")]
     host: Vec<String>,
-    /// Stages that one worker serves together, as `env_step,reward`: they get a user with the rights of all
+    /// Stages that one worker serves together, as `env_step,reward`: they get one user with the
+    /// rights of all
     #[arg(long, value_name = "STAGES")]
     combine: Vec<String>,
     /// Where the server listens
     #[arg(long, default_value = "0.0.0.0:4222", value_name = "ADDR:PORT")]
     listen: String,
-    /// Where the folder will be on the server's machine [default: where it is made]
+    /// Path of the folder on the server's machine [default: the path given here]
     #[arg(long, value_name = "DIR")]
     place: Option<PathBuf>,
     /// How often the server syncs to disk: `always` loses no acknowledged write with one server
     #[arg(long, default_value = "always", value_name = "INTERVAL")]
     sync: String,
-    /// Create everything again: earlier keys become invalid
+    /// Recreate everything: earlier keys become invalid
     #[arg(long)]
     again: bool,
-    /// Create nats-server.conf again for the existing keys, as after an upgrade; give the other options as before
+    /// Recreate nats-server.conf for the existing keys, for example after an upgrade; give the
+    /// other options as before
     #[arg(long, conflicts_with = "again")]
     update: bool,
 }
 
 impl InitAuthArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let folder = std::path::absolute(&self.dir).context("failed to find out where --dir is")?;
+        let folder = std::path::absolute(&self.dir).context("failed to resolve --dir")?;
         let guarded = Guarded {
             together: self.combine.iter().map(|words| stages(words)).collect::<Result<_>>()?,
             hosts: self.host,

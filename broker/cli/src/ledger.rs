@@ -1,4 +1,4 @@
-//! `millrace ledger`: a run's books, and the recount of them.
+//! `millrace ledger`: a run's books, and their recount.
 
 use std::process::ExitCode;
 
@@ -6,7 +6,7 @@ use anyhow::Result;
 use millrace_schemas::RunId;
 use millrace_schemas::api::{Ledger, RunRequest, RunState, Status};
 
-use super::connect::Place;
+use super::connect::ConnectionArgs;
 use super::term::{by_reason, say, thousands};
 use millrace_coordinator::shell::audit::{Audit, Claim, audit};
 
@@ -24,9 +24,9 @@ pub(super) struct LedgerArgs {
 }
 
 impl LedgerArgs {
-    /// Fails when the books do not balance, or the recount disagrees.
-    pub(super) async fn run(self, place: &Place) -> Result<ExitCode> {
-        let api = place.api().await?;
+    /// Fails if the books do not balance, or the recount disagrees.
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> Result<ExitCode> {
+        let api = connection.api().await?;
         let status: Status = api.call("status", &RunRequest { run: self.run }).await?;
         let ledger: Ledger = api.call("ledger", &RunRequest { run: Some(status.run.clone()) }).await?;
         let mut good = ledger.balanced();
@@ -36,7 +36,7 @@ impl LedgerArgs {
             say(words(&ledger));
         }
         if self.audit {
-            let objects = place.open_objects()?;
+            let objects = connection.open_objects()?;
             let audit = audit(&objects, Claim::of(&status), status.state == RunState::Finished).await?;
             audit_lines(&audit).iter().for_each(say);
             good &= audit.is_clean();
@@ -57,7 +57,7 @@ pub(super) fn words(ledger: &Ledger) -> String {
     )
 }
 
-/// What the recount says.
+/// The recount as text.
 pub(super) fn audit_lines(audit: &Audit) -> Vec<String> {
     let (versions, trained) = (thousands(audit.versions), thousands(audit.trained));
     let verdict = if audit.is_clean() { "agrees" } else { "DISAGREES" };

@@ -5,20 +5,20 @@ use std::process::ExitCode;
 use anyhow::Result;
 use millrace_schemas::api::{ListRequest, RunList, RunSummary};
 
-use super::connect::Place;
+use super::connect::ConnectionArgs;
 use super::term::{duration, say};
 
 /// Arguments of `millrace list`.
 #[derive(Debug, clap::Args)]
 pub(super) struct ListArgs {
-    /// Print what the coordinator answers, as JSON
+    /// Print the coordinator's response as JSON
     #[arg(long)]
     json: bool,
 }
 
 impl ListArgs {
-    pub(super) async fn run(self, place: &Place) -> Result<ExitCode> {
-        let api = place.api().await?;
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> Result<ExitCode> {
+        let api = connection.api().await?;
         let mut runs = Vec::new();
         let mut request = ListRequest::default();
         loop {
@@ -32,7 +32,7 @@ impl ListArgs {
         if self.json {
             say(serde_json::to_string_pretty(&runs)?);
         } else if runs.is_empty() {
-            say("no runs; `millrace submit RUN.toml` hands one in");
+            say("no runs; `millrace submit RUN.toml` submits one");
         } else {
             runs.iter().map(line).for_each(say);
         }
@@ -40,7 +40,7 @@ impl ListArgs {
     }
 }
 
-/// `name: running, v12 of 50 after 1m03s`, and why where it does not go on.
+/// `name: running, v12 of 50 after 1m03s`, with the reason if it is not running.
 fn line(run: &RunSummary) -> String {
     let seconds = run.now_unix_ms.saturating_sub(run.started_unix_ms) as f64 / 1e3;
     let mut words = format!(

@@ -1,4 +1,4 @@
-//! What a person sees of a run while it goes on: bars on a terminal, lines elsewhere.
+//! The live view of a run: bars on a terminal, lines elsewhere.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,33 +12,33 @@ use super::term::thousands;
 mod bars;
 mod lines;
 
-/// Time over which the rate of tokens is taken.
+/// Time over which the token rate is averaged.
 const RATE_WINDOW: Duration = Duration::from_secs(5);
-/// Points of the curve that the time left is reckoned from.
+/// Points of the curve from which the time left is estimated.
 const ETA_POINTS: usize = 20;
 
-/// One moment of a run.
+/// A snapshot of a run for the view.
 #[derive(Debug, Clone)]
 pub(super) struct Frame {
-    /// The run as the coordinator tells it.
+    /// The status that the coordinator reports.
     pub(super) status: Status,
-    /// Tokens sampled a second, lately.
+    /// Recent token rate, per second.
     pub(super) tokens_per_s: f64,
     /// Share of time that generate workers were busy since watching began.
     pub(super) generate_busy: Option<f64>,
     /// The same of train workers.
     pub(super) train_busy: Option<f64>,
-    /// Processes that died and were started again; `None` where someone else looks after them.
+    /// Restarts of processes; `None` if another program supervises them.
     pub(super) restarts: Option<u64>,
 }
 
 /// Where frames and events are shown.
 pub(super) trait View: Send {
-    /// Something happened that should stay visible.
+    /// Shows an event that should stay visible.
     fn event(&mut self, line: &str);
-    /// The run as it stands now.
+    /// Shows the current state of the run.
     fn frame(&mut self, frame: &Frame);
-    /// Nothing more comes.
+    /// Ends the view.
     fn finish(&mut self);
 }
 
@@ -48,16 +48,17 @@ pub(super) fn view() -> Box<dyn View> {
 }
 
 impl Frame {
-    /// Success of the last step's batch, and the mean over the last steps.
+    /// Success of the last step's batch, and the mean over recent steps.
     fn success(&self) -> Option<(f64, f64)> {
         let values: Vec<f64> = self.status.curve.iter().map(|point| point.success).collect();
         let mean = moving_mean(&values, mean_window(self.status.steps));
         Some((*values.last()?, *mean.last()?))
     }
 
-    /// Seconds until the last step, at the mean pace of the last ones; `None` before a pace is seen and at the end. The
-    /// slowest tenth of them is left out: a step in which the run lay still for a night says nothing. The median would be
-    /// wrong for steps that are shorter than a tick, for the log's time goes from tick to tick.
+    /// Seconds until the last step, at the mean pace of recent steps; `None` before there is a
+    /// pace, and at the end. The slowest tenth is left out: a step during which the run was stopped
+    /// overnight is not representative. The median would be wrong for steps shorter than a tick,
+    /// because the log's time advances by ticks.
     fn eta_s(&self) -> Option<f64> {
         let curve = &self.status.curve;
         let lately = curve.get(curve.len().saturating_sub(ETA_POINTS)..)?;
@@ -79,7 +80,7 @@ impl Frame {
     }
 }
 
-/// Turns what the coordinator tells, twice a second, into events and a rate. Pure: time is handed in.
+/// Turns statuses, two per second, into events and a token rate. Pure: it reads no clock.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     /// Held-out prompts of each evaluation; `None` where the run file is not known.
@@ -89,12 +90,12 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    /// Begins to watch.
+    /// No status seen yet.
     pub(super) fn new(prompts: Option<u32>) -> Self {
         Self { prompts, ..Self::default() }
     }
 
-    /// What is new since the status before, for people.
+    /// Events since the last status, as text.
     pub(super) fn events(&mut self, status: &Status) -> Vec<String> {
         let (before, mut known) = self.last.unwrap_or((RunState::Starting, 0));
         let first = self.last.is_none();
@@ -105,7 +106,7 @@ impl Changes {
         }
         if first && status.version.0 > 0 {
             let newest = status.evaluations.last().map_or(String::new(), |e| format!("; {}", solved(e)));
-            events.push(format!("goes on from {}{newest}", status.version));
+            events.push(format!("resumes at {}{newest}", status.version));
             known = status.evaluations.len();
         }
         events.extend(status.evaluations.iter().skip(known).map(solved));
@@ -114,7 +115,7 @@ impl Changes {
                 RunState::Starting | RunState::Running | RunState::Finishing
                     if before == RunState::Paused =>
                 {
-                    events.push("goes on".to_owned());
+                    events.push("resumed".to_owned());
                 }
                 RunState::Finishing => {
                     events.push(format!("evaluating {}, the last version", status.version))
@@ -124,7 +125,7 @@ impl Changes {
                         Some(prompts @ 1..) => {
                             format!("v0 is made; evaluating it on {prompts} held-out prompts")
                         }
-                        Some(0) | None => "v0 is made; playing begins".into(),
+                        Some(0) | None => "v0 is made; rollouts start".into(),
                     });
                 }
                 RunState::Finished | RunState::Cancelled | RunState::Failed | RunState::Paused => {
@@ -138,13 +139,13 @@ impl Changes {
         events
     }
 
-    /// Tokens sampled a second over the last moments; where turns take longer than moments, since the end of the last but
-    /// one.
+    /// Token rate over the last seconds, per second. If turns take longer than that, the rate since
+    /// the last but one ended.
     pub(super) fn tokens_per_s(&mut self, now: Instant, status: &Status) -> f64 {
         if self.tokens.back().is_none_or(|(_, tokens)| *tokens != status.sampled_tokens) {
             self.tokens.push_back((now, status.sampled_tokens));
         }
-        // What is kept begins before the last moments, and before the last tokens came.
+        // The kept samples begin before the averaging time, and before the last increase.
         while self.tokens.len() > 2 && now - self.tokens[1].0 > RATE_WINDOW {
             self.tokens.pop_front();
         }
@@ -179,8 +180,8 @@ mod tests {
         for point in &mut frame.status.curve[5..] {
             point.at_ms += 8 * 3_600_000;
         }
-        assert_eq!(frame.eta_s(), Some(90.0), "it lay still for a night");
-        // Two steps in each second, as ticks tell it.
+        assert_eq!(frame.eta_s(), Some(90.0), "it was stopped for a night");
+        // Two steps in each second, by the log's ticks.
         for (point, index) in frame.status.curve.iter_mut().zip(0..) {
             point.at_ms = index / 2 * 1_000;
         }
@@ -191,14 +192,14 @@ mod tests {
     }
 
     #[test]
-    fn each_event_is_told_once() {
+    fn each_event_is_reported_once() {
         let mut changes = Changes::default();
         let mut status = sample::status(10);
         status.evaluations.truncate(1);
         assert_eq!(
             changes.events(&status),
             [
-                "goes on from v10; v0: 4.0 % of 256 held-out prompts solved (standard error 3.1 %, 250 distinct, temperature 0)"
+                "resumes at v10; v0: 4.0 % of 256 held-out prompts solved (standard error 3.1 %, 250 distinct, temperature 0)"
             ]
         );
         assert!(changes.events(&status).is_empty());

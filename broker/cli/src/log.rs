@@ -10,12 +10,12 @@ use millrace_queue::{Broker, Logged};
 use millrace_schemas::{Event, RunId};
 use serde::Serialize;
 
-use super::connect::Place;
+use super::connect::ConnectionArgs;
 use parquet::ParquetRows;
 
 mod parquet;
 
-/// Entries that are read and written at once.
+/// Entries per read and write.
 const AT_ONCE: usize = 1_024;
 
 /// Arguments of `millrace log`.
@@ -33,16 +33,16 @@ enum LogCommand {
 
 #[derive(Debug, clap::Args)]
 struct ExportArgs {
-    /// Of this run alone; ticks and memberships are of all runs, and left out then
+    /// Export this run only, without ticks and memberships, which belong to all runs
     #[arg(long)]
     run: Option<RunId>,
     /// Position of the first entry
     #[arg(long, default_value_t = 1)]
     from: u64,
-    /// Position of the last entry; without it, the newest there is
+    /// Position of the last entry; without it, the newest
     #[arg(long)]
     to: Option<u64>,
-    /// How to write them
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Jsonl)]
     format: Format,
     /// The file to write; without it, standard output, for JSONL
@@ -67,12 +67,12 @@ struct Row {
     stored_ns: u64,
     /// The run, or `all`.
     run: String,
-    /// Which event; `unreadable` where it is none.
+    /// Kind of the event; `unreadable` if it cannot be parsed.
     kind: &'static str,
     /// The task, for an outcome or a dead letter.
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<String>,
-    /// The event, as `millrace schema event` says; for one that is unreadable, why.
+    /// The event, in the form of `millrace schema event`; the reason if it is unreadable.
     event: serde_json::Value,
 }
 
@@ -89,7 +89,7 @@ impl Row {
     }
 }
 
-/// Where rows go.
+/// The output of rows.
 enum Rows {
     Jsonl(Box<dyn Write + Send>),
     Parquet(Box<ParquetRows<File>>),
@@ -130,12 +130,12 @@ impl Rows {
 }
 
 impl LogArgs {
-    pub(super) async fn run(self, place: &Place) -> Result<ExitCode> {
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> Result<ExitCode> {
         let LogCommand::Export(args) = self.command;
-        let broker = place.api().await?.with_objects(place.open_objects()?);
+        let broker = connection.api().await?.with_objects(connection.open_objects()?);
         let rows = Rows::open(&args)?;
         let written = match export(&broker, &args, rows).await {
-            // Whoever reads has seen enough.
+            // The reader closed the pipe.
             Err(error) if is_closed_pipe(&error) => return Ok(ExitCode::SUCCESS),
             written => written?,
         };

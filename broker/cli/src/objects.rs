@@ -1,4 +1,4 @@
-//! `millrace objects`: whether everything that is referred to is in the object store, and what may go.
+//! `millrace objects`: checks that all referenced objects exist, and removes unreferenced ones.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use millrace_queue::Broker;
 use millrace_schemas::limits::COLLECT_AGE_MS;
 
-use super::connect::Place;
+use super::connect::ConnectionArgs;
 use super::term::{say, thousands};
 use millrace_coordinator::shell::collect::{ObjectCount, Survey, collect, damaged, retentions, survey};
 use millrace_coordinator::shell::journal;
@@ -25,23 +25,25 @@ pub(super) struct ObjectsArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum ObjectsCommand {
-    /// Say whether everything that is referred to is there, and what nothing leads to; changes nothing
+    /// Check that every referenced object exists, and count those that nothing refers to; changes
+    /// nothing
     Check {
-        /// Read every object that is referred to, and compare it with its hash
+        /// Read every referenced object, and compare it with its hash
         #[arg(long)]
         content: bool,
     },
-    /// Remove what nothing has led to for a day, as the coordinator does every half hour
+    /// Remove objects that nothing has referred to for a day, as the coordinator does every half
+    /// hour
     Collect {
-        /// Only say what would go
+        /// Only report what would be removed
         #[arg(long)]
         dry_run: bool,
     },
 }
 
 impl ObjectsArgs {
-    pub(super) async fn run(self, place: &Place) -> Result<ExitCode> {
-        let broker = place.api().await?.with_objects(place.open_objects()?);
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> Result<ExitCode> {
+        let broker = connection.api().await?.with_objects(connection.open_objects()?);
         let state = journal::restore(&broker).await.context("failed to load the newest snapshot")?;
         let mut found = survey(&broker, &retentions(&state), AGE).await?;
         match self.command {
@@ -53,7 +55,7 @@ impl ObjectsArgs {
             }
             ObjectsCommand::Collect { dry_run: true } => {
                 found.unreferenced.iter().map(|object| &object.path).for_each(say);
-                say(format_args!("{} would go", words(loose(&found))));
+                say(format_args!("{} would be removed", words(collectable(&found))));
             }
             ObjectsCommand::Collect { dry_run: false } => remove(&broker, &found).await?,
         }
@@ -63,36 +65,40 @@ impl ObjectsArgs {
 
 async fn remove(broker: &Broker, found: &Survey) -> Result<()> {
     let gone = collect(broker, found, || true).await?;
-    say(format_args!("{} went, of {} that nothing has led to for a day", words(gone), words(loose(found))));
+    say(format_args!(
+        "{} removed, of {} that nothing has referred to for a day",
+        words(gone),
+        words(collectable(found))
+    ));
     Ok(())
 }
 
-fn loose(found: &Survey) -> ObjectCount {
+fn collectable(found: &Survey) -> ObjectCount {
     let bytes = found.unreferenced.iter().map(|object| object.bytes).sum();
     ObjectCount { objects: found.unreferenced.len() as u64, bytes }
 }
 
 /// `1,204 objects, 3.2 MB`.
-fn words(tally: ObjectCount) -> String {
+fn words(count: ObjectCount) -> String {
     let objects =
-        if tally.objects == 1 { "1 object".into() } else { format!("{} objects", thousands(tally.objects)) };
-    format!("{objects}, {:.1} MB", tally.bytes as f64 / 1e6)
+        if count.objects == 1 { "1 object".into() } else { format!("{} objects", thousands(count.objects)) };
+    format!("{objects}, {:.1} MB", count.bytes as f64 / 1e6)
 }
 
 fn lines(found: &Survey, content: bool) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let mut line = |label: &str, words: String| lines.push(format!("{label:<12} {words}"));
-    for (of, tally) in &found.kept {
-        line(of.name(), words(*tally));
+    for (of, count) in &found.kept {
+        line(of.name(), words(*count));
     }
-    line("young", format!("{}: nothing leads to them yet", words(found.young)));
-    line("collectable", format!("{}: nothing has led to them for a day", words(loose(found))));
+    line("young", format!("{}: nothing refers to them yet", words(found.young)));
+    line("collectable", format!("{}: nothing has referred to them for a day", words(collectable(found))));
     if found.foreign.objects > 0 {
-        line("foreign", format!("{}: not of Millrace, never touched", words(found.foreign)));
+        line("foreign", format!("{}: not Millrace's, never removed", words(found.foreign)));
     }
-    let checked = if content { "is there, with its content" } else { "is there" };
+    let checked = if content { "exists with its content" } else { "exists" };
     match found.wrong.len() {
-        0 => line("sound", format!("all that is referred to {checked}")),
+        0 => line("sound", format!("every referenced object {checked}")),
         count => line("WRONG", format!("{count}; restore the object store from a backup")),
     }
     found.wrong.iter().take(SHOWN).for_each(|wrong| line("", wrong.clone()));

@@ -6,7 +6,7 @@ use anyhow::Result;
 use millrace_schemas::RunId;
 use millrace_schemas::api::{RunReply, RunRequest};
 
-use super::connect::Place;
+use super::connect::ConnectionArgs;
 use super::term::say;
 
 /// Arguments of each.
@@ -17,27 +17,27 @@ pub(super) struct RunArgs {
 }
 
 impl RunArgs {
-    pub(super) async fn pause(self, place: &Place) -> Result<ExitCode> {
-        let run = self.call("pause", place).await?;
-        say(format_args!("{run} is paused; `millrace resume {run}` lets it go on"));
+    pub(super) async fn pause(self, connection: &ConnectionArgs) -> Result<ExitCode> {
+        let run = self.call("pause", connection).await?;
+        say(format_args!("{run} is paused; `millrace resume {run}` resumes it"));
         Ok(ExitCode::SUCCESS)
     }
 
-    pub(super) async fn resume(self, place: &Place) -> Result<ExitCode> {
-        let run = self.call("resume", place).await?;
-        say(format_args!("{run} goes on"));
+    pub(super) async fn resume(self, connection: &ConnectionArgs) -> Result<ExitCode> {
+        let run = self.call("resume", connection).await?;
+        say(format_args!("{run} is resumed"));
         Ok(ExitCode::SUCCESS)
     }
 
-    pub(super) async fn remove(self, place: &Place) -> Result<ExitCode> {
-        let run = self.call("rm", place).await?;
-        say(format_args!("{run} is archived; its versions stay, and so its name stays taken"));
+    pub(super) async fn remove(self, connection: &ConnectionArgs) -> Result<ExitCode> {
+        let run = self.call("rm", connection).await?;
+        say(format_args!("{run} is archived; its versions are kept, and its name cannot be reused"));
         Ok(ExitCode::SUCCESS)
     }
 
-    async fn call(self, endpoint: &'static str, place: &Place) -> Result<RunId> {
+    async fn call(self, endpoint: &'static str, connection: &ConnectionArgs) -> Result<RunId> {
         let request = RunRequest { run: Some(self.run) };
-        let reply: RunReply = place.api().await?.call(endpoint, &request).await?;
+        let reply: RunReply = connection.api().await?.call(endpoint, &request).await?;
         Ok(reply.run)
     }
 }

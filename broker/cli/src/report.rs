@@ -1,4 +1,4 @@
-//! The result of a run: `report.json`, and the same in words.
+//! The result of a run: `report.json`, and the same as text.
 
 use millrace_schemas::PolicyVersion;
 use millrace_schemas::api::Status;
@@ -11,24 +11,24 @@ use super::status::{context, starts, surplus};
 use super::term::{duration, histogram, percent, thousands};
 use millrace_coordinator::shell::audit::Audit;
 
-/// What only whoever ran the processes knows.
+/// Facts that only the supervisor of the processes has.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Measured {
     /// Share of time that generate workers were busy.
     pub(super) generate_busy: f64,
     /// Share of time that train workers were busy.
     pub(super) train_busy: f64,
-    /// Processes that died and were started again.
+    /// Restarts of processes.
     pub(super) restarts: u64,
-    /// Folder with the last version; empty where there is none.
+    /// Folder with the last version; empty if there is none.
     pub(super) weights_path: String,
     /// The learning curve.
     pub(super) curve_path: String,
-    /// What rules that learn nothing reach on the same held-out prompts.
+    /// Baselines on the same held-out prompts.
     pub(super) baselines: Vec<Baseline>,
 }
 
-/// Puts the result together.
+/// Assembles the result.
 pub(super) fn assemble(status: &Status, audit: &Audit, measured: Measured) -> Report {
     let wall_s = status.now_unix_ms.saturating_sub(status.started_unix_ms) as f64 / 1e3;
     let success = |version| evaluation::of_version(&status.evaluations, version).and_then(|e| e.success);
@@ -70,12 +70,12 @@ pub(super) fn assemble(status: &Status, audit: &Audit, measured: Measured) -> Re
     }
 }
 
-/// Whether the run did all that it should have, and can prove it.
+/// Whether the run finished, its books balance, and the recount agrees.
 pub(super) fn is_good(report: &Report) -> bool {
     report.state == "finished" && report.balanced && report.audited
 }
 
-/// The result in words.
+/// The result as text.
 pub(super) fn lines(report: &Report) -> Vec<String> {
     let r = report;
     let mut lines = vec![format!("{}: {}, {} steps in {}", r.run, r.state, r.steps, duration(r.wall_s))];

@@ -1,4 +1,4 @@
-//! A run for the tests of what is shown of one.
+//! A run for tests of the views.
 
 use millrace_schemas::PolicyVersion;
 use millrace_schemas::api::{CurvePoint, Evaluation, Ledger, RunState, Status};

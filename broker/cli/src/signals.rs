@@ -3,11 +3,11 @@
 use anyhow::{Context, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Signals that ask for an end.
+/// Signals that ask the process to end.
 pub(super) struct Signals([Signal; 3]);
 
 impl Signals {
-    /// Listens from now on, instead of dying.
+    /// Handles the signals from now on; without this they kill the process.
     ///
     /// # Errors
     /// Signals cannot be listened to.
@@ -20,7 +20,7 @@ impl Signals {
         ]))
     }
 
-    /// Waits for the next.
+    /// Waits for the next signal.
     pub(super) async fn next(&mut self) {
         let [interrupt, terminate, hangup] = &mut self.0;
         tokio::select! {

@@ -10,13 +10,13 @@ use millrace_schemas::limits::WORKER_REPORT_MS;
 use millrace_schemas::subjects::NOTICE_WORKERS;
 use tokio::time::{Instant, timeout};
 
-use super::connect::{Api, Place};
+use super::connect::{Api, ConnectionArgs};
 use super::domains;
 use super::evaluation;
 use super::term::{by_reason, duration, histogram, percent, say, thousands};
 use super::waits::{Wait, Waits, is_quiet, read_notice};
 
-/// For each worker to speak at least twice.
+/// Long enough for two notices of each worker.
 const LISTEN: Duration = Duration::from_millis(2 * WORKER_REPORT_MS + 200);
 
 /// Arguments of `millrace status`.
@@ -24,14 +24,14 @@ const LISTEN: Duration = Duration::from_millis(2 * WORKER_REPORT_MS + 200);
 pub(super) struct StatusArgs {
     /// The run; may be left out where there is only one
     run: Option<RunId>,
-    /// Print what the coordinator answers, as JSON
+    /// Print the coordinator's response as JSON
     #[arg(long)]
     json: bool,
 }
 
 impl StatusArgs {
-    pub(super) async fn run(self, place: &Place) -> Result<ExitCode> {
-        let api = place.api().await?;
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> Result<ExitCode> {
+        let api = connection.api().await?;
         let status: Status = api.call("status", &RunRequest { run: self.run }).await?;
         if self.json {
             say(serde_json::to_string_pretty(&status)?);
@@ -45,7 +45,7 @@ impl StatusArgs {
     }
 }
 
-/// What the run waits for, from what workers say while this listens.
+/// What the run waits for, from the notices that workers publish while this listens.
 async fn wants(api: &Api, status: &Status) -> Result<Vec<Wait>> {
     let (mut workers, mut waits) = (api.listen(NOTICE_WORKERS).await?, Waits::default());
     let listening = async {
@@ -55,7 +55,7 @@ async fn wants(api: &Api, status: &Status) -> Result<Vec<Wait>> {
             }
         }
     };
-    // The end of the time is the usual end.
+    // The timeout is the usual end.
     let _ = timeout(LISTEN, listening).await;
     Ok(waits.all(Instant::now(), status))
 }
@@ -64,7 +64,7 @@ fn line(label: &str, words: &str) -> String {
     format!("  {label:<11} {words}")
 }
 
-/// A run in lines of label and words.
+/// A run as lines of label and text.
 fn lines(status: &Status) -> Vec<String> {
     let mut lines = vec![headline(status)];
     let mut line = |label: &str, words: String| lines.push(line(label, &words));
@@ -107,7 +107,8 @@ fn lines(status: &Status) -> Vec<String> {
     lines
 }
 
-/// `12 rollouts, of 5.1 turns by then; those trained had 4.2`: what the first to finish leave out, they leave out unevenly.
+/// `12 rollouts, of 5.1 turns by then; those trained had 4.2`: the first groups to finish have
+/// fewer turns, so dropping the others is biased.
 pub(super) fn surplus(ledger: &Ledger, surplus_turns: u64, trained_turns: u64) -> Option<String> {
     let dropped = *ledger.dropped.get("surplus")?;
     let mean = |turns: u64, rollouts: u64| turns as f64 / rollouts.max(1) as f64;
@@ -118,7 +119,8 @@ pub(super) fn surplus(ledger: &Ledger, surplus_turns: u64, trained_turns: u64) -
     ))
 }
 
-/// `12 groups started from turns of earlier rollouts, 3.0 turns before the goal; 4 are kept, 1 learnt from the beginning`.
+/// `12 groups started from turns of earlier rollouts, 3.0 turns before the goal; 4 are kept, 1
+/// learnt from the beginning`.
 pub(super) fn starts(stored: &StoredStatus) -> String {
     let StoredStatus { rollouts, groups, learnt, mean_turns_left } = stored;
     format!(

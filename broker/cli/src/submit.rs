@@ -8,7 +8,7 @@ use millrace_schemas::RunSpec;
 use millrace_schemas::api::RunReply;
 use millrace_schemas::submit::{from_json, from_toml};
 
-use super::connect::Place;
+use super::connect::ConnectionArgs;
 use super::data;
 use super::term::say;
 
@@ -20,20 +20,20 @@ pub(super) struct SubmitArgs {
 }
 
 impl SubmitArgs {
-    pub(super) async fn run(self, place: &Place) -> Result<ExitCode> {
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> Result<ExitCode> {
         let mut spec = read_run_file(&self.run_file)?;
         let contents = data::read(&mut spec, &self.run_file)?;
         if !contents.is_empty() {
             data::check_prompts(&spec, &contents).await?;
-            data::store(&place.open_objects()?, &spec, contents).await?;
+            data::store(&connection.open_objects()?, &spec, contents).await?;
         }
-        let reply: RunReply = place.api().await?.call("submit", &spec).await?;
+        let reply: RunReply = connection.api().await?.call("submit", &spec).await?;
         say(format_args!("submitted {}; `millrace watch {}` shows it", reply.run, reply.run));
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// Reads and checks a run file; its name's ending says whether it is TOML or JSON.
+/// Reads and checks a run file: JSON if its name ends in `.json`, else TOML.
 pub(super) fn read_run_file(path: &Path) -> Result<RunSpec> {
     let fail = || format!("failed to read run file path={}", path.display());
     let text = std::fs::read_to_string(path).with_context(fail)?;

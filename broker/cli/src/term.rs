@@ -1,14 +1,14 @@
-//! Words and lines for people.
+//! Formatting for people.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 
-/// Writes a line to standard output. A reader that has gone, `head` for example, is no error.
+/// Writes a line to standard output. A closed pipe, of `head` for example, is not an error.
 pub(super) fn say(line: impl std::fmt::Display) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-/// Whether a person sees standard output as it comes.
+/// Whether standard output is a terminal.
 pub(super) fn is_terminal() -> bool {
     std::io::stdout().is_terminal()
 }

@@ -1,5 +1,5 @@
-//! Becomes another program, which the kernel kills when the parent dies: `millrace up` leaves no process
-//! behind, even when it is killed itself.
+//! Executes another program, which the kernel kills when the parent dies: `millrace up` leaves no
+//! process behind, even if it is killed itself.
 
 use std::fs::OpenOptions;
 use std::os::unix::process::CommandExt;
@@ -11,11 +11,12 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::unistd::getppid;
 
-/// A program that is killed when this process dies, and writes to the end of `log`. `millrace` is the program that
-/// ties it; the program's own arguments are added to what this gives.
+/// A command for a program that is killed when this process dies, and that appends its output to
+/// `log`. `millrace` is the path of this program. The caller adds the program's arguments.
 ///
-/// The kernel looks at the thread that starts it, not at the process: start it on one that lives as long.
-/// Threads of a runtime do, but for those that `block_in_place` leaves behind and those for blocking work.
+/// The kernel watches the thread that starts it, not the process, so start it on a thread that
+/// lives as long. Worker threads of a runtime do, except those that `block_in_place` leaves behind
+/// and those for blocking work.
 ///
 /// # Errors
 /// The log cannot be opened.
@@ -46,11 +47,12 @@ pub(super) struct TiedArgs {
 }
 
 impl TiedArgs {
-    /// Returns only when the program cannot be started.
+    /// Returns only if the program cannot be started.
     pub(super) fn run(self) -> Result<ExitCode> {
-        // Kept over exec. The program needs no warning: all of them stand a kill at any moment.
+        // The setting survives exec. The programs need no warning: each tolerates a kill at any
+        // time.
         set_pdeathsig(Signal::SIGKILL).context("failed to tie the process to its parent")?;
-        // A parent that died before this was asked for sends nothing.
+        // If the parent died before the call, no signal is sent.
         if getppid().as_raw() != self.parent {
             bail!("failed to start: parent pid={} is gone", self.parent);
         }

@@ -1,5 +1,5 @@
-//! `millrace up`: everything on one machine, each part in a process of its own, so that any of them may be
-//! killed at any moment.
+//! `millrace up`: everything on one machine, each part in a process of its own, so that any of them
+//! may be killed at any time.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -23,7 +23,7 @@ use super::signals::Signals;
 use super::submit::read_run_file;
 use super::term::{is_terminal, say};
 pub(super) use folder::KEY_FILE;
-use folder::{Anew, Begin, Folder};
+use folder::{Begin, Folder, StartOver};
 use stack::{Counts, QueueArgs, Stack};
 
 mod folder;
@@ -34,9 +34,9 @@ mod stack;
 mod baselines;
 mod conclude;
 
-/// Between two tries to hand the run in.
+/// Pause between two tries to submit the run.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
-/// What a shell expects of a program that was interrupted.
+/// The exit code that shells expect after an interrupt.
 const INTERRUPTED: u8 = 130;
 
 /// Arguments of `millrace up`.
@@ -60,21 +60,21 @@ pub(super) struct UpArgs {
     /// Make this many steps instead of the run file's
     #[arg(long)]
     steps: Option<u64>,
-    /// Start again if the run in the folder is over; its results move to earlier/
+    /// Start over if the run in the folder is over; its results move to earlier/
     #[arg(long)]
     again: bool,
-    /// Start again, whatever is in the folder; results move to earlier/
+    /// Start over in any case; results move to earlier/
     #[arg(long, conflicts_with = "again")]
     fresh: bool,
 }
 
-/// How following a run came to an end.
+/// Why following a run ended.
 enum Ended {
     /// The run is over.
     Over(Box<Status>, Measured),
-    /// It paused itself, and nobody is there to repair what it waits for; the newest version.
+    /// The run paused itself, and no person is there to repair the cause; the newest version.
     Paused(PolicyVersion),
-    /// A signal came; the newest version seen.
+    /// A signal arrived; the newest version seen.
     Stopped(Option<PolicyVersion>),
 }
 
@@ -83,18 +83,18 @@ impl UpArgs {
         let (spec, contents) = self.spec()?;
         let root = self.dir.clone().unwrap_or_else(|| PathBuf::from(format!("millrace-runs/{}", spec.name)));
         let folder = Folder::open(&root)?;
-        // A run that goes on has its version 0, wherever that came from.
-        if self.anew() != Anew::No || !folder.path("run.json").exists() {
+        // A resumed run has its version 0 already.
+        if self.start_over() != StartOver::No || !folder.path("run.json").exists() {
             sandbox::check(&spec).await?;
             model::check(&spec).await?;
             data::check_prompts(&spec, &contents).await?;
         }
-        match folder.begin(&spec, self.anew())? {
-            Begin::New => say(format_args!("{} begins in {}", spec.name, root.display())),
-            Begin::GoesOn => say(format_args!("{} goes on in {}", spec.name, root.display())),
+        match folder.begin(&spec, self.start_over())? {
+            Begin::New => say(format_args!("{} starts in {}", spec.name, root.display())),
+            Begin::Resumed => say(format_args!("{} resumes in {}", spec.name, root.display())),
             Begin::Over(report) => {
                 tell(&report, &folder);
-                say("this run is over; --again begins anew and keeps these results");
+                say("this run is over; --again starts over and keeps these results");
                 return Ok(code(&report));
             }
         }
@@ -108,7 +108,7 @@ impl UpArgs {
         signals.abort();
         match ended? {
             Ended::Over(status, measured) => {
-                // A run is no worse for it if they cannot be played.
+                // Baselines are optional for a run.
                 let baselines = baselines::of(&spec).await.unwrap_or_else(|e| {
                     say(format_args!("without baselines: {e:#}"));
                     Vec::new()
@@ -118,20 +118,20 @@ impl UpArgs {
                 tell(&report, &folder);
                 Ok(code(&report))
             }
-            // Why, and what to do, is told above.
+            // The reason and the remedy are printed above.
             Ended::Paused(version) => {
-                say(format_args!("{} is paused at {version}; the same command goes on with it", spec.name));
+                say(format_args!("{} is paused at {version}; the same command resumes it", spec.name));
                 Ok(ExitCode::FAILURE)
             }
             Ended::Stopped(version) => {
-                let at = version.map_or("at its very start".into(), |version| format!("at {version}"));
-                say(format_args!("{} stopped {at}; the same command goes on with it", spec.name));
+                let at = version.map_or("before its first version".into(), |version| format!("at {version}"));
+                say(format_args!("{} stopped {at}; the same command resumes it", spec.name));
                 Ok(ExitCode::from(INTERRUPTED))
             }
         }
     }
 
-    /// The run file with what the options say, and the rows that it asks.
+    /// The run file with the options applied, and its dataset rows.
     fn spec(&self) -> Result<(RunSpec, Vec<Bytes>)> {
         let mut spec = read_run_file(&self.run_file)?;
         spec.seed = self.seed.unwrap_or(spec.seed);
@@ -145,11 +145,11 @@ impl UpArgs {
         }
     }
 
-    const fn anew(&self) -> Anew {
+    const fn start_over(&self) -> StartOver {
         match (self.fresh, self.again) {
-            (true, _) => Anew::Always,
-            (false, true) => Anew::IfOver,
-            (false, false) => Anew::No,
+            (true, _) => StartOver::Always,
+            (false, true) => StartOver::IfOver,
+            (false, false) => StartOver::No,
         }
     }
 }
@@ -163,17 +163,17 @@ fn tell(report: &Report, folder: &Folder) {
     say(format_args!("  {:<10} {}", "report", folder.path("report.json").display()));
 }
 
-/// The first signal asks for an orderly end, the second for one at once.
+/// The first signal asks for an orderly end, the second for an immediate one.
 async fn on_signals(mut signals: Signals, stop: CancellationToken) {
     signals.next().await;
     stop.cancel();
-    say("draining: workers finish or hand back what they hold; once more to end at once");
+    say("draining: workers finish or return their tasks; interrupt a second time to end at once");
     signals.next().await;
-    // The kernel ends the other processes with this one.
+    // The kernel kills the other processes with this one.
     std::process::exit(i32::from(INTERRUPTED));
 }
 
-/// Hands the run in unless it is there, and follows it until it is over or `stop`.
+/// Submits the run unless it exists, and follows it until it is over or `stop`.
 async fn follow_run(
     stack: &mut Stack,
     spec: &RunSpec,
@@ -219,7 +219,7 @@ async fn follow_run(
     })
 }
 
-/// Hands the run in. It is there already when this goes on with it, or when an answer was lost on the way.
+/// Submits the run. It exists already if this command resumes it, or if a response was lost.
 async fn submit_once(api: &Api, spec: &RunSpec) -> Result<()> {
     match until_answered(async || api.call::<RunReply>("submit", spec).await).await {
         Err(CallError::Refused(e)) if e.code == 409 => Ok(()),
@@ -227,7 +227,8 @@ async fn submit_once(api: &Api, spec: &RunSpec) -> Result<()> {
     }
 }
 
-/// Whoever goes on with a run that is paused wants it to go on. Looks again each time: an answer may have been lost.
+/// Resumes the run if it is paused, as the same command implies. Checks the state before each try:
+/// a response may have been lost.
 async fn resume_if_paused(api: &Api, run: &RunId) -> Result<()> {
     let request = RunRequest { run: Some(run.clone()) };
     let resume = async || {
@@ -239,7 +240,7 @@ async fn resume_if_paused(api: &Api, run: &RunId) -> Result<()> {
     Ok(until_answered(resume).await?)
 }
 
-/// Asks again until a coordinator answers, whatever it says.
+/// Retries until a coordinator responds, even with a refusal.
 async fn until_answered<T>(ask: impl AsyncFn() -> Result<T, CallError>) -> Result<T, CallError> {
     loop {
         match ask().await {

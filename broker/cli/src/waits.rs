@@ -1,4 +1,5 @@
-//! What a run waits for where nothing comes, from its status and from what workers tell twice a second.
+//! What a run without progress waits for, from its status and from the notices that workers publish
+//! twice a second.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,28 +12,28 @@ use tokio::time::Instant;
 
 use super::term::thousands;
 
-/// A run that got nothing for as long as this is asked what it waits for.
+/// Time without progress after which waits are reported.
 const QUIET_MS: u64 = 5_000;
-/// Silence after which a worker is not counted on: it tells its counters twice a second.
+/// Silence after which a worker counts as gone: it publishes its counters twice a second.
 const GONE: Duration = Duration::from_secs(5);
 
-/// The workers' last words. Pure: time is handed in.
+/// The workers' last notices. Pure: it reads no clock.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
     workers: BTreeMap<String, (Instant, BTreeMap<Stage, StageCounters>)>,
 }
 
-/// Whether it has been quiet for so long that a person should hear why.
+/// Whether the run has made no progress for so long that the user should see why.
 pub(super) const fn is_quiet(status: &Status) -> bool {
     status.quiet_ms >= QUIET_MS
 }
 
-/// What a worker says on its subject; `None` where it is nothing of a worker's, for anyone may publish there.
+/// A worker's notice; `None` if the message is none, because any client may publish there.
 pub(super) fn read_notice(payload: &[u8]) -> Option<WorkerNotice> {
     serde_json::from_slice(payload).ok()
 }
 
-/// The tasks of a stage that nobody does.
+/// The tasks of a stage that no worker does.
 #[derive(Debug, Clone)]
 pub(super) struct Wait {
     stage: Stage,
@@ -41,9 +42,10 @@ pub(super) struct Wait {
 }
 
 impl Wait {
-    /// Whether it says nothing that `told` did not: how many tasks there are changes all the time.
-    pub(super) fn says_the_same(&self, told: &Self) -> bool {
-        (self.stage, &self.why) == (told.stage, &told.why)
+    /// Whether it has the same stage and reason as `reported`. The number of tasks changes all the
+    /// time.
+    pub(super) fn matches(&self, reported: &Self) -> bool {
+        (self.stage, &self.why) == (reported.stage, &reported.why)
     }
 }
 
@@ -56,14 +58,14 @@ impl fmt::Display for Wait {
 }
 
 impl Waits {
-    /// Takes in what a worker says.
+    /// Records a worker's notice.
     pub(super) fn take(&mut self, now: Instant, notice: WorkerNotice) {
         self.workers.retain(|_, (heard, _)| now - *heard < GONE);
         self.workers.insert(notice.worker, (now, notice.stages));
     }
 
-    /// Each stage whose tasks nobody does: why, as far as workers say. Empty where the run is not quiet, or where its
-    /// tasks are in the hands of workers that say nothing of a want.
+    /// Each stage whose tasks no worker does, with the reason that workers report. Empty if the run
+    /// makes progress, or if its tasks are in flight at workers that report no wait.
     pub(super) fn all(&self, now: Instant, status: &Status) -> Vec<Wait> {
         if !is_quiet(status) {
             return Vec::new();
@@ -83,10 +85,10 @@ impl Waits {
             (Some((name, why)), workers) => {
                 format!("worker {name} and {} more of {workers}: {why}", wants.count())
             }
-            (None, 0) => "no worker of this stage is heard of".to_owned(),
+            (None, 0) => "no worker of this stage is running".to_owned(),
             (None, _) if serving.iter().any(|(_, of)| of.in_hand > 0) => return None,
             (None, workers) => {
-                format!("{workers} workers of this stage are idle; is it the pool that they serve?")
+                format!("{workers} workers of this stage are idle; do they serve the right pool?")
             }
         };
         Some(Wait { stage, tasks, why })
@@ -107,7 +109,7 @@ mod tests {
         waits.all(now, status).iter().map(ToString::to_string).collect()
     }
 
-    fn says(worker: &str, stage: Stage, counters: StageCounters) -> WorkerNotice {
+    fn counters_of(worker: &str, stage: Stage, counters: StageCounters) -> WorkerNotice {
         WorkerNotice { worker: worker.to_owned(), uptime_ms: 9_000, stages: [(stage, counters)].into() }
     }
 
@@ -118,18 +120,18 @@ mod tests {
     }
 
     #[test]
-    fn what_workers_want_is_told_once_for_all() {
+    fn waits_of_workers_of_a_stage_are_one_line() {
         let (mut waits, now, status) = (Waits::default(), Instant::now(), quiet(Stage::Generate, 1_200));
         assert_eq!(
             lines(&waits, now, &status),
-            ["generate: 1,200 tasks wait; no worker of this stage is heard of"]
+            ["generate: 1,200 tasks wait; no worker of this stage is running"]
         );
         let away =
-            || StageCounters { waits_for: Some("the server is away".into()), ..StageCounters::default() };
-        waits.take(now, says("a", Stage::Generate, away()));
-        assert_eq!(lines(&waits, now, &status), ["generate: 1,200 tasks wait; worker a: the server is away"]);
-        waits.take(now, says("b", Stage::Generate, away()));
-        let two = "generate: 1,200 tasks wait; worker a and 1 more of 2: the server is away";
+            || StageCounters { waits_for: Some("the server is down".into()), ..StageCounters::default() };
+        waits.take(now, counters_of("a", Stage::Generate, away()));
+        assert_eq!(lines(&waits, now, &status), ["generate: 1,200 tasks wait; worker a: the server is down"]);
+        waits.take(now, counters_of("b", Stage::Generate, away()));
+        let two = "generate: 1,200 tasks wait; worker a and 1 more of 2: the server is down";
         assert_eq!(lines(&waits, now, &status), [two]);
     }
 
@@ -137,17 +139,17 @@ mod tests {
     fn a_worker_that_fell_silent_is_not_counted_on() {
         let (mut waits, now, status) = (Waits::default(), Instant::now(), quiet(Stage::Reward, 1));
         let busy = StageCounters { in_hand: 1, ..StageCounters::default() };
-        waits.take(now, says("a", Stage::Reward, busy));
-        assert!(lines(&waits, now, &status).is_empty(), "it is at it");
-        let gone = ["reward: 1 task waits; no worker of this stage is heard of"];
+        waits.take(now, counters_of("a", Stage::Reward, busy));
+        assert!(lines(&waits, now, &status).is_empty(), "it is working");
+        let gone = ["reward: 1 task waits; no worker of this stage is running"];
         assert_eq!(lines(&waits, now + GONE, &status), gone);
     }
 
     #[test]
     fn idle_workers_beside_tasks_serve_another_pool() {
         let (mut waits, now, status) = (Waits::default(), Instant::now(), quiet(Stage::EnvStep, 2));
-        waits.take(now, says("a", Stage::EnvStep, StageCounters::default()));
+        waits.take(now, counters_of("a", Stage::EnvStep, StageCounters::default()));
         let lines = lines(&waits, now, &status);
-        assert!(lines.len() == 1 && lines[0].contains("is it the pool"), "{lines:?}");
+        assert!(lines.len() == 1 && lines[0].contains("the right pool"), "{lines:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! `millrace watch`: a run that goes on elsewhere, live.
+//! `millrace watch`: a live view of a run.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use millrace_schemas::RunId;
 use millrace_schemas::api::{RunRequest, RunState, Status};
 use tokio_util::sync::CancellationToken;
 
-use super::connect::Place;
+use super::connect::ConnectionArgs;
 use super::follow::Follow;
 use super::live::view;
 use super::status::headline;
@@ -25,8 +25,8 @@ pub(super) struct WatchArgs {
 }
 
 impl WatchArgs {
-    pub(super) async fn run(self, place: &Place) -> Result<ExitCode> {
-        let api = place.api().await?;
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> Result<ExitCode> {
+        let api = connection.api().await?;
         let first: Status = api.call("status", &RunRequest { run: self.run }).await?;
         let mut view = view();
         let follow = Follow {
@@ -39,7 +39,7 @@ impl WatchArgs {
             leaves_paused: false,
             patience: Some(PATIENCE),
         };
-        // Ctrl-C ends the watching and nothing else.
+        // Ctrl-C ends the view, not the run.
         let followed = follow.until_over(&CancellationToken::new()).await?;
         let Some(status) = followed.status else { return Ok(ExitCode::FAILURE) };
         say(headline(&status));

@@ -10,7 +10,7 @@ use millrace_schemas::publish_weights::Manifest;
 use millrace_schemas::train_shard::FileRef;
 use millrace_schemas::{PolicyVersion, RunId, file_name};
 
-use super::connect::Place;
+use super::connect::ConnectionArgs;
 use super::term::{say, thousands};
 
 /// Arguments of `millrace weights`.
@@ -44,8 +44,8 @@ enum WeightsCommand {
 }
 
 impl WeightsArgs {
-    pub(super) async fn run(self, place: &Place) -> Result<ExitCode> {
-        let objects = place.open_objects()?;
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> Result<ExitCode> {
+        let objects = connection.open_objects()?;
         match self.command {
             WeightsCommand::Ls { run } => ls(&objects, &run).await?,
             WeightsCommand::Export { run, version, to, optimizer } => {
@@ -103,7 +103,8 @@ async fn ls(objects: &Objects, run: &RunId) -> Result<()> {
     Ok(())
 }
 
-/// Writes a version's files to the folder `to`. Every file is proven by its hash; the folder appears whole.
+/// Writes a version's files to the folder `to`. Every file is verified by its hash; the folder
+/// appears atomically.
 pub(super) async fn export(
     objects: &Objects,
     run: &RunId,

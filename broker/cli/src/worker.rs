@@ -26,8 +26,8 @@ pub(super) fn find() -> Result<PathBuf> {
     })
 }
 
-/// Has the program at `path` check something, which it reads from its input. What it says of it: `Ok` that it is sound, or
-/// `Err` of what is wrong.
+/// Has the program at `path` check something, which it reads from its input. What it says of it:
+/// `Ok` that it is sound, or `Err` of what is wrong.
 ///
 /// # Errors
 /// The program cannot be run.
@@ -41,7 +41,7 @@ pub(super) async fn check(
     let fail = || format!("failed to run {} for a check", path.display());
     let mut child = command.spawn().with_context(fail)?;
     let mut pipe = child.stdin.take().context("a pipe was asked for")?;
-    // One that has found something wrong reads no further; what it says counts.
+    // A program that has found a mistake stops reading; its message is used.
     let (_, ran) = tokio::join!(
         async move {
             let _ = pipe.write_all(input).await;
@@ -49,6 +49,6 @@ pub(super) async fn check(
         child.wait_with_output()
     );
     let ran = ran.with_context(fail)?;
-    let told = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-    Ok(if ran.status.success() { Ok(told(&ran.stdout)) } else { Err(told(&ran.stderr)) })
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    Ok(if ran.status.success() { Ok(text(&ran.stdout)) } else { Err(text(&ran.stderr)) })
 }

@@ -1,4 +1,5 @@
-//! The crate seen from outside, in one program: each further one would compile its libraries again.
+//! Tests of the crate's public interface, in one program: each further program would link the
+//! libraries a second time.
 
 #[cfg(test)]
 mod plain_nats;

@@ -1,4 +1,5 @@
-//! What nothing leads to goes, and nothing else, wherever what leads to it stands.
+//! The collector removes objects that nothing refers to, and no others, for every kind of
+//! reference.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -72,7 +73,7 @@ impl StoreHarness {
         survey(&self.broker, &self.retentions, age).await.expect("memory answers")
     }
 
-    /// Takes everything that nothing leads to, of whatever age; says how many went.
+    /// Collects everything unreferenced of any age. Returns how many objects were removed.
     async fn take_all(&self) -> u64 {
         // What is of this very millisecond is not older than now.
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -86,7 +87,7 @@ fn paths_sha() -> millrace_schemas::blob::Sha {
 }
 
 #[tokio::test]
-async fn what_log_segments_and_letters_name_stays() {
+async fn objects_that_log_segments_and_dead_letters_refer_to_are_kept() {
     let harness = StoreHarness::new();
     let rows = harness.blob("rows").await;
     let text = r#"
@@ -124,7 +125,7 @@ async fn what_log_segments_and_letters_name_stays() {
 }
 
 #[tokio::test]
-async fn what_versions_gave_up_goes_and_what_they_keep_stays() {
+async fn files_that_retention_dropped_are_removed_and_retained_ones_are_kept() {
     let mut harness = StoreHarness::new();
     let mut committed = Vec::new();
     for version in 0..6 {
@@ -142,7 +143,7 @@ async fn what_versions_gave_up_goes_and_what_they_keep_stays() {
 }
 
 #[tokio::test]
-async fn the_young_the_foreign_and_what_was_written_again_stay() {
+async fn young_foreign_and_rewritten_objects_are_kept() {
     let harness = StoreHarness::new();
     let young = harness.blob("about to be referred to").await;
     harness.broker.objects().put("elsewhere/notes.txt", "a person's".into()).await.expect("memory answers");
@@ -151,9 +152,14 @@ async fn the_young_the_foreign_and_what_was_written_again_stay() {
     tokio::time::sleep(Duration::from_millis(5)).await;
     let survey = harness.survey(Duration::ZERO).await;
     assert_eq!(survey.unreferenced.len(), 1);
-    // Between the look and the removal somebody writes it again.
-    let again = Bytes::from("about to be referred to");
-    harness.broker.objects().put(&paths::blob(&run(), &young.sha256), again).await.expect("memory answers");
+    // It is rewritten between the survey and the removal.
+    let rewritten = Bytes::from("about to be referred to");
+    harness
+        .broker
+        .objects()
+        .put(&paths::blob(&run(), &young.sha256), rewritten)
+        .await
+        .expect("memory answers");
     let gone = collect(&harness.broker, &survey, || true).await.expect("memory answers");
     assert!(gone.objects == 0 && harness.has(&young).await);
     // One that may act no more removes nothing.
@@ -165,7 +171,7 @@ async fn the_young_the_foreign_and_what_was_written_again_stay() {
 }
 
 #[tokio::test]
-async fn what_is_missing_or_damaged_is_named_with_what_misses_it() {
+async fn missing_or_damaged_objects_are_reported_with_their_referrer() {
     let harness = StoreHarness::new();
     let (weights, batch) = harness.commit(0).await;
     let state = State { seq: 0, ..State::default() };

@@ -1,5 +1,5 @@
-//! A coordinator that was stopped for longer than its lease, and goes on: what it had decided on before does
-//! no harm.
+//! A coordinator that was stopped for longer than its lease and continues: its commands from before
+//! do no harm.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,10 +26,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-/// The object store of one of them forbids, of another has lost, of a third garbles what turns and answers said; all three
-/// fold the same log into the same state.
+/// Three coordinators whose object stores deny, have lost, or corrupt the content of turns and
+/// observations fold the same log into the same state.
 #[tokio::test(start_paused = true)]
-async fn what_the_log_folds_into_does_not_depend_on_the_object_store() {
+async fn the_folded_state_does_not_depend_on_the_object_store() {
     let broker = broker();
     let file = r#"
         name = "run"
@@ -65,7 +65,7 @@ async fn what_the_log_folds_into_does_not_depend_on_the_object_store() {
     assert!(states.iter().all(|state| *state == states[0]));
 }
 
-/// Every read comes to the same end.
+/// Every read ends the same way.
 struct Always(Fate);
 
 #[async_trait::async_trait]
@@ -93,7 +93,7 @@ fn policy(version: u64) -> Policy {
     Policy { version, manifest, floor: version, attempt: 0, partitions: 1, ended: false }
 }
 
-/// What a coordinator may have decided on.
+/// Commands that a coordinator may have decided on.
 fn decided(version: u64) -> Commands {
     let filter = tasks_of_run(Stage::Generate, &run());
     vec![
@@ -102,7 +102,7 @@ fn decided(version: u64) -> Commands {
     ]
 }
 
-/// Does `commands` in `term`.
+/// Executes `commands` in `term`.
 async fn execute(broker: &Broker, commands: Commands, term: &Term) {
     execute_sharing(broker, commands, term, &SharedState::new(State::default())).await;
 }
@@ -128,10 +128,11 @@ async fn version(broker: &Broker) -> Option<u64> {
     broker.policy(&run()).await.expect("it answers").map(|(policy, _)| policy.version.0)
 }
 
-/// A machine lost its power: the lease and the log know of no leader after the first, a policy's key knows the seventh.
-/// Whoever holds the lease leads in a later epoch then, and does again what the key refused.
+/// After a power failure the lease and the log only know the first leader, and a policy key has the
+/// seventh's epoch. The holder of the lease then takes a later epoch, and repeats the command that
+/// the key refused.
 #[tokio::test(start_paused = true)]
-async fn a_leader_whose_epoch_a_key_is_beyond_takes_a_later_one() {
+async fn a_leader_takes_a_later_epoch_than_any_key_has() {
     let broker = broker();
     broker.set_policy_led(&run(), &policy(1), 7).await.expect("written");
     let (shared, term) = (SharedState::new(State::default()), Term::default());
@@ -151,11 +152,8 @@ async fn a_leader_whose_epoch_a_key_is_beyond_takes_a_later_one() {
     assert_eq!(term.epoch(), 1);
     led.mark_unchanged();
     execute_sharing(&broker, decided(2), &term, &shared).await;
-    assert_eq!(version(&broker).await, Some(1), "what a later leader wrote stands");
-    timeout(Duration::from_secs(60), led.changed())
-        .await
-        .expect("it is told to do all again")
-        .expect("it lives");
+    assert_eq!(version(&broker).await, Some(1), "a later leader's write is kept");
+    timeout(Duration::from_secs(60), led.changed()).await.expect("it starts a new term").expect("it lives");
     assert!(*led.borrow() && term.epoch() > 7, "{}", term.epoch());
     execute_sharing(&broker, decided(2), &term, &shared).await;
     assert_eq!(version(&broker).await, Some(2));
@@ -163,7 +161,7 @@ async fn a_leader_whose_epoch_a_key_is_beyond_takes_a_later_one() {
 }
 
 #[tokio::test]
-async fn what_was_decided_before_a_pause_is_left() {
+async fn commands_from_before_a_suspension_are_not_executed() {
     let (broker, term) = (broker(), Term::default());
     assert!(term.extend(Instant::now() + Duration::from_secs(60), 1), "it was not in office before");
     execute(&broker, decided(1), &term).await;
@@ -172,7 +170,7 @@ async fn what_was_decided_before_a_pause_is_left() {
     term.extend(Instant::now(), 1);
     execute(&broker, decided(2), &term).await;
     assert_eq!(version(&broker).await, Some(1));
-    // In office again, it is told that it has left something undone.
+    // When it leads again, the new term is reported.
     assert!(term.extend(Instant::now() + Duration::from_secs(60), 1));
     assert!(!term.extend(Instant::now() + Duration::from_secs(60), 1));
     execute(&broker, decided(2), &term).await;
@@ -182,15 +180,15 @@ async fn what_was_decided_before_a_pause_is_left() {
     assert_eq!(version(&broker).await, Some(2));
 }
 
-/// Were a write on its way already when the process was stopped, it may arrive at any time.
+/// A write that was in transit when the process was stopped may arrive at any time.
 #[tokio::test]
 async fn an_old_policy_that_arrives_late_changes_nothing() {
     let broker = broker();
     broker.set_policy(&run(), &policy(7)).await.expect("written");
     broker.set_policy(&run(), &Policy { ended: true, ..policy(7) }).await.expect("written");
     broker.set_policy(&run(), &policy(6)).await.expect("ignored");
-    let (standing, _) = broker.policy(&run()).await.expect("it answers").expect("it stands");
-    assert_eq!(standing, Policy { ended: true, ..policy(7) });
+    let (stored, _) = broker.policy(&run()).await.expect("it answers").expect("it exists");
+    assert_eq!(stored, Policy { ended: true, ..policy(7) });
 }
 
 #[tokio::test]
@@ -205,9 +203,10 @@ async fn the_newest_snapshot_never_goes_back() {
     assert_eq!(journal::restore(&broker).await.expect("restored").seq, 10);
 }
 
-/// Two that save at one position have different bytes or the same; either way what the key names is there.
+/// Two that save at one position have different bytes or the same; in both cases the object that
+/// the key refers to exists.
 #[tokio::test]
-async fn of_two_snapshots_at_one_position_the_named_one_stays() {
+async fn of_two_snapshots_at_one_position_the_referenced_one_is_kept() {
     for same in [true, false] {
         let broker = broker();
         for unix_ms in 0..10 {
@@ -251,10 +250,10 @@ async fn a_damaged_snapshot_is_replaced_by_the_one_before() {
     assert_eq!(journal::restore(&broker).await.expect("restored").seq, 6);
 }
 
-/// Two processes of one name: the one that lost its lease to the other waits for it as for anybody else's, and
-/// acts again when the other is gone.
+/// Two processes of one name: the one that lost its lease to the other waits as for any other
+/// process, and leads again when the other is gone.
 #[tokio::test]
-async fn one_that_lost_its_name_takes_over_when_the_other_is_gone() {
+async fn a_process_that_lost_its_name_takes_over_when_the_other_is_gone() {
     let broker = broker();
     let begin = |instance: &str| {
         let (leading, leads) = watch::channel(false);

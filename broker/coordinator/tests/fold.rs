@@ -1,5 +1,5 @@
-//! The fold, on its own: the same log gives the same state, restarts change nothing, the bound holds, and
-//! the books balance after every event.
+//! The fold, on its own: the same log gives the same state, restarts change nothing, the bound
+//! holds, and the books balance after every event.
 
 mod alpha;
 mod closed;
@@ -179,8 +179,8 @@ fn a_group_that_keeps_failing_is_dropped_and_another_comes() {
     }
     let id = task.key.rollout().expect("a rollout's task");
     harness.append(Event::DeadLetter { key: task.key, reason: "poison".into(), exhausted: false });
-    let again = TaskKey::EnvStep { rollout: millrace_schemas::RolloutId { attempt: 1, ..id }, turn: 0 };
-    harness.append(Event::DeadLetter { key: again, reason: "poison".into(), exhausted: false });
+    let second = TaskKey::EnvStep { rollout: millrace_schemas::RolloutId { attempt: 1, ..id }, turn: 0 };
+    harness.append(Event::DeadLetter { key: second, reason: "poison".into(), exhausted: false });
     assert!(!harness.run().groups.contains_key(&id.group));
     let dropped = status::ledger(harness.run()).dropped;
     assert_eq!((dropped["failed"], dropped["group_failed"]), (2, 1));
@@ -198,7 +198,7 @@ fn zero_rewards_are_refused() {
     let (group, _) =
         harness.state.runs.values_mut().next().and_then(|r| r.group_mut(id.group)).expect("its group");
     let rollout = &group.rollouts[id.index as usize];
-    assert_eq!(rollout.attempt, 1, "the rollout is played again, not scored 0");
+    assert_eq!(rollout.attempt, 1, "the rollout restarts and is not scored 0");
     assert!(rollout.scores.iter().all(Option::is_none));
     to_the_end(&mut harness);
     assert_eq!(harness.run().state, RunState::Finished);
@@ -216,7 +216,7 @@ fn tokens_of_an_unknown_version_are_refused() {
 }
 
 #[test]
-fn stale_rollouts_begin_anew_and_prompts_survive() {
+fn stale_rollouts_restart_and_prompts_survive() {
     let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
     // A rollout of the first training group whose turn is in a worker's hands while versions go by.
     let held = take(&mut harness, |body| match body {
@@ -249,14 +249,14 @@ fn stale_rollouts_of_training(mut harness: Harness) {
 fn hold(mut harness: Harness, id: millrace_schemas::RolloutId) {
     let prompt = harness.run().groups[&id.group].prompt;
     to_the_end(&mut harness);
-    assert_eq!(harness.run().state, RunState::Finished, "the others go on and the prompt is played again");
+    assert_eq!(harness.run().state, RunState::Finished, "the others continue and the prompt is replayed");
     assert!(status::ledger(harness.run()).dropped["stale"] >= 1);
     assert!(harness.staleness.iter().all(|staleness| *staleness <= 1));
     assert!(prompt < harness.run().next_prompt);
 }
 
 #[test]
-fn cancelled_runs_drop_everything_and_say_so() {
+fn cancelled_runs_drop_everything_and_publish_it() {
     let mut harness = Harness::submit(&spec("alpha = 2.0"), 0);
     for _ in 0..60 {
         harness.work();
@@ -277,7 +277,7 @@ fn groups_without_signal_are_replaced_but_not_for_ever() {
     assert!(status::ledger(harness.run()).dropped["filtered"] > 0);
 }
 
-/// What the object store says of a version that another part of the log had committed.
+/// A version in the object store that a lost part of the log had committed.
 fn standing(version: u64, group: u64, start: u64) -> Adopted {
     let rollout =
         AdoptedRollout { attempt: 0, start_version: PolicyVersion(start), reward: 1.0, success: true };
@@ -298,7 +298,7 @@ fn versions_never_go_back() {
         &mut harness,
         |body| matches!(body, TaskBody::PublishWeights(p) if p.manifest.version == PolicyVersion(2)),
     );
-    // Another commit of v2 stands: ours is not booked, and the one that stands is asked for.
+    // Another commit of v2 exists: ours is not counted, and the existing one is adopted.
     let body = OutcomeBody::PublishWeights(millrace_schemas::publish_weights::PublishWeightsDone {
         manifest: millrace_schemas::blob::Sha::of(b"another"),
         batch: Some(millrace_schemas::BlobRef::of(b"another batch")),
@@ -319,13 +319,13 @@ fn versions_never_go_back() {
     assert_eq!(harness.run().version(), PolicyVersion(2));
     let ledger = status::ledger(harness.run());
     assert!(ledger.balanced(), "{ledger:?}");
-    assert_eq!(ledger.trained, 12, "what stands was trained on, whoever knew of it");
+    assert_eq!(ledger.trained, 12, "rollouts of the committed versions count as trained");
     let kept = |id: &u64| {
         let training = harness.run().training.iter().flat_map(|training| &training.groups);
         harness.run().groups.contains_key(id) || training.into_iter().any(|(group, _)| group == id)
     };
     assert!(ours.iter().all(kept), "what we had trained on in vain is trained on next");
-    // An older one, or the same again, changes nothing.
+    // An older version, or the same one repeated, changes nothing.
     let before = harness.run().clone();
     harness.append(Event::Adopted(Box::new(standing(2, unknown, 1))));
     harness.append(Event::Adopted(Box::new(standing(1, unknown, 0))));
@@ -336,7 +336,7 @@ fn versions_never_go_back() {
 }
 
 #[test]
-fn what_an_adopted_version_was_trained_on_is_not_trained_on_again() {
+fn rollouts_of_an_adopted_version_are_not_trained_twice() {
     let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
     // A group in play, in the log; finished and trained on, in the object store.
     while harness.run().groups.len() < 3 {
@@ -354,7 +354,7 @@ fn what_an_adopted_version_was_trained_on_is_not_trained_on_again() {
 }
 
 #[test]
-fn a_rollout_that_was_dropped_and_proves_to_be_trained_ends_once() {
+fn a_dropped_rollout_that_was_trained_is_counted_once() {
     let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
     while harness.run().groups.len() < 3 {
         assert!(harness.work());
@@ -384,22 +384,22 @@ fn a_rollout_that_was_dropped_and_proves_to_be_trained_ends_once() {
 }
 
 #[test]
-fn an_answer_to_another_question_counts_for_nothing() {
+fn an_outcome_with_another_request_fingerprint_is_ignored() {
     let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
     let task = take(&mut harness, |body| matches!(body, TaskBody::Generate(_)));
     let outcome = |answers| outcome(task.key, Some(answers), turn(&[1], &[-0.5], &[(0, 1)]));
     let tokens = harness.run().books.turns;
-    harness.append(outcome(task.question() ^ 1));
+    harness.append(outcome(task.request_fingerprint() ^ 1));
     assert_eq!((harness.run().books.turns, harness.run().books.late_outcomes), (tokens, 1));
-    assert!(harness.queue.values().any(|queued| queued.key == task.key), "it is asked again");
-    harness.append(outcome(task.question()));
+    assert!(harness.queue.values().any(|queued| queued.key == task.key), "the task is requeued");
+    harness.append(outcome(task.request_fingerprint()));
     assert_eq!(harness.run().books.late_outcomes, 1);
     to_the_end(&mut harness);
     assert_eq!(harness.run().state, RunState::Finished);
 }
 
-/// Where unlikely tokens are cut off, the trainer is given what it can compare: log-probabilities of the policy that
-/// sampled, its temperature and its restriction, without the cut.
+/// If unlikely tokens are cut off, the trainer gets what it can compare: log-probs of the behaviour
+/// policy, at its temperature and restriction, without the cut.
 #[test]
 fn cut_distributions_are_trained_at_the_temperature_and_restriction_of_sampling() {
     for (rollout, logprob) in [("temperature = 0.5", -0.5), ("temperature = 0.5\ntop_p = 0.9", -0.25)] {
@@ -411,21 +411,22 @@ fn cut_distributions_are_trained_at_the_temperature_and_restriction_of_sampling(
             assert_eq!((batch.temperature, batch.sample_below.is_some()), (0.5, true));
             let rollouts = batch.groups.iter().flat_map(|group| &group.rollouts);
             let turns = rollouts.flat_map(|rollout| &rollout.turns);
-            assert!(turns.flat_map(|turn| &turn.logprobs).all(|told| *told == logprob));
+            assert!(turns.flat_map(|turn| &turn.logprobs).all(|found| *found == logprob));
         }
     }
 }
 
-/// A rollout was cut off if its last turn ended at its tokens, or itself at its turns: what a run may mask.
+/// A rollout is truncated if its last turn ended by length, or if it took its most turns: a run may
+/// mask it.
 #[test]
-fn a_batch_says_which_rollouts_were_cut_off() {
+fn a_batch_marks_truncated_rollouts() {
     let batches = |spec: &RunSpec| {
         let mut harness = Harness::submit(spec, 0);
         to_the_end(&mut harness);
         let batches = harness.blobs.values().filter_map(|blob| decode::<Batch>("batch", blob).ok());
         batches.flat_map(|batch| batch.groups).flat_map(|group| group.rollouts).collect::<Vec<_>>()
     };
-    // The harness's turns all end at their length, which says something where that is more than one token.
+    // The harness's turns all end by length, which means truncation if that is more than one token.
     assert!(batches(&spec("max_new_tokens = 1")).iter().all(|rollout| !rollout.truncated));
     assert!(batches(&spec("max_new_tokens = 4")).iter().all(|rollout| rollout.truncated));
     let mut short = spec("max_new_tokens = 1");
@@ -440,13 +441,13 @@ fn a_batch_says_which_rollouts_were_cut_off() {
 }
 
 #[test]
-fn a_turn_without_its_uncut_probabilities_is_refused_where_they_are_needed() {
+fn a_turn_without_uncut_logprobs_is_refused_if_sampling_cuts() {
     let mut harness = Harness::submit(&spec("top_k = 3"), 0);
     let task = take(&mut harness, |body| matches!(body, TaskBody::Generate(_)));
     let TaskBody::Generate(generate) = &task.body else { unreachable!() };
     assert_eq!(generate.sampling.top_k, 3);
     harness.say(task.key, turn(&[1], &[-0.5], &[(0, 1)]));
-    let told = |notice: &Notice| matches!(notice, Notice::DeadLetter { reason, .. } if reason.contains("uncut_logprobs"));
-    assert!(harness.notices.iter().any(told), "{:?}", harness.notices);
+    let reported = |notice: &Notice| matches!(notice, Notice::DeadLetter { reason, .. } if reason.contains("uncut_logprobs"));
+    assert!(harness.notices.iter().any(reported), "{:?}", harness.notices);
     to_the_end(&mut harness);
 }

@@ -1,4 +1,5 @@
-//! The queue's machine loses its power, and the log its newest part: what a coordinator does then.
+//! A coordinator after a power failure of the queue's machine, in which the log lost its newest
+//! part.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,7 +67,7 @@ impl Bench {
         (shared, stop)
     }
 
-    /// Commits a version that the log knows nothing of.
+    /// Commits a version that the log does not know.
     async fn commit(&self, version: u64) -> Sha {
         let (batch, version) = (None, PolicyVersion(version));
         let (files, metrics, parent) = (Vec::new(), Default::default(), None);
@@ -89,7 +90,7 @@ async fn eventually(shared: &SharedState, what: &str, is: impl Fn(&State) -> boo
 }
 
 #[tokio::test]
-async fn a_snapshot_ahead_of_the_log_is_left() {
+async fn a_snapshot_ahead_of_the_log_is_not_used() {
     let bench = Bench::new();
     let (shared, stop) = bench.coordinate().await;
     let seq = bench.submit().await;
@@ -101,7 +102,7 @@ async fn a_snapshot_ahead_of_the_log_is_left() {
 
     bench.queue.lose_log_after(seq - 1);
     assert_eq!(journal::restore(&bench.broker).await.expect("restored"), State::default());
-    // Its place taken again by something else, it is no better.
+    // The snapshot remains invalid after another event takes its position.
     for unix_ms in 0..state.seq + 3 {
         bench.append("all", Event::Tick { unix_ms }).await;
     }
@@ -109,7 +110,7 @@ async fn a_snapshot_ahead_of_the_log_is_left() {
 }
 
 #[tokio::test]
-async fn a_running_coordinator_notices_that_positions_are_used_again() {
+async fn a_running_coordinator_notices_reused_positions() {
     let bench = Bench::new();
     let mut notices = bench.queue.listen("mr.notice.all.log_lost").await.expect("listening");
     let (shared, stop) = bench.coordinate().await;
@@ -123,12 +124,11 @@ async fn a_running_coordinator_notices_that_positions_are_used_again() {
         state.runs.is_empty() && state.seq > 90
     })
     .await;
-    let notice =
-        tokio::time::timeout(DEADLINE, notices.next()).await.expect("people are told").expect("told");
+    let notice = tokio::time::timeout(DEADLINE, notices.next()).await.expect("a notice").expect("a notice");
     assert!(String::from_utf8_lossy(&notice.payload).contains("log_lost"));
-    // It acts again: a run that is handed in anew goes on.
+    // It leads again: a run that is submitted a second time continues.
     bench.submit().await;
-    eventually(&shared, "the run is known again", |state| state.runs.contains_key(&run())).await;
+    eventually(&shared, "the run is known", |state| state.runs.contains_key(&run())).await;
     let queued = async {
         while bench.queue.queued() == 0 {
             tokio::task::yield_now().await;
@@ -139,10 +139,11 @@ async fn a_running_coordinator_notices_that_positions_are_used_again() {
 }
 
 #[tokio::test]
-async fn a_run_that_the_log_lost_goes_on_at_its_committed_version() {
+async fn a_run_that_the_log_lost_continues_at_its_committed_version() {
     let bench = Bench::new();
     let manifest = bench.commit(0).await;
-    // The key knows more than the log: a later floor would make every task stale, the end all of them.
+    // The key knows more than the log: a later floor would make every task stale, the end all of
+    // them.
     let (version, floor) = (PolicyVersion(0), PolicyVersion(0));
     let policy = Policy { version, manifest, floor, attempt: 0, partitions: 1, ended: true };
     bench.broker.set_policy(&run(), &policy).await.expect("written");
@@ -151,12 +152,12 @@ async fn a_run_that_the_log_lost_goes_on_at_its_committed_version() {
     let adopted = |state: &State| {
         state.runs.get(&run()).and_then(|run| run.policy.as_ref()).is_some_and(|p| p.manifest == manifest)
     };
-    eventually(&shared, "what stands is taken", adopted).await;
-    let mended = async {
+    eventually(&shared, "the committed version is adopted", adopted).await;
+    let repaired = async {
         while bench.broker.policy(&run()).await.expect("read").is_none_or(|(policy, _)| policy.ended) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(DEADLINE, mended).await.expect("the key says that the run goes on");
+    tokio::time::timeout(DEADLINE, repaired).await.expect("the key is repaired");
     stop.cancel();
 }

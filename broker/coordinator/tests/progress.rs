@@ -1,4 +1,4 @@
-//! A leader that does not get on offers its lease; a run that does not get on delays nobody else.
+//! A leader without progress offers its lease; a run without progress delays no other.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 /// Long enough for anything but a fault, in a test's own time.
 const DEADLINE: Duration = Duration::from_secs(3_600);
 
-/// Never answers the requests from number `from` on, up to `to`.
+/// Never responds to the requests from number `from` up to `to`.
 struct Hangs {
     from: u64,
     to: u64,
@@ -47,7 +47,7 @@ impl Gate for Hangs {
     }
 }
 
-/// The store lets nobody read what payloads were put there.
+/// The store denies reads of payloads.
 struct Refuses;
 
 #[async_trait]
@@ -61,7 +61,7 @@ impl Gate for Refuses {
     }
 }
 
-/// The store forbids whatever is asked of one run's objects.
+/// The store denies all requests for one run's objects.
 struct Forbids {
     below: String,
     now: AtomicBool,
@@ -113,7 +113,7 @@ impl Cluster {
         Broker::new(Arc::new(self.queue.clone()), self.objects.clone())
     }
 
-    /// A coordinator whose store does not answer the requests of these numbers.
+    /// A coordinator whose store does not respond to the requests of these numbers.
     async fn coordinate(&self, id: &str, (from, to): (u64, u64)) -> (SharedState, Health) {
         self.coordinate_behind(id, Arc::new(Hangs { from, to, asked: AtomicU64::new(0) })).await
     }
@@ -122,7 +122,7 @@ impl Cluster {
         self.coordinate_saving(id, gate, u64::MAX).await
     }
 
-    /// One that writes a snapshot after so many events.
+    /// A coordinator that writes a snapshot after so many events.
     async fn coordinate_saving(
         &self,
         id: &str,
@@ -138,7 +138,7 @@ impl Cluster {
         (shared, health)
     }
 
-    /// Who leads, and which epoch it is.
+    /// The leader's name and epoch.
     async fn leader(&self) -> (String, u64) {
         let value = self.queue.get(COORDINATOR_BUCKET, LEASE_KEY).await.expect("memory answers");
         let Some(value) = value else { return (String::new(), 0) };
@@ -170,7 +170,7 @@ impl Cluster {
         self.broker().append(run, &Event::Submitted(Box::new(spec))).await.expect("memory answers");
     }
 
-    /// Waits until the first tasks of these runs were put.
+    /// Waits until the first tasks of these runs are queued.
     async fn put(&self, runs: &[&str]) {
         let pool = "gang".parse().expect("a pool");
         let mut puller = self.queue.puller(Stage::TrainShard, &pool).await.expect("memory answers");
@@ -188,7 +188,7 @@ impl Cluster {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_whose_store_never_answers_loses_its_lease_to_a_standby() {
+async fn a_leader_whose_store_never_responds_loses_its_lease_to_a_standby() {
     let cluster = Cluster::new();
     cluster.coordinate("hangs", (0, u64::MAX)).await;
     cluster.led_by("hangs").await;
@@ -201,8 +201,8 @@ async fn a_leader_whose_store_never_answers_loses_its_lease_to_a_standby() {
     cluster.put(&["run"]).await;
 }
 
-/// Its credentials for the object store have expired: it reads the lease, and of the log not the entry that a claim
-/// stands for. The standby's have not.
+/// Its credentials for the object store have expired: it can read the lease, but not the log entry
+/// that is a claim check. The standby's have not.
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_cannot_read_the_log_loses_its_lease_to_a_standby() {
     let cluster = Cluster::new();
@@ -223,7 +223,7 @@ async fn a_leader_that_cannot_read_the_log_loses_its_lease_to_a_standby() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn leaders_with_the_same_trouble_take_turns_no_faster_than_stated() {
+async fn leaders_with_the_same_problem_alternate_no_faster_than_bounded() {
     let cluster = Cluster::new();
     cluster.coordinate("one", (0, u64::MAX)).await;
     cluster.coordinate("two", (0, u64::MAX)).await;
@@ -234,9 +234,9 @@ async fn leaders_with_the_same_trouble_take_turns_no_faster_than_stated() {
     assert!((4..=7).contains(&epoch), "{epoch} leaders");
 }
 
-/// The request that hangs is of one run; a probe shows that others would be answered.
+/// The request that hangs is of one run; a probe shows that others succeed.
 #[tokio::test(start_paused = true)]
-async fn a_run_that_hangs_costs_neither_the_lease_nor_another_run() {
+async fn a_run_that_hangs_affects_neither_the_lease_nor_another_run() {
     let cluster = Cluster::new();
     let (_, health) = cluster.coordinate("leader", (0, 1)).await;
     cluster.coordinate("standby", (0, 0)).await;
@@ -246,14 +246,15 @@ async fn a_run_that_hangs_costs_neither_the_lease_nor_another_run() {
     cluster.submit("free").await;
     cluster.put(&["free"]).await;
     assert_eq!(cluster.leader().await, ("leader".to_owned(), 1));
-    assert!(health.report().leader.expect("it says"));
+    assert!(health.report().leader.expect("reported"));
     // The try that hangs is given up at last, and the run goes on.
     cluster.put(&["stuck"]).await;
 }
 
-/// A snapshot is due with every event; each try comes after twice as long as the one before, and the run goes on.
+/// A snapshot is due with every event; each retry comes after twice the pause, and the run
+/// continues.
 #[tokio::test(start_paused = true)]
-async fn snapshots_that_fail_are_tried_less_and_less_often() {
+async fn failed_snapshots_are_retried_with_back_off() {
     let (cluster, gate) = (Cluster::new(), Arc::new(NoRoom(AtomicU64::new(0))));
     let (shared, _) = cluster.coordinate_saving("leader", gate.clone(), 1).await;
     cluster.led_by("leader").await;
@@ -267,7 +268,7 @@ async fn snapshots_that_fail_are_tried_less_and_less_often() {
     assert!(events > 500, "{events} ticks");
 }
 
-/// It is paused with the reason, delays nobody, and goes on once what was refused is put right.
+/// It is paused with the reason, delays no other run, and continues once the cause is repaired.
 #[tokio::test(start_paused = true)]
 async fn a_run_whose_commands_are_refused_is_paused_and_resumes() {
     let (cluster, stuck) = (Cluster::new(), "stuck".parse::<RunId>().expect("a name"));
@@ -295,9 +296,9 @@ async fn a_run_whose_commands_are_refused_is_paused_and_resumes() {
     cluster.put(&["stuck"]).await;
 }
 
-/// A former leader's word that arrives late is passed over, whoever folds.
+/// A late entry of a former leader is skipped by every fold.
 #[tokio::test(start_paused = true)]
-async fn what_a_former_leader_appends_late_changes_nothing() {
+async fn a_late_append_of_a_former_leader_changes_nothing() {
     let cluster = Cluster::new();
     let broker = cluster.broker();
     let worker = "w".parse().expect("a name");
@@ -315,9 +316,9 @@ async fn what_a_former_leader_appends_late_changes_nothing() {
     assert_eq!(cluster.leader().await.1, 3);
 }
 
-/// A standby that the log was trimmed away under, or one that finds it purged, says so and does not lead.
+/// A standby whose next entries were trimmed or purged reports that and does not lead.
 #[tokio::test(start_paused = true)]
-async fn a_log_that_lacks_entries_is_not_led() {
+async fn a_coordinator_does_not_lead_if_the_log_lacks_entries() {
     let cluster = Cluster::new();
     for unix_ms in 0..5 {
         cluster.broker().append(ALL_RUNS, &Event::Tick { unix_ms }).await.expect("appended");
@@ -337,9 +338,10 @@ async fn a_log_that_lacks_entries_is_not_led() {
     assert_eq!(cluster.leader().await.0, "", "it does not lead");
 }
 
-/// A lane that is full forgets what waits, and what waits is bounded; when it gets on it does all that is outstanding.
+/// A full lane drops its commands, so that they are bounded. Later it executes all outstanding
+/// commands.
 #[tokio::test(start_paused = true)]
-async fn a_full_lane_holds_nobody_up_and_catches_up() {
+async fn a_full_lane_delays_no_one_and_catches_up() {
     use millrace_coordinator::fold::command::Command;
     use millrace_coordinator::shell::lanes::{LaneId, LaneWork, Lanes, StartedLane};
     let (lanes, mut started) = Lanes::new();

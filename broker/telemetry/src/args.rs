@@ -1,4 +1,4 @@
-//! What every binary takes on its command line, and what it gets for it.
+//! The command-line arguments of every binary for telemetry, and the handles that they start.
 
 use std::net::SocketAddr;
 
@@ -11,10 +11,10 @@ use crate::logs::{self, LogFormat};
 /// Arguments of every process.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 pub struct TelemetryArgs {
-    /// How log lines look on standard error
+    /// Format of log lines on standard error
     #[arg(long, env = "MILLRACE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Human)]
     pub log_format: LogFormat,
-    /// What is logged, as a tracing filter: `info`, `warn,millrace_queue=debug`
+    /// Which lines are logged, as a tracing filter: `info`, `warn,millrace_queue=debug`
     #[arg(long, env = "MILLRACE_LOG", default_value = "info")]
     pub log: String,
     /// Where /metrics and /healthz are served; port 0 takes a free one
@@ -22,10 +22,10 @@ pub struct TelemetryArgs {
     pub http_addr: SocketAddr,
 }
 
-/// A process that can be watched.
+/// Handles on the telemetry of a process.
 #[derive(Debug)]
 pub struct Telemetry {
-    /// To be told how the process is.
+    /// The health that `/healthz` reports; the process sets it.
     pub health: Health,
     /// Where /metrics and /healthz are.
     pub http: SocketAddr,
@@ -35,7 +35,7 @@ impl TelemetryArgs {
     /// Starts logs, metrics and the HTTP server. Call once in a process, within a tokio runtime.
     ///
     /// # Errors
-    /// The filter is none, or the address cannot be listened on.
+    /// The filter is invalid, or the address cannot be listened on.
     pub async fn start(&self) -> anyhow::Result<Telemetry> {
         logs::init(self.log_format, &self.log)?;
         let health = Health::default();

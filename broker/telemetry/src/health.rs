@@ -1,4 +1,4 @@
-//! How a process is, for `/healthz`.
+//! The health of a process, for `/healthz`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,12 +6,12 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-/// Told by the process, asked by the HTTP server. Clones share their content.
+/// Set by the process, read by the HTTP server. Clones share their content.
 #[derive(Debug, Clone, Default)]
-pub struct Health(Arc<Mutex<State>>);
+pub struct Health(Arc<Mutex<HealthState>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct HealthState {
     connected: bool,
     leader: Option<bool>,
     stages: Vec<String>,
@@ -19,33 +19,34 @@ struct State {
     troubles: BTreeMap<String, String>,
 }
 
-/// What `/healthz` says, as JSON.
+/// The response of `/healthz`, as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// The queue answers. The status is 200 when it does, else 503.
+    /// Whether the queue responds. The HTTP status is 200 if it does, else 503.
     pub connected: bool,
-    /// This coordinator acts; `None` for other processes.
+    /// Whether this coordinator is the leader; `None` for other processes.
     pub leader: Option<bool>,
     /// The stages that a worker serves.
     pub stages: Vec<String>,
-    /// Milliseconds since something was last done; `None` while nothing was.
+    /// Milliseconds since the last progress; `None` before the first.
     pub last_progress_ms_ago: Option<u64>,
-    /// What does not get on, by what is concerned (a run's name, for example), and why. Empty when all is well.
+    /// Reasons why something makes no progress, by its name (a run's, for example). Empty if all is
+    /// well.
     pub troubles: BTreeMap<String, String>,
 }
 
 impl Health {
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing in here can be left half done by a panic.
+    fn state(&self) -> MutexGuard<'_, HealthState> {
+        // A panic cannot leave the content half written.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the queue answers.
+    /// Sets whether the queue responds.
     pub fn set_connected(&self, connected: bool) {
         self.state().connected = connected;
     }
 
-    /// Whether this coordinator acts.
+    /// Sets whether this coordinator is the leader.
     pub fn set_leader(&self, leader: bool) {
         self.state().leader = Some(leader);
     }
@@ -55,12 +56,12 @@ impl Health {
         self.state().stages = stages.into_iter().collect();
     }
 
-    /// Something was done just now.
+    /// Records progress.
     pub fn progress(&self) {
         self.state().progress = Some(Instant::now());
     }
 
-    /// What is concerned does not get on, and why; `None` when it gets on again.
+    /// Sets why `what` makes no progress; `None` if it does again.
     pub fn set_trouble(&self, what: &str, why: Option<String>) {
         let mut state = self.state();
         match why {
@@ -69,7 +70,7 @@ impl Health {
         };
     }
 
-    /// What `/healthz` says now.
+    /// The response of `/healthz` now.
     #[must_use]
     pub fn report(&self) -> Report {
         let state = self.state();

@@ -17,10 +17,10 @@ use crate::health::Health;
 /// Bounds of histograms whose names end in `_seconds`: a queue's microseconds to a step's minutes.
 const SECONDS: [f64; 14] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0];
-/// Between two clean-ups of the recorder.
+/// Interval between two clean-ups of the recorder.
 const UPKEEP: Duration = Duration::from_secs(5);
 
-/// Serves `/metrics` and `/healthz` until the runtime ends; says at which address.
+/// Serves `/metrics` and `/healthz` until the runtime ends. Returns the address.
 ///
 /// # Errors
 /// The address cannot be listened on, or another recorder of metrics was installed before.

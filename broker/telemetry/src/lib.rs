@@ -1,7 +1,8 @@
 //! Logs, traces, metrics and health of every process, the same way.
 //!
-//! A binary flattens [`TelemetryArgs`] into its arguments, calls [`TelemetryArgs::start`] once, and keeps
-//! the [`Telemetry`] it gets: the health to be told, the address of `/metrics` and `/healthz`.
+//! A binary flattens [`TelemetryArgs`] into its arguments, calls [`TelemetryArgs::start`] once, and
+//! keeps the returned [`Telemetry`]: the health to set, and the address of `/metrics` and
+//! `/healthz`.
 
 pub mod args;
 pub mod logs;

@@ -1,5 +1,5 @@
-//! One trace per rollout: the W3C `traceparent` that travels in message headers, and the span that makes
-//! every log line within it say which rollout it concerns.
+//! One trace per rollout: the W3C `traceparent` that travels in message headers, and the span whose
+//! log lines carry the rollout's id.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,11 +13,11 @@ pub struct TraceParent {
     pub trace_id: u128,
     /// The span that the message was sent from; not 0.
     pub span_id: u64,
-    /// Whether it is to be recorded.
+    /// Whether the trace is to be recorded.
     pub sampled: bool,
 }
 
-/// A word that is no `traceparent`.
+/// A text that is not a `traceparent`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotATraceParent;
 

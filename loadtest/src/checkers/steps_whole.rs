@@ -54,7 +54,7 @@ impl Steps {
                 {
                     let attempt = (task.run.clone(), PolicyVersion(makes), attempt);
                     steps.worlds.insert(attempt.clone(), shard.world);
-                    steps.asked.insert((attempt, rank), task.question());
+                    steps.asked.insert((attempt, rank), task.request_fingerprint());
                 }
             }
         });

@@ -1,14 +1,15 @@
-//! Where things are in the object store. All paths are built here, and read back.
+//! Paths in the object store. All are built and parsed here.
 
 use super::{PolicyVersion, RunId, Sha};
 
-/// Everything that belongs to a run.
+/// The folder of everything that belongs to a run.
 #[must_use]
 pub fn run(run: &RunId) -> String {
     format!("runs/{run}")
 }
 
-/// A blob of a run, named by its hash: weights, optimiser state, batches, large payloads, entries of the log.
+/// A blob of a run, named by its hash: weights, optimiser state, batches, large payloads, entries
+/// of the log.
 #[must_use]
 pub fn blob(run: &RunId, sha256: &Sha) -> String {
     format!("runs/{run}/blobs/{sha256}")
@@ -32,13 +33,13 @@ pub fn segments(log: u64) -> String {
     format!("{LOG}/{log:016x}")
 }
 
-/// The manifest of the segment whose first entry stands at `first`; created once and never changed.
+/// The manifest of the segment whose first entry is at `first`; created once and never changed.
 #[must_use]
 pub fn segment(log: u64, first: u64) -> String {
     format!("{LOG}/{log:016x}/{first:020}.json")
 }
 
-/// Where nothing is: whoever asks for it learns whether the store answers.
+/// A path without an object. Reading it shows whether the store responds.
 #[must_use]
 pub fn probe() -> String {
     "probe".to_owned()
@@ -52,10 +53,10 @@ pub fn snapshot(seq: u64, sha256: &Sha) -> String {
 
 /// The folder of all logs' segments.
 pub const LOG: &str = "log";
-/// An object that is written to learn what time it is at the store.
+/// An object that is written to read the store's clock.
 pub const CLOCK: &str = "collect/clock";
 
-/// What an object is, as its path says.
+/// The kind of an object, from its path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ObjectKind {
     /// A blob of a run.
@@ -64,18 +65,18 @@ pub enum ObjectKind {
     Manifest(RunId, PolicyVersion),
     /// The manifest of a segment of the log.
     Segment {
-        /// Which log.
+        /// The id of the log.
         log: u64,
         /// Position of its first entry.
         first: u64,
     },
     /// A snapshot after this position of the log.
     Snapshot(u64),
-    /// What the store tells its time by.
+    /// The object by which the store's clock is read.
     Clock,
 }
 
-/// Reads a path; `None` where it is spelt as none of ours is.
+/// Parses a path; `None` if it is not one of these.
 #[must_use]
 pub fn parse(path: &str) -> Option<ObjectKind> {
     let parts: Vec<&str> = path.split('/').collect();
@@ -97,7 +98,7 @@ pub fn parse(path: &str) -> Option<ObjectKind> {
         }
         _ => return None,
     };
-    // One spelling: `v1` and `v+1` would be further places for the same thing.
+    // Only one spelling is valid: `v1` and `v+1` would be other paths for the same object.
     let spelt = match &place {
         ObjectKind::Blob(run, sha256) => blob(run, sha256),
         ObjectKind::Manifest(run, version) => manifest(run, *version),

@@ -1,4 +1,4 @@
-//! One row: its prompt as a conversation, and what rewards get of it.
+//! One row: its prompt as a conversation, and the fields that rewards receive.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -22,33 +22,33 @@ pub struct Row {
 /// A message of a prompt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChatMessage {
-    /// Whose.
+    /// The speaker.
     pub role: ChatRole,
-    /// The words.
+    /// The text.
     pub content: String,
 }
 
-/// Who says a message.
+/// The speaker of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChatRole {
-    /// The frame of the conversation.
+    /// The system message.
     System,
-    /// Who asks.
+    /// The user.
     User,
-    /// Who answers.
+    /// The assistant.
     Assistant,
 }
 
 impl Row {
-    /// Reads a line.
+    /// Parses a line.
     ///
     /// # Errors
-    /// Says the field that is wrong, how, and what to do.
+    /// The message names the invalid field and the remedy.
     pub fn read(line: &[u8], spec: &DatasetSpec) -> Result<Self, String> {
         let mut fields: Settings = serde_json::from_slice(line).map_err(|e| {
             let words = e.to_string();
-            // It counts lines within the one that it was given.
+            // The parser counts lines within the one that it was given.
             let what = words.split(" at line ").next().unwrap_or_default();
             format!("it is no JSON object: {what} at column {}", e.column())
         })?;
@@ -68,7 +68,7 @@ impl Row {
         self.fields.get(ANSWER).and_then(Value::as_str)
     }
 
-    /// Tells one prompt from another.
+    /// A key that distinguishes prompts.
     pub(super) fn key(&self) -> u64 {
         let written = serde_json::to_vec(&self.messages).expect("messages are JSON");
         let Sha([a, b, c, d, e, f, g, h, ..]) = Sha::of(&written);
@@ -76,7 +76,7 @@ impl Row {
     }
 }
 
-/// Takes out the field that the run file calls by `of`.
+/// Removes the field that the run file names by `of`.
 fn take(fields: &mut Settings, of: &str, name: &str) -> Result<Value, String> {
     let missing = || {
         let others: Vec<&str> = fields.keys().map(String::as_str).collect();
@@ -130,13 +130,13 @@ fn answer(spec: &DatasetSpec, value: Value) -> Result<String, String> {
             "field={name:?} is {text:?}, no whole number; choose another environment.check, or mend the row"
         )),
         AnswerCheck::Exact if text.trim().is_empty() => Err(format!(
-            "field={name:?} is empty, which nobody can say; choose another environment.check, or mend the row"
+            "field={name:?} is empty, which no answer can match; choose another environment.check, or repair the row"
         )),
         AnswerCheck::ByReward | AnswerCheck::Number | AnswerCheck::Exact => Ok(text),
     }
 }
 
-/// A text that is a whole number, commas between its digits read over.
+/// A text as a whole number, ignoring commas between digits.
 #[must_use]
 pub fn whole_number(text: &str) -> Option<i64> {
     text.trim().replace(',', "").parse().ok()

@@ -1,4 +1,5 @@
-//! All rows of a file: where each begins, and which are held out. Only places are kept; a row is read when it is asked.
+//! All rows of a file: where each starts, and which are held out. Only offsets are kept; a row is
+//! parsed when it is played.
 
 use std::collections::BTreeSet;
 
@@ -9,11 +10,11 @@ use crate::blob::BlobRef;
 use crate::env_step::Split;
 use crate::limits::{MAX_CLAIM_BYTES, MAX_ROW_BYTES};
 
-/// The rows of a file, each known to be sound.
+/// The rows of a file, all of them valid.
 #[derive(Debug, Clone)]
 pub struct Rows {
     content: Bytes,
-    /// Where each line begins, and behind the last where one more would. `[lines + 1]`
+    /// Offset of each line, and of the end of the last. `[lines + 1]`
     starts: Vec<usize>,
     /// Lines that are trained on, from 0, in the file's order.
     train: Vec<u32>,
@@ -21,21 +22,21 @@ pub struct Rows {
     held_out: Vec<u32>,
 }
 
-/// What is wrong with a file.
+/// Why a file is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DatasetError {
-    /// There is nothing in it.
+    /// It is empty.
     #[error("it has no rows; write a JSON object on each line")]
     Empty,
     /// It is too long.
     #[error("it has bytes={0}, more than {MAX_CLAIM_BYTES}; split it")]
     TooLong(u64),
-    /// A line cannot be asked.
+    /// A line is not a valid row.
     #[error("line={line}: {reason}")]
     Line {
         /// The line, from 1.
         line: usize,
-        /// What is wrong with it, and what to do.
+        /// The mistake and the remedy.
         reason: String,
     },
     /// All prompts are the same, so that none can be held out.
@@ -48,9 +49,9 @@ pub enum DatasetError {
     NoRow {
         /// The row, from 0.
         row: u64,
-        /// Of which rows.
+        /// The split.
         split: Split,
-        /// How many there are.
+        /// Rows of the split.
         rows: usize,
     },
 }
@@ -89,7 +90,7 @@ impl Rows {
         self.lines(split).len()
     }
 
-    /// What the file holds, as a run file says it.
+    /// The content of the file, as a run file has it.
     #[must_use]
     pub fn content(&self) -> DatasetContent {
         let count = |split| self.len(split) as u64;
@@ -109,7 +110,7 @@ impl Rows {
     /// The row of a split, counted from 0 in the file's order, and its line, counted from 1.
     ///
     /// # Errors
-    /// There is no such row, or `spec` is not that by which the file was read.
+    /// There is no such row, or `spec` differs from the one by which the file was read.
     pub fn row(&self, split: Split, row: u64, spec: &DatasetSpec) -> Result<(usize, Row), DatasetError> {
         let lines = self.lines(split);
         let at = usize::try_from(row).ok().and_then(|row| lines.get(row));
@@ -141,8 +142,8 @@ fn read_line(line: &[u8], spec: &DatasetSpec) -> Result<Row, String> {
     Row::read(line, spec)
 }
 
-/// The highest key of a prompt that is held out; `None` where none is. Counted are prompts, not rows, so that the
-/// share holds to one prompt, and rows of the same prompt stay together.
+/// The highest key of a prompt that is held out; `None` if none is. Prompts are counted, not rows,
+/// so that the share is exact to one prompt and rows of the same prompt stay together.
 fn highest_held_out(keys: &[u64], share: f64) -> Result<Option<u64>, DatasetError> {
     if share <= 0.0 {
         return Ok(None);

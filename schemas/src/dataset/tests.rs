@@ -59,7 +59,7 @@ fn what_is_wrong_is_named_by_line_and_field() {
     assert_eq!(read(good.repeat(3), "").unwrap_err(), DatasetError::OnePrompt(3));
     assert_eq!(read(good.repeat(3), "held_out = 0").unwrap().len(Split::Train), 3);
     for (answer, check, words) in
-        [("\"four\"", "number", "no whole number"), ("\" \"", "exact", "nobody can say")]
+        [("\"four\"", "number", "no whole number"), ("\" \"", "exact", "no answer can match")]
     {
         let row = format!("{{\"prompt\": \"a\", \"answer\": {answer}}}");
         let error = read(row, &format!("check = \"{check}\"")).unwrap_err().to_string();

@@ -1,24 +1,27 @@
-//! The settings of the grid games. What came later than the first version is written only where it is set, so that a run
-//! file of before keeps its bytes and its hash.
+//! The settings of the grid games. Settings that are newer than the first version are written only
+//! if they are set, so that older run files keep their bytes and hash.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::omit;
 
-/// How a frozen lake is shown. Both show the whole map and where the player is, and nothing else.
+/// How a frozen lake is shown. Both forms show the whole map and the player's position, and nothing
+/// else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LakeView {
-    /// The first turn shows the map, a token for each cell; each turn shows the player's cell.
+    /// The first turn shows the map, one token per cell. Each turn shows the player's cell.
     #[default]
     MapOnce,
-    /// Each turn shows the map, a token for each row, as seen from the player: how many rows above or below, the player's
-    /// column, and which cells are holes. Then the player's cell. Needs a vocabulary of `size·(2·size − 1)·2^size` more.
+    /// Each turn shows the map, a token for each row, as seen from the player: how many rows above
+    /// or below, the player's column, and which cells are holes. Then the player's cell. Needs a
+    /// vocabulary of `size·(2·size − 1)·2^size` more.
     CentredRows,
 }
 
-/// Cross a frozen lake from the top left corner to the bottom right one without falling into a hole.
+/// Cross a frozen lake from the top left corner to the bottom right one without falling into a
+/// hole.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct FrozenLakeSpec {
@@ -26,11 +29,11 @@ pub struct FrozenLakeSpec {
     pub size: u32,
     /// Chance that a cell is frozen rather than a hole, 0 to 1. Default 0.8.
     pub frozen: f64,
-    /// Turns until the episode is cut off. Default 10.
+    /// Turns after which the episode is truncated. Default 10.
     pub max_turns: u32,
-    /// Share of the maps, 0 to 1, whose shortest path is longer than the distance from corner to corner, so that it leads
-    /// away from the goal somewhere; the other maps have a straight one. Needs 5 cells a side: smaller maps have none.
-    /// Default: as the maps are drawn.
+    /// Share of the maps, 0 to 1, whose shortest path is longer than the distance from corner to
+    /// corner, so that it leads away from the goal somewhere; the other maps have a straight one.
+    /// Needs 5 cells a side: smaller maps have none. Default: as the maps are drawn.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = null))]
     pub detours: Option<f64>,
@@ -38,18 +41,19 @@ pub struct FrozenLakeSpec {
     #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = "map_once"))]
     pub view: LakeView,
-    /// Each turn also shows what is on the four sides of the player. A rule that never reads the map can then solve most
-    /// maps. Default true, as in the first version.
+    /// Each turn also shows what is on the four sides of the player. A rule that never reads the
+    /// map can then solve most maps. Default true, as in the first version.
     #[serde(skip_serializing_if = "omit::is_true")]
     #[schemars(extend("default" = true))]
     pub surroundings: bool,
-    /// A move goes where it is meant to with chance 1/3, and to each of the two sides with chance 1/3, as in gymnasium.
-    /// Default false.
+    /// A move goes where it is meant to with chance 1/3, and to each of the two sides with chance
+    /// 1/3, as in gymnasium. Default false.
     #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = false))]
     pub slippery: bool,
-    /// Episodes for training begin on any cell from which the goal can be reached (exploring starts); episodes for
-    /// evaluation always begin in the corner. Default false: all begin in the corner.
+    /// Episodes for training begin on any cell from which the goal can be reached (exploring
+    /// starts); episodes for evaluation always begin in the corner. Default false: all begin in the
+    /// corner.
     #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = false))]
     pub exploring_starts: bool,
@@ -77,14 +81,16 @@ impl FrozenLakeSpec {
         self.first_row() + self.row_tokens()
     }
 
-    /// The first of the tokens that stand for a row; those before it are actions, cells, places and surroundings.
+    /// The first of the tokens that stand for a row; those before it are actions, cells, places and
+    /// surroundings.
     #[must_use]
     pub const fn first_row(&self) -> u32 {
         let cells = self.size * self.size;
         if self.surroundings { 20 + 3 * cells } else { 4 + 3 * cells }
     }
 
-    /// Tokens that stand for a row: ways up or down, times columns of the player, times patterns of holes.
+    /// Tokens that stand for a row: ways up or down, times columns of the player, times patterns of
+    /// holes.
     const fn row_tokens(&self) -> u32 {
         match self.view {
             LakeView::MapOnce => 0,
@@ -115,14 +121,15 @@ pub struct SokobanSpec {
     pub size: u32,
     /// Backward moves that make a level; more is harder. Default 6.
     pub scramble: u32,
-    /// Turns that the shortest solution takes at least; levels with a shorter one are left out. Default 0.
+    /// Turns that the shortest solution takes at least; levels with a shorter one are left out.
+    /// Default 0.
     #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = 0))]
     pub least_turns: u32,
-    /// Turns until the episode is cut off. Default 12.
+    /// Turns after which the episode is truncated. Default 12.
     pub max_turns: u32,
-    /// Cells inside the room that are walls, 0 to 4, elsewhere in each level. Levels are held out by their walls and
-    /// target, which no move changes; with 0, by their target alone. Default 0.
+    /// Cells inside the room that are walls, 0 to 4, elsewhere in each level. Levels are held out
+    /// by their walls and target, which no move changes; with 0, by their target alone. Default 0.
     #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = 0))]
     pub walls: u32,

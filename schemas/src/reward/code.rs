@@ -1,4 +1,4 @@
-//! What `code` is told: which tests an answer must pass, and what it may take.
+//! Settings of `code`: the tests that an answer must pass, and its limits.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -12,13 +12,14 @@ const MAX_TESTS: usize = 256;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CodeSettings {
-    /// What the answer is written in. Default `python`.
+    /// The language of the answer. Default `python`.
     pub language: Language,
     /// Tests of every answer. Default [].
     pub tests: Vec<CodeTest>,
-    /// The field of the prompt's row that holds its tests, in one of the forms that [`tests_of`] reads. Default none.
+    /// The field of the prompt's row that holds its tests, in one of the forms that [`tests_of`]
+    /// reads. Default none.
     pub tests_field: Option<String>,
-    /// The score is the share of tests that pass, instead of 1 when all do, else 0. Default false.
+    /// The score is the share of tests that pass, instead of 1 if all do, else 0. Default false.
     pub partial: bool,
     /// Milliseconds of one test. Default 5000.
     pub wall_ms: u64,
@@ -32,7 +33,8 @@ pub struct CodeSettings {
     pub output_kib: u64,
     /// Processes and threads at once. Default 16.
     pub processes: u64,
-    /// Walls that may be missing on a worker's machine. Default []: an answer does not run where one is.
+    /// Walls that may be missing on a worker's machine. Default []: without one of them, no answer
+    /// runs.
     pub may_lack: Vec<Wall>,
 }
 
@@ -54,7 +56,7 @@ impl Default for CodeSettings {
     }
 }
 
-/// What an answer is written in.
+/// The language of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Language {
@@ -72,7 +74,8 @@ pub enum Wall {
     Seccomp,
 }
 
-/// One test: either what the program must write when it reads `stdin`, or code that runs after the answer's.
+/// One test: either what the program must write when it reads `stdin`, or code that runs after the
+/// answer's.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CodeTest {
@@ -110,18 +113,19 @@ impl RuleSettings for CodeSettings {
 }
 
 impl CodeTest {
-    /// What keeps it from being a test.
+    /// Why it is not a valid test.
     fn fault(&self) -> Option<&'static str> {
         (self.stdout.is_some() == self.code.is_some())
             .then_some("a test has either stdout, with or without stdin, or code; write one of them")
     }
 }
 
-/// Tests as data sets hold them: a list of [`CodeTest`]s; a list of lines of code, each a test; code as one text; a table
-/// of `inputs` and `outputs`, two lists of one length; or any of these as a text of JSON.
+/// Tests as data sets hold them: a list of [`CodeTest`]s; a list of lines of code, each a test;
+/// code as one text; a table of `inputs` and `outputs`, two lists of one length; or any of these as
+/// a text of JSON.
 ///
 /// # Errors
-/// Says what it is instead.
+/// The value has another form, which the message describes.
 pub fn tests_of(value: &Value) -> Result<Vec<CodeTest>, String> {
     let of_code = |code: &str| CodeTest { code: Some(code.to_owned()), ..CodeTest::default() };
     let tests: Vec<CodeTest> = match value {

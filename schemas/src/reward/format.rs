@@ -1,4 +1,5 @@
-//! What `format` is told: the form that each answer must have. Told nothing, it counts turns that were actions.
+//! Settings of `format`: the form that each answer must have. Without settings it counts turns that
+//! were actions.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,12 +9,12 @@ use super::settings::{RuleSettings, WrongSetting};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FormatSettings {
-    /// Tags of which an answer consists, in this order, each once, with something in it, and nothing but white space outside:
-    /// `["think", "answer"]`. Default [].
+    /// Tags of which an answer consists, in this order, each once and not empty, with only white
+    /// space outside: `["think", "answer"]`. Default [].
     pub tags: Vec<String>,
     /// The first tag is open already: the prompt ends with it. Default false.
     pub opened: bool,
-    /// White space apart, other words may stand before, between and after the tags. Default false.
+    /// Allow other text before, between and after the tags. Default false.
     pub loose: bool,
 }
 
@@ -28,12 +29,12 @@ impl RuleSettings for FormatSettings {
         });
         let mut wrong: Vec<_> = faults.collect();
         if self.tags.is_empty() {
-            for (field, told) in [("opened", self.opened), ("loose", self.loose)] {
-                if told {
+            for (field, is_set) in [("opened", self.opened), ("loose", self.loose)] {
+                if is_set {
                     wrong.push(WrongSetting::new(
                         field,
-                        told.to_string(),
-                        "it says something of tags, and none are named; name them",
+                        is_set.to_string(),
+                        "it is about tags, and none are given; give them",
                     ));
                 }
             }

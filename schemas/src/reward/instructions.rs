@@ -1,5 +1,6 @@
-//! What `instructions` is told: what an answer was asked to look like, in terms that a program can check. The kinds are those of
-//! Zhou et al., "Instruction-Following Evaluation for Large Language Models", 2023, that need no language.
+//! Settings of `instructions`: the form that an answer was instructed to have, in terms that a
+//! program can check. The kinds are those of Zhou et al., "Instruction-Following Evaluation for
+//! Large Language Models", 2023, that need no language.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -15,12 +16,14 @@ const MAX_INSTRUCTIONS: usize = 64;
 pub struct InstructionSettings {
     /// What every answer must follow. Default [].
     pub instructions: Vec<Instruction>,
-    /// The field of the prompt's row that holds what its answer must follow: a list like the one above, or a text of JSON.
-    /// Default none.
+    /// The field of the prompt's row that holds what its answer must follow: a list like the one
+    /// above, or a text of JSON. Default none.
     pub instructions_field: Option<String>,
-    /// An answer may also follow them without its first line, its last, both, or its asterisks. Default false.
+    /// An answer also passes if it follows them without its first line, its last, both, or its
+    /// asterisks. Default false.
     pub loose: bool,
-    /// The score is the share that is followed, instead of 1 when all are, else 0. Default false.
+    /// The score is the share of instructions that are followed, instead of 1 if all are, else 0.
+    /// Default false.
     pub partial: bool,
 }
 
@@ -104,7 +107,7 @@ pub enum Instruction {
     },
     /// It is JSON as a whole, in a fenced block or not.
     Json {},
-    /// It stands in double quotes as a whole.
+    /// It is in double quotes as a whole.
     Quoted {},
     /// It has no comma.
     NoCommas {},
@@ -127,7 +130,7 @@ const fn once() -> Bounds {
 }
 
 impl Instruction {
-    /// What keeps it from being one.
+    /// Why it is not a valid instruction.
     fn fault(&self) -> Option<&'static str> {
         const COUNT: &str =
             "say how many: count = { at_least = 3 }, at_most, or both, the first not above the second";
@@ -186,7 +189,7 @@ impl RuleSettings for InstructionSettings {
 /// Instructions as a row holds them.
 ///
 /// # Errors
-/// Says what they are instead.
+/// The value has another form, which the message describes.
 pub fn instructions_of(value: &Value) -> Result<Vec<Instruction>, String> {
     let read = match value {
         Value::String(text) => serde_json::from_str(text),

@@ -1,4 +1,4 @@
-//! What `math` is told: where the right answer is, and where the answer must be.
+//! Settings of `math`: where the right answer is, and where the answer must be.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,8 +12,8 @@ pub struct MathSettings {
     pub answer: Option<String>,
     /// The field of the prompt's row that holds the right answer. Default `answer`.
     pub answer_field: String,
-    /// Only what stands in `\boxed{}` is an answer; without it there is none. Default false: else what follows "answer is" or
-    /// `####`, else the last formula, else the last number.
+    /// Only the content of `\boxed{}` is an answer; without it there is none. Default false: else
+    /// what follows "answer is" or `####`, else the last formula, else the last number.
     pub boxed: bool,
 }
 

@@ -1,5 +1,5 @@
-//! What the run file tells a rule: `rewards[i].settings`, a table of its own for each rule, as strict as the rest of the
-//! file.
+//! Settings of reward rules: `rewards[i].settings`, a table of its own for each rule, as strict as
+//! the rest of the file.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -18,7 +18,7 @@ use crate::submit::meant;
 pub struct WrongSetting {
     /// Its path within the settings; empty for the whole.
     pub field: String,
-    /// What it is.
+    /// Its value.
     pub value: String,
     /// What is wrong and what to write instead.
     pub remedy: String,
@@ -32,14 +32,15 @@ impl WrongSetting {
 
 /// Settings of one rule.
 pub trait RuleSettings: DeserializeOwned {
-    /// What of it cannot work; empty when all is well.
+    /// What of it cannot work; empty if all can.
     fn wrong(&self) -> Vec<WrongSetting>;
 }
 
 /// Reads and checks a rule's settings.
 ///
 /// # Errors
-/// An unknown name, a value of another type or out of its bounds: says all that is wrong.
+/// An unknown name, a value of another type or out of its bounds: The error lists all that is
+/// wrong.
 pub fn read<T: RuleSettings>(settings: &Settings) -> Result<T, Vec<WrongSetting>> {
     let table = serde_json::Value::from_iter(settings.clone());
     let read: Result<T, _> = serde_path_to_error::deserialize(table);
@@ -55,7 +56,7 @@ pub fn read<T: RuleSettings>(settings: &Settings) -> Result<T, Vec<WrongSetting>
 }
 
 impl RewardRule {
-    /// What is wrong with its settings.
+    /// Mistakes in its settings.
     #[must_use]
     pub fn wrong_settings(self, settings: &Settings) -> Vec<WrongSetting> {
         fn wrong<T: RuleSettings>(settings: &Settings) -> Vec<WrongSetting> {
@@ -65,7 +66,7 @@ impl RewardRule {
             Self::Code => wrong::<CodeSettings>(settings),
             Self::Math => wrong::<MathSettings>(settings),
             Self::Judge => wrong::<JudgeSettings>(settings),
-            // A program of one's own knows what it takes.
+            // A user's own program checks its settings itself.
             Self::Custom => Vec::new(),
             Self::Format => wrong::<FormatSettings>(settings),
             Self::Instructions => wrong::<InstructionSettings>(settings),
@@ -78,7 +79,7 @@ impl RewardRule {
     }
 }
 
-/// What keeps items of the list `field` from being what they should.
+/// Why items of the list `field` are invalid.
 pub(super) fn faulty<T: Serialize>(
     field: &str,
     items: &[T],
@@ -90,10 +91,10 @@ pub(super) fn faulty<T: Serialize>(
     items.iter().enumerate().filter_map(wrong).collect()
 }
 
-/// A list as a row holds it: each item sound, and 1 to `most` of them.
+/// A list from a row: every item valid, and 1 to `most` of them.
 ///
 /// # Errors
-/// Says what it is instead.
+/// The value has another form, which the message describes.
 pub(super) fn sound<T>(
     field: &str,
     items: Vec<T>,

@@ -1,4 +1,4 @@
-//! How the policy is trained, and what of it may be asked for.
+//! Settings of training, and their checks.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -23,8 +23,8 @@ pub use kl::{Kl, KlEstimator, KlPlace, KlTarget};
 pub use loss::{Loss, OldPolicy, Parameters, RatioLevel};
 pub use schedule::Schedule;
 
-/// How the policy is trained. What came later than the first release is written only where it is not the default, so
-/// that a run file of before keeps its hash.
+/// How the policy is trained. Settings that are newer than the first release are written only if
+/// they are not the default, so that older run files keep their hash.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Algorithm {
@@ -32,14 +32,14 @@ pub struct Algorithm {
     pub advantage: Advantage,
     /// The loss. Default `ppo_clip`.
     pub loss: Loss,
-    /// Which tokens share one ratio. Default: each token has its own, but those of a rollout share it in `gspo` and `kimi`,
-    /// those of a turn in `segment`.
+    /// Which tokens share one ratio. Default: each token has its own, but those of a rollout share
+    /// it in `gspo` and `kimi`, those of a turn in `segment`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = null))]
     pub ratio: Option<RatioLevel>,
-    /// Whose log-probabilities the ratio is taken against. Default `behaviour`.
+    /// The policy in the denominator of the ratio. Default `behaviour`.
     pub old: OldPolicy,
-    /// What corrects for a policy that sampled and is not the old one. Default: nothing does.
+    /// Correction for a behaviour policy that differs from the proximal one. Default: none.
     #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = {}))]
     pub correction: Correction,
@@ -47,15 +47,16 @@ pub struct Algorithm {
     #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = "token_mean"))]
     pub aggregation: Aggregation,
-    /// What is done to rewards before they become advantages. Default: nothing.
+    /// Reward shaping. Default: none.
     #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = {}))]
     pub shaping: Shaping,
-    /// Normalises rewards, after they are shaped. Default: nothing does.
+    /// Normalisation of rewards, after shaping. Default: none.
     #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = {}))]
     pub reward_norm: RewardNorm,
-    /// Advantages are normalised over all tokens of the batch: `(A − mean) / (standard deviation + 1e-6)`. Default false.
+    /// Advantages are normalised over all tokens of the batch: `(A − mean) / (standard deviation +
+    /// 1e-6)`. Default false.
     #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = false))]
     pub whiten_advantages: bool,
@@ -63,13 +64,14 @@ pub struct Algorithm {
     #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = 0.0))]
     pub advantage_clip: f64,
-    /// Rollouts that were cut off count for nothing in the loss, nor in what it is divided by; their rewards are compared
-    /// as any: those whose last turn ended at `rollout.max_new_tokens`, where that is more than 1, and those that took all
-    /// of several turns without reaching the goal. Default false.
+    /// Mask truncated rollouts: they do not count in the loss, nor in its denominator; their
+    /// rewards are compared as any: those whose last turn ended at `rollout.max_new_tokens`, where
+    /// that is more than 1, and those that took all of several turns without reaching the goal.
+    /// Default false.
     #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = false))]
     pub mask_truncated: bool,
-    /// Numbers that single advantages, losses and aggregations have. Default: those of their papers.
+    /// Parameters of single advantages, losses and aggregations. Default: those of their papers.
     #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = {}))]
     pub parameters: Parameters,
@@ -89,16 +91,16 @@ pub struct Algorithm {
     pub learning_rate: f64,
     /// Steps over which the learning rate rises from 0. Default 0.
     pub warmup_steps: u64,
-    /// How the learning rate goes on from there. Default `constant`.
+    /// The schedule of the learning rate after that. Default `constant`.
     #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = "constant"))]
     pub schedule: Schedule,
-    /// The step, counted from the first, at which the learning rate has come down to `floor`; it stays there.
-    /// Default 0, which only `constant` takes.
+    /// The step, counted from the first, at which the learning rate has come down to `floor`; it
+    /// stays there. Default 0, which only `constant` takes.
     #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = 0))]
     pub decay_steps: u64,
-    /// What the learning rate comes down to, as a share of `learning_rate`. Default 0.
+    /// The final learning rate, as a share of `learning_rate`. Default 0.
     #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = 0.0))]
     pub floor: f64,
@@ -124,19 +126,20 @@ pub struct Algorithm {
     pub max_grad_norm: f64,
     /// Coefficient of the entropy bonus. Default 0.01.
     pub entropy: f64,
-    /// Coefficient of imitation: −log p of each token of the rollouts that reached the goal. Default 0.
+    /// Coefficient of imitation: −log p of each token of the rollouts that reached the goal.
+    /// Default 0.
     #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = 0.0))]
     pub imitation: f64,
-    /// Holds the policy near version 0. Default: nothing does.
+    /// A KL term that holds the policy near version 0. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = null))]
     pub kl: Option<Kl>,
-    /// Tokens of one forward and backward pass, where those that a rollout begins with as another does count a quarter; the
-    /// loss does not depend on it. Default 16384.
+    /// Tokens of one forward and backward pass, where those that a rollout begins with as another
+    /// does count a quarter; the loss does not depend on it. Default 16384.
     pub tokens_per_microbatch: u32,
-    /// Keep only what goes into each layer and compute the layer again in backward: less memory, a third more
-    /// work, the same numbers. Default false.
+    /// Activation checkpointing: keep only the input of each layer and recompute the layer in
+    /// backward. Less memory, a third more work, the same numbers. Default false.
     #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = false))]
     pub recompute: bool,

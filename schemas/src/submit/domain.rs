@@ -1,5 +1,5 @@
-//! Domains: parts of a run's prompts with an environment, rewards and limits of their own. A run without any has one, of
-//! what the run file says at its top.
+//! Domains: parts of a run's prompts with an environment, rewards and limits of their own. A run
+//! without any has one, from the top level of its run file.
 
 use std::ops::RangeInclusive;
 
@@ -12,7 +12,7 @@ use crate::ids::DomainName;
 
 /// Parts that a share of 1 has: shares are counted in millionths, so that a mix is exact.
 const PARTS: f64 = 1e6;
-/// What may be asked for.
+/// Allowed shares.
 const SHARES: RangeInclusive<f64> = 0.0..=1e6;
 
 /// Prompts of one kind.
@@ -21,11 +21,12 @@ const SHARES: RangeInclusive<f64> = 0.0..=1e6;
 pub struct DomainSpec {
     /// Its name, in reports: a-z, 0-9, '-' and '_'.
     pub name: DomainName,
-    /// How much of each batch it is, beside the other domains' shares: 0.4, 0.3 and 0.3 mean what 4, 3 and 3 do.
+    /// How much of each batch it is, beside the other domains' shares: 0.4, 0.3 and 0.3 mean what
+    /// 4, 3 and 3 do.
     pub share: f64,
     /// Its environment.
     pub environment: EnvironmentSpec,
-    /// What its rollouts are scored by. Default: the run's `rewards`.
+    /// The rewards of its rollouts. Default: the run's `rewards`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = null))]
     pub rewards: Option<Vec<RewardSpec>>,
@@ -44,7 +45,7 @@ pub struct Domain<'a> {
     pub name: Option<&'a DomainName>,
     /// Its environment.
     pub environment: &'a EnvironmentSpec,
-    /// What its rollouts are scored by.
+    /// The rewards of its rollouts.
     pub rewards: &'a [RewardSpec],
     /// Tokens sampled in one of its turns at most.
     pub max_new_tokens: u32,
@@ -65,7 +66,8 @@ impl Domain<'_> {
 }
 
 impl RunSpec {
-    /// Its domains, by number: one, but for a run file that names none and no environment either, which is refused.
+    /// Its domains, by number: one, but for a run file that names none and no environment either,
+    /// which is refused.
     pub fn parts(&self) -> impl Iterator<Item = Domain<'_>> {
         let whole = self.environment.iter().filter(|_| self.domains.is_empty()).map(|environment| Domain {
             number: 0,
@@ -92,7 +94,7 @@ impl RunSpec {
         self.parts().nth(number as usize).expect("groups are of domains that the run file has")
     }
 
-    /// The domains' environments, to write in what their rows are.
+    /// The domains' environments, to set the content of their datasets.
     pub fn environments_mut(&mut self) -> impl Iterator<Item = &mut EnvironmentSpec> {
         let own = self.domains.iter_mut().map(|domain| &mut domain.environment);
         self.environment.iter_mut().chain(own)
@@ -107,7 +109,8 @@ impl RunSpec {
         self.domains.iter().map(|domain| parts_of(domain.share)).collect()
     }
 
-    /// Where the run file says what domain `number` has: `environment`, or `domains[2].environment`.
+    /// The path in the run file of what domain `number` has: `environment`, or
+    /// `domains[2].environment`.
     #[must_use]
     pub fn path_of(&self, number: usize, what: &str) -> String {
         match self.domains.get(number) {
@@ -118,7 +121,7 @@ impl RunSpec {
     }
 }
 
-/// A share in whole parts; 0 for what is no share.
+/// A share in whole parts; 0 if it is not a valid share.
 pub(super) fn parts_of(share: f64) -> u64 {
     if SHARES.contains(&share) { (share * PARTS).round() as u64 } else { 0 }
 }

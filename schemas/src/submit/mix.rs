@@ -1,9 +1,10 @@
-//! How groups are dealt to domains: the next one to that which would fall behind its share first. The sequence is
-//! Tijdeman's (1980, "The chairman assignment problem"): of the first n groups each of K domains has its share to within
-//! 1 − 1 / (2K − 2), which no sequence betters. A pure function of the shares and of how many were dealt.
+//! Assigns groups to domains: the next group goes to the domain that would fall behind its share
+//! first. The sequence is Tijdeman's (1980, "The chairman assignment problem"): of the first n
+//! groups each of K domains has its share to within 1 − 1 / (2K − 2), which no sequence improves.
+//! It is a pure function of the shares and of the counts so far.
 
-/// Whose the next group is, where `dealt` of the groups before it are each domain's, by this sequence. In whole
-/// numbers, so that nothing drifts.
+/// The domain of the next group. `dealt` are the groups that each domain has so far by this
+/// sequence. Computed in integers, so that nothing drifts.
 #[must_use]
 pub fn next(shares: &[u64], dealt: &[u64]) -> usize {
     let wide = |number: u64| i128::from(number);
@@ -11,7 +12,8 @@ pub fn next(shares: &[u64], dealt: &[u64]) -> usize {
     let number = dealt.iter().copied().map(wide).sum::<i128>() + 1;
     // 2K - 2, by which all is multiplied.
     let halves = 2 * shares.len() as i128 - 2;
-    // How far each is behind its share once this group is dealt to another, in (2K - 2) · total-ths of a group.
+    // How far each is behind its share once this group is dealt to another, in (2K - 2) · total-ths
+    // of a group.
     let behind = shares
         .iter()
         .zip(dealt)
@@ -24,7 +26,7 @@ pub fn next(shares: &[u64], dealt: &[u64]) -> usize {
     first.map_or(0, |(domain, ..)| domain)
 }
 
-/// How many of the first `number` groups are each domain's.
+/// How many of the first `number` groups each domain has.
 #[must_use]
 pub fn counts(shares: &[u64], number: u64) -> Vec<u64> {
     let mut dealt = vec![0; shares.len()];
@@ -37,7 +39,7 @@ pub fn counts(shares: &[u64], number: u64) -> Vec<u64> {
     dealt
 }
 
-/// Deals the next group; says whose it is.
+/// Assigns the next group and returns its domain.
 pub fn deal(shares: &[u64], dealt: &mut [u64]) -> usize {
     let domain = next(shares, dealt);
     if let Some(count) = dealt.get_mut(domain) {
@@ -91,7 +93,8 @@ mod tests {
             assert_eq!(of_batch, [4, 3, 3]);
             before = dealt;
         }
-        // Elsewhere a batch is off by less than two groups, being the difference of two counts that are off by less than one.
+        // Elsewhere a batch is off by less than two groups, being the difference of two counts that
+        // are off by less than one.
         let shares = [5, 3, 1, 1];
         for batch in 1..200 {
             let (now, before) = (counts(&shares, 7 * batch), counts(&shares, 7 * (batch - 1)));

@@ -11,7 +11,7 @@ use crate::text::shown;
 mod mistakes;
 mod nearest;
 
-/// Bytes of what is said of a file that has another shape: it quotes the file.
+/// Bytes of a message about a file of another shape, which quotes the file.
 const MAX_SHAPE_BYTES: usize = 4_096;
 
 /// Why a run file is refused.
@@ -36,7 +36,7 @@ pub enum RunFileError {
 /// Reads and checks a run file in TOML.
 ///
 /// # Errors
-/// Says field, value and remedy of everything that is wrong with it.
+/// The error has field, value and remedy of every mistake.
 pub fn from_toml(text: &str) -> Result<RunSpec, RunFileError> {
     bounded(text.len())?;
     let shape = |e: &toml::de::Error| RunFileError::Shape {
@@ -50,10 +50,10 @@ pub fn from_toml(text: &str) -> Result<RunSpec, RunFileError> {
 /// Reads and checks a run file in JSON.
 ///
 /// # Errors
-/// Says field, value and remedy of everything that is wrong with it.
+/// The error has field, value and remedy of every mistake.
 pub fn from_json(bytes: &[u8]) -> Result<RunSpec, RunFileError> {
     bounded(bytes.len())?;
-    // A plain value first: it refuses what follows the document.
+    // First as a plain value, which refuses trailing content.
     let value: Value = serde_json::from_slice(bytes)
         .map_err(|e| RunFileError::Shape { field: ".".into(), reason: e.to_string() })?;
     checked(&value, Some(&value))
@@ -83,8 +83,8 @@ where
     if refusals.is_empty() { Ok(spec) } else { Err(RunFileError::Refused(refusals)) }
 }
 
-/// Where a list is written and a table was read: serde takes the fields of a struct by their order too. What is left out of
-/// `read` has its default, which no list of its own has but an empty one.
+/// Finds a list where a table is expected, because serde also reads a struct's fields by their
+/// order.
 fn list_for_table(path: &str, written: &Value, read: &Value) -> Option<String> {
     match (written, read) {
         (Value::Array(_), Value::Object(_)) => Some(path.to_owned()),
@@ -105,10 +105,10 @@ fn list_for_table(path: &str, written: &Value, read: &Value) -> Option<String> {
     }
 }
 
-/// What serde says of a name that it does not know, with the known one that was probably meant.
+/// Serde's message about an unknown name, with the known name that was probably meant.
 pub(crate) fn meant(reason: &str) -> String {
-    let says = |line: &&str| line.contains("unknown field `") || line.contains("unknown variant `");
-    let near = reason.lines().find(says).and_then(|line| {
+    let is_unknown = |line: &&str| line.contains("unknown field `") || line.contains("unknown variant `");
+    let near = reason.lines().find(is_unknown).and_then(|line| {
         let unknown = line.split('`').nth(1)?;
         if unknown.len() > MAX_SHOWN_BYTES {
             return Some(reason.replacen(unknown, &shown(unknown, MAX_SHOWN_BYTES), 1));

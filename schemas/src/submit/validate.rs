@@ -1,4 +1,4 @@
-//! What a run file may ask for.
+//! Checks of a run file's values.
 
 use serde::Serialize;
 use std::fmt;
@@ -22,7 +22,7 @@ pub struct Refusal {
     pub field: String,
     /// The value.
     pub value: String,
-    /// What is wrong and what to write instead.
+    /// The mistake, and what to write instead.
     pub remedy: String,
 }
 
@@ -72,7 +72,7 @@ impl Checks {
 }
 
 impl RunSpec {
-    /// Everything in the run file that cannot work; empty when all is well.
+    /// Everything in the run file that cannot work; empty if all can.
     #[must_use]
     pub fn refusals(&self) -> Vec<Refusal> {
         let mut checks = Checks::default();
@@ -172,7 +172,7 @@ impl RunSpec {
                         || domain.environment.speaks_text(),
                     &format!("{at}[{k}].rule"),
                     reward.rule.name(),
-                    "this rule reads words, and the environment speaks tokens; choose one that speaks text",
+                    "this rule reads text, and the environment uses tokens; choose one that uses text",
                 );
             }
         }

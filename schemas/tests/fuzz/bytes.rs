@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use crate::fuzz::fuzz;
 use crate::samples::all;
 
-/// Reads as everything that comes from others. What is read can be judged and written again.
+/// Decodes as every type that another process may send. What decodes can be checked and encoded.
 fn read_all(bytes: &[u8]) {
     if let Ok(task) = decode::<Task>("task", bytes) {
         let _ = task.is_coherent();
@@ -63,7 +63,7 @@ fn sound_messages_with_wounds_are_read_or_refused() {
 
 #[test]
 fn counts_beyond_all_bounds_cost_nothing() {
-    // Lists, maps, text and bytes that say they have 2³² entries, alone and where a message has them.
+    // Lists, maps, text and bytes that claim 2³² entries, alone and within a message.
     for head in [0xdd_u8, 0xdf, 0xdb, 0xc6] {
         let bomb = [&[head], &[0xff; 4][..]].concat();
         read_all(&bomb);

@@ -10,7 +10,7 @@ use crate::samples::run_spec;
 
 fn read(json: &[u8]) {
     match from_json(json) {
-        // What is taken makes sense: it says the same again, and its window is a number.
+        // An accepted file is consistent: it round-trips, and its window is a number.
         Ok(spec) => {
             assert!(spec.refusals().is_empty());
             let _ = (spec.window_groups(), spec.max_staleness(), spec.hash(), spec.sample_below());

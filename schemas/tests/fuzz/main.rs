@@ -1,4 +1,4 @@
-//! Bytes that nobody meant: whatever comes in is read or refused with a reason, never a panic, never memory or
+//! Malformed bytes: every input is read or refused with a reason, never a panic, never memory or
 //! stack without bound. Cases are the same each time; `PROPTEST_CASES=100000` tries more.
 
 #[path = "../wire/samples.rs"]

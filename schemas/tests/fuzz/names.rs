@@ -1,4 +1,4 @@
-//! Names: subjects, keys, ids, and which event may stand where.
+//! Names: subjects, keys, ids, and which event may be on which subject.
 
 use millrace_schemas::subjects::{is_subject_of, parse_task, run_of_log, stage_of_task, task};
 use millrace_schemas::{Event, PoolName, RunId, TaskKey, WorkerId};

@@ -13,3 +13,4 @@ mod purity;
 mod rooms;
 mod sizes;
 mod stages;
+mod words;

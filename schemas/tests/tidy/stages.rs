@@ -1,4 +1,5 @@
-//! One vocabulary: each stage has a file of its name for what travels, what happens next, and how it is done.
+//! One vocabulary: each stage has a file of its name for what travels, what happens next, and how
+//! it is done.
 
 use millrace_schemas::Stage;
 
@@ -10,7 +11,7 @@ fn every_stage_has_its_files() {
     for stage in Stage::ALL {
         let mut wanted =
             vec![format!("schemas/src/{stage}.rs"), format!("broker/coordinator/src/fold/stages/{stage}.rs")];
-        // A run is handed in by the API; no worker does that.
+        // A run is submitted by the API; no worker does that.
         if Stage::QUEUED.contains(&stage) {
             wanted.push(format!("workers/src/{stage}.rs"));
         }

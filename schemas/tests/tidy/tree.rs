@@ -8,7 +8,8 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the repository").to_owned()
 }
 
-/// Names of what a folder holds, sorted; without build outputs, the virtual environment and dot-files.
+/// Names of what a folder holds, sorted; without build outputs, the virtual environment and
+/// dot-files.
 pub(crate) fn entries(folder: &Path) -> Vec<String> {
     let made = ["target", "__pycache__", "millrace-runs"];
     let mut names: Vec<String> = fs::read_dir(folder)
@@ -29,7 +30,7 @@ pub(crate) struct File {
 }
 
 impl File {
-    /// Whether it is of use to tests alone.
+    /// Whether only tests use it.
     pub(crate) fn is_test(&self) -> bool {
         let for_tests = ["/tests/", "/tests.rs", "/testing.rs", "/conformance/", "/conformance.rs"];
         for_tests.iter().any(|part| self.path.contains(part))

@@ -1,4 +1,5 @@
-//! A run file that asks rows: what cannot work is refused by field, and a file that was not handed in is not taken on.
+//! A run file with a dataset: invalid values are refused by field, and so is a dataset that was not
+//! submitted.
 
 use millrace_schemas::submit::{RunFileError, RunSpec};
 use serde_json::{Value, json};
@@ -62,10 +63,10 @@ fn a_run_that_asks_rows_is_checked_first() {
 fn only_a_run_that_names_its_rows_by_hash_is_handed_in() {
     let rewards = json!([{ "rule": "env_return" }]);
     let spec = asks(&json!({}), &rewards, 7).expect("it is whole");
-    assert_eq!(spec.not_handed_in()[0].field, "environment.content");
-    let handed_in = asks(&json!({ "content": content(9, 7) }), &rewards, 7).expect("it is whole");
-    assert!(handed_in.not_handed_in().is_empty());
-    assert_ne!(spec.hash(), handed_in.hash(), "the rows are part of what the run is");
-    let text = serde_json::to_string(&handed_in).expect("a run file is JSON");
-    assert_eq!(millrace_schemas::submit::from_json(text.as_bytes()), Ok(handed_in));
+    assert_eq!(spec.missing_at_submit()[0].field, "environment.content");
+    let submitted = asks(&json!({ "content": content(9, 7) }), &rewards, 7).expect("it is whole");
+    assert!(submitted.missing_at_submit().is_empty());
+    assert_ne!(spec.hash(), submitted.hash(), "the rows are part of what the run is");
+    let text = serde_json::to_string(&submitted).expect("a run file is JSON");
+    assert_eq!(millrace_schemas::submit::from_json(text.as_bytes()), Ok(submitted));
 }

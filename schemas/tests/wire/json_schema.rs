@@ -1,5 +1,5 @@
-//! The JSON Schemas in `schemas/json` are those of the types, and say of every field what it is for.
-//! `UPDATE=1 cargo test --release -p millrace-schemas` writes them anew.
+//! The JSON Schemas in `schemas/json` are those of the types, and describe every field. `UPDATE=1
+//! cargo test --release -p millrace-schemas` rewrites them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -31,7 +31,7 @@ fn committed_schemas_are_those_of_the_types() {
         let committed = fs::read_to_string(&path).unwrap_or_default();
         assert!(
             committed == text(&schema),
-            "{} is not what the types say; UPDATE=1 writes it anew: look at the difference, old messages must still be read",
+            "{} differs from the types; UPDATE=1 rewrites it: check the difference, old messages must still be read",
             path.display()
         );
     }
@@ -42,7 +42,8 @@ fn committed_schemas_are_those_of_the_types() {
     assert_eq!(there, expected, "files that belong to no document");
 }
 
-/// Calls `visit` with the path, the name and the schema of every property, and whether it is required.
+/// Calls `visit` with the path, the name and the schema of every property, and whether it is
+/// required.
 fn properties(path: &str, schema: &Value, visit: &mut impl FnMut(&str, &Value, bool)) {
     let required: Vec<&str> =
         schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -63,7 +64,8 @@ fn properties(path: &str, schema: &Value, visit: &mut impl FnMut(&str, &Value, b
     }
 }
 
-/// The tag that tells the variants of an enum apart, and the one field of a variant, speak for themselves.
+/// The tag that tells the variants of an enum apart, and the one field of a variant, speak for
+/// themselves.
 fn is_tag(property: &Value) -> bool {
     property.get("const").is_some() || property.get("$ref").is_some() && property.get("description").is_none()
 }

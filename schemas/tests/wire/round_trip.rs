@@ -71,7 +71,7 @@ fn deep_nesting_is_refused_and_does_not_overflow_the_stack() {
 
 #[test]
 fn a_length_that_the_message_does_not_have_is_refused_without_making_room_for_it() {
-    // Arrays, maps, strings and byte strings that say they have 4 Gi elements.
+    // Arrays, maps, strings and byte strings that claim 4 Gi elements.
     for head in [0xdd_u8, 0xdf, 0xdb, 0xc6] {
         let bytes = [head, 0xff, 0xff, 0xff, 0xff, 0x00];
         assert!(decode::<Task>("task", &bytes).is_err());
@@ -88,8 +88,8 @@ proptest! {
         }
     }
 
-    /// Closer to a message than random bytes: a real one with a few bytes changed. What is still taken
-    /// must be stable: encoded and decoded once more it is the same.
+    /// Closer to a message than random bytes: a real one with a few bytes changed. What is still
+    /// taken must be stable: encoded and decoded once more it is the same.
     #[test]
     fn damaged_messages_never_panic(which in any::<prop::sample::Index>(), hits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)) {
         let samples = samples::all();

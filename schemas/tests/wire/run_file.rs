@@ -1,5 +1,5 @@
-//! A run file is checked before anything starts, and what is wrong with it is said so that it can be mended:
-//! the field, its value and what to write instead.
+//! A run file is checked before anything starts, and what is wrong with it is said so that it can
+//! be mended: the field, its value and what to write instead.
 
 use millrace_schemas::submit::{ModelSpec, Precision, RunFileError, RunSpec, from_json, from_toml};
 use millrace_schemas::{api::FieldError, limits};
@@ -110,7 +110,7 @@ fn config_is_checked_first() {
                 panic!("{path} = {value}: no refusal of {field} says {remedy:?}: {refusals:?}")
             });
         assert!(!refusal.value.is_empty(), "{refusal:?} does not show the value");
-        // The API says the same.
+        // The API gives the same error.
         let error = FieldError::from(refusal.clone());
         assert_eq!(
             (error.field.as_str(), error.value, error.remedy),

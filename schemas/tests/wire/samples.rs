@@ -439,7 +439,7 @@ fn entries() -> [EntryRef; 3] {
     [(70, 1, u64::MAX), (300, 2, 7), (70_000, 2, 1 << 40)].map(EntryRef::from)
 }
 
-/// The same batch as its step is put.
+/// The same batch as a step refers to it.
 pub(crate) fn batch_by_reference() -> Batch {
     let mut batch = batch();
     let rollout = &mut batch.groups[0].rollouts[0];

@@ -213,7 +213,7 @@ impl PoolLoop {
         }
         let traceparent = delivery.message.header(TRACEPARENT_HEADER);
         let span = task_span(traceparent, run.as_str(), &task.key);
-        let fingerprint = task.question();
+        let fingerprint = task.request_fingerprint();
         *execution = Execution { task: Some((run.clone(), key, fingerprint)), started: Instant::now() };
         let _executing = self.counters.count_executing();
         let executed = self.execute(task, in_flight).instrument(span);

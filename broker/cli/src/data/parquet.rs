@@ -1,4 +1,4 @@
-//! Rows of a Parquet file as JSONL, which is what workers read: one object for each row, its fields those of the columns.
+//! Rows of a Parquet file as JSONL, which workers read: one object per row, one field per column.
 
 use std::io::Write;
 
@@ -6,14 +6,14 @@ use bytes::{BufMut, Bytes, BytesMut};
 use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 
-/// What a Parquet file begins with.
+/// The first bytes of a Parquet file.
 const MAGIC: &[u8] = b"PAR1";
 
-/// The rows as JSONL where `content` is Parquet, else `content` itself. Columns that are lists or structs become arrays
-/// and objects, bytes that are no text base64; what is null is left out.
+/// The rows as JSONL if `content` is Parquet, else `content` itself. Columns that are lists or
+/// structs become arrays and objects; bytes that are not text become base64; nulls are left out.
 ///
 /// # Errors
-/// The file is damaged, or compressed in a way that is not known.
+/// The file is damaged, or its compression is not supported.
 pub(super) fn as_jsonl(content: Bytes) -> Result<Bytes, ParquetError> {
     if !content.starts_with(MAGIC) {
         return Ok(content);

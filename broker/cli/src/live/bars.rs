@@ -6,10 +6,10 @@ use millrace_schemas::api::RunState;
 use super::{Frame, View, rollout_words};
 use crate::term::{by_reason, duration, histogram, percent, thousands};
 
-/// Frames drawn a second at most.
+/// Maximal frames per second.
 const FRAME_RATE: u8 = 4;
 
-/// A bar of steps and lines below it, drawn anew with each frame.
+/// A bar of steps and lines below it, redrawn with each frame.
 pub(super) struct Bars(ProgressBar);
 
 impl Bars {
@@ -37,7 +37,7 @@ fn histogram_bars(counts: &[u64]) -> String {
     if top == 0 { String::new() } else { format!("  {}", bars.collect::<String>()) }
 }
 
-/// What stands behind the bar and below it.
+/// The text beside and below the bar.
 fn words(frame: &Frame) -> String {
     let status = &frame.status;
     let state = match (status.state, frame.eta_s()) {

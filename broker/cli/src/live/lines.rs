@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{Frame, View, rollout_words};
 use crate::term::{by_reason, duration, histogram, percent, say, thousands};
 
-/// Time between two lines at least, however fast the steps.
+/// Minimal time between two lines.
 const BETWEEN: Duration = Duration::from_secs(2);
 
 /// A line for each step, and not more than one every two seconds.
@@ -44,7 +44,7 @@ fn line(frame: &Frame) -> String {
 
 impl View for Lines {
     fn event(&mut self, line: &str) {
-        // What was seen before it stands before it.
+        // A pending line is printed before the event.
         self.finish();
         say(line);
     }

@@ -1,4 +1,4 @@
-//! Entries of the log as Parquet: a column for each field, row groups of what is written at once.
+//! Entries of the log as Parquet: one column per field, one row group per write.
 
 use std::io::Write;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! What rules that learn nothing reach on the run's held-out prompts: played by the worker's own program, which has the
-//! environments.
+//! Baselines: rules that learn nothing, played on the run's held-out prompts by `millrace-worker`,
+//! which has the environments.
 
 use anyhow::{Context, Result, bail};
 use millrace_schemas::RunSpec;
@@ -9,10 +9,10 @@ use millrace_schemas::report::Baseline;
 use crate::worker;
 use millrace_coordinator::fold::decide::evaluation;
 
-/// Plays them; none where the environment has no such rules.
+/// Plays the baselines; empty if the environment has none.
 ///
 /// # Errors
-/// The worker's program is not there, or could not play.
+/// `millrace-worker` is missing, or failed.
 pub(super) async fn of(spec: &RunSpec) -> Result<Vec<Baseline>> {
     let has_rules = |environment: &EnvironmentSpec| {
         matches!(environment, EnvironmentSpec::FrozenLake(_) | EnvironmentSpec::Sokoban(_))
@@ -23,9 +23,9 @@ pub(super) async fn of(spec: &RunSpec) -> Result<Vec<Baseline>> {
     }
     let prompts = serde_json::to_vec(&evaluation::resets(spec))?;
     match worker::check(&worker::find()?, ["baselines"], &prompts).await? {
-        Ok(told) => {
-            serde_json::from_str(&told).context("failed to read what `millrace-worker baselines` said")
+        Ok(summary) => {
+            serde_json::from_str(&summary).context("failed to read the output of `millrace-worker baselines`")
         }
-        Err(told) => bail!("failed to play the baselines:\n{told}"),
+        Err(summary) => bail!("failed to play the baselines:\n{summary}"),
     }
 }

@@ -1,4 +1,4 @@
-//! What is left behind once a run is over: its weights, the curve, the report.
+//! The results of a run that is over: its weights, the curve, the report.
 
 use anyhow::{Context, Result};
 use millrace_queue::Objects;
@@ -10,8 +10,8 @@ use crate::report::{Measured, assemble};
 use crate::{curve, weights};
 use millrace_coordinator::shell::audit::{Claim, audit};
 
-/// Recounts the run, exports its last version, draws its curve and writes the report, in that order: where a
-/// report is, the rest is too.
+/// Recounts the run, exports its last version, draws its curve and writes the report, in that
+/// order: if the report exists, the rest does too.
 pub(super) async fn conclude(
     folder: &Folder,
     objects: &str,
@@ -21,9 +21,10 @@ pub(super) async fn conclude(
     let objects = Objects::open(objects)?;
     let mut audit = audit(&objects, Claim::of(status), status.state == RunState::Finished).await?;
     let weights = folder.path("weights").join(format!("v{:06}", status.version.0));
-    std::fs::create_dir_all(folder.path("weights")).context("failed to make a folder for the weights")?;
+    std::fs::create_dir_all(folder.path("weights")).context("failed to create a folder for the weights")?;
     let exported = weights::export(&objects, &status.run, status.version, &weights, false).await;
-    // A run that failed before its first version has none; the report says so all the same.
+    // A run that failed before its first version has no weights; the report is written all the
+    // same.
     if let Err(e) = &exported {
         audit.findings.push(format!("{} cannot be exported: {e:#}", status.version));
     }

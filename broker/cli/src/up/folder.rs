@@ -1,4 +1,4 @@
-//! The folder of a `millrace up`: everything that a run needs and leaves behind.
+//! The folder of a `millrace up`: everything that a run needs and produces.
 //!
 //! | name | what |
 //! |---|---|
@@ -25,12 +25,12 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use serde::Serialize;
 
-/// Data that a new run must not find.
+/// Data that is removed before a new run.
 const DATA: [&str; 8] =
     ["nats", "nats.url", "nats.conf", "sync.conf", "objects", "logs", "pids.json", "run.json"];
 /// The seed of the queue's key.
 pub(crate) const KEY_FILE: &str = "nats.nk";
-/// Whose it is, as the server's log and the inboxes spell it.
+/// The key's user, as in the server's log and in inboxes.
 const KEY_USER: &str = "up";
 /// Results, which are kept.
 const RESULTS: [&str; 3] = ["report.json", "curve.svg", "weights"];
@@ -38,33 +38,33 @@ const RESULTS: [&str; 3] = ["report.json", "curve.svg", "weights"];
 /// A folder that no other `millrace up` uses at the same time.
 pub(super) struct Folder {
     root: PathBuf,
-    /// Given back by the kernel however the process ends.
+    /// A lock that the kernel releases when the process ends.
     _lock: Flock<File>,
 }
 
-/// How a run begins in a folder.
+/// How a run starts in a folder.
 pub(super) enum Begin {
-    /// From nothing.
+    /// As a new run.
     New,
-    /// Where it was.
-    GoesOn,
-    /// It is over; this is its result.
+    /// From its present state.
+    Resumed,
+    /// Not at all: it is over, with this result.
     Over(Box<Report>),
 }
 
-/// When a run begins from nothing although the folder holds one.
+/// Whether a run starts over although the folder has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Anew {
+pub(super) enum StartOver {
     /// Never.
     No,
-    /// When the one in the folder is over.
+    /// If the run in the folder is over.
     IfOver,
     /// Always.
     Always,
 }
 
 impl Folder {
-    /// Makes the folder if need be and takes hold of it.
+    /// Creates the folder if necessary, and locks it.
     pub(super) fn open(root: &Path) -> Result<Self> {
         let fail = || format!("failed to open folder={}", root.display());
         fs::create_dir_all(root).with_context(fail)?;
@@ -73,7 +73,7 @@ impl Folder {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => Ok(Self { root, _lock: lock }),
             Err((_, Errno::EWOULDBLOCK)) => bail!(
-                "another `millrace up` is at work in folder={}; stop it, or choose another --dir",
+                "another `millrace up` is running in folder={}; stop it, or choose another --dir",
                 root.display()
             ),
             Err((_, e)) => Err(e).with_context(fail),
@@ -85,29 +85,29 @@ impl Folder {
         self.root.join(name)
     }
 
-    /// Decides how `spec` begins here, and makes room for it.
-    pub(super) fn begin(&self, spec: &RunSpec, anew: Anew) -> Result<Begin> {
+    /// Decides how `spec` starts here, and prepares the folder.
+    pub(super) fn begin(&self, spec: &RunSpec, start_over: StartOver) -> Result<Begin> {
         let Some(text) = self.read("run.json")? else { return self.begin_new(spec) };
         let report = self.read("report.json")?;
-        match (anew, report) {
-            (Anew::Always, _) | (Anew::IfOver, Some(_)) => {
+        match (start_over, report) {
+            (StartOver::Always, _) | (StartOver::IfOver, Some(_)) => {
                 self.set_aside()?;
                 self.begin_new(spec)
             }
-            (Anew::No, Some(report)) => {
+            (StartOver::No, Some(report)) => {
                 Ok(Begin::Over(serde_json::from_slice(&report).context("failed to read report.json")?))
             }
-            (Anew::No | Anew::IfOver, None) => {
+            (StartOver::No | StartOver::IfOver, None) => {
                 let known: RunSpec = serde_json::from_slice(&text).context("failed to read run.json")?;
                 self.refuse_another(&known, spec)?;
-                Ok(Begin::GoesOn)
+                Ok(Begin::Resumed)
             }
         }
     }
 
     fn begin_new(&self, spec: &RunSpec) -> Result<Begin> {
         for name in ["nats", "objects", "logs"] {
-            fs::create_dir_all(self.path(name)).with_context(|| format!("failed to make folder={name}"))?;
+            fs::create_dir_all(self.path(name)).with_context(|| format!("failed to create folder={name}"))?;
         }
         self.write_json("run.json", spec)?;
         Ok(Begin::New)
@@ -122,8 +122,8 @@ impl Folder {
         let differing: Vec<&str> =
             keys.map(String::as_str).filter(|key| known_value.get(key) != value.get(key)).collect();
         bail!(
-            "folder={} holds run={} that is not over and was begun otherwise: {} differ. Give the same run file \
-             and options to go on with it, choose another --dir, or give it up with --fresh",
+            "folder={} has run={}, which is not over and was started with another run file or options: {} differ. Give the same \
+             ones to resume it, choose another --dir, or give it up with --fresh",
             self.root.display(),
             known.name,
             differing.join(", ")
@@ -135,11 +135,11 @@ impl Folder {
         let number = (1..).find(|n| !self.path(&format!("earlier/{n}")).exists());
         let earlier = self.path(&format!("earlier/{}", number.unwrap_or_default()));
         for name in RESULTS.iter().filter(|name| self.path(name).exists()) {
-            fs::create_dir_all(&earlier).context("failed to make a folder for earlier results")?;
+            fs::create_dir_all(&earlier).context("failed to create a folder for earlier results")?;
             fs::rename(self.path(name), earlier.join(name))
-                .with_context(|| format!("failed to set aside {name}"))?;
+                .with_context(|| format!("failed to move {name} to earlier/"))?;
         }
-        // The run file last: what a cut-short removal leaves is removed the next time.
+        // The run file is removed last, so that an interrupted removal is completed the next time.
         for name in DATA {
             let path = self.path(name);
             let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
@@ -153,7 +153,8 @@ impl Folder {
         Ok(())
     }
 
-    /// The port for this folder's queue: the one of last time, so that whoever knows it finds it again.
+    /// The port of this folder's queue: that of the last time if it is free, so that clients keep
+    /// working.
     pub(super) fn nats_port(&self) -> Result<u16> {
         let known = self.read("nats.url")?.and_then(|text| port_of(&String::from_utf8_lossy(&text)));
         let bind = |port| TcpListener::bind(("127.0.0.1", port));
@@ -164,8 +165,8 @@ impl Folder {
         Ok(port)
     }
 
-    /// The key of this folder's queue: other users of the machine are not let in. Says where its file is, and its
-    /// public half.
+    /// The key of this folder's queue, which keeps out other users of the machine. Returns the path
+    /// of its file, and the public key.
     pub(super) fn server_key(&self) -> Result<(PathBuf, String)> {
         let path = self.path(KEY_FILE);
         if !path.exists() {
@@ -178,7 +179,7 @@ impl Folder {
         Ok((path, public))
     }
 
-    /// Writes `name` whole or not at all.
+    /// Writes `name` atomically.
     pub(super) fn write_json(&self, name: &str, value: &impl Serialize) -> Result<()> {
         write_whole(&self.path(name), &(serde_json::to_string_pretty(value)? + "\n"))
     }
@@ -192,7 +193,7 @@ impl Folder {
     }
 }
 
-/// Writes a file so that a reader sees the old text or the new.
+/// Writes a file atomically: a reader sees the old text or the new.
 pub(super) fn write_whole(path: &Path, text: &str) -> Result<()> {
     let beside = path.with_extension("new");
     fs::write(&beside, text)
@@ -229,22 +230,22 @@ mod tests {
     fn a_run_goes_on_only_as_it_began() {
         let dir = tempfile::tempdir().unwrap();
         let folder = Folder::open(dir.path()).unwrap();
-        assert!(matches!(folder.begin(&spec(3), Anew::No).unwrap(), Begin::New));
-        assert!(matches!(folder.begin(&spec(3), Anew::IfOver).unwrap(), Begin::GoesOn));
-        let error = folder.begin(&spec(4), Anew::No).err().unwrap().to_string();
+        assert!(matches!(folder.begin(&spec(3), StartOver::No).unwrap(), Begin::New));
+        assert!(matches!(folder.begin(&spec(3), StartOver::IfOver).unwrap(), Begin::Resumed));
+        let error = folder.begin(&spec(4), StartOver::No).err().unwrap().to_string();
         assert!(error.contains("steps differ"), "{error}");
-        assert!(matches!(folder.begin(&spec(4), Anew::Always).unwrap(), Begin::New));
+        assert!(matches!(folder.begin(&spec(4), StartOver::Always).unwrap(), Begin::New));
     }
 
     #[test]
     fn results_are_set_aside_and_data_removed() {
         let dir = tempfile::tempdir().unwrap();
         let folder = Folder::open(dir.path()).unwrap();
-        folder.begin(&spec(3), Anew::No).unwrap();
+        folder.begin(&spec(3), StartOver::No).unwrap();
         for n in 1..3 {
             fs::write(folder.path("objects/x"), "x").unwrap();
             fs::write(folder.path("curve.svg"), n.to_string()).unwrap();
-            folder.begin(&spec(3), Anew::Always).unwrap();
+            folder.begin(&spec(3), StartOver::Always).unwrap();
             assert!(!folder.path("objects/x").exists() && !folder.path("curve.svg").exists());
             assert_eq!(
                 fs::read_to_string(folder.path(&format!("earlier/{n}/curve.svg"))).unwrap(),

@@ -1,4 +1,4 @@
-//! The model's directory, looked at before anything is started: by the worker's own program, which will read it.
+//! Checks the model directory before anything is started, by `millrace-worker`, which will read it.
 
 use anyhow::{Result, bail};
 use millrace_schemas::RunSpec;
@@ -7,10 +7,10 @@ use millrace_schemas::submit::ModelSpec;
 use crate::term::say;
 use crate::worker;
 
-/// Has the directory of the run's model checked, if it has one.
+/// Checks the directory of the run's model, if it has one.
 ///
 /// # Errors
-/// Says everything that is wrong with it.
+/// The directory is invalid. The message lists all that is wrong.
 pub(super) async fn check(spec: &RunSpec) -> Result<()> {
     let ModelSpec::HuggingFace { path, context, .. } = &spec.model else { return Ok(()) };
     let context = context.to_string();
@@ -20,8 +20,8 @@ pub(super) async fn check(spec: &RunSpec) -> Result<()> {
     }
     args.extend(["--", path]);
     match worker::check(&worker::find()?, args, b"").await? {
-        Ok(told) => say(format_args!("model {path}: {told}")),
-        Err(told) => bail!("model.path = {path:?} is refused before anything starts:\n{told}"),
+        Ok(summary) => say(format_args!("model {path}: {summary}")),
+        Err(summary) => bail!("model.path = {path:?} is refused before anything starts:\n{summary}"),
     }
     Ok(())
 }

@@ -20,22 +20,23 @@ use crate::follow::News;
 use crate::term::say;
 use crate::worker;
 
-/// Time for a worker to finish or hand back what it has in hand when asked to end; its own limit is 25 s.
+/// Time for a worker to finish or return its tasks in flight when asked to end; its own limit is 25
+/// s.
 const WORKER_GRACE: Duration = Duration::from_secs(30);
-/// Time for coordinator and nats-server to write what they hold.
+/// Time for coordinator and nats-server to write their state.
 const SERVER_GRACE: Duration = Duration::from_secs(10);
-/// What a person should know of the queue that is started here.
-const DURABILITY: &str = "the queue is a nats-server of its own: a killed process loses nothing, a power cut may cost \
-                          the last moments";
-/// The same of one that syncs.
-const SYNCED: &str =
-    "the queue is a nats-server of its own that writes everything to the disk before it counts";
+/// The durability of the queue, for the user.
+const DURABILITY: &str = "the queue is a nats-server of its own: a killed process loses nothing, a power failure may lose \
+                          the last seconds";
+/// The same for a queue that syncs each write.
+const SYNCED: &str = "the queue is a nats-server of its own that syncs every write to the disk";
 /// The name of nats-server's process.
 const SERVER: &str = "nats-server";
-/// The coordinator's name; the same in every life, so that it takes up its own work at once.
+/// The coordinator's name. It is constant, so that a restarted coordinator takes its lease back at
+/// once.
 const COORDINATOR: &str = "coordinator-0";
 
-/// How many workers of each kind.
+/// Number of workers of each kind.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct Counts {
     /// Processes that sample turns
@@ -50,20 +51,21 @@ pub(super) struct Counts {
     /// Processes that train and commit versions. Default: the run file's gang.ranks
     #[arg(long, value_name = "N")]
     train: Option<u32>,
-    /// A program of your own beside each process for environments and rewards: it answers for those that Millrace does
-    /// not have
+    /// A program of your own beside each process for environments and rewards: it serves those that
+    /// Millrace does not have
     #[arg(long, value_name = "COMMAND")]
     exec: Option<String>,
 }
 
-/// How the queue behaves.
+/// Settings of the queue.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct QueueArgs {
-    /// Seconds of silence after which a worker's tasks are given to others. Short, for on one machine no network
-    /// is ever away
+    /// Visibility timeout of a task, in seconds: without a heartbeat for so long, a worker's tasks
+    /// are redelivered. Short, because on one machine the network does not fail
     #[arg(long, value_name = "SECONDS", default_value_t = limits::ACK_WAIT_ONE_MACHINE_MS as f64 / 1000.0)]
     ack_wait: f64,
-    /// Sync every write to the disk: a power cut loses nothing, and the queue is ten times slower
+    /// Sync every write to the disk: a power failure loses nothing, and the queue is ten times
+    /// slower
     #[arg(long)]
     sync_always: bool,
 }
@@ -98,7 +100,7 @@ impl Stack {
         let (key, public) = folder.server_key()?;
         supervisor.keep(server_role(folder, port, &public, queue.sync_always)?);
         say(if queue.sync_always { SYNCED } else { DURABILITY });
-        // The server knows this key and no other.
+        // The server accepts this key and no other.
         let who = ConnectArgs { nats_nkey: Some(key), ..ConnectArgs::default() };
         let url = format!("nats://127.0.0.1:{port}");
         let common = ["--nats", &url, "--objects", &objects].map(str::to_owned);
@@ -113,13 +115,13 @@ impl Stack {
     /// Waits until the queue can be reached.
     ///
     /// # Errors
-    /// A process is given up, or the queue cannot be reached for long.
+    /// A process is given up, or the queue cannot be reached in time.
     pub(super) async fn connect(&mut self) -> Result<Api> {
         let (url, who) = (self.url.clone(), self.who.clone());
         self.or_given_up(Api::connect(&url, &who, SERVICE_PATIENCE)).await
     }
 
-    /// Does `what`, unless a process is given up meanwhile.
+    /// Awaits `what`, unless a process is given up meanwhile.
     ///
     /// # Errors
     /// Those of `what`, or why the process is given up.
@@ -130,7 +132,7 @@ impl Stack {
         }
     }
 
-    /// What a person should hear of the processes.
+    /// News of the processes for the user.
     pub(super) const fn news(&mut self) -> &mut UnboundedReceiver<News> {
         &mut self.news
     }
@@ -140,12 +142,12 @@ impl Stack {
         &self.objects
     }
 
-    /// Counts processes that died and were started again.
+    /// Counts restarts of processes.
     pub(super) fn restarts(&self) -> Arc<AtomicU64> {
         self.supervisor.restarts()
     }
 
-    /// Ends all processes: workers first, so that they can hand back what they hold; the queue last.
+    /// Ends all processes: workers first, so that they can return their tasks; the queue last.
     pub(super) async fn drain(mut self) {
         self.supervisor.stop(|name| name != SERVER && name != COORDINATOR).await;
         self.supervisor.stop(|name| name != SERVER).await;
@@ -153,7 +155,7 @@ impl Stack {
     }
 }
 
-/// Waits until a process is given up; says why.
+/// Waits until a process is given up. Returns the reason.
 async fn given_up(news: &mut UnboundedReceiver<News>) -> String {
     loop {
         match news.recv().await {
@@ -165,7 +167,7 @@ async fn given_up(news: &mut UnboundedReceiver<News>) -> String {
 }
 
 impl Counts {
-    /// As many as the run needs where the person has not said how many.
+    /// The number that the run needs, if the user did not give one.
     pub(super) fn for_run(&self, spec: &RunSpec) -> Self {
         Self { train: self.train.or(Some(spec.gang.ranks)), ..self.clone() }
     }
@@ -179,7 +181,7 @@ impl Counts {
             [("--generate", self.generate), ("--env", self.env), ("--train", self.trainers())]
         {
             if count == 0 {
-                bail!("{flag} 0: nobody would do this work; give at least 1");
+                bail!("{flag} 0: no process would do this work; give at least 1");
             }
         }
         Ok(())
@@ -212,8 +214,8 @@ impl Counts {
         roles.map(role).collect()
     }
 
-    /// Threads of one process's tensor operations: the cores shared among those that compute, unless the
-    /// person has said otherwise.
+    /// Threads of one process's tensor operations: the cores divided among the processes that
+    /// compute, unless the user has set it.
     fn threads(&self) -> Vec<(&'static str, String)> {
         const NAME: &str = "OMP_NUM_THREADS";
         if std::env::var_os(NAME).is_some() {
@@ -232,7 +234,7 @@ impl QueueArgs {
     }
 }
 
-/// The server with the one user that may come in: other users of the machine can reach its port.
+/// The server, with one user only: other users of the machine can reach its port.
 fn server_role(folder: &Folder, port: u16, user: &str, sync_always: bool) -> Result<Role> {
     let store = folder.path("nats").to_string_lossy().into_owned();
     let port = port.to_string();
@@ -252,7 +254,7 @@ fn server_role(folder: &Folder, port: u16, user: &str, sync_always: bool) -> Res
     })
 }
 
-/// The environment says nothing of who we are: the arguments do.
+/// Credentials are taken from the arguments, not from the environment.
 fn nobody() -> Vec<(&'static str, String)> {
     CONNECT_ENV.map(|name| (name, String::new())).to_vec()
 }

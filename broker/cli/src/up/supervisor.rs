@@ -1,5 +1,5 @@
-//! Starts processes and starts them again when they die. A process that dies within moments of each start is
-//! given up, so that a mistake in its settings shows instead of repeating for ever.
+//! Starts processes and restarts them when they die. A process that repeatedly dies right after its
+//! start is given up, so that a mistake in its settings is reported instead of repeated for ever.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
@@ -22,13 +22,14 @@ use super::folder::write_whole;
 use crate::follow::News;
 use crate::tied::tied;
 
-/// Wait before the first new start; doubled with each quick death.
+/// Back-off before the first restart; doubled with each quick death.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
-/// Wait before a new start at most.
+/// Maximal back-off.
 const LONGEST_WAIT: Duration = Duration::from_secs(3);
-/// A process that lived this long had started well.
+/// A process that lived this long has started successfully.
 const SETTLED: Duration = Duration::from_secs(5);
-/// Deaths in a row, each before [`SETTLED`] and none by a signal, after which a process is given up.
+/// Deaths in a row, each before [`SETTLED`] and none by a signal, after which a process is given
+/// up.
 const QUICK_DEATHS: u32 = 6;
 /// Characters of a log's last line that are shown.
 const TAIL_CHARS: usize = 300;
@@ -42,25 +43,25 @@ pub(super) struct Role {
     pub(super) program: PathBuf,
     /// Its arguments.
     pub(super) args: Vec<String>,
-    /// Added to its environment.
+    /// Environment variables to add.
     pub(super) env: Vec<(&'static str, String)>,
-    /// Time to end by itself when asked, before it is killed.
+    /// Time to end after SIGTERM, before it is killed.
     pub(super) grace: Duration,
 }
 
 /// Keeps processes alive.
 pub(super) struct Supervisor {
-    shared: Arc<Shared>,
-    kept: Vec<Kept>,
+    shared: Arc<SupervisorState>,
+    running: Vec<RunningProcess>,
 }
 
-struct Kept {
+struct RunningProcess {
     name: String,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
-struct Shared {
+struct SupervisorState {
     logs: PathBuf,
     pids_file: PathBuf,
     pids: Mutex<BTreeMap<String, u32>>,
@@ -73,8 +74,8 @@ impl Supervisor {
     pub(super) fn new(logs: PathBuf, pids_file: PathBuf, news: UnboundedSender<News>) -> Self {
         let own = ("up".to_owned(), std::process::id());
         let pids = Mutex::new(BTreeMap::from([own]));
-        let shared = Shared { logs, pids_file, pids, restarts: Arc::default(), news };
-        Self { shared: Arc::new(shared), kept: vec![] }
+        let shared = SupervisorState { logs, pids_file, pids, restarts: Arc::default(), news };
+        Self { shared: Arc::new(shared), running: vec![] }
     }
 
     /// Starts a process and keeps it alive.
@@ -82,30 +83,31 @@ impl Supervisor {
         let stop = CancellationToken::new();
         let (name, shared) = (role.name.clone(), Arc::clone(&self.shared));
         let task = tokio::spawn(keep_alive(role, stop.clone(), shared));
-        self.kept.push(Kept { name, stop, task });
+        self.running.push(RunningProcess { name, stop, task });
     }
 
     /// Asks the processes that `which` names to end, together, and waits until they have.
     pub(super) async fn stop(&mut self, which: impl Fn(&str) -> bool) {
-        let (stopping, kept) = std::mem::take(&mut self.kept).into_iter().partition(|kept| which(&kept.name));
-        self.kept = kept;
-        let stopping: Vec<Kept> = stopping;
-        stopping.iter().for_each(|kept| kept.stop.cancel());
-        for kept in stopping {
-            // A panic in there has been reported; the process is tied to this one and will not stay.
-            let _ = kept.task.await;
+        let (stopping, others) =
+            std::mem::take(&mut self.running).into_iter().partition(|process| which(&process.name));
+        self.running = others;
+        let stopping: Vec<RunningProcess> = stopping;
+        stopping.iter().for_each(|process| process.stop.cancel());
+        for process in stopping {
+            // A panic there has been reported. The process is tied to this one and will not remain.
+            let _ = process.task.await;
         }
     }
 
-    /// Processes that died and were started again.
+    /// Restarts of processes.
     pub(super) fn restarts(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.shared.restarts)
     }
 }
 
-/// Consumes: deaths of one process. Produces: new starts, news, `pids.json`. Waits for: the process or
-/// `stop`; unblocked by either. On failure: starts again, or gives up after [`QUICK_DEATHS`].
-async fn keep_alive(role: Role, stop: CancellationToken, shared: Arc<Shared>) {
+/// Consumes: deaths of one process. Produces: restarts, news, `pids.json`. Waits for: the process
+/// or `stop`. Unblocked by: either. On failure: restarts, or gives up after [`QUICK_DEATHS`].
+async fn keep_alive(role: Role, stop: CancellationToken, shared: Arc<SupervisorState>) {
     let (mut quick_deaths, mut wait) = (0, FIRST_WAIT);
     loop {
         let began = Instant::now();
@@ -124,14 +126,14 @@ async fn keep_alive(role: Role, stop: CancellationToken, shared: Arc<Shared>) {
                 shared.set_pid(&role.name, None);
                 Death::of(status)
             }
-            Err(e) => Death { words: format!("{e:#}"), by_signal: false },
+            Err(e) => Death { message: format!("{e:#}"), by_signal: false },
         };
         if began.elapsed() >= SETTLED || how.by_signal {
             (quick_deaths, wait) = (0, FIRST_WAIT);
         } else {
             quick_deaths += 1;
         }
-        if shared.tell(&role, &how, quick_deaths >= QUICK_DEATHS) {
+        if shared.report_death(&role, &how, quick_deaths >= QUICK_DEATHS) {
             return;
         }
         tokio::select! {
@@ -142,19 +144,19 @@ async fn keep_alive(role: Role, stop: CancellationToken, shared: Arc<Shared>) {
 }
 
 struct Death {
-    words: String,
+    message: String,
     by_signal: bool,
 }
 
 impl Death {
     fn of(status: std::io::Result<ExitStatus>) -> Self {
         let signal = status.as_ref().ok().and_then(ExitStatus::signal);
-        let words = status.map_or_else(|e| e.to_string(), |status| status.to_string());
-        Self { words, by_signal: signal.is_some() }
+        let message = status.map_or_else(|e| e.to_string(), |status| status.to_string());
+        Self { message, by_signal: signal.is_some() }
     }
 }
 
-impl Shared {
+impl SupervisorState {
     fn set_pid(&self, name: &str, pid: Option<u32>) {
         let mut pids = self.pids.lock().unwrap_or_else(PoisonError::into_inner);
         match pid {
@@ -162,36 +164,36 @@ impl Shared {
             None => pids.remove(name),
         };
         let text = serde_json::to_string_pretty(&*pids).expect("names and numbers are JSON") + "\n";
-        // For people and tests alone: a full disk here must not end the run.
+        // The file is only for people and tests: a full disk must not end the run.
         if let Err(error) = write_whole(&self.pids_file, &text) {
             tracing::warn!(%error, "process ids not written");
         }
     }
 
-    /// Tells of a death; says whether the process is given up.
-    fn tell(&self, role: &Role, death: &Death, give_up: bool) -> bool {
+    /// Reports a death. Returns whether the process is given up.
+    fn report_death(&self, role: &Role, death: &Death, give_up: bool) -> bool {
         let (name, log) = (&role.name, self.logs.join(format!("{}.log", role.name)));
         let tail = last_line(&log).map_or(String::new(), |line| format!("\n  {line}"));
         let news = if give_up {
             News::Fatal(format!(
                 "{name} ended {QUICK_DEATHS} times right after its start ({}); see {}{tail}",
-                death.words,
+                death.message,
                 log.display()
             ))
         } else {
             self.restarts.fetch_add(1, Ordering::Relaxed);
             let tail = if death.by_signal { "" } else { &tail };
-            News::Line(format!("{name} ended ({}) and is started again{tail}", death.words))
+            News::Line(format!("{name} ended ({}) and is restarted{tail}", death.message))
         };
-        // Nobody listens once the end has begun.
+        // There is no receiver during shutdown.
         let _ = self.news.send(news);
         give_up
     }
 }
 
-/// Starts a process, tied to the thread that starts it (one of the runtime's, which live as long as this
-/// process), in a process group of its own so that a Ctrl-C in the terminal reaches
-/// it only by way of the supervisor.
+/// Starts a process, tied to the thread that starts it (one of the runtime's, which live as long as
+/// this process), in a process group of its own so that a Ctrl-C in the terminal reaches it only by
+/// way of the supervisor.
 fn start(role: &Role, logs: &Path) -> Result<Child> {
     let own = std::env::current_exe().context("failed to find this program")?;
     tied(&own, &role.program, &logs.join(format!("{}.log", role.name)))?
@@ -201,10 +203,10 @@ fn start(role: &Role, logs: &Path) -> Result<Child> {
         .with_context(|| format!("failed to start program={}", role.program.display()))
 }
 
-/// Asks a process to end; kills it when it does not within `grace`.
+/// Asks a process to end, and kills it after `grace`.
 async fn end(child: &mut Child, grace: Duration) {
     if let Some(pid) = child.id().and_then(|pid| i32::try_from(pid).ok()) {
-        // It may have ended meanwhile, and was not waited for yet, so the id is not another's.
+        // It may have ended meanwhile, but it was not waited for yet, so its id is not reused.
         let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
     }
     if timeout(grace, child.wait()).await.is_err() {

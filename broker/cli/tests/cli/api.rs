@@ -11,7 +11,7 @@ async fn a_run_is_handed_in_once_seen_and_ended() {
     let file = run_file("counter.toml");
     let file = file.to_string_lossy();
 
-    assert_eq!(stdout(&place.run(&["list"]).await), "no runs; `millrace submit RUN.toml` hands one in\n");
+    assert_eq!(stdout(&place.run(&["list"]).await), "no runs; `millrace submit RUN.toml` submits one\n");
     let output = place.run(&["submit", &file]).await;
     assert!(output.status.success(), "{}", stderr(&output));
 

@@ -1,4 +1,5 @@
-//! Files of rows: what is wrong with one is said before anything starts, and a run takes along what is right.
+//! Files of rows: what is wrong with one is said before anything starts, and a run takes along what
+//! is right.
 
 use std::path::{Path, PathBuf};
 
@@ -73,7 +74,7 @@ async fn the_rows_are_handed_in_with_the_run() {
     let text = rows(8);
     let file = written(folder.path(), text.as_bytes(), "");
 
-    // A client that brings no rows is told how to.
+    // A client that submits no rows gets the remedy.
     let bare = from_toml(&std::fs::read_to_string(&file).unwrap()).unwrap();
     let queue = JetStream::connect(&place.url, "test", JetStreamOptions::default()).await.unwrap();
     let body = serde_json::to_vec(&bare).unwrap();
@@ -89,14 +90,14 @@ async fn the_rows_are_handed_in_with_the_run() {
         .join(millrace_schemas::blob::paths::blob(&"asks".parse().unwrap(), &blob.sha256));
     assert_eq!(std::fs::read_to_string(stored).unwrap(), text, "the very bytes of the file");
 
-    // Whoever says which rows are meant gets no others.
+    // A run file that pins its rows gets no others.
     let (sha, bytes) = (blob.sha256, blob.bytes);
     let pinned = format!(
         ", content = {{ blob = {{ sha256 = \"{sha}\", bytes = {bytes} }}, train = 4, held_out = 4 }}"
     );
     let file = written(folder.path(), rows(9).as_bytes(), &pinned);
     let output = place.run(&["submit", &file.to_string_lossy()]).await;
-    assert!(stderr(&output).contains("give the file of then"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("restore the file"), "{}", stderr(&output));
     let file = written(folder.path(), text.as_bytes(), &pinned);
     let output = place.run(&["submit", &file.to_string_lossy()]).await;
     assert!(stderr(&output).contains("exists"), "{}", stderr(&output));
@@ -131,6 +132,6 @@ async fn rows_of_parquet_are_those_of_the_same_file_as_jsonl() {
         let output = run(&["submit", &file.to_string_lossy()]).await;
         let said = stderr(&output);
         assert!(!output.status.success(), "{said}");
-        assert!(said.contains("rows.jsonl") && said.contains("no sound Parquet"), "{said}");
+        assert!(said.contains("rows.jsonl") && said.contains("not valid Parquet"), "{said}");
     }
 }

@@ -1,5 +1,5 @@
-//! Members of a gang are killed and paused in the middle of a run: the step is made again by whoever is there,
-//! and each version is committed once.
+//! Members of a gang are killed and paused in the middle of a run: the remaining members redo the
+//! step, and each version is committed once.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 
 use super::support::{Up, run_file, send};
 
-/// Steps that take long enough for what happens to meet a run in full swing.
+/// Steps that take long enough for what happens to hit a running run.
 const STEPS: u64 = 200;
 
 /// A run that two make together, and one alone after two seconds without the other.

@@ -1,4 +1,5 @@
-//! `kill -9` of each role in the middle of a run: the books balance, no version twice, none too stale.
+//! `kill -9` of each role in the middle of a run: the books balance, no version twice, none too
+//! stale.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,7 +11,7 @@ use nix::sys::signal::Signal;
 
 use super::support::{Up, changed_run_file, send};
 
-/// Steps that take long enough for the kills to meet a run in full swing.
+/// Steps that take long enough for the kills to hit a run in progress.
 const STEPS: u64 = 200;
 
 /// Kills `role` once at each of `versions`, and lets the run end.
@@ -34,14 +35,14 @@ async fn kill_in_full_swing(role: &str, versions: &[u64]) {
     assert_eq!(report.restarts, versions.len() as u64, "{}", up.output());
 }
 
-// What a worker had in hand waits for its lease to end, six seconds.
+// Tasks that were in flight wait for the end of their lease, six seconds.
 
 #[tokio::test]
 async fn generate() {
     kill_in_full_swing("generate-0", &[5]).await;
 }
 
-/// With partitions and two workers, whose rollouts the other then goes on with.
+/// With partitions and two workers, each of which continues the other's rollouts.
 #[tokio::test]
 async fn generate_beside_another() {
     let folder = tempfile::tempdir().unwrap();
@@ -60,7 +61,8 @@ async fn generate_beside_another() {
     assert!(stayed * 10 > turns * 8, "{stayed} of {turns} turns were at the worker of the turn before");
 }
 
-/// How many turns of the log that `up` left in `folder` were made by the worker of the rollout's turn before, of how many that have one.
+/// How many turns of the log that `up` left in `folder` were made by the worker of the rollout's
+/// turn before, of how many that have one.
 async fn stayed(folder: &Path) -> (u64, u64) {
     let after = folder.join("after");
     std::fs::create_dir(&after).unwrap();

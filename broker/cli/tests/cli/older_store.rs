@@ -1,5 +1,6 @@
-//! The queue's disk is put back to what it was a while ago, in the middle of a run: what the lost part of the log
-//! held is done again, nothing is trained twice, no version is made anew, and a notice says what happened.
+//! The queue's disk is restored to an older state in the middle of a run: the work of the lost part
+//! of the log is redone, nothing is trained twice, no version is made twice, and a notice reports
+//! it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -113,7 +114,7 @@ async fn an_older_copy_of_the_queues_disk_costs_work_and_no_truth() {
     let steps = format!("steps = {STEPS}");
     let path = changed_run_file("counter.toml", folder.path(), &[("steps = 50", &steps)]);
     let path = path.to_string_lossy().into_owned();
-    until("the run is handed in", async || part.run(&["submit", &path]).await.status.success().then_some(()))
+    until("the run is submitted", async || part.run(&["submit", &path]).await.status.success().then_some(()))
         .await;
     part.reached(5).await;
     part.kill().await;
@@ -123,7 +124,7 @@ async fn an_older_copy_of_the_queues_disk_costs_work_and_no_truth() {
     part.reached(20).await;
     let queue = JetStream::connect(&part.place[1], "test", JetStreamOptions::default()).await.unwrap();
     let telling = tokio::spawn(told(queue.listen(NOTICE_ALL).await.unwrap()));
-    // Else it might say it before this test hears again.
+    // Otherwise the notice could come before this test listens.
     let coordinator = part.coordinator.id().expect("it runs");
     send(coordinator, Signal::SIGSTOP);
     part.kill().await;

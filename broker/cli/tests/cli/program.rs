@@ -1,4 +1,5 @@
-//! A reward of one's own in Python, whose process is killed again and again: nothing is lost, and nothing is scored twice.
+//! A user's reward in Python, whose process is killed repeatedly: nothing is lost, and nothing is
+//! scored twice.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +7,7 @@ use nix::sys::signal::Signal;
 
 use super::support::{Up, run_file, send};
 
-/// Scores as `env_return` does, and says what it is asked.
+/// Scores as `env_return` does, and prints its requests.
 const PROGRAM: &str = r#"
 import millrace
 
@@ -31,7 +32,8 @@ fn running(script: &Path) -> Vec<u32> {
     numbers.filter(runs).collect()
 }
 
-/// Writes a reward's program and a run that is scored by it; gives both files, and what a worker is to execute.
+/// Writes a reward's program and a run that is scored by it; gives both files, and what a worker is
+/// to execute.
 fn scored_by(folder: &Path, program: &str, settings: &str) -> (PathBuf, PathBuf, String) {
     let (script, file) = (folder.join("own.py"), folder.join("run.toml"));
     std::fs::write(&script, program).unwrap();
@@ -76,7 +78,8 @@ def own_return(rollout):
 millrace.serve()
 "#;
 
-/// In a pipe or in CI nobody reads the remedy while the command waits: it ends, and the same command goes on.
+/// In a pipe or in CI no person reads the remedy while the command waits: it ends, and the same
+/// command resumes the run.
 #[tokio::test]
 async fn a_run_that_pauses_itself_ends_its_command_and_goes_on_with_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -86,7 +89,7 @@ async fn a_run_that_pauses_itself_ends_its_command_and_goes_on_with_it() {
     std::fs::write(&broken, "").unwrap();
     let mut up = Up::start_file(folder.path(), &file, &arguments);
     assert_eq!(up.ended().await.code(), Some(1), "{}", up.output());
-    for words in ["paused: ", "no such judge", "the same command goes on with it"] {
+    for words in ["paused: ", "no such judge", "the same command resumes it"] {
         assert!(up.output().contains(words), "{words}: {}", up.output());
     }
     std::fs::remove_file(&broken).unwrap();

@@ -1,4 +1,5 @@
-//! A whole run on a guarded nats-server, with one process for each role, each with its own key, over TLS.
+//! A whole run on a guarded nats-server, with one process for each role, each with its own key,
+//! over TLS.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -105,7 +106,7 @@ async fn each_role_does_its_work_with_its_own_key_and_no_seed_is_logged() {
     for stage in STAGES {
         fleet.spawn_worker(stage, stage);
     }
-    // One with another role's key: it is told what it may not, and the run goes on without it.
+    // A worker with another role's key is denied, and the run continues without it.
     fleet.spawn_worker("generate", "reward");
     until("the coordinator answers", async || {
         fleet.ask("submitter", &["list"]).await.status.success().then_some(())

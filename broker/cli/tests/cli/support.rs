@@ -38,7 +38,7 @@ pub(crate) fn millrace_worker() -> Command {
     command
 }
 
-/// What a worker for all stages is told.
+/// Arguments of a worker for all stages.
 pub(crate) const ALL_STAGES: &str = "generate,env_step,reward,train_shard,publish_weights";
 
 /// A worker for all stages at `place`, which writes its log to `log`.
@@ -65,7 +65,8 @@ pub(crate) fn run_file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../coordinator/runs").join(name)
 }
 
-/// Writes the run file of this name, with texts changed that it must have, as `run.toml` into `folder`.
+/// Writes the run file of this name, with texts changed that it must have, as `run.toml` into
+/// `folder`.
 pub(crate) fn changed_run_file(name: &str, folder: &Path, changes: &[(&str, &str)]) -> PathBuf {
     let mut text = std::fs::read_to_string(run_file(name)).unwrap();
     for (from, to) in changes {
@@ -223,6 +224,6 @@ pub(crate) fn send(pid: u32, signal: Signal) {
 /// Whether a process lives. One that is dead and not waited for does not.
 pub(crate) fn lives(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The state follows the name, which stands in brackets and may hold anything.
+    // The state follows the name, which is in brackets and may have any characters.
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
 }

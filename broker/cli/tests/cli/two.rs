@@ -1,5 +1,5 @@
-//! Two coordinators: one acts; the other takes over when the first is killed or stopped, and the first does no
-//! harm when it goes on.
+//! Two coordinators: one acts; the other takes over when the first is killed or stopped, and the
+//! first does no harm when it continues.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const TAKE_OVER: Duration = Duration::from_secs(3);
 /// Steps that take long enough for all that is done meanwhile.
 const STEPS: u64 = 120;
 
-/// A nats-server, two coordinators and a worker, with a run handed in.
+/// A nats-server, two coordinators and a worker, with a submitted run.
 struct Two {
     broker: Broker,
     place: [String; 4],
@@ -53,7 +53,7 @@ impl Two {
         let steps = format!("steps = {STEPS}");
         let path = changed_run_file("counter.toml", two._folder.path(), &[("steps = 50", &steps)]);
         let path = path.to_string_lossy().into_owned();
-        until("the run is handed in", async || {
+        until("the run is submitted", async || {
             two.run(&["submit", &path]).await.status.success().then_some(())
         })
         .await;
@@ -133,7 +133,7 @@ async fn the_other_takes_over_when_one_is_stopped_which_does_no_harm_when_it_goe
     send(pid(&two.coordinators[first]), Signal::SIGCONT);
     two.ends_well().await;
     assert_eq!(two.acting().await, Some(1 - first), "the one that goes on stands by");
-    // One clock ticks: the one that goes on brings no time of its own into the log.
+    // Only one clock ticks: the suspended coordinator appends no ticks when it continues.
     let (mut log, mut ticks) = (two.broker.read_log(before + 1).await.unwrap(), Vec::new());
     let end = two.broker.queue().log_end().await.unwrap();
     for seq in before + 1..=end {
@@ -146,7 +146,8 @@ async fn the_other_takes_over_when_one_is_stopped_which_does_no_harm_when_it_goe
     assert!(ticks.windows(2).all(|pair| pair[1] >= pair[0] + 900), "{ticks:?}");
 }
 
-/// A run whose folder in the object store is none delays itself alone, and goes on when the folder is repaired.
+/// A run whose folder in the object store is not a folder delays itself alone, and continues when
+/// it is repaired.
 #[tokio::test]
 async fn a_run_whose_objects_are_out_of_reach_delays_no_other() {
     let two = Two::start().await;
@@ -181,7 +182,8 @@ async fn a_lone_one_that_was_stopped_goes_on() {
     let other = 1 - first;
     send(pid(&two.coordinators[other]), Signal::SIGKILL);
     two.coordinators[other].wait().await.unwrap();
-    // Whatever it had decided on when it was stopped is left when it goes on, and then done after all.
+    // Commands from before the stop are not executed when it continues, but as outstanding ones
+    // later.
     for _ in 0..3 {
         let version = two.version().await;
         send(pid(&two.coordinators[first]), Signal::SIGSTOP);

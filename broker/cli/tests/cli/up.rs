@@ -33,15 +33,15 @@ async fn a_run_ends_balanced_and_audited_and_leaves_its_results() {
     assert!(curve.starts_with("<svg") && curve.trim_end().ends_with("</svg>"));
     assert!(up.output().contains("recount from the committed versions agrees"), "{}", up.output());
 
-    // The same again says that it is over, and starts nothing.
+    // The same command reports that the run is over, and starts nothing.
     let mut again = Up::start(folder.path(), &["--steps", "10"]);
     assert!(again.ended().await.success());
-    assert!(again.output().contains("--again begins anew"), "{}", again.output());
+    assert!(again.output().contains("--again starts over"), "{}", again.output());
 
-    // Anew, the results so far are kept.
-    let mut anew = Up::start(folder.path(), &["--steps", "4", "--again"]);
-    assert!(anew.ended().await.success(), "{}", anew.output());
-    assert_eq!(anew.report().steps, 4);
+    // With --again, the earlier results are kept.
+    let mut second = Up::start(folder.path(), &["--steps", "4", "--again"]);
+    assert!(second.ended().await.success(), "{}", second.output());
+    assert_eq!(second.report().steps, 4);
     assert!(folder.path().join("earlier/1/report.json").is_file());
 }
 
@@ -76,7 +76,7 @@ async fn ctrl_c_drains_and_a_second_up_goes_on() {
     send(up.pid(), Signal::SIGINT);
     let status = up.ended().await;
     assert_eq!(status.code(), Some(130), "{}", up.output());
-    assert!(up.output().contains("the same command goes on with it"), "{}", up.output());
+    assert!(up.output().contains("the same command resumes it"), "{}", up.output());
     for (name, pid) in pids {
         assert!(!lives(pid), "{name} is still there");
     }
@@ -150,7 +150,7 @@ async fn other_commands_find_the_folder() {
     assert!(report.balanced && report.audited, "{report:#?}");
 }
 
-/// As JSONL and as Parquet, which say the same.
+/// As JSONL and as Parquet, with the same content.
 async fn the_log_is_exported(folder: &Path, dir: &str) {
     let export = ["log", "export", "--run", "counter", "--to", "40", "--dir", dir];
     let lines = stdout(&run(&export).await);
@@ -215,7 +215,7 @@ async fn a_task_that_cannot_be_read_is_a_dead_letter_and_stops_nothing() {
     let seq = first.split_whitespace().next().unwrap().to_owned();
     let requeued = run(&["dead", "requeue", &seq, "--dir", &dir]).await;
     assert!(requeued.status.success(), "{}", stderr(&requeued));
-    // It is no better than before: it dies again, as another letter.
+    // The task is still poison: it becomes a second dead letter.
     until("it is a dead letter again", async || {
         dead().await.filter(|list| list.contains("g999999r0a0-w0") && !list.trim_start().starts_with(&seq))
     })

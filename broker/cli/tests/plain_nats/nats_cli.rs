@@ -1,4 +1,5 @@
-//! Millrace from a shell with the `nats` command: submit, status, discovery, notices, the policy key.
+//! Millrace from a shell with the `nats` command: submit, status, discovery, notices, the policy
+//! key.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -52,12 +53,12 @@ impl Shell<'_> {
         serde_json::from_str(&text).unwrap_or_else(|e| panic!("nats {args:?} is not JSON: {e}: {text}"))
     }
 
-    /// A command that goes on.
+    /// A command that keeps running.
     fn follow(&self, args: &[&str]) -> Follower {
         let mut child = self.command(args).stderr(Stdio::null()).spawn().expect("nats runs");
         let output = BufReader::new(child.stdout.take().expect("its output is ours"));
         let (sender, lines) = mpsc::channel();
-        // Ends with the command's output, or when nobody listens.
+        // Ends with the command's output, or when the receiver is dropped.
         std::thread::spawn(move || {
             output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
         });

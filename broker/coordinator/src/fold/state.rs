@@ -85,7 +85,7 @@ impl State {
     #[must_use]
     pub fn refusals(&self, spec: &RunSpec) -> Vec<Refusal> {
         let mut refusals = spec.refusals();
-        refusals.extend(spec.not_handed_in());
+        refusals.extend(spec.missing_at_submit());
         let all = self.rollouts_at_most().saturating_add(spec.rollouts_in_flight());
         if all > MAX_ROLLOUTS_OF_ALL_RUNS {
             refusals.push(Refusal {

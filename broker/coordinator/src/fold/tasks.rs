@@ -75,5 +75,5 @@ pub(crate) fn mismatched_request(
             awaited = Some(task);
         }
     });
-    awaited.filter(|task| task.question() != request_fingerprint)
+    awaited.filter(|task| task.request_fingerprint() != request_fingerprint)
 }

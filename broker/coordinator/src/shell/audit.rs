@@ -232,7 +232,7 @@ impl Recount {
     pub fn finish(mut self) -> Audit {
         let (trained, claimed) = (self.audit.trained, self.claim.trained);
         if trained != claimed {
-            self.find(format!("the batches hold rollouts={trained}; the ledger has trained={claimed}"));
+            self.find(format!("the batches hold rollouts={trained}; the ledger says trained={claimed}"));
         }
         let (most, claimed) = (self.audit.max_staleness(), greatest(&self.claim.staleness));
         if most != claimed {

@@ -1,4 +1,5 @@
-//! Every async ratio ends: rollouts take as long as they take, some prompts three times as long as others.
+//! Runs end at every async ratio: rollouts take different times, some prompts three times as long
+//! as others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,7 +37,7 @@ impl Timed {
     fn play(&mut self, harness: &mut Harness, draws: &mut Draws, slow: u64) {
         for _ in 0..400_000 {
             while let Some((_, task)) = harness.queue.pop_first() {
-                // A turn is drawn by the version that stands when it begins.
+                // A turn is sampled by the version that is current when it starts.
                 let body = harness.answer(&task);
                 let ends = self.now + duration(&task, draws, slow);
                 self.begun += 1;
@@ -49,7 +50,7 @@ impl Timed {
                 .as_ref()
                 .is_some_and(|policy| policy.is_stale(task.key, task.version, task.evaluate));
             if !stale {
-                harness.append(super::outcome(task.key, Some(task.question()), body));
+                harness.append(super::outcome(task.key, Some(task.request_fingerprint()), body));
             }
         }
         panic!("it does not end");
@@ -78,7 +79,7 @@ fn spec(alpha: f64, batch: u64, steps: u64, more: &str) -> RunSpec {
     from_toml(&text).unwrap_or_else(|e| panic!("{text}: {e}"))
 }
 
-/// Plays it, and says what is wrong with it.
+/// Plays it, and returns what is wrong with it.
 fn wrong(spec: &RunSpec, seed: u64, slow: u64) -> Option<String> {
     let mut harness = Harness::submit(spec, 0);
     Timed::default().play(&mut harness, &mut Draws(seed), slow);
@@ -123,7 +124,7 @@ fn a_fractional_alpha_ends_with_slow_prompts() {
 }
 
 #[test]
-fn a_share_that_is_whole_in_decimals_is_whole() {
+fn a_share_that_is_an_integer_in_decimals_is_exact() {
     let spec = spec(0.29, 100, 2, "");
     assert_eq!((spec.window_groups(), spec.oldest_groups(), spec.max_staleness()), (129, 29, 1));
     for seed in 0..3 {
@@ -132,7 +133,7 @@ fn a_share_that_is_whole_in_decimals_is_whole() {
 }
 
 #[test]
-fn less_than_a_group_of_a_batch_is_none() {
+fn a_fraction_of_less_than_a_group_counts_as_zero() {
     let spec = spec(1.1, 4, 2, "");
     assert_eq!((spec.window_groups(), spec.oldest_groups(), spec.max_staleness()), (8, 4, 1));
 }
@@ -168,11 +169,11 @@ fn every_alpha_and_every_batch_end() {
 }
 
 #[test]
-fn a_worker_that_is_behind_takes_no_place_that_is_taken() {
+fn a_worker_that_is_behind_takes_no_occupied_place() {
     let mut spec = spec(0.5, 4, 3, "");
     spec.evaluate.prompts = 0;
     let mut harness = Harness::submit(&spec, 0);
-    // Two groups are played until version 1 stands: as many as may be one version behind.
+    // Two groups are played until version 1 is committed: as many as may be one version behind.
     let mut held = Vec::new();
     while harness.run().version().0 == 0 {
         let (_, task) = harness.queue.pop_first().expect("something is queued");

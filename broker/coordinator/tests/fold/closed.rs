@@ -1,4 +1,4 @@
-//! What is left of a run that is over, and of one that cannot be folded; and what is said of thousands of runs.
+//! What remains of a run that is over and of one that cannot be folded; lists of thousands of runs.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ fn a_run_that_is_not_over_is_not_archived() {
 }
 
 #[test]
-fn a_run_that_cannot_be_folded_is_closed_and_the_others_go_on() {
+fn a_run_that_cannot_be_folded_is_closed_and_the_others_continue() {
     let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
     while harness.run().policy.is_none() {
         harness.work();
@@ -74,7 +74,7 @@ fn a_run_that_cannot_be_folded_is_closed_and_the_others_go_on() {
 }
 
 #[test]
-fn a_run_that_an_earlier_version_took_on_and_this_one_would_not_is_over_at_once() {
+fn a_run_that_only_an_older_version_accepts_is_archived_as_failed() {
     let mut huge = spec("alpha = 1.0");
     (huge.rollout.alpha, huge.rollout.groups_per_step, huge.rollout.group_size) = (8.0, 65_536, 1_024);
     huge.weights.newest = 20;
@@ -104,7 +104,7 @@ fn all_runs_together_are_bounded() {
 }
 
 #[tokio::test]
-async fn what_is_said_of_thousands_of_runs_fits_a_message() {
+async fn a_list_of_thousands_of_runs_fits_a_message() {
     let mut state = State::default();
     for number in 0..2_000_u64 {
         let mut spec = spec("alpha = 1.0");

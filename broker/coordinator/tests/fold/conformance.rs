@@ -1,5 +1,5 @@
-//! What went wrong in other systems, tried on the fold: prompts and groups that a restart lost, bounds and versions
-//! that it forgot, steps that were made twice.
+//! Known defects of other systems, tried on the fold: prompts and groups that a restart loses,
+//! bounds and versions that it forgets, steps that are made twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use millrace_schemas::{BlobRef, Event, OutcomeBody, PolicyVersion, Task, TaskBod
 use super::harness::Harness;
 use super::{spec, take, to_the_end};
 
-/// Does the first queued task that `wanted` likes; `false` when there is none.
+/// Does the first queued task that `wanted` accepts; `false` if there is none.
 fn work_on(harness: &mut Harness, wanted: impl Fn(&TaskBody) -> bool) -> bool {
     let name = harness.queue.iter().find(|(_, task)| wanted(&task.body)).map(|(name, _)| name.clone());
     let Some(task) = name.and_then(|name| harness.queue.remove(&name)) else { return false };
@@ -32,7 +32,7 @@ fn report(harness: &mut Harness, task: &Task, body: OutcomeBody) {
     harness.say(task.key, body);
 }
 
-/// Groups that are pending, with their prompts: playing, finished, or in the step in the making.
+/// Groups that are pending, with their prompts: playing, finished, or in the current step.
 fn pending(run: &Run) -> BTreeMap<u64, u64> {
     let training = run.training.iter().flat_map(|training| &training.groups);
     let playing = run.groups.iter();
@@ -43,7 +43,7 @@ fn dropped(run: &Run) -> u64 {
     status::ledger(run).dropped.values().sum()
 }
 
-/// The batch that a train task asks for, as it is stored.
+/// The batch that a train task refers to, as stored.
 fn batch_of(harness: &Harness, task: &Task) -> Batch {
     let TaskBody::TrainShard(shard) = &task.body else { panic!("not a train task: {task:?}") };
     let TrainWork::Step { batch, .. } = &shard.work else { panic!("it has no batch: {task:?}") };
@@ -66,14 +66,14 @@ struct Prompts {
 }
 
 impl Prompts {
-    /// Looks again after an event: whatever left was trained or dropped, and the books say which.
+    /// Checks after an event: groups that left were trained or dropped, and the books have them.
     fn look(&mut self, harness: &Harness) {
         let run = harness.run();
         let now = pending(run);
         let gone: Vec<u64> = self.pending.keys().filter(|id| !now.contains_key(id)).copied().collect();
         let rollouts = gone.len() as u64 * u64::from(run.spec.rollout.group_size);
         let booked = (run.books.trained - self.trained) + (dropped(run) - self.dropped);
-        assert!(booked >= rollouts, "groups {gone:?} are gone and nobody says why");
+        assert!(booked >= rollouts, "groups {gone:?} are gone without a reason");
         for (id, prompt) in &self.pending {
             if gone.contains(id) {
                 assert!(self.over.insert(*prompt), "prompt {prompt} was given out twice");
@@ -134,14 +134,19 @@ fn surplus_groups_are_kept() {
     assert_eq!((first.len(), surplus.len()), (3, 6), "the window is (1 + 2) · 3 groups");
 
     // Handed over is what a version is committed with, and nothing before: restarts change neither.
-    let in_hand = |harness: &Harness| harness.run().training.as_ref().map(|training| training.groups.clone());
-    let held = in_hand(&harness);
+    let in_flight =
+        |harness: &Harness| harness.run().training.as_ref().map(|training| training.groups.clone());
+    let held = in_flight(&harness);
     harness.lose_all(harness.log.len() / 2);
     assert_eq!((&harness.run().ready, &harness.run().groups), (&surplus, &finished));
-    assert_eq!(in_hand(&harness), held);
+    assert_eq!(in_flight(&harness), held);
     harness.finish(&train);
     harness.lose_all(harness.log.len());
-    assert_eq!((in_hand(&harness), harness.run().books.trained), (held, 0), "trained, and not yet committed");
+    assert_eq!(
+        (in_flight(&harness), harness.run().books.trained),
+        (held, 0),
+        "trained, and not yet committed"
+    );
 
     // Two more steps are made of what was there, as it was.
     let mut used = Vec::new();
@@ -167,7 +172,7 @@ fn surplus_groups_are_kept() {
 #[test]
 fn producer_failure_is_visible() {
     let mut harness = Harness::submit(&spec("alpha = 1.0\nmax_replacements = 2"), 0);
-    // The environment of one group fails, whoever tries and however often.
+    // The environment of one group fails on every worker and every try.
     let first = take(&mut harness, |body| matches!(body, TaskBody::Reward(_)));
     harness.finish(&first);
     let id = *harness.run().groups.keys().last().expect("the window is full");
@@ -190,12 +195,12 @@ fn producer_failure_is_visible() {
     }
     assert_eq!(harness.run().state, RunState::Finished, "nobody waits for it for ever");
     assert!(letters.len() > 2, "each rollout is replaced before its group is given up: {letters:?}");
-    let told = harness.notices.iter().filter_map(|notice| match notice {
+    let reported = harness.notices.iter().filter_map(|notice| match notice {
         Notice::DeadLetter { task, reason, .. } if reason.contains("no display") => Some(*task),
         _ => None,
     });
-    let told: Vec<TaskKey> = told.collect();
-    assert!(told.iter().all(|key| letters.contains(key)) && told.len() >= 3, "{told:?}");
+    let reported: Vec<TaskKey> = reported.collect();
+    assert!(reported.iter().all(|key| letters.contains(key)) && reported.len() >= 3, "{reported:?}");
     let ledger = status::ledger(harness.run());
     assert_eq!(ledger.trained, 36, "another prompt came in its place");
     assert!(
@@ -204,19 +209,20 @@ fn producer_failure_is_visible() {
     );
 }
 
-/// Nobody has work any more: not from the queue, not in hand, not from a coordinator that starts again.
-fn assert_released(harness: &mut Harness, in_hand: Vec<Task>) {
+/// No worker has work left: none is queued, none is in flight, and a restarted coordinator queues
+/// none.
+fn assert_released(harness: &mut Harness, in_flight: Vec<Task>) {
     assert!(harness.queue.is_empty(), "{:?}", harness.queue.keys());
-    let policy = harness.policy.clone().expect("a version stands");
-    for task in &in_hand {
+    let policy = harness.policy.clone().expect("a version is committed");
+    for task in &in_flight {
         assert!(
             policy.is_stale(task.key, task.version, task.evaluate),
-            "in hand and of no use: {}",
+            "in flight for a run that is over: {}",
             task.key
         );
     }
     assert!(policy.ended);
-    for task in in_hand {
+    for task in in_flight {
         harness.finish(&task);
     }
     harness.lose_all(0);
@@ -233,7 +239,7 @@ fn end_of_run_releases_workers() {
     assert_eq!(harness.run().state, RunState::Finished);
     assert_released(&mut harness, Vec::new());
 
-    // Ended in full swing, with a task of each kind in hand and others queued.
+    // The run ends with a task of each kind in flight and others queued.
     let kinds: [fn(&TaskBody) -> bool; 4] = [
         |body| matches!(body, TaskBody::Generate(_)),
         |body| matches!(body, TaskBody::Reward(_)),
@@ -246,15 +252,15 @@ fn end_of_run_releases_workers() {
         for _ in 0..50 {
             harness.work();
         }
-        let in_hand = take(&mut harness, kind);
+        let in_flight = take(&mut harness, kind);
         queued += harness.queue.len();
         harness.append(Event::Cancelled { reason: "enough".into() });
-        assert_released(&mut harness, vec![in_hand]);
+        assert_released(&mut harness, vec![in_flight]);
     }
     assert!(queued > 0, "something was there to be purged");
 }
 
-/// Samples by a version that is `lag` behind, as an engine does that follows late.
+/// Samples by a version that is `lag` behind, as a late engine does.
 fn sample_late(harness: &mut Harness, task: &Task, lag: u64) {
     let version = PolicyVersion(harness.run().version().0.saturating_sub(lag));
     let OutcomeBody::Generate(mut done) = harness.answer(task) else { panic!("not a turn: {task:?}") };
@@ -280,7 +286,7 @@ fn staleness_holds_after_recovery() {
             match &task.body {
                 TaskBody::Generate(_) if !task.evaluate => sample_late(&mut harness, &task, lag(turn, bound)),
                 TaskBody::TrainShard(shard) if matches!(shard.work, TrainWork::Step { .. }) => {
-                    // By what each token says of itself, and by the manifest that the step begins with.
+                    // By the version of each token, and by the manifest that the step starts from.
                     let batch = batch_of(&harness, &task);
                     let rollouts = batch.groups.iter().flat_map(|group| &group.rollouts);
                     let first = rollouts.map(|rollout| rollout.turns[0].segments[0].version);
@@ -293,7 +299,7 @@ fn staleness_holds_after_recovery() {
             }
         }
         assert_eq!(harness.run().state, RunState::Finished, "alpha={alpha}");
-        assert_eq!(oldest, bound, "alpha={alpha}: the bound is reached, so that it says something");
+        assert_eq!(oldest, bound, "alpha={alpha}: the bound is reached, so that the test is meaningful");
     }
 }
 
@@ -305,15 +311,16 @@ fn trainer_restart_goes_on() {
             &mut harness,
             |body| matches!(body, TaskBody::TrainShard(shard) if matches!(shard.work, TrainWork::Step { .. })),
         );
-        let standing = harness.run().policy.clone().expect("a version stands");
+        let committed = harness.run().policy.clone().expect("a version is committed");
         let TaskBody::TrainShard(shard) = &train.body else { unreachable!("taken as one") };
         let TrainWork::Step { base, manifest, .. } = &shard.work else { unreachable!("taken as one") };
-        assert_eq!((base.0, *manifest), (makes - 1, standing.manifest), "it begins where the last one ended");
-        // The trainer is lost with the task in its hands, and the coordinator and the queue with it.
+        assert_eq!((base.0, *manifest), (makes - 1, committed.manifest), "it begins where the last one ended");
+        // The trainer is lost with the task in its hands, and the coordinator and the queue with
+        // it.
         for cut in [0, harness.log.len() / 2, harness.log.len()] {
             harness.lose_all(cut);
-            let again: Vec<&Task> = harness.queue.values().filter(|task| is_train(&task.body)).collect();
-            assert_eq!(again, [&train], "the same step of the committed version");
+            let requeued: Vec<&Task> = harness.queue.values().filter(|task| is_train(&task.body)).collect();
+            assert_eq!(requeued, [&train], "the same step of the committed version");
         }
         assert!(work_on(&mut harness, is_train));
         harness.lose_all(harness.log.len());
@@ -337,7 +344,7 @@ fn step_applied_once() {
             TaskBody::PublishWeights(_) => commit("of a second try"),
             TaskBody::Generate(_) | TaskBody::EnvStep(_) | TaskBody::Reward(_) => continue,
         };
-        // Its ack was lost: done again, by another worker with another result, now and much later.
+        // Its ack was lost: it is redone by another worker with another result, now and much later.
         let after = (harness.run().version(), harness.run().books.trained, harness.run().training.clone());
         let queued = harness.queue.len();
         settled.push((task, late));
@@ -361,7 +368,7 @@ fn shard(content: &str) -> OutcomeBody {
     OutcomeBody::TrainShard(millrace_schemas::train_shard::TrainShardDone { files, metrics })
 }
 
-/// A commit of another batch, found standing.
+/// A commit that found another batch committed.
 fn commit(content: &str) -> OutcomeBody {
     let (manifest, batch) = (Sha::of(content.as_bytes()), Some(BlobRef::of(content.as_bytes())));
     let created = false;

@@ -1,5 +1,5 @@
-//! Rows of a file: which is asked follows from seed and number alone, whatever is killed, and what a row holds reaches
-//! the rewards.
+//! Rows of a dataset: the row of a prompt follows from seed and number alone, despite kills, and a
+//! row's fields reach the rewards.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,7 +38,7 @@ fn rows_spec(check: &str, more: &str) -> RunSpec {
     from_toml(&text).expect("a valid run file")
 }
 
-/// Rows that were asked: of training by prompt, of evaluation by version and row.
+/// Rows that were played: of training by prompt, of evaluation by version and row.
 #[derive(Default, PartialEq, Debug)]
 struct Asked {
     train: BTreeMap<u64, u64>,
@@ -46,11 +46,11 @@ struct Asked {
 }
 
 impl Asked {
-    /// Looks at what is queued.
+    /// Records the rows of queued tasks.
     fn look(&mut self, harness: &Harness) {
         for task in harness.queue.values() {
             let (TaskBody::EnvStep(step), Some(id)) = (&task.body, task.key.rollout()) else { continue };
-            let row = step.row.expect("each task says its row");
+            let row = step.row.expect("each task has its row");
             if task.evaluate {
                 assert_eq!(step.split, Split::HeldOut);
                 self.held_out.insert((task.version.0, row));
@@ -66,7 +66,7 @@ impl Asked {
     }
 }
 
-/// Plays to the end; every `lose`th turn all but log and snapshots is lost.
+/// Plays to the end. At every `lose`th turn everything but log and snapshots is lost.
 fn play(spec: &RunSpec, restart_every: usize, lose: usize) -> (Asked, State) {
     let (mut harness, mut asked) = (Harness::submit(spec, restart_every), Asked::default());
     for turn in 1..20_000 {
@@ -83,7 +83,7 @@ fn play(spec: &RunSpec, restart_every: usize, lose: usize) -> (Asked, State) {
 }
 
 #[test]
-fn rows_are_asked_epoch_by_epoch_whatever_is_killed() {
+fn rows_are_played_epoch_by_epoch_despite_kills() {
     let spec = rows_spec("exact", "alpha = 1.0\nfilter = \"equal_rewards\"");
     let (asked, state) = play(&spec, 0, 0);
     let given = asked.train.len() as u64;
@@ -99,25 +99,26 @@ fn rows_are_asked_epoch_by_epoch_whatever_is_killed() {
     let held_out = [0, 4, 8].iter().flat_map(|version| (0..3).map(move |row| (*version, row)));
     assert!(asked.held_out.iter().copied().eq(held_out));
     for restart_every in [1, 2, 3, 5, 7] {
-        let (again, end) = play(&spec, restart_every, 0);
-        assert_eq!(again, asked, "restart_every={restart_every}");
+        let (replayed, end) = play(&spec, restart_every, 0);
+        assert_eq!(replayed, asked, "restart_every={restart_every}");
         assert_eq!(bytes(&end), bytes(&state));
     }
     for lose in [4, 11, 50] {
-        // Restarts change which of the ready groups come first, and with it how many are filtered; never a row.
-        let (again, _) = play(&spec, 0, lose);
-        for (prompt, row) in &again.train {
+        // Restarts change which of the ready groups come first, and with it how many are filtered;
+        // never a row.
+        let (replayed, _) = play(&spec, 0, lose);
+        for (prompt, row) in &replayed.train {
             assert_eq!(
                 Some(*row),
                 rows::row_of_prompt((spec.seed, 0), spec.part(0).environment, Split::Train, *prompt)
             );
         }
-        assert!(again.train.keys().copied().eq(0..again.train.len() as u64));
+        assert!(replayed.train.keys().copied().eq(0..replayed.train.len() as u64));
     }
 }
 
 #[test]
-fn what_a_row_holds_reaches_its_rewards() {
+fn fields_of_a_row_reach_its_rewards() {
     let mut harness = Harness::submit(&rows_spec("exact", ""), 0);
     let mut seen = 0;
     for _ in 0..20_000 {
@@ -138,7 +139,7 @@ fn what_a_row_holds_reaches_its_rewards() {
 }
 
 #[test]
-fn the_first_reward_says_who_succeeded_where_the_environment_cannot() {
+fn the_first_reward_decides_success_if_the_environment_cannot() {
     for (check, scores, successes) in
         [("by_reward", [1.0, 0.99], [true, false]), ("exact", [1.0, 0.99], [false, false])]
     {
@@ -172,13 +173,13 @@ fn the_first_reward_says_who_succeeded_where_the_environment_cannot() {
 }
 
 #[test]
-fn a_run_whose_rows_nobody_brought_is_not_taken_on() {
+fn a_run_without_its_rows_is_refused() {
     let mut spec = rows_spec("exact", "");
     for dataset in spec.environments_mut().filter_map(EnvironmentSpec::dataset_mut) {
         dataset.content = None;
     }
-    let refusals = spec.not_handed_in();
-    assert!(refusals[0].to_string().contains("hand the run in by `millrace submit`"), "{refusals:?}");
+    let refusals = spec.missing_at_submit();
+    assert!(refusals[0].to_string().contains("submit the run with `millrace submit`"), "{refusals:?}");
     let mut state = State::default();
     assert!(state.advance(1, RUN, Event::Submitted(Box::new(spec))).is_empty());
     assert!(state.runs.is_empty() && state.ignored == 1);

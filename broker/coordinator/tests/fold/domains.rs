@@ -1,5 +1,5 @@
-//! Several domains: every batch has the mix that is asked for, whatever is dropped, lost or killed, and each domain has
-//! environment, rewards, limits and books of its own.
+//! Several domains: every batch has the configured mix, despite drops, losses and kills, and each
+//! domain has environment, rewards, limits and books of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -76,14 +76,14 @@ fn batches(harness: &Harness) -> Vec<[u64; 3]> {
     batches.iter().map(|batch| [0, 1, 2].map(|domain| count(batch, domain))).collect()
 }
 
-/// The mix of `steps` batches as it is dealt.
+/// The configured mix of `steps` batches.
 fn asked(steps: u64, groups: u64) -> Vec<[u64; 3]> {
     let upto = |step| mix::counts(&[4, 3, 3], step * groups);
     let of_batch = |step| [0, 1, 2].map(|domain| upto(step + 1)[domain] - upto(step)[domain]);
     (0..steps).map(of_batch).collect()
 }
 
-/// Plays to the end. Every `failing`th turn of the domain `code` is one that nobody can do.
+/// Plays to the end. Every `failing`th turn of the domain `code` becomes a dead letter.
 fn play(spec: &RunSpec, restart_every: usize, failing: usize) -> Harness {
     let mut harness = Harness::submit(spec, restart_every);
     let mut turns = 0;
@@ -107,7 +107,7 @@ fn play(spec: &RunSpec, restart_every: usize, failing: usize) -> Harness {
 }
 
 #[test]
-fn every_batch_has_the_mix_as_asked() {
+fn every_batch_has_the_configured_mix() {
     for (groups, steps) in [(10, 6), (7, 8), (1, 12)] {
         for alpha in ["0", "1", "3"] {
             for (filter, failing) in [("none", 0), ("equal_rewards", 0), ("equal_rewards", 5)] {
@@ -237,7 +237,7 @@ fn a_version_that_the_log_lost_keeps_the_mix() {
 }
 
 #[test]
-fn what_domains_cannot_be_is_refused() {
+fn invalid_domains_are_refused() {
     let good = serde_json::to_value(mixed(4, 10, "alpha = 1")).expect("a run file");
     let counter = serde_json::json!({ "name": "counter", "turns": 0 });
     let many = vec![good["domains"][0].clone(); 1_500].into();

@@ -1,4 +1,5 @@
-//! What an evaluation tells: each temperature, distinct prompts, the standard error over them, pass@k.
+//! Results of an evaluation: each temperature, distinct prompts, the standard error over them,
+//! pass@k.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +20,8 @@ fn toml_of(evaluate: &str) -> millrace_schemas::submit::EvaluateSpec {
     serde_json::from_str(evaluate).expect("an evaluation")
 }
 
-/// Plays to the end. Held-out prompts show themselves as one of three, so that some are drawn twice. Gives how often each
-/// temperature was sampled at for evaluation, in tenths.
+/// Plays to the end. Held-out prompts have one of three observations, so that some are drawn twice.
+/// Returns how often each temperature, in tenths, was sampled at for evaluation.
 fn play(harness: &mut Harness, spec: &RunSpec) -> BTreeMap<u64, usize> {
     let seeds: Vec<u64> = resets(spec).iter().map(|reset| reset.seed).collect();
     let mut sampled = BTreeMap::new();
@@ -42,7 +43,11 @@ fn play(harness: &mut Harness, spec: &RunSpec) -> BTreeMap<u64, usize> {
                     valid: true,
                     ..EnvStepDone::default()
                 };
-                harness.append(outcome(task.key, Some(task.question()), OutcomeBody::EnvStep(shown)));
+                harness.append(outcome(
+                    task.key,
+                    Some(task.request_fingerprint()),
+                    OutcomeBody::EnvStep(shown),
+                ));
             }
             _ => {
                 harness.work();
@@ -52,9 +57,9 @@ fn play(harness: &mut Harness, spec: &RunSpec) -> BTreeMap<u64, usize> {
     sampled
 }
 
-fn told(harness: &Harness) -> Vec<Evaluation> {
-    let told = harness.run().books.evaluations.iter().cloned();
-    told.map(|evaluation| Evaluation { at_ms: 0, ..evaluation }).collect()
+fn results(harness: &Harness) -> Vec<Evaluation> {
+    let results = harness.run().books.evaluations.iter().cloned();
+    results.map(|evaluation| Evaluation { at_ms: 0, ..evaluation }).collect()
 }
 
 #[test]
@@ -64,10 +69,10 @@ fn every_temperature_is_evaluated_with_its_standard_error_and_pass_at_k() {
     let sampled = play(&mut harness, &spec);
     assert_eq!(sampled.keys().copied().collect::<Vec<_>>(), [0, 10]);
     assert!(sampled[&10] > 2 * sampled[&0], "four rollouts of a prompt at temperature 1: {sampled:?}");
-    let told = told(&harness);
-    let of = told.iter().map(|e| (e.version, e.temperature, e.samples, e.prompts, e.distinct));
+    let results = results(&harness);
+    let of = results.iter().map(|e| (e.version, e.temperature, e.samples, e.prompts, e.distinct));
     assert_eq!(of.collect::<Vec<_>>(), [0, 4, 6].map(|v| [(v, 0.0, 1, 5, 3), (v, 1.0, 4, 5, 3)]).concat());
-    for evaluation in &told {
+    for evaluation in &results {
         assert!(evaluation.standard_error.is_some(), "{evaluation:?}");
         let pass: Vec<u32> = evaluation.pass.iter().map(|pass| pass.k).collect();
         assert_eq!(pass, if evaluation.samples == 4 { vec![1, 2, 4] } else { vec![] });
@@ -83,7 +88,7 @@ fn one_temperature_is_evaluated_as_before() {
     let mut harness = Harness::submit(&spec, 0);
     let sampled = play(&mut harness, &spec);
     assert_eq!(sampled.keys().copied().collect::<Vec<_>>(), [5]);
-    let of = told(&harness).iter().map(|e| (e.version, e.samples, e.pass.len())).collect::<Vec<_>>();
+    let of = results(&harness).iter().map(|e| (e.version, e.samples, e.pass.len())).collect::<Vec<_>>();
     assert_eq!(of, [(0, 1, 0), (6, 1, 0)]);
 }
 
@@ -93,7 +98,7 @@ fn a_restart_changes_nothing_of_an_evaluation() {
     let of = |restart_every| {
         let mut harness = Harness::submit(&spec, restart_every);
         play(&mut harness, &spec);
-        told(&harness)
+        results(&harness)
     };
     assert_eq!(of(0), of(7));
 }

@@ -1,4 +1,4 @@
-//! A run whose rollouts do nothing but fail is paused; an evaluation whose prompts all fail says so.
+//! A run whose rollouts only fail is paused; an evaluation whose prompts all fail reports that.
 
 use millrace_coordinator::fold::status;
 use millrace_schemas::api::RunState;
@@ -9,7 +9,8 @@ use millrace_schemas::{Event, TaskBody, TaskKey};
 use super::harness::Harness;
 use super::{spec, to_the_end};
 
-/// Does all tasks, but for those that `fails` likes, which nobody can do. Says how many these were.
+/// Does all tasks, except those that `fails` accepts, which become dead letters. Returns their
+/// number.
 fn play(harness: &mut Harness, mut fails: impl FnMut(&Harness, &millrace_schemas::Task) -> bool) -> u64 {
     let mut letters = 0;
     for _ in 0..50_000 {
@@ -53,7 +54,7 @@ fn a_reward_that_always_fails_pauses_the_run() {
 }
 
 #[test]
-fn a_run_that_fails_now_and_then_goes_on() {
+fn a_run_with_occasional_failures_continues() {
     let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
     let mut n = 0;
     play(&mut harness, |_, task| {
@@ -85,10 +86,10 @@ fn an_evaluation_whose_prompts_all_failed_has_no_success() {
     let first = &run.books.evaluations[0];
     assert_eq!((first.success, first.reward, first.prompts, first.failed), (None, None, 0, 5));
     assert_eq!(first.reason.as_deref(), Some("reward=NaN"));
-    let told = |notice: &&Notice| {
+    let evaluated = |notice: &&Notice| {
         matches!(notice, Notice::Evaluated { success: None, failed: 5, reason: Some(_), .. })
     };
-    assert_eq!(harness.notices.iter().filter(told).count(), 1);
+    assert_eq!(harness.notices.iter().filter(evaluated).count(), 1);
     let second = &run.books.evaluations[1];
     assert!(second.success.is_some() && second.failed == 0 && second.reason.is_none());
 }

@@ -1,4 +1,4 @@
-//! Steps that several make together: places for members, void steps, and one commit of each version.
+//! Steps of several ranks: rank assignment, void attempts, and one commit of each version.
 
 use millrace_schemas::api::RunState;
 use millrace_schemas::limits::MAX_MEMBERS;
@@ -32,7 +32,7 @@ fn shards(harness: &Harness) -> Vec<(&Task, &TrainShardTask)> {
         .collect()
 }
 
-/// Works until the shares of a step are put, and none of anything else is left.
+/// Works until the shards of a step are queued and nothing else is.
 fn to_the_step(harness: &mut Harness) {
     for _ in 0..100_000 {
         let other = harness.queue.values().find(|task| task.stage() != Stage::TrainShard || is_alone(task));
@@ -71,7 +71,7 @@ fn tick(harness: &mut Harness, ms: u64) {
 }
 
 #[test]
-fn each_member_has_a_share_of_its_own() {
+fn each_member_has_a_shard_of_its_own() {
     let mut harness = gang(&["b", "a"]);
     assert_eq!(pools(&harness), ["at-b", "at-a"], "by the order of joining");
     let seen: Vec<_> = shards(&harness).iter().map(|(_, s)| (s.rank, s.world, s.gang)).collect();
@@ -83,7 +83,7 @@ fn each_member_has_a_share_of_its_own() {
 }
 
 #[test]
-fn a_step_whose_member_leaves_is_made_again_with_the_same_batch_and_committed_once() {
+fn a_step_whose_member_leaves_restarts_with_the_same_batch_and_is_committed_once() {
     let mut harness = gang(&["a", "b"]);
     let batch = |harness: &Harness| format!("{:?}", shards(harness)[0].1.work);
     let before = batch(&harness);
@@ -109,7 +109,7 @@ fn a_step_whose_member_leaves_is_made_again_with_the_same_batch_and_committed_on
 }
 
 #[test]
-fn fewer_go_on_when_no_newcomer_comes() {
+fn fewer_members_continue_if_no_worker_joins() {
     let mut harness = gang(&["a", "b"]);
     harness.append(left("a", "i1"));
     tick(&mut harness, 4_000);
@@ -138,7 +138,7 @@ fn a_clock_that_was_ahead_does_not_stop_time() {
 }
 
 #[test]
-fn a_newcomer_has_a_share_of_the_next_step() {
+fn a_worker_that_joins_has_a_shard_of_the_next_step() {
     let mut harness = gang(&["a"]);
     tick(&mut harness, 6_000);
     harness.append(joined("c", "i1"));
@@ -156,7 +156,7 @@ fn void(harness: &mut Harness, rank: u32) {
 }
 
 #[test]
-fn a_rank_that_lost_the_others_voids_the_step_and_at_last_one_makes_it_alone() {
+fn a_rank_that_lost_the_others_voids_the_step_and_finally_one_worker_makes_it_alone() {
     let mut harness = gang(&["a", "b"]);
     for number in 2..4 {
         void(&mut harness, 1);
@@ -169,13 +169,13 @@ fn a_rank_that_lost_the_others_voids_the_step_and_at_last_one_makes_it_alone() {
     assert_eq!(alone, ["gang"]);
     harness.work();
     to_the_step(&mut harness);
-    assert_eq!(pools(&harness), ["at-a", "at-b"], "together again after the commit");
+    assert_eq!(pools(&harness), ["at-a", "at-b"], "together after the commit");
     to_the_end(&mut harness);
     assert_eq!((harness.run().state, harness.versions.len()), (RunState::Finished, 7));
 }
 
 #[test]
-fn a_restart_finds_the_same_shares() {
+fn a_restart_queues_the_same_shards() {
     let mut harness = gang(&["a", "b"]);
     void(&mut harness, 0);
     let before: Vec<_> = harness.queue.keys().cloned().collect();
@@ -192,7 +192,7 @@ fn a_restart_finds_the_same_shares() {
 }
 
 #[test]
-fn a_poisoned_share_pauses_the_run_until_it_is_requeued() {
+fn a_poisoned_shard_pauses_the_run_until_it_is_requeued() {
     let mut harness = gang(&["a", "b"]);
     let (key, other) = (shards(&harness)[1].0.key, shards(&harness)[0].0.clone());
     harness.append(Event::DeadLetter { key, reason: "no such file".into(), exhausted: false });
@@ -207,7 +207,7 @@ fn a_poisoned_share_pauses_the_run_until_it_is_requeued() {
 }
 
 #[test]
-fn a_flood_of_members_is_bounded_and_leaves_nothing() {
+fn a_flood_of_members_is_bounded_and_leaves_no_pools() {
     let mut harness = gang(&["a", "b"]);
     let before = harness.pools.clone();
     for number in 0..MAX_MEMBERS + 1_000 {

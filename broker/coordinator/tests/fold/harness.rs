@@ -1,5 +1,5 @@
-//! A harness around the fold: a queue that holds each subject once, workers whose answers follow from the task,
-//! and a log. No clock, no threads.
+//! A harness around the fold: a queue that holds each subject once, workers whose answers follow
+//! from the task, and a log. No clock, no threads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use millrace_schemas::{
     TaskKey,
 };
 
-/// What a worker says of a task.
+/// A worker's outcome of a task.
 pub(crate) fn outcome(key: TaskKey, answers: Option<u64>, body: OutcomeBody) -> Event {
     let worker = "w".parse().expect("a name");
     Event::Outcome(Outcome { key, worker, busy_us: 10, answers, body })
 }
 
-/// What an engine says of a turn: `segments` are versions and how many tokens each drew.
+/// An engine's turn. `segments` are versions and the number of tokens that each sampled.
 pub(crate) fn turn(tokens: &[u32], logprobs: &[f32], segments: &[(u64, u32)]) -> OutcomeBody {
     let segment =
         |(version, tokens): &(u64, u32)| Segment { version: PolicyVersion(*version), tokens: *tokens };
@@ -39,7 +39,7 @@ pub(crate) fn turn(tokens: &[u32], logprobs: &[f32], segments: &[(u64, u32)]) ->
     })
 }
 
-/// What the harness holds.
+/// The fold with a queue and a log.
 #[derive(Default)]
 pub(crate) struct Harness {
     /// The coordinator's state; lost and rebuilt at a restart.
@@ -58,11 +58,11 @@ pub(crate) struct Harness {
     pub(crate) versions: Vec<PolicyVersion>,
     /// Staleness of every rollout in every batch that was trained.
     pub(crate) staleness: Vec<u64>,
-    /// Commands after which the coordinator is killed and started again; empty for never.
+    /// Numbers of commands after which the coordinator is killed and restarted; empty for never.
     pub(crate) restart_every: usize,
     /// Pools that have a consumer.
     pub(crate) pools: BTreeSet<(Stage, PoolName)>,
-    /// What was told to people, in order.
+    /// Notices, in order.
     pub(crate) notices: Vec<Notice>,
     /// Numbers that each observation and each state of an environment has besides.
     pub(crate) padding: usize,
@@ -90,7 +90,7 @@ impl Harness {
         for command in commands {
             self.commands += 1;
             if self.restart_every > 0 && self.commands.is_multiple_of(self.restart_every) {
-                // Killed before this command: the rest is lost, and done again from the state alone.
+                // Killed before this command: the rest is lost, and is redone from the state alone.
                 self.restart();
                 return;
             }
@@ -98,7 +98,7 @@ impl Harness {
         }
     }
 
-    /// The coordinator is lost; another folds the log and does what is outstanding.
+    /// The coordinator is lost. Another folds the log and executes the outstanding commands.
     pub(crate) fn restart(&mut self) {
         self.state = replay(&self.log);
         for command in outstanding::of(&self.state) {
@@ -106,8 +106,8 @@ impl Harness {
         }
     }
 
-    /// Coordinator and queue are lost: another begins with a snapshot of the first `cut` events and the rest of
-    /// the log, on an empty queue.
+    /// Coordinator and queue are lost. Another coordinator starts from a snapshot of the first
+    /// `cut` events and the rest of the log, with an empty queue.
     pub(crate) fn lose_all(&mut self, cut: usize) {
         self.queue.clear();
         let snapshot = millrace_schemas::envelope::encode(&replay(&self.log[..cut]));
@@ -123,7 +123,7 @@ impl Harness {
     fn obey(&mut self, command: Command) {
         match command {
             Command::PutTask(task) => {
-                // The subject: a task that is queued is not queued again.
+                // By its subject: a queued task is not queued twice.
                 self.queue.entry(format!("{}.{}", task.key, task.version)).or_insert(*task);
             }
             Command::PutBlob { content, .. } => {
@@ -154,7 +154,7 @@ impl Harness {
         });
     }
 
-    /// One worker does the first task in the order of names; `false` when there is none.
+    /// One worker does the first task in the order of keys; `false` if there is none.
     pub(crate) fn work(&mut self) -> bool {
         let Some((_, task)) = self.queue.pop_first() else { return false };
         let policy = self.policy.clone();
@@ -169,29 +169,29 @@ impl Harness {
     pub(crate) fn finish(&mut self, task: &Task) {
         let body = self.answer(task);
         self.settled.insert(task.key);
-        self.append(outcome(task.key, Some(task.question()), body));
+        self.append(outcome(task.key, Some(task.request_fingerprint()), body));
     }
 
-    /// A worker says what came of a task.
+    /// A worker appends the outcome of a task.
     pub(crate) fn say(&mut self, key: TaskKey, body: OutcomeBody) {
         self.append(outcome(key, None, body));
     }
 
-    /// What stands in the log where `entry` says; `None` where something else does.
+    /// The log entry that `entry` refers to; `None` if another entry is there.
     fn entry(&self, entry: &EntryRef) -> Option<Arc<OutcomeBody>> {
         let Event::Outcome(outcome) = self.log.get(entry.seq as usize - 1)? else { return None };
         let found = EntryRef::of(entry.seq, &outcome.body)?;
         (found == *entry).then(|| Arc::new(outcome.body.clone()))
     }
 
-    /// The task as a worker does it: what it names is in its place.
+    /// The task as a worker does it, with its references resolved.
     pub(crate) fn resolved(&self, task: &Task) -> Task {
         let mut task = task.clone();
         task.resolve(|entry| self.entry(entry)).expect("what a task names is in the log");
         task
     }
 
-    /// A batch as a trainer sees it; `None` for what is none.
+    /// A batch as a trainer sees it; `None` if it is not a batch.
     pub(crate) fn batch(&self, content: &[u8]) -> Option<Batch> {
         let mut batch: Batch = millrace_schemas::envelope::decode("batch", content).ok()?;
         for rollout in batch.groups.iter_mut().flat_map(|group| &mut group.rollouts) {
@@ -205,7 +205,7 @@ impl Harness {
         self.blobs.values().filter_map(|content| self.batch(content))
     }
 
-    /// What a worker finds for `task`.
+    /// The outcome of `task`.
     pub(crate) fn answer(&mut self, task: &Task) -> OutcomeBody {
         let task = &self.resolved(task);
         let version = self.policy.as_ref().map(|policy| policy.version).unwrap_or_default();

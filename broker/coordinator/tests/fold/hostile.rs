@@ -1,4 +1,4 @@
-//! Outcomes that cannot be true: each is refused, its rollout is played again, and nothing of it is trained on.
+//! Impossible outcomes: each is refused, its rollout restarts, and nothing of it is trained on.
 
 use millrace_coordinator::fold::{State, status};
 use millrace_schemas::api::RunState;
@@ -29,7 +29,7 @@ fn shard(name: &str, metric: f64) -> OutcomeBody {
     OutcomeBody::TrainShard(TrainShardDone { files, metrics: [("loss".to_owned(), metric)].into() })
 }
 
-/// What nobody could have found, for a task of this stage; the newest version is `now`.
+/// Impossible outcomes for a task of this stage; the newest version is `now`.
 fn lies(task: &Task, now: u64) -> Vec<OutcomeBody> {
     let score = |score| OutcomeBody::Reward(RewardDone { score, ..RewardDone::default() });
     match task.body {
@@ -81,7 +81,7 @@ fn tell(harness: &mut Harness, key: TaskKey, body: OutcomeBody) {
     harness.append(Event::Outcome(Outcome { key, worker, answers: None, busy_us: u64::MAX, body }));
 }
 
-/// Whether all that was trained could be true.
+/// Checks that all that was trained is possible.
 fn sound(harness: &Harness) {
     for batch in harness.batches() {
         for rollout in batch.groups.iter().flat_map(|group| &group.rollouts) {
@@ -98,7 +98,7 @@ fn sound(harness: &Harness) {
 }
 
 #[test]
-fn what_cannot_be_true_of_a_rollout_is_refused_and_it_is_played_again() {
+fn an_impossible_outcome_of_a_rollout_is_refused_and_the_rollout_restarts() {
     let stages: [fn(&TaskBody) -> bool; 3] = [
         |body| matches!(body, TaskBody::Generate(_)),
         |body| matches!(body, TaskBody::EnvStep(_)),
@@ -121,7 +121,7 @@ fn what_cannot_be_true_of_a_rollout_is_refused_and_it_is_played_again() {
             if !evaluate {
                 assert_eq!(status::ledger(harness.run()).dropped["failed"], 1, "{words}");
             }
-            // Said again it concerns nobody.
+            // Repeated, it is ignored.
             let before = harness.run().books.late_outcomes;
             tell(&mut harness, task.key, body);
             assert_eq!(harness.run().books.late_outcomes, before + 1, "{words}");
@@ -133,7 +133,7 @@ fn what_cannot_be_true_of_a_rollout_is_refused_and_it_is_played_again() {
 }
 
 #[test]
-fn what_cannot_be_true_of_a_step_pauses_the_run_until_it_is_requeued() {
+fn an_impossible_outcome_of_a_step_pauses_the_run_until_it_is_requeued() {
     let stages: [fn(&TaskBody) -> bool; 2] =
         [|body| matches!(body, TaskBody::TrainShard(_)), |body| matches!(body, TaskBody::PublishWeights(_))];
     for wanted in stages {
@@ -155,10 +155,10 @@ fn what_cannot_be_true_of_a_step_pauses_the_run_until_it_is_requeued() {
 }
 
 #[test]
-fn whatever_outcomes_come_in_whatever_order_the_books_balance() {
+fn the_books_balance_for_any_outcomes_in_any_order() {
     for seed in 0..20_u64 {
         let mut harness = Harness::submit(&spec("alpha = 1.0\nmax_replacements = 100"), 0);
-        let (mut dice, mut told) = (seed * 2_654_435_761 + 1, Vec::<TaskKey>::new());
+        let (mut dice, mut done) = (seed * 2_654_435_761 + 1, Vec::<TaskKey>::new());
         for _ in 0..20_000 {
             dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let roll = dice >> 33;
@@ -173,12 +173,12 @@ fn whatever_outcomes_come_in_whatever_order_the_books_balance() {
                     harness.queue.pop_first();
                     tell(&mut harness, task.key, lie);
                 }
-                6..=9 if !told.is_empty() => {
-                    let key = told[(roll / 64) as usize % told.len()];
+                6..=9 if !done.is_empty() => {
+                    let key = done[(roll / 64) as usize % done.len()];
                     tell(&mut harness, key, lie);
                 }
                 _ => {
-                    told.push(task.key);
+                    done.push(task.key);
                     harness.work();
                 }
             }
@@ -191,7 +191,7 @@ fn whatever_outcomes_come_in_whatever_order_the_books_balance() {
 }
 
 #[test]
-fn a_snapshot_with_wounds_is_read_or_refused() {
+fn a_corrupted_snapshot_is_read_or_refused() {
     let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
     for _ in 0..60 {
         harness.work();

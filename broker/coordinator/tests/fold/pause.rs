@@ -1,4 +1,4 @@
-//! A paused run: nothing of it is put, nothing is lost, and it ends as it would have.
+//! A paused run: none of its tasks is queued, nothing is lost, and it ends as it would have.
 
 use millrace_coordinator::fold::status;
 use millrace_schemas::api::RunState;
@@ -29,7 +29,7 @@ fn assert_ends(harness: &mut Harness, what: &str) {
 }
 
 #[test]
-fn a_paused_run_puts_nothing_and_takes_in_what_is_in_flight() {
+fn a_paused_run_queues_nothing_and_accepts_outcomes_in_flight() {
     let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
     take(&mut harness, |body| matches!(body, TaskBody::Generate(_)));
     harness.restart();
@@ -46,7 +46,7 @@ fn a_paused_run_puts_nothing_and_takes_in_what_is_in_flight() {
         assert!(harness.queue.is_empty(), "{}", task.key);
         assert!(status::ledger(harness.run()).balanced());
     }
-    assert_ne!(harness.run().groups, moved, "outcomes are taken in");
+    assert_ne!(harness.run().groups, moved, "outcomes are applied");
     harness.restart();
     assert!(harness.queue.is_empty() && harness.run().state == RunState::Paused);
     harness.append(Event::Resumed);
@@ -55,7 +55,7 @@ fn a_paused_run_puts_nothing_and_takes_in_what_is_in_flight() {
 }
 
 #[test]
-fn a_pause_at_any_moment_loses_nothing() {
+fn a_pause_at_any_time_loses_nothing() {
     for alpha in ["0.0", "1.0"] {
         let spec = spec(&format!("alpha = {alpha}"));
         let mut undisturbed = Harness::submit(&spec, 0);
@@ -77,7 +77,7 @@ fn a_pause_at_any_moment_loses_nothing() {
 }
 
 #[test]
-fn a_run_that_is_over_or_goes_on_is_not_resumed() {
+fn a_run_that_is_over_or_running_is_not_resumed() {
     let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
     harness.work();
     let before = harness.run().clone();
@@ -104,7 +104,7 @@ fn a_paused_run_can_be_cancelled() {
     assert!(status.ledger.balanced() && status.ledger.in_flight == 0);
 }
 
-/// A run whose step, commit or version 0 nobody can do.
+/// A run whose step, commit or version 0 becomes a dead letter.
 fn broken(wanted: impl Fn(&TaskBody) -> bool) -> (Harness, TaskKey) {
     let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
     let task = take(&mut harness, wanted);
@@ -124,7 +124,7 @@ fn broken(wanted: impl Fn(&TaskBody) -> bool) -> (Harness, TaskKey) {
 }
 
 #[test]
-fn a_step_that_nobody_can_do_pauses_the_run_until_it_is_resumed_or_requeued() {
+fn a_poisoned_step_pauses_the_run_until_it_is_resumed_or_requeued() {
     for version in [0, 1] {
         for commits in [false, true] {
             let wanted = making(version, commits);
@@ -151,7 +151,7 @@ fn making(version: u64, commits: bool) -> impl Fn(&TaskBody) -> bool {
     }
 }
 
-/// Its task is delivered too often.
+/// Its task exhausts its deliveries.
 fn step_exhausted(harness: &mut Harness, wanted: impl Fn(&TaskBody) -> bool) -> TaskKey {
     let key = take(harness, wanted).key;
     harness.append(Event::DeadLetter { key, reason: "delivered 5 times".into(), exhausted: true });
@@ -164,18 +164,18 @@ fn wait(harness: &mut Harness, ms: u64) {
 }
 
 #[test]
-fn a_step_that_wears_out_is_begun_anew_by_itself() {
+fn a_step_that_exhausts_its_deliveries_restarts_by_itself() {
     for (version, commits) in [(0, false), (0, true), (1, false), (1, true)] {
         let what = format!("version={version} commits={commits}");
         let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
         wait(&mut harness, 1_000);
         let key = step_exhausted(&mut harness, making(version, commits));
-        assert!(harness.run().state.works(), "{what}: nobody need do anything");
+        assert!(harness.run().state.works(), "{what}: no person need act");
         to_the_end(&mut harness);
         wait(&mut harness, 2_000);
         assert!(
             harness.queue.values().any(|task| making(version, commits)(&task.body)),
-            "{what}: begun anew"
+            "{what}: it restarts"
         );
         assert!(harness.queue.values().all(|task| task.key != key), "{what}: under another name");
         // The letter of the former try, once more.
@@ -185,7 +185,7 @@ fn a_step_that_wears_out_is_begun_anew_by_itself() {
 }
 
 #[test]
-fn a_task_that_is_done_after_its_letter_ends_the_wait() {
+fn an_outcome_after_the_dead_letter_cancels_the_restart() {
     let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
     wait(&mut harness, 1_000);
     let step = take(&mut harness, making(1, false));
@@ -193,23 +193,24 @@ fn a_task_that_is_done_after_its_letter_ends_the_wait() {
     harness.finish(&step);
     let voids = harness.run().books.void_steps;
     wait(&mut harness, 60_000);
-    assert_eq!(harness.run().books.void_steps, voids, "nothing is begun anew");
+    assert_eq!(harness.run().books.void_steps, voids, "nothing restarts");
     assert_ends(&mut harness, "done all the same");
 }
 
 #[test]
-fn a_step_that_wears_out_again_and_again_waits_for_a_person() {
+fn a_step_that_repeatedly_exhausts_its_deliveries_waits_for_a_person() {
     let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
     wait(&mut harness, 1_000);
     for letter in 1..MAX_STEP_LETTERS {
         step_exhausted(&mut harness, making(1, false));
         assert!(harness.run().state.works(), "letter={letter}");
         wait(&mut harness, 1_999);
-        let anew = harness.run().exhausted.restart.is_none();
-        assert!(!anew, "letter={letter}: not at once");
+        let restarted = harness.run().exhausted.restart.is_none();
+        assert!(!restarted, "letter={letter}: not at once");
         wait(&mut harness, STEP_BACKOFF_MS.1);
     }
-    // A pause and a resume in between begin the count anew; a letter that comes meanwhile is not forgotten.
+    // A pause and a resume in between reset the count; a dead letter that arrives meanwhile still
+    // counts.
     let mut resumed = Harness::submit(&spec("alpha = 1.0"), 0);
     let key = step_exhausted(&mut resumed, making(1, false));
     pause(&mut resumed);

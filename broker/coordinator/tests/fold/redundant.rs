@@ -1,4 +1,4 @@
-//! More groups than a batch needs, and groups that are left out.
+//! Redundant groups, and groups that are filtered.
 
 use millrace_coordinator::fold::rollout::Group;
 use millrace_schemas::Stage;
@@ -10,7 +10,7 @@ const STEPS: u64 = 6;
 const TRAINED: u64 = STEPS * 3 * 2;
 
 #[test]
-fn what_a_full_batch_leaves_over_is_dropped_at_once() {
+fn surplus_groups_of_a_full_batch_are_dropped_at_once() {
     let mut harness = Harness::submit(&spec("alpha = 0.0\nredundant_groups = 2"), 0);
     let mut left_over = 0;
     for _ in 0..200_000 {
@@ -40,7 +40,7 @@ fn what_a_full_batch_leaves_over_is_dropped_at_once() {
     assert!(harness.staleness.iter().all(|staleness| *staleness == 0));
 }
 
-/// A purge that a crash swallowed leaves tasks whose outcomes nobody waits for.
+/// A purge that a crash prevented leaves tasks whose outcomes are not awaited.
 #[test]
 fn a_restart_drops_and_trains_the_same() {
     for every in [1, 2, 3, 5, 7, 11, 50] {
@@ -53,9 +53,9 @@ fn a_restart_drops_and_trains_the_same() {
     }
 }
 
-/// Nothing is lost by them: they are in the next batches.
+/// They are not lost: they are in the next batches.
 #[test]
-fn of_an_asynchronous_run_redundant_groups_are_trained_later() {
+fn redundant_groups_of_an_asynchronous_run_are_trained_later() {
     let mut harness = Harness::submit(&spec("alpha = 1.0\nredundant_groups = 2"), 0);
     to_the_end(&mut harness);
     let (run, ledger) = (harness.run(), status::ledger(harness.run()));
@@ -65,7 +65,7 @@ fn of_an_asynchronous_run_redundant_groups_are_trained_later() {
 }
 
 #[test]
-fn groups_without_signal_are_those_that_the_run_file_says() {
+fn groups_without_signal_are_defined_by_the_run_file() {
     let group = |rewards: [f64; 4]| {
         let mut group = Group::new(&spec("").part(0), 0, None, 4, PolicyVersion(0));
         for (rollout, reward) in group.rollouts.iter_mut().zip(rewards) {
@@ -88,7 +88,7 @@ fn groups_without_signal_are_those_that_the_run_file_says() {
 }
 
 #[test]
-fn filters_and_redundancy_that_cannot_be_are_refused() {
+fn invalid_filters_and_redundancy_are_refused() {
     let good = serde_json::to_value(spec("alpha = 1.0\nfilter = \"equal_rewards\"")).expect("a run file");
     for (field, value, remedy) in [
         ("filter_deviation", serde_json::json!(-1.0), "rollout.filter_deviation = -1: choose a number"),

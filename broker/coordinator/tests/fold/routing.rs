@@ -1,4 +1,5 @@
-//! Where generate tasks go: the pool of one partition for all turns and samples of a prompt, whoever puts them.
+//! Generate tasks of all turns and samples of a prompt go to the pool of one partition, before and
+//! after restarts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +10,8 @@ use millrace_schemas::{PoolName, RunSpec, Stage, partition};
 use super::harness::{Harness, RUN};
 use super::spec;
 
-/// The pools of each group's generate tasks, over a run in which the coordinator and the queue are lost now and then.
+/// The pools of each group's generate tasks, over a run in which the coordinator and the queue are
+/// lost several times.
 fn pools_by_group(spec: &RunSpec) -> (Harness, BTreeMap<u64, BTreeSet<PoolName>>) {
     let mut harness = Harness::submit(spec, 0);
     let mut pools = BTreeMap::<u64, BTreeSet<PoolName>>::new();
@@ -30,7 +32,7 @@ fn pools_by_group(spec: &RunSpec) -> (Harness, BTreeMap<u64, BTreeSet<PoolName>>
 }
 
 #[test]
-fn a_group_keeps_its_partition_whoever_puts_its_tasks() {
+fn a_group_keeps_its_partition_across_restarts() {
     let (harness, pools) = pools_by_group(&spec("partitions = 8"));
     assert!(pools.len() >= 18, "six steps of three groups");
     for (group, pools) in &pools {
@@ -43,7 +45,7 @@ fn a_group_keeps_its_partition_whoever_puts_its_tasks() {
 }
 
 #[test]
-fn its_partitions_are_made_before_tasks_are_put() {
+fn partitions_are_created_before_tasks_are_queued() {
     let harness = Harness::submit(&spec("partitions = 3"), 0);
     let (stage, pools) = (Stage::Generate, partition::pools(3));
     let made = Command::EnsurePartitions { run: RUN.parse().expect("a name"), stage, pools };
@@ -54,7 +56,7 @@ fn its_partitions_are_made_before_tasks_are_put() {
 }
 
 #[test]
-fn a_run_that_does_not_ask_has_one_pool() {
+fn a_run_without_partitions_has_one_pool() {
     let (harness, pools) = pools_by_group(&spec(""));
     let used: BTreeSet<_> = pools.values().flatten().map(PoolName::as_str).collect();
     assert_eq!(used, BTreeSet::from(["policy"]));

@@ -1,4 +1,4 @@
-//! The first entry of the log about a task wins, and a task that is given back is put again.
+//! The first entry of the log about a task wins, and a returned task is requeued.
 
 use millrace_schemas::api::RunState;
 use millrace_schemas::outcome::Returned;
@@ -30,15 +30,15 @@ fn a_dead_letter_of_a_task_that_is_done_changes_nothing() {
 }
 
 #[test]
-fn a_task_that_is_given_back_is_put_again_unless_it_is_done() {
+fn a_returned_task_is_requeued_unless_it_is_done() {
     let returned = || OutcomeBody::Returned(Returned { reason: "no space left on device".into() });
     let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
     for _ in 0..400 {
         let Some((_, task)) = harness.queue.pop_first() else { break };
         harness.say(task.key, returned());
-        let again = harness.queue.values().find(|other| other.key == task.key).cloned();
-        let again = again.unwrap_or_else(|| panic!("{} is put again", task.key));
-        assert_eq!(again.question(), task.question());
+        let requeued = harness.queue.values().find(|other| other.key == task.key).cloned();
+        let requeued = requeued.unwrap_or_else(|| panic!("{} is not requeued", task.key));
+        assert_eq!(requeued.request_fingerprint(), task.request_fingerprint());
         harness.queue.retain(|_, other| other.key != task.key);
         harness.finish(&task);
         let before = harness.queue.len();

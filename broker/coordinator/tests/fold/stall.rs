@@ -1,4 +1,4 @@
-//! A task that the queue lost is put again, whatever else goes on.
+//! A task that the queue lost is requeued, despite other progress.
 
 use millrace_coordinator::Command;
 use millrace_schemas::limits::STALL_MS;
@@ -23,19 +23,19 @@ fn tick(harness: &mut Harness, ms: u64) {
 }
 
 #[test]
-fn a_lost_task_is_put_again_whatever_strays_come_in() {
+fn a_lost_task_is_requeued_despite_stray_outcomes() {
     let (mut harness, done, lost) = lost();
     for _ in 0..STALL_MS / 10_000 + 1 {
         tick(&mut harness, 10_000);
         // Of a task that nobody waits for.
         harness.say(done.key, turn(&[1], &[-0.5], &[(0, 1)]));
     }
-    assert!(harness.queue.values().any(|task| task.key == lost.key), "it is put again");
+    assert!(harness.queue.values().any(|task| task.key == lost.key), "it is requeued");
     to_the_end(&mut harness);
 }
 
 #[test]
-fn another_run_that_goes_on_does_not_hide_it() {
+fn progress_of_another_run_does_not_hide_a_lost_task() {
     let (mut harness, _, lost) = lost();
     let mut other = spec("alpha = 1.0");
     other.name = "other".parse().expect("a name");
@@ -54,18 +54,18 @@ fn another_run_that_goes_on_does_not_hide_it() {
             .position(|command| matches!(command, Command::PutTask(task) if task.run.as_str() == "other"));
         if let Some(Command::PutTask(task)) = next.map(|at| put.remove(at)) {
             let body = harness.answer(&task);
-            events.push(super::outcome(task.key, Some(task.question()), body));
+            events.push(super::outcome(task.key, Some(task.request_fingerprint()), body));
         }
         let tick = Event::Tick { unix_ms: 1_001_000 + 3_000 * step };
         harness.log.push(tick.clone());
         put.extend(harness.state.advance(seq + 1, "all", tick));
     }
-    let again = |command: &Command| matches!(command, Command::PutTask(task) if task.key == lost.key && task.run == lost.run);
-    assert!(put.iter().any(again));
+    let is_lost_task = |command: &Command| matches!(command, Command::PutTask(task) if task.key == lost.key && task.run == lost.run);
+    assert!(put.iter().any(is_lost_task));
 }
 
 #[test]
-fn what_takes_long_is_put_again_less_and_less_often() {
+fn a_slow_task_is_requeued_with_back_off() {
     let (mut harness, ..) = lost();
     let mut times = Vec::new();
     for second in 1..=3_600_u64 {
@@ -79,7 +79,7 @@ fn what_takes_long_is_put_again_less_and_less_often() {
 }
 
 #[test]
-fn a_run_that_moves_or_is_paused_is_left_alone() {
+fn a_run_that_makes_progress_or_is_paused_is_not_requeued() {
     let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
     while harness.run().policy.is_none() {
         harness.work();

@@ -16,7 +16,7 @@ fn trained(harness: &Harness) -> Vec<millrace_schemas::train_shard::BatchRollout
 }
 
 #[test]
-fn groups_go_on_where_others_were() {
+fn groups_continue_from_stored_turns() {
     let mut harness = Harness::submit(&from_stored(0.5), 0);
     to_the_end(&mut harness);
     let run = harness.run();
@@ -45,19 +45,19 @@ fn groups_go_on_where_others_were() {
         let made = |batch: &Batch| batch.base.0 + 1 == point.version;
         let groups = harness.batches().find(made).expect("a batch for each version").groups;
         let rollouts = || groups.iter().flat_map(|group| &group.rollouts);
-        let mut told: Vec<_> = rollouts().filter(|rollout| rollout.turns[0].at == 2).collect();
-        if told.is_empty() {
-            told = rollouts().collect();
+        let mut counted: Vec<_> = rollouts().filter(|rollout| rollout.turns[0].at == 2).collect();
+        if counted.is_empty() {
+            counted = rollouts().collect();
         }
-        let solved = told.iter().filter(|rollout| rollout.success).count();
-        assert_eq!(point.success, solved as f64 / told.len() as f64, "v{}", point.version);
+        let solved = counted.iter().filter(|rollout| rollout.success).count();
+        assert_eq!(point.success, solved as f64 / counted.len() as f64, "v{}", point.version);
     }
     let stored = status::status(run).stored_turns.expect("it is on");
     assert!(stored.groups > 0 && stored.rollouts <= 4, "{stored:?}");
 }
 
 #[test]
-fn a_restart_changes_nothing_of_them() {
+fn a_restart_changes_no_stored_turn() {
     let spec = from_stored(0.7);
     let mut whole = Harness::submit(&spec, 0);
     to_the_end(&mut whole);

@@ -1,4 +1,5 @@
-//! The state holds decisions, not content: trajectories stay in the log, and tasks and batches name them.
+//! The state holds decisions, not content: trajectories stay in the log, and tasks and batches
+//! refer to them.
 
 use millrace_schemas::envelope::{decode, encode};
 use millrace_schemas::publish_weights::PublishWeightsDone;
@@ -9,7 +10,7 @@ use super::*;
 /// Observations and states are longer by this.
 const PADDING: usize = 3_000;
 
-/// A run that is some way on, with the largest task and the largest batch put so far.
+/// A run in progress, with the largest task and the largest batch queued so far.
 fn played(padding: usize) -> (Harness, usize, usize) {
     let mut harness = Harness::submit(&spec("alpha = 2.0\nstored_turns = { share = 0.5, keep = 4 }"), 0);
     harness.padding = padding;
@@ -45,7 +46,7 @@ fn least(task: &Task) -> Option<u64> {
 }
 
 #[test]
-fn nothing_older_than_the_oldest_entry_is_named() {
+fn nothing_older_than_the_oldest_entry_is_referred_to() {
     for stored in ["", "\nstored_turns = { share = 0.5, keep = 2 }"] {
         let mut harness = Harness::submit(&spec(&format!("alpha = 1.0{stored}")), 0);
         let (mut known, mut furthest) = (BTreeSet::new(), 0);
@@ -88,9 +89,9 @@ fn a_snapshot_with_content_in_it_is_recognised() {
     assert!(serde_json::from_value::<State>(snapshot).is_err(), "the whole log is folded instead");
 }
 
-/// The log of an older program folds: its batches held the tokens, so their names are others.
+/// The log of an older program folds: its batches contained the tokens, so their hashes differ.
 #[test]
-fn an_older_programs_commit_is_taken() {
+fn a_commit_of_an_older_program_is_accepted() {
     let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
     let publish = take(
         &mut harness,
@@ -120,6 +121,6 @@ fn older_outcomes_decode_and_their_fingerprints_do_not_count() {
     fields.insert("answers".into(), fingerprint);
     let Event::Outcome(older) = serde_json::from_value(value).expect("it decodes") else { unreachable!() };
     assert_eq!(older.answers, None);
-    let again: Event = decode("event", &encode(&event)).expect("it decodes");
-    assert_eq!(again, event);
+    let decoded: Event = decode("event", &encode(&event)).expect("it decodes");
+    assert_eq!(decoded, event);
 }

@@ -96,7 +96,7 @@ pub async fn a_task_names_what_was_said_before(fixture: Fixture) {
         [vec![1, 2], vec![9; MANY], vec![3, 4], vec![9; 2], vec![5]].into_iter().flatten().collect();
     let carrying = next_turn(&entries, &[5]);
     let bare = next_turn(&entries, &[]);
-    assert_eq!(carrying.question(), bare.question());
+    assert_eq!(carrying.request_fingerprint(), bare.request_fingerprint());
     let readers = [fixture.broker.clone(), another(&fixture)];
     for broker in readers {
         for task in [&carrying, &bare, &carrying] {

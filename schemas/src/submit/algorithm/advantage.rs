@@ -3,33 +3,37 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How rewards become advantages. R is a rollout's reward, its group are the rollouts of the same prompt.
+/// How rewards become advantages. R is a rollout's reward, its group are the rollouts of the same
+/// prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Advantage {
-    /// (R − mean of the group) / (standard deviation of the group + 1e-6); zeros where that is ≤ 1e-6.
+    /// (R − mean of the group) / (standard deviation of the group + 1e-6); zeros where that is ≤
+    /// 1e-6.
     Grpo,
     /// R − mean of the group. With `seq_mean_token_sum_norm` it is Dr. GRPO whole.
     DrGrpo,
     /// R − mean of the others of the group: leave-one-out.
     Rloo,
-    /// (R − mean of the group) / mean of the group; zeros where that is ≤ 1e-6. Rewards are 0 or more.
+    /// (R − mean of the group) / mean of the group; zeros where that is ≤ 1e-6. Rewards are 0 or
+    /// more.
     MaxRl,
     /// (R − mean of the batch) / (standard deviation of the batch + 1e-6): REINFORCE++.
     ReinforcePlusPlus,
     /// (R − mean of the group) / (standard deviation of the batch + 1e-6): LitePPO.
     LitePpo,
-    /// R, as `reward_norm` leaves it: REINFORCE, with what baseline and scale one likes.
+    /// R, as `reward_norm` leaves it: REINFORCE, with a baseline and scale of your choice.
     Reinforce,
     /// 1 for the rollouts of a group that have its best reward, 0 for the others: RAFT.
     Raft,
     /// Each turn has the discounted return from it on: chunk-level credit.
     Chunk,
-    /// That of the rollout among its group, plus that of each turn's return among the group's turns that saw the
-    /// same: GiGPO.
+    /// That of the rollout among its group, plus that of each turn's return among the group's turns
+    /// that saw the same: GiGPO.
     GiGpo,
-    /// Of each token what came after it beyond what a critic had expected: generalised advantage estimation, then
-    /// normalised over the batch. The critic is a row more on the model's head, trained along with it.
+    /// Of each token what came after it beyond what a critic had expected: generalised advantage
+    /// estimation, then normalised over the batch. The critic is a row more on the model's head,
+    /// trained along with it.
     Gae,
 }
 
@@ -49,7 +53,8 @@ impl Advantage {
         Self::Gae,
     ];
 
-    /// Whether a rollout is compared with the others of its group, so that a group of one has no signal.
+    /// Whether a rollout is compared with the others of its group, so that a group of one has no
+    /// signal.
     #[must_use]
     pub const fn compares_group(self) -> bool {
         !matches!(self, Self::ReinforcePlusPlus | Self::Reinforce | Self::Chunk | Self::Gae)
@@ -74,7 +79,7 @@ impl Advantage {
     }
 }
 
-/// What is done to the reward of a rollout before there are advantages. The metric `reward` stays what it was.
+/// Shaping of a rollout's reward before advantages are computed. The metric `reward` is not shaped.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Shaping {
@@ -88,14 +93,15 @@ pub struct Shaping {
     pub overlong_penalty: f64,
 }
 
-/// How the shaped reward of a rollout is normalised before there are advantages: `(R − mean) / (std + 1e-6)`. Each turn's
-/// part is divided with it, and the mean is taken off the last turn's. Where the standard deviation is ≤ 1e-6, zeros.
+/// How the shaped reward of a rollout is normalised before there are advantages: `(R − mean) / (std
+/// + 1e-6)`. Each turn's part is divided with it, and the mean is taken off the last turn's. Where
+/// the standard deviation is ≤ 1e-6, zeros.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RewardNorm {
-    /// Whose mean is subtracted. Default `none`.
+    /// The rewards whose mean is subtracted. Default `none`.
     pub mean: NormOver,
-    /// Whose standard deviation divides, with n − 1. Default `none`.
+    /// The rewards whose standard deviation divides, with n − 1. Default `none`.
     pub std: NormOver,
 }
 

@@ -18,14 +18,15 @@ pub struct Kl {
     #[serde(default, skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = "loss"))]
     pub place: KlPlace,
-    /// Moves the coefficient from step to step so that the distance stays near a target. Default: it stays.
+    /// Adapts the coefficient after each step so that the distance stays near a target. Default: it
+    /// is constant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = null))]
     pub adapt: Option<KlTarget>,
 }
 
 impl Kl {
-    /// A term of the loss whose coefficient stays.
+    /// A term of the loss with a constant coefficient.
     #[must_use]
     pub const fn of_loss(coefficient: f64, estimator: KlEstimator) -> Self {
         Self { coefficient, estimator, place: KlPlace::Loss, adapt: None }
@@ -36,12 +37,13 @@ impl Kl {
     }
 }
 
-/// Estimates of a Kullback-Leibler divergence from one token, with d = log p − log p of the reference.
+/// Estimates of a Kullback-Leibler divergence from one token, with d = log p − log p of the
+/// reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum KlEstimator {
-    /// d. In the reward alone: in the loss its gradient is that of a random token's log-probability, which has no
-    /// pull on average.
+    /// d. In the reward alone: in the loss its gradient is that of a random token's
+    /// log-probability, which has no pull on average.
     K1,
     /// d² / 2.
     K2,
@@ -60,12 +62,12 @@ pub enum KlPlace {
     Reward,
 }
 
-/// A coefficient that adapts: after each step it is multiplied by `1 + clip(distance / target − 1, ±0.2) · rollouts /
-/// horizon`.
+/// A coefficient that adapts: after each step it is multiplied by `1 + clip(distance / target − 1,
+/// ±0.2) · rollouts / horizon`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KlTarget {
-    /// The distance wanted, in nats per token.
+    /// The target distance, in nats per token.
     pub target: f64,
     /// Rollouts over which the coefficient follows. Default 10000.
     #[serde(default = "KlTarget::default_horizon")]

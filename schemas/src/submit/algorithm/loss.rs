@@ -1,10 +1,10 @@
-//! The policy's loss and what it is taken against.
+//! The policy's loss and its reference policy.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The policy loss of a token, with p, o and m its probability under the policy in training, the old one and the one
-/// that sampled, r = p / o, and A the advantage.
+/// The policy loss of a token, with p, o and m its probability under the policy in training, the
+/// old one and the one that sampled, r = p / o, and A the advantage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Loss {
@@ -16,14 +16,16 @@ pub enum Loss {
     Cispo,
     /// −A·log p where A is positive, else −clip(r, 0, 1)·A·log p, the weight without gradient.
     Topr,
-    /// As `ppo_clip`, with one ratio for the rollout: the geometric mean of its tokens'. Aggregated by
-    /// `seq_mean_token_mean` alone: the paper's is a mean over rollouts.
+    /// As `ppo_clip`, with one ratio for the rollout: the geometric mean of its tokens'. Aggregated
+    /// by `seq_mean_token_mean` alone: the paper's is a mean over rollouts.
     Gspo,
     /// As `ppo_clip`, with one ratio for each turn: the geometric mean of its tokens'.
     Segment,
-    /// −A·log p summed over the rollout + (tau / 2)·(Σ log r)²; with `ratio = "token"`, (log r)² of each token.
+    /// −A·log p summed over the rollout + (tau / 2)·(Σ log r)²; with `ratio = "token"`, (log r)² of
+    /// each token.
     Kimi,
-    /// −A·p / m + pull·(log p − log m)², its first part not where p − m passes delta in the advantage's direction.
+    /// −A·p / m + pull·(log p − log m)², its first part not where p − m passes delta in the
+    /// advantage's direction.
     DppoTv,
 }
 
@@ -108,12 +110,12 @@ impl OldPolicy {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Parameters {
-    /// `chunk` and `gi_gpo`: what a turn's return counts in the turn before. Default 0.95.
+    /// `chunk` and `gi_gpo`: discount of a turn's return in the turn before. Default 0.95.
     pub discount: f64,
     /// `gi_gpo`: what the part of the turns weighs beside that of the rollout. Default 1.
     pub turn_weight: f64,
-    /// `ppo_clip`, `gspo`, `segment`: for a negative advantage r counts at most this, more than 1; 0 for no bound.
-    /// Default 0.
+    /// `ppo_clip`, `gspo`, `segment`: for a negative advantage r counts at most this, more than 1;
+    /// 0 for no bound. Default 0.
     pub dual_clip: f64,
     /// `kimi`: what the squared log-ratio weighs. Default 0.1.
     pub tau: f64,
@@ -121,8 +123,8 @@ pub struct Parameters {
     pub delta: f64,
     /// `dppo_tv`: what the squared log-ratio weighs. Default 0.001.
     pub pull: f64,
-    /// `seq_mean_token_sum_norm`: what a rollout's sum is divided by, the most tokens that one may have sampled for
-    /// example. Default 0.
+    /// `seq_mean_token_sum_norm`: what a rollout's sum is divided by, the most tokens that one may
+    /// have sampled for example. Default 0.
     pub response_tokens: u32,
 }
 

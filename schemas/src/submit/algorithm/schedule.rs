@@ -1,17 +1,17 @@
-//! How the learning rate moves.
+//! Learning-rate schedules.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How the learning rate goes on after it rose.
+/// The learning rate after warm-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Schedule {
-    /// It stays.
+    /// Constant.
     #[default]
     Constant,
-    /// It comes down in a straight line.
+    /// Linear decay.
     Linear,
-    /// It comes down along half a cosine.
+    /// Cosine decay.
     Cosine,
 }

@@ -1,5 +1,6 @@
-//! All mistakes of a run file at once. Reading ends at the first value of a wrong shape; so that value is taken out and the
-//! rest is read again, until nothing is wrong or nothing more can be taken out.
+//! Finds all mistakes of a run file at once. Reading ends at the first value of a wrong shape, so
+//! that value is removed and the rest is read again, until nothing is wrong or nothing more can be
+//! removed.
 
 use serde_json::Value;
 use serde_path_to_error::{Error, Segment};
@@ -9,10 +10,11 @@ use crate::limits::MAX_SHOWN_BYTES;
 use crate::submit::{Refusal, RunSpec};
 use crate::text::shown;
 
-/// Values of a wrong shape that are taken out of one file, at most.
+/// Values of a wrong shape that are removed from one file, at most.
 const MAX_TAKEN_OUT: usize = 32;
 
-/// What is wrong with the file `written`, whose reading ended with `first`. A single mistake of shape is told as such.
+/// The mistakes of the file `written`, whose reading ended with `first`. A single mistake of shape
+/// is reported as such.
 pub(super) fn all<E: std::fmt::Display>(first: &Error<E>, written: Option<&Value>) -> RunFileError {
     let field = shown(&first.path().to_string(), MAX_SHOWN_BYTES);
     let alone = RunFileError::Shape { field, reason: meant(&first.inner().to_string()) };
@@ -26,7 +28,7 @@ fn gather(mut file: Value) -> Vec<Refusal> {
     while taken_out.len() < MAX_TAKEN_OUT {
         let error = match serde_path_to_error::deserialize::<_, RunSpec>(&file) {
             Ok(spec) => {
-                // What was taken out has its default now, which says nothing about the file.
+                // A removed value now has its default, which is no evidence about the file.
                 let names: Vec<String> = taken_out.iter().map(|path| path.join(".")).collect();
                 refusals
                     .extend(spec.refusals().into_iter().filter(|refusal| !names.contains(&refusal.field)));
@@ -45,7 +47,8 @@ fn gather(mut file: Value) -> Vec<Refusal> {
             if !taken_out.contains(&missing) {
                 refusals.push(refusal(&name, None, "this field is missing"));
             }
-            // With a stand-in for what hangs on no other field, the rest can still be checked.
+            // With a placeholder for a value that no other field depends on, the rest can still be
+            // checked.
             let stand_in = match name.as_str() {
                 "name" => Value::from("unnamed"),
                 "steps" => Value::from(1),
@@ -78,7 +81,8 @@ fn refusal(field: &str, value: Option<&Value>, reason: &str) -> Refusal {
     }
 }
 
-/// The names on the path of an error; `None` where it leads through a list, whose places would move.
+/// The names on the path of an error; `None` if it leads through a list, whose indices would
+/// change.
 fn keys<E>(error: &Error<E>) -> Option<Vec<String>> {
     let key = |segment: &Segment| match segment {
         Segment::Map { key } => Some(key.clone()),

@@ -1,9 +1,11 @@
 //! The known name that was probably meant.
 
-/// Bytes of a word that may be a slip of the pen. The comparison takes as many steps as the product of both lengths.
+/// Bytes of a word that may be a typing error. The comparison takes as many steps as the product of
+/// both lengths.
 const MAX_WORD_BYTES: usize = 64;
 
-/// The name of `known` nearest to `word`, unless none is near: more than a third of its letters would have to change.
+/// The name of `known` nearest to `word`, unless none is near: more than a third of its letters
+/// would have to change.
 pub(super) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     if word.len() > MAX_WORD_BYTES {
         return None;
@@ -15,8 +17,8 @@ pub(super) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> O
     (3 * off <= name.len().max(3)).then_some(name)
 }
 
-/// Letters to insert, remove, change or swap with their neighbour to come from `a` to `b`: Damerau, "A Technique for
-/// Computer Detection and Correction of Spelling Errors", 1964.
+/// Letters to insert, remove, change or swap with their neighbour to come from `a` to `b`: Damerau,
+/// "A Technique for Computer Detection and Correction of Spelling Errors", 1964.
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];

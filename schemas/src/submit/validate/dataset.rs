@@ -1,4 +1,4 @@
-//! What a run file may ask of a file of rows.
+//! Checks of a dataset's settings.
 
 use super::{Checks, Refusal};
 use crate::dataset::{AnswerCheck, DatasetSpec};
@@ -7,7 +7,8 @@ use crate::limits;
 use crate::reward::RewardRule;
 use crate::submit::{RewardSpec, RunSpec};
 
-/// Checks what `environment`, which is at the path `at`, says of its rows. `prompts` are evaluated.
+/// Checks the dataset of `environment`, which is at the path `at` of the run file. `prompts` are
+/// evaluated.
 pub(super) fn check(
     dataset: &DatasetSpec,
     (at, rewards, prompts): (&str, &[RewardSpec], u64),
@@ -18,7 +19,7 @@ pub(super) fn check(
         !dataset.path.trim().is_empty() && dataset.path.len() <= limits::MAX_PATH_BYTES,
         &field("path"),
         format!("{:?}", dataset.path),
-        "name the file with the rows; a relative path begins at the run file's folder",
+        "name the file with the rows; a relative path starts at the run file's folder",
     );
     checks.require(
         !dataset.prompt.is_empty() && dataset.prompt != dataset.answer,
@@ -63,7 +64,9 @@ fn check_answers(dataset: &DatasetSpec, at: &str, rewards: &[RewardSpec], checks
         !by_reward || dataset.max_turns == 1,
         &format!("{at}.max_turns"),
         dataset.max_turns,
-        format!("without a check nothing can be said to a wrong answer; choose 1, or {at}.check = \"number\" or \"exact\""),
+        format!(
+            "without a check no answer can be found wrong; choose 1, or {at}.check = \"number\" or \"exact\""
+        ),
     );
     let silent = |reward: &&RewardSpec| matches!(reward.rule, RewardRule::EnvReturn | RewardRule::Success);
     if let Some(reward) = rewards.iter().find(silent).filter(|_| by_reward) {
@@ -80,16 +83,16 @@ fn check_answers(dataset: &DatasetSpec, at: &str, rewards: &[RewardSpec], checks
 }
 
 impl RunSpec {
-    /// What a run file lacks until its data is handed in with it; empty when nothing is.
+    /// What a run file lacks until it is submitted with its data; empty if nothing.
     #[must_use]
-    pub fn not_handed_in(&self) -> Vec<Refusal> {
+    pub fn missing_at_submit(&self) -> Vec<Refusal> {
         let missing = self.parts().enumerate().filter_map(|(i, domain)| {
             let dataset = domain.environment.dataset().filter(|dataset| dataset.content.is_none())?;
             Some(Refusal {
                 field: self.path_of(i, "environment.content"),
                 value: "none".to_owned(),
                 remedy: format!(
-                    "the rows of {} are not in the object store; hand the run in by `millrace submit`, which puts them there",
+                    "the rows of {} are not in the object store; submit the run with `millrace submit`, which stores them there",
                     dataset.path
                 ),
             })

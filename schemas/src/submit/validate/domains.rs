@@ -1,4 +1,4 @@
-//! What a run file may say of its domains, beside what it may say of each one's environment and rewards.
+//! Checks of domains, besides those of each one's environment and rewards.
 
 use std::collections::BTreeSet;
 

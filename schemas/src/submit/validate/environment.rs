@@ -1,4 +1,4 @@
-//! What a run file may ask of an environment.
+//! Checks of an environment's settings.
 
 use super::{Checks, dataset};
 use crate::env_step::{self, EnvironmentSpec, FrozenLakeSpec, SokobanSpec};
@@ -7,7 +7,7 @@ use crate::submit::{Domain, RunSpec, mix};
 
 /// Checks the environment of each domain.
 pub(super) fn check(spec: &RunSpec, checks: &mut Checks) {
-    // More of either are refused, and dealing them would take long.
+    // More of either are refused elsewhere, and counting them would take long.
     let shares: Vec<u64> = spec.shares().into_iter().take(limits::MAX_DOMAINS).collect();
     let prompts = mix::counts(&shares, u64::from(spec.evaluate.prompts.min(limits::MAX_EVALUATE_PROMPTS)));
     for ((i, domain), prompts) in spec.parts().enumerate().zip(prompts) {
@@ -31,7 +31,7 @@ fn check_one(domain: &Domain<'_>, at: &str, prompts: u64, checks: &mut Checks) {
         EnvironmentSpec::FrozenLake(lake) => check_lake(lake, field, checks),
         EnvironmentSpec::Sokoban(sokoban) => check_sokoban(sokoban, field, checks),
         EnvironmentSpec::Counter { latency, .. } => {
-            // Far below what one attempt at a task may take.
+            // Far below the time limit of a task.
             checks.number(&field("latency.mean_ms"), latency.mean_ms, 0.0, 60_000.0);
             checks.number(&field("latency.deviation_ms"), latency.deviation_ms, 0.0, 10_000.0);
         }

@@ -1,4 +1,4 @@
-//! Bounds on what values make together, each of which is within its own.
+//! Bounds on products of values, each of which is within its own bound.
 
 use super::Checks;
 use crate::limits::{MAX_MODEL_PARAMETERS, MAX_ROLLOUTS_IN_FLIGHT, MAX_TOKENS_IN_FLIGHT};

@@ -1,4 +1,4 @@
-//! What a run file may ask of the drawing of tokens.
+//! Checks of sampling settings.
 
 use super::Checks;
 use crate::limits;
@@ -26,6 +26,6 @@ pub(super) fn check(spec: &RunSpec, checks: &mut Checks) {
         count == 0 || speaks,
         "rollout.stop_strings",
         count,
-        "a model without a tokenizer says no text; leave them out",
+        "a model without a tokenizer has no text; leave them out",
     );
 }

@@ -1,4 +1,4 @@
-//! What a run file may ask of stored turns.
+//! Checks of the settings of stored turns.
 
 use super::Checks;
 use crate::limits::MAX_STORED_ROLLOUTS;
@@ -17,7 +17,7 @@ pub(super) fn check(spec: &RunSpec, checks: &mut Checks) {
         spec.domains.is_empty(),
         &field("share"),
         stored.share,
-        "with several domains every group begins at its prompt, or the mix would not be as asked; choose 0",
+        "with several domains every group must start at its prompt, or the mix would not be the configured one; choose 0",
     );
     let turns = spec.parts().map(|domain| domain.environment.max_turns()).max().unwrap_or(0);
     checks.require(

@@ -202,7 +202,7 @@ fn mismatched_request(run: &Run, key: TaskKey, request_fingerprint: Option<u64>)
     let TaskKey::TrainShard { rank, .. } = key else { return None };
     let (training, request_fingerprint) = (run.training.as_ref()?, request_fingerprint?);
     let shard = shard(run, training, training.ranks.as_ref()?, rank, work(run, training));
-    (shard.question() != request_fingerprint).then_some(shard)
+    (shard.request_fingerprint() != request_fingerprint).then_some(shard)
 }
 
 /// Applies the outcome of a rank's shard.

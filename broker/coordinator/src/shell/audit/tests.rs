@@ -140,7 +140,7 @@ fn a_false_start_version_is_found() {
 #[test]
 fn books_that_disagree_are_found() {
     let found = recount(Claim { trained: 7, ..claim() }, history()).findings;
-    assert_eq!(found, ["the batches hold rollouts=6; the ledger has trained=7"]);
+    assert_eq!(found, ["the batches hold rollouts=6; the ledger says trained=7"]);
     let found = recount(Claim { staleness: vec![5, 1], ..claim() }, history()).findings;
     assert_eq!(found, ["rollouts by staleness are [4, 2]; the status has [5, 1]"]);
     let found = recount(Claim { staleness: vec![6], ..claim() }, history()).findings;
