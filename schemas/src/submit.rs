@@ -237,8 +237,7 @@ pub struct RolloutSpec {
     #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = 0))]
     pub top_k: u32,
-    /// Draw only tokens that are at least this share as likely as the likeliest. 0 for all. Default
-    /// 0.
+    /// Draw only tokens at least this share as likely as the likeliest. 0 for all. Default 0.
     #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = 0.0))]
     pub min_p: f64,

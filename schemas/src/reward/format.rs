@@ -34,7 +34,7 @@ impl RuleSettings for FormatSettings {
                     wrong.push(WrongSetting::new(
                         field,
                         is_set.to_string(),
-                        "it is about tags, and none are given; give them",
+                        "it is about tags, and none are given; name them",
                     ));
                 }
             }

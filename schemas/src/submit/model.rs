@@ -1,4 +1,4 @@
-//! The policy's model, as a run file describes it.
+//! The policy's model in a run file.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -30,25 +30,31 @@ pub enum ModelSpec {
         #[serde(default = "point_zero_two")]
         init_std: f64,
     },
-    /// A pretrained decoder from a directory as the Hugging Face hub has it. Needs workers with torch.
+    /// A pretrained decoder from a directory as the Hugging Face hub has it. Needs workers with
+    /// torch.
     HuggingFace {
-        /// The directory, on the machine of the train worker that makes version 0: `config.json`, the weights as
-        /// safetensors, and the tokenizer. A relative path begins where that worker was started.
+        /// The directory, on the machine of the train worker that makes version 0: `config.json`,
+        /// the weights as safetensors, and the tokenizer. A relative path starts at that worker's
+        /// working directory.
         path: String,
-        /// Tokens that a rollout may have, observations included; at most as many as the model takes. Default 1024.
+        /// Tokens that a rollout may have, observations included; at most as many as the model
+        /// takes. Default 1024.
         #[serde(default = "one_thousand_twenty_four")]
         context: u32,
-        /// What forward and backward are computed in, and versions are published in. With `bf16`, losses, sums and the
-        /// optimiser are f32, and the trainer keeps the weights in f32 beside. Default `f32`.
+        /// Number format of forward and backward, and of published versions. With `bf16`, losses,
+        /// sums and the optimiser are f32, and the trainer also keeps the weights in f32. Default
+        /// `f32`.
         #[serde(default)]
         precision: Precision,
     },
-    /// No model: turns follow from the seed, weights from the batches. For checks of queue and coordinator.
+    /// No model: turns follow from the seed, weights from the batches. For checks of queue and
+    /// coordinator.
     Scripted,
 }
 
 impl ModelSpec {
-    /// Tokens that the model has: ids are below this. `None` for one that takes any, or whose directory says it.
+    /// Vocabulary: token ids are below this. `None` if the model takes any, or if its directory has
+    /// the number.
     #[must_use]
     pub const fn vocabulary(&self) -> Option<u32> {
         match self {
@@ -67,7 +73,7 @@ impl ModelSpec {
     }
 }
 
-/// What numbers are computed in.
+/// A number format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Precision {
@@ -79,7 +85,7 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// The name that `dtype` of a `config.json` has for it.
+    /// Its name as `dtype` in a `config.json`.
     #[must_use]
     pub const fn dtype(self) -> &'static str {
         match self {

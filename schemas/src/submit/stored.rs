@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StoredTurns {
-    /// Share of the groups that start from a stored turn, once there is one; less than 1. Default
-    /// 0.
+    /// Share of the groups that start from a stored turn, if there is one; below 1. Default 0.
     pub share: f64,
     /// Rollouts whose turns are kept; beyond it the oldest is removed. Default 64.
     pub keep: u32,

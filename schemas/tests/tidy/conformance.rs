@@ -1,4 +1,5 @@
-//! What went wrong in other systems is a test of a fixed name here, and `loadtest/README.md` says where.
+//! What went wrong in other systems is a test of a fixed name here, and `loadtest/README.md` says
+//! where.
 
 use crate::tree;
 

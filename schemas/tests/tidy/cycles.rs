@@ -1,8 +1,8 @@
-//! No circle among the coordinator's modules. The dependencies are read from the paths that begin with `crate::` or
-//! `super::`.
+//! No circle among the coordinator's modules. The dependencies are read from the paths that begin
+//! with `crate::` or `super::`.
 //!
-//! A file and the folder of its name are one module, whose parts may know one another. A file that holds nothing but a
-//! list of modules makes no module: each file of its folder is one of its own.
+//! A file and the folder of its name are one module, whose parts may know one another. A file that
+//! holds nothing but a list of modules makes no module: each file of its folder is one of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,8 @@ const CRATE: &str = "broker/coordinator/src/";
 
 type Path = Vec<String>;
 
-/// The paths of a use tree at the start of `text`: `a::{b, c::D}` is `a::b` and `a::c::D`. Returns the rest, too.
+/// The paths of a use tree at the start of `text`: `a::{b, c::D}` is `a::b` and `a::c::D`. Returns
+/// the rest, too.
 fn paths_of<'a>(mut text: &'a str, prefix: &Path, found: &mut Vec<Path>) -> &'a str {
     let mut path = prefix.clone();
     loop {
@@ -118,7 +119,8 @@ fn dependencies(files: &[(Path, String)]) -> BTreeMap<Path, BTreeSet<Path>> {
     dependencies
 }
 
-/// What is left once modules that depend on nothing that is left are taken away: all circles, and what leads to them.
+/// What is left once modules that depend on nothing that is left are taken away: all circles, and
+/// what leads to them.
 fn circles(mut dependencies: BTreeMap<Path, BTreeSet<Path>>) -> Vec<String> {
     loop {
         let left: BTreeSet<Path> = dependencies.keys().cloned().collect();

@@ -1,4 +1,5 @@
-//! Which crate may depend on what. Asked of cargo itself, so that a feature or a crate in between counts.
+//! Which crate may depend on what. Asked of cargo itself, so that a feature or a crate in between
+//! counts.
 
 use std::collections::BTreeSet;
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! Decisions are pure: the fold over the log sees no clock, no randomness, no client and no runtime.
+//! Decisions are pure: the fold over the log sees no clock, no randomness, no client and no
+//! runtime.
 
 use crate::tree;
 

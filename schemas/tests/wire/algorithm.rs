@@ -1,4 +1,5 @@
-//! What a run file may ask of training: every algorithm by its name, and nothing that could not work.
+//! What a run file may ask of training: every algorithm by its name, and nothing that could not
+//! work.
 
 use millrace_schemas::submit::{Algorithm, RunFileError, from_toml};
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
-//! The wire's ledger: `golden/v<n>/<message>.hex` holds the bytes that version n of the wire wrote. They
-//! are never rewritten: a change that alters them is a new version with a folder of its own.
+//! The wire's ledger: `golden/v<n>/<message>.hex` holds the bytes that version n of the wire wrote.
+//! They are never rewritten: a change that alters them is a new version with a folder of its own.
 
 use std::collections::BTreeSet;
 use std::fs;

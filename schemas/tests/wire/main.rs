@@ -1,4 +1,5 @@
-//! What travels, held to its promises: golden bytes, round trips, refusals, names, and the JSON Schemas.
+//! What travels, held to its promises: golden bytes, round trips, refusals, names, and the JSON
+//! Schemas.
 
 mod samples;
 

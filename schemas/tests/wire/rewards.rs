@@ -130,7 +130,7 @@ fn settings_that_cannot_work_are_refused_with_their_remedy() {
 fn a_rule_that_reads_words_needs_an_environment_that_speaks_them() {
     for reward in sound() {
         let error = read(&with("rewards", json!([reward]))).expect_err("the lake speaks tokens").to_string();
-        assert!(error.contains("rewards[0].rule") && error.contains("speaks text"), "{error}");
+        assert!(error.contains("rewards[0].rule") && error.contains("uses text"), "{error}");
     }
 }
 

@@ -43,7 +43,8 @@ async fn a_wrong_field_is_named_by_the_coordinator_too() {
     let place = Coordinated::start().await;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.json");
-    // `submit` checks before it sends, so the wrong field must be one that only the coordinator could know.
+    // `submit` checks before it sends, so the wrong field must be one that only the coordinator
+    // could know.
     std::fs::write(
         &path,
         r#"{"name":"x","steps":1,"model":{"kind":"scripted"},"environment":{"name":"go"}}"#,

@@ -2,9 +2,9 @@
 //!
 //! Roots are the snapshots' key, the manifests of versions and of segments, the log and the dead
 //! letters. The minimal age protects objects that are written before anything refers to them, and
-//! the payloads of tasks, which are stored again when their task is requeued. All objects are listed
-//! before the roots are read. A reference that is added in between is therefore found at its root,
-//! and a blob that is stored again is rewritten, so that it no longer equals its listing.
+//! the payloads of tasks, which are stored again when their task is requeued. All objects are
+//! listed before the roots are read. A reference that is added in between is therefore found at its
+//! root, and a blob that is stored again is rewritten, so that it no longer equals its listing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

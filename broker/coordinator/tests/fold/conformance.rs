@@ -314,7 +314,11 @@ fn trainer_restart_goes_on() {
         let committed = harness.run().policy.clone().expect("a version is committed");
         let TaskBody::TrainShard(shard) = &train.body else { unreachable!("taken as one") };
         let TrainWork::Step { base, manifest, .. } = &shard.work else { unreachable!("taken as one") };
-        assert_eq!((base.0, *manifest), (makes - 1, committed.manifest), "it begins where the last one ended");
+        assert_eq!(
+            (base.0, *manifest),
+            (makes - 1, committed.manifest),
+            "it starts where the last one ended"
+        );
         // The trainer is lost with the task in its hands, and the coordinator and the queue with
         // it.
         for cut in [0, harness.log.len() / 2, harness.log.len()] {

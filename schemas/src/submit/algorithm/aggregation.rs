@@ -1,10 +1,10 @@
-//! How losses of tokens become one number.
+//! Aggregation of token losses.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What the losses of an update's tokens are divided by. It counts the whole update, whatever forwards and members it
-/// is split over, and the tokens that a correction rejects too.
+/// The denominator of an update's token losses. It counts the whole update, independent of
+/// micro-batches and ranks, including tokens that a correction rejects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Aggregation {
@@ -13,12 +13,13 @@ pub enum Aggregation {
     TokenMean,
     /// The mean over rollouts of the mean over their tokens.
     SeqMeanTokenMean,
-    /// The mean over rollouts of the sum over their tokens, divided by `parameters.response_tokens`.
+    /// The mean over rollouts of the sum over their tokens, divided by
+    /// `parameters.response_tokens`.
     SeqMeanTokenSumNorm,
 }
 
 impl Aggregation {
-    /// As the run file names it.
+    /// Its name in the run file.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

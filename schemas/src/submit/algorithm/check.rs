@@ -1,4 +1,4 @@
-//! What of an algorithm cannot work: numbers that are none, the optimiser's settings, the distance from version 0.
+//! Checks of an algorithm: invalid numbers, the optimiser's settings, the KL term.
 
 use super::{Aggregation, Algorithm, KlEstimator, KlPlace, Loss, Schedule};
 use crate::submit::validate::Checks;
@@ -9,7 +9,7 @@ mod signal;
 pub(in crate::submit) use signal::check as check_signal;
 
 impl Algorithm {
-    /// What of it cannot work.
+    /// Everything in it that cannot work.
     pub(in crate::submit) fn check(&self, checks: &mut Checks) {
         checks.count("algorithm.epochs", u64::from(self.epochs), 1, 1_000);
         checks.count("algorithm.minibatches", u64::from(self.minibatches), 1, 10_000);

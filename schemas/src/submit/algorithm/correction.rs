@@ -1,28 +1,30 @@
-//! What corrects for samples of a policy that is not the old one.
+//! Off-policy correction, for a behaviour policy that differs from the proximal one.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What corrects the loss for samples of another policy than the old one, with ρ = p_old / p of the policy that
-/// sampled. It multiplies whatever the loss is, without gradient.
+/// Corrects the loss if the behaviour policy differs from the proximal one, with ρ = p_proximal /
+/// p_behaviour. The weight multiplies the loss, without gradient.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Correction {
-    /// What the loss of a token is multiplied by. Default `none`.
+    /// The weight of a token's loss. Default `none`.
     pub weight: CorrectionWeight,
     /// No weight is above this; 0 for no bound. Default 2.
     pub cap: f64,
-    /// Which rollouts or turns count for nothing. Default `none`.
+    /// Which tokens, turns or rollouts are rejected. Default `none`.
     pub reject: Rejection,
-    /// The least that is not rejected. Default: 0.5 for `token`, `sequence` and `turn`, 0.99 for `geometric`.
+    /// The least that is not rejected. Default: 0.5 for `token`, `sequence` and `turn`, 0.99 for
+    /// `geometric`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = null))]
     pub low: Option<f64>,
-    /// The most that is not rejected. Default: 5 for `token`, 2 for `sequence` and `turn`, 1.01 for `geometric`.
+    /// The most that is not rejected. Default: 5 for `token`, 2 for `sequence` and `turn`, 1.01 for
+    /// `geometric`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = null))]
     pub high: Option<f64>,
-    /// A rollout with any ρ below this counts for nothing; 0 for no such bound. Default 0.
+    /// A rollout with any ρ below this is rejected; 0 for no such bound. Default 0.
     pub veto: f64,
 }
 
@@ -60,7 +62,7 @@ impl Correction {
     }
 }
 
-/// What the loss of a token is multiplied by: truncated importance sampling.
+/// The weight of a token's loss: truncated importance sampling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CorrectionWeight {
@@ -75,7 +77,7 @@ pub enum CorrectionWeight {
     Sequence,
 }
 
-/// What is rejected where it leaves its bounds.
+/// What is rejected if it is out of bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Rejection {

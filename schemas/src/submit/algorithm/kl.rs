@@ -1,4 +1,4 @@
-//! What holds the policy near version 0.
+//! The KL term, which holds the policy near version 0.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use crate::omit;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Kl {
-    /// Multiplies the term; where it adapts, what it begins with.
+    /// Coefficient of the term; if it adapts, its initial value.
     pub coefficient: f64,
     /// How the distance is estimated. Default `k3`.
     #[serde(default = "Kl::default_estimator")]

@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The policy loss of a token, with p, o and m its probability under the policy in training, the
-/// old one and the one that sampled, r = p / o, and A the advantage.
+/// The policy loss of a token, with p, o and m its probability under the current, the proximal and
+/// the behaviour policy, r = p / o, and A the advantage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Loss {
@@ -68,7 +68,7 @@ pub enum RatioLevel {
 }
 
 impl RatioLevel {
-    /// As the run file names it.
+    /// Its name in the run file.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -95,7 +95,7 @@ impl OldPolicy {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Behaviour, Self::Proximal, Self::Current];
 
-    /// As the run file names it.
+    /// Its name in the run file.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -106,22 +106,22 @@ impl OldPolicy {
     }
 }
 
-/// Numbers that single advantages, losses and aggregations have.
+/// Parameters of single advantages, losses and aggregations.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Parameters {
     /// `chunk` and `gi_gpo`: discount of a turn's return in the turn before. Default 0.95.
     pub discount: f64,
-    /// `gi_gpo`: what the part of the turns weighs beside that of the rollout. Default 1.
+    /// `gi_gpo`: weight of the turns' part beside the rollout's. Default 1.
     pub turn_weight: f64,
     /// `ppo_clip`, `gspo`, `segment`: for a negative advantage r counts at most this, more than 1;
     /// 0 for no bound. Default 0.
     pub dual_clip: f64,
-    /// `kimi`: what the squared log-ratio weighs. Default 0.1.
+    /// `kimi`: weight of the squared log-ratio. Default 0.1.
     pub tau: f64,
     /// `dppo_tv`: how far a probability may move. Default 0.2.
     pub delta: f64,
-    /// `dppo_tv`: what the squared log-ratio weighs. Default 0.001.
+    /// `dppo_tv`: weight of the squared log-ratio. Default 0.001.
     pub pull: f64,
     /// `seq_mean_token_sum_norm`: what a rollout's sum is divided by, the most tokens that one may
     /// have sampled for example. Default 0.

@@ -4,7 +4,7 @@ use crate::submit::validate::Checks;
 use crate::submit::{Algorithm, CorrectionWeight, OldPolicy, Rejection};
 
 impl Algorithm {
-    /// A loss with a ratio needs an old policy that is not the one in training.
+    /// A loss with a ratio needs a proximal policy that is not the current one.
     pub(super) fn check_old(&self, checks: &mut Checks) {
         let sees = self.loss.sees_old();
         checks.require(
@@ -21,7 +21,7 @@ impl Algorithm {
         );
     }
 
-    /// A correction needs an old policy that is neither the one in training nor the one that sampled.
+    /// A correction needs a proximal policy that is neither the current nor the behaviour policy.
     pub(super) fn check_correction(&self, checks: &mut Checks) {
         let c = &self.correction;
         self.check_bounds(checks);

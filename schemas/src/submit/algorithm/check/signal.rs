@@ -4,7 +4,7 @@ use crate::reward::RewardRule;
 use crate::submit::validate::Checks;
 use crate::submit::{Advantage, Critic, Domain, GroupFilter, NormOver, RewardNorm, RewardSpec, RunSpec};
 
-/// What of the run leaves its advantage without signal, or with the wrong one.
+/// Settings that leave the advantage without signal, or with a wrong one.
 pub(in crate::submit) fn check(spec: &RunSpec, checks: &mut Checks) {
     check_group(spec, checks);
     for (i, domain) in spec.parts().enumerate() {
