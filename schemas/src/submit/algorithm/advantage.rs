@@ -93,15 +93,15 @@ pub struct Shaping {
     pub overlong_penalty: f64,
 }
 
-/// How the shaped reward of a rollout is normalised before there are advantages: `(R − mean) / (std
-/// + 1e-6)`. Each turn's part is divided with it, and the mean is taken off the last turn's. Where
-/// the standard deviation is ≤ 1e-6, zeros.
+/// Normalisation of shaped rewards before advantages are computed: `(R − mean) / (std + 1e-6)`.
+/// Each turn's part is divided likewise, and the mean is subtracted from the last turn's part. All
+/// are zero if the standard deviation is ≤ 1e-6.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RewardNorm {
     /// The rewards whose mean is subtracted. Default `none`.
     pub mean: NormOver,
-    /// The rewards whose standard deviation divides, with n − 1. Default `none`.
+    /// The rewards whose standard deviation divides, over n − 1. Default `none`.
     pub std: NormOver,
 }
 
