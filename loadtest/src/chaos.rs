@@ -72,7 +72,7 @@ pub struct Series {
     /// The runs, in order.
     pub runs: Vec<result::Played>,
     /// When what came of tasks was seen.
-    pub seen: Vec<observe::Seen>,
+    pub seen: Vec<observe::ObservedTurn>,
     /// Rollouts that were trained.
     pub trained: cost::Trained,
     /// What the checkers say; empty when all is well.

@@ -39,19 +39,19 @@ const EXHAUSTED_POOL: &str = "exhausted";
 /// A queue in memory. Clones share it.
 #[derive(Clone)]
 pub struct MemoryQueue {
-    shared: Arc<Shared>,
+    shared: Arc<MemoryCore>,
 }
 
-struct Shared {
+struct MemoryCore {
     settings: QueueSettings,
     clock: Arc<dyn Clock>,
-    state: Mutex<State>,
+    state: Mutex<MemoryState>,
     /// Told of every change; whoever waits looks again.
     changed: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct MemoryState {
     tasks: BTreeMap<Stage, Tasks>,
     exhausted: Tasks,
     log: Records,
@@ -73,8 +73,8 @@ impl MemoryQueue {
     /// An empty queue.
     #[must_use]
     pub fn with_settings(clock: Arc<dyn Clock>, settings: QueueSettings) -> Self {
-        let (state, changed) = (Mutex::new(State::default()), Notify::new());
-        Self { shared: Arc::new(Shared { settings, clock, state, changed }) }
+        let (state, changed) = (Mutex::new(MemoryState::default()), Notify::new());
+        Self { shared: Arc::new(MemoryCore { settings, clock, state, changed }) }
     }
 }
 
@@ -109,13 +109,13 @@ impl MemoryQueue {
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl MemoryCore {
+    fn state(&self) -> MutexGuard<'_, MemoryState> {
         self.state.lock().expect("no code panics while it holds the queue's state")
     }
 
     /// Changes the state and wakes whoever waits for a change.
-    fn change<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+    fn change<T>(&self, f: impl FnOnce(&mut MemoryState) -> T) -> T {
         let mut state = self.state();
         self.before_change(&mut state);
         let result = f(&mut state);
@@ -124,14 +124,14 @@ impl Shared {
         result
     }
 
-    fn before_change(&self, state: &mut State) {
+    fn before_change(&self, state: &mut MemoryState) {
         if let Durability::Interval(every) = self.settings.durability {
             power::before_change(state, self.clock.now(), every);
         }
     }
 
     /// Ends what ran out by now.
-    fn expire(&self, state: &mut State) {
+    fn expire(&self, state: &mut MemoryState) {
         let now = self.clock.now();
         let max_deliver = self.settings.max_deliver.unsigned_abs();
         let mut found = Vec::new();
@@ -147,7 +147,7 @@ impl Shared {
     }
 
     /// Waits until `look` finds something. Looks again after every change and whenever a lease ends.
-    async fn wait_for<T>(&self, mut look: impl FnMut(&mut State) -> Option<T>) -> T {
+    async fn wait_for<T>(&self, mut look: impl FnMut(&mut MemoryState) -> Option<T>) -> T {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);

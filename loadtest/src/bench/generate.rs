@@ -84,7 +84,7 @@ struct Figures {
     rows: Vec<Row>,
     /// Floating-point operations of a token, with its part of the prompt's.
     token_flops: f64,
-    shared: Shared,
+    shared: SharedPrefix,
     /// Beside transformers on the same tokens; empty where it did not run.
     parity: Vec<Parity>,
     model: PathBuf,
@@ -117,7 +117,7 @@ struct Side {
 
 /// Samples of one prompt.
 #[derive(Debug, Serialize)]
-struct Shared {
+struct SharedPrefix {
     samples: usize,
     prompt: usize,
     /// Tokens of the contexts that were computed, over all samples.
@@ -230,7 +230,7 @@ fn faster(
 }
 
 /// Samples of one long prompt, beside as many prompts.
-fn shared(ours: &mut Ours, args: &Args) -> anyhow::Result<Shared> {
+fn shared(ours: &mut Ours, args: &Args) -> anyhow::Result<SharedPrefix> {
     const SAMPLES: usize = 8;
     const PROMPT: usize = 512;
     let (mut together, mut apart, mut prefill_tokens) = (Vec::new(), Vec::new(), 0);
@@ -242,7 +242,7 @@ fn shared(ours: &mut Ours, args: &Args) -> anyhow::Result<Shared> {
         apart.push(ours.seconds(DTYPES[0], Work { seed: 2_000 + u64::from(repeat), ..work }, SAMPLES)?);
     }
     let (seconds, apart_seconds) = (median(together), median(apart));
-    Ok(Shared { samples: SAMPLES, prompt: PROMPT, prefill_tokens, seconds, apart_seconds })
+    Ok(SharedPrefix { samples: SAMPLES, prompt: PROMPT, prefill_tokens, seconds, apart_seconds })
 }
 
 fn table(f: &Figures) -> String {

@@ -15,7 +15,7 @@ use millrace_schemas::{RolloutId, RunId, Stage, TaskKey};
 use serde::Serialize;
 
 use super::inject::Injected;
-use super::observe::Seen;
+use super::observe::ObservedTurn;
 use super::result::Played;
 use super::role::Role;
 use super::scenario::Kind;
@@ -57,7 +57,7 @@ pub struct Account<'a> {
     /// The runs.
     pub runs: &'a [Played],
     /// Outcomes in the order in which they were seen.
-    pub seen: &'a [Seen],
+    pub seen: &'a [ObservedTurn],
     /// What was trained.
     pub trained: &'a Trained,
 }
@@ -89,7 +89,7 @@ fn concerns(role: Role, stage: Stage) -> bool {
 }
 
 /// When a fault is no longer at work.
-fn settled(fault: &Injected, seen: &[Seen]) -> f64 {
+fn settled(fault: &Injected, seen: &[ObservedTurn]) -> f64 {
     let after = seen.iter().find(|seen| seen.at_s > fault.until_s && concerns(fault.role, seen.key.stage()));
     after.map_or(fault.until_s, |seen| seen.at_s.min(fault.until_s + LONGEST))
 }

@@ -13,7 +13,7 @@ use super::plan::{Fault, Plan};
 use super::proxy::Mode;
 use super::role::Role;
 use super::scenario::Kind;
-use super::stack::{Member, Shared};
+use super::stack::{Member, SharedStack};
 
 /// A fault that happened.
 #[derive(Debug, Clone, Serialize)]
@@ -73,7 +73,7 @@ impl Record {
 ///
 /// Consumes: the plan. Produces: faults, and the record of them. Waits for: the time of each. Ends at `end`.
 /// On failure: a fault that cannot be done is left out of the record.
-pub async fn run(stack: Shared, mut plan: Plan, record: Record, leader: Leader, end: Instant) {
+pub async fn run(stack: SharedStack, mut plan: Plan, record: Record, leader: Leader, end: Instant) {
     let mut tasks = JoinSet::new();
     let mut at = Instant::now();
     loop {
@@ -88,7 +88,7 @@ pub async fn run(stack: Shared, mut plan: Plan, record: Record, leader: Leader, 
     while tasks.join_next().await.is_some() {}
 }
 
-async fn inject(stack: Shared, fault: Fault, record: Record, leader: Leader, end: Instant) {
+async fn inject(stack: SharedStack, fault: Fault, record: Record, leader: Leader, end: Instant) {
     match fault.kind {
         Kind::DiskFull => fill_disk(&stack, &fault, &record, end).await,
         Kind::KillLeader => {
@@ -150,7 +150,7 @@ async fn disturb(members: &[&Member], mode: Mode, lasts: Duration) {
     set(Mode::Through);
 }
 
-async fn fill_disk(stack: &Shared, fault: &Fault, record: &Record, end: Instant) {
+async fn fill_disk(stack: &SharedStack, fault: &Fault, record: &Record, end: Instant) {
     let Some(disk) = &stack.disk else { return };
     let Ok(_guard) = timeout_at(end, stack.disk_busy.lock()).await else { return };
     let since = Instant::now();

@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// An outcome in the log.
 #[derive(Debug, Clone)]
-pub struct Seen {
+pub struct ObservedTurn {
     /// Seconds from the beginning to when it was seen.
     pub at_s: f64,
     /// The run.
@@ -32,7 +32,7 @@ pub struct Seen {
 
 /// Watches until it is stopped.
 pub struct Observer {
-    seen: Arc<Mutex<Vec<Seen>>>,
+    seen: Arc<Mutex<Vec<ObservedTurn>>>,
     policies: PolicyWatch,
     watching: [JoinHandle<()>; 2],
 }
@@ -45,7 +45,7 @@ impl Observer {
     pub async fn start(url: &str, objects: &Path, began: Instant) -> anyhow::Result<Self> {
         let player = Player::connect(url, "observer").await?;
         let broker = Broker::new(player.queue().clone(), Objects::open(&objects.to_string_lossy())?);
-        let seen = Arc::<Mutex<Vec<Seen>>>::default();
+        let seen = Arc::<Mutex<Vec<ObservedTurn>>>::default();
         let policies = PolicyWatch::default();
         let watching = [
             tokio::spawn(policies.clone().run(broker.clone())),
@@ -62,14 +62,14 @@ impl Observer {
 
     /// Ends, and gives what was seen.
     #[must_use]
-    pub fn stop(self) -> Vec<Seen> {
+    pub fn stop(self) -> Vec<ObservedTurn> {
         self.watching.iter().for_each(JoinHandle::abort);
         std::mem::take(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 /// Consumes the log. Produces notes. Waits for entries. Ends when aborted. On failure: reads on after a pause.
-async fn watch(broker: Broker, seen: Arc<Mutex<Vec<Seen>>>, began: Instant) {
+async fn watch(broker: Broker, seen: Arc<Mutex<Vec<ObservedTurn>>>, began: Instant) {
     let mut log = loop {
         match broker.read_log(1).await {
             Ok(log) => break log,
@@ -87,14 +87,14 @@ async fn watch(broker: Broker, seen: Arc<Mutex<Vec<Seen>>>, began: Instant) {
     }
 }
 
-async fn next(log: &mut Log, began: Instant) -> Result<Vec<Seen>, millrace_queue::BrokerError> {
+async fn next(log: &mut Log, began: Instant) -> Result<Vec<ObservedTurn>, millrace_queue::BrokerError> {
     let entries = log.next(AT_ONCE).await?;
     let at_s = began.elapsed().as_secs_f64();
     let seen = entries.into_iter().filter_map(|entry| {
         let Ok(Event::Outcome(outcome)) = entry.event else { return None };
         let tokens =
             if let OutcomeBody::Generate(done) = outcome.body { done.tokens.len() as u64 } else { 0 };
-        Some(Seen { at_s, run: entry.run.parse().ok()?, key: outcome.key, tokens })
+        Some(ObservedTurn { at_s, run: entry.run.parse().ok()?, key: outcome.key, tokens })
     });
     Ok(seen.collect())
 }

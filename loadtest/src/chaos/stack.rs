@@ -210,4 +210,4 @@ impl Place {
 }
 
 /// All processes, shared with those who disturb them.
-pub type Shared = Arc<Stack>;
+pub type SharedStack = Arc<Stack>;

@@ -14,10 +14,10 @@ use super::world::World;
 #[derive(Clone)]
 pub(super) struct Link {
     pub(super) world: Arc<World>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<LinkState>>,
 }
 
-struct State {
+struct LinkState {
     dead: bool,
     paused_until: Instant,
     cut_until: Instant,
@@ -26,11 +26,11 @@ struct State {
 impl Link {
     pub(super) fn new(world: Arc<World>) -> Self {
         let now = Instant::now();
-        let state = State { dead: false, paused_until: now, cut_until: now };
+        let state = LinkState { dead: false, paused_until: now, cut_until: now };
         Self { world, state: Arc::new(Mutex::new(state)) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LinkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -36,10 +36,10 @@ pub(super) struct World {
     /// What replicas that are behind still show.
     pub(super) replicas: Replicas,
     start: Instant,
-    state: Mutex<State>,
+    state: Mutex<WorldState>,
 }
 
-struct State {
+struct WorldState {
     chance: Stream,
     /// Troubles that are about, and until when.
     weather: BTreeMap<FaultKind, Instant>,
@@ -66,7 +66,7 @@ impl World {
         };
         let ack_wait = Duration::from_millis(scenario.ack_wait_ms);
         let settings = QueueSettings { durability, ack_wait, ..QueueSettings::default() };
-        let state = State {
+        let state = WorldState {
             chance: Stream::new(seed),
             weather: BTreeMap::new(),
             counts: BTreeMap::new(),
@@ -89,7 +89,7 @@ impl World {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, WorldState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -7,18 +7,18 @@ use async_trait::async_trait;
 use millrace_schemas::{PoolName, Stage, subjects};
 
 use super::tasks::{Handed, Tasks};
-use super::{EXHAUSTED_POOL, Shared, State};
+use super::{EXHAUSTED_POOL, MemoryCore, MemoryState};
 use crate::port::{Delivery, Exhausted, ExhaustedTasks, Lease, Puller, QueueError};
 
 pub(super) struct MemoryPuller {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<MemoryCore>,
     pub(super) stage: Stage,
     pub(super) pool: PoolName,
 }
 
 impl MemoryPuller {
     /// Takes up to `free` of the tasks that wait; `None` if there are none.
-    pub(super) fn take(&self, state: &mut State, free: usize) -> Option<Vec<Handed>> {
+    pub(super) fn take(&self, state: &mut MemoryState, free: usize) -> Option<Vec<Handed>> {
         let (shared, stage, pool) = (&self.shared, self.stage, self.pool.as_str());
         let until = shared.clock.now() + shared.settings.ack_wait;
         if !state.tasks.entry(stage).or_default().has_ready(pool) {
@@ -51,7 +51,7 @@ impl Puller for MemoryPuller {
 
 /// The hold on a task of a stage, or on a notice of an exhausted one (no stage).
 struct MemoryLease {
-    shared: Arc<Shared>,
+    shared: Arc<MemoryCore>,
     stage: Option<Stage>,
     seq: u64,
     attempt: u64,
@@ -97,7 +97,7 @@ impl Lease for MemoryLease {
 }
 
 pub(super) struct MemoryExhausted {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<MemoryCore>,
 }
 
 /// Removes an exhausted task, then the notice of it.
@@ -114,7 +114,7 @@ impl Lease for ExhaustedLease {
     }
 
     async fn done(&self) -> Result<(), QueueError> {
-        let remove = |state: &mut State| state.tasks.entry(self.stage).or_default().remove(self.seq);
+        let remove = |state: &mut MemoryState| state.tasks.entry(self.stage).or_default().remove(self.seq);
         self.notice.shared.change(remove);
         self.notice.done().await
     }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::State;
+use super::MemoryState;
 
 /// States of a stream that are remembered between two syncs: the machine writes back what is older by itself.
 const MOST_KEPT: usize = 64;
@@ -29,7 +29,7 @@ struct Kept {
 }
 
 impl Kept {
-    fn of(state: &State) -> Self {
+    fn of(state: &MemoryState) -> Self {
         Self {
             tasks: state.tasks.clone(),
             exhausted: state.exhausted.clone(),
@@ -40,7 +40,7 @@ impl Kept {
 }
 
 /// Remembers the state before a change, and syncs when it is time.
-pub(super) fn before_change(state: &mut State, now: Duration, every: Duration) {
+pub(super) fn before_change(state: &mut MemoryState, now: Duration, every: Duration) {
     if now >= state.unsynced.synced_at + every {
         state.unsynced.synced_at = now;
         state.unsynced.log_end = state.log.end();
@@ -54,7 +54,7 @@ pub(super) fn before_change(state: &mut State, now: Duration, every: Duration) {
 }
 
 /// Each stream and bucket goes back by a part of what was not synced.
-pub(super) fn strike(state: &mut State, seed: u64) {
+pub(super) fn strike(state: &mut MemoryState, seed: u64) {
     let mut draw = Draw(seed);
     let unsynced = std::mem::take(&mut state.unsynced);
     let back = |draw: &mut Draw| {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use async_trait::async_trait;
 use millrace_schemas::{PoolName, Stage};
 
-use super::Shared;
+use super::MemoryCore;
 use super::deliveries::MemoryPuller;
 use crate::partitions::Part;
 use crate::port::{Delivery, Puller, QueueError};
@@ -35,7 +35,7 @@ pub(super) struct MemoryPart {
 
 /// A place taken; left when dropped, and who comes next is told.
 struct Taken<'a> {
-    shared: &'a Shared,
+    shared: &'a MemoryCore,
     partition: (Stage, PoolName),
     place: Place,
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::sync::mpsc;
 
-use super::Shared;
+use super::MemoryCore;
 use crate::port::{KeyValue, KeyWatcher, Listener, LogEntry, LogReader, Message, QueueError};
 
 pub(super) struct MemoryLogReader {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<MemoryCore>,
     pub(super) next: u64,
     /// The entry given last: its position, and when it was stored.
     pub(super) last: Option<(u64, u64)>,
@@ -42,7 +42,7 @@ impl LogReader for MemoryLogReader {
 }
 
 pub(super) struct MemoryKeyWatcher {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<MemoryCore>,
     pub(super) bucket: &'static str,
     pub(super) seen: u64,
     pub(super) losses: u64,

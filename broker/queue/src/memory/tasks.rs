@@ -24,11 +24,11 @@ struct Entry {
     stored_ns: u64,
     pool: String,
     attempt: u64,
-    state: State,
+    state: TaskState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum TaskState {
     Ready,
     /// A lease or a delay runs until then.
     Until(Duration),
@@ -61,7 +61,7 @@ impl Tasks {
         self.subjects.insert(message.subject.clone(), seq);
         self.ready.entry(pool.to_owned()).or_default().fresh.push_back(seq);
         let (pool, stored_ns) = (pool.to_owned(), now.as_nanos() as u64);
-        self.entries.insert(seq, Entry { message, stored_ns, pool, attempt: 0, state: State::Ready });
+        self.entries.insert(seq, Entry { message, stored_ns, pool, attempt: 0, state: TaskState::Ready });
         Put::Queued
     }
 
@@ -74,14 +74,14 @@ impl Tasks {
             }
             self.timers.pop_first();
             let Some(entry) = self.entries.get_mut(&seq) else { continue };
-            if entry.state != State::Until(at) {
+            if entry.state != TaskState::Until(at) {
                 continue;
             }
             if entry.attempt >= max_deliver {
-                entry.state = State::Exhausted;
+                entry.state = TaskState::Exhausted;
                 exhausted.push(seq);
             } else {
-                entry.state = State::Ready;
+                entry.state = TaskState::Ready;
                 self.ready.entry(entry.pool.clone()).or_default().again.push_back(seq);
             }
         }
@@ -105,11 +105,11 @@ impl Tasks {
         while handed.len() < max {
             let Some(seq) = ready.again.pop_front().or_else(|| ready.fresh.pop_front()) else { break };
             let Some(entry) = self.entries.get_mut(&seq) else { continue };
-            if entry.state != State::Ready {
+            if entry.state != TaskState::Ready {
                 continue;
             }
             entry.attempt += 1;
-            entry.state = State::Until(until);
+            entry.state = TaskState::Until(until);
             self.timers.insert((until, seq));
             let (attempt, stored_ns) = (entry.attempt, entry.stored_ns);
             handed.push(Handed { seq, attempt, stored_ns, message: entry.message.clone() });
@@ -121,12 +121,12 @@ impl Tasks {
     /// an earlier delivery changes nothing.
     pub(super) fn hold(&mut self, seq: u64, attempt: u64, until: Duration) {
         let Some(entry) = self.entries.get_mut(&seq) else { return };
-        if let State::Until(before) = entry.state
+        if let TaskState::Until(before) = entry.state
             && entry.attempt == attempt
         {
             self.timers.remove(&(before, seq));
             self.timers.insert((until, seq));
-            entry.state = State::Until(until);
+            entry.state = TaskState::Until(until);
         }
     }
 
@@ -134,7 +134,7 @@ impl Tasks {
     pub(super) fn remove(&mut self, seq: u64) {
         if let Some(entry) = self.entries.remove(&seq) {
             self.subjects.remove(&entry.message.subject);
-            if let State::Until(at) = entry.state {
+            if let TaskState::Until(at) = entry.state {
                 self.timers.remove(&(at, seq));
             }
         }
@@ -144,8 +144,8 @@ impl Tasks {
     pub(super) fn forget_deliveries(&mut self) {
         self.timers.clear();
         for (seq, entry) in &mut self.entries {
-            if matches!(entry.state, State::Until(_)) {
-                entry.state = State::Ready;
+            if matches!(entry.state, TaskState::Until(_)) {
+                entry.state = TaskState::Ready;
                 entry.attempt = 0;
                 self.ready.entry(entry.pool.clone()).or_default().again.push_back(*seq);
             }

@@ -45,9 +45,9 @@ fn played(seconds: f64) -> Played {
 }
 
 /// A turn of ten tokens of the rollout `group`, in this attempt.
-fn turn(at_s: f64, group: u64, attempt: u32) -> Seen {
+fn turn(at_s: f64, group: u64, attempt: u32) -> ObservedTurn {
     let rollout = RolloutId { group, index: 0, attempt };
-    Seen { at_s, run: run(), key: TaskKey::Generate { rollout, turn: 1 }, tokens: 10 }
+    ObservedTurn { at_s, run: run(), key: TaskKey::Generate { rollout, turn: 1 }, tokens: 10 }
 }
 
 fn trained(rollouts: &[(u64, u32)]) -> Trained {
@@ -62,7 +62,7 @@ fn fault(at_s: f64, until_s: f64, role: Role) -> Injected {
 }
 
 /// Ten tokens a second for ten seconds.
-fn undisturbed() -> (Vec<Played>, Vec<Seen>, Trained) {
+fn undisturbed() -> (Vec<Played>, Vec<ObservedTurn>, Trained) {
     let seen = (0..10_u32).map(|i| turn(f64::from(i) + 0.5, i.into(), 0)).collect();
     (vec![played(10.0)], seen, trained(&(0..10).map(|i| (i, 0)).collect::<Vec<_>>()))
 }
@@ -72,9 +72,9 @@ fn a_pause_costs_its_length_and_all_costs_add_up() {
     let (runs, seen, all) = undisturbed();
     let plain = Account { runs: &runs, seen: &seen, trained: &all };
     // Nothing from 4.5 to 9.5: the same run in 15 seconds.
-    let late: Vec<Seen> = seen
+    let late: Vec<ObservedTurn> = seen
         .iter()
-        .map(|s| Seen { at_s: if s.at_s > 4.6 { s.at_s + 5.0 } else { s.at_s }, ..s.clone() })
+        .map(|s| ObservedTurn { at_s: if s.at_s > 4.6 { s.at_s + 5.0 } else { s.at_s }, ..s.clone() })
         .collect();
     let longer = [played(15.0)];
     let disturbed = Account { runs: &longer, seen: &late, trained: &all };
