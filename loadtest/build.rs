@@ -1,4 +1,5 @@
-//! Finds libtorch at run time where the workers were built with it: their build script says where it is.
+//! Finds libtorch at run time where the workers were built with it: their build script reports its
+//! path.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

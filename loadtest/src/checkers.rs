@@ -33,7 +33,7 @@ pub use puts::PutWatch;
 pub use record::{PolicyWatch, record};
 pub use snapshots::SnapshotWatch;
 
-/// Findings of one checker that are spelled out; of the others only the number is told.
+/// Findings of one checker that are reported in full; of the rest only the number is reported.
 const MAX_WORDS: usize = 10;
 
 /// A checker: gives everything that is wrong, for people; nothing when all is well.

@@ -46,10 +46,10 @@ enum Bench {
     Generate(bench::generate::Args),
 }
 
-/// Does what the process was asked on its command line.
+/// Runs the command of the command line.
 ///
 /// # Errors
-/// Says what failed.
+/// The command failed; the error has the reason.
 pub fn main() -> anyhow::Result<ExitCode> {
     let command = Args::parse().command;
     // The simulator's faults make every process warn all the time; its findings name the seed to look at.

@@ -1,4 +1,5 @@
-//! The crate seen from outside, in one program: each further one would compile the whole system anew.
+//! Tests of the crate from outside, in one program: each further one would compile the whole system
+//! again.
 
 #[cfg(test)]
 mod bench;

@@ -6,7 +6,7 @@ use millrace_loadtest::checkers;
 use millrace_loadtest::sim::scenario::Scenario;
 use millrace_loadtest::sim::{play, scenario_of};
 
-/// Seeds that `make test` plays, the scenarios in turn. `make sim` plays as many as it is told.
+/// Seeds that `make test` plays, the scenarios in turn. `make sim` plays as many as its argument.
 const SEEDS: u64 = 63;
 
 /// Scenario and seed of what once led to a finding, and what it was.

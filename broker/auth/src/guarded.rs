@@ -59,7 +59,7 @@ pub enum AuthError {
         /// What went wrong.
         reason: String,
     },
-    /// It cannot stand in a configuration.
+    /// A configuration cannot contain the value.
     #[error(
         "{field} value={value:?} cannot stand in a configuration: it has a quote, '\\', '@' or a new line"
     )]
@@ -72,12 +72,10 @@ pub enum AuthError {
     /// Stages without workers, or none at all.
     #[error("stages value={0:?}: only stages with workers can be combined, and at least one")]
     Stages(Vec<Stage>),
-    /// Files of an earlier time.
-    #[error(
-        "path={0} is there already; --again makes everything anew, and keys made before are worthless then"
-    )]
+    /// Files of an earlier call.
+    #[error("path={0} exists already; --again replaces all of it, and the keys made before become invalid")]
     Standing(PathBuf),
-    /// A key that stands cannot be read.
+    /// An existing key cannot be read.
     #[error(transparent)]
     Key(ConnectArgsError),
     /// The folder, or a file in it.
@@ -108,11 +106,11 @@ impl Guarded {
         Ok(files)
     }
 
-    /// Makes the configuration anew for the keys and certificates that stand in `folder`, as for rights that a new
-    /// version of Millrace brought; users that are not there yet get keys.
+    /// Rewrites the configuration for the keys and certificates that exist in `folder`, for example
+    /// when a new version of Millrace adds rights. Users that do not exist yet get keys.
     ///
     /// # Errors
-    /// What is asked for makes no sense, or a key that stands cannot be read.
+    /// The request makes no sense, or an existing key cannot be read.
     pub fn update(&self, folder: &Path) -> Result<Vec<AuthFile>, AuthError> {
         self.make_users(|name| {
             let path = folder.join(name);
@@ -159,11 +157,11 @@ impl Guarded {
     }
 }
 
-/// Writes the files into `folder`, secrets for their owner alone. What is there already stands, unless
-/// `again`.
+/// Writes the files into `folder`, with secrets readable by their owner alone. Existing files are
+/// kept, unless `again`.
 ///
 /// # Errors
-/// A file is there already, or cannot be written.
+/// A file exists already, or cannot be written.
 pub fn write(folder: &Path, files: &[AuthFile], again: bool) -> Result<(), AuthError> {
     let standing = files.iter().map(|file| folder.join(&file.name)).find(|path| path.exists());
     if let Some(standing) = standing.filter(|_| !again) {
@@ -180,7 +178,7 @@ fn write_one(path: &Path, mode: u32, content: &str) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    // The mode counts for a file that is made; what stood there may have had another.
+    // The mode applies to a new file; an existing file may have another mode.
     match fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
         Ok(()) | Err(_) => {}

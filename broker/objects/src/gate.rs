@@ -20,14 +20,15 @@ use crate::Objects;
 pub enum Fate {
     /// It arrives.
     Pass,
-    /// It does not, and whoever asked is told so.
+    /// The request fails, and the caller gets the error.
     Fail,
-    /// Of what a write brings the first half is kept, and whoever asked is told that it failed. A conditional
+    /// A write keeps the first half of the content, and the caller gets an error. A conditional
     /// create passes: stores make those whole or not at all.
     Tear,
     /// The store answers that it is forbidden, as one does whose credentials have expired.
     Refuse,
-    /// A read is told that nothing is there, as by a store that has not heard of the object yet. Another request passes.
+    /// A read gets "not found", as from a store that does not know the object yet. Other requests
+    /// pass.
     Absent,
     /// A read gives other bytes than were written. Another request passes.
     Corrupt,

@@ -130,8 +130,8 @@ impl Objects {
         Self { store: Arc::new(InMemory::new()), folder: None }
     }
 
-    /// Stores `content` under its hash, unless it is there already. It is young then: whoever writes it means to refer
-    /// to it.
+    /// Stores `content` under its hash, unless the object exists already. The object is young
+    /// afterwards, because the writer is about to refer to it.
     ///
     /// # Errors
     /// The store cannot be reached or refuses.
@@ -143,7 +143,7 @@ impl Objects {
         Ok(blob)
     }
 
-    /// Reads a blob and proves that it is what its reference says.
+    /// Reads a blob and checks its content against its reference.
     ///
     /// # Errors
     /// [`ObjectError::NotFound`], [`ObjectError::Corrupt`] when hash or length differ, or the store fails.
@@ -157,7 +157,7 @@ impl Objects {
         Ok(content)
     }
 
-    /// Whether a blob is there, at the length that its reference says. Its content is not read.
+    /// Whether a blob exists, with the length in its reference. Its content is not read.
     ///
     /// # Errors
     /// The store cannot be reached or refuses.
@@ -169,11 +169,12 @@ impl Objects {
         }
     }
 
-    /// Stores `content` at `path` unless an object is there. Of several at once, exactly one is told `New`.
+    /// Stores `content` at `path` unless an object exists there. Of several calls at once, exactly
+    /// one gets `New`.
     ///
     /// # Errors
-    /// The store cannot be reached or refuses. The object may have been made all the same: creating it again
-    /// then says `Exists`, and its content tells whose it is.
+    /// The store cannot be reached or refuses. The object may have been created all the same. A
+    /// second call then returns `Exists`, and the content identifies the writer.
     pub async fn create(&self, path: &str, content: Bytes) -> Result<Created, ObjectError> {
         let at = parse(path)?;
         for tried in 0..CREATE_TRIES {

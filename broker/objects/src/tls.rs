@@ -2,6 +2,6 @@
 
 /// Chooses ring for this process, unless something was chosen before. Every client calls it before it is made.
 pub fn choose_ring() {
-    // An error says that somebody chose before: that choice stands.
+    // An error means that another provider was installed before: it is kept.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }

@@ -1,4 +1,4 @@
-//! How every binary is told who it is to the queue, and whom to trust.
+//! Arguments of every binary for its identity on the queue and the servers that it trusts.
 
 use std::path::{Path, PathBuf};
 
@@ -137,7 +137,7 @@ fn is_token(word: &str) -> bool {
     word.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
 }
 
-/// The comment in a file of a seed that says whose it is.
+/// The comment in a seed file that names its user.
 const USER: &str = "# user=";
 
 /// What a file of a seed holds.

@@ -1,4 +1,5 @@
-//! Time for the memory queue. It is handed in, so that a test or a simulator decides when leases end.
+//! Time for the memory queue. The caller supplies it, so that a test or a simulator decides when
+//! leases expire.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,20 +49,20 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that moves only when told to. Clones show the same time.
+/// A clock that moves only when a caller advances it. Clones show the same time.
 #[derive(Debug, Clone)]
 pub struct ManualClock {
     now: Arc<watch::Sender<Duration>>,
 }
 
 impl ManualClock {
-    /// Stands at zero.
+    /// A clock at zero.
     #[must_use]
     pub fn new() -> Self {
         Self { now: Arc::new(watch::Sender::new(Duration::ZERO)) }
     }
 
-    /// Moves on by `step` and wakes whoever waited for a time up to then.
+    /// Advances the time by `step` and wakes all that wait for a time up to then.
     pub fn advance(&self, step: Duration) {
         self.now.send_modify(|now| *now += step);
     }

@@ -61,9 +61,10 @@ impl Fixture {
         put.into_iter().map(|put| put.expect("the queue stores it")).collect()
     }
 
-    /// Puts a task again and again until the queue takes it: whoever settled it said so without waiting.
+    /// Repeats the put of a task until the queue takes it: the last delivery was settled without
+    /// waiting for the server.
     async fn put_until_queued(&self, task: &Task) {
-        until("the task can be put again", async || {
+        until("the task can be requeued", async || {
             self.put(std::slice::from_ref(task)).await == [Put::Queued]
         })
         .await;

@@ -1,4 +1,4 @@
-//! Subject filters as NATS has them: `*` stands for one token, `>` for one or more at the end.
+//! Subject filters of NATS: `*` matches one token, `>` matches one or more at the end.
 
 /// Whether `subject` matches `filter`.
 pub(crate) fn matches(filter: &str, subject: &str) -> bool {

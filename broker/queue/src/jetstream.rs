@@ -53,8 +53,8 @@ impl JetStream {
         Ok(Arc::new(Self { connection: Arc::new(connection) }))
     }
 
-    /// The name of the server that leads the log in a cluster; `None` where a server stands alone, or while
-    /// none is chosen.
+    /// The name of the server that leads the log in a cluster; `None` for a single server, or
+    /// before a leader is elected.
     ///
     /// # Errors
     /// No server answers, or there is no log.
@@ -62,7 +62,7 @@ impl JetStream {
         api::stream_leader(&self.connection, subjects::LOG_STREAM).await
     }
 
-    /// Tasks that are queued or in hand, over all stages.
+    /// Tasks that are queued or in flight, over all stages.
     ///
     /// # Errors
     /// No server answers, or there are no streams.

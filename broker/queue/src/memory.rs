@@ -46,7 +46,7 @@ struct MemoryCore {
     settings: QueueSettings,
     clock: Arc<dyn Clock>,
     state: Mutex<MemoryState>,
-    /// Told of every change; whoever waits looks again.
+    /// Notified of every change; the waiters then look again.
     changed: Notify,
 }
 
@@ -79,7 +79,7 @@ impl MemoryQueue {
 }
 
 impl MemoryQueue {
-    /// Tasks that are queued or in hand, over all stages.
+    /// Tasks that are queued or in flight, over all stages.
     #[must_use]
     pub fn queued(&self) -> u64 {
         self.shared.state().tasks.values().map(Tasks::len).sum()
@@ -99,8 +99,8 @@ impl MemoryQueue {
         });
     }
 
-    /// Its machine loses its power and comes back at once. What was not synced is lost in part, of each stream and
-    /// bucket another part, as `seed` says; where all is synced, nothing.
+    /// Its machine loses power and restarts at once. Each stream and bucket loses a part of its
+    /// unsynced writes, drawn by `seed`; where all is synced, nothing is lost.
     pub fn power_loss(&self, seed: u64) {
         if self.shared.settings.durability != Durability::Synced {
             power::strike(&mut self.shared.state(), seed);
@@ -114,7 +114,7 @@ impl MemoryCore {
         self.state.lock().expect("no code panics while it holds the queue's state")
     }
 
-    /// Changes the state and wakes whoever waits for a change.
+    /// Changes the state and wakes all that wait for a change.
     fn change<T>(&self, f: impl FnOnce(&mut MemoryState) -> T) -> T {
         let mut state = self.state();
         self.before_change(&mut state);

@@ -118,7 +118,7 @@ pub enum Expect {
 /// What became of a write to a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Written {
-    /// The value stands under this revision.
+    /// The value was stored under this revision.
     At(u64),
     /// The key held something else than expected; nothing was written.
     Conflict,
@@ -129,8 +129,8 @@ pub enum Written {
 pub struct KeyValue {
     /// The key.
     pub key: String,
-    /// The value; empty where what stands there is a copy that the server made of what is stored elsewhere. A copy
-    /// is nobody's value: whoever owns the key overwrites it at its revision.
+    /// The value; empty where the server stored a copy of another subject's value here. A copy is
+    /// no value: the key's owner overwrites it at its revision.
     pub value: Bytes,
     /// Grows with each write.
     pub revision: u64,
@@ -152,8 +152,8 @@ pub trait TaskQueue: Send + Sync + 'static {
         Ok(())
     }
 
-    /// For how long a task of a pool may be in hand without a sign of life; `None` where that is not known,
-    /// as while the pool is not made.
+    /// How long a task of a pool may be in flight without a heartbeat. `None` where that is
+    /// unknown, for example before the pool exists.
     async fn ack_wait(&self, _stage: Stage, _pool: &PoolName) -> Result<Option<Duration>, QueueError> {
         Ok(None)
     }
@@ -162,8 +162,8 @@ pub trait TaskQueue: Send + Sync + 'static {
     /// putting it again is harmless.
     async fn put(&self, tasks: Vec<Message>) -> Vec<Result<Put, QueueError>>;
 
-    /// Drops the tasks whose subjects match `filter` from the queue; says how many. One in a worker's hands
-    /// stays in its hands, but will not be delivered again: the log decides what becomes of it.
+    /// Drops the tasks whose subjects match `filter` from the queue, and returns how many. A task
+    /// in flight remains with its worker, but is not delivered again: the log decides its outcome.
     async fn purge(&self, stage: Stage, filter: &str) -> Result<u64, QueueError>;
 
     /// Pulls tasks of a pool. Waits for the pool to be made if need be.
@@ -235,7 +235,7 @@ pub trait KeyStore: Send + Sync + 'static {
 /// Notices, which reach listeners and are stored nowhere.
 #[async_trait]
 pub trait Notices: Send + Sync + 'static {
-    /// Tells whoever listens. May be lost.
+    /// Sends a notice to all listeners. It may be lost.
     async fn notice(&self, subject: String, payload: Bytes) -> Result<(), QueueError>;
 
     /// Listens to notices whose subjects match `filter`.
@@ -283,7 +283,7 @@ pub trait Puller: Send {
     async fn close(&mut self);
 }
 
-/// A task in hand.
+/// A task in flight.
 pub struct Delivery {
     /// Subject, payload and headers.
     pub message: Message,
@@ -301,13 +301,13 @@ pub struct Delivery {
 /// The hold on a delivered task. Nothing rests on its being exclusive: only the log decides.
 #[async_trait]
 pub trait Lease: Send + Sync {
-    /// Says that the work goes on; the lease runs anew.
+    /// Sends a heartbeat, which renews the lease.
     async fn heartbeat(&self) -> Result<(), QueueError>;
-    /// The outcome is in the log, or the task is of no use any more: the queue forgets it.
+    /// The outcome is in the log, or the task is no longer needed: the queue forgets it.
     async fn done(&self) -> Result<(), QueueError>;
-    /// Another worker, or this one later, should do it.
+    /// The task is delivered again, to any worker.
     async fn retry_after(&self, delay: Duration) -> Result<(), QueueError>;
-    /// Nobody can do it; it is with the dead letters already.
+    /// Nobody can do the task, and its dead letter is stored already.
     async fn poison(&self, reason: &str) -> Result<(), QueueError>;
 }
 

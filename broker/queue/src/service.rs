@@ -93,9 +93,10 @@ impl Drop for Running {
     }
 }
 
-/// Why a message is no request of a client's. The server sends what it is asked for wherever the asker says:
-/// the answer to a pull that finds nothing is empty, and an empty request cancels the only run. And we may
-/// answer anybody: an answer to a subject of the server's or of ours would be a word in our name.
+/// Why a message is not a client's request. A server's reply may arrive here, because a client can
+/// name any reply subject. The reply to a pull that finds nothing is empty, and an empty request
+/// cancels the only run. The reply subject is checked too: a reply of ours to a subject of the
+/// server's or of ours would be a message in our name.
 fn is_forged(message: &async_nats::Message) -> Option<&'static str> {
     let Some(reply) = &message.reply else { return Some("it asks for no answer") };
     if !subjects::may_be_answered(reply) {
@@ -114,7 +115,7 @@ async fn answer(endpoint: &str, mut request: Request, client: &Client, handler: 
         Ok(body) => return log_failure(endpoint, request.respond(Ok(body)).await),
         Err(error) => error,
     };
-    // The headers are what micro service clients look at; the body says the same with the fields.
+    // Clients of micro services read the headers; the body repeats them with the fields.
     let mut headers = HeaderMap::new();
     let line = error.message.lines().map(str::trim).collect::<Vec<_>>().join(" ");
     headers.insert(NATS_SERVICE_ERROR, line.as_str());

@@ -1,4 +1,4 @@
-//! What a queue may be told to do otherwise. The defaults are the limits of the schemas crate.
+//! Settings of a queue. The defaults are the limits of the schemas crate.
 
 use std::time::Duration;
 

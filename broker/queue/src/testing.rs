@@ -26,7 +26,7 @@ impl TestServer {
     /// Starts a server with an empty folder.
     ///
     /// # Panics
-    /// There is no nats-server, or it does not start; the message says what to do.
+    /// There is no nats-server, or it does not start; the message has the remedy.
     pub async fn start() -> Self {
         Self::start_with(None).await
     }
@@ -34,7 +34,7 @@ impl TestServer {
     /// As [`TestServer::start`], with a configuration.
     ///
     /// # Panics
-    /// There is no nats-server, or it does not start; the message says what to do.
+    /// There is no nats-server, or it does not start; the message has the remedy.
     pub async fn start_with(config: Option<std::path::PathBuf>) -> Self {
         Self::start_as(|options| options.config = config).await
     }
@@ -42,7 +42,7 @@ impl TestServer {
     /// As [`TestServer::start`], with options set by `set`.
     ///
     /// # Panics
-    /// There is no nats-server, or it does not start; the message says what to do.
+    /// There is no nats-server, or it does not start; the message has the remedy.
     pub async fn start_as(set: impl FnOnce(&mut ServerOptions)) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut options = ServerOptions::in_folder(folder.path().join("nats"));

@@ -1,4 +1,5 @@
-//! The crate seen from outside, in one program: each further one would compile the NATS client anew.
+//! Tests of the crate from outside, in one program: each further one would compile the NATS client
+//! again.
 
 #[cfg(test)]
 mod conformance_memory;

@@ -1,4 +1,5 @@
-//! What the server says no to, and how it is taken: pools beyond its bound, ids in process, and no room.
+//! Refusals of the server and how the client handles them: pools beyond its bound, ids in process,
+//! and no room.
 
 use std::time::Duration;
 
@@ -108,7 +109,7 @@ async fn a_full_log_is_told_and_what_is_done_waits_for_room() {
     queue.append(entry(), None).await.unwrap();
     let error = queue.append(entry(), None).await.unwrap_err();
     assert!(error.is_transient() && error.to_string().contains("max_bytes"), "{error}");
-    // Room comes back, and nothing was lost of what stood there.
+    // Room is freed, and no stored entry was lost.
     context.get_stream(subjects::LOG_STREAM).await.unwrap().purge().await.unwrap();
     assert_eq!(queue.append(entry(), None).await.unwrap().seq, 2);
 }
@@ -152,8 +153,9 @@ fn done() -> Message {
     Message { subject: "mr.log.lake.outcome.reward".into(), payload, headers: vec![] }
 }
 
-/// Stops the followers, sends an outcome for which the leader then waits for them, and appends it once more, as who
-/// gave up waiting does. Lets the followers go on and gives what the second was told.
+/// Stops the followers and sends an outcome, for which the leader then waits. Appends the outcome
+/// again, as a client does after a timeout. Resumes the followers and returns the error of the
+/// second append.
 async fn append_while_in_process(
     servers: &[Server],
     id: &str,

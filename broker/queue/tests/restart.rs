@@ -14,8 +14,8 @@ use tokio::sync::mpsc;
 
 /// How often the server is killed.
 const KILLS: usize = 4;
-/// Within this, work goes on after a restart. Less than the timeout of a request: whoever waits for an answer
-/// that was lost with the connection must not wait for that.
+/// Work resumes within this time after a restart. It is less than the timeout of a request: a
+/// caller must not wait out that timeout for a reply that the connection lost.
 const GOES_ON: Duration = Duration::from_secs(8);
 
 fn pool() -> PoolName {
@@ -31,7 +31,7 @@ fn number(message: &Message) -> u64 {
     std::str::from_utf8(&message.payload).expect("digits").parse().expect("a number")
 }
 
-/// Puts tasks until told to stop, each until it is acknowledged; says how many.
+/// Puts tasks until stopped, each until it is acknowledged. Returns their number.
 async fn put(queue: Arc<JetStream>, mut stop: mpsc::Receiver<()>) -> u64 {
     let mut next = 0;
     while stop.try_recv().is_err() {
@@ -60,7 +60,8 @@ async fn work(queue: Arc<JetStream>) {
     }
 }
 
-/// Reads the log until it has seen the outcomes of all of the first `count` tasks; says the last position.
+/// Reads the log until it has the outcomes of all of the first `count` tasks. Returns them and the
+/// last position.
 async fn follow(queue: Arc<JetStream>, mut count: mpsc::Receiver<u64>) -> (BTreeSet<u64>, u64) {
     let mut log = queue.read_log(1).await.expect("a reader");
     let (mut seen, mut last, mut wanted) = (BTreeSet::new(), 0, None);
@@ -120,7 +121,7 @@ async fn killed_under_load(mut server: TestServer) {
         let seen = tokio::time::timeout(Duration::from_secs(20), watcher.next()).await;
         assert_eq!(seen.expect("the watcher goes on").expect("watched").value, value);
         let goes_on = async {
-            // Whoever asks at once may hit the old connection.
+            // A request sent at once may hit the old connection.
             let before = loop {
                 if let Ok(end) = queue.log_end().await {
                     break end;

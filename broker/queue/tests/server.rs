@@ -1,4 +1,5 @@
-//! The nats-server child: it starts, says why it does not, keeps its streams, and goes when we go.
+//! The nats-server child: it starts or reports why not, keeps its streams, and ends with its
+//! parent.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -59,7 +60,7 @@ fn spawn_parent() -> Child {
         .expect("started")
 }
 
-/// The server's process and folder, as the parent says them.
+/// The server's process id and folder, as the parent prints them.
 fn started(parent: &mut Child) -> (u32, String) {
     let mut lines = BufReader::new(parent.stdout.take().expect("its output")).lines();
     let line =
@@ -126,8 +127,8 @@ async fn connecting_to_nobody_fails_in_time() {
     assert!(!error.is_transient(), "{error}");
 }
 
-/// Every wait of a client has a deadline: of one that is let in and told nothing, and of one whose server
-/// falls silent with the connection standing.
+/// Every wait of a client has a deadline. One client gets no reply after it connects; the server of
+/// another falls silent while the connection is open.
 #[tokio::test]
 async fn silent_server_times_out() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -180,5 +181,5 @@ async fn silent_server_times_out() {
         while queue.set(POLICY_BUCKET, "lake", "y".into(), Expect::Any).await.is_err() {}
         while watcher.next().await.is_err() {}
     };
-    tokio::time::timeout(patience, again).await.expect("the connection is made anew");
+    tokio::time::timeout(patience, again).await.expect("the client reconnects");
 }

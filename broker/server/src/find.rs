@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 pub const NATS_SERVER_ENV: &str = "MILLRACE_NATS_SERVER";
 const NAME: &str = "nats-server";
 
-/// Finds the nats-server binary: `given` if it is, else what [`NATS_SERVER_ENV`] says, beside this program,
-/// in `.venv/bin` of the current folder or one above, in `PATH`.
+/// Finds the nats-server binary: `given` if present, else the value of [`NATS_SERVER_ENV`], else
+/// beside this program, in `.venv/bin` of the current folder or one above, or in `PATH`.
 #[must_use]
 pub fn find_server(given: Option<&Path>) -> Option<PathBuf> {
     if let Some(given) = given {

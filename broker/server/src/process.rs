@@ -1,7 +1,8 @@
-//! A child process that goes when we go, however we end.
+//! A child process that ends with its parent, however the parent ends.
 //!
-//! A shell stands between: it holds the reading end of a pipe whose writing end is ours, and ends the child
-//! when the pipe closes. So the child outlives neither a drop nor a `kill -9` of this process.
+//! A shell is between the two. It holds the read end of a pipe whose write end is the parent's, and
+//! ends the child when the pipe closes. So the child survives neither a drop nor a `kill -9` of the
+//! parent.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -17,8 +18,9 @@ use tokio::time::Instant;
 /// How often we look whether it is gone.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Runs the program given as arguments, says its process id, and ends it when standard input closes or the
-/// shell is told to end. A hang-up, which may come to the whole process group, ends neither.
+/// Runs the program given as arguments and prints its process id. Ends it when standard input
+/// closes or the shell gets a signal to end. A hang-up, which may come to the whole process group,
+/// ends neither.
 const SHELL: &str = r#"
 exec 3<&0
 trap '' HUP
@@ -48,7 +50,8 @@ pub struct Guarded {
 }
 
 impl Guarded {
-    /// Starts the program of `command` with its arguments and environment; what it says goes to `log`.
+    /// Starts the program of `command` with its arguments and environment; its output goes to
+    /// `log`.
     pub fn spawn(command: &Command, log: &Path) -> io::Result<Self> {
         let mut guarded = Command::new("/bin/sh");
         guarded.arg("-c").arg(SHELL).arg("guard").arg(command.get_program()).args(command.get_args());

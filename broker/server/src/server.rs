@@ -35,14 +35,14 @@ pub struct ServerOptions {
     pub port: Option<u16>,
     /// Sync every write to disk before acknowledging it. Slower by a factor of ten; survives a power cut.
     pub sync_always: bool,
-    /// Its seat in a cluster; `None` stands alone.
+    /// Its membership in a cluster; `None` for a single server.
     pub seat: Option<ClusterMember>,
-    /// A configuration to start it with. Where it listens and where its log is are still said above; where it
-    /// keeps its streams and how it syncs is left to the configuration.
+    /// A configuration to start it with. The options above still set its address and log; the
+    /// configuration sets where it keeps its streams and how it syncs.
     pub config: Option<PathBuf>,
 }
 
-/// One server's seat in a cluster of servers on this machine.
+/// One member of a cluster of servers on this machine.
 #[derive(Debug, Clone)]
 pub struct ClusterMember {
     /// The server's name, of its own in the cluster.

@@ -41,7 +41,7 @@ pub struct Args {
     out: PathBuf,
 }
 
-/// What a rival is told first.
+/// The settings that a rival reads first.
 #[derive(Debug, Serialize)]
 struct Settings<'a> {
     model: &'a Path,

@@ -28,7 +28,7 @@ fn commit() -> Option<String> {
     Some(if changed { format!("{commit} with changes") } else { commit })
 }
 
-/// What a line of `path` says of `name`.
+/// The value of `name` in a line of `path`.
 fn line_of(path: &str, name: &str) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;
     let (_, value) = text.lines().find(|line| line.starts_with(name))?.split_once(':')?;

@@ -239,7 +239,7 @@ impl World {
         }
     }
 
-    /// Does what is queued, as long as `does` says so; other tasks are kept.
+    /// Does the queued tasks that `does` accepts; other tasks are kept.
     fn play(&mut self, mut does: impl FnMut(&Task) -> bool, tokens: usize) -> anyhow::Result<()> {
         while let Some(task) = self.queue.pop_front() {
             if does(&task) {

@@ -39,7 +39,7 @@ pub struct Args {
     out: PathBuf,
 }
 
-/// What `rival.py` is told first.
+/// The settings that `rival.py` reads first.
 #[derive(Debug, Serialize)]
 struct Settings<'a> {
     model: &'a Path,

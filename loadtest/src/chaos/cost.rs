@@ -1,13 +1,16 @@
 //! What each fault cost, in seconds and in tokens.
 //!
-//! A fault is at work from its beginning until the first outcome of a stage that it concerns is seen after it
-//! was lifted, but no longer than `LONGEST` after that. **Seconds**: a stretch of a run of length `t` in which `n`
-//! useful tokens came into the log cost `t − n / r`, where `r` is the rate of useful tokens of the same runs
-//! undisturbed; the faults at work share it equally. A stretch may cost less than nothing, when what had waited
-//! comes at once; over all faults and the time between them the costs add up to what the runs took longer.
-//! **Tokens**: sampled tokens that are in the log and in no batch because their rollout began anew or their task
-//! had an outcome already; shared by the faults at work when the rollout began anew, else on account of the last
-//! one before.
+//! A fault is at work from its start until the first outcome, after its end, of a stage that it
+//! concerns, but at most until `LONGEST` after its end.
+//!
+//! **Seconds**: a stretch of a run of length `t` in which `n` useful tokens came into the log cost
+//! `t − n / r`, where `r` is the rate of useful tokens of the same runs undisturbed. The faults at
+//! work share the cost equally. A stretch may have a negative cost, when delayed outcomes arrive at
+//! once. Over all faults and the time between them, the costs add up to the delay of the runs.
+//!
+//! **Tokens**: sampled tokens that are in the log and in no batch, because their rollout restarted
+//! or their task already had an outcome. The faults at work when the rollout restarted share them;
+//! without such a fault, they count for the last fault before.
 
 use std::collections::{BTreeMap, BTreeSet};
 

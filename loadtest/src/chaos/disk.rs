@@ -14,8 +14,8 @@ const MARK: &str = "MILLRACE_CHAOS_NAMESPACE";
 /// Bytes written at once.
 const CHUNK: usize = 1024 * 1024;
 
-/// Starts this program anew in a mount namespace of its own, where the system lets it; says whether it is
-/// in one.
+/// Restarts this program in a mount namespace of its own, if the system permits it, and returns
+/// whether it runs in one.
 pub fn own_namespace() -> bool {
     if std::env::var_os(MARK).is_some() {
         return true;
@@ -100,7 +100,7 @@ fn fill(filler: &Path) -> std::io::Result<()> {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Lazily: whoever still has a file open keeps it. The namespace would take it along anyway.
+        // Lazily: processes with open files keep them. The namespace would end the mount anyway.
         let _ = Command::new("umount").arg("-l").arg(&self.folder).output();
     }
 }

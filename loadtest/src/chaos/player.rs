@@ -81,7 +81,7 @@ impl Player {
                 Ok(None) | Err(_) => sleep(LOOK).await,
             }
             if began.elapsed() > STUCK {
-                bail!("run {} cannot be handed in: no coordinator takes it", spec.name);
+                bail!("run {} cannot be submitted: no coordinator accepts it", spec.name);
             }
         }
     }

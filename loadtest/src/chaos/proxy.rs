@@ -96,7 +96,7 @@ async fn cut(mut modes: watch::Receiver<Mode>) {
     let _ = modes.wait_for(|mode| *mode == Mode::Cut).await;
 }
 
-/// Waits until something may be passed on; says with which delay. `None` when the proxy is gone.
+/// Waits until bytes may pass. Returns the delay, or `None` when the proxy is gone.
 async fn open(modes: &mut watch::Receiver<Mode>) -> Option<Duration> {
     let mode = modes.wait_for(|mode| *mode != Mode::Blackhole).await.ok()?;
     Some(match *mode {
@@ -132,8 +132,8 @@ async fn reach(servers: &[SocketAddr], next: &AtomicUsize) -> Option<TcpStream> 
     None
 }
 
-/// Consumes bytes of one side, produces them on the other, as the mode says. Waits for bytes, then for the
-/// mode, then for the other side. Ends when either side does.
+/// Consumes bytes of one side, produces them on the other, as the mode permits. Waits for bytes,
+/// then for the mode, then for the other side. Ends when either side does.
 async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut modes: watch::Receiver<Mode>) {
     let (sender, mut chunks) = mpsc::channel::<(Instant, Vec<u8>)>(WAITING);
     let read = async move {

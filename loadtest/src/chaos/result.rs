@@ -56,8 +56,8 @@ pub async fn play(player: &Player, spec: &RunSpec, began: Instant) -> anyhow::Re
     Ok(Played { seed: spec.seed, from_s, to_s, success, status })
 }
 
-/// Waits until nothing is queued or in hand any more, reads all that was left behind, and checks it; says what
-/// is wrong, and which rollouts were trained.
+/// Waits until nothing is queued or in flight, then reads and checks all that the runs left.
+/// Returns the violations and the trained rollouts.
 ///
 /// # Errors
 /// The queue or the object store cannot be read.

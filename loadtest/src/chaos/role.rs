@@ -9,7 +9,7 @@ use serde::Serialize;
 pub enum Role {
     /// nats-server.
     Server,
-    /// `millrace coordinator`: one acts, one stands by.
+    /// `millrace coordinator`: a leader and a standby.
     Coordinator,
     /// A worker that samples.
     Generate,

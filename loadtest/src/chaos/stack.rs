@@ -40,7 +40,7 @@ pub struct Stack {
     pub members: Vec<Member>,
     /// The object store's disk, if it has one of its own.
     pub disk: Option<Disk>,
-    /// Held by whoever fills the disk.
+    /// Held while a fault fills the disk.
     pub disk_busy: Mutex<()>,
     /// The object store.
     pub objects: PathBuf,
@@ -57,9 +57,9 @@ pub struct Member {
     pub process: Process,
     /// Its way to nats-server; `None` for nats-server itself.
     pub proxy: Option<Proxy>,
-    /// Held by whoever kills or pauses it.
+    /// Held while a fault kills or pauses it.
     pub busy: Mutex<()>,
-    /// Held by whoever disturbs its connection.
+    /// Held while a fault disturbs its connection.
     pub line_busy: Mutex<()>,
 }
 

@@ -75,7 +75,7 @@ fn wrong(run: &Run) -> Vec<String> {
 fn beyond(encoded: &[u8], unnamed: u64, bound: &dyn Fn(&str) -> Option<u64>) -> Vec<String> {
     let mut words = Vec::new();
     let read = collections(encoded, &mut |path, length| {
-        // What was asked for is bounded where it is handed in; runs are looked at one by one.
+        // The size of a spec is bounded when it is submitted; runs are checked one by one.
         if path.first().is_some_and(|first| first == "spec" || first == "runs") {
             return;
         }
@@ -91,7 +91,8 @@ fn beyond(encoded: &[u8], unnamed: u64, bound: &dyn Fn(&str) -> Option<u64>) -> 
     words
 }
 
-/// How many a run may keep of what may be many; `None` for all else, which holds a few whatever the run file says.
+/// The bound of a collection of a run that may be large; `None` for all others, which hold a few
+/// entries under any run file.
 fn bound(run: &Run, path: &str) -> Option<u64> {
     let (spec, rollout) = (&run.spec, &run.spec.rollout);
     let evaluations = spec.steps + 1;

@@ -1,5 +1,5 @@
-//! A run ends within a multiple of what it takes undisturbed, once nothing disturbs it any more: it does not stand still
-//! for a minute because some wait ran out only then.
+//! After the last fault, a run ends within a multiple of its undisturbed duration. It does not idle
+//! for a minute until some timeout.
 
 use super::history::History;
 

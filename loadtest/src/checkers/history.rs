@@ -57,7 +57,7 @@ pub struct History {
     pub log: Vec<Entry>,
     /// What the log folds into.
     pub state: State,
-    /// The versions in the object store, by run, from v0; a version that cannot be read says why.
+    /// The versions in the object store, by run, from v0; an unreadable version has its error.
     pub committed: BTreeMap<RunId, Vec<Result<StoredVersion, String>>>,
     /// Manifests beyond the first gap, which nothing may have.
     pub strays: Vec<String>,

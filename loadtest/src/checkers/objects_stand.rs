@@ -1,4 +1,4 @@
-//! Whatever is referred to stands in the object store: before everything that nothing leads to is collected, and after.
+//! Every referenced object exists in the object store, before and after garbage collection.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! No task moves a run on twice, and no rollout is trained on twice: what a version was trained on is what the first
-//! outcome of each of its tasks says, and nothing besides.
+//! No task advances a run twice, and no rollout is trained on twice. A version's training data are
+//! the first outcomes of its tasks, and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -18,7 +18,7 @@ pub struct TaskPut {
     pub evaluate: bool,
 }
 
-/// Whoever stands where tasks reach the queue. Clones share it.
+/// An observer of the tasks that reach the queue. Clones share its state.
 #[derive(Debug, Clone, Default)]
 pub struct PutWatch {
     seen: Arc<Mutex<BTreeMap<(RunId, TaskKey), TaskPut>>>,

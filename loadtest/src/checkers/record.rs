@@ -13,11 +13,12 @@ use super::history::{Entry, History, PolicySeen, folded};
 
 /// Entries of the log read at once.
 const READ_AT_ONCE: usize = 1_024;
-/// Before the keys are watched anew.
+/// Pause before a broken watch of the keys is restarted.
 const REWATCH: Duration = Duration::from_millis(200);
 
-/// Reads everything that the checkers look at, once nothing moves any more. Takes the tasks that are left out
-/// of the queue: counting them is a purge. Values of policy keys are added by whoever watched them.
+/// Reads everything that the checkers look at, once the system is at rest. It removes the remaining
+/// tasks from the queue, because they are counted by a purge. The caller adds the values of policy
+/// keys, which it watched.
 ///
 /// # Errors
 /// The queue or the object store cannot be reached, or the log has a gap.
@@ -91,7 +92,7 @@ fn resolve(stored: &mut StoredVersion, log: &[Entry]) {
     }
 }
 
-/// Manifests that stand beyond the first gap.
+/// Manifests beyond the first gap.
 async fn strays(objects: &Objects, run: &RunId, known: usize) -> anyhow::Result<Vec<String>> {
     let known: Vec<String> = (0..known as u64).map(|v| paths::manifest(run, PolicyVersion(v))).collect();
     let found = objects.list(&paths::weights(run)).await?;
@@ -105,8 +106,8 @@ pub struct PolicyWatch {
 }
 
 impl PolicyWatch {
-    /// Consumes the policy keys, produces notes. Waits for the next value; when the watch breaks it watches
-    /// anew. Ends never.
+    /// Consumes the policy keys, produces notes. Waits for the next value; restarts a watch that
+    /// breaks. Never ends.
     pub async fn run(self, broker: Broker) {
         for epoch in 0.. {
             if let Err(error) = self.follow(&broker, epoch).await {

@@ -9,13 +9,13 @@ use millrace_queue::Broker;
 use millrace_schemas::blob::Sha;
 use millrace_schemas::subjects::{COORDINATOR_BUCKET, SNAPSHOT_KEY};
 
-/// Before the key is watched anew.
+/// Pause before a broken watch of the key is restarted.
 const REWATCH: Duration = Duration::from_millis(200);
 
 /// A snapshot that the key named.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotSeen {
-    /// The position in the log after which it was made, as the key says.
+    /// The position in the log after which it was made, according to the key.
     pub seq: u64,
     /// What it holds, see [`digest`]; `None` where it cannot be loaded.
     pub digest: Option<Sha>,
@@ -36,7 +36,8 @@ pub struct SnapshotWatch {
 }
 
 impl SnapshotWatch {
-    /// Consumes the key, produces notes. Waits for the next value; when the watch breaks it watches anew. Ends never.
+    /// Consumes the key, produces notes. Waits for the next value; restarts a watch that breaks.
+    /// Never ends.
     pub async fn run(self, broker: Broker) {
         for epoch in 0.. {
             if let Err(error) = self.follow(&broker, epoch).await {

@@ -25,7 +25,7 @@ struct Steps {
     adopted: BTreeSet<(RunId, PolicyVersion)>,
 }
 
-/// Compares the files of each committed version with those that the ranks told the log of.
+/// Compares the files of each committed version with those that the ranks reported to the log.
 pub(super) fn check(history: &History) -> Vec<String> {
     let steps = Steps::of(history);
     let mut findings = Vec::new();

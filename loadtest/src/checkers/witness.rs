@@ -1,10 +1,13 @@
-//! What became of each rollout, as somebody tells who saw the tasks reach the queue, reads the log and the committed
-//! batches, and knows what the words mean. Shares nothing with the fold.
+//! The fate of each rollout, from an independent observer. It sees the tasks that reach the queue,
+//! the log and the committed batches, and knows the definitions below. It shares nothing with the
+//! fold.
 //!
-//! *Begun* is a rollout whose first task was put; then so are the earlier attempts in its place, and the others of its
-//! group. *Done* is what the first entry of the log about a task says. *Failed* is a rollout of which a task is a dead
-//! letter and was not done before. *Stale* is one whose first token is of a version too old for a later step, or, where
-//! only a share of a batch may be as old as the bound, as old as that while more groups than the share waited.
+//! *Begun* is a rollout whose first task was put; then the earlier attempts in its place and the
+//! other rollouts of its group are begun too. *Done* is decided by the first entry of the log about
+//! a task. *Failed* is a rollout with a task that became a dead letter and was not done before.
+//! *Stale* is a rollout whose first token is of a version too old for a later step. Where only a
+//! share of a batch may be as old as the bound, it is also stale at that age while more groups than
+//! the share waited.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -11,8 +11,8 @@ use super::world::World;
 
 /// Of a run's undisturbed time: all of it may lie ahead when the faults end, and what was in flight may be stale by then.
 const MULTIPLE: u32 = 2;
-/// What a takeover, back-offs of those who try again, a new gang and the operator's looks take together, and a step that wore
-/// out until it is begun anew.
+/// Time for a takeover, back-offs of retries, a new gang and the operator's polls together, and for
+/// an exhausted step until its restart.
 const SETTLE: Duration = Duration::from_millis(20_000 + STEP_BACKOFF_MS.1);
 /// Deliveries of a task before it is a dead letter.
 const DELIVERIES: u32 = millrace_schemas::limits::MAX_DELIVER as u32;
@@ -60,7 +60,7 @@ fn aftermath(kind: FaultKind, ack_wait: Duration, world: &World) -> Duration {
         | FaultKind::StrayOutcomes
         | FaultKind::Poison => ack_wait,
         FaultKind::AckNever => DELIVERIES * ack_wait,
-        // A task that is lost is put again when its run has stood still for this long.
+        // A lost task is requeued once its run has made no progress for this long.
         FaultKind::PowerLoss => Duration::from_millis(STALL_MS) + ack_wait,
         FaultKind::Hang => {
             let hung = world.hung().into_iter().map(attempt_ms).max().unwrap_or_default();

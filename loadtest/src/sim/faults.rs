@@ -21,7 +21,7 @@ mod stray;
 mod unrepaired;
 mod work;
 
-/// Brings faults for as long as the scenario says.
+/// Injects faults for the scenario's duration.
 pub(super) async fn bring(fleet: &Arc<Fleet>, scenario: &Scenario) {
     let world = &fleet.world;
     let end = Instant::now() + Duration::from_secs(scenario.seconds);

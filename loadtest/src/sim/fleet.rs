@@ -86,7 +86,7 @@ impl Fleet {
         self.processes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A further process; says in which place.
+    /// Adds a process. Returns its index.
     pub(super) fn add(&self, role: Role, name: String) -> usize {
         let process = Process {
             role,
@@ -197,7 +197,7 @@ fn begin(world: &Arc<World>, process: &mut Process) {
     });
 }
 
-/// A coordinator, and whoever starts it again when it cannot go on.
+/// A coordinator that is restarted whenever it fails.
 async fn coordinate(broker: Broker, config: DriverConfig, stop: CancellationToken) {
     while !stop.is_cancelled() {
         match driver::restore(&broker).await {

@@ -102,7 +102,8 @@ impl Link {
         if world.strikes(FaultKind::Slow) {
             sleep(world.time(100, 9_000)).await;
         }
-        // What a process had asked for when it was suspended arrives when it wakes, whoever acts by then.
+        // Requests of a suspended process arrive when it wakes, even if another process leads by
+        // then.
         self.awake().await;
         if self.is_off() {
             return self.lost(action, "no connection").await;

@@ -53,7 +53,7 @@ impl<'a> Operator<'a> {
         }
     }
 
-    /// Hands in whatever the log does not know.
+    /// Submits the runs that the log does not have.
     pub(super) async fn submit(&mut self) -> anyhow::Result<()> {
         for spec in &self.specs {
             if !self.state.runs.contains_key(&spec.name) {
@@ -65,7 +65,7 @@ impl<'a> Operator<'a> {
         self.look().await
     }
 
-    /// Looks after the runs until `end`; says whether all are over.
+    /// Tends the runs until `end`. Returns whether all have ended.
     pub(super) async fn tend(&mut self, end: Instant) -> anyhow::Result<bool> {
         while Instant::now() < end {
             sleep(LOOK).await;

@@ -36,11 +36,11 @@ pub struct Played {
     pub lasted: Duration,
 }
 
-/// Plays one seed in virtual time on this thread: first its runs without a fault, which says how long they take, then
-/// with all faults.
+/// Plays one seed in virtual time on this thread: first its runs without a fault, for their
+/// undisturbed duration, then with all faults.
 ///
 /// # Errors
-/// The world itself broke, which is not a finding but a mistake in the simulator.
+/// The simulated world failed, which is a bug of the simulator and no finding.
 pub fn play(seed: u64, scenario: &Scenario) -> anyhow::Result<Played> {
     let undisturbed = in_virtual_time(play_undisturbed(seed, scenario))?;
     in_virtual_time(play_in_time(seed, scenario, undisturbed))
@@ -92,7 +92,7 @@ async fn play_in_time(seed: u64, scenario: &Scenario, undisturbed: Duration) -> 
     operator.repaired = Some(Instant::now());
     let most = deadline::most(&world, scenario, undisturbed);
     let quiet = Instant::now();
-    // Twice as long, so that late and never are told apart.
+    // Twice as long, to tell a late end from none.
     operator.tend(quiet + 2 * most).await?;
     sleep(DRAIN).await;
     fleet.end();

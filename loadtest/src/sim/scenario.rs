@@ -9,7 +9,7 @@ pub use fault_kind::FaultKind;
 
 mod fault_kind;
 
-/// A scenario, as it stands in `scenarios/*.toml`.
+/// A scenario, as in `scenarios/*.toml`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
@@ -106,7 +106,7 @@ impl Scenario {
     /// Reads a scenario.
     ///
     /// # Errors
-    /// The text is no scenario; says which field is wrong.
+    /// The text is no scenario; the error names the wrong field.
     pub fn from_toml(text: &str) -> anyhow::Result<Self> {
         let scenario: Self = toml::from_str(text).context("failed to read the scenario")?;
         if scenario.every_ms == 0 || scenario.faults.values().all(|weight| *weight == 0) {

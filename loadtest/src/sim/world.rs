@@ -177,7 +177,7 @@ impl World {
         self.has(trouble) && self.state().aims.get(&trouble).is_some_and(|aimed| aimed.as_str() == run)
     }
 
-    /// Whether a consumer stands, or one more may.
+    /// Whether a consumer exists, or may be created.
     pub(super) fn may_have_consumer(&self, stage: Stage, pool: &PoolName) -> bool {
         let refused = self.has(FaultKind::ConsumersRefused);
         let mut state = self.state();

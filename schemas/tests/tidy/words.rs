@@ -20,8 +20,16 @@ const RETIRED: &[(&str, &str, &[&str])] = &[
 ];
 
 /// Folders that are written in the glossary's words throughout.
-const CLEAN: &[&str] =
-    &["broker/coordinator/", "broker/cli/", "broker/telemetry/", "schemas/src/", "schemas/tests/"];
+const CLEAN: &[&str] = &["broker/", "loadtest/", "schemas/src/", "schemas/tests/", "workers/src/"];
+
+/// Words that a clean folder still has.
+const LEFT: &[(&str, &str)] = &[
+    // In the name of a test.
+    ("loadtest/src/chaos/cost/tests.rs", "anew"),
+    ("workers/src/policy/decoder/model.rs", "anew"),
+    // A leaf "by hand in this bucket".
+    ("workers/src/gang/bridge.rs", "hand in"),
+];
 
 /// This file, which has to name the words.
 const OWN: &str = "schemas/tests/tidy/words.rs";
@@ -53,7 +61,8 @@ fn retired_words_do_not_come_back() {
     let mut faults = Vec::new();
     for file in tree::files(&[".rs", ".md"]).iter().filter(|file| file.path != OWN) {
         for (word, instead, folders) in RETIRED {
-            if folders.iter().any(|folder| file.path.starts_with(folder)) {
+            let is_left = LEFT.contains(&(file.path.as_str(), word));
+            if !is_left && folders.iter().any(|folder| file.path.starts_with(folder)) {
                 let lines = lines_with(&file.text, word).into_iter();
                 faults.extend(lines.map(|line| format!("{}:{line}: \"{word}\"; write {instead}", file.path)));
             }

@@ -1,9 +1,10 @@
 //! Accounts of the guarded server. Streams, keys and the server's notices are in the account [`HOME`], where only the
 //! coordinator is. Each other user is in an account of its own and imports what it has a right to, and no more.
 //!
-//! So nobody's reply subject leads to a stream: the server sends an answer wherever the asker says, without asking
-//! whether the asker may publish there, but it sends it in the asker's account, where nothing is stored. What an account
-//! may not import it cannot reach by a reply either.
+//! So no client's reply subject leads to a stream. The server sends a reply to any subject that the
+//! client names, without checking whether the client may publish there. But it sends the reply in
+//! the client's account, where nothing is stored. A reply cannot reach what the account may not
+//! import.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -48,12 +49,12 @@ pub(super) fn render(users: &[User]) -> String {
     text
 }
 
-/// What a user asks or says.
+/// The subjects of a user for requests and messages.
 fn services(user: &User) -> impl Iterator<Item = &String> {
     user.rights.publish.iter().filter(|subject| !is_own(user, subject))
 }
 
-/// What a user hears.
+/// The subjects that a user receives.
 fn streams(user: &User) -> impl Iterator<Item = &String> {
     user.rights.subscribe.iter().filter(|subject| !is_own(user, subject))
 }

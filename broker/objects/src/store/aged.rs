@@ -1,4 +1,4 @@
-//! How old objects are, by the store's own clock, for whoever collects them.
+//! The age of objects by the store's own clock, for garbage collection.
 
 use std::time::{Duration, SystemTime};
 
@@ -61,7 +61,7 @@ impl Objects {
         Ok(Listed::of(&found.map_err(|e| self.failed("look for", paths::CLOCK, &e))?).modified_ms)
     }
 
-    /// Removes an object unless it was written since it was listed; says whether it went.
+    /// Removes an object unless it was written after it was listed. Returns whether it was removed.
     ///
     /// # Errors
     /// The store cannot be reached or refuses.

@@ -21,7 +21,7 @@ pub enum ObjectError {
         /// Where.
         path: String,
     },
-    /// The object is not what its reference says.
+    /// The content of the object differs from its reference.
     #[error("failed to read object path={path}: it is corrupt: {reason}")]
     Corrupt {
         /// Where.
@@ -65,14 +65,14 @@ pub enum ObjectError {
     },
 }
 
-/// Words of S3 for credentials that are none, or no more; some stand in an answer of status 400.
+/// Error codes of S3 for invalid or expired credentials; some come with status 400.
 const BAD_CREDENTIALS: [&str; 4] =
     ["ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "TokenRefreshRequired"];
-/// Words of S3 for a bucket that is not there, in an answer of status 404.
+/// Error code of S3 for a bucket that does not exist, with status 404.
 const NO_BUCKET: &str = "NoSuchBucket";
 
 impl ObjectError {
-    /// Whether trying again may help without anyone's doing.
+    /// Whether a retry may help without an intervention.
     #[must_use]
     pub const fn is_transient(&self) -> bool {
         match self {
@@ -88,7 +88,7 @@ impl ObjectError {
     pub(super) fn from_store(action: &'static str, path: &str, error: &Error) -> Self {
         let (path, reason) = (path.to_owned(), error.to_string());
         match error {
-            // The whole store is away, which says nothing of one object.
+            // The bucket does not exist, which is no evidence about one object.
             Error::NotFound { .. } if reason.contains(NO_BUCKET) => {
                 Self::Unavailable { action, path, reason }
             }

@@ -1,4 +1,5 @@
-//! Dead letters and notices: what nobody can do, kept with its bytes, and what people are told.
+//! Dead letters and notices: tasks that nobody can do, kept with their bytes, and the messages
+//! about them.
 
 use bytes::Bytes;
 use millrace_schemas::subjects::{self, CLAIM_HEADER, COPY_HEADER, REASON_HEADER, SUBJECT_HEADER};
@@ -33,7 +34,7 @@ pub struct DeadLetter {
 }
 
 impl Broker {
-    /// Tells whoever listens, as JSON. Best effort: a failure is logged and nothing else.
+    /// Sends a notice to all listeners, as JSON. Best effort: a failure is only logged.
     pub async fn notice<T: Serialize>(&self, subject: String, message: &T) {
         let sent = match serde_json::to_vec(message) {
             Ok(payload) => self.queue.notice(subject, payload.into()).await.map_err(|e| e.to_string()),
@@ -44,22 +45,22 @@ impl Broker {
         }
     }
 
-    /// Gives up a task in hand: its bytes go to the dead letters, an event to the log, and the queue forgets
-    /// it. Whatever fails in between, doing it again is harmless.
+    /// Gives up a task in flight. Its bytes go to the dead-letter queue, an event goes to the log,
+    /// and the queue forgets the task. Repeating the call after a failure is harmless.
     ///
     /// # Errors
-    /// The queue cannot be reached; the task is still in hand.
+    /// The queue cannot be reached; the task is still in flight.
     pub async fn bury(&self, delivery: &Delivery, reason: &str) -> Result<(), BrokerError> {
         self.give_up(&delivery.message, delivery.seq, reason, false).await?;
         let short = clean(reason);
         Ok(delivery.lease.poison(&short).await?)
     }
 
-    /// As [`Broker::bury`], for a task in hand that was tried as often as may be, and of which nobody said that it cannot be
-    /// done. The reason is why the last try was given up.
+    /// As [`Broker::bury`], for a task in flight that has no deliveries left and that no worker has
+    /// found impossible. The reason is why the last delivery was given up.
     ///
     /// # Errors
-    /// The queue cannot be reached; the task is still in hand.
+    /// The queue cannot be reached; the task is still in flight.
     pub async fn bury_spent(&self, delivery: &Delivery, reason: &str) -> Result<(), BrokerError> {
         self.give_up(&delivery.message, delivery.seq, reason, true).await?;
         Ok(delivery.lease.poison(&clean(reason)).await?)
@@ -138,8 +139,7 @@ impl Broker {
         }
         let (run, key) =
             letter.task.ok_or_else(|| invalid(format!("subject={} names no task", letter.subject)))?;
-        // The event first: were the task done before the log says that it lives again, its outcome would count
-        // for nothing.
+        // The event first: an outcome before the requeue's entry would not count.
         self.append(run.as_str(), &Event::Requeued { key }).await?;
         let task = Message { subject: letter.subject, payload: letter.payload, headers };
         let put = self.queue.put(vec![task]).await.pop();

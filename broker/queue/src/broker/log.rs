@@ -49,7 +49,7 @@ impl Broker {
     /// Within the server's window the first outcome of a task, and the first submit of a run, wins.
     ///
     /// # Errors
-    /// The queue or the object store fails. The event may stand all the same.
+    /// The queue or the object store fails. The event may be stored all the same.
     pub async fn append(&self, run: &str, event: &Event) -> Result<Appended, BrokerError> {
         let id = match event {
             // Two answers to the same question are one; a question of the same name that a lost part of the
@@ -73,12 +73,13 @@ impl Broker {
         self.append_as(run, event, id.as_deref()).await
     }
 
-    /// Appends the outcome of a delivered task. Within the server's window the first outcome of this put of the task
-    /// wins. One of another put is stored too, though it answers the same: where the log lost its newest part, the
-    /// first may have come before anyone waited for it, from a worker that had the task of the lost part in hand.
+    /// Appends the outcome of a delivered task. Within the server's deduplication window the first
+    /// outcome of this put of the task wins. The outcome of another put is stored too, although it
+    /// answers the same task. Where the log lost its newest part, the first outcome may come from a
+    /// worker that had the lost part's task in flight, before anyone waited for it.
     ///
     /// # Errors
-    /// The queue or the object store fails. The outcome may stand all the same.
+    /// The queue or the object store fails. The outcome may be stored all the same.
     pub async fn append_outcome(
         &self,
         run: &RunId,
@@ -94,10 +95,11 @@ impl Broker {
         Ok(appended)
     }
 
-    /// Appends what a leader of this epoch found. Where a later leader appended before, folding passes it over.
+    /// Appends a finding of a leader of this epoch. The fold ignores it if a later leader appended
+    /// before.
     ///
     /// # Errors
-    /// The queue or the object store fails. The event may stand all the same.
+    /// The queue or the object store fails. The event may be stored all the same.
     pub async fn append_led(&self, run: &str, event: &Event, epoch: u64) -> Result<Appended, BrokerError> {
         self.append_with(run, event, None, vec![(subjects::EPOCH_HEADER, epoch.to_string())]).await
     }
@@ -135,8 +137,9 @@ impl Broker {
         self.open_log(from, true).await
     }
 
-    /// As [`Broker::read_log`], for whoever decides: a turn, or an environment's answer, whose content is in the object
-    /// store comes in brief. So what the log folds into does not depend on the object store.
+    /// As [`Broker::read_log`], for readers that make decisions. A turn or an answer of an
+    /// environment whose content is in the object store comes in brief, so that the fold of the log
+    /// does not depend on the object store.
     ///
     /// # Errors
     /// The queue cannot be reached.
@@ -290,8 +293,9 @@ impl Broker {
 }
 
 impl Broker {
-    /// Fetches what an entry claims, and compares it with what the entry says of it in brief. What decides on it and
-    /// is not there is waited for, unless a worker wrote the entry: a worker can hold nobody up.
+    /// Fetches the payload that an entry claims, and compares it with the entry's brief form. A
+    /// missing payload that decisions depend on is waited for, unless a worker wrote the entry: a
+    /// worker cannot block the readers.
     async fn read_claimed(
         &self,
         run: &str,

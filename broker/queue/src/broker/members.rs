@@ -1,4 +1,4 @@
-//! The keys of those that train together: signs of life, and what the members of a gang find one another by.
+//! The keys of a gang: heartbeats of its workers, and the rendezvous of its ranks.
 
 use millrace_schemas::WorkerId;
 use millrace_schemas::member::Heartbeat;
@@ -8,21 +8,22 @@ use super::watched::Watched;
 use super::{Broker, BrokerError};
 use crate::port::Expect;
 
-/// Watches the signs of life of all workers that train. What stands may be of one that is long gone.
+/// Watches the heartbeats of all workers that train. A stored heartbeat may be of a worker that is
+/// long gone.
 pub type SignsOfLife = Watched<WorkerId, Heartbeat>;
 
 impl Broker {
-    /// Gives a sign of life of a worker that trains.
+    /// Writes a heartbeat of a worker that trains.
     ///
     /// # Errors
     /// The queue cannot be reached.
     pub async fn sign_of_life(&self, worker: &WorkerId, sign: &Heartbeat) -> Result<(), BrokerError> {
-        let value = serde_json::to_vec(sign).expect("a sign of life holds only what JSON can express");
+        let value = serde_json::to_vec(sign).expect("a heartbeat holds only what JSON can express");
         self.queue.set(WORKERS_BUCKET, worker.as_str(), value.into(), Expect::Any).await?;
         Ok(())
     }
 
-    /// Watches the signs of life of all workers that train.
+    /// Watches the heartbeats of all workers that train.
     ///
     /// # Errors
     /// The queue cannot be reached.
@@ -30,7 +31,7 @@ impl Broker {
         Ok(Watched::new(self.queue.watch(WORKERS_BUCKET).await?))
     }
 
-    /// Leaves `value` for the other members of a gang under `key`, over what is there.
+    /// Writes `value` under `key` for the other members of a gang, replacing any earlier value.
     ///
     /// # Errors
     /// The queue cannot be reached.
@@ -40,7 +41,7 @@ impl Broker {
         Ok(())
     }
 
-    /// What a member of a gang left under `key`, if it is there yet.
+    /// The value that a member of a gang wrote under `key`, if it exists yet.
     ///
     /// # Errors
     /// The queue cannot be reached.

@@ -45,8 +45,8 @@ impl Broker {
         Ok(Some((policy, value.revision)))
     }
 
-    /// Writes the policy of a run. What stands never goes back: a lower version or floor changes nothing, and
-    /// an ended run stays ended, whoever writes and in whatever order.
+    /// Writes the policy of a run. The stored policy never goes back: a lower version or floor
+    /// changes nothing. An ended run stays ended, whatever the writer and the order of the writes.
     ///
     /// # Errors
     /// The queue cannot be reached.
@@ -54,7 +54,8 @@ impl Broker {
         self.set_policy_led(run, policy, 0).await.map(|_| ())
     }
 
-    /// As [`Broker::set_policy`], by a leader of this epoch: what a later leader wrote stands, whose epoch this gives then.
+    /// As [`Broker::set_policy`], by a leader of this epoch. A later leader's policy is kept, and
+    /// this returns its epoch.
     ///
     /// # Errors
     /// The queue cannot be reached.
@@ -73,7 +74,7 @@ impl Broker {
                         return Ok(Some(standing.epoch));
                     }
                     let policy = join(&standing.policy, policy);
-                    // An ended run's key never changes again, whoever leads.
+                    // The key of an ended run never changes again, under any leader.
                     let same = policy == standing.policy && (policy.ended || standing.epoch >= epoch);
                     if same {
                         return Ok(None);
@@ -94,8 +95,9 @@ impl Broker {
         }
     }
 
-    /// Writes the policy of a run over the one that stands at `revision`, even where it says less: for a
-    /// coordinator whose log lost what the key knows. Another write in between stands.
+    /// Replaces the policy of a run that was stored at `revision`, even with one of a lower version
+    /// or floor. For a coordinator whose log lost entries that the key reflects. A write in between
+    /// is kept.
     ///
     /// # Errors
     /// The queue cannot be reached.
@@ -120,7 +122,7 @@ impl Broker {
     }
 }
 
-/// A policy as it stands in its key, with the leader that wrote it.
+/// A policy as its key stores it, with the leader that wrote it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Led {
     #[serde(flatten)]

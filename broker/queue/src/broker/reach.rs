@@ -1,4 +1,5 @@
-//! What the log, its segments and the dead letters lead to in the object store: whoever collects leaves it.
+//! The objects that the log, its segments and the dead letters refer to. Garbage collection keeps
+//! them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,9 +1,12 @@
-//! Log segments: what was trimmed from the log stands in the object store, and is read back as the log is.
+//! Log segments: trimmed entries of the log are in the object store, and are read back as the log
+//! is.
 //!
-//! Trimming goes parts, manifest, proof, trim. The manifest is created once, under the position of its first entry,
-//! which is the first of the log: of several who trim at once one makes it, and the others take it as it is. The log
-//! is trimmed only up to a segment that reads back equal to the log's own entries. So whoever stops anywhere between
-//! leaves either the log as it was, or a segment beside it that the next one proves and trims by.
+//! A trim has four steps: parts, manifest, proof, trim. The manifest is created once, under the
+//! position of its first entry, which is the first entry of the log. Where several processes trim
+//! at once, one of them creates the manifest and the others use it. The log is trimmed only up to a
+//! segment that reads back equal to the log's own entries. So a process that stops between two
+//! steps leaves either the log as it was, or a segment beside it. The next process proves that
+//! segment and trims by it.
 
 use std::collections::BTreeSet;
 
@@ -41,11 +44,12 @@ pub struct TrimRule<'a> {
 }
 
 impl Broker {
-    /// Moves the oldest entries of the log into a segment, if the rule lets enough of them go; says which.
+    /// Moves the oldest entries of the log into a segment, if the rule permits enough of them.
+    /// Returns the segment.
     ///
     /// # Errors
-    /// The queue or the object store fails, or a segment stands that is not what the log holds. The log holds all that
-    /// no proven segment does.
+    /// The queue or the object store fails, or an existing segment differs from the log. The log
+    /// keeps all entries that are in no proven segment.
     pub async fn trim_log(&self, rule: TrimRule<'_>) -> Result<Option<LogSegment>, BrokerError> {
         let range = self.queue.log_range().await?;
         let before = rule.before.min(range.last + 1);
@@ -105,7 +109,8 @@ impl Broker {
         Ok((entries, false))
     }
 
-    /// Writes the parts, then the manifest. Gives the manifest that stands, which may be another's.
+    /// Writes the parts, then the manifest. Returns the stored manifest, which may be another
+    /// process's.
     async fn write_segment(
         &self,
         log: u64,
@@ -184,7 +189,7 @@ impl Broker {
         Ok(())
     }
 
-    /// The segment whose first entry stands at `first`, if there is one.
+    /// The segment whose first entry is at `first`, if it exists.
     ///
     /// # Errors
     /// The object store fails, or holds something else.
@@ -219,7 +224,7 @@ impl Broker {
     /// The object store fails, or holds something else.
     pub async fn segment_with(&self, log: u64, seq: u64) -> Result<Option<LogSegment>, BrokerError> {
         let found = match self.segment_at(log, seq).await? {
-            // Whoever reads on asks for the first of the next one.
+            // The reader asks for the first entry of the next segment.
             Some(segment) => Some(segment),
             None => match self.segments(log).await?.into_iter().rfind(|first| *first <= seq) {
                 Some(first) => self.segment_at(log, first).await?,

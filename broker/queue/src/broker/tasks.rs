@@ -13,7 +13,7 @@ use crate::port::{Delivery, Message, Put};
 use crate::trace::traceparent;
 use millrace_objects::ObjectError;
 
-/// Why a delivery is not a task in hand.
+/// Why a delivery is not a task in flight.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum OpenError {
     /// It never will be one: poison.

@@ -20,8 +20,8 @@ impl<K: FromStr<Err: Display>, V: DeserializeOwned> Watched<K, V> {
         Self { watcher, of: PhantomData }
     }
 
-    /// Waits for the next value: first those that stand, however old, then every change. Dropping the future loses
-    /// nothing.
+    /// Waits for the next value: first all stored values, however old, then every change. Dropping
+    /// the future loses nothing.
     ///
     /// # Errors
     /// The queue cannot be reached.

@@ -55,7 +55,8 @@ async fn read_at(broker: &Broker, seq: u64, whole: bool) -> Result<Event, String
     read.event.map_err(|error| error.to_string())
 }
 
-/// Whatever becomes of the object store, all who fold the log fold the same. Who asks for the content is told.
+/// Every fold of the log has the same result, whatever happens to the object store. A reader of the
+/// content gets the error.
 pub async fn what_is_decided_on_stands_in_the_log_itself(fixture: Fixture) {
     let (large, broker, run) = (large_outcome(), &fixture.broker, run());
     let brief = large.brief().expect("a turn");
@@ -72,7 +73,8 @@ pub async fn what_is_decided_on_stands_in_the_log_itself(fixture: Fixture) {
         assert_eq!(read_at(broker, 1, false).await.expect("an event"), brief);
         assert!(read_at(broker, 1, true).await.expect_err("its content is lost").contains("blobs/"));
     }
-    // A worker that says other things in brief is found out by who asks for the content; one that claims nothing by all.
+    // A wrong brief form is detected by readers of the content. An outcome that claims nothing is
+    // detected by all readers.
     broker.objects().put_blob(&run, encode(&large)).await.expect("written");
     let Event::Outcome(mut lie) = brief.clone() else { unreachable!("an outcome") };
     let OutcomeBody::TurnBrief(turn) = &mut lie.body else { unreachable!("a turn") };

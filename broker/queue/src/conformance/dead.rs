@@ -42,7 +42,7 @@ pub async fn a_silent_task_is_exhausted(fixture: Fixture) {
     assert_eq!(first.message.payload, payload(&one));
     assert!(first.message.header(REASON_HEADER).expect("a reason").contains("delivered 3 times"));
     assert_eq!(fixture.put(std::slice::from_ref(&one)).await, [Put::AlreadyQueued], "it is not lost yet");
-    // Whoever took it dies before it is buried.
+    // Its worker dies before the task is buried.
     drop(first.lease);
     let again = next_exhausted(&fixture, &mut puller).await;
     assert_eq!(again.seq, first.seq);
@@ -130,7 +130,7 @@ pub async fn a_letter_is_buried_once(fixture: Fixture) {
     assert_eq!(letters[0].reason, "no good  and two lines");
 }
 
-/// It is put on its old subject with its old bytes, and the log says so first.
+/// The log has the requeue first; then the task is put on its old subject with its old bytes.
 pub async fn a_dead_letter_is_tried_again(fixture: Fixture) {
     let one = task(1, 5, 4);
     fixture.put(std::slice::from_ref(&one)).await;
@@ -152,7 +152,8 @@ pub async fn a_dead_letter_is_tried_again(fixture: Fixture) {
     assert_eq!(fixture.broker.dead_letters().await.expect("listed").len(), 1);
 }
 
-/// Whoever may write letters of one stage puts no task of another by them.
+/// A role that may write dead letters of one stage cannot requeue a task of another stage with
+/// them.
 pub async fn a_letter_of_another_stage_is_not_tried_again(fixture: Fixture) {
     let one = task(1, 5, 4);
     let subject = message(&one, payload(&one)).subject;

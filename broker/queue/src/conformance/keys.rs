@@ -47,7 +47,7 @@ pub async fn a_key_is_compared_and_set(fixture: Fixture) {
     assert_eq!(won, 1);
 }
 
-/// First what stands, then what changes.
+/// A watcher gets all stored values first, then the changes.
 pub async fn a_watcher_sees_values_and_changes(fixture: Fixture) {
     let queue = &fixture.queue;
     for (key, value) in [("a", "1"), ("b", "1"), ("a", "2")] {
@@ -87,7 +87,8 @@ pub async fn a_policy_never_goes_back(fixture: Fixture) {
     assert_eq!(found, Policy { ended: true, ..policy(8) });
 }
 
-/// Whoever wrote it: the owner of the key writes over it at its revision, and goes on from there.
+/// The key's owner overwrites an unreadable value at its revision, whichever process wrote it, and
+/// continues from there.
 pub async fn an_unreadable_policy_is_overwritten(fixture: Fixture) {
     let (run, broker) = (run(), &fixture.broker);
     for garbage in ["", "{}", r#"{"stream":"MILLRACE_LOG","seq":7}"#] {

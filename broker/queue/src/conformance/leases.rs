@@ -18,10 +18,10 @@ pub async fn a_silent_worker_loses_its_task(fixture: Fixture) {
     assert_eq!((first.attempt, second.attempt), (1, 2));
     assert_eq!(first.seq, second.seq);
     let known = fixture.queue.ack_wait(Stage::Generate, &pool()).await.expect("it answers");
-    assert_eq!(known, Some(SHORT_LEASE), "whoever holds a task can know how long");
+    assert_eq!(known, Some(SHORT_LEASE), "a worker can read the length of its lease");
 }
 
-/// A worker that gives signs of life keeps its task for many leases.
+/// A worker that sends heartbeats keeps its task for many leases.
 pub async fn heartbeats_keep_a_task(fixture: Fixture) {
     fixture.put(&[task(1, 0, 4)]).await;
     let mut puller = fixture.puller().await;

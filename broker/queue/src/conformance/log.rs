@@ -24,7 +24,7 @@ pub(super) fn outcome(group: u64, worker: &str) -> Event {
     Event::Outcome(Outcome { key: task(group, 0, 1).key, worker, busy_us: 7, answers: None, body })
 }
 
-/// Two workers did the same task: the first outcome stands.
+/// Two workers did the same task: the first outcome wins.
 pub async fn the_first_entry_with_an_id_wins(fixture: Fixture) {
     let (run, broker) = (run(), &fixture.broker);
     let first = broker.append(run.as_str(), &outcome(1, "w1")).await.expect("appended");
@@ -166,7 +166,7 @@ pub async fn a_dropped_read_loses_nothing(fixture: Fixture) {
     assert!(read.iter().zip(1..).all(|(logged, seq)| logged.seq == seq));
 }
 
-/// Whoever listens gets those that match, in order.
+/// A listener gets the notices that match its filter, in order.
 pub async fn notices_reach_who_listens(fixture: Fixture) {
     let mut listener = fixture.queue.listen("mr.notice.*.step").await.expect("listening");
     let numbers = async {

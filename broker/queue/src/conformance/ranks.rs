@@ -1,4 +1,5 @@
-//! Partitions: who ranks first gets the task, and whoever comes next gets it at once where the first has no slot.
+//! Partitions: the puller of highest priority gets the task. Where it has no free slot, the next
+//! puller gets the task at once.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -37,7 +38,7 @@ impl Fixture {
     }
 }
 
-/// Waits for a task with both; says whether the first gets it.
+/// Waits for a task with both pullers. Returns whether the first one gets it.
 async fn race(
     one: (&mut Box<dyn Puller>, usize),
     other: (&mut Box<dyn Puller>, usize),

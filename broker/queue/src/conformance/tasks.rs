@@ -12,14 +12,14 @@ fn subjects_of(delivered: &[Delivery]) -> BTreeSet<String> {
     delivered.iter().map(|delivery| delivery.message.subject.clone()).collect()
 }
 
-/// Put while it is queued or in hand, it is refused; once it is settled, it can be put again.
+/// A put of a task that is queued or in flight is refused. Once settled, the task can be requeued.
 pub async fn a_task_is_put_once(fixture: Fixture) {
     let one = task(1, 0, 4);
     let put = fixture.put(&[one.clone(), task(2, 0, 4), one.clone()]).await;
     assert_eq!(put, [Put::Queued, Put::Queued, Put::AlreadyQueued]);
     let mut puller = fixture.puller().await;
     let delivered = pull(&mut puller, 2).await;
-    assert_eq!(fixture.put(std::slice::from_ref(&one)).await, [Put::AlreadyQueued], "it is in hand");
+    assert_eq!(fixture.put(std::slice::from_ref(&one)).await, [Put::AlreadyQueued], "it is in flight");
     assert_eq!(fixture.broker.open_task(&delivered[0]).await.expect("it can be read"), one);
     delivered[0].lease.done().await.expect("said");
     fixture.put_until_queued(&one).await;
@@ -108,7 +108,8 @@ pub async fn a_puller_waits_for_its_pool(fixture: Fixture) {
     pull_one(&mut early).await;
 }
 
-/// Queued tasks of a version go; those of others stay; one in hand is settled harmlessly.
+/// A purge drops the queued tasks of a version and keeps those of others. Settling a purged task in
+/// flight is harmless.
 pub async fn a_purge_drops_one_version(fixture: Fixture) {
     let old: Vec<_> = (0..3).map(|group| task(group, 3, 4)).collect();
     fixture.put(&old).await;
@@ -119,7 +120,7 @@ pub async fn a_purge_drops_one_version(fixture: Fixture) {
     fixture.put(&others).await;
     let filter = subjects::tasks_of_version(Stage::Generate, &run(), PolicyVersion(3));
     let purged = fixture.queue.purge(Stage::Generate, &filter).await.expect("purged");
-    assert_eq!(purged, 3, "the one in hand is not in the queue any more either");
+    assert_eq!(purged, 3, "the one in flight leaves the queue too");
     let delivered = pull(&mut puller, 2).await;
     let versions: Vec<_> = delivered
         .iter()
@@ -129,10 +130,10 @@ pub async fn a_purge_drops_one_version(fixture: Fixture) {
     assert!(is_quiet(&mut puller).await);
     in_hand.lease.done().await.expect("settling a purged task is harmless");
     fixture.put_until_queued(&old[0]).await;
-    assert_eq!(pull_one(&mut puller).await.attempt, 1, "it may be put again, and is new");
+    assert_eq!(pull_one(&mut puller).await.attempt, 1, "it may be requeued, and counts as new");
     fixture.put(&[task(20, 5, 4), task(21, 6, 4)]).await;
     let filter = subjects::tasks_of_run(Stage::Generate, &run());
     let purged = fixture.queue.purge(Stage::Generate, &filter).await.expect("purged");
-    assert_eq!(purged, 5, "two queued and three in hand");
+    assert_eq!(purged, 5, "two queued and three in flight");
     assert!(is_quiet(&mut puller).await);
 }

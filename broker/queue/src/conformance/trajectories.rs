@@ -65,7 +65,7 @@ fn context(task: &Task) -> &[u32] {
     &generate.context
 }
 
-/// In the order that was asked for; what is not there is told apart.
+/// Entries come in the order of the request; a missing entry is `None`.
 pub async fn entries_are_read_by_position(fixture: Fixture) {
     let broker = &fixture.broker;
     for unix_ms in 1..=200 {
@@ -88,7 +88,8 @@ pub async fn entries_are_read_by_position(fixture: Fixture) {
     assert!(fixture.queue.log_entries(&[]).await.expect("nothing asked").is_empty());
 }
 
-/// The whole context, wherever its parts are: in the task, in the log, in an object; and whoever reads it.
+/// Every reader gets the whole context, whether its parts are in the task, in the log or in an
+/// object.
 pub async fn a_task_names_what_was_said_before(fixture: Fixture) {
     let bodies = vec![showed(&[1, 2], 0), sampled(MANY), showed(&[3, 4], 1), sampled(2), showed(&[5], 2)];
     let entries = appended(&fixture.broker, bodies).await;
@@ -166,7 +167,7 @@ pub async fn a_batch_names_its_turns(fixture: Fixture) {
     assert_eq!(turns(&later), [(7, vec![-0.25; 2])]);
 }
 
-/// What is missing, or is not what was meant, is told: no task is done with other content.
+/// A missing or wrong reference is an error: no task is done with other content.
 pub async fn a_reference_that_gives_nothing_is_told(fixture: Fixture) {
     let entries = appended(&fixture.broker, vec![showed(&[1, 2], 0), sampled(3), showed(&[3], 1)]).await;
     let seq = fixture.broker.append(subjects::ALL_RUNS, &Event::Tick { unix_ms: 1 }).await;

@@ -1,4 +1,4 @@
-//! A log that is trimmed: what left it is in segments, and whoever reads sees no difference.
+//! A trimmed log: the trimmed entries are in segments, and readers see no difference.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ fn yes() -> bool {
     true
 }
 
-/// Segments of ten, of all that stands before `before`.
+/// Segments of ten entries, of all entries before `before`.
 fn rule(before: u64, runs: &BTreeSet<millrace_schemas::RunId>) -> TrimRule<'_> {
     TrimRule { before, stored_before_ns: u64::MAX, runs, entries: 10, may_act: &yes }
 }
@@ -87,7 +87,8 @@ pub async fn what_is_trimmed_is_read_from_segments(fixture: Fixture) {
     assert_eq!(found.seq, [14], "where its entry stands");
 }
 
-/// Whoever stops between two steps leaves what the next one goes on from: nothing is lost, and nothing stands twice.
+/// A process may stop between two steps of a trim, and the next one continues from there: nothing
+/// is lost, and nothing is stored twice.
 pub async fn trimming_goes_on_from_wherever_it_stopped(fixture: Fixture) {
     let (broker, runs) = (&fixture.broker, BTreeSet::from([run()]));
     fill(broker).await;
@@ -100,7 +101,7 @@ pub async fn trimming_goes_on_from_wherever_it_stopped(fixture: Fixture) {
     let range = fixture.queue.log_range().await.expect("known");
     assert_eq!((range.first, broker.segments(range.id).await.expect("listed")), (1, vec![1]));
     assert_eq!(read(&mut broker.read_log(1).await.expect("read"), ENTRIES as usize).await, whole);
-    // Another goes on with other bounds, and takes the segment as it stands.
+    // Another process continues with other bounds, and uses the stored segment.
     let other = TrimRule { entries: 4, may_act: &may_act, ..rule(24, &runs) };
     let taken = broker.trim_log(other).await.expect("trimmed").expect("a segment");
     assert_eq!((taken.first, taken.last), (1, 10));

@@ -30,7 +30,7 @@ struct StreamInfo {
     /// When it was made, as the server writes it; restored copies keep it.
     created: String,
     state: StreamState,
-    /// Absent where the server stands alone.
+    /// Absent for a single server.
     cluster: Option<Cluster>,
 }
 
@@ -114,7 +114,7 @@ pub(super) async fn purge(connection: &Connection, stream: &str, filter: &str) -
     Ok(purged.purged)
 }
 
-/// Takes what stands before `before` out of a stream.
+/// Removes all messages before `before` from a stream.
 pub(super) async fn trim(connection: &Connection, stream: &str, before: u64) -> Result<(), QueueError> {
     // The server takes a purge without a position for one of everything.
     if before <= 1 {
@@ -151,8 +151,8 @@ async fn stream_info(connection: &Connection, stream: &str) -> Result<StreamInfo
     ask(connection, action, path, &json!({})).await.map_err(|e| e.of(action))
 }
 
-/// When the leader of a stream stored what stands at a position, in nanoseconds of its clock; `None` if nothing
-/// stands there.
+/// When the leader of a stream stored the message at a position, in nanoseconds of its clock;
+/// `None` if the position is empty.
 pub(super) async fn stored_ns(
     connection: &Connection,
     stream: &str,

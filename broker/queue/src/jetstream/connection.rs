@@ -14,8 +14,9 @@ use crate::port::QueueError;
 use crate::settings::QueueSettings;
 use millrace_objects::choose_ring;
 
-/// Messages of one subscription that wait to be read. Above it they are dropped and read anew after the gap
-/// is found. The server's flow control allows 32 MB, which is this many messages of 64 bytes.
+/// Messages of one subscription that wait to be read. Beyond it, messages are dropped, and are read
+/// again once the gap is found. The server's flow control allows 32 MB, which is this many messages
+/// of 64 bytes.
 const SUBSCRIPTION_MESSAGES: usize = 512 * 1024;
 /// Commands that wait to be written to the socket; above it callers wait.
 const COMMANDS: usize = 8_192;
@@ -73,7 +74,7 @@ pub enum Storage {
 /// Who we are.
 #[derive(Clone)]
 pub enum Credentials {
-    /// Nobody, or what the URL says (`nats://user:password@host`).
+    /// No identity, or that in the URL (`nats://user:password@host`).
     Anonymous,
     /// A `.creds` file, as `nsc` writes it.
     File(PathBuf),
@@ -180,7 +181,8 @@ async fn settings(
         .request_timeout(Some(Duration::from_millis(limits::REQUEST_TIMEOUT_MS)))
         .ping_interval(Duration::from_secs(10))
         .reconnect_delay_callback(|tries| {
-            // Never at once: whoever holds a subscription that must not be renewed needs time to drop it.
+            // Never at once: the owner of a subscription that must not be renewed needs time to
+            // drop it.
             let tries = u32::try_from(tries).unwrap_or(u32::MAX).clamp(1, 100);
             RECONNECT_PAUSE.min(Duration::from_millis(20) * tries)
         })
@@ -223,13 +225,13 @@ async fn settings(
     }
 }
 
-/// The URL as it may be shown: without what stands before the `@`.
+/// The URL without the part before the `@`, for messages and logs.
 #[must_use]
 pub fn without_password(url: &str) -> String {
     part(url).0
 }
 
-/// The URL without user and password, and what stood there.
+/// The URL without user and password, and the removed part.
 fn part(url: &str) -> (String, Option<&str>) {
     let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
     match rest.rsplit_once('@') {
@@ -262,7 +264,7 @@ async fn connect(
     let give_up = Instant::now() + options.connect_timeout;
     let mut pause = Duration::from_millis(20);
     let mut reason = format!("url={url}: the server says nothing; does a nats-server listen there?");
-    // A server that takes the connection and says nothing must not hold us longer than that.
+    // A silent server that accepts the connection must not delay us beyond the timeout.
     while let Ok(attempt) = tokio::time::timeout_at(give_up, settings.clone().connect(&url)).await {
         let error = match attempt {
             Ok(client) => return Ok(client),
@@ -287,7 +289,7 @@ async fn connect(
     Err(QueueError::Unavailable { action: "connect", reason })
 }
 
-/// An error and what is behind it: that a certificate is wrong stands deep.
+/// An error with its sources: a wrong certificate is deep in the chain.
 fn words(error: &dyn std::error::Error) -> String {
     let mut words = error.to_string();
     let mut next = error.source();

@@ -20,7 +20,7 @@ use super::puller::JetStreamPuller;
 use super::{api, topology};
 use crate::port::{Delivery, Exhausted, ExhaustedTasks, Lease, LogEntry, Message, Puller, QueueError};
 
-/// The dead letters that stand now, from a position on, oldest first.
+/// The stored dead letters from a position on, oldest first.
 pub(super) async fn letters(
     connection: &Arc<Connection>,
     from: u64,
@@ -67,8 +67,8 @@ struct Advisory {
 }
 
 impl Advisory {
-    /// What a notice says, if the server can have said it: the server sends no copies, names stream and consumer in
-    /// the subject too, and speaks of tasks that are with a pool of ours.
+    /// Reads a notice, if the server can have sent it. The server sends no copies, repeats stream
+    /// and consumer in the subject, and names only tasks of our pools.
     fn read(notice: &Message) -> Option<Self> {
         if notice.header(COPY_HEADER).is_some() {
             return None;

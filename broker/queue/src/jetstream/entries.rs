@@ -10,7 +10,7 @@ use super::connection::Connection;
 use super::message::known;
 use crate::port::{LogEntry, Message, QueueError};
 
-/// What stands at these positions, in the same order.
+/// The entries at these positions, in the same order.
 pub(super) async fn at(
     connection: &Connection,
     stream: &str,

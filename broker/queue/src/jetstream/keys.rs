@@ -26,7 +26,7 @@ pub(super) fn is_original(headers: Option<&HeaderMap>, given: usize) -> bool {
     [COPY_HEADER, "Nats-Sequence", "Nats-Subject"].into_iter().all(|name| count(name) == given)
 }
 
-/// What stands under a key.
+/// The last message of a key.
 struct Last {
     revision: u64,
     /// `None` where the key was taken away; empty where it holds a copy.
@@ -61,7 +61,7 @@ async fn last(connection: &Connection, bucket: &str, key: &str) -> Result<Option
         return Ok(None);
     }
     let headers = answer.headers.as_ref();
-    // The server's own word stands last.
+    // The server's own header comes last.
     let revision = headers.and_then(|headers| headers.get_all("Nats-Sequence").last()?.as_str().parse().ok());
     let revision =
         revision.ok_or_else(|| unavailable(format!("answered with status={:?}", answer.status)))?;

@@ -35,7 +35,7 @@ pub(super) fn to_headers<'a>(
     map
 }
 
-/// Where a delivered message stands, read from its reply subject.
+/// The position of a delivered message, read from its reply subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     /// Which delivery, from 1.

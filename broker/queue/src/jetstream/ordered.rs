@@ -1,5 +1,5 @@
-//! Reads a stream in order and without gaps: a consumer that the server pushes, made anew at the next
-//! message whenever anything was missed. Nothing is acknowledged; the reader alone knows where it is.
+//! Reads a stream in order and without gaps. The server pushes to a consumer, which is recreated at
+//! the next message after any gap. Nothing is acknowledged: only the reader knows its position.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::connection::Connection;
 use super::message::{Place, from_nats, place};
 use crate::port::{LogEntry, LogReader, QueueError};
 
-/// Silence after which the server says that it is there.
+/// Silence after which the server sends a heartbeat.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 /// Silence after which the consumer counts as lost.
 const SILENCE: Duration = Duration::from_secs(12);
@@ -36,7 +36,7 @@ pub(super) struct Ordered {
     start: DeliverPolicy,
     /// The position read last; 0 before the first.
     last: u64,
-    /// When the server stored what stands there.
+    /// When the server stored that entry.
     last_ns: u64,
     /// Whether entries stay for ever: then each new consumer is preceded by proof that the stream is what it was.
     lasting: bool,
@@ -159,8 +159,8 @@ impl Ordered {
         }
     }
 
-    /// Whether the entry read last still stands where it stood. Asked of the stream's leader: another server of a
-    /// cluster may be behind.
+    /// Checks that the entry read last is still at its position. The request goes to the stream's
+    /// leader: another server of a cluster may lag behind.
     async fn prove(&self) -> Result<(), QueueError> {
         if self.last == 0 || !self.lasting {
             return Ok(());

@@ -1,5 +1,6 @@
-//! Messages that the server must store. All acknowledgements come back over one subscription and are told
-//! to whoever waits, so that sending and waiting are apart: a batch is sent whole, then awaited.
+//! Messages that the server must store. All acknowledgements come back over one subscription, and
+//! each is passed to its waiter. So sending and waiting are separate: a batch is sent whole, then
+//! awaited.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -155,16 +156,16 @@ impl Waiting {
 
     fn fail_those(&self, which: impl Fn(&Waiter) -> bool, failure: impl Fn() -> Failure) {
         for (_, waiter) in self.answers().extract_if(|_, waiter| which(waiter)) {
-            // Whoever asked may have gone.
+            // The waiter may be gone.
             let _ = waiter.sender.send(Err(failure()));
         }
     }
 }
 
-/// Tells acknowledgements to whoever waits.
+/// Passes each acknowledgement to its waiter.
 ///
-/// Consumes the acknowledgements; waits for the server; unblocked by a lost connection, which fails everyone
-/// who waits: their messages may be stored or not, and sending them again is harmless. A message that the
+/// Consumes the acknowledgements and waits for the server. A lost connection fails all waiters:
+/// their messages may be stored or not, and sending them again is harmless. A message that the
 /// server forbids fails at once, and for good. Ends with the client.
 async fn receive(
     mut subscriber: Subscriber,

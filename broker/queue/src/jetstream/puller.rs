@@ -24,7 +24,7 @@ use super::message::{Place, from_nats, place};
 use super::violation::{Violation, Violations};
 use crate::port::{Delivery, Lease, Puller, QueueError};
 
-/// Silence after which the server says that it still knows of what was asked.
+/// Silence after which the server sends a heartbeat for a pull request.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 /// Silence after which what was asked counts as forgotten.
 const SILENCE: Duration = Duration::from_secs(12);

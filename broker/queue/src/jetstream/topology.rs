@@ -1,5 +1,5 @@
-//! What is made on the server: streams, consumers, buckets. Whatever exists is left as it is, so that an
-//! operator's settings (replicas, placement, limits) stand.
+//! Streams, consumers and buckets on the server. Existing ones are not changed, so that an
+//! operator's settings (replicas, placement, limits) remain.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ const ADVISORY_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 const GANG_AGE: Duration = Duration::from_secs(24 * 3600);
 /// How long heartbeats are kept: who was silent for so long left long ago.
 const HEARTBEAT_AGE: Duration = Duration::from_secs(600);
-/// No age, as the server says it.
+/// No age limit, as the server encodes it.
 const FOR_EVER: Duration = Duration::ZERO;
 
 pub(super) async fn ensure(connection: &Connection) -> Result<(), QueueError> {
@@ -166,7 +166,7 @@ fn has_no_room(error: &CreateStreamError) -> bool {
     let no_room = [
         ErrorCode::STORAGE_RESOURCES_EXCEEDED,
         ErrorCode::MEMORY_RESOURCES_EXCEEDED,
-        // A cluster says so: none of its servers takes it.
+        // The error of a cluster none of whose servers accepts the stream.
         ErrorCode::CLUSTER_NO_PEERS,
     ];
     matches!(error.kind(), CreateStreamErrorKind::JetStream(e) if no_room.contains(&e.error_code()))

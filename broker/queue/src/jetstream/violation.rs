@@ -1,25 +1,26 @@
-//! What the server forbade. It says so apart from what was asked, by subject, and answers nothing: whoever
-//! waits for an answer on that subject must be told, or would wait until time is up.
+//! Permission errors of the server. It reports them by subject, apart from the request, and sends
+//! no reply. So they are passed on to the requests that wait for a reply on that subject, which
+//! would otherwise wait for their timeout.
 
 use tokio::sync::broadcast;
 
-/// Refusals that may wait to be heard; who hears them late waits until time is up.
+/// Permission errors that may wait for a reader; a reader that lags further waits for its timeout.
 const HEARD: usize = 256;
 
-/// A thing that was forbidden.
+/// A permission error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Violation {
-    /// Publishing, rather than subscribing.
+    /// The operation was a publish, not a subscribe.
     pub(super) publish: bool,
-    /// On which subject.
+    /// The forbidden subject.
     pub(super) subject: String,
 }
 
-/// Tells those who wait.
+/// Passes permission errors to the waiting requests.
 #[derive(Debug, Clone)]
 pub(super) struct Violations {
     heard: broadcast::Sender<Violation>,
-    /// Whom the server knows us as.
+    /// The user name on the server.
     pub(super) user: String,
 }
 
@@ -32,7 +33,7 @@ impl Violations {
         self.heard.subscribe()
     }
 
-    /// Takes a complaint of the server. Says whether it was one of these.
+    /// Takes an error of the server. Returns whether it was a permission error.
     pub(super) fn hear(&self, words: &str) -> bool {
         let Some(violation) = read(words) else { return false };
         let Violation { publish, subject } = &violation;
@@ -65,7 +66,7 @@ impl Violations {
     }
 }
 
-/// Reads `Permissions Violation for Publish to "subject"`, with whatever stands around it.
+/// Reads `Permissions Violation for Publish to "subject"` within any other text.
 fn read(words: &str) -> Option<Violation> {
     let (before, rest) = words.split_once("ermissions Violation for ")?;
     let (kind, rest) = rest.split_once(" to ")?;

@@ -1,6 +1,7 @@
-//! Watches the keys of a bucket without a consumer: the server repeats on a subject of its own what it stored
-//! (the stream's `republish`), and what stood before is read. So watchers cost the server nothing to keep, and
-//! need no right to make consumers, which would let them choose where the server sends what is stored.
+//! Watches the keys of a bucket without a consumer. The server republishes each stored message on
+//! another subject (the stream's `republish`), and earlier values are read. So watchers cost the
+//! server nothing to keep. They need no right to create consumers, with which they could choose
+//! where the server sends stored messages.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use crate::port::{KeyValue, KeyWatcher, QueueError};
 
 /// Values asked for at once.
 const PAGE: usize = 256;
-/// Between two looks at what stands, in case a repetition was lost on the way.
+/// Between two reads of all stored values, in case a republished message was lost.
 const REFRESH: Duration = Duration::from_secs(30);
 /// Pause between two attempts to begin.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -32,8 +33,8 @@ pub(super) struct JetStreamWatcher {
     connection: Arc<Connection>,
     bucket: &'static str,
     active: Option<Active>,
-    /// The newest revision given of each key. Begun anew with the connection: a server that lost its newest
-    /// part gives lower ones.
+    /// The newest revision reported for each key. Reset with each connection, because a server that
+    /// lost its newest writes reports lower revisions.
     given: HashMap<String, u64>,
     ready: VecDeque<KeyValue>,
     epoch: watch::Receiver<u64>,
@@ -105,7 +106,7 @@ impl JetStreamWatcher {
         }
     }
 
-    /// What stands in the bucket, page by page.
+    /// All values in the bucket, page by page.
     async fn standing(&self) -> Result<Vec<KeyValue>, QueueError> {
         let (mut values, mut from) = (Vec::new(), Some(1));
         while let Some(seq) = from {
@@ -114,7 +115,7 @@ impl JetStreamWatcher {
         Ok(values)
     }
 
-    /// Reads values stored at `from` or later; says where the next page begins, if there is one.
+    /// Reads values stored at `from` or later. Returns the start of the next page, if there is one.
     async fn page(&self, from: u64, values: &mut Vec<KeyValue>) -> Result<Option<u64>, QueueError> {
         let unavailable = |reason: String| QueueError::Unavailable {
             action: "watch keys",

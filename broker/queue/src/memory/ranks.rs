@@ -33,7 +33,7 @@ pub(super) struct MemoryPart {
     place: Place,
 }
 
-/// A place taken; left when dropped, and who comes next is told.
+/// A waiting place; dropping it frees the place and wakes the waiting pullers.
 struct Taken<'a> {
     shared: &'a MemoryCore,
     partition: (Stage, PoolName),

@@ -1,4 +1,4 @@
-//! Whoever reads the log, watches a bucket or listens to notices.
+//! Readers of the log, watchers of a bucket and listeners to notices.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ pub(super) struct MemoryLogReader {
     pub(super) next: u64,
     /// The entry given last: its position, and when it was stored.
     pub(super) last: Option<(u64, u64)>,
-    /// Power losses until which that entry is known to stand.
+    /// The number of power losses that the entry is known to have survived.
     pub(super) losses: u64,
 }
 
@@ -64,7 +64,7 @@ impl KeyWatcher for MemoryKeyWatcher {
                 Ok(value)
             }
             Err(losses) => {
-                // Revisions went back: what stands is given anew.
+                // Revisions went back: all stored values are reported again.
                 (self.seen, self.losses) = (0, losses);
                 let reason = "the connection was lost".to_owned();
                 Err(QueueError::Unavailable { action: "watch keys", reason })

@@ -13,7 +13,8 @@ pub(super) struct Records {
     end: u64,
     /// Entries, and when each was stored, in nanoseconds.
     entries: BTreeMap<u64, (u64, Message)>,
-    /// When the newest was stored, lost or not: no two entries have the same time, though a test's clock may stand.
+    /// When the newest entry was stored, lost or not. No two entries have the same time, although a
+    /// test's clock may not move.
     newest_ns: u64,
     ids: BTreeMap<String, (Duration, u64)>,
 }
@@ -50,7 +51,7 @@ impl Records {
         self.entries.first_key_value().map_or(self.end + 1, |(seq, _)| *seq)
     }
 
-    /// Takes away what stands before `before`.
+    /// Removes all entries before `before`.
     pub(super) fn trim(&mut self, before: u64) {
         self.entries = self.entries.split_off(&before.min(self.end + 1));
     }

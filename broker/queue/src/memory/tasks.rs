@@ -1,4 +1,5 @@
-//! One work queue: tasks wait, are in hand under a lease, or are exhausted. No clock and no waiting here.
+//! One work queue: its tasks wait, are in flight under a lease, or are exhausted. This module has
+//! no clock and does not wait.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -130,7 +131,8 @@ impl Tasks {
         }
     }
 
-    /// Forgets a task, whoever has it: a late word of an earlier delivery is honoured, as on the server.
+    /// Forgets a task, whichever worker has it: a late acknowledgement of an earlier delivery
+    /// counts, as on the server.
     pub(super) fn remove(&mut self, seq: u64) {
         if let Some(entry) = self.entries.remove(&seq) {
             self.subjects.remove(&entry.message.subject);
@@ -140,7 +142,8 @@ impl Tasks {
         }
     }
 
-    /// Loses who has what in hand: all of it is delivered again, at once and as if for the first time.
+    /// Loses all deliveries in flight: their tasks are delivered again, at once and as if for the
+    /// first time.
     pub(super) fn forget_deliveries(&mut self) {
         self.timers.clear();
         for (seq, entry) in &mut self.entries {
@@ -152,7 +155,7 @@ impl Tasks {
         }
     }
 
-    /// Tasks queued or in hand.
+    /// Tasks that are queued or in flight.
     pub(super) fn len(&self) -> u64 {
         self.entries.len() as u64
     }

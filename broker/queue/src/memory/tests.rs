@@ -1,4 +1,4 @@
-//! What only the queue in memory can show: its time stands still, and it does the same twice.
+//! Behaviour of the memory queue alone: a clock that does not move, and determinism.
 
 use crate::port::EventLog;
 use crate::port::KeyStore;
@@ -41,14 +41,14 @@ async fn a_lease_ends_at_its_moment() {
     assert!(is_empty(&mut puller).await);
     first.lease.heartbeat().await.expect("said");
     clock.advance(Duration::from_millis(1));
-    assert!(is_empty(&mut puller).await, "the lease runs anew");
+    assert!(is_empty(&mut puller).await, "the lease is renewed");
     let waiting = tokio::spawn(async move { puller.pull(1).await.expect("delivered").remove(0).attempt });
     tokio::task::yield_now().await;
     clock.advance(LEASE);
     assert_eq!(waiting.await.expect("woken by the clock"), 2);
 }
 
-/// A small life of many tasks, told as text.
+/// Many tasks from put to outcome, as text.
 async fn story() -> Vec<String> {
     let clock = ManualClock::new();
     let queue = MemoryQueue::new(Arc::new(clock.clone()));

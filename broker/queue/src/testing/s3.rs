@@ -35,7 +35,7 @@ impl S3Server {
     /// Starts a server with an empty bucket.
     ///
     /// # Panics
-    /// There is no `weed`, or it does not start; the message says what to do.
+    /// There is no `weed`, or it does not start; the message has the remedy.
     pub async fn start() -> Self {
         // Another process may take one of the ports before the server does.
         for _ in 0..3 {

@@ -1,5 +1,5 @@
-//! Where all are in one account, as on a server without roles, an answer lands wherever the asker says. None of what
-//! the server can be made to store so is taken for anyone's word.
+//! In a single account, as on a server without roles, a reply goes to any subject that the client
+//! names. No message that a client makes the server store this way counts as anyone's message.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -52,7 +52,7 @@ fn task() -> Task {
     Task { run, key, pool, version: PolicyVersion(0), evaluate: false, body }
 }
 
-/// Asks the server to send what a key holds to `reply`, as whoever may read the key can.
+/// Asks the server to send a key's value to `reply`, as any role that may read the key can.
 async fn send_key(client: &Client, key: &str, reply: &str) {
     let path = format!("$JS.API.DIRECT.GET.KV_MILLRACE_GANG.$KV.MILLRACE_GANG.{key}");
     client.publish_with_reply(path, reply.to_owned(), Bytes::new()).await.unwrap();

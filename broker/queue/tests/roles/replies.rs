@@ -1,5 +1,6 @@
-//! Every role, every kind of request that it may make, every subject that an answer could do harm on: the server sends
-//! an answer wherever the asker says. None lands outside of the asker's own account.
+//! Every role, every kind of request that it may send, and every subject on which a reply could do
+//! harm. The server sends a reply to any subject that the client names. No reply leaves the
+//! client's own account.
 
 use async_nats::Client;
 use bytes::Bytes;

@@ -12,8 +12,9 @@ const LOG_BYTES: usize = 64 * 1024 * 1024;
 /// The name of a cluster.
 const CLUSTER: &str = "millrace";
 
-/// Writes a server's configuration into its folder, which is made if need be; says where. For whoever starts
-/// the server otherwise than with [`Server::start`](super::Server::start): `nats-server -c PATH`.
+/// Writes a server's configuration into its folder, which is created if need be, and returns its
+/// path. For callers that start the server without [`Server::start`](super::Server::start), as
+/// `nats-server -c PATH`.
 ///
 /// # Errors
 /// The folder or the file cannot be written.
@@ -39,7 +40,7 @@ pub fn write_config(options: &ServerOptions) -> Result<PathBuf, ServerError> {
     Ok(path)
 }
 
-/// What is said of a server that has a configuration of its own, whatever it says.
+/// Options that override a server's own configuration.
 pub(super) fn overrides(options: &ServerOptions) -> Vec<String> {
     let shown = |path: PathBuf| path.to_string_lossy().into_owned();
     let folder = options.folder.canonicalize().unwrap_or_else(|_| options.folder.clone());
@@ -56,7 +57,7 @@ fn config(options: &ServerOptions, folder: &Path) -> String {
     let quoted = |path: PathBuf| format!("{:?}", path.to_string_lossy());
     let port = options.port.map_or_else(|| "-1".to_owned(), |port| port.to_string());
     let sync = if options.sync_always { "  sync_interval: always\n" } else { "" };
-    let mut text = String::from("# Written anew at each start.\n");
+    let mut text = String::from("# Rewritten at each start.\n");
     let _ = write!(
         text,
         "listen: \"127.0.0.1:{port}\"\nmax_payload: {MAX_PAYLOAD}\nlogfile: {log}\nlogfile_size_limit: {LOG_BYTES}\nports_file_dir: {folder}\n\
@@ -69,7 +70,8 @@ fn config(options: &ServerOptions, folder: &Path) -> String {
     text
 }
 
-/// Clients are not told of the other servers: whoever gave a client its address decides where it goes.
+/// The cluster does not advertise its other servers to clients: a client connects to the address in
+/// its own configuration.
 fn cluster(seat: &ClusterMember) -> String {
     let routes: Vec<String> = seat.peers.iter().map(|port| format!("\"nats://127.0.0.1:{port}\"")).collect();
     format!(

@@ -14,7 +14,7 @@ use millrace_workers::random::Stream;
 
 use super::super::model::{Setup, version};
 
-/// Tokens that prompts are drawn from: every model of use has more.
+/// Tokens that prompts are drawn from; every benchmarked model has more.
 const VOCABULARY: u64 = 10_000;
 
 /// An engine for each of the numbers that it is tried with.

@@ -98,7 +98,8 @@ fn tokens_of_a_rollout_that_began_anew_and_of_a_second_outcome_are_lost() {
     let faults = [fault(1.5, 1.8, Role::Generate), fault(2.5, 2.6, Role::Train)];
     let costs = count(&faults, &disturbed, &plain);
     let of = |role| costs.rows.iter().find(|row| row.role == role).map(|row| row.tokens);
-    // The rollout began anew at 2.0, while the first was at work; the repetition is the last one's.
+    // The rollout restarted at 2.0, while the first fault was at work; the repetition counts for
+    // the last fault.
     assert_eq!((of(Role::Generate), of(Role::Train)), (Some(10.0), Some(10.0)));
     let total: f64 = costs.rows.iter().map(|row| row.seconds).sum::<f64>() + costs.between_s;
     assert!((total - (5.0 - 2.0)).abs() < 1e-9, "20 useful tokens are worth 2 of 5 seconds: {costs:?}");

@@ -1,4 +1,4 @@
-//! The proxy in front of a server that says everything back.
+//! The proxy in front of an echo server.
 
 use tokio::time::timeout;
 
@@ -25,7 +25,7 @@ async fn connect(proxy: &Proxy) -> TcpStream {
     TcpStream::connect(proxy.url().trim_start_matches("nats://")).await.unwrap()
 }
 
-/// Says a word and waits until it comes back.
+/// Sends a word and waits for its echo.
 async fn said(stream: &mut TcpStream) -> std::io::Result<()> {
     stream.write_all(b"word").await?;
     let mut back = [0; 4];

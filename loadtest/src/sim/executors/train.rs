@@ -73,7 +73,7 @@ impl Train {
         Ok(OutcomeBody::TrainShard(TrainShardDone { files, metrics: trained.metrics }))
     }
 
-    /// Waits until all ranks are at this step; says what kept one of them away.
+    /// Waits until all ranks are at this step. Returns why one of them is missing.
     async fn misses_others(
         &self,
         run: &RunId,

@@ -1,4 +1,4 @@
-//! Processes that are killed, or told to leave, and started again.
+//! Processes that are killed or drained, and started again.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Processes that stand still, and processes that reach nobody.
+//! Processes that are paused, and processes that are cut off.
 
 use millrace_schemas::limits::LEASE_MS;
 
@@ -7,7 +7,7 @@ use crate::sim::fleet::Fleet;
 /// Longer than the coordinator's lease at times, and at times longer than a task's.
 const LONGEST_MS: u64 = 45_000;
 
-/// A process stands still and then goes on where it was, knowing nothing of it.
+/// A process is paused and later continues, without knowing of the pause.
 pub(super) fn pause(fleet: &Fleet) {
     let length = length(fleet);
     fleet.pause(fleet.any(), length);
@@ -25,7 +25,8 @@ fn length(fleet: &Fleet) -> std::time::Duration {
     fleet.world.time(100, most)
 }
 
-/// A process stands still for longer than the coordinator's lease, and what it had asked for arrives afterwards.
+/// A process is suspended for longer than the coordinator's lease, and its requests in transit
+/// arrive afterwards.
 pub(super) fn suspend(fleet: &Fleet) {
     let length = fleet.world.time(LEASE_MS + 500, 20_000);
     let at = if fleet.world.below(2) == 0 { fleet.any_coordinator() } else { fleet.any() };

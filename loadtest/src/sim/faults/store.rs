@@ -1,5 +1,5 @@
-//! An object store that refuses, tears what is written, gives what was not written or nothing, does not answer, or does
-//! what is asked and says that it failed.
+//! An object store that refuses, stores partial writes, returns wrong content or nothing, does not
+//! answer, or succeeds and reports a failure.
 
 use crate::sim::fleet::Fleet;
 use crate::sim::scenario::FaultKind;

@@ -1,4 +1,4 @@
-//! What nothing but a repair ends: it stands until the time of faults is over.
+//! Faults that only a repair ends: they last until the time of faults is over.
 
 use std::time::Duration;
 

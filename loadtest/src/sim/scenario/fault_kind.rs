@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 pub enum FaultKind {
     /// A process is killed and started again from nothing.
     Kill,
-    /// A process is told to leave, drains, and is started again.
+    /// A process is drained and started again.
     Drain,
-    /// A process stands still for a time, then goes on where it was.
+    /// A process is paused for a time, then continues.
     Pause,
     /// A process reaches neither queue nor object store for a time.
     Partition,
@@ -36,9 +36,9 @@ pub enum FaultKind {
     PowerLoss,
     /// The object store refuses.
     StoreFails,
-    /// The object store does what is asked and says that it failed.
+    /// The object store does what is asked and reports a failure.
     StoreAnswerLost,
-    /// The object store keeps a part of what is written, and says that it failed.
+    /// The object store keeps a part of a write, and reports a failure.
     StoreTorn,
     /// The clock of a coordinator jumps, forward or back.
     ClockJump,
@@ -48,7 +48,8 @@ pub enum FaultKind {
     Hang,
     /// Tasks that nobody can do.
     Poison,
-    /// A coordinator or worker stands still for longer than its lease; what it had asked for arrives when it wakes.
+    /// A coordinator or worker is suspended for longer than its lease; its requests in transit
+    /// arrive when it wakes.
     Suspend,
     /// The leader's ticks come seconds late, or not at all.
     SlowTicks,

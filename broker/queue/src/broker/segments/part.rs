@@ -110,7 +110,7 @@ impl Broker {
         &self,
         entry: &LogEntry,
     ) -> Result<Option<Event>, ObjectError> {
-        // In brief it says all that an index asks.
+        // The brief form has all that an index needs.
         let Some(blob) = claim_of(entry).filter(|_| entry.message.payload.is_empty()) else {
             return Ok(decode("event", &entry.message.payload).ok());
         };
