@@ -1,6 +1,7 @@
-//! What must hold of every run, whatever happened to it: one file per invariant. Each looks at a recorded
-//! [`History`] alone and counts again from the log, the committed manifests and their batches; none trusts a
-//! counter that the coordinator keeps. The simulator and the harness on real processes use the same.
+//! Invariants of every run under any faults, one file per invariant. Each checker reads only a
+//! recorded [`History`] and counts from the log, the committed manifests and their batches. None
+//! trusts a counter of the coordinator. The simulator and the harness on real processes use the
+//! same checkers.
 
 use std::fmt;
 
@@ -36,7 +37,7 @@ pub use snapshots::SnapshotWatch;
 /// Findings of one checker that are reported in full; of the rest only the number is reported.
 const MAX_WORDS: usize = 10;
 
-/// A checker: gives everything that is wrong, for people; nothing when all is well.
+/// A checker: returns its findings as text; none for a sound history.
 pub type Checker = fn(&History) -> Vec<String>;
 
 /// All checkers by name.

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-/// Plays the counter under the faults of `scenario`; gives how many there were.
+/// Plays the counter under the faults of `scenario`. Returns their number.
 fn nothing_is_wrong_after(scenario: &str, args: &[&str]) -> usize {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let repository = Path::new(env!("CARGO_MANIFEST_DIR"));

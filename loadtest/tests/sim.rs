@@ -1,4 +1,4 @@
-//! The simulator: a seed gives one history, and a fixed set of seeds leaves nothing to be found.
+//! The simulator: a seed determines the history, and a fixed set of seeds has no findings.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

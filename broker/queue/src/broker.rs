@@ -29,7 +29,7 @@ mod members;
 mod dead;
 mod trajectories;
 
-/// The queue and the object store, speaking in messages. Clones share both.
+/// The queue and the object store, with typed messages. Clones share both.
 #[derive(Clone)]
 pub struct Broker {
     queue: Arc<dyn Queue>,
@@ -43,7 +43,7 @@ impl fmt::Debug for Broker {
     }
 }
 
-/// Why the broker did not do what was asked.
+/// An error of the broker.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum BrokerError {
     /// The queue failed.
@@ -63,10 +63,10 @@ pub enum BrokerError {
         /// The last of them.
         to: u64,
     },
-    /// What is stored cannot be read, or what was asked makes no sense.
+    /// Stored content cannot be read, or the request makes no sense.
     #[error("failed to {action}: {reason}")]
     Invalid {
-        /// What was asked.
+        /// The operation that failed.
         action: &'static str,
         /// What is wrong.
         reason: String,
@@ -74,7 +74,7 @@ pub enum BrokerError {
 }
 
 impl BrokerError {
-    /// Whether trying again may help.
+    /// Whether a retry may help.
     #[must_use]
     pub const fn is_transient(&self) -> bool {
         match self {

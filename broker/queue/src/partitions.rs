@@ -1,9 +1,11 @@
-//! Several partitions as one puller. Each task of a partition goes to the first in rank of those who wait for it, so
-//! a puller waits at all of them, with as many requests as it has free slots, most of them where it ranks high.
+//! Several partitions as one puller. Each task of a partition goes to the waiting puller of highest
+//! priority. So a puller waits at all partitions, with as many requests as it has free slots, most
+//! of them where its priority is high.
 //!
-//! With fewer slots than partitions it waits for one task at each all the same, and takes back what it asked of the
-//! others as soon as its slots are filled; what came meanwhile it hands back at once. Where tasks are queued already
-//! that would happen each time, so first it takes from one partition after another what is there.
+//! With fewer slots than partitions it still waits for one task at each. It withdraws its other
+//! requests as soon as its slots are filled, and requeues tasks that came meanwhile at once. Where
+//! tasks are queued already, that would happen each time. So it first takes queued tasks from one
+//! partition after another.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,33 +16,34 @@ use millrace_schemas::limits::MAX_RANK;
 
 use crate::port::{Delivery, Puller, QueueError};
 
-/// Of so many rounds through the partitions one begins elsewhere than at the first in rank, lest tasks of the last
-/// wait for as long as there are tasks of the first.
+/// One of so many rounds through the partitions does not begin at the one of highest priority. Else
+/// tasks of the last would wait for as long as the first has tasks.
 const FAIR: usize = 4;
 
 /// One partition as a part of a [`PartitionPuller`].
 #[async_trait]
 pub(crate) trait Part: Puller {
-    /// Takes what is queued now, `free` at most, and does not wait for more. Only while nothing is asked for.
-    /// Dropping the future loses nothing.
+    /// Takes tasks that are queued now, at most `free`, and does not wait for more. Only while no
+    /// request is open. Dropping the future loses nothing.
     async fn take(&mut self, free: usize) -> Result<Vec<Delivery>, QueueError>;
 
-    /// Tasks that are asked for, or delivered and not given yet.
+    /// Tasks that are requested, or delivered and not returned yet.
     fn asked(&self) -> usize;
 
-    /// Takes back what was asked for. What was delivered all the same has then [`Self::arrived`].
+    /// Withdraws the open requests. [`Self::arrived`] then has the tasks that were delivered all
+    /// the same.
     async fn retract(&mut self);
 
-    /// What was delivered and not given yet.
+    /// Tasks that were delivered and not returned yet.
     fn arrived(&mut self) -> Vec<Delivery>;
 }
 
 pub(crate) struct PartitionPuller {
-    /// The first in rank first.
+    /// The highest priority first.
     parts: Vec<Box<dyn Part>>,
     /// How much of the free slots each part gets, against the others.
     weights: Vec<usize>,
-    /// Delivered and not yet given.
+    /// Delivered and not returned yet.
     ready: VecDeque<Delivery>,
     /// Rounds so far.
     rounds: usize,
@@ -118,8 +121,9 @@ fn shares(weights: &[usize], free: usize) -> Vec<usize> {
     shares
 }
 
-/// What to ask of each partition where so many are `asked` for already, so that all together are `free` at most
-/// (or one each); `None` where a partition would be left with less than half of its share.
+/// The additional request for each partition, where `asked` are requested already, so that all
+/// together are at most `free` (or one each). `None` where a partition would have less than half of
+/// its share.
 fn top_up(shares: &[usize], asked: &[usize], free: usize) -> Option<Vec<usize>> {
     let most = free.max(shares.len());
     let mut left = most.checked_sub(asked.iter().sum())?;

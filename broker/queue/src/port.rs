@@ -1,5 +1,6 @@
-//! The port: all that Millrace asks of a queue. `jetstream.rs` and `memory.rs` are behind it, and
-//! `conformance.rs` holds both to the same behaviour. Everything here is bytes; `broker.rs` puts types on.
+//! The port: the interface that Millrace needs from a queue. `jetstream.rs` and `memory.rs`
+//! implement it, and `conformance.rs` tests both for the same behaviour. Payloads are bytes here;
+//! `broker.rs` adds types.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,36 +9,36 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use millrace_schemas::{PoolName, Stage};
 
-/// Why the queue did not do what was asked.
+/// An error of the queue.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum QueueError {
-    /// The server cannot be reached or did not answer in time. Trying again is right.
+    /// The server cannot be reached or did not answer in time. The caller should retry.
     #[error("failed to {action}: {reason}")]
     Unavailable {
-        /// What was asked.
+        /// The operation that failed.
         action: &'static str,
         /// What went wrong.
         reason: String,
     },
-    /// The log lost entries that this reader gave, with a machine that lost its power; their places may be
-    /// taken by others. Reading from an earlier position is right.
+    /// The log lost entries that this reader had returned, because a machine lost power. Other
+    /// entries may have their positions. The caller should read from an earlier position.
     #[error("failed to go on reading the log: it lost entries, seq={seq} and perhaps others")]
     Lost {
-        /// The last position that was given.
+        /// The last position that was returned.
         seq: u64,
     },
-    /// The server answered no, and would again.
+    /// The server refused the request, and would refuse a retry.
     #[error("failed to {action}: the server refuses: {reason}")]
     Refused {
-        /// What was asked.
+        /// The operation that failed.
         action: &'static str,
-        /// The server's words.
+        /// The server's error message.
         reason: String,
     },
 }
 
 impl QueueError {
-    /// Whether trying again may help.
+    /// Whether a retry may help.
     #[must_use]
     pub const fn is_transient(&self) -> bool {
         matches!(self, Self::Unavailable { .. })
@@ -136,18 +137,18 @@ pub struct KeyValue {
     pub revision: u64,
 }
 
-/// Tasks: pools, and what puts and pulls them.
+/// Tasks: pools, puts and pulls.
 #[async_trait]
 pub trait TaskQueue: Send + Sync + 'static {
-    /// Makes the consumer of a pool if it is not there yet.
+    /// Creates the consumer of a pool unless it exists.
     async fn ensure_pool(&self, stage: Stage, pool: &PoolName) -> Result<(), QueueError>;
 
-    /// Makes the consumer of a partition if it is not there yet: a pool whose tasks go to the first in rank of those
-    /// who wait for one.
+    /// Creates the consumer of a partition unless it exists. A partition is a pool whose tasks go
+    /// to the waiting puller of highest priority.
     async fn ensure_partition(&self, stage: Stage, pool: &PoolName) -> Result<(), QueueError>;
 
-    /// Removes the consumer of a pool that nobody pulls from any more; one that is not there is fine too. Tasks of
-    /// the pool stay queued, for its next consumer or a purge.
+    /// Removes the consumer of a pool without pullers, if it exists. Tasks of the pool stay queued,
+    /// for its next consumer or a purge.
     async fn remove_pool(&self, _stage: Stage, _pool: &PoolName) -> Result<(), QueueError> {
         Ok(())
     }
@@ -158,68 +159,73 @@ pub trait TaskQueue: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Puts tasks; the answers are in the same order. One that failed may have been put all the same:
-    /// putting it again is harmless.
+    /// Puts tasks; the results are in the same order. A failed put may have stored its task all the
+    /// same; repeating it is harmless.
     async fn put(&self, tasks: Vec<Message>) -> Vec<Result<Put, QueueError>>;
 
     /// Drops the tasks whose subjects match `filter` from the queue, and returns how many. A task
     /// in flight remains with its worker, but is not delivered again: the log decides its outcome.
     async fn purge(&self, stage: Stage, filter: &str) -> Result<u64, QueueError>;
 
-    /// Pulls tasks of a pool. Waits for the pool to be made if need be.
+    /// Pulls tasks of a pool. Waits until the pool exists.
     async fn puller(&self, stage: Stage, pool: &PoolName) -> Result<Box<dyn Puller>, QueueError>;
 
-    /// Pulls tasks of several partitions, or of plain pools beside them, each at a rank of its own. A task goes to
-    /// the first in rank of those who have a free slot for it at that moment, so to the next one at once when that
-    /// one has none or is gone. Of the same rank any may get it.
+    /// Pulls tasks of several partitions, and of plain pools beside them, each with its own pull
+    /// priority. A task goes to the puller of highest priority that has a free slot at that moment.
+    /// If that puller has no free slot or is gone, the task goes to the next one at once. Among
+    /// pullers of the same priority, any may get it.
     async fn ranked_puller(
         &self,
         stage: Stage,
         partitions: Vec<Ranked>,
     ) -> Result<Box<dyn Puller>, QueueError>;
 
-    /// Waits for tasks that were delivered too often, takes them out of their stream and gives them, with the
-    /// reason as a header. Each is given again until its lease is `done`.
+    /// Waits for tasks that reached their delivery limit, takes them out of their stream and
+    /// returns them, with the reason as a header. Each is returned again until its lease is `done`.
     async fn exhausted(&self) -> Result<Box<dyn ExhaustedTasks>, QueueError>;
 }
 
 /// The log.
 #[async_trait]
 pub trait EventLog: Send + Sync + 'static {
-    /// Appends to the log and waits until it is stored. Within the server's window the first entry with an
-    /// id wins and a later one is dropped; `None` is never dropped.
+    /// Appends an entry to the log and waits until it is stored. Within the server's deduplication
+    /// window the first entry with an id wins and a later one is dropped. An entry without an id is
+    /// never dropped.
     async fn append(&self, entry: Message, id: Option<&str>) -> Result<Appended, QueueError>;
 
-    /// Reads the log from position `from` (1 is the first) on, and then what is appended. What was trimmed is
-    /// passed over.
+    /// Reads the log from position `from` (1 is the first) on, and then new entries. Trimmed
+    /// entries are skipped.
     async fn read_log(&self, from: u64) -> Result<Box<dyn LogReader>, QueueError>;
 
-    /// The entries of the log at these positions, in the same order; `None` where nothing is. Any replica answers, so the
-    /// newest entries may not be there yet.
+    /// The entries of the log at these positions, in the same order; `None` for a position without
+    /// an entry. Any replica answers, so the newest entries may be missing.
     async fn log_entries(&self, seqs: &[u64]) -> Result<Vec<Option<LogEntry>>, QueueError>;
 
     /// Position of the newest entry of the log; 0 if it is empty.
     async fn log_end(&self) -> Result<u64, QueueError>;
 
-    /// Which log it is, and which entries it holds, as the log's leader knows it.
+    /// The identity of the log and the range of its entries, from the log's leader.
     async fn log_range(&self) -> Result<LogRange, QueueError>;
 
-    /// Takes entries before position `before` out of the log, for good. Positions stay what they are.
+    /// Removes entries before position `before` from the log, for good. Positions of the others do
+    /// not change.
     async fn trim_log(&self, before: u64) -> Result<(), QueueError>;
 }
 
 /// Keys with revisions, in buckets.
 #[async_trait]
 pub trait KeyStore: Send + Sync + 'static {
-    /// The value of a key, from any replica: it may be behind. For those who read and do not write.
+    /// The value of a key, from any replica, which may lag behind. For readers that do not write
+    /// the key.
     async fn get(&self, bucket: &'static str, key: &str) -> Result<Option<KeyValue>, QueueError>;
 
-    /// The value of a key as the leader of its stream knows it: what a write with [`Expect::Revision`] is decided on.
+    /// The value of a key from the leader of its stream, for a later write with
+    /// [`Expect::Revision`].
     async fn get_latest(&self, bucket: &'static str, key: &str) -> Result<Option<KeyValue>, QueueError> {
         self.get(bucket, key).await
     }
 
-    /// Writes a key if it holds what is expected.
+    /// Writes a key if its value is as expected.
     async fn set(
         &self,
         bucket: &'static str,
@@ -245,41 +251,43 @@ pub trait Notices: Send + Sync + 'static {
 /// The dead-letter queue.
 #[async_trait]
 pub trait DeadLetterQueue: Send + Sync + 'static {
-    /// Stores a task that nobody can do, with its bytes and the reason in a header. The first with an id wins.
+    /// Stores a dead letter: the bytes of the task, with the reason in a header. The first with an
+    /// id wins.
     async fn bury(&self, letter: Message, id: &str) -> Result<(), QueueError>;
 
     /// The dead letters from position `from` on (1 is the first), oldest first, at most `max`.
     async fn dead_letters(&self, from: u64, max: usize) -> Result<Vec<LogEntry>, QueueError>;
 
-    /// Takes a dead letter away.
+    /// Removes a dead letter.
     async fn unbury(&self, seq: u64) -> Result<(), QueueError>;
 }
 
-/// All that Millrace asks of a queue.
+/// The interface that Millrace needs from a queue.
 #[async_trait]
 pub trait Queue: TaskQueue + EventLog + KeyStore + Notices + DeadLetterQueue {
-    /// Makes the streams and buckets that are not there yet. Harmless when repeated, and by several at once.
+    /// Creates the missing streams and buckets. Repeated and concurrent calls are harmless.
     async fn ensure_topology(&self) -> Result<(), QueueError>;
 }
 
-/// A pool, and the place that a puller has among all who pull from it.
+/// A pool, with a puller's priority among the pullers of that pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ranked {
     /// The pool.
     pub pool: PoolName,
-    /// From 0, who is asked first, to [`MAX_RANK`](millrace_schemas::limits::MAX_RANK).
+    /// From 0, the highest priority, to [`MAX_RANK`](millrace_schemas::limits::MAX_RANK).
     pub rank: u8,
 }
 
 /// Pulls tasks for one process.
 #[async_trait]
 pub trait Puller: Send {
-    /// Waits for tasks, asking the server for at most `free` of them, and gives 1 to `free`. Dropping the
-    /// future loses nothing: what was delivered meanwhile is given by the next call. `free` = 0 waits for ever.
+    /// Waits for tasks, requests at most `free` of them from the server, and returns 1 to `free`.
+    /// Dropping the future loses nothing: the next call returns tasks delivered meanwhile. A
+    /// call with `free` 0 waits for ever.
     async fn pull(&mut self, free: usize) -> Result<Vec<Delivery>, QueueError>;
 
-    /// Takes back what was asked for and gives back what was delivered and not yet given, so that no task
-    /// waits for a worker that leaves.
+    /// Withdraws the open requests. Delivered tasks that no call has returned yet go back to the
+    /// queue, so that no task waits for a worker that leaves.
     async fn close(&mut self);
 }
 
@@ -291,14 +299,16 @@ pub struct Delivery {
     pub attempt: u64,
     /// Position in its stage's stream; with the subject, names this put of the task.
     pub seq: u64,
-    /// When the server stored this put of the task, in nanoseconds of the server's clock. Another put of the same
-    /// task has another, also where a part of the stream was lost and positions are given out again.
+    /// When the server stored this put of the task, in nanoseconds of the server's clock. Each put
+    /// of the same task has another time, even where a part of the stream was lost and positions
+    /// are reused.
     pub stored_ns: u64,
     /// Settles it.
     pub lease: Arc<dyn Lease>,
 }
 
-/// The hold on a delivered task. Nothing rests on its being exclusive: only the log decides.
+/// The lease of a delivered task. No correctness depends on its being exclusive: only the log
+/// decides.
 #[async_trait]
 pub trait Lease: Send + Sync {
     /// Sends a heartbeat, which renews the lease.
@@ -314,8 +324,8 @@ pub trait Lease: Send + Sync {
 /// Reads the log in order.
 #[async_trait]
 pub trait LogReader: Send {
-    /// Waits for entries and gives 1 to `max`, in order, without gaps but for what was trimmed. Dropping the future
-    /// loses nothing. After [`QueueError::Lost`] it gives nothing more.
+    /// Waits for entries and returns 1 to `max`, in order, without gaps except for trimmed entries.
+    /// Dropping the future loses nothing. After [`QueueError::Lost`] it returns no more entries.
     async fn next(&mut self, max: usize) -> Result<Vec<LogEntry>, QueueError>;
 }
 

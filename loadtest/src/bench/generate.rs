@@ -55,8 +55,8 @@ struct Settings<'a> {
     server: &'static str,
 }
 
-/// What it is asked then; it answers with the seconds that this took. transformers is also asked a [`Product`], or a
-/// [`parity::Question`].
+/// Later requests to the rival, which answers with the seconds that the work took. transformers
+/// also gets a [`Product`] or a [`parity::Question`].
 #[derive(Debug, Serialize)]
 struct Question {
     sequences: usize,

@@ -41,7 +41,8 @@ struct Row {
     name: String,
     /// Held-out success of the last version, mean over seeds.
     after: f64,
-    /// What must be passed: uniformly random play or version 0, and the best rule where it is asked for; mean over seeds.
+    /// The result to exceed: uniformly random play or version 0, and the best rule if required;
+    /// mean over seeds.
     bar: f64,
     /// Standard error of their difference.
     error: f64,
@@ -107,7 +108,8 @@ fn last(report: &Report) -> Option<&Evaluation> {
     report.evaluations.iter().rev().find(|e| e.temperature == first.temperature)
 }
 
-/// What must be passed: uniformly random play, version 0, and where that is asked for a rule that looks one move ahead.
+/// The result to exceed: uniformly random play, version 0, and, if required, a rule that looks one
+/// move ahead.
 fn bar(report: &Report, above_rules: bool) -> Share {
     let rules = best_reflex(report).filter(|_| above_rules);
     let before = report.evaluations.first().and_then(told);

@@ -9,7 +9,7 @@ use millrace_schemas::report::Report;
 
 use crate::chaos::stack::beside;
 
-/// Plays a run in `folder`, with further `arguments`, and gives what it reported.
+/// Plays a run in `folder`, with further `arguments`, and returns its report.
 ///
 /// # Errors
 /// The run is refused or fails, or its books do not balance.

@@ -13,8 +13,8 @@ use tokio::sync::Semaphore;
 /// Messages put in one call.
 const BATCH: u32 = 128;
 
-/// Puts, pulls and acks for `time` with at most `in_flight` messages between put and ack; gives messages a
-/// second.
+/// Puts, pulls and acks for `time` with at most `in_flight` messages between put and ack. Returns
+/// messages per second.
 ///
 /// # Errors
 /// The queue fails.

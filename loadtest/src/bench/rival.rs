@@ -1,4 +1,4 @@
-//! The other side: a Python process that is asked and answers in lines of JSON.
+//! The rival: a Python process that takes requests and answers in lines of JSON.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -74,7 +74,7 @@ impl Rival {
 impl Drop for Rival {
     fn drop(&mut self) {
         drop(self.input.take());
-        // There is nobody to tell of a process that does not end well.
+        // A drop cannot report a process that fails to end.
         let _ = self.child.wait();
     }
 }

@@ -51,7 +51,7 @@ struct Settings<'a> {
     rollouts: &'a [Rollout],
 }
 
-/// What it is asked then; it answers with [`StepFigures`].
+/// Later requests to the rival, which answers with [`StepFigures`].
 #[derive(Debug, Serialize)]
 struct Question {
     recompute: bool,

@@ -34,7 +34,7 @@ pub type Trained = BTreeSet<(RunId, RolloutId)>;
 pub struct Row {
     /// What.
     pub kind: Kind,
-    /// To whom.
+    /// The role that the fault hits.
     pub role: Role,
     /// How many.
     pub times: u64,
@@ -141,7 +141,7 @@ fn rate(account: &Account<'_>) -> f64 {
     useful(account).last().map_or(0.0, |(_, tokens)| tokens / seconds)
 }
 
-/// Shares out lost seconds; gives those that no fault is to blame for.
+/// Shares out lost seconds among the faults. Returns those that no fault caused.
 fn seconds(spans: &[(f64, f64)], account: &Account<'_>, rate: f64, lost: &mut [(f64, f64)]) -> f64 {
     let useful = useful(account);
     let until = |at: f64| {

@@ -111,7 +111,7 @@ async fn inject(stack: SharedStack, fault: Fault, record: Record, leader: Leader
 /// Does `fault` to `members` once none of them is under another of its sort, unless that is after `end`.
 async fn strike(members: &[&Member], fault: &Fault, record: &Record, end: Instant) {
     let line = matches!(fault.kind, Kind::Cut | Kind::Delay | Kind::Blackhole);
-    // All take them in the same order, so nobody waits for one who waits for him.
+    // All tasks lock them in the same order, which rules out a deadlock.
     let mut held = Vec::new();
     for member in members {
         let lock = if line { &member.line_busy } else { &member.busy };

@@ -10,7 +10,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Asks who leads.
+/// Asks which coordinator leads.
 #[derive(Clone)]
 pub struct Leader {
     queue: Arc<JetStream>,

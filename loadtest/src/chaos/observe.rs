@@ -60,7 +60,7 @@ impl Observer {
         &self.policies
     }
 
-    /// Ends, and gives what was seen.
+    /// Ends the observation and returns its record.
     #[must_use]
     pub fn stop(self) -> Vec<ObservedTurn> {
         self.watching.iter().for_each(JoinHandle::abort);

@@ -14,9 +14,9 @@ use tokio::time::{Instant, sleep};
 
 /// Time for the first connection.
 const CONNECT: Duration = Duration::from_secs(60);
-/// Time for one answer; a coordinator that was killed gives none.
+/// Timeout of a request; a killed coordinator does not answer.
 const ANSWER: Duration = Duration::from_secs(2);
-/// Between two looks at a run.
+/// Poll interval of a run.
 const LOOK: Duration = Duration::from_millis(200);
 /// A run that makes no version for so long is stuck.
 const STUCK: Duration = Duration::from_secs(180);

@@ -1,4 +1,5 @@
-//! A process that is kept alive, except while somebody keeps it down. It dies with this one.
+//! A process that is restarted when it ends, except while a fault keeps it down. It dies with this
+//! one.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use tokio::process::Child;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// Before a process is started again that ended unasked.
+/// Pause before the restart of a process that ended by itself.
 const PAUSE: Duration = Duration::from_millis(300);
 
 /// What to start.
@@ -83,7 +84,7 @@ impl Process {
         self.down.send_replace(false);
     }
 
-    /// Stops it where it is, or lets it go on.
+    /// Pauses or resumes it.
     pub fn pause(&self, pause: bool) {
         self.signal(if pause { Signal::SIGSTOP } else { Signal::SIGCONT });
     }

@@ -17,7 +17,7 @@ use crate::checkers::{self, PolicyWatch, record};
 
 /// Longer than any lease: what a killed worker held comes back and is dropped as of no use.
 const SETTLE: Duration = Duration::from_secs(90);
-/// Between two looks.
+/// Poll interval.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// A run that was played to its end.

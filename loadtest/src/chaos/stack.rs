@@ -209,5 +209,5 @@ impl Place {
     }
 }
 
-/// All processes, shared with those who disturb them.
+/// All processes, shared with the faults.
 pub type SharedStack = Arc<Stack>;

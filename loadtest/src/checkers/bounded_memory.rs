@@ -12,8 +12,8 @@ mod shape;
 
 /// Points of a learning curve, as the status page promises.
 const CURVE_POINTS: usize = 1_000;
-/// A rollout's tasks stay queued until they are acked, though the rollout goes on: where acks get lost, those
-/// of its whole life do, and those of the rollout that came in its place.
+/// A rollout's tasks stay queued until they are acked, although the rollout continues. Where acks
+/// get lost, the tasks of its whole life stay queued, and those of its replacement.
 const LIVES: u64 = 2;
 /// Of a list or map without a bound of its own, the most.
 const UNNAMED: u64 = 64;

@@ -1,4 +1,4 @@
-//! Left alone, every run comes to its end: finished, or cancelled where somebody asked for it.
+//! Without further faults every run ends: finished, or cancelled on request.
 
 use millrace_coordinator::fold::status::status;
 use millrace_schemas::Event;

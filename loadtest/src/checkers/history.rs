@@ -75,11 +75,11 @@ pub struct History {
     pub snapshots: Vec<SnapshotSeen>,
     /// How often the queue lost its newest part.
     pub losses: u64,
-    /// What came of a look at the whole object store, where somebody looked.
+    /// The findings about the whole object store, if it was read.
     pub objects: ObjectsSeen,
     /// Runs on which a fault was planted that needs a repair, where that is known.
     pub planted: Option<BTreeSet<RunId>>,
-    /// When the runs ended, where somebody took the time.
+    /// When the runs ended, if it was recorded.
     pub ends: Vec<Ended>,
 }
 

@@ -18,7 +18,8 @@ pub struct ObjectsSeen {
     pub collected: u64,
 }
 
-/// Looks at every object, collects whatever nothing leads to, whatever its age, and looks again at all that is left.
+/// Reads every object, collects all unreferenced ones of any age, and reads the remaining ones
+/// again.
 ///
 /// # Errors
 /// The queue or the object store cannot be reached.

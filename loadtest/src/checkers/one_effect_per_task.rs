@@ -58,7 +58,7 @@ fn unlike(witness: &Witness<'_>, group: &BatchGroup, rollout: &BatchRollout) -> 
         },
         None => None,
     };
-    // One that goes on from another's turn has that one's tokens before its own.
+    // A rollout that continues from another's turn has that rollout's tokens before its own.
     let starts = observed(0);
     let mut tokens = starts.cloned().unwrap_or_default();
     for (turn, taken) in (1..).zip(&rollout.turns) {

@@ -16,10 +16,10 @@ type Attempt = (RunId, PolicyVersion, u32);
 struct Steps {
     /// Ranks of each attempt.
     worlds: BTreeMap<Attempt, u32>,
-    /// What each rank was asked last.
+    /// The last request to each rank.
     asked: BTreeMap<(Attempt, u32), u64>,
-    /// What the ranks said that they stored; the first word of each counts, if it answers what was asked: another may
-    /// be of a part of the log that was lost.
+    /// The files that the ranks reported as stored. The first report of each rank counts, if it
+    /// answers the last request: another report may belong to a lost part of the log.
     shares: BTreeMap<Attempt, BTreeMap<u32, Vec<FileRef>>>,
     /// Versions that were found in the object store: the log lost how they were made.
     adopted: BTreeSet<(RunId, PolicyVersion)>,

@@ -27,7 +27,7 @@ pub(super) fn most(world: &World, scenario: &Scenario, undisturbed: Duration) ->
     MULTIPLE * undisturbed + SETTLE + costs
 }
 
-/// For how long after it was lifted a fault may hold a run up. What several do goes on at the same time.
+/// How long a fault may delay a run after its end. The delays of several faults overlap.
 fn aftermath(kind: FaultKind, ack_wait: Duration, world: &World) -> Duration {
     match kind {
         // Its tasks are given to another when the lease has run out; a gang does without it.
@@ -72,5 +72,5 @@ fn aftermath(kind: FaultKind, ack_wait: Duration, world: &World) -> Duration {
     }
 }
 
-/// When each run ended, as somebody saw who looked now and then.
+/// When each run ended, according to an observer that polls.
 pub(super) type Ends = BTreeMap<millrace_schemas::RunId, tokio::time::Instant>;

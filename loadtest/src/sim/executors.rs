@@ -27,7 +27,7 @@ mod train;
 
 /// For how long a task is given back that cannot be done now, as the real executors do.
 const RETRY: Duration = Duration::from_secs(2);
-/// Between two looks at the policies.
+/// Poll interval of the policies.
 const LOOK: Duration = Duration::from_millis(20);
 /// How long a turn waits for weights, as in the real executor.
 const WEIGHTS_WAIT: Duration = Duration::from_secs(60);
@@ -105,7 +105,7 @@ impl Generate {
             loop {
                 match self.policies.get(run) {
                     Some(policy) if policy.version >= version => return policy,
-                    // Those who wait for a change are woken in an order that no seed decides.
+                    // The seed does not determine the order in which waiters for a change wake.
                     Some(_) | None => sleep(LOOK).await,
                 }
             }

@@ -48,7 +48,7 @@ fn draw(fleet: &Fleet, scenario: &Scenario) -> FaultKind {
     unreachable!("a draw below the sum of the weights falls on one of them")
 }
 
-/// One fault. None of them waits: what takes time goes on by itself.
+/// Injects one fault. It does not wait: a fault with a duration runs as a task of its own.
 fn strike(fleet: &Arc<Fleet>, kind: FaultKind) {
     match kind {
         FaultKind::Kill => kill::kill(fleet),

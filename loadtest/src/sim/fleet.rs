@@ -113,7 +113,7 @@ impl Fleet {
         self.world.below(2) as usize
     }
 
-    /// Ends a process as a kill does: nothing of it goes on.
+    /// Ends a process as a kill does: none of its tasks continues.
     pub(super) fn kill(&self, at: usize) {
         let mut processes = self.processes();
         let process = &mut processes[at];

@@ -1,6 +1,6 @@
-//! Who hands the runs in and looks after them: submits, and submits again what the queue lost. A run that halts stays
-//! halted, but for one on which a fault was planted that needs a repair: it is resumed once, after the repair. Sees the
-//! queue as it is, without faults.
+//! The operator submits the runs, and submits again those that the queue lost. A run that halts
+//! stays halted, except one with a planted fault that needs a repair: it is resumed once, after the
+//! repair. The operator accesses the queue without faults.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::world::World;
 use crate::checkers::halts_have_a_cause::is_halted;
 use crate::checkers::history::{Entry, advance};
 
-/// Between two looks.
+/// Poll interval.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// The operator.

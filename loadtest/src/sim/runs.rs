@@ -78,7 +78,7 @@ fn draw_run(world: &World, shape: &RunShape, number: u64) -> RunSpec {
     spec
 }
 
-/// The async ratio. A whole number of groups more than the window is where rounding tells.
+/// The async ratio. Rounding matters at a whole number of groups above the window.
 fn draw_alpha(world: &World, shape: &RunShape, groups_per_step: u32) -> f64 {
     if !shape.any_alpha {
         return shape.alpha[world.below(shape.alpha.len() as u64) as usize];

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use super::link::Link;
 use super::scenario::FaultKind;
 
-/// Between two looks whether a store that hangs answers again.
+/// Poll interval for a hung store to answer again.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// The name of the run that an object belongs to; empty where it belongs to none.

@@ -54,7 +54,7 @@ struct WorldState {
     /// Consumers that were made.
     consumers: BTreeSet<(Stage, PoolName)>,
     next_name: u64,
-    /// What goes on without a process: acks on their way, for example.
+    /// Tasks that belong to no process: acks in transit, for example.
     loose: JoinSet<()>,
 }
 
@@ -93,7 +93,7 @@ impl World {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queue and object store without faults, for those who look from outside.
+    /// Queue and object store without faults, for observers.
     pub(super) fn plain(&self) -> Broker {
         Broker::new(Arc::new(self.queue.clone()), self.objects.clone())
     }
@@ -224,7 +224,7 @@ impl World {
         self.state().counts.clone()
     }
 
-    /// Lets something go on that belongs to no process.
+    /// Starts a task that belongs to no process.
     pub(super) fn loose(&self, work: impl Future<Output = ()> + Send + 'static) {
         let mut state = self.state();
         while state.loose.try_join_next().is_some() {}

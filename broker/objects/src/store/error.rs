@@ -1,10 +1,10 @@
-//! Why the object store did not do what was asked.
+//! An error of the object store.
 
 use std::io::{self, ErrorKind};
 
 use object_store::Error;
 
-/// Why the object store did not do what was asked.
+/// An error of the object store.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ObjectError {
     /// The location is no object store.
@@ -32,7 +32,7 @@ pub enum ObjectError {
     /// The store cannot be reached or did not answer in time. Trying again is right.
     #[error("failed to {action} object path={path}: {reason}")]
     Unavailable {
-        /// What was asked.
+        /// The operation that failed.
         action: &'static str,
         /// Where.
         path: String,
@@ -46,21 +46,21 @@ pub enum ObjectError {
          they may do"
     )]
     Forbidden {
-        /// What was asked.
+        /// The operation that failed.
         action: &'static str,
         /// Where.
         path: String,
-        /// The store's words.
+        /// The store's error message.
         reason: String,
     },
     /// The request makes no sense to the store, and never will.
     #[error("failed to {action} object path={path}: the store refuses: {reason}")]
     Refused {
-        /// What was asked.
+        /// The operation that failed.
         action: &'static str,
         /// Where.
         path: String,
-        /// The store's words.
+        /// The store's error message.
         reason: String,
     },
 }

@@ -13,8 +13,8 @@ use crate::port::{Expect, Written};
 pub type Policies = Watched<RunId, Policy>;
 
 impl Broker {
-    /// The policy of a run with its revision, as the leader of its stream knows it; `None` before version 0, and where
-    /// the key holds no policy.
+    /// The policy of a run with its revision, from the leader of its stream; `None` before version
+    /// 0, and where the key holds no policy.
     ///
     /// # Errors
     /// The queue cannot be reached.
@@ -23,7 +23,8 @@ impl Broker {
         Ok(standing.and_then(|(led, revision)| Some((led?.policy, revision))))
     }
 
-    /// The policy of a run as any replica knows it, for those who decide nothing by it: an old one costs work that is of no use.
+    /// The policy of a run from any replica, which may lag behind. For readers that make no
+    /// decisions by it: an old policy costs only wasted work.
     ///
     /// # Errors
     /// The queue cannot be reached.

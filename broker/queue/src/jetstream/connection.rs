@@ -1,4 +1,4 @@
-//! The connection: how it is made, and how everyone on it learns that it was lost.
+//! The connection: how it is opened, and how its users learn that it was lost.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -34,11 +34,11 @@ pub struct JetStreamOptions {
     pub storage: Storage,
     /// How leases and ids behave.
     pub settings: QueueSettings,
-    /// Who we are.
+    /// The client's identity.
     pub credentials: Credentials,
     /// Encryption; `None` leaves it to the URL (`tls://`) and the server.
     pub tls: Option<Tls>,
-    /// The name of our user, for words of what it may not do.
+    /// The name of our user, for messages about missing rights.
     pub user: Option<String>,
     /// First token of all our reply subjects. Where each user has its own, none can listen to another's
     /// replies. `None` is the client's default, `_INBOX`.
@@ -71,7 +71,7 @@ pub enum Storage {
     Memory,
 }
 
-/// Who we are.
+/// The client's identity.
 #[derive(Clone)]
 pub enum Credentials {
     /// No identity, or that in the URL (`nats://user:password@host`).
@@ -101,7 +101,7 @@ pub struct Tls {
     pub certificate: Option<(PathBuf, PathBuf)>,
 }
 
-/// What all sides of the adapter share.
+/// State that all parts of the adapter share.
 pub(crate) struct Connection {
     pub(crate) client: Client,
     pub(super) context: jetstream::Context,
@@ -129,13 +129,13 @@ impl Connection {
         self.epoch.clone()
     }
 
-    /// What the server forbade us.
+    /// Permission errors of the server.
     pub(super) fn violations(&self) -> &Violations {
         &self.violations
     }
 
-    /// Waits for the answer to what was asked on `subject`, or to hear that it will not come: the connection is
-    /// lost, and the answer with it, or the server forbids to ask.
+    /// Waits for the reply to a request on `subject`. Fails when no reply will come: the connection
+    /// is lost, or the server forbids the request.
     pub(super) async fn answer<T>(
         &self,
         action: &'static str,
@@ -188,7 +188,7 @@ async fn settings(
         })
         .event_callback(move |event| {
             match event {
-                // Only the loss counts: what is asked for from then on goes out on the next connection.
+                // Only the loss counts: later requests go out on the next connection.
                 Event::Disconnected | Event::Closed => epoch.send_modify(|n| *n += 1),
                 Event::Connected => tracing::debug!("connected"),
                 Event::SlowConsumer(sid) => tracing::warn!(sid, "messages dropped: read too slowly"),

@@ -18,7 +18,7 @@ use super::message::to_headers;
 use super::violation::{Violation, Violations};
 use crate::port::{Message, QueueError};
 
-/// Header by which the server tells duplicates.
+/// Header by which the server detects duplicates.
 pub(super) const MESSAGE_ID: &str = "Nats-Msg-Id";
 /// Header: the revision that a key must have.
 pub(super) const EXPECTED_SUBJECT_SEQUENCE: &str = "Nats-Expected-Last-Subject-Sequence";
@@ -33,10 +33,10 @@ const NO_ROOM: [u64; 2] = [10_047, 10_028];
 /// The server's code for a key of another revision than expected.
 const WRONG_LAST_SEQUENCE: u64 = 10_071;
 const TIMEOUT: Duration = Duration::from_millis(limits::REQUEST_TIMEOUT_MS);
-/// How often the waiting are looked through for those who waited too long.
+/// How often the waiters are checked for timeouts.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// What the server made of a message.
+/// The server's result for a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Store {
     /// It is stored there; or it was before, by its id.
@@ -49,7 +49,7 @@ pub(super) enum Store {
 
 type Answer = Result<Store, Failure>;
 
-/// A failure without what was asked, which only the asker knows.
+/// A failure without its operation, which only the caller knows.
 #[derive(Debug)]
 enum Failure {
     Unavailable(String),
@@ -65,7 +65,7 @@ impl Failure {
     }
 }
 
-/// Sends messages and tells what became of them.
+/// Sends messages and returns their results.
 pub(super) struct Publisher {
     client: Client,
     /// Reply subjects are this and a number.
@@ -79,10 +79,10 @@ struct Waiting {
     answers: Mutex<HashMap<u64, Waiter>>,
 }
 
-/// Who waits for an acknowledgement.
+/// A waiter for an acknowledgement.
 struct Waiter {
     since: Instant,
-    /// Where the message went.
+    /// The subject of the message.
     subject: String,
     sender: oneshot::Sender<Answer>,
 }
@@ -254,8 +254,8 @@ fn read(message: &async_nats::Message) -> Answer {
 }
 
 impl AckError {
-    /// Whether the same message may be stored when it is sent again. Room comes back too: what is done must not be
-    /// lost for the lack of it.
+    /// Whether the same message may be stored when it is sent again. A full stream counts, because
+    /// room may be freed: finished work must not be lost for lack of room.
     fn is_transient(&self) -> bool {
         [503, 429, 408].contains(&self.code)
             || self.err_code == ID_IN_PROCESS

@@ -1,9 +1,10 @@
-//! Pulls tasks. The client library's own pulling asks for 200 at a time, which would strand 199 on a worker
-//! with one slot; this asks for the free slots and no more, over one subscription.
+//! Pulls tasks. The client library's own pull requests 200 at a time, which would strand 199 on a
+//! worker with one slot. This one requests as many as there are free slots, over one subscription.
 //!
-//! What is asked for is counted: each task and each refusal (with the number it takes back) reduces it. When
-//! the count may be wrong (a lost connection, a silent server) a new subscription begins a new count: the
-//! server drops what was asked for on one that nobody listens to.
+//! The requested tasks are counted: each task and each refusal (with the number that it withdraws)
+//! reduces the count. When the count may be wrong (a lost connection, a silent server), a new
+//! subscription starts a new count: the server drops the requests of a subscription without a
+//! listener.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,11 +27,12 @@ use crate::port::{Delivery, Lease, Puller, QueueError};
 
 /// Silence after which the server sends a heartbeat for a pull request.
 const HEARTBEAT: Duration = Duration::from_secs(5);
-/// Silence after which what was asked counts as forgotten.
+/// Silence after which a request counts as lost.
 const SILENCE: Duration = Duration::from_secs(12);
 /// Pause after a refusal; doubles up to the second.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
-/// While some are asked for, more slots are asked for only once this share of the most ever free is free.
+/// While tasks are requested, more are requested only once this share of the most slots ever free
+/// is free.
 const COALESCE: usize = 8;
 /// How long `close` waits for what is under way.
 const CLOSE: Duration = Duration::from_secs(2);
@@ -39,29 +41,29 @@ const SPARE: usize = 16;
 
 pub(super) struct JetStreamPuller {
     connection: Arc<Connection>,
-    /// Where to ask.
+    /// The subject of requests.
     ask: String,
-    /// The end of each request: the place among all who ask, where there are places.
+    /// The end of each request: the pull priority, for a partition.
     rank: String,
     pub(super) inbox: Option<Inbox>,
-    /// Delivered and not yet given.
+    /// Delivered and not returned yet.
     pub(super) ready: VecDeque<Delivery>,
     /// The most slots that were ever free at once.
     most: usize,
     pause: Duration,
-    /// No asking before this.
+    /// No request before this time.
     pause_until: Option<Instant>,
     epoch: watch::Receiver<u64>,
     heard: broadcast::Receiver<Violation>,
 }
 
-/// A subscription, and what is asked for on it.
+/// A subscription and its requests.
 pub(super) struct Inbox {
     subject: String,
     subscriber: Subscriber,
-    /// Tasks asked for and neither delivered nor refused.
+    /// Tasks requested and neither delivered nor refused.
     pub(super) asked: usize,
-    /// What is asked for is one request that does not wait.
+    /// The open request is a single one that does not wait.
     at_once: bool,
     /// Messages received, tasks or not.
     received: usize,
@@ -94,12 +96,12 @@ impl JetStreamPuller {
         }
     }
 
-    /// The same, of a consumer that serves those who wait by rank.
+    /// The same, of a consumer that serves waiting pullers by priority.
     pub(super) fn ranked(self, rank: u8) -> Self {
         Self { rank: format!(r#","group":"{RANK_GROUP}","priority":{rank}"#), ..self }
     }
 
-    /// Asks for what `free` slots can take beyond what is asked for already.
+    /// Requests tasks for `free` slots, minus those requested already.
     async fn ask(&mut self, free: usize) -> Result<(), QueueError> {
         if self.pauses() {
             return Ok(());
@@ -114,7 +116,7 @@ impl JetStreamPuller {
         self.request(wanted, &format!(r#""expires":{expires},"idle_heartbeat":{heartbeat}"#), false).await
     }
 
-    /// Asks for as much of `wanted` as is queued now. Only while nothing is asked for.
+    /// Requests up to `wanted` of the tasks queued now. Only while no request is open.
     pub(super) async fn ask_at_once(&mut self, wanted: usize) -> Result<(), QueueError> {
         if self.pauses() {
             return Ok(());
@@ -222,7 +224,7 @@ impl JetStreamPuller {
         self.refused(status, &message)
     }
 
-    /// What was asked for, or a part of it, will not come.
+    /// The requested tasks, or a part of them, will not come.
     fn refused(&mut self, status: StatusCode, message: &async_nats::Message) -> Result<(), QueueError> {
         let words = message.description.clone().unwrap_or_default();
         if status.as_u16() == 400 || words.contains("MaxRequest") {
@@ -247,8 +249,8 @@ impl JetStreamPuller {
         Ok(())
     }
 
-    /// Begins a new count: the server drops what was asked for on a subscription that is gone. What has
-    /// arrived on it is ours all the same.
+    /// Starts a new count: the server drops the requests of a subscription that is gone. Tasks that
+    /// arrived on it are kept.
     pub(super) fn forget(&mut self) {
         if let Some(mut inbox) = self.inbox.take() {
             while let Some(Some(message)) = inbox.subscriber.next().now_or_never() {

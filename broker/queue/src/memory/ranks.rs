@@ -1,4 +1,4 @@
-//! Partitions: a task waits for the first in rank of those who wait for it.
+//! Partitions: a task goes to the waiting puller of highest priority.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,18 +10,18 @@ use super::deliveries::MemoryPuller;
 use crate::partitions::Part;
 use crate::port::{Delivery, Puller, QueueError};
 
-/// Who waits at which partition, by rank.
+/// The pullers that wait at each partition, by priority.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     next: u64,
     places: BTreeMap<(Stage, PoolName), BTreeSet<Place>>,
 }
 
-/// Its rank, and who it is.
+/// Priority and id of a puller.
 type Place = (u8, u64);
 
 impl Waiting {
-    /// Whether someone of a rank before this one waits.
+    /// Whether a puller of higher priority waits.
     fn precedes(&self, partition: &(Stage, PoolName), rank: u8) -> bool {
         self.places.get(partition).and_then(BTreeSet::first).is_some_and(|(first, _)| *first < rank)
     }

@@ -8,12 +8,12 @@ use super::ours::{Ours, Work};
 
 /// Turns of each kind.
 const TURNS: usize = 8;
-/// The numbers in which transformers is asked what is right.
+/// The number format in which transformers computes the reference.
 const ORACLE: &str = "float32";
 const WORK: Work = Work { prompt: 64, tokens: 64, seed: 9_000 };
 
-/// What the rival is asked: its log-probability of each token of each row from `from` on, and whether it would have
-/// drawn that greedily.
+/// A request to the rival: its log-prob of each token of each row from `from` on, and whether it
+/// would have chosen the token greedily.
 #[derive(Debug, Serialize)]
 pub(super) struct Question<'a> {
     score: &'a [Vec<u32>],

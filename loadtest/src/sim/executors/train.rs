@@ -1,5 +1,6 @@
-//! Trains by script: what a step depends on comes from the object store, what it gives goes there. The ranks of a gang
-//! meet by keys of the queue, as real ones do, and what keeps one of them away makes the step void.
+//! Trains by script: a step reads its input from the object store and writes its output there. The
+//! rendezvous of a gang's ranks uses keys of the queue, as in production. A step without all its
+//! ranks is void.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{RETRY, verdict};
 
-/// Between two looks for the other ranks.
+/// Poll interval for the other ranks.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Trains by script.

@@ -30,7 +30,7 @@ pub enum FaultKind {
     RequestTwice,
     /// Requests to the queue take seconds.
     Slow,
-    /// The queue is away for a time.
+    /// The queue is unavailable for a time.
     Outage,
     /// The machine of the queue loses its power: what was not synced is gone.
     PowerLoss,
@@ -61,7 +61,7 @@ pub enum FaultKind {
     StrayOutcomes,
     /// All acks of some tasks get lost until those tasks were delivered as often as may be.
     AckNever,
-    /// Reads of the object store give other bytes than were written.
+    /// Reads of the object store return other bytes than were written.
     StoreCorrupt,
     /// Reads of the object store find nothing.
     StoreAbsent,
