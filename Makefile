@@ -15,7 +15,7 @@ RUNS := broker/coordinator/runs
 MINUTES ?= 10
 SEED ?= 1
 
-.PHONY: help setup alone tools model build programs demo sokoban arithmetic learn test sim lint fmt bench chaos
+.PHONY: help setup alone tools model build programs demo sokoban arithmetic learn test terraform fleet operation sim lint fmt bench chaos
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)$$/  make \1\t\2/p' Makefile | expand -t 18
@@ -54,6 +54,19 @@ learn: build model ## the examples that learn, three seeds each, beside rules th
 test: build model tools ## every test, against a real nats-server
 	cargo test $(CARGO_ARGS) --no-fail-fast
 	python3 -m unittest discover --start-directory workers/python/tests
+	python3 -m unittest discover --start-directory infra/images
+
+terraform: ## terraform/ without a cloud: modules, user data, rules; where terraform 1.11 is
+	terraform/test.sh
+
+fleet: programs tools ## one whole life of a fleet on a fake cloud; target/fakecloud/life.log; where terraform 1.11 is
+	infra/fakecloud/setup.sh
+	infra/fakecloud/alone.sh target/fakecloud/venv/bin/python -m unittest discover -s infra/fakecloud/tests
+	target/fakecloud/venv/bin/python infra/fakecloud/fleet_test.py
+
+operation: programs tools ## chart, alerts, dashboard, compose file, backup, upgrade; where Go is
+	infra/dev/checks.sh
+	infra/test.sh
 
 SEEDS ?= 200
 FIRST ?= 0
@@ -69,7 +82,7 @@ lint: setup alone ## formatting, clippy, documentation, and the repository's own
 
 # What one crate needs must not come from another that happens to be built with it. Without torch, too.
 alone: setup ## each crate builds without the others
-	@for crate in schemas objects server queue auth telemetry coordinator cli sandbox workers; do \
+	@for crate in schemas objects server queue auth telemetry aws coordinator autoscaler cli sandbox policy workers; do \
 	    echo "cargo check --package millrace-$$crate" && cargo check --quiet --locked --package millrace-$$crate --all-targets; \
 	done
 

@@ -3,9 +3,9 @@
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    println!("cargo:rerun-if-env-changed=DEP_MILLRACE_TORCH_LIBTORCH");
+    println!("cargo:rerun-if-env-changed=DEP_MILLRACE_WORKERS_LIBTORCH");
     println!("cargo:rustc-check-cfg=cfg(millrace_torch)");
-    if let Ok(lib) = std::env::var("DEP_MILLRACE_TORCH_LIBTORCH") {
+    if let Ok(lib) = std::env::var("DEP_MILLRACE_WORKERS_LIBTORCH") {
         println!("cargo:rustc-link-arg=-Wl,-rpath,{lib}");
         println!("cargo:rustc-cfg=millrace_torch");
     }

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Makes .venv from requirements.txt, in which each package has its hash: what an index serves under a name and version is
-# what was tried, or it is not installed. Harmless when repeated: a stamp of the requirements' hash says what is done
-# already.
+# Makes .venv from requirements.txt, as venv.sh says. Harmless when repeated.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+# shellcheck source=infra/dev/venv.sh
+source infra/dev/venv.sh
 
 requirements=infra/dev/requirements.txt
 # The oldest Python that all of them are made for.
@@ -41,23 +41,7 @@ check_machine() {
     fi
 }
 
-make_venv() {
-    local stamp=.venv/requirements.sha256 wanted
-    wanted=$(sha256sum <$requirements)
-    if [[ -f $stamp && $(<"$stamp") == "$wanted" && -x .venv/bin/python ]]; then
-        return
-    fi
-    check_machine
-    say "making .venv (torch is large: about 5 GB on disk, a minute or more)"
-    if command -v uv >/dev/null; then
-        [[ -x .venv/bin/python ]] || uv venv --quiet --python "$python" .venv
-        uv pip install --quiet --require-hashes --python .venv/bin/python -r $requirements
-    else
-        [[ -x .venv/bin/python ]] || "$python" -m venv .venv
-        .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $requirements
-    fi
-    # Last, so that a run that was cut short is done again.
-    printf '%s\n' "$wanted" >"$stamp"
-}
-
-make_venv
+if venv_is_made .venv $requirements; then exit; fi
+check_machine
+say "making .venv (torch is large: about 5 GB on disk, a minute or more)"
+make_venv .venv $requirements "$python"

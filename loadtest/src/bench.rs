@@ -20,6 +20,7 @@ mod play;
 pub mod queue;
 pub mod raw;
 pub mod recipes;
+pub mod scale;
 pub mod state;
 #[cfg(millrace_torch)]
 pub mod train;

@@ -36,6 +36,8 @@ enum Bench {
     Recipes(bench::recipes::Args),
     /// The shipped examples over several seeds, beside rules that learn nothing; fails where one did not learn
     Learn(bench::learn::Args),
+    /// A fleet that is scaled, beside a static one and KEDA's rule; and one that is interrupted
+    Scale(bench::scale::Args),
     /// Redundant groups, asynchrony and dynamic sampling, each with and without
     Mechanisms(bench::mechanisms::Args),
     /// An optimiser step on a language model, beside a plain PyTorch and transformers loop
@@ -69,6 +71,7 @@ fn measure(what: &Bench) -> anyhow::Result<()> {
         Bench::State(args) => bench::state::run(args),
         Bench::Recipes(args) => bench::recipes::run(args),
         Bench::Learn(args) => bench::learn::run(args),
+        Bench::Scale(args) => bench::scale::run(args),
         Bench::Mechanisms(args) => bench::mechanisms::run(args),
         #[cfg(millrace_torch)]
         Bench::Train(args) => bench::train::run(args),

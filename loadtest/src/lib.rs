@@ -4,5 +4,6 @@
 pub mod command;
 pub mod checkers;
 pub mod sim;
+mod virtual_time;
 pub mod bench;
 pub mod chaos;

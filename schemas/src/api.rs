@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+use crate::counters::RunCounters;
 use crate::ids::{DomainName, RunId};
 use crate::submit::Refusal;
 use crate::version::PolicyVersion;
@@ -15,7 +16,7 @@ pub const SERVICE: &str = "millrace";
 /// What the service does, as `nats micro info` shows it.
 pub const DESCRIPTION: &str = "Asynchronous reinforcement learning: submit and watch runs";
 /// The endpoints, in the order in which a user needs them: name and description.
-pub const ENDPOINTS: [(&str, &str); 8] = [
+pub const ENDPOINTS: [(&str, &str); 10] = [
     ("submit", "A run file as JSON; answers {\"run\": name}"),
     ("status", "{\"run\": name}, or nothing where only one run is known; answers its status"),
     (
@@ -27,6 +28,8 @@ pub const ENDPOINTS: [(&str, &str); 8] = [
     ("resume", "{\"run\": name}; resumes a paused run"),
     ("cancel", "{\"run\": name}; ends the run"),
     ("rm", "{\"run\": name}; archives a run that is over: its versions stay, its name stays taken"),
+    ("drain", "{\"worker\": name}; asks the worker to finish or return its tasks and to end"),
+    ("scale", "Nothing; returns by pool of workers how many it is to have, and why"),
 ];
 
 /// The reason of a pause that a person asked for.
@@ -203,23 +206,9 @@ pub struct Status {
     pub evaluations: Vec<Evaluation>,
     /// Rollouts trained by staleness: index is the staleness in versions.
     pub staleness: Vec<u64>,
-    /// Tokens sampled in total.
-    pub sampled_tokens: u64,
-    /// Turns sampled in total.
-    pub turns: u64,
-    /// Context tokens of these turns that engines prefilled.
-    #[serde(default)]
-    pub prefill_tokens: u64,
-    /// Context tokens of these turns that were in an engine's prefix cache.
-    #[serde(default)]
-    pub cached_tokens: u64,
-    /// Turns of trained rollouts.
-    #[serde(default)]
-    pub trained_turns: u64,
-    /// Turns of rollouts that were dropped as surplus. They have more turns per rollout than
-    /// trained ones, because short rollouts finish first.
-    #[serde(default)]
-    pub surplus_turns: u64,
+    /// Tokens and turns, counted from the run's start.
+    #[serde(flatten)]
+    pub counters: RunCounters,
     /// Groups in flight.
     pub groups_in_flight: u64,
     /// Groups that are finished and not yet trained.

@@ -7,6 +7,7 @@ use crate::blob::{BlobRef, Sha};
 use crate::ids::{TaskKey, WorkerId};
 use crate::omit;
 use crate::outcome::Outcome;
+use crate::scale::Scaled;
 use crate::submit::RunSpec;
 use crate::version::PolicyVersion;
 
@@ -70,6 +71,8 @@ pub enum Event {
     /// A committed version was found in the object store that the log had lost. The rollouts that
     /// it was trained on count as trained.
     Adopted(Box<Adopted>),
+    /// The autoscaler decided how many workers a pool of workers is to have.
+    Scaled(Box<Scaled>),
     /// Time passed. This is the only clock of the fold.
     Tick {
         /// Milliseconds since 1970.
@@ -92,6 +95,7 @@ impl Event {
             | Self::Joined { .. }
             | Self::Left { .. }
             | Self::Adopted(_)
+            | Self::Scaled(_)
             | Self::Tick { .. } => None,
         }
     }
@@ -125,6 +129,7 @@ impl Event {
             Self::Joined { .. } => "joined",
             Self::Left { .. } => "left",
             Self::Adopted(_) => "adopted",
+            Self::Scaled(_) => "scaled",
             Self::Tick { .. } => "tick",
         }
     }

@@ -35,6 +35,20 @@ pub const ACK_WAIT_MS: u64 = 30_000;
 pub const ACK_WAIT_ONE_MACHINE_MS: u64 = 6_000;
 /// Heartbeats for a task in flight per visibility timeout: of three, two may be lost.
 pub const HEARTBEATS: u32 = 3;
+/// Milliseconds until the retry of a task whose precondition comes by itself: a first version, a
+/// thread.
+pub const RETRY_MOMENT_MS: u64 = 500;
+/// Milliseconds until the retry of a task whose execution broke: it panicked, hung, or its program
+/// died.
+pub const RETRY_RESTART_MS: u64 = 1_000;
+/// Milliseconds until the retry of a task for which a machine failed: the object store, an engine, a
+/// sandbox.
+pub const RETRY_MS: u64 = 2_000;
+/// Milliseconds until the retry of a task that this build of a worker cannot do. Long enough for
+/// another worker of the pool to pull it first.
+pub const RETRY_ELSEWHERE_MS: u64 = 5_000;
+/// Milliseconds until the retry of a task whose server does not answer. It may be starting.
+pub const RETRY_AWAY_MS: u64 = 15_000;
 /// Milliseconds between two heartbeats until a worker knows its pools' visibility timeout.
 pub const HEARTBEAT_MS: u64 = 10_000;
 /// Milliseconds that one try of a task of this stage may take. Beyond it the try is given up, and
@@ -272,6 +286,10 @@ const _: () = assert!(MAX_INLINE_BYTES * 2 < MAX_PAYLOAD_BYTES, "a message and i
 const _: () =
     assert!(MAX_CARRIED_TOKENS * 5 < MAX_INLINE_BYTES, "a task with a prefix of many turns stays inline");
 const _: () = assert!(MAX_ROW_BYTES <= MAX_SAID_BYTES, "a prompt fits a step's text");
+const _: () = assert!(
+    RETRY_MOMENT_MS < RETRY_RESTART_MS && RETRY_RESTART_MS < RETRY_MS && RETRY_MS < RETRY_ELSEWHERE_MS,
+    "what comes sooner is tried sooner"
+);
 const _: () = assert!(HEARTBEAT_MS * 2 < ACK_WAIT_MS, "one lost heartbeat must not cost the lease");
 const _: () = assert!(HEARTBEATS >= 3, "a lost heartbeat and a late one must not cost the lease");
 const _: () = assert!(ACK_WAIT_ONE_MACHINE_MS >= 1_000, "a busy machine is not a dead one");

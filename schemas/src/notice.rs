@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::api::Ledger;
 use crate::ids::{RunId, TaskKey};
+use crate::omit;
 use crate::stage::Stage;
 use crate::version::PolicyVersion;
 
@@ -160,14 +161,34 @@ pub struct StepNotice {
 }
 
 /// A worker's counters since its start, on `mr.notice.worker.<id>`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WorkerNotice {
     /// The process.
     pub worker: String,
     /// Milliseconds since its start.
     pub uptime_ms: u64,
+    /// The pool of workers that it belongs to, by its name in the scaling file; `None` where it was
+    /// told none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
+    /// It is leaving: it pulls no more tasks.
+    #[serde(default, skip_serializing_if = "omit::is_default")]
+    pub leaving: bool,
+    /// The machine that it is on, where it was told; `None` otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<Machine>,
     /// Counters by stage.
     pub stages: BTreeMap<Stage, StageCounters>,
+}
+
+/// The machine of a worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Machine {
+    /// Its name in the cloud: an instance id, a pod.
+    pub name: String,
+    /// When it will be taken back, in milliseconds since 1970; `None` while that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_unix_ms: Option<u64>,
 }
 
 /// A worker's counters in one stage since its start.
@@ -183,6 +204,9 @@ pub struct StageCounters {
     pub stale: u64,
     /// Tasks in flight.
     pub in_hand: u64,
+    /// Tasks in flight at most, of one pool of the stage; 0 if an older worker does not report it.
+    #[serde(default, skip_serializing_if = "omit::is_default")]
+    pub slots: u64,
     /// Microseconds in which at least one task was being executed.
     pub busy_us: u64,
     /// Tokens sampled.

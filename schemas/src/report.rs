@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::{DomainStatus, Evaluation, Ledger, StoredStatus};
+use crate::counters::RunCounters;
 
 /// The standard error of a share of rollouts that reached the goal, of which `clusters` gives, for
 /// each distinct prompt, how many were played and how many of them reached it. Rollouts of one
@@ -78,24 +79,11 @@ pub struct Report {
     pub max_staleness: u64,
     /// Rollouts trained by staleness; the index is the staleness.
     pub staleness: Vec<u64>,
-    /// Tokens sampled.
-    pub sampled_tokens: u64,
     /// Tokens sampled a second, over the whole wall time.
     pub tokens_per_s: f64,
-    /// Turns taken.
-    pub turns: u64,
-    /// Context tokens of these turns that engines prefilled.
-    #[serde(default)]
-    pub prefill_tokens: u64,
-    /// Context tokens of these turns that were in an engine's prefix cache.
-    #[serde(default)]
-    pub cached_tokens: u64,
-    /// Turns of trained rollouts.
-    #[serde(default)]
-    pub trained_turns: u64,
-    /// Turns of rollouts that were dropped as surplus.
-    #[serde(default)]
-    pub surplus_turns: u64,
+    /// Tokens and turns, counted from the run's start.
+    #[serde(flatten)]
+    pub counters: RunCounters,
     /// Turns from which groups started; `None` for a run whose groups all started at their prompts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored_turns: Option<StoredStatus>,

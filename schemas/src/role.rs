@@ -3,9 +3,9 @@
 
 use crate::stage::Stage;
 use crate::subjects::{
-    ADVISORY_STREAM, COORDINATOR_BUCKET, DEAD_ALL, DEAD_STREAM, GANG_BUCKET, LOG_ALL, LOG_STREAM, NOTICE_ALL,
-    NOTICE_WORKERS, POLICY_BUCKET, TASK_ALL, WORKERS_BUCKET, api, bucket_stream, dead_of_stage,
-    deaths_of_stage, keys, outcomes_of_stage, task_stream, watched_keys,
+    ADVISORY_STREAM, BUCKETS, DEAD_ALL, DEAD_STREAM, DRAIN_WORKERS, GANG_BUCKET, LOG_ALL, LOG_STREAM,
+    NOTICE_ALL, NOTICE_WORKERS, POLICY_BUCKET, TASK_ALL, WORKERS_BUCKET, api, bucket_stream, dead_of_stage,
+    deaths_of_stage, keys, outcomes_of_stage, streams, task_stream, watched_keys,
 };
 
 /// A role in the system.
@@ -125,6 +125,7 @@ fn worker(stage: Stage) -> Rights {
             dead_of_stage(stage),
             NOTICE_WORKERS.to_owned(),
         ],
+        subscribe: vec![DRAIN_WORKERS.to_owned()],
         ..Rights::default()
     };
     rights.pull(&task_stream(stage), "*");
@@ -153,30 +154,27 @@ fn submitter() -> Rights {
 
 fn coordinator() -> Rights {
     let mut rights = Rights {
-        publish: [TASK_ALL, LOG_ALL, DEAD_ALL, NOTICE_ALL, "$JS.API.INFO", "$JS.FC.>"]
+        publish: [TASK_ALL, LOG_ALL, DEAD_ALL, NOTICE_ALL, DRAIN_WORKERS, "$JS.API.INFO", "$JS.FC.>"]
             .map(str::to_owned)
             .to_vec(),
         subscribe: vec![api(">"), "$SRV.>".to_owned(), NOTICE_ALL.to_owned()],
         respond: true,
     };
-    let tasks = Stage::QUEUED.map(task_stream);
-    let buckets = [POLICY_BUCKET, COORDINATOR_BUCKET, GANG_BUCKET, WORKERS_BUCKET];
-    for bucket in buckets {
+    for bucket in BUCKETS {
         rights.read(bucket);
         rights.write(bucket);
         // Reads from the stream's leader, on which writes are conditioned.
         rights.publish.push(request("STREAM.MSG.GET", &bucket_stream(bucket)));
     }
-    let others = [LOG_STREAM, DEAD_STREAM, ADVISORY_STREAM].map(str::to_owned);
-    for stream in others.iter().chain(&tasks).cloned().chain(buckets.map(bucket_stream)) {
+    for stream in streams() {
         for verb in ["STREAM.CREATE", "STREAM.UPDATE", "STREAM.INFO", "CONSUMER.CREATE"] {
             rights.publish.push(request(verb, &stream));
         }
         rights.publish.push(request("CONSUMER.CREATE", &format!("{stream}.>")));
     }
-    for stream in &tasks {
+    for stream in Stage::QUEUED.map(task_stream) {
         for verb in ["STREAM.PURGE", "STREAM.MSG.GET", "STREAM.MSG.DELETE"] {
-            rights.publish.push(request(verb, stream));
+            rights.publish.push(request(verb, &stream));
         }
     }
     // The consumers of members that left.

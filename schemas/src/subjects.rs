@@ -20,6 +20,8 @@ pub const COORDINATOR_BUCKET: &str = "MILLRACE_COORDINATOR";
 pub const WORKERS_BUCKET: &str = "MILLRACE_WORKERS";
 /// Key-value bucket: rendezvous of gangs, with the members' addresses. Kept for a day.
 pub const GANG_BUCKET: &str = "MILLRACE_GANG";
+/// Every key-value bucket.
+pub const BUCKETS: [&str; 4] = [POLICY_BUCKET, COORDINATOR_BUCKET, WORKERS_BUCKET, GANG_BUCKET];
 /// Key in [`COORDINATOR_BUCKET`]: the leader's lease.
 pub const LEASE_KEY: &str = "lease";
 /// Key in [`COORDINATOR_BUCKET`]: the newest snapshot.
@@ -49,6 +51,8 @@ pub const LOG_ALL: &str = "mr.log.>";
 pub const DEAD_ALL: &str = "mr.dead.>";
 /// Every notice.
 pub const NOTICE_ALL: &str = "mr.notice.>";
+/// Every request that a worker leaves.
+pub const DRAIN_WORKERS: &str = "mr.ctl.drain.*";
 /// Every worker's counters.
 pub const NOTICE_WORKERS: &str = "mr.notice.worker.*";
 /// Advisories that a task exhausted its deliveries.
@@ -84,6 +88,12 @@ pub fn header(name: &str) -> Option<&'static str> {
 #[must_use]
 pub fn task_stream(stage: Stage) -> String {
     format!("MILLRACE_TASK_{}", stage.name().to_ascii_uppercase())
+}
+
+/// Every stream, those of the buckets included.
+pub fn streams() -> impl Iterator<Item = String> {
+    let named = [LOG_STREAM, DEAD_STREAM, ADVISORY_STREAM].map(str::to_owned);
+    named.into_iter().chain(Stage::QUEUED.map(task_stream)).chain(BUCKETS.map(bucket_stream))
 }
 
 /// All subjects of a stage's stream.
@@ -163,6 +173,7 @@ pub fn log(run: &str, event: &Event) -> String {
         | Event::Resumed
         | Event::Archived
         | Event::Adopted(_)
+        | Event::Scaled(_)
         | Event::Joined { .. }
         | Event::Left { .. }
         | Event::Tick { .. } => subject,
@@ -253,6 +264,12 @@ pub fn notice(run: &RunId, kind: &str) -> String {
 #[must_use]
 pub fn notice_all(kind: &str) -> String {
     format!("mr.notice.{ALL_RUNS}.{kind}")
+}
+
+/// Requests that a worker leaves.
+#[must_use]
+pub fn drain(worker: &WorkerId) -> String {
+    format!("mr.ctl.drain.{worker}")
 }
 
 /// A worker's counters.

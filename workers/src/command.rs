@@ -11,13 +11,16 @@ use millrace_schemas::reward::RewardRule;
 use millrace_schemas::{Stage, WorkerId};
 use millrace_telemetry::TelemetryArgs;
 use tokio::runtime::{Handle, Runtime};
+use tokio::sync::watch;
 
-use crate::gang::KeyRendezvous;
+use crate::machine::MachineArgs;
 use crate::program::Program;
 use crate::rewards::Tools;
 use crate::rewards::tools::ToolArgs;
-use crate::runtime::{PoolSettings, Worker, WorkerSettings, on_signal};
+use crate::runtime::{Departure, PoolSettings, Worker, WorkerSettings, on_signal};
 use crate::stages::Executors;
+use crate::torch::TorchArgs;
+use crate::train_shard::KeyRendezvous;
 use arguments::engine::EngineArgs;
 use arguments::{PoolArg, StageArg, pools};
 
@@ -42,7 +45,7 @@ mod check_sandbox;
                   `check-sandbox` with this machine's sandbox; `baselines` plays rules that learn nothing."
 )]
 struct Arguments {
-    /// Address of the queue
+    /// Address of the queue; several servers of a cluster with commas
     #[arg(long, env = "NATS_URL", hide_env_values = true, default_value = "nats://127.0.0.1:4222")]
     nats: String,
     #[command(flatten)]
@@ -73,20 +76,18 @@ struct Arguments {
     /// queue. Default: 20
     #[arg(long, env = "MILLRACE_GRACE", default_value_t = 20.0)]
     grace: f64,
+    /// The pool of workers that it belongs to, by its name in the scaling file. Default: the pool that
+    /// serves the same stages
+    #[arg(long, env = "MILLRACE_POOL", value_name = "NAME")]
+    member_of: Option<String>,
+    #[command(flatten)]
+    machine: MachineArgs,
     #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
     tools: ToolArgs,
-    /// Threads of libtorch. They wait for one another by spinning: over all workers of the machine,
-    /// have no more than free processors
-    #[cfg(feature = "torch")]
-    #[arg(long, env = "MILLRACE_TORCH_THREADS", default_value_t = 1, value_parser = clap::value_parser!(i32).range(1..))]
-    torch_threads: i32,
-    /// The interface or address of this machine at which the other members of a gang reach this
-    /// worker. Default: the address that reaches the queue
-    #[cfg(feature = "torch")]
-    #[arg(long, env = "MILLRACE_GANG_INTERFACE")]
-    gang_interface: Option<String>,
+    #[command(flatten)]
+    torch: TorchArgs,
     #[command(flatten)]
     telemetry: TelemetryArgs,
 }
@@ -114,11 +115,9 @@ async fn run() -> anyhow::Result<()> {
     }
     let arguments = Arguments::parse();
     let telemetry = arguments.telemetry.start().await?;
-    #[cfg(feature = "torch")]
-    crate::policy::torch::set_threads(arguments.torch_threads);
-    #[cfg(feature = "torch")]
-    listen_to_gangs(arguments.gang_interface.as_deref(), &arguments.nats);
-    let stop = on_signal().context("failed to listen to signals")?;
+    arguments.torch.apply(&arguments.nats);
+    let departure = Departure::default();
+    on_signal(departure.clone()).context("failed to listen to signals")?;
     let program = start_program(arguments.exec.as_deref(), arguments.exec_copies).await?;
     let offers = |stage| program.as_ref().map_or(&[][..], |program| program.pools(stage));
     let pools = pools(&arguments.stages, &arguments.pools, offers)?;
@@ -128,28 +127,27 @@ async fn run() -> anyhow::Result<()> {
     let id = arguments.id.unwrap_or_else(worker_name::default_name);
     let objects = Objects::open(&arguments.objects)?;
     let connect = JetStream::connect(&arguments.nats, id.as_str(), arguments.connect.options()?);
-    let Some(queue) = stop.run_until_cancelled(connect).await else { return Ok(()) };
+    let Some(queue) = departure.requested().run_until_cancelled(connect).await else { return Ok(()) };
     let broker = Broker::new(queue?, objects.clone());
 
+    let (of_machine, machine) = watch::channel(None);
+    let watched = arguments.machine.watch(departure.clone(), of_machine)?;
     let grace = Duration::try_from_secs_f64(arguments.grace).context("failed to read --grace")?;
     let rendezvous = KeyRendezvous::new(broker.clone(), Handle::current());
-    let worker = Worker::start(broker.clone(), WorkerSettings { grace, ..WorkerSettings::new(id.clone()) });
+    let worker = Worker::start(
+        broker.clone(),
+        WorkerSettings { grace, machine, member_of: arguments.member_of, ..WorkerSettings::new(id.clone()) },
+    );
     let executors = Executors::new(objects, worker.policies().clone());
     let executors = executors.with_rendezvous(Arc::new(rendezvous)).asking(program).generating_at(server);
     let executors = executors.scoring_with(tools).reading(broker);
     tracing::info!(%id, pools = pools.len(), "serving");
-    let settled = worker.serve(pools, |stage| executors.executor(stage), telemetry.health, stop).await;
+    let settled = worker.serve(pools, |stage| executors.executor(stage), telemetry.health, departure).await;
     tracing::info!(%id, settled, "left");
-    Ok(())
-}
-
-/// Sets where this worker listens as a member of a gang.
-#[cfg(feature = "torch")]
-fn listen_to_gangs(address: Option<&str>, nats: &str) {
-    use crate::gang::{Listen, group};
-    if let Some(at) = address.map(Listen::at).or_else(|| Listen::towards(nats)) {
-        group::listen(at);
+    if let Some(watched) = watched {
+        watched.left().await;
     }
+    Ok(())
 }
 
 /// Starts the user's program, if there is one.

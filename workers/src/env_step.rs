@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use millrace_policy::text_codec::Codec;
 use millrace_schemas::dataset::DatasetSpec;
 use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, EnvironmentSpec, Settings};
 use millrace_schemas::{OutcomeBody, PoolName, RunId, Task, TaskBody};
@@ -16,9 +17,9 @@ use crate::envs::dataset::Dataset;
 use crate::envs::datasets::Datasets;
 use crate::envs::spoken::{TextStep, TextTurns};
 use crate::envs::{self, EnvError};
-use crate::model::text_codec::{Codec, Codecs};
+use crate::model::codecs::Codecs;
 use crate::program::{Answer, EnvAnswer, Program, ProgramRequest};
-use crate::runtime::{Cost, Executor, Verdict};
+use crate::runtime::{Cost, Executor, Failure, Verdict};
 
 /// Executes `env_step` tasks. By default only those of environments that speak tokens.
 #[derive(Debug, Clone, Default)]
@@ -41,18 +42,38 @@ impl EnvStep {
         Self { program, ..self }
     }
 
+    async fn step(&self, task: &Task) -> Result<EnvStepDone, Failure> {
+        let TaskBody::EnvStep(step) = &task.body else { return Err(Failure::misrouted(task)) };
+        if let EnvironmentSpec::Counter { latency, .. } = &step.environment {
+            tokio::time::sleep(counter::drawn(*latency, &task.key)).await;
+        }
+        let codec = match &self.codecs {
+            Some(codecs) if step.environment.speaks_text() => Some(codecs.of(&task.run).await?),
+            _ => None,
+        };
+        match &step.environment {
+            EnvironmentSpec::Dataset(spec) => self.ask_row((&task.run, spec), step, codec.as_deref()).await,
+            EnvironmentSpec::Custom { pool, system, prompt_tokens, settings, .. } => {
+                let (environment, codec, prompt_tokens) = (pool.as_str(), codec.as_deref(), *prompt_tokens);
+                let text_turns = TextTurns { environment, codec, system, prompt_tokens };
+                self.ask((pool, settings), &text_turns, step).await
+            }
+            _ => Ok(envs::answer(step, codec.as_deref())?),
+        }
+    }
+
     /// Plays a dataset's row.
     async fn ask_row(
         &self,
         (run, spec): (&RunId, &DatasetSpec),
         step: &EnvStepTask,
         codec: Option<&Codec>,
-    ) -> Result<EnvStepDone, Verdict> {
+    ) -> Result<EnvStepDone, Failure> {
         let Some(datasets) = &self.datasets else {
-            return Err(EnvError::NoRows(spec.path.clone()).verdict());
+            return Err(EnvError::NoRows(spec.path.clone()).into());
         };
         let rows = datasets.of(run, spec).await?;
-        Dataset { spec, rows: &rows, codec }.act(step).map_err(|error| error.verdict())
+        Ok(Dataset { spec, rows: &rows, codec }.act(step)?)
     }
 
     /// Sends the task to the program.
@@ -61,58 +82,36 @@ impl EnvStep {
         (pool, settings): (&PoolName, &Settings),
         text_turns: &TextTurns<'_>,
         step: &EnvStepTask,
-    ) -> Result<EnvStepDone, Verdict> {
-        let program = self.program.as_ref().ok_or_else(|| EnvError::Foreign(pool.to_string()).verdict())?;
-        let reply = text_turns.decode_reply(step).map_err(|error| error.verdict())?;
+    ) -> Result<EnvStepDone, Failure> {
+        let program = self.program.as_ref().ok_or_else(|| EnvError::Foreign(pool.to_string()))?;
+        let reply = text_turns.decode_reply(step)?;
         let request = match &step.action {
             EnvAction::Reset => {
                 ProgramRequest::Reset { environment: pool, settings, split: step.split, seed: step.seed }
             }
             EnvAction::Step { state, .. } => {
                 let state: Value = serde_json::from_slice(state).map_err(|error| {
-                    Verdict::Poison(format!("failed to read the state of {pool}: {error}"))
+                    Failure::impossible(format!("failed to read the state of {pool}: {error}"))
                 })?;
                 ProgramRequest::Step { environment: pool, settings, state, said: &reply }
             }
         };
-        let answer = match program.ask(&request).await.map_err(|error| Program::verdict(&error))? {
+        let answer = match program.ask(&request).await? {
             Answer::Step(answer) => answer,
-            Answer::Refused(refusal) => return Err(refusal.verdict()),
-            Answer::Score(_) => return Err(Verdict::Poison("the program answered with a score".to_owned())),
+            Answer::Refused(refusal) => return Err(refusal.into()),
+            Answer::Score(_) => return Err(Failure::impossible("the program answered with a score")),
         };
         let EnvAnswer { state, text, reward, done, success, valid } = answer;
         let state = if done { Vec::new() } else { state.to_string().into_bytes() };
         let step_text = TextStep { state, text, reward, done, success, valid };
-        text_turns.encode_step(step, reply, step_text).map_err(|error| error.verdict())
+        Ok(text_turns.encode_step(step, reply, step_text)?)
     }
 }
 
 #[async_trait]
 impl Executor for EnvStep {
     async fn execute(&self, task: Task, _cancel: CancellationToken) -> Verdict {
-        let TaskBody::EnvStep(step) = &task.body else { return Verdict::misrouted(&task) };
-        if let EnvironmentSpec::Counter { latency, .. } = &step.environment {
-            tokio::time::sleep(counter::drawn(*latency, &task.key)).await;
-        }
-        let codec = match &self.codecs {
-            Some(codecs) if step.environment.speaks_text() => match codecs.of(&task.run).await {
-                Ok(codec) => Some(codec),
-                Err(verdict) => return verdict,
-            },
-            _ => None,
-        };
-        let answer = match &step.environment {
-            EnvironmentSpec::Dataset(spec) => self.ask_row((&task.run, spec), step, codec.as_deref()).await,
-            EnvironmentSpec::Custom { pool, system, prompt_tokens, settings, .. } => {
-                let (environment, codec, prompt_tokens) = (pool.as_str(), codec.as_deref(), *prompt_tokens);
-                let text_turns = TextTurns { environment, codec, system, prompt_tokens };
-                self.ask((pool, settings), &text_turns, step).await
-            }
-            _ => envs::answer(step, codec.as_deref()).map_err(|error| error.verdict()),
-        };
-        match answer {
-            Ok(done) => Verdict::Done(OutcomeBody::EnvStep(done), Cost::default()),
-            Err(verdict) => verdict,
-        }
+        let done = self.step(&task).await;
+        done.map(|done| (OutcomeBody::EnvStep(done), Cost::default())).into()
     }
 }

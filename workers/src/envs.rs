@@ -1,11 +1,11 @@
 //! The environments. Each is a pure function: the task carries the state, so any worker can make
 //! any step.
 
+use millrace_policy::text_codec::{Codec, TextError};
 use millrace_schemas::dataset::DatasetError;
 use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, EnvironmentSpec, Split};
 
-use crate::model::text_codec::{Codec, TextError};
-use crate::runtime::Verdict;
+use crate::runtime::Failure;
 
 pub mod datasets;
 mod arithmetic;
@@ -110,11 +110,10 @@ pub enum EnvError {
     Foreign(String),
 }
 
-impl EnvError {
-    /// The verdict on the task: poison, because another worker would find the same.
-    #[must_use]
-    pub fn verdict(&self) -> Verdict {
-        Verdict::Poison(self.to_string())
+impl From<EnvError> for Failure {
+    /// Another worker would find the same.
+    fn from(error: EnvError) -> Self {
+        Self::impossible(error)
     }
 }
 

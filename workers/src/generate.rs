@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use millrace_policy::PolicyError;
 use millrace_schemas::{OutcomeBody, PolicyVersion, RunId, Task, TaskBody, TaskKey, limits};
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::model::versions::VersionStore;
-use crate::policy::PolicyError;
 use crate::policy::openai::ServerSettings;
-use crate::runtime::{Cost, Executor, PolicyTable, Verdict};
+use crate::runtime::{Cost, Executor, Failure, PolicyTable, Verdict};
 use driver::{Answer, Driver, Request};
 use follow::{Follower, Serving};
 use remote::Remote;
@@ -24,8 +24,6 @@ mod remote;
 
 /// How long a task waits for weights that are new enough before it returns to the queue.
 const WEIGHTS_WAIT: Duration = Duration::from_secs(60);
-/// Until the retry of a task that found no engine, or a broken one.
-const RETRY: Duration = Duration::from_secs(2);
 
 /// What samples.
 #[derive(Debug, Clone)]
@@ -99,18 +97,44 @@ impl Generate {
     }
 
     /// Waits until the engine serves `version` or a newer one.
-    async fn wait_for_weights(&self, run: &RunId, version: PolicyVersion) -> Result<(), Verdict> {
+    async fn wait_for_weights(&self, run: &RunId, version: PolicyVersion) -> Result<(), Failure> {
         let mut serving = self.serving(run);
         let ready = serving.wait_for(|serving| serving.failure.is_some() || serving.covers(version));
         match tokio::time::timeout(WEIGHTS_WAIT, ready).await {
             Ok(Ok(serving)) => match &serving.failure {
                 _ if serving.covers(version) => Ok(()),
-                Some(failure) => Err(Verdict::RetryAfter(RETRY, failure.clone())),
+                Some(failure) => Err(Failure::soon(failure)),
                 None => Ok(()),
             },
             // The follower ended with the run.
-            Ok(Err(_)) => Err(Verdict::RetryAfter(RETRY, format!("the engine has left run={run}"))),
-            Err(_) => Err(Verdict::RetryAfter(RETRY, format!("weights of {version} did not come in time"))),
+            Ok(Err(_)) => Err(Failure::soon(format!("the engine has left run={run}"))),
+            Err(_) => Err(Failure::soon(format!("weights of {version} did not come in time"))),
+        }
+    }
+
+    async fn sample(&self, task: Task, cancel: CancellationToken) -> Result<(OutcomeBody, Cost), Failure> {
+        let (TaskBody::Generate(generate), TaskKey::Generate { rollout, .. }) = (&task.body, task.key) else {
+            return Err(Failure::misrouted(&task));
+        };
+        let tokens = generate.context.len();
+        if tokens == 0 || tokens > limits::MAX_CONTEXT_TOKENS || generate.max_new_tokens == 0 {
+            let asked = generate.max_new_tokens;
+            let reason = format!("its context has tokens={tokens}, it asks for {asked} more");
+            return Err(Failure::Impossible(reason));
+        }
+        self.wait_for_weights(&task.run, generate.min_version).await?;
+        let (reply, answer) = oneshot::channel();
+        let Task { run, body: TaskBody::Generate(task), .. } = task else { unreachable!("matched above") };
+        self.sampler.request(run, Request { rollout, task, cancel, reply });
+        match answer.await {
+            Ok(Ok(Answer { done, busy })) => {
+                let cost = Cost { busy: Some(busy), tokens: done.tokens.len() as u64 };
+                Ok((OutcomeBody::Generate(done), cost))
+            }
+            Ok(Err(PolicyError::Impossible(reason))) => Err(Failure::Impossible(reason)),
+            // Whatever else happened, another worker may sample the turn as soon.
+            Ok(Err(error)) => Err(Failure::soon(error)),
+            Err(_) => Err(Failure::soon("the engine dropped the request")),
         }
     }
 }
@@ -123,31 +147,7 @@ impl Executor for Generate {
     }
 
     async fn execute(&self, task: Task, cancel: CancellationToken) -> Verdict {
-        let (TaskBody::Generate(generate), TaskKey::Generate { rollout, .. }) = (&task.body, task.key) else {
-            return Verdict::misrouted(&task);
-        };
-        let tokens = generate.context.len();
-        if tokens == 0 || tokens > limits::MAX_CONTEXT_TOKENS || generate.max_new_tokens == 0 {
-            let asked = generate.max_new_tokens;
-            return Verdict::Poison(format!("its context has tokens={tokens}, it asks for {asked} more"));
-        }
-        if let Err(verdict) = self.wait_for_weights(&task.run, generate.min_version).await {
-            return verdict;
-        }
-        let (reply, answer) = oneshot::channel();
-        let Task { run, body: TaskBody::Generate(task), .. } = task else { unreachable!("matched above") };
-        self.sampler.request(run, Request { rollout, task, cancel, reply });
-        match answer.await {
-            Ok(Ok(Answer { done, busy })) => {
-                let cost = Cost { busy: Some(busy), tokens: done.tokens.len() as u64 };
-                Verdict::Done(OutcomeBody::Generate(done), cost)
-            }
-            Ok(Err(PolicyError::Impossible(reason))) => Verdict::Poison(reason),
-            Ok(Err(
-                PolicyError::Temporary(reason) | PolicyError::Unsupported(reason) | PolicyError::Void(reason),
-            )) => Verdict::RetryAfter(RETRY, reason),
-            Err(_) => Verdict::RetryAfter(RETRY, "the engine dropped the request".to_owned()),
-        }
+        self.sample(task, cancel).await.into()
     }
 }
 

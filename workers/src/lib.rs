@@ -5,8 +5,11 @@
 //! - `command` parses the command line and puts the parts together;
 //! - `runtime` takes tasks from the queue and settles them;
 //! - `stages` maps each stage to its executor, which has a file of the stage's name;
-//! - `envs`, `rewards`, `program`, `gang`, `policy` and `math` are what the executors are made of;
-//! - `model` reads versions of a policy and model directories.
+//! - `envs`, `rewards`, `program` and `policy` are what the executors are made of;
+//! - `torch` has engines and trainers for decoders, where this build has libtorch;
+//! - `model` fetches versions of a policy.
+//!
+//! What an engine and a trainer are is defined in `millrace-policy`.
 
 pub mod command;
 pub mod runtime;
@@ -21,11 +24,16 @@ pub mod publish_weights;
 pub mod envs;
 pub mod rewards;
 pub mod program;
-pub mod gang;
 pub mod policy;
-pub mod math;
+#[cfg(feature = "torch")]
+pub mod torch;
+#[cfg(not(feature = "torch"))]
+#[path = "without_torch.rs"]
+pub mod torch;
 pub mod model;
-pub mod random;
+pub mod machine;
 
-pub use runtime::{Cost, Executor, PolicyTable, PoolSettings, Verdict, Worker, WorkerSettings};
+pub use runtime::{
+    Cost, Departure, Executor, Failure, PolicyTable, PoolSettings, Retry, Verdict, Worker, WorkerSettings,
+};
 pub use stages::Executors;

@@ -11,7 +11,7 @@ use millrace_schemas::{PoolName, Stage};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::runtime::Verdict;
+use crate::runtime::{Failure, Retry};
 
 mod process;
 mod line;
@@ -19,8 +19,6 @@ mod line;
 pub use line::{Answer, EnvAnswer, Offer, ProgramRequest, Refusal};
 use process::Process;
 
-/// Until the retry of a task on which the program died.
-const RETRY: Duration = Duration::from_secs(1);
 /// Time for the program to send its offer.
 const HELLO: Duration = Duration::from_secs(60);
 
@@ -61,6 +59,13 @@ pub enum ProgramError {
     Silent(String),
 }
 
+impl From<ProgramError> for Failure {
+    /// A death may be the machine's fault.
+    fn from(error: ProgramError) -> Self {
+        Self::Retry(Retry::Restart, error.to_string())
+    }
+}
+
 impl Program {
     /// Starts `command` with the shell and reads its offer. At most `copies` of it will run at
     /// once.
@@ -97,12 +102,6 @@ impl Program {
         let answer = copy.ask(request).await?;
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(copy);
         Ok(answer)
-    }
-
-    /// The verdict on a task without an answer: retry, because a death may be the machine's fault.
-    #[must_use]
-    pub fn verdict(error: &ProgramError) -> Verdict {
-        Verdict::RetryAfter(RETRY, error.to_string())
     }
 
     /// An idle copy. Those that died meanwhile are dropped.

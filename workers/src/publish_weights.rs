@@ -8,17 +8,13 @@ use millrace_queue::{Created, ObjectError, Objects};
 use millrace_schemas::blob::{Sha, paths};
 use millrace_schemas::publish_weights::{Manifest, PublishWeightsDone, PublishWeightsTask};
 use millrace_schemas::{OutcomeBody, Task, TaskBody};
-use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::model::versions::{FILES_IN_FLIGHT, VersionError, read_manifest};
-use crate::runtime::{Cost, Executor, Verdict};
+use crate::runtime::{Cost, Executor, Failure, Verdict};
 use collect::Collector;
 
 mod collect;
-
-/// Until the retry of a commit that the store did not take.
-const RETRY: Duration = Duration::from_secs(2);
 
 /// Executes `publish_weights` tasks.
 #[derive(Debug)]
@@ -40,14 +36,14 @@ enum PublishError {
     Refused { version: millrace_schemas::PolicyVersion, reason: String },
 }
 
-impl PublishError {
-    fn verdict(&self) -> Verdict {
-        match self {
-            Self::Object(ObjectError::Location { .. } | ObjectError::Refused { .. })
-            | Self::Refused { .. } => Verdict::Poison(self.to_string()),
-            // An object that is missing here may exist at another replica of the store.
-            Self::Object(_) | Self::MissingFile { .. } => Verdict::RetryAfter(RETRY, self.to_string()),
-            Self::Weights(error) => error.verdict(),
+impl From<PublishError> for Failure {
+    fn from(error: PublishError) -> Self {
+        match error {
+            PublishError::Object(error) => error.into(),
+            PublishError::Weights(error) => error.into(),
+            // A file that is missing here may exist at another replica of the store.
+            PublishError::MissingFile { .. } => Self::soon(error),
+            PublishError::Refused { .. } => Self::impossible(error),
         }
     }
 }
@@ -115,14 +111,12 @@ impl PublishWeights {
 #[async_trait]
 impl Executor for PublishWeights {
     async fn execute(&self, task: Task, _cancel: CancellationToken) -> Verdict {
-        let TaskBody::PublishWeights(publish) = &task.body else { return Verdict::misrouted(&task) };
+        let TaskBody::PublishWeights(publish) = &task.body else { return Failure::misrouted(&task).into() };
         if publish.manifest.run != task.run {
-            return Verdict::Poison(format!("its manifest is of run={}", publish.manifest.run));
+            return Failure::impossible(format!("its manifest is of run={}", publish.manifest.run)).into();
         }
-        match self.commit(publish.clone()).await {
-            Ok(done) => Verdict::Done(OutcomeBody::PublishWeights(done), Cost::default()),
-            Err(error) => error.verdict(),
-        }
+        let committed = self.commit(publish.clone()).await.map_err(Failure::from);
+        committed.map(|done| (OutcomeBody::PublishWeights(done), Cost::default())).into()
     }
 }
 

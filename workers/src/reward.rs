@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::program::{Answer, Program, ProgramRequest};
 use crate::rewards::{self, Tools};
-use crate::runtime::{Cost, Executor, Verdict};
+use crate::runtime::{Cost, Executor, Failure, Verdict};
 
 /// Executes `reward` tasks.
 #[derive(Debug, Clone, Default)]
@@ -32,18 +32,18 @@ impl Reward {
         Self { tools, ..self }
     }
 
-    async fn score(&self, pool: &PoolName, task: &RewardTask) -> Result<RewardDone, Verdict> {
+    async fn score(&self, pool: &PoolName, task: &RewardTask) -> Result<RewardDone, Failure> {
         let program = match (task.rule, &self.program) {
             (RewardRule::Custom, Some(program)) => program,
-            _ => return rewards::score(task, &self.tools).await.map_err(|error| error.verdict()),
+            _ => return Ok(rewards::score(task, &self.tools).await?),
         };
         let RewardTask { settings, turns, success, conversation, row, .. } = task;
         let request =
             ProgramRequest::Score { reward: pool, settings, turns, success: *success, conversation, row };
-        match program.ask(&request).await.map_err(|error| Program::verdict(&error))? {
+        match program.ask(&request).await? {
             Answer::Score(score) => Ok(RewardDone { score, reason: String::new() }),
-            Answer::Refused(refusal) => Err(refusal.verdict()),
-            Answer::Step(_) => Err(Verdict::Poison("the program answered with a step".to_owned())),
+            Answer::Refused(refusal) => Err(refusal.into()),
+            Answer::Step(_) => Err(Failure::impossible("the program answered with a step")),
         }
     }
 }
@@ -51,13 +51,11 @@ impl Reward {
 #[async_trait]
 impl Executor for Reward {
     async fn execute(&self, task: Task, _cancel: CancellationToken) -> Verdict {
-        let TaskBody::Reward(reward) = &task.body else { return Verdict::misrouted(&task) };
-        match self.score(&task.pool, reward).await {
-            Ok(done) => {
-                tracing::debug!(task = %task.key, score = done.score, reason = done.reason, "scored");
-                Verdict::Done(OutcomeBody::Reward(done), Cost::default())
-            }
-            Err(verdict) => verdict,
+        let TaskBody::Reward(reward) = &task.body else { return Failure::misrouted(&task).into() };
+        let scored = self.score(&task.pool, reward).await;
+        if let Ok(done) = &scored {
+            tracing::debug!(task = %task.key, score = done.score, reason = done.reason, "scored");
         }
+        scored.map(|done| (OutcomeBody::Reward(done), Cost::default())).into()
     }
 }

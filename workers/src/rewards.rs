@@ -1,14 +1,12 @@
 //! The rules that score a finished rollout. A rule that cannot score returns an error, never 0.
 
-use std::time::Duration;
-
 use millrace_sandbox::SandboxError;
 use millrace_schemas::limits::MAX_REASON_BYTES;
 use millrace_schemas::reward::settings::{RuleSettings, WrongSetting, read};
 use millrace_schemas::reward::{RewardDone, RewardRule, RewardTask};
 
 use crate::policy::openai::ServerError;
-use crate::runtime::Verdict;
+use crate::runtime::{Failure, Retry};
 
 mod answer;
 mod code;
@@ -24,11 +22,6 @@ pub use tools::Tools;
 
 /// All rules; their names are their pools' too.
 pub const RULES: [RewardRule; RewardRule::BUILT_IN.len()] = RewardRule::BUILT_IN;
-
-/// Until the retry of a task whose sandbox did not start, or whose judge gave no verdict.
-const RETRY: Duration = Duration::from_secs(2);
-/// Until the retry while the judge's server cannot be reached: it may be starting.
-const AWAY: Duration = Duration::from_secs(15);
 
 /// Why a rollout has no score.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -78,28 +71,28 @@ pub enum RewardError {
     Verdict(String),
 }
 
-impl RewardError {
-    /// The verdict on the task. A machine's failure is retried elsewhere; a rollout's defect is the
-    /// same everywhere.
-    #[must_use]
-    pub fn verdict(&self) -> Verdict {
-        match self {
-            Self::Judge(ServerError::Busy { after, .. }) => Verdict::RetryAfter(*after, self.to_string()),
-            Self::Judge(ServerError::Away(_)) => Verdict::RetryAfter(AWAY, self.to_string()),
-            Self::Judge(ServerError::Refused(_)) => Verdict::Poison(self.to_string()),
-            Self::Sandbox(_)
-            | Self::NoJudge
-            | Self::Verdict(_)
-            | Self::Judge(ServerError::Failed(_) | ServerError::Unfit(_) | ServerError::OtherWeights(_)) => {
-                Verdict::RetryAfter(RETRY, self.to_string())
+impl From<RewardError> for Failure {
+    /// A machine's failure is retried elsewhere; a rollout's defect is the same everywhere.
+    fn from(error: RewardError) -> Self {
+        match &error {
+            RewardError::Judge(ServerError::Busy { after, .. }) => {
+                Self::Retry(Retry::After(*after), error.to_string())
             }
-            Self::NoTurns
-            | Self::TurnReward { .. }
-            | Self::Foreign
-            | Self::Score(_)
-            | Self::NoWords
-            | Self::Settings(_)
-            | Self::Row { .. } => Verdict::Poison(self.to_string()),
+            RewardError::Judge(ServerError::Away(_)) => Self::Retry(Retry::Away, error.to_string()),
+            RewardError::Sandbox(_)
+            | RewardError::NoJudge
+            | RewardError::Verdict(_)
+            | RewardError::Judge(
+                ServerError::Failed(_) | ServerError::Unfit(_) | ServerError::OtherWeights(_),
+            ) => Self::soon(error),
+            RewardError::Judge(ServerError::Refused(_))
+            | RewardError::NoTurns
+            | RewardError::TurnReward { .. }
+            | RewardError::Foreign
+            | RewardError::Score(_)
+            | RewardError::NoWords
+            | RewardError::Settings(_)
+            | RewardError::Row { .. } => Self::impossible(error),
         }
     }
 }

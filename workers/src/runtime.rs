@@ -6,12 +6,14 @@
 //! heartbeats as a member of gangs (`membership`). No file here imports from another room of this
 //! crate.
 //!
-//! The modules are private. Stages use four names: they implement [`Executor`], return a
-//! [`Verdict`] with its [`Cost`], and read policies from the [`PolicyTable`]. A stage with a thread
-//! of its own also uses `panic_message`. The other names are for the program that starts a
+//! The modules are private. Stages use four names: they implement [`Executor`], classify what goes
+//! wrong into a [`Failure`], report their [`Cost`], and read policies from the [`PolicyTable`]. What
+//! a failure means for the queue is a [`Verdict`]. A stage with a thread of its own also uses
+//! `panic_message`. The other names are for the program that starts a
 //! [`Worker`].
 
 mod executor;
+mod failure;
 mod worker;
 mod run_loop;
 mod settlement;
@@ -19,12 +21,14 @@ mod panics;
 mod in_flight;
 mod heartbeat;
 mod drain;
+mod drain_requests;
 mod policy_table;
 mod membership;
 mod counters;
 
-pub use drain::on_signal;
+pub use drain::{Departure, on_signal};
 pub use executor::{Cost, Executor, Verdict};
+pub use failure::{Failure, Retry};
 pub(crate) use panics::panic_message;
 pub use policy_table::{PolicyTable, PolicyWatch, policies};
 pub use worker::{PoolSettings, Worker, WorkerSettings};

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use millrace_policy::gang::{MemoryRendezvous, Rendezvous};
 use millrace_queue::{Broker, Objects};
 use millrace_schemas::{PoolName, Stage, subjects};
 
 use crate::envs::datasets::Datasets;
-use crate::gang::{MemoryRendezvous, Rendezvous};
 use crate::generate::Generate;
-use crate::model::text_codec::Codecs;
+use crate::model::codecs::Codecs;
 use crate::model::versions::VersionStore;
 use crate::policy::openai::ServerSettings;
 use crate::program::Program;

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::{StreamExt, TryStreamExt};
+use millrace_policy::gang::{MemoryRendezvous, RankAssignment, Rendezvous};
+use millrace_policy::{LoadedVersion, PolicyError, Trained, is_for_training};
 use millrace_queue::{Broker, ObjectError};
 use millrace_schemas::blob::Sha;
 use millrace_schemas::envelope::decode;
@@ -15,20 +17,16 @@ use millrace_schemas::{BlobRef, OutcomeBody, PolicyVersion, RunId, Task, TaskBod
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
-use crate::gang::{MemoryRendezvous, RankAssignment, Rendezvous};
-use crate::model::versions::{FILES_IN_FLIGHT, Files, LoadedVersion, VersionStore};
-use crate::policy::{PolicyError, Trained, is_for_training};
-use crate::runtime::{Cost, Executor, Verdict};
+use crate::model::versions::{FILES_IN_FLIGHT, Files, VersionStore};
+use crate::runtime::{Cost, Executor, Failure, Verdict};
 use past::StoredPast;
 use thread::{Job, StepJob, TrainerThread};
 
+mod key_rendezvous;
 mod past;
 mod thread;
 
-/// Until the retry of a step for which the store failed or memory was short.
-const RETRY: Duration = Duration::from_secs(2);
-/// Until the retry of a step that this build cannot compute.
-const ELSEWHERE: Duration = Duration::from_secs(5);
+pub use key_rendezvous::KeyRendezvous;
 
 /// Executes `train_shard` tasks, one at a time.
 #[derive(Debug)]
@@ -66,13 +64,13 @@ impl TrainShard {
         run: &RunId,
         task: &TrainShardTask,
         cancel: CancellationToken,
-    ) -> Result<OutcomeBody, Verdict> {
+    ) -> Result<OutcomeBody, Failure> {
         // Files that no step changes: the tokenizer, for example.
         let mut carried = Vec::new();
         let job = match &task.work {
             TrainWork::Initialise { model, seed } => Job::Initialise { model: model.clone(), seed: *seed },
             TrainWork::Step { base, manifest, batch, algorithm, checkpoint, reference } => {
-                let assignment = self.assignment(run, task, cancel).map_err(Verdict::Poison)?;
+                let assignment = self.assignment(run, task, cancel).map_err(Failure::Impossible)?;
                 let (base, batch, blob) = self.step(run, (*base, *manifest), *batch).await?;
                 if task.rank == 0 {
                     carried.clone_from(&base.manifest.files);
@@ -94,13 +92,14 @@ impl TrainShard {
         let trained = match self.thread.train(run.clone(), job).await {
             Ok(trained) => trained,
             Err(PolicyError::Void(reason)) => return Ok(OutcomeBody::Void(StepVoid { reason })),
-            Err(error) => return Err(verdict(&error)),
+            Err(error) => return Err(error.into()),
         };
         if let Some((name, value)) = trained.metrics.iter().find(|(_, value)| !value.is_finite()) {
-            return Err(Verdict::Poison(format!("the step gave {name}={value}; its weights are useless")));
+            return Err(Failure::impossible(format!(
+                "the step gave {name}={value}; its weights are useless"
+            )));
         }
-        let stored = self.store(run, trained, carried).await;
-        stored.map(OutcomeBody::TrainShard).map_err(|error| object_verdict(&error))
+        Ok(OutcomeBody::TrainShard(self.store(run, trained, carried).await?))
     }
 
     /// `None` for a gang of one.
@@ -137,18 +136,18 @@ impl TrainShard {
         run: &RunId,
         (version, manifest): (PolicyVersion, Sha),
         blob: BlobRef,
-    ) -> Result<(LoadedVersion, Batch, BlobRef), Verdict> {
-        let bytes = self.versions.objects().get_blob(run, &blob).await.map_err(|e| object_verdict(&e))?;
-        let mut batch: Batch = decode("batch", &bytes).map_err(|error| Verdict::Poison(error.to_string()))?;
+    ) -> Result<(LoadedVersion, Batch, BlobRef), Failure> {
+        let bytes = self.versions.objects().get_blob(run, &blob).await?;
+        let mut batch: Batch = decode("batch", &bytes).map_err(Failure::impossible)?;
         if batch.run != *run || batch.base != version || batch.manifest != manifest {
             let (of, base) = (&batch.run, batch.base);
-            return Err(Verdict::Poison(format!(
+            return Err(Failure::impossible(format!(
                 "its batch is of run={of} base={base}, or of other weights"
             )));
         }
-        self.resolve(&mut batch).await.map_err(|reason| Verdict::RetryAfter(RETRY, reason))?;
+        self.resolve(&mut batch).await.map_err(Failure::soon)?;
         let base = self.versions.fetch(run, version, manifest, Files::Config).await;
-        Ok((base.map_err(|error| error.verdict())?, batch, blob))
+        Ok((base?, batch, blob))
     }
 
     /// Fetches the turns that the batch names. What is missing is missing by a failure of machines.
@@ -161,10 +160,10 @@ impl TrainShard {
     }
 
     /// Version 0. Of its files only `config.json`: the trainer may have the rest.
-    async fn reference(&self, run: &RunId, manifest: Option<Sha>) -> Result<Option<LoadedVersion>, Verdict> {
+    async fn reference(&self, run: &RunId, manifest: Option<Sha>) -> Result<Option<LoadedVersion>, Failure> {
         let Some(manifest) = manifest else { return Ok(None) };
         let version = self.versions.fetch(run, PolicyVersion(0), manifest, Files::Config).await;
-        version.map(Some).map_err(|error| error.verdict())
+        Ok(Some(version?))
     }
 
     /// Stores the trained files. The other files of the base version are added by reference, so
@@ -192,7 +191,7 @@ impl TrainShard {
 #[async_trait]
 impl Executor for TrainShard {
     async fn execute(&self, task: Task, cancel: CancellationToken) -> Verdict {
-        let TaskBody::TrainShard(shard) = &task.body else { return Verdict::misrouted(&task) };
+        let TaskBody::TrainShard(shard) = &task.body else { return Failure::misrouted(&task).into() };
         for_all_ranks(shard.world, self.train(&task.run, shard, cancel).await)
     }
 
@@ -204,35 +203,12 @@ impl Executor for TrainShard {
 /// The verdict on a share of a step that `world` ranks make. If one rank must retry later, the
 /// others would wait in vain, so the step is void and restarts for all of them.
 #[must_use]
-pub fn for_all_ranks(world: u32, share: Result<OutcomeBody, Verdict>) -> Verdict {
+pub fn for_all_ranks(world: u32, share: Result<OutcomeBody, Failure>) -> Verdict {
     match share {
-        Ok(outcome) => Verdict::Done(outcome, Cost::default()),
-        Err(Verdict::RetryAfter(_, reason)) if world > 1 => {
-            Verdict::Done(OutcomeBody::Void(StepVoid { reason }), Cost::default())
+        Err(Failure::Retry(_, reason)) if world > 1 => {
+            Ok((OutcomeBody::Void(StepVoid { reason }), Cost::default())).into()
         }
-        Err(verdict) => verdict,
-    }
-}
-
-fn verdict(error: &PolicyError) -> Verdict {
-    match error {
-        PolicyError::Temporary(reason) | PolicyError::Void(reason) => {
-            Verdict::RetryAfter(RETRY, reason.clone())
-        }
-        PolicyError::Unsupported(reason) => Verdict::RetryAfter(ELSEWHERE, reason.clone()),
-        PolicyError::Impossible(reason) => Verdict::Poison(reason.clone()),
-    }
-}
-
-/// A damaged object may have been read badly, and a missing one may not have reached this replica
-/// yet.
-fn object_verdict(error: &ObjectError) -> Verdict {
-    match error {
-        ObjectError::Location { .. } | ObjectError::Refused { .. } => Verdict::Poison(error.to_string()),
-        ObjectError::NotFound { .. }
-        | ObjectError::Corrupt { .. }
-        | ObjectError::Unavailable { .. }
-        | ObjectError::Forbidden { .. } => Verdict::RetryAfter(RETRY, error.to_string()),
+        share => share.map(|outcome| (outcome, Cost::default())).into(),
     }
 }
 

@@ -190,3 +190,16 @@ fn wrong_arguments_are_explained() {
     let words = String::from_utf8(output.stderr).unwrap();
     assert!(words.contains("unknown stage value=\"generates\"; known: submit, generate"), "{words}");
 }
+
+#[test]
+fn a_failed_command_reports_its_causes_and_no_backtrace() {
+    let output = Command::new(env!("CARGO_BIN_EXE_millrace-worker"))
+        .args(["check-model", "no-such-directory"])
+        .envs([("RUST_BACKTRACE", "1"), ("RUST_LIB_BACKTRACE", "1")])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let words = String::from_utf8(output.stderr).unwrap();
+    assert!(words.starts_with("Error: model directory no-such-directory is refused"), "{words}");
+    assert!(!words.to_lowercase().contains("backtrace"), "{words}");
+}

@@ -79,7 +79,12 @@ mod tests {
 
     fn notice(worker: &str, uptime_ms: u64, busy_us: u64) -> WorkerNotice {
         let counters = StageCounters { busy_us, ..StageCounters::default() };
-        WorkerNotice { worker: worker.into(), uptime_ms, stages: [(Stage::Generate, counters)].into() }
+        WorkerNotice {
+            worker: worker.into(),
+            uptime_ms,
+            stages: [(Stage::Generate, counters)].into(),
+            ..WorkerNotice::default()
+        }
     }
 
     #[test]

@@ -9,8 +9,8 @@ use tokio::runtime::Runtime;
 
 use crate::connect::At;
 use crate::{
-    cancel, completions, coordinator, dead, doctor, init_auth, ledger, list, log, objects, pause, schema,
-    status, submit, tied, up, watch, weights,
+    cancel, completions, coordinator, dead, doctor, drain, init_auth, ledger, list, log, objects, pause,
+    release, scale, schema, status, submit, tied, up, watch, weights,
 };
 
 /// Trains language-model agents by reinforcement learning, asynchronously, as a job queue.
@@ -37,6 +37,10 @@ enum Command {
     Resume(At<pause::RunArgs>),
     /// End a run
     Cancel(At<cancel::CancelArgs>),
+    /// Ask a worker to finish or return its tasks and to end
+    Drain(At<drain::DrainArgs>),
+    /// Explain what the autoscaler decided
+    Scale(At<scale::ScaleArgs>),
     /// Archive a run that is over: its versions are kept, and its name cannot be reused
     Rm(At<pause::RunArgs>),
     /// List all runs
@@ -60,6 +64,8 @@ enum Command {
     /// Create keys, certificates and a nats-server configuration that limits each role to its own
     /// work
     InitAuth(init_auth::InitAuthArgs),
+    /// Make the bundle from which instances install themselves, and upload it
+    Release(release::ReleaseArgs),
     /// Run a coordinator
     Coordinator(At<coordinator::CoordinatorArgs>),
     /// Run a program that is killed when its parent dies
@@ -93,6 +99,8 @@ impl Cli {
             Command::Pause(At { args, connection }) => args.pause(&connection).await,
             Command::Resume(At { args, connection }) => args.resume(&connection).await,
             Command::Cancel(At { args, connection }) => args.run(&connection).await,
+            Command::Drain(At { args, connection }) => args.run(&connection).await,
+            Command::Scale(At { args, connection }) => args.run(&connection).await,
             Command::Rm(At { args, connection }) => args.remove(&connection).await,
             Command::List(At { args, connection }) => args.run(&connection).await,
             Command::Ledger(At { args, connection }) => args.run(&connection).await,
@@ -104,6 +112,7 @@ impl Cli {
             Command::Completions(args) => args.run(),
             Command::Doctor(At { args, connection }) => args.run(&connection).await,
             Command::InitAuth(args) => args.run(),
+            Command::Release(args) => args.run().await,
             Command::Coordinator(At { args, connection }) => args.run(&connection).await,
             Command::Tied(args) => args.run(),
         }

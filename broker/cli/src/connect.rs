@@ -13,7 +13,7 @@ use millrace_schemas::api::{ApiError, RunRequest, Status};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::context::NatsContext;
+use super::context::{NatsContext, variable};
 use super::up::KEY_FILE;
 
 /// The default URL of nats-server.
@@ -39,7 +39,7 @@ pub(super) struct At<A: clap::Args> {
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Connection")]
 pub(super) struct ConnectionArgs {
-    /// The nats-server [env: NATS_URL] [default: nats://127.0.0.1:4222]
+    /// The nats-server; several with commas [env: NATS_URL] [default: nats://127.0.0.1:4222]
     #[arg(long, global = true, value_name = "URL")]
     pub(super) nats: Option<String>,
     /// A context of the `nats` command: its server, user and trust
@@ -128,10 +128,6 @@ impl ConnectionArgs {
             )
         })
     }
-}
-
-fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// A client of the coordinators.

@@ -118,7 +118,8 @@ fn expanded(path: &str) -> PathBuf {
     }
 }
 
-fn variable(name: &str) -> Option<String> {
+/// An environment variable; an empty one counts as none.
+pub(super) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 

@@ -1,10 +1,12 @@
 //! `millrace coordinator`: runs one coordinator until a signal ends it.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use millrace_autoscaler::{Autoscaler, ScalingFile, targets};
 use millrace_queue::{Broker, JetStreamOptions, QueueSettings, service};
 use millrace_schemas::limits;
 use millrace_telemetry::TelemetryArgs;
@@ -15,6 +17,8 @@ use super::signals::Signals;
 use millrace_coordinator::shell::driver::{self, DriverConfig};
 use millrace_coordinator::shell::shared::SharedState;
 
+mod streams;
+
 /// Arguments of `millrace coordinator`.
 #[derive(Debug, clap::Args)]
 pub(super) struct CoordinatorArgs {
@@ -24,6 +28,9 @@ pub(super) struct CoordinatorArgs {
     id: String,
     #[command(flatten)]
     made: Made,
+    /// Scale pools of workers as this file says. Each coordinator needs the same file
+    #[arg(long, env = "MILLRACE_SCALE_FILE", value_name = "FILE")]
+    scale: Option<PathBuf>,
     #[command(flatten)]
     telemetry: TelemetryArgs,
 }
@@ -57,6 +64,7 @@ impl Made {
 
 impl CoordinatorArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> Result<ExitCode> {
+        let scaling = self.scale.as_deref().map(ScalingFile::read).transpose()?.map(Arc::new);
         let telemetry = self.telemetry.start().await?;
         let mut signals = Signals::listen()?;
         let shutdown = CancellationToken::new();
@@ -71,14 +79,51 @@ impl CoordinatorArgs {
         let broker = api.with_objects(connection.open_objects()?);
         let shared = driver::restore(&broker).await?;
         let config = DriverConfig::new(&self.id);
+        let scale = scale(scaling, &broker, &shared, &config, shutdown.clone()).await?;
         let drive = driver::run(broker.clone(), config, shared.clone(), telemetry.health, shutdown);
         let serve = serve_when_ready(&api, broker, shared);
         tokio::select! {
             driven = drive => driven?,
             served = serve => served?,
+            () = scale => {}
+            () = streams::report(api.queue()) => {}
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// The autoscaler of this coordinator; never ends before `shutdown`, also without a file.
+///
+/// # Errors
+/// A target of the file cannot be set up.
+async fn scale(
+    file: Option<Arc<ScalingFile>>,
+    broker: &Broker,
+    shared: &SharedState,
+    config: &DriverConfig,
+    shutdown: CancellationToken,
+) -> Result<impl Future<Output = ()> + use<>> {
+    let scaler = match file {
+        None => None,
+        Some(file) => {
+            let targets = targets::of(&file, broker).await?;
+            let autoscaler = Autoscaler {
+                broker: broker.clone(),
+                shared: shared.clone(),
+                term: config.term.clone(),
+                clock: config.clock.clone(),
+                file,
+            };
+            Some((autoscaler, targets))
+        }
+    };
+    Ok(async move {
+        if let Some((autoscaler, targets)) = scaler {
+            millrace_autoscaler::run(autoscaler, targets, shutdown).await;
+        }
+        // What ends the coordinator is its driver, which writes its last snapshot.
+        std::future::pending().await
+    })
 }
 
 /// Interval between two checks whether the log can be folded.

@@ -21,11 +21,14 @@ mod weights;
 mod dead;
 mod log;
 mod objects;
+mod scale;
 mod schema;
 mod completions;
 mod doctor;
+mod drain;
 mod init_auth;
 mod coordinator;
+mod release;
 pub mod tied;
 
 mod follow;

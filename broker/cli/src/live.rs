@@ -142,8 +142,8 @@ impl Changes {
     /// Token rate over the last seconds, per second. If turns take longer than that, the rate since
     /// the last but one ended.
     pub(super) fn tokens_per_s(&mut self, now: Instant, status: &Status) -> f64 {
-        if self.tokens.back().is_none_or(|(_, tokens)| *tokens != status.sampled_tokens) {
-            self.tokens.push_back((now, status.sampled_tokens));
+        if self.tokens.back().is_none_or(|(_, tokens)| *tokens != status.counters.sampled_tokens) {
+            self.tokens.push_back((now, status.counters.sampled_tokens));
         }
         // The kept samples begin before the averaging time, and before the last increase.
         while self.tokens.len() > 2 && now - self.tokens[1].0 > RATE_WINDOW {
@@ -151,7 +151,11 @@ impl Changes {
         }
         let Some((at, tokens)) = self.tokens.front() else { return 0.0 };
         let seconds = (now - *at).as_secs_f64();
-        if seconds > 0.0 { status.sampled_tokens.saturating_sub(*tokens) as f64 / seconds } else { 0.0 }
+        if seconds > 0.0 {
+            status.counters.sampled_tokens.saturating_sub(*tokens) as f64 / seconds
+        } else {
+            0.0
+        }
     }
 }
 
@@ -221,7 +225,7 @@ mod tests {
         let mut changes = Changes::default();
         let mut status = sample::status(1);
         for second in 0..20 {
-            status.sampled_tokens = if second < 10 { 0 } else { 1_000 * (second - 10) };
+            status.counters.sampled_tokens = if second < 10 { 0 } else { 1_000 * (second - 10) };
             let rate = changes.tokens_per_s(Instant::now(), &status);
             if second == 19 {
                 assert!((rate - 1_000.0).abs() < 1.0, "{rate}");
@@ -236,7 +240,7 @@ mod tests {
         let mut status = sample::status(1);
         for second in 0..600 {
             // A batch of turns ends every minute.
-            status.sampled_tokens = 6_000 * (second / 60);
+            status.counters.sampled_tokens = 6_000 * (second / 60);
             let rate = changes.tokens_per_s(Instant::now(), &status);
             if second > 120 {
                 assert!((50.0..=100.0).contains(&rate), "{second}: {rate}");

@@ -48,13 +48,8 @@ pub(super) fn assemble(status: &Status, audit: &Audit, measured: Measured) -> Re
         alpha: status.alpha,
         max_staleness: status.staleness.iter().rposition(|n| *n > 0).unwrap_or(0) as u64,
         staleness: status.staleness.clone(),
-        sampled_tokens: status.sampled_tokens,
-        tokens_per_s: if wall_s > 0.0 { status.sampled_tokens as f64 / wall_s } else { 0.0 },
-        turns: status.turns,
-        prefill_tokens: status.prefill_tokens,
-        cached_tokens: status.cached_tokens,
-        trained_turns: status.trained_turns,
-        surplus_turns: status.surplus_turns,
+        tokens_per_s: if wall_s > 0.0 { status.counters.sampled_tokens as f64 / wall_s } else { 0.0 },
+        counters: status.counters,
         stored_turns: status.stored_turns,
         ledger: status.ledger.clone(),
         domains: status.domains.clone(),
@@ -98,7 +93,7 @@ pub(super) fn lines(report: &Report) -> Vec<String> {
         format!("{} of rollouts trained (most {most}, bound {bound})", histogram(&r.staleness)),
     );
     line("ledger", ledger::words(&r.ledger));
-    if let Some(words) = surplus(&r.ledger, r.surplus_turns, r.trained_turns) {
+    if let Some(words) = surplus(&r.ledger, &r.counters) {
         line("surplus", words);
     }
     if let Some(stored) = &r.stored_turns {
@@ -122,10 +117,14 @@ pub(super) fn lines(report: &Report) -> Vec<String> {
     );
     line(
         "speed",
-        format!("{} tokens/s, {} in all", thousands(r.tokens_per_s as u64), thousands(r.sampled_tokens)),
+        format!(
+            "{} tokens/s, {} in all",
+            thousands(r.tokens_per_s as u64),
+            thousands(r.counters.sampled_tokens)
+        ),
     );
-    if r.prefill_tokens + r.cached_tokens > 0 {
-        line("context", context(r.prefill_tokens, r.cached_tokens));
+    if let Some(words) = context(&r.counters) {
+        line("context", words);
     }
     if r.restarts > 0 {
         line("restarts", r.restarts.to_string());

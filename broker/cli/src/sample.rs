@@ -2,6 +2,7 @@
 
 use millrace_schemas::PolicyVersion;
 use millrace_schemas::api::{CurvePoint, Evaluation, Ledger, RunState, Status};
+use millrace_schemas::counters::RunCounters;
 
 /// A run after `done` of ten times as many steps, one a second, whose success rises to one half.
 pub(super) fn status(done: u64) -> Status {
@@ -35,12 +36,7 @@ pub(super) fn status(done: u64) -> Status {
         curve: (1..=done).map(point).collect(),
         evaluations: vec![evaluation(0, 0.04), evaluation(done, 0.5)],
         staleness: vec![3 * done, done],
-        sampled_tokens: 1_000 * done,
-        turns: 1_000 * done,
-        prefill_tokens: 0,
-        cached_tokens: 0,
-        trained_turns: 0,
-        surplus_turns: 0,
+        counters: RunCounters { sampled_tokens: 1_000 * done, turns: 1_000 * done, ..RunCounters::default() },
         groups_in_flight: 40,
         groups_ready: 8,
         window_groups: 64,

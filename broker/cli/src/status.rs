@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use millrace_schemas::RunId;
 use millrace_schemas::api::{Ledger, RunRequest, Status, StoredStatus};
+use millrace_schemas::counters::RunCounters;
 use millrace_schemas::limits::WORKER_REPORT_MS;
 use millrace_schemas::subjects::NOTICE_WORKERS;
 use tokio::time::{Instant, timeout};
@@ -88,13 +89,14 @@ fn lines(status: &Status) -> Vec<String> {
         ),
     );
     line("staleness", format!("{} (bound {})", histogram(&status.staleness), status.alpha.ceil()));
-    line("tokens", format!("{} in {} turns", thousands(status.sampled_tokens), thousands(status.turns)));
-    if status.prefill_tokens + status.cached_tokens > 0 {
-        line("context", context(status.prefill_tokens, status.cached_tokens));
+    let counters = &status.counters;
+    line("tokens", format!("{} in {} turns", thousands(counters.sampled_tokens), thousands(counters.turns)));
+    if let Some(words) = context(counters) {
+        line("context", words);
     }
     line("tasks", by_reason(&status.tasks));
     line("dropped", by_reason(&status.ledger.dropped));
-    if let Some(words) = surplus(&status.ledger, status.surplus_turns, status.trained_turns) {
+    if let Some(words) = surplus(&status.ledger, counters) {
         line("surplus", words);
     }
     if let Some(stored) = &status.stored_turns {
@@ -109,10 +111,11 @@ fn lines(status: &Status) -> Vec<String> {
 
 /// `12 rollouts, of 5.1 turns by then; those trained had 4.2`: the first groups to finish have
 /// fewer turns, so dropping the others is biased.
-pub(super) fn surplus(ledger: &Ledger, surplus_turns: u64, trained_turns: u64) -> Option<String> {
+pub(super) fn surplus(ledger: &Ledger, counters: &RunCounters) -> Option<String> {
     let dropped = *ledger.dropped.get("surplus")?;
     let mean = |turns: u64, rollouts: u64| turns as f64 / rollouts.max(1) as f64;
-    let (theirs, trained) = (mean(surplus_turns, dropped), mean(trained_turns, ledger.trained));
+    let (theirs, trained) =
+        (mean(counters.surplus_turns, dropped), mean(counters.trained_turns, ledger.trained));
     Some(format!(
         "{} rollouts, of {theirs:.1} turns by then; those trained had {trained:.1}",
         thousands(dropped)
@@ -130,14 +133,15 @@ pub(super) fn starts(stored: &StoredStatus) -> String {
     )
 }
 
-/// `1,200 tokens computed, 4,800 (80 %) kept from earlier turns and other samples`.
-pub(super) fn context(computed: u64, kept: u64) -> String {
-    let share = kept as f64 / (computed + kept).max(1) as f64;
-    let (computed, kept) = (thousands(computed), thousands(kept));
-    format!(
-        "{computed} tokens computed, {kept} ({}) kept from earlier turns and other samples",
-        percent(share)
-    )
+/// `1,200 tokens computed, 4,800 (80 %) kept from earlier turns and other samples`; `None` before
+/// the first.
+pub(super) fn context(counters: &RunCounters) -> Option<String> {
+    let (computed, kept) = (counters.prefill_tokens, counters.cached_tokens);
+    let share = percent(kept as f64 / (computed + kept).max(1) as f64);
+    (computed + kept > 0).then(|| {
+        let (computed, kept) = (thousands(computed), thousands(kept));
+        format!("{computed} tokens computed, {kept} ({share}) kept from earlier turns and other samples")
+    })
 }
 
 /// `name: running, v12 of 50 after 1m03s`.

@@ -31,6 +31,7 @@ mod model;
 mod sandbox;
 mod supervisor;
 mod stack;
+mod scaled;
 mod baselines;
 mod conclude;
 

@@ -110,7 +110,12 @@ mod tests {
     }
 
     fn counters_of(worker: &str, stage: Stage, counters: StageCounters) -> WorkerNotice {
-        WorkerNotice { worker: worker.to_owned(), uptime_ms: 9_000, stages: [(stage, counters)].into() }
+        WorkerNotice {
+            worker: worker.to_owned(),
+            uptime_ms: 9_000,
+            stages: [(stage, counters)].into(),
+            ..WorkerNotice::default()
+        }
     }
 
     #[test]

@@ -11,5 +11,8 @@ mod gang;
 mod kill;
 mod older_store;
 mod two;
+mod autoscale;
 mod roles;
 mod program;
+mod release;
+mod cluster;

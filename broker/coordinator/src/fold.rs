@@ -23,6 +23,7 @@ pub mod stored;
 pub mod state;
 pub mod domains;
 pub mod status;
+pub mod demand;
 
 // Which task a phase needs, and what its outcome changes.
 pub mod pools;

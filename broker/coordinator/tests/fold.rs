@@ -388,9 +388,9 @@ fn an_outcome_with_another_request_fingerprint_is_ignored() {
     let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
     let task = take(&mut harness, |body| matches!(body, TaskBody::Generate(_)));
     let outcome = |answers| outcome(task.key, Some(answers), turn(&[1], &[-0.5], &[(0, 1)]));
-    let tokens = harness.run().books.turns;
+    let tokens = harness.run().books.counters.turns;
     harness.append(outcome(task.request_fingerprint() ^ 1));
-    assert_eq!((harness.run().books.turns, harness.run().books.late_outcomes), (tokens, 1));
+    assert_eq!((harness.run().books.counters.turns, harness.run().books.late_outcomes), (tokens, 1));
     assert!(harness.queue.values().any(|queued| queued.key == task.key), "the task is requeued");
     harness.append(outcome(task.request_fingerprint()));
     assert_eq!(harness.run().books.late_outcomes, 1);

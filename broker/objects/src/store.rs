@@ -246,12 +246,17 @@ impl Objects {
     }
 
     fn failed(&self, action: &'static str, path: &str, error: &object_store::Error) -> ObjectError {
-        match ObjectError::from_store(action, path, error) {
+        let error = match ObjectError::from_store(action, path, error) {
             ObjectError::NotFound { path } if self.is_gone() => {
                 ObjectError::Unavailable { action, path, reason: GONE.into() }
             }
             error => error,
+        };
+        if let Some(kind) = error.kind() {
+            metrics::counter!("millrace_object_failures_total", "action" => action, "kind" => kind)
+                .increment(1);
         }
+        error
     }
 
     fn is_gone(&self) -> bool {

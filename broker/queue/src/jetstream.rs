@@ -18,10 +18,12 @@ use connection::Connection;
 use publish::Store;
 
 pub use connection::{Credentials, JetStreamOptions, Storage, Tls, without_password};
+pub use report::StreamReport;
 
 mod connection;
 mod violation;
 mod api;
+mod report;
 mod message;
 mod topology;
 mod publish;
@@ -60,6 +62,14 @@ impl JetStream {
     /// No server answers, or there is no log.
     pub async fn log_leader(&self) -> Result<Option<String>, QueueError> {
         api::stream_leader(&self.connection, subjects::LOG_STREAM).await
+    }
+
+    /// How full a stream is, and how many servers have all of it.
+    ///
+    /// # Errors
+    /// No server answers, the stream has no leader, or there is none of this name.
+    pub async fn stream_report(&self, stream: &str) -> Result<StreamReport, QueueError> {
+        api::stream_report(&self.connection, stream).await
     }
 
     /// Tasks that are queued or in flight, over all stages.

@@ -21,7 +21,7 @@ pub mod conformance;
 
 pub use args::ConnectArgs;
 pub use broker::{Broker, BrokerError, DeadLetter, Log, Logged, OpenError, Policies, TrimRule};
-pub use jetstream::{Credentials, JetStream, JetStreamOptions, Storage, Tls, without_password};
+pub use jetstream::{Credentials, JetStream, JetStreamOptions, Storage, StreamReport, Tls, without_password};
 pub use memory::MemoryQueue;
 pub use millrace_objects::{Created, Listed, ObjectError, Objects};
 pub use port::{DeadLetterQueue, Delivery, EventLog, KeyStore, Notices, Queue, QueueError, TaskQueue};

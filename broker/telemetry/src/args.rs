@@ -40,6 +40,8 @@ impl TelemetryArgs {
         logs::init(self.log_format, &self.log)?;
         let health = Health::default();
         let http = http::serve(self.http_addr, health.clone()).await.context("failed to serve metrics")?;
+        // The metric exists from the start.
+        health.set_connected(false);
         Ok(Telemetry { health, http })
     }
 }

@@ -1,4 +1,4 @@
-//! The health of a process, for `/healthz`.
+//! The health of a process, for `/healthz` and as metrics.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -44,11 +44,13 @@ impl Health {
     /// Sets whether the queue responds.
     pub fn set_connected(&self, connected: bool) {
         self.state().connected = connected;
+        metrics::gauge!("millrace_connected").set(f64::from(u8::from(connected)));
     }
 
     /// Sets whether this coordinator is the leader.
     pub fn set_leader(&self, leader: bool) {
         self.state().leader = Some(leader);
+        metrics::gauge!("millrace_leader").set(f64::from(u8::from(leader)));
     }
 
     /// The stages that this worker serves.
@@ -64,6 +66,8 @@ impl Health {
     /// Sets why `what` makes no progress; `None` if it does again.
     pub fn set_trouble(&self, what: &str, why: Option<String>) {
         let mut state = self.state();
+        metrics::gauge!("millrace_trouble", "what" => what.to_owned())
+            .set(f64::from(u8::from(why.is_some())));
         match why {
             Some(why) => state.troubles.insert(what.to_owned(), why),
             None => state.troubles.remove(what),

@@ -97,9 +97,21 @@ mod tests {
         health.set_connected(true);
         health.set_stages(["generate".to_owned()]);
         health.progress();
+        health.set_leader(true);
+        health.set_trouble("run-a", Some("the store is away".to_owned()));
+        let page = fetch(addr, "/metrics").await;
+        for line in ["millrace_connected 1", "millrace_leader 1", r#"millrace_trouble{what="run-a"} 1"#] {
+            assert!(page.contains(line), "{page}");
+        }
+        health.set_leader(false);
+        health.set_trouble("run-a", None);
+        let page = fetch(addr, "/metrics").await;
+        assert!(page.contains("millrace_leader 0"), "{page}");
+        assert!(page.contains(r#"millrace_trouble{what="run-a"} 0"#), "{page}");
+
         let page = fetch(addr, "/healthz").await;
         assert!(page.starts_with("HTTP/1.1 200"), "{page}");
-        assert!(page.contains(r#""connected":true,"leader":null,"stages":["generate"]"#), "{page}");
+        assert!(page.contains(r#""connected":true,"leader":false,"stages":["generate"]"#), "{page}");
 
         metrics::counter!("millrace_test_total", "stage" => "generate").increment(3);
         metrics::histogram!("millrace_test_seconds").record(0.002);

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use millrace_workers::policy::torch::set_threads;
+use millrace_workers::torch::set_threads;
 use serde::Serialize;
 
 use super::model::{Setup, Shape};

@@ -21,6 +21,9 @@ use millrace_telemetry::Health;
 use millrace_workers::{Cost, Executor, PoolSettings, Verdict, Worker, WorkerSettings};
 use tokio_util::sync::CancellationToken;
 
+/// Turns of a rollout.
+const TURNS: u8 = 16;
+
 /// What was measured.
 #[derive(Debug, Clone, Copy)]
 pub struct Lives {
@@ -166,13 +169,13 @@ impl Executor for Nothing {
             self.note(rollout);
         }
         self.done.fetch_add(1, Ordering::Relaxed);
-        Verdict::Done(answer(task), Cost::default())
+        Verdict::Done(outcome(task.body, TURNS), Cost::default())
     }
 }
 
-/// The least that is an answer.
-fn answer(task: Task) -> OutcomeBody {
-    match task.body {
+/// The least that is an outcome of a task. A rollout has `turns` turns.
+pub(super) fn outcome(task: TaskBody, turns: u8) -> OutcomeBody {
+    match task {
         TaskBody::Generate(generate) => OutcomeBody::Generate(GenerateDone {
             tokens: vec![1],
             logprobs: vec![-0.5],
@@ -191,7 +194,7 @@ fn answer(task: Task) -> OutcomeBody {
                 state: vec![turn],
                 observation: vec![1],
                 reward: 0.0,
-                done: turn >= 16,
+                done: turn >= turns,
                 success: false,
                 valid: true,
                 ..EnvStepDone::default()

@@ -5,12 +5,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use bytes::Bytes;
+use millrace_policy::{CONFIG_FILE, LoadedVersion};
 use millrace_schemas::blob::Sha;
 use millrace_schemas::publish_weights::Manifest;
 use millrace_schemas::train_shard::FileRef;
 use millrace_schemas::{BlobRef, PolicyVersion};
-use millrace_workers::model::versions::LoadedVersion;
-use millrace_workers::policy::CONFIG_FILE;
 use serde::Deserialize;
 
 use super::rival::{self, Rival};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use millrace_workers::random::Stream;
+use millrace_policy::random::Stream;
 
 use super::role::{ALL, Role};
 use super::scenario::{Kind, Scenario, Weighted};

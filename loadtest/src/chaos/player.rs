@@ -56,7 +56,8 @@ impl Player {
                 if status.state.is_over() {
                     return Ok(status);
                 }
-                let now = Some((status.state, status.version, status.evaluations.len(), status.turns));
+                let now =
+                    Some((status.state, status.version, status.evaluations.len(), status.counters.turns));
                 if at != now {
                     (progress, at) = (Instant::now(), now);
                 }

@@ -130,7 +130,7 @@ impl Report {
         for run in &self.disturbed {
             let other = self.undisturbed.iter().find(|other| other.seed == run.seed);
             let seconds = other.map_or("–".into(), |other| format!("{:.0}", other.seconds()));
-            let tokens = other.map_or("–".into(), |other| other.status.sampled_tokens.to_string());
+            let tokens = other.map_or("–".into(), |other| other.status.counters.sampled_tokens.to_string());
             let _ = writeln!(
                 text,
                 "| {} | {} | {} | {:.0} | {seconds} | {} | {tokens} |",
@@ -138,7 +138,7 @@ impl Report {
                 percent(Some(run)),
                 percent(other),
                 run.seconds(),
-                run.status.sampled_tokens,
+                run.status.counters.sampled_tokens,
             );
         }
         let (mine, other) = (mean(&self.disturbed), mean(&self.undisturbed));
@@ -168,6 +168,6 @@ fn mean(runs: &[Played]) -> Mean {
     Mean {
         success: format!("{:.1} ± {:.1} %", 100.0 * mean, 100.0 * spread),
         seconds: runs.iter().map(Played::seconds).sum::<f64>() / n,
-        tokens: runs.iter().map(|run| run.status.sampled_tokens as f64).sum::<f64>() / n,
+        tokens: runs.iter().map(|run| run.status.counters.sampled_tokens as f64).sum::<f64>() / n,
     }
 }

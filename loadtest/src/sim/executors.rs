@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use millrace_policy::{Engine, EngineRequest, LoadedVersion, Ticket};
 use millrace_queue::Broker;
 use millrace_schemas::blob::Sha;
 use millrace_schemas::policy::Policy;
 use millrace_schemas::{OutcomeBody, PolicyVersion, RunId, Stage, Task, TaskBody, TaskKey};
 use millrace_workers::env_step::EnvStep;
-use millrace_workers::model::versions::{Files, LoadedVersion, VersionStore};
+use millrace_workers::model::versions::{Files, VersionStore};
 use millrace_workers::policy::scripted::ScriptedEngine;
-use millrace_workers::policy::{Engine, EngineRequest, PolicyError, Ticket};
 use millrace_workers::publish_weights::PublishWeights;
 use millrace_workers::reward::Reward;
-use millrace_workers::{Cost, Executor, PolicyTable, Verdict};
+use millrace_workers::{Cost, Executor, Failure, PolicyTable, Verdict};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -25,8 +25,6 @@ use train::Train;
 
 mod train;
 
-/// For how long a task is given back that cannot be done now, as the real executors do.
-const RETRY: Duration = Duration::from_secs(2);
 /// Poll interval of the policies.
 const LOOK: Duration = Duration::from_millis(20);
 /// How long a turn waits for weights, as in the real executor.
@@ -100,7 +98,7 @@ struct Generate {
 }
 
 impl Generate {
-    async fn policy(&self, run: &RunId, version: PolicyVersion) -> Result<Policy, Verdict> {
+    async fn policy(&self, run: &RunId, version: PolicyVersion) -> Result<Policy, Failure> {
         let ready = async {
             loop {
                 match self.policies.get(run) {
@@ -110,23 +108,22 @@ impl Generate {
                 }
             }
         };
-        let late = || Verdict::RetryAfter(RETRY, format!("weights of {version} did not come in time"));
-        timeout(WEIGHTS_WAIT, ready).await.map_err(|_| late())
+        let late = |_| Failure::soon(format!("weights of {version} did not come in time"));
+        timeout(WEIGHTS_WAIT, ready).await.map_err(late)
     }
 
-    async fn load(&self, run: &RunId, policy: &Policy) -> Result<LoadedVersion, Verdict> {
-        let loaded = self.versions.fetch(run, policy.version, policy.manifest, Files::Model).await;
-        loaded.map_err(|error| Verdict::RetryAfter(RETRY, error.to_string()))
+    async fn load(&self, run: &RunId, policy: &Policy) -> Result<LoadedVersion, Failure> {
+        Ok(self.versions.fetch(run, policy.version, policy.manifest, Files::Model).await?)
     }
 
-    async fn sample(&self, task: Task) -> Result<Verdict, Verdict> {
+    async fn sample(&self, task: Task) -> Result<(OutcomeBody, Cost), Failure> {
         let started = Instant::now();
         let (TaskBody::Generate(body), TaskKey::Generate { rollout, .. }) = (task.body, task.key) else {
-            return Err(Verdict::Poison("it is not for this stage".to_owned()));
+            return Err(Failure::impossible("it is not for this stage"));
         };
         let (run, from) = (task.run, body.min_version);
         let mut policy = self.policy(&run, from).await?;
-        let mut engine = ScriptedEngine::new(&self.load(&run, &policy).await?).map_err(|e| verdict(&e))?;
+        let mut engine = ScriptedEngine::new(&self.load(&run, &policy).await?)?;
         engine.admit(EngineRequest { ticket: Ticket(0), rollout, task: body });
         loop {
             sleep(self.link.world.time(1, 30)).await;
@@ -134,15 +131,15 @@ impl Generate {
             if let Some(newer) = newer
                 && let Ok(loaded) = self.load(&run, &newer).await
             {
-                engine.load(&loaded).map_err(|e| verdict(&e))?;
+                engine.load(&loaded)?;
                 policy = newer;
             }
-            let Some(finished) = engine.step().map_err(|e| verdict(&e))?.pop() else { continue };
-            let done = finished.result.map_err(|e| verdict(&e))?;
+            let Some(finished) = engine.step()?.pop() else { continue };
+            let done = finished.result?;
             let checked = done.check().and_then(|()| done.check_versions(from, policy.version));
-            checked.map_err(|e| Verdict::RetryAfter(RETRY, e.to_string()))?;
+            checked.map_err(Failure::soon)?;
             let cost = Cost { busy: Some(started.elapsed()), tokens: done.tokens.len() as u64 };
-            return Ok(Verdict::Done(OutcomeBody::Generate(done), cost));
+            return Ok((OutcomeBody::Generate(done), cost));
         }
     }
 }
@@ -150,15 +147,6 @@ impl Generate {
 #[async_trait]
 impl Executor for Generate {
     async fn execute(&self, task: Task, _cancel: CancellationToken) -> Verdict {
-        self.sample(task).await.unwrap_or_else(|verdict| verdict)
-    }
-}
-
-fn verdict(error: &PolicyError) -> Verdict {
-    match error {
-        PolicyError::Impossible(reason) => Verdict::Poison(reason.clone()),
-        PolicyError::Temporary(reason) | PolicyError::Unsupported(reason) | PolicyError::Void(reason) => {
-            Verdict::RetryAfter(RETRY, reason.clone())
-        }
+        self.sample(task).await.into()
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use millrace_coordinator::shell::clock::UnixClock;
 use millrace_coordinator::shell::driver::{self, DriverConfig, TrimSettings};
+use millrace_coordinator::shell::leader::Term;
 use millrace_queue::Broker;
 use millrace_queue::testing::gate::gated;
 use millrace_schemas::{Stage, WorkerId};
@@ -180,12 +181,14 @@ fn begin(world: &Arc<World>, process: &mut Process) {
     process.task = Some(match process.role {
         Role::Coordinator => {
             let (clock, off) = (world.clone(), process.clock_off.clone());
+            let clock = UnixClock::new(move || clock.unix_ms().saturating_add_signed(off.load(Relaxed)));
             let config = DriverConfig {
                 id: process.name.clone(),
                 instance: format!("{}/{}", process.name, world.next_name()),
                 snapshot_events: SNAPSHOT_EVENTS,
                 trim: TRIM,
-                clock: UnixClock::new(move || clock.unix_ms().saturating_add_signed(off.load(Relaxed))),
+                term: Term::on(clock.boot()),
+                clock,
             };
             tokio::spawn(coordinate(broker, config, stop))
         }

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::Context;
 use millrace_schemas::blob::Sha;
 use millrace_schemas::envelope::encode;
 use tokio::time::{Instant, sleep};
@@ -16,6 +15,7 @@ use super::world::World;
 use super::{deadline, faults};
 use crate::checkers::history::Ended;
 use crate::checkers::{History, PolicyWatch, SnapshotWatch, objects_stand, record};
+use crate::virtual_time::in_virtual_time;
 
 /// Undisturbed time in which every run must end.
 const UNDISTURBED: Duration = Duration::from_secs(900);
@@ -44,12 +44,6 @@ pub struct Played {
 pub fn play(seed: u64, scenario: &Scenario) -> anyhow::Result<Played> {
     let undisturbed = in_virtual_time(play_undisturbed(seed, scenario))?;
     in_virtual_time(play_in_time(seed, scenario, undisturbed))
-}
-
-fn in_virtual_time<T>(play: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    let runtime = builder.enable_time().start_paused(true).build().context("failed to start")?;
-    runtime.block_on(play)
 }
 
 /// For how long the runs of this seed take without a fault; [`UNDISTURBED`] where they do not end.

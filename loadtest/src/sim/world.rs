@@ -5,10 +5,10 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use millrace_policy::random::Stream;
 use millrace_queue::clock::SystemClock;
 use millrace_queue::{Broker, MemoryQueue, Objects, QueueSettings};
 use millrace_schemas::{PoolName, RunId, Stage};
-use millrace_workers::random::Stream;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 

@@ -43,6 +43,11 @@ fn workers_need_libtorch_only_where_it_is_asked_for() {
 }
 
 #[test]
+fn what_a_policy_is_needs_neither_libtorch_nor_a_client() {
+    refuse("millrace-policy", &["tch", "torch-sys", "async-nats", "object_store", "reqwest"]);
+}
+
+#[test]
 fn the_coordinator_knows_no_worker_and_no_libtorch() {
     refuse("millrace-coordinator", &["millrace-workers", "tch", "torch-sys"]);
 }

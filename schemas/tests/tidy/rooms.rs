@@ -1,4 +1,5 @@
-//! The rooms of the workers' crate: the runtime knows the queue and tasks, and nothing of stages.
+//! The rooms of the workers: the runtime knows the queue and tasks, and nothing of stages; libtorch has
+//! crates of its own.
 
 use crate::tree;
 
@@ -19,4 +20,24 @@ fn the_runtime_imports_from_no_other_room() {
         }
     }
     tree::none("stages depend on the runtime, not the other way round", &faults);
+}
+
+/// Where a build with libtorch may differ from one without: the choice between the two files, the
+/// tests of a build without, and those of whole runs that train.
+const WITH_OR_WITHOUT: &[&str] = &[
+    "workers/src/lib.rs",
+    "workers/src/train_shard/tests.rs",
+    "workers/tests/openai.rs",
+    "workers/tests/shipped_examples.rs",
+];
+
+#[test]
+fn only_one_place_chooses_whether_there_is_libtorch() {
+    let condition = concat!("feature = ", "\"torch\"");
+    let mut faults = Vec::new();
+    for file in tree::files(&[".rs"]).iter().filter(|file| !WITH_OR_WITHOUT.contains(&file.path.as_str())) {
+        let lines = file.text.lines().zip(1..).filter(|(line, _)| line.contains(condition));
+        faults.extend(lines.map(|(line, number)| format!("{}:{number}: {}", file.path, line.trim())));
+    }
+    tree::none("what needs libtorch is in workers/torch, which workers/src/torch.rs uses", &faults);
 }

@@ -7,11 +7,11 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use crate::envs::longest_prompt;
-use crate::model::directory::files::read_regular;
-use crate::model::text_codec::Codec;
 use anyhow::Context;
 use bytes::Bytes;
 use clap::Parser;
+use millrace_policy::directory::files::read_regular;
+use millrace_policy::text_codec::Codec;
 use millrace_schemas::dataset::{DatasetSpec, Rows};
 use millrace_schemas::file_name;
 use millrace_schemas::limits::MAX_COMPANION_BYTES;

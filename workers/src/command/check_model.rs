@@ -4,9 +4,9 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use crate::model::directory::ModelDir;
 use anyhow::bail;
 use clap::Parser;
+use millrace_policy::directory::ModelDir;
 
 /// The subcommand.
 const WORD: &str = "check-model";

@@ -106,7 +106,7 @@ impl Arithmetic<'_> {
 
 impl TextEnvironment for Arithmetic<'_> {
     fn reset(&self, split: Split, seed: u64) -> Result<TextStep, EnvError> {
-        let candidate = |stream: &mut crate::random::Stream| {
+        let candidate = |stream: &mut millrace_policy::random::Stream| {
             let operation = *self.operations.get(stream.below(self.operations.len() as u64) as usize)?;
             let mut number = || stream.below(u64::from(self.largest) + 1) as u32;
             Some(Exercise { operation, a: number(), b: number() })

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use millrace_policy::random::Stream;
 use millrace_schemas::env_step::{EnvStepDone, EnvStepTask, EnvironmentSpec};
 use millrace_schemas::report::{Baseline, clustered_error};
 
 use super::{EnvError, Environment, FrozenLake, Sokoban};
-use crate::random::Stream;
 
 /// Episodes of uniformly random play for each prompt: chance needs more of them than a rule does.
 const RANDOM_EPISODES: u32 = 8;

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use millrace_policy::random::{Stream, fnv1a};
 use millrace_schemas::TaskKey;
 use millrace_schemas::env_step::{EnvStepDone, Latency, Split};
 
 use super::{EnvError, Environment, level, state};
-use crate::random::{Stream, fnv1a};
 
 /// Numbers are below this, and so are tokens.
 const NUMBERS: u32 = 128;
@@ -57,7 +57,8 @@ impl CounterState {
 
 impl Environment for Counter {
     fn reset(&self, split: Split, seed: u64) -> Result<EnvStepDone, EnvError> {
-        let candidate = |stream: &mut crate::random::Stream| Some(stream.below(u64::from(NUMBERS)) as u8);
+        let candidate =
+            |stream: &mut millrace_policy::random::Stream| Some(stream.below(u64::from(NUMBERS)) as u8);
         let number = level::draw(NAME, split, seed, candidate, |number| vec![*number])?;
         Ok(EnvStepDone {
             state: CounterState { number, turn: 0, all_right: true }.seal(),

@@ -1,13 +1,13 @@
 //! Asks the prompt of a dataset's row, in words. The task names the row. The answer is checked
 //! here, or by the run's rewards, which get the row's other fields.
 
+use millrace_policy::text_codec::{Codec, Message, Speaker};
 use millrace_schemas::dataset::{AnswerCheck, ChatRole, DatasetSpec, Row, Rows, whole_number};
 use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, Speaker as Side, Split, Utterance};
 
 use super::arithmetic::last_number;
 use super::spoken::{TextStep, TextTurns};
 use super::{EnvError, state};
-use crate::model::text_codec::{Codec, Message, Speaker};
 
 const KIND: u8 = 5;
 const NAME: &str = "dataset";

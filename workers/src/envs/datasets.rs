@@ -2,7 +2,6 @@
 //! read where they lie in memory.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use millrace_schemas::RunId;
 use millrace_schemas::dataset::{DatasetContent, DatasetSpec, Rows};
@@ -11,10 +10,7 @@ use crate::envs::EnvError;
 use crate::model::blob_cache::BlobCache;
 use crate::model::once_cache::OnceCache;
 use crate::model::versions::VersionError;
-use crate::runtime::Verdict;
-
-/// Until a task is retried whose rows could not be read for want of a thread.
-const REREAD: Duration = Duration::from_millis(500);
+use crate::runtime::{Failure, Retry};
 
 /// Rows by run and file. Clones share them.
 #[derive(Debug, Clone)]
@@ -33,19 +29,19 @@ impl Datasets {
     /// The rows of a run's dataset.
     ///
     /// # Errors
-    /// The verdict on the task that needs them: the store cannot be reached, does not have the
-    /// rows, or has others than the run was submitted with.
-    pub async fn of(&self, run: &RunId, spec: &DatasetSpec) -> Result<Arc<Rows>, Verdict> {
+    /// The store cannot be reached, does not have the rows, or has others than the run was submitted
+    /// with.
+    pub async fn of(&self, run: &RunId, spec: &DatasetSpec) -> Result<Arc<Rows>, Failure> {
         let key = (run.clone(), spec.clone());
         self.rows.get(&key, async || self.read(run, spec).await).await
     }
 
-    async fn read(&self, run: &RunId, spec: &DatasetSpec) -> Result<Rows, Verdict> {
+    async fn read(&self, run: &RunId, spec: &DatasetSpec) -> Result<Rows, Failure> {
         let Some(content) = spec.content else {
-            return Err(EnvError::NoRows(spec.path.clone()).verdict());
+            return Err(EnvError::NoRows(spec.path.clone()).into());
         };
         let fetched = self.blobs.fetch(run, content.blob).await;
-        let bytes = fetched.map_err(|error| VersionError::from(error).verdict())?;
+        let bytes = fetched.map_err(VersionError::from)?;
         let of = spec.clone();
         // Every row is checked, which takes a second for a million.
         match tokio::task::spawn_blocking(move || Rows::read(bytes, &of)).await {
@@ -56,10 +52,10 @@ impl Datasets {
                     "train={train} held_out={held_out}, not train={} held_out={}",
                     content.train, content.held_out
                 );
-                Err(EnvError::OtherRows { path: spec.path.clone(), reason }.verdict())
+                Err(EnvError::OtherRows { path: spec.path.clone(), reason }.into())
             }
-            Ok(Err(error)) => Err(EnvError::from(error).verdict()),
-            Err(error) => Err(Verdict::RetryAfter(REREAD, format!("reading the rows failed: {error}"))),
+            Ok(Err(error)) => Err(EnvError::from(error).into()),
+            Err(error) => Err(Failure::Retry(Retry::Moment, format!("reading the rows failed: {error}"))),
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Cross a frozen lake from the top left corner to the bottom right one without falling into a
 //! hole. A move against the edge stays. Reward 1 at the goal. Maps are held out by their holes.
 
+use millrace_policy::random::Stream;
 use millrace_schemas::env_step::{EnvStepDone, FrozenLakeSpec, LakeView, Split};
 
 use super::baselines::{Game, Visits, least};
 use super::tokens::{FIRST_SEEN, MOVES, beside, movement};
 use super::{EnvError, Environment, level, state};
-use crate::random::Stream;
 
 const NAME: &str = "frozen_lake";
 const KIND: u8 = 1;

@@ -1,9 +1,9 @@
 //! The splits of levels, and the draw of a level.
 
+use millrace_policy::random::Stream;
 use millrace_schemas::env_step::Split;
 
 use super::EnvError;
-use crate::random::Stream;
 
 /// One in so many levels is held out.
 const HELD_OUT_ONE_IN: u64 = 8;

@@ -8,12 +8,12 @@
 
 use std::collections::{HashSet, VecDeque};
 
+use millrace_policy::random::Stream;
 use millrace_schemas::env_step::{EnvStepDone, SokobanSpec, Split};
 
 use super::baselines::{Game, Visits, least};
 use super::tokens::{FIRST_SEEN, MOVES, beside, movement};
 use super::{EnvError, Environment, level, state};
-use crate::random::Stream;
 
 const NAME: &str = "sokoban";
 const KIND: u8 = 2;

@@ -1,10 +1,10 @@
 //! Environments that speak text. The text codec of the model turns their text into tokens and
 //! decodes the policy's tokens, which are never tokenised again.
 
+use millrace_policy::text_codec::{Codec, Message, Speaker};
 use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, Speaker as Side, Split, Utterance};
 
 use super::EnvError;
-use crate::model::text_codec::{Codec, Message, Speaker};
 
 /// A text environment. Both calls are functions of their arguments alone.
 pub(super) trait TextEnvironment {

@@ -37,7 +37,7 @@ fn task(environment: &EnvironmentSpec, seed: u64, action: EnvAction) -> EnvStepT
 
 /// An episode of actions that follow from `seed`, up to its end.
 fn play(environment: &EnvironmentSpec, seed: u64) -> Vec<EnvStepDone> {
-    let mut stream = crate::random::Stream::new(seed);
+    let mut stream = millrace_policy::random::Stream::new(seed);
     let mut episode = vec![answer(&task(environment, seed, EnvAction::Reset), None).unwrap()];
     while let Some(last) = episode.last().filter(|last| !last.done) {
         let tokens = vec![stream.below(5) as u32];

@@ -3,14 +3,13 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use millrace_policy::{LoadedVersion, PolicyError};
 use millrace_schemas::generate::{GenerateDone, GenerateTask};
 use millrace_schemas::{PolicyVersion, RolloutId, RunId};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::follow::Serving;
-use crate::model::versions::LoadedVersion;
-use crate::policy::PolicyError;
 use host::Host;
 
 mod host;

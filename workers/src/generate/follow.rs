@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use millrace_policy::PolicyError;
 use millrace_schemas::policy::Policy;
 use millrace_schemas::{PolicyVersion, RunId};
 use tokio::sync::watch;
 
 use super::Sampler;
 use crate::model::versions::{Files, VersionError, VersionStore};
-use crate::policy::PolicyError;
 use crate::runtime::PolicyTable;
 
 /// Between a version that could not be loaded and the next try.

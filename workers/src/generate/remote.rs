@@ -5,18 +5,18 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use millrace_policy::stop_criteria::StopCriteria;
+use millrace_policy::{CONFIG_FILE, LoadedVersion, PolicyError};
 use millrace_schemas::RunId;
 use serde::Deserialize;
 use tokio::sync::watch;
 
 use super::driver::Request;
 use super::follow::{LoadError, Serving};
-use crate::model::versions::{LoadedVersion, VersionError, VersionStore};
+use crate::model::versions::{VersionError, VersionStore};
 use crate::policy::openai::{
     LayoutError, ProbedWeights, Server, ServerError, ServerSettings, VersionFolders,
 };
-use crate::policy::stop_criteria::StopCriteria;
-use crate::policy::{CONFIG_FILE, PolicyError};
 use session::Session;
 
 mod prover;

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use millrace_policy::Trainer;
 use millrace_queue::clock::SystemClock;
 use millrace_queue::{Broker, MemoryQueue, Objects};
 use millrace_schemas::RolloutId;
@@ -13,7 +14,6 @@ use millrace_schemas::submit::ModelSpec;
 use millrace_schemas::train_shard::FileRef;
 
 use super::*;
-use crate::policy::Trainer;
 use crate::policy::scripted::{ScriptedTrainer, WEIGHTS_FILE};
 use crate::runtime::policies;
 

@@ -1,66 +1,19 @@
 //! Versions of a run, from the object store: the manifest that a hash names, then its files in
 //! parallel, each proved by its own hash.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
-use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
+use millrace_policy::probe::PROBE_FILE;
+use millrace_policy::{CONFIG_FILE, LoadedVersion, is_for_training, text_codec};
 use millrace_queue::{ObjectError, Objects};
 use millrace_schemas::blob::{Sha, paths};
 use millrace_schemas::publish_weights::Manifest;
 use millrace_schemas::{PolicyVersion, RunId, file_name};
-use serde::Deserialize;
 
 use super::blob_cache::{BlobCache, TRIES};
-use super::text_codec;
-use crate::policy::probe::PROBE_FILE;
-use crate::policy::{CONFIG_FILE, PolicyError, is_for_training};
-use crate::runtime::Verdict;
+use crate::runtime::Failure;
 
 /// Files of a version that are read or written at once.
 pub(crate) const FILES_IN_FLIGHT: usize = 8;
-/// Until a task is retried whose version cannot be fetched.
-const REFETCH: Duration = Duration::from_secs(2);
-
-/// A version with the content of its files, which are those of the manifest.
-#[derive(Debug, Clone)]
-pub struct LoadedVersion {
-    /// The version.
-    pub version: PolicyVersion,
-    /// As committed.
-    pub manifest: Manifest,
-    /// Hash of the manifest.
-    pub sha: Sha,
-    /// The files by name.
-    pub files: BTreeMap<String, Bytes>,
-}
-
-impl LoadedVersion {
-    /// The file called `name`.
-    ///
-    /// # Errors
-    /// The version has no such file.
-    pub fn file(&self, name: &str) -> Result<&Bytes, PolicyError> {
-        self.files
-            .get(name)
-            .ok_or_else(|| PolicyError::Impossible(format!("version={} has no file {name}", self.version)))
-    }
-
-    /// `model_type` of its `config.json`.
-    ///
-    /// # Errors
-    /// The version has no readable `config.json`.
-    pub fn model_type(&self) -> Result<String, PolicyError> {
-        #[derive(Deserialize)]
-        struct Config {
-            model_type: String,
-        }
-        let config: Config = serde_json::from_slice(self.file(CONFIG_FILE)?)
-            .map_err(|e| PolicyError::Impossible(format!("failed to read {CONFIG_FILE}: {e}")))?;
-        Ok(config.model_type)
-    }
-}
 
 /// A selection of a version's files. Each includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,14 +71,15 @@ pub enum VersionError {
     },
 }
 
-impl VersionError {
-    /// The verdict on a task that needs the version: retry, elsewhere perhaps. An object that does
-    /// not exist may be one that a replica of the store does not know yet.
-    #[must_use]
-    pub fn verdict(&self) -> Verdict {
-        Verdict::RetryAfter(REFETCH, self.to_string())
+impl From<VersionError> for Failure {
+    /// Retried, elsewhere perhaps. An object that does not exist may be one that a replica of the
+    /// store does not know yet.
+    fn from(error: VersionError) -> Self {
+        Self::soon(error)
     }
+}
 
+impl VersionError {
     /// Whether trying again may help.
     #[must_use]
     pub const fn is_transient(&self) -> bool {

@@ -7,19 +7,19 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use bytes::Bytes;
+use millrace_policy::gang::RankAssignment;
+use millrace_policy::random::Stream;
+use millrace_policy::{
+    CONFIG_FILE, Engine, EngineRequest, Finished, LoadedVersion, PolicyError, Ticket, TrainStep, Trained,
+    Trainer,
+};
 use millrace_schemas::blob::Sha;
 use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask, Segment};
 use millrace_schemas::submit::ModelSpec;
 use millrace_schemas::{BlobRef, PolicyVersion};
 
-use super::{
-    CONFIG_FILE, Engine, EngineRequest, Finished, PolicyError, SCRIPTED_MODEL_TYPE, Ticket, TrainStep,
-    Trained, Trainer,
-};
-use crate::gang::RankAssignment;
-use crate::model::versions::LoadedVersion;
-use crate::random::Stream;
-
+/// `model_type` of its `config.json`.
+pub const SCRIPTED_MODEL_TYPE: &str = "millrace_scripted";
 /// The file of the weights: 32 bytes.
 pub const WEIGHTS_FILE: &str = "model.scripted";
 /// Tokens that the policy knows, unless a request allows fewer.

@@ -10,7 +10,7 @@ use millrace_schemas::reward::TurnResult;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::runtime::Verdict;
+use crate::runtime::{Failure, Retry};
 
 /// The environments and rewards of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -123,14 +123,12 @@ const fn yes() -> bool {
     true
 }
 
-impl Refusal {
-    /// The verdict on the task.
-    #[must_use]
-    pub fn verdict(self) -> Verdict {
-        match self.retry_after_s.map(Duration::try_from_secs_f64) {
-            Some(Ok(delay)) => Verdict::RetryAfter(delay, self.reason),
-            Some(Err(_)) => Verdict::RetryAfter(Duration::ZERO, self.reason),
-            None => Verdict::Poison(self.reason),
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        let Refusal { reason, retry_after_s } = refusal;
+        match retry_after_s.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default()) {
+            Some(delay) => Self::Retry(Retry::After(delay), reason),
+            None => Self::Impossible(reason),
         }
     }
 }

@@ -83,7 +83,7 @@ async fn a_version_with_missing_files_is_not_committed() {
     let task = PublishWeightsTask { manifest: manifest.clone(), retention: Retention::default() };
     let error = publisher.commit(task).await.unwrap_err();
     assert!(error.to_string().contains("its file model is not"), "{error}");
-    assert!(matches!(error.verdict(), Verdict::RetryAfter(..)), "a replica may not know it yet");
+    assert!(matches!(Failure::from(error), Failure::Retry(..)), "a replica may not know it yet");
 
     let metrics = [("loss".to_owned(), f64::NAN)].into();
     let task =

@@ -4,15 +4,18 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use millrace_queue::Broker;
 use millrace_schemas::limits::MAX_SHOWN_BYTES;
-use millrace_schemas::notice::{StageCounters, WorkerNotice};
+use millrace_schemas::notice::{Machine, StageCounters, WorkerNotice};
 use millrace_schemas::text::shown;
 use millrace_schemas::{Stage, WorkerId, subjects};
 use millrace_telemetry::Health;
+use tokio::sync::watch;
+use tokio::time::Instant;
 
+use super::drain::Departure;
 use super::executor::{Executor, Verdict};
 
 /// Reports between two checks that the queue can be reached.
@@ -112,6 +115,7 @@ impl Counters {
             busy_us: busy.as_micros() as u64,
             tokens: self.tokens.load(Relaxed),
             waits_for: self.retry_reason().clone(),
+            slots: 0,
         }
     }
 }
@@ -136,41 +140,77 @@ impl Drop for ExecutingCount<'_> {
 
 /// Publishes the counters of all stages.
 pub(super) struct Reporter {
+    pub(super) start: Instant,
     pub(super) worker: WorkerId,
     pub(super) broker: Broker,
     /// Gets progress, and whether the queue can be reached.
     pub(super) health: Health,
     pub(super) stages: Stages,
+    /// Tasks in flight at most, by stage.
+    pub(super) slots: BTreeMap<Stage, u64>,
+    pub(super) machine: watch::Receiver<Option<Machine>>,
+    pub(super) departure: Departure,
+    pub(super) member_of: Option<String>,
 }
+
+/// A worker that leaves waits so long for its last notice to go out, at most.
+const LAST_NOTICE: Duration = Duration::from_secs(1);
 
 impl Reporter {
     /// Consumes the counters, produces notices, metrics and health once in `every`. Waits for the
     /// timer. A notice that is lost is followed by another. Never ends.
-    pub(super) async fn run(self, every: Duration) {
-        let start = Instant::now();
+    pub(super) async fn run(self: Arc<Self>, every: Duration) {
         let mut timer = tokio::time::interval(every);
         let mut done_before = 0;
         for report in 0u64.. {
             timer.tick().await;
-            let stages: BTreeMap<_, _> = self
-                .stages
-                .iter()
-                .map(|(stage, (counters, executor))| (*stage, read(counters, &**executor)))
-                .collect();
-            stages.iter().for_each(|(stage, counters)| set_metrics(*stage, counters));
-            let done = stages.values().map(|counters| counters.done).sum();
+            let notice = self.notice();
+            notice.stages.iter().for_each(|(stage, counters)| set_metrics(*stage, counters));
+            let done = notice.stages.values().map(|counters| counters.done).sum();
             if done != done_before {
                 self.health.progress();
                 done_before = done;
             }
             if report % REPORTS_PER_PROBE == 0 {
-                // Any reply will do; whether the key exists does not matter.
-                let probe = self.broker.queue().get(subjects::POLICY_BUCKET, self.worker.as_str());
-                self.health.set_connected(probe.await.is_ok());
+                self.health.set_connected(self.probe().await);
             }
-            let uptime_ms = start.elapsed().as_millis() as u64;
-            let notice = WorkerNotice { worker: self.worker.to_string(), uptime_ms, stages };
-            self.broker.notice(subjects::worker_notice(self.worker.as_str()), &notice).await;
+            self.send(&notice).await;
+        }
+    }
+
+    /// Reports once more, at the end: a worker without tasks leaves before its next report, and
+    /// would be missed instead of known to have left.
+    pub(super) async fn last(&self) {
+        let sent = async {
+            self.send(&self.notice()).await;
+            // Its reply comes after the notice has reached the server.
+            self.probe().await
+        };
+        // Nothing depends on it.
+        let _ = tokio::time::timeout(LAST_NOTICE, sent).await;
+    }
+
+    /// Whether the queue can be reached. Any reply will do; whether the key exists does not matter.
+    async fn probe(&self) -> bool {
+        self.broker.queue().get(subjects::POLICY_BUCKET, self.worker.as_str()).await.is_ok()
+    }
+
+    async fn send(&self, notice: &WorkerNotice) {
+        self.broker.notice(subjects::worker_notice(self.worker.as_str()), notice).await;
+    }
+
+    fn notice(&self) -> WorkerNotice {
+        let stages = self.stages.iter().map(|(stage, (counters, executor))| {
+            let slots = self.slots.get(stage).copied().unwrap_or_default();
+            (*stage, StageCounters { slots, ..read(counters, &**executor) })
+        });
+        WorkerNotice {
+            worker: self.worker.to_string(),
+            uptime_ms: self.start.elapsed().as_millis() as u64,
+            pool: self.member_of.clone(),
+            leaving: self.departure.requested().is_cancelled(),
+            machine: self.machine.borrow().clone(),
+            stages: stages.collect(),
         }
     }
 }

@@ -1,11 +1,14 @@
-//! Leaving in good order: SIGTERM or SIGINT stops the pulling. Tasks in flight are finished within
-//! the grace period, or returned to the queue.
+//! Leaving in good order. A signal, a notice of the machine or a request of the coordinator stops the
+//! pulling. Tasks in flight are finished within the grace period, or returned to the queue.
 
 use std::future::Future;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::in_flight::InFlight;
@@ -13,14 +16,77 @@ use super::in_flight::InFlight;
 /// Time to return unfinished tasks to the queue.
 const RETURN: Duration = Duration::from_secs(5);
 
-/// Fires at the first SIGTERM or SIGINT. A second one ends the process at once.
+/// Tells a worker to leave. Clones are the same departure. Every source of requests has one: the
+/// signals of the process, the machine's notices, the coordinator.
+#[derive(Debug, Clone)]
+pub struct Departure {
+    stop: CancellationToken,
+    /// The earliest instant at which the process may be killed; `None` while none is known.
+    by: Arc<watch::Sender<Option<Instant>>>,
+}
+
+impl Default for Departure {
+    fn default() -> Self {
+        Self::from(CancellationToken::new())
+    }
+}
+
+impl From<CancellationToken> for Departure {
+    /// A departure that begins when `stop` fires.
+    fn from(stop: CancellationToken) -> Self {
+        Self { stop, by: Arc::new(watch::Sender::new(None)) }
+    }
+}
+
+impl Departure {
+    /// Asks the worker to leave. `within` is the time until it may be killed; without one, only its
+    /// grace period counts. Of several requests the earliest deadline counts.
+    pub fn request(&self, why: &str, within: Option<Duration>) {
+        tracing::info!(why, ?within, "asked to leave; finishing the tasks in flight");
+        if let Some(by) = within.and_then(|within| Instant::now().checked_add(within)) {
+            self.by.send_if_modified(|known| {
+                let is_earlier = known.is_none_or(|known| by < known);
+                if is_earlier {
+                    *known = Some(by);
+                }
+                is_earlier
+            });
+        }
+        self.stop.cancel();
+    }
+
+    /// Fires at the first request.
+    #[must_use]
+    pub const fn requested(&self) -> &CancellationToken {
+        &self.stop
+    }
+
+    /// Waits for the first request, then until unfinished tasks must be returned: the grace period
+    /// is over, or the process may soon be killed.
+    async fn grace_is_over(&self, grace: Duration) {
+        self.stop.cancelled().await;
+        let graceful = Instant::now() + grace;
+        let mut by = self.by.subscribe();
+        loop {
+            let killed = *by.borrow_and_update();
+            let at =
+                killed.map_or(graceful, |killed| graceful.min(killed - RETURN.min(killed - Instant::now())));
+            tokio::select! {
+                biased;
+                () = tokio::time::sleep_until(at) => return,
+                // An earlier deadline may have come. The sender lives as long as `self`.
+                _ = by.changed() => {}
+            }
+        }
+    }
+}
+
+/// Requests the departure at the first SIGTERM or SIGINT. A second one ends the process at once.
 ///
 /// # Errors
 /// The process cannot listen to the signals.
-pub fn on_signal() -> io::Result<CancellationToken> {
+pub fn on_signal(departure: Departure) -> io::Result<()> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let stop = CancellationToken::new();
-    let fired = stop.clone();
     tokio::spawn(async move {
         for is_second in [false, true] {
             tokio::select! {
@@ -31,17 +97,17 @@ pub fn on_signal() -> io::Result<CancellationToken> {
                 tracing::warn!("second signal; leaving at once");
                 std::process::exit(1);
             }
-            tracing::info!("signal to leave; finishing the tasks in flight");
-            fired.cancel();
+            departure.request("signal", None);
         }
     });
-    Ok(stop)
+    Ok(())
 }
 
-/// Waits for the loops to end after `stop`: at first for `grace`, then with all tasks cancelled,
-/// which returns them to the queue. Returns whether all tasks were settled.
+/// Waits for the loops to end after the departure is requested: at first for `grace`, or a shorter
+/// time if the process will be killed before, then with all tasks cancelled, which returns them to
+/// the queue. Returns whether all tasks were settled.
 pub(super) async fn drain(
-    stop: &CancellationToken,
+    departure: &Departure,
     grace: Duration,
     in_flight: &InFlight,
     loops: impl Future<Output = ()>,
@@ -50,9 +116,53 @@ pub(super) async fn drain(
     tokio::select! {
         biased;
         () = &mut loops => return true,
-        () = async { stop.cancelled().await; tokio::time::sleep(grace).await } => {}
+        () = departure.grace_is_over(grace) => {}
     }
     tracing::warn!(?grace, "grace period over; returning the tasks in flight to the queue");
     in_flight.cancel_all();
     tokio::time::timeout(RETURN, loops).await.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GRACE: Duration = Duration::from_secs(60);
+
+    /// Seconds until unfinished tasks are returned.
+    async fn graceful_s(departure: &Departure) -> u64 {
+        let begun = Instant::now();
+        departure.grace_is_over(GRACE).await;
+        begun.elapsed().as_secs()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_nearest_end_of_the_machine_shortens_the_grace() {
+        let departure = Departure::default();
+        departure.request("signal", None);
+        assert_eq!(graceful_s(&departure).await, 60);
+        departure.request("spot", Some(Duration::from_secs(30)));
+        assert_eq!(graceful_s(&departure).await, 25);
+        departure.request("later", Some(Duration::from_secs(120)));
+        assert_eq!(graceful_s(&departure).await, 0, "the earliest one is over by now");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deadline_that_comes_during_the_grace_counts() {
+        let departure = Departure::default();
+        departure.request("rebalance", None);
+        let later = departure.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            later.request("spot", Some(Duration::from_secs(20)));
+        });
+        assert_eq!(graceful_s(&departure).await, 25);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deadline_in_no_time_returns_at_once() {
+        let departure = Departure::default();
+        departure.request("spot", Some(Duration::ZERO));
+        assert_eq!(graceful_s(&departure).await, 0);
+    }
 }

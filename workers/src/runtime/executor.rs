@@ -6,6 +6,8 @@ use async_trait::async_trait;
 use millrace_schemas::{OutcomeBody, Task};
 use tokio_util::sync::CancellationToken;
 
+use super::failure::Failure;
+
 /// Executes the tasks of one stage.
 #[async_trait]
 pub trait Executor: Send + Sync + 'static {
@@ -47,10 +49,20 @@ pub struct Cost {
     pub tokens: u64,
 }
 
-impl Verdict {
-    /// Poison: the task belongs to another stage. The queue's subjects rule that out.
-    #[must_use]
-    pub fn misrouted(task: &Task) -> Self {
-        Self::Poison(format!("task={} is not for this stage", task.key))
+impl From<Failure> for Verdict {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Retry(retry, reason) => Self::RetryAfter(retry.delay(), reason),
+            Failure::Impossible(reason) => Self::Poison(reason),
+        }
+    }
+}
+
+impl From<Result<(OutcomeBody, Cost), Failure>> for Verdict {
+    fn from(executed: Result<(OutcomeBody, Cost), Failure>) -> Self {
+        match executed {
+            Ok((outcome, cost)) => Self::Done(outcome, cost),
+            Err(failure) => failure.into(),
+        }
     }
 }

@@ -20,6 +20,7 @@ use tracing::Instrument;
 
 use super::counters::Counters;
 use super::executor::{Executor, Verdict};
+use super::failure::{Failure, Retry};
 use super::in_flight::{InFlight, InFlightTask};
 use super::panics::panic_message;
 use super::policy_table::PolicyTable;
@@ -29,12 +30,6 @@ use super::settlement::Settlement;
 const RECONNECT: Duration = Duration::from_millis(500);
 /// For how long the known length of a pool's leases is trusted.
 const LEASE_LENGTH_TTL: Duration = Duration::from_secs(30);
-/// Until the retry of a task whose payload, or what it names, cannot be fetched.
-const REFETCH: Duration = Duration::from_secs(2);
-/// Until the retry of a task on which the executor panicked.
-const PANIC_RETRY: Duration = Duration::from_secs(1);
-/// Until the retry of a task whose execution timed out.
-const HUNG_RETRY: Duration = Duration::from_secs(1);
 /// At this delivery of a task a panic is the task's own fault.
 const PANIC_DELIVERIES: u64 = 3;
 
@@ -202,9 +197,7 @@ impl PoolLoop {
         let task = match self.broker.open_task(delivery).await {
             Ok(task) => task,
             Err(error @ OpenError::Undecodable(_)) => return Verdict::Poison(error.to_string()),
-            Err(error @ OpenError::Unavailable(_)) => {
-                return Verdict::RetryAfter(REFETCH, error.to_string());
-            }
+            Err(error @ OpenError::Unavailable(_)) => return Failure::soon(error).into(),
         };
         in_flight.describe(&task);
         let (run, key, version, evaluate) = (task.run.clone(), task.key, task.version, task.evaluate);
@@ -247,11 +240,11 @@ impl PoolLoop {
             match self.broker.resolve(&mut task).await {
                 Ok(()) => self.executor.execute(task, in_flight.cancel.clone()).await,
                 // What is missing is missing by a failure of machines: no reward follows from it.
-                Err(error) => Verdict::RetryAfter(REFETCH, error.to_string()),
+                Err(error) => Failure::soon(error).into(),
             }
         };
         tokio::time::timeout(limit, execution).await.unwrap_or_else(|_| {
-            Verdict::RetryAfter(HUNG_RETRY, format!("no answer within {} s", limit.as_secs()))
+            Failure::Retry(Retry::Restart, format!("no answer within {} s", limit.as_secs())).into()
         })
     }
 }
@@ -275,9 +268,10 @@ async fn free_slots(slots: &Arc<Semaphore>) -> OwnedSemaphorePermit {
 /// The first panics may be the machine's fault. The third one is the task's.
 fn after_panic(panic: &(dyn Any + Send), delivery: u64) -> Verdict {
     let reason = format!("its execution panicked: {}", panic_message(panic));
-    if delivery < PANIC_DELIVERIES {
-        Verdict::RetryAfter(PANIC_RETRY, reason)
+    let failure = if delivery < PANIC_DELIVERIES {
+        Failure::Retry(Retry::Restart, reason)
     } else {
-        Verdict::Poison(reason)
-    }
+        Failure::Impossible(reason)
+    };
+    failure.into()
 }

@@ -1,21 +1,26 @@
 //! A worker: the shared parts, and a loop for each stage and pool.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use millrace_queue::Broker;
+use millrace_schemas::notice::Machine;
 use millrace_schemas::{PoolName, Stage, WorkerId, limits, subjects};
 use millrace_telemetry::Health;
+use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::counters::{Reporter, Stages};
+use super::drain::Departure;
 use super::executor::Executor;
 use super::in_flight::InFlight;
 use super::policy_table::{PolicyTable, policies};
 use super::run_loop::PoolLoop;
-use super::{drain, heartbeat, membership};
+use super::{drain, drain_requests, heartbeat, membership};
 
 /// Settings of a worker.
 #[derive(Debug, Clone)]
@@ -29,6 +34,10 @@ pub struct WorkerSettings {
     /// Between two heartbeats at most; shorter where leases are short. Default
     /// [`limits::HEARTBEAT_MS`].
     pub heartbeat: Duration,
+    /// The pool of workers that it belongs to, which its notices name.
+    pub member_of: Option<String>,
+    /// The machine that it is on, which its notices name.
+    pub machine: watch::Receiver<Option<Machine>>,
     /// Between two reports of the counters. Default [`limits::WORKER_REPORT_MS`].
     pub report: Duration,
 }
@@ -43,6 +52,8 @@ impl WorkerSettings {
             grace: Duration::from_secs(20),
             heartbeat: Duration::from_millis(limits::HEARTBEAT_MS),
             report: Duration::from_millis(limits::WORKER_REPORT_MS),
+            member_of: None,
+            machine: watch::Sender::new(None).subscribe(),
         }
     }
 }
@@ -87,21 +98,21 @@ impl Worker {
         &self.policies
     }
 
-    /// Serves `pools` until `stop` fires, then drains. Returns whether all tasks in flight were
+    /// Serves `pools` until the departure is requested, then drains. Returns whether all tasks in flight were
     /// settled. The queue delivers the others to another worker when their leases end.
     pub async fn serve(
         self,
         mut pools: Vec<PoolSettings>,
         executor: impl Fn(Stage) -> Arc<dyn Executor>,
         health: Health,
-        stop: CancellationToken,
+        departure: impl Into<Departure>,
     ) -> bool {
         self.add_member_pool(&mut pools);
         let mut stages = Stages::new();
         for PoolSettings { stage, .. } in &pools {
             stages.entry(*stage).or_insert_with(|| (Arc::default(), executor(*stage)));
         }
-        self.serve_stages(pools, stages, health, stop).await
+        self.serve_stages(pools, stages, health, departure.into()).await
     }
 
     /// The part of [`Self::serve`] that is not generic. Boxed, so that it is compiled once.
@@ -110,17 +121,24 @@ impl Worker {
         pools: Vec<PoolSettings>,
         stages: Stages,
         health: Health,
-        stop: CancellationToken,
+        departure: Departure,
     ) -> BoxFuture<'static, bool> {
         Box::pin(async move {
             health.set_stages(stages.keys().map(ToString::to_string));
-            let reporter = Reporter {
+            let reporter = Arc::new(Reporter {
+                start: Instant::now(),
                 worker: self.settings.id.clone(),
                 broker: self.broker.clone(),
                 health,
                 stages: stages.clone(),
-            };
-            self.background.push(tokio::spawn(reporter.run(self.settings.report)));
+                slots: slots(&pools),
+                machine: self.settings.machine.clone(),
+                departure: departure.clone(),
+                member_of: self.settings.member_of.clone(),
+            });
+            self.background.push(tokio::spawn(reporter.clone().run(self.settings.report)));
+            let (broker, id) = (self.broker.clone(), self.settings.id.clone());
+            self.background.push(tokio::spawn(drain_requests::follow(broker, id, departure.clone())));
             let mut loops = JoinSet::new();
             for PoolSettings { stage, pool, concurrency } in pools {
                 let (counters, executor) = stages[&stage].clone();
@@ -135,7 +153,7 @@ impl Worker {
                     in_flight: self.in_flight.clone(),
                     counters,
                 };
-                loops.spawn(Arc::new(pool_loop).run(stop.clone()));
+                loops.spawn(Arc::new(pool_loop).run(departure.requested().clone()));
             }
             let loops = async move {
                 while let Some(ended) = loops.join_next().await {
@@ -144,11 +162,12 @@ impl Worker {
             };
             let membership =
                 stages.get(&Stage::TrainShard).map(|(_, trainer)| self.send_heartbeats(trainer.clone()));
-            let settled = drain::drain(&stop, self.settings.grace, &self.in_flight, loops).await;
+            let settled = drain::drain(&departure, self.settings.grace, &self.in_flight, loops).await;
             if let Some((leave, mut heartbeats)) = membership {
                 leave.cancel();
                 let _ = heartbeats.join_next().await;
             }
+            reporter.last().await;
             settled
         })
     }
@@ -171,6 +190,16 @@ impl Worker {
         heartbeats.spawn(membership::send_heartbeats(broker, id, instance, trainer, leave.clone()));
         (leave, heartbeats)
     }
+}
+
+/// Tasks in flight at most, by stage: of its largest pool, for a run seldom uses several.
+fn slots(pools: &[PoolSettings]) -> BTreeMap<Stage, u64> {
+    let mut slots = BTreeMap::new();
+    for PoolSettings { stage, concurrency, .. } in pools {
+        let most: &mut u64 = slots.entry(*stage).or_default();
+        *most = u64::from(*concurrency).max(*most);
+    }
+    slots
 }
 
 impl Drop for Worker {

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use bytes::Bytes;
+use millrace_policy::{Past, PolicyError};
 use millrace_queue::Broker;
 use millrace_schemas::blob::Sha;
 use millrace_schemas::envelope::decode;
@@ -12,8 +13,7 @@ use millrace_schemas::{BlobRef, PolicyVersion, RunId};
 use tokio::runtime::Handle;
 
 use crate::model::versions::{Files, VersionError, VersionStore};
-use crate::policy::{Past, PolicyError};
-use crate::runtime::Verdict;
+use crate::runtime::Failure;
 
 /// The committed versions and batches of a run. Calls block, so they come from a thread outside the
 /// runtime.
@@ -34,12 +34,12 @@ impl fmt::Debug for StoredPast {
 impl Past for StoredPast {
     fn manifest(&self, version: PolicyVersion, sha: Sha) -> Result<Manifest, PolicyError> {
         let fetched = self.versions.fetch(&self.run, version, sha, Files::Manifest);
-        Ok(self.runtime.block_on(fetched).map_err(|error| lacks(&error))?.manifest)
+        Ok(self.runtime.block_on(fetched).map_err(lacks)?.manifest)
     }
 
     fn blob(&self, blob: &BlobRef) -> Result<Bytes, PolicyError> {
         let fetched = self.versions.blobs().fetch(&self.run, *blob);
-        self.runtime.block_on(fetched).map_err(|error| lacks(&error.into()))
+        self.runtime.block_on(fetched).map_err(|error| lacks(error.into()))
     }
 
     fn batch(&self, blob: &BlobRef) -> Result<Batch, PolicyError> {
@@ -53,10 +53,9 @@ impl Past for StoredPast {
     }
 }
 
-/// A verdict of poison is final; anything else may succeed later.
-fn lacks(error: &VersionError) -> PolicyError {
-    match error.verdict() {
-        Verdict::Poison(reason) => PolicyError::Impossible(reason),
-        _ => PolicyError::Temporary(error.to_string()),
+fn lacks(error: VersionError) -> PolicyError {
+    match error.into() {
+        Failure::Impossible(reason) => PolicyError::Impossible(reason),
+        Failure::Retry(_, reason) => PolicyError::Temporary(reason),
     }
 }

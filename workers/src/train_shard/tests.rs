@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use millrace_policy::is_for_training;
 use millrace_queue::Objects;
 use millrace_schemas::PolicyVersion;
 use millrace_schemas::blob::paths;
@@ -11,7 +12,6 @@ use millrace_schemas::submit::ModelSpec;
 use millrace_schemas::{RunId, TaskKey};
 
 use super::*;
-use crate::policy::is_for_training;
 
 fn run() -> RunId {
     "lake".parse().unwrap()

@@ -4,6 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use millrace_policy::gang::RankAssignment;
+use millrace_policy::{LoadedVersion, PolicyError, TrainStep, Trained, Trainer};
 use millrace_schemas::submit::{Algorithm, ModelSpec};
 use millrace_schemas::train_shard::Batch;
 use millrace_schemas::{BlobRef, RunId};
@@ -11,9 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::past::StoredPast;
-use crate::gang::RankAssignment;
-use crate::model::versions::LoadedVersion;
-use crate::policy::{PolicyError, TrainStep, Trained, Trainer, model_type, trainer_for};
+use crate::policy::{model_type, trainer_for};
 use crate::runtime::panic_message;
 
 /// Time for the thread to notice that its job was abandoned. A long step of a gang of one may

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use millrace_policy::probe::PROBE_FILE;
 use millrace_queue::clock::SystemClock;
 use millrace_queue::{Broker, MemoryQueue, Objects};
 use millrace_schemas::blob::{Sha, paths};
@@ -16,7 +17,6 @@ use millrace_schemas::subjects::GENERATE_POOL;
 use millrace_schemas::train_shard::FileRef;
 use millrace_schemas::{OutcomeBody, PolicyVersion, RolloutId, RunId, Stage, Task, TaskBody, TaskKey};
 use millrace_workers::policy::openai::{Dialect, ServerSettings};
-use millrace_workers::policy::probe::PROBE_FILE;
 use millrace_workers::runtime::policies;
 use millrace_workers::{Executor, Executors, Verdict};
 use serde_json::{Value, json};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use bytes::Bytes;
-use millrace_workers::model::text_codec::{Codec, Message, Speaker, TextError};
+use millrace_policy::text_codec::{Codec, Message, Speaker, TextError};
 use serde::Deserialize;
 
 #[derive(Deserialize)]

@@ -36,7 +36,9 @@ pub(super) fn make(hosts: &[String], unix_ms: u64) -> Result<Certificates, AuthE
     names.extend(hosts.iter().filter(|host| !LOCAL.contains(&host.as_str())).cloned());
     let mut theirs = params("nats-server", names, unix_ms).map_err(fail)?;
     theirs.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    theirs.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    // The servers of a cluster are each other's clients.
+    theirs.extended_key_usages =
+        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
     let key = KeyPair::generate().map_err(fail)?;
     let server = theirs.signed_by(&key, &authority).map_err(fail)?;
     Ok(Certificates {

@@ -1,6 +1,6 @@
 //! The processes of a `millrace up`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -12,8 +12,10 @@ use millrace_schemas::RunSpec;
 use millrace_schemas::limits;
 use millrace_server::{ServerError, find_server};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::task::JoinHandle;
 
 use super::folder::Folder;
+use super::scaled;
 use super::supervisor::{Role, Supervisor};
 use crate::connect::{Api, SERVICE_PATIENCE};
 use crate::follow::News;
@@ -32,6 +34,8 @@ const DURABILITY: &str = "the queue is a nats-server of its own: a killed proces
 const SYNCED: &str = "the queue is a nats-server of its own that syncs every write to the disk";
 /// The name of nats-server's process.
 const SERVER: &str = "nats-server";
+/// The pool that trains. It is as large as the gang, and is not scaled.
+const TRAIN: &str = "train";
 /// The coordinator's name. It is constant, so that a restarted coordinator takes its lease back at
 /// once.
 const COORDINATOR: &str = "coordinator-0";
@@ -55,6 +59,10 @@ pub(super) struct Counts {
     /// Millrace does not have
     #[arg(long, value_name = "COMMAND")]
     exec: Option<String>,
+    /// Let the processes that sample, step and score come and go with the work. The numbers above are
+    /// then the most that run at once
+    #[arg(long)]
+    pub(super) autoscale: bool,
 }
 
 /// Settings of the queue.
@@ -72,7 +80,9 @@ pub(super) struct QueueArgs {
 
 /// Everything that `millrace up` keeps alive.
 pub(super) struct Stack {
-    supervisor: Supervisor,
+    supervisor: Arc<Supervisor>,
+    /// Starts the workers that the autoscaler asks for; `None` without one.
+    scaled: Option<JoinHandle<()>>,
     news: UnboundedReceiver<News>,
     url: String,
     who: ConnectArgs,
@@ -91,7 +101,7 @@ impl Stack {
         queue.check()?;
         let worker = worker::find()?;
         let (sender, news) = unbounded_channel();
-        let mut supervisor = Supervisor::new(folder.path("logs"), folder.path("pids.json"), sender);
+        let supervisor = Supervisor::new(folder.path("logs"), folder.path("pids.json"), sender);
         let objects = match objects {
             Some(location) => location.to_owned(),
             None => folder.path("objects").to_string_lossy().into_owned(),
@@ -105,11 +115,18 @@ impl Stack {
         let url = format!("nats://127.0.0.1:{port}");
         let common = ["--nats", &url, "--objects", &objects].map(str::to_owned);
         let common = [common.to_vec(), who.to_arguments()].concat();
-        supervisor.keep(coordinator_role(&common, queue)?);
-        for role in counts.roles(&worker, &common) {
+        let pools = counts.pools(&worker, &common);
+        let scale = if counts.autoscale { Some(scaled::write_file(folder, &pools)?) } else { None };
+        supervisor.keep(coordinator_role(&common, queue, scale.as_deref())?);
+        let supervisor = Arc::new(supervisor);
+        let (moving, fixed): (Vec<_>, Vec<_>) = pools.into_iter().partition(|pool| pool.may_leave);
+        for role in fixed.iter().flat_map(|pool| (0..pool.count).map(|number| pool.role(number))) {
             supervisor.keep(role);
         }
-        Ok(Self { supervisor, news, url, who, objects })
+        let scaled = counts
+            .autoscale
+            .then(|| tokio::spawn(scaled::follow(url.clone(), who.clone(), moving, supervisor.clone())));
+        Ok(Self { supervisor, scaled, news, url, who, objects })
     }
 
     /// Waits until the queue can be reached.
@@ -149,6 +166,11 @@ impl Stack {
 
     /// Ends all processes: workers first, so that they can return their tasks; the queue last.
     pub(super) async fn drain(mut self) {
+        if let Some(scaled) = self.scaled.take() {
+            scaled.abort();
+            // It is cancelled: nobody starts workers any more.
+            let _ = scaled.await;
+        }
         self.supervisor.stop(|name| name != SERVER && name != COORDINATOR).await;
         self.supervisor.stop(|name| name != SERVER).await;
         self.supervisor.stop(|_| true).await;
@@ -187,7 +209,7 @@ impl Counts {
         Ok(())
     }
 
-    fn roles(&self, worker: &Path, common: &[String]) -> Vec<Role> {
+    fn pools(&self, worker: &Path, common: &[String]) -> Vec<WorkerPool> {
         let env_stages = if self.reward == 0 { "env_step,reward" } else { "env_step" };
         let program = self.exec.iter().flat_map(|command| ["--exec".to_owned(), command.clone()]);
         let (asking, nothing) = (program.collect::<Vec<_>>(), Vec::new());
@@ -195,23 +217,21 @@ impl Counts {
             ("generate", "generate", self.generate, &nothing),
             ("env", env_stages, self.env, &asking),
             ("reward", "reward", self.reward, &asking),
-            ("train", "train_shard,publish_weights", self.trainers(), &nothing),
+            (TRAIN, "train_shard,publish_weights", self.trainers(), &nothing),
         ];
         let env = [self.threads(), nobody()].concat();
-        let roles = kinds.iter().flat_map(|(kind, stages, count, more)| {
-            (0..*count).map(move |i| (format!("{kind}-{i}"), *stages, *more))
-        });
-        let role = |(name, stages, more): (String, &str, &Vec<String>)| {
-            let own = ["--stages", stages, "--id", &name].map(str::to_owned);
-            Role {
-                program: worker.to_owned(),
-                args: [common, &own[..], more].concat(),
-                env: env.clone(),
-                grace: WORKER_GRACE,
+        let pools = kinds.into_iter().filter(|(_, _, count, _)| *count > 0);
+        let pool =
+            |(name, stages, count, more): (&'static str, &'static str, u32, &Vec<String>)| WorkerPool {
                 name,
-            }
-        };
-        roles.map(role).collect()
+                stages,
+                count,
+                program: worker.to_owned(),
+                args: [common, more].concat(),
+                env: env.clone(),
+                may_leave: self.autoscale && name != TRAIN,
+            };
+        pools.map(pool).collect()
     }
 
     /// Threads of one process's tensor operations: the cores divided among the processes that
@@ -234,6 +254,42 @@ impl QueueArgs {
     }
 }
 
+/// Workers of one kind.
+pub(super) struct WorkerPool {
+    /// Its name, and the start of its workers' names.
+    pub(super) name: &'static str,
+    /// What they serve, as the worker's argument has it.
+    pub(super) stages: &'static str,
+    /// Workers, or the most of them.
+    pub(super) count: u32,
+    program: PathBuf,
+    args: Vec<String>,
+    env: Vec<(&'static str, String)>,
+    /// It is scaled: its workers may leave.
+    pub(super) may_leave: bool,
+}
+
+impl WorkerPool {
+    /// The name of its worker of this number.
+    pub(super) fn worker(&self, number: u32) -> String {
+        format!("{}-{number}", self.name)
+    }
+
+    /// Its worker of this number.
+    pub(super) fn role(&self, number: u32) -> Role {
+        let name = self.worker(number);
+        let own = ["--stages", self.stages, "--member-of", self.name, "--id", &name].map(str::to_owned);
+        Role {
+            program: self.program.clone(),
+            args: [&self.args[..], &own].concat(),
+            env: self.env.clone(),
+            grace: WORKER_GRACE,
+            may_leave: self.may_leave,
+            name,
+        }
+    }
+}
+
 /// The server, with one user only: other users of the machine can reach its port.
 fn server_role(folder: &Folder, port: u16, user: &str, sync_always: bool) -> Result<Role> {
     let store = folder.path("nats").to_string_lossy().into_owned();
@@ -251,6 +307,7 @@ fn server_role(folder: &Folder, port: u16, user: &str, sync_always: bool) -> Res
         args: args.into_iter().map(str::to_owned).collect(),
         env: vec![],
         grace: SERVER_GRACE,
+        may_leave: false,
     })
 }
 
@@ -259,14 +316,16 @@ fn nobody() -> Vec<(&'static str, String)> {
     CONNECT_ENV.map(|name| (name, String::new())).to_vec()
 }
 
-fn coordinator_role(common: &[String], queue: &QueueArgs) -> Result<Role> {
+fn coordinator_role(common: &[String], queue: &QueueArgs, scale: Option<&Path>) -> Result<Role> {
     let own =
         ["coordinator", "--id", COORDINATOR, "--ack-wait", &queue.ack_wait.to_string()].map(str::to_owned);
+    let scale = scale.map(|file| ["--scale".to_owned(), file.to_string_lossy().into_owned()]);
     Ok(Role {
         name: COORDINATOR.into(),
         program: std::env::current_exe().context("failed to find this program")?,
-        args: [&own[..], common].concat(),
+        args: [&own[..], common, scale.as_ref().map_or(&[][..], |args| args)].concat(),
         env: nobody(),
         grace: SERVER_GRACE,
+        may_leave: false,
     })
 }

@@ -1,12 +1,12 @@
 //! Starts processes and restarts them when they die. A process that repeatedly dies right after its
 //! start is given up, so that a mistake in its settings is reported instead of repeated for ever.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -47,12 +47,14 @@ pub(super) struct Role {
     pub(super) env: Vec<(&'static str, String)>,
     /// Time to end after SIGTERM, before it is killed.
     pub(super) grace: Duration,
+    /// It may end by itself, successfully: then it has left, and is not restarted.
+    pub(super) may_leave: bool,
 }
 
 /// Keeps processes alive.
 pub(super) struct Supervisor {
     shared: Arc<SupervisorState>,
-    running: Vec<RunningProcess>,
+    running: Mutex<Vec<RunningProcess>>,
 }
 
 struct RunningProcess {
@@ -75,28 +77,38 @@ impl Supervisor {
         let own = ("up".to_owned(), std::process::id());
         let pids = Mutex::new(BTreeMap::from([own]));
         let shared = SupervisorState { logs, pids_file, pids, restarts: Arc::default(), news };
-        Self { shared: Arc::new(shared), running: vec![] }
+        Self { shared: Arc::new(shared), running: Mutex::default() }
     }
 
     /// Starts a process and keeps it alive.
-    pub(super) fn keep(&mut self, role: Role) {
+    pub(super) fn keep(&self, role: Role) {
         let stop = CancellationToken::new();
         let (name, shared) = (role.name.clone(), Arc::clone(&self.shared));
         let task = tokio::spawn(keep_alive(role, stop.clone(), shared));
-        self.running.push(RunningProcess { name, stop, task });
+        self.running().push(RunningProcess { name, stop, task });
     }
 
     /// Asks the processes that `which` names to end, together, and waits until they have.
-    pub(super) async fn stop(&mut self, which: impl Fn(&str) -> bool) {
-        let (stopping, others) =
-            std::mem::take(&mut self.running).into_iter().partition(|process| which(&process.name));
-        self.running = others;
-        let stopping: Vec<RunningProcess> = stopping;
+    pub(super) async fn stop(&self, which: impl Fn(&str) -> bool) {
+        let stopping: Vec<RunningProcess> =
+            self.running().extract_if(.., |process| which(&process.name)).collect();
         stopping.iter().for_each(|process| process.stop.cancel());
         for process in stopping {
             // A panic there has been reported. The process is tied to this one and will not remain.
             let _ = process.task.await;
         }
+    }
+
+    /// The names of the processes that are kept alive and have not left.
+    pub(super) fn names(&self) -> BTreeSet<String> {
+        let mut running = self.running();
+        running.retain(|process| !process.task.is_finished());
+        running.iter().map(|process| process.name.clone()).collect()
+    }
+
+    fn running(&self) -> MutexGuard<'_, Vec<RunningProcess>> {
+        // A panic cannot leave it half changed.
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Restarts of processes.
@@ -124,6 +136,9 @@ async fn keep_alive(role: Role, stop: CancellationToken, shared: Arc<SupervisorS
                     return;
                 };
                 shared.set_pid(&role.name, None);
+                if role.may_leave && status.as_ref().is_ok_and(ExitStatus::success) {
+                    return;
+                }
                 Death::of(status)
             }
             Err(e) => Death { message: format!("{e:#}"), by_signal: false },

@@ -94,7 +94,7 @@ pub(crate) async fn until<T>(what: &str, mut condition: impl AsyncFnMut() -> Opt
 pub(crate) struct Coordinated {
     pub(crate) url: String,
     pub(crate) objects: String,
-    _coordinator: Child,
+    coordinator: Child,
     _server: Server,
     _folder: TempDir,
 }
@@ -112,10 +112,15 @@ impl Coordinated {
             .stderr(log)
             .spawn()
             .unwrap();
-        let ready = Self { url, objects, _coordinator: coordinator, _server: server, _folder: folder };
+        let ready = Self { url, objects, coordinator, _server: server, _folder: folder };
         until("the coordinator answers", async || ready.run(&["list"]).await.status.success().then_some(()))
             .await;
         ready
+    }
+
+    /// Kills the coordinator.
+    pub(crate) fn kill_coordinator(&self) {
+        send(self.coordinator.id().expect("it was not waited for"), Signal::SIGKILL);
     }
 
     pub(crate) async fn run(&self, args: &[&str]) -> Output {

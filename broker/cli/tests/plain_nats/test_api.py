@@ -79,9 +79,10 @@ class PlainNats(unittest.IsolatedAsyncioTestCase):
         self.assertEqual((ping["name"], ping["type"]), ("millrace", "io.nats.micro.v1.ping_response"))
         info = json.loads((await self.nc.request("$SRV.INFO.millrace", timeout=PATIENCE)).data)
         self.assertTrue(info["description"])
+        endpoints = "submit status list ledger pause resume cancel rm drain scale".split()
         self.assertEqual(
             {endpoint["name"]: endpoint["subject"] for endpoint in info["endpoints"]},
-            {name: f"mr.api.{name}" for name in ["submit", "status", "list", "ledger", "pause", "resume", "cancel", "rm"]},
+            {name: f"mr.api.{name}" for name in endpoints},
         )
 
     async def test_statistics_count_requests_and_errors(self):

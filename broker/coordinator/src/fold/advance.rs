@@ -1,5 +1,6 @@
 //! `advance` folds one event into the state and returns the commands that follow.
 
+use millrace_schemas::scale::PoolScale;
 use millrace_schemas::{Event, RunId};
 
 use crate::fold::command::Commands;
@@ -43,6 +44,7 @@ impl State {
                 self.unix_ms = unix_ms;
                 self.every_run(&mut out, |run, _, out| tick(run, unix_ms, went_by, out));
             }
+            Event::Scaled(scaled) => PoolScale::record(&mut self.scaling, *scaled),
             Event::Outcome(_)
             | Event::DeadLetter { .. }
             | Event::Requeued { .. }
@@ -128,6 +130,7 @@ fn of_run(run: &mut Run, seq: u64, event: Event, out: &mut Commands) {
         | Event::Archived
         | Event::Joined { .. }
         | Event::Left { .. }
+        | Event::Scaled(_)
         | Event::Tick { .. } => {}
     }
 }

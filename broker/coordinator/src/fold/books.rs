@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use millrace_schemas::api::{CurvePoint, Evaluation};
+use millrace_schemas::counters::RunCounters;
 use millrace_schemas::{PolicyVersion, RolloutId, Stage};
 use serde::{Deserialize, Serialize};
 
@@ -64,22 +65,9 @@ pub struct Books {
     pub busy_us: BTreeMap<Stage, u64>,
     /// Trained rollouts; the index is the staleness, in versions.
     pub staleness: Vec<u64>,
-    /// Tokens sampled for training.
-    pub sampled_tokens: u64,
-    /// Turns sampled for training.
-    pub turns: u64,
-    /// Context tokens of these turns that engines prefilled.
-    #[serde(default)]
-    pub prefill_tokens: u64,
-    /// Context tokens of these turns that were in an engine's prefix cache.
-    #[serde(default)]
-    pub cached_tokens: u64,
-    /// Turns of trained rollouts.
-    #[serde(default)]
-    pub trained_turns: u64,
-    /// Turns of rollouts that were dropped as surplus.
-    #[serde(default)]
-    pub surplus_turns: u64,
+    /// Tokens and turns.
+    #[serde(flatten)]
+    pub counters: RunCounters,
     /// Outcomes that no rollout waited for: second outcomes, and outcomes of dropped work.
     pub late_outcomes: u64,
     /// Outcomes that were refused as impossible. Their tasks count as failed.
@@ -217,4 +205,85 @@ fn count_staleness(counts: &mut Vec<u64>, version: PolicyVersion, start: PolicyV
         counts.resize(staleness + 1, 0);
     }
     counts[staleness] += 1;
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_schemas::envelope::{decode, encode};
+
+    use super::*;
+
+    /// The start of the books before their counters were a struct.
+    #[derive(Serialize)]
+    struct Flat {
+        admitted: u64,
+        trained: u64,
+        dropped: BTreeMap<DropReason, u64>,
+        wasted_us: BTreeMap<DropReason, u64>,
+        busy_us: BTreeMap<Stage, u64>,
+        staleness: Vec<u64>,
+        sampled_tokens: u64,
+        turns: u64,
+        prefill_tokens: u64,
+        cached_tokens: u64,
+        trained_turns: u64,
+        surplus_turns: u64,
+        late_outcomes: u64,
+        refused_outcomes: u64,
+        returned: u64,
+        void_steps: u64,
+        curve: Vec<CurvePoint>,
+        curve_stride: u64,
+        evaluations: Vec<Evaluation>,
+        metrics: BTreeMap<String, f64>,
+        dropped_lately: BTreeMap<RolloutId, Dropped>,
+    }
+
+    #[test]
+    fn counters_lie_in_a_snapshot_as_fields_of_the_books() {
+        let id = RolloutId { group: 300, index: 2, attempt: 1 };
+        let point = CurvePoint { version: 1, success: 0.5, reward: 0.25, at_ms: 1_000 };
+        let flat = Flat {
+            admitted: 300,
+            trained: 200,
+            dropped: [(DropReason::Stale, 3)].into(),
+            wasted_us: [(DropReason::Stale, 70_000)].into(),
+            busy_us: [(Stage::Generate, 1 << 40)].into(),
+            staleness: vec![190, 10],
+            sampled_tokens: 1 << 33,
+            turns: 70_000,
+            prefill_tokens: 5,
+            cached_tokens: 300,
+            trained_turns: 40,
+            surplus_turns: 6,
+            late_outcomes: 7,
+            refused_outcomes: 8,
+            returned: 9,
+            void_steps: 10,
+            curve: vec![point],
+            curve_stride: 1,
+            evaluations: vec![],
+            metrics: [("loss".to_owned(), 0.5)].into(),
+            dropped_lately: [(id, Dropped { reason: DropReason::Stale, busy_us: 70_000 })].into(),
+        };
+        let bytes = encode(&flat);
+        let books: Books = decode("books", &bytes).unwrap();
+        let Books { admitted, counters, late_outcomes, void_steps, .. } = &books;
+        assert_eq!((*admitted, *late_outcomes, *void_steps), (300, 7, 10));
+        assert_eq!((counters.sampled_tokens, counters.turns, counters.prefill_tokens), (1 << 33, 70_000, 5));
+        assert_eq!((counters.cached_tokens, counters.trained_turns, counters.surplus_turns), (300, 40, 6));
+        assert_eq!(books.dropped_lately, flat.dropped_lately);
+        assert!(encode(&books) == bytes, "no byte differs");
+    }
+
+    #[test]
+    fn books_from_before_some_counters_are_read() {
+        let old = serde_json::json!({
+            "admitted": 12, "trained": 8, "dropped": {}, "wasted_us": {}, "busy_us": {}, "staleness": [8],
+            "sampled_tokens": 100, "turns": 20, "late_outcomes": 1, "curve": [], "curve_stride": 1,
+            "evaluations": [], "metrics": {},
+        });
+        let books: Books = decode("books", &encode(&old)).unwrap();
+        assert_eq!(books.counters, RunCounters { sampled_tokens: 100, turns: 20, ..RunCounters::default() });
+    }
 }

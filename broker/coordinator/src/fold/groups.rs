@@ -26,7 +26,7 @@ pub(crate) fn remove(run: &mut Run, id: u64, reason: impl Fn(u32) -> DropReason)
         let reason = reason(index);
         run.books.drop_rollout(id, group.domain, reason, rollout.busy_us);
         if reason == DropReason::Surplus {
-            run.books.surplus_turns += rollout.turns.len() as u64;
+            run.books.counters.surplus_turns += rollout.turns.len() as u64;
         }
     }
 }

@@ -7,6 +7,7 @@ use millrace_schemas::blob::Sha;
 use millrace_schemas::limits::{MAX_ROLLOUTS_OF_ALL_RUNS, MAX_STALL_DOUBLINGS, STALL_MS};
 use millrace_schemas::policy::Policy;
 use millrace_schemas::publish_weights::Manifest;
+use millrace_schemas::scale::PoolScale;
 use millrace_schemas::submit::Refusal;
 use millrace_schemas::train_shard::FileRef;
 use millrace_schemas::{BlobRef, PolicyVersion, RunId, RunSpec, TaskKey, WorkerId};
@@ -39,6 +40,9 @@ pub struct State {
     /// Train workers whose heartbeats are current.
     #[serde(default)]
     pub members: Members,
+    /// Pools of workers that are scaled, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub scaling: BTreeMap<String, PoolScale>,
     /// All runs that were not archived.
     pub runs: BTreeMap<RunId, Run>,
     /// Runs that were archived, and those that were refused when the log was read. Their names

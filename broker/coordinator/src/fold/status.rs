@@ -60,16 +60,11 @@ pub fn status(run: &Run) -> Status {
         curve: run.books.curve.clone(),
         evaluations: run.books.evaluations.clone(),
         staleness: run.books.staleness.clone(),
-        sampled_tokens: run.books.sampled_tokens,
-        turns: run.books.turns,
-        prefill_tokens: run.books.prefill_tokens,
-        cached_tokens: run.books.cached_tokens,
-        trained_turns: run.books.trained_turns,
-        surplus_turns: run.books.surplus_turns,
+        counters: run.books.counters,
         groups_in_flight: run.groups.len() as u64 - ready,
         groups_ready: ready,
         window_groups: run.spec.window_groups(),
-        tasks: outstanding_tasks(run),
+        tasks: outstanding_tasks(run).into_iter().map(|(stage, n)| (stage.name().to_owned(), n)).collect(),
         wasted_us: by_reason(&run.books.wasted_us),
         busy_us: run.books.busy_us.iter().map(|(stage, us)| (stage.name().to_owned(), *us)).collect(),
         metrics: run.books.metrics.clone(),
@@ -80,10 +75,9 @@ pub fn status(run: &Run) -> Status {
 }
 
 /// Tasks that are queued or in flight, by stage.
-fn outstanding_tasks(run: &Run) -> BTreeMap<String, u64> {
-    let mut counts: BTreeMap<String, u64> =
-        Stage::QUEUED.iter().map(|stage| (stage.name().to_owned(), 0)).collect();
-    let mut count = |stage: Stage, n: u64| *counts.entry(stage.name().to_owned()).or_default() += n;
+pub(crate) fn outstanding_tasks(run: &Run) -> BTreeMap<Stage, u64> {
+    let mut counts: BTreeMap<Stage, u64> = Stage::QUEUED.iter().map(|stage| (*stage, 0)).collect();
+    let mut count = |stage: Stage, n: u64| *counts.entry(stage).or_default() += n;
     let evaluation = run.evaluation.iter().flat_map(|evaluation| evaluation.groups.values());
     for rollout in run.groups.values().chain(evaluation).flat_map(|group| &group.rollouts) {
         match rollout.phase {

@@ -10,10 +10,11 @@ use millrace_queue::{Broker, BrokerError};
 use millrace_schemas::api::{
     ApiError, FieldError, ListRequest, PAUSED_BY_REQUEST, RunList, RunReply, RunRequest, RunState,
 };
+use millrace_schemas::drain::{DrainRequest, DrainWorker};
 use millrace_schemas::limits::{MAX_LISTED_RUNS, MAX_REQUEST_BYTES, MAX_SHOWN_BYTES, REQUEST_TIMEOUT_MS};
 use millrace_schemas::submit::{RunFileError, from_json};
 use millrace_schemas::text::shown;
-use millrace_schemas::{Event, RunId};
+use millrace_schemas::{Event, RunId, subjects};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -127,6 +128,17 @@ impl Api {
         json(&RunReply { run })
     }
 
+    /// Asks a worker to leave. The request may be lost; the worker's notices show whether it leaves.
+    async fn drain(&self, body: &[u8]) -> Result<Bytes, ApiError> {
+        let request: DrainWorker = serde_json::from_slice(body).map_err(|e| {
+            let reason = shown(&e.to_string(), MAX_SHOWN_BYTES);
+            error(400, format!("request is not {{\"worker\": \"name\", \"within_ms\": 30000}}: {reason}"))
+        })?;
+        let DrainWorker { worker, within_ms } = &request;
+        self.broker.notice(subjects::drain(worker), &DrainRequest { within_ms: *within_ms }).await;
+        json(&request)
+    }
+
     /// Waits until the event at `seq` is folded, so that later requests see its effect.
     async fn folded(&self, seq: u64) -> Result<(), ApiError> {
         if self.shared.wait_for(seq, PATIENCE).await {
@@ -196,6 +208,8 @@ impl ApiHandler for Api {
             "ledger" => self.ledger(&body),
             "list" => self.list(&body),
             "rm" => self.archive(&body).await,
+            "scale" => json(&self.shared.lock().scaling),
+            "drain" => self.drain(&body).await,
             other => Err(error(404, format!("no endpoint is named {other:?}"))),
         }
     }

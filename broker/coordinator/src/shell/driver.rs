@@ -55,18 +55,22 @@ pub struct DriverConfig {
     pub trim: TrimSettings,
     /// The source of ticks.
     pub clock: UnixClock,
+    /// Its term as leader. The autoscaler acts while it holds, too.
+    pub term: Term,
 }
 
 impl DriverConfig {
     /// The usual settings for a coordinator named `id`.
     #[must_use]
     pub fn new(id: &str) -> Self {
+        let clock = UnixClock::system();
         Self {
             id: id.to_owned(),
             instance: uuid::Uuid::now_v7().to_string(),
             snapshot_events: SNAPSHOT_EVENTS,
             trim: TrimSettings::default(),
-            clock: UnixClock::system(),
+            term: Term::on(clock.boot()),
+            clock,
         }
     }
 }
@@ -100,7 +104,7 @@ pub fn run(
         let from = shared.lock().seq.max(1);
         let log = broker.follow_log(from).await.context("failed to read the log")?;
         let (lanes, begun) = Lanes::new();
-        let (term, progress) = (Term::on(config.clock.boot()), Progress::new(lanes.clone()));
+        let (term, progress) = (config.term.clone(), Progress::new(lanes.clone()));
         // Dropping this future ends them.
         let mut executor = JoinSet::new();
         executor.spawn(execute::run(
@@ -320,8 +324,9 @@ async fn tick(
 ) {
     let mut interval = tokio::time::interval(Duration::from_millis(TICK_MS));
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut paused = gauges::Paused::default();
     while shutdown.run_until_cancelled(interval.tick()).await.is_some() {
-        let live = gauges::set(&shared.lock());
+        let live = gauges::set(&shared.lock(), &mut paused);
         if !live || !term.holds() {
             continue;
         }

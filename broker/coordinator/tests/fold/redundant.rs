@@ -35,8 +35,11 @@ fn surplus_groups_of_a_full_batch_are_dropped_at_once() {
     assert_eq!((ledger.dropped.len(), ledger.admitted), (1, TRAINED + surplus));
     let batches = harness.blobs.values().filter_map(|blob| decode::<Batch>("batch", blob).ok());
     let trained = batches.flat_map(|batch| batch.groups).flat_map(|group| group.rollouts);
-    assert_eq!(run.books.trained_turns, trained.map(|rollout| rollout.turns.len() as u64).sum::<u64>());
-    assert!(run.books.surplus_turns < 3 * surplus, "they were still playing");
+    assert_eq!(
+        run.books.counters.trained_turns,
+        trained.map(|rollout| rollout.turns.len() as u64).sum::<u64>()
+    );
+    assert!(run.books.counters.surplus_turns < 3 * surplus, "they were still playing");
     assert!(harness.staleness.iter().all(|staleness| *staleness == 0));
 }
 

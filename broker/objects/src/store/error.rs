@@ -85,6 +85,19 @@ impl ObjectError {
         }
     }
 
+    /// The kind of a failure, as metrics name it; `None` where the store works and has no such
+    /// object.
+    pub(super) const fn kind(&self) -> Option<&'static str> {
+        match self {
+            Self::NotFound { .. } => None,
+            Self::Location { .. } => Some("location"),
+            Self::Corrupt { .. } => Some("corrupt"),
+            Self::Unavailable { .. } => Some("unavailable"),
+            Self::Forbidden { .. } => Some("forbidden"),
+            Self::Refused { .. } => Some("refused"),
+        }
+    }
+
     pub(super) fn from_store(action: &'static str, path: &str, error: &Error) -> Self {
         let (path, reason) = (path.to_owned(), error.to_string());
         match error {

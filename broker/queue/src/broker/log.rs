@@ -66,6 +66,7 @@ impl Broker {
             | Event::Resumed
             | Event::Archived
             | Event::Adopted(_)
+            | Event::Scaled(_)
             | Event::Joined { .. }
             | Event::Left { .. }
             | Event::Tick { .. } => None,
@@ -339,6 +340,7 @@ fn epoch(message: &Message, event: &Event) -> Option<u64> {
         | Event::Joined { .. }
         | Event::Left { .. }
         | Event::Adopted(_)
+        | Event::Scaled(_)
         | Event::Paused { .. }
         | Event::Resumed
         | Event::Archived

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::connection::Connection;
+use super::report::StreamReport;
 use crate::port::{LogRange, QueueError};
 
 /// No message has this position (any more).
@@ -29,15 +30,33 @@ struct Done {}
 struct StreamInfo {
     /// When it was made, as the server writes it; restored copies keep it.
     created: String,
+    config: StreamConfig,
     state: StreamState,
     /// Absent for a single server.
     cluster: Option<Cluster>,
 }
 
 #[derive(Debug, Deserialize)]
+struct StreamConfig {
+    /// -1 is no bound.
+    max_bytes: i64,
+    num_replicas: u32,
+}
+
+#[derive(Debug, Deserialize)]
 struct Cluster {
     /// Absent while none is chosen.
     leader: Option<String>,
+    /// The other servers that hold a copy.
+    #[serde(default)]
+    replicas: Vec<Replica>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Replica {
+    current: bool,
+    #[serde(default)]
+    offline: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -55,6 +74,7 @@ struct ConsumerConfig {
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub(super) struct StreamState {
     pub(super) messages: u64,
+    pub(super) bytes: u64,
     pub(super) first_seq: u64,
     pub(super) last_seq: u64,
 }
@@ -143,6 +163,22 @@ pub(super) async fn stream_leader(
     stream: &str,
 ) -> Result<Option<String>, QueueError> {
     Ok(stream_info(connection, stream).await?.cluster.and_then(|cluster| cluster.leader))
+}
+
+/// How full a stream is, and how many servers have all of it.
+pub(super) async fn stream_report(connection: &Connection, stream: &str) -> Result<StreamReport, QueueError> {
+    let StreamInfo { config, state, cluster, .. } = stream_info(connection, stream).await?;
+    let current = cluster.map_or(1, |cluster| {
+        let followers = cluster.replicas.iter().filter(|replica| replica.current && !replica.offline);
+        u32::from(cluster.leader.is_some()) + followers.count() as u32
+    });
+    Ok(StreamReport {
+        messages: state.messages,
+        bytes: state.bytes,
+        max_bytes: u64::try_from(config.max_bytes).ok(),
+        copies: config.num_replicas,
+        current,
+    })
 }
 
 async fn stream_info(connection: &Connection, stream: &str) -> Result<StreamInfo, QueueError> {

@@ -225,10 +225,28 @@ async fn settings(
     }
 }
 
-/// The URL without the part before the `@`, for messages and logs.
+/// The URL, or the comma-separated list of URLs, without the parts before the `@`, for messages and
+/// logs.
 #[must_use]
 pub fn without_password(url: &str) -> String {
-    part(url).0
+    let plain: Vec<String> = addresses(url).into_iter().map(|address| part(address).0).collect();
+    plain.join(",")
+}
+
+/// The URLs of a comma-separated list. A comma before an `@` may be one of a password, and
+/// separates only where a scheme follows.
+fn addresses(url: &str) -> Vec<&str> {
+    let (mut found, mut start) = (Vec::new(), 0);
+    for (at, _) in url.match_indices(',') {
+        let rest = &url[at + 1..];
+        let scheme = rest.split_once("://").is_some_and(|(s, _)| s.chars().all(|c| c.is_ascii_alphabetic()));
+        if scheme || !rest.contains('@') {
+            found.push(&url[start..at]);
+            start = at + 1;
+        }
+    }
+    found.push(&url[start..]);
+    found
 }
 
 /// The URL without user and password, and the removed part.
@@ -241,10 +259,16 @@ fn part(url: &str) -> (String, Option<&str>) {
     }
 }
 
-/// User and password are taken out of the URL before the client library may write it down.
+/// User and password are taken out of the URLs before the client library may write them down.
 fn credentials(url: &str) -> Result<(String, Option<(String, String)>), QueueError> {
-    let (plain, secret) = part(url);
-    let Some(secret) = secret else { return Ok((plain, None)) };
+    let plain = without_password(url);
+    let mut secrets: Vec<&str> = addresses(url).into_iter().filter_map(|address| part(address).1).collect();
+    secrets.dedup();
+    if secrets.len() > 1 {
+        let reason = format!("url={plain}: the servers have different users; give one user for all");
+        return Err(QueueError::Refused { action: "connect", reason });
+    }
+    let Some(secret) = secrets.first() else { return Ok((plain, None)) };
     let Some((user, password)) = secret.split_once(':') else {
         let reason = format!("url={plain}: a user without a password; give --nats-nkey or --nats-creds");
         return Err(QueueError::Refused { action: "connect", reason });
@@ -258,6 +282,7 @@ async fn connect(
     options: &JetStreamOptions,
 ) -> Result<Client, QueueError> {
     let (url, password) = credentials(url)?;
+    let servers: Vec<&str> = url.split(',').collect();
     if let Some((user, password)) = password {
         settings = settings.user_and_password(user, password);
     }
@@ -265,7 +290,7 @@ async fn connect(
     let mut pause = Duration::from_millis(20);
     let mut reason = format!("url={url}: the server says nothing; does a nats-server listen there?");
     // A silent server that accepts the connection must not delay us beyond the timeout.
-    while let Ok(attempt) = tokio::time::timeout_at(give_up, settings.clone().connect(&url)).await {
+    while let Ok(attempt) = tokio::time::timeout_at(give_up, settings.clone().connect(&servers)).await {
         let error = match attempt {
             Ok(client) => return Ok(client),
             Err(error) => error,
@@ -316,6 +341,14 @@ mod tests {
             assert_eq!(credentials(plain).unwrap(), (plain.to_owned(), None));
         }
         assert_eq!(without_password("me:s3cret@host:4222"), "host:4222");
+        let list = credentials("nats://me:s3,cr@t@a:4222,nats://me:s3,cr@t@b:4222").unwrap();
+        assert_eq!(list, ("nats://a:4222,nats://b:4222".to_owned(), secret("me", "s3,cr@t")));
+        assert_eq!(credentials("tls://a,tls://b:1,c").unwrap(), ("tls://a,tls://b:1,c".to_owned(), None));
+        let error = credentials("nats://me:one@a,nats://me:two@b").unwrap_err().to_string();
+        assert!(
+            !error.contains("one@") && !error.contains("two") && error.contains("different users"),
+            "{error}"
+        );
         let error = credentials("nats://SECRETTOKEN@host").unwrap_err().to_string();
         assert!(!error.contains("SECRETTOKEN") && error.contains("--nats-nkey"), "{error}");
     }

@@ -5,12 +5,11 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
+use millrace_policy::random::Stream;
+use millrace_policy::{CONFIG_FILE, Engine, EngineRequest, LoadedVersion, MODEL_FILE, Ticket};
 use millrace_schemas::generate::{GenerateDone, GenerateTask, Sampling};
 use millrace_schemas::{PolicyVersion, RolloutId};
-use millrace_workers::model::versions::LoadedVersion;
-use millrace_workers::policy::torch::{EngineSettings, TorchEngine};
-use millrace_workers::policy::{CONFIG_FILE, Engine, EngineRequest, MODEL_FILE, Ticket};
-use millrace_workers::random::Stream;
+use millrace_workers::torch::{EngineSettings, TorchEngine};
 
 use super::super::model::{Setup, version};
 

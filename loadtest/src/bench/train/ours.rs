@@ -6,15 +6,14 @@ use std::time::Instant;
 
 use anyhow::Context;
 use bytes::Bytes;
+use millrace_policy::{
+    CONFIG_FILE, LoadedVersion, MODEL_FILE, NoPast, Past, PolicyError, TrainStep, Trained, Trainer,
+};
 use millrace_schemas::blob::Sha;
 use millrace_schemas::publish_weights::Manifest;
 use millrace_schemas::submit::{Algorithm, Loss};
 use millrace_schemas::{BlobRef, PolicyVersion};
-use millrace_workers::model::versions::LoadedVersion;
-use millrace_workers::policy::torch::{TorchTrainer, set_threads};
-use millrace_workers::policy::{
-    CONFIG_FILE, MODEL_FILE, NoPast, Past, PolicyError, TrainStep, Trained, Trainer,
-};
+use millrace_workers::torch::{TorchTrainer, set_threads};
 
 use super::super::cpu;
 use super::super::model::{read, version};

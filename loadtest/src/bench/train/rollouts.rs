@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
+use millrace_policy::random::Stream;
 use millrace_schemas::blob::Sha;
 use millrace_schemas::train_shard::{Batch, BatchGroup, BatchRollout, BatchTurn};
 use millrace_schemas::{PolicyVersion, RolloutId};
-use millrace_workers::math::advantage::grpo::grpo;
-use millrace_workers::random::Stream;
+use millrace_workers::torch::math::advantage::grpo::grpo;
 use serde::Serialize;
 
 use super::super::model::Shape;

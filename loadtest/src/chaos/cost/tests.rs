@@ -2,6 +2,7 @@
 
 use millrace_schemas::PolicyVersion;
 use millrace_schemas::api::{Ledger, RunState, Status};
+use millrace_schemas::counters::RunCounters;
 
 use super::*;
 
@@ -24,12 +25,7 @@ fn played(seconds: f64) -> Played {
         curve: vec![],
         evaluations: vec![],
         staleness: vec![],
-        sampled_tokens: 0,
-        turns: 0,
-        prefill_tokens: 0,
-        cached_tokens: 0,
-        trained_turns: 0,
-        surplus_turns: 0,
+        counters: RunCounters::default(),
         groups_in_flight: 0,
         groups_ready: 0,
         window_groups: 0,

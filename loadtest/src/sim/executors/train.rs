@@ -5,19 +5,17 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use millrace_policy::{NoPast, TrainStep, Trainer};
 use millrace_queue::{Broker, BrokerError};
 use millrace_schemas::envelope::decode;
 use millrace_schemas::train_shard::{Batch, FileRef, StepVoid, TrainShardDone, TrainShardTask, TrainWork};
 use millrace_schemas::{BlobRef, OutcomeBody, PolicyVersion, RunId, Task, TaskBody};
 use millrace_workers::model::versions::{Files, VersionStore};
 use millrace_workers::policy::scripted::{ScriptedTrainer, rendezvous_key};
-use millrace_workers::policy::{NoPast, TrainStep, Trainer};
 use millrace_workers::train_shard::for_all_ranks;
-use millrace_workers::{Executor, Verdict};
+use millrace_workers::{Executor, Failure, Verdict};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
-
-use super::{RETRY, verdict};
 
 /// Poll interval for the other ranks.
 const LOOK: Duration = Duration::from_millis(20);
@@ -34,16 +32,15 @@ impl Train {
         run: &RunId,
         shard: &TrainShardTask,
         cancel: CancellationToken,
-    ) -> Result<OutcomeBody, Verdict> {
+    ) -> Result<OutcomeBody, Failure> {
         let trained = match &shard.work {
             TrainWork::Initialise { model, seed } => ScriptedTrainer.initialise(model, *seed),
             TrainWork::Step { base, manifest, batch: blob, algorithm, checkpoint, .. } => {
                 let bytes = self.versions.objects().get_blob(run, blob).await;
-                let bytes = bytes.map_err(|e| again(&e))?;
-                let mut batch: Batch = decode("batch", &bytes).map_err(|e| Verdict::Poison(e.to_string()))?;
-                self.broker.resolve_batch(&mut batch).await.map_err(|e| again(&e))?;
-                let loaded = self.versions.fetch(run, *base, *manifest, Files::All).await;
-                let loaded = loaded.map_err(|e| e.verdict())?;
+                let bytes = bytes.map_err(Failure::soon)?;
+                let mut batch: Batch = decode("batch", &bytes).map_err(Failure::impossible)?;
+                self.broker.resolve_batch(&mut batch).await.map_err(Failure::soon)?;
+                let loaded = self.versions.fetch(run, *base, *manifest, Files::All).await?;
                 if let Some(reason) = self.misses_others(run, shard, *base, *blob, &cancel).await {
                     return Ok(OutcomeBody::Void(StepVoid { reason }));
                 }
@@ -61,14 +58,14 @@ impl Train {
                 ScriptedTrainer.step(&loaded, &step)
             }
         };
-        let mut trained = trained.map_err(|e| verdict(&e))?;
+        let mut trained = trained?;
         if shard.rank > 0 {
             // The first rank writes what all of them hold.
             trained.files.clear();
         }
         let mut files = Vec::new();
         for (name, content) in trained.files {
-            let blob = self.versions.blobs().store(run, content).await.map_err(|e| again(&e))?;
+            let blob = self.versions.blobs().store(run, content).await.map_err(Failure::soon)?;
             files.push(FileRef { name, blob });
         }
         Ok(OutcomeBody::TrainShard(TrainShardDone { files, metrics: trained.metrics }))
@@ -108,12 +105,8 @@ impl Train {
 impl Executor for Train {
     async fn execute(&self, task: Task, cancel: CancellationToken) -> Verdict {
         let TaskBody::TrainShard(shard) = &task.body else {
-            return Verdict::misrouted(&task);
+            return Failure::misrouted(&task).into();
         };
         for_all_ranks(shard.world, self.train(&task.run, shard, cancel).await)
     }
-}
-
-fn again(error: &dyn std::error::Error) -> Verdict {
-    Verdict::RetryAfter(RETRY, error.to_string())
 }

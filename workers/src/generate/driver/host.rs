@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
+use millrace_policy::{Engine, EngineRequest, Finished, LoadedVersion, PolicyError, Ticket};
 use millrace_schemas::{PolicyVersion, RunId};
 use tokio::sync::watch;
 
 use super::{Answer, Request, check};
 use crate::generate::follow::Serving;
-use crate::model::versions::LoadedVersion;
-use crate::policy::{Engine, EngineRequest, Finished, PolicyError, Ticket, engine_for};
+use crate::policy::engine_for;
 use crate::runtime::panic_message;
 
 /// An engine and the requests that it has.

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use millrace_policy::stop_criteria::StopCriteria;
 use millrace_schemas::{PolicyVersion, RunId};
 use tokio::sync::{RwLock, mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -14,7 +15,6 @@ use super::turn::Turn;
 use crate::generate::driver::Request;
 use crate::generate::follow::Serving;
 use crate::policy::openai::{Measured, Server, ServerError, prove};
-use crate::policy::stop_criteria::StopCriteria;
 
 /// Whether turns may be sampled.
 #[derive(Debug, Clone)]

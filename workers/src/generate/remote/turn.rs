@@ -5,6 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use millrace_policy::PolicyError;
+use millrace_policy::random::Stream;
+use millrace_policy::stop_criteria::{StopCriteria, Stops};
 use millrace_schemas::RolloutId;
 use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask, Segment};
 use tokio::sync::oneshot;
@@ -13,10 +16,7 @@ use tokio::time::Instant;
 use super::prover::Proof;
 use super::session::{Gate, Served, Session};
 use crate::generate::driver::{Answer, check};
-use crate::policy::PolicyError;
 use crate::policy::openai::{Ask, Piece, ServerError};
-use crate::policy::stop_criteria::{StopCriteria, Stops};
-use crate::random::Stream;
 
 /// Pieces in a row without a token, under unchanged weights, before the turn returns to the queue.
 const EMPTY_PIECES: u32 = 3;

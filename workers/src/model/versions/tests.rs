@@ -1,3 +1,7 @@
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
 use super::*;
 use millrace_schemas::train_shard::FileRef;
 
@@ -64,12 +68,12 @@ async fn a_damaged_file_is_refused_and_a_lost_one_is_missed() {
     objects.put(&at, "momentS".into()).await.unwrap();
     let error = fetch(&objects, sha).await.unwrap_err();
     assert!(matches!(error, VersionError::Object(ObjectError::Corrupt { .. })), "{error}");
-    assert!(matches!(error.verdict(), Verdict::RetryAfter(..)));
+    assert!(matches!(Failure::from(error), Failure::Retry(..)));
 
     objects.delete(&at).await.unwrap();
     let error = fetch(&objects, sha).await.unwrap_err();
     assert!(matches!(error, VersionError::Object(ObjectError::NotFound { .. })), "{error}");
-    assert!(matches!(error.verdict(), Verdict::RetryAfter(..)), "a replica may not know it yet");
+    assert!(matches!(Failure::from(error), Failure::Retry(..)), "a replica may not know it yet");
 }
 
 #[tokio::test]

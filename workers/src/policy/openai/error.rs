@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::policy::PolicyError;
+use millrace_policy::PolicyError;
 
 /// Why a request to a server failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

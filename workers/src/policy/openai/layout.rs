@@ -4,6 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use millrace_policy::{LoadedVersion, is_for_training};
 use millrace_queue::ObjectError;
 use millrace_schemas::RunId;
 use millrace_schemas::blob::Sha;
@@ -12,8 +13,7 @@ use tokio::fs;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::Mutex;
 
-use crate::model::versions::{LoadedVersion, VersionStore};
-use crate::policy::is_for_training;
+use crate::model::versions::VersionStore;
 
 /// Why a version has no folder.
 #[derive(Debug, thiserror::Error)]

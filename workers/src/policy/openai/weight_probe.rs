@@ -12,12 +12,11 @@
 
 use std::collections::BTreeMap;
 
+use millrace_policy::probe::{PROBE_FILE, ProbeRecord};
+use millrace_policy::{LoadedVersion, PolicyError, is_for_training};
 use millrace_schemas::{BlobRef, PolicyVersion};
 
 use super::ServerError;
-use crate::model::versions::LoadedVersion;
-use crate::policy::probe::{PROBE_FILE, ProbeRecord};
-use crate::policy::{PolicyError, is_for_training};
 
 /// The share of the trainer's change that the server must make at least.
 const MOVED: f64 = 0.5;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::policy::NoPast;
+use millrace_policy::NoPast;
 use millrace_schemas::RolloutId;
 use millrace_schemas::generate::Sampling;
 use millrace_schemas::publish_weights::Manifest;

@@ -6,8 +6,9 @@
 //! their degree over the field's size: Schwartz, "Fast Probabilistic Algorithms for Verification of
 //! Polynomial Identities", 1980.
 
+use millrace_policy::random::fnv1a;
+
 use super::tree::Expr;
-use crate::random::fnv1a;
 
 /// The largest prime below 2^61 that is 2^61 − 1; a Mersenne prime.
 const PRIME: u128 = (1 << 61) - 1;

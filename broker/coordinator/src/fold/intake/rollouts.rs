@@ -59,10 +59,11 @@ pub(crate) fn outcome(
     let taken = match (key, body) {
         (TaskKey::Generate { .. }, OutcomeBody::TurnBrief(turn)) => {
             if !evaluate {
-                books.sampled_tokens += u64::from(turn.tokens);
-                books.turns += 1;
-                books.prefill_tokens += u64::from(turn.prefill_tokens);
-                books.cached_tokens += u64::from(turn.cached_tokens);
+                let counters = &mut books.counters;
+                counters.sampled_tokens += u64::from(turn.tokens);
+                counters.turns += 1;
+                counters.prefill_tokens += u64::from(turn.prefill_tokens);
+                counters.cached_tokens += u64::from(turn.cached_tokens);
             }
             generate::done(rollout, &context, floor..=version, (seq, turn))
         }

@@ -122,7 +122,7 @@ pub(crate) fn book_step(
         }
         tokens += rollout.turns.iter().map(BatchTurn::tokens).sum::<u64>();
         max_staleness = max_staleness.max(base.staleness(rollout.version()));
-        run.books.trained_turns += rollout.turns.len() as u64;
+        run.books.counters.trained_turns += rollout.turns.len() as u64;
     }
     for ((domain, weights), number) in run.books.domains.iter_mut().zip(&weights).zip(0..) {
         let of_domain = groups.iter().map(|(_, group)| group).filter(|group| group.domain == number);

@@ -1,0 +1,308 @@
+//! The workers that live, and how fast they are, as their notices tell. Notices may be lost, so
+//! nothing here is more than an estimate.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use millrace_schemas::limits::WORKER_REPORT_MS;
+use millrace_schemas::notice::{Machine, StageCounters, WorkerNotice};
+use millrace_schemas::{Stage, WorkerId};
+use tokio::time::Instant;
+
+use crate::spec::PoolSpec;
+
+/// A worker that is silent for so long is gone.
+const SILENCE: Duration = Duration::from_millis(8 * WORKER_REPORT_MS);
+/// Workers that are followed, at most: names come from the network.
+const MAX_FOLLOWED: usize = 65_536;
+/// Half-life of a measured speed.
+const HALF_LIFE: Duration = Duration::from_secs(15);
+
+/// The speeds of workers that belong to no pool of the file are kept under this name, which no pool
+/// has.
+const UNSCALED: &str = "";
+
+/// A worker as its last notice shows it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Seen {
+    /// When its first notice came.
+    pub first: Instant,
+    /// When its last notice came.
+    pub last: Instant,
+    /// Its notice.
+    pub notice: WorkerNotice,
+}
+
+/// Sums over the reports of workers, which decay.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Sums {
+    /// Tasks done.
+    done: f64,
+    /// Seconds in which a worker executed at least one.
+    busy_s: f64,
+    /// Seconds of workers that had a task in flight when they reported.
+    seen_s: f64,
+    /// The same, times the share of its slots that were taken.
+    filled_s: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Speed {
+    sums: Sums,
+    at: Instant,
+}
+
+/// What is left of a task that was done five minutes ago: fewer are no measurement.
+const LEAST_DONE: f64 = 1e-6;
+
+impl Speed {
+    fn per_s(&self) -> Option<f64> {
+        let Sums { done, busy_s, seen_s, filled_s } = self.sums;
+        if done < LEAST_DONE || busy_s <= 0.0 {
+            return None;
+        }
+        // Slots that were free would have done as much again. Where that is too much to expect, the
+        // slots fill and show it.
+        let filled = if seen_s > 0.0 { (filled_s / seen_s).clamp(0.01, 1.0) } else { 1.0 };
+        Some(done / busy_s / filled)
+    }
+}
+
+/// What is known of a pool's workers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Supply {
+    /// Workers that live and do not leave.
+    pub workers: u32,
+    /// Tasks that a worker with all slots taken does in a second, by stage; a stage is missing until
+    /// one is measured.
+    pub per_s: BTreeMap<Stage, f64>,
+    /// Tasks that a worker has in flight at most, by stage; 0 or missing where it is not told.
+    pub slots: BTreeMap<Stage, u64>,
+    /// Seconds from a decision until a new worker serves, and their usual deviation.
+    pub start_up_s: (f64, f64),
+}
+
+/// All workers, and the speeds of pools.
+#[derive(Debug, Default)]
+pub struct Fleet {
+    seen: BTreeMap<WorkerId, Seen>,
+    speeds: BTreeMap<(String, Stage), Speed>,
+    /// Decisions to start workers that no worker has followed yet, by pool, oldest first.
+    awaited: BTreeMap<String, Vec<Instant>>,
+    start_ups: BTreeMap<String, (f64, f64)>,
+}
+
+/// Whether a worker belongs to a pool: it names it, or names none and serves the same stages.
+#[must_use]
+pub fn is_of(notice: &WorkerNotice, pool: &PoolSpec) -> bool {
+    match &notice.pool {
+        Some(name) => *name == pool.name,
+        None => notice.stages.keys().eq(pool.stages.iter()),
+    }
+}
+
+impl Fleet {
+    /// Takes in a notice.
+    pub fn hear(&mut self, notice: WorkerNotice, pools: &[PoolSpec], now: Instant) {
+        let Ok(worker) = notice.worker.parse::<WorkerId>() else { return };
+        if !self.seen.contains_key(&worker) && self.seen.len() >= MAX_FOLLOWED {
+            return;
+        }
+        let pool = pools.iter().find(|pool| is_of(&notice, pool));
+        // Counters that went back are those of another process of the same name.
+        let same = self.seen.remove(&worker).filter(|seen| seen.notice.uptime_ms <= notice.uptime_ms);
+        let first = same.as_ref().map_or(now, |seen| seen.first);
+        // The trainer sets the pace of the others, also where its pool is not scaled.
+        let name = pool.map_or(UNSCALED, |pool| &pool.name);
+        for (stage, counters) in &notice.stages {
+            let was = same.as_ref().and_then(|seen| seen.notice.stages.get(stage));
+            let passed_ms = notice.uptime_ms - same.as_ref().map_or(0, |seen| seen.notice.uptime_ms);
+            self.measure(name, *stage, gained(was, counters, passed_ms), now);
+        }
+        if same.is_none() && pool.is_some() {
+            self.arrived(name, now);
+        }
+        self.seen.insert(worker, Seen { first, last: now, notice });
+    }
+
+    fn measure(&mut self, pool: &str, stage: Stage, gained: Sums, now: Instant) {
+        let key = (pool.to_owned(), stage);
+        let speed = self.speeds.entry(key).or_insert(Speed { sums: Sums::default(), at: now });
+        let passed = now.duration_since(speed.at).as_secs_f64();
+        let kept = 0.5_f64.powf(passed / HALF_LIFE.as_secs_f64());
+        let sum = |of: fn(&Sums) -> f64| of(&speed.sums) * kept + of(&gained);
+        let sums = Sums {
+            done: sum(|s| s.done),
+            busy_s: sum(|s| s.busy_s),
+            seen_s: sum(|s| s.seen_s),
+            filled_s: sum(|s| s.filled_s),
+        };
+        *speed = Speed { sums, at: now };
+    }
+
+    /// Records that so many workers of a pool are to start.
+    pub fn awaits(&mut self, pool: &str, workers: u32, now: Instant) {
+        let awaited = self.awaited.entry(pool.to_owned()).or_default();
+        awaited.extend(std::iter::repeat_n(now, workers.min(1_000) as usize));
+        let surplus = awaited.len().saturating_sub(1_000);
+        awaited.drain(..surplus);
+    }
+
+    /// A worker of a pool serves for the first time: it follows the oldest decision.
+    fn arrived(&mut self, pool: &str, now: Instant) {
+        let Some(awaited) = self.awaited.get_mut(pool).filter(|awaited| !awaited.is_empty()) else { return };
+        let took = now.duration_since(awaited.remove(0)).as_secs_f64();
+        let known = self.start_ups.entry(pool.to_owned()).or_insert((took, 0.0));
+        let (mean, deviation) = *known;
+        *known = (mean + (took - mean) / 4.0, deviation + ((took - mean).abs() - deviation) / 4.0);
+    }
+
+    /// Forgets the workers that are silent.
+    pub fn forget_silent(&mut self, now: Instant) {
+        self.seen.retain(|_, seen| now.duration_since(seen.last) < SILENCE);
+    }
+
+    /// The workers of a pool, by name.
+    pub fn of(&self, pool: &PoolSpec) -> impl Iterator<Item = (&WorkerId, &Seen)> {
+        self.seen.iter().filter(move |(_, seen)| is_of(&seen.notice, pool))
+    }
+
+    /// The machine of a worker.
+    #[must_use]
+    pub fn machine(&self, worker: &WorkerId) -> Option<&Machine> {
+        self.seen.get(worker)?.notice.machine.as_ref()
+    }
+
+    /// What is known of a pool's workers.
+    #[must_use]
+    pub fn supply(&self, pool: &PoolSpec) -> Supply {
+        let per_s = pool.stages.iter().filter_map(|stage| {
+            let speed = self.speeds.get(&(pool.name.clone(), *stage))?;
+            speed.per_s().map(|per_s| (*stage, per_s))
+        });
+        Supply {
+            workers: self.of(pool).filter(|(_, seen)| !seen.notice.leaving).count() as u32,
+            per_s: per_s.collect(),
+            slots: self.slots(pool),
+            start_up_s: self.start_ups.get(&pool.name).copied().unwrap_or((pool.start_up_s, 0.0)),
+        }
+    }
+
+    fn slots(&self, pool: &PoolSpec) -> BTreeMap<Stage, u64> {
+        let mut slots = BTreeMap::new();
+        for (stage, counters) in self.of(pool).flat_map(|(_, seen)| &seen.notice.stages) {
+            let most: &mut u64 = slots.entry(*stage).or_default();
+            *most = counters.slots.max(*most);
+        }
+        slots
+    }
+
+    /// Seconds of a train step: how long a rank computes for one. `None` before the first.
+    #[must_use]
+    pub fn step_s(&self) -> Option<f64> {
+        let speeds = self.speeds.iter().filter(|((_, stage), _)| *stage == Stage::TrainShard);
+        speeds.filter_map(|(_, speed)| speed.per_s()).map(|per_s| 1.0 / per_s).max_by(f64::total_cmp)
+    }
+}
+
+/// What a worker did since the counters before, `passed_ms` ago.
+fn gained(before: Option<&StageCounters>, now: &StageCounters, passed_ms: u64) -> Sums {
+    let (done, busy_us) = before.map_or((0, 0), |before| (before.done, before.busy_us));
+    let seen_s = if now.in_hand > 0 { passed_ms as f64 / 1e3 } else { 0.0 };
+    // An older worker does not tell its slots: they count as taken.
+    let filled = if now.slots > 0 { (now.in_hand as f64 / now.slots as f64).min(1.0) } else { 1.0 };
+    Sums {
+        done: now.done.saturating_sub(done) as f64,
+        busy_s: now.busy_us.saturating_sub(busy_us) as f64 / 1e6,
+        seen_s,
+        filled_s: seen_s * filled,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::ScalingFile;
+
+    fn pools() -> Vec<PoolSpec> {
+        let text = "[[pool]]\nname = \"gen\"\nstages = [\"generate\"]\nmax = 9\nstart_up_s = 7\n";
+        ScalingFile::parse(text).unwrap().pools
+    }
+
+    fn notice(worker: &str, stage: Stage, uptime_ms: u64, done: u64, busy_us: u64) -> WorkerNotice {
+        let counters = StageCounters { done, busy_us, ..StageCounters::default() };
+        WorkerNotice {
+            worker: worker.into(),
+            uptime_ms,
+            stages: BTreeMap::from([(stage, counters)]),
+            ..WorkerNotice::default()
+        }
+    }
+
+    #[test]
+    fn a_speed_is_tasks_over_busy_time_and_survives_a_restart() {
+        let (pools, now) = (pools(), Instant::now());
+        let mut fleet = Fleet::default();
+        fleet.hear(notice("g", Stage::Generate, 1_000, 10, 500_000), &pools, now);
+        fleet.hear(notice("g", Stage::Generate, 2_000, 40, 2_000_000), &pools, now);
+        // Another process of the same name: its counters start over.
+        fleet.hear(notice("g", Stage::Generate, 100, 20, 1_000_000), &pools, now);
+        let supply = fleet.supply(&pools[0]);
+        assert_eq!(supply.workers, 1);
+        assert!((supply.per_s[&Stage::Generate] - 20.0).abs() < 1e-9, "{supply:?}");
+    }
+
+    #[test]
+    fn a_worker_with_free_slots_could_do_more() {
+        let (pools, now) = (pools(), Instant::now());
+        let mut fleet = Fleet::default();
+        let mut quarter = notice("g", Stage::Generate, 10_000, 100, 10_000_000);
+        let counters = quarter.stages.get_mut(&Stage::Generate).unwrap();
+        (counters.in_hand, counters.slots) = (4, 16);
+        fleet.hear(quarter, &pools, now);
+        let per_s = fleet.supply(&pools[0]).per_s[&Stage::Generate];
+        assert!((per_s - 40.0).abs() < 1e-9, "{per_s}: it did 10 a second with a quarter of its slots");
+    }
+
+    #[test]
+    fn the_pace_of_a_trainer_counts_that_no_pool_has() {
+        let (pools, now) = (pools(), Instant::now());
+        let mut fleet = Fleet::default();
+        assert_eq!(fleet.step_s(), None);
+        fleet.hear(notice("t", Stage::TrainShard, 1_000, 4, 2_000_000), &pools, now);
+        assert_eq!(fleet.step_s(), Some(0.5));
+        assert_eq!(fleet.supply(&pools[0]).workers, 0);
+    }
+
+    #[test]
+    fn a_worker_that_leaves_or_is_silent_is_no_supply() {
+        let (pools, now) = (pools(), Instant::now());
+        let mut fleet = Fleet::default();
+        let leaving = WorkerNotice { leaving: true, ..notice("a", Stage::Generate, 1, 0, 0) };
+        fleet.hear(leaving, &pools, now);
+        fleet.hear(notice("b", Stage::Generate, 1, 0, 0), &pools, now);
+        assert_eq!(fleet.supply(&pools[0]).workers, 1);
+        fleet.forget_silent(now + SILENCE);
+        assert_eq!(fleet.supply(&pools[0]).workers, 0);
+    }
+
+    #[test]
+    fn the_start_up_delay_is_measured_with_its_deviation() {
+        let (pools, now) = (pools(), Instant::now());
+        let mut fleet = Fleet::default();
+        assert_eq!(fleet.supply(&pools[0]).start_up_s, (7.0, 0.0), "the file's, until it is measured");
+        fleet.awaits("gen", 2, now);
+        fleet.hear(notice("a", Stage::Generate, 1, 0, 0), &pools, now + Duration::from_secs(20));
+        fleet.hear(notice("b", Stage::Generate, 1, 0, 0), &pools, now + Duration::from_secs(60));
+        let (mean, deviation) = fleet.supply(&pools[0]).start_up_s;
+        assert_eq!((mean, deviation), (30.0, 10.0));
+    }
+
+    #[test]
+    fn a_name_that_no_worker_can_have_is_not_followed() {
+        let (pools, now) = (pools(), Instant::now());
+        let mut fleet = Fleet::default();
+        fleet.hear(notice("../../etc", Stage::Generate, 1, 0, 0), &pools, now);
+        assert_eq!(fleet.supply(&pools[0]).workers, 0);
+    }
+}

@@ -1,0 +1,245 @@
+//! The loop of the leader: hears the workers, plans each pool, writes decisions to the log, and hands
+//! them to the targets. A target that hangs or refuses delays its own pool and no other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use millrace_coordinator::fold::demand;
+use millrace_coordinator::shell::clock::UnixClock;
+use millrace_coordinator::shell::leader::Term;
+use millrace_coordinator::shell::shared::SharedState;
+use millrace_queue::Broker;
+use millrace_queue::port::Listener;
+use millrace_schemas::Stage;
+use millrace_schemas::notice::WorkerNotice;
+use millrace_schemas::scale::{ScaleCause, ScaleLimit, ScaleReason, Scaled};
+use millrace_schemas::subjects::{ALL_RUNS, NOTICE_WORKERS};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use crate::fleet::Fleet;
+use crate::leave::leavers;
+use crate::limits::{Lately, limited};
+use crate::plan::{Need, Steps, Trainer, plan};
+use crate::spec::{PoolSpec, ScalingFile};
+use crate::targets::{Order, Target, converge};
+
+/// Pause before the workers' notices are heard again after a failure.
+const PAUSE: Duration = Duration::from_secs(1);
+/// A reason that changed alone is told at most so often.
+const RETELL: Duration = Duration::from_secs(60);
+/// A decision in the log should be folded before the next one is made.
+const FOLD: Duration = Duration::from_secs(2);
+
+/// What the autoscaler works with.
+#[derive(Clone)]
+pub struct Autoscaler {
+    /// The queue.
+    pub broker: Broker,
+    /// The state of this process's coordinator.
+    pub shared: SharedState,
+    /// It acts while this term holds.
+    pub term: Term,
+    /// The time of decisions.
+    pub clock: UnixClock,
+    /// The pools.
+    pub file: Arc<ScalingFile>,
+}
+
+/// What the leader knows beyond the log.
+struct Scaler {
+    at: Autoscaler,
+    fleet: Fleet,
+    steps: Steps,
+    lately: BTreeMap<String, Lately>,
+    told: BTreeMap<String, Instant>,
+    orders: BTreeMap<String, watch::Sender<Order>>,
+    started: Instant,
+    /// It led at the last decision.
+    led: bool,
+}
+
+/// Scales the pools while this coordinator leads.
+///
+/// Consumes: workers' notices, the folded state. Produces: `scaled` events; orders to the targets.
+/// Waits for: notices, and the interval. Unblocked by: `shutdown`. On failure: hears again; a
+/// decision that the log does not take is made again at the next interval.
+pub async fn run(at: Autoscaler, targets: BTreeMap<String, Arc<dyn Target>>, shutdown: CancellationToken) {
+    // Dropping this future ends them.
+    let mut converging = JoinSet::new();
+    let mut orders = BTreeMap::new();
+    for (pool, target) in targets {
+        let (sender, order) = watch::channel(Order::default());
+        converging.spawn(converge(pool.clone(), target, order));
+        orders.insert(pool, sender);
+    }
+    let mut scaler = Scaler {
+        at,
+        fleet: Fleet::default(),
+        steps: Steps::default(),
+        lately: BTreeMap::new(),
+        told: BTreeMap::new(),
+        orders,
+        started: Instant::now(),
+        led: false,
+    };
+    let forever = async {
+        loop {
+            match scaler.at.broker.queue().listen(NOTICE_WORKERS).await {
+                Ok(notices) => scaler.follow(notices).await,
+                Err(error) => tracing::warn!(%error, "cannot hear the workers; trying again"),
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    };
+    shutdown.run_until_cancelled(forever).await;
+}
+
+impl Scaler {
+    /// Hears notices and decides, until the connection is closed.
+    async fn follow(&mut self, mut notices: Box<dyn Listener>) {
+        let file = self.at.file.clone();
+        let mut decide = tokio::time::interval(file.interval());
+        decide.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                notice = notices.next() => {
+                    let Some(notice) = notice else { return };
+                    if let Ok(notice) = serde_json::from_slice::<WorkerNotice>(&notice.payload) {
+                        self.fleet.hear(notice, &file.pools, Instant::now());
+                    }
+                }
+                _ = decide.tick() => self.decide(&file).await,
+            }
+        }
+    }
+
+    /// One decision for each pool.
+    async fn decide(&mut self, file: &ScalingFile) {
+        let now = Instant::now();
+        self.fleet.forget_silent(now);
+        self.publish();
+        let leads = self.at.term.holds() && self.at.shared.blocked().is_none();
+        if !leads {
+            self.led = false;
+            self.orders.values().for_each(|order| {
+                order.send_replace(Order::default());
+            });
+            return;
+        }
+        if !std::mem::replace(&mut self.led, true) {
+            // A new leader has heard the workers for one interval at least before it decides.
+            return;
+        }
+        let demands = {
+            let state = self.at.shared.lock();
+            demand::of(&state)
+        };
+        let step_s = self.fleet.step_s();
+        let demands: Vec<_> = demands
+            .into_iter()
+            .map(|demand| {
+                let elapsed_s = self.steps.elapsed_s(&demand, now);
+                (demand, Trainer { step_s, elapsed_s })
+            })
+            .collect();
+        // Shares of the demand that cheaper pools of the same stages leave.
+        let mut left: BTreeMap<BTreeSet<Stage>, f64> = BTreeMap::new();
+        let mut pools: Vec<&PoolSpec> = file.pools.iter().collect();
+        pools.sort_by(|a, b| a.cost.total_cmp(&b.cost));
+        for pool in pools {
+            let supply = self.fleet.supply(pool);
+            let before = self.before(pool, supply.workers, file.dry_run);
+            let mut need = plan(pool, &demands, &supply, before);
+            tracing::debug!(pool = pool.name, ?supply, ?demands, ?need, "planned");
+            take_share(pool, &mut need, left.entry(pool.stages.clone()).or_insert(1.0));
+            let lately = self.lately.entry(pool.name.clone()).or_default();
+            let desired = limited(pool, &mut need, lately, before, now.duration_since(self.started));
+            self.conclude(pool, file.dry_run, (before, desired, supply.workers), need.reason, now).await;
+        }
+    }
+
+    /// Publishes the standing decisions, which a standby knows too: KEDA asks any coordinator.
+    fn publish(&self) {
+        for (pool, known) in &self.at.shared.lock().scaling {
+            let desired = if known.last.dry_run { known.last.before } else { known.last.desired };
+            metrics::gauge!("millrace_scale_desired_workers", "pool" => pool.clone()).set(f64::from(desired));
+        }
+    }
+
+    /// The workers that a pool is to have by the last decision, or has.
+    fn before(&self, pool: &PoolSpec, live: u32, dry_run: bool) -> u32 {
+        let state = self.at.shared.lock();
+        let last = state.scaling.get(&pool.name).map(|known| &known.last);
+        last.filter(|last| !last.dry_run && !dry_run).map_or(live, |last| last.desired)
+    }
+
+    /// Writes a decision to the log if it is a new one, and hands the standing one to the target.
+    async fn conclude(
+        &mut self,
+        pool: &PoolSpec,
+        dry_run: bool,
+        (before, desired, live): (u32, u32, u32),
+        reason: ScaleReason,
+        now: Instant,
+    ) {
+        metrics::gauge!("millrace_scale_live_workers", "pool" => pool.name.clone()).set(f64::from(live));
+        let last = self.at.shared.lock().scaling.get(&pool.name).map(|known| known.last.clone());
+        let unix_ms = self.at.clock.unix_ms();
+        let surplus = live.saturating_sub(desired) as usize;
+        let leave = leavers(self.fleet.of(pool), surplus, unix_ms, now);
+        let recent = self.told.get(&pool.name).is_some_and(|told| now.duration_since(*told) < RETELL);
+        let is_new = last.as_ref().is_none_or(|last| {
+            let other = (last.reason.cause, last.reason.limit) != (reason.cause, reason.limit);
+            last.desired != desired || last.dry_run != dry_run || other && !recent
+        });
+        if is_new {
+            let scaled = Scaled {
+                pool: pool.name.clone(),
+                before,
+                desired,
+                leave: leave.clone(),
+                unix_ms,
+                dry_run,
+                reason,
+            };
+            if desired != before {
+                tracing::info!(pool = pool.name, before, desired, dry_run, reason = %scaled.reason, "scaled");
+            }
+            let event = millrace_schemas::Event::Scaled(Box::new(scaled));
+            match self.at.broker.append_led(ALL_RUNS, &event, self.at.term.epoch()).await {
+                Ok(appended) => {
+                    self.told.insert(pool.name.clone(), now);
+                    self.at.shared.wait_for(appended.seq, FOLD).await;
+                }
+                Err(error) => {
+                    return tracing::warn!(%error, pool = pool.name, "a decision is not in the log; deciding again");
+                }
+            }
+            self.fleet.awaits(&pool.name, desired.saturating_sub(before), now);
+        }
+        if !dry_run && let Some(order) = self.orders.get(&pool.name) {
+            let machines = leave.iter().filter_map(|worker| Some(self.fleet.machine(worker)?.name.clone()));
+            order.send_replace(Order { desired: Some(desired), machines: machines.collect(), leave });
+        }
+    }
+}
+
+/// Leaves to dearer pools of the same stages what this one cannot take. Gangs are not divided.
+fn take_share(pool: &PoolSpec, need: &mut Need, left: &mut f64) {
+    if !matches!(need.reason.cause, ScaleCause::Budget | ScaleCause::Unmeasured) {
+        if *left < 1.0 {
+            need.workers = 0;
+            need.reason.limit = Some(ScaleLimit::Tasks);
+        }
+        *left = 0.0;
+        return;
+    }
+    let wanted = f64::from(need.workers) * *left;
+    need.workers = wanted.ceil() as u32;
+    let taken = f64::from(need.workers.min(pool.max));
+    *left = if wanted > 0.0 { *left * (1.0 - taken / wanted).max(0.0) } else { *left };
+}

@@ -1,0 +1,86 @@
+//! What a run asks of its workers: the rollouts that its next steps will consume. The autoscaler
+//! reads it. Nothing here decides.
+
+use std::collections::BTreeMap;
+
+use millrace_schemas::api::RunState;
+use millrace_schemas::{PolicyVersion, RunId, Stage};
+
+use crate::fold::state::{Run, State};
+use crate::fold::status::outstanding_tasks;
+
+/// The demand of one run that works.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Demand {
+    /// The run; `None` only in a demand without one.
+    pub run: Option<RunId>,
+    /// It makes its first version.
+    pub starting: bool,
+    /// Ranks of its gang.
+    pub ranks: u32,
+    /// Rollouts that a step consumes.
+    pub batch_rollouts: u64,
+    /// Finished rollouts that wait for a step.
+    pub ready_rollouts: u64,
+    /// Rollouts that may be admitted, in flight, finished or in training, at once.
+    pub window_rollouts: u64,
+    /// Steps that are neither done nor in training.
+    pub steps_left: u64,
+    /// The version that is being made; `None` between steps.
+    pub makes: Option<PolicyVersion>,
+    /// An evaluation is being played, for which the next step waits.
+    pub evaluating: bool,
+    /// Tasks that are queued or in flight, by stage.
+    pub outstanding: BTreeMap<Stage, u64>,
+    /// Tasks that a finished rollout took, by stage; a stage is missing until a rollout is finished.
+    pub per_rollout: BTreeMap<Stage, f64>,
+}
+
+impl Demand {
+    /// Tasks of a stage that are queued or in flight.
+    #[must_use]
+    pub fn tasks(&self, stage: Stage) -> u64 {
+        self.outstanding.get(&stage).copied().unwrap_or_default()
+    }
+}
+
+/// The demands of all runs that work.
+#[must_use]
+pub fn of(state: &State) -> Vec<Demand> {
+    state.runs.values().filter(|run| run.state.works()).map(of_run).collect()
+}
+
+fn of_run(run: &Run) -> Demand {
+    let group = u64::from(run.spec.rollout.group_size);
+    let done = run.version().0 + u64::from(run.training.is_some());
+    Demand {
+        run: Some(run.spec.name.clone()),
+        starting: run.state == RunState::Starting,
+        ranks: run.spec.gang.ranks,
+        batch_rollouts: group * u64::from(run.spec.rollout.groups_per_step),
+        ready_rollouts: group * run.ready.len() as u64,
+        window_rollouts: run.spec.rollouts_in_flight(),
+        steps_left: run.spec.steps.saturating_sub(done),
+        makes: run.training.as_ref().map(|training| training.makes),
+        evaluating: run.evaluation.is_some(),
+        outstanding: outstanding_tasks(run),
+        per_rollout: per_rollout(run),
+    }
+}
+
+/// Turns are counted when they are sampled, rollouts when they end. The means of both are taken over
+/// the whole run, so what is in flight weighs less and less.
+fn per_rollout(run: &Run) -> BTreeMap<Stage, f64> {
+    let books = &run.books;
+    let ended = books.trained + books.dropped.values().sum::<u64>();
+    let group = u64::from(run.spec.rollout.group_size);
+    let trained_now = run.training.as_ref().map_or(0, |training| training.groups.len() as u64);
+    let ended = ended + group * (run.ready.len() as u64 + trained_now);
+    if ended == 0 || books.counters.turns == 0 {
+        return BTreeMap::new();
+    }
+    let turns = books.counters.turns as f64 / ended as f64;
+    let rewards = run.spec.parts().map(|domain| domain.rewards.len()).max().unwrap_or_default();
+    // Each turn is one step of the environment, after one reset.
+    BTreeMap::from([(Stage::Generate, turns), (Stage::EnvStep, turns + 1.0), (Stage::Reward, rewards as f64)])
+}

@@ -1,0 +1,56 @@
+//! What is asked of an engine, whichever library computes it: turns, sampled one token after
+//! another. An engine has one thread, which owns all of a model's state.
+
+use millrace_schemas::RolloutId;
+use millrace_schemas::generate::{GenerateDone, GenerateTask};
+
+use crate::{LoadedVersion, PolicyError};
+
+/// Names a request while an engine has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// One turn to sample.
+#[derive(Debug, Clone)]
+pub struct EngineRequest {
+    /// Unique within the engine.
+    pub ticket: Ticket,
+    /// The rollout: its next turn has this turn's context as a prefix.
+    pub rollout: RolloutId,
+    /// What to sample. The engine's version is at least `min_version`, the context not empty.
+    pub task: GenerateTask,
+}
+
+/// A request that an engine is done with.
+#[derive(Debug)]
+pub struct Finished {
+    /// The request.
+    pub ticket: Ticket,
+    /// The turn, or the error of this request alone.
+    pub result: Result<GenerateDone, PolicyError>,
+}
+
+/// Samples turns with the weights of one run: continuous batching. All calls come from one thread,
+/// so an engine need not be `Send`.
+pub trait Engine {
+    /// Loads these weights. Requests in flight keep their tokens and continue under the new
+    /// weights, so that a turn may have several segments. The KV cache of the old weights is
+    /// dropped.
+    ///
+    /// # Errors
+    /// The files are not such a model. The caller drops the engine and retries its requests.
+    fn load(&mut self, weights: &LoadedVersion) -> Result<(), PolicyError>;
+
+    /// Adds a request to the batch.
+    fn admit(&mut self, request: EngineRequest);
+
+    /// Drops a request without a result. Unknown tickets are ignored.
+    fn abandon(&mut self, ticket: Ticket);
+
+    /// Samples about one token for each request in flight, and returns the requests that ended with
+    /// it. Never waits. The caller repeats it while there are requests.
+    ///
+    /// # Errors
+    /// The engine is broken. The caller drops it and retries its requests.
+    fn step(&mut self) -> Result<Vec<Finished>, PolicyError>;
+}

@@ -1,0 +1,27 @@
+//! What a policy is, whichever library computes it: the files of a version, and what is asked of an
+//! engine and of a trainer. Nothing here needs libtorch.
+//!
+//! - `version`, `probe`: a version's files, and how a server proves that it has them;
+//! - `engine`, `trainer`, `error`: the interfaces of both, and why either fails;
+//! - `gang`: how trainers that make a step together find one another;
+//! - `decoder`: the shape of a decoder, from its `config.json`;
+//! - `text_codec`, `stop_criteria`: between words and tokens, and what ends a turn;
+//! - `directory`: a model directory, made version 0 of a run;
+//! - `random`: draws that are the same everywhere.
+
+pub mod version;
+pub mod probe;
+pub mod engine;
+pub mod trainer;
+pub mod error;
+pub mod gang;
+pub mod decoder;
+pub mod text_codec;
+pub mod stop_criteria;
+pub mod directory;
+pub mod random;
+
+pub use engine::{Engine, EngineRequest, Finished, Ticket};
+pub use error::PolicyError;
+pub use trainer::{NoPast, Past, TrainStep, Trained, Trainer};
+pub use version::{CONFIG_FILE, CRITIC_FILE, LoadedVersion, MODEL_FILE, OPTIMIZER_PREFIX, is_for_training};

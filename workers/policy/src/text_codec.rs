@@ -1,0 +1,307 @@
+//! The text codec: text to tokens and back, for environments that speak text, with the tokenizer
+//! and chat template of a model. Sampled tokens stay as they were sampled; only the turns of others
+//! are tokenised here.
+
+use std::fmt;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::Value;
+use tokenizers::Tokenizer;
+
+use template::Template;
+
+mod template;
+
+/// The tokenizer, as the `tokenizers` library writes it.
+pub const TOKENIZER_FILE: &str = "tokenizer.json";
+/// Special tokens, and the chat template where it has no file of its own.
+pub const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
+/// The chat template.
+pub const TEMPLATE_FILE: &str = "chat_template.jinja";
+/// The tokens that end a turn.
+pub const GENERATION_FILE: &str = "generation_config.json";
+/// Files of a version that a [`Codec`] reads, besides `config.json`.
+pub const FILES: [&str; 4] = [TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, TEMPLATE_FILE, GENERATION_FILE];
+
+/// Who speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Speaker {
+    /// The system prompt.
+    System,
+    /// The environment.
+    User,
+    /// The policy.
+    Assistant,
+}
+
+/// One message of a conversation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Message<'a> {
+    /// Its author.
+    pub speaker: Speaker,
+    /// Its text.
+    pub content: &'a str,
+}
+
+/// Why the text codec failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TextError {
+    /// The model has no such file.
+    #[error("the model has no {0}; a model that speaks text brings its tokenizer and its chat template")]
+    Missing(&'static str),
+    /// A file is malformed.
+    #[error("failed to read {file}: {reason}")]
+    Read {
+        /// The file.
+        file: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The tokenizer does not take a text.
+    #[error("failed to tokenize bytes={bytes}: {reason}")]
+    Encode {
+        /// Length of the text.
+        bytes: usize,
+        /// The tokenizer's error.
+        reason: String,
+    },
+    /// The tokenizer does not take tokens.
+    #[error("failed to make text of tokens={tokens}: {reason}")]
+    Decode {
+        /// How many.
+        tokens: usize,
+        /// The tokenizer's error.
+        reason: String,
+    },
+    /// The template refuses the conversation, or cannot be computed.
+    #[error("failed to render the chat template: {0}")]
+    Render(String),
+}
+
+/// The tokenizer, chat template and end tokens of one model.
+pub struct Codec {
+    tokenizer: Tokenizer,
+    template: Option<Template>,
+    end_tokens: Vec<u32>,
+}
+
+impl fmt::Debug for Codec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Codec").field("end_tokens", &self.end_tokens).finish_non_exhaustive()
+    }
+}
+
+impl Codec {
+    /// Reads the files of [`FILES`] and `config.json` by `file`. Only the tokenizer is required: a
+    /// model without a chat template can still encode text.
+    ///
+    /// # Errors
+    /// There is no tokenizer, or a file is damaged.
+    pub fn read(file: impl Fn(&str) -> Option<Bytes>) -> Result<Self, TextError> {
+        let json = file(TOKENIZER_FILE).ok_or(TextError::Missing(TOKENIZER_FILE))?;
+        let tokenizer = Tokenizer::from_bytes(&json)
+            .map_err(|e| TextError::Read { file: TOKENIZER_FILE, reason: e.to_string() })?;
+        let config: TokenizerConfig = match file(TOKENIZER_CONFIG_FILE) {
+            Some(json) => read_json(TOKENIZER_CONFIG_FILE, &json)?,
+            None => TokenizerConfig::default(),
+        };
+        let source = match file(TEMPLATE_FILE) {
+            Some(bytes) => Some(read_text(TEMPLATE_FILE, &bytes)?),
+            None => config.template()?,
+        };
+        let template = source.map(|source| Template::new(source, config.special_tokens())).transpose()?;
+        let mut end_tokens = end_tokens(&file)?;
+        if let Some(end) = config.eos_token.as_ref().filter(|_| end_tokens.is_empty()) {
+            end_tokens.extend(tokenizer.token_to_id(end.text()));
+        }
+        Ok(Self { tokenizer, template, end_tokens })
+    }
+
+    /// Tokens that end a turn.
+    #[must_use]
+    pub fn end_tokens(&self) -> &[u32] {
+        &self.end_tokens
+    }
+
+    /// Size of the vocabulary: ids are below this.
+    #[must_use]
+    pub fn vocabulary(&self) -> usize {
+        let largest = self.tokenizer.get_vocab(true).into_values().max();
+        largest.map_or(0, |id| id as usize + 1)
+    }
+
+    /// The id of the token with this name or text.
+    #[must_use]
+    pub fn token(&self, text: &str) -> Option<u32> {
+        self.tokenizer.token_to_id(text)
+    }
+
+    /// Whether there is a chat template.
+    #[must_use]
+    pub const fn has_template(&self) -> bool {
+        self.template.is_some()
+    }
+
+    /// The tokens of `text`. Names of special tokens in it become those tokens; none are added.
+    ///
+    /// # Errors
+    /// The tokenizer does not take the text.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
+        let encoded = self.tokenizer.encode_fast(text, false);
+        let fail = |e: tokenizers::Error| TextError::Encode { bytes: text.len(), reason: e.to_string() };
+        Ok(encoded.map_err(fail)?.get_ids().to_vec())
+    }
+
+    /// The text of `tokens`, with the names of special tokens or without. Bytes that are no UTF-8
+    /// show as U+FFFD.
+    ///
+    /// # Errors
+    /// The tokenizer does not take the tokens.
+    pub fn decode(&self, tokens: &[u32], special: bool) -> Result<String, TextError> {
+        let fail = |e: tokenizers::Error| TextError::Decode { tokens: tokens.len(), reason: e.to_string() };
+        self.tokenizer.decode(tokens, !special).map_err(fail)
+    }
+
+    /// The text of a conversation. With `open` it ends where the assistant's turn starts.
+    ///
+    /// # Errors
+    /// The model has no chat template, or the template refuses the conversation.
+    pub fn render(&self, messages: &[Message<'_>], open: bool) -> Result<String, TextError> {
+        self.template.as_ref().ok_or(TextError::Missing(TEMPLATE_FILE))?.render(messages, open)
+    }
+
+    /// The tokens that a rollout begins with: a conversation that ends where the policy's turn
+    /// starts.
+    ///
+    /// # Errors
+    /// As [`Self::render`] and [`Self::encode`].
+    pub fn first_turn(&self, messages: &[Message<'_>]) -> Result<Vec<u32>, TextError> {
+        self.encode(&self.render(messages, true)?)
+    }
+
+    /// The tokens after the policy's turn `turn` when the environment answers `text`: the end of
+    /// the assistant's message, unless the policy sampled it, the environment's message, and the
+    /// start of the next turn. The tokens before stay as they are.
+    ///
+    /// # Errors
+    /// As [`Self::render`] and [`Self::encode`], or the template changes the assistant's message.
+    pub fn next_turn(&self, turn: &[u32], text: &str) -> Result<Vec<u32>, TextError> {
+        /// A placeholder for the policy's turn.
+        const TURN: &str = "millrace-turn";
+        let message = |speaker, content| Message { speaker, content };
+        let conversation =
+            [message(Speaker::User, "?"), message(Speaker::Assistant, TURN), message(Speaker::User, text)];
+        let rendered = self.render(&conversation, true)?;
+        let Some((_, after)) = rendered.split_once(TURN) else {
+            return Err(TextError::Render("it leaves out the assistant's message".to_owned()));
+        };
+        let end = turn.last().filter(|token| self.end_tokens.contains(token));
+        let end = end.map(|token| self.decode(&[*token], true)).transpose()?.unwrap_or_default();
+        self.encode(after.strip_prefix(end.as_str()).unwrap_or(after))
+    }
+}
+
+/// The tokens that end a turn of the model whose files `file` returns by name; empty where none are
+/// declared.
+///
+/// # Errors
+/// A file is damaged.
+pub fn end_tokens(file: impl Fn(&str) -> Option<Bytes>) -> Result<Vec<u32>, TextError> {
+    for name in [GENERATION_FILE, crate::CONFIG_FILE] {
+        let tokens = file(name).map(|json| end_tokens_of(name, &json)).transpose()?.unwrap_or_default();
+        if !tokens.is_empty() {
+            return Ok(tokens);
+        }
+    }
+    Ok(Vec::new())
+}
+
+/// The fields of `tokenizer_config.json` that the codec reads.
+#[derive(Debug, Default, Deserialize)]
+struct TokenizerConfig {
+    #[serde(default)]
+    chat_template: Option<Value>,
+    #[serde(default)]
+    bos_token: Option<SpecialToken>,
+    #[serde(default)]
+    eos_token: Option<SpecialToken>,
+    #[serde(default)]
+    pad_token: Option<SpecialToken>,
+    #[serde(default)]
+    unk_token: Option<SpecialToken>,
+}
+
+/// A special token: its text, or its text with settings.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum SpecialToken {
+    Text(String),
+    Added { content: String },
+}
+
+impl SpecialToken {
+    pub(crate) fn text(&self) -> &str {
+        match self {
+            Self::Text(text) | Self::Added { content: text } => text,
+        }
+    }
+}
+
+impl TokenizerConfig {
+    /// The template: one text, or the one named `default` of several.
+    fn template(&self) -> Result<Option<String>, TextError> {
+        let fail = |reason: String| TextError::Read { file: TOKENIZER_CONFIG_FILE, reason };
+        match &self.chat_template {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text.clone())),
+            Some(Value::Array(named)) => {
+                let default = named.iter().find(|one| one["name"] == "default");
+                let text = default.or(named.first()).and_then(|one| one["template"].as_str());
+                text.map(|text| Some(text.to_owned()))
+                    .ok_or_else(|| fail("chat_template has no template named default".to_owned()))
+            }
+            Some(_) => Err(fail("chat_template is neither text nor a list of named texts".to_owned())),
+        }
+    }
+
+    fn special_tokens(&self) -> Vec<(&'static str, String)> {
+        let tokens = [
+            ("bos_token", &self.bos_token),
+            ("eos_token", &self.eos_token),
+            ("pad_token", &self.pad_token),
+            ("unk_token", &self.unk_token),
+        ];
+        let present = tokens.into_iter().filter_map(|(name, token)| Some((name, token.as_ref()?)));
+        present.map(|(name, token)| (name, token.text().to_owned())).collect()
+    }
+}
+
+/// `eos_token_id` of a file: none, one, or several.
+pub(crate) fn end_tokens_of(file: &'static str, json: &[u8]) -> Result<Vec<u32>, TextError> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Tokens {
+        One(u32),
+        Several(Vec<u32>),
+    }
+    #[derive(Deserialize)]
+    struct Ends {
+        #[serde(default)]
+        eos_token_id: Option<Tokens>,
+    }
+    let ends: Ends = read_json(file, json)?;
+    Ok(match ends.eos_token_id {
+        None => Vec::new(),
+        Some(Tokens::One(token)) => vec![token],
+        Some(Tokens::Several(tokens)) => tokens,
+    })
+}
+
+fn read_json<T: for<'a> Deserialize<'a>>(file: &'static str, json: &[u8]) -> Result<T, TextError> {
+    serde_json::from_slice(json).map_err(|e| TextError::Read { file, reason: e.to_string() })
+}
+
+fn read_text(file: &'static str, bytes: &[u8]) -> Result<String, TextError> {
+    String::from_utf8(bytes.to_vec()).map_err(|e| TextError::Read { file, reason: e.to_string() })
+}

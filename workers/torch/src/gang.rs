@@ -1,0 +1,9 @@
+//! Collectives among the members of a gang, over libtorch's own `c10d`.
+
+mod bridge;
+pub mod group;
+
+pub use bridge::Listen;
+pub(crate) use bridge::{Reducer, add_gradient_to};
+pub use group::Group;
+pub(crate) use millrace_policy::gang::{GangError, RankAssignment};

@@ -1,0 +1,73 @@
+// NCCL, for tensors on a GPU. Compiled with MILLRACE_NCCL where NCCL's and CUDA's headers are found.
+
+#include "millrace-torch/src/gang/bridge/bridge.h"
+#include "millrace-torch/src/gang/bridge/store.h"
+
+#include "millrace-torch/src/gang/bridge.rs.h"
+
+#ifdef MILLRACE_NCCL
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+#endif
+
+namespace millrace::gang {
+
+#ifdef MILLRACE_NCCL
+
+namespace {
+
+class NcclGroup final : public Group {
+ public:
+  explicit NcclGroup(c10::intrusive_ptr<c10d::ProcessGroupNCCL> inner) : inner_(std::move(inner)) {}
+
+  void close() const override {
+    inner_->abort();
+  }
+
+  std::unique_ptr<Pending> reduce_scatter(const at::Tensor* output, const at::Tensor* input) const override {
+    auto to = output->detach();
+    auto from = input->detach();
+    return std::make_unique<Pending>(inner_->_reduce_scatter_base(to, from));
+  }
+
+ protected:
+  c10d::Backend& backend() const override {
+    return *inner_;
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::ProcessGroupNCCL> inner_;
+};
+
+} // namespace
+
+bool has_nccl() {
+  return true;
+}
+
+std::shared_ptr<Group> nccl(
+    rust::Box<RendezvousKeys> keys,
+    std::uint32_t rank,
+    std::uint32_t world,
+    std::uint64_t timeout_ms) {
+  const std::chrono::milliseconds timeout(timeout_ms);
+  auto store = c10::make_intrusive<RendezvousStore>(std::move(keys), timeout);
+  auto options = c10d::ProcessGroupNCCL::Options::create();
+  options->timeout = timeout;
+  auto inner = c10::make_intrusive<c10d::ProcessGroupNCCL>(
+      std::move(store), static_cast<int>(rank), static_cast<int>(world), std::move(options));
+  return std::make_shared<NcclGroup>(std::move(inner));
+}
+
+#else
+
+bool has_nccl() {
+  return false;
+}
+
+std::shared_ptr<Group> nccl(rust::Box<RendezvousKeys>, std::uint32_t, std::uint32_t, std::uint64_t) {
+  throw std::runtime_error("this build lacks NCCL: its headers were not there");
+}
+
+#endif
+
+} // namespace millrace::gang

@@ -1,0 +1,143 @@
+// Gradients that are reduced while backward still runs.
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "millrace-torch/src/gang/bridge/bridge.h"
+
+namespace millrace::gang {
+
+void add_gradient_to(const at::Tensor* leaf, const at::Tensor* gradient) {
+  leaf->mutable_grad() = gradient->detach().view_as(*leaf);
+}
+
+namespace {
+
+struct Bucket {
+  at::Tensor output;
+  at::Tensor input;
+  std::uint32_t leaves = 0;
+  std::uint32_t missing = 0;
+  std::unique_ptr<Pending> pending;
+};
+
+} // namespace
+
+// Backward runs on one thread at a time, and whoever called it waits for it meanwhile: no lock is needed.
+struct Reducer::State {
+  std::shared_ptr<Group> group;
+  std::vector<Bucket> buckets;
+  std::size_t next = 0;
+  bool armed = false;
+  std::exception_ptr failure;
+
+  // Members start collectives in the same order, whichever bucket is full first.
+  void start(bool all) {
+    while (next < buckets.size() && (all || buckets[next].missing == 0)) {
+      auto& bucket = buckets[next++];
+      bucket.pending = group->reduce_scatter(&bucket.output, &bucket.input);
+    }
+  }
+
+  void filled(std::size_t bucket) noexcept {
+    if (!armed || failure) {
+      return;
+    }
+    // An exception may not pass through autograd: it would be taken for one of the computation.
+    try {
+      TORCH_CHECK(buckets[bucket].missing > 0, "bucket ", bucket, " is filled more often than it has leaves");
+      if (--buckets[bucket].missing != 0) {
+        return;
+      }
+      start(false);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  }
+};
+
+namespace {
+
+class Filled final : public torch::autograd::PostAccumulateGradHook {
+ public:
+  explicit Filled(std::function<void()> call) : call_(std::move(call)) {}
+
+  void operator()(const torch::autograd::Variable&) override {
+    call_();
+  }
+
+ private:
+  std::function<void()> call_;
+};
+
+} // namespace
+
+Reducer::Reducer(std::shared_ptr<Group> group) : state_(std::make_shared<State>()) {
+  state_->group = std::move(group);
+}
+
+Reducer::~Reducer() {
+  for (const auto& leaf : leaves_) {
+    torch::autograd::impl::set_post_acc_grad_hooks(leaf, nullptr);
+  }
+}
+
+void Reducer::add_bucket(const at::Tensor* output, const at::Tensor* input) {
+  Bucket bucket;
+  bucket.output = output->detach();
+  bucket.input = input->detach();
+  state_->buckets.push_back(std::move(bucket));
+}
+
+void Reducer::add_leaf(const at::Tensor* leaf) {
+  TORCH_CHECK(!state_->buckets.empty(), "a leaf lies in a bucket, and there is none");
+  const auto bucket = state_->buckets.size() - 1;
+  ++state_->buckets[bucket].leaves;
+  auto call = [state = state_, bucket] { state->filled(bucket); };
+  torch::autograd::impl::set_post_acc_grad_hooks(*leaf, std::make_unique<Filled>(std::move(call)));
+  leaves_.push_back(*leaf);
+}
+
+void Reducer::add_leaf_by_hand() {
+  TORCH_CHECK(!state_->buckets.empty(), "a leaf lies in a bucket, and there is none");
+  ++state_->buckets.back().leaves;
+}
+
+void Reducer::filled(std::uint32_t bucket) {
+  TORCH_CHECK(bucket < state_->buckets.size(), "bucket ", bucket, " of ", state_->buckets.size());
+  state_->filled(bucket);
+}
+
+void Reducer::arm() {
+  for (auto& bucket : state_->buckets) {
+    bucket.missing = bucket.leaves;
+    bucket.pending.reset();
+  }
+  state_->next = 0;
+  state_->failure = nullptr;
+  state_->armed = true;
+}
+
+std::uint32_t Reducer::started() const {
+  return static_cast<std::uint32_t>(state_->next);
+}
+
+void Reducer::start_rest() {
+  state_->armed = false;
+  if (state_->failure) {
+    std::rethrow_exception(state_->failure);
+  }
+  state_->start(true);
+}
+
+std::unique_ptr<Pending> Reducer::take(std::uint32_t bucket) {
+  TORCH_CHECK(bucket < state_->next && state_->buckets[bucket].pending, "bucket ", bucket, " is not under way");
+  return std::move(state_->buckets[bucket].pending);
+}
+
+std::unique_ptr<Reducer> reducer(const std::shared_ptr<Group>& group) {
+  return std::make_unique<Reducer>(group);
+}
+
+} // namespace millrace::gang

@@ -1,0 +1,337 @@
+//! Minibatches and microbatches: which rollouts share an update, and which a forward.
+
+use millrace_policy::random::Stream;
+use tch::{Device, Tensor};
+
+use super::samples::Sample;
+use super::zero_partition::ZeroPartition;
+use crate::decoder::{Config, Extent, Packed, Rows};
+use crate::libtorch::common;
+
+/// Splits `count` rollouts into `parts` minibatches of like size, drawn by `seed`.
+pub(super) fn minibatches(count: usize, parts: usize, seed: u64) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..count).collect();
+    let parts = parts.clamp(1, count.max(1));
+    if parts > 1 {
+        let mut random = Stream::new(seed);
+        for last in (1..count).rev() {
+            order.swap(last, random.below(last as u64 + 1) as usize);
+        }
+    }
+    (0..parts).map(|part| order[count * part / parts..count * (part + 1) / parts].to_vec()).collect()
+}
+
+/// The rows of a minibatch that a member computes: every `world`th by length, so that members have
+/// similar work. Where there are fewer rows than members, some have none.
+pub(super) fn own_rows(rows: &[Sample], minibatch: &[usize], partition: &ZeroPartition) -> Vec<usize> {
+    let mut order = minibatch.to_vec();
+    order.sort_by_key(|&index| (std::cmp::Reverse(rows[index].tokens.len()), index));
+    order.into_iter().skip(partition.rank as usize).step_by(partition.world as usize).collect()
+}
+
+/// Splits a minibatch into forwards of at most `most` tokens, unless a rollout alone exceeds that.
+/// Rollouts with a common prefix go together. From the second on, the prefix counts a quarter,
+/// about the cost of its attention. Within a forward the longest come first.
+pub(super) fn microbatches(rows: &[Sample], minibatch: &[usize], most: usize) -> Vec<Vec<usize>> {
+    let mut order = minibatch.to_vec();
+    order.retain(|&index| !rows[index].logit_positions.is_empty());
+    // In lexicographic order, a rollout shares the longest prefix with the one right before it.
+    order.sort_by(|&a, &b| (inputs(&rows[a]), a).cmp(&(inputs(&rows[b]), b)));
+    let mut packed: Vec<Vec<usize>> = Vec::new();
+    let mut filled = 0;
+    for index in order {
+        let tokens = inputs(&rows[index]);
+        let before = packed.last().and_then(|batch| batch.last()).map_or(&[][..], |&one| inputs(&rows[one]));
+        let shared = common(before, tokens);
+        let more = tokens.len() - shared + shared.div_ceil(4);
+        match packed.last_mut() {
+            Some(batch) if filled + more <= most => {
+                batch.push(index);
+                filled += more;
+            }
+            _ => {
+                packed.push(vec![index]);
+                filled = tokens.len();
+            }
+        }
+    }
+    for batch in &mut packed {
+        batch.sort_by_key(|&index| (std::cmp::Reverse(rows[index].tokens.len()), index));
+    }
+    packed
+}
+
+/// The tokens of a rollout that go into a forward.
+fn inputs(sample: &Sample) -> &[u32] {
+    &sample.tokens[..sample.inputs()]
+}
+
+/// One forward: rollouts one after another, N rows, M tokens sampled. Tokens with the same prefix
+/// share a row.
+#[derive(Debug)]
+pub(super) struct Microbatch {
+    pub(super) rows: Rows,
+    pub(super) attend: Packed,
+    pub(super) sampled: Sampled,
+    /// Sampled tokens of each rollout; they add up to M.
+    pub(super) rollouts: Vec<usize>,
+    /// Those of each turn.
+    pub(super) turns: Vec<usize>,
+}
+
+/// Inputs of the loss, `[M]` each.
+#[derive(Debug)]
+pub(super) struct Sampled {
+    pub(super) targets: Tensor,
+    pub(super) behaviour: Tensor,
+    pub(super) old: Tensor,
+    /// `None` without a reference model.
+    pub(super) reference: Option<Tensor>,
+    pub(super) advantage: Tensor,
+    /// `None` without a critic.
+    pub(super) aim: Option<Aim>,
+    /// Factor of a token's policy loss; `None` without a correction.
+    pub(super) weight: Option<Tensor>,
+    /// 1 for a token that counts.
+    pub(super) mask: Tensor,
+    /// Factor of a token's loss in the update's.
+    pub(super) share: Tensor,
+    /// The span that shares its ratio, where it is not the token's own.
+    pub(super) span: Option<TokenSpans>,
+    /// 1 for a token of a rollout that reached the goal; `None` without imitation.
+    pub(super) reached: Option<Tensor>,
+    /// 1 for a token that the version trained on sampled.
+    pub(super) on_policy: Tensor,
+}
+
+/// The span of each token, `[M]` each.
+#[derive(Debug)]
+pub(super) struct TokenSpans {
+    /// `log p − log p_old`, its mean over the span.
+    pub(super) mean_log_ratio: Tensor,
+    /// Tokens of the span.
+    pub(super) length: Tensor,
+}
+
+/// Targets of the critic, `[M]` each.
+#[derive(Debug)]
+pub(super) struct Aim {
+    /// Its values before the step's first update.
+    pub(super) values: Tensor,
+    /// The returns that it should predict.
+    pub(super) returns: Tensor,
+}
+
+impl Sampled {
+    /// The same for `count` tokens from `from`.
+    pub(super) fn narrow(&self, from: i64, count: i64) -> Self {
+        let part = |of: &Tensor| of.narrow(0, from, count);
+        Self {
+            targets: part(&self.targets),
+            behaviour: part(&self.behaviour),
+            old: part(&self.old),
+            reference: self.reference.as_ref().map(part),
+            advantage: part(&self.advantage),
+            aim: self.aim.as_ref().map(|aim| Aim { values: part(&aim.values), returns: part(&aim.returns) }),
+            weight: self.weight.as_ref().map(part),
+            mask: part(&self.mask),
+            share: part(&self.share),
+            span: self.span.as_ref().map(|span| TokenSpans {
+                mean_log_ratio: part(&span.mean_log_ratio),
+                length: part(&span.length),
+            }),
+            reached: self.reached.as_ref().map(part),
+            on_policy: part(&self.on_policy),
+        }
+    }
+}
+
+impl Microbatch {
+    /// Packs `samples`, one or more, each with a sampled token. `share` maps the number of a
+    /// rollout's sampled tokens to the factor of each of them.
+    pub(super) fn pack(
+        samples: &[&Sample],
+        share: impl Fn(usize) -> f64,
+        config: &Config,
+        device: Device,
+    ) -> Self {
+        let mut columns = Columns::default();
+        samples.iter().for_each(|sample| columns.push(sample, share(sample.logit_positions.len()) as f32));
+        let extents: Vec<Extent<'_>> = samples
+            .iter()
+            .zip(&columns.logit_positions)
+            .map(|(sample, logit_positions)| Extent { tokens: sample.inputs() as i64, logit_positions })
+            .collect();
+        let integers = |numbers: &[i64]| Tensor::from_slice(numbers).to_device(device);
+        let floats = |numbers: &[f32]| Tensor::from_slice(numbers).to_device(device);
+        Self {
+            rows: Rows {
+                tokens: integers(&columns.tokens),
+                positions: integers(&columns.positions),
+                logit_rows: integers(&columns.logit_rows),
+            },
+            attend: Packed::new(config, &extents, device).on_rows(&columns.rows.concat(), device),
+            sampled: Sampled {
+                targets: integers(&columns.targets),
+                mask: floats(&columns.mask),
+                share: floats(&columns.share),
+                span: None,
+                reached: (!columns.reached.is_empty()).then(|| floats(&columns.reached)),
+                weight: (!columns.weight.is_empty()).then(|| floats(&columns.weight)),
+                behaviour: floats(&columns.behaviour),
+                old: floats(&columns.old),
+                reference: (!columns.reference.is_empty()).then(|| floats(&columns.reference)),
+                advantage: floats(&columns.advantage),
+                aim: (!columns.returns.is_empty())
+                    .then(|| Aim { values: floats(&columns.values), returns: floats(&columns.returns) }),
+                on_policy: floats(&columns.on_policy),
+            },
+            rollouts: samples.iter().map(|sample| sample.logit_positions.len()).collect(),
+            turns: samples.iter().flat_map(|sample| &sample.turns).copied().collect(),
+        }
+    }
+}
+
+/// The numbers of a [`Microbatch`] before they are tensors.
+#[derive(Debug, Default)]
+struct Columns {
+    /// Of each rollout, by position: its row.
+    rows: Vec<Vec<i64>>,
+    tokens: Vec<i64>,
+    positions: Vec<i64>,
+    /// Of each rollout, by position.
+    logit_positions: Vec<Vec<i64>>,
+    logit_rows: Vec<i64>,
+    targets: Vec<i64>,
+    behaviour: Vec<f32>,
+    old: Vec<f32>,
+    reference: Vec<f32>,
+    advantage: Vec<f32>,
+    values: Vec<f32>,
+    returns: Vec<f32>,
+    weight: Vec<f32>,
+    reached: Vec<f32>,
+    mask: Vec<f32>,
+    share: Vec<f32>,
+    on_policy: Vec<f32>,
+}
+
+impl Columns {
+    /// The rows of the longest prefix of `inputs` with which a rollout before them begins.
+    fn shared(&self, inputs: &[i64]) -> Vec<i64> {
+        let shared_prefix = |rows: &&Vec<i64>| {
+            rows.iter().zip(inputs).take_while(|(row, token)| self.tokens[**row as usize] == **token).count()
+        };
+        let longest = self.rows.iter().max_by_key(shared_prefix);
+        longest.map_or_else(Vec::new, |rows| rows[..shared_prefix(&rows)].to_vec())
+    }
+
+    fn push(&mut self, sample: &Sample, share: f32) {
+        let inputs: Vec<i64> = inputs(sample).iter().map(|&token| i64::from(token)).collect();
+        let mut rows = self.shared(&inputs);
+        let (first, known) = (self.tokens.len() as i64, rows.len());
+        rows.extend((first..).take(inputs.len() - known));
+        self.tokens.extend(&inputs[known..]);
+        self.positions.extend(known as i64..inputs.len() as i64);
+        let logit_positions: Vec<i64> =
+            sample.logit_positions.iter().map(|&position| position as i64).collect();
+        self.logit_rows.extend(sample.logit_positions.iter().map(|&position| rows[position]));
+        self.rows.push(rows);
+        self.targets
+            .extend(sample.logit_positions.iter().map(|&position| i64::from(sample.tokens[position + 1])));
+        self.logit_positions.push(logit_positions);
+        self.behaviour.extend(&sample.behaviour);
+        self.old.extend(&sample.old);
+        self.reference.extend(&sample.reference);
+        self.advantage.extend(&sample.advantage);
+        self.values.extend(&sample.values);
+        self.returns.extend(&sample.returns);
+        self.weight.extend(&sample.weight);
+        self.reached.extend(&sample.reached);
+        self.share.extend(sample.logit_positions.iter().map(|_| share));
+        let flag = |flag: &bool| f32::from(u8::from(*flag));
+        self.on_policy.extend(sample.on_policy.iter().map(flag));
+        self.mask.extend(sample.kept.iter().map(flag));
+        // Without rejections every token counts.
+        self.mask.resize(self.share.len(), 1.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(tokens: Vec<u32>, sampled: usize) -> Sample {
+        Sample {
+            tokens,
+            logit_positions: (0..sampled).collect(),
+            behaviour: vec![0.0; sampled],
+            old: vec![0.0; sampled],
+            reference: Vec::new(),
+            on_policy: vec![true; sampled],
+            turns: vec![sampled],
+            advantage: vec![1.0; sampled],
+            values: Vec::new(),
+            returns: Vec::new(),
+            weight: Vec::new(),
+            reached: Vec::new(),
+            masked: false,
+            kept: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn every_rollout_is_in_one_minibatch_and_the_seed_decides_which() {
+        let split = minibatches(10, 3, 5);
+        let mut all = split.concat();
+        all.sort_unstable();
+        assert_eq!(all, (0..10).collect::<Vec<_>>());
+        assert_eq!(split.iter().map(Vec::len).collect::<Vec<_>>(), [3, 3, 4]);
+        assert_eq!(split, minibatches(10, 3, 5));
+        assert_ne!(split, minibatches(10, 3, 6));
+    }
+
+    #[test]
+    fn forwards_stay_within_the_budget_and_the_longest_come_first() {
+        let lengths = (0..).zip([10, 100, 12, 300, 11, 0]);
+        let rows: Vec<Sample> =
+            lengths.map(|(token, length)| row(vec![token; length], length / 10)).collect();
+        // A rollout's last token is no input: 11 + 10 + 9 fit 30, and padding counts nothing.
+        assert_eq!(microbatches(&rows, &[0, 2, 4, 5], 30), [vec![2, 4, 0]]);
+        assert_eq!(microbatches(&rows, &[0, 2, 4, 5], 29), [vec![2, 0], vec![4]]);
+        assert_eq!(microbatches(&rows, &[3, 0], 308), [vec![3, 0]]);
+        assert_eq!(microbatches(&rows, &[3, 0], 307), [vec![0], vec![3]], "one alone may pass it");
+    }
+
+    #[test]
+    fn rollouts_of_a_prompt_go_together_and_it_has_its_rows_once() {
+        let of = |prompt: u32, answer: &[u32]| {
+            let tokens: Vec<u32> = std::iter::repeat_n(prompt, 20).chain(answer.iter().copied()).collect();
+            row(tokens, 1)
+        };
+        let rows = [
+            of(1, &[5, 6, 7]),
+            of(2, &[5, 6, 7]),
+            of(1, &[5, 8]),
+            of(2, &[9]),
+            of(1, &[4, 4, 4, 4]),
+            of(1, &[5]),
+        ];
+        // Of prompt 1: 20 and 3; then 5 of 20 shared; then 20 shared and 1; then 21 shared and 1.
+        let packed = microbatches(&rows, &[0, 1, 2, 3, 4, 5], 23 + 5 + 6 + 7);
+        assert_eq!(packed, [vec![4, 0, 2, 5], vec![1, 3]]);
+        let mut columns = Columns::default();
+        packed[0].iter().for_each(|&index| columns.push(&rows[index], 1.0));
+        // The prompt, what three answered after 4, 4 and 4, and after 5 and 6; all others' inputs
+        // are begun with by them.
+        assert_eq!(columns.tokens.len(), 20 + 3 + 2);
+        assert_eq!(columns.positions[20..], [20, 21, 22, 20, 21]);
+        assert_eq!(columns.rows[1][18..], [18, 19, 23, 24]);
+        assert_eq!((columns.rows[2].len(), columns.rows[2][20]), (21, 23));
+        let seen =
+            |rows: &[i64]| rows.iter().map(|&row| columns.tokens[row as usize] as u32).collect::<Vec<_>>();
+        for (rows_of, &index) in columns.rows.iter().zip(&packed[0]) {
+            assert_eq!(seen(rows_of), inputs(&rows[index]));
+        }
+    }
+}

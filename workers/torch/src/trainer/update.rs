@@ -1,0 +1,282 @@
+//! The passes of one step over its rollouts.
+
+use std::collections::BTreeMap;
+
+use millrace_policy::PolicyError;
+use millrace_schemas::publish_weights::Manifest;
+use millrace_schemas::submit::{Algorithm, OldPolicy};
+use millrace_schemas::train_shard::Batch;
+use tch::{Device, Tensor};
+
+use super::adamw;
+use super::forward::Forward;
+use super::gradients::Gradients;
+use super::pack::{Microbatch, microbatches, minibatches, own_rows};
+use super::samples::{Sample, Samples};
+use super::schedule::rate;
+use super::score::{coefficient, score};
+use super::state::TrainerState;
+use super::step_metrics::{Beside, StepMetrics};
+use super::zero_partition::OwnedRange;
+use crate::decoder::{Decoder, Part};
+use crate::gang::Group;
+use crate::math::aggregate::Whole;
+
+/// Tokens of one forward on a CPU, even if the run allows more: more do not fit its caches.
+const CPU_MICROBATCH: usize = 4096;
+
+/// What a member needs for the updates of one state.
+#[derive(Debug)]
+pub(super) struct Member<'a> {
+    group: Option<&'a Group>,
+    gradients: Gradients,
+    /// The ranges of its parts with weight decay.
+    decayed: Vec<OwnedRange>,
+}
+
+impl<'a> Member<'a> {
+    /// Prepares the state's weights for backward.
+    pub(super) fn new(state: &TrainerState, algorithm: &Algorithm, group: Option<&'a Group>) -> Self {
+        let gradients = Gradients::new(&state.decoder, &state.partition, group);
+        let decays = |part: &Part| decays(algorithm, part);
+        Self { group, gradients, decayed: state.partition.decayed(state.decoder.layout(), decays) }
+    }
+
+    /// Buckets whose reduction began while backward ran, and all.
+    pub(super) const fn overlapped(&self) -> (u64, u64) {
+        self.gradients.overlapped()
+    }
+
+    /// Fails if this member was cancelled.
+    fn check(&self) -> Result<(), PolicyError> {
+        Ok(self.group.map_or(Ok(()), Group::check)?)
+    }
+
+    /// Replaces a tensor by its sum over the members.
+    fn add_up(&self, tensor: &Tensor) -> Result<(), PolicyError> {
+        Ok(self.group.map_or(Ok(()), |group| group.all_reduce(tensor))?)
+    }
+}
+
+/// The inputs of a step besides the state.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Step<'a> {
+    pub(super) algorithm: &'a Algorithm,
+    /// The version trained on.
+    pub(super) base: &'a Manifest,
+    pub(super) batch: &'a Batch,
+    /// The reference model of the KL penalty, if the algorithm has one.
+    pub(super) reference: Option<&'a Decoder>,
+}
+
+/// Whether a parameter has weight decay.
+fn decays(algorithm: &Algorithm, part: &Part) -> bool {
+    if part.name.ends_with(".bias") {
+        algorithm.decay_biases
+    } else if !part.is_matrix() {
+        algorithm.decay_norms
+    } else {
+        let embedding = part.name.contains("embed_tokens") || part.name.starts_with("lm_head");
+        !embedding || algorithm.decay_embeddings
+    }
+}
+
+impl Step<'_> {
+    /// Makes the step on `state`. Returns means over all its passes.
+    ///
+    /// # Errors
+    /// The batch cannot be trained on, a loss or gradient is not finite, or a member was lost.
+    /// `state` must be dropped then.
+    pub(super) fn run(
+        &self,
+        state: &mut TrainerState,
+        member: &mut Member<'_>,
+    ) -> Result<BTreeMap<String, f64>, PolicyError> {
+        let samples = Samples::of(self.batch, state.decoder.config())?;
+        let (device, place) = (state.decoder.flat().device(), (state.partition.rank, state.partition.world));
+        let forward = Forward {
+            algorithm: self.algorithm,
+            coefficient: coefficient(self.algorithm, self.base),
+            temperature: samples.temperature,
+            below: samples.below,
+        };
+        let mut rows = samples.rows;
+        if let Some(reference) = self.reference {
+            let seen = forward.look_at_all(reference, state, member, &rows)?;
+            rows.iter_mut().zip(seen.log_p).for_each(|(row, reference)| row.reference = reference);
+        }
+        let (proximal, critic) =
+            (self.algorithm.old == OldPolicy::Proximal, self.algorithm.advantage.has_critic());
+        if proximal || critic {
+            let seen = forward.look_at_all(&state.decoder, state, member, &rows)?;
+            rows.iter_mut().zip(seen.values).for_each(|(row, values)| row.values = values);
+            if proximal {
+                rows.iter_mut().zip(seen.log_p).for_each(|(row, old)| row.old = old);
+            }
+        }
+        let scored = score(&mut rows, self.batch, self.algorithm, forward.coefficient, self.base);
+        let step_metrics =
+            StepMetrics::new(device, place, Beside { reference: self.reference.is_some(), critic });
+        let mut pass = Pass { algorithm: self.algorithm, forward, step_metrics };
+        let mut metrics = pass.run(state, member, &rows, self.batch)?;
+        metrics.extend(samples.metrics.into_iter().chain(scored));
+        if self.reference.is_some() {
+            metrics.insert("kl_coefficient".to_owned(), forward.coefficient);
+        }
+        Ok(metrics)
+    }
+}
+
+/// The passes of one step.
+#[derive(Debug)]
+struct Pass<'a> {
+    algorithm: &'a Algorithm,
+    forward: Forward<'a>,
+    step_metrics: StepMetrics,
+}
+
+impl Pass<'_> {
+    /// All epochs and minibatches of a step, on `state`. Returns means over all of them.
+    fn run(
+        &mut self,
+        state: &mut TrainerState,
+        member: &mut Member<'_>,
+        rows: &[Sample],
+        batch: &Batch,
+    ) -> Result<BTreeMap<String, f64>, PolicyError> {
+        let (mut norms, before) = (0.0, state.optimiser.updates);
+        let rate = rate(self.algorithm, batch.base.0);
+        for epoch in 0..self.algorithm.epochs {
+            let seed = batch.seed.wrapping_add(u64::from(epoch));
+            for minibatch in minibatches(rows.len(), self.algorithm.minibatches as usize, seed) {
+                norms += self.update(state, member, rows, &minibatch, rate)?;
+            }
+        }
+        member.add_up(self.step_metrics.tensor())?;
+        let updates = (state.optimiser.updates - before) as f64;
+        let mut metrics = self.step_metrics.report(updates);
+        metrics.insert("updates".to_owned(), updates);
+        metrics.insert("grad_norm".to_owned(), norms / updates.max(1.0));
+        metrics.insert("learning_rate".to_owned(), rate);
+        for old in OldPolicy::ALL {
+            let in_force = f64::from(u8::from(old == self.algorithm.old));
+            metrics.insert(format!("old_is_{}", old.name()), in_force);
+        }
+        match metrics.iter().find(|(_, value)| !value.is_finite()) {
+            Some((name, value)) => Err(PolicyError::Impossible(format!("the step's {name} is {value}"))),
+            None => Ok(metrics),
+        }
+    }
+
+    /// One optimiser update. Returns the gradient's norm before clipping.
+    fn update(
+        &mut self,
+        state: &mut TrainerState,
+        member: &mut Member<'_>,
+        rows: &[Sample],
+        minibatch: &[usize],
+        rate: f64,
+    ) -> Result<f64, PolicyError> {
+        let device = state.decoder.flat().device();
+        // Every member counts the whole minibatch, so the denominator needs no reduction.
+        let whole = Whole::of(minibatch.iter().map(|&index| rows[index].counted()));
+        let (aggregation, constant) = (self.algorithm.aggregation, self.algorithm.parameters.response_tokens);
+        let share = |length: usize| whole.share(aggregation, constant, length);
+        let mine = own_rows(rows, minibatch, &state.partition);
+        let forwards = microbatches(rows, &mine, self.forward.most_tokens(device));
+        member.gradients.clear();
+        if forwards.is_empty() {
+            member.gradients.last();
+        }
+        for (index, indices) in forwards.iter().enumerate() {
+            member.check()?;
+            if index + 1 == forwards.len() {
+                member.gradients.last();
+            }
+            let samples: Vec<&Sample> = indices.iter().map(|&index| &rows[index]).collect();
+            let mut packed = Microbatch::pack(&samples, share, state.decoder.config(), device);
+            self.forward.backward(&state.decoder, &mut packed, &mut member.gradients, &mut self.step_metrics);
+        }
+        let mut gradient = member.gradients.add_up(&state.partition, member.group)?;
+        self.step_metrics.before_updates = false;
+        let squares = adamw::squares(&gradient);
+        member.add_up(&squares)?;
+        let norm = f64::try_from(squares.sqrt()).unwrap_or(f64::NAN);
+        if !norm.is_finite() {
+            let update = state.optimiser.updates + 1;
+            return Err(PolicyError::Impossible(format!("update={update} has a gradient of norm={norm}")));
+        }
+        let most = self.algorithm.max_grad_norm;
+        if norm > most {
+            let _ = gradient.g_mul_scalar_(most / norm);
+        }
+        let flat = state.decoder.flat().shallow_clone();
+        let own = state.own();
+        adamw::update(&own, &mut state.optimiser, &gradient, &member.decayed, (rate, self.algorithm));
+        member.gradients.gather(&state.partition, member.group, &own, &flat)?;
+        Ok(norm)
+    }
+}
+
+/// The numbers that a model computes for each sampled token before any update.
+#[derive(Debug)]
+struct Looked {
+    log_p: Vec<Vec<f32>>,
+    /// Empty without a critic.
+    values: Vec<Vec<f32>>,
+}
+
+impl Looked {
+    fn each(&mut self) -> impl Iterator<Item = &mut Vec<Vec<f32>>> {
+        [&mut self.log_p, &mut self.values].into_iter()
+    }
+}
+
+/// Distributes the numbers `[M]` of f32 to the rows of these indices, one row after another.
+fn fill(indices: impl Iterator<Item = usize>, rows: &mut [Vec<f32>], numbers: &Tensor) {
+    let mut numbers = Vec::<f32>::try_from(numbers).expect("one axis of f32").into_iter();
+    for index in indices {
+        rows[index].fill_with(|| numbers.next().expect("one number for each sampled token"));
+    }
+}
+
+impl Forward<'_> {
+    /// Log-probabilities and values of all `rows` under `decoder`. Each member computes its share,
+    /// and all get all, because another minibatch has other shares.
+    fn look_at_all(
+        &self,
+        decoder: &Decoder,
+        state: &TrainerState,
+        member: &Member<'_>,
+        rows: &[Sample],
+    ) -> Result<Looked, PolicyError> {
+        let device = decoder.flat().device();
+        let all: Vec<usize> = (0..rows.len()).collect();
+        let zeros = || rows.iter().map(|row| vec![0.0_f32; row.logit_positions.len()]).collect::<Vec<_>>();
+        let mut looked =
+            Looked { log_p: zeros(), values: decoder.critic().map_or_else(Vec::new, |_| zeros()) };
+        for indices in microbatches(rows, &own_rows(rows, &all, &state.partition), self.most_tokens(device)) {
+            member.check()?;
+            let samples: Vec<&Sample> = indices.iter().map(|&index| &rows[index]).collect();
+            let mut packed = Microbatch::pack(&samples, |_| 0.0, decoder.config(), device);
+            let seen = self.look(decoder, &mut packed);
+            for (rows, seen) in looked.each().zip(&seen) {
+                fill(indices.iter().copied(), rows, seen);
+            }
+        }
+        if member.group.is_some() {
+            for rows in looked.each().filter(|rows| !rows.is_empty()) {
+                // Every number is from one member, and 0 at the others.
+                let whole = Tensor::from_slice(&rows.concat()).to_device(device);
+                member.add_up(&whole)?;
+                fill(all.iter().copied(), rows, &whole);
+            }
+        }
+        Ok(looked)
+    }
+
+    fn most_tokens(&self, device: Device) -> usize {
+        let most = self.algorithm.tokens_per_microbatch as usize;
+        if device.is_cuda() { most } else { most.min(CPU_MICROBATCH) }
+    }
+}
