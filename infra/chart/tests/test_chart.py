@@ -1,0 +1,278 @@
+"""The chart renders what was reviewed, refuses what cannot be, and its pods are as guarded as it promises.
+
+    python -m unittest discover --start-directory infra/chart/tests        UPDATE=1 writes the golden files afresh
+
+`tests/values/*.yaml` render to `tests/golden/*.yaml`. Each of `tests/refused/*.yaml`, over the values `minimal`, must fail
+with the message of its first line.
+"""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import tempfile
+import tomllib
+import unittest
+
+import yaml
+
+import reach
+
+TESTS = pathlib.Path(__file__).resolve().parent
+CHART = TESTS.parent
+ROOT = CHART.parent.parent
+TOOLS = ROOT / "target/tools"
+HELM = TOOLS / "helm"
+KUBECONFORM = TOOLS / "kubeconform"
+SCHEMAS = TOOLS / "kubeschemas"
+PROGRAM = pathlib.Path(os.environ.get("MILLRACE_BIN") or ROOT / "target/release") / "millrace"
+CASES = sorted(path.stem for path in (TESTS / "values").glob("*.yaml"))
+
+
+def helm(*arguments):
+    return subprocess.run([HELM, *arguments], capture_output=True, text=True, timeout=60)
+
+
+def render(*values):
+    files = [word for path in values for word in ("--values", path)]
+    return helm("template", "rl", CHART, "--namespace", "ml", "--kube-version", "1.34.4", *files)
+
+
+def manifests(case):
+    rendered = render(TESTS / f"values/{case}.yaml")
+    if rendered.returncode:
+        raise AssertionError(rendered.stderr)
+    return [manifest for manifest in yaml.safe_load_all(rendered.stdout) if manifest]
+
+
+def of_kind(case, *kinds):
+    return [manifest for manifest in manifests(case) if manifest["kind"] in kinds]
+
+
+def workloads(case):
+    return of_kind(case, "Deployment", "StatefulSet")
+
+
+def sources(*folders):
+    paths = (path for folder in folders for path in (ROOT / folder).rglob("*.rs"))
+    return "\n".join(path.read_text() for path in paths)
+
+
+@unittest.skipUnless(HELM.exists(), "no target/tools/helm; infra/dev/checks.sh makes it")
+class Renders(unittest.TestCase):
+    maxDiff = 4000
+
+    def test_the_chart_passes_lint(self):
+        for case in CASES:
+            with self.subTest(case):
+                done = helm("lint", CHART, "--strict", "--values", TESTS / f"values/{case}.yaml")
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_renders_are_those_that_were_reviewed(self):
+        for case in CASES:
+            with self.subTest(case):
+                done = render(TESTS / f"values/{case}.yaml")
+                self.assertEqual(done.returncode, 0, done.stderr)
+                golden = TESTS / f"golden/{case}.yaml"
+                if os.environ.get("UPDATE"):
+                    golden.write_text(done.stdout)
+                self.assertEqual(done.stdout, golden.read_text(), "UPDATE=1 writes the golden files afresh")
+
+    def test_every_golden_file_has_its_values(self):
+        self.assertEqual(CASES, sorted(path.stem for path in (TESTS / "golden").glob("*.yaml")))
+
+    def test_impossible_values_are_refused_with_the_field_and_the_remedy(self):
+        refused = sorted((TESTS / "refused").glob("*.yaml"))
+        self.assertGreater(len(refused), 15)
+        for path in refused:
+            with self.subTest(path.stem):
+                message = path.read_text().splitlines()[0].removeprefix("# ")
+                done = render(TESTS / "values/minimal.yaml", path)
+                self.assertNotEqual(done.returncode, 0, "it was rendered")
+                self.assertIn(message, done.stderr)
+
+    @unittest.skipUnless(KUBECONFORM.exists() and SCHEMAS.is_dir(),
+                         "no target/tools/kubeconform or kubeschemas; infra/dev/checks.sh makes them")
+    def test_manifests_are_what_the_api_and_keda_define(self):
+        where = f"{SCHEMAS}/{{{{ .ResourceKind }}}}{{{{ .KindSuffix }}}}.json"
+        command = [KUBECONFORM, "-strict", "-summary", "-schema-location", where]
+        for case in CASES:
+            with self.subTest(case):
+                rendered = render(TESTS / f"values/{case}.yaml").stdout
+                done = subprocess.run(command, input=rendered, capture_output=True, text=True, timeout=60)
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+                self.assertIn("Skipped: 0", done.stdout)
+                # The schemas refuse what the API does not know.
+                wrong = rendered.replace("terminationGracePeriodSeconds", "terminationGracePeriod", 1)
+                done = subprocess.run(command, input=wrong, capture_output=True, text=True, timeout=60)
+                self.assertNotEqual(done.returncode, 0)
+
+
+@unittest.skipUnless(HELM.exists(), "no target/tools/helm; infra/dev/checks.sh makes it")
+class Guards(unittest.TestCase):
+    def pods(self):
+        for case in CASES:
+            for workload in workloads(case):
+                yield case, workload["metadata"]["name"], workload["spec"]["template"]["spec"]
+
+    def test_pods_meet_the_restricted_pod_security_standard(self):
+        for case, name, pod in self.pods():
+            with self.subTest(case=case, name=name):
+                context = pod["securityContext"]
+                self.assertTrue(context["runAsNonRoot"])
+                self.assertGreater(context["runAsUser"], 0)
+                self.assertIn(context["seccompProfile"]["type"], ["RuntimeDefault", "Localhost"])
+                self.assertFalse(pod["automountServiceAccountToken"])
+                for field in ("hostNetwork", "hostPID", "hostIPC"):
+                    self.assertNotIn(field, pod)
+                for container in pod["containers"]:
+                    guard = container["securityContext"]
+                    self.assertFalse(guard["allowPrivilegeEscalation"])
+                    self.assertEqual(guard["capabilities"], {"drop": ["ALL"]})
+                    self.assertTrue(guard["readOnlyRootFilesystem"])
+                    self.assertIn("memory", container["resources"]["limits"])
+                for volume in pod["volumes"]:
+                    self.assertNotIn("hostPath", volume)
+
+    def test_a_pod_ends_later_than_its_grace(self):
+        found = 0
+        for case, name, pod in self.pods():
+            variables = {entry["name"]: entry.get("value") for entry in pod["containers"][0]["env"]}
+            if "MILLRACE_GRACE" in variables:
+                found += 1
+                margin = pod["terminationGracePeriodSeconds"] - float(variables["MILLRACE_GRACE"])
+                self.assertGreaterEqual(margin, 20, f"{case} {name}")
+        self.assertGreater(found, 5)
+
+    def test_an_engine_outlives_the_drain_of_its_worker(self):
+        pods = {name: pod for case, name, pod in self.pods() if case == "production"}
+        pod = pods["rl-millrace-generate"]
+        self.assertEqual([container["name"] for container in pod["containers"]], ["worker"])
+        # The kubelet ends such containers last, in the reverse order of their start.
+        self.assertEqual([(c["name"], c["restartPolicy"]) for c in pod["initContainers"]], [("engine", "Always")])
+
+    def test_secrets_are_references(self):
+        for case in CASES:
+            self.assertEqual(of_kind(case, "Secret"), [])
+        for case, name, pod in self.pods():
+            for container in pod["containers"]:
+                for variable in container.get("env", []):
+                    secret = re.search(r"SECRET|TOKEN|PASSWORD|ACCESS_KEY", variable["name"])
+                    self.assertFalse(secret and "value" in variable, f"{case} {name} {variable['name']}")
+
+    def test_every_workload_has_a_budget_of_its_own(self):
+        for case in CASES:
+            budgets = [budget["spec"]["selector"]["matchLabels"] for budget in of_kind(case, "PodDisruptionBudget")]
+            for workload in workloads(case):
+                labels = workload["spec"]["template"]["metadata"]["labels"]
+                own = [budget for budget in budgets if budget.items() <= labels.items()]
+                lone = workload["kind"] == "StatefulSet" and workload["spec"]["replicas"] == 1
+                self.assertTrue(len(own) == 1 or (lone and not own), f"{case} {workload['metadata']['name']}: {own}")
+
+    def test_selectors_of_workloads_do_not_overlap(self):
+        for case in CASES:
+            for one in workloads(case):
+                for other in workloads(case):
+                    selector = one["spec"]["selector"]["matchLabels"]
+                    labels = other["spec"]["template"]["metadata"]["labels"]
+                    same = one["metadata"]["name"] == other["metadata"]["name"]
+                    self.assertEqual(selector.items() <= labels.items(), same)
+
+    def test_pods_reach_what_they_need_and_nothing_else(self):
+        pods = {w["metadata"]["name"].removeprefix("rl-millrace-"): w["spec"]["template"]["metadata"]["labels"]
+                for w in workloads("production")}
+        network = reach.Network(of_kind("production", "NetworkPolicy"), pods, namespace="ml")
+        for worker in ("generate", "env", "reward", "gang", "coordinator"):
+            self.assertTrue(network.connects(worker, "nats", 4222), worker)
+            self.assertFalse(network.connects(worker, "nats", 6222), worker)
+            self.assertTrue(network.reaches(worker, "52.219.1.1", 443), worker)
+            self.assertFalse(network.reaches(worker, "169.254.169.254", 80), worker)
+            self.assertFalse(network.reaches(worker, "93.184.216.34", 443), worker)
+            self.assertTrue(network.enters(worker, "monitoring", 9090), worker)
+            self.assertFalse(network.enters(worker, "default", 9090), worker)
+        self.assertTrue(network.connects("nats", "nats", 6222))
+        self.assertTrue(network.connects("gang", "gang", 40_123))
+        for worker in ("generate", "env", "reward", "coordinator"):
+            self.assertFalse(network.connects(worker, "gang", 40_123), worker)
+            self.assertFalse(network.connects("gang", worker, 40_123), worker)
+        self.assertTrue(network.enters("coordinator", "keda", 9090))
+        self.assertFalse(network.enters("env", "keda", 9090))
+        self.assertTrue(network.reaches("coordinator", "10.96.0.1", 6443))
+        self.assertFalse(network.reaches("env", "10.96.0.1", 6443))
+        self.assertTrue(network.reaches("reward", "10.20.0.7", 8000))
+        self.assertFalse(network.reaches("env", "10.20.0.7", 8000))
+
+    def test_addresses_without_a_list_exclude_the_metadata_service(self):
+        pods = {"env": {w["metadata"]["name"]: w for w in workloads("minimal")}
+                ["rl-millrace-env"]["spec"]["template"]["metadata"]["labels"]}
+        network = reach.Network(of_kind("minimal", "NetworkPolicy"), pods, namespace="ml")
+        self.assertTrue(network.reaches("env", "93.184.216.34", 443))
+        self.assertFalse(network.reaches("env", "169.254.169.254", 443))
+
+
+@unittest.skipUnless(HELM.exists(), "no target/tools/helm; infra/dev/checks.sh makes it")
+class Programs(unittest.TestCase):
+    """The chart sets only what the programs read."""
+
+    def test_variables_exist(self):
+        code = sources("broker", "workers/src")
+        known = set(re.findall(r'"((?:MILLRACE|NATS)_[A-Z_]+)"', code))
+        used = set()
+        for case in CASES:
+            for workload in workloads(case):
+                for entry in workload["spec"]["template"]["spec"]["containers"][0]["env"]:
+                    used.add(entry["name"])
+        own = {name for name in used if name.startswith(("MILLRACE_", "NATS_"))}
+        self.assertGreater(len(own), 10)
+        self.assertEqual(own - known, set())
+
+    @unittest.skipUnless(PROGRAM.exists(), "no millrace program; `make programs` makes it, or MILLRACE_BIN names its folder")
+    def test_options_of_the_coordinator_exist(self):
+        done = subprocess.run([PROGRAM, "coordinator", "--help"], capture_output=True, text=True, timeout=30)
+        known = set(re.findall(r"--[a-z-]+", done.stdout))
+        given = {argument.split("=")[0] for case in CASES for workload in workloads(case)
+                 for argument in workload["spec"]["template"]["spec"]["containers"][0].get("args", [])}
+        self.assertGreaterEqual(given, {"--id", "--replicas", "--ack-wait", "--scale"})
+        self.assertEqual(given - known, set())
+
+    def test_stages_are_those_of_the_code(self):
+        queued = re.search(r"QUEUED: \[Self; \d\] =\s*\[(.*?)\]", (ROOT / "schemas/src/stage.rs").read_text(), re.S)
+        snake = {re.sub(r"(?<!^)(?=[A-Z])", "_", word).lower() for word in re.findall(r"Self::(\w+)", queued[1])}
+        schema = json.loads((CHART / "values.schema.json").read_text())
+        pattern = schema["definitions"]["pool"]["properties"]["stages"]["items"]["pattern"]
+        self.assertEqual(len(snake), 5)
+        self.assertEqual(set(re.match(r"\^\(([a-z_|]+)\)", pattern)[1].split("|")), snake)
+
+    def test_the_scaling_file_has_the_pools_that_are_scaled(self):
+        config = [c for c in of_kind("production", "ConfigMap") if c["metadata"]["name"].endswith("-scale")]
+        scale = tomllib.loads(config[0]["data"]["scale.toml"])
+        if PROGRAM.exists():
+            with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+                file.write(config[0]["data"]["scale.toml"])
+                file.flush()
+                done = subprocess.run([PROGRAM, "scale", "check", file.name], capture_output=True, text=True, timeout=30)
+            self.assertEqual(done.returncode, 0, done.stderr)
+        pools = {pool["name"]: pool for pool in scale["pool"]}
+        self.assertEqual(set(pools), {"env", "generate"})
+        self.assertEqual(pools["generate"]["stages"], ["generate"])
+        self.assertEqual(pools["generate"]["target"], {"kind": "keda"})
+        self.assertEqual(pools["env"]["target"], {"kind": "kubernetes", "namespace": "ml", "name": "rl-millrace-env"})
+        objects = {o["metadata"]["name"]: o["spec"] for o in of_kind("production", "ScaledObject")}
+        scaled = objects["rl-millrace-generate"]
+        self.assertEqual((scaled["minReplicaCount"], scaled["maxReplicaCount"]),
+                         (pools["generate"]["min"], pools["generate"]["max"]))
+        trigger = scaled["triggers"][0]
+        self.assertEqual(trigger["type"], "metrics-api")
+        self.assertEqual(trigger["metadata"]["url"], "http://rl-millrace-coordinator.ml.svc:9090/metrics")
+        metric, pool = re.fullmatch(r'(\w+){pool="([a-z]+)"}', trigger["metadata"]["valueLocation"]).groups()
+        self.assertEqual(pool, "generate")
+        self.assertIn(f'"{metric}"', sources("broker/autoscaler"))
+        # Nobody else sets the replicas of what is scaled.
+        for workload in workloads("production"):
+            if workload["metadata"]["name"] in ("rl-millrace-generate", "rl-millrace-env", "rl-millrace-reward"):
+                self.assertNotIn("replicas", workload["spec"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,94 @@
+"""The units by systemd's own checker, and what the scripts refuse: `python3 -m unittest discover -s infra/images`."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+CHECKER = shutil.which("systemd-analyze")
+
+
+def verify(unit: str, text: str) -> str:
+    """What `systemd-analyze verify` says. It ends with 0 for a setting that it does not know, so its words count."""
+    with tempfile.TemporaryDirectory() as folder:
+        # The programs are on an instance, not here.
+        for program in ("/opt/millrace/venv/bin/nats-server", "/opt/millrace/current/bin/millrace-worker",
+                        "/opt/millrace/current/bin/millrace"):
+            text = text.replace(program + " ", "/bin/true ").replace(program + "\n", "/bin/true\n")
+        path = Path(folder, unit)
+        path.write_text(text, encoding="utf-8")
+        done = subprocess.run([CHECKER, "verify", "--man=no", path], capture_output=True, text=True, check=False)
+        return done.stderr
+
+
+def script(name: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([HERE / name, *words], capture_output=True, text=True, check=False,
+                          env={"PATH": os.environ["PATH"], **environment})
+
+
+@unittest.skipUnless(CHECKER, "no systemd-analyze: the units are not checked")
+class Units(unittest.TestCase):
+    def test_systemd_has_nothing_to_say(self) -> None:
+        units = sorted((HERE / "systemd").iterdir())
+        self.assertEqual(len(units), 3)
+        for unit in units:
+            with self.subTest(unit.name):
+                self.assertEqual(verify(unit.name, unit.read_text(encoding="utf-8")), "")
+
+    def test_a_setting_of_a_wrong_name_is_found(self) -> None:
+        text = (HERE / "systemd/nats-server.service").read_text(encoding="utf-8")
+        self.assertIn("TimeoutStopSecs", verify("nats-server.service", text.replace("StopSec=", "StopSecs=")))
+
+    def test_no_unit_runs_as_root_or_writes_elsewhere(self) -> None:
+        for unit in (HERE / "systemd").iterdir():
+            lines = unit.read_text(encoding="utf-8").splitlines()
+            for line in ("User=millrace", "NoNewPrivileges=yes", "ProtectSystem=strict", "CapabilityBoundingSet=",
+                         "KillMode=mixed"):
+                self.assertIn(line, lines, unit.name)
+
+
+class Node(unittest.TestCase):
+    SETTINGS = {"MILLRACE_NODE": "1", "MILLRACE_ADDRESS": "10.0.1.10", "MILLRACE_PEERS": "10.0.0.10,10.0.1.10"}
+
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.secrets = Path(folder.name, "secrets")
+        self.secrets.mkdir()
+        for name in ("nats-server.conf", "server.pem", "server.key", "ca.pem"):
+            (self.secrets / name).write_text("", encoding="utf-8")
+
+    def node(self, **settings: str) -> subprocess.CompletedProcess[str]:
+        return script("nats-node.sh", str(self.secrets), "/streams", **{**self.SETTINGS, **settings})
+
+    def test_a_node_knows_its_peers(self) -> None:
+        done = self.node()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for words in ('server_name: "nats-1"', '"nats-route://10.0.0.10:6222"', "verify: true", 'store_dir: "/streams"'):
+            self.assertIn(words, done.stdout)
+
+    def test_a_node_alone_has_no_cluster(self) -> None:
+        self.assertNotIn("cluster {", self.node(MILLRACE_PEERS="10.0.1.10").stdout)
+
+    def test_mistakes_are_named(self) -> None:
+        self.assertIn("MILLRACE_PEERS=10.0.0.10 does not name", self.node(MILLRACE_PEERS="10.0.0.10").stderr)
+        self.assertIn("MILLRACE_NODE is not set", self.node(MILLRACE_NODE="").stderr)
+        (self.secrets / "ca.pem").unlink()
+        self.assertIn("ca.pem", self.node().stderr)
+
+
+class Image(unittest.TestCase):
+    def test_arguments_are_checked_before_anything_is_started(self) -> None:
+        done = script("build-ami.sh", "--image", "ami-1", "--subnet", "subnet-1", "--profile", "p", "--bucket", "b")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--release is missing", done.stderr)
+        done = script("build-ami.sh", "--image", "ami-1", "--subnet", "subnet-1", "--profile", "p", "--bucket", "b",
+                      "--release", "v1")
+        self.assertIn("no sha256", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
