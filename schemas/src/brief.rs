@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::env_step::EnvStepDone;
 use crate::generate::{Finish, GenerateDone, MalformedTurn, Segment, check_lengths};
-use crate::outcome::OutcomeBody;
+use crate::outcome::{OutcomeBody, Returned};
 use crate::trajectory::EntryRef;
 
 /// A turn in brief.
@@ -111,6 +111,10 @@ impl OutcomeBody {
         match self {
             Self::Generate(done) => Some(Self::TurnBrief(TurnBrief::of(done))),
             Self::EnvStep(done) => Some(Self::StepBrief(StepBrief::of(done))),
+            Self::Returned(Returned { reason, sampled: Some(sampled), .. }) => {
+                let begun = Some(TurnBrief::of(sampled));
+                Some(Self::Returned(Returned { reason: reason.clone(), sampled: None, begun }))
+            }
             Self::TurnBrief(_)
             | Self::StepBrief(_)
             | Self::Reward(_)
@@ -134,6 +138,10 @@ impl OutcomeBody {
     /// Whether it is in brief: its content is stored elsewhere.
     #[must_use]
     pub const fn is_brief(&self) -> bool {
-        matches!(self, Self::TurnBrief(_) | Self::StepBrief(_))
+        match self {
+            Self::TurnBrief(_) | Self::StepBrief(_) => true,
+            Self::Returned(returned) => returned.begun.is_some(),
+            _ => false,
+        }
     }
 }

@@ -52,6 +52,9 @@ counters! {
     /// trained ones, because short rollouts finish first.
     #[serde(default)]
     surplus_turns: "millrace_turns_total", Some(("of", "surplus"));
+    /// Tokens of begun turns that leaving workers handed back.
+    #[serde(default)]
+    handed_back_tokens: "millrace_tokens_handed_back_total", None;
 }
 
 #[cfg(test)]

@@ -22,9 +22,16 @@ pub struct GenerateTask {
     /// Tokens of the last entry of `prefix`; empty if they are to be fetched like the others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub latest: Vec<u32>,
+    /// Log entry of the part of the turn that another worker sampled before it left. It is a head
+    /// start: whoever does not know it samples the turn from its beginning.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begun: Option<EntryRef>,
+    /// The content of `begun`, once it is resolved. The answer is the whole turn, this part first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampled: Option<Box<GenerateDone>>,
     /// The oldest version that may sample; an engine with older weights fetches newer ones first.
     pub min_version: PolicyVersion,
-    /// Tokens to sample at most, 1 or more.
+    /// Tokens of the turn at most, 1 or more.
     pub max_new_tokens: u32,
     /// How to sample.
     pub sampling: Sampling,
@@ -135,11 +142,16 @@ pub enum Finish {
     Stop,
     /// `max_new_tokens` were sampled.
     Length,
+    /// The turn did not end: its worker left. Another one continues it.
+    Partial,
 }
 
 /// Why a turn is malformed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum MalformedTurn {
+    /// A turn that did not end, as the outcome of a task that is done.
+    #[error("turn has finish=partial; it is returned, for another worker to continue it")]
+    Partial,
     /// No token at all.
     #[error("turn has no tokens")]
     Empty,
@@ -189,6 +201,22 @@ pub enum MalformedTurn {
     },
 }
 
+impl GenerateTask {
+    /// The oldest version that may have sampled a token of the turn.
+    #[must_use]
+    pub fn oldest_version(&self) -> PolicyVersion {
+        let begun = self.sampled.as_ref().and_then(|sampled| sampled.segments.first());
+        begun.map_or(self.min_version, |segment| segment.version)
+    }
+
+    /// The turn so far: what another worker sampled of it, or nothing.
+    #[must_use]
+    pub fn turn_so_far(&mut self) -> GenerateDone {
+        let begun = self.sampled.take().map(|sampled| *sampled);
+        begun.unwrap_or_else(|| GenerateDone::begun(self.context.len() as u32))
+    }
+}
+
 impl GenerateDone {
     /// A turn without sampled tokens, after a context of which so many tokens have to be prefilled.
     #[must_use]
@@ -201,6 +229,16 @@ impl GenerateDone {
             finish: Finish::Length,
             prefill_tokens,
             cached_tokens: 0,
+        }
+    }
+
+    /// Adds a token that `version` sampled.
+    pub fn push(&mut self, token: u32, logprob: f32, version: PolicyVersion) {
+        self.tokens.push(token);
+        self.logprobs.push(logprob);
+        match self.segments.last_mut() {
+            Some(segment) if segment.version == version => segment.tokens += 1,
+            _ => self.segments.push(Segment { version, tokens: 1 }),
         }
     }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::brief::{StepBrief, TurnBrief};
 use crate::env_step::EnvStepDone;
 use crate::file_name::{self, NotAFileName};
-use crate::generate::{GenerateDone, MalformedTurn};
+use crate::generate::{Finish, GenerateDone, MalformedTurn};
 use crate::ids::{TaskKey, WorkerId};
 use crate::limits::{
     MAX_CONTEXT_TOKENS, MAX_ENV_STATE_BYTES, MAX_METRIC_NAME_BYTES, MAX_METRICS, MAX_REASON_BYTES,
@@ -65,11 +65,31 @@ pub enum OutcomeBody {
     Returned(Returned),
 }
 
-/// Why a task was returned.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Why a task was returned, and what there is of it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Returned {
     /// For people.
     pub reason: String,
+    /// The part of the turn that was sampled. The task is requeued with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampled: Option<Box<GenerateDone>>,
+    /// That part in brief. It only occurs in the log, beside a claim check.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begun: Option<TurnBrief>,
+}
+
+impl Returned {
+    /// Nothing was done of the task.
+    #[must_use]
+    pub fn undone(reason: String) -> Self {
+        Self { reason, ..Self::default() }
+    }
+
+    /// The brief of the part of the turn that was sampled; `None` where nothing was.
+    #[must_use]
+    pub fn part(&self) -> Option<TurnBrief> {
+        self.sampled.as_deref().map(TurnBrief::of).or_else(|| self.begun.clone())
+    }
 }
 
 /// Why an outcome is malformed. Its task counts as a dead letter, never as a reward of 0.
@@ -130,7 +150,10 @@ impl Outcome {
             return Err(MalformedOutcome::OtherStage { stage });
         }
         match &self.body {
-            OutcomeBody::Generate(done) => Ok(done.check()?),
+            OutcomeBody::Generate(done) => {
+                check_ended(done.finish)?;
+                Ok(done.check()?)
+            }
             OutcomeBody::EnvStep(done) => {
                 number("reward", done.reward)?;
                 length("state", done.state.len(), MAX_ENV_STATE_BYTES)?;
@@ -139,7 +162,10 @@ impl Outcome {
                 // Twice the bound: reserialised JSON may be longer than it was in the file.
                 length("row", done.row.values().map(|value| value.to_string().len()).sum(), 2 * MAX_ROW_BYTES)
             }
-            OutcomeBody::TurnBrief(brief) => Ok(brief.check()?),
+            OutcomeBody::TurnBrief(brief) => {
+                check_ended(brief.finish)?;
+                Ok(brief.check()?)
+            }
             OutcomeBody::StepBrief(brief) => {
                 number("reward", brief.reward)?;
                 length("observation", brief.tokens as usize, MAX_CONTEXT_TOKENS)
@@ -149,13 +175,32 @@ impl Outcome {
                 length("reason", done.reason.len(), MAX_REASON_BYTES)
             }
             OutcomeBody::TrainShard(done) => check_shard(done),
-            OutcomeBody::Returned(returned) => length("reason", returned.reason.len(), MAX_REASON_BYTES),
+            OutcomeBody::Returned(returned) => {
+                if let Some(sampled) = &returned.sampled {
+                    sampled.check()?;
+                }
+                if let Some(begun) = &returned.begun {
+                    begun.check()?;
+                }
+                length("reason", returned.reason.len(), MAX_REASON_BYTES)
+            }
             OutcomeBody::Void(_) | OutcomeBody::PublishWeights(_) => Ok(()),
         }
     }
 }
 
+/// Refuses a turn that did not end.
+fn check_ended(finish: Finish) -> Result<(), MalformedTurn> {
+    if finish == Finish::Partial { Err(MalformedTurn::Partial) } else { Ok(()) }
+}
+
 impl OutcomeBody {
+    /// Whether its task is done. A task that was returned is queued again.
+    #[must_use]
+    pub const fn is_final(&self) -> bool {
+        !matches!(self, Self::Returned(_))
+    }
+
     /// The stage whose tasks have this outcome; `None` for all stages.
     #[must_use]
     pub const fn stage(&self) -> Option<Stage> {

@@ -11,7 +11,7 @@ use crate::env_step::{EnvAction, EnvStepDone};
 use crate::envelope::{Mixer, Task, TaskBody};
 use crate::generate::GenerateDone;
 use crate::limits::MAX_CARRIED_TOKENS;
-use crate::outcome::OutcomeBody;
+use crate::outcome::{OutcomeBody, Returned};
 use crate::train_shard::BatchRollout;
 
 /// Reference to an outcome in the log: a turn or an observation. An array of its three numbers on
@@ -92,7 +92,7 @@ impl EntryRef {
         Self { seq, tokens: done.observation.len() as u32, check: mixer.finish() }
     }
 
-    /// The reference to an outcome at `seq`; `None` if it is not part of a trajectory.
+    /// The reference to an outcome at `seq`; `None` if it is not part of a trajectory or of a turn.
     #[must_use]
     pub fn of(seq: u64, body: &OutcomeBody) -> Option<Self> {
         match body {
@@ -100,10 +100,10 @@ impl EntryRef {
             OutcomeBody::EnvStep(done) => Some(Self::of_step(seq, done)),
             OutcomeBody::TurnBrief(brief) => Some(brief.entry(seq)),
             OutcomeBody::StepBrief(brief) => Some(brief.entry(seq)),
+            OutcomeBody::Returned(returned) => returned.part().map(|part| part.entry(seq)),
             OutcomeBody::Reward(_)
             | OutcomeBody::TrainShard(_)
             | OutcomeBody::Void(_)
-            | OutcomeBody::Returned(_)
             | OutcomeBody::PublishWeights(_) => None,
         }
     }
@@ -177,7 +177,16 @@ impl Task {
         &prefix[..prefix.len().saturating_sub(at_hand)]
     }
 
-    /// Whether only the tokens of the fetched entries are needed.
+    /// The entry of a turn that another worker began, which is needed whole.
+    #[must_use]
+    pub const fn begun(&self) -> Option<EntryRef> {
+        match &self.body {
+            TaskBody::Generate(task) => task.begun,
+            _ => None,
+        }
+    }
+
+    /// Whether only the tokens of the fetched entries are needed, but for [`Self::begun`].
     #[must_use]
     pub const fn needs_tokens_alone(&self) -> bool {
         matches!(self.body, TaskBody::Generate(_))
@@ -199,6 +208,14 @@ impl Task {
                     task.context.extend(tokens(&body).ok_or(Unresolved::OtherKind(entry.seq))?);
                 }
                 task.context.append(&mut latest);
+                if let Some(begun) = task.begun.take() {
+                    let OutcomeBody::Returned(Returned { sampled: Some(sampled), .. }) =
+                        &*found(&begun, &mut find)?
+                    else {
+                        return Err(Unresolved::OtherKind(begun.seq));
+                    };
+                    task.sampled = Some(sampled.clone());
+                }
             }
             TaskBody::EnvStep(task) => {
                 let prefix = std::mem::take(&mut task.prefix);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use millrace_policy::PolicyError;
+use millrace_schemas::generate::Finish;
 use millrace_schemas::{OutcomeBody, PolicyVersion, RunId, Task, TaskBody, TaskKey, limits};
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -58,19 +59,25 @@ pub struct Generate {
     sampler: Sampler,
     /// What the engine serves, by run, from a run's first task here until its end.
     runs: Arc<Mutex<HashMap<RunId, watch::Receiver<Serving>>>>,
+    /// Fires when the worker leaves: turns end with what was sampled.
+    leaving: CancellationToken,
 }
 
 impl Generate {
     /// Starts the engine's thread. It ends with this value.
     #[must_use]
     pub fn new(policies: PolicyTable, versions: VersionStore) -> Self {
-        Self { policies, versions, sampler: Sampler::Thread(Driver::start()), runs: Arc::default() }
+        Self::by(Sampler::Thread(Driver::start()), policies, versions)
     }
 
     /// The same with an inference server, which gets no request before the first task.
     #[must_use]
     pub fn by_server(policies: PolicyTable, versions: VersionStore, server: ServerSettings) -> Self {
-        Self { policies, versions, sampler: Sampler::Server(Remote::new(server)), runs: Arc::default() }
+        Self::by(Sampler::Server(Remote::new(server)), policies, versions)
+    }
+
+    fn by(sampler: Sampler, policies: PolicyTable, versions: VersionStore) -> Self {
+        Self { policies, versions, sampler, runs: Arc::default(), leaving: CancellationToken::new() }
     }
 
     /// What the engine serves of a run. The first task of a run makes the engine follow its policy.
@@ -122,11 +129,23 @@ impl Generate {
             let reason = format!("its context has tokens={tokens}, it asks for {asked} more");
             return Err(Failure::Impossible(reason));
         }
-        self.wait_for_weights(&task.run, generate.min_version).await?;
+        let begun = generate.sampled.as_ref().map_or(0, |sampled| sampled.tokens.len());
+        let ready = self.wait_for_weights(&task.run, generate.min_version);
+        let Some(ready) = self.leaving.run_until_cancelled(ready).await else {
+            return Err(give_up(&cancel).await);
+        };
+        ready?;
         let (reply, answer) = oneshot::channel();
         let Task { run, body: TaskBody::Generate(task), .. } = task else { unreachable!("matched above") };
-        self.sampler.request(run, Request { rollout, task, cancel, reply });
+        let leaving = self.leaving.clone();
+        let request = Request { rollout, task, cancel: cancel.clone(), leaving, reply };
+        self.sampler.request(run, request);
         match answer.await {
+            // The log has as much of the turn already.
+            Ok(Ok(Answer { done, .. })) if done.finish == Finish::Partial && done.tokens.len() == begun => {
+                Err(give_up(&cancel).await)
+            }
+            Ok(Err(_)) | Err(_) if self.leaving.is_cancelled() => Err(give_up(&cancel).await),
             Ok(Ok(Answer { done, busy })) => {
                 let cost = Cost { busy: Some(busy), tokens: done.tokens.len() as u64 };
                 Ok((OutcomeBody::Generate(done), cost))
@@ -139,8 +158,20 @@ impl Generate {
     }
 }
 
+/// Cancels the task of a turn of which nothing was sampled before the worker left: it returns to the
+/// queue. Never ends, because the caller is dropped.
+async fn give_up(cancel: &CancellationToken) -> Failure {
+    cancel.cancel();
+    std::future::pending().await
+}
+
 #[async_trait]
 impl Executor for Generate {
+    fn hand_back(&self) -> bool {
+        self.leaving.cancel();
+        true
+    }
+
     fn waits_for(&self) -> Option<String> {
         let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         runs.values().find_map(|serving| serving.borrow().waits_for.clone())

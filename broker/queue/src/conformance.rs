@@ -154,6 +154,8 @@ fn task(group: u64, version: u64, tokens: usize) -> Task {
             seed: 1,
             prefix: Vec::new(),
             latest: Vec::new(),
+            begun: None,
+            sampled: None,
         }),
     }
 }

@@ -99,6 +99,9 @@ fn effects(history: &History) -> Vec<String> {
     let mut late_before = None;
     history.replay(|moment| {
         let Some(Event::Outcome(outcome)) = &moment.entry.event else { return };
+        if !outcome.body.is_final() {
+            return;
+        }
         let late = moment.run().map(|run| run.books.late_outcomes);
         if moment.commands.is_none() {
             late_before = late;

@@ -63,7 +63,7 @@ impl<'a> Witness<'a> {
         let (mut done, mut failed) = (BTreeMap::new(), BTreeSet::new());
         for entry in entries() {
             match &entry.event {
-                Some(Event::Outcome(outcome)) => {
+                Some(Event::Outcome(outcome)) if outcome.body.is_final() => {
                     done.entry(outcome.key).or_insert(outcome);
                 }
                 Some(Event::DeadLetter { key, .. }) if !done.contains_key(key) => {

@@ -42,7 +42,12 @@ pub(super) fn executor(
     let objects = broker.objects();
     let versions = VersionStore::new(objects.clone());
     let inner: Arc<dyn Executor> = match stage {
-        Stage::Generate => Arc::new(Generate { link: link.clone(), policies: policies.clone(), versions }),
+        Stage::Generate => Arc::new(Generate {
+            link: link.clone(),
+            policies: policies.clone(),
+            versions,
+            leaving: CancellationToken::new(),
+        }),
         Stage::EnvStep => Arc::new(EnvStep::default()),
         Stage::Reward => Arc::new(Reward::default()),
         Stage::TrainShard => Arc::new(Train { broker: broker.clone(), versions }),
@@ -79,6 +84,10 @@ impl Executor for Troubled {
         self.link.awake().await;
         verdict
     }
+
+    fn hand_back(&self) -> bool {
+        self.inner.hand_back()
+    }
 }
 
 /// Whether nobody can do a task of this rollout. The same rollout is cursed everywhere.
@@ -95,6 +104,8 @@ struct Generate {
     link: Link,
     policies: PolicyTable,
     versions: VersionStore,
+    /// Fires when the worker leaves: turns end with what was sampled.
+    leaving: CancellationToken,
 }
 
 impl Generate {
@@ -122,6 +133,7 @@ impl Generate {
             return Err(Failure::impossible("it is not for this stage"));
         };
         let (run, from) = (task.run, body.min_version);
+        let oldest = body.oldest_version();
         let mut policy = self.policy(&run, from).await?;
         let mut engine = ScriptedEngine::new(&self.load(&run, &policy).await?)?;
         engine.admit(EngineRequest { ticket: Ticket(0), rollout, task: body });
@@ -134,9 +146,17 @@ impl Generate {
                 engine.load(&loaded)?;
                 policy = newer;
             }
-            let Some(finished) = engine.step()?.pop() else { continue };
-            let done = finished.result?;
-            let checked = done.check().and_then(|()| done.check_versions(from, policy.version));
+            let leaves = self.leaving.is_cancelled();
+            let part = if leaves { engine.abandon(Ticket(0)) } else { None };
+            let done = match part.filter(|done| !done.tokens.is_empty()) {
+                Some(part) => part,
+                None if leaves => return Err(Failure::soon("this worker leaves")),
+                None => match engine.step()?.pop() {
+                    Some(finished) => finished.result?,
+                    None => continue,
+                },
+            };
+            let checked = done.check().and_then(|()| done.check_versions(oldest, policy.version));
             checked.map_err(Failure::soon)?;
             let cost = Cost { busy: Some(started.elapsed()), tokens: done.tokens.len() as u64 };
             return Ok((OutcomeBody::Generate(done), cost));
@@ -148,5 +168,10 @@ impl Generate {
 impl Executor for Generate {
     async fn execute(&self, task: Task, _cancel: CancellationToken) -> Verdict {
         self.sample(task).await.into()
+    }
+
+    fn hand_back(&self) -> bool {
+        self.leaving.cancel();
+        true
     }
 }

@@ -24,6 +24,8 @@ use super::world::World;
 
 /// Events between two snapshots: few, so that there are many.
 const SNAPSHOT_EVENTS: u64 = 50;
+/// Shorter than a turn.
+const SHORT_GRACE: Duration = Duration::from_millis(10);
 /// Small segments, soon, so that every history reads from them. No machine of the simulator leaves what it acknowledged
 /// unsynced for as long as an entry stays.
 const TRIM: TrimSettings =
@@ -220,8 +222,13 @@ async fn coordinate(broker: Broker, config: DriverConfig, stop: CancellationToke
 async fn work(broker: Broker, id: WorkerId, role: Role, link: Link, stop: CancellationToken) {
     let own = broker.clone();
     let report = Duration::from_secs(60);
-    let worker =
-        Worker::start(broker, WorkerSettings { report, instance: id.to_string(), ..WorkerSettings::new(id) });
+    let settings = WorkerSettings { report, instance: id.to_string(), ..WorkerSettings::new(id) };
+    let grace = match link.world.seed % 3 {
+        0 => settings.grace,
+        // Workers that leave hand their turns back in the middle, or before the first token.
+        short => SHORT_GRACE * short as u32,
+    };
+    let worker = Worker::start(broker, WorkerSettings { grace, ..settings });
     let policies = worker.policies().clone();
     // The runs are of one environment; pools that nobody puts tasks into only cost time.
     let used = ["policy", "counter", "env_return", "format", "gang", "commit"];

@@ -43,7 +43,7 @@ fn draw_run(world: &World, shape: &RunShape, number: u64) -> RunSpec {
             alpha,
             order: [ConsumeOrder::OldestFirst, ConsumeOrder::FinishOrder][count((0, 1)) as usize],
             filter: [GroupFilter::None, GroupFilter::EqualRewards][count((0, 1)) as usize],
-            max_new_tokens: count((1, 3)),
+            max_new_tokens: count((1, 12)),
             max_replacements: count(shape.max_replacements),
             ..RolloutSpec::default()
         },

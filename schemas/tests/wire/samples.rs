@@ -146,6 +146,8 @@ fn sampled() -> GenerateTask {
         seed: 42,
         prefix: Vec::new(),
         latest: Vec::new(),
+        begun: None,
+        sampled: None,
     }
 }
 
@@ -216,7 +218,7 @@ pub(crate) fn tasks() -> Vec<(&'static str, Task)> {
 }
 
 /// Tasks whose content is stored in the log, as the coordinator puts them.
-fn tasks_by_reference(environment: &EnvironmentSpec) -> [(&'static str, Task); 3] {
+fn tasks_by_reference(environment: &EnvironmentSpec) -> [(&'static str, Task); 4] {
     let [before, turn, answer] = entries();
     let generate = GenerateTask {
         context: Vec::new(),
@@ -226,7 +228,10 @@ fn tasks_by_reference(environment: &EnvironmentSpec) -> [(&'static str, Task); 3
         seed: 42,
         prefix: vec![before, turn, answer],
         latest: vec![10, 11],
+        begun: None,
+        sampled: None,
     };
+    let begun = GenerateTask { begun: Some(turn), latest: Vec::new(), ..generate.clone() };
     let step = EnvStepTask {
         environment: environment.clone(),
         split: Split::Train,
@@ -241,6 +246,10 @@ fn tasks_by_reference(environment: &EnvironmentSpec) -> [(&'static str, Task); 3
         (
             "task_generate_by_reference",
             task(TaskKey::Generate { rollout: ROLLOUT, turn: 2 }, TaskBody::Generate(generate)),
+        ),
+        (
+            "task_generate_begun",
+            task(TaskKey::Generate { rollout: ROLLOUT, turn: 2 }, TaskBody::Generate(begun)),
         ),
         ("task_env_step_by_reference", task(env_step, TaskBody::EnvStep(step))),
         (
@@ -359,7 +368,7 @@ pub(crate) fn outcomes() -> Vec<(&'static str, Outcome)> {
             "outcome_returned",
             outcome(
                 TaskKey::TrainShard { makes: 5, rank: 1, attempt: 0 },
-                OutcomeBody::Returned(Returned { reason: "no space left on device".into() }),
+                OutcomeBody::Returned(Returned::undone("no space left on device".into())),
             ),
         ),
         (

@@ -17,7 +17,8 @@ pub struct EngineRequest {
     pub ticket: Ticket,
     /// The rollout: its next turn has this turn's context as a prefix.
     pub rollout: RolloutId,
-    /// What to sample. The engine's version is at least `min_version`, the context not empty.
+    /// What to sample. The engine's version is at least `min_version`, the context not empty. A turn
+    /// that another worker began is continued.
     pub task: GenerateTask,
 }
 
@@ -44,8 +45,11 @@ pub trait Engine {
     /// Adds a request to the batch.
     fn admit(&mut self, request: EngineRequest);
 
-    /// Drops a request without a result. Unknown tickets are ignored.
-    fn abandon(&mut self, ticket: Ticket);
+    /// Drops a request. Returns what it sampled of the turn so far, with [`Finish::Partial`]; `None`
+    /// for a request that failed and for unknown tickets.
+    ///
+    /// [`Finish::Partial`]: millrace_schemas::generate::Finish::Partial
+    fn abandon(&mut self, ticket: Ticket) -> Option<GenerateDone>;
 
     /// Samples about one token for each request in flight, and returns the requests that ended with
     /// it. Never waits. The caller repeats it while there are requests.

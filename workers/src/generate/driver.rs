@@ -20,6 +20,8 @@ pub(super) struct Request {
     pub(super) task: GenerateTask,
     /// Fires when the turn is no longer needed.
     pub(super) cancel: CancellationToken,
+    /// Fires when the turn must end with what was sampled.
+    pub(super) leaving: CancellationToken,
     pub(super) reply: oneshot::Sender<Result<Answer, PolicyError>>,
 }
 

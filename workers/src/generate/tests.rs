@@ -6,7 +6,7 @@ use millrace_queue::clock::SystemClock;
 use millrace_queue::{Broker, MemoryQueue, Objects};
 use millrace_schemas::RolloutId;
 use millrace_schemas::blob::{Sha, paths};
-use millrace_schemas::generate::{GenerateTask, Sampling, Segment};
+use millrace_schemas::generate::{GenerateDone, GenerateTask, Sampling, Segment};
 use millrace_schemas::policy::Policy;
 use millrace_schemas::publish_weights::Manifest;
 use millrace_schemas::subjects::GENERATE_POOL;
@@ -64,6 +64,8 @@ fn task(index: u32, min_version: u64, max_new_tokens: u32) -> Task {
             seed: u64::from(index),
             prefix: Vec::new(),
             latest: Vec::new(),
+            begun: None,
+            sampled: None,
         }),
     }
 }
@@ -251,4 +253,66 @@ async fn an_ended_run_is_forgotten() {
     while !generate.runs.lock().unwrap().is_empty() {
         tokio::task::yield_now().await;
     }
+}
+
+/// A part of a turn, the worker that handed it back, and that worker's broker.
+async fn begun() -> (GenerateDone, Arc<Generate>, Broker) {
+    // As long as a turn may be. The test may find it ended, or not yet begun: then it plays another.
+    const LONG: u32 = limits::MAX_CONTEXT_TOKENS as u32;
+    for _ in 0..100 {
+        let (generate, broker) = bench();
+        announce(&broker, &commit(&broker, 2).await).await;
+        segments(&execute(&generate, task(0, 2, 1)).await);
+        let (worker, cancel) = (generate.clone(), CancellationToken::new());
+        let long = tokio::spawn(async move {
+            cancel.run_until_cancelled(worker.execute(task(1, 2, LONG), cancel.clone())).await
+        });
+        segments(&execute(&generate, task(2, 2, 1)).await);
+        assert!(generate.hand_back());
+        let Some(verdict) = long.await.unwrap() else { continue };
+        let Verdict::Done(OutcomeBody::Generate(part), cost) = verdict else { panic!("{verdict:?}") };
+        if part.finish == Finish::Partial {
+            assert_eq!((cost.tokens, part.check()), (part.tokens.len() as u64, Ok(())));
+            return (part, generate, broker);
+        }
+    }
+    panic!("each turn ended before its worker left")
+}
+
+#[tokio::test]
+async fn a_turn_is_handed_back_and_another_worker_continues_it() {
+    let (part, _, broker) = begun().await;
+    let tokens = part.tokens.len();
+    // The other worker has newer weights by now.
+    announce(&broker, &commit(&broker, 3).await).await;
+    let (table, watch) = policies(broker.clone());
+    tokio::spawn(watch.run());
+    let other = Generate::new(table, VersionStore::new(broker.objects().clone()));
+    let mut rest = task(1, 2, tokens as u32 + 5);
+    let TaskBody::Generate(body) = &mut rest.body else { unreachable!() };
+    body.min_version = PolicyVersion(3);
+    body.sampled = Some(Box::new(part.clone()));
+    let verdict = execute(&other, rest).await;
+    let Verdict::Done(OutcomeBody::Generate(whole), _) = verdict else { panic!("{verdict:?}") };
+    assert_eq!((whole.tokens.len(), whole.finish, whole.check()), (tokens + 5, Finish::Length, Ok(())));
+    assert_eq!(whole.tokens[..tokens], part.tokens);
+    assert_eq!(whole.logprobs[..tokens], part.logprobs);
+    let versions: Vec<_> = whole.segments.iter().map(|segment| (segment.version.0, segment.tokens)).collect();
+    assert_eq!(versions, [(2, tokens as u32), (3, 5)]);
+}
+
+/// Nothing to hand back: the queue gets the task as it was.
+#[tokio::test]
+async fn a_worker_that_leaves_before_the_first_token_gives_the_task_up() {
+    let (part, generate, broker) = begun().await;
+    // It has no weights of this version, and it has sampled no token of a continued turn.
+    let mut continued = task(4, 2, limits::MAX_CONTEXT_TOKENS as u32);
+    let TaskBody::Generate(body) = &mut continued.body else { unreachable!() };
+    body.sampled = Some(Box::new(part));
+    for task in [task(3, 9, 5), continued] {
+        let cancel = CancellationToken::new();
+        let executed = generate.execute(task, cancel.clone());
+        assert_eq!(cancel.run_until_cancelled(executed).await, None);
+    }
+    drop(broker);
 }

@@ -14,7 +14,7 @@ use millrace_policy::{
     Trainer,
 };
 use millrace_schemas::blob::Sha;
-use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask, Segment};
+use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask};
 use millrace_schemas::submit::ModelSpec;
 use millrace_schemas::{BlobRef, PolicyVersion};
 
@@ -64,14 +64,16 @@ impl Engine for ScriptedEngine {
     }
 
     fn admit(&mut self, request: EngineRequest) {
-        let EngineRequest { ticket, task, .. } = request;
-        let done = GenerateDone::begun(task.context.len() as u32);
-        let last = task.context.last().copied().unwrap_or(0);
-        self.requests.push((ticket, Request { stream: Stream::new(task.seed), task, last, done }));
+        let EngineRequest { ticket, mut task, .. } = request;
+        let done = task.turn_so_far();
+        let last = done.tokens.last().or(task.context.last()).copied().unwrap_or(0);
+        let stream = Stream::new(task.seed.wrapping_add(done.tokens.len() as u64));
+        self.requests.push((ticket, Request { stream, task, last, done }));
     }
 
-    fn abandon(&mut self, ticket: Ticket) {
-        self.requests.retain(|(t, _)| *t != ticket);
+    fn abandon(&mut self, ticket: Ticket) -> Option<GenerateDone> {
+        let request = self.requests.extract_if(.., |(t, _)| *t == ticket).next();
+        request.map(|(_, request)| GenerateDone { finish: Finish::Partial, ..request.done })
     }
 
     fn step(&mut self) -> Result<Vec<Finished>, PolicyError> {
@@ -94,12 +96,8 @@ impl Request {
             ((answer + other) % vocabulary, (1.0 - right) / f64::from(vocabulary - 1))
         };
         self.last = token;
-        self.done.tokens.push(token);
-        self.done.logprobs.push(probability.ln() as f32);
-        match self.done.segments.last_mut() {
-            Some(segment) if segment.version == version => segment.tokens += 1,
-            _ => self.done.segments.push(Segment { version, tokens: 1 }),
-        }
+        self.done.push(token, probability.ln() as f32, version);
+        self.done.finish = Finish::Length;
         if self.task.sampling.stop_tokens.contains(&token) {
             self.done.finish = Finish::Stop;
             return true;

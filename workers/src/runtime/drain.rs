@@ -6,15 +6,21 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use millrace_schemas::Stage;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::counters::Stages;
 use super::in_flight::InFlight;
 
 /// Time to return unfinished tasks to the queue.
 const RETURN: Duration = Duration::from_secs(5);
+
+/// Of that, the time to hand back begun turns: an engine ends the step that it is at, and the log
+/// stores the tokens.
+const HAND_BACK: Duration = Duration::from_secs(3);
 
 /// Tells a worker to leave. Clones are the same departure. Every source of requests has one: the
 /// signals of the process, the machine's notices, the coordinator.
@@ -104,12 +110,12 @@ pub fn on_signal(departure: Departure) -> io::Result<()> {
 }
 
 /// Waits for the loops to end after the departure is requested: at first for `grace`, or a shorter
-/// time if the process will be killed before, then with all tasks cancelled, which returns them to
-/// the queue. Returns whether all tasks were settled.
+/// time if the process will be killed before. Then begun turns are handed back, and all other tasks
+/// are cancelled, which returns them to the queue. Returns whether all tasks were settled.
 pub(super) async fn drain(
     departure: &Departure,
     grace: Duration,
-    in_flight: &InFlight,
+    (in_flight, stages): (&InFlight, &Stages),
     loops: impl Future<Output = ()>,
 ) -> bool {
     let mut loops = std::pin::pin!(loops);
@@ -119,8 +125,14 @@ pub(super) async fn drain(
         () = departure.grace_is_over(grace) => {}
     }
     tracing::warn!(?grace, "grace period over; returning the tasks in flight to the queue");
+    let hand_back: Vec<Stage> =
+        stages.iter().filter(|(_, (_, executor))| executor.hand_back()).map(|(stage, _)| *stage).collect();
+    in_flight.cancel_all_but(|stage| hand_back.contains(&stage));
+    if !hand_back.is_empty() && tokio::time::timeout(HAND_BACK, &mut loops).await.is_ok() {
+        return true;
+    }
     in_flight.cancel_all();
-    tokio::time::timeout(RETURN, loops).await.is_ok()
+    tokio::time::timeout(RETURN - HAND_BACK, loops).await.is_ok()
 }
 
 #[cfg(test)]

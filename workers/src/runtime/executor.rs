@@ -15,6 +15,12 @@ pub trait Executor: Send + Sync + 'static {
     /// future is dropped then, so work for the task elsewhere should listen to `cancel`.
     async fn execute(&self, task: Task, cancel: CancellationToken) -> Verdict;
 
+    /// The worker leaves, and its grace period is over. An executor that can end its tasks with what
+    /// there is of them does so now, and returns true. The tasks of the others are cancelled.
+    fn hand_back(&self) -> bool {
+        false
+    }
+
     /// Whether it can compute. A train worker that cannot sends no heartbeats, so it is no member
     /// of gangs meanwhile.
     fn is_well(&self) -> bool {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use millrace_queue::port::Lease;
 use millrace_schemas::limits::HEARTBEATS;
-use millrace_schemas::{PolicyVersion, RunId, Task, TaskKey};
+use millrace_schemas::{PolicyVersion, RunId, Stage, Task, TaskKey};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -109,9 +109,19 @@ impl InFlight {
 
     /// Cancels all tasks, also those that arrive later.
     pub(super) fn cancel_all(&self) {
+        self.cancel_all_but(|_| false);
+    }
+
+    /// Cancels all tasks but those of the stages for which `ends` holds; also tasks that arrive
+    /// later, of whatever stage.
+    pub(super) fn cancel_all_but(&self, ends: impl Fn(Stage) -> bool) {
         let mut entries = self.entries();
         entries.leaving = true;
-        entries.by_id.values().for_each(|entry| entry.cancel.cancel());
+        for entry in entries.by_id.values() {
+            if !entry.subject.as_ref().is_some_and(|of| ends(of.key.stage())) {
+                entry.cancel.cancel();
+            }
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use millrace_queue::{Broker, BrokerError, Delivery};
+use millrace_schemas::generate::Finish;
 use millrace_schemas::limits::{MAX_DELIVER, MAX_REASON_BYTES};
 use millrace_schemas::outcome::Returned;
 use millrace_schemas::subjects::parse_task;
@@ -36,11 +37,28 @@ impl Settlement<'_> {
     pub(super) async fn settle(&self, verdict: Verdict) {
         let subject = &self.delivery.message.subject;
         match verdict {
+            Verdict::Done(OutcomeBody::Generate(part), cost) if part.finish == Finish::Partial => {
+                tracing::warn!(
+                    subject,
+                    tokens = cost.tokens,
+                    "turn handed back, for another worker to continue"
+                );
+                let (reason, sampled) = ("its worker leaves".to_owned(), Some(Box::new(part)));
+                self.requeue(Returned { reason, sampled, begun: None }, cost.busy.unwrap_or(self.elapsed))
+                    .await;
+            }
             Verdict::Done(body, cost) => {
                 self.conclude(body, cost.busy.unwrap_or(self.elapsed)).await;
             }
             Verdict::RetryAfter(_, reason) if self.is_last_delivery_of_a_drain() => {
-                self.requeue(reason).await;
+                tracing::warn!(
+                    subject,
+                    delivery = self.delivery.attempt,
+                    reason,
+                    "task returned to be requeued"
+                );
+                let reason = cut(&reason, MAX_REASON_BYTES).to_owned();
+                self.requeue(Returned::undone(reason), self.elapsed).await;
             }
             Verdict::RetryAfter(_, reason) if self.delivery.attempt >= MAX_DELIVER.unsigned_abs() => {
                 // The queue would bury it as well, without the reason.
@@ -73,26 +91,24 @@ impl Settlement<'_> {
         next_is_last && self.in_flight.cancel.is_cancelled()
     }
 
-    /// Acks the task and asks the coordinator to requeue it, with no deliveries counted. The order
-    /// matters: the queue refuses a task that it still has. If this process dies in between, the
-    /// coordinator requeues the task when the run has stalled.
-    async fn requeue(&self, reason: String) {
+    /// Acks the task and asks the coordinator to requeue it, with no deliveries counted, and with
+    /// what there is of it. The order matters: the queue refuses a task that it still has. If this
+    /// process dies in between, the coordinator requeues the task when the run has stalled.
+    async fn requeue(&self, returned: Returned, busy: Duration) {
         let subject = &self.delivery.message.subject;
         let Ok(named) = parse_task(subject) else {
             let returned = self.delivery.lease.retry_after(MAX_BACK_OFF).await;
             return warn_unsettled(subject, returned.map_err(Into::into));
         };
-        tracing::warn!(subject, delivery = self.delivery.attempt, reason, "task returned to be requeued");
         if let Err(error) = self.delivery.lease.done().await {
             return warn_unsettled(subject, Err(error.into()));
         }
-        let reason = cut(&reason, MAX_REASON_BYTES).to_owned();
         let event = Event::Outcome(Outcome {
             key: named.key,
             worker: self.worker.clone(),
-            busy_us: self.elapsed.as_micros() as u64,
+            busy_us: busy.as_micros() as u64,
             answers: self.task.as_ref().map(|(_, _, fingerprint)| *fingerprint),
-            body: OutcomeBody::Returned(Returned { reason }),
+            body: OutcomeBody::Returned(returned),
         });
         let append = || self.broker.append_outcome(&named.run, named.key, self.delivery, &event);
         warn_unsettled(subject, self.retry_transient(append).await.map(|_| ()));

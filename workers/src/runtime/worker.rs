@@ -162,7 +162,8 @@ impl Worker {
             };
             let membership =
                 stages.get(&Stage::TrainShard).map(|(_, trainer)| self.send_heartbeats(trainer.clone()));
-            let settled = drain::drain(&departure, self.settings.grace, &self.in_flight, loops).await;
+            let settled =
+                drain::drain(&departure, self.settings.grace, (&self.in_flight, &stages), loops).await;
             if let Some((leave, mut heartbeats)) = membership {
                 leave.cancel();
                 let _ = heartbeats.join_next().await;

@@ -33,6 +33,7 @@ async fn tokens_in_tokens_out() {
             match done.finish {
                 Finish::Stop => assert!(stops.contains(done.tokens.last().unwrap())),
                 Finish::Length => assert_eq!(done.tokens.len(), asked(task).max_new_tokens as usize),
+                Finish::Partial => panic!("nobody asked the worker to leave: {done:?}"),
             }
             assert!(!done.tokens[..done.tokens.len() - 1].iter().any(|token| stops.contains(token)));
             assert!(done.tokens.iter().all(|token| *token < asked(task).sampling.sample_below.unwrap_or(64)));

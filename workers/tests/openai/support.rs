@@ -248,6 +248,8 @@ pub(crate) fn task(index: u32, min_version: u64, max_new_tokens: u32, sampling: 
             seed,
             prefix: Vec::new(),
             latest: Vec::new(),
+            begun: None,
+            sampled: None,
         }),
     }
 }

@@ -1,6 +1,7 @@
 //! The weights that sampled are proved, and change only while nothing is in flight.
 
-use millrace_schemas::generate::Sampling;
+use millrace_schemas::TaskBody;
+use millrace_schemas::generate::{Finish, Sampling};
 use millrace_workers::Verdict;
 use millrace_workers::policy::openai::Dialect::{LlamaCpp, Sglang, Vllm};
 use serde_json::json;
@@ -69,6 +70,45 @@ async fn tokens_carry_their_version() {
             check_against_oracle(&python, task, &turn);
         }
         assert_eq!(python.journal()["violations"], 0);
+    }
+}
+
+/// A worker that leaves keeps what its server sampled and proved. Another worker continues it, with
+/// newer weights and with other draws.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_begun_turn_is_handed_back_and_continued() {
+    for dialect in [Vllm, Sglang] {
+        let python = Python::start();
+        let bench = Bench::new(&python, dialect);
+        bench.begin().await;
+        python.set(&json!({"slow": 0.02}));
+        let whole = task(0, 1, 200, Sampling::at(1.0));
+        let running = bench.spawn(whole.clone());
+        crate::support::until("it is being sampled", || {
+            let journal = python.journal();
+            let mut begun = journal["journal"].as_array().unwrap().iter();
+            begun.any(|entry| entry["tokens"].as_array().unwrap().len() > 4)
+        })
+        .await;
+        assert!(bench.generate.hand_back());
+        let part = done(running.await.unwrap());
+        let tokens = part.tokens.len();
+        assert!(part.finish == Finish::Partial && (5..200).contains(&tokens), "{dialect:?}: {part:?}");
+        check_against_oracle(&python, &whole, &part);
+
+        python.set(&json!({}));
+        let other = Bench::new(&python, dialect);
+        other.announce(2, true).await;
+        let mut rest = task(0, 2, tokens as u32 + 20, Sampling::at(1.0));
+        let TaskBody::Generate(body) = &mut rest.body else { unreachable!() };
+        body.sampled = Some(Box::new(part.clone()));
+        let (turn, _) = other.insist(rest).await;
+        assert_eq!((turn.tokens.len(), versions(&turn)), (tokens + 20, vec![1, 2]));
+        assert_eq!(
+            (&turn.tokens[..tokens], &turn.logprobs[..tokens]),
+            (&part.tokens[..], &part.logprobs[..])
+        );
+        check_against_oracle(&python, &whole, &turn);
     }
 }
 

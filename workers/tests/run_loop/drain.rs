@@ -3,13 +3,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use futures::FutureExt;
+use millrace_schemas::generate::{Finish, GenerateDone};
+use millrace_schemas::subjects::GENERATE_POOL;
+use millrace_schemas::{OutcomeBody, PolicyVersion, Stage, Task};
+use millrace_workers::{Cost, Executor, PoolSettings, Verdict};
 use tokio::sync::Notify;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
+use crate::partitions::turn_of;
 use crate::support::{Bench, done, eventually, on_both_queues, soon, task};
 
-on_both_queues!(what_is_in_hand_is_finished, what_takes_too_long_is_handed_back, nothing_new_is_begun);
+on_both_queues!(
+    what_is_in_hand_is_finished,
+    what_takes_too_long_is_handed_back,
+    nothing_new_is_begun,
+    a_begun_turn_is_handed_back,
+    an_executor_that_hangs_hands_nothing_back,
+);
 
 async fn what_is_in_hand_is_finished(bench: Bench) {
     let begun = Arc::new(Notify::new());
@@ -60,5 +73,74 @@ async fn nothing_new_is_begun(bench: Bench) {
     // It is free for the next worker at once: nothing was pulled and kept.
     let next = bench.worker(4, Duration::from_secs(5), |_, _| async { done() }.boxed());
     eventually("the second outcome", async || (bench.outcomes().await.len() == 2).then_some(())).await;
+    assert!(next.leave().await);
+}
+
+/// Samples a turn without end. Asked to hand back, it returns two tokens, unless it hangs.
+struct Endless {
+    begun: Arc<Notify>,
+    leaving: CancellationToken,
+    hangs: bool,
+}
+
+#[async_trait]
+impl Executor for Endless {
+    async fn execute(&self, _: Task, _: CancellationToken) -> Verdict {
+        self.begun.notify_one();
+        self.leaving.cancelled().await;
+        if self.hangs {
+            return std::future::pending().await;
+        }
+        let mut done = GenerateDone::begun(1);
+        done.push(5, -0.5, PolicyVersion(0));
+        done.push(6, -0.5, PolicyVersion(0));
+        done.finish = Finish::Partial;
+        Verdict::Done(OutcomeBody::Generate(done), Cost { busy: None, tokens: 2 })
+    }
+
+    fn hand_back(&self) -> bool {
+        self.leaving.cancel();
+        true
+    }
+}
+
+/// A worker that has begun a turn, has left, and whose tasks were settled.
+async fn leave_a_turn(bench: &Bench, hangs: bool) -> Task {
+    let pool = GENERATE_POOL.parse().unwrap();
+    bench.broker.queue().ensure_pool(Stage::Generate, &pool).await.unwrap();
+    let begun = Arc::new(Notify::new());
+    let executor = Endless { begun: begun.clone(), leaving: CancellationToken::new(), hangs };
+    let serves = PoolSettings { stage: Stage::Generate, pool, concurrency: 1 };
+    let worker = bench.worker_with("test", serves, Duration::ZERO, Arc::new(executor));
+    let turn = Task { pool: GENERATE_POOL.parse().unwrap(), ..turn_of(1, 1, 1) };
+    bench.put(&turn).await;
+    soon("the turn is begun", &begun).await;
+    assert!(worker.leave().await, "the task is settled");
+    turn
+}
+
+async fn a_begun_turn_is_handed_back(bench: Bench) {
+    let turn = leave_a_turn(&bench, false).await;
+    let outcomes = bench.outcomes().await;
+    let [outcome] = outcomes.as_slice() else { panic!("{outcomes:?}") };
+    let OutcomeBody::Returned(returned) = &outcome.body else { panic!("{outcome:?}") };
+    assert_eq!(returned.sampled.as_ref().map(|part| part.tokens.as_slice()), Some(&[5, 6][..]));
+    assert_eq!((outcome.key, outcome.answers), (turn.key, Some(turn.request_fingerprint())));
+    // The queue has no such task any more: the coordinator puts it with what there is of it.
+    bench.forgotten(&turn).await;
+}
+
+async fn an_executor_that_hangs_hands_nothing_back(bench: Bench) {
+    leave_a_turn(&bench, true).await;
+    assert!(bench.outcomes().await.is_empty());
+    let pool = GENERATE_POOL.parse().unwrap();
+    let serves = PoolSettings { stage: Stage::Generate, pool, concurrency: 1 };
+    let begun = Arc::new(Notify::new());
+    let told = begun.clone();
+    let next = bench.worker_of("next", serves, Duration::ZERO, move |_, _| {
+        told.notify_one();
+        async { Verdict::Stale }.boxed()
+    });
+    soon("another worker has it", &begun).await;
     assert!(next.leave().await);
 }

@@ -30,7 +30,7 @@ const NAMES: [&str; 2] = ["generate-0", "generate-1"];
 /// The worker that executes each task.
 type Begun = Arc<Mutex<Vec<(&'static str, TaskKey)>>>;
 
-fn turn_of(group: u64, turn: u32, partitions: u32) -> Task {
+pub(crate) fn turn_of(group: u64, turn: u32, partitions: u32) -> Task {
     let rollout = RolloutId { group, index: 0, attempt: 0 };
     Task {
         run: run(),
@@ -46,6 +46,8 @@ fn turn_of(group: u64, turn: u32, partitions: u32) -> Task {
             seed: 1,
             prefix: Vec::new(),
             latest: Vec::new(),
+            begun: None,
+            sampled: None,
         }),
     }
 }

@@ -89,6 +89,17 @@ impl Bench {
     where
         F: Fn(Task, CancellationToken) -> BoxFuture<'static, Verdict> + Send + Sync + 'static,
     {
+        self.worker_with(name, serves, grace, Arc::new(ScriptedExecutor(executor)))
+    }
+
+    /// The same with this executor.
+    pub(crate) fn worker_with(
+        &self,
+        name: &str,
+        serves: PoolSettings,
+        grace: Duration,
+        executor: Arc<dyn Executor>,
+    ) -> Running {
         let settings = WorkerSettings {
             grace,
             report: Duration::from_millis(50),
@@ -96,7 +107,6 @@ impl Bench {
         };
         let worker = Worker::start(self.broker.clone(), settings);
         let stop = CancellationToken::new();
-        let executor: Arc<dyn Executor> = Arc::new(ScriptedExecutor(executor));
         let serving = worker.serve(vec![serves], move |_| executor.clone(), Health::default(), stop.clone());
         Running { stop, serving: tokio::spawn(serving) }
     }

@@ -15,6 +15,7 @@ use crate::decoder::{BLOCK, Config, Decoder, KvCache, Lane, Layout, read_tensors
 use crate::libtorch::{enter, guarded};
 use crate::sampling::{Draw, Drawn, draw};
 use millrace_schemas::PolicyVersion;
+use millrace_schemas::generate::GenerateDone;
 
 mod blocks;
 mod buckets;
@@ -208,11 +209,11 @@ impl Engine for TorchEngine {
         }
     }
 
-    fn abandon(&mut self, ticket: Ticket) {
-        if let Some(mut active) = self.active.remove(&ticket) {
-            self.blocks.release(&active.take_blocks());
-            self.waiting.remove(&ticket);
-        }
+    fn abandon(&mut self, ticket: Ticket) -> Option<GenerateDone> {
+        let mut active = self.active.remove(&ticket)?;
+        self.blocks.release(&active.take_blocks());
+        self.waiting.remove(&ticket);
+        active.into_result().ok()
     }
 
     fn step(&mut self) -> Result<Vec<Finished>, PolicyError> {

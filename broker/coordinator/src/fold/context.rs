@@ -5,6 +5,7 @@ use millrace_schemas::{PolicyVersion, RolloutId, RunSpec};
 
 use crate::fold::rollout::Group;
 use crate::fold::state::Run;
+use crate::fold::window;
 
 /// The context of one rollout. A task is a function of this and of the rollout.
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +39,12 @@ impl<'a> TaskContext<'a> {
             domain: run.spec.part(group.domain),
             prompt: group.prompt,
         }
+    }
+
+    /// The oldest version that may have sampled a token of the rollout.
+    #[must_use]
+    pub fn floor(&self) -> PolicyVersion {
+        if self.evaluate { self.version } else { window::floor(self.spec, self.version) }
     }
 }
 

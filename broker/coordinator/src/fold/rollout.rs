@@ -34,6 +34,18 @@ pub struct Start {
     pub trajectory: Vec<EntryRef>,
 }
 
+/// The part of a turn that a leaving worker handed back. It is a head start for the next worker and
+/// no part of the trajectory: staleness counts from the turn once it is whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Begun {
+    /// The log entry.
+    pub entry: EntryRef,
+    /// The version that sampled its first token.
+    pub first: PolicyVersion,
+    /// The version that sampled its last token: no older one may continue it.
+    pub newest: PolicyVersion,
+}
+
 /// One trajectory in flight.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Rollout {
@@ -52,6 +64,9 @@ pub struct Rollout {
     /// alternately turn and observation. If it continues another rollout, that rollout's entries
     /// come first. `[1 + 2·turns]`, one fewer while it waits for the environment.
     pub trajectory: Vec<EntryRef>,
+    /// The next turn so far. Its entry is newer than those of the trajectory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begun: Option<Box<Begun>>,
     /// Its own turns: the versions that sampled them, and their rewards. `[turns]`
     pub turns: Vec<BatchTurn>,
     /// The environment's result of each turn. `[turns]`, or one fewer while it waits for the
@@ -85,6 +100,7 @@ impl Rollout {
             phase,
             skipped: (trajectory.len() / 2) as u32,
             trajectory,
+            begun: None,
             turns: Vec::new(),
             results: Vec::new(),
             success: false,

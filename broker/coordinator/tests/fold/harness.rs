@@ -212,11 +212,13 @@ impl Harness {
         match &task.body {
             TaskBody::Generate(generate) => {
                 let token = (generate.seed % 97) as u32;
-                let mut body = turn(&[token], &[-0.5], &[(version.0, 1)]);
-                if let (OutcomeBody::Generate(done), true) = (&mut body, generate.sampling.cuts()) {
-                    done.uncut_logprobs = vec![-0.25];
+                let mut done = generate.clone().turn_so_far();
+                done.push(token, -0.5, version);
+                if generate.sampling.cuts() {
+                    done.uncut_logprobs.push(-0.25);
                 }
-                body
+                done.finish = Finish::Length;
+                OutcomeBody::Generate(done)
             }
             TaskBody::EnvStep(step) => {
                 let (turn, token) = match &step.action {

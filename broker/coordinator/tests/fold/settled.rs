@@ -31,7 +31,7 @@ fn a_dead_letter_of_a_task_that_is_done_changes_nothing() {
 
 #[test]
 fn a_returned_task_is_requeued_unless_it_is_done() {
-    let returned = || OutcomeBody::Returned(Returned { reason: "no space left on device".into() });
+    let returned = || OutcomeBody::Returned(Returned::undone("no space left on device".into()));
     let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
     for _ in 0..400 {
         let Some((_, task)) = harness.queue.pop_first() else { break };

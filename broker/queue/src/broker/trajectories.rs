@@ -33,7 +33,10 @@ impl Broker {
     /// then, and must be given back.
     pub async fn resolve(&self, task: &mut Task) -> Result<(), BrokerError> {
         let Some(last) = task.prefix().last().copied() else { return Ok(()) };
-        let content = self.content(&task.run, task.needs(), task.needs_tokens_alone(), true).await?;
+        let mut content = self.content(&task.run, task.needs(), task.needs_tokens_alone(), true).await?;
+        if let Some(begun) = task.begun() {
+            content.extend(self.content(&task.run, &[begun], false, true).await?);
+        }
         if matches!(task.body, TaskBody::Generate(_)) && !task.carried().is_empty() {
             self.trajectories.keep_tokens(last, task.carried());
         }

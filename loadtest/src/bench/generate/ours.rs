@@ -102,6 +102,8 @@ impl Work {
                 seed: seed | index,
                 prefix: Vec::new(),
                 latest: Vec::new(),
+                begun: None,
+                sampled: None,
             }
         };
         (0..count as u64).map(task).collect()

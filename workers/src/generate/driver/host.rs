@@ -5,8 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use millrace_policy::{Engine, EngineRequest, Finished, LoadedVersion, PolicyError, Ticket};
+use millrace_schemas::generate::GenerateDone;
 use millrace_schemas::{PolicyVersion, RunId};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
+use tokio_util::sync::CancellationToken;
 
 use super::{Answer, Request, check};
 use crate::generate::follow::Serving;
@@ -24,12 +26,24 @@ pub(super) struct Host {
 
 /// A request that the engine has.
 struct Pending {
-    request: Reply,
-    min_version: PolicyVersion,
+    cancel: CancellationToken,
+    leaving: CancellationToken,
+    reply: oneshot::Sender<Result<Answer, PolicyError>>,
+    /// The oldest version that may have sampled a token of the turn.
+    from: PolicyVersion,
     busy: Duration,
 }
 
-type Reply = (tokio_util::sync::CancellationToken, tokio::sync::oneshot::Sender<Result<Answer, PolicyError>>);
+impl Pending {
+    fn answer(self, result: Result<GenerateDone, PolicyError>, version: PolicyVersion) {
+        let answer = result.and_then(|done| {
+            check(&done, self.from, version)?;
+            Ok(Answer { done, busy: self.busy })
+        });
+        // The receiver may be gone.
+        let _ = self.reply.send(answer);
+    }
+}
 
 impl Host {
     /// Makes the engine.
@@ -65,7 +79,7 @@ impl Host {
 
     /// Takes a request into the batch.
     pub(super) fn admit(&mut self, request: Request) {
-        let Request { rollout, task, cancel, reply } = request;
+        let Request { rollout, task, cancel, leaving, reply } = request;
         let min_version = task.min_version;
         if min_version > self.version {
             let reason = format!("the engine serves {} where {min_version} is required", self.version);
@@ -74,7 +88,8 @@ impl Host {
         }
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
-        self.pending.insert(ticket, Pending { request: (cancel, reply), min_version, busy: Duration::ZERO });
+        let from = task.oldest_version();
+        self.pending.insert(ticket, Pending { cancel, leaving, reply, from, busy: Duration::ZERO });
         self.engine.admit(EngineRequest { ticket, rollout, task });
     }
 
@@ -96,35 +111,33 @@ impl Host {
         true
     }
 
-    /// Drops the requests of cancelled tasks, and those whose receiver is gone.
+    /// Drops the requests of cancelled tasks, and those whose receiver is gone. Those of a worker
+    /// that leaves end with what was sampled.
     fn abandon_cancelled(&mut self) {
-        let engine = &mut self.engine;
-        self.pending.retain(|ticket, Pending { request: (cancel, reply), .. }| {
-            let is_live = !cancel.is_cancelled() && !reply.is_closed();
-            if !is_live {
-                engine.abandon(*ticket);
-            }
-            is_live
+        let Self { engine, pending, version, .. } = self;
+        let ended = pending.extract_if(|_, pending| {
+            pending.cancel.is_cancelled() || pending.reply.is_closed() || pending.leaving.is_cancelled()
         });
+        for (ticket, pending) in ended {
+            let sampled = engine.abandon(ticket);
+            if pending.leaving.is_cancelled() {
+                let nothing = || PolicyError::Temporary("this worker leaves".to_owned());
+                pending.answer(sampled.filter(|done| !done.tokens.is_empty()).ok_or_else(nothing), *version);
+            }
+        }
     }
 
     fn answer(&mut self, Finished { ticket, result }: Finished) {
-        let Some(Pending { request: (_, reply), min_version, busy }) = self.pending.remove(&ticket) else {
-            return;
-        };
-        let answer = result.and_then(|done| {
-            check(&done, min_version, self.version)?;
-            Ok(Answer { done, busy })
-        });
-        // The receiver may be gone.
-        let _ = reply.send(answer);
+        if let Some(pending) = self.pending.remove(&ticket) {
+            pending.answer(result, self.version);
+        }
     }
 
     /// Fails all requests, and reports that there is no engine.
     fn abort(&mut self, error: &PolicyError) {
         let reason = format!("the engine broke: {error}");
-        for (_, Pending { request: (_, reply), .. }) in self.pending.drain() {
-            let _ = reply.send(Err(PolicyError::Temporary(reason.clone())));
+        for (_, pending) in self.pending.drain() {
+            let _ = pending.reply.send(Err(PolicyError::Temporary(reason.clone())));
         }
         self.serving.send_replace(Serving { failure: Some(reason), ..Serving::default() });
     }

@@ -99,8 +99,8 @@ impl Session {
     /// session.
     pub(super) fn admit(self: Arc<Self>, request: Request) {
         tokio::spawn(async move {
-            let Request { rollout, task, cancel, mut reply } = request;
-            let turn = Turn::new(self, rollout, task);
+            let Request { rollout, task, cancel, leaving, mut reply } = request;
+            let turn = Turn::new(self, rollout, task, leaving);
             let answer = tokio::select! {
                 biased;
                 () = cancel.cancelled() => return,

@@ -8,10 +8,11 @@ use std::time::Duration;
 use millrace_policy::PolicyError;
 use millrace_policy::random::Stream;
 use millrace_policy::stop_criteria::{StopCriteria, Stops};
-use millrace_schemas::RolloutId;
 use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask, Segment};
+use millrace_schemas::{PolicyVersion, RolloutId};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::prover::Proof;
 use super::session::{Gate, Served, Session};
@@ -42,15 +43,27 @@ pub(super) struct Turn {
     /// The context and what was sampled after it.
     tokens: Vec<u32>,
     done: GenerateDone,
+    from: PolicyVersion,
     pieces: u64,
     busy: Duration,
+    /// Fires when the turn must end with what was sampled.
+    leaving: CancellationToken,
 }
 
 impl Turn {
-    pub(super) fn new(session: Arc<Session>, rollout: RolloutId, task: GenerateTask) -> Self {
-        let done = GenerateDone::begun(task.context.len() as u32);
-        let (tokens, stops) = (task.context.clone(), Stops::of(&task.sampling));
-        Self { session, rollout, task, stops, tokens, done, pieces: 0, busy: Duration::ZERO }
+    pub(super) fn new(
+        session: Arc<Session>,
+        rollout: RolloutId,
+        mut task: GenerateTask,
+        leaving: CancellationToken,
+    ) -> Self {
+        let from = task.oldest_version();
+        let done = task.turn_so_far();
+        let (mut tokens, stops) = (task.context.clone(), Stops::of(&task.sampling));
+        tokens.extend_from_slice(&done.tokens);
+        // A piece has a token or more: what another worker drew is not drawn again.
+        let pieces = done.tokens.len() as u64;
+        Self { session, rollout, task, stops, tokens, done, from, pieces, busy: Duration::ZERO, leaving }
     }
 
     /// Consumes the server's pieces, produces the turn. Waits for the gate, for the server, for the
@@ -59,11 +72,16 @@ impl Turn {
     pub(super) async fn sample(mut self) -> Result<Answer, PolicyError> {
         let (mut refused, mut empty) = (Duration::ZERO, 0);
         loop {
-            let served = self.open().await?;
+            if self.leaving.is_cancelled() {
+                return self.hand_back();
+            }
+            let leaving = self.leaving.clone();
+            let Some(served) = leaving.run_until_cancelled(self.open()).await else { continue };
+            let served = served?;
             served.ends.prepare(&self.stops)?;
             match self.piece(&served).await {
                 Ok(Progress::Ended) => {
-                    check(&self.done, self.task.min_version, served.version)?;
+                    check(&self.done, self.from, served.version)?;
                     return Ok(Answer { done: self.done, busy: self.busy });
                 }
                 Ok(Progress::More) => empty = 0,
@@ -86,6 +104,16 @@ impl Turn {
                 }
             }
         }
+    }
+
+    /// What was sampled and proved so far.
+    fn hand_back(mut self) -> Result<Answer, PolicyError> {
+        let Some(newest) = self.done.segments.last() else {
+            return Err(PolicyError::Temporary("this worker leaves".to_owned()));
+        };
+        check(&self.done, self.from, newest.version)?;
+        self.done.finish = Finish::Partial;
+        Ok(Answer { done: self.done, busy: self.busy })
     }
 
     /// Waits until turns may be sampled.
@@ -124,7 +152,16 @@ impl Turn {
         let name = format!("{}-{}", self.rollout, uuid::Uuid::now_v7().simple());
         let stop_tokens = served.ends.all_tokens(&self.stops);
         let ask = self.ask(served, &stop_tokens, &name);
-        let mut piece = session.server.sample(&ask, &served.boundary).await?;
+        let boundary = served.boundary.child_token();
+        let leave = async {
+            self.leaving.cancelled().await;
+            boundary.cancel();
+            std::future::pending().await
+        };
+        let mut piece = tokio::select! {
+            piece = session.server.sample(&ask, &boundary) => piece?,
+            never = leave => never,
+        };
         let finish = self.cut(&mut piece, &served.ends)?;
         let uncut_logprobs = if self.task.sampling.cuts() && !piece.tokens.is_empty() {
             session.server.score(&self.tokens, &piece.tokens).await?
@@ -135,7 +172,7 @@ impl Turn {
         self.busy += started.elapsed() / session.in_flight.load(Relaxed).max(1) as u32;
         drop(in_flight);
         if piece.tokens.is_empty() {
-            return Ok(if served.boundary.is_cancelled() { Progress::Closed } else { Progress::None });
+            return Ok(if boundary.is_cancelled() { Progress::Closed } else { Progress::None });
         }
         self.prove(&piece, served).await?;
         drop(unchanged);

@@ -1,7 +1,7 @@
 use super::*;
 use millrace_policy::NoPast;
 use millrace_schemas::RolloutId;
-use millrace_schemas::generate::Sampling;
+use millrace_schemas::generate::{Sampling, Segment};
 use millrace_schemas::publish_weights::Manifest;
 use millrace_schemas::train_shard::Batch;
 use millrace_schemas::{BlobRef, submit::Algorithm};
@@ -40,6 +40,8 @@ fn request(ticket: u64, seed: u64, max_new_tokens: u32) -> EngineRequest {
             seed,
             prefix: Vec::new(),
             latest: Vec::new(),
+            begun: None,
+            sampled: None,
         },
     }
 }

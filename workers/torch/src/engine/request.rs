@@ -3,7 +3,7 @@
 use millrace_policy::stop_criteria::{StopCriteria, Stops};
 use millrace_policy::{EngineRequest, PolicyError};
 use millrace_schemas::PolicyVersion;
-use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask, Sampling, Segment};
+use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask, Sampling};
 
 use super::{Draw, Drawn};
 use crate::decoder::Config;
@@ -13,15 +13,13 @@ use crate::decoder::Config;
 pub(super) struct Active {
     /// The blocks of its KV cache; none while it waits.
     pub(super) blocks: Vec<usize>,
-    /// The context, then what was sampled.
+    /// The context, then the turn so far.
     pub(super) tokens: Vec<u32>,
     /// How many of `tokens` the KV cache covers.
     pub(super) cached: usize,
     task: Task,
-    logprobs: Vec<f32>,
-    /// Empty where they are the same.
-    uncut_logprobs: Vec<f32>,
-    segments: Vec<Segment>,
+    /// The turn so far.
+    done: GenerateDone,
     finish: Option<Finish>,
     broken: Option<PolicyError>,
     /// Tokens of the context that the prefix cache had at first; `None` before.
@@ -41,11 +39,12 @@ struct Task {
 impl Active {
     /// Checks a request against the model.
     pub(super) fn new(
-        request: EngineRequest,
+        mut request: EngineRequest,
         config: &Config,
         stop_criteria: &StopCriteria,
     ) -> Result<Self, PolicyError> {
-        check(&request.task, config)?;
+        let done = request.task.turn_so_far();
+        check(&request.task, &done.tokens, config)?;
         let GenerateTask { context, max_new_tokens, sampling, seed, .. } = request.task;
         let stops = Stops::of(&sampling);
         stop_criteria.prepare(&stops)?;
@@ -61,14 +60,14 @@ impl Active {
                 ..Draw::at(sampling.temperature, seed, 0)
             },
         };
+        let mut tokens = context;
+        tokens.extend_from_slice(&done.tokens);
         Ok(Self {
             blocks: Vec::new(),
-            tokens: context,
+            tokens,
             cached: 0,
             task,
-            logprobs: Vec::new(),
-            uncut_logprobs: Vec::new(),
-            segments: Vec::new(),
+            done,
             finish: None,
             broken: None,
             found: None,
@@ -135,17 +134,13 @@ impl Active {
             return;
         }
         self.tokens.push(token);
-        self.logprobs.push(logprob);
+        self.done.push(token, logprob, version);
         if self.task.draw.cuts() {
-            self.uncut_logprobs.push(uncut_logprob);
+            self.done.uncut_logprobs.push(uncut_logprob);
         }
-        match self.segments.last_mut() {
-            Some(segment) if segment.version == version => segment.tokens += 1,
-            _ => self.segments.push(Segment { version, tokens: 1 }),
-        }
-        match stop_criteria.end(&self.tokens[self.task.context..], &self.task.stops) {
+        match stop_criteria.end(&self.done.tokens, &self.task.stops) {
             Ok(true) => self.finish = Some(Finish::Stop),
-            Ok(false) if self.logprobs.len() >= self.task.max_new_tokens => {
+            Ok(false) if self.done.tokens.len() >= self.task.max_new_tokens => {
                 self.finish = Some(Finish::Length)
             }
             Ok(false) => {}
@@ -157,25 +152,22 @@ impl Active {
         self.finish.is_some() || self.broken.is_some()
     }
 
-    /// The turn of a request that ended.
-    pub(super) fn into_result(mut self) -> Result<GenerateDone, PolicyError> {
+    /// The turn of a request that ended, or what there is of it.
+    pub(super) fn into_result(self) -> Result<GenerateDone, PolicyError> {
         if let Some(broken) = self.broken {
             return Err(broken);
         }
-        let found = self.found.unwrap_or(0);
+        let found = self.found.unwrap_or(0).min(self.task.context);
         Ok(GenerateDone {
-            tokens: self.tokens.split_off(self.task.context),
-            logprobs: self.logprobs,
-            uncut_logprobs: self.uncut_logprobs,
-            segments: self.segments,
-            finish: self.finish.unwrap_or(Finish::Length),
+            finish: self.finish.unwrap_or(Finish::Partial),
             prefill_tokens: (self.task.context - found) as u32,
             cached_tokens: found as u32,
+            ..self.done
         })
     }
 }
 
-fn check(task: &GenerateTask, config: &Config) -> Result<(), PolicyError> {
+fn check(task: &GenerateTask, begun: &[u32], config: &Config) -> Result<(), PolicyError> {
     let refuse = |why: String| Err(PolicyError::Impossible(why));
     let (context, new) = (task.context.len(), task.max_new_tokens as usize);
     let most = config.context;
@@ -185,7 +177,13 @@ fn check(task: &GenerateTask, config: &Config) -> Result<(), PolicyError> {
     if context.saturating_add(new) > most {
         return refuse(format!("context={context} and max_new_tokens={new} pass the model's {most} tokens"));
     }
-    if let Some(token) = task.context.iter().find(|&&token| i64::from(token) >= config.vocab_size) {
+    if begun.len() >= new {
+        let tokens = begun.len();
+        return refuse(format!("the turn begins with tokens={tokens}, and max_new_tokens={new} leaves none"));
+    }
+    if let Some(token) =
+        task.context.iter().chain(begun).find(|&&token| i64::from(token) >= config.vocab_size)
+    {
         return refuse(format!("token={token} is outside the vocabulary of {}", config.vocab_size));
     }
     let Sampling { temperature, top_p, min_p, .. } = task.sampling;

@@ -1,7 +1,7 @@
 //! Sampling: a turn depends on nothing but its context, its seed and the weights.
 
 use millrace_policy::{Engine, PolicyError, Ticket};
-use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask};
+use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask, Sampling};
 use millrace_torch::{Draw, EngineSettings, TorchEngine, draw, uniform};
 use tch::{Kind, Tensor};
 
@@ -224,10 +224,40 @@ fn an_abandoned_request_gives_no_result() {
     }
     assert!(engine.step().unwrap().is_empty());
     // The first is in prefill, the second waits.
-    engine.abandon(Ticket(0));
-    engine.abandon(Ticket(1));
-    engine.abandon(Ticket(77));
+    for (ticket, sampled) in [(0, Some(1)), (1, Some(0)), (77, None)] {
+        assert_eq!(engine.abandon(Ticket(ticket)).map(|done| done.tokens.len()), sampled);
+    }
     let results = run(&mut engine, 1);
     assert_same_turns(&[results[&Ticket(2)].clone().unwrap()], &alone(vec![c]));
     assert!(engine.step().unwrap().is_empty());
+}
+
+/// Draws depend on the seed and on the position alone: a turn that is handed back after any of its
+/// tokens, and continued by another engine, is the turn that one engine samples.
+#[test]
+fn a_turn_is_the_same_when_another_engine_continues_it() {
+    let cut = Sampling { top_p: 0.9, top_k: 12, ..Sampling::at(1.0) };
+    for sampling in [Sampling::at(1.0), Sampling::at(0.0), cut] {
+        let asked = GenerateTask { sampling, ..task(tokens(10, 3), 9, 5) };
+        let whole = alone(vec![asked.clone()]).remove(0);
+        for steps in [1, 4, 8] {
+            let mut first = engine(&initial(1));
+            first.admit(request(0, asked.clone()));
+            for _ in 0..steps {
+                assert!(first.step().unwrap().is_empty());
+            }
+            let part = first.abandon(Ticket(0)).unwrap();
+            assert_eq!((part.finish, part.tokens.len()), (Finish::Partial, steps));
+            let rest = GenerateTask { sampled: Some(Box::new(part)), ..asked.clone() };
+            assert_same_turns(&[whole.clone()], &alone(vec![rest]));
+        }
+        let spent = GenerateTask { sampled: Some(Box::new(whole)), ..asked };
+        let mut engine = engine(&initial(1));
+        engine.admit(request(0, spent));
+        let result = &run(&mut engine, 1)[&Ticket(0)];
+        assert!(
+            matches!(result, Err(PolicyError::Impossible(said)) if said.contains("leaves none")),
+            "{result:?}"
+        );
+    }
 }

@@ -73,6 +73,8 @@ pub(crate) fn task(context: Vec<u32>, max_new_tokens: u32, seed: u64) -> Generat
         seed,
         prefix: Vec::new(),
         latest: Vec::new(),
+        begun: None,
+        sampled: None,
     }
 }
 

@@ -1,12 +1,13 @@
 //! Applies outcomes and dead letters of a run's tasks.
 
 use millrace_schemas::limits::MAX_BUSY_US;
-use millrace_schemas::outcome::MalformedOutcome;
+use millrace_schemas::outcome::{MalformedOutcome, Returned};
 use millrace_schemas::{Outcome, OutcomeBody, TaskKey};
 
 use crate::fold::command::{Command, Commands};
+use crate::fold::context::Refused;
 use crate::fold::intake::awaited::is_awaited;
-use crate::fold::intake::{exhausted, rollouts};
+use crate::fold::intake::{exhausted, failures, rollouts};
 use crate::fold::stages::{publish_weights, train_shard};
 use crate::fold::state::Run;
 use crate::fold::{lifecycle, tasks};
@@ -35,7 +36,7 @@ fn take_in(run: &mut Run, seq: u64, outcome: Outcome, out: &mut Commands) {
         return malformed_outcome(run, key, &malformed, out);
     }
     match (key, body) {
-        (key, OutcomeBody::Returned(_)) => returned(run, key, out),
+        (key, OutcomeBody::Returned(undone)) => returned(run, key, (seq, &undone), out),
         (TaskKey::TrainShard { .. }, OutcomeBody::TrainShard(done)) => {
             train_shard::done(run, key, request_fingerprint, done, out);
         }
@@ -52,13 +53,19 @@ fn take_in(run: &mut Run, seq: u64, outcome: Outcome, out: &mut Commands) {
     }
 }
 
-/// A worker returned the task undone, which removed it from the queue: it is requeued.
-fn returned(run: &mut Run, key: TaskKey, out: &mut Commands) {
+/// A worker returned the task, which removed it from the queue: it is requeued, with what there is
+/// of it.
+fn returned(run: &mut Run, key: TaskKey, (seq, returned): (u64, &Returned), out: &mut Commands) {
     if !is_awaited(run, key) {
         run.books.late_outcomes += 1;
         return;
     }
     run.books.returned += 1;
+    if let Some(part) = returned.part()
+        && let Err(Refused(reason)) = rollouts::begun(run, key, (seq, &part))
+    {
+        return failures::failed(run, key, &reason, out);
+    }
     let mut all = Commands::new();
     match key.rollout() {
         Some(id) => tasks::put_rollout(run, id, &mut all),

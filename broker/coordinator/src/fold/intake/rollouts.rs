@@ -1,6 +1,7 @@
 //! Applies outcomes of rollouts' tasks. Each stage's file defines what its outcome changes; this
 //! one finds the rollout and queues its next task.
 
+use millrace_schemas::brief::TurnBrief;
 use millrace_schemas::submit::GroupFilter;
 use millrace_schemas::{OutcomeBody, PolicyVersion, RolloutId, TaskKey};
 
@@ -90,6 +91,28 @@ pub(crate) fn outcome(
             out.push(Command::PutTask(Box::new(task)));
         });
     }
+}
+
+/// Keeps the part of an awaited turn that a leaving worker handed back.
+///
+/// # Errors
+/// It could not be trained on.
+pub(crate) fn begun(run: &mut Run, key: TaskKey, (seq, part): (u64, &TurnBrief)) -> Result<(), Refused> {
+    let TaskKey::Generate { rollout: id, .. } = key else { return Ok(()) };
+    let Some(group) = run.group(id.group) else { return Ok(()) };
+    let context = TaskContext::of(run, group, id);
+    let Some(rollout) = group.rollouts.get(id.index as usize) else { return Ok(()) };
+    let Some(begun) = generate::begun(rollout, &context, (seq, part))? else { return Ok(()) };
+    let known = rollout.begun.as_deref().map_or(0, |known| known.entry.tokens);
+    if let Some((group, evaluate)) = run.group_mut(id.group)
+        && let Some(rollout) = group.rollouts.get_mut(id.index as usize)
+    {
+        rollout.begun = Some(Box::new(begun));
+        if !evaluate {
+            run.books.counters.handed_back_tokens += u64::from(part.tokens.saturating_sub(known));
+        }
+    }
+    Ok(())
 }
 
 /// The version that sampled a turn's first token.

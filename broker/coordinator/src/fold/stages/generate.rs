@@ -8,7 +8,7 @@ use millrace_schemas::{PolicyVersion, Task, TaskBody, TaskKey, partition};
 use std::ops::RangeInclusive;
 
 use crate::fold::context::{Refused, TaskContext};
-use crate::fold::rollout::{Phase, Rollout};
+use crate::fold::rollout::{Begun, Phase, Rollout};
 use crate::fold::seeds::{Purpose, seed};
 
 /// The task that samples the rollout's next turn.
@@ -16,6 +16,7 @@ use crate::fold::seeds::{Purpose, seed};
 pub fn task(context: &TaskContext<'_>, rollout: &Rollout) -> Task {
     let turn = rollout.turns.len() as u32 + 1;
     let (id, spec) = (context.id, context.spec);
+    let begun = rollout.begun.as_deref().filter(|begun| begun.first >= context.floor());
     let numbers = [id.group, u64::from(id.index), u64::from(id.attempt), u64::from(turn)];
     Task {
         run: spec.name.clone(),
@@ -27,7 +28,9 @@ pub fn task(context: &TaskContext<'_>, rollout: &Rollout) -> Task {
             context: Vec::new(),
             prefix: rollout.trajectory.clone(),
             latest: Vec::new(),
-            min_version: rollout.newest_version(),
+            begun: begun.map(|begun| begun.entry),
+            sampled: None,
+            min_version: begun.map_or(rollout.newest_version(), |begun| begun.newest),
             max_new_tokens: context.domain.max_new_tokens,
             sampling: sampling(context),
             seed: seed(spec.seed, Purpose::Turn, &numbers),
@@ -51,6 +54,47 @@ pub(crate) fn check_tokens(what: &str, highest: u32, below: Option<u32>) -> Resu
     }
 }
 
+/// The part of a turn that a leaving worker handed back; `None` if it may not be continued. `seq` is
+/// its position in the log.
+///
+/// # Errors
+/// As [`done`].
+pub(crate) fn begun(
+    rollout: &Rollout,
+    context: &TaskContext<'_>,
+    (seq, part): (u64, &TurnBrief),
+) -> Result<Option<Begun>, Refused> {
+    let (Some(first), Some(newest)) = (part.segments.first(), part.segments.last()) else { return Ok(None) };
+    if first.version < context.floor() {
+        return Ok(None);
+    }
+    check(rollout, context, context.floor()..=context.version, part)?;
+    let is_short = part.tokens < context.domain.max_new_tokens;
+    let entry = part.entry(seq);
+    Ok(is_short.then_some(Begun { entry, first: first.version, newest: newest.version }))
+}
+
+/// Refuses a turn that could not be trained on.
+fn check(
+    rollout: &Rollout,
+    context: &TaskContext<'_>,
+    may_sample: RangeInclusive<PolicyVersion>,
+    turn: &TurnBrief,
+) -> Result<(), Refused> {
+    let spec = context.spec;
+    // Versions never decrease within a rollout.
+    let oldest = rollout.start.map_or(*may_sample.start(), |_| rollout.newest_version());
+    check_versions(&turn.segments, oldest, *may_sample.end()).map_err(|e| Refused(e.to_string()))?;
+    let most = context.domain.max_new_tokens;
+    if turn.tokens > most {
+        return Err(Refused(format!("turn has tokens={}, more than {most}", turn.tokens)));
+    }
+    if sampling(context).cuts() && !turn.uncut {
+        return Err(Refused("turn has no uncut_logprobs, but its run cuts unlikely tokens off".to_owned()));
+    }
+    check_tokens("turn", turn.highest, spec.sample_below().or(spec.model.vocabulary()))
+}
+
 /// Applies a well-formed turn. `seq` is its position in the log.
 ///
 /// # Errors
@@ -62,24 +106,14 @@ pub(crate) fn done(
     may_sample: RangeInclusive<PolicyVersion>,
     (seq, turn): (u64, TurnBrief),
 ) -> Result<(), Refused> {
-    let spec = context.spec;
+    check(rollout, context, may_sample, &turn)?;
     let entry = turn.entry(seq);
-    // Versions never decrease within a rollout.
-    let oldest = rollout.start.map_or(*may_sample.start(), |_| rollout.newest_version());
-    check_versions(&turn.segments, oldest, *may_sample.end()).map_err(|e| Refused(e.to_string()))?;
-    let most = context.domain.max_new_tokens;
-    if turn.tokens > most {
-        return Err(Refused(format!("turn has tokens={}, more than {most}", turn.tokens)));
-    }
-    if sampling(context).cuts() && !turn.uncut {
-        return Err(Refused("turn has no uncut_logprobs, but its run cuts unlikely tokens off".to_owned()));
-    }
-    check_tokens("turn", turn.highest, spec.sample_below().or(spec.model.vocabulary()))?;
     if rollout.start.is_none() {
         rollout.start = turn.segments.first().map(|segment| segment.version);
     }
+    rollout.begun = None;
     // A turn of at most one token always ends by length, so that is no truncation.
-    rollout.truncated = most > 1 && turn.finish == Finish::Length;
+    rollout.truncated = context.domain.max_new_tokens > 1 && turn.finish == Finish::Length;
     rollout.trajectory.push(entry);
     rollout.turns.push(BatchTurn { at: 0, logprobs: Vec::new(), segments: turn.segments, reward: 0.0 });
     rollout.phase = Phase::EnvStep;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_schemas::env_step::EnvStepDone;
+use millrace_schemas::generate::GenerateDone;
 use millrace_schemas::limits::MAX_CACHED_TRAJECTORY_BYTES;
 use millrace_schemas::{EntryRef, OutcomeBody};
 
@@ -100,13 +101,15 @@ impl Kept {
     }
 }
 
+fn size_of_turn(done: &GenerateDone) -> usize {
+    4 * (done.tokens.len() + done.logprobs.len() + done.uncut_logprobs.len()) + 16 * done.segments.len()
+}
+
 /// Bytes of an outcome's arrays.
 fn size(body: &OutcomeBody) -> usize {
     match body {
-        OutcomeBody::Generate(done) => {
-            4 * (done.tokens.len() + done.logprobs.len() + done.uncut_logprobs.len())
-                + 16 * done.segments.len()
-        }
+        OutcomeBody::Generate(done) => size_of_turn(done),
+        OutcomeBody::Returned(returned) => returned.sampled.as_deref().map_or(0, size_of_turn),
         OutcomeBody::EnvStep(done) => {
             let said: usize = done.said.iter().map(|said| said.text.len()).sum();
             let row: usize = done.row.iter().map(|(name, value)| name.len() + value.to_string().len()).sum();
@@ -118,7 +121,6 @@ fn size(body: &OutcomeBody) -> usize {
         | OutcomeBody::Reward(_)
         | OutcomeBody::TrainShard(_)
         | OutcomeBody::Void(_)
-        | OutcomeBody::Returned(_)
         | OutcomeBody::PublishWeights(_) => 0,
     }
 }
