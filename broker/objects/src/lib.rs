@@ -5,5 +5,5 @@ mod tls;
 #[cfg(feature = "testing")]
 pub mod gate;
 
-pub use store::{Created, Listed, ObjectError, Objects};
+pub use store::{BucketAccess, BucketLocation, Created, Listed, ObjectError, Objects};
 pub use tls::choose_ring;
