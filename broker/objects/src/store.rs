@@ -12,7 +12,7 @@ use futures::{StreamExt, TryStreamExt};
 use millrace_schemas::blob::{Sha, paths};
 use millrace_schemas::limits::REQUEST_TIMEOUT_MS;
 use millrace_schemas::{BlobRef, RunId};
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, Checksum};
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path;
@@ -343,7 +343,11 @@ fn open_s3(rest: &str, builder: AmazonS3Builder) -> Result<Objects, String> {
     choose_ring();
     let backoff = BackoffConfig { max_backoff: MAX_BACKOFF, ..BackoffConfig::default() };
     let retry = RetryConfig { backoff, retry_timeout: RETRY_TIMEOUT, ..RetryConfig::default() };
-    let store = builder.with_bucket_name(bucket).with_retry(retry);
+    let mut store = builder.with_bucket_name(bucket).with_retry(retry);
+    // Not every server compares content with the hash that signs a request; all that know checksums compare these.
+    if store.get_config_value(&AmazonS3ConfigKey::Checksum).is_none() {
+        store = store.with_checksum_algorithm(Checksum::SHA256);
+    }
     let store = store.build().map_err(|e| e.to_string())?;
     if prefix.is_empty() {
         return Ok(Objects { store: Arc::new(store), folder: None });

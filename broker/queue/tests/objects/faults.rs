@@ -9,7 +9,7 @@ use bytes::Bytes;
 use millrace_queue::testing::{Fault, S3Proxy, S3Server, s3_settings};
 use millrace_queue::{Created, ObjectError, Objects};
 use millrace_schemas::blob::paths;
-use millrace_schemas::{BlobRef, RunId};
+use millrace_schemas::{BlobRef, PolicyVersion, RunId};
 use tokio::time::Instant;
 
 use super::uploads::uploads;
@@ -174,9 +174,10 @@ async fn throttling_for_good_is_told_and_stops_no_other_run() {
     let objects = server.objects_at(proxy.endpoint(), "slow");
     let (throttled, began) = (objects.clone(), Instant::now());
     let throttled = tokio::spawn(async move {
-        let manifest = paths::manifest(&run(), millrace_schemas::PolicyVersion(1));
+        let run = run();
+        let manifest = paths::manifest(&run, PolicyVersion(1));
         let (stored, created) = tokio::join!(
-            throttled.put_blob(&run(), content(1_000)),
+            throttled.put_blob(&run, content(1_000)),
             throttled.create(&manifest, Bytes::from_static(b"{}"))
         );
         (is_unavailable(&stored), is_unavailable(&created), format!("{stored:?} {created:?}"))
@@ -261,14 +262,14 @@ async fn a_server_that_hangs_is_waited_for_within_a_bound() {
     let proxy = S3Proxy::start(server.endpoint(), |_| Fault::Hang).await;
     let objects = server.objects_at(proxy.endpoint(), "hang");
     let began = Instant::now();
-    let blob = BlobRef::of(b"x");
+    let (run, blob) = (run(), BlobRef::of(b"x"));
     let (read, written, created, listed, removed, found) = tokio::join!(
         objects.get("a"),
         objects.put("a", content(LARGE)),
         objects.create("a", Bytes::from_static(b"x")),
         objects.list("a"),
         objects.delete("a"),
-        objects.has_blob(&self::run(), &blob),
+        objects.has_blob(&run, &blob),
     );
     assert!(began.elapsed() < HANG_BOUND, "{:?}", began.elapsed());
     assert!(is_unavailable(&read) && is_unavailable(&written) && is_unavailable(&created));

@@ -34,8 +34,9 @@ async fn curl(words: &[&str]) -> f64 {
     let user = format!("{}:{}", settings[3].1, settings[4].1);
     let signed = ["-sf", "--aws-sigv4", "aws:amz:us-east-1:s3", "-u", &user, "-H"];
     let began = Instant::now();
-    let status = Command::new("curl").args(signed).arg("x-amz-content-sha256: UNSIGNED-PAYLOAD").args(words);
-    assert!(status.status().await.expect("curl starts").success(), "curl {words:?}");
+    let mut command = Command::new("curl");
+    command.args(signed).arg("x-amz-content-sha256: UNSIGNED-PAYLOAD").args(words);
+    assert!(command.status().await.expect("curl starts").success(), "curl {words:?}");
     began.elapsed().as_secs_f64()
 }
 
