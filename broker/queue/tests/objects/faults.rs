@@ -94,10 +94,16 @@ async fn until(holds: impl AsyncFn() -> bool) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_completion_whose_answer_gets_lost_is_a_completion() {
     let server = S3Server::start().await;
-    let lost = AtomicBool::new(false);
+    let count = AtomicUsize::new(0);
     let proxy = S3Proxy::start(server.endpoint(), move |request| {
-        let completes = request.method == "POST" && request.target.contains("uploadId=");
-        if completes && !lost.swap(true, Ordering::Relaxed) { Fault::CutDownload(10) } else { Fault::Pass }
+        if request.method != "POST" || !request.target.contains("uploadId=") {
+            return Fault::Pass;
+        }
+        match count.fetch_add(1, Ordering::Relaxed) {
+            0 => Fault::CutDownload(10),
+            // S3 forgets the id of a completed upload. SeaweedFS does not.
+            _ => Fault::error("404 Not Found", "NoSuchUpload"),
+        }
     })
     .await;
     let objects = server.objects_at(proxy.endpoint(), "lost");

@@ -42,9 +42,8 @@ async fn curl(words: &[&str]) -> f64 {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a measurement"]
-#[expect(clippy::print_stdout, reason = "what is measured")]
 async fn upload_and_download_of_512_mb() {
-    let server = S3Server::start().await;
+    let server = S3Server::start_on_disk(8 * 1024).await;
     let objects = server.objects("speed");
     let file = server.folder().join("content");
     let file = file.to_str().expect("a plain path");
