@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::jetstream::{JetStream, JetStreamOptions};
 use millrace_server::{Server, ServerError, ServerOptions};
 
-pub use millrace_objects::gate;
+pub use millrace_objects::{gate, signed};
 
 mod s3;
 mod s3_proxy;

@@ -68,6 +68,8 @@ pub fn check_snapshot(id: &str) -> String {
 pub const CHECK_COMMIT: &str = "runs/.check/weights/commit";
 /// The same of a segment of the log.
 pub const CHECK_SEGMENT: &str = "log/.check";
+/// Folders whose objects the log, a manifest or a coordinator refers to.
+pub const REFERRED: [&str; 3] = ["runs/", "log/", "snapshots/"];
 /// The folder of all logs' segments.
 pub const LOG: &str = "log";
 /// An object that is written to read the store's clock.

@@ -2,11 +2,9 @@
 
 use millrace_aws::{Bucket, LifecycleRule, MissingRules, PublicBlock, Setting, Versioning};
 use millrace_objects::BucketLocation;
+use millrace_schemas::blob::paths;
 
 use super::finding::Finding;
-
-/// Folders of the store whose objects the coordinator or a manifest refers to.
-const REFERRED: [&str; 3] = ["runs/", "log/", "snapshots/"];
 
 /// What a bucket has.
 #[derive(Debug)]
@@ -139,7 +137,7 @@ fn takes_away(rule: &LifecycleRule, at: &BucketLocation) -> Option<Finding> {
         _ => return None,
     };
     let below = at.below();
-    let folder = REFERRED.iter().find(|folder| rule.touches(&format!("{below}{folder}")))?;
+    let folder = paths::REFERRED.iter().find(|folder| rule.touches(&format!("{below}{folder}")))?;
     Some(Finding::error(
         "lifecycle",
         format!("rule {:?} {does} below {below}{folder}", rule.id),
