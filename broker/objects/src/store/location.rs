@@ -37,6 +37,11 @@ impl BucketLocation {
             ));
         }
         let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
+        if !prefix.is_empty() && prefix.split('/').any(str::is_empty) {
+            return Err(format!(
+                "prefix={prefix:?} has an empty name in it; give plain names with one / between"
+            ));
+        }
         let strange = |c: char| c.is_control() || matches!(c, '?' | '#');
         if prefix.contains(strange) {
             return Err(format!(
