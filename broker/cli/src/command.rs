@@ -9,8 +9,8 @@ use tokio::runtime::Runtime;
 
 use crate::connect::At;
 use crate::{
-    cancel, completions, coordinator, dead, doctor, drain, init_auth, ledger, list, log, objects, pause,
-    release, scale, schema, status, submit, tied, up, watch, weights,
+    bucket, cancel, completions, coordinator, dead, doctor, drain, init_auth, ledger, list, log, objects,
+    pause, release, scale, schema, status, submit, tied, up, watch, weights,
 };
 
 /// Trains language-model agents by reinforcement learning, asynchronously, as a job queue.
@@ -55,6 +55,8 @@ enum Command {
     Log(At<log::LogArgs>),
     /// Check that every referenced object exists; remove those that nothing refers to
     Objects(At<objects::ObjectsArgs>),
+    /// Create and check the object store's bucket
+    Bucket(At<bucket::BucketArgs>),
     /// Print the JSON Schema of a document
     Schema(schema::SchemaArgs),
     /// Show what is missing on this machine, and how to get it
@@ -108,6 +110,7 @@ impl Cli {
             Command::Dead(At { args, connection }) => args.run(&connection).await,
             Command::Log(At { args, connection }) => args.run(&connection).await,
             Command::Objects(At { args, connection }) => args.run(&connection).await,
+            Command::Bucket(At { args, connection }) => args.run(&connection).await,
             Command::Schema(args) => args.run(),
             Command::Completions(args) => args.run(),
             Command::Doctor(At { args, connection }) => args.run(&connection).await,

@@ -21,6 +21,7 @@ mod weights;
 mod dead;
 mod log;
 mod objects;
+mod bucket;
 mod scale;
 mod schema;
 mod completions;

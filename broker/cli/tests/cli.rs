@@ -15,4 +15,5 @@ mod autoscale;
 mod roles;
 mod program;
 mod release;
+mod bucket;
 mod cluster;

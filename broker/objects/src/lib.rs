@@ -4,6 +4,8 @@ mod store;
 mod tls;
 #[cfg(feature = "testing")]
 pub mod gate;
+#[cfg(feature = "testing")]
+pub mod signed;
 
-pub use store::{Created, Listed, ObjectError, Objects};
+pub use store::{BucketAccess, BucketLocation, Created, Listed, ObjectError, Objects};
 pub use tls::choose_ring;

@@ -12,32 +12,34 @@ use futures::{StreamExt, TryStreamExt};
 use millrace_schemas::blob::{Sha, paths};
 use millrace_schemas::limits::REQUEST_TIMEOUT_MS;
 use millrace_schemas::{BlobRef, RunId};
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, Checksum};
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
 use object_store::{
     BackoffConfig, GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, RetryConfig,
-    WriteMultipart,
 };
 
 use crate::tls::choose_ring;
 
+pub use access::BucketAccess;
 pub use aged::Listed;
 pub use error::ObjectError;
+pub use location::BucketLocation;
 
+mod access;
 mod aged;
 mod error;
+mod location;
+mod upload;
+
+use location::without_password;
 
 /// Bytes of one ranged read. Many in parallel fill a network link that one alone does not.
 const RANGE_BYTES: u64 = 8 * 1024 * 1024;
 /// Ranges of one object that are read at once.
 const RANGES_IN_FLIGHT: usize = 16;
-/// Bytes of one part of an upload. S3 allows 10,000 parts: an object may have 320 GB.
-const PART_BYTES: usize = 32 * 1024 * 1024;
-/// Parts of one object that are written at once: 256 MB of memory.
-const PARTS_IN_FLIGHT: usize = 8;
 /// Bytes above which hashing leaves the async threads.
 const HASH_INLINE_BYTES: usize = 256 * 1024;
 /// Tries of a conditional create that met a concurrent one which then came to nothing.
@@ -75,11 +77,11 @@ impl Objects {
     /// # Errors
     /// The location is of none of these forms, or the folder cannot be made. A bucket is not asked for yet.
     pub fn open(location: &str) -> Result<Self, ObjectError> {
-        let fail = |reason: String| ObjectError::Location { location: location.into(), reason };
+        let fail = |reason: String| ObjectError::Location { location: without_password(location), reason };
         if location == "memory:" {
             return Ok(Self::memory());
         }
-        if let Some(rest) = location.strip_prefix("s3://") {
+        if let Some(rest) = location.strip_prefix(access::S3) {
             return open_s3(rest, AmazonS3Builder::from_env()).map_err(fail);
         }
         let folder = location.strip_prefix("file://").unwrap_or(location);
@@ -266,18 +268,20 @@ impl Objects {
     async fn write(&self, path: &str, content: Bytes) -> Result<(), ObjectError> {
         let at = parse(path)?;
         let fail = |e| self.failed("write", path, &e);
-        if content.len() <= 2 * PART_BYTES {
-            self.store.put(&at, PutPayload::from_bytes(content)).await.map_err(fail)?;
-            return Ok(());
+        if content.len() > upload::ONE_REQUEST_BYTES {
+            return upload::in_parts(&*self.store, &at, &content).await.map_err(fail);
         }
-        let upload = self.store.put_multipart(&at).await.map_err(fail)?;
-        let mut upload = WriteMultipart::new_with_chunk_size(upload, PART_BYTES);
-        for start in (0..content.len()).step_by(PART_BYTES) {
-            upload.wait_for_capacity(PARTS_IN_FLIGHT).await.map_err(fail)?;
-            upload.put(content.slice(start..content.len().min(start + PART_BYTES)));
-        }
-        upload.finish().await.map_err(fail)?;
+        self.store.put(&at, PutPayload::from_bytes(content)).await.map_err(fail)?;
         Ok(())
+    }
+
+    /// Begins an upload in parts at `path` and aborts it, so that nothing is left: whether the store lets us.
+    ///
+    /// # Errors
+    /// The store cannot be reached or refuses.
+    pub async fn try_upload(&self, path: &str) -> Result<(), ObjectError> {
+        let tried = upload::begin_and_abort(&*self.store, &parse(path)?).await;
+        tried.map_err(|e| self.failed("upload", path, &e))
     }
 
     async fn read_ranges(&self, path: &str, bytes: u64) -> Result<Bytes, ObjectError> {
@@ -335,16 +339,16 @@ fn parse(path: &str) -> Result<Path, ObjectError> {
 }
 
 fn open_s3(rest: &str, builder: AmazonS3Builder) -> Result<Objects, String> {
-    let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-    if bucket.is_empty() {
-        return Err("it names no bucket".into());
-    }
+    let BucketLocation { bucket, prefix } = BucketLocation::parse(rest)?;
     choose_ring();
     let backoff = BackoffConfig { max_backoff: MAX_BACKOFF, ..BackoffConfig::default() };
     let retry = RetryConfig { backoff, retry_timeout: RETRY_TIMEOUT, ..RetryConfig::default() };
-    let store = builder.with_bucket_name(bucket).with_retry(retry);
+    let mut store = builder.with_bucket_name(bucket).with_retry(retry);
+    // Not every server compares content with the hash that signs a request; all that know checksums compare these.
+    if store.get_config_value(&AmazonS3ConfigKey::Checksum).is_none() {
+        store = store.with_checksum_algorithm(Checksum::SHA256);
+    }
     let store = store.build().map_err(|e| e.to_string())?;
-    let prefix = prefix.trim_matches('/');
     if prefix.is_empty() {
         return Ok(Objects { store: Arc::new(store), folder: None });
     }

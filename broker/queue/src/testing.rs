@@ -3,15 +3,17 @@
 
 use std::sync::Arc;
 
-pub use s3::S3Server;
+pub use s3::{S3Server, settings as s3_settings};
+pub use s3_proxy::{Fault, S3Proxy, S3Request};
 use tempfile::TempDir;
 
 use crate::jetstream::{JetStream, JetStreamOptions};
 use millrace_server::{Server, ServerError, ServerOptions};
 
-pub use millrace_objects::gate;
+pub use millrace_objects::{gate, signed};
 
 mod s3;
+mod s3_proxy;
 
 /// A nats-server for one test.
 #[derive(Debug)]

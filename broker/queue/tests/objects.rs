@@ -11,6 +11,9 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 
 mod failures;
+mod faults;
+mod speed;
+mod uploads;
 
 /// Larger than two ranges and not a multiple of one.
 const LARGE: usize = 20 * 1024 * 1024 + 7;
@@ -58,19 +61,20 @@ async fn one_of_many_creates_wins(objects: &Objects) {
     // SeaweedFS makes the losers wait for a second each.
     for round in 0..3 {
         let path = format!("runs/demo/weights/v{round:06}/manifest.json");
-        let creates =
-            (0..16).map(|writer| {
-                let (objects, path) = (objects.clone(), path.clone());
-                async move {
-                    objects.create(&path, Bytes::from(format!("writer {writer}"))).await.expect("answered")
-                }
-            });
+        let creates = (0..32).map(|writer| {
+            let (objects, path) = (objects.clone(), path.clone());
+            async move {
+                let created = objects.create(&path, Bytes::from(format!("writer {writer}"))).await;
+                (created.expect("answered"), objects.get(&path).await.expect("read").expect("there"))
+            }
+        });
         let created = spread(creates).await;
         let winners: Vec<usize> =
-            created.iter().enumerate().filter(|(_, c)| **c == Created::New).map(|(i, _)| i).collect();
+            created.iter().enumerate().filter(|(_, (c, _))| *c == Created::New).map(|(i, _)| i).collect();
         assert_eq!(winners.len(), 1, "round {round}: {winners:?}");
-        let stands = objects.get(&path).await.expect("read").expect("there");
-        assert_eq!(stands, format!("writer {}", winners[0]));
+        let winner = format!("writer {}", winners[0]);
+        assert!(created.iter().all(|(_, found)| *found == winner), "round {round}: {winner} {created:?}");
+        assert_eq!(objects.get(&path).await.expect("read").expect("there"), winner);
         assert_eq!(objects.create(&path, Bytes::new()).await.expect("answered"), Created::Exists);
     }
 }

