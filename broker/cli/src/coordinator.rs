@@ -65,7 +65,7 @@ impl Made {
 impl CoordinatorArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> Result<ExitCode> {
         let scaling = self.scale.as_deref().map(ScalingFile::read).transpose()?.map(Arc::new);
-        let telemetry = self.telemetry.start().await?;
+        let telemetry = self.telemetry.start("millrace-coordinator").await?;
         let mut signals = Signals::listen()?;
         let shutdown = CancellationToken::new();
         let on_signal = shutdown.clone();
@@ -78,7 +78,7 @@ impl CoordinatorArgs {
         let api = Api::coordinate(&connection.nats_url()?, options).await?;
         let broker = api.with_objects(connection.open_objects()?);
         let shared = driver::restore(&broker).await?;
-        let config = DriverConfig::new(&self.id);
+        let config = DriverConfig { tracer: telemetry.tracer.clone(), ..DriverConfig::new(&self.id) };
         let scale = scale(scaling, &broker, &shared, &config, shutdown.clone()).await?;
         let drive = driver::run(broker.clone(), config, shared.clone(), telemetry.health, shutdown);
         let serve = serve_when_ready(&api, broker, shared);
@@ -88,6 +88,7 @@ impl CoordinatorArgs {
             () = scale => {}
             () = streams::report(api.queue()) => {}
         }
+        telemetry.tracer.finish().await;
         Ok(ExitCode::SUCCESS)
     }
 }

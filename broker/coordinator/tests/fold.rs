@@ -10,6 +10,7 @@ mod domains;
 mod evaluation;
 mod gang;
 mod hostile;
+mod milestones;
 mod pause;
 mod redundant;
 mod routing;

@@ -196,6 +196,9 @@ class Guards(unittest.TestCase):
         for worker in ("generate", "env", "reward", "coordinator"):
             self.assertFalse(network.connects(worker, "gang", 40_123), worker)
             self.assertFalse(network.connects("gang", worker, 40_123), worker)
+        for worker in ("generate", "coordinator", "gang"):
+            self.assertTrue(network.reaches_namespace(worker, "monitoring", 4318), worker)
+            self.assertFalse(network.reaches_namespace(worker, "default", 4318), worker)
         self.assertTrue(network.enters("coordinator", "keda", 9090))
         self.assertFalse(network.enters("env", "keda", 9090))
         self.assertTrue(network.reaches("coordinator", "10.96.0.1", 6443))
@@ -217,13 +220,13 @@ class Programs(unittest.TestCase):
 
     def test_variables_exist(self):
         code = sources("broker", "workers/src")
-        known = set(re.findall(r'"((?:MILLRACE|NATS)_[A-Z_]+)"', code))
+        known = set(re.findall(r'"((?:MILLRACE|NATS|OTEL)_[A-Z_]+)"', code))
         used = set()
         for case in CASES:
             for workload in workloads(case):
                 for entry in workload["spec"]["template"]["spec"]["containers"][0]["env"]:
                     used.add(entry["name"])
-        own = {name for name in used if name.startswith(("MILLRACE_", "NATS_"))}
+        own = {name for name in used if name.startswith(("MILLRACE_", "NATS_", "OTEL_"))}
         self.assertGreater(len(own), 10)
         self.assertEqual(own - known, set())
 
