@@ -150,6 +150,15 @@ affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
 
+{{/* "true" if KEDA asks the leader over gRPC for any pool, else empty. */}}
+{{- define "millrace.kedaAsks" -}}
+{{- $asks := "" -}}
+{{- range include "millrace.scaled" . | fromJson -}}
+{{- if and (eq .scaling.kind "keda") (ne .scaling.trigger "metrics-api") }}{{- $asks = "true" }}{{- end -}}
+{{- end -}}
+{{- $asks -}}
+{{- end -}}
+
 {{/* The pools that the coordinator scales, as JSON: {"name": {…}} */}}
 {{- define "millrace.scaled" -}}
 {{- $scaled := dict -}}

@@ -271,6 +271,18 @@ class Programs(unittest.TestCase):
         metric, pool = re.fullmatch(r'(\w+){pool="([a-z]+)"}', trigger["metadata"]["valueLocation"]).groups()
         self.assertEqual(pool, "generate")
         self.assertIn(f'"{metric}"', sources("broker/autoscaler"))
+        external = of_kind("one-server", "ScaledObject")[0]["spec"]["triggers"][0]
+        self.assertEqual(external["type"], "external-push")
+        self.assertEqual(external["metadata"], {"scalerAddress": "rl-millrace-coordinator.ml.svc:6000", "pool": "generate"})
+        code = (ROOT / "broker/autoscaler/src/external.rs").read_text()
+        self.assertIn(f'POOL_KEY: &str = "{list(external["metadata"])[1]}"', code)
+        coordinator = next(w for w in workloads("one-server") if w["metadata"]["name"].endswith("-coordinator"))
+        container = coordinator["spec"]["template"]["spec"]["containers"][0]
+        self.assertIn("--keda-addr=0.0.0.0:6000", container["args"])
+        labels = coordinator["spec"]["template"]["metadata"]["labels"]
+        network = reach.Network(of_kind("one-server", "NetworkPolicy"), {"coordinator": labels}, namespace="ml")
+        self.assertTrue(network.enters("coordinator", "keda", 6000))
+        self.assertFalse(network.enters("coordinator", "default", 6000))
         # Nobody else sets the replicas of what is scaled.
         for workload in workloads("production"):
             if workload["metadata"]["name"] in ("rl-millrace-generate", "rl-millrace-env", "rl-millrace-reward"):
