@@ -14,14 +14,15 @@ import metrics
 PROMETHEUS = metrics.ROOT / "infra/prometheus"
 DASHBOARD = metrics.ROOT / "infra/grafana/millrace.json"
 PROMTOOL = metrics.ROOT / "target/tools/promtool"
-# Exported only once something went wrong, a run has several domains or stored turns, a pool is scaled, or after minutes.
+# Exported only once something went wrong, a run has several domains or stored turns, a pool is scaled, traces are on, or
+# after minutes.
 RARE = {"millrace_trouble", "millrace_object_failures_total", "millrace_command_failures_total", "millrace_run_paused",
         "millrace_leader_handovers_total", "millrace_log_trimmed_entries_total", "millrace_objects_collected_total",
         "millrace_stored_rollouts", "millrace_stored_turns_left", "millrace_groups_from_stored_turns_total",
         "millrace_domain_rollouts_admitted_total", "millrace_domain_rollouts_trained_total",
         "millrace_domain_rollouts_dropped_total", "millrace_domain_reward", "millrace_domain_success",
         "millrace_rollouts_dropped_total", "millrace_scale_desired_workers", "millrace_scale_live_workers",
-        "millrace_scale_target_failing"}
+        "millrace_scale_target_failing", "millrace_trace_spans_exported_total", "millrace_trace_spans_dropped_total"}
 
 
 def rules():

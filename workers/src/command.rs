@@ -114,7 +114,7 @@ async fn run() -> anyhow::Result<()> {
         return check.run().await;
     }
     let arguments = Arguments::parse();
-    let telemetry = arguments.telemetry.start().await?;
+    let telemetry = arguments.telemetry.start("millrace-worker").await?;
     arguments.torch.apply(&arguments.nats);
     let departure = Departure::default();
     on_signal(departure.clone()).context("failed to listen to signals")?;
@@ -134,15 +134,15 @@ async fn run() -> anyhow::Result<()> {
     let watched = arguments.machine.watch(departure.clone(), of_machine)?;
     let grace = Duration::try_from_secs_f64(arguments.grace).context("failed to read --grace")?;
     let rendezvous = KeyRendezvous::new(broker.clone(), Handle::current());
-    let worker = Worker::start(
-        broker.clone(),
-        WorkerSettings { grace, machine, member_of: arguments.member_of, ..WorkerSettings::new(id.clone()) },
-    );
+    let (tracer, member_of) = (telemetry.tracer.clone(), arguments.member_of);
+    let settings = WorkerSettings { grace, machine, member_of, tracer, ..WorkerSettings::new(id.clone()) };
+    let worker = Worker::start(broker.clone(), settings);
     let executors = Executors::new(objects, worker.policies().clone());
     let executors = executors.with_rendezvous(Arc::new(rendezvous)).asking(program).generating_at(server);
     let executors = executors.scoring_with(tools).reading(broker);
     tracing::info!(%id, pools = pools.len(), "serving");
     let settled = worker.serve(pools, |stage| executors.executor(stage), telemetry.health, departure).await;
+    telemetry.tracer.finish().await;
     tracing::info!(%id, settled, "left");
     if let Some(watched) = watched {
         watched.left().await;

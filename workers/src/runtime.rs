@@ -17,6 +17,7 @@ mod failure;
 mod worker;
 mod run_loop;
 mod settlement;
+mod traced;
 mod panics;
 mod in_flight;
 mod heartbeat;

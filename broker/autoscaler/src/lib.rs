@@ -14,6 +14,7 @@
 //! - `limits.rs`: pure; bounds, steps and the cool-down.
 //! - `leave.rs`: pure; which worker goes.
 //! - `scaler.rs`: the loop of the leader. `targets/`: what makes a decision true.
+//! - `board.rs`: the standing decisions; `external.rs` tells KEDA them over gRPC.
 
 pub mod spec;
 pub mod fleet;
@@ -21,7 +22,11 @@ pub mod plan;
 pub mod limits;
 pub mod leave;
 pub mod targets;
+pub mod board;
 pub mod scaler;
+pub mod external;
 
+pub use board::Board;
+pub use external::ExternalScaler;
 pub use scaler::{Autoscaler, run};
 pub use spec::{ScalingFile, SpecError};

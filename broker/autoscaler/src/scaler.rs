@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
+use crate::board::{Board, Standing};
 use crate::fleet::Fleet;
 use crate::leave::leavers;
 use crate::limits::{Lately, limited};
@@ -47,6 +48,8 @@ pub struct Autoscaler {
     pub clock: UnixClock,
     /// The pools.
     pub file: Arc<ScalingFile>,
+    /// Gets the standing decisions.
+    pub board: Board,
 }
 
 /// What the leader knows beyond the log.
@@ -125,6 +128,7 @@ impl Scaler {
         let leads = self.at.term.holds() && self.at.shared.blocked().is_none();
         if !leads {
             self.led = false;
+            self.at.board.clear();
             self.orders.values().for_each(|order| {
                 order.send_replace(Order::default());
             });
@@ -221,6 +225,7 @@ impl Scaler {
             }
             self.fleet.awaits(&pool.name, desired.saturating_sub(before), now);
         }
+        self.at.board.set(&pool.name, Standing { desired, decided: Instant::now(), dry_run });
         if !dry_run && let Some(order) = self.orders.get(&pool.name) {
             let machines = leave.iter().filter_map(|worker| Some(self.fleet.machine(worker)?.name.clone()));
             order.send_replace(Order { desired: Some(desired), machines: machines.collect(), leave });

@@ -83,7 +83,8 @@ pub enum TargetSpec {
         /// Its name.
         name: String,
     },
-    /// A KEDA ScaledObject that reads the decision from this process's `/metrics`.
+    /// A KEDA ScaledObject that reads the decision from this process's `/metrics`, or asks for it
+    /// over gRPC.
     Keda,
 }
 

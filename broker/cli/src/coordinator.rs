@@ -1,12 +1,13 @@
 //! `millrace coordinator`: runs one coordinator until a signal ends it.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use millrace_autoscaler::{Autoscaler, ScalingFile, targets};
+use millrace_autoscaler::{Autoscaler, Board, ExternalScaler, ScalingFile, external, targets};
 use millrace_queue::{Broker, JetStreamOptions, QueueSettings, service};
 use millrace_schemas::limits;
 use millrace_telemetry::TelemetryArgs;
@@ -31,6 +32,10 @@ pub(super) struct CoordinatorArgs {
     /// Scale pools of workers as this file says. Each coordinator needs the same file
     #[arg(long, env = "MILLRACE_SCALE_FILE", value_name = "FILE")]
     scale: Option<PathBuf>,
+    /// Where KEDA's external scaler protocol (gRPC, without TLS) is served while this coordinator
+    /// leads. Needs --scale. Default: nowhere
+    #[arg(long, env = "MILLRACE_KEDA_ADDR", value_name = "ADDR")]
+    keda_addr: Option<SocketAddr>,
     #[command(flatten)]
     telemetry: TelemetryArgs,
 }
@@ -65,7 +70,10 @@ impl Made {
 impl CoordinatorArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> Result<ExitCode> {
         let scaling = self.scale.as_deref().map(ScalingFile::read).transpose()?.map(Arc::new);
-        let telemetry = self.telemetry.start().await?;
+        if self.keda_addr.is_some() && scaling.is_none() {
+            bail!("--keda-addr without --scale: there are no decisions to tell; give the scaling file too");
+        }
+        let telemetry = self.telemetry.start("millrace-coordinator").await?;
         let mut signals = Signals::listen()?;
         let shutdown = CancellationToken::new();
         let on_signal = shutdown.clone();
@@ -78,8 +86,8 @@ impl CoordinatorArgs {
         let api = Api::coordinate(&connection.nats_url()?, options).await?;
         let broker = api.with_objects(connection.open_objects()?);
         let shared = driver::restore(&broker).await?;
-        let config = DriverConfig::new(&self.id);
-        let scale = scale(scaling, &broker, &shared, &config, shutdown.clone()).await?;
+        let config = DriverConfig { tracer: telemetry.tracer.clone(), ..DriverConfig::new(&self.id) };
+        let scale = scale(scaling, self.keda_addr, &broker, &shared, &config, shutdown.clone()).await?;
         let drive = driver::run(broker.clone(), config, shared.clone(), telemetry.health, shutdown);
         let serve = serve_when_ready(&api, broker, shared);
         tokio::select! {
@@ -88,6 +96,7 @@ impl CoordinatorArgs {
             () = scale => {}
             () = streams::report(api.queue()) => {}
         }
+        telemetry.tracer.finish().await;
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -95,9 +104,10 @@ impl CoordinatorArgs {
 /// The autoscaler of this coordinator; never ends before `shutdown`, also without a file.
 ///
 /// # Errors
-/// A target of the file cannot be set up.
+/// A target of the file cannot be set up, or KEDA cannot be served at its address.
 async fn scale(
     file: Option<Arc<ScalingFile>>,
+    keda_addr: Option<SocketAddr>,
     broker: &Broker,
     shared: &SharedState,
     config: &DriverConfig,
@@ -107,19 +117,35 @@ async fn scale(
         None => None,
         Some(file) => {
             let targets = targets::of(&file, broker).await?;
+            let board = Board::default();
+            let keda = match keda_addr {
+                Some(addr) => {
+                    let (board, term, file) = (board.clone(), config.term.clone(), file.clone());
+                    let scaler = ExternalScaler { board, term, file };
+                    let serve = external::serve(addr, scaler, shutdown.clone()).await;
+                    Some(serve.with_context(|| format!("--keda-addr {addr}: failed to listen"))?)
+                }
+                None => None,
+            };
             let autoscaler = Autoscaler {
                 broker: broker.clone(),
                 shared: shared.clone(),
                 term: config.term.clone(),
                 clock: config.clock.clone(),
                 file,
+                board,
             };
-            Some((autoscaler, targets))
+            Some((autoscaler, targets, keda))
         }
     };
     Ok(async move {
-        if let Some((autoscaler, targets)) = scaler {
-            millrace_autoscaler::run(autoscaler, targets, shutdown).await;
+        if let Some((autoscaler, targets, keda)) = scaler {
+            let keda = async {
+                if let Some(keda) = keda {
+                    keda.await;
+                }
+            };
+            tokio::join!(millrace_autoscaler::run(autoscaler, targets, shutdown), keda);
         }
         // What ends the coordinator is its driver, which writes its last snapshot.
         std::future::pending().await

@@ -9,6 +9,7 @@ mod api;
 mod up;
 mod gang;
 mod kill;
+mod traces;
 mod older_store;
 mod two;
 mod autoscale;

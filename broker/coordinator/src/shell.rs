@@ -12,5 +12,6 @@ pub mod execute;
 pub mod leader;
 pub mod members;
 pub mod gauges;
+pub mod traces;
 pub mod driver;
 pub mod api;

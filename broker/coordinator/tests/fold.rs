@@ -11,6 +11,7 @@ mod domains;
 mod evaluation;
 mod gang;
 mod hostile;
+mod milestones;
 mod pause;
 mod redundant;
 mod routing;

@@ -27,4 +27,4 @@ pub use millrace_objects::{Created, Listed, ObjectError, Objects};
 pub use port::{DeadLetterQueue, Delivery, EventLog, KeyStore, Notices, Queue, QueueError, TaskQueue};
 pub use service::{ApiHandler, RequestError, request};
 pub use settings::{AckWaitError, Durability, QueueSettings};
-pub use trace::traceparent;
+pub use trace::{Trace, traceparent};

@@ -7,6 +7,8 @@ use anyhow::Context;
 use crate::health::Health;
 use crate::http;
 use crate::logs::{self, LogFormat};
+use crate::otlp;
+use crate::spans::Tracer;
 
 /// Arguments of every process.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
@@ -27,21 +29,28 @@ pub struct TelemetryArgs {
 pub struct Telemetry {
     /// The health that `/healthz` reports; the process sets it.
     pub health: Health,
+    /// Reports spans, if the environment names a receiver of traces.
+    pub tracer: Tracer,
     /// Where /metrics and /healthz are.
     pub http: SocketAddr,
 }
 
 impl TelemetryArgs {
-    /// Starts logs, metrics and the HTTP server. Call once in a process, within a tokio runtime.
+    /// Starts logs, metrics, traces and the HTTP server. Call once in a process, within a tokio
+    /// runtime. `service` is the process's name in traces.
     ///
     /// # Errors
-    /// The filter is invalid, or the address cannot be listened on.
-    pub async fn start(&self) -> anyhow::Result<Telemetry> {
+    /// The filter is invalid, the address cannot be listened on, or a variable of OpenTelemetry has
+    /// a value that is not supported.
+    pub async fn start(&self, service: &'static str) -> anyhow::Result<Telemetry> {
         logs::init(self.log_format, &self.log)?;
+        let traced = otlp::Settings::read(|name| std::env::var(name).ok())?;
         let health = Health::default();
         let http = http::serve(self.http_addr, health.clone()).await.context("failed to serve metrics")?;
         // The metric exists from the start.
         health.set_connected(false);
-        Ok(Telemetry { health, http })
+        let exporter = traced.map(|settings| otlp::Exporter::start(settings, service)).transpose()?;
+        let tracer = exporter.map(Tracer::new).unwrap_or_default();
+        Ok(Telemetry { health, tracer, http })
     }
 }

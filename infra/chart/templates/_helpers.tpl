@@ -69,6 +69,11 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 - {name: MILLRACE_HTTP_ADDR, value: {{ printf "0.0.0.0:%d" (int .root.Values.httpPort) | quote }}}
 - {name: MILLRACE_LOG_FORMAT, value: {{ .root.Values.log.format }}}
 - {name: MILLRACE_LOG, value: {{ .root.Values.log.filter | quote }}}
+{{- if .root.Values.traces.endpoint }}
+- {name: OTEL_EXPORTER_OTLP_ENDPOINT, value: {{ .root.Values.traces.endpoint | quote }}}
+- {name: OTEL_TRACES_SAMPLER, value: traceidratio}
+- {name: OTEL_TRACES_SAMPLER_ARG, value: {{ .root.Values.traces.share | quote }}}
+{{- end }}
 {{- end -}}
 
 {{- define "millrace.envFrom" -}}
@@ -143,6 +148,15 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- with .affinity }}
 affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end -}}
+
+{{/* "true" if KEDA asks the leader over gRPC for any pool, else empty. */}}
+{{- define "millrace.kedaAsks" -}}
+{{- $asks := "" -}}
+{{- range include "millrace.scaled" . | fromJson -}}
+{{- if and (eq .scaling.kind "keda") (ne .scaling.trigger "metrics-api") }}{{- $asks = "true" }}{{- end -}}
+{{- end -}}
+{{- $asks -}}
 {{- end -}}
 
 {{/* The pools that the coordinator scales, as JSON: {"name": {…}} */}}

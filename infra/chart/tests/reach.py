@@ -35,6 +35,10 @@ class Network:
         """Whether a pod may open a connection to an address outside of the cluster."""
         return self._allows("Egress", source, {"address": address}, port)
 
+    def reaches_namespace(self, source, namespace, port):
+        """Whether a pod may open a connection to any pod of another namespace."""
+        return self._allows("Egress", source, {"namespace": namespace, "labels": {}}, port)
+
     def enters(self, target, namespace, port):
         """Whether any pod of another namespace may open a connection to a pod."""
         return self._allows("Ingress", target, {"namespace": namespace, "labels": {}}, port)

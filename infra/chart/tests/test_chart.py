@@ -196,6 +196,9 @@ class Guards(unittest.TestCase):
         for worker in ("generate", "env", "reward", "coordinator"):
             self.assertFalse(network.connects(worker, "gang", 40_123), worker)
             self.assertFalse(network.connects("gang", worker, 40_123), worker)
+        for worker in ("generate", "coordinator", "gang"):
+            self.assertTrue(network.reaches_namespace(worker, "monitoring", 4318), worker)
+            self.assertFalse(network.reaches_namespace(worker, "default", 4318), worker)
         self.assertTrue(network.enters("coordinator", "keda", 9090))
         self.assertFalse(network.enters("env", "keda", 9090))
         self.assertTrue(network.reaches("coordinator", "10.96.0.1", 6443))
@@ -217,13 +220,13 @@ class Programs(unittest.TestCase):
 
     def test_variables_exist(self):
         code = sources("broker", "workers/src")
-        known = set(re.findall(r'"((?:MILLRACE|NATS)_[A-Z_]+)"', code))
+        known = set(re.findall(r'"((?:MILLRACE|NATS|OTEL)_[A-Z_]+)"', code))
         used = set()
         for case in CASES:
             for workload in workloads(case):
                 for entry in workload["spec"]["template"]["spec"]["containers"][0]["env"]:
                     used.add(entry["name"])
-        own = {name for name in used if name.startswith(("MILLRACE_", "NATS_"))}
+        own = {name for name in used if name.startswith(("MILLRACE_", "NATS_", "OTEL_"))}
         self.assertGreater(len(own), 10)
         self.assertEqual(own - known, set())
 
@@ -268,6 +271,18 @@ class Programs(unittest.TestCase):
         metric, pool = re.fullmatch(r'(\w+){pool="([a-z]+)"}', trigger["metadata"]["valueLocation"]).groups()
         self.assertEqual(pool, "generate")
         self.assertIn(f'"{metric}"', sources("broker/autoscaler"))
+        external = of_kind("one-server", "ScaledObject")[0]["spec"]["triggers"][0]
+        self.assertEqual(external["type"], "external-push")
+        self.assertEqual(external["metadata"], {"scalerAddress": "rl-millrace-coordinator.ml.svc:6000", "pool": "generate"})
+        code = (ROOT / "broker/autoscaler/src/external.rs").read_text()
+        self.assertIn(f'POOL_KEY: &str = "{list(external["metadata"])[1]}"', code)
+        coordinator = next(w for w in workloads("one-server") if w["metadata"]["name"].endswith("-coordinator"))
+        container = coordinator["spec"]["template"]["spec"]["containers"][0]
+        self.assertIn("--keda-addr=0.0.0.0:6000", container["args"])
+        labels = coordinator["spec"]["template"]["metadata"]["labels"]
+        network = reach.Network(of_kind("one-server", "NetworkPolicy"), {"coordinator": labels}, namespace="ml")
+        self.assertTrue(network.enters("coordinator", "keda", 6000))
+        self.assertFalse(network.enters("coordinator", "default", 6000))
         # Nobody else sets the replicas of what is scaled.
         for workload in workloads("production"):
             if workload["metadata"]["name"] in ("rl-millrace-generate", "rl-millrace-env", "rl-millrace-reward"):

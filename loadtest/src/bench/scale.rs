@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use millrace_autoscaler::targets::Target;
-use millrace_autoscaler::{Autoscaler, ScalingFile};
+use millrace_autoscaler::{Autoscaler, Board, ScalingFile};
 use millrace_coordinator::shell::clock::UnixClock;
 use millrace_coordinator::shell::driver::{self, DriverConfig};
 use millrace_coordinator::shell::leader::Term;
@@ -221,7 +221,9 @@ async fn apply(
                 .map(|pool| (pool.name.clone(), Arc::new(Pool(pool)) as Arc<dyn Target>))
                 .collect();
             let file = Arc::new(ScalingFile::parse(&file).expect("the file of the benchmark is valid"));
-            let autoscaler = Autoscaler { broker, shared, term: config.term, clock: config.clock, file };
+            let board = Board::default();
+            let autoscaler =
+                Autoscaler { broker, shared, term: config.term, clock: config.clock, file, board };
             millrace_autoscaler::run(autoscaler, targets, stop).await;
         }
     }

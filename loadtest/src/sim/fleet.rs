@@ -10,7 +10,7 @@ use millrace_coordinator::shell::leader::Term;
 use millrace_queue::Broker;
 use millrace_queue::testing::gate::gated;
 use millrace_schemas::{Stage, WorkerId};
-use millrace_telemetry::Health;
+use millrace_telemetry::{Health, Tracer};
 use millrace_workers::stages::default_pools;
 use millrace_workers::{PoolSettings, Worker, WorkerSettings};
 use tokio::task::JoinHandle;
@@ -191,6 +191,7 @@ fn begin(world: &Arc<World>, process: &mut Process) {
                 trim: TRIM,
                 term: Term::on(clock.boot()),
                 clock,
+                tracer: Tracer::default(),
             };
             tokio::spawn(coordinate(broker, config, stop))
         }

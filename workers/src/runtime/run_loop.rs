@@ -11,6 +11,7 @@ use millrace_queue::{Broker, Delivery, OpenError};
 use millrace_schemas::limits::MAX_RANK;
 use millrace_schemas::subjects::{GENERATE_POOL, TRACEPARENT_HEADER};
 use millrace_schemas::{PoolName, RunId, Stage, Task, TaskKey, WorkerId, limits, partition};
+use millrace_telemetry::Tracer;
 use millrace_telemetry::trace::task_span;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
@@ -25,6 +26,7 @@ use super::in_flight::{InFlight, InFlightTask};
 use super::panics::panic_message;
 use super::policy_table::PolicyTable;
 use super::settlement::Settlement;
+use super::traced::TracedDelivery;
 
 /// Between a failed request to the queue and the next.
 const RECONNECT: Duration = Duration::from_millis(500);
@@ -47,6 +49,8 @@ pub(super) struct PoolLoop {
     pub(super) in_flight: Arc<InFlight>,
     /// Shared with all loops of the stage.
     pub(super) counters: Arc<Counters>,
+    /// Receives a span for each delivery.
+    pub(super) tracer: Tracer,
 }
 
 impl PoolLoop {
@@ -171,12 +175,16 @@ impl PoolLoop {
     /// One delivery, from its arrival to its settlement.
     async fn handle(&self, delivery: Delivery) {
         let _count = self.counters.count_in_flight();
+        let traced = TracedDelivery::arrived(&self.tracer, &delivery);
         let in_flight = self.in_flight.add(delivery.lease.clone());
         let mut execution = Execution { task: None, started: Instant::now() };
         let processed = self.process_delivery(&delivery, &in_flight, &mut execution);
         let processed = AssertUnwindSafe(processed).catch_unwind().await;
         let verdict = processed.unwrap_or_else(|panic| after_panic(&*panic, delivery.attempt));
         self.counters.count(&verdict);
+        if let Some(traced) = traced {
+            traced.ended(&self.tracer, &self.worker, &verdict);
+        }
         let settlement = Settlement {
             broker: &self.broker,
             worker: &self.worker,

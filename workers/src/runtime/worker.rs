@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use millrace_queue::Broker;
 use millrace_schemas::notice::Machine;
 use millrace_schemas::{PoolName, Stage, WorkerId, limits, subjects};
-use millrace_telemetry::Health;
+use millrace_telemetry::{Health, Tracer};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
@@ -40,6 +40,8 @@ pub struct WorkerSettings {
     pub machine: watch::Receiver<Option<Machine>>,
     /// Between two reports of the counters. Default [`limits::WORKER_REPORT_MS`].
     pub report: Duration,
+    /// Receives a span for each delivery. Default: off.
+    pub tracer: Tracer,
 }
 
 impl WorkerSettings {
@@ -54,6 +56,7 @@ impl WorkerSettings {
             report: Duration::from_millis(limits::WORKER_REPORT_MS),
             member_of: None,
             machine: watch::Sender::new(None).subscribe(),
+            tracer: Tracer::default(),
         }
     }
 }
@@ -152,6 +155,7 @@ impl Worker {
                     policies: self.policies.clone(),
                     in_flight: self.in_flight.clone(),
                     counters,
+                    tracer: self.settings.tracer.clone(),
                 };
                 loops.spawn(Arc::new(pool_loop).run(departure.requested().clone()));
             }

@@ -141,3 +141,51 @@ async fn a_worker_that_is_asked_to_leave_returns_its_tasks_and_ends_well() {
     let gone = ready.run(&["drain", "first"]).await;
     assert!(!gone.status.success() && stderr(&gone).contains("no worker has this name"), "{}", stderr(&gone));
 }
+
+/// KEDA leaves out coordinators that it cannot connect to: the leader alone listens, and after it the
+/// next one.
+#[tokio::test]
+async fn the_leader_alone_listens_for_keda() {
+    let folder = tempfile::tempdir().unwrap();
+    let ready = Coordinated::start().await;
+    let file = folder.path().join("scale.toml");
+    let text = "interval_s = 0.2\n[[pool]]\nname = \"all\"\nstages = [\"generate\"]\nmax = 3\ntarget = { kind = \"keda\" }\n";
+    std::fs::write(&file, text).unwrap();
+    let refused = ready.run(&["coordinator", "--keda-addr", "127.0.0.1:0"]).await;
+    assert!(!refused.status.success() && stderr(&refused).contains("--scale"), "{}", stderr(&refused));
+    let mut coordinators = Vec::new();
+    for id in ["first", "second"] {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let log = std::fs::File::create(folder.path().join(format!("{id}.log"))).unwrap();
+        let process = millrace()
+            .args([
+                "coordinator",
+                "--id",
+                id,
+                "--scale",
+                file.to_str().unwrap(),
+                "--keda-addr",
+                &free.to_string(),
+            ])
+            .args(["--nats", &ready.url, "--objects", &ready.objects])
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        coordinators.push((process, free));
+    }
+    // The one that leads has no scaling file, so nobody decides.
+    ready.kill_coordinator();
+    let listening = async |coordinators: &[(tokio::process::Child, std::net::SocketAddr)]| {
+        let mut listening = Vec::new();
+        for (index, (_, addr)) in coordinators.iter().enumerate() {
+            if tokio::net::TcpStream::connect(addr).await.is_ok() {
+                listening.push(index);
+            }
+        }
+        listening
+    };
+    let leader = until("a leader listens", async || listening(&coordinators).await.first().copied()).await;
+    assert_eq!(listening(&coordinators).await, [leader], "a standby listens");
+    coordinators.remove(leader).0.kill().await.unwrap();
+    until("the other one leads and listens", async || listening(&coordinators).await.first().copied()).await;
+}

@@ -143,6 +143,11 @@ impl Up {
 
     /// The same with another run file for the run `counter`.
     pub(crate) fn start_file(folder: &Path, file: &Path, args: &[&str]) -> Self {
+        Self::start_with(folder, file, args, &[])
+    }
+
+    /// The same with variables in the environment, which its processes inherit.
+    pub(crate) fn start_with(folder: &Path, file: &Path, args: &[&str], env: &[(&str, &str)]) -> Self {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join("up.out")).unwrap();
         let child = millrace()
             .arg("up")
@@ -150,6 +155,7 @@ impl Up {
             .arg("--dir")
             .arg(folder)
             .args(args)
+            .envs(env.iter().copied())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
             .spawn()

@@ -3,7 +3,7 @@
 use millrace_schemas::scale::PoolScale;
 use millrace_schemas::{Event, RunId};
 
-use crate::fold::command::Commands;
+use crate::fold::command::{Command, Commands};
 use crate::fold::decide::{self, Marks};
 use crate::fold::gang::Members;
 use crate::fold::intake::{adopt, exhausted, members, outcomes, resume};
@@ -112,6 +112,10 @@ fn fold(
     guarded(run, out, |run, out| decide::follow(run, before, members, out));
     lifecycle::stamp_end(run);
     lifecycle::hold_back(run, out);
+    let milestones = std::mem::take(&mut run.books.milestones);
+    if !milestones.is_empty() {
+        out.push(Command::Report { run: run.spec.name.clone(), milestones });
+    }
 }
 
 /// Applies an event that concerns one run.

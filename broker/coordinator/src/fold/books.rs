@@ -7,6 +7,8 @@ use millrace_schemas::counters::RunCounters;
 use millrace_schemas::{PolicyVersion, RolloutId, Stage};
 use serde::{Deserialize, Serialize};
 
+use crate::fold::milestone::Milestone;
+
 mod domain;
 
 pub use domain::DomainBooks;
@@ -95,6 +97,9 @@ pub struct Books {
     /// The same counters by domain number; empty for a run with one domain.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub domains: Vec<DomainBooks>,
+    /// What happened during the event that is being folded; empty between events.
+    #[serde(skip)]
+    pub(crate) milestones: Vec<Milestone>,
 }
 
 /// A drop as it was recorded.
@@ -112,12 +117,13 @@ impl Books {
         self.domains.get_mut(number as usize)
     }
 
-    /// Counts rollouts of a domain as admitted.
-    pub fn admit(&mut self, domain: u32, rollouts: u64) {
-        self.admitted += rollouts;
+    /// Counts a rollout of a domain as admitted at `version`.
+    pub fn admit(&mut self, rollout: RolloutId, domain: u32, version: PolicyVersion) {
+        self.admitted += 1;
         if let Some(domain) = self.domain(domain) {
-            domain.admitted += rollouts;
+            domain.admitted += 1;
         }
+        self.milestones.push(Milestone::Admitted { rollout, version, evaluate: false });
     }
 
     /// Counts a dropped rollout and the worker time that it used.
@@ -129,6 +135,7 @@ impl Books {
         let wasted = self.wasted_us.entry(reason).or_default();
         *wasted = wasted.saturating_add(busy_us);
         self.dropped_lately.insert(id, Dropped { reason, busy_us });
+        self.milestones.push(Milestone::Dropped { rollout: id, reason: reason.name(), busy_us });
     }
 
     /// Reverses a recent drop. Returns whether there was one: such a rollout is already counted as
@@ -146,9 +153,17 @@ impl Books {
         true
     }
 
-    /// Counts a rollout as trained on at `version`.
-    pub fn train_rollout(&mut self, domain: u32, version: PolicyVersion, start: PolicyVersion) {
+    /// Counts a rollout as trained on at `version`, in the step that made the next one.
+    pub fn train_rollout(
+        &mut self,
+        rollout: RolloutId,
+        domain: u32,
+        version: PolicyVersion,
+        start: PolicyVersion,
+    ) {
         self.trained += 1;
+        let (made, staleness) = (version.next(), version.staleness(start));
+        self.milestones.push(Milestone::Trained { rollout, made, staleness });
         count_staleness(&mut self.staleness, version, start);
         if let Some(domain) = self.domain(domain) {
             domain.trained += 1;

@@ -6,6 +6,8 @@ use millrace_schemas::notice::Notice;
 use millrace_schemas::policy::Policy;
 use millrace_schemas::{PolicyVersion, PoolName, RunId, Stage, Task};
 
+use crate::fold::milestone::Milestone;
+
 /// A side effect. Commands of one run are executed in order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
@@ -61,6 +63,14 @@ pub enum Command {
     },
     /// Publish a notice.
     Notice(Box<Notice>),
+    /// Report what happened to rollouts and versions. It follows from the event, and is not repeated
+    /// with outstanding commands.
+    Report {
+        /// The run.
+        run: RunId,
+        /// In the order in which they happened; not empty.
+        milestones: Vec<Milestone>,
+    },
 }
 
 impl Command {
@@ -76,7 +86,8 @@ impl Command {
             | Self::PutBlob { run, .. }
             | Self::Purge { run, .. }
             | Self::Adopt { run, .. }
-            | Self::SetPolicy { run, .. } => Some(run),
+            | Self::SetPolicy { run, .. }
+            | Self::Report { run, .. } => Some(run),
         }
     }
 }

@@ -5,6 +5,7 @@ use millrace_schemas::RolloutId;
 use crate::fold::books::DropReason;
 use crate::fold::command::Commands;
 use crate::fold::context::TaskContext;
+use crate::fold::milestone::Milestone;
 use crate::fold::rollout::{Group, Phase};
 use crate::fold::state::Run;
 use crate::fold::tasks;
@@ -21,9 +22,8 @@ pub(crate) fn drop_all(run: &mut Run, reason: DropReason) {
 pub(crate) fn remove(run: &mut Run, id: u64, reason: impl Fn(u32) -> DropReason) {
     let Some(group) = run.groups.remove(&id) else { return };
     run.ready.retain(|ready| *ready != id);
-    for (rollout, index) in group.rollouts.iter().zip(0..) {
-        let id = RolloutId { group: id, index, attempt: rollout.attempt };
-        let reason = reason(index);
+    for (id, rollout) in group.ids(id).zip(&group.rollouts) {
+        let reason = reason(id.index);
         run.books.drop_rollout(id, group.domain, reason, rollout.busy_us);
         if reason == DropReason::Surplus {
             run.books.counters.surplus_turns += rollout.turns.len() as u64;
@@ -43,10 +43,15 @@ pub(crate) fn restart(run: &mut Run, id: RolloutId, reason: DropReason, out: &mu
     let Group { domain, prompt, start, rollouts, playing } = group;
     let (domain, prompt) = (*domain, *prompt);
     let Some(rollout) = rollouts.get_mut(id.index as usize) else { return };
-    if !evaluate {
-        let dropped = RolloutId { attempt: rollout.attempt, ..id };
-        books.drop_rollout(dropped, domain, reason, rollout.busy_us);
-        books.admit(domain, 1);
+    let (dropped, busy_us) = (RolloutId { attempt: rollout.attempt, ..id }, rollout.busy_us);
+    let replacement = RolloutId { attempt: rollout.attempt + 1, ..id };
+    if evaluate {
+        let (reason, rollout) = (reason.name(), replacement);
+        books.milestones.push(Milestone::Dropped { rollout: dropped, reason, busy_us });
+        books.milestones.push(Milestone::Admitted { rollout, version, evaluate });
+    } else {
+        books.drop_rollout(dropped, domain, reason, busy_us);
+        books.admit(replacement, domain, version);
     }
     if rollout.phase == Phase::Finished {
         *playing += 1;
@@ -55,8 +60,7 @@ pub(crate) fn restart(run: &mut Run, id: RolloutId, reason: DropReason, out: &mu
         }
     }
     rollout.replace(version, start.as_ref());
-    let id = RolloutId { attempt: rollout.attempt, ..id };
-    let domain = spec.part(domain);
+    let (id, domain) = (replacement, spec.part(domain));
     let context = TaskContext { spec, version, evaluate, evaluate_temperature, id, domain, prompt };
     tasks::put(&context, rollout, out);
 }

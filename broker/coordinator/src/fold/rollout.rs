@@ -190,6 +190,12 @@ impl Group {
         Self { domain: domain.number, prompt, start, rollouts, playing: size }
     }
 
+    /// The ids of its rollouts, if it is group `id`. `[G]`
+    pub fn ids(&self, id: u64) -> impl Iterator<Item = RolloutId> {
+        let ids = self.rollouts.iter().zip(0..);
+        ids.map(move |(rollout, index)| RolloutId { group: id, index, attempt: rollout.attempt })
+    }
+
     /// The greatest staleness among its rollouts when trained at `version`.
     #[must_use]
     pub fn staleness(&self, version: PolicyVersion) -> u64 {
@@ -214,8 +220,8 @@ impl Group {
     /// cuts unlikely tokens off.
     #[must_use]
     pub fn to_batch(&self, group: u64, weights: &[f64], uncut_logprobs: bool) -> BatchGroup {
-        let rollouts = self.rollouts.iter().zip(0..).map(|(rollout, index)| BatchRollout {
-            id: RolloutId { group, index, attempt: rollout.attempt },
+        let rollouts = self.ids(group).zip(&self.rollouts).map(|(id, rollout)| BatchRollout {
+            id,
             start_version: rollout.version(),
             reward: rollout.reward(weights.iter().copied()),
             success: rollout.success,

@@ -9,18 +9,19 @@ use millrace_queue::{Broker, BrokerError, Log, QueueError};
 use millrace_schemas::Event;
 use millrace_schemas::limits::{SNAPSHOT_EVENTS, TICK_MS};
 use millrace_schemas::subjects::ALL_RUNS;
-use millrace_telemetry::Health;
+use millrace_telemetry::{Health, Tracer};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use crate::fold::command::Commands;
+use crate::fold::command::{Command, Commands};
 use crate::shell::clock::UnixClock;
 use crate::shell::execute::Executor;
 use crate::shell::lanes::{LaneId, Lanes};
 use crate::shell::leader::{Candidate, Progress, Term};
 use crate::shell::shared::SharedState;
+use crate::shell::traces::{Report, Traces};
 use crate::shell::{execute, gauges, journal, leader, members};
 
 mod recovery;
@@ -57,6 +58,8 @@ pub struct DriverConfig {
     pub clock: UnixClock,
     /// Its term as leader. The autoscaler acts while it holds, too.
     pub term: Term,
+    /// Receives spans; off by default.
+    pub tracer: Tracer,
 }
 
 impl DriverConfig {
@@ -70,6 +73,7 @@ impl DriverConfig {
             snapshot_events: SNAPSHOT_EVENTS,
             trim: TrimSettings::default(),
             term: Term::on(clock.boot()),
+            tracer: Tracer::default(),
             clock,
         }
     }
@@ -133,6 +137,7 @@ pub fn run(
         helpers.spawn(members::watch(broker.clone(), shared.clone(), term.clone(), shutdown.clone()));
         helpers.spawn(bury_exhausted(broker.clone(), shutdown.clone()));
         let snapshots = Snapshots::new(shared.lock().seq);
+        let traces = Traces::new(config.tracer.clone());
         let mut driver = Driver {
             broker,
             config,
@@ -147,6 +152,7 @@ pub fn run(
             snapshots,
             trimming: Trimming::new(),
             collecting: Collecting::new(),
+            traces,
             lost: None,
         };
         driver.follow(log, &shutdown).await;
@@ -172,6 +178,7 @@ struct Driver {
     snapshots: Snapshots,
     trimming: Trimming,
     collecting: Collecting,
+    traces: Traces,
     /// Why folding cannot continue at its position; `None` if it can.
     lost: Option<Lost>,
 }
@@ -242,6 +249,7 @@ impl Driver {
         }
         self.catch_up(log).await?;
         self.repair_policy_keys(log).await?;
+        self.traces.send();
         let state = self.shared.lock();
         tracing::info!(
             seq = state.seq,
@@ -287,7 +295,7 @@ impl Driver {
         self.lanes.room().await;
     }
 
-    fn fold(&self, entries: Vec<millrace_queue::Logged>) -> u64 {
+    fn fold(&mut self, entries: Vec<millrace_queue::Logged>) -> u64 {
         let mut state = self.shared.lock();
         let mut commands = Commands::new();
         for entry in entries {
@@ -296,8 +304,18 @@ impl Driver {
                 tracing::warn!(seq = entry.seq, "skipping an entry that a former leader wrote");
                 continue;
             }
+            self.traces.follow(entry.epoch, self.term.epoch());
             match entry.event {
-                Ok(event) => commands.extend(state.advance(entry.seq, &entry.run, event)),
+                Ok(event) => {
+                    for command in state.advance(entry.seq, &entry.run, event) {
+                        match command {
+                            Command::Report { run, milestones } => {
+                                self.traces.add(Report { stored_ns: entry.stored_ns, run, milestones });
+                            }
+                            other => commands.push(other),
+                        }
+                    }
+                }
                 Err(error) => {
                     tracing::error!(seq = entry.seq, %error, "an entry of the log cannot be read");
                     state.skip(entry.seq);
@@ -307,7 +325,12 @@ impl Driver {
         if self.acting {
             self.lanes.push(commands);
         }
-        state.seq
+        let seq = state.seq;
+        drop(state);
+        if self.acting {
+            self.traces.send();
+        }
+        seq
     }
 }
 

@@ -286,6 +286,8 @@ impl Executor {
                 later.into_iter().for_each(|later| self.shared.saw_epoch(later));
             }
             Command::Notice(notice) => publish_notice(broker, notice).await,
+            // The driver took it.
+            Command::Report { .. } => {}
         }
         Ok(())
     }

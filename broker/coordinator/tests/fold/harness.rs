@@ -141,7 +141,7 @@ impl Harness {
             Command::Notice(notice) => self.notices.push(*notice),
             Command::EnsurePools { pools, .. } => self.pools.extend(pools),
             Command::RemovePools(pools) => self.pools.retain(|pool| !pools.contains(pool)),
-            Command::Adopt { .. } | Command::EnsurePartitions { .. } => {}
+            Command::Adopt { .. } | Command::EnsurePartitions { .. } | Command::Report { .. } => {}
         }
     }
 

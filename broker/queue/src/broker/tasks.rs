@@ -118,6 +118,6 @@ fn task_message(task: &Task) -> Message {
     Message {
         subject: subjects::task(&task.pool, &task.run, task.version, task.key),
         payload: encode(task),
-        headers: vec![(TRACEPARENT_HEADER, traceparent(&task.run, &task.key))],
+        headers: vec![(TRACEPARENT_HEADER, traceparent(&task.run, task.key))],
     }
 }

@@ -1,5 +1,7 @@
 //! Keeps the window full.
 
+use millrace_schemas::RolloutId;
+
 use crate::fold::command::Commands;
 use crate::fold::domains::Dealer;
 use crate::fold::rollout::Group;
@@ -28,7 +30,9 @@ pub(super) fn refill(run: &mut Run, out: &mut Commands) {
                 Group::new(&run.spec.part(domain), prompt, None, size, version)
             }
         };
-        run.books.admit(group.domain, u64::from(size));
+        for index in 0..size {
+            run.books.admit(RolloutId { group: id, index, attempt: 0 }, group.domain, version);
+        }
         tasks::put_group(run, id, &group, out);
         run.groups.insert(id, group);
     }

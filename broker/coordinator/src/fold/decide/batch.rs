@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::fold::books::DropReason;
 use crate::fold::command::Commands;
+use crate::fold::milestone::Milestone;
+use crate::fold::rollout::Group;
 use crate::fold::stages::train_shard;
 use crate::fold::state::{Run, Training};
 use crate::fold::window::{self, Ready};
@@ -28,12 +30,15 @@ pub(super) fn cut(run: &mut Run, out: &mut Commands) {
         .collect();
     let Some(chosen) = window::choose_batch(&run.spec, domains::room(run), &ready) else { return };
     run.ready.retain(|group| !chosen.contains(group));
-    let groups = chosen
+    let groups: Vec<(u64, Group)> = chosen
         .iter()
         .map(|id| (*id, run.groups.remove(id).expect("finished groups are in the state until they are cut")))
         .collect();
+    let makes = version.next();
+    let rollouts = groups.iter().flat_map(|(id, group)| group.ids(*id)).collect();
+    run.books.milestones.push(Milestone::Cut { makes, rollouts });
     let training = Training {
-        makes: version.next(),
+        makes,
         attempt: 0,
         ranks: None,
         groups,

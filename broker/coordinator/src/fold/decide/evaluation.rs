@@ -13,6 +13,7 @@ use millrace_schemas::{PolicyVersion, RolloutId, RunSpec, TaskBody};
 use crate::fold::books::add_evaluation;
 use crate::fold::command::{Command, Commands};
 use crate::fold::context::TaskContext;
+use crate::fold::milestone::Milestone;
 use crate::fold::rollout::Group;
 use crate::fold::stages::env_step;
 use crate::fold::state::{Evaluating, Run, Tally};
@@ -53,6 +54,12 @@ fn begin(run: &mut Run, version: PolicyVersion, pass: u32, out: &mut Commands) {
         run.evaluation.iter_mut().for_each(|evaluation| {
             evaluation.groups.insert(id, group.clone());
         });
+        let rollouts = (0..samples).map(|index| RolloutId { group: id, index, attempt: 0 });
+        run.books.milestones.extend(rollouts.map(|rollout| Milestone::Admitted {
+            rollout,
+            version,
+            evaluate: true,
+        }));
         tasks::put_group(run, id, &group, out);
     }
 }

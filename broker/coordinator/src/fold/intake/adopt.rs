@@ -72,9 +72,9 @@ fn take_out(run: &mut Run, base: PolicyVersion, adopted: &[AdoptedGroup]) {
             // admitted.
             let is_known = known.is_some_and(|known| known.attempt == rollout.attempt);
             if !is_known && !run.books.take_back(id, adopted.domain) {
-                run.books.admit(adopted.domain, 1);
+                run.books.admit(id, adopted.domain, rollout.start_version);
             }
-            run.books.train_rollout(adopted.domain, base, rollout.start_version);
+            run.books.train_rollout(id, adopted.domain, base, rollout.start_version);
         }
         if let Some(domain) = run.books.domain(adopted.domain) {
             domain.adopt_group(adopted, is_new);

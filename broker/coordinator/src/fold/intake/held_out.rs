@@ -4,6 +4,9 @@ use millrace_schemas::limits::MAX_SHOWN_BYTES;
 use millrace_schemas::text::cut;
 use millrace_schemas::{OutcomeBody, TaskKey};
 
+use crate::fold::books::DropReason;
+use crate::fold::milestone::Milestone;
+use crate::fold::rollout::Rollout;
 use crate::fold::spread::fingerprint;
 use crate::fold::state::Run;
 
@@ -25,13 +28,20 @@ pub(crate) fn shown(run: &mut Run, key: TaskKey, body: &OutcomeBody) {
 
 /// Counts a prompt that was played to its end and scored.
 pub(crate) fn finished(run: &mut Run, id: u64) {
-    let Run { spec, evaluation, .. } = run;
+    let Run { spec, evaluation, books, .. } = run;
     let Some(evaluation) = evaluation.as_mut() else { return };
     let Some(group) = evaluation.groups.remove(&id) else { return };
     // A snapshot of an older version has no fingerprints; its prompts count as distinct.
     let shown = evaluation.shown.remove(&id).unwrap_or(id);
     let weights = spec.part(group.domain).reward_weights();
     let rollouts = group.rollouts.len() as u32;
+    let version = evaluation.version;
+    let ended = group.ids(id).zip(&group.rollouts);
+    books.milestones.extend(ended.map(|(rollout, Rollout { success, .. })| Milestone::Evaluated {
+        rollout,
+        version,
+        success: *success,
+    }));
     let solved = group.rollouts.iter().filter(|rollout| rollout.success).count() as u32;
     let reward: f64 = group.rollouts.iter().map(|rollout| rollout.reward(weights.iter().copied())).sum();
     evaluation.count(group.domain, |tally| {
@@ -47,6 +57,12 @@ pub(crate) fn finished(run: &mut Run, id: u64) {
 pub(crate) fn failed(run: &mut Run, id: u64, reason: &str) {
     let Some(evaluation) = run.evaluation.as_mut() else { return };
     if let Some(group) = evaluation.groups.remove(&id) {
+        let ended = group.ids(id).zip(&group.rollouts);
+        run.books.milestones.extend(ended.map(|(rollout, Rollout { busy_us, .. })| Milestone::Dropped {
+            rollout,
+            reason: DropReason::Failed.name(),
+            busy_us: *busy_us,
+        }));
         evaluation.count(group.domain, |tally| tally.failed += 1);
         evaluation.reason = Some(cut(reason, MAX_SHOWN_BYTES).to_owned());
     }

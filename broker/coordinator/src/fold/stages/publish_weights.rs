@@ -10,6 +10,7 @@ use millrace_schemas::train_shard::BatchTurn;
 use millrace_schemas::{PolicyVersion, Task, TaskBody, TaskKey};
 
 use crate::fold::command::{Command, Commands};
+use crate::fold::milestone::Milestone;
 use crate::fold::pools::pool;
 use crate::fold::rollout::Group;
 use crate::fold::state::{ExhaustedStep, Run};
@@ -71,6 +72,7 @@ pub(crate) fn done(
 /// Makes a committed version the current policy.
 pub(crate) fn committed(run: &mut Run, version: PolicyVersion, manifest: Sha, out: &mut Commands) {
     let before = run.version();
+    run.books.milestones.push(Milestone::Committed { version });
     run.filtered_since_step = 0;
     run.failures.since_step = 0;
     run.exhausted = ExhaustedStep::default();
@@ -108,13 +110,16 @@ pub(crate) fn book_step(
     }
     let weights: Vec<Vec<f64>> = run.spec.parts().map(|domain| domain.reward_weights()).collect();
     let (mut count, mut solved, mut reward, mut tokens, mut max_staleness) = (0_u64, 0_u64, 0.0, 0, 0);
-    let rollouts =
-        || groups.iter().flat_map(|(_, group)| group.rollouts.iter().map(|rollout| (group.domain, rollout)));
+    let rollouts = || {
+        groups.iter().flat_map(|(id, group)| {
+            group.ids(*id).zip(&group.rollouts).map(|(id, rollout)| (id, group.domain, rollout))
+        })
+    };
     // Success is measured over the rollouts that started at the beginning of their prompt, if there
     // are any.
-    let all_continued = rollouts().all(|(_, rollout)| rollout.skipped > 0);
-    for (domain, rollout) in rollouts() {
-        run.books.train_rollout(domain, base, rollout.version());
+    let all_continued = rollouts().all(|(_, _, rollout)| rollout.skipped > 0);
+    for (id, domain, rollout) in rollouts() {
+        run.books.train_rollout(id, domain, base, rollout.version());
         if all_continued || rollout.skipped == 0 {
             count += 1;
             solved += u64::from(rollout.success);

@@ -11,6 +11,7 @@ use millrace_schemas::{PolicyVersion, RunId, RunSpec};
 use crate::fold::books::{Books, DomainBooks};
 use crate::fold::command::{Command, Commands};
 use crate::fold::gang::Gang;
+use crate::fold::milestone::Milestone;
 use crate::fold::pools::ensure_pools;
 use crate::fold::state::{Archived, ExhaustedStep, Failures, Progress, RankAssignment, Run, State, Training};
 use crate::fold::stored::StoredTurns;
@@ -65,7 +66,11 @@ pub(crate) fn submitted(state: &mut State, spec: RunSpec, out: &mut Commands) ->
         progress: Progress::default(),
         failures: Failures::default(),
         exhausted: ExhaustedStep::default(),
-        books: Books { domains: vec![DomainBooks::default(); spec.domains.len()], ..Books::default() },
+        books: Books {
+            domains: vec![DomainBooks::default(); spec.domains.len()],
+            milestones: vec![Milestone::Cut { makes: PolicyVersion(0), rollouts: Vec::new() }],
+            ..Books::default()
+        },
         started_unix_ms: if ticks { state.unix_ms } else { 0 },
         at_ms: 0,
         ended_unix_ms: 0,

@@ -1,0 +1,56 @@
+//! What happened to rollouts and versions: facts for traces. Nothing is decided by them.
+
+use millrace_schemas::{PolicyVersion, RolloutId};
+
+/// One fact of an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Milestone {
+    /// A rollout was admitted, for training or evaluation.
+    Admitted {
+        /// The rollout.
+        rollout: RolloutId,
+        /// The version when it was admitted.
+        version: PolicyVersion,
+        /// It is for evaluation, never trained on.
+        evaluate: bool,
+    },
+    /// A rollout was dropped.
+    Dropped {
+        /// The rollout.
+        rollout: RolloutId,
+        /// Why, as ledgers name it.
+        reason: &'static str,
+        /// Worker microseconds spent on it.
+        busy_us: u64,
+    },
+    /// A held-out rollout was played to its end and scored.
+    Evaluated {
+        /// The rollout.
+        rollout: RolloutId,
+        /// The version under evaluation.
+        version: PolicyVersion,
+        /// The goal was reached.
+        success: bool,
+    },
+    /// A batch was cut: the step that trains on it begins.
+    Cut {
+        /// The version that the step makes.
+        makes: PolicyVersion,
+        /// The batch. `[groups · G]`
+        rollouts: Vec<RolloutId>,
+    },
+    /// A committed version was trained on the rollout.
+    Trained {
+        /// The rollout.
+        rollout: RolloutId,
+        /// The version.
+        made: PolicyVersion,
+        /// In versions, from the rollout's start version.
+        staleness: u64,
+    },
+    /// A version was committed and is the newest.
+    Committed {
+        /// The version.
+        version: PolicyVersion,
+    },
+}
