@@ -16,13 +16,19 @@ def exported():
             text = path.read_text().split("#[cfg(test)]\nmod tests")[0]
             for call in re.finditer(r"metrics::(?:counter|gauge|histogram)!\((.*?)\)\s*[.;]", text, re.S):
                 body = call.group(1)
-                name = re.search(r'"(millrace_\w+)"', body)[1]
+                literal = re.search(r'"(millrace_\w+)"', body)
+                if literal is None:
+                    continue  # A counter of a run: they are declared in one place.
+                name = literal[1]
                 found.setdefault(name, set()).update(re.findall(r'"(\w+)"\s*=>', body))
                 if "&labels" in body:
                     # The nearest `let labels = [("run", …), …]`, also as the first of a tuple.
                     start = max(text.rfind(word, 0, call.start()) for word in ("let labels", "let (labels"))
                     declared = text[start:text.index(";", start)]
                     found[name].update(re.findall(r'\("(\w+)",', declared))
+    declared = (ROOT / "schemas/src/counters.rs").read_text()
+    for name, label in re.findall(r'\w+: "(millrace_\w+)", (?:None|Some\(\("(\w+)")', declared):
+        found.setdefault(name, set()).update({"run", label} - {""})
     return found
 
 

@@ -23,7 +23,7 @@ pub struct GenerateTask {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub latest: Vec<u32>,
     /// Log entry of the part of the turn that another worker sampled before it left. It is a head
-    /// start: whoever does not know it samples the turn from its beginning.
+    /// start: a worker that does not know it samples the turn from its beginning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begun: Option<EntryRef>,
     /// The content of `begun`, once it is resolved. The answer is the whole turn, this part first.

@@ -94,9 +94,12 @@ impl Up {
         assert!(killed.success(), "{role} was not there");
     }
 
+    /// The report of the run, once it has ended. What it said is kept for a test that fails on the report: the curve shows
+    /// whether it learned slowly, or learned and lost it.
     fn report(mut self) -> Report {
         let status = self.until("the run ends", |up| up.child.try_wait().expect("a child"));
-        assert!(status.success(), "{status}:\n{}", self.output());
+        println!("{}", self.output());
+        assert!(status.success(), "{status}");
         let report = std::fs::read(self.path("report.json")).expect("a report");
         serde_json::from_slice(&report).expect("the report is one")
     }

@@ -111,6 +111,7 @@ fn describe_turn(done: &GenerateDone, attributes: &mut Vec<KeyValue>) {
     let finish = match done.finish {
         Finish::Stop => "stop",
         Finish::Length => "length",
+        Finish::Partial => "partial",
     };
     let (prefilled, cached) = (i64::from(done.prefill_tokens), i64::from(done.cached_tokens));
     attributes.extend([

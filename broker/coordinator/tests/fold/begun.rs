@@ -129,7 +129,7 @@ fn a_part_that_has_become_too_old_is_left_out() {
             assert_eq!(harness.run().state, RunState::Finished);
             return;
         }
-        assert!(harness.work(), "the rollout is never stamped anew");
+        assert!(harness.work(), "the rollout is never stamped again");
     }
 }
 
@@ -148,7 +148,7 @@ fn a_part_that_could_not_be_trained_on_fails_its_rollout_and_no_other() {
         to_the_end(&mut harness);
         assert_eq!(harness.run().state, RunState::Finished, "{why}");
     }
-    // As many tokens as a turn may have leave none to sample: the turn is sampled anew.
+    // As many tokens as a turn may have leave none to sample: the turn is sampled again from its beginning.
     let mut harness = Harness::submit(&spec("alpha = 1.0\nmax_new_tokens = 4"), 0);
     let task = a_turn(&mut harness);
     harness.say(task.key, part(&[5; 4], 0));

@@ -249,7 +249,7 @@ fn a_turn_is_the_same_when_another_engine_continues_it() {
             let part = first.abandon(Ticket(0)).unwrap();
             assert_eq!((part.finish, part.tokens.len()), (Finish::Partial, steps));
             let rest = GenerateTask { sampled: Some(Box::new(part)), ..asked.clone() };
-            assert_same_turns(&[whole.clone()], &alone(vec![rest]));
+            assert_same_turns(std::slice::from_ref(&whole), &alone(vec![rest]));
         }
         let spent = GenerateTask { sampled: Some(Box::new(whole)), ..asked };
         let mut engine = engine(&initial(1));
