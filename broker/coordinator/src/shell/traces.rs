@@ -77,7 +77,7 @@ impl Traces {
             let trace = Trace::of_rollout(run, *rollout);
             self.tracer.samples(trace.id).then_some(trace)
         };
-        let span = match milestone {
+        let mut span = match milestone {
             Milestone::Admitted { rollout, version, evaluate } => {
                 let before = rollout.attempt.checked_sub(1).map(|attempt| RolloutId { attempt, ..*rollout });
                 let before = before.and_then(|before| of_rollout(&before)).map(root);
@@ -127,7 +127,6 @@ impl Traces {
                 under(Trace::of_version(run, *version), "committed", attributes)
             }
         };
-        let mut span = span;
         span.attributes.push(KeyValue::new(attribute::RUN, run.to_string()));
         Some(span)
     }
