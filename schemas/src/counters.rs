@@ -4,6 +4,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::omit;
+
 /// A counter as `/metrics` shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counter {
@@ -53,7 +55,7 @@ counters! {
     #[serde(default)]
     surplus_turns: "millrace_turns_total", Some(("of", "surplus"));
     /// Tokens of begun turns that leaving workers handed back.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "omit::is_default")]
     handed_back_tokens: "millrace_tokens_handed_back_total", None;
 }
 
