@@ -14,7 +14,7 @@ fn built_from(package: &str) -> Vec<String> {
         .collect()
 }
 
-fn cargo(args: &[&str]) -> String {
+pub(crate) fn cargo(args: &[&str]) -> String {
     let output = Command::new(env!("CARGO"))
         .args(args)
         .args(["--locked", "--offline"])

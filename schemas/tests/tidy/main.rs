@@ -3,6 +3,7 @@
 
 mod tree;
 
+mod alone;
 mod citations;
 mod conformance;
 mod cycles;
