@@ -11,8 +11,6 @@ use serde_json::Value;
 
 mod code;
 mod judge;
-#[path = "../server/process.rs"]
-mod server;
 
 #[derive(Parser)]
 struct Arguments {

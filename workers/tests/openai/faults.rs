@@ -8,7 +8,7 @@ use millrace_workers::policy::openai::Dialect::{Sglang, Vllm};
 use millrace_workers::policy::openai::Seeds;
 use serde_json::json;
 
-use crate::support::{Bench, Python, check_against_oracle, done, task, until, versions};
+use crate::openai::support::{Bench, Python, check_against_oracle, done, task, until, versions};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_server_costs_its_turns_in_flight() {

@@ -10,7 +10,7 @@ use millrace_workers::policy::openai::Dialect::LlamaCpp;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{
+use crate::openai::support::{
     Bench, Python, announce_with, asked, check_against_oracle, done, model, python, task, versions,
 };
 

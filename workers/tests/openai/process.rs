@@ -12,7 +12,7 @@ use millrace_schemas::subjects::GENERATE_POOL;
 use millrace_schemas::{Event, OutcomeBody, Stage};
 use serde_json::json;
 
-use crate::support::{Python, announce_with, task, until, versions};
+use crate::openai::support::{Python, announce_with, task, until, versions};
 
 /// The worker; killed if the test fails.
 struct Worker(Child);

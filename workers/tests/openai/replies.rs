@@ -5,7 +5,9 @@ use millrace_workers::Verdict;
 use millrace_workers::policy::openai::Dialect::{self, LlamaCpp, Sglang, Vllm};
 use serde_json::{Map, Value, json};
 
-use crate::support::{Bench, Python, announce_with, asked, check_against_oracle, done, task, versions};
+use crate::openai::support::{
+    Bench, Python, announce_with, asked, check_against_oracle, done, task, versions,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_in_tokens_out() {

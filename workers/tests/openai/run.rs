@@ -9,7 +9,7 @@ use millrace_schemas::report::Report;
 use serde_json::Value;
 use tokio::process::Command;
 
-use crate::support::Python;
+use crate::openai::support::Python;
 
 /// Frozen lake, small.
 const RUN: &str = r#"

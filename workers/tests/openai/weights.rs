@@ -6,7 +6,7 @@ use millrace_workers::Verdict;
 use millrace_workers::policy::openai::Dialect::{LlamaCpp, Sglang, Vllm};
 use serde_json::json;
 
-use crate::support::{Bench, Python, check_against_oracle, done, task, versions};
+use crate::openai::support::{Bench, Python, check_against_oracle, done, task, versions};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn engine_proves_its_weights() {
@@ -56,7 +56,7 @@ async fn tokens_carry_their_version() {
         python.set(&json!({"slow": 0.02}));
         let tasks: Vec<_> = (0..4).map(|index| task(index, 1, 200, Sampling::at(1.0))).collect();
         let running: Vec<_> = tasks.iter().map(|task| bench.spawn(task.clone())).collect();
-        crate::support::until("all are being sampled", || {
+        crate::openai::support::until("all are being sampled", || {
             let journal = python.journal();
             let begun = journal["journal"].as_array().unwrap().iter();
             begun.filter(|entry| entry["tokens"].as_array().unwrap().len() > 4).count() >= 4
@@ -84,7 +84,7 @@ async fn a_begun_turn_is_handed_back_and_continued() {
         python.set(&json!({"slow": 0.02}));
         let whole = task(0, 1, 200, Sampling::at(1.0));
         let running = bench.spawn(whole.clone());
-        crate::support::until("it is being sampled", || {
+        crate::openai::support::until("it is being sampled", || {
             let journal = python.journal();
             let mut begun = journal["journal"].as_array().unwrap().iter();
             begun.any(|entry| entry["tokens"].as_array().unwrap().len() > 4)
@@ -127,7 +127,7 @@ async fn engine_sleeps_safely() {
             let tasks: Vec<_> =
                 (0..6).map(|index| task(index + version * 10, 1, 60, Sampling::at(1.0))).collect();
             running.extend(tasks.into_iter().map(|task| (bench.spawn(task.clone()), task)));
-            crate::support::until("some are being sampled", || python.active() > 3).await;
+            crate::openai::support::until("some are being sampled", || python.active() > 3).await;
             bench.announce(u64::from(version), true).await;
         }
         for (running, task) in running {

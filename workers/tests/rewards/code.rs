@@ -10,7 +10,7 @@ use millrace_workers::{Executor, Verdict};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::{task, tools};
+use super::{task, tools};
 
 async fn verdict(arguments: &[&str], settings: Value, row: Value, answer: &str) -> Verdict {
     let task = task(RewardRule::Code, settings, row, ("Add.", answer));

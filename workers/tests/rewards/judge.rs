@@ -13,8 +13,8 @@ use millrace_workers::{Executor, Verdict};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::{task, tools};
 use crate::server::Server;
-use crate::{task, tools};
 
 /// The server.
 struct Judge(Server);

@@ -13,8 +13,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::partitions::turn_of;
-use crate::support::{Bench, done, eventually, on_both_queues, soon, task};
+use crate::run_loop::partitions::turn_of;
+use crate::run_loop::support::{Bench, done, eventually, on_both_queues, soon, task};
 
 on_both_queues!(
     what_is_in_hand_is_finished,

@@ -13,7 +13,9 @@ use millrace_workers::Verdict;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::support::{Bench, done, eventually, group, on_both_queues, pool, run, settings, soon, task};
+use crate::run_loop::support::{
+    Bench, done, eventually, group, on_both_queues, pool, run, settings, soon, task,
+};
 
 const GRACE: Duration = Duration::from_secs(5);
 

@@ -14,7 +14,7 @@ use millrace_workers::{Cost, PoolSettings, Verdict};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::support::{Bench, Running, eventually, on_both_queues, run};
+use crate::run_loop::support::{Bench, Running, eventually, on_both_queues, run};
 
 on_both_queues!(
     turns_stay_with_the_worker_that_ranks_first,

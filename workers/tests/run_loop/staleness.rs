@@ -11,7 +11,7 @@ use millrace_schemas::policy::Policy;
 use millrace_schemas::{PolicyVersion, Stage, subjects};
 use tokio::sync::Notify;
 
-use crate::support::{Bench, done, eventually, group, on_both_queues, run, soon, task};
+use crate::run_loop::support::{Bench, done, eventually, group, on_both_queues, run, soon, task};
 
 const GRACE: Duration = Duration::from_secs(5);
 

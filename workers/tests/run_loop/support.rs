@@ -28,13 +28,13 @@ macro_rules! on_both_queues {
         mod in_memory {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {
-                super::$test(crate::support::Bench::in_memory().await).await;
+                super::$test(crate::run_loop::support::Bench::in_memory().await).await;
             })+
         }
         mod on_nats {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {
-                super::$test(crate::support::Bench::on_nats().await).await;
+                super::$test(crate::run_loop::support::Bench::on_nats().await).await;
             })+
         }
     };

@@ -9,7 +9,7 @@ use millrace_schemas::{Event, OutcomeBody};
 use millrace_workers::Verdict;
 use tokio::time::Instant;
 
-use crate::support::{Bench, done, eventually, group, on_both_queues, task};
+use crate::run_loop::support::{Bench, done, eventually, group, on_both_queues, task};
 
 const GRACE: Duration = Duration::from_secs(5);
 

@@ -1,0 +1,12 @@
+//! Tests of the crate from outside, in one program: each further one would link the whole system and
+//! libtorch again.
+
+mod openai;
+mod process;
+mod program;
+mod rewards;
+mod run_loop;
+#[path = "server/process.rs"]
+mod server;
+mod shipped_examples;
+mod text;
