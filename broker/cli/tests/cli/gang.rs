@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use super::support::{Up, run_file, send};
 
 /// Steps that take long enough for what happens to hit a running run.
-const STEPS: u64 = 200;
+const STEPS: u64 = 100;
 
 /// A run that two make together, and one alone after two seconds without the other.
 fn start(folder: &Path) -> Up {

@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use super::support::{Up, changed_run_file, send};
 
 /// Steps that take long enough for the kills to hit a run in progress.
-const STEPS: u64 = 200;
+const STEPS: u64 = 80;
 
 /// Kills `role` once at each of `versions`, and lets the run end.
 async fn kill_in_full_swing(role: &str, versions: &[u64]) {

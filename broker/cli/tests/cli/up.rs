@@ -68,7 +68,7 @@ async fn a_broken_model_is_refused_before_anything_starts() {
 #[tokio::test]
 async fn ctrl_c_drains_and_a_second_up_goes_on() {
     let folder = tempfile::tempdir().unwrap();
-    let all = steps(400);
+    let all = steps(120);
     let args = [all[0].as_str(), all[1].as_str()];
     let mut up = Up::start(folder.path(), &args);
     up.reached(5).await;
@@ -82,7 +82,7 @@ async fn ctrl_c_drains_and_a_second_up_goes_on() {
     }
     assert!(!folder.path().join("report.json").exists());
 
-    let mut other = Up::start(folder.path(), &["--steps", "401"]);
+    let mut other = Up::start(folder.path(), &["--steps", "121"]);
     assert!(!other.ended().await.success());
     assert!(other.output().contains("steps differ"), "{}", other.output());
 
@@ -90,7 +90,7 @@ async fn ctrl_c_drains_and_a_second_up_goes_on() {
     assert!(second.ended().await.success(), "{}", second.output());
     let report = second.report();
     assert!(report.balanced && report.audited, "{report:#?}");
-    assert_eq!(report.final_version, 400);
+    assert_eq!(report.final_version, 120);
     assert!(second.output().contains("counter resumes in"), "{}", second.output());
 }
 
