@@ -14,7 +14,7 @@ fn python() -> PathBuf {
 #[tokio::test]
 async fn any_nats_client_can_use_the_api() {
     let processes = Processes::start().await;
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plain_nats/test_api.py");
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/plain_nats/test_api.py");
     let output = Command::new(python())
         .arg("-B")
         .arg(tests)

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use millrace_queue::testing::TestServer;
 
-use crate::cli::support::{ALL_STAGES, worker_program};
+use crate::support::{ALL_STAGES, worker_program};
 
 /// For anything to happen; a passing test takes far less.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
