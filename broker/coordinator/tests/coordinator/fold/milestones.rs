@@ -12,7 +12,7 @@ fn milestones(log: &[Event]) -> Vec<Milestone> {
     let mut state = State::default();
     let mut all = Vec::new();
     for (event, seq) in log.iter().zip(1..) {
-        for command in state.advance(seq, RUN, event.clone()) {
+        for command in state.advance_and_report(seq, RUN, event.clone()) {
             if let Command::Report { run, milestones } = command {
                 assert_eq!(run.as_str(), RUN);
                 assert!(!milestones.is_empty());
