@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::dataset::{AnswerCheck, DatasetSpec};
 use crate::ids::PoolName;
 use crate::omit;
+use crate::submit::Checks;
 use crate::trajectory::EntryRef;
 
 mod games;
@@ -208,6 +209,34 @@ const fn one_hundred_twenty_eight() -> u32 {
 }
 
 impl EnvironmentSpec {
+    /// Checks the bounds of its own settings; `field` is the path of one in the run file. A dataset
+    /// is checked with the run's rewards.
+    pub(crate) fn check_settings(&self, field: &dyn Fn(&str) -> String, checks: &mut Checks) {
+        match self {
+            Self::FrozenLake(lake) => lake.check(field, checks),
+            Self::Sokoban(sokoban) => sokoban.check(field, checks),
+            Self::Counter { latency, .. } => {
+                // Far below the time limit of a task.
+                checks.number(&field("latency.mean_ms"), latency.mean_ms, 0.0, 60_000.0);
+                checks.number(&field("latency.deviation_ms"), latency.deviation_ms, 0.0, 10_000.0);
+            }
+            Self::Arithmetic { operations, largest, .. } => {
+                let count = operations.len();
+                checks.require(count > 0, &field("operations"), count, "name one or more, [\"add\"]");
+                checks.count(&field("largest"), u64::from(*largest), 9, 1_000_000_000);
+            }
+            Self::Dataset(_) => {}
+            Self::Custom { pool, .. } => {
+                checks.require(
+                    !BUILT_IN.contains(&pool.as_str()),
+                    &field("pool"),
+                    pool,
+                    "an environment that comes with Millrace has this name; give yours another",
+                );
+            }
+        }
+    }
+
     /// The pool of its tasks.
     #[must_use]
     pub fn pool(&self) -> &str {

@@ -5,6 +5,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::env_step::{Settings, Utterance};
 use crate::trajectory::EntryRef;
+use code::CodeSettings;
+use format::FormatSettings;
+use instructions::InstructionSettings;
+use judge::JudgeSettings;
+use math::MathSettings;
+use settings::{WrongSetting, wrong};
 
 pub mod settings;
 pub mod code;
@@ -36,6 +42,15 @@ pub struct RewardTask {
     /// as text under `answer`.
     #[serde(default, skip_serializing_if = "Settings::is_empty")]
     pub row: Settings,
+}
+
+impl RewardTask {
+    /// A rollout to be scored by what its environment gave: without settings and text.
+    #[must_use]
+    pub fn new(rule: RewardRule, turns: Vec<TurnResult>, success: bool) -> Self {
+        let (settings, row) = (Settings::new(), Settings::new());
+        Self { rule, turns, success, settings, prefix: Vec::new(), conversation: Vec::new(), row }
+    }
 }
 
 /// The result of one turn.
@@ -91,6 +106,25 @@ impl RewardRule {
         match self {
             Self::Math | Self::Instructions | Self::Code | Self::Judge | Self::Custom => true,
             Self::EnvReturn | Self::Success | Self::Format => false,
+        }
+    }
+
+    /// Mistakes in its settings.
+    #[must_use]
+    pub fn wrong_settings(self, settings: &Settings) -> Vec<WrongSetting> {
+        match self {
+            Self::Code => wrong::<CodeSettings>(settings),
+            Self::Math => wrong::<MathSettings>(settings),
+            Self::Judge => wrong::<JudgeSettings>(settings),
+            // A user's own program checks its settings itself.
+            Self::Custom => Vec::new(),
+            Self::Format => wrong::<FormatSettings>(settings),
+            Self::Instructions => wrong::<InstructionSettings>(settings),
+            Self::EnvReturn | Self::Success if settings.is_empty() => Vec::new(),
+            Self::EnvReturn | Self::Success => {
+                let table = serde_json::json!(settings).to_string();
+                vec![WrongSetting::new("", table, "this rule takes no settings; leave them out")]
+            }
         }
     }
 

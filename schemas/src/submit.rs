@@ -29,6 +29,7 @@ pub use model::{ModelSpec, Precision};
 pub(crate) use read::meant;
 pub use read::{RunFileError, from_json, from_toml};
 pub use stored::StoredTurns;
+pub(crate) use validate::Checks;
 pub use validate::Refusal;
 
 /// One training job.

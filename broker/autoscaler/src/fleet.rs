@@ -24,7 +24,7 @@ const UNSCALED: &str = "";
 
 /// A worker as its last notice shows it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Seen {
+pub struct LiveWorker {
     /// When its first notice came.
     pub first: Instant,
     /// When its last notice came.
@@ -85,7 +85,7 @@ pub struct Supply {
 /// All workers, and the speeds of pools.
 #[derive(Debug, Default)]
 pub struct Fleet {
-    seen: BTreeMap<WorkerId, Seen>,
+    seen: BTreeMap<WorkerId, LiveWorker>,
     speeds: BTreeMap<(String, Stage), Speed>,
     /// Decisions to start workers that no worker has followed yet, by pool, oldest first.
     awaited: BTreeMap<String, Vec<Instant>>,
@@ -122,7 +122,7 @@ impl Fleet {
         if same.is_none() && pool.is_some() {
             self.arrived(name, now);
         }
-        self.seen.insert(worker, Seen { first, last: now, notice });
+        self.seen.insert(worker, LiveWorker { first, last: now, notice });
     }
 
     fn measure(&mut self, pool: &str, stage: Stage, gained: Sums, now: Instant) {
@@ -163,7 +163,7 @@ impl Fleet {
     }
 
     /// The workers of a pool, by name.
-    pub fn of(&self, pool: &PoolSpec) -> impl Iterator<Item = (&WorkerId, &Seen)> {
+    pub fn of(&self, pool: &PoolSpec) -> impl Iterator<Item = (&WorkerId, &LiveWorker)> {
         self.seen.iter().filter(move |(_, seen)| is_of(&seen.notice, pool))
     }
 

@@ -3,7 +3,7 @@
 use millrace_schemas::WorkerId;
 use tokio::time::Instant;
 
-use crate::fleet::Seen;
+use crate::fleet::LiveWorker;
 
 /// A machine that is taken back within this time goes first, in milliseconds.
 const SOON_MS: u64 = 10 * 60 * 1_000;
@@ -13,12 +13,12 @@ const SOON_MS: u64 = 10 * 60 * 1_000;
 /// tasks in flight; of equals the youngest, whose prefix cache is worth least.
 #[must_use]
 pub fn leavers<'a>(
-    workers: impl Iterator<Item = (&'a WorkerId, &'a Seen)>,
+    workers: impl Iterator<Item = (&'a WorkerId, &'a LiveWorker)>,
     count: usize,
     unix_ms: u64,
     now: Instant,
 ) -> Vec<WorkerId> {
-    let key = |seen: &Seen| {
+    let key = |seen: &LiveWorker| {
         let ends = seen.notice.machine.as_ref().and_then(|machine| machine.ends_unix_ms);
         let soon = ends.filter(|ends| ends.saturating_sub(unix_ms) < SOON_MS).unwrap_or(u64::MAX);
         let in_flight: u64 = seen.notice.stages.values().map(|counters| counters.in_hand).sum();
@@ -39,7 +39,13 @@ mod tests {
 
     use super::*;
 
-    fn seen(now: Instant, age_s: u64, in_flight: u64, ends_unix_ms: Option<u64>, leaving: bool) -> Seen {
+    fn seen(
+        now: Instant,
+        age_s: u64,
+        in_flight: u64,
+        ends_unix_ms: Option<u64>,
+        leaving: bool,
+    ) -> LiveWorker {
         let counters = StageCounters { in_hand: in_flight, ..StageCounters::default() };
         let notice = WorkerNotice {
             worker: "w".into(),
@@ -48,13 +54,13 @@ mod tests {
             stages: BTreeMap::from([(Stage::Generate, counters)]),
             ..WorkerNotice::default()
         };
-        Seen { first: now - Duration::from_secs(age_s), last: now, notice }
+        LiveWorker { first: now - Duration::from_secs(age_s), last: now, notice }
     }
 
     #[test]
     fn the_worker_goes_that_costs_least_to_lose() {
         let now = Instant::now() + Duration::from_secs(1_000);
-        let workers: BTreeMap<WorkerId, Seen> = [
+        let workers: BTreeMap<WorkerId, LiveWorker> = [
             ("busy-old", seen(now, 900, 8, None, false)),
             ("busy-young", seen(now, 10, 8, None, false)),
             ("idle-old", seen(now, 900, 0, None, false)),

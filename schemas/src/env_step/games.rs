@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::omit;
+use crate::submit::Checks;
 
 /// How a frozen lake is shown. Both forms show the whole map and the player's position, and nothing
 /// else.
@@ -75,6 +76,19 @@ impl Default for FrozenLakeSpec {
 }
 
 impl FrozenLakeSpec {
+    pub(super) fn check(&self, field: &dyn Fn(&str) -> String, checks: &mut Checks) {
+        checks.count(&field("size"), u64::from(self.size), 2, 8);
+        checks.number(&field("frozen"), self.frozen, 0.0, 1.0);
+        let Some(share) = self.detours else { return };
+        checks.number(&field("detours"), share, 0.0, 1.0);
+        checks.require(
+            share == 0.0 || self.size >= 5,
+            &field("detours"),
+            share,
+            "on maps of fewer than 5 cells a side no shortest path is a detour; choose environment.size = 5 or more",
+        );
+    }
+
     /// Tokens of an observation: ids are below this.
     #[must_use]
     pub const fn vocabulary(&self) -> u32 {
@@ -142,6 +156,16 @@ impl Default for SokobanSpec {
 }
 
 impl SokobanSpec {
+    pub(super) fn check(&self, field: &dyn Fn(&str) -> String, checks: &mut Checks) {
+        let Self { size, scramble, least_turns, max_turns, walls } = *self;
+        checks.count(&field("size"), u64::from(size), 5, 10);
+        checks.count(&field("scramble"), u64::from(scramble), 1, 1_000);
+        // No level takes more turns than it was made with, nor than an episode has.
+        let most = scramble.min(max_turns);
+        checks.count(&field("least_turns"), u64::from(least_turns), 0, u64::from(most));
+        checks.count(&field("walls"), u64::from(walls), 0, 4);
+    }
+
     /// Tokens of an observation: ids are below this.
     #[must_use]
     pub const fn vocabulary(&self) -> u32 {

@@ -4,12 +4,6 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::RewardRule;
-use super::code::CodeSettings;
-use super::format::FormatSettings;
-use super::instructions::InstructionSettings;
-use super::judge::JudgeSettings;
-use super::math::MathSettings;
 use crate::env_step::Settings;
 use crate::submit::meant;
 
@@ -55,30 +49,6 @@ pub fn read<T: RuleSettings>(settings: &Settings) -> Result<T, Vec<WrongSetting>
     if wrong.is_empty() { Ok(settings) } else { Err(wrong) }
 }
 
-impl RewardRule {
-    /// Mistakes in its settings.
-    #[must_use]
-    pub fn wrong_settings(self, settings: &Settings) -> Vec<WrongSetting> {
-        fn wrong<T: RuleSettings>(settings: &Settings) -> Vec<WrongSetting> {
-            read::<T>(settings).err().unwrap_or_default()
-        }
-        match self {
-            Self::Code => wrong::<CodeSettings>(settings),
-            Self::Math => wrong::<MathSettings>(settings),
-            Self::Judge => wrong::<JudgeSettings>(settings),
-            // A user's own program checks its settings itself.
-            Self::Custom => Vec::new(),
-            Self::Format => wrong::<FormatSettings>(settings),
-            Self::Instructions => wrong::<InstructionSettings>(settings),
-            Self::EnvReturn | Self::Success if settings.is_empty() => Vec::new(),
-            Self::EnvReturn | Self::Success => {
-                let table = serde_json::json!(settings).to_string();
-                vec![WrongSetting::new("", table, "this rule takes no settings; leave them out")]
-            }
-        }
-    }
-}
-
 /// Why items of the list `field` are invalid.
 pub(super) fn faulty<T: Serialize>(
     field: &str,
@@ -115,4 +85,9 @@ pub(super) fn count(field: &str, value: u64, low: u64, high: u64) -> Option<Wron
     let fits = (low..=high).contains(&value);
     let remedy = || format!("choose a whole number from {low} to {high}");
     (!fits).then(|| WrongSetting::new(field, value.to_string(), &remedy()))
+}
+
+/// Mistakes in settings of this type.
+pub(super) fn wrong<T: RuleSettings>(settings: &Settings) -> Vec<WrongSetting> {
+    read::<T>(settings).err().unwrap_or_default()
 }

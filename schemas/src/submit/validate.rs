@@ -34,10 +34,10 @@ impl fmt::Display for Refusal {
 
 /// Gathers refusals.
 #[derive(Default)]
-pub(super) struct Checks(Vec<Refusal>);
+pub(crate) struct Checks(Vec<Refusal>);
 
 impl Checks {
-    pub(super) fn require(
+    pub(crate) fn require(
         &mut self,
         ok: bool,
         field: &str,
@@ -51,7 +51,7 @@ impl Checks {
         }
     }
 
-    pub(super) fn count(&mut self, field: &str, value: u64, low: u64, high: u64) {
+    pub(crate) fn count(&mut self, field: &str, value: u64, low: u64, high: u64) {
         self.require(
             (low..=high).contains(&value),
             field,
@@ -60,7 +60,7 @@ impl Checks {
         );
     }
 
-    pub(super) fn number(&mut self, field: &str, value: f64, low: f64, high: f64) {
+    pub(crate) fn number(&mut self, field: &str, value: f64, low: f64, high: f64) {
         // NaN is in no range.
         self.require(
             value >= low && value <= high,

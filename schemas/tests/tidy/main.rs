@@ -14,4 +14,5 @@ mod purity;
 mod rooms;
 mod sizes;
 mod stages;
+mod test_layout;
 mod words;

@@ -22,13 +22,26 @@ fn the_runtime_imports_from_no_other_room() {
     tree::none("stages depend on the runtime, not the other way round", &faults);
 }
 
+#[test]
+fn only_the_runtime_makes_verdicts() {
+    let mut faults = Vec::new();
+    for file in tree::files(&[".rs"]) {
+        let stage = file.path.starts_with("workers/src/") && !file.path.starts_with(RUNTIME);
+        if stage && !file.is_test() {
+            let lines = file.code().filter(|(_, line)| line.contains("Verdict::"));
+            faults.extend(lines.map(|(number, line)| format!("{}:{number}: {}", file.path, line.trim())));
+        }
+    }
+    tree::none("a stage's error is a Failure, from which the runtime makes the verdict", &faults);
+}
+
 /// Where a build with libtorch may differ from one without: the choice between the two files, the
 /// tests of a build without, and those of whole runs that train.
 const WITH_OR_WITHOUT: &[&str] = &[
     "workers/src/lib.rs",
     "workers/src/train_shard/tests.rs",
-    "workers/tests/openai.rs",
-    "workers/tests/shipped_examples.rs",
+    "workers/tests/workers/openai.rs",
+    "workers/tests/workers/shipped_examples.rs",
 ];
 
 #[test]

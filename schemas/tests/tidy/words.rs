@@ -25,6 +25,7 @@ const CLEAN: &[&str] = &[
     "loadtest/",
     "schemas/src/",
     "schemas/tests/",
+    "workers/kernels/src/",
     "workers/policy/src/",
     "workers/src/",
     "workers/torch/src/",
@@ -67,7 +68,7 @@ fn lines_with(text: &str, word: &str) -> Vec<usize> {
 #[test]
 fn retired_words_do_not_come_back() {
     let mut faults = Vec::new();
-    for file in tree::files(&[".rs", ".md"]).iter().filter(|file| file.path != OWN) {
+    for file in tree::files(&[".rs", ".md", ".cc", ".h"]).iter().filter(|file| file.path != OWN) {
         for (word, instead, folders) in RETIRED {
             let is_left = LEFT.contains(&(file.path.as_str(), word));
             if !is_left && folders.iter().any(|folder| file.path.starts_with(folder)) {
@@ -85,4 +86,32 @@ fn a_retired_word_is_found_in_any_case_and_across_a_line_break() {
     assert_eq!(lines_with("/// What is in\n/// hand.\n", "in hand"), [1]);
     assert_eq!(lines_with("a renewal, within handles", "in hand"), [] as [usize; 0]);
     assert_eq!(lines_with("let x = in_hand(1);", "in_hand"), [1]);
+}
+
+/// Names that say nothing of a type, and the one file that may have it.
+const NAMELESS: &[(&str, &str)] = &[
+    ("State", "broker/coordinator/src/fold/state.rs"),
+    ("Tally", "loadtest/src/sim.rs"),
+    ("Shared", ""),
+    ("Seen", ""),
+];
+
+#[test]
+fn a_type_has_a_name_of_its_own() {
+    let mut faults = Vec::new();
+    for file in tree::files(&[".rs"]) {
+        for (number, line) in file.code() {
+            let declared = ["struct ", "enum "].iter().find_map(|word| line.split_once(word));
+            let Some((_, name)) = declared
+                .filter(|(before, _)| before.trim_end().ends_with([')', 'b']) || before.trim().is_empty())
+            else {
+                continue;
+            };
+            let name: String = name.chars().take_while(|c| c.is_alphanumeric()).collect();
+            if NAMELESS.iter().any(|(word, only)| *word == name && *only != file.path) {
+                faults.push(format!("{}:{number}: {name}: say whose, or of what", file.path));
+            }
+        }
+    }
+    tree::none("several types of one name cannot be told apart", &faults);
 }

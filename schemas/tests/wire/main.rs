@@ -12,5 +12,6 @@ mod dataset;
 mod run_file;
 mod algorithm;
 mod bounds;
+mod built_in;
 mod rewards;
 mod subjects;

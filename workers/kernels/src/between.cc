@@ -1,5 +1,5 @@
-// What a decoder computes between its matrix products, each in one pass over rows on a CPU: RMSNorm, norms and
-// rotations of heads, the gate.
+// The operations of a decoder between its matrix products, each in one pass over rows on a CPU:
+// RMSNorm, norms and rotary embeddings of heads, the gate.
 
 #include <ATen/Parallel.h>
 
@@ -10,7 +10,7 @@ namespace millrace::kernels {
 
 namespace {
 
-// Numbers that are worth a thread.
+// Below this many numbers, starting a thread costs more than it saves.
 constexpr std::int64_t kGrain = 1 << 15;
 
 std::int64_t rows_of_a_thread(std::int64_t width) {
@@ -22,8 +22,8 @@ T* data(const at::Tensor& tensor) {
   return tensor.mutable_data_ptr<T>();
 }
 
-// out = weight * (x / sqrt(mean(x²) + epsilon)), of `width` numbers; out may be x. What is in brackets is rounded to T
-// first, as transformers does.
+// out = weight * (x / sqrt(mean(x²) + epsilon)), of `width` numbers; out may be x. The part in
+// brackets is rounded to T first, as in transformers.
 template <int W, typename T>
 MILLRACE_INLINE void normalise_one(const T* x, const T* weight, std::int64_t width, float epsilon, T* out) {
   Floats<W> part[2] = {};
@@ -63,12 +63,12 @@ struct Normalise {
   }
 };
 
-// Heads that are normalised, if they have norms, and turned, where they lie.
+// Normalises heads that have norms, and applies the rotary embedding, in place.
 template <typename T>
 struct Turn {
   T* x;
   std::int64_t stride, queries, heads, width;
-  // Of each head's queries and of its keys; null where there are none.
+  // Norms of each head's queries and of its keys; null without norms.
   const T* norms[2];
   float epsilon;
   // `width` numbers for each row; the sines of the first half are negative.
@@ -104,7 +104,7 @@ struct Turn {
   }
 };
 
-// silu(gate) * up, where a row is `width` gates and as many ups.
+// silu(gate) * up. A row has `width` gates, then `width` ups.
 template <typename T>
 struct Gate {
   const T* both;

@@ -1,5 +1,5 @@
-// Attention to blocks of positions, products with packed weights, and what comes between them. What each call means is
-// said in ../kernels.rs.
+// Attention to blocks of positions, products with packed weights, and the operations between them.
+// bridge.rs documents each call.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ void turn_heads(
 
 void gate(const at::Tensor* both, const at::Tensor* out);
 
-// Vectors of at most so many numbers from now on, in the whole process: for tests.
+// Limits vectors to this many numbers, in the whole process, from now on: for tests.
 extern "C" void millrace_limit_lanes(std::int64_t most);
 
 bool has_bf16_products();

@@ -1,5 +1,5 @@
-// Numbers in vectors, as wide as the processor has them. A loop is a struct with `template <int W> void run(from, to)`,
-// always inlined; `run_best` runs it with the widest W that this processor is seen to have.
+// Vectors as wide as the processor's. A loop is a struct with `template <int W> void run(from,
+// to)`, always inlined; `run_best` runs it with the widest W that this processor supports.
 #pragma once
 
 #include <atomic>
@@ -45,7 +45,7 @@ MILLRACE_INLINE void store(float* to, Floats<W> x) {
   std::memcpy(to, &x, sizeof x);
 }
 
-// To the nearest, of two equally near ones to the even one. What is no number stays none.
+// Rounds to the nearest, ties to even. NaN stays NaN.
 template <int W>
 MILLRACE_INLINE void store(c10::BFloat16* to, Floats<W> x) {
   typedef typename Vectors<W>::Bits Bits;
@@ -56,7 +56,7 @@ MILLRACE_INLINE void store(c10::BFloat16* to, Floats<W> x) {
   std::memcpy(to, &halves, sizeof halves);
 }
 
-// x as a T has it.
+// x rounded to T.
 template <int W, typename T>
 MILLRACE_INLINE Floats<W> rounded(Floats<W> x) {
   T kept[W];
@@ -117,8 +117,8 @@ MILLRACE_INLINE float sum(Floats<W> x) {
   return part[0];
 }
 
-// e to the x, to about 1e-7 of itself: a power of two times a polynomial (Cephes, expf). Below -87 it is that of -87,
-// above 88 that of 88.
+// e to the x, with a relative error of about 1e-7: a power of two times a polynomial (Cephes,
+// expf). x is clamped to -87 to 88.
 template <int W>
 MILLRACE_INLINE Floats<W> exp(Floats<W> x) {
   typedef typename Vectors<W>::Ints Ints;
@@ -165,7 +165,7 @@ inline int widest() {
   return 4;
 }
 
-// What loops run with. Tests set it lower.
+// The width that loops run with. Tests set it lower.
 inline std::atomic<int> lanes{widest()};
 
 template <typename Loop>
@@ -182,7 +182,7 @@ void run_best(const Loop& loop, std::int64_t from, std::int64_t to) {
   }
 }
 
-// Rows may lie apart, the numbers of one lie together.
+// Rows may be strided; the numbers of one row are contiguous.
 inline void check_rows(const at::Tensor& x, std::int64_t rows, std::int64_t width) {
   TORCH_CHECK(x.dim() == 2 && x.size(0) == rows && x.size(1) == width && x.device().is_cpu(), "not these rows");
   TORCH_CHECK(width <= 1 || x.stride(1) == 1, "a row's numbers lie apart");

@@ -1,5 +1,5 @@
-// oneDNN's product with weights in its own layout. libtorch registers both operators for its compiler and gives them
-// no C++ name, so they are called by the dispatcher.
+// oneDNN's product with weights in its own layout. libtorch registers both operators for its
+// compiler and gives them no C++ name, so the dispatcher calls them.
 
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -1,4 +1,5 @@
-// Loops over single rows on a CPU: attention to keys and values in blocks, and products with bf16 matrices.
+// Loops over single rows on a CPU: attention to the KV cache in blocks, and products with bf16
+// matrices.
 
 #include <algorithm>
 #include <limits>
@@ -16,8 +17,8 @@ namespace {
 
 constexpr std::int64_t kLine = 64;
 
-// Attention of rows to their blocks. A share is one row's query heads that have the same key head: `each` of them,
-// `width` numbers a head, `groups` shares a row.
+// Attention of rows to their blocks of the KV cache. A share is the query heads of one row that
+// have the same key head: `each` of them, `width` numbers a head, `groups` shares a row.
 template <typename T>
 struct Attention {
   const T* q;
@@ -25,11 +26,12 @@ struct Attention {
   // Cells of `cell` numbers.
   T *keys, *values;
   std::int64_t cell;
-  // The rows' own keys and values and the cells that they are put into first; null where they are there already.
+  // The rows' own keys and values, and the cells that they are copied to first; null if they are in
+  // the cache already.
   const T *own_keys, *own_values;
   std::int64_t own_key_stride, own_value_stride;
   const std::int64_t* cells;
-  // Blocks of each row, `table` of them, and positions that it sees.
+  // Blocks of each row, `table` of them, and the number of positions that it attends to.
   const std::int64_t* tables;
   std::int64_t table;
   const std::int64_t* lengths;
@@ -37,12 +39,12 @@ struct Attention {
   std::int64_t groups, each, width;
   T* out;
 
-  // Where a share's numbers are kept meanwhile.
+  // Scratch memory of a share.
   struct Scratch {
     std::vector<float> scores, q, sums, wide;
   };
 
-  // A share: which row, which key head, and how much it sees.
+  // A share: its row, its key head, and the number of positions that it attends to.
   struct Share {
     std::int64_t row, group, length, padded;
   };
@@ -51,7 +53,7 @@ struct Attention {
     return cached + tables[share.row * table + index] * block * cell + share.group * width;
   }
 
-  // What comes after a block is on its way while that one is computed.
+  // The next block is prefetched while a block is computed.
   MILLRACE_INLINE void fetch(const T* cached, const Share& share, std::int64_t index) const {
     if (index * block >= share.length) {
       return;
@@ -106,7 +108,7 @@ struct Attention {
     }
   }
 
-  // Scores to weights; gives what they add up to.
+  // Turns scores into weights and returns their sum.
   template <int W>
   MILLRACE_INLINE float weigh(float* scores, const Share& share) const {
     std::fill(scores + share.length, scores + share.padded, -std::numeric_limits<float>::infinity());
@@ -119,7 +121,7 @@ struct Attention {
     for (int i = 1; i < W; ++i) {
       largest = std::max(largest, most[i]);
     }
-    // What is not seen weighs 1e-38, which adds nothing to the largest weight, 1.
+    // A masked position weighs 1e-38, which adds nothing to the largest weight, 1.
     Floats<W> total = {};
     for (std::int64_t p = 0; p < share.padded; p += W) {
       const auto weights = exp<W>(load<W>(scores + p) - largest);
@@ -270,8 +272,8 @@ struct Product {
   }
 };
 
-// What rows see and where they write lies in the cache: the loop goes there without looking. One pass over numbers of
-// which each stands for a block that is read.
+// Checks that all blocks and cells lie in the cache, because the loop does not. One pass over the
+// block numbers.
 void check_pages(
     const at::Tensor* cells,
     const at::Tensor& tables,

@@ -15,7 +15,7 @@ pub(super) fn last(task: &RewardTask) -> Result<&str, RewardError> {
     utterance.map(|utterance| utterance.text.as_str()).ok_or(RewardError::NoWords)
 }
 
-/// The right answer: that of the settings, or else of the prompt's row.
+/// The right answer, from the settings or else from the prompt's row.
 ///
 /// # Errors
 /// The row has none that is text or a number.

@@ -10,7 +10,7 @@ use super::{RewardError, plain, settings};
 /// The score.
 ///
 /// # Errors
-/// The settings cannot work, or words are asked for where there are none.
+/// The settings cannot work, or they ask for text and the rollout has none.
 pub(super) fn score(task: &RewardTask) -> Result<RewardDone, RewardError> {
     let settings: FormatSettings = settings(task)?;
     if settings.tags.is_empty() {
@@ -27,7 +27,7 @@ pub(super) fn score(task: &RewardTask) -> Result<RewardDone, RewardError> {
     Ok(RewardDone { score: sound as f64 / faults.len() as f64 - 1.0, reason })
 }
 
-/// What is missing of the form.
+/// How the text departs from the form; `None` if it has it.
 fn fault(text: &str, settings: &FormatSettings) -> Option<String> {
     let mut rest = text.trim();
     let mut opened = settings.opened;

@@ -78,7 +78,7 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
     text.lines().map(str::trim).filter(|line| !line.is_empty())
 }
 
-/// Words that end in what ends a sentence, and the rest if it ends in nothing.
+/// Sentences: words up to a mark that ends one, and the rest.
 fn sentences(text: &str) -> usize {
     let ends = |word: &&str| {
         let word = word.trim_end_matches(['"', '\'', ')', '”', '’', '*']);
@@ -110,7 +110,7 @@ fn occurs(text: &str, word: &str) -> usize {
     let part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     let alone = |(at, _): &(usize, &str)| {
         let (before, after) = (text[..*at].chars().next_back(), text[at + word.len()..].chars().next());
-        // Where words are not set apart, as in Chinese, any place will do.
+        // In scripts that do not separate words, as in Chinese, any place counts.
         let apart = word.is_ascii();
         !apart || !(part(before) || part(after))
     };
@@ -134,7 +134,7 @@ fn is_json(text: &str) -> bool {
     serde_json::from_str::<serde_json::Value>(inner.trim()).is_ok()
 }
 
-/// How many parts with something in them stand between two marks, on one line.
+/// The number of non-empty parts between two marks on one line.
 fn between(text: &str, open: &str, close: &str) -> usize {
     let mut count = 0;
     for line in text.lines() {

@@ -13,7 +13,7 @@ use crate::policy::openai::http::Http;
 
 /// The program that runs untrusted code.
 const SANDBOX: &str = "millrace-sandbox";
-/// Without a word from a server that streams; a judge does not.
+/// Silence of a server that streams; a judge does not stream.
 const SILENCE: Duration = Duration::from_secs(300);
 
 /// Options for the tools on this machine.
@@ -45,7 +45,7 @@ pub struct ToolArgs {
 /// Where Python is on most systems.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// What rules need.
+/// The tools of all rules.
 #[derive(Debug, Default)]
 pub struct Tools {
     code: CodeTools,
@@ -150,7 +150,7 @@ impl CodeTools {
         &self.python
     }
 
-    /// What they may read besides the system's programs.
+    /// Folders that they may read besides the system's.
     #[must_use]
     pub fn read(&self) -> &[PathBuf] {
         &self.read

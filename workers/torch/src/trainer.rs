@@ -18,6 +18,7 @@ use crate::decoder::{Config, Decoder, Layout, write_tensors};
 use crate::gang::{GangError, Group, RankAssignment};
 use crate::libtorch::{enter, guarded};
 
+mod per_token;
 mod samples;
 mod score;
 mod pack;

@@ -16,6 +16,15 @@ impl State {
     /// Folds the event at position `seq` of the log into the state. `run` is the run in the entry's
     /// subject. Events at or before the last folded position change nothing.
     pub fn advance(&mut self, seq: u64, run: &str, event: Event) -> Commands {
+        self.fold_event(seq, run, event, false)
+    }
+
+    /// The same; the commands also report what happened, for traces.
+    pub fn advance_and_report(&mut self, seq: u64, run: &str, event: Event) -> Commands {
+        self.fold_event(seq, run, event, true)
+    }
+
+    fn fold_event(&mut self, seq: u64, run: &str, event: Event, reports: bool) -> Commands {
         let mut out = Commands::new();
         if seq <= self.seq {
             return out;
@@ -27,22 +36,22 @@ impl State {
                 let id = submit::submitted(self, *spec, &mut out);
                 let Self { runs, members, .. } = self;
                 if let Some(run) = id.and_then(|id| runs.get_mut(&id)) {
-                    fold(run, members, &mut out, |run, _, out| train_shard::put(run, out));
+                    fold(run, members, &mut out, reports, |run, _, out| submit::first_step(run, out));
                 }
             }
             Event::Archived => self.archive(id),
             Event::Joined { worker, instance } => {
                 members::joined(self, worker, instance, &mut out);
-                self.every_run(&mut out, train_shard::restart_if_member_lost);
+                self.every_run(&mut out, reports, train_shard::restart_if_member_lost);
             }
             Event::Left { worker, instance } => {
                 members::left(self, &worker, &instance, &mut out);
-                self.every_run(&mut out, train_shard::restart_if_member_lost);
+                self.every_run(&mut out, reports, train_shard::restart_if_member_lost);
             }
             Event::Tick { unix_ms } => {
                 let went_by = unix_ms.saturating_sub(self.unix_ms);
                 self.unix_ms = unix_ms;
-                self.every_run(&mut out, |run, _, out| tick(run, unix_ms, went_by, out));
+                self.every_run(&mut out, reports, |run, _, out| tick(run, unix_ms, went_by, out));
             }
             Event::Scaled(scaled) => PoolScale::record(&mut self.scaling, *scaled),
             Event::Outcome(_)
@@ -54,7 +63,9 @@ impl State {
             | Event::Cancelled { .. } => {
                 let Self { runs, members, ignored, .. } = self;
                 match id.and_then(|id| runs.get_mut(&id)) {
-                    Some(run) => fold(run, members, &mut out, |run, _, out| of_run(run, seq, event, out)),
+                    Some(run) => {
+                        fold(run, members, &mut out, reports, |run, _, out| of_run(run, seq, event, out))
+                    }
                     None => *ignored += 1,
                 }
             }
@@ -63,9 +74,14 @@ impl State {
     }
 
     /// Folds an event that concerns every run.
-    fn every_run(&mut self, out: &mut Commands, take_in: impl Fn(&mut Run, &Members, &mut Commands)) {
+    fn every_run(
+        &mut self,
+        out: &mut Commands,
+        reports: bool,
+        take_in: impl Fn(&mut Run, &Members, &mut Commands),
+    ) {
         let Self { runs, members, .. } = self;
-        runs.values_mut().for_each(|run| fold(run, members, out, &take_in));
+        runs.values_mut().for_each(|run| fold(run, members, out, reports, &take_in));
     }
 
     /// Replaces a run that is over by a summary.
@@ -105,14 +121,16 @@ fn fold(
     run: &mut Run,
     members: &Members,
     out: &mut Commands,
+    reports: bool,
     take_in: impl FnOnce(&mut Run, &Members, &mut Commands),
 ) {
+    run.books.milestones.ask(reports);
     let before = Marks::of(run);
     guarded(run, out, |run, out| take_in(run, members, out));
     guarded(run, out, |run, out| decide::follow(run, before, members, out));
     lifecycle::stamp_end(run);
     lifecycle::hold_back(run, out);
-    let milestones = std::mem::take(&mut run.books.milestones);
+    let milestones = run.books.milestones.take();
     if !milestones.is_empty() {
         out.push(Command::Report { run: run.spec.name.clone(), milestones });
     }

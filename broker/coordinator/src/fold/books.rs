@@ -7,7 +7,7 @@ use millrace_schemas::counters::RunCounters;
 use millrace_schemas::{PolicyVersion, RolloutId, Stage};
 use serde::{Deserialize, Serialize};
 
-use crate::fold::milestone::Milestone;
+use crate::fold::milestone::{Milestone, Milestones};
 
 mod domain;
 
@@ -99,7 +99,7 @@ pub struct Books {
     pub domains: Vec<DomainBooks>,
     /// What happened during the event that is being folded; empty between events.
     #[serde(skip)]
-    pub(crate) milestones: Vec<Milestone>,
+    pub(crate) milestones: Milestones,
 }
 
 /// A drop as it was recorded.
@@ -123,7 +123,7 @@ impl Books {
         if let Some(domain) = self.domain(domain) {
             domain.admitted += 1;
         }
-        self.milestones.push(Milestone::Admitted { rollout, version, evaluate: false });
+        self.milestones.add(|| Milestone::Admitted { rollout, version, evaluate: false });
     }
 
     /// Counts a dropped rollout and the worker time that it used.
@@ -135,7 +135,7 @@ impl Books {
         let wasted = self.wasted_us.entry(reason).or_default();
         *wasted = wasted.saturating_add(busy_us);
         self.dropped_lately.insert(id, Dropped { reason, busy_us });
-        self.milestones.push(Milestone::Dropped { rollout: id, reason: reason.name(), busy_us });
+        self.milestones.add(|| Milestone::Dropped { rollout: id, reason: reason.name(), busy_us });
     }
 
     /// Reverses a recent drop. Returns whether there was one: such a rollout is already counted as
@@ -163,7 +163,7 @@ impl Books {
     ) {
         self.trained += 1;
         let (made, staleness) = (version.next(), version.staleness(start));
-        self.milestones.push(Milestone::Trained { rollout, made, staleness });
+        self.milestones.add(|| Milestone::Trained { rollout, made, staleness });
         count_staleness(&mut self.staleness, version, start);
         if let Some(domain) = self.domain(domain) {
             domain.trained += 1;

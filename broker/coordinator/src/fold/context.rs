@@ -4,8 +4,8 @@ use millrace_schemas::submit::Domain;
 use millrace_schemas::{PolicyVersion, RolloutId, RunSpec};
 
 use crate::fold::rollout::Group;
+use crate::fold::staleness;
 use crate::fold::state::Run;
-use crate::fold::window;
 
 /// The context of one rollout. A task is a function of this and of the rollout.
 #[derive(Debug, Clone, Copy)]
@@ -41,10 +41,10 @@ impl<'a> TaskContext<'a> {
         }
     }
 
-    /// The oldest version that may have sampled a token of the rollout.
+    /// The oldest version that may have sampled a token of the rollout: [`staleness::floor`].
     #[must_use]
     pub fn floor(&self) -> PolicyVersion {
-        if self.evaluate { self.version } else { window::floor(self.spec, self.version) }
+        staleness::floor(self.spec, self.version, self.evaluate)
     }
 }
 

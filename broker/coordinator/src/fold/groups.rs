@@ -47,8 +47,8 @@ pub(crate) fn restart(run: &mut Run, id: RolloutId, reason: DropReason, out: &mu
     let replacement = RolloutId { attempt: rollout.attempt + 1, ..id };
     if evaluate {
         let (reason, rollout) = (reason.name(), replacement);
-        books.milestones.push(Milestone::Dropped { rollout: dropped, reason, busy_us });
-        books.milestones.push(Milestone::Admitted { rollout, version, evaluate });
+        books.milestones.add(|| Milestone::Dropped { rollout: dropped, reason, busy_us });
+        books.milestones.add(|| Milestone::Admitted { rollout, version, evaluate });
     } else {
         books.drop_rollout(dropped, domain, reason, busy_us);
         books.admit(replacement, domain, version);

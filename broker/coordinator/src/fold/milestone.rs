@@ -2,6 +2,36 @@
 
 use millrace_schemas::{PolicyVersion, RolloutId};
 
+/// The milestones of the event that is being folded. They are made only where they are asked for.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Milestones(Option<Vec<Milestone>>);
+
+impl Milestones {
+    /// Asks for those of the next event, or asks for none.
+    pub(crate) fn ask(&mut self, reports: bool) {
+        self.0 = reports.then(Vec::new);
+    }
+
+    /// Adds one.
+    pub(crate) fn add(&mut self, make: impl FnOnce() -> Milestone) {
+        if let Some(asked) = &mut self.0 {
+            asked.push(make());
+        }
+    }
+
+    /// Adds one for each item.
+    pub(crate) fn add_each<T>(&mut self, of: impl IntoIterator<Item = T>, make: impl FnMut(T) -> Milestone) {
+        if let Some(asked) = &mut self.0 {
+            asked.extend(of.into_iter().map(make));
+        }
+    }
+
+    /// Those of the event; asks for no more.
+    pub(crate) fn take(&mut self) -> Vec<Milestone> {
+        self.0.take().unwrap_or_default()
+    }
+}
+
 /// One fact of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Milestone {

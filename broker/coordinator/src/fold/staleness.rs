@@ -1,7 +1,7 @@
-//! The groups of a run that are as old as the bound allows, and the oldest version that may still
-//! sample for a group.
+//! Which versions may sample: the oldest one for a rollout, the one for a group when the batch's
+//! places for the oldest groups are taken, and the groups that are as old as the bound allows.
 
-use millrace_schemas::PolicyVersion;
+use millrace_schemas::{PolicyVersion, RunSpec};
 
 use crate::fold::state::Run;
 use crate::fold::window;
@@ -23,14 +23,17 @@ fn may_not_be_oldest(run: &Run, id: u64) -> bool {
     !window::beyond_oldest_share(&run.spec, oldest).is_empty()
 }
 
-/// The oldest version that may have sampled a token of the group. `first` is the version of the
-/// turn that is about to join it. A worker that is behind could make a group as old as the bound
-/// when the batch's places for such groups are already taken.
+/// The oldest version that may have sampled a token of a rollout, while `version` is the newest: that
+/// one alone in an evaluation.
+pub(crate) fn floor(spec: &RunSpec, version: PolicyVersion, evaluate: bool) -> PolicyVersion {
+    if evaluate { version } else { window::floor(spec, version) }
+}
+
+/// As [`floor`], for a turn that joins the group now. `first` is the turn's version. A worker that is
+/// behind could make a group as old as the bound when the batch's places for such groups are already
+/// taken.
 pub(crate) fn floor_of(run: &Run, group: u64, first: Option<PolicyVersion>) -> PolicyVersion {
-    if run.is_held_out(group) {
-        return run.version();
-    }
-    let floor = window::floor(&run.spec, run.version());
+    let floor = floor(&run.spec, run.version(), run.is_held_out(group));
     let has_no_place = first == Some(floor) && floor < run.version() && may_not_be_oldest(run, group);
     if has_no_place { floor.next() } else { floor }
 }

@@ -281,10 +281,10 @@ pub struct Evaluating {
     pub shown: BTreeMap<u64, u64>,
     /// Counts over all prompts.
     #[serde(flatten)]
-    pub whole: Tally,
+    pub whole: EvaluationCounts,
     /// The same counts by domain; empty for a run with one domain.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub domains: Vec<Tally>,
+    pub domains: Vec<EvaluationCounts>,
     /// Why the last prompt was given up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -292,7 +292,7 @@ pub struct Evaluating {
 
 /// Counts of an evaluation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Tally {
+pub struct EvaluationCounts {
     /// Rollouts that reached the goal.
     pub solved: u32,
     /// Sum of the rollouts' rewards.
@@ -312,10 +312,10 @@ pub struct Tally {
 
 impl Evaluating {
     /// Applies `count` to the totals and to the domain.
-    pub(crate) fn count(&mut self, domain: u32, count: impl Fn(&mut Tally)) {
+    pub(crate) fn count(&mut self, domain: u32, count: impl Fn(&mut EvaluationCounts)) {
         count(&mut self.whole);
-        if let Some(tally) = self.domains.get_mut(domain as usize) {
-            count(tally);
+        if let Some(counts) = self.domains.get_mut(domain as usize) {
+            count(counts);
         }
     }
 }

@@ -307,7 +307,12 @@ impl Driver {
             self.traces.follow(entry.epoch, self.term.epoch());
             match entry.event {
                 Ok(event) => {
-                    for command in state.advance(entry.seq, &entry.run, event) {
+                    let followed = if self.traces.is_on() {
+                        state.advance_and_report(entry.seq, &entry.run, event)
+                    } else {
+                        state.advance(entry.seq, &entry.run, event)
+                    };
+                    for command in followed {
                         match command {
                             Command::Report { run, milestones } => {
                                 self.traces.add(Report { stored_ns: entry.stored_ns, run, milestones });

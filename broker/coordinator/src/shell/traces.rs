@@ -51,11 +51,14 @@ impl Traces {
         }
     }
 
+    /// Whether anything is reported.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.tracer.is_on()
+    }
+
     /// Keeps what an event reports until it is sent.
     pub fn add(&mut self, report: Report) {
-        if !self.tracer.is_on() {
-            return;
-        }
         if self.unreported.len() >= MAX_UNREPORTED {
             self.unreported.pop_front();
         }

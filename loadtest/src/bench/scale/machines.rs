@@ -37,11 +37,11 @@ pub(super) struct Machines {
     broker: Broker,
     pace: Pace,
     preemption: Option<Preemption>,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
 }
 
 #[derive(Default)]
-struct State {
+struct PoolState {
     number: u64,
     desired: u32,
     instances: BTreeMap<String, Instance>,
@@ -70,7 +70,7 @@ impl Machines {
         Arc::new(Self { name, stages, most, slots, broker, pace, preemption, state: Mutex::default() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

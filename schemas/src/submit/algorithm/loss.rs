@@ -30,6 +30,18 @@ pub enum Loss {
 }
 
 impl Loss {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::PpoClip,
+        Self::PolicyGradient,
+        Self::Cispo,
+        Self::Topr,
+        Self::Gspo,
+        Self::Segment,
+        Self::Kimi,
+        Self::DppoTv,
+    ];
+
     /// Whether it depends on the old policy.
     #[must_use]
     pub const fn sees_old(self) -> bool {

@@ -3,9 +3,9 @@
 use super::tree::Expr;
 use super::value::{POINTS, any, complex, exact, has_decimals, has_symbols};
 
-/// The relative difference at which two values that are not exact are one.
+/// The relative difference up to which two inexact values are equal.
 const NEAR: f64 = 1e-9;
-/// Numbers with a point are compared to so many places.
+/// Decimal numbers are compared to this many places.
 const PLACES: f64 = 1e6;
 
 /// Whether `given` equals `right`. Where the answer is `x = 5`, 5 equals it too.
@@ -25,8 +25,8 @@ pub(super) fn equal(right: &Expr, given: &Expr) -> bool {
     }
 }
 
-/// The same in fewer kinds: both signs become a set, one side of a number line an interval, and
-/// names before the values of a list are left out.
+/// The same expression in a normal form: ± becomes a set, a bound on one side an interval, and names
+/// before the values of a list are left out.
 fn plain(expr: &Expr) -> Expr {
     if any(expr, &|part| matches!(part, Expr::PlusMinus(..))) {
         return Expr::Group('{', vec![signed(expr, false), signed(expr, true)], '}');
@@ -81,14 +81,14 @@ fn same(right: &Expr, given: &Expr) -> bool {
     use Expr::{Group, Percent, Relation, Union};
     match (right, given) {
         (Percent(right), Percent(given)) => same(right, given),
-        // As many hundredths, or as many, as people write it.
+        // A percentage, or the plain number, as people write it.
         (Percent(number), other) | (other, Percent(number)) => {
             same(number, other) || same(&hundredths(number), other)
         }
         (Group(open, items, close), Group(other_open, others, other_close)) => {
             groups((*open, items, *close), (*other_open, others, *other_close))
         }
-        // One thing in a bracket of its own is that thing.
+        // One expression in a bracket is that expression.
         (Group('{', items, _), one) | (one, Group('{', items, _)) if items.len() == 1 => same(&items[0], one),
         (Union(parts), Union(others)) => unordered(parts, others),
         (Relation(sign, a, b), Relation(other, c, d)) => sign == other && related(sign, (a, b), (c, d)),
@@ -113,14 +113,14 @@ fn groups(right: (char, &[Expr], char), given: (char, &[Expr], char)) -> bool {
         return unordered(items, others);
     }
     let in_order = || items.len() == others.len() && items.iter().zip(others).all(|(a, b)| same(a, b));
-    // With two ends brackets tell an interval's; elsewhere any bracket will do.
+    // Of two ends, the brackets tell whether they belong to the interval; else any bracket is equal.
     let brackets = (open, close) == (other_open, other_close);
     let any_will =
         is_bare(open) || is_bare(other_open) || (items.len() > 2 && open != '#' && other_open != '#');
     (brackets || any_will) && in_order()
 }
 
-/// Each of a set once.
+/// The elements of a set, each once.
 fn distinct(items: &[Expr]) -> Vec<Expr> {
     let mut kept: Vec<Expr> = Vec::new();
     for item in items {
@@ -140,8 +140,8 @@ fn unordered(items: &[Expr], others: &[Expr]) -> bool {
     items.len() == others.len() && items.iter().all(|item| takes(item, &mut left))
 }
 
-/// Whether two relations have the same solutions: the difference of the one's sides is the other's,
-/// times a number, which is above 0 where one side is larger.
+/// Whether two relations have the same solutions: the difference of one's sides is a multiple of the
+/// other's, by a factor above 0 in an inequality.
 fn related(sign: &str, (a, b): (&Expr, &Expr), (c, d): (&Expr, &Expr)) -> bool {
     let mut ratio = None;
     for point in 0..POINTS {
@@ -160,7 +160,7 @@ fn related(sign: &str, (a, b): (&Expr, &Expr), (c, d): (&Expr, &Expr)) -> bool {
     ratio.is_some()
 }
 
-/// Whether two expressions have the same value, whatever their variables are.
+/// Whether two expressions have the same value for all values of their variables.
 fn values(right: &Expr, given: &Expr) -> bool {
     let infinite = |expr: &Expr| match expr {
         Expr::Constant("infty") => Some(false),

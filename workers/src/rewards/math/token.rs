@@ -1,9 +1,9 @@
-//! LaTeX, or what people write instead, to tokens.
+//! Splits LaTeX, or plain text, into tokens.
 
 /// A token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Token {
-    /// Digits, with a point or without.
+    /// Digits, with or without a decimal point.
     Number(String),
     /// A variable, by its letter or its name.
     Letter(String),
@@ -13,7 +13,7 @@ pub(super) enum Token {
     Sign(char),
 }
 
-/// Commands that only arrange.
+/// Commands that only affect the layout.
 const ARRANGE: [&str; 26] = [
     "left",
     "right",
@@ -42,7 +42,7 @@ const ARRANGE: [&str; 26] = [
     "phantom",
     "dots",
 ];
-/// Commands for the same thing.
+/// Commands with the same meaning.
 const SAME: [(&str, &str); 20] = [
     ("dfrac", "frac"),
     ("tfrac", "frac"),
@@ -76,7 +76,7 @@ const UNITS: [&str; 18] = [
     "sec", "km/h",
 ];
 
-/// The tokens; `None` where the text is words.
+/// The tokens; `None` if the text is prose.
 pub(super) fn tokens(text: &str) -> Option<Vec<Token>> {
     let chars: Vec<char> = text.chars().collect();
     let mut tokens = Vec::new();
@@ -91,7 +91,7 @@ pub(super) fn tokens(text: &str) -> Option<Vec<Token>> {
             }
             c if c.is_alphabetic() => at = word(&chars, at - 1, &mut tokens)?,
             '$' | '~' | '&' | ' ' | '\n' | '\t' => {
-                // A space between two numbers is what keeps them two.
+                // A space separates two numbers.
                 if c == '&' || matches!(tokens.last(), Some(Token::Number(_))) {
                     tokens.push(Token::Sign(if c == '&' { '&' } else { ' ' }));
                 }
@@ -173,7 +173,7 @@ fn number(chars: &[char], start: usize, in_bracket: bool, tokens: &mut Vec<Token
             break;
         }
     }
-    // 1e-3, but not 2e for two times Euler's number.
+    // 1e-3, but not 2e, which is twice Euler's number.
     if matches!(chars.get(at), Some('e' | 'E')) {
         let sign = usize::from(matches!(chars.get(at + 1), Some('-' | '+')));
         if digit(at + 1 + sign) {
@@ -205,7 +205,7 @@ fn word(chars: &[char], start: usize, tokens: &mut Vec<Token>) -> Option<usize> 
     Some(end)
 }
 
-/// Past the rest of a unit: more words, a slash, a power.
+/// Skips the rest of a unit: more words, a slash, a power.
 fn after_unit(chars: &[char], mut at: usize) -> usize {
     let part = |c: &char| c.is_alphabetic() || matches!(c, '/' | '^' | ' ' | '{' | '}') || c.is_ascii_digit();
     while chars.get(at).is_some_and(part) {
@@ -256,7 +256,7 @@ fn command(chars: &[char], start: usize, tokens: &mut Vec<Token>, depth: &mut i3
     Some(end)
 }
 
-/// Whether a unit may come after it.
+/// Whether a unit may follow it.
 fn measures(token: Option<&Token>) -> bool {
     matches!(token, Some(Token::Number(_) | Token::Sign(' ' | ')' | '}') | Token::Word(_)))
 }

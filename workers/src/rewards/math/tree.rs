@@ -13,33 +13,33 @@ pub(super) enum Expr {
     Symbol(String),
     /// π, e, i or ∞ by name.
     Constant(&'static str),
-    /// Both added up.
+    /// A sum.
     Add(Box<Expr>, Box<Expr>),
-    /// Both multiplied.
+    /// A product.
     Multiply(Box<Expr>, Box<Expr>),
-    /// The one by the other.
+    /// A quotient.
     Divide(Box<Expr>, Box<Expr>),
-    /// The one to the power of the other.
+    /// Base and exponent.
     Power(Box<Expr>, Box<Expr>),
-    /// What is below zero by as much.
+    /// The negative.
     Negate(Box<Expr>),
-    /// As many hundredths, or as many.
+    /// A percentage, or the plain number.
     Percent(Box<Expr>),
-    /// As many degrees.
+    /// An angle in degrees.
     Degrees(Box<Expr>),
     /// A function of one argument, by name.
     Function(String, Box<Expr>),
-    /// Both signs.
+    /// ±.
     PlusMinus(Option<Box<Expr>>, Box<Expr>),
-    /// Several, in brackets of these kinds; ' ' for none.
+    /// A list, in brackets of these kinds; ' ' for none.
     Group(char, Vec<Expr>, char),
     /// Two sides of `=`, `<` or `<=`.
     Relation(&'static str, Box<Expr>, Box<Expr>),
-    /// Sets put together.
+    /// A union of sets.
     Union(Vec<Expr>),
 }
 
-/// The expression that the tokens are; `None` if they are none.
+/// Parses an expression; `None` if the tokens are none.
 pub(super) fn parse(tokens: Vec<Token>) -> Option<Expr> {
     if tokens.len() > MOST {
         return None;
@@ -80,7 +80,7 @@ impl Parser {
         there
     }
 
-    /// Several by commas; one alone is itself.
+    /// A list separated by commas; a single expression is itself.
     fn list(&mut self, close: char) -> Option<Expr> {
         self.depth += 1;
         if self.depth > DEEP {
@@ -283,7 +283,7 @@ impl Parser {
         there
     }
 
-    /// What a power takes: the whole of a number, as people write it.
+    /// An exponent: all digits of a number, as people write it.
     fn exponent(&mut self) -> Option<Expr> {
         self.number().or_else(|| self.argument())
     }
@@ -304,7 +304,7 @@ impl Parser {
             Token::Word(word) => self.command(&word),
             Token::Sign('{') => {
                 let inner = self.list('}')?;
-                // Braces around several can only be a set.
+                // Braces around a list are a set.
                 let set = match inner {
                     Expr::Group(' ', items, ' ') => Expr::Group('{', items, '}'),
                     one => one,

@@ -1,9 +1,8 @@
-//! What an expression is worth where its variables have values: exactly, in the integers modulo a
-//! prime, as long as it has nothing but sums, products, quotients and whole powers; in complex
-//! numbers otherwise.
+//! The value of an expression at given values of its variables: exact, in the integers modulo a
+//! prime, if it has only sums, products, quotients and integer powers; else in complex numbers.
 //!
-//! Two such quotients that agree at random points of a large field are the same but for a chance of
-//! their degree over the field's size: Schwartz, "Fast Probabilistic Algorithms for Verification of
+//! Two such quotients that agree at random points of a large field are equal, except with a
+//! probability of their degree over the field's size: Schwartz, "Fast Probabilistic Algorithms for Verification of
 //! Polynomial Identities", 1980.
 
 use millrace_policy::random::fnv1a;
@@ -12,13 +11,13 @@ use super::tree::Expr;
 
 /// The largest prime below 2^61 that is 2^61 − 1; a Mersenne prime.
 const PRIME: u128 = (1 << 61) - 1;
-/// Whole powers above it are not computed.
+/// Integer powers above it are not computed.
 const MAX_POWER: f64 = 1e6;
 
 /// The points at which expressions are compared.
 pub(super) const POINTS: u64 = 6;
 
-/// A number that looks random, the same for a name (in any case) and a point for ever: FNV-1a, then
+/// A pseudo-random number that depends on the name (in any case) and the point alone: FNV-1a, then
 /// SplitMix64's finaliser.
 fn drawn(name: &str, point: u64) -> u64 {
     let x = fnv1a(name).wrapping_add(point.wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -27,7 +26,7 @@ fn drawn(name: &str, point: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// The value modulo the prime; `None` where it has none, or is not exact.
+/// The value modulo the prime; `None` if it is undefined or not exact.
 pub(super) fn exact(expr: &Expr, point: u64) -> Option<u64> {
     use Expr::{Add, Degrees, Divide, Function, Multiply, Negate, Number, Power, Symbol};
     let of = |expr: &Expr| exact(expr, point);
@@ -101,7 +100,7 @@ fn decimal(digits: &str) -> Option<u64> {
     Some(multiply(whole, if power < 0 { inverse(scale) } else { scale }))
 }
 
-/// The whole number that a power without variables is.
+/// The value of an exponent without variables, if it is an integer.
 fn whole(expr: &Expr) -> Option<i64> {
     if has_symbols(expr) {
         return None;
@@ -117,12 +116,12 @@ pub(super) fn has_symbols(expr: &Expr) -> bool {
     any(expr, &|expr| matches!(expr, Expr::Symbol(_)))
 }
 
-/// Whether it has a number with a point.
+/// Whether it has a decimal number.
 pub(super) fn has_decimals(expr: &Expr) -> bool {
     any(expr, &|expr| matches!(expr, Expr::Number(digits) if digits.contains('.')))
 }
 
-/// Whether some part of it is so.
+/// Whether a part of it satisfies the condition.
 pub(super) fn any(expr: &Expr, is: &dyn Fn(&Expr) -> bool) -> bool {
     use Expr::{
         Add, Constant, Degrees, Divide, Function, Group, Multiply, Negate, Number, Percent, PlusMinus, Power,
@@ -151,7 +150,7 @@ const fn real(re: f64) -> Complex {
     Complex { re, im: 0.0 }
 }
 
-/// The value in complex numbers; `None` where it has none.
+/// The value in complex numbers; `None` if it is undefined.
 pub(super) fn complex(expr: &Expr, point: u64) -> Option<Complex> {
     use Expr::{Add, Constant, Degrees, Divide, Function, Multiply, Negate, Number, Power, Symbol};
     let of = |expr: &Expr| complex(expr, point);
@@ -181,7 +180,7 @@ fn function(name: &str, argument: &Expr, point: u64) -> Option<Complex> {
             real((0..k as u64).fold(1.0, |product, i| (product * (n - i as f64) / (i as f64 + 1.0)).round()))
         });
     }
-    // A function of degrees is one of angles.
+    // An argument in degrees is an angle.
     let argument = match argument {
         Expr::Degrees(inner) => complex(inner, point)?.times(real(std::f64::consts::PI / 180.0)),
         other => complex(other, point)?,

@@ -14,8 +14,7 @@ pub mod reinforce_plus_plus;
 pub mod rloo;
 pub mod shaping;
 
-/// A standard deviation, or a mean that is divided by, at or below this is none: a group without
-/// signal.
+/// A divisor (standard deviation or mean) at or below this counts as 0: the group has no signal.
 pub const NO_SPREAD: f64 = 1e-6;
 
 /// One rollout as its advantage sees it.
@@ -30,9 +29,9 @@ pub struct Scored<'a> {
 /// One turn of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScoredTurn<'a> {
-    /// What of the reward the turn itself brought; those of all turns add up to the rollout's.
+    /// The turn's own part of the reward; those of all turns add up to the rollout's.
     pub reward: f64,
-    /// What was observed for it: turns of a group that observed the same stood in one state.
+    /// Its observation: turns of a group with the same observation are in one state.
     pub state: &'a [u32],
 }
 
@@ -40,7 +39,7 @@ pub struct ScoredTurn<'a> {
 /// each rollout. Rewards are finite.
 ///
 /// # Panics
-/// With `gae`, which goes by tokens and by what a critic expects: [`gae::gae`].
+/// With `gae`, which needs the critic's value of each token: [`gae::gae`].
 #[must_use]
 pub fn advantages(
     kind: Advantage,
@@ -80,7 +79,7 @@ pub fn advantages(
 }
 
 impl Scored<'_> {
-    /// What of the reward each turn brought. `[K]`
+    /// Each turn's own part of the reward. `[K]`
     #[must_use]
     pub fn turn_rewards(&self) -> Vec<f64> {
         self.turns.iter().map(|turn| turn.reward).collect()

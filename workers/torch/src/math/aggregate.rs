@@ -3,8 +3,8 @@
 
 use millrace_schemas::submit::Aggregation;
 
-/// What an update trains on, over all forwards and members: before any token is rejected, so that
-/// what is rejected leaves the others as they are.
+/// The size of an update's minibatch, over all forwards and members. Rejected tokens count, so that a
+/// rejection does not change the share of the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Whole {
     /// Sampled tokens.
@@ -14,7 +14,7 @@ pub struct Whole {
 }
 
 impl Whole {
-    /// Rollouts with so many sampled tokens each.
+    /// Of rollouts with these numbers of sampled tokens.
     #[must_use]
     pub fn of(lengths: impl Iterator<Item = usize>) -> Self {
         lengths.filter(|&length| length > 0).fold(Self::default(), |sum, length| Self {
@@ -23,7 +23,7 @@ impl Whole {
         })
     }
 
-    /// What the loss of a token counts in a rollout of `length` sampled tokens, 1 or more:
+    /// The weight of a token's loss in a rollout of `length` sampled tokens, 1 or more:
     ///
     /// - `token_mean`: 1 / all tokens; no response weighs by its length twice. Yu et al., "DAPO",
     ///   2025, equation 8.
@@ -42,7 +42,7 @@ impl Whole {
     }
 }
 
-/// These tokens' part of the loss: `Σ L · M · share`. A mask always multiplies.
+/// The part of the loss from these tokens: `Σ L · M · share`. A mask always multiplies.
 pub fn add_up(per_token: &tch::Tensor, mask: &tch::Tensor, share: &tch::Tensor) -> tch::Tensor {
     (per_token * mask * share).sum(per_token.kind())
 }

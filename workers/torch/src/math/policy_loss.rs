@@ -31,7 +31,7 @@ pub struct PolicyLoss {
     pub clipped: Tensor,
 }
 
-/// What a loss may depend on.
+/// The inputs of a loss.
 #[derive(Debug, Clone, Copy)]
 pub struct Tokens<'a> {
     /// Log-probabilities under the policy in training, with gradient.

@@ -3,7 +3,7 @@
 use millrace_schemas::submit::Critic;
 use tch::{Kind, Tensor};
 
-use super::pack::Sampled;
+use super::pack::LossInputs;
 use crate::math::aggregate::add_up;
 use crate::math::value_loss::value_loss;
 
@@ -28,14 +28,14 @@ pub(super) fn values(weight: &Tensor, hidden: &Tensor) -> Tensor {
 pub(super) fn backward(
     weight: &Tensor,
     hidden: &Tensor,
-    sampled: &Sampled,
+    inputs: &LossInputs,
     critic: &Critic,
     gradient: &Tensor,
 ) -> Learnt {
-    let aim = sampled.aim.as_ref().expect("what is trained beside a critic has returns");
+    let aim = inputs.tokens.aim.as_ref().expect("what is trained beside a critic has returns");
     let leaf = values(weight, hidden).set_requires_grad(true);
     let loss = value_loss(&leaf, &aim.values, &aim.returns, critic.clip);
-    (add_up(&loss, &sampled.mask, &sampled.share) * critic.coefficient).backward();
+    (add_up(&loss, &inputs.tokens.mask, &inputs.share) * critic.coefficient).backward();
     let loss_gradients = leaf.grad().unsqueeze(1);
     let by_hidden = loss_gradients.matmul(&wide(weight)).to_kind(hidden.kind());
     let _ = gradient.shallow_clone().g_add_(&loss_gradients.tr().matmul(&wide(hidden)));

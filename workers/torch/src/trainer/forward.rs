@@ -7,7 +7,7 @@ use super::critic;
 use super::gradients::Gradients;
 use super::head::{Head, LossGradients};
 use super::layer_stack::{LayerStack, look};
-use super::pack::{Microbatch, Sampled, TokenSpans};
+use super::pack::{LossInputs, Microbatch, TokenSpans};
 use super::step_metrics::{StepMetrics, TokenLosses};
 use crate::decoder::Decoder;
 use crate::math::aggregate::add_up;
@@ -28,14 +28,27 @@ pub(super) struct Forward<'a> {
     pub(super) below: i64,
 }
 
+/// What a model computes for each sampled token before any update.
+#[derive(Debug, Default)]
+pub(super) struct Look<V> {
+    pub(super) log_p: V,
+    /// The critic's; `None` without one.
+    pub(super) values: Option<V>,
+}
+
+impl<V> Look<V> {
+    /// Each of the two that there is.
+    pub(super) fn each(&mut self) -> impl Iterator<Item = &mut V> {
+        std::iter::once(&mut self.log_p).chain(&mut self.values)
+    }
+}
+
 impl Forward<'_> {
-    /// Log-probability of each sampled token, `[M]`, and the critic's values where the decoder has
-    /// one, without gradient.
-    pub(super) fn look(&self, decoder: &Decoder, packed: &mut Microbatch) -> Vec<Tensor> {
+    /// Log-probability and value of each sampled token, `[M]`, without gradient.
+    pub(super) fn look(&self, decoder: &Decoder, packed: &mut Microbatch) -> Look<Tensor> {
         let hidden = look(decoder, &packed.rows, &mut packed.attend);
-        let log_p = self.head(decoder).look(&hidden, &packed.sampled.targets).0;
-        let values = decoder.critic().map(|weight| critic::values(weight, &hidden));
-        [log_p].into_iter().chain(values).collect()
+        let log_p = self.head(decoder).look(&hidden, &packed.targets).0;
+        Look { log_p, values: decoder.critic().map(|weight| critic::values(weight, &hidden)) }
     }
 
     /// Adds the gradient of one forward's share of the loss to the update's.
@@ -43,34 +56,33 @@ impl Forward<'_> {
         &self,
         decoder: &Decoder,
         packed: &mut Microbatch,
+        mut inputs: LossInputs,
         gradients: &mut Gradients,
         step_metrics: &mut StepMetrics,
     ) {
         let spans = self.spans(packed);
-        let Microbatch { rows, attend, sampled, rollouts, .. } = packed;
+        let Microbatch { rows, attend, targets, rollouts, .. } = packed;
         let layer_stack = LayerStack::forward(decoder, rows, attend, self.algorithm.recompute);
         let (hidden, head) = (layer_stack.hidden(), self.head(decoder));
         // A token's weight depends on its whole span, but the head computes in chunks.
-        sampled.span = spans.map(|spans| {
-            let log_p = head.look(&hidden, &sampled.targets).0;
-            let means = spans.means(&(&log_p - self.old(sampled, &log_p)));
+        inputs.span = spans.map(|spans| {
+            let log_p = head.look(&hidden, targets).0;
+            let means = spans.means(&(&log_p - self.old(&inputs, &log_p)));
             let [mean_log_ratio, length] = [means, spans.lengths()].map(|of| of.to_kind(log_p.kind()));
             TokenSpans { mean_log_ratio, length }
         });
-        let sampled = &*sampled;
         let mut seen = Vec::new();
         let learnt = decoder.critic().map(|weight| {
-            critic::backward(weight, &hidden, sampled, &self.algorithm.critic, gradients.critic())
+            critic::backward(weight, &hidden, &inputs, &self.algorithm.critic, gradients.critic())
         });
-        let mut by_hidden =
-            head.backward(&hidden, &sampled.targets, gradients.head(), |from, log_p, entropy| {
-                let part = sampled.narrow(from, log_p.size()[0]);
-                let (loss_gradients, part) = self.loss_gradients(&part, log_p, entropy);
-                seen.push(part);
-                loss_gradients
-            });
+        let mut by_hidden = head.backward(&hidden, targets, gradients.head(), |from, log_p, entropy| {
+            let part = inputs.narrow(from, log_p.size()[0]);
+            let (loss_gradients, part) = self.loss_gradients(&part, log_p, entropy);
+            seen.push(part);
+            loss_gradients
+        });
         let value_loss = learnt.as_ref().map(|learnt| &learnt.loss);
-        step_metrics.add(&TokenLosses::cat(&seen), value_loss, sampled, rollouts);
+        step_metrics.add(&TokenLosses::cat(&seen), value_loss, &inputs, rollouts);
         gradients.head_is_done();
         if let Some(learnt) = learnt {
             by_hidden += learnt.by_hidden;
@@ -82,7 +94,7 @@ impl Forward<'_> {
     /// The loss gradients of this part's share of the loss, and its token losses.
     fn loss_gradients(
         &self,
-        part: &Sampled,
+        part: &LossInputs,
         log_p: &Tensor,
         entropy: &Tensor,
     ) -> (LossGradients, TokenLosses) {
@@ -91,8 +103,8 @@ impl Forward<'_> {
         let tokens = Tokens {
             log_p: &leaf,
             log_old: &old,
-            log_m: &part.behaviour,
-            advantage: &part.advantage,
+            log_m: &part.tokens.behaviour,
+            advantage: &part.tokens.advantage,
             span: part
                 .span
                 .as_ref()
@@ -101,11 +113,11 @@ impl Forward<'_> {
         let (loss, clipped, distance) = tch::with_grad(|| {
             let policy = policy_loss(self.algorithm, &tokens);
             // Never in place: backward needs the inputs of the loss.
-            let weighted = match &part.weight {
+            let weighted = match &part.tokens.weight {
                 Some(weight) => policy.loss * weight,
                 None => policy.loss,
             };
-            let weighted = match &part.reached {
+            let weighted = match &part.tokens.reached {
                 Some(reached) => weighted + imitation(&leaf, reached, self.algorithm.imitation),
                 None => weighted,
             };
@@ -114,7 +126,7 @@ impl Forward<'_> {
                 Some(distance) => weighted + distance * self.coefficient,
                 None => weighted,
             };
-            add_up(&loss, &part.mask, &part.share).backward();
+            add_up(&loss, &part.tokens.mask, &part.share).backward();
             (loss.detach(), policy.clipped, distance.map(|distance| distance.detach()))
         });
         let weight = self.algorithm.entropy;
@@ -126,14 +138,14 @@ impl Forward<'_> {
             log_p: log_p.shallow_clone(),
             old,
         };
-        let entropy = (weight != 0.0).then(|| &part.mask * &part.share * -weight);
+        let entropy = (weight != 0.0).then(|| &part.tokens.mask * &part.share * -weight);
         (LossGradients { log_p: leaf.grad(), entropy }, seen)
     }
 
     /// The log-probability that each token's ratio is taken against.
-    fn old(&self, part: &Sampled, log_p: &Tensor) -> Tensor {
+    fn old(&self, part: &LossInputs, log_p: &Tensor) -> Tensor {
         match self.algorithm.old {
-            OldPolicy::Behaviour | OldPolicy::Proximal => part.old.shallow_clone(),
+            OldPolicy::Behaviour | OldPolicy::Proximal => part.tokens.old.shallow_clone(),
             OldPolicy::Current => log_p.detach(),
         }
     }
@@ -145,13 +157,13 @@ impl Forward<'_> {
             RatioLevel::Turn => &packed.turns,
             RatioLevel::Rollout => &packed.rollouts,
         };
-        Some(Spans::new(lengths, packed.sampled.targets.device()))
+        Some(Spans::new(lengths, packed.targets.device()))
     }
 
     /// Estimated KL divergence from the reference model; `None` without one.
-    fn distance(&self, log_p: &Tensor, part: &Sampled) -> Option<Tensor> {
+    fn distance(&self, log_p: &Tensor, part: &LossInputs) -> Option<Tensor> {
         let estimator = self.algorithm.kl.as_ref()?.estimator;
-        Some(kl(estimator, log_p, part.reference.as_ref()?))
+        Some(kl(estimator, log_p, part.tokens.reference.as_ref()?))
     }
 
     /// Whether the distance is part of the loss.

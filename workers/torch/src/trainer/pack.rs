@@ -3,7 +3,7 @@
 use millrace_policy::random::Stream;
 use tch::{Device, Tensor};
 
-use super::samples::Sample;
+use super::per_token::{PerToken, Row, ScoredTokens};
 use super::zero_partition::ZeroPartition;
 use crate::decoder::{Config, Extent, Packed, Rows};
 use crate::libtorch::common;
@@ -23,7 +23,7 @@ pub(super) fn minibatches(count: usize, parts: usize, seed: u64) -> Vec<Vec<usiz
 
 /// The rows of a minibatch that a member computes: every `world`th by length, so that members have
 /// similar work. Where there are fewer rows than members, some have none.
-pub(super) fn own_rows(rows: &[Sample], minibatch: &[usize], partition: &ZeroPartition) -> Vec<usize> {
+pub(super) fn own_rows<V>(rows: &[Row<V>], minibatch: &[usize], partition: &ZeroPartition) -> Vec<usize> {
     let mut order = minibatch.to_vec();
     order.sort_by_key(|&index| (std::cmp::Reverse(rows[index].tokens.len()), index));
     order.into_iter().skip(partition.rank as usize).step_by(partition.world as usize).collect()
@@ -32,16 +32,16 @@ pub(super) fn own_rows(rows: &[Sample], minibatch: &[usize], partition: &ZeroPar
 /// Splits a minibatch into forwards of at most `most` tokens, unless a rollout alone exceeds that.
 /// Rollouts with a common prefix go together. From the second on, the prefix counts a quarter,
 /// about the cost of its attention. Within a forward the longest come first.
-pub(super) fn microbatches(rows: &[Sample], minibatch: &[usize], most: usize) -> Vec<Vec<usize>> {
+pub(super) fn microbatches<V>(rows: &[Row<V>], minibatch: &[usize], most: usize) -> Vec<Vec<usize>> {
     let mut order = minibatch.to_vec();
-    order.retain(|&index| !rows[index].logit_positions.is_empty());
+    order.retain(|&index| rows[index].sampled() > 0);
     // In lexicographic order, a rollout shares the longest prefix with the one right before it.
-    order.sort_by(|&a, &b| (inputs(&rows[a]), a).cmp(&(inputs(&rows[b]), b)));
+    order.sort_by(|&a, &b| (rows[a].inputs(), a).cmp(&(rows[b].inputs(), b)));
     let mut packed: Vec<Vec<usize>> = Vec::new();
     let mut filled = 0;
     for index in order {
-        let tokens = inputs(&rows[index]);
-        let before = packed.last().and_then(|batch| batch.last()).map_or(&[][..], |&one| inputs(&rows[one]));
+        let tokens = rows[index].inputs();
+        let before = packed.last().and_then(|batch| batch.last()).map_or(&[][..], |&one| rows[one].inputs());
         let shared = common(before, tokens);
         let more = tokens.len() - shared + shared.div_ceil(4);
         match packed.last_mut() {
@@ -61,47 +61,53 @@ pub(super) fn microbatches(rows: &[Sample], minibatch: &[usize], most: usize) ->
     packed
 }
 
-/// The tokens of a rollout that go into a forward.
-fn inputs(sample: &Sample) -> &[u32] {
-    &sample.tokens[..sample.inputs()]
-}
-
 /// One forward: rollouts one after another, N rows, M tokens sampled. Tokens with the same prefix
 /// share a row.
 #[derive(Debug)]
 pub(super) struct Microbatch {
     pub(super) rows: Rows,
     pub(super) attend: Packed,
-    pub(super) sampled: Sampled,
+    /// The sampled tokens. `[M]`
+    pub(super) targets: Tensor,
     /// Sampled tokens of each rollout; they add up to M.
     pub(super) rollouts: Vec<usize>,
     /// Those of each turn.
     pub(super) turns: Vec<usize>,
 }
 
-/// Inputs of the loss, `[M]` each.
+impl Microbatch {
+    /// Packs rollouts with a sampled token each.
+    pub(super) fn pack<V>(samples: &[&Row<V>], config: &Config, device: Device) -> Self {
+        let mut columns = Columns::default();
+        samples.iter().for_each(|sample| columns.push(sample));
+        let extents: Vec<Extent<'_>> = samples
+            .iter()
+            .zip(&columns.logit_positions)
+            .map(|(sample, logit_positions)| Extent { tokens: sample.inputs().len() as i64, logit_positions })
+            .collect();
+        let integers = |numbers: &[i64]| Tensor::from_slice(numbers).to_device(device);
+        Self {
+            rows: Rows {
+                tokens: integers(&columns.tokens),
+                positions: integers(&columns.positions),
+                logit_rows: integers(&columns.logit_rows),
+            },
+            attend: Packed::new(config, &extents, device).on_rows(&columns.rows.concat(), device),
+            targets: integers(&columns.targets),
+            rollouts: samples.iter().map(|sample| sample.sampled()).collect(),
+            turns: samples.iter().flat_map(|sample| &sample.turns).copied().collect(),
+        }
+    }
+}
+
+/// Inputs of the loss beside the policy in training, `[M]` each.
 #[derive(Debug)]
-pub(super) struct Sampled {
-    pub(super) targets: Tensor,
-    pub(super) behaviour: Tensor,
-    pub(super) old: Tensor,
-    /// `None` without a reference model.
-    pub(super) reference: Option<Tensor>,
-    pub(super) advantage: Tensor,
-    /// `None` without a critic.
-    pub(super) aim: Option<Aim>,
-    /// Factor of a token's policy loss; `None` without a correction.
-    pub(super) weight: Option<Tensor>,
-    /// 1 for a token that counts.
-    pub(super) mask: Tensor,
+pub(super) struct LossInputs {
+    pub(super) tokens: PerToken<Tensor>,
     /// Factor of a token's loss in the update's.
     pub(super) share: Tensor,
     /// The span that shares its ratio, where it is not the token's own.
     pub(super) span: Option<TokenSpans>,
-    /// 1 for a token of a rollout that reached the goal; `None` without imitation.
-    pub(super) reached: Option<Tensor>,
-    /// 1 for a token that the version trained on sampled.
-    pub(super) on_policy: Tensor,
 }
 
 /// The span of each token, `[M]` each.
@@ -113,81 +119,34 @@ pub(super) struct TokenSpans {
     pub(super) length: Tensor,
 }
 
-/// Targets of the critic, `[M]` each.
-#[derive(Debug)]
-pub(super) struct Aim {
-    /// Its values before the step's first update.
-    pub(super) values: Tensor,
-    /// The returns that it should predict.
-    pub(super) returns: Tensor,
-}
+impl LossInputs {
+    /// Those of rollouts one after another. `share` gives the factor of a token's loss for a rollout
+    /// of so many sampled tokens.
+    pub(super) fn of(samples: &[&Row<ScoredTokens>], share: impl Fn(usize) -> f64, device: Device) -> Self {
+        let floats = |numbers: &[f32]| Tensor::from_slice(numbers).to_device(device);
+        let each: Vec<&PerToken<Vec<f32>>> = samples.iter().map(|sample| &sample.values.tokens).collect();
+        let shares = samples
+            .iter()
+            .flat_map(|sample| std::iter::repeat_n(share(sample.sampled()) as f32, sample.sampled()));
+        Self {
+            tokens: PerToken::gather(&each, |rows| {
+                floats(&rows.into_iter().flatten().copied().collect::<Vec<f32>>())
+            }),
+            share: floats(&shares.collect::<Vec<f32>>()),
+            span: None,
+        }
+    }
 
-impl Sampled {
-    /// The same for `count` tokens from `from`.
+    /// `count` tokens from `from` on.
     pub(super) fn narrow(&self, from: i64, count: i64) -> Self {
         let part = |of: &Tensor| of.narrow(0, from, count);
         Self {
-            targets: part(&self.targets),
-            behaviour: part(&self.behaviour),
-            old: part(&self.old),
-            reference: self.reference.as_ref().map(part),
-            advantage: part(&self.advantage),
-            aim: self.aim.as_ref().map(|aim| Aim { values: part(&aim.values), returns: part(&aim.returns) }),
-            weight: self.weight.as_ref().map(part),
-            mask: part(&self.mask),
+            tokens: self.tokens.map(part),
             share: part(&self.share),
             span: self.span.as_ref().map(|span| TokenSpans {
                 mean_log_ratio: part(&span.mean_log_ratio),
                 length: part(&span.length),
             }),
-            reached: self.reached.as_ref().map(part),
-            on_policy: part(&self.on_policy),
-        }
-    }
-}
-
-impl Microbatch {
-    /// Packs `samples`, one or more, each with a sampled token. `share` maps the number of a
-    /// rollout's sampled tokens to the factor of each of them.
-    pub(super) fn pack(
-        samples: &[&Sample],
-        share: impl Fn(usize) -> f64,
-        config: &Config,
-        device: Device,
-    ) -> Self {
-        let mut columns = Columns::default();
-        samples.iter().for_each(|sample| columns.push(sample, share(sample.logit_positions.len()) as f32));
-        let extents: Vec<Extent<'_>> = samples
-            .iter()
-            .zip(&columns.logit_positions)
-            .map(|(sample, logit_positions)| Extent { tokens: sample.inputs() as i64, logit_positions })
-            .collect();
-        let integers = |numbers: &[i64]| Tensor::from_slice(numbers).to_device(device);
-        let floats = |numbers: &[f32]| Tensor::from_slice(numbers).to_device(device);
-        Self {
-            rows: Rows {
-                tokens: integers(&columns.tokens),
-                positions: integers(&columns.positions),
-                logit_rows: integers(&columns.logit_rows),
-            },
-            attend: Packed::new(config, &extents, device).on_rows(&columns.rows.concat(), device),
-            sampled: Sampled {
-                targets: integers(&columns.targets),
-                mask: floats(&columns.mask),
-                share: floats(&columns.share),
-                span: None,
-                reached: (!columns.reached.is_empty()).then(|| floats(&columns.reached)),
-                weight: (!columns.weight.is_empty()).then(|| floats(&columns.weight)),
-                behaviour: floats(&columns.behaviour),
-                old: floats(&columns.old),
-                reference: (!columns.reference.is_empty()).then(|| floats(&columns.reference)),
-                advantage: floats(&columns.advantage),
-                aim: (!columns.returns.is_empty())
-                    .then(|| Aim { values: floats(&columns.values), returns: floats(&columns.returns) }),
-                on_policy: floats(&columns.on_policy),
-            },
-            rollouts: samples.iter().map(|sample| sample.logit_positions.len()).collect(),
-            turns: samples.iter().flat_map(|sample| &sample.turns).copied().collect(),
         }
     }
 }
@@ -203,17 +162,6 @@ struct Columns {
     logit_positions: Vec<Vec<i64>>,
     logit_rows: Vec<i64>,
     targets: Vec<i64>,
-    behaviour: Vec<f32>,
-    old: Vec<f32>,
-    reference: Vec<f32>,
-    advantage: Vec<f32>,
-    values: Vec<f32>,
-    returns: Vec<f32>,
-    weight: Vec<f32>,
-    reached: Vec<f32>,
-    mask: Vec<f32>,
-    share: Vec<f32>,
-    on_policy: Vec<f32>,
 }
 
 impl Columns {
@@ -226,8 +174,8 @@ impl Columns {
         longest.map_or_else(Vec::new, |rows| rows[..shared_prefix(&rows)].to_vec())
     }
 
-    fn push(&mut self, sample: &Sample, share: f32) {
-        let inputs: Vec<i64> = inputs(sample).iter().map(|&token| i64::from(token)).collect();
+    fn push<V>(&mut self, sample: &Row<V>) {
+        let inputs: Vec<i64> = sample.inputs().iter().map(|&token| i64::from(token)).collect();
         let mut rows = self.shared(&inputs);
         let (first, known) = (self.tokens.len() as i64, rows.len());
         rows.extend((first..).take(inputs.len() - known));
@@ -240,20 +188,6 @@ impl Columns {
         self.targets
             .extend(sample.logit_positions.iter().map(|&position| i64::from(sample.tokens[position + 1])));
         self.logit_positions.push(logit_positions);
-        self.behaviour.extend(&sample.behaviour);
-        self.old.extend(&sample.old);
-        self.reference.extend(&sample.reference);
-        self.advantage.extend(&sample.advantage);
-        self.values.extend(&sample.values);
-        self.returns.extend(&sample.returns);
-        self.weight.extend(&sample.weight);
-        self.reached.extend(&sample.reached);
-        self.share.extend(sample.logit_positions.iter().map(|_| share));
-        let flag = |flag: &bool| f32::from(u8::from(*flag));
-        self.on_policy.extend(sample.on_policy.iter().map(flag));
-        self.mask.extend(sample.kept.iter().map(flag));
-        // Without rejections every token counts.
-        self.mask.resize(self.share.len(), 1.0);
     }
 }
 
@@ -261,23 +195,8 @@ impl Columns {
 mod tests {
     use super::*;
 
-    fn row(tokens: Vec<u32>, sampled: usize) -> Sample {
-        Sample {
-            tokens,
-            logit_positions: (0..sampled).collect(),
-            behaviour: vec![0.0; sampled],
-            old: vec![0.0; sampled],
-            reference: Vec::new(),
-            on_policy: vec![true; sampled],
-            turns: vec![sampled],
-            advantage: vec![1.0; sampled],
-            values: Vec::new(),
-            returns: Vec::new(),
-            weight: Vec::new(),
-            reached: Vec::new(),
-            masked: false,
-            kept: Vec::new(),
-        }
+    fn row(tokens: Vec<u32>, sampled: usize) -> Row<()> {
+        Row { tokens, logit_positions: (0..sampled).collect(), turns: vec![sampled], values: () }
     }
 
     #[test]
@@ -294,7 +213,7 @@ mod tests {
     #[test]
     fn forwards_stay_within_the_budget_and_the_longest_come_first() {
         let lengths = (0..).zip([10, 100, 12, 300, 11, 0]);
-        let rows: Vec<Sample> =
+        let rows: Vec<Row<()>> =
             lengths.map(|(token, length)| row(vec![token; length], length / 10)).collect();
         // A rollout's last token is no input: 11 + 10 + 9 fit 30, and padding counts nothing.
         assert_eq!(microbatches(&rows, &[0, 2, 4, 5], 30), [vec![2, 4, 0]]);
@@ -321,7 +240,7 @@ mod tests {
         let packed = microbatches(&rows, &[0, 1, 2, 3, 4, 5], 23 + 5 + 6 + 7);
         assert_eq!(packed, [vec![4, 0, 2, 5], vec![1, 3]]);
         let mut columns = Columns::default();
-        packed[0].iter().for_each(|&index| columns.push(&rows[index], 1.0));
+        packed[0].iter().for_each(|&index| columns.push(&rows[index]));
         // The prompt, what three answered after 4, 4 and 4, and after 5 and 6; all others' inputs
         // are begun with by them.
         assert_eq!(columns.tokens.len(), 20 + 3 + 2);
@@ -331,7 +250,7 @@ mod tests {
         let seen =
             |rows: &[i64]| rows.iter().map(|&row| columns.tokens[row as usize] as u32).collect::<Vec<_>>();
         for (rows_of, &index) in columns.rows.iter().zip(&packed[0]) {
-            assert_eq!(seen(rows_of), inputs(&rows[index]));
+            assert_eq!(seen(rows_of), rows[index].inputs());
         }
     }
 }

@@ -6,58 +6,14 @@ use millrace_policy::PolicyError;
 use millrace_schemas::PolicyVersion;
 use millrace_schemas::train_shard::{Batch, BatchRollout};
 
+use super::per_token::{Row, Sampled};
 use crate::decoder::Config;
-
-/// One rollout. T tokens, R of them sampled.
-#[derive(Debug, Clone)]
-pub(super) struct Sample {
-    /// `[T]`
-    pub(super) tokens: Vec<u32>,
-    /// Position of the logits of each sampled token: the one before it. `[R]`
-    pub(super) logit_positions: Vec<usize>,
-    /// Log-probabilities under the behaviour policy. `[R]`
-    pub(super) behaviour: Vec<f32>,
-    /// Log-probabilities under the policy of the ratio's denominator. `[R]`
-    pub(super) old: Vec<f32>,
-    /// Log-probabilities under the reference model. `[R]`, or empty where there is none.
-    pub(super) reference: Vec<f32>,
-    /// Whether the version trained on sampled the token. `[R]`
-    pub(super) on_policy: Vec<bool>,
-    /// Sampled tokens of each turn; they add up to R.
-    pub(super) turns: Vec<usize>,
-    /// `[R]`, or empty until there are any.
-    pub(super) advantage: Vec<f32>,
-    /// The critic's values. `[R]`, or empty without a critic.
-    pub(super) values: Vec<f32>,
-    /// The returns that it should predict. `[R]`, or empty without a critic.
-    pub(super) returns: Vec<f32>,
-    /// Weights that correct for the behaviour policy. `[R]`, or empty without a correction.
-    pub(super) weight: Vec<f32>,
-    /// 1 where the rollout reached the goal, else 0. `[R]`, or empty without imitation.
-    pub(super) reached: Vec<f32>,
-    /// The rollout was cut off, and the run masks such rollouts.
-    pub(super) masked: bool,
-    /// Whether the token counts. `[R]`, or empty where all do.
-    pub(super) kept: Vec<bool>,
-}
-
-impl Sample {
-    /// Sampled tokens in the loss's denominator.
-    pub(super) const fn counted(&self) -> usize {
-        if self.masked { 0 } else { self.logit_positions.len() }
-    }
-
-    /// Tokens that go into a forward: the last predicts nothing that was sampled.
-    pub(super) const fn inputs(&self) -> usize {
-        self.tokens.len() - 1
-    }
-}
 
 /// All rollouts of a batch.
 #[derive(Debug)]
 pub(super) struct Samples {
     /// In the batch's order.
-    pub(super) rows: Vec<Sample>,
+    pub(super) rows: Vec<Row<Sampled>>,
     /// Divides the logits; above 0.
     pub(super) temperature: f64,
     /// Only tokens below this were drawn; at most the vocabulary.
@@ -67,8 +23,7 @@ pub(super) struct Samples {
 }
 
 impl Samples {
-    /// Reads a batch. `old` is the behaviour policy's until it is computed, and there are no
-    /// advantages yet.
+    /// Reads a batch.
     ///
     /// # Errors
     /// A rollout is malformed or not of this model: no worker can train on it.
@@ -77,10 +32,10 @@ impl Samples {
         let mut step_metrics = BatchMetrics::default();
         for rollout in batch.groups.iter().flat_map(|group| &group.rollouts) {
             let refuse = |why: String| PolicyError::Impossible(format!("rollout={}: {why}", rollout.id));
-            rows.push(sample(rollout, config, batch.base).map_err(refuse)?);
+            rows.push(row(rollout, config, batch.base).map_err(refuse)?);
             step_metrics.rollout(rollout, batch);
         }
-        if rows.iter().all(|row| row.logit_positions.is_empty()) {
+        if rows.iter().all(|row| row.sampled() == 0) {
             return Err(PolicyError::Impossible("the batch has no sampled token".to_owned()));
         }
         let temperature = if batch.temperature == 0.0 { 1.0 } else { batch.temperature };
@@ -101,7 +56,7 @@ impl Samples {
     }
 }
 
-/// The tokens that were sampled, in order; the ranges were checked by [`sample`].
+/// The tokens that were sampled, in order; the ranges were checked by [`row`].
 fn sampled(rollout: &BatchRollout) -> impl Iterator<Item = u32> {
     rollout.turns.iter().flat_map(|turn| {
         let at = turn.at as usize;
@@ -109,7 +64,7 @@ fn sampled(rollout: &BatchRollout) -> impl Iterator<Item = u32> {
     })
 }
 
-fn sample(rollout: &BatchRollout, config: &Config, base: PolicyVersion) -> Result<Sample, String> {
+fn row(rollout: &BatchRollout, config: &Config, base: PolicyVersion) -> Result<Row<Sampled>, String> {
     let most = config.context;
     if rollout.tokens.len() > most {
         return Err(format!("tokens={} pass the model's {most}", rollout.tokens.len()));
@@ -139,26 +94,17 @@ fn sample(rollout: &BatchRollout, config: &Config, base: PolicyVersion) -> Resul
         logit_positions.extend(at - 1..end - 1);
         behaviour.extend(&turn.logprobs);
         for segment in &turn.segments {
-            on_policy.extend(std::iter::repeat_n(segment.version == base, segment.tokens as usize));
+            let on = f32::from(u8::from(segment.version == base));
+            on_policy.extend(std::iter::repeat_n(on, segment.tokens as usize));
         }
-        on_policy.resize(behaviour.len(), false);
+        on_policy.resize(behaviour.len(), 0.0);
         after = end;
     }
-    Ok(Sample {
+    Ok(Row {
         tokens: rollout.tokens.clone(),
         logit_positions,
-        old: behaviour.clone(),
-        behaviour,
-        reference: Vec::new(),
-        on_policy,
         turns: rollout.turns.iter().map(|turn| turn.logprobs.len()).collect(),
-        advantage: Vec::new(),
-        values: Vec::new(),
-        returns: Vec::new(),
-        weight: Vec::new(),
-        reached: Vec::new(),
-        masked: false,
-        kept: Vec::new(),
+        values: Sampled { behaviour, on_policy },
     })
 }
 

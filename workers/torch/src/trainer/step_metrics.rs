@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use tch::{Device, Kind, Tensor};
 
-use super::pack::Sampled;
+use super::pack::LossInputs;
+use super::per_token::PerToken;
 use crate::math::drift;
 use crate::math::spans::Spans;
 
@@ -78,10 +79,10 @@ impl StepMetrics {
         &mut self,
         seen: &TokenLosses,
         value_loss: Option<&Tensor>,
-        sampled: &Sampled,
+        inputs: &LossInputs,
         rollouts: &[usize],
     ) {
-        let Sampled { mask, share, behaviour, on_policy, .. } = sampled;
+        let LossInputs { tokens: PerToken { mask, behaviour, on_policy, .. }, share, .. } = inputs;
         let mask = mask.to_kind(Kind::Double);
         let every = mask.ones_like();
         let given = |row: Option<&Tensor>| row.map_or_else(|| mask.zeros_like(), Tensor::shallow_clone);

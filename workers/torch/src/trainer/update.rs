@@ -9,10 +9,11 @@ use millrace_schemas::train_shard::Batch;
 use tch::{Device, Tensor};
 
 use super::adamw;
-use super::forward::Forward;
+use super::forward::{Forward, Look};
 use super::gradients::Gradients;
-use super::pack::{Microbatch, microbatches, minibatches, own_rows};
-use super::samples::{Sample, Samples};
+use super::pack::{LossInputs, Microbatch, microbatches, minibatches, own_rows};
+use super::per_token::{Looked, Row, Sampled, ScoredTokens};
+use super::samples::Samples;
 use super::schedule::rate;
 use super::score::{coefficient, score};
 use super::state::TrainerState;
@@ -100,21 +101,9 @@ impl Step<'_> {
             temperature: samples.temperature,
             below: samples.below,
         };
-        let mut rows = samples.rows;
-        if let Some(reference) = self.reference {
-            let seen = forward.look_at_all(reference, state, member, &rows)?;
-            rows.iter_mut().zip(seen.log_p).for_each(|(row, reference)| row.reference = reference);
-        }
-        let (proximal, critic) =
-            (self.algorithm.old == OldPolicy::Proximal, self.algorithm.advantage.has_critic());
-        if proximal || critic {
-            let seen = forward.look_at_all(&state.decoder, state, member, &rows)?;
-            rows.iter_mut().zip(seen.values).for_each(|(row, values)| row.values = values);
-            if proximal {
-                rows.iter_mut().zip(seen.log_p).for_each(|(row, old)| row.old = old);
-            }
-        }
-        let scored = score(&mut rows, self.batch, self.algorithm, forward.coefficient, self.base);
+        let rows = self.look(forward, state, member, samples.rows)?;
+        let (rows, scored) = score(rows, self.batch, self.algorithm, forward.coefficient, self.base);
+        let critic = self.algorithm.advantage.has_critic();
         let step_metrics =
             StepMetrics::new(device, place, Beside { reference: self.reference.is_some(), critic });
         let mut pass = Pass { algorithm: self.algorithm, forward, step_metrics };
@@ -124,6 +113,32 @@ impl Step<'_> {
             metrics.insert("kl_coefficient".to_owned(), forward.coefficient);
         }
         Ok(metrics)
+    }
+
+    /// The forwards before the first update: log-probabilities under the reference model and the
+    /// proximal policy, and the critic's values, as the algorithm has them.
+    fn look(
+        &self,
+        forward: Forward<'_>,
+        state: &TrainerState,
+        member: &Member<'_>,
+        rows: Vec<Row<Sampled>>,
+    ) -> Result<Vec<Row<Looked>>, PolicyError> {
+        let look = |decoder: &Decoder| forward.look_at_all(decoder, state, member, &rows);
+        let reference = self.reference.map(look).transpose()?;
+        let proximal = self.algorithm.old == OldPolicy::Proximal;
+        let before = (proximal || self.algorithm.advantage.has_critic()).then(|| look(&state.decoder));
+        let Look { log_p, values } = before.transpose()?.unwrap_or_default();
+        let mut reference = reference.map(|seen| seen.log_p.into_iter());
+        let mut old = Some(log_p).filter(|_| proximal).map(Vec::into_iter);
+        let mut values = values.map(Vec::into_iter);
+        let mut looked = |sampled: Sampled| Looked {
+            old: next(&mut old).unwrap_or_else(|| sampled.behaviour.clone()),
+            reference: next(&mut reference),
+            values: next(&mut values),
+            sampled,
+        };
+        Ok(rows.into_iter().map(|row| row.map(&mut looked)).collect())
     }
 }
 
@@ -141,7 +156,7 @@ impl Pass<'_> {
         &mut self,
         state: &mut TrainerState,
         member: &mut Member<'_>,
-        rows: &[Sample],
+        rows: &[Row<ScoredTokens>],
         batch: &Batch,
     ) -> Result<BTreeMap<String, f64>, PolicyError> {
         let (mut norms, before) = (0.0, state.optimiser.updates);
@@ -173,7 +188,7 @@ impl Pass<'_> {
         &mut self,
         state: &mut TrainerState,
         member: &mut Member<'_>,
-        rows: &[Sample],
+        rows: &[Row<ScoredTokens>],
         minibatch: &[usize],
         rate: f64,
     ) -> Result<f64, PolicyError> {
@@ -193,9 +208,11 @@ impl Pass<'_> {
             if index + 1 == forwards.len() {
                 member.gradients.last();
             }
-            let samples: Vec<&Sample> = indices.iter().map(|&index| &rows[index]).collect();
-            let mut packed = Microbatch::pack(&samples, share, state.decoder.config(), device);
-            self.forward.backward(&state.decoder, &mut packed, &mut member.gradients, &mut self.step_metrics);
+            let samples: Vec<_> = indices.iter().map(|&index| &rows[index]).collect();
+            let mut packed = Microbatch::pack(&samples, state.decoder.config(), device);
+            let inputs = LossInputs::of(&samples, share, device);
+            let gradients = &mut member.gradients;
+            self.forward.backward(&state.decoder, &mut packed, inputs, gradients, &mut self.step_metrics);
         }
         let mut gradient = member.gradients.add_up(&state.partition, member.group)?;
         self.step_metrics.before_updates = false;
@@ -218,18 +235,9 @@ impl Pass<'_> {
     }
 }
 
-/// The numbers that a model computes for each sampled token before any update.
-#[derive(Debug)]
-struct Looked {
-    log_p: Vec<Vec<f32>>,
-    /// Empty without a critic.
-    values: Vec<Vec<f32>>,
-}
-
-impl Looked {
-    fn each(&mut self) -> impl Iterator<Item = &mut Vec<Vec<f32>>> {
-        [&mut self.log_p, &mut self.values].into_iter()
-    }
+/// The next rollout's numbers of those that were computed.
+fn next(of: &mut Option<std::vec::IntoIter<Vec<f32>>>) -> Option<Vec<f32>> {
+    of.as_mut()?.next()
 }
 
 /// Distributes the numbers `[M]` of f32 to the rows of these indices, one row after another.
@@ -248,24 +256,23 @@ impl Forward<'_> {
         decoder: &Decoder,
         state: &TrainerState,
         member: &Member<'_>,
-        rows: &[Sample],
-    ) -> Result<Looked, PolicyError> {
+        rows: &[Row<Sampled>],
+    ) -> Result<Look<Vec<Vec<f32>>>, PolicyError> {
         let device = decoder.flat().device();
         let all: Vec<usize> = (0..rows.len()).collect();
-        let zeros = || rows.iter().map(|row| vec![0.0_f32; row.logit_positions.len()]).collect::<Vec<_>>();
-        let mut looked =
-            Looked { log_p: zeros(), values: decoder.critic().map_or_else(Vec::new, |_| zeros()) };
+        let zeros = || rows.iter().map(|row| vec![0.0_f32; row.sampled()]).collect::<Vec<_>>();
+        let mut looked = Look { log_p: zeros(), values: decoder.critic().map(|_| zeros()) };
         for indices in microbatches(rows, &own_rows(rows, &all, &state.partition), self.most_tokens(device)) {
             member.check()?;
-            let samples: Vec<&Sample> = indices.iter().map(|&index| &rows[index]).collect();
-            let mut packed = Microbatch::pack(&samples, |_| 0.0, decoder.config(), device);
-            let seen = self.look(decoder, &mut packed);
-            for (rows, seen) in looked.each().zip(&seen) {
+            let samples: Vec<_> = indices.iter().map(|&index| &rows[index]).collect();
+            let mut packed = Microbatch::pack(&samples, decoder.config(), device);
+            let mut seen = self.look(decoder, &mut packed);
+            for (rows, seen) in looked.each().zip(seen.each()) {
                 fill(indices.iter().copied(), rows, seen);
             }
         }
         if member.group.is_some() {
-            for rows in looked.each().filter(|rows| !rows.is_empty()) {
+            for rows in looked.each() {
                 // Every number is from one member, and 0 at the others.
                 let whole = Tensor::from_slice(&rows.concat()).to_device(device);
                 member.add_up(&whole)?;

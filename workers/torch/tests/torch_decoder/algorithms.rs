@@ -223,23 +223,12 @@ fn normalised_rewards_and_whitened_advantages_are_the_oracles() {
     assert_eq!(alike, [0.0; 4]);
 }
 
-pub(crate) const LOSSES: [Loss; 8] = [
-    Loss::PpoClip,
-    Loss::PolicyGradient,
-    Loss::Cispo,
-    Loss::Topr,
-    Loss::Gspo,
-    Loss::Segment,
-    Loss::Kimi,
-    Loss::DppoTv,
-];
-
 /// Every loss with every ratio that it has and every aggregation.
 fn every_algorithm() -> impl Iterator<Item = Algorithm> {
     let aggregations =
         [Aggregation::TokenMean, Aggregation::SeqMeanTokenMean, Aggregation::SeqMeanTokenSumNorm];
     let losses =
-        LOSSES.into_iter().flat_map(|loss| loss.ratio_levels().iter().map(move |level| (loss, *level)));
+        Loss::ALL.into_iter().flat_map(|loss| loss.ratio_levels().iter().map(move |level| (loss, *level)));
     losses.flat_map(move |(loss, level)| {
         aggregations.map(|aggregation| {
             let parameters = Parameters { response_tokens: 7, ..Parameters::default() };
@@ -307,13 +296,25 @@ fn gradient_when_moved(tried: &Tried, algorithm: &Algorithm, by: f64) -> Vec<f64
 }
 
 #[test]
+fn sees_old_is_whether_a_loss_depends_on_the_old_policy() {
+    let tried = Tried::of(&Golden::read().losses);
+    let mut moved = tried.clone();
+    moved.log_old.iter_mut().for_each(|log_old| *log_old += 0.4);
+    for algorithm in every_algorithm() {
+        let [near, far] = [&tried, &moved].map(|of| of.come(&algorithm).gradient);
+        let differs = near.iter().zip(&far).any(|(a, b)| (a - b).abs() > 1e-6);
+        assert_eq!(differs, algorithm.loss.sees_old(), "{algorithm:?}");
+    }
+}
+
+#[test]
 fn off_policy_terms_see_the_behaviour_policy() {
     let tried = Tried::of(&Golden::read().losses);
     let differs = |algorithm: &Algorithm| {
         let [near, far] = [0.0, 0.4].map(|by| gradient_when_moved(&tried, algorithm, by));
         near.iter().zip(&far).any(|(a, b)| (a - b).abs() > 1e-3)
     };
-    for loss in LOSSES {
+    for loss in Loss::ALL {
         let algorithm = Algorithm { loss, clip_high: 0.5, ..Algorithm::default() };
         // The plain gradient has no ratio.
         assert_eq!(differs(&algorithm), loss != Loss::PolicyGradient, "{loss:?}");

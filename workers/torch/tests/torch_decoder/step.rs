@@ -13,7 +13,6 @@ use safetensors::SafeTensors;
 use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
 
-use crate::algorithms::LOSSES;
 use crate::forward::difference;
 use crate::support::{Shape, initial, sampled_batch, step, step_near, version};
 
@@ -371,7 +370,7 @@ fn without_advantage_and_entropy_nothing_moves() {
         rollout.reward = 0.25;
     }
     // Kimi's loss and DPPO's pull back to the old policy, and rounding is a distance from it.
-    for loss in LOSSES.into_iter().filter(|loss| !matches!(loss, Loss::Kimi | Loss::DppoTv)) {
+    for loss in Loss::ALL.into_iter().filter(|loss| !matches!(loss, Loss::Kimi | Loss::DppoTv)) {
         // Those that do not compare find a signal in every reward.
         let compares = |of: &Advantage| of.compares_group() || *of == Advantage::ReinforcePlusPlus;
         for advantage in Advantage::ALL.into_iter().filter(compares) {

@@ -35,8 +35,8 @@ pub(super) fn cut(run: &mut Run, out: &mut Commands) {
         .map(|id| (*id, run.groups.remove(id).expect("finished groups are in the state until they are cut")))
         .collect();
     let makes = version.next();
-    let rollouts = groups.iter().flat_map(|(id, group)| group.ids(*id)).collect();
-    run.books.milestones.push(Milestone::Cut { makes, rollouts });
+    let rollouts = || groups.iter().flat_map(|(id, group)| group.ids(*id)).collect();
+    run.books.milestones.add(|| Milestone::Cut { makes, rollouts: rollouts() });
     let training = Training {
         makes,
         attempt: 0,

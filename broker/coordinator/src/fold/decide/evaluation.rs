@@ -16,7 +16,7 @@ use crate::fold::context::TaskContext;
 use crate::fold::milestone::Milestone;
 use crate::fold::rollout::Group;
 use crate::fold::stages::env_step;
-use crate::fold::state::{Evaluating, Run, Tally};
+use crate::fold::state::{Evaluating, EvaluationCounts, Run};
 use crate::fold::tasks;
 
 fn is_due(run: &Run, version: PolicyVersion) -> bool {
@@ -36,9 +36,9 @@ pub(super) fn end_and_begin(run: &mut Run, out: &mut Commands) {
 
 /// Starts all prompts at one of the temperatures.
 fn begin(run: &mut Run, version: PolicyVersion, pass: u32, out: &mut Commands) {
-    let domains = vec![Tally::default(); run.books.domains.len()];
+    let domains = vec![EvaluationCounts::default(); run.books.domains.len()];
     let (groups, shown) = (BTreeMap::new(), BTreeMap::new());
-    let whole = Tally::default();
+    let whole = EvaluationCounts::default();
     run.evaluation = Some(Evaluating { version, pass, groups, shown, whole, domains, reason: None });
     // Only the current version is ever looked up.
     run.evaluated.retain(|evaluated| *evaluated >= version);
@@ -55,11 +55,8 @@ fn begin(run: &mut Run, version: PolicyVersion, pass: u32, out: &mut Commands) {
             evaluation.groups.insert(id, group.clone());
         });
         let rollouts = (0..samples).map(|index| RolloutId { group: id, index, attempt: 0 });
-        run.books.milestones.extend(rollouts.map(|rollout| Milestone::Admitted {
-            rollout,
-            version,
-            evaluate: true,
-        }));
+        let admitted = |rollout| Milestone::Admitted { rollout, version, evaluate: true };
+        run.books.milestones.add_each(rollouts, admitted);
         tasks::put_group(run, id, &group, out);
     }
 }
@@ -90,25 +87,25 @@ pub fn resets(spec: &RunSpec) -> Vec<EnvStepTask> {
 fn result_of(
     version: PolicyVersion,
     (temperature, samples): (f64, u32),
-    tally: &Tally,
+    counts: &EvaluationCounts,
     reason: Option<&String>,
     at_ms: u64,
 ) -> Evaluation {
     // A snapshot of an older version has no count of rollouts: it played each prompt once.
-    let rollouts = tally.rollouts.max(tally.finished);
+    let rollouts = counts.rollouts.max(counts.finished);
     let mean = |sum: f64| (rollouts > 0).then(|| sum / f64::from(rollouts));
     Evaluation {
         version: version.0,
         temperature,
-        success: mean(f64::from(tally.solved)),
-        standard_error: tally.spread.standard_error(),
-        reward: mean(tally.reward),
-        prompts: tally.finished,
-        distinct: tally.spread.prompts.len() as u32,
+        success: mean(f64::from(counts.solved)),
+        standard_error: counts.spread.standard_error(),
+        reward: mean(counts.reward),
+        prompts: counts.finished,
+        distinct: counts.spread.prompts.len() as u32,
         samples,
-        pass: tally.spread.pass(tally.finished),
-        failed: tally.failed,
-        reason: reason.filter(|_| tally.failed > 0).cloned(),
+        pass: counts.spread.pass(counts.finished),
+        failed: counts.failed,
+        reason: reason.filter(|_| counts.failed > 0).cloned(),
         at_ms,
     }
 }
@@ -119,8 +116,8 @@ fn end_if_done(run: &mut Run, out: &mut Commands) {
     let Evaluating { version, pass, whole, domains, reason, .. } = evaluation;
     let result = result_of(version, how, &whole, reason.as_ref(), run.at_ms);
     add_evaluation(&mut run.books.evaluations, result.clone());
-    for (domain, tally) in run.books.domains.iter_mut().zip(&domains) {
-        add_evaluation(&mut domain.evaluations, result_of(version, how, tally, reason.as_ref(), run.at_ms));
+    for (domain, counts) in run.books.domains.iter_mut().zip(&domains) {
+        add_evaluation(&mut domain.evaluations, result_of(version, how, counts, reason.as_ref(), run.at_ms));
     }
     out.push(Command::Notice(Box::new(Notice::Evaluated {
         run: run.spec.name.clone(),

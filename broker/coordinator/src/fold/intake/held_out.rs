@@ -37,19 +37,19 @@ pub(crate) fn finished(run: &mut Run, id: u64) {
     let rollouts = group.rollouts.len() as u32;
     let version = evaluation.version;
     let ended = group.ids(id).zip(&group.rollouts);
-    books.milestones.extend(ended.map(|(rollout, Rollout { success, .. })| Milestone::Evaluated {
+    books.milestones.add_each(ended, |(rollout, Rollout { success, .. })| Milestone::Evaluated {
         rollout,
         version,
         success: *success,
-    }));
+    });
     let solved = group.rollouts.iter().filter(|rollout| rollout.success).count() as u32;
     let reward: f64 = group.rollouts.iter().map(|rollout| rollout.reward(weights.iter().copied())).sum();
-    evaluation.count(group.domain, |tally| {
-        tally.finished += 1;
-        tally.rollouts += rollouts;
-        tally.solved += solved;
-        tally.reward += reward;
-        tally.spread.count(shown, rollouts, solved);
+    evaluation.count(group.domain, |counts| {
+        counts.finished += 1;
+        counts.rollouts += rollouts;
+        counts.solved += solved;
+        counts.reward += reward;
+        counts.spread.count(shown, rollouts, solved);
     });
 }
 
@@ -58,12 +58,12 @@ pub(crate) fn failed(run: &mut Run, id: u64, reason: &str) {
     let Some(evaluation) = run.evaluation.as_mut() else { return };
     if let Some(group) = evaluation.groups.remove(&id) {
         let ended = group.ids(id).zip(&group.rollouts);
-        run.books.milestones.extend(ended.map(|(rollout, Rollout { busy_us, .. })| Milestone::Dropped {
+        run.books.milestones.add_each(ended, |(rollout, Rollout { busy_us, .. })| Milestone::Dropped {
             rollout,
             reason: DropReason::Failed.name(),
             busy_us: *busy_us,
-        }));
-        evaluation.count(group.domain, |tally| tally.failed += 1);
+        });
+        evaluation.count(group.domain, |counts| counts.failed += 1);
         evaluation.reason = Some(cut(reason, MAX_SHOWN_BYTES).to_owned());
     }
 }

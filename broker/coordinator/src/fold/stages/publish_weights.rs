@@ -72,7 +72,7 @@ pub(crate) fn done(
 /// Makes a committed version the current policy.
 pub(crate) fn committed(run: &mut Run, version: PolicyVersion, manifest: Sha, out: &mut Commands) {
     let before = run.version();
-    run.books.milestones.push(Milestone::Committed { version });
+    run.books.milestones.add(|| Milestone::Committed { version });
     run.filtered_since_step = 0;
     run.failures.since_step = 0;
     run.exhausted = ExhaustedStep::default();

@@ -13,8 +13,15 @@ use crate::fold::command::{Command, Commands};
 use crate::fold::gang::Gang;
 use crate::fold::milestone::Milestone;
 use crate::fold::pools::ensure_pools;
+use crate::fold::stages::train_shard;
 use crate::fold::state::{Archived, ExhaustedStep, Failures, Progress, RankAssignment, Run, State, Training};
 use crate::fold::stored::StoredTurns;
+
+/// The step that makes version 0 of a run that was submitted.
+pub(crate) fn first_step(run: &mut Run, out: &mut Commands) {
+    run.books.milestones.add(|| Milestone::Cut { makes: PolicyVersion(0), rollouts: Vec::new() });
+    train_shard::put(run, out);
+}
 
 /// Adds a submitted run and returns its name. A second run of the same name changes nothing. A run
 /// that the API would refuse is archived as failed: an older version's API may have accepted it.
@@ -66,11 +73,7 @@ pub(crate) fn submitted(state: &mut State, spec: RunSpec, out: &mut Commands) ->
         progress: Progress::default(),
         failures: Failures::default(),
         exhausted: ExhaustedStep::default(),
-        books: Books {
-            domains: vec![DomainBooks::default(); spec.domains.len()],
-            milestones: vec![Milestone::Cut { makes: PolicyVersion(0), rollouts: Vec::new() }],
-            ..Books::default()
-        },
+        books: Books { domains: vec![DomainBooks::default(); spec.domains.len()], ..Books::default() },
         started_unix_ms: if ticks { state.unix_ms } else { 0 },
         at_ms: 0,
         ended_unix_ms: 0,

@@ -1,4 +1,4 @@
-//! Commands, and what they take.
+//! Commands and their arguments.
 
 use super::super::token::Token;
 use super::{Expr, Parser};
@@ -25,7 +25,7 @@ const GREEK: [&str; 16] = [
 ];
 
 impl Parser {
-    /// What a command takes: braces, or the next digit, letter or command.
+    /// The argument of a command: braces, or the next digit, letter or command.
     pub(super) fn argument(&mut self) -> Option<Expr> {
         if self.sign('{') {
             let inner = self.list('}')?;
@@ -33,7 +33,7 @@ impl Parser {
         }
         self.sign(' ');
         if let Some(Token::Number(digits)) = self.peek().cloned() {
-            // \frac12 takes a digit each.
+            // Both arguments of \frac12 are digits.
             let mut rest = digits;
             let first = rest.remove(0).to_string();
             if rest.is_empty() {
@@ -98,7 +98,7 @@ impl Parser {
                     None => applied,
                 })
             }
-            // Greek letters are variables; anything else is not known.
+            // Greek letters are variables; other commands are unknown.
             name if name.len() > 1 && name.chars().all(char::is_alphabetic) && GREEK.contains(&name) => {
                 self.letter(name.to_owned())
             }
@@ -106,7 +106,7 @@ impl Parser {
         }
     }
 
-    /// What a function takes: a bracket, or all that multiplies.
+    /// The argument of a function: a bracket, or all factors that follow.
     fn function_argument(&mut self) -> Option<Expr> {
         self.sign(' ');
         if matches!(self.peek(), Some(Token::Sign('(' | '{' | '['))) {

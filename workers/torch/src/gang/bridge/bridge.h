@@ -1,5 +1,5 @@
-// Collectives of c10d, and gradients that are reduced while backward still runs. What each call means is said in
-// ../bridge.rs.
+// Collectives of c10d, and gradients that are reduced while the backward pass still runs.
+// ../bridge.rs documents each call.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace millrace::gang {
 
 struct RendezvousKeys;
 
-// A collective under way. It keeps its tensors alive.
+// A collective in flight. It keeps its tensors alive.
 class Pending {
  public:
   // `then` is run by `finish`, once the work is done.
@@ -58,10 +58,10 @@ std::shared_ptr<Group> nccl(
     std::uint32_t world,
     std::uint64_t timeout_ms);
 
-// Sees to it that backward adds the gradient of `leaf` to `gradient`.
+// Makes the backward pass add the gradient of `leaf` to `gradient`.
 void add_gradient_to(const at::Tensor* leaf, const at::Tensor* gradient);
 
-// Reduces buckets of gradients as backward fills them.
+// Reduces buckets of gradients as the backward pass fills them.
 class Reducer {
  public:
   explicit Reducer(std::shared_ptr<Group> group);

@@ -1,4 +1,4 @@
-// Gloo, and what it has in common with NCCL.
+// Gloo, and the code that it shares with NCCL.
 
 #include <cstdlib>
 
@@ -45,12 +45,13 @@ std::unique_ptr<Pending> Group::broadcast(const at::Tensor* tensor, std::uint32_
 
 namespace {
 
-// c10d's recorder of collectives, one for a process, enters new groups into a map without a lock (libtorch 2.11,
-// FlightRecorderDetail.hpp), which breaks where two threads have groups. It is off unless asked for; said before any thread
-// begins, for it is read when the first group is made.
+// c10d's flight recorder, one for a process, inserts new groups into a map without a lock (libtorch
+// 2.11, FlightRecorderDetail.hpp), which breaks if two threads have groups. It is off unless the
+// environment sets it. It is read when the first group is made, so it is set before any thread
+// starts.
 [[maybe_unused]] const int without_recorder = setenv("TORCH_FR_BUFFER_SIZE", "0", 0);
 
-// Reaches the connections, to close them without waiting for what still uses them.
+// Reaches the connections, to close them without waiting for collectives in flight.
 class Closable final : public c10d::ProcessGroupGloo {
  public:
   using ProcessGroupGloo::ProcessGroupGloo;
@@ -70,8 +71,8 @@ class GlooGroup final : public Group {
     inner_->close();
   }
 
-  // c10d makes a reduce-scatter of Gloo from an all-reduce, in a work that cannot be polled. So the sum is made
-  // in place, and this member's part is copied out of it.
+  // c10d makes Gloo's reduce-scatter from an all-reduce, in a work that cannot be polled. So the
+  // sum is made in place, and this member's part is copied out of it.
   std::unique_ptr<Pending> reduce_scatter(const at::Tensor* output, const at::Tensor* input) const override {
     auto to = output->detach();
     auto from = input->detach();

@@ -1,4 +1,5 @@
-// NCCL, for tensors on a GPU. Compiled with MILLRACE_NCCL where NCCL's and CUDA's headers are found.
+// NCCL, for tensors on a GPU. Compiled with MILLRACE_NCCL where NCCL's and CUDA's headers are
+// found.
 
 #include "millrace-torch/src/gang/bridge/bridge.h"
 #include "millrace-torch/src/gang/bridge/store.h"

@@ -1,4 +1,4 @@
-// Gradients that are reduced while backward still runs.
+// Reduces gradients while the backward pass still runs.
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -24,7 +24,7 @@ struct Bucket {
 
 } // namespace
 
-// Backward runs on one thread at a time, and whoever called it waits for it meanwhile: no lock is needed.
+// The backward pass runs on one thread at a time, and its caller waits for it: no lock is needed.
 struct Reducer::State {
   std::shared_ptr<Group> group;
   std::vector<Bucket> buckets;
@@ -44,7 +44,7 @@ struct Reducer::State {
     if (!armed || failure) {
       return;
     }
-    // An exception may not pass through autograd: it would be taken for one of the computation.
+    // An exception must not pass through autograd, which would report it as one of the computation.
     try {
       TORCH_CHECK(buckets[bucket].missing > 0, "bucket ", bucket, " is filled more often than it has leaves");
       if (--buckets[bucket].missing != 0) {

@@ -45,7 +45,7 @@ void RendezvousStore::wait(const std::vector<std::string>& keys) {
   wait(keys, timeout_);
 }
 
-// c10d hands its own five minutes in here; a formation that takes longer than the assignment allows is none.
+// c10d passes its own five minutes here; a formation that exceeds the assignment's time fails.
 void RendezvousStore::wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) {
   const auto most = static_cast<std::uint64_t>(std::min(timeout, timeout_).count());
   for (const auto& key : keys) {

@@ -1,4 +1,4 @@
-// The rendezvous of Rust's side as a store of c10d.
+// Rust's rendezvous as a c10d store.
 #pragma once
 
 #include <string>

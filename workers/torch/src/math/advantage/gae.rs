@@ -1,9 +1,9 @@
-//! Credit by tokens, with what a critic expects.
+//! Credit by tokens, with a critic's values.
 
 /// Of each token `A_t = δ_t + discount · lambda · A_{t+1}` with `δ_t = r_t + discount · V_{t+1} −
 /// V_t`, and nothing after the last: Schulman et al., "High-Dimensional Continuous Control Using
-/// Generalized Advantage Estimation", 2016, equation 16. `rewards` and `values` are as long. A_t +
-/// V_t is what the critic should have expected.
+/// Generalized Advantage Estimation", 2016, equation 16. `rewards` and `values` have the same
+/// length. A_t + V_t is the return that the critic should predict.
 #[must_use]
 pub fn gae(discount: f64, lambda: f64, rewards: &[f64], values: &[f64]) -> Vec<f64> {
     let (mut advantages, mut later, mut next) = (vec![0.0; rewards.len()], 0.0, 0.0);
@@ -14,8 +14,8 @@ pub fn gae(discount: f64, lambda: f64, rewards: &[f64], values: &[f64]) -> Vec<f
     advantages
 }
 
-/// The rewards of turns as those of tokens: a turn of so many tokens has its own with its last. A
-/// turn without a token has it with the one before, or else with the first.
+/// Spreads the rewards of turns over tokens: a turn's reward goes to its last token. That of a turn
+/// without tokens goes to the token before it, or else to the first.
 #[must_use]
 pub fn token_rewards(lengths: &[usize], rewards: &[f64]) -> Vec<f64> {
     let mut tokens = vec![0.0; lengths.iter().sum()];

@@ -7,7 +7,7 @@ use millrace_schemas::submit::Parameters;
 use super::{Scored, chunk, grpo::grpo, rewards};
 
 /// GiGPO: the rollout's advantage among its group, plus `turn_weight` times that of each turn's
-/// discounted return among the turns of the same group that observed the same; both as [`grpo`]
+/// discounted return among the turns of the group in the same state; both as [`grpo`]
 /// normalises. Turns are never compared across groups. Feng et al., "Group-in-Group Policy
 /// Optimization", 2025, equations 3 to 8.
 #[must_use]

@@ -3,7 +3,7 @@
 use super::grpo::dr_grpo;
 
 /// RLOO: `R − mean of the others`, which is `n / (n − 1)` times Dr. GRPO's. A group of one has
-/// nobody to compare with: zeros. Ahmadian et al., "Back to Basics", 2024, equation 8; Kool et al.,
+/// no others: zeros. Ahmadian et al., "Back to Basics", 2024, equation 8; Kool et al.,
 /// "Buy 4 REINFORCE Samples, Get a Baseline for Free!", 2019.
 #[must_use]
 pub fn rloo(rewards: &[f64]) -> Vec<f64> {

@@ -1,4 +1,4 @@
-//! What is done to a reward before there are advantages.
+//! Reward shaping, before advantages are computed.
 
 use millrace_schemas::submit::Shaping;
 

@@ -1,4 +1,4 @@
-//! What went well is imitated, whatever its ratio.
+//! Imitation of rollouts that reached the goal, without a ratio.
 
 use tch::Tensor;
 

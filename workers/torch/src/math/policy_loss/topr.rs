@@ -1,4 +1,4 @@
-//! Tapered weights for what went worse.
+//! Tapered weights for negative advantages.
 
 use tch::{Kind, Tensor};
 

@@ -1,0 +1,11 @@
+//! Tests of the crate from outside, in one program: each further one would link the whole system and
+//! libtorch again.
+
+mod openai;
+mod process;
+mod program;
+mod rewards;
+mod run_loop;
+mod server;
+mod shipped_examples;
+mod text;

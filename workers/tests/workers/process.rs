@@ -1,0 +1,197 @@
+//! The binary, on a real nats-server: it serves, reports its health, and leaves in good order.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use millrace_queue::testing::TestServer;
+use millrace_queue::{Broker, JetStreamOptions, Objects};
+use millrace_schemas::env_step::{EnvAction, EnvStepTask, EnvironmentSpec, FrozenLakeSpec, Split};
+use millrace_schemas::notice::WorkerNotice;
+use millrace_schemas::reward::{RewardRule, RewardTask, TurnResult};
+use millrace_schemas::{
+    Event, OutcomeBody, PolicyVersion, RolloutId, Stage, Task, TaskBody, TaskKey, subjects,
+};
+
+/// The process; killed if the test fails.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Process {
+    fn start(server: &TestServer, arguments: &[&str]) -> Self {
+        let objects = server.folder().join("objects");
+        let child = Command::new(env!("CARGO_BIN_EXE_millrace-worker"))
+            .args(["--nats", server.url(), "--objects", objects.to_str().unwrap()])
+            .args(["--http-addr", "127.0.0.1:0", "--log-format", "json"])
+            .args(arguments)
+            .stderr(Stdio::piped())
+            .spawn();
+        Self(child.unwrap())
+    }
+
+    /// The address in its log.
+    fn http(&mut self) -> String {
+        let mut lines = BufReader::new(self.0.stderr.take().unwrap()).lines();
+        let line = lines.by_ref().map(Result::unwrap).find(|line| line.contains("/healthz")).unwrap();
+        // Its output must be read, or the process would wait for room in the pipe.
+        std::thread::spawn(move || lines.for_each(drop));
+        let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+        line["bound"].as_str().unwrap().to_owned()
+    }
+
+    /// Sends SIGTERM, and waits for the exit code.
+    fn terminate(mut self) -> Option<i32> {
+        let id = self.0.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        self.0.wait().unwrap().code()
+    }
+}
+
+fn get(addr: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(addr).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn task(key: TaskKey, pool: &str, body: TaskBody) -> Task {
+    let (run, pool) = ("lake".parse().unwrap(), pool.parse().unwrap());
+    Task { run, key, pool, version: PolicyVersion(0), evaluate: false, body }
+}
+
+fn reset(group: u64) -> Task {
+    let environment = EnvironmentSpec::FrozenLake(FrozenLakeSpec::default());
+    let rollout = RolloutId { group, index: 0, attempt: 0 };
+    let step = EnvStepTask {
+        environment,
+        split: Split::Train,
+        seed: group,
+        row: None,
+        action: EnvAction::Reset,
+        prefix: Vec::new(),
+    };
+    task(TaskKey::EnvStep { rollout, turn: 0 }, "frozen_lake", TaskBody::EnvStep(step))
+}
+
+fn reward(group: u64, reward: f64) -> Task {
+    let rollout = RolloutId { group, index: 0, attempt: 0 };
+    let turns = vec![TurnResult { reward, valid: true, tokens: 1 }];
+    let body = RewardTask::new(RewardRule::EnvReturn, turns, true);
+    task(TaskKey::Reward { rollout, reward: 0 }, "env_return", TaskBody::Reward(body))
+}
+
+async fn pools(broker: &Broker) {
+    for (stage, pool) in [(Stage::EnvStep, "frozen_lake"), (Stage::Reward, "env_return")] {
+        broker.queue().ensure_pool(stage, &pool.parse().unwrap()).await.unwrap();
+    }
+}
+
+/// Reads the log until it holds `count` entries.
+async fn log(broker: &Broker, count: usize) -> Vec<Event> {
+    let mut log = broker.read_log(1).await.unwrap();
+    let mut events = Vec::new();
+    let read = async {
+        while events.len() < count {
+            events.extend(log.next(1000).await.unwrap().into_iter().map(|logged| logged.event.unwrap()));
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), read).await.expect("the log grows");
+    events
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_serves_and_leaves_in_good_order() {
+    let server = TestServer::start().await;
+    let queue = server.connect(JetStreamOptions::default()).await;
+    let broker = Broker::new(queue, Objects::memory());
+    let mut listener = broker.queue().listen(subjects::NOTICE_WORKERS).await.unwrap();
+    // The worker exists before its pools.
+    let mut worker = Process::start(&server, &["--stages", "env_step:16,reward", "--id", "one"]);
+    let http = worker.http();
+    pools(&broker).await;
+    let tasks: Vec<Task> = (0..500).map(reset).collect();
+    for put in broker.put_tasks(&tasks).await {
+        put.unwrap();
+    }
+    let events = log(&broker, 500).await;
+    assert_eq!(events.len(), 500);
+
+    let page = get(&http, "/metrics");
+    let counted = r#"millrace_worker_tasks_total{stage="env_step",verdict="done"}"#;
+    let mut notice: WorkerNotice;
+    loop {
+        let message = tokio::time::timeout(Duration::from_secs(30), listener.next()).await.unwrap().unwrap();
+        notice = serde_json::from_slice(&message.payload).unwrap();
+        if notice.stages[&Stage::EnvStep].done == 500 {
+            break;
+        }
+    }
+    assert_eq!(notice.worker, "one");
+    assert!(notice.stages[&Stage::EnvStep].busy_us > 0);
+    assert!(page.contains(counted), "{page}");
+    let health = get(&http, "/healthz");
+    assert!(health.starts_with("HTTP/1.1 200"), "{health}");
+    assert!(health.contains(r#""stages":["env_step","reward"]"#), "{health}");
+    assert_eq!(worker.terminate(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn infra_failure_is_not_reward() {
+    let server = TestServer::start().await;
+    let broker = Broker::new(server.connect(JetStreamOptions::default()).await, Objects::memory());
+    pools(&broker).await;
+    let worker = Process::start(&server, &["--stages", "reward", "--log", "off"]);
+    let tasks = [reward(1, f64::NAN), reward(2, 0.0), reward(3, f64::INFINITY)];
+    for put in broker.put_tasks(&tasks).await {
+        put.unwrap();
+    }
+    let (mut scores, mut buried) = (Vec::new(), 0);
+    for event in log(&broker, 3).await {
+        match event {
+            Event::Outcome(outcome) => match outcome.body {
+                OutcomeBody::Reward(done) => scores.push((outcome.key, done.score)),
+                other => panic!("{other:?}"),
+            },
+            Event::DeadLetter { reason, .. } => {
+                assert!(reason.contains("is not finite"), "{reason}");
+                buried += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((scores, buried), (vec![(tasks[1].key, 0.0)], 2));
+    assert_eq!(worker.terminate(), Some(0));
+}
+
+#[test]
+fn wrong_arguments_are_explained() {
+    let output = Command::new(env!("CARGO_BIN_EXE_millrace-worker"))
+        .args(["--objects", "memory:", "--stages", "generates"])
+        .output()
+        .unwrap();
+    assert_ne!(output.status.code(), Some(0));
+    let words = String::from_utf8(output.stderr).unwrap();
+    assert!(words.contains("unknown stage value=\"generates\"; known: submit, generate"), "{words}");
+}
+
+#[test]
+fn a_failed_command_reports_its_causes_and_no_backtrace() {
+    let output = Command::new(env!("CARGO_BIN_EXE_millrace-worker"))
+        .args(["check-model", "no-such-directory"])
+        .envs([("RUST_BACKTRACE", "1"), ("RUST_LIB_BACKTRACE", "1")])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let words = String::from_utf8(output.stderr).unwrap();
+    assert!(words.starts_with("Error: model directory no-such-directory is refused"), "{words}");
+    assert!(!words.to_lowercase().contains("backtrace"), "{words}");
+}

@@ -1,0 +1,22 @@
+//! The decoder, its engine and its trainer, on real libtorch. One binary, since linking it takes a
+//! while.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod algorithm_steps;
+mod algorithms;
+mod conformance;
+mod critic;
+mod draws;
+mod engine;
+mod files;
+mod forward;
+mod gang;
+mod half;
+mod hostile;
+mod math;
+mod models;
+mod sharing;
+mod speed;
+mod step;
+mod support;
+mod swap;
