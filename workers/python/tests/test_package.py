@@ -15,6 +15,10 @@ import riddles  # noqa: E402
 from millrace import _ask, _serve  # noqa: E402
 
 
+def answer(question):
+    return json.loads(_serve.answer(question))
+
+
 def reset(**changes):
     question = {"ask": "reset", "environment": "larger", "settings": {"largest": 50}, "split": "train", "seed": 7}
     return {**question, **changes}
@@ -29,20 +33,20 @@ def score(reward, settings, said="Short."):
     conversation = [{"speaker": "environment", "text": "Hm?"}, {"speaker": "policy", "text": said}]
     turns = [{"reward": 1.0, "valid": True, "tokens": 2}]
     question = {"ask": "score", "reward": reward, "settings": settings, "turns": turns}
-    return _serve.answer({**question, "success": True, "conversation": conversation})
+    return answer({**question, "success": True, "conversation": conversation})
 
 
 class Package(unittest.TestCase):
     def test_an_episode_goes_on_anywhere(self):
-        first = _serve.answer(reset())
-        self.assertEqual(first, _serve.answer(reset()))
-        wrong = _serve.answer(step(first, "0, I think"))
+        first = answer(reset())
+        self.assertEqual(first, answer(reset()))
+        wrong = answer(step(first, "0, I think"))
         self.assertFalse(wrong["step"]["done"])
         # Another copy has nothing but what the task carries.
         _ask.environments["larger"].kept.clear()
-        self.assertEqual(wrong, _serve.answer(step(first, "0, I think")))
+        self.assertEqual(wrong, answer(step(first, "0, I think")))
         right = str(max(int(n) for n in first["step"]["text"].replace("?", " ").replace(",", " ").split() if n.isdigit()))
-        told = _serve.answer(step(wrong, right))["step"]
+        told = answer(step(wrong, right))["step"]
         self.assertTrue(told["done"] and told["success"])
         self.assertEqual(told["reward"], 1.0)
 
@@ -122,7 +126,7 @@ class Package(unittest.TestCase):
             check=True,
         )
         lines = [json.loads(line) for line in ran.stdout.splitlines()]
-        self.assertEqual(lines, [{"millrace": 1, "environments": [], "rewards": ["loud"]}, {"score": 1.0}])
+        self.assertEqual(lines, [{"millrace": 1, "environments": [], "rewards": ["loud"], "batch": 64}, {"score": 1.0}])
         self.assertIn("aloud", ran.stderr)
 
 
