@@ -19,4 +19,6 @@ def main() -> None:
     serve()
 
 
-main()
+# A process that an environment spawns imports this file again.
+if __name__ == "__main__":
+    main()
