@@ -15,8 +15,8 @@ mod process;
 mod line;
 mod copies;
 
-pub use line::{Answer, EnvAnswer, Offer, ProgramRequest, Refusal};
 use copies::Copies;
+pub use line::{Answer, EnvAnswer, Offer, ProgramRequest, Refusal};
 use process::Process;
 
 /// Time for the program to send its offer.

@@ -20,9 +20,9 @@ use super::{ProgramError, begin};
 const FAST: Duration = Duration::from_millis(50);
 /// A batch of several requests that brings no answer for so long is taken back. A single request may
 /// take as long as its task.
-const BATCH_PATIENCE: Duration = Duration::from_secs(5);
+const BATCH_PATIENCE: Duration = Duration::from_secs(3);
 /// After this time with one request a copy no longer counts: another one may serve the others.
-const STUCK: Duration = Duration::from_secs(5);
+const STUCK: Duration = Duration::from_secs(3);
 /// A request that nobody waits for any more may take so long before its copy is killed. Restarting a
 /// copy costs more than the end of most requests.
 const ABANDONED: Duration = Duration::from_secs(1);

@@ -106,9 +106,7 @@ impl Answers<'_> {
 }
 
 /// The next line, and its beginning for people.
-async fn read<T: DeserializeOwned>(
-    output: &mut BufReader<ChildStdout>,
-) -> Result<(T, String), ProgramError> {
+async fn read<T: DeserializeOwned>(output: &mut BufReader<ChildStdout>) -> Result<(T, String), ProgramError> {
     let mut line = Vec::new();
     let read = output.take(MAX_LINE).read_until(b'\n', &mut line).await;
     if read.is_err() || line.last() != Some(&b'\n') {
