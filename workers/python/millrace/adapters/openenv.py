@@ -21,8 +21,9 @@ threading.Thread(target=_loop.run_forever, daemon=True).start()
 
 @environment("openenv", threads=True)
 class OpenEnv:
-    def __init__(self, url, action="message", observation=None, reset=None):
+    def __init__(self, url, action="message", observation=None, reset=None, unrewarded=None):
         self.url, self.action, self.observation, self.options = url, action, observation, reset or {}
+        self.unrewarded = unrewarded
         self.client = None
 
     def reset(self, seed, split):
@@ -33,9 +34,11 @@ class OpenEnv:
     def step(self, said):
         result = self._do(self._ask("step", {self.action: said}))
         reward, done = result.reward, bool(result.done)
-        if reward is None and not done:
-            # OpenEnv's word for a step that is not rewarded.
-            reward = 0.0
+        if reward is None:
+            # On this wire a step without a reward and one whose reward is NaN look the same.
+            reward = None if done else self.unrewarded
+            if reward is None:
+                raise ValueError("reward=null: there is none, or it is NaN; unrewarded = 0.0 allows it before the end")
         return self._say(result.observation), reward, done
 
     def close(self):

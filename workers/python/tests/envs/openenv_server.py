@@ -39,7 +39,7 @@ class GuessEnvironment(Environment):
         done = guess == self.number or self.turns == 3
         text = "right" if guess == self.number else "higher" if guess < self.number else "lower"
         reward = float("nan") if action.message == "nan" else float(guess == self.number)
-        return GuessObservation(text=text, done=done, reward=reward if done or reward != reward else None)
+        return GuessObservation(text=text, done=done, reward=reward)
 
     @property
     def state(self):
