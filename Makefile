@@ -15,7 +15,7 @@ RUNS := broker/coordinator/runs
 MINUTES ?= 10
 SEED ?= 1
 
-.PHONY: help setup alone tools model build programs demo sokoban arithmetic learn test terraform fleet operation sim lint fmt bench chaos
+.PHONY: help setup alone tools model build programs demo sokoban arithmetic learn test envs terraform fleet operation sim lint fmt bench chaos
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)$$/  make \1\t\2/p' Makefile | expand -t 18
@@ -55,6 +55,9 @@ test: build model tools ## every test, against a real nats-server
 	cargo test $(CARGO_ARGS) --no-fail-fast
 	python3 -m unittest discover --start-directory workers/python/tests
 	python3 -m unittest discover --start-directory infra/images
+
+envs: programs model ## environments of gymnasium, GEM, reasoning-gym, TextArena, OpenEnv, verifiers, unmodified; target/envs; 1.1 GB
+	infra/dev/envs.sh
 
 terraform: ## terraform/ without a cloud: modules, user data, rules; where terraform 1.11 is
 	terraform/test.sh

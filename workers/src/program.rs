@@ -2,34 +2,34 @@
 //! that Millrace does not have, over its standard input and output, one line of JSON each way
 //! (`program/line.rs`). The worker pulls, sends heartbeats, checks staleness and settles as for its
 //! own tasks. Copies of the program are stateless, so any of them may get any request, and one that
-//! dies is replaced.
+//! dies is replaced (`program/copies.rs`).
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use millrace_schemas::{PoolName, Stage};
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::runtime::{Failure, Retry};
 
 mod process;
 mod line;
+mod copies;
 
+use copies::Copies;
 pub use line::{Answer, EnvAnswer, Offer, ProgramRequest, Refusal};
 use process::Process;
 
 /// Time for the program to send its offer.
 const HELLO: Duration = Duration::from_secs(60);
 
+/// Requests of one batch at most, whatever a program offers.
+const MAX_BATCH: usize = 1024;
+
 /// A program, and its copies that run.
 #[derive(Debug)]
 pub struct Program {
-    command: String,
     offer: Offer,
-    /// Running copies without a request.
-    idle: Mutex<Vec<Process>>,
-    copies: Semaphore,
+    copies: Copies,
 }
 
 /// Why there is no answer.
@@ -67,15 +67,15 @@ impl From<ProgramError> for Failure {
 }
 
 impl Program {
-    /// Starts `command` with the shell and reads its offer. At most `copies` of it will run at
-    /// once.
+    /// Starts `command` with the shell and reads its offer. At most `copies` of it will run at once,
+    /// and one more for each that is stuck in a request, at most as many again.
     ///
     /// # Errors
     /// It does not start, dies, or sends no valid offer.
     pub async fn start(command: &str, copies: usize) -> Result<Self, ProgramError> {
         let (first, offer) = begin(command).await?;
-        let (command, idle) = (command.to_owned(), Mutex::new(vec![first]));
-        Ok(Self { command, offer, idle, copies: Semaphore::new(copies.max(1)) })
+        let copies = Copies::new(command, first, copies.max(1), offer.batch.clamp(1, MAX_BATCH));
+        Ok(Self { offer, copies })
     }
 
     /// The pools of a stage that it answers for.
@@ -88,26 +88,14 @@ impl Program {
         }
     }
 
-    /// Sends a request to one copy, once one is free. Dropping the future kills that copy, because
-    /// its answer is no longer needed.
+    /// Sends a request to one copy, once one is free. Dropping the future withdraws the request.
     ///
     /// # Errors
     /// The copy died or sent no valid answer; another replaces it.
     pub async fn ask(&self, request: &ProgramRequest<'_>) -> Result<Answer, ProgramError> {
-        let _turn = self.copies.acquire().await.expect("nobody closes the semaphore");
-        let mut copy = match self.take() {
-            Some(copy) => copy,
-            None => begin(&self.command).await?.0,
-        };
-        let answer = copy.ask(request).await?;
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(copy);
-        Ok(answer)
-    }
-
-    /// An idle copy. Those that died meanwhile are dropped.
-    fn take(&self) -> Option<Process> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        std::iter::from_fn(|| idle.pop()).find_map(|mut copy| copy.is_alive().then_some(copy))
+        let mut line = serde_json::to_vec(request).expect("a request has only what JSON can express");
+        line.push(b'\n');
+        self.copies.ask(line).await
     }
 }
 

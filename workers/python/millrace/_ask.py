@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import math
 import re
+import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, Callable
@@ -79,17 +81,22 @@ def reward(name: str):
     return register
 
 
-def environment(name: str):
+def environment(name: str, *, threads: bool = False):
     """Makes a class an environment, in the way of gymnasium and GEM: created with the run file's settings.
 
     reset(seed) or reset(seed, split), with split "train" or "held_out", returns the first text, or (text, info).
     step(said) returns (text, reward, done), (text, reward, done, info), or gymnasium's five values. info may hold
-    "success" (default: done with a reward above 0) and "valid" (default: true). What follows must follow from the seed
-    and from what was said: any copy may be asked for the next step, and then plays the earlier ones again.
+    "success" (default: done with a reward above 0) and "valid" (default: true). close() is called at an episode's end,
+    where there is one.
+
+    What follows must follow from the seed and from what was said: any copy may be asked for the next step. It plays the
+    earlier ones again, and refuses the step where they say another thing than before. A class with save(), which gives
+    its state as JSON or None, and load(state) is loaded instead where there is one. With threads=True, for environments that wait for another
+    process, many episodes are asked at once, each from one thread at a time.
     """
 
     def register(kind):
-        environments[_free(name, environments, "environment")] = Episodes(kind)
+        environments[_free(name, environments, "environment")] = Episodes(kind, threads)
         return kind
 
     return register
@@ -103,60 +110,138 @@ def _free(name: str, taken: dict, what: str) -> str:
     return name
 
 
+class NotDeterministic(RuntimeError):
+    """Its earlier steps, played again, say another thing: nobody else can do the next one."""
+
+
 class Episodes:
     """One kind of environment, and the episodes under way that are still at hand."""
 
-    def __init__(self, kind: Callable[..., Any]):
-        self.kind = kind
-        self.kept: OrderedDict[tuple, Any] = OrderedDict()
+    def __init__(self, kind: Callable[..., Any], threads: bool = False):
+        self.kind, self.threads = kind, threads
+        # Several of one key where rollouts of a group have said the same so far.
+        self.kept: OrderedDict[tuple, list] = OrderedDict()
+        self.count, self.lock = 0, threading.Lock()
+        self.saves = hasattr(kind, "save") and hasattr(kind, "load")
+        self.splits = "split" in inspect.signature(kind.reset).parameters
 
     def reset(self, settings: dict, split: str, seed: int) -> dict:
         env, text = self._begin(settings, split, seed)
-        said: list[str] = []
-        self._keep(settings, split, seed, said, env)
-        return {"state": {"split": split, "seed": seed, "said": said}, "text": text}
+        state = {"split": split, "seed": seed, "said": [], "seen": [_digest("", "", text)]}
+        return {"state": self._keep(settings, state, env), "text": text}
 
     def step(self, settings: dict, state: dict, words: str) -> dict:
-        split, seed, said = state["split"], state["seed"], state["said"]
         # Taken out: a step changes it, and the same step may be asked for again.
-        env = self.kept.pop(_key(settings, split, seed, said), None)
+        env = self._take(_key(settings, state))
         if env is None:
-            env, _ = self._begin(settings, split, seed)
-            for earlier in said:
-                env.step(earlier)
+            env = self._again(settings, state)
         told = _told(env.step(words))
-        if not told["done"]:
-            said = [*said, words]
-            self._keep(settings, split, seed, said, env)
-            told["state"] = {"split": split, "seed": seed, "said": said}
+        if told["done"]:
+            _close(env)
+            return told
+        seen = state["seen"] if "seen" in state else [""]
+        after = {**state, "said": [*state["said"], words], "seen": [*seen, _digest(seen[-1], words, _content(told))]}
+        told["state"] = self._keep(settings, after, env)
         return told
 
     def _begin(self, settings: dict, split: str, seed: int) -> tuple[Any, str]:
         env = self.kind(**settings)
-        takes = inspect.signature(env.reset).parameters
-        first = env.reset(seed=seed, split=split) if "split" in takes else env.reset(seed=seed)
-        return env, str(first[0] if isinstance(first, tuple) else first)
+        first = env.reset(seed=seed, split=split) if self.splits else env.reset(seed=seed)
+        text = _text(first[0] if isinstance(first, tuple) else first)
+        if not text:
+            raise ValueError(f"seed={seed}: reset says nothing, and a rollout begins with a text")
+        return env, text
 
-    def _keep(self, settings: dict, split: str, seed: int, said: list[str], env: Any) -> None:
-        self.kept[_key(settings, split, seed, said)] = env
-        while len(self.kept) > KEPT:
-            self.kept.popitem(last=False)
+    def _again(self, settings: dict, state: dict) -> Any:
+        """The environment in this state, made of what the task carries alone."""
+        if "saved" in state:
+            env = self.kind(**settings)
+            env.load(state["saved"])
+            return env
+        env, text = self._begin(settings, state["split"], state["seed"])
+        seen = state.get("seen", [])
+        at = _as_before("", "", text, seen, 0)
+        for turn, words in enumerate(state["said"], 1):
+            at = _as_before(at, words, _content(_told(env.step(words))), seen, turn)
+        return env
+
+    def _keep(self, settings: dict, state: dict, env: Any) -> dict:
+        saved = env.save() if self.saves else None
+        if saved is not None:
+            # Enough by itself; the digest tells it from others at hand.
+            state = {**state, "said": [], "seen": state["seen"][-1:], "saved": saved}
+        with self.lock:
+            self.kept.setdefault(_key(settings, state), []).append(env)
+            self.count += 1
+            old = self._pop(next(iter(self.kept))) if self.count > KEPT else None
+        _close(old)
+        return state
+
+    def _take(self, key: tuple) -> Any:
+        with self.lock:
+            return self._pop(key) if key in self.kept else None
+
+    def _pop(self, key: tuple) -> Any:
+        envs = self.kept[key]
+        env = envs.pop()
+        self.count -= 1
+        if not envs:
+            del self.kept[key]
+        return env
 
 
-def _key(settings: dict, split: str, seed: int, said: list[str]) -> tuple:
-    return repr(sorted(settings.items())), split, seed, tuple(said)
+def _key(settings: dict, state: dict) -> tuple:
+    said = () if "seen" in state else tuple(state["said"])
+    return repr(settings), state.get("split"), state.get("seed"), state.get("seen", [""])[-1], said
+
+
+def _close(env: Any) -> None:
+    if hasattr(env, "close"):
+        env.close()
+
+
+def _content(told: dict) -> str:
+    return f"{told['reward']!r} {told['done']} {told['text']}"
+
+
+def _digest(before: str, words: str, told: str) -> str:
+    """Of an episode so far: what was said and told, and all that came before."""
+    content = f"{before}\0{len(words)}\0{words}{told}"
+    return hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def _as_before(before: str, words: str, told: str, seen: list[str], turn: int) -> str:
+    at = _digest(before, words, told)
+    # States of before there were digests have none.
+    if turn < len(seen) and seen[turn] not in ("", at):
+        what = f"after {words!r} it says" if turn else "its seed gives"
+        raise NotDeterministic(
+            f"turn={turn} was played again, as another process must, and {what} another thing than before, now "
+            f"{told[:200]!r}: it is not deterministic, so its episodes cannot go on elsewhere; give it save() and load()"
+        )
+    return at
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise TypeError(f"observation={value!r:.200} is a {type(value).__name__} and no text")
+    return value
 
 
 def _told(step: tuple) -> dict:
+    if not isinstance(step, tuple) or not 3 <= len(step) <= 5:
+        raise TypeError(f"step gave {step!r:.200}, and no (text, reward, done), with info or without")
     if len(step) == 5:
         text, reward_, terminated, truncated, info = step
-        done = bool(terminated or truncated)
+        done = bool(terminated) or bool(truncated)
     else:
         text, reward_, done, *rest = step
         done, info = bool(done), rest[0] if rest else {}
-    reward_ = finite(reward_, "reward")
+    reward_, info = finite(reward_, "reward"), info or {}
     return {
-        "text": "" if text is None else str(text),
+        "text": _text(text),
         "reward": reward_,
         "done": done,
         "success": bool(info.get("success", done and reward_ > 0)),

@@ -1,43 +1,125 @@
-"""The loop: a line of JSON in, a line of JSON out, until the worker closes the input."""
+"""The loop: a line of JSON in, a line of JSON out, in the same order, until the worker closes the input."""
 
+import faulthandler
 import json
 import os
+import signal
 import sys
+import time
 import traceback
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from . import _ask
 
 PROTOCOL = 1
+# Requests that the worker may send before it reads an answer; also the threads of environments that wait for others.
+BATCH = 64
+# Bytes read at once.
+CHUNK = 1 << 20
+# Seconds for which an answer may wait for those of the same chunk.
+HELD_BACK = 0.02
+
+_encode = json.JSONEncoder(allow_nan=False).encode
 
 
-def serve() -> None:
-    """Says what is registered, then answers. Returns when the worker has gone."""
+class Hung(BaseException):
+    """The time of one request is over. Not an Exception: what hangs must not catch it."""
+
+
+def serve(seconds: float | None = None) -> None:
+    """Says what is registered, then answers. Returns when the worker has gone.
+
+    A request that takes longer than `seconds` fails with the place at which it hung; default MILLRACE_STEP_SECONDS, or
+    100, which is less than the worker's own limit of 120. Code that never returns to Python is ended by the worker.
+    """
     # Whatever prints must not come between: the standard output is the way to the worker.
-    out = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    out = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    hello = {"millrace": PROTOCOL, "environments": sorted(_ask.environments), "rewards": sorted(_ask.rewards)}
-    _say(out, hello)
+    # A crash in native code says where, in the worker's log.
+    faulthandler.enable()
+    environments, rewards = sorted(_ask.environments), sorted(_ask.rewards)
+    hello = {"millrace": PROTOCOL, "environments": environments, "rewards": rewards, "batch": BATCH}
+    _write(out, [_encode(hello)])
+    seconds = float(os.environ.get("MILLRACE_STEP_SECONDS", 100)) if seconds is None else seconds
+    signal.signal(signal.SIGALRM, _alarm)
     try:
-        for line in sys.stdin.buffer:
-            _say(out, answer(json.loads(line)))
+        _loop(sys.stdin.fileno(), out, seconds)
     except KeyboardInterrupt:
         pass
 
 
-def _say(out, message: dict) -> None:
-    out.write(json.dumps(message, allow_nan=False) + "\n")
-    out.flush()
+def _loop(source: int, out: int, seconds: float) -> None:
+    threads = ThreadPoolExecutor(BATCH, thread_name_prefix="millrace")
+    rest = b""
+    while chunk := os.read(source, CHUNK):
+        *lines, rest = (rest + chunk).split(b"\n")
+        due: deque = deque()
+        told = time.monotonic()
+        for line in lines:
+            question = json.loads(line)
+            due.append(threads.submit(answer, question) if _waits(question) else _within(question, seconds))
+            if time.monotonic() - told > HELD_BACK:
+                _write(out, _ready(due))
+                told = time.monotonic()
+        while due:
+            if isinstance(due[0], Future):
+                due[0].result()
+            _write(out, _ready(due))
+    threads.shutdown(wait=False, cancel_futures=True)
 
 
-def answer(question: dict) -> dict:
-    """The answer to one question; what goes wrong is an answer too."""
+def _ready(due: deque) -> list[str]:
+    """The answers that are there, taken from the front: they are told in the order of the requests."""
+    lines = []
+    while due and (not isinstance(due[0], Future) or due[0].done()):
+        first = due.popleft()
+        lines.append(first.result() if isinstance(first, Future) else first)
+    return lines
+
+
+def _write(out: int, lines: list[str]) -> None:
+    data = memoryview("".join(line + "\n" for line in lines).encode())
+    while data:
+        data = data[os.write(out, data) :]
+
+
+def _waits(question: dict) -> bool:
+    """Whether it is for an environment that waits for another process, so that many are asked at once."""
+    episodes = _ask.environments.get(question.get("environment"))
+    return episodes is not None and episodes.threads
+
+
+def _alarm(_signal, _frame):
+    raise Hung
+
+
+def _within(question: dict, seconds: float) -> str:
     try:
-        return _answer(question)
-    except _ask.Retry as again:
-        return {"refused": {"reason": str(again), "retry_after_s": again.after_s}}
-    except Exception:  # The caller's code may raise anything.
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            return answer(question)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except Hung:
         traceback.print_exc()
-        return {"refused": {"reason": traceback.format_exc(limit=-3)}}
+        return _encode({"refused": {"reason": f"no answer within {seconds:g} s; it hung here:\n{_where(-5)}"}})
+
+
+def _where(limit: int) -> str:
+    return traceback.format_exc(limit=limit)
+
+
+def answer(question: dict) -> str:
+    """The answer to one question, as a line; what goes wrong is an answer too."""
+    try:
+        return _encode(_answer(question))
+    except _ask.Retry as again:
+        return _encode({"refused": {"reason": str(again), "retry_after_s": again.after_s}})
+    # The caller's code may raise anything, and may call exit().
+    except (Exception, SystemExit):
+        traceback.print_exc()
+        return _encode({"refused": {"reason": _where(-3)}})
 
 
 def _answer(question: dict) -> dict:

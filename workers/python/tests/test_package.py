@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 import unittest
@@ -13,6 +14,10 @@ sys.path.insert(0, os.path.join(HERE, "..", "examples"))
 import millrace  # noqa: E402
 import riddles  # noqa: E402
 from millrace import _ask, _serve  # noqa: E402
+
+
+def answer(question):
+    return json.loads(_serve.answer(question))
 
 
 def reset(**changes):
@@ -29,20 +34,20 @@ def score(reward, settings, said="Short."):
     conversation = [{"speaker": "environment", "text": "Hm?"}, {"speaker": "policy", "text": said}]
     turns = [{"reward": 1.0, "valid": True, "tokens": 2}]
     question = {"ask": "score", "reward": reward, "settings": settings, "turns": turns}
-    return _serve.answer({**question, "success": True, "conversation": conversation})
+    return answer({**question, "success": True, "conversation": conversation})
 
 
 class Package(unittest.TestCase):
     def test_an_episode_goes_on_anywhere(self):
-        first = _serve.answer(reset())
-        self.assertEqual(first, _serve.answer(reset()))
-        wrong = _serve.answer(step(first, "0, I think"))
+        first = answer(reset())
+        self.assertEqual(first, answer(reset()))
+        wrong = answer(step(first, "0, I think"))
         self.assertFalse(wrong["step"]["done"])
         # Another copy has nothing but what the task carries.
         _ask.environments["larger"].kept.clear()
-        self.assertEqual(wrong, _serve.answer(step(first, "0, I think")))
+        self.assertEqual(wrong, answer(step(first, "0, I think")))
         right = str(max(int(n) for n in first["step"]["text"].replace("?", " ").replace(",", " ").split() if n.isdigit()))
-        told = _serve.answer(step(wrong, right))["step"]
+        told = answer(step(wrong, right))["step"]
         self.assertTrue(told["done"] and told["success"])
         self.assertEqual(told["reward"], 1.0)
 
@@ -104,6 +109,129 @@ class Package(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "taken"):
             millrace.reward("brevity")(lambda rollout: 0)
 
+    def test_an_environment_that_draws_freely_is_refused_elsewhere(self):
+        class Drawn:
+            def reset(self, seed):
+                return "go"
+
+            def step(self, said):
+                return str(random.random()), 0.0, False
+
+        here, elsewhere = _ask.Episodes(Drawn), _ask.Episodes(Drawn)
+        first = here.step({}, here.reset({}, "train", 1)["state"], "a")
+        # Here it is at hand, and goes on.
+        again = json.loads(json.dumps(first["state"]))
+        here.step({}, first["state"], "b")
+        with self.assertRaisesRegex(_ask.NotDeterministic, "turn=1 .* after 'a' it says another thing .* save"):
+            elsewhere.step({}, again, "b")
+
+    def test_a_state_that_is_written_is_read_and_not_played_again(self):
+        class Counts:
+            resets = 0
+
+            def __init__(self, by=1):
+                self.by, self.at = by, 0
+
+            def reset(self, seed):
+                Counts.resets += 1
+                self.at = seed
+                return f"at {seed}"
+
+            def step(self, said):
+                self.at += self.by
+                return f"at {self.at}", 0.0, False
+
+            def save(self):
+                return self.at
+
+            def load(self, saved):
+                self.at = saved
+
+        here = _ask.Episodes(Counts)
+        told = here.reset({"by": 2}, "train", 5)
+        for _ in range(30):
+            told = here.step({"by": 2}, told["state"], "on")
+        self.assertLess(len(json.dumps(told["state"])), 100)
+        self.assertEqual(_ask.Episodes(Counts).step({"by": 2}, told["state"], "on")["text"], "at 67")
+        self.assertEqual(Counts.resets, 1)
+
+    def test_rollouts_of_a_group_keep_an_environment_each(self):
+        made = []
+
+        class Made:
+            def __init__(self):
+                made.append(self)
+
+            def reset(self, seed):
+                return "go"
+
+            def step(self, said):
+                return "on", 0.0, False
+
+            def close(self):
+                made.remove(self)
+
+        episodes = _ask.Episodes(Made)
+        states = [episodes.reset({}, "train", 1)["state"] for _ in range(8)]
+        states = [episodes.step({}, state, "same")["state"] for state in states]
+        self.assertEqual((len(made), episodes.count), (8, 8))
+        # No more are kept than there is room for, and the others are closed.
+        for seed in range(_ask.KEPT + 50):
+            episodes.reset({}, "train", seed)
+        self.assertEqual((len(made), episodes.count), (_ask.KEPT, _ask.KEPT))
+
+    def test_a_fault_is_a_failure_with_its_words(self):
+        faults = {
+            "raise": lambda: 1 / 0,
+            "exit": lambda: sys.exit("gone"),
+            "nan": lambda: ("on", float("nan"), False),
+            "word": lambda: ("on", "1", False),
+            "none": lambda: ("on", None, False),
+            "list": lambda: (["on"], 1.0, False),
+            "pair": lambda: ("on", 1.0),
+        }
+
+        @millrace.environment("faulty")
+        class Faulty:
+            def __init__(self, fault):
+                self.fault = fault
+
+            def reset(self, seed):
+                return ["no text"] if self.fault == "reset" else "" if self.fault == "empty" else "go"
+
+            def step(self, said):
+                return faults[self.fault]()
+
+        words = ["division by zero", "SystemExit: gone", "not finite", "is no number", "is no number", "no text", "no (text"]
+        for fault, expected in zip(faults, words, strict=True):
+            told = answer(reset(environment="faulty", settings={"fault": fault}))
+            refused = answer({**step(told, "a"), "environment": "faulty", "settings": {"fault": fault}})["refused"]
+            self.assertIn(expected, refused["reason"])
+        for fault, expected in [("reset", "is a list and no text"), ("empty", "reset says nothing"), (None, "go")]:
+            self.assertIn(expected, str(answer(reset(environment="faulty", settings={"fault": fault}))))
+
+    def test_environments_that_wait_are_asked_at_once_and_answered_in_order(self):
+        program = (
+            "import millrace, threading\n"
+            "together = threading.Barrier(3)\n"
+            "@millrace.environment('waits', threads=True)\n"
+            "class Waits:\n"
+            "    def reset(self, seed):\n"
+            "        together.wait(60); return str(seed)\n"
+            "    def step(self, said): ...\n"
+            "millrace.serve()\n"
+        )
+        asked = [json.dumps(reset(environment="waits", settings={}, seed=seed)) for seed in (3, 1, 2)]
+        ran = subprocess.run(
+            [sys.executable, "-c", program],
+            input="\n".join(asked) + "\n",
+            env={**os.environ, "PYTHONPATH": os.path.join(HERE, "..")},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        self.assertEqual([json.loads(line)["step"]["text"] for line in ran.stdout.splitlines()[1:]], ["3", "1", "2"])
+
     def test_what_is_printed_does_not_come_between(self):
         program = (
             "import millrace, os\n"
@@ -122,7 +250,7 @@ class Package(unittest.TestCase):
             check=True,
         )
         lines = [json.loads(line) for line in ran.stdout.splitlines()]
-        self.assertEqual(lines, [{"millrace": 1, "environments": [], "rewards": ["loud"]}, {"score": 1.0}])
+        self.assertEqual(lines, [{"millrace": 1, "environments": [], "rewards": ["loud"], "batch": 64}, {"score": 1.0}])
         self.assertIn("aloud", ran.stderr)
 
 

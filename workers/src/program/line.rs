@@ -1,6 +1,7 @@
 //! The protocol between worker and program: one line of JSON per message. First the program sends
-//! its offer: `{"millrace": 1, "environments": ["riddles"], "rewards": ["brevity"]}`. Then the
-//! worker sends one request at a time, and the program answers it.
+//! its offer: `{"millrace": 1, "environments": ["riddles"], "rewards": ["brevity"], "batch": 64}`.
+//! Then the worker sends requests, up to `batch` lines before it waits for their answers, and the
+//! program answers each with a line, in their order. Without `batch` it sends one at a time.
 
 use std::time::Duration;
 
@@ -25,6 +26,9 @@ pub struct Offer {
     /// Its rewards.
     #[serde(default)]
     pub rewards: Vec<PoolName>,
+    /// Requests that it may be sent before it answers the first of them.
+    #[serde(default = "one")]
+    pub batch: usize,
 }
 
 /// A request to the program.
@@ -121,6 +125,10 @@ pub struct Refusal {
 
 const fn yes() -> bool {
     true
+}
+
+const fn one() -> usize {
+    1
 }
 
 impl From<Refusal> for Failure {

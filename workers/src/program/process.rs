@@ -1,7 +1,9 @@
 //! One running copy of a program.
 
+use std::io;
 use std::process::Stdio;
 
+use futures::future::FusedFuture;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde::de::DeserializeOwned;
@@ -9,7 +11,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use super::ProgramError;
-use super::line::{Answer, Offer, ProgramRequest};
+use super::line::{Answer, Offer};
 
 /// The version of the protocol that this worker speaks.
 const PROTOCOL: u32 = 1;
@@ -61,7 +63,7 @@ impl Process {
 
     /// Reads its offer.
     pub(super) async fn hello(&mut self) -> Result<Offer, ProgramError> {
-        let (offer, line): (Offer, String) = self.read().await?;
+        let (offer, line): (Offer, String) = read(&mut self.output).await?;
         if offer.protocol != PROTOCOL {
             let reason = format!("millrace={}, and this worker speaks {PROTOCOL}", offer.protocol);
             return Err(ProgramError::Unreadable { line, reason });
@@ -69,28 +71,50 @@ impl Process {
         Ok(offer)
     }
 
-    pub(super) async fn ask(&mut self, request: &ProgramRequest<'_>) -> Result<Answer, ProgramError> {
-        let mut line = serde_json::to_vec(request).expect("a request has only what JSON can express");
-        line.push(b'\n');
-        let written = async {
-            self.input.write_all(&line).await?;
-            self.input.flush().await
+    /// Writes `lines`, requests of one line each, while their answers are read: a program may answer
+    /// the first before it reads the last, and neither pipe is endless.
+    pub(super) fn exchange(&mut self, lines: Vec<u8>) -> (impl Future<Output = io::Result<()>>, Answers<'_>) {
+        let (input, output) = (&mut self.input, &mut self.output);
+        let writing = async move {
+            input.write_all(&lines).await?;
+            input.flush().await
         };
-        written.await.map_err(|_| ProgramError::Died)?;
-        Ok(self.read().await?.0)
+        (writing, Answers { output })
     }
+}
 
-    /// The next line, and its beginning for people.
-    async fn read<T: DeserializeOwned>(&mut self) -> Result<(T, String), ProgramError> {
-        let mut line = Vec::new();
-        let read = (&mut self.output).take(MAX_LINE).read_until(b'\n', &mut line).await;
-        if read.is_err() || line.last() != Some(&b'\n') {
-            return Err(ProgramError::Died);
+/// The answers of a process, in the order of the requests.
+pub(super) struct Answers<'a> {
+    output: &'a mut BufReader<ChildStdout>,
+}
+
+impl Answers<'_> {
+    /// The next one. Drives `writing` meanwhile, which ends early where the process reads no more.
+    pub(super) async fn next(
+        &mut self,
+        writing: &mut (impl FusedFuture<Output = io::Result<()>> + Unpin),
+    ) -> Result<Answer, ProgramError> {
+        let mut reading = std::pin::pin!(read(self.output));
+        loop {
+            tokio::select! {
+                biased;
+                answer = &mut reading => return Ok(answer?.0),
+                written = &mut *writing, if !writing.is_terminated() => written.map_err(|_| ProgramError::Died)?,
+            }
         }
-        let shown = String::from_utf8_lossy(&line[..line.len().min(SHOWN)]).trim_end().to_owned();
-        match serde_json::from_slice(&line) {
-            Ok(message) => Ok((message, shown)),
-            Err(error) => Err(ProgramError::Unreadable { line: shown, reason: error.to_string() }),
-        }
+    }
+}
+
+/// The next line, and its beginning for people.
+async fn read<T: DeserializeOwned>(output: &mut BufReader<ChildStdout>) -> Result<(T, String), ProgramError> {
+    let mut line = Vec::new();
+    let read = output.take(MAX_LINE).read_until(b'\n', &mut line).await;
+    if read.is_err() || line.last() != Some(&b'\n') {
+        return Err(ProgramError::Died);
+    }
+    let shown = String::from_utf8_lossy(&line[..line.len().min(SHOWN)]).trim_end().to_owned();
+    match serde_json::from_slice(&line) {
+        Ok(message) => Ok((message, shown)),
+        Err(error) => Err(ProgramError::Unreadable { line: shown, reason: error.to_string() }),
     }
 }
