@@ -19,6 +19,7 @@ use crate::gang::{GangError, Group, RankAssignment};
 use crate::libtorch::{enter, guarded};
 
 mod samples;
+mod exchange;
 mod score;
 mod pack;
 mod zero_partition;

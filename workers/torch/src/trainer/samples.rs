@@ -8,16 +8,23 @@ use millrace_schemas::train_shard::{Batch, BatchRollout};
 
 use crate::decoder::Config;
 
-/// One rollout. T tokens, R of them sampled.
+/// Digest of an observation. Those of unlike observations differ.
+pub(super) type State = [u32; 4];
+
+/// One rollout. T tokens, R of them sampled. Of a row that another member computes, tokens and
+/// log-probabilities may be elsewhere; everything else is known.
 #[derive(Debug, Clone)]
 pub(super) struct Sample {
-    /// `[T]`
+    /// T.
+    pub(super) length: usize,
+    /// `[T]`, or empty where they are elsewhere.
     pub(super) tokens: Vec<u32>,
     /// Position of the logits of each sampled token: the one before it. `[R]`
     pub(super) logit_positions: Vec<usize>,
-    /// Log-probabilities under the behaviour policy. `[R]`
+    /// Log-probabilities under the behaviour policy. `[R]`, or empty where they are elsewhere.
     pub(super) behaviour: Vec<f32>,
-    /// Log-probabilities under the policy of the ratio's denominator. `[R]`
+    /// Log-probabilities under the policy of the ratio's denominator. `[R]`, or empty where they are
+    /// elsewhere and no advantage depends on them.
     pub(super) old: Vec<f32>,
     /// Log-probabilities under the reference model. `[R]`, or empty where there is none.
     pub(super) reference: Vec<f32>,
@@ -25,6 +32,9 @@ pub(super) struct Sample {
     pub(super) on_policy: Vec<bool>,
     /// Sampled tokens of each turn; they add up to R.
     pub(super) turns: Vec<usize>,
+    /// What was observed before each turn, as a digest. `[turns]`, or empty where no advantage
+    /// depends on it.
+    pub(super) states: Vec<State>,
     /// `[R]`, or empty until there are any.
     pub(super) advantage: Vec<f32>,
     /// The critic's values. `[R]`, or empty without a critic.
@@ -49,7 +59,12 @@ impl Sample {
 
     /// Tokens that go into a forward: the last predicts nothing that was sampled.
     pub(super) const fn inputs(&self) -> usize {
-        self.tokens.len() - 1
+        self.length - 1
+    }
+
+    /// Whether tokens and log-probabilities are here.
+    pub(super) const fn is_here(&self) -> bool {
+        self.tokens.len() == self.length
     }
 }
 
@@ -88,7 +103,8 @@ impl Samples {
             return Err(PolicyError::Impossible(format!("temperature={temperature} must be 0 or more")));
         }
         let below = batch.sample_below.map_or(config.vocab_size, i64::from).min(config.vocab_size);
-        for rollout in batch.groups.iter().flat_map(|group| &group.rollouts) {
+        let here = |rollout: &&BatchRollout| rollout.stored.is_none();
+        for rollout in batch.groups.iter().flat_map(|group| &group.rollouts).filter(here) {
             if let Some(token) = sampled(rollout).find(|token| i64::from(*token) >= below) {
                 let why = format!(
                     "rollout={}: sampled token={token} where only those below {below} were drawn",
@@ -110,9 +126,9 @@ fn sampled(rollout: &BatchRollout) -> impl Iterator<Item = u32> {
 }
 
 fn sample(rollout: &BatchRollout, config: &Config, base: PolicyVersion) -> Result<Sample, String> {
-    let most = config.context;
-    if rollout.tokens.len() > most {
-        return Err(format!("tokens={} pass the model's {most}", rollout.tokens.len()));
+    let (length, most) = (rollout.length(), config.context);
+    if length > most {
+        return Err(format!("tokens={length} pass the model's {most}"));
     }
     if let Some(token) = rollout.tokens.iter().find(|&&token| i64::from(token) >= config.vocab_size) {
         return Err(format!("token={token} is outside the vocabulary of {}", config.vocab_size));
@@ -123,35 +139,41 @@ fn sample(rollout: &BatchRollout, config: &Config, base: PolicyVersion) -> Resul
     if let Some(turn) = rollout.turns.iter().find(|turn| !turn.reward.is_finite()) {
         return Err(format!("reward={} of the turn at {} is not finite", turn.reward, turn.at));
     }
-    let (mut logit_positions, mut behaviour, mut on_policy, mut after) =
-        (Vec::new(), Vec::new(), Vec::new(), 1);
-    for turn in &rollout.turns {
-        let (at, end) = (turn.at as usize, turn.at as usize + turn.logprobs.len());
-        if at < after || end > rollout.tokens.len() {
-            return Err(format!(
-                "a turn of tokens {at} to {end} is not within {after} to {}",
-                rollout.tokens.len()
-            ));
+    let starts = rollout.turns_at();
+    if starts.len() != rollout.turns.len() {
+        return Err(format!("its log entries have turns={}, not {}", starts.len(), rollout.turns.len()));
+    }
+    let (mut logit_positions, mut turns, mut behaviour, mut on_policy, mut after) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new(), 1);
+    for (turn, at) in rollout.turns.iter().zip(starts) {
+        // Of a stored turn, the lengths of its segments are known.
+        let sampled = if rollout.stored.is_none() { turn.logprobs.len() } else { turn.tokens() as usize };
+        let end = at + sampled;
+        if at < after || end > length {
+            return Err(format!("a turn of tokens {at} to {end} is not within {after} to {length}"));
         }
         if let Some(logprob) = turn.logprobs.iter().find(|logprob| !logprob.is_finite()) {
             return Err(format!("a log-probability of {logprob} in the turn at {at}"));
         }
         logit_positions.extend(at - 1..end - 1);
+        turns.push(sampled);
         behaviour.extend(&turn.logprobs);
         for segment in &turn.segments {
             on_policy.extend(std::iter::repeat_n(segment.version == base, segment.tokens as usize));
         }
-        on_policy.resize(behaviour.len(), false);
+        on_policy.resize(logit_positions.len(), false);
         after = end;
     }
     Ok(Sample {
+        length,
         tokens: rollout.tokens.clone(),
         logit_positions,
         old: behaviour.clone(),
         behaviour,
         reference: Vec::new(),
         on_policy,
-        turns: rollout.turns.iter().map(|turn| turn.logprobs.len()).collect(),
+        turns,
+        states: Vec::new(),
         advantage: Vec::new(),
         values: Vec::new(),
         returns: Vec::new(),
@@ -183,7 +205,7 @@ impl BatchMetrics {
         self.success += f64::from(u8::from(rollout.success));
         self.staleness += staleness as f64;
         *self.histogram.entry(staleness).or_default() += 1.0;
-        self.tokens += rollout.tokens.len() as f64;
+        self.tokens += rollout.length() as f64;
         self.sampled += rollout.sampled_tokens() as f64;
     }
 

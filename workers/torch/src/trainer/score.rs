@@ -8,7 +8,7 @@ use millrace_schemas::submit::{Algorithm, Critic, Kl, KlPlace, RewardNorm, Shapi
 use millrace_schemas::train_shard::{Batch, BatchRollout};
 use tch::Tensor;
 
-use super::samples::Sample;
+use super::samples::{Sample, State};
 use crate::math::advantage::gae::{gae, token_rewards};
 use crate::math::advantage::grpo::grpo;
 use crate::math::advantage::normalise::{Moments, normalise, whiten};
@@ -18,7 +18,7 @@ use crate::math::correction::correct;
 use crate::math::kl::{self, LastStep, kl};
 
 /// Sets advantages, weights and masks of the rows of `batch`. `old`, `reference` and `values` must
-/// be final. `coefficient` is that of the KL penalty, and `base` the version trained on. Returns
+/// be final, and what other members compute known as far as it matters here (`exchange`). `coefficient` is that of the KL penalty, and `base` the version trained on. Returns
 /// the metrics.
 pub(super) fn score(
     rows: &mut [Sample],
@@ -28,14 +28,15 @@ pub(super) fn score(
     base: &Manifest,
 ) -> BTreeMap<String, f64> {
     let in_reward = algorithm.kl.filter(|kl| kl.place == KlPlace::Reward);
-    let mut each = rows.iter();
+    let states: Vec<Vec<State>> = rows.iter_mut().map(|row| std::mem::take(&mut row.states)).collect();
+    let mut each = rows.iter().zip(&states);
     let mut groups = Vec::new();
     for group in &batch.groups {
         let mut scored = Vec::new();
-        for (rollout, row) in group.rollouts.iter().zip(each.by_ref()) {
+        for (rollout, (row, states)) in group.rollouts.iter().zip(each.by_ref()) {
             let distances = in_reward.map_or_else(Vec::new, |kl| distances(&kl, row));
             let losses: Vec<f64> = distances.iter().map(|distance| coefficient * distance).collect();
-            scored.push(of_rollout(&algorithm.shaping, rollout, row.logit_positions.len(), &losses));
+            scored.push(of_rollout(&algorithm.shaping, rollout, (row, states), &losses));
         }
         groups.push(scored);
     }
@@ -68,7 +69,7 @@ pub(super) fn score(
         }
     }
     if !algorithm.correction.is_off() {
-        rows.iter_mut().for_each(|row| correct_row(row, algorithm));
+        rows.iter_mut().filter(|row| row.is_here()).for_each(|row| correct_row(row, algorithm));
     }
     metrics
 }
@@ -137,14 +138,18 @@ fn silent_share(rows: &[Sample], groups: &[Vec<Scored<'_>>]) -> f64 {
 
 /// A rollout's shaped reward, by turn. What the environment did not give by turn belongs to the
 /// last one. `losses` are subtracted by turn for the KL penalty; empty without one.
-fn of_rollout<'a>(shaping: &Shaping, rollout: &'a BatchRollout, tokens: usize, losses: &[f64]) -> Scored<'a> {
-    let reward = shaped(shaping, rollout.reward, tokens) - losses.iter().sum::<f64>();
-    let (mut turns, mut seen) = (Vec::new(), 0);
+fn of_rollout<'a>(
+    shaping: &Shaping,
+    rollout: &BatchRollout,
+    (row, states): (&Sample, &'a [State]),
+    losses: &[f64],
+) -> Scored<'a> {
+    let reward = shaped(shaping, rollout.reward, row.logit_positions.len()) - losses.iter().sum::<f64>();
+    let mut turns = Vec::new();
     for (index, turn) in rollout.turns.iter().enumerate() {
         let lost = losses.get(index).copied().unwrap_or_default();
-        let at = turn.at as usize;
-        turns.push(ScoredTurn { reward: turn.reward - lost, state: &rollout.tokens[seen..at] });
-        seen = at + turn.logprobs.len();
+        let state = states.get(index).map_or(&[][..], |state| state);
+        turns.push(ScoredTurn { reward: turn.reward - lost, state });
     }
     let brought: f64 = turns.iter().map(|turn| turn.reward).sum();
     if let Some(last) = turns.last_mut() {

@@ -2,16 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use millrace_policy::PolicyError;
+use millrace_policy::share::minibatches_of;
+use millrace_policy::{PolicyError, Share};
 use millrace_schemas::publish_weights::Manifest;
 use millrace_schemas::submit::{Algorithm, OldPolicy};
 use millrace_schemas::train_shard::Batch;
 use tch::{Device, Tensor};
 
 use super::adamw;
+use super::exchange::exchange;
 use super::forward::Forward;
 use super::gradients::Gradients;
-use super::pack::{Microbatch, microbatches, minibatches, own_rows};
+use super::pack::{Microbatch, microbatches};
 use super::samples::{Sample, Samples};
 use super::schedule::rate;
 use super::score::{coefficient, score};
@@ -28,7 +30,7 @@ const CPU_MICROBATCH: usize = 4096;
 /// What a member needs for the updates of one state.
 #[derive(Debug)]
 pub(super) struct Member<'a> {
-    group: Option<&'a Group>,
+    pub(super) group: Option<&'a Group>,
     gradients: Gradients,
     /// The ranges of its parts with weight decay.
     decayed: Vec<OwnedRange>,
@@ -53,7 +55,7 @@ impl<'a> Member<'a> {
     }
 
     /// Replaces a tensor by its sum over the members.
-    fn add_up(&self, tensor: &Tensor) -> Result<(), PolicyError> {
+    pub(super) fn add_up(&self, tensor: &Tensor) -> Result<(), PolicyError> {
         Ok(self.group.map_or(Ok(()), |group| group.all_reduce(tensor))?)
     }
 }
@@ -101,6 +103,13 @@ impl Step<'_> {
             below: samples.below,
         };
         let mut rows = samples.rows;
+        let share = Share::of(self.batch, self.algorithm, state.partition.place());
+        if let Some(index) = (0..rows.len()).find(|&index| share.needs(index) && !rows[index].is_here()) {
+            return Err(PolicyError::Impossible(format!(
+                "the batch only names the turns of its rollout index={index}, which this member computes"
+            )));
+        }
+        let all: Vec<usize> = (0..rows.len()).collect();
         if let Some(reference) = self.reference {
             let seen = forward.look_at_all(reference, state, member, &rows)?;
             rows.iter_mut().zip(seen.log_p).for_each(|(row, reference)| row.reference = reference);
@@ -114,6 +123,8 @@ impl Step<'_> {
                 rows.iter_mut().zip(seen.log_p).for_each(|(row, old)| row.old = old);
             }
         }
+        let own = own_rows(&rows, &all, state);
+        exchange(self, &mut rows, &own, member, device)?;
         let scored = score(&mut rows, self.batch, self.algorithm, forward.coefficient, self.base);
         let step_metrics =
             StepMetrics::new(device, place, Beside { reference: self.reference.is_some(), critic });
@@ -147,8 +158,7 @@ impl Pass<'_> {
         let (mut norms, before) = (0.0, state.optimiser.updates);
         let rate = rate(self.algorithm, batch.base.0);
         for epoch in 0..self.algorithm.epochs {
-            let seed = batch.seed.wrapping_add(u64::from(epoch));
-            for minibatch in minibatches(rows.len(), self.algorithm.minibatches as usize, seed) {
+            for minibatch in minibatches_of(batch, self.algorithm, rows.len(), epoch) {
                 norms += self.update(state, member, rows, &minibatch, rate)?;
             }
         }
@@ -182,7 +192,7 @@ impl Pass<'_> {
         let whole = Whole::of(minibatch.iter().map(|&index| rows[index].counted()));
         let (aggregation, constant) = (self.algorithm.aggregation, self.algorithm.parameters.response_tokens);
         let share = |length: usize| whole.share(aggregation, constant, length);
-        let mine = own_rows(rows, minibatch, &state.partition);
+        let mine = own_rows(rows, minibatch, state);
         let forwards = microbatches(rows, &mine, self.forward.most_tokens(device));
         member.gradients.clear();
         if forwards.is_empty() {
@@ -232,6 +242,11 @@ impl Looked {
     }
 }
 
+/// The rows of these indices that a member computes.
+fn own_rows(rows: &[Sample], indices: &[usize], state: &TrainerState) -> Vec<usize> {
+    state.partition.place().own(indices, |index| rows[index].length)
+}
+
 /// Distributes the numbers `[M]` of f32 to the rows of these indices, one row after another.
 fn fill(indices: impl Iterator<Item = usize>, rows: &mut [Vec<f32>], numbers: &Tensor) {
     let mut numbers = Vec::<f32>::try_from(numbers).expect("one axis of f32").into_iter();
@@ -255,7 +270,7 @@ impl Forward<'_> {
         let zeros = || rows.iter().map(|row| vec![0.0_f32; row.logit_positions.len()]).collect::<Vec<_>>();
         let mut looked =
             Looked { log_p: zeros(), values: decoder.critic().map_or_else(Vec::new, |_| zeros()) };
-        for indices in microbatches(rows, &own_rows(rows, &all, &state.partition), self.most_tokens(device)) {
+        for indices in microbatches(rows, &own_rows(rows, &all, state), self.most_tokens(device)) {
             member.check()?;
             let samples: Vec<&Sample> = indices.iter().map(|&index| &rows[index]).collect();
             let mut packed = Microbatch::pack(&samples, |_| 0.0, decoder.config(), device);

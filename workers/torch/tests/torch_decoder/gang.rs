@@ -15,5 +15,7 @@ mod joins;
 mod processes;
 #[path = "gang/ranks.rs"]
 mod ranks;
+#[path = "gang/shares.rs"]
+mod shares;
 #[path = "gang/steps.rs"]
 mod steps;
