@@ -76,6 +76,18 @@ pub const MAX_WAITING_PULLS: i64 = 8_192;
 /// Connections of one user of a guarded server; the server refuses further ones with that key. Four
 /// for each possible worker.
 pub const MAX_USER_CONNECTIONS: u32 = 65_536;
+/// The same for a user that only trains or commits: four for each possible member.
+pub const MAX_MEMBER_CONNECTIONS: u32 = 4 * MAX_MEMBERS as u32;
+/// The same for a user that only submits runs and reads their status: people and scripts.
+pub const MAX_SUBMITTER_CONNECTIONS: u32 = 1_024;
+/// Connections of all users of a guarded server together; the server refuses further ones. The
+/// configuration's template has the number.
+pub const MAX_SERVER_CONNECTIONS: u32 = 262_144;
+/// Subscriptions of one connection of a worker of a guarded server; the server refuses further
+/// ones. A worker has a few, and one for each partition.
+pub const MAX_SUBSCRIPTIONS: u32 = 4_096;
+/// The same for one that only submits runs and reads their status.
+pub const MAX_SUBMITTER_SUBSCRIPTIONS: u32 = 256;
 /// Consumers of one stage's stream. The server refuses a further one, and the run that needs it is
 /// paused with the reason. The server's default is 1,000.
 pub const MAX_POOLS: i32 = 4_096;
@@ -306,6 +318,12 @@ const _: () = assert!(
     MAX_NAMES * (MAX_HEARTBEAT_BYTES as i64 + 1_024) < MAX_BUCKET_BYTES,
     "names are the bound of heartbeats, not bytes"
 );
+const _: () = assert!(
+    3 * MAX_USER_CONNECTIONS + 2 * MAX_MEMBER_CONNECTIONS + MAX_SUBMITTER_CONNECTIONS
+        < MAX_SERVER_CONNECTIONS,
+    "whoever floods the server with connections leaves room for the coordinator's"
+);
+const _: () = assert!(MAX_SUBSCRIPTIONS > 8 * MAX_PARTITIONS, "a worker pulls from each partition");
 const _: () = assert!(MAX_POOLS as usize >= 2 * MAX_MEMBERS, "members leave room for the pools of runs");
 const _: () = assert!(IDLE_POOL_MS > 2 * attempt_ms(Stage::TrainShard), "one busy step is no absence");
 const _: () = assert!(LEADER_STALL_MS > 2 * LEASE_MS, "a leader has time to make progress");

@@ -1,6 +1,10 @@
 //! Which role may publish and subscribe to which subjects. A role has the rights that its work
 //! needs and no others. A process with several roles has a user with all of their rights.
 
+use crate::limits::{
+    MAX_MEMBER_CONNECTIONS, MAX_SUBMITTER_CONNECTIONS, MAX_SUBMITTER_SUBSCRIPTIONS, MAX_SUBSCRIPTIONS,
+    MAX_USER_CONNECTIONS,
+};
 use crate::stage::Stage;
 use crate::subjects::{
     ADVISORY_STREAM, BUCKETS, DEAD_ALL, DEAD_STREAM, DRAIN_WORKERS, GANG_BUCKET, LOG_ALL, LOG_STREAM,
@@ -31,6 +35,29 @@ pub struct Rights {
     pub respond: bool,
 }
 
+/// What a user may hold of a server, whatever it does there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allowance {
+    /// Connections at once.
+    pub connections: u32,
+    /// Subscriptions of each of them.
+    pub subscriptions: u32,
+}
+
+impl Allowance {
+    /// That of a user with all of `roles`: of each number the largest. The coordinator's is not
+    /// bounded: whoever has its key needs no flood.
+    #[must_use]
+    pub fn of(roles: &[Role]) -> Option<Self> {
+        let each: Option<Vec<Self>> = roles.iter().map(|role| role.allowance()).collect();
+        let largest = |a: Self, b: Self| Self {
+            connections: a.connections.max(b.connections),
+            subscriptions: a.subscriptions.max(b.subscriptions),
+        };
+        each?.into_iter().reduce(largest)
+    }
+}
+
 impl Role {
     /// All roles, in the order of a task's life.
     pub const ALL: [Self; 7] = [
@@ -51,6 +78,19 @@ impl Role {
             Self::Submitter => "submitter",
             Self::Worker(stage) => stage.name(),
         }
+    }
+
+    /// What its user may hold; `None` for no bound.
+    const fn allowance(self) -> Option<Allowance> {
+        let (connections, subscriptions) = match self {
+            Self::Coordinator => return None,
+            Self::Submitter => (MAX_SUBMITTER_CONNECTIONS, MAX_SUBMITTER_SUBSCRIPTIONS),
+            Self::Worker(Stage::TrainShard | Stage::PublishWeights) => {
+                (MAX_MEMBER_CONNECTIONS, MAX_SUBSCRIPTIONS)
+            }
+            Self::Worker(_) => (MAX_USER_CONNECTIONS, MAX_SUBSCRIPTIONS),
+        };
+        Some(Allowance { connections, subscriptions })
     }
 
     /// What the role may do, its user's replies apart.
@@ -203,6 +243,16 @@ mod tests {
             }
             assert!(!rights.respond);
         }
+    }
+
+    #[test]
+    fn a_user_of_several_roles_may_hold_what_the_largest_may() {
+        let of = |roles: &[Role]| Allowance::of(roles).expect("it is bounded");
+        let (train, reward) = (Role::Worker(Stage::TrainShard), Role::Worker(Stage::Reward));
+        assert!(of(&[train]).connections < of(&[reward]).connections);
+        assert_eq!(of(&[train, reward]), of(&[reward]));
+        assert!(of(&[Role::Submitter]).subscriptions < of(&[Role::Submitter, train]).subscriptions);
+        assert_eq!(Allowance::of(&[Role::Coordinator, train]), None);
     }
 
     #[test]

@@ -166,6 +166,32 @@ pub struct BatchTurn {
 }
 
 impl BatchRollout {
+    /// Its tokens, observed and sampled, also while they are stored elsewhere.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        let stored =
+            |stored: &StoredTrajectory| stored.entries.iter().map(|entry| entry.tokens as usize).sum();
+        self.stored.as_ref().map_or(self.tokens.len(), stored)
+    }
+
+    /// Where each turn begins among its tokens, also while they are stored elsewhere. `[turns]`
+    #[must_use]
+    pub fn turns_at(&self) -> Vec<usize> {
+        let Some(stored) = &self.stored else {
+            return self.turns.iter().map(|turn| turn.at as usize).collect();
+        };
+        let mut at = 0;
+        let mut starts = Vec::new();
+        for (entry, index) in stored.entries.iter().zip(0..) {
+            if index % 2 == 1 {
+                starts.push(at);
+            }
+            at += entry.tokens as usize;
+        }
+        // Turns of the rollout that it continues are context.
+        starts.split_off(starts.len().saturating_sub(self.turns.len()))
+    }
+
     /// Tokens that were sampled and not observed.
     #[must_use]
     pub fn sampled_tokens(&self) -> u64 {

@@ -51,6 +51,16 @@ pub enum Unresolved {
     /// The entry is another kind of outcome.
     #[error("log entry seq={0} is not the kind of outcome that its reference means")]
     OtherKind(u64),
+    /// The turn has more or fewer log-probs than the batch has it.
+    #[error("the turn in log entry seq={seq} has logprobs={found}, not {expected} as in its batch")]
+    OtherLength {
+        /// The entry.
+        seq: u64,
+        /// Log-probs of the turn.
+        found: usize,
+        /// Sampled tokens of the turn in the batch.
+        expected: u64,
+    },
 }
 
 impl EntryRef {
@@ -271,6 +281,11 @@ impl BatchRollout {
                     {
                         let logprobs =
                             if stored.uncut_logprobs { &done.uncut_logprobs } else { &done.logprobs };
+                        // Other ranks of a gang go by the batch alone, so they must agree.
+                        let (seq, found, expected) = (entry.seq, logprobs.len(), turn.tokens());
+                        if found as u64 != expected {
+                            return Err(Unresolved::OtherLength { seq, found, expected });
+                        }
                         turn.at = self.tokens.len() as u32;
                         turn.logprobs.clone_from(logprobs);
                     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::{StreamExt, TryStreamExt};
 use millrace_policy::gang::{MemoryRendezvous, RankAssignment, Rendezvous};
-use millrace_policy::{LoadedVersion, PolicyError, Trained, is_for_training};
+use millrace_policy::{LoadedVersion, Place, PolicyError, Trained, is_for_training};
 use millrace_queue::{Broker, ObjectError};
 use millrace_schemas::blob::Sha;
 use millrace_schemas::envelope::decode;
@@ -71,7 +71,10 @@ impl TrainShard {
             TrainWork::Initialise { model, seed } => Job::Initialise { model: model.clone(), seed: *seed },
             TrainWork::Step { base, manifest, batch, algorithm, checkpoint, reference } => {
                 let assignment = self.assignment(run, task, cancel).map_err(Failure::Impossible)?;
-                let (base, batch, blob) = self.step(run, (*base, *manifest), *batch).await?;
+                let (base, mut batch, blob) = self.step(run, (*base, *manifest), *batch).await?;
+                let place = Place { rank: task.rank, world: task.world };
+                let own = past::resolve(self.broker.as_ref(), &mut batch, algorithm, place);
+                own.await.map_err(Failure::soon)?;
                 if task.rank == 0 {
                     carried.clone_from(&base.manifest.files);
                 }
@@ -138,25 +141,15 @@ impl TrainShard {
         blob: BlobRef,
     ) -> Result<(LoadedVersion, Batch, BlobRef), Failure> {
         let bytes = self.versions.objects().get_blob(run, &blob).await?;
-        let mut batch: Batch = decode("batch", &bytes).map_err(Failure::impossible)?;
+        let batch: Batch = decode("batch", &bytes).map_err(Failure::impossible)?;
         if batch.run != *run || batch.base != version || batch.manifest != manifest {
             let (of, base) = (&batch.run, batch.base);
             return Err(Failure::impossible(format!(
                 "its batch is of run={of} base={base}, or of other weights"
             )));
         }
-        self.resolve(&mut batch).await.map_err(Failure::soon)?;
         let base = self.versions.fetch(run, version, manifest, Files::Config).await;
         Ok((base?, batch, blob))
-    }
-
-    /// Fetches the turns that the batch names. What is missing is missing by a failure of machines.
-    async fn resolve(&self, batch: &mut Batch) -> Result<(), String> {
-        match &self.broker {
-            Some(broker) => broker.resolve_batch(batch).await.map_err(|error| error.to_string()),
-            None if batch.is_resolved() => Ok(()),
-            None => Err("this worker has no way to the log, where the batch's turns are".to_owned()),
-        }
     }
 
     /// Version 0. Of its files only `config.json`: the trainer may have the rest.

@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use millrace_schemas::Stage;
-use millrace_schemas::role::{Rights, Role};
+use millrace_schemas::role::{Allowance, Rights, Role};
 
 use millrace_queue::args::{ConnectArgsError, new_user_key, public_key};
 
@@ -136,7 +136,7 @@ impl Guarded {
                 }
             };
             let rights = Rights::of(&name, &roles);
-            users.push(config::User { name, public, rights });
+            users.push(config::User { name, public, rights, allowance: Allowance::of(&roles) });
         }
         files.push(file("nats-server.conf", PUBLIC, config::render(self, &users)?));
         Ok(files)

@@ -4,6 +4,7 @@
 //! An object appears whole or not at all. Blobs are named by their content, so that writing one twice is
 //! harmless and reading one proves what was read.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -132,15 +133,18 @@ impl Objects {
         Self { store: Arc::new(InMemory::new()), folder: None }
     }
 
-    /// Stores `content` under its hash, unless the object exists already. The object is young
-    /// afterwards, because the writer is about to refer to it.
+    /// Stores `content` under its hash. The object is young afterwards, because the writer is about
+    /// to refer to it, and it is whole, whatever was there before. A large object that is both
+    /// already is read and not written; to ask about a small one costs more than to write it.
     ///
     /// # Errors
     /// The store cannot be reached or refuses.
     pub async fn put_blob(&self, run: &RunId, content: Bytes) -> Result<BlobRef, ObjectError> {
         let blob = BlobRef { sha256: hash(content.clone()).await, bytes: content.len() as u64 };
-        if !self.has_young_blob(run, &blob).await? {
-            self.write(&paths::blob(run, &blob.sha256), content).await?;
+        let path = paths::blob(run, &blob.sha256);
+        let is_large = blob.bytes > RANGE_BYTES;
+        if !(is_large && self.has_young_blob(run, &blob).await? && self.holds(&path, &content).await?) {
+            self.write(&path, content).await?;
         }
         Ok(blob)
     }
@@ -282,6 +286,31 @@ impl Objects {
     pub async fn try_upload(&self, path: &str) -> Result<(), ObjectError> {
         let tried = upload::begin_and_abort(&*self.store, &parse(path)?).await;
         tried.map_err(|e| self.failed("upload", path, &e))
+    }
+
+    /// Whether the object at `path`, of the same length, is `content`. Reads up to the first
+    /// difference.
+    async fn holds(&self, path: &str, content: &Bytes) -> Result<bool, ObjectError> {
+        let at = parse(path)?;
+        let bytes = content.len() as u64;
+        let ranges: Vec<_> = (0..bytes)
+            .step_by(RANGE_BYTES as usize)
+            .map(|start| start..bytes.min(start + RANGE_BYTES))
+            .map(async |range: Range<u64>| {
+                let expected = content.slice(range.start as usize..range.end as usize);
+                Ok(self.store.get_range(&at, range).await? == expected)
+            })
+            .collect();
+        let mut ranges = futures::stream::iter(ranges).buffer_unordered(RANGES_IN_FLIGHT);
+        while let Some(same) = ranges.next().await {
+            match same.map_err(|e: object_store::Error| self.failed("read", path, &e)) {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                // It was removed, or became shorter: it is to be written.
+                Err(error) => return absent(error, false),
+            }
+        }
+        Ok(true)
     }
 
     async fn read_ranges(&self, path: &str, bytes: u64) -> Result<Bytes, ObjectError> {

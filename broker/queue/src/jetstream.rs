@@ -61,7 +61,15 @@ impl JetStream {
     /// # Errors
     /// No server answers, or there is no log.
     pub async fn log_leader(&self) -> Result<Option<String>, QueueError> {
-        api::stream_leader(&self.connection, subjects::LOG_STREAM).await
+        self.stream_leader(subjects::LOG_STREAM).await
+    }
+
+    /// The same of any stream.
+    ///
+    /// # Errors
+    /// No server answers, or there is no such stream.
+    pub async fn stream_leader(&self, stream: &str) -> Result<Option<String>, QueueError> {
+        api::stream_leader(&self.connection, stream).await
     }
 
     /// How full a stream is, and how many servers have all of it.

@@ -1,8 +1,10 @@
-//! For tests: a nats-server or an S3 server of their own, on free ports, with a folder of its own, gone when
-//! dropped.
+//! For tests: a nats-server, three of them in a cluster, or an S3 server of their own, on free ports, with a
+//! folder of its own, gone when dropped.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+pub use cluster::TestCluster;
 pub use s3::{S3Server, settings as s3_settings};
 pub use s3_proxy::{Fault, S3Proxy, S3Request};
 use tempfile::TempDir;
@@ -12,6 +14,7 @@ use millrace_server::{Server, ServerError, ServerOptions};
 
 pub use millrace_objects::{gate, signed};
 
+mod cluster;
 mod s3;
 mod s3_proxy;
 
@@ -110,4 +113,10 @@ impl TestServer {
         self.server = Some(Server::start(&self.options).await?);
         Ok(())
     }
+}
+
+/// Bytes that a connection has received since it was opened.
+#[must_use]
+pub fn received_bytes(queue: &JetStream) -> u64 {
+    queue.connection.client.statistics().in_bytes.load(Ordering::Relaxed)
 }

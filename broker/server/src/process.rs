@@ -82,6 +82,16 @@ impl Guarded {
         matches!(self.shell.try_wait(), Ok(None))
     }
 
+    /// Suspends it, as a machine that hangs: it keeps its connections and answers nothing.
+    pub fn suspend(&self) -> io::Result<()> {
+        Ok(kill(self.pid, Signal::SIGSTOP)?)
+    }
+
+    /// Lets it go on after [`Self::suspend`].
+    pub fn resume(&self) -> io::Result<()> {
+        Ok(kill(self.pid, Signal::SIGCONT)?)
+    }
+
     /// Asks it to end and waits until it has; after `patience` it is killed.
     pub async fn stop(mut self, patience: Duration) {
         self.alive = None;

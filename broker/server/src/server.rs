@@ -149,6 +149,22 @@ impl Server {
         self.process.is_running()
     }
 
+    /// Suspends it, as a machine that hangs: it keeps its connections and answers nothing.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn suspend(&self) -> io::Result<()> {
+        self.process.suspend()
+    }
+
+    /// Lets it go on after [`Self::suspend`].
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn resume(&self) -> io::Result<()> {
+        self.process.resume()
+    }
+
     /// Ends it in good order and waits until it is gone; after ten seconds without good order.
     pub async fn stop(self) {
         self.process.stop(STOP).await;

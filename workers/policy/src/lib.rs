@@ -3,7 +3,8 @@
 //!
 //! - `version`, `probe`: a version's files, and how a server proves that it has them;
 //! - `engine`, `trainer`, `error`: the interfaces of both, and why either fails;
-//! - `gang`: how trainers that make a step together find one another;
+//! - `gang`: how trainers that make a step together find one another; `share`: which rollouts each
+//!   of them computes;
 //! - `decoder`: the shape of a decoder, from its `config.json`;
 //! - `text_codec`, `stop_criteria`: between words and tokens, and what ends a turn;
 //! - `directory`: a model directory, made version 0 of a run;
@@ -15,6 +16,7 @@ pub mod engine;
 pub mod trainer;
 pub mod error;
 pub mod gang;
+pub mod share;
 pub mod decoder;
 pub mod text_codec;
 pub mod stop_criteria;
@@ -23,5 +25,6 @@ pub mod random;
 
 pub use engine::{Engine, EngineRequest, Finished, Ticket};
 pub use error::PolicyError;
+pub use share::{Place, Share};
 pub use trainer::{NoPast, Past, TrainStep, Trained, Trainer};
 pub use version::{CONFIG_FILE, CRITIC_FILE, LoadedVersion, MODEL_FILE, OPTIMIZER_PREFIX, is_for_training};

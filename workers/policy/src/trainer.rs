@@ -12,6 +12,7 @@ use millrace_schemas::train_shard::Batch;
 use millrace_schemas::{BlobRef, PolicyVersion};
 
 use crate::gang::RankAssignment;
+use crate::share::Place;
 use crate::{LoadedVersion, PolicyError};
 
 /// Computes the steps of a run. All calls come from one thread. A trainer may cache its state
@@ -36,7 +37,7 @@ pub trait Trainer {
 /// The arguments of an optimiser step besides the base version.
 #[derive(Debug, Clone, Copy)]
 pub struct TrainStep<'a> {
-    /// Complete: with the turns that a stored batch only names.
+    /// With the turns of this rank's [`Share`](crate::Share). It may only name the others.
     pub batch: &'a Batch,
     /// The stored batch, by its hash.
     pub blob: BlobRef,
@@ -53,6 +54,13 @@ pub struct TrainStep<'a> {
 }
 
 impl TrainStep<'_> {
+    /// This member's place in the gang.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        self.assignment
+            .map_or(Place::ALONE, |assignment| Place { rank: assignment.rank, world: assignment.world })
+    }
+
     /// The file called `name` of `version`, from memory or from the past.
     ///
     /// # Errors
@@ -82,11 +90,13 @@ pub trait Past: std::fmt::Debug {
     /// It cannot be fetched.
     fn blob(&self, blob: &BlobRef) -> Result<Bytes, PolicyError>;
 
-    /// The batch that `blob` names, with all its turns. A stored batch may only name them.
+    /// The batch that `blob` names, with the turns of the [`Share`](crate::Share) of the rank at `place`. It may
+    /// only name the others.
     ///
     /// # Errors
     /// It cannot be fetched, or is no batch.
-    fn batch(&self, blob: &BlobRef) -> Result<Batch, PolicyError> {
+    fn batch(&self, blob: &BlobRef, algorithm: &Algorithm, place: Place) -> Result<Batch, PolicyError> {
+        let _ = (algorithm, place);
         let batch: Batch = decode("batch", &self.blob(blob)?)
             .map_err(|error| PolicyError::Impossible(format!("failed to read a batch: {error}")))?;
         if batch.is_resolved() {

@@ -3,11 +3,12 @@
 use std::fmt;
 
 use bytes::Bytes;
-use millrace_policy::{Past, PolicyError};
+use millrace_policy::{Past, Place, PolicyError, Share};
 use millrace_queue::Broker;
 use millrace_schemas::blob::Sha;
 use millrace_schemas::envelope::decode;
 use millrace_schemas::publish_weights::Manifest;
+use millrace_schemas::submit::Algorithm;
 use millrace_schemas::train_shard::Batch;
 use millrace_schemas::{BlobRef, PolicyVersion, RunId};
 use tokio::runtime::Handle;
@@ -42,14 +43,31 @@ impl Past for StoredPast {
         self.runtime.block_on(fetched).map_err(|error| lacks(error.into()))
     }
 
-    fn batch(&self, blob: &BlobRef) -> Result<Batch, PolicyError> {
+    fn batch(&self, blob: &BlobRef, algorithm: &Algorithm, place: Place) -> Result<Batch, PolicyError> {
         let mut batch: Batch = decode("batch", &self.blob(blob)?)
             .map_err(|error| PolicyError::Impossible(format!("failed to read a batch: {error}")))?;
-        if let Some(broker) = &self.broker {
-            let resolved = self.runtime.block_on(broker.resolve_batch(&mut batch));
-            resolved.map_err(|error| PolicyError::Temporary(error.to_string()))?;
-        }
+        let resolved = resolve(self.broker.as_ref(), &mut batch, algorithm, place);
+        self.runtime.block_on(resolved).map_err(PolicyError::Temporary)?;
         Ok(batch)
+    }
+}
+
+/// Fetches the turns that the batch names, of the rank's own share. What is missing is missing by a
+/// failure of machines.
+pub(super) async fn resolve(
+    broker: Option<&Broker>,
+    batch: &mut Batch,
+    algorithm: &Algorithm,
+    place: Place,
+) -> Result<(), String> {
+    let run = batch.run.clone();
+    let share = Share::of(batch, algorithm, place);
+    match broker {
+        Some(broker) => {
+            broker.resolve_rollouts(&run, share.rollouts(batch)).await.map_err(|error| error.to_string())
+        }
+        None if share.rollouts(batch).all(|rollout| rollout.stored.is_none()) => Ok(()),
+        None => Err("this worker has no way to the log, where the batch's turns are".to_owned()),
     }
 }
 

@@ -13,6 +13,8 @@ use millrace_schemas::{RunId, TaskKey};
 
 use super::*;
 
+mod shares;
+
 fn run() -> RunId {
     "lake".parse().unwrap()
 }

@@ -20,6 +20,7 @@ use crate::libtorch::{enter, guarded};
 
 mod per_token;
 mod samples;
+mod exchange;
 mod score;
 mod pack;
 mod zero_partition;

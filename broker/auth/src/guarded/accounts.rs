@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use millrace_schemas::limits::{MAX_PAYLOAD_BYTES, MAX_USER_CONNECTIONS};
+use millrace_schemas::limits::MAX_PAYLOAD_BYTES;
 use millrace_schemas::role::{Role, inbox_prefix};
 use millrace_schemas::subjects::imported_request;
 
@@ -67,9 +67,10 @@ fn is_own(user: &User, subject: &str) -> bool {
 /// The account of a user that is not the coordinator.
 fn account(user: &User) -> String {
     let name = &user.name;
-    let mut text = format!(
-        "  \"{name}\" {{\n    limits {{ max_connections: {MAX_USER_CONNECTIONS}, max_payload: {MAX_PAYLOAD_BYTES} }}\n"
-    );
+    let held = user.allowance.map_or_else(String::new, |of| {
+        format!("max_connections: {}, max_subscriptions: {}, ", of.connections, of.subscriptions)
+    });
+    let mut text = format!("  \"{name}\" {{\n    limits {{ {held}max_payload: {MAX_PAYLOAD_BYTES} }}\n");
     // The server answers `$JS.API` itself in each account, saying that this one has no streams. What is asked of
     // the home account goes by another name.
     let renamed: Vec<(&String, String)> =
@@ -114,7 +115,7 @@ fn entry(user: &User) -> String {
 #[cfg(test)]
 mod tests {
     use millrace_schemas::Stage;
-    use millrace_schemas::role::Rights;
+    use millrace_schemas::role::{Allowance, Rights};
     use millrace_schemas::subjects::{IMPORTED_API, task_stream};
 
     use super::*;
@@ -125,6 +126,7 @@ mod tests {
             name: role.name().to_owned(),
             public: "U".to_owned(),
             rights: Rights::of(role.name(), &[role]),
+            allowance: Allowance::of(&[role]),
         };
         let text = render(&Role::ALL.map(user));
         let (home, others) = text.split_once("  \"").unwrap();
@@ -133,5 +135,6 @@ mod tests {
         let rewarder = text.split("  \"reward\" {").nth(1).unwrap();
         let asked = format!("{IMPORTED_API}.CONSUMER.INFO.{}.*", task_stream(Stage::Reward));
         assert!(rewarder.contains(&format!("to: \"{asked}\"")), "{rewarder}");
+        assert_eq!(others.matches("max_subscriptions").count(), Role::ALL.len() - 1, "{others}");
     }
 }

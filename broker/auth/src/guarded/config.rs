@@ -1,6 +1,6 @@
 //! The nats-server's configuration, from the template in `infra/nats`.
 
-use millrace_schemas::role::Rights;
+use millrace_schemas::role::{Allowance, Rights};
 
 use super::{AuthError, Guarded, accounts};
 
@@ -12,6 +12,8 @@ pub(super) struct User {
     /// The public half of its nkey.
     pub(super) public: String,
     pub(super) rights: Rights,
+    /// `None` for no bound.
+    pub(super) allowance: Option<Allowance>,
 }
 
 /// Fills the template in.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use millrace_schemas::limits::{CLAIMS_IN_FLIGHT, FETCHES_IN_FLIGHT};
-use millrace_schemas::train_shard::{Batch, BatchRollout};
+use millrace_schemas::train_shard::BatchRollout;
 use millrace_schemas::{EntryRef, Event, OutcomeBody, RunId, Task, TaskBody};
 
 use super::{Broker, BrokerError, Logged};
@@ -43,15 +43,19 @@ impl Broker {
         task.resolve(|entry| content.get(entry).cloned()).map_err(|error| unresolved(error.to_string()))
     }
 
-    /// Puts the tokens and log-probabilities of a batch in their place, several rollouts at a time.
+    /// Puts the tokens and log-probabilities of a run's rollouts in their place, several rollouts at a time. Nothing is
+    /// fetched for the other rollouts of their batch.
     ///
     /// # Errors
     /// As [`Self::resolve`].
-    pub async fn resolve_batch(&self, batch: &mut Batch) -> Result<(), BrokerError> {
-        let run = batch.run.clone();
+    pub async fn resolve_rollouts(
+        &self,
+        run: &RunId,
+        rollouts: impl Iterator<Item = &mut BatchRollout> + Send,
+    ) -> Result<(), BrokerError> {
         let mut resolving: Vec<BoxFuture<'_, Result<(), BrokerError>>> = Vec::new();
-        for rollout in batch.groups.iter_mut().flat_map(|group| &mut group.rollouts) {
-            resolving.push(self.resolve_rollout(&run, rollout).boxed());
+        for rollout in rollouts {
+            resolving.push(self.resolve_rollout(run, rollout).boxed());
         }
         futures::stream::iter(resolving).buffer_unordered(CLAIMS_IN_FLIGHT).try_collect().await
     }

@@ -161,7 +161,8 @@ pub async fn a_batch_names_its_turns(fixture: Fixture) {
         sample_below: None,
         groups: vec![BatchGroup { group: 1, domain: 0, rollouts }],
     };
-    another(&fixture).resolve_batch(&mut batch).await.expect("all of it is there");
+    let rollouts = batch.groups.iter_mut().flat_map(|group| &mut group.rollouts);
+    another(&fixture).resolve_rollouts(&run(), rollouts).await.expect("all of it is there");
     assert!(batch.is_resolved());
     let [whole, later] = batch.groups.remove(0).rollouts.try_into().expect("two rollouts");
     assert_eq!(whole.tokens, [1, 2, 9, 9, 9, 3, 4, 9, 9]);

@@ -15,8 +15,10 @@ use millrace_schemas::subjects::{
     consumer_filter, keys, task_stream, task_stream_subjects, watched_keys,
 };
 use millrace_schemas::{PoolName, Stage, limits};
+use tokio::time::{Instant, sleep};
 
 use super::connection::{Connection, Storage};
+use super::violation::Violations;
 use crate::port::QueueError;
 
 /// The consumer that reads the notices of tasks delivered too often.
@@ -27,10 +29,47 @@ const ADVISORY_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 const GANG_AGE: Duration = Duration::from_secs(24 * 3600);
 /// How long heartbeats are kept: who was silent for so long left long ago.
 const HEARTBEAT_AGE: Duration = Duration::from_secs(600);
+/// How long a cluster may take to elect its leaders, and to learn of its servers.
+const ELECTION: Duration = Duration::from_secs(60);
+/// Pauses between tries: the first, and the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Where requests to create streams and buckets go.
+const STREAM_API: &str = "$JS.API.STREAM.";
 /// No age limit, as the server encodes it.
 const FOR_EVER: Duration = Duration::ZERO;
 
+/// Creates what is missing. What fails for the moment is tried again for [`ELECTION`]: the servers
+/// of a cluster that has just started elect their leaders first.
+///
+/// # Errors
+/// The server refuses, this user may not create streams, or the cluster has no leader for so long.
 pub(super) async fn ensure(connection: &Connection) -> Result<(), QueueError> {
+    let mut heard = connection.violations().listen();
+    let give_up = Instant::now() + ELECTION;
+    let made = async {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match ensure_once(connection).await {
+                Err(error) if error.is_transient() && Instant::now() + pause < give_up => {
+                    tracing::warn!(%error, "trying again to make streams and buckets");
+                    sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+                made => return made,
+            }
+        }
+    };
+    tokio::select! {
+        made = made => made,
+        subject = Violations::forbidden_below(&mut heard, STREAM_API) => {
+            let reason = connection.violations().reason(&subject);
+            Err(QueueError::Refused { action: "make streams and buckets", reason })
+        }
+    }
+}
+
+async fn ensure_once(connection: &Connection) -> Result<(), QueueError> {
     for stage in Stage::QUEUED {
         let config = Config {
             retention: RetentionPolicy::WorkQueue,

@@ -56,9 +56,23 @@ impl Violations {
 
     /// Waits until publishing on `subject` is forbidden.
     pub(super) async fn forbidden(heard: &mut broadcast::Receiver<Violation>, subject: &str) {
+        Self::forbidden_where(heard, |forbidden| forbidden == subject).await;
+    }
+
+    /// Waits until publishing on a subject that begins so is forbidden. Returns the subject.
+    pub(super) async fn forbidden_below(heard: &mut broadcast::Receiver<Violation>, start: &str) -> String {
+        Self::forbidden_where(heard, |forbidden| forbidden.starts_with(start)).await
+    }
+
+    async fn forbidden_where(
+        heard: &mut broadcast::Receiver<Violation>,
+        is_meant: impl Fn(&str) -> bool,
+    ) -> String {
         loop {
             match heard.recv().await {
-                Ok(violation) if violation.publish && violation.subject == subject => return,
+                Ok(violation) if violation.publish && is_meant(&violation.subject) => {
+                    return violation.subject;
+                }
                 Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
                 Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
             }

@@ -12,6 +12,7 @@ use tokio::net::TcpListener;
 
 mod failures;
 mod faults;
+mod repeated;
 mod speed;
 mod uploads;
 

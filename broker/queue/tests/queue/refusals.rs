@@ -7,14 +7,11 @@ use async_nats::HeaderMap;
 use async_nats::jetstream::{self, stream};
 use bytes::Bytes;
 use millrace_queue::port::{Expect, Message};
-use millrace_queue::testing::TestServer;
+use millrace_queue::testing::{TestCluster, TestServer};
 use millrace_queue::{EventLog, JetStream, JetStreamOptions, KeyStore, QueueError, TaskQueue};
 use millrace_schemas::limits::MAX_NAMES;
 use millrace_schemas::subjects::WORKERS_BUCKET;
 use millrace_schemas::{Stage, subjects};
-use millrace_server::{ClusterMember, Server, ServerOptions};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use tokio::time::timeout;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -114,38 +111,18 @@ async fn a_full_log_is_told_and_what_is_done_waits_for_room() {
     assert_eq!(queue.append(entry(), None).await.unwrap().seq, 2);
 }
 
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-async fn cluster(folder: &std::path::Path) -> Vec<Server> {
-    let peers: Vec<u16> = (0..3).map(|_| free_port()).collect();
-    let start = peers.iter().enumerate().map(|(number, port)| {
-        let name = format!("server-{number}");
-        let seat = ClusterMember { name: name.clone(), port: *port, peers: peers.clone() };
-        let options = ServerOptions { seat: Some(seat), ..ServerOptions::in_folder(folder.join(name)) };
-        async move { Server::start(&options).await.unwrap() }
-    });
-    futures::future::join_all(start).await
-}
-
-/// The server that leads the log, once there is one.
-async fn leader_of_the_log(servers: &[Server]) -> usize {
-    let context = jetstream::new(async_nats::connect(servers[0].url()).await.unwrap());
+/// The server that leads the log, which is made if need be.
+async fn leader_of_the_log(cluster: &TestCluster) -> usize {
+    let context = jetstream::new(async_nats::connect(cluster[0].url()).await.unwrap());
     let log = || stream::Config {
         name: subjects::LOG_STREAM.into(),
         subjects: vec![subjects::LOG_ALL.into()],
         num_replicas: 3,
         ..Default::default()
     };
-    loop {
-        if let Ok(mut log) = context.get_or_create_stream(log()).await
-            && let Ok(info) = log.info().await
-            && let Some(leader) = info.cluster.as_ref().and_then(|cluster| cluster.leader.as_ref())
-        {
-            return leader.strip_prefix("server-").unwrap().parse().unwrap();
-        }
-    }
+    while context.get_or_create_stream(log()).await.is_err() {}
+    let queue = cluster.connect(0, JetStreamOptions::default()).await;
+    cluster.leader_of(&queue, subjects::LOG_STREAM).await
 }
 
 fn done() -> Message {
@@ -157,35 +134,30 @@ fn done() -> Message {
 /// again, as a client does after a timeout. Resumes the followers and returns the error of the
 /// second append.
 async fn append_while_in_process(
-    servers: &[Server],
+    cluster: &TestCluster,
     id: &str,
 ) -> (std::sync::Arc<JetStream>, Option<QueueError>) {
-    let leader = leader_of_the_log(servers).await;
-    let queue = JetStream::connect(servers[leader].url(), "test", JetStreamOptions::default()).await.unwrap();
-    let client = async_nats::connect(servers[leader].url()).await.unwrap();
-    let signal = |signal: Signal| {
-        for (_, server) in servers.iter().enumerate().filter(|(number, _)| *number != leader) {
-            kill(Pid::from_raw(i32::try_from(server.pid()).unwrap()), signal).unwrap();
-        }
-    };
-    signal(Signal::SIGSTOP);
+    let leader = leader_of_the_log(cluster).await;
+    let queue = cluster.connect(leader, JetStreamOptions::default()).await;
+    let client = async_nats::connect(cluster[leader].url()).await.unwrap();
+    let followers = || cluster.iter().enumerate().filter(|(number, _)| *number != leader);
+    followers().for_each(|(_, server)| server.suspend().unwrap());
     let mut headers = HeaderMap::new();
     headers.insert("Nats-Msg-Id", id);
     client.publish_with_headers("mr.log.lake.outcome.reward", headers, "done".into()).await.unwrap();
     client.flush().await.unwrap();
     let told = queue.append(done(), Some(id)).await;
-    signal(Signal::SIGCONT);
+    followers().for_each(|(_, server)| server.resume().unwrap());
     (queue, told.err())
 }
 
 #[tokio::test]
 async fn an_id_in_process_is_asked_again_and_is_then_the_first_one() {
-    let folder = tempfile::tempdir().unwrap();
-    let servers = cluster(folder.path()).await;
+    let cluster = TestCluster::start().await;
     let in_process = async {
         for number in 0.. {
             let id = format!("lake/{number}");
-            let (queue, error) = append_while_in_process(&servers, &id).await;
+            let (queue, error) = append_while_in_process(&cluster, &id).await;
             // On a busy machine another may have become the leader just before it was stopped: then nobody answers, or the
             // first one is stored already.
             let Some(error) = error else { continue };

@@ -8,3 +8,4 @@ mod forbidden;
 mod replies;
 mod letters;
 mod deputies;
+mod floods;

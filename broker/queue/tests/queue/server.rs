@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use millrace_queue::port::{Expect, Message};
-use millrace_queue::testing::TestServer;
+use millrace_queue::testing::{TestCluster, TestServer};
 use millrace_queue::{DeadLetterQueue, EventLog, JetStream, JetStreamOptions, KeyStore, Queue, TaskQueue};
 use millrace_schemas::subjects::{self, POLICY_BUCKET};
 use millrace_schemas::{Stage, limits};
@@ -182,4 +182,27 @@ async fn silent_server_times_out() {
         while watcher.next().await.is_err() {}
     };
     tokio::time::timeout(patience, again).await.expect("the client reconnects");
+}
+
+/// Two of three servers elect no leader. What a coordinator makes waits for the third.
+#[tokio::test]
+async fn a_cluster_that_is_not_complete_yet_gets_its_streams_when_it_is() {
+    let mut cluster = TestCluster::start_partly(2).await;
+    let options = JetStreamOptions { replicas: 3, ..JetStreamOptions::default() };
+    let queue = cluster.connect(0, options.clone()).await;
+    let refused = async {
+        // The server says nothing for seconds, and then that it is unavailable.
+        while !queue.log_end().await.is_err_and(|error| error.to_string().contains("10008")) {}
+    };
+    timeout(2 * PATIENCE, refused).await.expect("a server without a leader refuses");
+    let (first, second) = (cluster.connect(0, options.clone()).await, cluster.connect(1, options).await);
+    let making = tokio::spawn(async move { tokio::join!(first.ensure_topology(), second.ensure_topology()) });
+    cluster.start_rest().await;
+    let (first, second) = timeout(3 * PATIENCE, making).await.expect("it is made in time").expect("no panic");
+    first.expect("made");
+    second.expect("made");
+    for stream in subjects::streams() {
+        let report = queue.stream_report(&stream).await.expect("it is there");
+        assert_eq!(report.copies, 3, "{stream}");
+    }
 }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use millrace_policy::{NoPast, TrainStep, Trainer};
+use millrace_policy::{NoPast, Place, Share, TrainStep, Trainer};
 use millrace_queue::{Broker, BrokerError};
 use millrace_schemas::envelope::decode;
 use millrace_schemas::train_shard::{Batch, FileRef, StepVoid, TrainShardDone, TrainShardTask, TrainWork};
@@ -39,7 +39,10 @@ impl Train {
                 let bytes = self.versions.objects().get_blob(run, blob).await;
                 let bytes = bytes.map_err(Failure::soon)?;
                 let mut batch: Batch = decode("batch", &bytes).map_err(Failure::impossible)?;
-                self.broker.resolve_batch(&mut batch).await.map_err(Failure::soon)?;
+                let place = Place { rank: shard.rank, world: shard.world };
+                let share = Share::of(&batch, algorithm, place);
+                let own = share.rollouts(&mut batch);
+                self.broker.resolve_rollouts(run, own).await.map_err(Failure::soon)?;
                 let loaded = self.versions.fetch(run, *base, *manifest, Files::All).await?;
                 if let Some(reason) = self.misses_others(run, shard, *base, *blob, &cancel).await {
                     return Ok(OutcomeBody::Void(StepVoid { reason }));

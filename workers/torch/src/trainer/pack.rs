@@ -1,33 +1,10 @@
-//! Minibatches and microbatches: which rollouts share an update, and which a forward.
+//! Microbatches: which rollouts share a forward.
 
-use millrace_policy::random::Stream;
 use tch::{Device, Tensor};
 
 use super::per_token::{PerToken, Row, ScoredTokens};
-use super::zero_partition::ZeroPartition;
 use crate::decoder::{Config, Extent, Packed, Rows};
 use crate::libtorch::common;
-
-/// Splits `count` rollouts into `parts` minibatches of like size, drawn by `seed`.
-pub(super) fn minibatches(count: usize, parts: usize, seed: u64) -> Vec<Vec<usize>> {
-    let mut order: Vec<usize> = (0..count).collect();
-    let parts = parts.clamp(1, count.max(1));
-    if parts > 1 {
-        let mut random = Stream::new(seed);
-        for last in (1..count).rev() {
-            order.swap(last, random.below(last as u64 + 1) as usize);
-        }
-    }
-    (0..parts).map(|part| order[count * part / parts..count * (part + 1) / parts].to_vec()).collect()
-}
-
-/// The rows of a minibatch that a member computes: every `world`th by length, so that members have
-/// similar work. Where there are fewer rows than members, some have none.
-pub(super) fn own_rows<V>(rows: &[Row<V>], minibatch: &[usize], partition: &ZeroPartition) -> Vec<usize> {
-    let mut order = minibatch.to_vec();
-    order.sort_by_key(|&index| (std::cmp::Reverse(rows[index].tokens.len()), index));
-    order.into_iter().skip(partition.rank as usize).step_by(partition.world as usize).collect()
-}
 
 /// Splits a minibatch into forwards of at most `most` tokens, unless a rollout alone exceeds that.
 /// Rollouts with a common prefix go together. From the second on, the prefix counts a quarter,
@@ -56,7 +33,7 @@ pub(super) fn microbatches<V>(rows: &[Row<V>], minibatch: &[usize], most: usize)
         }
     }
     for batch in &mut packed {
-        batch.sort_by_key(|&index| (std::cmp::Reverse(rows[index].tokens.len()), index));
+        batch.sort_by_key(|&index| (std::cmp::Reverse(rows[index].length), index));
     }
     packed
 }
@@ -196,18 +173,8 @@ mod tests {
     use super::*;
 
     fn row(tokens: Vec<u32>, sampled: usize) -> Row<()> {
-        Row { tokens, logit_positions: (0..sampled).collect(), turns: vec![sampled], values: () }
-    }
-
-    #[test]
-    fn every_rollout_is_in_one_minibatch_and_the_seed_decides_which() {
-        let split = minibatches(10, 3, 5);
-        let mut all = split.concat();
-        all.sort_unstable();
-        assert_eq!(all, (0..10).collect::<Vec<_>>());
-        assert_eq!(split.iter().map(Vec::len).collect::<Vec<_>>(), [3, 3, 4]);
-        assert_eq!(split, minibatches(10, 3, 5));
-        assert_ne!(split, minibatches(10, 3, 6));
+        let length = tokens.len();
+        Row { length, tokens, logit_positions: (0..sampled).collect(), turns: vec![sampled], values: () }
     }
 
     #[test]

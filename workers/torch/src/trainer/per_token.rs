@@ -1,10 +1,13 @@
 //! A batch's rollouts on their way to the loss. Each stage of a row is a type of its own, so that
 //! nothing reads what is not computed yet: [`Sampled`], [`Looked`], [`ScoredTokens`].
 
-/// One rollout. T tokens, R of them sampled.
+/// One rollout. T tokens, R of them sampled. Of a row that another member computes, tokens and
+/// log-probabilities may be elsewhere; everything else is known.
 #[derive(Debug, Clone)]
 pub(super) struct Row<V> {
-    /// `[T]`
+    /// T.
+    pub(super) length: usize,
+    /// `[T]`, or empty where they are elsewhere.
     pub(super) tokens: Vec<u32>,
     /// Position of the logits of each sampled token: the one before it. `[R]`
     pub(super) logit_positions: Vec<usize>,
@@ -20,6 +23,11 @@ impl<V> Row<V> {
         self.logit_positions.len()
     }
 
+    /// Whether tokens and log-probabilities are here.
+    pub(super) const fn is_here(&self) -> bool {
+        self.tokens.len() == self.length
+    }
+
     /// The tokens that go into a forward: the last predicts nothing that was sampled.
     pub(super) fn inputs(&self) -> &[u32] {
         &self.tokens[..self.tokens.len() - 1]
@@ -27,15 +35,15 @@ impl<V> Row<V> {
 
     /// The next stage of it.
     pub(super) fn map<W>(self, next: impl FnOnce(V) -> W) -> Row<W> {
-        let Self { tokens, logit_positions, turns, values } = self;
-        Row { tokens, logit_positions, turns, values: next(values) }
+        let Self { length, tokens, logit_positions, turns, values } = self;
+        Row { length, tokens, logit_positions, turns, values: next(values) }
     }
 }
 
 /// From the batch. `[R]` each.
 #[derive(Debug, Clone)]
 pub(super) struct Sampled {
-    /// Log-probabilities under the behaviour policy.
+    /// Log-probabilities under the behaviour policy; empty where they are elsewhere.
     pub(super) behaviour: Vec<f32>,
     /// 1 where the version trained on sampled the token, else 0.
     pub(super) on_policy: Vec<f32>,
@@ -45,7 +53,8 @@ pub(super) struct Sampled {
 #[derive(Debug, Clone)]
 pub(super) struct Looked {
     pub(super) sampled: Sampled,
-    /// Log-probabilities under the policy of the ratio's denominator.
+    /// Log-probabilities under the policy of the ratio's denominator; empty where they are elsewhere
+    /// and no advantage depends on them.
     pub(super) old: Vec<f32>,
     /// Log-probabilities under the reference model, where there is one.
     pub(super) reference: Option<Vec<f32>>,
@@ -53,7 +62,8 @@ pub(super) struct Looked {
     pub(super) values: Option<Vec<f32>>,
 }
 
-/// After scoring: what an update trains on.
+/// After scoring: what an update trains on. A row that is elsewhere is counted, and goes into no
+/// forward.
 #[derive(Debug, Clone)]
 pub(super) struct ScoredTokens {
     pub(super) tokens: PerToken<Vec<f32>>,

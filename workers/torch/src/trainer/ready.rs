@@ -203,7 +203,7 @@ impl Ready<'_> {
         let refuse =
             |why: String| PolicyError::Impossible(format!("version={version} cannot be redone: {why}"));
         let blob = manifest.batch.ok_or_else(|| refuse("it names no batch".to_owned()))?;
-        let batch = self.step.past.batch(&blob)?;
+        let batch = self.step.past.batch(&blob, self.step.algorithm, self.step.place())?;
         if batch.base.next() != version {
             return Err(refuse(format!("its batch is of base={}", batch.base)));
         }

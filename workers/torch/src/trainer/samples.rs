@@ -43,7 +43,8 @@ impl Samples {
             return Err(PolicyError::Impossible(format!("temperature={temperature} must be 0 or more")));
         }
         let below = batch.sample_below.map_or(config.vocab_size, i64::from).min(config.vocab_size);
-        for rollout in batch.groups.iter().flat_map(|group| &group.rollouts) {
+        let here = |rollout: &&BatchRollout| rollout.stored.is_none();
+        for rollout in batch.groups.iter().flat_map(|group| &group.rollouts).filter(here) {
             if let Some(token) = sampled(rollout).find(|token| i64::from(*token) >= below) {
                 let why = format!(
                     "rollout={}: sampled token={token} where only those below {below} were drawn",
@@ -65,9 +66,9 @@ fn sampled(rollout: &BatchRollout) -> impl Iterator<Item = u32> {
 }
 
 fn row(rollout: &BatchRollout, config: &Config, base: PolicyVersion) -> Result<Row<Sampled>, String> {
-    let most = config.context;
-    if rollout.tokens.len() > most {
-        return Err(format!("tokens={} pass the model's {most}", rollout.tokens.len()));
+    let (length, most) = (rollout.length(), config.context);
+    if length > most {
+        return Err(format!("tokens={length} pass the model's {most}"));
     }
     if let Some(token) = rollout.tokens.iter().find(|&&token| i64::from(token) >= config.vocab_size) {
         return Err(format!("token={token} is outside the vocabulary of {}", config.vocab_size));
@@ -78,32 +79,37 @@ fn row(rollout: &BatchRollout, config: &Config, base: PolicyVersion) -> Result<R
     if let Some(turn) = rollout.turns.iter().find(|turn| !turn.reward.is_finite()) {
         return Err(format!("reward={} of the turn at {} is not finite", turn.reward, turn.at));
     }
-    let (mut logit_positions, mut behaviour, mut on_policy, mut after) =
-        (Vec::new(), Vec::new(), Vec::new(), 1);
-    for turn in &rollout.turns {
-        let (at, end) = (turn.at as usize, turn.at as usize + turn.logprobs.len());
-        if at < after || end > rollout.tokens.len() {
-            return Err(format!(
-                "a turn of tokens {at} to {end} is not within {after} to {}",
-                rollout.tokens.len()
-            ));
+    let starts = rollout.turns_at();
+    if starts.len() != rollout.turns.len() {
+        return Err(format!("its log entries have turns={}, not {}", starts.len(), rollout.turns.len()));
+    }
+    let (mut logit_positions, mut turns, mut behaviour, mut on_policy, mut after) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new(), 1);
+    for (turn, at) in rollout.turns.iter().zip(starts) {
+        // Of a stored turn, the lengths of its segments are known.
+        let sampled = if rollout.stored.is_none() { turn.logprobs.len() } else { turn.tokens() as usize };
+        let end = at + sampled;
+        if at < after || end > length {
+            return Err(format!("a turn of tokens {at} to {end} is not within {after} to {length}"));
         }
         if let Some(logprob) = turn.logprobs.iter().find(|logprob| !logprob.is_finite()) {
             return Err(format!("a log-probability of {logprob} in the turn at {at}"));
         }
         logit_positions.extend(at - 1..end - 1);
+        turns.push(sampled);
         behaviour.extend(&turn.logprobs);
         for segment in &turn.segments {
             let on = f32::from(u8::from(segment.version == base));
             on_policy.extend(std::iter::repeat_n(on, segment.tokens as usize));
         }
-        on_policy.resize(behaviour.len(), 0.0);
+        on_policy.resize(logit_positions.len(), 0.0);
         after = end;
     }
     Ok(Row {
+        length,
         tokens: rollout.tokens.clone(),
         logit_positions,
-        turns: rollout.turns.iter().map(|turn| turn.logprobs.len()).collect(),
+        turns,
         values: Sampled { behaviour, on_policy },
     })
 }
@@ -129,7 +135,7 @@ impl BatchMetrics {
         self.success += f64::from(u8::from(rollout.success));
         self.staleness += staleness as f64;
         *self.histogram.entry(staleness).or_default() += 1.0;
-        self.tokens += rollout.tokens.len() as f64;
+        self.tokens += rollout.length() as f64;
         self.sampled += rollout.sampled_tokens() as f64;
     }
 

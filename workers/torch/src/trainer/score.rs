@@ -8,6 +8,7 @@ use millrace_schemas::submit::{Algorithm, Critic, Kl, KlPlace, RewardNorm, Shapi
 use millrace_schemas::train_shard::{Batch, BatchRollout};
 use tch::Tensor;
 
+use super::exchange::ObservationDigest;
 use super::per_token::{Aim, Looked, PerToken, Row, ScoredTokens};
 use crate::math::advantage::gae::{gae, token_rewards};
 use crate::math::advantage::grpo::grpo;
@@ -28,17 +29,18 @@ struct Credit {
     masked: bool,
 }
 
-/// Gives the rows of `batch` their advantages, weights and masks. `coefficient` is that of the KL
-/// penalty, and `base` the version trained on. Returns the metrics, too.
+/// Gives the rows of `batch` their advantages, weights and masks. Rows and `observations` come from
+/// `exchange`. `coefficient` is that of the KL penalty, and `base` the version trained on. Returns
+/// the metrics, too.
 pub(super) fn score(
-    rows: Vec<Row<Looked>>,
+    (rows, observations): (Vec<Row<Looked>>, &[Vec<ObservationDigest>]),
     batch: &Batch,
     algorithm: &Algorithm,
     coefficient: f64,
     base: &Manifest,
 ) -> (Vec<Row<ScoredTokens>>, BTreeMap<String, f64>) {
     let in_reward = algorithm.kl.filter(|kl| kl.place == KlPlace::Reward);
-    let mut groups = shaped_rewards(&rows, batch, algorithm, in_reward.map(|kl| (kl, coefficient)));
+    let mut groups = shaped_rewards((&rows, observations), batch, algorithm, in_reward.map(|kl| (kl, coefficient)));
     let mut metrics = BTreeMap::new();
     if in_reward.is_some() || algorithm.shaping != Shaping::default() {
         let mean =
@@ -72,20 +74,20 @@ pub(super) fn score(
 /// Shaped rewards of a batch. `penalty` is the KL penalty that is part of the reward, and its
 /// coefficient.
 fn shaped_rewards<'a>(
-    rows: &[Row<Looked>],
-    batch: &'a Batch,
+    (rows, observations): (&[Row<Looked>], &'a [Vec<ObservationDigest>]),
+    batch: &Batch,
     algorithm: &Algorithm,
     penalty: Option<(Kl, f64)>,
 ) -> Vec<Vec<Scored<'a>>> {
-    let mut each = rows.iter();
+    let mut each = rows.iter().zip(observations);
     let mut groups = Vec::new();
     for group in &batch.groups {
         let mut scored = Vec::new();
-        for (rollout, row) in group.rollouts.iter().zip(each.by_ref()) {
+        for (rollout, (row, observed)) in group.rollouts.iter().zip(each.by_ref()) {
             let losses = penalty.map_or_else(Vec::new, |(kl, coefficient)| {
                 distances(&kl, row).iter().map(|distance| coefficient * distance).collect()
             });
-            scored.push(of_rollout(&algorithm.shaping, rollout, row.sampled(), &losses));
+            scored.push(of_rollout(&algorithm.shaping, rollout, (row.sampled(), observed), &losses));
         }
         groups.push(scored);
     }
@@ -166,14 +168,18 @@ fn silent_share(credits: &[Credit], groups: &[Vec<Scored<'_>>]) -> f64 {
 
 /// A rollout's shaped reward, by turn. What the environment did not give by turn belongs to the
 /// last one. `losses` are subtracted by turn for the KL penalty; empty without one.
-fn of_rollout<'a>(shaping: &Shaping, rollout: &'a BatchRollout, tokens: usize, losses: &[f64]) -> Scored<'a> {
+fn of_rollout<'a>(
+    shaping: &Shaping,
+    rollout: &BatchRollout,
+    (tokens, observed): (usize, &'a [ObservationDigest]),
+    losses: &[f64],
+) -> Scored<'a> {
     let reward = shaped(shaping, rollout.reward, tokens) - losses.iter().sum::<f64>();
-    let (mut turns, mut seen) = (Vec::new(), 0);
+    let mut turns = Vec::new();
     for (index, turn) in rollout.turns.iter().enumerate() {
         let lost = losses.get(index).copied().unwrap_or_default();
-        let at = turn.at as usize;
-        turns.push(ScoredTurn { reward: turn.reward - lost, state: &rollout.tokens[seen..at] });
-        seen = at + turn.logprobs.len();
+        let state = observed.get(index).map_or(&[][..], |digest| digest);
+        turns.push(ScoredTurn { reward: turn.reward - lost, state });
     }
     let brought: f64 = turns.iter().map(|turn| turn.reward).sum();
     if let Some(last) = turns.last_mut() {
@@ -197,7 +203,7 @@ fn numbers(of: &[f32]) -> Tensor {
 
 /// A row with all that the loss reads. `reached` is whether its rollout reached the goal.
 fn scored_row(row: Row<Looked>, credit: Credit, reached: bool, algorithm: &Algorithm) -> Row<ScoredTokens> {
-    let corrected = (!algorithm.correction.is_off()).then(|| correct_row(&row, algorithm));
+    let corrected = (row.is_here() && !algorithm.correction.is_off()).then(|| correct_row(&row, algorithm));
     let tokens = row.sampled();
     let Credit { advantage, returns, masked } = credit;
     let flag = |on: bool| f32::from(u8::from(on));

@@ -2,16 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use millrace_policy::PolicyError;
+use millrace_policy::share::minibatches_of;
+use millrace_policy::{PolicyError, Share};
 use millrace_schemas::publish_weights::Manifest;
 use millrace_schemas::submit::{Algorithm, OldPolicy};
 use millrace_schemas::train_shard::Batch;
 use tch::{Device, Tensor};
 
 use super::adamw;
+use super::exchange::exchange;
 use super::forward::{Forward, Look};
 use super::gradients::Gradients;
-use super::pack::{LossInputs, Microbatch, microbatches, minibatches, own_rows};
+use super::pack::{LossInputs, Microbatch, microbatches};
 use super::per_token::{Looked, Row, Sampled, ScoredTokens};
 use super::samples::Samples;
 use super::schedule::rate;
@@ -29,7 +31,7 @@ const CPU_MICROBATCH: usize = 4096;
 /// What a member needs for the updates of one state.
 #[derive(Debug)]
 pub(super) struct Member<'a> {
-    group: Option<&'a Group>,
+    pub(super) group: Option<&'a Group>,
     gradients: Gradients,
     /// The ranges of its parts with weight decay.
     decayed: Vec<OwnedRange>,
@@ -54,7 +56,7 @@ impl<'a> Member<'a> {
     }
 
     /// Replaces a tensor by its sum over the members.
-    fn add_up(&self, tensor: &Tensor) -> Result<(), PolicyError> {
+    pub(super) fn add_up(&self, tensor: &Tensor) -> Result<(), PolicyError> {
         Ok(self.group.map_or(Ok(()), |group| group.all_reduce(tensor))?)
     }
 }
@@ -101,8 +103,20 @@ impl Step<'_> {
             temperature: samples.temperature,
             below: samples.below,
         };
-        let rows = self.look(forward, state, member, samples.rows)?;
-        let (rows, scored) = score(rows, self.batch, self.algorithm, forward.coefficient, self.base);
+        let share = Share::of(self.batch, self.algorithm, state.partition.place());
+        let missing =
+            samples.rows.iter().enumerate().find(|(index, row)| share.needs(*index) && !row.is_here());
+        if let Some((index, _)) = missing {
+            return Err(PolicyError::Impossible(format!(
+                "the batch only names the turns of its rollout index={index}, which this member computes"
+            )));
+        }
+        let mut rows = self.look(forward, state, member, samples.rows)?;
+        let all: Vec<usize> = (0..rows.len()).collect();
+        let own = own_rows(&rows, &all, state);
+        let observations = exchange(self, &mut rows, &own, member, device)?;
+        let (rows, scored) =
+            score((rows, &observations), self.batch, self.algorithm, forward.coefficient, self.base);
         let critic = self.algorithm.advantage.has_critic();
         let step_metrics =
             StepMetrics::new(device, place, Beside { reference: self.reference.is_some(), critic });
@@ -162,8 +176,7 @@ impl Pass<'_> {
         let (mut norms, before) = (0.0, state.optimiser.updates);
         let rate = rate(self.algorithm, batch.base.0);
         for epoch in 0..self.algorithm.epochs {
-            let seed = batch.seed.wrapping_add(u64::from(epoch));
-            for minibatch in minibatches(rows.len(), self.algorithm.minibatches as usize, seed) {
+            for minibatch in minibatches_of(batch, self.algorithm, rows.len(), epoch) {
                 norms += self.update(state, member, rows, &minibatch, rate)?;
             }
         }
@@ -197,7 +210,7 @@ impl Pass<'_> {
         let whole = Whole::of(minibatch.iter().map(|&index| rows[index].counted()));
         let (aggregation, constant) = (self.algorithm.aggregation, self.algorithm.parameters.response_tokens);
         let share = |length: usize| whole.share(aggregation, constant, length);
-        let mine = own_rows(rows, minibatch, &state.partition);
+        let mine = own_rows(rows, minibatch, state);
         let forwards = microbatches(rows, &mine, self.forward.most_tokens(device));
         member.gradients.clear();
         if forwards.is_empty() {
@@ -240,6 +253,11 @@ fn next(of: &mut Option<std::vec::IntoIter<Vec<f32>>>) -> Option<Vec<f32>> {
     of.as_mut()?.next()
 }
 
+/// The rows of these indices that a member computes.
+fn own_rows<V>(rows: &[Row<V>], indices: &[usize], state: &TrainerState) -> Vec<usize> {
+    state.partition.place().own(indices, |index| rows[index].length)
+}
+
 /// Distributes the numbers `[M]` of f32 to the rows of these indices, one row after another.
 fn fill(indices: impl Iterator<Item = usize>, rows: &mut [Vec<f32>], numbers: &Tensor) {
     let mut numbers = Vec::<f32>::try_from(numbers).expect("one axis of f32").into_iter();
@@ -262,7 +280,7 @@ impl Forward<'_> {
         let all: Vec<usize> = (0..rows.len()).collect();
         let zeros = || rows.iter().map(|row| vec![0.0_f32; row.sampled()]).collect::<Vec<_>>();
         let mut looked = Look { log_p: zeros(), values: decoder.critic().map(|_| zeros()) };
-        for indices in microbatches(rows, &own_rows(rows, &all, &state.partition), self.most_tokens(device)) {
+        for indices in microbatches(rows, &own_rows(rows, &all, state), self.most_tokens(device)) {
             member.check()?;
             let samples: Vec<_> = indices.iter().map(|&index| &rows[index]).collect();
             let mut packed = Microbatch::pack(&samples, decoder.config(), device);

@@ -3,6 +3,7 @@
 //! bucket, all of equal length. It updates the weights of its parts, and it alone has their
 //! moments.
 
+use millrace_policy::Place;
 use tch::{Kind, Tensor};
 
 use crate::decoder::{Layout, Part};
@@ -49,6 +50,11 @@ pub(super) struct ZeroPartition {
 }
 
 impl ZeroPartition {
+    /// This member's place in the gang.
+    pub(super) const fn place(&self) -> Place {
+        Place { rank: self.rank as u32, world: self.world as u32 }
+    }
+
     /// Partitions leaves of these lengths, which fill the flat buffer in order. In a gang of one
     /// there is one bucket, the flat buffer as it is.
     pub(super) fn of(leaves: &[i64], rank: u32, world: u32, bucket_bytes: i64) -> Self {

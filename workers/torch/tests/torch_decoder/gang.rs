@@ -8,4 +8,5 @@ mod history;
 mod joins;
 mod processes;
 mod ranks;
+mod shares;
 mod steps;

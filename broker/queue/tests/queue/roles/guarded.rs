@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::{Client, ConnectOptions, Event};
+use async_nats::{Client, ConnectError, ConnectOptions, Event};
 use millrace_auth::Guarded;
 use millrace_queue::testing::TestServer;
 use millrace_queue::{ConnectArgs, JetStream, JetStreamOptions, Queue};
@@ -36,7 +36,16 @@ pub(crate) fn keys() -> TempDir {
 
 impl Fleet {
     pub(crate) async fn start() -> Self {
+        Self::start_changed(|_| ()).await
+    }
+
+    /// With another configuration than was made.
+    pub(crate) async fn start_changed(change: impl FnOnce(&mut String)) -> Self {
         let folder = keys();
+        let path = folder.path().join("nats-server.conf");
+        let mut config = std::fs::read_to_string(&path).unwrap();
+        change(&mut config);
+        std::fs::write(&path, config).unwrap();
         let server = TestServer::start_with(Some(folder.path().join("nats-server.conf"))).await;
         Self { server, folder }
     }
@@ -70,6 +79,15 @@ impl Fleet {
 
     /// A client that may try whatever it likes, and what the server complains of.
     pub(crate) async fn raw(&self, user: &str) -> (Client, UnboundedReceiver<String>) {
+        let (client, complaints) = self.try_raw(user).await;
+        (client.unwrap(), complaints)
+    }
+
+    /// The same where the server may refuse it.
+    pub(crate) async fn try_raw(
+        &self,
+        user: &str,
+    ) -> (Result<Client, ConnectError>, UnboundedReceiver<String>) {
         let text = std::fs::read_to_string(self.path(&format!("keys/{user}.nk"))).unwrap();
         let seed = text.lines().last().unwrap().to_owned();
         let (sender, complaints) = unbounded_channel();
@@ -85,8 +103,7 @@ impl Fleet {
                 std::future::ready(())
             })
             .connect(self.server.url())
-            .await
-            .unwrap();
+            .await;
         (client, complaints)
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use millrace_queue::port::{Expect, Message, PoolPriority};
 use millrace_queue::{
-    Credentials, EventLog, JetStream, JetStreamOptions, KeyStore, QueueError, TaskQueue, Tls,
+    Credentials, EventLog, JetStream, JetStreamOptions, KeyStore, Queue, QueueError, TaskQueue, Tls,
 };
 use millrace_schemas::limits::ACK_WAIT_MS;
 use millrace_schemas::subjects::{COORDINATOR_BUCKET, LEASE_KEY, POLICY_BUCKET};
@@ -93,6 +93,16 @@ async fn a_missing_right_is_told_at_once_with_subject_and_user() {
     // Nobody waited until the time for a request was up.
     assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
     assert_eq!(coordinator.log_end().await.unwrap(), 0);
+}
+
+/// Failures of the moment are tried again for a minute; a missing right is none.
+#[tokio::test]
+async fn who_may_make_no_streams_is_told_at_once() {
+    let fleet = Fleet::start().await;
+    let began = Instant::now();
+    let error = fleet.queue("generate").await.ensure_topology().await.unwrap_err();
+    assert!(!error.is_transient() && error.to_string().contains("user=generate"), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
 }
 
 #[tokio::test]

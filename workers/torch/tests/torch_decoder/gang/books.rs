@@ -6,14 +6,14 @@ use std::sync::Mutex;
 use bytes::Bytes;
 use millrace_policy::gang::RankAssignment;
 use millrace_policy::{
-    CONFIG_FILE, CRITIC_FILE, LoadedVersion, Past, PolicyError, TrainStep, Trained, Trainer,
+    CONFIG_FILE, CRITIC_FILE, LoadedVersion, Past, Place, PolicyError, Share, TrainStep, Trained, Trainer,
 };
 use millrace_schemas::blob::Sha;
-use millrace_schemas::envelope::encode;
+use millrace_schemas::envelope::{decode, encode};
 use millrace_schemas::publish_weights::Manifest;
 use millrace_schemas::submit::Algorithm;
-use millrace_schemas::train_shard::{Batch, FileRef};
-use millrace_schemas::{BlobRef, PolicyVersion};
+use millrace_schemas::train_shard::{Batch, BatchRollout, BatchTurn, FileRef, StoredTrajectory};
+use millrace_schemas::{BlobRef, EntryRef, PolicyVersion};
 use millrace_torch::TorchTrainer;
 use tch::{Kind, Tensor};
 
@@ -28,6 +28,8 @@ pub(crate) struct Books {
     manifests: Mutex<BTreeMap<PolicyVersion, Manifest>>,
     /// Names of the files that were read.
     read: Mutex<Vec<String>>,
+    /// Members get all turns of a batch, not only those of their own share.
+    pub(crate) gives_all: bool,
 }
 
 impl Past for Books {
@@ -43,6 +45,10 @@ impl Past for Books {
         self.read.lock().unwrap().push(name.map_or_else(|| "batch".to_owned(), |file| file.name.clone()));
         let missing = || PolicyError::Impossible(format!("{blob:?} is gone"));
         self.blobs.lock().unwrap().get(&blob.sha256).cloned().ok_or_else(missing)
+    }
+
+    fn batch(&self, blob: &BlobRef, algorithm: &Algorithm, place: Place) -> Result<Batch, PolicyError> {
+        Ok(self.given(&decode("batch", &self.blob(blob)?).unwrap(), algorithm, place))
     }
 }
 
@@ -126,6 +132,26 @@ impl Books {
         read
     }
 
+    /// The batch as a member has it: of the rollouts outside of its share only references.
+    fn given(&self, batch: &Batch, algorithm: &Algorithm, place: Place) -> Batch {
+        let share = Share::of(batch, algorithm, place);
+        let mut batch = batch.clone();
+        let rollouts = batch.groups.iter_mut().flat_map(|group| &mut group.rollouts);
+        rollouts.enumerate().filter(|(index, _)| !self.gives_all && !share.needs(*index)).for_each(
+            |(_, rollout)| {
+                *rollout = referred(rollout);
+            },
+        );
+        batch
+    }
+
+    /// Version 0 as a reference, with the config of `base`.
+    fn version_zero(&self, base: &LoadedVersion) -> LoadedVersion {
+        let manifest = self.manifests.lock().unwrap()[&PolicyVersion(0)].clone();
+        let sha = Sha::of(&manifest.to_json());
+        LoadedVersion { version: PolicyVersion(0), manifest, sha, files: base.files.clone() }
+    }
+
     /// A step of these members, by rank, with these assignments; the result of each.
     pub(crate) fn attempt(
         &self,
@@ -137,14 +163,16 @@ impl Books {
     ) -> (BlobRef, Vec<Result<Trained, PolicyError>>) {
         let batch = Batch { base: base.version, manifest: base.sha, seed: base.version.0, ..batch.clone() };
         let blob = self.put(encode(&batch));
+        let reference = how.algorithm.kl.map(|_| self.version_zero(base));
         let members: Vec<Mutex<&mut TorchTrainer>> = members.iter_mut().map(Mutex::new).collect();
         let made = together(assignments, |assignment| {
             let How { algorithm, checkpoint } = how;
+            let place = Place { rank: assignment.rank, world: assignment.world };
             let step = TrainStep {
-                batch: &batch,
+                batch: &self.given(&batch, algorithm, place),
                 blob,
                 algorithm,
-                reference: None,
+                reference: reference.as_ref(),
                 assignment: Some(assignment),
                 checkpoint: *checkpoint,
                 past: self,
@@ -235,6 +263,24 @@ impl Books {
         }
         assert!(bool::try_from(whole.isfinite().all()).unwrap(), "a part of {name} is missing");
         whole
+    }
+}
+
+/// The same rollout with its turns stored elsewhere.
+pub(crate) fn referred(rollout: &BatchRollout) -> BatchRollout {
+    let (mut entries, mut seen) = (Vec::new(), 0);
+    for turn in &rollout.turns {
+        for tokens in [turn.at - seen, turn.logprobs.len() as u32] {
+            entries.push(EntryRef { seq: entries.len() as u64, tokens, check: 0 });
+        }
+        seen = turn.at + turn.logprobs.len() as u32;
+    }
+    let turns = rollout.turns.iter().map(|turn| BatchTurn { at: 0, logprobs: Vec::new(), ..turn.clone() });
+    BatchRollout {
+        tokens: Vec::new(),
+        turns: turns.collect(),
+        stored: Some(StoredTrajectory { entries, uncut_logprobs: false }),
+        ..rollout.clone()
     }
 }
 

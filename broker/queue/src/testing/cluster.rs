@@ -1,0 +1,111 @@
+//! Three nats-servers in a cluster.
+
+use std::net::TcpListener;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use millrace_server::{ClusterMember, Server, ServerOptions};
+use tempfile::TempDir;
+
+use crate::jetstream::{JetStream, JetStreamOptions};
+
+/// Servers of a cluster.
+const SERVERS: usize = 3;
+/// Between two questions for a leader.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Three nats-servers in a cluster for one test, `server-0` to `server-2`. They have just started: leaders may
+/// not be elected yet.
+#[derive(Debug)]
+pub struct TestCluster {
+    servers: Vec<Server>,
+    /// Of the servers that are not started yet.
+    waiting: Vec<ServerOptions>,
+    folder: TempDir,
+}
+
+impl TestCluster {
+    /// Starts all servers at once, with empty folders.
+    ///
+    /// # Panics
+    /// There is no nats-server, or one does not start; the message has the remedy.
+    pub async fn start() -> Self {
+        let mut cluster = Self::start_partly(SERVERS).await;
+        cluster.start_rest().await;
+        cluster
+    }
+
+    /// Starts so many of the servers. They elect no leader before the others are there.
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    pub async fn start_partly(count: usize) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let free =
+            || TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a free port").port();
+        let peers: Vec<u16> = (0..SERVERS).map(|_| free()).collect();
+        let options = peers.iter().enumerate().map(|(number, port)| {
+            let name = format!("server-{number}");
+            let seat = ClusterMember { name: name.clone(), port: *port, peers: peers.clone() };
+            ServerOptions { seat: Some(seat), ..ServerOptions::in_folder(folder.path().join(name)) }
+        });
+        let mut waiting: Vec<ServerOptions> = options.collect();
+        let rest = waiting.split_off(count);
+        let mut cluster = Self { servers: Vec::new(), waiting, folder };
+        cluster.start_rest().await;
+        cluster.waiting = rest;
+        cluster
+    }
+
+    /// Starts the servers that wait.
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    pub async fn start_rest(&mut self) {
+        let waiting = std::mem::take(&mut self.waiting);
+        let started = waiting.iter().map(async |options| Server::start(options).await);
+        for server in join_all(started).await {
+            self.servers.push(server.unwrap_or_else(|e| panic!("{e}")));
+        }
+    }
+
+    /// A folder that lives as long as the cluster, for whatever else the test needs.
+    #[must_use]
+    pub fn folder(&self) -> &std::path::Path {
+        self.folder.path()
+    }
+
+    /// Connects to one of the servers; nothing is made.
+    ///
+    /// # Panics
+    /// It does not answer.
+    pub async fn connect(&self, number: usize, options: JetStreamOptions) -> Arc<JetStream> {
+        let url = self.servers[number].url();
+        JetStream::connect(url, "test", options).await.expect("the server answers")
+    }
+
+    /// The server that leads a stream, once there is the stream and a leader.
+    ///
+    /// # Panics
+    /// The leader has another name than the servers here.
+    pub async fn leader_of(&self, queue: &JetStream, stream: &str) -> usize {
+        loop {
+            if let Ok(Some(leader)) = queue.stream_leader(stream).await {
+                let number = leader.strip_prefix("server-").and_then(|number| number.parse().ok());
+                return number.expect("one of the servers here");
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
+/// By number.
+impl Deref for TestCluster {
+    type Target = [Server];
+
+    fn deref(&self) -> &[Server] {
+        &self.servers
+    }
+}
