@@ -38,12 +38,8 @@ impl Settlement<'_> {
         let subject = &self.delivery.message.subject;
         match verdict {
             Verdict::Done(OutcomeBody::Generate(part), cost) if part.finish == Finish::Partial => {
-                tracing::warn!(
-                    subject,
-                    tokens = cost.tokens,
-                    "turn handed back, for another worker to continue"
-                );
-                let (reason, sampled) = ("its worker leaves".to_owned(), Some(Box::new(part)));
+                tracing::info!(subject, tokens = cost.tokens, "turn handed back, to be continued");
+                let (reason, sampled) = ("its worker handed it back".to_owned(), Some(Box::new(part)));
                 self.requeue(Returned { reason, sampled, begun: None }, cost.busy.unwrap_or(self.elapsed))
                     .await;
             }
