@@ -66,7 +66,11 @@ impl Settlement<'_> {
             Verdict::RetryAfter(delay, reason) => {
                 let delay = back_off(delay, self.delivery.attempt);
                 let delivery = self.delivery.attempt;
-                tracing::warn!(subject, delivery, ?delay, reason, "task returned to the queue");
+                if self.in_flight.cancel.is_cancelled() {
+                    tracing::info!(subject, delivery, reason, "task returned to the queue");
+                } else {
+                    tracing::warn!(subject, delivery, ?delay, reason, "task returned to the queue");
+                }
                 warn_unsettled(subject, self.delivery.lease.retry_after(delay).await.map_err(Into::into));
             }
             Verdict::Poison(reason) => {

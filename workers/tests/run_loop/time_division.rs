@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use millrace_schemas::generate::{Finish, GenerateDone};
-use millrace_schemas::submit::ModelSpec;
 use millrace_schemas::subjects::{GENERATE_POOL, TRAIN_POOL};
+use millrace_schemas::submit::ModelSpec;
 use millrace_schemas::train_shard::{TrainShardDone, TrainShardTask, TrainWork};
 use millrace_schemas::{OutcomeBody, PolicyVersion, Stage, Task, TaskBody, TaskKey};
 use millrace_workers::runtime::{Tenant, TimeDivision};
@@ -159,7 +159,8 @@ async fn a_step_hands_turns_back_to_others_and_generating_continues_after_it(ben
     bench.put(&step(1)).await;
     soon("the step is begun", &flexible.steps.begun).await;
     let outcomes =
-        eventually("the turn is handed back", async || Some(bench.outcomes().await).filter(|o| o.len() == 1)).await;
+        eventually("the turn is handed back", async || Some(bench.outcomes().await).filter(|o| o.len() == 1))
+            .await;
     let OutcomeBody::Returned(returned) = &outcomes[0].body else { panic!("{outcomes:?}") };
     assert_eq!(returned.sampled.as_ref().map(|part| part.tokens.as_slice()), Some(&[5, 6][..]));
     assert_eq!(outcomes[0].key, turn(1).key);
