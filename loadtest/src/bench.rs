@@ -6,6 +6,7 @@ use anyhow::Context;
 use serde::Serialize;
 
 pub mod cpu;
+pub mod division;
 mod origin;
 #[cfg(millrace_torch)]
 mod model;

@@ -38,6 +38,8 @@ enum Bench {
     Learn(bench::learn::Args),
     /// A fleet that is scaled, beside a static one and KEDA's rule; and one that is interrupted
     Scale(bench::scale::Args),
+    /// Time division on 128 devices, beside static splits into devices that generate and devices that train
+    Division(bench::division::Args),
     /// Redundant groups, asynchrony and dynamic sampling, each with and without
     Mechanisms(bench::mechanisms::Args),
     /// An optimiser step on a language model, beside a plain PyTorch and transformers loop
@@ -72,6 +74,7 @@ fn measure(what: &Bench) -> anyhow::Result<()> {
         Bench::Recipes(args) => bench::recipes::run(args),
         Bench::Learn(args) => bench::learn::run(args),
         Bench::Scale(args) => bench::scale::run(args),
+        Bench::Division(args) => bench::division::run(args),
         Bench::Mechanisms(args) => bench::mechanisms::run(args),
         #[cfg(millrace_torch)]
         Bench::Train(args) => bench::train::run(args),

@@ -135,6 +135,12 @@ pub const LEADER_STALL_MS: u64 = 10_000;
 /// Doublings of [`LEADER_STALL_MS`]: leaders that all have the same problem alternate every 11
 /// minutes at most.
 pub const MAX_LEADER_DOUBLINGS: u32 = 6;
+/// Milliseconds for the turns of a worker with time division to end with what was sampled, when a
+/// step needs its device. After that they return to the queue as they began.
+pub const SHRINK_MS: u64 = 5_000;
+/// Milliseconds for its engine to release the device, once it has no turns. After that the step
+/// fails there, and the worker leaves the membership of gangs until the engine answers.
+pub const DEVICE_RELEASE_MS: u64 = 15_000;
 /// Milliseconds between two heartbeats of a train worker.
 pub const MEMBER_BEAT_MS: u64 = 1_000;
 /// Milliseconds of silence after which a train worker is no longer a member, and the attempt of the

@@ -174,11 +174,40 @@ pub struct WorkerNotice {
     /// It is leaving: it pulls no more tasks.
     #[serde(default, skip_serializing_if = "omit::is_default")]
     pub leaving: bool,
+    /// What its device does now, where it generates and trains in turn (time division); `None`
+    /// otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceUse>,
     /// The machine that it is on, where it was told; `None` otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<Machine>,
     /// Counters by stage.
     pub stages: BTreeMap<Stage, StageCounters>,
+}
+
+/// What a device does that generates and trains in turn.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceUse {
+    /// It samples turns, or could.
+    #[default]
+    Generates,
+    /// A step needs it: turns are handed back, and the engine releases it.
+    Shrinks,
+    /// It makes a step.
+    Trains,
+}
+
+impl DeviceUse {
+    /// The word for people.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Generates => "generates",
+            Self::Shrinks => "shrinks",
+            Self::Trains => "trains",
+        }
+    }
 }
 
 /// The machine of a worker.

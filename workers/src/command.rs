@@ -22,6 +22,7 @@ use crate::stages::Executors;
 use crate::torch::TorchArgs;
 use crate::train_shard::KeyRendezvous;
 use arguments::engine::EngineArgs;
+use arguments::time_division::TimeDivisionArgs;
 use arguments::{PoolArg, StageArg, pools};
 
 use baselines::Baselines;
@@ -81,6 +82,8 @@ struct Arguments {
     #[arg(long, env = "MILLRACE_POOL", value_name = "NAME")]
     member_of: Option<String>,
     #[command(flatten)]
+    time_division: TimeDivisionArgs,
+    #[command(flatten)]
     machine: MachineArgs,
     #[command(flatten)]
     engine: EngineArgs,
@@ -122,6 +125,7 @@ async fn run() -> anyhow::Result<()> {
     let offers = |stage| program.as_ref().map_or(&[][..], |program| program.pools(stage));
     let pools = pools(&arguments.stages, &arguments.pools, offers)?;
     let server = arguments.engine.server()?;
+    let device = arguments.time_division.device(&pools, server.is_some())?;
     let tools = arguments.tools.tools().context("failed to read --judge-key-file")?;
     warn_without_sandbox(&tools, &pools).await;
     let id = arguments.id.unwrap_or_else(worker_name::default_name);
@@ -135,11 +139,19 @@ async fn run() -> anyhow::Result<()> {
     let grace = Duration::try_from_secs_f64(arguments.grace).context("failed to read --grace")?;
     let rendezvous = KeyRendezvous::new(broker.clone(), Handle::current());
     let (tracer, member_of) = (telemetry.tracer.clone(), arguments.member_of);
-    let settings = WorkerSettings { grace, machine, member_of, tracer, ..WorkerSettings::new(id.clone()) };
+    let time_division = device.as_ref().map(|device| device.division().clone());
+    let settings = WorkerSettings {
+        grace,
+        machine,
+        member_of,
+        tracer,
+        time_division,
+        ..WorkerSettings::new(id.clone())
+    };
     let worker = Worker::start(broker.clone(), settings);
     let executors = Executors::new(objects, worker.policies().clone());
     let executors = executors.with_rendezvous(Arc::new(rendezvous)).asking(program).generating_at(server);
-    let executors = executors.scoring_with(tools).reading(broker);
+    let executors = executors.scoring_with(tools).reading(broker).sharing(device);
     tracing::info!(%id, pools = pools.len(), "serving");
     let settled = worker.serve(pools, |stage| executors.executor(stage), telemetry.health, departure).await;
     telemetry.tracer.finish().await;

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::model::versions::VersionStore;
 use crate::policy::openai::ServerSettings;
-use crate::runtime::{Cost, Executor, Failure, PolicyTable, Verdict};
+use crate::runtime::{Cost, Executor, Failure, PolicyTable, TimeDivision, Verdict};
 use driver::{Answer, Driver, Request};
 use follow::{Follower, Serving};
 use remote::Remote;
@@ -59,8 +59,11 @@ pub struct Generate {
     sampler: Sampler,
     /// What the engine serves, by run, from a run's first task here until its end.
     runs: Arc<Mutex<HashMap<RunId, watch::Receiver<Serving>>>>,
-    /// Fires when the worker leaves: turns end with what was sampled.
-    leaving: CancellationToken,
+    /// The device, which a trainer of this worker may share: it counts the turns in flight, and
+    /// ends them with what was sampled when the worker leaves or a step needs it.
+    device: TimeDivision,
+    /// Whether a trainer shares the device.
+    is_shared: bool,
 }
 
 impl Generate {
@@ -77,7 +80,23 @@ impl Generate {
     }
 
     fn by(sampler: Sampler, policies: PolicyTable, versions: VersionStore) -> Self {
-        Self { policies, versions, sampler, runs: Arc::default(), leaving: CancellationToken::new() }
+        Self {
+            policies,
+            versions,
+            sampler,
+            runs: Arc::default(),
+            device: TimeDivision::default(),
+            is_shared: false,
+        }
+    }
+
+    /// The same on a device that a trainer uses in turn.
+    #[must_use]
+    pub fn sharing(self, device: TimeDivision) -> Self {
+        if let Sampler::Thread(driver) = &self.sampler {
+            device.set_engine(Arc::new(driver.clone()));
+        }
+        Self { device, is_shared: true, ..self }
     }
 
     /// What the engine serves of a run. The first task of a run makes the engine follow its policy.
@@ -130,22 +149,28 @@ impl Generate {
             return Err(Failure::Impossible(reason));
         }
         let begun = generate.sampled.as_ref().map_or(0, |sampled| sampled.tokens.len());
+        let turn = self.device.begin_turn();
+        let hand_back = turn.hand_back().clone();
         let ready = self.wait_for_weights(&task.run, generate.min_version);
-        let Some(ready) = self.leaving.run_until_cancelled(ready).await else {
+        let Some(ready) = hand_back.run_until_cancelled(ready).await else {
+            drop(turn);
             return Err(give_up(&cancel).await);
         };
         ready?;
         let (reply, answer) = oneshot::channel();
         let Task { run, body: TaskBody::Generate(task), .. } = task else { unreachable!("matched above") };
-        let leaving = self.leaving.clone();
+        let leaving = hand_back.clone();
         let request = Request { rollout, task, cancel: cancel.clone(), leaving, reply };
         self.sampler.request(run, request);
-        match answer.await {
+        let answer = turn.abandon().run_until_cancelled(answer).await;
+        drop(turn);
+        let Some(answer) = answer else { return Err(give_up(&cancel).await) };
+        match answer {
             // The log has as much of the turn already.
             Ok(Ok(Answer { done, .. })) if done.finish == Finish::Partial && done.tokens.len() == begun => {
                 Err(give_up(&cancel).await)
             }
-            Ok(Err(_)) | Err(_) if self.leaving.is_cancelled() => Err(give_up(&cancel).await),
+            Ok(Err(_)) | Err(_) if hand_back.is_cancelled() => Err(give_up(&cancel).await),
             Ok(Ok(Answer { done, busy })) => {
                 let cost = Cost { busy: Some(busy), tokens: done.tokens.len() as u64 };
                 Ok((OutcomeBody::Generate(done), cost))
@@ -158,7 +183,7 @@ impl Generate {
     }
 }
 
-/// Cancels the task of a turn of which nothing was sampled before the worker left: it returns to the
+/// Cancels the task of a turn of which nothing was sampled before it had to end: it returns to the
 /// queue. Never ends, because the caller is dropped.
 async fn give_up(cancel: &CancellationToken) -> Failure {
     cancel.cancel();
@@ -168,8 +193,12 @@ async fn give_up(cancel: &CancellationToken) -> Failure {
 #[async_trait]
 impl Executor for Generate {
     fn hand_back(&self) -> bool {
-        self.leaving.cancel();
+        self.device.leave();
         true
+    }
+
+    fn gate(&self) -> Option<watch::Receiver<bool>> {
+        self.is_shared.then(|| self.device.may_generate())
     }
 
     fn waits_for(&self) -> Option<String> {

@@ -25,6 +25,7 @@ mod drain;
 mod drain_requests;
 mod policy_table;
 mod membership;
+mod time_division;
 mod counters;
 
 pub use drain::{Departure, on_signal};
@@ -32,4 +33,5 @@ pub use executor::{Cost, Executor, Verdict};
 pub use failure::{Failure, Retry};
 pub(crate) use panics::panic_message;
 pub use policy_table::{PolicyTable, PolicyWatch, policies};
+pub use time_division::{NotReleased, SampledTurn, StepTurn, Tenant, TimeDivision};
 pub use worker::{PoolSettings, Worker, WorkerSettings};

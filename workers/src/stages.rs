@@ -15,7 +15,7 @@ use crate::program::Program;
 use crate::publish_weights::PublishWeights;
 use crate::rewards::Tools;
 use crate::runtime::{Executor, PolicyTable, PoolSettings};
-use crate::train_shard::TrainShard;
+use crate::train_shard::{SharedDevice, TrainShard};
 use crate::{env_step, envs, reward, rewards};
 
 /// Makes the executors of a worker. They share one cache of versions.
@@ -28,6 +28,7 @@ pub struct Executors {
     server: Option<ServerSettings>,
     tools: Arc<Tools>,
     broker: Option<Broker>,
+    device: Option<SharedDevice>,
 }
 
 impl Executors {
@@ -44,6 +45,7 @@ impl Executors {
             server: None,
             tools: Arc::default(),
             broker: None,
+            device: None,
         }
     }
 
@@ -71,6 +73,12 @@ impl Executors {
         Self { server, ..self }
     }
 
+    /// The same, with a device that generating and training use in turn, if they share one.
+    #[must_use]
+    pub fn sharing(self, device: Option<SharedDevice>) -> Self {
+        Self { device, ..self }
+    }
+
     /// The same, with what rewards need besides their tasks.
     #[must_use]
     pub fn scoring_with(self, tools: Tools) -> Self {
@@ -86,9 +94,13 @@ impl Executors {
         match stage {
             Stage::Generate => {
                 let (policies, versions) = (self.policies.clone(), self.versions.clone());
-                Arc::new(match &self.server {
+                let generate = match &self.server {
                     Some(server) => Generate::by_server(policies, versions, server.clone()),
                     None => Generate::new(policies, versions),
+                };
+                Arc::new(match &self.device {
+                    Some(device) => generate.sharing(device.division().clone()),
+                    None => generate,
                 })
             }
             Stage::EnvStep => {
@@ -99,7 +111,7 @@ impl Executors {
             Stage::Reward => Arc::new(reward::Reward::asking(self.program.clone()).with(self.tools.clone())),
             Stage::TrainShard => {
                 let trainer = TrainShard::new(self.versions.clone()).reading(self.broker.clone());
-                Arc::new(trainer.with_rendezvous(self.rendezvous.clone()))
+                Arc::new(trainer.with_rendezvous(self.rendezvous.clone()).sharing(self.device.clone()))
             }
             Stage::PublishWeights => Arc::new(PublishWeights::new(self.versions.objects().clone())),
             Stage::Submit => unreachable!("submit has no tasks"),

@@ -15,6 +15,7 @@ use millrace_schemas::envelope::decode;
 use millrace_schemas::train_shard::{Batch, FileRef, StepVoid, TrainShardDone, TrainShardTask, TrainWork};
 use millrace_schemas::{BlobRef, OutcomeBody, PolicyVersion, RunId, Task, TaskBody};
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::model::versions::{FILES_IN_FLIGHT, Files, VersionStore};
@@ -24,9 +25,11 @@ use thread::{Job, StepJob, TrainerThread};
 
 mod key_rendezvous;
 mod past;
+mod shared_device;
 mod thread;
 
 pub use key_rendezvous::KeyRendezvous;
+pub use shared_device::SharedDevice;
 
 /// Executes `train_shard` tasks, one at a time.
 #[derive(Debug)]
@@ -36,6 +39,8 @@ pub struct TrainShard {
     thread: TrainerThread,
     /// Reads the trajectories that batches name; `None` where all batches contain them.
     broker: Option<Broker>,
+    /// The device, where an engine of this worker shares it.
+    device: Option<SharedDevice>,
 }
 
 impl TrainShard {
@@ -44,13 +49,19 @@ impl TrainShard {
     #[must_use]
     pub fn new(versions: VersionStore) -> Self {
         let rendezvous = Arc::new(MemoryRendezvous::default());
-        Self { versions, rendezvous, thread: TrainerThread::start(), broker: None }
+        Self { versions, rendezvous, thread: TrainerThread::start(), broker: None, device: None }
     }
 
     /// The same, with a broker that reads the trajectories that batches name.
     #[must_use]
     pub fn reading(self, broker: Option<Broker>) -> Self {
         Self { broker, ..self }
+    }
+
+    /// The same, on a device that an engine uses in turn.
+    #[must_use]
+    pub fn sharing(self, device: Option<SharedDevice>) -> Self {
+        Self { device, ..self }
     }
 
     /// The same, with another rendezvous for the members of a gang.
@@ -92,7 +103,11 @@ impl TrainShard {
                 }))
             }
         };
-        let trained = match self.thread.train(run.clone(), job).await {
+        let device = match &self.device {
+            Some(device) => Some(device.begin_step(run, &job).await?),
+            None => None,
+        };
+        let trained = match self.thread.train(run.clone(), job, device).await {
             Ok(trained) => trained,
             Err(PolicyError::Void(reason)) => return Ok(OutcomeBody::Void(StepVoid { reason })),
             Err(error) => return Err(error.into()),
@@ -189,7 +204,11 @@ impl Executor for TrainShard {
     }
 
     fn is_well(&self) -> bool {
-        self.thread.is_well()
+        self.thread.is_well() && self.device.as_ref().is_none_or(SharedDevice::is_well)
+    }
+
+    fn gate(&self) -> Option<watch::Receiver<bool>> {
+        self.device.as_ref().map(|device| device.division().may_train())
     }
 }
 

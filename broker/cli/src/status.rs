@@ -1,21 +1,23 @@
 //! `millrace status`.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
-use millrace_schemas::RunId;
 use millrace_schemas::api::{Ledger, RunRequest, Status, StoredStatus};
 use millrace_schemas::counters::RunCounters;
 use millrace_schemas::limits::WORKER_REPORT_MS;
+use millrace_schemas::notice::{StageCounters, WorkerNotice};
 use millrace_schemas::subjects::NOTICE_WORKERS;
+use millrace_schemas::{RunId, Stage};
 use tokio::time::{Instant, timeout};
 
 use super::connect::{Api, ConnectionArgs};
 use super::domains;
 use super::evaluation;
 use super::term::{by_reason, duration, histogram, percent, say, thousands};
-use super::waits::{Wait, Waits, is_quiet, read_notice};
+use super::waits::{Waits, is_quiet, read_notice};
 
 /// Long enough for two notices of each worker.
 const LISTEN: Duration = Duration::from_millis(2 * WORKER_REPORT_MS + 200);
@@ -28,6 +30,9 @@ pub(super) struct StatusArgs {
     /// Print the coordinator's response as JSON
     #[arg(long)]
     json: bool,
+    /// List the workers too, with what each does now
+    #[arg(long, conflicts_with = "json")]
+    workers: bool,
 }
 
 impl StatusArgs {
@@ -39,26 +44,50 @@ impl StatusArgs {
             return Ok(ExitCode::SUCCESS);
         }
         lines(&status).iter().for_each(say);
-        if is_quiet(&status) {
-            wants(&api, &status).await?.iter().for_each(|wait| say(line("waits", &wait.to_string())));
+        if self.workers || is_quiet(&status) {
+            let (waits, workers) = listen(&api).await?;
+            let waits = waits.all(Instant::now(), &status);
+            waits.iter().for_each(|wait| say(line("waits", &wait.to_string())));
+            let workers = workers.values().filter(|_| self.workers);
+            workers.for_each(|worker| say(line("worker", &doing(worker))));
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// What the run waits for, from the notices that workers publish while this listens.
-async fn wants(api: &Api, status: &Status) -> Result<Vec<Wait>> {
+/// What workers wait for, and the last notice of each, from what they publish while this listens.
+async fn listen(api: &Api) -> Result<(Waits, BTreeMap<String, WorkerNotice>)> {
     let (mut workers, mut waits) = (api.listen(NOTICE_WORKERS).await?, Waits::default());
+    let mut notices = BTreeMap::new();
     let listening = async {
         while let Some(message) = workers.next().await {
             if let Some(notice) = read_notice(&message.payload) {
+                notices.insert(notice.worker.clone(), notice.clone());
                 waits.take(Instant::now(), notice);
             }
         }
     };
     // The timeout is the usual end.
     let _ = timeout(LISTEN, listening).await;
-    Ok(waits.all(Instant::now(), status))
+    Ok((waits, notices))
+}
+
+/// `flexible-0 trains: generate 0 in flight, 812 done; train_shard 1 in flight, 7 done`. A device
+/// that is not shared has no verb.
+fn doing(worker: &WorkerNotice) -> String {
+    let verb = match worker.device {
+        _ if worker.leaving => " leaves",
+        Some(device) => return format!("{} {}: {}", worker.worker, device.name(), tasks(worker)),
+        None => "",
+    };
+    format!("{}{verb}: {}", worker.worker, tasks(worker))
+}
+
+fn tasks(worker: &WorkerNotice) -> String {
+    let of = |(stage, counters): (&Stage, &StageCounters)| {
+        format!("{stage} {} in flight, {} done", thousands(counters.in_hand), thousands(counters.done))
+    };
+    worker.stages.iter().map(of).collect::<Vec<_>>().join("; ")
 }
 
 fn line(label: &str, words: &str) -> String {
@@ -153,7 +182,24 @@ pub(super) fn headline(status: &Status) -> String {
 
 #[cfg(test)]
 mod tests {
+    use millrace_schemas::notice::DeviceUse;
+
     use super::*;
+
+    #[test]
+    fn a_worker_in_words() {
+        let counters = StageCounters { in_hand: 3, done: 1_200, ..StageCounters::default() };
+        let worker = WorkerNotice {
+            worker: "flexible-0".into(),
+            device: Some(DeviceUse::Shrinks),
+            stages: [(Stage::Generate, counters)].into(),
+            ..WorkerNotice::default()
+        };
+        assert_eq!(doing(&worker), "flexible-0 shrinks: generate 3 in flight, 1,200 done");
+        let leaving = WorkerNotice { leaving: true, ..worker.clone() };
+        assert!(doing(&leaving).starts_with("flexible-0 leaves: "));
+        assert!(doing(&WorkerNotice { device: None, ..worker }).starts_with("flexible-0: "));
+    }
 
     #[test]
     fn a_run_in_words() {

@@ -14,10 +14,23 @@ use crate::chaos::stack::beside;
 /// # Errors
 /// The run is refused or fails, or its books do not balance.
 pub(super) fn play(folder: &Path, spec: &RunSpec, arguments: &[&str]) -> anyhow::Result<Report> {
+    play_by(&beside("millrace")?, folder, spec, arguments)
+}
+
+/// The same with this `millrace`.
+///
+/// # Errors
+/// As [`play`].
+pub(super) fn play_by(
+    program: &Path,
+    folder: &Path,
+    spec: &RunSpec,
+    arguments: &[&str],
+) -> anyhow::Result<Report> {
     std::fs::create_dir_all(folder).with_context(|| format!("failed to make {}", folder.display()))?;
     let (file, folder) = (folder.join("run.toml"), folder.join("run"));
     std::fs::write(&file, toml::to_string(spec).context("a run file can be written as TOML")?)?;
-    let mut up = Command::new(beside("millrace")?);
+    let mut up = Command::new(program);
     let output = up.arg("up").arg(&file).arg("--dir").arg(&folder).arg("--again").args(arguments).output();
     let output = output.context("failed to start `millrace up`")?;
     let said = String::from_utf8_lossy(&output.stderr);

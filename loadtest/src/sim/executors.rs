@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use millrace_policy::{Engine, EngineRequest, LoadedVersion, Ticket};
 use millrace_queue::Broker;
 use millrace_schemas::blob::Sha;
+use millrace_schemas::limits::DEVICE_RELEASE_MS;
 use millrace_schemas::policy::Policy;
 use millrace_schemas::{OutcomeBody, PolicyVersion, RunId, Stage, Task, TaskBody, TaskKey};
 use millrace_workers::env_step::EnvStep;
@@ -15,12 +16,15 @@ use millrace_workers::model::versions::{Files, VersionStore};
 use millrace_workers::policy::scripted::ScriptedEngine;
 use millrace_workers::publish_weights::PublishWeights;
 use millrace_workers::reward::Reward;
+use millrace_workers::runtime::{Tenant, TimeDivision};
 use millrace_workers::{Cost, Executor, Failure, PolicyTable, Verdict};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::link::Link;
 use super::scenario::FaultKind;
+use super::world::World;
 use train::Train;
 
 mod train;
@@ -32,25 +36,36 @@ const WEIGHTS_WAIT: Duration = Duration::from_secs(60);
 /// Of this many rollouts one is cursed while poison is about.
 const CURSED: u64 = 11;
 
-/// The executor of a stage, in a process at the end of `link`.
+/// The executor of a stage, in a process at the end of `link`. `device` is the one that generating and
+/// training share, if they do.
 pub(super) fn executor(
     stage: Stage,
     link: &Link,
     broker: &Broker,
     policies: &PolicyTable,
+    device: Option<&TimeDivision>,
 ) -> Arc<dyn Executor> {
     let objects = broker.objects();
     let versions = VersionStore::new(objects.clone());
     let inner: Arc<dyn Executor> = match stage {
-        Stage::Generate => Arc::new(Generate {
-            link: link.clone(),
-            policies: policies.clone(),
-            versions,
-            leaving: CancellationToken::new(),
-        }),
+        Stage::Generate => {
+            if let Some(device) = device {
+                device.set_engine(Arc::new(SlowEngine { world: link.world.clone() }));
+            }
+            Arc::new(Generate {
+                link: link.clone(),
+                policies: policies.clone(),
+                versions,
+                device: device.cloned().unwrap_or_default(),
+                is_shared: device.is_some(),
+            })
+        }
         Stage::EnvStep => Arc::new(EnvStep::default()),
         Stage::Reward => Arc::new(Reward::default()),
-        Stage::TrainShard => Arc::new(Train { broker: broker.clone(), versions }),
+        Stage::TrainShard => {
+            let (world, broker, device) = (link.world.clone(), broker.clone(), device.cloned());
+            Arc::new(Train { world, broker, versions, device })
+        }
         Stage::PublishWeights => Arc::new(PublishWeights::new(objects.clone())),
         Stage::Submit => unreachable!("submit has no tasks"),
     };
@@ -88,6 +103,30 @@ impl Executor for Troubled {
     fn hand_back(&self) -> bool {
         self.inner.hand_back()
     }
+
+    fn gate(&self) -> Option<watch::Receiver<bool>> {
+        self.inner.gate()
+    }
+
+    fn is_well(&self) -> bool {
+        self.inner.is_well()
+    }
+}
+
+/// An engine that takes a while to release its device, and at times longer than is waited for.
+struct SlowEngine {
+    world: Arc<World>,
+}
+
+#[async_trait]
+impl Tenant for SlowEngine {
+    async fn leave(&self) -> Result<(), String> {
+        let most = if self.world.strikes(FaultKind::Hang) { 3 * DEVICE_RELEASE_MS } else { 200 };
+        sleep(self.world.time(1, most)).await;
+        Ok(())
+    }
+
+    fn come_back(&self) {}
 }
 
 /// Whether nobody can do a task of this rollout. The same rollout is cursed everywhere.
@@ -104,8 +143,9 @@ struct Generate {
     link: Link,
     policies: PolicyTable,
     versions: VersionStore,
-    /// Fires when the worker leaves: turns end with what was sampled.
-    leaving: CancellationToken,
+    /// Ends turns with what was sampled when the worker leaves or trains.
+    device: TimeDivision,
+    is_shared: bool,
 }
 
 impl Generate {
@@ -127,14 +167,23 @@ impl Generate {
         Ok(self.versions.fetch(run, policy.version, policy.manifest, Files::Model).await?)
     }
 
-    async fn sample(&self, task: Task) -> Result<(OutcomeBody, Cost), Failure> {
+    async fn sample(
+        &self,
+        task: Task,
+        hand_back: &CancellationToken,
+        cancel: &CancellationToken,
+    ) -> Result<(OutcomeBody, Cost), Failure> {
         let started = Instant::now();
         let (TaskBody::Generate(body), TaskKey::Generate { rollout, .. }) = (task.body, task.key) else {
             return Err(Failure::impossible("it is not for this stage"));
         };
         let (run, from) = (task.run, body.min_version);
         let oldest = body.oldest_version();
-        let mut policy = self.policy(&run, from).await?;
+        let begun = body.sampled.as_ref().map_or(0, |sampled| sampled.tokens.len());
+        let Some(policy) = hand_back.run_until_cancelled(self.policy(&run, from)).await else {
+            return Err(give_up(cancel).await);
+        };
+        let mut policy = policy?;
         let mut engine = ScriptedEngine::new(&self.load(&run, &policy).await?)?;
         engine.admit(EngineRequest { ticket: Ticket(0), rollout, task: body });
         loop {
@@ -146,11 +195,11 @@ impl Generate {
                 engine.load(&loaded)?;
                 policy = newer;
             }
-            let leaves = self.leaving.is_cancelled();
-            let part = if leaves { engine.abandon(Ticket(0)) } else { None };
-            let done = match part.filter(|done| !done.tokens.is_empty()) {
+            let ends = hand_back.is_cancelled();
+            let part = if ends { engine.abandon(Ticket(0)) } else { None };
+            let done = match part.filter(|done| done.tokens.len() > begun) {
                 Some(part) => part,
-                None if leaves => return Err(Failure::soon("this worker leaves")),
+                None if ends => return Err(give_up(cancel).await),
                 None => match engine.step()?.pop() {
                     Some(finished) => finished.result?,
                     None => continue,
@@ -164,14 +213,38 @@ impl Generate {
     }
 }
 
+/// Returns the task of a turn of which nothing was sampled to the queue, as the real executor does.
+async fn give_up(cancel: &CancellationToken) -> Failure {
+    cancel.cancel();
+    std::future::pending().await
+}
+
 #[async_trait]
 impl Executor for Generate {
-    async fn execute(&self, task: Task, _cancel: CancellationToken) -> Verdict {
-        self.sample(task).await.into()
+    async fn execute(&self, task: Task, cancel: CancellationToken) -> Verdict {
+        let turn = self.device.begin_turn();
+        let hand_back = turn.hand_back().clone();
+        let sampled = self.sample(task, &hand_back, &cancel);
+        let ended = tokio::select! {
+            biased;
+            sampled = sampled => Some(sampled),
+            // From here on the process waits for its cancellation, without the device.
+            () = cancel.cancelled() => None,
+            () = turn.abandon().cancelled() => None,
+        };
+        drop(turn);
+        match ended {
+            Some(sampled) => sampled.into(),
+            None => give_up(&cancel).await.into(),
+        }
     }
 
     fn hand_back(&self) -> bool {
-        self.leaving.cancel();
+        self.device.leave();
         true
+    }
+
+    fn gate(&self) -> Option<watch::Receiver<bool>> {
+        self.is_shared.then(|| self.device.may_generate())
     }
 }

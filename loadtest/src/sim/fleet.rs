@@ -11,6 +11,7 @@ use millrace_queue::Broker;
 use millrace_queue::testing::gate::gated;
 use millrace_schemas::{Stage, WorkerId};
 use millrace_telemetry::{Health, Tracer};
+use millrace_workers::runtime::TimeDivision;
 use millrace_workers::stages::default_pools;
 use millrace_workers::{PoolSettings, Worker, WorkerSettings};
 use tokio::task::JoinHandle;
@@ -40,11 +41,23 @@ pub(super) enum Role {
     Sample,
     Play,
     Train,
+    /// It samples and trains, in turn.
+    Flexible,
 }
 
-const ROLES: [Role; 4] = [Role::Coordinator, Role::Sample, Role::Play, Role::Train];
+/// The roles of two processes each.
+const ROLES: usize = 4;
 
 impl Role {
+    /// The roles of a world.
+    const fn of(world: &World) -> [Self; ROLES] {
+        match (world.time_division, world.seed % 2) {
+            (false, _) => [Self::Coordinator, Self::Sample, Self::Play, Self::Train],
+            (true, 0) => [Self::Coordinator, Self::Sample, Self::Play, Self::Flexible],
+            (true, _) => [Self::Coordinator, Self::Play, Self::Flexible, Self::Flexible],
+        }
+    }
+
     /// What such a worker serves, and how many tasks of a pool at once.
     const fn stages(self) -> &'static [(Stage, u32)] {
         match self {
@@ -52,6 +65,7 @@ impl Role {
             Self::Sample => &[(Stage::Generate, 4)],
             Self::Play => &[(Stage::EnvStep, 4), (Stage::Reward, 4)],
             Self::Train => &[(Stage::TrainShard, 1), (Stage::PublishWeights, 1)],
+            Self::Flexible => &[(Stage::Generate, 4), (Stage::TrainShard, 1), (Stage::PublishWeights, 1)],
         }
     }
 }
@@ -76,8 +90,9 @@ struct Process {
 impl Fleet {
     /// Starts two processes of each role.
     pub(super) fn start(world: Arc<World>) -> Arc<Self> {
+        let roles = Role::of(&world);
         let fleet = Arc::new(Self { world, processes: Mutex::default() });
-        for role in ROLES {
+        for role in roles {
             for number in 0..2 {
                 fleet.add(role, format!("{role:?}-{number}").to_lowercase());
             }
@@ -157,7 +172,7 @@ impl Fleet {
     pub(super) fn mend(&self) {
         let count = self.processes().len();
         for at in 0..count {
-            if at >= 2 * ROLES.len() {
+            if at >= 2 * ROLES {
                 self.kill(at);
             } else {
                 self.processes()[at].link.mend();
@@ -195,7 +210,7 @@ fn begin(world: &Arc<World>, process: &mut Process) {
             };
             tokio::spawn(coordinate(broker, config, stop))
         }
-        Role::Sample | Role::Play | Role::Train => {
+        Role::Sample | Role::Play | Role::Train | Role::Flexible => {
             let id = format!("{}-{}", process.name, world.next_name());
             let id = id.parse().expect("a role and numbers are a worker's name");
             tokio::spawn(work(broker, id, process.role, link, stop))
@@ -223,7 +238,13 @@ async fn coordinate(broker: Broker, config: DriverConfig, stop: CancellationToke
 async fn work(broker: Broker, id: WorkerId, role: Role, link: Link, stop: CancellationToken) {
     let own = broker.clone();
     let report = Duration::from_secs(60);
-    let settings = WorkerSettings { report, instance: id.to_string(), ..WorkerSettings::new(id) };
+    let device = (role == Role::Flexible).then(TimeDivision::default);
+    let settings = WorkerSettings {
+        report,
+        instance: id.to_string(),
+        time_division: device.clone(),
+        ..WorkerSettings::new(id)
+    };
     let grace = match link.world.seed % 3 {
         0 => settings.grace,
         // Workers that leave hand their turns back in the middle, or before the first token.
@@ -237,6 +258,6 @@ async fn work(broker: Broker, id: WorkerId, role: Role, link: Link, stop: Cancel
         let pools = default_pools(*stage).into_iter().filter(|pool| used.contains(&pool.as_str()));
         pools.map(|pool| PoolSettings { stage: *stage, pool, concurrency: *concurrency })
     });
-    let executor = |stage| executor(stage, &link, &own, &policies);
+    let executor = |stage| executor(stage, &link, &own, &policies, device.as_ref());
     worker.serve(pools.collect(), executor, Health::default(), stop).await;
 }

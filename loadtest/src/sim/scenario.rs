@@ -25,6 +25,10 @@ pub struct Scenario {
     /// Milliseconds until a task whose worker is silent is given to another. Default 30000.
     #[serde(default = "usual_ack_wait")]
     pub ack_wait_ms: u64,
+    /// Whether the workers that train also generate, in turn on one device. Every second seed has no
+    /// other generators then.
+    #[serde(default)]
+    pub time_division: bool,
     /// The runs that are submitted.
     #[serde(default)]
     pub runs: RunShape,
@@ -150,6 +154,7 @@ impl Scenario {
             include_str!("../../scenarios/wide.toml"),
             include_str!("../../scenarios/replicas.toml"),
             include_str!("../../scenarios/repairs.toml"),
+            include_str!("../../scenarios/time-division.toml"),
         ];
         texts.map(|text| Self::from_toml(text).expect("shipped scenarios are valid")).into()
     }
@@ -164,7 +169,7 @@ mod tests {
     #[test]
     fn shipped_scenarios_are_valid_and_wrong_ones_are_refused() {
         let shipped = Scenario::shipped();
-        assert_eq!(shipped.len(), 7);
+        assert_eq!(shipped.len(), 8);
         let drawn: BTreeSet<FaultKind> =
             shipped.iter().flat_map(|scenario| scenario.faults.keys().copied()).collect();
         assert_eq!(drawn, FaultKind::ALL.into(), "each kind of fault comes in some scenario");

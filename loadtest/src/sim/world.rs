@@ -31,6 +31,8 @@ pub(super) struct World {
     pub(super) objects: Objects,
     /// Distinguishes what is cursed in one world from another.
     pub(super) seed: u64,
+    /// Workers that train also generate, in turn.
+    pub(super) time_division: bool,
     /// What is put into the queue, as seen there.
     pub(super) puts: PutWatch,
     /// What replicas that are behind still show.
@@ -82,6 +84,7 @@ impl World {
             queue: MemoryQueue::with_settings(Arc::new(SystemClock::new()), settings),
             objects: Objects::memory(),
             seed,
+            time_division: scenario.time_division,
             puts: PutWatch::default(),
             replicas: Replicas::default(),
             start: Instant::now(),

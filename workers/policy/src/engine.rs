@@ -57,4 +57,22 @@ pub trait Engine {
     /// # Errors
     /// The engine is broken. The caller drops it and retries its requests.
     fn step(&mut self) -> Result<Vec<Finished>, PolicyError>;
+
+    /// Releases the device's memory, because a trainer needs it: the weights go to the host's, the
+    /// KV cache is dropped. No request is in flight. Then comes [`Self::load`] or
+    /// [`Self::return_to_device`] before any other call.
+    ///
+    /// # Errors
+    /// They could not be moved.
+    fn leave_device(&mut self) -> Result<(), PolicyError> {
+        Ok(())
+    }
+
+    /// Brings the weights back to the device.
+    ///
+    /// # Errors
+    /// The device has no room. The caller retries.
+    fn return_to_device(&mut self) -> Result<(), PolicyError> {
+        Ok(())
+    }
 }

@@ -32,6 +32,15 @@ pub trait Trainer {
     /// The files are not such a model, the step has no finite result, or a member of the gang was
     /// lost.
     fn step(&mut self, base: &LoadedVersion, step: &TrainStep<'_>) -> Result<Trained, PolicyError>;
+
+    /// Releases the device's memory, because an engine needs it: weights and optimiser state go to
+    /// the host's. The next step brings them back.
+    ///
+    /// # Errors
+    /// They could not be moved. The caller drops the trainer with its state.
+    fn leave_device(&mut self) -> Result<(), PolicyError> {
+        Ok(())
+    }
 }
 
 /// The arguments of an optimiser step besides the base version.

@@ -10,6 +10,7 @@ use crate::runtime::PoolSettings;
 use crate::stages::{default_concurrency, default_settings};
 
 pub mod engine;
+pub mod time_division;
 
 /// Tasks of one pool in flight at most, in one process.
 const MAX_CONCURRENCY: u32 = 65_536;

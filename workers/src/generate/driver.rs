@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use millrace_policy::{LoadedVersion, PolicyError};
 use millrace_schemas::generate::{GenerateDone, GenerateTask};
 use millrace_schemas::{PolicyVersion, RolloutId, RunId};
@@ -10,6 +11,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::follow::Serving;
+use crate::runtime::Tenant;
 use host::Host;
 
 mod host;
@@ -38,6 +40,10 @@ enum Command {
     Load(Box<LoadedVersion>, watch::Sender<Serving>, oneshot::Sender<Result<(), PolicyError>>),
     Request(RunId, Box<Request>),
     Forget(RunId),
+    /// Release the device. No request is in flight.
+    Leave(oneshot::Sender<Result<(), PolicyError>>),
+    /// The device is free again.
+    ComeBack,
 }
 
 /// A handle to the thread, which ends when the last handle is dropped. The slots of the stage's
@@ -86,6 +92,19 @@ impl Driver {
     }
 }
 
+#[async_trait]
+impl Tenant for Driver {
+    async fn leave(&self) -> Result<(), String> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Command::Leave(reply));
+        answer.await.unwrap_or_else(|_| Err(gone())).map_err(|error| error.to_string())
+    }
+
+    fn come_back(&self) {
+        self.send(Command::ComeBack);
+    }
+}
+
 /// Refuses a turn that could not be trained on, before it leaves the worker. It is the engine's
 /// fault, not the task's.
 pub(super) fn check(done: &GenerateDone, from: PolicyVersion, to: PolicyVersion) -> Result<(), PolicyError> {
@@ -101,39 +120,64 @@ fn gone() -> PolicyError {
 /// two steps it takes all commands that arrived, so that requests join the batch at once. A broken
 /// engine is dropped with its requests. Ends when all handles are dropped.
 fn drive(mut inbox: mpsc::UnboundedReceiver<Command>) {
-    let mut hosts = HashMap::<RunId, Host>::new();
+    let mut engines = Engines::default();
     loop {
-        if hosts.values().all(Host::is_idle) {
+        if engines.hosts.values().all(Host::is_idle) {
             match inbox.blocking_recv() {
-                Some(command) => apply(&mut hosts, command),
+                Some(command) => engines.apply(command),
                 None => return,
             }
         }
         while let Ok(command) = inbox.try_recv() {
-            apply(&mut hosts, command);
+            engines.apply(command);
         }
-        hosts.retain(|run, host| host.is_idle() || host.step(run));
+        engines.hosts.retain(|run, host| host.is_idle() || host.step(run));
     }
 }
 
-fn apply(hosts: &mut HashMap<RunId, Host>, command: Command) {
-    match command {
-        Command::Load(weights, serving, reply) => {
-            let run = weights.manifest.run.clone();
-            let loaded = match hosts.remove(&run) {
-                Some(host) => host.load(&weights),
-                None => Host::start(&weights, serving),
-            };
-            let answer = loaded.map(|host| drop(hosts.insert(run, host)));
-            // The receiver may be gone.
-            let _ = reply.send(answer);
+/// The engines of the thread.
+#[derive(Default)]
+struct Engines {
+    hosts: HashMap<RunId, Host>,
+    /// Versions to load when the device is free again; `None` while it is.
+    postponed: Option<Vec<Command>>,
+}
+
+impl Engines {
+    fn apply(&mut self, command: Command) {
+        if let (Command::Load(..), Some(postponed)) = (&command, &mut self.postponed) {
+            postponed.push(command);
+            return;
         }
-        Command::Request(run, request) => match hosts.get_mut(&run) {
-            Some(host) => host.admit(*request),
-            None => {
-                let _ = request.reply.send(Err(PolicyError::Temporary(format!("no engine for run={run}"))));
+        match command {
+            Command::Load(weights, serving, reply) => {
+                let run = weights.manifest.run.clone();
+                let loaded = match self.hosts.remove(&run) {
+                    Some(host) => host.load(&weights),
+                    None => Host::start(&weights, serving),
+                };
+                let answer = loaded.map(|host| drop(self.hosts.insert(run, host)));
+                // The receiver may be gone.
+                let _ = reply.send(answer);
             }
-        },
-        Command::Forget(run) => drop(hosts.remove(&run)),
+            Command::Request(run, request) => match self.hosts.get_mut(&run) {
+                Some(host) if self.postponed.is_none() => host.admit(*request),
+                Some(_) => refuse(*request, "a step has the device".to_owned()),
+                None => refuse(*request, format!("no engine for run={run}")),
+            },
+            Command::Forget(run) => drop(self.hosts.remove(&run)),
+            Command::Leave(reply) => {
+                self.postponed.get_or_insert_default();
+                let left = self.hosts.values_mut().try_for_each(Host::leave_device);
+                let _ = reply.send(left);
+            }
+            Command::ComeBack => {
+                self.postponed.take().into_iter().flatten().for_each(|command| self.apply(command));
+            }
+        }
     }
+}
+
+fn refuse(request: Request, why: String) {
+    let _ = request.reply.send(Err(PolicyError::Temporary(why)));
 }

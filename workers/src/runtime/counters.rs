@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use super::drain::Departure;
 use super::executor::{Executor, Verdict};
+use super::time_division::TimeDivision;
 
 /// Reports between two checks that the queue can be reached.
 const REPORTS_PER_PROBE: u64 = 10;
@@ -151,6 +152,7 @@ pub(super) struct Reporter {
     pub(super) machine: watch::Receiver<Option<Machine>>,
     pub(super) departure: Departure,
     pub(super) member_of: Option<String>,
+    pub(super) time_division: Option<TimeDivision>,
 }
 
 /// A worker that leaves waits so long for its last notice to go out, at most.
@@ -209,6 +211,7 @@ impl Reporter {
             uptime_ms: self.start.elapsed().as_millis() as u64,
             pool: self.member_of.clone(),
             leaving: self.departure.requested().is_cancelled(),
+            device: self.time_division.as_ref().map(TimeDivision::now),
             machine: self.machine.borrow().clone(),
             stages: stages.collect(),
         }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use millrace_schemas::{OutcomeBody, Task};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::failure::Failure;
@@ -19,6 +20,11 @@ pub trait Executor: Send + Sync + 'static {
     /// there is of them does so now, and returns true. The tasks of the others are cancelled.
     fn hand_back(&self) -> bool {
         false
+    }
+
+    /// Whether tasks may be pulled now, and its changes; `None` where they always may.
+    fn gate(&self) -> Option<watch::Receiver<bool>> {
+        None
     }
 
     /// Whether it can compute. A train worker that cannot sends no heartbeats, so it is no member

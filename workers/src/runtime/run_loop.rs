@@ -13,7 +13,7 @@ use millrace_schemas::subjects::{GENERATE_POOL, TRACEPARENT_HEADER};
 use millrace_schemas::{PoolName, RunId, Stage, Task, TaskKey, WorkerId, limits, partition};
 use millrace_telemetry::Tracer;
 use millrace_telemetry::trace::task_span;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -57,17 +57,22 @@ impl PoolLoop {
     /// Consumes the tasks of the pool and of its partitions, produces outcomes. Waits for a free
     /// slot, then for tasks: it pulls exactly as many as slots are free, so that no task waits here
     /// while another worker is idle. Each task's end frees a slot. When the queue cannot be
-    /// reached, it tries again. When the number of partitions changes, it opens a new puller. Ends
-    /// when `stop` fires, with the last task in flight.
+    /// reached, it tries again. While the executor's gate is closed, it pulls none. When the number
+    /// of partitions changes, it opens a new puller. Ends when `stop` fires, with the last task in
+    /// flight.
     pub(super) async fn run(self: Arc<Self>, stop: CancellationToken) {
         let slots = Arc::new(Semaphore::new(self.concurrency as usize));
         // Should this future be dropped, its tasks end with it.
         let mut in_flight = JoinSet::new();
         let mut partitions = self.partitions();
-        while let Some(mut puller) = self.puller(partitions, &stop).await {
+        let mut gate = self.executor.gate();
+        while opens(&mut gate, &stop).await
+            && let Some(mut puller) = self.puller(partitions, &stop).await
+        {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
+                () = closes(&mut gate) => {}
                 now = self.partitions_other_than(partitions) => partitions = now,
                 () = self.pull_all(&mut *puller, &slots, &mut in_flight) => {}
             }
@@ -221,7 +226,7 @@ impl PoolLoop {
         match in_flight.cancel.run_until_cancelled(executed).await {
             Some(verdict) => verdict,
             None if self.policies.is_stale(&run, key, version, evaluate) => Verdict::Stale,
-            None => Verdict::RetryAfter(Duration::ZERO, "this worker leaves".to_owned()),
+            None => Verdict::RetryAfter(Duration::ZERO, "its worker handed it back".to_owned()),
         }
     }
 
@@ -262,6 +267,24 @@ struct Execution {
     /// Run, key and request fingerprint; `None` until the task is decoded.
     task: Option<(RunId, TaskKey, u64)>,
     started: Instant,
+}
+
+/// Waits until tasks may be pulled; `false` once `stop` fires.
+async fn opens(gate: &mut Option<watch::Receiver<bool>>, stop: &CancellationToken) -> bool {
+    let Some(gate) = gate else { return !stop.is_cancelled() };
+    // A gate whose sender is gone stays as it is.
+    stop.run_until_cancelled(gate.wait_for(|open| *open)).await.is_some()
+}
+
+/// Waits until tasks may no longer be pulled.
+async fn closes(gate: &mut Option<watch::Receiver<bool>>) {
+    let closed = match gate {
+        Some(gate) => gate.wait_for(|open| !open).await.is_ok(),
+        None => false,
+    };
+    if !closed {
+        std::future::pending::<()>().await;
+    }
 }
 
 /// Waits for a slot, and takes all that are free by then.

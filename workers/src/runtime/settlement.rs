@@ -38,12 +38,8 @@ impl Settlement<'_> {
         let subject = &self.delivery.message.subject;
         match verdict {
             Verdict::Done(OutcomeBody::Generate(part), cost) if part.finish == Finish::Partial => {
-                tracing::warn!(
-                    subject,
-                    tokens = cost.tokens,
-                    "turn handed back, for another worker to continue"
-                );
-                let (reason, sampled) = ("its worker leaves".to_owned(), Some(Box::new(part)));
+                tracing::info!(subject, tokens = cost.tokens, "turn handed back, to be continued");
+                let (reason, sampled) = ("its worker handed it back".to_owned(), Some(Box::new(part)));
                 self.requeue(Returned { reason, sampled, begun: None }, cost.busy.unwrap_or(self.elapsed))
                     .await;
             }
@@ -70,7 +66,11 @@ impl Settlement<'_> {
             Verdict::RetryAfter(delay, reason) => {
                 let delay = back_off(delay, self.delivery.attempt);
                 let delivery = self.delivery.attempt;
-                tracing::warn!(subject, delivery, ?delay, reason, "task returned to the queue");
+                if self.in_flight.cancel.is_cancelled() {
+                    tracing::info!(subject, delivery, reason, "task returned to the queue");
+                } else {
+                    tracing::warn!(subject, delivery, ?delay, reason, "task returned to the queue");
+                }
                 warn_unsettled(subject, self.delivery.lease.retry_after(delay).await.map_err(Into::into));
             }
             Verdict::Poison(reason) => {

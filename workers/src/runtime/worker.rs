@@ -20,6 +20,7 @@ use super::executor::Executor;
 use super::in_flight::InFlight;
 use super::policy_table::{PolicyTable, policies};
 use super::run_loop::PoolLoop;
+use super::time_division::TimeDivision;
 use super::{drain, drain_requests, heartbeat, membership};
 
 /// Settings of a worker.
@@ -38,6 +39,8 @@ pub struct WorkerSettings {
     pub member_of: Option<String>,
     /// The machine that it is on, which its notices name.
     pub machine: watch::Receiver<Option<Machine>>,
+    /// The device that its generate and train stages share; `None` where each has its own.
+    pub time_division: Option<TimeDivision>,
     /// Between two reports of the counters. Default [`limits::WORKER_REPORT_MS`].
     pub report: Duration,
     /// Receives a span for each delivery. Default: off.
@@ -55,6 +58,7 @@ impl WorkerSettings {
             heartbeat: Duration::from_millis(limits::HEARTBEAT_MS),
             report: Duration::from_millis(limits::WORKER_REPORT_MS),
             member_of: None,
+            time_division: None,
             machine: watch::Sender::new(None).subscribe(),
             tracer: Tracer::default(),
         }
@@ -138,6 +142,7 @@ impl Worker {
                 machine: self.settings.machine.clone(),
                 departure: departure.clone(),
                 member_of: self.settings.member_of.clone(),
+                time_division: self.settings.time_division.clone(),
             });
             self.background.push(tokio::spawn(reporter.clone().run(self.settings.report)));
             let (broker, id) = (self.broker.clone(), self.settings.id.clone());

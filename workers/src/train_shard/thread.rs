@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::past::StoredPast;
 use crate::policy::{model_type, trainer_for};
-use crate::runtime::panic_message;
+use crate::runtime::{StepTurn, panic_message};
 
 /// Time for the thread to notice that its job was abandoned. A long step of a gang of one may
 /// exceed it, too: that worker is no member meanwhile, which costs it nothing.
@@ -48,8 +48,15 @@ impl Job {
     }
 }
 
-/// A job, its run, and where its result goes.
-type Order = (RunId, Job, oneshot::Sender<Result<Trained, PolicyError>>);
+/// A job of a run.
+struct Order {
+    run: RunId,
+    job: Job,
+    /// The device, where an engine shares it: the thread has it until the job has ended, even if
+    /// nobody waits for it any more.
+    device: Option<StepTurn>,
+    reply: oneshot::Sender<Result<Trained, PolicyError>>,
+}
 
 /// A handle to the thread, which ends when the handle is dropped.
 #[derive(Debug)]
@@ -100,10 +107,15 @@ impl TrainerThread {
     }
 
     /// Computes a job. A job that has started is computed to its end even if the caller is gone.
-    pub(super) async fn train(&self, run: RunId, job: Job) -> Result<Trained, PolicyError> {
+    pub(super) async fn train(
+        &self,
+        run: RunId,
+        job: Job,
+        device: Option<StepTurn>,
+    ) -> Result<Trained, PolicyError> {
         let (reply, answer) = oneshot::channel();
         // A thread that is gone drops the order, and with it the reply's sender.
-        let _ = self.orders.send((run, job, reply));
+        let _ = self.orders.send(Order { run, job, device, reply });
         let _waiting = Waiting(&self.at_work);
         let answer = answer.await;
         answer.unwrap_or_else(|_| Err(PolicyError::Temporary("the trainer's thread is gone".to_owned())))
@@ -126,7 +138,7 @@ fn serve(mut inbox: mpsc::UnboundedReceiver<Order>, at_work: &Mutex<AtWork>) {
         *at_work.lock().unwrap_or_else(PoisonError::into_inner) = AtWork { computes, abandoned: None };
     };
     let mut current = None;
-    while let Some((run, job, reply)) = inbox.blocking_recv() {
+    while let Some(Order { run, job, device, reply }) = inbox.blocking_recv() {
         if reply.is_closed() {
             continue;
         }
@@ -141,9 +153,23 @@ fn serve(mut inbox: mpsc::UnboundedReceiver<Order>, at_work: &Mutex<AtWork>) {
             Ok(_) | Err(PolicyError::Void(_)) => {}
             Err(_) => current = None,
         }
+        if device.is_some() {
+            leave_device(&mut current);
+        }
+        drop(device);
         note(false);
         // The receiver may be gone.
         let _ = reply.send(answer);
+    }
+}
+
+/// Releases the device for the engine. A state that cannot be moved is dropped; it comes back from
+/// files.
+fn leave_device(current: &mut Option<Current>) {
+    let Some(trains) = current else { return };
+    if let Err(error) = trains.trainer.leave_device() {
+        tracing::warn!(run = %trains.run, %error, "the trainer's state is dropped, to release the device");
+        *current = None;
     }
 }
 

@@ -9,3 +9,4 @@ mod failures;
 mod staleness;
 mod drain;
 mod partitions;
+mod time_division;

@@ -239,6 +239,22 @@ impl Engine for TorchEngine {
             Ok(self.collect())
         })
     }
+
+    fn leave_device(&mut self) -> Result<(), PolicyError> {
+        guarded(|| {
+            self.take_blocks();
+            (self.cache, self.blocks) = new_cache(&self.decoder, self.settings, self.device);
+            self.decoder.to_device(Device::Cpu);
+            Ok(())
+        })
+    }
+
+    fn return_to_device(&mut self) -> Result<(), PolicyError> {
+        guarded(|| {
+            self.decoder.to_device(self.device);
+            Ok(())
+        })
+    }
 }
 
 fn read_decoder(weights: &LoadedVersion, device: Device) -> Result<Decoder, PolicyError> {

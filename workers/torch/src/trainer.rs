@@ -132,6 +132,16 @@ impl TorchTrainer {
         Ok(())
     }
 
+    /// Moves weights, optimiser state and the reference model to `device`.
+    fn move_to(&mut self, device: Device) {
+        if let Some((_, state)) = &mut self.kept {
+            state.to_device(device);
+        }
+        if let Some((_, reference)) = &mut self.reference {
+            reference.to_device(device);
+        }
+    }
+
     /// Makes the step. On failure the state before it stays, where it can be had again.
     fn make(&mut self, base: &LoadedVersion, step: &TrainStep<'_>) -> Result<Trained, PolicyError> {
         self.take_reference(step)?;
@@ -213,6 +223,7 @@ impl Trainer for TorchTrainer {
                 let (expected, given) = (batch.base, base.version);
                 return Err(PolicyError::Impossible(format!("batch of base={expected} on version={given}")));
             }
+            self.move_to(self.device);
             self.join_gang(step.assignment)?;
             self.make(base, step)
         });
@@ -224,5 +235,12 @@ impl Trainer for TorchTrainer {
             }
         }
         made
+    }
+
+    fn leave_device(&mut self) -> Result<(), PolicyError> {
+        guarded(|| {
+            self.move_to(Device::Cpu);
+            Ok(())
+        })
     }
 }

@@ -36,6 +36,8 @@ const SYNCED: &str = "the queue is a nats-server of its own that syncs every wri
 const SERVER: &str = "nats-server";
 /// The pool that trains. It is as large as the gang, and is not scaled.
 const TRAIN: &str = "train";
+/// The pool that samples and trains in turn. It is not scaled either.
+const FLEXIBLE: &str = "flexible";
 /// The coordinator's name. It is constant, so that a restarted coordinator takes its lease back at
 /// once.
 const COORDINATOR: &str = "coordinator-0";
@@ -55,6 +57,10 @@ pub(super) struct Counts {
     /// Processes that train and commit versions. Default: the run file's gang.ranks
     #[arg(long, value_name = "N")]
     train: Option<u32>,
+    /// Processes that sample and train in turn, each on one device (time division). With them,
+    /// --generate and --train may be 0; --train then is, unless it is given
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    time_division: u32,
     /// A program of your own beside each process for environments and rewards: it serves those that
     /// Millrace does not have
     #[arg(long, value_name = "COMMAND")]
@@ -191,7 +197,8 @@ async fn given_up(news: &mut UnboundedReceiver<News>) -> String {
 impl Counts {
     /// The number that the run needs, if the user did not give one.
     pub(super) fn for_run(&self, spec: &RunSpec) -> Self {
-        Self { train: self.train.or(Some(spec.gang.ranks)), ..self.clone() }
+        let train = if self.time_division > 0 { 0 } else { spec.gang.ranks };
+        Self { train: self.train.or(Some(train)), ..self.clone() }
     }
 
     fn trainers(&self) -> u32 {
@@ -199,9 +206,11 @@ impl Counts {
     }
 
     fn check(&self) -> Result<()> {
-        for (flag, count) in
-            [("--generate", self.generate), ("--env", self.env), ("--train", self.trainers())]
-        {
+        for (flag, count) in [
+            ("--generate", self.generate + self.time_division),
+            ("--env", self.env),
+            ("--train", self.trainers() + self.time_division),
+        ] {
             if count == 0 {
                 bail!("{flag} 0: no process would do this work; give at least 1");
             }
@@ -213,11 +222,13 @@ impl Counts {
         let env_stages = if self.reward == 0 { "env_step,reward" } else { "env_step" };
         let program = self.exec.iter().flat_map(|command| ["--exec".to_owned(), command.clone()]);
         let (asking, nothing) = (program.collect::<Vec<_>>(), Vec::new());
+        let dividing = vec!["--time-division".to_owned()];
         let kinds = [
             ("generate", "generate", self.generate, &nothing),
             ("env", env_stages, self.env, &asking),
             ("reward", "reward", self.reward, &asking),
             (TRAIN, "train_shard,publish_weights", self.trainers(), &nothing),
+            (FLEXIBLE, "generate,train_shard,publish_weights", self.time_division, &dividing),
         ];
         let env = [self.threads(), nobody()].concat();
         let pools = kinds.into_iter().filter(|(_, _, count, _)| *count > 0);
@@ -229,7 +240,7 @@ impl Counts {
                 program: worker.to_owned(),
                 args: [common, more].concat(),
                 env: env.clone(),
-                may_leave: self.autoscale && name != TRAIN,
+                may_leave: self.autoscale && ![TRAIN, FLEXIBLE].contains(&name),
             };
         pools.map(pool).collect()
     }
@@ -242,7 +253,7 @@ impl Counts {
             return vec![];
         }
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let each = cores / (self.generate + self.trainers()).max(1) as usize;
+        let each = cores / (self.generate + self.trainers() + self.time_division).max(1) as usize;
         vec![(NAME, each.max(1).to_string())]
     }
 }

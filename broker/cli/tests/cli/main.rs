@@ -10,6 +10,7 @@ mod documents;
 mod api;
 mod up;
 mod gang;
+mod time_division;
 mod kill;
 mod traces;
 mod older_store;

@@ -2,6 +2,7 @@
 //! rendezvous of a gang's ranks uses keys of the queue, as in production. A step without all its
 //! ranks is void.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,18 +13,26 @@ use millrace_schemas::train_shard::{Batch, FileRef, StepVoid, TrainShardDone, Tr
 use millrace_schemas::{BlobRef, OutcomeBody, PolicyVersion, RunId, Task, TaskBody};
 use millrace_workers::model::versions::{Files, VersionStore};
 use millrace_workers::policy::scripted::{ScriptedTrainer, rendezvous_key};
+use millrace_workers::runtime::TimeDivision;
 use millrace_workers::train_shard::for_all_ranks;
-use millrace_workers::{Executor, Failure, Verdict};
+use millrace_workers::{Executor, Failure, Retry, Verdict};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
+
+use crate::sim::scenario::FaultKind;
+use crate::sim::world::World;
 
 /// Poll interval for the other ranks.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Trains by script.
 pub(super) struct Train {
+    pub(super) world: Arc<World>,
     pub(super) broker: Broker,
     pub(super) versions: VersionStore,
+    /// The device, where generating shares it.
+    pub(super) device: Option<TimeDivision>,
 }
 
 impl Train {
@@ -33,6 +42,8 @@ impl Train {
         shard: &TrainShardTask,
         cancel: CancellationToken,
     ) -> Result<OutcomeBody, Failure> {
+        // Dropped with this future: generating continues after the step, however it ends.
+        let mut _device = None;
         let trained = match &shard.work {
             TrainWork::Initialise { model, seed } => ScriptedTrainer.initialise(model, *seed),
             TrainWork::Step { base, manifest, batch: blob, algorithm, checkpoint, .. } => {
@@ -44,6 +55,11 @@ impl Train {
                 let own = share.rollouts(&mut batch);
                 self.broker.resolve_rollouts(run, own).await.map_err(Failure::soon)?;
                 let loaded = self.versions.fetch(run, *base, *manifest, Files::All).await?;
+                if let Some(device) = &self.device {
+                    let begun = device.begin_step().await;
+                    _device = Some(begun.map_err(|error| Failure::Retry(Retry::Restart, error.to_string()))?);
+                    self.hang_at_times(shard).await;
+                }
                 if let Some(reason) = self.misses_others(run, shard, *base, *blob, &cancel).await {
                     return Ok(OutcomeBody::Void(StepVoid { reason }));
                 }
@@ -72,6 +88,16 @@ impl Train {
             files.push(FileRef { name, blob });
         }
         Ok(OutcomeBody::TrainShard(TrainShardDone { files, metrics: trained.metrics }))
+    }
+
+    /// Hangs in the middle of a step, with the device. That is one rank's fault: the others find it
+    /// out.
+    async fn hang_at_times(&self, shard: &TrainShardTask) {
+        let has_others = shard.world > 1 && shard.rank + 1 == shard.world;
+        if has_others && self.world.strikes(FaultKind::Hang) {
+            std::future::pending::<()>().await;
+        }
+        sleep(self.world.time(1, 400)).await;
     }
 
     /// Waits until all ranks are at this step. Returns why one of them is missing.
@@ -111,5 +137,13 @@ impl Executor for Train {
             return Failure::misrouted(&task).into();
         };
         for_all_ranks(shard.world, self.train(&task.run, shard, cancel).await)
+    }
+
+    fn is_well(&self) -> bool {
+        self.device.as_ref().is_none_or(TimeDivision::is_well)
+    }
+
+    fn gate(&self) -> Option<watch::Receiver<bool>> {
+        self.device.as_ref().map(TimeDivision::may_train)
     }
 }

@@ -22,6 +22,8 @@ pub(super) struct Host {
     serving: watch::Sender<Serving>,
     next_ticket: u64,
     pending: HashMap<Ticket, Pending>,
+    /// The engine has released the device. It returns with its next request.
+    is_away: bool,
 }
 
 /// A request that the engine has.
@@ -54,7 +56,7 @@ impl Host {
         let engine = contained(|| engine_for(weights))?;
         let version = weights.version;
         serving.send_replace(Serving::version(version));
-        Ok(Self { engine, version, serving, next_ticket: 0, pending: HashMap::new() })
+        Ok(Self { engine, version, serving, next_ticket: 0, pending: HashMap::new(), is_away: false })
     }
 
     /// Loads newer weights; the requests in flight continue under them. If that fails, the engine
@@ -63,6 +65,7 @@ impl Host {
         match contained(|| self.engine.load(weights)) {
             Ok(()) => {
                 self.version = weights.version;
+                self.is_away = false;
                 self.serving.send_replace(Serving::version(self.version));
                 Ok(self)
             }
@@ -77,6 +80,13 @@ impl Host {
         self.pending.is_empty()
     }
 
+    /// Releases the device's memory. Requests that were abandoned are dropped first.
+    pub(super) fn leave_device(&mut self) -> Result<(), PolicyError> {
+        self.abandon_cancelled();
+        self.is_away = true;
+        contained(|| self.engine.leave_device())
+    }
+
     /// Takes a request into the batch.
     pub(super) fn admit(&mut self, request: Request) {
         let Request { rollout, task, cancel, leaving, reply } = request;
@@ -85,6 +95,13 @@ impl Host {
             let reason = format!("the engine serves {} where {min_version} is required", self.version);
             let _ = reply.send(Err(PolicyError::Temporary(reason)));
             return;
+        }
+        if self.is_away {
+            if let Err(error) = contained(|| self.engine.return_to_device()) {
+                let _ = reply.send(Err(error));
+                return;
+            }
+            self.is_away = false;
         }
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
@@ -121,7 +138,7 @@ impl Host {
         for (ticket, pending) in ended {
             let sampled = engine.abandon(ticket);
             if pending.leaving.is_cancelled() {
-                let nothing = || PolicyError::Temporary("this worker leaves".to_owned());
+                let nothing = || PolicyError::Temporary("it was handed back".to_owned());
                 pending.answer(sampled.filter(|done| !done.tokens.is_empty()).ok_or_else(nothing), *version);
             }
         }

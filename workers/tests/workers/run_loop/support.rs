@@ -100,6 +100,17 @@ impl Bench {
         grace: Duration,
         executor: Arc<dyn Executor>,
     ) -> Running {
+        self.worker_serving(name, vec![serves], grace, move |_| executor.clone())
+    }
+
+    /// The same with several pools, and an executor for each stage.
+    pub(crate) fn worker_serving(
+        &self,
+        name: &str,
+        serves: Vec<PoolSettings>,
+        grace: Duration,
+        executor: impl Fn(Stage) -> Arc<dyn Executor> + Send + 'static,
+    ) -> Running {
         let settings = WorkerSettings {
             grace,
             report: Duration::from_millis(50),
@@ -107,7 +118,7 @@ impl Bench {
         };
         let worker = Worker::start(self.broker.clone(), settings);
         let stop = CancellationToken::new();
-        let serving = worker.serve(vec![serves], move |_| executor.clone(), Health::default(), stop.clone());
+        let serving = worker.serve(serves, executor, Health::default(), stop.clone());
         Running { stop, serving: tokio::spawn(serving) }
     }
 

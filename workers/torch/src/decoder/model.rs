@@ -292,6 +292,14 @@ impl Decoder {
         self.critic.as_ref()
     }
 
+    /// Moves the weights to another device. On the same one nothing changes.
+    pub fn to_device(&mut self, device: Device) {
+        if self.flat.device() != device {
+            let trains = self.embedding.requires_grad();
+            *self = Self::new(self.config.clone(), &self.flat.detach(), device, trains);
+        }
+    }
+
     /// Makes the decoder as fast as it can be on a CPU for sampling, which is all that it serves
     /// from then on. Where the matrices gain by it they are laid out anew, and [`Self::flat`] is
     /// let go of if nothing reads it any more.

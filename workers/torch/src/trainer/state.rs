@@ -74,6 +74,12 @@ impl Optimiser {
         }
     }
 
+    fn to_device(&mut self, device: Device) {
+        for tensor in [&mut self.first, &mut self.second].into_iter().chain(&mut self.masters) {
+            *tensor = tensor.to_device(device);
+        }
+    }
+
     fn copy(&self) -> Self {
         let masters = self.masters.as_ref().map(Tensor::copy);
         Self { first: self.first.copy(), second: self.second.copy(), masters, updates: self.updates }
@@ -104,6 +110,12 @@ impl TrainerState {
             optimiser.masters = Some(partition.own(&flat.to_device(device).to_kind(Kind::Float)).copy());
         }
         Self { decoder: Decoder::new(config, flat, device, true), partition, optimiser }
+    }
+
+    /// Moves everything to another device. On the same one nothing changes.
+    pub(super) fn to_device(&mut self, device: Device) {
+        self.decoder.to_device(device);
+        self.optimiser.to_device(device);
     }
 
     /// A copy that shares no memory with it.

@@ -2,7 +2,7 @@
 
 use millrace_policy::{Engine, LoadedVersion, PolicyError, Ticket, Trainer};
 use millrace_schemas::PolicyVersion;
-use millrace_schemas::generate::{GenerateDone, Segment};
+use millrace_schemas::generate::{GenerateDone, GenerateTask, Segment};
 use millrace_torch::{EngineSettings, TorchEngine, TorchTrainer};
 
 use crate::support::{engine, initial, model, request, run, task, tokens, turns, version};
@@ -162,4 +162,31 @@ fn weights_that_are_none_are_refused_by_name() {
 
 fn trained(seed: u64) -> millrace_policy::Trained {
     TorchTrainer::new().initialise(&model(2, 256, 0.2), seed).unwrap()
+}
+
+#[test]
+fn an_engine_that_left_its_device_for_a_step_samples_what_it_would_have_sampled() {
+    let weights = initial(1);
+    let mut divided = engine(&weights);
+    let begun = task(tokens(30, 1), 12, 1);
+    divided.admit(request(0, begun.clone()));
+    // Prefill and three tokens; then a step needs the device.
+    for _ in 0..3 {
+        divided.step().unwrap();
+    }
+    let part = divided.abandon(request(0, begun.clone()).ticket).unwrap();
+    assert!(!part.tokens.is_empty() && part.tokens.len() < 12);
+    divided.leave_device().unwrap();
+    divided.return_to_device().unwrap();
+    let next = GenerateTask { sampled: Some(Box::new(part)), ..begun.clone() };
+    let done = turns(&mut divided, vec![next]).remove(0);
+    let whole = turns(&mut engine(&weights), vec![begun]).remove(0);
+    close(&done, &whole);
+    assert_eq!(done.cached_tokens, 0, "the KV cache was released");
+    // And with new weights instead of its own.
+    let newer = version(3, &TorchTrainer::new().initialise(&model(2, 256, 0.2), 9).unwrap());
+    divided.leave_device().unwrap();
+    divided.load(&newer).unwrap();
+    let under_new = turns(&mut divided, vec![task(tokens(30, 2), 4, 2)]).remove(0);
+    close(&under_new, &turns(&mut engine(&newer), vec![task(tokens(30, 2), 4, 2)])[0]);
 }
