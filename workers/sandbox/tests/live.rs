@@ -111,7 +111,7 @@ async fn a_timeout_ends_everything_that_a_command_started_and_nothing_else() {
     assert!(began.elapsed() < Duration::from_secs(60));
     assert_eq!(said(&sandbox, &COUNT.replace("WORD", "daemon")).await, "0");
     assert_eq!(
-        said(&sandbox, "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'import os, signal'; true").await,
+        said(&sandbox, "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c '[i]mport os, signal'; true").await,
         "0"
     );
     // The supervisor, which holds a command together, killed from within: what it held goes, too.
@@ -196,7 +196,10 @@ async fn files_are_read_and_written_from_outside() {
         ("/a\0b", "NUL"),
     ] {
         let error = sandbox.read(path, 100).await.unwrap_err().to_string();
-        assert!(error.contains(words) || error.contains("directory"), "{path}: {error}");
+        assert!(
+            ["directory", "Permission denied", words].iter().any(|words| error.contains(words)),
+            "{path}: {error}"
+        );
     }
     let error = sandbox.write("/usr/bin/planted", b"").await.unwrap_err().to_string();
     assert!(error.contains("Read-only file system"), "{error}");

@@ -17,8 +17,6 @@ pub(crate) mod pack;
 
 /// Where layers are, for all stages before the sandbox's own root.
 pub(crate) const LAYERS: &str = "/l";
-/// Sockets of forwarded ports, by sandbox and port.
-pub(crate) const SOCKETS: &str = "/s";
 /// This program, from within a sandbox.
 pub(crate) const PROGRAM: &str = "/dev/sandbox";
 /// Where a command runs unless it says otherwise.

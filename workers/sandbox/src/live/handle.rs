@@ -21,6 +21,7 @@ use crate::live::process::{Event, Process};
 use crate::live::spec::{Exec, LiveError, MAX_LAYERS, Output, Spec, Wall};
 use crate::live::wire::{self, Build, FromInit, ToInit};
 use forwards::Forwards;
+pub(crate) use forwards::sweep;
 pub(crate) use link::Link;
 
 /// For how long a sandbox may take to end before it is killed.
@@ -158,9 +159,14 @@ impl LiveSandbox {
 impl Body {
     async fn make(host: &Host, below: &Snapshot, spec: &Spec) -> Result<Self, LiveError> {
         let upper = Arc::new(host.keeper().layer(&spec.bounds).await?);
-        let forwards = Forwards::listen(host.keeper().pid(), upper.number, &spec.forward)?;
+        let mut forwards = Forwards::listen(&spec.forward)?;
         let Warm { child, mut stream } = host.take().await?;
-        let build = Build { spec: spec.clone(), lower: below.numbers(), upper: upper.number };
+        let build = Build {
+            spec: spec.clone(),
+            lower: below.numbers(),
+            upper: upper.number,
+            sockets: forwards.paths.clone(),
+        };
         // The same for both stages within.
         let twice = wire::encode(&build).repeat(2);
         let ended = |_| LiveError::Refused("it ended without a word".to_owned());
@@ -168,6 +174,7 @@ impl Body {
         let FromInit::Ready { lacks } = hear(&mut stream).await? else {
             return Err(LiveError::Refused("its words are out of order".to_owned()));
         };
+        forwards.mounted();
         let link = Link::over(stream);
         let pid = child.id().unwrap_or_default();
         let watch = tokio::spawn(watch_memory(pid, spec.bounds.memory_bytes, Arc::clone(&link)));

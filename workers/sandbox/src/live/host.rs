@@ -13,7 +13,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::live::handle::LiveSandbox;
+use crate::live::handle::{LiveSandbox, sweep};
 use crate::live::keeper::Keeper;
 use crate::live::layers::Snapshot;
 use crate::live::spec::{LiveError, Spec};
@@ -67,6 +67,7 @@ impl Host {
     /// # Errors
     /// The program is not there, or the machine lacks something.
     pub async fn open(settings: Settings) -> Result<Self, LiveError> {
+        sweep(&std::env::temp_dir());
         let keeper = timeout(PATIENCE, Keeper::start(&settings.program)).await.map_err(|_| late())??;
         let making = Semaphore::new(settings.at_once.max(1));
         let host = Self(Arc::new(Inner { settings, keeper, making, warm: Mutex::default() }));

@@ -2,6 +2,7 @@
 //! each behind its length.
 
 use std::io::{Read, Write};
+use std::path::PathBuf;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,8 @@ pub struct Build {
     pub lower: Vec<u64>,
     /// The layer that is written to.
     pub upper: u64,
+    /// Where the sockets of the spec's forwarded ports are, from outside. `[F]`.
+    pub sockets: Vec<PathBuf>,
 }
 
 /// To the keeper of layers, a line of JSON each; one answer each.

@@ -21,7 +21,7 @@ use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use nix::unistd::{chdir, pivot_root};
 
-use super::{HOME, LAYERS, PROGRAM, SOCKETS, tend};
+use super::{HOME, LAYERS, PROGRAM, tend};
 use crate::inside::launch::WITHIN;
 use crate::inside::root::{self, DEVICES, SYSTEM, bind, memory, none, step, strip};
 
@@ -223,9 +223,8 @@ fn devices(build: &Build) -> anyhow::Result<()> {
         symlink(to, dev.join(name))?;
     }
     fs::create_dir(dev.join("forward"))?;
-    for forward in &build.spec.forward {
-        let from = Path::new(SOCKETS).join(format!("{}-{}", build.upper, forward.port));
-        bind_file(&from, &format!("forward/{}", forward.port))?;
+    for (forward, socket) in build.spec.forward.iter().zip(&build.sockets) {
+        bind_file(&Path::new("/old").join(strip(socket)), &format!("forward/{}", forward.port))?;
     }
     fs::create_dir(dev.join("shm"))?;
     memory(dev.join("shm"), bounds.disk_bytes, bounds.files, 0o1777)?;

@@ -13,13 +13,13 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{chdir, getegid, geteuid, pivot_root};
 
-use super::{LAYERS, SOCKETS};
+use super::LAYERS;
 use crate::inside::launch::{close_others, leave_root};
 use crate::inside::root::{self, memory, none, step};
 
 /// Bytes for the keeper's own tree.
 const TREE_BYTES: u64 = 64 * 1024 * 1024;
-/// Entries of its tree: a folder for each layer, a socket for each forwarded port.
+/// Entries of its tree: a folder for each layer.
 const TREE_ENTRIES: u32 = 1_000_000;
 
 /// Keeps layers until the standard input ends.
@@ -64,7 +64,7 @@ fn build(program: &Path) -> anyhow::Result<()> {
     fs::create_dir("/tmp/old")?;
     step("leave the old root", || pivot_root("/tmp", "/tmp/old"))?;
     chdir("/")?;
-    for folder in ["/new", "/etc", LAYERS, SOCKETS] {
+    for folder in ["/new", "/etc", LAYERS] {
         fs::create_dir(folder)?;
     }
     // What this program needs to be started.

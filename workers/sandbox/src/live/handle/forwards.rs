@@ -1,42 +1,78 @@
-//! The outer end of forwarded ports: sockets in the keeper's own tree, where nothing of them is left
-//! when it ends, each joined to the owner's socket with the owner's rights.
+//! The outer end of forwarded ports: a socket for each, which the sandbox mounts, joined to the
+//! owner's socket with the owner's rights. Its name is gone as soon as it is mounted.
 
-use std::fs::Permissions;
+use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use tempfile::TempDir;
 use tokio::io::copy_bidirectional;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::live::spec::{Forward, LiveError};
 
+/// How folders of sockets are called, before the number of their process.
+const FOLDER: &str = "millrace-sockets-";
+
 /// The forwarded ports of a sandbox; they go with this value.
-#[derive(Debug)]
-pub(crate) struct Forwards(Vec<(JoinHandle<()>, PathBuf)>);
+#[derive(Debug, Default)]
+pub(crate) struct Forwards {
+    tasks: Vec<JoinHandle<()>>,
+    /// Of `[F]` ports, as the machine sees them.
+    pub(crate) paths: Vec<PathBuf>,
+    /// Where they are until they are mounted.
+    folder: Option<TempDir>,
+}
 
 impl Drop for Forwards {
     fn drop(&mut self) {
-        for (task, path) in &self.0 {
-            task.abort();
-            let _ = std::fs::remove_file(path);
-        }
+        self.tasks.iter().for_each(JoinHandle::abort);
     }
 }
 
 impl Forwards {
-    pub(crate) fn listen(keeper: u32, layer: u64, forwards: &[Forward]) -> Result<Self, LiveError> {
-        let mut all = Self(Vec::new());
-        for forward in forwards {
-            let path = PathBuf::from(format!("/proc/{keeper}/root/s/{layer}-{}", forward.port));
-            let fail =
-                |error| LiveError::Refused(format!("failed to forward port={}: {error}", forward.port));
-            let listener = UnixListener::bind(&path).map_err(fail)?;
-            // The sandbox may be another user than its owner.
-            std::fs::set_permissions(&path, Permissions::from_mode(0o666)).map_err(fail)?;
-            all.0.push((tokio::spawn(serve(listener, forward.to.clone())), path));
+    pub(crate) fn listen(forwards: &[Forward]) -> Result<Self, LiveError> {
+        let mut all = Self::default();
+        if forwards.is_empty() {
+            return Ok(all);
         }
+        let refused =
+            |error| LiveError::Refused(format!("failed to make sockets for forwarded ports: {error}"));
+        // The sandbox may be another user than its owner: all may pass, none may look around, and
+        // the name cannot be guessed.
+        let folder = tempfile::Builder::new()
+            .prefix(&format!("{FOLDER}{}-", std::process::id()))
+            .rand_bytes(24)
+            .permissions(Permissions::from_mode(0o711))
+            .tempdir()
+            .map_err(refused)?;
+        for forward in forwards {
+            let path = folder.path().join(forward.port.to_string());
+            let listener = UnixListener::bind(&path).map_err(refused)?;
+            fs::set_permissions(&path, Permissions::from_mode(0o666)).map_err(refused)?;
+            all.tasks.push(tokio::spawn(serve(listener, forward.to.clone())));
+            all.paths.push(path);
+        }
+        all.folder = Some(folder);
         Ok(all)
+    }
+
+    /// Removes the names, which nobody needs once they are mounted.
+    pub(crate) fn mounted(&mut self) {
+        self.folder = None;
+    }
+}
+
+/// Removes folders of sockets whose process ended before they were mounted.
+pub(crate) fn sweep(of: &Path) {
+    for found in fs::read_dir(of).into_iter().flatten().flatten() {
+        let name = found.file_name();
+        let rest = name.to_str().and_then(|name| name.strip_prefix(FOLDER));
+        let pid = rest.and_then(|rest| rest.split_once('-')?.0.parse::<u32>().ok());
+        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            let _ = fs::remove_dir_all(found.path());
+        }
     }
 }
 
