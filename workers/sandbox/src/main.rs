@@ -2,24 +2,66 @@
 //! came of it. Workers start it; nobody else needs to.
 
 use std::io::{BufRead, Write};
+use std::process::ExitCode;
 
 use anyhow::Context;
+use millrace_sandbox::live::wire::{self, FromInit, FromKeeper};
 use millrace_sandbox::{Job, Line};
+use serde::Serialize;
 
 mod inside;
 
+use inside::live::{enter, house, keep, pack, supervise, tend};
 use inside::{init, launch};
 
 /// The word by which the sandbox starts itself as the first process within.
 const INIT: &str = "init";
 
-fn main() {
-    let within = std::env::args().nth(1).is_some_and(|word| word == INIT);
-    let done = read_job().and_then(|job| if within { init::run(&job) } else { launch::run(&job) });
-    if let Err(error) = done {
-        say(&Line::Failed(format!("{error:#}")));
-        std::process::exit(1);
-    }
+/// The words for the parts of a long-lived sandbox: the keeper of layers and the outer process, which
+/// the owner starts; the first process within, before and behind the walls; a command's supervisor.
+pub(crate) const KEEP: &str = "keep";
+pub(crate) const ENTER: &str = "enter";
+pub(crate) const HOUSE: &str = "house";
+pub(crate) const TEND: &str = "tend";
+pub(crate) const SUPERVISE: &str = "supervise";
+/// A layer to the standard output, and from the standard input.
+const PACK: &str = "pack";
+const UNPACK: &str = "unpack";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let (part, rest) = words.split_first().map_or(("", &[][..]), |(part, rest)| (part.as_str(), rest));
+    let done = match part {
+        SUPERVISE => return supervise::run(rest),
+        // Its own words went to the owner where it could be told.
+        HOUSE => house::run(),
+        TEND => tend::run(rest),
+        ENTER => heard(enter::run(rest.first().map_or("", String::as_str))),
+        PACK | UNPACK => packs(part, rest).inspect_err(|error| {
+            let _ = write!(std::io::stderr(), "{error:#}");
+        }),
+        KEEP => keep::run().inspect_err(|error| say_line(&FromKeeper::Failed(format!("{error:#}")))),
+        INIT => read_job().and_then(|job| init::run(&job)).inspect_err(failed),
+        _ => read_job().and_then(|job| launch::run(&job)).inspect_err(failed),
+    };
+    if done.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn packs(part: &str, rest: &[String]) -> anyhow::Result<()> {
+    let [keeper, layer] = rest else { anyhow::bail!("failed to read the keeper's and the layer's numbers") };
+    if part == PACK { pack::pack(keeper, layer) } else { pack::unpack(keeper, layer) }
+}
+
+fn failed(error: &anyhow::Error) {
+    say(&Line::Failed(format!("{error:#}")));
+}
+
+/// Tells the owner of a long-lived sandbox why there is none.
+fn heard(entered: anyhow::Result<()>) -> anyhow::Result<()> {
+    entered.inspect_err(|error| {
+        let told = FromInit::Failed(format!("{error:#}"));
+        let _ = tend::owner().map(|mut owner| wire::write(&mut owner, &told));
+    })
 }
 
 /// The job: the first line of the standard input. The rest is left alone, so that its end can be
@@ -32,6 +74,11 @@ fn read_job() -> anyhow::Result<Job> {
 
 /// Tells the worker. Nobody is left to hear it where that fails.
 fn say(line: &Line) {
+    say_line(line);
+}
+
+/// Writes a line of JSON to the standard output.
+pub(crate) fn say_line(line: &impl Serialize) {
     let mut text = serde_json::to_vec(line).expect("a line holds only what JSON can express");
     text.push(b'\n');
     let mut output = std::io::stdout().lock();

@@ -12,6 +12,32 @@ use landlock::{
 
 use super::root;
 
+/// Puts it up around all that is seen in a long-lived sandbox: what is written and what is only read
+/// is for the mounts to say there; a file that is not below this root, whatever leads to it, cannot
+/// be touched.
+///
+/// # Errors
+/// The kernel has none.
+pub(crate) fn put_up_around_root() -> anyhow::Result<()> {
+    let abi = ABI::V6;
+    let status = Ruleset::default()
+        .handle_access(AccessFs::from_all(abi))?
+        .scope(Scope::from_all(abi))?
+        .create()
+        .context("failed to begin with Landlock")?
+        .add_rules(path_beneath_rules(["/"], AccessFs::from_all(abi)))?
+        .restrict_self()
+        .context("failed to put up Landlock")?;
+    is_there(status.ruleset)
+}
+
+fn is_there(status: RulesetStatus) -> anyhow::Result<()> {
+    if status == RulesetStatus::NotEnforced {
+        bail!("the kernel has no Landlock (Linux 5.13, with landlock among its security modules)");
+    }
+    Ok(())
+}
+
 /// Puts it up, as much as the kernel knows of it; files are the least.
 ///
 /// # Errors
@@ -31,8 +57,5 @@ pub(crate) fn put_up(read: &[PathBuf]) -> anyhow::Result<()> {
         .add_rules(path_beneath_rules([root::SCRATCH], all))?
         .restrict_self()
         .context("failed to put up Landlock")?;
-    if status.ruleset == RulesetStatus::NotEnforced {
-        bail!("the kernel has no Landlock (Linux 5.13, with landlock among its security modules)");
-    }
-    Ok(())
+    is_there(status.ruleset)
 }

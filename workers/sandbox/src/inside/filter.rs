@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context;
-use libc::c_long;
+use libc::{c_int, c_long};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
@@ -169,6 +169,53 @@ const PROCESSES: &[c_long] = &[
     libc::SYS_getrandom,
 ];
 
+/// What programs of a long-lived sandbox need besides: servers and clients on its own loopback, the
+/// owners and attributes of files, which only what is theirs has. Sockets are limited by
+/// [`SOCKETS`].
+const LONG: &[c_long] = &[
+    libc::SYS_connect,
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_getpeername,
+    libc::SYS_sendmmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_memfd_create,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_mknodat,
+    libc::SYS_getxattr,
+    libc::SYS_lgetxattr,
+    libc::SYS_fgetxattr,
+    libc::SYS_listxattr,
+    libc::SYS_llistxattr,
+    libc::SYS_flistxattr,
+    libc::SYS_inotify_init1,
+    libc::SYS_inotify_add_watch,
+    libc::SYS_inotify_rm_watch,
+    libc::SYS_splice,
+    libc::SYS_tee,
+    libc::SYS_sync,
+    libc::SYS_syncfs,
+    libc::SYS_sync_file_range,
+    libc::SYS_readahead,
+    libc::SYS_pidfd_open,
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_rt_sigqueueinfo,
+    libc::SYS_capget,
+    libc::SYS_sched_setscheduler,
+    libc::SYS_ioprio_get,
+    libc::SYS_ioprio_set,
+];
+/// Kinds of sockets: of one machine, and of IP. No packets, no protocols of the kernel.
+const SOCKETS: [c_int; 3] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
+/// What older programs of this architecture call for that.
+#[cfg(target_arch = "x86_64")]
+const LONG_OLDER: &[c_long] = &[libc::SYS_chown, libc::SYS_lchown, libc::SYS_mknod, libc::SYS_inotify_init];
+#[cfg(not(target_arch = "x86_64"))]
+const LONG_OLDER: &[c_long] = &[];
+
 /// What older programs of this architecture still call.
 #[cfg(target_arch = "x86_64")]
 const OLDER: &[c_long] = &[
@@ -213,10 +260,25 @@ const OLDER: &[c_long] = &[];
 /// # Errors
 /// The kernel has none.
 pub(crate) fn put_up() -> anyhow::Result<()> {
-    seccompiler::apply_filter(&program()?).context("failed to put up seccomp")
+    seccompiler::apply_filter(&program(rules()?)?).context("failed to put up seccomp")
 }
 
-fn program() -> anyhow::Result<BpfProgram> {
+/// Puts it up for a long-lived sandbox.
+///
+/// # Errors
+/// The kernel has none.
+pub(crate) fn put_up_for_long() -> anyhow::Result<()> {
+    let mut rules = rules()?;
+    rules.extend([LONG, LONG_OLDER].concat().into_iter().map(|call| (call, Vec::new())));
+    let mut sockets = Vec::new();
+    for family in SOCKETS {
+        sockets.extend(where_argument_0(SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, u64::try_from(family)?)?);
+    }
+    rules.insert(libc::SYS_socket, sockets);
+    seccompiler::apply_filter(&program(rules)?).context("failed to put up seccomp")
+}
+
+fn rules() -> anyhow::Result<BTreeMap<c_long, Vec<SeccompRule>>> {
     let mut rules: BTreeMap<c_long, Vec<SeccompRule>> = BTreeMap::new();
     rules.extend([FILES, PROCESSES, OLDER].concat().into_iter().map(|call| (call, Vec::new())));
     let flags = SeccompCmpOp::MaskedEq(NAMESPACES as u64);
@@ -226,6 +288,10 @@ fn program() -> anyhow::Result<BpfProgram> {
     // Two ends within one process, by which programs wake themselves.
     let local = libc::AF_UNIX as u64;
     rules.insert(libc::SYS_socketpair, where_argument_0(SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, local)?);
+    Ok(rules)
+}
+
+fn program(rules: BTreeMap<c_long, Vec<SeccompRule>>) -> anyhow::Result<BpfProgram> {
     let unknown = SeccompAction::Errno(libc::ENOSYS as u32);
     let here = std::env::consts::ARCH.try_into()?;
     Ok(SeccompFilter::new(rules, unknown, SeccompAction::Allow, here)?.try_into()?)

@@ -27,10 +27,7 @@ pub(crate) const WITHIN: u32 = 1_000;
 pub(crate) fn run(job: &Job) -> anyhow::Result<()> {
     close_others().context("failed to close what is open")?;
     leave_root().context("failed to give up the rights of root")?;
-    enter().context(
-        "failed to enter new namespaces; the machine must let users make them (user.max_user_namespaces > 0, \
-         kernel.apparmor_restrict_unprivileged_userns = 0, and a container that permits unshare and mount)",
-    )?;
+    enter().context(root::NAMESPACES_REMEDY)?;
     root::build(job)?;
     let mut init = start(job).context("failed to start the first process within")?;
     wait(&init)?;
@@ -41,7 +38,7 @@ pub(crate) fn run(job: &Job) -> anyhow::Result<()> {
 }
 
 /// Closes whatever the worker, or who started it, left open: a program within would hold it too.
-fn close_others() -> std::io::Result<()> {
+pub(crate) fn close_others() -> std::io::Result<()> {
     let open: Vec<i32> = fs::read_dir("/proc/self/fd")?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .filter(|fd| *fd > 2)
@@ -56,7 +53,7 @@ fn close_others() -> std::io::Result<()> {
 /// Root's files are root's even from within, and root's processes are not counted. So root becomes
 /// nobody first. Who is root in a namespace of users alone is nobody outside, and may have nobody
 /// to become.
-fn leave_root() -> anyhow::Result<()> {
+pub(crate) fn leave_root() -> anyhow::Result<()> {
     const EVERYBODY: [&str; 3] = ["0", "0", "4294967295"];
     let users = fs::read_to_string("/proc/self/uid_map")?;
     if !geteuid().is_root() || !users.split_whitespace().eq(EVERYBODY) {

@@ -23,6 +23,10 @@ pub(crate) const FOLDER: &str = "/tmp/0";
 pub(crate) const SYSTEM: [&str; 6] = ["/usr", "/bin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache"];
 /// Devices without content.
 pub(crate) const DEVICES: [&str; 4] = ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"];
+/// What to do where namespaces cannot be made.
+pub(crate) const NAMESPACES_REMEDY: &str = "failed to enter new namespaces; the machine must let users make \
+    them (user.max_user_namespaces > 0, kernel.apparmor_restrict_unprivileged_userns = 0, and a container that \
+    permits unshare and mount)";
 /// Files of a run at most.
 const FILES: u32 = 16_384;
 /// Bytes for the tree itself, and for this program where it cannot be shown by a mount.
@@ -53,7 +57,7 @@ pub(crate) fn build(job: &Job) -> anyhow::Result<()> {
         show_file(&Path::new("/old").join(strip(device.as_ref())), &new(device.as_ref()))
             .with_context(|| format!("failed to show {device}"))?;
     }
-    own_program(&program).context("failed to show this program")?;
+    own_program(&program, &new(PROGRAM.as_ref())).context("failed to show this program")?;
     fs::create_dir(new(SCRATCH.as_ref()))?;
     // What the job brings has room besides what the run may write.
     let folder = new(FOLDER.as_ref());
@@ -70,15 +74,15 @@ pub(crate) fn build(job: &Job) -> anyhow::Result<()> {
     })
 }
 
-const fn none() -> Option<&'static str> {
+pub(crate) const fn none() -> Option<&'static str> {
     None
 }
 
-fn step(what: &str, call: impl FnOnce() -> nix::Result<()>) -> anyhow::Result<()> {
+pub(crate) fn step(what: &str, call: impl FnOnce() -> nix::Result<()>) -> anyhow::Result<()> {
     call().with_context(|| format!("failed to {what}"))
 }
 
-fn strip(path: &Path) -> &Path {
+pub(crate) fn strip(path: &Path) -> &Path {
     path.strip_prefix("/").unwrap_or(path)
 }
 
@@ -87,7 +91,7 @@ fn new(path: &Path) -> PathBuf {
 }
 
 /// A file system in memory.
-fn memory(at: impl AsRef<Path>, bytes: u64, files: u32, mode: u32) -> anyhow::Result<()> {
+pub(crate) fn memory(at: impl AsRef<Path>, bytes: u64, files: u32, mode: u32) -> anyhow::Result<()> {
     let options = format!("size={bytes},nr_inodes={files},mode={mode:o}");
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     step("mount memory", || mount(Some("tmpfs"), at.as_ref(), Some("tmpfs"), flags, Some(options.as_str())))
@@ -120,7 +124,7 @@ fn show_file(old: &Path, new: &Path) -> anyhow::Result<()> {
 }
 
 /// Shows `old` at `new`, to read. Devices stay writable: there is nothing in them.
-fn bind(old: &Path, new: &Path) -> anyhow::Result<()> {
+pub(crate) fn bind(old: &Path, new: &Path) -> anyhow::Result<()> {
     let bound = match mount(Some(old), new, none(), MsFlags::MS_BIND, none()) {
         // Something is mounted within it, which may not be uncovered.
         Err(Errno::EINVAL) => mount(Some(old), new, none(), MsFlags::MS_BIND | MsFlags::MS_REC, none()),
@@ -145,12 +149,11 @@ fn bind(old: &Path, new: &Path) -> anyhow::Result<()> {
 }
 
 /// This program: by a mount, or where its folder is closed to us, by a copy.
-fn own_program(program: &Path) -> anyhow::Result<()> {
-    let to = new(PROGRAM.as_ref());
-    if show_file(&Path::new("/old").join(strip(program)), &to).is_ok() {
+pub(crate) fn own_program(program: &Path, to: &Path) -> anyhow::Result<()> {
+    if show_file(&Path::new("/old").join(strip(program)), to).is_ok() {
         return Ok(());
     }
-    fs::write(&to, fs::read("/old/proc/self/exe")?)?;
-    fs::set_permissions(&to, fs::Permissions::from_mode(0o555))?;
+    fs::write(to, fs::read("/old/proc/self/exe")?)?;
+    fs::set_permissions(to, fs::Permissions::from_mode(0o555))?;
     Ok(())
 }

@@ -14,7 +14,7 @@ use millrace_workers::{Cost, Executor, Failure, PoolSettings, Retry, Verdict};
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::partitions::turn_of;
+use crate::run_loop::partitions::turn_of;
 use crate::run_loop::support::{Bench, Running, eventually, on_both_queues, run, soon};
 
 on_both_queues!(

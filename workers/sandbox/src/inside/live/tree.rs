@@ -1,0 +1,62 @@
+//! All that came of one process, as `/proc` has it.
+
+use std::fs;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// Looks at a tree that is to end, at most. One that makes processes faster than they are killed has
+/// to be killed with everything else.
+const ROUNDS: usize = 200;
+
+/// The children of all threads of a process. Empty where it has ended.
+pub(crate) fn children(pid: i32) -> Vec<i32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lines = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    lines
+        .flat_map(|line| line.split_whitespace().filter_map(|n| n.parse().ok()).collect::<Vec<i32>>())
+        .collect()
+}
+
+/// All that came of a process and has not ended, parents first.
+fn descendants(pid: i32) -> Vec<i32> {
+    let mut found = Vec::new();
+    let mut open = children(pid);
+    while let Some(next) = open.pop() {
+        open.extend(children(next));
+        if !has_ended(next) {
+            found.push(next);
+        }
+    }
+    found
+}
+
+/// Whether a process has ended and waits for its parent to see it.
+fn has_ended(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // Behind the name, which may hold anything.
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
+}
+
+/// Kills a process and all that came of it. The process is stopped first: as long as it is there,
+/// what its descendants leave comes to it and not elsewhere. Returns whether all of it has ended.
+pub(crate) fn kill_all_of(pid: i32) -> bool {
+    // One that has ended meanwhile needs no signal.
+    let send = |pid: i32, signal| {
+        let _ = kill(Pid::from_raw(pid), signal);
+    };
+    send(pid, Signal::SIGSTOP);
+    let mut all_ended = false;
+    for _ in 0..ROUNDS {
+        let found = descendants(pid);
+        if found.is_empty() {
+            all_ended = true;
+            break;
+        }
+        // Stopped ones start no more; then they go.
+        found.iter().for_each(|pid| send(*pid, Signal::SIGSTOP));
+        found.iter().for_each(|pid| send(*pid, Signal::SIGKILL));
+    }
+    send(pid, Signal::SIGKILL);
+    all_ended
+}

@@ -1,0 +1,21 @@
+//! Sandboxes that live for a while: a file system that can be written to, processes as the caller
+//! starts them, snapshots and forks. `spec.rs` is what a caller asks for, `wire.rs` what travels,
+//! `host.rs` and `keeper.rs` start sandboxes, `handle.rs` and `process.rs` are how one is used,
+//! `layers.rs` and `store.rs` are what remains of its files.
+
+mod spec;
+pub mod wire;
+mod keeper;
+mod layers;
+mod host;
+mod store;
+mod process;
+mod handle;
+
+pub use handle::LiveSandbox;
+pub use host::{Host, Settings};
+pub use layers::Snapshot;
+pub use process::{Event, Process};
+pub use spec::{Bounds, Exec, Forward, LiveError, Output, Spec, Wall};
+pub use store::Digest;
+pub use wire::{Entry, Fault, FileKind, Stream};

@@ -1,0 +1,210 @@
+//! A long-lived sandbox, for the process that owns it: `link.rs` is the connection to it, `files.rs`
+//! its files, `forwards.rs` the outer end of its network.
+
+mod files;
+mod forwards;
+mod link;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::process::Child;
+use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::job::End;
+use crate::live::host::{Host, Warm, hear};
+use crate::live::keeper::Layer;
+use crate::live::layers::Snapshot;
+use crate::live::process::{Event, Process};
+use crate::live::spec::{Exec, LiveError, MAX_LAYERS, Output, Spec, Wall};
+use crate::live::wire::{self, Build, FromInit, ToInit};
+use forwards::Forwards;
+pub(crate) use forwards::sweep;
+pub(crate) use link::Link;
+
+/// For how long a sandbox may take to end before it is killed.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A sandbox. Dropping it kills everything in it; [`end`](Self::end) waits until that is done.
+#[derive(Debug)]
+pub struct LiveSandbox {
+    host: Host,
+    spec: Spec,
+    /// Below what it writes.
+    below: Snapshot,
+    body: Body,
+}
+
+/// What of a sandbox is made again at each snapshot and rollback.
+#[derive(Debug)]
+struct Body {
+    upper: Arc<Layer>,
+    lacks: Vec<Wall>,
+    link: Arc<Link>,
+    /// The outer process. Killed with this value.
+    child: Mutex<Child>,
+    pid: u32,
+    watch: JoinHandle<()>,
+    _forwards: Forwards,
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        self.link.close();
+        self.watch.abort();
+    }
+}
+
+impl LiveSandbox {
+    pub(crate) async fn make(host: Host, below: Snapshot, spec: Spec) -> Result<Self, LiveError> {
+        let body = Body::make(&host, &below, &spec).await?;
+        Ok(Self { host, spec, below, body })
+    }
+
+    /// The walls that this machine lacks. None of them is among the `needs` of its [`Spec`].
+    #[must_use]
+    pub fn lacks(&self) -> &[Wall] {
+        &self.body.lacks
+    }
+
+    /// How it was made.
+    #[must_use]
+    pub const fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// Whether it can still be used.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.body.link.is_open()
+    }
+
+    /// Bytes of memory that its processes have now, as its bound counts them.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        if self.is_alive() { crate::memory::of_tree(self.body.pid) } else { 0 }
+    }
+
+    /// Starts a command.
+    ///
+    /// # Errors
+    /// The command is wrong or cannot be started in its folder, or the sandbox has ended.
+    pub async fn spawn(&self, exec: Exec) -> Result<Process, LiveError> {
+        exec.check()?;
+        self.body.link.start(exec).await
+    }
+
+    /// Runs a command with this standard input, and collects what it writes. Dropping the future
+    /// kills the command.
+    ///
+    /// # Errors
+    /// As for [`spawn`](Self::spawn).
+    pub async fn exec(&self, exec: Exec, stdin: &[u8]) -> Result<Output, LiveError> {
+        let mut process = self.spawn(exec).await?;
+        process.write(stdin).await?;
+        process.close_input().await?;
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        loop {
+            match process.next().await {
+                Event::Out(bytes) => stdout.extend(bytes),
+                Event::Err(bytes) => stderr.extend(bytes),
+                Event::Ended { end, wall_ms } => return Ok(Output { end, stdout, stderr, wall_ms }),
+            }
+        }
+    }
+
+    /// Keeps the files as they are now. All processes are killed first; it costs the same for any
+    /// number of files.
+    ///
+    /// # Errors
+    /// It has too many layers, or the machine lacks something; then the sandbox has ended.
+    pub async fn snapshot(&mut self) -> Result<Snapshot, LiveError> {
+        if self.below.depth() + 1 >= MAX_LAYERS {
+            return Err(LiveError::Invalid {
+                field: "snapshot",
+                value: format!("layer {}", self.below.depth() + 1),
+                remedy: "a file system has at most 200 layers",
+            });
+        }
+        self.body.end().await;
+        let kept = self.below.with(Arc::clone(&self.body.upper));
+        self.continue_from(kept.clone()).await?;
+        Ok(kept)
+    }
+
+    /// Goes back to the files of a snapshot of the same host. All processes are killed first.
+    ///
+    /// # Errors
+    /// The machine lacks something; then the sandbox has ended.
+    pub async fn rollback(&mut self, to: &Snapshot) -> Result<(), LiveError> {
+        self.body.end().await;
+        self.continue_from(to.clone()).await
+    }
+
+    async fn continue_from(&mut self, below: Snapshot) -> Result<(), LiveError> {
+        self.body = Body::make(&self.host, &below, &self.spec).await?;
+        self.below = below;
+        Ok(())
+    }
+
+    /// Ends it. Afterwards all its processes and mounts are gone; its files go when it is dropped.
+    /// Whatever still waits for it hears that it has ended.
+    pub async fn end(&self) {
+        self.body.end().await;
+    }
+}
+
+impl Body {
+    async fn make(host: &Host, below: &Snapshot, spec: &Spec) -> Result<Self, LiveError> {
+        let upper = Arc::new(host.keeper().layer(&spec.bounds).await?);
+        let mut forwards = Forwards::listen(&spec.forward)?;
+        let Warm { child, mut stream } = host.take().await?;
+        let build = Build {
+            spec: spec.clone(),
+            lower: below.numbers(),
+            upper: upper.number,
+            sockets: forwards.paths.clone(),
+        };
+        // The same for both stages within.
+        let twice = wire::encode(&build).repeat(2);
+        let ended = |_| LiveError::Refused("it ended without a word".to_owned());
+        tokio::io::AsyncWriteExt::write_all(&mut stream, &twice).await.map_err(ended)?;
+        let FromInit::Ready { lacks } = hear(&mut stream).await? else {
+            return Err(LiveError::Refused("its words are out of order".to_owned()));
+        };
+        forwards.mounted();
+        let link = Link::over(stream);
+        let pid = child.id().unwrap_or_default();
+        let watch = tokio::spawn(watch_memory(pid, spec.bounds.memory_bytes, Arc::clone(&link)));
+        Ok(Self { upper, lacks, link, child: Mutex::new(child), pid, watch, _forwards: forwards })
+    }
+
+    /// Closes the connection, on which the outer process kills the first one within and waits until
+    /// the kernel has ended everything else.
+    async fn end(&self) {
+        self.watch.abort();
+        self.link.close();
+        let mut child = self.child.lock().await;
+        if timeout(PATIENCE, child.wait()).await.is_err() {
+            let _ = child.kill().await;
+        }
+    }
+}
+
+/// Kills the processes of a sandbox that have more than `most` bytes. Looks often while a command
+/// runs, and seldom else: what is left in the background may grow, too.
+async fn watch_memory(pid: u32, most: u64, link: Arc<Link>) {
+    const BUSY: Duration = Duration::from_millis(50);
+    const IDLE: Duration = Duration::from_millis(1_000);
+    while link.is_open() {
+        tokio::select! {
+            () = tokio::time::sleep(if link.is_busy() { BUSY } else { IDLE }) => {}
+            () = link.busy() => {}
+        }
+        if link.has_started() && crate::memory::of_tree(pid) > most {
+            let _ = link.send(&ToInit::KillAll { end: End::Memory }).await;
+        }
+    }
+}

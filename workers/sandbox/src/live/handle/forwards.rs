@@ -1,0 +1,97 @@
+//! The outer end of forwarded ports: a socket for each, which the sandbox mounts, joined to the
+//! owner's socket with the owner's rights. Its name is gone as soon as it is mounted.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+use tokio::io::copy_bidirectional;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::live::spec::{Forward, LiveError};
+
+/// How folders of sockets are called, before the number of their process.
+const FOLDER: &str = "millrace-sockets-";
+
+/// The forwarded ports of a sandbox; they go with this value.
+#[derive(Debug, Default)]
+pub(crate) struct Forwards {
+    tasks: Vec<JoinHandle<()>>,
+    /// Of `[F]` ports, as the machine sees them.
+    pub(crate) paths: Vec<PathBuf>,
+    /// Where they are until they are mounted.
+    folder: Option<TempDir>,
+}
+
+impl Drop for Forwards {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl Forwards {
+    pub(crate) fn listen(forwards: &[Forward]) -> Result<Self, LiveError> {
+        let mut all = Self::default();
+        if forwards.is_empty() {
+            return Ok(all);
+        }
+        let refused =
+            |error| LiveError::Refused(format!("failed to make sockets for forwarded ports: {error}"));
+        // The sandbox may be another user than its owner: all may pass, none may look around, and
+        // the name cannot be guessed.
+        let folder = tempfile::Builder::new()
+            .prefix(&format!("{FOLDER}{}-", std::process::id()))
+            .rand_bytes(24)
+            .permissions(Permissions::from_mode(0o711))
+            .tempdir()
+            .map_err(refused)?;
+        for forward in forwards {
+            let path = folder.path().join(forward.port.to_string());
+            let listener = UnixListener::bind(&path).map_err(refused)?;
+            fs::set_permissions(&path, Permissions::from_mode(0o666)).map_err(refused)?;
+            all.tasks.push(tokio::spawn(serve(listener, forward.to.clone())));
+            all.paths.push(path);
+        }
+        all.folder = Some(folder);
+        Ok(all)
+    }
+
+    /// Removes the names, which nobody needs once they are mounted.
+    pub(crate) fn mounted(&mut self) {
+        self.folder = None;
+    }
+}
+
+/// Removes folders of sockets whose process ended before they were mounted.
+pub(crate) fn sweep(of: &Path) {
+    for found in fs::read_dir(of).into_iter().flatten().flatten() {
+        let name = found.file_name();
+        let rest = name.to_str().and_then(|name| name.strip_prefix(FOLDER));
+        let pid = rest.and_then(|rest| rest.split_once('-')?.0.parse::<u32>().ok());
+        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            let _ = fs::remove_dir_all(found.path());
+        }
+    }
+}
+
+/// Joins each connection to a new one to `to`. Ends with its task, and with it all connections. The
+/// sandbox's side bounds how many there are.
+async fn serve(listener: UnixListener, to: PathBuf) {
+    let mut joined = JoinSet::new();
+    loop {
+        tokio::select! {
+            Ok((mut inner, _)) = listener.accept() => {
+                let to = to.clone();
+                joined.spawn(async move {
+                    // Nobody listens there: the program within sees its connection closed.
+                    if let Ok(mut outer) = UnixStream::connect(&to).await {
+                        let _ = copy_bidirectional(&mut inner, &mut outer).await;
+                    }
+                });
+            }
+            Some(_) = joined.join_next() => {}
+        }
+    }
+}
