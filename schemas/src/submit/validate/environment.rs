@@ -1,6 +1,6 @@
 //! Checks of an environment's settings.
 
-use super::{Checks, dataset};
+use super::{Checks, agent, dataset};
 use crate::env_step::{self, EnvironmentSpec, FrozenLakeSpec, SokobanSpec};
 use crate::limits;
 use crate::submit::{Domain, RunSpec, mix};
@@ -43,9 +43,13 @@ fn check_one(domain: &Domain<'_>, at: &str, prompts: u64, checks: &mut Checks) {
         EnvironmentSpec::Dataset(rows) => {
             dataset::check(rows, (at, domain.rewards, prompts), checks);
         }
+        EnvironmentSpec::Agent(spec) => {
+            agent::check(spec, at, checks);
+            dataset::check_rows(&spec.rows, (&field("rows"), prompts), checks);
+        }
         EnvironmentSpec::Custom { pool, .. } => {
             checks.require(
-                !env_step::BUILT_IN.contains(&pool.as_str()),
+                !env_step::BUILT_IN.contains(&pool.as_str()) && pool.as_str() != env_step::AGENT,
                 &field("pool"),
                 pool,
                 "an environment that comes with Millrace has this name; give yours another",
