@@ -15,7 +15,7 @@ RUNS := broker/coordinator/runs
 MINUTES ?= 10
 SEED ?= 1
 
-.PHONY: help setup alone tools model build programs demo sokoban arithmetic learn test envs terraform fleet operation sim lint fmt bench chaos
+.PHONY: help setup alone tools model build programs demo sokoban arithmetic agent learn test envs terraform fleet operation sim lint fmt bench chaos
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)$$/  make \1\t\2/p' Makefile | expand -t 18
@@ -33,7 +33,7 @@ build: setup ## everything, release
 	cargo build $(CARGO_ARGS)
 
 # What a run needs. Named one by one, so that the load test's programs are not built; the features are the same.
-PROGRAMS := --bin millrace --bin millrace-worker --bin millrace-sandbox
+PROGRAMS := --bin millrace --bin millrace-worker --bin millrace-sandbox --bin millrace-agent-guard
 
 programs: setup
 	cargo build $(CARGO_ARGS) $(PROGRAMS)
@@ -46,6 +46,9 @@ sokoban: programs ## the same with Sokoban; target/sokoban/report.json
 
 arithmetic: programs model ## SmolLM2-135M learns to add; seven minutes on 2 cores; target/arithmetic/report.json
 	target/release/millrace up $(RUNS)/smollm2-arithmetic.toml --dir target/arithmetic --again
+
+agent: programs model ## an agent that is a program learns to repair code; target/agent/report.json
+	target/release/millrace up $(RUNS)/smollm2-agent.toml --dir target/agent --again
 
 learn: build model ## the examples that learn, three seeds each, beside rules that learn nothing; an hour; target/learn.md
 	target/release/millrace-loadtest bench learn

@@ -342,7 +342,7 @@ pub struct Ledger {
     pub admitted: u64,
     /// Rollouts that a committed version was trained on.
     pub trained: u64,
-    /// Rollouts dropped, by reason: `stale`, `filtered`, `failed`, `group_failed`, `cancelled`,
+    /// Rollouts dropped, by reason: `stale`, `filtered`, `failed`, `lost`, `group_failed`, `cancelled`,
     /// `surplus`.
     pub dropped: BTreeMap<String, u64>,
     /// Rollouts in the coordinator's state: playing, waiting for a batch, or in training.

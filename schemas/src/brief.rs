@@ -5,7 +5,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::env_step::EnvStepDone;
+use crate::env_step::{EnvStepDone, TurnLimits};
 use crate::generate::{Finish, GenerateDone, MalformedTurn, Segment, check_lengths};
 use crate::outcome::{OutcomeBody, Returned};
 use crate::trajectory::EntryRef;
@@ -48,6 +48,9 @@ pub struct StepBrief {
     pub success: bool,
     /// The tokens were an action of this environment.
     pub valid: bool,
+    /// Limits of the next turn.
+    #[serde(default, skip_serializing_if = "TurnLimits::is_none")]
+    pub limits: TurnLimits,
 }
 
 fn highest(tokens: &[u32]) -> u32 {
@@ -93,7 +96,8 @@ impl StepBrief {
     pub fn of(done: &EnvStepDone) -> Self {
         let EntryRef { tokens, check, .. } = EntryRef::of_step(0, done);
         let EnvStepDone { reward, done: over, success, valid, .. } = *done;
-        Self { check, tokens, highest: highest(&done.observation), reward, done: over, success, valid }
+        let (highest, limits) = (highest(&done.observation), done.limits.clone());
+        Self { check, tokens, highest, reward, done: over, success, valid, limits }
     }
 
     /// The reference to the step at `seq`.
@@ -120,6 +124,7 @@ impl OutcomeBody {
             | Self::Reward(_)
             | Self::TrainShard(_)
             | Self::Void(_)
+            | Self::Lost(_)
             | Self::PublishWeights(_)
             | Self::Returned(_) => None,
         }

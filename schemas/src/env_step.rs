@@ -13,7 +13,9 @@ use crate::submit::Checks;
 use crate::trajectory::EntryRef;
 
 mod games;
+mod agent;
 
+pub use agent::{AgentAnswer, AgentMessage, AgentSpec, AgentState, AgentStep, Forks, TurnLimits};
 pub use games::{FrozenLakeSpec, LakeView, SokobanSpec};
 
 /// Reset, or take one action.
@@ -86,6 +88,9 @@ pub struct EnvStepDone {
     /// At a reset: fields of the prompt for rewards, by name; the answer as `answer`.
     #[serde(default, skip_serializing_if = "Settings::is_empty")]
     pub row: Settings,
+    /// Limits of the next turn, below those of the run.
+    #[serde(default, skip_serializing_if = "TurnLimits::is_none")]
+    pub limits: TurnLimits,
 }
 
 /// One message of a conversation.
@@ -146,6 +151,9 @@ pub enum EnvironmentSpec {
     },
     /// Prompts from the rows of a file, in text. Needs a model with a tokenizer.
     Dataset(DatasetSpec),
+    /// A program of its own that asks a model over HTTP, for each row of a file of tasks. Needs workers
+    /// with `--agents`.
+    Agent(Box<AgentSpec>),
     /// Your own environment, in text, served by a program beside the worker: `millrace-worker
     /// --exec`.
     Custom {
@@ -179,6 +187,10 @@ pub struct Latency {
 
 /// Names of the environments that come with Millrace, and of their pools.
 pub const BUILT_IN: [&str; 5] = ["frozen_lake", "sokoban", "counter", "arithmetic", "dataset"];
+
+/// The environment whose programs of others run on the worker, and its pool. A worker serves it only
+/// if it is told to.
+pub const AGENT: &str = "agent";
 
 /// Settings that are passed to your own program with each request.
 pub type Settings = BTreeMap<String, serde_json::Value>;
@@ -225,10 +237,11 @@ impl EnvironmentSpec {
                 checks.require(count > 0, &field("operations"), count, "name one or more, [\"add\"]");
                 checks.count(&field("largest"), u64::from(*largest), 9, 1_000_000_000);
             }
-            Self::Dataset(_) => {}
+            // Their rows are checked with the prompts that are evaluated.
+            Self::Dataset(_) | Self::Agent(_) => {}
             Self::Custom { pool, .. } => {
                 checks.require(
-                    !BUILT_IN.contains(&pool.as_str()),
+                    !BUILT_IN.contains(&pool.as_str()) && pool.as_str() != AGENT,
                     &field("pool"),
                     pool,
                     "an environment that comes with Millrace has this name; give yours another",
@@ -246,6 +259,7 @@ impl EnvironmentSpec {
             | Self::Sokoban(_)
             | Self::Counter { .. }
             | Self::Arithmetic { .. }
+            | Self::Agent(_)
             | Self::Dataset(_) => self.name(),
         }
     }
@@ -259,6 +273,7 @@ impl EnvironmentSpec {
             Self::Counter { .. } => "counter",
             Self::Arithmetic { .. } => "arithmetic",
             Self::Dataset(_) => "dataset",
+            Self::Agent(_) => AGENT,
             Self::Custom { .. } => "custom",
         }
     }
@@ -266,7 +281,7 @@ impl EnvironmentSpec {
     /// Whether observations and actions are text, in tokens of the model's tokenizer.
     #[must_use]
     pub const fn speaks_text(&self) -> bool {
-        matches!(self, Self::Arithmetic { .. } | Self::Dataset(_) | Self::Custom { .. })
+        matches!(self, Self::Arithmetic { .. } | Self::Dataset(_) | Self::Agent(_) | Self::Custom { .. })
     }
 
     /// Vocabulary of observations and actions: token ids are below this. `None` if it is the
@@ -274,7 +289,7 @@ impl EnvironmentSpec {
     #[must_use]
     pub const fn vocabulary(&self) -> Option<u32> {
         Some(match self {
-            Self::Arithmetic { .. } | Self::Dataset(_) | Self::Custom { .. } => return None,
+            Self::Arithmetic { .. } | Self::Dataset(_) | Self::Agent(_) | Self::Custom { .. } => return None,
             Self::FrozenLake(lake) => lake.vocabulary(),
             Self::Sokoban(sokoban) => sokoban.vocabulary(),
             Self::Counter { .. } => 128,
@@ -287,7 +302,7 @@ impl EnvironmentSpec {
         match self {
             Self::FrozenLake(_) | Self::Sokoban(_) => Some(4),
             Self::Counter { .. } => Some(128),
-            Self::Arithmetic { .. } | Self::Dataset(_) | Self::Custom { .. } => None,
+            Self::Arithmetic { .. } | Self::Dataset(_) | Self::Agent(_) | Self::Custom { .. } => None,
         }
     }
 
@@ -301,12 +316,17 @@ impl EnvironmentSpec {
             Self::Arithmetic { prompt_tokens, .. }
             | Self::Dataset(DatasetSpec { prompt_tokens, .. })
             | Self::Custom { prompt_tokens, .. } => (*prompt_tokens, *prompt_tokens),
+            Self::Agent(agent) => (agent.context_tokens, agent.context_tokens),
         }
     }
 
     /// Tokens of the longest rollout if a turn has at most `max_new_tokens`.
     #[must_use]
     pub fn longest_rollout(&self, max_new_tokens: u32) -> u64 {
+        if let Self::Agent(agent) = self {
+            // The bound is on the whole context before a turn.
+            return u64::from(agent.context_tokens) + u64::from(max_new_tokens);
+        }
         let (first, later) = self.observation_tokens();
         let turns = u64::from(self.max_turns());
         // The observation after the last turn is not kept.
@@ -320,6 +340,7 @@ impl EnvironmentSpec {
             Self::Arithmetic { prompt_tokens, .. }
             | Self::Dataset(DatasetSpec { prompt_tokens, .. })
             | Self::Custom { prompt_tokens, .. } => Some(*prompt_tokens),
+            Self::Agent(agent) => Some(agent.context_tokens),
             Self::FrozenLake(_) | Self::Sokoban(_) | Self::Counter { .. } => None,
         }
     }
@@ -334,6 +355,7 @@ impl EnvironmentSpec {
             | Self::Dataset(DatasetSpec { max_turns, .. })
             | Self::Custom { max_turns, .. } => *max_turns,
             Self::Counter { turns, .. } => *turns,
+            Self::Agent(agent) => agent.max_turns,
         }
     }
 
@@ -342,6 +364,7 @@ impl EnvironmentSpec {
     pub const fn dataset(&self) -> Option<&DatasetSpec> {
         match self {
             Self::Dataset(dataset) => Some(dataset),
+            Self::Agent(agent) => Some(&agent.rows),
             Self::FrozenLake(_)
             | Self::Sokoban(_)
             | Self::Counter { .. }
@@ -355,6 +378,7 @@ impl EnvironmentSpec {
     pub const fn dataset_mut(&mut self) -> Option<&mut DatasetSpec> {
         match self {
             Self::Dataset(dataset) => Some(dataset),
+            Self::Agent(agent) => Some(&mut agent.rows),
             _ => None,
         }
     }
@@ -363,6 +387,6 @@ impl EnvironmentSpec {
     /// cannot.
     #[must_use]
     pub fn succeeds_by_reward(&self) -> bool {
-        self.dataset().is_some_and(|dataset| dataset.check == AnswerCheck::ByReward)
+        matches!(self, Self::Dataset(dataset) if dataset.check == AnswerCheck::ByReward)
     }
 }

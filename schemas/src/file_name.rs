@@ -1,8 +1,8 @@
 //! Names of files that come from another process, and the one way from such a name to a path.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
-use crate::limits::MAX_FILE_NAME_CHARS;
+use crate::limits::{MAX_FILE_NAME_CHARS, MAX_PATH_BYTES};
 
 /// A name that could lead out of its folder, or that some file systems refuse.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -35,6 +35,17 @@ pub fn file_in(folder: &Path, name: &str) -> Result<PathBuf, NotAFileName> {
     Ok(folder.join(name))
 }
 
+/// Whether a path stays within the folder that it starts in: relative, of plain components alone.
+/// Links in the folder are not looked at.
+#[must_use]
+pub fn is_inner_path(path: &str) -> bool {
+    let mut components = Path::new(path).components().peekable();
+    !path.contains('\0')
+        && path.len() <= MAX_PATH_BYTES
+        && components.peek().is_some()
+        && components.all(|part| matches!(part, Component::Normal(_)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,6 +75,16 @@ mod tests {
         }
         for name in ["model.safetensors", "model-00001-of-00002.safetensors", "config.json", "a..b"] {
             assert_eq!(file_in(folder, name).unwrap(), folder.join(name));
+        }
+    }
+
+    #[test]
+    fn an_inner_path_stays_in_its_folder() {
+        for hostile in ["", ".", "..", "/", "/etc/passwd", "../x", "a/../../b", "a/..", "a\0b", "./a"] {
+            assert!(!is_inner_path(hostile), "{hostile:?}");
+        }
+        for path in ["a", "a/b", ".gitignore", "src/a b.py", "a..b/..c"] {
+            assert!(is_inner_path(path), "{path:?}");
         }
     }
 }

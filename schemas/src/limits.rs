@@ -244,6 +244,32 @@ pub const MAX_PARAMETERS: u64 = 10_000_000_000_000;
 pub const MAX_STOP_STRINGS: usize = 16;
 /// Bytes of such a text: an engine looks for it at each token. Above it submit refuses.
 pub const MAX_STOP_STRING_BYTES: usize = 256;
+/// Arguments of an agent's program, and of the one that scores it; above it submit refuses.
+pub const MAX_AGENT_ARGUMENTS: usize = 256;
+/// Bytes of the files in an agent's settings, which travel with each of its tasks; above it submit
+/// refuses.
+pub const MAX_AGENT_FILES_BYTES: usize = 32 * 1024;
+/// Milliseconds of an agent's own time between two calls at most; above it submit refuses. Its task
+/// waits for it, and is delivered again each time that an attempt is over.
+pub const MAX_AGENT_CALL_MS: u64 = 300_000;
+/// Milliseconds of an agent's own time in all at most; above it submit refuses.
+pub const MAX_AGENT_TIME_MS: u64 = 86_400_000;
+/// Milliseconds that an agent's call may wait for its turn at most; above it submit refuses.
+pub const MAX_AGENT_IDLE_MS: u64 = 86_400_000;
+/// Milliseconds of the program that scores an agent at most; above it submit refuses.
+pub const MAX_REWARD_PROGRAM_MS: u64 = 100_000;
+/// Milliseconds that one attempt at an agent's step waits for its next call. Then the task returns to
+/// the queue, and the next attempt waits on.
+pub const AGENT_WAIT_MS: u64 = 110_000;
+/// Milliseconds without a word of the worker that hosts an agent, after which its session counts as
+/// lost.
+pub const AGENT_SILENCE_MS: u64 = 10_000;
+/// Milliseconds between two questions to that worker.
+pub const AGENT_ASK_MS: u64 = 1_000;
+/// Agents that one worker hosts at once by default. A further reset returns to the queue.
+pub const AGENTS_PER_WORKER: usize = 64;
+/// Bytes of one call to the gateway; a longer one gets 413.
+pub const MAX_AGENT_CALL_BYTES: usize = 16 * 1024 * 1024;
 /// Tokens of a rollout; above it the task is refused as poison.
 pub const MAX_CONTEXT_TOKENS: usize = 4_194_304;
 /// Tokens of the newest entry of a trajectory that the next task includes. A longer entry is
@@ -336,6 +362,12 @@ const _: () = assert!(LEADER_STALL_MS > 2 * LEASE_MS, "a leader has time to make
 const _: () = assert!(LEASE_RENEW_MS * 3 < LEASE_MS, "two lost renewals must not cost the lease");
 const _: () = assert!(LEASE_MS + 2 * LEASE_RENEW_MS < 3_000, "another coordinator acts within 3 s");
 const _: () = assert!(TRIM_AGE_MS > DEDUP_WINDOW_MS, "what the log may be asked of by id is still in it");
+const _: () = assert!(AGENT_WAIT_MS < attempt_ms(Stage::EnvStep), "a wait ends before its attempt");
+const _: () = assert!(
+    MAX_AGENT_CALL_MS + MAX_REWARD_PROGRAM_MS < AGENT_WAIT_MS * (MAX_DELIVER.unsigned_abs() - 1),
+    "an agent's slowest step is over before its deliveries are"
+);
+const _: () = assert!(AGENT_ASK_MS * 5 < AGENT_SILENCE_MS, "some lost questions are no silence");
 const _: () = assert!(
     REFRESH_BLOB_MS + 2 * attempt_ms(Stage::TrainShard) < COLLECT_AGE_MS,
     "what an attempt writes first is young when it ends"

@@ -63,6 +63,15 @@ pub enum OutcomeBody {
     /// The task was returned undone, because its worker leaves. It was removed from the queue, so
     /// that the delivery does not count, and is requeued.
     Returned(Returned),
+    /// The environment of the rollout is gone with the worker that hosted it: the rollout restarts.
+    Lost(Lost),
+}
+
+/// Why an environment is gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Lost {
+    /// For people.
+    pub reason: String,
 }
 
 /// Why a task was returned, and what there is of it.
@@ -184,6 +193,7 @@ impl Outcome {
                 }
                 length("reason", returned.reason.len(), MAX_REASON_BYTES)
             }
+            OutcomeBody::Lost(lost) => length("reason", lost.reason.len(), MAX_REASON_BYTES),
             OutcomeBody::Void(_) | OutcomeBody::PublishWeights(_) => Ok(()),
         }
     }
@@ -206,7 +216,7 @@ impl OutcomeBody {
     pub const fn stage(&self) -> Option<Stage> {
         match self {
             Self::Generate(_) | Self::TurnBrief(_) => Some(Stage::Generate),
-            Self::EnvStep(_) | Self::StepBrief(_) => Some(Stage::EnvStep),
+            Self::EnvStep(_) | Self::StepBrief(_) | Self::Lost(_) => Some(Stage::EnvStep),
             Self::Reward(_) => Some(Stage::Reward),
             Self::TrainShard(_) | Self::Void(_) => Some(Stage::TrainShard),
             Self::PublishWeights(_) => Some(Stage::PublishWeights),

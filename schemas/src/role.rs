@@ -7,9 +7,9 @@ use crate::limits::{
 };
 use crate::stage::Stage;
 use crate::subjects::{
-    ADVISORY_STREAM, BUCKETS, DEAD_ALL, DEAD_STREAM, DRAIN_WORKERS, GANG_BUCKET, LOG_ALL, LOG_STREAM,
-    NOTICE_ALL, NOTICE_WORKERS, POLICY_BUCKET, TASK_ALL, WORKERS_BUCKET, api, bucket_stream, dead_of_stage,
-    deaths_of_stage, keys, outcomes_of_stage, streams, task_stream, watched_keys,
+    ADVISORY_STREAM, AGENT_WORKERS, BUCKETS, DEAD_ALL, DEAD_STREAM, DRAIN_WORKERS, GANG_BUCKET, LOG_ALL,
+    LOG_STREAM, NOTICE_ALL, NOTICE_WORKERS, POLICY_BUCKET, TASK_ALL, WORKERS_BUCKET, api, bucket_stream,
+    dead_of_stage, deaths_of_stage, keys, outcomes_of_stage, streams, task_stream, watched_keys,
 };
 
 /// A role in the system.
@@ -173,6 +173,11 @@ fn worker(stage: Stage) -> Rights {
     if stage != Stage::PublishWeights {
         // Tasks and batches refer to earlier turns by their position in the log.
         rights.publish.push(request("DIRECT.GET", LOG_STREAM));
+    }
+    if stage == Stage::EnvStep {
+        // A step of an agent that another worker hosts.
+        rights.publish.push(AGENT_WORKERS.to_owned());
+        rights.subscribe.push(AGENT_WORKERS.to_owned());
     }
     if stage == Stage::TrainShard {
         // Rendezvous and membership of a gang.

@@ -53,6 +53,8 @@ pub const DEAD_ALL: &str = "mr.dead.>";
 pub const NOTICE_ALL: &str = "mr.notice.>";
 /// Every request that a worker leaves.
 pub const DRAIN_WORKERS: &str = "mr.ctl.drain.*";
+/// Messages between workers that host agents.
+pub const AGENT_WORKERS: &str = "mr.ctl.agent.*";
 /// Every worker's counters.
 pub const NOTICE_WORKERS: &str = "mr.notice.worker.*";
 /// Advisories that a task exhausted its deliveries.
@@ -270,6 +272,12 @@ pub fn notice_all(kind: &str) -> String {
 #[must_use]
 pub fn drain(worker: &WorkerId) -> String {
     format!("mr.ctl.drain.{worker}")
+}
+
+/// Messages to a worker that hosts agents.
+#[must_use]
+pub fn agents(worker: &WorkerId) -> String {
+    format!("mr.ctl.agent.{worker}")
 }
 
 /// A worker's counters.

@@ -114,6 +114,7 @@ impl EntryRef {
             OutcomeBody::Reward(_)
             | OutcomeBody::TrainShard(_)
             | OutcomeBody::Void(_)
+            | OutcomeBody::Lost(_)
             | OutcomeBody::PublishWeights(_) => None,
         }
     }

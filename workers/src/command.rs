@@ -32,6 +32,7 @@ use check_sandbox::CheckSandbox;
 
 pub mod arguments;
 mod worker_name;
+mod agents;
 mod baselines;
 mod check_data;
 mod check_model;
@@ -69,6 +70,11 @@ struct Arguments {
     /// Copies of that program that run at once. Default: one per processor
     #[arg(long, env = "MILLRACE_EXEC_COPIES", value_name = "N")]
     exec_copies: Option<usize>,
+    /// Run the programs of runs with environment.name = agent, and serve their pool: whoever may submit a
+    /// run may then run programs on this machine, as this user. With a number, at most as many agents
+    /// run at once
+    #[arg(long, env = "MILLRACE_AGENTS", value_name = "N", num_args = 0..=1, default_missing_value = "64")]
+    agents: Option<usize>,
     /// This worker's name: a-z, 0-9, '-' and '_'. Default: the machine's name and this process's
     /// number on it, the same after a restart
     #[arg(long, env = "MILLRACE_WORKER_ID")]
@@ -123,7 +129,8 @@ async fn run() -> anyhow::Result<()> {
     on_signal(departure.clone()).context("failed to listen to signals")?;
     let program = start_program(arguments.exec.as_deref(), arguments.exec_copies).await?;
     let offers = |stage| program.as_ref().map_or(&[][..], |program| program.pools(stage));
-    let pools = pools(&arguments.stages, &arguments.pools, offers)?;
+    let mut pools = pools(&arguments.stages, &arguments.pools, offers)?;
+    agents::add_pool(&mut pools, arguments.agents.is_some());
     let server = arguments.engine.server()?;
     let device = arguments.time_division.device(&pools, server.is_some())?;
     let tools = arguments.tools.tools().context("failed to read --judge-key-file")?;
@@ -151,7 +158,9 @@ async fn run() -> anyhow::Result<()> {
     let worker = Worker::start(broker.clone(), settings);
     let executors = Executors::new(objects, worker.policies().clone());
     let executors = executors.with_rendezvous(Arc::new(rendezvous)).asking(program).generating_at(server);
-    let executors = executors.scoring_with(tools).reading(broker).sharing(device);
+    let executors = executors.scoring_with(tools).reading(broker.clone()).sharing(device);
+    let hosted = agents::start(arguments.agents, &pools, (&broker, &id, worker.policies())).await?;
+    let executors = executors.hosting(hosted);
     tracing::info!(%id, pools = pools.len(), "serving");
     let settled = worker.serve(pools, |stage| executors.executor(stage), telemetry.health, departure).await;
     telemetry.tracer.finish().await;

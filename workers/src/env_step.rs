@@ -7,11 +7,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use millrace_policy::text_codec::Codec;
 use millrace_schemas::dataset::DatasetSpec;
-use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, EnvironmentSpec, Settings};
+use millrace_schemas::env_step::{AgentSpec, EnvAction, EnvStepDone, EnvStepTask, EnvironmentSpec, Settings};
 use millrace_schemas::{OutcomeBody, PoolName, RunId, Task, TaskBody};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use crate::agent::AgentSteps;
 use crate::envs::counter;
 use crate::envs::dataset::Dataset;
 use crate::envs::datasets::Datasets;
@@ -22,24 +23,46 @@ use crate::program::{Answer, EnvAnswer, Program, ProgramRequest};
 use crate::runtime::{Cost, Executor, Failure, Verdict};
 
 /// Executes `env_step` tasks. By default only those of environments that speak tokens.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct EnvStep {
     codecs: Option<Codecs>,
     datasets: Option<Datasets>,
     program: Option<Arc<Program>>,
+    agents: Option<Arc<AgentSteps>>,
 }
 
 impl EnvStep {
     /// The same, with these codecs for environments that speak text, and these rows.
     #[must_use]
     pub const fn speaking(codecs: Codecs, datasets: Datasets) -> Self {
-        Self { codecs: Some(codecs), datasets: Some(datasets), program: None }
+        Self { codecs: Some(codecs), datasets: Some(datasets), program: None, agents: None }
     }
 
     /// The same, with the environments of `program`.
     #[must_use]
     pub fn asking(self, program: Option<Arc<Program>>) -> Self {
         Self { program, ..self }
+    }
+
+    /// The same, with agents.
+    #[must_use]
+    pub fn hosting(self, agents: Option<Arc<AgentSteps>>) -> Self {
+        Self { agents, ..self }
+    }
+
+    async fn host(&self, task: &Task, spec: &AgentSpec, step: &EnvStepTask) -> Verdict {
+        let Some(agents) = &self.agents else { return Failure::from(EnvError::NoAgents).into() };
+        let row = async || {
+            let (Some(codecs), Some(datasets)) = (&self.codecs, &self.datasets) else {
+                return Err(EnvError::NoRows(spec.rows.path.clone()).into());
+            };
+            let codec = codecs.of(&task.run).await?;
+            let rows = datasets.of(&task.run, &spec.rows).await?;
+            let asked = step.row.ok_or_else(|| EnvError::NoRows(spec.rows.path.clone()))?;
+            let (_, row) = rows.row(step.split, asked, &spec.rows).map_err(EnvError::from)?;
+            Ok((row, codec))
+        };
+        agents.execute(task, step, spec, row).await
     }
 
     async fn step(&self, task: &Task) -> Result<EnvStepDone, Failure> {
@@ -110,7 +133,26 @@ impl EnvStep {
 
 #[async_trait]
 impl Executor for EnvStep {
+    fn hand_back(&self) -> bool {
+        // Agents end with the grace period. Their rollouts restart elsewhere.
+        if let Some(agents) = &self.agents {
+            agents.agents().end_all();
+        }
+        false
+    }
+
+    async fn linger(&self) {
+        if let Some(agents) = &self.agents {
+            agents.agents().all_ended().await;
+        }
+    }
+
     async fn execute(&self, task: Task, _cancel: CancellationToken) -> Verdict {
+        if let TaskBody::EnvStep(step) = &task.body
+            && let EnvironmentSpec::Agent(spec) = &step.environment
+        {
+            return self.host(&task, spec, step).await;
+        }
         let done = self.step(&task).await;
         done.map(|done| (OutcomeBody::EnvStep(done), Cost::default())).into()
     }

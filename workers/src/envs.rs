@@ -105,6 +105,9 @@ pub enum EnvError {
     /// A row is malformed.
     #[error(transparent)]
     Row(#[from] DatasetError),
+    /// The worker hosts no agents.
+    #[error("environment.name=agent runs programs of the run file; start workers with --agents")]
+    NoAgents,
     /// It is none of Millrace's own.
     #[error("environment.pool={0} is answered by a program of its own; start workers with --exec")]
     Foreign(String),
@@ -133,6 +136,7 @@ pub fn answer(task: &EnvStepTask, codec: Option<&Codec>) -> Result<EnvStepDone, 
             spoken::act(&game, &spoken::TextTurns { environment, codec, system, prompt_tokens }, task)
         }
         EnvironmentSpec::Dataset(ref rows) => Err(EnvError::NoRows(rows.path.clone())),
+        EnvironmentSpec::Agent(_) => Err(EnvError::NoAgents),
         EnvironmentSpec::Custom { ref pool, .. } => Err(EnvError::Foreign(pool.to_string())),
     }
 }

@@ -5,6 +5,7 @@
 //! - `command` parses the command line and puts the parts together;
 //! - `runtime` takes tasks from the queue and settles them;
 //! - `stages` maps each stage to its executor, which has a file of the stage's name;
+//! - `agent` hosts the programs of the environment `agent`;
 //! - `envs`, `rewards`, `program` and `policy` are what the executors are made of;
 //! - `torch` has engines and trainers for decoders, where this build has libtorch;
 //! - `model` fetches versions of a policy.
@@ -17,6 +18,7 @@ pub mod runtime;
 pub mod stages;
 pub mod generate;
 pub mod env_step;
+pub mod agent;
 pub mod reward;
 pub mod train_shard;
 pub mod publish_weights;

@@ -6,6 +6,7 @@ use millrace_policy::gang::{MemoryRendezvous, Rendezvous};
 use millrace_queue::{Broker, Objects};
 use millrace_schemas::{PoolName, Stage, subjects};
 
+use crate::agent::AgentSteps;
 use crate::envs::datasets::Datasets;
 use crate::generate::Generate;
 use crate::model::codecs::Codecs;
@@ -19,7 +20,7 @@ use crate::train_shard::{SharedDevice, TrainShard};
 use crate::{env_step, envs, reward, rewards};
 
 /// Makes the executors of a worker. They share one cache of versions.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Executors {
     policies: PolicyTable,
     versions: VersionStore,
@@ -29,6 +30,7 @@ pub struct Executors {
     tools: Arc<Tools>,
     broker: Option<Broker>,
     device: Option<SharedDevice>,
+    agents: Option<Arc<AgentSteps>>,
 }
 
 impl Executors {
@@ -46,6 +48,7 @@ impl Executors {
             tools: Arc::default(),
             broker: None,
             device: None,
+            agents: None,
         }
     }
 
@@ -53,6 +56,12 @@ impl Executors {
     #[must_use]
     pub fn reading(self, broker: Broker) -> Self {
         Self { broker: Some(broker), ..self }
+    }
+
+    /// The same, with agents.
+    #[must_use]
+    pub fn hosting(self, agents: Option<Arc<AgentSteps>>) -> Self {
+        Self { agents, ..self }
     }
 
     /// The same, with another rendezvous for the members of a gang.
@@ -106,7 +115,8 @@ impl Executors {
             Stage::EnvStep => {
                 let codecs = Codecs::new(self.policies.clone(), self.versions.clone());
                 let datasets = Datasets::new(self.versions.blobs().clone());
-                Arc::new(env_step::EnvStep::speaking(codecs, datasets).asking(self.program.clone()))
+                let env_step = env_step::EnvStep::speaking(codecs, datasets).asking(self.program.clone());
+                Arc::new(env_step.hosting(self.agents.clone()))
             }
             Stage::Reward => Arc::new(reward::Reward::asking(self.program.clone()).with(self.tools.clone())),
             Stage::TrainShard => {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use millrace_queue::Objects;
 use millrace_schemas::RunSpec;
 use millrace_schemas::dataset::{DatasetSpec, Rows};
-use millrace_schemas::env_step::EnvironmentSpec;
+use millrace_schemas::env_step::{AGENT, EnvironmentSpec};
 use millrace_schemas::submit::ModelSpec;
 
 use super::term::say;
@@ -78,8 +78,13 @@ pub(super) async fn store(objects: &Objects, spec: &RunSpec, contents: Vec<Bytes
 /// A prompt is too long or cannot be encoded. The message names the first such row.
 pub(super) async fn check_prompts(spec: &RunSpec, contents: &[Bytes]) -> Result<()> {
     let ModelSpec::HuggingFace { path: model, .. } = &spec.model else { return Ok(()) };
-    let datasets = spec.parts().filter_map(|domain| domain.environment.dataset());
-    for (dataset, content) in datasets.zip(contents) {
+    let environments = spec.parts().map(|domain| domain.environment);
+    let datasets = environments.filter_map(|environment| Some((environment, environment.dataset()?)));
+    for ((environment, dataset), content) in datasets.zip(contents) {
+        if environment.pool() == AGENT {
+            // An agent makes its own prompts.
+            continue;
+        }
         check_dataset(dataset, content, model).await?;
     }
     Ok(())

@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::term::say;
 
 /// Programs of an instance.
-const PROGRAMS: [&str; 3] = ["millrace", "millrace-worker", "millrace-sandbox"];
+const PROGRAMS: [&str; 4] = ["millrace", "millrace-worker", "millrace-sandbox", "millrace-agent-guard"];
 /// What an instance runs once, in the repository and in the bundle.
 const INSTALLERS: [(&str, &str); 3] = [
     ("infra/images/install.sh", "install.sh"),

@@ -13,6 +13,7 @@ mod domains;
 mod environment;
 mod products;
 mod sampling;
+mod agent;
 mod stored;
 
 /// One value that cannot work.

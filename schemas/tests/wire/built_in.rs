@@ -32,7 +32,9 @@ fn listed(names: impl IntoIterator<Item = String>) -> BTreeSet<String> {
 
 #[test]
 fn every_environment_is_built_in_or_a_users_own() {
-    let listed = listed(env_step::BUILT_IN.map(str::to_owned));
+    // Agents are served where a worker is asked to host them.
+    let built_in = env_step::BUILT_IN.into_iter().chain([env_step::AGENT]);
+    let listed = listed(built_in.map(str::to_owned));
     assert_eq!(variants::<EnvironmentSpec>(), listed, "env_step::BUILT_IN lacks a variant, or has too many");
 }
 

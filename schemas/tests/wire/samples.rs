@@ -14,7 +14,7 @@ use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask, Sampling, S
 use millrace_schemas::log_segment::{
     Claim, LogSegment, RolloutEntries, SegmentEntries, SegmentIndex, SegmentPart,
 };
-use millrace_schemas::outcome::Returned;
+use millrace_schemas::outcome::{Lost, Returned};
 use millrace_schemas::publish_weights::{Manifest, PublishWeightsDone, PublishWeightsTask, Retention};
 use millrace_schemas::reward::{RewardDone, RewardRule, RewardTask, TurnResult};
 use millrace_schemas::submit::{ModelSpec, RunSpec, from_toml};
@@ -351,6 +351,13 @@ pub(crate) fn outcomes() -> Vec<(&'static str, Outcome)> {
             outcome(
                 TaskKey::Reward { rollout: ROLLOUT, reward: 0 },
                 OutcomeBody::Reward(RewardDone { score: 0.75, ..RewardDone::default() }),
+            ),
+        ),
+        (
+            "outcome_lost",
+            outcome(
+                TaskKey::EnvStep { rollout: ROLLOUT, turn: 2 },
+                OutcomeBody::Lost(Lost { reason: "its worker is gone".into() }),
             ),
         ),
         (

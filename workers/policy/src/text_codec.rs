@@ -12,6 +12,7 @@ use tokenizers::Tokenizer;
 use template::Template;
 
 mod template;
+mod chat;
 
 /// The tokenizer, as the `tokenizers` library writes it.
 pub const TOKENIZER_FILE: &str = "tokenizer.json";
@@ -23,6 +24,9 @@ pub const TEMPLATE_FILE: &str = "chat_template.jinja";
 pub const GENERATION_FILE: &str = "generation_config.json";
 /// Files of a version that a [`Codec`] reads, besides `config.json`.
 pub const FILES: [&str; 4] = [TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, TEMPLATE_FILE, GENERATION_FILE];
+
+/// A placeholder for the policy's turn.
+const TURN: &str = "millrace-turn";
 
 /// Who speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -187,12 +191,14 @@ impl Codec {
     /// # Errors
     /// As [`Self::render`] and [`Self::encode`], or the template changes the assistant's message.
     pub fn next_turn(&self, turn: &[u32], text: &str) -> Result<Vec<u32>, TextError> {
-        /// A placeholder for the policy's turn.
-        const TURN: &str = "millrace-turn";
         let message = |speaker, content| Message { speaker, content };
         let conversation =
             [message(Speaker::User, "?"), message(Speaker::Assistant, TURN), message(Speaker::User, text)];
-        let rendered = self.render(&conversation, true)?;
+        self.after_turn(turn, &self.render(&conversation, true)?)
+    }
+
+    /// The tokens that `rendered` has after [`TURN`], which stands for the sampled `turn`.
+    fn after_turn(&self, turn: &[u32], rendered: &str) -> Result<Vec<u32>, TextError> {
         let Some((_, after)) = rendered.split_once(TURN) else {
             return Err(TextError::Render("it leaves out the assistant's message".to_owned()));
         };

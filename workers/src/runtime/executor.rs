@@ -27,6 +27,10 @@ pub trait Executor: Send + Sync + 'static {
         None
     }
 
+    /// Waits until nothing here is needed for tasks of other workers. The worker leaves after that, or
+    /// when its grace period is over.
+    async fn linger(&self) {}
+
     /// Whether it can compute. A train worker that cannot sends no heartbeats, so it is no member
     /// of gangs meanwhile.
     fn is_well(&self) -> bool {

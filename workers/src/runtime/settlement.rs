@@ -43,6 +43,9 @@ impl Settlement<'_> {
                 self.requeue(Returned { reason, sampled, begun: None }, cost.busy.unwrap_or(self.elapsed))
                     .await;
             }
+            Verdict::Done(OutcomeBody::Returned(returned), cost) => {
+                self.requeue(returned, cost.busy.unwrap_or(self.elapsed)).await;
+            }
             Verdict::Done(body, cost) => {
                 self.conclude(body, cost.busy.unwrap_or(self.elapsed)).await;
             }

@@ -100,6 +100,9 @@ fn describe_outcome(body: &OutcomeBody, attributes: &mut Vec<KeyValue>) {
         OutcomeBody::Void(void) => {
             attributes.push(KeyValue::new(attribute::REASON, shown(&void.reason, MAX_SHOWN_BYTES)));
         }
+        OutcomeBody::Lost(lost) => {
+            attributes.push(KeyValue::new(attribute::REASON, shown(&lost.reason, MAX_SHOWN_BYTES)));
+        }
         OutcomeBody::TrainShard(_)
         | OutcomeBody::TurnBrief(_)
         | OutcomeBody::StepBrief(_)

@@ -164,9 +164,13 @@ impl Worker {
                 };
                 loops.spawn(Arc::new(pool_loop).run(departure.requested().clone()));
             }
+            let executors: Vec<_> = stages.values().map(|(_, executor)| executor.clone()).collect();
             let loops = async move {
                 while let Some(ended) = loops.join_next().await {
                     ended.expect("a loop stops panics at the task's boundary");
+                }
+                for executor in executors {
+                    executor.linger().await;
                 }
             };
             let membership =

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use millrace_queue::args::CONNECT_ENV;
 use millrace_queue::{ConnectArgs, QueueSettings};
 use millrace_schemas::RunSpec;
+use millrace_schemas::env_step::AGENT;
 use millrace_schemas::limits;
 use millrace_server::{ServerError, find_server};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -65,6 +66,9 @@ pub(super) struct Counts {
     /// Millrace does not have
     #[arg(long, value_name = "COMMAND")]
     exec: Option<String>,
+    /// The run has agents, which the environments' processes host. Their programs are the user's own.
+    #[arg(skip)]
+    agents: bool,
     /// Let the processes that sample, step and score come and go with the work. The numbers above are
     /// then the most that run at once
     #[arg(long)]
@@ -198,7 +202,8 @@ impl Counts {
     /// The number that the run needs, if the user did not give one.
     pub(super) fn for_run(&self, spec: &RunSpec) -> Self {
         let train = if self.time_division > 0 { 0 } else { spec.gang.ranks };
-        Self { train: self.train.or(Some(train)), ..self.clone() }
+        let agents = spec.parts().any(|domain| domain.environment.pool() == AGENT);
+        Self { train: self.train.or(Some(train)), agents, ..self.clone() }
     }
 
     fn trainers(&self) -> u32 {
@@ -223,9 +228,11 @@ impl Counts {
         let program = self.exec.iter().flat_map(|command| ["--exec".to_owned(), command.clone()]);
         let (asking, nothing) = (program.collect::<Vec<_>>(), Vec::new());
         let dividing = vec!["--time-division".to_owned()];
+        let hosting = self.agents.then(|| "--agents".to_owned());
+        let hosting = asking.iter().cloned().chain(hosting).collect::<Vec<_>>();
         let kinds = [
             ("generate", "generate", self.generate, &nothing),
-            ("env", env_stages, self.env, &asking),
+            ("env", env_stages, self.env, &hosting),
             ("reward", "reward", self.reward, &asking),
             (TRAIN, "train_shard,publish_weights", self.trainers(), &nothing),
             (FLEXIBLE, "generate,train_shard,publish_weights", self.time_division, &dividing),

@@ -22,3 +22,4 @@ mod release;
 mod bucket;
 mod cluster;
 mod plain_nats;
+mod agents;

@@ -15,7 +15,7 @@ fn source() -> String {
 fn programs(folder: &Path) -> PathBuf {
     let bin = folder.join("bin");
     fs::create_dir(&bin).unwrap();
-    for name in ["millrace", "millrace-worker", "millrace-sandbox"] {
+    for name in ["millrace", "millrace-worker", "millrace-sandbox", "millrace-agent-guard"] {
         fs::write(bin.join(name), format!("the program {name}")).unwrap();
     }
     bin

@@ -22,6 +22,8 @@ pub enum DropReason {
     Filtered,
     /// It could not be played or scored.
     Failed,
+    /// Its environment was gone with the worker that hosted it.
+    Lost,
     /// Another rollout of its group had used up its replacements.
     GroupFailed,
     /// The run was cancelled.
@@ -40,6 +42,7 @@ impl DropReason {
             Self::Stale => "stale",
             Self::Filtered => "filtered",
             Self::Failed => "failed",
+            Self::Lost => "lost",
             Self::GroupFailed => "group_failed",
             Self::Cancelled => "cancelled",
             Self::Surplus => "surplus",

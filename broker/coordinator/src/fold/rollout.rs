@@ -1,5 +1,6 @@
 //! Groups and rollouts in flight: what each has so far and what it waits for.
 
+use millrace_schemas::env_step::TurnLimits;
 use millrace_schemas::reward::TurnResult;
 use millrace_schemas::submit::{Domain, RolloutSpec};
 use millrace_schemas::train_shard::{BatchGroup, BatchRollout, BatchTurn, StoredTrajectory};
@@ -67,6 +68,9 @@ pub struct Rollout {
     /// The next turn so far. Its entry is newer than those of the trajectory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begun: Option<Box<Begun>>,
+    /// Limits of the next turn, below those of the run.
+    #[serde(default, skip_serializing_if = "TurnLimits::is_none")]
+    pub limits: TurnLimits,
     /// Its own turns: the versions that sampled them, and their rewards. `[turns]`
     pub turns: Vec<BatchTurn>,
     /// The environment's result of each turn. `[turns]`, or one fewer while it waits for the
@@ -101,6 +105,7 @@ impl Rollout {
             skipped: (trajectory.len() / 2) as u32,
             trajectory,
             begun: None,
+            limits: TurnLimits::default(),
             turns: Vec::new(),
             results: Vec::new(),
             success: false,

@@ -2,6 +2,7 @@
 //! holds, and the books balance after every event.
 
 mod alpha;
+mod agents;
 mod begun;
 mod closed;
 mod conformance;

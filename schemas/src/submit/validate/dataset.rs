@@ -14,6 +14,12 @@ pub(super) fn check(
     (at, rewards, prompts): (&str, &[RewardSpec], u64),
     checks: &mut Checks,
 ) {
+    check_rows(dataset, (at, prompts), checks);
+    check_answers(dataset, at, rewards, checks);
+}
+
+/// Checks the rows alone, however they are answered.
+pub(super) fn check_rows(dataset: &DatasetSpec, (at, prompts): (&str, u64), checks: &mut Checks) {
     let field = |name: &str| format!("{at}.{name}");
     checks.require(
         !dataset.path.trim().is_empty() && dataset.path.len() <= limits::MAX_PATH_BYTES,
@@ -34,7 +40,6 @@ pub(super) fn check(
         dataset.held_out,
         "nothing could be evaluated; hold some rows out, or choose evaluate.prompts = 0",
     );
-    check_answers(dataset, at, rewards, checks);
     let Some(content) = &dataset.content else { return };
     checks.require(content.train > 0, &field("content.train"), content.train, "there is nothing to train on");
     let rows = content.rows(Split::HeldOut);

@@ -1,6 +1,6 @@
 //! Checks of the environments of a run.
 
-use super::{Checks, dataset};
+use super::{Checks, agent, dataset};
 use crate::env_step::EnvironmentSpec;
 use crate::limits;
 use crate::submit::{Domain, RunSpec, mix};
@@ -28,7 +28,12 @@ fn check_one(domain: &Domain<'_>, at: &str, prompts: u64, checks: &mut Checks) {
         checks.count(&field("prompt_tokens"), u64::from(prompt), 1, most);
     }
     environment.check_settings(&field, checks);
-    if let Some(rows) = environment.dataset() {
-        dataset::check(rows, (at, domain.rewards, prompts), checks);
+    match environment {
+        EnvironmentSpec::Dataset(rows) => dataset::check(rows, (at, domain.rewards, prompts), checks),
+        EnvironmentSpec::Agent(spec) => {
+            agent::check(spec, at, checks);
+            dataset::check_rows(&spec.rows, (&field("rows"), prompts), checks);
+        }
+        _ => {}
     }
 }

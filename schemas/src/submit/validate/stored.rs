@@ -1,6 +1,7 @@
 //! Checks of the settings of stored turns.
 
 use super::Checks;
+use crate::env_step::EnvironmentSpec;
 use crate::limits::MAX_STORED_ROLLOUTS;
 use crate::submit::RunSpec;
 
@@ -18,6 +19,13 @@ pub(super) fn check(spec: &RunSpec, checks: &mut Checks) {
         &field("share"),
         stored.share,
         "with several domains every group must start at its prompt, or the mix would not be the configured one; choose 0",
+    );
+    let hosts = spec.parts().any(|domain| matches!(domain.environment, EnvironmentSpec::Agent(_)));
+    checks.require(
+        !hosts,
+        &field("share"),
+        stored.share,
+        "an agent's process cannot start in the middle of another's episode; choose 0",
     );
     let turns = spec.parts().map(|domain| domain.environment.max_turns()).max().unwrap_or(0);
     checks.require(

@@ -38,7 +38,6 @@ impl Template {
     }
 
     pub(super) fn render(&self, messages: &[Message<'_>], open: bool) -> Result<String, TextError> {
-        let template = self.environment.get_template(NAME).map_err(|e| fail(&e))?;
         let message = |message: &Message<'_>| {
             let role = match message.speaker {
                 Speaker::System => "system",
@@ -48,7 +47,27 @@ impl Template {
             context! { role => role, content => message.content }
         };
         let messages: Vec<Value> = messages.iter().map(message).collect();
-        template.render(context! { messages, add_generation_prompt => open }).map_err(|e| fail(&e))
+        self.compute(context! { messages, add_generation_prompt => open })
+    }
+
+    /// The same with messages as objects, whatever their fields, and tools if there are any.
+    pub(super) fn render_objects(
+        &self,
+        messages: &[serde_json::Value],
+        tools: &[serde_json::Value],
+        open: bool,
+    ) -> Result<String, TextError> {
+        let messages = Value::from_serialize(messages);
+        if tools.is_empty() {
+            return self.compute(context! { messages, add_generation_prompt => open });
+        }
+        let tools = Value::from_serialize(tools);
+        self.compute(context! { messages, tools, add_generation_prompt => open })
+    }
+
+    fn compute(&self, context: Value) -> Result<String, TextError> {
+        let template = self.environment.get_template(NAME).map_err(|e| fail(&e))?;
+        template.render(context).map_err(|e| fail(&e))
     }
 }
 

@@ -28,6 +28,19 @@ pub(crate) fn failed(run: &mut Run, key: TaskKey, reason: &str, out: &mut Comman
         (true, false) => drop_group(run, id),
     }
     if !evaluate {
+        run.failures.in_a_row += 1;
+        run.failures.since_step += 1;
+        pause_if_only_failing(run, key, reason, out);
+    }
+}
+
+/// Restarts a rollout whose environment is gone with its worker. That says nothing of the rollout, so
+/// its replacements are not used up; a run that mostly loses rollouts is paused all the same.
+pub(crate) fn lost(run: &mut Run, id: RolloutId, key: TaskKey, reason: &str, out: &mut Commands) {
+    let evaluate = run.group_mut(id.group).is_some_and(|(_, evaluate)| evaluate);
+    groups::restart(run, id, DropReason::Lost, out);
+    if !evaluate {
+        run.failures.since_step += 1;
         pause_if_only_failing(run, key, reason, out);
     }
 }
@@ -40,8 +53,6 @@ fn drop_group(run: &mut Run, failed: RolloutId) {
 
 /// Pauses a run whose rollouts only fail. A person has to remove the cause.
 fn pause_if_only_failing(run: &mut Run, key: TaskKey, reason: &str, out: &mut Commands) {
-    run.failures.in_a_row += 1;
-    run.failures.since_step += 1;
     let (least, most) = FAILURES_IN_A_ROW;
     let rollouts = run.spec.window_groups().saturating_mul(run.spec.rollout.group_size.into());
     let in_a_row = rollouts.clamp(least, most);

@@ -57,6 +57,9 @@ pub(crate) fn outcome(
         // one.
         return groups::restart(run, id, DropReason::Stale, out);
     }
+    if let OutcomeBody::Lost(lost) = &body {
+        return failures::lost(run, id, key, &lost.reason, out);
+    }
     let taken = match (key, body) {
         (TaskKey::Generate { .. }, OutcomeBody::TurnBrief(turn)) => {
             if !evaluate {
@@ -125,6 +128,7 @@ fn first_version(body: &OutcomeBody) -> Option<PolicyVersion> {
         | OutcomeBody::Reward(_)
         | OutcomeBody::TrainShard(_)
         | OutcomeBody::Void(_)
+        | OutcomeBody::Lost(_)
         | OutcomeBody::PublishWeights(_)
         | OutcomeBody::Returned(_) => None,
     }

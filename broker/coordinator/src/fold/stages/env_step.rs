@@ -76,6 +76,7 @@ pub(crate) fn done(
         }
     }
     rollout.success = step.success;
+    rollout.limits = step.limits.clone();
     rollout.trajectory.push(step.entry(seq));
     let most = domain.environment.max_turns();
     let over = step.done || rollout.turns_taken() >= most;

@@ -17,6 +17,7 @@ pub fn task(context: &TaskContext<'_>, rollout: &Rollout) -> Task {
     let turn = rollout.turns.len() as u32 + 1;
     let (id, spec) = (context.id, context.spec);
     let begun = rollout.begun.as_deref().filter(|begun| begun.first >= context.floor());
+    let sampling = sampling(context);
     let numbers = [id.group, u64::from(id.index), u64::from(id.attempt), u64::from(turn)];
     Task {
         run: spec.name.clone(),
@@ -31,11 +32,20 @@ pub fn task(context: &TaskContext<'_>, rollout: &Rollout) -> Task {
             begun: begun.map(|begun| begun.entry),
             sampled: None,
             min_version: begun.map_or(rollout.newest_version(), |begun| begun.newest),
-            max_new_tokens: context.domain.max_new_tokens,
-            sampling: sampling(context),
+            max_new_tokens: max_new_tokens(context, rollout),
+            sampling: Sampling {
+                stop_strings: [sampling.stop_strings, rollout.limits.stop.clone()].concat(),
+                ..sampling
+            },
             seed: seed(spec.seed, Purpose::Turn, &numbers),
         }),
     }
+}
+
+/// Tokens of the rollout's next turn at most: the run's, or fewer if its environment says so.
+fn max_new_tokens(context: &TaskContext<'_>, rollout: &Rollout) -> u32 {
+    let most = context.domain.max_new_tokens;
+    rollout.limits.max_new_tokens.map_or(most, |own| own.clamp(1, most))
 }
 
 /// The sampling settings of the rollout's turns.
@@ -69,7 +79,7 @@ pub(crate) fn begun(
         return Ok(None);
     }
     check(rollout, context, context.floor()..=context.version, part)?;
-    let is_short = part.tokens < context.domain.max_new_tokens;
+    let is_short = part.tokens < max_new_tokens(context, rollout);
     let entry = part.entry(seq);
     Ok(is_short.then_some(Begun { entry, first: first.version, newest: newest.version }))
 }
@@ -85,7 +95,7 @@ fn check(
     // Versions never decrease within a rollout.
     let oldest = rollout.start.map_or(*may_sample.start(), |_| rollout.newest_version());
     check_versions(&turn.segments, oldest, *may_sample.end()).map_err(|e| Refused(e.to_string()))?;
-    let most = context.domain.max_new_tokens;
+    let most = max_new_tokens(context, rollout);
     if turn.tokens > most {
         return Err(Refused(format!("turn has tokens={}, more than {most}", turn.tokens)));
     }
@@ -113,7 +123,7 @@ pub(crate) fn done(
     }
     rollout.begun = None;
     // A turn of at most one token always ends by length, so that is no truncation.
-    rollout.truncated = context.domain.max_new_tokens > 1 && turn.finish == Finish::Length;
+    rollout.truncated = max_new_tokens(context, rollout) > 1 && turn.finish == Finish::Length;
     rollout.trajectory.push(entry);
     rollout.turns.push(BatchTurn { at: 0, logprobs: Vec::new(), segments: turn.segments, reward: 0.0 });
     rollout.phase = Phase::EnvStep;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use millrace_coordinator::fold::{Command, State, outstanding};
 use millrace_schemas::blob::Sha;
-use millrace_schemas::env_step::{EnvAction, EnvStepDone};
+use millrace_schemas::env_step::{EnvAction, EnvStepDone, TurnLimits};
 use millrace_schemas::generate::{Finish, GenerateDone, Segment};
 use millrace_schemas::notice::Notice;
 use millrace_schemas::policy::Policy;
@@ -239,6 +239,7 @@ impl Harness {
                         }
                         _ => [].into(),
                     },
+                    limits: TurnLimits::default(),
                 })
             }
             TaskBody::Reward(reward) => {

@@ -146,6 +146,7 @@ fn concerns(event: &Event) -> (Option<RolloutId>, BTreeSet<millrace_schemas::Pol
             | OutcomeBody::Reward(_)
             | OutcomeBody::TrainShard(_)
             | OutcomeBody::Void(_)
+            | OutcomeBody::Lost(_)
             | OutcomeBody::PublishWeights(_)
             | OutcomeBody::Returned(_) => BTreeSet::new(),
         },

@@ -121,6 +121,7 @@ fn size(body: &OutcomeBody) -> usize {
         | OutcomeBody::Reward(_)
         | OutcomeBody::TrainShard(_)
         | OutcomeBody::Void(_)
+        | OutcomeBody::Lost(_)
         | OutcomeBody::PublishWeights(_) => 0,
     }
 }

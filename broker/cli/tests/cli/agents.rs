@@ -1,0 +1,117 @@
+//! Agents that are programs, trained through the queue: a tiny model that knows nothing, and whole
+//! runs with books that balance, whatever is killed.
+
+use std::path::{Path, PathBuf};
+
+use nix::sys::signal::Signal;
+
+use super::support::{Up, send, until};
+
+mod model;
+
+/// An agent on Python's own library: two calls, then a file.
+const AGENT: &str = r#"
+import json, os, urllib.request
+def ask(messages):
+    headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+    data = json.dumps({"model": "any", "messages": messages, "max_tokens": 6}).encode()
+    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", data, headers)
+    return json.load(urllib.request.urlopen(request))["choices"][0]["message"]
+talk = [{"role": "user", "content": os.environ["MILLRACE_PROMPT"]}]
+for _ in range(2):
+    talk += [ask(talk), {"role": "user", "content": "again"}]
+open("answer", "w").write(talk[1]["content"])
+"#;
+
+/// Writes the model, the tasks and the run file of `steps` steps.
+fn written(folder: &Path, agent: &str, more: &str) -> PathBuf {
+    model::write(&folder.join("model"));
+    let rows = (0..12).map(|i| format!("{{\"prompt\": \"task {i} mark{}\"}}\n", mark(folder)));
+    std::fs::write(folder.join("tasks.jsonl"), rows.collect::<String>()).unwrap();
+    let text = format!(
+        r#"
+        name = "counter"
+        steps = 3
+        model = {{ kind = "hugging_face", path = {model:?}, context = 200, precision = "f32" }}
+        rollout = {{ groups_per_step = 2, group_size = 2, alpha = 1.0, max_new_tokens = 8 }}
+        algorithm = {{ learning_rate = 1e-4 }}
+        evaluate = {{ prompts = 2 }}
+        [environment]
+        name = "agent"
+        command = ["python3", "agent.py", "{mark}"]
+        reward = ["python3", "check.py"]
+        max_turns = 4
+        context_tokens = 150
+        {more}
+        [environment.rows]
+        path = "tasks.jsonl"
+        answer = ""
+        held_out = 0.5
+        [environment.files]
+        "agent.py" = '''{agent}'''
+        [environment.reward_files]
+        "check.py" = "print(len(open('answer').read()) % 3 / 2)"
+        "#,
+        model = folder.join("model"),
+        mark = mark(folder),
+    );
+    let file = folder.join("run.toml");
+    std::fs::write(&file, text).unwrap();
+    file
+}
+
+/// A text that only this test's agents have in their command lines.
+fn mark(folder: &Path) -> String {
+    format!("mark{}", folder.file_name().unwrap().to_string_lossy().trim_start_matches('.'))
+}
+
+/// The processes of this test's agents.
+fn agents(folder: &Path) -> usize {
+    let mark = mark(folder);
+    let lines = std::fs::read_dir("/proc").unwrap().flatten();
+    let lines = lines.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+    lines.filter(|line| String::from_utf8_lossy(line).contains(&mark)).count()
+}
+
+#[tokio::test]
+async fn agents_are_trained_and_the_books_balance() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = written(folder.path(), AGENT, "");
+    // Two workers: a step is pulled by either, and asked of the one that hosts the agent.
+    let mut up = Up::start_file(folder.path(), &file, &["--env", "2"]);
+    assert!(up.ended().await.success(), "{}", up.output());
+    let report = up.report();
+    assert!(report.balanced && report.audited, "{report:#?}");
+    assert_eq!((report.final_version, report.ledger.trained), (3, 3 * 2 * 2), "{report:#?}");
+    assert_eq!(report.ledger.dropped.get("failed"), None, "{}", up.output());
+    assert_eq!(agents(folder.path()), 0, "they stay when their run has ended");
+}
+
+#[tokio::test]
+async fn a_worker_that_is_killed_takes_its_agents_along_and_their_rollouts_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let slow = AGENT.replace("for _", "import time; time.sleep(0.5)\nfor _");
+    let file = written(folder.path(), &slow, "");
+    let mut up = Up::start_file(folder.path(), &file, &["--env", "2", "--ack-wait", "2"]);
+    let pid = up.pid_of("env-0", None).await;
+    until("agents run", async || (agents(folder.path()) > 2).then_some(())).await;
+    // All agents at once would be the end of those of the other worker, too.
+    let hosted = || children_of(pid);
+    until("the worker hosts agents", async || (hosted() > 0).then_some(())).await;
+    send(pid, Signal::SIGKILL);
+    up.pid_of("env-0", Some(pid)).await;
+    assert!(up.ended().await.success(), "{}", up.output());
+    let report = up.report();
+    assert!(report.balanced && report.audited, "{report:#?}");
+    assert_eq!((report.final_version, report.restarts), (3, 1), "{}", up.output());
+    assert_eq!(report.ledger.dropped.get("failed"), None, "no loss is a failure: {report:#?}");
+    until("no agent is left", async || (agents(folder.path()) == 0).then_some(())).await;
+}
+
+/// Processes whose parent is `pid`.
+fn children_of(pid: u32) -> usize {
+    let stats = std::fs::read_dir("/proc").unwrap().flatten();
+    let stats = stats.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
+    let parent = |stat: String| stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse::<u32>().ok();
+    stats.filter_map(parent).filter(|parent| *parent == pid).count()
+}

@@ -1,0 +1,109 @@
+//! A call and its answer, whatever the dialect.
+
+use millrace_schemas::env_step::TurnLimits;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+/// A call to the model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Call {
+    /// The conversation, as objects of the chat template: `role`, `content` as text, and where they
+    /// are, `tool_calls` and `tool_call_id`. `[M]`, 1 or more; the last is not the assistant's.
+    pub messages: Vec<Value>,
+    /// Declarations of functions, as `{"type": "function", "function": …}`. `[T]`
+    pub tools: Vec<Value>,
+    /// Limits of the answer.
+    pub limits: TurnLimits,
+    /// The answer comes as server-sent events.
+    pub stream: bool,
+    /// The last event has the usage.
+    pub stream_usage: bool,
+}
+
+/// Why an answer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Finish {
+    /// The model ended it.
+    Stop,
+    /// A text of the call's `stop` ended it.
+    StopText,
+    /// It has as many tokens as it may.
+    Length,
+    /// It calls tools.
+    ToolCalls,
+}
+
+/// A call of a tool.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ToolCall {
+    /// Unique in the session, and the same when the turn is read again.
+    pub(crate) id: String,
+    pub(crate) name: String,
+    /// An object, as the model wrote it.
+    pub(crate) arguments: Value,
+}
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reply {
+    /// The turn's number in its rollout, from 1.
+    pub(crate) turn: u32,
+    /// The text, without calls of tools.
+    pub(crate) text: String,
+    pub(crate) tool_calls: Vec<ToolCall>,
+    pub(crate) finish: Finish,
+    /// The text that ended it.
+    pub(crate) stop: Option<String>,
+    /// Tokens of the context.
+    pub(crate) prompt_tokens: usize,
+    /// Tokens sampled.
+    pub(crate) completion_tokens: usize,
+}
+
+impl Reply {
+    /// The answer as the message that the agent sends back with its next call.
+    pub(crate) fn message(&self) -> Value {
+        assistant(&self.text, self.tool_calls.iter().map(ToolCall::object).collect())
+    }
+}
+
+impl ToolCall {
+    pub(crate) fn object(&self) -> Value {
+        json!({
+            "id": self.id,
+            "type": "function",
+            "function": { "name": self.name, "arguments": self.arguments },
+        })
+    }
+}
+
+/// An assistant's message as the chat template takes it.
+pub(crate) fn assistant(text: &str, tool_calls: Vec<Value>) -> Value {
+    let mut message = json!({ "role": "assistant", "content": text });
+    if !tool_calls.is_empty() {
+        message["tool_calls"] = Value::Array(tool_calls);
+    }
+    message
+}
+
+/// A link of the chain over messages: two conversations have the same link after a message if they
+/// are the same up to it.
+pub(crate) type Link = [u8; 32];
+
+/// The link after `message`, whose predecessor has the link `before`. White space around an
+/// assistant's text does not count: agents trim it.
+pub(crate) fn link(before: &Link, message: &Value) -> Link {
+    let mut message = message.clone();
+    if message["role"] == "assistant"
+        && let Some(text) = message["content"].as_str().map(|text| text.trim().to_owned())
+    {
+        message["content"] = Value::String(text);
+    }
+    hash(before, &message)
+}
+
+/// The hash of a value after `before`.
+pub(crate) fn hash(before: &Link, value: &Value) -> Link {
+    // Objects keep their fields in one order, so equal values have equal text.
+    Sha256::new().chain_update(before).chain_update(value.to_string()).finalize().into()
+}

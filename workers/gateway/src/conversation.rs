@@ -1,0 +1,224 @@
+//! The one conversation of a rollout, token in and token out. A call is compared with what was said
+//! by a hash chain over its messages. What was sampled is never tokenised again: only messages that are
+//! new since the last turn are rendered.
+
+use std::sync::Arc;
+
+use millrace_policy::text_codec::{Codec, TextError};
+use millrace_schemas::env_step::Forks;
+use serde_json::{Value, json};
+
+use crate::call::{Call, Finish, Link, Reply, hash, link};
+use crate::refusal::Refusal;
+use crate::tool_calls;
+
+/// How often the last call may be repeated and is answered the same: its answer may have been lost on
+/// the way.
+const REPEATS: u32 = 3;
+
+/// A conversation.
+pub(crate) struct Conversation {
+    codec: Arc<Codec>,
+    forks: Forks,
+    context_tokens: u32,
+    tools: Link,
+    /// The link after each message. `[M]`
+    links: Vec<Link>,
+    /// Tokens of all observations and turns.
+    used: usize,
+    /// Turns that were read.
+    turns: u32,
+    /// The tokens of the last one.
+    last_turn: Vec<u32>,
+    /// The call whose turn is outstanding.
+    pub(crate) open: Option<OpenCall>,
+    last: Option<Answered>,
+}
+
+/// A call whose turn is outstanding.
+pub(crate) struct OpenCall {
+    /// Tells it from other calls.
+    pub(crate) fingerprint: Link,
+    prompt_tokens: usize,
+    reads_tools: bool,
+    stop: Vec<String>,
+}
+
+struct Answered {
+    fingerprint: Link,
+    reply: Reply,
+    repeats: u32,
+}
+
+/// What a call asks for.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Asked {
+    /// A turn after these tokens; and the new messages' text.
+    Turn(Vec<u32>, String),
+    /// The turn that is outstanding: the client lost its connection and asks again.
+    Outstanding,
+    /// The last turn again.
+    Again(Box<Reply>),
+}
+
+impl Conversation {
+    pub(crate) fn new(codec: Arc<Codec>, forks: Forks, context_tokens: u32) -> Self {
+        Self {
+            codec,
+            forks,
+            context_tokens,
+            tools: Link::default(),
+            links: Vec::new(),
+            used: 0,
+            turns: 0,
+            last_turn: Vec::new(),
+            open: None,
+            last: None,
+        }
+    }
+
+    /// Tells calls apart: the messages, the tools and the limits.
+    pub(crate) fn fingerprint(call: &Call) -> Link {
+        let messages = call.messages.iter().fold(Link::default(), |before, message| link(&before, message));
+        hash(&messages, &json!([call.tools, call.limits]))
+    }
+
+    /// What the call asks for. A refused one changes nothing.
+    pub(crate) fn ask(&mut self, call: &Call) -> Result<Asked, Refusal> {
+        let fingerprint = Self::fingerprint(call);
+        if self.open.as_ref().is_some_and(|open| open.fingerprint == fingerprint) {
+            return Ok(Asked::Outstanding);
+        }
+        if let Some(last) = self.last.as_mut().filter(|last| last.fingerprint == fingerprint)
+            && last.repeats < REPEATS
+        {
+            last.repeats += 1;
+            return Ok(Asked::Again(Box::new(last.reply.clone())));
+        }
+        if call.messages.last().is_none_or(|last| last["role"] == "assistant") {
+            return Err(Refusal::bad(
+                "messages must end with a message that is not the assistant's: an answer is sampled whole, never continued",
+            ));
+        }
+        let (links, tools) = (chain(&call.messages), hash(&Link::default(), &json!(call.tools)));
+        let (observation, new) = match self.known_messages(&links, tools) {
+            Ok(0) => {
+                (self.codec.open_chat(&call.messages, &call.tools).map_err(refused)?, &call.messages[..])
+            }
+            Ok(known) => {
+                let new = &call.messages[known..];
+                (self.codec.continue_chat(&self.last_turn, new, &call.tools).map_err(refused)?, new)
+            }
+            Err(refusal) if self.forks == Forks::Refuse => return Err(refusal),
+            Err(_) => (self.reopen(call)?, &call.messages[..]),
+        };
+        if self.used + observation.len() > self.context_tokens as usize {
+            return Err(Refusal::overflow(self.used, observation.len(), self.context_tokens));
+        }
+        let words = new.iter().filter_map(|message| message["content"].as_str());
+        let words = words.collect::<Vec<_>>().join("\n\n");
+        (self.links, self.tools) = (links, tools);
+        self.used += observation.len();
+        self.open = Some(OpenCall {
+            fingerprint,
+            prompt_tokens: self.used,
+            reads_tools: !call.tools.is_empty(),
+            stop: call.limits.stop.clone(),
+        });
+        Ok(Asked::Turn(observation, words))
+    }
+
+    /// How many of the call's messages were said already.
+    fn known_messages(&self, links: &[Link], tools: Link) -> Result<usize, Refusal> {
+        let known = self.links.len();
+        if known == 0 {
+            return Ok(0);
+        }
+        let same = self.links.iter().zip(links).take_while(|(a, b)| a == b).count();
+        if same < known {
+            return Err(Refusal::fork(same, "is not what was said there before"));
+        }
+        if links.len() == known {
+            return Err(Refusal::fork(known - 1, "is the last answer: nothing follows it"));
+        }
+        if tools != self.tools {
+            return Err(Refusal::fork(0, "comes with other tools than the call before"));
+        }
+        Ok(known)
+    }
+
+    /// The tokens of a whole conversation after what was before it.
+    fn reopen(&self, call: &Call) -> Result<Vec<u32>, Refusal> {
+        let end = self.codec.end_tokens();
+        let is_open = self.last_turn.last().is_some_and(|last| !end.contains(last));
+        let close = end.first().copied().filter(|_| is_open);
+        let opened = self.codec.open_chat(&call.messages, &call.tools).map_err(refused)?;
+        Ok(close.into_iter().chain(opened).collect())
+    }
+
+    /// Turns that were read.
+    pub(crate) const fn turns(&self) -> u32 {
+        self.turns
+    }
+
+    /// The text of the last one; empty before the first.
+    pub(crate) fn last_text(&self) -> String {
+        self.last.as_ref().map(|last| last.reply.text.clone()).unwrap_or_default()
+    }
+
+    /// Reads the outstanding turn.
+    ///
+    /// # Errors
+    /// The tokenizer does not take the tokens.
+    pub(crate) fn take(&mut self, tokens: &[u32]) -> Result<Reply, TextError> {
+        let whole = self.codec.decode(tokens, false)?;
+        let Some(open) = self.open.take() else { unreachable!("a turn is sampled for a call") };
+        self.turns += 1;
+        let stopped =
+            open.stop.iter().filter_map(|stop| Some((whole.find(stop)?, stop))).min_by_key(|at| at.0);
+        let text = stopped.map_or(whole.as_str(), |(at, _)| &whole[..at]);
+        let (text, calls) = match open.reads_tools {
+            true => tool_calls::parse(text, self.turns),
+            false => (text.to_owned(), Vec::new()),
+        };
+        let ended = tokens.last().is_some_and(|last| self.codec.end_tokens().contains(last));
+        let finish = match (calls.is_empty(), &stopped, ended) {
+            (false, _, _) => Finish::ToolCalls,
+            (true, Some(_), _) => Finish::StopText,
+            (true, None, true) => Finish::Stop,
+            (true, None, false) => Finish::Length,
+        };
+        let reply = Reply {
+            turn: self.turns,
+            text,
+            tool_calls: calls,
+            finish,
+            stop: stopped.map(|(_, stop)| stop.clone()),
+            prompt_tokens: open.prompt_tokens,
+            completion_tokens: tokens.len(),
+        };
+        let before = self.links.last().copied().unwrap_or_default();
+        self.links.push(link(&before, &reply.message()));
+        self.used += tokens.len();
+        self.last_turn = tokens.to_vec();
+        self.last = Some(Answered { fingerprint: open.fingerprint, reply: reply.clone(), repeats: 0 });
+        Ok(reply)
+    }
+}
+
+fn chain(messages: &[Value]) -> Vec<Link> {
+    let mut before = Link::default();
+    let next = |message| {
+        before = link(&before, message);
+        before
+    };
+    messages.iter().map(next).collect()
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "`map_err` passes an error so")]
+fn refused(error: TextError) -> Refusal {
+    Refusal::bad(format!("messages: {error}"))
+}
+
+#[cfg(test)]
+mod tests;

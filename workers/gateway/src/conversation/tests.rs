@@ -1,0 +1,140 @@
+use axum::http::StatusCode;
+use millrace_schemas::env_step::TurnLimits;
+
+use super::*;
+use crate::testing::{codec, tokens, words};
+
+fn call(messages: Value) -> Call {
+    let Value::Array(messages) = messages else { unreachable!() };
+    Call { messages, tools: vec![], limits: TurnLimits::default(), stream: false, stream_usage: false }
+}
+
+fn user(text: &str) -> Value {
+    json!({ "role": "user", "content": text })
+}
+
+fn conversation(forks: Forks, context_tokens: u32) -> Conversation {
+    Conversation::new(codec(), forks, context_tokens)
+}
+
+/// The observation of a call that asks for a turn, as text.
+fn observed(conversation: &mut Conversation, call: &Call) -> String {
+    match conversation.ask(call).unwrap() {
+        Asked::Turn(observation, _) => words(&observation),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn only_what_is_new_is_tokenised_and_turns_stay_as_they_were_sampled() {
+    let mut talk = conversation(Forks::Refuse, 1_000);
+    let (system, hello) = (json!({ "role": "system", "content": "Be." }), user("hello"));
+    let first = observed(&mut talk, &call(json!([system, hello])));
+    assert_eq!(first, "<system>Be.$<user>hello$<assistant>");
+    // White space at the ends, which the agent trims, and an end token.
+    let sampled = tokens(" hi  there \n$");
+    let reply = talk.take(&sampled).unwrap();
+    assert_eq!((reply.text.as_str(), reply.finish), (" hi  there \n", Finish::Stop));
+    assert_eq!((reply.prompt_tokens, reply.completion_tokens), (first.len(), sampled.len()));
+    let answer = json!({ "role": "assistant", "content": "hi  there" });
+    let second = observed(&mut talk, &call(json!([system, hello, answer, user("go")])));
+    assert_eq!(second, "<user>go$<assistant>");
+    // A turn that was cut off gets its end from the template.
+    let reply = talk.take(&tokens("cut")).unwrap();
+    assert_eq!(reply.finish, Finish::Length);
+    assert_eq!(reply.prompt_tokens, first.len() + sampled.len() + second.len());
+    let cut = json!({ "role": "assistant", "content": "cut" });
+    let third = observed(&mut talk, &call(json!([system, hello, answer, user("go"), cut, user("on")])));
+    assert_eq!(third, "$<user>on$<assistant>");
+}
+
+#[test]
+fn what_does_not_continue_the_conversation_is_refused_and_changes_nothing() {
+    let mut talk = conversation(Forks::Refuse, 1_000);
+    observed(&mut talk, &call(json!([user("a")])));
+    talk.take(&tokens("b$")).unwrap();
+    let said = json!({ "role": "assistant", "content": "b" });
+    for (messages, at) in [
+        (json!([user("a"), json!({ "role": "assistant", "content": "other" }), user("c")]), "messages[1]"),
+        (json!([user("A"), said, user("c")]), "messages[0]"),
+        (json!([user("summary")]), "messages[0]"),
+        (json!([user("a"), user("c")]), "messages[1]"),
+    ] {
+        let refusal = talk.ask(&call(messages)).unwrap_err();
+        assert_eq!(refusal.status, StatusCode::CONFLICT);
+        assert!(refusal.message.starts_with(at), "{refusal}");
+    }
+    let other_tools =
+        Call { tools: vec![json!({ "type": "function" })], ..call(json!([user("a"), said, user("c")])) };
+    assert_eq!(talk.ask(&other_tools).unwrap_err().status, StatusCode::CONFLICT);
+    let prefilled = talk.ask(&call(json!([user("a"), said]))).unwrap_err();
+    assert_eq!(prefilled.status, StatusCode::BAD_REQUEST);
+    assert_eq!(observed(&mut talk, &call(json!([user("a"), said, user("c")]))), "<user>c$<assistant>");
+}
+
+#[test]
+fn a_fork_is_appended_where_the_run_says_so() {
+    let mut talk = conversation(Forks::Append, 1_000);
+    observed(&mut talk, &call(json!([user("a")])));
+    talk.take(&tokens("b")).unwrap();
+    assert_eq!(observed(&mut talk, &call(json!([user("sub")]))), "$<user>sub$<assistant>");
+    talk.take(&tokens("c$")).unwrap();
+    let next = call(json!([user("sub"), json!({ "role": "assistant", "content": "c" }), user("d")]));
+    assert_eq!(observed(&mut talk, &next), "<user>d$<assistant>");
+    talk.take(&tokens("e$")).unwrap();
+    assert_eq!(observed(&mut talk, &call(json!([user("third")]))), "<user>third$<assistant>");
+}
+
+#[test]
+fn a_repeated_call_gets_the_same_turn_a_few_times() {
+    let mut talk = conversation(Forks::Refuse, 1_000);
+    let asked = call(json!([user("a")]));
+    observed(&mut talk, &asked);
+    assert_eq!(talk.ask(&asked).unwrap(), Asked::Outstanding);
+    let reply = talk.take(&tokens("b$")).unwrap();
+    for _ in 0..REPEATS {
+        assert_eq!(talk.ask(&asked).unwrap(), Asked::Again(Box::new(reply.clone())));
+    }
+    assert_eq!(talk.ask(&asked).unwrap_err().status, StatusCode::CONFLICT);
+}
+
+#[test]
+fn an_overflow_is_refused_with_the_numbers() {
+    let first = "<user>a$<assistant>".len();
+    let mut talk = conversation(Forks::Refuse, first as u32 + 2);
+    observed(&mut talk, &call(json!([user("a")])));
+    talk.take(&tokens("b$")).unwrap();
+    let next = call(json!([user("a"), json!({ "role": "assistant", "content": "b" }), user("c")]));
+    for _ in 0..2 {
+        let refusal = talk.ask(&next).unwrap_err();
+        assert_eq!((refusal.status, refusal.code), (StatusCode::BAD_REQUEST, "context_length_exceeded"));
+        for number in [first + 2, first, 2 * first + 2] {
+            assert!(refusal.message.contains(&number.to_string()), "{refusal} lacks {number}");
+        }
+    }
+}
+
+#[test]
+fn calls_of_tools_are_matched_when_they_come_back() {
+    let mut talk = conversation(Forks::Refuse, 10_000);
+    let tool = json!({ "type": "function", "function": { "name": "ls", "parameters": {} } });
+    let with_tools = |messages| Call { tools: vec![tool.clone()], ..call(messages) };
+    assert!(observed(&mut talk, &with_tools(json!([user("a")]))).starts_with("<tools>[{"));
+    let reply =
+        talk.take(&tokens("<tool_call>{\"name\": \"ls\", \"arguments\": {\"b\": 1}}</tool_call>$")).unwrap();
+    assert_eq!((reply.finish, reply.text.as_str()), (Finish::ToolCalls, ""));
+    let back = assistant("", vec![reply.tool_calls[0].object()]);
+    let result = json!({ "role": "tool", "content": "x.py", "tool_call_id": "call_1_0" });
+    let next = with_tools(json!([user("a"), back, result]));
+    assert_eq!(observed(&mut talk, &next), "<tool>x.py$<assistant>");
+}
+
+#[test]
+fn a_stop_text_ends_the_answer_before_it() {
+    let mut talk = conversation(Forks::Refuse, 1_000);
+    let limits = TurnLimits { max_new_tokens: None, stop: vec!["STOP".into(), "!".into()] };
+    observed(&mut talk, &Call { limits, ..call(json!([user("a")])) });
+    let reply = talk.take(&tokens("so far STOP")).unwrap();
+    assert_eq!((reply.text.as_str(), reply.finish), ("so far ", Finish::StopText));
+    assert_eq!(reply.stop.as_deref(), Some("STOP"));
+}

@@ -1,0 +1,283 @@
+//! The agents of one worker: started at a reset, ended when they are not needed, each with a key of
+//! its own for the gateway.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use millrace_policy::text_codec::Codec;
+use millrace_schemas::dataset::Row;
+use millrace_schemas::env_step::AgentSpec;
+use millrace_schemas::limits::AGENTS_PER_WORKER;
+use millrace_schemas::{PolicyVersion, RolloutId, RunId};
+use sha2::{Digest, Sha256};
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::conversation::Conversation;
+use crate::process::Walls;
+use crate::server;
+use crate::session::{Phase, Session};
+
+mod life;
+
+/// How long the result of an ended agent is kept for a step that is repeated.
+const KEPT: Duration = Duration::from_secs(900);
+
+/// Settings of a host.
+#[derive(Debug)]
+pub struct AgentsSettings {
+    /// Where the gateway listens; port 0 for any.
+    pub listen: SocketAddr,
+    /// Agents at once.
+    pub most: usize,
+    /// What they run in.
+    pub walls: Arc<dyn Walls>,
+}
+
+impl AgentsSettings {
+    /// The defaults: this machine alone can reach the gateway.
+    #[must_use]
+    pub fn new(walls: Arc<dyn Walls>) -> Self {
+        Self { listen: SocketAddr::from(([127, 0, 0, 1], 0)), most: AGENTS_PER_WORKER, walls }
+    }
+}
+
+/// The name of a session: one for each attempt at a rollout.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SessionName {
+    /// The run.
+    pub run: RunId,
+    /// The rollout.
+    pub rollout: RolloutId,
+}
+
+impl fmt::Display for SessionName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.run, self.rollout)
+    }
+}
+
+/// What a reset starts.
+#[derive(Debug)]
+pub struct Start<'a> {
+    /// Its name.
+    pub name: SessionName,
+    /// The version that its staleness counts from so far.
+    pub version: PolicyVersion,
+    /// It is evaluated and not trained on.
+    pub evaluate: bool,
+    /// The settings.
+    pub spec: &'a AgentSpec,
+    /// Its task.
+    pub row: Row,
+    /// The text codec of the run's model.
+    pub codec: Arc<Codec>,
+}
+
+/// Why no agent is started.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BeginError {
+    /// This worker has as many as it may.
+    #[error("this worker hosts {0} agents already")]
+    Full(usize),
+    /// The row is no task.
+    #[error("{0}")]
+    Row(String),
+}
+
+/// The agents of a worker. They end when it is dropped.
+pub struct Agents {
+    address: SocketAddr,
+    settings: AgentsSettings,
+    /// Keys of sessions follow from it; nobody can guess it.
+    secret: String,
+    table: Mutex<Table>,
+    /// Told when an agent has ended.
+    ended: Notify,
+    stop: CancellationToken,
+    _stop: DropGuard,
+}
+
+#[derive(Default)]
+struct Table {
+    by_name: BTreeMap<SessionName, Hosted>,
+    by_key: BTreeMap<String, SessionName>,
+}
+
+struct Hosted {
+    session: Arc<Session>,
+    version: PolicyVersion,
+    evaluate: bool,
+    key: String,
+    cancel: CancellationToken,
+}
+
+impl Agents {
+    /// Starts the gateway.
+    ///
+    /// # Errors
+    /// Its address cannot be listened on.
+    pub async fn start(settings: AgentsSettings) -> io::Result<Arc<Self>> {
+        let listener = TcpListener::bind(settings.listen).await?;
+        let address = listener.local_addr()?;
+        let secret = [uuid::Uuid::now_v7(), uuid::Uuid::now_v7()].map(|id| id.simple().to_string()).concat();
+        let stop = CancellationToken::new();
+        let _stop = stop.clone().drop_guard();
+        let agents = Arc::new(Self {
+            address,
+            settings,
+            secret,
+            table: Mutex::default(),
+            ended: Notify::new(),
+            stop,
+            _stop,
+        });
+        server::serve(listener, Arc::downgrade(&agents), agents.stop.clone());
+        tracing::info!(%address, "serving agents");
+        Ok(agents)
+    }
+
+    /// Where the gateway listens.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        // A panic cannot leave the table half changed.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The session of this name.
+    #[must_use]
+    pub fn session(&self, name: &SessionName) -> Option<Arc<Session>> {
+        self.table().by_name.get(name).map(|hosted| hosted.session.clone())
+    }
+
+    /// The session whose agent has this key, and its run.
+    pub(crate) fn by_key(&self, key: &str) -> Option<(RunId, Arc<Session>)> {
+        let table = self.table();
+        let name = table.by_key.get(key)?;
+        Some((name.run.clone(), table.by_name.get(name)?.session.clone()))
+    }
+
+    /// Agents that have not ended.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.table().by_name.values().filter(|hosted| !hosted.session.is_over()).count()
+    }
+
+    /// Waits until no agent runs.
+    pub async fn all_ended(&self) {
+        loop {
+            let mut ended = std::pin::pin!(self.ended.notified());
+            ended.as_mut().enable();
+            if self.running() == 0 {
+                return;
+            }
+            ended.await;
+        }
+    }
+
+    /// Ends all agents.
+    pub fn end_all(&self) {
+        self.retain(|_, _, _| false);
+    }
+
+    /// The session of this name; started if there is none.
+    ///
+    /// # Errors
+    /// There are too many, or the row is no task.
+    pub fn begin(self: &Arc<Self>, start: Start<'_>) -> Result<Arc<Session>, BeginError> {
+        if let Some(session) = self.session(&start.name) {
+            return Ok(session);
+        }
+        let Start { name, version, evaluate, spec, row, codec } = start;
+        let task = life::Task::of(spec, row).map_err(BeginError::Row)?;
+        let digest = Sha256::new().chain_update(&self.secret).chain_update(name.to_string()).finalize();
+        let key = format!("mr-{}", hex::encode(digest));
+        let conversation = Conversation::new(codec, spec.forks, spec.context_tokens);
+        let session = Arc::new(Session::new(spec, conversation));
+        let cancel = self.stop.child_token();
+        {
+            let mut table = self.table();
+            if let Some(hosted) = table.by_name.get(&name) {
+                return Ok(hosted.session.clone());
+            }
+            let running = table.by_name.values().filter(|hosted| !hosted.session.is_over()).count();
+            if running >= self.settings.most {
+                return Err(BeginError::Full(running));
+            }
+            // An earlier attempt at the rollout is of no use any more.
+            for (other, hosted) in &table.by_name {
+                if other.run == name.run
+                    && other.rollout.attempt < name.rollout.attempt
+                    && (other.rollout.group, other.rollout.index) == (name.rollout.group, name.rollout.index)
+                {
+                    hosted.cancel.cancel();
+                }
+            }
+            let hosted = Hosted {
+                session: session.clone(),
+                version,
+                evaluate,
+                key: key.clone(),
+                cancel: cancel.clone(),
+            };
+            table.by_key.insert(key.clone(), name.clone());
+            table.by_name.insert(name.clone(), hosted);
+        }
+        let life = life::Life {
+            session: session.clone(),
+            spec: spec.clone(),
+            task,
+            key,
+            gateway: format!("http://{}", self.address),
+            model: name.run.to_string(),
+            walls: self.settings.walls.clone(),
+            cancel: cancel.clone(),
+        };
+        let agents = Arc::downgrade(self);
+        tokio::spawn(async move {
+            life.run(&name).await;
+            if let Some(agents) = agents.upgrade() {
+                agents.ended.notify_waiters();
+            }
+            // Its result stays for a step that comes again.
+            let _ = tokio::time::timeout(KEPT, cancel.cancelled()).await;
+            if let Some(agents) = agents.upgrade() {
+                agents.forget(&name);
+            }
+        });
+        Ok(session)
+    }
+
+    fn forget(&self, name: &SessionName) {
+        let mut table = self.table();
+        if let Some(hosted) = table.by_name.remove(name) {
+            table.by_key.remove(&hosted.key);
+        }
+    }
+
+    /// Notes the version that a session's staleness counts from now on.
+    pub fn note(&self, name: &SessionName, version: PolicyVersion) {
+        if let Some(hosted) = self.table().by_name.get_mut(name) {
+            hosted.version = hosted.version.max(version);
+        }
+    }
+
+    /// Ends the agents for which `needed` is false: their run is over, or they are too old.
+    pub fn retain(&self, needed: impl Fn(&SessionName, PolicyVersion, bool) -> bool) {
+        for (name, hosted) in &self.table().by_name {
+            if !needed(name, hosted.version, hosted.evaluate) {
+                hosted.session.end(Phase::Lost("the run no longer needs it".to_owned()));
+                hosted.cancel.cancel();
+            }
+        }
+    }
+}

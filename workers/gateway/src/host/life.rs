@@ -1,0 +1,209 @@
+//! The life of one agent: its folder, its process, its time, its score.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use millrace_schemas::dataset::Row;
+use millrace_schemas::env_step::{AgentSpec, EnvStepDone, Speaker, Utterance};
+use millrace_schemas::limits::MAX_REASON_BYTES;
+use millrace_schemas::text::cut;
+use tempfile::TempDir;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::SessionName;
+use crate::folder::{self, Files};
+use crate::process::{Ended, LaunchError, Program, Running, Walls};
+use crate::score;
+use crate::session::{Board, Phase, Session};
+
+/// What an agent is to do.
+#[derive(Debug)]
+pub(super) struct Task {
+    prompt: String,
+    files: Files,
+    reward_files: Files,
+}
+
+impl Task {
+    /// The task of a row; its files win over those of the settings.
+    pub(super) fn of(spec: &AgentSpec, row: Row) -> Result<Self, String> {
+        let prompt: Vec<String> = row.messages.into_iter().map(|message| message.content).collect();
+        let with = |common: &Files, field| {
+            let own = folder::of_row(&row.fields, field)?;
+            Ok::<_, String>(common.clone().into_iter().chain(own).collect())
+        };
+        let (files, reward_files) = (with(&spec.files, "files")?, with(&spec.reward_files, "reward_files")?);
+        Ok(Self { prompt: prompt.join("\n\n"), files, reward_files })
+    }
+}
+
+/// All that an agent's life needs.
+pub(super) struct Life {
+    pub(super) session: Arc<Session>,
+    pub(super) spec: AgentSpec,
+    pub(super) task: Task,
+    pub(super) key: String,
+    /// The gateway's URL, without a path.
+    pub(super) gateway: String,
+    pub(super) model: String,
+    pub(super) walls: Arc<dyn Walls>,
+    /// The agent is not needed any more.
+    pub(super) cancel: CancellationToken,
+}
+
+/// Why an agent does not go on.
+enum End {
+    Exited(Result<Ended, LaunchError>),
+    OwnTime(&'static str),
+    Idle,
+    Cancelled,
+}
+
+impl Life {
+    /// Consumes the session's board, produces its last phase. Waits for the agent's exit, the end of
+    /// its time, or the cancellation, whichever is first; all its processes are gone when this returns.
+    pub(super) async fn run(&self, name: &SessionName) {
+        let phase = self.live(name).await.unwrap_or_else(|phase| phase);
+        match &phase {
+            Phase::Lost(reason) => tracing::warn!(session = %name, reason, "agent lost"),
+            Phase::Impossible(reason) => tracing::warn!(session = %name, reason, "agent cannot be run"),
+            Phase::Over(done) => tracing::debug!(session = %name, score = done.reward, "agent scored"),
+            Phase::Working | Phase::Asked(_) => {}
+        }
+        self.session.end(phase);
+    }
+
+    async fn live(&self, name: &SessionName) -> Result<Phase, Phase> {
+        let broken =
+            |error: std::io::Error| Phase::Lost(format!("failed to make the agent's folder: {error}"));
+        let place = tempfile::Builder::new().prefix("millrace-agent-").tempdir().map_err(broken)?;
+        folder::write(place.path(), &self.task.files).map_err(broken)?;
+        let mut agent = self.walls.start(self.program(&place)).await.map_err(unstarted)?;
+        let end = self.supervise(&mut *agent).await;
+        agent.kill().await;
+        drop(agent);
+        let why = match end {
+            End::Cancelled => return Err(Phase::Lost("the run no longer needs it".to_owned())),
+            End::Idle => {
+                let idle_ms = self.spec.idle_ms;
+                return Err(Phase::Lost(format!("its turn was not sampled within idle_ms={idle_ms}")));
+            }
+            End::Exited(Err(error)) => return Err(Phase::Lost(error.to_string())),
+            End::Exited(Ok(ended)) if self.session.watch().borrow().is_unasked() => {
+                let output = cut(ended.output.trim(), MAX_REASON_BYTES / 2);
+                let reason = format!("the agent made no call: {ended}; the end of its output: {output:?}");
+                return Err(Phase::Impossible(reason));
+            }
+            End::Exited(Ok(ended)) => ended.to_string(),
+            End::OwnTime(_) if self.session.watch().borrow().is_unasked() => {
+                return Err(Phase::Impossible("the agent made no call within call_ms".to_owned()));
+            }
+            End::OwnTime(limit) => format!("ended after its {limit}"),
+        };
+        tracing::debug!(session = %name, why, "agent ended");
+        self.score(&place, &why).await
+    }
+
+    fn program(&self, place: &TempDir) -> Program {
+        let folder = place.path().to_string_lossy().into_owned();
+        let (gateway, key) = (&self.gateway, &self.key);
+        let mut env = variables(&folder);
+        let own = [
+            ("OPENAI_BASE_URL", format!("{gateway}/v1")),
+            ("OPENAI_API_BASE", format!("{gateway}/v1")),
+            ("OPENAI_API_KEY", key.clone()),
+            ("ANTHROPIC_BASE_URL", gateway.clone()),
+            ("ANTHROPIC_API_KEY", key.clone()),
+            ("MILLRACE_MODEL", self.model.clone()),
+            ("MILLRACE_PROMPT", self.task.prompt.clone()),
+        ];
+        env.extend(own.map(|(name, value)| (name.to_owned(), value)));
+        let fill = |value: &String| value.replace("{gateway}", gateway).replace("{key}", key);
+        env.extend(self.spec.env.iter().map(|(name, value)| (name.clone(), fill(value))));
+        let argv = self.spec.command.iter().map(|word| word.replace("{prompt}", &self.task.prompt)).collect();
+        Program { argv, env, folder: place.path().to_owned() }
+    }
+
+    async fn supervise(&self, agent: &mut dyn Running) -> End {
+        let mut board = self.session.watch();
+        tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => End::Cancelled,
+            ended = agent.wait() => End::Exited(ended),
+            end = self.time_is_over(&mut board) => end,
+        }
+    }
+
+    /// Waits until the agent, or the model for it, has taken too long.
+    async fn time_is_over(&self, board: &mut watch::Receiver<Board>) -> End {
+        let ms = Duration::from_millis;
+        loop {
+            let (until, end) = {
+                let board = board.borrow_and_update();
+                match board.phase {
+                    Phase::Asked(_) => (board.since + ms(self.spec.idle_ms), End::Idle),
+                    Phase::Working | Phase::Over(_) | Phase::Lost(_) | Phase::Impossible(_) => {
+                        let left = ms(self.spec.time_ms).saturating_sub(board.own);
+                        match left < ms(self.spec.call_ms) {
+                            true => (board.since + left, End::OwnTime("time_ms")),
+                            false => (board.since + ms(self.spec.call_ms), End::OwnTime("call_ms")),
+                        }
+                    }
+                }
+            };
+            tokio::select! {
+                biased;
+                _ = board.changed() => {}
+                () = tokio::time::sleep_until(until) => return end,
+            }
+        }
+    }
+
+    /// Runs the reward's program where the agent was.
+    async fn score(&self, place: &TempDir, why: &str) -> Result<Phase, Phase> {
+        let lost =
+            |error: std::io::Error| Phase::Lost(format!("failed to place the reward's files: {error}"));
+        folder::write(place.path(), &self.task.reward_files).map_err(lost)?;
+        let folder = place.path().to_string_lossy().into_owned();
+        let argv = self.spec.reward.clone();
+        let program = Program { argv, env: variables(&folder), folder: place.path().to_owned() };
+        let scored = score::run(&*self.walls, program, Duration::from_millis(self.spec.reward_ms));
+        let scored = self.cancel.run_until_cancelled(scored).await;
+        let scored = scored.ok_or_else(|| Phase::Lost("the run no longer needs it".to_owned()))?;
+        let score = scored.map_err(unstarted)?;
+        let text = format!("agent: {why}; reward: {}", score.reason);
+        Ok(Phase::Over(Arc::new(EnvStepDone {
+            reward: score.value,
+            done: true,
+            success: score.value >= 1.0,
+            valid: true,
+            said: vec![Utterance { speaker: Speaker::Environment, text }],
+            ..EnvStepDone::default()
+        })))
+    }
+}
+
+/// The environment of any program here: nothing of the worker's but where programs are.
+fn variables(folder: &str) -> BTreeMap<String, String> {
+    let path = std::env::var("PATH").unwrap_or_else(|_| "/usr/local/bin:/usr/bin:/bin".to_owned());
+    let all = [("PATH", path.as_str()), ("HOME", folder), ("TMPDIR", folder), ("LANG", "C.UTF-8")];
+    all.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
+}
+
+/// A program that does not start would not start elsewhere either.
+#[expect(clippy::needless_pass_by_value, reason = "`map_err` passes an error so")]
+fn unstarted(error: LaunchError) -> Phase {
+    match error {
+        LaunchError::Start { .. } => Phase::Impossible(error.to_string()),
+        LaunchError::Broken(_) => Phase::Lost(error.to_string()),
+    }
+}
+
+impl Board {
+    /// Whether the agent has never called.
+    fn is_unasked(&self) -> bool {
+        self.turn == 0 && matches!(self.phase, Phase::Working)
+    }
+}

@@ -1,0 +1,114 @@
+//! The gateway's HTTP: finds the session by the key, and speaks the dialect of the path.
+
+use std::sync::{Arc, Weak};
+
+use axum::Router;
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::response::Response;
+use millrace_schemas::RunId;
+use millrace_schemas::limits::MAX_AGENT_CALL_BYTES;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::dialect::Dialect;
+use crate::host::Agents;
+use crate::refusal::Refusal;
+use crate::session::Session;
+
+/// Serves calls until `stop` fires. Connections end with it.
+pub(crate) fn serve(listener: TcpListener, agents: Weak<Agents>, stop: CancellationToken) {
+    let router = Router::new().fallback(answer).with_state(agents);
+    tokio::spawn(async move {
+        let serving = axum::serve(listener, router).into_future();
+        if let Some(Err(error)) = stop.run_until_cancelled(serving).await {
+            tracing::error!(%error, "stopped serving agents");
+        }
+    });
+}
+
+async fn answer(State(agents): State<Weak<Agents>>, request: Request) -> Response {
+    let path = request.uri().path().trim_end_matches('/').to_owned();
+    let path = path.strip_prefix("/v1").unwrap_or(&path);
+    let dialect = Dialect::at(path);
+    let answered = match agents.upgrade() {
+        Some(agents) => route(&agents, dialect, path, request).await,
+        None => Err(Refusal::over("the worker leaves")),
+    };
+    answered.unwrap_or_else(|refusal| refused(dialect.unwrap_or(Dialect::Chat), &refusal))
+}
+
+async fn route(
+    agents: &Arc<Agents>,
+    dialect: Option<Dialect>,
+    path: &str,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let (parts, body) = request.into_parts();
+    let key = key(&parts.headers).ok_or_else(Refusal::key)?;
+    let (run, session) = agents.by_key(key).ok_or_else(Refusal::key)?;
+    match (parts.method, dialect) {
+        (Method::POST, Some(dialect)) => {
+            let too_large = |_| Refusal::too_large(MAX_AGENT_CALL_BYTES);
+            let body = to_bytes(body, MAX_AGENT_CALL_BYTES).await.map_err(too_large)?;
+            call(dialect, &run, &session, &body).await
+        }
+        (Method::GET, None) if path == "/models" => Ok(page(&models(&run))),
+        (Method::GET, None) if path.strip_prefix("/models/").is_some() => Ok(page(&model(&run))),
+        _ => Err(Refusal::path(path)),
+    }
+}
+
+/// The key of `Authorization: Bearer`, or of Anthropic's `x-api-key`.
+fn key(headers: &HeaderMap) -> Option<&str> {
+    let bearer =
+        headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+    bearer.or_else(|| headers.get("x-api-key")?.to_str().ok())
+}
+
+async fn call(dialect: Dialect, run: &RunId, session: &Session, body: &Bytes) -> Result<Response, Refusal> {
+    let body: Value = serde_json::from_slice(body)
+        .map_err(|error| Refusal::bad(format!("the body is no JSON: {error}")))?;
+    let call = dialect.read(&body)?;
+    let reply = session.call(&call).await?;
+    if call.stream {
+        let events = dialect.events(run.as_str(), &call, &reply);
+        return Ok(response(StatusCode::OK, "text/event-stream", events));
+    }
+    Ok(page(&dialect.write(run.as_str(), &reply)))
+}
+
+fn models(run: &RunId) -> Value {
+    json!({ "object": "list", "data": [model(run)], "has_more": false })
+}
+
+fn model(run: &RunId) -> Value {
+    json!({ "id": run.as_str(), "object": "model", "created": 0, "owned_by": "millrace", "type": "model",
+            "display_name": run.as_str(), "created_at": "1970-01-01T00:00:00Z" })
+}
+
+fn page(value: &Value) -> Response {
+    response(StatusCode::OK, "application/json", value.to_string())
+}
+
+fn refused(dialect: Dialect, refusal: &Refusal) -> Response {
+    tracing::debug!(status = refusal.status.as_u16(), reason = refusal.message, "call refused");
+    let mut response = response(refusal.status, "application/json", dialect.refuse(refusal).to_string());
+    if let Some(seconds) = refusal.retry_after {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    // Clients repeat what may succeed later; these words say what cannot.
+    if refusal.status == StatusCode::CONFLICT {
+        response.headers_mut().insert("x-should-retry", HeaderValue::from_static("false"));
+    }
+    response
+}
+
+fn response(status: StatusCode, content_type: &'static str, body: String) -> Response {
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}

@@ -1,0 +1,120 @@
+//! A gateway and programs to be its agents.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use millrace_gateway::{Agents, AgentsSettings, BeginError, Plain, Session, SessionName, Start, Step};
+use millrace_schemas::dataset::{ChatMessage, ChatRole, Row};
+use millrace_schemas::env_step::{AgentSpec, EnvStepDone};
+use millrace_schemas::{PolicyVersion, RolloutId};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+/// Longest wait for anything.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What each agent begins with: twenty lines on Python's own library.
+const PRELUDE: &str = r#"
+import json, os, subprocess, sys, urllib.error, urllib.request
+def user(text): return {"role": "user", "content": text}
+def body(messages, **more): return {"model": "any", "messages": messages, "temperature": 0, **more}
+def request(path, body, key=os.environ["OPENAI_API_KEY"]):
+    url = os.environ["OPENAI_BASE_URL"].removesuffix("/v1") + path
+    data = None if body is None else json.dumps(body).encode()
+    return urllib.request.Request(url, data, {"Authorization": "Bearer " + key, "Content-Type": "application/json"})
+def ask(messages):
+    answer = urllib.request.urlopen(request("/v1/chat/completions", body(messages)))
+    return json.load(answer)["choices"][0]["message"]
+def status(messages, key=os.environ["OPENAI_API_KEY"], path="/v1/chat/completions", **more):
+    try: return urllib.request.urlopen(request(path, body(messages, **more), key)).status
+    except urllib.error.HTTPError as error: return error.code
+def report(name, value): open(os.path.join(os.environ["REPORTS"], name), "w").write(json.dumps(value))
+"#;
+
+/// A host of agents.
+pub(crate) struct World {
+    pub(crate) agents: Arc<Agents>,
+    /// A text that no other test's processes have.
+    pub(crate) mark: String,
+    reports: TempDir,
+    begun: AtomicU64,
+}
+
+impl World {
+    pub(crate) async fn start(most: usize) -> Self {
+        let guard = vec![env!("CARGO_BIN_EXE_millrace-agent-guard").to_owned()];
+        let settings = AgentsSettings { most, ..AgentsSettings::new(Arc::new(Plain { guard })) };
+        let reports = tempfile::tempdir().unwrap();
+        let mark = format!("mark{}", reports.path().file_name().unwrap().to_string_lossy());
+        Self { agents: Agents::start(settings).await.unwrap(), mark, reports, begun: AtomicU64::new(0) }
+    }
+
+    /// A program that does `body`.
+    pub(crate) fn agent(&self, body: &str) -> String {
+        format!("{PRELUDE}\n{body}\n")
+    }
+
+    /// Starts an agent with these settings besides the usual.
+    pub(crate) fn begin(&self, settings: &Value, row: Value) -> Result<Arc<Session>, BeginError> {
+        let mut spec = json!({
+            "command": ["python3", "agent.py"], "reward": ["true"], "rows": { "path": "rows.jsonl" },
+            "env": { "REPORTS": self.reports.path() },
+        });
+        spec.as_object_mut().unwrap().append(&mut settings.as_object().unwrap().clone());
+        let spec: AgentSpec = serde_json::from_value(spec).unwrap();
+        let messages = vec![ChatMessage { role: ChatRole::User, content: "do it".to_owned() }];
+        let group = self.begun.fetch_add(1, Ordering::Relaxed);
+        let rollout = RolloutId { group, index: 0, attempt: 0 };
+        self.agents.begin(Start {
+            name: SessionName { run: "test".parse().unwrap(), rollout },
+            version: PolicyVersion(0),
+            evaluate: false,
+            spec: &spec,
+            row: Row { messages, fields: serde_json::from_value(row).unwrap() },
+            codec: crate::testing::codec(),
+        })
+    }
+
+    /// What agents reported, by name.
+    pub(crate) fn reports(&self) -> Value {
+        let files = std::fs::read_dir(self.reports.path()).unwrap().flatten();
+        let read = |path: PathBuf| {
+            let name = path.file_name()?.to_string_lossy().into_owned();
+            Some((name, serde_json::from_slice(&std::fs::read(path).ok()?).ok()?))
+        };
+        Value::Object(files.filter_map(|file| read(file.path())).collect())
+    }
+}
+
+pub(crate) fn done(step: Step) -> EnvStepDone {
+    match step {
+        Step::Done(done) => *done,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(crate) fn lost(step: Step) -> String {
+    match step {
+        Step::Lost(reason) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Processes that have `mark` in their command line.
+pub(crate) fn processes_with(mark: &str) -> Vec<String> {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let lines = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+    lines.map(|line| String::from_utf8_lossy(&line).into_owned()).filter(|line| line.contains(mark)).collect()
+}
+
+/// Waits for a condition.
+pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
+    let give_up = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < give_up, "waited in vain until {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

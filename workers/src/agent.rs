@@ -1,0 +1,170 @@
+//! The environment `agent`: a session of the gateway answers its tasks. The state names the worker
+//! that hosts it; any other worker asks that one.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use millrace_gateway::{Agents, AgentsSettings, BeginError, SessionName, Start, Step};
+use millrace_policy::text_codec::Codec;
+use millrace_queue::Broker;
+use millrace_schemas::dataset::Row;
+use millrace_schemas::env_step::{AgentSpec, AgentState, EnvAction, EnvStepTask};
+use millrace_schemas::limits::{AGENT_WAIT_MS, MAX_REASON_BYTES};
+use millrace_schemas::outcome::{Lost, Returned};
+use millrace_schemas::text::cut;
+use millrace_schemas::{OutcomeBody, RolloutId, Task, TaskKey, WorkerId};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use crate::runtime::{Cost, Failure, PolicyTable, Verdict};
+use forward::Forward;
+
+mod forward;
+
+/// Between two looks for room for a further agent.
+const ROOM: Duration = Duration::from_millis(500);
+
+/// The agents of this worker, and the way to those of others.
+pub struct AgentSteps {
+    agents: Arc<Agents>,
+    forward: Arc<Forward>,
+    background: Vec<JoinHandle<()>>,
+}
+
+impl Drop for AgentSteps {
+    fn drop(&mut self) {
+        self.background.iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl AgentSteps {
+    /// Starts the gateway, listens to other workers, and ends the agents that no run needs.
+    ///
+    /// # Errors
+    /// The gateway's address cannot be listened on.
+    pub async fn start(
+        broker: Broker,
+        worker: WorkerId,
+        policies: PolicyTable,
+        settings: AgentsSettings,
+    ) -> io::Result<Self> {
+        let agents = Agents::start(settings).await?;
+        let forward = Arc::new(Forward::new(broker, worker));
+        let background = vec![
+            tokio::spawn(forward.clone().listen(agents.clone())),
+            tokio::spawn(end_unneeded(agents.clone(), policies)),
+        ];
+        Ok(Self { agents, forward, background })
+    }
+
+    /// The agents here.
+    #[must_use]
+    pub const fn agents(&self) -> &Arc<Agents> {
+        &self.agents
+    }
+
+    /// Does a task. Dropping the future loses nothing: a repeated task gets the same.
+    pub(crate) async fn execute(
+        &self,
+        task: &Task,
+        step: &EnvStepTask,
+        spec: &AgentSpec,
+        row: impl AsyncFnOnce() -> Result<(Row, Arc<Codec>), Failure>,
+    ) -> Verdict {
+        let TaskKey::EnvStep { rollout, turn } = task.key else { return Failure::misrouted(task).into() };
+        let wait = Duration::from_millis(AGENT_WAIT_MS);
+        match timeout(wait, self.follow(task, (rollout, turn), step, spec, row)).await {
+            Ok(Ok((state, step))) => verdict(state, step),
+            Ok(Err(failure)) => failure.into(),
+            Err(_) => {
+                let reason = "the agent works, or there is no room for it yet".to_owned();
+                Verdict::Done(OutcomeBody::Returned(Returned::undone(reason)), Cost::default())
+            }
+        }
+    }
+
+    /// What follows the task, and the state from then on.
+    async fn follow(
+        &self,
+        task: &Task,
+        (rollout, turn): (RolloutId, u32),
+        step: &EnvStepTask,
+        spec: &AgentSpec,
+        row: impl AsyncFnOnce() -> Result<(Row, Arc<Codec>), Failure>,
+    ) -> Result<(AgentState, Step), Failure> {
+        let name = SessionName { run: task.run.clone(), rollout };
+        match &step.action {
+            EnvAction::Reset => {
+                let (row, codec) = row().await?;
+                let state = self.forward.state(turn);
+                loop {
+                    let start = Start {
+                        name: name.clone(),
+                        version: task.version,
+                        evaluate: task.evaluate,
+                        spec,
+                        row: row.clone(),
+                        codec: codec.clone(),
+                    };
+                    match self.agents.begin(start) {
+                        Ok(session) => return Ok((state, session.step(0, &[]).await)),
+                        Err(BeginError::Full(_)) => sleep(ROOM).await,
+                        Err(error @ BeginError::Row(_)) => return Err(Failure::impossible(error)),
+                    }
+                }
+            }
+            EnvAction::Step { state, tokens } => {
+                let state: AgentState = serde_json::from_slice(state).map_err(|error| {
+                    Failure::impossible(format!("failed to read the state of agent: {error}"))
+                })?;
+                let next = AgentState { turn, ..state.clone() };
+                if state.turn + 1 != turn {
+                    let reason = format!("state of turn={} for the step of turn={turn}", state.turn);
+                    return Ok((next, Step::Lost(reason)));
+                }
+                let followed = if self.forward.is_here(&state) {
+                    self.agents.note(&name, task.version);
+                    step_here(&self.agents, &name, turn, tokens).await
+                } else {
+                    self.forward.ask(&state, &name, turn, tokens).await?
+                };
+                Ok((next, followed))
+            }
+        }
+    }
+}
+
+/// Lets a session of this worker have its turn.
+async fn step_here(agents: &Agents, name: &SessionName, turn: u32, tokens: &[u32]) -> Step {
+    match agents.session(name) {
+        Some(session) => session.step(turn, tokens).await,
+        None => Step::Lost("the worker that hosted the agent does not have it any more".to_owned()),
+    }
+}
+
+fn verdict(state: AgentState, step: Step) -> Verdict {
+    let body = match step {
+        Step::Done(mut done) => {
+            if !done.done {
+                done.state = serde_json::to_vec(&state).expect("a state holds only what JSON can express");
+            }
+            OutcomeBody::EnvStep(*done)
+        }
+        Step::Past => return Verdict::Stale,
+        Step::Lost(reason) => OutcomeBody::Lost(Lost { reason: cut(&reason, MAX_REASON_BYTES).to_owned() }),
+        Step::Impossible(reason) => return Verdict::Poison(reason),
+    };
+    Verdict::Done(body, Cost::default())
+}
+
+/// Consumes changes of policies, produces the end of agents whose run is over or that are too old.
+/// Waits for the next change. Ends with the watch.
+async fn end_unneeded(agents: Arc<Agents>, mut policies: PolicyTable) {
+    while policies.changed().await {
+        agents.retain(|name, version, evaluate| {
+            let key = TaskKey::EnvStep { rollout: name.rollout, turn: 0 };
+            !policies.is_stale(&name.run, key, version, evaluate)
+        });
+    }
+}
