@@ -107,3 +107,31 @@ fn the_workspaces_dependencies_stand_a_to_z() {
         assert!(names.is_sorted(), "not A to Z: {:?}", names.windows(2).find(|two| two[0] > two[1]));
     }
 }
+
+/// Where one program holds all tests of a crate, a file that it does not name would never run.
+#[test]
+fn no_file_of_tests_is_left_out_of_its_program() {
+    let (root, mut faults, mut programs) = (tree::root(), Vec::new(), 0);
+    let crates = ["schemas", "loadtest", "workers"].map(str::to_owned);
+    let inner = ["broker", "workers"].into_iter().flat_map(|folder| {
+        tree::entries(&root.join(folder)).into_iter().map(move |name| format!("{folder}/{name}"))
+    });
+    for path in crates.into_iter().chain(inner) {
+        let manifest = std::fs::read_to_string(root.join(&path).join("Cargo.toml")).unwrap_or_default();
+        if !manifest.contains("autotests = false") {
+            continue;
+        }
+        programs += 1;
+        let tests = root.join(&path).join("tests");
+        let program = std::fs::read_to_string(tests.join("main.rs")).expect("the program of its tests");
+        for entry in tree::entries(&tests) {
+            let name = entry.trim_end_matches(".rs");
+            let holds_tests = entry.ends_with(".rs") || tests.join(&entry).join("main.rs").exists();
+            if holds_tests && name != "main" && !program.contains(&format!("mod {name};")) {
+                faults.push(format!("{path}/tests/{entry}"));
+            }
+        }
+    }
+    assert_eq!(programs, 5, "crates whose tests are one program");
+    tree::none("name these in tests/main.rs", &faults);
+}
