@@ -103,9 +103,12 @@ impl Event {
     /// The event in brief; the content is then stored elsewhere.
     #[must_use]
     pub fn brief(&self) -> Option<Self> {
-        let Self::Outcome(Outcome { key, worker, busy_us, answers, body }) = self else { return None };
-        let (key, worker, busy_us, answers) = (*key, worker.clone(), *busy_us, *answers);
-        body.brief().map(|body| Self::Outcome(Outcome { key, worker, busy_us, answers, body }))
+        let Self::Outcome(Outcome { key, worker, busy_us, request_fingerprint, body }) = self else {
+            return None;
+        };
+        let (key, worker, busy_us, request_fingerprint) =
+            (*key, worker.clone(), *busy_us, *request_fingerprint);
+        body.brief().map(|body| Self::Outcome(Outcome { key, worker, busy_us, request_fingerprint, body }))
     }
 
     /// Whether it is in brief.

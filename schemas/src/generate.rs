@@ -202,6 +202,22 @@ pub enum MalformedTurn {
 }
 
 impl GenerateTask {
+    /// A whole turn after `context`, by any version.
+    #[must_use]
+    pub const fn new(context: Vec<u32>, max_new_tokens: u32, sampling: Sampling, seed: u64) -> Self {
+        Self {
+            context,
+            prefix: Vec::new(),
+            latest: Vec::new(),
+            begun: None,
+            sampled: None,
+            min_version: PolicyVersion(0),
+            max_new_tokens,
+            sampling,
+            seed,
+        }
+    }
+
     /// The oldest version that may have sampled a token of the turn.
     #[must_use]
     pub fn oldest_version(&self) -> PolicyVersion {
@@ -232,14 +248,29 @@ impl GenerateDone {
         }
     }
 
+    /// A turn that `version` sampled, with the log-prob of each token. It ended at its limit.
+    #[must_use]
+    pub fn sampled(tokens: &[u32], logprobs: &[f32], version: PolicyVersion) -> Self {
+        let mut done = Self::begun(0);
+        done.extend(tokens, logprobs, version);
+        done
+    }
+
     /// Adds a token that `version` sampled.
     pub fn push(&mut self, token: u32, logprob: f32, version: PolicyVersion) {
-        self.tokens.push(token);
-        self.logprobs.push(logprob);
+        self.extend(&[token], &[logprob], version);
+    }
+
+    /// Adds tokens that `version` sampled, and the log-prob of each.
+    pub fn extend(&mut self, tokens: &[u32], logprobs: &[f32], version: PolicyVersion) {
+        let added = tokens.len() as u32;
         match self.segments.last_mut() {
-            Some(segment) if segment.version == version => segment.tokens += 1,
-            _ => self.segments.push(Segment { version, tokens: 1 }),
+            Some(segment) if segment.version == version => segment.tokens += added,
+            _ if added > 0 => self.segments.push(Segment { version, tokens: added }),
+            _ => {}
         }
+        self.tokens.extend_from_slice(tokens);
+        self.logprobs.extend_from_slice(logprobs);
     }
 
     /// Refuses a turn that could not be trained on.

@@ -68,7 +68,7 @@ pub const MAX_DELIVER: i64 = 5;
 /// delivered.
 pub const HAND_BACKS: i64 = 15;
 /// The last pull priority at a partition; the first is 0. The server supports no more.
-pub const MAX_RANK: u8 = 9;
+pub const MAX_PULL_PRIORITY: u8 = 9;
 /// Unacknowledged tasks of one consumer, over all its workers. The server holds the rest back.
 pub const MAX_ACK_PENDING: i64 = 65_536;
 /// Pull requests that may wait at one consumer; above it the server answers 409.
@@ -103,6 +103,11 @@ pub const MAX_BUCKET_BYTES: i64 = 256 * 1024 * 1024;
 pub const IDLE_POOL_MS: u64 = 24 * 3_600_000;
 /// Milliseconds that a pull request waits at the server before it is sent again.
 pub const PULL_EXPIRES_MS: u64 = 30_000;
+/// Milliseconds without a message after which the server sends a heartbeat for an open request.
+pub const QUIET_MS: u64 = 5_000;
+/// Milliseconds without a message or heartbeat after which an open request counts as lost, and is
+/// made again.
+pub const SILENCE_MS: u64 = 12_000;
 /// Milliseconds in which the log refuses an event with the same id. The fold ignores later ones.
 pub const DEDUP_WINDOW_MS: u64 = 120_000;
 /// Milliseconds for any request to the queue. Beyond it the request fails and is retried.
@@ -291,6 +296,7 @@ const _: () = assert!(
     "what comes sooner is tried sooner"
 );
 const _: () = assert!(HEARTBEAT_MS * 2 < ACK_WAIT_MS, "one lost heartbeat must not cost the lease");
+const _: () = assert!(QUIET_MS * 2 < SILENCE_MS, "one lost heartbeat must not cost the request");
 const _: () = assert!(HEARTBEATS >= 3, "a lost heartbeat and a late one must not cost the lease");
 const _: () = assert!(ACK_WAIT_ONE_MACHINE_MS >= 1_000, "a busy machine is not a dead one");
 const _: () = assert!(MEMBER_BEAT_MS * 3 < MEMBER_MS, "two lost heartbeats must not cost the membership");

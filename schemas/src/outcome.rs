@@ -34,7 +34,7 @@ pub struct Outcome {
     /// queued by a part of the log that is lost. Older programs wrote a fingerprint of other
     /// content under `answers`; it is not compared.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "fingerprint")]
-    pub answers: Option<u64>,
+    pub request_fingerprint: Option<u64>,
     /// The result.
     pub body: OutcomeBody,
 }

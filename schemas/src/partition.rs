@@ -5,7 +5,7 @@
 
 use crate::blob::Sha;
 use crate::ids::{PoolName, RunId, WorkerId};
-use crate::limits::MAX_RANK;
+use crate::limits::MAX_PULL_PRIORITY;
 use crate::subjects::GENERATE_POOL;
 
 /// The partitions of the generate pool of runs with so many; none for a run with one, which uses
@@ -35,17 +35,18 @@ pub fn of_group(run: &RunId, group: u64, partitions: u32) -> PoolName {
     pool(hash([run.as_str().as_bytes(), b"/", &group.to_le_bytes()]) % u64::from(partitions))
 }
 
-/// The pull priority of a worker at each of so many partitions, from 0 (first) to [`MAX_RANK`]. A
-/// worker's partitions are spread over all priorities, in an order of its own. So each worker is
-/// first somewhere, and when one leaves or joins the others keep their priorities.
+/// The pull priority of a worker at each of so many partitions, from 0 (first) to
+/// [`MAX_PULL_PRIORITY`]. A worker's partitions are spread over all priorities, in an order of its
+/// own. So each worker is first somewhere, and when one leaves or joins the others keep their
+/// priorities.
 #[must_use]
-pub fn ranks(worker: &WorkerId, partitions: u32) -> Vec<(PoolName, u8)> {
+pub fn pull_priorities(worker: &WorkerId, partitions: u32) -> Vec<(PoolName, u8)> {
     let mut order = pools(partitions);
     order.sort_by_cached_key(|pool| hash([worker.as_str().as_bytes(), b"/", pool.as_str().as_bytes()]));
-    let (count, levels) = (order.len().max(1), usize::from(MAX_RANK) + 1);
+    let (count, levels) = (order.len().max(1), usize::from(MAX_PULL_PRIORITY) + 1);
     // With fewer partitions than priorities each has its own.
-    let rank = |place: usize| (place * levels / count) as u8;
-    order.into_iter().enumerate().map(|(place, pool)| (pool, rank(place))).collect()
+    let priority = |place: usize| (place * levels / count) as u8;
+    order.into_iter().enumerate().map(|(place, pool)| (pool, priority(place))).collect()
 }
 
 /// The first 64 bits of SHA-256.
@@ -87,14 +88,14 @@ mod tests {
 
     #[test]
     fn each_worker_ranks_the_partitions_in_an_order_of_its_own() {
-        assert!(ranks(&worker("w"), 1).is_empty(), "one partition is the pool itself");
-        let of = |name: &str| ranks(&worker(name), 8).into_iter().collect::<BTreeMap<_, _>>();
+        assert!(pull_priorities(&worker("w"), 1).is_empty(), "one partition is the pool itself");
+        let of = |name: &str| pull_priorities(&worker(name), 8).into_iter().collect::<BTreeMap<_, _>>();
         let one = of("generate-0");
         assert_eq!(one.values().collect::<BTreeSet<_>>().len(), 8, "{one:?}");
-        assert!(one.values().all(|rank| *rank <= MAX_RANK));
+        assert!(one.values().all(|priority| *priority <= MAX_PULL_PRIORITY));
         let first = |partition: &PoolName, names: &[&str]| {
-            let rank = |name: &&&str| of(name)[partition];
-            (*names.iter().min_by_key(rank).unwrap()).to_owned()
+            let priority = |name: &&&str| of(name)[partition];
+            (*names.iter().min_by_key(priority).unwrap()).to_owned()
         };
         let names = ["a", "b", "c", "d"];
         let led: BTreeSet<String> = pools(8).iter().map(|pool| first(pool, &names)).collect();

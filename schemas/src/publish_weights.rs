@@ -102,6 +102,20 @@ impl Manifest {
     }
 }
 
+impl PublishWeightsTask {
+    /// The outcome of a first commit of so many bytes, which removed nothing.
+    #[must_use]
+    pub fn committed(&self, bytes: u64) -> PublishWeightsDone {
+        PublishWeightsDone {
+            manifest: Sha::of(&self.manifest.to_json()),
+            batch: self.manifest.batch,
+            created: true,
+            bytes,
+            collected: Vec::new(),
+        }
+    }
+}
+
 /// The version is committed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PublishWeightsDone {

@@ -31,7 +31,7 @@ pub const SNAPSHOT_KEY: &str = "snapshot";
 /// `reward` task its rule's name.
 pub const GENERATE_POOL: &str = "policy";
 /// The priority group of a partition's consumer, which orders its pullers.
-pub const RANK_GROUP: &str = "rank";
+pub const PRIORITY_GROUP: &str = "rank";
 /// Pool of `train_shard` tasks that any worker may do. The ranks of a gang have a pool for each
 /// member.
 pub const TRAIN_POOL: &str = "gang";

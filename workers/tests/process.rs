@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use millrace_queue::testing::TestServer;
 use millrace_queue::{Broker, JetStreamOptions, Objects};
-use millrace_schemas::env_step::{EnvAction, EnvStepTask, EnvironmentSpec, FrozenLakeSpec, Settings, Split};
+use millrace_schemas::env_step::{EnvAction, EnvStepTask, EnvironmentSpec, FrozenLakeSpec, Split};
 use millrace_schemas::notice::WorkerNotice;
 use millrace_schemas::reward::{RewardRule, RewardTask, TurnResult};
 use millrace_schemas::{
@@ -85,15 +85,7 @@ fn reset(group: u64) -> Task {
 fn reward(group: u64, reward: f64) -> Task {
     let rollout = RolloutId { group, index: 0, attempt: 0 };
     let turns = vec![TurnResult { reward, valid: true, tokens: 1 }];
-    let body = RewardTask {
-        rule: RewardRule::EnvReturn,
-        turns,
-        success: true,
-        settings: Settings::new(),
-        conversation: Vec::new(),
-        row: [].into(),
-        prefix: Vec::new(),
-    };
+    let body = RewardTask::new(RewardRule::EnvReturn, turns, true);
     task(TaskKey::Reward { rollout, reward: 0 }, "env_return", TaskBody::Reward(body))
 }
 

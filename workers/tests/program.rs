@@ -44,13 +44,13 @@ async fn score(program: &Arc<Program>, pool: &str, said: &str) -> Verdict {
         version: PolicyVersion(1),
         evaluate: false,
         body: TaskBody::Reward(RewardTask {
-            rule: RewardRule::Custom,
-            turns: vec![TurnResult { reward: 1.0, valid: true, tokens: 3 }],
-            success: true,
             settings: if pool == "x" { Settings::new() } else { settings },
             conversation,
-            row: [].into(),
-            prefix: Vec::new(),
+            ..RewardTask::new(
+                RewardRule::Custom,
+                vec![TurnResult { reward: 1.0, valid: true, tokens: 3 }],
+                true,
+            )
         }),
     };
     let reward = Reward::asking(Some(program.clone()));

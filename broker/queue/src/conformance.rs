@@ -18,7 +18,7 @@ use millrace_objects::Objects;
 
 pub mod tasks;
 pub mod leases;
-pub mod ranks;
+pub mod priorities;
 pub mod dead;
 pub mod log;
 pub mod trimmed;
@@ -94,10 +94,10 @@ macro_rules! conformance_tests {
         $crate::conformance_tests!(@ $make, short, leases:
             a_silent_worker_loses_its_task, heartbeats_keep_a_task, a_late_acknowledgement_is_harmless);
         $crate::conformance_tests!(@ $make, long, leases: a_task_given_back_waits);
-        $crate::conformance_tests!(@ $make, long, ranks:
-            the_first_in_rank_gets_the_task, a_full_or_lost_first_in_rank_is_passed_over,
+        $crate::conformance_tests!(@ $make, long, priorities:
+            the_first_in_priority_gets_the_task, a_full_or_lost_first_in_priority_is_passed_over,
             one_slot_serves_all_partitions, slots_are_never_overrun, closing_gives_back_of_all_partitions,
-            a_dropped_ranked_pull_loses_nothing);
+            a_dropped_priority_pull_loses_nothing);
         $crate::conformance_tests!(@ $make, short, dead: a_silent_task_is_exhausted);
         $crate::conformance_tests!(@ $make, long, dead:
             a_returned_task_is_exhausted, a_purged_task_is_not_exhausted,
@@ -147,15 +147,8 @@ fn task(group: u64, version: u64, tokens: usize) -> Task {
         version: PolicyVersion(version),
         evaluate: false,
         body: TaskBody::Generate(GenerateTask {
-            context: (0..tokens as u32).collect(),
             min_version: PolicyVersion(version),
-            max_new_tokens: 1,
-            sampling: Sampling::at(1.0),
-            seed: 1,
-            prefix: Vec::new(),
-            latest: Vec::new(),
-            begun: None,
-            sampled: None,
+            ..GenerateTask::new((0..tokens as u32).collect(), 1, Sampling::at(1.0), 1)
         }),
     }
 }

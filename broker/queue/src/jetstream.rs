@@ -11,7 +11,7 @@ use millrace_schemas::{PoolName, Stage, subjects};
 use crate::partitions::{Part, PartitionPuller};
 use crate::port::{
     Appended, DeadLetterQueue, EventLog, ExhaustedTasks, Expect, KeyStore, KeyValue, KeyWatcher, Listener,
-    LogEntry, LogRange, LogReader, Message, Notices, Puller, Put, Queue, QueueError, Ranked, TaskQueue,
+    LogEntry, LogRange, LogReader, Message, Notices, PoolPriority, Puller, Put, Queue, QueueError, TaskQueue,
     Written,
 };
 use connection::Connection;
@@ -138,16 +138,16 @@ impl TaskQueue for JetStream {
         Ok(Box::new(puller::JetStreamPuller::new(self.connection.clone(), &stream, &consumer)))
     }
 
-    async fn ranked_puller(
+    async fn priority_puller(
         &self,
         stage: Stage,
-        partitions: Vec<Ranked>,
+        partitions: Vec<PoolPriority>,
     ) -> Result<Box<dyn Puller>, QueueError> {
         let stream = subjects::task_stream(stage);
-        let part = |Ranked { pool, rank }| {
+        let part = |PoolPriority { pool, priority }| {
             let (connection, consumer) = (self.connection.clone(), subjects::consumer(&pool));
             let part = puller::JetStreamPuller::new(connection, &stream, &consumer);
-            (rank, Box::new(part.ranked(rank)) as Box<dyn Part>)
+            (priority, Box::new(part.prioritized(priority)) as Box<dyn Part>)
         };
         Ok(Box::new(PartitionPuller::new(partitions.into_iter().map(part).collect())))
     }

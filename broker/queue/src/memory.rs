@@ -15,7 +15,7 @@ use crate::filter;
 use crate::partitions::{Part, PartitionPuller};
 use crate::port::{
     Appended, DeadLetterQueue, EventLog, ExhaustedTasks, Expect, KeyStore, KeyValue, KeyWatcher, Listener,
-    LogEntry, LogRange, LogReader, Message, Notices, Puller, Put, Queue, QueueError, Ranked, TaskQueue,
+    LogEntry, LogRange, LogReader, Message, Notices, PoolPriority, Puller, Put, Queue, QueueError, TaskQueue,
     Written,
 };
 use crate::settings::{Durability, QueueSettings};
@@ -26,7 +26,7 @@ use tasks::Tasks;
 
 mod deliveries;
 mod power;
-mod ranks;
+mod priorities;
 mod readers;
 mod records;
 mod tasks;
@@ -59,7 +59,7 @@ struct MemoryState {
     buckets: BTreeMap<&'static str, Bucket>,
     losses: u64,
     unsynced: power::Unsynced,
-    waiting: ranks::Waiting,
+    waiting: priorities::Waiting,
     listeners: Vec<(String, mpsc::UnboundedSender<Message>)>,
 }
 
@@ -215,14 +215,14 @@ impl TaskQueue for MemoryQueue {
         Ok(Box::new(MemoryPuller { shared: self.shared.clone(), stage, pool: pool.clone() }))
     }
 
-    async fn ranked_puller(
+    async fn priority_puller(
         &self,
         stage: Stage,
-        partitions: Vec<Ranked>,
+        partitions: Vec<PoolPriority>,
     ) -> Result<Box<dyn Puller>, QueueError> {
-        let part = |Ranked { pool, rank }| {
+        let part = |PoolPriority { pool, priority }| {
             let puller = MemoryPuller { shared: self.shared.clone(), stage, pool };
-            (rank, Box::new(ranks::MemoryPart::new(puller, rank)) as Box<dyn Part>)
+            (priority, Box::new(priorities::MemoryPart::new(puller, priority)) as Box<dyn Part>)
         };
         Ok(Box::new(PartitionPuller::new(partitions.into_iter().map(part).collect())))
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::{join_all, select_all};
-use millrace_schemas::limits::MAX_RANK;
+use millrace_schemas::limits::MAX_PULL_PRIORITY;
 
 use crate::port::{Delivery, Puller, QueueError};
 
@@ -50,11 +50,12 @@ pub(crate) struct PartitionPuller {
 }
 
 impl PartitionPuller {
-    /// A puller of `parts`, each with its rank.
+    /// A puller of `parts`, each with its priority.
     pub(crate) fn new(mut parts: Vec<(u8, Box<dyn Part>)>) -> Self {
-        parts.sort_by_key(|(rank, _)| *rank);
-        let weight = |rank: u8| usize::from(MAX_RANK + 1 - rank.min(MAX_RANK)).pow(2);
-        let (weights, parts) = parts.into_iter().map(|(rank, part)| (weight(rank), part)).unzip();
+        parts.sort_by_key(|(priority, _)| *priority);
+        let weight =
+            |priority: u8| usize::from(MAX_PULL_PRIORITY + 1 - priority.min(MAX_PULL_PRIORITY)).pow(2);
+        let (weights, parts) = parts.into_iter().map(|(priority, part)| (weight(priority), part)).unzip();
         Self { parts, weights, ready: VecDeque::new(), rounds: 0 }
     }
 
@@ -169,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_shared_by_rank_and_each_partition_gets_one() {
+    fn slots_are_shared_by_priority_and_each_partition_gets_one() {
         assert_eq!(shares(&[100, 25, 1], 2), [1, 1, 1], "one each, and what is too much is handed back");
         assert_eq!(shares(&[100, 25, 1], 3), [1, 1, 1]);
         assert_eq!(shares(&[100, 25, 1], 63), [49, 13, 1]);

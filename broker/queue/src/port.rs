@@ -174,10 +174,10 @@ pub trait TaskQueue: Send + Sync + 'static {
     /// priority. A task goes to the puller of highest priority that has a free slot at that moment.
     /// If that puller has no free slot or is gone, the task goes to the next one at once. Among
     /// pullers of the same priority, any may get it.
-    async fn ranked_puller(
+    async fn priority_puller(
         &self,
         stage: Stage,
-        partitions: Vec<Ranked>,
+        partitions: Vec<PoolPriority>,
     ) -> Result<Box<dyn Puller>, QueueError>;
 
     /// Waits for tasks that reached their delivery limit, takes them out of their stream and
@@ -271,11 +271,12 @@ pub trait Queue: TaskQueue + EventLog + KeyStore + Notices + DeadLetterQueue {
 
 /// A pool, with a puller's priority among the pullers of that pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ranked {
+pub struct PoolPriority {
     /// The pool.
     pub pool: PoolName,
-    /// From 0, the highest priority, to [`MAX_RANK`](millrace_schemas::limits::MAX_RANK).
-    pub rank: u8,
+    /// From 0, the highest, to
+    /// [`MAX_PULL_PRIORITY`](millrace_schemas::limits::MAX_PULL_PRIORITY).
+    pub priority: u8,
 }
 
 /// Pulls tasks for one process.

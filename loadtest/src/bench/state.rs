@@ -7,11 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use millrace_coordinator::fold::{Command, State, outstanding};
-use millrace_schemas::blob::Sha;
 use millrace_schemas::env_step::EnvStepDone;
 use millrace_schemas::envelope::{decode, encode};
-use millrace_schemas::generate::{Finish, GenerateDone, Segment};
-use millrace_schemas::publish_weights::PublishWeightsDone;
+use millrace_schemas::generate::GenerateDone;
 use millrace_schemas::reward::RewardDone;
 use millrace_schemas::submit::from_toml;
 use millrace_schemas::train_shard::TrainShardDone;
@@ -259,7 +257,7 @@ impl World {
             key: task.key,
             worker,
             busy_us: 1,
-            answers: Some(task.request_fingerprint()),
+            request_fingerprint: Some(task.request_fingerprint()),
             body: answer(task, tokens, version),
         };
         self.append(Event::Outcome(outcome));
@@ -268,15 +266,9 @@ impl World {
 
 fn answer(task: &Task, tokens: usize, version: PolicyVersion) -> OutcomeBody {
     match &task.body {
-        TaskBody::Generate(_) => OutcomeBody::Generate(GenerateDone {
-            tokens: vec![7; tokens],
-            logprobs: vec![-0.5; tokens],
-            uncut_logprobs: Vec::new(),
-            segments: vec![Segment { version, tokens: tokens as u32 }],
-            finish: Finish::Length,
-            prefill_tokens: 0,
-            cached_tokens: 0,
-        }),
+        TaskBody::Generate(_) => {
+            OutcomeBody::Generate(GenerateDone::sampled(&vec![7; tokens], &vec![-0.5; tokens], version))
+        }
         TaskBody::EnvStep(_) => OutcomeBody::EnvStep(EnvStepDone {
             state: vec![1; 256],
             observation: vec![3; SHOWN],
@@ -287,12 +279,6 @@ fn answer(task: &Task, tokens: usize, version: PolicyVersion) -> OutcomeBody {
         TaskBody::TrainShard(_) => {
             OutcomeBody::TrainShard(TrainShardDone { files: Vec::new(), metrics: BTreeMap::new() })
         }
-        TaskBody::PublishWeights(publish) => OutcomeBody::PublishWeights(PublishWeightsDone {
-            manifest: Sha::of(&publish.manifest.to_json()),
-            batch: publish.manifest.batch,
-            created: true,
-            bytes: 1,
-            collected: Vec::new(),
-        }),
+        TaskBody::PublishWeights(publish) => OutcomeBody::PublishWeights(publish.committed(1)),
     }
 }

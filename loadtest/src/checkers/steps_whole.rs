@@ -73,7 +73,7 @@ impl Steps {
                 {
                     let attempt = (run, PolicyVersion(makes), attempt);
                     let asked = self.asked.get(&(attempt.clone(), rank));
-                    if outcome.answers.is_none_or(|answers| Some(&answers) == asked) {
+                    if outcome.request_fingerprint.is_none_or(|fingerprint| Some(&fingerprint) == asked) {
                         let shares = self.shares.entry(attempt).or_default();
                         shares.entry(rank).or_insert_with(|| done.files.clone());
                     }

@@ -8,7 +8,7 @@ use millrace_coordinator::fold::state::State;
 use millrace_coordinator::fold::{Command, status};
 use millrace_queue::clock::SystemClock;
 use millrace_queue::{Broker, MemoryQueue, Objects};
-use millrace_schemas::generate::{Finish, GenerateDone, Segment};
+use millrace_schemas::generate::GenerateDone;
 use millrace_schemas::submit::from_toml;
 use millrace_schemas::train_shard::Batch;
 use millrace_schemas::{Event, Outcome, OutcomeBody, RunId, Stage, Task, TaskBody};
@@ -93,7 +93,13 @@ async fn play(events: usize) -> History {
         let body = world.answer(&task).await;
         let worker = "w".parse().expect("a name");
         world
-            .append(Event::Outcome(Outcome { key: task.key, worker, busy_us: 7, answers: None, body }))
+            .append(Event::Outcome(Outcome {
+                key: task.key,
+                worker,
+                busy_us: 7,
+                request_fingerprint: None,
+                body,
+            }))
             .await;
     }
     let mut history = record(&world.broker).await.expect("memory answers");
@@ -134,14 +140,6 @@ impl World {
             };
         };
         let version = self.state.runs[&task.run].version();
-        OutcomeBody::Generate(GenerateDone {
-            tokens: vec![(generate.seed % 128) as u32],
-            logprobs: vec![-0.5],
-            uncut_logprobs: Vec::new(),
-            segments: vec![Segment { version, tokens: 1 }],
-            finish: Finish::Length,
-            prefill_tokens: 0,
-            cached_tokens: 0,
-        })
+        OutcomeBody::Generate(GenerateDone::sampled(&[(generate.seed % 128) as u32], &[-0.5], version))
     }
 }

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use millrace_queue::port::{
     Appended, DeadLetterQueue, Delivery, EventLog, Exhausted, ExhaustedTasks, Expect, KeyStore, KeyValue,
-    KeyWatcher, Lease, Listener, LogEntry, LogRange, LogReader, Message, Notices, Puller, Put, Ranked,
+    KeyWatcher, Lease, Listener, LogEntry, LogRange, LogReader, Message, Notices, PoolPriority, Puller, Put,
     TaskQueue, Written,
 };
 use millrace_queue::{MemoryQueue, Queue, QueueError};
@@ -83,12 +83,12 @@ impl TaskQueue for LinkedQueue {
         Ok(Box::new(LinkedPuller { inner, link: self.link.clone(), waiting: VecDeque::new() }))
     }
 
-    async fn ranked_puller(
+    async fn priority_puller(
         &self,
         stage: Stage,
-        partitions: Vec<Ranked>,
+        partitions: Vec<PoolPriority>,
     ) -> Result<Box<dyn Puller>, QueueError> {
-        let inner = self.link.call("pull", || self.inner.ranked_puller(stage, partitions.clone())).await?;
+        let inner = self.link.call("pull", || self.inner.priority_puller(stage, partitions.clone())).await?;
         Ok(Box::new(LinkedPuller { inner, link: self.link.clone(), waiting: VecDeque::new() }))
     }
 

@@ -299,7 +299,7 @@ fn briefs() -> Vec<(&'static str, Outcome)> {
         key,
         worker: "w1".parse().expect("a worker's name"),
         busy_us: 1_500,
-        answers: Some(7),
+        request_fingerprint: Some(7),
         body,
     };
     vec![
@@ -326,7 +326,7 @@ pub(crate) fn outcomes() -> Vec<(&'static str, Outcome)> {
         key,
         worker: "w1".parse().expect("a worker's name"),
         busy_us: 1_500,
-        answers: None,
+        request_fingerprint: None,
         body,
     };
     let shard = TrainShardDone { files: vec![file()], metrics: metrics() };

@@ -57,15 +57,8 @@ fn task(index: u32, min_version: u64, max_new_tokens: u32) -> Task {
         version: PolicyVersion(min_version),
         evaluate: false,
         body: TaskBody::Generate(GenerateTask {
-            context: vec![1, 2, 3],
             min_version: PolicyVersion(min_version),
-            max_new_tokens,
-            sampling: Sampling::at(1.0),
-            seed: u64::from(index),
-            prefix: Vec::new(),
-            latest: Vec::new(),
-            begun: None,
-            sampled: None,
+            ..GenerateTask::new(vec![1, 2, 3], max_new_tokens, Sampling::at(1.0), u64::from(index))
         }),
     }
 }

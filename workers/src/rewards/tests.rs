@@ -5,16 +5,7 @@ use serde_json::json;
 
 fn task(rule: RewardRule, rewards: &[f64], success: bool) -> RewardTask {
     let turn = |(i, reward): (usize, &f64)| TurnResult { reward: *reward, valid: i != 0, tokens: 1 };
-    let turns = rewards.iter().enumerate().map(turn).collect();
-    RewardTask {
-        rule,
-        turns,
-        success,
-        settings: [].into(),
-        conversation: Vec::new(),
-        row: [].into(),
-        prefix: Vec::new(),
-    }
+    RewardTask::new(rule, rewards.iter().enumerate().map(turn).collect(), success)
 }
 
 async fn score(task: &RewardTask) -> Result<f64, RewardError> {

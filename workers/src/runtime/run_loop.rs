@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use millrace_queue::port::{Puller, Ranked};
+use millrace_queue::port::{PoolPriority, Puller};
 use millrace_queue::{Broker, Delivery, OpenError};
-use millrace_schemas::limits::MAX_RANK;
+use millrace_schemas::limits::MAX_PULL_PRIORITY;
 use millrace_schemas::subjects::{GENERATE_POOL, TRACEPARENT_HEADER};
 use millrace_schemas::{PoolName, RunId, Stage, Task, TaskKey, WorkerId, limits, partition};
 use millrace_telemetry::Tracer;
@@ -102,10 +102,10 @@ impl PoolLoop {
     }
 
     /// The pool and its partitions, each with this worker's pull priority.
-    fn pull_priorities(&self, partitions: u32) -> Vec<Ranked> {
-        let priorities = partition::ranks(&self.worker, partitions).into_iter();
-        let own = (self.pool.clone(), MAX_RANK / 2);
-        priorities.chain([own]).map(|(pool, rank)| Ranked { pool, rank }).collect()
+    fn pull_priorities(&self, partitions: u32) -> Vec<PoolPriority> {
+        let priorities = partition::pull_priorities(&self.worker, partitions).into_iter();
+        let own = (self.pool.clone(), MAX_PULL_PRIORITY / 2);
+        priorities.chain([own]).map(|(pool, priority)| PoolPriority { pool, priority }).collect()
     }
 
     /// A puller; `None` once `stop` fires.
@@ -114,7 +114,7 @@ impl PoolLoop {
             let queue = self.broker.queue();
             let opened = match partitions {
                 0 | 1 => queue.puller(self.stage, &self.pool),
-                _ => queue.ranked_puller(self.stage, self.pull_priorities(partitions)),
+                _ => queue.priority_puller(self.stage, self.pull_priorities(partitions)),
             };
             match stop.run_until_cancelled(opened).await? {
                 Ok(puller) => return Some(puller),

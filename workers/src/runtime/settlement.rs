@@ -107,7 +107,7 @@ impl Settlement<'_> {
             key: named.key,
             worker: self.worker.clone(),
             busy_us: busy.as_micros() as u64,
-            answers: self.task.as_ref().map(|(_, _, fingerprint)| *fingerprint),
+            request_fingerprint: self.task.as_ref().map(|(_, _, fingerprint)| *fingerprint),
             body: OutcomeBody::Returned(returned),
         });
         let append = || self.broker.append_outcome(&named.run, named.key, self.delivery, &event);
@@ -123,7 +123,7 @@ impl Settlement<'_> {
         };
         let busy_us = busy.as_micros() as u64;
         let worker = self.worker.clone();
-        let outcome = Outcome { key: *key, worker, busy_us, answers: Some(*fingerprint), body };
+        let outcome = Outcome { key: *key, worker, busy_us, request_fingerprint: Some(*fingerprint), body };
         if let Err(malformed) = outcome.check() {
             let reason = format!("its outcome is refused: {malformed}");
             tracing::error!(subject, reason, "task buried");

@@ -241,15 +241,8 @@ pub(crate) fn task(index: u32, min_version: u64, max_new_tokens: u32, sampling: 
         version: min_version,
         evaluate: false,
         body: TaskBody::Generate(GenerateTask {
-            context,
             min_version,
-            max_new_tokens,
-            sampling,
-            seed,
-            prefix: Vec::new(),
-            latest: Vec::new(),
-            begun: None,
-            sampled: None,
+            ..GenerateTask::new(context, max_new_tokens, sampling, seed)
         }),
     }
 }

@@ -37,13 +37,10 @@ fn task(rule: RewardRule, settings: Value, row: Value, (question, answer): (&str
         version: PolicyVersion(1),
         evaluate: false,
         body: TaskBody::Reward(RewardTask {
-            rule,
-            turns: vec![TurnResult { reward: 0.0, valid: true, tokens: 3 }],
-            success: false,
             settings: table(settings),
             conversation: vec![say(Speaker::Environment, question), say(Speaker::Policy, answer)],
             row: table(row),
-            prefix: Vec::new(),
+            ..RewardTask::new(rule, vec![TurnResult { reward: 0.0, valid: true, tokens: 3 }], false)
         }),
     }
 }

@@ -125,7 +125,7 @@ async fn a_begun_turn_is_handed_back(bench: Bench) {
     let [outcome] = outcomes.as_slice() else { panic!("{outcomes:?}") };
     let OutcomeBody::Returned(returned) = &outcome.body else { panic!("{outcome:?}") };
     assert_eq!(returned.sampled.as_ref().map(|part| part.tokens.as_slice()), Some(&[5, 6][..]));
-    assert_eq!((outcome.key, outcome.answers), (turn.key, Some(turn.request_fingerprint())));
+    assert_eq!((outcome.key, outcome.request_fingerprint), (turn.key, Some(turn.request_fingerprint())));
     // The queue has no such task any more: the coordinator puts it with what there is of it.
     bench.forgotten(&turn).await;
 }

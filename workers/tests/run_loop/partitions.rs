@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use millrace_schemas::blob::Sha;
-use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask, Sampling, Segment};
+use millrace_schemas::generate::{GenerateDone, GenerateTask, Sampling};
 use millrace_schemas::policy::Policy;
 use millrace_schemas::subjects::GENERATE_POOL;
 use millrace_schemas::{OutcomeBody, PolicyVersion, RolloutId, Stage, Task, TaskBody, TaskKey, partition};
@@ -38,30 +38,12 @@ pub(crate) fn turn_of(group: u64, turn: u32, partitions: u32) -> Task {
         pool: partition::of_group(&run(), group, partitions),
         version: PolicyVersion(0),
         evaluate: false,
-        body: TaskBody::Generate(GenerateTask {
-            context: vec![1],
-            min_version: PolicyVersion(0),
-            max_new_tokens: 1,
-            sampling: Sampling::at(1.0),
-            seed: 1,
-            prefix: Vec::new(),
-            latest: Vec::new(),
-            begun: None,
-            sampled: None,
-        }),
+        body: TaskBody::Generate(GenerateTask::new(vec![1], 1, Sampling::at(1.0), 1)),
     }
 }
 
 fn sampled() -> Verdict {
-    let done = GenerateDone {
-        tokens: vec![1],
-        logprobs: vec![-1.0],
-        uncut_logprobs: Vec::new(),
-        segments: vec![Segment { version: PolicyVersion(0), tokens: 1 }],
-        finish: Finish::Length,
-        prefill_tokens: 1,
-        cached_tokens: 0,
-    };
+    let done = GenerateDone::sampled(&[1], &[-1.0], PolicyVersion(0));
     Verdict::Done(OutcomeBody::Generate(done), Cost::default())
 }
 
@@ -70,7 +52,7 @@ fn first(group: u64) -> &'static str {
     let pool = partition::of_group(&run(), group, PARTITIONS);
     let rank = |name: &str| {
         let ranks: BTreeMap<_, _> =
-            partition::ranks(&name.parse().unwrap(), PARTITIONS).into_iter().collect();
+            partition::pull_priorities(&name.parse().unwrap(), PARTITIONS).into_iter().collect();
         ranks[&pool]
     };
     assert_ne!(rank(NAMES[0]), rank(NAMES[1]), "the names were chosen so");

@@ -47,7 +47,7 @@ async fn the_folded_state_does_not_depend_on_the_object_store() {
         let done = EnvStepDone { state, observation: vec![1, 2], valid: true, ..EnvStepDone::default() };
         let worker = "w".parse().expect("a name");
         let body = OutcomeBody::EnvStep(done);
-        let outcome = Event::Outcome(Outcome { key, worker, busy_us: 1, answers: None, body });
+        let outcome = Event::Outcome(Outcome { key, worker, busy_us: 1, request_fingerprint: None, body });
         broker.append("run", &outcome).await.expect("appended");
     }
     let mut states = Vec::new();

@@ -54,8 +54,8 @@ impl Broker {
         let id = match event {
             // Two answers to the same question are one; a question of the same name that a lost part of the
             // log had asked was another.
-            Event::Outcome(Outcome { key, answers: Some(answers), .. }) => {
-                Some(format!("{run}/{key}/{answers:x}"))
+            Event::Outcome(Outcome { key, request_fingerprint: Some(fingerprint), .. }) => {
+                Some(format!("{run}/{key}/{fingerprint:x}"))
             }
             Event::Outcome(outcome) => Some(format!("{run}/{}", outcome.key)),
             Event::Submitted(_) => Some(format!("{run}/submitted")),

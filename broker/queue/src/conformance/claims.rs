@@ -3,8 +3,9 @@
 use bytes::Bytes;
 use millrace_schemas::blob::{Sha, paths};
 use millrace_schemas::envelope::encode;
+use millrace_schemas::generate::GenerateDone;
 use millrace_schemas::limits::{MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES};
-use millrace_schemas::{BlobRef, Event, Outcome, OutcomeBody, generate, subjects};
+use millrace_schemas::{BlobRef, Event, Outcome, OutcomeBody, PolicyVersion, subjects};
 
 use super::{Fixture, payload, pull_one, run, soon, task};
 use crate::broker::{Broker, OpenError};
@@ -32,19 +33,11 @@ pub async fn a_large_task_travels_by_claim(fixture: Fixture) {
 
 /// A turn that no message could hold.
 fn large_outcome() -> Event {
-    let count = MANY as u32;
-    let done = generate::GenerateDone {
-        tokens: (0..count).collect(),
-        logprobs: vec![-1.0; MANY],
-        uncut_logprobs: Vec::new(),
-        segments: vec![generate::Segment { version: millrace_schemas::PolicyVersion(0), tokens: count }],
-        finish: generate::Finish::Length,
-        prefill_tokens: 0,
-        cached_tokens: 0,
-    };
+    let tokens: Vec<u32> = (0..MANY as u32).collect();
+    let done = GenerateDone::sampled(&tokens, &vec![-1.0; MANY], PolicyVersion(0));
     let worker = "w1".parse().expect("a worker name");
     let body = OutcomeBody::Generate(done);
-    Event::Outcome(Outcome { key: task(1, 0, 1).key, worker, busy_us: 7, answers: None, body })
+    Event::Outcome(Outcome { key: task(1, 0, 1).key, worker, busy_us: 7, request_fingerprint: None, body })
 }
 
 /// The next entry, with its content or in brief.

@@ -21,7 +21,13 @@ pub(super) fn outcome(group: u64, worker: &str) -> Event {
         ..EnvStepDone::default()
     };
     let body = OutcomeBody::EnvStep(done);
-    Event::Outcome(Outcome { key: task(group, 0, 1).key, worker, busy_us: 7, answers: None, body })
+    Event::Outcome(Outcome {
+        key: task(group, 0, 1).key,
+        worker,
+        busy_us: 7,
+        request_fingerprint: None,
+        body,
+    })
 }
 
 /// Two workers did the same task: the first outcome wins.

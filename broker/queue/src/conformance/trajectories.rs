@@ -40,7 +40,13 @@ async fn appended(broker: &Broker, bodies: Vec<OutcomeBody>) -> Vec<EntryRef> {
             _ => TaskKey::EnvStep { rollout: ROLLOUT, turn: number },
         };
         let worker = "w1".parse().expect("a worker's name");
-        let event = Event::Outcome(Outcome { key, worker, busy_us: 1, answers: Some(7), body: body.clone() });
+        let event = Event::Outcome(Outcome {
+            key,
+            worker,
+            busy_us: 1,
+            request_fingerprint: Some(7),
+            body: body.clone(),
+        });
         let seq = broker.append(run().as_str(), &event).await.expect("appended").seq;
         entries.push(EntryRef::of(seq, &body).expect("it is part of a trajectory"));
     }

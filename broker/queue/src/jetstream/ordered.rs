@@ -19,9 +19,9 @@ use super::message::{Place, from_nats, place};
 use crate::port::{LogEntry, LogReader, QueueError};
 
 /// Silence after which the server sends a heartbeat.
-const HEARTBEAT: Duration = Duration::from_secs(5);
+const HEARTBEAT: Duration = Duration::from_millis(limits::QUIET_MS);
 /// Silence after which the consumer counts as lost.
-const SILENCE: Duration = Duration::from_secs(12);
+const SILENCE: Duration = Duration::from_millis(limits::SILENCE_MS);
 /// How long the server keeps a consumer that nobody listens to.
 const FORGOTTEN: Duration = Duration::from_secs(30);
 /// Pause between two attempts to make the consumer.

@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt};
 use millrace_schemas::limits;
-use millrace_schemas::subjects::RANK_GROUP;
+use millrace_schemas::subjects::PRIORITY_GROUP;
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
@@ -26,9 +26,9 @@ use super::violation::{Violation, Violations};
 use crate::port::{Delivery, Lease, Puller, QueueError};
 
 /// Silence after which the server sends a heartbeat for a pull request.
-const HEARTBEAT: Duration = Duration::from_secs(5);
+const HEARTBEAT: Duration = Duration::from_millis(limits::QUIET_MS);
 /// Silence after which a request counts as lost.
-const SILENCE: Duration = Duration::from_secs(12);
+const SILENCE: Duration = Duration::from_millis(limits::SILENCE_MS);
 /// Pause after a refusal; doubles up to the second.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 /// While tasks are requested, more are requested only once this share of the most slots ever free
@@ -44,7 +44,7 @@ pub(super) struct JetStreamPuller {
     /// The subject of requests.
     ask: String,
     /// The end of each request: the pull priority, for a partition.
-    rank: String,
+    priority: String,
     pub(super) inbox: Option<Inbox>,
     /// Delivered and not returned yet.
     pub(super) ready: VecDeque<Delivery>,
@@ -85,7 +85,7 @@ impl JetStreamPuller {
         Self {
             connection,
             ask: format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"),
-            rank: String::new(),
+            priority: String::new(),
             inbox: None,
             ready: VecDeque::new(),
             most: 1,
@@ -97,8 +97,8 @@ impl JetStreamPuller {
     }
 
     /// The same, of a consumer that serves waiting pullers by priority.
-    pub(super) fn ranked(self, rank: u8) -> Self {
-        Self { rank: format!(r#","group":"{RANK_GROUP}","priority":{rank}"#), ..self }
+    pub(super) fn prioritized(self, priority: u8) -> Self {
+        Self { priority: format!(r#","group":"{PRIORITY_GROUP}","priority":{priority}"#), ..self }
     }
 
     /// Requests tasks for `free` slots, minus those requested already.
@@ -141,7 +141,7 @@ impl JetStreamPuller {
                 self.inbox.insert(inbox)
             }
         };
-        let body = format!(r#"{{"batch":{wanted},{how}{}}}"#, self.rank);
+        let body = format!(r#"{{"batch":{wanted},{how}{}}}"#, self.priority);
         let sent = self.connection.client.publish_with_reply(
             self.ask.clone(),
             inbox.subject.clone(),

@@ -11,8 +11,8 @@ use async_nats::jetstream::stream::{
 use async_nats::jetstream::{ErrorCode, kv};
 use millrace_schemas::subjects::{
     ADVISORY_MAX_DELIVERIES, ADVISORY_STREAM, COORDINATOR_BUCKET, DEAD_ALL, DEAD_STREAM, GANG_BUCKET,
-    LOG_ALL, LOG_STREAM, POLICY_BUCKET, RANK_GROUP, WORKERS_BUCKET, bucket_stream, consumer, consumer_filter,
-    keys, task_stream, task_stream_subjects, watched_keys,
+    LOG_ALL, LOG_STREAM, POLICY_BUCKET, PRIORITY_GROUP, WORKERS_BUCKET, bucket_stream, consumer,
+    consumer_filter, keys, task_stream, task_stream_subjects, watched_keys,
 };
 use millrace_schemas::{PoolName, Stage, limits};
 
@@ -78,7 +78,7 @@ pub(super) async fn ensure_partition(
     let config = pull::Config {
         max_deliver: plain.max_deliver.saturating_add(limits::HAND_BACKS),
         priority_policy: PriorityPolicy::Prioritized,
-        priority_groups: vec![RANK_GROUP.into()],
+        priority_groups: vec![PRIORITY_GROUP.into()],
         ..plain
     };
     create_consumer(connection, &task_stream(stage), config).await

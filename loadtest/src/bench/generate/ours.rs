@@ -7,8 +7,8 @@ use anyhow::{Context, bail};
 use bytes::Bytes;
 use millrace_policy::random::Stream;
 use millrace_policy::{CONFIG_FILE, Engine, EngineRequest, LoadedVersion, MODEL_FILE, Ticket};
+use millrace_schemas::RolloutId;
 use millrace_schemas::generate::{GenerateDone, GenerateTask, Sampling};
-use millrace_schemas::{PolicyVersion, RolloutId};
 use millrace_workers::torch::{EngineSettings, TorchEngine};
 
 use super::super::model::{Setup, version};
@@ -94,17 +94,8 @@ impl Work {
         let seed = (self.seed * 1_000 + count as u64) << 20;
         let task = |index| {
             let mut random = Stream::new(seed | prompt(index));
-            GenerateTask {
-                context: (0..self.prompt).map(|_| random.below(VOCABULARY) as u32).collect(),
-                min_version: PolicyVersion(0),
-                max_new_tokens: self.tokens,
-                sampling: Sampling::at(temperature),
-                seed: seed | index,
-                prefix: Vec::new(),
-                latest: Vec::new(),
-                begun: None,
-                sampled: None,
-            }
+            let context = (0..self.prompt).map(|_| random.below(VOCABULARY) as u32).collect();
+            GenerateTask::new(context, self.tokens, Sampling::at(temperature), seed | index)
         };
         (0..count as u64).map(task).collect()
     }

@@ -30,7 +30,7 @@ pub(super) fn send(fleet: &Arc<Fleet>) {
             sleep(EVERY).await;
             let worker = "stray".parse().expect("a word is a worker's name");
             let body = OutcomeBody::EnvStep(EnvStepDone { observation: vec![1], ..EnvStepDone::default() });
-            let outcome = Outcome { key, worker, busy_us: 1, answers: Some(answers), body };
+            let outcome = Outcome { key, worker, busy_us: 1, request_fingerprint: Some(answers), body };
             let stored = broker.append(run.as_str(), &Event::Outcome(outcome)).await;
             stored.expect("the queue in memory answers");
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use millrace_policy::PolicyError;
 use millrace_policy::random::Stream;
 use millrace_policy::stop_criteria::{StopCriteria, Stops};
-use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask, Segment};
+use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask};
 use millrace_schemas::{PolicyVersion, RolloutId};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -177,7 +177,7 @@ impl Turn {
         self.prove(&piece, served).await?;
         drop(unchanged);
         self.done.uncut_logprobs.extend(uncut_logprobs);
-        self.take(piece, served);
+        self.take(&piece, served);
         self.done.finish = finish.unwrap_or(Finish::Length);
         let full = self.done.tokens.len() == self.task.max_new_tokens as usize;
         Ok(if finish.is_some() || full { Progress::Ended } else { Progress::More })
@@ -230,20 +230,14 @@ impl Turn {
         answer.await.unwrap_or_else(|_| Err(ServerError::Failed("the run has ended".to_owned())))
     }
 
-    fn take(&mut self, piece: Piece, served: &Served) {
+    fn take(&mut self, piece: &Piece, served: &Served) {
         if self.pieces == 0 {
             let context = self.task.context.len() as u32;
             self.done.cached_tokens = piece.cached.min(context);
             self.done.prefill_tokens = context - self.done.cached_tokens;
         }
         self.pieces += 1;
-        let (version, tokens) = (served.version, piece.tokens.len() as u32);
-        match self.done.segments.last_mut() {
-            Some(segment) if segment.version == version => segment.tokens += tokens,
-            _ => self.done.segments.push(Segment { version, tokens }),
-        }
         self.tokens.extend_from_slice(&piece.tokens);
-        self.done.tokens.extend(piece.tokens);
-        self.done.logprobs.extend(piece.logprobs);
+        self.done.extend(&piece.tokens, &piece.logprobs, served.version);
     }
 }

@@ -32,17 +32,7 @@ fn request(ticket: u64, seed: u64, max_new_tokens: u32) -> EngineRequest {
     EngineRequest {
         ticket: Ticket(ticket),
         rollout: RolloutId { group: 0, index: 0, attempt: 0 },
-        task: GenerateTask {
-            context: vec![5],
-            min_version: PolicyVersion(0),
-            max_new_tokens,
-            sampling: Sampling::at(1.0),
-            seed,
-            prefix: Vec::new(),
-            latest: Vec::new(),
-            begun: None,
-            sampled: None,
-        },
+        task: GenerateTask::new(vec![5], max_new_tokens, Sampling::at(1.0), seed),
     }
 }
 

@@ -65,17 +65,7 @@ pub(crate) fn tokens(count: usize, seed: u64) -> Vec<u32> {
 }
 
 pub(crate) fn task(context: Vec<u32>, max_new_tokens: u32, seed: u64) -> GenerateTask {
-    GenerateTask {
-        context,
-        min_version: PolicyVersion(0),
-        max_new_tokens,
-        sampling: Sampling::at(1.0),
-        seed,
-        prefix: Vec::new(),
-        latest: Vec::new(),
-        begun: None,
-        sampled: None,
-    }
+    GenerateTask::new(context, max_new_tokens, Sampling::at(1.0), seed)
 }
 
 pub(crate) fn request(index: u32, task: GenerateTask) -> EngineRequest {

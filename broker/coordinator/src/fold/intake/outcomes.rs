@@ -23,7 +23,7 @@ pub(crate) fn outcome(run: &mut Run, seq: u64, outcome: Outcome, out: &mut Comma
 
 fn take_in(run: &mut Run, seq: u64, outcome: Outcome, out: &mut Commands) {
     let malformed = outcome.check().err();
-    let Outcome { key, busy_us, answers: request_fingerprint, body, .. } = outcome;
+    let Outcome { key, busy_us, request_fingerprint, body, .. } = outcome;
     // The bound keeps the sum from overflowing, whatever a worker reports.
     let busy_us = busy_us.min(MAX_BUSY_US);
     let busy = run.books.busy_us.entry(key.stage()).or_default();

@@ -1,4 +1,4 @@
-//! A harness around the fold: a queue that holds each subject once, workers whose answers follow
+//! A harness around the fold: a queue that holds each subject once, workers whose request_fingerprint follow
 //! from the task, and a log. No clock, no threads.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,6 @@ use millrace_schemas::env_step::{EnvAction, EnvStepDone};
 use millrace_schemas::generate::{Finish, GenerateDone, Segment};
 use millrace_schemas::notice::Notice;
 use millrace_schemas::policy::Policy;
-use millrace_schemas::publish_weights::PublishWeightsDone;
 use millrace_schemas::reward::RewardDone;
 use millrace_schemas::train_shard::{Batch, FileRef, TrainShardDone, TrainWork};
 use millrace_schemas::{
@@ -19,9 +18,9 @@ use millrace_schemas::{
 };
 
 /// A worker's outcome of a task.
-pub(crate) fn outcome(key: TaskKey, answers: Option<u64>, body: OutcomeBody) -> Event {
+pub(crate) fn outcome(key: TaskKey, request_fingerprint: Option<u64>, body: OutcomeBody) -> Event {
     let worker = "w".parse().expect("a name");
-    Event::Outcome(Outcome { key, worker, busy_us: 10, answers, body })
+    Event::Outcome(Outcome { key, worker, busy_us: 10, request_fingerprint, body })
 }
 
 /// An engine's turn. `segments` are versions and the number of tokens that each sampled.
@@ -31,11 +30,8 @@ pub(crate) fn turn(tokens: &[u32], logprobs: &[f32], segments: &[(u64, u32)]) ->
     OutcomeBody::Generate(GenerateDone {
         tokens: tokens.to_vec(),
         logprobs: logprobs.to_vec(),
-        uncut_logprobs: Vec::new(),
         segments: segments.iter().map(segment).collect(),
-        finish: Finish::Length,
-        prefill_tokens: 0,
-        cached_tokens: 0,
+        ..GenerateDone::begun(0)
     })
 }
 
@@ -141,7 +137,8 @@ impl Harness {
             Command::Notice(notice) => self.notices.push(*notice),
             Command::EnsurePools { pools, .. } => self.pools.extend(pools),
             Command::RemovePools(pools) => self.pools.retain(|pool| !pools.contains(pool)),
-            Command::Adopt { .. } | Command::EnsurePartitions { .. } | Command::Report { .. } => {}
+            Command::Adopt { .. } | Command::EnsurePartitions { .. } => {}
+            Command::Report { .. } => panic!("nobody asked for reports"),
         }
     }
 
@@ -249,13 +246,7 @@ impl Harness {
                 OutcomeBody::Reward(RewardDone { score, ..RewardDone::default() })
             }
             TaskBody::TrainShard(shard) => self.train(task.key, &shard.work),
-            TaskBody::PublishWeights(publish) => OutcomeBody::PublishWeights(PublishWeightsDone {
-                manifest: Sha::of(&publish.manifest.to_json()),
-                batch: publish.manifest.batch,
-                created: true,
-                bytes: 1,
-                collected: Vec::new(),
-            }),
+            TaskBody::PublishWeights(publish) => OutcomeBody::PublishWeights(publish.committed(1)),
         }
     }
 

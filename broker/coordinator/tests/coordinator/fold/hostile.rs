@@ -78,7 +78,13 @@ fn lies(task: &Task, now: u64) -> Vec<OutcomeBody> {
 fn tell(harness: &mut Harness, key: TaskKey, body: OutcomeBody) {
     let worker = "liar".parse().expect("a name");
     // Nobody works that long; a sum of it does not fit.
-    harness.append(Event::Outcome(Outcome { key, worker, answers: None, busy_us: u64::MAX, body }));
+    harness.append(Event::Outcome(Outcome {
+        key,
+        worker,
+        request_fingerprint: None,
+        busy_us: u64::MAX,
+        body,
+    }));
 }
 
 /// Checks that all that was trained is possible.

@@ -120,7 +120,7 @@ fn older_outcomes_decode_and_their_fingerprints_do_not_count() {
     let fingerprint = fields.remove("fingerprint").expect("it is written");
     fields.insert("answers".into(), fingerprint);
     let Event::Outcome(older) = serde_json::from_value(value).expect("it decodes") else { unreachable!() };
-    assert_eq!(older.answers, None);
+    assert_eq!(older.request_fingerprint, None);
     let decoded: Event = decode("event", &encode(&event)).expect("it decodes");
     assert_eq!(decoded, event);
 }

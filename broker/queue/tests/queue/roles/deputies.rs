@@ -14,7 +14,6 @@ use millrace_queue::testing::TestServer;
 use millrace_queue::{Broker, JetStream, JetStreamOptions, KeyStore, Objects, OpenError, TaskQueue};
 use millrace_schemas::api::ApiError;
 use millrace_schemas::blob::Sha;
-use millrace_schemas::env_step::Settings;
 use millrace_schemas::envelope::encode;
 use millrace_schemas::policy::Policy;
 use millrace_schemas::reward::{RewardRule, RewardTask, TurnResult};
@@ -40,15 +39,7 @@ fn task() -> Task {
     let key = "g1r0a0-w0".parse().unwrap();
     let (run, pool) = ("lake".parse().unwrap(), "success".parse().unwrap());
     let turns = vec![TurnResult { reward: 1.0, valid: true, tokens: 1 }];
-    let body = TaskBody::Reward(RewardTask {
-        rule: RewardRule::Success,
-        turns,
-        success: true,
-        settings: Settings::new(),
-        conversation: Vec::new(),
-        row: [].into(),
-        prefix: Vec::new(),
-    });
+    let body = TaskBody::Reward(RewardTask::new(RewardRule::Success, turns, true));
     Task { run, key, pool, version: PolicyVersion(0), evaluate: false, body }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use millrace_queue::port::{Expect, Message, Ranked};
+use millrace_queue::port::{Expect, Message, PoolPriority};
 use millrace_queue::{
     Credentials, EventLog, JetStream, JetStreamOptions, KeyStore, QueueError, TaskQueue, Tls,
 };
@@ -85,11 +85,11 @@ async fn a_missing_right_is_told_at_once_with_subject_and_user() {
     let pulled = tokio::time::timeout(PATIENCE, puller.pull(1)).await.expect("it is told");
     let Err(error) = pulled else { panic!("it pulls another stage's tasks") };
     refused("pull", "CONSUMER.MSG.NEXT.MILLRACE_TASK_REWARD", error);
-    let ranks = vec![Ranked { pool, rank: 0 }];
-    let mut puller = queue.ranked_puller(Stage::Reward, ranks).await.unwrap();
+    let pools = vec![PoolPriority { pool, priority: 0 }];
+    let mut puller = queue.priority_puller(Stage::Reward, pools).await.unwrap();
     let pulled = tokio::time::timeout(PATIENCE, puller.pull(2)).await.expect("it is told");
     let Err(error) = pulled else { panic!("it pulls another stage's tasks") };
-    refused("pull by rank", "CONSUMER.MSG.NEXT.MILLRACE_TASK_REWARD", error);
+    refused("pull by priority", "CONSUMER.MSG.NEXT.MILLRACE_TASK_REWARD", error);
     // Nobody waited until the time for a request was up.
     assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
     assert_eq!(coordinator.log_end().await.unwrap(), 0);
@@ -116,9 +116,9 @@ async fn a_generate_worker_pulls_from_all_partitions() {
     // How long it may be silent is asked from its own account too.
     let lease = worker.ack_wait(Stage::Generate, &partition::pools(4)[0]).await.unwrap();
     assert_eq!(lease, Some(Duration::from_millis(ACK_WAIT_MS)));
-    let ranks = partition::ranks(&"w".parse().unwrap(), 4).into_iter();
-    let ranks = ranks.map(|(pool, rank)| Ranked { pool, rank }).collect();
-    let mut puller = worker.ranked_puller(Stage::Generate, ranks).await.unwrap();
+    let pools = partition::pull_priorities(&"w".parse().unwrap(), 4).into_iter();
+    let pools = pools.map(|(pool, priority)| PoolPriority { pool, priority }).collect();
+    let mut puller = worker.priority_puller(Stage::Generate, pools).await.unwrap();
     let mut got = BTreeSet::new();
     // With one slot it takes back what it asked for, each time.
     while got.len() < 20 {

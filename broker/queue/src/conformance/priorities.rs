@@ -9,7 +9,7 @@ use millrace_schemas::{PoolName, Stage, Task};
 use tokio::time::Instant;
 
 use super::{Fixture, is_quiet, pull_one, soon, task};
-use crate::port::{Delivery, Puller, Ranked};
+use crate::port::{Delivery, PoolPriority, Puller};
 
 /// Partitions of the cases.
 const PARTITIONS: u64 = 4;
@@ -26,15 +26,15 @@ fn of(index: u64, group: u64) -> Task {
 }
 
 impl Fixture {
-    /// A puller with these ranks at the partitions in turn.
-    async fn ranked(&self, ranks: [u8; PARTITIONS as usize]) -> Box<dyn Puller> {
+    /// A puller with these pull priorities at the partitions in turn.
+    async fn puller_of(&self, priorities: [u8; PARTITIONS as usize]) -> Box<dyn Puller> {
         let mut partitions = Vec::new();
-        for (index, rank) in (0..).zip(ranks) {
+        for (index, priority) in (0..).zip(priorities) {
             let pool = partition(index);
             self.queue.ensure_partition(Stage::Generate, &pool).await.expect("the partition is made");
-            partitions.push(Ranked { pool, rank });
+            partitions.push(PoolPriority { pool, priority });
         }
-        self.queue.ranked_puller(Stage::Generate, partitions).await.expect("a puller")
+        self.queue.priority_puller(Stage::Generate, partitions).await.expect("a puller")
     }
 }
 
@@ -52,9 +52,10 @@ async fn race(
     .await
 }
 
-/// All of a partition's tasks go to the one that ranks first there, for as long as it waits with a free slot.
-pub async fn the_first_in_rank_gets_the_task(fixture: Fixture) {
-    let (mut one, mut other) = (fixture.ranked([0, 6, 2, 9]).await, fixture.ranked([3, 0, 5, 1]).await);
+/// All of a partition's tasks go to the one of highest priority there, for as long as it waits with
+/// a free slot.
+pub async fn the_first_in_priority_gets_the_task(fixture: Fixture) {
+    let (mut one, mut other) = (fixture.puller_of([0, 6, 2, 9]).await, fixture.puller_of([3, 0, 5, 1]).await);
     let mut group = 0;
     for (index, ones) in [(0, true), (1, false), (2, true), (3, false), (0, true), (1, false)] {
         // A request is under way for a moment, so one task tells that both wait.
@@ -66,17 +67,17 @@ pub async fn the_first_in_rank_gets_the_task(fixture: Fixture) {
             let ((is_one, got), _) = join!(race((&mut one, 40), (&mut other, 40)), fixture.put(&tasks));
             assert_eq!(got.len(), 1);
             got[0].lease.done().await.expect("said");
-            assert!(is_one == ones || !told, "partition {index}: it went to the one that ranks behind");
+            assert!(is_one == ones || !told, "partition {index}: it went to the one of lower priority");
             told = is_one == ones;
             before += u32::from(told);
-            assert!(group < 1_000, "partition {index}: it never goes to the one that ranks first");
+            assert!(group < 1_000, "partition {index}: it never goes to the one of highest priority");
         }
     }
 }
 
-/// The next in rank gets the task at once, and the first again as soon as it has a slot.
-pub async fn a_full_or_lost_first_in_rank_is_passed_over(fixture: Fixture) {
-    let (mut first, mut next) = (fixture.ranked([0; 4]).await, fixture.ranked([4; 4]).await);
+/// The next in priority gets the task at once, and the first again as soon as it has a slot.
+pub async fn a_full_or_lost_first_in_priority_is_passed_over(fixture: Fixture) {
+    let (mut first, mut next) = (fixture.puller_of([0; 4]).await, fixture.puller_of([4; 4]).await);
     let mut group = 0;
     let mut put = async |index| {
         group += 1;
@@ -106,9 +107,10 @@ pub async fn a_full_or_lost_first_in_rank_is_passed_over(fixture: Fixture) {
     assert!(since.elapsed() < AT_ONCE, "not at once: {:?}", since.elapsed());
 }
 
-/// Fewer slots than partitions: all tasks come in the end, each once, those of the last in rank as well.
+/// Fewer slots than partitions: all tasks come in the end, each once, those of the lowest priority
+/// as well.
 pub async fn one_slot_serves_all_partitions(fixture: Fixture) {
-    let mut puller = fixture.ranked([0, 1, 2, 9]).await;
+    let mut puller = fixture.puller_of([0, 1, 2, 9]).await;
     let queued: Vec<_> = (0..40).map(|group| of(group % PARTITIONS, group)).collect();
     fixture.put(&queued).await;
     let mut order = Vec::new();
@@ -120,7 +122,7 @@ pub async fn one_slot_serves_all_partitions(fixture: Fixture) {
     }
     let last = partition(PARTITIONS - 1);
     let first = order.iter().position(|pool| *pool == last).expect("its tasks come");
-    assert!(first < 20, "the last in rank waits for all others: {order:?}");
+    assert!(first < 20, "the last in priority waits for all others: {order:?}");
     assert!(is_quiet(&mut puller).await);
 }
 
@@ -129,7 +131,7 @@ pub async fn one_slot_serves_all_partitions(fixture: Fixture) {
 pub async fn slots_are_never_overrun(fixture: Fixture) {
     let mut pullers = Vec::new();
     for first in 0..3 {
-        pullers.push(fixture.ranked([first, 3 - first, first + 1, 9]).await);
+        pullers.push(fixture.puller_of([first, 3 - first, first + 1, 9]).await);
     }
     for puller in &mut pullers {
         assert!(is_quiet(puller).await, "it waits");
@@ -157,9 +159,9 @@ pub async fn slots_are_never_overrun(fixture: Fixture) {
 
 /// Nothing that is on its way from any partition waits for a lease.
 pub async fn closing_gives_back_of_all_partitions(fixture: Fixture) {
-    let mut stays = fixture.ranked([5; 4]).await;
+    let mut stays = fixture.puller_of([5; 4]).await;
     for round in 0..10 {
-        let mut leaves = fixture.ranked([0; 4]).await;
+        let mut leaves = fixture.puller_of([0; 4]).await;
         assert!(tokio::time::timeout(Duration::from_millis(10), leaves.pull(8)).await.is_err());
         let queued: Vec<_> = (0..8).map(|i| of(i % PARTITIONS, round * 100 + i)).collect();
         let (_, ()) = tokio::join!(fixture.put(&queued), leaves.close());
@@ -175,8 +177,8 @@ pub async fn closing_gives_back_of_all_partitions(fixture: Fixture) {
 }
 
 /// A worker may stop waiting at any moment, with many slots or few.
-pub async fn a_dropped_ranked_pull_loses_nothing(fixture: Fixture) {
-    let mut puller = fixture.ranked([0, 3, 6, 9]).await;
+pub async fn a_dropped_priority_pull_loses_nothing(fixture: Fixture) {
+    let mut puller = fixture.puller_of([0, 3, 6, 9]).await;
     let mut subjects = BTreeSet::new();
     let mut take = |pulled: Vec<Delivery>| {
         for delivery in pulled {

@@ -22,8 +22,8 @@ type Place = (u8, u64);
 
 impl Waiting {
     /// Whether a puller of higher priority waits.
-    fn precedes(&self, partition: &(Stage, PoolName), rank: u8) -> bool {
-        self.places.get(partition).and_then(BTreeSet::first).is_some_and(|(first, _)| *first < rank)
+    fn precedes(&self, partition: &(Stage, PoolName), priority: u8) -> bool {
+        self.places.get(partition).and_then(BTreeSet::first).is_some_and(|(first, _)| *first < priority)
     }
 }
 
@@ -50,13 +50,13 @@ impl Drop for Taken<'_> {
 }
 
 impl MemoryPart {
-    pub(super) fn new(puller: MemoryPuller, rank: u8) -> Self {
+    pub(super) fn new(puller: MemoryPuller, priority: u8) -> Self {
         let id = {
             let waiting = &mut puller.shared.state().waiting;
             waiting.next += 1;
             waiting.next
         };
-        Self { puller, place: (rank, id) }
+        Self { puller, place: (priority, id) }
     }
 
     fn partition(&self) -> (Stage, PoolName) {
