@@ -55,8 +55,7 @@ async fn race(
 /// All of a partition's tasks go to the one of highest priority there, for as long as it waits with
 /// a free slot.
 pub async fn the_first_in_priority_gets_the_task(fixture: Fixture) {
-    let (mut one, mut other) =
-        (fixture.puller_of([0, 6, 2, 9]).await, fixture.puller_of([3, 0, 5, 1]).await);
+    let (mut one, mut other) = (fixture.puller_of([0, 6, 2, 9]).await, fixture.puller_of([3, 0, 5, 1]).await);
     let mut group = 0;
     for (index, ones) in [(0, true), (1, false), (2, true), (3, false), (0, true), (1, false)] {
         // A request is under way for a moment, so one task tells that both wait.
