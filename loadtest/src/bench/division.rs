@@ -3,6 +3,7 @@
 //! in one process and in virtual time; what a device computes is a time that passes.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,6 +51,9 @@ pub struct Args {
     /// Device-seconds of a train step. A batch takes about 2400 to sample
     #[arg(long, value_delimiter = ',', default_values_t = [600.0, 2400.0])]
     train: Vec<f64>,
+    /// Only these divisions: devices that generate, that train and that do both, and α, as 96/32/0/1.0
+    #[arg(long, value_delimiter = ',')]
+    splits: Vec<Split>,
     /// Seeds: each draws other lengths
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2])]
     seeds: Vec<u64>,
@@ -74,6 +78,19 @@ struct Split {
     train: u32,
     flexible: u32,
     alpha: f64,
+}
+
+impl FromStr for Split {
+    type Err = String;
+
+    fn from_str(words: &str) -> Result<Self, String> {
+        let wrong = || format!("{words:?} is not of the form generate/train/both/alpha: 96/32/0/1.0");
+        let [generate, train, flexible, alpha] =
+            words.split('/').collect::<Vec<_>>().try_into().map_err(|_| wrong())?;
+        let count = |word: &str| word.parse::<u32>().map_err(|_| wrong());
+        let (generate, train, flexible) = (count(generate)?, count(train)?, count(flexible)?);
+        Ok(Self { generate, train, flexible, alpha: alpha.parse().map_err(|_| wrong())? })
+    }
 }
 
 /// What one run gave.
@@ -103,10 +120,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let mut figures = Vec::new();
     for train_s in &args.train {
-        for split in splits(args.devices) {
+        let all = splits(args.devices);
+        for split in if args.splits.is_empty() { &all } else { &args.splits } {
             for seed in &args.seeds {
                 let pace = Pace { seed: *seed, train_s: *train_s };
-                let played = in_virtual_time(play(split, pace, args.steps))?;
+                let played = in_virtual_time(play(*split, pace, args.steps))?;
                 eprintln!("{played:?}");
                 figures.push(played);
             }

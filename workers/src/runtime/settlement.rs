@@ -69,11 +69,7 @@ impl Settlement<'_> {
             Verdict::RetryAfter(delay, reason) => {
                 let delay = back_off(delay, self.delivery.attempt);
                 let delivery = self.delivery.attempt;
-                if self.in_flight.cancel.is_cancelled() {
-                    tracing::info!(subject, delivery, reason, "task returned to the queue");
-                } else {
-                    tracing::warn!(subject, delivery, ?delay, reason, "task returned to the queue");
-                }
+                tracing::warn!(subject, delivery, ?delay, reason, "task returned to the queue");
                 warn_unsettled(subject, self.delivery.lease.retry_after(delay).await.map_err(Into::into));
             }
             Verdict::Poison(reason) => {

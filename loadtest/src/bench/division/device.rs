@@ -102,7 +102,7 @@ struct Meter {
     used: Used,
 }
 
-/// Seconds of use.
+/// Seconds, by what they were used for.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Used {
     /// It sampled or trained.
