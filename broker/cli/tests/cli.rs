@@ -18,3 +18,4 @@ mod program;
 mod release;
 mod bucket;
 mod cluster;
+mod hung;
