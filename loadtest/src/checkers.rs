@@ -18,6 +18,7 @@ mod ends_in_time;
 pub(crate) mod halts_have_a_cause;
 mod no_task_lost;
 pub mod objects_stand;
+mod one_acts;
 mod one_effect_per_task;
 mod slots_conserved;
 mod snapshots_load;
@@ -41,11 +42,12 @@ const MAX_WORDS: usize = 10;
 pub type Checker = fn(&History) -> Vec<String>;
 
 /// All checkers by name.
-pub const ALL: [(&str, Checker); 14] = [
+pub const ALL: [(&str, Checker); 15] = [
     ("no_task_lost", no_task_lost::check),
     ("one_effect_per_task", one_effect_per_task::check),
     ("staleness_bounded", staleness_bounded::check),
     ("versions_monotonic", versions_monotonic::check),
+    ("one_acts", one_acts::check),
     ("steps_whole", steps_whole::check),
     ("books_balance", books_balance::check),
     ("slots_conserved", slots_conserved::check),

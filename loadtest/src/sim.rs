@@ -19,6 +19,7 @@ mod executors;
 mod faults;
 mod fleet;
 mod link;
+mod machine;
 mod operator;
 mod queue;
 mod replicas;

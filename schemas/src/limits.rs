@@ -353,7 +353,7 @@ const _: () = assert!(
 const _: () = assert!(
     3 * MAX_USER_CONNECTIONS + 2 * MAX_MEMBER_CONNECTIONS + MAX_SUBMITTER_CONNECTIONS
         < MAX_SERVER_CONNECTIONS,
-    "whoever floods the server with connections leaves room for the coordinator's"
+    "a flood of connections leaves room for the coordinator's"
 );
 const _: () = assert!(MAX_SUBSCRIPTIONS > 8 * MAX_PARTITIONS, "a worker pulls from each partition");
 const _: () = assert!(MAX_POOLS as usize >= 2 * MAX_MEMBERS, "members leave room for the pools of runs");

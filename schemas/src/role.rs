@@ -46,7 +46,7 @@ pub struct Allowance {
 
 impl Allowance {
     /// That of a user with all of `roles`: of each number the largest. The coordinator's is not
-    /// bounded: whoever has its key needs no flood.
+    /// bounded: its key allows worse than a flood.
     #[must_use]
     pub fn of(roles: &[Role]) -> Option<Self> {
         let each: Option<Vec<Self>> = roles.iter().map(|role| role.allowance()).collect();

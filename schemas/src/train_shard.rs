@@ -61,6 +61,17 @@ pub enum TrainWork {
     },
 }
 
+impl TrainWork {
+    /// The version that it makes.
+    #[must_use]
+    pub const fn makes(&self) -> PolicyVersion {
+        match self {
+            Self::Initialise { .. } => PolicyVersion(0),
+            Self::Step { base, .. } => base.next(),
+        }
+    }
+}
+
 const fn yes() -> bool {
     true
 }

@@ -2,7 +2,7 @@
 //! may keep its state from step to step. The result depends only on the version, the batch and the
 //! algorithm. Its files are stored before the outcome that names them.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -41,6 +41,8 @@ pub struct TrainShard {
     broker: Option<Broker>,
     /// The device, where an engine of this worker shares it.
     device: Option<SharedDevice>,
+    /// The version that this worker made last, whose state its trainer has.
+    made: Mutex<Option<(RunId, PolicyVersion)>>,
 }
 
 impl TrainShard {
@@ -49,7 +51,14 @@ impl TrainShard {
     #[must_use]
     pub fn new(versions: VersionStore) -> Self {
         let rendezvous = Arc::new(MemoryRendezvous::default());
-        Self { versions, rendezvous, thread: TrainerThread::start(), broker: None, device: None }
+        Self {
+            versions,
+            rendezvous,
+            thread: TrainerThread::start(),
+            broker: None,
+            device: None,
+            made: Mutex::default(),
+        }
     }
 
     /// The same, with a broker that reads the trajectories that batches name.
@@ -103,6 +112,7 @@ impl TrainShard {
                 }))
             }
         };
+        let made = (run.clone(), task.work.makes());
         let device = match &self.device {
             Some(device) => Some(device.begin_step(run, &job).await?),
             None => None,
@@ -110,14 +120,22 @@ impl TrainShard {
         let trained = match self.thread.train(run.clone(), job, device).await {
             Ok(trained) => trained,
             Err(PolicyError::Void(reason)) => return Ok(OutcomeBody::Void(StepVoid { reason })),
-            Err(error) => return Err(error.into()),
+            Err(error) => {
+                self.has_made(None);
+                return Err(error.into());
+            }
         };
+        self.has_made(Some(made));
         if let Some((name, value)) = trained.metrics.iter().find(|(_, value)| !value.is_finite()) {
             return Err(Failure::impossible(format!(
                 "the step gave {name}={value}; its weights are useless"
             )));
         }
         Ok(OutcomeBody::TrainShard(self.store(run, trained, carried).await?))
+    }
+
+    fn has_made(&self, made: Option<(RunId, PolicyVersion)>) {
+        *self.made.lock().unwrap_or_else(PoisonError::into_inner) = made;
     }
 
     /// `None` for a gang of one.
@@ -201,6 +219,16 @@ impl Executor for TrainShard {
     async fn execute(&self, task: Task, cancel: CancellationToken) -> Verdict {
         let TaskBody::TrainShard(shard) = &task.body else { return Failure::misrouted(&task).into() };
         for_all_ranks(shard.world, self.train(&task.run, shard, cancel).await)
+    }
+
+    /// A step alone whose base another worker made: that one has the optimiser's state in memory,
+    /// where this one would read a checkpoint and redo the steps since.
+    fn passes_on(&self, task: &Task) -> bool {
+        let TaskBody::TrainShard(TrainShardTask { world: 1, work, .. }) = &task.body else { return false };
+        let TrainWork::Step { base, .. } = work else { return false };
+        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_state = made.as_ref().is_some_and(|(run, made)| run == &task.run && made == base);
+        *base > PolicyVersion(0) && !has_state
     }
 
     fn is_well(&self) -> bool {

@@ -122,7 +122,7 @@ async fn play(rule: Rule, seed: u64, steps: u64, preemption: Option<Preemption>)
     let broker = Broker::new(queue, Objects::memory());
     let clock = UnixClock::new(move || 1_700_000_000_000 + start.elapsed().as_millis() as u64);
     let config =
-        DriverConfig { term: Term::on(None), clock: clock.clone(), ..DriverConfig::new("coordinator-0") };
+        DriverConfig { term: Term::default(), clock: clock.clone(), ..DriverConfig::new("coordinator-0") };
     let shared = driver::restore(&broker).await?;
     let stop = CancellationToken::new();
     let coordinator =

@@ -79,6 +79,8 @@ pub struct History {
     pub objects: ObjectsSeen,
     /// Runs on which a fault was planted that needs a repair, where that is known.
     pub planted: Option<BTreeSet<RunId>>,
+    /// Coordinators that would have acted though another had the lease, where that was watched.
+    pub would_act: Vec<String>,
     /// When the runs ended, if it was recorded.
     pub ends: Vec<Ended>,
 }

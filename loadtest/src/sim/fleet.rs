@@ -1,10 +1,9 @@
-//! The simulated processes: two of each role, started from nothing, killed with everything they began.
+//! The simulated processes: one of each role on each of two machines, started from nothing, killed with
+//! everything they began.
 
-use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use millrace_coordinator::shell::clock::UnixClock;
 use millrace_coordinator::shell::driver::{self, DriverConfig, TrimSettings};
 use millrace_coordinator::shell::leader::Term;
 use millrace_queue::Broker;
@@ -15,11 +14,12 @@ use millrace_workers::runtime::TimeDivision;
 use millrace_workers::stages::default_pools;
 use millrace_workers::{PoolSettings, Worker, WorkerSettings};
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::executors::executor;
 use super::link::Link;
+use super::machine::Machine;
 use super::queue::LinkedQueue;
 use super::world::World;
 
@@ -45,7 +45,10 @@ pub(super) enum Role {
     Flexible,
 }
 
-/// The roles of two processes each.
+/// Machines, each with a process of each role.
+const MACHINES: usize = 2;
+
+/// The roles of a machine's processes.
 const ROLES: usize = 4;
 
 impl Role {
@@ -73,28 +76,32 @@ impl Role {
 /// All processes.
 pub(super) struct Fleet {
     pub(super) world: Arc<World>,
+    machines: [Machine; MACHINES],
     processes: Mutex<Vec<Process>>,
 }
 
 struct Process {
     role: Role,
+    machine: Machine,
+    /// The term of a coordinator.
+    term: Option<Term>,
     /// The name that a process started in this place has.
     name: String,
     link: Link,
     stop: CancellationToken,
     task: Option<JoinHandle<()>>,
-    /// Milliseconds that its clock is off.
-    clock_off: Arc<AtomicI64>,
 }
 
 impl Fleet {
-    /// Starts two processes of each role.
+    /// Starts a process of each role on each machine.
     pub(super) fn start(world: Arc<World>) -> Arc<Self> {
+        let machines = [(); MACHINES].map(|()| Machine::new(world.clone()));
         let roles = Role::of(&world);
-        let fleet = Arc::new(Self { world, processes: Mutex::default() });
-        for role in roles {
-            for number in 0..2 {
-                fleet.add(role, format!("{role:?}-{number}").to_lowercase());
+        let fleet = Arc::new(Self { world, machines, processes: Mutex::default() });
+        for (at, role) in roles.into_iter().enumerate() {
+            let namesakes = roles[..at].iter().filter(|other| **other == role).count();
+            for machine in 0..MACHINES {
+                fleet.add_named(role, machine, namesakes * MACHINES + machine);
             }
         }
         fleet
@@ -104,15 +111,21 @@ impl Fleet {
         self.processes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a process. Returns its index.
-    pub(super) fn add(&self, role: Role, name: String) -> usize {
+    /// Adds a process on the machine of this number, under the name of the first of its role there. Returns
+    /// its index.
+    pub(super) fn add(&self, role: Role, machine: usize) -> usize {
+        self.add_named(role, machine, machine)
+    }
+
+    fn add_named(&self, role: Role, machine: usize, number: usize) -> usize {
         let process = Process {
             role,
-            name,
+            machine: self.machines[machine].clone(),
+            term: None,
+            name: format!("{role:?}-{number}").to_lowercase(),
             link: Link::new(self.world.clone()),
             stop: CancellationToken::new(),
             task: None,
-            clock_off: Arc::default(),
         };
         let mut processes = self.processes();
         processes.push(process);
@@ -126,9 +139,9 @@ impl Fleet {
         self.world.below(self.processes().len() as u64) as usize
     }
 
-    /// Some coordinator.
+    /// Some coordinator; it has the index of its machine.
     pub(super) fn any_coordinator(&self) -> usize {
-        self.world.below(2) as usize
+        self.world.below(MACHINES as u64) as usize
     }
 
     /// Ends a process as a kill does: none of its tasks continues.
@@ -156,23 +169,50 @@ impl Fleet {
     }
 
     pub(super) fn pause(&self, at: usize, length: Duration) {
-        self.processes()[at].link.pause(length);
+        let process = &self.processes()[at];
+        process.link.pause(length);
+        process.link.pause_until(process.machine.asleep_until());
     }
 
     pub(super) fn cut(&self, at: usize, length: Duration) {
         self.processes()[at].link.cut(length);
     }
 
-    /// Turns a process's clock.
-    pub(super) fn turn_clock(&self, at: usize, by_ms: i64) {
-        self.processes()[at].clock_off.fetch_add(by_ms, Relaxed);
+    /// Suspends a machine with all its processes.
+    pub(super) fn suspend(&self, machine: usize, length: Duration) {
+        let machine = &self.machines[machine];
+        machine.suspend(length);
+        let processes = self.processes();
+        let here = processes.iter().filter(|process| process.machine.is(machine));
+        here.for_each(|process| process.link.pause_until(machine.asleep_until()));
     }
 
-    /// Ends pauses and partitions, and starts what is gone. Processes that came in addition are killed.
+    /// Names of the coordinators of a machine that hold the lease for theirs.
+    pub(super) fn leaders_on(&self, machine: usize) -> Vec<String> {
+        let machine = &self.machines[machine];
+        let processes = self.processes();
+        let here = processes.iter().filter(|process| process.machine.is(machine) && !process.link.is_dead());
+        let leads = here.filter(|process| process.term.as_ref().is_some_and(Term::holds));
+        leads.map(|process| process.name.clone()).collect()
+    }
+
+    /// When the last suspension of a machine ends, or ended.
+    pub(super) fn asleep_until(&self, machine: usize) -> Instant {
+        self.machines[machine].asleep_until()
+    }
+
+    /// Turns a machine's clock of the day.
+    pub(super) fn turn_clock(&self, machine: usize, by_ms: i64) {
+        self.machines[machine].turn_clock(by_ms);
+    }
+
+    /// Ends suspensions, pauses and partitions, and starts what is gone. Processes that came in addition are
+    /// killed.
     pub(super) fn mend(&self) {
+        self.machines.iter().for_each(Machine::wake);
         let count = self.processes().len();
         for at in 0..count {
-            if at >= 2 * ROLES {
+            if at >= MACHINES * ROLES {
                 self.kill(at);
             } else {
                 self.processes()[at].link.mend();
@@ -191,20 +231,22 @@ impl Fleet {
 /// Starts the process of a place, from nothing.
 fn begin(world: &Arc<World>, process: &mut Process) {
     process.link = Link::new(world.clone());
+    process.link.pause_until(process.machine.asleep_until());
     process.stop = CancellationToken::new();
     let queue = Arc::new(LinkedQueue::new(process.link.clone()));
     let broker = Broker::new(queue, gated(&world.objects, Arc::new(process.link.clone())));
     let (stop, link) = (process.stop.clone(), process.link.clone());
     process.task = Some(match process.role {
         Role::Coordinator => {
-            let (clock, off) = (world.clone(), process.clock_off.clone());
-            let clock = UnixClock::new(move || clock.unix_ms().saturating_add_signed(off.load(Relaxed)));
+            let clock = process.machine.clock();
+            let term = Term::on(clock.machine());
+            process.term = Some(term.clone());
             let config = DriverConfig {
                 id: process.name.clone(),
                 instance: format!("{}/{}", process.name, world.next_name()),
                 snapshot_events: SNAPSHOT_EVENTS,
                 trim: TRIM,
-                term: Term::on(clock.boot()),
+                term,
                 clock,
                 tracer: Tracer::default(),
             };

@@ -43,6 +43,16 @@ impl Link {
         self.state().paused_until = Instant::now() + length;
     }
 
+    /// Pauses it at least until then.
+    pub(super) fn pause_until(&self, until: Instant) {
+        let mut state = self.state();
+        state.paused_until = state.paused_until.max(until);
+    }
+
+    pub(super) fn is_dead(&self) -> bool {
+        self.state().dead
+    }
+
     pub(super) fn cut(&self, length: Duration) {
         self.state().cut_until = Instant::now() + length;
     }

@@ -98,6 +98,7 @@ async fn play_in_time(seed: u64, scenario: &Scenario, undisturbed: Duration) -> 
     history.peak_queued = Some(operator.peak_queued);
     history.puts = Some(world.puts.seen());
     history.losses = world.queue.losses();
+    history.would_act = world.found();
     history.planted = Some(world.planted().into_keys().collect());
     history.ends = operator.ends(quiet).into_iter().map(|(run, took)| Ended { run, took, most }).collect();
     let rollouts = history.runs().map(|(_, run)| run.books.admitted).sum();

@@ -56,6 +56,8 @@ struct WorldState {
     /// Consumers that were made.
     consumers: BTreeSet<(Stage, PoolName)>,
     next_name: u64,
+    /// What was seen on the way that must not be.
+    seen: Vec<String>,
     /// Tasks that belong to no process: acks in transit, for example.
     loose: JoinSet<()>,
 }
@@ -78,6 +80,7 @@ impl World {
             hung: BTreeSet::new(),
             consumers: BTreeSet::new(),
             next_name: 0,
+            seen: Vec::new(),
             loose: JoinSet::new(),
         };
         Arc::new(Self {
@@ -215,6 +218,16 @@ impl World {
     /// Ends all trouble, and repairs what needs a repair.
     pub(super) fn clear(&self) {
         self.state().weather.clear();
+    }
+
+    /// Records what must not be.
+    pub(super) fn finds(&self, what: String) {
+        self.state().seen.push(what);
+    }
+
+    /// What was seen on the way that must not be.
+    pub(super) fn found(&self) -> Vec<String> {
+        self.state().seen.clone()
     }
 
     /// Counts a fault.

@@ -16,6 +16,12 @@ pub trait Executor: Send + Sync + 'static {
     /// future is dropped then, so work for the task elsewhere should listen to `cancel`.
     async fn execute(&self, task: Task, cancel: CancellationToken) -> Verdict;
 
+    /// Whether another worker would probably do the task sooner. The first delivery of such a task
+    /// goes back to the queue at once, and the worker that is delivered it next executes it.
+    fn passes_on(&self, _task: &Task) -> bool {
+        false
+    }
+
     /// The worker leaves, and its grace period is over. An executor that can end its tasks with what
     /// there is of them does so now, and returns true. The tasks of the others are cancelled.
     fn hand_back(&self) -> bool {

@@ -185,7 +185,8 @@ impl PoolLoop {
         let mut execution = Execution { task: None, started: Instant::now() };
         let processed = self.process_delivery(&delivery, &in_flight, &mut execution);
         let processed = AssertUnwindSafe(processed).catch_unwind().await;
-        let verdict = processed.unwrap_or_else(|panic| after_panic(&*panic, delivery.attempt));
+        let processed = processed.unwrap_or_else(|panic| Some(after_panic(&*panic, delivery.attempt)));
+        let Some(verdict) = processed else { return self.pass_on(&delivery).await };
         self.counters.count(&verdict);
         if let Some(traced) = traced {
             traced.ended(&self.tracer, &self.worker, &verdict);
@@ -201,17 +202,40 @@ impl PoolLoop {
         settlement.settle(verdict).await;
     }
 
+    /// Returns a task to the queue for another worker. It comes back here if there is none.
+    async fn pass_on(&self, delivery: &Delivery) {
+        let subject = &delivery.message.subject;
+        tracing::debug!(subject, "task passed on to another worker");
+        if let Err(error) = delivery.lease.retry_after(Duration::ZERO).await {
+            tracing::warn!(subject, %error, "task not passed on; the queue delivers it again");
+        }
+    }
+
+    /// `None` for a task that is passed on to another worker.
     async fn process_delivery(
         &self,
         delivery: &Delivery,
         in_flight: &InFlightTask,
         execution: &mut Execution,
-    ) -> Verdict {
+    ) -> Option<Verdict> {
         let task = match self.broker.open_task(delivery).await {
             Ok(task) => task,
-            Err(error @ OpenError::Undecodable(_)) => return Verdict::Poison(error.to_string()),
-            Err(error @ OpenError::Unavailable(_)) => return Failure::soon(error).into(),
+            Err(error @ OpenError::Undecodable(_)) => return Some(Verdict::Poison(error.to_string())),
+            Err(error @ OpenError::Unavailable(_)) => return Some(Failure::soon(error).into()),
         };
+        if delivery.attempt == 1 && self.executor.passes_on(&task) {
+            return None;
+        }
+        Some(self.process_task(task, delivery, in_flight, execution).await)
+    }
+
+    async fn process_task(
+        &self,
+        task: Task,
+        delivery: &Delivery,
+        in_flight: &InFlightTask,
+        execution: &mut Execution,
+    ) -> Verdict {
         in_flight.describe(&task);
         let (run, key, version, evaluate) = (task.run.clone(), task.key, task.version, task.evaluate);
         if self.is_stale(&task).await {

@@ -170,6 +170,33 @@ async fn a_missing_batch_is_fetched_again() {
     }
 }
 
+#[tokio::test]
+async fn a_step_on_anothers_version_is_passed_on_and_one_on_its_own_is_not() {
+    let objects = Objects::memory();
+    let zero = files(&objects, initialise(1)).await;
+    let sha = commit(&objects, 0, zero).await;
+    let batch_of = async |sha, base| step(base, sha, batch(&objects, sha, base, 1).await);
+    let first = batch_of(sha, 0).await;
+    let [one, two] = [(); 2].map(|()| TrainShard::new(VersionStore::new(objects.clone())));
+    assert!(!one.passes_on(&first), "nobody has state of version 0");
+    let made = match one.execute(first.clone(), CancellationToken::new()).await {
+        Verdict::Done(OutcomeBody::TrainShard(done), _) => done.files,
+        other => panic!("{other:?}"),
+    };
+    let second = batch_of(commit(&objects, 1, made).await, 1).await;
+    assert!(two.passes_on(&second) && !one.passes_on(&second));
+    assert!(one.passes_on(&batch_of(sha, 2).await), "it has no state of version 2");
+    let mut of_two = second.clone();
+    if let TaskBody::TrainShard(shard) = &mut of_two.body {
+        shard.world = 2;
+    }
+    assert!(!two.passes_on(&of_two), "ranks are assigned");
+    // It executes the step all the same once it gets it, and then has the state.
+    assert!(matches!(two.execute(second.clone(), CancellationToken::new()).await, Verdict::Done(..)));
+    let of_another_run = Task { run: "other".parse().unwrap(), ..batch_of(sha, 2).await };
+    assert!(!two.passes_on(&batch_of(sha, 2).await) && two.passes_on(&of_another_run));
+}
+
 #[cfg(not(feature = "torch"))]
 #[tokio::test]
 async fn a_build_without_torch_says_so_and_leaves_the_step_to_others() {

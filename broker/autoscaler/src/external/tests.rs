@@ -33,7 +33,7 @@ struct Leader {
 }
 
 fn leading() -> Term {
-    let term = Term::on(None);
+    let term = Term::default();
     term.extend(Instant::now() + Duration::from_secs(3_600), 1);
     term
 }
@@ -166,7 +166,7 @@ async fn a_decision_that_does_not_stand_is_an_error() {
     leader.scaler.board.clear();
     let none = leader.scaler.is_active(&of("generate")).unwrap_err();
     assert_eq!(none.code(), Code::Unavailable, "{none:?}");
-    let standby = scaler(Term::on(None));
+    let standby = scaler(Term::default());
     standby.board.set("generate", decided(0));
     let refused = standby.is_active(&of("generate")).unwrap_err();
     assert!(

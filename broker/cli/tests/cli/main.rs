@@ -23,3 +23,4 @@ mod bucket;
 mod cluster;
 mod plain_nats;
 mod agents;
+mod hung;

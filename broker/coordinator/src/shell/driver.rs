@@ -72,7 +72,7 @@ impl DriverConfig {
             instance: uuid::Uuid::now_v7().to_string(),
             snapshot_events: SNAPSHOT_EVENTS,
             trim: TrimSettings::default(),
-            term: Term::on(clock.boot()),
+            term: Term::on(clock.machine()),
             tracer: Tracer::default(),
             clock,
         }

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::shell::shared::SharedState;
 
 pub use progress::Progress;
-pub use term::{BootClock, Term};
+pub use term::Term;
 
 mod progress;
 mod term;
@@ -39,6 +39,16 @@ struct Lease {
     /// Leaders in a row that gave the lease up for lack of progress.
     #[serde(default)]
     handovers: u32,
+}
+
+/// The name of the coordinator that has the lease; empty if it was given up, `None` if there is none.
+///
+/// # Errors
+/// The queue fails.
+pub async fn lease_holder(broker: &Broker) -> Result<Option<String>, QueueError> {
+    let value = broker.queue().get_latest(COORDINATOR_BUCKET, LEASE_KEY).await?;
+    let lease = value.and_then(|value| serde_json::from_slice::<Lease>(&value.value).ok());
+    Ok(lease.map(|lease| lease.holder))
 }
 
 /// The result of reading or writing the key.
@@ -80,7 +90,7 @@ pub async fn hold(candidate: Candidate, leading: watch::Sender<bool>, shutdown: 
     let mut interval = tokio::time::interval(Duration::from_millis(LEASE_RENEW_MS));
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while shutdown.run_until_cancelled(interval.tick()).await.is_some() {
-        let asked = Instant::now();
+        let asked = term.now();
         if *leading.borrow() && keeper.must_give_up().await {
             leading.send_replace(false);
             continue;
@@ -128,7 +138,8 @@ impl Keeper {
     fn new(of: Candidate) -> Self {
         let (holder, instance) = (of.id.clone(), of.instance.clone());
         let lease = Lease { holder, instance, epoch: 0, handovers: 0 };
-        Self { of, lease, own: None, seen: None, since: Instant::now(), offered: None }
+        let since = of.term.now();
+        Self { of, lease, own: None, seen: None, since, offered: None }
     }
 
     /// Renews the lease by the revision of its own last write, without a read, so that a replica
@@ -151,7 +162,7 @@ impl Keeper {
             return self.take(0, expect).await;
         };
         if stored.instance == self.lease.instance {
-            let offered = |at: Instant| stored.holder.is_empty() && at.elapsed() < LEASE;
+            let offered = |at: Instant| stored.holder.is_empty() && self.ago(at) < LEASE;
             if self.offered.is_some_and(offered) {
                 return Ok(Step::Waiting);
             }
@@ -172,13 +183,18 @@ impl Keeper {
         Ok(Step::Waiting)
     }
 
+    /// How long ago `at` was, by this machine's clock.
+    fn ago(&self, at: Instant) -> Duration {
+        self.of.term.now().saturating_duration_since(at)
+    }
+
     /// Whether this process observed no renewal for the length of the lease. No two clocks are
     /// compared.
     fn has_run_out(&mut self, value: &KeyValue) -> bool {
         match self.seen {
-            Some((revision, since)) if revision == value.revision => since.elapsed() >= LEASE,
+            Some((revision, since)) if revision == value.revision => self.ago(since) >= LEASE,
             _ => {
-                self.seen = Some((value.revision, Instant::now()));
+                self.seen = Some((value.revision, self.of.term.now()));
                 false
             }
         }
@@ -187,7 +203,7 @@ impl Keeper {
     /// Takes the lease, with an epoch later than any that the key, the log or this process knows.
     async fn take(&mut self, stored: u64, expect: Expect) -> Result<Step, QueueError> {
         let known = stored.max(self.of.shared.latest_epoch()).max(self.lease.epoch);
-        self.since = Instant::now();
+        self.since = self.of.term.now();
         self.write(known.saturating_add(1), expect).await
     }
 
@@ -228,7 +244,7 @@ impl Keeper {
             }
             (None, None) => {
                 self.of.progress.watch(patience / 2);
-                if self.since.elapsed() > patience && self.of.progress.is_healthy() {
+                if self.ago(self.since) > patience && self.of.progress.is_healthy() {
                     self.lease.handovers = 0;
                 }
                 return false;
@@ -247,7 +263,7 @@ impl Keeper {
         let name = std::mem::take(&mut self.lease.holder);
         let released = timeout(LEASE, self.write(self.lease.epoch, Expect::Revision(revision))).await;
         self.lease.holder = name;
-        (self.own, self.offered) = (None, Some(Instant::now()));
+        (self.own, self.offered) = (None, Some(self.of.term.now()));
         if !matches!(released, Ok(Ok(_))) {
             tracing::warn!("failed to give the lease up; it will run out");
         }

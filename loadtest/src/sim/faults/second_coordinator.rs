@@ -7,8 +7,7 @@ use tokio::time::sleep;
 use crate::sim::fleet::{Fleet, Role};
 
 pub(super) fn start(fleet: &Arc<Fleet>) {
-    let name = format!("coordinator-{}", fleet.any_coordinator());
-    let at = fleet.add(Role::Coordinator, name);
+    let at = fleet.add(Role::Coordinator, fleet.any_coordinator());
     let (later, fleet) = (fleet.world.time(500, 30_000), fleet.clone());
     fleet.world.clone().loose(async move {
         sleep(later).await;

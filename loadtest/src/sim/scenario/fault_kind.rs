@@ -48,8 +48,8 @@ pub enum FaultKind {
     Hang,
     /// Tasks that nobody can do.
     Poison,
-    /// A coordinator or worker is suspended for longer than its lease; its requests in transit
-    /// arrive when it wakes.
+    /// A machine is suspended for longer than the coordinator's lease, with all its processes; their
+    /// requests in transit arrive when it wakes. Its monotonic clock stands still meanwhile.
     Suspend,
     /// The leader's ticks come seconds late, or not at all.
     SlowTicks,

@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use futures::FutureExt;
-use millrace_schemas::{Event, OutcomeBody};
-use millrace_workers::Verdict;
+use millrace_schemas::{Event, OutcomeBody, Stage, Task};
+use millrace_workers::{Executor, PoolSettings, Verdict};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
-use crate::run_loop::support::{Bench, done, eventually, group, on_both_queues, task};
+use crate::run_loop::support::{Bench, done, eventually, group, on_both_queues, pool, task};
 
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -20,6 +22,7 @@ on_both_queues!(
     stale_is_forgotten_without_a_word,
     workers_that_leave_do_not_use_up_a_task,
     no_more_is_pulled_than_can_be_done,
+    what_is_passed_on_is_done_by_another_or_comes_back,
 );
 
 async fn done_is_logged_once_and_forgotten(bench: Bench) {
@@ -124,4 +127,42 @@ async fn no_more_is_pulled_than_can_be_done(bench: Bench) {
     assert!(free.leave().await);
     assert_eq!(bench.outcomes().await.len(), 8);
     assert!(busy.leave().await);
+}
+
+/// Executes whatever it gets, and would rather not.
+struct Reluctant(bool);
+
+#[async_trait]
+impl Executor for Reluctant {
+    async fn execute(&self, _task: Task, _cancel: CancellationToken) -> Verdict {
+        done()
+    }
+
+    fn passes_on(&self, _task: &Task) -> bool {
+        self.0
+    }
+}
+
+async fn what_is_passed_on_is_done_by_another_or_comes_back(bench: Bench) {
+    const TASKS: u64 = 20;
+    let worker = |name: &str, passes| {
+        let serves = PoolSettings { stage: Stage::EnvStep, pool: pool(), concurrency: 1 };
+        bench.worker_with(name, serves, GRACE, Arc::new(Reluctant(passes)))
+    };
+    let play = async |from| {
+        // One after another, as steps come.
+        for number in from..from + TASKS {
+            bench.put(&task(number, 0)).await;
+            eventually("it is done", async || (bench.outcomes().await.len() as u64 > number).then_some(()))
+                .await;
+        }
+        let outcomes = bench.outcomes().await.split_off(from as usize);
+        outcomes.iter().filter(|outcome| outcome.worker.as_str() == "willing").count() as u64
+    };
+    let reluctant = worker("reluctant", true);
+    assert_eq!(play(0).await, 0, "there is nobody else");
+    let willing = worker("willing", false);
+    let done = play(TASKS).await;
+    assert!(done > TASKS * 3 / 4, "the willing worker did {done} of {TASKS}");
+    assert!(reluctant.leave().await && willing.leave().await);
 }

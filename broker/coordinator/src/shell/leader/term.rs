@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A clock that also runs while the machine is suspended: the time since boot.
-pub type BootClock = fn() -> Duration;
+use crate::shell::clock::MachineClock;
 
 /// Until when this process may act before it renews the lease, and with which epoch. Clones share
 /// it.
 #[derive(Debug, Clone, Default)]
 pub struct Term {
     held: Arc<Mutex<HeldTerm>>,
-    /// Needed because `Instant` stops while the machine is suspended; `None` without such a clock.
-    boot: Option<BootClock>,
+    /// Of this process's machine. An instant of the monotonic clock alone would not do: that clock
+    /// stands still while the machine is suspended, and another coordinator leads meanwhile.
+    machine: MachineClock,
 }
 
 #[derive(Debug, Default)]
@@ -26,10 +26,16 @@ struct HeldTerm {
 }
 
 impl Term {
-    /// A term that also runs out while the machine is suspended.
+    /// A term that also runs out while this machine is suspended.
     #[must_use]
-    pub fn on(boot: Option<BootClock>) -> Self {
-        Self { held: Arc::default(), boot }
+    pub fn on(machine: MachineClock) -> Self {
+        Self { held: Arc::default(), machine }
+    }
+
+    /// Now, by the clock that stands still while the machine is suspended.
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        self.machine.now()
     }
 
     /// Whether it may act now.
@@ -39,11 +45,11 @@ impl Term {
     }
 
     fn has_begun(&self, held: &HeldTerm) -> bool {
-        let awake = match (self.boot, held.awake_until) {
-            (Some(boot), Some(until)) => boot() < until,
+        let awake = match (self.machine.since_boot(), held.awake_until) {
+            (Some(now), Some(until)) => now < until,
             _ => true,
         };
-        awake && held.until.is_some_and(|until| Instant::now() < until)
+        awake && held.until.is_some_and(|until| self.now() < until)
     }
 
     /// The epoch that its writes carry; 0 before it first leads.
@@ -52,13 +58,13 @@ impl Term {
         self.held().epoch
     }
 
-    /// Extends the term to `until`. Returns whether the term was over before or is of another
+    /// Extends the term to `until`, by [`Self::now`]. Returns whether the term was over before or is of another
     /// epoch: then outstanding commands have to be executed.
     pub fn extend(&self, until: Instant, epoch: u64) -> bool {
         let mut held = self.held();
         let restarted = !self.has_begun(&held) || held.epoch != epoch;
-        let left = until.saturating_duration_since(Instant::now());
-        let awake_until = self.boot.map(|boot| boot() + left);
+        let left = until.saturating_duration_since(self.now());
+        let awake_until = self.machine.since_boot().map(|now| now + left);
         *held = HeldTerm { until: Some(until), awake_until, epoch };
         restarted
     }
@@ -80,21 +86,18 @@ mod tests {
 
     use super::*;
 
-    static BOOTED_MS: AtomicU64 = AtomicU64::new(0);
-
-    fn booted() -> Duration {
-        Duration::from_millis(BOOTED_MS.load(Ordering::Relaxed))
-    }
-
     #[tokio::test(start_paused = true)]
     async fn a_machine_that_was_suspended_for_a_lease_holds_none() {
-        let term = Term::on(Some(booted));
-        assert!(term.extend(Instant::now() + Duration::from_secs(2), 1), "a new term");
+        let booted_ms = Arc::new(AtomicU64::new(0));
+        let read = booted_ms.clone();
+        let boot = Arc::new(move || Duration::from_millis(read.load(Ordering::Relaxed)));
+        let term = Term::on(MachineClock::new(Instant::now, Some(boot)));
+        assert!(term.extend(term.now() + Duration::from_secs(2), 1), "a new term");
         assert!(term.holds());
         // `Instant` stands still meanwhile.
-        BOOTED_MS.store(2_000, Ordering::Relaxed);
+        booted_ms.store(2_000, Ordering::Relaxed);
         assert!(!term.holds());
-        assert!(term.extend(Instant::now() + Duration::from_secs(2), 1), "commands may be left undone");
+        assert!(term.extend(term.now() + Duration::from_secs(2), 1), "commands may be left undone");
         assert!(term.holds());
     }
 }
