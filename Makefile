@@ -15,7 +15,7 @@ RUNS := broker/coordinator/runs
 MINUTES ?= 10
 SEED ?= 1
 
-.PHONY: help setup alone tools model build programs demo sokoban arithmetic learn test terraform fleet operation sim lint fmt bench chaos
+.PHONY: help setup alone tools sdks model build programs demo sokoban arithmetic learn test terraform fleet operation sim lint fmt bench chaos
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)$$/  make \1\t\2/p' Makefile | expand -t 18
@@ -50,8 +50,11 @@ arithmetic: programs model ## SmolLM2-135M learns to add; seven minutes on 2 cor
 learn: build model ## the examples that learn, three seeds each, beside rules that learn nothing; an hour; target/learn.md
 	target/release/millrace-loadtest bench learn
 
+sdks: ## the clients that tests of the sandbox service drive, pinned, in target/sandbox-sdks
+	@test -x target/sandbox-sdks/bin/python || workers/sandbox-service/tests/setup.sh
+
 # The build comes first: tests start the real programs.
-test: build model tools ## every test, against a real nats-server
+test: build model tools sdks ## every test, against a real nats-server
 	cargo test $(CARGO_ARGS) --no-fail-fast
 	python3 -m unittest discover --start-directory workers/python/tests
 	python3 -m unittest discover --start-directory infra/images
@@ -82,7 +85,7 @@ lint: setup alone ## formatting, clippy, documentation, and the repository's own
 
 # What one crate needs must not come from another that happens to be built with it. Without torch, too.
 alone: setup ## each crate builds without the others
-	@for crate in schemas objects server queue auth telemetry aws coordinator autoscaler cli sandbox policy workers; do \
+	@for crate in schemas objects server queue auth telemetry aws coordinator autoscaler cli sandbox sandbox-service policy workers; do \
 	    echo "cargo check --package millrace-$$crate" && cargo check --quiet --locked --package millrace-$$crate --all-targets; \
 	done
 
