@@ -15,7 +15,7 @@ RUNS := broker/coordinator/runs
 MINUTES ?= 10
 SEED ?= 1
 
-.PHONY: help setup alone tools model build programs demo sokoban arithmetic agent learn test envs terraform fleet operation sim lint fmt bench chaos
+.PHONY: help setup alone tools sdks model build programs demo sokoban arithmetic agent learn test envs terraform fleet operation sim lint fmt bench chaos
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)$$/  make \1\t\2/p' Makefile | expand -t 18
@@ -53,8 +53,11 @@ agent: programs model ## an agent that is a program learns to repair code; targe
 learn: build model ## the examples that learn, three seeds each, beside rules that learn nothing; an hour; target/learn.md
 	target/release/millrace-loadtest bench learn
 
+sdks: ## the clients that tests of the sandbox service drive, pinned, in target/sandbox-sdks
+	@test -x target/sandbox-sdks/bin/python || workers/sandbox-service/tests/setup.sh
+
 # The build comes first: tests start the real programs.
-test: build model tools ## every test, against a real nats-server
+test: build model tools sdks ## every test, against a real nats-server
 	cargo test $(CARGO_ARGS) --no-fail-fast
 	python3 -m unittest discover --start-directory workers/python/tests
 	python3 -m unittest discover --start-directory infra/images

@@ -48,6 +48,13 @@ fn what_a_policy_is_needs_neither_libtorch_nor_a_client() {
 }
 
 #[test]
+fn sandboxes_know_neither_the_queue_nor_a_run() {
+    let unwanted = ["millrace-queue", "millrace-schemas", "millrace-workers", "async-nats", "object_store"];
+    refuse("millrace-sandbox", &unwanted);
+    refuse("millrace-sandbox-service", &unwanted);
+}
+
+#[test]
 fn the_coordinator_knows_no_worker_and_no_libtorch() {
     refuse("millrace-coordinator", &["millrace-workers", "tch", "torch-sys"]);
 }

@@ -274,6 +274,20 @@ async fn snapshots_fork_and_roll_back() {
 }
 
 #[tokio::test]
+async fn an_upgrade_of_the_program_does_not_stop_its_host() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let program = folder.path().join("millrace-sandbox");
+    let copy = || std::fs::copy(env!("CARGO_BIN_EXE_millrace-sandbox"), &program).unwrap();
+    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    copy();
+    let host = Host::open(Settings { warm: 0, ..Settings::new(&program) }).await.unwrap();
+    std::fs::remove_file(&program).unwrap();
+    copy();
+    let sandbox = host.create(Spec::default()).await.unwrap();
+    assert_eq!(said(&sandbox, "echo on").await, "on");
+}
+
+#[tokio::test]
 async fn what_is_missing_or_wrong_is_said() {
     let missing = Host::open(Settings::new("/no/such/program")).await;
     assert!(matches!(missing, Err(LiveError::Start { .. })), "{missing:?}");

@@ -28,11 +28,11 @@ pub(crate) fn put_up_around_root() -> anyhow::Result<()> {
         .add_rules(path_beneath_rules(["/"], AccessFs::from_all(abi)))?
         .restrict_self()
         .context("failed to put up Landlock")?;
-    is_there(status.ruleset)
+    is_there(&status.ruleset)
 }
 
-fn is_there(status: RulesetStatus) -> anyhow::Result<()> {
-    if status == RulesetStatus::NotEnforced {
+fn is_there(status: &RulesetStatus) -> anyhow::Result<()> {
+    if *status == RulesetStatus::NotEnforced {
         bail!("the kernel has no Landlock (Linux 5.13, with landlock among its security modules)");
     }
     Ok(())
@@ -57,5 +57,5 @@ pub(crate) fn put_up(read: &[PathBuf]) -> anyhow::Result<()> {
         .add_rules(path_beneath_rules([root::SCRATCH], all))?
         .restrict_self()
         .context("failed to put up Landlock")?;
-    is_there(status.ruleset)
+    is_there(&status.ruleset)
 }

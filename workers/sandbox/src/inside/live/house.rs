@@ -47,6 +47,8 @@ const FILES: [(&str, &str); 5] = [
     ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n"),
     ("/etc/resolv.conf", ""),
 ];
+/// Bytes of `/dev`: this program, where it has to be copied.
+const DEV_BYTES: u64 = 64 * 1024 * 1024;
 /// Symlinks of every `/dev`.
 const LINKS: [(&str, &str); 5] = [
     ("fd", "/proc/self/fd"),
@@ -209,7 +211,7 @@ fn show(path: &Path) -> anyhow::Result<()> {
 fn devices(build: &Build) -> anyhow::Result<()> {
     let bounds = &build.spec.bounds;
     let dev = Path::new("/new/dev");
-    memory(dev, 1024 * 1024, 128, 0o755)?;
+    memory(dev, DEV_BYTES, 128, 0o755)?;
     let bind_file = |from: &Path, name: &str| -> anyhow::Result<()> {
         fs::write(dev.join(name), "")?;
         bind(from, &dev.join(name)).with_context(|| format!("failed to show {name}"))
@@ -218,7 +220,11 @@ fn devices(build: &Build) -> anyhow::Result<()> {
         let name = Path::new(device).file_name().and_then(|name| name.to_str()).unwrap_or_default();
         bind_file(&Path::new("/old").join(strip(device.as_ref())), name)?;
     }
-    bind_file(Path::new(root::PROGRAM), "sandbox")?;
+    // A file whose name was removed, as an upgrade does, cannot be mounted any more.
+    if bind_file(Path::new(root::PROGRAM), "sandbox").is_err() {
+        fs::copy(root::PROGRAM, dev.join("sandbox")).context("failed to copy this program")?;
+        fs::set_permissions(dev.join("sandbox"), fs::Permissions::from_mode(0o555))?;
+    }
     for (name, to) in LINKS {
         symlink(to, dev.join(name))?;
     }

@@ -1,0 +1,169 @@
+//! One sandbox of the service, and what is known of it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use millrace_sandbox::live::{Exec, LiveError, LiveSandbox};
+
+use crate::keys::Owner;
+use crate::session::Session;
+
+/// Sessions of a sandbox at most.
+const SESSIONS: usize = 64;
+
+/// A sandbox that can be asked.
+#[derive(Debug)]
+pub(crate) struct Hosted {
+    pub(crate) id: String,
+    pub(crate) owner: Owner,
+    pub(crate) live: LiveSandbox,
+    pub(crate) image: String,
+    /// For how long it may be unused.
+    pub(crate) idle: Duration,
+    pub(crate) made: Instant,
+    pub(crate) labels: Labels,
+    pub(crate) counts: Counts,
+    /// Since `made`, in milliseconds: when it was last used.
+    used_ms: AtomicU64,
+    /// Requests that use it now: as long as there are any, it is not idle.
+    using: AtomicUsize,
+    sessions: Mutex<HashMap<String, Arc<Session>>>,
+}
+
+/// What a client says of a sandbox and gets back.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Labels {
+    pub(crate) user: Option<String>,
+    pub(crate) experiment: Option<String>,
+    pub(crate) namespace: Option<String>,
+}
+
+/// What a sandbox did so far.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) commands: AtomicU64,
+    pub(crate) files: AtomicU64,
+}
+
+impl Counts {
+    pub(crate) fn add(count: &AtomicU64) {
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A request that uses a sandbox, as long as this value is there.
+#[derive(Debug)]
+pub(crate) struct Using(Arc<Hosted>);
+
+impl std::ops::Deref for Using {
+    type Target = Hosted;
+
+    fn deref(&self) -> &Hosted {
+        &self.0
+    }
+}
+
+impl Drop for Using {
+    fn drop(&mut self) {
+        self.0.touch();
+        self.0.using.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Hosted {
+    pub(crate) fn new(
+        id: String,
+        owner: Owner,
+        live: LiveSandbox,
+        image: String,
+        idle: Duration,
+        labels: Labels,
+    ) -> Self {
+        Self {
+            id,
+            owner,
+            live,
+            image,
+            idle,
+            made: Instant::now(),
+            labels,
+            counts: Counts::default(),
+            used_ms: AtomicU64::new(0),
+            using: AtomicUsize::new(0),
+            sessions: Mutex::default(),
+        }
+    }
+
+    /// Begins to use it, which puts off its end.
+    pub(crate) fn begin(self: &Arc<Self>) -> Using {
+        self.using.fetch_add(1, Ordering::AcqRel);
+        self.touch();
+        Using(Arc::clone(self))
+    }
+
+    fn touch(&self) {
+        let ms = u64::try_from(self.made.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.used_ms.store(ms, Ordering::Release);
+    }
+
+    /// For how long it may still be unused. Zero: it is over.
+    pub(crate) fn left(&self) -> Duration {
+        if self.using.load(Ordering::Acquire) > 0 {
+            return self.idle;
+        }
+        let used = Duration::from_millis(self.used_ms.load(Ordering::Acquire));
+        self.idle.saturating_sub(self.made.elapsed().saturating_sub(used))
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn session(&self, name: &str) -> Option<Arc<Session>> {
+        self.sessions().get(name).cloned()
+    }
+
+    /// Starts a session in place of none, or of one that has ended.
+    pub(crate) async fn open_session(&self, name: &str, shell: Exec) -> Result<(), OpenError> {
+        let room = |sessions: &HashMap<String, Arc<Session>>| {
+            if sessions.get(name).is_some_and(|session| session.is_alive()) {
+                Err(OpenError::Exists(name.to_owned()))
+            } else if sessions.len() >= SESSIONS && !sessions.contains_key(name) {
+                Err(OpenError::Full)
+            } else {
+                Ok(())
+            }
+        };
+        room(&self.sessions())?;
+        let session = Arc::new(Session::start(&self.live, shell).await?);
+        let mut sessions = self.sessions();
+        // Somebody else may have been faster.
+        room(&sessions)?;
+        sessions.insert(name.to_owned(), session);
+        Ok(())
+    }
+
+    /// Ends a session, and all that runs in it. Returns whether there was one.
+    pub(crate) fn close_session(&self, name: &str) -> bool {
+        self.sessions().remove(name).is_some()
+    }
+
+    /// Ends it. Its sessions are dropped, and all requests that wait for it fail.
+    pub(crate) async fn end(&self) {
+        self.sessions().clear();
+        self.live.end().await;
+    }
+}
+
+/// Why a session is not opened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum OpenError {
+    #[error("session {0} already exists")]
+    Exists(String),
+    #[error("the sandbox has 64 sessions; close one")]
+    Full,
+    #[error("{0}")]
+    Sandbox(#[from] LiveError),
+}

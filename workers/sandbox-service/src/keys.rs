@@ -1,0 +1,85 @@
+//! Who may ask: bearer keys. Each is an owner of its own, whose sandboxes no other key sees.
+
+use std::collections::HashSet;
+
+use axum::http::HeaderMap;
+use sha2::{Digest, Sha256};
+
+/// Bytes of a key at least: shorter ones can be guessed.
+const LEAST: usize = 16;
+/// Where clients put a key: the usual place, ROCK's, and E2B's.
+const HEADERS: [&str; 4] = ["authorization", "xrl-authorization", "x-key", "x-api-key"];
+
+/// The owner of a sandbox: the digest of a key. No key itself is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Owner([u8; 32]);
+
+/// Keys that are known.
+#[derive(Debug, Clone, Default)]
+pub struct Keys(HashSet<Owner>);
+
+/// Why keys cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum KeysError {
+    /// There is none.
+    #[error("failed to read keys: the file has none; write one a line")]
+    None,
+    /// One is too short.
+    #[error("failed to read keys: the key in line {0} has less than 16 characters")]
+    Short(usize),
+}
+
+impl Keys {
+    /// Keys as a file has them, one a line; empty lines and those with `#` are left out.
+    ///
+    /// # Errors
+    /// There is none, or one can be guessed.
+    pub fn parse(text: &str) -> Result<Self, KeysError> {
+        let lines = text.lines().map(str::trim).zip(1..);
+        let keys = lines.filter(|(key, _)| !key.is_empty() && !key.starts_with('#'));
+        let owners = keys.map(|(key, line)| match key.len() {
+            0..LEAST => Err(KeysError::Short(line)),
+            _ => Ok(owner(key)),
+        });
+        let owners = owners.collect::<Result<HashSet<Owner>, _>>()?;
+        if owners.is_empty() { Err(KeysError::None) } else { Ok(Self(owners)) }
+    }
+
+    /// Who asks. Digests are compared, so that no comparison tells how much of a key was right.
+    #[must_use]
+    pub fn owner(&self, headers: &HeaderMap) -> Option<Owner> {
+        let values = HEADERS.iter().filter_map(|name| headers.get(*name)?.to_str().ok());
+        let mut keys = values.map(|value| owner(value.strip_prefix("Bearer ").unwrap_or(value).trim()));
+        keys.find(|owner| self.0.contains(owner))
+    }
+}
+
+fn owner(key: &str) -> Owner {
+    Owner(Sha256::digest(key).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_known_by_all_of_it() {
+        let keys = Keys::parse("# ours\n0123456789abcdef\n\nfedcba9876543210\n").unwrap();
+        let asked = |name: &'static str, value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, value.parse().unwrap());
+            keys.owner(&headers)
+        };
+        let first = asked("authorization", "Bearer 0123456789abcdef");
+        assert!(first.is_some() && first == asked("x-api-key", "0123456789abcdef"));
+        assert!(
+            asked("xrl-authorization", "Bearer fedcba9876543210").is_some_and(|owner| Some(owner) != first)
+        );
+        for wrong in ["", "Bearer", "Bearer 0123456789abcde", "Bearer 0123456789abcdef0", "# ours"] {
+            assert_eq!(asked("authorization", wrong), None, "{wrong}");
+        }
+        assert_eq!(keys.owner(&HeaderMap::new()), None);
+        assert_eq!(Keys::parse("\n# none\n").unwrap_err(), KeysError::None);
+        assert_eq!(Keys::parse("\nshort\n").unwrap_err(), KeysError::Short(2));
+    }
+}

@@ -1,0 +1,236 @@
+//! What the service has: sandboxes by name, and who owns each.
+//!
+//! A sandbox ends when its owner stops it, when nobody used it for its idle time, or with this
+//! process. Asking for its state is no use of it.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use millrace_sandbox::live::{Bounds, Host, LiveError, Spec};
+use tokio::time::{MissedTickBehavior, interval};
+use uuid::Uuid;
+
+use crate::hosted::{Hosted, Labels, Using};
+use crate::keys::{Keys, Owner};
+
+/// Between two looks for sandboxes that nobody uses.
+const LOOK: Duration = Duration::from_millis(500);
+/// Sandboxes that have ended and are still known by name.
+const ENDED: usize = 10_000;
+/// Characters of a sandbox's name.
+const NAME_CHARS: usize = 64;
+
+/// How the service is run.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Who may ask.
+    pub keys: Keys,
+    /// Names of images that stand for this machine's own programs. No other image is known.
+    pub images: Vec<String>,
+    /// Sandboxes at once.
+    pub most: usize,
+    /// Bounds of each at most: a client that asks for more gets these, and is told so.
+    pub bounds: Bounds,
+    /// Idle time at most.
+    pub idle: Duration,
+}
+
+/// The service. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Service(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    host: Host,
+    settings: Settings,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    /// `None`: it is being made.
+    live: HashMap<String, Option<Arc<Hosted>>>,
+    ended: VecDeque<Ended>,
+}
+
+/// A sandbox that was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ended {
+    pub(crate) id: String,
+    pub(crate) owner: Owner,
+    pub(crate) image: String,
+    pub(crate) why: &'static str,
+}
+
+/// What a client asks of a new sandbox.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Wanted {
+    pub(crate) id: Option<String>,
+    pub(crate) image: String,
+    pub(crate) memory_bytes: Option<u64>,
+    pub(crate) disk_bytes: Option<u64>,
+    pub(crate) idle: Option<Duration>,
+    pub(crate) labels: Labels,
+}
+
+/// Why something is not done.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ServiceError {
+    #[error("sandbox_id={0:?} is not there: it was never made, or has ended")]
+    Missing(String),
+    #[error("{field}={value}: {remedy}")]
+    Invalid { field: &'static str, value: String, remedy: String },
+    #[error("there are {0} sandboxes, and no more may be; stop one, or come back later")]
+    Full(usize),
+    #[error("{0}")]
+    Sandbox(#[from] LiveError),
+}
+
+pub(crate) fn invalid(
+    field: &'static str,
+    value: impl Into<String>,
+    remedy: impl Into<String>,
+) -> ServiceError {
+    ServiceError::Invalid { field, value: value.into().chars().take(200).collect(), remedy: remedy.into() }
+}
+
+impl Service {
+    /// Starts the service on a host of sandboxes.
+    #[must_use]
+    pub fn start(host: Host, settings: Settings) -> Self {
+        let service = Self(Arc::new(Inner { host, settings, table: Mutex::default() }));
+        let inner = Arc::downgrade(&service.0);
+        tokio::spawn(async move {
+            let mut looks = interval(LOOK);
+            looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                looks.tick().await;
+                let Some(inner) = inner.upgrade() else { return };
+                Self(inner).end_idle();
+            }
+        });
+        service
+    }
+
+    pub(crate) fn owner(&self, headers: &axum::http::HeaderMap) -> Option<Owner> {
+        self.0.settings.keys.owner(headers)
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a sandbox.
+    pub(crate) async fn make(&self, owner: Owner, wanted: Wanted) -> Result<Arc<Hosted>, ServiceError> {
+        let settings = &self.0.settings;
+        if !settings.images.contains(&wanted.image) {
+            let remedy = format!("the images are {:?}, each this machine's own programs", settings.images);
+            return Err(invalid("image", wanted.image, remedy));
+        }
+        let id = wanted.id.unwrap_or_else(|| Uuid::now_v7().simple().to_string());
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if id.is_empty() || id.len() > NAME_CHARS || !id.chars().all(is_plain) {
+            return Err(invalid("sandbox_id", id, "1 to 64 letters, digits, `-` and `_`"));
+        }
+        let place = self.reserve(&id)?;
+        let most = settings.bounds;
+        let bounds = Bounds {
+            memory_bytes: wanted.memory_bytes.map_or(most.memory_bytes, |asked| asked.min(most.memory_bytes)),
+            disk_bytes: wanted.disk_bytes.map_or(most.disk_bytes, |asked| asked.min(most.disk_bytes)),
+            ..most
+        };
+        let live = self.0.host.create(Spec { bounds, ..Spec::default() }).await?;
+        let idle = wanted.idle.map_or(settings.idle, |asked| asked.min(settings.idle));
+        let hosted = Arc::new(Hosted::new(id, owner, live, wanted.image, idle, wanted.labels));
+        place.fill(&hosted);
+        Ok(hosted)
+    }
+
+    fn reserve(&self, id: &str) -> Result<Place<'_>, ServiceError> {
+        let mut table = self.table();
+        if table.live.contains_key(id) {
+            return Err(invalid("sandbox_id", id, "there is one of this name; choose another, or stop it"));
+        }
+        if table.live.len() >= self.0.settings.most {
+            return Err(ServiceError::Full(table.live.len()));
+        }
+        table.live.insert(id.to_owned(), None);
+        Ok(Place { service: self, id: Some(id.to_owned()) })
+    }
+
+    /// A sandbox of this owner. To another owner it is not there.
+    pub(crate) fn look(&self, owner: Owner, id: &str) -> Result<Arc<Hosted>, ServiceError> {
+        let found = self.table().live.get(id).cloned().flatten();
+        let found = found.filter(|hosted| hosted.owner == owner && hosted.live.is_alive());
+        found.ok_or_else(|| ServiceError::Missing(id.chars().take(NAME_CHARS).collect()))
+    }
+
+    /// The same, to use it.
+    pub(crate) fn use_it(&self, owner: Owner, id: &str) -> Result<Using, ServiceError> {
+        Ok(self.look(owner, id)?.begin())
+    }
+
+    /// One that has ended.
+    pub(crate) fn ended(&self, owner: Owner, id: &str) -> Option<Ended> {
+        let table = self.table();
+        table.ended.iter().rev().find(|ended| ended.id == id && ended.owner == owner).cloned()
+    }
+
+    /// Ends a sandbox, and waits until nothing of it is left.
+    pub(crate) async fn stop(&self, owner: Owner, id: &str) -> Result<(), ServiceError> {
+        let hosted = self.look(owner, id)?;
+        self.remove(&hosted, "stopped").await;
+        Ok(())
+    }
+
+    async fn remove(&self, hosted: &Arc<Hosted>, why: &'static str) {
+        {
+            let mut table = self.table();
+            if table.live.remove(&hosted.id).is_none() {
+                return;
+            }
+            if table.ended.len() == ENDED {
+                table.ended.pop_front();
+            }
+            let (id, image) = (hosted.id.clone(), hosted.image.clone());
+            table.ended.push_back(Ended { id, owner: hosted.owner, image, why });
+        }
+        hosted.end().await;
+    }
+
+    /// Ends those that nobody uses, or that ended by themselves; each in a task of its own.
+    fn end_idle(&self) {
+        let over = |hosted: &Arc<Hosted>| hosted.left().is_zero() || !hosted.live.is_alive();
+        let all: Vec<Arc<Hosted>> =
+            self.table().live.values().flatten().filter(|one| over(one)).cloned().collect();
+        for hosted in all {
+            let service = self.clone();
+            let why = if hosted.live.is_alive() { "nobody used it" } else { "its processes ended" };
+            tracing::info!(sandbox = hosted.id, why, "a sandbox ends");
+            tokio::spawn(async move { service.remove(&hosted, why).await });
+        }
+    }
+}
+
+/// A name that is taken while its sandbox is made; free again where that fails.
+struct Place<'s> {
+    service: &'s Service,
+    id: Option<String>,
+}
+
+impl Place<'_> {
+    fn fill(mut self, hosted: &Arc<Hosted>) {
+        if let Some(id) = self.id.take() {
+            self.service.table().live.insert(id, Some(Arc::clone(hosted)));
+        }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if let Some(id) = &self.id {
+            self.service.table().live.remove(id);
+        }
+    }
+}
