@@ -70,9 +70,9 @@ struct Arguments {
     /// Copies of that program that run at once. Default: one per processor
     #[arg(long, env = "MILLRACE_EXEC_COPIES", value_name = "N")]
     exec_copies: Option<usize>,
-    /// Run the programs of runs with environment.name = agent, and serve their pool: whoever may submit a
-    /// run may then run programs on this machine, as this user. With a number, at most as many agents
-    /// run at once
+    /// Run the programs of runs with environment.name = agent, and serve their pool: a client
+    /// that may submit a run may then run programs on this machine, as this user. With a number, at most
+    /// as many agents run at once
     #[arg(long, env = "MILLRACE_AGENTS", value_name = "N", num_args = 0..=1, default_missing_value = "64")]
     agents: Option<usize>,
     /// This worker's name: a-z, 0-9, '-' and '_'. Default: the machine's name and this process's

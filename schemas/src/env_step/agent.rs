@@ -52,18 +52,18 @@ pub struct AgentSpec {
     #[serde(default)]
     pub forks: Forks,
     /// Milliseconds of the agent's own time from one answer to its next call; then it is ended and
-    /// scored. Time in which it waits for the model does not count. Default 60,000.
+    /// scored. Time in which it waits for the model does not count. Default 60000.
     #[serde(default = "a_minute")]
     pub call_ms: u64,
-    /// Milliseconds of the agent's own time in all; then it is ended and scored. Default 600,000.
+    /// Milliseconds of the agent's own time in all; then it is ended and scored. Default 600000.
     #[serde(default = "ten_minutes")]
     pub time_ms: u64,
     /// Milliseconds of the reward's program; one that takes longer is ended, and the score is 0.
-    /// Default 60,000.
+    /// Default 60000.
     #[serde(default = "a_minute")]
     pub reward_ms: u64,
     /// Milliseconds that an agent's call may wait for its turn to be sampled; then the rollout counts
-    /// as lost and restarts. Default 1,800,000.
+    /// as lost and restarts. Default 1800000.
     #[serde(default = "half_an_hour")]
     pub idle_ms: u64,
 }

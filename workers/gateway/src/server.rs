@@ -1,6 +1,6 @@
 //! The gateway's HTTP: finds the session by the key, and speaks the dialect of the path.
 
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
@@ -33,22 +33,21 @@ async fn answer(State(agents): State<Weak<Agents>>, request: Request) -> Respons
     let path = request.uri().path().trim_end_matches('/').to_owned();
     let path = path.strip_prefix("/v1").unwrap_or(&path);
     let dialect = Dialect::at(path);
-    let answered = match agents.upgrade() {
-        Some(agents) => route(&agents, dialect, path, request).await,
-        None => Err(Refusal::over("the worker leaves")),
-    };
+    let answered = route(&agents, dialect, path, request).await;
     answered.unwrap_or_else(|refusal| refused(dialect.unwrap_or(Dialect::Chat), &refusal))
 }
 
 async fn route(
-    agents: &Arc<Agents>,
+    agents: &Weak<Agents>,
     dialect: Option<Dialect>,
     path: &str,
     request: Request,
 ) -> Result<Response, Refusal> {
     let (parts, body) = request.into_parts();
     let key = key(&parts.headers).ok_or_else(Refusal::key)?;
-    let (run, session) = agents.by_key(key).ok_or_else(Refusal::key)?;
+    // A call that waits must not keep the agents alive: they end with the worker.
+    let found = agents.upgrade().ok_or_else(|| Refusal::over("the worker leaves"))?.by_key(key);
+    let (run, session) = found.ok_or_else(Refusal::key)?;
     match (parts.method, dialect) {
         (Method::POST, Some(dialect)) => {
             let too_large = |_| Refusal::too_large(MAX_AGENT_CALL_BYTES);

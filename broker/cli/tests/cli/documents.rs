@@ -44,6 +44,7 @@ fn the_run_files_are_valid() {
         "sokoban",
         "sokoban-hard",
         "counter",
+        "smollm2-agent",
         "smollm2-arithmetic",
         "three-domains",
     ] {
