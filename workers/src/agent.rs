@@ -75,7 +75,7 @@ impl AgentSteps {
         let TaskKey::EnvStep { rollout, turn } = task.key else { return Failure::misrouted(task).into() };
         let wait = Duration::from_millis(AGENT_WAIT_MS);
         match timeout(wait, self.follow(task, (rollout, turn), step, spec, row)).await {
-            Ok(Ok((state, step))) => verdict(state, step),
+            Ok(Ok((state, step))) => verdict(&state, step),
             Ok(Err(failure)) => failure.into(),
             Err(_) => {
                 let reason = "the agent works, or there is no room for it yet".to_owned();
@@ -143,11 +143,11 @@ async fn step_here(agents: &Agents, name: &SessionName, turn: u32, tokens: &[u32
     }
 }
 
-fn verdict(state: AgentState, step: Step) -> Verdict {
+fn verdict(state: &AgentState, step: Step) -> Verdict {
     let body = match step {
         Step::Done(mut done) => {
             if !done.done {
-                done.state = serde_json::to_vec(&state).expect("a state holds only what JSON can express");
+                done.state = serde_json::to_vec(state).expect("a state holds only what JSON can express");
             }
             OutcomeBody::EnvStep(*done)
         }

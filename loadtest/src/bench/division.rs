@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use millrace_coordinator::shell::clock::UnixClock;
+use millrace_coordinator::shell::clock::{MachineClock, UnixClock};
 use millrace_coordinator::shell::driver::{self, DriverConfig};
 use millrace_coordinator::shell::leader::Term;
 use millrace_coordinator::shell::shared::SharedState;
@@ -125,7 +125,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             for seed in &args.seeds {
                 let pace = Pace { seed: *seed, train_s: *train_s };
                 let played = in_virtual_time(play(*split, pace, args.steps))?;
-                eprintln!("{played:?}");
+                println!("{played:?}");
                 figures.push(played);
             }
         }
@@ -155,7 +155,8 @@ async fn play(split: Split, pace: Pace, steps: u64) -> anyhow::Result<Figures> {
     let queue = Arc::new(MemoryQueue::new(Arc::new(SystemClock::new())));
     let broker = Broker::new(queue, Objects::memory());
     let clock = UnixClock::new(move || 1_700_000_000_000 + start.elapsed().as_millis() as u64);
-    let config = DriverConfig { term: Term::on(None), clock, ..DriverConfig::new("coordinator-0") };
+    let term = Term::on(MachineClock::default());
+    let config = DriverConfig { term, clock, ..DriverConfig::new("coordinator-0") };
     let shared = driver::restore(&broker).await?;
     let stop = CancellationToken::new();
     let driven = driver::run(broker.clone(), config, shared.clone(), Health::default(), stop.clone());

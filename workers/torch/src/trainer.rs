@@ -135,7 +135,7 @@ impl TorchTrainer {
     /// Moves weights, optimiser state and the reference model to `device`.
     fn move_to(&mut self, device: Device) {
         if let Some((_, state)) = &mut self.kept {
-            state.to_device(device);
+            state.move_to(device);
         }
         if let Some((_, reference)) = &mut self.reference {
             reference.to_device(device);

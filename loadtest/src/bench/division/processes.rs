@@ -98,7 +98,7 @@ pub(super) fn played(file: &Path, steps: u64, rounds: u32, folder: &Path) -> any
                 let program = &programs[usize::from(variant.at_once)];
                 let report = play_by(program, folder, &spec, variant.arguments)?;
                 let played = variant.played(alpha, &report);
-                eprintln!("{played:?}");
+                println!("{played:?}");
                 all.push(played);
             }
         }

@@ -2,6 +2,7 @@ use axum::http::StatusCode;
 use millrace_schemas::env_step::TurnLimits;
 
 use super::*;
+use crate::call::assistant;
 use crate::testing::{codec, tokens, words};
 
 fn call(messages: Value) -> Call {

@@ -101,7 +101,7 @@ fn blocks(reply: &Reply) -> Vec<Value> {
     words.into_iter().chain(reply.tool_calls.iter().map(call)).collect()
 }
 
-fn shell(model: &str, reply: &Reply, content: Value, stop: (Value, Value), output: usize) -> Value {
+fn shell(model: &str, reply: &Reply, content: &Value, stop: &(Value, Value), output: usize) -> Value {
     json!({
         "id": format!("msg_{}", reply.turn), "type": "message", "role": "assistant", "model": model,
         "content": content, "stop_reason": stop.0, "stop_sequence": stop.1,
@@ -111,7 +111,7 @@ fn shell(model: &str, reply: &Reply, content: Value, stop: (Value, Value), outpu
 
 pub(super) fn write(model: &str, reply: &Reply) -> Value {
     let stop = (json!(finish(reply)), json!(reply.stop));
-    shell(model, reply, Value::Array(blocks(reply)), stop, reply.completion_tokens)
+    shell(model, reply, &Value::Array(blocks(reply)), &stop, reply.completion_tokens)
 }
 
 pub(super) fn events(model: &str, reply: &Reply) -> String {
@@ -119,7 +119,7 @@ pub(super) fn events(model: &str, reply: &Reply) -> String {
         data["type"] = json!(name);
         event(Some(name), &data)
     };
-    let start = shell(model, reply, json!([]), (Value::Null, Value::Null), 0);
+    let start = shell(model, reply, &json!([]), &(Value::Null, Value::Null), 0);
     let mut events = named(json!({ "message": start }), "message_start");
     for (index, block) in blocks(reply).iter().enumerate() {
         let (empty, delta) = match block["type"].as_str() {

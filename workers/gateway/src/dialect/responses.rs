@@ -108,7 +108,7 @@ fn items(reply: &Reply) -> Vec<Value> {
     words.into_iter().chain(reply.tool_calls.iter().map(call)).collect()
 }
 
-fn shell(model: &str, reply: &Reply, status: &str, output: Value, usage: Value) -> Value {
+fn shell(model: &str, reply: &Reply, status: &str, output: &Value, usage: &Value) -> Value {
     let details = (status == "incomplete").then(|| json!({ "reason": "max_output_tokens" }));
     json!({
         "id": format!("resp_{}", reply.turn), "object": "response", "created_at": 0, "status": status,
@@ -125,7 +125,7 @@ pub(super) fn write(model: &str, reply: &Reply) -> Value {
         "input_tokens": input, "input_tokens_details": { "cached_tokens": 0 }, "output_tokens": output,
         "output_tokens_details": { "reasoning_tokens": 0 }, "total_tokens": input + output,
     });
-    shell(model, reply, status, Value::Array(items(reply)), usage)
+    shell(model, reply, status, &Value::Array(items(reply)), &usage)
 }
 
 pub(super) fn events(model: &str, reply: &Reply) -> String {
@@ -136,7 +136,7 @@ pub(super) fn events(model: &str, reply: &Reply) -> String {
         number += 1;
         events += &event(Some(name), &data);
     };
-    let begun = shell(model, reply, "in_progress", json!([]), Value::Null);
+    let begun = shell(model, reply, "in_progress", &json!([]), &Value::Null);
     send("response.created", json!({ "response": begun }));
     for (index, item) in items(reply).into_iter().enumerate() {
         let at = |field: &str, value: &Value| json!({ "item_id": item["id"], "output_index": index, "content_index": 0, field: value });

@@ -37,7 +37,13 @@ async fn stored(broker: &Broker, id: RolloutId, random: &mut Stream) -> BatchRol
             _ => TaskKey::EnvStep { rollout: id, turn: 0 },
         };
         let worker = "w".parse().unwrap();
-        let event = Event::Outcome(Outcome { key, worker, busy_us: 1, answers: Some(7), body: body.clone() });
+        let event = Event::Outcome(Outcome {
+            key,
+            worker,
+            busy_us: 1,
+            request_fingerprint: Some(7),
+            body: body.clone(),
+        });
         let seq = broker.append(run().as_str(), &event).await.unwrap().seq;
         entries.push(EntryRef::of(seq, &body).unwrap());
     }

@@ -40,7 +40,8 @@ pub(super) fn score(
     base: &Manifest,
 ) -> (Vec<Row<ScoredTokens>>, BTreeMap<String, f64>) {
     let in_reward = algorithm.kl.filter(|kl| kl.place == KlPlace::Reward);
-    let mut groups = shaped_rewards((&rows, observations), batch, algorithm, in_reward.map(|kl| (kl, coefficient)));
+    let mut groups =
+        shaped_rewards((&rows, observations), batch, algorithm, in_reward.map(|kl| (kl, coefficient)));
     let mut metrics = BTreeMap::new();
     if in_reward.is_some() || algorithm.shaping != Shaping::default() {
         let mean =

@@ -74,7 +74,7 @@ impl Optimiser {
         }
     }
 
-    fn to_device(&mut self, device: Device) {
+    fn move_to(&mut self, device: Device) {
         for tensor in [&mut self.first, &mut self.second].into_iter().chain(&mut self.masters) {
             *tensor = tensor.to_device(device);
         }
@@ -113,9 +113,9 @@ impl TrainerState {
     }
 
     /// Moves everything to another device. On the same one nothing changes.
-    pub(super) fn to_device(&mut self, device: Device) {
+    pub(super) fn move_to(&mut self, device: Device) {
         self.decoder.to_device(device);
-        self.optimiser.to_device(device);
+        self.optimiser.move_to(device);
     }
 
     /// A copy that shares no memory with it.

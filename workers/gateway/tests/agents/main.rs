@@ -1,8 +1,8 @@
 //! Agents that are programs, played step by step as the fold would, without a queue.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "../src/testing.rs"]
+#[path = "../../src/testing.rs"]
 mod testing;
-#[path = "agents/world.rs"]
 mod world;
 
 use std::time::Duration;
