@@ -53,8 +53,8 @@ agent: programs model ## an agent that is a program learns to repair code; targe
 learn: build model ## the examples that learn, three seeds each, beside rules that learn nothing; an hour; target/learn.md
 	target/release/millrace-loadtest bench learn
 
-sdks: ## the clients that tests of the sandbox service drive, pinned, in target/sandbox-sdks
-	@test -x target/sandbox-sdks/bin/python || workers/sandbox-service/tests/setup.sh
+sdks: setup ## the clients that tests of the sandbox service drive, pinned, in target/sandbox-sdks
+	@workers/sandbox-service/tests/setup.sh
 
 # The build comes first: tests start the real programs.
 test: build model tools sdks ## every test, against a real nats-server
@@ -93,9 +93,9 @@ lint: setup alone ## formatting, clippy, documentation, and the repository's own
 # features of what a crate names matter to it. In these groups each member has those that it has by itself, all
 # other crates in the whole workspace: schemas/tests/tidy/alone.rs proves it. The kernels are with each group for
 # cargo's sake, so that procedural macros are the ones that lint built already.
-ALONE_PLAIN := objects server telemetry aws sandbox
+ALONE_PLAIN := objects server telemetry aws sandbox sandbox-service
 ALONE_QUEUE := auth autoscaler
-ALONE_TORCHLESS := workers
+ALONE_TORCHLESS := workers gateway
 KERNELS := --package millrace-kernels
 
 alone: setup ## each crate builds without the others

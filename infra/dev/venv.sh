@@ -8,16 +8,18 @@ venv_is_made() {
     [[ -f $stamp && $(<"$stamp") == "$(sha256sum <"$2")" && -x $1/bin/python ]]
 }
 
-# make_venv FOLDER REQUIREMENTS PYTHON: by uv where it is. Harmless when repeated.
+# make_venv FOLDER REQUIREMENTS PYTHON [OPTION...]: by uv where it is, with further options of the installer. Harmless when
+# repeated.
 make_venv() {
     local venv=$1 requirements=$2 python=$3
     if venv_is_made "$venv" "$requirements"; then return; fi
     if command -v uv >/dev/null; then
         [[ -x $venv/bin/python ]] || uv venv --quiet --python "$python" "$venv" || return
-        uv pip install --quiet --require-hashes --python "$venv/bin/python" -r "$requirements" || return
+        uv pip install --quiet --require-hashes "${@:4}" --python "$venv/bin/python" -r "$requirements" || return
     else
         [[ -x $venv/bin/python ]] || "$python" -m venv "$venv" || return
-        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r "$requirements" || return
+        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes "${@:4}" \
+            -r "$requirements" || return
     fi
     # Last, so that a run that was cut short is done again.
     sha256sum <"$requirements" >"$venv/requirements.sha256"

@@ -72,14 +72,27 @@ impl AgentSteps {
         spec: &AgentSpec,
         row: impl AsyncFnOnce() -> Result<(Row, Arc<Codec>), Failure>,
     ) -> Verdict {
-        let TaskKey::EnvStep { rollout, turn } = task.key else { return Failure::misrouted(task).into() };
+        self.outcome(task, step, spec, row).await.map(|body| body.map(|body| (body, Cost::default()))).into()
+    }
+
+    /// `None` if the task became stale.
+    async fn outcome(
+        &self,
+        task: &Task,
+        step: &EnvStepTask,
+        spec: &AgentSpec,
+        row: impl AsyncFnOnce() -> Result<(Row, Arc<Codec>), Failure>,
+    ) -> Result<Option<OutcomeBody>, Failure> {
+        let TaskKey::EnvStep { rollout, turn } = task.key else { return Err(Failure::misrouted(task)) };
         let wait = Duration::from_millis(AGENT_WAIT_MS);
         match timeout(wait, self.follow(task, (rollout, turn), step, spec, row)).await {
-            Ok(Ok((state, step))) => verdict(&state, step),
-            Ok(Err(failure)) => failure.into(),
+            Ok(followed) => {
+                let (state, step) = followed?;
+                outcome_of(&state, step)
+            }
             Err(_) => {
                 let reason = "the agent works, or there is no room for it yet".to_owned();
-                Verdict::Done(OutcomeBody::Returned(Returned::undone(reason)), Cost::default())
+                Ok(Some(OutcomeBody::Returned(Returned::undone(reason))))
             }
         }
     }
@@ -143,19 +156,20 @@ async fn step_here(agents: &Agents, name: &SessionName, turn: u32, tokens: &[u32
     }
 }
 
-fn verdict(state: &AgentState, step: Step) -> Verdict {
-    let body = match step {
+fn outcome_of(state: &AgentState, step: Step) -> Result<Option<OutcomeBody>, Failure> {
+    Ok(match step {
         Step::Done(mut done) => {
             if !done.done {
                 done.state = serde_json::to_vec(state).expect("a state holds only what JSON can express");
             }
-            OutcomeBody::EnvStep(*done)
+            Some(OutcomeBody::EnvStep(*done))
         }
-        Step::Past => return Verdict::Stale,
-        Step::Lost(reason) => OutcomeBody::Lost(Lost { reason: cut(&reason, MAX_REASON_BYTES).to_owned() }),
-        Step::Impossible(reason) => return Verdict::Poison(reason),
-    };
-    Verdict::Done(body, Cost::default())
+        Step::Past => None,
+        Step::Lost(reason) => {
+            Some(OutcomeBody::Lost(Lost { reason: cut(&reason, MAX_REASON_BYTES).to_owned() }))
+        }
+        Step::Impossible(reason) => return Err(Failure::Impossible(reason)),
+    })
 }
 
 /// Consumes changes of policies, produces the end of agents whose run is over or that are too old.

@@ -1,7 +1,13 @@
 #!/usr/bin/env bash
-# The clients that the tests drive, unmodified and pinned, in an environment of their own.
+# Makes target/sandbox-sdks: the clients that the tests drive, unmodified and pinned. Harmless when repeated. The hashes of
+# requirements.txt are made by:
+#
+#     uv pip compile --no-deps --generate-hashes --no-header --no-emit-index-url --no-annotate --python-version 3.11 \
+#         requirements.in -o requirements.txt
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
-python3 -m venv target/sandbox-sdks
-target/sandbox-sdks/bin/pip install --quiet --disable-pip-version-check --no-deps \
-    --requirement workers/sandbox-service/tests/requirements.txt
+# shellcheck source=infra/dev/venv.sh
+source infra/dev/venv.sh
+
+# Without what ROCK's own servers need.
+make_venv target/sandbox-sdks workers/sandbox-service/tests/requirements.txt python3 --no-deps

@@ -46,24 +46,24 @@ impl Waiting {
 /// The copies of a program. They are killed on drop.
 #[derive(Debug)]
 pub(super) struct Copies {
-    shared: Arc<Shared>,
+    shared: Arc<CopiesInner>,
     /// Their async tasks.
     tasks: Mutex<JoinSet<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct CopiesInner {
     command: String,
     /// Copies at most that are not stuck.
     most: usize,
     /// Requests of one batch at most.
     batch: usize,
-    state: Mutex<State>,
+    state: Mutex<BatchState>,
     arrived: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct BatchState {
     waiting: VecDeque<Waiting>,
     running: usize,
     idle: usize,
@@ -73,7 +73,7 @@ struct State {
 impl Copies {
     pub(super) fn new(command: &str, first: Process, most: usize, batch: usize) -> Self {
         let (command, state) = (command.to_owned(), Mutex::default());
-        let shared = Arc::new(Shared { command, most, batch, state, arrived: Notify::new() });
+        let shared = Arc::new(CopiesInner { command, most, batch, state, arrived: Notify::new() });
         let copies = Self { shared, tasks: Mutex::default() };
         copies.shared.state().running += 1;
         copies.spawn(Some(first));
@@ -114,14 +114,14 @@ impl Copies {
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl CopiesInner {
+    fn state(&self) -> MutexGuard<'_, BatchState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Copies at most: those that are stuck are replaced, as long as they are not more than the
     /// others.
-    fn limit(&self, state: &State) -> usize {
+    fn limit(&self, state: &BatchState) -> usize {
         self.most + state.stuck.min(self.most)
     }
 
@@ -237,7 +237,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl BatchState {
     /// Up to `size` requests that somebody waits for: one that goes alone, or several others.
     fn take(&mut self, size: usize) -> Vec<Waiting> {
         let mut batch: Vec<Waiting> = Vec::new();
@@ -257,7 +257,7 @@ impl State {
 }
 
 /// Counts a copy as idle until it is dropped.
-struct Idle<'a>(&'a Shared);
+struct Idle<'a>(&'a CopiesInner);
 
 impl Drop for Idle<'_> {
     fn drop(&mut self) {
@@ -266,10 +266,10 @@ impl Drop for Idle<'_> {
 }
 
 /// Counts a copy as stuck until it is dropped.
-struct Stuck<'a>(&'a Shared);
+struct Stuck<'a>(&'a CopiesInner);
 
 impl<'a> Stuck<'a> {
-    fn new(shared: &'a Shared) -> Self {
+    fn new(shared: &'a CopiesInner) -> Self {
         shared.state().stuck += 1;
         Self(shared)
     }

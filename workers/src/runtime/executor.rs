@@ -88,3 +88,10 @@ impl From<Result<(OutcomeBody, Cost), Failure>> for Verdict {
         }
     }
 }
+
+/// Without an outcome the run no longer needs the task.
+impl From<Result<Option<(OutcomeBody, Cost)>, Failure>> for Verdict {
+    fn from(executed: Result<Option<(OutcomeBody, Cost)>, Failure>) -> Self {
+        executed.transpose().map_or(Self::Stale, Self::from)
+    }
+}

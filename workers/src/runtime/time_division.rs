@@ -48,10 +48,10 @@ pub enum NotReleased {
 /// A device that is shared by the generate and the train stage of one worker. Clones are the same
 /// device.
 #[derive(Clone)]
-pub struct TimeDivision(Arc<Shared>);
+pub struct TimeDivision(Arc<DivisionCore>);
 
-struct Shared {
-    state: Mutex<State>,
+struct DivisionCore {
+    state: Mutex<DeviceState>,
     /// Turns in flight.
     turns: watch::Sender<usize>,
     may_generate: watch::Sender<bool>,
@@ -63,7 +63,7 @@ struct Shared {
     engine: OnceLock<Arc<dyn Tenant>>,
 }
 
-struct State {
+struct DeviceState {
     now: DeviceUse,
     /// Of the turns that begin now.
     ends: TurnEnds,
@@ -80,8 +80,8 @@ impl Default for TimeDivision {
     fn default() -> Self {
         let leaving = CancellationToken::new();
         let ends = TurnEnds::new(&leaving);
-        Self(Arc::new(Shared {
-            state: Mutex::new(State { now: DeviceUse::Generates, ends }),
+        Self(Arc::new(DivisionCore {
+            state: Mutex::new(DeviceState { now: DeviceUse::Generates, ends }),
             turns: watch::Sender::new(0),
             may_generate: watch::Sender::new(true),
             may_train: watch::Sender::new(true),
@@ -105,7 +105,7 @@ impl TurnEnds {
 }
 
 impl TimeDivision {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DeviceState> {
         // A panic cannot leave it half changed.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -15,7 +15,6 @@ use millrace_workers::{Executor, Verdict};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-#[path = "program/batch.rs"]
 mod batch;
 
 const PATIENCE: Duration = Duration::from_secs(60);
