@@ -62,7 +62,7 @@ fn shares_are_alike_and_add_up_to_the_batch() {
     for algorithm in [
         plain.clone(),
         Algorithm { epochs: 3, ..plain.clone() },
-        Algorithm { minibatches: 4, ..plain.clone() },
+        Algorithm { epochs: 1, minibatches: 4, ..plain.clone() },
         Algorithm { kl: Some(Kl::of_loss(0.1, KlEstimator::K3)), ..plain.clone() },
     ] {
         for world in [1, 2, 3, 8] {
