@@ -53,8 +53,9 @@ agent: programs model ## an agent that is a program learns to repair code; targe
 learn: build model ## the examples that learn, three seeds each, beside rules that learn nothing; an hour; target/learn.md
 	target/release/millrace-loadtest bench learn
 
-sdks: ## the clients that tests of the sandbox service drive, pinned, in target/sandbox-sdks
+sdks: ## the clients and the agent that tests drive, pinned, in target/sandbox-sdks and target/agents
 	@test -x target/sandbox-sdks/bin/python || workers/sandbox-service/tests/setup.sh
+	@test -x target/agents/bin/mini || workers/gateway/tests/setup.sh
 
 # The build comes first: tests start the real programs.
 test: build model tools sdks ## every test, against a real nats-server
