@@ -78,12 +78,13 @@ async fn mini_swe_agent_repairs_a_repository() {
         "files": { "calc.py": "def add(a, b):\n    return a - b\n" },
         "reward_files": { "tests/check.py": "import sys\nsys.path.insert(0, '.')\nimport calc\nprint(1.0 if calc.add(2, 3) == 5 else 0.0)\n" },
     });
-    let (seen, reward, why) = played(&world, &spec, row.clone(), &turns).await;
+    let repairs = played(&world, &spec, row.clone(), &turns);
+    // The same agent that submits at once has repaired nothing.
+    let gives_up = played(&world, &spec, row, &turns[2..]);
+    let ((seen, reward, why), (_, nothing, why_nothing)) = tokio::join!(repairs, gives_up);
     assert_eq!((reward, seen.len()), (1.0, 3), "{why}: {seen:#?}");
     assert!(seen[0].contains("do it") && seen[1].contains("return a - b"), "{seen:#?}");
     assert!(seen[1].contains("calc.py") && !seen[1].contains("tests"), "{seen:#?}");
     assert!(seen[2].contains("42"), "{seen:#?}");
-    // The same agent that submits at once has repaired nothing.
-    let (_, reward, why) = played(&world, &spec, row, &turns[2..]).await;
-    assert_eq!(reward, 0.0, "{why}");
+    assert_eq!(nothing, 0.0, "{why_nothing}");
 }
