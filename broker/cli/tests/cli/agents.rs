@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::signal::Signal;
 
-use super::support::{Up, send, until};
+use tokio::time::timeout;
+
+use super::support::{PATIENCE, Up, millrace, send, stderr, stdout, until};
 
 mod model;
 
@@ -117,6 +119,28 @@ async fn a_worker_that_is_killed_takes_its_agents_along_and_their_rollouts_resta
     let is_left = || processes().iter().any(known);
     until("nothing of its sandboxes is left", async || (!is_left()).then_some(())).await;
     until("no agent is left", async || (agents(folder.path()) == 0).then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_run_of_ones_own_goes_on_without_a_sandbox_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = written(folder.path(), AGENT, "");
+    let file = file.to_str().unwrap();
+    let at = folder.path().join("up");
+    let up = async |more: &[&str]| {
+        let mut up = millrace();
+        up.env("MILLRACE_SANDBOX", "/no/such/program").args(["up", file, "--steps", "1", "--dir"]);
+        let ran = up.arg(&at).args(more).output();
+        timeout(PATIENCE, ran).await.expect("millrace ends").unwrap()
+    };
+    // Who names folders wants walls.
+    let refused = up(&["--agents-read", "/usr"]).await;
+    let said = stderr(&refused);
+    assert!(!refused.status.success() && said.contains("cannot be sandboxed"), "{said}");
+    let ran = up(&[]).await;
+    let said = [stdout(&ran), stderr(&ran)].concat();
+    assert!(ran.status.success(), "{said}");
+    assert!(said.contains("WARNING: agents run as you") && said.contains("/no/such/program"), "{said}");
 }
 
 /// A process of this machine.
