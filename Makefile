@@ -53,12 +53,13 @@ agent: programs model ## an agent that is a program learns to repair code; targe
 learn: build model ## the examples that learn, three seeds each, beside rules that learn nothing; an hour; target/learn.md
 	target/release/millrace-loadtest bench learn
 
-sdks: setup ## the clients that tests of the sandbox service drive, pinned, in target/sandbox-sdks
+sdks: setup ## the clients and the agent that tests drive, pinned, in target/sandbox-sdks and target/agents
 	@workers/sandbox-service/tests/setup.sh
+	@workers/gateway/tests/setup.sh
 
-# The build comes first: tests start the real programs.
+# The build comes first: tests start the real programs. No example in the documentation is a test.
 test: build model tools sdks ## every test, against a real nats-server
-	cargo test $(CARGO_ARGS) --no-fail-fast
+	cargo test $(CARGO_ARGS) --no-fail-fast --lib --bins --tests
 	python3 -m unittest discover --start-directory workers/python/tests
 	python3 -m unittest discover --start-directory infra/images
 

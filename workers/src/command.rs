@@ -25,6 +25,7 @@ use arguments::engine::EngineArgs;
 use arguments::time_division::TimeDivisionArgs;
 use arguments::{PoolArg, StageArg, pools};
 
+use agents::AgentArgs;
 use baselines::Baselines;
 use check_data::CheckData;
 use check_model::CheckModel;
@@ -70,11 +71,8 @@ struct Arguments {
     /// Copies of that program that run at once. Default: one per processor
     #[arg(long, env = "MILLRACE_EXEC_COPIES", value_name = "N")]
     exec_copies: Option<usize>,
-    /// Run the programs of runs with environment.name = agent, and serve their pool: a client
-    /// that may submit a run may then run programs on this machine, as this user. With a number, at most
-    /// as many agents run at once
-    #[arg(long, env = "MILLRACE_AGENTS", value_name = "N", num_args = 0..=1, default_missing_value = "64")]
-    agents: Option<usize>,
+    #[command(flatten)]
+    agents: AgentArgs,
     /// This worker's name: a-z, 0-9, '-' and '_'. Default: the machine's name and this process's
     /// number on it, the same after a restart
     #[arg(long, env = "MILLRACE_WORKER_ID")]
@@ -130,11 +128,12 @@ async fn run() -> anyhow::Result<()> {
     let program = start_program(arguments.exec.as_deref(), arguments.exec_copies).await?;
     let offers = |stage| program.as_ref().map_or(&[][..], |program| program.pools(stage));
     let mut pools = pools(&arguments.stages, &arguments.pools, offers)?;
-    agents::add_pool(&mut pools, arguments.agents.is_some());
+    agents::add_pool(&mut pools, &arguments.agents);
     let server = arguments.engine.server()?;
     let device = arguments.time_division.device(&pools, server.is_some())?;
     let tools = arguments.tools.tools().context("failed to read --judge-key-file")?;
     warn_without_sandbox(&tools, &pools).await;
+    let agents = arguments.agents.settings(tools.code().program(), &pools).await?;
     let id = arguments.id.unwrap_or_else(worker_name::default_name);
     let objects = Objects::open(&arguments.objects)?;
     let connect = JetStream::connect(&arguments.nats, id.as_str(), arguments.connect.options()?);
@@ -159,7 +158,7 @@ async fn run() -> anyhow::Result<()> {
     let executors = Executors::new(objects, worker.policies().clone());
     let executors = executors.with_rendezvous(Arc::new(rendezvous)).asking(program).generating_at(server);
     let executors = executors.scoring_with(tools).reading(broker.clone()).sharing(device);
-    let hosted = agents::start(arguments.agents, &pools, (&broker, &id, worker.policies())).await?;
+    let hosted = agents::start(agents, (&broker, &id, worker.policies())).await?;
     let executors = executors.hosting(hosted);
     tracing::info!(%id, pools = pools.len(), "serving");
     let settled = worker.serve(pools, |stage| executors.executor(stage), telemetry.health, departure).await;

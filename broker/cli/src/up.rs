@@ -55,6 +55,8 @@ pub(super) struct UpArgs {
     counts: Counts,
     #[command(flatten)]
     queue: QueueArgs,
+    #[command(flatten)]
+    agents: sandbox::AgentArgs,
     /// Use this seed instead of the run file's
     #[arg(long)]
     seed: Option<u64>,
@@ -99,10 +101,11 @@ impl UpArgs {
                 return Ok(code(&report));
             }
         }
+        let hosting = self.agents.hosting(&spec).await?;
         let stop = CancellationToken::new();
         let signals = tokio::spawn(on_signals(Signals::listen()?, stop.clone()));
-        let mut stack =
-            Stack::start(&folder, self.objects.as_deref(), &self.counts.for_run(&spec), &self.queue)?;
+        let counts = self.counts.for_run(&spec, hosting);
+        let mut stack = Stack::start(&folder, self.objects.as_deref(), &counts, &self.queue)?;
         let objects = stack.objects().to_owned();
         let ended = follow_run(&mut stack, &spec, contents, &stop).await;
         stack.drain().await;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,12 +15,12 @@ use millrace_schemas::env_step::AgentSpec;
 use millrace_schemas::limits::AGENTS_PER_WORKER;
 use millrace_schemas::{PolicyVersion, RolloutId, RunId};
 use sha2::{Digest, Sha256};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Notify;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::conversation::Conversation;
-use crate::process::Walls;
+use crate::process::{Gateway, Walls};
 use crate::server;
 use crate::session::{Phase, Session};
 
@@ -92,7 +93,7 @@ pub enum BeginError {
 
 /// The agents of a worker. They end when it is dropped.
 pub struct Agents {
-    address: SocketAddr,
+    gateway: Gateway,
     settings: AgentsSettings,
     /// Keys of sessions follow from it; nobody can guess it.
     secret: String,
@@ -125,11 +126,14 @@ impl Agents {
     pub async fn start(settings: AgentsSettings) -> io::Result<Arc<Self>> {
         let listener = TcpListener::bind(settings.listen).await?;
         let address = listener.local_addr()?;
+        // An abstract name: it is gone with this process, however that ends.
+        let socket = PathBuf::from(format!("\0millrace-agents-{}", uuid::Uuid::now_v7().simple()));
+        let inner = UnixListener::bind(&socket)?;
         let secret = [uuid::Uuid::now_v7(), uuid::Uuid::now_v7()].map(|id| id.simple().to_string()).concat();
         let stop = CancellationToken::new();
         let _stop = stop.clone().drop_guard();
         let agents = Arc::new(Self {
-            address,
+            gateway: Gateway { address, socket },
             settings,
             secret,
             table: Mutex::default(),
@@ -138,6 +142,7 @@ impl Agents {
             _stop,
         });
         server::serve(listener, Arc::downgrade(&agents), agents.stop.clone());
+        server::serve(inner, Arc::downgrade(&agents), agents.stop.clone());
         tracing::info!(%address, "serving agents");
         Ok(agents)
     }
@@ -145,7 +150,7 @@ impl Agents {
     /// Where the gateway listens.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
-        self.address
+        self.gateway.address
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -237,7 +242,7 @@ impl Agents {
             spec: spec.clone(),
             task,
             key,
-            gateway: format!("http://{}", self.address),
+            gateway: self.gateway.clone(),
             model: name.run.to_string(),
             walls: self.settings.walls.clone(),
             cancel: cancel.clone(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::process::{Ended, LaunchError, Program, Walls};
+use crate::process::{Ended, Place, PlaceError, Program};
 
 /// A score and why.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,9 +17,15 @@ pub(crate) struct Score {
 }
 
 /// Runs the program. What it does is a result: one that does not end in time gives 0, for it is the
-/// agent's work that it runs.
-pub(crate) async fn run(walls: &dyn Walls, program: Program, limit: Duration) -> Result<Score, LaunchError> {
-    let mut running = walls.start(program).await?;
+/// agent's work that it runs; so does one that was in the folder and is gone.
+pub(crate) async fn run(place: &dyn Place, program: Program, limit: Duration) -> Result<Score, PlaceError> {
+    let is_inner = program.argv.first().is_some_and(|name| name.contains('/') && !name.starts_with('/'));
+    let mut running = match place.start(program).await {
+        Err(error @ PlaceError::Start { .. }) if is_inner => {
+            return Ok(Score { value: 0.0, reason: error.to_string() });
+        }
+        started => started?,
+    };
     let ended = timeout(limit, running.wait()).await;
     running.kill().await;
     let Ok(ended) = ended else {

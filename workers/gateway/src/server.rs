@@ -7,10 +7,10 @@ use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
+use axum::serve::Listener;
 use millrace_schemas::RunId;
 use millrace_schemas::limits::MAX_AGENT_CALL_BYTES;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::dialect::Dialect;
@@ -19,7 +19,11 @@ use crate::refusal::Refusal;
 use crate::session::Session;
 
 /// Serves calls until `stop` fires. Connections end with it.
-pub(crate) fn serve(listener: TcpListener, agents: Weak<Agents>, stop: CancellationToken) {
+pub(crate) fn serve<L: Listener<Addr: std::fmt::Debug>>(
+    listener: L,
+    agents: Weak<Agents>,
+    stop: CancellationToken,
+) {
     let router = Router::new().fallback(answer).with_state(agents);
     tokio::spawn(async move {
         let serving = axum::serve(listener, router).into_future();

@@ -121,6 +121,11 @@ async fn a_timeout_ends_everything_that_a_command_started_and_nothing_else() {
     assert_eq!(killed.end, End::Signal(9), "{:?}", text(&killed));
     assert_eq!(said(&sandbox, &COUNT.replace("WORD", "daemon")).await, "0");
     assert_eq!(said(&sandbox, &COUNT.replace("WORD", "neighbour")).await, "1");
+    // All of it, and the files stay.
+    said(&sandbox, "echo kept > file").await;
+    sandbox.kill_all().await.unwrap();
+    assert_eq!(said(&sandbox, &COUNT.replace("WORD", "neighbour")).await, "0");
+    assert_eq!(said(&sandbox, "cat file").await, "kept");
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
-//! `millrace-worker check-sandbox`: whether the reward `code` can run on this machine, before a run
-//! starts that needs it.
+//! `millrace-worker check-sandbox`: whether the reward `code`, or agents, can run on this machine,
+//! before a run starts that needs it.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -7,6 +7,7 @@ use std::path::Path;
 use crate::rewards::tools::ToolArgs;
 use clap::Parser;
 
+use super::agents::WallArgs;
 use super::check_model;
 
 /// The subcommand.
@@ -19,6 +20,11 @@ const WORD: &str = "check-sandbox";
 pub(super) struct CheckSandbox {
     #[command(flatten)]
     tools: ToolArgs,
+    /// Try a sandbox for agents instead
+    #[arg(long)]
+    agents: bool,
+    #[command(flatten)]
+    walls: WallArgs,
 }
 
 impl CheckSandbox {
@@ -34,8 +40,13 @@ impl CheckSandbox {
     #[expect(clippy::print_stdout, reason = "the answer of a command")]
     pub(super) async fn run(&self) -> anyhow::Result<()> {
         let tools = self.tools.tools()?;
-        tools.code().probe().await?;
         let program = tools.code().program().unwrap_or(Path::new(""));
+        if self.agents {
+            self.walls.sandboxed(tools.code().program()).await?;
+            println!("{} runs agents behind all their walls", program.display());
+            return Ok(());
+        }
+        tools.code().probe().await?;
         println!("{} runs {} behind all its walls", program.display(), tools.code().python());
         Ok(())
     }

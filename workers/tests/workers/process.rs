@@ -195,3 +195,25 @@ fn a_failed_command_reports_its_causes_and_no_backtrace() {
     assert!(words.starts_with("Error: model directory no-such-directory is refused"), "{words}");
     assert!(!words.to_lowercase().contains("backtrace"), "{words}");
 }
+
+#[test]
+fn a_worker_hosts_no_agents_where_it_has_no_sandbox_for_them() {
+    let worker = |more: &[&str]| {
+        let ran = Command::new(env!("CARGO_BIN_EXE_millrace-worker"))
+            .args(["--nats", "nats://127.0.0.1:1", "--objects", "/no/such/folder", "--stages", "env_step"])
+            .args(["--agents"])
+            .args(more)
+            .output();
+        let ran = ran.unwrap();
+        assert!(!ran.status.success());
+        String::from_utf8_lossy(&ran.stderr).into_owned()
+    };
+    // It fails before it asks for work, and says what to do.
+    let refused = worker(&["--sandbox", "/no/such/program"]);
+    assert!(refused.contains("/no/such/program"), "{refused}");
+    assert!(refused.contains("--agents-without-sandbox"), "{refused}");
+    let refused = worker(&["--agents-read", "/no/such/folder"]);
+    assert!(refused.contains("/no/such/folder") && refused.contains("open to all users"), "{refused}");
+    let both = worker(&["--agents-read", "/usr", "--agents-without-sandbox"]);
+    assert!(both.contains("cannot be used with"), "{both}");
+}

@@ -1,10 +1,14 @@
-//! The sandbox of the reward `code`, tried before anything is started: by the worker's own program,
+//! The sandbox of the reward `code` and of agents, tried before anything is started: by the worker's own program,
 //! which will use it.
+
+use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use millrace_schemas::RunSpec;
+use millrace_schemas::env_step::AGENT;
 use millrace_schemas::reward::RewardRule;
 
+use crate::term::say;
 use crate::worker;
 
 /// Checks the sandbox, if a reward of the run needs all of its walls.
@@ -23,4 +27,51 @@ pub(super) async fn check(spec: &RunSpec) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Agents of a `millrace up`.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct AgentArgs {
+    /// Folders that agents may read at the same place, besides /usr, /bin and /lib*: a Python environment
+    /// for example. A folder bin in one of them is on the agents' PATH
+    #[arg(long, value_name = "PATH", value_delimiter = ',')]
+    agents_read: Vec<PathBuf>,
+    /// Run agents as yourself, with nothing between them and this machine
+    #[arg(long, conflicts_with = "agents_read")]
+    agents_without_sandbox: bool,
+}
+
+impl AgentArgs {
+    /// How the run's agents are hosted, as words of a worker's command line. The machine, the run file
+    /// and so the agents are the user's own: where there is no sandbox, they run without, and the user
+    /// is told.
+    ///
+    /// # Errors
+    /// The worker cannot be run, or a folder was named and cannot be shown.
+    pub(super) async fn hosting(&self, spec: &RunSpec) -> Result<Vec<String>> {
+        if !spec.parts().any(|domain| domain.environment.pool() == AGENT) {
+            return Ok(Vec::new());
+        }
+        let bare = ["--agents", "--agents-without-sandbox"].map(str::to_owned).to_vec();
+        if self.agents_without_sandbox {
+            say("WARNING: agents run as you, with nothing between them and this machine");
+            return Ok(bare);
+        }
+        let read = self.agents_read.iter().map(std::path::absolute);
+        let read = read.map(|path| Ok(["--agents-read".to_owned(), path?.to_string_lossy().into_owned()]));
+        let read = read.collect::<Result<Vec<_>>>()?.concat();
+        let asked = ["check-sandbox", "--agents"].map(str::to_owned);
+        let asked = worker::check(&worker::find()?, asked.iter().chain(&read), b"").await?;
+        match asked {
+            Ok(_) => Ok([vec!["--agents".to_owned()], read].concat()),
+            // Without a sandbox the folders could be read anyway; but who names them wants one.
+            Err(summary) if !read.is_empty() => bail!("agents cannot be sandboxed:\n{summary}"),
+            Err(summary) => {
+                say(format_args!(
+                    "WARNING: agents run as you, with nothing between them and this machine, because:\n{summary}"
+                ));
+                Ok(bare)
+            }
+        }
+    }
 }

@@ -9,7 +9,6 @@ use anyhow::{Context, Result, bail};
 use millrace_queue::args::CONNECT_ENV;
 use millrace_queue::{ConnectArgs, QueueSettings};
 use millrace_schemas::RunSpec;
-use millrace_schemas::env_step::AGENT;
 use millrace_schemas::limits;
 use millrace_server::{ServerError, find_server};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -66,9 +65,9 @@ pub(super) struct Counts {
     /// Millrace does not have
     #[arg(long, value_name = "COMMAND")]
     exec: Option<String>,
-    /// The run has agents, which the environments' processes host. Their programs are the user's own.
+    /// How the environments' processes host agents, as words of their command line; none without.
     #[arg(skip)]
-    agents: bool,
+    hosting: Vec<String>,
     /// Let the processes that sample, step and score come and go with the work. The numbers above are
     /// then the most that run at once
     #[arg(long)]
@@ -199,11 +198,10 @@ async fn given_up(news: &mut UnboundedReceiver<News>) -> String {
 }
 
 impl Counts {
-    /// The number that the run needs, if the user did not give one.
-    pub(super) fn for_run(&self, spec: &RunSpec) -> Self {
+    /// The numbers that the run needs, where the user gave none, and how its agents are hosted.
+    pub(super) fn for_run(&self, spec: &RunSpec, hosting: Vec<String>) -> Self {
         let train = if self.time_division > 0 { 0 } else { spec.gang.ranks };
-        let agents = spec.parts().any(|domain| domain.environment.pool() == AGENT);
-        Self { train: self.train.or(Some(train)), agents, ..self.clone() }
+        Self { train: self.train.or(Some(train)), hosting, ..self.clone() }
     }
 
     fn trainers(&self) -> u32 {
@@ -228,8 +226,7 @@ impl Counts {
         let program = self.exec.iter().flat_map(|command| ["--exec".to_owned(), command.clone()]);
         let (asking, nothing) = (program.collect::<Vec<_>>(), Vec::new());
         let dividing = vec!["--time-division".to_owned()];
-        let hosting = self.agents.then(|| "--agents".to_owned());
-        let hosting = asking.iter().cloned().chain(hosting).collect::<Vec<_>>();
+        let hosting = [asking.as_slice(), &self.hosting].concat();
         let kinds = [
             ("generate", "generate", self.generate, &nothing),
             ("env", env_stages, self.env, &hosting),

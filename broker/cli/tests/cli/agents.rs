@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::signal::Signal;
 
-use super::support::{Up, send, until};
+use tokio::time::timeout;
+
+use super::support::{PATIENCE, Up, millrace, send, stderr, stdout, until};
 
 mod model;
 
@@ -96,8 +98,14 @@ async fn a_worker_that_is_killed_takes_its_agents_along_and_their_rollouts_resta
     let pid = up.pid_of("env-0", None).await;
     until("agents run", async || (agents(folder.path()) > 2).then_some(())).await;
     // All agents at once would be the end of those of the other worker, too.
-    let hosted = || children_of(pid);
-    until("the worker hosts agents", async || (hosted() > 0).then_some(())).await;
+    let mark = mark(folder.path());
+    let hosted = until("the worker hosts agents", async || {
+        let all = descendants(pid);
+        all.iter().any(|process| process.line.contains(&mark)).then_some(all)
+    });
+    let hosted = hosted.await;
+    // Its sandboxes, with what they are made of.
+    assert!(hosted.iter().any(|process| process.line.contains("millrace-sandbox")), "{hosted:?}");
     send(pid, Signal::SIGKILL);
     up.pid_of("env-0", Some(pid)).await;
     assert!(up.ended().await.success(), "{}", up.output());
@@ -105,13 +113,64 @@ async fn a_worker_that_is_killed_takes_its_agents_along_and_their_rollouts_resta
     assert!(report.balanced && report.audited, "{report:#?}");
     assert_eq!((report.final_version, report.restarts), (3, 1), "{}", up.output());
     assert_eq!(report.ledger.dropped.get("failed"), None, "no loss is a failure: {report:#?}");
+    let known = |process: &Process| {
+        hosted.iter().any(|was| (was.pid, &was.started) == (process.pid, &process.started))
+    };
+    let is_left = || processes().iter().any(known);
+    until("nothing of its sandboxes is left", async || (!is_left()).then_some(())).await;
     until("no agent is left", async || (agents(folder.path()) == 0).then_some(())).await;
 }
 
-/// Processes whose parent is `pid`.
-fn children_of(pid: u32) -> usize {
-    let stats = std::fs::read_dir("/proc").unwrap().flatten();
-    let stats = stats.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
-    let parent = |stat: String| stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse::<u32>().ok();
-    stats.filter_map(parent).filter(|parent| *parent == pid).count()
+#[tokio::test]
+async fn a_run_of_ones_own_goes_on_without_a_sandbox_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = written(folder.path(), AGENT, "");
+    let file = file.to_str().unwrap();
+    let at = folder.path().join("up");
+    let up = async |more: &[&str]| {
+        let mut up = millrace();
+        up.env("MILLRACE_SANDBOX", "/no/such/program").args(["up", file, "--steps", "1", "--dir"]);
+        let ran = up.arg(&at).args(more).output();
+        timeout(PATIENCE, ran).await.expect("millrace ends").unwrap()
+    };
+    // Who names folders wants walls.
+    let refused = up(&["--agents-read", "/usr"]).await;
+    let said = stderr(&refused);
+    assert!(!refused.status.success() && said.contains("cannot be sandboxed"), "{said}");
+    let ran = up(&[]).await;
+    let said = [stdout(&ran), stderr(&ran)].concat();
+    assert!(ran.status.success(), "{said}");
+    assert!(said.contains("WARNING: agents run as you") && said.contains("/no/such/program"), "{said}");
+}
+
+/// A process of this machine.
+#[derive(Debug, Clone)]
+struct Process {
+    pid: u32,
+    parent: u32,
+    /// When it started: tells it from a later one of the same number.
+    started: String,
+    line: String,
+}
+
+fn processes() -> Vec<Process> {
+    let read = |entry: std::fs::DirEntry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        let words: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let line = String::from_utf8_lossy(&std::fs::read(entry.path().join("cmdline")).ok()?).into_owned();
+        Some(Process { pid, parent: words[1].parse().ok()?, started: words[19].to_owned(), line })
+    };
+    std::fs::read_dir("/proc").unwrap().flatten().filter_map(read).collect()
+}
+
+/// All that came of `pid` and runs.
+fn descendants(pid: u32) -> Vec<Process> {
+    let (all, mut found, mut open) = (processes(), Vec::new(), vec![pid]);
+    while let Some(pid) = open.pop() {
+        let children = all.iter().filter(|process| process.parent == pid);
+        open.extend(children.clone().map(|process| process.pid));
+        found.extend(children.cloned());
+    }
+    found
 }

@@ -8,14 +8,13 @@ use millrace_schemas::dataset::Row;
 use millrace_schemas::env_step::{AgentSpec, EnvStepDone, Speaker, Utterance};
 use millrace_schemas::limits::MAX_REASON_BYTES;
 use millrace_schemas::text::cut;
-use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::SessionName;
 use crate::folder::{self, Files};
-use crate::process::{Ended, LaunchError, Program, Running, Walls};
-use crate::score;
+use crate::process::{Ended, Gateway, Place, PlaceError, Program, Running, Walls};
+use crate::score::{self, Score};
 use crate::session::{Board, Phase, Session};
 
 /// What an agent is to do.
@@ -45,8 +44,8 @@ pub(super) struct Life {
     pub(super) spec: AgentSpec,
     pub(super) task: Task,
     pub(super) key: String,
-    /// The gateway's URL, without a path.
-    pub(super) gateway: String,
+    /// Where the gateway listens.
+    pub(super) gateway: Gateway,
     pub(super) model: String,
     pub(super) walls: Arc<dyn Walls>,
     /// The agent is not needed any more.
@@ -55,7 +54,7 @@ pub(super) struct Life {
 
 /// Why an agent does not go on.
 enum End {
-    Exited(Result<Ended, LaunchError>),
+    Exited(Result<Ended, PlaceError>),
     OwnTime(&'static str),
     Idle,
     Cancelled,
@@ -76,16 +75,28 @@ impl Life {
     }
 
     async fn live(&self, name: &SessionName) -> Result<Phase, Phase> {
-        let broken =
-            |error: std::io::Error| Phase::Lost(format!("failed to make the agent's folder: {error}"));
-        let place = tempfile::Builder::new().prefix("millrace-agent-").tempdir().map_err(broken)?;
-        folder::write(place.path(), &self.task.files).map_err(broken)?;
-        let mut agent = self.walls.start(self.program(&place)).await.map_err(unstarted)?;
+        let made = self.walls.place(&self.gateway);
+        let made = self.cancel.run_until_cancelled(made).await;
+        let place = made.ok_or_else(unneeded)?.map_err(unplayed)?;
+        let played = self.play(name, &*place).await;
+        place.end().await;
+        played
+    }
+
+    async fn play(&self, name: &SessionName, place: &dyn Place) -> Result<Phase, Phase> {
+        place.write(&self.task.files).await.map_err(|error| match error {
+            // There is nothing of the agent's yet.
+            PlaceError::InTheWay(reason) => {
+                Phase::Impossible(format!("failed to place the task's files: {reason}"))
+            }
+            other => unplayed(other),
+        })?;
+        let mut agent = place.start(self.program(place)).await.map_err(unplayed)?;
         let end = self.supervise(&mut *agent).await;
         agent.kill().await;
         drop(agent);
         let why = match end {
-            End::Cancelled => return Err(Phase::Lost("the run no longer needs it".to_owned())),
+            End::Cancelled => return Err(unneeded()),
             End::Idle => {
                 let idle_ms = self.spec.idle_ms;
                 return Err(Phase::Lost(format!("its turn was not sampled within idle_ms={idle_ms}")));
@@ -103,27 +114,27 @@ impl Life {
             End::OwnTime(limit) => format!("ended after its {limit}"),
         };
         tracing::debug!(session = %name, why, "agent ended");
-        self.score(&place, &why).await
+        // What it left behind must not see the reward's files.
+        place.clear().await.map_err(unplayed)?;
+        self.score(place, &why).await
     }
 
-    fn program(&self, place: &TempDir) -> Program {
-        let folder = place.path().to_string_lossy().into_owned();
-        let (gateway, key) = (&self.gateway, &self.key);
-        let mut env = variables(&folder);
+    fn program(&self, place: &dyn Place) -> Program {
+        let (gateway, key) = (place.gateway(), &self.key);
         let own = [
             ("OPENAI_BASE_URL", format!("{gateway}/v1")),
             ("OPENAI_API_BASE", format!("{gateway}/v1")),
             ("OPENAI_API_KEY", key.clone()),
-            ("ANTHROPIC_BASE_URL", gateway.clone()),
+            ("ANTHROPIC_BASE_URL", gateway.to_owned()),
             ("ANTHROPIC_API_KEY", key.clone()),
             ("MILLRACE_MODEL", self.model.clone()),
             ("MILLRACE_PROMPT", self.task.prompt.clone()),
         ];
-        env.extend(own.map(|(name, value)| (name.to_owned(), value)));
+        let mut env: BTreeMap<String, String> = own.map(|(name, value)| (name.to_owned(), value)).into();
         let fill = |value: &String| value.replace("{gateway}", gateway).replace("{key}", key);
         env.extend(self.spec.env.iter().map(|(name, value)| (name.clone(), fill(value))));
         let argv = self.spec.command.iter().map(|word| word.replace("{prompt}", &self.task.prompt)).collect();
-        Program { argv, env, folder: place.path().to_owned() }
+        Program { argv, env }
     }
 
     async fn supervise(&self, agent: &mut dyn Running) -> End {
@@ -161,18 +172,19 @@ impl Life {
         }
     }
 
-    /// Runs the reward's program where the agent was.
-    async fn score(&self, place: &TempDir, why: &str) -> Result<Phase, Phase> {
-        let lost =
-            |error: std::io::Error| Phase::Lost(format!("failed to place the reward's files: {error}"));
-        folder::write(place.path(), &self.task.reward_files).map_err(lost)?;
-        let folder = place.path().to_string_lossy().into_owned();
-        let argv = self.spec.reward.clone();
-        let program = Program { argv, env: variables(&folder), folder: place.path().to_owned() };
-        let scored = score::run(&*self.walls, program, Duration::from_millis(self.spec.reward_ms));
-        let scored = self.cancel.run_until_cancelled(scored).await;
-        let scored = scored.ok_or_else(|| Phase::Lost("the run no longer needs it".to_owned()))?;
-        let score = scored.map_err(unstarted)?;
+    /// Runs the reward's program where the agent was. That what the agent left keeps it from running is
+    /// a result.
+    async fn score(&self, place: &dyn Place, why: &str) -> Result<Phase, Phase> {
+        let scored = async {
+            place.write(&self.task.reward_files).await?;
+            let program = Program { argv: self.spec.reward.clone(), env: BTreeMap::new() };
+            score::run(place, program, Duration::from_millis(self.spec.reward_ms)).await
+        };
+        let scored = self.cancel.run_until_cancelled(scored).await.ok_or_else(unneeded)?;
+        let score = match scored {
+            Err(PlaceError::InTheWay(reason)) => Score { value: 0.0, reason },
+            scored => scored.map_err(unplayed)?,
+        };
         let text = format!("agent: {why}; reward: {}", score.reason);
         Ok(Phase::Over(Arc::new(EnvStepDone {
             reward: score.value,
@@ -185,19 +197,16 @@ impl Life {
     }
 }
 
-/// The environment of any program here: nothing of the worker's but where programs are.
-fn variables(folder: &str) -> BTreeMap<String, String> {
-    let path = std::env::var("PATH").unwrap_or_else(|_| "/usr/local/bin:/usr/bin:/bin".to_owned());
-    let all = [("PATH", path.as_str()), ("HOME", folder), ("TMPDIR", folder), ("LANG", "C.UTF-8")];
-    all.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
+fn unneeded() -> Phase {
+    Phase::Lost("the run no longer needs it".to_owned())
 }
 
 /// A program that does not start would not start elsewhere either.
 #[expect(clippy::needless_pass_by_value, reason = "`map_err` passes an error so")]
-fn unstarted(error: LaunchError) -> Phase {
+fn unplayed(error: PlaceError) -> Phase {
     match error {
-        LaunchError::Start { .. } => Phase::Impossible(error.to_string()),
-        LaunchError::Broken(_) => Phase::Lost(error.to_string()),
+        PlaceError::Start { .. } => Phase::Impossible(error.to_string()),
+        PlaceError::InTheWay(_) | PlaceError::Broken(_) => Phase::Lost(error.to_string()),
     }
 }
 

@@ -3,6 +3,8 @@
 
 #[path = "../../src/testing.rs"]
 mod testing;
+mod sandbox;
+mod clients;
 mod world;
 
 use std::time::Duration;

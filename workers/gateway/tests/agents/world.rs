@@ -1,11 +1,13 @@
 //! A gateway and programs to be its agents.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use millrace_gateway::{Agents, AgentsSettings, BeginError, Plain, Session, SessionName, Start, Step};
+use millrace_gateway::{
+    Agents, AgentsSettings, BeginError, Plain, Sandboxed, Session, SessionName, Start, Step, Walls,
+};
 use millrace_schemas::dataset::{ChatMessage, ChatRole, Row};
 use millrace_schemas::env_step::{AgentSpec, EnvStepDone};
 use millrace_schemas::{PolicyVersion, RolloutId};
@@ -46,7 +48,16 @@ pub(crate) struct World {
 impl World {
     pub(crate) async fn start(most: usize) -> Self {
         let guard = vec![env!("CARGO_BIN_EXE_millrace-agent-guard").to_owned()];
-        let settings = AgentsSettings { most, ..AgentsSettings::new(Arc::new(Plain { guard })) };
+        Self::within(Arc::new(Plain { guard }), most).await
+    }
+
+    /// One whose agents have a sandbox each, and may read these folders.
+    pub(crate) async fn sandboxed(read: Vec<PathBuf>) -> Self {
+        Self::within(Arc::new(Sandboxed::open(sandbox(), read).await.unwrap()), 8).await
+    }
+
+    async fn within(walls: Arc<dyn Walls>, most: usize) -> Self {
+        let settings = AgentsSettings { most, ..AgentsSettings::new(walls) };
         let reports = tempfile::tempdir().unwrap();
         let mark = format!("mark{}", reports.path().file_name().unwrap().to_string_lossy());
         Self { agents: Agents::start(settings).await.unwrap(), mark, reports, begun: AtomicU64::new(0) }
@@ -87,6 +98,13 @@ impl World {
         };
         Value::Object(files.filter_map(|file| read(file.path())).collect())
     }
+}
+
+/// The sandbox's program, which belongs beside the guard.
+pub(crate) fn sandbox() -> PathBuf {
+    let program = Path::new(env!("CARGO_BIN_EXE_millrace-agent-guard")).with_file_name("millrace-sandbox");
+    assert!(program.exists(), "build it first: cargo build --release -p millrace-sandbox");
+    program
 }
 
 pub(crate) fn done(step: Step) -> EnvStepDone {

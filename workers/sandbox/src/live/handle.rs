@@ -27,6 +27,9 @@ pub(crate) use link::Link;
 /// For how long a sandbox may take to end before it is killed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// The signal that kills.
+const KILLED: i32 = 9;
+
 /// A sandbox. Dropping it kills everything in it; [`end`](Self::end) waits until that is done.
 #[derive(Debug)]
 pub struct LiveSandbox {
@@ -113,6 +116,17 @@ impl LiveSandbox {
                 Event::Ended { end, wall_ms } => return Ok(Output { end, stdout, stderr, wall_ms }),
             }
         }
+    }
+
+    /// Kills all its processes, also what commands left in the background: none of them does anything
+    /// any more. Its files stay.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub async fn kill_all(&self) -> Result<(), LiveError> {
+        self.body.link.send(&ToInit::KillAll { end: End::Signal(KILLED) }).await?;
+        // Words are taken in their order: this answer comes behind the kill.
+        self.look("/").await.map(|_| ())
     }
 
     /// Keeps the files as they are now. All processes are killed first; it costs the same for any
