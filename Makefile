@@ -55,7 +55,7 @@ learn: build model ## the examples that learn, three seeds each, beside rules th
 
 sdks: ## the clients and the agent that tests drive, pinned, in target/sandbox-sdks and target/agents
 	@test -x target/sandbox-sdks/bin/python || workers/sandbox-service/tests/setup.sh
-	@test -x target/agents/bin/mini || workers/gateway/tests/setup.sh
+	@workers/gateway/tests/setup.sh
 
 # The build comes first: tests start the real programs.
 test: build model tools sdks ## every test, against a real nats-server
