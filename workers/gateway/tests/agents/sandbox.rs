@@ -43,11 +43,12 @@ async fn an_agent_plays_in_a_sandbox_and_sees_nothing_of_its_worker() {
          lines = b''.join(open(f, 'rb').read() for f in glob.glob('/proc/[0-9]*/cmdline'))\n\
          own = {{'PATH', 'HOME', 'TMPDIR', 'LANG', 'USER', 'LOGNAME', 'SHELL', 'TERM', 'REPORTS', 'LC_CTYPE'}}\n\
          names = [n for n in os.environ if n not in own and not n.startswith(('OPENAI_', 'ANTHROPIC_', 'MILLRACE_'))]\n\
-         seen = [p for p in [{:?}, '/root', '/work', '/var/lib', '/etc/shadow', '/sys'] if os.path.exists(p)]\n\
+         seen = [p for p in [{:?}, {:?}, '/root', '/var/lib', '/etc/shadow', '/sys'] if os.path.exists(p)]\n\
          tell([net, names, b'CARGO' in environ + lines, seen, os.getuid(), os.getcwd(), sorted(os.listdir('.')), os.environ['OPENAI_BASE_URL']])",
         ports[0],
         ports[1],
-        home.path()
+        home.path(),
+        env!("CARGO_MANIFEST_DIR")
     );
     let row = json!({
         "files": { "agent.py": world.agent(&agent) },
@@ -132,7 +133,7 @@ async fn a_sandboxed_agent_has_the_results_of_any_other() {
         (json!({}), "print('usage: agent'); sys.exit(2)", "made no call: exit code 2"),
         (json!({}), "print('usage: agent'); sys.exit(2)", "usage: agent"),
         (json!({ "command": ["no-such-agent"] }), "", "no-such-agent"),
-        (json!({ "command": ["/root/agent"] }), "", "/root/agent"),
+        (json!({ "command": ["/var/empty/agent"] }), "", "/var/empty/agent"),
     ] {
         match world.begin(&spec, row(agent)).unwrap().step(0, &[]).await {
             Step::Impossible(reason) => assert!(reason.contains(why), "{spec}: {reason}"),
