@@ -41,7 +41,7 @@ impl<'a> TaskContext<'a> {
         }
     }
 
-    /// The oldest version that may have sampled a token of the rollout: [`staleness::floor`].
+    /// The oldest version that may have sampled a token of the rollout: `staleness::floor`.
     #[must_use]
     pub fn floor(&self) -> PolicyVersion {
         staleness::floor(self.spec, self.version, self.evaluate)

@@ -69,7 +69,10 @@ fn shares_are_alike_and_add_up_to_the_batch() {
             let shares = tokens(&batch, &algorithm, world);
             assert_eq!(shares.iter().sum::<usize>(), all);
             let most = *shares.iter().max().unwrap() as f64;
-            assert!(most < 1.1 * all as f64 / f64::from(world), "world={world}: {shares:?} of {all}");
+            // Of each further minibatch a rank may have one rollout more than another.
+            let further = f64::from(algorithm.minibatches - 1) * f64::from(*lengths.iter().max().unwrap());
+            let alike = 1.1 * (all as f64 / f64::from(world) + further);
+            assert!(most < alike, "world={world}: {shares:?} of {all}");
         }
     }
 }
