@@ -38,6 +38,9 @@ pub const HEARTBEATS: u32 = 3;
 /// Milliseconds until the retry of a task whose precondition comes by itself: a first version, a
 /// thread.
 pub const RETRY_MOMENT_MS: u64 = 500;
+/// Milliseconds that a worker keeps the slot of a task which it passed on. Otherwise it could pull
+/// the task again before another worker, which waits for it already, has woken up.
+pub const PASS_ON_MS: u64 = 50;
 /// Milliseconds until the retry of a task whose execution broke: it panicked, hung, or its program
 /// died.
 pub const RETRY_RESTART_MS: u64 = 1_000;

@@ -11,10 +11,8 @@ use anyhow::{Context, bail};
 use millrace_coordinator::shell::clock::{MachineClock, UnixClock};
 use millrace_coordinator::shell::driver::{self, DriverConfig};
 use millrace_coordinator::shell::leader::Term;
-use millrace_coordinator::shell::shared::SharedState;
 use millrace_queue::clock::SystemClock;
 use millrace_queue::{Broker, MemoryQueue, Objects};
-use millrace_schemas::api::RunState;
 use millrace_schemas::submit::from_toml;
 use millrace_schemas::{Event, RunId, Stage};
 use millrace_telemetry::Health;
@@ -25,7 +23,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{mean_and_deviation, publish};
+use super::{is_over, mean_and_deviation, publish};
 use crate::virtual_time::in_virtual_time;
 use device::{Device, Kind, MOST_PIECES, Pace, SLOTS};
 
@@ -222,15 +220,6 @@ async fn serve(broker: Broker, name: String, device: Arc<Device>) {
     let policies = worker.policies().clone();
     let executor = |stage: Stage| device.executor(stage, &policies);
     worker.serve(pools.collect(), executor, Health::default(), CancellationToken::new()).await;
-}
-
-fn is_over(shared: &SharedState, id: &RunId) -> anyhow::Result<bool> {
-    let state = shared.lock();
-    let Some(run) = state.runs.get(id) else { return Ok(false) };
-    if matches!(run.state, RunState::Paused | RunState::Failed) {
-        bail!("the run is {}: {}", run.state.name(), run.reason.clone().unwrap_or_default());
-    }
-    Ok(run.state == RunState::Finished)
 }
 
 async fn submit(broker: &Broker, split: Split, seed: u64, steps: u64) -> anyhow::Result<()> {

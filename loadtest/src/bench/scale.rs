@@ -16,7 +16,6 @@ use millrace_coordinator::shell::leader::Term;
 use millrace_coordinator::shell::shared::SharedState;
 use millrace_queue::clock::SystemClock;
 use millrace_queue::{Broker, MemoryQueue, Objects};
-use millrace_schemas::api::RunState;
 use millrace_schemas::submit::from_toml;
 use millrace_schemas::{Event, RunId, Stage};
 use millrace_telemetry::Health;
@@ -24,7 +23,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{mean_and_deviation, publish};
+use super::{is_over, mean_and_deviation, publish};
 use crate::virtual_time::in_virtual_time;
 use machines::{Machines, Pool, Preemption};
 use work::Pace;
@@ -174,15 +173,6 @@ async fn play(rule: Rule, seed: u64, steps: u64, preemption: Option<Preemption>)
         wasted_turns: books.counters.turns.saturating_sub(books.counters.trained_turns),
         interrupted: pools.iter().map(|pool| pool.interrupted()).sum(),
     })
-}
-
-fn is_over(shared: &SharedState, id: &RunId) -> anyhow::Result<bool> {
-    let state = shared.lock();
-    let Some(run) = state.runs.get(id) else { return Ok(false) };
-    if matches!(run.state, RunState::Paused | RunState::Failed) {
-        bail!("the run is {}: {}", run.state.name(), run.reason.clone().unwrap_or_default());
-    }
-    Ok(run.state == RunState::Finished)
 }
 
 async fn submit(broker: &Broker, seed: u64, steps: u64) -> anyhow::Result<()> {

@@ -110,6 +110,12 @@ struct Table {
     by_key: BTreeMap<String, SessionName>,
 }
 
+impl Table {
+    fn running(&self) -> usize {
+        self.by_name.values().filter(|hosted| !hosted.session.is_over()).count()
+    }
+}
+
 struct Hosted {
     session: Arc<Session>,
     version: PolicyVersion,
@@ -174,7 +180,7 @@ impl Agents {
     /// Agents that have not ended.
     #[must_use]
     pub fn running(&self) -> usize {
-        self.table().by_name.values().filter(|hosted| !hosted.session.is_over()).count()
+        self.table().running()
     }
 
     /// Waits until no agent runs.
@@ -214,7 +220,7 @@ impl Agents {
             if let Some(hosted) = table.by_name.get(&name) {
                 return Ok(hosted.session.clone());
             }
-            let running = table.by_name.values().filter(|hosted| !hosted.session.is_over()).count();
+            let running = table.running();
             if running >= self.settings.most {
                 return Err(BeginError::Full(running));
             }

@@ -127,6 +127,17 @@ pub trait Running: Send {
     async fn kill(&mut self);
 }
 
+/// Where a program may be that is asked for by this name: at its path, which starts in `folder` unless
+/// it is absolute, or in a folder of `path`.
+fn places_of(program: &str, folder: &str, path: &str) -> Vec<String> {
+    match program {
+        "" => Vec::new(),
+        _ if program.starts_with('/') => vec![program.to_owned()],
+        _ if program.contains('/') => vec![format!("{folder}/{program}")],
+        _ => path.split(':').map(|at| format!("{at}/{program}")).collect(),
+    }
+}
+
 /// The environment of any program in a place: nothing of the worker's.
 fn variables(place: &dyn Place) -> BTreeMap<String, String> {
     let folder = place.folder();

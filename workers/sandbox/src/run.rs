@@ -127,14 +127,7 @@ impl Sandbox {
 
     async fn start(&self, job: &Job) -> Result<(Child, BufReader<ChildStdout>), SandboxError> {
         let fail = |reason: String| SandboxError::Start { program: self.program.clone(), reason };
-        let mut child = Command::new(&self.program)
-            .env_clear()
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(|error| fail(error.to_string()))?;
+        let mut child = piped(&self.program).spawn().map_err(|error| fail(error.to_string()))?;
         let (Some(input), Some(output)) = (child.stdin.as_mut(), child.stdout.take()) else {
             return Err(fail("its input and output are not there".to_owned()));
         };
@@ -146,6 +139,14 @@ impl Sandbox {
         }
         Ok((child, BufReader::new(output)))
     }
+}
+
+/// `millrace-sandbox`, asked and answering by pipes. It has nothing of our environment, and ends with
+/// the process that is made of it.
+pub(crate) fn piped(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
+    command
 }
 
 fn broken(reason: &str) -> SandboxError {

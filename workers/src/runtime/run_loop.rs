@@ -202,13 +202,15 @@ impl PoolLoop {
         settlement.settle(verdict).await;
     }
 
-    /// Returns a task to the queue for another worker. It comes back here if there is none.
+    /// Returns a task to the queue for another worker, and leaves it the time to take it. The task
+    /// comes back here if there is none.
     async fn pass_on(&self, delivery: &Delivery) {
         let subject = &delivery.message.subject;
         tracing::debug!(subject, "task passed on to another worker");
         if let Err(error) = delivery.lease.retry_after(Duration::ZERO).await {
             tracing::warn!(subject, %error, "task not passed on; the queue delivers it again");
         }
+        tokio::time::sleep(Duration::from_millis(limits::PASS_ON_MS)).await;
     }
 
     /// `None` for a task that is passed on to another worker.

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::output::Tail;
-use super::{Ended, Gateway, Place, PlaceError, Program, Running, Walls, variables};
+use super::{Ended, Gateway, Place, PlaceError, Program, Running, Walls, places_of, variables};
 use crate::folder;
 
 /// Wait for output that a dead program's pipe still holds.
@@ -81,7 +81,8 @@ impl Place for PlainPlace {
             return Err(PlaceError::InTheWay("its folder is gone".to_owned()));
         }
         let named = argv.first().cloned().unwrap_or_default();
-        if !is_found(&named, env.get("PATH").map_or("", String::as_str), folder) {
+        let path = env.get("PATH").map_or("", String::as_str);
+        if !places_of(&named, &self.name, path).iter().any(|place| Path::new(place).is_file()) {
             // A guard would find out too late to tell.
             return Err(PlaceError::Start { program: named, reason: "there is no such program".to_owned() });
         }
@@ -109,14 +110,6 @@ impl Place for PlainPlace {
     }
 
     async fn end(&self) {}
-}
-
-/// Whether there is such a program: at its path, which may start in `folder`, or in a folder of `path`.
-fn is_found(program: &str, path: &str, folder: &Path) -> bool {
-    match program.contains('/') {
-        true => folder.join(program).is_file(),
-        false => path.split(':').any(|at| !program.is_empty() && Path::new(at).join(program).is_file()),
-    }
 }
 
 struct PlainRunning {

@@ -12,7 +12,7 @@ use millrace_sandbox::live::{
 use millrace_schemas::file_name::is_inner_path;
 
 use super::output::Tail;
-use super::{Ended, Gateway, Place, PlaceError, Program, Running, Walls, variables};
+use super::{Ended, Gateway, Place, PlaceError, Program, Running, Walls, places_of, variables};
 
 /// The agent's folder.
 const FOLDER: &str = "/home/user";
@@ -158,16 +158,8 @@ impl SandboxedPlace {
         Ok(())
     }
 
-    /// Whether there is such a program: at its path, which may start in the folder, or in a folder of
-    /// `path`.
     async fn is_found(&self, program: &str, path: &str) -> Result<bool, PlaceError> {
-        let places: Vec<String> = match program {
-            "" => Vec::new(),
-            _ if program.starts_with('/') => vec![program.to_owned()],
-            _ if program.contains('/') => vec![within(program)],
-            _ => path.split(':').map(|at| format!("{at}/{program}")).collect(),
-        };
-        for place in places {
+        for place in places_of(program, FOLDER, path) {
             match self.sandbox.look(&place).await {
                 Ok(Some(_)) => return Ok(true),
                 // A folder that is closed, or none.

@@ -110,19 +110,8 @@ async fn no_process_of_an_agent_outlives_it() {
     assert!(done(session.step(1, &tokens("b$")).await).done);
     until("all are gone after the exit", || processes_with(&world.mark).is_empty()).await;
 
-    let session = world.begin(&json!({}), files(&daemon)).unwrap();
-    done(session.step(0, &[]).await);
-    until("the daemon runs", || !processes_with(&world.mark).is_empty()).await;
-    world.agents.retain(|_, _, _| false);
-    assert!(lost(session.step(1, &tokens("b$")).await).contains("no longer needs"));
-    until("all are gone after the run", || processes_with(&world.mark).is_empty()).await;
-
-    let session = world.begin(&json!({}), files(&daemon)).unwrap();
-    done(session.step(0, &[]).await);
-    until("the daemon runs", || !processes_with(&world.mark).is_empty()).await;
-    let World { agents, mark, .. } = world;
-    drop(agents);
-    until("all are gone after the worker", || processes_with(&mark).is_empty()).await;
+    let row = files(&daemon);
+    world.ends_with_run_and_worker(row).await;
 }
 
 #[tokio::test]

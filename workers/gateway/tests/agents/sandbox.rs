@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use serde_json::json;
 
 use super::testing::{tokens, words};
-use super::world::{World, done, lost, processes_with, sandbox, until};
+use super::world::{World, done, sandbox};
 use millrace_gateway::{Sandboxed, Step};
 
 /// What an agent tells us, it tells the model.
@@ -99,19 +99,7 @@ async fn no_process_of_a_sandboxed_agent_outlives_its_session() {
     );
     let row = json!({ "files": { "agent.py": world.agent(&daemon) } });
     // It is not needed any more; its worker goes away.
-    let session = world.begin(&json!({}), row.clone()).unwrap();
-    done(session.step(0, &[]).await);
-    until("the daemon runs", || !processes_with(&world.mark).is_empty()).await;
-    world.agents.retain(|_, _, _| false);
-    assert!(lost(session.step(1, &tokens("b$")).await).contains("no longer needs"));
-    until("all are gone after the run", || processes_with(&world.mark).is_empty()).await;
-
-    let session = world.begin(&json!({}), row).unwrap();
-    done(session.step(0, &[]).await);
-    until("the daemon runs", || !processes_with(&world.mark).is_empty()).await;
-    let World { agents, mark, .. } = world;
-    drop(agents);
-    until("all are gone after the worker", || processes_with(&mark).is_empty()).await;
+    world.ends_with_run_and_worker(row).await;
 }
 
 #[tokio::test]

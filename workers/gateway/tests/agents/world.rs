@@ -89,6 +89,24 @@ impl World {
         })
     }
 
+    /// Plays the row, whose agent leaves a daemon with this world's mark, until the run no longer needs it,
+    /// and again until its worker goes away. No process must be left.
+    pub(crate) async fn ends_with_run_and_worker(self, row: Value) {
+        let session = self.begin(&json!({}), row.clone()).unwrap();
+        done(session.step(0, &[]).await);
+        until("the daemon runs", || !processes_with(&self.mark).is_empty()).await;
+        self.agents.retain(|_, _, _| false);
+        assert!(lost(session.step(1, &crate::testing::tokens("b$")).await).contains("no longer needs"));
+        until("all are gone after the run", || processes_with(&self.mark).is_empty()).await;
+
+        let session = self.begin(&json!({}), row).unwrap();
+        done(session.step(0, &[]).await);
+        until("the daemon runs", || !processes_with(&self.mark).is_empty()).await;
+        let World { agents, mark, .. } = self;
+        drop(agents);
+        until("all are gone after the worker", || processes_with(&mark).is_empty()).await;
+    }
+
     /// What agents reported, by name.
     pub(crate) fn reports(&self) -> Value {
         let files = std::fs::read_dir(self.reports.path()).unwrap().flatten();

@@ -1,16 +1,16 @@
 //! The way to the keeper of layers, one process for all sandboxes of an owner.
 
 use std::path::Path;
-use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::sync::{OnceCell, mpsc, oneshot};
 
 use crate::live::spec::{Bounds, LiveError};
 use crate::live::store::Digest;
 use crate::live::wire::{FromKeeper, ToKeeper};
+use crate::run::piped;
 
 /// The keeper. It ends with this value, and its layers with it.
 #[derive(Debug)]
@@ -48,15 +48,7 @@ impl Drop for Layer {
 impl Keeper {
     pub(crate) async fn start(program: &Path) -> Result<Self, LiveError> {
         let fail = |reason: String| LiveError::Start { program: program.to_owned(), reason };
-        let mut child = Command::new(program)
-            .arg("keep")
-            .env_clear()
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(|error| fail(error.to_string()))?;
+        let mut child = piped(program).arg("keep").spawn().map_err(|error| fail(error.to_string()))?;
         let (Some(to), Some(from), Some(pid)) = (child.stdin.take(), child.stdout.take(), child.id()) else {
             return Err(fail("its input and output are not there".to_owned()));
         };

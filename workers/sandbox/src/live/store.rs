@@ -9,11 +9,12 @@ use std::sync::Arc;
 use sha2::{Digest as _, Sha256};
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 
 use crate::live::host::Host;
 use crate::live::layers::Snapshot;
 use crate::live::spec::{Bounds, LiveError, MAX_LAYERS};
+use crate::run::piped;
 
 /// Bytes that are hashed at once.
 const PIECE: usize = 128 * 1024;
@@ -95,13 +96,9 @@ impl Host {
         let program = &self.settings().program;
         let fail =
             |error: std::io::Error| LiveError::Start { program: program.clone(), reason: error.to_string() };
-        Command::new(program)
+        piped(program)
             .args([part, &self.keeper().pid().to_string(), &layer.to_string()])
-            .env_clear()
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .kill_on_drop(true)
             .spawn()
             .map_err(fail)
     }

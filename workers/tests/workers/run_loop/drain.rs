@@ -5,16 +5,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::FutureExt;
-use millrace_schemas::generate::{Finish, GenerateDone};
 use millrace_schemas::subjects::GENERATE_POOL;
-use millrace_schemas::{OutcomeBody, PolicyVersion, Stage, Task};
-use millrace_workers::{Cost, Executor, PoolSettings, Verdict};
+use millrace_schemas::{OutcomeBody, Stage, Task};
+use millrace_workers::{Executor, PoolSettings, Verdict};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::run_loop::partitions::turn_of;
-use crate::run_loop::support::{Bench, done, eventually, on_both_queues, soon, task};
+use crate::run_loop::support::{Bench, begun_turn, done, eventually, on_both_queues, soon, task};
 
 on_both_queues!(
     what_is_in_hand_is_finished,
@@ -91,11 +90,7 @@ impl Executor for Endless {
         if self.hangs {
             return std::future::pending().await;
         }
-        let mut done = GenerateDone::begun(1);
-        done.push(5, -0.5, PolicyVersion(0));
-        done.push(6, -0.5, PolicyVersion(0));
-        done.finish = Finish::Partial;
-        Verdict::Done(OutcomeBody::Generate(done), Cost { busy: None, tokens: 2 })
+        begun_turn()
     }
 
     fn hand_back(&self) -> bool {

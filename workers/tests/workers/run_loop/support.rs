@@ -11,6 +11,7 @@ use millrace_queue::port::Put;
 use millrace_queue::testing::TestServer;
 use millrace_queue::{Broker, JetStreamOptions, MemoryQueue, Objects, Queue, QueueSettings};
 use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, EnvironmentSpec, Latency, Split};
+use millrace_schemas::generate::{Finish, GenerateDone};
 use millrace_schemas::{
     Event, Outcome, OutcomeBody, PolicyVersion, PoolName, RolloutId, RunId, Stage, Task, TaskBody, TaskKey,
 };
@@ -255,4 +256,13 @@ pub(crate) fn done() -> Verdict {
         ..EnvStepDone::default()
     };
     Verdict::Done(OutcomeBody::EnvStep(done), Cost::default())
+}
+
+/// A turn that was handed back after two tokens, 5 and 6.
+pub(crate) fn begun_turn() -> Verdict {
+    let mut done = GenerateDone::begun(1);
+    done.push(5, -0.5, PolicyVersion(0));
+    done.push(6, -0.5, PolicyVersion(0));
+    done.finish = Finish::Partial;
+    Verdict::Done(OutcomeBody::Generate(done), Cost { busy: None, tokens: 2 })
 }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use millrace_schemas::generate::{Finish, GenerateDone};
 use millrace_schemas::subjects::{GENERATE_POOL, TRAIN_POOL};
 use millrace_schemas::submit::ModelSpec;
 use millrace_schemas::train_shard::{TrainShardDone, TrainShardTask, TrainWork};
@@ -15,7 +14,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::run_loop::partitions::turn_of;
-use crate::run_loop::support::{Bench, Running, eventually, on_both_queues, run, soon};
+use crate::run_loop::support::{Bench, Running, begun_turn, eventually, on_both_queues, run, soon};
 
 on_both_queues!(
     a_step_hands_turns_back_to_others_and_generating_continues_after_it,
@@ -37,11 +36,7 @@ impl Executor for Endless {
         let turn = self.device.begin_turn();
         self.begun.add_permits(1);
         turn.hand_back().cancelled().await;
-        let mut done = GenerateDone::begun(1);
-        done.push(5, -0.5, PolicyVersion(0));
-        done.push(6, -0.5, PolicyVersion(0));
-        done.finish = Finish::Partial;
-        Verdict::Done(OutcomeBody::Generate(done), Cost { busy: None, tokens: 2 })
+        begun_turn()
     }
 
     fn hand_back(&self) -> bool {
@@ -152,6 +147,19 @@ fn step(makes: u64) -> Task {
     }
 }
 
+/// Another worker that generates, and what tells that it has a turn.
+fn another(bench: &Bench) -> (Running, Arc<Notify>) {
+    let begun = Arc::new(Notify::new());
+    let told = begun.clone();
+    let serves =
+        PoolSettings { stage: Stage::Generate, pool: GENERATE_POOL.parse().unwrap(), concurrency: 4 };
+    let worker = bench.worker_of("other", serves, GRACE, move |_, _| {
+        told.notify_one();
+        Box::pin(async { Verdict::Stale })
+    });
+    (worker, begun)
+}
+
 async fn a_step_hands_turns_back_to_others_and_generating_continues_after_it(bench: Bench) {
     let flexible = Flexible::start(&bench, false, None).await;
     bench.put(&turn(1)).await;
@@ -166,14 +174,7 @@ async fn a_step_hands_turns_back_to_others_and_generating_continues_after_it(ben
     assert_eq!(outcomes[0].key, turn(1).key);
 
     // While it trains, another worker takes what there is to sample: this one pulls nothing.
-    let begun = Arc::new(Notify::new());
-    let told = begun.clone();
-    let serves =
-        PoolSettings { stage: Stage::Generate, pool: GENERATE_POOL.parse().unwrap(), concurrency: 4 };
-    let other = bench.worker_of("other", serves, GRACE, move |_, _| {
-        told.notify_one();
-        Box::pin(async { Verdict::Stale })
-    });
+    let (other, begun) = another(&bench);
     for group in 1..=3 {
         bench.put(&turn(group)).await;
         soon("another worker has the turn", &begun).await;
@@ -205,14 +206,7 @@ async fn a_device_that_is_not_released_fails_the_step_and_keeps_its_turns_from_n
     flexible.samples().await;
     bench.put(&step(1)).await;
     eventually("the turn is handed back", async || (bench.outcomes().await.len() == 1).then_some(())).await;
-    let begun = Arc::new(Notify::new());
-    let told = begun.clone();
-    let serves =
-        PoolSettings { stage: Stage::Generate, pool: GENERATE_POOL.parse().unwrap(), concurrency: 4 };
-    let other = bench.worker_of("other", serves, GRACE, move |_, _| {
-        told.notify_one();
-        Box::pin(async { Verdict::Stale })
-    });
+    let (other, begun) = another(&bench);
     bench.put(&turn(2)).await;
     soon("another worker has the next turn", &begun).await;
     assert!(other.leave().await);

@@ -17,11 +17,8 @@ use nix::unistd::{chdir, sethostname};
 use crate::inside::launch::{close_others, leave_root};
 use crate::inside::root::{self, none, step};
 
-/// Runs a sandbox on the layers of this keeper.
-///
-/// # Errors
-/// The machine does not let us, or the keeper has ended.
-pub(crate) fn run(keeper: &str) -> anyhow::Result<()> {
+/// Keeps the streams alone open, and joins a keeper's namespaces of users and mounts.
+pub(super) fn join_keeper(keeper: &str) -> anyhow::Result<()> {
     close_others().context("failed to close what is open")?;
     let open = |kind: &str| {
         let keeper: u32 = keeper.parse().context("failed to read the keeper's number")?;
@@ -31,7 +28,15 @@ pub(crate) fn run(keeper: &str) -> anyhow::Result<()> {
     leave_root().context("failed to give up the rights of root")?;
     setns(&user, CloneFlags::CLONE_NEWUSER).context("failed to join the keeper's users")?;
     setns(&mounts, CloneFlags::CLONE_NEWNS).context("failed to join the keeper's mounts")?;
-    drop((user, mounts));
+    Ok(())
+}
+
+/// Runs a sandbox on the layers of this keeper.
+///
+/// # Errors
+/// The machine does not let us, or the keeper has ended.
+pub(crate) fn run(keeper: &str) -> anyhow::Result<()> {
+    join_keeper(keeper)?;
     chdir("/")?;
     unshare(
         CloneFlags::CLONE_NEWNS

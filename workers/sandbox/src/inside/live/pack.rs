@@ -12,14 +12,13 @@ use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, bail, ensure};
-use nix::sched::{CloneFlags, setns};
 use nix::sys::stat::{Mode, SFlag, mknod};
 use nix::unistd::{chdir, chroot, mkfifo};
 use rustix::fs::{XattrFlags, lgetxattr, lsetxattr};
 use tar::{Builder, EntryType, Header};
 
 use super::LAYERS;
-use crate::inside::launch::{close_others, leave_root};
+use super::enter::join_keeper;
 
 /// How much zstd tries: of its levels up to 3 cost little time.
 const LEVEL: i32 = 3;
@@ -63,16 +62,8 @@ pub(crate) fn unpack(keeper: &str, layer: &str) -> anyhow::Result<()> {
 
 /// Makes the layer the root of this process: nothing in it, and no stream, leads out.
 fn enter(keeper: &str, layer: &str) -> anyhow::Result<()> {
-    close_others().context("failed to close what is open")?;
     let layer: u64 = layer.parse().context("failed to read a layer's number")?;
-    let open = |kind: &str| {
-        let keeper: u32 = keeper.parse().context("failed to read the keeper's number")?;
-        File::open(format!("/proc/{keeper}/ns/{kind}")).context("failed to find the keeper of layers")
-    };
-    let (user, mounts) = (open("user")?, open("mnt")?);
-    leave_root().context("failed to give up the rights of root")?;
-    setns(&user, CloneFlags::CLONE_NEWUSER).context("failed to join the keeper's users")?;
-    setns(&mounts, CloneFlags::CLONE_NEWNS).context("failed to join the keeper's mounts")?;
+    join_keeper(keeper)?;
     chroot(Path::new(LAYERS).join(format!("{layer}/u")).as_path()).context("failed to enter the layer")?;
     chdir("/")?;
     Ok(())
