@@ -22,8 +22,8 @@ pub enum Fate {
     Pass,
     /// The request fails, and the caller gets the error.
     Fail,
-    /// A write keeps the first half of the content, and the caller gets an error. A conditional
-    /// create passes: stores make those whole or not at all.
+    /// A write keeps the first half of the content, and the caller gets an error. Over an object it
+    /// does nothing, and a conditional create passes: stores do both at once or not at all.
     Tear,
     /// The store answers that it is forbidden, as one does whose credentials have expired.
     Refuse,
@@ -119,9 +119,12 @@ impl ObjectStore for Gated {
     async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
         let whole = self.request(Action::Write, location).await? || matches!(opts.mode, PutMode::Create);
         if !whole {
-            let bytes: Bytes = payload.into();
-            let half = PutPayload::from_bytes(bytes.slice(..bytes.len() / 2));
-            self.inner.put_opts(location, half, opts).await?;
+            // Folder and S3 replace an object at once or not at all.
+            if self.inner.get_opts(location, GetOptions { head: true, ..GetOptions::default() }).await.is_err() {
+                let bytes: Bytes = payload.into();
+                let half = PutPayload::from_bytes(bytes.slice(..bytes.len() / 2));
+                self.inner.put_opts(location, half, opts).await?;
+            }
             return Err(failed("the connection broke in the middle"));
         }
         self.answer(self.inner.put_opts(location, payload, opts).await).await
