@@ -49,6 +49,12 @@ class Units(unittest.TestCase):
                          "KillMode=mixed"):
                 self.assertIn(line, lines, unit.name)
 
+    def test_a_worker_may_make_control_groups_for_its_sandboxes(self) -> None:
+        lines = (HERE / "systemd/millrace-worker@.service").read_text(encoding="utf-8").splitlines()
+        self.assertIn("Delegate=memory", lines)
+        # It would make the folder of groups one to read.
+        self.assertNotIn("ProtectControlGroups=yes", lines)
+
 
 class Node(unittest.TestCase):
     SETTINGS = {"MILLRACE_NODE": "1", "MILLRACE_ADDRESS": "10.0.1.10", "MILLRACE_PEERS": "10.0.0.10,10.0.1.10"}

@@ -120,7 +120,8 @@ impl ObjectStore for Gated {
         let whole = self.request(Action::Write, location).await? || matches!(opts.mode, PutMode::Create);
         if !whole {
             // Folder and S3 replace an object at once or not at all.
-            if self.inner.get_opts(location, GetOptions { head: true, ..GetOptions::default() }).await.is_err() {
+            let look = GetOptions { head: true, ..GetOptions::default() };
+            if self.inner.get_opts(location, look).await.is_err() {
                 let bytes: Bytes = payload.into();
                 let half = PutPayload::from_bytes(bytes.slice(..bytes.len() / 2));
                 self.inner.put_opts(location, half, opts).await?;

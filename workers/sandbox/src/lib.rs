@@ -3,6 +3,7 @@
 //! because it has to start within milliseconds, with one thread, and with nothing of the worker in
 //! its memory. `job.rs` and `run.rs` are for one program at a time, `live` for sandboxes that stay.
 
+pub mod groups;
 pub mod job;
 pub mod run;
 pub mod live;

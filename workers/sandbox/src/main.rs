@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use millrace_sandbox::live::wire::{self, FromInit, FromKeeper};
-use millrace_sandbox::{Job, Line};
+use millrace_sandbox::{Job, Line, groups};
 use serde::Serialize;
 
 mod inside;
@@ -29,20 +29,25 @@ const PACK: &str = "pack";
 const UNPACK: &str = "unpack";
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
+    let mut words: Vec<String> = std::env::args().skip(1).collect();
+    let mut joined = Ok(());
+    if words.first().is_some_and(|word| word == groups::JOIN) && words.len() > 1 {
+        let folder: Vec<String> = words.drain(..2).skip(1).collect();
+        joined = groups::join(folder[0].as_ref()).with_context(|| format!("failed to join {folder:?}"));
+    }
     let (part, rest) = words.split_first().map_or(("", &[][..]), |(part, rest)| (part.as_str(), rest));
     let done = match part {
         SUPERVISE => return supervise::run(rest),
         // Its own words went to the owner where it could be told.
         HOUSE => house::run(),
         TEND => tend::run(rest),
-        ENTER => heard(enter::run(rest.first().map_or("", String::as_str))),
+        ENTER => heard(joined.and_then(|()| enter::run(rest.first().map_or("", String::as_str)))),
         PACK | UNPACK => packs(part, rest).inspect_err(|error| {
             let _ = write!(std::io::stderr(), "{error:#}");
         }),
         KEEP => keep::run().inspect_err(|error| say_line(&FromKeeper::Failed(format!("{error:#}")))),
         INIT => read_job().and_then(|job| init::run(&job)).inspect_err(failed),
-        _ => read_job().and_then(|job| launch::run(&job)).inspect_err(failed),
+        _ => joined.and_then(|()| read_job()).and_then(|job| launch::run(&job)).inspect_err(failed),
     };
     if done.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

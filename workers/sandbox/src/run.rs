@@ -10,6 +10,7 @@ use tokio::process::{Child, ChildStdout, Command};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, interval, timeout_at};
 
+use crate::groups::Group;
 use crate::job::{End, Job, Line, Protection, Ran};
 use crate::memory;
 
@@ -98,7 +99,7 @@ impl Sandbox {
 
     /// Does a job of one run in a sandbox of its own.
     async fn run_alone(&self, job: &Job, lacks: &mut Vec<Protection>) -> Result<Ran, SandboxError> {
-        let (mut child, output) = self.start(job).await?;
+        let (mut child, output, group) = self.start(job).await?;
         let mut lines = Lines {
             output,
             until: Instant::now() + Duration::from_millis(job.limits.wall_ms) + SLACK,
@@ -117,7 +118,10 @@ impl Sandbox {
         let began = Instant::now();
         let last = lines.next(&mut child, job.limits.memory_bytes).await;
         let wall_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let kills = group.as_ref().map_or(0, Group::kills);
         Ok(match last {
+            Ok(Line::Ran(ran)) if kills > 0 => Ran { end: End::Memory, ..ran },
+            Err(_) if kills > 0 => Ran::cut_off(End::Memory, Silence::Memory.to_string(), wall_ms),
             Ok(Line::Ran(ran)) => ran,
             Ok(Line::Failed(reason)) => Ran::cut_off(End::Broke, reason, wall_ms),
             Ok(Line::Ready(_) | Line::Started) => Ran::cut_off(End::Broke, String::new(), wall_ms),
@@ -125,9 +129,12 @@ impl Sandbox {
         })
     }
 
-    async fn start(&self, job: &Job) -> Result<(Child, BufReader<ChildStdout>), SandboxError> {
+    async fn start(&self, job: &Job) -> Result<(Child, BufReader<ChildStdout>, Option<Group>), SandboxError> {
         let fail = |reason: String| SandboxError::Start { program: self.program.clone(), reason };
-        let mut child = piped(&self.program).spawn().map_err(|error| fail(error.to_string()))?;
+        let group = self.group(job).map_err(|error| SandboxError::Refused(format!("its group: {error}")))?;
+        let mut command = piped(&self.program);
+        command.args(group.iter().flat_map(Group::words));
+        let mut child = command.spawn().map_err(|error| fail(error.to_string()))?;
         let (Some(input), Some(output)) = (child.stdin.as_mut(), child.stdout.take()) else {
             return Err(fail("its input and output are not there".to_owned()));
         };
@@ -137,7 +144,14 @@ impl Sandbox {
         if let Err(error) = input.write_all(&line).await {
             return Err(broken(&error.to_string()));
         }
-        Ok((child, BufReader::new(output)))
+        Ok((child, BufReader::new(output), group))
+    }
+
+    fn group(&self, job: &Job) -> std::io::Result<Option<Group>> {
+        let group = Group::make()?;
+        let files = job.limits.disk_bytes.saturating_add(job.text_bytes());
+        group.iter().try_for_each(|group| group.bound(job.limits.memory_bytes, files, true))?;
+        Ok(group)
     }
 }
 

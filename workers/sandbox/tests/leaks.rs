@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use millrace_sandbox::groups::memory_bound;
 use millrace_sandbox::live::{Exec, Forward, Host, Settings, Spec};
 
 /// Owners that are killed. Each has sandboxes in several states.
@@ -32,12 +33,15 @@ fn processes() -> Vec<u32> {
     found.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-fn groups(at: &Path) -> usize {
+/// Control groups below `at` that an owner made.
+fn groups(at: &Path, owner: u32) -> usize {
     let found = std::fs::read_dir(at).into_iter().flatten().flatten();
     let folders = found.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let name = format!("millrace-sandbox-{owner}-");
     folders
         .map(|entry| {
-            usize::from(entry.file_name().to_string_lossy().contains("millrace")) + groups(&entry.path())
+            let is_its = entry.file_name().to_string_lossy().starts_with(&name);
+            usize::from(is_its) + groups(&entry.path(), owner)
         })
         .sum()
 }
@@ -70,7 +74,7 @@ fn left(word: &str, owner: Option<u32>) -> Left {
         processes: ours.len(),
         networks: networks.len(),
         mounts: mounts.lines().filter(|line| line.contains(" /l/") || line.contains(word)).count(),
-        groups: groups(Path::new("/sys/fs/cgroup")),
+        groups: owner.map_or(0, |pid| groups(Path::new("/sys/fs/cgroup"), pid)),
         folders: folders.count(),
     }
 }
@@ -124,8 +128,10 @@ async fn nothing_is_left_of_owners_that_are_killed() {
     let mut pids = Vec::new();
     for _ in 0..KILLS {
         let mut owner = owner(&word);
-        let found = left(&word, None);
+        let found = left(&word, Some(owner.id()));
         assert!(found.processes > 4 && found.networks >= 2, "there is something to leave: {found:?}");
+        let has_groups = memory_bound().starts_with("control groups");
+        assert_eq!(found.groups > 0, has_groups, "{}: {found:?}", memory_bound());
         seen += found.processes;
         owner.kill().unwrap();
         owner.wait().unwrap();

@@ -174,7 +174,13 @@ impl Body {
     async fn make(host: &Host, below: &Snapshot, spec: &Spec) -> Result<Self, LiveError> {
         let upper = Arc::new(host.keeper().layer(&spec.bounds).await?);
         let mut forwards = Forwards::listen(&spec.forward)?;
-        let Warm { child, mut stream } = host.take().await?;
+        let Warm { child, mut stream, group } = host.take().await?;
+        if let Some(group) = &group {
+            // What it writes, and what it has in /dev/shm.
+            let files = spec.bounds.disk_bytes.saturating_mul(2);
+            let bounded = group.bound(spec.bounds.memory_bytes, files, false);
+            bounded.map_err(|error| LiveError::Refused(format!("its group: {error}")))?;
+        }
         let build = Build {
             spec: spec.clone(),
             lower: below.numbers(),
@@ -189,7 +195,7 @@ impl Body {
             return Err(LiveError::Refused("its words are out of order".to_owned()));
         };
         forwards.mounted();
-        let link = Link::over(stream);
+        let link = Link::over(stream, group);
         let pid = child.id().unwrap_or_default();
         let watch = tokio::spawn(watch_memory(pid, spec.bounds.memory_bytes, Arc::clone(&link)));
         Ok(Self { upper, lacks, link, child: Mutex::new(child), pid, watch, _forwards: forwards })
@@ -212,12 +218,15 @@ impl Body {
 async fn watch_memory(pid: u32, most: u64, link: Arc<Link>) {
     const BUSY: Duration = Duration::from_millis(50);
     const IDLE: Duration = Duration::from_millis(1_000);
+    let mut seen = 0;
     while link.is_open() {
         tokio::select! {
             () = tokio::time::sleep(if link.is_busy() { BUSY } else { IDLE }) => {}
             () = link.busy() => {}
         }
-        if link.has_started() && crate::memory::of_tree(pid) > most {
+        let kills = link.kills();
+        if link.has_started() && (kills > seen || crate::memory::of_tree(pid) > most) {
+            seen = kills;
             let _ = link.send(&ToInit::KillAll { end: End::Memory }).await;
         }
     }

@@ -13,6 +13,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use crate::groups::{self, Group};
 use crate::live::handle::{LiveSandbox, sweep};
 use crate::live::keeper::Keeper;
 use crate::live::layers::Snapshot;
@@ -59,6 +60,7 @@ struct Inner {
 pub(crate) struct Warm {
     pub(crate) child: Child,
     pub(crate) stream: UnixStream,
+    pub(crate) group: Option<Group>,
 }
 
 impl Host {
@@ -68,6 +70,7 @@ impl Host {
     /// The program is not there, or the machine lacks something.
     pub async fn open(settings: Settings) -> Result<Self, LiveError> {
         sweep(&std::env::temp_dir());
+        groups::sweep();
         let keeper = timeout(PATIENCE, Keeper::start(&settings.program)).await.map_err(|_| late())??;
         let making = Semaphore::new(settings.at_once.max(1));
         let host = Self(Arc::new(Inner { settings, keeper, making, warm: Mutex::default() }));
@@ -149,7 +152,9 @@ impl Inner {
         };
         let (ours, its) = std::os::unix::net::UnixStream::pair().map_err(fail)?;
         ours.set_nonblocking(true).map_err(fail)?;
+        let group = Group::make().map_err(|error| LiveError::Refused(format!("its group: {error}")))?;
         let child = Command::new(&self.settings.program)
+            .args(group.iter().flat_map(Group::words))
             .args(["enter", &self.keeper.pid().to_string()])
             .env_clear()
             .stdin(Stdio::from(OwnedFd::from(its)))
@@ -160,7 +165,7 @@ impl Inner {
             .map_err(fail)?;
         let mut stream = UnixStream::from_std(ours).map_err(fail)?;
         match hear(&mut stream).await? {
-            FromInit::Warm => Ok(Warm { child, stream }),
+            FromInit::Warm => Ok(Warm { child, stream, group }),
             _ => Err(LiveError::Refused("its first words are out of order".to_owned())),
         }
     }

@@ -12,6 +12,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, mpsc, oneshot};
 
+use crate::groups::Group;
 use crate::job::End;
 use crate::live::process::{Event, Process};
 use crate::live::spec::{Exec, LiveError};
@@ -26,6 +27,9 @@ pub(crate) struct Link {
     next: AtomicU64,
     busy: Notify,
     waiting: Mutex<Waiting>,
+    group: Option<Group>,
+    /// Kills for want of memory that commands were told of.
+    told_kills: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -36,7 +40,7 @@ struct Waiting {
 }
 
 impl Link {
-    pub(crate) fn over(stream: UnixStream) -> Arc<Self> {
+    pub(crate) fn over(stream: UnixStream, group: Option<Group>) -> Arc<Self> {
         let raw = stream.as_fd().try_clone_to_owned().ok().map(Into::into);
         let (from, to) = stream.into_split();
         let link = Arc::new(Self {
@@ -46,6 +50,8 @@ impl Link {
             next: AtomicU64::new(0),
             busy: Notify::new(),
             waiting: Mutex::default(),
+            group,
+            told_kills: AtomicU64::new(0),
         });
         tokio::spawn(read(from, Arc::clone(&link)));
         link
@@ -63,6 +69,17 @@ impl Link {
     /// Whether a command ever ran: before that there is nothing to look at.
     pub(crate) fn has_started(&self) -> bool {
         self.next.load(Ordering::Relaxed) > 0
+    }
+
+    /// Processes of it that the kernel killed, because there was no more memory.
+    pub(crate) fn kills(&self) -> u64 {
+        self.group.as_ref().map_or(0, Group::kills)
+    }
+
+    /// How a command ended whose sandbox says `end`: the kernel kills without a word.
+    fn end(&self, end: End) -> End {
+        let kills = self.kills();
+        if kills > self.told_kills.swap(kills, Ordering::Relaxed) { End::Memory } else { end }
     }
 
     /// Waits until the next command starts.
@@ -153,7 +170,7 @@ impl Link {
             }
             FromInit::Ended { id, end, wall_ms } => {
                 if let Some(say) = waiting.commands.remove(&id) {
-                    let _ = say.send(Event::Ended { end, wall_ms });
+                    let _ = say.send(Event::Ended { end: self.end(end), wall_ms });
                 }
             }
             FromInit::File { id, answer } => {
