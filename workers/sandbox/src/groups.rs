@@ -166,10 +166,11 @@ fn remove_when_empty(leaves: &mpsc::Receiver<PathBuf>) {
 
 /// Removes the groups of owners that ended without removing them.
 pub(crate) fn sweep() {
-    let parent = groups().as_ref().map(|groups| groups.parent.as_path());
-    for entry in parent.into_iter().flat_map(fs::read_dir).flatten().flatten() {
+    let Ok(groups) = groups() else { return };
+    for entry in fs::read_dir(&groups.parent).into_iter().flatten().flatten() {
         if entry.file_name().to_str().is_some_and(is_left_behind) {
-            let _ = fs::remove_dir(entry.path());
+            // Its processes may be about to end.
+            let _ = groups.left.send(entry.path());
         }
     }
 }
