@@ -15,7 +15,7 @@ RUNS := broker/coordinator/runs
 MINUTES ?= 10
 SEED ?= 1
 
-.PHONY: help setup alone tools sdks model build programs demo sokoban arithmetic agent learn test envs terraform fleet operation sim lint fmt bench chaos
+.PHONY: help setup alone tools sdks model build programs demo sokoban arithmetic agent learn test test-learn test-others envs terraform fleet operation sim lint fmt bench chaos
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)$$/  make \1\t\2/p' Makefile | expand -t 18
@@ -57,11 +57,22 @@ sdks: setup ## the clients and the agent that tests drive, pinned, in target/san
 	@workers/sandbox-service/tests/setup.sh
 	@workers/gateway/tests/setup.sh
 
-# The build comes first: tests start the real programs. No example in the documentation is a test.
+# The build comes first: tests start the real programs. No example in the documentation is a test. The examples learn
+# while the other tests wait for servers and for what they killed: each test is in one of the two.
+TESTS := cargo test $(CARGO_ARGS) --no-fail-fast
+LEARN := shipped_examples
+
 test: build model tools sdks ## every test, against a real nats-server
-	cargo test $(CARGO_ARGS) --no-fail-fast --lib --bins --tests
+	$(TESTS) --no-run --lib --bins --tests
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going test-learn test-others
 	python3 -m unittest discover --start-directory workers/python/tests
 	python3 -m unittest discover --start-directory infra/images
+
+test-learn:
+	$(TESTS) --test workers -- $(LEARN)
+
+test-others:
+	$(TESTS) --lib --bins --tests -- --skip $(LEARN)
 
 envs: programs model ## environments of gymnasium, GEM, reasoning-gym, TextArena, OpenEnv, verifiers, unmodified; target/envs; 1.1 GB
 	infra/dev/envs.sh
