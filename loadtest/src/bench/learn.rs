@@ -26,7 +26,7 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 3])]
     seeds: Vec<u64>,
     /// Runs that must also end above the best rule that looks one step ahead and, on slippery ice, above the shortest path
-    #[arg(long, value_delimiter = ',', default_values = ["frozen-lake", "frozen-lake-slippery"])]
+    #[arg(long, value_delimiter = ',', default_values = ["frozen-lake"])]
     above_rules: Vec<String>,
     /// Folder of the runs
     #[arg(long, default_value = "target/learn")]
