@@ -28,7 +28,8 @@ pub fn clustered_error(clusters: impl Iterator<Item = (u32, u32)> + Clone) -> Op
 /// code.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Baseline {
-    /// `random`, `memoryless_reflex`, `reflex` or `shortest_path`.
+    /// `random`, `memoryless_reflex`, `reflex` or `shortest_path`; on slippery ice also
+    /// `best_policy`.
     pub name: String,
     /// Description of the rule.
     pub rule: String,

@@ -17,6 +17,7 @@ pub struct Args {
     /// Run files
     #[arg(long, value_delimiter = ',', default_values = [
         "broker/coordinator/runs/frozen-lake.toml",
+        "broker/coordinator/runs/frozen-lake-slippery.toml",
         "broker/coordinator/runs/sokoban.toml",
         "broker/coordinator/runs/smollm2-arithmetic.toml",
     ])]
@@ -24,7 +25,7 @@ pub struct Args {
     /// Seeds
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 3])]
     seeds: Vec<u64>,
-    /// Runs that must also end above the best rule that looks one step ahead
+    /// Runs that must also end above the best rule that looks one step ahead and, on slippery ice, above the shortest path
     #[arg(long, value_delimiter = ',', default_values = ["frozen-lake"])]
     above_rules: Vec<String>,
     /// Folder of the runs
@@ -109,11 +110,12 @@ fn last(report: &Report) -> Option<&Evaluation> {
 }
 
 /// The result to exceed: uniformly random play, version 0, and, if required, a rule that looks one
-/// move ahead.
+/// move ahead. Where a shortest path is not the best policy it is one more rule.
 fn bar(report: &Report, above_rules: bool) -> Share {
-    let rules = best_reflex(report).filter(|_| above_rules);
+    let path = rule(report, "shortest_path").filter(|_| rule(report, "best_policy").is_some());
+    let rules = best_reflex(report).into_iter().chain(path).filter(|_| above_rules);
     let before = report.evaluations.first().and_then(told);
-    let bars = rules.into_iter().chain(rule(report, "random")).chain(before);
+    let bars = rules.chain(rule(report, "random")).chain(before);
     bars.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default()
 }
 
@@ -124,8 +126,9 @@ fn told(evaluation: &Evaluation) -> Option<Share> {
 
 fn table(rows: &[Row]) -> String {
     let mut table = "Held-out success at temperature 0, mean over seeds with its standard error; every run balanced and audited.\n\n\
-         | run | seeds | steps | prompts (distinct) | v0 | random | best reflex | after | temperature 1 | seconds |\n\
-         |---|---|---|---|---|---|---|---|---|---|\n"
+         | run | seeds | steps | prompts (distinct) | v0 | random | best reflex | shortest path | best policy \
+         | after | temperature 1 | seconds |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|---|\n"
         .to_owned();
     for row in rows {
         let Some((first, evaluation)) = row.reports.first().and_then(|first| Some((first, last(first)?)))
@@ -143,7 +146,7 @@ fn table(rows: &[Row]) -> String {
         };
         let seconds = row.reports.iter().map(|report| report.wall_s).sum::<f64>() / row.reports.len() as f64;
         table += &format!(
-            "| {} | {} | {} | {} ({}) | {} | {} | {} | {} | {} | {seconds:.0} |\n",
+            "| {} | {} | {} | {} ({}) | {} | {} | {} | {} | {} | {} | {} | {seconds:.0} |\n",
             row.name,
             row.reports.len(),
             first.steps,
@@ -152,6 +155,8 @@ fn table(rows: &[Row]) -> String {
             share(&|report| report.evaluations.first().and_then(told)),
             share(&|report| rule(report, "random")),
             share(&|report| best_reflex(report)),
+            share(&|report| rule(report, "shortest_path")),
+            share(&|report| rule(report, "best_policy")),
             share(&|report| last(report).and_then(told)),
             share(&|report| report.evaluations.iter().rev().find(|e| e.temperature == 1.0).and_then(told)),
         );
@@ -205,6 +210,12 @@ mod tests {
         assert_eq!(bar(&report(0.1, 0.6, 0.9), false), (0.1, 0.02));
         assert_eq!(bar(&report(0.001, 0.6, 0.9), false), (0.01, 0.03));
         assert_eq!(bar(&report(0.7, 0.6, 0.9), true), (0.7, 0.02));
+        // On slippery ice a shortest path is a rule that may be passed.
+        let mut slippery = report(0.1, 0.3, 0.5);
+        slippery.baselines[2].success = 0.4;
+        assert_eq!(bar(&slippery, true), (0.3, 0.03));
+        slippery.baselines.push(Baseline { name: "best_policy".into(), success: 0.6, ..Baseline::default() });
+        assert_eq!(bar(&slippery, true), (0.4, 0.03));
         let row = row(vec![report(0.1, 0.6, 0.9), report(0.1, 0.6, 0.7)], true).unwrap();
         assert!((row.after - 0.8).abs() < 1e-12 && (row.bar - 0.6).abs() < 1e-12);
         // Between seeds 0.1414 / sqrt(2) = 0.1; of the reflex's prompts 0.03 / sqrt(2).
@@ -212,7 +223,7 @@ mod tests {
         let table = table(&[row]);
         assert!(
             table.contains(
-                "| lake | 2 | 0 | 256 (250) | 10.0 ± 1.4 % | 1.0 ± 2.1 % | 60.0 ± 2.1 % | 80.0 ± 10.0 %"
+                "| lake | 2 | 0 | 256 (250) | 10.0 ± 1.4 % | 1.0 ± 2.1 % | 60.0 ± 2.1 % | 100.0 ± 2.1 % | – | 80.0 ± 10.0 %"
             ),
             "{table}"
         );

@@ -23,6 +23,12 @@ pub(super) trait Game: Environment {
 
     /// The first action of a shortest path to the goal.
     fn shortest_path(&self, state: &[u8]) -> Result<u32, EnvError>;
+
+    /// The action of the best policy where a move may go astray; `None` where none does, so that a
+    /// shortest path is best.
+    fn best_action(&self, _state: &[u8]) -> Result<Option<u32>, EnvError> {
+        Ok(None)
+    }
 }
 
 /// How often each place was visited in an episode.
@@ -53,7 +59,7 @@ fn all<G: Game>(game: &G, resets: &[EnvStepTask]) -> Result<Vec<Baseline>, EnvEr
     let random = tally(game, &starts, RANDOM_EPISODES, |_, _| Ok(stream.below(4) as u32))?;
     let shortest = tally(game, &starts, 1, |state, _| game.shortest_path(state))?;
     let [memoryless, remembering] = G::REFLEXES;
-    Ok(vec![
+    let mut rules = vec![
         Baseline { name: "random".into(), rule: "each action as likely".into(), ..random },
         Baseline { name: "memoryless_reflex".into(), rule: memoryless.into(), ..best(game, &starts, false)? },
         Baseline { name: "reflex".into(), rule: remembering.into(), ..best(game, &starts, true)? },
@@ -62,7 +68,24 @@ fn all<G: Game>(game: &G, resets: &[EnvStepTask]) -> Result<Vec<Baseline>, EnvEr
             rule: "the first move of a shortest path, found again each turn".into(),
             ..shortest
         },
-    ])
+    ];
+    rules.extend(best_policy(game, &starts)?);
+    Ok(rules)
+}
+
+/// The best policy, where it is another than a shortest path.
+fn best_policy(game: &impl Game, starts: &[EnvStepDone]) -> Result<Option<Baseline>, EnvError> {
+    let Some(start) = starts.first() else { return Ok(None) };
+    if game.best_action(&start.state)?.is_none() {
+        return Ok(None);
+    }
+    let best = tally(game, starts, 1, |state, _| Ok(game.best_action(state)?.unwrap_or_default()))?;
+    Ok(Some(Baseline {
+        name: "best_policy".into(),
+        rule: "value iteration over the turns left, which knows where the ice may lead and not where it will"
+            .into(),
+        ..best
+    }))
 }
 
 /// The reflex of the order that does best on these very prompts: what is above it is above every

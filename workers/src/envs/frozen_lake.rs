@@ -8,6 +8,8 @@ use super::baselines::{Game, Visits, least};
 use super::tokens::{FIRST_SEEN, MOVES, beside, movement};
 use super::{EnvError, Environment, level, state};
 
+mod best_policy;
+
 const NAME: &str = "frozen_lake";
 const KIND: u8 = 1;
 /// States of slippery ice, which carry what the next slip follows from.
@@ -142,16 +144,15 @@ impl FrozenLake {
         self.rows(at).chain(around).chain([FIRST_SEEN + 2 * self.cells() + player])
     }
 
-    /// Where a move really goes: on slippery ice each with chance 1/3 ahead or to one of the two
-    /// sides.
+    /// Where a move really goes.
     fn slid(self, at: FrozenLakeState, movement: (i32, i32)) -> (i32, i32) {
-        let (rows, columns) = movement;
-        match Stream::new(at.slip).below(3) {
-            1 if self.0.slippery => (columns, rows),
-            2 if self.0.slippery => (-columns, -rows),
-            _ => movement,
-        }
+        if self.0.slippery { slips(movement)[Stream::new(at.slip).below(3) as usize] } else { movement }
     }
+}
+
+/// Where a move may go on slippery ice, each with chance 1/3: ahead or to one of the two sides.
+const fn slips((rows, columns): (i32, i32)) -> [(i32, i32); 3] {
+    [(rows, columns), (columns, rows), (-columns, -rows)]
 }
 
 /// The seed of the slip after an action. Rollouts of one prompt that took the same actions slip
@@ -248,6 +249,13 @@ impl Game for FrozenLake {
             let cell = beside(self.0.size, u32::from(player), movement(&[action])?)?;
             shortest(self.0.size, holes, cell).filter(|_| holes >> cell & 1 == 0)
         }))
+    }
+
+    fn best_action(&self, state: &[u8]) -> Result<Option<u32>, EnvError> {
+        let FrozenLakeState { holes, player, turn, .. } = self.open(state)?;
+        let left = self.0.max_turns - u32::from(turn);
+        let best = || best_policy::best_action(self.0.size, holes, u32::from(player), left).0;
+        Ok(self.0.slippery.then(best))
     }
 }
 

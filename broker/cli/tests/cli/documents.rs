@@ -40,6 +40,7 @@ async fn schemas_are_listed_and_printed() {
 fn the_run_files_are_valid() {
     for name in [
         "frozen-lake",
+        "frozen-lake-slippery",
         "frozen-lake-surroundings",
         "sokoban",
         "sokoban-hard",

@@ -38,6 +38,7 @@ fn rules_are_ordered_by_what_they_know() {
         assert!(of("memoryless_reflex") <= of("reflex"), "{baselines:#?}");
         assert!(of("reflex") < most, "a rule that looks one move ahead does not do: {baselines:#?}");
         assert_eq!(of("shortest_path"), 1.0);
+        assert!(baselines.iter().all(|baseline| baseline.name != "best_policy"), "no path is shorter");
         assert!(baselines.iter().all(|baseline| baseline.prompts == 100 && baseline.distinct > 60));
     }
 }
@@ -59,4 +60,8 @@ fn slippery_ice_spares_no_plan() {
     let baselines = play(&resets(&EnvironmentSpec::FrozenLake(lake), 200)).unwrap();
     let planned = success(&baselines, "shortest_path");
     assert!((0.05..0.9).contains(&planned), "{baselines:#?}");
+    // Who knows that the ice is slippery keeps clear of holes.
+    let best = success(&baselines, "best_policy");
+    assert!(best > planned + 0.2 && best < 0.9, "{baselines:#?}");
+    assert!(best > success(&baselines, "reflex") + 0.1, "{baselines:#?}");
 }
