@@ -11,6 +11,7 @@ import http.client
 import json
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -294,6 +295,8 @@ def check_run(server, work, name, alpha):
             expect(most < F32 * 10 and drift < F32, f"{manifest.parent.name}: drift {drift:.1e}, at most {most:.1e}")
     expect(drifts >= (3 if alpha == 0 else 1), f"{drifts} steps trained on tokens of their own version")
     say(f"held out: {report['success_before']} before, {report['success_after']} after")
+    # Its versions take gigabytes.
+    shutil.rmtree(place)
 
 
 def main():
