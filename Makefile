@@ -15,7 +15,7 @@ RUNS := broker/coordinator/runs
 MINUTES ?= 10
 SEED ?= 1
 
-.PHONY: help setup alone tools sdks model build programs demo sokoban arithmetic agent learn test test-learn test-others envs terraform fleet operation sim lint fmt bench chaos
+.PHONY: help setup alone tools sdks model build programs demo sokoban arithmetic agent learn test test-learn test-others envs engines terraform fleet operation sim lint fmt bench chaos
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)$$/  make \1\t\2/p' Makefile | expand -t 18
@@ -76,6 +76,9 @@ test-others:
 
 envs: programs model ## environments of gymnasium, GEM, reasoning-gym, TextArena, OpenEnv, verifiers, unmodified; target/envs; 1.1 GB
 	infra/dev/envs.sh
+
+engines: programs model ## vLLM itself, for a CPU, driven by the vllm dialect; target/engines; 6 GB; needs Python 3.11
+	infra/dev/engines.sh
 
 terraform: ## terraform/ without a cloud: modules, user data, rules; where terraform 1.11 is
 	terraform/test.sh

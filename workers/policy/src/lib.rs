@@ -1,7 +1,8 @@
 //! What a policy is, whichever library computes it: the files of a version, and what is asked of an
 //! engine and of a trainer. Nothing here needs libtorch.
 //!
-//! - `version`, `probe`: a version's files, and how a server proves that it has them;
+//! - `version`, `probe`: a version's files, and how a server proves that it has them; `output_layer`:
+//!   a file that some servers need besides;
 //! - `engine`, `trainer`, `error`: the interfaces of both, and why either fails;
 //! - `gang`: how trainers that make a step together find one another; `share`: which rollouts each
 //!   of them computes;
@@ -12,6 +13,7 @@
 
 pub mod version;
 pub mod probe;
+pub mod output_layer;
 pub mod engine;
 pub mod trainer;
 pub mod error;

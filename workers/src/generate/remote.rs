@@ -15,7 +15,7 @@ use super::driver::Request;
 use super::follow::{LoadError, Serving};
 use crate::model::versions::{VersionError, VersionStore};
 use crate::policy::openai::{
-    LayoutError, ProbedWeights, Server, ServerError, ServerSettings, VersionFolders,
+    LayoutError, OutputLayer, ProbedWeights, Server, ServerError, ServerSettings, VersionFolders,
 };
 use session::Session;
 
@@ -40,6 +40,8 @@ struct Inner {
 #[derive(Debug, Deserialize)]
 struct Config {
     vocab_size: u32,
+    #[serde(default)]
+    tie_word_embeddings: bool,
 }
 
 /// A version that the server is to load.
@@ -56,6 +58,9 @@ impl Remote {
     pub(super) fn new(settings: ServerSettings) -> Self {
         let folders = VersionFolders::new(&settings.weights_dir);
         let server = Arc::new(Server::new(settings));
+        if !server.takes_seeds() {
+            tracing::info!("requests to the engine's server carry no seeds; --engine-seeds on sends them");
+        }
         Self(Arc::new(Inner { server, folders, session: Mutex::default(), ends: Mutex::default() }))
     }
 
@@ -86,7 +91,9 @@ impl Remote {
             .map_err(|error| PolicyError::Impossible(format!("failed to read {CONFIG_FILE}: {error}")))?;
         let vocabulary = config.vocab_size;
         let probed = ProbedWeights::of(loaded, vocabulary)?;
-        let folder = self.0.folders.lay_out(versions, loaded).await.map_err(layout_error)?;
+        let output_layer =
+            if config.tie_word_embeddings { self.0.server.output_layer() } else { OutputLayer::AsPublished };
+        let folder = self.0.folders.lay_out(versions, loaded, output_layer).await.map_err(layout_error)?;
         let label = format!("{run}/{}/{}", loaded.version, loaded.sha.short());
         let ends = self.ends(loaded)?;
         let next = NextVersion { weights: probed, vocabulary, ends, folder: folder.clone(), label };
@@ -147,6 +154,7 @@ fn server_error(error: ServerError) -> LoadError {
 fn layout_error(error: LayoutError) -> LoadError {
     match error {
         LayoutError::Object(error) => LoadError::Weights(VersionError::Object(error)),
+        LayoutError::Weights(error) => LoadError::Engine(error),
         LayoutError::Name(_) | LayoutError::Disk { .. } => {
             LoadError::Engine(PolicyError::Temporary(error.to_string()))
         }

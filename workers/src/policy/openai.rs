@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 pub use ask::{Ask, Piece};
 pub use error::ServerError;
 use http::Http;
-pub(crate) use layout::{LayoutError, VersionFolders};
+pub(crate) use layout::{LayoutError, OutputLayer, VersionFolders};
 pub(crate) use weight_probe::{Measured, ProbedWeights, prove, same};
 
 mod ask;
@@ -60,7 +60,7 @@ impl FromStr for Dialect {
 /// Whether requests carry the task's seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Seeds {
-    /// Unless the server reports that it runs on a CPU: vLLM dies of a seed there.
+    /// Not to vLLM, which may die of a seed on a CPU and does not report what it runs on.
     #[default]
     Auto,
     /// Always.
@@ -212,16 +212,22 @@ impl Server {
         })
     }
 
-    /// Whether requests carry a seed. vLLM built for a CPU ends its engine at the first request
-    /// with one ("CPU Generator does not use offset"), so its version is read first.
-    ///
-    /// # Errors
-    /// The server cannot be reached.
-    pub async fn takes_seeds(&self) -> Result<bool, ServerError> {
+    /// Whether requests carry a seed. On a CPU, vLLM's engine dies of a request with one whose
+    /// prompt it computes in parts ("CPU Generator does not use offset"). Its version does not tell
+    /// a CPU (`0.32.0`), so it gets none unless that is asked for.
+    #[must_use]
+    pub const fn takes_seeds(&self) -> bool {
         match (self.settings.seeds, self.settings.dialect) {
-            (Seeds::On, _) | (Seeds::Auto, Dialect::Sglang | Dialect::LlamaCpp) => Ok(true),
-            (Seeds::Off, _) => Ok(false),
-            (Seeds::Auto, Dialect::Vllm) => vllm::takes_seeds(&self.http).await,
+            (Seeds::On, _) | (Seeds::Auto, Dialect::Sglang | Dialect::LlamaCpp) => true,
+            (Seeds::Off, _) | (Seeds::Auto, Dialect::Vllm) => false,
+        }
+    }
+
+    /// The form in which the server must find a tied output layer.
+    pub(crate) const fn output_layer(&self) -> OutputLayer {
+        match (&self.settings.reload, self.settings.dialect) {
+            (None, Dialect::Vllm) => OutputLayer::Separate,
+            (Some(_), _) | (None, Dialect::Sglang | Dialect::LlamaCpp) => OutputLayer::AsPublished,
         }
     }
 

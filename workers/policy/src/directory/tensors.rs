@@ -15,6 +15,7 @@ use super::numbers::{Chunk, Kind};
 use super::{Fault, INDEX_FILE};
 use crate::MODEL_FILE;
 use crate::decoder::Layout;
+use crate::output_layer::{EMBEDDING, HEAD};
 
 /// Bytes of the longest header of a safetensors file that is read; its format allows no longer one.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
@@ -22,8 +23,6 @@ const MAX_HEADER_BYTES: u64 = 100_000_000;
 const CHUNK_BYTES: usize = 1 << 20;
 /// The length of the header comes before it.
 const LENGTH_BYTES: u64 = 8;
-const HEAD: &str = "lm_head.weight";
-const EMBEDDING: &str = "model.embed_tokens.weight";
 
 /// Location of one tensor.
 #[derive(Debug, Clone)]

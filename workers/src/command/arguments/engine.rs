@@ -50,11 +50,11 @@ pub struct EngineArgs {
     #[arg(long, env = "MILLRACE_ENGINE_SILENCE", default_value_t = 300.0)]
     engine_silence: f64,
     /// By how much two measurements of the same weights may differ, in nats a token. The default is
-    /// for a server that computes in bf16; one that computes in f32 is held to 0.001
+    /// for a server that computes in bf16; give 0.0001 for one that computes in f32
     #[arg(long, env = "MILLRACE_ENGINE_TOLERANCE", default_value_t = 0.2)]
     engine_tolerance: f64,
-    /// Whether requests carry the task's seed: auto leaves it out where the server reports that it
-    /// runs on a CPU, because vLLM dies of it there
+    /// Whether requests carry the task's seed: auto leaves it out for vLLM, which may die of it on a
+    /// CPU. Choose on for vLLM on a GPU
     #[arg(long, env = "MILLRACE_ENGINE_SEEDS", value_enum, default_value_t)]
     engine_seeds: Seeds,
 }

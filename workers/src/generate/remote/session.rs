@@ -183,7 +183,7 @@ impl Session {
             ends: next.ends.clone(),
             label: next.label.clone(),
             scaled: self.server.scales_logprobs(&tokens).await?,
-            seeded: self.server.takes_seeds().await?,
+            seeded: self.server.takes_seeds(),
             tokens,
             logprobs,
             boundary: CancellationToken::new(),

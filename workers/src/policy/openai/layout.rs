@@ -4,7 +4,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use millrace_policy::{LoadedVersion, is_for_training};
+use millrace_policy::output_layer::{self, OUTPUT_LAYER_FILE};
+use millrace_policy::{LoadedVersion, MODEL_FILE, PolicyError, is_for_training};
 use millrace_queue::ObjectError;
 use millrace_schemas::RunId;
 use millrace_schemas::blob::Sha;
@@ -24,6 +25,9 @@ pub(crate) enum LayoutError {
     /// The manifest names a file that would lie elsewhere.
     #[error(transparent)]
     Name(#[from] NotAFileName),
+    /// The weights are no safetensors file.
+    #[error(transparent)]
+    Weights(#[from] PolicyError),
     /// The folder cannot be written.
     #[error("failed to lay the version out at path={path:?}: {source}")]
     Disk {
@@ -32,6 +36,15 @@ pub(crate) enum LayoutError {
         /// The error of the file system.
         source: io::Error,
     },
+}
+
+/// The form in which a server reads a tied output layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OutputLayer {
+    /// As the version has it: not at all where it is tied to the embedding.
+    AsPublished,
+    /// As a tensor of its own besides, see `millrace_policy::output_layer`.
+    Separate,
 }
 
 /// The folders of one server's versions: `<root>/<run>/v000042/`.
@@ -53,6 +66,7 @@ impl VersionFolders {
         &self,
         versions: &VersionStore,
         version: &LoadedVersion,
+        output_layer: OutputLayer,
     ) -> Result<PathBuf, LayoutError> {
         let mut newest = self.newest.lock().await;
         if let Some((sha, path)) = &*newest
@@ -67,7 +81,7 @@ impl VersionFolders {
         let (partial, path) = (folder.join(format!(".{name}.partial")), folder.join(&name));
         cleared(&partial).await?;
         fs::create_dir_all(&partial).await.map_err(at(&partial))?;
-        write_all(versions, version, &partial).await?;
+        write_all(versions, version, output_layer, &partial).await?;
         cleared(&path).await?;
         fs::rename(&partial, &path).await.map_err(at(&path))?;
         let path = fs::canonicalize(&path).await.map_err(at(&path))?;
@@ -94,6 +108,7 @@ impl VersionFolders {
 async fn write_all(
     versions: &VersionStore,
     version: &LoadedVersion,
+    output_layer: OutputLayer,
     folder: &Path,
 ) -> Result<(), LayoutError> {
     for file in &version.manifest.files {
@@ -103,6 +118,13 @@ async fn write_all(
         let content = versions.blobs().fetch(&version.manifest.run, file.blob).await?;
         let path = file_name::file_in(folder, &file.name)?;
         write(&path, &content).await.map_err(at(&path))?;
+        if output_layer == OutputLayer::Separate
+            && file.name == MODEL_FILE
+            && let Some(content) = output_layer::untied(&content)?
+        {
+            let path = folder.join(OUTPUT_LAYER_FILE);
+            write(&path, &content).await.map_err(at(&path))?;
+        }
     }
     Ok(())
 }

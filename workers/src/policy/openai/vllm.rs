@@ -7,8 +7,6 @@
 //! `--enable-prompt-tokens-details` (to hear what its cache saved). The request asks for the rest:
 //! `return_token_ids`, `return_tokens_as_token_ids`, `logprobs`, `prompt_logprobs`.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -20,8 +18,6 @@ const LACKS_IDS: &str = "its reply has no token ids; it must heed `return_token_
                          (vLLM does from 0.10.2 and 0.6.3)";
 const LACKS_LOGPROBS: &str = "its reply has no log-probabilities of the tokens; it must heed `logprobs` (with vLLM: \
                               `--max-logprobs` 1 or more)";
-/// Time for the server to report its version.
-const VERSION_WITHIN: Duration = Duration::from_secs(5);
 const RAW: &str = "start vLLM with `--logprobs-mode processed_logprobs`";
 
 /// Samples a piece. The tokens streamed by the boundary are kept.
@@ -136,16 +132,6 @@ fn absorb(choice: &Value, piece: &mut Piece) -> Result<(), ServerError> {
     }
     piece.tokens.extend(tokens);
     Ok(())
-}
-
-/// Whether a request may carry a seed: not with a build for a CPU, whose version shows that
-/// (`0.32.0+cpu`). A compatible server without a version is assumed to take seeds.
-pub(super) async fn takes_seeds(http: &Http) -> Result<bool, ServerError> {
-    match http.get("/version", VERSION_WITHIN).await {
-        Ok(reported) => Ok(!reported["version"].as_str().is_some_and(|version| version.contains("cpu"))),
-        Err(error @ (ServerError::Away(_) | ServerError::Busy { .. })) => Err(error),
-        Err(_) => Ok(true),
-    }
 }
 
 /// Log-probabilities of a prompt's tokens but the first. They are recomputed, even where the prompt

@@ -99,7 +99,9 @@ fn near(
     let Some(off) = off.filter(|off| *off <= tolerance) else {
         return Err(ServerError::OtherWeights(format!(
             "its probe is off by {off:?} nats a token from what the trainer of {version} recorded, above \
-             --engine-tolerance {tolerance}"
+             --engine-tolerance {tolerance}: it has other weights, or a part of them is old, or it computes in a lower \
+             precision than the tolerance is for; restart the server, or raise the tolerance to what its precision \
+             explains (f32 1e-4, bf16 0.2)"
         )));
     };
     match nearest {

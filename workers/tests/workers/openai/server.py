@@ -37,6 +37,7 @@ def make(folder, seeds):
         config = LlamaConfig(
             vocab_size=VOCABULARY, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
             num_key_value_heads=2, max_position_embeddings=512, initializer_range=0.3, eos_token_id=None, bos_token_id=0,
+            tie_word_embeddings=True,
         )  # fmt: skip
         model = LlamaForCausalLM(config).eval()
         path = pathlib.Path(folder) / f"v{seed}"
@@ -87,8 +88,8 @@ class State:
                 self.oracles[folder] = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
             return self.oracles[folder]
 
-    def reload(self, folder, label):
-        """Whoever lets requests run on while the weights change shows here."""
+    def reload(self, folder, label, packs=False):
+        """Whoever lets requests run on while the weights change shows here. `packs`: as vLLM on a CPU."""
         deadline = time.monotonic() + 1.0
         while any(still_open(connection) for connection in list(self.active.values())):
             if time.monotonic() > deadline:
@@ -96,7 +97,11 @@ class State:
                 break
             time.sleep(0.01)
         if not self.wicked.get("lie"):
+            old = self.model.lm_head.weight
             self.read(folder)
+            separate = (pathlib.Path(folder) / "output_layer.safetensors").exists()
+            if packs and self.model.config.tie_word_embeddings and not separate:
+                self.model.lm_head.weight = old
         self.label = label
 
     def sample(self, name, connection, prompt, count, how, seed, stop, keep=True):
@@ -212,7 +217,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.say({"status": "resumed"})
             case "/collective_rpc":
                 assert body["method"] == "reload_weights" and state.paused
-                state.reload(body["kwargs"]["weights_path"], "default")
+                state.reload(body["kwargs"]["weights_path"], "default", packs=True)
                 self.say({"results": [None]})
             case "/reset_prefix_cache":
                 self.say({})
