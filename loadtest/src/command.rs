@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-use crate::{bench, chaos, sim};
+use crate::{bench, chaos, headlines, sim};
 
 /// Measures Millrace from outside.
 #[derive(Parser)]
@@ -22,6 +22,8 @@ enum Command {
     Bench(Bench),
     /// Kills, pauses and cuts off real processes in the middle of runs, and checks that nothing was lost
     Chaos(chaos::Args),
+    /// Reproduces published results that scheduling decides, on simulated GPUs in virtual time
+    Headlines(headlines::Args),
     /// Plays the whole system in virtual time, with faults, and checks what it left
     Sim(sim::Args),
 }
@@ -63,6 +65,7 @@ pub fn main() -> anyhow::Result<ExitCode> {
     match command {
         Command::Bench(bench) => measure(&bench).map(|()| ExitCode::SUCCESS),
         Command::Chaos(args) => in_real_time(chaos::run(args)),
+        Command::Headlines(args) => headlines::run(&args),
         Command::Sim(args) => sim::run(&args),
     }
 }
