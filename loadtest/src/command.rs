@@ -58,8 +58,12 @@ enum Bench {
 /// The command failed; the error has the reason.
 pub fn main() -> anyhow::Result<ExitCode> {
     let command = Args::parse().command;
-    // The simulator's faults make every process warn all the time; its findings name the seed to look at.
-    let default = if matches!(command, Command::Sim(_)) { "off" } else { "warn,async_nats=off" };
+    // Simulated faults and hand-backs make every process warn all the time; findings name the seed.
+    let default = if matches!(command, Command::Sim(_) | Command::Headlines(_)) {
+        "off"
+    } else {
+        "warn,async_nats=off"
+    };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     match command {
