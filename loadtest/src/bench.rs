@@ -10,7 +10,7 @@ use serde::Serialize;
 
 pub mod cpu;
 pub mod division;
-mod origin;
+pub(crate) mod origin;
 #[cfg(millrace_torch)]
 mod model;
 #[cfg(millrace_torch)]
@@ -33,7 +33,7 @@ pub mod train;
 ///
 /// # Errors
 /// It will not: it is paused, or has failed.
-fn is_over(shared: &SharedState, id: &RunId) -> anyhow::Result<bool> {
+pub(crate) fn is_over(shared: &SharedState, id: &RunId) -> anyhow::Result<bool> {
     let state = shared.lock();
     let Some(run) = state.runs.get(id) else { return Ok(false) };
     if matches!(run.state, RunState::Paused | RunState::Failed) {
@@ -42,7 +42,7 @@ fn is_over(shared: &SharedState, id: &RunId) -> anyhow::Result<bool> {
     Ok(run.state == RunState::Finished)
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
@@ -55,7 +55,7 @@ pub(crate) fn mean_and_deviation(numbers: &[f64]) -> (f64, f64) {
 }
 
 /// Prints a table in Markdown, with the commit and the machine; leaves it beside the figures, which go to `out` as JSON.
-fn publish(out: &Path, figures: &impl Serialize, table: &str) -> anyhow::Result<()> {
+pub(crate) fn publish(out: &Path, figures: &impl Serialize, table: &str) -> anyhow::Result<()> {
     let page = format!("{}\n\n{table}", origin::origin());
     println!("\n{page}");
     if let Some(folder) = out.parent() {

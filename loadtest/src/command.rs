@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-use crate::{bench, chaos, sim};
+use crate::{bench, chaos, headlines, sim};
 
 /// Measures Millrace from outside.
 #[derive(Parser)]
@@ -22,6 +22,8 @@ enum Command {
     Bench(Bench),
     /// Kills, pauses and cuts off real processes in the middle of runs, and checks that nothing was lost
     Chaos(chaos::Args),
+    /// Reproduces published results that scheduling decides, on simulated GPUs in virtual time
+    Headlines(headlines::Args),
     /// Plays the whole system in virtual time, with faults, and checks what it left
     Sim(sim::Args),
 }
@@ -56,13 +58,18 @@ enum Bench {
 /// The command failed; the error has the reason.
 pub fn main() -> anyhow::Result<ExitCode> {
     let command = Args::parse().command;
-    // The simulator's faults make every process warn all the time; its findings name the seed to look at.
-    let default = if matches!(command, Command::Sim(_)) { "off" } else { "warn,async_nats=off" };
+    // Simulated faults and hand-backs make every process warn all the time; findings name the seed.
+    let default = if matches!(command, Command::Sim(_) | Command::Headlines(_)) {
+        "off"
+    } else {
+        "warn,async_nats=off"
+    };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     match command {
         Command::Bench(bench) => measure(&bench).map(|()| ExitCode::SUCCESS),
         Command::Chaos(args) => in_real_time(chaos::run(args)),
+        Command::Headlines(args) => headlines::run(&args),
         Command::Sim(args) => sim::run(&args),
     }
 }

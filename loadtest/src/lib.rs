@@ -6,4 +6,5 @@ pub mod checkers;
 pub mod sim;
 mod virtual_time;
 pub mod bench;
+pub mod headlines;
 pub mod chaos;

@@ -174,7 +174,7 @@ impl Executor for Nothing {
 }
 
 /// The least that is an outcome of a task. A rollout has `turns` turns.
-pub(super) fn outcome(task: TaskBody, turns: u8) -> OutcomeBody {
+pub(crate) fn outcome(task: TaskBody, turns: u8) -> OutcomeBody {
     match task {
         TaskBody::Generate(generate) => OutcomeBody::Generate(GenerateDone {
             tokens: vec![1],

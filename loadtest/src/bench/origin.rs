@@ -5,7 +5,7 @@ use std::process::Command;
 use super::cores;
 
 /// The command, the commit and the machine, in one line.
-pub(super) fn origin() -> String {
+pub(crate) fn origin() -> String {
     let command: Vec<String> = std::env::args().skip(1).collect();
     format!(
         "`millrace-loadtest {}` at {}, on {} cores ({}, {} of memory)",

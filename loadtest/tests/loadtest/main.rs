@@ -4,6 +4,8 @@
 #[cfg(test)]
 mod bench;
 #[cfg(test)]
+mod headlines;
+#[cfg(test)]
 mod sim;
 #[cfg(test)]
 mod chaos;
