@@ -134,6 +134,7 @@ fn premises(plant: &Plant, journal: &Journal, steps: f64) -> Premises {
         steps,
         lockstep: fleet.lockstep,
         pinned: fleet.pinned,
+        hangs: fleet.resets_hang > 0.0,
         extra: (offered.len() - trained) as f64,
     }
 }

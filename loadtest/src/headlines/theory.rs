@@ -40,6 +40,8 @@ pub(super) struct Premises {
     pub(super) lockstep: bool,
     /// Samples stay with their prompt.
     pub(super) pinned: bool,
+    /// Some resets hang.
+    pub(super) hangs: bool,
     /// Rollouts that were begun beyond those that were trained on and those in the window.
     pub(super) extra: f64,
 }
@@ -137,6 +139,9 @@ impl Premises {
             return Some(
                 "it supposes that any slot takes any sample; here samples stay with their prompt".into(),
             );
+        }
+        if self.hangs {
+            return Some("it supposes that an environment takes its own time; here some resets hang".into());
         }
         (self.extra > 0.0).then(|| {
             format!(
@@ -243,6 +248,7 @@ mod tests {
             steps: 9.0,
             lockstep: false,
             pinned: false,
+            hangs: false,
             extra: 0.0,
         };
         premises.trainers = premises.best_share() * 128.0;

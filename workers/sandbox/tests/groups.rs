@@ -32,12 +32,14 @@ fn groups() -> Option<PathBuf> {
     let bound = memory_bound();
     let folder = bound.strip_prefix("control groups ").and_then(|rest| rest.split_once(" in "));
     if folder.is_none() {
-        eprintln!("SKIPPED: memory is bounded by {bound}");
+        let note = format!("SKIPPED tests of control groups: memory is bounded by {bound}\n");
+        std::io::Write::write_all(&mut std::io::stderr(), note.as_bytes()).unwrap();
     }
     folder.map(|(_, folder)| PathBuf::from(folder))
 }
 
 /// Stops this thread, and with it all looks, until the kernel killed something in one of our groups.
+#[expect(clippy::disallowed_methods, reason = "this thread shall stand still")]
 fn stop_until_killed(groups: &PathBuf) {
     let began = Instant::now();
     loop {
