@@ -2,10 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, bail};
-use millrace_coordinator::shell::shared::SharedState;
-use millrace_schemas::RunId;
-use millrace_schemas::api::RunState;
+use anyhow::Context;
 use serde::Serialize;
 
 pub mod cpu;
@@ -28,19 +25,6 @@ pub mod scale;
 pub mod state;
 #[cfg(millrace_torch)]
 pub mod train;
-
-/// Whether a run has finished.
-///
-/// # Errors
-/// It will not: it is paused, or has failed.
-pub(crate) fn is_over(shared: &SharedState, id: &RunId) -> anyhow::Result<bool> {
-    let state = shared.lock();
-    let Some(run) = state.runs.get(id) else { return Ok(false) };
-    if matches!(run.state, RunState::Paused | RunState::Failed) {
-        bail!("the run is {}: {}", run.state.name(), run.reason.clone().unwrap_or_default());
-    }
-    Ok(run.state == RunState::Finished)
-}
 
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_unstable_by(f64::total_cmp);

@@ -4,6 +4,7 @@
 pub mod command;
 pub mod checkers;
 pub mod sim;
+mod virtual_run;
 mod virtual_time;
 pub mod bench;
 pub mod headlines;

@@ -7,23 +7,14 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
-use millrace_coordinator::shell::clock::{MachineClock, UnixClock};
-use millrace_coordinator::shell::driver::{self, DriverConfig};
-use millrace_coordinator::shell::leader::Term;
-use millrace_queue::clock::SystemClock;
-use millrace_queue::{Broker, MemoryQueue, Objects};
-use millrace_schemas::submit::from_toml;
-use millrace_schemas::{Event, RunId, Stage};
-use millrace_telemetry::Health;
-use millrace_workers::stages::default_pools;
-use millrace_workers::{PoolSettings, Worker, WorkerSettings};
+use anyhow::Context;
+use millrace_queue::{Broker, QueueSettings};
+use millrace_workers::WorkerSettings;
 use serde::Serialize;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
-use super::{is_over, mean_and_deviation, publish};
+use super::{mean_and_deviation, publish};
+use crate::virtual_run::{self, VirtualRun};
 use crate::virtual_time::in_virtual_time;
 use device::{Device, Kind, MOST_PIECES, Pace, SLOTS};
 
@@ -34,6 +25,8 @@ mod processes;
 const RUN: &str = "divided";
 /// A run that does not end within this virtual time fails.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
+/// Between two looks at the run.
+const LOOK: Duration = Duration::from_millis(500);
 /// Groups of a batch, and rollouts of a group: as many rollouts as the devices sample at once.
 const BATCH: (u32, u32) = (128, 8);
 
@@ -149,42 +142,29 @@ fn splits(devices: u32) -> Vec<Split> {
 }
 
 async fn play(split: Split, pace: Pace, steps: u64) -> anyhow::Result<Figures> {
-    let start = Instant::now();
-    let queue = Arc::new(MemoryQueue::new(Arc::new(SystemClock::new())));
-    let broker = Broker::new(queue, Objects::memory());
-    let clock = UnixClock::new(move || 1_700_000_000_000 + start.elapsed().as_millis() as u64);
-    let term = Term::on(MachineClock::default());
-    let config = DriverConfig { term, clock, ..DriverConfig::new("coordinator-0") };
-    let shared = driver::restore(&broker).await?;
-    let stop = CancellationToken::new();
-    let driven = driver::run(broker.clone(), config, shared.clone(), Health::default(), stop.clone());
-    let coordinator = tokio::spawn(driven);
+    let run = VirtualRun::start(QueueSettings::default()).await?;
     let kinds =
         [(Kind::Generate, split.generate), (Kind::Train, split.train), (Kind::Flexible, split.flexible)];
     let (mut workers, mut devices) = (JoinSet::new(), Vec::new());
     for (kind, count) in kinds {
         for number in 0..count {
             let device = Device::new(kind, pace);
-            workers.spawn(serve(broker.clone(), format!("{kind:?}-{number}").to_lowercase(), device.clone()));
+            workers.spawn(serve(
+                run.broker.clone(),
+                format!("{kind:?}-{number}").to_lowercase(),
+                device.clone(),
+            ));
             devices.push(device);
         }
     }
     // Environments and rewards need no device.
     for number in 0..4 {
-        workers.spawn(serve(broker.clone(), format!("play-{number}"), Device::new(Kind::Play, pace)));
+        workers.spawn(serve(run.broker.clone(), format!("play-{number}"), Device::new(Kind::Play, pace)));
     }
-    submit(&broker, split, pace.seed, steps).await?;
-    let id: RunId = RUN.parse()?;
-    while !is_over(&shared, &id)? {
-        if start.elapsed() > LONGEST {
-            bail!("the run did not end: {split:?}, {pace:?}");
-        }
-        tokio::time::sleep(Duration::from_millis(500)).await;
-    }
-    let took = start.elapsed();
-    stop.cancel();
+    let played = run.play(&run_file(split, pace.seed, steps), LONGEST, LOOK, || {}).await;
+    let (id, took) = played.with_context(|| format!("{split:?}, {pace:?}"))?;
     workers.abort_all();
-    let _ = coordinator.await?;
+    let shared = run.end().await?;
     let state = shared.lock();
     let books = &state.runs.get(&id).context("the run is gone")?.books;
     let used: Vec<_> = devices.iter().map(|device| device.used()).collect();
@@ -211,21 +191,14 @@ async fn serve(broker: Broker, name: String, device: Arc<Device>) {
         time_division: device.division.clone(),
         ..WorkerSettings::new(id)
     };
-    let used = ["policy", "counter", "success", "gang", "commit"];
-    let pools = device.kind.stages().iter().flat_map(|(stage, concurrency)| {
-        let pools = default_pools(*stage).into_iter().filter(|pool| used.contains(&pool.as_str()));
-        pools.map(|pool| PoolSettings { stage: *stage, pool, concurrency: *concurrency })
-    });
-    let worker = Worker::start(broker, settings);
-    let policies = worker.policies().clone();
-    let executor = |stage: Stage| device.executor(stage, &policies);
-    worker.serve(pools.collect(), executor, Health::default(), CancellationToken::new()).await;
+    let stages = device.kind.stages().iter().copied();
+    virtual_run::serve(broker, settings, stages, |stage, policies| device.executor(stage, policies)).await;
 }
 
-async fn submit(broker: &Broker, split: Split, seed: u64, steps: u64) -> anyhow::Result<()> {
+fn run_file(split: Split, seed: u64, steps: u64) -> String {
     let Split { train, flexible, alpha, .. } = split;
     let (groups, size) = BATCH;
-    let spec = from_toml(&format!(
+    format!(
         r#"
         name = "{RUN}"
         seed = {seed}
@@ -238,9 +211,7 @@ async fn submit(broker: &Broker, split: Split, seed: u64, steps: u64) -> anyhow:
         rollout = {{ groups_per_step = {groups}, group_size = {size}, alpha = {alpha:?}, max_new_tokens = {MOST_PIECES} }}
         "#,
         train + flexible
-    ))?;
-    broker.append(RUN, &Event::Submitted(Box::new(spec))).await?;
-    Ok(())
+    )
 }
 
 fn table(figures: &[Figures]) -> String {

@@ -7,23 +7,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use millrace_autoscaler::targets::Target;
 use millrace_autoscaler::{Autoscaler, Board, ScalingFile};
-use millrace_coordinator::shell::clock::UnixClock;
-use millrace_coordinator::shell::driver::{self, DriverConfig};
-use millrace_coordinator::shell::leader::Term;
+use millrace_coordinator::shell::driver::DriverConfig;
 use millrace_coordinator::shell::shared::SharedState;
-use millrace_queue::clock::SystemClock;
-use millrace_queue::{Broker, MemoryQueue, Objects};
-use millrace_schemas::submit::from_toml;
-use millrace_schemas::{Event, RunId, Stage};
-use millrace_telemetry::Health;
+use millrace_queue::{Broker, QueueSettings};
+use millrace_schemas::Stage;
 use serde::Serialize;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{is_over, mean_and_deviation, publish};
+use super::{mean_and_deviation, publish};
+use crate::virtual_run::VirtualRun;
 use crate::virtual_time::in_virtual_time;
 use machines::{Machines, Pool, Preemption};
 use work::Pace;
@@ -35,6 +31,8 @@ mod work;
 const RUN: &str = "bursty";
 /// A run that does not end within this virtual time fails.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
+/// Between two looks at the run.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// How to measure.
 #[derive(Debug, clap::Args)]
@@ -117,16 +115,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 /// One run under one rule.
 async fn play(rule: Rule, seed: u64, steps: u64, preemption: Option<Preemption>) -> anyhow::Result<Figures> {
     let start = Instant::now();
-    let queue = Arc::new(MemoryQueue::new(Arc::new(SystemClock::new())));
-    let broker = Broker::new(queue, Objects::memory());
-    let clock = UnixClock::new(move || 1_700_000_000_000 + start.elapsed().as_millis() as u64);
-    let config =
-        DriverConfig { term: Term::default(), clock: clock.clone(), ..DriverConfig::new("coordinator-0") };
-    let shared = driver::restore(&broker).await?;
-    let stop = CancellationToken::new();
-    let coordinator =
-        driver::run(broker.clone(), config.clone(), shared.clone(), Health::default(), stop.clone());
-    let coordinator = tokio::spawn(coordinator);
+    let run = VirtualRun::start(QueueSettings::default()).await?;
+    let VirtualRun { broker, shared, config, stop, .. } = &run;
     let pace = Pace::new(seed, start);
     let pools: Vec<Arc<Machines>> = POOLS
         .iter()
@@ -144,24 +134,21 @@ async fn play(rule: Rule, seed: u64, steps: u64, preemption: Option<Preemption>)
         None,
     );
     trainer.has(1);
-    let rule_task =
-        tokio::spawn(apply(rule, broker.clone(), shared.clone(), config, pools.clone(), stop.clone()));
-    submit(&broker, seed, steps).await?;
-    let id: RunId = RUN.parse()?;
-    while !is_over(&shared, &id)? {
-        if start.elapsed() > LONGEST {
-            bail!("the run did not end under {rule:?}, seed {seed}");
-        }
-        tokio::time::sleep(Duration::from_millis(500)).await;
-    }
-    let took = start.elapsed();
+    let rule_task = tokio::spawn(apply(
+        rule,
+        broker.clone(),
+        shared.clone(),
+        config.clone(),
+        pools.clone(),
+        stop.clone(),
+    ));
+    let played = run.play(&run_file(seed, steps), LONGEST, LOOK, || {}).await;
+    let (id, took) = played.with_context(|| format!("{rule:?}, seed {seed}"))?;
     let worker_s = pools.iter().map(|pool| pool.paid_s()).sum();
-    stop.cancel();
     rule_task.abort();
-    let _ = coordinator.await?;
+    let shared = run.end().await?;
     let state = shared.lock();
-    let run = state.runs.get(&id).context("the run is gone")?;
-    let books = &run.books;
+    let books = &state.runs.get(&id).context("the run is gone")?.books;
     Ok(Figures {
         rule,
         seed,
@@ -175,8 +162,8 @@ async fn play(rule: Rule, seed: u64, steps: u64, preemption: Option<Preemption>)
     })
 }
 
-async fn submit(broker: &Broker, seed: u64, steps: u64) -> anyhow::Result<()> {
-    let spec = from_toml(&format!(
+fn run_file(seed: u64, steps: u64) -> String {
+    format!(
         r#"
         name = "{RUN}"
         seed = {seed}
@@ -187,9 +174,7 @@ async fn submit(broker: &Broker, seed: u64, steps: u64) -> anyhow::Result<()> {
         evaluate = {{ prompts = 0 }}
         rollout = {{ groups_per_step = 16, group_size = 8, alpha = 2.0 }}
         "#
-    ))?;
-    broker.append(RUN, &Event::Submitted(Box::new(spec))).await?;
-    Ok(())
+    )
 }
 
 /// Applies the rule until `stop`.

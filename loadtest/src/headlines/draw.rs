@@ -4,6 +4,8 @@
 use millrace_policy::random::{Stream, fnv1a};
 use serde::{Deserialize, Serialize};
 
+use crate::virtual_run::normal;
+
 /// A distribution of numbers of 0 or more.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
@@ -96,12 +98,6 @@ pub(super) fn unit(seed: u64, what: &str) -> f64 {
 
 fn stream(seed: u64, what: &str) -> Stream {
     Stream::new(fnv1a(&format!("{seed} {what}")))
-}
-
-/// Box and Muller, "A Note on the Generation of Random Normal Deviates", 1958.
-fn normal(stream: &mut Stream) -> f64 {
-    let (a, b) = (stream.unit().max(1e-300), stream.unit());
-    (-2.0 * a.ln()).sqrt() * (std::f64::consts::TAU * b).cos()
 }
 
 #[cfg(test)]

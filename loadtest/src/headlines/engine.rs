@@ -2,6 +2,7 @@
 //! them there are. So the last ones of a batch go faster, as on a GPU.
 
 use std::collections::VecDeque;
+use std::iter::Sum;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -33,6 +34,15 @@ pub(super) struct EngineUse {
     pub(super) busy_s: f64,
     /// Over its slots: they decoded.
     pub(super) slots_s: f64,
+}
+
+impl Sum for EngineUse {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, used| Self {
+            busy_s: sum.busy_s + used.busy_s,
+            slots_s: sum.slots_s + used.slots_s,
+        })
+    }
 }
 
 /// One GPU that samples.

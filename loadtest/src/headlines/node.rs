@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::engine::{Engine, EngineUse};
 use super::plant::Plant;
 use crate::bench::lives::outcome;
+use crate::virtual_run::gate;
 
 /// What a worker is there for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,11 +86,7 @@ impl Node {
 
     /// Over all GPUs.
     pub(super) fn used(&self) -> EngineUse {
-        let add = |sum: EngineUse, used: EngineUse| EngineUse {
-            busy_s: sum.busy_s + used.busy_s,
-            slots_s: sum.slots_s + used.slots_s,
-        };
-        self.engines.iter().map(|engine| engine.used()).fold(EngineUse::default(), add)
+        self.engines.iter().map(|engine| engine.used()).sum()
     }
 
     pub(super) fn executor(self: &Arc<Self>, stage: Stage, policies: &PolicyTable) -> Arc<dyn Executor> {
@@ -235,11 +232,6 @@ impl Executor for Stages {
     }
 
     fn gate(&self) -> Option<watch::Receiver<bool>> {
-        let division = self.node.division.as_ref()?;
-        match self.stage {
-            Stage::Generate => Some(division.may_generate()),
-            Stage::TrainShard => Some(division.may_train()),
-            Stage::EnvStep | Stage::Reward | Stage::PublishWeights | Stage::Submit => None,
-        }
+        gate(self.node.division.as_ref(), self.stage)
     }
 }

@@ -4,28 +4,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use millrace_coordinator::fold::books::Books;
-use millrace_coordinator::shell::clock::{MachineClock, UnixClock};
-use millrace_coordinator::shell::driver::{self, DriverConfig};
-use millrace_coordinator::shell::leader::Term;
-use millrace_queue::clock::SystemClock;
-use millrace_queue::{Broker, MemoryQueue, Objects, QueueSettings};
-use millrace_schemas::submit::from_toml;
-use millrace_schemas::{Event, RunId, Stage};
-use millrace_telemetry::Health;
-use millrace_workers::stages::default_pools;
-use millrace_workers::{PoolSettings, Worker, WorkerSettings};
+use millrace_queue::{Broker, QueueSettings};
+use millrace_workers::WorkerSettings;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use super::engine::EngineUse;
 use super::figures::Figures;
 use super::node::{Kind, Node};
 use super::plant::Plant;
 use super::scenario::{Fleet, Scenario};
-use crate::bench::is_over;
+use crate::virtual_run::{self, VirtualRun};
 
 /// The run's name.
 const RUN: &str = "headline";
@@ -41,39 +32,24 @@ const LOOK: Duration = Duration::from_millis(250);
 /// # Errors
 /// It fails, or does not end.
 pub(super) async fn play(scenario: &Scenario, fleet: &Fleet, seed: u64) -> anyhow::Result<Figures> {
-    let start = Instant::now();
     let settings = QueueSettings::default().with_ack_wait(LEASE_S)?;
-    let queue = Arc::new(MemoryQueue::with_settings(Arc::new(SystemClock::new()), settings));
-    let broker = Broker::new(queue, Objects::memory());
-    let clock = UnixClock::new(move || 1_700_000_000_000 + start.elapsed().as_millis() as u64);
-    let term = Term::on(MachineClock::default());
-    let config = DriverConfig { term, clock, ..DriverConfig::new("coordinator-0") };
-    let shared = driver::restore(&broker).await?;
-    let stop = CancellationToken::new();
-    let driven = driver::run(broker.clone(), config, shared.clone(), Health::default(), stop.clone());
-    let coordinator = tokio::spawn(driven);
+    let run = VirtualRun::start(settings).await?;
     let plant = Arc::new(Plant::new(seed, scenario.workload.clone(), scenario.device, fleet.clone()));
-    let (mut workers, nodes) = start_workers(&plant, &broker);
-    broker.append(RUN, &Event::Submitted(Box::new(from_toml(&run_file(scenario, fleet, seed))?))).await?;
-    let id: RunId = RUN.parse()?;
+    let (mut workers, nodes) = start_workers(&plant, &run.broker);
     let (from, to) = scenario.measured();
     let (mut first, mut last) = (None, None);
-    while !is_over(&shared, &id)? {
-        if start.elapsed() > LONGEST {
-            bail!("the run did not end: fleet={:?} seed={seed}", fleet.name);
-        }
+    let look = || {
         for (meters, version) in [(&mut first, from), (&mut last, to)] {
             if meters.is_none() && plant.published(version).is_some() {
                 *meters = Some(Meters::read(&plant, &nodes));
             }
         }
-        tokio::time::sleep(LOOK).await;
-    }
+    };
+    let played = run.play(&run_file(scenario, fleet, seed), LONGEST, LOOK, look).await;
+    let (id, _) = played.with_context(|| format!("fleet={:?} seed={seed}", fleet.name))?;
     let last = last.unwrap_or_else(|| Meters::read(&plant, &nodes));
-    stop.cancel();
-    workers.abort_all();
-    while workers.join_next().await.is_some() {}
-    let _ = coordinator.await?;
+    workers.shutdown().await;
+    let shared = run.end().await?;
     let state = shared.lock();
     let books: &Books = &state.runs.get(&id).context("the run is gone")?.books;
     let first = first.context("the run ended before it was warm")?;
@@ -93,11 +69,7 @@ pub(super) struct Meters {
 
 impl Meters {
     fn read(plant: &Plant, nodes: &[Arc<Node>]) -> Self {
-        let mut engines = EngineUse::default();
-        for used in nodes.iter().map(|node| node.used()) {
-            engines.busy_s += used.busy_s;
-            engines.slots_s += used.slots_s;
-        }
+        let engines = nodes.iter().map(|node| node.used()).sum();
         let journal = plant.journal();
         let (trained_s, rewards_s) = (journal.trained_s, journal.rewards_s);
         Self { at: Instant::now(), engines, trained_s, rewards_s }
@@ -149,15 +121,8 @@ async fn serve(broker: Broker, name: String, node: Arc<Node>) {
         time_division: node.division.clone(),
         ..WorkerSettings::new(id)
     };
-    let used = ["policy", "counter", "success", "gang", "commit"];
-    let pools = node.stages().into_iter().flat_map(|(stage, concurrency)| {
-        let pools = default_pools(stage).into_iter().filter(|pool| used.contains(&pool.as_str()));
-        pools.map(move |pool| PoolSettings { stage, pool, concurrency })
-    });
-    let worker = Worker::start(broker, settings);
-    let policies = worker.policies().clone();
-    let executor = |stage: Stage| node.executor(stage, &policies);
-    worker.serve(pools.collect(), executor, Health::default(), CancellationToken::new()).await;
+    virtual_run::serve(broker, settings, node.stages(), |stage, policies| node.executor(stage, policies))
+        .await;
 }
 
 fn run_file(scenario: &Scenario, fleet: &Fleet, seed: u64) -> String {

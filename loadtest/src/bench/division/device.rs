@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::bench::lives::outcome;
+use crate::virtual_run::{gate, normal};
 
 /// Turns that a device samples at once. Each goes at the same pace, however many there are: reading the
 /// weights takes the time.
@@ -69,10 +70,7 @@ impl Pace {
     /// Pieces of an answer. A turn that is continued elsewhere has as many.
     fn pieces(&self, task: &GenerateTask) -> u32 {
         let mut stream = Stream::new(task.seed.wrapping_add(self.seed));
-        // Box and Muller, "A Note on the Generation of Random Normal Deviates", 1958.
-        let (a, b) = (stream.unit().max(1e-12), stream.unit());
-        let normal = (-2.0 * a.ln()).sqrt() * (std::f64::consts::TAU * b).cos();
-        let tokens = LENGTH.0 * (LENGTH.1 * normal).exp();
+        let tokens = LENGTH.0 * (LENGTH.1 * normal(&mut stream)).exp();
         ((tokens / PIECE).ceil() as u32).clamp(1, MOST_PIECES)
     }
 
@@ -260,11 +258,6 @@ impl Executor for Stages {
     }
 
     fn gate(&self) -> Option<watch::Receiver<bool>> {
-        let division = self.device.division.as_ref()?;
-        match self.stage {
-            Stage::Generate => Some(division.may_generate()),
-            Stage::TrainShard => Some(division.may_train()),
-            Stage::EnvStep | Stage::Reward | Stage::PublishWeights | Stage::Submit => None,
-        }
+        gate(self.device.division.as_ref(), self.stage)
     }
 }

@@ -9,12 +9,12 @@ use millrace_autoscaler::targets::{Order, Target, TargetError};
 use millrace_queue::Broker;
 use millrace_schemas::Stage;
 use millrace_telemetry::Health;
-use millrace_workers::stages::default_pools;
-use millrace_workers::{Departure, PoolSettings, Worker, WorkerSettings};
+use millrace_workers::{Departure, Worker, WorkerSettings};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::work::{self, Pace};
+use crate::virtual_run::pools;
 
 /// The notice of a spot interruption comes so long before it.
 const NOTICE: Duration = Duration::from_secs(120);
@@ -127,15 +127,10 @@ impl Machines {
     async fn serve(&self, name: &str, departure: &Departure) {
         let id = name.parse().expect("a pool's name and a number are a worker's name");
         let settings = WorkerSettings { member_of: Some(self.name.clone()), ..WorkerSettings::new(id) };
-        let used = ["policy", "counter", "success", "gang", "commit"];
-        let pools = self.stages.iter().flat_map(|stage| {
-            let pools = default_pools(*stage).into_iter().filter(|pool| used.contains(&pool.as_str()));
-            pools.map(|pool| PoolSettings { stage: *stage, pool, concurrency: self.slots })
-        });
+        let pools = pools(self.stages.iter().map(|stage| (*stage, self.slots)));
         let executor = work::Worker::of(&self.pace);
         let worker = Worker::start(self.broker.clone(), settings);
-        let serving =
-            worker.serve(pools.collect(), move |_| executor.clone(), Health::default(), departure.clone());
+        let serving = worker.serve(pools, move |_| executor.clone(), Health::default(), departure.clone());
         let Some(Preemption { every, announced }) = self.preemption else {
             serving.await;
             return;
