@@ -131,7 +131,7 @@ impl Sandbox {
 
     async fn start(&self, job: &Job) -> Result<(Child, BufReader<ChildStdout>, Option<Group>), SandboxError> {
         let fail = |reason: String| SandboxError::Start { program: self.program.clone(), reason };
-        let group = self.group(job).map_err(|error| SandboxError::Refused(format!("its group: {error}")))?;
+        let group = Self::group(job).map_err(|error| SandboxError::Refused(format!("its group: {error}")))?;
         let mut command = piped(&self.program);
         command.args(group.iter().flat_map(Group::words));
         let mut child = command.spawn().map_err(|error| fail(error.to_string()))?;
@@ -147,7 +147,7 @@ impl Sandbox {
         Ok((child, BufReader::new(output), group))
     }
 
-    fn group(&self, job: &Job) -> std::io::Result<Option<Group>> {
+    fn group(job: &Job) -> std::io::Result<Option<Group>> {
         let group = Group::make()?;
         let files = job.limits.disk_bytes.saturating_add(job.text_bytes());
         group.iter().try_for_each(|group| group.bound(job.limits.memory_bytes, files, true))?;

@@ -224,8 +224,11 @@ async fn watch_memory(pid: u32, most: u64, link: Arc<Link>) {
             () = tokio::time::sleep(if link.is_busy() { BUSY } else { IDLE }) => {}
             () = link.busy() => {}
         }
+        if !link.has_started() {
+            continue;
+        }
         let kills = link.kills();
-        if link.has_started() && (kills > seen || crate::memory::of_tree(pid) > most) {
+        if kills > seen || crate::memory::of_tree(pid) > most {
             seen = kills;
             let _ = link.send(&ToInit::KillAll { end: End::Memory }).await;
         }

@@ -150,6 +150,11 @@ impl Link {
     }
 
     fn take(&self, said: FromInit) {
+        // Before the lock: it reads a file.
+        let said = match said {
+            FromInit::Ended { id, end, wall_ms } => FromInit::Ended { id, end: self.end(end), wall_ms },
+            said => said,
+        };
         let mut waiting = self.waiting();
         match said {
             FromInit::Started { id } => {
@@ -170,7 +175,7 @@ impl Link {
             }
             FromInit::Ended { id, end, wall_ms } => {
                 if let Some(say) = waiting.commands.remove(&id) {
-                    let _ = say.send(Event::Ended { end: self.end(end), wall_ms });
+                    let _ = say.send(Event::Ended { end, wall_ms });
                 }
             }
             FromInit::File { id, answer } => {
