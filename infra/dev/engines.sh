@@ -12,12 +12,7 @@ requirements=infra/dev/engines/vllm.txt
 venv=target/engines/vllm
 version=0.32.0
 
-python=$(command -v python3.11 || true)
-for candidate in python3 python; do
-    if [[ -z $python ]] && "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
-        python=$(command -v "$candidate")
-    fi
-done
+find_python3_11
 if [[ -z $python ]]; then
     say "NOT RUN: vLLM's requirements are locked for Python 3.11, and there is none on this machine"
     exit 1

@@ -9,12 +9,7 @@ source infra/dev/venv.sh
 say() { printf 'envs: %s\n' "$*"; }
 
 # gem-llm takes Python 3.10 to 3.12.0, and verifiers 3.11 or newer.
-python=$(command -v python3.11 || true)
-for candidate in python3 python; do
-    if [[ -z $python ]] && "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
-        python=$(command -v "$candidate")
-    fi
-done
+find_python3_11
 if [[ -z $python ]]; then
     say "NOT RUN: these packages need Python 3.11 (gem-llm takes at most 3.12.0), and there is none on this machine"
     exit 1

@@ -8,6 +8,17 @@ venv_is_made() {
     [[ -f $stamp && $(<"$stamp") == "$(sha256sum <"$2")" && -x $1/bin/python ]]
 }
 
+# find_python3_11: sets `python` to a Python 3.11, or to nothing.
+find_python3_11() {
+    local candidate
+    python=$(command -v python3.11 || true)
+    for candidate in python3 python; do
+        if [[ -z $python ]] && "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
+            python=$(command -v "$candidate")
+        fi
+    done
+}
+
 # make_venv FOLDER REQUIREMENTS PYTHON [OPTION...]: by uv where it is, with further options of the installer. Harmless when
 # repeated.
 make_venv() {
