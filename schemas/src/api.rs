@@ -200,6 +200,10 @@ pub struct Status {
     /// Milliseconds since the last progress, in the log's time; 0 if it is paused or over.
     #[serde(default)]
     pub quiet_ms: u64,
+    /// Milliseconds that a full batch has waited by now for groups that its step would make too old;
+    /// 0 if none waits.
+    #[serde(default)]
+    pub held_for_ms: u64,
     /// Success of the last steps' batches, oldest first; at most 1,000 points, evenly thinned.
     pub curve: Vec<CurvePoint>,
     /// Evaluations, oldest first; at most 500, evenly thinned.

@@ -54,6 +54,9 @@ counters! {
     /// trained ones, because short rollouts finish first.
     #[serde(default)]
     surplus_turns: "millrace_turns_total", Some(("of", "surplus"));
+    /// Milliseconds that full batches waited for groups that their step would have made too old.
+    #[serde(default, skip_serializing_if = "omit::is_default")]
+    held_ms: "millrace_batches_held_milliseconds_total", None;
     /// Tokens of begun turns that leaving workers handed back.
     #[serde(default, skip_serializing_if = "omit::is_default")]
     handed_back_tokens: "millrace_tokens_handed_back_total", None;

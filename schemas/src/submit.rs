@@ -223,6 +223,12 @@ pub struct RolloutSpec {
     #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = 0))]
     pub redundant_groups: u32,
+    /// Milliseconds that a full batch waits for groups in play that its step would make too old. The
+    /// longest rollouts of an asynchronous run then are trained on, and do not start again. What was
+    /// lost with a worker is waited for too. 0: nothing is. Default 0.
+    #[serde(skip_serializing_if = "omit::is_default")]
+    #[schemars(extend("default" = 0))]
+    pub patience_ms: u64,
     /// Replacements of a rollout that failed, before its group is dropped. Default 3.
     pub max_replacements: u32,
     /// Tokens sampled in one turn at most. Default 1.
@@ -282,6 +288,7 @@ impl Default for RolloutSpec {
             filter_deviation: EQUAL_ENOUGH,
             filter_means: None,
             redundant_groups: 0,
+            patience_ms: 0,
             max_replacements: 3,
             max_new_tokens: 1,
             temperature: 1.0,

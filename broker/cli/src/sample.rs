@@ -33,6 +33,7 @@ pub(super) fn status(done: u64) -> Status {
         started_unix_ms: 1_000_000,
         now_unix_ms: 1_000_000 + done * 1_000,
         quiet_ms: 0,
+        held_for_ms: 0,
         curve: (1..=done).map(point).collect(),
         evaluations: vec![evaluation(0, 0.04), evaluation(done, 0.5)],
         staleness: vec![3 * done, done],

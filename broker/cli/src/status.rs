@@ -117,6 +117,9 @@ fn lines(status: &Status) -> Vec<String> {
             status.groups_in_flight, status.groups_ready, status.window_groups
         ),
     );
+    if let Some(words) = held(status) {
+        line("held", words);
+    }
     line("staleness", format!("{} (bound {})", histogram(&status.staleness), status.alpha.ceil()));
     let counters = &status.counters;
     line("tokens", format!("{} in {} turns", thousands(counters.sampled_tokens), thousands(counters.turns)));
@@ -125,6 +128,9 @@ fn lines(status: &Status) -> Vec<String> {
     }
     line("tasks", by_reason(&status.tasks));
     line("dropped", by_reason(&status.ledger.dropped));
+    if let Some(words) = stale(status) {
+        line("stale", words);
+    }
     if let Some(words) = surplus(&status.ledger, counters) {
         line("surplus", words);
     }
@@ -136,6 +142,36 @@ fn lines(status: &Status) -> Vec<String> {
     }
     line("balanced", if domains::balanced(status) { "yes".into() } else { "NO".into() });
     lines
+}
+
+/// `1m03s in all, now for 4s: full batches wait for groups that would become too old
+/// (rollout.patience_ms)`; `None` if none ever waited.
+fn held(status: &Status) -> Option<String> {
+    let seconds = |ms: u64| duration(ms as f64 / 1e3);
+    let (before, now) = (status.counters.held_ms, status.held_for_ms);
+    let now = (now > 0).then(|| format!(", now for {}", seconds(now))).unwrap_or_default();
+    (before > 0 || !now.is_empty()).then(|| {
+        let all = seconds(before + status.held_for_ms);
+        format!(
+            "{all} in all{now}: full batches wait for groups that would become too old (rollout.patience_ms)"
+        )
+    })
+}
+
+/// `6.0 % of the rollouts began too long ago and were dropped, the longest first; …`; `None` where
+/// few were, or where batches wait already.
+fn stale(status: &Status) -> Option<String> {
+    const FEW: f64 = 0.01;
+    let dropped = *status.ledger.dropped.get("stale")?;
+    let share = dropped as f64 / status.ledger.admitted.max(1) as f64;
+    let waits = status.counters.held_ms + status.held_for_ms > 0;
+    (share > FEW && !waits).then(|| {
+        format!(
+            "{} of the rollouts began too long ago and were dropped, the longest first; with \
+             rollout.patience_ms full batches wait for them",
+            percent(share)
+        )
+    })
 }
 
 /// `12 rollouts, of 5.1 turns by then; those trained had 4.2`: the first groups to finish have
@@ -199,6 +235,30 @@ mod tests {
         let leaving = WorkerNotice { leaving: true, ..worker.clone() };
         assert!(doing(&leaving).starts_with("flexible-0 leaves: "));
         assert!(doing(&WorkerNotice { device: None, ..worker }).starts_with("flexible-0: "));
+    }
+
+    #[test]
+    fn what_full_batches_waited_for_in_words() {
+        let mut status = crate::sample::status(10);
+        assert_eq!(held(&status), None);
+        (status.counters.held_ms, status.held_for_ms) = (59_000, 4_000);
+        assert!(
+            held(&status).is_some_and(|words| words.starts_with("1m03s in all, now for 4s: full batches"))
+        );
+        status.held_for_ms = 0;
+        assert!(held(&status).is_some_and(|words| words.starts_with("59s in all: full batches")));
+    }
+
+    #[test]
+    fn many_stale_rollouts_have_a_remedy() {
+        let mut status = crate::sample::status(10);
+        status.ledger.admitted = 1_000;
+        status.ledger.dropped.insert("stale".into(), 10);
+        assert_eq!(stale(&status), None);
+        status.ledger.dropped.insert("stale".into(), 60);
+        assert!(stale(&status).is_some_and(|words| words.starts_with("6.0 % of the rollouts")));
+        status.counters.held_ms = 1;
+        assert_eq!(stale(&status), None, "they wait");
     }
 
     #[test]

@@ -94,11 +94,12 @@ impl Figures {
                     self.step_s
                 )
             });
-        let SameDistribution { distance, p, sizes } = self.lengths;
+        let SameDistribution { distance, p, sizes, tail, tail_sigmas } = self.lengths;
         let biased = (!self.is_as_expected()).then(|| {
             format!(
                 "fleet={fleet:?} seed={seed}: what is trained on is not distributed as what is offered: \
-                 Kolmogorov–Smirnov distance {distance:.3}, p = {p:.1e}, sizes {sizes:?}"
+                 Kolmogorov–Smirnov distance {distance:.3}, p = {p:.1e}, sizes {sizes:?}; of the longest hundredth \
+                 {tail:.2} of its share ({tail_sigmas:.1} standard deviations)"
             )
         });
         broken.chain(biased).collect()

@@ -148,6 +148,7 @@ fn run_file(scenario: &Scenario, fleet: &Fleet, seed: u64) -> String {
         group_size = {size}
         alpha = {alpha:?}
         redundant_groups = {redundant}
+        patience_ms = {patience_ms}
         filter = "{filter}"
         max_new_tokens = 1
         "#,
@@ -156,6 +157,7 @@ fn run_file(scenario: &Scenario, fleet: &Fleet, seed: u64) -> String {
         size = work.group_size,
         alpha = fleet.alpha,
         redundant = fleet.redundant_groups,
+        patience_ms = 1_000 * u64::from(fleet.patience_s),
     )
 }
 

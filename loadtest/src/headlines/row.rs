@@ -77,7 +77,7 @@ impl Row {
             let _ = writeln!(page, "- {assumption}");
         }
         page += "\n| fleet | s a step | generators idle | trainers idle | slots filled | rewards busy | dropped \
-                 | longest / median | KS p | bounds |\n|---|---|---|---|---|---|---|---|---|---|\n";
+                 | longest / median | KS p | longest 1 % trained | bounds |\n|---|---|---|---|---|---|---|---|---|---|---|\n";
         for run in &self.tried {
             page += &line(&format!("{} (tried)", run.fleet), &[run]);
         }
@@ -175,7 +175,7 @@ fn line(name: &str, runs: &[&Figures]) -> String {
             .collect()
     });
     format!(
-        "| {name} | {} | {} | {} | {} | {} | {:.1} % | {:.1} | {:.2} | {} |\n",
+        "| {name} | {} | {} | {} | {} | {} | {:.1} % | {:.1} | {:.2} | {:.2} | {} |\n",
         seconds(&runs.iter().map(|run| run.step_s).collect::<Vec<_>>()),
         percent(|run| run.generators_idle),
         percent(|run| run.trainers_idle),
@@ -184,6 +184,7 @@ fn line(name: &str, runs: &[&Figures]) -> String {
         100.0 * of(|run| run.dropped_share),
         of(|run| run.tail),
         of(|run| run.lengths.p),
+        of(|run| run.lengths.tail),
         bounds.join("; ")
     )
 }

@@ -146,6 +146,9 @@ pub(super) struct Fleet {
     /// Groups in flight beyond the window.
     #[serde(default)]
     pub(super) redundant_groups: u32,
+    /// Seconds that a full batch waits for what its step would make too old. Default 0.
+    #[serde(default)]
+    pub(super) patience_s: u32,
     /// Rewards at once. Default 65536.
     #[serde(default = "unbounded")]
     pub(super) reward_slots: u32,

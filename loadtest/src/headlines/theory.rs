@@ -161,7 +161,17 @@ pub(super) struct SameDistribution {
     pub(super) p: f64,
     /// How large the samples are.
     pub(super) sizes: (usize, usize),
+    /// How many of the first sample are as long as the longest hundredth of the other, over how many
+    /// there should be. The distance above does not see so thin a tail.
+    pub(super) tail: f64,
+    /// The same difference in standard deviations.
+    pub(super) tail_sigmas: f64,
 }
+
+/// The share of a sample that is its tail.
+const TAIL: f64 = 0.01;
+/// Beyond as many standard deviations samples count as of different tails.
+pub(super) const MOST_SIGMAS: f64 = 3.5;
 
 /// Below this probability samples count as of different distributions.
 pub(super) const LEAST_P: f64 = 0.001;
@@ -183,11 +193,22 @@ impl SameDistribution {
             .fold(0.0, f64::max);
         let n = (sizes.0 * sizes.1) as f64 / (sizes.0 + sizes.1).max(1) as f64;
         let root = n.sqrt();
-        Self { distance, p: survival((root + 0.12 + 0.11 / root) * distance), sizes }
+        let rank = (sizes.1 as f64 * (1.0 - TAIL)) as usize;
+        let threshold = other.get(rank).copied().unwrap_or(f64::INFINITY);
+        let of_tail = |sample: &[f64]| (sample.len() - sample.partition_point(|x| *x < threshold)) as f64;
+        let expected = of_tail(&other) / sizes.1.max(1) as f64 * sizes.0 as f64;
+        let (found, deviation) = (of_tail(&one), (expected * (1.0 - TAIL)).sqrt().max(1.0));
+        Self {
+            distance,
+            p: survival((root + 0.12 + 0.11 / root) * distance),
+            sizes,
+            tail: found / expected.max(1.0),
+            tail_sigmas: (found - expected) / deviation,
+        }
     }
 
     pub(super) fn is_refused(&self) -> bool {
-        self.p < LEAST_P
+        self.p < LEAST_P || self.tail_sigmas.abs() > MOST_SIGMAS
     }
 }
 
@@ -222,6 +243,15 @@ mod tests {
         biased.truncate(3_600);
         let biased = SameDistribution::of(biased, lengths(1, 4_000));
         assert!(biased.is_refused() && (biased.distance - 0.1).abs() < 0.001, "{biased:?}");
+    }
+
+    #[test]
+    fn a_tail_that_was_dropped_is_found_where_the_distance_is_small() {
+        let mut biased = lengths(1, 4_000);
+        biased.sort_unstable_by(f64::total_cmp);
+        biased.truncate(3_960);
+        let biased = SameDistribution::of(biased, lengths(2, 4_000));
+        assert!(biased.p > LEAST_P && biased.tail < 0.3 && biased.is_refused(), "{biased:?}");
     }
 
     #[test]

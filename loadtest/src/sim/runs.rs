@@ -14,6 +14,9 @@ use super::world::World;
 /// The greatest async ratio that is drawn.
 const MOST_ALPHA: u64 = 8;
 
+/// How long the full batches of patient runs wait: less than a lease, more, and without end.
+const PATIENCE_MS: [u64; 3] = [2_000, 60_000, 24 * 3_600_000];
+
 /// Draws the runs.
 pub(super) fn draw_runs(world: &World, shape: &RunShape) -> Vec<RunSpec> {
     (0..world.between(shape.count)).map(|number| draw_run(world, shape, number)).collect()
@@ -73,6 +76,12 @@ fn draw_run(world: &World, shape: &RunShape, number: u64) -> RunSpec {
     } else if shape.stored_turns.1 > 0 && spec.part(0).environment.max_turns() > 1 {
         let share = f64::from(count(shape.stored_turns)) / 100.0;
         spec.rollout.stored_turns = StoredTurns { share, ..StoredTurns::default() };
+    }
+    // By the run's seed, so that all other draws are what they were.
+    let may_wait =
+        spec.rollout.order == ConsumeOrder::OldestFirst && spec.rollout.redundant_groups == 0 && alpha > 0.0;
+    if shape.patient && may_wait && spec.seed.is_multiple_of(2) {
+        spec.rollout.patience_ms = PATIENCE_MS[(spec.seed / 2 % 3) as usize];
     }
     assert_eq!(spec.refusals(), [], "what is drawn is a run");
     spec

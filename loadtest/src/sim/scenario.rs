@@ -83,6 +83,8 @@ pub struct RunShape {
     pub domains: (u64, u64),
     /// Percent of the groups that start from a turn of an earlier rollout, where there is one domain.
     pub stored_turns: (u64, u64),
+    /// Full batches of every second run wait for what their step would make too old.
+    pub patient: bool,
 }
 
 impl Default for RunShape {
@@ -102,6 +104,7 @@ impl Default for RunShape {
             partitions: (1, 1),
             domains: (1, 1),
             stored_turns: (0, 0),
+            patient: false,
         }
     }
 }

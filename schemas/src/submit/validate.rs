@@ -3,7 +3,9 @@
 use serde::Serialize;
 use std::fmt;
 
-use super::{EvaluateSpec, GangSpec, GroupFilter, ModelSpec, RewardSpec, RolloutSpec, RunSpec, algorithm};
+use super::{
+    ConsumeOrder, EvaluateSpec, GangSpec, GroupFilter, ModelSpec, RewardSpec, RolloutSpec, RunSpec, algorithm,
+};
 use crate::reward::RewardRule;
 use crate::text::shown;
 use crate::{PoolName, limits, subjects};
@@ -202,6 +204,7 @@ impl RunSpec {
             0,
             u64::from(limits::MAX_GROUPS_PER_STEP),
         );
+        check_patience(r, checks);
         check_filter(r, checks);
         checks.count("rollout.partitions", u64::from(r.partitions), 1, u64::from(limits::MAX_PARTITIONS));
         checks.number("rollout.temperature", r.temperature, 0.01, 100.0);
@@ -247,6 +250,24 @@ fn check_decoder(model: &ModelSpec, checks: &mut Checks) {
         "model.width",
         width,
         format!("choose a multiple of 2 x model.heads = {}", 2 * u64::from(*heads)),
+    );
+}
+
+fn check_patience(rollout: &RolloutSpec, checks: &mut Checks) {
+    let RolloutSpec { patience_ms, order, redundant_groups, .. } = *rollout;
+    checks.count("rollout.patience_ms", patience_ms, 0, 24 * 3_600_000);
+    checks.require(
+        patience_ms == 0 || order == ConsumeOrder::OldestFirst,
+        "rollout.patience_ms",
+        patience_ms,
+        "a batch in the order of finishing has no place for the groups that it waits for; \
+         choose 0, or order = \"oldest_first\"",
+    );
+    checks.require(
+        patience_ms == 0 || redundant_groups == 0,
+        "rollout.patience_ms",
+        patience_ms,
+        "redundant_groups are there so that no batch waits for the slowest; choose 0 for one of them",
     );
 }
 

@@ -13,6 +13,7 @@ mod admission;
 pub mod evaluation;
 mod completion;
 mod batch;
+mod patience;
 mod ranks;
 
 /// What decisions depend on. If an event leaves it unchanged, only ranks may have to be assigned.
@@ -25,6 +26,8 @@ pub(crate) struct Marks {
     ready: usize,
     held_out: Option<usize>,
     in_step: bool,
+    /// While a full batch waits, the run's time: each tick decides again.
+    held: Option<u64>,
 }
 
 impl Marks {
@@ -36,6 +39,7 @@ impl Marks {
             ready: run.ready.len(),
             held_out: run.evaluation.as_ref().map(|evaluation| evaluation.groups.len()),
             in_step: run.training.is_some(),
+            held: run.held_since_ms.map(|_| run.at_ms),
         }
     }
 }

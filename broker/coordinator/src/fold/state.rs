@@ -137,6 +137,10 @@ pub struct Run {
     pub groups: BTreeMap<u64, Group>,
     /// Finished groups in the order in which they finished.
     pub ready: Vec<u64>,
+    /// Since when, in the run's time, a full batch has waited for groups that its step would make
+    /// too old; `None` if none does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_since_ms: Option<u64>,
     /// Groups without signal that were filtered since the last step.
     pub filtered_since_step: u64,
     /// The current step; `None` between steps.

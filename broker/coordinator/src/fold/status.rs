@@ -57,6 +57,7 @@ pub fn status(run: &Run) -> Status {
         started_unix_ms: run.started_unix_ms,
         now_unix_ms: ended,
         quiet_ms: if run.state.works() { run.at_ms.saturating_sub(run.progress.moved_ms) } else { 0 },
+        held_for_ms: run.held_since_ms.map_or(0, |since| run.at_ms.saturating_sub(since)),
         curve: run.books.curve.clone(),
         evaluations: run.books.evaluations.clone(),
         staleness: run.books.staleness.clone(),

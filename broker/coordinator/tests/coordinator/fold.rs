@@ -14,6 +14,7 @@ mod gang;
 mod hostile;
 mod milestones;
 mod pause;
+mod patience;
 mod redundant;
 mod routing;
 mod settled;

@@ -22,6 +22,7 @@ fn played(seconds: f64) -> Played {
         started_unix_ms: 0,
         now_unix_ms: 0,
         quiet_ms: 0,
+        held_for_ms: 0,
         curve: vec![],
         evaluations: vec![],
         staleness: vec![],

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::fold::books::DropReason;
 use crate::fold::command::Commands;
+use crate::fold::decide::patience;
 use crate::fold::milestone::Milestone;
 use crate::fold::rollout::Group;
 use crate::fold::stages::train_shard;
@@ -11,24 +12,13 @@ use crate::fold::state::{Run, Training};
 use crate::fold::window::{self, Ready};
 use crate::fold::{domains, groups, purge};
 
-/// Cuts a batch if enough groups are finished, no step is in progress, and no evaluation is in
-/// progress.
+/// Cuts a batch if enough groups are finished, no step is in progress, no evaluation is in progress,
+/// and it does not wait for older groups.
 pub(super) fn cut(run: &mut Run, out: &mut Commands) {
+    let chosen = chosen(run);
+    run.held_since_ms = patience::held_since(run, chosen.as_deref());
+    let Some(chosen) = chosen.filter(|_| run.held_since_ms.is_none()) else { return };
     let version = run.version();
-    let idle = run.training.is_none() && run.evaluation.is_none() && run.policy.is_some();
-    if !idle || !run.state.works() || version.0 >= run.spec.steps {
-        return;
-    }
-    if run.ready.len() < run.spec.rollout.groups_per_step as usize {
-        return;
-    }
-    let ready: Vec<Ready> = run
-        .ready
-        .iter()
-        .map(|id| (id, &run.groups[id]))
-        .map(|(id, group)| Ready { group: *id, domain: group.domain, staleness: group.staleness(version) })
-        .collect();
-    let Some(chosen) = window::choose_batch(&run.spec, domains::room(run), &ready) else { return };
     run.ready.retain(|group| !chosen.contains(group));
     let groups: Vec<(u64, Group)> = chosen
         .iter()
@@ -53,4 +43,17 @@ pub(super) fn cut(run: &mut Run, out: &mut Commands) {
         groups::drop_all(run, DropReason::Surplus);
         purge::of_version(run, version, out);
     }
+}
+
+/// The groups of a batch that could be cut now.
+fn chosen(run: &Run) -> Option<Vec<u64>> {
+    let idle = run.training.is_none() && run.evaluation.is_none() && run.policy.is_some();
+    if !idle || !run.state.works() || run.version().0 >= run.spec.steps {
+        return None;
+    }
+    if run.ready.len() < run.spec.rollout.groups_per_step as usize {
+        return None;
+    }
+    let ready: Vec<Ready> = run.ready.iter().map(|id| patience::ready(run, *id, &run.groups[id])).collect();
+    window::choose_batch(&run.spec, domains::room(run), &ready)
 }

@@ -56,6 +56,7 @@ pub(crate) fn submitted(state: &mut State, spec: RunSpec, out: &mut Commands) ->
         stored: StoredTurns::default(),
         groups: BTreeMap::new(),
         ready: Vec::new(),
+        held_since_ms: None,
         filtered_since_step: 0,
         training: Some(Training {
             makes: PolicyVersion(0),

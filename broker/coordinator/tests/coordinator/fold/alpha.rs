@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use millrace_schemas::api::RunState;
 use millrace_schemas::submit::from_toml;
 use millrace_schemas::train_shard::Batch;
-use millrace_schemas::{RunSpec, Task, TaskKey};
+use millrace_schemas::{Event, RunSpec, Task, TaskKey};
 
 use super::harness::{Harness, RUN};
 use millrace_coordinator::fold::status;
 
 /// Numbers that look drawn (SplitMix64).
-struct Draws(u64);
+pub(super) struct Draws(pub(super) u64);
 
 impl Draws {
     fn below(&mut self, n: u64) -> u64 {
@@ -25,7 +25,8 @@ impl Draws {
 
 /// Workers enough for all tasks at once, each of which takes its time.
 #[derive(Default)]
-struct Timed {
+pub(super) struct Timed {
+    /// In tenths of a second. A tick comes with each task that ends.
     now: u64,
     begun: u64,
     /// By the time at which they end.
@@ -34,7 +35,7 @@ struct Timed {
 
 impl Timed {
     /// Until nothing is queued or busy.
-    fn play(&mut self, harness: &mut Harness, draws: &mut Draws, slow: u64) {
+    pub(super) fn play(&mut self, harness: &mut Harness, draws: &mut Draws, slow: u64) {
         for _ in 0..400_000 {
             while let Some((_, task)) = harness.queue.pop_first() {
                 // A turn is sampled by the version that is current when it starts.
@@ -44,6 +45,9 @@ impl Timed {
                 self.busy.insert((ends, self.begun), (task, body));
             }
             let Some(((now, _), (task, body))) = self.busy.pop_first() else { return };
+            if now > self.now {
+                harness.append(Event::Tick { unix_ms: 1_001_000 + 100 * now });
+            }
             self.now = now;
             let stale = harness
                 .policy
@@ -68,7 +72,7 @@ fn duration(task: &Task, draws: &mut Draws, slow: u64) -> u64 {
     }
 }
 
-fn spec(alpha: f64, batch: u64, steps: u64, more: &str) -> RunSpec {
+pub(super) fn spec(alpha: f64, batch: u64, steps: u64, more: &str) -> RunSpec {
     let environment =
         if more.contains("domains") { "" } else { "environment = { name = \"counter\", turns = 2 }" };
     let (head, rollout) = more.split_once('/').unwrap_or(("", more));
@@ -83,7 +87,13 @@ fn spec(alpha: f64, batch: u64, steps: u64, more: &str) -> RunSpec {
 fn wrong(spec: &RunSpec, seed: u64, slow: u64) -> Option<String> {
     let mut harness = Harness::submit(spec, 0);
     Timed::default().play(&mut harness, &mut Draws(seed), slow);
+    wrong_in(&harness)
+}
+
+/// What is wrong with a run that has been played.
+pub(super) fn wrong_in(harness: &Harness) -> Option<String> {
     let run = harness.run();
+    let spec = &run.spec;
     let ledger = status::ledger(run);
     if run.state != RunState::Finished || !ledger.balanced() {
         return Some(format!("{:?} at {} {:?} {ledger:?}", run.state, run.version(), run.load()));
@@ -93,7 +103,7 @@ fn wrong(spec: &RunSpec, seed: u64, slow: u64) -> Option<String> {
         0.0 => u64::from(spec.rollout.groups_per_step),
         fraction => (fraction * f64::from(spec.rollout.groups_per_step) + 1e-6) as u64,
     };
-    for batch in batches(&harness) {
+    for batch in batches(harness) {
         let staleness = |group: &millrace_schemas::train_shard::BatchGroup| {
             group.rollouts.iter().map(|rollout| batch.base.staleness(rollout.start_version)).max()
         };
@@ -152,9 +162,12 @@ fn every_alpha_and_every_batch_end() {
             if whole { hundredths / 100 } else { hundredths } as f64 / if whole { 1.0 } else { 100.0 };
         let (batch, steps, slow) = (1 + draws.below(9), 1 + draws.below(6), 1 + 2 * draws.below(3));
         let mut more = ["", "order = \"finish_order\"\n"][draws.below(2) as usize].to_owned();
+        let may_wait = more.is_empty();
         more += ["", "filter = \"equal_rewards\"\n"][draws.below(2) as usize];
         if draws.below(3) == 0 {
             more += &format!("redundant_groups = {}\n", draws.below(4));
+        } else if may_wait {
+            more += &format!("patience_ms = {}\n", 1_000 * draws.below(20));
         }
         let domains = alpha.fract() == 0.0 && draws.below(2) == 0;
         let more = if domains { format!("{DOMAINS}{more}") } else { more };
