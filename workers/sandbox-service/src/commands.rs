@@ -116,10 +116,7 @@ impl Commands {
     }
 
     /// Starts a command, with its first listener.
-    pub(crate) async fn start(
-        sandbox: Using,
-        what: What,
-    ) -> Result<(Arc<Command>, Listener), CommandError> {
+    pub(crate) async fn start(sandbox: Using, what: What) -> Result<(Arc<Command>, Listener), CommandError> {
         if sandbox.commands.running().len() >= COMMANDS {
             return Err(CommandError::Full);
         }

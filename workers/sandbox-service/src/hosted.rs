@@ -89,7 +89,10 @@ impl Drop for Using {
 }
 
 impl Hosted {
-    #[expect(clippy::disallowed_methods, reason = "people are told when it was made; nothing is decided by it")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "people are told when it was made; nothing is decided by it"
+    )]
     pub(crate) fn new(
         id: String,
         owner: Owner,

@@ -198,8 +198,12 @@ pub(super) async fn list(
 type Standing = (u128, String);
 
 fn standing(hosted: &Hosted) -> Standing {
-    let since = hosted.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    (since.as_micros(), hosted.id.clone())
+    (micros(hosted.started), hosted.id.clone())
+}
+
+/// Since 1970, as exactly as clients are told.
+fn micros(at: SystemTime) -> u128 {
+    at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros()
 }
 
 /// One page, and the token of the next one: the standing of the last sandbox told, behind which it
@@ -231,7 +235,7 @@ fn page(
         running
             && metadata.iter().all(has)
             && asked.template.as_ref().is_none_or(|template| *template == hosted.image)
-            && after.is_none_or(|after| hosted.started > after)
+            && after.is_none_or(|after| micros(hosted.started) > micros(after))
             && from.as_ref().is_none_or(|from| {
                 let at = standing(hosted);
                 if newest_first { at < *from } else { at > *from }
@@ -284,10 +288,7 @@ mod tests {
         // What the client sends for {"user id": "a&b=c+d%", "é": ""}.
         let text = "user%2520id=a%2526b%253Dc%252Bd%2525&%25C3%25A9=";
         let read = pairs(text).unwrap();
-        assert_eq!(
-            read,
-            [("user id".to_owned(), "a&b=c+d%".to_owned()), ("é".to_owned(), String::new())]
-        );
+        assert_eq!(read, [("user id".to_owned(), "a&b=c+d%".to_owned()), ("é".to_owned(), String::new())]);
         assert_eq!(pairs("").unwrap(), []);
         assert!(pairs("name").is_err() && pairs("a=%25FF").is_err());
     }

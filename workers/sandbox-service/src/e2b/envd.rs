@@ -88,7 +88,8 @@ pub(super) fn check_name(name: &str) -> Result<(), Failure> {
 }
 
 fn check_user(headers: &HeaderMap) -> Result<(), Failure> {
-    let Some(basic) = text(headers, header::AUTHORIZATION.as_str()).and_then(|text| text.strip_prefix("Basic "))
+    let Some(basic) =
+        text(headers, header::AUTHORIZATION.as_str()).and_then(|text| text.strip_prefix("Basic "))
     else {
         return Ok(());
     };

@@ -12,8 +12,8 @@ use futures::stream::unfold;
 use millrace_sandbox::End;
 use serde_json::{Value, json};
 
-use super::connect::{Code, Fault, Messages, answer, asked, asked_once, frame, last, once, stopped, stream};
 use super::connect::timeout_ms;
+use super::connect::{Code, Fault, Messages, answer, asked, asked_once, frame, last, once, stopped, stream};
 use super::envd::Opened;
 use super::paths::absolute;
 use super::requests::{Input, Of, Selector, SendInput, Signal, Start, StreamInput};
@@ -32,10 +32,8 @@ fn find(sandbox: &Hosted, selector: &Selector) -> Result<Arc<Command>, Fault> {
 }
 
 fn bytes_of(input: Input) -> Result<Vec<u8>, Fault> {
-    let Input::Stdin(text) = input else {
-        return Err(Fault::new(Code::Unimplemented, "there are no terminals; send it as stdin"));
-    };
-    let bytes = STANDARD.decode(text);
+    let none = || Fault::new(Code::Unimplemented, "there are no terminals; send it as stdin");
+    let bytes = STANDARD.decode(input.stdin.ok_or_else(none)?);
     bytes.map_err(|error| Fault::new(Code::InvalidArgument, format!("input.stdin: {error}")))
 }
 

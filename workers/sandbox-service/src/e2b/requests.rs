@@ -145,14 +145,13 @@ pub(super) struct Signal {
     pub(super) signal: Value,
 }
 
-/// Input for a command, base64.
+/// Input for a command, base64. A terminal's has another name.
 #[derive(Debug, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Input {
-    Stdin(String),
-    Pty(String),
+pub(super) struct Input {
+    pub(super) stdin: Option<String>,
 }
 
+/// Input that comes at once.
 #[derive(Debug, Deserialize)]
 pub(super) struct SendInput {
     pub(super) process: Selector,
