@@ -179,7 +179,7 @@ impl Service {
 
     /// A sandbox of any owner, for those who have its own token.
     pub(crate) fn find(&self, id: &str) -> Option<Arc<Hosted>> {
-        self.table().live.get(id).cloned().flatten().filter(|hosted| is_there(hosted))
+        self.table().live.get(id).cloned().flatten().filter(is_there)
     }
 
     /// The sandboxes of this owner, in no order.

@@ -25,7 +25,7 @@ use crate::service::{Service, invalid};
 
 type Answer = Result<Response, Failure>;
 
-fn open(meant: Meant, asked: &FileOf, operation: &str) -> Result<Using, Failure> {
+fn open(meant: &Meant, asked: &FileOf, operation: &str) -> Result<Using, Failure> {
     check_name(asked.username.as_deref().unwrap_or_default())?;
     if meant.has_token || is_signed(asked, operation, &meant.hosted.token) {
         return Ok(meant.hosted.begin());
@@ -55,7 +55,7 @@ fn signature(asked: &FileOf, operation: &str, token: &Secret) -> String {
 }
 
 pub(super) async fn read(meant: Meant, Query(asked): Query<FileOf>) -> Answer {
-    let sandbox = open(meant, &asked, "read")?;
+    let sandbox = open(&meant, &asked, "read")?;
     Counts::add(&sandbox.counts.files);
     let path = asked.path.filter(|path| !path.is_empty());
     let path = path.ok_or_else(|| invalid("path", "", "name a file"))?;
@@ -70,7 +70,7 @@ pub(super) async fn write(
     headers: HeaderMap,
     request: Request,
 ) -> Answer {
-    let sandbox = open(meant, &asked, "write")?;
+    let sandbox = open(&meant, &asked, "write")?;
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let mut written = Vec::new();
     if kind.starts_with("multipart/form-data") {
