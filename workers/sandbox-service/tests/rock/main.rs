@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-#[path = "support/service.rs"]
+#[path = "../support/service.rs"]
 mod support;
 use support::{KEY, OTHER, PATIENCE, Service, service};
 
