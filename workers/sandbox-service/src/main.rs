@@ -12,6 +12,9 @@ use millrace_sandbox_service::keys::Keys;
 use millrace_sandbox_service::service::{Service, Settings};
 use millrace_sandbox_service::surfaces;
 
+/// A year: any moment within it can be told.
+const MOST_LIFE_S: u64 = 365 * 86_400;
+
 /// Serves sandboxes over HTTP to clients that speak ROCK's protocol or E2B's.
 #[derive(Debug, Parser)]
 #[command(version)]
@@ -45,7 +48,7 @@ struct Args {
     #[arg(long, default_value_t = 1_800)]
     idle_s: u64,
     /// Seconds until a sandbox ends, used or not, at most: E2B's.
-    #[arg(long, default_value_t = 86_400)]
+    #[arg(long, default_value_t = 86_400, value_parser = clap::value_parser!(u64).range(1..=MOST_LIFE_S))]
     life_s: u64,
 }
 

@@ -64,7 +64,8 @@ def foreground(sandbox):
     assert sandbox.commands.run("cat; echo end").stdout == "end\n"
     assert sandbox.commands.run("whoami", user="user").stdout == "user\n"
     began = time.monotonic()
-    fails(TimeoutException, "", lambda: sandbox.commands.run("trap '' TERM; echo $$ > /tmp/late; sleep 3000", timeout=1))
+    late = "trap '' TERM; (setsid sleep 3000) & sleep 3000"
+    fails(TimeoutException, "", lambda: sandbox.commands.run(late, timeout=1))
     assert time.monotonic() - began < PATIENCE
     until(lambda: not sandbox.commands.list(), "a command that is late is killed")
     assert sandbox.commands.run("grep -las ^sleep /proc/[0-9]*/cmdline | wc -l").stdout == "0\n"
@@ -211,14 +212,12 @@ def signed(sandbox):
 
 
 def life():
-    sandbox = Sandbox.create("python:3.11", timeout=600, metadata={"of": "me & you", "n": "1"}, envs={"B": "of all"})
+    metadata = {"of": "me & you", "n": "1"}
+    sandbox = Sandbox.create("python:3.11", timeout=600, metadata=metadata, envs={"B": "of all"})
     assert sandbox.is_running()
     info = sandbox.get_info()
-    assert (info.template_id, info.metadata, info.state) == (
-        "python:3.11",
-        {"of": "me & you", "n": "1"},
-        SandboxState.RUNNING,
-    ), info
+    told = (info.template_id, info.metadata, info.state)
+    assert told == ("python:3.11", metadata, SandboxState.RUNNING), info
     assert abs((info.end_at - info.started_at).total_seconds() - 600) < 5, info
     foreground(sandbox)
     background(sandbox)
@@ -241,7 +240,7 @@ def life():
         fails(SandboxException, "86400", lambda: sandbox.set_timeout(timeout))
     fails(SandboxException, "", lambda: sandbox.set_timeout(2**80))
     assert 400 < left() < 510
-    for call in [sandbox.pause, sandbox.create_snapshot, sandbox.get_metrics, lambda: Sandbox.fork(sandbox.sandbox_id)]:
+    for call in [sandbox.pause, sandbox.create_snapshot, sandbox.get_metrics, sandbox.fork]:
         fails(SandboxException, "501", call)
 
     # It ends while a command runs.
@@ -348,7 +347,8 @@ def lists():
     assert all_of(query=SandboxQuery(metadata={**run, "n": "3"})) == [[names[3]]]
     assert all_of(query=SandboxQuery(metadata={"run": "a"})) == [[]]
     assert all_of(query=SandboxQuery(metadata=run, state=[SandboxState.PAUSED])) == [[]]
-    assert all_of(query=SandboxQuery(metadata=run, state=[SandboxState.PAUSED, SandboxState.RUNNING])) == [names[::-1]]
+    both = [SandboxState.PAUSED, SandboxState.RUNNING]
+    assert all_of(query=SandboxQuery(metadata=run, state=both)) == [names[::-1]]
     third = made[2].get_info().started_at
     assert all_of(query=SandboxQuery(metadata=run, started_after=third)) == [[names[4], names[3]]]
     # A page goes on where it was, whatever ended meanwhile.

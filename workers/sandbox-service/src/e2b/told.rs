@@ -71,7 +71,11 @@ impl From<LiveError> for Failure {
             }
             LiveError::File(_) => StatusCode::BAD_REQUEST,
             LiveError::Start { .. } | LiveError::Refused(_) => StatusCode::INTERNAL_SERVER_ERROR,
-            LiveError::Ended => return Self::gone(""),
+            // The client looks for "was not found".
+            LiveError::Ended => {
+                let words = "the sandbox was not found: it ended meanwhile";
+                return Self::new(StatusCode::BAD_GATEWAY, words);
+            }
         };
         Self::new(status, words)
     }
