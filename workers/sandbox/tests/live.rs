@@ -99,9 +99,9 @@ const COUNT: &str = "grep -las ^WORD /proc/[0-9]*/cmdline | wc -l";
 #[tokio::test]
 async fn what_commands_write_as_they_end_is_heard_although_many_end_at_once() {
     let sandbox = sandbox().await;
-    for _ in 0..6 {
+    for _ in 0..20 {
         let mut running = Vec::new();
-        for n in 0..30 {
+        for n in 0..40 {
             let exec = Exec::shell(&format!("sleep 0.1; echo {n}"));
             running.push((n, sandbox.spawn(exec).await.unwrap()));
         }
