@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-#[path = "../support/service.rs"]
-mod support;
-use support::{KEY, OTHER, PATIENCE, Service, service};
+#[path = "../rock/service.rs"]
+mod service;
+use service::{KEY, OTHER, PATIENCE, Service, service};
 
 /// A sandbox as a client knows it.
 struct Sandbox {

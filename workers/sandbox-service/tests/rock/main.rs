@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-#[path = "../support/service.rs"]
-mod support;
-use support::{KEY, OTHER, PATIENCE, Service, service};
+mod service;
+use service::{KEY, OTHER, PATIENCE, Service, service};
 
 impl Service {
     /// What the service answers.
