@@ -1,13 +1,14 @@
 //! One sandbox of the service, and what is known of it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use millrace_sandbox::live::{Exec, LiveError, LiveSandbox};
 
-use crate::keys::Owner;
+use crate::commands::Commands;
+use crate::keys::{Owner, Secret};
 use crate::session::Session;
 
 /// Sessions of a sandbox at most.
@@ -20,16 +21,29 @@ pub(crate) struct Hosted {
     pub(crate) owner: Owner,
     pub(crate) live: LiveSandbox,
     pub(crate) image: String,
-    /// For how long it may be unused.
-    pub(crate) idle: Duration,
     pub(crate) made: Instant,
+    /// The same moment by the clock of people.
+    pub(crate) started: SystemTime,
     pub(crate) labels: Labels,
     pub(crate) counts: Counts,
+    /// Opens this sandbox alone, without its owner's key.
+    pub(crate) token: Secret,
+    pub(crate) commands: Commands,
+    life: Mutex<Life>,
     /// Since `made`, in milliseconds: when it was last used.
     used_ms: AtomicU64,
     /// Requests that use it now: as long as there are any, it is not idle.
     using: AtomicUsize,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
+}
+
+/// When a sandbox ends by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Life {
+    /// When nobody used it for so long.
+    Idle(Duration),
+    /// At this moment, used or not.
+    Until(Instant),
 }
 
 /// What a client says of a sandbox and gets back.
@@ -38,6 +52,8 @@ pub(crate) struct Labels {
     pub(crate) user: Option<String>,
     pub(crate) experiment: Option<String>,
     pub(crate) namespace: Option<String>,
+    /// E2B's: any names and values.
+    pub(crate) metadata: BTreeMap<String, String>,
 }
 
 /// What a sandbox did so far.
@@ -73,27 +89,34 @@ impl Drop for Using {
 }
 
 impl Hosted {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "people are told when it was made; nothing is decided by it"
+    )]
     pub(crate) fn new(
         id: String,
         owner: Owner,
         live: LiveSandbox,
         image: String,
-        idle: Duration,
+        life: Life,
         labels: Labels,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, LiveError> {
+        Ok(Self {
             id,
             owner,
             live,
             image,
-            idle,
             made: Instant::now(),
+            started: SystemTime::now(),
             labels,
             counts: Counts::default(),
+            token: Secret::new().map_err(|error| LiveError::Refused(error.to_string()))?,
+            commands: Commands::default(),
+            life: Mutex::new(life),
             used_ms: AtomicU64::new(0),
             using: AtomicUsize::new(0),
             sessions: Mutex::default(),
-        }
+        })
     }
 
     /// Begins to use it, which puts off its end.
@@ -108,13 +131,47 @@ impl Hosted {
         self.used_ms.store(ms, Ordering::Release);
     }
 
-    /// For how long it may still be unused. Zero: it is over.
+    fn life(&self) -> MutexGuard<'_, Life> {
+        self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For how long it may still live, or be unused. Zero: it is over.
     pub(crate) fn left(&self) -> Duration {
-        if self.using.load(Ordering::Acquire) > 0 {
-            return self.idle;
+        self.left_of(*self.life())
+    }
+
+    fn left_of(&self, life: Life) -> Duration {
+        match life {
+            Life::Until(end) => end.saturating_duration_since(Instant::now()),
+            Life::Idle(idle) if self.using.load(Ordering::Acquire) > 0 => idle,
+            Life::Idle(idle) => {
+                let used = Duration::from_millis(self.used_ms.load(Ordering::Acquire));
+                idle.saturating_sub(self.made.elapsed().saturating_sub(used))
+            }
         }
-        let used = Duration::from_millis(self.used_ms.load(Ordering::Acquire));
-        self.idle.saturating_sub(self.made.elapsed().saturating_sub(used))
+    }
+
+    /// Moves its end to `after` from now; from then on no use puts it off. `later`: only where that
+    /// is later. Returns whether it was still there: one that is over does not come back.
+    pub(crate) fn end_after(&self, after: Duration, later: bool) -> bool {
+        let mut life = self.life();
+        let left = self.left_of(*life);
+        if left.is_zero() {
+            return false;
+        }
+        if !later || after > left {
+            *life = Life::Until(Instant::now() + after);
+        }
+        true
+    }
+
+    /// Why it ends by itself.
+    pub(crate) fn why_over(&self) -> &'static str {
+        match *self.life() {
+            _ if !self.live.is_alive() => "its processes ended",
+            Life::Until(_) => "its time is over",
+            Life::Idle(_) => "nobody used it",
+        }
     }
 
     fn sessions(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {

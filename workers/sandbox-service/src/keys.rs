@@ -1,6 +1,7 @@
 //! Who may ask: bearer keys. Each is an owner of its own, whose sandboxes no other key sees.
 
 use std::collections::HashSet;
+use std::fmt::Write as _;
 
 use axum::http::HeaderMap;
 use sha2::{Digest, Sha256};
@@ -13,6 +14,51 @@ const HEADERS: [&str; 4] = ["authorization", "xrl-authorization", "x-key", "x-ap
 /// The owner of a sandbox: the digest of a key. No key itself is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Owner([u8; 32]);
+
+impl Owner {
+    /// A name that this owner gets for this text, each time the same, and no other owner.
+    pub(crate) fn name_of(self, text: &str) -> String {
+        let mut hash = Sha256::new();
+        hash.update(self.0);
+        hash.update(text);
+        hex(&hash.finalize()[..16])
+    }
+}
+
+/// What opens one sandbox: 32 random bytes as text.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Secret(String);
+
+impl Secret {
+    pub(crate) fn new() -> Result<Self, getrandom::Error> {
+        let mut bytes = [0; 32];
+        getrandom::fill(&mut bytes)?;
+        Ok(Self(hex(&bytes)))
+    }
+
+    /// For those who may know it.
+    pub(crate) fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// Digests are compared, so that no comparison tells how much was right.
+    pub(crate) fn is(&self, other: &str) -> bool {
+        owner(&self.0) == owner(other)
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        to.write_str("Secret")
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
 
 /// Keys that are known.
 #[derive(Debug, Clone, Default)]

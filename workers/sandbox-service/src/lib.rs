@@ -1,10 +1,13 @@
-//! Sandboxes over HTTP: `keys.rs` says who asks, `service.rs` what there is, `hosted.rs` and
-//! `session.rs` are one sandbox and one shell in it, `size.rs` reads sizes as ROCK writes them,
-//! `rock` is the protocol.
+//! Sandboxes over HTTP: `keys.rs` says who asks, `service.rs` what there is, `hosted.rs`,
+//! `session.rs` and `commands.rs` are one sandbox, one shell and the commands in it, `size.rs` reads
+//! sizes as ROCK writes them, `rock` and `e2b` are protocols, `surfaces.rs` joins them.
 
 pub mod keys;
 pub mod size;
 mod session;
+mod commands;
 mod hosted;
 pub mod service;
-pub mod rock;
+mod rock;
+mod e2b;
+pub mod surfaces;

@@ -1,4 +1,4 @@
-//! `millrace-sandboxes` serves sandboxes over HTTP to clients that speak ROCK's protocol.
+//! `millrace-sandboxes` serves sandboxes over HTTP to clients that speak ROCK's protocol or E2B's.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -9,10 +9,13 @@ use anyhow::Context;
 use clap::Parser;
 use millrace_sandbox::live::{Bounds, Host, Settings as HostSettings};
 use millrace_sandbox_service::keys::Keys;
-use millrace_sandbox_service::rock;
 use millrace_sandbox_service::service::{Service, Settings};
+use millrace_sandbox_service::surfaces;
 
-/// Serves sandboxes over HTTP to clients that speak ROCK's protocol.
+/// A year: any moment within it can be told.
+const MOST_LIFE_S: u64 = 365 * 86_400;
+
+/// Serves sandboxes over HTTP to clients that speak ROCK's protocol or E2B's.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Args {
@@ -41,9 +44,12 @@ struct Args {
     /// MiB of files of each sandbox at most; they are in memory, too.
     #[arg(long, default_value_t = 1_024)]
     disk_mib: u64,
-    /// Seconds without use until a sandbox ends, at most.
+    /// Seconds without use until a sandbox ends, at most: ROCK's.
     #[arg(long, default_value_t = 1_800)]
     idle_s: u64,
+    /// Seconds until a sandbox ends, used or not, at most: E2B's.
+    #[arg(long, default_value_t = 86_400, value_parser = clap::value_parser!(u64).range(1..=MOST_LIFE_S))]
+    life_s: u64,
 }
 
 #[tokio::main]
@@ -57,14 +63,20 @@ async fn main() -> anyhow::Result<()> {
     let host = Host::open(HostSettings { warm: args.warm, ..HostSettings::new(program) }).await?;
     let bounds =
         Bounds { memory_bytes: args.memory_mib << 20, disk_bytes: args.disk_mib << 20, ..Bounds::default() };
-    let idle = Duration::from_secs(args.idle_s);
-    let settings = Settings { keys: Keys::parse(&keys)?, images: args.images, most: args.most, bounds, idle };
+    let settings = Settings {
+        keys: Keys::parse(&keys)?,
+        images: args.images,
+        most: args.most,
+        bounds,
+        idle: Duration::from_secs(args.idle_s),
+        life: Duration::from_secs(args.life_s),
+    };
     let service = Service::start(host, settings);
     let listener = tokio::net::TcpListener::bind(args.listen).await.context("failed to listen")?;
     writeln!(std::io::stdout(), "listening on http://{}", listener.local_addr()?)?;
     // Requests that are still open end with their sandboxes.
     tokio::select! {
-        served = axum::serve(listener, rock::routes(service)) => Ok(served?),
+        served = axum::serve(listener, surfaces::routes(service)) => Ok(served?),
         () = ended() => Ok(()),
     }
 }

@@ -30,7 +30,7 @@ const PREFIX: &str = "/apis/envs/sandbox/v1";
 const REQUEST_BYTES: usize = 256 * 1024 * 1024;
 
 /// The protocol's paths.
-pub fn routes(service: Service) -> Router {
+pub(crate) fn routes(service: Service) -> Router {
     let paths = Router::new()
         .route("/start", post(start))
         .route("/start_async", post(start))
@@ -46,9 +46,10 @@ pub fn routes(service: Service) -> Router {
         .route("/read_file", post(files::read))
         .route("/write_file", post(files::write))
         .route("/upload", post(files::upload))
+        .fallback(unknown)
         .layer(DefaultBodyLimit::max(REQUEST_BYTES))
         .with_state(service);
-    Router::new().nest(PREFIX, paths).fallback(unknown)
+    Router::new().nest(PREFIX, paths)
 }
 
 async fn unknown() -> Response {
@@ -71,6 +72,7 @@ async fn start(State(service): State<Service>, headers: HeaderMap, bytes: axum::
         user: label("x-user-id"),
         experiment: label("x-experiment-id"),
         namespace: label("x-namespace"),
+        ..Labels::default()
     };
     for (field, asked) in [
         ("num_gpus", start.num_gpus.is_some_and(|n| n > 0.0)),
@@ -88,6 +90,7 @@ async fn start(State(service): State<Service>, headers: HeaderMap, bytes: axum::
         disk_bytes: size("disk", start.disk.as_deref())?,
         idle: start.auto_clear_time_minutes.map(|minutes| Duration::from_secs(minutes.saturating_mul(60))),
         labels,
+        ..Wanted::default()
     };
     let hosted = service.make(owner, wanted).await?;
     let bounds = hosted.live.spec().bounds;

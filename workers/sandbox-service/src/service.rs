@@ -1,17 +1,17 @@
 //! What the service has: sandboxes by name, and who owns each.
 //!
-//! A sandbox ends when its owner stops it, when nobody used it for its idle time, or with this
-//! process. Asking for its state is no use of it.
+//! A sandbox ends when its owner stops it, when nobody used it for its idle time or when its life is
+//! over, or with this process. Asking for its state is no use of it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use millrace_sandbox::live::{Bounds, Host, LiveError, Spec};
 use tokio::time::{MissedTickBehavior, interval};
 use uuid::Uuid;
 
-use crate::hosted::{Hosted, Labels, Using};
+use crate::hosted::{Hosted, Labels, Life, Using};
 use crate::keys::{Keys, Owner};
 
 /// Between two looks for sandboxes that nobody uses.
@@ -32,8 +32,10 @@ pub struct Settings {
     pub most: usize,
     /// Bounds of each at most: a client that asks for more gets these, and is told so.
     pub bounds: Bounds,
-    /// Idle time at most.
+    /// Idle time at most, of those that end when nobody uses them.
     pub idle: Duration,
+    /// Life at most, of those that end at a moment.
+    pub life: Duration,
 }
 
 /// The service. Cheap to clone.
@@ -70,7 +72,11 @@ pub(crate) struct Wanted {
     pub(crate) image: String,
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) disk_bytes: Option<u64>,
+    /// For how long it may be unused.
     pub(crate) idle: Option<Duration>,
+    /// For how long it lives, used or not. Instead of `idle`.
+    pub(crate) life: Option<Duration>,
+    pub(crate) env: BTreeMap<String, String>,
     pub(crate) labels: Labels,
 }
 
@@ -113,6 +119,10 @@ impl Service {
         service
     }
 
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.0.settings
+    }
+
     pub(crate) fn owner(&self, headers: &axum::http::HeaderMap) -> Option<Owner> {
         self.0.settings.keys.owner(headers)
     }
@@ -140,9 +150,11 @@ impl Service {
             disk_bytes: wanted.disk_bytes.map_or(most.disk_bytes, |asked| asked.min(most.disk_bytes)),
             ..most
         };
-        let live = self.0.host.create(Spec { bounds, ..Spec::default() }).await?;
+        let live = self.0.host.create(Spec { bounds, env: wanted.env, ..Spec::default() }).await?;
         let idle = wanted.idle.map_or(settings.idle, |asked| asked.min(settings.idle));
-        let hosted = Arc::new(Hosted::new(id, owner, live, wanted.image, idle, wanted.labels));
+        let until = |life: Duration| Life::Until(Instant::now() + life.min(settings.life));
+        let life = wanted.life.map_or(Life::Idle(idle), until);
+        let hosted = Arc::new(Hosted::new(id, owner, live, wanted.image, life, wanted.labels)?);
         place.fill(&hosted);
         Ok(hosted)
     }
@@ -161,9 +173,20 @@ impl Service {
 
     /// A sandbox of this owner. To another owner it is not there.
     pub(crate) fn look(&self, owner: Owner, id: &str) -> Result<Arc<Hosted>, ServiceError> {
-        let found = self.table().live.get(id).cloned().flatten();
-        let found = found.filter(|hosted| hosted.owner == owner && hosted.live.is_alive());
+        let found = self.find(id).filter(|hosted| hosted.owner == owner);
         found.ok_or_else(|| ServiceError::Missing(id.chars().take(NAME_CHARS).collect()))
+    }
+
+    /// A sandbox of any owner, for those who have its own token.
+    pub(crate) fn find(&self, id: &str) -> Option<Arc<Hosted>> {
+        self.table().live.get(id).cloned().flatten().filter(is_there)
+    }
+
+    /// The sandboxes of this owner, in no order.
+    pub(crate) fn all(&self, owner: Owner) -> Vec<Arc<Hosted>> {
+        let table = self.table();
+        let all = table.live.values().flatten();
+        all.filter(|hosted| hosted.owner == owner && is_there(hosted)).cloned().collect()
     }
 
     /// The same, to use it.
@@ -201,16 +224,20 @@ impl Service {
 
     /// Ends those that nobody uses, or that ended by themselves; each in a task of its own.
     fn end_idle(&self) {
-        let over = |hosted: &Arc<Hosted>| hosted.left().is_zero() || !hosted.live.is_alive();
         let all: Vec<Arc<Hosted>> =
-            self.table().live.values().flatten().filter(|one| over(one)).cloned().collect();
+            self.table().live.values().flatten().filter(|one| !is_there(one)).cloned().collect();
         for hosted in all {
             let service = self.clone();
-            let why = if hosted.live.is_alive() { "nobody used it" } else { "its processes ended" };
+            let why = hosted.why_over();
             tracing::info!(sandbox = hosted.id, why, "a sandbox ends");
             tokio::spawn(async move { service.remove(&hosted, why).await });
         }
     }
+}
+
+/// Whether it can be used: neither its life nor its processes are over.
+fn is_there(hosted: &Arc<Hosted>) -> bool {
+    hosted.live.is_alive() && !hosted.left().is_zero()
 }
 
 /// A name that is taken while its sandbox is made; free again where that fails.

@@ -95,6 +95,29 @@ async fn a_command_is_heard_while_it_runs() {
 /// Counts processes by their first word.
 const COUNT: &str = "grep -las ^WORD /proc/[0-9]*/cmdline | wc -l";
 
+/// One may be reaped before it is known that there is something to read of it.
+#[tokio::test]
+async fn what_commands_write_as_they_end_is_heard_although_many_end_at_once() {
+    let sandbox = sandbox().await;
+    for _ in 0..20 {
+        let mut running = Vec::new();
+        for n in 0..40 {
+            let exec = Exec::shell(&format!("sleep 0.1; echo {n}"));
+            running.push((n, sandbox.spawn(exec).await.unwrap()));
+        }
+        for (n, mut process) in running {
+            let mut said = String::new();
+            let end = loop {
+                match process.next().await {
+                    Event::Out(bytes) | Event::Err(bytes) => said += &String::from_utf8_lossy(&bytes),
+                    Event::Ended { end, .. } => break end,
+                }
+            };
+            assert_eq!((end, said), (End::Exit(0), format!("{n}\n")));
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_timeout_ends_everything_that_a_command_started_and_nothing_else() {
     let sandbox = sandbox().await;

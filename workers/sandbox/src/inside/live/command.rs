@@ -145,8 +145,21 @@ impl Pipe {
 
     /// What is there. `None`: nothing now, or nothing any more.
     fn take(&mut self) -> Option<Vec<u8>> {
+        self.read(|from, piece| from.try_read(piece))
+    }
+
+    /// What is there, asked of the system itself: the runtime may not have heard yet of what a
+    /// command wrote before it ended.
+    fn take_rest(&mut self) -> Option<Vec<u8>> {
+        self.read(|from, piece| Ok(nix::unistd::read(from, piece)?))
+    }
+
+    fn read(
+        &mut self,
+        read: impl FnOnce(&pipe::Receiver, &mut [u8]) -> std::io::Result<usize>,
+    ) -> Option<Vec<u8>> {
         let mut piece = vec![0; PIECE];
-        match self.from.as_ref()?.try_read(&mut piece) {
+        match read(self.from.as_ref()?, &mut piece) {
             Ok(0) => self.from = None,
             Ok(n) => {
                 piece.truncate(n);
@@ -207,9 +220,13 @@ impl Running<'_> {
 
     /// Passes on what one stream has. Returns whether it is within its bound.
     async fn pass(&mut self, which: usize) -> bool {
-        let pipe = &mut self.pipes[which];
-        let Some(mut bytes) = pipe.take() else { return true };
-        let stream = pipe.stream;
+        let bytes = self.pipes[which].take();
+        self.pass_on(which, bytes).await
+    }
+
+    async fn pass_on(&mut self, which: usize, bytes: Option<Vec<u8>>) -> bool {
+        let Some(mut bytes) = bytes else { return true };
+        let stream = self.pipes[which].stream;
         let within = bytes.len() as u64 <= self.left;
         bytes.truncate(usize::try_from(self.left).unwrap_or(usize::MAX).min(bytes.len()));
         self.left -= bytes.len() as u64;
@@ -226,7 +243,8 @@ impl Running<'_> {
             for _ in 0..most {
                 let open = self.pipes[which].from.is_some();
                 let before = self.left;
-                if !self.pass(which).await {
+                let bytes = self.pipes[which].take_rest();
+                if !self.pass_on(which, bytes).await {
                     return End::Output;
                 }
                 if !open || self.left == before {

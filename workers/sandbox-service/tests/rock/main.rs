@@ -1,77 +1,26 @@
 //! The service as ROCK's own client drives it, and what that client does not do.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-const KEY: &str = "key-of-the-first-owner";
-const OTHER: &str = "key-of-another-owner";
-const PATIENCE: Duration = Duration::from_secs(120);
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// The real program; it ends with this value.
-struct Service {
-    child: Child,
-    address: String,
-    _folder: tempfile::TempDir,
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn service(args: &[&str]) -> Service {
-    let program = Path::new(env!("CARGO_BIN_EXE_millrace-sandboxes"));
-    let sandbox = program.with_file_name("millrace-sandbox");
-    assert!(sandbox.exists(), "build it first: cargo build --release -p millrace-sandbox");
-    let folder = tempfile::tempdir().unwrap();
-    let keys = folder.path().join("keys");
-    std::fs::write(&keys, format!("{KEY}\n{OTHER}\n")).unwrap();
-    let mut child = Command::new(program)
-        .args(["--listen", "127.0.0.1:0", "--warm", "4", "--keys"])
-        .arg(keys)
-        .args(args)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let address = line.trim().strip_prefix("listening on ").unwrap().to_owned();
-    Service { child, address, _folder: folder }
-}
+mod service;
+use service::{KEY, OTHER, PATIENCE, Service, service};
 
 impl Service {
-    /// What the service answers, by the least of HTTP.
-    fn ask(&self, key: &str, method: &str, path: &str, body: &str) -> (u16, Value) {
-        let mut stream = TcpStream::connect(self.address.trim_start_matches("http://")).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let length = body.len();
-        let head = format!(
-            "{method} /apis/envs/sandbox/v1{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {key}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
-        );
-        stream.write_all(head.as_bytes()).unwrap();
-        stream.write_all(body.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
-        let (_, text) = answer.split_once("\r\n\r\n").unwrap();
-        (status, serde_json::from_str(text).unwrap_or(Value::String(text.to_owned())))
+    /// What the service answers.
+    fn rock(&self, key: &str, method: &str, path: &str, body: &str) -> (u16, Value) {
+        let key = format!("Bearer {key}");
+        let headers = [("Authorization", key.as_str()), ("Content-Type", "application/json")];
+        let path = format!("/apis/envs/sandbox/v1{path}");
+        let (status, text) = self.ask(method, &path, &headers, body.as_bytes());
+        (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
     }
 
     fn post(&self, path: &str, body: &Value) -> Value {
-        self.ask(KEY, "POST", path, &body.to_string()).1
+        self.rock(KEY, "POST", path, &body.to_string()).1
     }
 
     fn start(&self) -> String {
@@ -82,17 +31,9 @@ impl Service {
 
 #[test]
 fn rocks_own_client_is_served() {
-    let python = root().join("target/sandbox-sdks/bin/python");
-    assert!(python.exists(), "the clients are missing: run workers/sandbox-service/tests/setup.sh");
     let service = service(&[]);
     let driver = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rock_client.py");
-    let output = Command::new(python).arg(driver).args([&service.address, KEY, OTHER]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.success() && said.trim_end().ends_with("done"),
-        "{said}\n{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    service.drive(&driver, &[&service.address, KEY, OTHER], &[]);
 }
 
 #[test]
@@ -100,23 +41,23 @@ fn nobody_without_a_key_is_served_and_each_key_sees_its_own() {
     let service = service(&[]);
     let id = service.start();
     let execute = json!({ "sandbox_id": id, "command": "echo mine" }).to_string();
-    let (status, said) = service.ask("", "POST", "/execute", &execute);
+    let (status, said) = service.rock("", "POST", "/execute", &execute);
     assert_eq!((status, said["status"].as_str()), (401, Some("Failed")), "{said}");
     for (path, body) in [
         ("/execute", execute.clone()),
         ("/stop", json!({ "sandbox_id": id }).to_string()),
         ("/read_file", json!({ "sandbox_id": id, "path": "/etc/hosts" }).to_string()),
     ] {
-        let (_, said) = service.ask(OTHER, "POST", path, &body);
+        let (_, said) = service.rock(OTHER, "POST", path, &body);
         assert_eq!(
             (said["status"].as_str(), said["result"]["code"].as_u64()),
             (Some("Failed"), Some(4_000)),
             "{path}: {said}"
         );
     }
-    let (_, said) = service.ask(OTHER, "GET", &format!("/is_alive?sandbox_id={id}"), "");
+    let (_, said) = service.rock(OTHER, "GET", &format!("/is_alive?sandbox_id={id}"), "");
     assert_eq!(said["result"]["is_alive"], false, "{said}");
-    let (_, said) = service.ask(KEY, "POST", "/execute", &execute);
+    let (_, said) = service.rock(KEY, "POST", "/execute", &execute);
     assert_eq!(said["result"]["stdout"], "mine\n", "{said}");
 }
 
@@ -152,7 +93,7 @@ fn a_wrong_request_is_told_what_is_wrong() {
         ("/start", json!({ "image": "" }).to_string(), "image"),
         ("/commit", "{}".to_owned(), "no such path"),
     ] {
-        let (_, said) = service.ask(KEY, "POST", path, &body);
+        let (_, said) = service.rock(KEY, "POST", path, &body);
         let error = said["error"].as_str().unwrap_or_else(|| panic!("{path} {body}: {said}"));
         assert!(said["status"] == "Failed" && error.contains(words), "{path} {body}: {said}");
     }
@@ -162,7 +103,7 @@ fn a_wrong_request_is_told_what_is_wrong() {
 fn a_sandbox_that_nobody_uses_ends_although_its_state_is_asked_for() {
     let service = service(&["--idle-s", "2"]);
     let (idle, used) = (service.start(), service.start());
-    let status = |id: &str| service.ask(KEY, "GET", &format!("/get_status?sandbox_id={id}"), "").1;
+    let status = |id: &str| service.rock(KEY, "GET", &format!("/get_status?sandbox_id={id}"), "").1;
     let began = Instant::now();
     // One command that takes longer than the idle time is use all the while.
     let long = json!({ "sandbox_id": used, "command": "sleep 5; echo on" });
@@ -176,9 +117,9 @@ fn a_sandbox_that_nobody_uses_ends_although_its_state_is_asked_for() {
     assert!(began.elapsed() >= Duration::from_secs(2));
     assert_eq!(asked["result"]["stdout"], "on\n", "{asked}");
     let known =
-        service.ask(KEY, "GET", &format!("/get_status?sandbox_id={idle}&include_all_states=True"), "").1;
+        service.rock(KEY, "GET", &format!("/get_status?sandbox_id={idle}&include_all_states=True"), "").1;
     assert_eq!(known["result"]["status"]["stopped"]["message"], "nobody used it", "{known}");
-    let statistics = service.ask(KEY, "GET", &format!("/get_sandbox_statistics?sandbox_id={used}"), "").1;
+    let statistics = service.rock(KEY, "GET", &format!("/get_sandbox_statistics?sandbox_id={used}"), "").1;
     assert_eq!(statistics["result"]["commands"], 1, "{statistics}");
 }
 
