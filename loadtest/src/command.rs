@@ -24,6 +24,8 @@ enum Command {
     Chaos(chaos::Args),
     /// Reproduces published results that scheduling decides, on simulated GPUs in virtual time
     Headlines(headlines::Args),
+    /// Answers `millrace plan`: which split of the GPUs makes a run's steps shortest
+    Plan(headlines::plan::PlanArgs),
     /// Plays the whole system in virtual time, with faults, and checks what it left
     Sim(sim::Args),
 }
@@ -59,7 +61,7 @@ enum Bench {
 pub fn main() -> anyhow::Result<ExitCode> {
     let command = Args::parse().command;
     // Simulated faults and hand-backs make every process warn all the time; findings name the seed.
-    let default = if matches!(command, Command::Sim(_) | Command::Headlines(_)) {
+    let default = if matches!(command, Command::Sim(_) | Command::Headlines(_) | Command::Plan(_)) {
         "off"
     } else {
         "warn,async_nats=off"
@@ -70,6 +72,7 @@ pub fn main() -> anyhow::Result<ExitCode> {
         Command::Bench(bench) => measure(&bench).map(|()| ExitCode::SUCCESS),
         Command::Chaos(args) => in_real_time(chaos::run(args)),
         Command::Headlines(args) => headlines::run(&args),
+        Command::Plan(args) => headlines::plan::run(&args),
         Command::Sim(args) => sim::run(&args),
     }
 }

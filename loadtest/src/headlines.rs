@@ -18,9 +18,11 @@ mod lockstep;
 mod plant;
 mod node;
 mod play;
+mod timeline;
 mod theory;
 mod figures;
 mod row;
+pub mod plan;
 
 /// The best fleet of each side is chosen with this seed, which is not measured.
 const CHOOSING_SEED: u64 = 1_000;
@@ -37,6 +39,10 @@ pub struct Args {
     /// Where the figures go; the tables go beside them, as Markdown
     #[arg(long, default_value = "target/bench/headlines.json")]
     out: PathBuf,
+    /// Draw pictures into this folder instead, on a smaller workload: speed-up over GPUs, over α, over
+    /// the share that trains; what each GPU does when
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["scenarios", "seeds", "out"])]
+    plots: Option<PathBuf>,
 }
 
 /// Reproduces them, and prints what theory says against it.
@@ -44,6 +50,12 @@ pub struct Args {
 /// # Errors
 /// A scenario is refused, or a run fails.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(folder) = &args.plots {
+        for path in plan::pictures::draw(folder)? {
+            println!("in {}", path.display());
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     let scenarios = if args.scenarios.is_empty() {
         Scenario::shipped()
     } else {

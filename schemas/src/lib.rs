@@ -37,6 +37,7 @@ pub mod notice;
 pub mod counters;
 pub mod api;
 pub mod report;
+pub mod plan;
 pub mod schema;
 pub mod text;
 

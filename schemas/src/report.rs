@@ -1,5 +1,7 @@
 //! The result of a run, which `millrace up` writes as `report.json`.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -112,4 +114,16 @@ pub struct Report {
     pub train_busy: f64,
     /// Restarts of processes (workers, coordinator, nats-server).
     pub restarts: u64,
+    /// Workers that generated; 0 in a report of an older version.
+    #[serde(default)]
+    pub generate_workers: u64,
+    /// Workers that trained; 0 in a report of an older version.
+    #[serde(default)]
+    pub train_workers: u64,
+    /// Mean seconds between two steps, from the first to the last; 0 for fewer than two.
+    #[serde(default)]
+    pub step_s: f64,
+    /// Worker microseconds spent, by stage name, evaluation included.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub busy_us: BTreeMap<String, u64>,
 }

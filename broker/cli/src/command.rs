@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use crate::connect::At;
 use crate::{
     bucket, cancel, completions, coordinator, dead, doctor, drain, init_auth, ledger, list, log, objects,
-    pause, release, scale, schema, status, submit, tied, up, watch, weights,
+    pause, plan, release, scale, schema, status, submit, tied, up, watch, weights,
 };
 
 /// Trains language-model agents by reinforcement learning, asynchronously, as a job queue.
@@ -39,6 +39,8 @@ enum Command {
     Cancel(At<cancel::CancelArgs>),
     /// Ask a worker to finish or return its tasks and to end
     Drain(At<drain::DrainArgs>),
+    /// Find how many GPUs should generate and how many train, and at which async ratio
+    Plan(Box<At<plan::PlanArgs>>),
     /// Explain what the autoscaler decided
     Scale(At<scale::ScaleArgs>),
     /// Archive a run that is over: its versions are kept, and its name cannot be reused
@@ -102,6 +104,10 @@ impl Cli {
             Command::Resume(At { args, connection }) => args.resume(&connection).await,
             Command::Cancel(At { args, connection }) => args.run(&connection).await,
             Command::Drain(At { args, connection }) => args.run(&connection).await,
+            Command::Plan(at) => {
+                let At { args, connection } = *at;
+                args.run(&connection).await
+            }
             Command::Scale(At { args, connection }) => args.run(&connection).await,
             Command::Rm(At { args, connection }) => args.remove(&connection).await,
             Command::List(At { args, connection }) => args.run(&connection).await,

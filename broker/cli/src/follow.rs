@@ -31,6 +31,8 @@ pub(super) struct Followed {
     pub(super) generate_busy: f64,
     /// Share of time that train workers were busy.
     pub(super) train_busy: f64,
+    /// Workers that generated, and those that trained.
+    pub(super) workers: (u64, u64),
 }
 
 /// News of the processes for the user.
@@ -118,7 +120,9 @@ impl Follow<'_> {
         self.view.finish();
         let share = |stage| seen.busy(stage).unwrap_or(0.0);
         let (generate_busy, train_busy) = (share(Stage::Generate), share(Stage::TrainShard));
-        Ok(Followed { status: seen.last, generate_busy, train_busy })
+        let count = |stage| seen.meter.workers(stage) as u64;
+        let workers = (count(Stage::Generate), count(Stage::TrainShard));
+        Ok(Followed { status: seen.last, generate_busy, train_busy, workers })
     }
 
     /// Polls once. Returns whether the run is over.

@@ -23,6 +23,7 @@ mod log;
 mod objects;
 mod bucket;
 mod scale;
+mod plan;
 mod schema;
 mod completions;
 mod doctor;

@@ -7,6 +7,7 @@ use millrace_schemas::report::{Baseline, Report};
 use super::domains;
 use super::evaluation;
 use super::ledger;
+use super::plan::mean_step_s;
 use super::status::{context, starts, surplus};
 use super::term::{duration, histogram, percent, thousands};
 use millrace_coordinator::shell::audit::Audit;
@@ -18,6 +19,8 @@ pub(super) struct Measured {
     pub(super) generate_busy: f64,
     /// Share of time that train workers were busy.
     pub(super) train_busy: f64,
+    /// Workers that generated, and those that trained.
+    pub(super) workers: (u64, u64),
     /// Restarts of processes.
     pub(super) restarts: u64,
     /// Folder with the last version; empty if there is none.
@@ -62,6 +65,10 @@ pub(super) fn assemble(status: &Status, audit: &Audit, measured: Measured) -> Re
         generate_busy: measured.generate_busy,
         train_busy: measured.train_busy,
         restarts: measured.restarts,
+        generate_workers: measured.workers.0,
+        train_workers: measured.workers.1,
+        step_s: mean_step_s(&status.curve),
+        busy_us: status.busy_us.clone(),
     }
 }
 

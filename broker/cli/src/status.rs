@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
-use millrace_schemas::api::{Ledger, RunRequest, Status, StoredStatus};
+use millrace_schemas::api::{Ledger, RunRequest, RunState, Status, StoredStatus};
 use millrace_schemas::counters::RunCounters;
 use millrace_schemas::limits::WORKER_REPORT_MS;
 use millrace_schemas::notice::{StageCounters, WorkerNotice};
@@ -16,11 +16,15 @@ use tokio::time::{Instant, timeout};
 use super::connect::{Api, ConnectionArgs};
 use super::domains;
 use super::evaluation;
+use super::plan::{RunFigures, hint};
 use super::term::{by_reason, duration, histogram, percent, say, thousands};
 use super::waits::{Waits, is_quiet, read_notice};
 
 /// Long enough for two notices of each worker.
 const LISTEN: Duration = Duration::from_millis(2 * WORKER_REPORT_MS + 200);
+
+/// Fewer steps say nothing of how busy workers are.
+const MEASURABLE_STEPS: u64 = 3;
 
 /// Arguments of `millrace status`.
 #[derive(Debug, clap::Args)]
@@ -44,15 +48,46 @@ impl StatusArgs {
             return Ok(ExitCode::SUCCESS);
         }
         lines(&status).iter().for_each(say);
-        if self.workers || is_quiet(&status) {
+        // Shares of the time need steps.
+        let plannable = status.state == RunState::Running && status.version.0 > MEASURABLE_STEPS;
+        if self.workers || is_quiet(&status) || plannable {
             let (waits, workers) = listen(&api).await?;
-            let waits = waits.all(Instant::now(), &status);
-            waits.iter().for_each(|wait| say(line("waits", &wait.to_string())));
+            if self.workers || is_quiet(&status) {
+                let waits = waits.all(Instant::now(), &status);
+                waits.iter().for_each(|wait| say(line("waits", &wait.to_string())));
+            }
+            if plannable {
+                busy_lines(&status, &workers).iter().for_each(say);
+            }
             let workers = workers.values().filter(|_| self.workers);
             workers.for_each(|worker| say(line("worker", &doing(worker))));
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// The status of a run, and the last notice of each worker.
+///
+/// # Errors
+/// No coordinator answers, or it knows no such run.
+pub(super) async fn with_workers(
+    connection: &ConnectionArgs,
+    run: Option<RunId>,
+) -> Result<(Status, BTreeMap<String, WorkerNotice>)> {
+    let api = connection.api().await?;
+    let status: Status = api.call("status", &RunRequest { run }).await?;
+    let (_, workers) = listen(&api).await?;
+    Ok((status, workers))
+}
+
+/// How busy workers are in this run's steps, and what to do if one side idles. Empty where it cannot
+/// be known: workers are away, or do several stages in turn.
+fn busy_lines(status: &Status, workers: &BTreeMap<String, WorkerNotice>) -> Vec<String> {
+    let Ok(figures) = RunFigures::of_status(status, workers) else { return vec![] };
+    let (generate, train) = figures.busy();
+    let shares = format!("generate {}, train {} of the time", percent(generate), percent(train));
+    let hint = hint(generate, train, status.run.as_str());
+    [Some(line("busy", &shares)), hint.map(|hint| line("idle", &hint))].into_iter().flatten().collect()
 }
 
 /// What workers wait for, and the last notice of each, from what they publish while this listens.

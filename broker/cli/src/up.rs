@@ -18,6 +18,7 @@ use super::connect::{Api, CallError};
 use super::data;
 use super::follow::{Follow, paused_itself};
 use super::live::view;
+use super::plan::hint;
 use super::report::{Measured, is_good, lines};
 use super::signals::Signals;
 use super::submit::read_run_file;
@@ -164,7 +165,14 @@ fn code(report: &Report) -> ExitCode {
 
 fn tell(report: &Report, folder: &Folder) {
     lines(report).iter().for_each(say);
-    say(format_args!("  {:<10} {}", "report", folder.path("report.json").display()));
+    let report_path = folder.path("report.json");
+    say(format_args!("  {:<10} {}", "report", report_path.display()));
+    let root = folder.path("");
+    let hint = hint(report.generate_busy, report.train_busy, &root.to_string_lossy());
+    // A run without a step has nothing to plan from.
+    if let Some(hint) = hint.filter(|_| report.steps > 0) {
+        say(format_args!("  {:<10} {hint}", "idle"));
+    }
 }
 
 /// The first signal asks for an orderly end, the second for an immediate one.
@@ -213,6 +221,7 @@ async fn follow_run(
             let measured = Measured {
                 generate_busy: followed.generate_busy,
                 train_busy: followed.train_busy,
+                workers: followed.workers,
                 restarts: restarts.load(Ordering::Relaxed),
                 ..Measured::default()
             };

@@ -8,21 +8,28 @@ use anyhow::{Context, Result};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-/// The program: beside this one, or on the path.
+/// The worker's program.
 ///
 /// # Errors
 /// It is in neither place.
 pub(super) fn find() -> Result<PathBuf> {
-    const NAME: &str = "millrace-worker";
+    find_program("millrace-worker")
+}
+
+/// A program of this build: beside this one, or on the path.
+///
+/// # Errors
+/// It is in neither place.
+pub(super) fn find_program(name: &str) -> Result<PathBuf> {
     let own = std::env::current_exe().context("failed to find this program")?;
-    let beside = own.with_file_name(NAME);
+    let beside = own.with_file_name(name);
     if beside.is_file() {
         return Ok(beside);
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let on_path = std::env::split_paths(&path).map(|folder| folder.join(NAME)).find(|path| path.is_file());
+    let on_path = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.is_file());
     on_path.with_context(|| {
-        format!("there is no {NAME} beside {} nor on the path; `make build` makes both", own.display())
+        format!("there is no {name} beside {} nor on the path; `make build` makes both", own.display())
     })
 }
 

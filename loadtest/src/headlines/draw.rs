@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::virtual_run::normal;
 
 /// A distribution of numbers of 0 or more.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Draw {
     /// Always the same.
@@ -31,6 +31,11 @@ pub(super) enum Draw {
         /// A greater draw counts as this.
         most: f64,
     },
+    /// As measured: each of these values, ascending and evenly spaced in the distribution, is as likely.
+    Quantiles {
+        /// The values.
+        values: Box<[f64]>,
+    },
 }
 
 impl Draw {
@@ -40,6 +45,10 @@ impl Draw {
     /// The number that belongs to `seed` and `what`.
     pub(super) fn of(&self, seed: u64, what: &str) -> f64 {
         match *self {
+            Self::Quantiles { ref values } => {
+                let at = (unit(seed, what) * values.len() as f64) as usize;
+                values.get(at).copied().unwrap_or(f64::NAN)
+            }
             Self::Constant { value } => value,
             Self::Normal { mean, deviation } => {
                 let mut stream = stream(seed, what);
@@ -59,7 +68,7 @@ impl Draw {
     /// What no draw exceeds.
     pub(super) const fn most(&self) -> f64 {
         match *self {
-            Self::Constant { .. } | Self::Normal { .. } => f64::INFINITY,
+            Self::Constant { .. } | Self::Normal { .. } | Self::Quantiles { .. } => f64::INFINITY,
             Self::LogNormal { most, .. } => most,
         }
     }
@@ -86,7 +95,12 @@ impl Draw {
             Self::LogNormal { median, most, .. } if most.is_nan() || most < median => {
                 Some(format!("most={most} is below median={median}; give more"))
             }
-            Self::Constant { .. } | Self::Normal { .. } | Self::LogNormal { .. } => None,
+            Self::Quantiles { ref values } if values.is_empty() || !values.iter().all(|v| is_size(*v)) => {
+                Some(format!("values={values:?} are no sizes; give one or more, each 0 or more"))
+            }
+            Self::Constant { .. } | Self::Normal { .. } | Self::LogNormal { .. } | Self::Quantiles { .. } => {
+                None
+            }
         }
     }
 }

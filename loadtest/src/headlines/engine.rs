@@ -66,6 +66,7 @@ struct Decode {
     waiting: VecDeque<Sequence>,
     next: u64,
     used: EngineUse,
+    spans: Vec<(Instant, Instant)>,
 }
 
 struct Sequence {
@@ -103,6 +104,7 @@ impl Engine {
             waiting: VecDeque::new(),
             next: 0,
             used: EngineUse::default(),
+            spans: Vec::new(),
         };
         Arc::new(Self { pace, slots, reload, decode: Mutex::new(decode), changed: Notify::new() })
     }
@@ -135,6 +137,11 @@ impl Engine {
 
     pub(super) fn used(&self) -> EngineUse {
         self.at_present().used
+    }
+
+    /// From when to when it decoded without a break.
+    pub(super) fn spans(&self) -> Vec<(Instant, Instant)> {
+        self.at_present().spans.clone()
     }
 
     /// Consumes sequences, produces their ends. Waits for the next end or the next sequence. Never
@@ -182,6 +189,10 @@ impl Engine {
             decode.iterations += passed / self.pace.iteration_s(sequences);
             decode.used.busy_s += passed;
             decode.used.slots_s += passed * sequences as f64;
+            match decode.spans.last_mut() {
+                Some((_, until)) if *until == from => *until = now,
+                _ => decode.spans.push((from, now)),
+            }
         }
         decode
     }

@@ -10,6 +10,7 @@ use super::lockstep::QUIET;
 use super::plant::{Demand, Journal, Plant};
 use super::play::Meters;
 use super::theory::{Bound, Premises, SameDistribution};
+use super::timeline::Timeline;
 
 /// Seconds a step that tasks take through the queue, the coordinator's ticks among them.
 const QUEUE_S: f64 = 1.5;
@@ -33,6 +34,8 @@ pub(super) struct Figures {
     pub(super) dropped: BTreeMap<&'static str, u64>,
     /// Share of the rollouts begun that were dropped.
     pub(super) dropped_share: f64,
+    /// Rollouts trained on by staleness, over the whole run: the index is the staleness in versions.
+    pub(super) staleness: Vec<u64>,
     /// The longest rollout that was begun over the median, in tokens.
     pub(super) tail: f64,
     pub(super) premises: Premises,
@@ -41,6 +44,9 @@ pub(super) struct Figures {
     pub(super) lengths: SameDistribution,
     /// Why it is not, where the scenario expects that.
     pub(super) biased_because: Option<String>,
+    /// For the picture; too long for a table.
+    #[serde(skip)]
+    pub(super) timeline: Timeline,
 }
 
 impl Figures {
@@ -76,11 +82,13 @@ impl Figures {
             rewards_busy: of_time(meters.rewards_s, fleet.reward_slots),
             dropped_share: books.dropped.values().sum::<u64>() as f64 / books.admitted.max(1) as f64,
             dropped,
+            staleness: books.staleness.clone(),
             tail: tail(&journal),
             bounds: premises.bounds(step_s),
             premises,
             lengths: lengths(plant, &journal, (from, to)),
             biased_because: fleet.biased_because.clone(),
+            timeline: Timeline::default(),
         })
     }
 

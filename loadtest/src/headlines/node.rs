@@ -84,6 +84,11 @@ impl Node {
         }
     }
 
+    /// From when to when each of its GPUs decoded.
+    pub(super) fn spans(&self) -> impl Iterator<Item = Vec<(Instant, Instant)>> {
+        self.engines.iter().map(|engine| engine.spans())
+    }
+
     /// Over all GPUs.
     pub(super) fn used(&self) -> EngineUse {
         self.engines.iter().map(|engine| engine.used()).sum()
@@ -188,7 +193,11 @@ impl Stages {
         };
         let began = Instant::now();
         sleep(Duration::from_secs_f64(plant.train_s())).await;
-        plant.journal().trained_s += began.elapsed().as_secs_f64() / f64::from(shard.world);
+        let mut journal = plant.journal();
+        journal.trained_s += began.elapsed().as_secs_f64() / f64::from(shard.world);
+        if shard.rank == 0 {
+            journal.train_spans.push((began, Instant::now()));
+        }
         Ok(())
     }
 

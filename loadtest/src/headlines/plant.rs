@@ -34,6 +34,8 @@ pub(super) struct Journal {
     pub(super) rewards_s: f64,
     /// Seconds of training, over all trainers.
     pub(super) trained_s: f64,
+    /// From when to when the gang trained.
+    pub(super) train_spans: Vec<(Instant, Instant)>,
     /// When a reset hung, so that it does so once.
     hung: BTreeSet<RolloutId>,
 }
@@ -80,7 +82,7 @@ impl Plant {
 
     /// Of turn 0, the reset.
     pub(super) fn env(&self, id: RolloutId, turn: u32) -> Duration {
-        let draw = if turn == 0 { self.workload.reset_s } else { self.workload.step_s };
+        let draw = if turn == 0 { &self.workload.reset_s } else { &self.workload.step_s };
         Duration::from_secs_f64(draw.of(self.seed, &format!("{id} env {turn}")))
     }
 

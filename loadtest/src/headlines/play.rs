@@ -16,6 +16,7 @@ use super::figures::Figures;
 use super::node::{Kind, Node};
 use super::plant::Plant;
 use super::scenario::{Fleet, Scenario};
+use super::timeline::Timeline;
 use crate::virtual_run::{self, VirtualRun};
 
 /// The run's name.
@@ -33,6 +34,7 @@ const LOOK: Duration = Duration::from_millis(250);
 /// It fails, or does not end.
 pub(super) async fn play(scenario: &Scenario, fleet: &Fleet, seed: u64) -> anyhow::Result<Figures> {
     let settings = QueueSettings::default().with_ack_wait(LEASE_S)?;
+    let began = Instant::now();
     let run = VirtualRun::start(settings).await?;
     let plant = Arc::new(Plant::new(seed, scenario.workload.clone(), scenario.device, fleet.clone()));
     let (mut workers, nodes) = start_workers(&plant, &run.broker);
@@ -48,12 +50,14 @@ pub(super) async fn play(scenario: &Scenario, fleet: &Fleet, seed: u64) -> anyho
     let played = run.play(&run_file(scenario, fleet, seed), LONGEST, LOOK, look).await;
     let (id, _) = played.with_context(|| format!("fleet={:?} seed={seed}", fleet.name))?;
     let last = last.unwrap_or_else(|| Meters::read(&plant, &nodes));
+    let timeline = Timeline::read(&plant, &nodes, began);
     workers.shutdown().await;
     let shared = run.end().await?;
     let state = shared.lock();
     let books: &Books = &state.runs.get(&id).context("the run is gone")?.books;
     let first = first.context("the run ended before it was warm")?;
-    Figures::of(&plant, books, scenario.measured(), first.until(&last))
+    let figures = Figures::of(&plant, books, scenario.measured(), first.until(&last))?;
+    Ok(Figures { timeline, ..figures })
 }
 
 /// What was used, at one moment or between two.
@@ -98,7 +102,7 @@ fn start_workers(plant: &Arc<Plant>, broker: &Broker) -> (JoinSet<()>, Vec<Arc<N
     let generators = |gpus: u32| if fleet.is_central() { gpus.min(1) } else { machines(gpus) };
     let kinds = [
         (Kind::Generate, generators(fleet.generate)),
-        (Kind::Train, machines(fleet.train)),
+        (Kind::Train, plant.device.train_workers(fleet.train)),
         (Kind::Both, generators(fleet.both)),
         (Kind::Play, 1),
     ];
@@ -129,7 +133,7 @@ fn run_file(scenario: &Scenario, fleet: &Fleet, seed: u64) -> String {
     let work = &scenario.workload;
     let machines = |gpus: u32| gpus / scenario.device.gpus_per_worker;
     let both = if fleet.is_central() { fleet.both.min(1) } else { machines(fleet.both) };
-    let ranks = machines(fleet.train) + both;
+    let ranks = scenario.device.train_workers(fleet.train) + both;
     let filter = if work.filtered > 0.0 { "equal_rewards" } else { "none" };
     let newest = fleet.alpha.ceil() as u64 + 2;
     format!(

@@ -102,6 +102,17 @@ pub(super) struct DeviceModel {
     pub(super) switch_s: f64,
     /// GPUs of a worker, which is a machine of the fleet.
     pub(super) gpus_per_worker: u32,
+    /// GPUs that only train are one worker, whatever their number: a gang's rendezvous is not
+    /// simulated. Default false.
+    #[serde(default)]
+    pub(super) one_trainer: bool,
+}
+
+impl DeviceModel {
+    /// Workers that only train.
+    pub(super) const fn train_workers(&self, gpus: u32) -> u32 {
+        if self.one_trainer && gpus > 0 { 1 } else { gpus / self.gpus_per_worker }
+    }
 }
 
 /// Which side of the ratio a fleet is on.
@@ -233,11 +244,11 @@ impl Scenario {
         let sigma = self.workload.prompt_sigma;
         ensure!(sigma >= 0.0, "workload.prompt_sigma={sigma} is no deviation; give 0 or more");
         let draws = [
-            ("turns", self.workload.turns),
-            ("tokens", self.workload.tokens),
-            ("reset_s", self.workload.reset_s),
-            ("step_s", self.workload.step_s),
-            ("reward_s", self.workload.reward_s),
+            ("turns", &self.workload.turns),
+            ("tokens", &self.workload.tokens),
+            ("reset_s", &self.workload.reset_s),
+            ("step_s", &self.workload.step_s),
+            ("reward_s", &self.workload.reward_s),
         ];
         if let Some((name, fault)) = draws.iter().find_map(|(name, draw)| Some((name, draw.fault()?))) {
             bail!("workload.{name}.{fault}");

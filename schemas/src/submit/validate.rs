@@ -37,7 +37,7 @@ impl fmt::Display for Refusal {
 
 /// Gathers refusals.
 #[derive(Default)]
-pub(crate) struct Checks(Vec<Refusal>);
+pub(crate) struct Checks(pub(crate) Vec<Refusal>);
 
 impl Checks {
     pub(crate) fn require(

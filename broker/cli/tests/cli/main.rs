@@ -5,6 +5,7 @@
 mod support;
 
 mod data;
+mod plan;
 mod rewards;
 mod documents;
 mod api;
