@@ -26,6 +26,9 @@ enum Command {
     Headlines(headlines::Args),
     /// Plays the whole system in virtual time, with faults, and checks what it left
     Sim(sim::Args),
+    /// A worker whose tasks take their time, for `bench scale --real`
+    #[command(hide = true)]
+    SlowWorker(bench::scale::SlowWorkerArgs),
 }
 
 #[derive(Subcommand)]
@@ -58,6 +61,10 @@ enum Bench {
 /// The command failed; the error has the reason.
 pub fn main() -> anyhow::Result<ExitCode> {
     let command = Args::parse().command;
+    if let Command::SlowWorker(args) = &command {
+        // It says what it does as a worker.
+        return bench::scale::slow_worker(args).map(|()| ExitCode::SUCCESS);
+    }
     // Simulated faults and hand-backs make every process warn all the time; findings name the seed.
     let default = if matches!(command, Command::Sim(_) | Command::Headlines(_)) {
         "off"
@@ -71,6 +78,7 @@ pub fn main() -> anyhow::Result<ExitCode> {
         Command::Chaos(args) => in_real_time(chaos::run(args)),
         Command::Headlines(args) => headlines::run(&args),
         Command::Sim(args) => sim::run(&args),
+        Command::SlowWorker(_) => unreachable!("it is served above"),
     }
 }
 

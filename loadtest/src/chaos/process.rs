@@ -79,6 +79,13 @@ impl Process {
         let _ = self.pid.clone().wait_for(Option::is_none).await;
     }
 
+    /// Asks it to leave as the system does, with SIGTERM, and keeps it down until [`Process::start`].
+    pub async fn drain(&self) {
+        self.down.send_replace(true);
+        self.signal(Signal::SIGTERM);
+        let _ = self.pid.clone().wait_for(Option::is_none).await;
+    }
+
     /// Lets it start again.
     pub fn start(&self) {
         self.down.send_replace(false);
