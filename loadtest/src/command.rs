@@ -43,6 +43,9 @@ enum Bench {
     Learn(bench::learn::Args),
     /// A fleet that is scaled, beside a static one and KEDA's rule; and one that is interrupted
     Scale(bench::scale::Args),
+    /// What a drain costs, of each role in the middle of its tasks; fails where one lost something
+    #[cfg(millrace_torch)]
+    Drain(bench::drain::Args),
     /// Time division on 128 devices, beside static splits into devices that generate and devices that train
     Division(bench::division::Args),
     /// Redundant groups, asynchrony and dynamic sampling, each with and without
@@ -89,6 +92,8 @@ fn measure(what: &Bench) -> anyhow::Result<()> {
         Bench::Recipes(args) => bench::recipes::run(args),
         Bench::Learn(args) => bench::learn::run(args),
         Bench::Scale(args) => bench::scale::run(args),
+        #[cfg(millrace_torch)]
+        Bench::Drain(args) => in_real_time(bench::drain::run(args)),
         Bench::Division(args) => bench::division::run(args),
         Bench::Mechanisms(args) => bench::mechanisms::run(args),
         #[cfg(millrace_torch)]

@@ -73,7 +73,7 @@ pub struct Args {
     #[arg(long, default_value = "loadtest/scenarios/spot-g4dn-xlarge.csv")]
     trace: PathBuf,
     /// The seconds of the trace that are replayed. Default: its last two hours
-    #[arg(long, value_delimiter = ',', num_args = 2, default_values_t = [37_502, 45_668])]
+    #[arg(long, num_args = 2, value_names = ["FROM", "TO"], default_values_t = [37_502, 45_668])]
     window: Vec<u64>,
     /// Folder of real processes
     #[arg(long, default_value = "target/scale")]
