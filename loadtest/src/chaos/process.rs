@@ -122,16 +122,18 @@ async fn keep(
         if downs.wait_for(|down| !down).await.is_err() {
             return;
         }
-        let ended = match spawn(&program) {
+        let (ended, asked) = match spawn(&program) {
             Ok(mut child) => {
                 pids.send_replace(child.id().and_then(|pid| i32::try_from(pid).ok()));
                 let status = child.wait().await;
+                // Who waits for its end may let it start again at once.
+                let asked = *downs.borrow();
                 pids.send_replace(None);
-                status.map_or_else(|e| e.to_string(), |status| status.to_string())
+                (status.map_or_else(|e| e.to_string(), |status| status.to_string()), asked)
             }
-            Err(error) => format!("{error:#}"),
+            Err(error) => (format!("{error:#}"), false),
         };
-        if !*downs.borrow() {
+        if !asked {
             unasked.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(name = program.name, ended, "a process ended unasked and is started again");
             tokio::time::sleep(PAUSE).await;

@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::ground::{Ground, Progress};
-use super::machines::{Host, Machines, Pool, Shape};
+use super::machines::{Host, Machines, Pool, Ready, Shape};
 use super::work::{self, Law, Pace};
 use crate::virtual_run::{VirtualRun, pools};
 
@@ -102,12 +102,13 @@ struct Tasks {
 
 #[async_trait]
 impl Host for Tasks {
-    async fn serve(&self, shape: &Shape, name: &str, departure: &Departure) {
+    async fn serve(&self, shape: &Shape, name: &str, departure: &Departure, ready: Ready) {
         let id = name.parse().expect("a pool's name and a number are a worker's name");
         let settings = WorkerSettings { member_of: Some(shape.name.to_owned()), ..WorkerSettings::new(id) };
         let pools = pools(shape.stages.iter().map(|stage| (*stage, shape.slots)));
         let executor = work::Worker::of(&self.pace);
         let worker = Worker::start(self.broker.clone(), settings);
+        ready();
         worker.serve(pools, move |_| executor.clone(), Health::default(), departure.clone()).await;
     }
 }

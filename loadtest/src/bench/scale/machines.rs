@@ -37,11 +37,15 @@ pub(super) struct Shape {
     pub(super) slots: u32,
 }
 
+/// Called when a worker serves.
+pub(super) type Ready = Box<dyn FnOnce() + Send>;
+
 /// What an instance runs.
 #[async_trait]
 pub(super) trait Host: Send + Sync + 'static {
-    /// Serves as the worker `name` until it has left. Dropping this is the kill.
-    async fn serve(&self, shape: &Shape, name: &str, departure: &Departure);
+    /// Serves as the worker `name` until it has left. Dropping this is the kill. `ready` is called when it
+    /// pulls its first task.
+    async fn serve(&self, shape: &Shape, name: &str, departure: &Departure, ready: Ready);
 }
 
 /// One pool of instances.
@@ -175,7 +179,7 @@ impl Machines {
         (state.paid + live).as_secs_f64()
     }
 
-    /// Seconds of workers so far, from the start of each to its end.
+    /// Seconds of workers so far, from when each was ready to its end.
     pub(super) fn served_s(&self) -> f64 {
         let state = self.state();
         let serving = state.instances.values().filter_map(|instance| instance.serves);
@@ -206,10 +210,13 @@ impl Machines {
         let start_up = sleep(self.pace.start_up(&name));
         let started = kill.run_until_cancelled(departure.requested().run_until_cancelled(start_up)).await;
         if let Some(Some(())) = started {
-            if let Some(instance) = self.state().instances.get_mut(&name) {
-                instance.serves = Some(Instant::now());
-            }
-            let serving = self.host.serve(&self.shape, &name, &departure);
+            let (this, of) = (self.clone(), name.clone());
+            let ready = Box::new(move || {
+                if let Some(instance) = this.state().instances.get_mut(&of) {
+                    instance.serves = Some(Instant::now());
+                }
+            });
+            let serving = self.host.serve(&self.shape, &name, &departure, ready);
             tokio::select! {
                 // Dropping it is the kill.
                 _ = kill.run_until_cancelled(serving) => {}

@@ -1,7 +1,7 @@
 //! Everything in processes of their own: a nats-server, `millrace coordinator`, and one for each
 //! worker.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,19 +10,23 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use async_trait::async_trait;
 use millrace_cli::tied::tied;
+use millrace_queue::port::Notices;
 use millrace_schemas::api::{RunRequest, RunState, Status};
+use millrace_schemas::notice::WorkerNotice;
 use millrace_schemas::scale::ScaleStatus;
+use millrace_schemas::subjects::NOTICE_WORKERS;
 use millrace_schemas::submit::from_toml;
 use millrace_schemas::{RunId, Stage};
 use millrace_workers::Departure;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::process::Child;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::ground::{Ground, Progress};
-use super::machines::{Host, Machines, Shape};
+use super::machines::{Host, Machines, Ready, Shape};
 use super::work::{Law, Pace};
 use crate::chaos::player::Player;
 use crate::chaos::role::Role;
@@ -43,6 +47,7 @@ pub(super) struct Processes {
     player: Player,
     pace: Pace,
     host: Arc<Children>,
+    hearing: JoinHandle<()>,
     submitted: Mutex<Option<RunId>>,
 }
 
@@ -67,7 +72,10 @@ impl Processes {
         let stack = Stack::start(&options).await?;
         let player = Player::connect(stack.url(), "scale").await?;
         let pace = Pace::new(law, Instant::now());
+        let heard = Arc::<watch::Sender<BTreeSet<String>>>::default();
+        let hearing = tokio::spawn(hear(player.clone(), heard.clone()));
         let host = Arc::new(Children {
+            heard,
             millrace: beside("millrace")?,
             own: std::env::current_exe().context("failed to find this program")?,
             server: stack.servers[0],
@@ -76,7 +84,7 @@ impl Processes {
             grace: (GRACE_S / law.fleet_faster).to_string(),
             pace: pace.to_json(),
         });
-        Ok(Self { stack, player, pace, host, submitted: Mutex::default() })
+        Ok(Self { stack, player, pace, host, hearing, submitted: Mutex::default() })
     }
 
     fn asked(&self) -> RunRequest {
@@ -143,14 +151,31 @@ impl Ground for Processes {
     }
 
     async fn end(&self) {
+        self.hearing.abort();
         for member in &self.stack.members {
             member.process.kill().await;
         }
     }
 }
 
+/// Consumes workers' notices, produces the names of those that were heard. Waits for a notice. Ends with
+/// its task. On failure: listens again.
+async fn hear(player: Player, heard: Arc<watch::Sender<BTreeSet<String>>>) {
+    loop {
+        if let Ok(mut notices) = player.queue().listen(NOTICE_WORKERS).await {
+            while let Some(notice) = notices.next().await {
+                let Ok(notice) = serde_json::from_slice::<WorkerNotice>(&notice.payload) else { continue };
+                heard.send_if_modified(|heard| heard.insert(notice.worker));
+            }
+        }
+        sleep(LOOK).await;
+    }
+}
+
 /// Instances that are processes.
 struct Children {
+    /// The workers that have reported.
+    heard: Arc<watch::Sender<BTreeSet<String>>>,
     millrace: PathBuf,
     own: PathBuf,
     server: SocketAddr,
@@ -189,12 +214,26 @@ impl Children {
 #[async_trait]
 impl Host for Children {
     /// Asks the process to leave as the system does, with SIGTERM.
-    async fn serve(&self, shape: &Shape, name: &str, departure: &Departure) {
+    async fn serve(&self, shape: &Shape, name: &str, departure: &Departure, ready: Ready) {
         let mut child = match self.start(shape, name) {
             Ok(child) => child,
             Err(error) => return tracing::error!(name, "{error:#}"),
         };
-        let ended = departure.requested().run_until_cancelled(child.wait()).await;
+        let serving = async {
+            let mut heard = self.heard.subscribe();
+            // The sender lives as long as this.
+            if heard.wait_for(|heard| heard.contains(name)).await.is_ok() {
+                ready();
+            }
+            std::future::pending::<()>().await;
+        };
+        let ended = async {
+            tokio::select! {
+                status = child.wait() => status,
+                () = serving => unreachable!("it never ends"),
+            }
+        };
+        let ended = departure.requested().run_until_cancelled(ended).await;
         let status = match ended {
             Some(status) => status,
             None => {
