@@ -69,6 +69,9 @@ pub struct Args {
     /// Groups of 8 rollouts in a batch. The static fleet has half as many workers that generate, and as many for environments
     #[arg(long, default_value_t = 16)]
     groups: u32,
+    /// Seconds after which a pool of the staleness budget shrinks to what it needs
+    #[arg(long, default_value_t = 60.0)]
+    cooldown: f64,
     /// The trace: lines of seconds,instances
     #[arg(long, default_value = "loadtest/scenarios/spot-g4dn-xlarge.csv")]
     trace: PathBuf,
@@ -143,10 +146,11 @@ impl Args {
     fn play(&self, rule: Rule, seed: u64, preemption: Option<Preemption>) -> anyhow::Result<Figures> {
         let law = self.law(seed, true);
         let setting = Setting { law, steps: self.steps, groups: self.groups };
-        let figures =
-            self.on(setting.law, (rule == Rule::Budget).then(|| setting.scaling_file()), |ground| {
-                setting.play(ground, rule, preemption)
-            })?;
+        let figures = self.on(
+            setting.law,
+            (rule == Rule::Budget).then(|| setting.scaling_file(self.cooldown)),
+            |ground| setting.play(ground, rule, preemption),
+        )?;
         println!("{figures:?}");
         Ok(figures)
     }

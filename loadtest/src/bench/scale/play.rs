@@ -48,9 +48,9 @@ impl Setting {
     }
 
     /// The pools as a user would write them.
-    pub(super) fn scaling_file(&self) -> String {
+    pub(super) fn scaling_file(&self, cooldown_s: f64) -> String {
         let time = |seconds: f64| seconds / self.law.fleet_faster;
-        let (cooldown_s, start_up_s, interval_s) = (time(60.0), time(45.0), time(5.0));
+        let (cooldown_s, start_up_s, interval_s) = (time(cooldown_s), time(45.0), time(5.0));
         let pool = |Shape { name, stages, most, .. }: Shape| {
             let stages: Vec<String> = stages.iter().map(|stage| format!("{:?}", stage.name())).collect();
             format!(

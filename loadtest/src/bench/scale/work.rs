@@ -1,9 +1,10 @@
 //! Work that takes time: how long each task takes, on which clock, and what comes of it.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use async_trait::async_trait;
+use millrace_coordinator::shell::clock::unix_ms;
 use millrace_schemas::blob::Sha;
 use millrace_schemas::{Stage, Task};
 use millrace_workers::{Cost, Executor, Verdict};
@@ -70,8 +71,7 @@ impl Pace {
 
     /// The same for a process of this machine.
     pub(super) fn to_json(&self) -> String {
-        let since = self.start.elapsed();
-        let start_unix_ms = unix_time().saturating_sub(since).as_millis() as u64;
+        let start_unix_ms = unix_ms().saturating_sub(self.start.elapsed().as_millis() as u64);
         serde_json::to_string(&Sent { law: self.law, start_unix_ms }).expect("numbers are JSON")
     }
 
@@ -81,7 +81,7 @@ impl Pace {
     /// It is not.
     pub(super) fn from_json(text: &str) -> serde_json::Result<Self> {
         let Sent { law, start_unix_ms } = serde_json::from_str(text)?;
-        let since = unix_time().saturating_sub(Duration::from_millis(start_unix_ms));
+        let since = Duration::from_millis(unix_ms().saturating_sub(start_unix_ms));
         let now = Instant::now();
         Ok(Self { law, start: now.checked_sub(since).unwrap_or(now) })
     }
@@ -119,10 +119,6 @@ impl Pace {
         };
         takes.div_f64(self.law.work_faster)
     }
-}
-
-fn unix_time() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// Does tasks in their time, and nothing else.
