@@ -9,13 +9,14 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use millrace_queue::port::Notices;
 use millrace_queue::{Broker, Objects};
+use millrace_schemas::api::{RunRequest, Status};
 use millrace_schemas::notice::WorkerNotice;
 use millrace_schemas::subjects::NOTICE_WORKERS;
 use millrace_schemas::{Event, RunSpec};
 use serde::Serialize;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::publish;
+use super::{mean_and_deviation, publish};
 use crate::chaos::observe::Observer;
 use crate::chaos::player::{self, Player};
 use crate::chaos::result;
@@ -154,7 +155,7 @@ impl Args {
             grace_s: case.grace_s,
             drains: drained.took_s.len() as u64,
             busy: drained.busy,
-            leaves_s: drained.took_s.iter().sum::<f64>() / drained.took_s.len().max(1) as f64,
+            leaves_s: mean_and_deviation(&drained.took_s).0,
             wall_s: runs[0].seconds(),
             account: Account::of(outcomes, wasted),
             dropped_tokens: dropped_tokens(&folder.join("logs"))?,
@@ -198,6 +199,12 @@ impl Drained {
         times: u64,
     ) -> anyhow::Result<()> {
         let Some(role) = role else { return std::future::pending().await };
+        let asked = RunRequest::default();
+        // Before the first turn there is nothing to lose.
+        while !matches!(player.call::<Status>("status", &asked).await, Ok(Some(status)) if status.counters.turns > 0)
+        {
+            sleep(BETWEEN).await;
+        }
         let members: Vec<&Member> = stack.of(role).collect();
         for (_, member) in (0..times).zip(members.iter().cycle()) {
             member.process.up().await;
@@ -263,8 +270,9 @@ fn table(all: &[Figures]) -> String {
         let Figures { case, grace_s, drains, busy, leaves_s, wall_s, account, dropped_tokens, .. } = figures;
         let Account { finished_turns_lost, handed_back, handed_back_tokens, lost_tokens, done_twice, .. } =
             account;
+        let leaves = if *drains > 0 { format!("{leaves_s:.1}") } else { "–".to_owned() };
         rows += &format!(
-            "| {case} | {grace_s} s | {drains} | {busy} | {leaves_s:.2} | {finished_turns_lost} | {handed_back} | \
+            "| {case} | {grace_s} s | {drains} | {busy} | {leaves} | {finished_turns_lost} | {handed_back} | \
              {handed_back_tokens} | {} | {done_twice} | {wall_s:.0} |\n",
             lost_tokens + dropped_tokens
         );

@@ -60,7 +60,7 @@ pub struct Account {
     pub finished_turns_lost: u64,
     /// Turns that a worker handed back begun.
     pub handed_back: u64,
-    /// Their tokens.
+    /// Their tokens, each once.
     pub handed_back_tokens: u64,
     /// Tokens that were handed back, or belonged to a whole turn, and are not in the turn as it ended.
     pub lost_tokens: u64,
@@ -83,7 +83,9 @@ impl Account {
                 What::HandedBack(0, _) => {}
                 What::HandedBack(tokens, part) => {
                     account.handed_back += 1;
-                    account.handed_back_tokens += u64::from(tokens);
+                    // A part has what was handed back before.
+                    let before = begun.get(&key).map_or(0, |(before, _)| *before);
+                    account.handed_back_tokens += u64::from(tokens.saturating_sub(before));
                     if ended.contains(&key) {
                         account.lost_tokens += u64::from(tokens);
                     } else {
@@ -178,7 +180,7 @@ mod tests {
             0,
         );
         assert!(!account.lost(), "{account:?}");
-        assert_eq!((account.handed_back, account.handed_back_tokens), (3, 7));
+        assert_eq!((account.handed_back, account.handed_back_tokens), (3, 5));
     }
 
     #[test]
