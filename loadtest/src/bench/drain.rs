@@ -12,7 +12,7 @@ use millrace_queue::{Broker, Objects};
 use millrace_schemas::api::{RunRequest, Status};
 use millrace_schemas::notice::WorkerNotice;
 use millrace_schemas::subjects::NOTICE_WORKERS;
-use millrace_schemas::{Event, RunSpec};
+use millrace_schemas::{Event, PolicyVersion, RunSpec};
 use serde::Serialize;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -187,6 +187,8 @@ impl Args {
 struct Drained {
     took_s: Vec<f64>,
     busy: u64,
+    /// The version before the last drain of a trainer.
+    made: Option<PolicyVersion>,
 }
 
 impl Drained {
@@ -199,15 +201,16 @@ impl Drained {
         times: u64,
     ) -> anyhow::Result<()> {
         let Some(role) = role else { return std::future::pending().await };
-        let asked = RunRequest::default();
         // Before the first turn there is nothing to lose.
-        while !matches!(player.call::<Status>("status", &asked).await, Ok(Some(status)) if status.counters.turns > 0)
-        {
-            sleep(BETWEEN).await;
-        }
+        until(player, |status| status.counters.turns > 0).await;
         let members: Vec<&Member> = stack.of(role).collect();
         for (_, member) in (0..times).zip(members.iter().cycle()) {
             member.process.up().await;
+            if role == Role::Train {
+                // A step is made between two drains: the only trainer must not be drained out of each.
+                let made = self.made;
+                self.made = until(player, |status| Some(status.version) > made).await;
+            }
             self.busy += u64::from(has_a_task(player, member).await?);
             let asked = Instant::now();
             member.process.drain().await;
@@ -221,6 +224,18 @@ impl Drained {
     /// A run that ended during a drain left its worker down.
     fn all_are_up(&self, stack: &Stack) {
         stack.members.iter().for_each(|member| member.process.start());
+    }
+}
+
+/// Waits until the run is so far. Returns its version then.
+async fn until(player: &Player, is_so_far: impl Fn(&Status) -> bool) -> Option<PolicyVersion> {
+    loop {
+        if let Ok(Some(status)) = player.call::<Status>("status", &RunRequest::default()).await
+            && is_so_far(&status)
+        {
+            return Some(status.version);
+        }
+        sleep(BETWEEN).await;
     }
 }
 
