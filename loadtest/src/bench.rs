@@ -7,6 +7,8 @@ use serde::Serialize;
 
 pub mod cpu;
 pub mod division;
+#[cfg(millrace_torch)]
+pub mod drain;
 pub(crate) mod origin;
 #[cfg(millrace_torch)]
 mod model;

@@ -1,6 +1,7 @@
 //! Chaos on real processes: runs are played while processes are killed and paused, connections cut and the
 //! disk filled; then the same runs undisturbed. Nothing may be lost, nothing done twice.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -91,9 +92,13 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let base = read_run(&args)?;
     let means = Means { disk, cluster: args.cluster };
     let plan = Plan::new(scenario, means, args.seed);
-    let trainers = base.gang.ranks as usize;
-    let options =
-        |name: &str| StackOptions { folder: args.dir.join(name), cluster: args.cluster, trainers, disk };
+    let processes = BTreeMap::from([(role::Role::Train, base.gang.ranks as usize)]);
+    let options = |name: &str| StackOptions {
+        cluster: args.cluster,
+        processes: processes.clone(),
+        disk,
+        ..StackOptions::in_folder(args.dir.join(name))
+    };
     let lasts = Duration::from_secs_f64(args.minutes * 60.0);
     let (disturbed, faults) = disturbed(&options("disturbed"), &base, args.seed, plan, lasts).await?;
     let count = (disturbed.runs.len() as u64).min(args.compare);

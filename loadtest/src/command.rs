@@ -28,6 +28,9 @@ enum Command {
     Plan(headlines::plan::PlanArgs),
     /// Plays the whole system in virtual time, with faults, and checks what it left
     Sim(sim::Args),
+    /// A worker whose tasks take their time, for `bench scale --real`
+    #[command(hide = true)]
+    SlowWorker(bench::scale::SlowWorkerArgs),
 }
 
 #[derive(Subcommand)]
@@ -42,6 +45,9 @@ enum Bench {
     Learn(bench::learn::Args),
     /// A fleet that is scaled, beside a static one and KEDA's rule; and one that is interrupted
     Scale(bench::scale::Args),
+    /// What a drain costs, of each role in the middle of its tasks; fails where one lost something
+    #[cfg(millrace_torch)]
+    Drain(bench::drain::Args),
     /// Time division on 128 devices, beside static splits into devices that generate and devices that train
     Division(bench::division::Args),
     /// Redundant groups, asynchrony and dynamic sampling, each with and without
@@ -60,6 +66,10 @@ enum Bench {
 /// The command failed; the error has the reason.
 pub fn main() -> anyhow::Result<ExitCode> {
     let command = Args::parse().command;
+    if let Command::SlowWorker(args) = &command {
+        // It says what it does as a worker.
+        return bench::scale::slow_worker(args).map(|()| ExitCode::SUCCESS);
+    }
     // Simulated faults and hand-backs make every process warn all the time; findings name the seed.
     let default = if matches!(command, Command::Sim(_) | Command::Headlines(_) | Command::Plan(_)) {
         "off"
@@ -74,6 +84,7 @@ pub fn main() -> anyhow::Result<ExitCode> {
         Command::Headlines(args) => headlines::run(&args),
         Command::Plan(args) => headlines::plan::run(&args),
         Command::Sim(args) => sim::run(&args),
+        Command::SlowWorker(_) => unreachable!("it is served above"),
     }
 }
 
@@ -84,6 +95,8 @@ fn measure(what: &Bench) -> anyhow::Result<()> {
         Bench::Recipes(args) => bench::recipes::run(args),
         Bench::Learn(args) => bench::learn::run(args),
         Bench::Scale(args) => bench::scale::run(args),
+        #[cfg(millrace_torch)]
+        Bench::Drain(args) => in_real_time(bench::drain::run(args)),
         Bench::Division(args) => bench::division::run(args),
         Bench::Mechanisms(args) => bench::mechanisms::run(args),
         #[cfg(millrace_torch)]

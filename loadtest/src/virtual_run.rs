@@ -64,9 +64,7 @@ impl VirtualRun {
         every: Duration,
         mut look: impl FnMut(),
     ) -> anyhow::Result<(RunId, Duration)> {
-        let spec = from_toml(text)?;
-        let id = spec.name.clone();
-        self.broker.append(id.as_str(), &Event::Submitted(Box::new(spec))).await?;
+        let id = self.submit(text).await?;
         while !self.is_over(&id)? {
             if self.began.elapsed() > longest {
                 bail!("the run did not end within {} s", longest.as_secs());
@@ -77,7 +75,22 @@ impl VirtualRun {
         Ok((id, self.began.elapsed()))
     }
 
-    fn is_over(&self, id: &RunId) -> anyhow::Result<bool> {
+    /// Submits the run file `text`.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub(crate) async fn submit(&self, text: &str) -> anyhow::Result<RunId> {
+        let spec = from_toml(text)?;
+        let id = spec.name.clone();
+        self.broker.append(id.as_str(), &Event::Submitted(Box::new(spec))).await?;
+        Ok(id)
+    }
+
+    /// Whether a run has finished.
+    ///
+    /// # Errors
+    /// It failed, or is paused.
+    pub(crate) fn is_over(&self, id: &RunId) -> anyhow::Result<bool> {
         let state = self.shared.lock();
         let Some(run) = state.runs.get(id) else { return Ok(false) };
         if matches!(run.state, RunState::Paused | RunState::Failed) {

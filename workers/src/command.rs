@@ -1,6 +1,7 @@
 //! The `millrace-worker` command: parses the command line and starts a worker, which serves until
 //! it must leave.
 
+use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::machine::MachineArgs;
 use crate::program::Program;
 use crate::rewards::Tools;
 use crate::rewards::tools::ToolArgs;
-use crate::runtime::{Departure, PoolSettings, Worker, WorkerSettings, on_signal};
+use crate::runtime::{Departure, Executor, PoolSettings, Worker, WorkerSettings, on_signal};
 use crate::stages::Executors;
 use crate::torch::TorchArgs;
 use crate::train_shard::KeyRendezvous;
@@ -107,6 +108,18 @@ pub fn main() -> anyhow::Result<()> {
     Runtime::new()?.block_on(run())
 }
 
+/// Serves as the command line `arguments` say, its program first, with what `wrapped` makes of each
+/// stage's executor. For measurements on workers that are slower than this machine.
+///
+/// # Errors
+/// What failed, and the remedy.
+pub fn serve_with(
+    arguments: impl IntoIterator<Item = OsString>,
+    wrapped: impl Fn(Stage, Arc<dyn Executor>) -> Arc<dyn Executor>,
+) -> anyhow::Result<()> {
+    Runtime::new()?.block_on(serve(Arguments::parse_from(arguments), wrapped))
+}
+
 async fn run() -> anyhow::Result<()> {
     if let Some(check) = CheckModel::asked(std::env::args_os()) {
         return check.run();
@@ -120,7 +133,13 @@ async fn run() -> anyhow::Result<()> {
     if let Some(check) = CheckSandbox::asked(std::env::args_os()) {
         return check.run().await;
     }
-    let arguments = Arguments::parse();
+    serve(Arguments::parse(), |_, executor| executor).await
+}
+
+async fn serve(
+    arguments: Arguments,
+    wrapped: impl Fn(Stage, Arc<dyn Executor>) -> Arc<dyn Executor>,
+) -> anyhow::Result<()> {
     let telemetry = arguments.telemetry.start("millrace-worker").await?;
     arguments.torch.apply(&arguments.nats);
     let departure = Departure::default();
@@ -161,7 +180,8 @@ async fn run() -> anyhow::Result<()> {
     let hosted = agents::start(agents, (&broker, &id, worker.policies())).await?;
     let executors = executors.hosting(hosted);
     tracing::info!(%id, pools = pools.len(), "serving");
-    let settled = worker.serve(pools, |stage| executors.executor(stage), telemetry.health, departure).await;
+    let executor = |stage| wrapped(stage, executors.executor(stage));
+    let settled = worker.serve(pools, executor, telemetry.health, departure).await;
     telemetry.tracer.finish().await;
     tracing::info!(%id, settled, "left");
     if let Some(watched) = watched {

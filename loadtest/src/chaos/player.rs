@@ -69,7 +69,11 @@ impl Player {
         }
     }
 
-    async fn submit(&self, spec: &RunSpec) -> anyhow::Result<()> {
+    /// Submits a run.
+    ///
+    /// # Errors
+    /// It is refused, or no coordinator takes it for three minutes.
+    pub async fn submit(&self, spec: &RunSpec) -> anyhow::Result<()> {
         let began = Instant::now();
         loop {
             match self.call::<RunReply>("submit", spec).await {
@@ -87,7 +91,11 @@ impl Player {
         }
     }
 
-    async fn call<A: DeserializeOwned>(
+    /// Asks the coordinator; `None` where its answer is of another shape.
+    ///
+    /// # Errors
+    /// It refuses, or does not answer.
+    pub async fn call<A: DeserializeOwned>(
         &self,
         endpoint: &str,
         question: &impl Serialize,

@@ -79,6 +79,13 @@ impl Process {
         let _ = self.pid.clone().wait_for(Option::is_none).await;
     }
 
+    /// Asks it to leave as the system does, with SIGTERM, and keeps it down until [`Process::start`].
+    pub async fn drain(&self) {
+        self.down.send_replace(true);
+        self.signal(Signal::SIGTERM);
+        let _ = self.pid.clone().wait_for(Option::is_none).await;
+    }
+
     /// Lets it start again.
     pub fn start(&self) {
         self.down.send_replace(false);
@@ -115,16 +122,18 @@ async fn keep(
         if downs.wait_for(|down| !down).await.is_err() {
             return;
         }
-        let ended = match spawn(&program) {
+        let (ended, asked) = match spawn(&program) {
             Ok(mut child) => {
                 pids.send_replace(child.id().and_then(|pid| i32::try_from(pid).ok()));
                 let status = child.wait().await;
+                // Who waits for its end may let it start again at once.
+                let asked = *downs.borrow();
                 pids.send_replace(None);
-                status.map_or_else(|e| e.to_string(), |status| status.to_string())
+                (status.map_or_else(|e| e.to_string(), |status| status.to_string()), asked)
             }
-            Err(error) => format!("{error:#}"),
+            Err(error) => (format!("{error:#}"), false),
         };
-        if !*downs.borrow() {
+        if !asked {
             unasked.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(name = program.name, ended, "a process ended unasked and is started again");
             tokio::time::sleep(PAUSE).await;

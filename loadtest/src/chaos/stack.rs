@@ -1,5 +1,6 @@
 //! All processes of a run, each connected to nats-server through a proxy of its own.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use super::role::{ALL, Role};
 const DISK_MIB: u32 = 1536;
 
 /// Seconds of silence after which a task is given to another worker, as for `millrace up` on one machine.
-const ACK_WAIT_S: &str = "6";
+const ACK_WAIT_S: f64 = 6.0;
 
 /// How to start.
 #[derive(Debug, Clone)]
@@ -27,10 +28,29 @@ pub struct StackOptions {
     pub folder: PathBuf,
     /// Three servers with three replicas instead of one.
     pub cluster: bool,
-    /// Workers that train.
-    pub trainers: usize,
+    /// Processes of a role, where they are other than [`Role::processes`].
+    pub processes: BTreeMap<Role, usize>,
+    /// Further arguments of a role's processes.
+    pub arguments: BTreeMap<Role, Vec<String>>,
+    /// Seconds of silence after which a task is given to another worker.
+    pub ack_wait_s: f64,
     /// Give the object store a disk of its own.
     pub disk: bool,
+}
+
+impl StackOptions {
+    /// One server, and the processes that each role has at least.
+    #[must_use]
+    pub const fn in_folder(folder: PathBuf) -> Self {
+        Self {
+            folder,
+            cluster: false,
+            processes: BTreeMap::new(),
+            arguments: BTreeMap::new(),
+            ack_wait_s: ACK_WAIT_S,
+            disk: false,
+        }
+    }
 }
 
 /// All processes.
@@ -44,6 +64,8 @@ pub struct Stack {
     pub disk_busy: Mutex<()>,
     /// The object store.
     pub objects: PathBuf,
+    /// The servers themselves.
+    pub servers: Vec<SocketAddr>,
     /// The way of the test itself to the servers; never disturbed.
     way: Proxy,
 }
@@ -100,17 +122,18 @@ impl Stack {
         let objects = folder.join("disk/objects");
         std::fs::create_dir_all(&objects)?;
         let (servers, mut members) = servers(&programs, &folder, options.cluster)?;
-        let place = Place { programs, folder, objects: objects.clone(), cluster: options.cluster };
+        let place = Place { programs, folder, objects: objects.clone(), options };
         for role in ALL.into_iter().filter(|role| *role != Role::Server) {
-            let count = if role == Role::Train { options.trainers } else { role.processes(options.cluster) };
+            let own = options.processes.get(&role).copied();
+            let count = own.unwrap_or_else(|| role.processes(options.cluster));
             for number in 0..count {
                 let proxy = Proxy::start(servers.clone()).await?;
                 let process = Process::keep(place.program(role, number, proxy.url()));
                 members.push(Member::new(role, process, Some(proxy)));
             }
         }
-        let way = Proxy::start(servers).await?;
-        Ok(Self { members, disk, disk_busy: Mutex::new(()), objects, way })
+        let way = Proxy::start(servers.clone()).await?;
+        Ok(Self { members, disk, disk_busy: Mutex::new(()), objects, servers, way })
     }
 
     /// Where the test itself reaches the servers.
@@ -177,30 +200,32 @@ fn servers(
 }
 
 /// Where everything is.
-struct Place {
+struct Place<'a> {
     programs: Programs,
     folder: PathBuf,
     objects: PathBuf,
-    cluster: bool,
+    options: &'a StackOptions,
 }
 
-impl Place {
+impl Place<'_> {
     fn program(&self, role: Role, number: usize, url: &str) -> Program {
         let name = format!("{}-{number}", role.name());
         let objects = self.objects.to_string_lossy().into_owned();
         let stages: Vec<&str> = role.stages().iter().map(|stage| stage.name()).collect();
-        let stages = stages.join(",");
+        let (stages, ack_wait) = (stages.join(","), self.options.ack_wait_s.to_string());
         let mut args = match role {
             Role::Coordinator => vec!["coordinator"],
             _ => vec!["--stages", &stages],
         };
         args.extend(["--id", &name, "--nats", url, "--objects", &objects]);
         if role == Role::Coordinator {
-            args.extend(["--ack-wait", ACK_WAIT_S, "--replicas", if self.cluster { "3" } else { "1" }]);
+            let replicas = if self.options.cluster { "3" } else { "1" };
+            args.extend(["--ack-wait", &ack_wait, "--replicas", replicas]);
         }
+        let more = self.options.arguments.get(&role).into_iter().flatten();
         let path = if role == Role::Coordinator { &self.programs.millrace } else { &self.programs.worker };
         Program {
-            args: args.into_iter().map(str::to_owned).collect(),
+            args: args.into_iter().map(str::to_owned).chain(more.cloned()).collect(),
             tie: self.programs.millrace.clone(),
             path: path.clone(),
             log: self.folder.join("logs").join(format!("{name}.log")),

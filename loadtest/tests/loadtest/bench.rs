@@ -40,3 +40,64 @@ fn the_state_is_measured_and_holds_no_tokens() {
     let [first, last] = [0, 1].map(|at| many["turn_bytes"][at].as_u64().expect("a number"));
     assert!(last < 2 * first, "{many}");
 }
+
+/// Runs `bench` with these arguments in a folder of its own, and returns its figures.
+fn figures_of(arguments: &[&str]) -> serde_json::Value {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (out, dir) = (folder.path().join("figures.json"), folder.path().join("processes"));
+    let run = Command::new(env!("CARGO_BIN_EXE_millrace-loadtest"))
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+        .arg("bench")
+        .args(arguments)
+        .arg("--out")
+        .arg(&out)
+        .arg("--dir")
+        .arg(&dir)
+        .output()
+        .expect("the benchmark starts");
+    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(run.status.success(), "{}\n{}", said(&run.stdout), said(&run.stderr));
+    serde_json::from_slice(&std::fs::read(&out).expect("figures")).expect("figures as JSON")
+}
+
+/// Twenty times as fast as in virtual time, and a sixteenth of the fleet.
+const SMALL: [&str; 9] = ["scale", "--real", "--seeds", "1", "--faster", "20", "--groups", "2", "--parts"];
+
+#[test]
+fn scaling_is_measured_on_real_processes() {
+    let figures = figures_of(&[&SMALL[..], &["rules", "--rules", "static,budget", "--steps", "3"]].concat());
+    let runs = figures["runs"].as_array().expect("runs");
+    assert_eq!(runs.len(), 2, "{figures}");
+    for run in runs {
+        assert!(run["worker_s"].as_f64().is_some_and(|seconds| seconds > 0.0), "{run}");
+        assert!(run["step_s"].as_f64().is_some_and(|seconds| seconds >= 25.0), "{run}");
+        assert_eq!((run["dropped"].as_u64(), run["wasted_turns"].as_u64()), (Some(0), Some(0)), "{run}");
+    }
+}
+
+#[test]
+fn a_replayed_trace_takes_as_many_real_workers_as_it_says() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let trace = folder.path().join("trace.csv");
+    std::fs::write(&trace, "0,3\n100,1\n150,2\n200,1\n").expect("a file");
+    let trace = trace.to_string_lossy();
+    let figures = figures_of(&[&SMALL[..], &["trace", "--trace", &trace, "--window", "0", "400"]].concat());
+    let taken: Vec<_> = figures["replayed"]
+        .as_array()
+        .expect("replays")
+        .iter()
+        .map(|replayed| (replayed["taken"].as_u64(), replayed["interrupted"].as_u64()))
+        .collect();
+    assert_eq!(taken, [(Some(0), Some(0)), (Some(3), Some(3)), (Some(3), Some(3))], "{figures}");
+}
+
+#[cfg(millrace_torch)]
+#[test]
+fn workers_that_are_drained_in_the_middle_of_turns_lose_no_token() {
+    let figures = figures_of(&["drain", "--cases", "generate-at-once", "--steps", "4", "--drains", "3"]);
+    let count = |name: &str| figures[0][name].as_u64().unwrap_or_else(|| panic!("{name} in {figures}"));
+    assert!(count("drains") > 0 && count("handed_back_tokens") > 0, "{figures}");
+    for name in ["finished_turns_lost", "lost_tokens", "dropped_tokens", "done_twice", "void"] {
+        assert_eq!(count(name), 0, "{name} in {figures}");
+    }
+}

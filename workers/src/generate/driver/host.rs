@@ -33,6 +33,8 @@ struct Pending {
     reply: oneshot::Sender<Result<Answer, PolicyError>>,
     /// The oldest version that may have sampled a token of the turn.
     from: PolicyVersion,
+    /// Tokens of the turn that another worker had sampled.
+    begun: usize,
     busy: Duration,
 }
 
@@ -43,7 +45,17 @@ impl Pending {
             Ok(Answer { done, busy: self.busy })
         });
         // The receiver may be gone.
-        let _ = self.reply.send(answer);
+        if let Err(Ok(Answer { done, .. })) = self.reply.send(answer) {
+            note_dropped(&done, self.begun);
+        }
+    }
+}
+
+/// Notes tokens that were sampled here and that nobody takes.
+fn note_dropped(done: &GenerateDone, begun: usize) {
+    let tokens = done.tokens.len().saturating_sub(begun);
+    if tokens > 0 {
+        tracing::info!(dropped_tokens = tokens, "nobody takes the tokens of a turn");
     }
 }
 
@@ -106,7 +118,9 @@ impl Host {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
         let from = task.oldest_version();
-        self.pending.insert(ticket, Pending { cancel, leaving, reply, from, busy: Duration::ZERO });
+        let begun = task.sampled.as_ref().map_or(0, |sampled| sampled.tokens.len());
+        let busy = Duration::ZERO;
+        self.pending.insert(ticket, Pending { cancel, leaving, reply, from, begun, busy });
         self.engine.admit(EngineRequest { ticket, rollout, task });
     }
 
@@ -140,6 +154,8 @@ impl Host {
             if pending.leaving.is_cancelled() {
                 let nothing = || PolicyError::Temporary("it was handed back".to_owned());
                 pending.answer(sampled.filter(|done| !done.tokens.is_empty()).ok_or_else(nothing), *version);
+            } else if let Some(done) = sampled {
+                note_dropped(&done, pending.begun);
             }
         }
     }
