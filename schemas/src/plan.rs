@@ -59,6 +59,9 @@ pub struct PlanRequest {
     pub group_size: u32,
     /// Groups in flight beyond the window.
     pub redundant_groups: u32,
+    /// Seconds that a full batch waits for what its step would make too old.
+    #[serde(default)]
+    pub patience_s: u32,
     /// Turns of a rollout, 1 to 250.
     pub turns: Spread,
     /// Tokens sampled in a turn.
@@ -243,6 +246,7 @@ mod tests {
             groups: 8,
             group_size: 4,
             redundant_groups: 0,
+            patience_s: 0,
             turns: constant(1.0),
             tokens: constant(100.0),
             slots: 8,

@@ -184,7 +184,7 @@ fn lines(status: &Status) -> Vec<String> {
 fn held(status: &Status) -> Option<String> {
     let seconds = |ms: u64| duration(ms as f64 / 1e3);
     let (before, now) = (status.counters.held_ms, status.held_for_ms);
-    let now = (now > 0).then(|| format!(", now for {}", seconds(now))).unwrap_or_default();
+    let now = if now > 0 { format!(", now for {}", seconds(now)) } else { String::new() };
     (before > 0 || !now.is_empty()).then(|| {
         let all = seconds(before + status.held_for_ms);
         format!(

@@ -79,6 +79,7 @@ pub(super) fn assemble(
         groups: spec.rollout.groups_per_step,
         group_size: spec.rollout.group_size,
         redundant_groups: spec.rollout.redundant_groups,
+        patience_s: spec.rollout.patience_ms.div_ceil(1_000) as u32,
         turns,
         tokens,
         slots,

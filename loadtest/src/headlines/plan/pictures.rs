@@ -34,6 +34,7 @@ fn request(gpus: u32) -> PlanRequest {
         groups: 16,
         group_size: 8,
         redundant_groups: 0,
+        patience_s: 0,
         turns: Spread::LogNormal { median: 1.0, sigma: 0.0, most: 1.0 },
         tokens: Spread::LogNormal { median: 1_500.0, sigma: 1.0, most: 32_768.0 },
         slots: 64,

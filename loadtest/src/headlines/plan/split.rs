@@ -141,6 +141,7 @@ fn fleet(request: &PlanRequest, division: Division) -> Fleet {
         lockstep: false,
         pinned: false,
         redundant_groups: request.redundant_groups,
+        patience_s: request.patience_s,
         reward_slots: REWARD_SLOTS,
         resets_hang: 0.0,
         biased_because: None,

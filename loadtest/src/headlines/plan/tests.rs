@@ -16,6 +16,7 @@ fn small(train_gpu_s: f64) -> PlanRequest {
         groups: 12,
         group_size: 4,
         redundant_groups: 0,
+        patience_s: 0,
         turns: constant(1.0),
         tokens: Spread::LogNormal { median: 1_000.0, sigma: 0.7, most: 8_192.0 },
         slots: 8,
