@@ -44,17 +44,26 @@ pub(crate) fn mean_and_deviation(numbers: &[f64]) -> (f64, f64) {
 pub(crate) fn publish(out: &Path, figures: &impl Serialize, table: &str) -> anyhow::Result<()> {
     let page = format!("{}\n\n{table}", origin::origin());
     println!("\n{page}");
+    keep(out, figures)?;
+    println!("in {}", out.display());
+    let path = out.with_extension("md");
+    std::fs::write(&path, page).with_context(|| format!("failed to write {}", path.display()))?;
+    println!("in {}", path.display());
+    Ok(())
+}
+
+/// Writes figures as JSON, into a folder that is made where there is none.
+///
+/// # Errors
+/// The file cannot be written.
+pub(crate) fn keep(out: &Path, figures: &impl Serialize) -> anyhow::Result<()> {
     if let Some(folder) = out.parent() {
         std::fs::create_dir_all(folder)?;
     }
     let json = serde_json::to_string_pretty(figures)? + "\n";
-    for (path, content) in [(out.to_owned(), json), (out.with_extension("md"), page)] {
-        std::fs::write(&path, content).with_context(|| format!("failed to write {}", path.display()))?;
-        println!("in {}", path.display());
-    }
-    Ok(())
+    std::fs::write(out, json).with_context(|| format!("failed to write {}", out.display()))
 }
 
-fn cores() -> usize {
+pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }

@@ -10,6 +10,7 @@ use anyhow::{Context, anyhow, bail};
 use millrace_schemas::plan::{MeasuredSplit, PlanRequest};
 use serde::Serialize;
 
+use crate::bench;
 use search::Search;
 use split::{Division, Scale, Split, WHOLE_ROLLOUTS};
 
@@ -176,7 +177,7 @@ impl Plan {
 fn all<T: Send, F: FnOnce() -> anyhow::Result<T> + Send>(
     work: impl Iterator<Item = F>,
 ) -> anyhow::Result<Vec<T>> {
-    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let cores = bench::cores();
     let mut work = work.peekable();
     let mut done = Vec::new();
     while work.peek().is_some() {

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::figures::Figures;
 use super::scenario::{Fleet, Role, Scenario};
 use super::theory::Bound;
-use crate::bench::{median, origin};
+use crate::bench::{self, median, origin};
 
 /// A scenario that was played.
 #[derive(Debug, Serialize)]
@@ -140,11 +140,7 @@ pub(super) fn record(rows: &[Row]) -> Record<'_> {
 /// # Errors
 /// The file cannot be written.
 pub(super) fn keep(out: &Path, rows: &[Row]) -> anyhow::Result<()> {
-    if let Some(folder) = out.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    std::fs::write(out, serde_json::to_string_pretty(&record(rows))? + "\n")?;
-    Ok(())
+    bench::keep(out, &record(rows))
 }
 
 /// The tables, in Markdown.

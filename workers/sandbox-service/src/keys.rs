@@ -1,7 +1,6 @@
 //! Who may ask: bearer keys. Each is an owner of its own, whose sandboxes no other key sees.
 
 use std::collections::HashSet;
-use std::fmt::Write as _;
 
 use axum::http::HeaderMap;
 use sha2::{Digest, Sha256};
@@ -21,7 +20,7 @@ impl Owner {
         let mut hash = Sha256::new();
         hash.update(self.0);
         hash.update(text);
-        hex(&hash.finalize()[..16])
+        hex::encode(&hash.finalize()[..16])
     }
 }
 
@@ -33,7 +32,7 @@ impl Secret {
     pub(crate) fn new() -> Result<Self, getrandom::Error> {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes)?;
-        Ok(Self(hex(&bytes)))
+        Ok(Self(hex::encode(bytes)))
     }
 
     /// For those who may know it.
@@ -51,13 +50,6 @@ impl std::fmt::Debug for Secret {
     fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         to.write_str("Secret")
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 /// Keys that are known.
