@@ -27,6 +27,8 @@ pub mod scale;
 pub mod state;
 #[cfg(millrace_torch)]
 pub mod train;
+#[cfg(millrace_torch)]
+pub mod weights;
 
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_unstable_by(f64::total_cmp);

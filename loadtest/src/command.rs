@@ -55,6 +55,9 @@ enum Bench {
     /// An optimiser step on a language model, beside a plain PyTorch and transformers loop
     #[cfg(millrace_torch)]
     Train(bench::train::Args),
+    /// What a version of the weights costs on its way: as changes, whole, and to many workers at once
+    #[cfg(millrace_torch)]
+    Weights(bench::weights::Args),
     /// Tokens that our engine samples, beside transformers and llama.cpp on the same model
     #[cfg(millrace_torch)]
     Generate(bench::generate::Args),
@@ -101,6 +104,8 @@ fn measure(what: &Bench) -> anyhow::Result<()> {
         Bench::Mechanisms(args) => bench::mechanisms::run(args),
         #[cfg(millrace_torch)]
         Bench::Train(args) => bench::train::run(args),
+        #[cfg(millrace_torch)]
+        Bench::Weights(args) => in_real_time(bench::weights::run(args)),
         #[cfg(millrace_torch)]
         Bench::Generate(args) => bench::generate::run(args),
     }

@@ -34,6 +34,15 @@ pub struct Retention {
     /// state is lost, the steps since the newest such version are redone. Default 8; at least 1.
     #[serde(default = "Retention::default_checkpoint_every")]
     pub checkpoint_every: u64,
+    /// Every this many steps, and after the last, the weights are stored whole: an anchor. In
+    /// between only what changed since the anchor is, where that is at most a quarter. Default 1:
+    /// every version is whole. A worker older than this setting cannot read the others.
+    #[serde(
+        default = "Retention::default_anchor_every",
+        skip_serializing_if = "Retention::is_default_anchor_every"
+    )]
+    #[schemars(extend("default" = 1))]
+    pub anchor_every: u64,
 }
 
 impl Retention {
@@ -45,10 +54,28 @@ impl Retention {
         8
     }
 
+    const fn default_anchor_every() -> u64 {
+        1
+    }
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+    const fn is_default_anchor_every(every: &u64) -> bool {
+        *every == Self::default_anchor_every()
+    }
+
     /// Whether `version` is made with its optimiser's state; 0 means 1.
     #[must_use]
     pub const fn is_checkpoint(&self, version: PolicyVersion) -> bool {
         self.checkpoint_every <= 1 || version.0.is_multiple_of(self.checkpoint_every)
+    }
+
+    /// Whether the weights of `version` are stored whole. Those that are kept for good are, so that
+    /// they keep no anchor besides.
+    #[must_use]
+    pub const fn is_anchor(&self, version: PolicyVersion) -> bool {
+        self.anchor_every <= 1
+            || version.0.is_multiple_of(self.anchor_every)
+            || (self.every > 0 && version.0.is_multiple_of(self.every))
     }
 
     /// Whether `version` keeps its blobs once `newest` is committed. Version 0 always does.
@@ -63,7 +90,12 @@ impl Retention {
 
 impl Default for Retention {
     fn default() -> Self {
-        Self { newest: Self::default_newest(), every: 0, checkpoint_every: Self::default_checkpoint_every() }
+        Self {
+            newest: Self::default_newest(),
+            every: 0,
+            checkpoint_every: Self::default_checkpoint_every(),
+            anchor_every: Self::default_anchor_every(),
+        }
     }
 }
 
@@ -128,8 +160,31 @@ pub struct PublishWeightsDone {
     /// Whether this commit certainly wrote it. `false` if it existed, for example after a retry.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub created: bool,
-    /// Bytes of the version's files.
+    /// Bytes that the version's files take: of those stored as changes, the changes.
     pub bytes: u64,
     /// Versions whose blobs this commit removed.
     pub collected: Vec<PolicyVersion>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn anchors_are_those_of_the_interval_and_those_that_are_kept_for_good() {
+        let anchors = |retention: Retention| -> Vec<u64> {
+            (0..=12).filter(|version| retention.is_anchor(PolicyVersion(*version))).collect()
+        };
+        let every = |anchor_every, every| Retention { anchor_every, every, ..Retention::default() };
+        assert_eq!(anchors(Retention::default()).len(), 13, "every version is whole unless asked");
+        assert_eq!(anchors(every(0, 0)).len(), 13);
+        assert_eq!(anchors(every(5, 0)), [0, 5, 10]);
+        assert_eq!(anchors(every(5, 4)), [0, 4, 5, 8, 10, 12]);
+    }
+
+    #[test]
+    fn a_setting_that_is_not_used_is_not_written() {
+        let text = serde_json::to_string(&Retention::default()).unwrap();
+        assert!(!text.contains("anchor"), "older workers refuse words that they do not know: {text}");
+    }
 }

@@ -55,6 +55,9 @@ pub enum TrainWork {
         /// The new version keeps its optimiser state: later versions can be trained on from there.
         #[serde(default = "yes")]
         checkpoint: bool,
+        /// The weights of the new version may be stored as what changed since the anchor of `base`.
+        #[serde(default, skip_serializing_if = "omit::is_default")]
+        delta: bool,
         /// Hash of the manifest of version 0, the reference policy if the algorithm has a `kl`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reference: Option<Sha>,
@@ -224,8 +227,47 @@ impl BatchTurn {
 pub struct FileRef {
     /// `model.safetensors`, `config.json`, `optimizer.safetensors`, …
     pub name: String,
-    /// The content.
+    /// The content. Stored under this hash only where there is no `delta`.
     pub blob: BlobRef,
+    /// How the content is stored as changes; `None` where it is stored whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delta: Option<DeltaRef>,
+}
+
+/// A file as changes against an earlier one of the same length, which is stored whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeltaRef {
+    /// The earlier file.
+    pub anchor: BlobRef,
+    /// What changed since.
+    pub changes: BlobRef,
+}
+
+impl FileRef {
+    /// A file that is stored whole.
+    #[must_use]
+    pub fn whole(name: impl Into<String>, blob: BlobRef) -> Self {
+        Self { name: name.into(), blob, delta: None }
+    }
+
+    /// The blob that a delta against this file starts from.
+    #[must_use]
+    pub fn anchor(&self) -> BlobRef {
+        self.delta.map_or(self.blob, |delta| delta.anchor)
+    }
+
+    /// The blobs that it is made of, in the object store.
+    pub fn stored(&self) -> impl Iterator<Item = BlobRef> + use<> {
+        let whole = self.delta.is_none().then_some(self.blob);
+        whole.into_iter().chain(self.delta.into_iter().flat_map(|delta| [delta.anchor, delta.changes]))
+    }
+
+    /// Bytes that were written for it.
+    #[must_use]
+    pub fn written_bytes(&self) -> u64 {
+        self.delta.map_or(self.blob, |delta| delta.changes).bytes
+    }
 }
 
 /// The outcome of a rank's shard. Its blobs are in the object store before it is written.

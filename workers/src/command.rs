@@ -22,6 +22,7 @@ use crate::runtime::{Departure, Executor, PoolSettings, Worker, WorkerSettings, 
 use crate::stages::Executors;
 use crate::torch::TorchArgs;
 use crate::train_shard::KeyRendezvous;
+use arguments::cache::CacheArgs;
 use arguments::engine::EngineArgs;
 use arguments::time_division::TimeDivisionArgs;
 use arguments::{PoolArg, StageArg, pools};
@@ -57,6 +58,8 @@ struct Arguments {
     /// The object store: a folder, or s3://bucket/prefix
     #[arg(long, env = "MILLRACE_OBJECTS")]
     objects: String,
+    #[command(flatten)]
+    cache: CacheArgs,
     /// Stages: generate, env_step, reward, train_shard, publish_weights. With `:64` at most 64
     /// tasks of each pool are in flight
     #[arg(long, env = "MILLRACE_STAGES", required = true, value_delimiter = ',')]
@@ -155,6 +158,7 @@ async fn serve(
     let agents = arguments.agents.settings(tools.code().program(), &pools).await?;
     let id = arguments.id.unwrap_or_else(worker_name::default_name);
     let objects = Objects::open(&arguments.objects)?;
+    let folder = arguments.cache.folder()?;
     let connect = JetStream::connect(&arguments.nats, id.as_str(), arguments.connect.options()?);
     let Some(queue) = departure.requested().run_until_cancelled(connect).await else { return Ok(()) };
     let broker = Broker::new(queue?, objects.clone());
@@ -178,7 +182,7 @@ async fn serve(
     let executors = executors.with_rendezvous(Arc::new(rendezvous)).asking(program).generating_at(server);
     let executors = executors.scoring_with(tools).reading(broker.clone()).sharing(device);
     let hosted = agents::start(agents, (&broker, &id, worker.policies())).await?;
-    let executors = executors.hosting(hosted);
+    let executors = executors.hosting(hosted).keeping_weights_in(folder);
     tracing::info!(%id, pools = pools.len(), "serving");
     let executor = |stage| wrapped(stage, executors.executor(stage));
     let settled = worker.serve(pools, executor, telemetry.health, departure).await;

@@ -7,4 +7,6 @@
 pub mod versions;
 pub mod blob_cache;
 pub mod codecs;
+pub mod files;
+pub(crate) mod folder;
 pub(crate) mod once_cache;

@@ -7,6 +7,7 @@ use futures::TryStreamExt;
 use millrace_queue::{Created, ObjectError, Objects};
 use millrace_schemas::blob::{Sha, paths};
 use millrace_schemas::publish_weights::{Manifest, PublishWeightsDone, PublishWeightsTask};
+use millrace_schemas::train_shard::FileRef;
 use millrace_schemas::{OutcomeBody, Task, TaskBody};
 use tokio_util::sync::CancellationToken;
 
@@ -58,7 +59,7 @@ impl PublishWeights {
     async fn commit(&self, task: PublishWeightsTask) -> Result<PublishWeightsDone, PublishError> {
         let PublishWeightsTask { manifest, retention } = task;
         let (standing, sha, created) = self.stand(manifest).await?;
-        let bytes = standing.files.iter().map(|file| file.blob.bytes).sum();
+        let bytes = standing.files.iter().map(FileRef::written_bytes).sum();
         // The version is committed even if the collection fails: the next commit collects, too.
         let collected = self.collector.collect(&standing, retention).await.unwrap_or_else(|error| {
             tracing::warn!(run = %standing.run, version = %standing.version, %error, "old versions not collected");
@@ -95,7 +96,8 @@ impl PublishWeights {
 
     /// A manifest names only files that exist.
     async fn check_files(&self, manifest: &Manifest) -> Result<(), PublishError> {
-        let files = manifest.files.iter().map(|file| (file.name.as_str(), file.blob));
+        let files = manifest.files.iter();
+        let files = files.flat_map(|file| file.stored().map(|blob| (file.name.as_str(), blob)));
         let named: Vec<_> = files.chain(manifest.batch.map(|batch| ("batch", batch))).collect();
         futures::stream::iter(named.into_iter().map(Ok))
             .try_for_each_concurrent(FILES_IN_FLIGHT, async |(name, blob)| {

@@ -10,6 +10,7 @@ use crate::agent::AgentSteps;
 use crate::envs::datasets::Datasets;
 use crate::generate::Generate;
 use crate::model::codecs::Codecs;
+use crate::model::folder::Folder;
 use crate::model::versions::VersionStore;
 use crate::policy::openai::ServerSettings;
 use crate::program::Program;
@@ -86,6 +87,12 @@ impl Executors {
     #[must_use]
     pub fn sharing(self, device: Option<SharedDevice>) -> Self {
         Self { device, ..self }
+    }
+
+    /// The same, with a folder in which the workers of this machine share weights, if they have one.
+    #[must_use]
+    pub(crate) fn keeping_weights_in(self, folder: Option<Arc<Folder>>) -> Self {
+        Self { versions: self.versions.sharing(folder), ..self }
     }
 
     /// The same, with what rewards need besides their tasks.

@@ -87,9 +87,10 @@ impl TrainShard {
     ) -> Result<OutcomeBody, Failure> {
         // Files that no step changes: the tokenizer, for example.
         let mut carried = Vec::new();
+        let mut may_delta = false;
         let job = match &task.work {
             TrainWork::Initialise { model, seed } => Job::Initialise { model: model.clone(), seed: *seed },
-            TrainWork::Step { base, manifest, batch, algorithm, checkpoint, reference } => {
+            TrainWork::Step { base, manifest, batch, algorithm, checkpoint, delta, reference } => {
                 let assignment = self.assignment(run, task, cancel).map_err(Failure::Impossible)?;
                 let (base, mut batch, blob) = self.step(run, (*base, *manifest), *batch).await?;
                 let place = Place { rank: task.rank, world: task.world };
@@ -97,6 +98,7 @@ impl TrainShard {
                 own.await.map_err(Failure::soon)?;
                 if task.rank == 0 {
                     carried.clone_from(&base.manifest.files);
+                    may_delta = *delta;
                 }
                 let (algorithm, checkpoint, past) = (algorithm.clone(), *checkpoint, self.past(run));
                 let reference = self.reference(run, *reference).await?;
@@ -131,7 +133,7 @@ impl TrainShard {
                 "the step gave {name}={value}; its weights are useless"
             )));
         }
-        Ok(OutcomeBody::TrainShard(self.store(run, trained, carried).await?))
+        Ok(OutcomeBody::TrainShard(self.store(run, trained, carried, may_delta).await?))
     }
 
     fn has_made(&self, made: Option<(RunId, PolicyVersion)>) {
@@ -194,21 +196,29 @@ impl TrainShard {
 
     /// Stores the trained files. The other files of the base version are added by reference, so
     /// that every version is a whole model directory. Files that only training needs belong to one
-    /// version alone.
+    /// version alone. Trained files that the base version has too may become deltas.
     async fn store(
         &self,
         run: &RunId,
         trained: Trained,
         mut carried: Vec<FileRef>,
+        may_delta: bool,
     ) -> Result<TrainShardDone, ObjectError> {
-        carried.retain(|file| !is_for_training(&file.name) && !trained.files.contains_key(&file.name));
-        let mut files: Vec<FileRef> = futures::stream::iter(trained.files)
-            .map(async |(name, content)| {
-                Ok(FileRef { name, blob: self.versions.blobs().store(run, content).await? })
+        carried.retain(|file| !is_for_training(&file.name));
+        let carried_over = |name: &str| carried.iter().find(|file| may_delta && file.name == name);
+        let with_base = |(name, content): (String, bytes::Bytes)| {
+            let base = carried_over(&name).cloned();
+            (name, content, base)
+        };
+        let trained_files: Vec<_> = trained.files.into_iter().map(with_base).collect();
+        let mut files: Vec<FileRef> = futures::stream::iter(trained_files)
+            .map(async |(name, content, base)| {
+                self.versions.files().store(run, &name, content, base.as_ref()).await
             })
             .buffered(FILES_IN_FLIGHT)
             .try_collect()
             .await?;
+        carried.retain(|file| files.iter().all(|trained| trained.name != file.name));
         files.extend(carried);
         Ok(TrainShardDone { files, metrics: trained.metrics })
     }

@@ -92,9 +92,9 @@ async fn ls(objects: &Objects, run: &RunId) -> Result<()> {
         let manifest = manifest(objects, run, version).await?;
         let mut kept = true;
         for file in &manifest.files {
-            kept = kept && objects.has_blob(run, &file.blob).await?;
+            kept = kept && objects.has_file(run, file).await?;
         }
-        let bytes: u64 = manifest.files.iter().map(|file| file.blob.bytes).sum();
+        let bytes: u64 = manifest.files.iter().map(FileRef::written_bytes).sum();
         let metrics = manifest.metrics.iter().take(4).map(|(name, value)| format!("{name} {value:.4}"));
         let kept = if kept { "" } else { "  (files collected)" };
         let metrics = metrics.collect::<Vec<_>>().join("  ");
@@ -120,7 +120,7 @@ pub(super) async fn export(
     }
     std::fs::create_dir_all(&beside).with_context(fail)?;
     for file in manifest.files.iter().filter(|file| optimizer || !is_optimizer(file)) {
-        let content = match objects.get_blob(run, &file.blob).await {
+        let content = match objects.get_file(run, file).await {
             Ok(content) => content,
             Err(ObjectError::NotFound { .. }) => bail!(
                 "the files of {version} were collected: a run keeps its newest ones, see `weights` in the run file"

@@ -1,5 +1,6 @@
 //! The object store: a folder, any S3 server, or memory. Everything over 256 KiB lives there.
 
+pub mod delta;
 mod store;
 mod tls;
 #[cfg(feature = "testing")]
@@ -7,5 +8,5 @@ pub mod gate;
 #[cfg(feature = "testing")]
 pub mod signed;
 
-pub use store::{BucketAccess, BucketLocation, Created, Listed, ObjectError, Objects};
+pub use store::{BucketAccess, BucketLocation, Created, Listed, ObjectError, Objects, from_anchor};
 pub use tls::choose_ring;

@@ -27,11 +27,13 @@ use crate::tls::choose_ring;
 pub use access::BucketAccess;
 pub use aged::Listed;
 pub use error::ObjectError;
+pub use file::from_anchor;
 pub use location::BucketLocation;
 
 mod access;
 mod aged;
 mod error;
+mod file;
 mod location;
 mod upload;
 

@@ -86,7 +86,7 @@ pub(super) fn version(
     files: BTreeMap<String, Bytes>,
     made: Option<(Sha, BlobRef)>,
 ) -> anyhow::Result<LoadedVersion> {
-    let refs = files.iter().map(|(name, bytes)| FileRef { name: name.clone(), blob: BlobRef::of(bytes) });
+    let refs = files.iter().map(|(name, bytes)| FileRef::whole(name, BlobRef::of(bytes)));
     let manifest = Manifest {
         run: "bench".parse()?,
         version: PolicyVersion(number),

@@ -12,7 +12,7 @@ use ours::{LEARNING_RATE, MAX_GRAD_NORM, Ours};
 use rollouts::{Data, Rollout};
 
 mod ours;
-mod rollouts;
+pub(super) mod rollouts;
 
 /// How to measure.
 #[derive(Debug, clap::Args)]

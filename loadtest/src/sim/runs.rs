@@ -57,7 +57,12 @@ fn draw_run(world: &World, shape: &RunShape, number: u64) -> RunSpec {
             every: world.below(3),
             ..EvaluateSpec::default()
         },
-        weights: Retention { newest: least, every: world.below(4), checkpoint_every: 1 },
+        weights: Retention {
+            newest: least,
+            every: world.below(4),
+            checkpoint_every: 1,
+            ..Retention::default()
+        },
     };
     // Last, and only where a scenario has them, so that others draw what they drew.
     if shape.ranks.1 > 1 {
@@ -82,6 +87,9 @@ fn draw_run(world: &World, shape: &RunShape, number: u64) -> RunSpec {
         spec.rollout.order == ConsumeOrder::OldestFirst && spec.rollout.redundant_groups == 0 && alpha > 0.0;
     if shape.patient && may_wait && spec.seed.is_multiple_of(2) {
         spec.rollout.patience_ms = PATIENCE_MS[(spec.seed / 2 % 3) as usize];
+    }
+    if shape.deltas && !spec.seed.is_multiple_of(3) {
+        spec.weights.anchor_every = 2 + spec.seed / 3 % 4;
     }
     assert_eq!(spec.refusals(), [], "what is drawn is a run");
     spec

@@ -85,6 +85,8 @@ pub struct RunShape {
     pub stored_turns: (u64, u64),
     /// Full batches of every second run wait for what their step would make too old.
     pub patient: bool,
+    /// Two runs in three store some versions as what changed since an anchor.
+    pub deltas: bool,
 }
 
 impl Default for RunShape {
@@ -105,6 +107,7 @@ impl Default for RunShape {
             domains: (1, 1),
             stored_turns: (0, 0),
             patient: false,
+            deltas: false,
         }
     }
 }

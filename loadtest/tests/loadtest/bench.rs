@@ -1,5 +1,6 @@
 //! The benchmark starts, measures something of everything it names, and leaves its figures.
 
+use std::path::Path;
 use std::process::Command;
 
 #[test]
@@ -44,15 +45,19 @@ fn the_state_is_measured_and_holds_no_tokens() {
 /// Runs `bench` with these arguments in a folder of its own, and returns its figures.
 fn figures_of(arguments: &[&str]) -> serde_json::Value {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let (out, dir) = (folder.path().join("figures.json"), folder.path().join("processes"));
+    let dir = folder.path().join("processes");
+    figures_in(folder.path(), &[arguments, &["--dir", dir.to_str().expect("a plain path")]].concat())
+}
+
+/// The same, of one that needs no folder for processes.
+fn figures_in(folder: &Path, arguments: &[&str]) -> serde_json::Value {
+    let out = folder.join("figures.json");
     let run = Command::new(env!("CARGO_BIN_EXE_millrace-loadtest"))
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
         .arg("bench")
         .args(arguments)
         .arg("--out")
         .arg(&out)
-        .arg("--dir")
-        .arg(&dir)
         .output()
         .expect("the benchmark starts");
     let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -100,4 +105,21 @@ fn workers_that_are_drained_in_the_middle_of_turns_lose_no_token() {
     for name in ["finished_turns_lost", "lost_tokens", "dropped_tokens", "done_twice", "void"] {
         assert_eq!(count(name), 0, "{name} in {figures}");
     }
+}
+
+/// The bench itself fails where a worker gets other weights.
+#[test]
+fn versions_are_measured_as_changes_and_by_many_workers() {
+    let small = ["--drawn-layers", "1", "--drawn-vocabulary", "512", "--drawn-steps", "2"];
+    let arguments = [&["weights", "--workers", "3", "--rounds", "1"][..], &small].concat();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let figures = figures_in(folder.path(), &arguments);
+    let versions = figures["deltas"][0]["versions"].as_array().expect("versions");
+    assert_eq!(versions.len(), 2, "{figures}");
+    for version in versions {
+        let share = version["changed_share"].as_f64().expect("a share");
+        assert!(share > 0.0 && share < 1.0, "{figures}");
+        assert!(version["bytes"].as_u64() < figures["deltas"][0]["bytes"].as_u64(), "{figures}");
+    }
+    assert_eq!(figures["fan_out"].as_array().expect("rows").len(), 3, "{figures}");
 }

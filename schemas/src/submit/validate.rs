@@ -96,6 +96,7 @@ impl RunSpec {
         check_gang(&self.gang, &mut checks);
         check_evaluate(&self.evaluate, &mut checks);
         checks.count("weights.checkpoint_every", self.weights.checkpoint_every, 1, limits::MAX_STEPS);
+        checks.count("weights.anchor_every", self.weights.anchor_every, 1, limits::MAX_STEPS);
         let least = self.max_staleness().max(1).saturating_add(1);
         checks.require(
             self.weights.newest >= least,

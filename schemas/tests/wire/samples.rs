@@ -19,14 +19,20 @@ use millrace_schemas::publish_weights::{Manifest, PublishWeightsDone, PublishWei
 use millrace_schemas::reward::{RewardDone, RewardRule, RewardTask, TurnResult};
 use millrace_schemas::submit::{ModelSpec, RunSpec, from_toml};
 use millrace_schemas::train_shard::{
-    Batch, BatchGroup, BatchRollout, BatchTurn, FileRef, StepVoid, StoredTrajectory, TrainShardDone,
-    TrainShardTask, TrainWork,
+    Batch, BatchGroup, BatchRollout, BatchTurn, StepVoid, StoredTrajectory, TrainShardDone, TrainShardTask,
+    TrainWork,
 };
 use millrace_schemas::{
     BlobRef, EntryRef, Event, Outcome, OutcomeBody, PolicyVersion, RolloutId, Task, TaskBody, TaskKey,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+use versions::{file, file_delta, manifest, manifest_sample};
+
+// The fuzz tests read this file, too, by its path.
+#[path = "samples/versions.rs"]
+mod versions;
 
 /// A message in its encoding.
 pub(crate) struct Sample {
@@ -49,18 +55,6 @@ fn sample<T: Serialize + DeserializeOwned>(name: &'static str, message: &T) -> S
     }
 }
 
-/// A stored JSON document: exactly these bytes are hashed, so they may not change either.
-fn manifest_sample(name: &'static str, manifest: &Manifest) -> Sample {
-    Sample {
-        name,
-        bytes: manifest.to_json(),
-        again: |bytes| {
-            let manifest: Manifest = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
-            Ok(manifest.to_json())
-        },
-    }
-}
-
 /// One of every kind.
 pub(crate) fn all() -> Vec<Sample> {
     let mut samples: Vec<Sample> = Vec::new();
@@ -71,6 +65,8 @@ pub(crate) fn all() -> Vec<Sample> {
     samples.push(sample("batch", &batch()));
     samples.push(sample("batch_by_reference", &batch_by_reference()));
     samples.push(manifest_sample("manifest_json", &manifest()));
+    samples
+        .push(manifest_sample("manifest_json_delta", &Manifest { files: vec![file_delta()], ..manifest() }));
     samples.push(sample("segment_entries", &segment_entries()));
     samples.push(sample("segment_index", &segment_index()));
     samples.push(Sample {
@@ -176,17 +172,18 @@ pub(crate) fn tasks() -> Vec<(&'static str, Task)> {
     };
     let train =
         |work| TaskBody::TrainShard(TrainShardTask { rank: 1, world: 2, gang: 77, timeout_ms: 60_000, work });
-    let step = TrainWork::Step {
+    let step = |delta| TrainWork::Step {
         base: PolicyVersion(4),
         manifest: Sha::of(b"manifest"),
         batch: blob("batch"),
         algorithm: Box::default(),
         checkpoint: true,
+        delta,
         reference: None,
     };
     let publish = PublishWeightsTask {
         manifest: manifest(),
-        retention: Retention { newest: 4, every: 10, checkpoint_every: 8 },
+        retention: Retention { newest: 4, every: 10, checkpoint_every: 8, ..Retention::default() },
     };
     let shard = |makes| TaskKey::TrainShard { makes, rank: 0, attempt: 0 };
     let mut tasks = vec![
@@ -207,7 +204,8 @@ pub(crate) fn tasks() -> Vec<(&'static str, Task)> {
         ),
         ("task_reward", task(TaskKey::Reward { rollout: ROLLOUT, reward: 0 }, TaskBody::Reward(reward))),
         ("task_train_shard_initialise", task(shard(0), train(TrainWork::Initialise { model, seed: 1 }))),
-        ("task_train_shard", task(shard(5), train(step))),
+        ("task_train_shard", task(shard(5), train(step(false)))),
+        ("task_train_shard_delta", task(shard(5), train(step(true)))),
         (
             "task_publish_weights",
             task(TaskKey::PublishWeights { version: 5, attempt: 0 }, TaskBody::PublishWeights(publish)),
@@ -330,6 +328,7 @@ pub(crate) fn outcomes() -> Vec<(&'static str, Outcome)> {
         body,
     };
     let shard = TrainShardDone { files: vec![file()], metrics: metrics() };
+    let delta = TrainShardDone { files: vec![file_delta()], metrics: metrics() };
     let publish = PublishWeightsDone {
         manifest: Sha::of(b"manifest"),
         batch: Some(blob("batch")),
@@ -359,6 +358,10 @@ pub(crate) fn outcomes() -> Vec<(&'static str, Outcome)> {
                 TaskKey::EnvStep { rollout: ROLLOUT, turn: 2 },
                 OutcomeBody::Lost(Lost { reason: "its worker is gone".into() }),
             ),
+        ),
+        (
+            "outcome_train_shard_delta",
+            outcome(TaskKey::TrainShard { makes: 5, rank: 0, attempt: 0 }, OutcomeBody::TrainShard(delta)),
         ),
         (
             "outcome_train_shard",
@@ -432,22 +435,6 @@ fn events() -> Vec<(&'static str, Event)> {
 
 fn metrics() -> BTreeMap<String, f64> {
     BTreeMap::from([("entropy".to_owned(), 1.25), ("loss".to_owned(), -0.1)])
-}
-
-fn file() -> FileRef {
-    FileRef { name: "model.safetensors".into(), blob: blob("weights") }
-}
-
-fn manifest() -> Manifest {
-    Manifest {
-        run: "lake".parse().expect("a run's name"),
-        version: PolicyVersion(5),
-        parent: Some(Sha::of(b"parent")),
-        batch: Some(blob("batch")),
-        config: Sha::of(b"config"),
-        files: vec![file()],
-        metrics: metrics(),
-    }
 }
 
 /// What an environment showed first, a turn, and the answer to it.

@@ -8,7 +8,7 @@ use millrace_schemas::blob::Sha;
 use millrace_schemas::envelope::decode;
 use millrace_schemas::publish_weights::Manifest;
 use millrace_schemas::submit::{Algorithm, ModelSpec};
-use millrace_schemas::train_shard::Batch;
+use millrace_schemas::train_shard::{Batch, FileRef};
 use millrace_schemas::{BlobRef, PolicyVersion};
 
 use crate::gang::RankAssignment;
@@ -78,10 +78,10 @@ impl TrainStep<'_> {
         if let Some(content) = version.files.get(name) {
             return Ok(content.clone());
         }
-        let Some(blob) = version.manifest.file(name) else {
+        let Some(file) = version.manifest.files.iter().find(|file| file.name == name) else {
             return Err(PolicyError::Impossible(format!("version={} has no file {name}", version.version)));
         };
-        self.past.blob(blob)
+        self.past.file(file)
     }
 }
 
@@ -92,6 +92,14 @@ pub trait Past: std::fmt::Debug {
     /// # Errors
     /// It cannot be fetched.
     fn manifest(&self, version: PolicyVersion, sha: Sha) -> Result<Manifest, PolicyError>;
+
+    /// A file of a version. A past whose files are all whole need not say more than [`Self::blob`].
+    ///
+    /// # Errors
+    /// It cannot be fetched.
+    fn file(&self, file: &FileRef) -> Result<Bytes, PolicyError> {
+        self.blob(&file.blob)
+    }
 
     /// The content that `blob` names.
     ///

@@ -9,6 +9,7 @@ use millrace_schemas::{PoolName, Stage};
 use crate::runtime::PoolSettings;
 use crate::stages::{default_concurrency, default_settings};
 
+pub mod cache;
 pub mod engine;
 pub mod time_division;
 

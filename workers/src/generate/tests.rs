@@ -33,7 +33,7 @@ fn bench() -> (Arc<Generate>, Broker) {
 async fn commit(broker: &Broker, version: u64) -> Manifest {
     let mut files = Vec::new();
     for (name, content) in ScriptedTrainer.initialise(&ModelSpec::Scripted, version).unwrap().files {
-        files.push(FileRef { name, blob: broker.objects().put_blob(&run(), content).await.unwrap() });
+        files.push(FileRef::whole(name, broker.objects().put_blob(&run(), content).await.unwrap()));
     }
     let (batch, metrics, version) = (None, BTreeMap::new(), PolicyVersion(version));
     let manifest =

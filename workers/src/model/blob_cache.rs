@@ -1,20 +1,22 @@
 //! Blobs of the object store, proved by their hash. What this process read or wrote a moment ago
 //! stays in memory.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use millrace_queue::{ObjectError, Objects};
+use millrace_schemas::blob::Sha;
 use millrace_schemas::{BlobRef, RunId};
 
 use recent::Recent;
 
 mod recent;
 
-/// Tries to fetch a blob or a version before its task returns to the queue, and the pause between
-/// two.
-pub(super) const TRIES: (u32, Duration) = (5, Duration::from_millis(500));
+/// Tries to fetch a blob or a version before its task returns to the queue.
+const MAX_TRIES: u32 = 5;
+const BETWEEN_TRIES: Duration = Duration::from_millis(500);
 
 /// Reads and writes blobs. Clones share the cached content.
 #[derive(Debug, Clone)]
@@ -42,16 +44,23 @@ impl BlobCache {
     /// # Errors
     /// The blob does not exist, or the store cannot be reached.
     pub async fn fetch(&self, run: &RunId, blob: BlobRef) -> Result<Bytes, ObjectError> {
-        for _ in 1..TRIES.0 {
+        let mut tries = Tries::default();
+        loop {
             match self.try_fetch(run, blob).await {
-                Err(error) if error.is_transient() => {
-                    tracing::warn!(%run, sha256 = %blob.sha256, %error, "blob not fetched yet");
-                    tokio::time::sleep(TRIES.1).await;
-                }
+                Err(error) if error.is_transient() && tries.are_left(run, blob.sha256, &error).await => {}
                 answer => return answer,
             }
         }
-        self.try_fetch(run, blob).await
+    }
+
+    /// The content of this hash, if it is in memory.
+    pub(super) fn kept(&self, sha: &Sha) -> Option<Bytes> {
+        self.recent.get(sha)
+    }
+
+    /// Keeps content in memory whose hash is proved.
+    pub(super) fn keep(&self, sha: Sha, content: Bytes) {
+        self.recent.insert(sha, content);
     }
 
     /// As [`Self::fetch`], with one try.
@@ -72,5 +81,22 @@ impl BlobCache {
         let blob = self.objects.put_blob(run, content.clone()).await?;
         self.recent.insert(blob.sha256, content);
         Ok(blob)
+    }
+}
+
+/// The tries to fetch something, while the store's errors are transient.
+#[derive(Debug, Default)]
+pub(super) struct Tries(u32);
+
+impl Tries {
+    /// Whether to try again after `error` has ended a try; where there is another one, it waits before.
+    pub(super) async fn are_left(&mut self, run: &RunId, what: impl Display, error: impl Display) -> bool {
+        self.0 += 1;
+        if self.0 >= MAX_TRIES {
+            return false;
+        }
+        tracing::warn!(%run, %what, %error, "not fetched yet");
+        tokio::time::sleep(BETWEEN_TRIES).await;
+        true
     }
 }

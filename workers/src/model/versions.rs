@@ -1,6 +1,10 @@
 //! Versions of a run, from the object store: the manifest that a hash names, then its files in
 //! parallel, each proved by its own hash.
 
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
 use futures::{StreamExt, TryStreamExt};
 use millrace_policy::probe::PROBE_FILE;
 use millrace_policy::{CONFIG_FILE, LoadedVersion, is_for_training, text_codec};
@@ -9,7 +13,9 @@ use millrace_schemas::blob::{Sha, paths};
 use millrace_schemas::publish_weights::Manifest;
 use millrace_schemas::{PolicyVersion, RunId, file_name};
 
-use super::blob_cache::{BlobCache, TRIES};
+use super::blob_cache::{BlobCache, Tries};
+use super::files::FileStore;
+use super::folder::Folder;
 use crate::runtime::Failure;
 
 /// Files of a version that are read or written at once.
@@ -93,26 +99,46 @@ impl VersionError {
 /// Fetches versions. Clones share the cached content.
 #[derive(Debug, Clone)]
 pub struct VersionStore {
-    blobs: BlobCache,
+    files: FileStore,
 }
 
 impl VersionStore {
     /// A store with an empty cache in front of `objects`.
     #[must_use]
     pub fn new(objects: Objects) -> Self {
-        Self { blobs: BlobCache::new(objects) }
+        Self { files: FileStore::new(BlobCache::new(objects), None) }
     }
 
-    /// The cache through which it reads files.
+    /// The same, with a folder in which the workers of this machine share weights.
+    #[must_use]
+    pub(crate) fn sharing(self, folder: Option<Arc<Folder>>) -> Self {
+        Self { files: FileStore::new(self.blobs().clone(), folder) }
+    }
+
+    /// The same, with a folder of at most so many bytes that the workers of this machine share.
+    ///
+    /// # Errors
+    /// The folder cannot be made or written to.
+    pub fn sharing_in(self, path: PathBuf, most_bytes: u64) -> io::Result<Self> {
+        Ok(self.sharing(Some(Arc::new(Folder::open(path, most_bytes)?))))
+    }
+
+    /// Through which it reads files.
+    #[must_use]
+    pub const fn files(&self) -> &FileStore {
+        &self.files
+    }
+
+    /// The cache of other blobs.
     #[must_use]
     pub const fn blobs(&self) -> &BlobCache {
-        &self.blobs
+        self.files.blobs()
     }
 
     /// The object store behind it.
     #[must_use]
     pub const fn objects(&self) -> &Objects {
-        self.blobs.objects()
+        self.blobs().objects()
     }
 
     /// Fetches a version and proves it: the manifest by `sha`, each file by the manifest. Transient
@@ -127,16 +153,13 @@ impl VersionStore {
         sha: Sha,
         files: Files,
     ) -> Result<LoadedVersion, VersionError> {
-        for _ in 1..TRIES.0 {
+        let mut tries = Tries::default();
+        loop {
             match self.try_fetch(run, version, sha, files).await {
-                Err(error) if error.is_transient() => {
-                    tracing::warn!(%run, %version, %error, "version not fetched yet");
-                    tokio::time::sleep(TRIES.1).await;
-                }
+                Err(error) if error.is_transient() && tries.are_left(run, version, &error).await => {}
                 answer => return answer,
             }
         }
-        self.try_fetch(run, version, sha, files).await
     }
 
     async fn try_fetch(
@@ -154,9 +177,12 @@ impl VersionStore {
         }
         let manifest = read_manifest(run, version, &bytes)?;
         let named = manifest.files.iter().filter(|file| files.include(&file.name));
-        let named: Vec<_> = named.map(|file| (file.name.clone(), file.blob)).collect();
+        let named: Vec<_> = named.cloned().collect();
         let files = futures::stream::iter(named)
-            .map(async |(name, blob)| Ok::<_, VersionError>((name, self.blobs.try_fetch(run, blob).await?)))
+            .map(async |file| {
+                let content = self.files.try_fetch(run, &file).await?;
+                Ok::<_, VersionError>((file.name, content))
+            })
             .buffer_unordered(FILES_IN_FLIGHT)
             .try_collect()
             .await?;

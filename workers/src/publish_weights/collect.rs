@@ -9,6 +9,7 @@ use futures::{StreamExt, TryStreamExt};
 use millrace_queue::Objects;
 use millrace_schemas::blob::{Sha, paths};
 use millrace_schemas::publish_weights::{Manifest, Retention};
+use millrace_schemas::train_shard::FileRef;
 use millrace_schemas::{BlobRef, PolicyVersion, RunId};
 
 use crate::model::versions::{VersionError, read_manifest};
@@ -96,7 +97,7 @@ impl Collector {
         }
         let Some(bytes) = self.objects.get(&paths::manifest(run, version)).await? else { return Ok(None) };
         let manifest = read_manifest(run, version, &bytes)?;
-        let found: Files = Arc::new(manifest.files.iter().map(|file| file.blob).collect());
+        let found: Files = Arc::new(manifest.files.iter().flat_map(FileRef::stored).collect());
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         files.entry(run.clone()).or_default().insert(version, found.clone());
         Ok(Some(found))

@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use millrace_schemas::publish_weights::Retention;
-use millrace_schemas::train_shard::FileRef;
+use millrace_schemas::train_shard::{DeltaRef, FileRef};
 use millrace_schemas::{BlobRef, PolicyVersion, RunId};
 
 use super::*;
@@ -16,7 +16,7 @@ async fn version(objects: &Objects, version: u64, files: &[(&str, &str)]) -> Man
     let mut refs = Vec::new();
     for (name, content) in files {
         let blob = objects.put_blob(&run(), Bytes::from((*content).to_owned())).await.unwrap();
-        refs.push(FileRef { name: (*name).to_owned(), blob });
+        refs.push(FileRef::whole(*name, blob));
     }
     let batch = objects.put_blob(&run(), Bytes::from(format!("batch {version}"))).await.unwrap();
     Manifest {
@@ -109,7 +109,7 @@ async fn history(objects: &Objects, last: u64, retention: Retention) -> Vec<Poli
 #[tokio::test]
 async fn old_versions_are_collected_and_kept_ones_stay_whole() {
     let objects = Objects::memory();
-    let retention = Retention { newest: 3, every: 5, checkpoint_every: 1 };
+    let retention = Retention { newest: 3, every: 5, checkpoint_every: 1, ..Retention::default() };
     let collected = history(&objects, 12, retention).await;
     // 0 always, 5 and 10 by `every`, 10 to 12 the newest. Version 1 kept its weights as long as
     // version 4, which names the same, was kept.
@@ -139,7 +139,8 @@ async fn old_versions_are_collected_and_kept_ones_stay_whole() {
 async fn weights_that_a_kept_version_shares_are_kept() {
     let objects = Objects::memory();
     // At version 5 version 1 is given up, and 4, with the same weights, is kept.
-    history(&objects, 5, Retention { newest: 2, every: 0, checkpoint_every: 1 }).await;
+    history(&objects, 5, Retention { newest: 2, every: 0, checkpoint_every: 1, ..Retention::default() })
+        .await;
     assert!(has(&objects, "weights 1").await);
     assert!(!has(&objects, "weights 2").await);
 }
@@ -147,10 +148,65 @@ async fn weights_that_a_kept_version_shares_are_kept() {
 #[tokio::test]
 async fn a_late_retry_of_a_commit_collects_nothing_of_newer_versions() {
     let objects = Objects::memory();
-    history(&objects, 3, Retention { newest: 2, every: 0, checkpoint_every: 1 }).await;
+    history(&objects, 3, Retention { newest: 2, every: 0, checkpoint_every: 1, ..Retention::default() })
+        .await;
     let late = version(&objects, 1, &[("config", "shared"), ("model", "weights 1")]).await;
-    publish(&objects, late, Retention { newest: 0, every: 0, checkpoint_every: 1 }).await;
+    publish(&objects, late, Retention { newest: 0, every: 0, checkpoint_every: 1, ..Retention::default() })
+        .await;
     for v in [0, 3] {
         assert!(has(&objects, &format!("weights {v}")).await, "version {v}");
     }
+}
+
+/// Version `v` as the changes `"changes v"` of the anchor `"anchor a"`, or as the anchor itself.
+async fn version_of_anchor(objects: &Objects, v: u64, anchor: u64) -> Manifest {
+    let of_anchor = format!("anchor {anchor}");
+    let mut manifest = version(objects, v, &[("config", "shared"), ("model", &of_anchor)]).await;
+    if v != anchor {
+        let changes = objects.put_blob(&run(), format!("changes {v}").into()).await.unwrap();
+        let model = &mut manifest.files[1];
+        model.delta = Some(DeltaRef { anchor: model.blob, changes });
+        // Nothing is stored under it.
+        model.blob = BlobRef::of(format!("weights {v}").as_bytes());
+    }
+    manifest
+}
+
+#[tokio::test]
+async fn an_anchor_is_kept_as_long_as_a_kept_version_needs_it_and_no_longer() {
+    let objects = Objects::memory();
+    let retention = Retention { newest: 2, checkpoint_every: 1, anchor_every: 20, ..Retention::default() };
+    // More versions between two anchors than a collection looks back.
+    for v in 0..=43 {
+        let manifest = version_of_anchor(&objects, v, v / 20 * 20).await;
+        publish(&objects, manifest, retention).await;
+        assert!(has(&objects, &format!("anchor {}", v / 20 * 20)).await, "version {v} is made of it");
+        let before = v.saturating_sub(1);
+        assert!(has(&objects, &format!("anchor {}", before / 20 * 20)).await, "so is version {before}");
+    }
+    assert!(has(&objects, "anchor 0").await, "version 0 stays for ever");
+    assert!(!has(&objects, "anchor 20").await, "no kept version needs it");
+    for v in (1..=41).filter(|v| v % 20 > 0) {
+        assert!(!has(&objects, &format!("changes {v}")).await, "version {v}");
+    }
+    assert!(has(&objects, "changes 42").await && has(&objects, "changes 43").await);
+}
+
+#[tokio::test]
+async fn a_version_without_its_anchor_is_not_committed() {
+    let objects = Objects::memory();
+    let manifest = version_of_anchor(&objects, 3, 0).await;
+    let publish = PublishWeights::new(objects.clone());
+    let delta = manifest.files[1].delta.unwrap();
+    for lost in [delta.anchor, delta.changes] {
+        let at = paths::blob(&run(), &lost.sha256);
+        let content = objects.get(&at).await.unwrap().unwrap();
+        objects.delete(&at).await.unwrap();
+        let task = PublishWeightsTask { manifest: manifest.clone(), retention: Retention::default() };
+        let error = publish.commit(task).await.unwrap_err();
+        assert!(matches!(error, PublishError::MissingFile { .. }), "{error}");
+        objects.put(&at, content).await.unwrap();
+    }
+    let task = PublishWeightsTask { manifest, retention: Retention::default() };
+    assert!(publish.commit(task).await.unwrap().created);
 }

@@ -9,7 +9,7 @@ use millrace_schemas::blob::Sha;
 use millrace_schemas::envelope::decode;
 use millrace_schemas::publish_weights::Manifest;
 use millrace_schemas::submit::Algorithm;
-use millrace_schemas::train_shard::Batch;
+use millrace_schemas::train_shard::{Batch, FileRef};
 use millrace_schemas::{BlobRef, PolicyVersion, RunId};
 use tokio::runtime::Handle;
 
@@ -36,6 +36,11 @@ impl Past for StoredPast {
     fn manifest(&self, version: PolicyVersion, sha: Sha) -> Result<Manifest, PolicyError> {
         let fetched = self.versions.fetch(&self.run, version, sha, Files::Manifest);
         Ok(self.runtime.block_on(fetched).map_err(lacks)?.manifest)
+    }
+
+    fn file(&self, file: &FileRef) -> Result<Bytes, PolicyError> {
+        let fetched = self.versions.files().fetch(&self.run, file);
+        self.runtime.block_on(fetched).map_err(|error| lacks(error.into()))
     }
 
     fn blob(&self, blob: &BlobRef) -> Result<Bytes, PolicyError> {

@@ -82,6 +82,7 @@ fn step(base: u64, manifest: Sha, batch: BlobRef) -> Task {
             batch,
             algorithm: Box::default(),
             checkpoint: true,
+            delta: false,
             reference: None,
         },
     )
@@ -116,7 +117,7 @@ async fn a_step_follows_from_base_and_batch_alone() {
 async fn unchanged_files_carry_over_from_version_to_version() {
     let objects = Objects::memory();
     let mut zero = files(&objects, initialise(1)).await;
-    let file = |name: &str, blob| FileRef { name: name.to_owned(), blob };
+    let file = |name: &str, blob| FileRef::whole(name, blob);
     // Not in the store: it is named, and neither read nor written.
     let tokenizer = file("tokenizer.json", BlobRef::of(b"large"));
     let optimizer = file("optimizer-0-of-2.safetensors", BlobRef::of(b"of version 0"));
@@ -208,5 +209,31 @@ async fn a_build_without_torch_says_so_and_leaves_the_step_to_others() {
             assert!(delay >= Duration::from_secs(1));
         }
         other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn weights_become_changes_where_the_task_allows_it_and_a_critic_never_does() {
+    let objects = Objects::memory();
+    let trainer = TrainShard::new(VersionStore::new(objects.clone()));
+    let before: Bytes = (0..20_000_u32).flat_map(u32::to_le_bytes).collect();
+    let mut after = before.to_vec();
+    after[4_000] ^= 1;
+    let after = Bytes::from(after);
+    let names = [millrace_policy::MODEL_FILE, millrace_policy::CRITIC_FILE];
+    let trained = |content: &Bytes| Trained {
+        files: names.map(|name| (name.to_owned(), content.clone())).into(),
+        metrics: BTreeMap::new(),
+    };
+    let zero = trainer.store(&run(), trained(&before), Vec::new(), true).await.unwrap().files;
+    assert!(zero.iter().all(|file| file.delta.is_none()), "there is nothing to start from: {zero:?}");
+    for may_delta in [false, true] {
+        let one = trainer.store(&run(), trained(&after), zero.clone(), may_delta).await.unwrap().files;
+        assert_eq!(one.len(), 2, "each is there once: {one:?}");
+        for file in &one {
+            let expected = may_delta && file.name == millrace_policy::MODEL_FILE;
+            assert_eq!(file.delta.is_some(), expected, "{file:?}");
+            assert_eq!(objects.get_file(&run(), file).await.unwrap(), after);
+        }
     }
 }

@@ -14,6 +14,7 @@ use millrace_queue::{Broker, BrokerError, Listed, ObjectError};
 use millrace_schemas::blob::paths::{self, ObjectKind};
 use millrace_schemas::limits::MAX_COLLECTED;
 use millrace_schemas::publish_weights::{Manifest, Retention};
+use millrace_schemas::train_shard::FileRef;
 use millrace_schemas::{BlobRef, PolicyVersion, RunId};
 
 use crate::fold::state::State;
@@ -23,7 +24,7 @@ use crate::shell::journal;
 const IN_FLIGHT: usize = 16;
 /// Retention assumed for a run whose run file is unknown: every retention keeps at least these
 /// versions' files.
-const SURE: Retention = Retention { newest: 2, every: 0, checkpoint_every: 1 };
+const SURE: Retention = Retention { newest: 2, every: 0, checkpoint_every: 1, anchor_every: 1 };
 
 /// Number and size of objects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -251,10 +252,10 @@ async fn versions(
             if known.is_some() && !sure {
                 continue;
             }
-            for file in &manifest.files {
+            for blob in manifest.files.iter().flat_map(FileRef::stored) {
                 let found = references
-                    .entry(paths::blob(&run, &file.blob.sha256))
-                    .or_insert_with(|| reference(ObjectUse::Weights, file.blob, None));
+                    .entry(paths::blob(&run, &blob.sha256))
+                    .or_insert_with(|| reference(ObjectUse::Weights, blob, None));
                 found.missed_by = found.missed_by.take().or_else(|| sure.then(|| by.clone()));
             }
         }

@@ -61,7 +61,7 @@ impl StoreHarness {
             parent: None,
             batch: Some(batch),
             config: paths_sha(),
-            files: vec![FileRef { name: "model.safetensors".to_owned(), blob: weights }],
+            files: vec![FileRef::whole("model.safetensors", weights)],
             metrics: BTreeMap::new(),
         };
         let path = paths::manifest(&run(), manifest.version);
@@ -133,7 +133,9 @@ async fn files_that_retention_dropped_are_removed_and_retained_ones_are_kept() {
     }
     // Of a run that nobody knows more of, everything stays.
     assert_eq!(harness.take_all().await, 0);
-    harness.retentions.insert(run(), Retention { newest: 2, every: 0, checkpoint_every: 100 });
+    harness
+        .retentions
+        .insert(run(), Retention { newest: 2, every: 0, checkpoint_every: 100, ..Retention::default() });
     assert_eq!(harness.take_all().await, 3);
     for (version, (weights, batch)) in committed.iter().enumerate() {
         assert_eq!(harness.has(weights).await, matches!(version, 0 | 4 | 5), "v{version}");

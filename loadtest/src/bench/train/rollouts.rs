@@ -13,7 +13,7 @@ use super::super::model::Shape;
 
 /// The rollouts of every step, and the shape of the model that they are for.
 #[derive(Debug)]
-pub(super) struct Data {
+pub(in super::super) struct Data {
     pub(super) rollouts: Vec<Rollout>,
     rewards: Vec<f64>,
     shape: Shape,
@@ -31,8 +31,12 @@ pub(super) struct Rollout {
 impl Data {
     /// A quarter of each rollout is its prompt.
     pub(super) fn new(model: &Path, short: usize, long: (usize, usize)) -> anyhow::Result<Self> {
-        let shape = Shape::read(model)?;
-        let mut random = Stream::new(7);
+        Ok(Self::drawn(Shape::read(model)?, 7, short, long))
+    }
+
+    /// Drawn by `seed`, for a model of this shape.
+    pub(in super::super) fn drawn(shape: Shape, seed: u64, short: usize, long: (usize, usize)) -> Self {
+        let mut random = Stream::new(seed);
         let mut lengths: Vec<usize> = (0..short).map(|_| 40 + random.below(161) as usize).collect();
         lengths.extend(std::iter::repeat_n(long.1, long.0));
         let rewards: Vec<f64> = lengths.iter().map(|_| random.unit()).collect();
@@ -41,7 +45,7 @@ impl Data {
             prompt: (length / 4).max(1),
             advantage,
         });
-        Ok(Self { rollouts: rollouts.collect(), rewards, shape })
+        Self { rollouts: rollouts.collect(), rewards, shape }
     }
 
     pub(super) fn tokens(&self) -> usize {
@@ -61,7 +65,7 @@ impl Data {
 
     /// The batch of a step on `base`, whose manifest has this hash. One group, all of whose log-probabilities are
     /// recorded as −1: the loss that is measured does not look at them.
-    pub(super) fn batch(&self, base: PolicyVersion, manifest: Sha) -> anyhow::Result<Batch> {
+    pub(in super::super) fn batch(&self, base: PolicyVersion, manifest: Sha) -> anyhow::Result<Batch> {
         let rollout = |(index, (rollout, &reward)): (usize, (&Rollout, &f64))| BatchRollout {
             id: RolloutId { group: 0, index: index as u32, attempt: 0 },
             start_version: base,

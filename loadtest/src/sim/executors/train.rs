@@ -6,10 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
+use millrace_objects::delta::encode_at_any_size;
 use millrace_policy::{NoPast, Place, Share, TrainStep, Trainer};
-use millrace_queue::{Broker, BrokerError};
+use millrace_queue::{Broker, BrokerError, ObjectError};
 use millrace_schemas::envelope::decode;
-use millrace_schemas::train_shard::{Batch, FileRef, StepVoid, TrainShardDone, TrainShardTask, TrainWork};
+use millrace_schemas::train_shard::{
+    Batch, DeltaRef, FileRef, StepVoid, TrainShardDone, TrainShardTask, TrainWork,
+};
 use millrace_schemas::{BlobRef, OutcomeBody, PolicyVersion, RunId, Task, TaskBody};
 use millrace_workers::model::versions::{Files, VersionStore};
 use millrace_workers::policy::scripted::{ScriptedTrainer, rendezvous_key};
@@ -78,16 +82,28 @@ impl Train {
             }
         };
         let mut trained = trained?;
+        let base = self.delta_base(run, &shard.work).await?;
         if shard.rank > 0 {
             // The first rank writes what all of them hold.
             trained.files.clear();
         }
         let mut files = Vec::new();
         for (name, content) in trained.files {
-            let blob = self.versions.blobs().store(run, content).await.map_err(Failure::soon)?;
-            files.push(FileRef { name, blob });
+            let base = base.iter().find(|file| file.name == name);
+            let stored = store(&self.versions, run, name, content, base);
+            files.push(stored.await.map_err(Failure::soon)?);
         }
         Ok(OutcomeBody::TrainShard(TrainShardDone { files, metrics: trained.metrics }))
+    }
+
+    /// Files that the new version may be stored as changes of; none where it is stored whole.
+    async fn delta_base(&self, run: &RunId, work: &TrainWork) -> Result<Vec<FileRef>, Failure> {
+        match work {
+            TrainWork::Step { base, manifest, delta: true, .. } => {
+                Ok(self.versions.fetch(run, *base, *manifest, Files::Manifest).await?.manifest.files)
+            }
+            TrainWork::Step { .. } | TrainWork::Initialise { .. } => Ok(Vec::new()),
+        }
     }
 
     /// Hangs in the middle of a step, with the device. That is one rank's fault: the others find it
@@ -128,6 +144,25 @@ impl Train {
             None => Some("told to leave the gang".to_owned()),
         }
     }
+}
+
+/// Stores a file as what changed since its base's anchor, although such small ones are not worth it.
+async fn store(
+    versions: &VersionStore,
+    run: &RunId,
+    name: String,
+    content: Bytes,
+    base: Option<&FileRef>,
+) -> Result<FileRef, ObjectError> {
+    let Some(anchor) = base.map(FileRef::anchor) else {
+        return Ok(FileRef::whole(name, versions.blobs().store(run, content).await?));
+    };
+    let from = versions.blobs().fetch(run, anchor).await?;
+    let Some(changes) = encode_at_any_size(&from, &content) else {
+        return Ok(FileRef::whole(name, versions.blobs().store(run, content).await?));
+    };
+    let changes = versions.blobs().store(run, changes.into()).await?;
+    Ok(FileRef { name, blob: BlobRef::of(&content), delta: Some(DeltaRef { anchor, changes }) })
 }
 
 #[async_trait]

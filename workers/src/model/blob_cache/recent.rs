@@ -30,6 +30,10 @@ impl Recent {
 
     /// The caller has proved that `content` has this hash.
     pub(super) fn insert(&self, sha: Sha, content: Bytes) {
+        // It would drive out all others and then itself.
+        if content.len() > MAX_BYTES {
+            return;
+        }
         let mut blobs = self.blobs();
         blobs.retain(|(key, _)| *key != sha);
         blobs.push_back((sha, content));

@@ -14,7 +14,7 @@ async fn commit(objects: &Objects) -> (Manifest, Sha) {
     let mut files = Vec::new();
     for (name, content) in [(CONFIG_FILE, "{\"model_type\": \"x\"}"), ("optimizer.safetensors", "moments")] {
         let blob = objects.put_blob(&run(), Bytes::from(content)).await.unwrap();
-        files.push(FileRef { name: name.to_owned(), blob });
+        files.push(FileRef::whole(name, blob));
     }
     let manifest = Manifest {
         run: run(),

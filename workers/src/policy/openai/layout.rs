@@ -115,7 +115,7 @@ async fn write_all(
         if is_for_training(&file.name) {
             continue;
         }
-        let content = versions.blobs().fetch(&version.manifest.run, file.blob).await?;
+        let content = versions.files().fetch(&version.manifest.run, file).await?;
         let path = file_name::file_in(folder, &file.name)?;
         write(&path, &content).await.map_err(at(&path))?;
         if output_layer == OutputLayer::Separate

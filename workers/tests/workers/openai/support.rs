@@ -218,7 +218,7 @@ pub(crate) async fn announce_with(broker: &Broker, version: u64, recorded: bool,
     let mut files = Vec::new();
     for (name, content) in contents {
         let blob = broker.objects().put_blob(&run(), content.into()).await.unwrap();
-        files.push(FileRef { name, blob });
+        files.push(FileRef::whole(name, blob));
     }
     let (batch, metrics, version) = (None, BTreeMap::new(), PolicyVersion(version));
     let manifest =

@@ -37,6 +37,9 @@ impl Identity {
     }
 }
 
+/// The rank that reads weights for all.
+const READER: u32 = 0;
+
 /// Names and content of a full set of shards, by rank.
 type Shards = Vec<(String, BlobRef)>;
 
@@ -151,11 +154,11 @@ impl Ready<'_> {
         if since.is_empty() {
             let weights = match weights {
                 Some(weights) => weights,
-                None => read_weights(self.base, self.step, &config)?,
+                None => self.weights_of(self.base, &config)?,
             };
             return Ok(TrainerState::new(config, &weights, partition, optimiser, self.device));
         }
-        let start = read_weights(&version, self.step, &config)?;
+        let start = self.weights_of(&version, &config)?;
         let mut state = TrainerState::new(config, &start, partition, optimiser, self.device);
         tracing::info!(checkpoint = %version.version, base = %self.base.version, steps = since.len(),
             "redoing steps from the stored batches, for the optimiser's state");
@@ -165,6 +168,19 @@ impl Ready<'_> {
             base = manifest;
         }
         self.take_committed(state, weights)
+    }
+
+    /// The weights of a version `[layout.len]`, from its files. In a gang one member reads them, and the others get them
+    /// from it: the object store serves them once, however large the gang.
+    fn weights_of(&self, version: &LoadedVersion, config: &Config) -> Result<Tensor, PolicyError> {
+        let Some(group) = self.group else { return read_weights(version, self.step, config) };
+        let weights = if group.assignment().rank == READER {
+            read_weights(version, self.step, config)?.to_device(self.device)
+        } else {
+            Tensor::zeros([Layout::of(config).len], (Kind::Float, self.device))
+        };
+        group.broadcast(&weights, READER)?;
+        Ok(weights)
     }
 
     /// The newest checkpoint at or below the base; its shards, which version 0 does not need; and
@@ -221,7 +237,7 @@ impl Ready<'_> {
     ) -> Result<TrainerState, PolicyError> {
         let committed = match weights {
             Some(weights) => weights,
-            None => read_weights(self.base, self.step, state.decoder.config())?.to_device(self.device),
+            None => self.weights_of(self.base, state.decoder.config())?.to_device(self.device),
         };
         let committed = committed.to_kind(Kind::Float);
         let off = f64::try_from((state.decoder.flat() - &committed).abs().max()).unwrap_or(f64::NAN);

@@ -32,7 +32,7 @@ pub(crate) fn model(layers: u32, context: u32, init_std: f64) -> ModelSpec {
 /// A version with these files, as if it had been committed and fetched.
 pub(crate) fn version(number: u64, trained: &Trained) -> LoadedVersion {
     let files = trained.files.iter();
-    let files = files.map(|(name, bytes)| FileRef { name: name.clone(), blob: BlobRef::of(bytes) }).collect();
+    let files = files.map(|(name, bytes)| FileRef::whole(name, BlobRef::of(bytes))).collect();
     let manifest = Manifest {
         run: "test".parse().unwrap(),
         version: PolicyVersion(number),

@@ -155,6 +155,7 @@ fn work(run: &Run, training: &Training) -> TrainWork {
             batch,
             algorithm: Box::new(run.spec.algorithm.clone()),
             checkpoint: run.spec.weights.is_checkpoint(training.makes) || training.makes.0 == run.spec.steps,
+            delta: !run.spec.weights.is_anchor(training.makes) && training.makes.0 != run.spec.steps,
             reference: run.reference.filter(|_| run.spec.algorithm.kl.is_some()),
         },
         _ => TrainWork::Initialise {

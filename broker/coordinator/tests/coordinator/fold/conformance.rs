@@ -303,6 +303,30 @@ fn staleness_holds_after_recovery() {
     }
 }
 
+/// Which steps may store their weights as changes, also where the coordinator starts over between them.
+#[test]
+fn weights_are_whole_at_every_anchor_and_at_the_end() {
+    for (anchor_every, whole) in [(1, &[1, 2, 3, 4, 5][..]), (3, &[3, 5]), (9, &[5])] {
+        let mut spec = spec("alpha = 1.0");
+        spec.steps = 5;
+        spec.weights.anchor_every = anchor_every;
+        let mut harness = Harness::submit(&spec, 7);
+        let mut seen = Vec::new();
+        while let Some((_, task)) = harness.queue.pop_first() {
+            if let TaskBody::TrainShard(shard) = &task.body
+                && let TrainWork::Step { delta, .. } = &shard.work
+                && !delta
+            {
+                seen.push(shard.work.makes().0);
+            }
+            harness.finish(&task);
+        }
+        assert_eq!(harness.run().state, RunState::Finished, "every {anchor_every}");
+        seen.dedup();
+        assert_eq!(seen, whole, "every {anchor_every}");
+    }
+}
+
 #[test]
 fn trainer_restart_goes_on() {
     let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
@@ -367,7 +391,7 @@ fn step_applied_once() {
 }
 
 fn shard(content: &str) -> OutcomeBody {
-    let files = vec![FileRef { name: "model".into(), blob: BlobRef::of(content.as_bytes()) }];
+    let files = vec![FileRef::whole("model", BlobRef::of(content.as_bytes()))];
     let metrics = BTreeMap::new();
     OutcomeBody::TrainShard(millrace_schemas::train_shard::TrainShardDone { files, metrics })
 }

@@ -260,7 +260,7 @@ impl Harness {
             self.staleness.extend(rollouts.map(|rollout| base.staleness(rollout.start_version)));
         }
         let blob = BlobRef::of(key.to_string().as_bytes());
-        let files = vec![FileRef { name: "model".into(), blob }];
+        let files = vec![FileRef::whole("model", blob)];
         OutcomeBody::TrainShard(TrainShardDone { files, metrics: BTreeMap::new() })
     }
 

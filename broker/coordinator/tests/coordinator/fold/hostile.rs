@@ -25,7 +25,7 @@ fn step(reward: f64, observation: Vec<u32>, done: bool) -> OutcomeBody {
 }
 
 fn shard(name: &str, metric: f64) -> OutcomeBody {
-    let files = vec![FileRef { name: name.into(), blob: BlobRef::of(b"x") }];
+    let files = vec![FileRef::whole(name, BlobRef::of(b"x"))];
     OutcomeBody::TrainShard(TrainShardDone { files, metrics: [("loss".to_owned(), metric)].into() })
 }
 

@@ -94,10 +94,7 @@ impl Books {
             parent: step.map(|(base, _)| base.sha),
             batch: step.map(|(_, blob)| blob),
             config: Sha::of(b"config"),
-            files: files
-                .iter()
-                .map(|(name, bytes)| FileRef { name: name.clone(), blob: BlobRef::of(bytes) })
-                .collect(),
+            files: files.iter().map(|(name, bytes)| FileRef::whole(name, BlobRef::of(bytes))).collect(),
             metrics,
         };
         for bytes in files.values() {
