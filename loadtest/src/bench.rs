@@ -19,6 +19,7 @@ pub mod generate;
 pub mod learn;
 pub mod lives;
 pub mod mechanisms;
+pub mod peers;
 mod play;
 pub mod queue;
 pub mod raw;

@@ -37,6 +37,8 @@ enum Command {
 enum Bench {
     /// The whole life of a task, beside raw put, pull and ack on the same server
     Queue(bench::queue::Args),
+    /// Tasks a second and latency beside Ray, Celery, plain JetStream and TransferQueue
+    Peers(bench::peers::Args),
     /// What the coordinator's state costs with many rollouts in flight, long contexts and large gangs
     State(bench::state::Args),
     /// The same run under several algorithms, bounds on staleness and seeds
@@ -91,6 +93,7 @@ pub fn main() -> anyhow::Result<ExitCode> {
 fn measure(what: &Bench) -> anyhow::Result<()> {
     match what {
         Bench::Queue(args) => in_real_time(bench::queue::run(args)),
+        Bench::Peers(args) => in_real_time(bench::peers::run(args)),
         Bench::State(args) => bench::state::run(args),
         Bench::Recipes(args) => bench::recipes::run(args),
         Bench::Learn(args) => bench::learn::run(args),
