@@ -9,6 +9,8 @@ pub mod cpu;
 pub mod division;
 #[cfg(millrace_torch)]
 pub mod drain;
+#[cfg(millrace_torch)]
+pub mod durable;
 pub(crate) mod origin;
 #[cfg(millrace_torch)]
 mod model;

@@ -173,3 +173,23 @@ fn workers_that_are_drained_in_the_middle_of_turns_lose_no_token() {
         assert_eq!(count(name), 0, "{name} in {figures}");
     }
 }
+
+#[cfg(millrace_torch)]
+#[test]
+fn durable_rollouts_are_measured_and_a_killed_generator_loses_no_finished_turn() {
+    let rates = ["durable", "--rounds", "1", "--seconds", "0.3", "--kilobytes", "1,512"];
+    let figures = figures_of(&[&rates[..], &["--kills", "generate", "--steps", "6"]].concat());
+    for row in 0..2 {
+        for name in ["durable_per_s", "synced_per_s", "memory_per_s", "disk_per_s", "disk_synced_per_s"] {
+            let rate = figures["rates"][row][name].as_f64();
+            assert!(rate.is_some_and(|rate| rate > 0.0), "{name} in {figures}");
+        }
+    }
+    assert_eq!(figures["rates"][0]["is_blob"], false, "{figures}");
+    assert_eq!(figures["rates"][1]["is_blob"], true, "{figures}");
+    let lost = &figures["lost"][0];
+    assert!(lost["finished_turns"].as_u64().is_some_and(|turns| turns > 0), "{figures}");
+    assert!(lost["held_turns"].as_u64().is_some_and(|turns| turns > 0), "{figures}");
+    assert_eq!(lost["finished_turns_lost"].as_u64(), Some(0), "{figures}");
+    assert_eq!(lost["findings"].as_array().map(Vec::len), Some(0), "{figures}");
+}

@@ -15,6 +15,8 @@ import time
 
 # Tasks that are submitted, and waited for, together: no peer is asked once for each.
 BATCH = 128
+# Seconds of tasks before anything is counted.
+WARM = 1
 # Seconds for a peer to end in order.
 PATIENCE = 15
 # All that a peer starts inherits this variable.
@@ -25,10 +27,12 @@ def rate(submit, wait, in_flight, seconds):
     """Tasks a second with `in_flight` between submit and result. `submit(n)` returns what `wait` waits for."""
     batch = min(BATCH, in_flight)
     pending = collections.deque(submit(batch) for _ in range(in_flight // batch))
-    warm = time.monotonic() + seconds / 5
-    while time.monotonic() < warm:
+    # A peer may start its processes with the first tasks: all of those are done before anything is counted.
+    warm, first = time.monotonic() + WARM, len(pending)
+    while first > 0 or time.monotonic() < warm:
         wait(pending.popleft())
         pending.append(submit(batch))
+        first -= 1
     done, since = 0, time.monotonic()
     while time.monotonic() - since < seconds:
         wait(pending.popleft())
