@@ -9,6 +9,8 @@ pub mod cpu;
 pub mod division;
 #[cfg(millrace_torch)]
 pub mod drain;
+#[cfg(millrace_torch)]
+pub mod durable;
 pub(crate) mod origin;
 #[cfg(millrace_torch)]
 mod model;
@@ -19,6 +21,7 @@ pub mod generate;
 pub mod learn;
 pub mod lives;
 pub mod mechanisms;
+pub mod peers;
 mod play;
 pub mod queue;
 pub mod raw;

@@ -37,6 +37,11 @@ enum Command {
 enum Bench {
     /// The whole life of a task, beside raw put, pull and ack on the same server
     Queue(bench::queue::Args),
+    /// Tasks a second and latency beside Ray, Celery, plain JetStream and TransferQueue
+    Peers(bench::peers::Args),
+    /// Durable rollouts a second, beside a buffer in memory and the bare disk; what kill -9 loses
+    #[cfg(millrace_torch)]
+    Durable(bench::durable::Args),
     /// What the coordinator's state costs with many rollouts in flight, long contexts and large gangs
     State(bench::state::Args),
     /// The same run under several algorithms, bounds on staleness and seeds
@@ -94,6 +99,9 @@ pub fn main() -> anyhow::Result<ExitCode> {
 fn measure(what: &Bench) -> anyhow::Result<()> {
     match what {
         Bench::Queue(args) => in_real_time(bench::queue::run(args)),
+        Bench::Peers(args) => in_real_time(bench::peers::run(args)),
+        #[cfg(millrace_torch)]
+        Bench::Durable(args) => in_real_time(bench::durable::run(args)),
         Bench::State(args) => bench::state::run(args),
         Bench::Recipes(args) => bench::recipes::run(args),
         Bench::Learn(args) => bench::learn::run(args),

@@ -22,7 +22,7 @@ use crate::chaos::player::{self, Player};
 use crate::chaos::result;
 use crate::chaos::role::Role;
 use crate::chaos::stack::{Member, Stack, StackOptions};
-use crate::checkers;
+use crate::checkers::{self, History};
 use account::{Account, Done};
 
 pub mod account;
@@ -128,7 +128,7 @@ impl Args {
         let player = Player::connect(stack.url(), "drain").await?;
         let began = Instant::now();
         let observer = Observer::start(stack.url(), &stack.objects, began).await?;
-        let spec = self.spec()?;
+        let spec = spec("drained", self.steps, self.seed, 0)?;
         let playing = result::play(&player, &spec, began);
         let mut playing = std::pin::pin!(playing);
         let mut drained = Drained::default();
@@ -144,10 +144,6 @@ impl Args {
         let (findings, _) = result::check(&player, &stack.objects, &runs, observer.policies()).await?;
         let broker = Broker::new(player.queue().clone(), Objects::open(&stack.objects.to_string_lossy())?);
         let history = checkers::record(&broker).await?;
-        let outcomes = history.log.iter().filter_map(|entry| match &entry.event {
-            Some(Event::Outcome(outcome)) => Some(Done::of(outcome)),
-            _ => None,
-        });
         let counters = &runs[0].status.counters;
         let wasted = counters.turns.saturating_sub(counters.trained_turns);
         Ok(Figures {
@@ -157,29 +153,43 @@ impl Args {
             busy: drained.busy,
             leaves_s: mean_and_deviation(&drained.took_s).0,
             wall_s: runs[0].seconds(),
-            account: Account::of(outcomes, wasted),
+            account: Account::of(outcomes(&history), wasted),
             dropped_tokens: dropped_tokens(&folder.join("logs"))?,
             findings,
         })
     }
+}
 
-    /// Frozen lake, with turns of 48 tokens, so that a drain comes in the middle of many. The last one
-    /// of a turn is the action.
-    fn spec(&self) -> anyhow::Result<RunSpec> {
-        let text = format!(
-            r#"
-            name = "drained"
-            steps = {}
-            model = {{ kind = "decoder", vocabulary = 68, feed_forward = 172, context = 480 }}
-            environment = {{ name = "frozen_lake", size = 4, max_turns = 8, surroundings = true }}
-            rewards = [{{ rule = "env_return" }}]
-            evaluate = {{ prompts = 0 }}
-            rollout = {{ groups_per_step = 4, group_size = 8, alpha = 1.0, max_new_tokens = 48, actions_only = true }}
-            "#,
-            self.steps
-        );
-        player::spec(&millrace_schemas::submit::from_toml(&text)?, self.seed)
-    }
+/// Frozen lake, with turns of 48 tokens, so that a drain comes in the middle of many. The last one
+/// of a turn is the action. `patience_ms`: for how long a batch waits for rollouts that would
+/// become stale.
+pub(super) fn spec(name: &str, steps: u64, seed: u64, patience_ms: u64) -> anyhow::Result<RunSpec> {
+    let text = format!(
+        r#"
+        name = "{name}"
+        steps = {steps}
+        model = {{ kind = "decoder", vocabulary = 68, feed_forward = 172, context = 480 }}
+        environment = {{ name = "frozen_lake", size = 4, max_turns = 8, surroundings = true }}
+        rewards = [{{ rule = "env_return" }}]
+        evaluate = {{ prompts = 0 }}
+        [rollout]
+        groups_per_step = 4
+        group_size = 8
+        alpha = 1.0
+        max_new_tokens = 48
+        actions_only = true
+        patience_ms = {patience_ms}
+        "#
+    );
+    player::spec(&millrace_schemas::submit::from_toml(&text)?, seed)
+}
+
+/// The outcomes of a log, in its order.
+pub(super) fn outcomes(history: &History) -> impl Iterator<Item = Done> {
+    history.log.iter().filter_map(|entry| match &entry.event {
+        Some(Event::Outcome(outcome)) => Some(Done::of(outcome)),
+        _ => None,
+    })
 }
 
 /// The drains of a run.
@@ -207,7 +217,8 @@ impl Drained {
         for (_, member) in (0..times).zip(members.iter().cycle()) {
             member.process.up().await;
             if role == Role::Train {
-                // A step is made between two drains: the only trainer must not be drained out of each.
+                // A step is made between two drains: the only trainer must not be drained out of
+                // each.
                 let made = self.made;
                 self.made = until(player, |status| Some(status.version) > made).await;
             }
@@ -228,7 +239,7 @@ impl Drained {
 }
 
 /// Waits until the run is so far. Returns its version then.
-async fn until(player: &Player, is_so_far: impl Fn(&Status) -> bool) -> Option<PolicyVersion> {
+pub(super) async fn until(player: &Player, is_so_far: impl Fn(&Status) -> bool) -> Option<PolicyVersion> {
     loop {
         if let Ok(Some(status)) = player.call::<Status>("status", &RunRequest::default()).await
             && is_so_far(&status)
@@ -240,7 +251,7 @@ async fn until(player: &Player, is_so_far: impl Fn(&Status) -> bool) -> Option<P
 }
 
 /// Waits until the worker reports a task in flight, for at most [`IDLE`].
-async fn has_a_task(player: &Player, member: &Member) -> anyhow::Result<bool> {
+pub(super) async fn has_a_task(player: &Player, member: &Member) -> anyhow::Result<bool> {
     let mut notices = player.queue().listen(NOTICE_WORKERS).await?;
     let busy = async {
         while let Some(notice) = notices.next().await {

@@ -1,5 +1,6 @@
-//! Whole lives: the production coordinator and the production run loop, on a real server, with executors
-//! that do nothing. A life is put, pull, execute nothing, outcome to the log, ack, decide the next, put.
+//! Whole lives: the production coordinator and the production run loop, on a real server, with
+//! executors that do nothing. A life is put, pull, execute nothing, outcome to the log, ack, decide
+//! the next, put.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,9 +22,6 @@ use millrace_telemetry::Health;
 use millrace_workers::{Cost, Executor, PoolSettings, Verdict, Worker, WorkerSettings};
 use tokio_util::sync::CancellationToken;
 
-/// Turns of a rollout.
-const TURNS: u8 = 16;
-
 /// What was measured.
 #[derive(Debug, Clone, Copy)]
 pub struct Lives {
@@ -33,6 +31,35 @@ pub struct Lives {
     pub p50_us: f64,
     /// 99th percentile of the same.
     pub p99_us: f64,
+    /// Rollouts that were scored, a second.
+    pub rollouts_per_s: f64,
+}
+
+/// What is played. In flight are `groups * size * (1 + alpha)` rollouts.
+#[derive(Debug, Clone, Copy)]
+pub struct Load {
+    /// Groups of a step.
+    pub groups: u32,
+    /// Rollouts of a group.
+    pub size: u32,
+    /// Steps by which a rollout may be stale.
+    pub alpha: u32,
+    /// Turns of a rollout.
+    pub turns: u8,
+}
+
+impl Load {
+    /// Rollouts of `turns` turns, `in_flight` at once, synchronous. In groups of eight, where there
+    /// are so many.
+    #[must_use]
+    pub fn of(in_flight: u32, turns: u8) -> Self {
+        let size = in_flight.clamp(1, 8);
+        Self { groups: (in_flight / size).max(1), size, alpha: 0, turns }
+    }
+
+    const fn in_flight(&self) -> u32 {
+        self.groups * self.size * (1 + self.alpha)
+    }
 }
 
 /// The coordinator and the worker have a connection each, as in production.
@@ -43,30 +70,25 @@ pub struct Brokers {
     pub worker: Broker,
 }
 
-/// Plays rollouts for `time` with `groups` groups of `size` in flight.
+/// Plays rollouts for `time`.
 ///
 /// # Errors
 /// The queue fails, or the run does not start.
-pub async fn run(
-    brokers: &Brokers,
-    name: &str,
-    groups: u32,
-    size: u32,
-    time: Duration,
-) -> anyhow::Result<Lives> {
+pub async fn run(brokers: &Brokers, name: &str, load: Load, time: Duration) -> anyhow::Result<Lives> {
     let broker = &brokers.coordinator;
     let stop = CancellationToken::new();
-    let executor = Arc::new(Nothing::default());
+    let executor = Arc::new(Nothing { turns: load.turns, ..Nothing::default() });
     let coordinator = tokio::spawn(coordinate(broker.clone(), name.to_owned(), stop.clone()));
-    let worker = tokio::spawn(work(brokers.worker.clone(), executor.clone(), groups * size, stop.clone()));
-    submit(broker, name, groups, size).await?;
+    let worker = tokio::spawn(work(brokers.worker.clone(), executor.clone(), load.in_flight(), stop.clone()));
+    submit(broker, name, load).await?;
     executor.wait_for_first(Duration::from_secs(30)).await?;
     tokio::time::sleep(time / 5).await;
     executor.forget();
-    let (from, since) = (executor.done.load(Ordering::Relaxed), Instant::now());
+    let done = || [&executor.done, &executor.scored].map(|count| count.load(Ordering::Relaxed));
+    let (from, since) = (done(), Instant::now());
     tokio::time::sleep(time).await;
-    let lives = executor.done.load(Ordering::Relaxed) - from;
-    let per_s = lives as f64 / since.elapsed().as_secs_f64();
+    let (to, took) = (done(), since.elapsed().as_secs_f64());
+    let [per_s, rollouts_per_s] = [0, 1].map(|of| (to[of] - from[of]) as f64 / took);
     let (p50_us, p99_us) = executor.latency();
     broker.append(name, &Event::Cancelled { reason: "measured".into() }).await?;
     // The cancellation is decided before the coordinator goes.
@@ -74,7 +96,7 @@ pub async fn run(
     stop.cancel();
     worker.await??;
     coordinator.await??;
-    Ok(Lives { per_s, p50_us, p99_us })
+    Ok(Lives { per_s, p50_us, p99_us, rollouts_per_s })
 }
 
 async fn coordinate(broker: Broker, id: String, stop: CancellationToken) -> anyhow::Result<()> {
@@ -106,16 +128,17 @@ async fn work(
     Ok(())
 }
 
-async fn submit(broker: &Broker, name: &str, groups: u32, size: u32) -> anyhow::Result<()> {
+async fn submit(broker: &Broker, name: &str, load: Load) -> anyhow::Result<()> {
+    let Load { groups, size, alpha, turns } = load;
     let spec = from_toml(&format!(
         r#"
         name = "{name}"
         steps = 1000000
         model = {{ kind = "scripted" }}
-        environment = {{ name = "counter", turns = 16 }}
+        environment = {{ name = "counter", turns = {turns} }}
         rewards = [{{ rule = "success" }}]
         evaluate = {{ prompts = 0 }}
-        rollout = {{ groups_per_step = {groups}, group_size = {size}, alpha = 0 }}
+        rollout = {{ groups_per_step = {groups}, group_size = {size}, alpha = {alpha} }}
         "#
     ))?;
     broker.append(name, &Event::Submitted(Box::new(spec))).await?;
@@ -125,7 +148,9 @@ async fn submit(broker: &Broker, name: &str, groups: u32, size: u32) -> anyhow::
 /// Does nothing, at once, and notes when.
 #[derive(Default)]
 struct Nothing {
+    turns: u8,
     done: AtomicU64,
+    scored: AtomicU64,
     ended: Mutex<HashMap<RolloutId, Instant>>,
     between: Mutex<Vec<u32>>,
 }
@@ -169,7 +194,10 @@ impl Executor for Nothing {
             self.note(rollout);
         }
         self.done.fetch_add(1, Ordering::Relaxed);
-        Verdict::Done(outcome(task.body, TURNS), Cost::default())
+        if matches!(task.body, TaskBody::Reward(_)) {
+            self.scored.fetch_add(1, Ordering::Relaxed);
+        }
+        Verdict::Done(outcome(task.body, self.turns), Cost::default())
     }
 }
 

@@ -17,6 +17,12 @@ pub(crate) fn origin() -> String {
     )
 }
 
+/// Processes that ran or waited for a processor, as a mean of the last minute.
+pub(crate) fn load() -> f64 {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().and_then(|mean| mean.parse().ok()).unwrap_or(f64::NAN)
+}
+
 /// The commit of the folder that this runs in.
 fn commit() -> Option<String> {
     let git = |arguments: &[&str]| {

@@ -7,8 +7,11 @@ use millrace_queue::testing::TestServer;
 use millrace_queue::{Broker, JetStreamOptions, Objects};
 use serde::Serialize;
 
-use super::lives::{Brokers, Lives};
+use super::lives::{Brokers, Lives, Load};
 use super::{cores, cpu, lives, median, publish, raw};
+
+/// Turns of a rollout.
+const TURNS: u8 = 16;
 
 /// How to measure.
 #[derive(Debug, clap::Args)]
@@ -66,10 +69,10 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
         let brokers = Brokers { coordinator: broker().await, worker: broker().await };
         let before = (cpu::used(server.pid())?, cpu::used(std::process::id())?);
         let name = format!("loaded-{repeat}");
-        loaded.push(lives::run(&brokers, &name, (args.in_flight / 8).max(1), 8, time).await?);
+        loaded.push(lives::run(&brokers, &name, Load::of(args.in_flight.max(8), TURNS), time).await?);
         let after = (cpu::used(server.pid())?, cpu::used(std::process::id())?);
         spent = (spent.0 + after.0 - before.0, spent.1 + after.1 - before.1);
-        lone.push(lives::run(&brokers, &format!("lone-{repeat}"), 1, 2, time).await?);
+        lone.push(lives::run(&brokers, &format!("lone-{repeat}"), Load::of(2, TURNS), time).await?);
         let (raw, lives) = (raws[raws.len() - 1], loaded[loaded.len() - 1]);
         println!("run {}: raw {raw:.0}/s, lives {:.0}/s", repeat + 1, lives.per_s);
     }

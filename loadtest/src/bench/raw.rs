@@ -37,6 +37,38 @@ pub async fn run(queue: Arc<dyn Queue>, in_flight: u32, bytes: usize, time: Dura
     Ok(rate)
 }
 
+/// Seconds from put to ack of one message at a time, sorted.
+///
+/// # Errors
+/// The queue fails.
+pub async fn lone(queue: Arc<dyn Queue>, bytes: usize, time: Duration) -> anyhow::Result<Vec<f64>> {
+    let pool: PoolName = "lone".parse()?;
+    queue.ensure_pool(Stage::Reward, &pool).await?;
+    let mut puller = queue.puller(Stage::Reward, &pool).await?;
+    let (run, since, mut took) = ("raw".parse()?, Instant::now(), Vec::new());
+    for number in 0.. {
+        let began = Instant::now();
+        for put in queue.put(vec![message(&pool, &run, number, Bytes::from(vec![7; bytes]))]).await {
+            put?;
+        }
+        for delivery in puller.pull(1).await? {
+            delivery.lease.done().await?;
+        }
+        took.push(began.elapsed().as_secs_f64());
+        if since.elapsed() > time {
+            break;
+        }
+    }
+    took.sort_unstable_by(f64::total_cmp);
+    Ok(took)
+}
+
+fn message(pool: &PoolName, run: &RunId, number: u64, payload: Bytes) -> Message {
+    let rollout = RolloutId { group: number, index: 0, attempt: 0 };
+    let subject = subjects::task(pool, run, Default::default(), TaskKey::Reward { rollout, reward: 0 });
+    Message { subject, payload, headers: Vec::new() }
+}
+
 async fn put_for_ever(
     queue: Arc<dyn Queue>,
     pool: PoolName,
@@ -47,13 +79,8 @@ async fn put_for_ever(
     let payload = Bytes::from(vec![7; bytes]);
     for first in (0_u64..).step_by(BATCH as usize) {
         slots.acquire_many(BATCH).await?.forget();
-        let message = |n| {
-            let rollout = RolloutId { group: first + n, index: 0, attempt: 0 };
-            let key = TaskKey::Reward { rollout, reward: 0 };
-            let subject = subjects::task(&pool, &run, Default::default(), key);
-            Message { subject, payload: payload.clone(), headers: Vec::new() }
-        };
-        for put in queue.put((0..u64::from(BATCH)).map(message).collect()).await {
+        let messages = (first..first + u64::from(BATCH)).map(|n| message(&pool, &run, n, payload.clone()));
+        for put in queue.put(messages.collect()).await {
             put?;
         }
     }

@@ -1,7 +1,11 @@
 //! The benchmark starts, measures something of everything it names, and leaves its figures.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 #[test]
 fn the_queue_is_measured_and_its_figures_are_left() {
@@ -96,6 +100,74 @@ fn a_replayed_trace_takes_as_many_real_workers_as_it_says() {
     assert_eq!(taken, [(Some(0), Some(0)), (Some(3), Some(3)), (Some(3), Some(3))], "{figures}");
 }
 
+/// Plain JetStream and ours are measured; a peer that cannot be installed is a row with the reason.
+#[test]
+fn peers_are_measured_and_a_missing_one_says_why() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let out = folder.path().join("peers.json");
+    let run = Command::new(env!("CARGO_BIN_EXE_millrace-loadtest"))
+        .args([
+            "bench",
+            "peers",
+            "--seconds",
+            "0.3",
+            "--rounds",
+            "1",
+            "--in-flight",
+            "128",
+            "--setup",
+            "false",
+        ])
+        .args(["--only", "celery,jetstream,millrace", "--out"])
+        .arg(&out)
+        .output()
+        .expect("the benchmark starts");
+    let said = String::from_utf8_lossy(&run.stdout).into_owned();
+    assert!(run.status.success(), "{said}\n{}", String::from_utf8_lossy(&run.stderr));
+    assert!(said.contains("**NOT MEASURED: not installed"), "{said}");
+    let figures: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&out).expect("figures")).expect("figures as JSON");
+    let median = |row: usize, name: &str| figures["rows"][row][name]["median"].as_f64();
+    assert_eq!(median(0, "tasks_per_s"), None, "{figures}");
+    for (row, name) in [(1, "tasks_per_s"), (1, "lone_p50_ms"), (2, "tasks_per_s"), (2, "lone_p99_ms")] {
+        assert!(median(row, name).is_some_and(|value| value > 0.0), "{name} of row {row} in {figures}");
+    }
+    assert!(median(2, "chain_per_s").is_some_and(|value| value > 0.0), "{figures}");
+}
+
+/// A Python that starts a process in a session of its own, as Ray does, and never answers.
+#[test]
+fn peers_that_are_interrupted_leave_no_process() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (bin, note) = (folder.path().join("ray/bin"), folder.path().join("pid"));
+    std::fs::create_dir_all(&bin).expect("a folder");
+    let script = format!(
+        "#!/bin/sh\nsetsid sh -c 'echo $$ > {0}.new; mv {0}.new {0}; exec sleep 600' &\nwait\n",
+        note.display()
+    );
+    std::fs::write(bin.join("python"), script).expect("a file");
+    std::fs::set_permissions(bin.join("python"), std::fs::Permissions::from_mode(0o755)).expect("a program");
+    let mut run = Command::new(env!("CARGO_BIN_EXE_millrace-loadtest"))
+        .args(["bench", "peers", "--setup", "true", "--only", "ray-tasks", "--venvs"])
+        .arg(folder.path())
+        .arg("--out")
+        .arg(folder.path().join("peers.json"))
+        .spawn()
+        .expect("the benchmark starts");
+    let started = loop {
+        if let Ok(pid) = std::fs::read_to_string(&note) {
+            break pid;
+        }
+        assert!(run.try_wait().expect("a process").is_none(), "it ended before the peer started");
+        std::thread::yield_now();
+    };
+    let interrupt = Pid::from_raw(i32::try_from(run.id()).expect("a process"));
+    kill(interrupt, Signal::SIGTERM).expect("it runs");
+    assert!(!run.wait().expect("it ends").success());
+    let alive = std::fs::read(format!("/proc/{}/cmdline", started.trim())).unwrap_or_default();
+    assert!(alive.is_empty(), "{} still runs", String::from_utf8_lossy(&alive));
+}
+
 #[cfg(millrace_torch)]
 #[test]
 fn workers_that_are_drained_in_the_middle_of_turns_lose_no_token() {
@@ -108,6 +180,7 @@ fn workers_that_are_drained_in_the_middle_of_turns_lose_no_token() {
 }
 
 /// The bench itself fails where a worker gets other weights.
+#[cfg(millrace_torch)]
 #[test]
 fn versions_are_measured_as_changes_and_by_many_workers() {
     let small = ["--drawn-layers", "1", "--drawn-vocabulary", "512", "--drawn-steps", "2"];
@@ -122,4 +195,24 @@ fn versions_are_measured_as_changes_and_by_many_workers() {
         assert!(version["bytes"].as_u64() < figures["deltas"][0]["bytes"].as_u64(), "{figures}");
     }
     assert_eq!(figures["fan_out"].as_array().expect("rows").len(), 3, "{figures}");
+}
+
+#[cfg(millrace_torch)]
+#[test]
+fn durable_rollouts_are_measured_and_a_killed_generator_loses_no_finished_turn() {
+    let rates = ["durable", "--rounds", "1", "--seconds", "0.3", "--kilobytes", "1,512"];
+    let figures = figures_of(&[&rates[..], &["--kills", "generate", "--steps", "6"]].concat());
+    for row in 0..2 {
+        for name in ["durable_per_s", "synced_per_s", "memory_per_s", "disk_per_s", "disk_synced_per_s"] {
+            let rate = figures["rates"][row][name].as_f64();
+            assert!(rate.is_some_and(|rate| rate > 0.0), "{name} in {figures}");
+        }
+    }
+    assert_eq!(figures["rates"][0]["is_blob"], false, "{figures}");
+    assert_eq!(figures["rates"][1]["is_blob"], true, "{figures}");
+    let lost = &figures["lost"][0];
+    assert!(lost["finished_turns"].as_u64().is_some_and(|turns| turns > 0), "{figures}");
+    assert!(lost["held_turns"].as_u64().is_some_and(|turns| turns > 0), "{figures}");
+    assert_eq!(lost["finished_turns_lost"].as_u64(), Some(0), "{figures}");
+    assert_eq!(lost["findings"].as_array().map(Vec::len), Some(0), "{figures}");
 }
