@@ -8,10 +8,13 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Parser;
 use millrace_sandbox::live::{Bounds, Host, Settings as HostSettings};
+use millrace_sandbox_service::gem;
 use millrace_sandbox_service::keys::Keys;
 use millrace_sandbox_service::service::{Service, Settings};
 use millrace_sandbox_service::surfaces;
 
+/// Of the client's 300 s a start may wait for 60 s and say its offer within 60 s.
+const MOST_STEP_S: u64 = 150;
 /// A year: any moment within it can be told.
 const MOST_LIFE_S: u64 = 365 * 86_400;
 
@@ -50,6 +53,23 @@ struct Args {
     /// Seconds until a sandbox ends, used or not, at most: E2B's.
     #[arg(long, default_value_t = 86_400, value_parser = clap::value_parser!(u64).range(1..=MOST_LIFE_S))]
     life_s: u64,
+    /// Serves environments to ROCK's `rock.make`: a line for `sh`, run in a sandbox for each environment,
+    /// `python3 -m millrace.adapters gem` for example. Without it there are none.
+    #[arg(long, value_name = "COMMAND")]
+    gem: Option<String>,
+    /// Folders that environments may read at the same place: their program and its packages.
+    #[arg(long, value_delimiter = ',', requires = "gem")]
+    gem_read: Vec<PathBuf>,
+    /// Environments at once.
+    #[arg(long, default_value_t = 256, value_parser = most_environments)]
+    gem_most: usize,
+    /// Seconds that an environment may take over one answer; the client has 300 for the request.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=MOST_STEP_S))]
+    gem_step_s: u64,
+}
+
+fn most_environments(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|most| (1..=100_000).contains(most)).ok_or_else(|| "1 to 100000".to_owned())
 }
 
 #[tokio::main]
@@ -71,12 +91,15 @@ async fn main() -> anyhow::Result<()> {
         idle: Duration::from_secs(args.idle_s),
         life: Duration::from_secs(args.life_s),
     };
+    let step = Duration::from_secs(args.gem_step_s);
+    let (read, most) = (args.gem_read, args.gem_most);
+    let gem = args.gem.map(|command| gem::Settings { command, read, most, step });
     let service = Service::start(host, settings);
     let listener = tokio::net::TcpListener::bind(args.listen).await.context("failed to listen")?;
     writeln!(std::io::stdout(), "listening on http://{}", listener.local_addr()?)?;
     // Requests that are still open end with their sandboxes.
     tokio::select! {
-        served = axum::serve(listener, surfaces::routes(service)) => Ok(served?),
+        served = axum::serve(listener, surfaces::routes(service, gem)) => Ok(served?),
         () = ended() => Ok(()),
     }
 }

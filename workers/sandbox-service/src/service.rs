@@ -4,6 +4,7 @@
 //! over, or with this process. Asking for its state is no use of it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -77,6 +78,8 @@ pub(crate) struct Wanted {
     /// For how long it lives, used or not. Instead of `idle`.
     pub(crate) life: Option<Duration>,
     pub(crate) env: BTreeMap<String, String>,
+    /// Folders of the machine that it may read.
+    pub(crate) read: Vec<PathBuf>,
     pub(crate) labels: Labels,
 }
 
@@ -138,6 +141,12 @@ impl Service {
             let remedy = format!("the images are {:?}, each this machine's own programs", settings.images);
             return Err(invalid("image", wanted.image, remedy));
         }
+        self.make_here(owner, wanted).await
+    }
+
+    /// Makes a sandbox of this machine's own programs, whatever its image is called.
+    pub(crate) async fn make_here(&self, owner: Owner, wanted: Wanted) -> Result<Arc<Hosted>, ServiceError> {
+        let settings = &self.0.settings;
         let id = wanted.id.unwrap_or_else(|| Uuid::now_v7().simple().to_string());
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if id.is_empty() || id.len() > NAME_CHARS || !id.chars().all(is_plain) {
@@ -150,7 +159,11 @@ impl Service {
             disk_bytes: wanted.disk_bytes.map_or(most.disk_bytes, |asked| asked.min(most.disk_bytes)),
             ..most
         };
-        let live = self.0.host.create(Spec { bounds, env: wanted.env, ..Spec::default() }).await?;
+        let live = self
+            .0
+            .host
+            .create(Spec { bounds, env: wanted.env, read: wanted.read, ..Spec::default() })
+            .await?;
         let idle = wanted.idle.map_or(settings.idle, |asked| asked.min(settings.idle));
         let until = |life: Duration| Life::Until(Instant::now() + life.min(settings.life));
         let life = wanted.life.map_or(Life::Idle(idle), until);
@@ -203,11 +216,12 @@ impl Service {
     /// Ends a sandbox, and waits until nothing of it is left.
     pub(crate) async fn stop(&self, owner: Owner, id: &str) -> Result<(), ServiceError> {
         let hosted = self.look(owner, id)?;
-        self.remove(&hosted, "stopped").await;
+        self.end(&hosted, "stopped").await;
         Ok(())
     }
 
-    async fn remove(&self, hosted: &Arc<Hosted>, why: &'static str) {
+    /// Ends this one, for this reason, and waits until nothing of it is left.
+    pub(crate) async fn end(&self, hosted: &Arc<Hosted>, why: &'static str) {
         {
             let mut table = self.table();
             if table.live.remove(&hosted.id).is_none() {
@@ -230,7 +244,7 @@ impl Service {
             let service = self.clone();
             let why = hosted.why_over();
             tracing::info!(sandbox = hosted.id, why, "a sandbox ends");
-            tokio::spawn(async move { service.remove(&hosted, why).await });
+            tokio::spawn(async move { service.end(&hosted, why).await });
         }
     }
 }
