@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
-use millrace_sandbox::live::{Bounds, Host, Settings as HostSettings};
+use millrace_sandbox::live::{Bounds, Host, ImageCache, Settings as HostSettings};
 use millrace_sandbox_service::gem;
+use millrace_sandbox_service::images::ImageStore;
 use millrace_sandbox_service::keys::Keys;
 use millrace_sandbox_service::service::{Service, Settings};
 use millrace_sandbox_service::surfaces;
@@ -41,6 +42,17 @@ struct Args {
     /// Names of images that stand for this machine's own programs.
     #[arg(long, value_delimiter = ',', default_value = "python:3.11,base")]
     images: Vec<String>,
+    /// The object store with other images, which `millrace env push` puts there: a folder, or
+    /// s3://bucket/prefix with AWS_… in the environment.
+    #[arg(long, value_name = "LOCATION", requires = "image_cache")]
+    image_store: Option<String>,
+    /// Where their layers are unpacked. Processes of one user share it; its file system may not be an
+    /// overlay.
+    #[arg(long, value_name = "DIR", requires = "image_store")]
+    image_cache: Option<PathBuf>,
+    /// The program `millrace`, which fetches layers. Default: beside this one.
+    #[arg(long)]
+    millrace: Option<PathBuf>,
     /// MiB of memory of each sandbox at most.
     #[arg(long, default_value_t = 2_048)]
     memory_mib: u64,
@@ -78,14 +90,23 @@ async fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let keys = std::fs::read_to_string(&args.keys)
         .with_context(|| format!("failed to read --keys {}", args.keys.display()))?;
-    let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("millrace-sandbox"));
-    let program = args.sandbox.map_or_else(beside, Ok)?;
+    let beside = |name: &str| Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name(name));
+    let program = args.sandbox.map_or_else(|| beside("millrace-sandbox"), Ok)?;
+    let store = match args.image_store.zip(args.image_cache) {
+        None => None,
+        Some((location, cache)) => Some(ImageStore {
+            program: args.millrace.map_or_else(|| beside("millrace"), Ok)?,
+            location,
+            cache: ImageCache::open(&cache)?,
+        }),
+    };
     let host = Host::open(HostSettings { warm: args.warm, ..HostSettings::new(program) }).await?;
     let bounds =
         Bounds { memory_bytes: args.memory_mib << 20, disk_bytes: args.disk_mib << 20, ..Bounds::default() };
     let settings = Settings {
         keys: Keys::parse(&keys)?,
         images: args.images,
+        store,
         most: args.most,
         bounds,
         idle: Duration::from_secs(args.idle_s),

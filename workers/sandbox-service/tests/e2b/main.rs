@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 mod readme;
 #[path = "../rock/service.rs"]
 mod service;
+#[path = "../rock/drive.rs"]
+mod drive;
 use service::{KEY, OTHER, PATIENCE, Service, service};
 
 /// A sandbox as a client knows it.

@@ -8,6 +8,8 @@ use std::time::Instant;
 mod readme;
 #[path = "../rock/service.rs"]
 mod service;
+#[path = "../rock/drive.rs"]
+mod drive;
 use service::{KEY, OTHER, PATIENCE, Service, service};
 
 fn here(name: &str) -> PathBuf {
