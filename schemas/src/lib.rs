@@ -13,6 +13,7 @@ pub mod subjects;
 pub mod partition;
 pub mod role;
 pub mod blob;
+pub mod image;
 pub mod file_name;
 pub mod envelope;
 

@@ -9,8 +9,8 @@ use tokio::runtime::Runtime;
 
 use crate::connect::At;
 use crate::{
-    bucket, cancel, completions, coordinator, dead, doctor, drain, init_auth, ledger, list, log, objects,
-    pause, plan, release, scale, schema, status, submit, tied, up, watch, weights,
+    bucket, cancel, completions, coordinator, dead, doctor, drain, env, init_auth, ledger, list, log,
+    objects, pause, plan, release, scale, schema, status, submit, tied, up, watch, weights,
 };
 
 /// Trains language-model agents by reinforcement learning, asynchronously, as a job queue.
@@ -59,6 +59,8 @@ enum Command {
     Objects(At<objects::ObjectsArgs>),
     /// Create and check the object store's bucket
     Bucket(At<bucket::BucketArgs>),
+    /// Store, list and remove images of sandboxes
+    Env(At<env::EnvArgs>),
     /// Print the JSON Schema of a document
     Schema(schema::SchemaArgs),
     /// Show what is missing on this machine, and how to get it
@@ -117,6 +119,7 @@ impl Cli {
             Command::Log(At { args, connection }) => args.run(&connection).await,
             Command::Objects(At { args, connection }) => args.run(&connection).await,
             Command::Bucket(At { args, connection }) => args.run(&connection).await,
+            Command::Env(At { args, connection }) => args.run(&connection).await,
             Command::Schema(args) => args.run(),
             Command::Completions(args) => args.run(),
             Command::Doctor(At { args, connection }) => args.run(&connection).await,

@@ -22,6 +22,7 @@ mod dead;
 mod log;
 mod objects;
 mod bucket;
+mod env;
 mod scale;
 mod plan;
 mod schema;

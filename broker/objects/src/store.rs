@@ -142,10 +142,22 @@ impl Objects {
     /// # Errors
     /// The store cannot be reached or refuses.
     pub async fn put_blob(&self, run: &RunId, content: Bytes) -> Result<BlobRef, ObjectError> {
+        self.put_hashed(|sha256| paths::blob(run, sha256), content).await
+    }
+
+    /// The same for a blob of no run: `path` builds its path of its hash.
+    ///
+    /// # Errors
+    /// The store cannot be reached or refuses.
+    pub async fn put_hashed(
+        &self,
+        path: impl Fn(&Sha) -> String,
+        content: Bytes,
+    ) -> Result<BlobRef, ObjectError> {
         let blob = BlobRef { sha256: hash(content.clone()).await, bytes: content.len() as u64 };
-        let path = paths::blob(run, &blob.sha256);
+        let path = path(&blob.sha256);
         let is_large = blob.bytes > RANGE_BYTES;
-        if !(is_large && self.has_young_blob(run, &blob).await? && self.holds(&path, &content).await?) {
+        if !(is_large && self.has_young(&path, &blob).await? && self.holds(&path, &content).await?) {
             self.write(&path, content).await?;
         }
         Ok(blob)
@@ -156,11 +168,18 @@ impl Objects {
     /// # Errors
     /// [`ObjectError::NotFound`], [`ObjectError::Corrupt`] when hash or length differ, or the store fails.
     pub async fn get_blob(&self, run: &RunId, blob: &BlobRef) -> Result<Bytes, ObjectError> {
-        let path = paths::blob(run, &blob.sha256);
-        let content = self.read_ranges(&path, blob.bytes).await?;
+        self.get_hashed(&paths::blob(run, &blob.sha256), blob).await
+    }
+
+    /// The same at a path.
+    ///
+    /// # Errors
+    /// As for [`get_blob`](Self::get_blob).
+    pub async fn get_hashed(&self, path: &str, blob: &BlobRef) -> Result<Bytes, ObjectError> {
+        let content = self.read_ranges(path, blob.bytes).await?;
         let found = hash(content.clone()).await;
         if found != blob.sha256 {
-            return Err(ObjectError::Corrupt { path, reason: format!("its sha256={found}") });
+            return Err(ObjectError::Corrupt { path: path.into(), reason: format!("its sha256={found}") });
         }
         Ok(content)
     }
@@ -170,10 +189,17 @@ impl Objects {
     /// # Errors
     /// The store cannot be reached or refuses.
     pub async fn has_blob(&self, run: &RunId, blob: &BlobRef) -> Result<bool, ObjectError> {
-        let path = paths::blob(run, &blob.sha256);
-        match self.store.head(&parse(&path)?).await {
+        self.has_hashed(&paths::blob(run, &blob.sha256), blob).await
+    }
+
+    /// The same at a path.
+    ///
+    /// # Errors
+    /// The store cannot be reached or refuses.
+    pub async fn has_hashed(&self, path: &str, blob: &BlobRef) -> Result<bool, ObjectError> {
+        match self.store.head(&parse(path)?).await {
             Ok(meta) => Ok(meta.size == blob.bytes),
-            Err(e) => absent(self.failed("look for", &path, &e), false),
+            Err(e) => absent(self.failed("look for", path, &e), false),
         }
     }
 

@@ -18,6 +18,7 @@ fn run_of(place: Option<&ObjectKind>) -> &str {
     match place {
         Some(ObjectKind::Blob(run, _) | ObjectKind::Manifest(run, _)) => run.as_str(),
         Some(ObjectKind::Segment { .. } | ObjectKind::Snapshot(_) | ObjectKind::Clock) | None => "",
+        Some(ObjectKind::Layer(_) | ObjectKind::ImageManifest(_) | ObjectKind::ImageName(_)) => "",
     }
 }
 

@@ -1,6 +1,7 @@
 //! Paths in the object store. All are built and parsed here.
 
 use super::{PolicyVersion, RunId, Sha};
+use crate::image::ImageName;
 
 /// The folder of everything that belongs to a run.
 #[must_use]
@@ -39,6 +40,24 @@ pub fn segment(log: u64, first: u64) -> String {
     format!("{LOG}/{log:016x}/{first:020}.json")
 }
 
+/// A layer of images, named by its hash.
+#[must_use]
+pub fn layer(sha256: &Sha) -> String {
+    format!("{IMAGES}/layers/{sha256}")
+}
+
+/// The manifest of an image, named by its hash.
+#[must_use]
+pub fn image_manifest(sha256: &Sha) -> String {
+    format!("{IMAGES}/manifests/{sha256}.json")
+}
+
+/// What the name of an image points to.
+#[must_use]
+pub fn image_name(image: &ImageName) -> String {
+    format!("{IMAGE_NAMES}/{}/{}.json", image.name, image.tag)
+}
+
 /// A path without an object. Reading it shows whether the store responds.
 #[must_use]
 pub fn probe() -> String {
@@ -69,7 +88,11 @@ pub const CHECK_COMMIT: &str = "runs/.check/weights/commit";
 /// The same of a segment of the log.
 pub const CHECK_SEGMENT: &str = "log/.check";
 /// Folders whose objects the log, a manifest or a coordinator refers to.
-pub const REFERRED: [&str; 3] = ["runs/", "log/", "snapshots/"];
+pub const REFERRED: [&str; 4] = ["runs/", "log/", "snapshots/", "images/"];
+/// The folder of the images of sandboxes.
+pub const IMAGES: &str = "images";
+/// The folder of their names.
+pub const IMAGE_NAMES: &str = "images/names";
 /// The folder of all logs' segments.
 pub const LOG: &str = "log";
 /// An object that is written to read the store's clock.
@@ -93,6 +116,12 @@ pub enum ObjectKind {
     Snapshot(u64),
     /// The object by which the store's clock is read.
     Clock,
+    /// A layer of images.
+    Layer(Sha),
+    /// The manifest of an image.
+    ImageManifest(Sha),
+    /// What the name of an image points to.
+    ImageName(ImageName),
 }
 
 /// Parses a path; `None` if it is not one of these.
@@ -109,6 +138,11 @@ pub fn parse(path: &str) -> Option<ObjectKind> {
             first: first.strip_suffix(".json")?.parse().ok()?,
         },
         ["collect", "clock"] => ObjectKind::Clock,
+        ["images", "layers", sha256] => ObjectKind::Layer(sha256.parse().ok()?),
+        ["images", "manifests", name] => ObjectKind::ImageManifest(name.strip_suffix(".json")?.parse().ok()?),
+        ["images", "names", name, tag] => {
+            ObjectKind::ImageName(format!("{name}:{}", tag.strip_suffix(".json")?).parse().ok()?)
+        }
         ["snapshots", name] => {
             let (seq, rest) = name.split_once('-')?;
             let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
@@ -123,6 +157,9 @@ pub fn parse(path: &str) -> Option<ObjectKind> {
         ObjectKind::Manifest(run, version) => manifest(run, *version),
         ObjectKind::Segment { log, first } => segment(*log, *first),
         ObjectKind::Clock => CLOCK.to_owned(),
+        ObjectKind::Layer(sha256) => layer(sha256),
+        ObjectKind::ImageManifest(sha256) => image_manifest(sha256),
+        ObjectKind::ImageName(image) => image_name(image),
         ObjectKind::Snapshot(seq) => {
             return path.starts_with(&format!("snapshots/{seq:020}-")).then_some(place);
         }
@@ -137,11 +174,15 @@ mod tests {
     #[test]
     fn what_is_built_is_read_and_nothing_else() {
         let (name, sha256): (RunId, _) = ("lake".parse().expect("a name"), Sha::of(b"x"));
+        let image: ImageName = "python:3.11".parse().expect("a name");
         for (path, place) in [
             (blob(&name, &sha256), ObjectKind::Blob(name.clone(), sha256)),
             (manifest(&name, PolicyVersion(7)), ObjectKind::Manifest(name.clone(), PolicyVersion(7))),
             (segment(0xab, 12), ObjectKind::Segment { log: 0xab, first: 12 }),
             (snapshot(50_000, &sha256), ObjectKind::Snapshot(50_000)),
+            (layer(&sha256), ObjectKind::Layer(sha256)),
+            (image_manifest(&sha256), ObjectKind::ImageManifest(sha256)),
+            (image_name(&image), ObjectKind::ImageName(image.clone())),
         ] {
             assert_eq!(parse(&path), Some(place), "{path}");
         }
@@ -160,6 +201,9 @@ mod tests {
             "snapshots/1-x.msgpack",
             "snapshots/00000000000000000001-../x.msgpack",
             "elsewhere/x",
+            "images/names/a.json",
+            "images/names/a/../x.json",
+            "images/layers/short",
             &check_blob(&sha256),
             &check_snapshot(&sha256),
             CHECK_COMMIT,

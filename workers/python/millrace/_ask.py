@@ -81,7 +81,7 @@ def reward(name: str):
     return register
 
 
-def environment(name: str, *, threads: bool = False):
+def environment(name: str, *, threads: bool = False, id: str | None = None):
     """Makes a class an environment, in the way of gymnasium and GEM: created with the run file's settings.
 
     reset(seed) or reset(seed, split), with split "train" or "held_out", returns the first text, or (text, info).
@@ -92,11 +92,12 @@ def environment(name: str, *, threads: bool = False):
     What follows must follow from the seed and from what was said: any copy may be asked for the next step. It plays the
     earlier ones again, and refuses the step where they say another thing than before. A class with save(), which gives
     its state as JSON or None, and load(state) is loaded instead where there is one. With threads=True, for environments that wait for another
-    process, many episodes are asked at once, each from one thread at a time.
+    process, many episodes are asked at once, each from one thread at a time. `id` is the setting that chooses one of many
+    environments: clients of GEM's protocol have nothing but an id.
     """
 
     def register(kind):
-        environments[_free(name, environments, "environment")] = Episodes(kind, threads)
+        environments[_free(name, environments, "environment")] = Episodes(kind, threads, id)
         return kind
 
     return register
@@ -117,8 +118,8 @@ class NotDeterministic(RuntimeError):
 class Episodes:
     """One kind of environment, and the episodes under way that are still at hand."""
 
-    def __init__(self, kind: Callable[..., Any], threads: bool = False):
-        self.kind, self.threads = kind, threads
+    def __init__(self, kind: Callable[..., Any], threads: bool = False, id: str | None = None):
+        self.kind, self.threads, self.id = kind, threads, id
         # Several of one key where rollouts of a group have said the same so far.
         self.kept: OrderedDict[tuple, list] = OrderedDict()
         self.count, self.lock = 0, threading.Lock()
@@ -137,7 +138,7 @@ class Episodes:
             env = self._again(settings, state)
         told = _told(env.step(words))
         if told["done"]:
-            _close(env)
+            close(env)
             return told
         seen = state["seen"] if "seen" in state else [""]
         after = {**state, "said": [*state["said"], words], "seen": [*seen, _digest(seen[-1], words, _content(told))]}
@@ -147,10 +148,10 @@ class Episodes:
     def _begin(self, settings: dict, split: str, seed: int) -> tuple[Any, str]:
         env = self.kind(**settings)
         first = env.reset(seed=seed, split=split) if self.splits else env.reset(seed=seed)
-        text = _text(first[0] if isinstance(first, tuple) else first)
-        if not text:
+        words = text(first[0] if isinstance(first, tuple) else first)
+        if not words:
             raise ValueError(f"seed={seed}: reset says nothing, and a rollout begins with a text")
-        return env, text
+        return env, words
 
     def _again(self, settings: dict, state: dict) -> Any:
         """The environment in this state, made of what the task carries alone."""
@@ -174,7 +175,7 @@ class Episodes:
             self.kept.setdefault(_key(settings, state), []).append(env)
             self.count += 1
             old = self._pop(next(iter(self.kept))) if self.count > KEPT else None
-        _close(old)
+        close(old)
         return state
 
     def _take(self, key: tuple) -> Any:
@@ -195,7 +196,7 @@ def _key(settings: dict, state: dict) -> tuple:
     return repr(settings), state.get("split"), state.get("seed"), state.get("seen", [""])[-1], said
 
 
-def _close(env: Any) -> None:
+def close(env: Any) -> None:
     if hasattr(env, "close"):
         env.close()
 
@@ -222,7 +223,7 @@ def _as_before(before: str, words: str, told: str, seen: list[str], turn: int) -
     return at
 
 
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
@@ -230,18 +231,23 @@ def _text(value: Any) -> str:
     return value
 
 
-def _told(step: tuple) -> dict:
+def five(step: tuple) -> tuple[Any, float, bool, bool, dict]:
+    """Of three, four or five values five: one that says done alone has terminated."""
     if not isinstance(step, tuple) or not 3 <= len(step) <= 5:
         raise TypeError(f"step gave {step!r:.200}, and no (text, reward, done), with info or without")
     if len(step) == 5:
-        text, reward_, terminated, truncated, info = step
-        done = bool(terminated) or bool(truncated)
+        words, reward_, terminated, truncated, info = step
     else:
-        text, reward_, done, *rest = step
-        done, info = bool(done), rest[0] if rest else {}
-    reward_, info = finite(reward_, "reward"), info or {}
+        words, reward_, terminated, *rest = step
+        truncated, info = False, rest[0] if rest else {}
+    return words, finite(reward_, "reward"), bool(terminated), bool(truncated), info or {}
+
+
+def _told(step: tuple) -> dict:
+    words, reward_, terminated, truncated, info = five(step)
+    done = terminated or truncated
     return {
-        "text": _text(text),
+        "text": text(words),
         "reward": reward_,
         "done": done,
         "success": bool(info.get("success", done and reward_ > 0)),

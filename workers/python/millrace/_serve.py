@@ -11,6 +11,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from . import _ask
+from ._live import Live
 
 PROTOCOL = 1
 # Requests that the worker may send before it reads an answer; also the threads of environments that wait for others.
@@ -20,6 +21,8 @@ CHUNK = 1 << 20
 # Seconds for which an answer may wait for those of the same chunk.
 HELD_BACK = 0.02
 
+# The environment of a client that has this process to itself; workers never ask for it.
+_live = Live()
 _encode = json.JSONEncoder(allow_nan=False).encode
 
 
@@ -123,7 +126,13 @@ def answer(question: dict) -> str:
 
 
 def _answer(question: dict) -> dict:
-    ask, settings = question["ask"], question["settings"]
+    ask, settings = question["ask"], question.get("settings", {})
+    if ask == "live_make":
+        return {"live": _live.make(question["id"])}
+    if ask == "live_reset":
+        return {"live": _live.reset(question["seed"])}
+    if ask == "live_step":
+        return {"live": _live.step(question["said"])}
     if ask == "score":
         rollout = _ask.Rollout(
             turns=[_ask.Turn(**turn) for turn in question["turns"]],

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use millrace_sandbox::live::{Exec, LiveError, LiveSandbox};
 
 use crate::commands::Commands;
+use crate::gem::player::Player;
 use crate::keys::{Owner, Secret};
 use crate::session::Session;
 
@@ -29,6 +30,8 @@ pub(crate) struct Hosted {
     /// Opens this sandbox alone, without its owner's key.
     pub(crate) token: Secret,
     pub(crate) commands: Commands,
+    /// What plays in it, where it is an environment's.
+    pub(crate) player: OnceLock<Player>,
     life: Mutex<Life>,
     /// Since `made`, in milliseconds: when it was last used.
     used_ms: AtomicU64,
@@ -73,6 +76,12 @@ impl Counts {
 #[derive(Debug)]
 pub(crate) struct Using(Arc<Hosted>);
 
+impl Using {
+    pub(crate) const fn hosted(&self) -> &Arc<Hosted> {
+        &self.0
+    }
+}
+
 impl std::ops::Deref for Using {
     type Target = Hosted;
 
@@ -112,6 +121,7 @@ impl Hosted {
             counts: Counts::default(),
             token: Secret::new().map_err(|error| LiveError::Refused(error.to_string()))?,
             commands: Commands::default(),
+            player: OnceLock::new(),
             life: Mutex::new(life),
             used_ms: AtomicU64::new(0),
             using: AtomicUsize::new(0),

@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 
 use axum::http::HeaderMap;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 
 /// Bytes of a key at least: shorter ones can be guessed.
@@ -87,9 +89,18 @@ impl Keys {
     #[must_use]
     pub fn owner(&self, headers: &HeaderMap) -> Option<Owner> {
         let values = HEADERS.iter().filter_map(|name| headers.get(*name)?.to_str().ok());
-        let mut keys = values.map(|value| owner(value.strip_prefix("Bearer ").unwrap_or(value).trim()));
+        let mut keys = values.filter_map(key_of).map(|key| owner(key.trim()));
         keys.find(|owner| self.0.contains(owner))
     }
+}
+
+/// The key in a header. `Basic` is how clients send what their address has as `user:KEY@`.
+fn key_of(value: &str) -> Option<String> {
+    let Some(basic) = value.strip_prefix("Basic ") else {
+        return Some(value.strip_prefix("Bearer ").unwrap_or(value).to_owned());
+    };
+    let text = String::from_utf8(STANDARD.decode(basic.trim()).ok()?).ok()?;
+    text.split_once(':').map(|(_, key)| key.to_owned())
 }
 
 fn owner(key: &str) -> Owner {
@@ -113,6 +124,9 @@ mod tests {
         assert!(
             asked("xrl-authorization", "Bearer fedcba9876543210").is_some_and(|owner| Some(owner) != first)
         );
+        let basic = |text: &str| asked("authorization", &format!("Basic {}", STANDARD.encode(text)));
+        assert!(basic("gem:0123456789abcdef") == first && basic("0123456789abcdef").is_none());
+        assert!(basic("0123456789abcdef:").is_none() && asked("authorization", "Basic ?").is_none());
         for wrong in ["", "Bearer", "Bearer 0123456789abcde", "Bearer 0123456789abcdef0", "# ours"] {
             assert_eq!(asked("authorization", wrong), None, "{wrong}");
         }

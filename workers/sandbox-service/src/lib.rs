@@ -1,13 +1,15 @@
 //! Sandboxes over HTTP: `keys.rs` says who asks, `service.rs` what there is, `hosted.rs`,
 //! `session.rs` and `commands.rs` are one sandbox, one shell and the commands in it, `size.rs` reads
-//! sizes as ROCK writes them, `rock` and `e2b` are protocols, `surfaces.rs` joins them.
+//! sizes as ROCK writes them, `images.rs` finds images, `rock`, `gem` and `e2b` are protocols, `surfaces.rs` joins them.
 
 pub mod keys;
 pub mod size;
 mod session;
 mod commands;
 mod hosted;
+pub mod images;
 pub mod service;
 mod rock;
+pub mod gem;
 mod e2b;
 pub mod surfaces;

@@ -7,11 +7,15 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
-use millrace_sandbox::live::{Bounds, Host, Settings as HostSettings};
+use millrace_sandbox::live::{Bounds, Host, ImageCache, Settings as HostSettings};
+use millrace_sandbox_service::gem;
+use millrace_sandbox_service::images::ImageStore;
 use millrace_sandbox_service::keys::Keys;
 use millrace_sandbox_service::service::{Service, Settings};
 use millrace_sandbox_service::surfaces;
 
+/// Of the client's 300 s a start may wait for 60 s and say its offer within 60 s.
+const MOST_STEP_S: u64 = 150;
 /// A year: any moment within it can be told.
 const MOST_LIFE_S: u64 = 365 * 86_400;
 
@@ -38,6 +42,17 @@ struct Args {
     /// Names of images that stand for this machine's own programs.
     #[arg(long, value_delimiter = ',', default_value = "python:3.11,base")]
     images: Vec<String>,
+    /// The object store with other images, which `millrace env push` puts there: a folder, or
+    /// s3://bucket/prefix with AWS_… in the environment.
+    #[arg(long, value_name = "LOCATION", requires = "image_cache")]
+    image_store: Option<String>,
+    /// Where their layers are unpacked. Processes of one user share it; its file system may not be an
+    /// overlay.
+    #[arg(long, value_name = "DIR", requires = "image_store")]
+    image_cache: Option<PathBuf>,
+    /// The program `millrace`, which fetches layers. Default: beside this one.
+    #[arg(long)]
+    millrace: Option<PathBuf>,
     /// MiB of memory of each sandbox at most.
     #[arg(long, default_value_t = 2_048)]
     memory_mib: u64,
@@ -50,6 +65,23 @@ struct Args {
     /// Seconds until a sandbox ends, used or not, at most: E2B's.
     #[arg(long, default_value_t = 86_400, value_parser = clap::value_parser!(u64).range(1..=MOST_LIFE_S))]
     life_s: u64,
+    /// Serves environments to ROCK's `rock.make`: a line for `sh`, run in a sandbox for each environment,
+    /// `python3 -m millrace.adapters gem` for example. Without it there are none.
+    #[arg(long, value_name = "COMMAND")]
+    gem: Option<String>,
+    /// Folders that environments may read at the same place: their program and its packages.
+    #[arg(long, value_delimiter = ',', requires = "gem")]
+    gem_read: Vec<PathBuf>,
+    /// Environments at once.
+    #[arg(long, default_value_t = 256, value_parser = most_environments)]
+    gem_most: usize,
+    /// Seconds that an environment may take over one answer; the client has 300 for the request.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=MOST_STEP_S))]
+    gem_step_s: u64,
+}
+
+fn most_environments(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|most| (1..=100_000).contains(most)).ok_or_else(|| "1 to 100000".to_owned())
 }
 
 #[tokio::main]
@@ -58,25 +90,37 @@ async fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let keys = std::fs::read_to_string(&args.keys)
         .with_context(|| format!("failed to read --keys {}", args.keys.display()))?;
-    let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("millrace-sandbox"));
-    let program = args.sandbox.map_or_else(beside, Ok)?;
+    let beside = |name: &str| Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name(name));
+    let program = args.sandbox.map_or_else(|| beside("millrace-sandbox"), Ok)?;
+    let store = match args.image_store.zip(args.image_cache) {
+        None => None,
+        Some((location, cache)) => Some(ImageStore {
+            program: args.millrace.map_or_else(|| beside("millrace"), Ok)?,
+            location,
+            cache: ImageCache::open(&cache)?,
+        }),
+    };
     let host = Host::open(HostSettings { warm: args.warm, ..HostSettings::new(program) }).await?;
     let bounds =
         Bounds { memory_bytes: args.memory_mib << 20, disk_bytes: args.disk_mib << 20, ..Bounds::default() };
     let settings = Settings {
         keys: Keys::parse(&keys)?,
         images: args.images,
+        store,
         most: args.most,
         bounds,
         idle: Duration::from_secs(args.idle_s),
         life: Duration::from_secs(args.life_s),
     };
+    let step = Duration::from_secs(args.gem_step_s);
+    let (read, most) = (args.gem_read, args.gem_most);
+    let gem = args.gem.map(|command| gem::Settings { command, read, most, step });
     let service = Service::start(host, settings);
     let listener = tokio::net::TcpListener::bind(args.listen).await.context("failed to listen")?;
     writeln!(std::io::stdout(), "listening on http://{}", listener.local_addr()?)?;
     // Requests that are still open end with their sandboxes.
     tokio::select! {
-        served = axum::serve(listener, surfaces::routes(service)) => Ok(served?),
+        served = axum::serve(listener, surfaces::routes(service, gem)) => Ok(served?),
         () = ended() => Ok(()),
     }
 }

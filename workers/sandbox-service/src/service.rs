@@ -4,6 +4,7 @@
 //! over, or with this process. Asking for its state is no use of it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use uuid::Uuid;
 
 use crate::hosted::{Hosted, Labels, Life, Using};
+use crate::images::{Image, ImageStore, Images};
 use crate::keys::{Keys, Owner};
 
 /// Between two looks for sandboxes that nobody uses.
@@ -26,8 +28,10 @@ const NAME_CHARS: usize = 64;
 pub struct Settings {
     /// Who may ask.
     pub keys: Keys,
-    /// Names of images that stand for this machine's own programs. No other image is known.
+    /// Names of images that stand for this machine's own programs.
     pub images: Vec<String>,
+    /// Where other images are; without it there are no others.
+    pub store: Option<ImageStore>,
     /// Sandboxes at once.
     pub most: usize,
     /// Bounds of each at most: a client that asks for more gets these, and is told so.
@@ -46,6 +50,7 @@ pub struct Service(Arc<Inner>);
 struct Inner {
     host: Host,
     settings: Settings,
+    images: Option<Images>,
     table: Mutex<Table>,
 }
 
@@ -77,6 +82,8 @@ pub(crate) struct Wanted {
     /// For how long it lives, used or not. Instead of `idle`.
     pub(crate) life: Option<Duration>,
     pub(crate) env: BTreeMap<String, String>,
+    /// Folders of the machine that it may read.
+    pub(crate) read: Vec<PathBuf>,
     pub(crate) labels: Labels,
 }
 
@@ -105,7 +112,8 @@ impl Service {
     /// Starts the service on a host of sandboxes.
     #[must_use]
     pub fn start(host: Host, settings: Settings) -> Self {
-        let service = Self(Arc::new(Inner { host, settings, table: Mutex::default() }));
+        let images = settings.store.clone().map(Images::new);
+        let service = Self(Arc::new(Inner { host, settings, images, table: Mutex::default() }));
         let inner = Arc::downgrade(&service.0);
         tokio::spawn(async move {
             let mut looks = interval(LOOK);
@@ -133,11 +141,38 @@ impl Service {
 
     /// Makes a sandbox.
     pub(crate) async fn make(&self, owner: Owner, wanted: Wanted) -> Result<Arc<Hosted>, ServiceError> {
+        let image = self.image(&wanted.image).await?;
+        self.make_of(owner, wanted, image).await
+    }
+
+    /// The image of this name; `None`: this machine's own programs.
+    pub(crate) async fn image(&self, name: &str) -> Result<Option<Arc<Image>>, ServiceError> {
         let settings = &self.0.settings;
-        if !settings.images.contains(&wanted.image) {
-            let remedy = format!("the images are {:?}, each this machine's own programs", settings.images);
-            return Err(invalid("image", wanted.image, remedy));
+        if settings.images.iter().any(|known| known == name) {
+            return Ok(None);
         }
+        let Some(images) = &self.0.images else {
+            let remedy = format!(
+                "the images are {:?}, each this machine's own programs; there is no --image-store",
+                settings.images
+            );
+            return Err(invalid("image", name, remedy));
+        };
+        images.find(&self.0.host, name).await.map(Some)
+    }
+
+    /// Makes a sandbox of this machine's own programs, whatever its image is called.
+    pub(crate) async fn make_here(&self, owner: Owner, wanted: Wanted) -> Result<Arc<Hosted>, ServiceError> {
+        self.make_of(owner, wanted, None).await
+    }
+
+    async fn make_of(
+        &self,
+        owner: Owner,
+        wanted: Wanted,
+        image: Option<Arc<Image>>,
+    ) -> Result<Arc<Hosted>, ServiceError> {
+        let settings = &self.0.settings;
         let id = wanted.id.unwrap_or_else(|| Uuid::now_v7().simple().to_string());
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if id.is_empty() || id.len() > NAME_CHARS || !id.chars().all(is_plain) {
@@ -150,7 +185,14 @@ impl Service {
             disk_bytes: wanted.disk_bytes.map_or(most.disk_bytes, |asked| asked.min(most.disk_bytes)),
             ..most
         };
-        let live = self.0.host.create(Spec { bounds, env: wanted.env, ..Spec::default() }).await?;
+        let spec = Spec { bounds, env: wanted.env, read: wanted.read, ..Spec::default() };
+        let live = match image {
+            None => self.0.host.create(spec).await?,
+            Some(image) => {
+                let env = image.env.clone().into_iter().chain(spec.env).collect();
+                self.0.host.fork(&image.files, Spec { env, system: image.system, ..spec }).await?
+            }
+        };
         let idle = wanted.idle.map_or(settings.idle, |asked| asked.min(settings.idle));
         let until = |life: Duration| Life::Until(Instant::now() + life.min(settings.life));
         let life = wanted.life.map_or(Life::Idle(idle), until);
@@ -203,11 +245,12 @@ impl Service {
     /// Ends a sandbox, and waits until nothing of it is left.
     pub(crate) async fn stop(&self, owner: Owner, id: &str) -> Result<(), ServiceError> {
         let hosted = self.look(owner, id)?;
-        self.remove(&hosted, "stopped").await;
+        self.end(&hosted, "stopped").await;
         Ok(())
     }
 
-    async fn remove(&self, hosted: &Arc<Hosted>, why: &'static str) {
+    /// Ends this one, for this reason, and waits until nothing of it is left.
+    pub(crate) async fn end(&self, hosted: &Arc<Hosted>, why: &'static str) {
         {
             let mut table = self.table();
             if table.live.remove(&hosted.id).is_none() {
@@ -230,7 +273,7 @@ impl Service {
             let service = self.clone();
             let why = hosted.why_over();
             tracing::info!(sandbox = hosted.id, why, "a sandbox ends");
-            tokio::spawn(async move { service.remove(&hosted, why).await });
+            tokio::spawn(async move { service.end(&hosted, why).await });
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The protocol between worker and program: one line of JSON per message. First the program sends
 //! its offer: `{"millrace": 1, "environments": ["riddles"], "rewards": ["brevity"], "batch": 64}`.
 //! Then the worker sends requests, up to `batch` lines before it waits for their answers, and the
-//! program answers each with a line, in their order. Without `batch` it sends one at a time.
+//! program answers each with a line, in their order. Without `batch` it sends one at a time. The
+//! service of sandboxes asks besides for `live_make`, `live_reset` and `live_step`, which no worker does.
 
 use std::time::Duration;
 

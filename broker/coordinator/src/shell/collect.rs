@@ -1,7 +1,7 @@
 //! Finds which objects in the object store are referred to, and removes old ones that are not.
 //!
-//! Roots are the snapshots' key, the manifests of versions and of segments, the log and the dead
-//! letters. The minimal age protects objects that are written before anything refers to them, and
+//! Roots are the snapshots' key, the manifests of versions and of segments, the log, the dead letters
+//! and the names of images (`collect/images.rs`). The minimal age protects objects that are written before anything refers to them, and
 //! the payloads of tasks, which are stored again when their task is requeued. All objects are
 //! listed before the roots are read. A reference that is added in between is therefore found at its
 //! root, and a blob that is stored again is rewritten, so that it no longer equals its listing.
@@ -19,6 +19,8 @@ use millrace_schemas::{BlobRef, PolicyVersion, RunId};
 
 use crate::fold::state::State;
 use crate::shell::journal;
+
+mod images;
 
 /// Concurrent reads of objects.
 const IN_FLIGHT: usize = 16;
@@ -56,6 +58,10 @@ pub enum ObjectUse {
     Segment,
     /// Referred to by the log, its segments or dead letters: payloads, rows, parts of segments.
     Payload,
+    /// The name of an image, or a manifest that one points to.
+    Image,
+    /// A layer of such an image.
+    Layer,
     /// The object by which the store's clock is read.
     Clock,
 }
@@ -71,6 +77,8 @@ impl ObjectUse {
             Self::Weights => "weights",
             Self::Segment => "segments",
             Self::Payload => "payloads",
+            Self::Image => "images",
+            Self::Layer => "layers",
             Self::Clock => "clock",
         }
     }
@@ -89,15 +97,15 @@ pub struct Survey {
     pub foreign: ObjectCount,
     /// Objects that are referred to and are missing or damaged, for people.
     pub wrong: Vec<String>,
-    /// Blobs that are referred to and exist.
-    pub blobs: BTreeSet<(RunId, BlobRef)>,
+    /// Blobs that are referred to and exist, by path.
+    pub blobs: BTreeMap<String, BlobRef>,
 }
 
 /// A reference to an object.
 struct Reference {
     of: ObjectUse,
-    /// The run and the blob, if the object is a blob.
-    blob: Option<(RunId, BlobRef)>,
+    /// What it must be, if the object is a blob.
+    blob: Option<BlobRef>,
     /// What depends on it; `None` if it may have been removed by retention.
     missed_by: Option<String>,
 }
@@ -150,11 +158,9 @@ async fn look(
     for claim in broker.claimed().await? {
         let path = paths::blob(&claim.run, &claim.blob.sha256);
         let missed_by = Some("the log, a segment of it or a dead letter".to_owned());
-        references.insert(
-            path,
-            Reference { of: ObjectUse::Payload, blob: Some((claim.run, claim.blob)), missed_by },
-        );
+        references.insert(path, Reference { of: ObjectUse::Payload, blob: Some(claim.blob), missed_by });
     }
+    images::refer(broker, &listed, &mut references, &mut survey.wrong).await?;
     let old_ms = now_ms.saturating_sub(u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
     for object in listed {
         survey.sort(object, &mut references, old_ms);
@@ -172,16 +178,25 @@ impl Survey {
             (None, Some(ObjectKind::Manifest(..))) => Some(ObjectUse::Version),
             (None, Some(ObjectKind::Segment { .. })) => Some(ObjectUse::Segment),
             (None, Some(ObjectKind::Clock)) => Some(ObjectUse::Clock),
-            (None, Some(ObjectKind::Blob(..) | ObjectKind::Snapshot(_))) => None,
+            (None, Some(ObjectKind::ImageName(_))) => Some(ObjectUse::Image),
+            (
+                None,
+                Some(
+                    ObjectKind::Blob(..)
+                    | ObjectKind::Snapshot(_)
+                    | ObjectKind::Layer(_)
+                    | ObjectKind::ImageManifest(_),
+                ),
+            ) => None,
             (None, None) => return self.foreign.count(object.bytes),
         };
         let blob = reference.and_then(|reference| reference.blob);
-        if let Some((run, blob)) = blob {
+        if let Some(blob) = blob {
             if blob.bytes != object.bytes {
                 let (path, found, expected) = (&object.path, object.bytes, blob.bytes);
                 self.wrong.push(format!("path={path} has bytes={found}, expected {expected}"));
             }
-            self.blobs.insert((run, blob));
+            self.blobs.insert(object.path.clone(), blob);
         }
         match of {
             Some(of) => self.kept.entry(of).or_default().count(object.bytes),
@@ -198,7 +213,7 @@ impl Survey {
             .filter_map(|(path, reference)| Some((path, reference.blob, reference.missed_by?)));
         let looks = futures::stream::iter(missing).map(async |(path, blob, by)| {
             let there = match &blob {
-                Some((run, blob)) => broker.objects().has_blob(run, blob).await?,
+                Some(blob) => broker.objects().has_hashed(&path, blob).await?,
                 None => broker.objects().get(&path).await?.is_some(),
             };
             Ok::<_, ObjectError>(
@@ -239,8 +254,7 @@ async fn versions(
                 continue;
             };
             let by = format!("{version} of run={run}");
-            let reference =
-                |of, blob, missed_by| Reference { of, blob: Some((run.clone(), blob)), missed_by };
+            let reference = |of, blob, missed_by| Reference { of, blob: Some(blob), missed_by };
             if let Some(blob) = manifest.batch {
                 references.insert(
                     paths::blob(&run, &blob.sha256),
@@ -299,13 +313,16 @@ pub async fn collect(
 /// # Errors
 /// The object store fails.
 pub async fn damaged(broker: &Broker, survey: &Survey) -> Result<Vec<String>, ObjectError> {
-    let reads = futures::stream::iter(survey.blobs.clone()).map(async |(run, blob): (RunId, BlobRef)| {
-        match broker.objects().get_blob(&run, &blob).await {
+    let reads =
+        futures::stream::iter(survey.blobs.clone()).map(async |(path, blob): (String, BlobRef)| match broker
+            .objects()
+            .get_hashed(&path, &blob)
+            .await
+        {
             Ok(_) | Err(ObjectError::NotFound { .. }) => Ok(None),
             Err(error @ ObjectError::Corrupt { .. }) => Ok(Some(error.to_string())),
             Err(error) => Err(error),
-        }
-    });
+        });
     let found: Vec<Option<String>> = reads.buffer_unordered(IN_FLIGHT).try_collect().await?;
     Ok(found.into_iter().flatten().collect())
 }

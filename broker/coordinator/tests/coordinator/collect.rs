@@ -12,6 +12,7 @@ use millrace_coordinator::shell::journal;
 use millrace_queue::clock::SystemClock;
 use millrace_queue::{Broker, MemoryQueue, Objects, TrimRule};
 use millrace_schemas::blob::paths;
+use millrace_schemas::image::{ImageManifest, ImageName, ImagePointer};
 use millrace_schemas::limits::MAX_INLINE_EVENT_BYTES;
 use millrace_schemas::publish_weights::{Manifest, Retention};
 use millrace_schemas::submit::from_toml;
@@ -142,6 +143,49 @@ async fn files_that_retention_dropped_are_removed_and_retained_ones_are_kept() {
         assert!(harness.has(batch).await, "batches are the run's books");
     }
     assert_eq!(harness.survey(HOUR).await.wrong, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn images_are_kept_by_their_names_alone() {
+    let harness = StoreHarness::new();
+    let objects = harness.broker.objects();
+    let layer = async |text: &'static str| {
+        objects.put_hashed(paths::layer, Bytes::from(text)).await.expect("memory answers")
+    };
+    let (shared, first, second) = (layer("shared").await, layer("first").await, layer("second").await);
+    let mut names: Vec<ImageName> = Vec::new();
+    for (name, top) in [("one", first), ("two", second)] {
+        let manifest = ImageManifest { version: 1, layers: vec![shared, top], env: BTreeMap::new() };
+        let manifest = objects.put_hashed(paths::image_manifest, manifest.to_json().into()).await;
+        let manifest = manifest.expect("memory answers").sha256;
+        let (name, pointer) =
+            (name.parse().expect("a name"), ImagePointer { manifest, system: false, warm: 0 });
+        objects.put(&paths::image_name(&name), pointer.to_json().into()).await.expect("memory answers");
+        names.push(name);
+    }
+    let has = async |blob: &BlobRef| {
+        objects.has_hashed(&paths::layer(&blob.sha256), blob).await.expect("memory answers")
+    };
+    assert_eq!(harness.take_all().await, 0);
+    let survey = harness.survey(HOUR).await;
+    assert_eq!((survey.kept[&ObjectUse::Image].objects, survey.kept[&ObjectUse::Layer].objects), (4, 3));
+    // A name that goes takes what no other name needs.
+    objects.delete(&paths::image_name(&names[0])).await.expect("memory answers");
+    assert_eq!(harness.take_all().await, 2);
+    assert!(has(&shared).await && has(&second).await && !has(&first).await);
+    // A layer that differs is seen by its content, one that is missing by its name.
+    objects.put(&paths::layer(&second.sha256), "sec0nd".into()).await.expect("memory answers");
+    let damaged = damaged(&harness.broker, &harness.survey(HOUR).await).await.expect("memory answers");
+    assert!(damaged.len() == 1 && damaged[0].contains(&second.sha256.to_string()), "{damaged:?}");
+    objects.delete(&paths::layer(&shared.sha256)).await.expect("memory answers");
+    let wrong = harness.survey(HOUR).await.wrong;
+    assert!(wrong.len() == 1 && wrong[0].contains("the image two:latest"), "{wrong:?}");
+    // While a name cannot be read, nothing of images is removed.
+    layer("of nobody").await;
+    objects.put(&paths::image_name(&names[1]), "{".into()).await.expect("memory answers");
+    assert_eq!(harness.take_all().await, 0);
+    let wrong = harness.survey(HOUR).await.wrong;
+    assert!(wrong.len() == 1 && wrong[0].contains("push the image again"), "{wrong:?}");
 }
 
 #[tokio::test]

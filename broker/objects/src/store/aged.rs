@@ -4,9 +4,9 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use futures::TryStreamExt;
+use millrace_schemas::BlobRef;
 use millrace_schemas::blob::paths;
 use millrace_schemas::limits::REFRESH_BLOB_MS;
-use millrace_schemas::{BlobRef, RunId};
 use object_store::{ObjectMeta, ObjectStoreExt};
 use serde::Serialize;
 
@@ -78,11 +78,10 @@ impl Objects {
     }
 
     /// Whether a blob is there, and was written so lately that nobody collects it before it is referred to.
-    pub(super) async fn has_young_blob(&self, run: &RunId, blob: &BlobRef) -> Result<bool, ObjectError> {
-        let path = paths::blob(run, &blob.sha256);
-        match self.store.head(&parse(&path)?).await {
+    pub(super) async fn has_young(&self, path: &str, blob: &BlobRef) -> Result<bool, ObjectError> {
+        match self.store.head(&parse(path)?).await {
             Ok(meta) => Ok(meta.size == blob.bytes && is_young(&meta)),
-            Err(e) => absent(self.failed("look for", &path, &e), false),
+            Err(e) => absent(self.failed("look for", path, &e), false),
         }
     }
 }

@@ -9,7 +9,7 @@ from .. import environment
 from ._seeds import draw_from, seed_of
 
 
-@environment("gem")
+@environment("gem", id="game")
 class Gem:
     def __init__(self, game, **config):
         if game not in gem.envs.registration.ENV_REGISTRY:
@@ -23,7 +23,7 @@ class Gem:
         self.seed = seed_of(seed, split)
         draw_from(self.seed, 0)
         text, info = self.env.reset(seed=self.seed)
-        return _with_suffix(text, info)
+        return _with_suffix(text, info), info
 
     def step(self, said):
         self.turn += 1
@@ -32,7 +32,9 @@ class Gem:
         done = terminated or truncated
         text = text if done else _with_suffix(text, info)
         # Its games give 1 for the goal and less for what comes near it.
-        return text, reward, done, {"success": bool(done and not isinstance(reward, str) and reward >= 1)}
+        success = bool(done and not isinstance(reward, str) and reward >= 1)
+        own = info if isinstance(info, dict) else {}
+        return text, reward, terminated, truncated, {**own, "success": success, "valid": True}
 
 
 def _with_suffix(text, info):

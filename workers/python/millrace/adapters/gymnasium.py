@@ -27,7 +27,7 @@ STATE = {
 _free: dict = defaultdict(list)
 
 
-@environment("gymnasium")
+@environment("gymnasium", id="id")
 class Gymnasium:
     def __init__(self, id, actions=(), ask="", **config):
         self.key = repr((id, sorted(config.items())))
@@ -46,8 +46,8 @@ class Gymnasium:
     def reset(self, seed, split):
         self.seed = seed_of(seed, split)
         draw_from(self.seed, 0)
-        observation, _ = self.env.reset(seed=self.seed)
-        return f"{self._say(observation)}\n{self.ask}"
+        observation, info = self.env.reset(seed=self.seed)
+        return f"{self._say(observation)}\n{self.ask}", info
 
     def step(self, said):
         action = self._action(said)
@@ -55,9 +55,9 @@ class Gymnasium:
             return f"That is no action. {self.ask}", 0.0, False, {"valid": False}
         self.turn += 1
         draw_from(self.seed, self.turn)
-        observation, reward, terminated, truncated, _ = self.env.step(action)
+        observation, reward, terminated, truncated, info = self.env.step(action)
         success = bool(terminated and not isinstance(reward, str) and reward > 0)
-        return self._say(observation), reward, bool(terminated or truncated), {"success": success}
+        return self._say(observation), reward, terminated, truncated, {**info, "success": success, "valid": True}
 
     def close(self):
         _free[self.key].append(self.env)

@@ -19,7 +19,7 @@ _loop = asyncio.new_event_loop()
 threading.Thread(target=_loop.run_forever, daemon=True).start()
 
 
-@environment("openenv", threads=True)
+@environment("openenv", threads=True, id="url")
 class OpenEnv:
     def __init__(self, url, action="message", observation=None, reset=None, unrewarded=None):
         self.url, self.action, self.observation, self.options = url, action, observation, reset or {}

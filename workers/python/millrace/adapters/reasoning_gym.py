@@ -9,7 +9,7 @@ from .. import environment
 from ._seeds import draw_from, seed_of
 
 
-@environment("reasoning_gym")
+@environment("reasoning_gym", id="dataset")
 class ReasoningGym:
     def __init__(self, dataset, ask="End with the answer alone, after the word Answer:", **config):
         self.dataset, self.ask, self.config = dataset, ask, config

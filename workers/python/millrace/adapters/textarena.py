@@ -9,7 +9,7 @@ from .. import environment
 from ._seeds import draw_from, seed_of
 
 
-@environment("textarena")
+@environment("textarena", id="game")
 class TextArena:
     def __init__(self, game, **config):
         # It may draw while it is made, and prints while it makes some boards.

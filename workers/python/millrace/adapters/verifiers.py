@@ -103,7 +103,7 @@ class Server:
         return await asked.get()
 
 
-@environment("verifiers", threads=True)
+@environment("verifiers", threads=True, id="taskset")
 class Verifiers:
     def __init__(self, taskset, env=None, address=None, tasks=1000):
         key = repr((taskset, env, address, tasks))

@@ -57,10 +57,13 @@ pub(super) async fn create(State(service): State<Service>, headers: HeaderMap, b
     if let Some((field, remedy)) = asked.refused() {
         return Err(Failure::not_served(field, remedy));
     }
-    let images = &service.settings().images;
-    if !images.contains(&asked.template) {
-        let words = format!("there is no template {:?}: the templates are {images:?}", asked.template);
-        return Err(Failure::new(StatusCode::NOT_FOUND, words));
+    match service.image(&asked.template).await {
+        Ok(_) => {}
+        Err(ServiceError::Invalid { remedy, .. }) => {
+            let words = format!("there is no template {:?}: {remedy}", asked.template);
+            return Err(Failure::new(StatusCode::NOT_FOUND, words));
+        }
+        Err(error) => return Err(error.into()),
     }
     let life = life_of(&service, asked.timeout)?;
     // A request that is repeated under its key is one request.

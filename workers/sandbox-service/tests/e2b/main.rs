@@ -7,8 +7,11 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
+mod readme;
 #[path = "../rock/service.rs"]
 mod service;
+#[path = "../rock/drive.rs"]
+mod drive;
 use service::{KEY, OTHER, PATIENCE, Service, service};
 
 /// A sandbox as a client knows it.
@@ -76,9 +79,7 @@ fn e2bs_own_client_lists_and_uses_many_at_once() {
 
 #[test]
 fn the_example_of_the_readme_works() {
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
-    let readme = std::fs::read_to_string(readme).unwrap();
-    let example = readme.split("```python\n").nth(1).unwrap().split("```").next().unwrap();
+    let example = readme::example("from e2b");
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("example.py");
     std::fs::write(&program, format!("{example}\nprint('done')\n")).unwrap();

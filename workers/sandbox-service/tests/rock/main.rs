@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 mod service;
+mod drive;
 use service::{KEY, OTHER, PATIENCE, Service, service};
 
 impl Service {

@@ -2,17 +2,13 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 pub(crate) const KEY: &str = "key-of-the-first-owner";
 pub(crate) const OTHER: &str = "key-of-another-owner";
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
 
 /// The real program; it ends with this value.
 pub(crate) struct Service {
@@ -78,18 +74,5 @@ impl Service {
         let answer = String::from_utf8_lossy(&answer);
         let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
         (status, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
-    }
-
-    /// Runs a program of Python's with the clients of others. It ends well and says `done` at last.
-    pub(crate) fn drive(&self, program: &Path, args: &[&str], env: &[(&str, &str)]) {
-        let python = root().join("target/sandbox-sdks/bin/python");
-        assert!(python.exists(), "the clients are missing: run workers/sandbox-service/tests/setup.sh");
-        let output = Command::new(python).arg(program).args(args).envs(env.iter().copied()).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(
-            output.status.success() && said.trim_end().ends_with("done"),
-            "{said}\n{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
     }
 }

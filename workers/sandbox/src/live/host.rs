@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -53,6 +54,8 @@ struct Inner {
     keeper: Keeper,
     making: Semaphore,
     warm: Mutex<VecDeque<Warm>>,
+    /// Sandboxes that shall wait.
+    most_warm: AtomicUsize,
 }
 
 /// A sandbox that waits for what it shall be.
@@ -73,11 +76,23 @@ impl Host {
         groups::sweep();
         let keeper = timeout(PATIENCE, Keeper::start(&settings.program)).await.map_err(|_| late())??;
         let making = Semaphore::new(settings.at_once.max(1));
-        let host = Self(Arc::new(Inner { settings, keeper, making, warm: Mutex::default() }));
-        for _ in 0..host.0.settings.warm {
-            host.refill();
-        }
+        let host = Self(Arc::new(Inner {
+            settings,
+            keeper,
+            making,
+            warm: Mutex::default(),
+            most_warm: AtomicUsize::new(0),
+        }));
+        host.hold(host.0.settings.warm);
         Ok(host)
+    }
+
+    /// Holds so many ready, unless it is more already. Whatever their files will be, they are the same.
+    pub fn hold(&self, warm: usize) {
+        let before = self.0.most_warm.fetch_max(warm, Ordering::Relaxed);
+        for _ in before..warm {
+            self.refill();
+        }
     }
 
     /// Makes a sandbox with an empty file system besides what `spec` shows.
@@ -114,7 +129,7 @@ impl Host {
     /// One that waits, from the pool if there is one.
     pub(crate) async fn take(&self) -> Result<Warm, LiveError> {
         let waiting = self.0.pool().pop_front();
-        if self.0.settings.warm > 0 {
+        if self.0.most_warm.load(Ordering::Relaxed) > 0 {
             self.refill();
         }
         match waiting {
@@ -131,7 +146,7 @@ impl Host {
             let Some(inner) = inner.upgrade() else { return };
             if let Ok(warm) = inner.make().await {
                 let mut pool = inner.pool();
-                if pool.len() < inner.settings.warm {
+                if pool.len() < inner.most_warm.load(Ordering::Relaxed) {
                     pool.push_back(warm);
                 }
             }

@@ -67,7 +67,17 @@ impl Keeper {
     /// Makes an empty layer. Where the future is dropped, the layer goes, too.
     pub(crate) async fn layer(&self, bounds: &Bounds) -> Result<Layer, LiveError> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let what = ToKeeper::Make { layer: number, bytes: bounds.disk_bytes, files: bounds.files };
+        self.ask(number, ToKeeper::Make { layer: number, bytes: bounds.disk_bytes, files: bounds.files })
+            .await
+    }
+
+    /// Shows a folder of the machine as a layer, to read. It must be open to all users.
+    pub(crate) async fn show(&self, folder: &Path) -> Result<Layer, LiveError> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.ask(number, ToKeeper::Show { layer: number, folder: folder.to_owned() }).await
+    }
+
+    async fn ask(&self, number: u64, what: ToKeeper) -> Result<Layer, LiveError> {
         let (tell, told) = oneshot::channel();
         self.ask.send(Asked { what, tell }).map_err(broken)?;
         let layer = Layer { number, digest: OnceCell::new(), ask: self.ask.downgrade() };

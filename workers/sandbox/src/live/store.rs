@@ -166,11 +166,11 @@ impl Host {
     }
 }
 
-fn refused(what: &str, path: &Path, error: &std::io::Error) -> LiveError {
+pub(crate) fn refused(what: &str, path: &Path, error: &std::io::Error) -> LiveError {
     LiveError::Refused(format!("failed to {what} {}: {error}", path.display()))
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

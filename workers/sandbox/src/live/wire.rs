@@ -42,6 +42,13 @@ pub enum ToKeeper {
         /// Number of its files.
         files: u32,
     },
+    /// Show a folder of the machine as a layer that is not written to.
+    Show {
+        /// Its number.
+        layer: u64,
+        /// The folder, whose `u` has the files.
+        folder: PathBuf,
+    },
     /// Remove a layer. What still runs on it keeps it until its end.
     Drop {
         /// Its number.

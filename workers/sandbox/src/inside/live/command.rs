@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, Write};
 use std::os::fd::OwnedFd;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
 use super::tend::Tend;
-use super::{HOME, PROGRAM, tree};
+use super::{HOME, program, tree};
 
 /// What every command sees of an environment, unless it is told otherwise.
 const ENVIRONMENT: [(&str, &str); 7] = [
@@ -91,7 +91,7 @@ type Started = (Child, mpsc::UnboundedSender<Vec<u8>>, [Pipe; 2]);
 
 /// Starts it under a supervisor, which keeps its descendants together.
 fn start(tend: &Tend, exec: &Exec) -> anyhow::Result<Started> {
-    let mut child = Command::new(PROGRAM)
+    let mut child = program()
         .arg(crate::SUPERVISE)
         .args(&exec.argv)
         .env_clear()

@@ -2,13 +2,13 @@
 //! what the sandbox shall be, builds what is seen, leaves everything else behind, and becomes `tend`
 //! in a namespace of users in which it has no rights.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Component, Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, bail, ensure};
 use millrace_sandbox::live::Wall;
@@ -21,7 +21,7 @@ use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use nix::unistd::{chdir, pivot_root};
 
-use super::{HOME, LAYERS, PROGRAM, tend};
+use super::{HOME, LAYERS, LIBRARIES, LOADER, program, tend};
 use crate::inside::launch::WITHIN;
 use crate::inside::root::{self, DEVICES, SYSTEM, bind, memory, none, step, strip};
 
@@ -89,7 +89,7 @@ fn become_tend(build: &Build) -> anyhow::Result<std::convert::Infallible> {
     map(&own, "gid_map", &format!("{WITHIN} 0 1"))?;
     drop(own);
     // Not being root in there it loses all rights by this.
-    let error = Command::new(PROGRAM).arg(crate::TEND).args(lacks).env_clear().exec();
+    let error = program().arg(crate::TEND).args(lacks).env_clear().exec();
     Err(error).context("failed to start the first process within")
 }
 
@@ -225,6 +225,9 @@ fn devices(build: &Build) -> anyhow::Result<()> {
         fs::copy(root::PROGRAM, dev.join("sandbox")).context("failed to copy this program")?;
         fs::set_permissions(dev.join("sandbox"), fs::Permissions::from_mode(0o555))?;
     }
+    if !build.spec.system {
+        libraries(dev).context("failed to show this program's libraries")?;
+    }
     for (name, to) in LINKS {
         symlink(to, dev.join(name))?;
     }
@@ -242,6 +245,23 @@ fn devices(build: &Build) -> anyhow::Result<()> {
     })?;
     let closed = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
     step("close /dev", || mount(none(), dev, none(), closed | MsFlags::MS_NOSUID | MsFlags::MS_NODEV, none()))
+}
+
+/// The files of which this very process was put together, besides its own: its loader and libraries.
+fn libraries(dev: &Path) -> anyhow::Result<()> {
+    let place = dev.join(strip(LIBRARIES.as_ref()).strip_prefix("dev")?);
+    fs::create_dir(&place)?;
+    let maps = fs::read_to_string("/old/proc/self/maps")?;
+    let files = maps.lines().filter_map(|line| line.split_once('/')).map(|(_, path)| format!("/{path}"));
+    for file in files.collect::<BTreeSet<String>>() {
+        let name = Path::new(&file).file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if name.contains(".so") {
+            let to = place.join(if name.starts_with("ld-") { LOADER } else { name });
+            fs::write(&to, "")?;
+            bind(Path::new(&file), &to).with_context(|| format!("failed to show {file}"))?;
+        }
+    }
+    Ok(())
 }
 
 /// `/proc` of the sandbox's own processes. The kernel gives one only where the machine's own is not

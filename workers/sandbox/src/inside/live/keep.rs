@@ -15,7 +15,7 @@ use nix::unistd::{chdir, getegid, geteuid, pivot_root};
 
 use super::LAYERS;
 use crate::inside::launch::{close_others, leave_root};
-use crate::inside::root::{self, memory, none, step};
+use crate::inside::root::{self, bind, memory, none, step};
 
 /// Bytes for the keeper's own tree.
 const TREE_BYTES: u64 = 64 * 1024 * 1024;
@@ -47,7 +47,8 @@ fn say(answer: &FromKeeper) {
     crate::say_line(answer);
 }
 
-fn enter() -> anyhow::Result<()> {
+/// Makes namespaces of users and mounts, and is root in them.
+pub(super) fn enter() -> anyhow::Result<()> {
     let (user, group) = (geteuid(), getegid());
     unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)?;
     fs::write("/proc/self/setgroups", "deny")?;
@@ -78,15 +79,22 @@ fn build(program: &Path) -> anyhow::Result<()> {
 }
 
 fn done(asked: &ToKeeper) -> anyhow::Result<()> {
-    match *asked {
-        ToKeeper::Make { layer, bytes, files } => {
+    match asked {
+        &ToKeeper::Make { layer, bytes, files } => {
             let at = place(layer);
             fs::create_dir(&at)?;
             memory(&at, bytes, files, 0o755)?;
             fs::create_dir(at.join("u"))?;
             fs::create_dir(at.join("w"))?;
         }
-        ToKeeper::Drop { layer } => {
+        ToKeeper::Show { layer, folder } => {
+            let at = place(*layer);
+            fs::create_dir(&at)?;
+            bind(&Path::new("/old").join(root::strip(folder)), &at).with_context(|| {
+                format!("failed to show {}; it must be open to all users", folder.display())
+            })?;
+        }
+        &ToKeeper::Drop { layer } => {
             let at = place(layer);
             umount2(&at, MntFlags::MNT_DETACH)?;
             fs::remove_dir(&at)?;

@@ -23,11 +23,11 @@ use super::enter::join_keeper;
 /// How much zstd tries: of its levels up to 3 cost little time.
 const LEVEL: i32 = 3;
 /// By what the kernel marks a folder that covers those below.
-const OPAQUE: &str = "user.overlay.opaque";
+pub(super) const OPAQUE: &str = "user.overlay.opaque";
 /// By what a packed layer does.
-const OPAQUE_NAME: &str = ".wh..wh..opq";
+pub(super) const OPAQUE_NAME: &str = ".wh..wh..opq";
 /// Before the name of what is not there.
-const GONE: &str = ".wh.";
+pub(super) const GONE: &str = ".wh.";
 
 /// Writes a layer of this keeper to the standard output.
 ///
