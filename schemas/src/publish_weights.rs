@@ -35,8 +35,8 @@ pub struct Retention {
     #[serde(default = "Retention::default_checkpoint_every")]
     pub checkpoint_every: u64,
     /// Every this many steps, and after the last, the weights are stored whole: an anchor. In
-    /// between only what changed since the anchor is, where that is at most a quarter. Default 1:
-    /// every version is whole. A worker older than this setting cannot read the others.
+    /// between only what changed since the anchor is, where that is at most a quarter. A worker
+    /// older than this setting cannot read those versions. At 1 all are whole. Default 1.
     #[serde(
         default = "Retention::default_anchor_every",
         skip_serializing_if = "Retention::is_default_anchor_every"

@@ -19,20 +19,14 @@ use millrace_schemas::publish_weights::{Manifest, PublishWeightsDone, PublishWei
 use millrace_schemas::reward::{RewardDone, RewardRule, RewardTask, TurnResult};
 use millrace_schemas::submit::{ModelSpec, RunSpec, from_toml};
 use millrace_schemas::train_shard::{
-    Batch, BatchGroup, BatchRollout, BatchTurn, StepVoid, StoredTrajectory, TrainShardDone, TrainShardTask,
-    TrainWork,
+    Batch, BatchGroup, BatchRollout, BatchTurn, DeltaRef, FileRef, StepVoid, StoredTrajectory,
+    TrainShardDone, TrainShardTask, TrainWork,
 };
 use millrace_schemas::{
     BlobRef, EntryRef, Event, Outcome, OutcomeBody, PolicyVersion, RolloutId, Task, TaskBody, TaskKey,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-
-use versions::{file, file_delta, manifest, manifest_sample};
-
-// The fuzz tests read this file, too, by its path.
-#[path = "samples/versions.rs"]
-mod versions;
 
 /// A message in its encoding.
 pub(crate) struct Sample {
@@ -55,6 +49,17 @@ fn sample<T: Serialize + DeserializeOwned>(name: &'static str, message: &T) -> S
     }
 }
 
+/// A stored JSON document: exactly these bytes are hashed, so they may not change either.
+fn manifest_sample(name: &'static str, manifest: &Manifest) -> Sample {
+    Sample {
+        name,
+        bytes: manifest.to_json(),
+        again: |bytes| {
+            serde_json::from_slice(bytes).map(|read: Manifest| read.to_json()).map_err(|e| e.to_string())
+        },
+    }
+}
+
 /// One of every kind.
 pub(crate) fn all() -> Vec<Sample> {
     let mut samples: Vec<Sample> = Vec::new();
@@ -64,17 +69,16 @@ pub(crate) fn all() -> Vec<Sample> {
     samples.extend(events().iter().map(|(name, event)| sample(name, event)));
     samples.push(sample("batch", &batch()));
     samples.push(sample("batch_by_reference", &batch_by_reference()));
-    samples.push(manifest_sample("manifest_json", &manifest()));
-    samples
-        .push(manifest_sample("manifest_json_delta", &Manifest { files: vec![file_delta()], ..manifest() }));
+    samples.push(manifest_sample("manifest_json", &manifest(file())));
+    samples.push(manifest_sample("manifest_json_delta", &manifest(file_delta())));
     samples.push(sample("segment_entries", &segment_entries()));
     samples.push(sample("segment_index", &segment_index()));
     samples.push(Sample {
         name: "segment_json",
         bytes: serde_json::to_vec(&segment()).expect("JSON can express it"),
         again: |bytes| {
-            let segment: LogSegment = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
-            serde_json::to_vec(&segment).map_err(|e| e.to_string())
+            let read = serde_json::from_slice(bytes);
+            read.and_then(|read: LogSegment| serde_json::to_vec(&read)).map_err(|e| e.to_string())
         },
     });
     samples
@@ -182,7 +186,7 @@ pub(crate) fn tasks() -> Vec<(&'static str, Task)> {
         reference: None,
     };
     let publish = PublishWeightsTask {
-        manifest: manifest(),
+        manifest: manifest(file()),
         retention: Retention { newest: 4, every: 10, checkpoint_every: 8, ..Retention::default() },
     };
     let shard = |makes| TaskKey::TrainShard { makes, rank: 0, attempt: 0 };
@@ -327,8 +331,8 @@ pub(crate) fn outcomes() -> Vec<(&'static str, Outcome)> {
         request_fingerprint: None,
         body,
     };
-    let shard = TrainShardDone { files: vec![file()], metrics: metrics() };
-    let delta = TrainShardDone { files: vec![file_delta()], metrics: metrics() };
+    let shard = |file| OutcomeBody::TrainShard(TrainShardDone { files: vec![file], metrics: metrics() });
+    let makes = TaskKey::TrainShard { makes: 5, rank: 0, attempt: 0 };
     let publish = PublishWeightsDone {
         manifest: Sha::of(b"manifest"),
         batch: Some(blob("batch")),
@@ -359,14 +363,8 @@ pub(crate) fn outcomes() -> Vec<(&'static str, Outcome)> {
                 OutcomeBody::Lost(Lost { reason: "its worker is gone".into() }),
             ),
         ),
-        (
-            "outcome_train_shard_delta",
-            outcome(TaskKey::TrainShard { makes: 5, rank: 0, attempt: 0 }, OutcomeBody::TrainShard(delta)),
-        ),
-        (
-            "outcome_train_shard",
-            outcome(TaskKey::TrainShard { makes: 5, rank: 0, attempt: 0 }, OutcomeBody::TrainShard(shard)),
-        ),
+        ("outcome_train_shard", outcome(makes, shard(file()))),
+        ("outcome_train_shard_delta", outcome(makes, shard(file_delta()))),
         (
             "outcome_void",
             outcome(
@@ -474,5 +472,26 @@ pub(crate) fn batch() -> Batch {
         temperature: 1.0,
         sample_below: None,
         groups: vec![BatchGroup { group: 7, domain: 0, rollouts: vec![rollout] }],
+    }
+}
+
+fn file() -> FileRef {
+    FileRef::whole("model.safetensors", blob("weights"))
+}
+
+fn file_delta() -> FileRef {
+    let delta = DeltaRef { anchor: blob("anchor"), changes: blob("changes") };
+    FileRef { delta: Some(delta), ..file() }
+}
+
+fn manifest(file: FileRef) -> Manifest {
+    Manifest {
+        run: "lake".parse().expect("a run's name"),
+        version: PolicyVersion(5),
+        parent: Some(Sha::of(b"parent")),
+        batch: Some(blob("batch")),
+        config: Sha::of(b"config"),
+        files: vec![file],
+        metrics: metrics(),
     }
 }

@@ -18,7 +18,8 @@ impl Service {
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(
             output.status.success() && said.trim_end().ends_with("done"),
-            "{said}\n{}",
+            "{}\n{said}\n{}",
+            output.status,
             String::from_utf8_lossy(&output.stderr)
         );
     }
