@@ -113,7 +113,7 @@ fn measure(what: &Bench) -> anyhow::Result<()> {
         #[cfg(millrace_torch)]
         Bench::Train(args) => bench::train::run(args),
         #[cfg(millrace_torch)]
-        Bench::Weights(args) => in_real_time(bench::weights::run(args)),
+        Bench::Weights(args) => bench::weights::run(args),
         #[cfg(millrace_torch)]
         Bench::Generate(args) => bench::generate::run(args),
     }

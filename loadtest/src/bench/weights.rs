@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde::Serialize;
+use tokio::runtime::Runtime;
 
 use super::publish;
 use deltas::Deltas;
@@ -55,22 +56,24 @@ struct Figures {
 ///
 /// # Errors
 /// The model cannot be trained, the S3 server does not run, or a worker got other weights.
-pub async fn run(args: &Args) -> anyhow::Result<()> {
+pub fn run(args: &Args) -> anyhow::Result<()> {
     anyhow::ensure!(args.steps > 0 && args.drawn_steps > 0, "--steps and --drawn-steps are at least 1");
     anyhow::ensure!(args.rounds > 0 && !args.workers.contains(&0), "--rounds and --workers are at least 1");
     let mut all = Vec::new();
     let mut pair = None;
     if let Some(model) = &args.model {
-        let (deltas, made) = tokio::task::block_in_place(|| deltas::of_directory(args, model))?;
+        let (deltas, made) = deltas::of_directory(args, model)?;
         all.push(deltas);
         pair.get_or_insert(made);
     }
     if let Some(layers) = args.drawn_layers {
-        let (deltas, made) = tokio::task::block_in_place(|| deltas::of_drawn(args, layers))?;
+        let (deltas, made) = deltas::of_drawn(args, layers)?;
         all.push(deltas);
         pair.get_or_insert(made);
     }
-    let fan_out = fan_out::measure(args, pair.context("no model was asked for")?).await?;
+    let pair = pair.context("no model was asked for")?;
+    let limits = fan_out::Limits::measure(args, &pair)?;
+    let fan_out = Runtime::new()?.block_on(fan_out::measure(args, pair, &limits))?;
     let tables = format!("{}\n{}", deltas::table(&all), fan_out::table(&fan_out));
     publish(&args.out, &Figures { deltas: all, fan_out }, &tables)
 }

@@ -6,13 +6,15 @@ use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
 use millrace_queue::ObjectError;
 use millrace_schemas::BlobRef;
 use millrace_schemas::blob::Sha;
+use nix::sys::stat::futimens;
 use nix::sys::statvfs::statvfs;
+use nix::sys::time::TimeSpec;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 /// Smaller blobs are fetched as fast as they are found.
@@ -24,7 +26,7 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 /// After so long without one it hangs, and the others fetch for themselves.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Files of writers that died are removed after this.
-const LEFT_BEHIND: Duration = Duration::from_hours(1);
+const LEFT_BEHIND: Duration = Duration::from_secs(60 * 60);
 
 /// The part of its disk that stays free for others, as a divisor.
 const RESERVE: u64 = 10;
@@ -122,7 +124,7 @@ impl Folder {
                 return None;
             }
             // Its use; who may not change it may read it all the same.
-            let _ = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
+            let _ = File::open(&path).and_then(|file| touch(&file));
             Some(Bytes::from(content))
         });
         read.await.expect("it does not panic")
@@ -164,7 +166,7 @@ impl Fetching {
     fn of(file: File, path: PathBuf) -> Self {
         let heartbeats = tokio::spawn(async move {
             loop {
-                let _ = file.set_modified(SystemTime::now());
+                let _ = touch(&file);
                 tokio::time::sleep(HEARTBEAT).await;
             }
         });
@@ -178,6 +180,11 @@ impl Drop for Fetching {
         let _ = std::fs::remove_file(&self.path);
         self.heartbeats.abort();
     }
+}
+
+/// Sets the time of its last change to now, by the file system's clock.
+fn touch(file: &File) -> io::Result<()> {
+    Ok(futimens(file, &TimeSpec::UTIME_NOW, &TimeSpec::UTIME_NOW)?)
 }
 
 /// Removes what was not used for longest, but never `newest`.

@@ -122,7 +122,7 @@ fn train(model: String, spec: &ModelSpec, shape: Shape, steps: usize) -> anyhow:
         if let (Some(anchor), Some(before)) = (made.first(), made.last()) {
             versions.push(compare(anchor, before, &weights)?);
         }
-        eprintln!("{model}: {distance} of {steps} steps");
+        println!("{model}: {distance} of {steps} steps");
         // The anchor, the first after it, and the latest.
         made.truncate(2);
         made.push(weights);

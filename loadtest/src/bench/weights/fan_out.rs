@@ -49,12 +49,26 @@ pub(super) struct FanOut {
     disk_seconds: f64,
 }
 
+/// What bounds the figures, in seconds.
+pub(super) struct Limits {
+    loopback: f64,
+    /// By number of workers.
+    disk: Vec<f64>,
+}
+
+impl Limits {
+    /// Of the version that is fetched.
+    pub(super) fn measure(args: &Args, pair: &Pair) -> anyhow::Result<Self> {
+        let disk = args.workers.iter().map(|workers| disk(&pair.next, *workers));
+        Ok(Self { loopback: loopback(pair.next.len())?, disk: disk.collect::<anyhow::Result<_>>()? })
+    }
+}
+
 /// All numbers of workers, all ways in turn.
-pub(super) async fn measure(args: &Args, pair: Pair) -> anyhow::Result<Vec<FanOut>> {
+pub(super) async fn measure(args: &Args, pair: Pair, limits: &Limits) -> anyhow::Result<Vec<FanOut>> {
     let server = S3Server::start().await;
-    let loopback = tokio::task::block_in_place(|| loopback(pair.next.len()))?;
     let mut all = Vec::new();
-    for &workers in &args.workers {
+    for (&workers, &disk) in args.workers.iter().zip(&limits.disk) {
         let mut rounds: [Vec<(f64, f64)>; 3] = Default::default();
         for round in 0..args.rounds {
             for (way, times) in [Way::Alone, Way::Folder, Way::Delta].into_iter().zip(&mut rounds) {
@@ -62,7 +76,6 @@ pub(super) async fn measure(args: &Args, pair: Pair) -> anyhow::Result<Vec<FanOu
                 times.push(fan_out(&objects, &pair, workers, way).await?);
             }
         }
-        let disk = tokio::task::block_in_place(|| disk(&pair.next, workers))?;
         for (way, times) in [Way::Alone, Way::Folder, Way::Delta].into_iter().zip(rounds) {
             let (publish, ready): (Vec<f64>, Vec<f64>) = times.into_iter().unzip();
             let over = if way == Way::Alone { workers as f64 } else { 1.0 };
@@ -71,10 +84,10 @@ pub(super) async fn measure(args: &Args, pair: Pair) -> anyhow::Result<Vec<FanOu
                 way,
                 publish_seconds: median(publish),
                 ready_seconds: median(ready),
-                loopback_seconds: loopback * over,
+                loopback_seconds: limits.loopback * over,
                 disk_seconds: disk,
             });
-            eprintln!("{workers} workers, {way:?}");
+            println!("{workers} workers, {way:?}");
         }
     }
     Ok(all)

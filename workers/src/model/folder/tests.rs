@@ -113,7 +113,7 @@ async fn what_was_not_used_for_longest_makes_room() {
     }
     let left = path.path().join(format!("{}-1-1.{PART}", blobs[0].0.sha256));
     std::fs::write(&left, b"of a writer that died").unwrap();
-    let old = SystemTime::now() - 2 * LEFT_BEHIND;
+    let old = left.metadata().unwrap().modified().unwrap() - 2 * LEFT_BEHIND;
     for (path, age) in [
         (path.path().join(blobs[0].0.sha256.to_string()), old),
         (path.path().join(blobs[1].0.sha256.to_string()), old + Duration::from_secs(1)),
