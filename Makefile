@@ -15,7 +15,7 @@ RUNS := broker/coordinator/runs
 MINUTES ?= 10
 SEED ?= 1
 
-.PHONY: help setup alone tools sdks model build programs demo sokoban arithmetic agent learn test test-learn test-others envs engines terraform fleet operation sim lint fmt bench chaos
+.PHONY: help setup alone tools sdks model build programs demo sokoban arithmetic agent learn test test-learn test-others envs engines gpu terraform fleet operation sim lint fmt bench chaos
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)$$/  make \1\t\2/p' Makefile | expand -t 18
@@ -79,6 +79,10 @@ envs: programs model ## environments of gymnasium, GEM, reasoning-gym, TextArena
 
 engines: programs model ## vLLM itself, for a CPU, driven by the vllm dialect; target/engines; 6 GB; needs Python 3.11
 	infra/dev/engines.sh
+
+gpu: build ## a bundle that proves on a bare machine with a GPU what only one can show, and that here; target/gpu
+	infra/gpu/bundle.sh $(CARGO_ARGS)
+	.venv/bin/python target/gpu/millrace-gpu/run.py --out target/gpu/report || test $$? = 3
 
 terraform: ## terraform/ without a cloud: modules, user data, rules; where terraform 1.11 is
 	terraform/test.sh
