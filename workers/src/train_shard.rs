@@ -205,16 +205,9 @@ impl TrainShard {
         may_delta: bool,
     ) -> Result<TrainShardDone, ObjectError> {
         carried.retain(|file| !is_for_training(&file.name));
-        let carried_over = |name: &str| carried.iter().find(|file| may_delta && file.name == name);
-        let with_base = |(name, content): (String, bytes::Bytes)| {
-            let base = carried_over(&name).cloned();
-            (name, content, base)
-        };
-        let trained_files: Vec<_> = trained.files.into_iter().map(with_base).collect();
-        let mut files: Vec<FileRef> = futures::stream::iter(trained_files)
-            .map(async |(name, content, base)| {
-                self.versions.files().store(run, &name, content, base.as_ref()).await
-            })
+        let base = |name: &str| carried.iter().find(|file| may_delta && file.name == name);
+        let mut files: Vec<FileRef> = futures::stream::iter(trained.files)
+            .map(async |(name, content)| self.versions.files().store(run, &name, content, base(&name)).await)
             .buffered(FILES_IN_FLIGHT)
             .try_collect()
             .await?;

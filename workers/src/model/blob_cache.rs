@@ -53,11 +53,6 @@ impl BlobCache {
         }
     }
 
-    /// The content of this hash, if it is in memory.
-    pub(super) fn kept(&self, sha: &Sha) -> Option<Bytes> {
-        self.recent.get(sha)
-    }
-
     /// Keeps content in memory whose hash is proved.
     pub(super) fn keep(&self, sha: Sha, content: Bytes) {
         self.recent.insert(sha, content);
@@ -65,11 +60,20 @@ impl BlobCache {
 
     /// As [`Self::fetch`], with one try.
     pub(super) async fn try_fetch(&self, run: &RunId, blob: BlobRef) -> Result<Bytes, ObjectError> {
-        if let Some(content) = self.recent.get(&blob.sha256) {
+        self.get_or(blob.sha256, self.objects.get_blob(run, &blob)).await
+    }
+
+    /// The content of this hash from memory, or what `fetch` gives, which has proved it.
+    pub(super) async fn get_or(
+        &self,
+        sha: Sha,
+        fetch: impl Future<Output = Result<Bytes, ObjectError>> + Send,
+    ) -> Result<Bytes, ObjectError> {
+        if let Some(content) = self.recent.get(&sha) {
             return Ok(content);
         }
-        let content = self.objects.get_blob(run, &blob).await?;
-        self.recent.insert(blob.sha256, content.clone());
+        let content = fetch.await?;
+        self.keep(sha, content.clone());
         Ok(content)
     }
 
@@ -79,7 +83,7 @@ impl BlobCache {
     /// The store cannot be reached or refuses.
     pub async fn store(&self, run: &RunId, content: Bytes) -> Result<BlobRef, ObjectError> {
         let blob = self.objects.put_blob(run, content.clone()).await?;
-        self.recent.insert(blob.sha256, content);
+        self.keep(blob.sha256, content);
         Ok(blob)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use millrace_objects::{delta, from_anchor};
 use millrace_policy::is_for_training;
-use millrace_queue::{ObjectError, Objects};
+use millrace_queue::ObjectError;
 use millrace_schemas::blob::Sha;
 use millrace_schemas::train_shard::{DeltaRef, FileRef};
 use millrace_schemas::{BlobRef, RunId};
@@ -34,10 +34,6 @@ impl FileStore {
         &self.blobs
     }
 
-    fn objects(&self) -> &Objects {
-        self.blobs.objects()
-    }
-
     /// Reads a file and proves it by its hash. Transient errors of the store are retried a few times.
     ///
     /// # Errors
@@ -57,14 +53,12 @@ impl FileStore {
         let Some(DeltaRef { anchor, changes }) = file.delta else {
             return self.whole(run, &file.name, file.blob).await;
         };
-        if let Some(content) = self.blobs.kept(&file.blob.sha256) {
-            return Ok(content);
-        }
-        let (anchor, changes) =
-            futures::try_join!(self.anchor(run, &file.name, anchor), self.blobs.try_fetch(run, changes))?;
-        let content = from_anchor(run, file.blob, anchor, changes).await?;
-        self.blobs.keep(file.blob.sha256, content.clone());
-        Ok(content)
+        let made = async {
+            let (anchor, changes) =
+                futures::try_join!(self.anchor(run, &file.name, anchor), self.blobs.try_fetch(run, changes))?;
+            from_anchor(run, file.blob, anchor, changes).await
+        };
+        self.blobs.get_or(file.blob.sha256, made).await
     }
 
     /// Stores a file: as what changed since the anchor of `base`, if there is one and that is worth it, else whole.
@@ -134,12 +128,8 @@ impl FileStore {
 
     async fn whole(&self, run: &RunId, name: &str, blob: BlobRef) -> Result<Bytes, ObjectError> {
         let Some(folder) = self.folder(name, &blob) else { return self.blobs.try_fetch(run, blob).await };
-        if let Some(content) = self.blobs.kept(&blob.sha256) {
-            return Ok(content);
-        }
-        let content = folder.get_or(&blob, self.objects().get_blob(run, &blob)).await?;
-        self.blobs.keep(blob.sha256, content.clone());
-        Ok(content)
+        let fetch = self.blobs.objects().get_blob(run, &blob);
+        self.blobs.get_or(blob.sha256, folder.get_or(&blob, fetch)).await
     }
 
     /// The machine's folder, if it keeps such a file.

@@ -48,9 +48,11 @@ impl Train {
     ) -> Result<OutcomeBody, Failure> {
         // Dropped with this future: generating continues after the step, however it ends.
         let mut _device = None;
+        // Files that the new version may be stored as changes of; none where it is stored whole.
+        let mut base_files = Vec::new();
         let trained = match &shard.work {
             TrainWork::Initialise { model, seed } => ScriptedTrainer.initialise(model, *seed),
-            TrainWork::Step { base, manifest, batch: blob, algorithm, checkpoint, .. } => {
+            TrainWork::Step { base, manifest, batch: blob, algorithm, checkpoint, delta, .. } => {
                 let bytes = self.versions.objects().get_blob(run, blob).await;
                 let bytes = bytes.map_err(Failure::soon)?;
                 let mut batch: Batch = decode("batch", &bytes).map_err(Failure::impossible)?;
@@ -59,6 +61,9 @@ impl Train {
                 let own = share.rollouts(&mut batch);
                 self.broker.resolve_rollouts(run, own).await.map_err(Failure::soon)?;
                 let loaded = self.versions.fetch(run, *base, *manifest, Files::All).await?;
+                if *delta {
+                    base_files.clone_from(&loaded.manifest.files);
+                }
                 if let Some(device) = &self.device {
                     let begun = device.begin_step().await;
                     _device = Some(begun.map_err(|error| Failure::Retry(Retry::Restart, error.to_string()))?);
@@ -82,28 +87,17 @@ impl Train {
             }
         };
         let mut trained = trained?;
-        let base = self.delta_base(run, &shard.work).await?;
         if shard.rank > 0 {
             // The first rank writes what all of them hold.
             trained.files.clear();
         }
         let mut files = Vec::new();
         for (name, content) in trained.files {
-            let base = base.iter().find(|file| file.name == name);
+            let base = base_files.iter().find(|file| file.name == name);
             let stored = store(&self.versions, run, name, content, base);
             files.push(stored.await.map_err(Failure::soon)?);
         }
         Ok(OutcomeBody::TrainShard(TrainShardDone { files, metrics: trained.metrics }))
-    }
-
-    /// Files that the new version may be stored as changes of; none where it is stored whole.
-    async fn delta_base(&self, run: &RunId, work: &TrainWork) -> Result<Vec<FileRef>, Failure> {
-        match work {
-            TrainWork::Step { base, manifest, delta: true, .. } => {
-                Ok(self.versions.fetch(run, *base, *manifest, Files::Manifest).await?.manifest.files)
-            }
-            TrainWork::Step { .. } | TrainWork::Initialise { .. } => Ok(Vec::new()),
-        }
     }
 
     /// Hangs in the middle of a step, with the device. That is one rank's fault: the others find it
@@ -154,15 +148,15 @@ async fn store(
     content: Bytes,
     base: Option<&FileRef>,
 ) -> Result<FileRef, ObjectError> {
-    let Some(anchor) = base.map(FileRef::anchor) else {
-        return Ok(FileRef::whole(name, versions.blobs().store(run, content).await?));
-    };
-    let from = versions.blobs().fetch(run, anchor).await?;
-    let Some(changes) = encode_at_any_size(&from, &content) else {
-        return Ok(FileRef::whole(name, versions.blobs().store(run, content).await?));
-    };
-    let changes = versions.blobs().store(run, changes.into()).await?;
-    Ok(FileRef { name, blob: BlobRef::of(&content), delta: Some(DeltaRef { anchor, changes }) })
+    if let Some(anchor) = base.map(FileRef::anchor) {
+        let from = versions.blobs().fetch(run, anchor).await?;
+        if let Some(changes) = encode_at_any_size(&from, &content) {
+            let changes = versions.blobs().store(run, changes.into()).await?;
+            let delta = Some(DeltaRef { anchor, changes });
+            return Ok(FileRef { name, blob: BlobRef::of(&content), delta });
+        }
+    }
+    Ok(FileRef::whole(name, versions.blobs().store(run, content).await?))
 }
 
 #[async_trait]

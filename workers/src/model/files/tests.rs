@@ -1,3 +1,4 @@
+use millrace_queue::Objects;
 use millrace_schemas::blob::paths;
 
 use super::*;
