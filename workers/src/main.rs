@@ -4,6 +4,9 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let Err(error) = millrace_workers::command::main() else { return ExitCode::SUCCESS };
     // The chain of causes alone: a user has no use for a backtrace of this program.

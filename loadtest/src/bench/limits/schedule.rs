@@ -186,7 +186,8 @@ mod tests {
     fn what_comes_late_is_counted_from_its_time_in_the_schedule() {
         let player = Player::new(1, 64);
         let run: RunId = "r".parse().expect("a name");
-        let rollout = |index| Some(RolloutId { group: 0, index });
+        let id = |index| RolloutId { group: 0, index, attempt: 0 };
+        let rollout = |index| Some(id(index));
         player.pace(Some(1_000.0));
         let began = player.play().schedule.as_ref().expect("one").began;
         // Nothing is there when the first is due, nor for a second after.
@@ -198,7 +199,7 @@ mod tests {
         player.release(began + Duration::from_secs(1));
         assert!(second.try_recv().is_ok());
         let play = player.play();
-        let ended = |index| play.ended[&(run.clone(), RolloutId { group: 0, index })];
+        let ended = |index| play.ended[&(run.clone(), id(index))];
         assert_eq!((ended(0), ended(1)), (began, began + Duration::from_millis(1)));
     }
 }
