@@ -1,0 +1,331 @@
+"""One whole life of the chart on a real Kubernetes: `make kube`.
+
+The control plane and KEDA start → `helm install` → no run, no workers → FrozenLake is submitted: 0 → 1 → a higher maximum:
+1 → 5 → `kubectl delete pod`, `kill -9` → a lower maximum: 5 → 2 → the run's end: 2 → 0 → books balanced → `helm uninstall` →
+nothing left. The steps are functions in that order.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from pathlib import Path
+
+from cluster import Cluster, Failed
+from container import first_child
+from release import FULL, GENERATE, HERE, NAMESPACE, RELEASE, ROOT, Release, Replicas, must
+
+sys.path.insert(0, str(HERE.parent / "fakecloud"))
+from bench import Log  # noqa: E402  pylint: disable=wrong-import-position
+
+STEPS = 60
+POOL = "pool-generate"
+# KEDA asks each second, the horizontal autoscaler looks each five, and KEDA finds a new leader within its back-off.
+PATIENCE_S = 240
+# Reasons for which the coordinator drops rollouts by its own rules, and that no worker's end causes.
+RULES = {"stale", "surplus", "filtered"}
+
+
+class Life:
+    """What the steps share."""
+
+    def __init__(self, folder: Path, tools: Path, programs: Path):
+        self.folder, self.log = folder, Log(folder / "life.log")
+        venv = ROOT / ".venv"
+        torch = next(venv.glob("lib/python*/site-packages/torch/lib"))
+        # As infra/compose/Containerfile has them.
+        path = {"PATH": "/opt/millrace/bin:/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp"}
+        millrace = {"mounts": {"/opt/millrace/bin": str(programs), "/opt/millrace/libtorch": str(torch)},
+                    "environment": {**path, "LD_LIBRARY_PATH": "/opt/millrace/libtorch"}}
+        nats = {"mounts": {"/opt/nats": str(folder / "nats")}, "environment": {"PATH": "/opt/nats:/usr/bin:/bin"}}
+        (folder / "nats").mkdir()
+        shutil.copy(venv / "bin/nats-server", folder / "nats")
+        self.weed = venv / "bin/weed"
+        self.cluster = Cluster(folder, tools, {"millrace": millrace, "nats": nats})
+        self.release = Release(self.cluster, programs)
+        self.replicas: Replicas
+        self.run = ""
+        # Where in `replicas` the pool was empty for the first time.
+        self.empty_at = 0
+        self.killed = ""
+
+    def version(self) -> int:
+        return int(self.release.status(self.run).get("version") or 0)
+
+    def wait(self, what: str, condition, patience: float = PATIENCE_S):
+        return self.cluster.wait(what, condition, patience)
+
+    def steps_on(self, what: str, more: int = 2) -> None:
+        before = self.version()
+        self.wait(f"the run goes on {what}", lambda: self.version() >= min(before + more, STEPS))
+
+    def scaled_to(self, wanted: int) -> float:
+        """Waits until the Deployment has as many replicas, and as many pods are ready; seconds since now."""
+        started = time.monotonic()
+        self.wait(f"the pool has {wanted} replicas, ready", lambda: self.replicas.now == wanted
+                  and len(self.release.ready(POOL)) == wanted and len(self.release.pods(POOL)) == wanted)
+        return time.monotonic() - started
+
+
+def begin(life: Life) -> None:
+    started = time.monotonic()
+    life.cluster.begin()
+    life.release.s3(life.weed)
+    version = life.cluster.api.ask("GET", "/version")["gitVersion"]
+    life.log.say(f"Kubernetes {version}: etcd, API server, controllers, scheduler, one node, {time.monotonic() - started:.1f} s")
+    started = time.monotonic()
+    life.cluster.keda()
+    life.log.say(f"KEDA's operator and metrics adapter serve, {time.monotonic() - started:.1f} s")
+
+
+def install(life: Life) -> None:
+    """`helm install`, and the pool goes to nothing, since there is no run."""
+    started = time.monotonic()
+    life.release.secrets()
+    life.replicas = Replicas(life.cluster)
+    life.release.helm("install")
+    for component, count in (("nats", 1), ("coordinator", 2), ("gang", 1), ("pool-env", 1)):
+        life.wait(f"{component} is ready", lambda component=component, count=count:
+                  len(life.release.ready(component)) == count)
+    life.log.say(f"helm install {RELEASE}: nats-server, 2 coordinators, a train worker, an environment worker are ready, "
+                 f"{time.monotonic() - started:.1f} s")
+    life.scaled_to(0)
+    life.empty_at = len(life.replicas.seen) - 1
+    life.log.say(f"no run, no generate workers: replicas {' → '.join(map(str, life.replicas.since(0)))}, "
+                 f"{time.monotonic() - started:.1f} s")
+
+
+def submit(life: Life) -> None:
+    """0 → 1: KEDA asks the leader, who wants the most that the pool may have."""
+    text = (ROOT / "broker/coordinator/runs/frozen-lake-surroundings.toml").read_text(encoding="utf-8")
+    life.run = tomllib.loads(text)["name"]
+    first = next(line for line in text.splitlines() if line.startswith("steps = "))
+    path = life.folder / "run.toml"
+    path.write_text(text.replace(first, f"steps = {STEPS}"), encoding="utf-8")
+    must(life.release.command("submit", str(path)), "the run is refused")
+    took = life.scaled_to(1)
+    life.log.say(f"FrozenLake is submitted, {STEPS} steps: 0 → 1, ready after {took:.1f} s")
+    life.wait("a step is done", lambda: life.version() >= 1)
+    life.log.say(f"step {life.version()} is done")
+
+
+def grow(life: Life) -> None:
+    """1 → 5: a person raises the pool's maximum."""
+    life.release.helm("upgrade", max=5)
+    took = life.scaled_to(5)
+    life.steps_on("with five workers")
+    life.log.say(f"helm upgrade, max 5: 1 → 5, ready after {took:.1f} s; step {life.version()}")
+
+
+def delete(life: Life) -> None:
+    """`kubectl delete pod`: it drains, and the Deployment has another one."""
+    victim = life.release.ready(POOL)[0]["metadata"]["name"]
+    started = time.monotonic()
+    life.cluster.kubectl("delete", "pod", victim, f"--namespace={NAMESPACE}")
+    ended = life.wait("the kubelet tells its end", lambda: life.cluster.journal("stopped", victim))[-1]
+    life.wait("the pool has five again", lambda: len(life.release.ready(POOL)) == 5)
+    life.log.say(f"kubectl delete pod {victim}: exit {ended['code']} after {ended['seconds']:.1f} s, replaced after "
+                 f"{time.monotonic() - started:.1f} s")
+
+
+def kill(life: Life) -> None:
+    """`kill -9`: the kubelet starts the container again, as the pod's restart policy says."""
+    victim = life.release.ready(POOL)[0]["metadata"]["name"]
+    life.killed = victim
+    started = time.monotonic()
+    process = worker_of(victim)
+    os.kill(process, signal.SIGKILL)
+    life.wait("the kubelet notices", lambda: life.cluster.journal("ended", victim))
+
+    def again() -> bool:
+        pods = [pod for pod in life.release.ready(POOL) if pod["metadata"]["name"] == victim]
+        return bool(pods) and pods[0]["status"]["containerStatuses"][0]["restartCount"] == 1
+
+    life.wait("its container serves again", again)
+    took = time.monotonic() - started
+    life.steps_on("after a worker was killed")
+    life.log.say(f"kill -9 of {victim}'s process: restarted and ready after {took:.1f} s; step {life.version()}")
+
+
+def worker_of(pod: str) -> int:
+    """The number of a pod's worker process."""
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            try:
+                words = Path(entry.path, "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if words[0] == b"unshare" and any(f"/{pod}/".encode() in word for word in words):
+                child = first_child(int(entry.name))
+                if child is not None:
+                    return child
+    raise Failed(f"no process of {pod} is found")
+
+
+def shrink(life: Life) -> None:
+    """5 → 2: a person lowers the maximum."""
+    started = time.monotonic()
+    before = {pod["metadata"]["name"] for pod in life.release.pods(POOL)}
+    life.release.helm("upgrade", max=2)
+    took = life.scaled_to(2)
+    left = before - {pod["metadata"]["name"] for pod in life.release.pods(POOL)}
+    ends = [life.cluster.journal("stopped", name)[-1] for name in sorted(left)]
+    drained = ", ".join(f"exit {end['code']} in {end['seconds']:.1f} s" for end in ends)
+    life.steps_on("with two workers")
+    life.log.say(f"helm upgrade, max 2: 5 → 2 after {took:.1f} s ({time.monotonic() - started:.1f} s with the steps); "
+                 f"drained: {drained}; step {life.version()}")
+
+
+def finish(life: Life) -> None:
+    """2 → 0: the run is over."""
+    life.wait("the run is over", lambda: life.release.status(life.run).get("state") in ("finished", "failed", "paused"), 600)
+    status = life.release.status(life.run)
+    if status["state"] != "finished":
+        raise Failed(f"the run is {status['state']}: {status.get('reason')}")
+    curve = [point["success"] for point in status["curve"]]
+    first, last = sum(curve[:5]) / 5, sum(curve[-5:]) / 5
+    if last <= first:
+        raise Failed(f"it does not learn: success {first:.3f} → {last:.3f}")
+    life.log.say(f"the run is finished. It learned: success {100 * first:.0f} % (steps 1 to 5) → {100 * last:.0f} % "
+                 f"(the last five of {len(curve)})")
+    took = life.scaled_to(0)
+    life.log.say(f"no run: 2 → 0 after {took:.1f} s")
+
+
+def sequence(life: Life) -> None:
+    """What was told to the Deployment between an empty pool and an empty pool."""
+    seen = life.replicas.since(life.empty_at)
+    times = [f"{at - life.log.start:.0f} s" for at, _ in life.replicas.seen[life.empty_at:]]
+    if seen != [0, 1, 5, 2, 0]:
+        raise Failed(f"replicas were {seen} at {times}, and not 0, 1, 5, 2, 0")
+    life.log.say(f"replicas of the Deployment: {' → '.join(map(str, seen))} at {', '.join(times)}")
+
+
+def drains(life: Life) -> None:
+    """Every worker that was told to go drained: exit 0 within its grace. One was killed, and one alone."""
+    bad = [end for end in life.cluster.journal("stopped", GENERATE) if end["code"] != 0 or not end["in_time"]]
+    if bad:
+        raise Failed(f"{len(bad)} workers did not drain: {bad}")
+    ended = [end for end in life.cluster.journal("ended") if end["code"] != 0 or end["pod"].startswith(FULL)]
+    if [(end["pod"], end["code"]) for end in ended] != [(life.killed, 128 + signal.SIGKILL)]:
+        raise Failed(f"processes ended by themselves: {ended}; only {life.killed} was killed")
+    if refused := life.cluster.journal("refused"):
+        raise Failed(f"the kubelet refused pods: {refused}")
+    gone = life.cluster.journal("stopped", GENERATE)
+    life.log.say(f"{len(gone)} generate workers were told to go; all drained with exit 0, the slowest in "
+                 f"{max(end['seconds'] for end in gone):.1f} s of {gone[0]['grace']} s")
+
+
+def books(life: Life) -> None:
+    text = must(life.release.command("ledger", life.run, "--audit"), "the books do not balance")
+    for line in text.splitlines():
+        life.log.say(f"  {line}")
+    dropped = life.release.status(life.run)["ledger"]["dropped"]
+    if lost := {why: count for why, count in dropped.items() if why not in RULES and count}:
+        raise Failed(f"rollouts were lost: {lost}")
+
+
+def uninstall(life: Life) -> None:
+    started = time.monotonic()
+    life.cluster.helm("uninstall", RELEASE, f"--namespace={NAMESPACE}")
+    life.wait("no pod is left", lambda: not life.release.pods())
+    took = time.monotonic() - started
+    bad = [end for end in life.cluster.journal("stopped") if end["code"] != 0 or not end["in_time"]]
+    if bad:
+        raise Failed(f"pods did not end in time, with 0: {bad}")
+    life.log.say(f"helm uninstall: 0 pods after {took:.1f} s, each ended with 0")
+
+
+def end(life: Life) -> None:
+    if left := pods_running():
+        raise Failed(f"processes of pods are left: {left}")
+    life.replicas.ended.set()
+    life.cluster.names.ended.set()
+    life.cluster.end()
+    left = others()
+    if left:
+        raise Failed(f"processes are left: {left}")
+    life.log.say("0 processes are left")
+
+
+def others() -> list[str]:
+    """All processes of this namespace but this one and those above it."""
+    above, pid = {1}, os.getpid()
+    while pid > 1:
+        above.add(pid)
+        pid = int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
+    found = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit() and int(entry.name) not in above:
+            try:
+                words = Path(entry.path, "cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
+            except OSError:
+                continue
+            if words[0]:
+                found.append(words[0])
+    return found
+
+
+def pods_running() -> list[str]:
+    return [name for name in others() if Path(name).name.split()[0] in ("millrace", "millrace-worker", "nats-server",
+                                                                        "unshare")]
+
+
+LIFE = [begin, install, submit, grow, delete, kill, shrink, finish, sequence, drains, books, uninstall, end]
+
+
+def inside(tools: Path, programs: Path) -> int:
+    """The life, alone in namespaces."""
+    folder = Path(tempfile.mkdtemp(prefix="millrace-kube-"))
+    print(f"kube: logs are in {folder}", flush=True)
+    life = Life(folder, tools, programs)
+    step = begin
+    try:
+        for step in LIFE:
+            began = time.monotonic()
+            step(life)
+            print(f"           ({step.__name__}: {time.monotonic() - began:.1f} s)", flush=True)
+    except (Failed, subprocess.SubprocessError, OSError, KeyError, ValueError) as error:
+        life.log.say(f"FAILED in {step.__name__}: {type(error).__name__} {error}")
+        return 1
+    finally:
+        life.cluster.end()
+        target = ROOT / "target/kube"
+        target.mkdir(parents=True, exist_ok=True)
+        shutil.copy(folder / "life.log", target / "life.log")
+    if not os.environ.get("KUBE_KEEP"):
+        shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+def missing(programs: Path) -> list[str]:
+    """What this computer lacks, with the remedy."""
+    lacks = [f"{name}: apt-get install util-linux iproute2 openssl hostname" for name in
+             ("unshare", "nsenter", "mount", "ip", "openssl", "hostname") if not shutil.which(name)]
+    lacks += [f"{programs / name}: `make programs`, or MILLRACE_BIN" for name in ("millrace", "millrace-worker")
+              if not (programs / name).is_file()]
+    lacks += [f".venv/bin/{name}: `make setup`" for name in ("nats-server", "weed")
+              if not (ROOT / ".venv/bin" / name).is_file()]
+    return lacks
+
+
+def main() -> int:
+    programs = Path(os.environ.get("MILLRACE_BIN") or ROOT / "target/release").resolve()
+    if sys.argv[1:2] == ["--inside"]:
+        return inside(Path(sys.argv[2]), programs)
+    if lacks := missing(programs):
+        print("kube: nothing was tested. This computer lacks:", *lacks, sep="\n  - ", flush=True)
+        return 1
+    built = subprocess.run([HERE / "tools.sh"], stdout=subprocess.PIPE, text=True, check=False)
+    if built.returncode:
+        return built.returncode
+    alone = HERE.parent / "fakecloud/alone.sh"
+    return subprocess.run([alone, sys.executable, __file__, "--inside", built.stdout.strip()], check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
