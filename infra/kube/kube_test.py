@@ -1,10 +1,11 @@
 """One whole life of the chart on a real Kubernetes: `make kube`.
 
-The control plane and KEDA start → `helm install` → no run, no workers → FrozenLake is submitted: 0 → 1 → a higher maximum:
-1 → 5 → `kubectl delete pod`, `kill -9` → a lower maximum: 5 → 2 → the run's end: 2 → 0 → books balanced → `helm uninstall` →
-nothing left. The steps are functions in that order.
+The control plane and KEDA start → `helm install` → no run, no workers → FrozenLake is submitted: 0 → 1 → higher bounds: 1 → 5
+→ `kubectl delete pod`, `kill -9` → lower bounds: 5 → 2 → the run's end: 2 → 0 → books balanced → `helm uninstall` → nothing
+left. The steps are functions in that order.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -12,17 +13,15 @@ import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 from pathlib import Path
 
 from cluster import Cluster, Failed
 from container import first_child
-from release import FULL, GENERATE, HERE, NAMESPACE, RELEASE, ROOT, Release, Replicas, must
+from release import FULL, GENERATE, HERE, NAMESPACE, RELEASE, ROOT, Release, Replicas, Work, must
 
 sys.path.insert(0, str(HERE.parent / "fakecloud"))
 from bench import Log  # noqa: E402  pylint: disable=wrong-import-position
 
-STEPS = 60
 POOL = "pool-generate"
 # KEDA asks each second, the horizontal autoscaler looks each five, and KEDA finds a new leader within its back-off.
 PATIENCE_S = 240
@@ -36,39 +35,46 @@ class Life:
     def __init__(self, folder: Path, tools: Path, programs: Path):
         self.folder, self.log = folder, Log(folder / "life.log")
         venv = ROOT / ".venv"
-        torch = next(venv.glob("lib/python*/site-packages/torch/lib"))
+        torch = next(venv.glob("lib/python*/site-packages/torch/lib")).relative_to(venv)
         # As infra/compose/Containerfile has them.
         path = {"PATH": "/opt/millrace/bin:/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp"}
-        millrace = {"mounts": {"/opt/millrace/bin": str(programs), "/opt/millrace/libtorch": str(torch)},
-                    "environment": {**path, "LD_LIBRARY_PATH": "/opt/millrace/libtorch"}}
+        millrace = {"mounts": {"/opt/millrace/bin": str(programs), "/opt/millrace/venv": str(venv.resolve())},
+                    "environment": {**path, "LD_LIBRARY_PATH": f"/opt/millrace/venv/{torch}"}}
         nats = {"mounts": {"/opt/nats": str(folder / "nats")}, "environment": {"PATH": "/opt/nats:/usr/bin:/bin"}}
         (folder / "nats").mkdir()
         shutil.copy(venv / "bin/nats-server", folder / "nats")
         self.weed = venv / "bin/weed"
         self.cluster = Cluster(folder, tools, {"millrace": millrace, "nats": nats})
         self.release = Release(self.cluster, programs)
+        self.work = Work(self.release)
         self.replicas: Replicas
-        self.run = ""
         # Where in `replicas` the pool was empty for the first time.
         self.empty_at = 0
         self.killed = ""
 
-    def version(self) -> int:
-        return int(self.release.status(self.run).get("version") or 0)
-
     def wait(self, what: str, condition, patience: float = PATIENCE_S):
-        return self.cluster.wait(what, condition, patience)
+        """Waits while all processes live and there is work as planned."""
+        def look():
+            if self.work.failed:
+                raise Failed(self.work.failed)
+            return condition()
+        return self.cluster.wait(what, look, patience)
 
-    def steps_on(self, what: str, more: int = 2) -> None:
-        before = self.version()
-        self.wait(f"the run goes on {what}", lambda: self.version() >= min(before + more, STEPS))
+    def steps_on(self, what: str, more: int = 2) -> int:
+        """So many further steps, of all runs; their number then."""
+        before = self.work.steps()
+        self.wait(f"the run goes on {what}", lambda: self.work.steps() >= before + more)
+        return self.work.steps()
 
     def scaled_to(self, wanted: int) -> float:
         """Waits until the Deployment has as many replicas, and as many pods are ready; seconds since now."""
         started = time.monotonic()
         self.wait(f"the pool has {wanted} replicas, ready", lambda: self.replicas.now == wanted
                   and len(self.release.ready(POOL)) == wanted and len(self.release.pods(POOL)) == wanted)
-        return time.monotonic() - started
+        took = time.monotonic() - started
+        # From the workers' own notices, and not from the API server.
+        self.wait(f"the coordinator counts {wanted} workers", lambda: self.release.live() == wanted, 20)
+        return took
 
 
 def begin(life: Life) -> None:
@@ -101,24 +107,19 @@ def install(life: Life) -> None:
 
 def submit(life: Life) -> None:
     """0 → 1: KEDA asks the leader, who wants the most that the pool may have."""
-    text = (ROOT / "broker/coordinator/runs/frozen-lake-surroundings.toml").read_text(encoding="utf-8")
-    life.run = tomllib.loads(text)["name"]
-    first = next(line for line in text.splitlines() if line.startswith("steps = "))
-    path = life.folder / "run.toml"
-    path.write_text(text.replace(first, f"steps = {STEPS}"), encoding="utf-8")
-    must(life.release.command("submit", str(path)), "the run is refused")
+    life.work.begin()
     took = life.scaled_to(1)
-    life.log.say(f"FrozenLake is submitted, {STEPS} steps: 0 → 1, ready after {took:.1f} s")
-    life.wait("a step is done", lambda: life.version() >= 1)
-    life.log.say(f"step {life.version()} is done")
+    life.log.say(f"FrozenLake is submitted, {Work.STEPS} steps: 0 → 1, ready after {took:.1f} s")
+    life.wait("a step is done", lambda: life.work.version() >= 1)
+    life.log.say("the first step is done")
 
 
 def grow(life: Life) -> None:
-    """1 → 5: a person raises the pool's maximum."""
-    life.release.helm("upgrade", max=5)
+    """1 → 5: a person raises the pool's bounds."""
+    life.release.helm("upgrade", min=5, max=5)
     took = life.scaled_to(5)
-    life.steps_on("with five workers")
-    life.log.say(f"helm upgrade, max 5: 1 → 5, ready after {took:.1f} s; step {life.version()}")
+    steps = life.steps_on("with five workers")
+    life.log.say(f"helm upgrade, min 5, max 5: 1 → 5, ready after {took:.1f} s; {steps} steps are done")
 
 
 def delete(life: Life) -> None:
@@ -147,8 +148,8 @@ def kill(life: Life) -> None:
 
     life.wait("its container serves again", again)
     took = time.monotonic() - started
-    life.steps_on("after a worker was killed")
-    life.log.say(f"kill -9 of {victim}'s process: restarted and ready after {took:.1f} s; step {life.version()}")
+    steps = life.steps_on("after a worker was killed")
+    life.log.say(f"kill -9 of {victim}'s process: restarted and ready after {took:.1f} s; {steps} steps are done")
 
 
 def worker_of(pod: str) -> int:
@@ -167,33 +168,35 @@ def worker_of(pod: str) -> int:
 
 
 def shrink(life: Life) -> None:
-    """5 → 2: a person lowers the maximum."""
-    started = time.monotonic()
+    """5 → 2: a person lowers them again."""
     before = {pod["metadata"]["name"] for pod in life.release.pods(POOL)}
-    life.release.helm("upgrade", max=2)
+    life.release.helm("upgrade", min=0, max=2)
     took = life.scaled_to(2)
     left = before - {pod["metadata"]["name"] for pod in life.release.pods(POOL)}
     ends = [life.cluster.journal("stopped", name)[-1] for name in sorted(left)]
     drained = ", ".join(f"exit {end['code']} in {end['seconds']:.1f} s" for end in ends)
-    life.steps_on("with two workers")
-    life.log.say(f"helm upgrade, max 2: 5 → 2 after {took:.1f} s ({time.monotonic() - started:.1f} s with the steps); "
-                 f"drained: {drained}; step {life.version()}")
+    steps = life.steps_on("with two workers")
+    life.log.say(f"helm upgrade, min 0, max 2: 5 → 2 after {took:.1f} s; drained: {drained}; {steps} steps are done")
 
 
 def finish(life: Life) -> None:
-    """2 → 0: the run is over."""
-    life.wait("the run is over", lambda: life.release.status(life.run).get("state") in ("finished", "failed", "paused"), 600)
-    status = life.release.status(life.run)
-    if status["state"] != "finished":
-        raise Failed(f"the run is {status['state']}: {status.get('reason')}")
-    curve = [point["success"] for point in status["curve"]]
-    first, last = sum(curve[:5]) / 5, sum(curve[-5:]) / 5
-    if last <= first:
-        raise Failed(f"it does not learn: success {first:.3f} → {last:.3f}")
-    life.log.say(f"the run is finished. It learned: success {100 * first:.0f} % (steps 1 to 5) → {100 * last:.0f} % "
-                 f"(the last five of {len(curve)})")
+    """2 → 0: the last run is over."""
+    life.work.enough.set()
+    life.wait("no further run is submitted", life.work.over.is_set)
+    over = ("finished", "failed", "paused", "cancelled")
+    life.wait("all runs are over", lambda: all(life.release.status(run).get("state") in over for run in life.work.runs), 900)
     took = life.scaled_to(0)
-    life.log.say(f"no run: 2 → 0 after {took:.1f} s")
+    for run in life.work.runs:
+        status = life.release.status(run)
+        if status["state"] != "finished":
+            raise Failed(f"{run} is {status['state']}: {status.get('reason')}")
+        curve = [point["success"] for point in status["curve"]]
+        first, last = sum(curve[:5]) / 5, sum(curve[-5:]) / 5
+        if last <= first:
+            raise Failed(f"{run} does not learn: success {first:.3f} → {last:.3f}")
+        life.log.say(f"{run} is finished. It learned: success {100 * first:.0f} % (steps 1 to 5) → {100 * last:.0f} % "
+                     f"(the last five of {len(curve)})")
+    life.log.say(f"no run is left: 2 → 0 after {took:.1f} s")
 
 
 def sequence(life: Life) -> None:
@@ -210,6 +213,9 @@ def drains(life: Life) -> None:
     bad = [end for end in life.cluster.journal("stopped", GENERATE) if end["code"] != 0 or not end["in_time"]]
     if bad:
         raise Failed(f"{len(bad)} workers did not drain: {bad}")
+    silent = [end["pod"] for end in life.cluster.journal("stopped", GENERATE) if not said_goodbye(life, end)]
+    if silent:
+        raise Failed(f"workers did not leave with everything settled: {silent}")
     ended = [end for end in life.cluster.journal("ended") if end["code"] != 0 or end["pod"].startswith(FULL)]
     if [(end["pod"], end["code"]) for end in ended] != [(life.killed, 128 + signal.SIGKILL)]:
         raise Failed(f"processes ended by themselves: {ended}; only {life.killed} was killed")
@@ -220,13 +226,20 @@ def drains(life: Life) -> None:
                  f"{max(end['seconds'] for end in gone):.1f} s of {gone[0]['grace']} s")
 
 
+def said_goodbye(life: Life, end: dict) -> bool:
+    """Whether the last line of a worker's log says that it left, and that it finished or returned all its tasks."""
+    lines = (life.folder / "pods" / end["pod"] / end["uid"] / "log").read_text(encoding="utf-8").splitlines()
+    last = json.loads(lines[-1])
+    return last.get("message") == "left" and last.get("settled") is True
+
+
 def books(life: Life) -> None:
-    text = must(life.release.command("ledger", life.run, "--audit"), "the books do not balance")
-    for line in text.splitlines():
-        life.log.say(f"  {line}")
-    dropped = life.release.status(life.run)["ledger"]["dropped"]
-    if lost := {why: count for why, count in dropped.items() if why not in RULES and count}:
-        raise Failed(f"rollouts were lost: {lost}")
+    for run in life.work.runs:
+        text = must(life.release.command("ledger", run, "--audit"), "the books do not balance")
+        life.log.say(f"{run}: {'; '.join(line.strip() for line in text.splitlines())}")
+        dropped = life.release.status(run)["ledger"]["dropped"]
+        if lost := {why: count for why, count in dropped.items() if why not in RULES and count}:
+            raise Failed(f"rollouts of {run} were lost: {lost}")
 
 
 def uninstall(life: Life) -> None:

@@ -3,9 +3,13 @@
 import base64
 import json
 import os
+import re
+import socket
 import subprocess
 import threading
 import time
+import tomllib
+import urllib.request
 from pathlib import Path
 
 from cluster import ADDRESS, Cluster, Failed
@@ -49,7 +53,7 @@ class Release:
         space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {
             "name": NAMESPACE, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
         room = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "streams"}, "spec": {
-            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+            "capacity": {"storage": "100Gi"}, "accessModes": ["ReadWriteOnce"],
             "hostPath": {"path": str(self.folder / "streams")}}}
         self.cluster.apply(space, room, *secrets, keys)
 
@@ -81,6 +85,22 @@ class Release:
         done = self.command("status", run, "--json")
         return json.loads(done.stdout) if done.returncode == 0 else {}
 
+    def live(self) -> int | None:
+        """Generate workers that the leader counts: those that live and do not leave. ``None`` while nobody leads.
+
+        The leader alone listens for KEDA."""
+        for pod in self.ready("coordinator"):
+            address = pod["status"]["podIP"]
+            try:
+                socket.create_connection((address, 6000), 1).close()
+                with urllib.request.urlopen(f"http://{address}:9090/metrics", timeout=5) as answer:
+                    text = answer.read().decode()
+            except OSError:
+                continue
+            found = re.search(r'^millrace_scale_live_workers\{pool="generate"\} (\S+)$', text, re.M)
+            return int(float(found[1])) if found else None
+        return None
+
     def pods(self, component: str = "") -> list[dict]:
         """The pods of a part of the release that are not about to go."""
         pods = self.cluster.api.items(f"/api/v1/namespaces/{NAMESPACE}/pods")
@@ -97,6 +117,55 @@ def secret(name: str, data: dict[str, str]) -> dict:
 
 def is_ready(pod: dict) -> bool:
     return any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions") or [])
+
+
+class Work:
+    """FrozenLake, run after run, for as long as the pool is to have work: on a fast computer one run is soon over."""
+
+    # Of a run; and so many before its end, the next one is submitted.
+    STEPS, OVERLAP = 40, 10
+
+    def __init__(self, release: Release):
+        self.release, self.runs, self.failed = release, [], ""
+        self.enough, self.over = threading.Event(), threading.Event()
+        self.text = (ROOT / "broker/coordinator/runs/frozen-lake-surroundings.toml").read_text(encoding="utf-8")
+
+    def submit(self) -> None:
+        """The next run. Each is another seed, and the first one is the file's."""
+        own = tomllib.loads(self.text)
+        number = len(self.runs) + 1
+        name = f"frozen-lake-{number}"
+        text = self.text
+        for old, new in ((f'name = "{own["name"]}"', f'name = "{name}"'), (f"seed = {own['seed']} ", f"seed = {number} "),
+                         (f"steps = {own['steps']} ", f"steps = {self.STEPS} ")):
+            if text.count(old) != 1:
+                raise Failed(f"the run file has no line {old!r}")
+            text = text.replace(old, new)
+        path = self.release.folder / f"{name}.toml"
+        path.write_text(text, encoding="utf-8")
+        must(self.release.command("submit", str(path)), "the run is refused")
+        self.runs.append(name)
+
+    def begin(self) -> None:
+        self.submit()
+        threading.Thread(target=self._go_on, daemon=True).start()
+
+    def _go_on(self) -> None:
+        try:
+            while not self.enough.wait(1):
+                if self.version() >= self.STEPS - self.OVERLAP:
+                    self.submit()
+        except (Failed, OSError, subprocess.SubprocessError, ValueError) as error:
+            self.failed = f"no further run could be submitted: {error!r}"
+        self.over.set()
+
+    def version(self) -> int:
+        """Steps of the newest run; 0 while no coordinator answers."""
+        return int(self.release.status(self.runs[-1]).get("version") or 0)
+
+    def steps(self) -> int:
+        """Steps of all runs."""
+        return sum(int(self.release.status(run).get("version") or 0) for run in self.runs)
 
 
 class Replicas:
