@@ -21,6 +21,8 @@ import network  # noqa: E402  pylint: disable=wrong-import-position
 
 # The rights to a Secret follow the pod by a moment.
 RIGHTS_S = 10
+# What process 1 of a container is called before it becomes the command.
+BEFORE = {Path(sys.executable).resolve().name, "python", "python3", "pod.sh", "env"}
 KNOWN = {"name", "image", "imagePullPolicy", "command", "args", "env", "envFrom", "ports", "startupProbe", "readinessProbe",
          "livenessProbe", "resources", "securityContext", "volumeMounts", "lifecycle", "terminationMessagePath",
          "terminationMessagePolicy"}
@@ -171,10 +173,9 @@ class Container:
     @staticmethod
     def _start(folder: Path) -> subprocess.Popen:
         ours, theirs = socket.socketpair()
-        own = ["--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child"]
+        command = [sys.executable, HERE / "namespaces.py", HERE / "pod.sh", folder]
         with theirs, open(folder / "log", "ab") as log:
-            process = subprocess.Popen(["unshare", *own, HERE / "pod.sh", folder], stdin=theirs, stdout=log, stderr=log,
-                                       cwd=folder, start_new_session=True)
+            process = subprocess.Popen(command, stdin=theirs, stdout=log, stderr=log, cwd=folder, start_new_session=True)
         with ours:
             ours.settimeout(30)
             try:
@@ -189,14 +190,12 @@ class Container:
                 raise Unknown(f"the container does not start: {error}\n{tail}") from error
         # Process 1 heeds no signal that it has no handler for, and the shell has none: it must be the command first.
         give_up = time.monotonic() + 5
-        while name_of(first_child(process.pid)) in ("bash", "env", "unshare") and time.monotonic() < give_up:
+        while name_of(first_child(process.pid)) in BEFORE and time.monotonic() < give_up:
             time.sleep(0.01)
         return process
 
     def _wait(self) -> None:
-        code = self.process.wait()
-        # 128 and the signal's number, as a container runtime tells it.
-        self.code = 128 - code if code < 0 else code
+        self.code = self.process.wait()
         self.ended.set()
 
     def signal(self, number: int) -> None:

@@ -1,8 +1,8 @@
 """One whole life of the chart on a real Kubernetes: `make kube`.
 
-The control plane and KEDA start → `helm install` → no run, no workers → FrozenLake is submitted: 0 → 1 → higher bounds: 1 → 5
-→ `kubectl delete pod`, `kill -9` → lower bounds: 5 → 2 → the run's end: 2 → 0 → books balanced → `helm uninstall` → nothing
-left. The steps are functions in that order.
+The control plane and KEDA start → `helm install` → no run, no workers → FrozenLake is submitted: 0 → 1 → a higher
+maximum: 1 → 5 → `kubectl delete pod`, `kill -9` → a lower maximum: 5 → 2 → no coordinator: 2 stay → the run's end:
+2 → 0 → books balanced → `helm uninstall` → nothing left. The steps are functions in that order.
 """
 
 import json
@@ -23,6 +23,7 @@ sys.path.insert(0, str(HERE.parent / "fakecloud"))
 from bench import Log  # noqa: E402  pylint: disable=wrong-import-position
 
 POOL = "pool-generate"
+SCALED = f"/apis/keda.sh/v1alpha1/namespaces/{NAMESPACE}/scaledobjects/{GENERATE}"
 # KEDA asks each second, the horizontal autoscaler looks each five, and KEDA finds a new leader within its back-off.
 PATIENCE_S = 240
 # Reasons for which the coordinator drops rollouts by its own rules, and that no worker's end causes.
@@ -115,11 +116,11 @@ def submit(life: Life) -> None:
 
 
 def grow(life: Life) -> None:
-    """1 → 5: a person raises the pool's bounds."""
-    life.release.helm("upgrade", min=5, max=5)
+    """1 → 5: a person raises the pool's maximum, and the leader wants more than it."""
+    life.release.helm("upgrade", max=5)
     took = life.scaled_to(5)
     steps = life.steps_on("with five workers")
-    life.log.say(f"helm upgrade, min 5, max 5: 1 → 5, ready after {took:.1f} s; {steps} steps are done")
+    life.log.say(f"helm upgrade, max 5: 1 → 5, ready after {took:.1f} s; {steps} steps are done")
 
 
 def delete(life: Life) -> None:
@@ -135,21 +136,23 @@ def delete(life: Life) -> None:
 
 def kill(life: Life) -> None:
     """`kill -9`: the kubelet starts the container again, as the pod's restart policy says."""
-    victim = life.release.ready(POOL)[0]["metadata"]["name"]
+    pod = life.release.ready(POOL)[0]
+    victim, before = pod["metadata"]["name"], restarts(pod)
     life.killed = victim
     started = time.monotonic()
-    process = worker_of(victim)
-    os.kill(process, signal.SIGKILL)
-    life.wait("the kubelet notices", lambda: life.cluster.journal("ended", victim))
+    os.kill(worker_of(victim), signal.SIGKILL)
 
     def again() -> bool:
-        pods = [pod for pod in life.release.ready(POOL) if pod["metadata"]["name"] == victim]
-        return bool(pods) and pods[0]["status"]["containerStatuses"][0]["restartCount"] == 1
+        return any(pod["metadata"]["name"] == victim and restarts(pod) > before for pod in life.release.ready(POOL))
 
     life.wait("its container serves again", again)
     took = time.monotonic() - started
     steps = life.steps_on("after a worker was killed")
     life.log.say(f"kill -9 of {victim}'s process: restarted and ready after {took:.1f} s; {steps} steps are done")
+
+
+def restarts(pod: dict) -> int:
+    return pod["status"]["containerStatuses"][0]["restartCount"]
 
 
 def worker_of(pod: str) -> int:
@@ -160,23 +163,47 @@ def worker_of(pod: str) -> int:
                 words = Path(entry.path, "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if words[0] == b"unshare" and any(f"/{pod}/".encode() in word for word in words):
-                child = first_child(int(entry.name))
-                if child is not None:
-                    return child
+            # The process that made the pod's namespaces; the worker is its child.
+            if any(f"/pods/{pod}/".encode() in word for word in words) and first_child(int(entry.name)):
+                return first_child(int(entry.name))
     raise Failed(f"no process of {pod} is found")
 
 
 def shrink(life: Life) -> None:
-    """5 → 2: a person lowers them again."""
+    """5 → 2: a person lowers the maximum."""
     before = {pod["metadata"]["name"] for pod in life.release.pods(POOL)}
-    life.release.helm("upgrade", min=0, max=2)
+    life.release.helm("upgrade", max=2)
     took = life.scaled_to(2)
     left = before - {pod["metadata"]["name"] for pod in life.release.pods(POOL)}
     ends = [life.cluster.journal("stopped", name)[-1] for name in sorted(left)]
     drained = ", ".join(f"exit {end['code']} in {end['seconds']:.1f} s" for end in ends)
     steps = life.steps_on("with two workers")
-    life.log.say(f"helm upgrade, min 0, max 2: 5 → 2 after {took:.1f} s; drained: {drained}; {steps} steps are done")
+    life.log.say(f"helm upgrade, max 2: 5 → 2 after {took:.1f} s; drained: {drained}; {steps} steps are done")
+
+
+def leaderless(life: Life) -> None:
+    """No coordinator for longer than KEDA's cool-down: nobody says how many workers there are to be, and the pool stays."""
+    coordinators = f"statefulset/{FULL}-coordinator"
+    life.cluster.kubectl("scale", coordinators, "--replicas=0", f"--namespace={NAMESPACE}")
+    life.wait("no coordinator runs", lambda: not life.release.pods("coordinator"))
+    scaled = life.cluster.api.ask("GET", SCALED)["spec"]
+    hold = scaled["cooldownPeriod"] + 15
+    started, seen = time.monotonic(), len(life.replicas.seen)
+    life.wait("KEDA gets no answer", lambda: keda_says(life, "Ready") not in (None, "True"))
+    life.wait(f"{hold} s pass", lambda: time.monotonic() - started > hold or len(life.replicas.seen) > seen)
+    if len(life.replicas.seen) > seen:
+        raise Failed(f"without a coordinator the pool went from 2 to {life.replicas.now} replicas")
+    life.cluster.kubectl("scale", coordinators, "--replicas=2", f"--namespace={NAMESPACE}")
+    life.wait("KEDA gets answers again", lambda: keda_says(life, "Ready") == "True")
+    steps = life.steps_on("with coordinators again")
+    life.log.say(f"no coordinator for {hold} s, more than KEDA's cool-down of {scaled['cooldownPeriod']} s: the pool stays "
+                 f"at 2; KEDA has answers again after {time.monotonic() - started:.1f} s; {steps} steps are done")
+
+
+def keda_says(life: Life, condition: str) -> str | None:
+    """A condition of the ScaledObject: True, False, Unknown."""
+    found = life.cluster.api.ask("GET", SCALED)["status"].get("conditions") or []
+    return next((one["status"] for one in found if one["type"] == condition), None)
 
 
 def finish(life: Life) -> None:
@@ -209,28 +236,32 @@ def sequence(life: Life) -> None:
 
 
 def drains(life: Life) -> None:
-    """Every worker that was told to go drained: exit 0 within its grace. One was killed, and one alone."""
-    bad = [end for end in life.cluster.journal("stopped", GENERATE) if end["code"] != 0 or not end["in_time"]]
-    if bad:
-        raise Failed(f"{len(bad)} workers did not drain: {bad}")
-    silent = [end["pod"] for end in life.cluster.journal("stopped", GENERATE) if not said_goodbye(life, end)]
-    if silent:
-        raise Failed(f"workers did not leave with everything settled: {silent}")
-    ended = [end for end in life.cluster.journal("ended") if end["code"] != 0 or end["pod"].startswith(FULL)]
-    if [(end["pod"], end["code"]) for end in ended] != [(life.killed, 128 + signal.SIGKILL)]:
-        raise Failed(f"processes ended by themselves: {ended}; only {life.killed} was killed")
+    """Every worker that was told to go, by its pod's end or by the coordinator, drained: exit 0 within its grace. One was
+    killed, and one alone."""
     if refused := life.cluster.journal("refused"):
         raise Failed(f"the kubelet refused pods: {refused}")
-    gone = life.cluster.journal("stopped", GENERATE)
-    life.log.say(f"{len(gone)} generate workers were told to go; all drained with exit 0, the slowest in "
-                 f"{max(end['seconds'] for end in gone):.1f} s of {gone[0]['grace']} s")
+    stopped = life.cluster.journal("stopped", GENERATE)
+    if bad := [end for end in stopped if end["code"] != 0 or not end["in_time"]]:
+        raise Failed(f"{len(bad)} workers did not drain: {bad}")
+    ended = life.cluster.journal("ended")
+    asked = [end for end in ended if end["code"] == 0 and end["pod"].startswith(GENERATE)]
+    others_ended = [(end["pod"], end["code"]) for end in ended if end not in asked]
+    if others_ended != [(life.killed, 128 + signal.SIGKILL)]:
+        raise Failed(f"containers ended by themselves: {others_ended}; only {life.killed} was killed")
+    for uid in {end["uid"] for end in stopped + asked}:
+        ends = [end for end in stopped + asked if end["uid"] == uid]
+        if (goodbyes := left_settled(life, ends[0])) != len(ends):
+            raise Failed(f"{ends[0]['pod']} ended {len(ends)} times and left {goodbyes} times with everything settled")
+    seconds = max(end["seconds"] for end in stopped)
+    life.log.say(f"{len(stopped)} generate workers got SIGTERM and {len(asked)} the coordinator's request to leave; all "
+                 f"drained with exit 0 and everything settled, the slowest after {seconds:.1f} s of {stopped[0]['grace']} s")
 
 
-def said_goodbye(life: Life, end: dict) -> bool:
-    """Whether the last line of a worker's log says that it left, and that it finished or returned all its tasks."""
+def left_settled(life: Life, end: dict) -> int:
+    """How often a pod's log says that its worker left, and finished or returned all its tasks."""
     lines = (life.folder / "pods" / end["pod"] / end["uid"] / "log").read_text(encoding="utf-8").splitlines()
-    last = json.loads(lines[-1])
-    return last.get("message") == "left" and last.get("settled") is True
+    entries = [json.loads(line) for line in lines if line.startswith("{")]
+    return sum(entry.get("message") == "left" and entry.get("settled") is True for entry in entries)
 
 
 def books(life: Life) -> None:
@@ -266,7 +297,7 @@ def end(life: Life) -> None:
 
 
 def others() -> list[str]:
-    """All processes of this namespace but this one and those above it."""
+    """Command lines of all processes of this namespace but this one and those above it."""
     above, pid = {1}, os.getpid()
     while pid > 1:
         above.add(pid)
@@ -275,20 +306,19 @@ def others() -> list[str]:
     for entry in os.scandir("/proc"):
         if entry.name.isdigit() and int(entry.name) not in above:
             try:
-                words = Path(entry.path, "cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
+                words = Path(entry.path, "cmdline").read_text(encoding="utf-8", errors="replace")
             except OSError:
                 continue
-            if words[0]:
-                found.append(words[0])
-    return found
+            found.append(words.replace("\0", " ").strip())
+    return list(filter(None, found))
 
 
 def pods_running() -> list[str]:
-    return [name for name in others() if Path(name).name.split()[0] in ("millrace", "millrace-worker", "nats-server",
-                                                                        "unshare")]
+    programs = {"millrace", "millrace-worker", "nats-server", "pod.sh", "namespaces.py"}
+    return [line for line in others() if programs & {Path(word).name for word in line.split()}]
 
 
-LIFE = [begin, install, submit, grow, delete, kill, shrink, finish, sequence, drains, books, uninstall, end]
+LIFE = [begin, install, submit, grow, delete, kill, shrink, leaderless, finish, sequence, drains, books, uninstall, end]
 
 
 def inside(tools: Path, programs: Path) -> int:

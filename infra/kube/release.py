@@ -123,7 +123,9 @@ class Work:
     """FrozenLake, run after run, for as long as the pool is to have work: on a fast computer one run is soon over."""
 
     # Of a run; and so many before its end, the next one is submitted.
-    STEPS, OVERLAP = 40, 10
+    STEPS, OVERLAP = 16, 4
+    # In a batch: twice the file's, so that five workers of one turn at a time are needed on a fast computer too.
+    GROUPS = 64
 
     def __init__(self, release: Release):
         self.release, self.runs, self.failed = release, [], ""
@@ -131,13 +133,15 @@ class Work:
         self.text = (ROOT / "broker/coordinator/runs/frozen-lake-surroundings.toml").read_text(encoding="utf-8")
 
     def submit(self) -> None:
-        """The next run. Each is another seed, and the first one is the file's."""
+        """The next run, with a seed of its own."""
         own = tomllib.loads(self.text)
+        groups = f"groups_per_step = {own['rollout']['groups_per_step']} "
         number = len(self.runs) + 1
         name = f"frozen-lake-{number}"
         text = self.text
-        for old, new in ((f'name = "{own["name"]}"', f'name = "{name}"'), (f"seed = {own['seed']} ", f"seed = {number} "),
-                         (f"steps = {own['steps']} ", f"steps = {self.STEPS} ")):
+        for old, new in ((f'name = "{own["name"]}"', f'name = "{name}"'), (f"\nseed = {own['seed']} ", f"\nseed = {number} "),
+                         (f"\nsteps = {own['steps']} ", f"\nsteps = {self.STEPS} "),
+                         (groups, f"groups_per_step = {self.GROUPS} ")):
             if text.count(old) != 1:
                 raise Failed(f"the run file has no line {old!r}")
             text = text.replace(old, new)
