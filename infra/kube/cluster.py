@@ -158,7 +158,7 @@ class Cluster:
 
     def keda(self) -> None:
         """KEDA's resources, operator and metrics adapter, as its release runs them."""
-        self.kubectl("apply", "--server-side", f"--filename={self.tools / 'keda-crds'}")
+        self.kubectl("apply", "--server-side", f"--filename={(self.tools / 'keda-crds').resolve()}")
         service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "keda-metrics-apiserver", "namespace": KEDA},
                    "spec": {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": ADAPTER}]}}
         authority = base64.b64encode((self.folder / "ca.crt").read_bytes()).decode()
@@ -177,7 +177,7 @@ class Cluster:
                    "--zap-log-level=info", **own)
         kubeconfigs = [f"--{prefix}kubeconfig={self.kubeconfig}"
                        for prefix in ("", "lister-", "authentication-", "authorization-")]
-        self.start("keda-adapter", *kubeconfigs, "--bind-address=127.0.0.1", f"--secure-port={ADAPTER}",
+        self.start("keda-adapter", *kubeconfigs, "--bind-address=127.0.0.1", f"--secure-port={ADAPTER}", "--port=8082",
                    "--metrics-service-address=localhost:9666", f"--metrics-service-grpc-authority=keda-operator.{KEDA}.svc",
                    f"--cert-dir={certificates}", f"--tls-cert-file={certificates}/tls.crt",
                    f"--tls-private-key-file={certificates}/tls.key", f"--client-ca-file={self.folder}/ca.crt", **own)
