@@ -39,7 +39,7 @@ class Cluster:
         self.kubeconfig = folder / "kubeconfig"
         self.environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "KUBECONFIG": str(self.kubeconfig)}
         self.api = Api("127.0.0.1", PORT, folder / "ca.crt", ADMIN)
-        self.names: Names
+        self.names: Names | None = None
 
     def start(self, name: str, *words: Any, program: str | None = None, **variables: str) -> None:
         """A process whose log is NAME.log."""
@@ -197,6 +197,8 @@ class Cluster:
 
     def end(self) -> None:
         """Ends what was started: KEDA first, etcd last."""
+        if self.names:
+            self.names.ended.set()
         for name in reversed(list(self.processes)):
             process = self.processes[name]
             if process.poll() is None:

@@ -178,6 +178,8 @@ class Replicas:
     def __init__(self, cluster: Cluster):
         self.cluster, self.ended = cluster, threading.Event()
         self.seen: list[tuple[float, int]] = []
+
+    def begin(self) -> None:
         threading.Thread(target=self._follow, daemon=True).start()
 
     def _follow(self) -> None:
