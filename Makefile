@@ -15,7 +15,7 @@ RUNS := broker/coordinator/runs
 MINUTES ?= 10
 SEED ?= 1
 
-.PHONY: help setup alone tools sdks model build programs demo sokoban arithmetic agent learn test test-learn test-others envs engines gpu terraform fleet kube operation sim lint fmt bench chaos
+.PHONY: help setup alone tools sdks model build programs demo sokoban arithmetic agent learn test test-learn test-others envs engines gpu terraform fleet kube operation sim lint fmt bench results chaos
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)$$/  make \1\t\2/p' Makefile | expand -t 18
@@ -135,6 +135,9 @@ bench: build model ## MODEL=DIR: the queue, sampling and training, each beside a
 	target/release/millrace-loadtest bench queue --out target/bench/queue.json
 	target/release/millrace-loadtest bench generate --model $(MODEL) --out target/bench/generate.json
 	target/release/millrace-loadtest bench train --model $(MODEL) --out target/bench/train.json
+
+results: build model ## every table and picture, into loadtest/results; hours; ONLY=queue,limits for some
+	target/release/millrace-loadtest results --model $(MODEL) $(if $(ONLY),--only $(ONLY))
 
 chaos: build ## MINUTES=10 SEED=1: runs under kill -9, pauses, cuts and a full disk; target/chaos/report.md
 	target/release/millrace-loadtest chaos --minutes $(MINUTES) --seed $(SEED)

@@ -19,8 +19,10 @@ mod rival;
 #[cfg(millrace_torch)]
 pub mod generate;
 pub mod learn;
+pub mod limits;
 pub mod lives;
 pub mod mechanisms;
+mod memory;
 pub mod peers;
 mod play;
 pub mod queue;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-use crate::{bench, chaos, headlines, sim};
+use crate::{bench, chaos, headlines, results, sim};
 
 /// Measures Millrace from outside.
 #[derive(Parser)]
@@ -26,6 +26,8 @@ enum Command {
     Headlines(headlines::Args),
     /// Answers `millrace plan`: which split of the GPUs makes a run's steps shortest
     Plan(headlines::plan::PlanArgs),
+    /// Every table and picture, into one folder with an index
+    Results(results::Args),
     /// Plays the whole system in virtual time, with faults, and checks what it left
     Sim(sim::Args),
     /// A worker whose tasks take their time, for `bench scale --real`
@@ -42,6 +44,8 @@ enum Bench {
     /// Durable rollouts a second, beside a buffer in memory and the bare disk; what kill -9 loses
     #[cfg(millrace_torch)]
     Durable(bench::durable::Args),
+    /// What one coordinator and one nats-server bear: lives a second, how late, memory, a take-over, a replay
+    Limits(bench::limits::Args),
     /// What the coordinator's state costs with many rollouts in flight, long contexts and large gangs
     State(bench::state::Args),
     /// The same run under several algorithms, bounds on staleness and seeds
@@ -82,7 +86,7 @@ pub fn main() -> anyhow::Result<ExitCode> {
     let default = if matches!(command, Command::Sim(_) | Command::Headlines(_) | Command::Plan(_)) {
         "off"
     } else {
-        "warn,async_nats=off"
+        "warn,async_nats=off,millrace_queue::jetstream::topology=error"
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
@@ -91,6 +95,7 @@ pub fn main() -> anyhow::Result<ExitCode> {
         Command::Chaos(args) => in_real_time(chaos::run(args)),
         Command::Headlines(args) => headlines::run(&args),
         Command::Plan(args) => headlines::plan::run(&args),
+        Command::Results(args) => results::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::SlowWorker(_) => unreachable!("it is served above"),
     }
@@ -102,6 +107,7 @@ fn measure(what: &Bench) -> anyhow::Result<()> {
         Bench::Peers(args) => in_real_time(bench::peers::run(args)),
         #[cfg(millrace_torch)]
         Bench::Durable(args) => in_real_time(bench::durable::run(args)),
+        Bench::Limits(args) => in_real_time(bench::limits::run(args)),
         Bench::State(args) => bench::state::run(args),
         Bench::Recipes(args) => bench::recipes::run(args),
         Bench::Learn(args) => bench::learn::run(args),

@@ -9,3 +9,4 @@ mod virtual_time;
 pub mod bench;
 pub mod headlines;
 pub mod chaos;
+pub mod results;

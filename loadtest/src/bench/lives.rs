@@ -105,9 +105,10 @@ async fn coordinate(broker: Broker, id: String, stop: CancellationToken) -> anyh
     driver::run(broker, DriverConfig::new(&id), shared, Health::default(), stop).await
 }
 
-async fn work(
+/// A worker of every stage, whose `executor` does `concurrency` tasks of each at once.
+pub(super) async fn work(
     broker: Broker,
-    executor: Arc<Nothing>,
+    executor: Arc<dyn Executor>,
     concurrency: u32,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -123,7 +124,6 @@ async fn work(
         PoolSettings { stage, pool, concurrency }
     });
     let worker = Worker::start(broker, WorkerSettings::new("bench".parse()?));
-    let executor: Arc<dyn Executor> = executor;
     worker.serve(pools.into(), move |_| executor.clone(), Health::default(), stop).await;
     Ok(())
 }

@@ -24,7 +24,7 @@ pub(crate) fn load() -> f64 {
 }
 
 /// The commit of the folder that this runs in.
-fn commit() -> Option<String> {
+pub(crate) fn commit() -> Option<String> {
     let git = |arguments: &[&str]| {
         let output = Command::new("git").args(arguments).output().ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use millrace_coordinator::fold::{Command, State, outstanding};
 use millrace_schemas::env_step::EnvStepDone;
 use millrace_schemas::envelope::{decode, encode};
@@ -16,6 +16,7 @@ use millrace_schemas::train_shard::TrainShardDone;
 use millrace_schemas::{Event, Outcome, OutcomeBody, PolicyVersion, Stage, Task, TaskBody, TaskKey};
 use serde::Serialize;
 
+use super::memory::resident_mb;
 use super::publish;
 
 /// Tokens that an environment shows each time.
@@ -74,7 +75,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     world.play(|task| task.stage() != Stage::EnvStep || turn(task) == Some(0), args.tokens as usize)?;
     // What a queue would hold is not the coordinator's.
     world.kept = Vec::new();
-    let resident_mb = resident_mb()?;
+    let resident_mb = resident_mb(std::process::id())?;
     let started = Instant::now();
     let snapshot = encode(&world.state);
     let encode_s = started.elapsed().as_secs_f64();
@@ -119,14 +120,6 @@ fn table(figures: &Figures) -> String {
         events.collect::<Vec<_>>().join(", "),
         figures.gang_s,
     )
-}
-
-/// Megabytes of this process in memory.
-fn resident_mb() -> anyhow::Result<f64> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
-    let kib: f64 = line.trim().trim_end_matches(" kB").parse()?;
-    Ok(kib * 1024.0 / 1e6)
 }
 
 /// Seconds of fold in a step by a gang.

@@ -46,6 +46,63 @@ fn the_state_is_measured_and_holds_no_tokens() {
     assert!(last < 2 * first, "{many}");
 }
 
+#[test]
+fn limits_are_measured_and_no_run_starves() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let figures = figures_in(
+        folder.path(),
+        &[
+            "limits",
+            "--rows",
+            "64x4x256",
+            "--seconds",
+            "1",
+            "--repeats",
+            "1",
+            "--takeovers",
+            "1",
+            "--events",
+            "5000",
+        ],
+    );
+    let number =
+        |value: &serde_json::Value| value.as_f64().unwrap_or_else(|| panic!("no number in {figures}"));
+    let row = &figures["rows"][0];
+    assert!(number(&row["lives_per_s"][0]) > 0.0 && number(&row["fairness"]) > 0.1, "{figures}");
+    assert!(row["open"].as_array().is_some_and(|open| open.len() == 2), "{figures}");
+    for signal in [0, 1] {
+        let gap = number(&figures["takeovers"][signal]["gap_s"][0]);
+        assert!(gap > 0.0 && gap < 60.0, "{figures}");
+    }
+    assert!(number(&figures["replay"]["events"]) >= 5_000.0, "{figures}");
+}
+
+/// A part that fails is told, holds up no other, and is tried again; what has figures is not measured twice.
+#[test]
+fn results_go_into_one_folder_and_a_part_that_fails_is_told() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let [dir, logs] = ["results", "logs"].map(|name| folder.path().join(name));
+    let results = || {
+        let run = Command::new(env!("CARGO_BIN_EXE_millrace-loadtest"))
+            .args(["results", "--only", "generate,state", "--model", "none"])
+            .args([Path::new("--dir"), &dir, Path::new("--logs"), &logs])
+            .output()
+            .expect("the command starts");
+        assert!(!run.status.success(), "one part has no model");
+        String::from_utf8_lossy(&run.stdout).into_owned()
+    };
+    let said = results();
+    assert!(said.contains("none is no model"), "{said}");
+    let index = std::fs::read_to_string(dir.join("README.md")).expect("an index");
+    assert!(index.contains("[state.json](state.json), [state.md](state.md)"), "{index}");
+    assert!(index.contains("**failed**: none is no model"), "{index}");
+    let again = results();
+    // What stands for a tree with changes may be of other changes.
+    let stands = !index.contains("with changes") && !index.contains("unknown");
+    assert_eq!(again.contains("state: has figures"), stands, "{again}");
+    assert!(again.contains("none is no model"), "{again}");
+}
+
 /// Runs `bench` with these arguments in a folder of its own, and returns its figures.
 fn figures_of(arguments: &[&str]) -> serde_json::Value {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -105,8 +105,9 @@ pub async fn hold(candidate: Candidate, leading: watch::Sender<bool>, shutdown: 
                 (false, false)
             }
             Ok(Err(error)) => {
-                tracing::warn!(%error, "failed to renew the lease");
-                (*leading.borrow() && term.holds(), false)
+                let leads = *leading.borrow();
+                tracing::warn!(%error, "failed to {} the lease", if leads { "renew" } else { "ask for" });
+                (leads && term.holds(), false)
             }
             Err(_) => {
                 tracing::warn!("failed to renew the lease: no response");

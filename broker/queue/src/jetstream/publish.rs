@@ -28,6 +28,9 @@ const STORE_FAILED: u64 = 10_077;
 /// The server's code for a message whose id it is storing right now: in a cluster whose followers are slow, the first
 /// send of this very message. Sent again it is a duplicate, answered with the first one's position.
 const ID_IN_PROCESS: u64 = 10_158;
+/// The server's code for a key of which another write is on its way to the replicas of a cluster. Whether that one will
+/// be stored is not known yet, so it is no conflict: an earlier write of the same caller may be the one.
+const KEY_IN_PROCESS: u64 = 10_164;
 /// The server's codes for no room left, in its files and in its memory.
 const NO_ROOM: [u64; 2] = [10_047, 10_028];
 /// The server's code for a key of another revision than expected.
@@ -258,7 +261,7 @@ impl AckError {
     /// room may be freed: finished work must not be lost for lack of room.
     fn is_transient(&self) -> bool {
         [503, 429, 408].contains(&self.code)
-            || self.err_code == ID_IN_PROCESS
+            || [ID_IN_PROCESS, KEY_IN_PROCESS].contains(&self.err_code)
             || NO_ROOM.contains(&self.err_code)
     }
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 use async_nats::HeaderMap;
 use async_nats::jetstream::{self, stream};
 use bytes::Bytes;
-use millrace_queue::port::{Expect, Message};
+use millrace_queue::port::{Expect, Message, Written};
 use millrace_queue::testing::{TestCluster, TestServer};
-use millrace_queue::{EventLog, JetStream, JetStreamOptions, KeyStore, QueueError, TaskQueue};
+use millrace_queue::{EventLog, JetStream, JetStreamOptions, KeyStore, Queue, QueueError, TaskQueue};
 use millrace_schemas::limits::MAX_NAMES;
-use millrace_schemas::subjects::WORKERS_BUCKET;
+use millrace_schemas::subjects::{POLICY_BUCKET, WORKERS_BUCKET};
 use millrace_schemas::{Stage, subjects};
 use tokio::time::timeout;
 
@@ -179,4 +179,41 @@ async fn an_id_in_process_is_asked_again_and_is_then_the_first_one() {
     };
     let stored = timeout(PATIENCE, stored).await.expect("the followers go on");
     assert!(!stored.first, "it is the one that was sent first: {stored:?}");
+}
+
+/// While the first write is on its way to the replicas, the server says neither yes nor no to the others. Asked again,
+/// it tells them.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_those_who_write_a_key_at_once_in_a_cluster_one_wins_and_the_others_are_told() {
+    let cluster = TestCluster::start().await;
+    let options = JetStreamOptions { replicas: 3, ..JetStreamOptions::default() };
+    let queue = cluster.connect(0, options.clone()).await;
+    queue.ensure_topology().await.expect("made");
+    let mut writers = Vec::new();
+    for number in 0..12 {
+        writers.push(cluster.connect(number % cluster.len(), options.clone()).await);
+    }
+    let (mut expected, mut in_process) = (Expect::Absent, 0);
+    for round in 0..20 {
+        let writes = writers.iter().map(|writer| write(writer, format!("round {round}"), expected));
+        let answers = futures::future::join_all(writes).await;
+        let won: Vec<u64> = answers.iter().filter_map(|(revision, _)| *revision).collect();
+        assert_eq!(won.len(), 1, "round {round}: {answers:?}");
+        in_process += answers.iter().map(|(_, in_process)| in_process).sum::<usize>();
+        expected = Expect::Revision(won[0]);
+    }
+    assert!(in_process > 0, "no two writes met, so this shows nothing");
+}
+
+/// Writes the key until it is told whether it did; the revision, and how often it was told neither.
+async fn write(queue: &JetStream, value: String, expect: Expect) -> (Option<u64>, usize) {
+    let mut in_process = 0;
+    loop {
+        match queue.set(POLICY_BUCKET, "contended", value.clone().into(), expect).await {
+            Ok(Written::At(revision)) => return (Some(revision), in_process),
+            Ok(Written::Conflict) => return (None, in_process),
+            Err(QueueError::Unavailable { .. }) => in_process += 1,
+            Err(error) => panic!("refused for good: {error}"),
+        }
+    }
 }
