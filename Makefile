@@ -15,7 +15,7 @@ RUNS := broker/coordinator/runs
 MINUTES ?= 10
 SEED ?= 1
 
-.PHONY: help setup alone tools sdks model build programs demo sokoban arithmetic agent learn test test-learn test-others envs engines gpu terraform fleet operation sim lint fmt bench results chaos
+.PHONY: help setup alone tools sdks model build programs demo sokoban arithmetic agent learn test test-learn test-others envs engines gpu terraform fleet kube operation sim lint fmt bench results chaos
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)$$/  make \1\t\2/p' Makefile | expand -t 18
@@ -91,6 +91,9 @@ fleet: programs tools ## one whole life of a fleet on a fake cloud; target/fakec
 	infra/fakecloud/setup.sh
 	infra/fakecloud/alone.sh target/fakecloud/venv/bin/python -m unittest discover -s infra/fakecloud/tests
 	target/fakecloud/venv/bin/python infra/fakecloud/fleet_test.py
+
+kube: programs ## the chart on a real Kubernetes with KEDA, pods as processes; target/kube/life.log; needs Go: builds for 15 minutes and 9 GB, once
+	.venv/bin/python infra/kube/kube_test.py
 
 operation: programs tools ## chart, alerts, dashboard, compose file, backup, upgrade; where Go is
 	infra/dev/checks.sh
