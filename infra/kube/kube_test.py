@@ -124,7 +124,7 @@ def submit(life: Life) -> None:
     life.work.begin()
     took = life.scaled_to(1)
     life.log.say(f"FrozenLake is submitted, {Work.STEPS} steps: 0 → 1, ready after {took:.1f} s")
-    life.wait("a step is done", lambda: life.work.version() >= 1)
+    life.wait("a step is done", lambda: life.work.version() >= 1, 600)
     life.log.say("the first step is done")
 
 

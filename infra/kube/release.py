@@ -135,13 +135,15 @@ class Work:
     def submit(self) -> None:
         """The next run, with a seed of its own."""
         own = tomllib.loads(self.text)
+        # An evaluation of all its prompts by one worker would be most of the life.
+        prompts = f"\nprompts = {own['evaluate']['prompts']}\n"
         groups = f"groups_per_step = {own['rollout']['groups_per_step']} "
         number = len(self.runs) + 1
         name = f"frozen-lake-{number}"
         text = self.text
         for old, new in ((f'name = "{own["name"]}"', f'name = "{name}"'), (f"\nseed = {own['seed']} ", f"\nseed = {number} "),
                          (f"\nsteps = {own['steps']} ", f"\nsteps = {self.STEPS} "),
-                         (groups, f"groups_per_step = {self.GROUPS} ")):
+                         (groups, f"groups_per_step = {self.GROUPS} "), (prompts, "\nprompts = 64\n")):
             if text.count(old) != 1:
                 raise Failed(f"the run file has no line {old!r}")
             text = text.replace(old, new)
