@@ -32,6 +32,8 @@ pub struct ImageStore {
     pub location: String,
     /// Where layers are unpacked.
     pub cache: ImageCache,
+    /// Bytes of unpacked layers that may stay without being used.
+    pub cache_bytes: Option<u64>,
 }
 
 /// What a sandbox of an image begins with.
@@ -110,10 +112,39 @@ impl Images {
         }
         let layers: Vec<Digest> =
             fetched.layers.iter().map(|layer| Digest::parse(layer)).collect::<Result<_, _>>()?;
-        let files = host.image(&self.store.cache, &layers).await?;
+        let cache = &self.store.cache;
+        let files = match host.image(cache, &layers).await {
+            // Another process removed a layer after it was found to be there.
+            Err(_) if !layers.iter().all(|layer| cache.has(layer)) => {
+                self.fetch(name).await.map_err(|words| invalid("image", name, words))?;
+                host.image(cache, &layers).await?
+            }
+            files => files?,
+        };
+        self.trim();
         let Fetched { manifest, env, system, .. } = fetched;
         tracing::info!(image = name, manifest, layers = layers.len(), "an image is ready");
         Ok(Arc::new(Image { files, env, system, manifest }))
+    }
+
+    /// Lets go of images that have to be looked up again anyway, and removes what nobody uses beyond the
+    /// bound. No request waits for it.
+    fn trim(&self) {
+        let Some(most) = self.store.cache_bytes else { return };
+        let is_known = |place: &Place| match place.try_lock() {
+            Ok(known) => known.as_ref().is_some_and(|(at, _)| at.elapsed() < KNOWN),
+            // It is being looked up.
+            Err(_) => true,
+        };
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, place| is_known(place));
+        let cache = self.store.cache.clone();
+        tokio::task::spawn_blocking(move || match cache.trim(most) {
+            Ok(left) if left > most => {
+                tracing::warn!(bytes = left, most, "images in use are more than the cache may have")
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "failed to make room in the cache of images"),
+        });
     }
 
     async fn fetch(&self, name: &str) -> Result<Fetched, String> {

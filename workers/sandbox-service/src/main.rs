@@ -50,6 +50,10 @@ struct Args {
     /// overlay.
     #[arg(long, value_name = "DIR", requires = "image_store")]
     image_cache: Option<PathBuf>,
+    /// MiB of unpacked layers that stay while no sandbox uses them; the least recently used leave first.
+    /// Default: no bound.
+    #[arg(long, value_name = "MIB", requires = "image_cache")]
+    image_cache_mib: Option<u64>,
     /// The program `millrace`, which fetches layers. Default: beside this one.
     #[arg(long)]
     millrace: Option<PathBuf>,
@@ -98,6 +102,7 @@ async fn main() -> anyhow::Result<()> {
             program: args.millrace.map_or_else(|| beside("millrace"), Ok)?,
             location,
             cache: ImageCache::open(&cache)?,
+            cache_bytes: args.image_cache_mib.map(|mib| mib.saturating_mul(1 << 20)),
         }),
     };
     let host = Host::open(HostSettings { warm: args.warm, ..HostSettings::new(program) }).await?;

@@ -57,8 +57,22 @@ impl Place {
     }
 
     fn host(&self) -> Service {
+        self.host_with(&[])
+    }
+
+    fn host_with(&self, more: &[&str]) -> Service {
         let (store, cache) = (self.at("store"), self.at("cache"));
-        service(&["--image-store", store.to_str().unwrap(), "--image-cache", cache.to_str().unwrap()])
+        let place = ["--image-store", store.to_str().unwrap(), "--image-cache", cache.to_str().unwrap()];
+        service(&[&place, more].concat())
+    }
+
+    /// Waits until the cache has these layers, or some of them.
+    fn shrinks_to(&self, wanted: impl Fn(&[String]) -> bool) {
+        let began = Instant::now();
+        while !wanted(&self.layers()) {
+            assert!(began.elapsed() < PATIENCE, "{:?}", self.layers());
+            std::thread::yield_now();
+        }
     }
 
     /// Names in the cache's folder of layers.
@@ -261,4 +275,41 @@ fn two_hosts_at_once_unpack_a_layer_once() {
         0,
         "what is unpacked is not kept packed"
     );
+}
+
+/// What nobody uses leaves; what a sandbox of any process uses stays, however far beyond the bound.
+#[test]
+fn beyond_the_caches_bound_the_layers_that_nobody_uses_are_removed() {
+    let place = Place::new();
+    for name in ["one", "two", "three"] {
+        std::fs::create_dir(place.at(name)).unwrap();
+        std::fs::write(place.at(name).join("words"), name.repeat(600_000)).unwrap();
+        std::fs::set_permissions(place.at(name), PermissionsExt::from_mode(0o555)).unwrap();
+        place.push(name, &[name, "--system"]);
+    }
+    let (other, host) = (place.host(), place.host_with(&["--image-cache-mib", "1"]));
+    let ones = other.start("one");
+    let one = place.layers();
+    let twos = host.start("two");
+    let both = place.layers();
+    assert!(one.len() == 1 && both.len() == 2, "{one:?} {both:?}");
+    // A process that was killed while it removed one.
+    std::fs::create_dir_all(place.at("cache/layers/.0000.gone/u")).unwrap();
+    let threes = host.start("three");
+    place.shrinks_to(|left| !left.iter().any(|name| name.ends_with(".gone")));
+    for (host, id, length) in
+        [(&other, &ones, 1_800_000), (&host, &twos, 1_800_000), (&host, &threes, 3_000_000)]
+    {
+        assert_eq!(host.run(id, "wc -c < /words"), format!("{length}\n"), "in use, and there");
+    }
+    assert_eq!(place.layers().len(), 3);
+    // Its sandboxes end with it, and it lets go.
+    drop(other);
+    std::fs::create_dir(place.at("four")).unwrap();
+    place.push("four", &["four", "--system"]);
+    host.start("four");
+    place.shrinks_to(|left| left.len() == 3 && !left.contains(&one[0]));
+    assert_eq!(host.run(&twos, "wc -c < /words"), "1800000\n");
+    // It is fetched again.
+    assert_eq!(host.run(&host.start("one"), "wc -c < /words"), "1800000\n");
 }

@@ -1,14 +1,18 @@
 //! Images: layers as OCI has them, in a folder of this machine that many processes and users of it
 //! share. `blobs/DIGEST` is a layer as it travels, which somebody else puts there; `layers/DIGEST` is
-//! one that is unpacked, there as a whole or not at all; `locks/DIGEST` is held by who unpacks. A
-//! process that dies while it unpacks leaves `layers/.DIGEST.part`, which the next one removes.
+//! one that is unpacked, there as a whole or not at all, with its size in `bytes`; `locks/DIGEST` is
+//! held by who unpacks or removes, alone, and by all who use the layer, together. A process that dies
+//! leaves `layers/.DIGEST.part` or `layers/.DIGEST.gone`, which the next one removes.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use nix::sys::stat::futimens;
+use nix::sys::time::TimeSpec;
 use sha2::{Digest as _, Sha256};
 
 use crate::live::host::Host;
@@ -20,6 +24,8 @@ use crate::live::store::{Digest, hex, refused};
 const PIECE: usize = 128 * 1024;
 /// Who owns the files of a cache where this process is root: sandboxes run as nobody then.
 const NOBODY: u32 = 65_534;
+/// File of a layer that has its size.
+const BYTES: &str = "bytes";
 
 /// A folder of layers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,17 +60,44 @@ impl ImageCache {
         self.folder.join("layers").join(digest.as_str())
     }
 
-    /// Unpacks a layer unless it is there. Waits for another process that does. Whether the layer's
-    /// bytes are what its name says is proved before the first of them is unpacked.
+    /// Whether a layer is here, packed or unpacked.
+    #[must_use]
+    pub fn has(&self, digest: &Digest) -> bool {
+        self.layer(digest).exists() || self.folder.join("blobs").join(digest.as_str()).exists()
+    }
+
+    /// The file by which a layer is locked.
+    fn lock_of(&self, name: &str) -> Result<File, LiveError> {
+        let lock = self.folder.join("locks").join(name);
+        let opened = File::options().write(true).create(true).truncate(false).open(&lock);
+        opened.map_err(|error| refused("lock", &lock, &error))
+    }
+
+    /// Unpacks a layer unless it is there, and keeps it there as long as the file is open. Waits for
+    /// another process that unpacks or removes it.
+    fn hold(&self, program: &Path, digest: &Digest) -> Result<File, LiveError> {
+        let fail = |error: io::Error| refused("lock", &self.layer(digest), &error);
+        loop {
+            let held = self.lock_of(digest.as_str())?;
+            held.lock_shared().map_err(fail)?;
+            if self.layer(digest).exists() {
+                // The layers that were used least recently go first.
+                let now = TimeSpec::UTIME_NOW;
+                futimens(&held, &now, &now).map_err(|error| fail(error.into()))?;
+                return Ok(held);
+            }
+            drop(held);
+            self.unpack(program, digest)?;
+        }
+    }
+
+    /// Whether the layer's bytes are what its name says is proved before the first of them is
+    /// unpacked.
     fn unpack(&self, program: &Path, digest: &Digest) -> Result<(), LiveError> {
         let layer = self.layer(digest);
-        if layer.exists() {
-            return Ok(());
-        }
-        let lock = self.folder.join("locks").join(digest.as_str());
-        let fail = |error: io::Error| refused("lock", &lock, &error);
+        let fail = |error: io::Error| refused("lock", &layer, &error);
         // Held as long as the file is open: a process that dies lets go.
-        let held = File::create(&lock).map_err(fail)?;
+        let held = self.lock_of(digest.as_str())?;
         held.lock().map_err(fail)?;
         if layer.exists() {
             return Ok(());
@@ -78,6 +111,54 @@ impl ImageCache {
         // What is left of a failure is removed now, or by the next try.
         let _ = if done.is_err() { remove(&part) } else { fs::remove_file(&blob).map_err(fail) };
         done
+    }
+
+    /// Removes unpacked layers that nobody uses, the least recently used first, until `most` bytes are
+    /// left. Those in use stay, also above that. Returns the bytes that are left.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn trim(&self, most: u64) -> Result<u64, LiveError> {
+        let layers = self.folder.join("layers");
+        let fail = |error: io::Error| refused("read", &layers, &error);
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&layers).map_err(fail)? {
+            let (path, name) = entry.map(|entry| (entry.path(), entry.file_name())).map_err(fail)?;
+            let Some(name) = name.to_str() else { continue };
+            if name.ends_with(".gone") {
+                // A process died while it removed this one.
+                remove(&path)?;
+            } else if !name.starts_with('.') {
+                let used = self.lock_of(name)?.metadata().and_then(|lock| lock.modified()).ok();
+                found.push((used, name.to_owned(), size(&path)));
+            }
+        }
+        found.sort_unstable();
+        let mut left: u64 = found.iter().map(|(_, _, bytes)| bytes).sum();
+        for (_, name, bytes) in found {
+            if left <= most {
+                break;
+            }
+            if self.evict(&name)? {
+                left -= bytes;
+            }
+        }
+        Ok(left)
+    }
+
+    /// Removes a layer unless it is in use.
+    fn evict(&self, name: &str) -> Result<bool, LiveError> {
+        let held = self.lock_of(name)?;
+        if held.try_lock().is_err() {
+            return Ok(false);
+        }
+        let (layers, gone) = (self.folder.join("layers"), format!(".{name}.gone"));
+        match fs::rename(layers.join(name), layers.join(&gone)) {
+            Ok(()) => remove(&layers.join(gone)).map(|()| true),
+            // Another process was first.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+            Err(error) => Err(refused("remove", &layers.join(name), &error)),
+        }
     }
 
     /// Who unpacks holds the lock, too, as its output: it may live a moment longer than this process.
@@ -104,7 +185,9 @@ impl ImageCache {
             let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
             return Err(LiveError::Refused(format!("failed to unpack the layer {}: {said}", blob.display())));
         }
-        sent.unwrap_or(Ok(())).map_err(|error| refused("read", blob, &error))
+        sent.unwrap_or(Ok(())).map_err(|error| refused("read", blob, &error))?;
+        let bytes = part.join(BYTES);
+        fs::write(&bytes, walk(&files).to_string()).map_err(|error| refused("write", &bytes, &error))
     }
 }
 
@@ -121,9 +204,10 @@ impl Host {
         let mut shown = Vec::new();
         for digest in layers.iter().rev() {
             let (own, program, wanted) = (cache.clone(), self.settings().program.clone(), digest.clone());
-            let unpacked = tokio::task::spawn_blocking(move || own.unpack(&program, &wanted)).await;
-            unpacked.map_err(|error| LiveError::Refused(error.to_string()))??;
-            shown.push(Arc::new(self.keeper().show(&cache.layer(digest)).await?));
+            let held = tokio::task::spawn_blocking(move || own.hold(&program, &wanted)).await;
+            let held = held.map_err(|error| LiveError::Refused(error.to_string()))??;
+            let layer = self.keeper().show(&cache.layer(digest)).await?;
+            shown.push(Arc::new(layer.keeping(held)));
         }
         Ok(Snapshot { layers: shown })
     }
@@ -161,9 +245,43 @@ fn give_to_sandboxes(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Bytes of an unpacked layer on the disk.
+fn size(layer: &Path) -> u64 {
+    let told = fs::read_to_string(layer.join(BYTES)).ok().and_then(|text| text.parse().ok());
+    told.unwrap_or_else(|| walk(layer))
+}
+
+/// Bytes on the disk of all that is below a folder. What cannot be read counts for nothing.
+fn walk(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let of = |entry: fs::DirEntry| match entry.metadata() {
+        Ok(data) if data.is_dir() => 512 * data.blocks() + walk(&entry.path()),
+        Ok(data) => 512 * data.blocks(),
+        Err(_) => 0,
+    };
+    entries.map(of).sum()
+}
+
 fn remove(folder: &Path) -> Result<(), LiveError> {
+    let fail = |error: io::Error| refused("remove", folder, &error);
     match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(refused("remove", folder, &error)),
-        _ => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        // An image may have folders that its owner may not write to.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            open_to_owner(folder).and_then(|()| fs::remove_dir_all(folder)).map_err(fail)
+        }
+        removed => removed.map_err(fail),
     }
+}
+
+/// Lets the owner of a folder write to all folders below it.
+fn open_to_owner(folder: &Path) -> io::Result<()> {
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            open_to_owner(&entry.path())?;
+        }
+    }
+    Ok(())
 }

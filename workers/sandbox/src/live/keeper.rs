@@ -1,5 +1,6 @@
 //! The way to the keeper of layers, one process for all sandboxes of an owner.
 
+use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -34,6 +35,16 @@ pub(crate) struct Layer {
     /// The name of its packed bytes, once it was packed. A layer that is packed is not written to.
     pub(crate) digest: OnceCell<Digest>,
     ask: mpsc::WeakUnboundedSender<Asked>,
+    /// Keeps what the layer shows in its place.
+    kept: Option<File>,
+}
+
+impl Layer {
+    /// The same; `file` is open as long as it is there.
+    pub(crate) fn keeping(mut self, file: File) -> Self {
+        self.kept = Some(file);
+        self
+    }
 }
 
 impl Drop for Layer {
@@ -80,7 +91,7 @@ impl Keeper {
     async fn ask(&self, number: u64, what: ToKeeper) -> Result<Layer, LiveError> {
         let (tell, told) = oneshot::channel();
         self.ask.send(Asked { what, tell }).map_err(broken)?;
-        let layer = Layer { number, digest: OnceCell::new(), ask: self.ask.downgrade() };
+        let layer = Layer { number, digest: OnceCell::new(), ask: self.ask.downgrade(), kept: None };
         told.await.map_err(broken)??;
         Ok(layer)
     }
