@@ -92,7 +92,7 @@ fleet: programs tools ## one whole life of a fleet on a fake cloud; target/fakec
 	infra/fakecloud/alone.sh target/fakecloud/venv/bin/python -m unittest discover -s infra/fakecloud/tests
 	target/fakecloud/venv/bin/python infra/fakecloud/fleet_test.py
 
-kube: programs ## the chart on a real Kubernetes with KEDA, pods as processes; target/kube/life.log; needs Go: builds for 15 minutes and 9 GB, once
+kube: programs ## the chart on a real Kubernetes with KEDA, pods as processes; target/kube/life.log; needs Go: builds for 25 minutes and 9 GB, once
 	.venv/bin/python infra/kube/kube_test.py
 
 operation: programs tools ## chart, alerts, dashboard, compose file, backup, upgrade; where Go is

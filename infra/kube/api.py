@@ -13,7 +13,7 @@ from typing import Any, Iterator
 # One answer; a watch lives longer and is begun again by the client.
 TIMEOUT_S = 20
 WATCH_S = 300
-NOT_FOUND, CONFLICT, GONE = 404, 409, 410
+NOT_FOUND, CONFLICT = 404, 409
 MERGE = "application/strategic-merge-patch+json"
 
 
@@ -34,7 +34,7 @@ class Api:
     authority: Path
     token: str
 
-    def _open(self, method: str, path: str, body: Any, kind: str, timeout: float) -> http.client.HTTPResponse:
+    def open(self, method: str, path: str, body: Any, kind: str, timeout: float) -> http.client.HTTPResponse:
         context = ssl.create_default_context(cafile=str(self.authority))
         connection = http.client.HTTPSConnection(self.host, self.port, timeout=timeout, context=context)
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": kind, "Accept": "application/json"}
@@ -52,17 +52,8 @@ class Api:
 
     def ask(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
         """One request; the answer as JSON."""
-        with self._open(method, path, body, kind, TIMEOUT_S) as answer:
+        with self.open(method, path, body, kind, TIMEOUT_S) as answer:
             return json.loads(answer.read())
-
-    def get(self, path: str) -> Any:
-        """What is at ``path``; ``None`` if nothing is."""
-        try:
-            return self.ask("GET", path)
-        except Refused as error:
-            if error.status == NOT_FOUND:
-                return None
-            raise
 
     def items(self, path: str) -> list[Any]:
         """The members of a list."""
@@ -81,7 +72,7 @@ class Api:
                 yield "SYNCED", {each["metadata"]["uid"] for each in listed["items"]}
                 version = listed["metadata"]["resourceVersion"]
                 query = urllib.parse.urlencode({"watch": 1, "resourceVersion": version, "timeoutSeconds": WATCH_S})
-                with self._open("GET", f"{path}{mark}{query}", None, "application/json", WATCH_S + TIMEOUT_S) as answer:
+                with self.open("GET", f"{path}{mark}{query}", None, "application/json", WATCH_S + TIMEOUT_S) as answer:
                     for line in answer:
                         event = json.loads(line)
                         if event["type"] == "ERROR":

@@ -139,7 +139,7 @@ class Cluster:
         self.start("scheduler", "scheduler", *common, program=kube)
 
     def ready(self, path: str) -> bool:
-        with self.api._open("GET", path, None, "text/plain", 5) as answer:  # pylint: disable=protected-access
+        with self.api.open("GET", path, None, "text/plain", 5) as answer:
             return answer.read() == b"ok"
 
     def node(self) -> None:

@@ -178,8 +178,7 @@ class Pod:
 
     def once(self, process: Container, spec: dict) -> None:
         """From the start of the process to its end, and the pause before the next one."""
-        self.kubelet.note("started", self.pod, address=self.address, restarts=self.restarts,
-                          stages=dict(process_variables(self.folder)).get("MILLRACE_STAGES", ""))
+        self.kubelet.note("started", self.pod, address=self.address, restarts=self.restarts)
         probes = Probes(spec, self.address, process.ended)
         running = {"running": {"startedAt": stamp(process.started)}}
         while not process.ended.is_set() and not self.over and not probes.failed:
@@ -254,12 +253,6 @@ class Pod:
             except OSError as error:
                 print(f"{self.path}: {error!r}; again", flush=True)
             self.gone.wait(1)
-
-
-def process_variables(folder: Path) -> list[tuple[str, str]]:
-    """The variables that a container was started with."""
-    lines = (folder / "environment").read_bytes().decode().split("\0")
-    return [tuple(line.split("=", 1)) for line in lines if line]
 
 
 def main() -> None:

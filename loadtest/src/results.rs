@@ -69,7 +69,7 @@ pub struct Args {
 }
 
 /// How a part was measured the last time.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Measured {
     name: String,
     commit: String,

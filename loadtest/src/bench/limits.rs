@@ -21,6 +21,8 @@ mod soak;
 
 /// Turns of a rollout.
 const TURNS: u8 = 16;
+/// Where the rate is not in question.
+const SMALL: Shape = Shape { in_flight: 1_024, runs: 1, turns: TURNS, tokens: 1_024 };
 /// Entries of the log that are read at once.
 const ENTRIES: usize = 1_024;
 /// Shares of what the closed loop reached, at which the open loop is played.
@@ -146,9 +148,10 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
         plane.end().await?;
     }
     if args.takeovers > 0 || args.events > 0 {
-        let mut plane =
-            Plane::start(Shape { in_flight: 10_000, runs: 1, turns: TURNS, tokens: 1_024 }).await?;
-        for (name, signal) in [("SIGTERM", Signal::SIGTERM), ("kill -9", Signal::SIGKILL)] {
+        // So few that what was put before hides little of the time without a leader.
+        let mut plane = Plane::start(SMALL).await?;
+        let signals = [("SIGTERM", Signal::SIGTERM), ("kill -9", Signal::SIGKILL)];
+        for (name, signal) in signals.into_iter().filter(|_| args.takeovers > 0) {
             takeovers.push(take_over(&mut plane, name, signal, args).await?);
         }
         replay = replayed(&mut plane, args.events).await?;
@@ -161,8 +164,8 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn shape(text: &str) -> anyhow::Result<Shape> {
-    let numbers: Vec<u32> = text.split('x').filter_map(|number| number.parse().ok()).collect();
-    let [in_flight, runs, tokens] = numbers[..] else {
+    let numbers: Result<Vec<u32>, _> = text.split('x').map(str::parse).collect();
+    let Some(&[in_flight, runs, tokens]) = numbers.as_deref().ok() else {
         anyhow::bail!("--rows {text}: write rollouts in flight, runs and tokens, as in 10000x8x1024");
     };
     ensure!(runs > 0 && in_flight >= 2 * runs, "--rows {text}: every run needs two rollouts in flight");
@@ -211,10 +214,9 @@ impl Row {
 
 /// Lives a second.
 async fn rate(plane: &Plane, time: Duration) -> f64 {
-    let count = || plane.player.done().values().sum::<u64>();
-    let (before, since) = (count(), Instant::now());
+    let (before, since) = (plane.player.lives(), Instant::now());
     tokio::time::sleep(time).await;
-    (count() - before) as f64 / since.elapsed().as_secs_f64()
+    (plane.player.lives() - before) as f64 / since.elapsed().as_secs_f64()
 }
 
 async fn open(plane: &Plane, share: f64, per_s: f64, time: Duration) -> Open {
@@ -242,11 +244,10 @@ async fn take_over(
         // It has read the log by then, and the one before has led for longer than a lease.
         tokio::time::sleep(Duration::from_secs_f64(args.seconds.max(3.0))).await;
         plane.player.take_gap();
-        let lives = |plane: &Plane| plane.player.done().values().sum::<u64>();
-        let before = lives(plane);
+        let before = plane.player.lives();
         plane.end_leader(signal).await?;
         // What was put before is done without a coordinator.
-        while lives(plane) < before + AFTER {
+        while plane.player.lives() < before + AFTER {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         gap_s.push(plane.player.take_gap().as_secs_f64());

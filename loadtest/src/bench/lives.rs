@@ -80,7 +80,7 @@ pub async fn run(brokers: &Brokers, name: &str, load: Load, time: Duration) -> a
     let executor = Arc::new(Nothing { turns: load.turns, ..Nothing::default() });
     let coordinator = tokio::spawn(coordinate(broker.clone(), name.to_owned(), stop.clone()));
     let worker = tokio::spawn(work(brokers.worker.clone(), executor.clone(), load.in_flight(), stop.clone()));
-    submit(broker, name, load).await?;
+    submit(broker, name, load, 1).await?;
     executor.wait_for_first(Duration::from_secs(30)).await?;
     tokio::time::sleep(time / 5).await;
     executor.forget();
@@ -128,7 +128,13 @@ pub(super) async fn work(
     Ok(())
 }
 
-async fn submit(broker: &Broker, name: &str, load: Load) -> anyhow::Result<()> {
+/// Submits a run without an end, whose turns sample up to `max_new_tokens`.
+pub(super) async fn submit(
+    broker: &Broker,
+    name: &str,
+    load: Load,
+    max_new_tokens: u32,
+) -> anyhow::Result<()> {
     let Load { groups, size, alpha, turns } = load;
     let spec = from_toml(&format!(
         r#"
@@ -138,7 +144,7 @@ async fn submit(broker: &Broker, name: &str, load: Load) -> anyhow::Result<()> {
         environment = {{ name = "counter", turns = {turns} }}
         rewards = [{{ rule = "success" }}]
         evaluate = {{ prompts = 0 }}
-        rollout = {{ groups_per_step = {groups}, group_size = {size}, alpha = {alpha} }}
+        rollout = {{ groups_per_step = {groups}, group_size = {size}, alpha = {alpha}, max_new_tokens = {max_new_tokens} }}
         "#
     ))?;
     broker.append(name, &Event::Submitted(Box::new(spec))).await?;

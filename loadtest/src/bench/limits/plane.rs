@@ -9,7 +9,6 @@ use millrace_cli::tied::tied;
 use millrace_queue::testing::TestServer;
 use millrace_queue::{Broker, JetStreamOptions, Objects};
 use millrace_schemas::Event;
-use millrace_schemas::submit::from_toml;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::process::Child;
@@ -38,7 +37,7 @@ pub(super) struct Shape {
 }
 
 /// Processor time and memory.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Usage {
     pub(super) server: Duration,
     pub(super) coordinator: Duration,
@@ -93,7 +92,9 @@ impl Plane {
         };
         plane.coordinator()?;
         for number in 0..shape.runs {
-            plane.submit(&format!("run-{number}"), shape).await?;
+            let (name, load) = (format!("run-{number}"), Load::of(shape.in_flight / shape.runs, shape.turns));
+            lives::submit(&plane.broker, &name, load, shape.tokens).await?;
+            plane.runs.push(name);
         }
         plane.begun(shape).await?;
         Ok(plane)
@@ -110,39 +111,20 @@ impl Plane {
         Ok(())
     }
 
-    async fn submit(&mut self, name: &str, shape: Shape) -> anyhow::Result<()> {
-        let Load { groups, size, .. } = Load::of(shape.in_flight / shape.runs, shape.turns);
-        let Shape { turns, tokens, .. } = shape;
-        let spec = from_toml(&format!(
-            r#"
-            name = "{name}"
-            steps = 1000000
-            model = {{ kind = "scripted" }}
-            environment = {{ name = "counter", turns = {turns} }}
-            rewards = [{{ rule = "success" }}]
-            evaluate = {{ prompts = 0 }}
-            rollout = {{ groups_per_step = {groups}, group_size = {size}, alpha = 0, max_new_tokens = {tokens} }}
-            "#
-        ))?;
-        self.broker.append(name, &Event::Submitted(Box::new(spec))).await?;
-        self.runs.push(name.to_owned());
-        Ok(())
-    }
-
     /// Waits until every rollout had its first task.
     async fn begun(&self, shape: Shape) -> anyhow::Result<()> {
         let since = Instant::now();
         loop {
             let done = self.player.done();
-            if done.len() >= shape.runs as usize && done.values().sum::<u64>() > u64::from(shape.in_flight) {
+            let lives = self.player.lives();
+            if done.len() >= shape.runs as usize && lives > u64::from(shape.in_flight) {
                 return Ok(());
             }
             ensure!(
                 since.elapsed() < PATIENCE,
-                "after {PATIENCE:?} runs={} of {} have begun, with tasks={}",
+                "after {PATIENCE:?} runs={} of {} have begun, with tasks={lives}",
                 done.len(),
                 shape.runs,
-                done.values().sum::<u64>()
             );
             tokio::time::sleep(LOOK).await;
         }

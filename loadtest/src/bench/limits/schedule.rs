@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use millrace_schemas::env_step::{EnvAction, EnvStepDone};
+use millrace_schemas::env_step::EnvStepDone;
 use millrace_schemas::generate::GenerateDone;
 use millrace_schemas::{OutcomeBody, RolloutId, RunId, Task, TaskBody};
 use millrace_workers::{Cost, Executor, Verdict};
@@ -75,6 +75,11 @@ impl Player {
         self.play().done.clone()
     }
 
+    /// Lives so far.
+    pub(super) fn lives(&self) -> u64 {
+        self.play().done.values().sum()
+    }
+
     /// Forgets how late tasks were. Returns it in microseconds, in order.
     pub(super) fn take_late_us(&self) -> Vec<u32> {
         let mut late = std::mem::take(&mut self.play().late_us);
@@ -141,28 +146,18 @@ impl Player {
         Some(waits)
     }
 
+    /// The least outcome, with as many tokens as a turn has here.
     fn outcome(&self, task: TaskBody) -> OutcomeBody {
         let count = self.tokens as usize;
-        match task {
-            TaskBody::Generate(generate) => OutcomeBody::Generate(GenerateDone::sampled(
-                &vec![7; count],
-                &vec![-0.5; count],
-                generate.min_version,
-            )),
-            TaskBody::EnvStep(step) => {
-                let turn = match step.action {
-                    EnvAction::Reset => 0,
-                    EnvAction::Step { state, .. } => state.first().map_or(1, |turn| turn + 1),
-                };
-                OutcomeBody::EnvStep(EnvStepDone {
-                    state: vec![turn],
-                    observation: vec![3; SHOWN as usize],
-                    done: turn >= self.turns,
-                    valid: true,
-                    ..EnvStepDone::default()
-                })
+        match outcome(task, self.turns) {
+            OutcomeBody::Generate(done) => {
+                let version = done.segments[0].version;
+                OutcomeBody::Generate(GenerateDone::sampled(&vec![7; count], &vec![-0.5; count], version))
             }
-            other => outcome(other, self.turns),
+            OutcomeBody::EnvStep(done) => {
+                OutcomeBody::EnvStep(EnvStepDone { observation: vec![3; SHOWN as usize], ..done })
+            }
+            other => other,
         }
     }
 }

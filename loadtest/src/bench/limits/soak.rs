@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::plane::{Plane, Shape};
-use super::{TURNS, rate};
+use super::plane::Plane;
+use super::{SMALL, rate};
 
 /// Between two samples.
 const EVERY: Duration = Duration::from_secs(5);
@@ -23,7 +23,7 @@ pub(super) struct Soak {
     samples: Vec<Sample>,
 }
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Serialize)]
 struct Sample {
     s: f64,
     coordinator_mb: f64,
@@ -39,12 +39,11 @@ struct Sample {
 /// # Errors
 /// A program is missing, or a process fails.
 pub(super) async fn soak(minutes: f64, seconds: f64) -> anyhow::Result<Soak> {
-    let mut plane = Plane::start(Shape { in_flight: 1_024, runs: 1, turns: TURNS, tokens: 1_024 }).await?;
+    let mut plane = Plane::start(SMALL).await?;
     let per_s = SHARE * rate(&plane, Duration::from_secs_f64(seconds)).await;
     plane.player.pace(Some(per_s));
     let (since, mut samples) = (Instant::now(), Vec::new());
-    let lives = || plane.player.done().values().sum::<u64>();
-    let begun = lives();
+    let begun = plane.player.lives();
     while since.elapsed().as_secs_f64() < 60.0 * minutes {
         tokio::time::sleep(EVERY).await;
         let used = plane.usage()?;
@@ -55,7 +54,7 @@ pub(super) async fn soak(minutes: f64, seconds: f64) -> anyhow::Result<Soak> {
         // Kept nowhere else for so long.
         plane.player.take_late_us();
     }
-    let lives = lives() - begun;
+    let lives = plane.player.lives() - begun;
     plane.end().await?;
     Ok(Soak { minutes, per_s, lives, samples })
 }
