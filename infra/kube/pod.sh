@@ -4,6 +4,7 @@
 #
 #     pod.sh FOLDER      with `mounts`, `environment`, `command`, `facts` of kubelet's making; standard input is a socket
 set -euo pipefail
+source "$(dirname "$(readlink -f "$0")")/../dev/rootfs.sh"
 cd "$1"
 # HOSTNAME, ADDRESS, NETWORKS, READ_ONLY
 source ./facts
@@ -16,36 +17,14 @@ mkdir root
 mount --bind root root
 cd root
 mkdir -p dev etc proc sys tmp .old
-read_only() {
-    mkdir -p ".$2"
-    mount --rbind "$1" ".$2"
-    mount -o remount,ro,bind ".$2"
-}
-for folder in /usr /bin /sbin /lib /lib32 /lib64 /libx32; do
-    if [[ -L $folder ]]; then
-        ln -s "$(readlink "$folder")" ".$folder"
-    elif [[ -d $folder ]]; then
-        read_only "$folder" "$folder"
-    fi
-done
-for name in ca-certificates ld.so.cache ld.so.conf ld.so.conf.d localtime nsswitch.conf ssl; do
-    [[ ! -e /etc/$name ]] || cp -a --no-preserve=ownership "/etc/$name" etc/ 2>/dev/null || true
-done
+system_folders
+from_etc ca-certificates ld.so.cache ld.so.conf ld.so.conf.d localtime nsswitch.conf ssl
 cat /etc/resolv.conf >etc/resolv.conf
 printf '127.0.0.1 localhost\n%s %s\n' "$ADDRESS" "$HOSTNAME" >etc/hosts
 printf 'root:x:0:0:root:/:/bin/bash\n' >etc/passwd
-for device in full null random urandom zero; do
-    touch "dev/$device"
-    mount --bind "/dev/$device" "dev/$device"
-done
-mkdir dev/shm
-mount -t tmpfs shm dev/shm
-# The image and the volumes: `ro|rw SOURCE TARGET` a line.
-while read -r how source target; do
-    mkdir -p ".$target"
-    mount --rbind "$source" ".$target"
-    [[ $how == rw ]] || mount -o remount,ro,bind ".$target"
-done <../mounts
+devices full null random urandom zero
+# The image and the volumes.
+volumes ../mounts
 
 # The kubelet plugs the cable in, and both sides hold it before the command starts.
 printf 'up\n' >&0

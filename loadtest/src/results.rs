@@ -28,7 +28,7 @@ const fn with_model(name: &'static str, shows: &'static str, command: &'static [
     Part { name, shows, command, model: true }
 }
 
-const PARTS: [Part; 17] = [
+const PARTS: [Part; 18] = [
     part("queue", "whole lives of tasks beside raw put, pull and ack", &["bench", "queue"]),
     part("limits", "what one coordinator and one nats-server bear", &["bench", "limits"]),
     part("state", "what the coordinator's state costs", &["bench", "state"]),
@@ -39,6 +39,11 @@ const PARTS: [Part; 17] = [
     part("pictures", "speed-up and idle GPUs, drawn", &["headlines"]),
     part("drain", "what a drain costs", &["bench", "drain"]),
     part("scale", "a fleet that is scaled, beside a static one and KEDA's rule", &["bench", "scale"]),
+    part(
+        "failures",
+        "a fleet of 256 workers that are killed",
+        &["bench", "scale", "--parts", "failures", "--groups", "169", "--ack-wait", "6"],
+    ),
     part("division", "time division on 128 devices", &["bench", "division"]),
     part("peers", "beside Ray, Celery, JetStream and TransferQueue", &["bench", "peers"]),
     part("mechanisms", "redundant groups, asynchrony, dynamic sampling", &["bench", "mechanisms"]),

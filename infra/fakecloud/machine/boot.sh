@@ -6,6 +6,7 @@
 set -euo pipefail
 root=$1 prefix=$2
 here=$(dirname "$(readlink -f "$0")")
+source "$here/../../dev/rootfs.sh"
 
 mount --make-rprivate /
 mkdir -p "$root"
@@ -15,49 +16,27 @@ mkdir -p etc opt/fakecloud/bin proc run/lock run/disks sys dev tmp var/log var/l
 chmod 1777 tmp var/tmp
 
 # The system's programs and libraries are this machine's, and cannot be written.
-read_only() {
-    mkdir -p ".$1"
-    mount --rbind "$1" ".$1"
-    mount -o remount,ro,bind ".$1"
-}
-for folder in /usr /bin /sbin /lib /lib32 /lib64 /libx32; do
-    if [[ -L $folder ]]; then
-        ln -s "$(readlink "$folder")" ".$folder"
-    elif [[ -d $folder ]]; then
-        read_only "$folder"
-    fi
-done
+system_folders
 [[ $prefix == /usr || $prefix == /usr/* ]] || read_only "$prefix"
 mount --rbind /sys sys
 # A folder, so that the cloud can add disks to it.
-for device in full null random tty urandom zero; do
-    touch "dev/$device"
-    mount --bind "/dev/$device" "dev/$device"
-done
+devices full null random tty urandom zero
 ln -s /proc/self/fd dev/fd
 ln -s /proc/self/fd/0 dev/stdin
 ln -s /proc/self/fd/1 dev/stdout
 ln -s /proc/self/fd/2 dev/stderr
-mkdir dev/shm
-mount -t tmpfs shm dev/shm
 
 # The rest is the machine's own. Nobody but this user exists in its namespace: millrace is another name of it.
-for name in alternatives ca-certificates debian_version default hosts ld.so.cache ld.so.conf ld.so.conf.d localtime \
-    nsswitch.conf os-release protocols services ssl terminfo; do
-    [[ ! -e /etc/$name ]] || cp -a --no-preserve=ownership "/etc/$name" etc/ 2>/dev/null || true
-done
+from_etc alternatives ca-certificates debian_version default hosts ld.so.cache ld.so.conf ld.so.conf.d localtime \
+    nsswitch.conf os-release protocols services ssl terminfo
 mkdir -p etc/systemd/system
 printf 'root:x:0:0:root:/root:/bin/bash\n' >etc/passwd
 printf 'root:x:0:\n' >etc/group
 cp "$here"/bin/* opt/fakecloud/bin/
 cp "$here"/*.py opt/fakecloud/
 cp "$OLDPWD/machine.json" opt/fakecloud/machine.json
-# What the image of the machine has inside, and the cloud's disks: `ro|rw SOURCE TARGET` a line.
-while read -r how source target; do
-    mkdir -p ".$target"
-    mount --rbind "$source" ".$target"
-    [[ $how == rw ]] || mount -o remount,ro,bind ".$target"
-done <"$OLDPWD/mounts"
+# What the image of the machine has inside, and the cloud's disks.
+volumes "$OLDPWD/mounts"
 
 mkdir .old
 pivot_root . .old

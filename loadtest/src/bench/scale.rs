@@ -7,7 +7,7 @@
 //! executed.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,12 +18,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::publish;
 use crate::virtual_time::in_virtual_time;
+use failures::Lost;
 use figures::{Figures, Replayed};
 use ground::Ground;
 use in_process::InProcess;
 use machines::Preemption;
 use play::Setting;
-use processes::{PACE, Processes};
+use processes::{BEGUN, PACE, Processes};
 use rules::Rule;
 use trace::Trace;
 use work::{Law, Pace, Slow};
@@ -36,11 +37,15 @@ mod processes;
 mod rules;
 mod trace;
 mod play;
+mod failures;
 mod figures;
 
 /// Seconds between two interruptions of a worker, and whether they are announced.
 const INTERRUPTIONS: [(u64, bool); 6] =
     [(600, true), (300, true), (120, true), (600, false), (300, false), (120, false)];
+
+/// In this share of the steps a worker is killed without a notice.
+const FAILURES: [f64; 3] = [0.0, 0.1, 1.0];
 
 /// How to measure.
 #[derive(Debug, clap::Args)]
@@ -72,6 +77,9 @@ pub struct Args {
     /// Seconds after which a pool of the staleness budget shrinks to what it needs
     #[arg(long, default_value_t = 60.0)]
     cooldown: f64,
+    /// Visibility timeout of a task, in seconds of virtual time
+    #[arg(long, default_value_t = 30.0)]
+    ack_wait: f64,
     /// The trace: lines of seconds,instances
     #[arg(long, default_value = "loadtest/scenarios/spot-g4dn-xlarge.csv")]
     trace: PathBuf,
@@ -95,6 +103,8 @@ enum Part {
     Interruptions,
     /// A fleet that a spot market decides on.
     Trace,
+    /// The static fleet with a trainer that stands by: a worker at work is killed in a share of the steps.
+    Failures,
 }
 
 /// All figures.
@@ -102,6 +112,18 @@ enum Part {
 struct Measured {
     runs: Vec<Figures>,
     replayed: Vec<Replayed>,
+    failures: Vec<Lost>,
+}
+
+impl Measured {
+    fn tables(&self) -> String {
+        let tables = [
+            (!self.runs.is_empty()).then(|| figures::of_runs(&self.runs)),
+            (!self.replayed.is_empty()).then(|| figures::of_replays(&self.replayed)),
+            (!self.failures.is_empty()).then(|| failures::table(&self.failures)),
+        ];
+        tables.into_iter().flatten().collect::<Vec<_>>().join("\n")
+    }
 }
 
 /// Runs the benchmark.
@@ -115,7 +137,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     for &seed in &args.seeds {
         args.measure(seed, &trace, &mut measured)?;
         // What there is so far is not lost with a later run.
-        publish(&args.out, &measured, &figures::tables(&measured.runs, &measured.replayed))?;
+        publish(&args.out, &measured, &measured.tables())?;
     }
     Ok(())
 }
@@ -140,7 +162,19 @@ impl Args {
                 measured.replayed.push(self.replay(trace, announced, seed)?);
             }
         }
+        if has(Part::Failures) {
+            for share in FAILURES {
+                measured.failures.push(self.fail(share, seed)?);
+            }
+        }
         Ok(())
+    }
+
+    fn fail(&self, share: f64, seed: u64) -> anyhow::Result<Lost> {
+        let setting = Setting { law: self.law(seed, true), steps: self.steps, groups: self.groups };
+        let lost = self.on(setting.law, None, |ground| setting.fail(ground, share))?;
+        println!("{lost:?}");
+        Ok(lost)
     }
 
     fn play(&self, rule: Rule, seed: u64, preemption: Option<Preemption>) -> anyhow::Result<Figures> {
@@ -190,10 +224,12 @@ impl Args {
         if self.real {
             let runtime = tokio::runtime::Runtime::new()?;
             return runtime.block_on(async {
-                measured(Arc::new(Processes::start(&self.dir, law, scaling).await?)).await
+                measured(Arc::new(Processes::start(&self.dir, law, self.ack_wait, scaling).await?)).await
             });
         }
-        in_virtual_time(async { measured(Arc::new(InProcess::start(law, scaling).await?)).await })
+        in_virtual_time(async {
+            measured(Arc::new(InProcess::start(law, self.ack_wait, scaling).await?)).await
+        })
     }
 }
 
@@ -212,9 +248,12 @@ pub struct SlowWorkerArgs {
 pub fn slow_worker(args: &SlowWorkerArgs) -> anyhow::Result<()> {
     let pace = std::env::var(PACE).with_context(|| format!("{PACE} is not set"))?;
     let pace = Pace::from_json(&pace).with_context(|| format!("{PACE} is no pace"))?;
+    let notes = std::env::var_os(BEGUN).with_context(|| format!("{BEGUN} is not set"))?;
+    let begins = Arc::new(work::notes_in(Path::new(&notes))?);
     let program = [OsString::from("millrace-worker")];
     let wrapped = |_, executor| -> Arc<dyn Executor> {
-        Arc::new(Slow { pace: pace.clone(), executor, leaving: CancellationToken::new() })
+        let (pace, begins) = (pace.clone(), begins.clone());
+        Arc::new(Slow { pace, executor, leaving: CancellationToken::new(), begins })
     };
     millrace_workers::command::serve_with(program.into_iter().chain(args.arguments.clone()), wrapped)
 }

@@ -157,6 +157,27 @@ fn a_replayed_trace_takes_as_many_real_workers_as_it_says() {
     assert_eq!(taken, [(Some(0), Some(0)), (Some(3), Some(3)), (Some(3), Some(3))], "{figures}");
 }
 
+#[test]
+fn what_killed_real_workers_had_in_flight_is_begun_elsewhere() {
+    let figures = figures_of(&[&SMALL[..], &["failures", "--steps", "6"]].concat());
+    let rows = figures["failures"].as_array().expect("rows");
+    let killed = |row: &serde_json::Value| row["killed"].as_array().map_or(0, Vec::len);
+    assert_eq!(
+        rows.iter().map(|row| row["share"].as_f64()).collect::<Vec<_>>(),
+        [Some(0.0), Some(0.1), Some(1.0)]
+    );
+    assert_eq!(
+        (killed(&rows[0]), rows[0]["recovery_s"].as_object().map(serde_json::Map::len)),
+        (0, Some(0)),
+        "{figures}"
+    );
+    assert!(killed(&rows[2]) > 0, "{figures}");
+    assert!(
+        rows[2]["recovery_s"]["generate"].as_array().is_some_and(|seconds| !seconds.is_empty()),
+        "{figures}"
+    );
+}
+
 /// Plain JetStream and ours are measured; a peer that cannot be installed is a row with the reason.
 #[test]
 fn peers_are_measured_and_a_missing_one_says_why() {

@@ -51,18 +51,7 @@ pub(super) struct Replayed {
     pub(super) dropped: u64,
 }
 
-pub(super) fn tables(runs: &[Figures], replayed: &[Replayed]) -> String {
-    let mut tables = Vec::new();
-    if !runs.is_empty() {
-        tables.push(of_runs(runs));
-    }
-    if !replayed.is_empty() {
-        tables.push(of_replays(replayed));
-    }
-    tables.join("\n")
-}
-
-fn of_runs(figures: &[Figures]) -> String {
+pub(super) fn of_runs(figures: &[Figures]) -> String {
     let mut rows = String::from(
         "| fleet | interrupted | s a step | worker-seconds | of static | goodput | rollouts dropped | turns wasted |\n\
          |---|---|---|---|---|---|---|---|\n",
@@ -106,7 +95,7 @@ fn of_runs(figures: &[Figures]) -> String {
     rows
 }
 
-fn of_replays(replayed: &[Replayed]) -> String {
+pub(super) fn of_replays(replayed: &[Replayed]) -> String {
     let mut rows = String::from(
         "| fleet | taken | workers | turns of a worker's second | of undisturbed | rollouts dropped |\n|---|---|---|---|---|---|\n",
     );
@@ -134,6 +123,6 @@ fn of_replays(replayed: &[Replayed]) -> String {
 }
 
 /// A share; nothing where what it is of was not measured.
-fn percent(share: f64) -> String {
+pub(super) fn percent(share: f64) -> String {
     if share.is_finite() && share > 0.0 { format!("{:.1} %", 100.0 * share) } else { "–".to_owned() }
 }

@@ -8,12 +8,14 @@ use millrace_schemas::Stage;
 use tokio::task::JoinHandle;
 
 use super::machines::{Host, Machines};
-use super::work::Pace;
+use super::work::{Begun, Pace};
 
 /// How far the run is.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Progress {
     pub(super) over: bool,
+    /// The newest version.
+    pub(super) version: u64,
     /// Turns that were sampled, and those of rollouts that a version was trained on.
     pub(super) turns: u64,
     pub(super) trained_turns: u64,
@@ -43,6 +45,9 @@ pub(super) trait Ground: Send + Sync {
 
     /// Makes the coordinator's decisions about the pools true, until the handle is aborted.
     fn follow(&self, pools: Vec<Arc<Machines>>) -> JoinHandle<()>;
+
+    /// Every task that a worker began so far, each worker's in their order.
+    fn begun(&self) -> anyhow::Result<Vec<Begun>>;
 
     /// Ends everything.
     async fn end(&self);

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::ground::{Ground, Progress};
 use super::machines::{Host, Machines, Pool, Ready, Shape};
-use super::work::{self, Law, Pace};
+use super::work::{self, Begun, Law, Pace};
 use crate::virtual_run::{VirtualRun, pools};
 
 /// A coordinator of this process, and what it scales by.
@@ -25,14 +25,15 @@ pub(super) struct InProcess {
     pace: Pace,
     scaling: Option<Arc<ScalingFile>>,
     submitted: Mutex<Option<RunId>>,
+    begun: Arc<Mutex<Vec<Begun>>>,
 }
 
 impl InProcess {
-    pub(super) async fn start(law: Law, scaling: Option<String>) -> anyhow::Result<Self> {
+    pub(super) async fn start(law: Law, ack_wait_s: f64, scaling: Option<String>) -> anyhow::Result<Self> {
         let pace = Pace::new(law, Instant::now());
-        let run = VirtualRun::start(QueueSettings::default()).await?;
+        let run = VirtualRun::start(QueueSettings::default().with_ack_wait(ack_wait_s)?).await?;
         let scaling = scaling.map(|text| ScalingFile::parse(&text)).transpose()?.map(Arc::new);
-        Ok(Self { run, pace, scaling, submitted: Mutex::default() })
+        Ok(Self { run, pace, scaling, submitted: Mutex::default(), begun: Arc::default() })
     }
 }
 
@@ -43,7 +44,11 @@ impl Ground for InProcess {
     }
 
     fn host(&self) -> Arc<dyn Host> {
-        Arc::new(Tasks { broker: self.run.broker.clone(), pace: self.pace.clone() })
+        Arc::new(Tasks {
+            broker: self.run.broker.clone(),
+            pace: self.pace.clone(),
+            begun: self.begun.clone(),
+        })
     }
 
     fn drains(&self) -> bool {
@@ -61,11 +66,13 @@ impl Ground for InProcess {
         let run = run.context("no run was submitted")?;
         let over = self.run.is_over(&run)?;
         let state = self.run.shared.lock();
-        let Some(books) = state.runs.get(&run).map(|run| &run.books) else { return Ok(Progress::default()) };
+        let Some(run) = state.runs.get(&run) else { return Ok(Progress::default()) };
+        let books = &run.books;
         let demands = demand::of(&state);
         let tasks = |stage: &Stage| demands.iter().map(|demand| demand.tasks(*stage)).sum();
         Ok(Progress {
             over,
+            version: run.version().0,
             turns: books.counters.turns,
             trained_turns: books.counters.trained_turns,
             dropped: books.dropped.values().sum(),
@@ -89,6 +96,10 @@ impl Ground for InProcess {
         tokio::spawn(millrace_autoscaler::run(autoscaler, targets.collect(), stop.clone()))
     }
 
+    fn begun(&self) -> anyhow::Result<Vec<Begun>> {
+        Ok(self.begun.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
     async fn end(&self) {
         self.run.stop.cancel();
     }
@@ -98,6 +109,7 @@ impl Ground for InProcess {
 struct Tasks {
     broker: Broker,
     pace: Pace,
+    begun: Arc<Mutex<Vec<Begun>>>,
 }
 
 #[async_trait]
@@ -106,7 +118,11 @@ impl Host for Tasks {
         let id = name.parse().expect("a pool's name and a number are a worker's name");
         let settings = WorkerSettings { member_of: Some(shape.name.to_owned()), ..WorkerSettings::new(id) };
         let pools = pools(shape.stages.iter().map(|stage| (*stage, shape.slots)));
-        let executor = work::Worker::of(&self.pace);
+        let (of, begun) = (name.to_owned(), self.begun.clone());
+        let executor = work::Worker::of(&self.pace, move |key, at_s| {
+            let task = Begun { worker: of.clone(), key, at_s };
+            begun.lock().unwrap_or_else(PoisonError::into_inner).push(task);
+        });
         let worker = Worker::start(self.broker.clone(), settings);
         ready();
         worker.serve(pools, move |_| executor.clone(), Health::default(), departure.clone()).await;

@@ -155,6 +155,11 @@ impl Machines {
         self.keep(count, &[]);
     }
 
+    /// Kills an instance at once, if it is there.
+    pub(super) async fn lose(self: &Arc<Self>, name: &str) {
+        self.clone().interrupt(name.to_owned(), false).await;
+    }
+
     /// Takes an instance, two minutes after the notice where there is one.
     async fn interrupt(self: Arc<Self>, name: String, announced: bool) {
         let (departure, kill) = {

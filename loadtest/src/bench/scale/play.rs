@@ -15,9 +15,9 @@ use super::trace::Trace;
 use super::work::{Law, TURNS};
 
 /// A run that does not end within this time of the fleet fails.
-const LONGEST: Duration = Duration::from_secs(24 * 3600);
+pub(super) const LONGEST: Duration = Duration::from_secs(24 * 3600);
 /// Between two looks at the run, in the time of its tasks.
-const LOOK: Duration = Duration::from_millis(500);
+pub(super) const LOOK: Duration = Duration::from_millis(500);
 /// Rollouts of a group.
 const GROUP: u32 = 8;
 /// Tasks in flight of a worker.
@@ -35,7 +35,7 @@ pub(super) struct Setting {
 
 impl Setting {
     /// The pools that are scaled, as large as the static fleet.
-    fn shapes(&self) -> [Shape; 2] {
+    pub(super) fn shapes(&self) -> [Shape; 2] {
         let generate = Shape {
             name: "generate",
             stages: &[Stage::Generate],
@@ -62,7 +62,7 @@ impl Setting {
         format!("interval_s = {interval_s:?}\n{}", self.shapes().map(pool).join("\n"))
     }
 
-    fn run_file(&self) -> String {
+    pub(super) fn run_file(&self) -> String {
         let (seed, steps, groups) = (self.law.seed, self.steps.min(1_000_000), self.groups);
         format!(
             r#"
@@ -93,7 +93,7 @@ impl Setting {
             }
         };
         let pools: Vec<Arc<Machines>> = self.shapes().map(machines).into();
-        let trainer = trainer(&ground);
+        let trainer = trainers(&ground, 1);
         let began = Instant::now();
         ground.submit(&self.run_file()).await?;
         let scaling = rule.apply(&ground, &pools);
@@ -145,7 +145,7 @@ impl Setting {
         let [generate, env] = self.shapes();
         let machines = |shape| Machines::new(ground.host(), ground.pace().clone(), shape, None);
         let spot = machines(Shape { most: trace.most(), slots: SPOT_SLOTS, ..generate });
-        let (env, trainer) = (machines(env), trainer(&ground));
+        let (env, trainer) = (machines(env), trainers(&ground, 1));
         env.has(env.shape.most);
         spot.has(trace.counts()[0].1.max(1));
         ground.submit(&self.run_file()).await?;
@@ -208,13 +208,13 @@ impl Setting {
     }
 }
 
-/// The trainer, which is always there.
-fn trainer(ground: &Arc<dyn Ground>) -> Arc<Machines> {
+/// The trainers, which are always there. One has the step; others stand by.
+pub(super) fn trainers(ground: &Arc<dyn Ground>, count: u32) -> Arc<Machines> {
     let shape =
-        Shape { name: "train", stages: &[Stage::TrainShard, Stage::PublishWeights], most: 1, slots: 1 };
-    let trainer = Machines::new(ground.host(), ground.pace().clone(), shape, None);
-    trainer.has(1);
-    trainer
+        Shape { name: "train", stages: &[Stage::TrainShard, Stage::PublishWeights], most: count, slots: 1 };
+    let trainers = Machines::new(ground.host(), ground.pace().clone(), shape, None);
+    trainers.has(count);
+    trainers
 }
 
 /// Replays the trace on a pool.

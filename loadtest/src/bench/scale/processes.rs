@@ -27,15 +27,15 @@ use tokio::time::{Instant, sleep};
 
 use super::ground::{Ground, Progress};
 use super::machines::{Host, Machines, Ready, Shape};
-use super::work::{Law, Pace};
+use super::work::{Begun, Law, Pace};
 use crate::chaos::player::Player;
 use crate::chaos::role::Role;
 use crate::chaos::stack::{Stack, StackOptions, beside};
 
 /// The environment variable with which a worker gets its pace.
 pub(super) const PACE: &str = "MILLRACE_LOADTEST_PACE";
-/// Visibility timeout of a task in virtual time, in seconds.
-const ACK_WAIT_S: f64 = 30.0;
+/// The environment variable with the file in which a worker notes what it begins.
+pub(super) const BEGUN: &str = "MILLRACE_LOADTEST_BEGUN";
 /// Grace period of a worker in virtual time, in seconds.
 const GRACE_S: f64 = 20.0;
 /// Between two looks at the decisions.
@@ -53,7 +53,12 @@ pub(super) struct Processes {
 
 impl Processes {
     /// Starts them in `folder`, which is emptied before.
-    pub(super) async fn start(folder: &Path, law: Law, scaling: Option<String>) -> anyhow::Result<Self> {
+    pub(super) async fn start(
+        folder: &Path,
+        law: Law,
+        ack_wait_s: f64,
+        scaling: Option<String>,
+    ) -> anyhow::Result<Self> {
         let file = folder.with_extension("toml");
         let mut arguments = BTreeMap::new();
         if let Some(text) = scaling {
@@ -66,7 +71,7 @@ impl Processes {
         }
         let none = [Role::Generate, Role::Env, Role::Train, Role::Publish].map(|role| (role, 0));
         let processes = none.into_iter().chain([(Role::Coordinator, 1)]).collect();
-        let ack_wait_s = (ACK_WAIT_S / law.fleet_faster).max(1.0);
+        let ack_wait_s = (ack_wait_s / law.fleet_faster).max(1.0);
         let options =
             StackOptions { processes, arguments, ack_wait_s, ..StackOptions::in_folder(folder.to_owned()) };
         let stack = Stack::start(&options).await?;
@@ -127,6 +132,7 @@ impl Ground for Processes {
         let tasks = Stage::QUEUED.iter().map(|stage| (*stage, status.tasks.get(stage.name()).copied()));
         Ok(Progress {
             over: status.state.is_over(),
+            version: status.version.0,
             turns: status.counters.turns,
             trained_turns: status.counters.trained_turns,
             dropped: status.ledger.dropped.values().sum(),
@@ -148,6 +154,25 @@ impl Ground for Processes {
                 sleep(LOOK).await;
             }
         })
+    }
+
+    fn begun(&self) -> anyhow::Result<Vec<Begun>> {
+        let mut begun = Vec::new();
+        for entry in std::fs::read_dir(&self.host.logs)? {
+            let path = entry?.path();
+            let Some(worker) = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".begun")) else {
+                continue;
+            };
+            let text = std::fs::read_to_string(&path)?;
+            // A killed worker's last line may be half there.
+            let lines =
+                text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')?.split_once(' '));
+            for (key, at_s) in lines {
+                let (key, at_s) = (key.parse().ok().context("no key")?, at_s.parse()?);
+                begun.push(Begun { worker: worker.to_owned(), key, at_s });
+            }
+        }
+        Ok(begun)
     }
 
     async fn end(&self) {
@@ -205,6 +230,7 @@ impl Children {
         if !pools.is_empty() {
             command.arg("--pools").arg(pools.join(","));
         }
+        command.env(BEGUN, self.logs.join(format!("{name}.begun")));
         command.env(PACE, &self.pace).env_remove("NATS_URL").env_remove("MILLRACE_OBJECTS");
         command.env("OMP_NUM_THREADS", "1").env("TOKIO_WORKER_THREADS", "1");
         command.spawn().context("failed to start a worker")

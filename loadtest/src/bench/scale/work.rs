@@ -1,12 +1,16 @@
 //! Work that takes time: how long each task takes, on which clock, and what comes of it.
 
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
 use async_trait::async_trait;
 use millrace_coordinator::shell::clock::unix_ms;
 use millrace_schemas::blob::Sha;
-use millrace_schemas::{Stage, Task};
+use millrace_schemas::{Stage, Task, TaskKey};
 use millrace_workers::{Cost, Executor, Verdict};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
@@ -49,6 +53,18 @@ impl Law {
         Self { seed, work_faster: 1.0, fleet_faster: 1.0, bursts }
     }
 }
+
+/// A task that a worker began.
+#[derive(Debug, Clone)]
+pub(super) struct Begun {
+    pub(super) worker: String,
+    pub(super) key: TaskKey,
+    /// Seconds since the start.
+    pub(super) at_s: f64,
+}
+
+/// Told of each task that begins, and of the seconds since the start.
+pub(super) type Beginnings = Box<dyn Fn(TaskKey, f64) + Send + Sync>;
 
 /// The pace of everything.
 #[derive(Clone)]
@@ -93,6 +109,11 @@ impl Pace {
         f64::from(u32::from_be_bytes(bytes)) / f64::from(u32::MAX)
     }
 
+    /// Seconds since the start.
+    pub(super) fn now_s(&self) -> f64 {
+        self.start.elapsed().as_secs_f64()
+    }
+
     /// A time of the fleet, compressed.
     pub(super) fn of_fleet(&self, time: Duration) -> Duration {
         time.div_f64(self.law.fleet_faster)
@@ -107,7 +128,7 @@ impl Pace {
         // Tasks differ by half of their mean, each way.
         let uneven = 0.5 + self.draw(&task.key.to_string());
         let cycle = CYCLE.div_f64(self.law.work_faster);
-        let passed = self.start.elapsed().as_secs_f64() / cycle.as_secs_f64();
+        let passed = self.now_s() / cycle.as_secs_f64();
         let in_burst = self.law.bursts && passed.fract() > 0.5 && passed.fract() < 0.75;
         let takes = match task.stage() {
             Stage::Generate => TURN.mul_f64(uneven),
@@ -123,20 +144,25 @@ impl Pace {
 
 /// Does tasks in their time, and nothing else.
 pub(super) struct Worker {
-    pub(super) pace: Pace,
+    pace: Pace,
+    begins: Beginnings,
 }
 
 #[async_trait]
 impl Executor for Worker {
     async fn execute(&self, task: Task, _cancel: CancellationToken) -> Verdict {
+        (self.begins)(task.key, self.pace.now_s());
         sleep(self.pace.takes(&task)).await;
         Verdict::Done(outcome(task.body, TURNS), Cost::default())
     }
 }
 
 impl Worker {
-    pub(super) fn of(pace: &Pace) -> Arc<dyn Executor> {
-        Arc::new(Self { pace: pace.clone() })
+    pub(super) fn of(
+        pace: &Pace,
+        begins: impl Fn(TaskKey, f64) + Send + Sync + 'static,
+    ) -> Arc<dyn Executor> {
+        Arc::new(Self { pace: pace.clone(), begins: Box::new(begins) })
     }
 }
 
@@ -146,11 +172,14 @@ pub(super) struct Slow {
     pub(super) executor: Arc<dyn Executor>,
     /// Fires when its worker's grace period is over.
     pub(super) leaving: CancellationToken,
+    /// Called when a task begins.
+    pub(super) begins: Arc<Beginnings>,
 }
 
 #[async_trait]
 impl Executor for Slow {
     async fn execute(&self, task: Task, cancel: CancellationToken) -> Verdict {
+        (self.begins)(task.key, self.pace.now_s());
         if self.leaving.run_until_cancelled(sleep(self.pace.takes(&task))).await.is_none() {
             return Verdict::RetryAfter(Duration::ZERO, "its worker handed it back".to_owned());
         }
@@ -181,4 +210,19 @@ impl Executor for Slow {
     fn waits_for(&self) -> Option<String> {
         self.executor.waits_for()
     }
+}
+
+/// Notes each task that begins in a file, a line with its key and the seconds since the start. A line is
+/// written at once, so that a kill loses none.
+///
+/// # Errors
+/// The file cannot be made.
+pub(super) fn notes_in(path: &Path) -> anyhow::Result<Beginnings> {
+    let file = File::options().create(true).append(true).open(path);
+    let file = file.with_context(|| format!("failed to open {}", path.display()))?;
+    Ok(Box::new(move |key, at_s| {
+        if let Err(error) = (&file).write_all(format!("{key} {at_s}\n").as_bytes()) {
+            tracing::error!(%error, "failed to note a task that begins");
+        }
+    }))
 }
