@@ -185,6 +185,19 @@ async fn bounds_hold_and_the_sandbox_goes_on() {
 }
 
 #[tokio::test]
+async fn a_command_that_follows_one_without_memory_is_not_killed_for_it() {
+    let bounds = Bounds { memory_bytes: 100 * MIB, ..Bounds::default() };
+    let sandbox = host().await.create(Spec { bounds, ..Spec::default() }).await.unwrap();
+    let memory = "python3 -c 'import time\nx = []\nwhile True: x.append(bytearray(b\"x\") * (1 << 20)); time.sleep(0.001)'; echo went on";
+    for round in 0..20 {
+        let killed = sandbox.exec(Exec::shell(memory).timeout_ms(60_000), b"").await.unwrap();
+        assert_eq!(killed.end, End::Memory, "{round}: {:?}", text(&killed));
+        let next = text(&shell(&sandbox, "sleep 0.1; echo on").await);
+        assert_eq!(next, (End::Exit(0), "on".to_owned()), "{round}");
+    }
+}
+
+#[tokio::test]
 async fn files_are_read_and_written_from_outside() {
     let sandbox = sandbox().await;
     let long: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();

@@ -227,9 +227,16 @@ async fn watch_memory(pid: u32, most: u64, link: Arc<Link>) {
         if !link.has_started() {
             continue;
         }
+        let newest = link.newest();
         let kills = link.kills();
-        if kills > seen || crate::memory::of_tree(pid) > most {
-            seen = kills;
+        // A command that was told of the kernel's kill has ended: what runs now is another.
+        let killed = kills > seen && !link.has_told(kills);
+        seen = kills;
+        if killed || crate::memory::of_tree(pid) > most {
+            // What began meanwhile was not looked at.
+            if link.newest() > newest {
+                continue;
+            }
             let _ = link.send(&ToInit::KillAll { end: End::Memory }).await;
         }
     }

@@ -187,10 +187,14 @@ impl Tend {
         }
     }
 
-    /// Kills every process but this one. Commands end with `end`.
+    /// Kills every process but this one. Commands end with `end`, and are told so when the memory of
+    /// what was killed is free: until then a command that follows would be taken for the one that had it.
     pub(crate) fn kill_all(&self, end: End) {
         self.commands.borrow().values().for_each(|way| way.end(end));
         let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
+        if self.has_proc {
+            tree::wait_for_end_of_all_below(std::process::id().cast_signed());
+        }
     }
 
     /// Tells who waits for `pid` of its end.

@@ -1,13 +1,17 @@
 //! All that came of one process, as `/proc` has it.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
+use nix::poll::{PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 /// Looks at a tree that is to end, at most. One that makes processes faster than they are killed has
 /// to be killed with everything else.
 const ROUNDS: usize = 200;
+/// What was killed ends within this time, unless the kernel itself holds it.
+const ENDING: Duration = Duration::from_secs(1);
 
 /// The children of all threads of a process. Empty where it has ended.
 pub(crate) fn children(pid: i32) -> Vec<i32> {
@@ -36,6 +40,16 @@ fn has_ended(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // Behind the name, which may hold anything.
     stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
+}
+
+/// Waits until all that came of a process has ended. A process in the midst of a system call that cannot be
+/// interrupted is not waited for longer than [`ENDING`].
+pub(crate) fn wait_for_end_of_all_below(pid: i32) {
+    let since = Instant::now();
+    while !descendants(pid).is_empty() && since.elapsed() < ENDING {
+        // A pause of a millisecond: nothing is waited for.
+        let _ = poll(&mut [], PollTimeout::from(1_u8));
+    }
 }
 
 /// Kills a process and all that came of it. The process is stopped first: as long as it is there,

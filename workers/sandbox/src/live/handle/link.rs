@@ -76,6 +76,16 @@ impl Link {
         self.group.as_ref().map_or(0, Group::kills)
     }
 
+    /// The number of the running command that began last.
+    pub(crate) fn newest(&self) -> Option<u64> {
+        self.waiting().commands.keys().max().copied()
+    }
+
+    /// Whether a command that ended was told of so many kills.
+    pub(crate) fn has_told(&self, kills: u64) -> bool {
+        self.told_kills.load(Ordering::Relaxed) >= kills
+    }
+
     /// How a command ended whose sandbox says `end`: the kernel kills without a word.
     fn end(&self, end: End) -> End {
         let kills = self.kills();
