@@ -38,7 +38,11 @@ const PARTS: [Part; 18] = [
     with_model("weights", "a version of the weights on its way", &["bench", "weights"]),
     part("pictures", "speed-up and idle GPUs, drawn", &["headlines"]),
     part("drain", "what a drain costs", &["bench", "drain"]),
-    part("scale", "a fleet that is scaled, beside a static one and KEDA's rule", &["bench", "scale"]),
+    part(
+        "scale",
+        "a fleet that is scaled, beside a static one and KEDA's rule",
+        &["bench", "scale", "--parts", "rules,interruptions,trace"],
+    ),
     part(
         "failures",
         "a fleet of 256 workers that are killed",

@@ -171,15 +171,14 @@ impl Args {
     }
 
     fn fail(&self, share: f64, seed: u64) -> anyhow::Result<Lost> {
-        let setting = Setting { law: self.law(seed, true), steps: self.steps, groups: self.groups };
+        let setting = self.setting(seed, true, self.steps);
         let lost = self.on(setting.law, None, |ground| setting.fail(ground, share))?;
         println!("{lost:?}");
         Ok(lost)
     }
 
     fn play(&self, rule: Rule, seed: u64, preemption: Option<Preemption>) -> anyhow::Result<Figures> {
-        let law = self.law(seed, true);
-        let setting = Setting { law, steps: self.steps, groups: self.groups };
+        let setting = self.setting(seed, true, self.steps);
         let figures = self.on(
             setting.law,
             (rule == Rule::Budget).then(|| setting.scaling_file(self.cooldown)),
@@ -190,11 +189,14 @@ impl Args {
     }
 
     fn replay(&self, trace: &Trace, announced: bool, seed: u64) -> anyhow::Result<Replayed> {
-        let law = self.law(seed, false);
-        let setting = Setting { law, steps: u64::from(u32::MAX), groups: self.groups };
+        let setting = self.setting(seed, false, u64::from(u32::MAX));
         let replayed = self.on(setting.law, None, |ground| setting.replay(ground, trace, announced))?;
         println!("{replayed:?}");
         Ok(replayed)
+    }
+
+    fn setting(&self, seed: u64, bursts: bool, steps: u64) -> Setting {
+        Setting { law: self.law(seed, bursts), steps, groups: self.groups }
     }
 
     fn law(&self, seed: u64, bursts: bool) -> Law {

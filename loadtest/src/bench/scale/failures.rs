@@ -3,15 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use anyhow::ensure;
 use millrace_schemas::{Stage, TaskKey};
 use serde::Serialize;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::figures::percent;
-use super::ground::Ground;
+use super::ground::{Ground, Progress};
 use super::machines::Machines;
-use super::play::{LONGEST, LOOK, Setting, trainers};
+use super::play::{Setting, trainers};
 use super::work::Begun;
 use crate::bench::{mean_and_deviation, median};
 
@@ -58,12 +57,14 @@ impl Setting {
         let pools: Vec<Arc<Machines>> = pools.into_iter().chain([trainers(&ground, 2)]).collect();
         let began = Instant::now();
         ground.submit(&self.run_file()).await?;
-        let played = self.killing(&*ground, &pools, share).await;
+        let mut killer = Killer::new(&*ground, &pools, share);
+        let played = self.to_the_end(&*ground, began, async |progress| killer.look(progress).await).await;
+        let killed = killer.killed;
         let took = began.elapsed();
         for pool in &pools {
             pool.end().await;
         }
-        let (killed, wasted_turns, dropped) = played?;
+        let Progress { turns, trained_turns, dropped, .. } = played?;
         Ok(Lost {
             seed: self.law.seed,
             faster: self.law.fleet_faster,
@@ -73,48 +74,52 @@ impl Setting {
             recovery_s: recovered(&ground.begun()?, &killed),
             killed,
             dropped,
-            wasted_turns,
+            wasted_turns: turns.saturating_sub(trained_turns),
         })
     }
+}
 
-    /// Plays the run to its end. Returns who was killed, the turns wasted and the rollouts dropped.
-    async fn killing(
-        &self,
-        ground: &dyn Ground,
-        pools: &[Arc<Machines>],
-        share: f64,
-    ) -> anyhow::Result<(Vec<Killed>, u64, u64)> {
-        let longest = Instant::now() + LONGEST.div_f64(self.law.fleet_faster);
-        let pace = ground.pace();
-        let (mut killed, mut version, mut since) = (Vec::new(), 0, Instant::now());
-        let mut due = None;
-        loop {
-            let progress = ground.progress().await?;
-            if progress.over {
-                let wasted = progress.turns.saturating_sub(progress.trained_turns);
-                return Ok((killed, wasted, progress.dropped));
+/// Kills a worker at work in a share of the steps.
+struct Killer<'a> {
+    ground: &'a dyn Ground,
+    pools: &'a [Arc<Machines>],
+    share: f64,
+    /// The step that is played, and since when.
+    step: (u64, Instant),
+    /// When the next kill is due.
+    due: Option<Instant>,
+    killed: Vec<Killed>,
+}
+
+impl<'a> Killer<'a> {
+    fn new(ground: &'a dyn Ground, pools: &'a [Arc<Machines>], share: f64) -> Self {
+        Self { ground, pools, share, step: (0, Instant::now()), due: None, killed: Vec::new() }
+    }
+
+    async fn look(&mut self, progress: &Progress) -> anyhow::Result<()> {
+        let (pace, now) = (self.ground.pace(), Instant::now());
+        let (step, since) = self.step;
+        if progress.version > step {
+            let step = progress.version;
+            if pace.draw(&format!("step {step} meets a failure")) < self.share {
+                // Somewhere in a step as long as the one before.
+                let within = (now - since).mul_f64(pace.draw(&format!("within {step}")));
+                self.due = Some(now + within);
             }
-            ensure!(Instant::now() < longest, "the run did not end within {} s", LONGEST.as_secs());
-            if progress.version > version {
-                version = progress.version;
-                if pace.draw(&format!("step {version} meets a failure")) < share {
-                    // Somewhere in a step as long as the one before.
-                    due = Some(
-                        Instant::now() + since.elapsed().mul_f64(pace.draw(&format!("within {version}"))),
-                    );
-                }
-                since = Instant::now();
-            }
-            if due.is_some_and(|due| due <= Instant::now()) {
-                let pool = &pools[killed.len() % pools.len()];
-                if let Some(worker) = at_work(&ground.begun()?, pool.shape.stages) {
-                    due = None;
-                    killed.push(Killed { worker: worker.clone(), pool: pool.shape.name, at_s: pace.now_s() });
-                    pool.lose(&worker).await;
-                }
-            }
-            sleep(LOOK.div_f64(self.law.work_faster)).await;
+            self.step = (step, now);
         }
+        if self.due.is_none_or(|due| due > now) {
+            return Ok(());
+        }
+        let pool = &self.pools[self.killed.len() % self.pools.len()];
+        let Some(worker) = at_work(&self.ground.begun()?, pool.shape.stages) else { return Ok(()) };
+        let at_s = pace.now_s();
+        // It may have been killed before, and its place not be taken yet.
+        if pool.lose(&worker).await {
+            self.due = None;
+            self.killed.push(Killed { worker, pool: pool.shape.name, at_s });
+        }
+        Ok(())
     }
 }
 
@@ -160,34 +165,31 @@ pub(super) fn table(lost: &[Lost]) -> String {
          | turns wasted |\n|---|---|---|---|---|---|---|---|---|---|\n",
     );
     let mut shares: Vec<f64> = lost.iter().map(|one| one.share).collect();
-    shares.dedup();
     shares.sort_by(f64::total_cmp);
     shares.dedup();
-    let of = |share: f64, value: &dyn Fn(&Lost) -> f64| {
-        let same = lost.iter().filter(|one| one.share == share);
-        mean_and_deviation(&same.map(value).collect::<Vec<_>>())
-    };
-    let (usual, _) = of(0.0, &|one| one.step_s);
+    let with = |share: f64| lost.iter().filter(move |one| one.share == share);
+    let of =
+        |share: f64, value: fn(&Lost) -> f64| mean_and_deviation(&with(share).map(value).collect::<Vec<_>>());
+    let (usual, _) = of(0.0, |one| one.step_s);
     for share in shares {
-        let same: Vec<&Lost> = lost.iter().filter(|one| one.share == share).collect();
         let recovery = ["generate", "env", "train"].map(|pool| {
-            let of_pool = same.iter().filter_map(|one| one.recovery_s.get(pool));
+            let of_pool = with(share).filter_map(|one| one.recovery_s.get(pool));
             let seconds: Vec<f64> = of_pool.flatten().copied().collect();
             match seconds.iter().copied().max_by(f64::total_cmp) {
                 Some(most) => format!("{:.1}, at most {most:.1}", median(seconds)),
                 None => "–".to_owned(),
             }
         });
-        let (step, step_d) = of(share, &|one| one.step_s);
+        let (step, step_d) = of(share, |one| one.step_s);
         rows += &format!(
             "| {:.0} % | {} | {:.0} | {step:.1} ± {step_d:.1} | {} | {} | {:.0} | {:.0} |\n",
             100.0 * share,
-            same[0].workers,
-            of(share, &|one| one.killed.len() as f64).0,
+            of(share, |one| f64::from(one.workers)).0,
+            of(share, |one| one.killed.len() as f64).0,
             percent(usual / step),
             recovery.join(" | "),
-            of(share, &|one| one.dropped as f64).0,
-            of(share, &|one| one.wasted_turns as f64).0,
+            of(share, |one| one.dropped as f64).0,
+            of(share, |one| one.wasted_turns as f64).0,
         );
     }
     rows

@@ -155,16 +155,16 @@ impl Machines {
         self.keep(count, &[]);
     }
 
-    /// Kills an instance at once, if it is there.
-    pub(super) async fn lose(self: &Arc<Self>, name: &str) {
-        self.clone().interrupt(name.to_owned(), false).await;
+    /// Kills an instance at once. Returns whether it was there.
+    pub(super) async fn lose(self: &Arc<Self>, name: &str) -> bool {
+        self.clone().interrupt(name.to_owned(), false).await
     }
 
-    /// Takes an instance, two minutes after the notice where there is one.
-    async fn interrupt(self: Arc<Self>, name: String, announced: bool) {
+    /// Takes an instance, two minutes after the notice where there is one. Returns whether it was there.
+    async fn interrupt(self: Arc<Self>, name: String, announced: bool) -> bool {
         let (departure, kill) = {
             let mut state = self.state();
-            let Some(instance) = state.instances.get(&name) else { return };
+            let Some(instance) = state.instances.get(&name) else { return false };
             let handles = (instance.departure.clone(), instance.kill.clone());
             state.interrupted += 1;
             handles
@@ -175,6 +175,7 @@ impl Machines {
             sleep(notice).await;
         }
         kill.cancel();
+        true
     }
 
     /// Seconds of instances so far, from the request of each to its end.

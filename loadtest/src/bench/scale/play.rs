@@ -15,9 +15,9 @@ use super::trace::Trace;
 use super::work::{Law, TURNS};
 
 /// A run that does not end within this time of the fleet fails.
-pub(super) const LONGEST: Duration = Duration::from_secs(24 * 3600);
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
 /// Between two looks at the run, in the time of its tasks.
-pub(super) const LOOK: Duration = Duration::from_millis(500);
+const LOOK: Duration = Duration::from_millis(500);
 /// Rollouts of a group.
 const GROUP: u32 = 8;
 /// Tasks in flight of a worker.
@@ -97,7 +97,7 @@ impl Setting {
         let began = Instant::now();
         ground.submit(&self.run_file()).await?;
         let scaling = rule.apply(&ground, &pools);
-        let played = self.to_the_end(&*ground, began).await;
+        let played = self.to_the_end(&*ground, began, async |_| Ok(())).await;
         let took = began.elapsed();
         scaling.abort();
         let worker_s: f64 = pools.iter().map(|pool| pool.paid_s()).sum();
@@ -122,7 +122,13 @@ impl Setting {
         })
     }
 
-    async fn to_the_end(&self, ground: &dyn Ground, began: Instant) -> anyhow::Result<Progress> {
+    /// Waits for the run's end. `meanwhile` is called at each look before it.
+    pub(super) async fn to_the_end(
+        &self,
+        ground: &dyn Ground,
+        began: Instant,
+        mut meanwhile: impl AsyncFnMut(&Progress) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Progress> {
         loop {
             let progress = ground.progress().await?;
             if progress.over {
@@ -130,6 +136,7 @@ impl Setting {
             }
             let longest = LONGEST.div_f64(self.law.fleet_faster);
             ensure!(began.elapsed() < longest, "the run did not end within {} s", longest.as_secs());
+            meanwhile(&progress).await?;
             sleep(LOOK.div_f64(self.law.work_faster)).await;
         }
     }

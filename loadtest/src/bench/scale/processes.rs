@@ -168,7 +168,9 @@ impl Ground for Processes {
             let lines =
                 text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')?.split_once(' '));
             for (key, at_s) in lines {
-                let (key, at_s) = (key.parse().ok().context("no key")?, at_s.parse()?);
+                let (key, at_s) = (key.parse().ok(), at_s.parse().ok());
+                let (key, at_s) =
+                    key.zip(at_s).with_context(|| format!("{} has a bad line", path.display()))?;
                 begun.push(Begun { worker: worker.to_owned(), key, at_s });
             }
         }

@@ -230,13 +230,13 @@ async fn watch_memory(pid: u32, most: u64, link: Arc<Link>) {
         let newest = link.newest();
         let kills = link.kills();
         // A command that was told of the kernel's kill has ended: what runs now is another.
-        let killed = kills > seen && !link.has_told(kills);
-        seen = kills;
-        if killed || crate::memory::of_tree(pid) > most {
+        let is_killed = kills > seen && !link.has_told(kills);
+        if is_killed || crate::memory::of_tree(pid) > most {
             // What began meanwhile was not looked at.
             if link.newest() > newest {
                 continue;
             }
+            seen = kills;
             let _ = link.send(&ToInit::KillAll { end: End::Memory }).await;
         }
     }
