@@ -57,13 +57,14 @@ sdks: setup ## the clients and the agent that tests drive, pinned, in target/san
 	@workers/sandbox-service/tests/setup.sh
 	@workers/gateway/tests/setup.sh
 
-# The build comes first: tests start the real programs. No example in the documentation is a test. The examples learn
-# while the other tests wait for servers and for what they killed: each test is in one of the two.
-TESTS := cargo test $(CARGO_ARGS) --no-fail-fast
+# The build comes first: tests start the real programs. `--tests` leaves out the examples in the documentation, and programs
+# without tests of their own, which `--bins` would build again. The shipped examples learn while the other tests wait for
+# servers and for what they killed: each test is in one of the two.
+TESTS := RUSTC_WRAPPER=$(or $(RUSTC_WRAPPER),$(CURDIR)/infra/dev/rustc-tests.sh) cargo test $(CARGO_ARGS) --no-fail-fast
 LEARN := shipped_examples
 
 test: build model tools sdks ## every test, against a real nats-server
-	$(TESTS) --no-run --lib --bins --tests
+	$(TESTS) --no-run --tests
 	@$(MAKE) --no-print-directory --jobs=2 --keep-going test-learn test-others
 	python3 -m unittest discover --start-directory workers/python/tests
 	python3 -m unittest discover --start-directory infra/images
@@ -72,7 +73,7 @@ test-learn:
 	$(TESTS) --test workers -- $(LEARN)
 
 test-others:
-	$(TESTS) --lib --bins --tests -- --skip $(LEARN)
+	$(TESTS) --tests -- --skip $(LEARN)
 
 envs: programs model ## environments of gymnasium, GEM, reasoning-gym, TextArena, OpenEnv, verifiers, unmodified; target/envs; 1.1 GB
 	infra/dev/envs.sh
