@@ -45,7 +45,8 @@ struct Row {
     /// The result to exceed: uniformly random play or version 0, and the best rule if required;
     /// mean over seeds.
     bar: f64,
-    /// Standard error of their difference.
+    /// Standard error of their difference. A seed's two results are of the same prompts, so the difference
+    /// is taken for each seed: what makes a seed easy for both does not count.
     error: f64,
     reports: Vec<Report>,
 }
@@ -83,16 +84,18 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn row(reports: Vec<Report>, above_rules: bool) -> anyhow::Result<Row> {
-    let (mut afters, mut bars) = (Vec::new(), Vec::new());
+    let (mut afters, mut bars, mut gains) = (Vec::new(), Vec::new(), Vec::new());
     for report in &reports {
         let after = last(report).with_context(|| format!("{} has no evaluation", report.run))?;
         let share = told(after).with_context(|| format!("{} was not played to its end", report.run))?;
+        let bar = bar(report, above_rules);
         afters.push(share);
-        bars.push(bar(report, above_rules));
+        bars.push(bar);
+        gains.push((share.0 - bar.0, share.1.hypot(bar.1)));
     }
-    let ((after, after_error), (bar, bar_error)) = (over_seeds(&afters), over_seeds(&bars));
+    let ((after, _), (bar, _), (_, error)) = (over_seeds(&afters), over_seeds(&bars), over_seeds(&gains));
     let name = reports.first().map_or_else(String::new, |report| report.run.clone());
-    Ok(Row { name, after, bar, error: after_error.hypot(bar_error), reports })
+    Ok(Row { name, after, bar, error, reports })
 }
 
 /// The mean over seeds, and its standard error: that of the prompts, or that between seeds if it is larger.
@@ -218,8 +221,11 @@ mod tests {
         assert_eq!(bar(&slippery, true), (0.4, 0.03));
         let row = row(vec![report(0.1, 0.6, 0.9), report(0.1, 0.6, 0.7)], true).unwrap();
         assert!((row.after - 0.8).abs() < 1e-12 && (row.bar - 0.6).abs() < 1e-12);
-        // Between seeds 0.1414 / sqrt(2) = 0.1; of the reflex's prompts 0.03 / sqrt(2).
-        assert!((row.error - 0.1f64.hypot(0.03 / 2f64.sqrt())).abs() < 1e-9, "{}", row.error);
+        // Between seeds 0.1414 / sqrt(2) = 0.1: more than that of the prompts, hypot(0.02, 0.03) / sqrt(2).
+        assert!((row.error - 0.1).abs() < 1e-9, "{}", row.error);
+        // Two seeds of which the second is harder for both: what they have in common is no error of the gain.
+        let even = super::row(vec![report(0.1, 0.6, 0.9), report(0.1, 0.4, 0.7)], true).unwrap();
+        assert!((even.error - 0.02f64.hypot(0.03) / 2f64.sqrt()).abs() < 1e-9, "{}", even.error);
         let table = table(&[row]);
         assert!(
             table.contains(

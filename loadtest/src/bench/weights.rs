@@ -32,6 +32,9 @@ pub struct Args {
     /// Steps of that one
     #[arg(long, default_value_t = 4)]
     drawn_steps: usize,
+    /// Rollouts of a step, of 120 tokens on average
+    #[arg(long, default_value_t = 8)]
+    rollouts: usize,
     /// Numbers of workers that fetch a version at once
     #[arg(long, value_delimiter = ',', default_values_t = [1, 8, 32])]
     workers: Vec<usize>,
@@ -58,6 +61,10 @@ struct Figures {
 /// The model cannot be trained, the S3 server does not run, or a worker got other weights.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     anyhow::ensure!(args.steps > 0 && args.drawn_steps > 0, "--steps and --drawn-steps are at least 1");
+    anyhow::ensure!(
+        args.rollouts > 1,
+        "--rollouts is at least 2: one alone is no better than the mean of its group"
+    );
     anyhow::ensure!(args.rounds > 0 && !args.workers.contains(&0), "--rounds and --workers are at least 1");
     let mut all = Vec::new();
     let mut pair = None;

@@ -261,7 +261,7 @@ fn workers_that_are_drained_in_the_middle_of_turns_lose_no_token() {
 #[cfg(millrace_torch)]
 #[test]
 fn versions_are_measured_as_changes_and_by_many_workers() {
-    let small = ["--drawn-layers", "1", "--drawn-vocabulary", "512", "--drawn-steps", "2"];
+    let small = ["--drawn-layers", "1", "--drawn-vocabulary", "512", "--drawn-steps", "2", "--rollouts", "2"];
     let arguments = [&["weights", "--workers", "3", "--rounds", "1"][..], &small].concat();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let figures = figures_in(folder.path(), &arguments);

@@ -21,8 +21,6 @@ use super::{Args, mb, name};
 
 /// That of reinforcement learning on language models, as a rule.
 const LEARNING_RATE: f64 = 1e-6;
-/// Rollouts of a step.
-const ROLLOUTS: usize = 8;
 /// Versions that a worker may be behind.
 const LATE: [usize; 4] = [1, 10, 100, 1_000];
 
@@ -62,7 +60,7 @@ pub(super) fn of_directory(args: &Args, model: &Path) -> anyhow::Result<(Deltas,
     set_threads(args.threads);
     let path = model.to_str().context("--model is no path in UTF-8")?;
     let spec = ModelSpec::HuggingFace { path: path.to_owned(), context: 512, precision: Precision::Bf16 };
-    train(name(model), &spec, Shape::read(model)?, args.steps)
+    train(name(model), &spec, Shape::read(model)?, (args.steps, args.rollouts))
 }
 
 /// Those of a model whose weights are drawn, of the width of a model of half a billion weights.
@@ -84,10 +82,15 @@ pub(super) fn of_drawn(args: &Args, layers: u32) -> anyhow::Result<(Deltas, Pair
     let path = folder.path().to_str().context("the temporary folder is no path in UTF-8")?;
     let bf16 = ModelSpec::HuggingFace { path: path.to_owned(), context: 512, precision: Precision::Bf16 };
     let shape = Shape::read(folder.path())?;
-    train(format!("drawn, {layers} layers"), &bf16, shape, args.drawn_steps)
+    train(format!("drawn, {layers} layers"), &bf16, shape, (args.drawn_steps, args.rollouts))
 }
 
-fn train(model: String, spec: &ModelSpec, shape: Shape, steps: usize) -> anyhow::Result<(Deltas, Pair)> {
+fn train(
+    model: String,
+    spec: &ModelSpec,
+    shape: Shape,
+    (steps, rollouts): (usize, usize),
+) -> anyhow::Result<(Deltas, Pair)> {
     let algorithm = Algorithm {
         loss: Loss::PolicyGradient,
         entropy: 0.0,
@@ -102,7 +105,7 @@ fn train(model: String, spec: &ModelSpec, shape: Shape, steps: usize) -> anyhow:
     let mut made: Vec<Bytes> = Vec::new();
     // Version 1 is the anchor: version 0 is written by another hand, with another header.
     for distance in 0..=steps {
-        let data = Data::drawn(shape, distance as u64, ROLLOUTS, (0, 0));
+        let data = Data::drawn(shape, distance as u64, rollouts, (0, 0));
         let batch = data.batch(base.version, base.sha)?;
         let blob = BlobRef::of(&base.version.0.to_le_bytes());
         let step = TrainStep {
