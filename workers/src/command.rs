@@ -85,6 +85,10 @@ struct Arguments {
     /// queue. Default: 20
     #[arg(long, env = "MILLRACE_GRACE", default_value_t = 20.0)]
     grace: f64,
+    /// Seconds that it stays, not ready, after it left at the coordinator's request, unless a signal comes
+    /// sooner. For a place that restarts what ends, and ends first what is not ready: Kubernetes
+    #[arg(long, env = "MILLRACE_LINGER", value_name = "SECONDS", default_value_t = 0.0)]
+    linger: f64,
     /// The pool of workers that it belongs to, by its name in the scaling file. Default: the pool that
     /// serves the same stages
     #[arg(long, env = "MILLRACE_POOL", value_name = "NAME")]
@@ -166,6 +170,7 @@ async fn serve(
     let (of_machine, machine) = watch::channel(None);
     let watched = arguments.machine.watch(departure.clone(), of_machine)?;
     let grace = Duration::try_from_secs_f64(arguments.grace).context("failed to read --grace")?;
+    let linger = Duration::try_from_secs_f64(arguments.linger).context("failed to read --linger")?;
     let rendezvous = KeyRendezvous::new(broker.clone(), Handle::current());
     let (tracer, member_of) = (telemetry.tracer.clone(), arguments.member_of);
     let time_division = device.as_ref().map(|device| device.division().clone());
@@ -185,9 +190,10 @@ async fn serve(
     let executors = executors.hosting(hosted).keeping_weights_in(folder);
     tracing::info!(%id, pools = pools.len(), "serving");
     let executor = |stage| wrapped(stage, executors.executor(stage));
-    let settled = worker.serve(pools, executor, telemetry.health, departure).await;
+    let settled = worker.serve(pools, executor, telemetry.health, departure.clone()).await;
     telemetry.tracer.finish().await;
     tracing::info!(%id, settled, "left");
+    departure.ends(linger).await;
     if let Some(watched) = watched {
         watched.left().await;
     }

@@ -17,12 +17,14 @@ struct HealthState {
     stages: Vec<String>,
     progress: Option<Instant>,
     troubles: BTreeMap<String, String>,
+    leaving: bool,
 }
 
 /// The response of `/healthz`, as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// Whether the queue responds. The HTTP status is 200 if it does, else 503.
+    /// Whether the queue responds. The HTTP status is 200 if it does and the process does not leave,
+    /// else 503.
     pub connected: bool,
     /// Whether this coordinator is the leader; `None` for other processes.
     pub leader: Option<bool>,
@@ -33,6 +35,8 @@ pub struct Report {
     /// Reasons why something makes no progress, by its name (a run's, for example). Empty if all is
     /// well.
     pub troubles: BTreeMap<String, String>,
+    /// Whether the process was asked to leave and takes nothing new.
+    pub leaving: bool,
 }
 
 impl Health {
@@ -51,6 +55,11 @@ impl Health {
     pub fn set_leader(&self, leader: bool) {
         self.state().leader = Some(leader);
         metrics::gauge!("millrace_leader").set(f64::from(u8::from(leader)));
+    }
+
+    /// Records that this process was asked to leave.
+    pub fn set_leaving(&self) {
+        self.state().leaving = true;
     }
 
     /// The stages that this worker serves.
@@ -84,6 +93,7 @@ impl Health {
             stages: state.stages.clone(),
             last_progress_ms_ago: state.progress.map(|at| at.elapsed().as_millis() as u64),
             troubles: state.troubles.clone(),
+            leaving: state.leaving,
         }
     }
 }

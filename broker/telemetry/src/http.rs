@@ -66,7 +66,8 @@ fn metrics_page(handle: &PrometheusHandle) -> impl IntoResponse + use<> {
 
 fn health_page(health: &Health) -> impl IntoResponse + use<> {
     let report = health.report();
-    let status = if report.connected { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let status =
+        if report.connected && !report.leaving { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let body = serde_json::to_vec(&report).expect("a report holds only what JSON can express");
     (status, [(header::CONTENT_TYPE, "application/json")], body)
 }

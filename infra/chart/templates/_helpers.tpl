@@ -83,7 +83,10 @@ envFrom:
 {{- end }}
 {{- end -}}
 
-{{/* /healthz fails while the queue is away. A restart would not help then, so it decides on readiness alone. */}}
+{{/*
+/healthz fails while the queue is away. A restart would not help then, so it decides on readiness alone. It fails, too, from
+the moment at which a process is asked to leave. (dict "every" seconds "misses" probes)
+*/}}
 {{- define "millrace.probes" -}}
 startupProbe:
   httpGet: {path: /metrics, port: http}
@@ -91,7 +94,9 @@ startupProbe:
   failureThreshold: 60
 readinessProbe:
   httpGet: {path: /healthz, port: http}
-  periodSeconds: 5
+  periodSeconds: {{ .every }}
+  timeoutSeconds: 5
+  failureThreshold: {{ .misses }}
 livenessProbe:
   httpGet: {path: /metrics, port: http}
   periodSeconds: 20

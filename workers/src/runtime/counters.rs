@@ -183,6 +183,7 @@ impl Reporter {
     /// Reports once more, at the end: a worker without tasks leaves before its next report, and
     /// would be missed instead of known to have left.
     pub(super) async fn last(&self) {
+        self.health.set_leaving();
         let sent = async {
             self.send(&self.notice()).await;
             // Its reply comes after the notice has reached the server.

@@ -27,6 +27,8 @@ const HAND_BACK: Duration = Duration::from_secs(3);
 #[derive(Debug, Clone)]
 pub struct Departure {
     stop: CancellationToken,
+    /// Fires when something ends this process: a signal, or the end of the machine.
+    ends: CancellationToken,
     /// The earliest instant at which the process may be killed; `None` while none is known.
     by: Arc<watch::Sender<Option<Instant>>>,
 }
@@ -40,14 +42,25 @@ impl Default for Departure {
 impl From<CancellationToken> for Departure {
     /// A departure that begins when `stop` fires.
     fn from(stop: CancellationToken) -> Self {
-        Self { stop, by: Arc::new(watch::Sender::new(None)) }
+        Self { stop, ends: CancellationToken::new(), by: Arc::new(watch::Sender::new(None)) }
     }
 }
 
 impl Departure {
-    /// Asks the worker to leave. `within` is the time until it may be killed; without one, only its
-    /// grace period counts. Of several requests the earliest deadline counts.
+    /// Asks the worker to leave, because something ends this process. `within` is the time until it may
+    /// be killed; without one, only its grace period counts. Of several requests the earliest deadline
+    /// counts.
     pub fn request(&self, why: &str, within: Option<Duration>) {
+        self.leave(why, within);
+        self.ends.cancel();
+    }
+
+    /// As [`Self::request`], on the coordinator's behalf: nothing ends this process but itself.
+    pub(super) fn drain_request(&self, within: Option<Duration>) {
+        self.leave("drain request", within);
+    }
+
+    fn leave(&self, why: &str, within: Option<Duration>) {
         tracing::info!(why, ?within, "asked to leave; finishing the tasks in flight");
         if let Some(by) = within.and_then(|within| Instant::now().checked_add(within)) {
             self.by.send_if_modified(|known| {
@@ -65,6 +78,11 @@ impl Departure {
     #[must_use]
     pub const fn requested(&self) -> &CancellationToken {
         &self.stop
+    }
+
+    /// Waits until something ends this process, `longest` at most.
+    pub async fn ends(&self, longest: Duration) {
+        let _ = tokio::time::timeout(longest, self.ends.cancelled()).await;
     }
 
     /// Waits for the first request, then until unfinished tasks must be returned: the grace period
@@ -169,6 +187,21 @@ mod tests {
             later.request("spot", Some(Duration::from_secs(20)));
         });
         assert_eq!(graceful_s(&departure).await, 25);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_drained_and_not_ended_stays_as_long_as_it_is_told() {
+        let stays = async |departure: &Departure| {
+            let begun = Instant::now();
+            departure.ends(GRACE).await;
+            begun.elapsed().as_secs()
+        };
+        let departure = Departure::default();
+        departure.drain_request(None);
+        assert!(departure.requested().is_cancelled());
+        assert_eq!(stays(&departure).await, 60);
+        departure.request("signal", None);
+        assert_eq!(stays(&departure).await, 0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -18,7 +18,7 @@ pub(super) async fn follow(broker: Broker, worker: WorkerId, departure: Departur
     loop {
         match first(&broker, &worker).await {
             Ok(DrainRequest { within_ms }) => {
-                departure.request("drain request", within_ms.map(Duration::from_millis));
+                departure.drain_request(within_ms.map(Duration::from_millis));
                 return;
             }
             Err(error) if !is_told => {

@@ -145,6 +145,11 @@ impl Worker {
                 time_division: self.settings.time_division.clone(),
             });
             self.background.push(tokio::spawn(reporter.clone().run(self.settings.report)));
+            let (requested, health) = (departure.requested().clone(), reporter.health.clone());
+            self.background.push(tokio::spawn(async move {
+                requested.cancelled().await;
+                health.set_leaving();
+            }));
             let (broker, id) = (self.broker.clone(), self.settings.id.clone());
             self.background.push(tokio::spawn(drain_requests::follow(broker, id, departure.clone())));
             let mut loops = JoinSet::new();

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use millrace_queue::testing::TestServer;
 use millrace_queue::{Broker, JetStreamOptions, Objects};
+use millrace_schemas::drain::DrainRequest;
 use millrace_schemas::env_step::{EnvAction, EnvStepTask, EnvironmentSpec, FrozenLakeSpec, Split};
 use millrace_schemas::notice::WorkerNotice;
 use millrace_schemas::reward::{RewardRule, RewardTask, TurnResult};
@@ -216,4 +217,42 @@ fn a_worker_hosts_no_agents_where_it_has_no_sandbox_for_them() {
     assert!(refused.contains("/no/such/folder") && refused.contains("open to all users"), "{refused}");
     let both = worker(&["--agents-read", "/usr", "--agents-without-sandbox"]);
     assert!(both.contains("cannot be used with"), "{both}");
+}
+
+/// Where what ends is restarted, a worker that was asked to leave stays until somebody ends it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_is_asked_to_leave_may_stay_without_work_until_it_is_ended() {
+    let server = TestServer::start().await;
+    let broker = Broker::new(server.connect(JetStreamOptions::default()).await, Objects::memory());
+    let mut worker = Process::start(&server, &["--stages", "env_step", "--id", "one", "--linger", "3600"]);
+    let http = worker.http();
+    pools(&broker).await;
+    let health = async |wanted: &str| {
+        let seen = async {
+            loop {
+                let health = get(&http, "/healthz");
+                if health.starts_with(wanted) {
+                    return health;
+                }
+                // Repeated, because the worker may not listen yet.
+                if wanted.ends_with("503") {
+                    broker.notice(subjects::drain(&"one".parse().unwrap()), &DrainRequest::default()).await;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), seen).await.unwrap()
+    };
+    health("HTTP/1.1 200").await;
+    assert!(health("HTTP/1.1 503").await.contains(r#""connected":true"#));
+    // What comes now is another one's.
+    broker.put_tasks(&[reset(1)]).await.pop().unwrap().unwrap();
+    let mut second = Process::start(&server, &["--stages", "env_step", "--id", "two"]);
+    second.http();
+    match log(&broker, 1).await.pop() {
+        Some(Event::Outcome(outcome)) => assert_eq!(outcome.worker.as_str(), "two"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(worker.0.try_wait().unwrap(), None);
+    assert_eq!((worker.terminate(), second.terminate()), (Some(0), Some(0)));
 }
