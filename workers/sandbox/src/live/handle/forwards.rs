@@ -4,6 +4,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use tempfile::TempDir;
 use tokio::io::copy_bidirectional;
@@ -14,6 +15,9 @@ use crate::live::spec::{Forward, LiveError};
 
 /// How folders of sockets are called, before the number of their process.
 const FOLDER: &str = "millrace-sockets-";
+
+/// Between two tries to accept, where there are no open files left.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// The forwarded ports of a sandbox; they go with this value.
 #[derive(Debug, Default)]
@@ -82,7 +86,12 @@ async fn serve(listener: UnixListener, to: PathBuf) {
     let mut joined = JoinSet::new();
     loop {
         tokio::select! {
-            Ok((mut inner, _)) = listener.accept() => {
+            accepted = listener.accept() => {
+                let Ok((mut inner, _)) = accepted else {
+                    // This process has no open files left; soon it may.
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                };
                 let to = to.clone();
                 joined.spawn(async move {
                     // Nobody listens there: the program within sees its connection closed.
