@@ -252,6 +252,8 @@ pub const MAX_AGENT_ARGUMENTS: usize = 256;
 /// Bytes of the files in an agent's settings, which travel with each of its tasks; above it submit
 /// refuses.
 pub const MAX_AGENT_FILES_BYTES: usize = 32 * 1024;
+/// Hosts that an agent may reach; above it submit refuses.
+pub const MAX_AGENT_HOSTS: usize = 64;
 /// Milliseconds of an agent's own time between two calls at most; above it submit refuses. Its task
 /// waits for it, and is delivered again each time that an attempt is over.
 pub const MAX_AGENT_CALL_MS: u64 = 300_000;

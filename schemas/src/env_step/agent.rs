@@ -41,6 +41,12 @@ pub struct AgentSpec {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("default" = {}))]
     pub env: BTreeMap<String, String>,
+    /// Hosts that the agent and the reward's program may reach from their sandbox, each with its port:
+    /// `pypi.org:443`, or `*.pythonhosted.org:443` for all names below one. Private addresses never are.
+    /// A worker refuses what its `--agents-network` does not have. `[H]`, at most 64. Default none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("default" = []))]
+    pub network: Vec<String>,
     /// Calls that are answered; a later one gets 410. Default 16.
     #[serde(default = "sixteen")]
     pub max_turns: u32,

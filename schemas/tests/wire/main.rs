@@ -9,6 +9,7 @@ mod json_schema;
 mod refusals;
 mod round_trip;
 mod dataset;
+mod agent;
 mod run_file;
 mod algorithm;
 mod bounds;

@@ -56,6 +56,9 @@ pub enum PlaceError {
     /// What programs left there is in the way: it says something of them.
     #[error("failed to go on with what the agent left: {0}")]
     InTheWay(String),
+    /// The run asks for hosts that this worker does not allow.
+    #[error("{0}")]
+    Network(String),
     /// The place itself broke. It says nothing of programs.
     #[error("failed to run a program: {0}")]
     Broken(String),
@@ -73,11 +76,12 @@ pub struct Gateway {
 /// Makes places.
 #[async_trait]
 pub trait Walls: fmt::Debug + Send + Sync + 'static {
-    /// Makes one, from which the gateway can be reached.
+    /// Makes one, from which the gateway can be reached, and the hosts of these rules. Where there is no
+    /// wall, others can be reached as well.
     ///
     /// # Errors
-    /// It cannot be made.
-    async fn place(&self, gateway: &Gateway) -> Result<Box<dyn Place>, PlaceError>;
+    /// It cannot be made, or these hosts may not be reached from this machine.
+    async fn place(&self, gateway: &Gateway, network: &[String]) -> Result<Box<dyn Place>, PlaceError>;
 }
 
 /// Where the programs of one agent run. Dropping it ends all of it.

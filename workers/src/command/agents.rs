@@ -6,6 +6,8 @@ use std::sync::Arc;
 use anyhow::Context;
 use millrace_gateway::{AgentsSettings, Plain, Sandboxed, Walls};
 use millrace_queue::Broker;
+use millrace_sandbox::egress::rules::{Private, Rule};
+use millrace_sandbox::egress::{Egress, EgressSettings};
 use millrace_schemas::env_step::AGENT;
 use millrace_schemas::{Stage, WorkerId};
 
@@ -39,9 +41,28 @@ pub(super) struct WallArgs {
     /// them is on the agents' PATH
     #[arg(long = "agents-read", env = "MILLRACE_AGENTS_READ", value_name = "PATH", value_delimiter = ',')]
     read: Vec<PathBuf>,
+    /// Hosts that runs may open for their agents by environment.network: pypi.org:443, or
+    /// *.pythonhosted.org:443 for all names below one. Without it agents reach none
+    #[arg(
+        long = "agents-network",
+        env = "MILLRACE_AGENTS_NETWORK",
+        value_name = "HOST:PORT",
+        value_delimiter = ','
+    )]
+    network: Vec<Rule>,
+    /// Private addresses that these hosts may have, a mirror within your network for example; other
+    /// private addresses are refused, and metadata services always
+    #[arg(
+        long = "agents-network-private",
+        env = "MILLRACE_AGENTS_NETWORK_PRIVATE",
+        value_name = "ADDRESS:PORT",
+        value_delimiter = ',',
+        requires = "network"
+    )]
+    network_private: Vec<Private>,
     /// Run agents as this user, with nothing between them and this machine. A client that may submit a
     /// run may then do here whatever this user may
-    #[arg(long = "agents-without-sandbox", env = "MILLRACE_AGENTS_WITHOUT_SANDBOX", conflicts_with = "read")]
+    #[arg(long = "agents-without-sandbox", env = "MILLRACE_AGENTS_WITHOUT_SANDBOX", conflicts_with_all = ["read", "network"])]
     is_bare: bool,
 }
 
@@ -97,7 +118,10 @@ impl WallArgs {
     pub(super) async fn sandboxed(&self, program: Option<&Path>) -> anyhow::Result<Sandboxed> {
         let program = program.context("millrace-sandbox is not beside this program; name it by --sandbox");
         let program = program.context(REMEDY)?.to_owned();
-        Sandboxed::open(program, self.read.clone()).await.context(REMEDY)
+        let allowed = self.network.iter().cloned().collect();
+        let network = EgressSettings::new(allowed, self.network_private.clone(), "--agents-network");
+        let walls = Sandboxed::open(program, self.read.clone()).await.context(REMEDY)?;
+        Ok(walls.with_network(Egress::new(network)))
     }
 }
 

@@ -215,8 +215,29 @@ fn a_worker_hosts_no_agents_where_it_has_no_sandbox_for_them() {
     assert!(refused.contains("--agents-without-sandbox"), "{refused}");
     let refused = worker(&["--agents-read", "/no/such/folder"]);
     assert!(refused.contains("/no/such/folder") && refused.contains("open to all users"), "{refused}");
-    let both = worker(&["--agents-read", "/usr", "--agents-without-sandbox"]);
-    assert!(both.contains("cannot be used with"), "{both}");
+    for wall in [["--agents-read", "/usr"], ["--agents-network", "pypi.org:443"]] {
+        let both = worker(&[&wall[..], &["--agents-without-sandbox"]].concat());
+        assert!(both.contains("cannot be used with"), "{both}");
+    }
+    // What an operator writes wrongly is answered with the field, the value and the remedy.
+    let listed = ["--agents-network", "pypi.org:443"];
+    for (flags, [field, value, remedy]) in [
+        (
+            &["--agents-network", "a.org:443,pypi.org"][..],
+            ["--agents-network", "pypi.org", "write host:port"],
+        ),
+        (&["--agents-network", "10.0.0.1:443"], ["--agents-network", "10.0.0.1:443", "private network"]),
+        (&["--agents-network", "*.org:443"], ["--agents-network", "*.org:443", "two parts or more"]),
+        (
+            &["--agents-network-private", "169.254.169.254:80"],
+            ["--agents-network-private", "169.254.169.254:80", "none that can be permitted"],
+        ),
+    ] {
+        let refused = worker(&[flags, if flags[0] == listed[0] { &[] } else { &listed[..] }].concat());
+        assert!([field, value, remedy].iter().all(|text| refused.contains(text)), "{flags:?}: {refused}");
+    }
+    let alone = worker(&["--agents-network-private", "10.0.0.1:443"]);
+    assert!(alone.contains("--agents-network <HOST:PORT>"), "{alone}");
 }
 
 /// Where what ends is restarted, a worker that was asked to leave stays until somebody ends it.

@@ -137,10 +137,39 @@ async fn a_run_of_ones_own_goes_on_without_a_sandbox_and_says_so() {
     let refused = up(&["--agents-read", "/usr"]).await;
     let said = stderr(&refused);
     assert!(!refused.status.success() && said.contains("cannot be sandboxed"), "{said}");
+    let refused = up(&["--agents-network", "pypi.org:443"]).await;
+    let said = stderr(&refused);
+    assert!(!refused.status.success() && said.contains("cannot be sandboxed"), "{said}");
     let ran = up(&[]).await;
     let said = [stdout(&ran), stderr(&ran)].concat();
     assert!(ran.status.success(), "{said}");
     assert!(said.contains("WARNING: agents run as you") && said.contains("/no/such/program"), "{said}");
+}
+
+#[tokio::test]
+async fn a_run_that_asks_for_hosts_that_its_user_did_not_name_does_not_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = written(folder.path(), AGENT, r#"network = ["pypi.org:443", "a.b.test:443"]"#);
+    let up = async |more: &[&str]| {
+        let mut up = millrace();
+        up.args(["up", file.to_str().unwrap(), "--steps", "1", "--dir"]).arg(folder.path().join("up"));
+        timeout(PATIENCE, up.args(more).output()).await.expect("millrace ends").unwrap()
+    };
+    for (flags, missing) in
+        [(&[][..], "pypi.org:443"), (&["--agents-network", "pypi.org:443"], "a.b.test:443")]
+    {
+        let refused = up(flags).await;
+        let said = stderr(&refused);
+        let remedy = format!(
+            "environment.network={missing:?} is not allowed; remove it, or add --agents-network {missing}"
+        );
+        assert!(!refused.status.success() && said.contains(&remedy), "{flags:?}: {said}");
+    }
+    // Its workers get what it names, and its agents run.
+    let ran =
+        up(&["--agents-network", "pypi.org:443,*.b.test:443", "--agents-network-private", "127.0.0.1:1"])
+            .await;
+    assert!(ran.status.success(), "{}", [stdout(&ran), stderr(&ran)].concat());
 }
 
 /// A process of this machine.

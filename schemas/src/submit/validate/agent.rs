@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use millrace_egress::Rule;
+
 use super::Checks;
 use crate::env_step::AgentSpec;
 use crate::file_name;
 use crate::limits::{
-    MAX_AGENT_ARGUMENTS, MAX_AGENT_CALL_MS, MAX_AGENT_FILES_BYTES, MAX_AGENT_IDLE_MS, MAX_AGENT_TIME_MS,
-    MAX_REWARD_PROGRAM_MS,
+    MAX_AGENT_ARGUMENTS, MAX_AGENT_CALL_MS, MAX_AGENT_FILES_BYTES, MAX_AGENT_HOSTS, MAX_AGENT_IDLE_MS,
+    MAX_AGENT_TIME_MS, MAX_REWARD_PROGRAM_MS,
 };
 
 /// Checks an agent's settings, which are at the path `at` of the run file; its rows are checked apart.
@@ -35,10 +37,25 @@ pub(super) fn check(agent: &AgentSpec, at: &str, checks: &mut Checks) {
             "a variable's name is not empty and has no '='",
         );
     }
+    check_network(&agent.network, &field("network"), checks);
     checks.count(&field("call_ms"), agent.call_ms, 1, MAX_AGENT_CALL_MS);
     checks.count(&field("time_ms"), agent.time_ms, 1, MAX_AGENT_TIME_MS);
     checks.count(&field("reward_ms"), agent.reward_ms, 1, MAX_REWARD_PROGRAM_MS);
     checks.count(&field("idle_ms"), agent.idle_ms, 1, MAX_AGENT_IDLE_MS);
+}
+
+fn check_network(hosts: &[String], field: &str, checks: &mut Checks) {
+    checks.require(
+        hosts.len() <= MAX_AGENT_HOSTS,
+        field,
+        format!("{} hosts", hosts.len()),
+        format!("name at most {MAX_AGENT_HOSTS}; *.example.org:443 has all below example.org"),
+    );
+    for (i, host) in hosts.iter().enumerate().take(MAX_AGENT_HOSTS) {
+        if let Err(error) = host.parse::<Rule>() {
+            checks.require(false, &format!("{field}[{i}]"), format!("{host:?}"), error.to_string());
+        }
+    }
 }
 
 fn check_files(files: &BTreeMap<String, String>, field: &str, checks: &mut Checks) {

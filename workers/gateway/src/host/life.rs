@@ -75,7 +75,7 @@ impl Life {
     }
 
     async fn live(&self, name: &SessionName) -> Result<Phase, Phase> {
-        let made = self.walls.place(&self.gateway);
+        let made = self.walls.place(&self.gateway, &self.spec.network);
         let made = self.cancel.run_until_cancelled(made).await;
         let place = made.ok_or_else(unneeded)?.map_err(unplayed)?;
         let played = self.play(name, &*place).await;
@@ -205,7 +205,7 @@ fn unneeded() -> Phase {
 #[expect(clippy::needless_pass_by_value, reason = "`map_err` passes an error so")]
 fn unplayed(error: PlaceError) -> Phase {
     match error {
-        PlaceError::Start { .. } => Phase::Impossible(error.to_string()),
+        PlaceError::Start { .. } | PlaceError::Network(_) => Phase::Impossible(error.to_string()),
         PlaceError::InTheWay(_) | PlaceError::Broken(_) => Phase::Lost(error.to_string()),
     }
 }

@@ -32,7 +32,7 @@ pub struct Plain {
 
 #[async_trait]
 impl Walls for Plain {
-    async fn place(&self, gateway: &Gateway) -> Result<Box<dyn Place>, PlaceError> {
+    async fn place(&self, gateway: &Gateway, _network: &[String]) -> Result<Box<dyn Place>, PlaceError> {
         let broken = |error| PlaceError::Broken(format!("failed to make the agent's folder: {error}"));
         let folder = tempfile::Builder::new().prefix("millrace-agent-").tempdir().map_err(broken)?;
         Ok(Box::new(PlainPlace {

@@ -1,11 +1,14 @@
 //! Behind walls: a long-lived sandbox for each agent. Its files, its processes and its network are its
-//! own; a port on its loopback leads to the gateway, and nothing else leads out.
+//! own; a port on its loopback leads to the gateway, another to the hosts that its run asks for and its
+//! worker allows, and nothing else leads out.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use async_trait::async_trait;
 use millrace_sandbox::End;
+use millrace_sandbox::egress::rules::Rules;
+use millrace_sandbox::egress::{self, Egress, EgressError, Gate};
 use millrace_sandbox::live::{
     Event, Exec, FileKind, Forward, Host, LiveError, LiveSandbox, Process, Settings, Spec,
 };
@@ -18,7 +21,9 @@ use super::{Ended, Gateway, Place, PlaceError, Program, Running, Walls, places_o
 const FOLDER: &str = "/home/user";
 /// The gateway's port within.
 const PORT: u16 = 4180;
-/// Its URL.
+/// The port within of the way to other hosts.
+const WAY_OUT: u16 = 4181;
+/// The gateway's URL.
 const GATEWAY: &str = "http://127.0.0.1:4180";
 /// Where the machine's own programs are.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -36,6 +41,8 @@ pub struct Sandboxed {
     host: Host,
     read: Vec<PathBuf>,
     path: String,
+    /// `None`: no other host is reached.
+    egress: Option<Egress>,
 }
 
 impl Sandboxed {
@@ -50,8 +57,8 @@ impl Sandboxed {
         let bins = read.iter().map(|folder| folder.join("bin")).filter(|bin| bin.is_dir());
         let bins = bins.map(|bin| bin.to_string_lossy().into_owned());
         let path = bins.chain([PATH.to_owned()]).collect::<Vec<_>>().join(":");
-        let walls = Self { host, read, path };
-        let sandbox = walls.host.create(walls.spec("/".into())).await?;
+        let walls = Self { host, read, path, egress: None };
+        let sandbox = walls.host.create(walls.spec("/".into(), None)).await?;
         let tried = sandbox.exec(Exec::new(["/bin/true"]), b"").await?;
         sandbox.end().await;
         match tried.end {
@@ -60,23 +67,55 @@ impl Sandboxed {
         }
     }
 
-    fn spec(&self, socket: PathBuf) -> Spec {
-        let forward = vec![Forward { port: PORT, to: socket }];
-        Spec { read: self.read.clone(), forward, ..Spec::default() }
+    /// The same with ways to other hosts, for runs that ask for them.
+    #[must_use]
+    pub fn with_network(self, egress: Egress) -> Self {
+        Self { egress: Some(egress), ..self }
+    }
+
+    fn spec(&self, socket: PathBuf, gate: Option<&Gate>) -> Spec {
+        let out = gate.map(|gate| Forward { port: WAY_OUT, to: gate.socket().to_owned() });
+        let env = out.as_ref().map(|out| egress::variables(out.port)).unwrap_or_default();
+        let forward = [Forward { port: PORT, to: socket }].into_iter().chain(out).collect();
+        Spec { read: self.read.clone(), forward, env, ..Spec::default() }
+    }
+
+    /// The way to these hosts; `None` if there are none.
+    fn gate(&self, network: &[String]) -> Result<Option<Gate>, PlaceError> {
+        if network.is_empty() {
+            return Ok(None);
+        }
+        let refused = |entry: &str, remedy: &dyn std::fmt::Display| {
+            PlaceError::Network(format!("environment.network={entry:?} is refused: {remedy}"))
+        };
+        let asked = Rules::read(network).map_err(|(entry, error)| refused(&entry, &error))?;
+        let remedy = |entry: &str| {
+            format!(
+                "this worker does not allow it; remove it, or start workers with --agents-network {entry}"
+            )
+        };
+        let Some(egress) = &self.egress else { return Err(refused(&network[0], &remedy(&network[0]))) };
+        egress.open(asked).map(Some).map_err(|error| match error {
+            EgressError::Beyond(rule) => refused(&rule.to_string(), &remedy(&rule.to_string())),
+            EgressError::Listen(_) => PlaceError::Broken(error.to_string()),
+        })
     }
 }
 
 #[async_trait]
 impl Walls for Sandboxed {
-    async fn place(&self, gateway: &Gateway) -> Result<Box<dyn Place>, PlaceError> {
-        let made = self.host.create(self.spec(gateway.socket.clone())).await;
+    async fn place(&self, gateway: &Gateway, network: &[String]) -> Result<Box<dyn Place>, PlaceError> {
+        let gate = self.gate(network)?;
+        let made = self.host.create(self.spec(gateway.socket.clone(), gate.as_ref())).await;
         let sandbox = made.map_err(|error| PlaceError::Broken(error.to_string()))?;
-        Ok(Box::new(SandboxedPlace { sandbox, path: self.path.clone() }))
+        Ok(Box::new(SandboxedPlace { sandbox, gate, path: self.path.clone() }))
     }
 }
 
 struct SandboxedPlace {
     sandbox: LiveSandbox,
+    /// Its way to other hosts, open as long as this value, and no longer than the sandbox.
+    gate: Option<Gate>,
     path: String,
 }
 
@@ -128,6 +167,9 @@ impl Place for SandboxedPlace {
     }
 
     async fn end(&self) {
+        if let Some(gate) = &self.gate {
+            gate.close();
+        }
         self.sandbox.end().await;
     }
 }

@@ -4,6 +4,7 @@
 #[path = "../../src/testing.rs"]
 mod testing;
 mod sandbox;
+mod network;
 mod clients;
 mod world;
 

@@ -9,10 +9,10 @@ use super::world::{World, done, sandbox};
 use millrace_gateway::{Sandboxed, Step};
 
 /// What an agent tells us, it tells the model.
-const TELL: &str = "def tell(what): ask([user(str(what))])\n";
+pub(crate) const TELL: &str = "def tell(what): ask([user(str(what))])\n";
 
 /// Plays an agent of one call; what it told, and the end.
-async fn told(
+pub(crate) async fn told(
     world: &World,
     settings: &serde_json::Value,
     files: serde_json::Value,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use millrace_gateway::{
     Agents, AgentsSettings, BeginError, Plain, Sandboxed, Session, SessionName, Start, Step, Walls,
 };
+use millrace_sandbox::egress::Egress;
 use millrace_schemas::dataset::{ChatMessage, ChatRole, Row};
 use millrace_schemas::env_step::{AgentSpec, EnvStepDone};
 use millrace_schemas::{PolicyVersion, RolloutId};
@@ -16,7 +17,7 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 
 /// Longest wait for anything.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What each agent begins with: twenty lines on Python's own library.
 const PRELUDE: &str = r#"
@@ -54,6 +55,12 @@ impl World {
     /// One whose agents have a sandbox each, and may read these folders.
     pub(crate) async fn sandboxed(read: Vec<PathBuf>) -> Self {
         Self::within(Arc::new(Sandboxed::open(sandbox(), read).await.unwrap()), 8).await
+    }
+
+    /// One whose agents have a sandbox each, with these ways out of it.
+    pub(crate) async fn with_network(egress: Egress) -> Self {
+        let walls = Sandboxed::open(sandbox(), Vec::new()).await.unwrap();
+        Self::within(Arc::new(walls.with_network(egress)), 8).await
     }
 
     async fn within(walls: Arc<dyn Walls>, most: usize) -> Self {
