@@ -10,9 +10,11 @@ use crate::env_step::Split;
 
 mod row;
 mod rows;
+mod tools;
 
 pub use row::{ANSWER, ChatMessage, ChatRole, Row, whole_number};
 pub use rows::{DatasetError, Rows};
+pub use tools::{ToolRef, ToolRefError, is_server_name};
 
 /// A dataset file whose rows are prompts in text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -41,7 +43,8 @@ pub struct DatasetSpec {
     /// true.
     #[serde(default = "yes")]
     pub shuffle: bool,
-    /// Tries at one prompt; more than 1 needs a `check`. Default 1.
+    /// Turns at one prompt: tries, and with `tools` also turns that call them. Without tools more
+    /// than 1 needs a `check`. Default 1.
     #[serde(default = "one")]
     pub max_turns: u32,
     /// System message of conversations whose row has none. Default empty: that of the chat
@@ -52,6 +55,22 @@ pub struct DatasetSpec {
     /// longer prompt is refused before the run starts. Default 512.
     #[serde(default = "DatasetSpec::default_prompt_tokens")]
     pub prompt_tokens: u32,
+    /// Tools that the policy may call: names of MCP servers that the workers' operators provide
+    /// (`millrace-worker --mcp NAME=COMMAND`), or `server/tool` for one tool of a server. Their tasks
+    /// are of the pool `dataset_tools`. Default none. `[T]`, at most 64.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("default" = []))]
+    pub tools: Vec<String>,
+    /// Milliseconds of one call at most; the policy is told that a call took longer. Default 10000.
+    #[serde(default = "ten_seconds", skip_serializing_if = "is_ten_seconds")]
+    #[schemars(extend("default" = 10_000))]
+    pub tool_ms: u64,
+    /// Tokens of one call's result at most; a longer one is cut, and the policy is told so. The
+    /// results of a turn are cut further where they are more than `prompt_tokens` together.
+    /// Default 256.
+    #[serde(default = "two_hundred_fifty_six", skip_serializing_if = "is_two_hundred_fifty_six")]
+    #[schemars(extend("default" = 256))]
+    pub tool_result_tokens: u32,
     /// The content of the file. It is set when the run is submitted, which also copies the file to
     /// the object store: every worker reads the same bytes, even if the file changes. Default: not
     /// submitted yet.
@@ -122,6 +141,20 @@ const fn yes() -> bool {
 }
 const fn one() -> u32 {
     1
+}
+const fn ten_seconds() -> u64 {
+    10_000
+}
+const fn two_hundred_fifty_six() -> u32 {
+    256
+}
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands fields over by reference")]
+const fn is_ten_seconds(ms: &u64) -> bool {
+    *ms == ten_seconds()
+}
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands fields over by reference")]
+const fn is_two_hundred_fifty_six(tokens: &u32) -> bool {
+    *tokens == two_hundred_fifty_six()
 }
 
 #[cfg(test)]

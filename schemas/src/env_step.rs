@@ -192,6 +192,10 @@ pub const BUILT_IN: [&str; 5] = ["frozen_lake", "sokoban", "counter", "arithmeti
 /// if it is told to.
 pub const AGENT: &str = "agent";
 
+/// The pool of the environment `dataset` with tools. A worker serves it only if it has servers of
+/// tools.
+pub const DATASET_TOOLS_POOL: &str = "dataset_tools";
+
 /// Settings that are passed to your own program with each request.
 pub type Settings = BTreeMap<String, serde_json::Value>;
 
@@ -241,7 +245,8 @@ impl EnvironmentSpec {
             Self::Dataset(_) | Self::Agent(_) => {}
             Self::Custom { pool, .. } => {
                 checks.require(
-                    !BUILT_IN.contains(&pool.as_str()) && pool.as_str() != AGENT,
+                    !BUILT_IN.contains(&pool.as_str())
+                        && ![AGENT, DATASET_TOOLS_POOL].contains(&pool.as_str()),
                     &field("pool"),
                     pool,
                     "an environment that comes with Millrace has this name; give yours another",
@@ -255,6 +260,7 @@ impl EnvironmentSpec {
     pub fn pool(&self) -> &str {
         match self {
             Self::Custom { pool, .. } => pool.as_str(),
+            Self::Dataset(dataset) if !dataset.tools.is_empty() => DATASET_TOOLS_POOL,
             Self::FrozenLake(_)
             | Self::Sokoban(_)
             | Self::Counter { .. }

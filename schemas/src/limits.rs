@@ -275,6 +275,13 @@ pub const AGENT_ASK_MS: u64 = 1_000;
 pub const AGENTS_PER_WORKER: usize = 64;
 /// Bytes of one call to the gateway; a longer one gets 413.
 pub const MAX_AGENT_CALL_BYTES: usize = 16 * 1024 * 1024;
+/// Entries of a dataset's `tools`; above it submit refuses.
+pub const MAX_TOOL_REFS: usize = 64;
+/// Milliseconds of one call of a tool at most; above it submit refuses. The calls of a turn run side
+/// by side within one attempt at a task.
+pub const MAX_TOOL_MS: u64 = 100_000;
+/// Calls of tools that are made for one turn. The policy is told that those beyond were not made.
+pub const MAX_TOOL_CALLS: usize = 16;
 /// Tokens of a rollout; above it the task is refused as poison.
 pub const MAX_CONTEXT_TOKENS: usize = 4_194_304;
 /// Tokens of the newest entry of a trajectory that the next task includes. A longer entry is
@@ -368,6 +375,7 @@ const _: () = assert!(LEASE_RENEW_MS * 3 < LEASE_MS, "two lost renewals must not
 const _: () = assert!(LEASE_MS + 2 * LEASE_RENEW_MS < 3_000, "another coordinator acts within 3 s");
 const _: () = assert!(TRIM_AGE_MS > DEDUP_WINDOW_MS, "what the log may be asked of by id is still in it");
 const _: () = assert!(AGENT_WAIT_MS < attempt_ms(Stage::EnvStep), "a wait ends before its attempt");
+const _: () = assert!(MAX_TOOL_MS < attempt_ms(Stage::EnvStep), "a call ends before its attempt");
 const _: () = assert!(
     MAX_AGENT_CALL_MS + MAX_REWARD_PROGRAM_MS < AGENT_WAIT_MS * (MAX_DELIVER.unsigned_abs() - 1),
     "an agent's slowest step is over before its deliveries are"

@@ -32,6 +32,7 @@ use baselines::Baselines;
 use check_data::CheckData;
 use check_model::CheckModel;
 use check_sandbox::CheckSandbox;
+use mcp_args::McpArgs;
 
 pub mod arguments;
 mod worker_name;
@@ -40,6 +41,7 @@ mod baselines;
 mod check_data;
 mod check_model;
 mod check_sandbox;
+mod mcp_args;
 
 /// Executes the tasks of some stages. Stateless: start as many as you like, and stop them when you
 /// like
@@ -75,6 +77,8 @@ struct Arguments {
     /// Copies of that program that run at once. Default: one per processor
     #[arg(long, env = "MILLRACE_EXEC_COPIES", value_name = "N")]
     exec_copies: Option<usize>,
+    #[command(flatten)]
+    mcp: McpArgs,
     #[command(flatten)]
     agents: AgentArgs,
     /// This worker's name: a-z, 0-9, '-' and '_'. Default: the machine's name and this process's
@@ -132,7 +136,7 @@ async fn run() -> anyhow::Result<()> {
         return check.run();
     }
     if let Some(check) = CheckData::asked(std::env::args_os()) {
-        return check.run();
+        return check.run().await;
     }
     if let Some(baselines) = Baselines::asked(std::env::args_os()) {
         return baselines.run();
@@ -154,12 +158,15 @@ async fn serve(
     let program = start_program(arguments.exec.as_deref(), arguments.exec_copies).await?;
     let offers = |stage| program.as_ref().map_or(&[][..], |program| program.pools(stage));
     let mut pools = pools(&arguments.stages, &arguments.pools, offers)?;
+    arguments.mcp.add_pool(&mut pools);
+    // Agents have a concurrency of their own, so their pool comes last.
     agents::add_pool(&mut pools, &arguments.agents);
     let server = arguments.engine.server()?;
     let device = arguments.time_division.device(&pools, server.is_some())?;
     let tools = arguments.tools.tools().context("failed to read --judge-key-file")?;
     warn_without_sandbox(&tools, &pools).await;
     let agents = arguments.agents.settings(tools.code().program(), &pools).await?;
+    let servers = arguments.mcp.start_for(&pools).await.context("failed to start --mcp")?;
     let id = arguments.id.unwrap_or_else(worker_name::default_name);
     let objects = Objects::open(&arguments.objects)?;
     let folder = arguments.cache.folder()?;
@@ -187,7 +194,7 @@ async fn serve(
     let executors = executors.with_rendezvous(Arc::new(rendezvous)).asking(program).generating_at(server);
     let executors = executors.scoring_with(tools).reading(broker.clone()).sharing(device);
     let hosted = agents::start(agents, (&broker, &id, worker.policies())).await?;
-    let executors = executors.hosting(hosted).keeping_weights_in(folder);
+    let executors = executors.hosting(hosted).calling(servers).keeping_weights_in(folder);
     tracing::info!(%id, pools = pools.len(), "serving");
     let executor = |stage| wrapped(stage, executors.executor(stage));
     let settled = worker.serve(pools, executor, telemetry.health, departure.clone()).await;

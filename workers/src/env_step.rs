@@ -3,6 +3,7 @@
 //! the tokenizer of the run's model.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use millrace_policy::text_codec::Codec;
@@ -14,10 +15,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agent::AgentSteps;
 use crate::envs::counter;
-use crate::envs::dataset::Dataset;
+use crate::envs::dataset::{Acted, Dataset};
 use crate::envs::datasets::Datasets;
 use crate::envs::spoken::{TextStep, TextTurns};
 use crate::envs::{self, EnvError};
+use crate::mcp::{Declared, McpServers};
 use crate::model::codecs::Codecs;
 use crate::program::{Answer, EnvAnswer, Program, ProgramRequest};
 use crate::runtime::{Cost, Executor, Failure, Verdict};
@@ -29,13 +31,14 @@ pub struct EnvStep {
     datasets: Option<Datasets>,
     program: Option<Arc<Program>>,
     agents: Option<Arc<AgentSteps>>,
+    servers: Arc<McpServers>,
 }
 
 impl EnvStep {
     /// The same, with these codecs for environments that speak text, and these rows.
     #[must_use]
-    pub const fn speaking(codecs: Codecs, datasets: Datasets) -> Self {
-        Self { codecs: Some(codecs), datasets: Some(datasets), program: None, agents: None }
+    pub fn speaking(codecs: Codecs, datasets: Datasets) -> Self {
+        Self { codecs: Some(codecs), datasets: Some(datasets), ..Self::default() }
     }
 
     /// The same, with the environments of `program`.
@@ -48,6 +51,12 @@ impl EnvStep {
     #[must_use]
     pub fn hosting(self, agents: Option<Arc<AgentSteps>>) -> Self {
         Self { agents, ..self }
+    }
+
+    /// The same, with servers of tools.
+    #[must_use]
+    pub fn calling(self, servers: Arc<McpServers>) -> Self {
+        Self { servers, ..self }
     }
 
     async fn host(&self, task: &Task, spec: &AgentSpec, step: &EnvStepTask) -> Verdict {
@@ -85,7 +94,8 @@ impl EnvStep {
         }
     }
 
-    /// Plays a dataset's row.
+    /// Plays a dataset's row. The servers of its tools are asked where the policy is told of them, or
+    /// calls one.
     async fn ask_row(
         &self,
         (run, spec): (&RunId, &DatasetSpec),
@@ -96,7 +106,19 @@ impl EnvStep {
             return Err(EnvError::NoRows(spec.path.clone()).into());
         };
         let rows = datasets.of(run, spec).await?;
-        Ok(Dataset { spec, rows: &rows, codec }.act(step)?)
+        let declared = match &step.action {
+            EnvAction::Reset => self.servers.declared(&spec.tools).await?,
+            EnvAction::Step { .. } => Vec::new(),
+        };
+        let tools = objects(&declared);
+        let turn = match (Dataset { spec, rows: &rows, codec, tools: &tools }).act(step)? {
+            Acted::Done(done) => return Ok(*done),
+            Acted::Calls(turn) => turn,
+        };
+        let declared = self.servers.declared(&spec.tools).await?;
+        let called = turn.call(&declared, Duration::from_millis(spec.tool_ms)).await?;
+        let tools = objects(&declared);
+        Ok(Dataset { spec, rows: &rows, codec, tools: &tools }.show(step, turn, &called)?)
     }
 
     /// Sends the task to the program.
@@ -129,6 +151,11 @@ impl EnvStep {
         let step_text = TextStep { state, text, reward, done, success, valid };
         Ok(text_turns.encode_step(step, reply, step_text)?)
     }
+}
+
+/// Tools as the chat template takes them.
+fn objects(declared: &[Declared]) -> Vec<Value> {
+    declared.iter().map(|declared| declared.tool().object()).collect()
 }
 
 #[async_trait]

@@ -6,7 +6,7 @@
 //! - `runtime` takes tasks from the queue and settles them;
 //! - `stages` maps each stage to its executor, which has a file of the stage's name;
 //! - `agent` hosts the programs of the environment `agent`;
-//! - `envs`, `rewards`, `program` and `policy` are what the executors are made of;
+//! - `envs`, `rewards`, `program`, `mcp` and `policy` are what the executors are made of;
 //! - `torch` has engines and trainers for decoders, where this build has libtorch;
 //! - `model` fetches versions of a policy.
 //!
@@ -26,6 +26,7 @@ pub mod publish_weights;
 pub mod envs;
 pub mod rewards;
 pub mod program;
+pub mod mcp;
 pub mod policy;
 #[cfg(feature = "torch")]
 pub mod torch;

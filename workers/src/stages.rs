@@ -9,6 +9,7 @@ use millrace_schemas::{PoolName, Stage, subjects};
 use crate::agent::AgentSteps;
 use crate::envs::datasets::Datasets;
 use crate::generate::Generate;
+use crate::mcp::McpServers;
 use crate::model::codecs::Codecs;
 use crate::model::folder::Folder;
 use crate::model::versions::VersionStore;
@@ -32,6 +33,7 @@ pub struct Executors {
     broker: Option<Broker>,
     device: Option<SharedDevice>,
     agents: Option<Arc<AgentSteps>>,
+    servers: Arc<McpServers>,
 }
 
 impl Executors {
@@ -50,6 +52,7 @@ impl Executors {
             broker: None,
             device: None,
             agents: None,
+            servers: Arc::default(),
         }
     }
 
@@ -63,6 +66,12 @@ impl Executors {
     #[must_use]
     pub fn hosting(self, agents: Option<Arc<AgentSteps>>) -> Self {
         Self { agents, ..self }
+    }
+
+    /// The same, with servers of tools that the policy may call.
+    #[must_use]
+    pub fn calling(self, servers: McpServers) -> Self {
+        Self { servers: Arc::new(servers), ..self }
     }
 
     /// The same, with another rendezvous for the members of a gang.
@@ -123,7 +132,7 @@ impl Executors {
                 let codecs = Codecs::new(self.policies.clone(), self.versions.clone());
                 let datasets = Datasets::new(self.versions.blobs().clone());
                 let env_step = env_step::EnvStep::speaking(codecs, datasets).asking(self.program.clone());
-                Arc::new(env_step.hosting(self.agents.clone()))
+                Arc::new(env_step.hosting(self.agents.clone()).calling(self.servers.clone()))
             }
             Stage::Reward => Arc::new(reward::Reward::asking(self.program.clone()).with(self.tools.clone())),
             Stage::TrainShard => {

@@ -72,11 +72,12 @@ pub(super) async fn store(objects: &Objects, spec: &RunSpec, contents: Vec<Bytes
 }
 
 /// Lets `millrace-worker` encode every row's prompt with the tokenizer of the run's model, if both
-/// are on this machine.
+/// are on this machine. `tools` are words of its command line: the servers whose declarations are in
+/// the prompts of runs with tools.
 ///
 /// # Errors
 /// A prompt is too long or cannot be encoded. The message names the first such row.
-pub(super) async fn check_prompts(spec: &RunSpec, contents: &[Bytes]) -> Result<()> {
+pub(super) async fn check_prompts(spec: &RunSpec, contents: &[Bytes], tools: &[String]) -> Result<()> {
     let ModelSpec::HuggingFace { path: model, .. } = &spec.model else { return Ok(()) };
     let environments = spec.parts().map(|domain| domain.environment);
     let datasets = environments.filter_map(|environment| Some((environment, environment.dataset()?)));
@@ -85,12 +86,16 @@ pub(super) async fn check_prompts(spec: &RunSpec, contents: &[Bytes]) -> Result<
             // An agent makes its own prompts.
             continue;
         }
-        check_dataset(dataset, content, model).await?;
+        check_dataset(dataset, content, (model, tools)).await?;
     }
     Ok(())
 }
 
-async fn check_dataset(dataset: &DatasetSpec, content: &[u8], model: &str) -> Result<()> {
+async fn check_dataset(
+    dataset: &DatasetSpec,
+    content: &[u8],
+    (model, tools): (&str, &[String]),
+) -> Result<()> {
     let Some(program) = worker::find().ok().filter(|_| Path::new(model).is_dir()) else {
         say(format_args!(
             "the model or millrace-worker is not on this machine: whether prompts of {} are too long is checked when they \
@@ -100,8 +105,10 @@ async fn check_dataset(dataset: &DatasetSpec, content: &[u8], model: &str) -> Re
         return Ok(());
     };
     let spec = serde_json::to_string(dataset)?;
-    let summary =
-        worker::check(&program, ["check-data", "--model", model, "--spec", &spec, "-"], content).await?;
+    let words = ["check-data", "--model", model, "--spec", &spec];
+    let tools = tools.iter().map(String::as_str).filter(|_| !dataset.tools.is_empty());
+    let words = words.into_iter().chain(tools).chain(["-"]);
+    let summary = worker::check(&program, words, content).await?;
     match summary {
         Ok(summary) => say(format_args!("rows {}: {summary}", dataset.path)),
         Err(summary) => bail!("rows path = {:?} is refused before anything starts:\n{summary}", dataset.path),

@@ -24,7 +24,7 @@ impl SubmitArgs {
         let mut spec = read_run_file(&self.run_file)?;
         let contents = data::read(&mut spec, &self.run_file)?;
         if !contents.is_empty() {
-            data::check_prompts(&spec, &contents).await?;
+            data::check_prompts(&spec, &contents, &[]).await?;
             data::store(&connection.open_objects()?, &spec, contents).await?;
         }
         let reply: RunReply = connection.api().await?.call("submit", &spec).await?;

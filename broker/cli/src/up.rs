@@ -85,13 +85,14 @@ enum Ended {
 impl UpArgs {
     pub(super) async fn run(self) -> Result<ExitCode> {
         let (spec, contents) = self.spec()?;
+        self.counts.check_tools(&spec)?;
         let root = self.dir.clone().unwrap_or_else(|| PathBuf::from(format!("millrace-runs/{}", spec.name)));
         let folder = Folder::open(&root)?;
         // A resumed run has its version 0 already.
         if self.start_over() != StartOver::No || !folder.path("run.json").exists() {
             sandbox::check(&spec).await?;
             model::check(&spec).await?;
-            data::check_prompts(&spec, &contents).await?;
+            data::check_prompts(&spec, &contents, &self.counts.mcp()).await?;
         }
         match folder.begin(&spec, self.start_over())? {
             Begin::New => say(format_args!("{} starts in {}", spec.name, root.display())),

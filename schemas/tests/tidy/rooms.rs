@@ -40,6 +40,7 @@ fn only_the_runtime_makes_verdicts() {
 const WITH_OR_WITHOUT: &[&str] = &[
     "workers/src/lib.rs",
     "workers/src/train_shard/tests.rs",
+    "workers/tests/workers/mcp/run.rs",
     "workers/tests/workers/openai.rs",
     "workers/tests/workers/shipped_examples.rs",
 ];

@@ -49,6 +49,21 @@ fn a_run_that_asks_rows_is_checked_first() {
         ),
         (json!({ "content": content(9, 7) }), &env_return, "evaluate.prompts", "only rows=7 are held out"),
         (json!({ "prompt_tokens": 1_024 }), &env_return, "model.context", "1025"),
+        (json!({ "tools": ["files"] }), &env_return, "environment.max_turns", "2 turns or more"),
+        (json!({ "tools": ["../x"], "max_turns": 2 }), &env_return, "environment.tools", "--mcp"),
+        (json!({ "tools": ["a", "a"], "max_turns": 2 }), &env_return, "environment.tools", "named twice"),
+        (
+            json!({ "tools": ["a"], "max_turns": 2, "tool_ms": 0 }),
+            &env_return,
+            "environment.tool_ms",
+            "from 1 to 100000",
+        ),
+        (
+            json!({ "tools": ["a"], "max_turns": 2, "tool_result_tokens": 513 }),
+            &env_return,
+            "environment.tool_result_tokens",
+            "from 1 to 512",
+        ),
     ] {
         let Err(RunFileError::Refused(refusals)) = asks(&environment, rewards, 8) else {
             panic!("{environment} is not refused by its value");
@@ -69,4 +84,17 @@ fn only_a_run_that_names_its_rows_by_hash_is_handed_in() {
     assert_ne!(spec.hash(), submitted.hash(), "the rows are part of what the run is");
     let text = serde_json::to_string(&submitted).expect("a run file is JSON");
     assert_eq!(millrace_schemas::submit::from_json(text.as_bytes()), Ok(submitted));
+}
+
+#[test]
+fn rows_with_tools_are_served_by_workers_that_have_some() {
+    let own = json!([{ "rule": "custom", "pool": "own" }]);
+    let more = json!({ "check": "by_reward", "max_turns": 3, "prompt_tokens": 200, "tool_result_tokens": 64,
+                       "tools": ["calculator", "files/read"] });
+    let spec = asks(&more, &own, 8).expect("it is whole");
+    assert_eq!(spec.parts().next().expect("one part").environment.pool(), "dataset_tools");
+    let plain = asks(&json!({ "check": "by_reward" }), &own, 8).expect("it is whole");
+    assert_eq!(plain.parts().next().expect("one part").environment.pool(), "dataset");
+    let written = serde_json::to_string(&plain).expect("a run file is JSON");
+    assert!(!written.contains("tool"), "runs without tools keep their bytes and their hash: {written}");
 }

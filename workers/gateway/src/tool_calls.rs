@@ -1,40 +1,21 @@
-//! Calls of tools in a turn's text: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, the form
-//! that Hermes, Qwen and SmolLM were trained on.
+//! Calls of tools in a turn's text, with ids. What is no call stays text.
 
-use serde::Deserialize;
-use serde_json::Value;
+use millrace_policy::text_codec::tool_calls::{TurnPart, parts};
 
 use crate::call::ToolCall;
-
-const OPEN: &str = "<tool_call>";
-const CLOSE: &str = "</tool_call>";
-
-#[derive(Deserialize)]
-struct Written {
-    name: String,
-    #[serde(default, alias = "parameters")]
-    arguments: Value,
-}
 
 /// The text without its calls, and the calls. What is no call stays text: the agent answers it as it
 /// answers any text, and the model learns from that. `turn` makes the ids unique.
 pub(crate) fn parse(text: &str, turn: u32) -> (String, Vec<ToolCall>) {
-    let (mut rest, mut kept, mut calls) = (text, String::new(), Vec::new());
-    while let Some((before, after)) = rest.split_once(OPEN) {
-        // The last one may lack its end where that is also the turn's.
-        let (inner, next) = after.split_once(CLOSE).unwrap_or((after, ""));
-        kept.push_str(before);
-        match serde_json::from_str::<Written>(inner.trim()) {
-            Ok(Written { name, arguments }) => {
-                let arguments =
-                    if arguments.is_null() { Value::Object(Default::default()) } else { arguments };
+    let (mut kept, mut calls) = (String::new(), Vec::new());
+    for part in parts(text) {
+        match part {
+            TurnPart::Text(text) | TurnPart::Malformed { written: text, .. } => kept.push_str(text),
+            TurnPart::Call { name, arguments } => {
                 calls.push(ToolCall { id: format!("call_{turn}_{}", calls.len()), name, arguments });
             }
-            Err(_) => kept.push_str(&rest[before.len()..rest.len() - next.len()]),
         }
-        rest = next;
     }
-    kept.push_str(rest);
     let kept = if calls.is_empty() { kept } else { kept.trim().to_owned() };
     (kept, calls)
 }

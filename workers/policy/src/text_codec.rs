@@ -3,6 +3,7 @@
 //! are tokenised here.
 
 use std::fmt;
+use std::sync::OnceLock;
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -13,6 +14,10 @@ use template::Template;
 
 mod template;
 mod chat;
+pub mod tool_calls;
+mod tool_form;
+
+pub use tool_form::ToolForm;
 
 /// The tokenizer, as the `tokenizers` library writes it.
 pub const TOKENIZER_FILE: &str = "tokenizer.json";
@@ -88,6 +93,8 @@ pub struct Codec {
     tokenizer: Tokenizer,
     template: Option<Template>,
     end_tokens: Vec<u32>,
+    /// Found at the first use.
+    tool_form: OnceLock<ToolForm>,
 }
 
 impl fmt::Debug for Codec {
@@ -119,7 +126,7 @@ impl Codec {
         if let Some(end) = config.eos_token.as_ref().filter(|_| end_tokens.is_empty()) {
             end_tokens.extend(tokenizer.token_to_id(end.text()));
         }
-        Ok(Self { tokenizer, template, end_tokens })
+        Ok(Self { tokenizer, template, end_tokens, tool_form: OnceLock::new() })
     }
 
     /// Tokens that end a turn.

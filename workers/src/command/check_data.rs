@@ -15,8 +15,10 @@ use millrace_policy::text_codec::Codec;
 use millrace_schemas::dataset::{DatasetSpec, Rows};
 use millrace_schemas::file_name;
 use millrace_schemas::limits::MAX_COMPANION_BYTES;
+use serde_json::Value;
 
 use super::check_model;
+use super::mcp_args::McpArgs;
 
 /// The subcommand.
 const WORD: &str = "check-data";
@@ -32,6 +34,8 @@ pub(super) struct CheckData {
     /// The environment of the run file, as JSON, without its name
     #[arg(long)]
     spec: String,
+    #[command(flatten)]
+    mcp: McpArgs,
     /// The rows, as JSONL; `-` for standard input
     file: PathBuf,
 }
@@ -47,7 +51,7 @@ impl CheckData {
     /// # Errors
     /// The first row that is wrong.
     #[expect(clippy::print_stdout, reason = "the answer of a command")]
-    pub(super) fn run(&self) -> anyhow::Result<()> {
+    pub(super) async fn run(&self) -> anyhow::Result<()> {
         let spec: DatasetSpec = serde_json::from_str(&self.spec).context("failed to read --spec")?;
         let file = |name: &str| {
             let path = file_name::file_in(&self.model, name).ok()?;
@@ -55,11 +59,18 @@ impl CheckData {
         };
         let codec = Codec::read(file)?;
         let rows = Rows::read(self.content()?.into(), &spec)?;
-        let longest = longest_prompt(&spec, &rows, &codec)?;
+        let servers = self.mcp.start().await?;
+        // Their declarations are in every prompt.
+        let is_whole = servers.has_all(&spec.tools);
+        let declared = if is_whole { servers.declared(&spec.tools).await? } else { Vec::new() };
+        let tools: Vec<Value> = declared.iter().map(|declared| declared.tool().object()).collect();
+        let longest = longest_prompt(&spec, &rows, &codec, &tools)?;
         let counts = rows.content();
         println!(
-            "{} rows to train on, {} held out, the longest prompt of {longest} tokens",
-            counts.train, counts.held_out
+            "{} rows to train on, {} held out, the longest prompt of {longest} tokens{}",
+            counts.train,
+            counts.held_out,
+            if is_whole { "" } else { " without those of its tools, whose servers --mcp does not give" }
         );
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Asks the prompt of a dataset's row, in words. The task names the row. The answer is checked
-//! here, or by the run's rewards, which get the row's other fields.
+//! here, or by the run's rewards, which get the row's other fields. Before it the policy may call
+//! tools, if the run file names some: such a turn is no answer.
 
 use millrace_policy::text_codec::{Codec, Message, Speaker};
 use millrace_schemas::dataset::{AnswerCheck, ChatRole, DatasetSpec, Row, Rows, whole_number};
@@ -7,9 +8,14 @@ use millrace_schemas::env_step::{
     EnvAction, EnvStepDone, EnvStepTask, Speaker as Side, Split, TurnLimits, Utterance,
 };
 
+use serde_json::Value;
+
 use super::arithmetic::last_number;
 use super::spoken::{TextStep, TextTurns};
 use super::{EnvError, state};
+use tools::{Called, ToolTurn};
+
+pub(crate) mod tools;
 
 const KIND: u8 = 5;
 const NAME: &str = "dataset";
@@ -23,24 +29,39 @@ pub(crate) struct Dataset<'a> {
     pub(crate) rows: &'a Rows,
     /// The model's.
     pub(crate) codec: Option<&'a Codec>,
+    /// The tools that the policy is told of, as objects of the chat template; empty without any, and
+    /// where nothing is told.
+    pub(crate) tools: &'a [Value],
+}
+
+/// What a task came to.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Acted {
+    /// The step.
+    Done(Box<EnvStepDone>),
+    /// The turn calls tools. [`Dataset::show`] makes the step of what they give.
+    Calls(ToolTurn),
 }
 
 impl Dataset<'_> {
-    /// Executes a task.
+    /// Executes a task, up to calls of tools.
     ///
     /// # Errors
     /// The row does not exist, its prompt is too long, or the state is not from this environment.
-    pub(crate) fn act(&self, task: &EnvStepTask) -> Result<EnvStepDone, EnvError> {
+    pub(crate) fn act(&self, task: &EnvStepTask) -> Result<Acted, EnvError> {
         let asked = task.row.ok_or_else(|| EnvError::NoRows(self.spec.path.clone()))?;
         let (line, row) = self.rows.row(task.split, asked, self.spec)?;
         match &task.action {
-            EnvAction::Reset => self.reset(row).map_err(|error| self.of_line(line, error)),
+            EnvAction::Reset => {
+                let reset = self.reset(row).map_err(|error| self.of_line(line, error));
+                reset.map(|done| Acted::Done(Box::new(done)))
+            }
             EnvAction::Step { state, .. } => self.step(task, state, &row),
         }
     }
 
     fn reset(&self, row: Row) -> Result<EnvStepDone, EnvError> {
-        let observation = self.text_turns().open(&messages(&row))?;
+        let observation = self.text_turns().open(&messages(&row), self.tools)?;
         let words = row.messages.iter().filter(|message| message.role != ChatRole::System);
         let words: Vec<&str> = words.map(|message| message.content.as_str()).collect();
         Ok(EnvStepDone {
@@ -56,13 +77,23 @@ impl Dataset<'_> {
         })
     }
 
-    fn step(&self, task: &EnvStepTask, state: &[u8], row: &Row) -> Result<EnvStepDone, EnvError> {
+    fn step(&self, task: &EnvStepTask, state: &[u8], row: &Row) -> Result<Acted, EnvError> {
         let turn = u16::from_le_bytes(state::open::<2>(NAME, KIND, state)?);
         let text_turns = self.text_turns();
         let reply = text_turns.decode_reply(task)?;
-        let (success, valid) = self.recognised(&reply, row.answer().unwrap_or_default());
         let turn = turn.saturating_add(1);
-        let done = success || u32::from(turn) >= self.spec.max_turns;
+        let is_last = u32::from(turn) >= self.spec.max_turns;
+        let calls = if self.spec.tools.is_empty() { Vec::new() } else { tools::calls(&reply) };
+        if !calls.is_empty() && !is_last {
+            return Ok(Acted::Calls(ToolTurn { reply, turn, calls }));
+        }
+        let (success, valid) = if calls.is_empty() {
+            self.recognised(&reply, row.answer().unwrap_or_default())
+        } else {
+            (false, tools::are_readable(&calls))
+        };
+        // Where nothing is checked here, the first answer is the only one.
+        let done = success || is_last || self.spec.check == AnswerCheck::ByReward;
         let answer = TextStep {
             state: if done { Vec::new() } else { state::seal(KIND, &turn.to_le_bytes()) },
             text: if done { String::new() } else { "That is not right. Try again.".to_owned() },
@@ -71,7 +102,30 @@ impl Dataset<'_> {
             success,
             valid,
         };
-        text_turns.encode_step(task, reply, answer)
+        Ok(Acted::Done(Box::new(text_turns.encode_step(task, reply, answer)?)))
+    }
+
+    /// The step of a turn whose calls gave `called`.
+    ///
+    /// # Errors
+    /// The codec fails, or the results have no room even when they are cut.
+    pub(crate) fn show(
+        &self,
+        task: &EnvStepTask,
+        turn: ToolTurn,
+        called: &[Called],
+    ) -> Result<EnvStepDone, EnvError> {
+        let EnvAction::Step { tokens, .. } = &task.action else { unreachable!("a reset calls nothing") };
+        let (text_turns, bounds) =
+            (self.text_turns(), (self.spec.tool_result_tokens, self.spec.prompt_tokens));
+        let shown = tools::observation((text_turns.codec()?, self.tools), tokens, called, bounds)?;
+        let (observation, text) = shown.map_err(|tokens| text_turns.too_long(tokens))?;
+        let valid = tools::are_readable(&turn.calls);
+        let policy = Utterance { speaker: Side::Policy, text: turn.reply };
+        let environment = Utterance { speaker: Side::Environment, text };
+        let state = state::seal(KIND, &turn.turn.to_le_bytes());
+        let said = vec![policy, environment];
+        Ok(EnvStepDone { state, observation, valid, said, ..EnvStepDone::default() })
     }
 
     /// Whether the reply has the right answer, and whether it has any.
@@ -113,19 +167,25 @@ fn messages(row: &Row) -> Vec<Message<'_>> {
     message.map(|message| Message { speaker: speaker(message.role), content: &message.content }).collect()
 }
 
-/// The longest prompt of all rows, in tokens; each must be within what the run file allows.
+/// The longest prompt of all rows, in tokens; each must be within what the run file allows. `tools`
+/// are those that the policy is told of, as objects of the chat template.
 ///
 /// # Errors
 /// The first row, of both splits in turn, whose prompt is too long or that the chat template
 /// refuses.
-pub fn longest_prompt(spec: &DatasetSpec, rows: &Rows, codec: &Codec) -> Result<usize, EnvError> {
-    let game = Dataset { spec, rows, codec: Some(codec) };
+pub fn longest_prompt(
+    spec: &DatasetSpec,
+    rows: &Rows,
+    codec: &Codec,
+    tools: &[Value],
+) -> Result<usize, EnvError> {
+    let game = Dataset { spec, rows, codec: Some(codec), tools };
     let mut longest = 0;
     for split in [Split::Train, Split::HeldOut] {
         for row in 0..rows.len(split) as u64 {
             let (line, row) = rows.row(split, row, spec)?;
             let observation =
-                game.text_turns().open(&messages(&row)).map_err(|error| game.of_line(line, error))?;
+                game.text_turns().open(&messages(&row), tools).map_err(|error| game.of_line(line, error))?;
             longest = longest.max(observation.len());
         }
     }

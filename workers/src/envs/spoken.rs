@@ -3,6 +3,7 @@
 
 use millrace_policy::text_codec::{Codec, Message, Speaker};
 use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, Speaker as Side, Split, Utterance};
+use serde_json::{Value, json};
 
 use super::EnvError;
 
@@ -65,7 +66,11 @@ pub(super) fn act<E: TextEnvironment>(
 }
 
 impl TextTurns<'_> {
-    fn codec(&self) -> Result<&Codec, EnvError> {
+    /// The model's codec.
+    ///
+    /// # Errors
+    /// The model does not speak text.
+    pub(crate) fn codec(&self) -> Result<&Codec, EnvError> {
         self.codec.ok_or(EnvError::NoText { environment: self.environment.to_owned() })
     }
 
@@ -91,7 +96,9 @@ impl TextTurns<'_> {
         answer: TextStep,
     ) -> Result<EnvStepDone, EnvError> {
         let observation = match &task.action {
-            EnvAction::Reset => self.open(&[Message { speaker: Speaker::User, content: &answer.text }])?,
+            EnvAction::Reset => {
+                self.open(&[Message { speaker: Speaker::User, content: &answer.text }], &[])?
+            }
             EnvAction::Step { .. } if answer.done => Vec::new(),
             EnvAction::Step { tokens, .. } => self.bounded(self.codec()?.next_turn(tokens, &answer.text)?)?,
         };
@@ -103,23 +110,38 @@ impl TextTurns<'_> {
     }
 
     /// The tokens that a rollout begins with. The conversation is `messages`, after the run's
-    /// system prompt if they have none.
+    /// system prompt if they have none. The policy may call `tools`, objects of the chat template.
     ///
     /// # Errors
     /// There is no tokenizer, it refuses the text, or there are too many tokens.
-    pub(crate) fn open(&self, messages: &[Message<'_>]) -> Result<Vec<u32>, EnvError> {
+    pub(crate) fn open(&self, messages: &[Message<'_>], tools: &[Value]) -> Result<Vec<u32>, EnvError> {
         let frame = Message { speaker: Speaker::System, content: self.system };
         let has_frame = messages.first().is_some_and(|first| first.speaker == Speaker::System);
         let frame = Some(frame).filter(|frame| !has_frame && !frame.content.is_empty());
         let messages: Vec<Message<'_>> = frame.into_iter().chain(messages.iter().copied()).collect();
-        self.bounded(self.codec()?.first_turn(&messages)?)
+        let codec = self.codec()?;
+        if tools.is_empty() {
+            return self.bounded(codec.first_turn(&messages)?);
+        }
+        let object = |message: &Message<'_>| {
+            let role = match message.speaker {
+                Speaker::System => "system",
+                Speaker::User => "user",
+                Speaker::Assistant => "assistant",
+            };
+            json!({ "role": role, "content": message.content })
+        };
+        let messages: Vec<Value> = messages.iter().map(object).collect();
+        self.bounded(codec.open_with_tools(&messages, tools)?)
     }
 
     fn bounded(&self, observation: Vec<u32>) -> Result<Vec<u32>, EnvError> {
-        let (tokens, most) = (observation.len(), self.prompt_tokens);
-        if tokens > most as usize {
-            return Err(EnvError::TooLong { environment: self.environment.to_owned(), tokens, most });
-        }
-        Ok(observation)
+        let tokens = observation.len();
+        if tokens > self.prompt_tokens as usize { Err(self.too_long(tokens)) } else { Ok(observation) }
+    }
+
+    /// The environment has to say so many tokens, and may not.
+    pub(crate) fn too_long(&self, tokens: usize) -> EnvError {
+        EnvError::TooLong { environment: self.environment.to_owned(), tokens, most: self.prompt_tokens }
     }
 }

@@ -1,6 +1,7 @@
 //! Tests of the crate from outside, in one program: each further one would link the whole system and
 //! libtorch again.
 
+mod mcp;
 mod openai;
 mod process;
 mod program;

@@ -65,6 +65,11 @@ pub(super) struct Counts {
     /// Millrace does not have
     #[arg(long, value_name = "COMMAND")]
     exec: Option<String>,
+    /// An MCP server whose tools the run's policy may call, as in environment.tools, beside each
+    /// environments' process: calculator="python3 calc.py". Several by repeating it, or a line each in
+    /// the variable
+    #[arg(long, env = "MILLRACE_MCP", value_name = "NAME=COMMAND", value_delimiter = '\n')]
+    mcp: Vec<String>,
     /// How the environments' processes host agents, as words of their command line; none without.
     #[arg(skip)]
     hosting: Vec<String>,
@@ -204,6 +209,28 @@ impl Counts {
         Self { train: self.train.or(Some(train)), hosting, ..self.clone() }
     }
 
+    /// The servers of tools, as words of a worker's command line.
+    pub(super) fn mcp(&self) -> Vec<String> {
+        self.mcp.iter().flat_map(|server| ["--mcp".to_owned(), server.clone()]).collect()
+    }
+
+    /// Checks that the servers of tools which the run names are given.
+    ///
+    /// # Errors
+    /// The first one that is not; the remedy.
+    pub(super) fn check_tools(&self, spec: &RunSpec) -> Result<()> {
+        let datasets = spec.parts().filter_map(|domain| domain.environment.dataset());
+        for tool in datasets.flat_map(|dataset| &dataset.tools) {
+            let server = tool.split('/').next().unwrap_or_default();
+            if !self.mcp.iter().any(|given| given.split('=').next().unwrap_or_default().trim() == server) {
+                bail!(
+                    "environment.tools names {tool:?}, and no process has the server; add --mcp {server}=COMMAND"
+                );
+            }
+        }
+        Ok(())
+    }
+
     fn trainers(&self) -> u32 {
         self.train.unwrap_or(1)
     }
@@ -226,7 +253,7 @@ impl Counts {
         let program = self.exec.iter().flat_map(|command| ["--exec".to_owned(), command.clone()]);
         let (asking, nothing) = (program.collect::<Vec<_>>(), Vec::new());
         let dividing = vec!["--time-division".to_owned()];
-        let hosting = [asking.as_slice(), &self.hosting].concat();
+        let hosting = [asking.as_slice(), &self.mcp(), &self.hosting].concat();
         let kinds = [
             ("generate", "generate", self.generate, &nothing),
             ("env", env_stages, self.env, &hosting),

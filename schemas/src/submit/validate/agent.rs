@@ -27,6 +27,12 @@ pub(super) fn check(agent: &AgentSpec, at: &str, checks: &mut Checks) {
             ),
         );
     }
+    checks.require(
+        agent.rows.tools.is_empty(),
+        &field("rows.tools"),
+        format!("{:?}", agent.rows.tools),
+        "an agent brings its own tools; leave these out, or choose environment.name = \"dataset\"",
+    );
     check_files(&agent.files, &field("files"), checks);
     check_files(&agent.reward_files, &field("reward_files"), checks);
     for name in agent.env.keys() {

@@ -1,7 +1,7 @@
 //! Checks of a dataset's settings.
 
 use super::{Checks, Refusal};
-use crate::dataset::{AnswerCheck, DatasetSpec};
+use crate::dataset::{AnswerCheck, DatasetSpec, ToolRef};
 use crate::env_step::Split;
 use crate::limits;
 use crate::reward::RewardRule;
@@ -16,6 +16,7 @@ pub(super) fn check(
 ) {
     check_rows(dataset, (at, prompts), checks);
     check_answers(dataset, at, rewards, checks);
+    check_tools(dataset, at, checks);
 }
 
 /// Checks the rows alone, however they are answered.
@@ -66,7 +67,7 @@ fn check_answers(dataset: &DatasetSpec, at: &str, rewards: &[RewardSpec], checks
         ),
     );
     checks.require(
-        !by_reward || dataset.max_turns == 1,
+        !by_reward || dataset.max_turns == 1 || !dataset.tools.is_empty(),
         &format!("{at}.max_turns"),
         dataset.max_turns,
         format!(
@@ -85,6 +86,35 @@ fn check_answers(dataset: &DatasetSpec, at: &str, rewards: &[RewardSpec], checks
             ),
         );
     }
+}
+
+fn check_tools(dataset: &DatasetSpec, at: &str, checks: &mut Checks) {
+    let field = |name: &str| format!("{at}.{name}");
+    let count = dataset.tools.len();
+    if count == 0 {
+        return;
+    }
+    let most = limits::MAX_TOOL_REFS;
+    checks.require(count <= most, &field("tools"), count, format!("name at most {most}"));
+    for (i, tool) in dataset.tools.iter().enumerate().take(most) {
+        checks.require(
+            tool.parse::<ToolRef>().is_ok(),
+            &field("tools"),
+            format!("{tool:?}"),
+            "name a server of tools as workers have it by --mcp, or one tool as server/tool",
+        );
+        let is_new = !dataset.tools[..i].contains(tool);
+        checks.require(is_new, &field("tools"), format!("{tool:?}"), "it is named twice; leave one out");
+    }
+    checks.require(
+        dataset.max_turns >= 2,
+        &field("max_turns"),
+        dataset.max_turns,
+        "calls of the last turn are not made, so that tools need 2 turns or more",
+    );
+    checks.count(&field("tool_ms"), dataset.tool_ms, 1, limits::MAX_TOOL_MS);
+    let most = u64::from(dataset.prompt_tokens);
+    checks.count(&field("tool_result_tokens"), u64::from(dataset.tool_result_tokens), 1, most);
 }
 
 impl RunSpec {

@@ -33,7 +33,7 @@ impl Codec {
         self.after_turn(turn, &self.render_objects(&conversation, tools)?)
     }
 
-    fn render_objects(&self, messages: &[Value], tools: &[Value]) -> Result<String, TextError> {
+    pub(super) fn render_objects(&self, messages: &[Value], tools: &[Value]) -> Result<String, TextError> {
         let template = self.template.as_ref().ok_or(TextError::Missing(TEMPLATE_FILE))?;
         template.render_objects(messages, tools, true)
     }

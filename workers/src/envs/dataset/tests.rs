@@ -58,7 +58,14 @@ impl Game {
             action,
             prefix: Vec::new(),
         };
-        Dataset { spec: &self.spec, rows: &self.rows, codec: Some(&self.codec) }.act(&task)
+        match self.game().act(&task)? {
+            Acted::Done(done) => Ok(*done),
+            Acted::Calls(turn) => panic!("there are no tools to call: {turn:?}"),
+        }
+    }
+
+    fn game(&self) -> Dataset<'_> {
+        Dataset { spec: &self.spec, rows: &self.rows, codec: Some(&self.codec), tools: &[] }
     }
 
     fn reset(&self, row: u64) -> EnvStepDone {
@@ -123,10 +130,13 @@ fn a_malformed_row_is_reported_with_its_line() {
     let game = Game::new(&serde_json::json!({ "prompt_tokens": 40 }));
     let error = game.act(1, EnvAction::Reset).unwrap_err().to_string();
     assert!(error.starts_with("rows.jsonl line=2 has to say tokens=") && error.contains("=40"), "{error}");
-    let error = longest_prompt(&game.spec, &game.rows, &game.codec).unwrap_err().to_string();
+    let error = longest_prompt(&game.spec, &game.rows, &game.codec, &[]).unwrap_err().to_string();
     assert!(error.contains("line=2"), "{error}");
     let game = Game::new(&serde_json::json!({ "prompt_tokens": 50 }));
-    assert_eq!(longest_prompt(&game.spec, &game.rows, &game.codec).unwrap(), game.reset(2).observation.len());
+    assert_eq!(
+        longest_prompt(&game.spec, &game.rows, &game.codec, &[]).unwrap(),
+        game.reset(2).observation.len()
+    );
     let error = game.act(3, EnvAction::Reset).unwrap_err();
     assert!(error.to_string().contains("row=3 was asked of Train rows=3"), "{error}");
     let mut state = game.reset(0).state;
