@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use millrace_sandbox::egress::Gate;
 use millrace_sandbox::live::{Exec, LiveError, LiveSandbox};
 
 use crate::commands::Commands;
@@ -21,6 +22,8 @@ pub(crate) struct Hosted {
     pub(crate) id: String,
     pub(crate) owner: Owner,
     pub(crate) live: LiveSandbox,
+    /// Its way to other hosts, if it has one; no longer open than it lives.
+    gate: Option<Gate>,
     pub(crate) image: String,
     pub(crate) made: Instant,
     /// The same moment by the clock of people.
@@ -103,9 +106,8 @@ impl Hosted {
         reason = "people are told when it was made; nothing is decided by it"
     )]
     pub(crate) fn new(
-        id: String,
-        owner: Owner,
-        live: LiveSandbox,
+        (id, owner): (String, Owner),
+        (live, gate): (LiveSandbox, Option<Gate>),
         image: String,
         life: Life,
         labels: Labels,
@@ -114,6 +116,7 @@ impl Hosted {
             id,
             owner,
             live,
+            gate,
             image,
             made: Instant::now(),
             started: SystemTime::now(),
@@ -220,6 +223,9 @@ impl Hosted {
     /// Ends it. Its sessions are dropped, and all requests that wait for it fail.
     pub(crate) async fn end(&self) {
         self.sessions().clear();
+        if let Some(gate) = &self.gate {
+            gate.close();
+        }
         self.live.end().await;
     }
 }

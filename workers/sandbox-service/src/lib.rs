@@ -1,6 +1,7 @@
 //! Sandboxes over HTTP: `keys.rs` says who asks, `service.rs` what there is, `hosted.rs`,
 //! `session.rs` and `commands.rs` are one sandbox, one shell and the commands in it, `size.rs` reads
-//! sizes as ROCK writes them, `images.rs` finds images, `rock`, `gem` and `e2b` are protocols, `surfaces.rs` joins them.
+//! sizes as ROCK writes them, `images.rs` finds images, `network.rs` opens the way to listed hosts, `rock`, `gem` and `e2b`
+//! are protocols, `surfaces.rs` joins them.
 
 pub mod keys;
 pub mod size;
@@ -8,6 +9,7 @@ mod session;
 mod commands;
 mod hosted;
 pub mod images;
+pub mod network;
 pub mod service;
 mod rock;
 pub mod gem;

@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
+use millrace_sandbox::egress::rules::{Private, Rule};
 use millrace_sandbox::live::{Bounds, Host, ImageCache, Settings as HostSettings};
 use millrace_sandbox_service::gem;
 use millrace_sandbox_service::images::ImageStore;
 use millrace_sandbox_service::keys::Keys;
+use millrace_sandbox_service::network::Network;
 use millrace_sandbox_service::service::{Service, Settings};
 use millrace_sandbox_service::surfaces;
 
@@ -69,6 +71,13 @@ struct Args {
     /// Seconds until a sandbox ends, used or not, at most: E2B's.
     #[arg(long, default_value_t = 86_400, value_parser = clap::value_parser!(u64).range(1..=MOST_LIFE_S))]
     life_s: u64,
+    /// Hosts that E2B's clients may open for their sandboxes by `network.allow_out`: pypi.org:443, or
+    /// *.pythonhosted.org:443 for all names below one. Default: none.
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
+    network: Vec<Rule>,
+    /// Private addresses that these hosts may have.
+    #[arg(long, value_name = "ADDRESS:PORT", value_delimiter = ',', requires = "network")]
+    network_private: Vec<Private>,
     /// Serves environments to ROCK's `rock.make`: a line for `sh`, run in a sandbox for each environment,
     /// `python3 -m millrace.adapters gem` for example. Without it there are none.
     #[arg(long, value_name = "COMMAND")]
@@ -116,6 +125,7 @@ async fn main() -> anyhow::Result<()> {
         bounds,
         idle: Duration::from_secs(args.idle_s),
         life: Duration::from_secs(args.life_s),
+        network: Network::new(args.network.into_iter().collect(), args.network_private),
     };
     let step = Duration::from_secs(args.gem_step_s);
     let (read, most) = (args.gem_read, args.gem_most);

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use millrace_sandbox::egress::rules::Rules;
 use millrace_sandbox::live::{Bounds, Host, LiveError, Spec};
 use tokio::time::{MissedTickBehavior, interval};
 use uuid::Uuid;
@@ -15,6 +16,7 @@ use uuid::Uuid;
 use crate::hosted::{Hosted, Labels, Life, Using};
 use crate::images::{Image, ImageStore, Images};
 use crate::keys::{Keys, Owner};
+use crate::network::Network;
 
 /// Between two looks for sandboxes that nobody uses.
 const LOOK: Duration = Duration::from_millis(500);
@@ -40,6 +42,8 @@ pub struct Settings {
     pub idle: Duration,
     /// Life at most, of those that end at a moment.
     pub life: Duration,
+    /// Hosts that clients may open for their sandboxes.
+    pub network: Network,
 }
 
 /// The service. Cheap to clone.
@@ -84,6 +88,8 @@ pub(crate) struct Wanted {
     pub(crate) env: BTreeMap<String, String>,
     /// Folders of the machine that it may read.
     pub(crate) read: Vec<PathBuf>,
+    /// Hosts that it reaches.
+    pub(crate) network: Rules,
     pub(crate) labels: Labels,
 }
 
@@ -185,7 +191,14 @@ impl Service {
             disk_bytes: wanted.disk_bytes.map_or(most.disk_bytes, |asked| asked.min(most.disk_bytes)),
             ..most
         };
-        let spec = Spec { bounds, env: wanted.env, read: wanted.read, ..Spec::default() };
+        let opened = settings.network.open(wanted.network)?;
+        let (mut env, mut forward, mut gate) = (wanted.env, Vec::new(), None);
+        if let Some(opened) = opened {
+            env = opened.env.into_iter().chain(env).collect();
+            forward.push(opened.forward);
+            gate = Some(opened.gate);
+        }
+        let spec = Spec { bounds, env, read: wanted.read, forward, ..Spec::default() };
         let live = match image {
             None => self.0.host.create(spec).await?,
             Some(image) => {
@@ -196,7 +209,7 @@ impl Service {
         let idle = wanted.idle.map_or(settings.idle, |asked| asked.min(settings.idle));
         let until = |life: Duration| Life::Until(Instant::now() + life.min(settings.life));
         let life = wanted.life.map_or(Life::Idle(idle), until);
-        let hosted = Arc::new(Hosted::new(id, owner, live, wanted.image, life, wanted.labels)?);
+        let hosted = Arc::new(Hosted::new((id, owner), (live, gate), wanted.image, life, wanted.labels)?);
         place.fill(&hosted);
         Ok(hosted)
     }

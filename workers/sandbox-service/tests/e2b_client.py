@@ -324,7 +324,11 @@ def wrong():
         ({"timeout": -5}, "timeout"),
         ({"timeout": 10**9}, "86400"),
         ({"envs": {"A=B": "x"}}, "env"),
-        ({"allow_internet_access": True}, "network"),
+        ({"allow_internet_access": True}, "allowOut"),
+        ({"network": {"allow_out": ["pypi.org"]}}, "--network"),
+        ({"network": {"deny_out": ["0.0.0.0/0"]}}, "allowOut"),
+        ({"network": {"allow_out": ["pypi.org"], "deny_out": ["1.1.1.1"]}}, "denyOut"),
+        ({"network": {"allow_out": ["pypi.org"], "allow_public_traffic": True}}, "allowOut"),
         ({"lifecycle": {"on_timeout": "pause"}}, "autoPause"),
         ({"volume_mounts": {"/data": "volume"}}, "volumes"),
     ]:
@@ -398,7 +402,56 @@ async def asynchronous():
     assert all(await asyncio.gather(*(use(n, one) for n, one in enumerate(sandboxes))))
 
 
+TUNNEL = """
+import http.client, sys
+proxy = http.client.HTTPConnection("127.0.0.1", 4181, timeout=60)
+proxy.set_tunnel(sys.argv[1], int(sys.argv[2]))
+try:
+    proxy.request("GET", "/")
+    print(proxy.getresponse().read().decode())
+except OSError as error:
+    print(error)
+"""
+
+HOLD = """
+import os, socket, sys, time
+proxy = socket.create_connection(("127.0.0.1", 4181))
+proxy.sendall(f"CONNECT localhost:{sys.argv[1]} HTTP/1.1\\r\\n\\r\\n".encode())
+answer = proxy.recv(12).decode()
+open("held.part", "w").write(answer)
+os.rename("held.part", "held")
+time.sleep(3000)
+"""
+
+
+def network():
+    """A server at SERVER_PORT of this machine, which the operator allows under two names."""
+    port = os.environ["SERVER_PORT"]
+    opened = Sandbox.create(network={"allow_out": [f"localhost:{port}"], "deny_out": lambda ctx: [ctx.all_traffic]})
+
+    def asked(sandbox, *of):
+        sandbox.files.write("tunnel.py", TUNNEL)
+        return sandbox.commands.run(f"python3 tunnel.py {' '.join(of)}", timeout=PATIENCE).stdout.strip()
+
+    assert asked(opened, "localhost", port) == "page", asked(opened, "localhost", port)
+    for host in ["other.test", "127.0.0.1", "169.254.169.254"]:
+        assert "403" in asked(opened, host, port), asked(opened, host, port)
+    assert opened.commands.run("echo $https_proxy $NO_PROXY").stdout == "http://127.0.0.1:4181 127.0.0.1,localhost\n"
+    # The operator allows it, and this sandbox did not ask.
+    closed = Sandbox.create()
+    assert "refused" in asked(closed, "localhost", port), asked(closed, "localhost", port)
+    assert closed.commands.run("echo $https_proxy").stdout == "\n"
+    fails(SandboxException, "--network", lambda: Sandbox.create(network={"allow_out": ["other.test"]}))
+    # A connection that is open ends with its sandbox.
+    opened.files.write("hold.py", HOLD)
+    opened.commands.run(f"python3 hold.py {port}", background=True)
+    until(lambda: opened.files.exists("held"), "the connection is open")
+    assert "200" in opened.files.read("held")
+    assert opened.kill() is True and closed.kill() is True
+
+
 PARTS = {
+    "network": [network],
     "life": [life, full],
     "end": [end_of_life, owners, wrong],
     "lists": [lists, lambda: asyncio.run(asynchronous())],

@@ -66,6 +66,8 @@ pub(super) async fn create(State(service): State<Service>, headers: HeaderMap, b
         Err(error) => return Err(error.into()),
     }
     let life = life_of(&service, asked.timeout)?;
+    let hosts = asked.network.and_then(|network| network.allow_out).unwrap_or_default();
+    let network = service.settings().network.read(&hosts)?;
     // A request that is repeated under its key is one request.
     let key = headers.get("idempotency-key").and_then(|key| key.to_str().ok());
     let id = key.map_or_else(|| Uuid::now_v7().simple().to_string(), |key| owner.name_of(key));
@@ -84,6 +86,7 @@ pub(super) async fn create(State(service): State<Service>, headers: HeaderMap, b
         image: asked.template,
         life: Some(life),
         env,
+        network,
         labels: Labels { metadata, ..Labels::default() },
         ..Wanted::default()
     };

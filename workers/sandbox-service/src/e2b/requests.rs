@@ -19,7 +19,7 @@ pub(super) struct NewSandbox {
     auto_pause: Option<bool>,
     #[serde(rename = "allow_internet_access")]
     internet: Option<bool>,
-    network: Option<Value>,
+    pub(super) network: Option<NetworkOf>,
     mcp: Option<Value>,
     iam: Option<Value>,
     volume_mounts: Option<Vec<Value>>,
@@ -31,8 +31,16 @@ impl NewSandbox {
         let is_set = |value: &Option<Value>| value.as_ref().is_some_and(|value| !value.is_null());
         [
             ("autoPause", self.auto_pause == Some(true), "sandboxes are not paused; leave it out"),
-            ("allow_internet_access", self.internet == Some(true), "no sandbox has a network; leave it out"),
-            ("network", is_set(&self.network), "no sandbox has a network; leave it out"),
+            (
+                "allow_internet_access",
+                self.internet == Some(true),
+                "no sandbox reaches the whole network; list hosts in network.allowOut",
+            ),
+            (
+                "network",
+                self.network.as_ref().is_some_and(|network| !network.is_list()),
+                "list hosts in network.allowOut, and set nothing else of it but denyOut, to all addresses",
+            ),
             ("mcp", is_set(&self.mcp), "there is no gateway for MCP; start servers by commands"),
             ("iam", is_set(&self.iam), "there is no workload identity; leave it out"),
             (
@@ -43,6 +51,25 @@ impl NewSandbox {
         ]
         .into_iter()
         .find_map(|(field, is_set, remedy)| is_set.then_some((field, remedy)))
+    }
+}
+
+/// Which hosts a sandbox shall reach.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct NetworkOf {
+    pub(super) allow_out: Option<Vec<String>>,
+    deny_out: Option<Vec<String>>,
+    #[serde(flatten)]
+    others: BTreeMap<String, Value>,
+}
+
+impl NetworkOf {
+    /// Whether it lists what is allowed and leaves all else denied. Without a list E2B allows all.
+    fn is_list(&self) -> bool {
+        let denied = self.deny_out.iter().flatten();
+        let denies_rest = denied.into_iter().all(|what| what == "0.0.0.0/0");
+        self.allow_out.is_some() && denies_rest && self.others.values().all(Value::is_null)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The service as E2B's own client drives it, and what that client does not do.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::time::Instant;
 
@@ -75,6 +75,42 @@ fn e2bs_own_client_is_told_what_is_gone_what_is_anothers_and_what_is_wrong() {
 #[test]
 fn e2bs_own_client_lists_and_uses_many_at_once() {
     service(&[]).drive_e2b("lists");
+}
+
+/// A server on this machine that answers each request with one word. Tells when a connection without a
+/// request ended.
+fn pages() -> (u16, std::sync::mpsc::Receiver<()>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (tell, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let tell = tell.clone();
+            std::thread::spawn(move || {
+                let mut head = [0; 4096];
+                if stream.read(&mut head).unwrap_or(0) > 0 {
+                    let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\npage");
+                } else {
+                    let _ = tell.send(());
+                }
+            });
+        }
+    });
+    (port, ended)
+}
+
+#[test]
+fn e2bs_own_client_opens_hosts_that_the_operator_allows() {
+    let (port, ended) = pages();
+    // The name has an address of IPv6, too, on some machines.
+    let private = format!("127.0.0.1:{port},[::1]:{port}");
+    let name = format!("localhost:{port}");
+    let service = service(&["--network", &name, "--network-private", &private]);
+    let port = port.to_string();
+    let [api, sandboxes, key] = service.environment();
+    let driver = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2b_client.py");
+    service.drive(&driver, &[OTHER, "network"], &[api, sandboxes, key, ("SERVER_PORT", &port)]);
+    ended.recv_timeout(PATIENCE).expect("an open connection ends with its sandbox");
 }
 
 #[test]

@@ -1,0 +1,139 @@
+//! Hosts that a sandbox reaches: what a client lists, within what the service's operator allows.
+
+use std::collections::BTreeMap;
+
+use millrace_sandbox::egress::rules::{Private, Rule, RuleError, Rules};
+use millrace_sandbox::egress::{Egress, EgressError, EgressSettings, Gate, variables};
+use millrace_sandbox::live::{Forward, LiveError};
+
+use crate::service::{ServiceError, invalid};
+
+/// The option that has the operator's list.
+const FLAG: &str = "--network";
+/// The field of a request that has the client's.
+const FIELD: &str = "network.allowOut";
+/// The port of a sandbox's loopback at which the way out begins.
+const WAY_OUT: u16 = 4181;
+/// Ports that an entry without one means.
+const WEB: [u16; 2] = [443, 80];
+/// Entries of a client's list.
+const MOST: usize = 64;
+
+/// The ways out of the service's sandboxes.
+#[derive(Debug, Clone)]
+pub struct Network {
+    allowed: Rules,
+    egress: Egress,
+}
+
+/// The way out of one sandbox.
+pub(crate) struct Opened {
+    pub(crate) gate: Gate,
+    pub(crate) forward: Forward,
+    pub(crate) env: BTreeMap<String, String>,
+}
+
+impl Network {
+    /// Clients may open what is on this list; `private` are private addresses that it may lead to.
+    #[must_use]
+    pub fn new(allowed: Rules, private: Vec<Private>) -> Self {
+        let egress = Egress::new(EgressSettings::new(allowed.clone(), private, FLAG));
+        Self { allowed, egress }
+    }
+
+    /// The rules that a client's entries mean: `host:port`, or a host alone, which means its ports 443
+    /// and 80 as far as they are allowed.
+    ///
+    /// # Errors
+    /// An entry is none, or nothing of it is allowed.
+    pub(crate) fn read(&self, entries: &[String]) -> Result<Rules, ServiceError> {
+        if entries.len() > MOST {
+            return Err(invalid(
+                FIELD,
+                format!("[{} entries]", entries.len()),
+                format!("list at most {MOST}"),
+            ));
+        }
+        let rules: Vec<Vec<Rule>> =
+            entries.iter().map(|entry| self.rules(entry)).collect::<Result<_, _>>()?;
+        Ok(rules.into_iter().flatten().collect())
+    }
+
+    fn rules(&self, entry: &str) -> Result<Vec<Rule>, ServiceError> {
+        let meant = match entry.parse::<Rule>() {
+            Ok(rule) => vec![rule],
+            Err(_) if entry.contains('/') => {
+                return Err(invalid(FIELD, entry, "name hosts; networks of addresses are not served"));
+            }
+            Err(_) => WEB
+                .iter()
+                .map(|port| format!("{entry}:{port}").parse())
+                .collect::<Result<_, _>>()
+                .map_err(|error: RuleError| invalid(FIELD, entry, error.to_string()))?,
+        };
+        let is_allowed = |rule: &Rule| Rules::from_iter([rule.clone()]).first_beyond(&self.allowed).is_none();
+        let allowed: Vec<Rule> = meant.into_iter().filter(is_allowed).collect();
+        if allowed.is_empty() {
+            let remedy = format!(
+                "the operator of this service does not allow it; leave it out, or start the service with {FLAG}"
+            );
+            return Err(invalid(FIELD, entry, remedy));
+        }
+        Ok(allowed)
+    }
+
+    /// Opens the way out of a sandbox to these hosts; `None` where there are none.
+    ///
+    /// # Errors
+    /// More is asked for than is allowed, or the way cannot be opened.
+    pub(crate) fn open(&self, rules: Rules) -> Result<Option<Opened>, ServiceError> {
+        if rules.is_empty() {
+            return Ok(None);
+        }
+        let gate = self.egress.open(rules).map_err(|error| match error {
+            EgressError::Beyond(rule) => invalid(FIELD, rule.to_string(), "it is not allowed; leave it out"),
+            EgressError::Listen(_) => LiveError::Refused(error.to_string()).into(),
+        })?;
+        let forward = Forward { port: WAY_OUT, to: gate.socket().to_owned() };
+        Ok(Some(Opened { gate, forward, env: variables(WAY_OUT) }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_opens_what_the_operator_allows_and_no_more() {
+        let lists = |entries: &[&str]| entries.iter().map(|&entry| entry.to_owned()).collect::<Vec<_>>();
+        let allowed = lists(&["pypi.org:443", "*.pythonhosted.org:443", "git.test:80", "git.test:443"]);
+        let network = Network::new(Rules::read(&allowed).unwrap(), Vec::new());
+        let read = |entries: &[&str]| network.read(&lists(entries)).map_err(|error| error.to_string());
+        let rules = |entries: &[&str]| Ok(Rules::read(&lists(entries)).unwrap());
+        assert_eq!(read(&[]), rules(&[]));
+        assert_eq!(
+            read(&["pypi.org", "a.pythonhosted.org:443"]),
+            rules(&["pypi.org:443", "a.pythonhosted.org:443"])
+        );
+        assert_eq!(read(&["git.test"]), rules(&["git.test:443", "git.test:80"]));
+        for (entry, words) in [
+            ("other.test", "--network"),
+            ("pypi.org:80", "does not allow"),
+            ("pythonhosted.org", "does not allow"),
+            ("*", "*.pythonhosted.org:443"),
+            ("0.0.0.0/0", "name hosts"),
+            ("169.254.169.254", "link-local"),
+            ("user@pypi.org", "a host is a name"),
+            ("../pypi.org", "name hosts"),
+        ] {
+            let refused = read(&["pypi.org", entry]).unwrap_err();
+            assert!(
+                refused.contains(FIELD) && refused.contains(entry) && refused.contains(words),
+                "{refused}"
+            );
+        }
+        assert!(read(&vec!["pypi.org"; MOST + 1]).unwrap_err().contains("at most 64"));
+        let nothing = Network::new(Rules::default(), Vec::new());
+        assert!(nothing.read(&lists(&["pypi.org"])).is_err());
+    }
+}
