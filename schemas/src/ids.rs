@@ -30,9 +30,14 @@ pub enum IdError {
     TaskKey(String),
 }
 
-fn check(kind: &'static str, value: &str, max: usize) -> Result<(), IdError> {
+/// Whether a name has only a-z, 0-9, `-` and `_`, 1 to `max` of them.
+pub(crate) fn is_name(value: &str, max: usize) -> bool {
     let ok = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-' || c == b'_';
-    if value.is_empty() || value.len() > max || !value.bytes().all(ok) {
+    (1..=max).contains(&value.len()) && value.bytes().all(ok)
+}
+
+fn check(kind: &'static str, value: &str, max: usize) -> Result<(), IdError> {
+    if !is_name(value, max) {
         return Err(IdError::Name { kind, value: value.chars().take(2 * max).collect(), max });
     }
     Ok(())

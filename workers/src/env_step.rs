@@ -19,7 +19,7 @@ use crate::envs::dataset::{Acted, Dataset};
 use crate::envs::datasets::Datasets;
 use crate::envs::spoken::{TextStep, TextTurns};
 use crate::envs::{self, EnvError};
-use crate::mcp::{Declared, McpServers};
+use crate::mcp::{McpServers, objects};
 use crate::model::codecs::Codecs;
 use crate::program::{Answer, EnvAnswer, Program, ProgramRequest};
 use crate::runtime::{Cost, Executor, Failure, Verdict};
@@ -151,11 +151,6 @@ impl EnvStep {
         let step_text = TextStep { state, text, reward, done, success, valid };
         Ok(text_turns.encode_step(step, reply, step_text)?)
     }
-}
-
-/// Tools as the chat template takes them.
-fn objects(declared: &[Declared]) -> Vec<Value> {
-    declared.iter().map(|declared| declared.tool().object()).collect()
 }
 
 #[async_trait]

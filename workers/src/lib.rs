@@ -27,6 +27,7 @@ pub mod envs;
 pub mod rewards;
 pub mod program;
 pub mod mcp;
+mod process_group;
 pub mod policy;
 #[cfg(feature = "torch")]
 pub mod torch;

@@ -24,7 +24,6 @@ mod connection;
 mod server;
 
 use server::Server;
-pub(crate) use tool::prefix;
 pub use tool::{Tool, ToolResult};
 
 /// A value of `--mcp`: `NAME=COMMAND`.
@@ -158,12 +157,6 @@ impl McpServers {
         Ok(Self(servers))
     }
 
-    /// Whether there is none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Whether each server that `refs` name is here.
     #[must_use]
     pub fn has_all(&self, refs: &[String]) -> bool {
@@ -197,6 +190,11 @@ impl McpServers {
         }
         Ok(declared)
     }
+}
+
+/// Tools as the chat template takes them.
+pub(crate) fn objects(declared: &[Declared]) -> Vec<Value> {
+    declared.iter().map(|declared| declared.tool().object()).collect()
 }
 
 fn same_tool(tool: &Tool, other: &Declared, server: &Server) -> McpError {

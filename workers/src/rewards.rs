@@ -4,6 +4,7 @@ use millrace_sandbox::SandboxError;
 use millrace_schemas::limits::MAX_REASON_BYTES;
 use millrace_schemas::reward::settings::{RuleSettings, WrongSetting, read};
 use millrace_schemas::reward::{RewardDone, RewardRule, RewardTask};
+use millrace_schemas::text::cut;
 
 use crate::policy::openai::ServerError;
 use crate::runtime::{Failure, Retry};
@@ -128,8 +129,7 @@ pub async fn score(task: &RewardTask, tools: &Tools) -> Result<RewardDone, Rewar
         RewardRule::Judge => judge::score(task, tools.judge()).await?,
         RewardRule::Custom => return Err(RewardError::Foreign),
     };
-    let end = (0..=MAX_REASON_BYTES).rev().find(|end| done.reason.is_char_boundary(*end));
-    done.reason.truncate(end.unwrap_or(0));
+    done.reason.truncate(cut(&done.reason, MAX_REASON_BYTES).len());
     if done.score.is_finite() { Ok(done) } else { Err(RewardError::Score(done.score)) }
 }
 

@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use crate::ids::is_name;
+
 /// Bytes of a server's name at most.
 const MAX_SERVER_BYTES: usize = 64;
 
@@ -24,8 +26,7 @@ pub struct ToolRefError(pub String);
 /// Whether a server of tools may have this name.
 #[must_use]
 pub fn is_server_name(name: &str) -> bool {
-    let fits = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-' || c == b'_';
-    (1..=MAX_SERVER_BYTES).contains(&name.len()) && name.bytes().all(fits)
+    is_name(name, MAX_SERVER_BYTES)
 }
 
 impl FromStr for ToolRef {

@@ -239,13 +239,19 @@ impl Rules {
     /// Whether a rule allows `target`.
     #[must_use]
     pub fn allow(&self, target: &Target) -> bool {
-        self.0.iter().any(|rule| rule.covers(&target.0))
+        self.cover(&target.0)
+    }
+
+    /// Whether one rule allows all that `other` does.
+    #[must_use]
+    pub fn cover(&self, other: &Rule) -> bool {
+        self.0.iter().any(|rule| rule.covers(other))
     }
 
     /// The first of these rules that no rule of `others` covers.
     #[must_use]
     pub fn first_beyond(&self, others: &Self) -> Option<&Rule> {
-        self.0.iter().find(|rule| !others.0.iter().any(|other| other.covers(rule)))
+        self.0.iter().find(|rule| !others.cover(rule))
     }
 }
 

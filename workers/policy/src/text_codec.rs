@@ -44,6 +44,18 @@ pub enum Speaker {
     Assistant,
 }
 
+impl Speaker {
+    /// The role of the chat template.
+    #[must_use]
+    pub const fn role(self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::User => "user",
+            Self::Assistant => "assistant",
+        }
+    }
+}
+
 /// One message of a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message<'a> {

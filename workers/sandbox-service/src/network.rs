@@ -1,10 +1,8 @@
 //! Hosts that a sandbox reaches: what a client lists, within what the service's operator allows.
 
-use std::collections::BTreeMap;
-
 use millrace_sandbox::egress::rules::{Private, Rule, RuleError, Rules};
-use millrace_sandbox::egress::{Egress, EgressError, EgressSettings, Gate, variables};
-use millrace_sandbox::live::{Forward, LiveError};
+use millrace_sandbox::egress::{Egress, EgressError, EgressSettings, Gate};
+use millrace_sandbox::live::LiveError;
 
 use crate::service::{ServiceError, invalid};
 
@@ -12,8 +10,6 @@ use crate::service::{ServiceError, invalid};
 const FLAG: &str = "--network";
 /// The field of a request that has the client's.
 const FIELD: &str = "network.allowOut";
-/// The port of a sandbox's loopback at which the way out begins.
-const WAY_OUT: u16 = 4181;
 /// Ports that an entry without one means.
 const WEB: [u16; 2] = [443, 80];
 /// Entries of a client's list.
@@ -21,24 +17,13 @@ const MOST: usize = 64;
 
 /// The ways out of the service's sandboxes.
 #[derive(Debug, Clone)]
-pub struct Network {
-    allowed: Rules,
-    egress: Egress,
-}
-
-/// The way out of one sandbox.
-pub(crate) struct Opened {
-    pub(crate) gate: Gate,
-    pub(crate) forward: Forward,
-    pub(crate) env: BTreeMap<String, String>,
-}
+pub struct Network(Egress);
 
 impl Network {
     /// Clients may open what is on this list; `private` are private addresses that it may lead to.
     #[must_use]
     pub fn new(allowed: Rules, private: Vec<Private>) -> Self {
-        let egress = Egress::new(EgressSettings::new(allowed.clone(), private, FLAG));
-        Self { allowed, egress }
+        Self(Egress::new(EgressSettings::new(allowed, private, FLAG)))
     }
 
     /// The rules that a client's entries mean: `host:port`, or a host alone, which means its ports 443
@@ -71,8 +56,7 @@ impl Network {
                 .collect::<Result<_, _>>()
                 .map_err(|error: RuleError| invalid(FIELD, entry, error.to_string()))?,
         };
-        let is_allowed = |rule: &Rule| Rules::from_iter([rule.clone()]).first_beyond(&self.allowed).is_none();
-        let allowed: Vec<Rule> = meant.into_iter().filter(is_allowed).collect();
+        let allowed: Vec<Rule> = meant.into_iter().filter(|rule| self.0.allowed().cover(rule)).collect();
         if allowed.is_empty() {
             let remedy = format!(
                 "the operator of this service does not allow it; leave it out, or start the service with {FLAG}"
@@ -86,16 +70,14 @@ impl Network {
     ///
     /// # Errors
     /// More is asked for than is allowed, or the way cannot be opened.
-    pub(crate) fn open(&self, rules: Rules) -> Result<Option<Opened>, ServiceError> {
+    pub(crate) fn open(&self, rules: Rules) -> Result<Option<Gate>, ServiceError> {
         if rules.is_empty() {
             return Ok(None);
         }
-        let gate = self.egress.open(rules).map_err(|error| match error {
+        self.0.open(rules).map(Some).map_err(|error| match error {
             EgressError::Beyond(rule) => invalid(FIELD, rule.to_string(), "it is not allowed; leave it out"),
             EgressError::Listen(_) => LiveError::Refused(error.to_string()).into(),
-        })?;
-        let forward = Forward { port: WAY_OUT, to: gate.socket().to_owned() };
-        Ok(Some(Opened { gate, forward, env: variables(WAY_OUT) }))
+        })
     }
 }
 

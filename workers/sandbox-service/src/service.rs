@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use millrace_sandbox::egress::Gate;
 use millrace_sandbox::egress::rules::Rules;
 use millrace_sandbox::live::{Bounds, Host, LiveError, Spec};
 use tokio::time::{MissedTickBehavior, interval};
@@ -191,13 +192,9 @@ impl Service {
             disk_bytes: wanted.disk_bytes.map_or(most.disk_bytes, |asked| asked.min(most.disk_bytes)),
             ..most
         };
-        let opened = settings.network.open(wanted.network)?;
-        let (mut env, mut forward, mut gate) = (wanted.env, Vec::new(), None);
-        if let Some(opened) = opened {
-            env = opened.env.into_iter().chain(env).collect();
-            forward.push(opened.forward);
-            gate = Some(opened.gate);
-        }
+        let gate = settings.network.open(wanted.network)?;
+        let forward = gate.iter().map(Gate::forward).collect();
+        let env = gate.iter().flat_map(Gate::variables).chain(wanted.env).collect();
         let spec = Spec { bounds, env, read: wanted.read, forward, ..Spec::default() };
         let live = match image {
             None => self.0.host.create(spec).await?,

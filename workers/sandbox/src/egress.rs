@@ -16,6 +16,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
+use crate::live::Forward;
+
 mod dial;
 mod refusal;
 mod relay;
@@ -25,6 +27,8 @@ pub use dial::{Resolve, SystemResolver};
 pub use millrace_egress as rules;
 use refusal::Refusal;
 
+/// The port of a sandbox's loopback at which its way out begins.
+const PORT: u16 = 4181;
 /// Connections of all sandboxes of a machine at once. Each has four open files in this process.
 const MACHINE_CONNECTIONS: usize = 512;
 /// Names of all sandboxes that are looked up at once, each on a thread of the runtime's 512.
@@ -120,17 +124,6 @@ struct Way {
     lookups: Arc<Semaphore>,
 }
 
-/// The variables by which programs find the proxy at `port` of their loopback, and which keep them from
-/// asking it for what is on that loopback.
-#[must_use]
-pub fn variables(port: u16) -> BTreeMap<String, String> {
-    let (proxy, own) = (format!("http://127.0.0.1:{port}"), "127.0.0.1,localhost".to_owned());
-    let proxies =
-        ["HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"].map(|name| (name, proxy.clone()));
-    let others = ["NO_PROXY", "no_proxy"].map(|name| (name, own.clone()));
-    proxies.into_iter().chain(others).map(|(name, value)| (name.to_owned(), value)).collect()
-}
-
 impl Egress {
     /// Ways out by these settings.
     #[must_use]
@@ -139,6 +132,12 @@ impl Egress {
         let (room, lookups) = (MACHINE_CONNECTIONS, MACHINE_LOOKUPS);
         let [room, lookups] = [room, lookups].map(|most| Arc::new(Semaphore::new(most)));
         Self(Arc::new(Machine { settings, private, room, lookups }))
+    }
+
+    /// What sandboxes may ask for.
+    #[must_use]
+    pub fn allowed(&self) -> &Rules {
+        &self.0.settings.allowed
     }
 
     /// Opens the way for a sandbox that asks for these rules. Needs a runtime.
@@ -166,6 +165,23 @@ impl Gate {
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
+    }
+
+    /// The port of the sandbox that leads there.
+    #[must_use]
+    pub fn forward(&self) -> Forward {
+        Forward { port: PORT, to: self.socket.clone() }
+    }
+
+    /// The variables by which programs find the proxy at [`Self::forward`], and which keep them from asking
+    /// it for what is on their loopback.
+    #[must_use]
+    pub fn variables(&self) -> BTreeMap<String, String> {
+        let (proxy, own) = (format!("http://127.0.0.1:{PORT}"), "127.0.0.1,localhost".to_owned());
+        let proxies =
+            ["HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"].map(|name| (name, proxy.clone()));
+        let others = ["NO_PROXY", "no_proxy"].map(|name| (name, own.clone()));
+        proxies.into_iter().chain(others).map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
     /// Closes it.

@@ -7,6 +7,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use crate::envs::longest_prompt;
+use crate::mcp::objects;
 use anyhow::Context;
 use bytes::Bytes;
 use clap::Parser;
@@ -15,7 +16,6 @@ use millrace_policy::text_codec::Codec;
 use millrace_schemas::dataset::{DatasetSpec, Rows};
 use millrace_schemas::file_name;
 use millrace_schemas::limits::MAX_COMPANION_BYTES;
-use serde_json::Value;
 
 use super::check_model;
 use super::mcp_args::McpArgs;
@@ -63,8 +63,7 @@ impl CheckData {
         // Their declarations are in every prompt.
         let is_whole = servers.has_all(&spec.tools);
         let declared = if is_whole { servers.declared(&spec.tools).await? } else { Vec::new() };
-        let tools: Vec<Value> = declared.iter().map(|declared| declared.tool().object()).collect();
-        let longest = longest_prompt(&spec, &rows, &codec, &tools)?;
+        let longest = longest_prompt(&spec, &rows, &codec, &objects(&declared))?;
         let counts = rows.content();
         println!(
             "{} rows to train on, {} held out, the longest prompt of {longest} tokens{}",

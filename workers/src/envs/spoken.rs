@@ -123,14 +123,8 @@ impl TextTurns<'_> {
         if tools.is_empty() {
             return self.bounded(codec.first_turn(&messages)?);
         }
-        let object = |message: &Message<'_>| {
-            let role = match message.speaker {
-                Speaker::System => "system",
-                Speaker::User => "user",
-                Speaker::Assistant => "assistant",
-            };
-            json!({ "role": role, "content": message.content })
-        };
+        let object =
+            |message: &Message<'_>| json!({ "role": message.speaker.role(), "content": message.content });
         let messages: Vec<Value> = messages.iter().map(object).collect();
         self.bounded(codec.open_with_tools(&messages, tools)?)
     }

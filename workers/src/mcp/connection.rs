@@ -1,22 +1,20 @@
 //! One running process of a server: requests go out and answers come in, in any order.
 
 use std::collections::HashMap;
-use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tokio::io::{AsyncWriteExt, BufReader};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::process::{ChildStdin, ChildStdout, Command};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::line;
 use super::message::{self, Incoming, Reply};
+use crate::process_group::ProcessGroup;
 
 /// Messages that wait for the server to read them.
 const OUTGOING: usize = 256;
@@ -33,11 +31,10 @@ const VARIABLES: [&str; 10] =
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ended;
 
-/// A process. It is killed on drop, with all processes that it started. When the worker dies, its
-/// input ends.
+/// A process.
 #[derive(Debug)]
 pub(super) struct Connection {
-    child: Child,
+    _group: ProcessGroup,
     shared: Arc<ConnectionInner>,
     /// What reads and writes; ended on drop.
     _tasks: JoinSet<()>,
@@ -54,15 +51,6 @@ struct ConnectionInner {
     is_changed: AtomicBool,
 }
 
-impl Drop for Connection {
-    fn drop(&mut self) {
-        if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()) {
-            // It may have ended, with all its processes.
-            let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
-        }
-    }
-}
-
 impl Connection {
     /// Starts `command` with the shell, in an environment of [`VARIABLES`] alone.
     ///
@@ -70,20 +58,11 @@ impl Connection {
     /// The system does not start it.
     pub(super) fn start(server: &str, command: &str) -> Result<Self, String> {
         let variables = VARIABLES.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
-        let mut child = Command::new("sh")
-            // `env` takes `KEY=value` before the program.
-            .args(["-c", &format!("exec env {command}")])
-            .env_clear()
-            .envs(variables)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .process_group(0)
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(|error| error.to_string())?;
-        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err("its input and output are not there".to_owned());
-        };
+        // `env` takes `KEY=value` before the program.
+        let line = format!("exec env {command}");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &line]).env_clear().envs(variables);
+        let (group, input, output) = ProcessGroup::start(&mut shell).map_err(|error| error.to_string())?;
         let (outgoing, messages) = mpsc::channel(OUTGOING);
         let shared = Arc::new(ConnectionInner {
             server: server.to_owned(),
@@ -95,7 +74,7 @@ impl Connection {
         let mut tasks = JoinSet::new();
         tasks.spawn(shared.clone().write(input, messages));
         tasks.spawn(shared.clone().read(output));
-        Ok(Self { child, shared, _tasks: tasks })
+        Ok(Self { _group: group, shared, _tasks: tasks })
     }
 
     /// Whether it may still answer.

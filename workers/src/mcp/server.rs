@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use millrace_schemas::text::cut;
 use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
@@ -25,6 +26,8 @@ const PING: Duration = Duration::from_secs(5);
 const MAX_TOOLS: usize = 1_024;
 /// Bytes of the declarations of a server's tools at most.
 const MAX_DECLARED: usize = 1024 * 1024;
+/// Bytes of a declaration that an error shows.
+const SHOWN: usize = 200;
 /// Back-off after the second failure in a row, doubled with each further one. The first restart is at
 /// once.
 const BACK_OFF: Duration = Duration::from_millis(500);
@@ -195,9 +198,11 @@ async fn list(connection: &Connection) -> Result<Arc<[Arc<Tool>]>, String> {
     for _ in 0..MAX_TOOLS {
         let page = result_of(connection, "tools/list", &params).await?;
         for entry in page["tools"].as_array().into_iter().flatten() {
-            bytes += entry.to_string().len();
+            let entry_text = entry.to_string();
+            bytes += entry_text.len();
             let Some(tool) = Tool::read(entry) else {
-                return Err(format!("a tool of it has no name, or no inputSchema: {}", shown(entry)));
+                let entry = cut(&entry_text, SHOWN);
+                return Err(format!("a tool of it has no name, or no inputSchema: {entry}"));
             };
             if tools.iter().any(|other| other.name == tool.name) {
                 return Err(format!("it has two tools named {:?}", tool.name));
@@ -224,8 +229,4 @@ async fn result_of(connection: &Connection, method: &str, params: &Value) -> Res
         Ok(None) => Err(format!("it did not answer {method} within {} s", HELLO.as_secs())),
         Err(Ended) => Err(format!("it ended before it answered {method}")),
     }
-}
-
-fn shown(entry: &Value) -> String {
-    super::tool::prefix(&entry.to_string(), 200).to_owned()
 }

@@ -1,5 +1,6 @@
 //! A tool as its server declares it, whether arguments fit it, and what a call of it gave.
 
+use millrace_schemas::text::cut;
 use serde_json::{Map, Value, json};
 
 /// Bytes of a tool's name at most.
@@ -119,7 +120,7 @@ impl ToolResult {
             if !text.is_empty() {
                 text.push('\n');
             }
-            text.push_str(prefix(&part, MAX_TEXT));
+            text.push_str(cut(&part, MAX_TEXT));
             if text.len() > MAX_TEXT {
                 break;
             }
@@ -127,7 +128,7 @@ impl ToolResult {
         if text.is_empty() && result["structuredContent"].is_object() {
             text = result["structuredContent"].to_string();
         }
-        text.truncate(prefix(&text, MAX_TEXT).len());
+        text.truncate(cut(&text, MAX_TEXT).len());
         if is_error && !text.starts_with("Error") {
             text.insert_str(0, "Error: ");
         }
@@ -136,16 +137,7 @@ impl ToolResult {
 }
 
 fn left_out(kind: &str, of: &Value) -> String {
-    format!("[{} left out: {}]", prefix(kind, 32), prefix(of.as_str().unwrap_or("no text"), 64))
-}
-
-/// The beginning of a text, of at most `bytes`.
-pub(crate) fn prefix(text: &str, bytes: usize) -> &str {
-    let mut end = bytes.min(text.len());
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
+    format!("[{} left out: {}]", cut(kind, 32), cut(of.as_str().unwrap_or("no text"), 64))
 }
 
 #[cfg(test)]

@@ -1,17 +1,15 @@
 //! One running copy of a program.
 
 use std::io;
-use std::process::Stdio;
 
 use futures::future::FusedFuture;
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::process::{ChildStdin, ChildStdout, Command};
 
 use super::ProgramError;
 use super::line::{Answer, Offer};
+use crate::process_group::ProcessGroup;
 
 /// The version of the protocol that this worker speaks.
 const PROTOCOL: u32 = 1;
@@ -20,45 +18,25 @@ const MAX_LINE: u64 = 64 * 1024 * 1024;
 /// Bytes of an invalid line that an error shows.
 const SHOWN: usize = 200;
 
-/// A process. It is killed on drop, with all processes that it started. When the worker dies, its
-/// input ends.
+/// A process.
 #[derive(Debug)]
 pub(super) struct Process {
-    child: Child,
+    group: ProcessGroup,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
-impl Drop for Process {
-    fn drop(&mut self) {
-        if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()) {
-            // It may have ended, with all its processes.
-            let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
-        }
-    }
-}
-
 impl Process {
     pub(super) fn start(command: &str) -> Result<Self, ProgramError> {
-        let fail = |reason: String| ProgramError::Start { command: command.to_owned(), reason };
-        let mut child = Command::new("sh")
-            .args(["-c", &format!("exec {command}")])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            // Processes that it starts are killed with it.
-            .process_group(0)
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(|error| fail(error.to_string()))?;
-        let (input, output) = (child.stdin.take(), child.stdout.take());
-        let (Some(input), Some(output)) = (input, output) else {
-            return Err(fail("its input and output are not there".to_owned()));
-        };
-        Ok(Self { child, input, output: BufReader::new(output) })
+        let fail =
+            |error: io::Error| ProgramError::Start { command: command.to_owned(), reason: error.to_string() };
+        let (group, input, output) =
+            ProcessGroup::start(Command::new("sh").args(["-c", &format!("exec {command}")])).map_err(fail)?;
+        Ok(Self { group, input, output: BufReader::new(output) })
     }
 
     pub(super) fn is_alive(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None))
+        self.group.is_alive()
     }
 
     /// Reads its offer.

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use millrace_queue::args::CONNECT_ENV;
 use millrace_queue::{ConnectArgs, QueueSettings};
 use millrace_schemas::RunSpec;
+use millrace_schemas::dataset::ToolRef;
 use millrace_schemas::limits;
 use millrace_server::{ServerError, find_server};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -221,7 +222,8 @@ impl Counts {
     pub(super) fn check_tools(&self, spec: &RunSpec) -> Result<()> {
         let datasets = spec.parts().filter_map(|domain| domain.environment.dataset());
         for tool in datasets.flat_map(|dataset| &dataset.tools) {
-            let server = tool.split('/').next().unwrap_or_default();
+            // What names no server was refused with the run file.
+            let Ok(ToolRef { server, .. }) = tool.parse() else { continue };
             if !self.mcp.iter().any(|given| given.split('=').next().unwrap_or_default().trim() == server) {
                 bail!(
                     "environment.tools names {tool:?}, and no process has the server; add --mcp {server}=COMMAND"

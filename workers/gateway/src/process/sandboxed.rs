@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use async_trait::async_trait;
 use millrace_sandbox::End;
 use millrace_sandbox::egress::rules::Rules;
-use millrace_sandbox::egress::{self, Egress, EgressError, Gate};
+use millrace_sandbox::egress::{Egress, EgressError, EgressSettings, Gate};
 use millrace_sandbox::live::{
     Event, Exec, FileKind, Forward, Host, LiveError, LiveSandbox, Process, Settings, Spec,
 };
@@ -21,8 +21,8 @@ use super::{Ended, Gateway, Place, PlaceError, Program, Running, Walls, places_o
 const FOLDER: &str = "/home/user";
 /// The gateway's port within.
 const PORT: u16 = 4180;
-/// The port within of the way to other hosts.
-const WAY_OUT: u16 = 4181;
+/// The worker's option that has the hosts which runs may ask for.
+const FLAG: &str = "--agents-network";
 /// The gateway's URL.
 const GATEWAY: &str = "http://127.0.0.1:4180";
 /// Where the machine's own programs are.
@@ -41,8 +41,7 @@ pub struct Sandboxed {
     host: Host,
     read: Vec<PathBuf>,
     path: String,
-    /// `None`: no other host is reached.
-    egress: Option<Egress>,
+    egress: Egress,
 }
 
 impl Sandboxed {
@@ -57,7 +56,8 @@ impl Sandboxed {
         let bins = read.iter().map(|folder| folder.join("bin")).filter(|bin| bin.is_dir());
         let bins = bins.map(|bin| bin.to_string_lossy().into_owned());
         let path = bins.chain([PATH.to_owned()]).collect::<Vec<_>>().join(":");
-        let walls = Self { host, read, path, egress: None };
+        let none = EgressSettings::new(Rules::default(), Vec::new(), FLAG);
+        let walls = Self { host, read, path, egress: Egress::new(none) };
         let sandbox = walls.host.create(walls.spec("/".into(), None)).await?;
         let tried = sandbox.exec(Exec::new(["/bin/true"]), b"").await?;
         sandbox.end().await;
@@ -70,13 +70,13 @@ impl Sandboxed {
     /// The same with ways to other hosts, for runs that ask for them.
     #[must_use]
     pub fn with_network(self, egress: Egress) -> Self {
-        Self { egress: Some(egress), ..self }
+        Self { egress, ..self }
     }
 
     fn spec(&self, socket: PathBuf, gate: Option<&Gate>) -> Spec {
-        let out = gate.map(|gate| Forward { port: WAY_OUT, to: gate.socket().to_owned() });
-        let env = out.as_ref().map(|out| egress::variables(out.port)).unwrap_or_default();
-        let forward = [Forward { port: PORT, to: socket }].into_iter().chain(out).collect();
+        let env = gate.map(Gate::variables).unwrap_or_default();
+        let forward =
+            [Forward { port: PORT, to: socket }].into_iter().chain(gate.map(Gate::forward)).collect();
         Spec { read: self.read.clone(), forward, env, ..Spec::default() }
     }
 
@@ -89,14 +89,14 @@ impl Sandboxed {
             PlaceError::Network(format!("environment.network={entry:?} is refused: {remedy}"))
         };
         let asked = Rules::read(network).map_err(|(entry, error)| refused(&entry, &error))?;
-        let remedy = |entry: &str| {
-            format!(
-                "this worker does not allow it; remove it, or start workers with --agents-network {entry}"
-            )
-        };
-        let Some(egress) = &self.egress else { return Err(refused(&network[0], &remedy(&network[0]))) };
-        egress.open(asked).map(Some).map_err(|error| match error {
-            EgressError::Beyond(rule) => refused(&rule.to_string(), &remedy(&rule.to_string())),
+        self.egress.open(asked).map(Some).map_err(|error| match error {
+            EgressError::Beyond(rule) => {
+                let entry = rule.to_string();
+                let remedy = format_args!(
+                    "this worker does not allow it; remove it, or start workers with {FLAG} {entry}"
+                );
+                refused(&entry, &remedy)
+            }
             EgressError::Listen(_) => PlaceError::Broken(error.to_string()),
         })
     }

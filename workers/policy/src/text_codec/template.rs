@@ -6,7 +6,7 @@ use minijinja::value::Kwargs;
 use minijinja::{Environment, Error, ErrorKind, Value, context};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
-use super::{Message, Speaker, TextError};
+use super::{Message, TextError};
 
 /// The name of the one template.
 const NAME: &str = "chat";
@@ -39,12 +39,7 @@ impl Template {
 
     pub(super) fn render(&self, messages: &[Message<'_>], open: bool) -> Result<String, TextError> {
         let message = |message: &Message<'_>| {
-            let role = match message.speaker {
-                Speaker::System => "system",
-                Speaker::User => "user",
-                Speaker::Assistant => "assistant",
-            };
-            context! { role => role, content => message.content }
+            context! { role => message.speaker.role(), content => message.content }
         };
         let messages: Vec<Value> = messages.iter().map(message).collect();
         self.compute(context! { messages, add_generation_prompt => open })

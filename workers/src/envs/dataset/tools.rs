@@ -7,9 +7,10 @@ use futures::future::try_join_all;
 use millrace_policy::text_codec::tool_calls::{TurnPart, parts};
 use millrace_policy::text_codec::{Codec, TextError};
 use millrace_schemas::limits::MAX_TOOL_CALLS;
+use millrace_schemas::text;
 use serde_json::Value;
 
-use crate::mcp::{Declared, McpError, ToolResult, prefix};
+use crate::mcp::{Declared, McpError, ToolResult};
 
 /// Bytes of a token's text, hardly ever more. It bounds what is tokenised of a result.
 const TOKEN_BYTES: usize = 32;
@@ -83,7 +84,7 @@ async fn make(call: &ToolCall, tools: &[Declared], within: Duration) -> Result<C
             return Ok((String::new(), ToolResult::error(said).text));
         }
     };
-    let shown = prefix(name, SHOWN).to_owned();
+    let shown = text::cut(name, SHOWN).to_owned();
     let wrong = |said: String| Ok((shown.clone(), ToolResult::error(said).text));
     let Some(declared) = tools.iter().find(|declared| declared.tool().name == *name) else {
         let names: Vec<&str> = tools.iter().map(|declared| declared.tool().name.as_str()).collect();
@@ -131,7 +132,7 @@ pub(super) fn observation(
 
 /// The text, or its first `most` tokens and that it is cut.
 fn cut(codec: &Codec, text: &str, most: usize) -> Result<String, TextError> {
-    let head = prefix(text, most.saturating_mul(TOKEN_BYTES));
+    let head = text::cut(text, most.saturating_mul(TOKEN_BYTES));
     let tokens = codec.encode(head)?;
     if head.len() == text.len() && tokens.len() <= most {
         return Ok(text.to_owned());
