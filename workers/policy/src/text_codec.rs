@@ -2,6 +2,7 @@
 //! and chat template of a model. Sampled tokens stay as they were sampled; only the turns of others
 //! are tokenised here.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::OnceLock;
 
@@ -10,10 +11,12 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokenizers::Tokenizer;
 
+use special_names::{SpecialNames, pieces};
 use template::Template;
 
 mod template;
 mod chat;
+mod special_names;
 pub mod tool_calls;
 mod tool_form;
 
@@ -103,6 +106,7 @@ pub enum TextError {
 /// The tokenizer, chat template and end tokens of one model.
 pub struct Codec {
     tokenizer: Tokenizer,
+    special: SpecialNames,
     template: Option<Template>,
     end_tokens: Vec<u32>,
     /// Found at the first use.
@@ -138,7 +142,8 @@ impl Codec {
         if let Some(end) = config.eos_token.as_ref().filter(|_| end_tokens.is_empty()) {
             end_tokens.extend(tokenizer.token_to_id(end.text()));
         }
-        Ok(Self { tokenizer, template, end_tokens, tool_form: OnceLock::new() })
+        let special = SpecialNames::of(&tokenizer)?;
+        Ok(Self { tokenizer, special, template, end_tokens, tool_form: OnceLock::new() })
     }
 
     /// Tokens that end a turn.
@@ -191,16 +196,33 @@ impl Codec {
     /// # Errors
     /// The model has no chat template, or the template refuses the conversation.
     pub fn render(&self, messages: &[Message<'_>], open: bool) -> Result<String, TextError> {
-        self.template.as_ref().ok_or(TextError::Missing(TEMPLATE_FILE))?.render(messages, open)
+        Ok(pieces(&self.render_broken(messages, open)?).collect())
+    }
+
+    /// The same, with the names of special tokens in messages broken.
+    fn render_broken(&self, messages: &[Message<'_>], open: bool) -> Result<String, TextError> {
+        let texts: Vec<Cow<'_, str>> =
+            messages.iter().map(|message| self.special.broken(message.content)).collect();
+        let messages = messages.iter().zip(&texts);
+        let messages: Vec<Message<'_>> =
+            messages.map(|(message, content)| Message { speaker: message.speaker, content }).collect();
+        self.template.as_ref().ok_or(TextError::Missing(TEMPLATE_FILE))?.render(&messages, open)
+    }
+
+    /// The tokens of a rendered text. Names of special tokens in messages stay text.
+    fn encode_rendered(&self, rendered: &str) -> Result<Vec<u32>, TextError> {
+        let tokens: Result<Vec<Vec<u32>>, TextError> =
+            pieces(rendered).map(|piece| self.encode(piece)).collect();
+        Ok(tokens?.concat())
     }
 
     /// The tokens that a rollout begins with: a conversation that ends where the policy's turn
-    /// starts.
+    /// starts. Special tokens are the template's alone: their names in messages stay text.
     ///
     /// # Errors
     /// As [`Self::render`] and [`Self::encode`].
     pub fn first_turn(&self, messages: &[Message<'_>]) -> Result<Vec<u32>, TextError> {
-        self.encode(&self.render(messages, true)?)
+        self.encode_rendered(&self.render_broken(messages, true)?)
     }
 
     /// The tokens after the policy's turn `turn` when the environment answers `text`: the end of
@@ -213,7 +235,7 @@ impl Codec {
         let message = |speaker, content| Message { speaker, content };
         let conversation =
             [message(Speaker::User, "?"), message(Speaker::Assistant, TURN), message(Speaker::User, text)];
-        self.after_turn(turn, &self.render(&conversation, true)?)
+        self.after_turn(turn, &self.render_broken(&conversation, true)?)
     }
 
     /// The tokens that `rendered` has after [`TURN`], which stands for the sampled `turn`.
@@ -223,7 +245,7 @@ impl Codec {
         };
         let end = turn.last().filter(|token| self.end_tokens.contains(token));
         let end = end.map(|token| self.decode(&[*token], true)).transpose()?.unwrap_or_default();
-        self.encode(after.strip_prefix(end.as_str()).unwrap_or(after))
+        self.encode_rendered(after.strip_prefix(end.as_str()).unwrap_or(after))
     }
 }
 

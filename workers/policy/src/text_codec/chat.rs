@@ -7,13 +7,14 @@ use super::{Codec, TEMPLATE_FILE, TURN, TextError};
 
 impl Codec {
     /// The tokens of a conversation that ends where the policy's turn starts. `messages` are objects
-    /// of the chat template, `tools` declarations of functions.
+    /// of the chat template, `tools` declarations of functions. Special tokens are the template's
+    /// alone: their names in messages and tools stay text.
     ///
     /// # Errors
     /// The model has no chat template, the template refuses the conversation, or the tokenizer its
     /// text.
     pub fn open_chat(&self, messages: &[Value], tools: &[Value]) -> Result<Vec<u32>, TextError> {
-        self.encode(&self.render_objects(messages, tools)?)
+        self.encode_rendered(&self.render_objects(messages, tools)?)
     }
 
     /// The tokens after the policy's turn `turn` when `messages` follow it. The tokens before stay as
@@ -33,8 +34,11 @@ impl Codec {
         self.after_turn(turn, &self.render_objects(&conversation, tools)?)
     }
 
+    /// The text, with the names of special tokens in messages and tools broken.
     pub(super) fn render_objects(&self, messages: &[Value], tools: &[Value]) -> Result<String, TextError> {
         let template = self.template.as_ref().ok_or(TextError::Missing(TEMPLATE_FILE))?;
-        template.render_objects(messages, tools, true)
+        let broken = |values: &[Value]| values.iter().map(|value| self.special.broken_in(value)).collect();
+        let (messages, tools): (Vec<Value>, Vec<Value>) = (broken(messages), broken(tools));
+        template.render_objects(&messages, &tools, true)
     }
 }
