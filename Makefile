@@ -111,6 +111,7 @@ lint: setup alone ## formatting, clippy, documentation, and the repository's own
 	cargo clippy $(CARGO_ARGS) --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc $(CARGO_ARGS) --no-deps --document-private-items
 	cargo test $(CARGO_ARGS) --test tidy
+	python3 terraform/tests/paths_test.py schemas/src/blob/paths.rs terraform/modules/instance_role/main.tf
 
 # What one crate needs must not come from another that happens to be built with it. Without torch, too. Only the
 # features of what a crate names matter to it. In these groups each member has those that it has by itself, all

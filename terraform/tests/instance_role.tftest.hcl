@@ -38,13 +38,13 @@ run "env_step" {
     condition = {
       for s in jsondecode(aws_iam_role_policy.this.policy).Statement : s.Sid => [s.Action, s.Resource]
       } == {
-      ReadObjects  = [["s3:GetObject"], ["arn:aws:s3:::b/objects/log/*", "arn:aws:s3:::b/objects/runs/*/blobs/*"]]
+      ReadObjects  = [["s3:GetObject"], ["arn:aws:s3:::b/objects/images/layers/*", "arn:aws:s3:::b/objects/images/manifests/*", "arn:aws:s3:::b/objects/images/names/*", "arn:aws:s3:::b/objects/log/*", "arn:aws:s3:::b/objects/runs/*/blobs/*"]]
       WriteObjects = [["s3:PutObject", "s3:AbortMultipartUpload"], ["arn:aws:s3:::b/objects/runs/*/blobs/*"]]
       ListObjects  = [["s3:ListBucket"], ["arn:aws:s3:::b"]]
       FetchRelease = [["s3:GetObject"], ["arn:aws:s3:::b/releases/*"]]
       ReadSecret   = [["secretsmanager:GetSecretValue"], ["arn:aws:secretsmanager:us-east-1:123456789012:secret:millrace-x-AbCdEf"]]
     }
-    error_message = "environments see no weights"
+    error_message = "environments read images and see no weights"
   }
 }
 
@@ -113,7 +113,7 @@ run "coordinator" {
       } == {
       ReadObjects   = [["s3:GetObject"], ["arn:aws:s3:::b/objects/*"]]
       WriteObjects  = [["s3:PutObject", "s3:AbortMultipartUpload"], ["arn:aws:s3:::b/objects/collect/clock", "arn:aws:s3:::b/objects/log/*", "arn:aws:s3:::b/objects/runs/*/blobs/*", "arn:aws:s3:::b/objects/snapshots/*"]]
-      RemoveObjects = [["s3:DeleteObject"], ["arn:aws:s3:::b/objects/runs/*/blobs/*", "arn:aws:s3:::b/objects/snapshots/*"]]
+      RemoveObjects = [["s3:DeleteObject"], ["arn:aws:s3:::b/objects/images/layers/*", "arn:aws:s3:::b/objects/images/manifests/*", "arn:aws:s3:::b/objects/runs/*/blobs/*", "arn:aws:s3:::b/objects/snapshots/*"]]
       ListObjects   = [["s3:ListBucket"], ["arn:aws:s3:::b"]]
       FetchRelease  = [["s3:GetObject"], ["arn:aws:s3:::b/releases/*"]]
       ReadSecret    = [["secretsmanager:GetSecretValue"], ["arn:aws:secretsmanager:us-east-1:123456789012:secret:millrace-x-AbCdEf"]]
@@ -145,7 +145,7 @@ run "several_duties_have_the_rights_of_each_once" {
     condition = {
       for s in jsondecode(aws_iam_role_policy.this.policy).Statement : s.Sid => [s.Action, s.Resource]
       } == {
-      ReadObjects  = [["s3:GetObject"], ["arn:aws:s3:::b/objects/log/*", "arn:aws:s3:::b/objects/runs/*/blobs/*"]]
+      ReadObjects  = [["s3:GetObject"], ["arn:aws:s3:::b/objects/images/layers/*", "arn:aws:s3:::b/objects/images/manifests/*", "arn:aws:s3:::b/objects/images/names/*", "arn:aws:s3:::b/objects/log/*", "arn:aws:s3:::b/objects/runs/*/blobs/*"]]
       WriteObjects = [["s3:PutObject", "s3:AbortMultipartUpload"], ["arn:aws:s3:::b/objects/runs/*/blobs/*"]]
       ListObjects  = [["s3:ListBucket"], ["arn:aws:s3:::b"]]
       FetchRelease = [["s3:GetObject"], ["arn:aws:s3:::b/releases/*"]]

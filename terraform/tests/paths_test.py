@@ -13,7 +13,7 @@ def made(source: str) -> set[str]:
     code = source.split("#[cfg(test)]")[0]
     folder = dict(re.findall(r'pub const (\w+): &str = "([^"]*)"', code))
     texts = re.findall(r'"([a-z{][^" ]*/[^" ]*)"', code)
-    paths = {re.sub(r"\{[^}]*\}", "*", re.sub(r"\{([A-Z]+)\}", lambda found: folder[found[1]], text)) for text in texts}
+    paths = {re.sub(r"\{[^}]*\}", "*", re.sub(r"\{([A-Z_]+)\}", lambda found: folder[found[1]], text)).rstrip("/") for text in texts}
     return {path for path in paths if not any(other.startswith(path + "/") for other in paths)}
 
 

@@ -82,6 +82,12 @@ pub fn check_snapshot(id: &str) -> String {
     format!("snapshots/.check-{id}")
 }
 
+/// A layer that `millrace bucket check` writes, reads and removes. No image has this name.
+#[must_use]
+pub fn check_layer(id: &str) -> String {
+    format!("{IMAGES}/layers/.check-{id}")
+}
+
 /// A commit of a version that `millrace bucket check` creates. Its name is always the same, because no
 /// role may remove a commit.
 pub const CHECK_COMMIT: &str = "runs/.check/weights/commit";
@@ -206,6 +212,7 @@ mod tests {
             "images/layers/short",
             &check_blob(&sha256),
             &check_snapshot(&sha256),
+            &check_layer(&sha256),
             CHECK_COMMIT,
             CHECK_SEGMENT,
             "",

@@ -7,6 +7,9 @@ locals {
   blobs     = ["runs/*/blobs/*"]
   manifests = ["runs/*/weights/*"]
   log       = ["log/*"]
+  # Files of sandboxes. `millrace env push` writes them, with the rights of who calls it.
+  image_names = ["images/names/*"]
+  image_files = ["images/manifests/*", "images/layers/*"]
 
   # Large payloads of any stage are blobs, so each worker reads and writes them; readers check their
   # hash. Tasks refer to earlier turns in the log, which may have been trimmed to segments.
@@ -14,7 +17,8 @@ locals {
 
   table = {
     generate = merge(local.worker, { read = concat(local.worker.read, local.manifests) })
-    env_step = local.worker
+    # It runs agents in sandboxes.
+    env_step = merge(local.worker, { read = concat(local.worker.read, local.image_names, local.image_files) })
     reward   = local.worker
     train_shard = merge(local.worker, {
       read = concat(local.worker.read, local.manifests)
@@ -28,7 +32,7 @@ locals {
     coordinator = {
       read   = ["*"]
       write  = concat(local.blobs, local.log, ["snapshots/*", "collect/clock"])
-      delete = concat(local.blobs, ["snapshots/*"])
+      delete = concat(local.blobs, local.image_files, ["snapshots/*"])
     }
     nats = { read = [], write = [], delete = [] }
   }

@@ -85,7 +85,7 @@ pub(super) async fn examine(objects: &Objects, location: &str) -> Result<Vec<Fin
     Ok(findings)
 }
 
-fn areas(id: &str) -> [Area; 4] {
+fn areas(id: &str) -> [Area; 5] {
     let area = |what, path, needs| Area { what, path, needs, everybody: false, removes: false };
     [
         Area {
@@ -96,6 +96,7 @@ fn areas(id: &str) -> [Area; 4] {
         area("rights: versions", paths::CHECK_COMMIT.into(), "publish_weights"),
         area("rights: log", paths::CHECK_SEGMENT.into(), "the coordinator"),
         Area { removes: true, ..area("rights: snapshots", paths::check_snapshot(id), "the coordinator") },
+        Area { removes: true, ..area("rights: images", paths::check_layer(id), "millrace env push") },
     ]
 }
 

@@ -127,6 +127,7 @@ async fn rights_are_told_prefix_by_prefix() {
         ("rights: versions", "ok"),
         ("rights: log", "warning"),
         ("rights: snapshots", "warning"),
+        ("rights: images", "warning"),
     ] {
         assert_eq!(level(&report, what), expected, "{report}");
     }
