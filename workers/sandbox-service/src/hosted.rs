@@ -60,6 +60,8 @@ pub(crate) struct Labels {
     pub(crate) namespace: Option<String>,
     /// E2B's: any names and values.
     pub(crate) metadata: BTreeMap<String, String>,
+    /// The hash of the request that made it, where its client may repeat it.
+    pub(crate) request: Option<[u8; 32]>,
 }
 
 /// What a sandbox did so far.

@@ -369,7 +369,8 @@ def lists():
     fails(SandboxException, "limit", lambda: Sandbox.list(limit=10**6).next_items())
     one = Sandbox.create(metadata=run, idempotency_key="a-key-of-mine")
     assert Sandbox.create(metadata=run, idempotency_key="a-key-of-mine").sandbox_id == one.sandbox_id
-    fails(SandboxException, "409", lambda: Sandbox.create(idempotency_key="a-key-of-mine"))
+    for other in [{}, {"metadata": run, "envs": {"A": "1"}}, {"metadata": run, "timeout": 61}]:
+        fails(SandboxException, "409", lambda: Sandbox.create(**other, idempotency_key="a-key-of-mine"))
     at_once = []
     threads = [
         threading.Thread(target=lambda: at_once.append(Sandbox.create(idempotency_key="another").sandbox_id))

@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use percent_encoding::percent_decode_str;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::requests::{ListOf, NewSandbox, Timeout};
@@ -71,10 +72,11 @@ pub(super) async fn create(State(service): State<Service>, headers: HeaderMap, b
     // A request that is repeated under its key is one request.
     let key = headers.get("idempotency-key").and_then(|key| key.to_str().ok());
     let id = key.map_or_else(|| Uuid::now_v7().simple().to_string(), |key| owner.name_of(key));
-    let metadata = asked.metadata.unwrap_or_default();
+    let request = key.map(|_| Sha256::digest(&bytes).into());
     if let Some(made) = key.and_then(|_| service.look(owner, &id).ok()) {
-        return repeated(&made, made.image == asked.template && made.labels.metadata == metadata);
+        return repeated(&made, made.labels.request == request);
     }
+    let metadata = asked.metadata.unwrap_or_default();
     let mut env = asked.env_vars.unwrap_or_default();
     for (name, value) in
         [("E2B_SANDBOX", "true"), ("E2B_SANDBOX_ID", &id), ("E2B_TEMPLATE_ID", &asked.template)]
@@ -87,7 +89,7 @@ pub(super) async fn create(State(service): State<Service>, headers: HeaderMap, b
         life: Some(life),
         env,
         network,
-        labels: Labels { metadata, ..Labels::default() },
+        labels: Labels { metadata, request, ..Labels::default() },
         ..Wanted::default()
     };
     match service.make(owner, wanted).await {
@@ -103,7 +105,7 @@ fn repeated(made: &Hosted, same: bool) -> Answer {
     if same {
         return Ok(told(StatusCode::CREATED, &opened(made)));
     }
-    let words = "this idempotency key made another sandbox; use a key of its own";
+    let words = "this idempotency key made a sandbox by another request; use a key of its own";
     Err(Failure::new(StatusCode::CONFLICT, words))
 }
 
