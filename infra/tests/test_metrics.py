@@ -22,7 +22,8 @@ RARE = {"millrace_trouble", "millrace_object_failures_total", "millrace_command_
         "millrace_domain_rollouts_admitted_total", "millrace_domain_rollouts_trained_total",
         "millrace_domain_rollouts_dropped_total", "millrace_domain_reward", "millrace_domain_success",
         "millrace_rollouts_dropped_total", "millrace_scale_desired_workers", "millrace_scale_live_workers",
-        "millrace_scale_target_failing", "millrace_trace_spans_exported_total", "millrace_trace_spans_dropped_total"}
+        "millrace_scale_target_failing", "millrace_trace_spans_exported_total", "millrace_trace_spans_dropped_total",
+        "millrace_tool_calls_total", "millrace_tool_call_microseconds_total"}
 
 
 def rules():

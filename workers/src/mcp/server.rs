@@ -96,9 +96,11 @@ impl Server {
     ) -> Result<ToolResult, McpError> {
         let running = self.running().await?;
         let params = json!({ "name": tool, "arguments": arguments });
+        let since = Instant::now();
+        let reply = running.connection.ask("tools/call", &params, within).await;
+        self.count(&reply, since.elapsed());
         let ended = |_: Ended| McpError::Ended(self.name.clone());
-        let reply = running.connection.ask("tools/call", &params, within).await.map_err(ended)?;
-        Ok(match reply {
+        Ok(match reply.map_err(ended)? {
             Some(Reply::Result(result)) => ToolResult::read(&result),
             Some(Reply::Error(reason)) => ToolResult::error(reason),
             Some(Reply::TooLong) => ToolResult::error("the result is too long to be read"),
@@ -107,6 +109,20 @@ impl Server {
                 ToolResult::error(format_args!("the call took longer than {} ms", within.as_millis()))
             }
         })
+    }
+
+    fn count(&self, reply: &Result<Option<Reply>, Ended>, took: Duration) {
+        let result = match reply {
+            Ok(Some(Reply::Result(result))) if result["isError"] == true => "error",
+            Ok(Some(Reply::Result(_))) => "done",
+            Ok(Some(Reply::Error(_) | Reply::TooLong)) => "error",
+            Ok(None) => "late",
+            Err(Ended) => "server_ended",
+        };
+        let server = || self.name.clone();
+        metrics::counter!("millrace_tool_calls_total", "server" => server(), "result" => result).increment(1);
+        metrics::counter!("millrace_tool_call_microseconds_total", "server" => server())
+            .increment(took.as_micros() as u64);
     }
 
     /// Kills a server that does not answer a ping. Calls of others, whose time is not over, are then
