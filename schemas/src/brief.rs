@@ -51,6 +51,9 @@ pub struct StepBrief {
     /// Limits of the next turn.
     #[serde(default, skip_serializing_if = "TurnLimits::is_none")]
     pub limits: TurnLimits,
+    /// The turn that the observation follows, see [`EnvStepDone::follows`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follows: Option<u32>,
 }
 
 fn highest(tokens: &[u32]) -> u32 {
@@ -95,9 +98,9 @@ impl StepBrief {
     #[must_use]
     pub fn of(done: &EnvStepDone) -> Self {
         let EntryRef { tokens, check, .. } = EntryRef::of_step(0, done);
-        let EnvStepDone { reward, done: over, success, valid, .. } = *done;
+        let EnvStepDone { reward, done: over, success, valid, follows, .. } = *done;
         let (highest, limits) = (highest(&done.observation), done.limits.clone());
-        Self { check, tokens, highest, reward, done: over, success, valid, limits }
+        Self { check, tokens, highest, reward, done: over, success, valid, limits, follows }
     }
 
     /// The reference to the step at `seq`.

@@ -91,6 +91,10 @@ pub struct EnvStepDone {
     /// Limits of the next turn, below those of the run.
     #[serde(default, skip_serializing_if = "TurnLimits::is_none")]
     pub limits: TurnLimits,
+    /// The number of the turn that the observation follows, from 1, with all that this one followed;
+    /// 0 for none. `None` for the last turn. An earlier one makes the next turn a fork.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follows: Option<u32>,
 }
 
 /// One message of a conversation.

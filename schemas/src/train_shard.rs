@@ -3,9 +3,12 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use crate::blob::{BlobRef, Sha};
+use crate::fork::{self, Fork};
 use crate::generate::Segment;
 use crate::ids::{RolloutId, RunId};
 use crate::omit;
@@ -146,6 +149,10 @@ pub struct BatchRollout {
     pub tokens: Vec<u32>,
     /// The sampled spans of `tokens`, in order, without overlap.
     pub turns: Vec<BatchTurn>,
+    /// Turns that do not follow the one before them, in order. Tokens between such a turn and the one
+    /// before it are its observation.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub forks: Vec<Fork>,
     /// Log entries of the tokens and their log-probs; `None` if they are included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored: Option<StoredTrajectory>,
@@ -161,6 +168,33 @@ pub struct StoredTrajectory {
     /// Training uses the turns' log-probs before unlikely tokens were cut off.
     #[serde(default, skip_serializing_if = "omit::is_default")]
     pub uncut_logprobs: bool,
+}
+
+/// Tokens of a rollout that follow one another, as indices of its tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sequence {
+    /// What other sequences have sampled and observed, in order.
+    pub before: Vec<Range<usize>>,
+    /// What comes after it and is this sequence's alone.
+    pub own: Range<usize>,
+}
+
+impl Sequence {
+    /// Tokens before its own.
+    #[must_use]
+    pub fn shared(&self) -> usize {
+        self.before.iter().map(ExactSizeIterator::len).sum()
+    }
+
+    /// All its tokens, of those of its rollout.
+    #[must_use]
+    pub fn tokens<'a>(&self, all: &'a [u32]) -> Cow<'a, [u32]> {
+        if self.before.is_empty() {
+            return all[self.own.clone()].into();
+        }
+        let parts = self.before.iter().chain([&self.own]).map(|range| &all[range.clone()]);
+        parts.collect::<Vec<_>>().concat().into()
+    }
 }
 
 /// One sampled span.
@@ -204,6 +238,38 @@ impl BatchRollout {
         }
         // Turns of the rollout that it continues are context.
         starts.split_off(starts.len().saturating_sub(self.turns.len()))
+    }
+
+    /// The sequences of its tokens, in order: one, and another for each fork. `None` if its forks are
+    /// malformed. `[1 + forks]`
+    #[must_use]
+    pub fn sequences(&self) -> Option<Vec<Sequence>> {
+        let starts = self.turns_at();
+        let mut ends = vec![0];
+        for (turn, at) in self.turns.iter().zip(&starts) {
+            let sampled = if self.stored.is_none() { turn.logprobs.len() } else { turn.tokens() as usize };
+            ends.push(at + sampled);
+        }
+        // A turn with its observation.
+        let block = |turn: u32| ends[turn as usize - 1]..ends[turn as usize];
+        let mut sequences = vec![Sequence { before: Vec::new(), own: 0..self.length() }];
+        let mut last = 1;
+        for fork in &self.forks {
+            if fork.turn <= last || fork.follows >= fork.turn - 1 {
+                return None;
+            }
+            let index = fork.turn as usize - 1;
+            let (from, at) = (*ends.get(index)?, *starts.get(index)?);
+            // What follows none has nothing but its observation before it.
+            if from >= at {
+                return None;
+            }
+            let end = std::mem::replace(&mut sequences.last_mut()?.own.end, from);
+            let before = fork::path(&self.forks, fork.turn).into_iter().map(block).collect();
+            sequences.push(Sequence { before, own: from..end });
+            last = fork.turn;
+        }
+        Some(sequences)
     }
 
     /// Tokens that were sampled and not observed.

@@ -99,6 +99,7 @@ impl EntryRef {
             mixer.add_block(name.as_bytes());
             mixer.add_block(value.to_string().as_bytes());
         }
+        done.follows.into_iter().for_each(|follows| mixer.add(u64::from(follows)));
         Self { seq, tokens: done.observation.len() as u32, check: mixer.finish() }
     }
 

@@ -50,7 +50,7 @@ pub struct AgentSpec {
     /// Calls that are answered; a later one gets 410. Default 16.
     #[serde(default = "sixteen")]
     pub max_turns: u32,
-    /// Tokens of a call's whole context at most, all turns before included; a longer one gets 400.
+    /// Tokens of a call's whole context at most, the turns before it in the conversation included; a longer one gets 400.
     /// The model's context must have room for these and one turn more. Default 2048.
     #[serde(default = "two_thousand_forty_eight")]
     pub context_tokens: u32,
@@ -84,6 +84,8 @@ pub enum Forks {
     Refuse,
     /// Its whole conversation is appended to the rollout's context as one observation. The model sees what was before it, too.
     Append,
+    /// It becomes a sample of its own, which shares with the others what they have in common.
+    Separate,
 }
 
 /// The state of an episode between two steps: where its agent runs.

@@ -461,6 +461,7 @@ pub(crate) fn batch() -> Batch {
         truncated: false,
         tokens: vec![1, 9, 5],
         turns: vec![BatchTurn { at: 1, logprobs: turn.logprobs, segments: turn.segments, reward: 0.5 }],
+        forks: Vec::new(),
         stored: None,
     };
     Batch {

@@ -1,6 +1,6 @@
-//! The one conversation of a rollout, token in and token out. A call is compared with what was said
-//! by a hash chain over its messages. What was sampled is never tokenised again: only messages that are
-//! new since the last turn are rendered.
+//! The conversation of a rollout, token in and token out; with forks as samples of their own, a tree of
+//! them. A call is compared with what was said by a hash chain over its messages. What was sampled is
+//! never tokenised again: only messages that are new since the turn before are rendered.
 
 use std::sync::Arc;
 
@@ -22,14 +22,12 @@ pub(crate) struct Conversation {
     forks: Forks,
     context_tokens: u32,
     tools: Link,
-    /// The link after each message. `[M]`
+    /// The link after each message of the last call and its answer. `[M]`
     links: Vec<Link>,
-    /// Tokens of all observations and turns.
+    /// Tokens of the context of the last call, and its turn.
     used: usize,
-    /// Turns that were read.
-    turns: u32,
-    /// The tokens of the last one.
-    last_turn: Vec<u32>,
+    /// The turns that were read. `[turns]`
+    turns: Vec<Answer>,
     /// The call whose turn is outstanding.
     pub(crate) open: Option<OpenCall>,
     last: Option<Answered>,
@@ -44,6 +42,26 @@ pub(crate) struct OpenCall {
     stop: Vec<String>,
 }
 
+/// A turn that was read, with all that is before it.
+struct Answer {
+    /// The link after it, of so many messages.
+    link: Link,
+    messages: usize,
+    tools: Link,
+    /// Tokens of its context, and its own.
+    used: usize,
+    /// Its last token.
+    end: Option<u32>,
+}
+
+/// Where a call continues.
+struct Place {
+    /// After the turn of this number; 0 for the beginning.
+    turn: usize,
+    /// Messages that were said until then.
+    known: usize,
+}
+
 struct Answered {
     fingerprint: Link,
     reply: Reply,
@@ -53,12 +71,22 @@ struct Answered {
 /// What a call asks for.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Asked {
-    /// A turn after these tokens; and the new messages' text.
-    Turn(Vec<u32>, String),
+    /// A turn after these tokens.
+    Turn(Observation),
     /// The turn that is outstanding: the client lost its connection and asks again.
     Outstanding,
     /// The last turn again.
     Again(Box<Reply>),
+}
+
+/// What a turn is asked for.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Observation {
+    pub(crate) tokens: Vec<u32>,
+    /// The new messages' text.
+    pub(crate) words: String,
+    /// The turn that it follows; `None` for the last one.
+    pub(crate) follows: Option<u32>,
 }
 
 impl Conversation {
@@ -70,8 +98,7 @@ impl Conversation {
             tools: Link::default(),
             links: Vec::new(),
             used: 0,
-            turns: 0,
-            last_turn: Vec::new(),
+            turns: Vec::new(),
             open: None,
             last: None,
         }
@@ -101,34 +128,51 @@ impl Conversation {
             ));
         }
         let (links, tools) = (chain(&call.messages), hash(&Link::default(), &json!(call.tools)));
-        let (observation, new) = match self.known_messages(&links, tools) {
-            Ok(0) => {
-                (self.codec.open_chat(&call.messages, &call.tools).map_err(refused)?, &call.messages[..])
-            }
-            Ok(known) => {
-                let new = &call.messages[known..];
-                (self.codec.continue_chat(&self.last_turn, new, &call.tools).map_err(refused)?, new)
-            }
+        let last = self.turns.len();
+        let (place, is_appended) = match self.known_messages(&links, tools) {
+            Ok(known) => (Place { turn: last, known }, false),
             Err(refusal) if self.forks == Forks::Refuse => return Err(refusal),
-            Err(_) => (self.reopen(call)?, &call.messages[..]),
+            Err(_) if self.forks == Forks::Append => (Place { turn: last, known: 0 }, true),
+            Err(_) => (self.fork_place(&links, tools), false),
         };
-        if self.used + observation.len() > self.context_tokens as usize {
-            return Err(Refusal::overflow(self.used, observation.len(), self.context_tokens));
+        let (before, new) =
+            (place.turn.checked_sub(1).map(|at| &self.turns[at]), &call.messages[place.known..]);
+        let tokens = match before {
+            Some(_) if is_appended => self.reopen(call)?,
+            Some(before) => {
+                self.codec.continue_chat(before.end.as_slice(), new, &call.tools).map_err(refused)?
+            }
+            None => self.codec.open_chat(&call.messages, &call.tools).map_err(refused)?,
+        };
+        let used = before.map_or(0, |before| before.used);
+        if used + tokens.len() > self.context_tokens as usize {
+            return Err(Refusal::overflow(used, tokens.len(), self.context_tokens));
         }
         let words = new.iter().filter_map(|message| message["content"].as_str());
         let words = words.collect::<Vec<_>>().join("\n\n");
         (self.links, self.tools) = (links, tools);
-        self.used += observation.len();
+        self.used = used + tokens.len();
         self.open = Some(OpenCall {
             fingerprint,
             prompt_tokens: self.used,
             reads_tools: !call.tools.is_empty(),
             stop: call.limits.stop.clone(),
         });
-        Ok(Asked::Turn(observation, words))
+        let follows = (place.turn < last).then_some(place.turn as u32);
+        Ok(Asked::Turn(Observation { tokens, words, follows }))
     }
 
-    /// How many of the call's messages were said already.
+    /// Where a fork continues: after the turn that has most of its messages.
+    fn fork_place(&self, links: &[Link], tools: Link) -> Place {
+        let begins = |turn: &&Answer| {
+            turn.tools == tools && links.len() > turn.messages && links[turn.messages - 1] == turn.link
+        };
+        let turns = (1..).zip(&self.turns).filter(|(_, turn)| begins(turn));
+        let longest = turns.max_by_key(|(_, turn)| turn.messages);
+        longest.map_or(Place { turn: 0, known: 0 }, |(turn, of)| Place { turn, known: of.messages })
+    }
+
+    /// How many of the call's messages were said already, up to the last turn.
     fn known_messages(&self, links: &[Link], tools: Link) -> Result<usize, Refusal> {
         let known = self.links.len();
         if known == 0 {
@@ -150,7 +194,8 @@ impl Conversation {
     /// The tokens of a whole conversation after what was before it.
     fn reopen(&self, call: &Call) -> Result<Vec<u32>, Refusal> {
         let end = self.codec.end_tokens();
-        let is_open = self.last_turn.last().is_some_and(|last| !end.contains(last));
+        let last = self.turns.last().and_then(|turn| turn.end);
+        let is_open = last.is_some_and(|last| !end.contains(&last));
         let close = end.first().copied().filter(|_| is_open);
         let opened = self.codec.open_chat(&call.messages, &call.tools).map_err(refused)?;
         Ok(close.into_iter().chain(opened).collect())
@@ -158,7 +203,7 @@ impl Conversation {
 
     /// Turns that were read.
     pub(crate) const fn turns(&self) -> u32 {
-        self.turns
+        self.turns.len() as u32
     }
 
     /// The text of the last one; empty before the first.
@@ -173,12 +218,12 @@ impl Conversation {
     pub(crate) fn take(&mut self, tokens: &[u32]) -> Result<Reply, TextError> {
         let whole = self.codec.decode(tokens, false)?;
         let Some(open) = self.open.take() else { unreachable!("a turn is sampled for a call") };
-        self.turns += 1;
+        let turn = self.turns() + 1;
         let stopped =
             open.stop.iter().filter_map(|stop| Some((whole.find(stop)?, stop))).min_by_key(|at| at.0);
         let text = stopped.map_or(whole.as_str(), |(at, _)| &whole[..at]);
         let (text, calls) = match open.reads_tools {
-            true => tool_calls::parse(text, self.turns),
+            true => tool_calls::parse(text, turn),
             false => (text.to_owned(), Vec::new()),
         };
         let ended = tokens.last().is_some_and(|last| self.codec.end_tokens().contains(last));
@@ -189,7 +234,7 @@ impl Conversation {
             (true, None, false) => Finish::Length,
         };
         let reply = Reply {
-            turn: self.turns,
+            turn,
             text,
             tool_calls: calls,
             finish,
@@ -198,9 +243,16 @@ impl Conversation {
             completion_tokens: tokens.len(),
         };
         let before = self.links.last().copied().unwrap_or_default();
-        self.links.push(link(&before, &reply.message()));
+        let after = link(&before, &reply.message());
+        self.links.push(after);
         self.used += tokens.len();
-        self.last_turn = tokens.to_vec();
+        self.turns.push(Answer {
+            link: after,
+            messages: self.links.len(),
+            tools: self.tools,
+            used: self.used,
+            end: tokens.last().copied(),
+        });
         self.last = Some(Answered { fingerprint: open.fingerprint, reply: reply.clone(), repeats: 0 });
         Ok(reply)
     }

@@ -40,7 +40,7 @@ impl Refusal {
     pub(crate) fn fork(index: usize, why: &str) -> Self {
         let message = format!(
             "messages[{index}] {why}: each call continues the rollout's one conversation, with every answer as it was \
-             given; environment.forks = \"append\" takes others too"
+             given; environment.forks = \"separate\" takes others too"
         );
         Self::new(StatusCode::CONFLICT, "conversation_forked", message)
     }

@@ -12,7 +12,7 @@ use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::call::{Call, Reply};
-use crate::conversation::{Asked, Conversation};
+use crate::conversation::{Asked, Conversation, Observation};
 use crate::refusal::Refusal;
 
 /// Calls of one agent that wait for one another; a further one gets 429.
@@ -169,9 +169,10 @@ impl Session {
         match conversation.ask(call)? {
             Asked::Again(reply) => return Ok(*reply),
             Asked::Outstanding => {}
-            Asked::Turn(observation, words) => {
+            Asked::Turn(Observation { tokens, words, follows }) => {
                 debug_assert!(turn < self.max_turns);
-                self.publish(observation, [(Speaker::Policy, before), (Speaker::Environment, words)], call);
+                let said = [(Speaker::Policy, before), (Speaker::Environment, words)];
+                self.publish((tokens, follows), said, call);
             }
         }
         self.answer(&mut conversation).await
@@ -192,14 +193,19 @@ impl Session {
         Ok(board.turn)
     }
 
-    fn publish(&self, observation: Vec<u32>, said: [(Speaker, String); 2], call: &Call) {
+    fn publish(
+        &self,
+        (observation, follows): (Vec<u32>, Option<u32>),
+        said: [(Speaker, String); 2],
+        call: &Call,
+    ) {
         let utterance = |(speaker, text): (Speaker, String)| Utterance {
             speaker,
             text: cut(&text, MAX_SAID_BYTES / 4).to_owned(),
         };
         let said = said.into_iter().filter(|(_, text)| !text.is_empty()).map(utterance).collect();
         let limits = call.limits.clone();
-        let done = EnvStepDone { observation, valid: true, said, limits, ..EnvStepDone::default() };
+        let done = EnvStepDone { observation, follows, valid: true, said, limits, ..EnvStepDone::default() };
         self.board.send_if_modified(|board| {
             let works = matches!(board.phase, Phase::Working);
             if works {

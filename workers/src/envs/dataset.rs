@@ -4,9 +4,7 @@
 
 use millrace_policy::text_codec::{Codec, Message, Speaker};
 use millrace_schemas::dataset::{AnswerCheck, ChatRole, DatasetSpec, Row, Rows, whole_number};
-use millrace_schemas::env_step::{
-    EnvAction, EnvStepDone, EnvStepTask, Speaker as Side, Split, TurnLimits, Utterance,
-};
+use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, Speaker as Side, Split, Utterance};
 
 use serde_json::Value;
 
@@ -73,7 +71,7 @@ impl Dataset<'_> {
             valid: true,
             said: vec![Utterance { speaker: Side::Environment, text: words.join("\n\n") }],
             row: row.fields,
-            limits: TurnLimits::default(),
+            ..EnvStepDone::default()
         })
     }
 

@@ -89,6 +89,36 @@ async fn agents_are_trained_and_the_books_balance() {
     assert_eq!(agents(folder.path()), 0, "they stay when their run has ended");
 }
 
+/// A main agent, whose sub-agent has a conversation of its own, and which then goes on.
+#[tokio::test]
+async fn forks_are_trained_on_in_the_context_that_they_were_sampled_in() {
+    const TALK: &str =
+        "for _ in range(2):\n    talk += [ask(talk), {\"role\": \"user\", \"content\": \"again\"}]\n";
+    const FORKED: &str = "talk += [ask(talk), {\"role\": \"user\", \"content\": \"again\"}]\n\
+                          sub = [{\"role\": \"user\", \"content\": \"a sub-agent\"}]\n\
+                          sub += [ask(sub), {\"role\": \"user\", \"content\": \"go on\"}]\n\
+                          ask(sub)\n\
+                          ask(talk)\n";
+    let folder = tempfile::tempdir().unwrap();
+    let agent = AGENT.replace(TALK, FORKED);
+    assert_ne!(agent, AGENT);
+    // All that is said would not have room in one context.
+    let file = written(folder.path(), &agent, "forks = \"separate\"");
+    let text = std::fs::read_to_string(&file).unwrap().replace("context_tokens = 150", "context_tokens = 75");
+    std::fs::write(&file, text).unwrap();
+    let mut up = Up::start_file(folder.path(), &file, &["--env", "2"]);
+    assert!(up.ended().await.success(), "{}", up.output());
+    let report = up.report();
+    assert!(report.balanced && report.audited, "{report:#?}");
+    assert_eq!((report.final_version, report.ledger.trained), (3, 3 * 2 * 2), "{report:#?}");
+    assert_eq!(report.ledger.dropped.get("failed"), None, "{}", up.output());
+    assert!(report.counters.turns >= 4 * report.ledger.trained, "each call is a turn: {report:#?}");
+    let manifest = std::fs::read(Path::new(&report.weights_path).join("manifest.json")).unwrap();
+    let manifest: serde_json::Value = serde_json::from_slice(&manifest).unwrap();
+    let drift = manifest["metrics"]["sampler_trainer_drift_max"].as_f64().unwrap();
+    assert!(drift < 1e-4, "the trainer sees other contexts than the sampler: {drift}");
+}
+
 #[tokio::test]
 async fn a_worker_that_is_killed_takes_its_agents_along_and_their_rollouts_restart() {
     let folder = tempfile::tempdir().unwrap();

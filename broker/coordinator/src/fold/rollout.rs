@@ -4,7 +4,7 @@ use millrace_schemas::env_step::TurnLimits;
 use millrace_schemas::reward::TurnResult;
 use millrace_schemas::submit::{Domain, RolloutSpec};
 use millrace_schemas::train_shard::{BatchGroup, BatchRollout, BatchTurn, StoredTrajectory};
-use millrace_schemas::{EntryRef, PolicyVersion, RolloutId, RunSpec};
+use millrace_schemas::{EntryRef, Fork, PolicyVersion, RolloutId, RunSpec};
 use serde::{Deserialize, Serialize};
 
 /// What a rollout waits for. At most one turn of it is ever in the queue.
@@ -65,6 +65,9 @@ pub struct Rollout {
     /// alternately turn and observation. If it continues another rollout, that rollout's entries
     /// come first. `[1 + 2·turns]`, one fewer while it waits for the environment.
     pub trajectory: Vec<EntryRef>,
+    /// Turns that do not follow the one before them, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub forks: Vec<Fork>,
     /// The next turn so far. Its entry is newer than those of the trajectory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begun: Option<Box<Begun>>,
@@ -104,6 +107,7 @@ impl Rollout {
             phase,
             skipped: (trajectory.len() / 2) as u32,
             trajectory,
+            forks: Vec::new(),
             begun: None,
             limits: TurnLimits::default(),
             turns: Vec::new(),
@@ -233,6 +237,7 @@ impl Group {
             truncated: rollout.truncated,
             tokens: Vec::new(),
             turns: rollout.turns.clone(),
+            forks: rollout.forks.clone(),
             stored: Some(StoredTrajectory { entries: rollout.up_to_last_turn().to_vec(), uncut_logprobs }),
         });
         BatchGroup { group, domain: self.domain, rollouts: rollouts.collect() }

@@ -132,7 +132,8 @@ impl StoredTurns {
 
     fn keep(&mut self, prompt: u64, rollout: &Rollout, most: u32) {
         let known = self.trajectories.iter().any(|stored| stored.prompt == prompt);
-        if known || rollout.turns_taken() < 2 {
+        // A fork has no place in one line of turns.
+        if known || rollout.turns_taken() < 2 || !rollout.forks.is_empty() {
             return;
         }
         let solved = SolvedTrajectory {

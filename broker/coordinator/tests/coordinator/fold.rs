@@ -7,6 +7,7 @@ mod begun;
 mod closed;
 mod conformance;
 mod failing;
+mod forks;
 mod data;
 mod domains;
 mod evaluation;

@@ -148,6 +148,7 @@ pub async fn a_batch_names_its_turns(fixture: Fixture) {
         truncated: false,
         tokens: Vec::new(),
         turns,
+        forks: Vec::new(),
         stored: Some(StoredTrajectory { entries: entries.clone(), uncut_logprobs }),
     };
     let rollouts = vec![rollout(vec![turn(3), turn(2)], false), rollout(vec![turn(2)], true)];

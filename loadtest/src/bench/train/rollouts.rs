@@ -79,6 +79,7 @@ impl Data {
                 segments: Vec::new(),
                 reward,
             }],
+            forks: Vec::new(),
             stored: None,
         };
         let rollouts = self.rollouts.iter().zip(&self.rewards).enumerate().map(rollout).collect();

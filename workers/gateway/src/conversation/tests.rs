@@ -21,7 +21,7 @@ fn conversation(forks: Forks, context_tokens: u32) -> Conversation {
 /// The observation of a call that asks for a turn, as text.
 fn observed(conversation: &mut Conversation, call: &Call) -> String {
     match conversation.ask(call).unwrap() {
-        Asked::Turn(observation, _) => words(&observation),
+        Asked::Turn(observation) => words(&observation.tokens),
         other => panic!("{other:?}"),
     }
 }
@@ -84,6 +84,47 @@ fn a_fork_is_appended_where_the_run_says_so() {
     assert_eq!(observed(&mut talk, &next), "<user>d$<assistant>");
     talk.take(&tokens("e$")).unwrap();
     assert_eq!(observed(&mut talk, &call(json!([user("third")]))), "<user>third$<assistant>");
+}
+
+#[test]
+fn forks_are_conversations_of_their_own_where_the_run_says_so() {
+    // Room for three messages and their turns, not for all that is said.
+    let mut talk = conversation(Forks::Separate, 70);
+    let asked = |talk: &mut Conversation, messages| match talk.ask(&call(messages)).unwrap() {
+        Asked::Turn(Observation { tokens, follows, .. }) => (words(&tokens), follows),
+        other => panic!("{other:?}"),
+    };
+    let said = |text: &str| json!({ "role": "assistant", "content": text });
+    let first = asked(&mut talk, json!([user("a")]));
+    assert_eq!(first, ("<user>a$<assistant>".to_owned(), None));
+    talk.take(&tokens("b")).unwrap();
+    // A sub-agent has its own beginning, and goes on.
+    assert_eq!(asked(&mut talk, json!([user("sub")])), ("<user>sub$<assistant>".to_owned(), Some(0)));
+    talk.take(&tokens("c$")).unwrap();
+    let on = json!([user("sub"), said("c"), user("d")]);
+    assert_eq!(asked(&mut talk, on), ("<user>d$<assistant>".to_owned(), None));
+    talk.take(&tokens("e$")).unwrap();
+    // The first conversation goes on where it was: its turn was cut off and gets its end.
+    let main = json!([user("a"), said("b"), user("f")]);
+    let again = asked(&mut talk, main.clone());
+    assert_eq!(again, ("$<user>f$<assistant>".to_owned(), Some(1)));
+    let reply = talk.take(&tokens("g$")).unwrap();
+    assert_eq!(reply.prompt_tokens, "<user>a$<assistant>b$<user>f$<assistant>".len(), "what it follows");
+    // Other words after the same turn, which the agent took back; then what it had.
+    let edited = json!([user("a"), said("b"), user("F")]);
+    assert_eq!(asked(&mut talk, edited), ("$<user>F$<assistant>".to_owned(), Some(1)));
+    talk.take(&tokens("h$")).unwrap();
+    let last = json!([user("a"), said("b"), user("f"), said("g"), user("i")]);
+    assert_eq!(asked(&mut talk, last).1, Some(4));
+    talk.take(&tokens("j$")).unwrap();
+    // The same with other tools follows nothing, for tools come first.
+    let tools = vec![json!({ "type": "function" })];
+    let Asked::Turn(with_tools) = talk.ask(&Call { tools, ..call(main) }).unwrap() else { panic!() };
+    assert_eq!(with_tools.follows, Some(0));
+    talk.take(&tokens("k$")).unwrap();
+    // Each conversation is bounded by itself.
+    let long = talk.ask(&call(json!([user(&"x".repeat(70))]))).unwrap_err();
+    assert_eq!(long.code, "context_length_exceeded");
 }
 
 #[test]

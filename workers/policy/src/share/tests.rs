@@ -15,6 +15,7 @@ fn batch(lengths: &[u32]) -> Batch {
         truncated: false,
         tokens: Vec::new(),
         turns: Vec::new(),
+        forks: Vec::new(),
         stored: Some(StoredTrajectory {
             entries: vec![EntryRef { seq: u64::from(index), tokens: *tokens, check: 0 }],
             uncut_logprobs: false,

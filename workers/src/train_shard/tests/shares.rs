@@ -55,6 +55,7 @@ async fn stored(broker: &Broker, id: RolloutId, random: &mut Stream) -> BatchRol
         truncated: false,
         tokens: Vec::new(),
         turns: vec![BatchTurn { at: 0, logprobs: Vec::new(), segments, reward: 0.0 }],
+        forks: Vec::new(),
         stored: Some(StoredTrajectory { entries, uncut_logprobs: false }),
     }
 }

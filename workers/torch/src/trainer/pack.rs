@@ -1,5 +1,6 @@
 //! Microbatches: which rollouts share a forward.
 
+use millrace_schemas::train_shard::Sequence;
 use tch::{Device, Tensor};
 
 use super::per_token::{PerToken, Row, ScoredTokens};
@@ -13,14 +14,18 @@ pub(super) fn microbatches<V>(rows: &[Row<V>], minibatch: &[usize], most: usize)
     let mut order = minibatch.to_vec();
     order.retain(|&index| rows[index].sampled() > 0);
     // In lexicographic order, a rollout shares the longest prefix with the one right before it.
-    order.sort_by(|&a, &b| (rows[a].inputs(), a).cmp(&(rows[b].inputs(), b)));
+    let first = |index: usize| rows[index].inputs(&rows[index].sequences[0]);
+    order.sort_by(|&a, &b| (first(a), a).cmp(&(first(b), b)));
     let mut packed: Vec<Vec<usize>> = Vec::new();
     let mut filled = 0;
     for index in order {
-        let tokens = rows[index].inputs();
-        let before = packed.last().and_then(|batch| batch.last()).map_or(&[][..], |&one| rows[one].inputs());
-        let shared = common(before, tokens);
-        let more = tokens.len() - shared + shared.div_ceil(4);
+        let tokens = first(index);
+        let before = packed.last().and_then(|batch| batch.last()).map(|&one| first(one)).unwrap_or_default();
+        let shared = common(&before, &tokens);
+        let cost = |own: usize, shared: usize| own + shared.div_ceil(4);
+        let forks = rows[index].sequences[1..].iter();
+        let forks: usize = forks.map(|fork| cost(fork.own.len(), fork.shared())).sum();
+        let more = cost(tokens.len() - shared, shared) + forks;
         match packed.last_mut() {
             Some(batch) if filled + more <= most => {
                 batch.push(index);
@@ -28,7 +33,7 @@ pub(super) fn microbatches<V>(rows: &[Row<V>], minibatch: &[usize], most: usize)
             }
             _ => {
                 packed.push(vec![index]);
-                filled = tokens.len();
+                filled = tokens.len() + forks;
             }
         }
     }
@@ -38,8 +43,8 @@ pub(super) fn microbatches<V>(rows: &[Row<V>], minibatch: &[usize], most: usize)
     packed
 }
 
-/// One forward: rollouts one after another, N rows, M tokens sampled. Tokens with the same prefix
-/// share a row.
+/// One forward: rollouts one after another, each a sequence or, with forks, several; N rows, M tokens
+/// sampled. Tokens with the same prefix share a row, those of forks too.
 #[derive(Debug)]
 pub(super) struct Microbatch {
     pub(super) rows: Rows,
@@ -57,10 +62,11 @@ impl Microbatch {
     pub(super) fn pack<V>(samples: &[&Row<V>], config: &Config, device: Device) -> Self {
         let mut columns = Columns::default();
         samples.iter().for_each(|sample| columns.push(sample));
-        let extents: Vec<Extent<'_>> = samples
+        let extents: Vec<Extent<'_>> = columns
+            .rows
             .iter()
             .zip(&columns.logit_positions)
-            .map(|(sample, logit_positions)| Extent { tokens: sample.inputs().len() as i64, logit_positions })
+            .map(|(rows, logit_positions)| Extent { tokens: rows.len() as i64, logit_positions })
             .collect();
         let integers = |numbers: &[i64]| Tensor::from_slice(numbers).to_device(device);
         Self {
@@ -131,18 +137,18 @@ impl LossInputs {
 /// The numbers of a [`Microbatch`] before they are tensors.
 #[derive(Debug, Default)]
 struct Columns {
-    /// Of each rollout, by position: its row.
+    /// Of each sequence, by position: its row.
     rows: Vec<Vec<i64>>,
     tokens: Vec<i64>,
     positions: Vec<i64>,
-    /// Of each rollout, by position.
+    /// Of each sequence.
     logit_positions: Vec<Vec<i64>>,
     logit_rows: Vec<i64>,
     targets: Vec<i64>,
 }
 
 impl Columns {
-    /// The rows of the longest prefix of `inputs` with which a rollout before them begins.
+    /// The rows of the longest prefix of `inputs` with which a sequence before them begins.
     fn shared(&self, inputs: &[i64]) -> Vec<i64> {
         let shared_prefix = |rows: &&Vec<i64>| {
             rows.iter().zip(inputs).take_while(|(row, token)| self.tokens[**row as usize] == **token).count()
@@ -152,29 +158,41 @@ impl Columns {
     }
 
     fn push<V>(&mut self, sample: &Row<V>) {
-        let inputs: Vec<i64> = sample.inputs().iter().map(|&token| i64::from(token)).collect();
+        sample.sequences.iter().for_each(|sequence| self.push_sequence(sample, sequence));
+    }
+
+    fn push_sequence<V>(&mut self, sample: &Row<V>, sequence: &Sequence) {
+        let own = sample.logit_positions.iter().filter(|position| sequence.own.contains(position));
+        // From a place among the rollout's tokens to one in the sequence.
+        let (to, from) = (sequence.shared(), sequence.own.start);
+        let logit_positions: Vec<i64> = own.clone().map(|position| (position - from + to) as i64).collect();
+        if logit_positions.is_empty() {
+            return;
+        }
+        let inputs: Vec<i64> = sample.inputs(sequence).iter().map(|&token| i64::from(token)).collect();
         let mut rows = self.shared(&inputs);
         let (first, known) = (self.tokens.len() as i64, rows.len());
         rows.extend((first..).take(inputs.len() - known));
         self.tokens.extend(&inputs[known..]);
         self.positions.extend(known as i64..inputs.len() as i64);
-        let logit_positions: Vec<i64> =
-            sample.logit_positions.iter().map(|&position| position as i64).collect();
-        self.logit_rows.extend(sample.logit_positions.iter().map(|&position| rows[position]));
+        self.logit_rows.extend(logit_positions.iter().map(|&position| rows[position as usize]));
         self.rows.push(rows);
-        self.targets
-            .extend(sample.logit_positions.iter().map(|&position| i64::from(sample.tokens[position + 1])));
+        self.targets.extend(own.map(|&position| i64::from(sample.tokens[position + 1])));
         self.logit_positions.push(logit_positions);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
     use super::*;
 
     fn row(tokens: Vec<u32>, sampled: usize) -> Row<()> {
         let length = tokens.len();
-        Row { length, tokens, logit_positions: (0..sampled).collect(), turns: vec![sampled], values: () }
+        let sequences = vec![Sequence { before: Vec::new(), own: 0..length }];
+        let (logit_positions, turns) = ((0..sampled).collect(), vec![sampled]);
+        Row { length, tokens, sequences, logit_positions, turns, values: () }
     }
 
     #[test]
@@ -217,7 +235,31 @@ mod tests {
         let seen =
             |rows: &[i64]| rows.iter().map(|&row| columns.tokens[row as usize] as u32).collect::<Vec<_>>();
         for (rows_of, &index) in columns.rows.iter().zip(&packed[0]) {
-            assert_eq!(seen(rows_of), rows[index].inputs());
+            assert_eq!(seen(rows_of), *rows[index].inputs(&rows[index].sequences[0]));
         }
+    }
+
+    #[test]
+    fn a_fork_is_a_sequence_of_its_own_and_what_it_follows_has_its_rows_once() {
+        let sequence = |before: &[Range<usize>], own| Sequence { before: before.to_vec(), own };
+        // 1 2 | 3 4 ; 5 6 | 7 after none; 8 | 9 after 1 2 | 3 4.
+        let forked = Row {
+            length: 9,
+            tokens: (1..10).collect(),
+            sequences: vec![sequence(&[], 0..4), sequence(&[], 4..7), sequence(&[0..4], 7..9)],
+            logit_positions: vec![1, 2, 5, 7],
+            turns: vec![2, 1, 1],
+            values: (),
+        };
+        let mut columns = Columns::default();
+        columns.push(&forked);
+        let seen = |rows: &Vec<i64>| rows.iter().map(|&row| columns.tokens[row as usize]).collect::<Vec<_>>();
+        let sequences: Vec<Vec<i64>> = columns.rows.iter().map(seen).collect();
+        assert_eq!(sequences, [vec![1, 2, 3], vec![5, 6], vec![1, 2, 3, 4, 8]]);
+        assert_eq!(columns.rows[2][..3], columns.rows[0][..], "they share rows");
+        assert_eq!(columns.positions, [0, 1, 2, 0, 1, 3, 4]);
+        assert_eq!(columns.targets, [3, 4, 7, 9]);
+        assert_eq!(columns.logit_positions, [vec![1, 2], vec![1], vec![4]]);
+        assert_eq!(microbatches(&[forked], &[0], 1), [vec![0]]);
     }
 }

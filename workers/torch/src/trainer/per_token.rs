@@ -1,6 +1,10 @@
 //! A batch's rollouts on their way to the loss. Each stage of a row is a type of its own, so that
 //! nothing reads what is not computed yet: [`Sampled`], [`Looked`], [`ScoredTokens`].
 
+use std::borrow::Cow;
+
+use millrace_schemas::train_shard::Sequence;
+
 /// One rollout. T tokens, R of them sampled. Of a row that another member computes, tokens and
 /// log-probabilities may be elsewhere; everything else is known.
 #[derive(Debug, Clone)]
@@ -9,6 +13,8 @@ pub(super) struct Row<V> {
     pub(super) length: usize,
     /// `[T]`, or empty where they are elsewhere.
     pub(super) tokens: Vec<u32>,
+    /// What follows what among them: one sequence, and another for each fork.
+    pub(super) sequences: Vec<Sequence>,
     /// Position of the logits of each sampled token: the one before it. `[R]`
     pub(super) logit_positions: Vec<usize>,
     /// Sampled tokens of each turn; they add up to R.
@@ -28,15 +34,21 @@ impl<V> Row<V> {
         self.tokens.len() == self.length
     }
 
-    /// The tokens that go into a forward: the last predicts nothing that was sampled.
-    pub(super) fn inputs(&self) -> &[u32] {
-        &self.tokens[..self.tokens.len() - 1]
+    /// The tokens of a sequence that go into a forward: the last predicts nothing that was sampled.
+    pub(super) fn inputs(&self, sequence: &Sequence) -> Cow<'_, [u32]> {
+        match sequence.tokens(&self.tokens) {
+            Cow::Borrowed(tokens) => tokens[..tokens.len() - 1].into(),
+            Cow::Owned(mut tokens) => {
+                tokens.pop();
+                tokens.into()
+            }
+        }
     }
 
     /// The next stage of it.
     pub(super) fn map<W>(self, next: impl FnOnce(V) -> W) -> Row<W> {
-        let Self { length, tokens, logit_positions, turns, values } = self;
-        Row { length, tokens, logit_positions, turns, values: next(values) }
+        let Self { length, tokens, sequences, logit_positions, turns, values } = self;
+        Row { length, tokens, sequences, logit_positions, turns, values: next(values) }
     }
 }
 

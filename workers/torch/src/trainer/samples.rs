@@ -67,8 +67,12 @@ fn sampled(rollout: &BatchRollout) -> impl Iterator<Item = u32> {
 
 fn row(rollout: &BatchRollout, config: &Config, base: PolicyVersion) -> Result<Row<Sampled>, String> {
     let (length, most) = (rollout.length(), config.context);
-    if length > most {
-        return Err(format!("tokens={length} pass the model's {most}"));
+    let Some(sequences) = rollout.sequences() else {
+        return Err(format!("forks={:?} are not of its turns={}", rollout.forks, rollout.turns.len()));
+    };
+    let longest = sequences.iter().map(|sequence| sequence.shared() + sequence.own.len()).max();
+    if let Some(longest) = longest.filter(|longest| *longest > most) {
+        return Err(format!("tokens={longest} pass the model's {most}"));
     }
     if let Some(token) = rollout.tokens.iter().find(|&&token| i64::from(token) >= config.vocab_size) {
         return Err(format!("token={token} is outside the vocabulary of {}", config.vocab_size));
@@ -108,6 +112,7 @@ fn row(rollout: &BatchRollout, config: &Config, base: PolicyVersion) -> Result<R
     Ok(Row {
         length,
         tokens: rollout.tokens.clone(),
+        sequences,
         logit_positions,
         turns,
         values: Sampled { behaviour, on_policy },

@@ -9,6 +9,7 @@ mod critic;
 mod draws;
 mod engine;
 mod files;
+mod forks;
 mod forward;
 mod gang;
 mod half;

@@ -104,6 +104,7 @@ impl Oracle {
                     reward: 0.0,
                 })
                 .collect(),
+            forks: Vec::new(),
             stored: None,
         };
         let groups = self.groups.iter().enumerate().map(|(group, rollouts)| BatchGroup {

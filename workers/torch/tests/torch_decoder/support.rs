@@ -148,6 +148,7 @@ pub(crate) fn sampled_by(
                     truncated: false,
                     tokens,
                     turns,
+                    forks: Vec::new(),
                     stored: None,
                 }
             })
@@ -175,6 +176,7 @@ pub(crate) fn uneven(batch: &Batch, off: f64) -> Batch {
         for logprob in rollout.turns.iter_mut().flat_map(|turn| &mut turn.logprobs) {
             *logprob += (off * (2.0 * random.unit() - 1.0)) as f32;
         }
+        rollout.forks.retain(|fork| fork.turn as usize <= rollout.turns.len());
         let last = rollout.turns.last().unwrap();
         rollout.tokens.truncate(last.at as usize + last.logprobs.len());
     }

@@ -4,7 +4,7 @@ use millrace_schemas::brief::StepBrief;
 use millrace_schemas::env_step::{EnvAction, EnvStepTask, Split};
 use millrace_schemas::reward::TurnResult;
 use millrace_schemas::submit::Domain;
-use millrace_schemas::{Task, TaskBody, TaskKey};
+use millrace_schemas::{Fork, Task, TaskBody, TaskKey};
 
 use crate::fold::context::{Refused, TaskContext};
 use crate::fold::pools::pool;
@@ -68,6 +68,12 @@ pub(crate) fn done(
     if reset && step.done {
         return Err(Refused("environment was over at its reset".into()));
     }
+    let last = rollout.turns_taken();
+    if let Some(follows) = step.follows.filter(|follows| *follows > last || rollout.skipped > 0) {
+        return Err(Refused(format!(
+            "observation follows turn={follows}; the rollout has turns={last} of its own to follow"
+        )));
+    }
     if !reset {
         let tokens = rollout.trajectory.last().map_or(0, |turn| turn.tokens);
         rollout.results.push(TurnResult { reward: step.reward, valid: step.valid, tokens });
@@ -84,5 +90,7 @@ pub(crate) fn done(
     // No one reads the observation after the last turn, and training on it would be training on
     // padding.
     rollout.phase = if over { Phase::Reward } else { Phase::Generate };
+    let follows = step.follows.filter(|follows| !over && *follows < last);
+    rollout.forks.extend(follows.map(|follows| Fork { turn: last + 1, follows }));
     Ok(())
 }

@@ -3,7 +3,7 @@
 use millrace_schemas::brief::TurnBrief;
 use millrace_schemas::generate::{Finish, GenerateTask, Sampling, check_versions};
 use millrace_schemas::train_shard::BatchTurn;
-use millrace_schemas::{PolicyVersion, Task, TaskBody, TaskKey, partition};
+use millrace_schemas::{PolicyVersion, Task, TaskBody, TaskKey, fork, partition};
 
 use std::ops::RangeInclusive;
 
@@ -27,7 +27,7 @@ pub fn task(context: &TaskContext<'_>, rollout: &Rollout) -> Task {
         evaluate: context.evaluate,
         body: TaskBody::Generate(GenerateTask {
             context: Vec::new(),
-            prefix: rollout.trajectory.clone(),
+            prefix: fork::context(&rollout.forks, &rollout.trajectory, rollout.turns_taken() + 1),
             latest: Vec::new(),
             begun: begun.map(|begun| begun.entry),
             sampled: None,

@@ -21,6 +21,7 @@ fn rollout(group: u64, index: u32, start: u64) -> BatchRollout {
             segments: vec![Segment { version: start_version, tokens: 1 }],
             reward: 1.0,
         }],
+        forks: Vec::new(),
         stored: None,
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use millrace_coordinator::fold::{Command, State, outstanding};
 use millrace_schemas::blob::Sha;
-use millrace_schemas::env_step::{EnvAction, EnvStepDone, TurnLimits};
+use millrace_schemas::env_step::{EnvAction, EnvStepDone};
 use millrace_schemas::generate::{Finish, GenerateDone, Segment};
 use millrace_schemas::notice::Notice;
 use millrace_schemas::policy::Policy;
@@ -62,6 +62,8 @@ pub(crate) struct Harness {
     pub(crate) notices: Vec<Notice>,
     /// Numbers that each observation and each state of an environment has besides.
     pub(crate) padding: usize,
+    /// What an observation after so many turns follows.
+    pub(crate) follows: [Option<u32>; 4],
     commands: usize,
 }
 
@@ -239,7 +241,8 @@ impl Harness {
                         }
                         _ => [].into(),
                     },
-                    limits: TurnLimits::default(),
+                    follows: self.follows[usize::from(turn)],
+                    ..EnvStepDone::default()
                 })
             }
             TaskBody::Reward(reward) => {

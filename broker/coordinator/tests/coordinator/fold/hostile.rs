@@ -54,6 +54,12 @@ fn lies(task: &Task, now: u64) -> Vec<OutcomeBody> {
             step(f64::INFINITY, vec![1], false),
             step(f64::MAX, vec![1], false),
             step(0.0, vec![], false),
+            // A turn that is not there yet.
+            OutcomeBody::EnvStep(EnvStepDone {
+                observation: vec![1],
+                follows: Some(u32::MAX),
+                ..EnvStepDone::default()
+            }),
             turn(&[1], &[-0.5], &[(now, 1)]),
         ],
         TaskBody::Reward(_) => {

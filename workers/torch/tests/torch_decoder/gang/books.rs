@@ -13,7 +13,7 @@ use millrace_schemas::envelope::{decode, encode};
 use millrace_schemas::publish_weights::Manifest;
 use millrace_schemas::submit::Algorithm;
 use millrace_schemas::train_shard::{Batch, BatchRollout, BatchTurn, FileRef, StoredTrajectory};
-use millrace_schemas::{BlobRef, EntryRef, PolicyVersion};
+use millrace_schemas::{BlobRef, EntryRef, Fork, PolicyVersion};
 use millrace_torch::TorchTrainer;
 use tch::{Kind, Tensor};
 
@@ -298,7 +298,14 @@ pub(crate) fn batches(
     let mut files = base.files.clone();
     files.insert("model.safetensors".to_owned(), books.bytes(base, "model.safetensors"));
     let whole = LoadedVersion { files, ..base.clone() };
-    (0..count).map(|seed| sampled_batch(&whole, groups, size, SHAPE, seed)).collect()
+    let mut batches: Vec<Batch> =
+        (0..count).map(|seed| sampled_batch(&whole, groups, size, SHAPE, seed)).collect();
+    // Some have a fork, which every member must see alike.
+    let groups = batches.iter_mut().flat_map(|batch| &mut batch.groups);
+    for rollout in groups.filter_map(|group| group.rollouts.first_mut()) {
+        rollout.forks = vec![Fork { turn: 3, follows: 1 }];
+    }
+    batches
 }
 
 /// Several updates a step, with everything that makes one differ from the next.
