@@ -268,6 +268,16 @@ LIFE = [prepare, apply, answers, submit, scale_out, learns, spot, kill, scale_in
         again, destroy]
 
 
+def take_mirror() -> None:
+    """Has terraform fetch providers from the folder MILLRACE_TF_MIRROR, if it is set."""
+    if mirror := os.environ.get("MILLRACE_TF_MIRROR"):
+        config = ROOT / "target/fakecloud/mirror.tfrc"
+        config.parent.mkdir(parents=True, exist_ok=True)
+        path = json.dumps(str(Path(mirror).resolve()))
+        config.write_text("provider_installation {\n  filesystem_mirror { path = %s }\n}\n" % path, "utf-8")
+        os.environ["TF_CLI_CONFIG_FILE"] = str(config)
+
+
 def missing() -> list[str]:
     """What this computer lacks, with the remedy."""
     lacks = []
@@ -276,8 +286,8 @@ def missing() -> list[str]:
     home = Path.home()
     mirrors = [os.environ.get("TF_CLI_CONFIG_FILE"), home / ".terraformrc", home / ".terraform.d/plugins"]
     if not any(mirror and Path(mirror).exists() for mirror in mirrors):
-        lacks.append("a mirror of the provider aws, for the life has no network: `terraform providers mirror DIR`, and a "
-                     "file with filesystem_mirror that TF_CLI_CONFIG_FILE names")
+        lacks.append("a mirror of the provider aws, for the life has no network: `terraform providers mirror DIR`, and "
+                     "MILLRACE_TF_MIRROR=DIR")
     if not (shutil.which("nats") or (ROOT / "target/tools/nats").exists()):
         lacks.append("the nats command: `make tools`, where Go is")
     if not (HERE / "../../target/fakecloud/venv/bin/python").exists() and "moto" not in sys.modules:
@@ -324,6 +334,7 @@ def inside() -> int:
 def main() -> int:
     if "--inside" in sys.argv:
         return inside()
+    take_mirror()
     if lacks := missing():
         print("fleet: SKIPPED, nothing was tested. This computer lacks:", *lacks, sep="\n  - ", flush=True)
         return 1 if "--must" in sys.argv else 0

@@ -27,7 +27,7 @@ pub(crate) struct Conversation {
     /// Tokens of the context of the last call, and its turn.
     used: usize,
     /// The turns that were read. `[turns]`
-    turns: Vec<Answer>,
+    turns: Vec<PastTurn>,
     /// The call whose turn is outstanding.
     pub(crate) open: Option<OpenCall>,
     last: Option<Answered>,
@@ -43,7 +43,7 @@ pub(crate) struct OpenCall {
 }
 
 /// A turn that was read, with all that is before it.
-struct Answer {
+struct PastTurn {
     /// The link after it, of so many messages.
     link: Link,
     messages: usize,
@@ -164,7 +164,7 @@ impl Conversation {
 
     /// Where a fork continues: after the turn that has most of its messages.
     fn fork_place(&self, links: &[Link], tools: Link) -> Place {
-        let begins = |turn: &&Answer| {
+        let begins = |turn: &&PastTurn| {
             turn.tools == tools && links.len() > turn.messages && links[turn.messages - 1] == turn.link
         };
         let turns = (1..).zip(&self.turns).filter(|(_, turn)| begins(turn));
@@ -246,7 +246,7 @@ impl Conversation {
         let after = link(&before, &reply.message());
         self.links.push(after);
         self.used += tokens.len();
-        self.turns.push(Answer {
+        self.turns.push(PastTurn {
             link: after,
             messages: self.links.len(),
             tools: self.tools,
