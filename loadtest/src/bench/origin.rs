@@ -30,7 +30,10 @@ pub(crate) fn commit() -> Option<String> {
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
     let commit = git(&["rev-parse", "--short", "HEAD"])?;
-    let changed = !git(&["status", "--porcelain", "--untracked-files=no"])?.is_empty();
+    // The pages that `results` writes are no change of the program.
+    let others = ["--", ":/", ":!/loadtest/results"];
+    let changed =
+        !git(&[&["status", "--porcelain", "--untracked-files=no"][..], &others].concat())?.is_empty();
     Some(if changed { format!("{commit} with changes") } else { commit })
 }
 

@@ -71,10 +71,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let event_us = [1_024, 8_192, 65_536].into_iter().map(|tokens| Ok((tokens, event(tokens)?)));
     let event_us = event_us.collect::<anyhow::Result<_>>()?;
     let turn_bytes = turn_bytes(args.turns)?;
-    let mut world = World::submit(args.rollouts / 16, 8, 2, "")?;
+    // What a queue would hold is not the coordinator's, nor what an allocator keeps of it for a while.
+    let mut world = World { keeps: false, ..World::submit(args.rollouts / 16, 8, 2, "")? };
     world.play(|task| task.stage() != Stage::EnvStep || turn(task) == Some(0), args.tokens as usize)?;
-    // What a queue would hold is not the coordinator's.
-    world.kept = Vec::new();
     let resident_mb = resident_mb(std::process::id())?;
     let started = Instant::now();
     let snapshot = encode(&world.state);
@@ -192,8 +191,9 @@ struct World {
     state: State,
     seq: u64,
     queue: VecDeque<Task>,
-    /// Tasks that nobody does.
+    /// Tasks that nobody does; if not `keeps`, one of them.
     kept: Vec<Task>,
+    keeps: bool,
     /// Time spent in the fold.
     folding: Duration,
     /// The longest of it for one event.
@@ -210,7 +210,7 @@ impl World {
         let spec = from_toml(&text).map_err(|error| anyhow::anyhow!("{error}"))?;
         let (queue, kept) = (VecDeque::new(), Vec::new());
         let (folding, cut) = (Duration::ZERO, Duration::ZERO);
-        let mut world = Self { state: State::default(), seq: 0, queue, kept, folding, cut };
+        let mut world = Self { state: State::default(), seq: 0, queue, kept, keeps: true, folding, cut };
         world.append(Event::Tick { unix_ms: 1_000 });
         world.append(Event::Submitted(Box::new(spec)));
         Ok(world)
@@ -235,7 +235,7 @@ impl World {
         while let Some(task) = self.queue.pop_front() {
             if does(&task) {
                 self.finish(&task, tokens);
-            } else {
+            } else if self.keeps || self.kept.is_empty() {
                 self.kept.push(task);
             }
         }

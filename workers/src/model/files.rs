@@ -58,7 +58,13 @@ impl FileStore {
                 futures::try_join!(self.anchor(run, &file.name, anchor), self.blobs.try_fetch(run, changes))?;
             from_anchor(run, file.blob, anchor, changes).await
         };
-        self.blobs.get_or(file.blob.sha256, made).await
+        match self.folder_for_made(&file.name, &file.blob, &anchor) {
+            Some(folder) => {
+                folder.used(&anchor);
+                self.blobs.get_or(file.blob.sha256, folder.get_or(&file.blob, made)).await
+            }
+            None => self.blobs.get_or(file.blob.sha256, made).await,
+        }
     }
 
     /// Stores a file: as what changed since the anchor of `base`, if there is one and that is worth it, else whole.
@@ -108,6 +114,10 @@ impl FileStore {
         let Some((changes, blob)) = encoded.await.expect("it does not panic") else { return Ok(None) };
         let changes = self.blobs.store(run, changes.into()).await?;
         self.blobs.keep(blob.sha256, content.clone());
+        if let Some(folder) = self.folder_for_made(name, &blob, &anchor) {
+            folder.used(&anchor);
+            folder.keep(&blob, content.clone()).await;
+        }
         Ok(Some(FileRef { name: name.to_owned(), blob, delta: Some(DeltaRef { anchor, changes }) }))
     }
 
@@ -130,6 +140,12 @@ impl FileStore {
         let Some(folder) = self.folder(name, &blob) else { return self.blobs.try_fetch(run, blob).await };
         let fetch = self.blobs.objects().get_blob(run, &blob);
         self.blobs.get_or(blob.sha256, folder.get_or(&blob, fetch)).await
+    }
+
+    /// The machine's folder, if it keeps a file that is made of an anchor and changes: where it would drive the anchor
+    /// out, each next version would fetch that once more.
+    fn folder_for_made(&self, name: &str, blob: &BlobRef, anchor: &BlobRef) -> Option<&Folder> {
+        self.folder(name, blob).filter(|folder| folder.has_room_for(blob.bytes.saturating_add(anchor.bytes)))
     }
 
     /// The machine's folder, if it keeps such a file.

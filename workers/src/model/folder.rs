@@ -64,6 +64,16 @@ impl Folder {
         blob.bytes >= LEAST_BYTES && blob.bytes <= self.most
     }
 
+    /// Whether blobs of so many bytes have room here at once.
+    pub(crate) const fn has_room_for(&self, bytes: u64) -> bool {
+        bytes <= self.most
+    }
+
+    /// A blob is needed, even where it is not read from here: others go first.
+    pub(crate) fn used(&self, blob: &BlobRef) {
+        let _ = File::open(self.path_of(blob)).and_then(|file| touch(&file));
+    }
+
     /// The blob from here, or what `fetch` gives. Of several callers, in this process and others, one fetches. The others
     /// wait for as long as it is alive, then read. A failure to write the folder is logged and hinders nobody.
     ///

@@ -129,6 +129,9 @@ fn tokens_in_tokens_out() {
     }
 }
 
+/// The tokens that a text becomes by one way in.
+type Way<'a> = &'a dyn Fn(&str) -> Vec<u32>;
+
 /// A page that a tool read, a file of an agent and an environment's words may hold the names of
 /// special tokens. None ends a turn or speaks in another's name.
 #[test]
@@ -144,7 +147,7 @@ fn names_of_special_tokens_in_messages_stay_text() {
             [json!({ "role": "tool", "name": content, "content": content, "extra": [content] })]
         };
         let turn = codec.encode("12").unwrap();
-        let ways: [&dyn Fn(&str) -> Vec<u32>; 5] = [
+        let ways: [Way<'_>; 5] = [
             &|content| codec.first_turn(&[Message { speaker: Speaker::User, content }]).unwrap(),
             &|content| codec.next_turn(&turn, content).unwrap(),
             &|content| codec.open_chat(&object(content), &object(content)).unwrap(),

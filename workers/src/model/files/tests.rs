@@ -110,7 +110,32 @@ async fn what_one_worker_of_a_machine_has_fetched_or_written_the_others_read_fro
     objects.delete(&paths::blob(&run(), &base.blob.sha256)).await.unwrap();
     assert_eq!(open().fetch(&run(), &base).await.unwrap(), weights(0));
     assert_eq!(open().fetch(&run(), &next).await.unwrap(), weights(1));
+    // One has made it of its anchor and the changes, and none has to do so again.
+    let changes = next.delta.expect("it changed little").changes;
+    for gone in [base.blob, changes] {
+        let _ = std::fs::remove_file(path.path().join(gone.sha256.to_string()));
+        objects.delete(&paths::blob(&run(), &gone.sha256)).await.unwrap();
+    }
+    assert_eq!(open().fetch(&run(), &next).await.unwrap(), weights(1));
     // Only training needs these, so no other worker will ask.
     let moments = open().store(&run(), "optimizer-0-of-1.safetensors", weights(3), None).await.unwrap();
     assert!(!path.path().join(moments.blob.sha256.to_string()).exists());
+}
+
+/// In a folder that has room for one file alone, what is made would drive its anchor out, and each version would
+/// fetch the anchor again.
+#[tokio::test]
+async fn a_small_folder_keeps_the_anchor() {
+    let objects = Objects::memory();
+    let path = tempfile::tempdir().unwrap();
+    let base = fresh(&objects).store(&run(), NAME, weights(0), None).await.unwrap();
+    let next = fresh(&objects).store(&run(), NAME, weights(1), Some(&base)).await.unwrap();
+    for (room, made_is_kept) in [(base.blob.bytes * 3 / 2, false), (base.blob.bytes * 2, true)] {
+        let folder = Folder::open(path.path().to_owned(), room).unwrap();
+        let store = FileStore::new(BlobCache::new(objects.clone()), Some(Arc::new(folder)));
+        assert_eq!(store.fetch(&run(), &next).await.unwrap(), weights(1));
+        let kept = |blob: &BlobRef| path.path().join(blob.sha256.to_string()).exists();
+        assert!(kept(&base.blob), "room={room}");
+        assert_eq!(kept(&next.blob), made_is_kept, "room={room}");
+    }
 }

@@ -246,7 +246,7 @@ mod tests {
         let forked = Row {
             length: 9,
             tokens: (1..10).collect(),
-            sequences: vec![sequence(&[], 0..4), sequence(&[], 4..7), sequence(&[0..4], 7..9)],
+            sequences: vec![sequence(&[], 0..4), sequence(&[], 4..7), sequence(&[0..2, 2..4], 7..9)],
             logit_positions: vec![1, 2, 5, 7],
             turns: vec![2, 1, 1],
             values: (),
