@@ -71,9 +71,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let event_us = [1_024, 8_192, 65_536].into_iter().map(|tokens| Ok((tokens, event(tokens)?)));
     let event_us = event_us.collect::<anyhow::Result<_>>()?;
     let turn_bytes = turn_bytes(args.turns)?;
-    // What a queue would hold is not the coordinator's, nor what an allocator keeps of it for a while.
-    let mut world = World { keeps: false, ..World::submit(args.rollouts / 16, 8, 2, "")? };
-    world.play(|task| task.stage() != Stage::EnvStep || turn(task) == Some(0), args.tokens as usize)?;
+    let mut world = World::submit(args.rollouts / 16, 8, 2, "")?;
+    // What a queue would hold is not the coordinator's, nor what the allocator keeps of it for a while.
+    world.queues = |task| task.stage() != Stage::EnvStep || turn(task) == Some(0);
+    world.play(|_| true, args.tokens as usize)?;
     let resident_mb = resident_mb(std::process::id())?;
     let started = Instant::now();
     let snapshot = encode(&world.state);
@@ -191,9 +192,10 @@ struct World {
     state: State,
     seq: u64,
     queue: VecDeque<Task>,
-    /// Tasks that nobody does; if not `keeps`, one of them.
+    /// Tasks that nobody does.
     kept: Vec<Task>,
-    keeps: bool,
+    /// Of other tasks only the first is kept.
+    queues: fn(&Task) -> bool,
     /// Time spent in the fold.
     folding: Duration,
     /// The longest of it for one event.
@@ -210,7 +212,7 @@ impl World {
         let spec = from_toml(&text).map_err(|error| anyhow::anyhow!("{error}"))?;
         let (queue, kept) = (VecDeque::new(), Vec::new());
         let (folding, cut) = (Duration::ZERO, Duration::ZERO);
-        let mut world = Self { state: State::default(), seq: 0, queue, kept, keeps: true, folding, cut };
+        let mut world = Self { state: State::default(), seq: 0, queue, kept, queues: |_| true, folding, cut };
         world.append(Event::Tick { unix_ms: 1_000 });
         world.append(Event::Submitted(Box::new(spec)));
         Ok(world)
@@ -224,8 +226,10 @@ impl World {
         self.folding += took;
         self.cut = self.cut.max(took);
         for command in commands {
-            if let Command::PutTask(task) = command {
-                self.queue.push_back(*task);
+            match command {
+                Command::PutTask(task) if (self.queues)(&task) => self.queue.push_back(*task),
+                Command::PutTask(task) if self.kept.is_empty() => self.kept.push(*task),
+                _ => {}
             }
         }
     }
@@ -235,7 +239,7 @@ impl World {
         while let Some(task) = self.queue.pop_front() {
             if does(&task) {
                 self.finish(&task, tokens);
-            } else if self.keeps || self.kept.is_empty() {
+            } else {
                 self.kept.push(task);
             }
         }
