@@ -1,7 +1,5 @@
 //! A task as it travels: MessagePack with field names, so that a later version may add fields.
 
-use std::cell::Cell;
-
 use bytes::Bytes;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
@@ -173,27 +171,8 @@ pub struct DecodeError {
 /// Never for the types of this crate: they hold nothing that MessagePack cannot express.
 #[must_use]
 pub fn encode<T: Serialize>(message: &T) -> Bytes {
-    // Taken, not borrowed: a message may encode another within it.
-    let mut scratch = SCRATCH.take();
-    scratch.clear();
-    rmp_serde::encode::write_named(&mut scratch, message)
-        .expect("messages hold only what MessagePack can express");
-    if scratch.capacity() > MAX_SCRATCH_BYTES {
-        return scratch.into();
-    }
-    let encoded = Bytes::copy_from_slice(&scratch);
-    SCRATCH.set(scratch);
-    encoded
+    rmp_serde::to_vec_named(message).expect("messages hold only what MessagePack can express").into()
 }
-
-thread_local! {
-    /// Where messages are encoded, so that each is allocated once, at its own length: a buffer that
-    /// grows along costs more than the copy.
-    static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-}
-
-/// A longer message takes its buffer along.
-const MAX_SCRATCH_BYTES: usize = 1024 * 1024;
 
 /// Decodes a message.
 ///
@@ -210,33 +189,4 @@ pub fn decode<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T
         return Err(fail(format!("{left} bytes follow the message")));
     }
     Ok(message)
-}
-
-#[cfg(test)]
-mod tests {
-    use serde::Serializer;
-
-    use super::*;
-
-    /// A message that has another within it, encoded.
-    struct Nested;
-
-    impl Serialize for Nested {
-        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-            serializer.serialize_bytes(&encode(&"within"))
-        }
-    }
-
-    #[test]
-    fn a_message_is_encoded_alike_whatever_was_encoded_before() {
-        let long = vec![7_u64 << 40; MAX_SCRATCH_BYTES / 4];
-        let plain = |message: &[u64]| rmp_serde::to_vec_named(message).expect("numbers are MessagePack");
-        for _ in 0..3 {
-            for message in [&[1, 2, 3][..], &long, &[]] {
-                assert_eq!(encode(&message), plain(message));
-            }
-            assert_eq!(encode(&("a", Nested, "b")), b"\x93\xa1a\xc4\x07\xa6within\xa1b"[..]);
-        }
-        assert!(SCRATCH.take().capacity() <= MAX_SCRATCH_BYTES, "a long message's buffer is not kept");
-    }
 }
