@@ -222,9 +222,20 @@ impl BatchRollout {
         self.stored.as_ref().map_or(self.tokens.len(), stored)
     }
 
-    /// Where each turn begins among its tokens, also while they are stored elsewhere. `[turns]`
+    /// Where each turn lies among its tokens, also while they are stored elsewhere. `[turns]`, fewer
+    /// where its log entries have fewer.
     #[must_use]
-    pub fn turns_at(&self) -> Vec<usize> {
+    pub fn spans(&self) -> Vec<Range<usize>> {
+        // Of a stored turn, the lengths of its segments are known.
+        let sampled = |turn: &BatchTurn| match self.stored {
+            None => turn.logprobs.len(),
+            Some(_) => turn.tokens() as usize,
+        };
+        let span = |(at, turn): (usize, &BatchTurn)| at..at + sampled(turn);
+        self.turns_at().into_iter().zip(&self.turns).map(span).collect()
+    }
+
+    fn turns_at(&self) -> Vec<usize> {
         let Some(stored) = &self.stored else {
             return self.turns.iter().map(|turn| turn.at as usize).collect();
         };
@@ -244,22 +255,17 @@ impl BatchRollout {
     /// malformed. `[1 + forks]`
     #[must_use]
     pub fn sequences(&self) -> Option<Vec<Sequence>> {
-        let starts = self.turns_at();
-        let mut ends = vec![0];
-        for (turn, at) in self.turns.iter().zip(&starts) {
-            let sampled = if self.stored.is_none() { turn.logprobs.len() } else { turn.tokens() as usize };
-            ends.push(at + sampled);
-        }
+        let spans = self.spans();
+        let end_of = |turn: u32| turn.checked_sub(1).map_or(0, |before| spans[before as usize].end);
         // A turn with its observation.
-        let block = |turn: u32| ends[turn as usize - 1]..ends[turn as usize];
+        let block = |turn: u32| end_of(turn - 1)..end_of(turn);
         let mut sequences = vec![Sequence { before: Vec::new(), own: 0..self.length() }];
         let mut last = 1;
         for fork in &self.forks {
             if fork.turn <= last || fork.follows >= fork.turn - 1 {
                 return None;
             }
-            let index = fork.turn as usize - 1;
-            let (from, at) = (*ends.get(index)?, *starts.get(index)?);
+            let (at, from) = (spans.get(fork.turn as usize - 1)?.start, end_of(fork.turn - 1));
             // What follows none has nothing but its observation before it.
             if from >= at {
                 return None;

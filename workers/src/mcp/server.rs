@@ -98,27 +98,28 @@ impl Server {
         let params = json!({ "name": tool, "arguments": arguments });
         let since = Instant::now();
         let reply = running.connection.ask("tools/call", &params, within).await;
-        self.count(&reply, since.elapsed());
-        let ended = |_: Ended| McpError::Ended(self.name.clone());
-        Ok(match reply.map_err(ended)? {
-            Some(Reply::Result(result)) => ToolResult::read(&result),
-            Some(Reply::Error(reason)) => ToolResult::error(reason),
-            Some(Reply::TooLong) => ToolResult::error("the result is too long to be read"),
-            None => {
+        let took = since.elapsed();
+        let result = match reply {
+            Ok(Some(Reply::Result(result))) => ToolResult::read(&result),
+            Ok(Some(Reply::Error(reason))) => ToolResult::error(reason),
+            Ok(Some(Reply::TooLong)) => ToolResult::error("the result is too long to be read"),
+            Ok(None) => {
+                self.count("late", took);
                 self.check(&running).await;
-                ToolResult::error(format_args!("the call took longer than {} ms", within.as_millis()))
+                let said = format_args!("the call took longer than {} ms", within.as_millis());
+                return Ok(ToolResult::error(said));
             }
-        })
+            Err(Ended) => {
+                self.count("server_ended", took);
+                return Err(McpError::Ended(self.name.clone()));
+            }
+        };
+        self.count(if result.is_error { "error" } else { "done" }, took);
+        Ok(result)
     }
 
-    fn count(&self, reply: &Result<Option<Reply>, Ended>, took: Duration) {
-        let result = match reply {
-            Ok(Some(Reply::Result(result))) if result["isError"] == true => "error",
-            Ok(Some(Reply::Result(_))) => "done",
-            Ok(Some(Reply::Error(_) | Reply::TooLong)) => "error",
-            Ok(None) => "late",
-            Err(Ended) => "server_ended",
-        };
+    /// Counts a call that ended so.
+    fn count(&self, result: &'static str, took: Duration) {
         let server = || self.name.clone();
         metrics::counter!("millrace_tool_calls_total", "server" => server(), "result" => result).increment(1);
         metrics::counter!("millrace_tool_call_microseconds_total", "server" => server())

@@ -53,18 +53,14 @@ impl FileStore {
         let Some(DeltaRef { anchor, changes }) = file.delta else {
             return self.whole(run, &file.name, file.blob).await;
         };
+        let folder = self.folder_for_made(&file.name, &file.blob, &anchor);
         let made = async {
+            folder.inspect(|folder| folder.used(&anchor));
             let (anchor, changes) =
                 futures::try_join!(self.anchor(run, &file.name, anchor), self.blobs.try_fetch(run, changes))?;
             from_anchor(run, file.blob, anchor, changes).await
         };
-        match self.folder_for_made(&file.name, &file.blob, &anchor) {
-            Some(folder) => {
-                folder.used(&anchor);
-                self.blobs.get_or(file.blob.sha256, folder.get_or(&file.blob, made)).await
-            }
-            None => self.blobs.get_or(file.blob.sha256, made).await,
-        }
+        self.get_or(folder, &file.blob, made).await
     }
 
     /// Stores a file: as what changed since the anchor of `base`, if there is one and that is worth it, else whole.
@@ -137,9 +133,21 @@ impl FileStore {
     }
 
     async fn whole(&self, run: &RunId, name: &str, blob: BlobRef) -> Result<Bytes, ObjectError> {
-        let Some(folder) = self.folder(name, &blob) else { return self.blobs.try_fetch(run, blob).await };
         let fetch = self.blobs.objects().get_blob(run, &blob);
-        self.blobs.get_or(blob.sha256, folder.get_or(&blob, fetch)).await
+        self.get_or(self.folder(name, &blob), &blob, fetch).await
+    }
+
+    /// A blob from memory, from `folder` if there is one, or what `fetch` gives.
+    async fn get_or(
+        &self,
+        folder: Option<&Folder>,
+        blob: &BlobRef,
+        fetch: impl Future<Output = Result<Bytes, ObjectError>> + Send,
+    ) -> Result<Bytes, ObjectError> {
+        match folder {
+            Some(folder) => self.blobs.get_or(blob.sha256, folder.get_or(blob, fetch)).await,
+            None => self.blobs.get_or(blob.sha256, fetch).await,
+        }
     }
 
     /// The machine's folder, if it keeps a file that is made of an anchor and changes: where it would drive the anchor

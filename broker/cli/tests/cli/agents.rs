@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use millrace_schemas::report::Report;
 use nix::sys::signal::Signal;
 
 use tokio::time::timeout;
@@ -75,18 +76,24 @@ fn agents(folder: &Path) -> usize {
     lines.filter(|line| String::from_utf8_lossy(line).contains(&mark)).count()
 }
 
-#[tokio::test]
-async fn agents_are_trained_and_the_books_balance() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = written(folder.path(), AGENT, "");
+/// Plays the run to its end: all that it asks for is trained, and no rollout failed.
+async fn played(folder: &Path, file: &Path) -> Report {
     // Two workers: a step is pulled by either, and asked of the one that hosts the agent.
-    let mut up = Up::start_file(folder.path(), &file, &["--env", "2"]);
+    let mut up = Up::start_file(folder, file, &["--env", "2"]);
     assert!(up.ended().await.success(), "{}", up.output());
     let report = up.report();
     assert!(report.balanced && report.audited, "{report:#?}");
     assert_eq!((report.final_version, report.ledger.trained), (3, 3 * 2 * 2), "{report:#?}");
     assert_eq!(report.ledger.dropped.get("failed"), None, "{}", up.output());
-    assert_eq!(agents(folder.path()), 0, "they stay when their run has ended");
+    assert_eq!(agents(folder), 0, "they stay when their run has ended");
+    report
+}
+
+#[tokio::test]
+async fn agents_are_trained_and_the_books_balance() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = written(folder.path(), AGENT, "");
+    played(folder.path(), &file).await;
 }
 
 /// A main agent, whose sub-agent has a conversation of its own, and which then goes on.
@@ -106,12 +113,7 @@ async fn forks_are_trained_on_in_the_context_that_they_were_sampled_in() {
     let file = written(folder.path(), &agent, "forks = \"separate\"");
     let text = std::fs::read_to_string(&file).unwrap().replace("context_tokens = 150", "context_tokens = 75");
     std::fs::write(&file, text).unwrap();
-    let mut up = Up::start_file(folder.path(), &file, &["--env", "2"]);
-    assert!(up.ended().await.success(), "{}", up.output());
-    let report = up.report();
-    assert!(report.balanced && report.audited, "{report:#?}");
-    assert_eq!((report.final_version, report.ledger.trained), (3, 3 * 2 * 2), "{report:#?}");
-    assert_eq!(report.ledger.dropped.get("failed"), None, "{}", up.output());
+    let report = played(folder.path(), &file).await;
     assert!(report.counters.turns >= 4 * report.ledger.trained, "each call is a turn: {report:#?}");
     let manifest = std::fs::read(Path::new(&report.weights_path).join("manifest.json")).unwrap();
     let manifest: serde_json::Value = serde_json::from_slice(&manifest).unwrap();

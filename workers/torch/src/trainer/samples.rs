@@ -1,6 +1,7 @@
 //! A batch's rollouts as rows to train on, validated.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use millrace_policy::PolicyError;
 use millrace_schemas::PolicyVersion;
@@ -83,16 +84,13 @@ fn row(rollout: &BatchRollout, config: &Config, base: PolicyVersion) -> Result<R
     if let Some(turn) = rollout.turns.iter().find(|turn| !turn.reward.is_finite()) {
         return Err(format!("reward={} of the turn at {} is not finite", turn.reward, turn.at));
     }
-    let starts = rollout.turns_at();
-    if starts.len() != rollout.turns.len() {
-        return Err(format!("its log entries have turns={}, not {}", starts.len(), rollout.turns.len()));
+    let spans = rollout.spans();
+    if spans.len() != rollout.turns.len() {
+        return Err(format!("its log entries have turns={}, not {}", spans.len(), rollout.turns.len()));
     }
     let (mut logit_positions, mut turns, mut behaviour, mut on_policy, mut after) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new(), 1);
-    for (turn, at) in rollout.turns.iter().zip(starts) {
-        // Of a stored turn, the lengths of its segments are known.
-        let sampled = if rollout.stored.is_none() { turn.logprobs.len() } else { turn.tokens() as usize };
-        let end = at + sampled;
+    for (turn, Range { start: at, end }) in rollout.turns.iter().zip(spans) {
         if at < after || end > length {
             return Err(format!("a turn of tokens {at} to {end} is not within {after} to {length}"));
         }
@@ -100,7 +98,7 @@ fn row(rollout: &BatchRollout, config: &Config, base: PolicyVersion) -> Result<R
             return Err(format!("a log-probability of {logprob} in the turn at {at}"));
         }
         logit_positions.extend(at - 1..end - 1);
-        turns.push(sampled);
+        turns.push(end - at);
         behaviour.extend(&turn.logprobs);
         for segment in &turn.segments {
             let on = f32::from(u8::from(segment.version == base));
