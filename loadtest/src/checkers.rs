@@ -12,6 +12,7 @@ pub mod snapshots;
 
 mod bounded_memory;
 mod books_balance;
+mod contexts_follow;
 mod drains;
 mod drops_have_reasons;
 mod ends_in_time;
@@ -42,9 +43,10 @@ const MAX_WORDS: usize = 10;
 pub type Checker = fn(&History) -> Vec<String>;
 
 /// All checkers by name.
-pub const ALL: [(&str, Checker); 15] = [
+pub const ALL: [(&str, Checker); 16] = [
     ("no_task_lost", no_task_lost::check),
     ("one_effect_per_task", one_effect_per_task::check),
+    ("contexts_follow", contexts_follow::check),
     ("staleness_bounded", staleness_bounded::check),
     ("versions_monotonic", versions_monotonic::check),
     ("one_acts", one_acts::check),

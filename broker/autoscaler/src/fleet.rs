@@ -17,6 +17,10 @@ const SILENCE: Duration = Duration::from_millis(8 * WORKER_REPORT_MS);
 const MAX_FOLLOWED: usize = 65_536;
 /// Half-life of a measured speed.
 const HALF_LIFE: Duration = Duration::from_secs(15);
+/// Tasks that are enough for a mean: where more are done within the half-life, older ones count less.
+const ENOUGH: f64 = 200.0;
+/// Tasks that count however long ago they were done: a train step may last longer than the half-life.
+const LEAST: f64 = 2.0;
 
 /// The speeds of workers that belong to no pool of the file are kept under this name, which no pool
 /// has.
@@ -33,7 +37,7 @@ pub struct LiveWorker {
     pub notice: WorkerNotice,
 }
 
-/// Sums over the reports of workers, which decay.
+/// Sums over the reports of workers.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Sums {
     /// Tasks done.
@@ -46,19 +50,56 @@ struct Sums {
     filled_s: f64,
 }
 
+impl Sums {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            done: self.done + other.done,
+            busy_s: self.busy_s + other.busy_s,
+            seen_s: self.seen_s + other.seen_s,
+            filled_s: self.filled_s + other.filled_s,
+        }
+    }
+
+    fn times(self, factor: f64) -> Self {
+        Self {
+            done: self.done * factor,
+            busy_s: self.busy_s * factor,
+            seen_s: self.seen_s * factor,
+            filled_s: self.filled_s * factor,
+        }
+    }
+}
+
+/// The speed of a pool's workers at one stage.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Speed {
+    /// Up to the last report of a finished task. Older ones decay.
     sums: Sums,
+    /// Since then. It counts with the next task that is done: until then nobody knows what the time
+    /// was spent for, and a trainer in the middle of a step would look slower and slower.
+    begun: Sums,
+    /// When that report came.
     at: Instant,
 }
 
-/// What is left of a task that was done five minutes ago: fewer are no measurement.
-const LEAST_DONE: f64 = 1e-6;
-
 impl Speed {
+    fn report(&mut self, gained: Sums, now: Instant) {
+        self.begun = self.begun.plus(gained);
+        if self.begun.done <= 0.0 {
+            return;
+        }
+        let passed = now.duration_since(self.at).as_secs_f64();
+        let decayed = 0.5_f64.powf(passed / HALF_LIFE.as_secs_f64());
+        let before = self.sums.done.max(f64::MIN_POSITIVE);
+        let kept = decayed.max(LEAST.min(before) / before);
+        let sums = self.sums.times(kept).plus(self.begun);
+        let (sums, begun) = (sums.times((ENOUGH / sums.done).min(1.0)), Sums::default());
+        *self = Self { sums, begun, at: now };
+    }
+
     fn per_s(&self) -> Option<f64> {
         let Sums { done, busy_s, seen_s, filled_s } = self.sums;
-        if done < LEAST_DONE || busy_s <= 0.0 {
+        if done <= 0.0 || busy_s <= 0.0 {
             return None;
         }
         // Slots that were free would have done as much again. Where that is too much to expect, the
@@ -126,18 +167,8 @@ impl Fleet {
     }
 
     fn measure(&mut self, pool: &str, stage: Stage, gained: Sums, now: Instant) {
-        let key = (pool.to_owned(), stage);
-        let speed = self.speeds.entry(key).or_insert(Speed { sums: Sums::default(), at: now });
-        let passed = now.duration_since(speed.at).as_secs_f64();
-        let kept = 0.5_f64.powf(passed / HALF_LIFE.as_secs_f64());
-        let sum = |of: fn(&Sums) -> f64| of(&speed.sums) * kept + of(&gained);
-        let sums = Sums {
-            done: sum(|s| s.done),
-            busy_s: sum(|s| s.busy_s),
-            seen_s: sum(|s| s.seen_s),
-            filled_s: sum(|s| s.filled_s),
-        };
-        *speed = Speed { sums, at: now };
+        let new = Speed { sums: Sums::default(), begun: Sums::default(), at: now };
+        self.speeds.entry((pool.to_owned(), stage)).or_insert(new).report(gained, now);
     }
 
     /// Records that so many workers of a pool are to start.
@@ -262,6 +293,36 @@ mod tests {
         fleet.hear(quarter, &pools, now);
         let per_s = fleet.supply(&pools[0]).per_s[&Stage::Generate];
         assert!((per_s - 40.0).abs() < 1e-9, "{per_s}: it did 10 a second with a quarter of its slots");
+    }
+
+    #[test]
+    fn a_step_that_is_longer_than_the_memory_has_its_own_length_at_any_moment() {
+        let (pools, start) = (pools(), Instant::now());
+        let mut fleet = Fleet::default();
+        // Steps of 100 s one after another, told every second, and a pause of ten minutes.
+        for second in 1..=1_000_u64 {
+            let pause = if second > 500 { 600 } else { 0 };
+            let now = start + Duration::from_secs(second + pause);
+            let notice =
+                notice("t", Stage::TrainShard, (second + pause) * 1_000, second / 100, second * 1_000_000);
+            fleet.hear(notice, &pools, now);
+            let step_s = fleet.step_s();
+            assert_eq!(step_s, (second >= 100).then_some(100.0), "second={second}");
+        }
+        // Steps become shorter, which is soon known.
+        for second in 1..=60 {
+            let now = start + Duration::from_secs(1_600 + second);
+            let notice = notice(
+                "t",
+                Stage::TrainShard,
+                (1_600 + second) * 1_000,
+                10 + second / 20,
+                (1_000 + second) * 1_000_000,
+            );
+            fleet.hear(notice, &pools, now);
+        }
+        let step_s = fleet.step_s().unwrap();
+        assert!((20.0..60.0).contains(&step_s), "{step_s}");
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::board::{Board, Standing};
 use crate::fleet::Fleet;
 use crate::leave::leavers;
 use crate::limits::{Lately, limited};
-use crate::plan::{Need, Steps, Trainer, plan};
+use crate::plan::{Need, Runs, plan};
 use crate::spec::{PoolSpec, ScalingFile};
 use crate::targets::{Order, Target, converge};
 
@@ -56,7 +56,7 @@ pub struct Autoscaler {
 struct Scaler {
     at: Autoscaler,
     fleet: Fleet,
-    steps: Steps,
+    runs: Runs,
     lately: BTreeMap<String, Lately>,
     told: BTreeMap<String, Instant>,
     orders: BTreeMap<String, watch::Sender<Order>>,
@@ -82,7 +82,7 @@ pub async fn run(at: Autoscaler, targets: BTreeMap<String, Arc<dyn Target>>, shu
     let mut scaler = Scaler {
         at,
         fleet: Fleet::default(),
-        steps: Steps::default(),
+        runs: Runs::default(),
         lately: BTreeMap::new(),
         told: BTreeMap::new(),
         orders,
@@ -142,14 +142,8 @@ impl Scaler {
             let state = self.at.shared.lock();
             demand::of(&state)
         };
-        let step_s = self.fleet.step_s();
-        let demands: Vec<_> = demands
-            .into_iter()
-            .map(|demand| {
-                let elapsed_s = self.steps.elapsed_s(&demand, now);
-                (demand, Trainer { step_s, elapsed_s })
-            })
-            .collect();
+        let paces = self.runs.paces(&demands, self.fleet.step_s(), now);
+        let demands: Vec<_> = demands.into_iter().zip(paces).collect();
         // Shares of the demand that cheaper pools of the same stages leave.
         let mut left: BTreeMap<BTreeSet<Stage>, f64> = BTreeMap::new();
         let mut pools: Vec<&PoolSpec> = file.pools.iter().collect();

@@ -75,7 +75,7 @@ pub struct Args {
     #[arg(long, default_value_t = 16)]
     groups: u32,
     /// Seconds after which a pool of the staleness budget shrinks to what it needs
-    #[arg(long, default_value_t = 60.0)]
+    #[arg(long, default_value_t = 15.0)]
     cooldown: f64,
     /// Visibility timeout of a task, in seconds of virtual time
     #[arg(long, default_value_t = 30.0)]

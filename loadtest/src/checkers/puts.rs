@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_queue::port::Message;
 use millrace_schemas::envelope::decode;
-use millrace_schemas::{RunId, Task, TaskKey, subjects};
+use millrace_schemas::{RunId, Task, TaskBody, TaskKey, subjects};
 
 /// A task that was put.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,6 +16,18 @@ pub struct TaskPut {
     pub key: TaskKey,
     /// It is for evaluation.
     pub evaluate: bool,
+    /// The log entries that a turn is sampled after; `None` of other tasks.
+    pub context: Option<Vec<u64>>,
+}
+
+impl From<&Task> for TaskPut {
+    fn from(task: &Task) -> Self {
+        let context = match &task.body {
+            TaskBody::Generate(generate) => Some(generate.prefix.iter().map(|entry| entry.seq).collect()),
+            _ => None,
+        };
+        Self { run: task.run.clone(), key: task.key, evaluate: task.evaluate, context }
+    }
 }
 
 /// An observer of the tasks that reach the queue. Clones share its state.
@@ -31,8 +43,8 @@ impl PutWatch {
         for message in messages {
             let Ok(named) = subjects::parse_task(&message.subject) else { continue };
             seen.entry((named.run.clone(), named.key)).or_insert_with(|| {
-                let task = decode::<Task>("task", &message.payload);
-                TaskPut { run: named.run, key: named.key, evaluate: task.is_ok_and(|task| task.evaluate) }
+                let unread = TaskPut { run: named.run, key: named.key, evaluate: false, context: None };
+                decode::<Task>("task", &message.payload).map_or(unread, |task| TaskPut::from(&task))
             });
         }
     }

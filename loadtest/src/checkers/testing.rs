@@ -114,8 +114,7 @@ impl World {
         for command in self.state.advance(seq, run().as_str(), event) {
             match command {
                 Command::PutTask(task) => {
-                    let (run, key, evaluate) = (task.run.clone(), task.key, task.evaluate);
-                    self.puts.push(TaskPut { run, key, evaluate });
+                    self.puts.push(TaskPut::from(&*task));
                     self.tasks.push_back(*task);
                 }
                 Command::PutBlob { run, content } => {

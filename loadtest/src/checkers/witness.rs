@@ -45,7 +45,7 @@ pub(super) fn puts(history: &History) -> Vec<TaskPut> {
     history.replay(|moment| {
         for command in moment.commands.into_iter().flatten() {
             if let Command::PutTask(task) = command {
-                puts.push(TaskPut { run: task.run.clone(), key: task.key, evaluate: task.evaluate });
+                puts.push(TaskPut::from(&**task));
             }
         }
     });

@@ -25,8 +25,10 @@ use tokio_util::sync::CancellationToken;
 use super::link::Link;
 use super::scenario::FaultKind;
 use super::world::World;
+use forks::Forks;
 use train::Train;
 
+mod forks;
 mod train;
 
 /// Poll interval of the policies.
@@ -60,7 +62,7 @@ pub(super) fn executor(
                 is_shared: device.is_some(),
             })
         }
-        Stage::EnvStep => Arc::new(EnvStep::default()),
+        Stage::EnvStep => Arc::new(Forks { inner: EnvStep::default(), world: link.world.clone() }),
         Stage::Reward => Arc::new(Reward::default()),
         Stage::TrainShard => {
             let (world, broker, device) = (link.world.clone(), broker.clone(), device.cloned());

@@ -79,7 +79,9 @@ fn draw_run(world: &World, shape: &RunShape, number: u64) -> RunSpec {
         spec.environment = None;
         spec.domains = (0..domains).map(|number| draw_domain(world, shape, number)).collect();
     } else if shape.stored_turns.1 > 0 && spec.part(0).environment.max_turns() > 1 {
-        let share = f64::from(count(shape.stored_turns)) / 100.0;
+        let percent = f64::from(count(shape.stored_turns));
+        // A rollout that continues another's turns has none of its own to fork from.
+        let share = if world.has_forks(&spec.name) { 0.0 } else { percent / 100.0 };
         spec.rollout.stored_turns = StoredTurns { share, ..StoredTurns::default() };
     }
     // By the run's seed, so that all other draws are what they were.

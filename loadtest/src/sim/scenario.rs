@@ -87,6 +87,8 @@ pub struct RunShape {
     pub patient: bool,
     /// Two runs in three store some versions as what changed since an anchor.
     pub deltas: bool,
+    /// Observations of two runs in three at times follow an earlier turn than the last. Those runs start from no stored turns.
+    pub forks: bool,
 }
 
 impl Default for RunShape {
@@ -108,6 +110,7 @@ impl Default for RunShape {
             stored_turns: (0, 0),
             patient: false,
             deltas: false,
+            forks: false,
         }
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use millrace_policy::random::Stream;
 use millrace_queue::clock::SystemClock;
 use millrace_queue::{Broker, MemoryQueue, Objects, QueueSettings};
+use millrace_schemas::blob::Sha;
 use millrace_schemas::{PoolName, RunId, Stage};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -37,6 +38,7 @@ pub(super) struct World {
     pub(super) puts: PutWatch,
     /// What replicas that are behind still show.
     pub(super) replicas: Replicas,
+    has_forks: bool,
     start: Instant,
     state: Mutex<WorldState>,
 }
@@ -90,6 +92,7 @@ impl World {
             time_division: scenario.time_division,
             puts: PutWatch::default(),
             replicas: Replicas::default(),
+            has_forks: scenario.runs.forks,
             start: Instant::now(),
             state: Mutex::new(state),
         })
@@ -147,6 +150,13 @@ impl World {
     /// Whether trouble is about and strikes here.
     pub(super) fn strikes(&self, trouble: FaultKind) -> bool {
         self.has(trouble) && self.below(1_000) < STRIKES_PER_MILLE
+    }
+
+    /// Whether observations of this run at times follow an earlier turn than the last: two runs in three, where the
+    /// scenario has forks.
+    pub(super) fn has_forks(&self, run: &RunId) -> bool {
+        let drawn = Sha::of(format!("{} {run} forks", self.seed).as_bytes()).0[0];
+        self.has_forks && !drawn.is_multiple_of(3)
     }
 
     /// The runs that are played.

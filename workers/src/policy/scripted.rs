@@ -138,6 +138,10 @@ impl Trainer for ScriptedTrainer {
             rendezvous(assignment, base, step)?;
         }
         let rollouts = step.batch.groups.iter().flat_map(|group| &group.rollouts);
+        if let Some(malformed) = rollouts.clone().find(|rollout| rollout.sequences().is_none()) {
+            let reason = format!("rollout {} has malformed forks={:?}", malformed.id, malformed.forks);
+            return Err(PolicyError::Impossible(reason));
+        }
         let count = rollouts.clone().count().max(1) as f64;
         let reward = rollouts.map(|rollout| rollout.reward).sum::<f64>() / count;
         let mut trained = Self::version(weights, [("loss".to_owned(), -reward)].into());

@@ -12,7 +12,6 @@ fn demand() -> Demand {
         run: Some("lake".parse().unwrap()),
         ranks: 1,
         batch_rollouts: 100,
-        window_rollouts: 200,
         steps_left: 50,
         outstanding: BTreeMap::from([(Stage::Generate, 100)]),
         per_rollout: BTreeMap::from([(Stage::Generate, 5.0), (Stage::EnvStep, 6.0), (Stage::Reward, 1.0)]),
@@ -29,7 +28,7 @@ fn supply(per_s: f64) -> Supply {
     }
 }
 
-const BUSY: Trainer = Trainer { step_s: Some(10.0), elapsed_s: 0.0 };
+const BUSY: Pace = Pace { step_s: Some(10.0), elapsed_s: 0.0, tasks: BTreeMap::new() };
 
 fn training(demand: Demand) -> Demand {
     Demand { makes: Some(PolicyVersion(3)), ..demand }
@@ -52,20 +51,61 @@ fn a_trainer_that_waits_makes_a_pool_at_most_twice_as_large() {
 }
 
 #[test]
-fn a_pool_goes_to_one_while_the_trainer_is_the_bottleneck() {
+fn a_pool_is_small_while_the_trainer_is_the_bottleneck() {
     // A whole batch waits, and another is in training: the window is full.
     let demand = Demand { ready_rollouts: 100, outstanding: BTreeMap::new(), ..training(demand()) };
     let need = plan(&pool("\"generate\""), &[(demand.clone(), BUSY)], &supply(10.0), 6);
     assert_eq!(need.workers, 0, "{need:?}");
-    let waits = Demand { outstanding: BTreeMap::from([(Stage::Generate, 1)]), ..demand };
-    assert_eq!(plan(&pool("\"generate\""), &[(waits, BUSY)], &supply(10.0), 6).workers, 1);
+    let waits = Demand { outstanding: BTreeMap::from([(Stage::Generate, 1)]), ..demand.clone() };
+    let slots = Supply { slots: BTreeMap::from([(Stage::Generate, 16)]), ..supply(10.0) };
+    assert_eq!(plan(&pool("\"generate\""), &[(waits, BUSY)], &slots, 6).workers, 1);
+    // Ten times as long a step.
+    let slow = Pace { step_s: Some(100.0), ..BUSY };
+    assert_eq!(plan(&pool("\"generate\""), &[(training(self::demand()), slow)], &supply(10.0), 6).workers, 1);
+}
+
+#[test]
+fn what_is_finished_at_the_moment_does_not_shrink_the_pool() {
+    // Each step consumes 100 rollouts, whatever is ready in its middle.
+    for ready_rollouts in [0, 50, 100] {
+        let demand = Demand { ready_rollouts, ..training(demand()) };
+        assert_eq!(plan(&pool("\"generate\""), &[(demand, BUSY)], &supply(10.0), 6).workers, 6);
+    }
+}
+
+#[test]
+fn rollouts_that_all_wait_for_their_environments_are_still_to_be_sampled() {
+    let mut runs = Runs::default();
+    let (now, slots) =
+        (Instant::now(), Supply { slots: BTreeMap::from([(Stage::Generate, 10)]), ..supply(10.0) });
+    let at_work = |stage: Stage| Demand {
+        outstanding: [Stage::Generate, Stage::EnvStep]
+            .map(|of| (of, if of == stage { 100 } else { 0 }))
+            .into(),
+        ready_rollouts: 100,
+        ..training(demand())
+    };
+    let mut needs = Vec::new();
+    for second in 0..20 {
+        let stage = if second % 2 == 0 { Stage::Generate } else { Stage::EnvStep };
+        let demands = [at_work(stage)];
+        let paces = runs.paces(&demands, Some(10.0), now + Duration::from_secs(5 * second));
+        let pairs: Vec<_> = demands.into_iter().zip(paces).collect();
+        needs.push(plan(&pool("\"generate\""), &pairs, &slots, 6).workers);
+    }
+    assert_eq!(needs, [6; 20]);
+    // Ten minutes without one are no coincidence.
+    let demands = [at_work(Stage::EnvStep)];
+    let paces = runs.paces(&demands, Some(10.0), now + Duration::from_secs(700));
+    let pairs: Vec<_> = demands.into_iter().zip(paces).collect();
+    assert_eq!(plan(&pool("\"generate\""), &pairs, &slots, 6).workers, 0);
 }
 
 #[test]
 fn the_need_grows_as_the_step_nears_its_end() {
     let needs = [0.0, 4.0, 8.0].map(|elapsed_s| {
-        let trainer = Trainer { elapsed_s, ..BUSY };
-        plan(&pool("\"generate\""), &[(training(demand()), trainer)], &supply(10.0), 1).workers
+        let pace = Pace { elapsed_s, ..BUSY };
+        plan(&pool("\"generate\""), &[(training(demand()), pace)], &supply(10.0), 1).workers
     });
     assert_eq!(needs, [6, 10, 12]);
 }
@@ -101,7 +141,7 @@ fn environments_and_inference_scale_apart() {
     let supply = Supply { per_s: slow, ..supply(10.0) };
     let need = plan(&pool("\"env_step\", \"reward\""), &demands, &supply, 1);
     // 600 steps in 10 s, 2 a worker, and a little for the rewards.
-    assert_eq!(need.workers, 37, "{need:?}");
+    assert_eq!(need.workers, 34, "{need:?}");
 }
 
 #[test]
@@ -117,8 +157,8 @@ fn a_gang_has_its_ranks_while_a_run_works() {
 fn before_anything_is_measured_a_pool_starts_with_a_step() {
     let unknown = Supply { per_s: BTreeMap::new(), ..supply(1.0) };
     let first = Demand { per_rollout: BTreeMap::new(), ..demand() };
-    let untrained = Trainer { step_s: None, elapsed_s: 0.0 };
-    let need = plan(&pool("\"generate\""), &[(first, untrained)], &unknown, 0);
+    let untrained = Pace::default();
+    let need = plan(&pool("\"generate\""), &[(first, untrained.clone())], &unknown, 0);
     assert_eq!((need.workers, need.reason.cause), (4, ScaleCause::Unmeasured));
     let starting =
         Demand { starting: true, outstanding: BTreeMap::new(), per_rollout: BTreeMap::new(), ..demand() };

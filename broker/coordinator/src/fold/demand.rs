@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use millrace_schemas::api::RunState;
 use millrace_schemas::{PolicyVersion, RunId, Stage};
 
+use crate::fold::rollout::Group;
 use crate::fold::state::{Run, State};
 use crate::fold::status::outstanding_tasks;
 
@@ -22,8 +23,6 @@ pub struct Demand {
     pub batch_rollouts: u64,
     /// Finished rollouts that wait for a step.
     pub ready_rollouts: u64,
-    /// Rollouts that may be admitted, in flight, finished or in training, at once.
-    pub window_rollouts: u64,
     /// Steps that are neither done nor in training.
     pub steps_left: u64,
     /// The version that is being made; `None` between steps.
@@ -59,7 +58,6 @@ fn of_run(run: &Run) -> Demand {
         ranks: run.spec.gang.ranks,
         batch_rollouts: group * u64::from(run.spec.rollout.groups_per_step),
         ready_rollouts: group * run.ready.len() as u64,
-        window_rollouts: run.spec.rollouts_in_flight(),
         steps_left: run.spec.steps.saturating_sub(done),
         makes: run.training.as_ref().map(|training| training.makes),
         evaluating: run.evaluation.is_some(),
@@ -68,19 +66,26 @@ fn of_run(run: &Run) -> Demand {
     }
 }
 
-/// Turns are counted when they are sampled, rollouts when they end. The means of both are taken over
-/// the whole run, so what is in flight weighs less and less.
+/// The means over the rollouts that ended. Turns are counted when they are sampled, so those of the
+/// rollouts that still play are taken off: at a run's start they are most of all.
 fn per_rollout(run: &Run) -> BTreeMap<Stage, f64> {
     let books = &run.books;
-    let ended = books.trained + books.dropped.values().sum::<u64>();
     let group = u64::from(run.spec.rollout.group_size);
     let trained_now = run.training.as_ref().map_or(0, |training| training.groups.len() as u64);
+    let ended = books.trained + books.dropped.values().sum::<u64>();
     let ended = ended + group * (run.ready.len() as u64 + trained_now);
-    if ended == 0 || books.counters.turns == 0 {
+    let ready = run.ready.iter().filter_map(|number| run.groups.get(number));
+    let playing = turns(run.groups.values()).saturating_sub(turns(ready));
+    let played = books.counters.turns.saturating_sub(playing);
+    if ended == 0 || played == 0 {
         return BTreeMap::new();
     }
-    let turns = books.counters.turns as f64 / ended as f64;
+    let turns = played as f64 / ended as f64;
     let rewards = run.spec.parts().map(|domain| domain.rewards.len()).max().unwrap_or_default();
     // Each turn is one step of the environment, after one reset.
     BTreeMap::from([(Stage::Generate, turns), (Stage::EnvStep, turns + 1.0), (Stage::Reward, rewards as f64)])
+}
+
+fn turns<'a>(groups: impl Iterator<Item = &'a Group>) -> u64 {
+    groups.flat_map(|group| &group.rollouts).map(|rollout| rollout.turns.len() as u64).sum()
 }

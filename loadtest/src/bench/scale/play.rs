@@ -54,7 +54,7 @@ impl Setting {
         let pool = |Shape { name, stages, most, .. }: Shape| {
             let stages: Vec<String> = stages.iter().map(|stage| format!("{:?}", stage.name())).collect();
             format!(
-                "[[pool]]\nname = {name:?}\nstages = [{}]\nmax = {most}\nstep = 4\ncooldown_s = {cooldown_s:?}\nstart_up_s = \
+                "[[pool]]\nname = {name:?}\nstages = [{}]\nmax = {most}\nstep = 8\ncooldown_s = {cooldown_s:?}\nstart_up_s = \
                  {start_up_s:?}\n",
                 stages.join(", ")
             )

@@ -55,6 +55,8 @@ fn all_dead_restart_from_the_last_checkpoint_replay_same_weights() {
         let count = |name: &str| read.iter().filter(|file| file.starts_with(name)).count();
         assert_eq!(count("batch"), 3 * world, "{read:?}");
         assert_eq!(count("optimizer"), world * world, "{read:?}");
+        // The weights of the checkpoint and of the base: one member reads them, and the others get them from it.
+        assert_eq!(count("model"), 2, "{read:?}");
     }
 }
 

@@ -1,0 +1,151 @@
+//! A turn is sampled after what it follows, and trained on with that as its context. An observation
+//! follows the last turn, or the earlier turn that its environment names. The turn after it has all of
+//! that turn's context, that turn, and the observation. What the coordinator puts, and what it keeps
+//! of forks with a batch, is recounted here from the first outcomes, without its code.
+
+use std::collections::BTreeMap;
+
+use millrace_schemas::{Event, OutcomeBody, RolloutId, RunId, TaskKey};
+
+use super::history::History;
+use super::witness::puts;
+
+/// The first outcomes of a run's turns and observations.
+struct Outcomes {
+    /// Their positions in the log.
+    seqs: BTreeMap<TaskKey, u64>,
+    /// The turns that observations say they follow.
+    follows: BTreeMap<TaskKey, u32>,
+}
+
+impl Outcomes {
+    fn of(history: &History, run: &RunId) -> Self {
+        let (mut seqs, mut follows) = (BTreeMap::new(), BTreeMap::new());
+        for entry in history.log.iter().filter(|entry| entry.run == run.as_str()) {
+            let Some(Event::Outcome(outcome)) = &entry.event else { continue };
+            if !outcome.body.is_final() || seqs.contains_key(&outcome.key) {
+                continue;
+            }
+            seqs.insert(outcome.key, entry.seq);
+            if let OutcomeBody::EnvStep(done) = &outcome.body {
+                follows.extend(done.follows.map(|turn| (outcome.key, turn)));
+            }
+        }
+        Self { seqs, follows }
+    }
+
+    /// The turn that `turn` follows; 0 for none.
+    fn follows(&self, rollout: RolloutId, turn: u32) -> u32 {
+        let before = turn.saturating_sub(1);
+        self.follows
+            .get(&TaskKey::EnvStep { rollout, turn: before })
+            .map_or(before, |named| *named.min(&before))
+    }
+
+    /// The log entries that `turn` is to be sampled after; `None` where one is not in the log.
+    fn context(&self, rollout: RolloutId, turn: u32) -> Option<Vec<u64>> {
+        let observed = |turn: u32| self.seqs.get(&TaskKey::EnvStep { rollout, turn }).copied();
+        let mut entries = vec![observed(turn.checked_sub(1)?)?];
+        let mut at = self.follows(rollout, turn);
+        while at > 0 {
+            entries.push(*self.seqs.get(&TaskKey::Generate { rollout, turn: at })?);
+            entries.push(observed(at - 1)?);
+            at = self.follows(rollout, at);
+        }
+        entries.reverse();
+        Some(entries)
+    }
+
+    /// A rollout that continues from another's turn has no first observation of its own, and no forks.
+    fn begins_itself(&self, rollout: RolloutId) -> bool {
+        self.seqs.contains_key(&TaskKey::EnvStep { rollout, turn: 0 })
+    }
+}
+
+/// Recounts the context of every task that samples, and the forks of every rollout that was trained on.
+pub(super) fn check(history: &History) -> Vec<String> {
+    let mut findings = Vec::new();
+    // A lost part of the log held the first outcomes.
+    if history.losses > 0 {
+        return findings;
+    }
+    let puts = puts(history);
+    for (run, _) in history.runs() {
+        let outcomes = Outcomes::of(history, run);
+        for put in puts.iter().filter(|put| put.run == *run) {
+            let (TaskKey::Generate { rollout, turn }, Some(found)) = (put.key, &put.context) else {
+                continue;
+            };
+            if !outcomes.begins_itself(rollout) {
+                continue;
+            }
+            let expected = outcomes.context(rollout, turn);
+            if expected.as_ref() != Some(found) {
+                findings.push(format!(
+                    "run={run} task={} is sampled after entries={found:?}, and follows {expected:?}",
+                    put.key
+                ));
+            }
+        }
+        for (version, _, rollout) in history.trained(run) {
+            let turns = 2..=rollout.turns.len() as u32;
+            let forks = turns.map(|turn| (turn, outcomes.follows(rollout.id, turn)));
+            let expected: Vec<(u32, u32)> = forks.filter(|(turn, follows)| follows + 1 < *turn).collect();
+            let found: Vec<(u32, u32)> = rollout.forks.iter().map(|fork| (fork.turn, fork.follows)).collect();
+            if outcomes.begins_itself(rollout.id) && found != expected {
+                findings.push(format!(
+                    "run={run} {version}: rollout {} has forks={found:?}, and its observations make {expected:?}",
+                    rollout.id
+                ));
+            }
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_schemas::fork::Fork;
+
+    use super::super::puts::TaskPut;
+    use super::super::testing::{break_batch, run, sound};
+    use super::*;
+
+    #[tokio::test]
+    async fn a_turn_that_is_sampled_or_trained_on_after_another_context_is_found() {
+        let mut history = sound().await;
+        assert_eq!(check(&history), Vec::<String>::new());
+        let second = |put: &&mut TaskPut| matches!(put.key, TaskKey::Generate { turn: 2, .. });
+        let puts = history.puts.as_mut().expect("watched");
+        let context =
+            puts.iter_mut().find(second).and_then(|put| put.context.as_mut()).expect("a second turn");
+        assert_eq!(context.len(), 3);
+        context.remove(1);
+        assert!(check(&history)[0].contains("is sampled after"), "{:?}", check(&history));
+
+        let mut history = sound().await;
+        break_batch(&mut history, 2, |batch| {
+            batch.groups[0].rollouts[0].forks.push(Fork { turn: 2, follows: 0 });
+        });
+        assert!(check(&history)[0].contains("has forks=[(2, 0)]"), "{:?}", check(&history));
+    }
+
+    #[tokio::test]
+    async fn an_observation_that_follows_an_earlier_turn_is_followed() {
+        let mut history = sound().await;
+        let mut entries = history.log.iter_mut().filter_map(|entry| entry.event.as_mut());
+        let first = entries.find_map(|event| match event {
+            Event::Outcome(outcome) if matches!(outcome.key, TaskKey::EnvStep { turn: 1, .. }) => {
+                let OutcomeBody::EnvStep(done) = &mut outcome.body else { return None };
+                done.follows = Some(0);
+                outcome.key.rollout()
+            }
+            _ => None,
+        });
+        let rollout = first.expect("a step");
+        let context = Outcomes::of(&history, &run()).context(rollout, 2).expect("in the log");
+        assert_eq!(context.len(), 1, "only its own observation");
+        let named = format!("task={}", TaskKey::Generate { rollout, turn: 2 });
+        assert!(check(&history)[0].contains(&named), "{:?}", check(&history));
+    }
+}
