@@ -60,7 +60,7 @@ pub async fn of(
             TargetSpec::Local | TargetSpec::Keda => Arc::new(drain::Drain::new(broker.clone())),
             TargetSpec::Aws { group } => Arc::new(aws::Aws::connect(group.clone()).await),
             TargetSpec::Kubernetes { namespace, resource, name } => {
-                Arc::new(kubernetes::Kubernetes::in_cluster(namespace, resource, name)?)
+                Arc::new(kubernetes::Kubernetes::in_cluster(broker.clone(), namespace, resource, name)?)
             }
         };
         targets.insert(pool.name.clone(), target);
