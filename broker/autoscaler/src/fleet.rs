@@ -26,6 +26,11 @@ const LEAST: f64 = 2.0;
 /// has.
 const UNSCALED: &str = "";
 
+/// The share of a sum that is left after `passed`.
+pub(crate) fn kept(passed: Duration, half_life: Duration) -> f64 {
+    0.5_f64.powf(passed.as_secs_f64() / half_life.as_secs_f64())
+}
+
 /// A worker as its last notice shows it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LiveWorker {
@@ -88,10 +93,8 @@ impl Speed {
         if self.begun.done <= 0.0 {
             return;
         }
-        let passed = now.duration_since(self.at).as_secs_f64();
-        let decayed = 0.5_f64.powf(passed / HALF_LIFE.as_secs_f64());
         let before = self.sums.done.max(f64::MIN_POSITIVE);
-        let kept = decayed.max(LEAST.min(before) / before);
+        let kept = kept(now.duration_since(self.at), HALF_LIFE).max(LEAST.min(before) / before);
         let sums = self.sums.times(kept).plus(self.begun);
         let (sums, begun) = (sums.times((ENOUGH / sums.done).min(1.0)), Sums::default());
         *self = Self { sums, begun, at: now };
@@ -299,27 +302,19 @@ mod tests {
     fn a_step_that_is_longer_than_the_memory_has_its_own_length_at_any_moment() {
         let (pools, start) = (pools(), Instant::now());
         let mut fleet = Fleet::default();
+        let tell = |fleet: &mut Fleet, at_s: u64, done: u64, busy_s: u64| {
+            let notice = notice("t", Stage::TrainShard, at_s * 1_000, done, busy_s * 1_000_000);
+            fleet.hear(notice, &pools, start + Duration::from_secs(at_s));
+        };
         // Steps of 100 s one after another, told every second, and a pause of ten minutes.
-        for second in 1..=1_000_u64 {
+        for second in 1..=1_000 {
             let pause = if second > 500 { 600 } else { 0 };
-            let now = start + Duration::from_secs(second + pause);
-            let notice =
-                notice("t", Stage::TrainShard, (second + pause) * 1_000, second / 100, second * 1_000_000);
-            fleet.hear(notice, &pools, now);
-            let step_s = fleet.step_s();
-            assert_eq!(step_s, (second >= 100).then_some(100.0), "second={second}");
+            tell(&mut fleet, second + pause, second / 100, second);
+            assert_eq!(fleet.step_s(), (second >= 100).then_some(100.0), "second={second}");
         }
         // Steps become shorter, which is soon known.
         for second in 1..=60 {
-            let now = start + Duration::from_secs(1_600 + second);
-            let notice = notice(
-                "t",
-                Stage::TrainShard,
-                (1_600 + second) * 1_000,
-                10 + second / 20,
-                (1_000 + second) * 1_000_000,
-            );
-            fleet.hear(notice, &pools, now);
+            tell(&mut fleet, 1_600 + second, 10 + second / 20, 1_000 + second);
         }
         let step_s = fleet.step_s().unwrap();
         assert!((20.0..60.0).contains(&step_s), "{step_s}");

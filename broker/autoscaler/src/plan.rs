@@ -23,7 +23,7 @@ use millrace_schemas::scale::{Budget, ScaleCause, ScaleLimit, ScaleReason};
 use millrace_schemas::{PolicyVersion, RunId, Stage};
 use tokio::time::Instant;
 
-use crate::fleet::Supply;
+use crate::fleet::{Supply, kept};
 use crate::spec::PoolSpec;
 
 /// More than the mean: rollouts differ, and a batch waits for its last one.
@@ -132,8 +132,7 @@ fn budget(pool: &PoolSpec, demand: &Demand, pace: &Pace, supply: &Supply) -> Opt
         let (k, speed) = (demand.per_rollout.get(&stage)?, supply.per_s.get(&stage)?);
         // The next step waits for an evaluation, whose rollouts are counted by their tasks.
         let played = if demand.evaluating { demand.tasks(stage) } else { 0 };
-        let catches_up = (k * missing as f64).max(k * played as f64) / catch_up;
-        let needed = catches_up.max(k * in_the_long_run);
+        let needed = k * (missing.max(played) as f64 / catch_up).max(in_the_long_run);
         workers += HEADROOM * needed / speed;
         if budget.as_ref().is_none_or(|of| needed / speed > of.needed_per_s / of.worker_per_s) {
             budget = Some(Budget {
@@ -223,8 +222,7 @@ impl Runs {
             Some(begun) if begun.0 == makes => begun,
             _ => (makes, now),
         });
-        let passed = now.duration_since(seen.at).as_secs_f64();
-        let kept = 0.5_f64.powf(passed / LATELY.as_secs_f64());
+        let kept = kept(now.duration_since(seen.at), LATELY);
         for (stage, tasks) in &demand.outstanding {
             let mean = seen.tasks.entry(*stage).or_insert(*tasks as f64);
             *mean = *mean * kept + *tasks as f64 * (1.0 - kept);

@@ -3,52 +3,35 @@
 //! that turn's context, that turn, and the observation. What the coordinator puts, and what it keeps
 //! of forks with a batch, is recounted here from the first outcomes, without its code.
 
-use std::collections::BTreeMap;
-
-use millrace_schemas::{Event, OutcomeBody, RolloutId, RunId, TaskKey};
+use millrace_schemas::{OutcomeBody, RolloutId, TaskKey};
 
 use super::history::History;
-use super::witness::puts;
+use super::witness::{FirstOutcomes, first_outcomes, puts};
 
 /// The first outcomes of a run's turns and observations.
-struct Outcomes {
-    /// Their positions in the log.
-    seqs: BTreeMap<TaskKey, u64>,
-    /// The turns that observations say they follow.
-    follows: BTreeMap<TaskKey, u32>,
-}
+struct Outcomes<'a>(FirstOutcomes<'a>);
 
-impl Outcomes {
-    fn of(history: &History, run: &RunId) -> Self {
-        let (mut seqs, mut follows) = (BTreeMap::new(), BTreeMap::new());
-        for entry in history.log.iter().filter(|entry| entry.run == run.as_str()) {
-            let Some(Event::Outcome(outcome)) = &entry.event else { continue };
-            if !outcome.body.is_final() || seqs.contains_key(&outcome.key) {
-                continue;
-            }
-            seqs.insert(outcome.key, entry.seq);
-            if let OutcomeBody::EnvStep(done) = &outcome.body {
-                follows.extend(done.follows.map(|turn| (outcome.key, turn)));
-            }
-        }
-        Self { seqs, follows }
+impl Outcomes<'_> {
+    fn seq(&self, key: TaskKey) -> Option<u64> {
+        self.0.get(&key).map(|(seq, _)| *seq)
     }
 
     /// The turn that `turn` follows; 0 for none.
     fn follows(&self, rollout: RolloutId, turn: u32) -> u32 {
         let before = turn.saturating_sub(1);
-        self.follows
-            .get(&TaskKey::EnvStep { rollout, turn: before })
-            .map_or(before, |named| *named.min(&before))
+        match self.0.get(&TaskKey::EnvStep { rollout, turn: before }).map(|(_, outcome)| &outcome.body) {
+            Some(OutcomeBody::EnvStep(done)) => done.follows.map_or(before, |named| named.min(before)),
+            _ => before,
+        }
     }
 
     /// The log entries that `turn` is to be sampled after; `None` where one is not in the log.
     fn context(&self, rollout: RolloutId, turn: u32) -> Option<Vec<u64>> {
-        let observed = |turn: u32| self.seqs.get(&TaskKey::EnvStep { rollout, turn }).copied();
+        let observed = |turn: u32| self.seq(TaskKey::EnvStep { rollout, turn });
         let mut entries = vec![observed(turn.checked_sub(1)?)?];
         let mut at = self.follows(rollout, turn);
         while at > 0 {
-            entries.push(*self.seqs.get(&TaskKey::Generate { rollout, turn: at })?);
+            entries.push(self.seq(TaskKey::Generate { rollout, turn: at })?);
             entries.push(observed(at - 1)?);
             at = self.follows(rollout, at);
         }
@@ -58,7 +41,7 @@ impl Outcomes {
 
     /// A rollout that continues from another's turn has no first observation of its own, and no forks.
     fn begins_itself(&self, rollout: RolloutId) -> bool {
-        self.seqs.contains_key(&TaskKey::EnvStep { rollout, turn: 0 })
+        self.seq(TaskKey::EnvStep { rollout, turn: 0 }).is_some()
     }
 }
 
@@ -71,7 +54,7 @@ pub(super) fn check(history: &History) -> Vec<String> {
     }
     let puts = puts(history);
     for (run, _) in history.runs() {
-        let outcomes = Outcomes::of(history, run);
+        let outcomes = Outcomes(first_outcomes(history, run));
         for put in puts.iter().filter(|put| put.run == *run) {
             let (TaskKey::Generate { rollout, turn }, Some(found)) = (put.key, &put.context) else {
                 continue;
@@ -105,6 +88,7 @@ pub(super) fn check(history: &History) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use millrace_schemas::Event;
     use millrace_schemas::fork::Fork;
 
     use super::super::puts::TaskPut;
@@ -143,7 +127,7 @@ mod tests {
             _ => None,
         });
         let rollout = first.expect("a step");
-        let context = Outcomes::of(&history, &run()).context(rollout, 2).expect("in the log");
+        let context = Outcomes(first_outcomes(&history, &run())).context(rollout, 2).expect("in the log");
         assert_eq!(context.len(), 1, "only its own observation");
         let named = format!("task={}", TaskKey::Generate { rollout, turn: 2 });
         assert!(check(&history)[0].contains(&named), "{:?}", check(&history));

@@ -52,7 +52,7 @@ fn unlike(witness: &Witness<'_>, group: &BatchGroup, rollout: &BatchRollout) -> 
     let id = rollout.id;
     let observed = |turn: usize| match witness.done.get(&TaskKey::EnvStep { rollout: id, turn: turn as u32 })
     {
-        Some(outcome) => match &outcome.body {
+        Some((_, outcome)) => match &outcome.body {
             OutcomeBody::EnvStep(done) => Some(&done.observation),
             _ => None,
         },
@@ -63,7 +63,7 @@ fn unlike(witness: &Witness<'_>, group: &BatchGroup, rollout: &BatchRollout) -> 
     let mut tokens = starts.cloned().unwrap_or_default();
     for (turn, taken) in (1..).zip(&rollout.turns) {
         let outcome = witness.done.get(&TaskKey::Generate { rollout: id, turn: turn as u32 });
-        let Some(OutcomeBody::Generate(done)) = outcome.map(|outcome| &outcome.body) else {
+        let Some(OutcomeBody::Generate(done)) = outcome.map(|(_, outcome)| &outcome.body) else {
             return Some(format!("has a turn {turn} that nobody sampled"));
         };
         if done.segments != taken.segments {
@@ -82,6 +82,7 @@ fn unlike(witness: &Witness<'_>, group: &BatchGroup, rollout: &BatchRollout) -> 
     let score = |(reward, weight): (u32, &f64)| match &witness
         .done
         .get(&TaskKey::Reward { rollout: id, reward })?
+        .1
         .body
     {
         OutcomeBody::Reward(done) => Some(done.score * weight),

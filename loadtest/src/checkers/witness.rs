@@ -24,7 +24,7 @@ pub(super) struct Witness<'a> {
     /// Rollouts begun for training.
     pub(super) begun: BTreeSet<RolloutId>,
     /// The first outcome of each task.
-    pub(super) done: BTreeMap<TaskKey, &'a Outcome>,
+    pub(super) done: FirstOutcomes<'a>,
     /// Rollouts of which a task is a dead letter that was not done before.
     pub(super) failed: BTreeSet<RolloutId>,
     /// Rollouts that a committed version was trained on.
@@ -33,6 +33,22 @@ pub(super) struct Witness<'a> {
     trained_in: BTreeMap<u64, PolicyVersion>,
     /// The newest committed version.
     pub(super) version: PolicyVersion,
+}
+
+/// The first outcome of each task of a run, with its position in the log.
+pub(super) type FirstOutcomes<'a> = BTreeMap<TaskKey, (u64, &'a Outcome)>;
+
+/// What decided each task of a run.
+pub(super) fn first_outcomes<'a>(history: &'a History, run: &RunId) -> FirstOutcomes<'a> {
+    let mut done = FirstOutcomes::new();
+    for entry in history.log.iter().filter(|entry| entry.run == run.as_str()) {
+        if let Some(Event::Outcome(outcome)) = &entry.event
+            && outcome.body.is_final()
+        {
+            done.entry(outcome.key).or_insert((entry.seq, outcome));
+        }
+    }
+    done
 }
 
 /// The tasks that were put: as they were seen at the queue, or else as the log led to them.
@@ -60,18 +76,15 @@ impl<'a> Witness<'a> {
             Some(Event::Submitted(spec)) => Some(&**spec),
             _ => None,
         })?;
-        let (mut done, mut failed) = (BTreeMap::new(), BTreeSet::new());
-        for entry in entries() {
-            match &entry.event {
-                Some(Event::Outcome(outcome)) if outcome.body.is_final() => {
-                    done.entry(outcome.key).or_insert(outcome);
-                }
-                Some(Event::DeadLetter { key, .. }) if !done.contains_key(key) => {
-                    failed.extend(key.rollout());
-                }
-                _ => {}
+        let done = first_outcomes(history, run);
+        let failed = entries().filter_map(|entry| match &entry.event {
+            Some(Event::DeadLetter { key, .. }) => {
+                let was_done = done.get(key).is_some_and(|(seq, _)| *seq < entry.seq);
+                key.rollout().filter(|_| !was_done)
             }
-        }
+            _ => None,
+        });
+        let failed = failed.collect();
         let trained: BTreeSet<_> = history.trained(run).map(|(_, _, rollout)| rollout.id).collect();
         let trained_in = history.trained(run).map(|(version, _, rollout)| (rollout.id.group, version));
         let versions = history.committed.get(run).map_or(0, Vec::len) as u64;
@@ -100,7 +113,7 @@ impl<'a> Witness<'a> {
         let turns = self.done.range(TaskKey::Generate { rollout, turn: 0 }..);
         let mut turns = turns
             .take_while(|(key, _)| matches!(key, TaskKey::Generate { rollout: of, .. } if *of == rollout));
-        turns.find_map(|(_, outcome)| match &outcome.body {
+        turns.find_map(|(_, (_, outcome))| match &outcome.body {
             OutcomeBody::Generate(done) => done.segments.first().map(|first| first.version),
             _ => None,
         })

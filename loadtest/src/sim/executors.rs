@@ -7,7 +7,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use millrace_policy::{Engine, EngineRequest, LoadedVersion, Ticket};
 use millrace_queue::Broker;
-use millrace_schemas::blob::Sha;
 use millrace_schemas::limits::DEVICE_RELEASE_MS;
 use millrace_schemas::policy::Policy;
 use millrace_schemas::{OutcomeBody, PolicyVersion, RunId, Stage, Task, TaskBody, TaskKey};
@@ -36,7 +35,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// How long a turn waits for weights, as in the real executor.
 const WEIGHTS_WAIT: Duration = Duration::from_secs(60);
 /// Of this many rollouts one is cursed while poison is about.
-const CURSED: u64 = 11;
+const CURSED: u8 = 11;
 
 /// The executor of a stage, in a process at the end of `link`. `device` is the one that generating and
 /// training share, if they do.
@@ -94,7 +93,7 @@ impl Executor for Troubled {
         if task.stage() == Stage::Reward && world.befalls(FaultKind::RewardFails, task.run.as_str()) {
             return Verdict::Poison("the rule divides by zero".to_owned());
         }
-        if world.has(FaultKind::Poison) && is_cursed(world.seed, &task) {
+        if world.has(FaultKind::Poison) && is_cursed(world, &task) {
             return Verdict::Poison("it is cursed".to_owned());
         }
         let verdict = self.inner.execute(task, cancel).await;
@@ -132,11 +131,9 @@ impl Tenant for SlowEngine {
 }
 
 /// Whether nobody can do a task of this rollout. The same rollout is cursed everywhere.
-fn is_cursed(seed: u64, task: &Task) -> bool {
+fn is_cursed(world: &World, task: &Task) -> bool {
     let Some(id) = task.key.rollout() else { return false };
-    let name = format!("{seed} {} {id}", task.run);
-    let hash = Sha::of(name.as_bytes());
-    u64::from(hash.0[0]) % CURSED == 0
+    world.lot(format_args!("{} {id}", task.run))[0].is_multiple_of(CURSED)
 }
 
 /// Samples by script, under the policy of the moment: a turn may begin under one version and end under the

@@ -12,15 +12,15 @@ use millrace_queue::port::{
     TaskQueue, Written,
 };
 use millrace_queue::{MemoryQueue, Queue, QueueError};
-use millrace_schemas::blob::Sha;
 use millrace_schemas::{Event, PoolName, Stage, subjects};
 use tokio::time::sleep;
 
 use super::link::Link;
 use super::scenario::FaultKind;
+use super::world::World;
 
 /// Of this many tasks one's acks get lost while those of some do.
-const UNACKED: u64 = 16;
+const UNACKED: u8 = 16;
 
 /// A process's own handle.
 pub(super) struct LinkedQueue {
@@ -260,7 +260,7 @@ impl LinkedLease {
     /// An ack, which may get lost, come twice, or come when the lease has long ended.
     async fn ack(&self) -> Result<(), QueueError> {
         let world = &self.link.world;
-        if world.has(FaultKind::AckNever) && is_chosen(world.seed, &self.subject) {
+        if world.has(FaultKind::AckNever) && is_chosen(world, &self.subject) {
             return Ok(());
         }
         if world.strikes(FaultKind::AckLost) {
@@ -287,8 +287,8 @@ impl LinkedLease {
 }
 
 /// Whether none of this task's acks arrives while those of some do not. The same tasks everywhere.
-fn is_chosen(seed: u64, subject: &str) -> bool {
-    u64::from(Sha::of(format!("{seed} {subject}").as_bytes()).0[0]) % UNACKED == 0
+fn is_chosen(world: &World, subject: &str) -> bool {
+    world.lot(subject)[0].is_multiple_of(UNACKED)
 }
 
 #[async_trait]

@@ -1,6 +1,7 @@
 //! What all simulated processes share: the queue, the object store, chance, and the weather.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -152,11 +153,15 @@ impl World {
         self.has(trouble) && self.below(1_000) < STRIKES_PER_MILLE
     }
 
+    /// Bytes that belong to these words: the same at each attempt at the same thing.
+    pub(super) fn lot(&self, words: impl Display) -> [u8; 32] {
+        Sha::of(format!("{} {words}", self.seed).as_bytes()).0
+    }
+
     /// Whether observations of this run at times follow an earlier turn than the last: two runs in three, where the
     /// scenario has forks.
     pub(super) fn has_forks(&self, run: &RunId) -> bool {
-        let drawn = Sha::of(format!("{} {run} forks", self.seed).as_bytes()).0[0];
-        self.has_forks && !drawn.is_multiple_of(3)
+        self.has_forks && !self.lot(format_args!("{run} forks"))[0].is_multiple_of(3)
     }
 
     /// The runs that are played.

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use millrace_schemas::blob::Sha;
 use millrace_schemas::{OutcomeBody, Task, TaskKey};
 use millrace_workers::env_step::EnvStep;
 use millrace_workers::{Executor, Verdict};
@@ -13,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::sim::world::World;
 
 /// Of so many observations one follows the last turn, as all do in other runs.
-const LINEAR: u64 = 3;
+const LINEAR: u8 = 3;
 
 /// The real executor, whose observations say what they follow.
 pub(super) struct Forks {
@@ -30,10 +29,9 @@ impl Executor for Forks {
             && let TaskKey::EnvStep { turn, .. } = key
             && self.world.has_forks(&run)
         {
-            // The same at each attempt at the task.
-            let [coin, follows, ..] = Sha::of(format!("{} {run} {key}", self.world.seed).as_bytes()).0;
+            let [coin, follows, ..] = self.world.lot(format_args!("{run} {key}"));
             let follows = u32::from(follows) % (turn + 1);
-            done.follows = (u64::from(coin) % LINEAR > 0).then_some(follows);
+            done.follows = (!coin.is_multiple_of(LINEAR)).then_some(follows);
         }
         verdict
     }
