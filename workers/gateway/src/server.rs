@@ -6,8 +6,10 @@ use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::middleware::from_fn;
 use axum::response::Response;
 use axum::serve::Listener;
+use millrace_http::unread::read_rest;
 use millrace_schemas::RunId;
 use millrace_schemas::limits::MAX_AGENT_CALL_BYTES;
 use serde_json::{Value, json};
@@ -24,7 +26,7 @@ pub(crate) fn serve<L: Listener<Addr: std::fmt::Debug>>(
     agents: Weak<Agents>,
     stop: CancellationToken,
 ) {
-    let router = Router::new().fallback(answer).with_state(agents);
+    let router = Router::new().fallback(answer).layer(from_fn(read_rest)).with_state(agents);
     tokio::spawn(async move {
         let serving = axum::serve(listener, router).into_future();
         if let Some(Err(error)) = stop.run_until_cancelled(serving).await {

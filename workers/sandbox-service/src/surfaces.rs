@@ -1,12 +1,15 @@
 //! All protocols on one address.
 
 use axum::Router;
+use axum::middleware::from_fn;
+use millrace_http::unread::read_rest;
 
 use crate::service::Service;
 use crate::{e2b, gem, rock};
 
 /// The paths of all protocols. No two of them have one in common. Without settings for environments
-/// these are not served.
+/// these are not served. A request that is refused is read to its end: its client shall read why.
 pub fn routes(service: Service, gem: Option<gem::Settings>) -> Router {
-    rock::routes(service.clone()).merge(gem::routes(service.clone(), gem)).merge(e2b::routes(service))
+    let rock_and_gem = rock::routes(service.clone()).merge(gem::routes(service.clone(), gem));
+    rock_and_gem.merge(e2b::routes(service)).layer(from_fn(read_rest))
 }
