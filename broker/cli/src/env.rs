@@ -2,11 +2,13 @@
 //! manifest, then the name; a host of sandboxes runs `fetch`.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use millrace_objects::Objects;
+use millrace_schemas::BlobRef;
+use millrace_schemas::blob::Sha;
 use millrace_schemas::blob::paths::{self, ObjectKind};
 use millrace_schemas::image::{ImageManifest, ImageName, ImagePointer, MAX_IMAGE_LAYERS};
 
@@ -36,6 +38,19 @@ enum EnvCommand {
         /// Sandboxes that each host holds ready
         #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1_000))]
         warm: u32,
+        /// Show the machine's own programs (/usr, /bin, /lib*) over its files
+        #[arg(long)]
+        system: bool,
+    },
+    /// Store an image made of another one and a layer over it
+    Commit {
+        /// The layer: a tar, by itself or within gzip or zstd
+        layer: PathBuf,
+        /// NAME or NAME:TAG
+        name: ImageName,
+        /// The manifest of the image below; `millrace env ls` shows it. Default: the layer is all
+        #[arg(long, value_name = "SHA256")]
+        on: Option<Sha>,
         /// Show the machine's own programs (/usr, /bin, /lib*) over its files
         #[arg(long)]
         system: bool,
@@ -70,7 +85,10 @@ impl EnvArgs {
             EnvCommand::Push { source, name, warm, system } => {
                 let image = source::read(&source)
                     .with_context(|| format!("failed to read the image source={}", source.display()))?;
-                push(&objects, image, &name, warm, system).await?;
+                push(&objects, Vec::new(), image, &name, (warm, system)).await?;
+            }
+            EnvCommand::Commit { layer, name, on, system } => {
+                commit(&objects, &layer, &name, on, system).await?
             }
             EnvCommand::Ls => list(&objects).await?,
             EnvCommand::Rm { name } => {
@@ -87,14 +105,18 @@ impl EnvArgs {
     }
 }
 
-async fn push(objects: &Objects, image: Image, name: &ImageName, warm: u32, system: bool) -> Result<()> {
-    if image.layers.is_empty() || image.layers.len() > MAX_IMAGE_LAYERS {
-        bail!(
-            "the image has layers={}; 1 to {MAX_IMAGE_LAYERS} can be stacked: squash it",
-            image.layers.len()
-        );
+/// Stores an image over layers that are in the store already.
+async fn push(
+    objects: &Objects,
+    mut layers: Vec<BlobRef>,
+    image: Image,
+    name: &ImageName,
+    (warm, system): (u32, bool),
+) -> Result<()> {
+    let count = layers.len() + image.layers.len();
+    if count == 0 || count > MAX_IMAGE_LAYERS {
+        bail!("the image has layers={count}; 1 to {MAX_IMAGE_LAYERS} can be stacked: squash it");
     }
-    let mut layers = Vec::new();
     for layer in image.layers {
         layers.push(objects.put_hashed(paths::layer, layer.into()).await?);
     }
@@ -107,6 +129,45 @@ async fn push(objects: &Objects, image: Image, name: &ImageName, warm: u32, syst
     let (count, megabytes) = (manifest.layers.len(), bytes as f64 / 1e6);
     say(format_args!("{name} is {}: {count} layers, {megabytes:.1} MB", stored.sha256));
     Ok(())
+}
+
+/// A layer over the image of a manifest.
+async fn commit(
+    objects: &Objects,
+    layer: &Path,
+    name: &ImageName,
+    on: Option<Sha>,
+    system: bool,
+) -> Result<()> {
+    let content =
+        std::fs::read(layer).with_context(|| format!("failed to read the layer {}", layer.display()))?;
+    let (below, env) = match on {
+        None => (Vec::new(), BTreeMap::new()),
+        Some(on) => {
+            let ImageManifest { layers, env, .. } = manifest(objects, on).await?;
+            if !is_named(objects, on).await? {
+                // The collector may be about to take what no name refers to: written again it is young.
+                for layer in &layers {
+                    let path = paths::layer(&layer.sha256);
+                    objects.put_hashed(paths::layer, objects.get_hashed(&path, layer).await?).await?;
+                }
+            }
+            (layers, env)
+        }
+    };
+    push(objects, below, Image { layers: vec![content], env }, name, (0, system)).await
+}
+
+/// Whether a name points to this manifest.
+async fn is_named(objects: &Objects, manifest: Sha) -> Result<bool> {
+    for path in objects.list(paths::IMAGE_NAMES).await? {
+        let content = objects.get(&path).await?;
+        let pointer = content.and_then(|content| ImagePointer::from_json(&content).ok());
+        if pointer.is_some_and(|pointer| pointer.manifest == manifest) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 async fn list(objects: &Objects) -> Result<()> {
@@ -133,9 +194,13 @@ async fn find(objects: &Objects, name: &ImageName) -> Result<(ImagePointer, Imag
     };
     let fail = || format!("failed to read the image {name}");
     let pointer = ImagePointer::from_json(&content).with_context(fail)?;
-    let Some(content) = objects.get(&paths::image_manifest(&pointer.manifest)).await? else {
-        bail!("the manifest {} of image={name} is missing: push the image again", pointer.manifest);
-    };
-    let manifest = ImageManifest::from_json(pointer.manifest, &content).with_context(fail)?;
+    let manifest = manifest(objects, pointer.manifest).await.with_context(fail)?;
     Ok((pointer, manifest))
+}
+
+async fn manifest(objects: &Objects, wanted: Sha) -> Result<ImageManifest> {
+    let Some(content) = objects.get(&paths::image_manifest(&wanted)).await? else {
+        bail!("the manifest {wanted} is missing: push the image again");
+    };
+    Ok(ImageManifest::from_json(wanted, &content)?)
 }

@@ -9,7 +9,9 @@ use millrace_sandbox::egress::Gate;
 use millrace_sandbox::live::{Exec, LiveError, LiveSandbox};
 
 use crate::commands::Commands;
+use crate::commits::Commit;
 use crate::gem::player::Player;
+use crate::images::Image;
 use crate::keys::{Owner, Secret};
 use crate::session::Session;
 
@@ -25,6 +27,9 @@ pub(crate) struct Hosted {
     /// Its way to other hosts, if it has one; no longer open than it lives.
     gate: Option<Gate>,
     pub(crate) image: String,
+    /// What it began with; `None`: this machine's own programs.
+    pub(crate) base: Option<Arc<Image>>,
+    last_commit: Mutex<Option<Commit>>,
     pub(crate) made: Instant,
     /// The same moment by the clock of people.
     pub(crate) started: SystemTime,
@@ -110,7 +115,7 @@ impl Hosted {
     pub(crate) fn new(
         (id, owner): (String, Owner),
         (live, gate): (LiveSandbox, Option<Gate>),
-        image: String,
+        (image, base): (String, Option<Arc<Image>>),
         life: Life,
         labels: Labels,
     ) -> Result<Self, LiveError> {
@@ -120,6 +125,8 @@ impl Hosted {
             live,
             gate,
             image,
+            base,
+            last_commit: Mutex::default(),
             made: Instant::now(),
             started: SystemTime::now(),
             labels,
@@ -187,6 +194,10 @@ impl Hosted {
             Life::Until(_) => "its time is over",
             Life::Idle(_) => "nobody used it",
         }
+    }
+
+    pub(crate) fn last_commit(&self) -> MutexGuard<'_, Option<Commit>> {
+        self.last_commit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn sessions(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {

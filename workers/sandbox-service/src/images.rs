@@ -2,22 +2,27 @@
 //! into a folder of this machine: this service itself knows no store.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use millrace_sandbox::live::{Digest, Host, ImageCache, Snapshot};
+use millrace_sandbox::live::{Digest, Host, ImageCache, LiveSandbox, Snapshot};
 use serde::Deserialize;
 use tokio::process::Command;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
+use uuid::Uuid;
 
 use crate::service::{ServiceError, invalid};
 
 /// For how long what a name points to is taken for known.
 const KNOWN: Duration = Duration::from_secs(30);
-/// For how long layers may take to arrive.
-const FETCH: Duration = Duration::from_secs(600);
+/// For how long layers may take to arrive, or to be stored.
+const MOVE: Duration = Duration::from_secs(600);
+/// Layers that are packed and stored at once: each has as many bytes in memory as a sandbox may write.
+const COMMITS: usize = 2;
 /// Characters of a name.
 const NAME_CHARS: usize = 201;
 /// Bytes of what `millrace` says of a failure that are told.
@@ -34,6 +39,8 @@ pub struct ImageStore {
     pub cache: ImageCache,
     /// Bytes of unpacked layers that may stay without being used.
     pub cache_bytes: Option<u64>,
+    /// With what the names begin that clients may give to images of their own.
+    pub commits: Option<String>,
 }
 
 /// What a sandbox of an image begins with.
@@ -64,20 +71,17 @@ type Place = Arc<tokio::sync::Mutex<Option<(Instant, Arc<Image>)>>>;
 pub(crate) struct Images {
     store: ImageStore,
     known: Mutex<HashMap<String, Place>>,
+    commits: Semaphore,
 }
 
 impl Images {
     pub(crate) fn new(store: ImageStore) -> Self {
-        Self { store, known: Mutex::default() }
+        Self { store, known: Mutex::default(), commits: Semaphore::new(COMMITS) }
     }
 
     /// The image that a name points to, ready to begin with.
     pub(crate) async fn find(&self, host: &Host, name: &str) -> Result<Arc<Image>, ServiceError> {
-        let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || ".-_:".contains(c);
-        let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric());
-        if !begins || name.len() > NAME_CHARS || !name.chars().all(is_plain) {
-            return Err(invalid("image", name, "write NAME or NAME:TAG of a-z, 0-9, `.`, `-` and `_`"));
-        }
+        check_name("image", name)?;
         let place = Arc::clone(
             self.known.lock().unwrap_or_else(PoisonError::into_inner).entry(name.to_owned()).or_default(),
         );
@@ -103,7 +107,7 @@ impl Images {
         name: &str,
         before: Option<&Arc<Image>>,
     ) -> Result<Arc<Image>, ServiceError> {
-        let fetched = self.fetch(name).await.map_err(|words| invalid("image", name, words))?;
+        let fetched = self.fetch(name).await?;
         host.hold(fetched.warm);
         if let Some(image) =
             before.filter(|image| image.manifest == fetched.manifest && image.system == fetched.system)
@@ -116,7 +120,7 @@ impl Images {
         let files = match host.image(cache, &layers).await {
             // Another process removed a layer after it was found to be there.
             Err(_) if !layers.iter().all(|layer| cache.has(layer)) => {
-                self.fetch(name).await.map_err(|words| invalid("image", name, words))?;
+                self.fetch(name).await?;
                 host.image(cache, &layers).await?
             }
             files => files?,
@@ -147,23 +151,105 @@ impl Images {
         });
     }
 
-    async fn fetch(&self, name: &str) -> Result<Fetched, String> {
+    async fn fetch(&self, name: &str) -> Result<Fetched, ServiceError> {
+        let cache = self.store.cache.folder().into();
+        let said = self.millrace(vec!["fetch".into(), name.into(), cache]).await;
+        let fetched = said.and_then(|said| {
+            serde_json::from_slice(&said).map_err(|error| format!("millrace says no image: {error}"))
+        });
+        fetched.map_err(|words| invalid("image", name, words))
+    }
+
+    /// Whether clients may give this name to an image.
+    pub(crate) fn check_commit(&self, name: &str) -> Result<(), ServiceError> {
+        check_name("image_tag", name)?;
+        match &self.store.commits {
+            Some(prefix) if name.starts_with(prefix.as_str()) => Ok(()),
+            Some(prefix) => {
+                let remedy = format!("this service lets clients name images that begin with {prefix:?}");
+                Err(invalid("image_tag", name, remedy))
+            }
+            None => {
+                let remedy = "this service stores no images of clients; it has no --image-commits";
+                Err(invalid("image_tag", name, remedy))
+            }
+        }
+    }
+
+    /// Stores what a sandbox wrote, over the image that it began with, under a name.
+    pub(crate) async fn commit(
+        &self,
+        sandbox: &LiveSandbox,
+        base: Option<&Image>,
+        name: &str,
+    ) -> Result<(), String> {
+        let _room = self.commits.acquire().await.map_err(|error| error.to_string())?;
+        let all = self.store.cache.folder().join("commits");
+        let folder = all.join(Uuid::now_v7().simple().to_string());
+        let fail = |error: std::io::Error| format!("failed to write {}: {error}", folder.display());
+        remove_leftovers(&all);
+        std::fs::create_dir_all(&folder).map_err(fail)?;
+        let stored = self.pack_and_store(sandbox, base, name, &folder).await;
+        std::fs::remove_dir_all(&folder).map_err(fail)?;
+        // Who asks for the name from now on gets this one.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+        stored
+    }
+
+    async fn pack_and_store(
+        &self,
+        sandbox: &LiveSandbox,
+        base: Option<&Image>,
+        name: &str,
+        folder: &Path,
+    ) -> Result<(), String> {
+        let digest = sandbox.pack(folder).await.map_err(|error| error.to_string())?;
+        let on = base.map(|base| ["--on".into(), OsString::from(&base.manifest)]);
+        let system = base.is_none_or(|base| base.system).then(|| "--system".into());
+        let words = ["commit".into(), digest.path(folder).into(), name.into()].into_iter();
+        self.millrace(words.chain(on.into_iter().flatten()).chain(system).collect()).await?;
+        tracing::info!(image = name, "a client stored an image");
+        Ok(())
+    }
+
+    /// Runs `millrace env` with these words on this store; returns what it says.
+    async fn millrace(&self, words: Vec<OsString>) -> Result<Vec<u8>, String> {
         let store = &self.store;
         let ran = Command::new(&store.program)
-            .args(["env", "fetch", name])
-            .arg(store.cache.folder())
+            .arg("env")
+            .args(words)
             .args(["--objects", &store.location])
             .stdin(Stdio::null())
             .kill_on_drop(true)
             .output();
-        let late = |_| format!("its layers did not arrive within {} s", FETCH.as_secs());
-        let output = timeout(FETCH, ran).await.map_err(late)?;
+        let late = |_| format!("its layers did not arrive within {} s", MOVE.as_secs());
+        let output = timeout(MOVE, ran).await.map_err(late)?;
         let output =
             output.map_err(|error| format!("{} does not start: {error}", store.program.display()))?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
             return Err(said.trim().chars().take(TOLD).collect());
         }
-        serde_json::from_slice(&output.stdout).map_err(|error| format!("millrace says no image: {error}"))
+        Ok(output.stdout)
+    }
+}
+
+fn check_name(field: &'static str, name: &str) -> Result<(), ServiceError> {
+    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || ".-_:".contains(c);
+    let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if begins && name.len() <= NAME_CHARS && name.chars().all(is_plain) {
+        return Ok(());
+    }
+    Err(invalid(field, name, "write NAME or NAME:TAG of a-z, 0-9, `.`, `-` and `_`"))
+}
+
+/// Removes what processes left that were killed while they packed: folders without a change for
+/// longer than a commit may take.
+fn remove_leftovers(folder: &Path) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let changed = entry.metadata().and_then(|found| found.modified());
+        if changed.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > 2 * MOVE)) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
     }
 }

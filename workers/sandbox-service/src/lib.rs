@@ -1,14 +1,17 @@
 //! Sandboxes over HTTP: `keys.rs` says who asks, `service.rs` what there is, `hosted.rs`,
 //! `session.rs` and `commands.rs` are one sandbox, one shell and the commands in it, `size.rs` reads
-//! sizes as ROCK writes them, `images.rs` finds images, `network.rs` opens the way to listed hosts, `rock`, `gem` and `e2b`
-//! are protocols, `surfaces.rs` joins them.
+//! sizes as ROCK writes them, `moments.rs` writes times, `images.rs` finds and stores images,
+//! `commits.rs` makes them of sandboxes, `network.rs` opens the way to listed hosts, `rock`, `gem` and
+//! `e2b` are protocols, `surfaces.rs` joins them.
 
 pub mod keys;
 pub mod size;
+mod moments;
 mod session;
 mod commands;
 mod hosted;
 pub mod images;
+mod commits;
 pub mod network;
 pub mod service;
 mod rock;

@@ -56,7 +56,11 @@ struct Args {
     /// Default: no bound.
     #[arg(long, value_name = "MIB", requires = "image_cache")]
     image_cache_mib: Option<u64>,
-    /// The program `millrace`, which fetches layers. Default: beside this one.
+    /// With what the names begin under which clients may store their sandboxes as images, for all keys to
+    /// use. Default: none may.
+    #[arg(long, value_name = "PREFIX", requires = "image_store")]
+    image_commits: Option<String>,
+    /// The program `millrace`, which fetches and stores layers. Default: beside this one.
     #[arg(long)]
     millrace: Option<PathBuf>,
     /// MiB of memory of each sandbox at most.
@@ -112,6 +116,7 @@ async fn main() -> anyhow::Result<()> {
             location,
             cache: ImageCache::open(&cache)?,
             cache_bytes: args.image_cache_mib.map(|mib| mib.saturating_mul(1 << 20)),
+            commits: args.image_commits,
         }),
     };
     let host = Host::open(HostSettings { warm: args.warm, ..HostSettings::new(program) }).await?;

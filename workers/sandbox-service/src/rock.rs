@@ -1,5 +1,5 @@
 //! ROCK's protocol for sandboxes, as its Python client 1.11 speaks it. `envelope.rs` is the shape of
-//! every answer, `requests.rs` what is asked, `shells.rs` and `files.rs` do it.
+//! every answer, `requests.rs` what is asked, `shells.rs`, `files.rs` and `commit.rs` do it.
 //!
 //! What a command does wrong is a `Failed` with code 6000 and HTTP's 200, for the model to see; what
 //! a client does wrong has code 4000; a key that is not known has HTTP's 401.
@@ -8,6 +8,7 @@ mod envelope;
 mod requests;
 mod shells;
 mod files;
+mod commit;
 
 use std::time::Duration;
 
@@ -46,6 +47,8 @@ pub(crate) fn routes(service: Service) -> Router {
         .route("/read_file", post(files::read))
         .route("/write_file", post(files::write))
         .route("/upload", post(files::upload))
+        .route("/commit", post(commit::begin))
+        .route("/commit/{sandbox_id}", get(commit::status))
         .fallback(unknown)
         .layer(DefaultBodyLimit::max(REQUEST_BYTES))
         .with_state(service);

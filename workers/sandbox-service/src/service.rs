@@ -134,6 +134,10 @@ impl Service {
         service
     }
 
+    pub(crate) fn images(&self) -> Option<&Images> {
+        self.0.images.as_ref()
+    }
+
     pub(crate) fn settings(&self) -> &Settings {
         &self.0.settings
     }
@@ -196,7 +200,7 @@ impl Service {
         let forward = gate.iter().map(Gate::forward).collect();
         let env = gate.iter().flat_map(Gate::variables).chain(wanted.env).collect();
         let spec = Spec { bounds, env, read: wanted.read, forward, ..Spec::default() };
-        let live = match image {
+        let live = match &image {
             None => self.0.host.create(spec).await?,
             Some(image) => {
                 let env = image.env.clone().into_iter().chain(spec.env).collect();
@@ -206,7 +210,8 @@ impl Service {
         let idle = wanted.idle.map_or(settings.idle, |asked| asked.min(settings.idle));
         let until = |life: Duration| Life::Until(Instant::now() + life.min(settings.life));
         let life = wanted.life.map_or(Life::Idle(idle), until);
-        let hosted = Arc::new(Hosted::new((id, owner), (live, gate), wanted.image, life, wanted.labels)?);
+        let hosted =
+            Arc::new(Hosted::new((id, owner), (live, gate), (wanted.image, image), life, wanted.labels)?);
         place.fill(&hosted);
         Ok(hosted)
     }

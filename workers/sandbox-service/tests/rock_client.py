@@ -146,6 +146,37 @@ async def wrong():
     await group.stop()
 
 
+async def commits():
+    sandbox = Sandbox(config())
+    await sandbox.start()
+    await sandbox.execute(Command(command="mkdir work && echo kept > work/file && mkfifo work/pipe"))
+    # What runs goes on, and its session knows what it knew.
+    await sandbox.create_session(CreateBashSessionRequest(session="main"))
+    counting = "A=1; (while echo x; do sleep 0.01; done) >> ticks & echo $!"
+    await sandbox._run_in_session(BashAction(session="main", command=counting))
+    done = await sandbox.commit("saved-one:1", "nobody", "no password", interval=0.1)
+    assert done.phase == "SUCCEEDED" and done.exit_code == 0 and done.completed_at, done
+    assert (await sandbox.get_commit_status()).image_tag == "saved-one:1"
+    ticks = (await sandbox.execute(Command(command="wc -c < ticks"))).stdout
+    ran = await sandbox._run_in_session(
+        BashAction(session="main", command=f"until [ $(wc -c < ticks) -gt {ticks.strip()} ]; do :; done; echo $A")
+    )
+    assert ran.output == "1", ran
+    await sandbox.stop()
+    await fails(sandbox.get_commit_status(), "not there")
+    later = Sandbox(config(image="saved-one:1"))
+    await later.start()
+    await fails(later.get_commit_status(), "never committed")
+    ran = await later.execute(Command(command="cat work/file; test -p work/pipe && echo pipe; pgrep -c sleep"))
+    assert ran.stdout == "kept\npipe\n0\n", ran
+    for name, words in [("other:1", "saved-"), ("saved-../x", "NAME:TAG")]:
+        await fails(later.commit(name, "", ""), words)
+    done = await later.commit("saved-:", "", "", interval=0.1)
+    assert done.phase == "FAILED" and "image name" in done.error_message, done
+    await later.stop()
+
+
 asyncio.run(life())
 asyncio.run(wrong())
+asyncio.run(commits())
 print("done")

@@ -12,8 +12,8 @@ use super::connect::{Code, Fault, answer, asked};
 use super::envd::Opened;
 use super::paths::{absolute, parent, within};
 use super::requests::{ListDir, Move, PathOf};
-use super::told::moment;
 use crate::hosted::Counts;
+use crate::moments::moment;
 
 /// Entries that are told at once.
 const ENTRIES: usize = 10_000;

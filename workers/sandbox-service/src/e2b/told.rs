@@ -1,15 +1,14 @@
 //! What clients are told of sandboxes, and how they are told that something is not done.
 
 use std::thread::available_parallelism;
-use std::time::SystemTime;
 
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use chrono::{DateTime, SecondsFormat, Utc};
 use millrace_sandbox::live::LiveError;
 use serde_json::{Value, json};
 
 use crate::hosted::Hosted;
+use crate::moments::moment;
 use crate::service::ServiceError;
 
 /// The version of E2B's daemon whose calls are served: the last without attributes of files.
@@ -95,11 +94,6 @@ impl IntoResponse for Failure {
 /// An answer with a body of JSON.
 pub(super) fn told(status: StatusCode, value: &Value) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response()
-}
-
-/// A moment as people and clients write it.
-pub(super) fn moment(at: SystemTime) -> String {
-    DateTime::<Utc>::from(at).to_rfc3339_opts(SecondsFormat::Micros, true)
 }
 
 /// What opens a sandbox: told to its owner alone.

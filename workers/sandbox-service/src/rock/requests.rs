@@ -115,6 +115,13 @@ pub(super) struct CloseSession {
     pub(super) session: String,
 }
 
+/// A sandbox to store as an image.
+#[derive(Debug, Deserialize)]
+pub(super) struct CommitOf {
+    pub(super) sandbox_id: String,
+    pub(super) image_tag: String,
+}
+
 /// A file to read.
 #[derive(Debug, Deserialize)]
 pub(super) struct ReadFile {

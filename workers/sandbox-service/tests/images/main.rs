@@ -313,3 +313,89 @@ fn beyond_the_caches_bound_the_layers_that_nobody_uses_are_removed() {
     // It is fetched again.
     assert_eq!(host.run(&host.start("one"), "wc -c < /words"), "1800000\n");
 }
+
+impl Service {
+    /// Stores a sandbox as an image, and waits for the end. Returns the last status.
+    fn commit(&self, id: &str, image: &str) -> Value {
+        let begun = self.rock("/commit", &json!({ "sandbox_id": id, "image_tag": image }));
+        assert_eq!(begun["status"], "Success", "{begun}");
+        let (key, began) = (format!("Bearer {KEY}"), Instant::now());
+        loop {
+            let path = format!("/apis/envs/sandbox/v1/commit/{id}");
+            let said = self.ask("GET", &path, &[("Authorization", key.as_str())], b"").1;
+            let said: Value = serde_json::from_str(&said).unwrap();
+            if said["result"]["phase"] != "RUNNING" {
+                return said["result"].clone();
+            }
+            assert!(began.elapsed() < PATIENCE, "{said}");
+        }
+    }
+}
+
+#[test]
+fn a_sandbox_that_is_committed_is_an_image_over_the_one_that_it_began_with() {
+    let place = Place::new();
+    place.push("layout", &["task:1", "--system"]);
+    let host = place.host_with(&["--image-commits", "saved-"]);
+    let id = host.start("task:1");
+    // No name points to what is below any more.
+    assert!(place.env(&["rm", "task:1"]).status.success());
+    host.run(&id, "cd /; echo mine > data/kept; rm data/first; mkdir data/new; rm -r covered; mkdir covered");
+    assert_eq!(host.commit(&id, "saved-a")["phase"], "SUCCEEDED");
+    // What is written since is not in it, nor what the next commit of this name has for who began before.
+    host.run(&id, "rm -r /data/new");
+    let (copy, look) =
+        (host.start("saved-a"), "cd /data; cat kept changed; ls; ls ../covered; echo $GREETING");
+    let wanted = "mine\nabove\nabsolute\nchanged\nclimbs\nkept\nnew\nsecond\nsecret\nhello=world\n";
+    assert_eq!(host.run(&copy, look), wanted);
+    assert_eq!(host.commit(&id, "saved-a")["phase"], "SUCCEEDED");
+    assert_eq!(host.run(&copy, look), wanted);
+    assert_eq!(host.run(&host.start("saved-a"), look), wanted.replace("new\n", ""));
+    // Another host of another cache, and an image over an image.
+    host.run(&copy, "echo twice > /data/kept");
+    assert_eq!(host.commit(&copy, "saved-b")["phase"], "SUCCEEDED");
+    let there = service(&[
+        "--image-store",
+        place.at("store").to_str().unwrap(),
+        "--image-cache",
+        place.at("other").to_str().unwrap(),
+    ]);
+    assert_eq!(there.run(&there.start("saved-b"), look), wanted.replace("mine", "twice"));
+    assert_eq!(std::fs::read_dir(place.at("cache/commits")).unwrap().count(), 0, "nothing is left over");
+    let refused = there.rock("/commit", &json!({ "sandbox_id": id, "image_tag": "saved-c" }));
+    assert!(refused["error"].as_str().unwrap().contains("not there"), "{refused}");
+    let id = there.start("saved-a");
+    let refused = there.rock("/commit", &json!({ "sandbox_id": id, "image_tag": "saved-c" }));
+    assert!(refused["error"].as_str().unwrap().contains("--image-commits"), "{refused}");
+}
+
+#[test]
+fn files_that_change_while_they_are_committed_are_whole_and_a_killed_host_stores_nothing() {
+    let place = Place::new();
+    let host = place.host_with(&["--image-commits", "saved-"]);
+    let id = host.start("base");
+    // Packed in the order of their names; a line in `a` is one in `c` a moment later.
+    let script =
+        "head -c 30000000 /dev/urandom > big; echo ready; while :; do echo x >> a; echo x >> c; done";
+    host.rock("/write_file", &json!({ "sandbox_id": id, "path": "write.sh", "content": script }));
+    host.run(&id, "bash write.sh > said 2>&1 & until grep -q ready said; do :; done");
+    for name in ["saved-1", "saved-2", "saved-3"] {
+        let done = host.commit(&id, name);
+        assert_eq!(done["phase"], "SUCCEEDED", "{done}");
+        let seen = host.run(&host.start(name), "wc -c < big; echo $(($(wc -l < a) - $(wc -l < c)))");
+        assert!(["30000000\n0\n", "30000000\n1\n"].contains(&seen.as_str()), "of one moment: {seen}");
+    }
+    let grown = host.run(&id, "x=$(wc -l < a); until [ $(wc -l < a) != $x ]; do :; done; echo on");
+    assert_eq!(grown, "on\n");
+    let asked = host.rock("/commit", &json!({ "sandbox_id": id, "image_tag": "saved-4" }));
+    assert_eq!(asked["result"]["phase"], "RUNNING", "{asked}");
+    drop(host);
+    let next = place.host();
+    assert_eq!(next.run(&next.start("saved-3"), "wc -c < big"), "30000000\n");
+    // Either all of it or nothing is there.
+    let made = next.rock("/start", &json!({ "image": "saved-4" }));
+    match made["result"]["sandbox_id"].as_str() {
+        Some(id) => assert_eq!(next.run(id, "wc -c < big"), "30000000\n"),
+        None => assert!(made["error"].as_str().unwrap().contains("is not there"), "{made}"),
+    }
+}

@@ -1,6 +1,7 @@
 //! The service as ROCK's own client drives it, and what that client does not do.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -32,7 +33,13 @@ impl Service {
 
 #[test]
 fn rocks_own_client_is_served() {
-    let service = service(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    // Sandboxes read the cache as nobody.
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let (store, cache) = (folder.path().join("store"), folder.path().join("cache"));
+    std::fs::create_dir(&store).unwrap();
+    let images = ["--image-store", store.to_str().unwrap(), "--image-cache", cache.to_str().unwrap()];
+    let service = service(&[&images[..], &["--image-commits", "saved-"]].concat());
     let driver = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rock_client.py");
     service.drive(&driver, &[&service.address, KEY, OTHER], &[]);
 }
@@ -92,7 +99,9 @@ fn a_wrong_request_is_told_what_is_wrong() {
             "latin-1",
         ),
         ("/start", json!({ "image": "" }).to_string(), "image"),
-        ("/commit", "{}".to_owned(), "no such path"),
+        ("/commit", json!({ "sandbox_id": id }).to_string(), "image_tag"),
+        ("/commit", json!({ "sandbox_id": id, "image_tag": "a" }).to_string(), "--image-store"),
+        ("/archive", "{}".to_owned(), "no such path"),
     ] {
         let (_, said) = service.rock(KEY, "POST", path, &body);
         let error = said["error"].as_str().unwrap_or_else(|| panic!("{path} {body}: {said}"));

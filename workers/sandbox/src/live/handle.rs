@@ -1,7 +1,8 @@
 //! A long-lived sandbox, for the process that owns it: `link.rs` is the connection to it, `files.rs`
-//! its files, `forwards.rs` the outer end of its network.
+//! its files, `packing.rs` writes them down, `forwards.rs` is the outer end of its network.
 
 mod files;
+mod packing;
 mod forwards;
 mod link;
 

@@ -43,8 +43,9 @@ impl Digest {
         &self.0
     }
 
-    /// Where a layer lies in a folder.
-    fn path(&self, folder: &Path) -> PathBuf {
+    /// Where a packed layer lies in a folder.
+    #[must_use]
+    pub fn path(&self, folder: &Path) -> PathBuf {
         folder.join(format!("{}.tar.zst", self.0))
     }
 }
@@ -103,7 +104,7 @@ impl Host {
             .map_err(fail)
     }
 
-    async fn pack(&self, layer: u64, folder: &Path) -> Result<Digest, LiveError> {
+    pub(crate) async fn pack(&self, layer: u64, folder: &Path) -> Result<Digest, LiveError> {
         let fail = |error: std::io::Error| refused("write", folder, &error);
         // A name that no other layer of this process has, nor one of another process.
         let part = folder.join(format!(".{}-{}-{layer}.part", std::process::id(), self.keeper().pid()));

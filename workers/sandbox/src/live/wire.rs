@@ -220,6 +220,10 @@ pub enum FileAsk {
         /// To here.
         to: String,
     },
+    /// Stop all processes, and begin nothing that may change a file, until `Thaw`.
+    Freeze,
+    /// Let all of it go on.
+    Thaw,
 }
 
 /// What came of it.

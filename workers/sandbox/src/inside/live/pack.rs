@@ -142,7 +142,9 @@ impl<W: Write> Packer<'_, W> {
         }
         header.set_entry_type(EntryType::Regular);
         header.set_size(found.len());
-        self.to.append_data(&mut header, name, File::open(path)?.take(found.len()))?;
+        let mut content = File::open(path)?.take(found.len());
+        self.to.append_data(&mut header, name, &mut content)?;
+        ensure!(content.limit() == 0, "it became shorter meanwhile");
         Ok(())
     }
 }

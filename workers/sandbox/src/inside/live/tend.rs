@@ -15,7 +15,7 @@ use std::rc::Rc;
 use anyhow::Context;
 use millrace_sandbox::End;
 use millrace_sandbox::live::Wall;
-use millrace_sandbox::live::wire::{self, Build, FromInit, ToInit};
+use millrace_sandbox::live::wire::{self, Build, FileAsk, FromInit, ToInit};
 use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
@@ -47,6 +47,8 @@ pub(crate) struct Tend {
     commands: RefCell<BTreeMap<u64, command::Way>>,
     /// Processes that commands left in the background when they ended.
     background: RefCell<BTreeSet<i32>>,
+    /// While files stand still: what was asked since, in its order.
+    held: RefCell<Option<Vec<ToInit>>>,
 }
 
 /// The connection to the owner, which is the standard input.
@@ -130,6 +132,7 @@ async fn tend(build: Build, has_proc: bool, lacks: Vec<Wall>) -> anyhow::Result<
         ending: RefCell::default(),
         commands: RefCell::default(),
         background: RefCell::default(),
+        held: RefCell::default(),
     });
     let reaping = Rc::clone(&tend);
     let reaper = tokio::task::spawn_local(async move {
@@ -156,6 +159,7 @@ async fn write(mut said: mpsc::Receiver<FromInit>, mut to: OwnedWriteHalf) {
 
 impl Tend {
     async fn take(tend: &Rc<Self>, asked: ToInit) {
+        let Some(asked) = tend.hold(asked) else { return };
         match asked {
             ToInit::Start { id, exec } => {
                 let (way, asked) = command::Way::new();
@@ -175,10 +179,50 @@ impl Tend {
             }
             ToInit::KillAll { end } => tend.kill_all(end),
             ToInit::File { id, ask } => {
+                let held = match ask {
+                    FileAsk::Freeze => tend.freeze(),
+                    FileAsk::Thaw => tend.thaw(),
+                    _ => Vec::new(),
+                };
                 let answer = files::answer(&ask);
                 let _ = tend.say.send(FromInit::File { id, answer }).await;
+                for asked in held {
+                    Box::pin(Self::take(tend, asked)).await;
+                }
             }
         }
+    }
+
+    /// Keeps back what may change a file while files stand still, another `Freeze` too.
+    fn hold(&self, asked: ToInit) -> Option<ToInit> {
+        let may_change = match &asked {
+            ToInit::Start { .. } => true,
+            ToInit::File { ask, .. } => *ask != FileAsk::Thaw,
+            _ => false,
+        };
+        match &mut *self.held.borrow_mut() {
+            Some(held) if may_change => {
+                held.push(asked);
+                None
+            }
+            _ => Some(asked),
+        }
+    }
+
+    /// Stops every process but this one.
+    fn freeze(&self) -> Vec<ToInit> {
+        *self.held.borrow_mut() = Some(Vec::new());
+        let _ = kill(Pid::from_raw(-1), Signal::SIGSTOP);
+        if self.has_proc {
+            tree::wait_for_stop_of_all_below(std::process::id().cast_signed());
+        }
+        Vec::new()
+    }
+
+    /// Lets every process go on; returns what is to be done now.
+    fn thaw(&self) -> Vec<ToInit> {
+        let _ = kill(Pid::from_raw(-1), Signal::SIGCONT);
+        self.held.borrow_mut().take().unwrap_or_default()
     }
 
     fn end(&self, id: u64, end: End) {

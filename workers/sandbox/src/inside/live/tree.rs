@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 /// Looks at a tree that is to end, at most. One that makes processes faster than they are killed has
 /// to be killed with everything else.
 const ROUNDS: usize = 200;
-/// What was killed ends within this time, unless the kernel itself holds it.
+/// What was killed or stopped ends or stands within this time, unless the kernel itself holds it.
 const ENDING: Duration = Duration::from_secs(1);
 
 /// The children of all threads of a process. Empty where it has ended.
@@ -35,18 +35,32 @@ fn descendants(pid: i32) -> Vec<i32> {
     found
 }
 
-/// Whether a process has ended and waits for its parent to see it.
-fn has_ended(pid: i32) -> bool {
+/// Whether a process is in one of these states, as `/proc` writes them, or not there.
+fn is_in(pid: i32, states: &[char]) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // Behind the name, which may hold anything.
-    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(states))
+}
+
+/// Whether a process has ended and waits for its parent to see it.
+fn has_ended(pid: i32) -> bool {
+    is_in(pid, &['Z', 'X'])
 }
 
 /// Waits until all that came of a process has ended. A process in the midst of a system call that cannot be
 /// interrupted is not waited for longer than [`ENDING`].
 pub(crate) fn wait_for_end_of_all_below(pid: i32) {
+    wait(|| descendants(pid).is_empty());
+}
+
+/// The same until all of it is stopped.
+pub(crate) fn wait_for_stop_of_all_below(pid: i32) {
+    wait(|| descendants(pid).into_iter().all(|pid| is_in(pid, &['T', 't', 'Z', 'X'])));
+}
+
+fn wait(is_so: impl Fn() -> bool) {
     let since = Instant::now();
-    while !descendants(pid).is_empty() && since.elapsed() < ENDING {
+    while !is_so() && since.elapsed() < ENDING {
         // A pause of a millisecond: nothing is waited for.
         let _ = poll(&mut [], PollTimeout::from(1_u8));
     }
