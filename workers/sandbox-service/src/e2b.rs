@@ -2,7 +2,7 @@
 //! `requests.rs` as what is asked and `told.rs` as what is told. The rest stands for E2B's daemon
 //! within a sandbox: `envd.rs` says which sandbox is meant and who may, `connect.rs` is the protocol
 //! of its calls, `process.rs` and `filesystem.rs` are calls, `transfer.rs` moves whole files,
-//! `paths.rs` resolves paths.
+//! `paths.rs` resolves paths, `proxy.rs` leads to servers within.
 //!
 //! Requests name their sandbox by a header or by the host's name, so that one address serves all.
 
@@ -15,12 +15,14 @@ mod envd;
 mod process;
 mod filesystem;
 mod transfer;
+mod proxy;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::routing::{any, get, post};
 
 use crate::service::Service;
+pub(crate) use proxy::by_host;
 
 /// Bytes of a call. What a command gets as input is one.
 const CALL_BYTES: usize = 64 * 1024 * 1024;

@@ -92,6 +92,17 @@ impl Keys {
         let mut keys = values.filter_map(key_of).map(|key| owner(key.trim()));
         keys.find(|owner| self.0.contains(owner))
     }
+
+    /// Takes the headers away that hold a known key.
+    pub(crate) fn take_from(&self, headers: &mut HeaderMap) {
+        for name in HEADERS {
+            let value = headers.get(name).and_then(|value| value.to_str().ok());
+            let key = value.and_then(key_of).map(|key| owner(key.trim()));
+            if key.is_some_and(|owner| self.0.contains(&owner)) {
+                headers.remove(name);
+            }
+        }
+    }
 }
 
 /// The key in a header. `Basic` is how clients send what their address has as `user:KEY@`.

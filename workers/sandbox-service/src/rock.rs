@@ -1,5 +1,6 @@
 //! ROCK's protocol for sandboxes, as its Python client 1.11 speaks it. `envelope.rs` is the shape of
-//! every answer, `requests.rs` what is asked, `shells.rs`, `files.rs` and `commit.rs` do it.
+//! every answer, `requests.rs` what is asked, `shells.rs`, `files.rs`, `commit.rs` and
+//! `proxy.rs` do it.
 //!
 //! What a command does wrong is a `Failed` with code 6000 and HTTP's 200, for the model to see; what
 //! a client does wrong has code 4000; a key that is not known has HTTP's 401.
@@ -9,6 +10,7 @@ mod requests;
 mod shells;
 mod files;
 mod commit;
+mod proxy;
 
 use std::time::Duration;
 
@@ -16,7 +18,7 @@ use axum::Router;
 use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
 use serde_json::{Value, json};
 
 use crate::hosted::{Hosted, Labels};
@@ -49,6 +51,9 @@ pub(crate) fn routes(service: Service) -> Router {
         .route("/upload", post(files::upload))
         .route("/commit", post(commit::begin))
         .route("/commit/{sandbox_id}", get(commit::status))
+        .route("/sandboxes/{sandbox_id}/proxy", any(proxy::ask))
+        .route("/sandboxes/{sandbox_id}/proxy/", any(proxy::ask))
+        .route("/sandboxes/{sandbox_id}/proxy/{*path}", any(proxy::ask))
         .fallback(unknown)
         .layer(DefaultBodyLimit::max(REQUEST_BYTES))
         .with_state(service);

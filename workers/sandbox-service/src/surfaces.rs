@@ -1,7 +1,7 @@
 //! All protocols on one address.
 
 use axum::Router;
-use axum::middleware::from_fn;
+use axum::middleware::{from_fn, from_fn_with_state};
 use millrace_http::unread::read_rest;
 
 use crate::service::Service;
@@ -11,5 +11,6 @@ use crate::{e2b, gem, rock};
 /// these are not served. A request that is refused is read to its end: its client shall read why.
 pub fn routes(service: Service, gem: Option<gem::Settings>) -> Router {
     let rock_and_gem = rock::routes(service.clone()).merge(gem::routes(service.clone(), gem));
-    rock_and_gem.merge(e2b::routes(service)).layer(from_fn(read_rest))
+    let all = rock_and_gem.merge(e2b::routes(service.clone()));
+    all.layer(from_fn_with_state(service, e2b::by_host)).layer(from_fn(read_rest))
 }

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from datetime import datetime, timedelta, timezone
 
@@ -208,7 +209,7 @@ def signed(sandbox):
     assert fetch(sandbox.download_url("signed", use_signature_expiration=-5))[0] == 401
     assert fetch(sandbox.upload_url("signed"), data=b"written")[0] == 200
     assert sandbox.files.read("signed") == "written"
-    assert fetch(url, host=f"8000-{sandbox.sandbox_id}.sandboxes.example")[0] == 501
+    assert fetch(url, host=f"8000-{sandbox.sandbox_id}.sandboxes.example")[0] == 403
 
 
 def life():
@@ -277,6 +278,38 @@ def end_of_life():
     assert longer.kill()
     over = Sandbox.create(timeout=0)
     until(lambda: not over.is_running(), "it had no time at all")
+
+
+def ports():
+    sandbox = Sandbox.create()
+    sandbox.files.write("health", "its own")
+    sandbox.commands.run("python3 -m http.server 3000 --bind 127.0.0.1", background=True)
+
+    def ask(path, port=3000, **headers):
+        headers = {"Host": sandbox.get_host(port), **headers}
+        request = urllib.request.Request(os.environ["E2B_SANDBOX_URL"] + path, headers=headers)
+        try:
+            with urllib.request.urlopen(request) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    token = {"e2b-traffic-access-token": sandbox.traffic_access_token}
+    until(lambda: ask("/", **token)[0] == 200, "its server does not answer")
+    # A path that the service has, too, is the server's here.
+    assert ask("/health", **token) == (200, "its own")
+    for port, headers, status, words in [
+        (3000, {}, 403, "E2b-Traffic-Access-Token"),
+        (3000, {"e2b-traffic-access-token": "x" * 64}, 403, "token"),
+        (3001, token, 502, "nothing answers"),
+        (0, token, 400, "65535"),
+        (99999, token, 400, "65535"),
+    ]:
+        found, said = ask("/health", port, **headers)
+        assert (found, words in said) == (status, True), (port, found, said)
+    sandbox.kill()
+    found, said = ask("/health", **token)
+    assert (found, "was not found" in said) == (502, True), (found, said)
 
 
 def owners():
@@ -452,7 +485,7 @@ def network():
 PARTS = {
     "network": [network],
     "life": [life, full],
-    "end": [end_of_life, owners, wrong],
+    "end": [end_of_life, ports, owners, wrong],
     "lists": [lists, lambda: asyncio.run(asynchronous())],
 }
 for part in PARTS[sys.argv[2]]:

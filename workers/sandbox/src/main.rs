@@ -11,7 +11,7 @@ use serde::Serialize;
 
 mod inside;
 
-use inside::live::{enter, house, image, keep, pack, supervise, tend};
+use inside::live::{dial, enter, house, image, keep, pack, supervise, tend};
 use inside::{init, launch};
 
 /// The word by which the sandbox starts itself as the first process within.
@@ -27,6 +27,8 @@ pub(crate) const SUPERVISE: &str = "supervise";
 /// A layer to the standard output, and from the standard input.
 const PACK: &str = "pack";
 const UNPACK: &str = "unpack";
+/// A connection to a port of a sandbox.
+const DIAL: &str = "dial";
 /// A layer of an image, into a folder.
 const UNPACK_IMAGE: &str = "unpack-image";
 
@@ -44,7 +46,7 @@ fn main() -> ExitCode {
         HOUSE => house::run(),
         TEND => tend::run(rest),
         ENTER => heard(joined.and_then(|()| enter::run(rest.first().map_or("", String::as_str)))),
-        PACK | UNPACK | UNPACK_IMAGE => packs(part, rest).inspect_err(|error| {
+        PACK | UNPACK | UNPACK_IMAGE | DIAL => helps(part, rest).inspect_err(|error| {
             let _ = write!(std::io::stderr(), "{error:#}");
         }),
         KEEP => keep::run().inspect_err(|error| say_line(&FromKeeper::Failed(format!("{error:#}")))),
@@ -54,7 +56,11 @@ fn main() -> ExitCode {
     if done.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn packs(part: &str, rest: &[String]) -> anyhow::Result<()> {
+fn helps(part: &str, rest: &[String]) -> anyhow::Result<()> {
+    if part == DIAL {
+        let [keeper, outer, port] = rest else { anyhow::bail!("failed to read whose port to connect to") };
+        return dial::run(keeper, outer, port);
+    }
     if part == UNPACK_IMAGE {
         let [folder, bytes, files] = rest else { anyhow::bail!("failed to read the folder and its bounds") };
         return image::unpack(folder, bytes, files);

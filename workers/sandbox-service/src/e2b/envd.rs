@@ -12,9 +12,10 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::told::Failure;
 use crate::hosted::{Hosted, Using};
-use crate::service::Service;
+use crate::ports;
+use crate::service::{Service, ServiceError};
 
-/// The port of E2B's daemon within a sandbox. No other is served.
+/// The port of E2B's daemon within a sandbox. All others are the sandbox's own.
 const PORT: &str = "49983";
 
 /// The sandbox that a request with its token means, in use.
@@ -72,10 +73,23 @@ fn meant(service: &Service, headers: &HeaderMap, uri: &Uri) -> Result<Arc<Hosted
         let words = "no sandbox is named: set E2B_SANDBOX_URL, so that the client sends E2b-Sandbox-Id";
         return Err(Failure::new(StatusCode::BAD_REQUEST, words));
     };
+    // Those of sandboxes that are there went another way.
     if port != PORT {
-        return Err(Failure::not_served("ports of a sandbox", "run what asks a server within it"));
+        return Err(Failure::gone(id));
     }
     service.find(id).ok_or_else(|| Failure::gone(id))
+}
+
+/// The sandbox and the port of its own that a request is for, if it is for one.
+pub(super) fn own_port(
+    service: &Service,
+    headers: &HeaderMap,
+    uri: &Uri,
+) -> Option<(Arc<Hosted>, Result<u16, ServiceError>)> {
+    let by_header = text(headers, "e2b-sandbox-id").zip(text(headers, "e2b-sandbox-port"));
+    let by_header = by_header.map(|(id, port)| (port, id));
+    let (port, id) = by_header.or_else(|| by_host(headers, uri)).filter(|(port, _)| *port != PORT)?;
+    Some((service.find(id)?, ports::port(port)))
 }
 
 /// A sandbox has one user, who is also told as root.

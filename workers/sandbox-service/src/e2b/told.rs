@@ -104,6 +104,7 @@ pub(super) fn opened(hosted: &Hosted) -> Value {
         "clientID": "millrace",
         "envdVersion": ENVD_VERSION,
         "envdAccessToken": hosted.token.reveal(),
+        "trafficAccessToken": hosted.token.reveal(),
     })
 }
 

@@ -178,7 +178,7 @@ fn calls_that_cannot_be_are_told_what_is_wrong() {
     let (status, said) = asked(&[("Host", &host), ("X-Access-Token", &sandbox.token)]);
     assert!(status == 200 && said.contains("processes"), "{status} {said}");
     let (status, said) = service.ask("GET", "/", &[("Host", &host.replace("49983", "8000"))], b"");
-    assert!(status == 501 && said.contains("ports"), "{status} {said}");
+    assert!(status == 403 && said.contains("token"), "{status} {said}");
     // A file that would be larger than it may be, once it is unpacked.
     let bomb = {
         use std::io::Write;

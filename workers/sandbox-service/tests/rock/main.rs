@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 mod service;
 mod drive;
+mod ports;
 use service::{KEY, OTHER, PATIENCE, Service, service};
 
 impl Service {

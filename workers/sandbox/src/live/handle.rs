@@ -1,7 +1,9 @@
 //! A long-lived sandbox, for the process that owns it: `link.rs` is the connection to it, `files.rs`
-//! its files, `packing.rs` writes them down, `forwards.rs` is the outer end of its network.
+//! its files, `packing.rs` writes them down, `ports.rs` connects to its servers, `forwards.rs` is the
+//! outer end of its own connections.
 
 mod files;
+mod ports;
 mod packing;
 mod forwards;
 mod link;

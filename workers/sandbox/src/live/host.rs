@@ -25,6 +25,9 @@ use crate::live::wire::{self, FromInit};
 /// seconds; beyond it there is a fault.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Processes at once that connect to ports of sandboxes.
+const DIALLING: usize = 16;
+
 /// How long-lived sandboxes are made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
@@ -53,6 +56,8 @@ struct Inner {
     settings: Settings,
     keeper: Keeper,
     making: Semaphore,
+    /// Connections to ports of sandboxes that are being made at once; more wait.
+    dialling: Semaphore,
     warm: Mutex<VecDeque<Warm>>,
     /// Sandboxes that shall wait.
     most_warm: AtomicUsize,
@@ -80,6 +85,7 @@ impl Host {
             settings,
             keeper,
             making,
+            dialling: Semaphore::new(DIALLING),
             warm: Mutex::default(),
             most_warm: AtomicUsize::new(0),
         }));
@@ -116,6 +122,10 @@ impl Host {
     #[must_use]
     pub fn warm(&self) -> usize {
         self.0.pool().len()
+    }
+
+    pub(crate) fn dialling(&self) -> &Semaphore {
+        &self.0.dialling
     }
 
     pub(crate) fn settings(&self) -> &Settings {

@@ -19,6 +19,13 @@ use crate::inside::root::{self, none, step};
 
 /// Keeps the streams alone open, and joins a keeper's namespaces of users and mounts.
 pub(super) fn join_keeper(keeper: &str) -> anyhow::Result<()> {
+    let mounts = join_users(keeper)?;
+    setns(&mounts, CloneFlags::CLONE_NEWNS).context("failed to join the keeper's mounts")?;
+    Ok(())
+}
+
+/// Keeps the streams alone open, and joins a keeper's namespace of users. Returns that of its mounts.
+pub(super) fn join_users(keeper: &str) -> anyhow::Result<File> {
     close_others().context("failed to close what is open")?;
     let open = |kind: &str| {
         let keeper: u32 = keeper.parse().context("failed to read the keeper's number")?;
@@ -27,8 +34,7 @@ pub(super) fn join_keeper(keeper: &str) -> anyhow::Result<()> {
     let (user, mounts) = (open("user")?, open("mnt")?);
     leave_root().context("failed to give up the rights of root")?;
     setns(&user, CloneFlags::CLONE_NEWUSER).context("failed to join the keeper's users")?;
-    setns(&mounts, CloneFlags::CLONE_NEWNS).context("failed to join the keeper's mounts")?;
-    Ok(())
+    Ok(mounts)
 }
 
 /// Runs a sandbox on the layers of this keeper.

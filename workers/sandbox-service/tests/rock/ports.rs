@@ -1,0 +1,143 @@
+//! Servers within a sandbox, asked from outside.
+
+use std::io::{BufRead, BufReader, Read, Write};
+
+use serde_json::{Value, json};
+
+use super::service::{KEY, OTHER, Service, service};
+
+/// Says what it was asked; `/slow` answers in two parts, the second when `/home/user/go` is there;
+/// `Upgrade: echo` is followed by what the client sends.
+const SERVER: &str = r#"
+import http.server, json, os, time
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def log_message(self, *words): pass
+    def do_GET(self):
+        if self.headers.get("Upgrade") == "echo":
+            self.send_response(101); self.send_header("Connection", "upgrade"); self.send_header("Upgrade", "echo")
+            self.end_headers(); self.wfile.flush()
+            while line := self.rfile.readline():
+                self.wfile.write(b"echo " + line); self.wfile.flush()
+            self.close_connection = True
+            return
+        if self.path == "/slow":
+            self.send_response(200); self.send_header("Content-Length", "6"); self.end_headers()
+            self.wfile.write(b"one"); self.wfile.flush()
+            while not os.path.exists("/home/user/go"): time.sleep(0.001)
+            self.wfile.write(b"two")
+            return
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        said = json.dumps({"method": self.command, "path": self.path, "bytes": len(body),
+                           "headers": {name.lower(): value for name, value in self.headers.items()}}).encode()
+        self.send_response(418); self.send_header("Content-Length", str(len(said))); self.end_headers()
+        self.wfile.write(said)
+    do_POST = do_GET
+http.server.ThreadingHTTPServer(("127.0.0.1", 3000), Handler).serve_forever()
+"#;
+
+/// A sandbox whose server listens.
+fn serving(service: &Service) -> String {
+    let id = service.start();
+    service.post("/write_file", &json!({ "sandbox_id": id, "path": "server.py", "content": SERVER }));
+    let line =
+        "python3 server.py >/dev/null 2>&1 & until (: < /dev/tcp/127.0.0.1/3000) 2>/dev/null; do :; done";
+    let begun = service.post("/execute", &json!({ "sandbox_id": id, "command": line }));
+    assert_eq!(begun["result"]["exit_code"], 0, "{begun}");
+    id
+}
+
+fn at(id: &str, rest: &str) -> String {
+    format!("/apis/envs/sandbox/v1/sandboxes/{id}/proxy{rest}")
+}
+
+#[test]
+fn a_server_within_a_sandbox_is_asked_by_who_has_the_key() {
+    let service = service(&[]);
+    let id = serving(&service);
+    let key = format!("Bearer {KEY}");
+    let own = [("Authorization", key.as_str()), ("X-Mine", "kept"), ("TE", "trailers")];
+    // More than is held in between.
+    let body = vec![b'x'; 20 << 20];
+    let (status, said) = service.ask("POST", &at(&id, "/port/3000/a%20b/../c?x=1&y=%2F"), &own, &body);
+    let said: Value = serde_json::from_str(&said).unwrap();
+    let told = |name: &str| said["headers"][name].clone();
+    assert_eq!(
+        (status, said["method"].as_str(), said["bytes"].as_u64()),
+        (418, Some("POST"), Some(20 << 20))
+    );
+    assert_eq!(said["path"], "/a%20b/../c?x=1&y=%2F");
+    assert_eq!(
+        (told("x-mine"), told("host"), told("x-forwarded-host")),
+        (json!("kept"), json!("127.0.0.1:3000"), json!("x"))
+    );
+    assert!(told("authorization").is_null() && told("te").is_null(), "a sandbox learns no key: {said}");
+    // The port by the two other ways, and a key of the program's own.
+    for (path, headers) in [
+        ("", vec![("X-Key", KEY), ("X-Rock-Target-Port", "3000"), ("Authorization", "Bearer its-own")]),
+        ("/?rock_target_port=3000&z=2", vec![("X-Key", KEY), ("Authorization", "Bearer its-own")]),
+    ] {
+        let (status, said) = service.ask("GET", &at(&id, path), &headers, b"");
+        let said: Value = serde_json::from_str(&said).unwrap_or_else(|_| panic!("{status} {said}"));
+        assert_eq!(said["path"], if path.is_empty() { "/" } else { "/?z=2" });
+        assert_eq!(
+            (&said["headers"]["authorization"], &said["headers"]["x-key"]),
+            (&json!("Bearer its-own"), &Value::Null)
+        );
+    }
+    let machines = service.address.rsplit(':').next().unwrap().to_owned();
+    for (who, path, wanted, words) in [
+        (OTHER, at(&id, "/port/3000/"), 404, "not there"),
+        ("nobodys", at(&id, "/port/3000/"), 401, "no known key"),
+        (KEY, at("../x", "/port/3000/"), 404, ""),
+        (KEY, at(&id, "/"), 400, "name it once"),
+        (KEY, at(&id, "/port/3000/?rock_target_port=1"), 400, "name it once"),
+        (KEY, at(&id, "/port/0/"), 400, "1 to 65535"),
+        (KEY, at(&id, "/port/x/"), 400, "1 to 65535"),
+        (KEY, at(&id, "/port/3001/"), 502, "nothing answers"),
+        // The machine's own loopback has a server there, which is another.
+        (KEY, at(&id, &format!("/port/{machines}/")), 502, "nothing answers"),
+    ] {
+        let (status, said) = service.ask("GET", &path, &[("X-Key", who)], b"");
+        assert!(status == wanted && said.contains(words), "{path}: {status} {said}");
+    }
+}
+
+#[test]
+fn what_a_server_says_comes_as_it_is_said_and_a_connection_may_become_another() {
+    let service = service(&[]);
+    let id = serving(&service);
+    let mut slow = service.send("GET", &at(&id, "/port/3000/slow"), &[("X-Key", KEY)], b"");
+    let mut answer = String::new();
+    while !answer.ends_with("one") {
+        let mut part = [0; 1024];
+        let read = slow.read(&mut part).unwrap();
+        assert!(read > 0, "{answer}");
+        answer += std::str::from_utf8(&part[..read]).unwrap();
+    }
+    service.post("/write_file", &json!({ "sandbox_id": id, "path": "go", "content": "" }));
+    slow.read_to_string(&mut answer).unwrap();
+    assert!(answer.ends_with("onetwo"), "{answer}");
+
+    let address = service.address.trim_start_matches("http://");
+    let mut raw = std::net::TcpStream::connect(address).unwrap();
+    let head = format!(
+        "GET {} HTTP/1.1\r\nHost: x\r\nX-Key: {KEY}\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n",
+        at(&id, "/port/3000/")
+    );
+    raw.write_all(head.as_bytes()).unwrap();
+    let mut lines = BufReader::new(raw.try_clone().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(lines.next().unwrap(), "HTTP/1.1 101 Switching Protocols");
+    let head: Vec<String> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
+    assert!(head.iter().any(|line| line.eq_ignore_ascii_case("upgrade: echo")), "{head:?}");
+    for word in ["hello", "again"] {
+        writeln!(raw, "{word}").unwrap();
+        assert_eq!(lines.next().unwrap(), format!("echo {word}"));
+    }
+    // With the sandbox the connection ends.
+    let stopped = service.post("/stop", &json!({ "sandbox_id": id }));
+    assert_eq!(stopped["status"], "Success", "{stopped}");
+    assert!(lines.next().is_none());
+    let (status, said) = service.ask("GET", &at(&id, "/port/3000/"), &[("X-Key", KEY)], b"");
+    assert!(status == 404 && said.contains("not there"), "{status} {said}");
+}
