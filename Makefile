@@ -15,7 +15,7 @@ RUNS := broker/coordinator/runs
 MINUTES ?= 10
 SEED ?= 1
 
-.PHONY: help setup alone tools sdks model build programs demo sokoban arithmetic agent learn test test-learn test-others envs engines gpu terraform fleet kube operation sim lint fmt bench results chaos
+.PHONY: help setup alone tools sdks model build programs demo sokoban arithmetic agent learn test test-learn test-others test-fleet envs engines gpu terraform fleet kube operation sim lint fmt bench results chaos
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)$$/  make \1\t\2/p' Makefile | expand -t 18
@@ -68,6 +68,15 @@ test: build model tools sdks ## every test, against a real nats-server
 	@$(MAKE) --no-print-directory --jobs=2 --keep-going test-learn test-others
 	python3 -m unittest discover --start-directory workers/python/tests
 	python3 -m unittest discover --start-directory infra/images
+	@$(MAKE) --no-print-directory test-fleet
+
+# A fleet's life takes five minutes, terraform and a mirror of its provider: it is tested where `make fleet` was made ready.
+test-fleet:
+ifneq ($(wildcard target/fakecloud/venv/bin/python),)
+	@$(MAKE) --no-print-directory fleet
+else
+	@printf '\n\033[1mfleet: NOT TESTED: this machine never ran `make fleet`, which says what it needs\033[0m\n' >&2
+endif
 
 test-learn:
 	$(TESTS) --test workers -- $(LEARN)
