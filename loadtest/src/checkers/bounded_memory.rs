@@ -100,7 +100,9 @@ fn bound(run: &Run, path: &str) -> Option<u64> {
         "groups" | "ready" => Some(spec.window_groups()),
         "training.groups" => Some(rollout.groups_per_step.into()),
         "groups.*.rollouts" | "training.groups.*.*.rollouts" => Some(rollout.group_size.into()),
-        "evaluation.groups" => Some(spec.evaluate.prompts.into()),
+        "evaluation.groups" | "evaluation.shown" | "evaluation.spread.prompts" => {
+            Some(spec.evaluate.prompts.into())
+        }
         "evaluated" | "books.evaluations" | "books.domains.*.evaluations" => Some(evaluations),
         "books.staleness" | "books.domains.*.staleness" => Some(spec.max_staleness() + 1),
         "books.curve" => Some(CURVE_POINTS as u64 + 1),
@@ -120,7 +122,10 @@ fn most_dropped(run: &Run) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use millrace_coordinator::fold::books::DropReason;
+    use millrace_coordinator::fold::state::{Evaluating, EvaluationCounts};
     use millrace_schemas::{Event, RolloutId};
 
     use super::super::history::Entry;
@@ -163,6 +168,25 @@ mod tests {
         for path in ["books.staleness", "evaluated", "books.metrics", "books.dropped_lately"] {
             assert!(wrong.contains(path), "{path} in {wrong}");
         }
+    }
+
+    /// Ten minutes of chaos at 15470e6: a shipped run has 256 prompts, those of the simulator few.
+    #[tokio::test]
+    async fn an_evaluation_may_have_as_many_prompts_as_the_run_file_says() {
+        let history = sound().await;
+        let mut run = history.state.runs.values().next().expect("the run").clone();
+        run.spec.evaluate.prompts = 256;
+        let (shown, whole) = ((0..256).map(|prompt| (prompt, prompt)).collect(), EvaluationCounts::default());
+        let version = millrace_schemas::PolicyVersion(1);
+        let (groups, domains) = (BTreeMap::new(), Vec::new());
+        let mut evaluation = Evaluating { version, pass: 0, groups, shown, whole, domains, reason: None };
+        evaluation.whole.spread.prompts = (0..256).map(|prompt| (prompt, (1, 0))).collect();
+        run.evaluation = Some(evaluation);
+        assert_eq!(wrong(&run), Vec::<String>::new());
+        let evaluation = run.evaluation.as_mut().expect("it is there");
+        evaluation.shown.insert(256, 256);
+        evaluation.whole.spread.prompts.insert(256, (1, 0));
+        assert_eq!(wrong(&run).len(), 2, "{:?}", wrong(&run));
     }
 
     #[tokio::test]
