@@ -117,10 +117,16 @@ async fn stale_is_forgotten_without_a_word(bench: Bench) {
 }
 
 async fn no_more_is_pulled_than_can_be_done(bench: Bench) {
-    let busy = bench.worker(2, Duration::ZERO, |_, _| std::future::pending().boxed());
+    let begun = Arc::new(AtomicU64::new(0));
+    let counter = begun.clone();
+    let busy = bench.worker(2, Duration::ZERO, move |_, _| {
+        counter.fetch_add(1, SeqCst);
+        std::future::pending().boxed()
+    });
     for group in 0..10 {
         bench.put(&task(group, 0)).await;
     }
+    eventually("two tasks in hand", async || (begun.load(SeqCst) == 2).then_some(())).await;
     // The other eight are free for any worker, at once and not after a lease.
     let free = bench.worker(4, GRACE, |_, _| async { done() }.boxed());
     eventually("eight outcomes", async || (bench.outcomes().await.len() >= 8).then_some(())).await;
