@@ -10,7 +10,7 @@ use millrace_objects::Objects;
 use millrace_schemas::BlobRef;
 use millrace_schemas::blob::Sha;
 use millrace_schemas::blob::paths::{self, ObjectKind};
-use millrace_schemas::image::{ImageManifest, ImageName, ImagePointer, MAX_IMAGE_LAYERS};
+use millrace_schemas::image::{ImageError, ImageManifest, ImageName, ImagePointer, MAX_IMAGE_LAYERS};
 
 use super::connect::ConnectionArgs;
 use super::term::say;
@@ -160,22 +160,26 @@ async fn commit(
 
 /// Whether a name points to this manifest.
 async fn is_named(objects: &Objects, manifest: Sha) -> Result<bool> {
-    for path in objects.list(paths::IMAGE_NAMES).await? {
-        let content = objects.get(&path).await?;
-        let pointer = content.and_then(|content| ImagePointer::from_json(&content).ok());
-        if pointer.is_some_and(|pointer| pointer.manifest == manifest) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    let all = pointers(objects).await?;
+    Ok(all.into_iter().any(|(_, pointer)| pointer.is_ok_and(|pointer| pointer.manifest == manifest)))
 }
 
-async fn list(objects: &Objects) -> Result<()> {
+/// All names, and what they point to.
+async fn pointers(objects: &Objects) -> Result<Vec<(ImageName, Result<ImagePointer, ImageError>)>> {
+    let mut all = Vec::new();
     for path in objects.list(paths::IMAGE_NAMES).await? {
         let Some(ObjectKind::ImageName(name)) = paths::parse(&path) else { continue };
         // It may have been removed since.
-        let Some(content) = objects.get(&path).await? else { continue };
-        let words = match ImagePointer::from_json(&content) {
+        if let Some(content) = objects.get(&path).await? {
+            all.push((name, ImagePointer::from_json(&content)));
+        }
+    }
+    Ok(all)
+}
+
+async fn list(objects: &Objects) -> Result<()> {
+    for (name, pointer) in pointers(objects).await? {
+        let words = match pointer {
             Ok(pointer) => {
                 let machine = if pointer.system { ", with the machine's programs" } else { "" };
                 format!("{}, warm {}{machine}", pointer.manifest, pointer.warm)

@@ -88,17 +88,18 @@ impl Keys {
     /// Who asks. Digests are compared, so that no comparison tells how much of a key was right.
     #[must_use]
     pub fn owner(&self, headers: &HeaderMap) -> Option<Owner> {
-        let values = HEADERS.iter().filter_map(|name| headers.get(*name)?.to_str().ok());
-        let mut keys = values.filter_map(key_of).map(|key| owner(key.trim()));
-        keys.find(|owner| self.0.contains(owner))
+        HEADERS.iter().find_map(|name| self.owner_by(headers, name))
+    }
+
+    fn owner_by(&self, headers: &HeaderMap, name: &str) -> Option<Owner> {
+        let key = key_of(headers.get(name)?.to_str().ok()?)?;
+        Some(owner(key.trim())).filter(|owner| self.0.contains(owner))
     }
 
     /// Takes the headers away that hold a known key.
     pub(crate) fn take_from(&self, headers: &mut HeaderMap) {
         for name in HEADERS {
-            let value = headers.get(name).and_then(|value| value.to_str().ok());
-            let key = value.and_then(key_of).map(|key| owner(key.trim()));
-            if key.is_some_and(|owner| self.0.contains(&owner)) {
+            if self.owner_by(headers, name).is_some() {
                 headers.remove(name);
             }
         }

@@ -10,21 +10,14 @@ use axum::response::Response;
 use hyper::client::conn::http1::handshake;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use millrace_sandbox::egress::HOP_BY_HOP;
 use tokio::io::copy_bidirectional;
 
 use crate::hosted::Using;
 use crate::service::{Service, ServiceError, invalid};
 
-/// Headers that are for one connection alone, and those by which a client opens this service: no
-/// program within a sandbox shall learn them.
-const NOT_PASSED: [&str; 12] = [
-    "connection",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
+/// Headers by which a client opens this service: no program within a sandbox shall learn them.
+const OURS: [&str; 5] = [
     "x-access-token",
     "e2b-traffic-access-token",
     "e2b-sandbox-id",
@@ -68,7 +61,6 @@ pub(crate) async fn ask(
     path: &str,
     mut request: Request,
 ) -> Result<Response, PortError> {
-    let path = if path.is_empty() { "/" } else { path };
     let target = PathAndQuery::try_from(path).map_err(|error| invalid("path", path, error.to_string()))?;
     let stream = sandbox.live.connect(port).await.map_err(ServiceError::from)?;
     let broken = |error| PortError::Broken(port, error);
@@ -102,7 +94,7 @@ fn upgrade_of(request: &mut Request) -> Option<OnUpgrade> {
 }
 
 fn pass_on(headers: &mut HeaderMap, port: u16, upgrades: bool) {
-    NOT_PASSED.iter().for_each(|name| {
+    HOP_BY_HOP.iter().chain(&OURS).for_each(|name| {
         headers.remove(*name);
     });
     headers.insert(CONNECTION, HeaderValue::from_static(if upgrades { "upgrade" } else { "close" }));

@@ -27,6 +27,16 @@ pub use dial::{Resolve, SystemResolver};
 pub use millrace_egress as rules;
 use refusal::Refusal;
 
+/// Headers that are for one connection alone, in lower case: no proxy passes them on.
+pub const HOP_BY_HOP: [&str; 7] = [
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+];
 /// The port of a sandbox's loopback at which its way out begins.
 const PORT: u16 = 4181;
 /// Connections of all sandboxes of a machine at once. Each has four open files in this process.

@@ -66,10 +66,15 @@ fn by_host<'h>(headers: &'h HeaderMap, uri: &'h Uri) -> Option<(&'h str, &'h str
     port.bytes().all(|byte| byte.is_ascii_digit()).then_some((port, id)).filter(|_| !port.is_empty())
 }
 
-fn meant(service: &Service, headers: &HeaderMap, uri: &Uri) -> Result<Arc<Hosted>, Failure> {
+/// Port and name of the sandbox that a request is for.
+fn named<'h>(headers: &'h HeaderMap, uri: &'h Uri) -> Option<(&'h str, &'h str)> {
     let by_header = text(headers, "e2b-sandbox-id");
     let by_header = by_header.map(|id| (text(headers, "e2b-sandbox-port").unwrap_or(PORT), id));
-    let Some((port, id)) = by_header.or_else(|| by_host(headers, uri)) else {
+    by_header.or_else(|| by_host(headers, uri))
+}
+
+fn meant(service: &Service, headers: &HeaderMap, uri: &Uri) -> Result<Arc<Hosted>, Failure> {
+    let Some((port, id)) = named(headers, uri) else {
         let words = "no sandbox is named: set E2B_SANDBOX_URL, so that the client sends E2b-Sandbox-Id";
         return Err(Failure::new(StatusCode::BAD_REQUEST, words));
     };
@@ -86,9 +91,7 @@ pub(super) fn own_port(
     headers: &HeaderMap,
     uri: &Uri,
 ) -> Option<(Arc<Hosted>, Result<u16, ServiceError>)> {
-    let by_header = text(headers, "e2b-sandbox-id").zip(text(headers, "e2b-sandbox-port"));
-    let by_header = by_header.map(|(id, port)| (port, id));
-    let (port, id) = by_header.or_else(|| by_host(headers, uri)).filter(|(port, _)| *port != PORT)?;
+    let (port, id) = named(headers, uri).filter(|(port, _)| *port != PORT)?;
     Some((service.find(id)?, ports::port(port)))
 }
 
@@ -121,8 +124,9 @@ pub(super) async fn health(State(service): State<Service>, headers: HeaderMap, u
 
 /// A path of no protocol; a port of a sandbox, perhaps.
 pub(super) async fn unknown(State(service): State<Service>, headers: HeaderMap, uri: Uri) -> Failure {
-    let is_named = text(&headers, "e2b-sandbox-id").is_some() || by_host(&headers, &uri).is_some();
-    if is_named && let Err(failure) = meant(&service, &headers, &uri) {
+    if named(&headers, &uri).is_some()
+        && let Err(failure) = meant(&service, &headers, &uri)
+    {
         return failure;
     }
     let words = format!(

@@ -6,6 +6,7 @@ use std::fmt::Display;
 use millrace_egress::{RuleError, Target};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
+use super::HOP_BY_HOP;
 use super::refusal::{Refusal, shown};
 use super::relay::Flow;
 
@@ -17,20 +18,8 @@ const MAX_HEADERS: usize = 100;
 const HTTP: u16 = 80;
 /// What a program hears when its tunnel is there.
 const CONNECTED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
-/// Headers of one connection, or that are written again here.
-const OWN: [&str; 11] = [
-    "connection",
-    "content-length",
-    "host",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
+/// Headers that are written again here, or that no connection through this proxy has.
+const OWN: [&str; 4] = ["content-length", "host", "transfer-encoding", "upgrade"];
 
 /// A request.
 #[derive(Debug, PartialEq, Eq)]
@@ -157,7 +146,8 @@ fn rewritten(
     }
     for header in request.headers.iter() {
         let name = header.name.to_ascii_lowercase();
-        if !OWN.contains(&name.as_str()) && !named.contains(&name) {
+        let is_dropped = |names: &[&str]| names.contains(&name.as_str());
+        if !is_dropped(&HOP_BY_HOP) && !is_dropped(&OWN) && !named.contains(&name) {
             head.extend([header.name.as_bytes(), b": ", header.value, b"\r\n"].concat());
         }
     }

@@ -171,10 +171,7 @@ impl Inner {
 
     async fn make(&self) -> Result<Warm, LiveError> {
         let _room = self.making.acquire().await.map_err(|_| LiveError::Ended)?;
-        let fail = |error: std::io::Error| LiveError::Start {
-            program: self.settings.program.clone(),
-            reason: error.to_string(),
-        };
+        let fail = |error: std::io::Error| LiveError::start(&self.settings.program, &error);
         let (ours, its) = std::os::unix::net::UnixStream::pair().map_err(fail)?;
         ours.set_nonblocking(true).map_err(fail)?;
         let group = Group::make().map_err(|error| LiveError::Refused(format!("its group: {error}")))?;

@@ -166,8 +166,7 @@ impl ImageCache {
         let files = part.join("u");
         let made = fs::create_dir_all(&files).and_then(|()| give_to_sandboxes(&files));
         made.map_err(|error| refused("make", &files, &error))?;
-        let start =
-            |error: io::Error| LiveError::Start { program: program.to_owned(), reason: error.to_string() };
+        let start = |error: io::Error| LiveError::start(program, &error);
         let mut child = Command::new(program)
             .env_clear()
             .arg("unpack-image")

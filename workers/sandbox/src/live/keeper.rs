@@ -58,10 +58,10 @@ impl Drop for Layer {
 
 impl Keeper {
     pub(crate) async fn start(program: &Path) -> Result<Self, LiveError> {
-        let fail = |reason: String| LiveError::Start { program: program.to_owned(), reason };
-        let mut child = piped(program).arg("keep").spawn().map_err(|error| fail(error.to_string()))?;
+        let fail = |error: std::io::Error| LiveError::start(program, &error);
+        let mut child = piped(program).arg("keep").spawn().map_err(fail)?;
         let (Some(to), Some(from), Some(pid)) = (child.stdin.take(), child.stdout.take(), child.id()) else {
-            return Err(fail("its input and output are not there".to_owned()));
+            return Err(LiveError::start(program, &"its input and output are not there"));
         };
         let mut pipes = Pipes { _child: child, to, from: BufReader::new(from) };
         pipes.answer().await?;

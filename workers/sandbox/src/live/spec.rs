@@ -1,7 +1,8 @@
 //! What a caller asks of a long-lived sandbox.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -227,6 +228,13 @@ pub enum LiveError {
     /// It has ended, or ended in the middle of this.
     #[error("the sandbox has ended")]
     Ended,
+}
+
+impl LiveError {
+    /// `program` does not start.
+    pub(crate) fn start(program: &Path, reason: &dyn Display) -> Self {
+        Self::Start { program: program.to_owned(), reason: reason.to_string() }
+    }
 }
 
 impl Spec {

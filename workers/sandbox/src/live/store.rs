@@ -95,13 +95,11 @@ impl Host {
 
     fn helper(&self, part: &str, layer: u64) -> Result<Child, LiveError> {
         let program = &self.settings().program;
-        let fail =
-            |error: std::io::Error| LiveError::Start { program: program.clone(), reason: error.to_string() };
         piped(program)
             .args([part, &self.keeper().pid().to_string(), &layer.to_string()])
             .stderr(Stdio::piped())
             .spawn()
-            .map_err(fail)
+            .map_err(|error| LiveError::start(program, &error))
     }
 
     pub(crate) async fn pack(&self, layer: u64, folder: &Path) -> Result<Digest, LiveError> {

@@ -180,10 +180,12 @@ impl Tend {
             ToInit::KillAll { end } => tend.kill_all(end),
             ToInit::File { id, ask } => {
                 let held = match ask {
-                    FileAsk::Freeze => tend.freeze(),
                     FileAsk::Thaw => tend.thaw(),
                     _ => Vec::new(),
                 };
+                if ask == FileAsk::Freeze {
+                    tend.freeze();
+                }
                 let answer = files::answer(&ask);
                 let _ = tend.say.send(FromInit::File { id, answer }).await;
                 for asked in held {
@@ -210,13 +212,12 @@ impl Tend {
     }
 
     /// Stops every process but this one.
-    fn freeze(&self) -> Vec<ToInit> {
+    fn freeze(&self) {
         *self.held.borrow_mut() = Some(Vec::new());
         let _ = kill(Pid::from_raw(-1), Signal::SIGSTOP);
         if self.has_proc {
             tree::wait_for_stop_of_all_below(std::process::id().cast_signed());
         }
-        Vec::new()
     }
 
     /// Lets every process go on; returns what is to be done now.

@@ -8,11 +8,11 @@ use std::process::Stdio;
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use tokio::net::TcpStream;
-use tokio::process::Command;
 use tokio::time::timeout;
 
 use super::{LiveSandbox, PATIENCE};
 use crate::live::spec::LiveError;
+use crate::run::piped;
 
 impl LiveSandbox {
     /// Connects to a port of the sandbox's own loopback. Nothing of the machine's network is reached by
@@ -22,18 +22,14 @@ impl LiveSandbox {
     /// Nothing answers there, or the sandbox has ended.
     pub async fn connect(&self, port: u16) -> Result<TcpStream, LiveError> {
         let program = &self.host.settings().program;
-        let fail =
-            |error: std::io::Error| LiveError::Start { program: program.clone(), reason: error.to_string() };
+        let fail = |error: std::io::Error| LiveError::start(program, &error);
         let _room = self.host.dialling().acquire().await.map_err(|_| LiveError::Ended)?;
         let (ours, its) = UnixStream::pair().map_err(fail)?;
-        let child = Command::new(program)
+        let child = piped(program)
             .args(["dial", &self.host.keeper().pid().to_string()])
             .args([self.body.pid.to_string(), port.to_string()])
-            .env_clear()
             .stdin(Stdio::from(OwnedFd::from(its)))
-            .stdout(Stdio::null())
             .stderr(Stdio::piped())
-            .kill_on_drop(true)
             .spawn()
             .map_err(fail)?;
         let late = |_| LiveError::Refused(format!("the sandbox's port {port} does not answer"));
