@@ -39,29 +39,32 @@ class Handler(BaseHTTPRequestHandler):
             state["most"] = max(state["most"], state["now"])
             state["last"], state["key"] = body, self.headers["Authorization"]
         try:
-            self.judge(body)
+            status, said, *headers = self.judge(body)
         finally:
+            # Before the answer: whoever has it may ask again at once.
             with lock:
                 state["now"] -= 1
+        self.answer(status, said, headers)
 
     def judge(self, body):
+        """The status, the body and the headers of the answer."""
         how = state["how"]
         if self.path != "/v1/chat/completions" or how == "missing":
-            return self.answer(404, {"error": "no such path"})
+            return 404, {"error": "no such path"}
         if how == "broken":
-            return self.answer(500, {"error": "out of memory"})
+            return 500, {"error": "out of memory"}
         if how == "busy":
-            return self.answer(429, {"error": "later"}, [("Retry-After", "7")])
+            return 429, {"error": "later"}, ("Retry-After", "7")
         if how == "long":
-            return self.answer(400, {"error": "context too long"})
+            return 400, {"error": "context too long"}
         if how == "hangs":
             time.sleep(30)
         if how == "slow":
             time.sleep(0.2)
         if how == "no_json":
-            return self.answer(200, b"<html>")
+            return 200, b"<html>"
         if how == "empty":
-            return self.answer(200, {"choices": []})
+            return 200, {"choices": []}
         asked = body["messages"][-1]["content"]
         answer = asked.split("<answer>")[1].split("</answer>")[0]
         said = {
@@ -70,7 +73,7 @@ class Handler(BaseHTTPRequestHandler):
             "far": "Score: 11",
             "cut": "It is good since",
         }.get(how, f"It has words.\nScore: {min(len(answer.split()), 10)}")
-        self.answer(200, {"choices": [{"message": {"role": "assistant", "content": said}}]})
+        return 200, {"choices": [{"message": {"role": "assistant", "content": said}}]}
 
 
 server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
