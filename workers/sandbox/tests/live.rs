@@ -152,6 +152,24 @@ async fn a_timeout_ends_everything_that_a_command_started_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn a_command_that_takes_long_to_die_takes_none_along() {
+    let bounds = Bounds { memory_bytes: 4_096 * MIB, ..Bounds::default() };
+    let sandbox = host().await.create(Spec { bounds, ..Spec::default() }).await.unwrap();
+    let mut beside = sandbox.spawn(Exec::new(["cat"])).await.unwrap();
+    // Memory that is used has to be given back.
+    let slow = "x = bytearray(1 << 30)\nprint(end='up', flush=True)\nimport time\ntime.sleep(1000)";
+    for round in 0..3 {
+        let mut large = sandbox.spawn(Exec::new(["python3", "-c", slow])).await.unwrap();
+        assert_eq!(large.next().await, Event::Out(b"up".to_vec()), "{round}");
+        large.kill().await.unwrap();
+        let ended = large.next().await;
+        assert!(matches!(ended, Event::Ended { end: End::Signal(9), .. }), "{round}: {ended:?}");
+        beside.write(b"on").await.unwrap();
+        assert_eq!(beside.next().await, Event::Out(b"on".to_vec()), "{round}");
+    }
+}
+
+#[tokio::test]
 async fn bounds_hold_and_the_sandbox_goes_on() {
     let bounds = Bounds {
         memory_bytes: 200 * MIB,

@@ -1,5 +1,6 @@
 //! All that came of one process, as `/proc` has it.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -7,8 +8,8 @@ use nix::poll::{PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Looks at a tree that is to end, at most. One that makes processes faster than they are killed has
-/// to be killed with everything else.
+/// Looks at a tree that is to end and has more processes than the last, at most. One that makes
+/// processes faster than they are killed has to be killed with everything else.
 const ROUNDS: usize = 200;
 /// What was killed or stopped ends or stands within this time, unless the kernel itself holds it.
 const ENDING: Duration = Duration::from_secs(1);
@@ -61,30 +62,48 @@ pub(crate) fn wait_for_stop_of_all_below(pid: i32) {
 fn wait(is_so: impl Fn() -> bool) {
     let since = Instant::now();
     while !is_so() && since.elapsed() < ENDING {
-        // A pause of a millisecond: nothing is waited for.
-        let _ = poll(&mut [], PollTimeout::from(1_u8));
+        pause();
     }
 }
 
+/// A millisecond: nothing is waited for.
+fn pause() {
+    let _ = poll(&mut [], PollTimeout::from(1_u8));
+}
+
 /// Kills a process and all that came of it. The process is stopped first: as long as it is there,
-/// what its descendants leave comes to it and not elsewhere. Returns whether all of it has ended.
+/// what its descendants leave comes to it and not elsewhere. Returns whether nothing of it can go on:
+/// it has ended, or was killed and takes longer than [`ENDING`] for that.
 pub(crate) fn kill_all_of(pid: i32) -> bool {
     // One that has ended meanwhile needs no signal.
     let send = |pid: i32, signal| {
         let _ = kill(Pid::from_raw(pid), signal);
     };
     send(pid, Signal::SIGSTOP);
-    let mut all_ended = false;
-    for _ in 0..ROUNDS {
+    let (mut known, mut rounds, mut since) = (BTreeSet::new(), 0, Instant::now());
+    let all_killed = loop {
         let found = descendants(pid);
         if found.is_empty() {
-            all_ended = true;
-            break;
+            break true;
         }
         // Stopped ones start no more; then they go.
         found.iter().for_each(|pid| send(*pid, Signal::SIGSTOP));
         found.iter().for_each(|pid| send(*pid, Signal::SIGKILL));
-    }
+        let before = known.len();
+        known.extend(found);
+        let has_more = known.len() > before;
+        if has_more {
+            if rounds == ROUNDS {
+                break false;
+            }
+            (rounds, since) = (rounds + 1, Instant::now());
+        } else if since.elapsed() > ENDING {
+            break true;
+        } else {
+            // A busy machine, and much memory, make an end take a while.
+            pause();
+        }
+    };
     send(pid, Signal::SIGKILL);
-    all_ended
+    all_killed
 }
