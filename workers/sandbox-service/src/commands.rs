@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use millrace_sandbox::End;
-use millrace_sandbox::live::{Event, Exec, LiveError, Process};
+use millrace_sandbox::live::{Event, Exec, LiveError, Process, Terminal, TerminalSize};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::hosted::{Counts, Using};
@@ -45,6 +45,7 @@ pub(crate) struct What {
     /// Whether it has an input; else that is empty.
     pub(crate) has_input: bool,
     pub(crate) timeout_ms: Option<u64>,
+    pub(crate) terminal: Option<Terminal>,
 }
 
 /// A command that runs.
@@ -93,6 +94,7 @@ struct Ask {
 enum Asked {
     Input(Vec<u8>),
     CloseInput,
+    Resize(TerminalSize),
     Terminate,
     Kill,
 }
@@ -106,6 +108,8 @@ pub(crate) enum CommandError {
     Ended,
     #[error("the command has no input, or that was closed; start it with stdin=true")]
     NoInput,
+    #[error("the command has no terminal; start it with one")]
+    NoTerminal,
     #[error("{0}")]
     Sandbox(#[from] LiveError),
 }
@@ -128,6 +132,7 @@ impl Commands {
             timeout_ms: what.timeout_ms,
             // It may write without end: what nobody takes is dropped.
             output_bytes: u64::MAX,
+            terminal: what.terminal,
             ..Exec::new(argv)
         };
         let process = sandbox.live.spawn(exec).await?;
@@ -186,6 +191,13 @@ impl Command {
             return Err(CommandError::NoInput);
         }
         self.ask(Asked::CloseInput).await
+    }
+
+    pub(crate) async fn resize(&self, size: TerminalSize) -> Result<(), CommandError> {
+        if self.what.terminal.is_none() {
+            return Err(CommandError::NoTerminal);
+        }
+        self.ask(Asked::Resize(size)).await
     }
 
     /// Asks its own process to end.
@@ -268,6 +280,7 @@ async fn serve(sandbox: Using, mut process: Process, command: Arc<Command>, mut 
                 let _ = tell.send(match what {
                     Asked::Input(bytes) => process.write(&bytes).await,
                     Asked::CloseInput => process.close_input().await,
+                    Asked::Resize(size) => process.resize(size).await,
                     Asked::Terminate => process.signal(TERMINATE).await,
                     Asked::Kill => process.kill().await,
                 });

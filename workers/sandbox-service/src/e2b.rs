@@ -50,6 +50,7 @@ pub(crate) fn routes(service: Service) -> Router {
         .route("/Start", post(process::start))
         .route("/Connect", post(process::connect))
         .route("/SendInput", post(process::send_input))
+        .route("/Update", post(process::update))
         .route("/StreamInput", post(process::stream_input))
         .route("/CloseStdin", post(process::close_stdin))
         .route("/SendSignal", post(process::send_signal))

@@ -7,6 +7,7 @@
 pub mod keys;
 pub mod size;
 mod moments;
+mod foreground;
 mod session;
 mod commands;
 mod hosted;

@@ -94,8 +94,17 @@ fn upgrade_of(request: &mut Request) -> Option<OnUpgrade> {
 }
 
 fn pass_on(headers: &mut HeaderMap, port: u16, upgrades: bool) {
-    HOP_BY_HOP.iter().chain(&OURS).for_each(|name| {
-        headers.remove(*name);
+    // `Connection` names others that are for the next host alone.
+    let named: Vec<String> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
+        .map(|name| String::from_utf8_lossy(name.trim_ascii()).to_ascii_lowercase())
+        .filter(|name| !["upgrade", "host"].contains(&name.as_str()))
+        .collect();
+    let dropped = HOP_BY_HOP.iter().chain(&OURS).copied();
+    dropped.chain(named.iter().map(String::as_str)).for_each(|name| {
+        headers.remove(name);
     });
     headers.insert(CONNECTION, HeaderValue::from_static(if upgrades { "upgrade" } else { "close" }));
     let here = HeaderValue::from_str(&format!("127.0.0.1:{port}"));

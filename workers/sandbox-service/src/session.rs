@@ -4,27 +4,46 @@
 //! waits for the shell, at most as long as a request says, and nobody but this session's own
 //! requests waits for it. On a timeout all that the shell started is killed, and the session has
 //! ended: what it would still have written can never be taken for the output of another command.
+//! A program that talks is beside the shell (`foreground.rs`); one that is late is killed alone.
 
 use std::time::Duration;
 
 use millrace_sandbox::live::{Event, Exec, LiveError, LiveSandbox, Process};
+use regex::bytes::Regex;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 use uuid::Uuid;
 
+use crate::foreground::Foreground;
+
 /// Requests of a session that wait for one another.
 const QUEUE: usize = 16;
 /// Bytes that one command may write; beyond it is as late.
-const OUTPUT_BYTES: usize = 16 * 1024 * 1024;
+pub(crate) const OUTPUT_BYTES: usize = 16 * 1024 * 1024;
+
+/// Where a shell stands, as lines for another.
+const PLACE: &str = r#"export -p; printf 'cd -- %q\n' "$PWD""#;
+/// What a shell may take to say so.
+const PLACE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A session. It ends with this value.
 #[derive(Debug)]
 pub(crate) struct Session(mpsc::Sender<Ask>);
 
+/// A line to run, or to type where a program is in the foreground.
+#[derive(Debug)]
+pub(crate) struct Line {
+    pub(crate) text: String,
+    /// Whether it starts a program that talks, in a terminal.
+    pub(crate) talks: bool,
+    /// What such a program writes when it waits for the next line.
+    pub(crate) expect: Vec<Regex>,
+    pub(crate) timeout: Duration,
+}
+
 #[derive(Debug)]
 struct Ask {
-    command: String,
-    timeout: Duration,
+    line: Line,
     tell: oneshot::Sender<Result<Done, SessionError>>,
 }
 
@@ -33,7 +52,10 @@ struct Ask {
 pub(crate) struct Done {
     /// Both streams, as they came; what is no UTF-8 is replaced.
     pub(crate) output: String,
-    pub(crate) exit_code: i32,
+    /// `None`: it goes on, in the foreground.
+    pub(crate) exit_code: Option<i32>,
+    /// What came of all that was expected.
+    pub(crate) expected: Option<String>,
 }
 
 /// Why there is no result.
@@ -43,6 +65,12 @@ pub(crate) enum SessionError {
     Late(u64),
     #[error("the command wrote more than 16 MiB: all that it started was killed, and the session has ended")]
     Long,
+    #[error(
+        "the program in the foreground took longer than {0} s to say what is expected: it was killed, the session goes on"
+    )]
+    ForegroundLate(u64),
+    #[error("the program in the foreground wrote more than 16 MiB: it was killed, the session goes on")]
+    ForegroundLong,
     #[error("the session has ended; create it again")]
     Ended,
     #[error("the session has 16 commands that wait; wait for them")]
@@ -68,11 +96,10 @@ impl Session {
         !self.0.is_closed()
     }
 
-    /// Runs a command. Dropping the future leaves the command running until its timeout.
-    pub(crate) async fn run(&self, command: &str, timeout: Duration) -> Result<Done, SessionError> {
+    /// Runs a line. Dropping the future leaves it running until its timeout.
+    pub(crate) async fn run(&self, line: Line) -> Result<Done, SessionError> {
         let (tell, told) = oneshot::channel();
-        let ask = Ask { command: command.to_owned(), timeout, tell };
-        self.0.try_send(ask).map_err(|error| match error {
+        self.0.try_send(Ask { line, tell }).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => SessionError::Full,
             mpsc::error::TrySendError::Closed(_) => SessionError::Ended,
         })?;
@@ -81,6 +108,7 @@ impl Session {
 }
 
 async fn serve(mut shell: Process, mut asked: mpsc::Receiver<Ask>) {
+    let mut foreground: Option<Foreground> = None;
     loop {
         tokio::select! {
             event = shell.next() => match event {
@@ -88,10 +116,21 @@ async fn serve(mut shell: Process, mut asked: mpsc::Receiver<Ask>) {
                 Event::Out(_) | Event::Err(_) => {}
                 Event::Ended { .. } => return,
             },
+            () = heard(&mut foreground), if foreground.is_some() => {
+                foreground.take_if(|program| program.has_ended());
+            }
             ask = asked.recv() => {
-                let Some(Ask { command, timeout, tell }) = ask else { return };
-                let done = run(&mut shell, &command, timeout).await;
-                let ended = done.is_err() || shell_has_ended(&done);
+                let Some(Ask { line, tell }) = ask else { return };
+                let done = if line.talks || foreground.is_some() {
+                    talk(&mut shell, &mut foreground, &line).await
+                } else {
+                    run(&mut shell, &line.text, line.timeout).await
+                };
+                let ended = match &done {
+                    Ok((_, ended)) => *ended,
+                    Err(SessionError::ForegroundLate(_) | SessionError::ForegroundLong) => false,
+                    Err(_) => true,
+                };
                 let _ = tell.send(done.map(|(done, _)| done));
                 if ended {
                     // Dropping the shell kills all of it.
@@ -102,18 +141,44 @@ async fn serve(mut shell: Process, mut asked: mpsc::Receiver<Ask>) {
     }
 }
 
-fn shell_has_ended(done: &Result<(Done, bool), SessionError>) -> bool {
-    matches!(done, Ok((_, true)))
+/// What the program in the foreground writes while nobody asks.
+async fn heard(foreground: &mut Option<Foreground>) {
+    if let Some(program) = foreground {
+        program.collect().await;
+    }
 }
 
-/// Runs one command; says whether the shell itself ended with it.
-async fn run(shell: &mut Process, command: &str, timeout: Duration) -> Result<(Done, bool), SessionError> {
+/// What came of a line, and whether the shell itself ended with it.
+type Ran = Result<(Done, bool), SessionError>;
+
+/// Types a line for the program in the foreground, or starts one by it.
+async fn talk(shell: &mut Process, foreground: &mut Option<Foreground>, line: &Line) -> Ran {
+    let mut program = if let Some(program) = foreground.take() {
+        program.type_line(&line.text).await?;
+        program
+    } else {
+        let (place, ended) = run(shell, PLACE, PLACE_TIMEOUT).await?;
+        if ended {
+            return Err(SessionError::Ended);
+        }
+        Foreground::start(shell, &place.output, &line.text).await?
+    };
+    let done = program.wait((&line.text, &line.expect), line.timeout).await?;
+    if !program.has_ended() {
+        *foreground = Some(program);
+    }
+    Ok((done, false))
+}
+
+/// Runs one command.
+async fn run(shell: &mut Process, command: &str, timeout: Duration) -> Ran {
     let mark = Uuid::now_v7().simple().to_string();
     // It has no input: it would read what is meant for the shell.
     let quoted = command.replace('\'', r"'\''");
     shell.write(format!("eval '{quoted}' </dev/null\nprintf '\\n{mark} %d\\n' $?\n").as_bytes()).await?;
     let until = Instant::now() + timeout;
     let (mut output, mut seen) = (Vec::new(), 0);
+    let done = |output: &[u8], code| Done { output: text(output), exit_code: Some(code), expected: None };
     loop {
         let event = tokio::select! {
             event = shell.next() => event,
@@ -122,12 +187,12 @@ async fn run(shell: &mut Process, command: &str, timeout: Duration) -> Result<(D
         match event {
             Event::Out(bytes) | Event::Err(bytes) => output.extend(bytes),
             Event::Ended { end: millrace_sandbox::End::Exit(code), .. } => {
-                return Ok((Done { output: text(&output), exit_code: code }, true));
+                return Ok((done(&output, code), true));
             }
             Event::Ended { .. } => return Err(SessionError::Ended),
         }
         if let Some((end, exit_code)) = find(&output[seen..], &mark) {
-            return Ok((Done { output: text(&output[..seen + end]), exit_code }, false));
+            return Ok((done(&output[..seen + end], exit_code), false));
         }
         seen = output.len().saturating_sub(mark.len() + 20);
         if output.len() > OUTPUT_BYTES {

@@ -25,24 +25,10 @@ from e2b.exceptions import (
     TimeoutException,
 )
 
+from e2b_terminal import terminal
+from patience import PATIENCE, fails, until
+
 OTHER = sys.argv[1]
-PATIENCE = 60
-
-
-def fails(kind, words, call):
-    try:
-        result = call()
-    except kind as error:
-        assert type(error) is kind, f"{type(error)} is no {kind}: {error}"
-        assert words in str(error), f"{words!r} is not in {error}"
-        return error
-    raise AssertionError(f"it must fail with {kind.__name__} {words!r}, and is {result!r}")
-
-
-def until(what, words):
-    end = time.monotonic() + PATIENCE
-    while not what():
-        assert time.monotonic() < end, words
 
 
 def foreground(sandbox):
@@ -74,7 +60,6 @@ def foreground(sandbox):
     fails(InvalidArgumentException, "NUL", lambda: sandbox.commands.run("true", envs={"A": "\0"}))
     fails(InvalidArgumentException, "bytes", lambda: sandbox.commands.run("true " + "x" * 2_000_000))
     fails(AuthenticationException, "one user", lambda: sandbox.commands.run("true", user="nobody"))
-    fails(SandboxException, "no terminals", lambda: sandbox.pty.create(e2b.PtySize(rows=24, cols=80)))
     # Absurd, and no reason to fail: it takes no longer than it takes.
     assert sandbox.commands.run("echo 1", timeout=10**9).stdout == "1\n"
     assert sandbox.commands.run("echo 1", timeout=0).stdout == "1\n"
@@ -222,6 +207,7 @@ def life():
     assert abs((info.end_at - info.started_at).total_seconds() - 600) < 5, info
     foreground(sandbox)
     background(sandbox)
+    terminal(sandbox)
     files(sandbox)
     signed(sandbox)
 

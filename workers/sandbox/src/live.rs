@@ -18,6 +18,6 @@ pub use host::{Host, Settings};
 pub use images::ImageCache;
 pub use layers::Snapshot;
 pub use process::{Event, Process};
-pub use spec::{Bounds, Exec, Forward, LiveError, Output, Spec, Wall};
+pub use spec::{Bounds, Exec, Forward, LiveError, Output, Spec, Terminal, TerminalSize, Wall};
 pub use store::Digest;
 pub use wire::{Entry, Fault, FileKind, Stream};

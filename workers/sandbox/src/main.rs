@@ -11,19 +11,22 @@ use serde::Serialize;
 
 mod inside;
 
-use inside::live::{dial, enter, house, image, keep, pack, supervise, tend};
+use inside::live::{dial, enter, house, image, keep, pack, supervise, tend, terminal};
 use inside::{init, launch};
 
 /// The word by which the sandbox starts itself as the first process within.
 const INIT: &str = "init";
 
 /// The words for the parts of a long-lived sandbox: the keeper of layers and the outer process, which
-/// the owner starts; the first process within, before and behind the walls; a command's supervisor.
+/// the owner starts; the first process within, before and behind the walls; a command's supervisor,
+/// with pipes or for a terminal; what becomes a command in a terminal.
 pub(crate) const KEEP: &str = "keep";
 pub(crate) const ENTER: &str = "enter";
 pub(crate) const HOUSE: &str = "house";
 pub(crate) const TEND: &str = "tend";
 pub(crate) const SUPERVISE: &str = "supervise";
+pub(crate) const SUPERVISE_TERMINAL: &str = "supervise-terminal";
+pub(crate) const TERMINAL: &str = "terminal";
 /// A layer to the standard output, and from the standard input.
 const PACK: &str = "pack";
 const UNPACK: &str = "unpack";
@@ -42,6 +45,8 @@ fn main() -> ExitCode {
     let (part, rest) = words.split_first().map_or(("", &[][..]), |(part, rest)| (part.as_str(), rest));
     let done = match part {
         SUPERVISE => return supervise::run(rest),
+        SUPERVISE_TERMINAL => return supervise::run_in_terminal(rest),
+        TERMINAL => return terminal::run(rest),
         // Its own words went to the owner where it could be told.
         HOUSE => house::run(),
         TEND => tend::run(rest),

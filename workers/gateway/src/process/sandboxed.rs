@@ -155,7 +155,7 @@ impl Place for SandboxedPlace {
         let process = self.sandbox.spawn(exec).await.map_err(|error| match error {
             LiveError::Invalid { .. } => PlaceError::Start { program: named, reason: error.to_string() },
             // All that is its own was killed before; what remains are files.
-            LiveError::Refused(reason) => PlaceError::InTheWay(reason),
+            LiveError::Failed(reason) => PlaceError::InTheWay(reason),
             other => PlaceError::Broken(other.to_string()),
         })?;
         let _ = process.close_input().await;

@@ -87,10 +87,6 @@ impl Fault {
 
 impl From<LiveError> for Fault {
     fn from(error: LiveError) -> Self {
-        // A command that is refused is refused for what it asks: its folder, above all.
-        if let LiveError::Refused(reason) = error {
-            return Self::new(Code::InvalidArgument, reason);
-        }
         let Failure { status, words, .. } = error.into();
         let code = match status {
             StatusCode::BAD_REQUEST => Code::InvalidArgument,
@@ -109,7 +105,7 @@ impl From<CommandError> for Fault {
             CommandError::Sandbox(error) => return error.into(),
             CommandError::Full => Code::ResourceExhausted,
             CommandError::Ended => Code::NotFound,
-            CommandError::NoInput => Code::FailedPrecondition,
+            CommandError::NoInput | CommandError::NoTerminal => Code::FailedPrecondition,
         };
         Self::new(code, error.to_string())
     }

@@ -10,13 +10,14 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures::stream::unfold;
 use millrace_sandbox::End;
+use millrace_sandbox::live::{Terminal, TerminalSize};
 use serde_json::{Value, json};
 
 use super::connect::timeout_ms;
 use super::connect::{Code, Fault, Messages, answer, asked, asked_once, frame, last, once, stopped, stream};
 use super::envd::Opened;
 use super::paths::absolute;
-use super::requests::{Input, Of, Selector, SendInput, Signal, Start, StreamInput};
+use super::requests::{Input, Of, Pty, PtySize, Selector, SendInput, Signal, Start, StreamInput, Update};
 use crate::commands::{Command, Commands, Heard, Listener, What};
 use crate::hosted::{Hosted, Using};
 
@@ -31,10 +32,21 @@ fn find(sandbox: &Hosted, selector: &Selector) -> Result<Arc<Command>, Fault> {
     found.ok_or_else(|| Fault::new(Code::NotFound, format!("no command with {selector:?} runs")))
 }
 
-fn bytes_of(input: Input) -> Result<Vec<u8>, Fault> {
-    let none = || Fault::new(Code::Unimplemented, "there are no terminals; send it as stdin");
-    let bytes = STANDARD.decode(input.stdin.ok_or_else(none)?);
-    bytes.map_err(|error| Fault::new(Code::InvalidArgument, format!("input.stdin: {error}")))
+/// What an input holds, which comes by another name for a terminal.
+fn bytes_of(command: &Command, input: Input) -> Result<Vec<u8>, Fault> {
+    let wrong = |words: String| Fault::new(Code::InvalidArgument, words);
+    let (name, given) =
+        if command.what.terminal.is_some() { ("pty", input.pty) } else { ("stdin", input.stdin) };
+    let given = given.ok_or_else(|| wrong(format!("send it as input.{name}")))?;
+    STANDARD.decode(given).map_err(|error| wrong(format!("input.{name}: {error}")))
+}
+
+fn size_of(pty: Option<Pty>) -> Result<TerminalSize, Fault> {
+    let side = |n: u32| u16::try_from(n).ok().filter(|n| *n > 0);
+    let size = pty
+        .and_then(|pty| pty.size)
+        .and_then(|PtySize { cols, rows }| Some(TerminalSize { columns: side(cols)?, rows: side(rows)? }));
+    size.ok_or_else(|| Fault::new(Code::InvalidArgument, "pty.size: cols and rows from 1 to 65535"))
 }
 
 pub(super) async fn list(Opened(sandbox): Opened) -> Response {
@@ -66,18 +78,19 @@ async fn started(
     bytes: &Bytes,
 ) -> Result<(Arc<Command>, Listener), Fault> {
     let asked: Start = asked_once(headers, bytes)?;
-    if asked.pty.is_some_and(|pty| !pty.is_null()) {
-        let words = "there are no terminals; start the command without one";
-        return Err(Fault::new(Code::Unimplemented, words));
-    }
+    let terminal = match asked.pty {
+        None => None,
+        Some(pty) => Some(Terminal { size: size_of(Some(pty))?, echo: true }),
+    };
     let what = What {
         cmd: asked.process.cmd,
         args: asked.process.args,
         env: asked.process.envs,
         cwd: asked.process.cwd.filter(|cwd| !cwd.is_empty()).map(|cwd| absolute(&cwd)),
         tag: asked.tag,
-        has_input: asked.stdin.unwrap_or(true),
+        has_input: terminal.is_some() || asked.stdin.unwrap_or(true),
         timeout_ms: timeout_ms(headers)?,
+        terminal,
     };
     Ok(Commands::start(sandbox, what).await?)
 }
@@ -104,6 +117,7 @@ fn keepalive(headers: &HeaderMap) -> Duration {
 fn events(command: &Arc<Command>, listener: Listener, keepalive: Duration) -> Response {
     let first = frame(&json!({ "event": { "start": { "pid": command.pid } } }));
     let begun = (Some(first), Some(listener));
+    let output = if command.what.terminal.is_some() { "pty" } else { "stdout" };
     stream(unfold(begun, move |(first, listener)| async move {
         let mut listener = listener?;
         if let Some(first) = first {
@@ -112,7 +126,7 @@ fn events(command: &Arc<Command>, listener: Listener, keepalive: Duration) -> Re
         let heard = tokio::time::timeout(keepalive, listener.next()).await;
         let (bytes, is_last) = match heard {
             Err(_) => (frame(&json!({ "event": { "keepalive": {} } })), false),
-            Ok(Heard::Out(bytes)) => (data("stdout", &bytes), false),
+            Ok(Heard::Out(bytes)) => (data(output, &bytes), false),
             Ok(Heard::Err(bytes)) => (data("stderr", &bytes), false),
             Ok(Heard::Ended(end)) => (ended(end), true),
             Ok(Heard::Lost) => {
@@ -158,7 +172,18 @@ pub(super) async fn send_input(
     bytes: Bytes,
 ) -> Result<Response, Fault> {
     let SendInput { process, input } = asked(&headers, &bytes)?;
-    find(&sandbox, &process)?.input(bytes_of(input)?).await?;
+    let command = find(&sandbox, &process)?;
+    command.input(bytes_of(&command, input)?).await?;
+    Ok(answer(&json!({})))
+}
+
+pub(super) async fn update(
+    Opened(sandbox): Opened,
+    headers: HeaderMap,
+    bytes: Bytes,
+) -> Result<Response, Fault> {
+    let Update { process, pty } = asked(&headers, &bytes)?;
+    find(&sandbox, &process)?.resize(size_of(pty)?).await?;
     Ok(answer(&json!({})))
 }
 
@@ -173,7 +198,9 @@ async fn passed_on(sandbox: &Hosted, headers: &HeaderMap, body: Body) -> Result<
     while let Some(message) = messages.next().await? {
         match (message, &command) {
             (StreamInput::Start(Of { process }), _) => command = Some(find(sandbox, &process)?),
-            (StreamInput::Data { input }, Some(command)) => command.input(bytes_of(input)?).await?,
+            (StreamInput::Data { input }, Some(command)) => {
+                command.input(bytes_of(command, input)?).await?;
+            }
             (StreamInput::Data { .. }, None) => {
                 return Err(Fault::new(Code::InvalidArgument, "name the command in the first message"));
             }

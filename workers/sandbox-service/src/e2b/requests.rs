@@ -133,10 +133,32 @@ pub(super) struct Move {
 #[derive(Debug, Deserialize)]
 pub(super) struct Start {
     pub(super) process: Config,
-    pub(super) pty: Option<Value>,
+    pub(super) pty: Option<Pty>,
     pub(super) tag: Option<String>,
     /// Clients that do not know it mean that there is an input.
     pub(super) stdin: Option<bool>,
+}
+
+/// A terminal.
+#[derive(Debug, Deserialize)]
+pub(super) struct Pty {
+    pub(super) size: Option<PtySize>,
+}
+
+/// Its size: characters of a line, and lines.
+#[derive(Debug, Deserialize)]
+pub(super) struct PtySize {
+    #[serde(default)]
+    pub(super) cols: u32,
+    #[serde(default)]
+    pub(super) rows: u32,
+}
+
+/// Another size of a command's terminal.
+#[derive(Debug, Deserialize)]
+pub(super) struct Update {
+    pub(super) process: Selector,
+    pub(super) pty: Option<Pty>,
 }
 
 /// What of it is told in lists, too.
@@ -176,6 +198,7 @@ pub(super) struct Signal {
 #[derive(Debug, Deserialize)]
 pub(super) struct Input {
     pub(super) stdin: Option<String>,
+    pub(super) pty: Option<String>,
 }
 
 /// Input that comes at once.

@@ -69,6 +69,7 @@ impl From<LiveError> for Failure {
                 StatusCode::INSUFFICIENT_STORAGE
             }
             LiveError::File(_) => StatusCode::BAD_REQUEST,
+            LiveError::Failed(_) => StatusCode::BAD_REQUEST,
             LiveError::Start { .. } | LiveError::Refused(_) => StatusCode::INTERNAL_SERVER_ERROR,
             // The client looks for "was not found".
             LiveError::Ended => {

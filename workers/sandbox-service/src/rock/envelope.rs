@@ -44,7 +44,7 @@ impl From<ServiceError> for Failure {
             ServiceError::Missing(_) | ServiceError::Invalid { .. } => CLIENT,
             ServiceError::Full(_) => SERVER,
             ServiceError::Sandbox(of) => match of {
-                LiveError::Invalid { .. } | LiveError::File(_) => CLIENT,
+                LiveError::Invalid { .. } | LiveError::Failed(_) | LiveError::File(_) => CLIENT,
                 LiveError::Start { .. } | LiveError::Refused(_) | LiveError::Ended => SERVER,
             },
         };
@@ -62,7 +62,10 @@ impl From<SessionError> for Failure {
     fn from(error: SessionError) -> Self {
         match error {
             SessionError::Sandbox(error) => error.into(),
-            SessionError::Late(_) | SessionError::Long => Self::command(error.to_string(), Some(124)),
+            SessionError::Late(_)
+            | SessionError::Long
+            | SessionError::ForegroundLate(_)
+            | SessionError::ForegroundLong => Self::command(error.to_string(), Some(124)),
             SessionError::Ended | SessionError::Full => Self::command(error.to_string(), None),
         }
     }

@@ -98,10 +98,13 @@ pub(super) struct Run {
     pub(super) timeout: Option<f64>,
     #[serde(default)]
     pub(super) check: Check,
+    /// It starts a program that goes on talking, or is a line for it.
     #[serde(default)]
     pub(super) is_interactive_command: bool,
+    /// It is the last line for such a program.
     #[serde(default)]
     pub(super) is_interactive_quit: bool,
+    /// Regular expressions for what such a program writes when it waits.
     #[serde(default)]
     pub(super) expect: Vec<String>,
     pub(super) error_msg: Option<String>,

@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use millrace_sandbox::End;
 use millrace_sandbox::live::Exec;
+use regex::bytes::{Regex, RegexBuilder};
 use serde_json::json;
 
 use super::Answer;
@@ -14,12 +15,16 @@ use super::envelope::{Failure, body, done, owner_of};
 use super::requests::{Check, CloseSession, CreateSession, Execute, Line, Run};
 use crate::hosted::Counts;
 use crate::service::{Service, ServiceError, invalid};
+use crate::session;
 
 /// What a command may take that says nothing, and the most that one may ask.
 const TIMEOUT: Duration = Duration::from_secs(1_200);
 const MOST_TIMEOUT: Duration = Duration::from_secs(24 * 3_600);
 /// Characters of a session's name.
 const NAME_CHARS: usize = 128;
+/// What a client may expect of a program at once, and bytes of each, compiled.
+const PATTERNS: usize = 16;
+const PATTERN_BYTES: usize = 1024 * 1024;
 
 fn timeout_of(seconds: Option<f64>) -> Result<Duration, ServiceError> {
     let Some(seconds) = seconds else { return Ok(TIMEOUT) };
@@ -84,8 +89,9 @@ pub(super) async fn create(State(service): State<Service>, headers: HeaderMap, b
     let mut output = String::new();
     if let Some(session) = sandbox.session(&asked.session) {
         for path in &asked.startup_source {
-            let line = format!("source '{}'", path.replace('\'', r"'\''"));
-            output += &session.run(&line, TIMEOUT).await?.output;
+            let text = format!("source '{}'", path.replace('\'', r"'\''"));
+            let line = session::Line { text, talks: false, expect: Vec::new(), timeout: TIMEOUT };
+            output += &session.run(line).await?.output;
         }
     }
     Ok(done(&json!({ "output": output, "session_type": "bash" })))
@@ -95,10 +101,6 @@ pub(super) async fn run(State(service): State<Service>, headers: HeaderMap, byte
     let owner = owner_of(&service, &headers)?;
     let asked: Run = body(&bytes)?;
     let sandbox = service.use_it(owner, &asked.sandbox_id)?;
-    if asked.is_interactive_command || asked.is_interactive_quit || !asked.expect.is_empty() {
-        let remedy = "interactive programs are not served; give them their input by a file or a pipe";
-        return Err(invalid("expect", "interactive", remedy).into());
-    }
     if asked.command.contains('\0') {
         return Err(invalid("command", asked.command, "leave out the NUL byte").into());
     }
@@ -107,21 +109,39 @@ pub(super) async fn run(State(service): State<Service>, headers: HeaderMap, byte
         return Err(invalid("session", asked.session, "there is none of this name; create it").into());
     };
     Counts::add(&sandbox.counts.commands);
-    let ran = session.run(&asked.command, timeout).await?;
+    let interactive = asked.is_interactive_command || asked.is_interactive_quit;
+    let expect = patterns(&asked.expect)?;
+    let talks = interactive || !expect.is_empty();
+    let ran = session.run(session::Line { text: asked.command, talks, expect, timeout }).await?;
     let output = ran.output.trim();
-    if asked.check == Check::Raise && ran.exit_code != 0 {
-        let words = format!("the command failed with exit code {}; its output: {output:?}", ran.exit_code);
+    if let (Check::Raise, Some(code @ 1..), false) = (asked.check, ran.exit_code, interactive) {
+        let words = format!("the command failed with exit code {code}; its output: {output:?}");
         let words = asked.error_msg.map_or(words.clone(), |message| format!("{message}: {words}"));
-        return Err(Failure::command(words, Some(ran.exit_code)));
+        return Err(Failure::command(words, Some(code)));
     }
-    let exit_code = Some(ran.exit_code).filter(|_| asked.check != Check::Ignore);
+    // ROCK's: a program that goes on has done well so far.
+    let exit_code = ran.exit_code.or(interactive.then_some(0)).filter(|_| asked.check != Check::Ignore);
     Ok(done(&json!({
         "output": output,
         "exit_code": exit_code,
         "failure_reason": "",
-        "expect_string": "",
+        "expect_string": ran.expected.unwrap_or_default(),
         "session_type": "bash",
     })))
+}
+
+/// What a client expects, as ROCK reads it: `.` is any character, the end of a line too.
+fn patterns(expect: &[String]) -> Result<Vec<Regex>, ServiceError> {
+    if expect.len() > PATTERNS {
+        return Err(invalid("expect", format!("{} patterns", expect.len()), "16 at most"));
+    }
+    let compiled = |text: &String| {
+        let pattern =
+            RegexBuilder::new(text).dot_matches_new_line(true).size_limit(PATTERN_BYTES).build().ok();
+        let remedy = "a regular expression that matches something, without look-around and references";
+        pattern.filter(|pattern| !pattern.is_match(b"")).ok_or_else(|| invalid("expect", text, remedy))
+    };
+    expect.iter().map(compiled).collect()
 }
 
 pub(super) async fn close(State(service): State<Service>, headers: HeaderMap, bytes: Bytes) -> Answer {

@@ -125,6 +125,25 @@ fn the_example_of_the_readme_works() {
 }
 
 #[test]
+fn terminals_that_cannot_be_are_told_what_is_wrong() {
+    let service = service(&[]);
+    let sandbox = service.create(&json!({ "templateID": "base" }));
+    let start = |pty: &str| frame(0, &format!("{{\"process\":{{\"cmd\":\"true\"}},\"pty\":{pty}}}"));
+    let update = |pty: &str| format!("{{\"process\":{{\"pid\":1}},\"pty\":{pty}}}").into_bytes();
+    let (size, large) = ("{\"size\":{\"cols\":8,\"rows\":8}}", "{\"size\":{\"cols\":70000,\"rows\":1}}");
+    for (call, content, body, status, words) in [
+        ("Start", STREAM, start(large), 200, "65535"),
+        ("Start", STREAM, start("{}"), 200, "pty.size"),
+        ("Start", STREAM, start("{\"size\":{\"cols\":1}}"), 200, "pty.size"),
+        ("Update", "application/json", update(size), 404, "Pid(1)"),
+        ("Update", "application/json", b"{}".to_vec(), 400, "process"),
+    ] {
+        let (found, said) = service.call(&sandbox, &format!("/process.Process/{call}"), content, &body);
+        assert!(found == status && said.contains(words), "{call}: {found} {said}");
+    }
+}
+
+#[test]
 fn calls_that_cannot_be_are_told_what_is_wrong() {
     let service = service(&[]);
     let sandbox = service.create(&json!({ "templateID": "base" }));
@@ -149,7 +168,6 @@ fn calls_that_cannot_be_are_told_what_is_wrong() {
             404,
             "none",
         ),
-        ("/process.Process/Update", "application/json", b"{}".to_vec(), 501, "no terminals"),
         ("/filesystem.Filesystem/WatchDir", STREAM, frame(0, "{}"), 200, "not watched"),
         ("/process.Process/Start", "application/json", start.clone(), 200, "send application/connect+json"),
         ("/process.Process/Start", STREAM, cut, 200, "cut off"),

@@ -165,6 +165,12 @@ fn a_folder_with_its_own_programs_needs_none_of_the_machines() {
     let host = place.host();
     let id = host.start("own");
     assert_eq!(host.run(&id, "cat /words; test -e /usr/bin/python3 || echo alone"), "its own\nalone\n");
+    // Terminals need none either.
+    host.rock("/create_session", &json!({ "sandbox_id": id }));
+    let asks = json!({ "sandbox_id": id, "command": "read -p 'what? '; cat /$REPLY", "expect": ["what"] });
+    assert_eq!(host.rock("/run_in_session", &asks)["result"]["expect_string"], "what");
+    let words = host.rock("/run_in_session", &json!({ "sandbox_id": id, "command": "words" }));
+    assert!(words["result"]["output"].as_str().unwrap().ends_with("its own"), "{words}");
     // What a push can see it refuses.
     std::fs::set_permissions(root.join("words"), PermissionsExt::from_mode(0o4755)).unwrap();
     let refused = place.env(&["push", root.to_str().unwrap(), "own"]);

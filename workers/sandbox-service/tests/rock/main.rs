@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 mod service;
 mod drive;
 mod ports;
+mod talking;
 use service::{KEY, OTHER, PATIENCE, Service, service};
 
 impl Service {
@@ -88,11 +89,6 @@ fn a_wrong_request_is_told_what_is_wrong() {
             "/run_in_session",
             json!({ "sandbox_id": id, "session": "none", "command": "true" }).to_string(),
             "create it",
-        ),
-        (
-            "/run_in_session",
-            json!({ "sandbox_id": id, "command": "x", "expect": ["y"] }).to_string(),
-            "interactive",
         ),
         (
             "/read_file",

@@ -1,9 +1,9 @@
 //! The processes of a long-lived sandbox, in order: `keep` holds layers for all sandboxes of one
 //! owner; `enter` is a sandbox's outer process and makes its namespaces; `house` is the first
 //! process within and builds what is seen; it becomes `tend`, without rights and behind walls, which
-//! starts a `supervise` for each command, answers for `files`, and forwards ports (`forward`). `dial`
-//! connects to a port from outside. `pack`
-//! writes a layer to a stream and reads it back; `image` reads those that others wrote.
+//! starts a `supervise` for each command, in a `terminal` if it wants one, answers for `files`, and
+//! forwards ports (`forward`). `dial` connects to a port from outside. `pack` writes a layer to a
+//! stream and reads it back; `image` reads those that others wrote.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,6 +14,7 @@ pub(crate) mod house;
 pub(crate) mod tend;
 pub(crate) mod command;
 pub(crate) mod supervise;
+pub(crate) mod terminal;
 pub(crate) mod tree;
 pub(crate) mod files;
 pub(crate) mod forward;

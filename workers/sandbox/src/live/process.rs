@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 
 use crate::job::End;
 use crate::live::handle::Link;
-use crate::live::spec::LiveError;
+use crate::live::spec::{Exec, LiveError, TerminalSize};
 use crate::live::wire::{PIECE_BYTES, Stream, ToInit};
 
 /// What a command says.
@@ -43,7 +43,17 @@ impl Process {
         event
     }
 
-    /// Writes to its standard input. Returns before the command has read it.
+    /// Starts another command in the same sandbox.
+    ///
+    /// # Errors
+    /// As for [`LiveSandbox::spawn`](super::LiveSandbox::spawn).
+    pub async fn spawn_beside(&self, exec: Exec) -> Result<Self, LiveError> {
+        exec.check()?;
+        self.link.upgrade().ok_or(LiveError::Ended)?.start(exec).await
+    }
+
+    /// Writes to its standard input, or types into its terminal. Returns before the command has read
+    /// it. A terminal that reads by lines takes 4,095 bytes of one.
     ///
     /// # Errors
     /// The sandbox has ended.
@@ -54,12 +64,21 @@ impl Process {
         Ok(())
     }
 
-    /// Ends its standard input.
+    /// Ends its standard input; types ^D into a terminal.
     ///
     /// # Errors
     /// The sandbox has ended.
     pub async fn close_input(&self) -> Result<(), LiveError> {
         self.send(ToInit::Input { id: self.id, bytes: Vec::new() }).await
+    }
+
+    /// Gives its terminal another size, of which the program in its foreground is told. A command
+    /// without one has none to change.
+    ///
+    /// # Errors
+    /// The sandbox has ended.
+    pub async fn resize(&self, size: TerminalSize) -> Result<(), LiveError> {
+        self.send(ToInit::Resize { id: self.id, size }).await
     }
 
     /// Sends a signal to the command's own process.

@@ -117,6 +117,27 @@ pub struct Exec {
     pub timeout_ms: Option<u64>,
     /// Bytes that it may write; beyond them everything that it started is killed.
     pub output_bytes: u64,
+    /// The terminal that it has in place of its three streams. What it writes there is told as its
+    /// standard output. `None`: pipes.
+    pub terminal: Option<Terminal>,
+}
+
+/// A terminal of a command, which is its controlling one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Terminal {
+    /// Its size.
+    pub size: TerminalSize,
+    /// Whether it writes what is typed until a program says otherwise.
+    pub echo: bool,
+}
+
+/// Characters of a terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TerminalSize {
+    /// Of a line.
+    pub columns: u16,
+    /// Lines.
+    pub rows: u16,
 }
 
 impl Exec {
@@ -128,6 +149,7 @@ impl Exec {
             cwd: None,
             timeout_ms: Some(600_000),
             output_bytes: 16 * 1024 * 1024,
+            terminal: None,
         }
     }
 
@@ -222,6 +244,9 @@ pub enum LiveError {
     /// The machine lacks something.
     #[error("failed to set up a sandbox: {0}")]
     Refused(String),
+    /// A command does not start where it should, or nothing answers on a port.
+    #[error("{0}")]
+    Failed(String),
     /// A file of the sandbox.
     #[error("{0}")]
     File(#[from] Fault),

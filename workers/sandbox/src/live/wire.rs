@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::job::End;
-use crate::live::spec::{Exec, Spec, Wall};
+use crate::live::spec::{Exec, Spec, TerminalSize, Wall};
 
 /// Bytes of a frame at most. A longer one ends the connection.
 const FRAME_BYTES: usize = 4 * 1024 * 1024;
@@ -83,6 +83,13 @@ pub enum ToInit {
         /// The bytes; none: the input ends.
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
+    },
+    /// Another size for a command's terminal.
+    Resize {
+        /// Its number.
+        id: u64,
+        /// The size.
+        size: TerminalSize,
     },
     /// Kill all that a command started.
     Kill {

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use millrace_sandbox::End;
-use millrace_sandbox::live::Exec;
 use millrace_sandbox::live::wire::{FromInit, Stream};
+use millrace_sandbox::live::{Exec, TerminalSize};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::WaitStatus;
 use nix::unistd::Pid;
@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
 use super::tend::Tend;
+use super::terminal::{END_OF_INPUT, Screen};
 use super::{HOME, program, tree};
 
 /// What every command sees of an environment, unless it is told otherwise.
@@ -41,6 +42,7 @@ type Asked = mpsc::UnboundedReceiver<Ask>;
 /// What a command is asked while it runs.
 pub(crate) enum Ask {
     Input(Vec<u8>),
+    Resize(TerminalSize),
     Signal(i32),
     End(End),
 }
@@ -58,6 +60,10 @@ impl Way {
         let _ = self.0.send(Ask::Input(bytes));
     }
 
+    pub(crate) fn resize(&self, size: TerminalSize) {
+        let _ = self.0.send(Ask::Resize(size));
+    }
+
     pub(crate) fn signal(&self, signal: i32) {
         let _ = self.0.send(Ask::Signal(signal));
     }
@@ -72,11 +78,12 @@ pub(crate) async fn run(tend: Rc<Tend>, id: u64, exec: Exec, asked: Asked) {
     let began = Instant::now();
     let message = match start(&tend, &exec) {
         Err(error) => FromInit::Refused { id, reason: format!("{error:#}") },
-        Ok((child, input, pipes)) => {
+        Ok(Started { child, input, pipes, screen }) => {
             let _ = tend.say.send(FromInit::Started { id }).await;
             let pid = child.id().cast_signed();
             let ending = tend.ending_of(pid);
-            let mut running = Running { tend: &tend, id, pid, pipes, input, left: exec.output_bytes };
+            let left = exec.output_bytes;
+            let mut running = Running { tend: &tend, id, pid, pipes, input, screen, left };
             let end = running.watch(ending, asked, exec.timeout_ms).await;
             let end = running.rest(end).await;
             let wall_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -87,12 +94,23 @@ pub(crate) async fn run(tend: Rc<Tend>, id: u64, exec: Exec, asked: Asked) {
     let _ = tend.say.send(message).await;
 }
 
-type Started = (Child, mpsc::UnboundedSender<Vec<u8>>, [Pipe; 2]);
+/// A command that runs, and what leads to it.
+struct Started {
+    child: Child,
+    input: mpsc::UnboundedSender<Vec<u8>>,
+    pipes: [Pipe; 2],
+    screen: Option<Screen>,
+}
 
 /// Starts it under a supervisor, which keeps its descendants together.
 fn start(tend: &Tend, exec: &Exec) -> anyhow::Result<Started> {
-    let mut child = program()
-        .arg(crate::SUPERVISE)
+    let screen = exec.terminal.map(Screen::open).transpose()?;
+    let mut command = program();
+    match &screen {
+        None => command.arg(crate::SUPERVISE),
+        Some(screen) => command.arg(crate::SUPERVISE_TERMINAL).arg(&screen.path),
+    };
+    let mut child = command
         .args(&exec.argv)
         .env_clear()
         .envs(ENVIRONMENT)
@@ -107,18 +125,31 @@ fn start(tend: &Tend, exec: &Exec) -> anyhow::Result<Started> {
     let out = OwnedFd::from(child.stdout.take().context("its output is not there")?);
     let err = OwnedFd::from(child.stderr.take().context("its standard error is not there")?);
     let input = OwnedFd::from(child.stdin.take().context("its input is not there")?);
-    let pipes = [Pipe::of(out, Stream::Out)?, Pipe::of(err, Stream::Err)?];
-    let (give, given) = mpsc::unbounded_channel();
-    tokio::task::spawn_local(feed(pipe::Sender::from_owned_fd(input)?, given));
-    Ok((child, give, pipes))
+    let (to, end, out) = match &screen {
+        None => (pipe::Sender::from_owned_fd(input)?, None, pipe::Receiver::from_owned_fd(out)?),
+        Some(Screen { outer, .. }) => (
+            pipe::Sender::from_owned_fd_unchecked(outer.try_clone()?)?,
+            Some(END_OF_INPUT),
+            pipe::Receiver::from_owned_fd_unchecked(outer.try_clone()?)?,
+        ),
+    };
+    let pipes = [Pipe::of(out, Stream::Out), Pipe::of(pipe::Receiver::from_owned_fd(err)?, Stream::Err)];
+    let (input, given) = mpsc::unbounded_channel();
+    tokio::task::spawn_local(feed(to, given, end));
+    Ok(Started { child, input, pipes, screen })
 }
 
-/// Writes the standard input, as fast as the command takes it.
-async fn feed(mut to: pipe::Sender, mut given: mpsc::UnboundedReceiver<Vec<u8>>) {
+/// Writes the standard input, as fast as the command takes it. `end` is what says its end, where to
+/// close it does not.
+async fn feed(mut to: pipe::Sender, mut given: mpsc::UnboundedReceiver<Vec<u8>>, end: Option<u8>) {
     use tokio::io::AsyncWriteExt;
     while let Some(bytes) = given.recv().await {
         // No bytes are the end. A command that no longer reads needs none.
-        if bytes.is_empty() || to.write_all(&bytes).await.is_err() {
+        if bytes.is_empty() {
+            let _ = to.write_all(end.as_slice()).await;
+            return;
+        }
+        if to.write_all(&bytes).await.is_err() {
             return;
         }
     }
@@ -131,8 +162,8 @@ struct Pipe {
 }
 
 impl Pipe {
-    fn of(fd: OwnedFd, stream: Stream) -> anyhow::Result<Self> {
-        Ok(Self { from: Some(pipe::Receiver::from_owned_fd(fd)?), stream })
+    const fn of(from: pipe::Receiver, stream: Stream) -> Self {
+        Self { from: Some(from), stream }
     }
 
     /// Waits until there is something to read; for ever, where nothing comes any more.
@@ -178,6 +209,7 @@ struct Running<'t> {
     pid: i32,
     pipes: [Pipe; 2],
     input: mpsc::UnboundedSender<Vec<u8>>,
+    screen: Option<Screen>,
     /// Bytes that it may still write.
     left: u64,
 }
@@ -205,6 +237,9 @@ impl Running<'_> {
                 () = &mut late => break End::Wall,
                 Some(ask) = asked.recv() => match ask {
                     Ask::Input(bytes) => drop(self.input.send(bytes)),
+                    Ask::Resize(size) => if let Some(screen) = &self.screen {
+                        let _ = screen.resize(size);
+                    },
                     Ask::Signal(signal) => early.push(signal),
                     Ask::End(end) => break end,
                 },

@@ -9,16 +9,26 @@ use nix::sys::prctl;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Pid, setsid};
 
+use super::PROGRAM;
 use super::command::not_started;
 
 /// Runs a command, and ends as it does: with its code, or 128 and the number of its signal.
 pub(crate) fn run(argv: &[String]) -> ExitCode {
     let Some((program, arguments)) = argv.split_first() else { return ExitCode::FAILURE };
+    supervise(program, Command::new(program).args(arguments))
+}
+
+/// The same in a terminal, whose path comes first.
+pub(crate) fn run_in_terminal(words: &[String]) -> ExitCode {
+    supervise(PROGRAM, super::program().arg(crate::TERMINAL).args(words))
+}
+
+fn supervise(program: &str, command: &mut Command) -> ExitCode {
     let _ = setsid();
     if prctl::set_child_subreaper(true).is_err() {
         return ExitCode::FAILURE;
     }
-    let own = match Command::new(program).args(arguments).spawn() {
+    let own = match command.spawn() {
         Ok(child) => Pid::from_raw(child.id().cast_signed()),
         Err(error) => return code(not_started(program, &error)),
     };

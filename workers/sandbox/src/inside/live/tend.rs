@@ -171,6 +171,11 @@ impl Tend {
                     way.input(bytes);
                 }
             }
+            ToInit::Resize { id, size } => {
+                if let Some(way) = tend.commands.borrow().get(&id) {
+                    way.resize(size);
+                }
+            }
             ToInit::Kill { id } => tend.end(id, End::Signal(Signal::SIGKILL as i32)),
             ToInit::Signal { id, signal } => {
                 if let Some(way) = tend.commands.borrow().get(&id) {

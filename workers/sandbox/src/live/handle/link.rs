@@ -175,7 +175,7 @@ impl Link {
             FromInit::Refused { id, reason } => {
                 waiting.commands.remove(&id);
                 if let Some(tell) = waiting.starts.remove(&id) {
-                    let _ = tell.send(Err(LiveError::Refused(reason)));
+                    let _ = tell.send(Err(LiveError::Failed(reason)));
                 }
             }
             FromInit::Wrote { id, stream, bytes } => {

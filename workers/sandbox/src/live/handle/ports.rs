@@ -32,14 +32,14 @@ impl LiveSandbox {
             .stderr(Stdio::piped())
             .spawn()
             .map_err(fail)?;
-        let late = |_| LiveError::Refused(format!("the sandbox's port {port} does not answer"));
+        let late = |_| LiveError::Failed(format!("the sandbox's port {port} does not answer"));
         let output = timeout(PATIENCE, child.wait_with_output()).await.map_err(late)?.map_err(fail)?;
         // A number that another process has by now was none of a living sandbox.
         if !self.is_alive() {
             return Err(LiveError::Ended);
         }
         if !output.status.success() {
-            return Err(LiveError::Refused(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+            return Err(LiveError::Failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
         }
         let socket = std::net::TcpStream::from(received(&ours).map_err(fail)?);
         socket.set_nonblocking(true).map_err(fail)?;
