@@ -1,22 +1,34 @@
-//! A file as its changes against an anchor of the same length. Both are read as 16-bit words, little-endian.
-//! Stored are the distances between changed words, and by how much each changed. One optimiser step moves few bf16
-//! weights, and most of those to a neighbouring number, so that both are small numbers, which compress well.
+//! A file as its changes against an anchor of the same length. Both are read as 16-bit words, little-endian. One
+//! optimiser step moves few bf16 weights, most of those to a neighbouring number, and which ones is a matter of
+//! their size: a step moves what is small, and by much. So words are told apart by bits 7 to 14 of the anchor's,
+//! which are a bf16's exponent, and each such class has its own distances between changed words and its own changes:
+//! small numbers, which are alike and compress well.
 //!
-//! Content: `MRD1`, then as u64 little-endian the number of changed words and the bytes of the first of two zstd
-//! frames. That frame has the distances, the second one the changes, both as LEB128; a change is a wrapping
-//! difference of the words, its sign in the lowest bit. The reference of the file proves the result, so there is no
-//! checksum here.
+//! Content: `MRD2`, then for each 2^23 words in turn: the bytes of two zstd frames, u32 little-endian each, and the
+//! frames. Both are empty where nothing changed. The first frame has 256 numbers of changes, one a class, then the
+//! distances, class by class: words of that class between one that changed and the one before. The second frame has
+//! the changes in the same order. All are LEB128; a change is a wrapping difference of the words, its sign in the
+//! lowest bit. The reference of the file proves the result, so there is no checksum here. `MRD1` is what former
+//! versions wrote: see `delta/former.rs`.
 
 use std::io::{BufReader, Read};
 
+use rayon::prelude::*;
+
+mod former;
+
 /// The first bytes of a delta.
-const MAGIC: &[u8; 4] = b"MRD1";
-/// Magic, number of changes, bytes of the first frame.
-const HEADER_BYTES: usize = 4 + 8 + 8;
+const MAGIC: &[u8; 4] = b"MRD2";
+/// What has frames of its own, so that several processors can work.
+const SEGMENT_BYTES: usize = 2 << 23;
+/// Classes of words.
+const CLASSES: usize = 256;
 /// A stronger level gains a few per cent and costs ten times as much.
 const LEVEL: i32 = 3;
 /// Words that are compared at once.
-const STRIDE: usize = 4;
+const STRIDE: usize = 8;
+/// No word of a class changes any more. No segment has as many words.
+const NEVER: u32 = u32::MAX;
 
 /// The most that a delta may be, as a divisor of the file: above a quarter, an anchor is the better trade.
 const MAX_SHARE: usize = 4;
@@ -33,10 +45,8 @@ pub enum DeltaError {
     #[error("it is damaged: {0}")]
     Damaged(String),
     /// It changes what the anchor does not have.
-    #[error("it changes word {at} of an anchor with words={words}")]
+    #[error("it changes more than an anchor with words={words} has")]
     Outside {
-        /// The word.
-        at: u64,
         /// The words of the anchor.
         words: u64,
     },
@@ -61,39 +71,109 @@ fn encode_up_to(anchor: &[u8], target: &[u8], most: usize) -> Option<Vec<u8>> {
     if anchor.len() != target.len() || !anchor.len().is_multiple_of(2) {
         return None;
     }
-    let mut distances = Vec::new();
-    let mut changes = Vec::new();
-    let (mut changed, mut next) = (0, 0);
-    let strides = anchor.chunks(2 * STRIDE).zip(target.chunks(2 * STRIDE));
-    for (index, (before, after)) in strides.enumerate() {
+    let segments = match anchor.len() {
+        0 => Vec::new(),
+        // To ask another thread costs more than it saves.
+        1..=SEGMENT_BYTES => vec![encode_segment(anchor, target, most)?],
+        _ => {
+            let pairs = anchor.par_chunks(SEGMENT_BYTES).zip(target.par_chunks(SEGMENT_BYTES));
+            pairs.map(|(before, after)| encode_segment(before, after, most)).collect::<Option<Vec<_>>>()?
+        }
+    };
+    if segments.iter().map(|(changed, _)| changed).sum::<usize>() > most {
+        return None;
+    }
+    let mut delta = MAGIC.to_vec();
+    for (_, frames) in segments {
+        for frame in &frames {
+            let length = u32::try_from(frame.len()).expect("a segment is some MiB");
+            delta.extend_from_slice(&length.to_le_bytes());
+        }
+        frames.iter().for_each(|frame| delta.extend_from_slice(frame));
+    }
+    Some(delta)
+}
+
+/// What is known of a class while a segment is encoded.
+#[derive(Default)]
+struct Class {
+    /// Words of it so far.
+    seen: u32,
+    /// Those up to the last that changed, with that one.
+    next: u32,
+    changed: u64,
+    distances: Vec<u8>,
+    changes: Vec<u8>,
+}
+
+/// The number of changed words, and both frames. `None` if there are more than `most`.
+fn encode_segment(anchor: &[u8], target: &[u8], most: usize) -> Option<(usize, [Vec<u8>; 2])> {
+    let changed = changed_words(anchor, target, most)?;
+    if changed.is_empty() {
+        return Some((0, Default::default()));
+    }
+    let at = |index: u32| class(word(&anchor[2 * index as usize..]));
+    let mut live = Live::default();
+    changed.iter().for_each(|(index, _)| live.0[at(*index)] = true);
+    let mut classes: Vec<Class> = (0..CLASSES).map(|_| Class::default()).collect();
+    let mut coming = changed.iter().copied().peekable();
+    for (stride, words) in anchor.chunks(2 * STRIDE).enumerate().filter(|(_, words)| live.any(words)) {
+        for (offset, bytes) in words.chunks_exact(2).enumerate() {
+            let class = &mut classes[class(word(bytes))];
+            let index = (stride * STRIDE + offset) as u32;
+            if let Some((_, difference)) = coming.next_if(|(at, _)| *at == index) {
+                push(&mut class.distances, u64::from(class.seen - class.next));
+                push(&mut class.changes, u64::from(zigzag(difference)));
+                class.next = class.seen + 1;
+                class.changed += 1;
+            }
+            class.seen += 1;
+        }
+    }
+    let (mut distances, mut changes) = (Vec::new(), Vec::new());
+    classes.iter().for_each(|class| push(&mut distances, class.changed));
+    for class in classes {
+        distances.extend(class.distances);
+        changes.extend(class.changes);
+    }
+    Some((changed.len(), [pack(&distances), pack(&changes)]))
+}
+
+/// Where words differ, and by how much. `None` if more than `most` do.
+fn changed_words(anchor: &[u8], target: &[u8], most: usize) -> Option<Vec<(u32, u16)>> {
+    let mut changed = Vec::new();
+    for (stride, (before, after)) in anchor.chunks(2 * STRIDE).zip(target.chunks(2 * STRIDE)).enumerate() {
         if before == after {
             continue;
         }
-        let words = before.chunks_exact(2).zip(after.chunks_exact(2));
-        for (offset, (before, after)) in words.enumerate() {
-            let difference = word(after).wrapping_sub(word(before));
-            if difference == 0 {
-                continue;
-            }
-            let at = index * STRIDE + offset;
-            push(&mut distances, (at - next) as u64);
-            push(&mut changes, u64::from(zigzag(difference)));
-            next = at + 1;
-            changed += 1;
-            if changed > most {
-                return None;
-            }
+        let words = before.chunks_exact(2).zip(after.chunks_exact(2)).enumerate();
+        let differences = words.map(|(at, (before, after))| (at, word(after).wrapping_sub(word(before))));
+        let differing = differences.filter(|(_, difference)| *difference != 0);
+        changed.extend(differing.map(|(at, difference)| ((stride * STRIDE + at) as u32, difference)));
+        if changed.len() > most {
+            return None;
         }
     }
-    let pack = |bytes: &[u8]| zstd::bulk::compress(bytes, LEVEL).expect("memory takes what it is given");
-    let (distances, changes) = (pack(&distances), pack(&changes));
-    let mut delta = Vec::with_capacity(HEADER_BYTES + distances.len() + changes.len());
-    delta.extend_from_slice(MAGIC);
-    delta.extend_from_slice(&(changed as u64).to_le_bytes());
-    delta.extend_from_slice(&(distances.len() as u64).to_le_bytes());
-    delta.extend_from_slice(&distances);
-    delta.extend_from_slice(&changes);
-    Some(delta)
+    Some(changed)
+}
+
+/// Classes of which words change: most words are of others, and are passed over by strides.
+struct Live([bool; CLASSES]);
+
+impl Default for Live {
+    fn default() -> Self {
+        Self([false; CLASSES])
+    }
+}
+
+impl Live {
+    fn any(&self, words: &[u8]) -> bool {
+        words.chunks_exact(2).fold(false, |any, bytes| any | self.0[class(word(bytes))])
+    }
+}
+
+fn pack(bytes: &[u8]) -> Vec<u8> {
+    zstd::bulk::compress(bytes, LEVEL).expect("memory takes what it is given")
 }
 
 /// Makes a file out of its anchor. Whether it is the one that was meant, its hash tells.
@@ -101,27 +181,110 @@ fn encode_up_to(anchor: &[u8], target: &[u8], most: usize) -> Option<Vec<u8>> {
 /// # Errors
 /// `delta` is none, or is none of this anchor.
 pub fn apply(anchor: &[u8], delta: &[u8]) -> Result<Vec<u8>, DeltaError> {
-    let damaged = |what: &str| DeltaError::Damaged(what.to_owned());
-    let rest = delta.strip_prefix(MAGIC).ok_or(DeltaError::Magic)?;
-    let (changed, rest) = number(rest).ok_or_else(|| damaged("it has no number of changes"))?;
-    let (length, frames) = number(rest).ok_or_else(|| damaged("it has no length"))?;
-    let length = usize::try_from(length).unwrap_or(usize::MAX);
-    let (distances, changes) = frames.split_at_checked(length).ok_or_else(|| damaged("it ends too early"))?;
-    let (mut distances, mut changes) = (Numbers::of(distances)?, Numbers::of(changes)?);
-    let words = anchor.len() as u64 / 2;
+    if let Some(rest) = delta.strip_prefix(former::MAGIC) {
+        return former::apply(anchor, rest);
+    }
+    let mut rest = delta.strip_prefix(MAGIC).ok_or(DeltaError::Magic)?;
     let mut file = anchor.to_vec();
-    let mut at = 0_u64;
-    for _ in 0..changed {
-        at = at.saturating_add(distances.next()?);
-        let difference = unzigzag(changes.next()? as u16);
-        if at >= words {
-            return Err(DeltaError::Outside { at, words });
-        }
-        let bytes = &mut file[2 * at as usize..][..2];
-        bytes.copy_from_slice(&word(bytes).wrapping_add(difference).to_le_bytes());
-        at += 1;
+    let mut segments = Vec::new();
+    for words in file.chunks_mut(SEGMENT_BYTES) {
+        let frames = frames(&mut rest).ok_or_else(|| damaged("it ends too early"))?;
+        segments.push((words, frames));
+    }
+    if !rest.is_empty() {
+        return Err(DeltaError::Outside { words: anchor.len() as u64 / 2 });
+    }
+    if segments.len() == 1 {
+        segments.into_iter().try_for_each(|(words, frames)| apply_segment(words, frames))?;
+    } else {
+        segments.into_par_iter().try_for_each(|(words, frames)| apply_segment(words, frames))?;
     }
     Ok(file)
+}
+
+/// Takes the two frames of a segment.
+fn frames<'d>(rest: &mut &'d [u8]) -> Option<[&'d [u8]; 2]> {
+    let lengths = [length(rest)?, length(rest)?];
+    let mut take = |length| {
+        let (frame, behind) = rest.split_at_checked(length)?;
+        *rest = behind;
+        Some(frame)
+    };
+    Some([take(lengths[0])?, take(lengths[1])?])
+}
+
+fn length(rest: &mut &[u8]) -> Option<usize> {
+    let (length, behind) = rest.split_first_chunk()?;
+    *rest = behind;
+    usize::try_from(u32::from_le_bytes(*length)).ok()
+}
+
+/// What of a class is still to come while a segment is made.
+#[derive(Clone, Copy)]
+struct Coming {
+    /// Words of it until the next change, or [`NEVER`].
+    left: u32,
+    /// Where its changes are.
+    at: usize,
+    end: usize,
+}
+
+fn apply_segment(file: &mut [u8], [distances, changes]: [&[u8]; 2]) -> Result<(), DeltaError> {
+    if distances.is_empty() && changes.is_empty() {
+        return Ok(());
+    }
+    let words = file.len() / 2;
+    let (mut distances, mut changes) = (Numbers::of(distances)?, Numbers::of(changes)?);
+    let mut counts = [0; CLASSES];
+    for count in &mut counts {
+        *count = usize::try_from(distances.next()?).unwrap_or(usize::MAX);
+    }
+    let all = counts.iter().fold(0_usize, |all, count| all.saturating_add(*count));
+    if all > words {
+        return Err(DeltaError::Outside { words: words as u64 });
+    }
+    let mut coming = [Coming { left: NEVER, at: 0, end: 0 }; CLASSES];
+    let mut steps: Vec<(u32, u16)> = Vec::with_capacity(all);
+    for (class, count) in coming.iter_mut().zip(counts) {
+        (class.at, class.end) = (steps.len(), steps.len() + count);
+        for _ in 0..count {
+            let distance = u32::try_from(distances.next()?).ok().filter(|distance| *distance != NEVER);
+            let distance = distance.ok_or_else(|| damaged("a distance is longer than any segment"))?;
+            steps.push((distance, unzigzag(changes.next()? as u16)));
+        }
+        class.left = steps.get(class.at).filter(|_| count > 0).map_or(NEVER, |(distance, _)| *distance);
+    }
+    let mut live = Live(coming.map(|class| class.left != NEVER));
+    for stride in file.chunks_mut(2 * STRIDE) {
+        if !live.any(stride) {
+            continue;
+        }
+        for bytes in stride.chunks_exact_mut(2) {
+            let of = class(word(bytes));
+            let class = &mut coming[of];
+            match class.left {
+                NEVER => {}
+                0 => {
+                    bytes.copy_from_slice(&word(bytes).wrapping_add(steps[class.at].1).to_le_bytes());
+                    class.at += 1;
+                    live.0[of] = class.at < class.end;
+                    class.left = if live.0[of] { steps[class.at].0 } else { NEVER };
+                }
+                left => class.left = left - 1,
+            }
+        }
+    }
+    let done = coming.iter().all(|class| class.left == NEVER);
+    if done { Ok(()) } else { Err(DeltaError::Outside { words: words as u64 }) }
+}
+
+fn damaged(what: &str) -> DeltaError {
+    DeltaError::Damaged(what.to_owned())
+}
+
+/// Of a bf16 its exponent.
+const fn class(word: u16) -> usize {
+    (word >> 7 & 0xff) as usize
 }
 
 fn word(bytes: &[u8]) -> u16 {
@@ -144,11 +307,6 @@ fn push(bytes: &mut Vec<u8>, mut value: u64) {
         value >>= 7;
     }
     bytes.push(value as u8);
-}
-
-fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
-    let (number, rest) = bytes.split_first_chunk()?;
-    Some((u64::from_le_bytes(*number), rest))
 }
 
 /// The numbers of a frame, read as they are asked for: a frame that claims to be endless costs no memory.
@@ -175,102 +333,4 @@ impl<'a> Numbers<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Deterministic numbers (xorshift).
-    fn draw(seed: &mut u64) -> u64 {
-        *seed ^= *seed << 13;
-        *seed ^= *seed >> 7;
-        *seed ^= *seed << 17;
-        *seed
-    }
-
-    fn file(words: usize, mut seed: u64) -> Vec<u8> {
-        (0..words).flat_map(|_| (draw(&mut seed) as u16).to_le_bytes()).collect()
-    }
-
-    /// Moves every `nth` word on average by `most` at most.
-    fn moved(anchor: &[u8], nth: u64, most: u64, mut seed: u64) -> Vec<u8> {
-        let mut target = anchor.to_vec();
-        for bytes in target.chunks_exact_mut(2) {
-            if draw(&mut seed).is_multiple_of(nth) {
-                let by = (draw(&mut seed) % (2 * most + 1)) as u16;
-                let moved = word(bytes).wrapping_add(by).wrapping_sub(most as u16);
-                bytes.copy_from_slice(&moved.to_le_bytes());
-            }
-        }
-        target
-    }
-
-    #[test]
-    fn a_file_comes_back_as_it_was() {
-        for words in [0, 1, 3, 4, 5, 63, 4_096, 100_001] {
-            let anchor = file(words, 7);
-            for (nth, most) in [(100, 1), (3, 1), (20, u64::from(u16::MAX) / 2), (1_000_000, 1)] {
-                let target = moved(&anchor, nth, most, 11);
-                let Some(delta) = encode(&anchor, &target) else {
-                    assert!(words < 1_000, "words={words} nth={nth} most={most} is worth a delta");
-                    continue;
-                };
-                assert_eq!(apply(&anchor, &delta).unwrap(), target, "words={words} nth={nth} most={most}");
-            }
-        }
-    }
-
-    #[test]
-    fn every_difference_of_two_words_survives() {
-        for difference in 0..=u16::MAX {
-            assert_eq!(unzigzag(zigzag(difference)), difference);
-        }
-        assert_eq!([0, 1, u16::MAX, 2].map(zigzag), [0, 2, 1, 4]);
-    }
-
-    #[test]
-    fn one_weight_in_a_hundred_moved_to_its_neighbour_takes_less_than_twelve_bits_each() {
-        let anchor = file(1_000_000, 3);
-        // Two moves in three are moves.
-        let target = moved(&anchor, 67, 1, 5);
-        let changed = anchor.chunks(2).zip(target.chunks(2)).filter(|(a, b)| a != b).count();
-        let delta = encode(&anchor, &target).unwrap();
-        assert!(changed > 5_000 && delta.len() * 8 < changed * 12, "{} bytes of {changed}", delta.len());
-    }
-
-    #[test]
-    fn what_is_not_worth_a_delta_gets_none() {
-        let anchor = file(10_000, 3);
-        assert_eq!(encode(&anchor, &file(10_000, 4)), None, "everything changed");
-        assert_eq!(encode(&anchor, &anchor[2..]), None, "another length");
-        assert_eq!(encode(&anchor[1..], &anchor[1..]), None, "an odd length");
-        assert_eq!(encode(&anchor, &moved(&anchor, 2, 30_000, 9)), None, "large changes");
-    }
-
-    #[test]
-    fn a_damaged_delta_is_an_error_or_another_file_but_no_panic() {
-        let anchor = file(5_000, 3);
-        let target = moved(&anchor, 50, 1, 5);
-        let delta = encode(&anchor, &target).unwrap();
-        for end in 0..delta.len() {
-            assert!(apply(&anchor, &delta[..end]).is_err(), "cut at {end}");
-        }
-        for at in 0..delta.len() {
-            let mut bent = delta.clone();
-            bent[at] ^= 0x55;
-            let made = apply(&anchor, &bent);
-            assert!(made.as_ref() != Ok(&target) || at < 12, "byte {at}");
-        }
-        assert!(matches!(apply(&anchor[..100], &delta), Err(DeltaError::Outside { .. })));
-        assert_eq!(apply(&anchor, b"PK34"), Err(DeltaError::Magic));
-    }
-
-    #[test]
-    fn a_frame_that_unpacks_without_end_is_not_unpacked() {
-        let endless = zstd::bulk::compress(&vec![0xff; 1 << 26], LEVEL).unwrap();
-        let mut delta = MAGIC.to_vec();
-        delta.extend_from_slice(&u64::MAX.to_le_bytes());
-        delta.extend_from_slice(&(endless.len() as u64).to_le_bytes());
-        delta.extend_from_slice(&endless);
-        delta.extend_from_slice(&endless);
-        assert!(matches!(apply(&file(10, 1), &delta), Err(DeltaError::Damaged(_))));
-    }
-}
+mod tests;
