@@ -145,7 +145,8 @@ async fn a_run_that_goes_on_is_measured_and_suggests_a_plan() {
 async fn a_run_that_is_over_is_measured_by_its_report() {
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().to_str().unwrap();
-    let mut up = Up::start(folder.path(), &["--steps", "20"]);
+    // A run counts its time by ticks, of a second each: it has to take some.
+    let mut up = Up::start(folder.path(), &["--steps", "60"]);
     assert!(up.ended().await.success(), "{}", up.output());
     assert!(up.output().contains("millrace plan RUN.toml --gpus N --measured"), "{}", up.output());
     let report = up.report();

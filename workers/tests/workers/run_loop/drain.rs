@@ -17,11 +17,17 @@ use crate::run_loop::support::{Bench, begun_turn, done, eventually, on_both_queu
 
 on_both_queues!(
     what_is_in_hand_is_finished,
-    what_takes_too_long_is_handed_back,
     nothing_new_is_begun,
     a_begun_turn_is_handed_back,
     an_executor_that_hangs_hands_nothing_back,
 );
+
+mod before_leases_end {
+    use super::what_takes_too_long_is_handed_back;
+    use crate::run_loop::support::on_both_queues;
+
+    on_both_queues!(LONG_LEASES: what_takes_too_long_is_handed_back);
+}
 
 async fn what_is_in_hand_is_finished(bench: Bench) {
     let begun = Arc::new(Notify::new());
@@ -55,11 +61,9 @@ async fn what_takes_too_long_is_handed_back(bench: Bench) {
     assert!(slow.leave().await, "a returned task is settled");
     assert!(bench.events().await.is_empty());
 
-    let handed_back = Instant::now();
+    // At once, and not when the lease ends.
     let other = bench.worker(4, Duration::from_secs(5), |_, _| async { done() }.boxed());
     eventually("an outcome", async || (bench.outcomes().await.len() == 1).then_some(())).await;
-    let waited = handed_back.elapsed();
-    assert!(waited < Duration::from_millis(900), "{waited:?}: it came when the lease ended, not at once");
     assert!(other.leave().await);
 }
 

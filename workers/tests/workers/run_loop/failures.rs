@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use futures::FutureExt;
+use millrace_queue::QueueSettings;
 use millrace_queue::port::Message;
 use millrace_schemas::envelope::encode;
 use millrace_schemas::limits::attempt_ms;
@@ -14,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::run_loop::support::{
-    Bench, done, eventually, group, on_both_queues, pool, run, settings, soon, task,
+    Bench, SHORT_LEASES, done, eventually, group, on_both_queues, pool, run, soon, task,
 };
 
 const GRACE: Duration = Duration::from_secs(5);
@@ -129,7 +130,7 @@ async fn producer_failure_is_visible(bench: Bench) {
     let letter = eventually("a dead letter", async || bench.broker.dead_letters().await.unwrap().pop()).await;
     assert_eq!(letter.reason, "reset failed: no display (tried 5 times)");
     assert_eq!(letter.task, Some((run(), task(1, 0).key)));
-    assert_eq!(tried.load(SeqCst), settings().max_deliver as u64);
+    assert_eq!(tried.load(SeqCst), QueueSettings::default().max_deliver as u64);
     let buried = eventually("the log has the dead letter", async || {
         bench.events().await.into_iter().find_map(|event| match event {
             Event::DeadLetter { key, reason, exhausted } => Some((key, reason, exhausted)),
@@ -148,7 +149,7 @@ async fn producer_failure_is_visible(bench: Bench) {
 /// and the turn is retried.
 #[tokio::test(start_paused = true)]
 async fn hung_env_is_replaced() {
-    let bench = Bench::in_memory().await;
+    let bench = Bench::in_memory(SHORT_LEASES).await;
     let begun = Arc::new(Notify::new());
     let told = begun.clone();
     let hanging = bench.worker(1, GRACE, move |task, _| {
@@ -187,7 +188,7 @@ async fn hung_env_is_replaced() {
 /// The work is done while the server is dead: the outcome waits for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_outcome_outlives_the_server() {
-    let mut bench = Bench::on_nats().await;
+    let mut bench = Bench::on_nats(SHORT_LEASES).await;
     let (begun, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (told, wait) = (begun.clone(), go_on.clone());
     let worker = bench.worker(1, GRACE, move |_, _| {

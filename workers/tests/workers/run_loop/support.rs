@@ -23,19 +23,29 @@ use tokio_util::sync::CancellationToken;
 /// Longer than anything but a fault takes.
 const DEADLINE: Duration = Duration::from_secs(30);
 
+/// Leases that a test can wait for.
+pub(crate) const SHORT_LEASES: Duration = Duration::from_secs(1);
+/// Leases that no test waits for: what comes within [`DEADLINE`] did not need their end.
+pub(crate) const LONG_LEASES: Duration = Duration::from_secs(90);
+
 /// Defines each test twice: in memory, and on a real nats-server.
 macro_rules! on_both_queues {
     ($($test:ident),+ $(,)?) => {
+        $crate::run_loop::support::on_both_queues!(SHORT_LEASES: $($test),+);
+    };
+    ($leases:ident: $($test:ident),+ $(,)?) => {
         mod in_memory {
+            use crate::run_loop::support::{$leases, Bench};
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {
-                super::$test(crate::run_loop::support::Bench::in_memory().await).await;
+                super::$test(Bench::in_memory($leases).await).await;
             })+
         }
         mod on_nats {
+            use crate::run_loop::support::{$leases, Bench};
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {
-                super::$test(crate::run_loop::support::Bench::on_nats().await).await;
+                super::$test(Bench::on_nats($leases).await).await;
             })+
         }
     };
@@ -48,20 +58,20 @@ pub(crate) struct Bench {
     pub(crate) server: Option<TestServer>,
 }
 
-/// Leases end after a second, so that a test can wait for it.
-pub(crate) fn settings() -> QueueSettings {
-    QueueSettings { ack_wait: Duration::from_secs(1), ..QueueSettings::default() }
+fn settings(leases: Duration) -> QueueSettings {
+    QueueSettings { ack_wait: leases, ..QueueSettings::default() }
 }
 
 impl Bench {
-    pub(crate) async fn in_memory() -> Self {
-        let queue = MemoryQueue::with_settings(Arc::new(SystemClock::new()), settings());
+    pub(crate) async fn in_memory(leases: Duration) -> Self {
+        let queue = MemoryQueue::with_settings(Arc::new(SystemClock::new()), settings(leases));
         Self::on(Arc::new(queue), None).await
     }
 
-    pub(crate) async fn on_nats() -> Self {
+    pub(crate) async fn on_nats(leases: Duration) -> Self {
         let server = TestServer::start().await;
-        let queue = server.connect(JetStreamOptions { settings: settings(), ..Default::default() }).await;
+        let options = JetStreamOptions { settings: settings(leases), ..Default::default() };
+        let queue = server.connect(options).await;
         Self::on(queue, Some(server)).await
     }
 
