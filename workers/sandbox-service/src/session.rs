@@ -79,6 +79,17 @@ pub(crate) enum SessionError {
     Sandbox(#[from] LiveError),
 }
 
+impl SessionError {
+    /// Whether the session is over by it. A program that talks is not the shell.
+    const fn ends_it(&self) -> bool {
+        use LiveError::{Failed, Invalid};
+        !matches!(
+            self,
+            Self::ForegroundLate(_) | Self::ForegroundLong | Self::Sandbox(Failed(_) | Invalid { .. })
+        )
+    }
+}
+
 impl Session {
     /// Starts a shell.
     pub(crate) async fn start(sandbox: &LiveSandbox, shell: Exec) -> Result<Self, LiveError> {
@@ -126,11 +137,7 @@ async fn serve(mut shell: Process, mut asked: mpsc::Receiver<Ask>) {
                 } else {
                     run(&mut shell, &line.text, line.timeout).await
                 };
-                let ended = match &done {
-                    Ok((_, ended)) => *ended,
-                    Err(SessionError::ForegroundLate(_) | SessionError::ForegroundLong) => false,
-                    Err(_) => true,
-                };
+                let ended = done.as_ref().map_or_else(SessionError::ends_it, |(_, ended)| *ended);
                 let _ = tell.send(done.map(|(done, _)| done));
                 if ended {
                     // Dropping the shell kills all of it.

@@ -68,8 +68,7 @@ impl From<LiveError> for Failure {
             LiveError::File(fault) if fault.reason.contains("os error 28") => {
                 StatusCode::INSUFFICIENT_STORAGE
             }
-            LiveError::File(_) => StatusCode::BAD_REQUEST,
-            LiveError::Failed(_) => StatusCode::BAD_REQUEST,
+            LiveError::File(_) | LiveError::Failed(_) => StatusCode::BAD_REQUEST,
             LiveError::Start { .. } | LiveError::Refused(_) => StatusCode::INTERNAL_SERVER_ERROR,
             // The client looks for "was not found".
             LiveError::Ended => {

@@ -120,6 +120,10 @@ fn a_program_that_says_nothing_of_what_is_expected_is_killed_alone() {
     }
     talk.gone("sleep");
     talk.gone("cat");
+    // One that cannot be started ends nothing.
+    talk.run("export LONG=$(head -c 200000 /dev/zero | tr '\\0' x)");
+    talk.fails("echo on", &json!({ "expect": ["on"] }), "failed to start");
+    assert_eq!(talk.run("unset LONG; echo $C"), "3");
     // What it had left unsaid is not taken for what another says.
     let ready = json!({ "is_interactive_command": true, "expect": ["ready"] });
     talk.told("echo ready; echo ready; read a; echo got $a; read b", &ready);

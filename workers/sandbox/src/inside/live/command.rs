@@ -79,9 +79,10 @@ pub(crate) async fn run(tend: Rc<Tend>, id: u64, exec: Exec, asked: Asked) {
     let message = match start(&tend, &exec) {
         Err(error) => FromInit::Refused { id, reason: format!("{error:#}") },
         Ok(Started { child, input, pipes, screen }) => {
-            let _ = tend.say.send(FromInit::Started { id }).await;
             let pid = child.id().cast_signed();
+            // Before anything else runs: it may have ended by then, or would pass for a stray.
             let ending = tend.ending_of(pid);
+            let _ = tend.say.send(FromInit::Started { id }).await;
             let left = exec.output_bytes;
             let mut running = Running { tend: &tend, id, pid, pipes, input, screen, left };
             let end = running.watch(ending, asked, exec.timeout_ms).await;
