@@ -96,12 +96,10 @@ impl Foreground {
     }
 }
 
-/// The code as shells have it.
+/// The code as shells have it, where it ended and not the sandbox, or all in it for its memory.
 fn code(end: End) -> Result<i32, SessionError> {
     match end {
-        End::Exit(code) => Ok(code),
-        End::Signal(signal) => Ok(128 + signal),
-        // The sandbox ended, or killed all for its memory.
+        End::Exit(_) | End::Signal(_) => Ok(end.code()),
         End::Wall | End::Cpu | End::Output | End::Memory | End::Broke => Err(SessionError::Ended),
     }
 }

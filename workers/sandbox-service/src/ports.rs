@@ -10,7 +10,7 @@ use axum::response::Response;
 use hyper::client::conn::http1::handshake;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use millrace_sandbox::egress::HOP_BY_HOP;
+use millrace_sandbox::egress::hop_by_hop;
 use tokio::io::copy_bidirectional;
 
 use crate::hosted::Using;
@@ -94,18 +94,12 @@ fn upgrade_of(request: &mut Request) -> Option<OnUpgrade> {
 }
 
 fn pass_on(headers: &mut HeaderMap, port: u16, upgrades: bool) {
-    // `Connection` names others that are for the next host alone.
-    let named: Vec<String> = headers
-        .get_all(CONNECTION)
-        .iter()
-        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
-        .map(|name| String::from_utf8_lossy(name.trim_ascii()).to_ascii_lowercase())
-        .filter(|name| !["upgrade", "host"].contains(&name.as_str()))
-        .collect();
-    let dropped = HOP_BY_HOP.iter().chain(&OURS).copied();
-    dropped.chain(named.iter().map(String::as_str)).for_each(|name| {
+    let mut dropped = hop_by_hop(headers.get_all(CONNECTION).iter().map(HeaderValue::as_bytes));
+    // An upgrade is passed on, and the host is told below.
+    dropped.retain(|name| !["upgrade", "host"].contains(&name.as_str()));
+    for name in dropped.iter().map(String::as_str).chain(OURS) {
         headers.remove(name);
-    });
+    }
     headers.insert(CONNECTION, HeaderValue::from_static(if upgrades { "upgrade" } else { "close" }));
     let here = HeaderValue::from_str(&format!("127.0.0.1:{port}"));
     if let (Some(named), Ok(here)) = (headers.remove(HOST), here) {

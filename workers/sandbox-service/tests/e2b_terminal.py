@@ -4,7 +4,7 @@ import e2b
 from e2b import CommandExitException
 from e2b.exceptions import InvalidArgumentException, NotFoundException, SandboxException
 
-from patience import PATIENCE, fails, until
+from patience import PATIENCE, fails, sleeping, until
 
 
 def terminal(sandbox):
@@ -24,7 +24,7 @@ def terminal(sandbox):
     sandbox.pty.send_stdin(one.pid, b"stty size\n")
     shows(b"50 120\r\n")
     sandbox.pty.send_stdin(one.pid, b"sleep 3000\n")
-    until(lambda: sandbox.commands.run("grep -las ^sleep /proc/[0-9]*/cmdline | wc -l").stdout == "1\n", "it runs")
+    until(lambda: sleeping(sandbox) == 1, "it runs")
     # As people do: until it helps. A terminal throws away what was typed before a ^C.
 
     def interrupted():

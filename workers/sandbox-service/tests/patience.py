@@ -1,4 +1,4 @@
-"""What must fail, and what is waited for."""
+"""What must fail, what is waited for, and what is counted."""
 
 import time
 
@@ -19,3 +19,8 @@ def until(what, words):
     end = time.monotonic() + PATIENCE
     while not what():
         assert time.monotonic() < end, words
+
+
+def sleeping(sandbox):
+    """How many processes of `sleep` an E2B sandbox has."""
+    return int(sandbox.commands.run("grep -las ^sleep /proc/[0-9]*/cmdline | wc -l").stdout)

@@ -27,8 +27,8 @@ pub use dial::{Resolve, SystemResolver};
 pub use millrace_egress as rules;
 use refusal::Refusal;
 
-/// Headers that are for one connection alone, in lower case: no proxy passes them on.
-pub const HOP_BY_HOP: [&str; 7] = [
+/// Headers that are for one connection alone, in lower case.
+const HOP_BY_HOP: [&str; 7] = [
     "connection",
     "keep-alive",
     "proxy-authenticate",
@@ -47,6 +47,14 @@ const MACHINE_LOOKUPS: usize = 256;
 const LOOKUPS: usize = 16;
 /// Between two tries to accept, where there are no open files left.
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// Headers of a request that are for one connection alone, in lower case: no proxy passes them on. `connection`
+/// has the values of its `Connection` headers, which name some of them.
+pub fn hop_by_hop<'v>(connection: impl IntoIterator<Item = &'v [u8]>) -> Vec<String> {
+    let named = connection.into_iter().flat_map(|value| value.split(|byte| *byte == b','));
+    let named = named.map(|name| String::from_utf8_lossy(name.trim_ascii()).to_ascii_lowercase());
+    HOP_BY_HOP.into_iter().map(str::to_owned).chain(named).collect()
+}
 
 /// Bounds of the proxy, for each sandbox.
 #[derive(Debug, Clone, Copy)]

@@ -154,6 +154,17 @@ impl Ran {
 }
 
 impl End {
+    /// The code as shells have it: 124 where it was killed for its time, 137 for any other bound.
+    #[must_use]
+    pub const fn code(self) -> i32 {
+        match self {
+            Self::Exit(code) => code,
+            Self::Signal(signal) => 128 + signal,
+            Self::Wall => 124,
+            Self::Cpu | Self::Output | Self::Memory | Self::Broke => 137,
+        }
+    }
+
     /// For people: what ended it.
     #[must_use]
     pub fn reason(self) -> String {

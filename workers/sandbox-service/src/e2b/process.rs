@@ -41,11 +41,10 @@ fn bytes_of(command: &Command, input: Input) -> Result<Vec<u8>, Fault> {
     STANDARD.decode(given).map_err(|error| wrong(format!("input.{name}: {error}")))
 }
 
-fn size_of(pty: Option<Pty>) -> Result<TerminalSize, Fault> {
+fn size_of(pty: Pty) -> Result<TerminalSize, Fault> {
     let side = |n: u32| u16::try_from(n).ok().filter(|n| *n > 0);
-    let size = pty
-        .and_then(|pty| pty.size)
-        .and_then(|PtySize { cols, rows }| Some(TerminalSize { columns: side(cols)?, rows: side(rows)? }));
+    let PtySize { cols, rows } = pty.size;
+    let size = side(cols).zip(side(rows)).map(|(columns, rows)| TerminalSize { columns, rows });
     size.ok_or_else(|| Fault::new(Code::InvalidArgument, "pty.size: cols and rows from 1 to 65535"))
 }
 
@@ -78,10 +77,8 @@ async fn started(
     bytes: &Bytes,
 ) -> Result<(Arc<Command>, Listener), Fault> {
     let asked: Start = asked_once(headers, bytes)?;
-    let terminal = match asked.pty {
-        None => None,
-        Some(pty) => Some(Terminal { size: size_of(Some(pty))?, echo: true }),
-    };
+    let size = asked.pty.map(size_of).transpose()?;
+    let terminal = size.map(|size| Terminal { size, echo: true });
     let what = What {
         cmd: asked.process.cmd,
         args: asked.process.args,

@@ -140,17 +140,17 @@ pub(super) struct Start {
 }
 
 /// A terminal.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Pty {
-    pub(super) size: Option<PtySize>,
+    pub(super) size: PtySize,
 }
 
 /// Its size: characters of a line, and lines.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct PtySize {
-    #[serde(default)]
     pub(super) cols: u32,
-    #[serde(default)]
     pub(super) rows: u32,
 }
 
@@ -158,7 +158,8 @@ pub(super) struct PtySize {
 #[derive(Debug, Deserialize)]
 pub(super) struct Update {
     pub(super) process: Selector,
-    pub(super) pty: Option<Pty>,
+    #[serde(default)]
+    pub(super) pty: Pty,
 }
 
 /// What of it is told in lists, too.

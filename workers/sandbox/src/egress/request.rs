@@ -6,7 +6,7 @@ use std::fmt::Display;
 use millrace_egress::{RuleError, Target};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use super::HOP_BY_HOP;
+use super::hop_by_hop;
 use super::refusal::{Refusal, shown};
 use super::relay::Flow;
 
@@ -123,13 +123,7 @@ fn rewritten(
     length: Option<u64>,
 ) -> Vec<u8> {
     let is_connection = |header: &&httparse::Header<'_>| header.name.eq_ignore_ascii_case("connection");
-    let named: Vec<String> = request
-        .headers
-        .iter()
-        .filter(is_connection)
-        .flat_map(|header| header.value.split(|byte| *byte == b','))
-        .map(|name| String::from_utf8_lossy(name.trim_ascii()).to_ascii_lowercase())
-        .collect();
+    let dropped = hop_by_hop(request.headers.iter().filter(is_connection).map(|header| header.value));
     let path = rest.split('#').next().unwrap_or_default();
     let root = if path.starts_with('/') { "" } else { "/" };
     let host = target.to_string();
@@ -146,8 +140,7 @@ fn rewritten(
     }
     for header in request.headers.iter() {
         let name = header.name.to_ascii_lowercase();
-        let is_dropped = |names: &[&str]| names.contains(&name.as_str());
-        if !is_dropped(&HOP_BY_HOP) && !is_dropped(&OWN) && !named.contains(&name) {
+        if !dropped.contains(&name) && !OWN.contains(&name.as_str()) {
             head.extend([header.name.as_bytes(), b": ", header.value, b"\r\n"].concat());
         }
     }

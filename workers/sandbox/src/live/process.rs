@@ -48,7 +48,6 @@ impl Process {
     /// # Errors
     /// As for [`LiveSandbox::spawn`](super::LiveSandbox::spawn).
     pub async fn spawn_beside(&self, exec: Exec) -> Result<Self, LiveError> {
-        exec.check()?;
         self.link.upgrade().ok_or(LiveError::Ended)?.start(exec).await
     }
 

@@ -208,15 +208,10 @@ pub struct Output {
 }
 
 impl Output {
-    /// Its code as shells have it: 124 where it was killed for its time, 137 for any other bound.
+    /// Its code as shells have it, see [`End::code`].
     #[must_use]
     pub const fn code(&self) -> i32 {
-        match self.end {
-            End::Exit(code) => code,
-            End::Signal(signal) => 128 + signal,
-            End::Wall => 124,
-            End::Cpu | End::Output | End::Memory | End::Broke => 137,
-        }
+        self.end.code()
     }
 }
 

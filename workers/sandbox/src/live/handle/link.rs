@@ -131,6 +131,7 @@ impl Link {
 
     /// Starts a command.
     pub(crate) async fn start(self: &Arc<Self>, exec: Exec) -> Result<Process, LiveError> {
+        exec.check()?;
         let id = self.number();
         let (tell, told) = oneshot::channel();
         let (say, events) = mpsc::unbounded_channel();
