@@ -6,7 +6,7 @@ use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use millrace_queue::ObjectError;
@@ -34,12 +34,29 @@ const RESERVE: u64 = 10;
 const PART: &str = "part";
 const LOCK: &str = "lock";
 
+/// Bytes that a folder's disk can spare beyond what the folder holds; negative where it already holds too many.
+pub(crate) type Spare = fn(&Path) -> io::Result<i64>;
+
+/// How much a folder may hold.
+#[derive(Debug, Clone, Copy)]
+struct Room {
+    /// Bytes of its blobs at most.
+    most: u64,
+    spare: Spare,
+}
+
+impl Room {
+    /// Bytes of blobs for which there is room in a folder that holds so many.
+    fn beside(self, folder: &Path, held: u64) -> io::Result<u64> {
+        Ok(self.most.min(held.saturating_add_signed((self.spare)(folder)?)))
+    }
+}
+
 /// The folder. Any number of processes may use it at once.
 #[derive(Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
-    /// Bytes of its blobs at most.
-    most: u64,
+    room: Room,
     patience: Duration,
     /// Names the files that this process writes.
     written: AtomicU64,
@@ -56,17 +73,26 @@ impl Folder {
         let tried = path.join(format!("{}.{PART}", std::process::id()));
         std::fs::write(&tried, b"")?;
         std::fs::remove_file(&tried)?;
-        Ok(Self { path, most, patience: PATIENCE, written: AtomicU64::new(0) })
+        Ok(Self { path, room: Room { most, spare }, patience: PATIENCE, written: AtomicU64::new(0) })
+    }
+
+    /// The same on a disk that can spare so much.
+    #[cfg(test)]
+    pub(crate) fn on_a_disk(mut self, spare: Spare) -> Self {
+        self.room.spare = spare;
+        self
     }
 
     /// Whether a blob of this size belongs here.
     pub(crate) const fn keeps(&self, blob: &BlobRef) -> bool {
-        blob.bytes >= LEAST_BYTES && blob.bytes <= self.most
+        blob.bytes >= LEAST_BYTES && blob.bytes <= self.room.most
     }
 
-    /// Whether blobs of so many bytes have room here at once.
-    pub(crate) const fn has_room_for(&self, bytes: u64) -> bool {
-        bytes <= self.most
+    /// Whether blobs of so many bytes have room here at once, if all others go.
+    pub(crate) fn has_room_for(&self, bytes: u64) -> bool {
+        let room = blobs(&self.path)
+            .and_then(|held| self.room.beside(&self.path, held.iter().map(|blob| blob.bytes).sum()));
+        room.is_ok_and(|room| bytes <= room)
     }
 
     /// A blob is needed, even where it is not read from here: others go first.
@@ -106,13 +132,13 @@ impl Folder {
     pub(crate) async fn keep(&self, blob: &BlobRef, content: Bytes) {
         let number = self.written.fetch_add(1, Ordering::Relaxed);
         let part = self.path.join(format!("{}-{}-{number}.{PART}", blob.sha256, std::process::id()));
-        let (to, folder, most) = (self.path_of(blob), self.path.clone(), self.most);
+        let (to, folder, room) = (self.path_of(blob), self.path.clone(), self.room);
         let kept = spawn_blocking(move || {
             let kept = std::fs::write(&part, &content).and_then(|()| std::fs::rename(&part, &to));
             if kept.is_err() {
                 let _ = std::fs::remove_file(&part);
             }
-            kept.and_then(|()| make_room(&folder, &to, most))
+            kept.and_then(|()| make_room(&folder, &to, room))
         });
         if let Err(error) = kept.await.expect("it does not panic") {
             tracing::warn!(folder = %self.path.display(), %error, "weights are not kept for the other workers of this machine");
@@ -197,8 +223,16 @@ fn touch(file: &File) -> io::Result<()> {
     Ok(futimens(file, &TimeSpec::UTIME_NOW, &TimeSpec::UTIME_NOW)?)
 }
 
-/// Removes what was not used for longest, but never `newest`.
-fn make_room(folder: &Path, newest: &Path, most: u64) -> io::Result<()> {
+/// A blob in the folder. Those that were not used for longest come first.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Held {
+    used: SystemTime,
+    bytes: u64,
+    path: PathBuf,
+}
+
+/// What is in the folder. Files of writers that died are removed.
+fn blobs(folder: &Path) -> io::Result<Vec<Held>> {
     let mut blobs = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
@@ -207,23 +241,29 @@ fn make_room(folder: &Path, newest: &Path, most: u64) -> io::Result<()> {
         let used = found.modified()?;
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         if name.parse::<Sha>().is_ok() {
-            blobs.push((used, found.len(), path));
+            blobs.push(Held { used, bytes: found.len(), path });
         } else if path.extension().is_some_and(|end| end == PART)
             && used.elapsed().is_ok_and(|age| age > LEFT_BEHIND)
         {
             let _ = std::fs::remove_file(&path);
         }
     }
+    Ok(blobs)
+}
+
+/// Removes what was not used for longest, but never `newest`.
+fn make_room(folder: &Path, newest: &Path, room: Room) -> io::Result<()> {
+    let mut blobs = blobs(folder)?;
     blobs.sort_unstable();
-    let mut bytes: u64 = blobs.iter().map(|(_, bytes, _)| bytes).sum();
-    let most = most.min(bytes.saturating_add_signed(spare(folder)?));
-    for (_, size, path) in blobs {
+    let mut bytes: u64 = blobs.iter().map(|blob| blob.bytes).sum();
+    let most = room.beside(folder, bytes)?;
+    for blob in blobs {
         if bytes <= most {
             break;
         }
-        if path != newest {
-            let _ = std::fs::remove_file(&path);
-            bytes -= size;
+        if blob.path != newest {
+            let _ = std::fs::remove_file(&blob.path);
+            bytes -= blob.bytes;
         }
     }
     Ok(())

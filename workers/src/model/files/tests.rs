@@ -2,6 +2,7 @@ use millrace_queue::Objects;
 use millrace_schemas::blob::paths;
 
 use super::*;
+use crate::model::folder::Spare;
 
 /// Words of the weights: large enough for the folder.
 const WORDS: usize = 600_000;
@@ -101,7 +102,7 @@ async fn what_one_worker_of_a_machine_has_fetched_or_written_the_others_read_fro
     let objects = Objects::memory();
     let path = tempfile::tempdir().unwrap();
     let open = || {
-        let folder = Folder::open(path.path().to_owned(), 1 << 30).unwrap();
+        let folder = Folder::open(path.path().to_owned(), 1 << 30).unwrap().on_a_disk(|_| Ok(1 << 40));
         FileStore::new(BlobCache::new(objects.clone()), Some(Arc::new(folder)))
     };
     let base = open().store(&run(), NAME, weights(0), None).await.unwrap();
@@ -122,7 +123,7 @@ async fn what_one_worker_of_a_machine_has_fetched_or_written_the_others_read_fro
     assert!(!path.path().join(moments.blob.sha256.to_string()).exists());
 }
 
-/// In a folder that has room for one file alone, what is made would drive its anchor out, and each version would
+/// In a folder, or on a disk, that has room for one file alone, what is made would drive its anchor out, and each version would
 /// fetch the anchor again.
 #[tokio::test]
 async fn a_small_folder_keeps_the_anchor() {
@@ -130,8 +131,12 @@ async fn a_small_folder_keeps_the_anchor() {
     let path = tempfile::tempdir().unwrap();
     let base = fresh(&objects).store(&run(), NAME, weights(0), None).await.unwrap();
     let next = fresh(&objects).store(&run(), NAME, weights(1), Some(&base)).await.unwrap();
-    for (room, made_is_kept) in [(base.blob.bytes * 3 / 2, false), (base.blob.bytes * 2, true)] {
-        let folder = Folder::open(path.path().to_owned(), room).unwrap();
+    let (large, full): (Spare, Spare) = (|_| Ok(1 << 40), |_| Ok(i64::MIN));
+    let anchor = base.blob.bytes;
+    for (room, spare, made_is_kept) in
+        [(anchor * 3 / 2, large, false), (anchor * 4, full, false), (anchor * 2, large, true)]
+    {
+        let folder = Folder::open(path.path().to_owned(), room).unwrap().on_a_disk(spare);
         let store = FileStore::new(BlobCache::new(objects.clone()), Some(Arc::new(folder)));
         assert_eq!(store.fetch(&run(), &next).await.unwrap(), weights(1));
         let kept = |blob: &BlobRef| path.path().join(blob.sha256.to_string()).exists();

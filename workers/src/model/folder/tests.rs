@@ -14,7 +14,7 @@ fn blob(first: u8) -> (BlobRef, Bytes) {
 
 fn folder(most: u64) -> (TempDir, Folder) {
     let path = tempfile::tempdir().unwrap();
-    let folder = Folder::open(path.path().to_owned(), most).unwrap();
+    let folder = Folder::open(path.path().to_owned(), most).unwrap().on_a_disk(|_| Ok(1 << 40));
     (path, folder)
 }
 
@@ -127,6 +127,29 @@ async fn what_was_not_used_for_longest_makes_room() {
     let mut expected = [0, 2].map(|at: usize| blobs[at].0.sha256.to_string());
     expected.sort_unstable();
     assert_eq!(names(&path), expected);
+}
+
+/// The disk of a machine that is in use: what others write may take away the room that this folder was promised.
+#[tokio::test]
+async fn on_a_disk_that_becomes_full_only_the_newest_stays() {
+    let (path, folder) = folder(1 << 30);
+    let blobs: Vec<_> = (0..4).map(blob).collect();
+    for (blob, content) in &blobs[..2] {
+        folder.keep(blob, content.clone()).await;
+    }
+    assert!(folder.has_room_for(4 * LEAST_BYTES));
+    // As much as one blob is free: the two, and one beside them.
+    let folder = folder.on_a_disk(|_| Ok(LEAST_BYTES as i64));
+    assert!(folder.has_room_for(3 * LEAST_BYTES));
+    assert!(!folder.has_room_for(4 * LEAST_BYTES));
+    let folder = folder.on_a_disk(|_| Ok(i64::MIN));
+    assert!(!folder.has_room_for(1));
+    folder.keep(&blobs[3].0, blobs[3].1.clone()).await;
+    assert_eq!(names(&path), [blobs[3].0.sha256.to_string()]);
+    // It is read all the same, and the others are fetched.
+    assert_eq!(folder.get_or(&blobs[3].0, never()).await.unwrap(), blobs[3].1);
+    assert_eq!(folder.get_or(&blobs[0].0, async { Ok(blobs[0].1.clone()) }).await.unwrap(), blobs[0].1);
+    assert_eq!(names(&path), [blobs[0].0.sha256.to_string()]);
 }
 
 #[tokio::test]
