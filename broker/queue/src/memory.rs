@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use millrace_schemas::{PoolName, Stage, subjects};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 
 use crate::clock::Clock;
 use crate::filter;
@@ -23,6 +23,7 @@ use deliveries::{MemoryExhausted, MemoryPuller};
 use readers::{MemoryKeyWatcher, MemoryListener, MemoryLogReader};
 use records::{Bucket, Records};
 use tasks::Tasks;
+use waiters::{Topic, Waiters};
 
 mod deliveries;
 mod power;
@@ -30,6 +31,7 @@ mod priorities;
 mod readers;
 mod records;
 mod tasks;
+mod waiters;
 #[cfg(test)]
 mod tests;
 
@@ -46,8 +48,7 @@ struct MemoryCore {
     settings: QueueSettings,
     clock: Arc<dyn Clock>,
     state: Mutex<MemoryState>,
-    /// Notified of every change; the waiters then look again.
-    changed: Notify,
+    waiters: Waiters,
 }
 
 #[derive(Default)]
@@ -73,8 +74,8 @@ impl MemoryQueue {
     /// An empty queue.
     #[must_use]
     pub fn with_settings(clock: Arc<dyn Clock>, settings: QueueSettings) -> Self {
-        let (state, changed) = (Mutex::new(MemoryState::default()), Notify::new());
-        Self { shared: Arc::new(MemoryCore { settings, clock, state, changed }) }
+        let (state, waiters) = (Mutex::new(MemoryState::default()), Waiters::default());
+        Self { shared: Arc::new(MemoryCore { settings, clock, state, waiters }) }
     }
 }
 
@@ -97,6 +98,7 @@ impl MemoryQueue {
             state.log.truncate(end);
             state.losses += 1;
         });
+        self.shared.waiters.wake_all();
     }
 
     /// Its machine loses power and restarts at once. Each stream and bucket loses a part of its
@@ -105,7 +107,7 @@ impl MemoryQueue {
         if self.shared.settings.durability != Durability::Synced {
             power::strike(&mut self.shared.state(), seed);
         }
-        self.shared.changed.notify_waiters();
+        self.shared.waiters.wake_all();
     }
 }
 
@@ -114,14 +116,34 @@ impl MemoryCore {
         self.state.lock().expect("no code panics while it holds the queue's state")
     }
 
-    /// Changes the state and wakes all that wait for a change.
+    /// Changes the state. Those who wait for tasks are woken as far as it concerns them; [`Waiters`] has the others.
     fn change<T>(&self, f: impl FnOnce(&mut MemoryState) -> T) -> T {
         let mut state = self.state();
         self.before_change(&mut state);
         let result = f(&mut state);
-        drop(state);
-        self.changed.notify_waiters();
+        self.tell(state);
         result
+    }
+
+    /// The same, and wakes those who wait for a topic.
+    fn change_and_wake<T>(&self, topic: &Topic, f: impl FnOnce(&mut MemoryState) -> T) -> T {
+        let result = self.change(f);
+        self.waiters.wake(topic);
+        result
+    }
+
+    /// Wakes those who wait for tasks that there are now.
+    fn tell(&self, mut state: MutexGuard<'_, MemoryState>) {
+        let is_exhausted = state.exhausted.news().is_some();
+        let stages = state.tasks.iter_mut().filter_map(|(stage, tasks)| Some((*stage, tasks.news()?)));
+        let stages: Vec<_> = stages.collect();
+        drop(state);
+        for (stage, news) in stages {
+            self.waiters.tell(stage, news);
+        }
+        if is_exhausted {
+            self.waiters.wake(&Topic::Exhausted);
+        }
     }
 
     fn before_change(&self, state: &mut MemoryState) {
@@ -146,20 +168,26 @@ impl MemoryCore {
         }
     }
 
-    /// Waits until `look` finds something. Looks again after every change and whenever a lease ends.
-    async fn wait_for<T>(&self, mut look: impl FnMut(&mut MemoryState) -> Option<T>) -> T {
+    /// Waits until `look` finds something. Looks again after every change of the topic, and for tasks whenever a lease
+    /// ends.
+    async fn wait_for<T>(&self, topic: Topic, mut look: impl FnMut(&mut MemoryState) -> Option<T>) -> T {
+        let waiters = self.waiters.of(&topic);
         loop {
-            let changed = self.changed.notified();
+            let changed = waiters.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
             let timer = {
                 let mut state = self.state();
-                self.expire(&mut state);
-                if let Some(found) = look(&mut state) {
+                if matches!(topic, Topic::Tasks(..) | Topic::Exhausted) {
+                    self.expire(&mut state);
+                }
+                let found = look(&mut state);
+                let timer = state.next_timer(&topic);
+                self.tell(state);
+                if let Some(found) = found {
                     return found;
                 }
-                let tasks = state.tasks.values().chain([&state.exhausted]);
-                tasks.filter_map(Tasks::next_timer).min()
+                timer
             };
             match timer {
                 Some(at) => tokio::select! {
@@ -169,6 +197,19 @@ impl MemoryCore {
                 },
                 None => changed.await,
             }
+        }
+    }
+}
+
+impl MemoryState {
+    /// When the first lease or delay ends that who waits for `topic` has to see.
+    fn next_timer(&self, topic: &Topic) -> Option<Duration> {
+        match topic {
+            Topic::Tasks(stage, _) => self.tasks.get(stage)?.next_timer(),
+            Topic::Exhausted => {
+                self.tasks.values().chain([&self.exhausted]).filter_map(Tasks::next_timer).min()
+            }
+            Topic::Log | Topic::Keys(_) => None,
         }
     }
 }
@@ -236,7 +277,7 @@ impl TaskQueue for MemoryQueue {
 impl EventLog for MemoryQueue {
     async fn append(&self, entry: Message, id: Option<&str>) -> Result<Appended, QueueError> {
         let (now, window) = (self.shared.clock.now(), self.shared.settings.dedup_window);
-        Ok(self.shared.change(|state| state.log.append(entry, id, now, window)))
+        Ok(self.shared.change_and_wake(&Topic::Log, |state| state.log.append(entry, id, now, window)))
     }
 
     async fn read_log(&self, from: u64) -> Result<Box<dyn LogReader>, QueueError> {
@@ -259,7 +300,7 @@ impl EventLog for MemoryQueue {
     }
 
     async fn trim_log(&self, before: u64) -> Result<(), QueueError> {
-        self.shared.change(|state| state.log.trim(before));
+        self.shared.change_and_wake(&Topic::Log, |state| state.log.trim(before));
         Ok(())
     }
 }
@@ -277,7 +318,9 @@ impl KeyStore for MemoryQueue {
         value: Bytes,
         expect: Expect,
     ) -> Result<Written, QueueError> {
-        Ok(self.shared.change(|state| state.buckets.entry(bucket).or_default().set(key, value, expect)))
+        Ok(self.shared.change_and_wake(&Topic::Keys(bucket), |state| {
+            state.buckets.entry(bucket).or_default().set(key, value, expect)
+        }))
     }
 
     async fn watch(&self, bucket: &'static str) -> Result<Box<dyn KeyWatcher>, QueueError> {

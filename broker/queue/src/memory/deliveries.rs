@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use millrace_schemas::{PoolName, Stage, subjects};
 
 use super::tasks::{Handed, Tasks};
+use super::waiters::Topic;
 use super::{EXHAUSTED_POOL, MemoryCore, MemoryState};
 use crate::port::{Delivery, Exhausted, ExhaustedTasks, Lease, Puller, QueueError};
 
@@ -17,6 +18,10 @@ pub(super) struct MemoryPuller {
 }
 
 impl MemoryPuller {
+    pub(super) fn topic(&self) -> Topic {
+        Topic::Tasks(self.stage, self.pool.to_string())
+    }
+
     /// Takes up to `free` of the tasks that wait; `None` if there are none.
     pub(super) fn take(&self, state: &mut MemoryState, free: usize) -> Option<Vec<Handed>> {
         let (shared, stage, pool) = (&self.shared, self.stage, self.pool.as_str());
@@ -42,7 +47,7 @@ impl MemoryPuller {
 #[async_trait]
 impl Puller for MemoryPuller {
     async fn pull(&mut self, free: usize) -> Result<Vec<Delivery>, QueueError> {
-        let handed = self.shared.wait_for(|state| self.take(state, free)).await;
+        let handed = self.shared.wait_for(self.topic(), |state| self.take(state, free)).await;
         Ok(self.give(handed))
     }
 
@@ -138,7 +143,7 @@ fn exhausted_task(notice: &str) -> (Stage, u64) {
 impl ExhaustedTasks for MemoryExhausted {
     async fn next(&mut self) -> Result<Exhausted, QueueError> {
         let shared = &self.shared;
-        let found = shared.wait_for(|state| {
+        let found = shared.wait_for(Topic::Exhausted, |state| {
             let until = shared.clock.now() + shared.settings.ack_wait;
             loop {
                 let handed = state.exhausted.take(EXHAUSTED_POOL, 1, until).pop()?;

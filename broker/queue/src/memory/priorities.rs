@@ -7,6 +7,7 @@ use millrace_schemas::{PoolName, Stage};
 
 use super::MemoryCore;
 use super::deliveries::MemoryPuller;
+use super::waiters::Topic;
 use crate::partitions::Part;
 use crate::port::{Delivery, Puller, QueueError};
 
@@ -45,7 +46,8 @@ impl Drop for Taken<'_> {
         if let Some(places) = self.shared.state().waiting.places.get_mut(&self.partition) {
             places.remove(&self.place);
         }
-        self.shared.changed.notify_waiters();
+        let (stage, pool) = &self.partition;
+        self.shared.waiters.wake(&Topic::Tasks(*stage, pool.to_string()));
     }
 }
 
@@ -77,7 +79,7 @@ impl Puller for MemoryPart {
             return std::future::pending().await;
         }
         let place = self.take_place();
-        let handed = self.puller.shared.wait_for(|state| {
+        let handed = self.puller.shared.wait_for(self.puller.topic(), |state| {
             let preceded = state.waiting.precedes(&place.partition, place.place.0);
             if preceded { None } else { self.puller.take(state, free) }
         });
@@ -95,7 +97,9 @@ impl Part for MemoryPart {
             let mut state = shared.state();
             shared.expire(&mut state);
             let preceded = state.waiting.precedes(&partition, self.place.0);
-            if preceded { None } else { self.puller.take(&mut state, free) }
+            let handed = if preceded { None } else { self.puller.take(&mut state, free) };
+            shared.tell(state);
+            handed
         };
         Ok(self.puller.give(handed.unwrap_or_default()))
     }

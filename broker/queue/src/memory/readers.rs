@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use tokio::sync::mpsc;
 
 use super::MemoryCore;
+use super::waiters::Topic;
 use crate::port::{KeyValue, KeyWatcher, Listener, LogEntry, LogReader, Message, QueueError};
 
 pub(super) struct MemoryLogReader {
@@ -21,7 +22,7 @@ pub(super) struct MemoryLogReader {
 impl LogReader for MemoryLogReader {
     async fn next(&mut self, max: usize) -> Result<Vec<LogEntry>, QueueError> {
         let (from, last, losses) = (self.next, self.last, &mut self.losses);
-        let found = self.shared.wait_for(|state| {
+        let found = self.shared.wait_for(Topic::Log, |state| {
             if *losses != state.losses {
                 if let Some((seq, stored_ns)) = last
                     && seq >= state.log.first()
@@ -52,7 +53,7 @@ pub(super) struct MemoryKeyWatcher {
 impl KeyWatcher for MemoryKeyWatcher {
     async fn next(&mut self) -> Result<KeyValue, QueueError> {
         let (bucket, seen, losses) = (self.bucket, self.seen, self.losses);
-        let value = self.shared.wait_for(|state| {
+        let value = self.shared.wait_for(Topic::Keys(bucket), |state| {
             if state.losses != losses {
                 return Some(Err(state.losses));
             }

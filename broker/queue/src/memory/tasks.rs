@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use super::waiters::News;
 use crate::filter;
 use crate::port::{Message, Put};
 
@@ -16,6 +17,8 @@ pub(super) struct Tasks {
     ready: BTreeMap<String, Ready>,
     /// When a lease or a delay ends, and of which task.
     timers: BTreeSet<(Duration, u64)>,
+    /// What nobody who waits was told yet.
+    news: News,
 }
 
 #[derive(Debug, Clone)]
@@ -61,6 +64,7 @@ impl Tasks {
         let seq = self.next_seq;
         self.subjects.insert(message.subject.clone(), seq);
         self.ready.entry(pool.to_owned()).or_default().fresh.push_back(seq);
+        self.news.ready.insert(pool.to_owned());
         let (pool, stored_ns) = (pool.to_owned(), now.as_nanos() as u64);
         self.entries.insert(seq, Entry { message, stored_ns, pool, attempt: 0, state: TaskState::Ready });
         Put::Queued
@@ -84,9 +88,15 @@ impl Tasks {
             } else {
                 entry.state = TaskState::Ready;
                 self.ready.entry(entry.pool.clone()).or_default().again.push_back(seq);
+                self.news.ready.insert(entry.pool.clone());
             }
         }
         exhausted
+    }
+
+    /// What changed for those who wait since this was asked last.
+    pub(super) fn news(&mut self) -> Option<News> {
+        (self.news != News::default()).then(|| std::mem::take(&mut self.news))
     }
 
     /// When the next lease or delay ends.
@@ -111,6 +121,7 @@ impl Tasks {
             }
             entry.attempt += 1;
             entry.state = TaskState::Until(until);
+            self.news.ends_earlier |= self.timers.first().is_none_or(|(first, _)| until < *first);
             self.timers.insert((until, seq));
             let (attempt, stored_ns) = (entry.attempt, entry.stored_ns);
             handed.push(Handed { seq, attempt, stored_ns, message: entry.message.clone() });
@@ -125,6 +136,7 @@ impl Tasks {
         if let TaskState::Until(before) = entry.state
             && entry.attempt == attempt
         {
+            self.news.ends_earlier |= self.timers.first().is_none_or(|(first, _)| until < *first);
             self.timers.remove(&(before, seq));
             self.timers.insert((until, seq));
             entry.state = TaskState::Until(until);

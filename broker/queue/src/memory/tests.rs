@@ -4,12 +4,14 @@ use crate::port::EventLog;
 use crate::port::KeyStore;
 use crate::port::TaskQueue;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use millrace_schemas::{PoolName, Stage};
 
 use super::MemoryQueue;
+use super::waiters::Topic;
 use crate::clock::ManualClock;
 use crate::port::{Expect, Message, Puller, QueueError};
 use crate::settings::{Durability, QueueSettings};
@@ -46,6 +48,90 @@ async fn a_lease_ends_at_its_moment() {
     tokio::task::yield_now().await;
     clock.advance(LEASE);
     assert_eq!(waiting.await.expect("woken by the clock"), 2);
+}
+
+/// Who begins to wait while nothing is in flight waits by no timer, and no other change of its topic comes before the end
+/// of a lease that began later.
+#[tokio::test]
+async fn who_waited_before_a_lease_began_sees_its_end() {
+    let clock = ManualClock::new();
+    let settings = QueueSettings { max_deliver: 1, ..QueueSettings::default() };
+    let queue = MemoryQueue::with_settings(Arc::new(clock.clone()), settings);
+    let mut exhausted = queue.exhausted().await.expect("a reader");
+    let waiting = tokio::spawn(async move { exhausted.next().await.expect("a task").message.subject });
+    settled().await;
+    queue.put(vec![task(1)]).await;
+    let mut puller = queue.puller(Stage::Generate, &pool()).await.expect("a puller");
+    let held = puller.pull(1).await.expect("delivered");
+    settled().await;
+    // The worker dies.
+    clock.advance(LEASE);
+    let found = tokio::time::timeout(Duration::from_secs(10), waiting).await.expect("woken by the clock");
+    assert_eq!(found.expect("it does not panic"), task(1).subject);
+    drop(held);
+}
+
+/// The wakes of one that waits for `pool`, of one that waits for another, and of the one that waits for exhausted tasks.
+async fn wakes(change: impl AsyncFnOnce(&MemoryQueue, &ManualClock)) -> [usize; 3] {
+    let clock = ManualClock::new();
+    let queue = MemoryQueue::new(Arc::new(clock.clone()));
+    queue.put(vec![task(0)]).await;
+    let held =
+        queue.puller(Stage::Generate, &pool()).await.expect("a puller").pull(1).await.expect("delivered");
+    let topics = [
+        Topic::Tasks(Stage::Generate, "default".to_owned()),
+        Topic::Tasks(Stage::Generate, "other".to_owned()),
+        Topic::Exhausted,
+    ];
+    let counts = topics.map(|topic| {
+        let (shared, count) = (queue.shared.clone(), Arc::new(AtomicUsize::new(0)));
+        let looks = count.clone();
+        // It never finds anything, and is asked at its beginning.
+        let waits = async move {
+            shared
+                .wait_for(topic, |_| {
+                    looks.fetch_add(1, Ordering::SeqCst);
+                    None::<()>
+                })
+                .await;
+        };
+        (count, tokio::spawn(waits))
+    });
+    settled().await;
+    let before = counts.each_ref().map(|(count, _)| count.load(Ordering::SeqCst));
+    change(&queue, &clock).await;
+    settled().await;
+    let after = counts.each_ref().map(|(count, _)| count.load(Ordering::SeqCst));
+    counts.into_iter().for_each(|(_, waits)| waits.abort());
+    drop(held);
+    std::array::from_fn(|at| after[at] - before[at])
+}
+
+/// Lets all others of this thread do what they can.
+async fn settled() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Thousands of workers wait in a simulated fleet, and each change that wakes them all costs as many looks.
+#[tokio::test]
+async fn a_change_wakes_those_alone_whom_it_concerns() {
+    let put = wakes(async |queue, _| {
+        queue.put(vec![task(1)]).await;
+    });
+    assert_eq!(put.await, [1, 0, 0]);
+    let written = wakes(async |queue, _| {
+        queue.set("bucket", "key", "value".into(), Expect::Any).await.expect("written");
+        queue.append(task(9), None).await.expect("stored");
+    });
+    assert_eq!(written.await, [0, 0, 0]);
+    // All of a stage wait for the first lease to end.
+    let ended = wakes(async |_, clock| clock.advance(LEASE));
+    let [own, other, exhausted] = ended.await;
+    assert!(own >= 1 && other >= 1 && exhausted >= 1, "{own} {other} {exhausted}");
+    let struck = wakes(async |queue, _| queue.power_loss(1));
+    assert_eq!(struck.await, [1, 1, 1]);
 }
 
 /// Many tasks from put to outcome, as text.
