@@ -1,11 +1,11 @@
 //! How many workers a pool needs. Pure: demand and supply in, a number and its reason out.
 //!
 //! The rule. A trainer that takes `T` seconds for a step consumes a batch of `B` rollouts every `T`.
-//! The next batch lacks `m` rollouts and is due in `d` seconds, when the step at hand ends. A pool
-//! that does `k` tasks for a rollout must therefore do
+//! The next batch lacks `m` rollouts and is due in `d` seconds, when the step at hand ends; those in play
+//! have the share `p` of their turns. A pool that does `k` tasks for a rollout must therefore do
 //!
 //! ```text
-//! r = max( k·B / T,  k·m / max(d, T/2) )     tasks a second
+//! r = max( k·B / T,  k·m·(1 − p) / max(d, T/2) )     tasks a second
 //! ```
 //!
 //! The first term is what keeps the trainer busy in the long run. It does not depend on what is
@@ -132,7 +132,8 @@ fn budget(pool: &PoolSpec, demand: &Demand, pace: &Pace, supply: &Supply) -> Opt
         let (k, speed) = (demand.per_rollout.get(&stage)?, supply.per_s.get(&stage)?);
         // The next step waits for an evaluation, whose rollouts are counted by their tasks.
         let played = if demand.evaluating { demand.tasks(stage) } else { 0 };
-        let needed = k * (missing.max(played) as f64 / catch_up).max(in_the_long_run);
+        let rest = missing as f64 * (1.0 - demand.played);
+        let needed = k * (rest.max(played as f64) / catch_up).max(in_the_long_run);
         workers += HEADROOM * needed / speed;
         if budget.as_ref().is_none_or(|of| needed / speed > of.needed_per_s / of.worker_per_s) {
             budget = Some(Budget {

@@ -51,6 +51,18 @@ fn a_trainer_that_waits_makes_a_pool_at_most_twice_as_large() {
 }
 
 #[test]
+fn what_rollouts_in_play_have_behind_them_is_not_missing() {
+    // The trainer waits for 100 rollouts, which have 2 of their 5 turns: 300 turns in 5 s.
+    let waits = Demand { played: 0.4, ..demand() };
+    let need = plan(&pool("\"generate\""), &[(waits, BUSY)], &supply(10.0), 1);
+    assert_eq!(need.workers, 7, "{need:?}");
+    // With less than that, what keeps the trainer busy in the long run counts.
+    let waits = Demand { played: 1.0, ..demand() };
+    let need = plan(&pool("\"generate\""), &[(waits, BUSY)], &supply(10.0), 1);
+    assert_eq!(need.workers, 6, "{need:?}");
+}
+
+#[test]
 fn a_pool_is_small_while_the_trainer_is_the_bottleneck() {
     // A whole batch waits, and another is in training: the window is full.
     let demand = Demand { ready_rollouts: 100, outstanding: BTreeMap::new(), ..training(demand()) };

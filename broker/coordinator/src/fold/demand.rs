@@ -33,6 +33,8 @@ pub struct Demand {
     pub outstanding: BTreeMap<Stage, u64>,
     /// Tasks that a finished rollout took, by stage; a stage is missing until a rollout is finished.
     pub per_rollout: BTreeMap<Stage, f64>,
+    /// The part of its turns that a rollout in play has, on average, from 0 to 1; 0 until a rollout is finished.
+    pub played: f64,
 }
 
 impl Demand {
@@ -51,6 +53,7 @@ pub fn of(state: &State) -> Vec<Demand> {
 
 fn of_run(run: &Run) -> Demand {
     let group = u64::from(run.spec.rollout.group_size);
+    let per_rollout = per_rollout(run);
     let done = run.version().0 + u64::from(run.training.is_some());
     Demand {
         run: Some(run.spec.name.clone()),
@@ -62,7 +65,8 @@ fn of_run(run: &Run) -> Demand {
         makes: run.training.as_ref().map(|training| training.makes),
         evaluating: run.evaluation.is_some(),
         outstanding: outstanding_tasks(run),
-        per_rollout: per_rollout(run),
+        played: per_rollout.get(&Stage::Generate).map_or(0.0, |turns| played(run) / turns).min(1.0),
+        per_rollout,
     }
 }
 
@@ -84,6 +88,14 @@ fn per_rollout(run: &Run) -> BTreeMap<Stage, f64> {
     let rewards = run.spec.parts().map(|domain| domain.rewards.len()).max().unwrap_or_default();
     // Each turn is one step of the environment, after one reset.
     BTreeMap::from([(Stage::Generate, turns), (Stage::EnvStep, turns + 1.0), (Stage::Reward, rewards as f64)])
+}
+
+/// Turns of a rollout in play, on average.
+fn played(run: &Run) -> f64 {
+    let ready = || run.ready.iter().filter_map(|number| run.groups.get(number));
+    let rollouts = |groups: usize| (groups * run.spec.rollout.group_size as usize) as f64;
+    let playing = rollouts(run.groups.len().saturating_sub(ready().count()));
+    turns(run.groups.values()).saturating_sub(turns(ready())) as f64 / playing.max(1.0)
 }
 
 fn turns<'a>(groups: impl Iterator<Item = &'a Group>) -> u64 {

@@ -9,6 +9,7 @@ mod conformance;
 mod failing;
 mod forks;
 mod data;
+mod demand;
 mod domains;
 mod evaluation;
 mod gang;
