@@ -44,7 +44,7 @@ impl VirtualRun {
         let queue = Arc::new(MemoryQueue::with_settings(Arc::new(SystemClock::new()), settings));
         let broker = Broker::new(queue, Objects::memory());
         let clock = UnixClock::new(move || 1_700_000_000_000 + began.elapsed().as_millis() as u64);
-        let config = DriverConfig { clock, ..DriverConfig::new("coordinator-0") };
+        let config = DriverConfig::on("coordinator-0", clock);
         let shared = driver::restore(&broker).await?;
         let stop = CancellationToken::new();
         let driven =

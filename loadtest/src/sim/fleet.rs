@@ -9,7 +9,7 @@ use millrace_coordinator::shell::leader::Term;
 use millrace_queue::Broker;
 use millrace_queue::testing::gate::gated;
 use millrace_schemas::{Stage, WorkerId};
-use millrace_telemetry::{Health, Tracer};
+use millrace_telemetry::Health;
 use millrace_workers::runtime::TimeDivision;
 use millrace_workers::stages::default_pools;
 use millrace_workers::{PoolSettings, Worker, WorkerSettings};
@@ -238,18 +238,13 @@ fn begin(world: &Arc<World>, process: &mut Process) {
     let (stop, link) = (process.stop.clone(), process.link.clone());
     process.task = Some(match process.role {
         Role::Coordinator => {
-            let clock = process.machine.clock();
-            let term = Term::on(clock.machine());
-            process.term = Some(term.clone());
             let config = DriverConfig {
-                id: process.name.clone(),
                 instance: format!("{}/{}", process.name, world.next_name()),
                 snapshot_events: SNAPSHOT_EVENTS,
                 trim: TRIM,
-                term,
-                clock,
-                tracer: Tracer::default(),
+                ..DriverConfig::on(&process.name, process.machine.clock())
             };
+            process.term = Some(config.term.clone());
             tokio::spawn(coordinate(broker, config, stop))
         }
         Role::Sample | Role::Play | Role::Train | Role::Flexible => {

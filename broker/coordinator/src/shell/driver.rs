@@ -63,10 +63,15 @@ pub struct DriverConfig {
 }
 
 impl DriverConfig {
-    /// The usual settings for a coordinator named `id`.
+    /// The usual settings for a coordinator named `id`, on this machine.
     #[must_use]
     pub fn new(id: &str) -> Self {
-        let clock = UnixClock::system();
+        Self::on(id, UnixClock::system())
+    }
+
+    /// The same on a machine with this clock, by which its term runs too.
+    #[must_use]
+    pub fn on(id: &str, clock: UnixClock) -> Self {
         Self {
             id: id.to_owned(),
             instance: uuid::Uuid::now_v7().to_string(),
