@@ -23,7 +23,7 @@ use deliveries::{MemoryExhausted, MemoryPuller};
 use readers::{MemoryKeyWatcher, MemoryListener, MemoryLogReader};
 use records::{Bucket, Records};
 use tasks::Tasks;
-use waiters::{Topic, Waiters};
+use waiters::{Look, Topic, Waiters};
 
 mod deliveries;
 mod power;
@@ -171,24 +171,33 @@ impl MemoryCore {
     /// Waits until `look` finds something. Looks again after every change of the topic, and for tasks whenever a lease
     /// ends.
     async fn wait_for<T>(&self, topic: Topic, mut look: impl FnMut(&mut MemoryState) -> Option<T>) -> T {
+        self.wait_in_turn(topic, |state| look(state).into()).await
+    }
+
+    /// The same, where `look` may let others look first.
+    async fn wait_in_turn<T>(&self, topic: Topic, mut look: impl FnMut(&mut MemoryState) -> Look<T>) -> T {
         let waiters = self.waiters.of(&topic);
         loop {
             let changed = waiters.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            let timer = {
+            let (found, timer) = {
                 let mut state = self.state();
                 if matches!(topic, Topic::Tasks(..) | Topic::Exhausted) {
                     self.expire(&mut state);
                 }
-                let found = look(&mut state);
-                let timer = state.next_timer(&topic);
+                let looked = (look(&mut state), state.next_timer(&topic));
                 self.tell(state);
-                if let Some(found) = found {
-                    return found;
-                }
-                timer
+                looked
             };
+            match found {
+                Look::Found(found) => return found,
+                Look::Nothing => {}
+                Look::AfterOthers => {
+                    tokio::task::yield_now().await;
+                    continue;
+                }
+            }
             match timer {
                 Some(at) => tokio::select! {
                     biased;
@@ -253,7 +262,7 @@ impl TaskQueue for MemoryQueue {
     }
 
     async fn puller(&self, stage: Stage, pool: &PoolName) -> Result<Box<dyn Puller>, QueueError> {
-        Ok(Box::new(MemoryPuller { shared: self.shared.clone(), stage, pool: pool.clone() }))
+        Ok(Box::new(MemoryPuller { shared: self.shared.clone(), stage, pool: pool.clone(), priority: 0 }))
     }
 
     async fn priority_puller(
@@ -262,8 +271,8 @@ impl TaskQueue for MemoryQueue {
         partitions: Vec<PoolPriority>,
     ) -> Result<Box<dyn Puller>, QueueError> {
         let part = |PoolPriority { pool, priority }| {
-            let puller = MemoryPuller { shared: self.shared.clone(), stage, pool };
-            (priority, Box::new(priorities::MemoryPart::new(puller, priority)) as Box<dyn Part>)
+            let puller = MemoryPuller { shared: self.shared.clone(), stage, pool, priority };
+            (priority, Box::new(puller) as Box<dyn Part>)
         };
         Ok(Box::new(PartitionPuller::new(partitions.into_iter().map(part).collect())))
     }

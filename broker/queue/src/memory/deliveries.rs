@@ -6,8 +6,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use millrace_schemas::{PoolName, Stage, subjects};
 
+use super::priorities::Place;
 use super::tasks::{Handed, Tasks};
-use super::waiters::Topic;
+use super::waiters::{Look, Topic};
 use super::{EXHAUSTED_POOL, MemoryCore, MemoryState};
 use crate::port::{Delivery, Exhausted, ExhaustedTasks, Lease, Puller, QueueError};
 
@@ -15,15 +16,17 @@ pub(super) struct MemoryPuller {
     pub(super) shared: Arc<MemoryCore>,
     pub(super) stage: Stage,
     pub(super) pool: PoolName,
+    /// Below it, others are served first.
+    pub(super) priority: u8,
 }
 
 impl MemoryPuller {
-    pub(super) fn topic(&self) -> Topic {
+    fn topic(&self) -> Topic {
         Topic::Tasks(self.stage, self.pool.to_string())
     }
 
     /// Takes up to `free` of the tasks that wait; `None` if there are none.
-    pub(super) fn take(&self, state: &mut MemoryState, free: usize) -> Option<Vec<Handed>> {
+    pub(super) fn take_ready(&self, state: &mut MemoryState, free: usize) -> Option<Vec<Handed>> {
         let (shared, stage, pool) = (&self.shared, self.stage, self.pool.as_str());
         let until = shared.clock.now() + shared.settings.ack_wait;
         if !state.tasks.entry(stage).or_default().has_ready(pool) {
@@ -47,8 +50,26 @@ impl MemoryPuller {
 #[async_trait]
 impl Puller for MemoryPuller {
     async fn pull(&mut self, free: usize) -> Result<Vec<Delivery>, QueueError> {
-        let handed = self.shared.wait_for(self.topic(), |state| self.take(state, free)).await;
-        Ok(self.give(handed))
+        if free == 0 {
+            return std::future::pending().await;
+        }
+        let place = Place::taken(&self.shared, (self.stage, self.pool.clone()), self.priority);
+        // Who waited longer goes first if it looks at all: one that is paused keeps nobody waiting.
+        let mut let_others_look = true;
+        let handed = self.shared.wait_in_turn(self.topic(), |state| {
+            if place.is_preceded(&state.waiting) {
+                return Look::Nothing;
+            }
+            let is_ready =
+                state.tasks.get(&self.stage).is_some_and(|tasks| tasks.has_ready(self.pool.as_str()));
+            if is_ready && let_others_look && !place.is_first(&state.waiting) {
+                let_others_look = false;
+                return Look::AfterOthers;
+            }
+            let_others_look = true;
+            self.take_ready(state, free).into()
+        });
+        Ok(self.give(handed.await))
     }
 
     async fn close(&mut self) {}

@@ -1,4 +1,5 @@
-//! Partitions: a task goes to the waiting puller of highest priority.
+//! Places at pools: a task goes to the waiting puller of highest priority, and among those to the one that waits for
+//! longest.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,99 +10,78 @@ use super::MemoryCore;
 use super::deliveries::MemoryPuller;
 use super::waiters::Topic;
 use crate::partitions::Part;
-use crate::port::{Delivery, Puller, QueueError};
+use crate::port::{Delivery, QueueError};
 
-/// The pullers that wait at each partition, by priority.
+/// The pullers that wait at each pool, in the order in which they are served.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     next: u64,
-    places: BTreeMap<(Stage, PoolName), BTreeSet<Place>>,
+    places: BTreeMap<(Stage, PoolName), BTreeSet<(u8, u64)>>,
 }
 
-/// Priority and id of a puller.
-type Place = (u8, u64);
-
 impl Waiting {
+    /// The first one that waits: its priority and its ticket.
+    fn first(&self, pool: &(Stage, PoolName)) -> Option<(u8, u64)> {
+        self.places.get(pool).and_then(BTreeSet::first).copied()
+    }
+
     /// Whether a puller of higher priority waits.
-    fn precedes(&self, partition: &(Stage, PoolName), priority: u8) -> bool {
-        self.places.get(partition).and_then(BTreeSet::first).is_some_and(|(first, _)| *first < priority)
+    fn precedes(&self, pool: &(Stage, PoolName), priority: u8) -> bool {
+        self.first(pool).is_some_and(|(first, _)| first < priority)
     }
 }
 
-/// A puller of one partition.
-pub(super) struct MemoryPart {
-    puller: MemoryPuller,
-    place: Place,
-}
-
-/// A waiting place; dropping it frees the place and wakes the waiting pullers.
-struct Taken<'a> {
+/// A place of one that waits; dropping it frees the place and wakes the others.
+pub(super) struct Place<'a> {
     shared: &'a MemoryCore,
-    partition: (Stage, PoolName),
-    place: Place,
+    pool: (Stage, PoolName),
+    /// Priority and ticket.
+    order: (u8, u64),
 }
 
-impl Drop for Taken<'_> {
+impl<'a> Place<'a> {
+    pub(super) fn taken(shared: &'a MemoryCore, pool: (Stage, PoolName), priority: u8) -> Self {
+        let waiting = &mut shared.state().waiting;
+        waiting.next += 1;
+        let order = (priority, waiting.next);
+        waiting.places.entry(pool.clone()).or_default().insert(order);
+        Self { shared, pool, order }
+    }
+
+    /// Whether a puller of higher priority waits.
+    pub(super) fn is_preceded(&self, waiting: &Waiting) -> bool {
+        waiting.precedes(&self.pool, self.order.0)
+    }
+
+    /// Whether nobody of this priority waits for longer.
+    pub(super) fn is_first(&self, waiting: &Waiting) -> bool {
+        waiting.first(&self.pool).is_none_or(|first| first >= self.order)
+    }
+}
+
+impl Drop for Place<'_> {
     fn drop(&mut self) {
-        if let Some(places) = self.shared.state().waiting.places.get_mut(&self.partition) {
-            places.remove(&self.place);
+        if let Some(places) = self.shared.state().waiting.places.get_mut(&self.pool) {
+            places.remove(&self.order);
         }
-        let (stage, pool) = &self.partition;
+        let (stage, pool) = &self.pool;
         self.shared.waiters.wake(&Topic::Tasks(*stage, pool.to_string()));
     }
 }
 
-impl MemoryPart {
-    pub(super) fn new(puller: MemoryPuller, priority: u8) -> Self {
-        let id = {
-            let waiting = &mut puller.shared.state().waiting;
-            waiting.next += 1;
-            waiting.next
-        };
-        Self { puller, place: (priority, id) }
-    }
-
-    fn partition(&self) -> (Stage, PoolName) {
-        (self.puller.stage, self.puller.pool.clone())
-    }
-
-    fn take_place(&self) -> Taken<'_> {
-        let (shared, partition, place) = (&self.puller.shared, self.partition(), self.place);
-        shared.state().waiting.places.entry(partition.clone()).or_default().insert(place);
-        Taken { shared, partition, place }
-    }
-}
-
 #[async_trait]
-impl Puller for MemoryPart {
-    async fn pull(&mut self, free: usize) -> Result<Vec<Delivery>, QueueError> {
-        if free == 0 {
-            return std::future::pending().await;
-        }
-        let place = self.take_place();
-        let handed = self.puller.shared.wait_for(self.puller.topic(), |state| {
-            let preceded = state.waiting.precedes(&place.partition, place.place.0);
-            if preceded { None } else { self.puller.take(state, free) }
-        });
-        Ok(self.puller.give(handed.await))
-    }
-
-    async fn close(&mut self) {}
-}
-
-#[async_trait]
-impl Part for MemoryPart {
+impl Part for MemoryPuller {
     async fn take(&mut self, free: usize) -> Result<Vec<Delivery>, QueueError> {
-        let (shared, partition) = (&self.puller.shared, self.partition());
+        let (shared, pool) = (&self.shared, (self.stage, self.pool.clone()));
         let handed = {
             let mut state = shared.state();
             shared.expire(&mut state);
-            let preceded = state.waiting.precedes(&partition, self.place.0);
-            let handed = if preceded { None } else { self.puller.take(&mut state, free) };
+            let preceded = state.waiting.precedes(&pool, self.priority);
+            let handed = if preceded { None } else { self.take_ready(&mut state, free) };
             shared.tell(state);
             handed
         };
-        Ok(self.puller.give(handed.unwrap_or_default()))
+        Ok(self.give(handed.unwrap_or_default()))
     }
 
     fn asked(&self) -> usize {

@@ -71,6 +71,33 @@ async fn who_waited_before_a_lease_began_sees_its_end() {
     drop(held);
 }
 
+/// A worker at which a task hangs hands it back and pulls again. As at the server, one that waited all the time gets it.
+#[tokio::test]
+async fn who_waits_for_longest_is_served_first() {
+    for one_is_paused in [false, true] {
+        let clock = ManualClock::new();
+        let queue = MemoryQueue::new(Arc::new(clock.clone()));
+        queue.put(vec![task(1)]).await;
+        let mut hangs = queue.puller(Stage::Generate, &pool()).await.expect("a puller");
+        let mut waits = queue.puller(Stage::Generate, &pool()).await.expect("a puller");
+        let held = hangs.pull(1).await.expect("delivered").remove(0);
+        let mut waiting = std::pin::pin!(waits.pull(1));
+        assert!(futures::poll!(waiting.as_mut()).is_pending());
+        held.lease.retry_after(Duration::from_secs(1)).await.expect("said");
+        // The one that comes later is the first to look, again and again.
+        let mut later = std::pin::pin!(hangs.pull(1));
+        assert!(futures::poll!(later.as_mut()).is_pending());
+        clock.advance(Duration::from_secs(1));
+        assert!(futures::poll!(later.as_mut()).is_pending(), "another one waits for longer");
+        if one_is_paused {
+            // It does not look, so it keeps nobody waiting.
+            assert_eq!(later.await.expect("delivered")[0].attempt, 2);
+        } else {
+            assert_eq!(waiting.await.expect("delivered")[0].attempt, 2);
+        }
+    }
+}
+
 /// The wakes of one that waits for `pool`, of one that waits for another, and of the one that waits for exhausted tasks.
 async fn wakes(change: impl AsyncFnOnce(&MemoryQueue, &ManualClock)) -> [usize; 3] {
     let clock = ManualClock::new();

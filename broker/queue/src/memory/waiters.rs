@@ -19,6 +19,23 @@ pub(super) enum Topic {
     Keys(&'static str),
 }
 
+/// What one that waits found.
+#[derive(Debug)]
+pub(super) enum Look<T> {
+    /// What it waits for.
+    Found(T),
+    /// It waits on.
+    Nothing,
+    /// It looks again after all others that can.
+    AfterOthers,
+}
+
+impl<T> From<Option<T>> for Look<T> {
+    fn from(found: Option<T>) -> Self {
+        found.map_or(Self::Nothing, Self::Found)
+    }
+}
+
 /// What a change of tasks means to those who wait.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct News {
