@@ -125,15 +125,15 @@ fn budget(pool: &PoolSpec, demand: &Demand, pace: &Pace, supply: &Supply) -> Opt
         0 => 0,
         _ => demand.batch_rollouts.saturating_sub(demand.ready_rollouts),
     };
+    let rest = missing as f64 * (1.0 - demand.played);
     let catch_up = due_s.max(step_s / 2.0);
     let in_the_long_run = if demand.steps_left > 1 { demand.batch_rollouts as f64 / step_s } else { 0.0 };
     let (mut workers, mut budget) = (0.0, None::<Budget>);
     for stage in inference(pool) {
         let (k, speed) = (demand.per_rollout.get(&stage)?, supply.per_s.get(&stage)?);
         // The next step waits for an evaluation, whose rollouts are counted by their tasks.
-        let played = if demand.evaluating { demand.tasks(stage) } else { 0 };
-        let rest = missing as f64 * (1.0 - demand.played);
-        let needed = k * (rest.max(played as f64) / catch_up).max(in_the_long_run);
+        let evaluated = if demand.evaluating { demand.tasks(stage) } else { 0 };
+        let needed = k * (rest.max(evaluated as f64) / catch_up).max(in_the_long_run);
         workers += HEADROOM * needed / speed;
         if budget.as_ref().is_none_or(|of| needed / speed > of.needed_per_s / of.worker_per_s) {
             budget = Some(Budget {

@@ -309,7 +309,7 @@ impl EventLog for MemoryQueue {
     }
 
     async fn trim_log(&self, before: u64) -> Result<(), QueueError> {
-        self.shared.change_and_wake(&Topic::Log, |state| state.log.trim(before));
+        self.shared.change(|state| state.log.trim(before));
         Ok(())
     }
 }

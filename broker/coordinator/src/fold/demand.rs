@@ -53,7 +53,8 @@ pub fn of(state: &State) -> Vec<Demand> {
 
 fn of_run(run: &Run) -> Demand {
     let group = u64::from(run.spec.rollout.group_size);
-    let per_rollout = per_rollout(run);
+    let (playing, turns_played) = in_play(run);
+    let per_rollout = per_rollout(run, turns_played);
     let done = run.version().0 + u64::from(run.training.is_some());
     Demand {
         run: Some(run.spec.name.clone()),
@@ -65,22 +66,23 @@ fn of_run(run: &Run) -> Demand {
         makes: run.training.as_ref().map(|training| training.makes),
         evaluating: run.evaluation.is_some(),
         outstanding: outstanding_tasks(run),
-        played: per_rollout.get(&Stage::Generate).map_or(0.0, |turns| played(run) / turns).min(1.0),
+        played: per_rollout
+            .get(&Stage::Generate)
+            .map_or(0.0, |turns| turns_played as f64 / playing.max(1) as f64 / turns)
+            .min(1.0),
         per_rollout,
     }
 }
 
 /// The means over the rollouts that ended. Turns are counted when they are sampled, so those of the
 /// rollouts that still play are taken off: at a run's start they are most of all.
-fn per_rollout(run: &Run) -> BTreeMap<Stage, f64> {
+fn per_rollout(run: &Run, turns_played: u64) -> BTreeMap<Stage, f64> {
     let books = &run.books;
     let group = u64::from(run.spec.rollout.group_size);
     let trained_now = run.training.as_ref().map_or(0, |training| training.groups.len() as u64);
     let ended = books.trained + books.dropped.values().sum::<u64>();
     let ended = ended + group * (run.ready.len() as u64 + trained_now);
-    let ready = run.ready.iter().filter_map(|number| run.groups.get(number));
-    let playing = turns(run.groups.values()).saturating_sub(turns(ready));
-    let played = books.counters.turns.saturating_sub(playing);
+    let played = books.counters.turns.saturating_sub(turns_played);
     if ended == 0 || played == 0 {
         return BTreeMap::new();
     }
@@ -90,12 +92,12 @@ fn per_rollout(run: &Run) -> BTreeMap<Stage, f64> {
     BTreeMap::from([(Stage::Generate, turns), (Stage::EnvStep, turns + 1.0), (Stage::Reward, rewards as f64)])
 }
 
-/// Turns of a rollout in play, on average.
-fn played(run: &Run) -> f64 {
+/// The rollouts in play, and the turns that they have together.
+fn in_play(run: &Run) -> (u64, u64) {
     let ready = || run.ready.iter().filter_map(|number| run.groups.get(number));
-    let rollouts = |groups: usize| (groups * run.spec.rollout.group_size as usize) as f64;
-    let playing = rollouts(run.groups.len().saturating_sub(ready().count()));
-    turns(run.groups.values()).saturating_sub(turns(ready())) as f64 / playing.max(1.0)
+    let groups = run.groups.len().saturating_sub(ready().count()) as u64;
+    let turns = turns(run.groups.values()).saturating_sub(turns(ready()));
+    (groups * u64::from(run.spec.rollout.group_size), turns)
 }
 
 fn turns<'a>(groups: impl Iterator<Item = &'a Group>) -> u64 {

@@ -25,11 +25,16 @@ impl MemoryPuller {
         Topic::Tasks(self.stage, self.pool.to_string())
     }
 
+    /// Whether a task may be handed out.
+    fn is_ready(&self, state: &MemoryState) -> bool {
+        state.tasks.get(&self.stage).is_some_and(|tasks| tasks.has_ready(self.pool.as_str()))
+    }
+
     /// Takes up to `free` of the tasks that wait; `None` if there are none.
     pub(super) fn take_ready(&self, state: &mut MemoryState, free: usize) -> Option<Vec<Handed>> {
         let (shared, stage, pool) = (&self.shared, self.stage, self.pool.as_str());
         let until = shared.clock.now() + shared.settings.ack_wait;
-        if !state.tasks.entry(stage).or_default().has_ready(pool) {
+        if !self.is_ready(state) {
             return None;
         }
         shared.before_change(state);
@@ -60,9 +65,7 @@ impl Puller for MemoryPuller {
             if place.is_preceded(&state.waiting) {
                 return Look::Nothing;
             }
-            let is_ready =
-                state.tasks.get(&self.stage).is_some_and(|tasks| tasks.has_ready(self.pool.as_str()));
-            if is_ready && let_others_look && !place.is_first(&state.waiting) {
+            if self.is_ready(state) && let_others_look && !place.is_first(&state.waiting) {
                 let_others_look = false;
                 return Look::AfterOthers;
             }

@@ -123,8 +123,8 @@ async fn what_one_worker_of_a_machine_has_fetched_or_written_the_others_read_fro
     assert!(!path.path().join(moments.blob.sha256.to_string()).exists());
 }
 
-/// In a folder, or on a disk, that has room for one file alone, what is made would drive its anchor out, and each version would
-/// fetch the anchor again.
+/// In a folder, or on a disk, that has room for one file alone, what is made would drive its anchor
+/// out, and each version would fetch the anchor again.
 #[tokio::test]
 async fn a_small_folder_keeps_the_anchor() {
     let objects = Objects::memory();

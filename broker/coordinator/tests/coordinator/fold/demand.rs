@@ -6,8 +6,8 @@ use millrace_schemas::Stage;
 use super::harness::Harness;
 use super::spec;
 
-/// Rollouts of one to three turns and two rewards: the means are known from the first that is finished, and what is in play counts
-/// by the turns that it has.
+/// Rollouts of one to three turns and two rewards: the means are known from the first that is
+/// finished, and what is in play counts by the turns that it has.
 #[test]
 fn a_demand_counts_what_is_in_play_by_its_turns() {
     let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
