@@ -38,7 +38,8 @@ pub(crate) struct OpenCall {
     /// Tells it from other calls.
     pub(crate) fingerprint: Link,
     prompt_tokens: usize,
-    reads_tools: bool,
+    /// What the policy may call. `[T]`
+    tools: Vec<Value>,
     stop: Vec<String>,
 }
 
@@ -140,9 +141,9 @@ impl Conversation {
         let tokens = match before {
             Some(_) if is_appended => self.reopen(call)?,
             Some(before) => {
-                self.codec.continue_chat(before.end.as_slice(), new, &call.tools).map_err(refused)?
+                self.codec.continue_with_tools(before.end.as_slice(), new, &call.tools).map_err(refused)?
             }
-            None => self.codec.open_chat(&call.messages, &call.tools).map_err(refused)?,
+            None => self.codec.open_with_tools(&call.messages, &call.tools).map_err(refused)?,
         };
         let used = before.map_or(0, |before| before.used);
         if used + tokens.len() > self.context_tokens as usize {
@@ -155,7 +156,7 @@ impl Conversation {
         self.open = Some(OpenCall {
             fingerprint,
             prompt_tokens: self.used,
-            reads_tools: !call.tools.is_empty(),
+            tools: call.tools.clone(),
             stop: call.limits.stop.clone(),
         });
         let follows = (place.turn < last).then_some(place.turn as u32);
@@ -197,7 +198,7 @@ impl Conversation {
         let last = self.turns.last().and_then(|turn| turn.end);
         let is_open = last.is_some_and(|last| !end.contains(&last));
         let close = end.first().copied().filter(|_| is_open);
-        let opened = self.codec.open_chat(&call.messages, &call.tools).map_err(refused)?;
+        let opened = self.codec.open_with_tools(&call.messages, &call.tools).map_err(refused)?;
         Ok(close.into_iter().chain(opened).collect())
     }
 
@@ -216,14 +217,18 @@ impl Conversation {
     /// # Errors
     /// The tokenizer does not take the tokens.
     pub(crate) fn take(&mut self, tokens: &[u32]) -> Result<Reply, TextError> {
-        let whole = self.codec.decode(tokens, false)?;
         let Some(open) = self.open.take() else { unreachable!("a turn is sampled for a call") };
+        let has_tools = !open.tools.is_empty();
+        let whole = match has_tools {
+            true => self.codec.decode_with_calls(tokens)?,
+            false => self.codec.decode(tokens, false)?,
+        };
         let turn = self.turns() + 1;
         let stopped =
             open.stop.iter().filter_map(|stop| Some((whole.find(stop)?, stop))).min_by_key(|at| at.0);
         let text = stopped.map_or(whole.as_str(), |(at, _)| &whole[..at]);
-        let (text, calls) = match open.reads_tools {
-            true => tool_calls::parse(text, turn),
+        let (text, calls) = match has_tools {
+            true => tool_calls::with_ids(self.codec.calls_in(text, &open.tools), turn),
             false => (text.to_owned(), Vec::new()),
         };
         let ended = tokens.last().is_some_and(|last| self.codec.end_tokens().contains(last));

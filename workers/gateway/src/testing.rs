@@ -11,7 +11,8 @@ pub(crate) const END: u32 = '$' as u32 - ' ' as u32;
 
 /// Messages look so: `<user>hello$`.
 const TEMPLATE: &str = "{% if tools %}<tools>{{ tools | tojson }}${% endif %}{% for m in messages %}<{{ m.role }}>\
-                        {{ m.content }}{% for call in m.tool_calls %}[{{ call.function.name }}]{% endfor %}${% endfor %}\
+                        {{ m.content }}{% for call in m.tool_calls %}<tool_call>{{ call.function | tojson }}</tool_call>\
+                        {% endfor %}${% endfor %}\
                         {% if add_generation_prompt %}<assistant>{% endif %}";
 
 pub(crate) fn codec() -> Arc<Codec> {

@@ -20,7 +20,7 @@ mod special_names;
 pub mod tool_calls;
 mod tool_form;
 
-pub use tool_form::ToolForm;
+pub use tool_form::{Arguments, ToolForm};
 
 /// The tokenizer, as the `tokenizers` library writes it.
 pub const TOKENIZER_FILE: &str = "tokenizer.json";

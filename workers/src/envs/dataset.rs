@@ -78,10 +78,16 @@ impl Dataset<'_> {
     fn step(&self, task: &EnvStepTask, state: &[u8], row: &Row) -> Result<Acted, EnvError> {
         let turn = u16::from_le_bytes(state::open::<2>(NAME, KIND, state)?);
         let text_turns = self.text_turns();
-        let reply = text_turns.decode_reply(task)?;
+        let reply = match self.spec.tools.is_empty() {
+            true => text_turns.decode_reply(task)?,
+            false => text_turns.decode_reply_with_calls(task)?,
+        };
         let turn = turn.saturating_add(1);
         let is_last = u32::from(turn) >= self.spec.max_turns;
-        let calls = if self.spec.tools.is_empty() { Vec::new() } else { tools::calls(&reply) };
+        let calls = match self.spec.tools.is_empty() {
+            true => Vec::new(),
+            false => tools::calls(text_turns.codec()?, &reply, self.tools),
+        };
         if !calls.is_empty() && !is_last {
             return Ok(Acted::Calls(ToolTurn { reply, turn, calls }));
         }

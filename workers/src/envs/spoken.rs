@@ -1,7 +1,7 @@
 //! Environments that speak text. The text codec of the model turns their text into tokens and
 //! decodes the policy's tokens, which are never tokenised again.
 
-use millrace_policy::text_codec::{Codec, Message, Speaker};
+use millrace_policy::text_codec::{Codec, Message, Speaker, TextError};
 use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvStepTask, Speaker as Side, Split, Utterance};
 use serde_json::{Value, json};
 
@@ -79,9 +79,25 @@ impl TextTurns<'_> {
     /// # Errors
     /// There is no tokenizer, or it refuses the tokens.
     pub(crate) fn decode_reply(&self, task: &EnvStepTask) -> Result<String, EnvError> {
+        self.decoded(task, |codec, tokens| codec.decode(tokens, false))
+    }
+
+    /// The same where the policy may call tools: marks of calls are part of the text.
+    ///
+    /// # Errors
+    /// As [`Self::decode_reply`].
+    pub(crate) fn decode_reply_with_calls(&self, task: &EnvStepTask) -> Result<String, EnvError> {
+        self.decoded(task, Codec::decode_with_calls)
+    }
+
+    fn decoded(
+        &self,
+        task: &EnvStepTask,
+        decode: impl Fn(&Codec, &[u32]) -> Result<String, TextError>,
+    ) -> Result<String, EnvError> {
         match &task.action {
             EnvAction::Reset => Ok(String::new()),
-            EnvAction::Step { tokens, .. } => Ok(self.codec()?.decode(tokens, false)?),
+            EnvAction::Step { tokens, .. } => Ok(decode(self.codec()?, tokens)?),
         }
     }
 

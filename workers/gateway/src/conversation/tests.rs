@@ -166,7 +166,7 @@ fn calls_of_tools_are_matched_when_they_come_back() {
         talk.take(&tokens("<tool_call>{\"name\": \"ls\", \"arguments\": {\"b\": 1}}</tool_call>$")).unwrap();
     assert_eq!((reply.finish, reply.text.as_str()), (Finish::ToolCalls, ""));
     let back = assistant("", vec![reply.tool_calls[0].object()]);
-    let result = json!({ "role": "tool", "content": "x.py", "tool_call_id": "call_1_0" });
+    let result = json!({ "role": "tool", "content": "x.py", "tool_call_id": "t00001000" });
     let next = with_tools(json!([user("a"), back, result]));
     assert_eq!(observed(&mut talk, &next), "<tool>x.py$<assistant>");
 }

@@ -1,7 +1,10 @@
 //! Chat templates, rendered as transformers does: Jinja with trimmed blocks, the methods of
 //! Python's strings and lists, and no escaping. Templates have no clock, because a prompt must not
-//! change from one day to the next. Those that use a date have a default for it.
+//! change from one day to the next. Those that use a date have a default for it, or get [`DATE`].
 
+use std::fmt::Write as _;
+
+use chrono::NaiveDate;
 use minijinja::value::Kwargs;
 use minijinja::{Environment, Error, ErrorKind, Value, context};
 use minijinja_contrib::pycompat::unknown_method_callback;
@@ -13,6 +16,11 @@ const NAME: &str = "chat";
 
 /// Steps of one rendering: about a second. A template whose loops take more is refused.
 const FUEL: u64 = 20_000_000;
+
+/// What a template reads the clock with.
+const CLOCK: &str = "strftime_now";
+/// The day on which every template is rendered that has no default for it: year, month, day.
+const DATE: (i32, u32, u32) = (2025, 1, 1);
 
 /// A chat template.
 pub(super) struct Template {
@@ -30,6 +38,9 @@ impl Template {
         environment.set_unknown_method_callback(unknown_method_callback);
         environment.add_function("raise_exception", refuse);
         environment.add_filter("tojson", to_json);
+        if source.contains(CLOCK) && !source.contains(&format!("{CLOCK} is defined")) {
+            environment.add_function(CLOCK, date);
+        }
         for (name, token) in tokens {
             environment.add_global(name, token);
         }
@@ -76,6 +87,18 @@ fn without_marks(mut source: String) -> String {
         }
     }
     source
+}
+
+/// [`DATE`] as Python's `strftime` writes it.
+#[expect(clippy::needless_pass_by_value, reason = "so does a function take its arguments")]
+fn date(format: String) -> Result<String, Error> {
+    let (year, month, day) = DATE;
+    let midnight = NaiveDate::from_ymd_opt(year, month, day).and_then(|day| day.and_hms_opt(0, 0, 0));
+    let mut text = String::new();
+    midnight.and_then(|day| write!(text, "{}", day.and_utc().format(&format)).ok()).ok_or_else(|| {
+        Error::new(ErrorKind::InvalidOperation, format!("{CLOCK}: {format:?} is no format of a date"))
+    })?;
+    Ok(text)
 }
 
 fn refuse(reason: String) -> Result<String, Error> {
@@ -135,4 +158,24 @@ impl serde_json::ser::Formatter for Spaced {
 /// The error with its causes, which contain the template's own message.
 fn fail(error: &Error) -> TextError {
     TextError::Render(format!("{error:#}").lines().next().unwrap_or_default().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rendered(source: &str) -> Result<String, TextError> {
+        Template::new(source.to_owned(), Vec::new())?.render(&[], true)
+    }
+
+    #[test]
+    fn a_template_without_a_default_for_its_date_gets_always_the_same() {
+        let day =
+            rendered("It is {{ strftime_now('%B %d, %Y') }} ({{ strftime_now(\"%Y-%m-%d\") }}).").unwrap();
+        assert_eq!(day, "It is January 01, 2025 (2025-01-01).");
+        let own = "{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% else %}26 Jul 2024{% endif %}";
+        assert_eq!(rendered(own).unwrap(), "26 Jul 2024");
+        let error = rendered("{{ strftime_now('%Q') }}").unwrap_err().to_string();
+        assert!(error.contains("%Q"), "{error}");
+    }
 }

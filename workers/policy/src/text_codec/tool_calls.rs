@@ -1,11 +1,33 @@
-//! Calls of tools in a turn's text: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, the form
-//! that Hermes, Qwen and SmolLM were trained on.
+//! Calls of tools in a turn's text, in the forms that models were trained on. Which form a model has is found
+//! by its chat template; see [`super::tool_form`].
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-const OPEN: &str = "<tool_call>";
-const CLOSE: &str = "</tool_call>";
+mod deepseek;
+mod llama;
+mod mistral;
+mod tagged;
+mod typed;
+
+/// How a model writes calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallForm {
+    /// `<tool_call>{"name": …, "arguments": {…}}</tool_call>`: Hermes, Qwen2.5, Qwen3, Granite 4.
+    Json,
+    /// `<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>`:
+    /// Qwen3-Coder.
+    Function,
+    /// `<tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value></tool_call>`: GLM-4.5.
+    ArgKeys,
+    /// `[TOOL_CALLS][{"name": …, "arguments": {…}}]` or `[TOOL_CALLS]NAME[ARGS]{…}`: Mistral.
+    Mistral,
+    /// The turn is `{"name": …, "parameters": {…}}` and nothing else: Llama 3.
+    Llama,
+    /// `<｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME`, the arguments in a block of JSON, and
+    /// `<｜tool▁call▁end｜>`; or `NAME<｜tool▁sep｜>{…}` between the same marks: DeepSeek V3.
+    DeepSeek,
+}
 
 /// A part of a turn's text.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,13 +43,65 @@ pub enum TurnPart<'a> {
     },
     /// A call that cannot be read.
     Malformed {
-        /// Its text, with the tags.
+        /// Its text, with the marks around it.
         written: &'a str,
-        /// What is wrong with it, in the words of the JSON parser.
+        /// What is wrong with it.
         reason: String,
     },
 }
 
+impl CallForm {
+    /// All forms.
+    pub const ALL: [Self; 6] =
+        [Self::Json, Self::Function, Self::ArgKeys, Self::Mistral, Self::Llama, Self::DeepSeek];
+
+    /// The parts of a turn's text, in order. The last call may lack its end where that is also the
+    /// turn's. `tools` are objects of the chat template: where a form writes values without types,
+    /// their schemas tell a number from a text.
+    #[must_use]
+    pub fn parts<'a>(self, text: &'a str, tools: &[Value]) -> Vec<TurnPart<'a>> {
+        match self {
+            Self::Json => tagged::parts(text, tagged::json),
+            Self::Function => tagged::parts(text, |inner| tagged::function(inner, tools)),
+            Self::ArgKeys => tagged::parts(text, |inner| tagged::arg_keys(inner, tools)),
+            Self::Mistral => mistral::parts(text),
+            Self::Llama => llama::parts(text),
+            Self::DeepSeek => deepseek::parts(text),
+        }
+    }
+
+    /// A call in this form, for a policy that wrote one which cannot be read.
+    #[must_use]
+    pub const fn example(self) -> &'static str {
+        match self {
+            Self::Json => r#"<tool_call>{"name": …, "arguments": {…}}</tool_call>"#,
+            Self::Function => {
+                "<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>"
+            }
+            Self::ArgKeys => "<tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value></tool_call>",
+            Self::Mistral => r#"[TOOL_CALLS][{"name": …, "arguments": {…}}]"#,
+            Self::Llama => r#"{"name": …, "parameters": {…}}"#,
+            Self::DeepSeek => {
+                "<｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME, ```json, {…}, ```, <｜tool▁call▁end｜>"
+            }
+        }
+    }
+
+    /// The marks of calls that are special tokens of some tokenizers. They belong to a turn's text.
+    pub(super) const fn marks(self) -> &'static [&'static str] {
+        match self {
+            Self::Json | Self::Function => &["<tool_call>", "</tool_call>"],
+            Self::ArgKeys => {
+                &["<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"]
+            }
+            Self::Mistral => &[mistral::OPEN, mistral::CALL_ID, mistral::ARGUMENTS],
+            Self::Llama => &[llama::TAG],
+            Self::DeepSeek => &deepseek::MARKS,
+        }
+    }
+}
+
+/// A call as JSON.
 #[derive(Deserialize)]
 struct Written {
     name: String,
@@ -35,74 +109,36 @@ struct Written {
     arguments: Value,
 }
 
-/// The parts of a turn's text, in order. The last call may lack its end where that is also the turn's.
-#[must_use]
-pub fn parts(text: &str) -> Vec<TurnPart<'_>> {
-    let (mut rest, mut parts) = (text, Vec::new());
-    let keep = |text, parts: &mut Vec<_>| match text {
-        "" => {}
-        text => parts.push(TurnPart::Text(text)),
-    };
-    while let Some((before, after)) = rest.split_once(OPEN) {
-        let (inner, next) = after.split_once(CLOSE).unwrap_or((after, ""));
-        keep(before, &mut parts);
-        parts.push(match serde_json::from_str::<Written>(inner.trim()) {
-            Ok(Written { name, arguments: Value::Null }) => {
-                TurnPart::Call { name, arguments: Value::Object(serde_json::Map::default()) }
-            }
-            Ok(Written { name, arguments }) => TurnPart::Call { name, arguments },
-            Err(error) => {
-                let written = &rest[before.len()..rest.len() - next.len()];
-                TurnPart::Malformed { written, reason: error.to_string() }
-            }
-        });
-        rest = next;
+impl Written {
+    fn part<'a>(self) -> TurnPart<'a> {
+        let (name, arguments) = self.call();
+        TurnPart::Call { name, arguments }
     }
-    keep(rest, &mut parts);
-    parts
+
+    fn call(self) -> (String, Value) {
+        match self.arguments {
+            Value::Null => (self.name, Value::Object(Map::default())),
+            arguments => (self.name, arguments),
+        }
+    }
+}
+
+/// Appends text, if there is any.
+fn keep<'a>(text: &'a str, parts: &mut Vec<TurnPart<'a>>) {
+    if !text.is_empty() {
+        parts.push(TurnPart::Text(text));
+    }
+}
+
+/// The first JSON value of a text, and what follows it.
+fn first_value<T: for<'de> Deserialize<'de>>(text: &str) -> Result<(T, &str), String> {
+    let mut values = serde_json::Deserializer::from_str(text).into_iter();
+    match values.next() {
+        Some(Ok(value)) => Ok((value, &text[values.byte_offset()..])),
+        Some(Err(error)) => Err(error.to_string()),
+        None => Err("there is no JSON".to_owned()),
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn calls_are_taken_out_of_the_text() {
-        let text = "I look.\n<tool_call>\n{\"name\": \"ls\", \"arguments\": {\"path\": \".\"}}\n</tool_call>\n\
-                    <tool_call>{\"name\": \"pwd\"}</tool_call><tool_call>{\"name\":\"../a\",\"parameters\":[1]}";
-        let call = |name: &str, arguments| TurnPart::Call { name: name.to_owned(), arguments };
-        let expected = [
-            TurnPart::Text("I look.\n"),
-            call("ls", json!({ "path": "." })),
-            TurnPart::Text("\n"),
-            call("pwd", json!({})),
-            call("../a", json!([1])),
-        ];
-        assert_eq!(parts(text), expected);
-    }
-
-    #[test]
-    fn what_cannot_be_read_is_malformed_with_its_text_and_the_reason() {
-        for text in [
-            "<tool_call>not json</tool_call>",
-            "<tool_call>{\"name\": 3}</tool_call>",
-            "<tool_call>{\"arguments\": {}}</tool_call>",
-            "<tool_call>{\"name\": \"a\"} {}</tool_call>",
-            "<tool_call>[]</tool_call>",
-            "<tool_call>",
-        ] {
-            match &parts(text)[..] {
-                [TurnPart::Malformed { written, reason }] => {
-                    assert!(*written == text && !reason.is_empty(), "{text}: {written}");
-                }
-                other => panic!("{text}: {other:?}"),
-            }
-        }
-        assert_eq!(parts("</tool_call>"), [TurnPart::Text("</tool_call>")]);
-        assert_eq!(parts(""), []);
-        let deep = format!("<tool_call>{}</tool_call>", "[".repeat(100_000));
-        assert!(matches!(parts(&deep)[..], [TurnPart::Malformed { .. }]), "nesting ends at a bound");
-    }
-}
+mod tests;

@@ -1,19 +1,44 @@
-//! How a model is told of its tools. A chat template that renders tools in the form of
-//! [`super::tool_calls`] does it; any other model is told in the system message, in the words of
-//! Hermes and Qwen.
+//! How a model is told of its tools. A chat template that renders tools, and calls in a form of
+//! [`CallForm`], does it; any other model is told in the system message, in the words of Hermes and Qwen.
 
 use serde_json::{Value, json};
 
-use super::tool_calls::{TurnPart, parts};
-use super::{Codec, TextError};
+use super::tool_calls::{CallForm, TurnPart};
+use super::{Codec, TURN, TextError};
 
 /// How tools, calls and results are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolForm {
     /// By the chat template: `tools`, and results as messages of the role `tool`.
-    Template,
-    /// In words: tools at the end of the system message, and results as a message of the user.
+    Template {
+        /// How the template writes calls, and so the policy.
+        calls: CallForm,
+        /// How the template wants the arguments of past calls.
+        arguments: Arguments,
+    },
+    /// In words: tools at the end of the system message, calls as [`CallForm::Json`], and results
+    /// as a message of the user.
     SystemMessage,
+}
+
+/// How a template takes the arguments of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arguments {
+    /// As an object.
+    Object,
+    /// As the text of one.
+    Text,
+}
+
+impl ToolForm {
+    /// How the policy writes calls.
+    #[must_use]
+    pub const fn calls(self) -> CallForm {
+        match self {
+            Self::Template { calls, .. } => calls,
+            Self::SystemMessage => CallForm::Json,
+        }
+    }
 }
 
 /// What Hermes and Qwen are told. The tools stand at `{tools}`, one on each line.
@@ -34,33 +59,55 @@ For each function call, return a json object with function name and arguments wi
 /// Names of a tool and of its result, which no template has by itself.
 const TOOL: &str = "millrace_tool";
 const RESULT: &str = "millrace-result";
+/// The id of a call. Mistral's templates take nine letters and digits.
+const CALL: &str = "call00000";
 
 impl Codec {
     /// How the model is told of tools, found by rendering one, a call of it and its result.
     #[must_use]
     pub fn tool_form(&self) -> ToolForm {
-        *self.tool_form.get_or_init(|| match self.renders_tools() {
-            Ok(true) => ToolForm::Template,
+        *self.tool_form.get_or_init(|| {
             // A template that refuses a tool renders none.
-            Ok(false) | Err(_) => ToolForm::SystemMessage,
+            let written = |arguments| Some((self.written_calls(arguments).ok()??, arguments));
+            match written(Arguments::Object).or_else(|| written(Arguments::Text)) {
+                Some((calls, arguments)) => ToolForm::Template { calls, arguments },
+                None => ToolForm::SystemMessage,
+            }
         })
     }
 
-    fn renders_tools(&self) -> Result<bool, TextError> {
+    /// The form in which the template writes calls; `None` where it leaves out tools, calls or results.
+    fn written_calls(&self, arguments: Arguments) -> Result<Option<CallForm>, TextError> {
         let schema = json!({ "type": "object", "properties": { "x": { "type": "integer" } } });
         let tool = json!({ "name": TOOL, "description": "Nothing.", "parameters": schema });
         let tools = [json!({ "type": "function", "function": tool })];
         let user = json!({ "role": "user", "content": "?" });
-        if !self.render_objects(std::slice::from_ref(&user), &tools)?.contains(TOOL) {
-            return Ok(false);
+        let opened = self.render_objects(std::slice::from_ref(&user), &tools)?;
+        if !opened.contains(TOOL) {
+            return Ok(None);
         }
-        let arguments = json!({ "x": 1 });
-        let call = json!({ "id": "call00000", "type": "function", "function": { "name": TOOL, "arguments": arguments } });
+        let result = json!({ "role": "tool", "name": TOOL, "tool_call_id": CALL, "content": RESULT });
+        let sampled = json!({ "role": "assistant", "content": TURN });
+        let continued = self.render_objects(&[user.clone(), sampled, result.clone()], &tools)?;
+        if !continued.split_once(TURN).is_some_and(|(_, after)| after.contains(RESULT)) {
+            return Ok(None);
+        }
+        let function = json!({ "name": TOOL, "arguments": { "x": 1 } });
+        let call = json!({ "id": CALL, "type": "function", "function": function });
         let turn = json!({ "role": "assistant", "content": "", "tool_calls": [call] });
-        let result = json!({ "role": "tool", "name": TOOL, "tool_call_id": "call00000", "content": RESULT });
-        let rendered = self.render_objects(&[user, turn, result], &tools)?;
-        let called = TurnPart::Call { name: TOOL.to_owned(), arguments };
-        Ok(rendered.contains(RESULT) && parts(&rendered).contains(&called))
+        let conversation = [user, turn, result];
+        let rendered = match arguments {
+            Arguments::Object => self.render_objects(&conversation, &tools),
+            Arguments::Text => self.render_objects(&with_arguments_as_text(&conversation), &tools),
+        }?;
+        let called = TurnPart::Call { name: TOOL.to_owned(), arguments: json!({ "x": 1 }) };
+        // Some forms are read in the whole text; Llama's only where the turn begins with it.
+        let same = opened.chars().zip(rendered.chars()).take_while(|(a, b)| a == b);
+        let turn = &rendered[same.map(|(same, _)| same.len_utf8()).sum()..];
+        let is_read = |form: &CallForm| {
+            [turn, &rendered].into_iter().any(|text| form.parts(text, &tools).contains(&called))
+        };
+        Ok(CallForm::ALL.into_iter().find(is_read))
     }
 
     /// The tokens of a conversation that ends where the policy's turn starts, in which it may call
@@ -69,21 +116,37 @@ impl Codec {
     /// # Errors
     /// As [`Self::open_chat`].
     pub fn open_with_tools(&self, messages: &[Value], tools: &[Value]) -> Result<Vec<u32>, TextError> {
-        if self.tool_form() == ToolForm::Template {
-            return self.open_chat(messages, tools);
-        }
-        let lines: Vec<String> = tools.iter().map(Value::to_string).collect();
-        let words = WORDS.replace("{tools}", &lines.join("\n"));
-        let mut messages = messages.to_vec();
-        match messages.first().filter(|first| first["role"] == "system").map(|first| first["content"].clone())
-        {
-            Some(system) => {
-                let system = system.as_str().unwrap_or_default();
-                messages[0]["content"] = format!("{system}\n\n{words}").into();
+        match self.form_for(messages, tools) {
+            None | Some(ToolForm::Template { arguments: Arguments::Object, .. }) => {
+                self.open_chat(messages, tools)
             }
-            None => messages.insert(0, json!({ "role": "system", "content": words })),
+            Some(ToolForm::Template { arguments: Arguments::Text, .. }) => {
+                self.open_chat(&with_arguments_as_text(messages), tools)
+            }
+            Some(ToolForm::SystemMessage) => self.open_chat(&told(in_words(messages), tools), &[]),
         }
-        self.open_chat(&messages, &[])
+    }
+
+    /// The tokens after the policy's turn `turn` when `messages` follow it, of which some may be
+    /// results of its calls. The tokens before stay as they are.
+    ///
+    /// # Errors
+    /// As [`Self::continue_chat`].
+    pub fn continue_with_tools(
+        &self,
+        turn: &[u32],
+        messages: &[Value],
+        tools: &[Value],
+    ) -> Result<Vec<u32>, TextError> {
+        match self.form_for(messages, tools) {
+            None | Some(ToolForm::Template { arguments: Arguments::Object, .. }) => {
+                self.continue_chat(turn, messages, tools)
+            }
+            Some(ToolForm::Template { arguments: Arguments::Text, .. }) => {
+                self.continue_chat(turn, &with_arguments_as_text(messages), tools)
+            }
+            Some(ToolForm::SystemMessage) => self.continue_chat(turn, &in_words(messages), &[]),
+        }
     }
 
     /// The tokens after the policy's turn `turn` when its calls had these `results`, of each the
@@ -97,14 +160,105 @@ impl Codec {
         results: &[(&str, &str)],
         tools: &[Value],
     ) -> Result<Vec<u32>, TextError> {
-        if self.tool_form() == ToolForm::Template {
-            let message =
-                |(name, text): &(&str, &str)| json!({ "role": "tool", "name": name, "content": text });
-            let messages: Vec<Value> = results.iter().map(message).collect();
-            return self.continue_chat(turn, &messages, tools);
+        let message = |(at, (name, text)): (usize, &(&str, &str))| {
+            let id = format!("call{at:05}");
+            json!({ "role": "tool", "name": name, "tool_call_id": id, "content": text })
+        };
+        let messages: Vec<Value> = results.iter().enumerate().map(message).collect();
+        self.continue_with_tools(turn, &messages, tools)
+    }
+
+    /// The text of a turn in which the policy may call tools: without special tokens, but for those
+    /// that mark calls.
+    ///
+    /// # Errors
+    /// As [`Self::decode`].
+    pub fn decode_with_calls(&self, turn: &[u32]) -> Result<String, TextError> {
+        let marks = self.tool_form().calls().marks();
+        let marks: Vec<u32> = marks.iter().filter_map(|mark| self.token(mark)).collect();
+        if !turn.iter().any(|token| marks.contains(token)) {
+            return self.decode(turn, false);
         }
-        let shown = |(_, text): &(&str, &str)| format!("<tool_response>\n{text}\n</tool_response>");
-        let shown: Vec<String> = results.iter().map(shown).collect();
-        self.continue_chat(turn, &[json!({ "role": "user", "content": shown.join("\n") })], &[])
+        let added = self.tokenizer.get_added_tokens_decoder();
+        let is_special = |token: &u32| added.get(token).is_some_and(|added| added.special);
+        let text: Vec<u32> =
+            turn.iter().copied().filter(|token| marks.contains(token) || !is_special(token)).collect();
+        self.decode(&text, true)
+    }
+
+    /// The parts of a turn's text, where the policy may call `tools`.
+    #[must_use]
+    pub fn calls_in<'a>(&self, text: &'a str, tools: &[Value]) -> Vec<TurnPart<'a>> {
+        self.tool_form().calls().parts(text, tools)
+    }
+
+    /// The form of tools in a conversation; `None` where it has none.
+    fn form_for(&self, messages: &[Value], tools: &[Value]) -> Option<ToolForm> {
+        let is_of_tools = |message: &Value| message["role"] == "tool" || message["tool_calls"].is_array();
+        (!tools.is_empty() || messages.iter().any(is_of_tools)).then(|| self.tool_form())
     }
 }
+
+/// The messages with the arguments of calls as [`Arguments::Text`].
+fn with_arguments_as_text(messages: &[Value]) -> Vec<Value> {
+    let mut messages = messages.to_vec();
+    for message in &mut messages {
+        let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
+        for arguments in calls.into_iter().flatten().map(|call| &mut call["function"]["arguments"]) {
+            *arguments = Value::String(arguments.to_string());
+        }
+    }
+    messages
+}
+
+/// The messages with the system's words about `tools`.
+fn told(mut messages: Vec<Value>, tools: &[Value]) -> Vec<Value> {
+    if tools.is_empty() {
+        return messages;
+    }
+    let lines: Vec<String> = tools.iter().map(Value::to_string).collect();
+    let words = WORDS.replace("{tools}", &lines.join("\n"));
+    match messages.first_mut().filter(|first| first["role"] == "system") {
+        Some(system) => {
+            let said = system["content"].as_str().unwrap_or_default();
+            system["content"] = format!("{said}\n\n{words}").into();
+        }
+        None => messages.insert(0, json!({ "role": "system", "content": words })),
+    }
+    messages
+}
+
+/// The messages in words alone: calls in the assistant's text, results as a message of the user.
+fn in_words(messages: &[Value]) -> Vec<Value> {
+    let mut said: Vec<Value> = Vec::with_capacity(messages.len());
+    let mut follows_result = false;
+    for message in messages {
+        let text = message["content"].as_str().unwrap_or_default();
+        let is_result = message["role"] == "tool";
+        if is_result {
+            let shown = format!("<tool_response>\n{text}\n</tool_response>");
+            match said.last_mut().filter(|_| follows_result) {
+                Some(before) => {
+                    let before_text = before["content"].as_str().unwrap_or_default();
+                    before["content"] = format!("{before_text}\n{shown}").into();
+                }
+                None => said.push(json!({ "role": "user", "content": shown })),
+            }
+        } else if let Some(calls) = message["tool_calls"].as_array() {
+            let call = |call: &Value| {
+                let (name, arguments) = (&call["function"]["name"], &call["function"]["arguments"]);
+                format!("<tool_call>\n{{\"name\": {name}, \"arguments\": {arguments}}}\n</tool_call>")
+            };
+            let words = Some(text.to_owned()).filter(|text| !text.is_empty());
+            let words: Vec<String> = words.into_iter().chain(calls.iter().map(call)).collect();
+            said.push(json!({ "role": "assistant", "content": words.join("\n") }));
+        } else {
+            said.push(message.clone());
+        }
+        follows_result = is_result;
+    }
+    said
+}
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use millrace_policy::text_codec::tool_calls::{TurnPart, parts};
+use millrace_policy::text_codec::tool_calls::TurnPart;
 use millrace_policy::text_codec::{Codec, TextError};
 use millrace_schemas::limits::MAX_TOOL_CALLS;
 use millrace_schemas::text;
@@ -35,7 +35,7 @@ pub(super) enum ToolCall {
         name: String,
         arguments: Value,
     },
-    /// One that cannot be read, for this reason.
+    /// One that cannot be read: why, and how it is written.
     Malformed(String),
 }
 
@@ -43,13 +43,16 @@ pub(super) enum ToolCall {
 pub(crate) type Called = (String, String);
 
 /// The calls in a turn's text.
-pub(super) fn calls(reply: &str) -> Vec<ToolCall> {
+pub(super) fn calls(codec: &Codec, reply: &str, tools: &[Value]) -> Vec<ToolCall> {
     let call = |part| match part {
         TurnPart::Text(_) => None,
         TurnPart::Call { name, arguments } => Some(ToolCall::Call { name, arguments }),
-        TurnPart::Malformed { reason, .. } => Some(ToolCall::Malformed(reason)),
+        TurnPart::Malformed { reason, .. } => {
+            let example = codec.tool_form().calls().example();
+            Some(ToolCall::Malformed(format!("the call cannot be read: {reason}; write {example}")))
+        }
     };
-    parts(reply).into_iter().filter_map(call).collect()
+    codec.calls_in(reply, tools).into_iter().filter_map(call).collect()
 }
 
 /// Whether each call can be read.
@@ -77,12 +80,7 @@ impl ToolTurn {
 async fn make(call: &ToolCall, tools: &[Declared], within: Duration) -> Result<Called, McpError> {
     let (name, arguments) = match call {
         ToolCall::Call { name, arguments } => (name, arguments),
-        ToolCall::Malformed(reason) => {
-            let said = format_args!(
-                "the call cannot be read: {reason}; write {{\"name\": …, \"arguments\": {{…}}}} within the tags"
-            );
-            return Ok((String::new(), ToolResult::error(said).text));
-        }
+        ToolCall::Malformed(reason) => return Ok((String::new(), ToolResult::error(reason).text)),
     };
     let shown = text::cut(name, SHOWN).to_owned();
     let wrong = |said: String| Ok((shown.clone(), ToolResult::error(said).text));
