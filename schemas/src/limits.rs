@@ -127,6 +127,9 @@ pub const SILENCE_MS: u64 = 12_000;
 pub const DEDUP_WINDOW_MS: u64 = 120_000;
 /// Milliseconds for any request to the queue. Beyond it the request fails and is retried.
 pub const REQUEST_TIMEOUT_MS: u64 = 10_000;
+/// Milliseconds without an answer after which a question to any replica is asked again: a replica
+/// that hangs is asked, too, until the other servers notice.
+pub const REPLICA_ANSWER_MS: u64 = 1_000;
 /// Milliseconds without renewal after which another coordinator may take the lease.
 pub const LEASE_MS: u64 = 2_000;
 /// Milliseconds between two renewals of the lease, and between two checks by a standby: with

@@ -31,6 +31,7 @@ mod puller;
 mod part;
 mod lease;
 mod ordered;
+mod replicas;
 mod entries;
 mod keys;
 mod watcher;

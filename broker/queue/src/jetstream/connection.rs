@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::publish::Publisher;
+use super::replicas::Replicas;
 use super::violation::Violations;
 use crate::port::QueueError;
 use crate::settings::QueueSettings;
@@ -109,6 +110,7 @@ pub(crate) struct Connection {
     pub(super) options: JetStreamOptions,
     epoch: watch::Receiver<u64>,
     violations: Violations,
+    replicas: Replicas,
 }
 
 impl Connection {
@@ -121,7 +123,7 @@ impl Connection {
         let mut context = jetstream::new(client.clone());
         context.set_timeout(Duration::from_millis(limits::REQUEST_TIMEOUT_MS));
         let publisher = Publisher::start(client.clone(), epoch.clone(), violations.clone()).await?;
-        Ok(Self { client, context, publisher, options, epoch, violations })
+        Ok(Self { client, context, publisher, options, epoch, violations, replicas: Replicas::default() })
     }
 
     /// Grows whenever the connection is lost.
@@ -154,6 +156,16 @@ impl Connection {
                 Err(QueueError::Refused { action, reason: self.violations.reason(subject) })
             }
         }
+    }
+
+    /// As [`Self::answer`], of a question that any replica may answer.
+    pub(super) async fn answer_of_any<F: Future>(
+        &self,
+        action: &'static str,
+        subject: &str,
+        ask: impl Fn() -> F,
+    ) -> Result<F::Output, QueueError> {
+        self.answer(action, subject, self.replicas.ask(ask)).await
     }
 
     pub(super) async fn subscribe(

@@ -27,7 +27,7 @@ async fn one(connection: &Connection, stream: &str, seq: u64) -> Result<Option<L
     let path = format!("$JS.API.DIRECT.GET.{stream}");
     let handle = connection.context.get_stream_no_info(stream).await;
     let handle = handle.map_err(|e| unavailable(e.to_string()))?;
-    let found = match connection.answer(action, &path, handle.direct_get(seq)).await? {
+    let found = match connection.answer_of_any(action, &path, || handle.direct_get(seq)).await? {
         Ok(found) => found,
         Err(e) => {
             return match e.kind() {

@@ -54,8 +54,8 @@ async fn last(connection: &Connection, bucket: &str, key: &str) -> Result<Option
         reason: format!("bucket={bucket} key={key}: {reason}"),
     };
     let path = format!("$JS.API.DIRECT.GET.{}.{}", bucket_stream(bucket), subject(bucket, key));
-    let asked = connection.client.request(path.clone(), Bytes::new());
-    let answer = connection.answer("read a key", &path, asked).await?;
+    let ask = || connection.client.request(path.clone(), Bytes::new());
+    let answer = connection.answer_of_any("read a key", &path, ask).await?;
     let answer = answer.map_err(|e| unavailable(e.to_string()))?;
     if answer.status == Some(StatusCode::NOT_FOUND) {
         return Ok(None);

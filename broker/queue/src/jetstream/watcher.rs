@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use async_nats::{HeaderMap, Message, StatusCode, Subscriber};
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures::StreamExt;
 use millrace_schemas::{limits, subjects};
 use serde_json::json;
@@ -17,6 +18,7 @@ use tokio::time::Instant;
 
 use super::connection::Connection;
 use super::keys::{is_deletion, is_original, subject};
+use super::replicas::ANSWER;
 use crate::port::{KeyValue, KeyWatcher, QueueError};
 
 /// Values asked for at once.
@@ -124,18 +126,23 @@ impl JetStreamWatcher {
         let client = &self.connection.client;
         let path = format!("$JS.API.DIRECT.GET.{}", subjects::bucket_stream(self.bucket));
         let body = json!({ "seq": from, "batch": PAGE, "next_by_subj": subjects::keys(self.bucket) });
-        let inbox = client.new_inbox();
+        let (inbox, body) = (client.new_inbox(), Bytes::from(body.to_string()));
         let mut page = self.connection.subscribe("watch keys", &inbox).await?;
-        let sent = client.publish_with_reply(path.clone(), inbox, body.to_string().into()).await;
-        sent.map_err(|e| unavailable(e.to_string()))?;
+        let ask = || client.publish_with_reply(path.clone(), inbox.clone(), body.clone());
+        ask().await.map_err(|e| unavailable(e.to_string()))?;
         let give_up = Instant::now() + PATIENCE;
         let mut next = from;
         loop {
-            let answer = tokio::time::timeout_at(give_up, page.next());
-            let answer = self.connection.answer("watch keys", &path, answer).await?;
-            let late = |_| unavailable("the server did not answer in time".into());
-            let message =
-                answer.map_err(late)?.ok_or_else(|| unavailable("the connection is closed".into()))?;
+            let answer = tokio::time::timeout(ANSWER, page.next());
+            let Ok(answer) = self.connection.answer("watch keys", &path, answer).await? else {
+                if Instant::now() >= give_up {
+                    return Err(unavailable("the server did not answer in time".into()));
+                }
+                // One of several replicas may hang. Whichever ends its answer first has given all of it.
+                ask().await.map_err(|e| unavailable(e.to_string()))?;
+                continue;
+            };
+            let message = answer.ok_or_else(|| unavailable("the connection is closed".into()))?;
             match message.status {
                 None => {}
                 // The end of the page, with what is left after it; or nothing at all.
@@ -149,7 +156,8 @@ impl JetStreamWatcher {
                     return Err(unavailable(format!("answered with status={status} {words}")));
                 }
             }
-            next = header(message.headers.as_ref(), "Nats-Sequence").map_or(next, |seq: u64| seq + 1);
+            next =
+                header(message.headers.as_ref(), "Nats-Sequence").map_or(next, |seq: u64| next.max(seq + 1));
             values.extend(value(self.bucket, message));
         }
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use millrace_server::{ClusterMember, Server, ServerOptions};
 use tempfile::TempDir;
+use tokio::time::{Instant, timeout};
 
 use crate::jetstream::{JetStream, JetStreamOptions};
 
@@ -15,6 +16,13 @@ use crate::jetstream::{JetStream, JetStreamOptions};
 const SERVERS: usize = 3;
 /// Between two questions for a leader.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// Questions that any replica may answer. Where one of three hangs, hardly ever are all answered.
+const QUESTIONS: usize = 16;
+/// How long a replica may take to be asked.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long each is waited for.
+const ANSWER: Duration = Duration::from_millis(500);
 
 /// Three nats-servers in a cluster for one test, `server-0` to `server-2`. They have just started: leaders may
 /// not be elected yet.
@@ -84,6 +92,29 @@ impl TestCluster {
     pub async fn connect(&self, number: usize, options: JetStreamOptions) -> Arc<JetStream> {
         let url = self.servers[number].url();
         JetStream::connect(url, "test", options).await.expect("the server answers")
+    }
+
+    /// Suspends a server as soon as it is one of those that answer for `stream`, of which it has a replica:
+    /// that is some seconds after it has caught up. `number` must not be the server that is asked.
+    ///
+    /// # Panics
+    /// It is gone, or is never asked.
+    pub async fn suspend_replica(&self, asked: usize, number: usize, stream: &str) {
+        let client = async_nats::connect(self.servers[asked].url()).await.expect("the server answers");
+        let give_up = Instant::now() + PATIENCE;
+        loop {
+            self.servers[number].suspend().expect("it runs");
+            for _ in 0..QUESTIONS {
+                let last = r#"{"last_by_subj": ">"}"#;
+                let question = client.request(format!("$JS.API.DIRECT.GET.{stream}"), last.into());
+                if timeout(ANSWER, question).await.is_err() {
+                    return;
+                }
+            }
+            assert!(Instant::now() < give_up, "server-{number} never answers for {stream}");
+            self.servers[number].resume().expect("it runs");
+            tokio::time::sleep(LOOK).await;
+        }
     }
 
     /// The server that leads a stream, once there is the stream and a leader.

@@ -206,3 +206,49 @@ async fn a_cluster_that_is_not_complete_yet_gets_its_streams_when_it_is() {
         assert_eq!(report.copies, 3, "{stream}");
     }
 }
+
+/// A third of all questions goes to the server that hangs. Readers ask again; nobody waits for it.
+#[tokio::test]
+async fn a_replica_that_hangs_keeps_no_reader_waiting() {
+    const ENTRIES: u64 = 128;
+    const KEYS: usize = 16;
+    let cluster = TestCluster::start().await;
+    let options = JetStreamOptions { replicas: 3, ..JetStreamOptions::default() };
+    let queue = cluster.connect(0, options.clone()).await;
+    queue.ensure_topology().await.expect("made");
+    let bucket = subjects::bucket_stream(POLICY_BUCKET);
+    let asked = cluster.leader_of(&queue, subjects::LOG_STREAM).await;
+    let leads = cluster.leader_of(&queue, &bucket).await;
+    let hung = (0..cluster.len()).find(|number| ![asked, leads].contains(number)).expect("three servers");
+    let queue = cluster.connect(asked, options).await;
+    for at in 1..=ENTRIES {
+        let entry = Message {
+            subject: "mr.log.run.test".into(),
+            payload: at.to_string().into(),
+            headers: Vec::new(),
+        };
+        queue.append(entry, None).await.expect("stored");
+    }
+    for key in 0..KEYS {
+        let set = queue.set(POLICY_BUCKET, &format!("run-{key}"), "1".into(), Expect::Any).await;
+        set.expect("written");
+    }
+    cluster.suspend_replica(asked, hung, &bucket).await;
+    cluster.suspend_replica(asked, hung, subjects::LOG_STREAM).await;
+    let read = async {
+        let seqs: Vec<u64> = (1..=ENTRIES).collect();
+        let entries = queue.log_entries(&seqs).await.expect("read");
+        assert!(entries.iter().zip(&seqs).all(|(entry, seq)| entry.as_ref().is_some_and(|e| e.seq == *seq)));
+        for key in 0..KEYS {
+            let value = queue.get(POLICY_BUCKET, &format!("run-{key}")).await.expect("read");
+            assert!(value.is_some(), "run-{key}");
+        }
+        for _ in 0..4 {
+            let mut watched = queue.watch(POLICY_BUCKET).await.expect("watched");
+            for _ in 0..KEYS {
+                watched.next().await.expect("a value");
+            }
+        }
+    };
+    timeout(3 * PATIENCE, read).await.expect("it is read in time");
+}

@@ -1,5 +1,5 @@
 //! Calls of tools in a turn's text, in the forms that models were trained on. Which form a model has is found
-//! by its chat template; see [`super::tool_form`].
+//! by its chat template; see [`super::ToolForm`].
 
 use serde::Deserialize;
 use serde_json::{Map, Value};

@@ -69,10 +69,10 @@ fn mistral_writes_a_list_or_a_name_and_arguments() {
 #[test]
 fn a_turn_of_llama_is_a_call_or_none() {
     let read = |text| CallForm::Llama.parts(text, &[]);
-    let ls = call("ls", json!({ "path": "." }));
-    assert_eq!(read("\n{\"name\": \"ls\", \"parameters\": {\"path\": \".\"}}"), [ls.clone()]);
+    let ls = || call("ls", json!({ "path": "." }));
+    assert_eq!(read("\n{\"name\": \"ls\", \"parameters\": {\"path\": \".\"}}"), [ls()]);
     let two = "<|python_tag|>{\"name\": \"ls\", \"parameters\": {\"path\": \".\"}}; {\"name\": \"pwd\", \"arguments\": {}} so";
-    assert_eq!(read(two), [ls, call("pwd", json!({})), TurnPart::Text(" so")]);
+    assert_eq!(read(two), [ls(), call("pwd", json!({})), TurnPart::Text(" so")]);
     // Other JSON is an answer.
     for text in [
         "{\"name\": \"Ada\"}",

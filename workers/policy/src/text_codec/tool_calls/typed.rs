@@ -8,8 +8,8 @@ pub(super) struct Given<'a> {
     pub(super) value: &'a str,
 }
 
-/// A call of the tool `name`. A value that is not of its type stays text, so that whoever checks the
-/// call finds it.
+/// A call of the tool `name`. A value that is not of its type stays text, so that a check of the call
+/// finds it.
 pub(super) fn typed(name: &str, given: &[Given<'_>], tools: &[Value]) -> (String, Value) {
     let function = tools.iter().map(|tool| &tool["function"]).find(|function| function["name"] == name);
     let schema = |key: &str| function.map(|function| &function["parameters"]["properties"][key]);
