@@ -217,12 +217,12 @@ impl Conversation {
     /// # Errors
     /// The tokenizer does not take the tokens.
     pub(crate) fn take(&mut self, tokens: &[u32]) -> Result<Reply, TextError> {
-        let Some(open) = self.open.take() else { unreachable!("a turn is sampled for a call") };
-        let has_tools = !open.tools.is_empty();
+        let has_tools = self.open.as_ref().is_some_and(|open| !open.tools.is_empty());
         let whole = match has_tools {
             true => self.codec.decode_with_calls(tokens)?,
             false => self.codec.decode(tokens, false)?,
         };
+        let Some(open) = self.open.take() else { unreachable!("a turn is sampled for a call") };
         let turn = self.turns() + 1;
         let stopped =
             open.stop.iter().filter_map(|stop| Some((whole.find(stop)?, stop))).min_by_key(|at| at.0);
