@@ -12,8 +12,10 @@ pub struct Call {
     pub messages: Vec<Value>,
     /// Declarations of functions, as `{"type": "function", "function": …}`. `[T]`
     pub tools: Vec<Value>,
-    /// Limits of the answer.
+    /// Limits of an answer.
     pub limits: TurnLimits,
+    /// Answers that are asked for, 1 or more.
+    pub choices: u32,
     /// The answer comes as server-sent events.
     pub stream: bool,
     /// The last event has the usage.

@@ -30,13 +30,16 @@ pub(crate) struct Conversation {
     turns: Vec<PastTurn>,
     /// The call whose turn is outstanding.
     pub(crate) open: Option<OpenCall>,
-    last: Option<Answered>,
+    /// The answers to the last call. `[choices]`
+    answered: Vec<Answered>,
 }
 
 /// A call whose turn is outstanding.
 pub(crate) struct OpenCall {
     /// Tells it from other calls.
     pub(crate) fingerprint: Link,
+    /// Which of the call's answers it is, from 0.
+    choice: u32,
     prompt_tokens: usize,
     /// What the policy may call. `[T]`
     tools: Vec<Value>,
@@ -101,27 +104,40 @@ impl Conversation {
             used: 0,
             turns: Vec::new(),
             open: None,
-            last: None,
+            answered: Vec::new(),
         }
     }
 
-    /// Tells calls apart: the messages, the tools and the limits.
-    pub(crate) fn fingerprint(call: &Call) -> Link {
+    /// Tells calls apart, and the answers to one: the messages, the tools, the limits, and which answer.
+    pub(crate) fn fingerprint(call: &Call, choice: u32) -> Link {
         let messages = call.messages.iter().fold(Link::default(), |before, message| link(&before, message));
-        hash(&messages, &json!([call.tools, call.limits]))
+        hash(&messages, &json!([call.tools, call.limits, choice]))
     }
 
-    /// What the call asks for. A refused one changes nothing.
-    pub(crate) fn ask(&mut self, call: &Call) -> Result<Asked, Refusal> {
-        let fingerprint = Self::fingerprint(call);
+    /// Whether an answer is neither outstanding nor given.
+    pub(crate) fn is_new(&self, fingerprint: &Link) -> bool {
+        let open = self.open.iter().map(|open| &open.fingerprint);
+        let answered = self.answered.iter().map(|answered| &answered.fingerprint);
+        !open.chain(answered).any(|known| known == fingerprint)
+    }
+
+    /// What the call asks for as its answer number `choice`, from 0. A refused one changes nothing.
+    pub(crate) fn ask(&mut self, call: &Call, choice: u32) -> Result<Asked, Refusal> {
+        let fingerprint = Self::fingerprint(call, choice);
         if self.open.as_ref().is_some_and(|open| open.fingerprint == fingerprint) {
             return Ok(Asked::Outstanding);
         }
-        if let Some(last) = self.last.as_mut().filter(|last| last.fingerprint == fingerprint)
-            && last.repeats < REPEATS
+        if let Some(given) = self.answered.iter_mut().find(|given| given.fingerprint == fingerprint)
+            && given.repeats < REPEATS
         {
-            last.repeats += 1;
-            return Ok(Asked::Again(Box::new(last.reply.clone())));
+            given.repeats += 1;
+            return Ok(Asked::Again(Box::new(given.reply.clone())));
+        }
+        if call.choices > 1 && self.forks != Forks::Separate {
+            return Err(Refusal::bad(format!(
+                "n={}: answers side by side are samples of their own, which environment.forks = \"separate\" allows",
+                call.choices
+            )));
         }
         if call.messages.last().is_none_or(|last| last["role"] == "assistant") {
             return Err(Refusal::bad(
@@ -150,11 +166,13 @@ impl Conversation {
             return Err(Refusal::overflow(used, tokens.len(), self.context_tokens));
         }
         let words = new.iter().filter_map(|message| message["content"].as_str());
-        let words = words.collect::<Vec<_>>().join("\n\n");
+        // All answers are to the same words.
+        let words = if choice == 0 { words.collect::<Vec<_>>().join("\n\n") } else { String::new() };
         (self.links, self.tools) = (links, tools);
         self.used = used + tokens.len();
         self.open = Some(OpenCall {
             fingerprint,
+            choice,
             prompt_tokens: self.used,
             tools: call.tools.clone(),
             stop: call.limits.stop.clone(),
@@ -209,7 +227,7 @@ impl Conversation {
 
     /// The text of the last one; empty before the first.
     pub(crate) fn last_text(&self) -> String {
-        self.last.as_ref().map(|last| last.reply.text.clone()).unwrap_or_default()
+        self.answered.last().map(|last| last.reply.text.clone()).unwrap_or_default()
     }
 
     /// Reads the outstanding turn.
@@ -258,7 +276,10 @@ impl Conversation {
             used: self.used,
             end: tokens.last().copied(),
         });
-        self.last = Some(Answered { fingerprint: open.fingerprint, reply: reply.clone(), repeats: 0 });
+        if open.choice == 0 {
+            self.answered.clear();
+        }
+        self.answered.push(Answered { fingerprint: open.fingerprint, reply: reply.clone(), repeats: 0 });
         Ok(reply)
     }
 }

@@ -45,21 +45,21 @@ impl Dialect {
         Ok(call)
     }
 
-    /// The answer as one object.
-    pub(crate) fn write(self, model: &str, reply: &Reply) -> Value {
+    /// The answers to one call as one object, 1 or more. Only [`Self::Chat`] has more than one.
+    pub(crate) fn write(self, model: &str, replies: &[Reply]) -> Value {
         match self {
-            Self::Chat => chat::write(model, reply),
-            Self::Messages => messages::write(model, reply),
-            Self::Responses => responses::write(model, reply),
+            Self::Chat => chat::write(model, replies),
+            Self::Messages => messages::write(model, only(replies)),
+            Self::Responses => responses::write(model, only(replies)),
         }
     }
 
-    /// The answer as server-sent events.
-    pub(crate) fn events(self, model: &str, call: &Call, reply: &Reply) -> String {
+    /// The same as server-sent events.
+    pub(crate) fn events(self, model: &str, call: &Call, replies: &[Reply]) -> String {
         match self {
-            Self::Chat => chat::events(model, call, reply),
-            Self::Messages => messages::events(model, reply),
-            Self::Responses => responses::events(model, reply),
+            Self::Chat => chat::events(model, call, replies),
+            Self::Messages => messages::events(model, only(replies)),
+            Self::Responses => responses::events(model, only(replies)),
         }
     }
 
@@ -82,6 +82,10 @@ impl Dialect {
             }
         }
     }
+}
+
+fn only(replies: &[Reply]) -> &Reply {
+    replies.first().expect("each call has an answer")
 }
 
 #[cfg(test)]

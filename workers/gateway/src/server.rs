@@ -77,12 +77,12 @@ async fn call(dialect: Dialect, run: &RunId, session: &Session, body: &Bytes) ->
     let body: Value = serde_json::from_slice(body)
         .map_err(|error| Refusal::bad(format!("the body is no JSON: {error}")))?;
     let call = dialect.read(&body)?;
-    let reply = session.call(&call).await?;
+    let replies = session.call(&call).await?;
     if call.stream {
-        let events = dialect.events(run.as_str(), &call, &reply);
+        let events = dialect.events(run.as_str(), &call, &replies);
         return Ok(response(StatusCode::OK, "text/event-stream", events));
     }
-    Ok(page(&dialect.write(run.as_str(), &reply)))
+    Ok(page(&dialect.write(run.as_str(), &replies)))
 }
 
 fn models(run: &RunId) -> Value {

@@ -154,19 +154,40 @@ impl Session {
         answer
     }
 
-    /// Answers a call of the agent. Dropping the future loses nothing: a repeated call gets the same.
-    pub(crate) async fn call(&self, call: &Call) -> Result<Reply, Refusal> {
+    /// Answers a call of the agent, as often as it asks for, 1 or more. Dropping the future loses nothing: a
+    /// repeated call gets the same.
+    pub(crate) async fn call(&self, call: &Call) -> Result<Vec<Reply>, Refusal> {
         let Ok(_place) = self.waiting.try_acquire() else { return Err(Refusal::crowded(WAITING)) };
         let mut conversation = self.conversation.lock().await;
-        if let Some(open) = &conversation.open
-            && open.fingerprint != Conversation::fingerprint(call)
-        {
+        let mut replies = Vec::new();
+        for choice in 0..call.choices {
+            replies.push(self.choice(&mut conversation, call, choice).await?);
+        }
+        Ok(replies)
+    }
+
+    /// The answer number `choice` to a call, from 0.
+    async fn choice(
+        &self,
+        conversation: &mut Conversation,
+        call: &Call,
+        choice: u32,
+    ) -> Result<Reply, Refusal> {
+        let fingerprint = Conversation::fingerprint(call, choice);
+        if conversation.open.as_ref().is_some_and(|open| open.fingerprint != fingerprint) {
             // Its client went away without an answer. The turn is the rollout's all the same.
-            self.answer(&mut conversation).await?;
+            self.answer(conversation).await?;
         }
         let turn = self.running()?;
+        let left = self.max_turns - turn;
+        if choice == 0 && call.choices > left && conversation.is_new(&fingerprint) {
+            let (n, most) = (call.choices, self.max_turns);
+            return Err(Refusal::over(format!(
+                "n={n}, but of its {most} calls (environment.max_turns) the rollout has {left} left"
+            )));
+        }
         let before = conversation.last_text();
-        match conversation.ask(call)? {
+        match conversation.ask(call, choice)? {
             Asked::Again(reply) => return Ok(*reply),
             Asked::Outstanding => {}
             Asked::Turn(Observation { tokens, words, follows }) => {
@@ -175,7 +196,7 @@ impl Session {
                 self.publish((tokens, follows), said, call);
             }
         }
-        self.answer(&mut conversation).await
+        self.answer(conversation).await
     }
 
     /// The number of turns so far; refuses a call after the end.

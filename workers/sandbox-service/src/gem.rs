@@ -36,7 +36,7 @@ use requests::{ById, Make, Reset, ResetTold, Step, StepTold, check_env_id};
 const PREFIX: &str = "/apis/v1/envs/gem";
 /// Bytes of a request: an action is one.
 const REQUEST_BYTES: usize = 1024 * 1024;
-/// The name of the sandboxes' image: this machine's own programs, and what `--gem-read` shows.
+/// What the sandboxes' image is called without `--gem-image`: this machine's own programs.
 const IMAGE: &str = "gem";
 /// Environments that start at once: a start is a program that imports much.
 const STARTS: usize = 8;
@@ -50,6 +50,8 @@ pub struct Settings {
     pub command: String,
     /// Folders of the machine that it may read.
     pub read: Vec<PathBuf>,
+    /// The image of the store that it runs in; `None`: this machine's own programs.
+    pub image: Option<String>,
     /// Environments at once.
     pub most: usize,
     /// For how long it may take over one answer.
@@ -106,8 +108,13 @@ async fn make(State(gem): State<Gem>, headers: HeaderMap, bytes: Bytes) -> Answe
     let starting = timeout(START_WAIT, gem.0.starts.acquire()).await;
     let Ok(Ok(_starting)) = starting else { return Err(Failure::busy(START_WAIT)) };
     let (service, settings) = (&gem.0.service, &gem.0.settings);
-    let wanted = Wanted { image: IMAGE.to_owned(), read: settings.read.clone(), ..Wanted::default() };
-    let hosted = service.make_here(owner, wanted).await?;
+    let image = settings.image.clone().unwrap_or_else(|| IMAGE.to_owned());
+    let network = service.settings().network.unasked();
+    let wanted = Wanted { image, read: settings.read.clone(), network, ..Wanted::default() };
+    let hosted = match settings.image {
+        Some(_) => service.make(owner, wanted).await?,
+        None => service.make_here(owner, wanted).await?,
+    };
     // Where this future is dropped, the sandbox ends when it has been idle.
     let _using = hosted.begin();
     match begin(&hosted, settings, &env_id).await {

@@ -79,6 +79,10 @@ struct Args {
     /// *.pythonhosted.org:443 for all names below one. Default: none.
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     network: Vec<Rule>,
+    /// Those of them that sandboxes reach whose clients cannot ask for any: ROCK's, and its environments.
+    /// Default: none.
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', requires = "network")]
+    network_unasked: Vec<Rule>,
     /// Private addresses that these hosts may have.
     #[arg(long, value_name = "ADDRESS:PORT", value_delimiter = ',', requires = "network")]
     network_private: Vec<Private>,
@@ -89,6 +93,9 @@ struct Args {
     /// Folders that environments may read at the same place: their program and its packages.
     #[arg(long, value_delimiter = ',', requires = "gem")]
     gem_read: Vec<PathBuf>,
+    /// The image of --image-store in which environments run. Default: this machine's own programs.
+    #[arg(long, value_name = "NAME", requires_all = ["gem", "image_store"])]
+    gem_image: Option<String>,
     /// Environments at once.
     #[arg(long, default_value_t = 256, value_parser = most_environments)]
     gem_most: usize,
@@ -130,11 +137,12 @@ async fn main() -> anyhow::Result<()> {
         bounds,
         idle: Duration::from_secs(args.idle_s),
         life: Duration::from_secs(args.life_s),
-        network: Network::new(args.network.into_iter().collect(), args.network_private),
+        network: Network::new(args.network.into_iter().collect(), args.network_private)
+            .with_unasked(args.network_unasked.into_iter().collect())?,
     };
     let step = Duration::from_secs(args.gem_step_s);
-    let (read, most) = (args.gem_read, args.gem_most);
-    let gem = args.gem.map(|command| gem::Settings { command, read, most, step });
+    let (read, image, most) = (args.gem_read, args.gem_image, args.gem_most);
+    let gem = args.gem.map(|command| gem::Settings { command, read, image, most, step });
     let service = Service::start(host, settings);
     let listener = tokio::net::TcpListener::bind(args.listen).await.context("failed to listen")?;
     writeln!(std::io::stdout(), "listening on http://{}", listener.local_addr()?)?;

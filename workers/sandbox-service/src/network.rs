@@ -15,15 +15,41 @@ const WEB: [u16; 2] = [443, 80];
 /// Entries of a client's list.
 const MOST: usize = 64;
 
+/// A host is opened for all that is not on the list of those that may be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("--network-unasked={0} is not on --network; add it there, or leave it out")]
+pub struct Beyond(String);
+
 /// The ways out of the service's sandboxes.
 #[derive(Debug, Clone)]
-pub struct Network(Egress);
+pub struct Network {
+    ways: Egress,
+    /// Where sandboxes get to whose clients cannot ask.
+    unasked: Rules,
+}
 
 impl Network {
     /// Clients may open what is on this list; `private` are private addresses that it may lead to.
     #[must_use]
     pub fn new(allowed: Rules, private: Vec<Private>) -> Self {
-        Self(Egress::new(EgressSettings::new(allowed, private, FLAG)))
+        let ways = Egress::new(EgressSettings::new(allowed, private, FLAG));
+        Self { ways, unasked: Rules::default() }
+    }
+
+    /// The same, and sandboxes whose clients cannot ask for hosts reach these.
+    ///
+    /// # Errors
+    /// One of them is not on the list of those that may be opened.
+    pub fn with_unasked(self, unasked: Rules) -> Result<Self, Beyond> {
+        match unasked.first_beyond(self.ways.allowed()) {
+            Some(rule) => Err(Beyond(rule.to_string())),
+            None => Ok(Self { unasked, ..self }),
+        }
+    }
+
+    /// The hosts of a sandbox whose client cannot ask.
+    pub(crate) fn unasked(&self) -> Rules {
+        self.unasked.clone()
     }
 
     /// The rules that a client's entries mean: `host:port`, or a host alone, which means its ports 443
@@ -56,7 +82,7 @@ impl Network {
                 .collect::<Result<_, _>>()
                 .map_err(|error: RuleError| invalid(FIELD, entry, error.to_string()))?,
         };
-        let allowed: Vec<Rule> = meant.into_iter().filter(|rule| self.0.allowed().cover(rule)).collect();
+        let allowed: Vec<Rule> = meant.into_iter().filter(|rule| self.ways.allowed().cover(rule)).collect();
         if allowed.is_empty() {
             let remedy = format!(
                 "the operator of this service does not allow it; leave it out, or start the service with {FLAG}"
@@ -74,7 +100,7 @@ impl Network {
         if rules.is_empty() {
             return Ok(None);
         }
-        self.0.open(rules).map(Some).map_err(|error| match error {
+        self.ways.open(rules).map(Some).map_err(|error| match error {
             EgressError::Beyond(rule) => invalid(FIELD, rule.to_string(), "it is not allowed; leave it out"),
             EgressError::Listen(_) => LiveError::Refused(error.to_string()).into(),
         })
@@ -117,5 +143,19 @@ mod tests {
         assert!(read(&vec!["pypi.org"; MOST + 1]).unwrap_err().contains("at most 64"));
         let nothing = Network::new(Rules::default(), Vec::new());
         assert!(nothing.read(&lists(&["pypi.org"])).is_err());
+    }
+
+    #[test]
+    fn what_nobody_asks_for_is_of_what_may_be_opened() {
+        let rules = |entries: &[&str]| {
+            Rules::read(&entries.iter().map(|&entry| entry.to_owned()).collect::<Vec<_>>())
+        };
+        let network =
+            || Network::new(rules(&["pypi.org:443", "*.pythonhosted.org:443"]).unwrap(), Vec::new());
+        assert!(network().unasked().is_empty());
+        let opened = network().with_unasked(rules(&["files.pythonhosted.org:443"]).unwrap()).unwrap();
+        assert_eq!(opened.unasked(), rules(&["files.pythonhosted.org:443"]).unwrap());
+        let refused = network().with_unasked(rules(&["pypi.org:443", "pypi.org:80"]).unwrap()).unwrap_err();
+        assert!(refused.to_string().contains("pypi.org:80"), "{refused}");
     }
 }

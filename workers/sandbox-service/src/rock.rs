@@ -97,6 +97,7 @@ async fn start(State(service): State<Service>, headers: HeaderMap, bytes: axum::
         memory_bytes: size("memory", start.memory.as_deref())?,
         disk_bytes: size("disk", start.disk.as_deref())?,
         idle: start.auto_clear_time_minutes.map(|minutes| Duration::from_secs(minutes.saturating_mul(60))),
+        network: service.settings().network.unasked(),
         labels,
         ..Wanted::default()
     };

@@ -12,7 +12,7 @@ use serde::Serialize;
 mod inside;
 
 use inside::live::{dial, enter, house, image, keep, pack, supervise, tend, terminal};
-use inside::{init, launch};
+use inside::{init, launch, signals};
 
 /// The word by which the sandbox starts itself as the first process within.
 const INIT: &str = "init";
@@ -50,13 +50,19 @@ fn main() -> ExitCode {
         // Its own words went to the owner where it could be told.
         HOUSE => house::run(),
         TEND => tend::run(rest),
-        ENTER => heard(joined.and_then(|()| enter::run(rest.first().map_or("", String::as_str)))),
+        ENTER => {
+            let ready = joined.and_then(|()| signals::give_back());
+            heard(ready.and_then(|()| enter::run(rest.first().map_or("", String::as_str))))
+        }
         PACK | UNPACK | UNPACK_IMAGE | DIAL => helps(part, rest).inspect_err(|error| {
             let _ = write!(std::io::stderr(), "{error:#}");
         }),
         KEEP => keep::run().inspect_err(|error| say_line(&FromKeeper::Failed(format!("{error:#}")))),
         INIT => read_job().and_then(|job| init::run(&job)).inspect_err(failed),
-        _ => joined.and_then(|()| read_job()).and_then(|job| launch::run(&job)).inspect_err(failed),
+        _ => {
+            let ready = joined.and_then(|()| signals::give_back());
+            ready.and_then(|()| read_job()).and_then(|job| launch::run(&job)).inspect_err(failed)
+        }
     };
     if done.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

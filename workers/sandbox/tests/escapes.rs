@@ -64,6 +64,20 @@ async fn tried(line: &str) -> String {
     ran.stdout.trim().to_owned()
 }
 
+/// What a program sees does not depend on how its worker was started.
+#[tokio::test]
+async fn signals_that_the_worker_ignores_have_their_defaults_in_a_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ignoring");
+    let program = env!("CARGO_BIN_EXE_millrace-sandbox");
+    std::fs::write(&path, format!("#!/bin/sh\ntrap '' INT QUIT HUP\nexec {program} \"$@\"\n")).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let code =
+        "import signal as s\nprint([s.getsignal(n) == s.SIG_IGN for n in (s.SIGINT, s.SIGQUIT, s.SIGHUP)])";
+    let ran = Sandbox::at(path, 1).run(&job(code, limits()), |_, _| true).await.unwrap();
+    assert_eq!(ran.runs[0].stdout, "[False, False, False]\n", "{ran:?}");
+}
+
 #[tokio::test]
 async fn a_program_runs_and_is_heard() {
     let ran = run("import sys\nprint(input() + '!')\nprint('aside', file=sys.stderr)\nsys.exit(3)").await;

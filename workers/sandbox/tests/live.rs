@@ -1,6 +1,8 @@
 //! Long-lived sandboxes as their owner uses them, on the real program.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use millrace_sandbox::End;
@@ -61,6 +63,30 @@ async fn commands_run_and_leave_their_files_and_servers() {
     let system = "echo a | cat <(cat) > /dev/null && ls /proc/self/fd >/dev/null && python3 -c 'import pty, multiprocessing as m; m.Lock(); pty.openpty(); print(1)'";
     assert_eq!(said(&sandbox, system).await, "1");
     sandbox.end().await;
+}
+
+/// `^C` works in a terminal also where a script started the owner in the background.
+#[tokio::test]
+async fn signals_that_the_owner_ignores_have_their_defaults_within() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = ignoring(folder.path());
+    let host = Host::open(Settings { warm: 0, ..Settings::new(program) }).await.unwrap();
+    let sandbox = host.create(Spec::default()).await.unwrap();
+    let ignored = said(&sandbox, "grep SigIgn /proc/self/status").await;
+    let mask = u64::from_str_radix(ignored.trim_start_matches("SigIgn:").trim(), 16).unwrap();
+    // Above 31 are those of the C library's own.
+    assert_eq!(mask & 0x7fff_ffff, 0, "{ignored}");
+    assert_eq!(text(&shell(&sandbox, "kill -INT $$; sleep 3000").await).0, End::Exit(130));
+}
+
+/// A program that ignores signals, and goes on as `millrace-sandbox`.
+fn ignoring(folder: &Path) -> PathBuf {
+    let path = folder.join("ignoring");
+    let program = env!("CARGO_BIN_EXE_millrace-sandbox");
+    std::fs::write(&path, format!("#!/bin/sh\ntrap '' INT QUIT HUP USR1 TSTP\nexec {program} \"$@\"\n"))
+        .unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path
 }
 
 #[tokio::test]

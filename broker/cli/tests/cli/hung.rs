@@ -6,6 +6,7 @@ use millrace_queue::testing::TestCluster;
 use millrace_queue::{Broker, JetStream, JetStreamOptions, KeyStore, Objects, Queue};
 use millrace_schemas::subjects::{COORDINATOR_BUCKET, LEASE_KEY, LOG_STREAM, bucket_stream};
 use millrace_schemas::{RunId, limits};
+use millrace_server::Server;
 use tokio::process::Child;
 
 use super::support::{all_stages, changed_run_file, millrace, run, stderr, until};
@@ -36,29 +37,34 @@ struct Hung {
     cluster: TestCluster,
     queue: Arc<JetStream>,
     broker: Broker,
-    /// The server that all use.
-    asked: usize,
-    /// The server that will hang: all use another one, and it leads neither lease nor log.
-    follower: usize,
+    /// The server that the processes use.
+    used: usize,
+    /// The server that will hang.
+    hangs: usize,
     /// The server and the object store, as options of a command.
     place: [String; 4],
     _processes: Vec<Child>,
 }
 
 impl Hung {
-    async fn start() -> Self {
+    /// The server that will hang is the `leader` of the log, and the processes know all servers; else it leads
+    /// neither lease nor log, and they use another one alone.
+    async fn start(leader: bool) -> Self {
         let cluster = TestCluster::start().await;
         let options = JetStreamOptions { replicas: 3, ..JetStreamOptions::default() };
         let queue = cluster.connect(0, options.clone()).await;
         queue.ensure_topology().await.unwrap();
-        let asked = cluster.leader_of(&queue, LOG_STREAM).await;
+        let log = cluster.leader_of(&queue, LOG_STREAM).await;
         let lease = cluster.leader_of(&queue, &bucket_stream(COORDINATOR_BUCKET)).await;
-        let follower = (0..cluster.len()).find(|number| ![asked, lease].contains(number)).unwrap();
-        let queue = cluster.connect(asked, options).await;
+        let follower = (0..cluster.len()).find(|number| ![log, lease].contains(number)).unwrap();
+        let (used, hangs) = (log, if leader { log } else { follower });
+        let queue = cluster.connect((hangs + 1) % cluster.len(), options).await;
         let folder = cluster.folder().to_owned();
         let objects = folder.join("objects").to_string_lossy().into_owned();
         std::fs::create_dir(&objects).unwrap();
-        let place = ["--nats".into(), cluster[asked].url().into(), "--objects".into(), objects.clone()];
+        let all: Vec<&str> = cluster.iter().map(Server::url).collect();
+        let known = if leader { all.join(",") } else { cluster[used].url().to_owned() };
+        let place = ["--nats".into(), known, "--objects".into(), objects.clone()];
         let log = |name: &str| std::fs::File::create(folder.join(name)).unwrap();
         let coordinator = |id: &str| {
             let mut command = millrace();
@@ -67,7 +73,7 @@ impl Hung {
         };
         let processes = vec![coordinator("one"), coordinator("two"), all_stages(&place, log("worker"))];
         let broker = Broker::new(queue.clone(), Objects::open(&objects).unwrap());
-        Self { cluster, queue, broker, asked, follower, place, _processes: processes }
+        Self { cluster, queue, broker, used, hangs, place, _processes: processes }
     }
 
     async fn submit(&self) {
@@ -77,7 +83,8 @@ impl Hung {
         let words: Vec<&str> = submit.iter().chain(&self.place).map(String::as_str).collect();
         until("the run is submitted", async || {
             let told = run(&words).await;
-            // The answer may be late: where the server that hangs led a stream, another is elected first.
+            // The answer may be late, where the server that hangs led a stream and another is elected first;
+            // and the run may be over when it is asked for again.
             (told.status.success() || stderr(&told).contains("exists")).then_some(())
         })
         .await;
@@ -99,9 +106,9 @@ impl Hung {
 
 #[tokio::test]
 async fn a_server_that_hangs_costs_no_lease_and_the_run_goes_on() {
-    let hung = Hung::start().await;
+    let hung = Hung::start(false).await;
     let before = until("a coordinator leads", async || leader(&hung.queue).await).await;
-    hung.cluster.suspend_replica(hung.asked, hung.follower, &bucket_stream(COORDINATOR_BUCKET)).await;
+    hung.cluster.suspend_replica(hung.used, hung.hangs, &bucket_stream(COORDINATOR_BUCKET)).await;
     hung.submit().await;
     until("the lease was renewed many times", async || {
         let now = leader(&hung.queue).await?;
@@ -116,5 +123,17 @@ async fn a_server_that_hangs_costs_no_lease_and_the_run_goes_on() {
         let log = hung.log(name);
         assert!(!log.contains("failed to renew the lease"), "{name}: {log}");
     }
-    hung.cluster[hung.follower].resume().unwrap();
+    hung.cluster[hung.hangs].resume().unwrap();
+}
+
+/// Connections to it stay open, and nothing comes: its clients notice, and go to another server of those they know.
+#[tokio::test]
+async fn a_leader_that_hangs_is_left_by_its_followers_and_its_clients() {
+    let hung = Hung::start(true).await;
+    until("a coordinator leads", async || leader(&hung.queue).await).await;
+    hung.submit().await;
+    hung.reached(2).await;
+    hung.cluster[hung.hangs].suspend().unwrap();
+    hung.reached(STEPS).await;
+    hung.cluster[hung.hangs].resume().unwrap();
 }

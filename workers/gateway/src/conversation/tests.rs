@@ -7,7 +7,14 @@ use crate::testing::{codec, tokens, words};
 
 fn call(messages: Value) -> Call {
     let Value::Array(messages) = messages else { unreachable!() };
-    Call { messages, tools: vec![], limits: TurnLimits::default(), stream: false, stream_usage: false }
+    Call {
+        messages,
+        tools: vec![],
+        limits: TurnLimits::default(),
+        choices: 1,
+        stream: false,
+        stream_usage: false,
+    }
 }
 
 fn user(text: &str) -> Value {
@@ -20,7 +27,7 @@ fn conversation(forks: Forks, context_tokens: u32) -> Conversation {
 
 /// The observation of a call that asks for a turn, as text.
 fn observed(conversation: &mut Conversation, call: &Call) -> String {
-    match conversation.ask(call).unwrap() {
+    match conversation.ask(call, 0).unwrap() {
         Asked::Turn(observation) => words(&observation.tokens),
         other => panic!("{other:?}"),
     }
@@ -61,14 +68,14 @@ fn what_does_not_continue_the_conversation_is_refused_and_changes_nothing() {
         (json!([user("summary")]), "messages[0]"),
         (json!([user("a"), user("c")]), "messages[1]"),
     ] {
-        let refusal = talk.ask(&call(messages)).unwrap_err();
+        let refusal = talk.ask(&call(messages), 0).unwrap_err();
         assert_eq!(refusal.status, StatusCode::CONFLICT);
         assert!(refusal.message.starts_with(at), "{refusal}");
     }
     let other_tools =
         Call { tools: vec![json!({ "type": "function" })], ..call(json!([user("a"), said, user("c")])) };
-    assert_eq!(talk.ask(&other_tools).unwrap_err().status, StatusCode::CONFLICT);
-    let prefilled = talk.ask(&call(json!([user("a"), said]))).unwrap_err();
+    assert_eq!(talk.ask(&other_tools, 0).unwrap_err().status, StatusCode::CONFLICT);
+    let prefilled = talk.ask(&call(json!([user("a"), said])), 0).unwrap_err();
     assert_eq!(prefilled.status, StatusCode::BAD_REQUEST);
     assert_eq!(observed(&mut talk, &call(json!([user("a"), said, user("c")]))), "<user>c$<assistant>");
 }
@@ -90,7 +97,7 @@ fn a_fork_is_appended_where_the_run_says_so() {
 fn forks_are_conversations_of_their_own_where_the_run_says_so() {
     // Room for three messages and their turns, not for all that is said.
     let mut talk = conversation(Forks::Separate, 70);
-    let asked = |talk: &mut Conversation, messages| match talk.ask(&call(messages)).unwrap() {
+    let asked = |talk: &mut Conversation, messages| match talk.ask(&call(messages), 0).unwrap() {
         Asked::Turn(Observation { tokens, follows, .. }) => (words(&tokens), follows),
         other => panic!("{other:?}"),
     };
@@ -119,11 +126,11 @@ fn forks_are_conversations_of_their_own_where_the_run_says_so() {
     talk.take(&tokens("j$")).unwrap();
     // The same with other tools follows nothing, for tools come first.
     let tools = vec![json!({ "type": "function" })];
-    let Asked::Turn(with_tools) = talk.ask(&Call { tools, ..call(main) }).unwrap() else { panic!() };
+    let Asked::Turn(with_tools) = talk.ask(&Call { tools, ..call(main) }, 0).unwrap() else { panic!() };
     assert_eq!(with_tools.follows, Some(0));
     talk.take(&tokens("k$")).unwrap();
     // Each conversation is bounded by itself.
-    let long = talk.ask(&call(json!([user(&"x".repeat(70))]))).unwrap_err();
+    let long = talk.ask(&call(json!([user(&"x".repeat(70))])), 0).unwrap_err();
     assert_eq!(long.code, "context_length_exceeded");
 }
 
@@ -132,12 +139,12 @@ fn a_repeated_call_gets_the_same_turn_a_few_times() {
     let mut talk = conversation(Forks::Refuse, 1_000);
     let asked = call(json!([user("a")]));
     observed(&mut talk, &asked);
-    assert_eq!(talk.ask(&asked).unwrap(), Asked::Outstanding);
+    assert_eq!(talk.ask(&asked, 0).unwrap(), Asked::Outstanding);
     let reply = talk.take(&tokens("b$")).unwrap();
     for _ in 0..REPEATS {
-        assert_eq!(talk.ask(&asked).unwrap(), Asked::Again(Box::new(reply.clone())));
+        assert_eq!(talk.ask(&asked, 0).unwrap(), Asked::Again(Box::new(reply.clone())));
     }
-    assert_eq!(talk.ask(&asked).unwrap_err().status, StatusCode::CONFLICT);
+    assert_eq!(talk.ask(&asked, 0).unwrap_err().status, StatusCode::CONFLICT);
 }
 
 #[test]
@@ -148,7 +155,7 @@ fn an_overflow_is_refused_with_the_numbers() {
     talk.take(&tokens("b$")).unwrap();
     let next = call(json!([user("a"), json!({ "role": "assistant", "content": "b" }), user("c")]));
     for _ in 0..2 {
-        let refusal = talk.ask(&next).unwrap_err();
+        let refusal = talk.ask(&next, 0).unwrap_err();
         assert_eq!((refusal.status, refusal.code), (StatusCode::BAD_REQUEST, "context_length_exceeded"));
         for number in [first + 2, first, 2 * first + 2] {
             assert!(refusal.message.contains(&number.to_string()), "{refusal} lacks {number}");
@@ -179,4 +186,38 @@ fn a_stop_text_ends_the_answer_before_it() {
     let reply = talk.take(&tokens("so far STOP")).unwrap();
     assert_eq!((reply.text.as_str(), reply.finish), ("so far ", Finish::StopText));
     assert_eq!(reply.stop.as_deref(), Some("STOP"));
+}
+
+#[test]
+fn answers_side_by_side_are_samples_after_the_same_turn() {
+    let mut talk = conversation(Forks::Separate, 1_000);
+    let said = |text: &str| json!({ "role": "assistant", "content": text });
+    observed(&mut talk, &call(json!([user("a")])));
+    talk.take(&tokens("b$")).unwrap();
+    let both = Call { choices: 2, ..call(json!([user("a"), said("b"), user("c")])) };
+    let mut asked = |choice| match talk.ask(&both, choice).unwrap() {
+        Asked::Turn(Observation { tokens: asked, words: said, follows }) => {
+            let reply = talk.take(&tokens(["d$", "e$"][choice as usize])).unwrap();
+            (words(&asked), said, follows, reply.prompt_tokens)
+        }
+        other => panic!("{other:?}"),
+    };
+    let context = "<user>a$<assistant>b$<user>c$<assistant>".len();
+    assert_eq!(asked(0), ("<user>c$<assistant>".to_owned(), "c".to_owned(), None, context));
+    assert_eq!(asked(1), ("<user>c$<assistant>".to_owned(), String::new(), Some(1), context));
+    // A lost answer is given again, each of them.
+    for (choice, text) in [(0, "d"), (1, "e")] {
+        assert!(!talk.is_new(&Conversation::fingerprint(&both, choice)));
+        assert!(
+            matches!(talk.ask(&both, choice).unwrap(), Asked::Again(reply) if reply.text == text),
+            "{choice}"
+        );
+    }
+    // The agent goes on after the one that it likes.
+    let first = call(json!([user("a"), said("b"), user("c"), said("d"), user("f")]));
+    let Asked::Turn(on) = talk.ask(&first, 0).unwrap() else { panic!() };
+    assert_eq!((words(&on.tokens), on.follows), ("<user>f$<assistant>".to_owned(), Some(2)));
+    // Where forks are no samples, neither are these.
+    let refused = conversation(Forks::Refuse, 1_000).ask(&Call { choices: 2, ..call(json!([user("a")])) }, 0);
+    assert!(refused.unwrap_err().message.contains("forks"));
 }

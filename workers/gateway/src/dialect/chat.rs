@@ -7,8 +7,10 @@ use super::fields::{arguments, event, flag, list, max_tokens, refuse, stop, text
 use crate::call::{Call, Finish, Reply, ToolCall, assistant};
 use crate::refusal::Refusal;
 
+/// Answers to one call at most.
+const MAX_CHOICES: u32 = 16;
+
 pub(super) fn read(body: &Value) -> Result<Call, Refusal> {
-    refuse(body, "n", |n| *n == 1, "a rollout has one answer to each call; ask with n=1")?;
     refuse(body, "logprobs", |value| *value == false, "log-probabilities stay with the trainer")?;
     let is_text = |format: &Value| format["type"] == "text";
     refuse(body, "response_format", is_text, "tokens are drawn from the policy alone; ask for text")?;
@@ -27,9 +29,21 @@ pub(super) fn read(body: &Value) -> Result<Call, Refusal> {
             max_new_tokens: max_tokens(body, &["max_completion_tokens", "max_tokens"])?,
             stop: stop(body, "stop")?,
         },
+        choices: choices(body)?,
         stream: flag(body, "stream")?,
         stream_usage: body["stream_options"]["include_usage"] == true,
     })
+}
+
+/// Answers that are asked for.
+fn choices(body: &Value) -> Result<u32, Refusal> {
+    match &body["n"] {
+        Value::Null => Ok(1),
+        n => match n.as_u64().map(u32::try_from) {
+            Some(Ok(n @ 1..=MAX_CHOICES)) => Ok(n),
+            _ => Err(Refusal::bad(format!("n={n} must be a whole number from 1 to {MAX_CHOICES}"))),
+        },
+    }
 }
 
 fn read_message(message: &Value, at: &str) -> Result<Value, Refusal> {
@@ -86,8 +100,10 @@ fn calls(reply: &Reply, with_index: bool) -> Vec<Value> {
     reply.tool_calls.iter().enumerate().map(call).collect()
 }
 
-fn usage(reply: &Reply) -> Value {
-    let (prompt, completion) = (reply.prompt_tokens, reply.completion_tokens);
+/// The context counts once, as all answers share it.
+fn usage(replies: &[Reply]) -> Value {
+    let prompt = replies.first().map_or(0, |reply| reply.prompt_tokens);
+    let completion: usize = replies.iter().map(|reply| reply.completion_tokens).sum();
     json!({ "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion })
 }
 
@@ -96,35 +112,45 @@ fn content(reply: &Reply) -> Value {
     if reply.text.is_empty() && !reply.tool_calls.is_empty() { Value::Null } else { json!(reply.text) }
 }
 
-pub(super) fn write(model: &str, reply: &Reply) -> Value {
-    let mut message = json!({ "role": "assistant", "content": content(reply), "refusal": null });
-    if !reply.tool_calls.is_empty() {
-        message["tool_calls"] = Value::Array(calls(reply, false));
-    }
+/// The answer's id: its first turn.
+fn id(replies: &[Reply]) -> String {
+    format!("chatcmpl-{}", replies.first().map_or(0, |reply| reply.turn))
+}
+
+pub(super) fn write(model: &str, replies: &[Reply]) -> Value {
+    let choice = |(index, reply): (usize, &Reply)| {
+        let mut message = json!({ "role": "assistant", "content": content(reply), "refusal": null });
+        if !reply.tool_calls.is_empty() {
+            message["tool_calls"] = Value::Array(calls(reply, false));
+        }
+        json!({ "index": index, "message": message, "logprobs": null, "finish_reason": finish(reply) })
+    };
+    let choices: Vec<Value> = replies.iter().enumerate().map(choice).collect();
     json!({
-        "id": format!("chatcmpl-{}", reply.turn), "object": "chat.completion", "created": 0, "model": model,
-        "choices": [{ "index": 0, "message": message, "logprobs": null, "finish_reason": finish(reply) }],
-        "usage": usage(reply),
+        "id": id(replies), "object": "chat.completion", "created": 0, "model": model, "choices": choices,
+        "usage": usage(replies),
     })
 }
 
-pub(super) fn events(model: &str, call: &Call, reply: &Reply) -> String {
+pub(super) fn events(model: &str, call: &Call, replies: &[Reply]) -> String {
     let chunk = |choices: Value, usage: Value| {
         json!({
-            "id": format!("chatcmpl-{}", reply.turn), "object": "chat.completion.chunk", "created": 0,
-            "model": model, "choices": choices, "usage": usage,
+            "id": id(replies), "object": "chat.completion.chunk", "created": 0, "model": model,
+            "choices": choices, "usage": usage,
         })
     };
-    let choice =
-        |delta: Value, finish: Value| json!([{ "index": 0, "delta": delta, "finish_reason": finish }]);
-    let mut delta = json!({ "role": "assistant", "content": content(reply) });
-    if !reply.tool_calls.is_empty() {
-        delta["tool_calls"] = Value::Array(calls(reply, true));
+    let mut events = String::new();
+    for (index, reply) in replies.iter().enumerate() {
+        let choice = |delta: Value, finish: Value| json!([{ "index": index, "delta": delta, "finish_reason": finish }]);
+        let mut delta = json!({ "role": "assistant", "content": content(reply) });
+        if !reply.tool_calls.is_empty() {
+            delta["tool_calls"] = Value::Array(calls(reply, true));
+        }
+        events += &event(None, &chunk(choice(delta, Value::Null), Value::Null));
+        events += &event(None, &chunk(choice(json!({}), json!(finish(reply))), Value::Null));
     }
-    let mut events = event(None, &chunk(choice(delta, Value::Null), Value::Null));
-    events += &event(None, &chunk(choice(json!({}), json!(finish(reply))), Value::Null));
     if call.stream_usage {
-        events += &event(None, &chunk(json!([]), usage(reply)));
+        events += &event(None, &chunk(json!([]), usage(replies)));
     }
     events + "data: [DONE]\n\n"
 }

@@ -28,6 +28,7 @@ pub(super) fn read(body: &Value) -> Result<Call, Refusal> {
             stop: stop(body, "stop_sequences")?,
         },
         stream: flag(body, "stream")?,
+        choices: 1,
         stream_usage: false,
     })
 }

@@ -36,6 +36,7 @@ pub(super) fn read(body: &Value) -> Result<Call, Refusal> {
         tools: list(body, "tools")?.iter().map(tool).collect::<Result<_, _>>()?,
         limits: TurnLimits { max_new_tokens: max_tokens(body, &["max_output_tokens"])?, stop: Vec::new() },
         stream: flag(body, "stream")?,
+        choices: 1,
         stream_usage: false,
     })
 }

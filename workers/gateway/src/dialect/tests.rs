@@ -21,7 +21,7 @@ fn reply() -> Reply {
 
 /// An answer as the agent sends it back, with the tool's result, in the dialect.
 fn sent_back(dialect: Dialect, reply: &Reply) -> Value {
-    let written = dialect.write("m", reply);
+    let written = dialect.write("m", std::slice::from_ref(reply));
     match dialect {
         Dialect::Chat => json!({ "messages": [
             { "role": "user", "content": [{ "type": "text", "text": "go" }] },
@@ -85,7 +85,9 @@ fn what_is_not_done_is_refused_by_field() {
     let chat = || json!({ "messages": [{ "role": "user", "content": "go" }] });
     let image = json!([{ "role": "user", "content": [{ "type": "image_url", "image_url": {} }] }]);
     let refused = [
-        (Dialect::Chat, chat(), ("n", json!(2))),
+        (Dialect::Chat, chat(), ("n", json!(0))),
+        (Dialect::Chat, chat(), ("n", json!(17))),
+        (Dialect::Chat, chat(), ("n", json!("2"))),
         (Dialect::Chat, chat(), ("logprobs", json!(true))),
         (Dialect::Chat, chat(), ("response_format", json!({ "type": "json_object" }))),
         (Dialect::Chat, chat(), ("tool_choice", json!("required"))),
@@ -127,20 +129,43 @@ fn data(events: &str) -> Vec<Value> {
 fn events_add_up_to_the_answer() {
     let body = json!({ "messages": [{ "role": "user", "content": "go" }], "stream_options": { "include_usage": true } });
     let call = Dialect::Chat.read(&body).unwrap();
-    let events = Dialect::Chat.events("m", &call, &reply());
+    let events = Dialect::Chat.events("m", &call, &[reply()]);
     assert!(events.ends_with("data: [DONE]\n\n"));
     let chunks = data(&events);
     assert_eq!(chunks[0]["choices"][0]["delta"]["content"], "I look.");
     assert_eq!(chunks[0]["choices"][0]["delta"]["tool_calls"][0]["index"], 0);
     assert_eq!(chunks[1]["choices"][0]["finish_reason"], "tool_calls");
     assert_eq!(chunks[2]["usage"]["total_tokens"], 14);
-    let named: Vec<String> = data(&Dialect::Messages.events("m", &call, &reply()))
+    let named: Vec<String> = data(&Dialect::Messages.events("m", &call, &[reply()]))
         .iter()
         .map(|event| event["type"].as_str().unwrap().to_owned())
         .collect();
     let block = ["content_block_start", "content_block_delta", "content_block_stop"];
     assert_eq!(named, [&["message_start"][..], &block, &block, &["message_delta", "message_stop"]].concat());
-    let last = data(&Dialect::Responses.events("m", &call, &reply())).pop().unwrap();
+    let last = data(&Dialect::Responses.events("m", &call, &[reply()])).pop().unwrap();
     assert_eq!(last["type"], "response.completed");
-    assert_eq!(last["response"]["output"], Dialect::Responses.write("m", &reply())["output"]);
+    assert_eq!(last["response"]["output"], Dialect::Responses.write("m", &[reply()])["output"]);
+}
+
+#[test]
+fn several_answers_are_choices_of_one() {
+    let call =
+        Dialect::Chat.read(&json!({ "messages": [{ "role": "user", "content": "go" }], "n": 2 })).unwrap();
+    assert_eq!(call.choices, 2);
+    let other = Reply { tool_calls: vec![], finish: Finish::Stop, text: "No.".into(), turn: 4, ..reply() };
+    let replies = [reply(), other];
+    let written = Dialect::Chat.write("m", &replies);
+    let choices = written["choices"].as_array().unwrap();
+    let seen: Vec<_> =
+        choices.iter().map(|c| (&c["index"], &c["message"]["content"], &c["finish_reason"])).collect();
+    assert_eq!(
+        seen,
+        [(&json!(0), &json!("I look."), &json!("tool_calls")), (&json!(1), &json!("No."), &json!("stop"))]
+    );
+    // What both share counts once.
+    let (prompt, completion) = (reply().prompt_tokens, 2 * reply().completion_tokens);
+    assert_eq!(written["usage"]["total_tokens"], json!(prompt + completion));
+    let chunks = data(&Dialect::Chat.events("m", &call, &replies));
+    let indices: Vec<_> = chunks.iter().map(|chunk| chunk["choices"][0]["index"].clone()).collect();
+    assert_eq!(indices, [0, 0, 1, 1].map(|index| json!(index)));
 }

@@ -96,6 +96,27 @@ async fn parallel_calls_are_answered_one_after_another_and_a_lost_answer_is_give
 }
 
 #[tokio::test]
+async fn an_agent_may_ask_for_several_answers_and_go_on_after_one() {
+    let world = World::start(8).await;
+    let agent = "both = json.load(urllib.request.urlopen(request('/v1/chat/completions', body([user('a')], n=2))))\n\
+                 both = [choice['message'] for choice in both['choices']]\n\
+                 last = ask([user('a'), both[0], user('go on')])\n\
+                 report('said', [m['content'] for m in both + [last]])\n\
+                 report('more', status([user('a')], n=3))";
+    let spec = json!({ "forks": "separate", "max_turns": 4 });
+    let session = world.begin(&spec, json!({ "files": { "agent.py": world.agent(agent) } })).unwrap();
+    let first = done(session.step(0, &[]).await);
+    let second = done(session.step(1, &tokens("b$")).await);
+    assert_eq!((words(&first.observation), first.follows), ("<user>a$<assistant>".to_owned(), None));
+    assert_eq!((second.observation, second.follows), (first.observation, Some(0)));
+    let third = done(session.step(2, &tokens("c$")).await);
+    assert_eq!((words(&third.observation), third.follows), ("<user>go on$<assistant>".to_owned(), Some(1)));
+    assert!(done(session.step(3, &tokens("d$")).await).done);
+    let reports = world.reports();
+    assert_eq!((&reports["said"], &reports["more"]), (&json!(["b", "c", "d"]), &json!(410)), "{reports}");
+}
+
+#[tokio::test]
 async fn no_process_of_an_agent_outlives_it() {
     let world = World::start(8).await;
     // A process in a session of its own, whose parent is gone.

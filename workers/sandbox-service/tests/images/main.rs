@@ -147,6 +147,48 @@ fn a_sandbox_begins_with_its_images_files_and_writes_its_own() {
     assert!(!String::from_utf8(place.env(&["ls"]).stdout).unwrap().contains("task:1"));
 }
 
+const GAMES: &str = r#"
+import millrace
+@millrace.environment("told")
+class Told:
+    def reset(self, seed): return open("/opt/words").read()
+    def step(self, said): return "", 1.0, True
+millrace.serve()
+"#;
+
+#[test]
+fn environments_run_in_an_image_of_the_store() {
+    let place = Place::new();
+    let root = place.at("games");
+    std::fs::create_dir_all(root.join("opt")).unwrap();
+    std::fs::write(root.join("opt/games.py"), GAMES).unwrap();
+    std::fs::write(root.join("opt/words"), "of the image").unwrap();
+    place.push("games", &["games:1", "--system"]);
+    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python").canonicalize().unwrap();
+    let package = package.to_str().unwrap();
+    let command = format!("env PYTHONPATH={package} python3 /opt/games.py");
+    let gem = |image: &str| {
+        let host = place.host_with(&["--gem", &command, "--gem-read", package, "--gem-image", image]);
+        let key = format!("Bearer {KEY}");
+        let headers = [("Authorization", key.as_str()), ("Content-Type", "application/json")];
+        let post = |path: &str, body: Value| {
+            let path = format!("/apis/v1/envs/gem/{path}");
+            let (status, said) = host.ask("POST", &path, &headers, body.to_string().as_bytes());
+            (status, serde_json::from_str::<Value>(&said).unwrap())
+        };
+        match post("make", json!({ "env_id": "told" })) {
+            (200, made) => post("reset", json!({ "sandbox_id": made["sandbox_id"], "seed": 1 })),
+            refused => refused,
+        }
+    };
+    assert_eq!(gem("games:1").1["observation"], "of the image");
+    let (status, said) = gem("games:2");
+    assert!(
+        (400..500).contains(&status) && said["detail"].as_str().unwrap().contains("is not there"),
+        "{said}"
+    );
+}
+
 #[test]
 fn a_folder_with_its_own_programs_needs_none_of_the_machines() {
     let place = Place::new();

@@ -1,6 +1,7 @@
 //! The service as ROCK's own client drives it, and what that client does not do.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -44,6 +45,29 @@ fn rocks_own_client_is_served() {
     let service = service(&[&images[..], &["--image-commits", "saved-"]].concat());
     let driver = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rock_client.py");
     service.drive(&driver, &[&service.address, KEY, OTHER], &[]);
+}
+
+/// ROCK's requests have no field for it.
+#[test]
+fn a_sandbox_reaches_the_hosts_that_are_opened_unasked_and_no_other() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (name, other) = (format!("localhost:{port}"), format!("other.test:{port}"));
+    let (both, private) = (format!("{name},{other}"), format!("127.0.0.1:{port},[::1]:{port}"));
+    let service = service(&["--network", &both, "--network-private", &private, "--network-unasked", &name]);
+    let id = service.start();
+    let asked = |host: &str| {
+        let program = format!(
+            "import socket; s = socket.create_connection(('127.0.0.1', 4181)); \
+             s.sendall(b'CONNECT {host} HTTP/1.1\\r\\nHost: {host}\\r\\n\\r\\n'); print(s.recv(99).decode()[9:12])"
+        );
+        let execute = json!({ "sandbox_id": id, "command": ["python3", "-c", program] });
+        let told = service.post("/execute", &execute);
+        told["result"]["stdout"].as_str().unwrap_or_else(|| panic!("{told}")).trim().to_owned()
+    };
+    assert_eq!((asked(&name), asked(&other)), ("200".to_owned(), "403".to_owned()));
+    let execute = json!({ "sandbox_id": id, "command": "echo $https_proxy" });
+    assert_eq!(service.post("/execute", &execute)["result"]["stdout"], "http://127.0.0.1:4181\n");
 }
 
 #[test]
