@@ -83,8 +83,8 @@ impl Hung {
         let words: Vec<&str> = submit.iter().chain(&self.place).map(String::as_str).collect();
         until("the run is submitted", async || {
             let told = run(&words).await;
-            // The answer may be late, where the server that hangs led a stream and another is elected first;
-            // and the run may be over when it is asked for again.
+            // The answer may be late, where the server that hangs led a stream and another is elected first:
+            // then the run exists.
             (told.status.success() || stderr(&told).contains("exists")).then_some(())
         })
         .await;

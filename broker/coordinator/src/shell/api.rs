@@ -14,7 +14,7 @@ use millrace_schemas::drain::{DrainRequest, DrainWorker};
 use millrace_schemas::limits::{MAX_LISTED_RUNS, MAX_REQUEST_BYTES, MAX_SHOWN_BYTES, REQUEST_TIMEOUT_MS};
 use millrace_schemas::submit::{RunFileError, from_json};
 use millrace_schemas::text::shown;
-use millrace_schemas::{Event, RunId, RunSpec, subjects};
+use millrace_schemas::{Event, RunId, subjects};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -45,29 +45,28 @@ impl Api {
             let state = self.shared.lock();
             (state.knows(&spec.name), state.refusals(&spec))
         };
+        let run = spec.name.clone();
+        let exists = || {
+            error(
+                409,
+                format!(
+                    "run {run:?} exists; choose another name, or see it with mr.api.status",
+                    run = run.as_str()
+                ),
+            )
+        };
         if known {
-            return self.submitted_before(&spec);
+            return Err(exists());
         }
         if !lacks.is_empty() {
             return Err(run_file_error(&RunFileError::Refused(lacks)));
         }
-        let run = spec.name.clone();
-        let appended = self.append(run.as_str(), &Event::Submitted(Box::new(spec.clone()))).await?;
-        self.folded(appended.seq).await?;
-        if appended.first { json(&RunReply { run }) } else { self.submitted_before(&spec) }
-    }
-
-    /// A run file that comes again while its run is not over, because the first answer was late or lost, gets
-    /// that answer. Another file for the same run is refused.
-    fn submitted_before(&self, spec: &RunSpec) -> Result<Bytes, ApiError> {
-        let run = &spec.name;
-        let is_same =
-            self.shared.lock().runs.get(run).is_some_and(|run| !run.is_closed() && run.spec == *spec);
-        if is_same {
-            return json(&RunReply { run: run.clone() });
+        let appended = self.append(run.as_str(), &Event::Submitted(Box::new(spec))).await?;
+        if !appended.first {
+            return Err(exists());
         }
-        let name = run.as_str();
-        Err(error(409, format!("run {name:?} exists; choose another name, or see it with mr.api.status")))
+        self.folded(appended.seq).await?;
+        json(&RunReply { run })
     }
 
     async fn cancel(&self, body: &[u8]) -> Result<Bytes, ApiError> {

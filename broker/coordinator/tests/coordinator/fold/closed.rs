@@ -9,9 +9,9 @@ use millrace_coordinator::shell::shared::SharedState;
 use millrace_queue::clock::SystemClock;
 use millrace_queue::service::ApiHandler;
 use millrace_queue::{Broker, MemoryQueue, Objects};
-use millrace_schemas::api::{CurvePoint, Evaluation, PassAt, RunList, RunReply, RunState};
+use millrace_schemas::api::{CurvePoint, Evaluation, PassAt, RunList, RunState};
 use millrace_schemas::limits::MAX_PAYLOAD_BYTES;
-use millrace_schemas::{Event, RunId, RunSpec};
+use millrace_schemas::{Event, RunId};
 
 use super::harness::Harness;
 use super::{bytes, spec, to_the_end};
@@ -101,29 +101,6 @@ fn all_runs_together_are_bounded() {
         taken += u64::from(state.runs.contains_key(&spec.name));
     }
     assert_eq!(taken, 4, "of 262,144 rollouts each");
-}
-
-/// Its answer was late or lost. A name that is taken by another run, or by one that is over, stays refused.
-#[tokio::test]
-async fn a_run_file_that_comes_again_is_answered_as_at_first() {
-    let spec = spec("alpha = 1.0");
-    let mut state = State::default();
-    state.advance(1, spec.name.as_str(), Event::Submitted(Box::new(spec.clone())));
-    let mut over = state.clone();
-    over.advance(2, spec.name.as_str(), Event::Cancelled { reason: "enough".into() });
-    let submit = async |state: &State, spec: &RunSpec| {
-        let broker = Broker::new(Arc::new(MemoryQueue::new(Arc::new(SystemClock::new()))), Objects::memory());
-        let body = serde_json::to_vec(spec).expect("JSON");
-        Api::new(broker, SharedState::new(state.clone())).call("submit", body.into()).await
-    };
-    let reply: RunReply =
-        serde_json::from_slice(&submit(&state, &spec).await.expect("an answer")).expect("a run");
-    assert_eq!(reply.run, spec.name);
-    let other = RunSpec { steps: spec.steps + 1, ..spec.clone() };
-    for (state, spec) in [(&state, &other), (&over, &spec)] {
-        let refused = submit(state, spec).await.expect_err("the name is taken");
-        assert!(refused.code == 409 && refused.message.contains("exists"), "{refused:?}");
-    }
 }
 
 #[tokio::test]
