@@ -173,14 +173,14 @@ impl Session {
         call: &Call,
         choice: u32,
     ) -> Result<Reply, Refusal> {
-        let fingerprint = Conversation::fingerprint(call, choice);
-        if conversation.open.as_ref().is_some_and(|open| open.fingerprint != fingerprint) {
+        let fingerprint = || Conversation::fingerprint(call, choice);
+        if conversation.open.as_ref().is_some_and(|open| open.fingerprint != fingerprint()) {
             // Its client went away without an answer. The turn is the rollout's all the same.
             self.answer(conversation).await?;
         }
         let turn = self.running()?;
         let left = self.max_turns - turn;
-        if choice == 0 && call.choices > left && conversation.is_new(&fingerprint) {
+        if choice == 0 && call.choices > left && conversation.is_new(&fingerprint()) {
             let (n, most) = (call.choices, self.max_turns);
             return Err(Refusal::over(format!(
                 "n={n}, but of its {most} calls (environment.max_turns) the rollout has {left} left"

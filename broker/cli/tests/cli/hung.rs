@@ -54,10 +54,10 @@ impl Hung {
         let options = JetStreamOptions { replicas: 3, ..JetStreamOptions::default() };
         let queue = cluster.connect(0, options.clone()).await;
         queue.ensure_topology().await.unwrap();
-        let log = cluster.leader_of(&queue, LOG_STREAM).await;
+        let used = cluster.leader_of(&queue, LOG_STREAM).await;
         let lease = cluster.leader_of(&queue, &bucket_stream(COORDINATOR_BUCKET)).await;
-        let follower = (0..cluster.len()).find(|number| ![log, lease].contains(number)).unwrap();
-        let (used, hangs) = (log, if leader { log } else { follower });
+        let follower = (0..cluster.len()).find(|number| ![used, lease].contains(number)).unwrap();
+        let hangs = if leader { used } else { follower };
         let queue = cluster.connect((hangs + 1) % cluster.len(), options).await;
         let folder = cluster.folder().to_owned();
         let objects = folder.join("objects").to_string_lossy().into_owned();

@@ -11,7 +11,7 @@ use millrace_schemas::limits;
 use tokio::time::{Instant, timeout};
 
 /// How long a replica has to answer before another one may be asked.
-pub(super) const ANSWER: Duration = Duration::from_millis(limits::REPLICA_ANSWER_MS);
+const ANSWER: Duration = Duration::from_millis(limits::REPLICA_ANSWER_MS);
 /// How long at first, where one has not answered lately. Doubled each time, up to [`ANSWER`].
 const DOUBTFUL: Duration = Duration::from_millis(limits::REPLICA_ANSWER_MS / 10);
 /// How long a silent replica is remembered.

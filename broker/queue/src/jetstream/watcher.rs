@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use async_nats::{HeaderMap, Message, StatusCode, Subscriber};
 use async_trait::async_trait;
-use bytes::Bytes;
 use futures::StreamExt;
 use millrace_schemas::{limits, subjects};
 use serde_json::json;
@@ -18,7 +17,6 @@ use tokio::time::Instant;
 
 use super::connection::Connection;
 use super::keys::{is_deletion, is_original, subject};
-use super::replicas::ANSWER;
 use crate::port::{KeyValue, KeyWatcher, QueueError};
 
 /// Values asked for at once.
@@ -117,49 +115,48 @@ impl JetStreamWatcher {
         Ok(values)
     }
 
-    /// Reads values stored at `from` or later. Returns the start of the next page, if there is one.
+    /// Reads values stored at `from` or later, from any replica. Returns the start of the next page, if
+    /// there is one.
     async fn page(&self, from: u64, values: &mut Vec<KeyValue>) -> Result<Option<u64>, QueueError> {
-        let unavailable = |reason: String| QueueError::Unavailable {
-            action: "watch keys",
-            reason: format!("bucket={}: {reason}", self.bucket),
-        };
-        let client = &self.connection.client;
         let path = format!("$JS.API.DIRECT.GET.{}", subjects::bucket_stream(self.bucket));
+        let read = self.connection.answer_of_any("watch keys", &path, || self.read_page(&path, from));
+        let late = |_| self.unavailable("the server did not answer in time");
+        let (found, next) = tokio::time::timeout(PATIENCE, read).await.map_err(late)???;
+        values.extend(found);
+        Ok(next)
+    }
+
+    /// A page as one replica answers it.
+    async fn read_page(&self, path: &str, from: u64) -> Result<(Vec<KeyValue>, Option<u64>), QueueError> {
+        let client = &self.connection.client;
         let body = json!({ "seq": from, "batch": PAGE, "next_by_subj": subjects::keys(self.bucket) });
-        let (inbox, body) = (client.new_inbox(), Bytes::from(body.to_string()));
+        let inbox = client.new_inbox();
         let mut page = self.connection.subscribe("watch keys", &inbox).await?;
-        let ask = || client.publish_with_reply(path.clone(), inbox.clone(), body.clone());
-        ask().await.map_err(|e| unavailable(e.to_string()))?;
-        let give_up = Instant::now() + PATIENCE;
-        let mut next = from;
+        let sent = client.publish_with_reply(path.to_owned(), inbox, body.to_string().into()).await;
+        sent.map_err(|e| self.unavailable(e.to_string()))?;
+        let (mut values, mut next) = (Vec::new(), from);
         loop {
-            let answer = tokio::time::timeout(ANSWER, page.next());
-            let Ok(answer) = self.connection.answer("watch keys", &path, answer).await? else {
-                if Instant::now() >= give_up {
-                    return Err(unavailable("the server did not answer in time".into()));
-                }
-                // One of several replicas may hang. Whichever ends its answer first has given all of it.
-                ask().await.map_err(|e| unavailable(e.to_string()))?;
-                continue;
-            };
-            let message = answer.ok_or_else(|| unavailable("the connection is closed".into()))?;
+            let message = page.next().await.ok_or_else(|| self.unavailable("the connection is closed"))?;
             match message.status {
                 None => {}
                 // The end of the page, with what is left after it; or nothing at all.
-                Some(StatusCode::NOT_FOUND) => return Ok(None),
+                Some(StatusCode::NOT_FOUND) => return Ok((values, None)),
                 Some(status) if status.as_u16() == 204 => {
                     let left = header(message.headers.as_ref(), "Nats-Num-Pending").unwrap_or(0);
-                    return Ok((left > 0 && next > from).then_some(next));
+                    return Ok((values, (left > 0 && next > from).then_some(next)));
                 }
                 Some(status) => {
                     let words = message.description.unwrap_or_default();
-                    return Err(unavailable(format!("answered with status={status} {words}")));
+                    return Err(self.unavailable(format!("answered with status={status} {words}")));
                 }
             }
-            next =
-                header(message.headers.as_ref(), "Nats-Sequence").map_or(next, |seq: u64| next.max(seq + 1));
+            next = header(message.headers.as_ref(), "Nats-Sequence").map_or(next, |seq: u64| seq + 1);
             values.extend(value(self.bucket, message));
         }
+    }
+
+    fn unavailable(&self, reason: impl std::fmt::Display) -> QueueError {
+        QueueError::Unavailable { action: "watch keys", reason: format!("bucket={}: {reason}", self.bucket) }
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use chrono::NaiveDate;
+use chrono::{NaiveDate, NaiveTime};
 use minijinja::value::Kwargs;
 use minijinja::{Environment, Error, ErrorKind, Value, context};
 use minijinja_contrib::pycompat::unknown_method_callback;
@@ -19,8 +19,8 @@ const FUEL: u64 = 20_000_000;
 
 /// What a template reads the clock with.
 const CLOCK: &str = "strftime_now";
-/// The day on which every template is rendered that has no default for it: year, month, day.
-const DATE: (i32, u32, u32) = (2025, 1, 1);
+/// The day on which every template is rendered that has no default for it.
+const DATE: NaiveDate = NaiveDate::from_ymd_opt(2025, 1, 1).expect("a day");
 
 /// A chat template.
 pub(super) struct Template {
@@ -92,10 +92,9 @@ fn without_marks(mut source: String) -> String {
 /// [`DATE`] as Python's `strftime` writes it.
 #[expect(clippy::needless_pass_by_value, reason = "so does a function take its arguments")]
 fn date(format: String) -> Result<String, Error> {
-    let (year, month, day) = DATE;
-    let midnight = NaiveDate::from_ymd_opt(year, month, day).and_then(|day| day.and_hms_opt(0, 0, 0));
     let mut text = String::new();
-    midnight.and_then(|day| write!(text, "{}", day.and_utc().format(&format)).ok()).ok_or_else(|| {
+    let midnight = DATE.and_time(NaiveTime::MIN).and_utc();
+    write!(text, "{}", midnight.format(&format)).map_err(|_| {
         Error::new(ErrorKind::InvalidOperation, format!("{CLOCK}: {format:?} is no format of a date"))
     })?;
     Ok(text)

@@ -130,6 +130,12 @@ fn keep<'a>(text: &'a str, parts: &mut Vec<TurnPart<'a>>) {
     }
 }
 
+/// A tool's name, without the white space around it.
+fn tool_name(written: &str) -> Result<&str, String> {
+    let name = written.trim();
+    if name.is_empty() { Err("it lacks the tool's name".to_owned()) } else { Ok(name) }
+}
+
 /// The first JSON value of a text, and what follows it.
 fn first_value<T: for<'de> Deserialize<'de>>(text: &str) -> Result<(T, &str), String> {
     let mut values = serde_json::Deserializer::from_str(text).into_iter();

@@ -1,6 +1,8 @@
 //! How a model is told of its tools. A chat template that renders tools, and calls in a form of
 //! [`CallForm`], does it; any other model is told in the system message, in the words of Hermes and Qwen.
 
+use std::borrow::Cow;
+
 use serde_json::{Value, json};
 
 use super::tool_calls::{CallForm, TurnPart};
@@ -116,15 +118,11 @@ impl Codec {
     /// # Errors
     /// As [`Self::open_chat`].
     pub fn open_with_tools(&self, messages: &[Value], tools: &[Value]) -> Result<Vec<u32>, TextError> {
-        match self.form_for(messages, tools) {
-            None | Some(ToolForm::Template { arguments: Arguments::Object, .. }) => {
-                self.open_chat(messages, tools)
-            }
-            Some(ToolForm::Template { arguments: Arguments::Text, .. }) => {
-                self.open_chat(&with_arguments_as_text(messages), tools)
-            }
-            Some(ToolForm::SystemMessage) => self.open_chat(&told(in_words(messages), tools), &[]),
+        let (messages, given) = self.in_form(messages, tools);
+        if given.len() < tools.len() {
+            return self.open_chat(&told(messages.into_owned(), tools), given);
         }
+        self.open_chat(&messages, given)
     }
 
     /// The tokens after the policy's turn `turn` when `messages` follow it, of which some may be
@@ -138,15 +136,8 @@ impl Codec {
         messages: &[Value],
         tools: &[Value],
     ) -> Result<Vec<u32>, TextError> {
-        match self.form_for(messages, tools) {
-            None | Some(ToolForm::Template { arguments: Arguments::Object, .. }) => {
-                self.continue_chat(turn, messages, tools)
-            }
-            Some(ToolForm::Template { arguments: Arguments::Text, .. }) => {
-                self.continue_chat(turn, &with_arguments_as_text(messages), tools)
-            }
-            Some(ToolForm::SystemMessage) => self.continue_chat(turn, &in_words(messages), &[]),
-        }
+        let (messages, given) = self.in_form(messages, tools);
+        self.continue_chat(turn, &messages, given)
     }
 
     /// The tokens after the policy's turn `turn` when its calls had these `results`, of each the
@@ -192,10 +183,19 @@ impl Codec {
         self.tool_form().calls().parts(text, tools)
     }
 
-    /// The form of tools in a conversation; `None` where it has none.
-    fn form_for(&self, messages: &[Value], tools: &[Value]) -> Option<ToolForm> {
+    /// The messages as the template takes them, and the tools that it is given.
+    fn in_form<'a>(&self, messages: &'a [Value], tools: &'a [Value]) -> (Cow<'a, [Value]>, &'a [Value]) {
         let is_of_tools = |message: &Value| message["role"] == "tool" || message["tool_calls"].is_array();
-        (!tools.is_empty() || messages.iter().any(is_of_tools)).then(|| self.tool_form())
+        if tools.is_empty() && !messages.iter().any(is_of_tools) {
+            return (messages.into(), tools);
+        }
+        match self.tool_form() {
+            ToolForm::Template { arguments: Arguments::Object, .. } => (messages.into(), tools),
+            ToolForm::Template { arguments: Arguments::Text, .. } => {
+                (with_arguments_as_text(messages).into(), tools)
+            }
+            ToolForm::SystemMessage => (in_words(messages).into(), &[]),
+        }
     }
 }
 
@@ -213,9 +213,6 @@ fn with_arguments_as_text(messages: &[Value]) -> Vec<Value> {
 
 /// The messages with the system's words about `tools`.
 fn told(mut messages: Vec<Value>, tools: &[Value]) -> Vec<Value> {
-    if tools.is_empty() {
-        return messages;
-    }
     let lines: Vec<String> = tools.iter().map(Value::to_string).collect();
     let words = WORDS.replace("{tools}", &lines.join("\n"));
     match messages.first_mut().filter(|first| first["role"] == "system") {

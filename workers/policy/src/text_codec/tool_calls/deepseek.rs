@@ -1,7 +1,7 @@
 //! DeepSeek's calls, each between marks, and marks around all of them.
 
 use super::tagged::{Read, between};
-use super::{TurnPart, keep};
+use super::{TurnPart, keep, tool_name};
 
 const ALL: (&str, &str) = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>");
 const ONE: (&str, &str) = ("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>");
@@ -33,10 +33,7 @@ fn read(inner: &str) -> Read {
         }
         None => (before, after),
     };
-    let name = name.trim();
-    if name.is_empty() {
-        return Err("it lacks the tool's name".to_owned());
-    }
+    let name = tool_name(name)?;
     let arguments = serde_json::from_str(arguments.trim()).map_err(|error| error.to_string())?;
     Ok((name.to_owned(), arguments))
 }

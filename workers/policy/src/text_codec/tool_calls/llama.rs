@@ -21,24 +21,20 @@ pub(super) fn parts(text: &str) -> Vec<TurnPart<'_>> {
     let (mut rest, is_tagged) = trimmed.strip_prefix(TAG).map_or((trimmed, false), |rest| (rest, true));
     let mut parts = Vec::new();
     loop {
-        let body = rest.trim_start();
-        match first_value::<Object>(body) {
-            Ok((Object { name, parameters }, after)) => {
-                parts.push(TurnPart::Call { name, arguments: Value::Object(parameters) });
-                let next = after.trim_start().strip_prefix(';');
-                rest = next.unwrap_or(after);
-                if next.is_none() {
-                    break;
-                }
+        let (Object { name, parameters }, after) = match first_value(rest.trim_start()) {
+            Ok(found) => found,
+            Err(_) if !parts.is_empty() => break,
+            Err(reason) if is_tagged => return vec![TurnPart::Malformed { written: text, reason }],
+            Err(_) => {
+                rest = text;
+                break;
             }
-            Err(reason) if parts.is_empty() && is_tagged => {
-                return vec![TurnPart::Malformed { written: text, reason }];
-            }
-            Err(_) if parts.is_empty() => {
-                keep(text, &mut parts);
-                return parts;
-            }
-            Err(_) => break,
+        };
+        parts.push(TurnPart::Call { name, arguments: Value::Object(parameters) });
+        let next = after.trim_start().strip_prefix(';');
+        rest = next.unwrap_or(after);
+        if next.is_none() {
+            break;
         }
     }
     keep(rest, &mut parts);

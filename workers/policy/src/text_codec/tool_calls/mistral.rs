@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{TurnPart, Written, first_value, keep};
+use super::{TurnPart, Written, first_value, keep, tool_name};
 
 pub(super) const OPEN: &str = "[TOOL_CALLS]";
 /// Between name and arguments, before the call's id, which is the server's to give.
@@ -36,10 +36,7 @@ fn read(text: &str) -> Result<(Vec<Written>, &str), String> {
     let head = text.find('{').ok_or("it has neither a list of calls nor arguments")?;
     let (name, arguments) = text.split_at(head);
     let id = name.split_once(CALL_ID).or_else(|| name.split_once(ARGUMENTS));
-    let name = id.map_or(name, |(name, _)| name).trim();
-    if name.is_empty() {
-        return Err("it lacks the tool's name".to_owned());
-    }
+    let name = tool_name(id.map_or(name, |(name, _)| name))?;
     let (arguments, after) = first_value::<Value>(arguments)?;
     Ok((vec![Written { name: name.to_owned(), arguments }], after))
 }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::typed::{Given, typed};
-use super::{TurnPart, Written, keep};
+use super::{TurnPart, Written, keep, tool_name};
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
@@ -65,9 +65,7 @@ pub(super) fn function(inner: &str, tools: &[Value]) -> Read {
 pub(super) fn arg_keys(inner: &str, tools: &[Value]) -> Read {
     const KEY: &str = "<arg_key>";
     let (name, mut rest) = inner.find(KEY).map_or((inner, ""), |at| inner.split_at(at));
-    if name.trim().is_empty() {
-        return Err("it lacks the tool's name".to_owned());
-    }
+    let name = tool_name(name)?;
     let mut given = Vec::new();
     while !rest.is_empty() {
         let after = rest.strip_prefix(KEY).ok_or("where an argument is due, <arg_key> is missing")?;
@@ -78,7 +76,7 @@ pub(super) fn arg_keys(inner: &str, tools: &[Value]) -> Read {
         given.push(Given { key: key.trim(), value });
         rest = next.trim_start();
     }
-    Ok(typed(name.trim(), &given, tools))
+    Ok(typed(name, &given, tools))
 }
 
 fn unended(key: &str, missing: &str) -> String {
