@@ -154,13 +154,14 @@ impl Fleet {
         }
     }
 
-    /// Starts what was killed or has left.
-    pub(super) fn revive(&self, at: usize) {
+    /// Starts what was killed or has left. Whether it runs now: one that was told to leave may still be at it.
+    pub(super) fn revive(&self, at: usize) -> bool {
         let mut processes = self.processes();
         let process = &mut processes[at];
         if process.task.as_ref().is_none_or(JoinHandle::is_finished) {
             begin(&self.world, process);
         }
+        !process.stop.is_cancelled()
     }
 
     /// Tells a process to leave.

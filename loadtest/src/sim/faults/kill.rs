@@ -1,10 +1,14 @@
 //! Processes that are killed or drained, and started again.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::sleep;
 
 use crate::sim::fleet::Fleet;
+
+/// Between two looks whether a process has left.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Kills a process; another comes in its place from nothing.
 pub(super) fn kill(fleet: &Arc<Fleet>) {
@@ -20,10 +24,13 @@ pub(super) fn drain(fleet: &Arc<Fleet>) {
     revive_later(fleet, at);
 }
 
+/// As a supervisor does, after a while and not before it has ended.
 fn revive_later(fleet: &Arc<Fleet>, at: usize) {
     let (later, fleet) = (fleet.world.time(0, 40_000), fleet.clone());
     fleet.world.clone().loose(async move {
         sleep(later).await;
-        fleet.revive(at);
+        while !fleet.revive(at) {
+            sleep(LOOK).await;
+        }
     });
 }
