@@ -143,6 +143,17 @@ pub struct Algorithm {
     #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = false))]
     pub recompute: bool,
+    /// The inputs that `recompute` keeps wait in the host's memory instead of the device's. Two copies
+    /// of each per step, the same numbers. Default false.
+    #[serde(skip_serializing_if = "omit::is_default")]
+    #[schemars(extend("default" = false))]
+    pub offload_activations: bool,
+    /// ZeRO's second stage: each member of a gang keeps its part of the gradient instead of all of
+    /// it, and the gang reduces after each forward instead of each update. The same numbers but for
+    /// the order of sums; alone it changes nothing. It saves most with `recompute`. Default false.
+    #[serde(skip_serializing_if = "omit::is_default")]
+    #[schemars(extend("default" = false))]
+    pub shard_gradients: bool,
 }
 
 impl Default for Algorithm {
@@ -182,6 +193,8 @@ impl Default for Algorithm {
             kl: None,
             tokens_per_microbatch: 16_384,
             recompute: false,
+            offload_activations: false,
+            shard_gradients: false,
         }
     }
 }

@@ -81,6 +81,8 @@ fn what_is_not_asked_for_is_not_written() {
         "kl",
         "schedule",
         "recompute",
+        "offload_activations",
+        "shard_gradients",
         "ratio",
         "reward_norm",
         "whiten_advantages",
@@ -303,6 +305,7 @@ fn what_the_learning_rate_and_the_reference_are_asked_must_work() {
         (json!({ "decay_steps": 9 }), "schedule", "linear"),
         (json!({ "floor": 0.1 }), "schedule", "linear"),
         (json!({ "schedule": "linear", "decay_steps": 9, "floor": 1.1 }), "floor", "from 0 to 1"),
+        (json!({ "offload_activations": true }), "offload_activations", "algorithm.recompute"),
         (json!({ "kl": { "coefficient": 0.0 } }), "kl.coefficient", "leave out algorithm.kl"),
         (json!({ "kl": { "coefficient": -1.0 } }), "kl.coefficient", "from 0"),
     ] {
@@ -314,6 +317,7 @@ fn what_the_learning_rate_and_the_reference_are_asked_must_work() {
         );
     }
     let settings = json!({ "schedule": "cosine", "warmup_steps": 2, "decay_steps": 9, "floor": 0.1, "recompute": true,
+        "offload_activations": true, "shard_gradients": true,
         "kl": { "coefficient": 0.01, "estimator": "k2" }, "decay_embeddings": false, "decay_norms": true });
     let spec = read(&with("algorithm", settings)).expect("it can work");
     let again = serde_json::to_value(&spec).expect("a run file can be written as JSON");

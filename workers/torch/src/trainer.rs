@@ -152,8 +152,10 @@ impl TorchTrainer {
         // `kept` is read before it is taken: a formation that fails to form leaves it as it is.
         let mut state = ready.state(&mut self.kept)?;
         // A collective in flight when a member is lost may still write into the state, so only a
-        // copy is sure to be as before.
-        let before = Identity::of(&base.manifest).filter(|_| group.is_some()).map(|of| (of, state.copy()));
+        // copy is sure to be as before. Where memory is short it waits in the host's.
+        let safe = if step.algorithm.shard_gradients { Device::Cpu } else { state.device() };
+        let before = Identity::of(&base.manifest).filter(|_| group.is_some());
+        let before = before.map(|of| (of, state.copy_on(safe)));
         let mut member = Member::new(&state, step.algorithm, group);
         let whole = Step { algorithm: step.algorithm, base: &base.manifest, batch: step.batch, reference };
         let since = Instant::now();

@@ -20,6 +20,12 @@ impl Algorithm {
             1,
             u64::from(u32::MAX),
         );
+        checks.require(
+            self.recompute || !self.offload_activations,
+            "algorithm.offload_activations",
+            self.offload_activations,
+            "only the inputs that algorithm.recompute keeps are offloaded; set that to true, or leave this out",
+        );
         self.check_optimiser(checks);
         self.check_schedule(checks);
         self.check_clip(checks);

@@ -59,11 +59,16 @@ mod ffi {
         unsafe fn add_gradient_to(leaf: *const Tensor, gradient: *const Tensor) -> Result<()>;
 
         type Reducer;
-        fn reducer(group: &SharedPtr<Group>) -> UniquePtr<Reducer>;
+        fn reducer(group: &SharedPtr<Group>, accumulate: bool) -> UniquePtr<Reducer>;
         unsafe fn add_bucket(
             self: Pin<&mut Reducer>,
             output: *const Tensor,
             input: *const Tensor,
+        ) -> Result<()>;
+        unsafe fn add_transient_bucket(
+            self: Pin<&mut Reducer>,
+            output: *const Tensor,
+            length: i64,
         ) -> Result<()>;
         unsafe fn add_leaf(self: Pin<&mut Reducer>, leaf: *const Tensor) -> Result<()>;
         fn add_leaf_by_hand(self: Pin<&mut Reducer>) -> Result<()>;
@@ -195,8 +200,8 @@ impl Connections {
         Work::of(unsafe { self.0.broadcast(pointer(tensor), root) })
     }
 
-    pub(super) fn reducer(&self) -> Reducer {
-        Reducer(ffi::reducer(&self.0))
+    pub(super) fn reducer(&self, accumulate: bool) -> Reducer {
+        Reducer(ffi::reducer(&self.0, accumulate))
     }
 }
 
@@ -245,6 +250,14 @@ impl Reducer {
         // SAFETY: `pointer` holds for the call.
         unsafe { self.0.pin_mut().add_bucket(pointer(output), pointer(input)) }
             .expect("two tensors make a bucket");
+    }
+
+    /// Adds a bucket whose input `[length]` is made when backward computes the first gradient in it,
+    /// and is freed with its reduction. Its leaves lie in it one after another.
+    pub(crate) fn add_transient_bucket(&mut self, output: &Tensor, length: i64) {
+        // SAFETY: `pointer` holds for the call.
+        unsafe { self.0.pin_mut().add_transient_bucket(pointer(output), length) }
+            .expect("a transient bucket has elements");
     }
 
     /// Adds a leaf whose gradient is in the last bucket and is filled by backward.

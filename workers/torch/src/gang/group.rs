@@ -173,9 +173,10 @@ impl Group {
         self.wait(self.connections().broadcast(tensor, root))
     }
 
-    /// A reducer that starts reductions while backward runs.
-    pub(crate) fn reducer(&self) -> Reducer {
-        self.connections().reducer()
+    /// A reducer that starts reductions while backward runs. With `accumulate` they add to their
+    /// outputs.
+    pub(crate) fn reducer(&self, accumulate: bool) -> Reducer {
+        self.connections().reducer(accumulate)
     }
 
     /// Waits for a collective. Unblocked by its end, by the timeout, or by cancellation.

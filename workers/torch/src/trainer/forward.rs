@@ -10,6 +10,7 @@ use super::layer_stack::{LayerStack, look};
 use super::pack::{LossInputs, Microbatch, TokenSpans};
 use super::step_metrics::{StepMetrics, TokenLosses};
 use crate::decoder::Decoder;
+use crate::gang::GangError;
 use crate::math::aggregate::add_up;
 use crate::math::kl::kl;
 use crate::math::policy_loss::imitation::imitation;
@@ -52,17 +53,20 @@ impl Forward<'_> {
     }
 
     /// Adds the gradient of one forward's share of the loss to the update's.
+    ///
+    /// # Errors
+    /// A member was lost.
     pub(super) fn backward(
         &self,
         decoder: &Decoder,
         packed: &mut Microbatch,
         mut inputs: LossInputs,
-        gradients: &mut Gradients,
+        gradients: &mut Gradients<'_>,
         step_metrics: &mut StepMetrics,
-    ) {
+    ) -> Result<(), GangError> {
         let spans = self.spans(packed);
         let Microbatch { rows, attend, targets, rollouts, .. } = packed;
-        let layer_stack = LayerStack::forward(decoder, rows, attend, self.algorithm.recompute);
+        let layer_stack = LayerStack::forward(decoder, rows, attend, self.algorithm);
         let (hidden, head) = (layer_stack.hidden(), self.head(decoder));
         // A token's weight depends on its whole span, but the head computes in chunks.
         inputs.span = spans.map(|spans| {
@@ -88,7 +92,9 @@ impl Forward<'_> {
             by_hidden += learnt.by_hidden;
             gradients.critic_is_done();
         }
-        gradients.add_embedding(&layer_stack.backward(&by_hidden));
+        let embedding = layer_stack.backward(&by_hidden, || gradients.settle())?;
+        gradients.add_embedding(&embedding);
+        Ok(())
     }
 
     /// The loss gradients of this part's share of the loss, and its token losses.

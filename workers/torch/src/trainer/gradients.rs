@@ -1,25 +1,36 @@
-//! The gradient of an update: where backward puts it, and how the members reduce it.
+//! The gradient of an update: where backward puts it, and how the members reduce it. By default each
+//! member adds up the gradient of all its forwards and reduces it once. With the gradient sharded (ZeRO,
+//! second stage: Rajbhandari et al., 2020) it is reduced after each forward, and a member keeps its
+//! own parts alone.
 
 use tch::{Kind, Tensor};
 
-use super::zero_partition::ZeroPartition;
+use super::zero_partition::{Bucket, ZeroPartition};
 use crate::decoder::Decoder;
 use crate::gang::{GangError, Group, Reducer, add_gradient_to};
+
+/// Reductions of a sharded gradient that are under way at most: each holds its bucket.
+const UNDER_WAY: u32 = 4;
 
 /// The gradient of one update. Backward adds each leaf's to its place, over all forwards. The
 /// embedding's, the head's and the critic's are written by hand.
 #[derive(Debug)]
-pub(super) struct Gradients {
+pub(super) struct Gradients<'a> {
+    group: Option<&'a Group>,
     embedding: ByHand,
     head: ByHand,
     critic: Option<ByHand>,
-    /// All buckets, padded. `[partition.padded_len]`
-    padded: Tensor,
+    /// Each bucket, padded: `[part · world]`. `None` where it is only there while it is reduced.
+    /// `[buckets]`
+    padded: Vec<Option<Tensor>>,
     /// This member's parts of the sum. `[partition.own_len]`
     own: Tensor,
     /// Starts reductions while backward runs; `None` for a gang of one.
     reducer: Option<Reducer>,
-    /// Since the beginning: buckets whose reduction began before the last backward ended, and all
+    sharded: bool,
+    /// Buckets whose reduction has ended since [`Self::begin`].
+    reduced: u32,
+    /// Since the beginning: buckets whose reduction began before their backward ended, and all
     /// buckets.
     overlapped: (u64, u64),
 }
@@ -32,53 +43,96 @@ struct ByHand {
     bucket: u32,
 }
 
-impl Gradients {
-    /// Gradients of the decoder's leaves.
-    pub(super) fn new(decoder: &Decoder, partition: &ZeroPartition, group: Option<&Group>) -> Self {
-        let options = (Kind::Float, decoder.flat().device());
-        let padded = Tensor::zeros([partition.padded_len], options);
+impl<'a> Gradients<'a> {
+    /// Gradients of the decoder's leaves; with `sharded` a member of a gang keeps its own parts.
+    pub(super) fn new(
+        decoder: &Decoder,
+        partition: &ZeroPartition,
+        group: Option<&'a Group>,
+        sharded: bool,
+    ) -> Self {
+        let sharded = sharded && group.is_some();
+        let zeros = |len: i64| Tensor::zeros([len], (Kind::Float, decoder.flat().device()));
         let leaves = decoder.leaves();
         let lengths = decoder.layout().leaf_lengths();
-        let place = |index: usize| padded.narrow(0, partition.gradient_at(index, &lengths), lengths[index]);
-        let by_hand = |index: usize| ByHand {
-            gradient: place(index).view_as(leaves[index]),
-            bucket: partition.buckets.iter().position(|bucket| bucket.leaves.contains(&index)).unwrap_or(0)
-                as u32,
-        };
         // The embedding is the first leaf; a head of its own is the last, and after it a critic.
         let critic = decoder.critic().map(|_| leaves.len() - 1);
         let last = critic.unwrap_or(leaves.len()) - 1;
         let head = if decoder.config().tie_word_embeddings { 0 } else { last };
         let is_by_hand = |index: usize| [0, head].contains(&index) || critic == Some(index);
+        let stays = |bucket: &Bucket| !sharded || bucket.leaves.clone().any(is_by_hand);
+        let padded: Vec<Option<Tensor>> = partition
+            .buckets
+            .iter()
+            .map(|bucket| stays(bucket).then(|| zeros(bucket.part * partition.world)))
+            .collect();
+        let place = |index: usize| {
+            let (bucket, at) = partition.gradient_at(index, &lengths);
+            Some((bucket, padded[bucket].as_ref()?.narrow(0, at, lengths[index])))
+        };
+        let by_hand = |index: usize| {
+            let (bucket, place) = place(index).expect("a gradient by hand lies in a bucket that stays");
+            ByHand { gradient: place.view_as(leaves[index]), bucket: bucket as u32 }
+        };
         for (index, leaf) in leaves.iter().enumerate().filter(|(index, _)| !is_by_hand(*index)) {
-            add_gradient_to(leaf, &place(index));
-        }
-        let (embedding, head_by_hand, critic) = (by_hand(0), by_hand(head), critic.map(by_hand));
-        let (mut own, mut reducer) = (padded.shallow_clone(), None);
-        if let Some(group) = group {
-            own = Tensor::zeros([partition.own_len], options);
-            reducer = Some(group.reducer());
-        }
-        for bucket in &partition.buckets {
-            let Some(reducer) = &mut reducer else { break };
-            reducer.add_bucket(
-                &own.narrow(0, bucket.own_at, bucket.part),
-                &padded.narrow(0, bucket.padded_at, bucket.part * partition.world),
-            );
-            for index in bucket.leaves.clone() {
-                if is_by_hand(index) {
-                    reducer.add_leaf_by_hand();
-                } else {
-                    reducer.add_leaf(leaves[index]);
-                }
+            if let Some((_, place)) = place(index) {
+                add_gradient_to(leaf, &place);
             }
         }
-        Self { embedding, head: head_by_hand, critic, own, padded, reducer, overlapped: (0, 0) }
+        let (embedding, head_by_hand, critic) = (by_hand(0), by_hand(head), critic.map(by_hand));
+        let own = match (group, &padded[..]) {
+            (None, [Some(whole)]) => whole.shallow_clone(),
+            _ => zeros(partition.own_len),
+        };
+        let reducer = group.map(|group| {
+            let mut reducer = group.reducer(sharded);
+            for (bucket, padded) in partition.buckets.iter().zip(&padded) {
+                let own = own.narrow(0, bucket.own_at, bucket.part);
+                match padded {
+                    Some(padded) => reducer.add_bucket(&own, padded),
+                    None => reducer.add_transient_bucket(&own, bucket.part * partition.world),
+                }
+                for index in bucket.leaves.clone() {
+                    if is_by_hand(index) {
+                        reducer.add_leaf_by_hand();
+                    } else {
+                        reducer.add_leaf(leaves[index]);
+                    }
+                }
+            }
+            reducer
+        });
+        Self {
+            group,
+            embedding,
+            head: head_by_hand,
+            critic,
+            padded,
+            own,
+            reducer,
+            sharded,
+            reduced: 0,
+            overlapped: (0, 0),
+        }
+    }
+
+    /// Whether members reduce after each forward, so that all must make as many.
+    pub(super) const fn is_sharded(&self) -> bool {
+        self.sharded
     }
 
     /// Zeroes the gradient of the update before.
     pub(super) fn clear(&mut self) {
-        let _ = self.padded.zero_();
+        self.clear_padded();
+        if self.sharded {
+            let _ = self.own.zero_();
+        }
+    }
+
+    fn clear_padded(&self) {
+        for padded in self.padded.iter().flatten() {
+            let _ = padded.shallow_clone().zero_();
+        }
     }
 
     /// The sum of the head's gradient. `[vocabulary, width]`
@@ -119,32 +173,53 @@ impl Gradients {
         }
     }
 
-    /// The next backward is the last of this update.
-    pub(super) fn last(&mut self) {
+    /// The members reduce what the next backward fills.
+    pub(super) fn begin(&mut self) {
+        if self.sharded {
+            self.clear_padded();
+        }
+        self.reduced = 0;
         if let Some(reducer) = &mut self.reducer {
             reducer.arm();
         }
     }
 
-    /// Reduces over the members, after the last backward. Returns this member's parts, padded with
-    /// 0.
+    /// Between two layers of a backward: waits until few reductions of a sharded gradient are under
+    /// way.
     ///
     /// # Errors
     /// A member was lost.
-    pub(super) fn add_up(
-        &mut self,
-        partition: &ZeroPartition,
-        group: Option<&Group>,
-    ) -> Result<Tensor, GangError> {
-        if let (Some(reducer), Some(group)) = (&mut self.reducer, group) {
-            self.overlapped.0 += u64::from(reducer.started());
-            self.overlapped.1 += partition.buckets.len() as u64;
-            reducer.start_rest()?;
-            for bucket in 0..partition.buckets.len() as u32 {
-                group.wait(reducer.take(bucket))?;
-            }
+    pub(super) fn settle(&mut self) -> Result<(), GangError> {
+        let started = self.reducer.as_ref().filter(|_| self.sharded).map_or(0, Reducer::started);
+        self.wait_for(started.saturating_sub(UNDER_WAY))
+    }
+
+    /// Waits for the reductions of the first `count` buckets, which have started.
+    fn wait_for(&mut self, count: u32) -> Result<(), GangError> {
+        let (Some(reducer), Some(group)) = (&mut self.reducer, self.group) else { return Ok(()) };
+        while self.reduced < count {
+            group.wait(reducer.take(self.reduced))?;
+            self.reduced += 1;
         }
-        Ok(self.own.shallow_clone())
+        Ok(())
+    }
+
+    /// Reduces over the members, after the backward that [`Self::begin`] announced.
+    ///
+    /// # Errors
+    /// A member was lost.
+    pub(super) fn reduce(&mut self) -> Result<(), GangError> {
+        let Some(reducer) = &mut self.reducer else { return Ok(()) };
+        let buckets = self.padded.len();
+        self.overlapped.0 += u64::from(reducer.started());
+        self.overlapped.1 += buckets as u64;
+        reducer.start_rest()?;
+        self.wait_for(buckets as u32)
+    }
+
+    /// This member's parts of the sum, padded with 0. `[partition.own_len]`
+    pub(super) const fn own(&self) -> &Tensor {
+        &self.own
     }
 
     /// Gathers the members' parts `own` into the flat buffer, rounded to its kind. The gradient is
@@ -155,27 +230,29 @@ impl Gradients {
     pub(super) fn gather(
         &self,
         partition: &ZeroPartition,
-        group: Option<&Group>,
         own: &Tensor,
         flat: &Tensor,
     ) -> Result<(), GangError> {
-        let Some(group) = group else {
+        let Some(group) = self.group else {
             // In a gang of one the parts are the buffer, unless they are kept in another kind.
             if own.kind() != flat.kind() {
                 flat.shallow_clone().copy_(own);
             }
             return Ok(());
         };
-        let whole = |bucket: &super::zero_partition::Bucket| {
-            self.padded.narrow(0, bucket.padded_at, bucket.part * partition.world)
-        };
-        let start = |bucket: &super::zero_partition::Bucket| {
-            group.start_all_gather(&whole(bucket), &own.narrow(0, bucket.own_at, bucket.part))
-        };
-        let under_way: Vec<_> = partition.buckets.iter().map(start).collect();
-        for (bucket, work) in partition.buckets.iter().zip(under_way) {
-            group.wait(work)?;
-            flat.narrow(0, bucket.from, bucket.len).copy_(&whole(bucket).narrow(0, 0, bucket.len));
+        let at_once = if self.sharded { UNDER_WAY as usize } else { partition.buckets.len() };
+        for (buckets, padded) in partition.buckets.chunks(at_once).zip(self.padded.chunks(at_once)) {
+            let start = |bucket: &Bucket, padded: &Option<Tensor>| {
+                let room = || Tensor::empty([bucket.part * partition.world], (Kind::Float, own.device()));
+                let whole = padded.as_ref().map_or_else(room, Tensor::shallow_clone);
+                let work = group.start_all_gather(&whole, &own.narrow(0, bucket.own_at, bucket.part));
+                (whole, work)
+            };
+            let under_way: Vec<_> = buckets.iter().zip(padded).map(|(a, b)| start(a, b)).collect();
+            for (bucket, (whole, work)) in buckets.iter().zip(under_way) {
+                group.wait(work)?;
+                flat.narrow(0, bucket.from, bucket.len).copy_(&whole.narrow(0, 0, bucket.len));
+            }
         }
         Ok(())
     }

@@ -2,7 +2,8 @@
 //! layer is kept, and backward computes the layer again: Chen et al., "Training Deep Nets with
 //! Sublinear Memory Cost", 2016.
 
-use tch::{Kind, Tensor};
+use millrace_schemas::submit::Algorithm;
+use tch::{Device, Kind, Tensor};
 
 use crate::decoder::{Decoder, LayerContext, Packed, Rows};
 
@@ -22,20 +23,25 @@ pub(super) struct LayerStack<'a> {
 }
 
 impl<'a> LayerStack<'a> {
-    /// Forward. With `recompute` no layer keeps more than its input.
+    /// Forward. With `recompute` no layer keeps more than its input, and with `offload_activations`
+    /// that waits in the host's memory.
     pub(super) fn forward(
         decoder: &'a Decoder,
         rows: &'a Rows,
         attend: &'a mut Packed,
-        recompute: bool,
+        algorithm: &Algorithm,
     ) -> Self {
         let context = decoder.layer_context(rows);
         let mut x = tch::no_grad(|| decoder.embed(rows));
-        let recomputed = if recompute { decoder.depth() } else { 0 };
+        let recomputed = if algorithm.recompute { decoder.depth() } else { 0 };
+        let keep = |input: Tensor| match algorithm.offload_activations {
+            true => input.to_device(Device::Cpu),
+            false => input,
+        };
         let mut inputs = Vec::with_capacity(recomputed + 1);
         for layer in 0..recomputed {
             let next = tch::no_grad(|| decoder.layer(layer, &x, &context, attend));
-            inputs.push(std::mem::replace(&mut x, next));
+            inputs.push(keep(std::mem::replace(&mut x, next)));
         }
         let first = x.set_requires_grad(true);
         let mut x = first.shallow_clone();
@@ -53,21 +59,30 @@ impl<'a> LayerStack<'a> {
     }
 
     /// Backward from the gradient of [`Self::hidden`]: adds to the gradients of all layers'
-    /// weights, and returns the embedding's, `[vocabulary, width]` of f32.
-    pub(super) fn backward(self, gradient: &Tensor) -> Tensor {
+    /// weights, and returns the embedding's, `[vocabulary, width]` of f32. `between` is called
+    /// before each layer that is computed again.
+    ///
+    /// # Errors
+    /// Those of `between`.
+    pub(super) fn backward<E>(
+        self,
+        gradient: &Tensor,
+        mut between: impl FnMut() -> Result<(), E>,
+    ) -> Result<Tensor, E> {
         let Self { decoder, rows, attend, context, mut inputs, recomputed, hidden } = self;
         let mut next = || inputs.pop().expect("each span has an input");
         back(&hidden, gradient);
         drop(hidden);
         let mut gradient = next().grad();
         for layer in (0..recomputed).rev() {
-            let input = next().set_requires_grad(true);
+            between()?;
+            let input = next().to_device(gradient.device()).set_requires_grad(true);
             back(&decoder.layer(layer, &input, &context, attend), &gradient);
             gradient = input.grad();
         }
         let vocabulary = decoder.config().vocab_size;
         let gradient = gradient.to_kind(Kind::Float);
-        Tensor::embedding_dense_backward(&gradient, &rows.tokens, vocabulary, -1, false)
+        Ok(Tensor::embedding_dense_backward(&gradient, &rows.tokens, vocabulary, -1, false))
     }
 }
 

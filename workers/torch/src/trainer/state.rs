@@ -80,10 +80,15 @@ impl Optimiser {
         }
     }
 
-    fn copy(&self) -> Self {
-        let masters = self.masters.as_ref().map(Tensor::copy);
-        Self { first: self.first.copy(), second: self.second.copy(), masters, updates: self.updates }
+    fn copy_on(&self, device: Device) -> Self {
+        let copy = |tensor: &Tensor| copy_on(tensor, device);
+        let masters = self.masters.as_ref().map(copy);
+        Self { first: copy(&self.first), second: copy(&self.second), masters, updates: self.updates }
     }
+}
+
+fn copy_on(tensor: &Tensor, device: Device) -> Tensor {
+    tensor.to_device_(device, tensor.kind(), false, true)
 }
 
 /// Everything that a step changes.
@@ -118,11 +123,16 @@ impl TrainerState {
         self.optimiser.move_to(device);
     }
 
-    /// A copy that shares no memory with it.
-    pub(super) fn copy(&self) -> Self {
-        let flat = self.decoder.flat().detach().copy();
+    /// Where its weights are.
+    pub(super) fn device(&self) -> Device {
+        self.decoder.flat().device()
+    }
+
+    /// A copy on `device` that shares no memory with it.
+    pub(super) fn copy_on(&self, device: Device) -> Self {
+        let flat = copy_on(&self.decoder.flat().detach(), device);
         let config = self.decoder.config().clone();
-        Self::new(config, &flat, self.partition.clone(), self.optimiser.copy(), flat.device())
+        Self::new(config, &flat, self.partition.clone(), self.optimiser.copy_on(device), device)
     }
 
     /// This member's parts of the weights in f32, to be updated in place: `[partition.own_len]`.

@@ -7,7 +7,7 @@ use millrace_policy::{PolicyError, Share};
 use millrace_schemas::publish_weights::Manifest;
 use millrace_schemas::submit::{Algorithm, OldPolicy};
 use millrace_schemas::train_shard::Batch;
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::adamw;
 use super::exchange::exchange;
@@ -32,7 +32,7 @@ const CPU_MICROBATCH: usize = 4096;
 #[derive(Debug)]
 pub(super) struct Member<'a> {
     pub(super) group: Option<&'a Group>,
-    gradients: Gradients,
+    gradients: Gradients<'a>,
     /// The ranges of its parts with weight decay.
     decayed: Vec<OwnedRange>,
 }
@@ -40,7 +40,7 @@ pub(super) struct Member<'a> {
 impl<'a> Member<'a> {
     /// Prepares the state's weights for backward.
     pub(super) fn new(state: &TrainerState, algorithm: &Algorithm, group: Option<&'a Group>) -> Self {
-        let gradients = Gradients::new(&state.decoder, &state.partition, group);
+        let gradients = Gradients::new(&state.decoder, &state.partition, group, algorithm.shard_gradients);
         let decays = |part: &Part| decays(algorithm, part);
         Self { group, gradients, decayed: state.partition.decayed(state.decoder.layout(), decays) }
     }
@@ -53,6 +53,18 @@ impl<'a> Member<'a> {
     /// Fails if this member was cancelled.
     fn check(&self) -> Result<(), PolicyError> {
         Ok(self.group.map_or(Ok(()), Group::check)?)
+    }
+
+    /// How many forwards the members make for an update, of which this one has `own`. Where they
+    /// reduce after each, one that has fewer takes part in the others'.
+    fn rounds(&self, own: usize, (rank, world): (i64, i64), device: Device) -> Result<usize, PolicyError> {
+        if !self.gradients.is_sharded() {
+            return Ok(own.max(1));
+        }
+        let counts = Tensor::zeros([world], (Kind::Double, device));
+        let _ = counts.narrow(0, rank, 1).fill_(own as f64);
+        self.add_up(&counts)?;
+        Ok(f64::try_from(counts.max()).map_or(1, |most| most as usize).max(1))
     }
 
     /// Replaces a tensor by its sum over the members.
@@ -212,22 +224,27 @@ impl Pass<'_> {
         let share = |length: usize| whole.share(aggregation, constant, length);
         let mine = own_rows(rows, minibatch, state);
         let forwards = microbatches(rows, &mine, self.forward.most_tokens(device));
+        let place = (state.partition.rank, state.partition.world);
+        let rounds = member.rounds(forwards.len(), place, device)?;
         member.gradients.clear();
-        if forwards.is_empty() {
-            member.gradients.last();
-        }
-        for (index, indices) in forwards.iter().enumerate() {
+        for round in 0..rounds {
             member.check()?;
-            if index + 1 == forwards.len() {
-                member.gradients.last();
+            let reduces = member.gradients.is_sharded() || round + 1 == rounds;
+            if reduces {
+                member.gradients.begin();
             }
-            let samples: Vec<_> = indices.iter().map(|&index| &rows[index]).collect();
-            let mut packed = Microbatch::pack(&samples, state.decoder.config(), device);
-            let inputs = LossInputs::of(&samples, share, device);
-            let gradients = &mut member.gradients;
-            self.forward.backward(&state.decoder, &mut packed, inputs, gradients, &mut self.step_metrics);
+            if let Some(indices) = forwards.get(round) {
+                let samples: Vec<_> = indices.iter().map(|&index| &rows[index]).collect();
+                let mut packed = Microbatch::pack(&samples, state.decoder.config(), device);
+                let inputs = LossInputs::of(&samples, share, device);
+                let (gradients, step_metrics) = (&mut member.gradients, &mut self.step_metrics);
+                self.forward.backward(&state.decoder, &mut packed, inputs, gradients, step_metrics)?;
+            }
+            if reduces {
+                member.gradients.reduce()?;
+            }
         }
-        let mut gradient = member.gradients.add_up(&state.partition, member.group)?;
+        let mut gradient = member.gradients.own().shallow_clone();
         self.step_metrics.before_updates = false;
         let squares = adamw::squares(&gradient);
         member.add_up(&squares)?;
@@ -243,7 +260,7 @@ impl Pass<'_> {
         let flat = state.decoder.flat().shallow_clone();
         let own = state.own();
         adamw::update(&own, &mut state.optimiser, &gradient, &member.decayed, (rate, self.algorithm));
-        member.gradients.gather(&state.partition, member.group, &own, &flat)?;
+        member.gradients.gather(&state.partition, &own, &flat)?;
         Ok(norm)
     }
 }

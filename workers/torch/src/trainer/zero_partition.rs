@@ -1,7 +1,6 @@
-//! The ZeRO partition, first stage (Rajbhandari et al., 2020): which member owns which part of the
-//! flat buffer. Buckets of whole leaves are reduced one by one. Each member owns one part of each
-//! bucket, all of equal length. It updates the weights of its parts, and it alone has their
-//! moments.
+//! The ZeRO partition (Rajbhandari et al., 2020): which member owns which part of the flat buffer.
+//! Buckets of whole leaves are reduced one by one. Each member owns one part of each bucket, all of
+//! equal length. It updates the weights of its parts, and it alone has their moments.
 
 use millrace_policy::Place;
 use tch::{Kind, Tensor};
@@ -23,8 +22,7 @@ pub(super) struct Bucket {
     pub(super) len: i64,
     /// Elements of each member's part; the last parts may be padding.
     pub(super) part: i64,
-    /// Its start among the padded buckets, and its part's start among a member's parts.
-    pub(super) padded_at: i64,
+    /// Its part's start among a member's parts.
     pub(super) own_at: i64,
 }
 
@@ -43,8 +41,6 @@ pub(super) struct ZeroPartition {
     pub(super) world: i64,
     /// In the order of their reduction: backward computes the last leaves first.
     pub(super) buckets: Vec<Bucket>,
-    /// Elements of all buckets with their padding.
-    pub(super) padded_len: i64,
     /// Elements of this member's parts with their padding.
     pub(super) own_len: i64,
 }
@@ -60,7 +56,7 @@ impl ZeroPartition {
     pub(super) fn of(leaves: &[i64], rank: u32, world: u32, bucket_bytes: i64) -> Self {
         let (rank, world) = (i64::from(rank), i64::from(world));
         let most = if world == 1 { i64::MAX } else { bucket_bytes / size_of::<f32>() as i64 };
-        let mut partition = Self { rank, world, buckets: Vec::new(), padded_len: 0, own_len: 0 };
+        let mut partition = Self { rank, world, buckets: Vec::new(), own_len: 0 };
         let mut end: i64 = leaves.iter().sum();
         let mut last = leaves.len();
         while last > 0 {
@@ -71,9 +67,8 @@ impl ZeroPartition {
             }
             let part = (len + world - 1) / world;
             end -= len;
-            let (padded_at, own_at) = (partition.padded_len, partition.own_len);
-            partition.buckets.push(Bucket { leaves: first..last, from: end, len, part, padded_at, own_at });
-            partition.padded_len += part * world;
+            let own_at = partition.own_len;
+            partition.buckets.push(Bucket { leaves: first..last, from: end, len, part, own_at });
             partition.own_len += part;
             last = first;
         }
@@ -108,12 +103,12 @@ impl ZeroPartition {
         decayed
     }
 
-    /// Start of the gradient of leaf `index` among the padded buckets, whose leaves have these
+    /// The bucket of the gradient of leaf `index`, and its start within it. The leaves have these
     /// lengths.
-    pub(super) fn gradient_at(&self, index: usize, leaves: &[i64]) -> i64 {
-        let bucket = self.buckets.iter().find(|bucket| bucket.leaves.contains(&index));
+    pub(super) fn gradient_at(&self, index: usize, leaves: &[i64]) -> (usize, i64) {
+        let bucket = self.buckets.iter().position(|bucket| bucket.leaves.contains(&index));
         let bucket = bucket.expect("every leaf is in a bucket");
-        bucket.padded_at + leaves[bucket.leaves.start..index].iter().sum::<i64>()
+        (bucket, leaves[self.buckets[bucket].leaves.start..index].iter().sum())
     }
 
     /// This member's parts of a flat buffer, the padding 0. In a gang of one it is the buffer
@@ -171,9 +166,9 @@ mod tests {
         let partition = ZeroPartition::of(&[100, 2, 3, 4], 1, 2, 40);
         let leaves: Vec<_> = partition.buckets.iter().map(|bucket| bucket.leaves.clone()).collect();
         assert_eq!(leaves, [1..4, 0..1]);
-        assert_eq!((partition.padded_len, partition.own_len), (110, 55));
-        assert_eq!(partition.gradient_at(2, &[100, 2, 3, 4]), 2);
-        assert_eq!(partition.gradient_at(0, &[100, 2, 3, 4]), 10);
+        assert_eq!((partition.buckets[0].part, partition.own_len), (5, 55));
+        assert_eq!(partition.gradient_at(2, &[100, 2, 3, 4]), (0, 2));
+        assert_eq!(partition.gradient_at(0, &[100, 2, 3, 4]), (1, 0));
         assert_eq!(ZeroPartition::of(&[100, 2, 3, 4], 0, 1, 40).buckets.len(), 1);
     }
 

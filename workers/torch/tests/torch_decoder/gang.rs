@@ -8,5 +8,6 @@ mod history;
 mod joins;
 mod processes;
 mod ranks;
+mod sharded;
 mod shares;
 mod steps;

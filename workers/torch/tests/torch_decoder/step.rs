@@ -258,11 +258,13 @@ fn what_engine_and_trainer_compute_differently_is_a_metric() {
 fn recomputed_layers_give_the_same_bytes() {
     let base = initial(1);
     let batch = sampled_batch(&base, 4, 4, SHAPE, 1);
-    let of = |recompute| {
-        let algorithm = Algorithm { recompute, tokens_per_microbatch: 200, ..many_updates() };
+    let of = |recompute, offload_activations| {
+        let plain = Algorithm { tokens_per_microbatch: 200, ..many_updates() };
+        let algorithm = Algorithm { recompute, offload_activations, ..plain };
         step(&mut TorchTrainer::new(), &base, &batch, &algorithm).unwrap()
     };
-    assert!(of(true) == of(false));
+    assert!(of(true, false) == of(false, false));
+    assert!(of(true, true) == of(false, false), "offloaded");
 }
 
 #[test]

@@ -34,7 +34,9 @@ class Group {
   virtual ~Group() = default;
   virtual void close() const = 0;
   std::unique_ptr<Pending> all_reduce(const at::Tensor* tensor) const;
-  virtual std::unique_ptr<Pending> reduce_scatter(const at::Tensor* output, const at::Tensor* input) const = 0;
+  // With `accumulate` this member's part is added to `output`, else written to it.
+  virtual std::unique_ptr<Pending> reduce_scatter(
+      const at::Tensor& output, const at::Tensor& input, bool accumulate) const = 0;
   std::unique_ptr<Pending> all_gather(const at::Tensor* output, const at::Tensor* input) const;
   std::unique_ptr<Pending> broadcast(const at::Tensor* tensor, std::uint32_t root) const;
 
@@ -64,11 +66,12 @@ void add_gradient_to(const at::Tensor* leaf, const at::Tensor* gradient);
 // Reduces buckets of gradients as the backward pass fills them.
 class Reducer {
  public:
-  explicit Reducer(std::shared_ptr<Group> group);
+  Reducer(std::shared_ptr<Group> group, bool accumulate);
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
   ~Reducer();
   void add_bucket(const at::Tensor* output, const at::Tensor* input);
+  void add_transient_bucket(const at::Tensor* output, std::int64_t length);
   void add_leaf(const at::Tensor* leaf);
   void add_leaf_by_hand();
   void filled(std::uint32_t bucket);
@@ -83,6 +86,6 @@ class Reducer {
   std::vector<at::Tensor> leaves_;
 };
 
-std::unique_ptr<Reducer> reducer(const std::shared_ptr<Group>& group);
+std::unique_ptr<Reducer> reducer(const std::shared_ptr<Group>& group, bool accumulate);
 
 } // namespace millrace::gang

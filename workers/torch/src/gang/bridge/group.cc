@@ -73,13 +73,20 @@ class GlooGroup final : public Group {
 
   // c10d makes Gloo's reduce-scatter from an all-reduce, in a work that cannot be polled. So the
   // sum is made in place, and this member's part is copied out of it.
-  std::unique_ptr<Pending> reduce_scatter(const at::Tensor* output, const at::Tensor* input) const override {
-    auto to = output->detach();
-    auto from = input->detach();
+  std::unique_ptr<Pending> reduce_scatter(
+      const at::Tensor& output, const at::Tensor& input, bool accumulate) const override {
+    auto to = output.detach();
+    auto from = input.detach();
     auto part = from.narrow(0, to.numel() * inner_->getRank(), to.numel());
     std::vector<at::Tensor> tensors{from};
     auto work = inner_->allreduce(tensors);
-    return std::make_unique<Pending>(std::move(work), [to, part] { to.copy_(part); });
+    return std::make_unique<Pending>(std::move(work), [to, part, accumulate] {
+      if (accumulate) {
+        to.add_(part);
+      } else {
+        to.copy_(part);
+      }
+    });
   }
 
  protected:

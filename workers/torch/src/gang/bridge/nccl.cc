@@ -7,6 +7,7 @@
 #include "millrace-torch/src/gang/bridge.rs.h"
 
 #ifdef MILLRACE_NCCL
+#include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #endif
 
@@ -24,10 +25,17 @@ class NcclGroup final : public Group {
     inner_->abort();
   }
 
-  std::unique_ptr<Pending> reduce_scatter(const at::Tensor* output, const at::Tensor* input) const override {
-    auto to = output->detach();
-    auto from = input->detach();
-    return std::make_unique<Pending>(inner_->_reduce_scatter_base(to, from));
+  std::unique_ptr<Pending> reduce_scatter(
+      const at::Tensor& output, const at::Tensor& input, bool accumulate) const override {
+    auto to = output.detach();
+    auto from = input.detach();
+    if (!accumulate) {
+      return std::make_unique<Pending>(inner_->_reduce_scatter_base(to, from));
+    }
+    auto part = at::empty_like(to);
+    auto work = inner_->_reduce_scatter_base(part, from);
+    // It runs after the collective on the stream of `finish`, so `from` must live until then.
+    return std::make_unique<Pending>(std::move(work), [to, part, from] { to.add_(part); });
   }
 
  protected:

@@ -22,7 +22,7 @@ fn alone() -> Group {
 /// What each of these does to a reducer with one bucket of one leaf is refused.
 fn refused(wrong: impl Fn(Pin<&mut ffi::Reducer>) -> Option<cxx::Exception>) -> String {
     let group = alone();
-    let mut reducer = group.reducer();
+    let mut reducer = group.reducer(false);
     let [output, input] = [(); 2].map(|()| Tensor::zeros([4], (Kind::Float, Device::Cpu)));
     reducer.add_bucket(&output, &input);
     reducer.add_leaf_by_hand();
@@ -35,7 +35,7 @@ fn an_unknown_bucket_is_refused() {
     assert!(refused(|reducer| reducer.take(1).err()).contains("not under way"));
     assert!(refused(|reducer| reducer.take(0).err()).contains("not under way"), "nothing has begun");
     let group = alone();
-    let mut empty = group.reducer();
+    let mut empty = group.reducer(false);
     let error = empty.0.pin_mut().add_leaf_by_hand().err().map(|error| error.what().to_owned());
     assert!(error.is_some_and(|error| error.contains("there is none")));
 }
