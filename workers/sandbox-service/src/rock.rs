@@ -1,6 +1,6 @@
 //! ROCK's protocol for sandboxes, as its Python client 1.11 speaks it. `envelope.rs` is the shape of
-//! every answer, `requests.rs` what is asked, `shells.rs`, `files.rs`, `commit.rs` and
-//! `proxy.rs` do it.
+//! every answer, `requests.rs` what is asked, `shells.rs`, `files.rs`, `commit.rs`, `proxy.rs` and
+//! `portforward.rs` do it.
 //!
 //! What a command does wrong is a `Failed` with code 6000 and HTTP's 200, for the model to see; what
 //! a client does wrong has code 4000; a key that is not known has HTTP's 401.
@@ -11,6 +11,7 @@ mod shells;
 mod files;
 mod commit;
 mod proxy;
+mod portforward;
 
 use std::time::Duration;
 
@@ -51,6 +52,7 @@ pub(crate) fn routes(service: Service) -> Router {
         .route("/upload", post(files::upload))
         .route("/commit", post(commit::begin))
         .route("/commit/{sandbox_id}", get(commit::status))
+        .route("/sandboxes/{sandbox_id}/portforward", get(portforward::open))
         .route("/sandboxes/{sandbox_id}/proxy", any(proxy::ask))
         .route("/sandboxes/{sandbox_id}/proxy/", any(proxy::ask))
         .route("/sandboxes/{sandbox_id}/proxy/{*path}", any(proxy::ask))

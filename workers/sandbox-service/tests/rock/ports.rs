@@ -3,6 +3,8 @@
 use std::io::{BufRead, BufReader, Read, Write};
 
 use serde_json::{Value, json};
+use tungstenite::client::IntoClientRequest;
+use tungstenite::{HandshakeError, Message};
 
 use super::service::{KEY, OTHER, Service, service};
 
@@ -144,4 +146,91 @@ fn what_a_server_says_comes_as_it_is_said_and_a_connection_may_become_another() 
     assert!(lines.next().is_none());
     let (status, said) = service.ask("GET", &at(&id, "/port/3000/"), &[("X-Key", KEY)], b"");
     assert!(status == 404 && said.contains("not there"), "{status} {said}");
+}
+
+/// A connection to a port of a sandbox over a WebSocket, or the status and words of the refusal.
+fn forwarded(
+    service: &Service,
+    key: &str,
+    id: &str,
+    query: &str,
+) -> Result<tungstenite::WebSocket<std::net::TcpStream>, (u16, String)> {
+    let address = service.address.trim_start_matches("http://");
+    let path = format!("/apis/envs/sandbox/v1/sandboxes/{id}/portforward{query}");
+    let mut request = format!("ws://{address}{path}").into_client_request().unwrap();
+    request.headers_mut().insert("X-Key", key.parse().unwrap());
+    let stream = std::net::TcpStream::connect(address).unwrap();
+    match tungstenite::client::client(request, stream) {
+        Ok((socket, _)) => Ok(socket),
+        Err(HandshakeError::Failure(tungstenite::Error::Http(refused))) => {
+            let words = refused.body().clone().unwrap_or_default();
+            Err((refused.status().as_u16(), String::from_utf8(words).unwrap()))
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn any_tcp_passes_over_a_websocket_and_ends_with_either_side() {
+    let service = service(&[]);
+    let id = service.start();
+    // Says back what it hears, and ends at a line `end`.
+    let server = r#"
+import socketserver
+class Handler(socketserver.StreamRequestHandler):
+    def handle(self):
+        while (line := self.rfile.readline()) and line != b"end\n": self.wfile.write(line)
+        open("/home/user/ended", "a").write("x")
+socketserver.ThreadingTCPServer(("127.0.0.1", 4000), Handler).serve_forever()
+"#;
+    service.post("/write_file", &json!({ "sandbox_id": id, "path": "echo.py", "content": server }));
+    let line =
+        "python3 echo.py >/dev/null 2>&1 & until (: < /dev/tcp/127.0.0.1/4000) 2>/dev/null; do :; done";
+    assert_eq!(
+        service.post("/execute", &json!({ "sandbox_id": id, "command": line }))["result"]["exit_code"],
+        0
+    );
+    let heard = |socket: &mut tungstenite::WebSocket<std::net::TcpStream>, bytes: usize| {
+        let mut heard = Vec::new();
+        while heard.len() < bytes {
+            match socket.read().unwrap() {
+                Message::Binary(part) => heard.extend_from_slice(&part),
+                other => panic!("{other:?}"),
+            }
+        }
+        heard
+    };
+    let mut socket = forwarded(&service, KEY, &id, "?port=4000").unwrap();
+    // Bytes as they are, also those that are no text, in parts that are no lines, and more than a part.
+    let large: Vec<u8> = (0..300_000_u32).map(|at| (at % 251) as u8 | 0x80).chain([b'\n']).collect();
+    for part in large.chunks(100_001) {
+        socket.send(Message::binary(part.to_vec())).unwrap();
+    }
+    assert!(heard(&mut socket, large.len()) == large);
+    socket.send(Message::text("text\n")).unwrap();
+    assert_eq!(heard(&mut socket, 5), b"text\n");
+    // The server ends, then the client in another connection.
+    socket.send(Message::binary(&b"end\n"[..])).unwrap();
+    assert!(matches!(socket.read().unwrap(), Message::Close(_)));
+    let mut other = forwarded(&service, KEY, &id, "?port=4000").unwrap();
+    other.close(None).unwrap();
+    let both = "until [ \"$(cat ended 2>/dev/null)\" = xxx ]; do :; done; echo both";
+    let told = service.post("/execute", &json!({ "sandbox_id": id, "command": both, "timeout": 60 }));
+    // The connection that looked whether it listens has ended too.
+    assert_eq!(told["result"]["stdout"], "both\n", "{told}");
+
+    for (key, sandbox, query, wanted, words) in [
+        ("nobodys", id.as_str(), "?port=4000", 401, "no known key"),
+        (OTHER, id.as_str(), "?port=4000", 404, "not there"),
+        (KEY, "..%2Fx", "?port=4000", 404, "not there"),
+        (KEY, id.as_str(), "?port=0", 400, "1 to 65535"),
+        (KEY, id.as_str(), "", 400, "1 to 65535"),
+        (KEY, id.as_str(), "?port=4001", 502, "nothing answers"),
+    ] {
+        let (status, said) = forwarded(&service, key, sandbox, query).err().unwrap();
+        assert!(status == wanted && said.contains(words), "{sandbox}{query}: {status} {said}");
+    }
+    let mut last = forwarded(&service, KEY, &id, "?port=4000").unwrap();
+    service.post("/stop", &json!({ "sandbox_id": id }));
+    assert!(!matches!(last.read(), Ok(Message::Binary(_))), "with the sandbox the connection ends");
 }
