@@ -18,6 +18,7 @@ mod model;
 mod rival;
 #[cfg(millrace_torch)]
 pub mod generate;
+pub mod gateway;
 pub mod learn;
 pub mod limits;
 pub mod lives;

@@ -44,6 +44,8 @@ enum Bench {
     /// Durable rollouts a second, beside a buffer in memory and the bare disk; what kill -9 loses
     #[cfg(millrace_torch)]
     Durable(bench::durable::Args),
+    /// What the gateway adds to a call of an agent, plain and from a sandbox
+    Gateway(bench::gateway::Args),
     /// What one coordinator and one nats-server bear: lives a second, how late, memory, a take-over, a replay
     Limits(bench::limits::Args),
     /// What the coordinator's state costs with many rollouts in flight, long contexts and large gangs
@@ -107,6 +109,7 @@ fn measure(what: &Bench) -> anyhow::Result<()> {
         Bench::Peers(args) => in_real_time(bench::peers::run(args)),
         #[cfg(millrace_torch)]
         Bench::Durable(args) => in_real_time(bench::durable::run(args)),
+        Bench::Gateway(args) => in_real_time(bench::gateway::run(args)),
         Bench::Limits(args) => in_real_time(bench::limits::run(args)),
         Bench::State(args) => bench::state::run(args),
         Bench::Recipes(args) => bench::recipes::run(args),

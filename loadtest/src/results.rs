@@ -28,7 +28,7 @@ const fn with_model(name: &'static str, shows: &'static str, command: &'static [
     Part { name, shows, command, model: true }
 }
 
-const PARTS: [Part; 18] = [
+const PARTS: [Part; 19] = [
     part("queue", "whole lives of tasks beside raw put, pull and ack", &["bench", "queue"]),
     part("limits", "what one coordinator and one nats-server bear", &["bench", "limits"]),
     part("state", "what the coordinator's state costs", &["bench", "state"]),
@@ -36,6 +36,7 @@ const PARTS: [Part; 18] = [
     with_model("generate", "tokens sampled, beside transformers and llama.cpp", &["bench", "generate"]),
     with_model("train", "an optimiser step, beside PyTorch and transformers", &["bench", "train"]),
     with_model("weights", "a version of the weights on its way", &["bench", "weights"]),
+    with_model("gateway", "what the gateway adds to a call of an agent", &["bench", "gateway"]),
     part("pictures", "speed-up and idle GPUs, drawn", &["headlines"]),
     part("drain", "what a drain costs", &["bench", "drain"]),
     part(

@@ -22,6 +22,9 @@ use millrace_telemetry::Health;
 use millrace_workers::{Cost, Executor, PoolSettings, Verdict, Worker, WorkerSettings};
 use tokio_util::sync::CancellationToken;
 
+/// The pool of the environment's tasks in a run of [`submit`].
+pub(super) const ENV_POOL: &str = "counter";
+
 /// What was measured.
 #[derive(Debug, Clone, Copy)]
 pub struct Lives {
@@ -79,7 +82,13 @@ pub async fn run(brokers: &Brokers, name: &str, load: Load, time: Duration) -> a
     let stop = CancellationToken::new();
     let executor = Arc::new(Nothing { turns: load.turns, ..Nothing::default() });
     let coordinator = tokio::spawn(coordinate(broker.clone(), name.to_owned(), stop.clone()));
-    let worker = tokio::spawn(work(brokers.worker.clone(), executor.clone(), load.in_flight(), stop.clone()));
+    let worker = tokio::spawn(work(
+        brokers.worker.clone(),
+        ENV_POOL,
+        executor.clone(),
+        load.in_flight(),
+        stop.clone(),
+    ));
     submit(broker, name, load, 1).await?;
     executor.wait_for_first(Duration::from_secs(30)).await?;
     tokio::time::sleep(time / 5).await;
@@ -99,22 +108,23 @@ pub async fn run(brokers: &Brokers, name: &str, load: Load, time: Duration) -> a
     Ok(Lives { per_s, p50_us, p99_us, rollouts_per_s })
 }
 
-async fn coordinate(broker: Broker, id: String, stop: CancellationToken) -> anyhow::Result<()> {
+pub(super) async fn coordinate(broker: Broker, id: String, stop: CancellationToken) -> anyhow::Result<()> {
     let shared = driver::restore(&broker).await?;
     // One snapshot at the end, so that each run starts where the one before ended.
     driver::run(broker, DriverConfig::new(&id), shared, Health::default(), stop).await
 }
 
-/// A worker of every stage, whose `executor` does `concurrency` tasks of each at once.
+/// A worker of every stage, with environments of `env_pool`, whose `executor` does `concurrency` tasks of each at once.
 pub(super) async fn work(
     broker: Broker,
+    env_pool: &str,
     executor: Arc<dyn Executor>,
     concurrency: u32,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let pools = [
         (Stage::Generate, "policy"),
-        (Stage::EnvStep, "counter"),
+        (Stage::EnvStep, env_pool),
         (Stage::Reward, "success"),
         (Stage::TrainShard, "gang"),
         (Stage::PublishWeights, "commit"),

@@ -77,6 +77,23 @@ fn limits_are_measured_and_no_run_starves() {
     assert!(number(&figures["replay"]["events"]) >= 5_000.0, "{figures}");
 }
 
+#[test]
+fn what_the_gateway_adds_is_measured() {
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/models/smollm2-135m-instruct");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let figures = figures_in(
+        folder.path(),
+        &["gateway", "--model", model, "--calls", "4", "--agents", "2", "--at-once", "2"],
+    );
+    let rows = figures.as_array().expect("rows");
+    assert_eq!(rows.len(), 3, "{figures}");
+    for row in rows {
+        for quantile in ["p50_ms", "p95_ms"] {
+            assert!(row[quantile].as_f64().is_some_and(|ms| ms > 0.0), "{row}");
+        }
+    }
+}
+
 /// A part that fails is told, holds up no other, and is tried again; what has figures is not measured twice.
 #[test]
 fn results_go_into_one_folder_and_a_part_that_fails_is_told() {

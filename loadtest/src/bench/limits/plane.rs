@@ -74,7 +74,13 @@ impl Plane {
         own.queue().ensure_topology().await?;
         let player = Arc::new(Player::new(shape.turns, shape.tokens));
         let stop = CancellationToken::new();
-        let worker = tokio::spawn(lives::work(workers, player.clone(), shape.in_flight, stop.clone()));
+        let worker = tokio::spawn(lives::work(
+            workers,
+            lives::ENV_POOL,
+            player.clone(),
+            shape.in_flight,
+            stop.clone(),
+        ));
         let pace = tokio::spawn(player.clone().keep_pace());
         let (millrace, coordinators, runs) = (beside("millrace")?, Vec::new(), Vec::new());
         let mut plane = Self {
