@@ -220,11 +220,7 @@ impl Agents {
             if let Some(hosted) = table.by_name.get(&name) {
                 return Ok(hosted.session.clone());
             }
-            let running = table.running();
-            if running >= self.settings.most {
-                return Err(BeginError::Full(running));
-            }
-            // An earlier attempt at the rollout is of no use any more.
+            // An earlier attempt at the rollout is of no use any more, and may be in this one's place.
             for (other, hosted) in &table.by_name {
                 if other.run == name.run
                     && other.rollout.attempt < name.rollout.attempt
@@ -232,6 +228,10 @@ impl Agents {
                 {
                     hosted.cancel.cancel();
                 }
+            }
+            let running = table.running();
+            if running >= self.settings.most {
+                return Err(BeginError::Full(running));
             }
             let hosted = Hosted {
                 session: session.clone(),

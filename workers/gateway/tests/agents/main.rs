@@ -10,7 +10,8 @@ mod world;
 
 use std::time::Duration;
 
-use millrace_gateway::Step;
+use millrace_gateway::{BeginError, Step};
+use millrace_schemas::RolloutId;
 use serde_json::json;
 use testing::{tokens, words};
 use world::{World, done, lost, processes_with, until};
@@ -42,6 +43,21 @@ async fn an_agent_plays_a_rollout_and_is_scored_by_files_that_it_never_saw() {
     assert!(last.done && !last.success && last.reward == 0.5, "{last:?}");
     assert_eq!(done(session.step(2, &tokens("two$")).await), last);
     assert!(last.said[0].text.contains("exit code 3"), "{last:?}");
+}
+
+#[tokio::test]
+async fn another_attempt_gets_the_place_of_the_one_before() {
+    let world = World::start(1).await;
+    let row = json!({ "files": { "agent.py": world.agent("ask([user('hi')])") } });
+    let rollout = |attempt| RolloutId { group: 0, index: 0, attempt };
+    let begin = |attempt| world.attempt(rollout(attempt), &json!({}), row.clone());
+    let first = begin(0).unwrap();
+    // It waits for its turn, which never comes: the rollout was begun anew.
+    done(first.step(0, &[]).await);
+    until("the second attempt has a place", || begin(1).is_ok()).await;
+    assert!(lost(first.step(1, &tokens("late$")).await).contains("no longer needs"));
+    done(begin(1).unwrap().step(0, &[]).await);
+    assert_eq!(world.begin(&json!({}), row.clone()).err(), Some(BeginError::Full(1)));
 }
 
 #[tokio::test]

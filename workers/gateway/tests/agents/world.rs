@@ -77,6 +77,17 @@ impl World {
 
     /// Starts an agent with these settings besides the usual.
     pub(crate) fn begin(&self, settings: &Value, row: Value) -> Result<Arc<Session>, BeginError> {
+        let group = self.begun.fetch_add(1, Ordering::Relaxed);
+        self.attempt(RolloutId { group, index: 0, attempt: 0 }, settings, row)
+    }
+
+    /// The same of this attempt at a rollout.
+    pub(crate) fn attempt(
+        &self,
+        rollout: RolloutId,
+        settings: &Value,
+        row: Value,
+    ) -> Result<Arc<Session>, BeginError> {
         let mut spec = json!({
             "command": ["python3", "agent.py"], "reward": ["true"], "rows": { "path": "rows.jsonl" },
             "env": { "REPORTS": self.reports.path() },
@@ -84,8 +95,6 @@ impl World {
         spec.as_object_mut().unwrap().append(&mut settings.as_object().unwrap().clone());
         let spec: AgentSpec = serde_json::from_value(spec).unwrap();
         let messages = vec![ChatMessage { role: ChatRole::User, content: "do it".to_owned() }];
-        let group = self.begun.fetch_add(1, Ordering::Relaxed);
-        let rollout = RolloutId { group, index: 0, attempt: 0 };
         self.agents.begin(Start {
             name: SessionName { run: "test".parse().unwrap(), rollout },
             version: PolicyVersion(0),
