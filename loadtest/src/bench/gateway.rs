@@ -16,7 +16,8 @@ use millrace_policy::text_codec::Codec;
 use millrace_queue::testing::TestServer;
 use millrace_queue::{Broker, JetStreamOptions, Objects};
 use millrace_schemas::dataset::{ChatMessage, ChatRole, Row};
-use millrace_schemas::env_step::{AgentSpec, EnvAction, EnvStepTask, Settings};
+use millrace_schemas::env_step::{AgentSpec, EnvAction, EnvStepDone, EnvStepTask, Settings};
+use millrace_schemas::generate::GenerateDone;
 use millrace_schemas::outcome::Lost;
 use millrace_schemas::submit::from_toml;
 use millrace_schemas::{
@@ -87,7 +88,8 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     ensure!(args.agents > 1 && !args.at_once.contains(&0), "--agents is at least 2, --at-once at least 1");
     let codec = Codec::read(|name| std::fs::read(args.model.join(name)).ok().map(Bytes::from));
     let codec = Arc::new(codec.with_context(|| format!("failed to read {}", args.model.display()))?);
-    let plain: Arc<dyn Walls> = Arc::new(Plain { guard: vec![program("millrace-agent-guard")?] });
+    let guard = beside("millrace-agent-guard")?;
+    let plain: Arc<dyn Walls> = Arc::new(Plain { guard: vec![guard.to_string_lossy().into_owned()] });
     let sandboxed: Arc<dyn Walls> = Arc::new(Sandboxed::open(beside("millrace-sandbox")?, Vec::new()).await?);
     let (server, objects) = (TestServer::start().await, Objects::memory());
     let mut all = vec![bare(args).await?];
@@ -106,10 +108,6 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
         }
     }
     publish(&args.out, &all, &table(&all))
-}
-
-fn program(name: &str) -> anyhow::Result<String> {
-    Ok(beside(name)?.to_string_lossy().into_owned())
 }
 
 fn table(all: &[Figures]) -> String {
@@ -158,13 +156,8 @@ async fn play(
         sleep(LOOK).await;
     }
     let told = lock(&executor.told).split_off(at_once);
-    coordinator.append(name, &Event::Cancelled { reason: "measured".into() }).await?;
     executor.agents.end_all();
-    // The cancellation is decided before the coordinator goes.
-    sleep(Duration::from_millis(300)).await;
-    stop.cancel();
-    works.await??;
-    decides.await??;
+    lives::end(&coordinator, name, &stop, [works, decides]).await?;
     Ok(told)
 }
 
@@ -226,7 +219,7 @@ impl Host {
         // A task may name its turn's place in the log instead of the tokens.
         let tokens = if matches!(step.action, EnvAction::Reset) { &[] } else { &self.turn[..] };
         loop {
-            let quantile = QUANTILES[rollout.index as usize % QUANTILES.len()];
+            let quantile = QUANTILES[quantile_of(rollout)];
             let start = Start {
                 name: name.clone(),
                 version: PolicyVersion(0),
@@ -248,45 +241,67 @@ impl Host {
             }
         }
     }
+
+    /// The outcome of a step of a rollout's agent; `None` if another was taken since.
+    async fn outcome(
+        &self,
+        run: &RunId,
+        rollout: RolloutId,
+        turn: u32,
+        step: &EnvStepTask,
+    ) -> Option<OutcomeBody> {
+        match self.step(run, rollout, turn, step).await {
+            Step::Done(mut done) => {
+                if done.done {
+                    self.ended(rollout, &done);
+                } else {
+                    // A step that goes on has a state. The session is found by the rollout's name.
+                    done.state = vec![1];
+                }
+                Some(OutcomeBody::EnvStep(*done))
+            }
+            Step::Past => None,
+            Step::Lost(reason) | Step::Impossible(reason) => {
+                *lock(&self.lost) = Some(reason.clone());
+                Some(OutcomeBody::Lost(Lost { reason }))
+            }
+        }
+    }
+
+    fn ended(&self, rollout: RolloutId, done: &EnvStepDone) {
+        lock(&self.told).push((quantile_of(rollout), done.reward));
+        if done.reward == 0.0 {
+            *lock(&self.lost) = Some(format!("{:?}", done.said));
+        }
+    }
+
+    /// The engine's turn.
+    fn turn(&self, mut done: GenerateDone) -> GenerateDone {
+        done.tokens.clone_from(&self.turn);
+        done.logprobs = vec![-0.5; self.turn.len()];
+        done.segments.iter_mut().for_each(|segment| segment.tokens = self.turn.len() as u32);
+        done
+    }
+}
+
+/// Which of [`QUANTILES`] the agent of a rollout tells.
+const fn quantile_of(rollout: RolloutId) -> usize {
+    rollout.index as usize % QUANTILES.len()
 }
 
 #[async_trait]
 impl Executor for Host {
     async fn execute(&self, task: Task, _: CancellationToken) -> Verdict {
-        let body = match (task.key, &task.body) {
-            (TaskKey::EnvStep { rollout, turn }, TaskBody::EnvStep(step)) => {
-                match self.step(&task.run, rollout, turn, step).await {
-                    Step::Done(mut done) => {
-                        // The session is found by the rollout's name, and a step that goes on has a state.
-                        if done.done {
-                            let quantile = rollout.index as usize % QUANTILES.len();
-                            lock(&self.told).push((quantile, done.reward));
-                            if done.reward == 0.0 {
-                                *lock(&self.lost) = Some(format!("{:?}", done.said));
-                            }
-                        } else {
-                            done.state = vec![1];
-                        }
-                        OutcomeBody::EnvStep(*done)
-                    }
-                    Step::Past => return Verdict::Stale,
-                    Step::Lost(reason) | Step::Impossible(reason) => {
-                        *lock(&self.lost) = Some(reason.clone());
-                        OutcomeBody::Lost(Lost { reason })
-                    }
-                }
-            }
-            _ => match lives::outcome(task.body, 0) {
-                OutcomeBody::Generate(mut done) => {
-                    done.tokens.clone_from(&self.turn);
-                    done.logprobs = vec![-0.5; self.turn.len()];
-                    done.segments.iter_mut().for_each(|segment| segment.tokens = self.turn.len() as u32);
-                    OutcomeBody::Generate(done)
-                }
-                other => other,
-            },
-        };
-        Verdict::Done(body, Cost::default())
+        let body =
+            if let (TaskKey::EnvStep { rollout, turn }, TaskBody::EnvStep(step)) = (task.key, &task.body) {
+                self.outcome(&task.run, rollout, turn, step).await
+            } else {
+                Some(match lives::outcome(task.body, 0) {
+                    OutcomeBody::Generate(done) => OutcomeBody::Generate(self.turn(done)),
+                    other => other,
+                })
+            };
+        body.map_or(Verdict::Stale, |body| Verdict::Done(body, Cost::default()))
     }
 }
 

@@ -20,6 +20,7 @@ use millrace_schemas::train_shard::TrainShardDone;
 use millrace_schemas::{Event, OutcomeBody, PoolName, RolloutId, Stage, Task, TaskBody};
 use millrace_telemetry::Health;
 use millrace_workers::{Cost, Executor, PoolSettings, Verdict, Worker, WorkerSettings};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 /// The pool of the environment's tasks in a run of [`submit`].
@@ -99,15 +100,28 @@ pub async fn run(brokers: &Brokers, name: &str, load: Load, time: Duration) -> a
     let (to, took) = (done(), since.elapsed().as_secs_f64());
     let [per_s, rollouts_per_s] = [0, 1].map(|of| (to[of] - from[of]) as f64 / took);
     let (p50_us, p99_us) = executor.latency();
+    end(broker, name, &stop, [worker, coordinator]).await?;
+    Ok(Lives { per_s, p50_us, p99_us, rollouts_per_s })
+}
+
+/// Ends a run that was measured, and then what played it.
+pub(super) async fn end(
+    broker: &Broker,
+    name: &str,
+    stop: &CancellationToken,
+    players: [JoinHandle<anyhow::Result<()>>; 2],
+) -> anyhow::Result<()> {
     broker.append(name, &Event::Cancelled { reason: "measured".into() }).await?;
     // The cancellation is decided before the coordinator goes.
     tokio::time::sleep(Duration::from_millis(300)).await;
     stop.cancel();
-    worker.await??;
-    coordinator.await??;
-    Ok(Lives { per_s, p50_us, p99_us, rollouts_per_s })
+    for player in players {
+        player.await??;
+    }
+    Ok(())
 }
 
+/// A coordinator, alone at its log.
 pub(super) async fn coordinate(broker: Broker, id: String, stop: CancellationToken) -> anyhow::Result<()> {
     let shared = driver::restore(&broker).await?;
     // One snapshot at the end, so that each run starts where the one before ended.

@@ -17,14 +17,15 @@ use super::executor::Executor;
 /// process.
 const SECOND: Duration = Duration::from_millis(100);
 
-/// Heartbeats in a row without an answer that are worth a line in the log: a late one costs nothing.
+/// Heartbeats in a row without an answer that are worth a line in the log: a late one costs
+/// nothing.
 const WORTH_SAYING: u64 = 2;
 /// As many later the log says so again.
 const AGAIN: u64 = 60;
 
-/// Consumes time, produces heartbeats while the trainer is well. Waits for the timer. Those
-/// that fail in a row are logged, for the next may arrive. When `stop` fires it ends, after a heartbeat that
-/// announces that the worker leaves.
+/// Consumes time, produces heartbeats while the trainer is well. Waits for the timer. Those that
+/// fail in a row are logged, for the next may arrive. When `stop` fires it ends, after a heartbeat
+/// that announces that the worker leaves.
 pub(super) async fn send_heartbeats(
     broker: Broker,
     worker: WorkerId,

@@ -1,5 +1,5 @@
 # An agent that calls a model CALLS times, and keeps what each call took, in seconds.
-import http.client, json, os, sys, time, urllib.parse
+import http.client, json, os, time, urllib.parse
 
 url = urllib.parse.urlsplit(os.environ["OPENAI_BASE_URL"])
 server = http.client.HTTPConnection(url.hostname, url.port)

@@ -1,13 +1,14 @@
-//! TCP to a port of a sandbox over a WebSocket: `…/sandboxes/ID/portforward?port=3000`. Each message's
-//! bytes go to the server, and what it says comes in binary messages. Either end closes both.
+//! TCP to a port of a sandbox over a WebSocket: `…/sandboxes/ID/portforward?port=3000`. Each
+//! message's bytes go to the server, and what it says comes in binary messages. Either end closes
+//! both.
 
 use std::time::Duration;
 
-use axum::body::Bytes;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{Path, Query, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
+use bytes::{Bytes, BytesMut};
 use futures::{SinkExt, StreamExt};
 use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -77,12 +78,12 @@ async fn carry(sandbox: Using, client: WebSocket, server: impl AsyncRead + Async
         }
     };
     let outwards = async {
-        let mut part = vec![0; PART_BYTES];
-        while let Ok(read @ 1..) = from_server.read(&mut part).await {
-            let bytes = Bytes::copy_from_slice(&part[..read]);
-            if to_client.send(Message::Binary(bytes)).await.is_err() {
+        let mut part = BytesMut::with_capacity(PART_BYTES);
+        while let Ok(1..) = from_server.read_buf(&mut part).await {
+            if to_client.send(Message::Binary(part.split().freeze())).await.is_err() {
                 break;
             }
+            part.reserve(PART_BYTES);
             moved.send_replace(());
         }
         // The client may be gone.

@@ -1,7 +1,7 @@
-//! The gradient of an update: where backward puts it, and how the members reduce it. By default each
-//! member adds up the gradient of all its forwards and reduces it once. With the gradient sharded (ZeRO,
-//! second stage: Rajbhandari et al., 2020) it is reduced after each forward, and a member keeps its
-//! own parts alone.
+//! The gradient of an update: where backward puts it, and how the members reduce it. By default
+//! each member adds up the gradient of all its forwards and reduces it once. With the gradient
+//! sharded (ZeRO, second stage: Rajbhandari et al., 2020) it is reduced after each forward, and a
+//! member keeps its own parts alone.
 
 use tch::{Kind, Tensor};
 
@@ -121,11 +121,13 @@ impl<'a> Gradients<'a> {
         self.sharded
     }
 
-    /// Zeroes the gradient of the update before.
+    /// Zeroes the gradient of the update before. The buckets of a sharded one are zeroed for each
+    /// forward.
     pub(super) fn clear(&mut self) {
-        self.clear_padded();
         if self.sharded {
             let _ = self.own.zero_();
+        } else {
+            self.clear_padded();
         }
     }
 

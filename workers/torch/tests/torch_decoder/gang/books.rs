@@ -308,6 +308,11 @@ pub(crate) fn batches(
     batches
 }
 
+/// The same with the gradient sharded.
+pub(crate) fn sharded(how: &How) -> How {
+    How { algorithm: Algorithm { shard_gradients: true, ..how.algorithm.clone() }, ..how.clone() }
+}
+
 /// Several updates a step, with everything that makes one differ from the next.
 pub(crate) fn many_updates(checkpoint: bool) -> How {
     let algorithm =

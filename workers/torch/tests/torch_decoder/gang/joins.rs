@@ -7,7 +7,7 @@ use millrace_policy::{LoadedVersion, PolicyError};
 use millrace_schemas::submit::Algorithm;
 use millrace_schemas::train_shard::Batch;
 
-use super::books::{Books, How, batches, many_updates, members, same};
+use super::books::{Books, How, batches, many_updates, members, same, sharded};
 use super::ranks::{PATIENCE, assignments};
 
 /// Four steps of one member, the last to a checkpoint, and where they lead.
@@ -60,14 +60,25 @@ fn a_shrunk_gang_continues_with_the_remaining_members() {
 
 #[test]
 fn a_step_that_breaks_off_leaves_nothing_behind() {
-    let how = many_updates(true);
+    breaks_off(&many_updates(true));
+}
+
+#[test]
+fn a_sharded_step_that_breaks_off_leaves_nothing_behind() {
+    let mut how = sharded(&many_updates(true));
+    // A member reduces after each of its forwards, and may be stopped between two.
+    how.algorithm.tokens_per_microbatch = 1;
+    breaks_off(&how);
+}
+
+fn breaks_off(how: &How) {
     let (calm, zero) = Books::new(1);
     let batches = batches(&zero, &calm, 3, (4, 4));
-    let undisturbed = calm.steps(&mut members(2), zero, &batches, &how);
+    let undisturbed = calm.steps(&mut members(2), zero, &batches, how);
 
     let (gang, zero) = Books::new(1);
     let mut live = members(2);
-    let second = gang.steps(&mut live, zero, &batches[..2], &how);
+    let second = gang.steps(&mut live, zero, &batches[..2], how);
     gang.taken();
     // The first update moves the weights so far that the second has no finite gradient.
     let algorithm = Algorithm { learning_rate: 1e30, warmup_steps: 1, ..how.algorithm.clone() };
@@ -80,10 +91,10 @@ fn a_step_that_breaks_off_leaves_nothing_behind() {
     // One of them is cancelled, the other loses it.
     let stopped = assignments(2, Duration::from_secs(2));
     stopped[1].cancel.cancel();
-    let (_, made) = gang.attempt(&mut live, &stopped, &second, &batches[2], &how);
+    let (_, made) = gang.attempt(&mut live, &stopped, &second, &batches[2], how);
     assert!(made.iter().any(|made| matches!(made, Err(PolicyError::Void(_)))), "{made:?}");
 
-    let last = gang.steps(&mut live, second, &batches[2..], &how);
+    let last = gang.steps(&mut live, second, &batches[2..], how);
     assert_eq!(gang.taken(), Vec::<String>::new(), "their states are still there");
     assert_eq!(last.manifest, undisturbed.manifest);
 }
