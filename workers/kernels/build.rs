@@ -3,11 +3,39 @@
 use std::path::{Path, PathBuf};
 
 /// The C++, and the headers beside it.
-const KERNELS: [&str; 3] = ["src/between.cc", "src/rows.cc", "src/packed.cc"];
-const HEADERS: [&str; 2] = ["src/kernels.h", "src/lanes.h"];
+const KERNELS: [&str; 7] = [
+    "src/between.cc",
+    "src/rows.cc",
+    "src/packed.cc",
+    "src/trace/trace.cc",
+    "src/cuda/launch.cc",
+    "src/cuda/device.cc",
+    "src/cuda/emulated.cc",
+];
+const HEADERS: [&str; 8] = [
+    "src/kernels.h",
+    "src/lanes.h",
+    "src/trace/trace.h",
+    "src/cuda/launch.h",
+    "src/cuda/arguments.h",
+    "src/cuda/rows.cu",
+    "src/cuda/attention.cu",
+    "src/cuda/draw.cu",
+];
+/// The same of `training`.
+const TRAINING: [&str; 6] = [
+    "src/training/elementwise.cc",
+    "src/training/attention.cc",
+    "src/training/gate.cc",
+    "src/training/heads.cc",
+    "src/training/logits.cc",
+    "src/training/adamw.cc",
+];
+const TRAINING_HEADERS: [&str; 2] = ["src/training/elementwise.h", "src/training/training.h"];
 
 fn main() {
-    for file in KERNELS.iter().chain(&HEADERS).chain(&["build.rs"]) {
+    for file in KERNELS.iter().chain(&HEADERS).chain(&TRAINING).chain(&TRAINING_HEADERS).chain(&["build.rs"])
+    {
         println!("cargo:rerun-if-changed={file}");
     }
     // Clippy links nothing, and has build scripts run once more for itself.
@@ -21,11 +49,25 @@ fn main() {
 
 fn compile(lib: &Path) {
     let include = lib.parent().expect("libtorch's folder").join("include");
-    let mut build = cxx_build::bridge("src/bridge.rs");
-    build.files(KERNELS);
+    let mut build = cxx_build::bridges([
+        "src/bridge.rs",
+        "src/cuda/bridge.rs",
+        "src/training/bridge.rs",
+        "src/trace/bridge.rs",
+    ]);
+    build.files(KERNELS).files(TRAINING);
     // As system headers, so that their warnings are not ours.
     for headers in [include.join("torch/csrc/api/include"), include] {
         build.flag("-isystem").flag(headers.to_str().expect("libtorch's path is text"));
+    }
+    if let Some(headers) = cuda_headers(lib) {
+        for headers in headers {
+            build.flag("-isystem").flag(headers.to_str().expect("CUDA's path is text"));
+        }
+        build.define("USE_CUDA", None).define("MILLRACE_CUDA", None);
+        println!("cargo:rustc-link-search=native={}", lib.display());
+        println!("cargo:rustc-link-lib=dylib=torch_cuda");
+        println!("cargo:rustc-link-lib=dylib=c10_cuda");
     }
     // libtorch's threads are OpenMP's; the wheel brings the library, and there must be one of it.
     let openmp = lib.join("libgomp.so.1").exists();
@@ -33,7 +75,7 @@ fn compile(lib: &Path) {
         build.flag("-fopenmp");
     }
     // Neither floating-point traps nor errno is looked at. Vectors are passed within one file only.
-    for flag in ["-fno-trapping-math", "-fno-math-errno", "-Wno-psabi"] {
+    for flag in ["-fno-trapping-math", "-fno-math-errno", "-Wno-psabi", "-Wno-maybe-uninitialized"] {
         build.flag_if_supported(flag);
     }
     build.std("c++20").opt_level(3).warnings_into_errors(false).debug(false).compile("millrace_kernels");
@@ -41,4 +83,19 @@ fn compile(lib: &Path) {
         println!("cargo:rustc-link-search=native={}", lib.display());
         println!("cargo:rustc-link-lib=dylib:+verbatim=libgomp.so.1");
     }
+}
+
+/// Where CUDA's headers are, if all that they include is there: beside torch in the folder of wheels. `nvidia-cuda-crt` and
+/// `nvidia-cuda-cccl` are not among those that torch brings; set-up adds them.
+fn cuda_headers(lib: &Path) -> Option<[PathBuf; 2]> {
+    let cuda = lib.parent()?.parent()?.join("nvidia/cu13/include");
+    let cccl = cuda.join("cccl");
+    if cuda.exists() {
+        println!("cargo:rerun-if-changed={}", cuda.display());
+    }
+    let there = cuda.join("crt/host_config.h").exists()
+        && cccl.exists()
+        && cuda.join("nvrtc.h").exists()
+        && lib.join("libtorch_cuda.so").exists();
+    there.then_some([cuda, cccl])
 }

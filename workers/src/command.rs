@@ -152,7 +152,7 @@ async fn serve(
     wrapped: impl Fn(Stage, Arc<dyn Executor>) -> Arc<dyn Executor>,
 ) -> anyhow::Result<()> {
     let telemetry = arguments.telemetry.start("millrace-worker").await?;
-    arguments.torch.apply(&arguments.nats);
+    arguments.torch.apply(&arguments.nats).map_err(anyhow::Error::msg)?;
     let departure = Departure::default();
     on_signal(departure.clone()).context("failed to listen to signals")?;
     let program = start_program(arguments.exec.as_deref(), arguments.exec_copies).await?;

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::model::versions::VersionStore;
 use crate::policy::openai::ServerSettings;
+use crate::policy::read_weights;
 use crate::runtime::{Cost, Executor, Failure, PolicyTable, TimeDivision, Verdict};
 use driver::{Answer, Driver, Request};
 use follow::{Follower, Serving};
@@ -70,7 +71,7 @@ impl Generate {
     /// Starts the engine's thread. It ends with this value.
     #[must_use]
     pub fn new(policies: PolicyTable, versions: VersionStore) -> Self {
-        Self::by(Sampler::Thread(Driver::start()), policies, versions)
+        Self::by(Sampler::Thread(Driver::start(Arc::new(read_weights))), policies, versions)
     }
 
     /// The same with an inference server, which gets no request before the first task.

@@ -2,7 +2,7 @@
 //! decoders are computed by libtorch where this build has it.
 
 use millrace_policy::decoder::Architecture;
-use millrace_policy::{Engine, LoadedVersion, PolicyError, Trainer};
+use millrace_policy::{LoadedVersion, PolicyError, ReadyWeights, Trainer};
 use millrace_schemas::submit::ModelSpec;
 
 use crate::runtime::{Failure, Retry};
@@ -22,14 +22,14 @@ impl From<PolicyError> for Failure {
     }
 }
 
-/// An engine with these weights loaded.
+/// Reads and verifies weights, of which an engine is made or to which one swaps.
 ///
 /// # Errors
-/// The files are not of a kind that this build knows.
-pub fn engine_for(weights: &LoadedVersion) -> Result<Box<dyn Engine>, PolicyError> {
+/// The files are not of a kind that this build knows, or not sound.
+pub fn read_weights(weights: &LoadedVersion) -> Result<Box<dyn ReadyWeights>, PolicyError> {
     match weights.model_type()?.as_str() {
-        SCRIPTED_MODEL_TYPE => Ok(Box::new(scripted::ScriptedEngine::new(weights)?)),
-        other if Architecture::of(other).is_some() => torch::engine(weights),
+        SCRIPTED_MODEL_TYPE => Ok(Box::new(scripted::ScriptedWeights::read(weights)?)),
+        other if Architecture::of(other).is_some() => torch::weights(weights),
         other => Err(unknown(other)),
     }
 }

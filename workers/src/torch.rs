@@ -3,10 +3,11 @@
 
 use millrace_torch::gang::{Listen, group};
 
-use millrace_policy::{Engine, LoadedVersion, PolicyError, Trainer};
+use millrace_policy::{LoadedVersion, PolicyError, ReadyWeights, Trainer};
 
 // For the load test, which measures them.
-pub use millrace_torch::{EngineSettings, TorchEngine, TorchTrainer, math, set_threads};
+pub use millrace_torch::{EngineSettings, TorchEngine, TorchTrainer, TorchWeights, math, set_threads, trace};
+use millrace_torch::{allow_tf32, set_cache_share, set_device, set_gpu_kernels};
 
 /// Arguments of a worker that has libtorch.
 #[derive(Debug, Clone, clap::Args)]
@@ -19,22 +20,48 @@ pub struct TorchArgs {
     /// worker. Default: the address that reaches the queue
     #[arg(long, env = "MILLRACE_GANG_INTERFACE")]
     gang_interface: Option<String>,
+    /// Which GPU, by its number from 0, where libtorch sees some: start one worker for each
+    #[arg(long, env = "MILLRACE_DEVICE", default_value_t = 0)]
+    device: usize,
+    /// Share of the GPU's memory free at start that the KV cache of an engine may grow to, above 0 to 1. Trainers of the same
+    /// GPU need the rest
+    #[arg(long, env = "MILLRACE_KV_CACHE_SHARE", default_value_t = 0.5, value_parser = share)]
+    kv_cache_share: f64,
+    /// Whether a GPU computes with kernels of our own, where they pass their checks; if not, with libtorch's operators
+    #[arg(long, env = "MILLRACE_GPU_KERNELS", default_value_t = true, action = clap::ArgAction::Set)]
+    gpu_kernels: bool,
+    /// Whether a GPU multiplies f32 as TF32: faster, with 10 bits of mantissa. What computes in bf16 is the same either way
+    #[arg(long, env = "MILLRACE_TF32", default_value_t = false, action = clap::ArgAction::Set)]
+    tf32: bool,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse::<f64>().map_err(|error| error.to_string())?;
+    if share > 0.0 && share <= 1.0 { Ok(share) } else { Err(format!("share={share} must be above 0 to 1")) }
 }
 
 impl TorchArgs {
     /// Sets what this process uses libtorch with, before the first model. `nats` is the address of
     /// the queue.
-    pub fn apply(&self, nats: &str) {
+    ///
+    /// # Errors
+    /// There is no such device.
+    pub fn apply(&self, nats: &str) -> Result<(), String> {
         set_threads(self.torch_threads);
+        set_cache_share(self.kv_cache_share);
+        set_gpu_kernels(self.gpu_kernels);
+        allow_tf32(self.tf32);
+        set_device(self.device).map_err(|error| format!("--device: {error}"))?;
         if let Some(at) = self.gang_interface.as_deref().map(Listen::at).or_else(|| Listen::towards(nats)) {
             group::listen(at);
         }
+        Ok(())
     }
 }
 
-/// An engine for a decoder's weights, with these loaded.
-pub(crate) fn engine(weights: &LoadedVersion) -> Result<Box<dyn Engine>, PolicyError> {
-    Ok(Box::new(TorchEngine::new(weights, EngineSettings::default())?))
+/// A decoder's weights, for an engine.
+pub(crate) fn weights(weights: &LoadedVersion) -> Result<Box<dyn ReadyWeights>, PolicyError> {
+    Ok(Box::new(TorchWeights::read(weights)?))
 }
 
 /// A trainer of decoders.

@@ -1,6 +1,6 @@
 //! Stands in for `torch.rs` in a build without libtorch: decoders are left to other workers.
 
-use millrace_policy::{Engine, LoadedVersion, PolicyError, Trainer};
+use millrace_policy::{LoadedVersion, PolicyError, ReadyWeights, Trainer};
 
 /// No arguments.
 #[derive(Debug, Clone, clap::Args)]
@@ -8,11 +8,16 @@ pub struct TorchArgs {}
 
 impl TorchArgs {
     /// There is nothing to set.
-    pub const fn apply(&self, _nats: &str) {}
+    ///
+    /// # Errors
+    /// Never.
+    pub const fn apply(&self, _nats: &str) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// An error: this build has no engine for decoders.
-pub(crate) fn engine(_weights: &LoadedVersion) -> Result<Box<dyn Engine>, PolicyError> {
+pub(crate) fn weights(_weights: &LoadedVersion) -> Result<Box<dyn ReadyWeights>, PolicyError> {
     Err(lacks_torch())
 }
 

@@ -12,12 +12,16 @@ use super::rival::Rival;
 use super::{cores, median, publish};
 use ours::{Ours, Work};
 use parity::Parity;
+use ready::Ready;
 
 mod ours;
 mod parity;
+mod ready;
 
 /// The numbers that either side is tried with.
 const DTYPES: [&str; 2] = ["float32", "bfloat16"];
+/// Seeds the prompts of the step that is traced.
+const TRACED: u64 = 3_000;
 
 /// How to measure.
 #[derive(Debug, clap::Args)]
@@ -36,6 +40,9 @@ pub struct Args {
     /// How often each is repeated; medians are printed
     #[arg(long, default_value_t = 3)]
     repeats: u32,
+    /// Where a trace of one step goes, with the most sequences: JSON that Perfetto shows
+    #[arg(long)]
+    trace: Option<PathBuf>,
     /// Where the figures go as JSON
     #[arg(long, default_value = "target/bench/generate.json")]
     out: PathBuf,
@@ -56,7 +63,7 @@ struct Settings<'a> {
 }
 
 /// Later requests to the rival, which answers with the seconds that the work took. transformers
-/// also gets a [`Product`] or a [`parity::Question`].
+/// also gets a [`Product`], a [`Peak`] or a [`parity::Question`].
 #[derive(Debug, Serialize)]
 struct Question {
     sequences: usize,
@@ -72,6 +79,13 @@ struct Contender {
     rival: Rival,
 }
 
+/// It answers with the bytes of a GPU's memory that it had at most since the question before; with
+/// null on a CPU.
+#[derive(Debug, Serialize)]
+struct Peak {
+    peak: bool,
+}
+
 /// It times a matrix product in these numbers and answers with floating-point operations a second.
 #[derive(Debug, Serialize)]
 struct Product {
@@ -85,6 +99,7 @@ struct Figures {
     /// Floating-point operations of a token, with its part of the prompt's.
     token_flops: f64,
     shared: SharedPrefix,
+    ready: Ready,
     /// Beside transformers on the same tokens; empty where it did not run.
     parity: Vec<Parity>,
     model: PathBuf,
@@ -113,6 +128,9 @@ struct Side {
     /// The median, prompts included.
     tokens_per_s: f64,
     runs: Vec<f64>,
+    /// Most of a GPU's memory that libtorch allocated during the runs, with the model in both
+    /// kinds of numbers. `None` on a CPU, and of ours, which has no way to tell.
+    peak_device_bytes: Option<u64>,
 }
 
 /// Samples of one prompt.
@@ -137,7 +155,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut rivals = contenders(args)?;
     let rows = args.sequences.iter().map(|&sequences| row(args, sequences, &mut ours, &mut rivals));
     let rows = rows.collect::<anyhow::Result<_>>()?;
+    if let (Some(path), Some(&sequences)) = (&args.trace, args.sequences.iter().max()) {
+        let work = Work { prompt: args.prompt, tokens: args.tokens, seed: TRACED };
+        ours.trace(DTYPES[1], work, sequences, path)?;
+    }
     let shared = shared(&mut ours, args)?;
+    let ready = Ready::measure(&args.setup, &mut ours)?;
     let parity = match rivals.first_mut() {
         Some(Contender { rival, .. }) => DTYPES
             .map(|dtype| Parity::measure(dtype, &mut ours, rival))
@@ -153,7 +176,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let (repeats, threads) = (args.repeats, args.setup.threads);
     let cores = cores();
     let figures =
-        Figures { rows, token_flops, shared, parity, model, prompt, tokens, repeats, threads, cores };
+        Figures { rows, token_flops, shared, ready, parity, model, prompt, tokens, repeats, threads, cores };
     publish(&args.out, &figures, &table(&figures))
 }
 
@@ -185,13 +208,15 @@ fn contenders(args: &Args) -> anyhow::Result<Vec<Contender>> {
 /// All runs of so many sequences, everybody's in turn.
 fn row(args: &Args, sequences: usize, ours: &mut Ours, rivals: &mut [Contender]) -> anyhow::Result<Row> {
     let work = Work { prompt: args.prompt, tokens: args.tokens, seed: 0 };
-    let side = |name, dtype| Side { name, dtype, tokens_per_s: f64::NAN, runs: Vec::new() };
+    let side =
+        |name, dtype| Side { name, dtype, tokens_per_s: f64::NAN, runs: Vec::new(), peak_device_bytes: None };
     let own = |dtype, tokens| ours.seconds(dtype, Work { tokens, ..work }, sequences);
     let mut sides = vec![side("millrace", faster("millrace", DTYPES, own)?)];
     for Contender { name, dtypes, rival } in rivals.iter_mut() {
         let theirs = |dtype, tokens| rival.ask(&Question { sequences, dtype, tokens });
         sides.push(side(name, faster(name, *dtypes, theirs)?));
     }
+    peak(rivals)?;
     let mut products = Vec::new();
     let count = sequences as f64 * f64::from(args.tokens);
     for repeat in 1..=args.repeats {
@@ -207,10 +232,20 @@ fn row(args: &Args, sequences: usize, ours: &mut Ours, rivals: &mut [Contender])
         let said = sides.iter().map(|side| format!(" {} {:.1}", side.name, side.runs[side.runs.len() - 1]));
         println!("{sequences} sequences, tokens/s:{}", said.collect::<String>());
     }
+    if let Some(theirs) = sides.get_mut(1) {
+        theirs.peak_device_bytes = peak(rivals)?;
+    }
     for side in &mut sides {
         side.tokens_per_s = median(side.runs.clone());
     }
     Ok(Row { sequences, sides, matmul_flops: (!products.is_empty()).then(|| median(products)) })
+}
+
+/// The most memory of the GPU that transformers, the first of the rivals, has had since it was
+/// asked last.
+fn peak(rivals: &mut [Contender]) -> anyhow::Result<Option<u64>> {
+    let Some(Contender { rival, .. }) = rivals.first_mut() else { return Ok(None) };
+    rival.ask(&Peak { peak: true })
 }
 
 /// The numbers that one side is faster with, seen by a short run of each.
@@ -273,5 +308,15 @@ fn table(f: &Figures) -> String {
         "\n{} samples of a prompt of {} tokens compute {} tokens of context in {:.2} s; prompts that differ take {:.2} s.\n",
         s.samples, s.prompt, s.prefill_tokens, s.seconds, s.apart_seconds
     );
+    table += &f.ready.lines();
+    let peaks = f.rows.iter().flat_map(|row| row.sides.iter().map(move |side| (row.sequences, side)));
+    for (sequences, Side { name, peak_device_bytes, .. }) in peaks {
+        if let Some(bytes) = peak_device_bytes {
+            let gb = *bytes as f64 / 1e9;
+            table += &format!(
+                "\n{name} had {gb:.2} GB of the GPU's memory at most with {sequences} sequences and the model in both kinds.\n"
+            );
+        }
+    }
     table + &f.parity.iter().map(Parity::line).collect::<String>()
 }

@@ -12,7 +12,7 @@ use millrace_schemas::policy::Policy;
 use millrace_schemas::{OutcomeBody, PolicyVersion, RunId, Stage, Task, TaskBody, TaskKey};
 use millrace_workers::env_step::EnvStep;
 use millrace_workers::model::versions::{Files, VersionStore};
-use millrace_workers::policy::scripted::ScriptedEngine;
+use millrace_workers::policy::scripted::ScriptedWeights;
 use millrace_workers::publish_weights::PublishWeights;
 use millrace_workers::reward::Reward;
 use millrace_workers::runtime::{Tenant, TimeDivision};
@@ -183,7 +183,7 @@ impl Generate {
             return Err(give_up(cancel).await);
         };
         let mut policy = policy?;
-        let mut engine = ScriptedEngine::new(&self.load(&run, &policy).await?)?;
+        let mut engine = ScriptedWeights::read(&self.load(&run, &policy).await?)?.engine();
         engine.admit(EngineRequest { ticket: Ticket(0), rollout, task: body });
         loop {
             sleep(self.link.world.time(1, 30)).await;
@@ -191,7 +191,7 @@ impl Generate {
             if let Some(newer) = newer
                 && let Ok(loaded) = self.load(&run, &newer).await
             {
-                engine.load(&loaded)?;
+                engine.swap(Box::new(ScriptedWeights::read(&loaded)?))?;
                 policy = newer;
             }
             let ends = hand_back.is_cancelled();

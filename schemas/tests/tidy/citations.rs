@@ -20,9 +20,10 @@ use std::path::Path;
 use crate::tree::{self, File};
 
 /// Endings of the files that people write and cite.
-const SOURCES: [&str; 10] = [".rs", ".py", ".cc", ".h", ".sh", ".tf", ".md", ".toml", ".jsonl", ".svg"];
+const SOURCES: [&str; 11] =
+    [".rs", ".py", ".cc", ".cu", ".h", ".sh", ".tf", ".md", ".toml", ".jsonl", ".svg"];
 /// Endings of which a bare name cites a file of this repository and no other.
-const CODE: [&str; 6] = [".rs", ".py", ".cc", ".h", ".sh", ".tf"];
+const CODE: [&str; 7] = [".rs", ".py", ".cc", ".cu", ".h", ".sh", ".tf"];
 /// The front page is read in ten minutes.
 const MAX_WORDS: usize = 1_200;
 

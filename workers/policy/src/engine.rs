@@ -1,10 +1,12 @@
 //! What is asked of an engine, whichever library computes it: turns, sampled one token after
 //! another. An engine has one thread, which owns all of a model's state.
 
-use millrace_schemas::RolloutId;
-use millrace_schemas::generate::{GenerateDone, GenerateTask};
+use std::any::Any;
 
-use crate::{LoadedVersion, PolicyError};
+use millrace_schemas::generate::{GenerateDone, GenerateTask};
+use millrace_schemas::{PolicyVersion, RolloutId};
+
+use crate::PolicyError;
 
 /// Names a request while an engine has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -31,16 +33,29 @@ pub struct Finished {
     pub result: Result<GenerateDone, PolicyError>,
 }
 
+/// Weights of a version, read and verified on any thread, so that no engine waits for it.
+pub trait ReadyWeights: Any + Send {
+    /// Which version it is.
+    fn version(&self) -> PolicyVersion;
+
+    /// An engine that samples with them, on the thread that will own it.
+    ///
+    /// # Errors
+    /// Memory is short.
+    fn into_engine(self: Box<Self>) -> Result<Box<dyn Engine>, PolicyError>;
+}
+
 /// Samples turns with the weights of one run: continuous batching. All calls come from one thread,
 /// so an engine need not be `Send`.
 pub trait Engine {
-    /// Loads these weights. Requests in flight keep their tokens and continue under the new
-    /// weights, so that a turn may have several segments. The KV cache of the old weights is
-    /// dropped.
+    /// Swaps to these weights between two steps. Requests in flight keep their tokens and continue
+    /// under the new weights, so that a turn may have several segments. The KV cache of the old
+    /// weights is dropped: contexts are prefilled again.
     ///
     /// # Errors
-    /// The files are not such a model. The caller drops the engine and retries its requests.
-    fn load(&mut self, weights: &LoadedVersion) -> Result<(), PolicyError>;
+    /// The weights are another kind of engine's, or memory is short. The caller drops the engine
+    /// and retries its requests.
+    fn swap(&mut self, weights: Box<dyn ReadyWeights>) -> Result<(), PolicyError>;
 
     /// Adds a request to the batch.
     fn admit(&mut self, request: EngineRequest);
@@ -59,7 +74,7 @@ pub trait Engine {
     fn step(&mut self) -> Result<Vec<Finished>, PolicyError>;
 
     /// Releases the device's memory, because a trainer needs it: the weights go to the host's, the
-    /// KV cache is dropped. No request is in flight. Then comes [`Self::load`] or
+    /// KV cache is dropped. No request is in flight. Then comes [`Self::swap`] or
     /// [`Self::return_to_device`] before any other call.
     ///
     /// # Errors
@@ -75,4 +90,15 @@ pub trait Engine {
     fn return_to_device(&mut self) -> Result<(), PolicyError> {
         Ok(())
     }
+}
+
+/// The weights as those of an engine's own kind.
+///
+/// # Errors
+/// They are another's.
+pub fn own_weights<W: ReadyWeights>(weights: Box<dyn ReadyWeights>) -> Result<Box<W>, PolicyError> {
+    let version = weights.version();
+    let any: Box<dyn Any> = weights;
+    let other = |_| PolicyError::Impossible(format!("version={version} is a model of another kind"));
+    any.downcast().map_err(other)
 }

@@ -25,7 +25,7 @@ pub mod stop_criteria;
 pub mod directory;
 pub mod random;
 
-pub use engine::{Engine, EngineRequest, Finished, Ticket};
+pub use engine::{Engine, EngineRequest, Finished, ReadyWeights, Ticket, own_weights};
 pub use error::PolicyError;
 pub use share::{Place, Share};
 pub use trainer::{NoPast, Past, TrainStep, Trained, Trainer};

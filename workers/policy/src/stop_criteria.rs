@@ -38,16 +38,14 @@ impl StopCriteria {
         })
     }
 
-    /// The same for the next version. A tokenizer that has not changed is not read again.
-    ///
-    /// # Errors
-    /// As [`Self::of`].
-    pub fn following(&self, weights: &LoadedVersion) -> Result<Self, PolicyError> {
-        let mut next = Self::of(weights)?;
-        if next.tokenizer == self.tokenizer {
-            next.codec = self.codec.clone();
+    /// The same as those of the version after `before`. A tokenizer that has not changed is not read
+    /// again.
+    #[must_use]
+    pub fn following(self, before: &Self) -> Self {
+        if self.tokenizer == before.tokenizer {
+            return Self { codec: before.codec.clone(), ..self };
         }
-        Ok(next)
+        self
     }
 
     /// Reads the tokenizer if the turn has stop strings.

@@ -1,10 +1,10 @@
-//! The thread that owns the engines, one for each run.
+//! The thread that owns the engines, one for each run. Their weights are read beside it.
 
-use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use millrace_policy::{LoadedVersion, PolicyError};
+use millrace_policy::{LoadedVersion, PolicyError, ReadyWeights};
 use millrace_schemas::generate::{GenerateDone, GenerateTask};
 use millrace_schemas::{PolicyVersion, RolloutId, RunId};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -12,8 +12,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::follow::Serving;
 use crate::runtime::Tenant;
-use host::Host;
+use engines::Engines;
 
+mod engines;
 mod host;
 
 /// A turn to sample.
@@ -37,7 +38,9 @@ pub(super) struct Answer {
 
 /// A message to the thread.
 enum Command {
-    Load(Box<LoadedVersion>, watch::Sender<Serving>, oneshot::Sender<Result<(), PolicyError>>),
+    Load(Box<LoadedVersion>, Loading),
+    /// The weights of a read, by its number.
+    Ready(u64, Result<Box<dyn ReadyWeights>, PolicyError>, Loading),
     Request(RunId, Box<Request>),
     Forget(RunId),
     /// Release the device. No request is in flight.
@@ -45,6 +48,16 @@ enum Command {
     /// The device is free again.
     ComeBack,
 }
+
+/// Who waits for a version to be served.
+struct Loading {
+    serving: watch::Sender<Serving>,
+    reply: oneshot::Sender<Result<(), PolicyError>>,
+}
+
+/// Reads and verifies a version's weights.
+pub(super) type Read =
+    Arc<dyn Fn(&LoadedVersion) -> Result<Box<dyn ReadyWeights>, PolicyError> + Send + Sync>;
 
 /// A handle to the thread, which ends when the last handle is dropped. The slots of the stage's
 /// loops bound the channel's length.
@@ -54,25 +67,28 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    /// Starts the thread.
-    pub(super) fn start() -> Self {
+    /// Starts the thread. Weights are read by `read`.
+    pub(super) fn start(read: Read) -> Self {
         let (commands, inbox) = mpsc::unbounded_channel();
+        let own = commands.downgrade();
         std::thread::Builder::new()
             .name("engine".to_owned())
-            .spawn(move || drive(inbox))
+            // Engines stay on their thread.
+            .spawn(move || drive(inbox, Engines::new(read, own)))
             .expect("the system has room for a thread");
         Self { commands }
     }
 
-    /// Makes an engine of these weights, or loads them into the run's engine. `serving` gets the
-    /// version at the same instant, and a failure when the engine breaks.
+    /// Makes an engine of these weights, or has the run's engine swap to them. They are read and
+    /// verified on a thread of their own, while all engines sample. `serving` gets the version at the
+    /// instant of the swap, and a failure when the engine breaks.
     pub(super) async fn load(
         &self,
         weights: LoadedVersion,
         serving: watch::Sender<Serving>,
     ) -> Result<(), PolicyError> {
         let (reply, answer) = oneshot::channel();
-        self.send(Command::Load(Box::new(weights), serving, reply));
+        self.send(Command::Load(Box::new(weights), Loading { serving, reply }));
         answer.await.unwrap_or_else(|_| Err(gone()))
     }
 
@@ -119,10 +135,9 @@ fn gone() -> PolicyError {
 /// Consumes commands, produces turns. Waits for a command while no request is in flight. Between
 /// two steps it takes all commands that arrived, so that requests join the batch at once. A broken
 /// engine is dropped with its requests. Ends when all handles are dropped.
-fn drive(mut inbox: mpsc::UnboundedReceiver<Command>) {
-    let mut engines = Engines::default();
+fn drive(mut inbox: mpsc::UnboundedReceiver<Command>, mut engines: Engines) {
     loop {
-        if engines.hosts.values().all(Host::is_idle) {
+        if engines.are_idle() {
             match inbox.blocking_recv() {
                 Some(command) => engines.apply(command),
                 None => return,
@@ -131,53 +146,6 @@ fn drive(mut inbox: mpsc::UnboundedReceiver<Command>) {
         while let Ok(command) = inbox.try_recv() {
             engines.apply(command);
         }
-        engines.hosts.retain(|run, host| host.is_idle() || host.step(run));
+        engines.step();
     }
-}
-
-/// The engines of the thread.
-#[derive(Default)]
-struct Engines {
-    hosts: HashMap<RunId, Host>,
-    /// Versions to load when the device is free again; `None` while it is.
-    postponed: Option<Vec<Command>>,
-}
-
-impl Engines {
-    fn apply(&mut self, command: Command) {
-        if let (Command::Load(..), Some(postponed)) = (&command, &mut self.postponed) {
-            postponed.push(command);
-            return;
-        }
-        match command {
-            Command::Load(weights, serving, reply) => {
-                let run = weights.manifest.run.clone();
-                let loaded = match self.hosts.remove(&run) {
-                    Some(host) => host.load(&weights),
-                    None => Host::start(&weights, serving),
-                };
-                let answer = loaded.map(|host| drop(self.hosts.insert(run, host)));
-                // The receiver may be gone.
-                let _ = reply.send(answer);
-            }
-            Command::Request(run, request) => match self.hosts.get_mut(&run) {
-                Some(host) if self.postponed.is_none() => host.admit(*request),
-                Some(_) => refuse(*request, "a step has the device".to_owned()),
-                None => refuse(*request, format!("no engine for run={run}")),
-            },
-            Command::Forget(run) => drop(self.hosts.remove(&run)),
-            Command::Leave(reply) => {
-                self.postponed.get_or_insert_default();
-                let left = self.hosts.values_mut().try_for_each(Host::leave_device);
-                let _ = reply.send(left);
-            }
-            Command::ComeBack => {
-                self.postponed.take().into_iter().flatten().for_each(|command| self.apply(command));
-            }
-        }
-    }
-}
-
-fn refuse(request: Request, why: String) {
-    let _ = request.reply.send(Err(PolicyError::Temporary(why)));
 }

@@ -72,7 +72,7 @@ impl Remote {
     /// The stop criteria of this version.
     fn ends(&self, loaded: &LoadedVersion) -> Result<Arc<StopCriteria>, PolicyError> {
         let mut latest = self.0.ends.lock().unwrap_or_else(PoisonError::into_inner);
-        *latest = Arc::new(latest.following(loaded)?);
+        *latest = Arc::new(StopCriteria::of(loaded)?.following(&latest));
         Ok(latest.clone())
     }
 

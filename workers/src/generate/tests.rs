@@ -17,16 +17,28 @@ use super::*;
 use crate::policy::scripted::{ScriptedTrainer, WEIGHTS_FILE};
 use crate::runtime::policies;
 
+mod reading;
+
 fn run() -> RunId {
     "lake".parse().unwrap()
 }
 
 /// An executor, and the broker whose policies it follows.
 fn bench() -> (Arc<Generate>, Broker) {
+    bench_with(None)
+}
+
+/// The same with an engine's thread of the test.
+fn bench_with(driver: Option<Driver>) -> (Arc<Generate>, Broker) {
     let broker = Broker::new(Arc::new(MemoryQueue::new(Arc::new(SystemClock::new()))), Objects::memory());
     let (table, watch) = policies(broker.clone());
     tokio::spawn(watch.run());
-    (Arc::new(Generate::new(table, VersionStore::new(broker.objects().clone()))), broker)
+    let versions = VersionStore::new(broker.objects().clone());
+    let generate = match driver {
+        Some(driver) => Generate::by(Sampler::Thread(driver), table, versions),
+        None => Generate::new(table, versions),
+    };
+    (Arc::new(generate), broker)
 }
 
 /// Commits scripted weights as `version`.

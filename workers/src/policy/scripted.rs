@@ -10,8 +10,8 @@ use bytes::Bytes;
 use millrace_policy::gang::RankAssignment;
 use millrace_policy::random::Stream;
 use millrace_policy::{
-    CONFIG_FILE, Engine, EngineRequest, Finished, LoadedVersion, PolicyError, Ticket, TrainStep, Trained,
-    Trainer,
+    CONFIG_FILE, Engine, EngineRequest, Finished, LoadedVersion, PolicyError, ReadyWeights, Ticket,
+    TrainStep, Trained, Trainer, own_weights,
 };
 use millrace_schemas::blob::Sha;
 use millrace_schemas::generate::{Finish, GenerateDone, GenerateTask};
@@ -24,6 +24,40 @@ pub const SCRIPTED_MODEL_TYPE: &str = "millrace_scripted";
 pub const WEIGHTS_FILE: &str = "model.scripted";
 /// Tokens that the policy knows, unless a request allows fewer.
 const VOCABULARY: u32 = 128;
+
+/// What a version of it is to an engine: its number.
+#[derive(Debug, Clone, Copy)]
+pub struct ScriptedWeights(PolicyVersion);
+
+impl ScriptedWeights {
+    /// Of a version's files.
+    ///
+    /// # Errors
+    /// They are not scripted weights.
+    pub fn read(weights: &LoadedVersion) -> Result<Self, PolicyError> {
+        let bytes = weights.file(WEIGHTS_FILE)?.len();
+        if bytes != 32 {
+            return Err(PolicyError::Impossible(format!("{WEIGHTS_FILE} has bytes={bytes}, not 32")));
+        }
+        Ok(Self(weights.version))
+    }
+
+    /// An engine that samples with them.
+    #[must_use]
+    pub const fn engine(self) -> ScriptedEngine {
+        ScriptedEngine { version: self.0, requests: Vec::new() }
+    }
+}
+
+impl ReadyWeights for ScriptedWeights {
+    fn version(&self) -> PolicyVersion {
+        self.0
+    }
+
+    fn into_engine(self: Box<Self>) -> Result<Box<dyn Engine>, PolicyError> {
+        Ok(Box::new(self.engine()))
+    }
+}
 
 /// Samples by script.
 #[derive(Debug)]
@@ -41,25 +75,10 @@ struct Request {
     done: GenerateDone,
 }
 
-impl ScriptedEngine {
-    /// An engine with these weights.
-    ///
-    /// # Errors
-    /// They are not scripted weights.
-    pub fn new(weights: &LoadedVersion) -> Result<Self, PolicyError> {
-        let mut engine = Self { version: weights.version, requests: Vec::new() };
-        engine.load(weights)?;
-        Ok(engine)
-    }
-}
-
 impl Engine for ScriptedEngine {
-    fn load(&mut self, weights: &LoadedVersion) -> Result<(), PolicyError> {
-        let bytes = weights.file(WEIGHTS_FILE)?.len();
-        if bytes != 32 {
-            return Err(PolicyError::Impossible(format!("{WEIGHTS_FILE} has bytes={bytes}, not 32")));
-        }
-        self.version = weights.version;
+    fn swap(&mut self, weights: Box<dyn ReadyWeights>) -> Result<(), PolicyError> {
+        let ScriptedWeights(version) = *own_weights(weights)?;
+        self.version = version;
         Ok(())
     }
 

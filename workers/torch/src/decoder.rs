@@ -12,16 +12,20 @@ mod files;
 mod rope;
 mod model;
 mod linear;
+mod one_pass;
 mod attention;
 mod packed;
+mod sequences;
 #[cfg(test)]
 mod kernel_tests;
 mod cache;
+mod step;
 
 pub use attention::Attend;
 pub use cache::{BLOCK, Cached, KvCache, Lane};
-pub use files::{FilesError, read_tensors, write_tensors};
+pub use files::{FilesError, read_tensors, read_tensors_to, write_tensors};
 pub use millrace_policy::decoder::{Config, Layout, Part};
 pub use model::{Decoder, LayerContext, Rows};
 pub use packed::{Extent, Packed};
 pub(crate) use precision::kind;
+pub use step::{StepInputs, can_step};

@@ -7,11 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use millrace_policy::stop_criteria::StopCriteria;
 use millrace_policy::{
-    CONFIG_FILE, Engine, EngineRequest, Finished, LoadedVersion, MODEL_FILE, PolicyError, Ticket,
+    Engine, EngineRequest, Finished, LoadedVersion, PolicyError, ReadyWeights, Ticket, own_weights,
 };
 use tch::Device;
 
-use crate::decoder::{BLOCK, Config, Decoder, KvCache, Lane, Layout, read_tensors};
+use crate::decoder::{BLOCK, Decoder, KvCache, Lane, can_step};
+use crate::gpu_kernels;
 use crate::libtorch::{enter, guarded};
 use crate::sampling::{Draw, Drawn, draw};
 use millrace_schemas::PolicyVersion;
@@ -21,11 +22,18 @@ mod blocks;
 mod buckets;
 mod plan;
 mod request;
+mod steps;
+mod memory;
+mod weights;
 
 use blocks::Blocks;
 use buckets::forwards;
 use plan::BatchLimits;
 use request::Active;
+use steps::Steps;
+
+pub use memory::set_cache_share;
+pub use weights::TorchWeights;
 
 /// Multiplications and additions for the prefill of one step on a CPU: about a second on two cores,
 /// for which all other requests wait.
@@ -37,27 +45,34 @@ const CPU_STEP_FLOPS: f64 = 64e6;
 /// Tokens that a CPU computes in the time in which it reads a model's weights once.
 const CPU_WEIGHTS_TOKENS: usize = 8;
 
-/// Blocks of a new cache.
-const FIRST_BLOCKS: usize = 64;
-
 /// Bounds of an engine.
 #[derive(Debug, Clone, Copy)]
 pub struct EngineSettings {
     /// Requests in the batch; further ones wait.
     pub sequences: usize,
     /// Bytes of the KV cache, including blocks that no request uses. A single request may have as
-    /// much as it needs.
-    pub cache_bytes: usize,
+    /// much as it needs. `None`: on a GPU a share of the memory that is free when the engine
+    /// starts, see [`set_cache_share`], on a CPU 512 MiB.
+    pub cache_bytes: Option<usize>,
     /// New tokens of one forward.
     pub forward_tokens: usize,
     /// Tokens to prefill in one step; a longer context takes several. `None`: on a CPU what takes
     /// about a second, on a GPU as many as a forward may have.
     pub prefill_tokens: Option<usize>,
+    /// Whether steps of one token a lane are those of the GPU, captured and replayed. `None`: where
+    /// there is one. On a CPU its kernels are emulated, for tests.
+    pub gpu_steps: Option<bool>,
 }
 
 impl Default for EngineSettings {
     fn default() -> Self {
-        Self { sequences: 1024, cache_bytes: 512 << 20, forward_tokens: 8192, prefill_tokens: None }
+        Self {
+            sequences: 1024,
+            cache_bytes: None,
+            forward_tokens: 8192,
+            prefill_tokens: None,
+            gpu_steps: None,
+        }
     }
 }
 
@@ -94,6 +109,8 @@ pub struct TorchEngine {
     stop_criteria: StopCriteria,
     cache: KvCache,
     blocks: Blocks,
+    /// `None` where the general forward samples.
+    steps: Option<Steps>,
     active: BTreeMap<Ticket, Active>,
     /// Requests without blocks: new, or pre-empted.
     waiting: BTreeSet<Ticket>,
@@ -107,16 +124,21 @@ impl TorchEngine {
     /// # Errors
     /// The files are not a decoder that can be computed here, or memory is short.
     pub fn new(weights: &LoadedVersion, settings: EngineSettings) -> Result<Self, PolicyError> {
+        Self::of(TorchWeights::read(weights)?, settings)
+    }
+
+    fn of(weights: TorchWeights, settings: EngineSettings) -> Result<Self, PolicyError> {
         let device = enter();
         guarded(|| {
-            let decoder = read_decoder(weights, device)?;
-            let (cache, blocks) = new_cache(&decoder, settings, device);
+            let TorchWeights { version, decoder, stop_criteria } = weights;
+            let (cache, blocks) = memory::new_cache(&decoder, settings, device);
             Ok(Self {
+                steps: new_steps(&decoder, settings, device),
                 settings,
                 device,
-                version: weights.version,
+                version,
                 decoder,
-                stop_criteria: StopCriteria::of(weights)?,
+                stop_criteria,
                 cache,
                 blocks,
                 active: BTreeMap::new(),
@@ -124,6 +146,20 @@ impl TorchEngine {
                 failed: Vec::new(),
             })
         })
+    }
+
+    /// Whether steps of one token a lane are those of the GPU: wanted, and right on this device.
+    #[must_use]
+    pub const fn has_gpu_steps(&self) -> bool {
+        self.steps.is_some()
+    }
+
+    /// Reads weights and swaps to them.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn load(&mut self, weights: &LoadedVersion) -> Result<(), PolicyError> {
+        self.swap(Box::new(TorchWeights::read(weights)?))
     }
 
     /// Takes the blocks of all requests and clears them. The requests are prefilled again from
@@ -140,10 +176,16 @@ impl TorchEngine {
     fn make_room(&mut self) {
         let (needed, there) = (self.blocks.len(), self.cache.blocks());
         if needed > there {
-            self.cache.grow(
-                needed.max(2 * there).min(self.blocks.most()).max(FIRST_BLOCKS.min(self.blocks.most())),
-            );
+            let first = memory::first_blocks(&self.decoder, self.device);
+            let most = self.blocks.most();
+            self.cache.grow(needed.max(2 * there).min(most).max(first.min(most)));
+            self.forget_steps();
         }
+    }
+
+    /// Weights or cache are elsewhere now.
+    fn forget_steps(&mut self) {
+        self.steps.iter_mut().for_each(Steps::clear);
     }
 
     /// One forward over `lanes` (request and new tokens), and a token for each request that has
@@ -155,10 +197,16 @@ impl TorchEngine {
             Lane { blocks: &active.blocks, cached: active.cached, tokens: active.next(*count) }
         };
         let lanes_in: Vec<Lane<'_>> = lanes.iter().map(of).collect();
-        let (rows, mut attend) = self.cache.prepare(&lanes_in);
-        let logits = self.decoder.forward(&rows, &mut attend);
         let draws: Vec<Draw> = lanes.iter().map(|(ticket, _)| self.active[ticket].draw()).collect();
-        let drawn = draw(&logits, &draws);
+        let drawn = match &mut self.steps {
+            Some(steps) if lanes.iter().all(|&(_, tokens)| tokens == 1) => {
+                steps.forward(&self.decoder, &self.cache, &lanes_in, &draws)
+            }
+            _ => {
+                let (rows, mut attend) = self.cache.prepare(&lanes_in);
+                draw(&self.decoder.forward(&rows, &mut attend), &draws)
+            }
+        };
         for (&(ticket, count), drawn) in lanes.iter().zip(drawn) {
             let active = self.active.get_mut(&ticket).expect("a lane's request is active");
             self.blocks.fill(&active.blocks, active.cached, active.next(count));
@@ -182,16 +230,28 @@ impl TorchEngine {
 }
 
 impl Engine for TorchEngine {
-    fn load(&mut self, weights: &LoadedVersion) -> Result<(), PolicyError> {
+    fn swap(&mut self, weights: Box<dyn ReadyWeights>) -> Result<(), PolicyError> {
         guarded(|| {
-            let decoder = read_decoder(weights, self.device)?;
-            self.stop_criteria = self.stop_criteria.following(weights)?;
+            let TorchWeights { version, decoder, stop_criteria } = *own_weights(weights)?;
+            self.stop_criteria = stop_criteria.following(&self.stop_criteria);
             self.take_blocks();
-            if decoder.config() != self.decoder.config() {
-                (self.cache, self.blocks) = new_cache(&decoder, self.settings, self.device);
+            let same = decoder.config() == self.decoder.config();
+            let is_here = self.decoder.flat().device() == decoder.flat().device();
+            if same && is_here && self.steps.is_some() {
+                // What was captured computes with the weights where they lie.
+                self.decoder.overwrite(decoder.flat());
+                if self.device.is_cuda() {
+                    // Their memory is another stream's, which may write there once they are dropped.
+                    millrace_kernels::cuda::wait();
+                }
+            } else {
+                if !same {
+                    (self.cache, self.blocks) = memory::new_cache(&decoder, self.settings, self.device);
+                    self.steps = new_steps(&decoder, self.settings, self.device);
+                }
+                self.decoder = decoder;
             }
-            self.decoder = decoder;
-            self.version = weights.version;
+            self.version = version;
             Ok(())
         })
     }
@@ -243,7 +303,9 @@ impl Engine for TorchEngine {
     fn leave_device(&mut self) -> Result<(), PolicyError> {
         guarded(|| {
             self.take_blocks();
-            (self.cache, self.blocks) = new_cache(&self.decoder, self.settings, self.device);
+            self.forget_steps();
+            self.cache = memory::no_cache(&self.decoder, self.device);
+            self.blocks = Blocks::new(self.blocks.most());
             self.decoder.to_device(Device::Cpu);
             Ok(())
         })
@@ -257,15 +319,9 @@ impl Engine for TorchEngine {
     }
 }
 
-fn read_decoder(weights: &LoadedVersion, device: Device) -> Result<Decoder, PolicyError> {
-    let config = Config::read(weights.file(CONFIG_FILE)?)?;
-    let flat = read_tensors(MODEL_FILE, weights.file(MODEL_FILE)?, "", &Layout::of(&config))?;
-    Ok(Decoder::new(config, &flat, device, false).packed())
-}
-
-/// A cache without blocks, and the allocator of those that it may get.
-fn new_cache(decoder: &Decoder, settings: EngineSettings, device: Device) -> (KvCache, Blocks) {
-    let (config, kind) = (decoder.config(), decoder.flat().kind());
-    let most = settings.cache_bytes / KvCache::bytes_per_block(config, kind).max(1);
-    (KvCache::new(config, 0, kind, device), Blocks::new(most))
+/// Steps of the GPU, where there is one and its kernels have the model's shape.
+fn new_steps(decoder: &Decoder, settings: EngineSettings, device: Device) -> Option<Steps> {
+    let can = || gpu_kernels::wanted(device) && can_step(decoder.flat().kind(), device);
+    let wanted = settings.gpu_steps.unwrap_or_else(can) && Decoder::has_steps(decoder.config());
+    wanted.then(|| Steps::checked(decoder, device)).flatten()
 }

@@ -10,6 +10,7 @@ use crate::decoder::FilesError;
 use crate::memory;
 
 static THREADS: OnceLock<i32> = OnceLock::new();
+static DEVICE: OnceLock<usize> = OnceLock::new();
 
 /// Sets how many threads libtorch may use in this process, before the first model. The default is
 /// one: workers of several stages share a machine, and libtorch's threads wait for one another by
@@ -18,11 +19,31 @@ pub fn set_threads(threads: i32) {
     let _ = THREADS.set(threads.max(1));
 }
 
+/// Sets which GPU this process computes on, by its number from 0, before the first model. Without a GPU it has no meaning.
+///
+/// # Errors
+/// There are GPUs, but not this one.
+pub fn set_device(number: usize) -> Result<(), String> {
+    let there = usize::try_from(tch::Cuda::device_count()).unwrap_or(0);
+    if there > 0 && number >= there {
+        return Err(format!("device={number} is not one of the {there} that libtorch sees: count from 0"));
+    }
+    let _ = DEVICE.set(number);
+    Ok(())
+}
+
 /// Prepares the calling thread to compute, and returns the device: a GPU where libtorch sees one.
 pub(crate) fn enter() -> Device {
     tch::set_num_threads(*THREADS.get_or_init(|| 1));
     memory::keep();
-    Device::cuda_if_available()
+    match Device::cuda_if_available() {
+        Device::Cuda(_) => {
+            let device = *DEVICE.get_or_init(|| 0);
+            millrace_kernels::cuda::use_device(device).expect("the device was there when it was chosen");
+            Device::Cuda(device)
+        }
+        other => other,
+    }
 }
 
 /// Runs `compute`, whose tensor operations panic where libtorch throws, and makes an error of it.

@@ -27,6 +27,7 @@ mod zero_partition;
 mod gradients;
 mod critic;
 mod layer_stack;
+mod logits;
 mod head;
 mod forward;
 mod update;

@@ -1,6 +1,7 @@
 //! Work for our engine.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
@@ -9,7 +10,7 @@ use millrace_policy::random::Stream;
 use millrace_policy::{CONFIG_FILE, Engine, EngineRequest, LoadedVersion, MODEL_FILE, Ticket};
 use millrace_schemas::RolloutId;
 use millrace_schemas::generate::{GenerateDone, GenerateTask, Sampling};
-use millrace_workers::torch::{EngineSettings, TorchEngine};
+use millrace_workers::torch::{EngineSettings, TorchEngine, trace};
 
 use super::super::model::{Setup, version};
 
@@ -30,7 +31,7 @@ impl Ours {
         super::DTYPES.into_iter().map(engine).collect::<anyhow::Result<_>>().map(Self)
     }
 
-    fn engine(&mut self, dtype: &str) -> anyhow::Result<&mut TorchEngine> {
+    pub(super) fn engine(&mut self, dtype: &str) -> anyhow::Result<&mut TorchEngine> {
         let engine = self.0.iter_mut().find(|(of, _)| *of == dtype);
         engine.map(|(_, engine)| engine).with_context(|| format!("no engine in {dtype}"))
     }
@@ -53,6 +54,27 @@ impl Ours {
         Ok(turns.iter().map(|turn| u64::from(turn.prefill_tokens)).sum())
     }
 
+    /// Traces a step in which so many turns get a token each.
+    pub(super) fn trace(
+        &mut self,
+        dtype: &str,
+        work: Work,
+        sequences: usize,
+        path: &Path,
+    ) -> anyhow::Result<()> {
+        let engine = self.engine(dtype)?;
+        let tasks = work.tasks(sequences, 1.0, |index| index);
+        work.admit(engine, &tasks);
+        // All contexts are prefilled, and a step like the next has been made.
+        for _ in 0..work.tokens / 2 {
+            anyhow::ensure!(engine.step()?.is_empty(), "a turn ended before it was traced");
+        }
+        trace(path, || engine.step()).map_err(anyhow::Error::msg)??;
+        abandon(engine, sequences);
+        println!("a trace of one step is in {}", path.display());
+        Ok(())
+    }
+
     /// Turns sampled at this temperature, each with its context.
     pub(super) fn turns(
         &mut self,
@@ -68,7 +90,7 @@ impl Ours {
 }
 
 /// A model as a version. Its end tokens are left out, so that every turn has its full length.
-fn without_ends(config: &[u8], weights: Bytes, dtype: &str) -> anyhow::Result<LoadedVersion> {
+pub(super) fn without_ends(config: &[u8], weights: Bytes, dtype: &str) -> anyhow::Result<LoadedVersion> {
     let mut config: serde_json::Value = serde_json::from_slice(config)?;
     config["eos_token_id"] = serde_json::Value::Null;
     config["dtype"] = dtype.into();
@@ -89,7 +111,12 @@ pub(super) struct Work {
 
 impl Work {
     /// So many turns, each after the prompt of this number.
-    fn tasks(self, count: usize, temperature: f64, prompt: impl Fn(u64) -> u64) -> Vec<GenerateTask> {
+    pub(super) fn tasks(
+        self,
+        count: usize,
+        temperature: f64,
+        prompt: impl Fn(u64) -> u64,
+    ) -> Vec<GenerateTask> {
         // No prompt comes twice, or it would be found.
         let seed = (self.seed * 1_000 + count as u64) << 20;
         let task = |index| {
@@ -100,12 +127,16 @@ impl Work {
         (0..count as u64).map(task).collect()
     }
 
-    /// All at once; what came of them, in order.
-    fn run(self, engine: &mut TorchEngine, tasks: &[GenerateTask]) -> anyhow::Result<Vec<GenerateDone>> {
+    pub(super) fn admit(self, engine: &mut TorchEngine, tasks: &[GenerateTask]) {
         for (index, task) in tasks.iter().enumerate() {
             let rollout = RolloutId { group: self.seed, index: index as u32, attempt: 0 };
             engine.admit(EngineRequest { ticket: Ticket(index as u64), rollout, task: task.clone() });
         }
+    }
+
+    /// All at once; what came of them, in order.
+    fn run(self, engine: &mut TorchEngine, tasks: &[GenerateTask]) -> anyhow::Result<Vec<GenerateDone>> {
+        self.admit(engine, tasks);
         let mut turns = BTreeMap::new();
         while turns.len() < tasks.len() {
             for finished in engine.step()? {
@@ -118,4 +149,9 @@ impl Work {
         }
         Ok(turns.into_values().collect())
     }
+}
+
+/// Drops the first `count` of what was admitted.
+pub(super) fn abandon(engine: &mut TorchEngine, count: usize) {
+    (0..count as u64).for_each(|ticket| drop(engine.abandon(Ticket(ticket))));
 }

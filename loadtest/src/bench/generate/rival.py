@@ -1,6 +1,7 @@
-"""Samples with transformers: told the model first, then what to sample, in lines of JSON; answers with seconds. Or scores
-rows of tokens: answers with the log-probability of each, and whether it is the likeliest. Or times a matrix product. Says first
-where it computes. Started by `millrace-loadtest bench generate`, after `matmul.py`, which says DEVICE."""
+"""Samples with transformers: told the model first, then what to sample, in lines of JSON; answers with seconds. Or
+scores rows of tokens: answers with the log-probability of each, and whether it is the likeliest. Or times a matrix
+product. Or says how many bytes of the GPU it had at most since it said so last. Says first where it computes.
+Started by `millrace-loadtest bench generate`, after `matmul.py`, which says DEVICE."""
 
 import json
 import sys
@@ -40,6 +41,12 @@ for line in sys.stdin:
     work = json.loads(line)
     if "matmul" in work:
         print(json.dumps(matmul(getattr(torch, work["matmul"]))), flush=True)
+        continue
+    if "peak" in work:
+        cuda = DEVICE == "cuda"
+        print(json.dumps(torch.cuda.max_memory_allocated() if cuda else None), flush=True)
+        if cuda:
+            torch.cuda.reset_peak_memory_stats()
         continue
     model = model_in(work["dtype"])
     if "score" in work:

@@ -1,19 +1,20 @@
 //! Our side.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Context;
 use bytes::Bytes;
+use millrace_policy::decoder::Config;
 use millrace_policy::{
     CONFIG_FILE, LoadedVersion, MODEL_FILE, NoPast, Past, PolicyError, TrainStep, Trained, Trainer,
 };
 use millrace_schemas::blob::Sha;
 use millrace_schemas::publish_weights::Manifest;
-use millrace_schemas::submit::{Algorithm, Loss};
+use millrace_schemas::submit::{Algorithm, Loss, Precision};
 use millrace_schemas::{BlobRef, PolicyVersion};
-use millrace_workers::torch::{TorchTrainer, set_threads};
+use millrace_workers::torch::{TorchTrainer, set_threads, trace};
 
 use super::super::cpu;
 use super::super::model::{read, version};
@@ -32,6 +33,8 @@ pub(super) struct Ours {
     base: LoadedVersion,
     algorithm: Algorithm,
     folder: Folder,
+    /// What layers are computed in.
+    pub(super) precision: Precision,
 }
 
 /// The model's directory: the weights of version 0 are had from it.
@@ -62,9 +65,18 @@ impl Ours {
             ..Algorithm::default()
         };
         let folder = Folder(args.setup.model.clone());
-        let files = [CONFIG_FILE, MODEL_FILE].map(|name| Ok((name.to_owned(), args.setup.read(name)?)));
-        let files = files.into_iter().collect::<anyhow::Result<_>>()?;
-        Ok(Self { trainer: TorchTrainer::new(), base: kept(0, files, None)?, algorithm, folder })
+        let config = config(args)?;
+        let precision = Config::read(&config)?.precision;
+        let files = [(CONFIG_FILE, config), (MODEL_FILE, args.setup.read(MODEL_FILE)?)];
+        let files = files.into_iter().map(|(name, content)| (name.to_owned(), content)).collect();
+        Ok(Self { trainer: TorchTrainer::new(), base: kept(0, files, None)?, algorithm, folder, precision })
+    }
+
+    /// One more step, traced.
+    pub(super) fn trace(&mut self, data: &Data, path: &Path) -> anyhow::Result<()> {
+        trace(path, || self.step(data, false)).map_err(anyhow::Error::msg)??;
+        println!("a trace of one step is in {}", path.display());
+        Ok(())
     }
 
     /// A step, timed without reading and writing files.
@@ -94,9 +106,18 @@ impl Ours {
             loss: metrics["loss"],
             grad_norm: metrics["grad_norm"],
             peak_bytes: peak_bytes()?,
-            matmul_flops: None,
         })
     }
+}
+
+/// The model's config, with the numbers that were asked for.
+fn config(args: &Args) -> anyhow::Result<Bytes> {
+    let config = args.setup.read(CONFIG_FILE)?;
+    let Some(precision) = args.precision else { return Ok(config) };
+    let mut fields: serde_json::Value =
+        serde_json::from_slice(&config).context("the model's config.json is no JSON")?;
+    fields["dtype"] = precision.dtype().into();
+    Ok(serde_json::to_vec(&fields)?.into())
 }
 
 /// A version that was made, without its weights.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use millrace_policy::{Engine, EngineRequest, Finished, LoadedVersion, PolicyError, Ticket};
+use millrace_policy::{Engine, EngineRequest, Finished, PolicyError, ReadyWeights, Ticket};
 use millrace_schemas::generate::GenerateDone;
 use millrace_schemas::{PolicyVersion, RunId};
 use tokio::sync::{oneshot, watch};
@@ -12,7 +12,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Answer, Request, check};
 use crate::generate::follow::Serving;
-use crate::policy::engine_for;
 use crate::runtime::panic_message;
 
 /// An engine and the requests that it has.
@@ -62,21 +61,22 @@ fn note_dropped(done: &GenerateDone, begun: usize) {
 impl Host {
     /// Makes the engine.
     pub(super) fn start(
-        weights: &LoadedVersion,
+        weights: Box<dyn ReadyWeights>,
         serving: watch::Sender<Serving>,
     ) -> Result<Self, PolicyError> {
-        let engine = contained(|| engine_for(weights))?;
-        let version = weights.version;
+        let version = weights.version();
+        let engine = contained(|| weights.into_engine())?;
         serving.send_replace(Serving::version(version));
         Ok(Self { engine, version, serving, next_ticket: 0, pending: HashMap::new(), is_away: false })
     }
 
-    /// Loads newer weights; the requests in flight continue under them. If that fails, the engine
+    /// Swaps to newer weights; the requests in flight continue under them. If that fails, the engine
     /// is dropped, because its state is unknown.
-    pub(super) fn load(mut self, weights: &LoadedVersion) -> Result<Self, PolicyError> {
-        match contained(|| self.engine.load(weights)) {
+    pub(super) fn swap(mut self, weights: Box<dyn ReadyWeights>) -> Result<Self, PolicyError> {
+        let version = weights.version();
+        match contained(|| self.engine.swap(weights)) {
             Ok(()) => {
-                self.version = weights.version;
+                self.version = version;
                 self.is_away = false;
                 self.serving.send_replace(Serving::version(self.version));
                 Ok(self)
@@ -176,8 +176,8 @@ impl Host {
     }
 }
 
-/// Turns a panic into an error: the engine is dropped, its thread continues.
-fn contained<T>(call: impl FnOnce() -> Result<T, PolicyError>) -> Result<T, PolicyError> {
+/// Turns a panic into an error: what panicked is dropped, its thread continues.
+pub(super) fn contained<T>(call: impl FnOnce() -> Result<T, PolicyError>) -> Result<T, PolicyError> {
     catch_unwind(AssertUnwindSafe(call))
         .unwrap_or_else(|panic| Err(PolicyError::Temporary(format!("panicked: {}", panic_message(&*panic)))))
 }

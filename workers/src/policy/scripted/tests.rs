@@ -48,7 +48,7 @@ fn sample(engine: &mut ScriptedEngine, requests: Vec<EngineRequest>) -> BTreeMap
 
 #[test]
 fn a_turn_depends_on_its_seed_and_not_on_the_batch() {
-    let mut engine = ScriptedEngine::new(&first(3)).unwrap();
+    let mut engine = ScriptedWeights::read(&first(3)).unwrap().engine();
     let alone = sample(&mut engine, vec![request(0, 9, 6)]);
     let together = sample(&mut engine, vec![request(0, 9, 6), request(1, 10, 3), request(2, 11, 8)]);
     assert_eq!(alone[&Ticket(0)], together[&Ticket(0)]);
@@ -60,7 +60,7 @@ fn a_turn_depends_on_its_seed_and_not_on_the_batch() {
 
 #[test]
 fn only_allowed_tokens_are_drawn() {
-    let mut engine = ScriptedEngine::new(&first(0)).unwrap();
+    let mut engine = ScriptedWeights::read(&first(0)).unwrap().engine();
     let mut request = request(0, 9, 200);
     request.task.sampling.sample_below = Some(4);
     let done = &sample(&mut engine, vec![request])[&Ticket(0)];
@@ -71,12 +71,12 @@ fn only_allowed_tokens_are_drawn() {
 
 #[test]
 fn segments_say_which_version_sampled() {
-    let mut engine = ScriptedEngine::new(&first(3)).unwrap();
+    let mut engine = ScriptedWeights::read(&first(3)).unwrap().engine();
     engine.admit(request(0, 9, 5));
     for _ in 0..2 {
         assert!(engine.step().unwrap().is_empty());
     }
-    engine.load(&first(4)).unwrap();
+    engine.swap(Box::new(ScriptedWeights::read(&first(4)).unwrap())).unwrap();
     let done = sample(&mut engine, Vec::new());
     assert!(done.is_empty());
     let mut ended = Vec::new();
@@ -93,7 +93,7 @@ fn segments_say_which_version_sampled() {
 #[test]
 fn answers_get_better_with_the_version() {
     let right = |version| {
-        let mut engine = ScriptedEngine::new(&first(version)).unwrap();
+        let mut engine = ScriptedWeights::read(&first(version)).unwrap().engine();
         let requests = (0..2000).map(|i| request(i, i, 1)).collect();
         sample(&mut engine, requests).values().filter(|done| done.tokens == [6]).count()
     };

@@ -38,6 +38,11 @@ impl Heads {
         self.query
     }
 
+    /// Rows `[N, heads * width]` as `[N, heads, width]`.
+    pub(super) fn of_rows(self, rows: &Tensor) -> Tensor {
+        rows.view([rows.size()[0], -1, self.width])
+    }
+
     /// Attention over `[B, T, query_width]` and `[B, L, kv_width]`, to `[B * T, query_width]`.
     /// Without a mask (`[B, 1, T, L]`, 0 or −∞) it is causal.
     pub(super) fn attend(self, q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> Tensor {

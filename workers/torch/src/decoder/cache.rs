@@ -5,17 +5,24 @@ use millrace_kernels::{Own, Pages, attend_rows};
 use tch::{Device, Kind, Tensor};
 
 use super::attention::{Heads, causal_mask};
+use super::sequences::{LaneSequences, serves};
 use super::{Attend, Config, Rows};
+use crate::gpu_kernels;
 
 /// Positions of a block.
 pub const BLOCK: usize = 16;
+
+/// Blocks that are nobody's: rows that fill up a step read and write there.
+const SPARE: usize = 1;
 
 /// The KV cache of all layers.
 #[derive(Debug)]
 pub struct KvCache {
     heads: Heads,
     blocks: usize,
-    /// Per layer, `[blocks * BLOCK, kv_width]`.
+    /// Whether several new tokens of a lane are attended to by flash attention.
+    flash: bool,
+    /// Per layer, `[(blocks + SPARE) * BLOCK, kv_width]`.
     keys: Vec<Tensor>,
     values: Vec<Tensor>,
     /// Keys and values of one layer's lanes, copied together. The memory is kept, since fresh pages
@@ -61,10 +68,12 @@ impl KvCache {
     /// A cache of so many blocks, of numbers of `kind`.
     #[must_use]
     pub fn new(config: &Config, blocks: usize, kind: Kind, device: Device) -> Self {
-        let make = || (0..config.num_hidden_layers).map(|_| zeros(blocks, config.kv_width(), kind, device));
+        let make =
+            || (0..config.num_hidden_layers).map(|_| zeros(blocks + SPARE, config.kv_width(), kind, device));
         let scratch = || Scratch(Tensor::empty([0], (kind, device)));
         Self {
             heads: Heads::of(config),
+            flash: serves(config, kind) && gpu_kernels::train(device),
             blocks,
             keys: make().collect(),
             values: make().collect(),
@@ -73,21 +82,40 @@ impl KvCache {
         }
     }
 
+    /// The same with flash attention or without, wherever it computes: for tests, which compare the
+    /// two. On a CPU it is slow.
+    #[must_use]
+    pub fn with_flash(self, flash: bool) -> Self {
+        Self { flash, ..self }
+    }
+
     /// Blocks that are allocated.
     #[must_use]
     pub const fn blocks(&self) -> usize {
         self.blocks
     }
 
-    /// Allocates `blocks` in all; the content stays.
+    /// The block that is nobody's.
+    #[must_use]
+    pub const fn spare(&self) -> usize {
+        self.blocks
+    }
+
+    /// Keys and values of a layer, `[cells, kv_width]`.
+    pub(super) fn layer(&self, index: usize) -> [&Tensor; 2] {
+        [&self.keys[index], &self.values[index]]
+    }
+
+    /// Allocates `blocks` in all; the content stays. The tensors are others then.
     pub fn grow(&mut self, blocks: usize) {
         let more = blocks.saturating_sub(self.blocks);
         if more == 0 {
             return;
         }
         for layer in self.keys.iter_mut().chain(&mut self.values) {
-            let added = zeros(more, layer.size()[1], layer.kind(), layer.device());
-            *layer = Tensor::cat(&[&*layer, &added], 0);
+            let count = if self.blocks == 0 { blocks + SPARE } else { more };
+            let added = zeros(count, layer.size()[1], layer.kind(), layer.device());
+            *layer = if self.blocks == 0 { added } else { Tensor::cat(&[&*layer, &added], 0) };
         }
         self.blocks = blocks;
     }
@@ -124,7 +152,13 @@ impl KvCache {
             tables: upload(&rows.tables).view([batch, width as i64]),
             lengths: last.view([batch]) + 1,
             cells: upload(&rows.cells),
-            ragged: (longest > 1).then(|| Ragged::of(&rows, &last, (width * BLOCK) as i64, device)),
+            several: (longest > 1).then(|| {
+                if self.flash {
+                    Several::Flash(LaneSequences::new(self.heads, lanes, device))
+                } else {
+                    Several::Padded(Ragged::of(&rows, &last, (width * BLOCK) as i64, device))
+                }
+            }),
             last,
             last_mask: None,
             cache: self,
@@ -193,6 +227,13 @@ impl LaneRows {
     }
 }
 
+/// How lanes of more than one new token are attended to.
+#[derive(Debug)]
+enum Several {
+    Padded(Ragged),
+    Flash(LaneSequences),
+}
+
 /// How lanes of more than one new token lie in a padded batch.
 #[derive(Debug)]
 struct Ragged {
@@ -227,7 +268,7 @@ pub struct Cached<'a> {
     lengths: Tensor,
     cells: Tensor,
     /// `None` where each lane has one row.
-    ragged: Option<Ragged>,
+    several: Option<Several>,
     /// Position of each lane's last row. `[B, 1]`
     last: Tensor,
     /// Its mask, once it was needed.
@@ -236,15 +277,16 @@ pub struct Cached<'a> {
 
 impl Attend for Cached<'_> {
     fn attend(&mut self, layer: usize, q: &Tensor, k: &Tensor, v: &Tensor, logits_only: bool) -> Tensor {
-        if self.ragged.is_none() && q.device() == Device::Cpu {
+        if self.several.is_none() && q.device() == Device::Cpu {
             let own = Own { keys: k, values: v, cells: &self.cells };
             return attend_rows(q, Some(own), &self.pages(layer), self.cache.heads.queries());
         }
         let (keys, values) = (&mut self.cache.keys[layer], &mut self.cache.values[layer]);
         let _ = keys.index_copy_(0, &self.cells, k);
         let _ = values.index_copy_(0, &self.cells, v);
-        match &self.ragged {
-            Some(ragged) if !logits_only => {
+        match &self.several {
+            Some(Several::Flash(lanes)) if !logits_only => lanes.attend(q, [k, v], [keys, values]),
+            Some(Several::Padded(ragged)) if !logits_only => {
                 let width = q.size()[1];
                 let (keys, values) = self.cache.seen(layer, &self.tables, self.seen);
                 let q = match &ragged.pad {

@@ -59,9 +59,25 @@ pub enum FilesError {
 /// # Errors
 /// The file is not safetensors, or a tensor is missing, of another shape, or not finite.
 pub fn read_tensors(file: &str, bytes: &[u8], prefix: &str, layout: &Layout) -> Result<Tensor, FilesError> {
+    read_tensors_to(file, bytes, prefix, layout, (Kind::Float, Device::Cpu))
+}
+
+/// The same into numbers of another kind, on another device: those that are stored as they are
+/// wanted are only copied.
+///
+/// # Errors
+/// As above.
+pub fn read_tensors_to(
+    file: &str,
+    bytes: &[u8],
+    prefix: &str,
+    layout: &Layout,
+    (wanted, device): (Kind, Device),
+) -> Result<Tensor, FilesError> {
     let tensors =
         SafeTensors::deserialize(bytes).map_err(|why| FilesError::Format { file: file.to_owned(), why })?;
-    let flat = Tensor::empty([layout.len], (Kind::Float, Device::Cpu));
+    let flat = Tensor::empty([layout.len], (wanted, device));
+    let mut finite = Vec::with_capacity(layout.parts.len());
     for part in &layout.parts {
         let name = format!("{prefix}{}", part.name);
         let Ok(view) = tensors.tensor(&name) else {
@@ -83,13 +99,18 @@ pub fn read_tensors(file: &str, bytes: &[u8], prefix: &str, layout: &Layout) -> 
                 });
             }
         };
-        let read = Tensor::from_data_size(view.data(), &[part.len()], kind).to_kind(Kind::Float);
-        if !bool::try_from(read.isfinite().all()).unwrap_or(false) {
-            return Err(FilesError::NotFinite { file: file.to_owned(), tensor: name });
-        }
+        let read = Tensor::from_data_size(view.data(), &[part.len()], kind).to_device(device).to_kind(wanted);
+        finite.push(read.isfinite().all());
         flat.narrow(0, part.offset, part.len()).copy_(&read);
     }
-    Ok(flat)
+    // By one transfer from the device.
+    let finite = Vec::<bool>::try_from(Tensor::stack(&finite, 0)).unwrap_or_default();
+    match layout.parts.iter().zip(finite).find(|(_, finite)| !finite) {
+        Some((part, _)) => {
+            Err(FilesError::NotFinite { file: file.to_owned(), tensor: format!("{prefix}{}", part.name) })
+        }
+        None => Ok(flat),
+    }
 }
 
 /// Writes flat buffers `[layout.len]` of f32 or bf16, each in its own kind and under its prefix,

@@ -5,47 +5,53 @@ use tch::{Device, Kind, Tensor};
 
 use super::init::initial_weights;
 use super::linear::{Matrix, linear, linear_onto};
+use super::one_pass;
 use super::rope::{Angles, Rope};
 use super::{Attend, Config, Layout, Part, kind};
+use crate::gpu_kernels;
 
 /// A decoder on a device. All weights are views of one flat buffer.
 #[derive(Debug)]
 pub struct Decoder {
-    config: Config,
+    pub(super) config: Config,
     layout: Layout,
     /// `[layout.len]`.
     flat: Tensor,
-    rope: Rope,
-    embedding: Tensor,
-    layers: Vec<Layer>,
-    norm: Tensor,
+    pub(super) rope: Rope,
+    pub(super) embedding: Tensor,
+    pub(super) layers: Vec<Layer>,
+    pub(super) norm: Tensor,
     /// The embedding where they are tied.
-    head: Matrix,
+    pub(super) head: Matrix,
     critic: Option<Tensor>,
     /// Sampled from on a CPU only: what is between the products takes one pass each, and no
     /// gradients.
     fused: bool,
+    /// What is between the products takes one pass each, with gradients: see [`one_pass`].
+    one_pass: bool,
+    /// Made by [`Self::for_sampling`].
+    samples: bool,
 }
 
 /// One layer's weights; matrices that are applied to the same input are one.
 #[derive(Debug)]
-struct Layer {
-    attention_norm: Tensor,
+pub(super) struct Layer {
+    pub(super) attention_norm: Tensor,
     /// `[query_width + 2 kv_width, width]`.
-    qkv: Matrix,
+    pub(super) qkv: Matrix,
     /// `[query_width + 2 kv_width]`.
-    qkv_bias: Option<Tensor>,
+    pub(super) qkv_bias: Option<Tensor>,
     /// Norms of each head's queries and of its keys. `[head_width]`
-    head_norms: Option<[Tensor; 2]>,
-    output: Matrix,
-    output_bias: Option<Tensor>,
-    feed_forward_norm: Tensor,
+    pub(super) head_norms: Option<[Tensor; 2]>,
+    pub(super) output: Matrix,
+    pub(super) output_bias: Option<Tensor>,
+    pub(super) feed_forward_norm: Tensor,
     /// `[2 inner, width]`.
-    gate_up: Matrix,
+    pub(super) gate_up: Matrix,
     /// `[2 inner]`.
-    gate_up_bias: Option<Tensor>,
-    down: Matrix,
-    down_bias: Option<Tensor>,
+    pub(super) gate_up_bias: Option<Tensor>,
+    pub(super) down: Matrix,
+    pub(super) down_bias: Option<Tensor>,
 }
 
 impl Layer {
@@ -120,6 +126,17 @@ impl Decoder {
     /// gradients.
     #[must_use]
     pub fn new(config: Config, flat: &Tensor, device: Device, train: bool) -> Self {
+        let one_pass = one_pass::serves(&config) && gpu_kernels::train(device);
+        Self { one_pass, ..Self::plain(config, flat, device, train) }
+    }
+
+    /// The same for sampling, which is all that it serves: see [`Self::packed`].
+    #[must_use]
+    pub fn for_sampling(config: Config, flat: &Tensor, device: Device) -> Self {
+        Self { samples: true, ..Self::plain(config, flat, device, false) }.packed()
+    }
+
+    fn plain(config: Config, flat: &Tensor, device: Device, train: bool) -> Self {
         let layout = Layout::of(&config);
         let flat = flat.to_device(device).to_kind(kind(&config)).contiguous();
         let leaves: Vec<&[Part]> = layout.leaves().collect();
@@ -136,6 +153,8 @@ impl Decoder {
             head: Matrix::of(head),
             critic: config.critic.then(|| views.next()),
             fused: false,
+            one_pass: false,
+            samples: false,
             config,
             layout,
             flat,
@@ -235,11 +254,10 @@ impl Decoder {
                 None => [None, None],
             };
             let [k, v] = split(&h.linear(&for_kv, bias_kv), [kv, kv]);
-            let k = self.normalise_heads(&k, layer, 1);
+            let k = self.turned(&k, layer, 1, &context.angles);
             let (x, h) = (x.index_select(0, &context.logit_rows), h.index_select(0, &context.logit_rows));
-            let q = self.normalise_heads(&h.linear(&for_q, bias_q), layer, 0);
-            let q = context.logit_angles.rotate(&q);
-            let attended = attend.attend(index, &q, &context.angles.rotate(&k), &v, true);
+            let q = self.turned(&h.linear(&for_q, bias_q), layer, 0, &context.logit_angles);
+            let attended = attend.attend(index, &q, &k, &v, true);
             self.rest(&x, &attended, layer)
         }
     }
@@ -260,13 +278,21 @@ impl Decoder {
             let [q, k] = split(&qk, [query, kv]);
             return [q, k, v];
         }
-        if layer.head_norms.is_none() {
+        if layer.head_norms.is_none() && !self.one_pass {
             let [q, k] = split(&angles.rotate(&qk), [query, kv]);
             return [q, k, v];
         }
         let [q, k] = split(&qk, [query, kv]);
-        let (q, k) = (self.normalise_heads(&q, layer, 0), self.normalise_heads(&k, layer, 1));
-        [angles.rotate(&q), angles.rotate(&k), v]
+        [self.turned(&q, layer, 0, angles), self.turned(&k, layer, 1, angles), v]
+    }
+
+    /// Heads normalised by one of the layer's norms, if it has any, and rotated.
+    fn turned(&self, heads: &Tensor, layer: &Layer, which: usize, angles: &Angles) -> Tensor {
+        if self.one_pass {
+            let norm = layer.head_norms.as_ref().map(|norms| (&norms[which], self.config.rms_norm_eps));
+            return one_pass::turn(heads, norm, angles);
+        }
+        angles.rotate(&self.normalise_heads(heads, layer, which))
     }
 
     /// What comes after a layer's attention.
@@ -292,11 +318,30 @@ impl Decoder {
         self.critic.as_ref()
     }
 
+    /// Replaces all weights by `flat` `[layout.len]`, in place: what was captured of this decoder computes with them.
+    pub fn overwrite(&self, flat: &Tensor) {
+        tch::no_grad(|| self.flat.shallow_clone().copy_(flat));
+    }
+
+    /// The same with one pass of each kind or without, wherever it computes: for tests, which compare the two.
+    ///
+    /// # Panics
+    /// The config is none that it serves.
+    #[must_use]
+    pub fn with_one_pass(self, one_pass: bool) -> Self {
+        assert!(!one_pass || one_pass::serves(&self.config), "heads or inner rows of an odd width, or f32");
+        Self { one_pass, ..self }
+    }
+
     /// Moves the weights to another device. On the same one nothing changes.
     pub fn to_device(&mut self, device: Device) {
         if self.flat.device() != device {
-            let trains = self.embedding.requires_grad();
-            *self = Self::new(self.config.clone(), &self.flat.detach(), device, trains);
+            let (config, flat) = (self.config.clone(), self.flat.detach());
+            *self = if self.samples {
+                Self { samples: true, ..Self::plain(config, &flat, device, false) }
+            } else {
+                Self::new(config, &flat, device, self.embedding.requires_grad())
+            };
         }
     }
 
@@ -306,6 +351,7 @@ impl Decoder {
     #[must_use]
     pub fn packed(mut self) -> Self {
         self.fused = self.flat.device() == Device::Cpu;
+        self.one_pass = false;
         if !self.layers.iter().all(|layer| layer.qkv.is_worth_packing()) {
             return self;
         }
@@ -331,6 +377,9 @@ impl Decoder {
         if self.fused {
             return kernels::gate(&both);
         }
+        if self.one_pass {
+            return kernels::training::gate(&both);
+        }
         let [gate, up] = split(&both, [inner, inner]);
         gate.silu() * up
     }
@@ -347,6 +396,9 @@ impl Decoder {
     fn normalise(&self, x: &Tensor, weight: &Tensor) -> Tensor {
         if self.fused {
             return kernels::normalise(x, weight, self.config.rms_norm_eps);
+        }
+        if self.one_pass {
+            return one_pass::normalise(x, weight, self.config.rms_norm_eps);
         }
         // In f32 whatever the weights are in, as transformers does.
         let wide = x.to_kind(Kind::Float);

@@ -1,11 +1,13 @@
-//! Attention within whole rollouts that lie one after another. None sees a token of another.
-//! Nothing is padded but the input of attention, for which rollouts of similar length are batched.
-//! Tokens of a common prefix may share rows: all but attention is computed once for them.
+//! Attention within whole rollouts that lie one after another. None sees a token of another. Nothing is
+//! padded but the input of attention, for which rollouts of similar length are batched; in bf16 on CUDA it
+//! is not either. Tokens of a common prefix may share rows: all but attention is computed once for them.
 
 use tch::{Device, Tensor};
 
 use super::attention::{Heads, causal_mask};
+use super::sequences::Sequences;
 use super::{Attend, Config};
+use crate::gpu_kernels;
 
 /// Up to this many tokens rollouts are attended to together whatever their length: a call costs
 /// more than padding.
@@ -23,13 +25,26 @@ pub struct Extent<'a> {
 /// Rollouts one after another: N rows, M of them logit_rows.
 #[derive(Debug)]
 pub struct Packed {
+    way: Way,
+    shared: Option<SharedRows>,
+}
+
+/// How rows that are a token's each are attended to.
+#[derive(Debug)]
+enum Way {
+    Padded(Padded),
+    Sequences(Sequences),
+}
+
+/// Rollouts in classes of like length.
+#[derive(Debug)]
+struct Padded {
     heads: Heads,
     /// Rows of each class.
     rows: Vec<i64>,
     /// Wanted rows of each class.
     logit_rows: Vec<i64>,
     classes: Vec<Class>,
-    shared: Option<SharedRows>,
 }
 
 /// Rows of U that stand for the N tokens of all rollouts.
@@ -59,23 +74,33 @@ struct Grid {
 }
 
 impl Packed {
-    /// For these rollouts in the order of their rows. Those of like length should be neighbours:
-    /// each class of them is one call a layer.
+    /// For these rollouts in the order of their rows. Those of like length should be neighbours: where they
+    /// are padded, each class of them is one call a layer.
     #[must_use]
     pub fn new(config: &Config, rollouts: &[Extent<'_>], device: Device) -> Self {
-        let (mut rows, mut logit_rows, mut classes) = (Vec::new(), Vec::new(), Vec::new());
-        let mut rest = rollouts;
-        while let Some(first) = rest.first() {
-            // The first is the longest where they are in order; each is like it, not only like its
-            // neighbour.
-            let count = rest.iter().take_while(|rollout| like(first.tokens, rollout.tokens)).count();
-            let (class, after) = rest.split_at(count);
-            rest = after;
-            rows.push(class.iter().map(|rollout| rollout.tokens).sum());
-            logit_rows.push(class.iter().map(|rollout| rollout.logit_positions.len() as i64).sum());
-            classes.push(Class::new(class, device));
+        if Sequences::serve(config, rollouts) && gpu_kernels::train(device) {
+            return Self::unpadded(config, rollouts, device);
         }
-        Self { heads: Heads::of(config), rows, logit_rows, classes, shared: None }
+        Self::padded(config, rollouts, device)
+    }
+
+    /// The same, padded wherever it computes: for tests, which compare the two ways.
+    #[must_use]
+    pub fn padded(config: &Config, rollouts: &[Extent<'_>], device: Device) -> Self {
+        Self { way: Way::Padded(Padded::new(config, rollouts, device)), shared: None }
+    }
+
+    /// The same without padding; on a CPU slow.
+    ///
+    /// # Panics
+    /// The config is none of bf16, or its heads are of an odd width.
+    #[must_use]
+    pub fn unpadded(config: &Config, rollouts: &[Extent<'_>], device: Device) -> Self {
+        assert!(
+            Sequences::serve(config, rollouts),
+            "flash attention takes bf16, and heads of 8 to 256 numbers"
+        );
+        Self { way: Way::Sequences(Sequences::new(config, rollouts, device)), shared: None }
     }
 
     /// The same where tokens share rows: `rows` names the row of each token, from 0 and in the
@@ -97,7 +122,18 @@ impl Packed {
     /// Calls of attention a layer.
     #[must_use]
     pub const fn classes(&self) -> usize {
-        self.classes.len()
+        match &self.way {
+            Way::Padded(padded) => padded.classes.len(),
+            Way::Sequences(_) => 1,
+        }
+    }
+
+    /// Attention of rows that are a token's each.
+    fn attend_tokens(&self, q: &Tensor, k: &Tensor, v: &Tensor, logits_only: bool) -> Tensor {
+        match &self.way {
+            Way::Padded(padded) => padded.attend(q, k, v, logits_only),
+            Way::Sequences(sequences) => sequences.attend(q, k, v, logits_only),
+        }
     }
 }
 
@@ -120,9 +156,25 @@ impl Attend for Packed {
     }
 }
 
-impl Packed {
+impl Padded {
+    fn new(config: &Config, rollouts: &[Extent<'_>], device: Device) -> Self {
+        let (mut rows, mut logit_rows, mut classes) = (Vec::new(), Vec::new(), Vec::new());
+        let mut rest = rollouts;
+        while let Some(first) = rest.first() {
+            // The first is the longest where they are in order; each is like it, not only like its
+            // neighbour.
+            let count = rest.iter().take_while(|rollout| like(first.tokens, rollout.tokens)).count();
+            let (class, after) = rest.split_at(count);
+            rest = after;
+            rows.push(class.iter().map(|rollout| rollout.tokens).sum());
+            logit_rows.push(class.iter().map(|rollout| rollout.logit_positions.len() as i64).sum());
+            classes.push(Class::new(class, device));
+        }
+        Self { heads: Heads::of(config), rows, logit_rows, classes }
+    }
+
     /// Attention of rows that are a token's each.
-    fn attend_tokens(&self, q: &Tensor, k: &Tensor, v: &Tensor, logits_only: bool) -> Tensor {
+    fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor, logits_only: bool) -> Tensor {
         let queries = if logits_only { &self.logit_rows } else { &self.rows };
         let q = q.split_with_sizes(queries.as_slice(), 0);
         let [k, v] = [k, v].map(|x| x.split_with_sizes(self.rows.as_slice(), 0));

@@ -37,6 +37,11 @@ impl Rope {
         }
     }
 
+    /// Cosines and signed sines by position, `[positions, head_width]` of f32.
+    pub(super) const fn tables(&self) -> (&Tensor, &Tensor) {
+        (&self.cos, &self.sin)
+    }
+
     /// The rotations at `positions` `[rows]`.
     pub(super) fn at(&self, positions: &Tensor) -> Angles {
         Angles {

@@ -4,6 +4,8 @@
 
 use tch::{Kind, Tensor};
 
+use super::logits::Logits;
+use crate::gpu_kernels;
 use crate::math::entropy::entropy;
 
 /// Bytes of a chunk's logits on a CPU, of f32: enough rows to be worth a pass over the head's
@@ -11,6 +13,11 @@ use crate::math::entropy::entropy;
 const CPU_CHUNK: i64 = 64 << 20;
 /// On a GPU.
 const GPU_CHUNK: i64 = 512 << 20;
+/// On a GPU in bf16: logits and their gradient take this each. Each chunk costs a pass over the head's
+/// gradient in f32.
+const HALF_CHUNK: i64 = 1 << 30;
+/// Rows of a chunk in bf16 are a multiple of this, as matrix products like it.
+const HALF_ROWS: i64 = 64;
 
 /// The output layer, and the distribution that tokens were drawn from.
 #[derive(Debug)]
@@ -21,6 +28,26 @@ pub(super) struct Head {
     temperature: f64,
     /// Bytes of a chunk's logits.
     chunk: i64,
+    /// Logits stay in bf16.
+    half: bool,
+}
+
+/// What a chunk's rows were seen to be, before their gradient.
+#[derive(Debug)]
+struct Chunk {
+    /// `[C]` of f32.
+    log_p: Tensor,
+    /// `[C]` of f32.
+    entropy: Tensor,
+    kept: Kept,
+}
+
+/// What the gradient is made from.
+#[derive(Debug)]
+enum Kept {
+    /// `[C, below]` of f32.
+    LogProbabilities(Tensor),
+    Logits(Logits),
 }
 
 /// The derivatives of a loss of C tokens by their log-probabilities and entropies; `None` is zeros.
@@ -32,8 +59,13 @@ pub(super) struct LossGradients {
 
 impl Head {
     pub(super) fn new(weight: &Tensor, below: i64, temperature: f64) -> Self {
-        let chunk = if weight.device().is_cuda() { GPU_CHUNK } else { CPU_CHUNK };
-        Self { weight: weight.detach().narrow(0, 0, below), temperature, chunk }
+        let half = weight.kind() == Kind::BFloat16 && gpu_kernels::train(weight.device());
+        let chunk = match weight.device().is_cuda() {
+            true if half => HALF_CHUNK,
+            true => GPU_CHUNK,
+            false => CPU_CHUNK,
+        };
+        Self { weight: weight.detach().narrow(0, 0, below), temperature, chunk, half }
     }
 
     /// Log-probability of each target and the entropy where it was drawn, from rows `[M, width]`;
@@ -42,9 +74,9 @@ impl Head {
         let mut seen = (Vec::new(), Vec::new());
         let _guard = tch::no_grad_guard();
         for (from, rows) in self.chunks(hidden) {
-            let all = self.log_probabilities(&hidden.narrow(0, from, rows));
-            seen.0.push(gather(&all, &targets.narrow(0, from, rows)));
-            seen.1.push(entropy(&all));
+            let chunk = self.chunk(&hidden.narrow(0, from, rows), &targets.narrow(0, from, rows));
+            seen.0.push(chunk.log_p);
+            seen.1.push(chunk.entropy);
         }
         (Tensor::cat(&seen.0, 0), Tensor::cat(&seen.1, 0))
     }
@@ -64,11 +96,14 @@ impl Head {
         let mut parts = Vec::new();
         for (from, rows) in self.chunks(hidden) {
             let (hidden, targets) = (hidden.narrow(0, from, rows), targets.narrow(0, from, rows));
-            let all = self.log_probabilities(&hidden);
-            let (log_p, entropy) = (gather(&all, &targets), entropy(&all));
+            let Chunk { log_p, entropy, kept } = self.chunk(&hidden, &targets);
             let loss_gradients = loss(from, &log_p, &entropy);
-            let logits =
-                self.logits_gradient(all, &targets, &entropy, &loss_gradients).to_kind(hidden.kind());
+            let logits = match kept {
+                Kept::Logits(logits) => logits.gradient(&targets, &loss_gradients),
+                Kept::LogProbabilities(all) => {
+                    self.logits_gradient(all, &targets, &entropy, &loss_gradients).to_kind(hidden.kind())
+                }
+            };
             parts.push(logits.matmul(&self.weight));
             let weights = logits.tr();
             if hidden.kind() == Kind::Float {
@@ -115,9 +150,27 @@ impl Head {
         logits.log_softmax(-1, Kind::Float)
     }
 
+    /// Sees rows `[C, width]`.
+    fn chunk(&self, hidden: &Tensor, targets: &Tensor) -> Chunk {
+        if self.half {
+            let logits = Logits::of(hidden, &self.weight, targets, self.temperature);
+            let (log_p, entropy) = (logits.log_p.shallow_clone(), logits.entropy.shallow_clone());
+            return Chunk { log_p, entropy, kept: Kept::Logits(logits) };
+        }
+        let all = self.log_probabilities(hidden);
+        let (log_p, entropy) = (gather(&all, targets), entropy(&all));
+        Chunk { log_p, entropy, kept: Kept::LogProbabilities(all) }
+    }
+
     fn chunks(&self, hidden: &Tensor) -> impl Iterator<Item = (i64, i64)> + use<> {
-        let (rows, row) = (hidden.size()[0], self.weight.size()[0] * size_of::<f32>() as i64);
-        let most = (self.chunk / row).max(1);
+        let number = if self.half { size_of::<u16>() } else { size_of::<f32>() };
+        let (rows, row) = (hidden.size()[0], self.weight.size()[0] * number as i64);
+        let mut most = (self.chunk / row).max(1);
+        if self.half && most < rows {
+            // Of like size, so that none has few rows.
+            let chunks = (rows + most - 1) / most;
+            most = ((rows + chunks - 1) / chunks + HALF_ROWS - 1) / HALF_ROWS * HALF_ROWS;
+        }
         (0..rows).step_by(most as usize).map(move |from| (from, most.min(rows - from)))
     }
 }
@@ -165,7 +218,7 @@ mod tests {
             let expected = by_autograd(&weight, &hidden, &targets, &loss_gradients);
             // One row, three rows, all rows; a row's logits are counted as 9 of f32.
             for chunk in [1, 3 * 9 * 4, 1 << 20] {
-                let head = Head { weight: weight.narrow(0, 0, 9), temperature: 0.8, chunk };
+                let head = Head { weight: weight.narrow(0, 0, 9), temperature: 0.8, chunk, half: false };
                 let gradient = weight.zeros_like();
                 let part = |of: &Tensor, from, log_p: &Tensor| of.narrow(0, from, log_p.size()[0]);
                 let rows = head.backward(&hidden, &targets, &gradient, |from, log_p, _| LossGradients {
@@ -179,6 +232,44 @@ mod tests {
                     let off = f64::try_from((ours - theirs).abs().max()).unwrap();
                     assert!(off < 1e-5, "chunk={chunk}: off by {off}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn logits_in_bf16_give_what_logits_in_f32_do() {
+        tch::manual_seed(3);
+        let random =
+            |shape: [i64; 2]| Tensor::randn(shape, (Kind::Float, Device::Cpu)).to_kind(Kind::BFloat16);
+        // More rows than a chunk has, and columns that are no multiple of its padding.
+        let (weight, hidden) = (random([90, 32]), random([150, 32]));
+        let targets = Tensor::arange(150, (Kind::Int64, Device::Cpu)).remainder(83);
+        let loss_gradient = || Tensor::randn([150], (Kind::Float, Device::Cpu));
+        for loss_gradients in [
+            LossGradients { log_p: loss_gradient(), entropy: Some(loss_gradient()) },
+            LossGradients { log_p: loss_gradient(), entropy: None },
+        ] {
+            let run = |half: bool, chunk: i64| {
+                let head = Head { weight: weight.narrow(0, 0, 83), temperature: 0.8, chunk, half };
+                let gradient = Tensor::zeros([90, 32], (Kind::Float, Device::Cpu));
+                let mut seen = Vec::new();
+                let rows = head.backward(&hidden, &targets, &gradient, |from, log_p, entropy| {
+                    let part = |of: &Tensor| of.narrow(0, from, log_p.size()[0]);
+                    seen.push(Tensor::stack(&[log_p, entropy], 1));
+                    LossGradients {
+                        log_p: part(&loss_gradients.log_p),
+                        entropy: loss_gradients.entropy.as_ref().map(part),
+                    }
+                });
+                let looked = head.look(&hidden, &targets);
+                [Tensor::cat(&seen, 0), Tensor::stack(&[looked.0, looked.1], 1), gradient, rows]
+            };
+            for (index, (ours, theirs)) in run(true, 64 * 83 * 2).iter().zip(&run(false, 1 << 20)).enumerate()
+            {
+                let norm = |of: &Tensor| f64::try_from(of.to_kind(Kind::Double).norm()).unwrap_or(f64::NAN);
+                let off = norm(&(ours - theirs)) / norm(theirs);
+                // What is seen is in f32; gradients are rounded to bf16.
+                assert!(off < if index < 2 { 1e-6 } else { 4e-3 }, "{index}: off by {off}");
             }
         }
     }

@@ -23,7 +23,7 @@ pub(super) struct Optimiser {
     pub(super) second: Tensor,
     /// `[partition.own_len]`, 0 in the padding. `None` where the decoder's weights are f32, and
     /// until a state is made.
-    masters: Option<Tensor>,
+    pub(super) masters: Option<Tensor>,
     /// Updates made since version 0.
     pub(super) updates: u64,
 }

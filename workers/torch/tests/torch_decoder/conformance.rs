@@ -1,6 +1,6 @@
 //! Known defects of other systems in engines and trainers: each has a test here.
 
-use millrace_policy::{Engine, LoadedVersion, Trained};
+use millrace_policy::{LoadedVersion, Trained};
 use millrace_schemas::envelope::{decode, encode};
 use millrace_schemas::submit::Algorithm;
 use millrace_schemas::train_shard::Batch;

@@ -68,7 +68,7 @@ fn little_memory_and_small_forwards_change_nothing_but_the_time() {
         EngineSettings { forward_tokens: 7, ..EngineSettings::default() },
         EngineSettings { prefill_tokens: Some(5), ..EngineSettings::default() },
         // Room for the longest alone: the others are pre-empted again and again.
-        EngineSettings { cache_bytes: 1, ..EngineSettings::default() },
+        EngineSettings { cache_bytes: Some(1), ..EngineSettings::default() },
     ] {
         let mut engine = TorchEngine::new(&weights, settings).unwrap();
         assert_same_turns(&turns(&mut engine, tasks()), &expected);

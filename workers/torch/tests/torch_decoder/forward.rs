@@ -54,7 +54,13 @@ fn logits_are_the_oracles() {
 fn the_cached_forward_gives_the_whole_forwards_logits() {
     let decoder = decoder(3);
     let sequences: Vec<Vec<u32>> = [40, 7, 25].map(|n| tokens(n, n as u64)).into();
-    let mut cache = KvCache::new(decoder.config(), 8, Kind::Float, Device::Cpu);
+    let cache = || KvCache::new(decoder.config(), 8, Kind::Float, Device::Cpu);
+    for mut cache in [cache(), cache().with_flash(true)] {
+        follow_the_whole_forward(&decoder, &sequences, &mut cache);
+    }
+}
+
+fn follow_the_whole_forward(decoder: &Decoder, sequences: &[Vec<u32>], cache: &mut KvCache) {
     let tables = [[5, 0, 3], [7, 1, 6], [4, 2, 1]];
     // Ragged parts: whole prompts, one token each, and unlike lengths side by side.
     for cuts in [[0, 0, 0], [30, 3, 20], [31, 4, 21], [39, 6, 22], [40, 7, 25]].windows(2) {
@@ -69,7 +75,7 @@ fn the_cached_forward_gives_the_whole_forwards_logits() {
         let logits = decoder.forward(&rows, &mut attend);
         assert_eq!(logits.size(), [3, i64::from(VOCABULARY)]);
         for (i, sequence) in sequences.iter().enumerate() {
-            let expected = whole(&decoder, &sequence[..cuts[1][i]]).get(cuts[1][i] as i64 - 1);
+            let expected = whole(decoder, &sequence[..cuts[1][i]]).get(cuts[1][i] as i64 - 1);
             let off = difference(&logits.get(i as i64), &expected);
             assert!(off < 1e-5, "sequence {i} at {}: off by {off}", cuts[1][i]);
         }

@@ -15,7 +15,7 @@ use safetensors::SafeTensors;
 use safetensors::tensor::Dtype;
 use serde::Deserialize;
 use serde_json::json;
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use crate::models::{oracle, zero};
 use crate::support::{Shape, initial, sampled_batch, step, version};
@@ -162,6 +162,21 @@ fn weights_in_f32_keep_what_bf16_would_lose() {
     assert!(changed < 0.01, "of the published weights {changed} changed");
 }
 
+/// On a CPU bit for bit. On a GPU to rounding: flash attention's backward adds up in no fixed order
+/// there, and AdamW makes a whole update of a gradient that is nothing but rounding.
+fn assert_same_step(ours: &Trained, theirs: &Trained, what: &str) {
+    if !Device::cuda_if_available().is_cuda() {
+        assert!(ours == theirs, "{what} differs");
+        return;
+    }
+    let [a, b] = [ours, theirs].map(|trained| kept(trained, "master_weights"));
+    let moment = kept(ours, "exp_avg");
+    let off = norm(&(&moment - kept(theirs, "exp_avg"))) / norm(&moment);
+    println!("{what}: gradients off by {off:.5} of their norm, weights by {:.2e}", norm(&(&a - &b)));
+    assert!(off < 0.05, "{what}: gradients are off by {off} of their norm");
+    assert!(norm(&(&a - &b)) < 1e-2 * norm(&a), "{what}: weights are off");
+}
+
 #[test]
 fn a_step_in_bf16_is_the_same_after_a_restart_and_with_recomputation() {
     let algorithm = Algorithm { epochs: 2, minibatches: 3, weight_decay: 0.01, ..Algorithm::default() };
@@ -172,10 +187,10 @@ fn a_step_in_bf16_is_the_same_after_a_restart_and_with_recomputation() {
         let batch = Batch { base: current.version, seed: number, ..batch.clone() };
         let in_memory = step(&mut live, &current, &batch, &algorithm).unwrap();
         let restarted = step(&mut TorchTrainer::new(), &current, &batch, &algorithm).unwrap();
-        assert!(in_memory == restarted, "version {number} differs after a restart");
+        assert_same_step(&in_memory, &restarted, &format!("version {number} after a restart"));
         let again = Algorithm { recompute: true, ..algorithm.clone() };
         let recomputed = step(&mut TorchTrainer::new(), &current, &batch, &again).unwrap();
-        assert!(in_memory == recomputed, "version {number} differs where layers are computed again");
+        assert_same_step(&in_memory, &recomputed, &format!("version {number}, layers computed again"));
         current = version(number + 1, &in_memory);
     }
 }

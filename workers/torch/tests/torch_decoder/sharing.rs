@@ -4,6 +4,7 @@ use millrace_policy::{Engine, Ticket, Trainer};
 use millrace_schemas::generate::{GenerateDone, GenerateTask};
 use millrace_schemas::submit::ModelSpec;
 use millrace_torch::{EngineSettings, TorchEngine, TorchTrainer};
+use tch::Device;
 
 use crate::support::{VOCABULARY, engine, initial, request, run, task, tokens, turns, version};
 
@@ -57,7 +58,10 @@ fn of_a_large_model_a_short_prompt_is_worth_waiting_for() {
         done.iter().map(|done| done.prefill_tokens).collect::<Vec<_>>()
     };
     assert_eq!(computed(64, 256), [28; 4], "computed in less than a step's own time");
-    assert_eq!(computed(512, 1024), [28, 1, 1, 1]);
+    // A GPU computes 28 rows in the time in which it reads the weights once, however many they are:
+    // there nobody waits for fewer than 32.
+    let gpu = Device::cuda_if_available().is_cuda();
+    assert_eq!(computed(512, 1024), if gpu { [28; 4] } else { [28, 1, 1, 1] });
 }
 
 #[test]
@@ -78,7 +82,7 @@ fn a_request_gets_the_same_alone_batched_chunked_and_preempted() {
     let pieces = EngineSettings { prefill_tokens: Some(7), ..EngineSettings::default() };
     assert_same(&crowd(&mut with(pieces)), &expected);
     // Bytes of 20 blocks: 16 positions of two layers, 64 keys and 64 values in f32.
-    let tight = EngineSettings { cache_bytes: 20 * 16 * 2 * 128 * 4, ..EngineSettings::default() };
+    let tight = EngineSettings { cache_bytes: Some(20 * 16 * 2 * 128 * 4), ..EngineSettings::default() };
     assert_same(&crowd(&mut with(tight)), &expected);
 }
 
@@ -100,7 +104,7 @@ fn a_long_prompt_does_not_delay_other_requests() {
 fn old_requests_are_never_preempted_for_young_ones() {
     // Room for one at its full length and a little more: the first ends first, although others need
     // blocks.
-    let tight = EngineSettings { cache_bytes: 1, ..EngineSettings::default() };
+    let tight = EngineSettings { cache_bytes: Some(1), ..EngineSettings::default() };
     let mut engine = with(tight);
     let tasks: Vec<GenerateTask> = (0..4).map(|i| task(tokens(16, i), 100, i)).collect();
     for (index, task) in tasks.iter().enumerate() {

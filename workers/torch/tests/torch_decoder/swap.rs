@@ -72,7 +72,7 @@ fn evicted_blocks_are_never_found_for_other_tokens() {
     // Room for one rollout and a block, and two of them in turn: neither finds more than that of
     // its own tokens, both get the right ones.
     let weights = initial(1);
-    let settings = EngineSettings { cache_bytes: 1, ..EngineSettings::default() };
+    let settings = EngineSettings { cache_bytes: Some(1), ..EngineSettings::default() };
     let mut engine = TorchEngine::new(&weights, settings).unwrap();
     let tasks = [1, 2].map(|seed| task(tokens(60, seed), 4, seed));
     let expected = tasks.clone().map(|task| turns(&mut self::engine(&weights), vec![task]).remove(0));

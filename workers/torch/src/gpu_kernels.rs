@@ -1,0 +1,57 @@
+//! Whether this process computes with kernels of its own on a GPU. Each kind of GPU compiles them for itself, so
+//! they are compared with libtorch's plain operators once, before they are used. Where one fails or differs,
+//! the plain operators compute instead, and the log says why.
+
+use std::sync::OnceLock;
+
+use millrace_policy::PolicyError;
+use tch::Device;
+
+use crate::libtorch::guarded;
+
+mod checks;
+
+static WANTED: OnceLock<bool> = OnceLock::new();
+static TRAINING: OnceLock<bool> = OnceLock::new();
+
+/// Sets whether kernels of our own are used on a GPU at all: before the first model. The default is yes.
+pub fn set_gpu_kernels(wanted: bool) {
+    let _ = WANTED.set(wanted);
+}
+
+/// Whether they are used on `device`, if they compute what they should.
+pub(crate) fn wanted(device: Device) -> bool {
+    device.is_cuda() && *WANTED.get_or_init(|| true)
+}
+
+/// Whether a train step on `device` computes with them.
+pub(crate) fn train(device: Device) -> bool {
+    wanted(device) && *TRAINING.get_or_init(|| are_right("training", || checks::training(device)))
+}
+
+/// Whether `check` passes; if not, the log says what `stage` does without.
+pub(crate) fn are_right(stage: &str, check: impl FnOnce() -> Result<(), String>) -> bool {
+    let checked = guarded(|| check().map_err(PolicyError::Temporary));
+    if let Err(error) = &checked {
+        tracing::warn!(stage, %error, "this GPU computes with libtorch's plain operators, more slowly");
+    }
+    checked.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_that_differ_or_fail_are_not_used() {
+        assert!(are_right("test", || Ok(())));
+        assert!(!are_right("test", || Err("off by 0.5".to_owned())));
+        assert!(!are_right("test", || panic!("failed to compile")));
+    }
+
+    #[test]
+    fn a_cpu_has_none() {
+        assert!(!wanted(Device::Cpu));
+        assert!(!train(Device::Cpu));
+    }
+}
