@@ -68,6 +68,7 @@ test: build model tools sdks ## every test, against a real nats-server
 	@$(MAKE) --no-print-directory --jobs=2 --keep-going test-learn test-others
 	python3 -m unittest discover --start-directory workers/python/tests
 	python3 -m unittest discover --start-directory infra/images
+	python3 -m unittest discover --start-directory infra/gpu
 	@$(MAKE) --no-print-directory test-fleet
 
 # A fleet's life takes five minutes, terraform and a mirror of its provider: it is tested where `make fleet` was made ready.

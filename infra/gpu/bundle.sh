@@ -9,14 +9,16 @@ say() { printf 'gpu: %s\n' "$*"; }
 most_bytes=60000000
 programs=(millrace millrace-worker millrace-sandbox millrace-agent-guard millrace-loadtest)
 bundle=target/gpu/millrace-gpu
-tests=$(cargo test "$@" --no-run --test torch_decoder --message-format json 2>/dev/null | .venv/bin/python3 -c '
+read -r tests unit_tests < <(cargo test "$@" --no-run --lib --test torch_decoder --message-format json 2>/dev/null | .venv/bin/python3 -c '
 import json, sys
+programs = {}
 for line in sys.stdin:
     found = json.loads(line)
-    if found.get("executable") and found["target"]["name"] == "torch_decoder":
-        print(found["executable"])
+    if found.get("executable"):
+        programs[found["target"]["name"]] = found["executable"]
+print(programs["torch_decoder"], programs["millrace_torch"])
 ')
-[[ -x $tests ]] || { say "the tests of the engine and the trainer were not built: make build"; exit 1; }
+[[ -x $tests && -x $unit_tests ]] || { say "the tests of the engine and the trainer were not built: make build"; exit 1; }
 
 rm -rf "$bundle"
 mkdir -p "$bundle/bin"
@@ -24,8 +26,9 @@ for program in "${programs[@]}"; do
     strip -o "$bundle/bin/$program" "target/release/$program"
 done
 strip -o "$bundle/bin/torch-tests" "$tests"
+strip -o "$bundle/bin/torch-unit-tests" "$unit_tests"
 cp -L .venv/bin/nats-server "$bundle/bin/"
-cp infra/gpu/run.py infra/gpu/half-billion.toml broker/coordinator/runs/frozen-lake-surroundings.toml "$bundle/"
+cp infra/gpu/{run,goals,model}.py infra/gpu/half-billion.toml broker/coordinator/runs/frozen-lake-surroundings.toml "$bundle/"
 git rev-parse --short HEAD >"$bundle/commit" 2>/dev/null || echo unknown >"$bundle/commit"
 
 archive=$bundle.tar.xz
