@@ -148,6 +148,12 @@ pub struct Algorithm {
     #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = false))]
     pub offload_activations: bool,
+    /// The optimiser's state waits in the host's memory, and visits the device in parts at each update:
+    /// a GPU then has 12 bytes less for each weight that this member owns (8 of a model in f32). The same
+    /// numbers. Default false.
+    #[serde(skip_serializing_if = "omit::is_default")]
+    #[schemars(extend("default" = false))]
+    pub offload_optimizer: bool,
     /// ZeRO's second stage: each member of a gang keeps its part of the gradient instead of all of
     /// it, and the gang reduces after each forward instead of each update. The same numbers but for
     /// the order of sums; alone it changes nothing. It saves most with `recompute`. Default false.
@@ -194,6 +200,7 @@ impl Default for Algorithm {
             tokens_per_microbatch: 16_384,
             recompute: false,
             offload_activations: false,
+            offload_optimizer: false,
             shard_gradients: false,
         }
     }

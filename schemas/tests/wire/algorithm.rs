@@ -82,6 +82,7 @@ fn what_is_not_asked_for_is_not_written() {
         "schedule",
         "recompute",
         "offload_activations",
+        "offload_optimizer",
         "shard_gradients",
         "ratio",
         "reward_norm",
@@ -317,7 +318,7 @@ fn what_the_learning_rate_and_the_reference_are_asked_must_work() {
         );
     }
     let settings = json!({ "schedule": "cosine", "warmup_steps": 2, "decay_steps": 9, "floor": 0.1, "recompute": true,
-        "offload_activations": true, "shard_gradients": true,
+        "offload_activations": true, "offload_optimizer": true, "shard_gradients": true,
         "kl": { "coefficient": 0.01, "estimator": "k2" }, "decay_embeddings": false, "decay_norms": true });
     let spec = read(&with("algorithm", settings)).expect("it can work");
     let again = serde_json::to_value(&spec).expect("a run file can be written as JSON");

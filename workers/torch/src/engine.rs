@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use millrace_kernels::cuda;
 use millrace_policy::stop_criteria::StopCriteria;
 use millrace_policy::{
     Engine, EngineRequest, Finished, LoadedVersion, PolicyError, ReadyWeights, Ticket, own_weights,
@@ -240,9 +241,9 @@ impl Engine for TorchEngine {
             if same && is_here && self.steps.is_some() {
                 // What was captured computes with the weights where they lie.
                 self.decoder.overwrite(decoder.flat());
-                if self.device.is_cuda() {
+                if self.device.is_cuda() && cuda::has_device() {
                     // Their memory is another stream's, which may write there once they are dropped.
-                    millrace_kernels::cuda::wait();
+                    cuda::wait();
                 }
             } else {
                 if !same {

@@ -5,7 +5,7 @@
 use std::sync::OnceLock;
 
 use millrace_policy::PolicyError;
-use tch::Device;
+use tch::{Device, Kind, Tensor};
 
 use crate::libtorch::guarded;
 
@@ -26,16 +26,28 @@ pub(crate) fn wanted(device: Device) -> bool {
 
 /// Whether a train step on `device` computes with them.
 pub(crate) fn train(device: Device) -> bool {
-    wanted(device) && *TRAINING.get_or_init(|| are_right("training", || checks::training(device)))
+    wanted(device) && *TRAINING.get_or_init(|| are_right("training", device, || checks::training(device)))
 }
 
-/// Whether `check` passes; if not, the log says what `stage` does without.
-pub(crate) fn are_right(stage: &str, check: impl FnOnce() -> Result<(), String>) -> bool {
+/// Whether `check` on `device` passes; if not, the log says what `stage` does without. A kernel may
+/// leave the process without its GPU: then it ends, for it could do nothing more.
+pub(crate) fn are_right(stage: &str, device: Device, check: impl FnOnce() -> Result<(), String>) -> bool {
     let checked = guarded(|| check().map_err(PolicyError::Temporary));
     if let Err(error) = &checked {
+        if !lives(device) {
+            tracing::error!(stage, %error, "a kernel broke this process's GPU; start it with --gpu-kernels false");
+            std::process::exit(1);
+        }
         tracing::warn!(stage, %error, "this GPU computes with libtorch's plain operators, more slowly");
     }
     checked.is_ok()
+}
+
+/// Whether the device still computes.
+fn lives(device: Device) -> bool {
+    let two =
+        || Ok(f64::try_from(Tensor::ones([2], (Kind::Float, device)).sum(Kind::Float)).unwrap_or(f64::NAN));
+    guarded(two) == Ok(2.0)
 }
 
 #[cfg(test)]
@@ -44,9 +56,10 @@ mod tests {
 
     #[test]
     fn kernels_that_differ_or_fail_are_not_used() {
-        assert!(are_right("test", || Ok(())));
-        assert!(!are_right("test", || Err("off by 0.5".to_owned())));
-        assert!(!are_right("test", || panic!("failed to compile")));
+        let is_right = |check: fn() -> Result<(), String>| are_right("test", Device::Cpu, check);
+        assert!(is_right(|| Ok(())));
+        assert!(!is_right(|| Err("off by 0.5".to_owned())));
+        assert!(!is_right(|| panic!("failed to compile")));
     }
 
     #[test]

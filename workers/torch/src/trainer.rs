@@ -64,7 +64,8 @@ impl TorchTrainer {
     /// A trainer on a GPU where there is one.
     #[must_use]
     pub fn new() -> Self {
-        Self::with_buckets(zero_partition::BUCKET_BYTES)
+        let device = enter();
+        Self::with_buckets(zero_partition::bucket_bytes(device))
     }
 
     /// A trainer that reduces gradients in buckets of at most this many bytes; a larger leaf is a
@@ -152,6 +153,7 @@ impl TorchTrainer {
             Ready { base, step, reference, group, device: self.device, bucket_bytes: self.bucket_bytes };
         // `kept` is read before it is taken: a formation that fails to form leaves it as it is.
         let mut state = ready.state(&mut self.kept)?;
+        state.offload_optimiser(step.algorithm.offload_optimizer);
         // A collective in flight when a member is lost may still write into the state, so only a
         // copy is sure to be as before. Where memory is short it waits in the host's.
         let safe = if step.algorithm.shard_gradients { Device::Cpu } else { state.device() };

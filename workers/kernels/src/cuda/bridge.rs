@@ -310,8 +310,8 @@ pub fn draw(logits: &Tensor, rows: &Tensor, out: &Tensor) {
     unsafe { ffi::draw(pointer(logits), pointer(rows), pointer(out)) }.expect("a row of logits for each");
 }
 
-/// While it lives, what the calling thread gives to the device goes to a stream of its own, beside
-/// what other threads give to it. Dropped on the same thread.
+/// While it lives, what the calling thread gives to the device goes to a second stream, beside what
+/// others give to the first. Dropped on the same thread.
 pub struct OwnStream(#[expect(dead_code, reason = "it is there to be dropped")] UniquePtr<ffi::OwnStream>);
 
 impl OwnStream {

@@ -19,6 +19,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAContext.h>
+#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <cuda.h>
@@ -135,8 +136,9 @@ CUfunction function_of(const Launch& how, int device, const cudaDeviceProp& prop
   static std::mutex lock;
   static std::map<std::pair<int, std::string>, CUfunction> known;
   const std::lock_guard guard(lock);
-  auto& found = known[{device, how.instance}];
-  if (found == nullptr) {
+  auto& entry = known[{device, how.instance}];
+  if (entry == nullptr) {
+    CUfunction found;
     static const Compiler compiler;
     const auto code = compiler.build(how, properties.major, properties.minor);
     CUmodule module;
@@ -147,8 +149,10 @@ CUfunction function_of(const Launch& how, int device, const cudaDeviceProp& prop
       constexpr int kMost = 96 << 10;
       driver().check(driver().set(found, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, kMost), "sizing shared memory");
     }
+    // Known once it is whole.
+    entry = found;
   }
-  return found;
+  return entry;
 }
 
 } // namespace
@@ -198,12 +202,23 @@ void launch_on_device(const Launch& how, void* argument) {
   driver().check(driver().launch(&config, function, arguments, nullptr), how.instance.c_str());
 }
 
+// The allocator keeps freed memory by stream, and libtorch hands out 32 streams in turn: with a new one for each reading
+// and each capture, memory would be kept for nobody, and a reading would meet a capture. There is one for each.
+static const c10::cuda::CUDAStream& reading_stream() {
+  static const c10::cuda::CUDAStream one = c10::cuda::getStreamFromPool();
+  return one;
+}
+static const c10::cuda::CUDAStream& capture_stream() {
+  static const c10::cuda::CUDAStream one = c10::cuda::getStreamFromPool();
+  return one;
+}
+
 struct OwnStream::Inside {
   c10::cuda::CUDAStream before = c10::cuda::getCurrentCUDAStream();
 };
 
 OwnStream::OwnStream() : inside(std::make_unique<Inside>()) {
-  c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromPool());
+  c10::cuda::setCurrentCUDAStream(reading_stream());
 }
 OwnStream::~OwnStream() {
   c10::cuda::setCurrentCUDAStream(inside->before);
@@ -215,13 +230,33 @@ void wait() {
 }
 
 struct Graphs::Inside {
-  c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool();
+  c10::cuda::CUDAStream stream = capture_stream();
   c10::cuda::CUDAStream before = c10::cuda::getCurrentCUDAStream();
   at::cuda::MempoolId_t pool = at::cuda::graph_pool_handle();
   std::vector<std::unique_ptr<at::cuda::CUDAGraph>> graphs;
   bool inside_stream = false, capturing = false;
   // Where uploads wait; the copy of one is over before the next: each step ends with a download.
   at::Tensor pinned;
+
+  // libtorch ends a failed capture before it stops taking memory for it, by a filter that points into the graph.
+  void forget_pool() noexcept {
+    const auto device = stream.device_index();
+    try {
+      c10::cuda::CUDACachingAllocator::endAllocateToPool(device, pool);
+      c10::cuda::CUDACachingAllocator::releasePool(device, pool);
+    } catch (...) {
+    }
+    try {
+      auto* host = at::getHostAllocator(at::kCUDA);
+      host->end_allocate_to_pool(pool);
+      host->release_pool(pool);
+    } catch (...) {
+    }
+    try {
+      pool = at::cuda::graph_pool_handle();
+    } catch (...) {
+    }
+  }
 
   void leave() {
     inside_stream = capturing = false;
@@ -241,6 +276,8 @@ void Graphs::enter() {
 
 void Graphs::begin() {
   c10::cuda::device_synchronize();
+  // During a capture the allocator gives back nothing of what it keeps.
+  c10::cuda::CUDACachingAllocator::emptyCache();
   inside->graphs.push_back(std::make_unique<at::cuda::CUDAGraph>());
   inside->capturing = true;
   // Other threads may go on using the device.
@@ -258,6 +295,7 @@ void Graphs::cancel() noexcept {
     try {
       inside->graphs.back()->capture_end();
     } catch (...) {
+      inside->forget_pool();
     }
     inside->graphs.pop_back();
   }

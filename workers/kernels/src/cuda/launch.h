@@ -69,7 +69,7 @@ void draw(const at::Tensor* logits, const at::Tensor* rows, const at::Tensor* ou
 // Products of f32 on a device with 10 bits of mantissa, for the whole process.
 void allow_tf32(bool allowed);
 
-// While it lives, the calling thread's stream is another.
+// While it lives, the calling thread's stream is the second one.
 class OwnStream {
  public:
   OwnStream();

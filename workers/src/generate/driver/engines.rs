@@ -7,7 +7,7 @@ use millrace_schemas::RunId;
 use tokio::sync::{mpsc, oneshot};
 
 use super::host::{Host, contained};
-use super::{Command, Loading, Read, Request, gone};
+use super::{Command, Loading, Read, Request};
 
 /// Engines by their run.
 pub(super) struct Engines {
@@ -56,7 +56,8 @@ impl Engines {
             Command::Load(weights, loading) => self.start_read(*weights, loading),
             Command::Ready(number, weights, loading) => {
                 let run = self.reads.remove(&number).flatten();
-                let answer = run.ok_or_else(gone).and_then(|run| self.serve(run, weights?, &loading));
+                let forgotten = || PolicyError::Temporary("the run was forgotten meanwhile".to_owned());
+                let answer = run.ok_or_else(forgotten).and_then(|run| self.serve(run, weights?, &loading));
                 // The receiver may be gone.
                 let _ = loading.reply.send(answer);
                 self.leave_if_nothing_is_read();
@@ -97,10 +98,11 @@ impl Engines {
                 let _ = commands.send(Command::Ready(number, ready, loading));
             }
         };
-        std::thread::Builder::new()
-            .name("weights".to_owned())
-            .spawn(read)
-            .expect("the system has room for a thread");
+        // Without a thread the reply is dropped, and the version is asked for again.
+        if let Err(error) = std::thread::Builder::new().name("weights".to_owned()).spawn(read) {
+            tracing::error!(%error, "no thread to read weights on");
+            self.reads.remove(&number);
+        }
     }
 
     /// Has the run's engine swap to these weights, or makes it.

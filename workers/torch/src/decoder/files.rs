@@ -104,7 +104,7 @@ pub fn read_tensors_to(
         flat.narrow(0, part.offset, part.len()).copy_(&read);
     }
     // By one transfer from the device.
-    let finite = Vec::<bool>::try_from(Tensor::stack(&finite, 0)).unwrap_or_default();
+    let finite = Vec::<bool>::try_from(Tensor::stack(&finite, 0)).expect("one axis of booleans");
     match layout.parts.iter().zip(finite).find(|(_, finite)| !finite) {
         Some((part, _)) => {
             Err(FilesError::NotFinite { file: file.to_owned(), tensor: format!("{prefix}{}", part.name) })

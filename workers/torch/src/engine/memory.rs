@@ -20,15 +20,15 @@ const SHARE: f64 = 0.5;
 
 static CACHE_SHARE: OnceLock<f64> = OnceLock::new();
 
-/// Sets which share, above 0 to 1, of the GPU memory that is free when an engine starts its KV cache may grow to. In this
-/// process, before the first engine.
+/// Sets which share, above 0 to 1, its KV cache may grow to of the GPU memory that is free when an engine starts, less
+/// the next version of its weights. In this process, before the first engine.
 pub fn set_cache_share(share: f64) {
     let _ = CACHE_SHARE.set(share.clamp(0.01, 1.0));
 }
 
 /// A cache without blocks, and the allocator of those that it may get.
 pub(super) fn new_cache(decoder: &Decoder, settings: EngineSettings, device: Device) -> (KvCache, Blocks) {
-    let most = settings.cache_bytes.or_else(|| of_device(device)).unwrap_or(CPU_CACHE);
+    let most = settings.cache_bytes.or_else(|| of_device(decoder, device)).unwrap_or(CPU_CACHE);
     (no_cache(decoder, device), Blocks::new(most / bytes_per_block(decoder)))
 }
 
@@ -46,7 +46,9 @@ fn bytes_per_block(decoder: &Decoder) -> usize {
     KvCache::bytes_per_block(decoder.config(), decoder.flat().kind()).max(1)
 }
 
-fn of_device(device: Device) -> Option<usize> {
+/// A share of what is free beside the next version of the weights, which is read while these are used.
+fn of_device(decoder: &Decoder, device: Device) -> Option<usize> {
     let free = device.is_cuda().then(cuda::free_bytes).flatten()?;
-    Some((free as f64 * CACHE_SHARE.get_or_init(|| SHARE)) as usize)
+    let next = decoder.flat().numel() * decoder.flat().kind().elt_size_in_bytes();
+    Some((free.saturating_sub(next) as f64 * CACHE_SHARE.get_or_init(|| SHARE)) as usize)
 }

@@ -27,6 +27,8 @@ pub(super) struct Steps {
     device: Device,
     /// By lanes and blocks of a table.
     known: BTreeMap<(usize, usize), Step>,
+    /// Of so many lanes: steps come one after another. `[lanes, vocabulary]`
+    logits: BTreeMap<usize, Tensor>,
     /// Rows and tables of a step, one after another. `[N]` of i32
     inputs: Tensor,
 }
@@ -50,7 +52,7 @@ impl Steps {
     /// Steps of `decoder`, if they compute what its general forward does on this device.
     pub(super) fn checked(decoder: &Decoder, device: Device) -> Option<Self> {
         let mut steps = Self::new(device);
-        let right = gpu_kernels::are_right("sampling", || check::steps(&mut steps, decoder, decoder));
+        let right = gpu_kernels::are_right("sampling", device, || check::steps(&mut steps, decoder, decoder));
         // What was captured is of a cache that is gone.
         steps.clear();
         right.then_some(steps)
@@ -58,7 +60,8 @@ impl Steps {
 
     pub(super) fn new(device: Device) -> Self {
         let graphs = device.is_cuda().then(Graphs::new);
-        Self { graphs, device, known: BTreeMap::new(), inputs: Tensor::empty([0], (Kind::Int, device)) }
+        let inputs = Tensor::empty([0], (Kind::Int, device));
+        Self { graphs, device, known: BTreeMap::new(), logits: BTreeMap::new(), inputs }
     }
 
     /// Forgets all that was captured: weights or cache are elsewhere now.
@@ -116,8 +119,10 @@ impl Steps {
         let inputs =
             StepInputs::new(decoder.config(), part(0, rows, ROW_WORDS), part(rows * ROW_WORDS, rows, table));
         let drawn = Tensor::zeros([rows as i64, 2], (Kind::Int, self.device));
-        let logits =
-            Tensor::empty([rows as i64, decoder.config().vocab_size], (decoder.flat().kind(), self.device));
+        let make = || {
+            Tensor::empty([rows as i64, decoder.config().vocab_size], (decoder.flat().kind(), self.device))
+        };
+        let logits = self.logits.entry(rows).or_insert_with(make).shallow_clone();
         let mut step = Step { graph: 0, inputs, logits, drawn };
         if let Some(graphs) = &mut self.graphs {
             step.graph = graphs.capture(|| step.run(decoder, cache));
@@ -128,8 +133,9 @@ impl Steps {
 
 impl Step {
     fn run(&self, decoder: &Decoder, cache: &KvCache) {
-        self.logits.shallow_clone().copy_(&decoder.step(&self.inputs, cache));
-        millrace_kernels::cuda::draw(&self.logits, &self.inputs.rows, &self.drawn);
+        let logits = decoder.step(&self.inputs, cache);
+        millrace_kernels::cuda::draw(&logits, &self.inputs.rows, &self.drawn);
+        self.logits.shallow_clone().copy_(&logits);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Weights on their way into an engine: read, verified and on the device before the engine hears of them.
 
-use millrace_kernels::cuda::OwnStream;
+use millrace_kernels::cuda::{self, OwnStream};
 use millrace_policy::decoder::{Config, Layout};
 use millrace_policy::stop_criteria::StopCriteria;
 use millrace_policy::{CONFIG_FILE, Engine, LoadedVersion, MODEL_FILE, PolicyError, ReadyWeights};
@@ -9,6 +9,7 @@ use tch::Device;
 
 use super::{EngineSettings, TorchEngine};
 use crate::decoder::{Decoder, kind, read_tensors_to};
+use crate::gpu_kernels;
 use crate::libtorch::{enter, guarded};
 
 /// A decoder's weights on the device, in the numbers that it samples with.
@@ -28,11 +29,15 @@ impl TorchWeights {
     pub fn read(weights: &LoadedVersion) -> Result<Self, PolicyError> {
         let device = enter();
         guarded(|| {
-            let _stream = device.is_cuda().then(OwnStream::enter);
+            // The checks of its kernels, if they were not made yet: here no engine waits for them.
+            gpu_kernels::train(device);
+            // A build without CUDA's headers has one stream for all.
+            let apart = device.is_cuda() && cuda::has_device();
+            let _stream = apart.then(OwnStream::enter);
             let decoder = read_decoder(weights, device)?;
-            if device.is_cuda() {
+            if apart {
                 // The engine that takes them is on another stream.
-                millrace_kernels::cuda::wait();
+                cuda::wait();
             }
             Ok(Self { version: weights.version, decoder, stop_criteria: StopCriteria::of(weights)? })
         })

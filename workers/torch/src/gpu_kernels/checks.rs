@@ -92,13 +92,17 @@ fn gate(device: Device) -> Result<(), String> {
 
 /// libtorch's own norm in one pass.
 fn norm(device: Device) -> Result<(), String> {
-    let weight = (half(&[48], device) * 0.2 + 1.0).to_kind(Kind::BFloat16);
     let plain = |x: &[Tensor]| {
         let mean = x[0].square().mean_dim([-1_i64].as_slice(), true, Kind::Float);
         &x[0] * (mean + 1e-6).rsqrt() * &x[1]
     };
-    let ours = |x: &[Tensor]| x[0].internal_fused_rms_norm([48_i64].as_slice(), Some(&x[1]), 1e-6).0;
-    same("norm", &[half(&[37, 48], device), weight], ours, plain)
+    // Few rows and many have kernels of their own.
+    for [rows, width] in [[37, 48], [1037, 512]] {
+        let weight = (half(&[width], device) * 0.2 + 1.0).to_kind(Kind::BFloat16);
+        let ours = |x: &[Tensor]| x[0].internal_fused_rms_norm([width].as_slice(), Some(&x[1]), 1e-6).0;
+        same("norm", &[half(&[rows, width], device), weight], ours, plain)?;
+    }
+    Ok(())
 }
 
 fn turned_heads(device: Device) -> Result<(), String> {
@@ -136,13 +140,23 @@ fn turned_heads(device: Device) -> Result<(), String> {
 
 fn attention(device: Device) -> Result<(), String> {
     const LENGTHS: [i64; 4] = [70, 1, 33, 128];
-    attention_of("attention", LENGTHS, LENGTHS, device)?;
-    // Rows that come after others, as in a prefill of what follows a cached prefix.
-    attention_of("attention to a prefix", [5, 1, 33, 64], LENGTHS, device)
+    attention_of("attention", 32, LENGTHS, LENGTHS, device)?;
+    // Rows that come after others, as in a prefill of what follows a cached prefix. Widths of heads are
+    // kernels of their own, and so are several blocks of keys.
+    for width in [32, 64, 128] {
+        attention_of("attention to a prefix", width, [5, 1, 33, 64], [300, 129, 33, 70], device)?;
+    }
+    Ok(())
 }
 
-/// Attention of sequences of so many queries and keys.
-fn attention_of(what: &str, rows: [i64; 4], seen: [i64; 4], device: Device) -> Result<(), String> {
+/// Attention of sequences of so many queries and keys, with heads of `width` numbers.
+fn attention_of(
+    what: &str,
+    width: i64,
+    rows: [i64; 4],
+    seen: [i64; 4],
+    device: Device,
+) -> Result<(), String> {
     let plain = |x: &[Tensor]| {
         let (mut from, mut parts) = ([0, 0], Vec::new());
         for (rows, seen) in rows.into_iter().zip(seen) {
@@ -150,7 +164,7 @@ fn attention_of(what: &str, rows: [i64; 4], seen: [i64; 4], device: Device) -> R
             let (q, k, v) =
                 (heads(&x[0], from[0], rows), heads(&x[1], from[1], seen), heads(&x[2], from[1], seen));
             let [k, v] = [k, v].map(|x| x.repeat_interleave_self_int(2, 0, None));
-            let scores = q.matmul(&k.transpose(1, 2)) / 32_f64.sqrt();
+            let scores = q.matmul(&k.transpose(1, 2)) / (width as f64).sqrt();
             let hidden = Tensor::ones([rows, seen], (Kind::Bool, device)).triu(1 + seen - rows);
             let p = scores.masked_fill(&hidden, f64::NEG_INFINITY).softmax(-1, Kind::Float);
             parts.push(p.matmul(&v).transpose(0, 1));
@@ -160,7 +174,7 @@ fn attention_of(what: &str, rows: [i64; 4], seen: [i64; 4], device: Device) -> R
     };
     let all = |lengths: [i64; 4]| lengths.iter().sum::<i64>();
     let [q, k, v] = [(all(rows), 4), (all(seen), 2), (all(seen), 2)]
-        .map(|(rows, heads)| half(&[rows, heads, 32], device));
+        .map(|(rows, heads)| half(&[rows, heads, width], device));
     let [rows, seen] = [rows, seen].map(|lengths| Starts::new(lengths.into_iter(), device));
     let ours = |x: &[Tensor]| training::attend_sequences(&x[0], &x[1], &x[2], &rows, &seen);
     same_within(ATTENTION_MOST_OFF, what, &[q, k, v], ours, plain)

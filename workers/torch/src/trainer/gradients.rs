@@ -245,13 +245,14 @@ impl<'a> Gradients<'a> {
         let at_once = if self.sharded { UNDER_WAY as usize } else { partition.buckets.len() };
         for (buckets, padded) in partition.buckets.chunks(at_once).zip(self.padded.chunks(at_once)) {
             let start = |bucket: &Bucket, padded: &Option<Tensor>| {
-                let room = || Tensor::empty([bucket.part * partition.world], (Kind::Float, own.device()));
+                let room = || Tensor::empty([bucket.part * partition.world], (Kind::Float, flat.device()));
                 let whole = padded.as_ref().map_or_else(room, Tensor::shallow_clone);
-                let work = group.start_all_gather(&whole, &own.narrow(0, bucket.own_at, bucket.part));
-                (whole, work)
+                let part = own.narrow(0, bucket.own_at, bucket.part).to_device(flat.device());
+                let work = group.start_all_gather(&whole, &part);
+                (whole, part, work)
             };
             let under_way: Vec<_> = buckets.iter().zip(padded).map(|(a, b)| start(a, b)).collect();
-            for (bucket, (whole, work)) in buckets.iter().zip(under_way) {
+            for (bucket, (whole, _part, work)) in buckets.iter().zip(under_way) {
                 group.wait(work)?;
                 flat.narrow(0, bucket.from, bucket.len).copy_(&whole.narrow(0, 0, bucket.len));
             }

@@ -121,12 +121,12 @@ impl Ready<'_> {
         let Source::Members(owners) = &plan.moments else { return self.restored(weights) };
         let partition = self.partition(&config);
         let lengths = Layout::of(&config).leaf_lengths();
-        let mut optimiser = Optimiser::empty(&partition, self.device);
+        let mut optimiser = self.empty_optimiser(&partition);
         for (part, owner) in owners {
             let theirs = ZeroPartition::of(&lengths, part.rank as u32, part.world as u32, self.bucket_bytes);
             let part = kept.filter(|_| group.assignment().rank == *owner).map(|state| &state.optimiser);
-            let empty = Optimiser::empty_of(&config, &theirs, self.device);
-            let sent = broadcast_part(group, *owner, empty, part)?;
+            let empty = Optimiser::empty_of(&config, &theirs, self.optimiser_device());
+            let sent = broadcast_part(group, *owner, empty, part, self.device)?;
             optimiser.take(&partition, &sent, &theirs);
         }
         let weights = weights.expect("a member with moments has weights");
@@ -139,7 +139,7 @@ impl Ready<'_> {
         let config = read_config(self.base, self.step)?;
         let partition = self.partition(&config);
         let (version, shards, since) = self.checkpoint()?;
-        let mut optimiser = Optimiser::empty(&partition, self.device);
+        let mut optimiser = self.empty_optimiser(&partition);
         let mut covered = Covered::default();
         for (name, _) in shards.iter().flatten() {
             covered.add(shards::read(name, &self.step.file(&version, name)?, &partition, &mut optimiser)?);
@@ -252,6 +252,17 @@ impl Ready<'_> {
         Ok(TrainerState::new(decoder.config().clone(), &committed, partition, optimiser, self.device))
     }
 
+    /// Where the optimiser's state is made.
+    fn optimiser_device(&self) -> Device {
+        if self.step.algorithm.offload_optimizer { Device::Cpu } else { self.device }
+    }
+
+    /// Room for the optimiser's state of the parts of a member.
+    fn empty_optimiser(&self, partition: &ZeroPartition) -> Optimiser {
+        let offloaded = self.step.algorithm.offload_optimizer;
+        Optimiser { offloaded, ..Optimiser::empty(partition, self.optimiser_device()) }
+    }
+
     fn partition(&self, config: &Config) -> ZeroPartition {
         let (rank, world) =
             self.group.map_or((0, 1), |group| (group.assignment().rank, group.assignment().world));
@@ -259,15 +270,19 @@ impl Ready<'_> {
     }
 }
 
-/// Broadcasts the `owner`'s part of the optimiser's state into `sent` at all members. `part` is set
-/// at the owner only.
+/// Elements that visit the device at once where the state is not there.
+const SENT: i64 = 64 << 20;
+
+/// Broadcasts the `owner`'s part of the optimiser's state into `sent` at all members, which send and
+/// receive on `device`. `part` is set at the owner only.
 fn broadcast_part(
     group: &Group,
     owner: u32,
     mut sent: Optimiser,
     part: Option<&Optimiser>,
+    device: Device,
 ) -> Result<Optimiser, PolicyError> {
-    let updates = Tensor::zeros([1], (Kind::Int64, sent.first.device()));
+    let updates = Tensor::zeros([1], (Kind::Int64, device));
     if let Some(part) = part {
         for (to, from) in sent.tensors().zip(part.tensors()) {
             to.shallow_clone().copy_(from);
@@ -276,7 +291,17 @@ fn broadcast_part(
     }
     group.broadcast(&updates, owner)?;
     for tensor in sent.tensors() {
-        group.broadcast(tensor, owner)?;
+        if tensor.device() == device {
+            group.broadcast(tensor, owner)?;
+            continue;
+        }
+        let len = tensor.size()[0];
+        for from in (0..len).step_by(SENT as usize) {
+            let mut span = tensor.narrow(0, from, SENT.min(len - from));
+            let here = span.to_device(device);
+            group.broadcast(&here, owner)?;
+            span.copy_(&here);
+        }
     }
     sent.updates = i64::try_from(updates.get(0)).unwrap_or(0).max(0) as u64;
     Ok(sent)

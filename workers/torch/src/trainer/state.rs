@@ -24,6 +24,8 @@ pub(super) struct Optimiser {
     /// `[partition.own_len]`, 0 in the padding. `None` where the decoder's weights are f32, and
     /// until a state is made.
     pub(super) masters: Option<Tensor>,
+    /// It waits in the host's memory, wherever the weights are.
+    pub(super) offloaded: bool,
     /// Updates made since version 0.
     pub(super) updates: u64,
 }
@@ -32,7 +34,7 @@ impl Optimiser {
     /// That of version 0.
     pub(super) fn empty(partition: &ZeroPartition, device: Device) -> Self {
         let zeros = || Tensor::zeros([partition.own_len], (Kind::Float, device));
-        Self { first: zeros(), second: zeros(), masters: None, updates: 0 }
+        Self { first: zeros(), second: zeros(), masters: None, offloaded: false, updates: 0 }
     }
 
     /// Room for the whole state of a model of this config.
@@ -69,21 +71,34 @@ impl Optimiser {
     /// committed ones.
     pub(super) fn follow(&mut self, partition: &ZeroPartition, committed: &Tensor, made: &Tensor) {
         if let Some(masters) = &mut self.masters {
-            let [committed, made] = [committed, made].map(|flat| partition.own(flat).to_kind(Kind::Float));
+            let own = |flat| partition.own(flat).to_kind(Kind::Float).to_device(masters.device());
+            let [committed, made] = [committed, made].map(own);
             *masters = masters.where_self(&made.eq_tensor(&committed), &committed);
         }
     }
 
+    /// Where it waits while its weights are on `device`.
+    fn home(&self, device: Device) -> Device {
+        if self.offloaded { Device::Cpu } else { device }
+    }
+
+    /// Moves it to where it waits for weights on `device`.
     fn move_to(&mut self, device: Device) {
+        let (home, pinned) = (self.home(device), self.offloaded && device.is_cuda());
         for tensor in [&mut self.first, &mut self.second].into_iter().chain(&mut self.masters) {
-            *tensor = tensor.to_device(device);
+            *tensor = tensor.to_device(home);
+            if pinned {
+                // A GPU copies pinned memory at the full speed of its link.
+                *tensor = tensor.pin_memory(device);
+            }
         }
     }
 
     fn copy_on(&self, device: Device) -> Self {
-        let copy = |tensor: &Tensor| copy_on(tensor, device);
+        let copy = |tensor: &Tensor| copy_on(tensor, self.home(device));
         let masters = self.masters.as_ref().map(copy);
-        Self { first: copy(&self.first), second: copy(&self.second), masters, updates: self.updates }
+        let (offloaded, updates) = (self.offloaded, self.updates);
+        Self { first: copy(&self.first), second: copy(&self.second), masters, offloaded, updates }
     }
 }
 
@@ -112,7 +127,8 @@ impl TrainerState {
         if kind(&config) == Kind::Float {
             optimiser.masters = None;
         } else if optimiser.masters.is_none() {
-            optimiser.masters = Some(partition.own(&flat.to_device(device).to_kind(Kind::Float)).copy());
+            let home = optimiser.first.device();
+            optimiser.masters = Some(partition.own(&flat.to_device(home).to_kind(Kind::Float)).copy());
         }
         Self { decoder: Decoder::new(config, flat, device, true), partition, optimiser }
     }
@@ -121,6 +137,12 @@ impl TrainerState {
     pub(super) fn move_to(&mut self, device: Device) {
         self.decoder.to_device(device);
         self.optimiser.move_to(device);
+    }
+
+    /// Has the optimiser's state wait in the host's memory between updates, or not.
+    pub(super) fn offload_optimiser(&mut self, offloaded: bool) {
+        self.optimiser.offloaded = offloaded;
+        self.optimiser.move_to(self.device());
     }
 
     /// Where its weights are.

@@ -3,13 +3,18 @@
 //! equal length. It updates the weights of its parts, and it alone has their moments.
 
 use millrace_policy::Place;
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use crate::decoder::{Layout, Part};
 
 /// Bytes of a bucket of gradients: enough to be worth a collective, few enough that the first is
-/// full early in backward.
-pub(super) const BUCKET_BYTES: i64 = 4 << 20;
+/// full early in backward. NCCL's collectives reach the speed of a link with tens of megabytes.
+pub(super) const fn bucket_bytes(device: Device) -> i64 {
+    match device {
+        Device::Cuda(_) => 64 << 20,
+        _ => 4 << 20,
+    }
+}
 
 /// Neighbouring leaves whose gradients are reduced together.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -175,11 +180,11 @@ mod tests {
     #[test]
     fn parts_move_from_one_partition_to_another() {
         let leaves = [7, 3, 11, 1, 2, 5];
-        let flat = Tensor::arange(29, (Kind::Float, tch::Device::Cpu));
+        let flat = Tensor::arange(29, (Kind::Float, Device::Cpu));
         let old: Vec<ZeroPartition> = (0..3).map(|rank| ZeroPartition::of(&leaves, rank, 3, 40)).collect();
         for rank in 0..2 {
             let new = ZeroPartition::of(&leaves, rank, 2, 40);
-            let target = Tensor::zeros([new.own_len], (Kind::Float, tch::Device::Cpu));
+            let target = Tensor::zeros([new.own_len], (Kind::Float, Device::Cpu));
             for old in &old {
                 copy_shared(&old.ranges(), &old.own(&flat), &new.ranges(), &target);
             }

@@ -14,6 +14,7 @@ use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
 
 use crate::forward::difference;
+use crate::half::initial_half;
 use crate::support::{Shape, initial, sampled_batch, step, step_near, version};
 
 /// What `oracle/oracle.py` computed.
@@ -265,6 +266,16 @@ fn recomputed_layers_give_the_same_bytes() {
     };
     assert!(of(true, false) == of(false, false));
     assert!(of(true, true) == of(false, false), "offloaded");
+}
+
+#[test]
+fn an_offloaded_optimizer_gives_the_same_bytes() {
+    let base = initial_half(1);
+    let batch = sampled_batch(&base, 4, 4, SHAPE, 1);
+    let whole = many_updates();
+    let offloaded = Algorithm { offload_optimizer: true, ..many_updates() };
+    let of = |algorithm| step(&mut TorchTrainer::new(), &base, &batch, algorithm).unwrap();
+    assert!(of(&offloaded) == of(&whole));
 }
 
 #[test]

@@ -6,9 +6,9 @@ use super::Steps;
 use crate::decoder::{BLOCK, Decoder, KvCache, Lane};
 use crate::sampling::Draw;
 
-/// Tokens of the lanes that are computed together: one row and several take different ways through the
-/// matrices, and a lane may end at a block's edge.
-const LENGTHS: [&[usize]; 2] = [&[19], &[1, 33, 5, 16, 17]];
+/// Tokens of the lanes that are computed together: one, two and four rows and more take different ways
+/// through the matrices, three are padded, and a lane may end at a block's edge.
+const LENGTHS: [&[usize]; 4] = [&[19], &[7, 33], &[3, 18, 40], &[1, 33, 5, 16, 17]];
 /// Of the longest.
 const BLOCKS: usize = 3;
 /// Differences of logits that rounding comes to, as a share of their spread.

@@ -35,6 +35,9 @@ fn one_forward_an_update_gives_the_bytes_of_a_whole_gradient() {
     assert_eq!(run(&sharded(&how)), run(&how));
     how.algorithm.advantage = Advantage::Gae;
     assert_eq!(run(&sharded(&how)), run(&how), "with a critic");
+    let plain = run(&how);
+    how.algorithm.offload_optimizer = true;
+    assert_eq!(run(&sharded(&how)), plain, "with the optimiser's state in the host's memory");
 }
 
 #[test]
