@@ -28,6 +28,7 @@ use folder::{Begin, Folder, StartOver};
 use stack::{Counts, QueueArgs, Stack};
 
 mod folder;
+mod gpus;
 mod model;
 mod sandbox;
 mod supervisor;

@@ -16,6 +16,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinHandle;
 
 use super::folder::Folder;
+use super::gpus;
 use super::scaled;
 use super::supervisor::{Role, Supervisor};
 use crate::connect::{Api, SERVICE_PATIENCE};
@@ -263,6 +264,13 @@ impl Counts {
             (TRAIN, "train_shard,publish_weights", self.trainers(), &nothing),
             (FLEXIBLE, "generate,train_shard,publish_weights", self.time_division, &dividing),
         ];
+        // The ranks of a gang need a GPU each, so they come first.
+        let first_gpu = |name| match name {
+            TRAIN => 0,
+            FLEXIBLE => self.trainers(),
+            _ => self.trainers() + self.time_division,
+        };
+        let gpus = gpus::count();
         let env = [self.threads(), nobody()].concat();
         let pools = kinds.into_iter().filter(|(_, _, count, _)| *count > 0);
         let pool =
@@ -273,6 +281,8 @@ impl Counts {
                 program: worker.to_owned(),
                 args: [common, more].concat(),
                 env: env.clone(),
+                first_gpu: first_gpu(name),
+                gpus,
                 may_leave: self.autoscale && ![TRAIN, FLEXIBLE].contains(&name),
             };
         pools.map(pool).collect()
@@ -309,6 +319,9 @@ pub(super) struct WorkerPool {
     program: PathBuf,
     args: Vec<String>,
     env: Vec<(&'static str, String)>,
+    /// The GPU of its first worker, and how many there are.
+    first_gpu: u32,
+    gpus: usize,
     /// It is scaled: its workers may leave.
     pub(super) may_leave: bool,
 }
@@ -323,10 +336,12 @@ impl WorkerPool {
     pub(super) fn role(&self, number: u32) -> Role {
         let name = self.worker(number);
         let own = ["--stages", self.stages, "--member-of", self.name, "--id", &name].map(str::to_owned);
+        let gpu = gpus::of_worker(self.first_gpu, number, self.gpus);
+        let gpu = gpu.map(|gpu| (gpus::DEVICE, gpu.to_string()));
         Role {
             program: self.program.clone(),
             args: [&self.args[..], &own].concat(),
-            env: self.env.clone(),
+            env: self.env.iter().cloned().chain(gpu).collect(),
             grace: WORKER_GRACE,
             may_leave: self.may_leave,
             name,
