@@ -23,8 +23,8 @@ pub struct TorchArgs {
     /// Which GPU, by its number from 0, where libtorch sees some: start one worker for each
     #[arg(long, env = "MILLRACE_DEVICE", default_value_t = 0)]
     device: usize,
-    /// Share of the GPU's memory free at start that the KV cache of an engine may grow to, above 0 to 1. Trainers of the same
-    /// GPU need the rest
+    /// Share of the GPU's free memory that an engine's KV cache may grow to, above 0 to 1. The next version of the weights is
+    /// subtracted first. A trainer on the same GPU needs the rest
     #[arg(long, env = "MILLRACE_KV_CACHE_SHARE", default_value_t = 0.5, value_parser = share)]
     kv_cache_share: f64,
     /// Whether a GPU computes with kernels of our own, where they pass their checks; if not, with libtorch's operators

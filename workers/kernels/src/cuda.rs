@@ -1,6 +1,7 @@
-//! One new token of each lane on CUDA: kernels around and between the matrix products, products of few rows, and forwards that
-//! are captured once and replayed. The kernels are in `rows.cu`, compiled at run time for the device that there is. On tensors
-//! of a CPU the same source runs in an emulation of blocks and warps, slowly: for tests. None takes gradients.
+//! Decoding steps of one new token a lane on CUDA. `rows.cu` has products of few rows, norms, SwiGLU and
+//! embedding; `attention.cu` attention; `draw.cu` sampling. NVRTC compiles them for the device at run time.
+//! `device.cc` captures a forward once and replays it. `emulated.cc` runs the same source on a CPU, slowly, for
+//! tests. None has gradients.
 
 mod bridge;
 

@@ -1,6 +1,7 @@
-//! Whether this process computes with kernels of its own on a GPU. Each kind of GPU compiles them for itself, so
-//! they are compared with libtorch's plain operators once, before they are used. Where one fails or differs,
-//! the plain operators compute instead, and the log says why.
+//! Decides whether this process uses our kernels on a GPU. They are compiled for each kind of GPU, so they are
+//! compared with libtorch's plain operators before use: those of training once a process, those of sampling
+//! for each engine. If one of a group differs, libtorch computes the group and the log says why. If one breaks
+//! the GPU, the process exits.
 
 use std::sync::OnceLock;
 

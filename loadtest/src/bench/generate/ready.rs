@@ -21,7 +21,7 @@ const STEPS: usize = 32;
 /// The same weights once more, from a file into the engine, while it samples in bf16.
 #[derive(Debug, Serialize)]
 pub(super) struct Ready {
-    /// Of the file.
+    /// Size of the weights' file.
     bytes: usize,
     sequences: usize,
     /// From a file on disk to an engine that samples with it.
@@ -30,14 +30,14 @@ pub(super) struct Ready {
     read_s: f64,
     /// Making it an engine's, on the device, while the engine samples.
     prepare_s: f64,
-    /// The swap, for which all wait.
+    /// The swap; no turn advances meanwhile.
     swap_s: f64,
     /// The first step after it, which prefills all contexts again.
     prefill_s: f64,
     /// A step before the weights came, and while they were read.
     step_s: f64,
     meanwhile_step_s: f64,
-    /// The longest of the latter.
+    /// The longest step while the weights were read.
     longest_step_s: f64,
 }
 

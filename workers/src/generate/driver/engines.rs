@@ -12,13 +12,13 @@ use super::{Command, Loading, Read, Request};
 /// Engines by their run.
 pub(super) struct Engines {
     read: Read,
-    /// To the thread itself, from those that read.
+    /// Reader threads send [`Command::Ready`] by it.
     commands: mpsc::WeakUnboundedSender<Command>,
     hosts: HashMap<RunId, Host>,
     /// Reads that have not ended, by number: for which run, or `None` once it is forgotten.
     reads: BTreeMap<u64, Option<RunId>>,
     next_read: u64,
-    /// Waits for the device. What is being read takes memory there.
+    /// The trainer that waits for the device; answered when no read is in flight.
     leaving: Option<oneshot::Sender<Result<(), PolicyError>>>,
     /// Versions to load when the device is free again; `None` while it is.
     postponed: Option<Vec<Command>>,

@@ -1,6 +1,6 @@
-//! Attention within whole rollouts that lie one after another. None sees a token of another. Nothing is
-//! padded but the input of attention, for which rollouts of similar length are batched; in bf16 on CUDA it
-//! is not either. Tokens of a common prefix may share rows: all but attention is computed once for them.
+//! Attention within rollouts packed one after another; no token sees another rollout. The plain way pads
+//! rollouts of similar length into one batch; flash attention (bf16 on CUDA) pads nothing. Rollouts may share
+//! the rows of a common prefix: everything but attention is computed once for them.
 
 use tch::{Device, Tensor};
 

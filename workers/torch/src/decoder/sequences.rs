@@ -29,8 +29,8 @@ pub(super) struct Sequences {
 }
 
 impl Sequences {
-    /// Whether it computes these rollouts. Of one token each they are left to the plain way: flash
-    /// attention lays them out otherwise.
+    /// Whether flash attention computes these rollouts. If all have one token, the plain way does: flash
+    /// attention changes the layout there.
     pub(super) fn serve(config: &Config, rollouts: &[Extent<'_>]) -> bool {
         serves(config, kind(config)) && rollouts.iter().any(|rollout| rollout.tokens > 1)
     }
@@ -79,7 +79,7 @@ pub(super) struct LaneSequences {
 }
 
 impl LaneSequences {
-    /// Of lanes one of which has two new tokens or more.
+    /// For lanes of which at least one has two or more new tokens.
     pub(super) fn new(heads: Heads, lanes: &[Lane<'_>], device: Device) -> Self {
         let cached = lanes.iter().any(|lane| lane.cached > 0);
         let cells: Option<Vec<i64>> = cached.then(|| lanes.iter().flat_map(cells).collect());

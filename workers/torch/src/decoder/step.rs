@@ -136,7 +136,7 @@ impl Decoder {
     }
 }
 
-/// Whether one pass over a matrix serves all rows of `x`; on a CPU it always does that can, since only tests ask.
+/// Whether one pass over the matrix serves all rows of `x`: 1, 2 or 4 rows that fit a block's shared memory.
 fn is_few(x: &Tensor) -> bool {
     let (rows, width) = (x.size()[0] as usize, x.size()[1] as usize);
     rows <= MOST_ROWS && rows.is_power_of_two() && rows * width * x.kind().elt_size_in_bytes() <= MOST_SHARED

@@ -20,8 +20,8 @@ const SHARE: f64 = 0.5;
 
 static CACHE_SHARE: OnceLock<f64> = OnceLock::new();
 
-/// Sets which share, above 0 to 1, its KV cache may grow to of the GPU memory that is free when an engine starts, less
-/// the next version of its weights. In this process, before the first engine.
+/// Sets how far the KV cache may grow: a share, above 0 to 1, of the GPU memory that is free when an engine starts,
+/// after the next version of its weights is subtracted. Call it before the first engine.
 pub fn set_cache_share(share: f64) {
     let _ = CACHE_SHARE.set(share.clamp(0.01, 1.0));
 }

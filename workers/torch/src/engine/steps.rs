@@ -12,9 +12,10 @@ use crate::sampling::{Draw, Drawn, draw, uniform};
 
 mod check;
 
-/// Lanes of captured steps: more are few enough for all, and padding costs little.
+/// Numbers of lanes for which a step is captured; fewer lanes are padded to the next number. Padding costs
+/// little, and few graphs are needed.
 const LANES: [usize; 12] = [1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256];
-/// Beyond, in steps of so many.
+/// Above the last of these, the number of lanes is rounded up to a multiple of this.
 const MORE_LANES: usize = 128;
 /// Blocks of a captured table at least.
 const LEAST_TABLE: usize = 32;

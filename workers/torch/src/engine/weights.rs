@@ -21,8 +21,9 @@ pub struct TorchWeights {
 }
 
 impl TorchWeights {
-    /// Of a version's files, on a stream of the device that is this thread's own: an engine may
-    /// sample meanwhile. Until its own weights are dropped the device holds both.
+    /// Reads a version's files to the device. All reads of the process share one stream, apart from
+    /// that of the engines, which sample meanwhile. Until an engine drops its old weights the device
+    /// holds both.
     ///
     /// # Errors
     /// The files are not a decoder that can be computed here, or memory is short.

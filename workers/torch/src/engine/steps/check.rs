@@ -9,7 +9,7 @@ use crate::sampling::Draw;
 /// Tokens of the lanes that are computed together: one, two and four rows and more take different ways
 /// through the matrices, three are padded, and a lane may end at a block's edge.
 const LENGTHS: [&[usize]; 4] = [&[19], &[7, 33], &[3, 18, 40], &[1, 33, 5, 16, 17]];
-/// Of the longest.
+/// KV-cache blocks of each lane: enough for the longest of `LENGTHS`.
 const BLOCKS: usize = 3;
 /// Differences of logits that rounding comes to, as a share of their spread.
 const MOST_OFF: f64 = 1e-2;
