@@ -144,7 +144,7 @@ async fn play(
     let since = Instant::now();
     // The first of them start while the machine is still at other things.
     let wanted = args.agents + at_once;
-    while lock(&executor.told).len() < wanted {
+    while !executor.has_told(at_once, wanted) {
         ensure!(
             since.elapsed() < PATIENCE,
             "{} of {wanted} agents ended in {PATIENCE:?}",
@@ -266,6 +266,13 @@ impl Host {
                 Some(OutcomeBody::Lost(Lost { reason }))
             }
         }
+    }
+
+    /// Whether so many agents ended, and of those after the first `skipped` one for each quantile.
+    fn has_told(&self, skipped: usize, wanted: usize) -> bool {
+        let told = lock(&self.told);
+        let tells = |quantile| told[skipped..].iter().any(|(of, _)| *of == quantile);
+        told.len() >= wanted.max(skipped) && (0..QUANTILES.len()).all(tells)
     }
 
     fn ended(&self, rollout: RolloutId, done: &EnvStepDone) {
