@@ -3,27 +3,16 @@
 use std::path::{Path, PathBuf};
 
 /// The C++, and the headers beside it.
-const KERNELS: [&str; 7] = [
+const KERNELS: [&str; 15] = [
     "src/between.cc",
     "src/rows.cc",
     "src/packed.cc",
     "src/trace/trace.cc",
     "src/cuda/launch.cc",
     "src/cuda/device.cc",
+    "src/cuda/graphs.cc",
+    "src/cuda/runtime.cc",
     "src/cuda/emulated.cc",
-];
-const HEADERS: [&str; 8] = [
-    "src/kernels.h",
-    "src/lanes.h",
-    "src/trace/trace.h",
-    "src/cuda/launch.h",
-    "src/cuda/arguments.h",
-    "src/cuda/rows.cu",
-    "src/cuda/attention.cu",
-    "src/cuda/draw.cu",
-];
-/// The same of `training`.
-const TRAINING: [&str; 6] = [
     "src/training/elementwise.cc",
     "src/training/attention.cc",
     "src/training/gate.cc",
@@ -31,11 +20,32 @@ const TRAINING: [&str; 6] = [
     "src/training/logits.cc",
     "src/training/adamw.cc",
 ];
-const TRAINING_HEADERS: [&str; 2] = ["src/training/elementwise.h", "src/training/training.h"];
+const HEADERS: [&str; 12] = [
+    "src/kernels.h",
+    "src/lanes.h",
+    "src/trace/trace.h",
+    "src/cuda/launch.h",
+    "src/cuda/graphs.h",
+    "src/cuda/runtime.h",
+    "src/cuda/arguments.h",
+    "src/cuda/rows.cu",
+    "src/cuda/attention.cu",
+    "src/cuda/draw.cu",
+    "src/training/elementwise.h",
+    "src/training/training.h",
+];
+/// Where Rust and C++ meet.
+const BRIDGES: [&str; 6] = [
+    "src/tensors.rs",
+    "src/bridge.rs",
+    "src/cuda/bridge.rs",
+    "src/cuda/graphs.rs",
+    "src/training/bridge.rs",
+    "src/trace/bridge.rs",
+];
 
 fn main() {
-    for file in KERNELS.iter().chain(&HEADERS).chain(&TRAINING).chain(&TRAINING_HEADERS).chain(&["build.rs"])
-    {
+    for file in KERNELS.iter().chain(&HEADERS).chain(&["build.rs"]) {
         println!("cargo:rerun-if-changed={file}");
     }
     // Clippy links nothing, and has build scripts run once more for itself.
@@ -49,13 +59,8 @@ fn main() {
 
 fn compile(lib: &Path) {
     let include = lib.parent().expect("libtorch's folder").join("include");
-    let mut build = cxx_build::bridges([
-        "src/bridge.rs",
-        "src/cuda/bridge.rs",
-        "src/training/bridge.rs",
-        "src/trace/bridge.rs",
-    ]);
-    build.files(KERNELS).files(TRAINING);
+    let mut build = cxx_build::bridges(BRIDGES);
+    build.files(KERNELS);
     // As system headers, so that their warnings are not ours.
     for headers in [include.join("torch/csrc/api/include"), include] {
         build.flag("-isystem").flag(headers.to_str().expect("libtorch's path is text"));

@@ -7,13 +7,15 @@
 
 use tch::Tensor;
 
+use crate::tensors::{pointer, pointer_if};
+
 #[cxx::bridge(namespace = "millrace::kernels")]
 mod ffi {
     unsafe extern "C++" {
         include!("millrace-kernels/src/kernels.h");
 
         #[namespace = "at"]
-        type Tensor;
+        type Tensor = crate::tensors::ffi::Tensor;
 
         unsafe fn attend_rows(
             q: *const Tensor,
@@ -57,16 +59,6 @@ mod ffi {
             onto: *const Tensor,
         ) -> Result<*mut Tensor>;
     }
-}
-
-/// A pointer that C++ takes for the tensor. It is used during the call only.
-fn pointer(tensor: &Tensor) -> *const ffi::Tensor {
-    tensor.as_ptr().cast()
-}
-
-/// The same, and null for none.
-fn pointer_if(tensor: Option<&Tensor>) -> *const ffi::Tensor {
-    tensor.map_or(std::ptr::null(), pointer)
 }
 
 /// A layer of the KV cache, and the positions that each row sees.

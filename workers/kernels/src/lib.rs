@@ -3,6 +3,7 @@
 //! compiles no other C++.
 
 mod bridge;
+mod tensors;
 pub mod cuda;
 pub mod training;
 pub mod trace;

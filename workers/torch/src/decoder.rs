@@ -12,7 +12,7 @@ mod files;
 mod rope;
 mod model;
 mod linear;
-mod one_pass;
+pub(crate) mod one_pass;
 mod attention;
 mod packed;
 mod sequences;

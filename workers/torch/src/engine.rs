@@ -155,14 +155,6 @@ impl TorchEngine {
         self.steps.is_some()
     }
 
-    /// Reads weights and swaps to them.
-    ///
-    /// # Errors
-    /// As [`Self::new`].
-    pub fn load(&mut self, weights: &LoadedVersion) -> Result<(), PolicyError> {
-        self.swap(Box::new(TorchWeights::read(weights)?))
-    }
-
     /// Takes the blocks of all requests and clears them. The requests are prefilled again from
     /// their tokens.
     fn take_blocks(&mut self) {
@@ -241,10 +233,8 @@ impl Engine for TorchEngine {
             if same && is_here && self.steps.is_some() {
                 // What was captured computes with the weights where they lie.
                 self.decoder.overwrite(decoder.flat());
-                if self.device.is_cuda() && cuda::has_device() {
-                    // Their memory is another stream's, which may write there once they are dropped.
-                    cuda::wait();
-                }
+                // Their memory is another stream's, which may write there once they are dropped.
+                cuda::wait();
             } else {
                 if !same {
                     (self.cache, self.blocks) = memory::new_cache(&decoder, self.settings, self.device);

@@ -1,13 +1,13 @@
-//! The calls of C++ behind [`super`]. All calls that could break memory are in this file.
+//! Kernels of a step: the calls of C++. All of them that could break memory are in this file.
 #![expect(unsafe_code, reason = "C++ is called, with tensors as pointers")]
 #![expect(unreachable_pub, reason = "the macro makes what it declares public")]
 #![expect(clippy::too_many_arguments, reason = "the arguments of C++ are flat")]
 
-use std::fmt;
 use std::sync::Once;
 
-use cxx::UniquePtr;
-use tch::{Kind, Tensor};
+use tch::Tensor;
+
+use crate::tensors::{pointer, pointer_if};
 
 #[cxx::bridge(namespace = "millrace::cuda")]
 mod ffi {
@@ -15,14 +15,10 @@ mod ffi {
         include!("millrace-kernels/src/cuda/launch.h");
 
         #[namespace = "at"]
-        type Tensor;
-        type Graphs;
-        type OwnStream;
+        type Tensor = crate::tensors::ffi::Tensor;
 
         fn set_source(arguments: &str, rows: &str);
         fn has_device() -> bool;
-        fn free_bytes() -> Result<usize>;
-        fn use_device(number: usize) -> Result<()>;
 
         unsafe fn product(
             x: *const Tensor,
@@ -59,18 +55,6 @@ mod ffi {
         unsafe fn gate(both: *const Tensor, out: *const Tensor) -> Result<()>;
         unsafe fn embed(table: *const Tensor, rows: *const Tensor, out: *const Tensor) -> Result<()>;
         unsafe fn draw(logits: *const Tensor, rows: *const Tensor, out: *const Tensor) -> Result<()>;
-
-        fn allow_tf32(allowed: bool) -> Result<()>;
-        fn own_stream() -> Result<UniquePtr<OwnStream>>;
-        fn wait() -> Result<()>;
-
-        fn make_graphs() -> Result<UniquePtr<Graphs>>;
-        fn enter(self: Pin<&mut Graphs>) -> Result<()>;
-        fn begin(self: Pin<&mut Graphs>) -> Result<()>;
-        fn end(self: Pin<&mut Graphs>) -> Result<usize>;
-        fn cancel(self: Pin<&mut Graphs>);
-        fn replay(self: &Graphs, which: usize) -> Result<()>;
-        unsafe fn upload(self: Pin<&mut Graphs>, to: *const Tensor, words: &[i32]) -> Result<()>;
     }
 }
 
@@ -93,40 +77,9 @@ fn prepare() {
     });
 }
 
-/// A pointer that C++ takes for the tensor. It is used during the call only.
-fn pointer(tensor: &Tensor) -> *const ffi::Tensor {
-    tensor.as_ptr().cast()
-}
-
-/// The same, and null for none.
-fn pointer_if(tensor: Option<&Tensor>) -> *const ffi::Tensor {
-    tensor.map_or(std::ptr::null(), pointer)
-}
-
 /// Whether kernels can be launched on a device here.
 pub fn has_device() -> bool {
     ffi::has_device()
-}
-
-/// Bytes of the device's memory that are free, with those that libtorch keeps for later; `None` where that is not known.
-pub fn free_bytes() -> Option<usize> {
-    ffi::free_bytes().ok().filter(|&bytes| bytes > 0)
-}
-
-/// Has the calling thread use this device, by its number from 0.
-///
-/// # Errors
-/// There is no such device, in words.
-pub fn use_device(number: usize) -> Result<(), String> {
-    ffi::use_device(number).map_err(|error| error.what().to_owned())
-}
-
-/// Whether libtorch multiplies f32 on a GPU as TF32, 10 bits of mantissa, in this process.
-///
-/// # Panics
-/// Never: it is a setting.
-pub fn allow_tf32(allowed: bool) {
-    ffi::allow_tf32(allowed).expect("a setting");
 }
 
 /// One new token of a lane, as the kernels read it.
@@ -308,94 +261,4 @@ pub fn draw(logits: &Tensor, rows: &Tensor, out: &Tensor) {
     prepare();
     // SAFETY: as above; nobody else holds `out`.
     unsafe { ffi::draw(pointer(logits), pointer(rows), pointer(out)) }.expect("a row of logits for each");
-}
-
-/// While it lives, what the calling thread gives to the device goes to a second stream, beside what
-/// others give to the first. Dropped on the same thread.
-pub struct OwnStream(#[expect(dead_code, reason = "it is there to be dropped")] UniquePtr<ffi::OwnStream>);
-
-impl OwnStream {
-    /// Begins it.
-    ///
-    /// # Panics
-    /// There is no device.
-    #[must_use]
-    pub fn enter() -> Self {
-        Self(ffi::own_stream().expect("a device that has streams"))
-    }
-}
-
-/// Waits until the device has done what the calling thread gave to its stream.
-///
-/// # Panics
-/// The device failed, or there is none.
-pub fn wait() {
-    ffi::wait().expect("the device does what it was given");
-}
-
-/// Forwards that were captured on a device, and the memory that they share. Replays come one after another.
-pub struct Graphs(UniquePtr<ffi::Graphs>);
-
-impl fmt::Debug for Graphs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Graphs").finish_non_exhaustive()
-    }
-}
-
-/// Ends a capture that a panic broke off.
-struct Capture<'a>(&'a mut UniquePtr<ffi::Graphs>);
-
-impl Drop for Capture<'_> {
-    fn drop(&mut self) {
-        self.0.pin_mut().cancel();
-    }
-}
-
-impl Graphs {
-    /// None yet.
-    ///
-    /// # Panics
-    /// There is no device.
-    #[must_use]
-    pub fn new() -> Self {
-        Self(ffi::make_graphs().expect("a device that captures"))
-    }
-
-    /// Captures what `compute` launches and returns its number. `compute` runs twice: libtorch makes what it needs the first time,
-    /// and what it launches the second time is captured, not run.
-    ///
-    /// # Panics
-    /// `compute` launches what cannot be captured.
-    pub fn capture(&mut self, compute: impl Fn()) -> usize {
-        let capture = Capture(&mut self.0);
-        capture.0.pin_mut().enter().expect("a stream of its own");
-        compute();
-        capture.0.pin_mut().begin().expect("nothing else is captured");
-        compute();
-        capture.0.pin_mut().end().expect("all that was launched can be captured")
-    }
-
-    /// Runs a captured forward again, on what is in its inputs now.
-    ///
-    /// # Panics
-    /// The device failed.
-    pub fn replay(&self, which: usize) {
-        self.0.replay(which).expect("the device runs what was captured");
-    }
-
-    /// Copies words to the beginning of `to` `[N]` of i32, without waiting for it. What waits for a later result waits for this.
-    ///
-    /// # Panics
-    /// The device failed.
-    pub fn upload(&mut self, to: &Tensor, words: &[i32]) {
-        assert_eq!(to.kind(), Kind::Int, "words are i32");
-        // SAFETY: the pointer holds for the call; the size is checked on the other side.
-        unsafe { self.0.pin_mut().upload(pointer(to), words) }.expect("room for the words");
-    }
-}
-
-impl Default for Graphs {
-    fn default() -> Self {
-        Self::new()
-    }
 }

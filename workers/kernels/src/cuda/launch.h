@@ -1,9 +1,8 @@
-// One new token of each lane on CUDA, and forwards that are captured once and replayed. cuda.rs documents each call.
+// One new token of each lane on CUDA. bridge.rs documents each call.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 
 #include <ATen/core/Tensor.h>
@@ -31,9 +30,6 @@ void launch_emulated(const Launch& launch, void* argument);
 void set_source(rust::Str arguments, rust::Str rows);
 // Whether kernels can be launched: a GPU is there, and this build found CUDA's headers.
 bool has_device();
-// Bytes of the device's memory that nobody uses, those that libtorch keeps for itself included.
-std::size_t free_bytes();
-void use_device(std::size_t number);
 
 void product(
     const at::Tensor* x,
@@ -65,41 +61,5 @@ void normalise(const at::Tensor* x, const at::Tensor* weight, double epsilon, co
 void gate(const at::Tensor* both, const at::Tensor* out);
 void embed(const at::Tensor* table, const at::Tensor* rows, const at::Tensor* out);
 void draw(const at::Tensor* logits, const at::Tensor* rows, const at::Tensor* out);
-
-// Products of f32 on a device with 10 bits of mantissa, for the whole process.
-void allow_tf32(bool allowed);
-
-// While it lives, the calling thread's stream is the second one.
-class OwnStream {
- public:
-  OwnStream();
-  ~OwnStream();
-
- private:
-  struct Inside;
-  std::unique_ptr<Inside> inside;
-};
-
-std::unique_ptr<OwnStream> own_stream();
-void wait();
-
-// Forwards that were captured, and the memory that they share.
-class Graphs {
- public:
-  Graphs();
-  ~Graphs();
-  void enter();
-  void begin();
-  std::size_t end();
-  void cancel() noexcept;
-  void replay(std::size_t which) const;
-  void upload(const at::Tensor* to, rust::Slice<const std::int32_t> words);
-
- private:
-  struct Inside;
-  std::unique_ptr<Inside> inside;
-};
-
-std::unique_ptr<Graphs> make_graphs();
 
 } // namespace millrace::cuda

@@ -5,13 +5,15 @@
 
 use tch::{Device, Tensor};
 
+use crate::tensors::{pointer, pointer_if};
+
 #[cxx::bridge(namespace = "millrace::training")]
 mod ffi {
     unsafe extern "C++" {
         include!("millrace-kernels/src/training/training.h");
 
         #[namespace = "at"]
-        type Tensor;
+        type Tensor = crate::tensors::ffi::Tensor;
 
         unsafe fn attend_sequences(
             q: *const Tensor,
@@ -50,11 +52,6 @@ mod ffi {
             epsilon: f64,
         ) -> Result<()>;
     }
-}
-
-/// A pointer that C++ takes for the tensor. It is used during the call only.
-fn pointer(tensor: &Tensor) -> *const ffi::Tensor {
-    tensor.as_ptr().cast()
 }
 
 /// A new tensor that C++ made.
@@ -117,10 +114,9 @@ pub fn gate(both: &Tensor) -> Tensor {
 /// `sin` are `[R, 1, head_width]` of bf16, the sines negative in the first half. `head_width` is a multiple
 /// of 8.
 pub fn turn_heads(x: &Tensor, norm: Option<(&Tensor, f64)>, cos: &Tensor, sin: &Tensor) -> Tensor {
-    let (weight, epsilon) =
-        norm.map_or((std::ptr::null(), 0.0), |(weight, epsilon)| (pointer(weight), epsilon));
+    let (weight, epsilon) = (norm.map(|(weight, _)| weight), norm.map_or(0.0, |(_, epsilon)| epsilon));
     // SAFETY: as above; what is not there is a null pointer, which is not read.
-    made(unsafe { ffi::turn_heads(pointer(x), weight, epsilon, pointer(cos), pointer(sin)) })
+    made(unsafe { ffi::turn_heads(pointer(x), pointer_if(weight), epsilon, pointer(cos), pointer(sin)) })
 }
 
 /// Of each row of `logits` `[R, V]` of bf16: `Σ e^u` and `Σ u e^u` with `u = (logit − largest) /

@@ -1,10 +1,8 @@
 #include "millrace-kernels/src/training/elementwise.h"
 
-#include <dlfcn.h>
-
-#include <filesystem>
-
 #include <c10/util/SmallVector.h>
+
+#include "millrace-kernels/src/cuda/runtime.h"
 
 // Declared here rather than included, and weak: a libtorch without CUDA has neither header nor symbol.
 namespace at::cuda {
@@ -20,26 +18,6 @@ __attribute__((weak)) c10::SmallVector<at::Tensor> CompileAndLaunchKernel(
 namespace millrace::training {
 
 namespace {
-
-// The run-time compiler opens its built-ins by name alone, which finds them only where they are loaded:
-// they lie beside the CUDA runtime.
-bool load_builtins() {
-  Dl_info runtime;
-  void* known = dlsym(RTLD_DEFAULT, "cudaGetDeviceCount");
-  if (known == nullptr || dladdr(known, &runtime) == 0) {
-    return false;
-  }
-  std::error_code none;
-  const auto folder = std::filesystem::path(runtime.dli_fname).parent_path();
-  for (const auto& file : std::filesystem::directory_iterator(folder, none)) {
-    const auto path = file.path();
-    const bool builtins = path.filename().string().rfind("libnvrtc-builtins.so", 0) == 0;
-    if (builtins && dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) {
-      return true;
-    }
-  }
-  return false;
-}
 
 at::Tensor on_cpu(const Pass& pass, const c10::SmallVector<at::Tensor>& words) {
   at::Tensor out;
@@ -65,9 +43,7 @@ at::Tensor compute(const Pass& pass, std::initializer_list<at::Tensor> words) {
     return on_cpu(pass, all);
   }
   TORCH_CHECK(at::cuda::CompileAndLaunchKernel != nullptr, "this libtorch has no CUDA");
-  // Where they are not found the compiler may know of others, or says itself what it lacks.
-  static const bool loaded = load_builtins();
-  static_cast<void>(loaded);
+  cuda::load_builtins();
   return at::cuda::CompileAndLaunchKernel(pass.source, pass.name, 1, all, {}, false).front();
 }
 

@@ -3,10 +3,12 @@
 use std::sync::mpsc;
 
 use millrace_policy::{LoadedVersion, ReadyWeights};
-use millrace_queue::Broker;
+use millrace_schemas::blob::Sha;
+use tokio::task::JoinHandle;
 
 use super::*;
 use super::{announce, bench_with, commit, execute, run, segments, task};
+use crate::model::versions::Files;
 use crate::runtime::Tenant;
 
 /// Version 3 is read once the test says so, version 4 breaks what reads it.
@@ -34,11 +36,18 @@ fn gated() -> (Gate, Driver) {
     (Gate { begun, open }, Driver::start(Arc::new(read)))
 }
 
-async fn fetched(broker: &Broker, version: u64) -> LoadedVersion {
-    let manifest = commit(broker, version).await;
-    let sha = millrace_schemas::blob::Sha::of(&manifest.to_json());
+/// A driver that reads version 3, its first, and what waits for that.
+async fn being_read() -> (Gate, Driver, JoinHandle<Result<(), PolicyError>>) {
+    let (mut gate, driver) = gated();
+    let (_, broker) = bench_with(None);
+    let manifest = commit(&broker, 3).await;
+    let sha = Sha::of(&manifest.to_json());
     let versions = VersionStore::new(broker.objects().clone());
-    versions.fetch(&run(), manifest.version, sha, crate::model::versions::Files::Model).await.unwrap()
+    let weights = versions.fetch(&run(), manifest.version, sha, Files::Model).await.unwrap();
+    let loads = driver.clone();
+    let load = tokio::spawn(async move { loads.load(weights, watch::channel(Serving::default()).0).await });
+    gate.begun.recv().await.unwrap();
+    (gate, driver, load)
 }
 
 #[tokio::test]
@@ -76,12 +85,7 @@ async fn the_version_before_serves_while_the_next_breaks_what_reads_it() {
 /// What is read takes memory of the device, so that a trainer gets it only afterwards.
 #[tokio::test]
 async fn the_device_is_released_once_nothing_is_read() {
-    let (mut gate, driver) = gated();
-    let (_, broker) = bench_with(None);
-    let loads = driver.clone();
-    let weights = fetched(&broker, 3).await;
-    let load = tokio::spawn(async move { loads.load(weights, watch::channel(Serving::default()).0).await });
-    gate.begun.recv().await.unwrap();
+    let (gate, driver, load) = being_read().await;
     let leaves = driver.clone();
     let mut leave = tokio::spawn(async move { leaves.leave().await });
     // The engine's thread has had the command, and answers another.
@@ -97,12 +101,7 @@ async fn the_device_is_released_once_nothing_is_read() {
 
 #[tokio::test]
 async fn a_run_that_is_forgotten_gets_no_engine_of_what_was_being_read() {
-    let (mut gate, driver) = gated();
-    let (_, broker) = bench_with(None);
-    let loads = driver.clone();
-    let weights = fetched(&broker, 3).await;
-    let load = tokio::spawn(async move { loads.load(weights, watch::channel(Serving::default()).0).await });
-    gate.begun.recv().await.unwrap();
+    let (gate, driver, load) = being_read().await;
     driver.forget(run());
     gate.open.send(()).unwrap();
     load.await.unwrap().unwrap_err();

@@ -24,13 +24,20 @@ pub struct Decoder {
     /// The embedding where they are tied.
     pub(super) head: Matrix,
     critic: Option<Tensor>,
-    /// Sampled from on a CPU only: what is between the products takes one pass each, and no
-    /// gradients.
-    fused: bool,
-    /// What is between the products takes one pass each, with gradients: see [`one_pass`].
-    one_pass: bool,
+    between: Between,
     /// Made by [`Self::for_sampling`].
     samples: bool,
+}
+
+/// How it computes what is between the products.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Between {
+    /// By libtorch's operators.
+    Plain,
+    /// By kernels of a CPU, in one pass each and without gradients.
+    Fused,
+    /// In one pass each, with gradients: see [`one_pass`].
+    OnePass,
 }
 
 /// One layer's weights; matrices that are applied to the same input are one.
@@ -127,7 +134,8 @@ impl Decoder {
     #[must_use]
     pub fn new(config: Config, flat: &Tensor, device: Device, train: bool) -> Self {
         let one_pass = one_pass::serves(&config) && gpu_kernels::train(device);
-        Self { one_pass, ..Self::plain(config, flat, device, train) }
+        let between = if one_pass { Between::OnePass } else { Between::Plain };
+        Self { between, ..Self::plain(config, flat, device, train) }
     }
 
     /// The same for sampling, which is all that it serves: see [`Self::packed`].
@@ -152,8 +160,7 @@ impl Decoder {
             norm,
             head: Matrix::of(head),
             critic: config.critic.then(|| views.next()),
-            fused: false,
-            one_pass: false,
+            between: Between::Plain,
             samples: false,
             config,
             layout,
@@ -241,7 +248,7 @@ impl Decoder {
         let (query, kv) = (self.config.query_width(), self.config.kv_width());
         let h = self.normalise(x, &layer.attention_norm);
         let last = index + 1 == self.layers.len();
-        if !last || self.fused {
+        if !last || self.between == Between::Fused {
             let [q, k, v] = self.qkv(&h, layer, &context.angles);
             let select =
                 |x: &Tensor| if last { x.index_select(0, &context.logit_rows) } else { x.shallow_clone() };
@@ -268,7 +275,7 @@ impl Decoder {
         let (query, kv) = (self.config.query_width(), self.config.kv_width());
         let qkv = linear(h, &layer.qkv, layer.qkv_bias.as_ref());
         let [qk, v] = split(&qkv, [query + kv, kv]);
-        if self.fused {
+        if self.between == Between::Fused {
             let (cos, sin) = angles.as_tensors();
             let (norms, epsilon) = (layer.head_norms.as_ref(), self.config.rms_norm_eps);
             kernels::turn_heads(
@@ -278,7 +285,7 @@ impl Decoder {
             let [q, k] = split(&qk, [query, kv]);
             return [q, k, v];
         }
-        if layer.head_norms.is_none() && !self.one_pass {
+        if layer.head_norms.is_none() && self.between == Between::Plain {
             let [q, k] = split(&angles.rotate(&qk), [query, kv]);
             return [q, k, v];
         }
@@ -288,7 +295,7 @@ impl Decoder {
 
     /// Heads normalised by one of the layer's norms, if it has any, and rotated.
     fn turned(&self, heads: &Tensor, layer: &Layer, which: usize, angles: &Angles) -> Tensor {
-        if self.one_pass {
+        if self.between == Between::OnePass {
             let norm = layer.head_norms.as_ref().map(|norms| (&norms[which], self.config.rms_norm_eps));
             return one_pass::turn(heads, norm, angles);
         }
@@ -330,7 +337,7 @@ impl Decoder {
     #[must_use]
     pub fn with_one_pass(self, one_pass: bool) -> Self {
         assert!(!one_pass || one_pass::serves(&self.config), "heads or inner rows of an odd width, or f32");
-        Self { one_pass, ..self }
+        Self { between: if one_pass { Between::OnePass } else { Between::Plain }, ..self }
     }
 
     /// Moves the weights to another device. On the same one nothing changes.
@@ -350,8 +357,7 @@ impl Decoder {
     /// let go of if nothing reads it any more.
     #[must_use]
     pub fn packed(mut self) -> Self {
-        self.fused = self.flat.device() == Device::Cpu;
-        self.one_pass = false;
+        self.between = if self.flat.device() == Device::Cpu { Between::Fused } else { Between::Plain };
         if !self.layers.iter().all(|layer| layer.qkv.is_worth_packing()) {
             return self;
         }
@@ -374,10 +380,10 @@ impl Decoder {
         let inner = self.config.intermediate_size;
         let h = self.normalise(x, &layer.feed_forward_norm);
         let both = linear(&h, &layer.gate_up, layer.gate_up_bias.as_ref());
-        if self.fused {
+        if self.between == Between::Fused {
             return kernels::gate(&both);
         }
-        if self.one_pass {
+        if self.between == Between::OnePass {
             return kernels::training::gate(&both);
         }
         let [gate, up] = split(&both, [inner, inner]);
@@ -394,10 +400,10 @@ impl Decoder {
 
     /// RMSNorm: `x / √(mean(x²) + ε) * weight`.
     fn normalise(&self, x: &Tensor, weight: &Tensor) -> Tensor {
-        if self.fused {
+        if self.between == Between::Fused {
             return kernels::normalise(x, weight, self.config.rms_norm_eps);
         }
-        if self.one_pass {
+        if self.between == Between::OnePass {
             return one_pass::normalise(x, weight, self.config.rms_norm_eps);
         }
         // In f32 whatever the weights are in, as transformers does.

@@ -21,6 +21,6 @@ pub(super) fn turn(x: &Tensor, norm: Option<(&Tensor, f64)>, angles: &Angles) ->
 }
 
 /// RMSNorm of rows `x` `[rows, width]` by `weight` `[width]`.
-pub(super) fn normalise(x: &Tensor, weight: &Tensor, epsilon: f64) -> Tensor {
+pub(crate) fn normalise(x: &Tensor, weight: &Tensor, epsilon: f64) -> Tensor {
     x.internal_fused_rms_norm(weight.size(), Some(weight), epsilon).0
 }

@@ -32,14 +32,10 @@ impl TorchWeights {
         guarded(|| {
             // The checks of its kernels, if they were not made yet: here no engine waits for them.
             gpu_kernels::train(device);
-            // A build without CUDA's headers has one stream for all.
-            let apart = device.is_cuda() && cuda::has_device();
-            let _stream = apart.then(OwnStream::enter);
+            let _stream = OwnStream::enter();
             let decoder = read_decoder(weights, device)?;
-            if apart {
-                // The engine that takes them is on another stream.
-                cuda::wait();
-            }
+            // The engine that takes them is on another stream.
+            cuda::wait();
             Ok(Self { version: weights.version, decoder, stop_criteria: StopCriteria::of(weights)? })
         })
     }

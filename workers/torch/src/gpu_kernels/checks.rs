@@ -4,6 +4,8 @@
 use millrace_kernels::training::{self, AdamW, Starts};
 use tch::{Device, Kind, Tensor};
 
+use crate::decoder::one_pass;
+
 /// Above what rounding to bf16 once comes to, as a share of the norm.
 const MOST_OFF: f64 = 6e-3;
 /// Above what it comes to where probabilities and their gradients are rounded in between.
@@ -90,7 +92,7 @@ fn gate(device: Device) -> Result<(), String> {
     same("gate", &[half(&[37, 2 * 24], device)], |x| training::gate(&x[0]), plain)
 }
 
-/// libtorch's own norm in one pass.
+/// Rows normalised.
 fn norm(device: Device) -> Result<(), String> {
     let plain = |x: &[Tensor]| {
         let mean = x[0].square().mean_dim([-1_i64].as_slice(), true, Kind::Float);
@@ -99,7 +101,7 @@ fn norm(device: Device) -> Result<(), String> {
     // Few rows and many have kernels of their own.
     for [rows, width] in [[37, 48], [1037, 512]] {
         let weight = (half(&[width], device) * 0.2 + 1.0).to_kind(Kind::BFloat16);
-        let ours = |x: &[Tensor]| x[0].internal_fused_rms_norm([width].as_slice(), Some(&x[1]), 1e-6).0;
+        let ours = |x: &[Tensor]| one_pass::normalise(&x[0], &x[1], 1e-6);
         same("norm", &[half(&[rows, width], device), weight], ours, plain)?;
     }
     Ok(())

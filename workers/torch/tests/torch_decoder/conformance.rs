@@ -6,7 +6,7 @@ use millrace_schemas::submit::Algorithm;
 use millrace_schemas::train_shard::Batch;
 use millrace_torch::{TorchEngine, TorchTrainer};
 
-use crate::support::{Shape, initial, sampled_batch, sampled_by, step, version};
+use crate::support::{Shape, initial, load, sampled_batch, sampled_by, step, version};
 
 const SHAPE: Shape = Shape { turns: 3, observation: 9, new: 2, below: None };
 
@@ -39,7 +39,7 @@ fn sync_equals_async_zero() {
     let (mut engine, mut trainer): (Option<TorchEngine>, _) = (None, TorchTrainer::new());
     let asynchronous = trained(|base| {
         let engine = engine.get_or_insert_with(|| crate::support::engine(base));
-        engine.load(base).unwrap();
+        load(engine, base);
         let batch = sampled_by(engine, base, 4, 4, SHAPE, base.version.0);
         step(&mut trainer, base, &batch, &algorithm()).unwrap()
     });

@@ -12,7 +12,7 @@ use millrace_schemas::publish_weights::Manifest;
 use millrace_schemas::submit::{Algorithm, ModelSpec};
 use millrace_schemas::train_shard::{Batch, BatchGroup, BatchRollout, BatchTurn, FileRef};
 use millrace_schemas::{BlobRef, PolicyVersion, RolloutId};
-use millrace_torch::{EngineSettings, TorchEngine, TorchTrainer};
+use millrace_torch::{EngineSettings, TorchEngine, TorchTrainer, TorchWeights};
 
 /// Tokens that the models know.
 pub(crate) const VOCABULARY: u32 = 32;
@@ -53,6 +53,11 @@ pub(crate) fn initial(seed: u64) -> LoadedVersion {
 
 pub(crate) fn engine(weights: &LoadedVersion) -> TorchEngine {
     TorchEngine::new(weights, EngineSettings::default()).unwrap()
+}
+
+/// Reads weights and has the engine swap to them.
+pub(crate) fn load(engine: &mut TorchEngine, weights: &LoadedVersion) {
+    engine.swap(Box::new(TorchWeights::read(weights).unwrap())).unwrap();
 }
 
 pub(crate) fn rollout(index: u32) -> RolloutId {

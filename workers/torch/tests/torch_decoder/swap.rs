@@ -5,7 +5,7 @@ use millrace_schemas::PolicyVersion;
 use millrace_schemas::generate::{GenerateDone, GenerateTask, Segment};
 use millrace_torch::{EngineSettings, TorchEngine, TorchTrainer};
 
-use crate::support::{engine, initial, model, request, run, task, tokens, turns, version};
+use crate::support::{engine, initial, load, model, request, run, task, tokens, turns, version};
 
 fn close(ours: &GenerateDone, theirs: &GenerateDone) {
     assert_eq!(ours.tokens, theirs.tokens);
@@ -93,7 +93,7 @@ fn tokens_carry_their_version() {
     }
     engine.step().unwrap();
     engine.step().unwrap();
-    engine.load(&new).unwrap();
+    load(&mut engine, &new);
     let results = run(&mut engine, 2);
     for (task, done) in tasks.iter().zip(results.into_values().map(Result::unwrap)) {
         let by = |version, tokens| Segment { version: PolicyVersion(version), tokens };
@@ -120,7 +120,7 @@ fn new_weights_clear_the_prefix_cache() {
     let mut engine = engine(&old);
     let context = tokens(30, 1);
     turns(&mut engine, vec![task(context.clone(), 2, 1)]);
-    engine.load(&new).unwrap();
+    load(&mut engine, &new);
     let done = turns(&mut engine, vec![task(context.clone(), 5, 2)]).remove(0);
     assert_eq!(done.cached_tokens, 0);
     close(&done, &turns(&mut self::engine(&new), vec![task(context, 5, 2)])[0]);
@@ -133,7 +133,7 @@ fn an_engine_loads_a_model_of_another_shape() {
     let task = task(tokens(10, 1), 9, 3);
     engine.admit(request(0, task));
     engine.step().unwrap();
-    engine.load(&other).unwrap();
+    load(&mut engine, &other);
     let done = run(&mut engine, 1).remove(&Ticket(0)).unwrap().unwrap();
     assert_eq!(done.segments.iter().map(|s| (s.version.0, s.tokens)).collect::<Vec<_>>(), [(0, 1), (1, 8)]);
 }
@@ -186,7 +186,7 @@ fn an_engine_that_left_its_device_for_a_step_samples_what_it_would_have_sampled(
     // And with new weights instead of its own.
     let newer = version(3, &TorchTrainer::new().initialise(&model(2, 256, 0.2), 9).unwrap());
     divided.leave_device().unwrap();
-    divided.load(&newer).unwrap();
+    load(&mut divided, &newer);
     let under_new = turns(&mut divided, vec![task(tokens(30, 2), 4, 2)]).remove(0);
     close(&under_new, &turns(&mut engine(&newer), vec![task(tokens(30, 2), 4, 2)])[0]);
 }
