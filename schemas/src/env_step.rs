@@ -27,9 +27,13 @@ pub struct EnvStepTask {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub row: Option<u64>,
     /// Log entries of the environment's step before the turn, and of the turn. Empty if `action` is
-    /// complete; else its state is fetched, and its tokens if it has none. `[2]`
+    /// complete; else its state is fetched, and its tokens if it has none. `[2]`, or `[1]` for a step without a turn
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prefix: Vec<EntryRef>,
+    /// Where calls are answered side by side: the number of the call that the turn answers, which is that of the step that led
+    /// to it and 1; 0 for a step without a turn, which waits for the next call. `None` elsewhere: the step's own number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answers: Option<u32>,
     /// What to do.
     pub action: EnvAction,
 }
@@ -46,7 +50,7 @@ pub enum EnvAction {
         #[serde(with = "serde_bytes")]
         #[schemars(with = "Vec<u8>")]
         state: Vec<u8>,
-        /// The turn as sampled. `[N]`, 1 or more.
+        /// The turn as sampled. `[N]`, 1 or more; 0 for a step without a turn.
         tokens: Vec<u32>,
     },
 }
@@ -68,7 +72,8 @@ pub struct EnvStepDone {
     #[serde(with = "serde_bytes")]
     #[schemars(with = "Vec<u8>")]
     pub state: Vec<u8>,
-    /// The next observation. `[N]`; empty only if `done`.
+    /// The next observation. `[N]`; empty only if `done`, or if calls are answered side by side and a later step has the
+    /// next call.
     pub observation: Vec<u32>,
     /// The environment's own reward for the step, finite.
     pub reward: f64,
@@ -88,7 +93,8 @@ pub struct EnvStepDone {
     #[serde(default, skip_serializing_if = "TurnLimits::is_none")]
     pub limits: TurnLimits,
     /// The number of the turn that the observation follows, from 1, with all that this one followed;
-    /// 0 for none. `None` for the last turn. An earlier one makes the next turn a fork.
+    /// 0 for none. `None` for the last turn. An earlier one makes the next turn a fork. Where calls are answered side by
+    /// side, it is the number of the call that this turn answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follows: Option<u32>,
 }

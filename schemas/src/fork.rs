@@ -41,9 +41,21 @@ pub fn context(forks: &[Fork], entries: &[EntryRef], turn: u32) -> Vec<EntryRef>
     if forks.is_empty() {
         return entries.to_vec();
     }
-    let pairs = path(forks, turn).into_iter().map(|turn| 2 * (turn as usize - 1));
-    let context = pairs.flat_map(|at| entries.get(at..at + 2).unwrap_or_default());
-    context.chain(entries.get(2 * (turn as usize - 1))).copied().collect()
+    let context = pairs(entries, path(forks, turn));
+    context.chain(entries.get(2 * (turn as usize - 1)).copied()).collect()
+}
+
+/// The log entries that end with the turn of this number, from 1: its context, and itself; none for 0.
+#[must_use]
+pub fn up_to(forks: &[Fork], entries: &[EntryRef], turn: u32) -> Vec<EntryRef> {
+    let own = (turn > 0).then_some(turn);
+    pairs(entries, path(forks, turn).into_iter().chain(own)).collect()
+}
+
+/// The observation and the turn of each of these turns.
+fn pairs(entries: &[EntryRef], turns: impl IntoIterator<Item = u32>) -> impl Iterator<Item = EntryRef> {
+    let starts = turns.into_iter().map(|turn| 2 * (turn as usize - 1));
+    starts.flat_map(|at| entries.get(at..at + 2).unwrap_or_default()).copied()
 }
 
 #[cfg(test)]
@@ -70,6 +82,9 @@ mod tests {
         let seqs = |turn| context(&forks, &entries, turn).iter().map(|entry| entry.seq).collect::<Vec<_>>();
         assert_eq!(seqs(7), [0, 1, 12], "the first pair, and the last observation");
         assert_eq!(seqs(4), [4, 5, 6]);
+        let until = |turn| up_to(&forks, &entries, turn).iter().map(|entry| entry.seq).collect::<Vec<_>>();
+        assert_eq!((until(0), until(1), until(4)), (vec![], vec![0, 1], vec![4, 5, 6, 7]));
+        assert_eq!(until(6), [0, 1, 2, 3, 8, 9, 10, 11], "a fork's own turns come after what it follows");
         // Nonsense gives no more than there is.
         let loops = [Fork { turn: 2, follows: 2 }, Fork { turn: 1, follows: 9 }];
         assert_eq!(path(&loops, 3), [1, 2]);

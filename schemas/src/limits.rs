@@ -276,6 +276,8 @@ pub const AGENT_SILENCE_MS: u64 = 10_000;
 pub const AGENT_ASK_MS: u64 = 1_000;
 /// Agents that one worker hosts at once by default. A further reset returns to the queue.
 pub const AGENTS_PER_WORKER: usize = 64;
+/// Calls of one agent that are sampled at once at most; above it submit refuses.
+pub const MAX_PARALLEL_CALLS: u32 = 64;
 /// Bytes of one call to the gateway; a longer one gets 413.
 pub const MAX_AGENT_CALL_BYTES: usize = 16 * 1024 * 1024;
 /// Entries of a dataset's `tools`; above it submit refuses.

@@ -172,7 +172,7 @@ impl Task {
         }
         match &mut self.body {
             TaskBody::Generate(task) if !task.prefix.is_empty() => task.latest = latest,
-            TaskBody::EnvStep(task) if !task.prefix.is_empty() => {
+            TaskBody::EnvStep(task) if task.prefix.len() == 2 => {
                 if let EnvAction::Step { tokens, .. } = &mut task.action {
                     *tokens = latest;
                 }
@@ -231,7 +231,7 @@ impl Task {
             }
             TaskBody::EnvStep(task) => {
                 let prefix = std::mem::take(&mut task.prefix);
-                let ([before, turn], EnvAction::Step { state, tokens: taken }) =
+                let ([before, turn @ ..], EnvAction::Step { state, tokens: taken }) =
                     (prefix.as_slice(), &mut task.action)
                 else {
                     return Ok(());
@@ -240,7 +240,9 @@ impl Task {
                     return Err(Unresolved::OtherKind(before.seq));
                 };
                 state.clone_from(&done.state);
-                if taken.is_empty() {
+                if let [turn] = turn
+                    && taken.is_empty()
+                {
                     let body = found(turn, &mut find)?;
                     *taken = tokens(&body).ok_or(Unresolved::OtherKind(turn.seq))?.to_vec();
                 }

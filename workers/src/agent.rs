@@ -72,27 +72,28 @@ impl AgentSteps {
         spec: &AgentSpec,
         row: impl AsyncFnOnce() -> Result<(Row, Arc<Codec>), Failure>,
     ) -> Verdict {
-        self.outcome(task, step, spec, row).await.map(|body| body.map(|body| (body, Cost::default()))).into()
+        self.outcome(task, step, spec, row).await.map(|body| (body, Cost::default())).into()
     }
 
-    /// `None` if the task became stale.
     async fn outcome(
         &self,
         task: &Task,
         step: &EnvStepTask,
         spec: &AgentSpec,
         row: impl AsyncFnOnce() -> Result<(Row, Arc<Codec>), Failure>,
-    ) -> Result<Option<OutcomeBody>, Failure> {
-        let TaskKey::EnvStep { rollout, turn } = task.key else { return Err(Failure::misrouted(task)) };
+    ) -> Result<OutcomeBody, Failure> {
+        let TaskKey::EnvStep { rollout, turn: number } = task.key else {
+            return Err(Failure::misrouted(task));
+        };
         let wait = Duration::from_millis(AGENT_WAIT_MS);
-        match timeout(wait, self.follow(task, (rollout, turn), step, spec, row)).await {
+        match timeout(wait, self.follow(task, (rollout, number), step, spec, row)).await {
             Ok(followed) => {
                 let (state, step) = followed?;
                 outcome_of(&state, step)
             }
             Err(_) => {
                 let reason = "the agent works, or there is no room for it yet".to_owned();
-                Ok(Some(OutcomeBody::Returned(Returned::undone(reason))))
+                Ok(OutcomeBody::Returned(Returned::undone(reason)))
             }
         }
     }
@@ -101,7 +102,7 @@ impl AgentSteps {
     async fn follow(
         &self,
         task: &Task,
-        (rollout, turn): (RolloutId, u32),
+        (rollout, number): (RolloutId, u32),
         step: &EnvStepTask,
         spec: &AgentSpec,
         row: impl AsyncFnOnce() -> Result<(Row, Arc<Codec>), Failure>,
@@ -110,7 +111,7 @@ impl AgentSteps {
         match &step.action {
             EnvAction::Reset => {
                 let (row, codec) = row().await?;
-                let state = self.forward.state(turn);
+                let state = self.forward.state(number);
                 loop {
                     let start = Start {
                         name: name.clone(),
@@ -121,7 +122,7 @@ impl AgentSteps {
                         codec: codec.clone(),
                     };
                     match self.agents.begin(start) {
-                        Ok(session) => return Ok((state, session.step(0, &[]).await)),
+                        Ok(session) => return Ok((state, session.step(0, 0, &[]).await)),
                         Err(BeginError::Full(_)) => sleep(ROOM).await,
                         Err(error @ BeginError::Row(_)) => return Err(Failure::impossible(error)),
                     }
@@ -131,16 +132,19 @@ impl AgentSteps {
                 let state: AgentState = serde_json::from_slice(state).map_err(|error| {
                     Failure::impossible(format!("failed to read the state of agent: {error}"))
                 })?;
-                let next = AgentState { turn, ..state.clone() };
-                if state.turn + 1 != turn {
-                    let reason = format!("state of turn={} for the step of turn={turn}", state.turn);
+                let next = AgentState { turn: number, ..state.clone() };
+                // Where calls are answered side by side, all steps have the state of the reset.
+                if step.answers.is_none() && state.turn + 1 != number {
+                    let reason = format!("state of turn={} for the step of turn={number}", state.turn);
                     return Ok((next, Step::Lost(reason)));
                 }
+                let step =
+                    SessionStep { name: &name, number, answers: step.answers.unwrap_or(number), tokens };
                 let followed = if self.forward.is_here(&state) {
                     self.agents.note(&name, task.version);
-                    step_here(&self.agents, &name, turn, tokens).await
+                    step.here(&self.agents).await
                 } else {
-                    self.forward.ask(&state, &name, turn, tokens).await?
+                    self.forward.ask(&state, step).await?
                 };
                 Ok((next, followed))
             }
@@ -148,26 +152,35 @@ impl AgentSteps {
     }
 }
 
-/// Lets a session of this worker have its turn.
-async fn step_here(agents: &Agents, name: &SessionName, turn: u32, tokens: &[u32]) -> Step {
-    match agents.session(name) {
-        Some(session) => session.step(turn, tokens).await,
-        None => Step::Lost("the worker that hosted the agent does not have it any more".to_owned()),
+/// A step of a session.
+#[derive(Clone, Copy)]
+struct SessionStep<'a> {
+    name: &'a SessionName,
+    number: u32,
+    /// The call whose turn it hands over; 0 for none.
+    answers: u32,
+    tokens: &'a [u32],
+}
+
+impl SessionStep<'_> {
+    /// Lets a session of this worker have it.
+    async fn here(self, agents: &Agents) -> Step {
+        match agents.session(self.name) {
+            Some(session) => session.step(self.number, self.answers, self.tokens).await,
+            None => Step::Lost("the worker that hosted the agent does not have it any more".to_owned()),
+        }
     }
 }
 
-fn outcome_of(state: &AgentState, step: Step) -> Result<Option<OutcomeBody>, Failure> {
+fn outcome_of(state: &AgentState, step: Step) -> Result<OutcomeBody, Failure> {
     Ok(match step {
         Step::Done(mut done) => {
             if !done.done {
                 done.state = serde_json::to_vec(state).expect("a state holds only what JSON can express");
             }
-            Some(OutcomeBody::EnvStep(*done))
+            OutcomeBody::EnvStep(*done)
         }
-        Step::Past => None,
-        Step::Lost(reason) => {
-            Some(OutcomeBody::Lost(Lost { reason: cut(&reason, MAX_REASON_BYTES).to_owned() }))
-        }
+        Step::Lost(reason) => OutcomeBody::Lost(Lost { reason: cut(&reason, MAX_REASON_BYTES).to_owned() }),
         Step::Impossible(reason) => return Err(Failure::Impossible(reason)),
     })
 }

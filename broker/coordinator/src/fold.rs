@@ -18,6 +18,7 @@ pub mod window;
 pub mod gang;
 pub mod spread;
 pub mod rollout;
+pub mod calls;
 pub mod milestone;
 pub mod books;
 pub mod stored;

@@ -235,21 +235,15 @@ impl Host {
                 codec: self.codec.clone(),
             };
             match self.agents.begin(start) {
-                Ok(session) => return session.step(turn, tokens).await,
+                Ok(session) => return session.step(turn, turn, tokens).await,
                 Err(BeginError::Full(_)) => sleep(LOOK).await,
                 Err(error @ BeginError::Row(_)) => return Step::Impossible(error.to_string()),
             }
         }
     }
 
-    /// The outcome of a step of a rollout's agent; `None` if another was taken since.
-    async fn outcome(
-        &self,
-        run: &RunId,
-        rollout: RolloutId,
-        turn: u32,
-        step: &EnvStepTask,
-    ) -> Option<OutcomeBody> {
+    /// The outcome of a step of a rollout's agent.
+    async fn outcome(&self, run: &RunId, rollout: RolloutId, turn: u32, step: &EnvStepTask) -> OutcomeBody {
         match self.step(run, rollout, turn, step).await {
             Step::Done(mut done) => {
                 if done.done {
@@ -258,12 +252,11 @@ impl Host {
                     // A step that goes on has a state. The session is found by the rollout's name.
                     done.state = vec![1];
                 }
-                Some(OutcomeBody::EnvStep(*done))
+                OutcomeBody::EnvStep(*done)
             }
-            Step::Past => None,
             Step::Lost(reason) | Step::Impossible(reason) => {
                 *lock(&self.lost) = Some(reason.clone());
-                Some(OutcomeBody::Lost(Lost { reason }))
+                OutcomeBody::Lost(Lost { reason })
             }
         }
     }
@@ -303,12 +296,12 @@ impl Executor for Host {
             if let (TaskKey::EnvStep { rollout, turn }, TaskBody::EnvStep(step)) = (task.key, &task.body) {
                 self.outcome(&task.run, rollout, turn, step).await
             } else {
-                Some(match lives::outcome(task.body, 0) {
+                match lives::outcome(task.body, 0) {
                     OutcomeBody::Generate(done) => OutcomeBody::Generate(self.turn(done)),
                     other => other,
-                })
+                }
             };
-        body.map_or(Verdict::Stale, |body| Verdict::Done(body, Cost::default()))
+        Verdict::Done(body, Cost::default())
     }
 }
 

@@ -49,13 +49,13 @@ fn check_batch(id: &RunId, run: &Run, stored: &StoredVersion, batch: &Batch, fin
     }
 }
 
-/// Each rollout with the version of its first token.
+/// Each rollout with the version of its oldest token.
 fn starts(
     group: &BatchGroup,
 ) -> impl Iterator<Item = (millrace_schemas::RolloutId, Option<PolicyVersion>)> + '_ {
     group.rollouts.iter().map(|rollout| {
-        let first = rollout.turns.first().and_then(|turn| turn.segments.first());
-        (rollout.id, first.map(|segment| segment.version))
+        let firsts = rollout.turns.iter().filter_map(|turn| turn.segments.first());
+        (rollout.id, firsts.map(|segment| segment.version).min())
     })
 }
 

@@ -57,6 +57,11 @@ pub struct AgentSpec {
     /// What happens to a call that does not continue the conversation. Default `refuse`.
     #[serde(default)]
     pub forks: Forks,
+    /// Calls whose turns are sampled at once: those of sub-agents that work side by side. More than 1 needs
+    /// `forks = "separate"`; with 1, calls side by side are answered one after another. Default 1.
+    #[serde(default = "one", skip_serializing_if = "omit::is_single")]
+    #[schemars(extend("default" = 1))]
+    pub parallel_calls: u32,
     /// Milliseconds of the agent's own time from one answer to its next call; then it is ended and
     /// scored. Time in which it waits for the model does not count. Default 60000.
     #[serde(default = "a_minute")]
@@ -115,7 +120,7 @@ pub enum AgentMessage {
     },
 }
 
-/// A turn for a session on another worker.
+/// A step for a session on another worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentStep {
     /// Who asks.
@@ -128,13 +133,18 @@ pub struct AgentStep {
     pub run: RunId,
     /// The session's rollout.
     pub rollout: RolloutId,
-    /// The turn's number, from 1.
-    pub turn: u32,
-    /// Its tokens. `[N]`
+    /// The step's number, from 0.
+    #[serde(rename = "turn")]
+    pub step: u32,
+    /// The number of the call that the turn answers, from 1; 0 for a step without a turn. `None` from a worker that does not
+    /// know of parallel calls: the step's number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answers: Option<u32>,
+    /// The turn's tokens. `[N]`
     pub tokens: Vec<u32>,
 }
 
-/// What followed a turn.
+/// What followed a step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AgentAnswer {
@@ -142,14 +152,15 @@ pub enum AgentAnswer {
     Working,
     /// Its next call, or its end.
     Done(Box<EnvStepDone>),
-    /// A later turn was taken since.
-    Past,
     /// There is no such session, for this reason.
     Lost(String),
     /// The agent cannot be run, for this reason.
     Impossible(String),
 }
 
+const fn one() -> u32 {
+    1
+}
 const fn sixteen() -> u32 {
     16
 }

@@ -264,6 +264,20 @@ impl EnvironmentSpec {
         }
     }
 
+    /// Turns of one rollout that are sampled at once; 1 where each follows the environment's answer to the one before.
+    #[must_use]
+    pub const fn parallel_calls(&self) -> u32 {
+        match self {
+            Self::Agent(agent) => agent.parallel_calls,
+            Self::FrozenLake(_)
+            | Self::Sokoban(_)
+            | Self::Counter { .. }
+            | Self::Arithmetic { .. }
+            | Self::Dataset(_)
+            | Self::Custom { .. } => 1,
+        }
+    }
+
     /// The dataset, if it has one.
     #[must_use]
     pub const fn dataset(&self) -> Option<&DatasetSpec> {

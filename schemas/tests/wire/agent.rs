@@ -56,3 +56,29 @@ fn every_host_that_cannot_be_is_refused_with_its_remedy() {
     let Err(RunFileError::Refused(refusals)) = asks(&many) else { panic!("it is not refused") };
     assert!(refusals.len() == 1 && refusals[0].remedy.contains("at most 64"), "{refusals:?}");
 }
+
+#[test]
+fn calls_side_by_side_are_samples_of_their_own() {
+    let asks = |forks: &str, parallel_calls: u32| {
+        let mut file = with("model", json!({ "kind": "hugging_face", "path": "m" }));
+        file["environment"] = json!({
+            "name": "agent", "command": ["agent"], "reward": ["true"], "context_tokens": 256, "forks": forks,
+            "parallel_calls": parallel_calls, "rows": { "path": "rows.jsonl", "answer": "" },
+        });
+        file["algorithm"]["learning_rate"] = json!(1e-5);
+        read(&file)
+    };
+    for (forks, parallel_calls) in [("refuse", 1), ("append", 1), ("separate", 1), ("separate", 64)] {
+        let spec = asks(forks, parallel_calls).expect("it may be asked for");
+        assert_eq!(spec.part(0).environment.parallel_calls(), parallel_calls);
+    }
+    for (forks, parallel_calls, remedy) in
+        [("refuse", 2, "separate"), ("append", 2, "separate"), ("separate", 0, "1"), ("separate", 65, "64")]
+    {
+        let Err(RunFileError::Refused(refusals)) = asks(forks, parallel_calls) else {
+            panic!("it is not refused")
+        };
+        assert_eq!((refusals.len(), refusals[0].field.as_str()), (1, "environment.parallel_calls"));
+        assert!(refusals[0].remedy.contains(remedy), "{refusals:?}");
+    }
+}

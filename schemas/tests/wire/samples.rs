@@ -154,16 +154,7 @@ fn sampled() -> GenerateTask {
 /// A task of every stage, and of every shape that a stage has.
 pub(crate) fn tasks() -> Vec<(&'static str, Task)> {
     let environment = EnvironmentSpec::FrozenLake(FrozenLakeSpec::default());
-    let env_step = |action| {
-        TaskBody::EnvStep(EnvStepTask {
-            environment: environment.clone(),
-            split: Split::Train,
-            seed: u64::MAX,
-            row: None,
-            action,
-            prefix: Vec::new(),
-        })
-    };
+    let env_step = |action| TaskBody::EnvStep(step_of(&environment, action));
     let reward = scored();
     let model = ModelSpec::Decoder {
         vocabulary: 128,
@@ -219,8 +210,14 @@ pub(crate) fn tasks() -> Vec<(&'static str, Task)> {
     tasks
 }
 
+fn step_of(environment: &EnvironmentSpec, action: EnvAction) -> EnvStepTask {
+    let (environment, split, seed, row, prefix) =
+        (environment.clone(), Split::Train, u64::MAX, None, Vec::new());
+    EnvStepTask { environment, split, seed, row, prefix, answers: None, action }
+}
+
 /// Tasks whose content is stored in the log, as the coordinator puts them.
-fn tasks_by_reference(environment: &EnvironmentSpec) -> [(&'static str, Task); 4] {
+fn tasks_by_reference(environment: &EnvironmentSpec) -> [(&'static str, Task); 5] {
     let [before, turn, answer] = entries();
     let generate = GenerateTask {
         context: Vec::new(),
@@ -234,14 +231,10 @@ fn tasks_by_reference(environment: &EnvironmentSpec) -> [(&'static str, Task); 4
         sampled: None,
     };
     let begun = GenerateTask { begun: Some(turn), latest: Vec::new(), ..generate.clone() };
-    let step = EnvStepTask {
-        environment: environment.clone(),
-        split: Split::Train,
-        seed: u64::MAX,
-        row: None,
-        prefix: vec![before, turn],
-        action: EnvAction::Step { state: Vec::new(), tokens: vec![9] },
-    };
+    let action = EnvAction::Step { state: Vec::new(), tokens: vec![9] };
+    let step = EnvStepTask { prefix: vec![before, turn], ..step_of(environment, action) };
+    let action = EnvAction::Step { state: Vec::new(), tokens: Vec::new() };
+    let listens = EnvStepTask { prefix: vec![before], answers: Some(0), ..step_of(environment, action) };
     let reward = RewardTask { prefix: vec![before, answer], ..scored() };
     let env_step = TaskKey::EnvStep { rollout: ROLLOUT, turn: 1 };
     [
@@ -254,6 +247,7 @@ fn tasks_by_reference(environment: &EnvironmentSpec) -> [(&'static str, Task); 4
             task(TaskKey::Generate { rollout: ROLLOUT, turn: 2 }, TaskBody::Generate(begun)),
         ),
         ("task_env_step_by_reference", task(env_step, TaskBody::EnvStep(step))),
+        ("task_env_step_listens", task(env_step, TaskBody::EnvStep(listens))),
         (
             "task_reward_by_reference",
             task(TaskKey::Reward { rollout: ROLLOUT, reward: 0 }, TaskBody::Reward(reward)),

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use millrace_policy::text_codec::{Codec, TextError};
-use millrace_schemas::env_step::Forks;
+use millrace_schemas::env_step::{AgentSpec, Forks};
 use serde_json::{Value, json};
 
 use crate::call::{Call, Finish, Link, Reply, hash, link};
@@ -21,33 +21,44 @@ pub(crate) struct Conversation {
     codec: Arc<Codec>,
     forks: Forks,
     context_tokens: u32,
+    /// Calls whose turns are sampled at once.
+    at_once: usize,
     tools: Link,
-    /// The link after each message of the last call and its answer. `[M]`
+    /// The link after each message of the call that was read last, and its answer. `[M]`
     links: Vec<Link>,
-    /// Tokens of the context of the last call, and its turn.
-    used: usize,
-    /// The turns that were read. `[turns]`
+    /// Calls so far.
+    made: u32,
+    /// The turns that were read, in the order in which they were. `[turns]`
     turns: Vec<PastTurn>,
-    /// The call whose turn is outstanding.
-    pub(crate) open: Option<OpenCall>,
-    /// The answers to the last call. `[choices]`
+    /// Texts of turns that were read since the last call.
+    unsaid: Vec<String>,
+    /// The calls whose turns are outstanding.
+    open: Vec<OpenCall>,
+    /// The answers to the last call, and those that no client has. `[choices]` and more
     answered: Vec<Answered>,
 }
 
 /// A call whose turn is outstanding.
-pub(crate) struct OpenCall {
+struct OpenCall {
+    number: u32,
     /// Tells it from other calls.
-    pub(crate) fingerprint: Link,
+    fingerprint: Link,
     /// Which of the call's answers it is, from 0.
     choice: u32,
+    /// Clients that wait for it.
+    attended: u32,
     prompt_tokens: usize,
-    /// What the policy may call. `[T]`
-    tools: Vec<Value>,
+    /// The link after each of its messages. `[M]`
+    links: Vec<Link>,
+    /// What the policy may call, and its link. `[T]`
+    tools: (Vec<Value>, Link),
     stop: Vec<String>,
 }
 
 /// A turn that was read, with all that is before it.
 struct PastTurn {
+    /// The number of the call that it answers.
+    call: u32,
     /// The link after it, of so many messages.
     link: Link,
     messages: usize,
@@ -67,72 +78,90 @@ struct Place {
 }
 
 struct Answered {
+    number: u32,
     fingerprint: Link,
-    reply: Reply,
+    /// Or why the turn cannot be read.
+    reply: Result<Reply, String>,
+    /// Clients that wait for it.
+    attended: u32,
+    /// A client has it.
+    is_delivered: bool,
     repeats: u32,
 }
 
 /// What a call asks for.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Asked {
-    /// A turn after these tokens.
-    Turn(Observation),
-    /// The turn that is outstanding: the client lost its connection and asks again.
-    Outstanding,
-    /// The last turn again.
-    Again(Box<Reply>),
+    /// A turn after these tokens. It is the call of this number.
+    Turn(u32, Observation),
+    /// Nothing yet: as many turns are outstanding as may be at once.
+    Full,
 }
 
 /// What a turn is asked for.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Observation {
     pub(crate) tokens: Vec<u32>,
+    /// What the policy said since the call before.
+    pub(crate) before: String,
     /// The new messages' text.
     pub(crate) words: String,
-    /// The turn that it follows; `None` for the last one.
+    /// The call whose turn it follows; `None` for the last one.
     pub(crate) follows: Option<u32>,
 }
 
 impl Conversation {
-    pub(crate) fn new(codec: Arc<Codec>, forks: Forks, context_tokens: u32) -> Self {
+    pub(crate) fn new(codec: Arc<Codec>, spec: &AgentSpec) -> Self {
         Self {
             codec,
-            forks,
-            context_tokens,
+            forks: spec.forks,
+            context_tokens: spec.context_tokens,
+            at_once: spec.parallel_calls.max(1) as usize,
             tools: Link::default(),
             links: Vec::new(),
-            used: 0,
+            made: 0,
             turns: Vec::new(),
-            open: None,
+            unsaid: Vec::new(),
+            open: Vec::new(),
             answered: Vec::new(),
         }
     }
 
     /// Tells calls apart, and the answers to one: the messages, the tools, the limits, and which answer.
-    pub(crate) fn fingerprint(call: &Call, choice: u32) -> Link {
+    fn fingerprint(call: &Call, choice: u32) -> Link {
         let messages = call.messages.iter().fold(Link::default(), |before, message| link(&before, message));
         hash(&messages, &json!([call.tools, call.limits, choice]))
     }
 
-    /// Whether an answer is neither outstanding nor given.
-    pub(crate) fn is_new(&self, fingerprint: &Link) -> bool {
-        let open = self.open.iter().map(|open| &open.fingerprint);
-        let answered = self.answered.iter().map(|answered| &answered.fingerprint);
-        !open.chain(answered).any(|known| known == fingerprint)
+    /// The number of a call that was asked before, whose client lost its connection and asks again: its turn is outstanding,
+    /// or was read. Side by side, a call that looks the same is another one while the first has its client, or its answer.
+    pub(crate) fn known(&mut self, call: &Call, choice: u32) -> Option<u32> {
+        let (fingerprint, is_alone) = (Self::fingerprint(call, choice), self.at_once == 1);
+        let is_open =
+            |open: &&mut OpenCall| open.fingerprint == fingerprint && (is_alone || open.attended == 0);
+        if let Some(open) = self.open.iter_mut().find(is_open) {
+            open.attended += 1;
+            return Some(open.number);
+        }
+        let given = self.answered.iter_mut().find(|given| {
+            given.fingerprint == fingerprint && given.repeats < REPEATS && (is_alone || !given.is_delivered)
+        })?;
+        given.repeats += 1;
+        given.attended += 1;
+        Some(given.number)
     }
 
-    /// What the call asks for as its answer number `choice`, from 0. A refused one changes nothing.
+    /// A client of the call does not wait any more.
+    pub(crate) fn leave(&mut self, number: u32) {
+        let open = self.open.iter_mut().map(|open| (open.number, &mut open.attended));
+        let answered = self.answered.iter_mut().map(|given| (given.number, &mut given.attended));
+        if let Some((_, attended)) = open.chain(answered).find(|(call, _)| *call == number) {
+            *attended = attended.saturating_sub(1);
+        }
+    }
+
+    /// Asks for the answer number `choice` to a new call, from 0. A refused one changes nothing.
     pub(crate) fn ask(&mut self, call: &Call, choice: u32) -> Result<Asked, Refusal> {
-        let fingerprint = Self::fingerprint(call, choice);
-        if self.open.as_ref().is_some_and(|open| open.fingerprint == fingerprint) {
-            return Ok(Asked::Outstanding);
-        }
-        if let Some(given) = self.answered.iter_mut().find(|given| given.fingerprint == fingerprint)
-            && given.repeats < REPEATS
-        {
-            given.repeats += 1;
-            return Ok(Asked::Again(Box::new(given.reply.clone())));
-        }
         if call.choices > 1 && self.forks != Forks::Separate {
             return Err(Refusal::bad(format!(
                 "n={}: answers side by side are samples of their own, which environment.forks = \"separate\" allows",
@@ -143,6 +172,9 @@ impl Conversation {
             return Err(Refusal::bad(
                 "messages must end with a message that is not the assistant's: an answer is sampled whole, never continued",
             ));
+        }
+        if self.open.len() >= self.at_once {
+            return Ok(Asked::Full);
         }
         let (links, tools) = (chain(&call.messages), hash(&Link::default(), &json!(call.tools)));
         let last = self.turns.len();
@@ -168,17 +200,21 @@ impl Conversation {
         let words = new.iter().filter_map(|message| message["content"].as_str());
         // All answers are to the same words.
         let words = if choice == 0 { words.collect::<Vec<_>>().join("\n\n") } else { String::new() };
-        (self.links, self.tools) = (links, tools);
-        self.used = used + tokens.len();
-        self.open = Some(OpenCall {
-            fingerprint,
+        let followed = before.map_or(0, |before| before.call);
+        let follows = (followed < self.made).then_some(followed);
+        self.made += 1;
+        self.open.push(OpenCall {
+            number: self.made,
+            fingerprint: Self::fingerprint(call, choice),
             choice,
-            prompt_tokens: self.used,
-            tools: call.tools.clone(),
+            attended: 1,
+            prompt_tokens: used + tokens.len(),
+            links,
+            tools: (call.tools.clone(), tools),
             stop: call.limits.stop.clone(),
         });
-        let follows = (place.turn < last).then_some(place.turn as u32);
-        Ok(Asked::Turn(Observation { tokens, words, follows }))
+        let before = std::mem::take(&mut self.unsaid).join("\n\n");
+        Ok(Asked::Turn(self.made, Observation { tokens, before, words, follows }))
     }
 
     /// Where a fork continues: after the turn that has most of its messages.
@@ -220,34 +256,76 @@ impl Conversation {
         Ok(close.into_iter().chain(opened).collect())
     }
 
-    /// Turns that were read.
-    pub(crate) const fn turns(&self) -> u32 {
-        self.turns.len() as u32
+    /// Reads the outstanding turns that there are.
+    pub(crate) fn read(&mut self, turn: impl Fn(u32) -> Option<Arc<[u32]>>) {
+        let mut at = 0;
+        while let Some(open) = self.open.get(at) {
+            match turn(open.number) {
+                Some(tokens) => {
+                    let open = self.open.remove(at);
+                    self.take(open, &tokens);
+                }
+                None => at += 1,
+            }
+        }
     }
 
-    /// The text of the last one; empty before the first.
-    pub(crate) fn last_text(&self) -> String {
-        self.answered.last().map(|last| last.reply.text.clone()).unwrap_or_default()
-    }
-
-    /// Reads the outstanding turn.
+    /// The answer to a call whose turn was read, for a client that waits for it.
     ///
     /// # Errors
-    /// The tokenizer does not take the tokens.
-    pub(crate) fn take(&mut self, tokens: &[u32]) -> Result<Reply, TextError> {
-        let has_tools = self.open.as_ref().is_some_and(|open| !open.tools.is_empty());
-        let whole = match has_tools {
-            true => self.codec.decode_with_calls(tokens)?,
-            false => self.codec.decode(tokens, false)?,
+    /// The tokenizer does not take the turn's tokens.
+    pub(crate) fn deliver(&mut self, number: u32) -> Result<Reply, Refusal> {
+        let given = self.answered.iter_mut().find(|given| given.number == number);
+        let given = given.expect("an answer is kept while a client waits for it");
+        given.is_delivered = true;
+        given.reply.clone().map_err(Refusal::bad)
+    }
+
+    fn take(&mut self, open: OpenCall, tokens: &[u32]) {
+        let reply = self.reply(&open, tokens).map_err(|error| error.to_string());
+        if open.choice == 0 || self.at_once > 1 {
+            self.answered.retain(|given| !given.is_delivered || given.attended > 0);
+        }
+        let OpenCall { number, fingerprint, attended, .. } = open;
+        if let Ok(reply) = &reply {
+            self.links = open.links;
+            self.tools = open.tools.1;
+            let before = self.links.last().copied().unwrap_or_default();
+            let after = link(&before, &reply.message());
+            self.links.push(after);
+            self.turns.push(PastTurn {
+                call: number,
+                link: after,
+                messages: self.links.len(),
+                tools: self.tools,
+                used: open.prompt_tokens + tokens.len(),
+                end: tokens.last().copied(),
+            });
+            self.unsaid.push(reply.text.clone());
+        }
+        self.answered.push(Answered {
+            number,
+            fingerprint,
+            reply,
+            attended,
+            is_delivered: false,
+            repeats: 0,
+        });
+    }
+
+    /// What the agent gets of a turn.
+    fn reply(&self, open: &OpenCall, tokens: &[u32]) -> Result<Reply, TextError> {
+        let (tools, turn) = (&open.tools.0, open.number);
+        let whole = match tools.is_empty() {
+            false => self.codec.decode_with_calls(tokens)?,
+            true => self.codec.decode(tokens, false)?,
         };
-        let Some(open) = self.open.take() else { unreachable!("a turn is sampled for a call") };
-        let turn = self.turns() + 1;
         let stopped =
             open.stop.iter().filter_map(|stop| Some((whole.find(stop)?, stop))).min_by_key(|at| at.0);
         let text = stopped.map_or(whole.as_str(), |(at, _)| &whole[..at]);
-        let (text, calls) = match has_tools {
-            true => tool_calls::with_ids(self.codec.calls_in(text, &open.tools), turn),
-            false => (text.to_owned(), Vec::new()),
+        let (text, calls) = match tools.is_empty() {
+            false => tool_calls::with_ids(self.codec.calls_in(text, tools), turn),
+            true => (text.to_owned(), Vec::new()),
         };
         let ended = tokens.last().is_some_and(|last| self.codec.end_tokens().contains(last));
         let finish = match (calls.is_empty(), &stopped, ended) {
@@ -256,7 +334,7 @@ impl Conversation {
             (true, None, true) => Finish::Stop,
             (true, None, false) => Finish::Length,
         };
-        let reply = Reply {
+        Ok(Reply {
             turn,
             text,
             tool_calls: calls,
@@ -264,23 +342,7 @@ impl Conversation {
             stop: stopped.map(|(_, stop)| stop.clone()),
             prompt_tokens: open.prompt_tokens,
             completion_tokens: tokens.len(),
-        };
-        let before = self.links.last().copied().unwrap_or_default();
-        let after = link(&before, &reply.message());
-        self.links.push(after);
-        self.used += tokens.len();
-        self.turns.push(PastTurn {
-            link: after,
-            messages: self.links.len(),
-            tools: self.tools,
-            used: self.used,
-            end: tokens.last().copied(),
-        });
-        if open.choice == 0 {
-            self.answered.clear();
-        }
-        self.answered.push(Answered { fingerprint: open.fingerprint, reply: reply.clone(), repeats: 0 });
-        Ok(reply)
+        })
     }
 }
 

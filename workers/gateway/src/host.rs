@@ -212,7 +212,7 @@ impl Agents {
         let task = life::Task::of(spec, row).map_err(BeginError::Row)?;
         let digest = Sha256::new().chain_update(&self.secret).chain_update(name.to_string()).finalize();
         let key = format!("mr-{}", hex::encode(digest));
-        let conversation = Conversation::new(codec, spec.forks, spec.context_tokens);
+        let conversation = Conversation::new(codec, spec);
         let session = Arc::new(Session::new(spec, conversation));
         let cancel = self.stop.child_token();
         {

@@ -16,7 +16,7 @@ use millrace_schemas::{WorkerId, subjects};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::step_here;
+use super::SessionStep;
 use crate::runtime::Failure;
 
 /// Pause before it listens again after a failure.
@@ -55,13 +55,7 @@ impl Forward {
     }
 
     /// Asks the host of a session. Waits while it answers that the agent works.
-    pub(super) async fn ask(
-        &self,
-        state: &AgentState,
-        name: &SessionName,
-        turn: u32,
-        tokens: &[u32],
-    ) -> Result<Step, Failure> {
+    pub(super) async fn ask(&self, state: &AgentState, step: SessionStep<'_>) -> Result<Step, Failure> {
         if state.worker == self.worker {
             return Ok(Step::Lost("the process that hosted the agent has ended".to_owned()));
         }
@@ -73,10 +67,11 @@ impl Forward {
             from: self.worker.clone(),
             question,
             instance: state.instance.clone(),
-            run: name.run.clone(),
-            rollout: name.rollout,
-            turn,
-            tokens: tokens.to_vec(),
+            run: step.name.run.clone(),
+            rollout: step.name.rollout,
+            step: step.number,
+            answers: Some(step.answers),
+            tokens: step.tokens.to_vec(),
         };
         let message = encode(&AgentMessage::Step(step));
         let mut heard = Instant::now();
@@ -89,7 +84,6 @@ impl Forward {
                     continue;
                 }
                 Ok(Some(AgentAnswer::Done(done))) => return Ok(Step::Done(done)),
-                Ok(Some(AgentAnswer::Past)) => return Ok(Step::Past),
                 Ok(Some(AgentAnswer::Lost(reason))) => return Ok(Step::Lost(reason)),
                 Ok(Some(AgentAnswer::Impossible(reason))) => return Ok(Step::Impossible(reason)),
                 Ok(None) | Err(_) => {}
@@ -137,15 +131,15 @@ impl Forward {
     }
 
     async fn answer(self: Arc<Self>, agents: Arc<Agents>, step: AgentStep) {
-        let AgentStep { from, question, instance, run, rollout, turn, tokens } = step;
+        let AgentStep { from, question, instance, run, rollout, step: number, answers, tokens } = step;
         let answer = match instance == self.instance {
             true => {
                 let name = SessionName { run, rollout };
-                let step = step_here(&agents, &name, turn, &tokens);
+                let answers = answers.unwrap_or(number);
+                let step = SessionStep { name: &name, number, answers, tokens: &tokens }.here(&agents);
                 // Half of the asker's patience.
                 match timeout(Duration::from_millis(AGENT_ASK_MS / 2), step).await {
                     Ok(Step::Done(done)) => AgentAnswer::Done(done),
-                    Ok(Step::Past) => AgentAnswer::Past,
                     Ok(Step::Lost(reason)) => AgentAnswer::Lost(reason),
                     Ok(Step::Impossible(reason)) => AgentAnswer::Impossible(reason),
                     Err(_) => AgentAnswer::Working,

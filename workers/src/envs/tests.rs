@@ -31,6 +31,7 @@ fn task(environment: &EnvironmentSpec, seed: u64, action: EnvAction) -> EnvStepT
         seed,
         row: None,
         action,
+        answers: None,
         prefix: Vec::new(),
     }
 }

@@ -78,6 +78,7 @@ fn reset(group: u64) -> Task {
         seed: group,
         row: None,
         action: EnvAction::Reset,
+        answers: None,
         prefix: Vec::new(),
     };
     task(TaskKey::EnvStep { rollout, turn: 0 }, "frozen_lake", TaskBody::EnvStep(step))

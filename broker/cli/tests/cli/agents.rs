@@ -115,10 +115,76 @@ async fn forks_are_trained_on_in_the_context_that_they_were_sampled_in() {
     std::fs::write(&file, text).unwrap();
     let report = played(folder.path(), &file).await;
     assert!(report.counters.turns >= 4 * report.ledger.trained, "each call is a turn: {report:#?}");
+    let drift = drift(&report);
+    assert!(drift < 1e-4, "the trainer sees other contexts than the sampler: {drift}");
+}
+
+/// A main agent with three sub-agents that work side by side, each in a conversation of its own. It waits before each call.
+fn with_sub_agents(wait: f64) -> String {
+    const TALK: &str =
+        "for _ in range(2):\n    talk += [ask(talk), {\"role\": \"user\", \"content\": \"again\"}]\n";
+    let side_by_side = format!(
+        "import threading, time\n\
+         def sub(name):\n    own = [{{\"role\": \"user\", \"content\": f\"sub {{name}}\"}}]\n    \
+         time.sleep({wait})\n    own += [ask(own), {{\"role\": \"user\", \"content\": \"go on\"}}]\n    ask(own)\n\
+         talk += [ask(talk), {{\"role\": \"user\", \"content\": \"again\"}}]\n\
+         subs = [threading.Thread(target=sub, args=(name,)) for name in \"xyz\"]\n\
+         [sub.start() for sub in subs]\n[sub.join() for sub in subs]\nask(talk)\n"
+    );
+    let agent = AGENT.replace(TALK, &side_by_side);
+    assert_ne!(agent, AGENT);
+    agent
+}
+
+/// Its run file.
+fn written_side_by_side(folder: &Path, wait: f64) -> PathBuf {
+    let file = written(folder, &with_sub_agents(wait), "forks = \"separate\"\nparallel_calls = 3");
+    let text = std::fs::read_to_string(&file).unwrap();
+    // All that is said would not have room in one context.
+    let text =
+        text.replace("context_tokens = 150", "context_tokens = 75").replace("max_turns = 4", "max_turns = 8");
+    std::fs::write(&file, text).unwrap();
+    file
+}
+
+fn drift(report: &Report) -> f64 {
     let manifest = std::fs::read(Path::new(&report.weights_path).join("manifest.json")).unwrap();
     let manifest: serde_json::Value = serde_json::from_slice(&manifest).unwrap();
-    let drift = manifest["metrics"]["sampler_trainer_drift_max"].as_f64().unwrap();
+    manifest["metrics"]["sampler_trainer_drift_max"].as_f64().unwrap()
+}
+
+#[tokio::test]
+async fn sub_agents_side_by_side_are_trained_on_in_their_own_contexts() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = written_side_by_side(folder.path(), 0.0);
+    let report = played(folder.path(), &file).await;
+    assert_eq!(report.ledger.dropped.get("lost"), None, "{report:#?}");
+    assert!(report.counters.turns >= 8 * report.ledger.trained, "each call is a turn: {report:#?}");
+    let drift = drift(&report);
     assert!(drift < 1e-4, "the trainer sees other contexts than the sampler: {drift}");
+}
+
+#[tokio::test]
+async fn sub_agents_side_by_side_go_on_when_what_serves_them_is_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = written_side_by_side(folder.path(), 0.2);
+    let text = std::fs::read_to_string(&file).unwrap().replace("steps = 3", "steps = 8");
+    std::fs::write(&file, text).unwrap();
+    let mut up = Up::start_file(folder.path(), &file, &["--env", "2", "--ack-wait", "2"]);
+    for role in ["generate-0", "coordinator-0", "nats-server", "env-0"] {
+        until("agents run", async || (agents(folder.path()) > 2).then_some(())).await;
+        let pid = up.pid_of(role, None).await;
+        send(pid, Signal::SIGKILL);
+        up.pid_of(role, Some(pid)).await;
+    }
+    assert!(up.ended().await.success(), "{}", up.output());
+    let report = up.report();
+    assert!(report.balanced && report.audited, "{report:#?}");
+    assert_eq!((report.final_version, report.ledger.trained), (8, 8 * 2 * 2), "{report:#?}");
+    assert_eq!(report.ledger.dropped.get("failed"), None, "no loss is a failure: {}", up.output());
+    let drift = drift(&report);
+    assert!(drift < 1e-4, "the trainer sees other contexts than the sampler: {drift}");
+    until("no agent is left", async || (agents(folder.path()) == 0).then_some(())).await;
 }
 
 #[tokio::test]

@@ -7,7 +7,9 @@ use millrace_schemas::train_shard::{BatchGroup, BatchRollout, BatchTurn, StoredT
 use millrace_schemas::{EntryRef, Fork, PolicyVersion, RolloutId, RunSpec};
 use serde::{Deserialize, Serialize};
 
-/// What a rollout waits for. At most one turn of it is ever in the queue.
+use crate::fold::calls::{Begun, Calls};
+
+/// What a rollout waits for. At most one turn of it is ever in the queue, but for [`Phase::Calls`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
     /// The environment's start state.
@@ -16,6 +18,8 @@ pub enum Phase {
     Generate,
     /// The environment's answer to the last turn.
     EnvStep,
+    /// Turns of calls side by side, and steps of their environment.
+    Calls,
     /// Its scores.
     Reward,
     /// Nothing: it is scored.
@@ -35,18 +39,6 @@ pub struct Start {
     pub trajectory: Vec<EntryRef>,
 }
 
-/// The part of a turn that a leaving worker handed back. It is a head start for the next worker and
-/// no part of the trajectory: staleness counts from the turn once it is whole.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Begun {
-    /// The log entry.
-    pub entry: EntryRef,
-    /// The version that sampled its first token.
-    pub first: PolicyVersion,
-    /// The version that sampled its last token: no older one may continue it.
-    pub newest: PolicyVersion,
-}
-
 /// One trajectory in flight.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Rollout {
@@ -57,7 +49,7 @@ pub struct Rollout {
     /// The current version when its tasks were stamped. It counts for staleness until the first
     /// token is sampled.
     pub stamp: PolicyVersion,
-    /// The version that sampled its first token.
+    /// The version that sampled its first token. Where turns are sampled side by side, the oldest one's, once it is over.
     pub start: Option<PolicyVersion>,
     /// The task that it waits for.
     pub phase: Phase,
@@ -68,6 +60,9 @@ pub struct Rollout {
     /// Turns that do not follow the one before them, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub forks: Vec<Fork>,
+    /// Its calls, where they are answered side by side.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calls: Option<Box<Calls>>,
     /// The next turn so far. Its entry is newer than those of the trajectory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begun: Option<Box<Begun>>,
@@ -108,6 +103,7 @@ impl Rollout {
             skipped: (trajectory.len() / 2) as u32,
             trajectory,
             forks: Vec::new(),
+            calls: None,
             begun: None,
             limits: TurnLimits::default(),
             turns: Vec::new(),
@@ -137,6 +133,11 @@ impl Rollout {
         self.start.unwrap_or(self.stamp)
     }
 
+    /// The version of each turn's first token.
+    pub(crate) fn first_versions(&self) -> impl Iterator<Item = PolicyVersion> {
+        self.turns.iter().filter_map(|turn| turn.segments.first()).map(|segment| segment.version)
+    }
+
     /// The version of its newest token: no later turn may be sampled by an older one.
     #[must_use]
     pub fn newest_version(&self) -> PolicyVersion {
@@ -144,11 +145,25 @@ impl Rollout {
         last.map_or(self.stamp, |segment| segment.version)
     }
 
+    /// The part that there is of its next turn, or of the turn of the call of this number.
+    pub(crate) fn begun_mut(&mut self, number: u32) -> &mut Option<Box<Begun>> {
+        let calls = self.calls.iter_mut().flat_map(|calls| &mut calls.open);
+        let open = calls.filter(|open| open.number == number).last();
+        open.map_or(&mut self.begun, |open| &mut open.begun)
+    }
+
+    /// The log entries that its tasks refer to, but for turns that are begun, which are newer.
+    pub fn entries(&self) -> impl Iterator<Item = &EntryRef> {
+        let calls = self.calls.as_deref();
+        let open = calls.into_iter().flat_map(|calls| calls.open.iter().map(|open| &open.observation));
+        self.trajectory.iter().chain(calls.map(|calls| &calls.host)).chain(open)
+    }
+
     /// Tokens of its observations and turns, without the observation after the last turn.
     #[must_use]
     pub fn tokens(&self) -> u64 {
         let trajectory = match self.phase {
-            Phase::Reset | Phase::Generate | Phase::EnvStep => &self.trajectory,
+            Phase::Reset | Phase::Generate | Phase::EnvStep | Phase::Calls => &self.trajectory,
             Phase::Reward | Phase::Finished => self.up_to_last_turn(),
         };
         trajectory.iter().map(|entry| u64::from(entry.tokens)).sum()

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fold::books::Books;
 use crate::fold::gang::{Gang, Generation, Members};
-use crate::fold::rollout::Group;
+use crate::fold::rollout::{Group, Rollout};
 use crate::fold::spread::Spread;
 use crate::fold::stored::StoredTurns;
 use crate::fold::window::Load;
@@ -341,9 +341,9 @@ impl Run {
         }
         let evaluating = self.evaluation.iter().flat_map(|evaluation| evaluation.groups.values());
         let rollouts = self.groups_in_flight().chain(evaluating).flat_map(|group| &group.rollouts);
-        let trajectories = rollouts.map(|rollout| &rollout.trajectory);
-        let stored = self.stored.trajectories.iter().map(|solved| &solved.trajectory);
-        trajectories.chain(stored).flatten().map(|entry| entry.seq).min()
+        let entries = rollouts.flat_map(Rollout::entries);
+        let stored = self.stored.trajectories.iter().flat_map(|solved| &solved.trajectory);
+        entries.chain(stored).map(|entry| entry.seq).min()
     }
 
     /// The run's time, in milliseconds since 1970: its start plus the time that passed since.

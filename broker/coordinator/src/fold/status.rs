@@ -84,6 +84,11 @@ pub(crate) fn outstanding_tasks(run: &Run) -> BTreeMap<Stage, u64> {
         match rollout.phase {
             Phase::Reset | Phase::EnvStep => count(Stage::EnvStep, 1),
             Phase::Generate => count(Stage::Generate, 1),
+            Phase::Calls => {
+                let calls = rollout.calls.as_deref();
+                count(Stage::EnvStep, calls.map_or(0, |calls| calls.steps.len() as u64));
+                count(Stage::Generate, calls.map_or(0, |calls| calls.open.len() as u64));
+            }
             Phase::Reward => {
                 count(Stage::Reward, rollout.scores.iter().filter(|score| score.is_none()).count() as u64);
             }

@@ -12,9 +12,30 @@ use crate::fold::state::Run;
 pub fn describe(context: &TaskContext<'_>, rollout: &Rollout, put: &mut impl FnMut(Task)) {
     match rollout.phase {
         Phase::Reset | Phase::EnvStep => put(env_step::task(context, rollout)),
-        Phase::Generate => put(generate::task(context, rollout)),
+        Phase::Generate => generate::task(context, rollout).into_iter().for_each(put),
+        Phase::Calls => {
+            generate::tasks_of_calls(context, rollout, put);
+            env_step::tasks_of_calls(context, rollout, put);
+        }
         Phase::Reward => reward::tasks(context, rollout, put),
         Phase::Finished => {}
+    }
+}
+
+/// How many calls and steps there are of calls side by side.
+pub(crate) fn made(rollout: &Rollout) -> (u32, u32) {
+    rollout.calls.as_deref().map_or((0, 0), |calls| (calls.made, calls.stepped))
+}
+
+/// Whether this task of a rollout was not there when it had so many calls and steps.
+pub(crate) fn is_new(rollout: &Rollout, (made, stepped): (u32, u32), key: TaskKey) -> bool {
+    let Some(calls) = rollout.calls.as_deref() else { return true };
+    match key {
+        TaskKey::EnvStep { turn, .. } => turn > stepped,
+        TaskKey::Generate { turn, .. } => {
+            calls.made > made && calls.open.last().is_some_and(|newest| newest.number == turn)
+        }
+        _ => true,
     }
 }
 
@@ -45,6 +66,12 @@ pub(crate) fn phase_awaits(rollout: &Rollout, key: TaskKey) -> bool {
         (TaskKey::EnvStep { turn, .. }, Phase::Reset) => turn == 0,
         (TaskKey::EnvStep { turn, .. }, Phase::EnvStep) => turn == turns,
         (TaskKey::Generate { turn, .. }, Phase::Generate) => turn == turns + 1,
+        (TaskKey::EnvStep { turn: step, .. }, Phase::Calls) => {
+            rollout.calls.as_deref().is_some_and(|calls| calls.steps.contains_key(&step))
+        }
+        (TaskKey::Generate { turn: call, .. }, Phase::Calls) => {
+            rollout.calls.as_deref().is_some_and(|calls| calls.open(call).is_some())
+        }
         (TaskKey::Reward { reward, .. }, Phase::Reward) => {
             rollout.scores.get(reward as usize).is_some_and(Option::is_none)
         }

@@ -205,16 +205,16 @@ impl Recount {
         self.check_segments(version, base, rollout);
     }
 
-    /// The start version must be that of the first token, and no token may be of a version after
+    /// The start version must be that of the oldest token, and no token may be of a version after
     /// the base.
     fn check_segments(&mut self, version: PolicyVersion, base: PolicyVersion, rollout: &BatchRollout) {
         let mut segments = rollout.turns.iter().flat_map(|turn| &turn.segments).map(|s| s.version);
-        let first = segments.clone().next();
+        let first = segments.clone().min();
         if first != Some(rollout.start_version) {
             let first = first.map_or("none".into(), |v| v.to_string());
             let (id, start) = (rollout.id, rollout.start_version);
             self.find(format!(
-                "{version}: rollout {id} claims to start at {start}; its first token is {first}"
+                "{version}: rollout {id} claims to start at {start}; its oldest token is {first}"
             ));
         }
         if let Some(late) = segments.find(|segment| *segment > base) {

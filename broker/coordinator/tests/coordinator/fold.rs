@@ -4,6 +4,7 @@
 mod alpha;
 mod agents;
 mod begun;
+mod calls;
 mod closed;
 mod conformance;
 mod failing;

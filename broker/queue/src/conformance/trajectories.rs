@@ -120,6 +120,7 @@ pub async fn a_task_names_what_was_said_before(fixture: Fixture) {
             split: Split::Train,
             seed: 1,
             row: None,
+            answers: None,
             prefix: entries[2..4].to_vec(),
             action: EnvAction::Step { state: Vec::new(), tokens: Vec::new() },
         }),

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use millrace_egress::Rule;
 
 use super::Checks;
-use crate::env_step::AgentSpec;
+use crate::env_step::{AgentSpec, Forks};
 use crate::file_name;
 use crate::limits::{
     MAX_AGENT_ARGUMENTS, MAX_AGENT_CALL_MS, MAX_AGENT_FILES_BYTES, MAX_AGENT_HOSTS, MAX_AGENT_IDLE_MS,
-    MAX_AGENT_TIME_MS, MAX_REWARD_PROGRAM_MS,
+    MAX_AGENT_TIME_MS, MAX_PARALLEL_CALLS, MAX_REWARD_PROGRAM_MS,
 };
 
 /// Checks an agent's settings, which are at the path `at` of the run file; its rows are checked apart.
@@ -44,6 +44,14 @@ pub(super) fn check(agent: &AgentSpec, at: &str, checks: &mut Checks) {
         );
     }
     check_network(&agent.network, &field("network"), checks);
+    let parallel = field("parallel_calls");
+    checks.count(&parallel, u64::from(agent.parallel_calls), 1, u64::from(MAX_PARALLEL_CALLS));
+    checks.require(
+        agent.parallel_calls <= 1 || agent.forks == Forks::Separate,
+        &parallel,
+        agent.parallel_calls,
+        "calls side by side are samples of their own, which forks = \"separate\" allows",
+    );
     checks.count(&field("call_ms"), agent.call_ms, 1, MAX_AGENT_CALL_MS);
     checks.count(&field("time_ms"), agent.time_ms, 1, MAX_AGENT_TIME_MS);
     checks.count(&field("reward_ms"), agent.reward_ms, 1, MAX_REWARD_PROGRAM_MS);

@@ -15,7 +15,7 @@ use super::SessionName;
 use crate::folder::{self, Files};
 use crate::process::{Ended, Gateway, Place, PlaceError, Program, Running, Walls};
 use crate::score::{self, Score};
-use crate::session::{Board, Phase, Session};
+use crate::session::{Board, Clock, Phase, Session};
 
 /// What an agent is to do.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl Life {
             Phase::Lost(reason) => tracing::warn!(session = %name, reason, "agent lost"),
             Phase::Impossible(reason) => tracing::warn!(session = %name, reason, "agent cannot be run"),
             Phase::Over(done) => tracing::debug!(session = %name, score = done.reward, "agent scored"),
-            Phase::Working | Phase::Asked(_) => {}
+            Phase::Working => {}
         }
         self.session.end(phase);
     }
@@ -152,14 +152,13 @@ impl Life {
         let ms = Duration::from_millis;
         loop {
             let (until, end) = {
-                let board = board.borrow_and_update();
-                match board.phase {
-                    Phase::Asked(_) => (board.since + ms(self.spec.idle_ms), End::Idle),
-                    Phase::Working | Phase::Over(_) | Phase::Lost(_) | Phase::Impossible(_) => {
-                        let left = ms(self.spec.time_ms).saturating_sub(board.own);
+                match board.borrow_and_update().clock() {
+                    Clock::Model(since) => (since + ms(self.spec.idle_ms), End::Idle),
+                    Clock::Agent(since, own) => {
+                        let left = ms(self.spec.time_ms).saturating_sub(own);
                         match left < ms(self.spec.call_ms) {
-                            true => (board.since + left, End::OwnTime("time_ms")),
-                            false => (board.since + ms(self.spec.call_ms), End::OwnTime("call_ms")),
+                            true => (since + left, End::OwnTime("time_ms")),
+                            false => (since + ms(self.spec.call_ms), End::OwnTime("call_ms")),
                         }
                     }
                 }
@@ -213,6 +212,6 @@ fn unplayed(error: PlaceError) -> Phase {
 impl Board {
     /// Whether the agent has never called.
     fn is_unasked(&self) -> bool {
-        self.turn == 0 && matches!(self.phase, Phase::Working)
+        self.calls() == 0 && matches!(self.phase, Phase::Working)
     }
 }

@@ -22,7 +22,7 @@ fn environment() -> std::path::PathBuf {
 /// What the agent asked before each turn, and its score with the reason.
 async fn played(world: &World, settings: &Value, row: Value, turns: &[&str]) -> (Vec<String>, f64, String) {
     let session = world.begin(settings, row).unwrap();
-    let (mut seen, mut step, mut turn) = (Vec::new(), session.step(0, &[]).await, 0_u32);
+    let (mut seen, mut step, mut turn) = (Vec::new(), session.step(0, 0, &[]).await, 0_u32);
     loop {
         let next = done(step);
         if next.done {
@@ -31,7 +31,7 @@ async fn played(world: &World, settings: &Value, row: Value, turns: &[&str]) -> 
         seen.push(words(&next.observation));
         let text = turns.get(turn as usize).unwrap_or_else(|| panic!("a turn too many: {seen:#?}"));
         turn += 1;
-        step = session.step(turn, &tokens(text)).await;
+        step = session.step(turn, turn, &tokens(text)).await;
     }
 }
 

@@ -29,19 +29,19 @@ async fn an_agent_plays_a_rollout_and_is_scored_by_files_that_it_never_saw() {
         "reward_files": { "tests/check.py": "import sys; print('noise'); print(0.5 if open('answer').read() == 'onetwoFalse' else 0)" },
     });
     let session = world.begin(&json!({ "reward": ["python3", "tests/check.py"] }), row).unwrap();
-    let first = done(session.step(0, &[]).await);
+    let first = done(session.step(0, 0, &[]).await);
     assert_eq!(words(&first.observation), "<user>hi$<assistant>");
     assert!(!first.done);
-    let second = done(session.step(1, &tokens("one$")).await);
+    let second = done(session.step(1, 1, &tokens("one$")).await);
     assert_eq!(words(&second.observation), "<user>and?$<assistant>");
-    // A step that is delivered again gets the same; an older one, nothing.
-    assert_eq!(done(session.step(1, &tokens("one$")).await), second);
-    assert_eq!(session.step(0, &[]).await, Step::Past);
-    assert!(lost(session.step(1, &tokens("two$")).await).contains("other tokens"));
-    assert!(lost(session.step(3, &tokens("two$")).await).contains("came after"));
-    let last = done(session.step(2, &tokens("two$")).await);
+    // A step that is delivered again gets the same.
+    assert_eq!(done(session.step(1, 1, &tokens("one$")).await), second);
+    assert_eq!(done(session.step(0, 0, &[]).await), first);
+    assert!(lost(session.step(1, 1, &tokens("two$")).await).contains("other tokens"));
+    assert!(lost(session.step(3, 3, &tokens("two$")).await).contains("came after"));
+    let last = done(session.step(2, 2, &tokens("two$")).await);
     assert!(last.done && !last.success && last.reward == 0.5, "{last:?}");
-    assert_eq!(done(session.step(2, &tokens("two$")).await), last);
+    assert_eq!(done(session.step(2, 2, &tokens("two$")).await), last);
     assert!(last.said[0].text.contains("exit code 3"), "{last:?}");
 }
 
@@ -53,10 +53,10 @@ async fn another_attempt_gets_the_place_of_the_one_before() {
     let begin = |attempt| world.attempt(rollout(attempt), &json!({}), row.clone());
     let first = begin(0).unwrap();
     // It waits for its turn, which never comes: the rollout was begun anew.
-    done(first.step(0, &[]).await);
+    done(first.step(0, 0, &[]).await);
     until("the second attempt has a place", || begin(1).is_ok()).await;
-    assert!(lost(first.step(1, &tokens("late$")).await).contains("no longer needs"));
-    done(begin(1).unwrap().step(0, &[]).await);
+    assert!(lost(first.step(1, 1, &tokens("late$")).await).contains("no longer needs"));
+    done(begin(1).unwrap().step(0, 0, &[]).await);
     assert_eq!(world.begin(&json!({}), row.clone()).err(), Some(BeginError::Full(1)));
 }
 
@@ -75,9 +75,9 @@ async fn calls_are_refused_with_the_status_that_clients_know() {
                  report('models', urllib.request.urlopen(request('/v1/models', None)).status)";
     let spec = json!({ "max_turns": 2, "context_tokens": 100 });
     let session = world.begin(&spec, json!({ "files": { "agent.py": world.agent(agent) } })).unwrap();
-    done(session.step(0, &[]).await);
-    done(session.step(1, &tokens("b$")).await);
-    assert!(done(session.step(2, &tokens("e$")).await).done);
+    done(session.step(0, 0, &[]).await);
+    done(session.step(1, 1, &tokens("b$")).await);
+    assert!(done(session.step(2, 2, &tokens("e$")).await).done);
     let reports = world.reports();
     let statuses = [
         ("key", 401),
@@ -105,9 +105,9 @@ async fn parallel_calls_are_answered_one_after_another_and_a_lost_answer_is_give
                  [t.start() for t in both]; [t.join() for t in both]\n\
                  report('same', answers == ['b', 'b'])";
     let session = world.begin(&json!({}), json!({ "files": { "agent.py": world.agent(agent) } })).unwrap();
-    done(session.step(0, &[]).await);
+    done(session.step(0, 0, &[]).await);
     until("the first client gives up", || world.reports()["gave_up"] == 1).await;
-    assert!(done(session.step(1, &tokens("b$")).await).done);
+    assert!(done(session.step(1, 1, &tokens("b$")).await).done);
     assert_eq!(world.reports()["same"], true, "{}", world.reports());
 }
 
@@ -121,15 +121,73 @@ async fn an_agent_may_ask_for_several_answers_and_go_on_after_one() {
                  report('more', status([user('a')], n=3))";
     let spec = json!({ "forks": "separate", "max_turns": 4 });
     let session = world.begin(&spec, json!({ "files": { "agent.py": world.agent(agent) } })).unwrap();
-    let first = done(session.step(0, &[]).await);
-    let second = done(session.step(1, &tokens("b$")).await);
+    let first = done(session.step(0, 0, &[]).await);
+    let second = done(session.step(1, 1, &tokens("b$")).await);
     assert_eq!((words(&first.observation), first.follows), ("<user>a$<assistant>".to_owned(), None));
     assert_eq!((second.observation, second.follows), (first.observation, Some(0)));
-    let third = done(session.step(2, &tokens("c$")).await);
+    let third = done(session.step(2, 2, &tokens("c$")).await);
     assert_eq!((words(&third.observation), third.follows), ("<user>go on$<assistant>".to_owned(), Some(1)));
-    assert!(done(session.step(3, &tokens("d$")).await).done);
+    assert!(done(session.step(3, 3, &tokens("d$")).await).done);
     let reports = world.reports();
     assert_eq!((&reports["said"], &reports["more"]), (&json!(["b", "c", "d"]), &json!(410)), "{reports}");
+}
+
+/// Lets a step come to where it waits.
+async fn assert_waits(step: &mut (impl Future<Output = Step> + Unpin)) {
+    tokio::select! {
+        biased;
+        led = step => panic!("it does not wait: {led:?}"),
+        () = std::future::ready(()) => {}
+    }
+}
+
+#[tokio::test]
+async fn calls_side_by_side_do_not_wait_for_each_others_turns() {
+    let world = World::start(8).await;
+    // Three sub-agents at once, each of two calls; the main agent's call comes after them.
+    let agent = "import threading\n\
+                 told = {}\n\
+                 def sub(name):\n    first = ask([user(name)]); told[name] = [first['content'], ask([user(name), first, user('on')])['content']]\n\
+                 subs = [threading.Thread(target=sub, args=(name,)) for name in 'xyz']\n\
+                 [t.start() for t in subs]; [t.join() for t in subs]\n\
+                 report('told', told)\n\
+                 report('main', ask([user('main')])['content'])";
+    let spec = json!({ "forks": "separate", "max_turns": 7, "parallel_calls": 3 });
+    let session = world.begin(&spec, json!({ "files": { "agent.py": world.agent(agent) } })).unwrap();
+    // All three calls come without a turn. A call's number is that of its step, and 1.
+    let mut calls = Vec::new();
+    for step in 0..3 {
+        calls.push(words(&done(session.step(step, 0, &[]).await).observation));
+    }
+    let call_of = |name: &str| 1 + calls.iter().position(|call| call.contains(name)).unwrap() as u32;
+    // z goes on and ends while the turns of the others are sampled.
+    let (x, y, z) = (call_of("<user>x"), call_of("<user>y"), call_of("<user>z"));
+    let on = done(session.step(3, z, &tokens("z1$")).await);
+    assert_eq!(
+        (words(&on.observation), on.follows),
+        ("<user>on$<assistant>".to_owned(), (z < 3).then_some(z))
+    );
+    // A step waits, and one that hands over a turn takes its place.
+    let mut waits = Box::pin(session.step(4, 0, &[]));
+    assert_waits(&mut waits).await;
+    let on = done(session.step(5, x, &tokens("x1$")).await);
+    let waits = done(waits.await);
+    assert!(waits.observation.is_empty() && !waits.done, "{waits:?}");
+    assert_eq!((words(&on.observation), on.follows), ("<user>on$<assistant>".to_owned(), Some(x)));
+    assert_eq!(words(&done(session.step(6, y, &tokens("y1$")).await).observation), "<user>on$<assistant>");
+    // The last turns come in another order than their calls; the main agent asks when all are there.
+    let (y2, z2) = (tokens("y2$"), tokens("z2$"));
+    let (mut first, mut second) = (Box::pin(session.step(7, 7, &y2)), Box::pin(session.step(8, 4, &z2)));
+    assert_waits(&mut first).await;
+    assert_waits(&mut second).await;
+    let main = done(session.step(9, 6, &tokens("x2$")).await);
+    assert!(done(first.await).observation.is_empty() && done(second.await).observation.is_empty());
+    assert_eq!((words(&main.observation), main.follows), ("<user>main$<assistant>".to_owned(), Some(0)));
+    let end = done(session.step(10, 10, &tokens("m$")).await);
+    assert!(end.done && end.reward == 1.0, "{end:?}");
+    let reports = world.reports();
+    assert_eq!(reports["told"], json!({ "x": ["x1", "x2"], "y": ["y1", "y2"], "z": ["z1", "z2"] }));
+    assert_eq!(reports["main"], "m");
 }
 
 #[tokio::test]
@@ -143,9 +201,9 @@ async fn no_process_of_an_agent_outlives_it() {
     let files = |agent: &str| json!({ "files": { "agent.py": world.agent(agent) } });
     // It ends by itself; it is not needed any more; its worker goes away.
     let session = world.begin(&json!({}), files(&daemon)).unwrap();
-    done(session.step(0, &[]).await);
+    done(session.step(0, 0, &[]).await);
     until("the daemon runs", || !processes_with(&world.mark).is_empty()).await;
-    assert!(done(session.step(1, &tokens("b$")).await).done);
+    assert!(done(session.step(1, 1, &tokens("b$")).await).done);
     until("all are gone after the exit", || processes_with(&world.mark).is_empty()).await;
 
     let row = files(&daemon);
@@ -158,8 +216,8 @@ async fn what_an_agent_does_is_a_result_and_what_breaks_around_it_is_none() {
     let files = |agent: &str| json!({ "files": { "agent.py": world.agent(agent) } });
     let play = async |spec: serde_json::Value, agent: &str| {
         let session = world.begin(&spec, files(agent)).unwrap();
-        match session.step(0, &[]).await {
-            Step::Done(first) if !first.done => session.step(1, &tokens("b$")).await,
+        match session.step(0, 0, &[]).await {
+            Step::Done(first) if !first.done => session.step(1, 1, &tokens("b$")).await,
             other => other,
         }
     };
@@ -188,9 +246,9 @@ async fn what_an_agent_does_is_a_result_and_what_breaks_around_it_is_none() {
         }
     }
     let session = world.begin(&json!({ "idle_ms": 300 }), files(ask)).unwrap();
-    done(session.step(0, &[]).await);
+    done(session.step(0, 0, &[]).await);
     until("the agent has waited too long", || session.is_over()).await;
-    assert!(lost(session.step(1, &tokens("b$")).await).contains("idle_ms"));
+    assert!(lost(session.step(1, 1, &tokens("b$")).await).contains("idle_ms"));
 }
 
 #[tokio::test]
@@ -199,10 +257,10 @@ async fn time_in_which_an_agent_waits_for_the_model_is_not_its_own() {
     let agent = "first = ask([user('a')])\nask([user('a'), first, user('c')])";
     let row = json!({ "files": { "agent.py": world.agent(agent) } });
     let session = world.begin(&json!({ "time_ms": 5_000, "call_ms": 4_000 }), row).unwrap();
-    done(session.step(0, &[]).await);
+    done(session.step(0, 0, &[]).await);
     // More than all of its time.
     tokio::time::sleep(Duration::from_millis(5_100)).await;
-    assert!(!done(session.step(1, &tokens("b$")).await).done);
+    assert!(!done(session.step(1, 1, &tokens("b$")).await).done);
 }
 
 #[tokio::test]
@@ -211,7 +269,7 @@ async fn a_worker_hosts_as_many_agents_as_it_may() {
     let row = json!({ "files": { "agent.py": world.agent("ask([user('a')])") } });
     let session = world.begin(&json!({}), row.clone()).unwrap();
     assert!(world.begin(&json!({}), row.clone()).err().unwrap().to_string().contains("1 agents already"));
-    done(session.step(0, &[]).await);
-    assert!(done(session.step(1, &tokens("b$")).await).done);
+    done(session.step(0, 0, &[]).await);
+    assert!(done(session.step(1, 1, &tokens("b$")).await).done);
     world.begin(&json!({}), row).unwrap();
 }

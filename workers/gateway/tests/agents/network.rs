@@ -143,7 +143,7 @@ async fn a_run_that_asks_for_more_than_its_worker_allows_fails_with_the_remedy()
         (&open, json!(["a.test"]), "a.test", "write host:port"),
     ] {
         let row = json!({ "files": { "agent.py": world.agent(&agent) } });
-        match world.begin(&json!({ "network": network }), row).unwrap().step(0, &[]).await {
+        match world.begin(&json!({ "network": network }), row).unwrap().step(0, 0, &[]).await {
             Step::Impossible(reason) => {
                 let named = format!("environment.network={named:?} is refused");
                 assert!(reason.contains(&named) && reason.contains(remedy), "{network}: {reason}");
@@ -167,7 +167,7 @@ async fn the_connections_of_an_agent_end_with_it() {
     );
     let row = json!({ "files": { "agent.py": world.agent(&agent) } });
     let session = world.begin(&json!({ "network": hosts }), row).unwrap();
-    let told = session.step(0, &[]).await;
+    let told = session.step(0, 0, &[]).await;
     assert!(
         matches!(&told, Step::Done(done) if words(&done.observation).contains("HTTP/1.1 200")),
         "{told:?}"

@@ -18,12 +18,12 @@ pub(crate) async fn told(
     files: serde_json::Value,
 ) -> (String, millrace_schemas::env_step::EnvStepDone) {
     let session = world.begin(settings, files).unwrap();
-    let first = match session.step(0, &[]).await {
+    let first = match session.step(0, 0, &[]).await {
         Step::Done(first) => words(&first.observation),
         other => panic!("{other:?}"),
     };
     let told = first.trim_start_matches("<user>").trim_end_matches("$<assistant>").to_owned();
-    (told, done(session.step(1, &tokens("b$")).await))
+    (told, done(session.step(1, 1, &tokens("b$")).await))
 }
 
 #[tokio::test]
@@ -123,7 +123,7 @@ async fn a_sandboxed_agent_has_the_results_of_any_other() {
         (json!({ "command": ["no-such-agent"] }), "", "no-such-agent"),
         (json!({ "command": ["/var/empty/agent"] }), "", "/var/empty/agent"),
     ] {
-        match world.begin(&spec, row(agent)).unwrap().step(0, &[]).await {
+        match world.begin(&spec, row(agent)).unwrap().step(0, 0, &[]).await {
             Step::Impossible(reason) => assert!(reason.contains(why), "{spec}: {reason}"),
             other => panic!("{spec}: {other:?}"),
         }

@@ -109,14 +109,14 @@ impl World {
     /// and again until its worker goes away. No process must be left.
     pub(crate) async fn ends_with_run_and_worker(self, row: Value) {
         let session = self.begin(&json!({}), row.clone()).unwrap();
-        done(session.step(0, &[]).await);
+        done(session.step(0, 0, &[]).await);
         until("the daemon runs", || !processes_with(&self.mark).is_empty()).await;
         self.agents.retain(|_, _, _| false);
-        assert!(lost(session.step(1, &crate::testing::tokens("b$")).await).contains("no longer needs"));
+        assert!(lost(session.step(1, 1, &crate::testing::tokens("b$")).await).contains("no longer needs"));
         until("all are gone after the run", || processes_with(&self.mark).is_empty()).await;
 
         let session = self.begin(&json!({}), row).unwrap();
-        done(session.step(0, &[]).await);
+        done(session.step(0, 0, &[]).await);
         until("the daemon runs", || !processes_with(&self.mark).is_empty()).await;
         let World { agents, mark, .. } = self;
         drop(agents);

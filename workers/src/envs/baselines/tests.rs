@@ -9,6 +9,7 @@ fn resets(environment: &EnvironmentSpec, prompts: u64) -> Vec<EnvStepTask> {
         seed,
         row: None,
         action: EnvAction::Reset,
+        answers: None,
         prefix: Vec::new(),
     };
     (0..prompts).map(reset).collect()

@@ -56,6 +56,7 @@ impl Game {
             seed: 1,
             row: Some(row),
             action,
+            answers: None,
             prefix: Vec::new(),
         };
         match self.game().act(&task)? {

@@ -244,6 +244,7 @@ pub(crate) fn task(group: u64, version: u64) -> Task {
             seed: group,
             row: None,
             action: EnvAction::Reset,
+            answers: None,
             prefix: Vec::new(),
         }),
     }

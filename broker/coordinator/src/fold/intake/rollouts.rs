@@ -60,8 +60,9 @@ pub(crate) fn outcome(
     if let OutcomeBody::Lost(lost) = &body {
         return failures::lost(run, id, key, &lost.reason, out);
     }
+    let made = tasks::made(rollout);
     let taken = match (key, body) {
-        (TaskKey::Generate { .. }, OutcomeBody::TurnBrief(turn)) => {
+        (TaskKey::Generate { turn: number, .. }, OutcomeBody::TurnBrief(turn)) => {
             if !evaluate {
                 let counters = &mut books.counters;
                 counters.sampled_tokens += u64::from(turn.tokens);
@@ -69,10 +70,10 @@ pub(crate) fn outcome(
                 counters.prefill_tokens += u64::from(turn.prefill_tokens);
                 counters.cached_tokens += u64::from(turn.cached_tokens);
             }
-            generate::done(rollout, &context, floor..=version, (seq, turn))
+            generate::done(rollout, &context, (number, floor..=version), (seq, turn))
         }
-        (TaskKey::EnvStep { .. }, OutcomeBody::StepBrief(step)) => {
-            env_step::done(rollout, &context, (seq, &step))
+        (TaskKey::EnvStep { turn, .. }, OutcomeBody::StepBrief(step)) => {
+            env_step::done(rollout, &context, turn, (seq, &step))
         }
         (TaskKey::Reward { reward, .. }, OutcomeBody::Reward(done)) => {
             let environment = context.domain.environment;
@@ -90,8 +91,10 @@ pub(crate) fn outcome(
     // already.
     if !(matches!(key, TaskKey::Reward { .. })) {
         tasks::describe(&context, rollout, &mut |mut task| {
-            task.carry(std::mem::take(&mut latest));
-            out.push(Command::PutTask(Box::new(task)));
+            if tasks::is_new(rollout, made, task.key) {
+                task.carry(std::mem::take(&mut latest));
+                out.push(Command::PutTask(Box::new(task)));
+            }
         });
     }
 }
@@ -101,16 +104,16 @@ pub(crate) fn outcome(
 /// # Errors
 /// It could not be trained on.
 pub(crate) fn begun(run: &mut Run, key: TaskKey, (seq, part): (u64, &TurnBrief)) -> Result<(), Refused> {
-    let TaskKey::Generate { rollout: id, .. } = key else { return Ok(()) };
+    let TaskKey::Generate { rollout: id, turn } = key else { return Ok(()) };
     let Some(group) = run.group(id.group) else { return Ok(()) };
     let context = TaskContext::of(run, group, id);
     let Some(rollout) = group.rollouts.get(id.index as usize) else { return Ok(()) };
-    let Some(begun) = generate::begun(rollout, &context, (seq, part))? else { return Ok(()) };
-    let known = rollout.begun.as_deref().map_or(0, |known| known.entry.tokens);
+    let Some(begun) = generate::begun(rollout, &context, turn, (seq, part))? else { return Ok(()) };
     if let Some((group, evaluate)) = run.group_mut(id.group)
         && let Some(rollout) = group.rollouts.get_mut(id.index as usize)
     {
-        rollout.begun = Some(Box::new(begun));
+        let place = rollout.begun_mut(turn);
+        let known = place.replace(Box::new(begun)).map_or(0, |known| known.entry.tokens);
         if !evaluate {
             run.books.counters.handed_back_tokens += u64::from(part.tokens.saturating_sub(known));
         }

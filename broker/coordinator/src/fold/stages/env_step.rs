@@ -4,8 +4,11 @@ use millrace_schemas::brief::StepBrief;
 use millrace_schemas::env_step::{EnvAction, EnvStepTask, Split};
 use millrace_schemas::reward::TurnResult;
 use millrace_schemas::submit::Domain;
-use millrace_schemas::{Fork, Task, TaskBody, TaskKey};
+use millrace_schemas::{EntryRef, Fork, Task, TaskBody, TaskKey};
 
+use std::iter;
+
+use crate::fold::calls::{Bounds, Calls};
 use crate::fold::context::{Refused, TaskContext};
 use crate::fold::pools::pool;
 use crate::fold::rollout::{Phase, Rollout};
@@ -16,21 +19,43 @@ use crate::fold::stages::generate::check_tokens;
 /// The task that resets the rollout's environment or takes its last turn as an action.
 #[must_use]
 pub fn task(context: &TaskContext<'_>, rollout: &Rollout) -> Task {
+    let prefix = match (rollout.phase, rollout.trajectory.as_slice()) {
+        (Phase::EnvStep, [.., before, turn]) => vec![*before, *turn],
+        _ => Vec::new(),
+    };
+    task_of(context, rollout, rollout.turns.len() as u32, (prefix, None))
+}
+
+/// The steps of an environment whose calls are answered side by side.
+pub fn tasks_of_calls(context: &TaskContext<'_>, rollout: &Rollout, put: &mut impl FnMut(Task)) {
+    let Some(calls) = rollout.calls.as_deref() else { return };
+    for (step, call) in &calls.steps {
+        let turn = calls.turn_of(*call).and_then(|turn| turn.checked_sub(1));
+        let turn = turn.and_then(|turn| rollout.trajectory.get(2 * turn as usize + 1));
+        let prefix = iter::once(calls.host).chain(turn.copied()).collect();
+        put(task_of(context, rollout, *step, (prefix, Some(*call))));
+    }
+}
+
+fn task_of(
+    context: &TaskContext<'_>,
+    rollout: &Rollout,
+    step: u32,
+    (prefix, answers): (Vec<EntryRef>, Option<u32>),
+) -> Task {
     let (spec, Domain { number, environment, .. }) = (context.spec, context.domain);
     let (split, purpose) = if context.evaluate {
         (Split::HeldOut, Purpose::HeldOutPrompt)
     } else {
         (Split::Train, Purpose::TrainPrompt)
     };
-    let (action, prefix) = match (rollout.phase, rollout.trajectory.as_slice()) {
-        (Phase::EnvStep, [.., before, turn]) => {
-            (EnvAction::Step { state: Vec::new(), tokens: Vec::new() }, vec![*before, *turn])
-        }
-        _ => (EnvAction::Reset, Vec::new()),
+    let action = match prefix.is_empty() {
+        true => EnvAction::Reset,
+        false => EnvAction::Step { state: Vec::new(), tokens: Vec::new() },
     };
     Task {
         run: spec.name.clone(),
-        key: TaskKey::EnvStep { rollout: context.id, turn: rollout.turns.len() as u32 },
+        key: TaskKey::EnvStep { rollout: context.id, turn: step },
         pool: pool(environment.pool()),
         version: rollout.version(),
         evaluate: context.evaluate,
@@ -44,12 +69,19 @@ pub fn task(context: &TaskContext<'_>, rollout: &Rollout) -> Task {
             },
             row: rows::row_of_prompt((spec.seed, number), environment, split, context.prompt),
             prefix,
+            answers,
             action,
         }),
     }
 }
 
-/// Applies a step of the environment. `seq` is its position in the log.
+/// Most calls of a rollout of this domain.
+fn bounds(domain: &Domain<'_>) -> Bounds {
+    let environment = domain.environment;
+    Bounds { in_all: environment.max_turns(), at_once: environment.parallel_calls() }
+}
+
+/// Applies the environment's step of this number. `seq` is its position in the log.
 ///
 /// # Errors
 /// The step is invalid: tokens that the model does not have, or no observation in an episode that
@@ -57,16 +89,34 @@ pub fn task(context: &TaskContext<'_>, rollout: &Rollout) -> Task {
 pub(crate) fn done(
     rollout: &mut Rollout,
     context: &TaskContext<'_>,
+    number: u32,
     (seq, step): (u64, &StepBrief),
 ) -> Result<(), Refused> {
     let TaskContext { spec, domain, .. } = context;
     check_tokens("observation", step.highest, spec.model.vocabulary())?;
+    if let Some(calls) = rollout.calls.as_mut()
+        && !step.done
+    {
+        return calls.step(number, step.entry(seq), step, bounds(domain)).map_err(Refused);
+    }
     if !step.done && step.tokens == 0 {
         return Err(Refused("environment gave no observation in an episode that is not over".into()));
     }
     let reset = rollout.phase == Phase::Reset;
     if reset && step.done {
         return Err(Refused("environment was over at its reset".into()));
+    }
+    if reset && domain.environment.parallel_calls() > 1 {
+        let calls = Calls::begin(step.entry(seq), step, bounds(domain)).map_err(Refused)?;
+        rollout.calls = Some(Box::new(calls));
+        rollout.phase = Phase::Calls;
+        // Its turns may be sampled in any order, by this version or later ones. Its staleness counts from here until all
+        // are known.
+        rollout.stamp = context.version;
+        return Ok(());
+    }
+    if rollout.calls.is_some() && rollout.turns.is_empty() {
+        return Err(Refused("environment was over before a call of it had its turn".into()));
     }
     let last = rollout.turns_taken();
     if let Some(follows) = step.follows.filter(|follows| *follows > last || rollout.skipped > 0) {
@@ -76,6 +126,11 @@ pub(crate) fn done(
     }
     if !reset {
         let tokens = rollout.trajectory.last().map_or(0, |turn| turn.tokens);
+        if rollout.calls.take().is_some() {
+            // Calls that are open have no turn in it.
+            rollout.start = rollout.first_versions().min();
+            rollout.results.pop();
+        }
         rollout.results.push(TurnResult { reward: step.reward, valid: step.valid, tokens });
         if let Some(turn) = rollout.turns.last_mut() {
             turn.reward = step.reward;

@@ -130,7 +130,7 @@ fn a_false_start_version_is_found() {
     let found = finding(|v| {
         batch(&mut v[3]).groups[0].rollouts[0].turns[0].segments[0].version = PolicyVersion(1);
     });
-    assert_eq!(found, "v3: rollout g3r0a0 claims to start at v2; its first token is v1");
+    assert_eq!(found, "v3: rollout g3r0a0 claims to start at v2; its oldest token is v1");
     let found = finding(|v| {
         let later = Segment { version: PolicyVersion(3), tokens: 1 };
         batch(&mut v[3]).groups[0].rollouts[0].turns[0].segments.push(later);

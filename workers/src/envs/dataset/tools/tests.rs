@@ -71,7 +71,7 @@ impl Game {
     async fn act(&self, action: EnvAction) -> Result<EnvStepDone, McpError> {
         let environment = EnvironmentSpec::Dataset(self.spec.clone());
         let (split, seed, row, prefix) = (Split::Train, 1, Some(0), Vec::new());
-        let task = EnvStepTask { environment, split, seed, row, action, prefix };
+        let task = EnvStepTask { environment, split, seed, row, action, prefix, answers: None };
         let (declared, tools) = self.declared().await;
         let game = Dataset { spec: &self.spec, rows: &self.rows, codec: Some(&self.codec), tools: &tools };
         match game.act(&task).unwrap() {
