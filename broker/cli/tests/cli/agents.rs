@@ -109,10 +109,8 @@ async fn forks_are_trained_on_in_the_context_that_they_were_sampled_in() {
     let folder = tempfile::tempdir().unwrap();
     let agent = AGENT.replace(TALK, FORKED);
     assert_ne!(agent, AGENT);
-    // All that is said would not have room in one context.
     let file = written(folder.path(), &agent, "forks = \"separate\"");
-    let text = std::fs::read_to_string(&file).unwrap().replace("context_tokens = 150", "context_tokens = 75");
-    std::fs::write(&file, text).unwrap();
+    change(&file, &TOLD_APART);
     let report = played(folder.path(), &file).await;
     assert!(report.counters.turns >= 4 * report.ledger.trained, "each call is a turn: {report:#?}");
     let drift = drift(&report);
@@ -139,14 +137,26 @@ fn with_sub_agents(wait: f64) -> String {
 /// Its run file.
 fn written_side_by_side(folder: &Path, wait: f64) -> PathBuf {
     let file = written(folder, &with_sub_agents(wait), "forks = \"separate\"\nparallel_calls = 3");
-    let text = std::fs::read_to_string(&file).unwrap();
-    // All that is said would not have room in one context.
-    let text =
-        text.replace("context_tokens = 150", "context_tokens = 75").replace("max_turns = 4", "max_turns = 8");
-    std::fs::write(&file, text).unwrap();
+    change(&file, &[("max_turns = 4", "max_turns = 8")]);
+    change(&file, &TOLD_APART);
     file
 }
 
+/// All that is said would not have room in one context. And each step is on-policy: the drift between sampler and trainer is
+/// of on-policy tokens alone.
+const TOLD_APART: [(&str, &str); 2] =
+    [("context_tokens = 150", "context_tokens = 75"), ("alpha = 1.0", "alpha = 0.0")];
+
+fn change(file: &Path, changes: &[(&str, &str)]) {
+    let mut text = std::fs::read_to_string(file).unwrap();
+    for (from, to) in changes {
+        assert!(text.contains(from), "{from}: {text}");
+        text = text.replace(from, to);
+    }
+    std::fs::write(file, text).unwrap();
+}
+
+/// The largest of the last step.
 fn drift(report: &Report) -> f64 {
     let manifest = std::fs::read(Path::new(&report.weights_path).join("manifest.json")).unwrap();
     let manifest: serde_json::Value = serde_json::from_slice(&manifest).unwrap();
@@ -168,8 +178,7 @@ async fn sub_agents_side_by_side_are_trained_on_in_their_own_contexts() {
 async fn sub_agents_side_by_side_go_on_when_what_serves_them_is_killed() {
     let folder = tempfile::tempdir().unwrap();
     let file = written_side_by_side(folder.path(), 0.2);
-    let text = std::fs::read_to_string(&file).unwrap().replace("steps = 3", "steps = 8");
-    std::fs::write(&file, text).unwrap();
+    change(&file, &[("steps = 3", "steps = 8")]);
     let mut up = Up::start_file(folder.path(), &file, &["--env", "2", "--ack-wait", "2"]);
     for role in ["generate-0", "coordinator-0", "nats-server", "env-0"] {
         until("agents run", async || (agents(folder.path()) > 2).then_some(())).await;

@@ -325,6 +325,39 @@ fn two_hosts_at_once_unpack_a_layer_once() {
     );
 }
 
+/// The process that unpacked a layer may lock it for its sandboxes before another that waited to unpack it looks again.
+#[test]
+fn who_waits_for_a_layer_does_not_wait_for_those_that_use_it() {
+    let place = Place::new();
+    std::fs::create_dir(place.at("one")).unwrap();
+    std::fs::write(place.at("one/words"), "below\n").unwrap();
+    std::fs::set_permissions(place.at("one"), PermissionsExt::from_mode(0o555)).unwrap();
+    place.push("one", &["task", "--system"]);
+    place.host().start("task");
+    let [layer] = &place.layers()[..] else { panic!("one layer: {:?}", place.layers()) };
+    let (away, here) = (place.at("away"), place.at(&format!("cache/layers/{layer}")));
+    std::fs::rename(&here, &away).unwrap();
+    // As a sandbox of another process uses it.
+    let used = std::fs::File::open(place.at(&format!("cache/locks/{layer}"))).unwrap();
+    used.lock_shared().unwrap();
+    let host = place.host();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| host.start("task"));
+        let began = Instant::now();
+        while !place.at(&format!("cache/blobs/{layer}")).exists() {
+            assert!(began.elapsed() < PATIENCE && !waits.is_finished(), "it does not fetch the layer");
+        }
+        // Nothing shows when it looks for the layer: right after it has the bytes.
+        let has = Instant::now();
+        while has.elapsed().as_millis() < 300 {
+            std::thread::yield_now();
+        }
+        std::fs::rename(&away, &here).unwrap();
+        let id = waits.join().unwrap();
+        assert_eq!(host.run(&id, "cat /words"), "below\n");
+    });
+}
+
 /// What nobody uses leaves; what a sandbox of any process uses stays, however far beyond the bound.
 #[test]
 fn beyond_the_caches_bound_the_layers_that_nobody_uses_are_removed() {

@@ -4,12 +4,13 @@
 //! held by who unpacks or removes, alone, and by all who use the layer, together. A process that dies
 //! leaves `layers/.DIGEST.part` or `layers/.DIGEST.gone`, which the next one removes.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use nix::sys::stat::futimens;
 use nix::sys::time::TimeSpec;
@@ -24,6 +25,8 @@ use crate::live::store::{Digest, hex, refused};
 const PIECE: usize = 128 * 1024;
 /// Who owns the files of a cache where this process is root: sandboxes run as nobody then.
 const NOBODY: u32 = 65_534;
+/// Between two looks for a layer that others have locked without unpacking it.
+const AGAIN: Duration = Duration::from_millis(5);
 /// File of a layer that has its size.
 const BYTES: &str = "bytes";
 
@@ -74,7 +77,7 @@ impl ImageCache {
     }
 
     /// Unpacks a layer unless it is there, and keeps it there as long as the file is open. Waits for
-    /// another process that unpacks or removes it.
+    /// another process that unpacks or removes it, and never for one that uses it.
     fn hold(&self, program: &Path, digest: &Digest) -> Result<File, LiveError> {
         let fail = |error: io::Error| refused("lock", &self.layer(digest), &error);
         loop {
@@ -87,20 +90,28 @@ impl ImageCache {
                 return Ok(held);
             }
             drop(held);
-            self.unpack(program, digest)?;
+            if !self.unpack(program, digest)? {
+                // Others look at it at this moment, or have just unpacked it.
+                std::thread::sleep(AGAIN);
+            }
         }
     }
 
     /// Whether the layer's bytes are what its name says is proved before the first of them is
-    /// unpacked.
-    fn unpack(&self, program: &Path, digest: &Digest) -> Result<(), LiveError> {
+    /// unpacked. Does nothing where another has the lock: once it has unpacked the layer, its sandboxes keep the lock as
+    /// long as they live. Returns whether the layer is there.
+    fn unpack(&self, program: &Path, digest: &Digest) -> Result<bool, LiveError> {
         let layer = self.layer(digest);
         let fail = |error: io::Error| refused("lock", &layer, &error);
         // Held as long as the file is open: a process that dies lets go.
         let held = self.lock_of(digest.as_str())?;
-        held.lock().map_err(fail)?;
+        match held.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(false),
+            Err(TryLockError::Error(error)) => return Err(fail(error)),
+        }
         if layer.exists() {
-            return Ok(());
+            return Ok(true);
         }
         let blob = self.folder.join("blobs").join(digest.as_str());
         prove(&blob, digest)?;
@@ -110,7 +121,7 @@ impl ImageCache {
             done.and_then(|()| fs::rename(&part, &layer).map_err(|error| refused("name", &layer, &error)));
         // What is left of a failure is removed now, or by the next try.
         let _ = if done.is_err() { remove(&part) } else { fs::remove_file(&blob).map_err(fail) };
-        done
+        done.map(|()| true)
     }
 
     /// Removes unpacked layers that nobody uses, the least recently used first, until `most` bytes are
