@@ -77,8 +77,9 @@ impl ImageCache {
     }
 
     /// Unpacks a layer unless it is there, and keeps it there as long as the file is open. Waits for
-    /// another process that unpacks or removes it, and never for one that uses it.
-    fn hold(&self, program: &Path, digest: &Digest) -> Result<File, LiveError> {
+    /// another process that unpacks or removes it, and never for one that uses it. `None` where another has locked it and
+    /// not unpacked it: others look at it at this moment, or have just unpacked it.
+    fn hold(&self, program: &Path, digest: &Digest) -> Result<Option<File>, LiveError> {
         let fail = |error: io::Error| refused("lock", &self.layer(digest), &error);
         loop {
             let held = self.lock_of(digest.as_str())?;
@@ -87,12 +88,11 @@ impl ImageCache {
                 // The layers that were used least recently go first.
                 let now = TimeSpec::UTIME_NOW;
                 futimens(&held, &now, &now).map_err(|error| fail(error.into()))?;
-                return Ok(held);
+                return Ok(Some(held));
             }
             drop(held);
             if !self.unpack(program, digest)? {
-                // Others look at it at this moment, or have just unpacked it.
-                std::thread::sleep(AGAIN);
+                return Ok(None);
             }
         }
     }
@@ -213,9 +213,14 @@ impl Host {
         }
         let mut shown = Vec::new();
         for digest in layers.iter().rev() {
-            let (own, program, wanted) = (cache.clone(), self.settings().program.clone(), digest.clone());
-            let held = tokio::task::spawn_blocking(move || own.hold(&program, &wanted)).await;
-            let held = held.map_err(|error| LiveError::Refused(error.to_string()))??;
+            let held = loop {
+                let (own, program, wanted) = (cache.clone(), self.settings().program.clone(), digest.clone());
+                let held = tokio::task::spawn_blocking(move || own.hold(&program, &wanted)).await;
+                match held.map_err(|error| LiveError::Refused(error.to_string()))?? {
+                    Some(held) => break held,
+                    None => tokio::time::sleep(AGAIN).await,
+                }
+            };
             let layer = self.keeper().show(&cache.layer(digest)).await?;
             shown.push(Arc::new(layer.keeping(held)));
         }
