@@ -89,6 +89,26 @@ struct Answered {
     repeats: u32,
 }
 
+/// An answer to a call.
+pub(crate) struct Wanted<'a> {
+    pub(crate) call: &'a Call,
+    /// Its number, from 0.
+    pub(crate) choice: u32,
+    /// The link after each of the call's messages. `[M]`
+    links: Vec<Link>,
+    /// Tells it from other calls and answers: the messages, the tools, the limits, and which answer.
+    fingerprint: Link,
+}
+
+impl<'a> Wanted<'a> {
+    pub(crate) fn new(call: &'a Call, choice: u32) -> Self {
+        let links = chain(&call.messages);
+        let messages = links.last().copied().unwrap_or_default();
+        let fingerprint = hash(&messages, &json!([call.tools, call.limits, choice]));
+        Self { call, choice, links, fingerprint }
+    }
+}
+
 /// What a call asks for.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Asked {
@@ -127,16 +147,10 @@ impl Conversation {
         }
     }
 
-    /// Tells calls apart, and the answers to one: the messages, the tools, the limits, and which answer.
-    fn fingerprint(call: &Call, choice: u32) -> Link {
-        let messages = call.messages.iter().fold(Link::default(), |before, message| link(&before, message));
-        hash(&messages, &json!([call.tools, call.limits, choice]))
-    }
-
     /// The number of a call that was asked before, whose client lost its connection and asks again: its turn is outstanding,
     /// or was read. Side by side, a call that looks the same is another one while the first has its client, or its answer.
-    pub(crate) fn known(&mut self, call: &Call, choice: u32) -> Option<u32> {
-        let (fingerprint, is_alone) = (Self::fingerprint(call, choice), self.at_once == 1);
+    pub(crate) fn known(&mut self, wanted: &Wanted<'_>) -> Option<u32> {
+        let (fingerprint, is_alone) = (wanted.fingerprint, self.at_once == 1);
         let is_open =
             |open: &&mut OpenCall| open.fingerprint == fingerprint && (is_alone || open.attended == 0);
         if let Some(open) = self.open.iter_mut().find(is_open) {
@@ -160,8 +174,9 @@ impl Conversation {
         }
     }
 
-    /// Asks for the answer number `choice` to a new call, from 0. A refused one changes nothing.
-    pub(crate) fn ask(&mut self, call: &Call, choice: u32) -> Result<Asked, Refusal> {
+    /// Asks for an answer to a new call. A refused one changes nothing.
+    pub(crate) fn ask(&mut self, wanted: &Wanted<'_>) -> Result<Asked, Refusal> {
+        let Wanted { call, choice, fingerprint, ref links } = *wanted;
         if call.choices > 1 && self.forks != Forks::Separate {
             return Err(Refusal::bad(format!(
                 "n={}: answers side by side are samples of their own, which environment.forks = \"separate\" allows",
@@ -176,13 +191,13 @@ impl Conversation {
         if self.open.len() >= self.at_once {
             return Ok(Asked::Full);
         }
-        let (links, tools) = (chain(&call.messages), hash(&Link::default(), &json!(call.tools)));
+        let tools = hash(&Link::default(), &json!(call.tools));
         let last = self.turns.len();
-        let (place, is_appended) = match self.known_messages(&links, tools) {
+        let (place, is_appended) = match self.known_messages(links, tools) {
             Ok(known) => (Place { turn: last, known }, false),
             Err(refusal) if self.forks == Forks::Refuse => return Err(refusal),
             Err(_) if self.forks == Forks::Append => (Place { turn: last, known: 0 }, true),
-            Err(_) => (self.fork_place(&links, tools), false),
+            Err(_) => (self.fork_place(links, tools), false),
         };
         let (before, new) =
             (place.turn.checked_sub(1).map(|at| &self.turns[at]), &call.messages[place.known..]);
@@ -205,11 +220,11 @@ impl Conversation {
         self.made += 1;
         self.open.push(OpenCall {
             number: self.made,
-            fingerprint: Self::fingerprint(call, choice),
+            fingerprint,
             choice,
             attended: 1,
             prompt_tokens: used + tokens.len(),
-            links,
+            links: links.clone(),
             tools: (call.tools.clone(), tools),
             stop: call.limits.stop.clone(),
         });

@@ -10,7 +10,7 @@ use millrace_schemas::text::cut;
 use tokio::sync::{Semaphore, watch};
 
 use crate::call::{Call, Reply};
-use crate::conversation::{Asked, Conversation, Observation};
+use crate::conversation::{Asked, Conversation, Observation, Wanted};
 use crate::refusal::Refusal;
 pub(crate) use board::{Board, Clock, Phase};
 
@@ -120,7 +120,7 @@ impl Session {
         {
             let _first = self.admission.lock().await;
             for choice in 0..call.choices {
-                attended.push(self.admit(call, choice).await?);
+                attended.push(self.admit(&Wanted::new(call, choice)).await?);
             }
         }
         let mut replies = Vec::new();
@@ -130,8 +130,8 @@ impl Session {
         Ok(replies)
     }
 
-    /// Asks for the answer number `choice` to a call, from 0. Waits while as many turns are sampled as may be at once.
-    async fn admit(&self, call: &Call, choice: u32) -> Result<Attended<'_>, Refusal> {
+    /// Asks for an answer to a call. Waits while as many turns are sampled as may be at once.
+    async fn admit(&self, wanted: &Wanted<'_>) -> Result<Attended<'_>, Refusal> {
         let mut board = self.board.subscribe();
         loop {
             let asked = {
@@ -143,11 +143,11 @@ impl Session {
                 conversation.read(|number| now.turn(number).cloned());
                 let left = self.max_turns - now.calls();
                 drop(now);
-                match conversation.known(call, choice) {
+                match conversation.known(wanted) {
                     Some(number) => Some(number),
                     None => {
-                        self.refuse_beyond(call, choice, left)?;
-                        self.ask(&mut conversation, call, choice)?
+                        self.refuse_beyond(wanted, left)?;
+                        self.ask(&mut conversation, wanted)?
                     }
                 }
             };
@@ -161,14 +161,14 @@ impl Session {
     }
 
     /// Refuses a call that is none of the rollout's any more: it has `left` of them.
-    fn refuse_beyond(&self, call: &Call, choice: u32, left: u32) -> Result<(), Refusal> {
-        let (n, most) = (call.choices, self.max_turns);
+    fn refuse_beyond(&self, wanted: &Wanted<'_>, left: u32) -> Result<(), Refusal> {
+        let (n, most) = (wanted.call.choices, self.max_turns);
         if left == 0 {
             return Err(Refusal::over(format!(
                 "the rollout has had its {most} calls (environment.max_turns)"
             )));
         }
-        if choice == 0 && n > left {
+        if wanted.choice == 0 && n > left {
             return Err(Refusal::over(format!(
                 "n={n}, but of its {most} calls (environment.max_turns) the rollout has {left} left"
             )));
@@ -177,8 +177,8 @@ impl Session {
     }
 
     /// Asks for a new turn. Returns the call's number; `None` where there is no room.
-    fn ask(&self, conversation: &mut Conversation, call: &Call, choice: u32) -> Result<Option<u32>, Refusal> {
-        let Asked::Turn(number, observation) = conversation.ask(call, choice)? else { return Ok(None) };
+    fn ask(&self, conversation: &mut Conversation, wanted: &Wanted<'_>) -> Result<Option<u32>, Refusal> {
+        let Asked::Turn(number, observation) = conversation.ask(wanted)? else { return Ok(None) };
         let Observation { tokens, before, words, follows } = observation;
         let utterance = |(speaker, text): (Speaker, String)| Utterance {
             speaker,
@@ -190,7 +190,7 @@ impl Session {
             follows,
             valid: true,
             said: said.into_iter().filter(|(_, text)| !text.is_empty()).map(utterance).collect(),
-            limits: call.limits.clone(),
+            limits: wanted.call.limits.clone(),
             ..EnvStepDone::default()
         };
         self.board.send_modify(|board| board.ask(done));

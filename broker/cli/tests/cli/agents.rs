@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 
 use tokio::time::timeout;
 
-use super::support::{PATIENCE, Up, millrace, send, stderr, stdout, until};
+use super::support::{PATIENCE, Up, change, millrace, send, stderr, stdout, until};
 
 mod model;
 
@@ -146,15 +146,6 @@ fn written_side_by_side(folder: &Path, wait: f64) -> PathBuf {
 /// of on-policy tokens alone.
 const TOLD_APART: [(&str, &str); 2] =
     [("context_tokens = 150", "context_tokens = 75"), ("alpha = 1.0", "alpha = 0.0")];
-
-fn change(file: &Path, changes: &[(&str, &str)]) {
-    let mut text = std::fs::read_to_string(file).unwrap();
-    for (from, to) in changes {
-        assert!(text.contains(from), "{from}: {text}");
-        text = text.replace(from, to);
-    }
-    std::fs::write(file, text).unwrap();
-}
 
 /// The largest of the last step.
 fn drift(report: &Report) -> f64 {

@@ -68,14 +68,20 @@ pub(crate) fn run_file(name: &str) -> PathBuf {
 /// Writes the run file of this name, with texts changed that it must have, as `run.toml` into
 /// `folder`.
 pub(crate) fn changed_run_file(name: &str, folder: &Path, changes: &[(&str, &str)]) -> PathBuf {
-    let mut text = std::fs::read_to_string(run_file(name)).unwrap();
+    let path = folder.join("run.toml");
+    std::fs::copy(run_file(name), &path).unwrap();
+    change(&path, changes);
+    path
+}
+
+/// Changes texts of a file that it must have.
+pub(crate) fn change(file: &Path, changes: &[(&str, &str)]) {
+    let mut text = std::fs::read_to_string(file).unwrap();
     for (from, to) in changes {
-        assert!(text.contains(from), "{name} has no {from:?}");
+        assert!(text.contains(from), "{} has no {from:?}", file.display());
         text = text.replace(from, to);
     }
-    let path = folder.join("run.toml");
-    std::fs::write(&path, text).unwrap();
-    path
+    std::fs::write(file, text).unwrap();
 }
 
 /// Waits until `condition` gives something.

@@ -18,8 +18,6 @@ use serde::{Deserialize, Serialize};
 pub struct Calls {
     /// The log entry of the reset, which has the environment's state.
     pub host: EntryRef,
-    /// Calls so far.
-    pub made: u32,
     /// The call that each turn answers. `[turns]`
     pub answered: Vec<u32>,
     /// Calls whose turns are being sampled, in order.
@@ -73,11 +71,18 @@ impl Calls {
     ///
     /// # Errors
     /// It follows a turn, and there is none.
-    pub(crate) fn begin(reset: EntryRef, step: &StepBrief, bounds: Bounds) -> Result<Self, String> {
+    pub(crate) fn begin(reset: (u64, &StepBrief), bounds: Bounds) -> Result<Self, String> {
+        let (seq, step) = reset;
         let (answered, open, steps) = (Vec::new(), Vec::new(), BTreeMap::new());
-        let mut calls = Self { host: reset, made: 0, answered, open, steps, stepped: 0 };
-        calls.call(0, reset, step, bounds)?;
+        let mut calls = Self { host: step.entry(seq), answered, open, steps, stepped: 0 };
+        calls.call(0, reset, bounds)?;
         Ok(calls)
+    }
+
+    /// Calls so far.
+    #[must_use]
+    pub const fn made(&self) -> u32 {
+        (self.answered.len() + self.open.len()) as u32
     }
 
     /// The turn that answers this call, from 1; 0 for call 0, which is none. `None` while there is no turn.
@@ -96,20 +101,19 @@ impl Calls {
         self.open.iter().find(|open| open.number == number)
     }
 
-    /// Takes a step that is not the end.
+    /// Takes a step that is not the end, and its position in the log.
     ///
     /// # Errors
     /// It has no call, and no step is later; or its call may not be.
     pub(crate) fn step(
         &mut self,
         number: u32,
-        observation: EntryRef,
-        step: &StepBrief,
+        came: (u64, &StepBrief),
         bounds: Bounds,
     ) -> Result<(), String> {
         self.steps.remove(&number);
-        if step.tokens > 0 {
-            return self.call(number, observation, step, bounds);
+        if came.1.tokens > 0 {
+            return self.call(number, came, bounds);
         }
         if number == self.stepped {
             return Err("environment gave no observation, and no later step waits for one".to_owned());
@@ -118,16 +122,10 @@ impl Calls {
         Ok(())
     }
 
-    fn call(
-        &mut self,
-        number: u32,
-        observation: EntryRef,
-        step: &StepBrief,
-        bounds: Bounds,
-    ) -> Result<(), String> {
+    fn call(&mut self, number: u32, (seq, step): (u64, &StepBrief), bounds: Bounds) -> Result<(), String> {
         let Bounds { in_all, at_once } = bounds;
-        if self.made >= in_all || self.open.len() >= at_once as usize {
-            let (made, open) = (self.made, self.open.len());
+        let (made, open) = (self.made(), self.open.len());
+        if made >= in_all || open >= at_once as usize {
             return Err(format!(
                 "environment has another call after calls={made}, open={open}; at most {in_all}, {at_once} at once"
             ));
@@ -136,8 +134,7 @@ impl Calls {
         let Some(follows) = self.turn_of(call) else {
             return Err(format!("observation follows call={call}, which has no turn"));
         };
-        self.made += 1;
-        let limits = step.limits.clone();
+        let (observation, limits) = (step.entry(seq), step.limits.clone());
         self.open.push(OpenCall { number: number + 1, observation, follows, limits, begun: None });
         self.listen();
         Ok(())

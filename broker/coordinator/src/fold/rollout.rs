@@ -147,9 +147,8 @@ impl Rollout {
 
     /// The part that there is of its next turn, or of the turn of the call of this number.
     pub(crate) fn begun_mut(&mut self, number: u32) -> &mut Option<Box<Begun>> {
-        let calls = self.calls.iter_mut().flat_map(|calls| &mut calls.open);
-        let open = calls.filter(|open| open.number == number).last();
-        open.map_or(&mut self.begun, |open| &mut open.begun)
+        let mut open = self.calls.iter_mut().flat_map(|calls| &mut calls.open);
+        open.find(|open| open.number == number).map_or(&mut self.begun, |open| &mut open.begun)
     }
 
     /// The log entries that its tasks refer to, but for turns that are begun, which are newer.

@@ -8,23 +8,46 @@ use crate::fold::rollout::{Group, Phase, Rollout};
 use crate::fold::stages::{env_step, generate, reward};
 use crate::fold::state::Run;
 
-/// The tasks that a rollout waits for.
-pub fn describe(context: &TaskContext<'_>, rollout: &Rollout, put: &mut impl FnMut(Task)) {
-    match rollout.phase {
-        Phase::Reset | Phase::EnvStep => put(env_step::task(context, rollout)),
-        Phase::Generate => generate::task(context, rollout).into_iter().for_each(put),
-        Phase::Calls => {
-            generate::tasks_of_calls(context, rollout, put);
-            env_step::tasks_of_calls(context, rollout, put);
-        }
-        Phase::Reward => reward::tasks(context, rollout, put),
-        Phase::Finished => {}
-    }
+/// Keys of the tasks that the rollout of this id waits for.
+fn keys(rollout: &Rollout, id: RolloutId) -> impl Iterator<Item = TaskKey> {
+    let turns = rollout.turns.len() as u32;
+    let one = match rollout.phase {
+        Phase::Reset | Phase::EnvStep => Some(TaskKey::EnvStep { rollout: id, turn: turns }),
+        Phase::Generate => Some(TaskKey::Generate { rollout: id, turn: turns + 1 }),
+        Phase::Calls | Phase::Reward | Phase::Finished => None,
+    };
+    // Generating first: its task may include the observation that has just come.
+    let calls = || rollout.calls.as_deref().into_iter();
+    let open = calls().flat_map(|calls| &calls.open);
+    let open = open.map(move |open| TaskKey::Generate { rollout: id, turn: open.number });
+    let steps = calls().flat_map(|calls| calls.steps.keys());
+    let steps = steps.map(move |step| TaskKey::EnvStep { rollout: id, turn: *step });
+    let scores = if rollout.phase == Phase::Reward { rollout.scores.as_slice() } else { &[] };
+    let unscored = (0..).zip(scores).filter(|(_, score)| score.is_none());
+    let rewards = unscored.map(move |(reward, _)| TaskKey::Reward { rollout: id, reward });
+    one.into_iter().chain(open).chain(steps).chain(rewards)
+}
+
+/// The tasks that a rollout waits for, of the keys that are wanted.
+pub fn describe(
+    context: &TaskContext<'_>,
+    rollout: &Rollout,
+    wanted: impl Fn(TaskKey) -> bool,
+    put: impl FnMut(Task),
+) {
+    let keys = keys(rollout, context.id).filter(|key| wanted(*key));
+    let task = |key| match key {
+        TaskKey::EnvStep { turn, .. } => Some(env_step::task(context, rollout, turn)),
+        TaskKey::Generate { turn, .. } => generate::task(context, rollout, turn),
+        TaskKey::Reward { reward, .. } => reward::task(context, rollout, reward),
+        TaskKey::TrainShard { .. } | TaskKey::PublishWeights { .. } => None,
+    };
+    keys.filter_map(task).for_each(put);
 }
 
 /// How many calls and steps there are of calls side by side.
 pub(crate) fn made(rollout: &Rollout) -> (u32, u32) {
-    rollout.calls.as_deref().map_or((0, 0), |calls| (calls.made, calls.stepped))
+    rollout.calls.as_deref().map_or((0, 0), |calls| (calls.made(), calls.stepped))
 }
 
 /// Whether this task of a rollout was not there when it had so many calls and steps.
@@ -33,7 +56,7 @@ pub(crate) fn is_new(rollout: &Rollout, (made, stepped): (u32, u32), key: TaskKe
     match key {
         TaskKey::EnvStep { turn, .. } => turn > stepped,
         TaskKey::Generate { turn, .. } => {
-            calls.made > made && calls.open.last().is_some_and(|newest| newest.number == turn)
+            calls.made() > made && calls.open.last().is_some_and(|newest| newest.number == turn)
         }
         _ => true,
     }
@@ -41,7 +64,15 @@ pub(crate) fn is_new(rollout: &Rollout, (made, stepped): (u32, u32), key: TaskKe
 
 /// Queues the tasks that a rollout waits for.
 pub(crate) fn put(context: &TaskContext<'_>, rollout: &Rollout, out: &mut Commands) {
-    describe(context, rollout, &mut |task| out.push(Command::PutTask(Box::new(task))));
+    describe(context, rollout, |_| true, |task| out.push(Command::PutTask(Box::new(task))));
+}
+
+/// Queues the task of this key if a rollout waits for it.
+pub(crate) fn put_again(run: &Run, id: RolloutId, key: TaskKey, out: &mut Commands) {
+    let Some(group) = run.group(id.group) else { return };
+    let Some(rollout) = group.rollouts.get(id.index as usize) else { return };
+    let put = |task| out.push(Command::PutTask(Box::new(task)));
+    describe(&TaskContext::of(run, group, id), rollout, |awaited| awaited == key, put);
 }
 
 /// Queues the tasks that the rollout of this id waits for.
@@ -59,24 +90,9 @@ pub fn put_group(run: &Run, id: u64, group: &Group, out: &mut Commands) {
     }
 }
 
-/// Whether a rollout in this phase waits for a task of this key.
+/// Whether a rollout waits for a task of this key, if it is of this rollout.
 pub(crate) fn phase_awaits(rollout: &Rollout, key: TaskKey) -> bool {
-    let turns = rollout.turns.len() as u32;
-    match (key, rollout.phase) {
-        (TaskKey::EnvStep { turn, .. }, Phase::Reset) => turn == 0,
-        (TaskKey::EnvStep { turn, .. }, Phase::EnvStep) => turn == turns,
-        (TaskKey::Generate { turn, .. }, Phase::Generate) => turn == turns + 1,
-        (TaskKey::EnvStep { turn: step, .. }, Phase::Calls) => {
-            rollout.calls.as_deref().is_some_and(|calls| calls.steps.contains_key(&step))
-        }
-        (TaskKey::Generate { turn: call, .. }, Phase::Calls) => {
-            rollout.calls.as_deref().is_some_and(|calls| calls.open(call).is_some())
-        }
-        (TaskKey::Reward { reward, .. }, Phase::Reward) => {
-            rollout.scores.get(reward as usize).is_some_and(Option::is_none)
-        }
-        _ => false,
-    }
+    key.rollout().is_some_and(|id| keys(rollout, id).any(|awaited| awaited == key))
 }
 
 /// Whether a rollout of the run waits for this task.
@@ -97,10 +113,6 @@ pub(crate) fn mismatched_request(
 ) -> Option<Task> {
     let request_fingerprint = request_fingerprint?;
     let mut awaited = None;
-    describe(context, rollout, &mut |task| {
-        if task.key == key {
-            awaited = Some(task);
-        }
-    });
+    describe(context, rollout, |described| described == key, |task| awaited = Some(task));
     awaited.filter(|task| task.request_fingerprint() != request_fingerprint)
 }

@@ -40,7 +40,7 @@ fn take(talk: &mut Conversation, sampled: &[u32]) -> Reply {
 
 /// The observation of a call that asks for a turn, as text.
 fn observed(conversation: &mut Conversation, call: &Call) -> String {
-    match conversation.ask(call, 0).unwrap() {
+    match conversation.ask(&Wanted::new(call, 0)).unwrap() {
         Asked::Turn(_, observation) => words(&observation.tokens),
         other => panic!("{other:?}"),
     }
@@ -81,14 +81,14 @@ fn what_does_not_continue_the_conversation_is_refused_and_changes_nothing() {
         (json!([user("summary")]), "messages[0]"),
         (json!([user("a"), user("c")]), "messages[1]"),
     ] {
-        let refusal = talk.ask(&call(messages), 0).unwrap_err();
+        let refusal = talk.ask(&Wanted::new(&call(messages), 0)).unwrap_err();
         assert_eq!(refusal.status, StatusCode::CONFLICT);
         assert!(refusal.message.starts_with(at), "{refusal}");
     }
     let other_tools =
         Call { tools: vec![json!({ "type": "function" })], ..call(json!([user("a"), said, user("c")])) };
-    assert_eq!(talk.ask(&other_tools, 0).unwrap_err().status, StatusCode::CONFLICT);
-    let prefilled = talk.ask(&call(json!([user("a"), said])), 0).unwrap_err();
+    assert_eq!(talk.ask(&Wanted::new(&other_tools, 0)).unwrap_err().status, StatusCode::CONFLICT);
+    let prefilled = talk.ask(&Wanted::new(&call(json!([user("a"), said])), 0)).unwrap_err();
     assert_eq!(prefilled.status, StatusCode::BAD_REQUEST);
     assert_eq!(observed(&mut talk, &call(json!([user("a"), said, user("c")]))), "<user>c$<assistant>");
 }
@@ -110,7 +110,8 @@ fn a_fork_is_appended_where_the_run_says_so() {
 fn forks_are_conversations_of_their_own_where_the_run_says_so() {
     // Room for three messages and their turns, not for all that is said.
     let mut talk = conversation(Forks::Separate, 70);
-    let asked = |talk: &mut Conversation, messages| match talk.ask(&call(messages), 0).unwrap() {
+    let asked = |talk: &mut Conversation, messages| match talk.ask(&Wanted::new(&call(messages), 0)).unwrap()
+    {
         Asked::Turn(_, Observation { tokens, follows, .. }) => (words(&tokens), follows),
         other => panic!("{other:?}"),
     };
@@ -139,11 +140,13 @@ fn forks_are_conversations_of_their_own_where_the_run_says_so() {
     take(&mut talk, &tokens("j$"));
     // The same with other tools follows nothing, for tools come first.
     let tools = vec![json!({ "type": "function" })];
-    let Asked::Turn(_, with_tools) = talk.ask(&Call { tools, ..call(main) }, 0).unwrap() else { panic!() };
+    let Asked::Turn(_, with_tools) = talk.ask(&Wanted::new(&Call { tools, ..call(main) }, 0)).unwrap() else {
+        panic!()
+    };
     assert_eq!(with_tools.follows, Some(0));
     take(&mut talk, &tokens("k$"));
     // Each conversation is bounded by itself.
-    let long = talk.ask(&call(json!([user(&"x".repeat(70))])), 0).unwrap_err();
+    let long = talk.ask(&Wanted::new(&call(json!([user(&"x".repeat(70))])), 0)).unwrap_err();
     assert_eq!(long.code, "context_length_exceeded");
 }
 
@@ -152,14 +155,14 @@ fn a_repeated_call_gets_the_same_turn_a_few_times() {
     let mut talk = conversation(Forks::Refuse, 1_000);
     let asked = call(json!([user("a")]));
     observed(&mut talk, &asked);
-    assert_eq!(talk.known(&asked, 0), Some(1), "its turn is outstanding");
+    assert_eq!(talk.known(&Wanted::new(&asked, 0)), Some(1), "its turn is outstanding");
     let reply = take(&mut talk, &tokens("b$"));
     for _ in 0..REPEATS {
-        assert_eq!(talk.known(&asked, 0), Some(1));
+        assert_eq!(talk.known(&Wanted::new(&asked, 0)), Some(1));
         assert_eq!(talk.deliver(1).unwrap(), reply);
     }
-    assert_eq!(talk.known(&asked, 0), None);
-    assert_eq!(talk.ask(&asked, 0).unwrap_err().status, StatusCode::CONFLICT);
+    assert_eq!(talk.known(&Wanted::new(&asked, 0)), None);
+    assert_eq!(talk.ask(&Wanted::new(&asked, 0)).unwrap_err().status, StatusCode::CONFLICT);
 }
 
 #[test]
@@ -170,7 +173,7 @@ fn an_overflow_is_refused_with_the_numbers() {
     take(&mut talk, &tokens("b$"));
     let next = call(json!([user("a"), json!({ "role": "assistant", "content": "b" }), user("c")]));
     for _ in 0..2 {
-        let refusal = talk.ask(&next, 0).unwrap_err();
+        let refusal = talk.ask(&Wanted::new(&next, 0)).unwrap_err();
         assert_eq!((refusal.status, refusal.code), (StatusCode::BAD_REQUEST, "context_length_exceeded"));
         for number in [first + 2, first, 2 * first + 2] {
             assert!(refusal.message.contains(&number.to_string()), "{refusal} lacks {number}");
@@ -210,7 +213,7 @@ fn answers_side_by_side_are_samples_after_the_same_turn() {
     observed(&mut talk, &call(json!([user("a")])));
     take(&mut talk, &tokens("b$"));
     let both = Call { choices: 2, ..call(json!([user("a"), said("b"), user("c")])) };
-    let mut asked = |choice| match talk.ask(&both, choice).unwrap() {
+    let mut asked = |choice| match talk.ask(&Wanted::new(&both, choice)).unwrap() {
         Asked::Turn(_, Observation { tokens: asked, words: said, follows, .. }) => {
             let reply = take(&mut talk, &tokens(["d$", "e$"][choice as usize]));
             (words(&asked), said, follows, reply.prompt_tokens)
@@ -222,15 +225,16 @@ fn answers_side_by_side_are_samples_after_the_same_turn() {
     assert_eq!(asked(1), ("<user>c$<assistant>".to_owned(), String::new(), Some(1), context));
     // A lost answer is given again, each of them.
     for (choice, text) in [(0, "d"), (1, "e")] {
-        assert_eq!(talk.known(&both, choice), Some(choice + 2));
+        assert_eq!(talk.known(&Wanted::new(&both, choice)), Some(choice + 2));
         assert_eq!(talk.deliver(choice + 2).unwrap().text, text);
     }
     // The agent goes on after the one that it likes.
     let first = call(json!([user("a"), said("b"), user("c"), said("d"), user("f")]));
-    let Asked::Turn(_, on) = talk.ask(&first, 0).unwrap() else { panic!() };
+    let Asked::Turn(_, on) = talk.ask(&Wanted::new(&first, 0)).unwrap() else { panic!() };
     assert_eq!((words(&on.tokens), on.follows), ("<user>f$<assistant>".to_owned(), Some(2)));
     // Where forks are no samples, neither are these.
-    let refused = conversation(Forks::Refuse, 1_000).ask(&Call { choices: 2, ..call(json!([user("a")])) }, 0);
+    let refused = conversation(Forks::Refuse, 1_000)
+        .ask(&Wanted::new(&Call { choices: 2, ..call(json!([user("a")])) }, 0));
     assert!(refused.unwrap_err().message.contains("forks"));
 }
 
@@ -238,7 +242,8 @@ fn answers_side_by_side_are_samples_after_the_same_turn() {
 fn calls_side_by_side_are_samples_of_their_own() {
     let mut talk = side_by_side(Forks::Separate, 1_000, 2);
     let said = |text: &str| json!({ "role": "assistant", "content": text });
-    let asked = |talk: &mut Conversation, messages| match talk.ask(&call(messages), 0).unwrap() {
+    let asked = |talk: &mut Conversation, messages| match talk.ask(&Wanted::new(&call(messages), 0)).unwrap()
+    {
         Asked::Turn(number, observation) => (number, words(&observation.tokens), observation.follows),
         Asked::Full => panic!("there is room"),
     };
@@ -248,7 +253,7 @@ fn calls_side_by_side_are_samples_of_their_own() {
     // Two sub-agents. The second is answered first, and goes on while the first still waits.
     assert_eq!(asked(&mut talk, json!([user("one")])), (2, text("one"), Some(0)));
     assert_eq!(asked(&mut talk, json!([user("two")])), (3, text("two"), Some(0)));
-    assert_eq!(talk.ask(&call(json!([user("three")])), 0).unwrap(), Asked::Full);
+    assert_eq!(talk.ask(&Wanted::new(&call(json!([user("three")])), 0)).unwrap(), Asked::Full);
     talk.read(|number| (number == 3).then(|| tokens("y$").into()));
     assert_eq!(talk.deliver(3).unwrap().text, "y");
     assert_eq!(asked(&mut talk, json!([user("two"), said("y"), user("on")])), (4, text("on"), None));
@@ -256,7 +261,7 @@ fn calls_side_by_side_are_samples_of_their_own() {
     talk.read(|number| (number == 2).then(|| tokens("x$").into()));
     assert_eq!(asked(&mut talk, json!([user("a"), said("b"), user("go")])), (5, text("go"), Some(1)));
     talk.read(|number| (number == 4).then(|| tokens("z$").into()));
-    let one = talk.ask(&call(json!([user("one"), said("x"), user("more")])), 0).unwrap();
+    let one = talk.ask(&Wanted::new(&call(json!([user("one"), said("x"), user("more")])), 0)).unwrap();
     let Asked::Turn(6, one) = one else { panic!("{one:?}") };
     assert_eq!((words(&one.tokens), one.follows), (text("more"), Some(2)));
 }
@@ -265,26 +270,28 @@ fn calls_side_by_side_are_samples_of_their_own() {
 fn a_call_that_looks_like_another_is_its_own_while_the_other_has_its_client() {
     let mut talk = side_by_side(Forks::Separate, 1_000, 3);
     let same = call(json!([user("a")]));
-    assert_eq!((talk.known(&same, 0), observed(&mut talk, &same).is_empty()), (None, false));
-    assert_eq!(talk.known(&same, 0), None, "the first client waits for its own turn");
+    assert_eq!((talk.known(&Wanted::new(&same, 0)), observed(&mut talk, &same).is_empty()), (None, false));
+    assert_eq!(talk.known(&Wanted::new(&same, 0)), None, "the first client waits for its own turn");
     observed(&mut talk, &same);
     talk.leave(1);
-    assert_eq!(talk.known(&same, 0), Some(1), "its client lost its connection and asks again");
-    assert_eq!(talk.known(&same, 0), None);
+    assert_eq!(talk.known(&Wanted::new(&same, 0)), Some(1), "its client lost its connection and asks again");
+    assert_eq!(talk.known(&Wanted::new(&same, 0)), None);
     talk.read(|number| Some(tokens(&format!("{number}$")).into()));
     assert_eq!(talk.deliver(1).unwrap().text, "1");
     // The second's client went away; its answer waits for it, and the first's is had.
     talk.leave(1);
     talk.leave(2);
-    assert_eq!(talk.known(&same, 0), Some(2));
+    assert_eq!(talk.known(&Wanted::new(&same, 0)), Some(2));
     assert_eq!(talk.deliver(2).unwrap().text, "2");
-    assert_eq!(talk.known(&same, 0), None);
+    assert_eq!(talk.known(&Wanted::new(&same, 0)), None);
 }
 
 #[test]
 fn what_the_policy_said_is_told_once_with_the_next_call() {
     let mut talk = side_by_side(Forks::Separate, 1_000, 2);
-    let before = |talk: &mut Conversation, text: &str| match talk.ask(&call(json!([user(text)])), 0).unwrap()
+    let before = |talk: &mut Conversation, text: &str| match talk
+        .ask(&Wanted::new(&call(json!([user(text)])), 0))
+        .unwrap()
     {
         Asked::Turn(_, observation) => observation.before,
         Asked::Full => panic!("there is room"),

@@ -75,7 +75,7 @@ pub fn resets(spec: &RunSpec) -> Vec<EnvStepTask> {
         let id = RolloutId { group: 0, index: 0, attempt: 0 };
         let context =
             TaskContext { spec, version, evaluate: true, evaluate_temperature: 0.0, id, domain, prompt };
-        let tasks = group.rollouts.iter().map(|rollout| env_step::task(&context, rollout).body);
+        let tasks = group.rollouts.iter().map(|rollout| env_step::task(&context, rollout, 0).body);
         resets.extend(tasks.filter_map(|body| match body {
             TaskBody::EnvStep(task) => Some(task),
             _ => None,

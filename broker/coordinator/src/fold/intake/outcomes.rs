@@ -66,11 +66,11 @@ fn returned(run: &mut Run, key: TaskKey, (seq, returned): (u64, &Returned), out:
     {
         return failures::failed(run, key, &reason, out);
     }
-    let mut all = Commands::new();
-    match key.rollout() {
-        Some(id) => tasks::put_rollout(run, id, &mut all),
-        None => train_shard::put(run, &mut all),
+    if let Some(id) = key.rollout() {
+        return tasks::put_again(run, id, key, out);
     }
+    let mut all = Commands::new();
+    train_shard::put(run, &mut all);
     all.retain(|command| matches!(command, Command::PutTask(task) if task.key == key));
     out.append(&mut all);
 }

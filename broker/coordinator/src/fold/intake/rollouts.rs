@@ -90,11 +90,10 @@ pub(crate) fn outcome(
     // While other rewards are outstanding, a reward's outcome queues nothing: they are queued
     // already.
     if !(matches!(key, TaskKey::Reward { .. })) {
-        tasks::describe(&context, rollout, &mut |mut task| {
-            if tasks::is_new(rollout, made, task.key) {
-                task.carry(std::mem::take(&mut latest));
-                out.push(Command::PutTask(Box::new(task)));
-            }
+        let is_new = |key| tasks::is_new(rollout, made, key);
+        tasks::describe(&context, rollout, is_new, |mut task| {
+            task.carry(std::mem::take(&mut latest));
+            out.push(Command::PutTask(Box::new(task)));
         });
     }
 }

@@ -6,8 +6,6 @@ use millrace_schemas::reward::TurnResult;
 use millrace_schemas::submit::Domain;
 use millrace_schemas::{EntryRef, Fork, Task, TaskBody, TaskKey};
 
-use std::iter;
-
 use crate::fold::calls::{Bounds, Calls};
 use crate::fold::context::{Refused, TaskContext};
 use crate::fold::pools::pool;
@@ -16,33 +14,11 @@ use crate::fold::rows;
 use crate::fold::seeds::{Purpose, seed};
 use crate::fold::stages::generate::check_tokens;
 
-/// The task that resets the rollout's environment or takes its last turn as an action.
+/// The task that resets the rollout's environment, takes its last turn as an action, or is the step of this number of an
+/// environment whose calls are answered side by side.
 #[must_use]
-pub fn task(context: &TaskContext<'_>, rollout: &Rollout) -> Task {
-    let prefix = match (rollout.phase, rollout.trajectory.as_slice()) {
-        (Phase::EnvStep, [.., before, turn]) => vec![*before, *turn],
-        _ => Vec::new(),
-    };
-    task_of(context, rollout, rollout.turns.len() as u32, (prefix, None))
-}
-
-/// The steps of an environment whose calls are answered side by side.
-pub fn tasks_of_calls(context: &TaskContext<'_>, rollout: &Rollout, put: &mut impl FnMut(Task)) {
-    let Some(calls) = rollout.calls.as_deref() else { return };
-    for (step, call) in &calls.steps {
-        let turn = calls.turn_of(*call).and_then(|turn| turn.checked_sub(1));
-        let turn = turn.and_then(|turn| rollout.trajectory.get(2 * turn as usize + 1));
-        let prefix = iter::once(calls.host).chain(turn.copied()).collect();
-        put(task_of(context, rollout, *step, (prefix, Some(*call))));
-    }
-}
-
-fn task_of(
-    context: &TaskContext<'_>,
-    rollout: &Rollout,
-    step: u32,
-    (prefix, answers): (Vec<EntryRef>, Option<u32>),
-) -> Task {
+pub fn task(context: &TaskContext<'_>, rollout: &Rollout, step: u32) -> Task {
+    let (prefix, answers) = prefix(rollout, step);
     let (spec, Domain { number, environment, .. }) = (context.spec, context.domain);
     let (split, purpose) = if context.evaluate {
         (Split::HeldOut, Purpose::HeldOutPrompt)
@@ -75,6 +51,20 @@ fn task_of(
     }
 }
 
+/// The log entries of the environment's state and of the turn that it takes, and the call that this turn answers.
+fn prefix(rollout: &Rollout, step: u32) -> (Vec<EntryRef>, Option<u32>) {
+    if let Some(calls) = rollout.calls.as_deref() {
+        let call = calls.steps.get(&step).copied().unwrap_or(0);
+        let turn = calls.turn_of(call).and_then(|turn| turn.checked_sub(1));
+        let turn = turn.and_then(|turn| rollout.trajectory.get(2 * turn as usize + 1));
+        return ([Some(&calls.host), turn].into_iter().flatten().copied().collect(), Some(call));
+    }
+    match (rollout.phase, rollout.trajectory.as_slice()) {
+        (Phase::EnvStep, [.., before, turn]) => (vec![*before, *turn], None),
+        _ => (Vec::new(), None),
+    }
+}
+
 /// Most calls of a rollout of this domain.
 fn bounds(domain: &Domain<'_>) -> Bounds {
     let environment = domain.environment;
@@ -97,7 +87,7 @@ pub(crate) fn done(
     if let Some(calls) = rollout.calls.as_mut()
         && !step.done
     {
-        return calls.step(number, step.entry(seq), step, bounds(domain)).map_err(Refused);
+        return calls.step(number, (seq, step), bounds(domain)).map_err(Refused);
     }
     if !step.done && step.tokens == 0 {
         return Err(Refused("environment gave no observation in an episode that is not over".into()));
@@ -107,7 +97,7 @@ pub(crate) fn done(
         return Err(Refused("environment was over at its reset".into()));
     }
     if reset && domain.environment.parallel_calls() > 1 {
-        let calls = Calls::begin(step.entry(seq), step, bounds(domain)).map_err(Refused)?;
+        let calls = Calls::begin((seq, step), bounds(domain)).map_err(Refused)?;
         rollout.calls = Some(Box::new(calls));
         rollout.phase = Phase::Calls;
         // Its turns may be sampled in any order, by this version or later ones. Its staleness counts from here until all

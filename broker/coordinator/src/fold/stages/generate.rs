@@ -42,24 +42,13 @@ fn prefix(rollout: &Rollout, number: u32) -> Vec<EntryRef> {
     let Some(calls) = rollout.calls.as_deref() else {
         return fork::context(forks, trajectory, rollout.turns_taken() + 1);
     };
-    let open = calls.open(number).into_iter();
-    open.flat_map(|open| [fork::up_to(forks, trajectory, open.follows), vec![open.observation]].concat())
-        .collect()
+    let Some(OpenCall { observation, follows, .. }) = calls.open(number) else { return Vec::new() };
+    [fork::up_to(forks, trajectory, *follows), vec![*observation]].concat()
 }
 
-/// The tasks that sample turns of calls side by side.
-pub fn tasks_of_calls(context: &TaskContext<'_>, rollout: &Rollout, put: &mut impl FnMut(Task)) {
-    let open = rollout.calls.iter().flat_map(|calls| &calls.open);
-    open.filter_map(|open| task_of(context, rollout, open.number)).for_each(put);
-}
-
-/// The task that samples the rollout's next turn.
+/// The task that samples the rollout's next turn, or the turn of its call of this number; `None` if it does not wait for it.
 #[must_use]
-pub fn task(context: &TaskContext<'_>, rollout: &Rollout) -> Option<Task> {
-    task_of(context, rollout, rollout.turns.len() as u32 + 1)
-}
-
-fn task_of(context: &TaskContext<'_>, rollout: &Rollout, turn: u32) -> Option<Task> {
+pub fn task(context: &TaskContext<'_>, rollout: &Rollout, turn: u32) -> Option<Task> {
     let asked = asked(rollout, turn)?;
     let (id, spec) = (context.id, context.spec);
     let begun = asked.begun.filter(|begun| begun.first >= context.floor());

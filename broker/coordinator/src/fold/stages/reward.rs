@@ -8,29 +8,26 @@ use crate::fold::context::{Refused, TaskContext};
 use crate::fold::pools::pool;
 use crate::fold::rollout::{Phase, Rollout};
 
-/// The tasks that score the rollout, one for each outstanding reward.
-pub fn tasks(context: &TaskContext<'_>, rollout: &Rollout, put: &mut impl FnMut(Task)) {
-    for ((reward, number), score) in context.domain.rewards.iter().zip(0..).zip(&rollout.scores) {
-        if score.is_some() {
-            continue;
-        }
-        put(Task {
-            run: context.spec.name.clone(),
-            key: TaskKey::Reward { rollout: context.id, reward: number },
-            pool: pool(reward.pool()),
-            version: rollout.version(),
-            evaluate: context.evaluate,
-            body: TaskBody::Reward(RewardTask {
-                rule: reward.rule,
-                turns: rollout.results.clone(),
-                success: rollout.success,
-                settings: reward.settings.clone(),
-                prefix: if reward.reads_words() { observations(rollout) } else { Vec::new() },
-                conversation: Vec::new(),
-                row: Settings::new(),
-            }),
-        });
-    }
+/// The task that scores the rollout by the reward of this number; `None` if the run has no such reward.
+#[must_use]
+pub fn task(context: &TaskContext<'_>, rollout: &Rollout, number: u32) -> Option<Task> {
+    let reward = context.domain.rewards.get(number as usize)?;
+    Some(Task {
+        run: context.spec.name.clone(),
+        key: TaskKey::Reward { rollout: context.id, reward: number },
+        pool: pool(reward.pool()),
+        version: rollout.version(),
+        evaluate: context.evaluate,
+        body: TaskBody::Reward(RewardTask {
+            rule: reward.rule,
+            turns: rollout.results.clone(),
+            success: rollout.success,
+            settings: reward.settings.clone(),
+            prefix: if reward.reads_words() { observations(rollout) } else { Vec::new() },
+            conversation: Vec::new(),
+            row: Settings::new(),
+        }),
+    })
 }
 
 /// Log entries of all observations, the reset's first.
