@@ -10,7 +10,7 @@ pub use s3_proxy::{Fault, S3Proxy, S3Request};
 use tempfile::TempDir;
 
 use crate::jetstream::{JetStream, JetStreamOptions};
-use millrace_server::{Server, ServerError, ServerOptions};
+use millrace_server::{Server, ServerError, ServerOptions, free_port};
 
 pub use millrace_objects::{gate, signed};
 
@@ -50,10 +50,11 @@ impl TestServer {
     /// There is no nats-server, or it does not start; the message has the remedy.
     pub async fn start_as(set: impl FnOnce(&mut ServerOptions)) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let mut options = ServerOptions::in_folder(folder.path().join("nats"));
+        // It starts again on the same port after a kill.
+        let port = Some(free_port().expect("a free port"));
+        let mut options = ServerOptions { port, ..ServerOptions::in_folder(folder.path().join("nats")) };
         set(&mut options);
         let server = Server::start(&options).await.unwrap_or_else(|e| panic!("{e}"));
-        options.port = server.url().rsplit(':').next().and_then(|port| port.parse().ok());
         Self { options, server: Some(server), folder }
     }
 

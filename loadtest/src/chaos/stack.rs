@@ -1,12 +1,12 @@
 //! All processes of a run, each connected to nats-server through a proxy of its own.
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
-use millrace_server::{ClusterMember, ServerError, ServerOptions, find_server, write_config};
+use millrace_server::{ClusterMember, ServerError, ServerOptions, find_server, free_port, write_config};
 use tokio::sync::Mutex;
 
 use super::disk::Disk;
@@ -161,11 +161,6 @@ fn prepare(folder: &Path) -> anyhow::Result<PathBuf> {
     }
     std::fs::create_dir_all(folder.join("logs")).with_context(fail)?;
     folder.canonicalize().with_context(fail)
-}
-
-/// A port that is free now.
-fn free_port() -> std::io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
 fn servers(

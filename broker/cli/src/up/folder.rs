@@ -157,9 +157,8 @@ impl Folder {
     /// working.
     pub(super) fn nats_port(&self) -> Result<u16> {
         let known = self.read("nats.url")?.and_then(|text| port_of(&String::from_utf8_lossy(&text)));
-        let bind = |port| TcpListener::bind(("127.0.0.1", port));
-        let listener = known.and_then(|port| bind(port).ok()).map_or_else(|| bind(0), Ok);
-        let port = listener.and_then(|l| l.local_addr()).context("failed to find a free port")?.port();
+        let known = known.filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
+        let port = known.map_or_else(millrace_server::free_port, Ok).context("failed to find a free port")?;
         fs::write(self.path("nats.url"), format!("nats://127.0.0.1:{port}\n"))
             .context("failed to write nats.url")?;
         Ok(port)

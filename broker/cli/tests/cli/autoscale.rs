@@ -155,7 +155,7 @@ async fn the_leader_alone_listens_for_keda() {
     assert!(!refused.status.success() && stderr(&refused).contains("--scale"), "{}", stderr(&refused));
     let mut coordinators = Vec::new();
     for id in ["first", "second"] {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let free = std::net::SocketAddr::from(([127, 0, 0, 1], millrace_server::free_port().unwrap()));
         let log = std::fs::File::create(folder.path().join(format!("{id}.log"))).unwrap();
         let process = millrace()
             .args([

