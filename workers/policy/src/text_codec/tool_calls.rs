@@ -18,10 +18,17 @@ pub enum CallForm {
     /// `<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>`:
     /// Qwen3-Coder.
     Function,
+    /// The same between `<seed:tool_call>` and `</seed:tool_call>`: Seed-OSS.
+    Seed,
     /// `<tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value></tool_call>`: GLM-4.5.
     ArgKeys,
     /// `[TOOL_CALLS][{"name": …, "arguments": {…}}]` or `[TOOL_CALLS]NAME[ARGS]{…}`: Mistral.
     Mistral,
+    /// `<TOOLCALL>[{"name": …, "arguments": {…}}]</TOOLCALL>`: Nemotron Nano 2, Llama Nemotron.
+    List,
+    /// `<minimax:tool_call><invoke name="NAME"><parameter name="KEY">VALUE</parameter></invoke></minimax:tool_call>`:
+    /// MiniMax M2.
+    MiniMax,
     /// The turn is `{"name": …, "parameters": {…}}` and nothing else: Llama 3.
     Llama,
     /// `<｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME`, the arguments in a block of JSON, and
@@ -52,8 +59,17 @@ pub enum TurnPart<'a> {
 
 impl CallForm {
     /// All forms.
-    pub const ALL: [Self; 6] =
-        [Self::Json, Self::Function, Self::ArgKeys, Self::Mistral, Self::Llama, Self::DeepSeek];
+    pub const ALL: [Self; 9] = [
+        Self::Json,
+        Self::Function,
+        Self::Seed,
+        Self::ArgKeys,
+        Self::Mistral,
+        Self::List,
+        Self::MiniMax,
+        Self::Llama,
+        Self::DeepSeek,
+    ];
 
     /// The parts of a turn's text, in order. The last call may lack its end where that is also the
     /// turn's. `tools` are objects of the chat template: where a form writes values without types,
@@ -61,10 +77,13 @@ impl CallForm {
     #[must_use]
     pub fn parts<'a>(self, text: &'a str, tools: &[Value]) -> Vec<TurnPart<'a>> {
         match self {
-            Self::Json => tagged::parts(text, tagged::json),
-            Self::Function => tagged::parts(text, |inner| tagged::function(inner, tools)),
-            Self::ArgKeys => tagged::parts(text, |inner| tagged::arg_keys(inner, tools)),
+            Self::Json => tagged::between(text, tagged::CALL, tagged::json),
+            Self::Function => tagged::sections(text, tagged::CALL, |inner| tagged::function(inner, tools)),
+            Self::Seed => tagged::sections(text, tagged::SEED, |inner| tagged::function(inner, tools)),
+            Self::ArgKeys => tagged::between(text, tagged::CALL, |inner| tagged::arg_keys(inner, tools)),
             Self::Mistral => mistral::parts(text),
+            Self::List => tagged::sections(text, tagged::LIST, tagged::list),
+            Self::MiniMax => tagged::sections(text, tagged::MINIMAX, |inner| tagged::invoke(inner, tools)),
             Self::Llama => llama::parts(text),
             Self::DeepSeek => deepseek::parts(text),
         }
@@ -78,6 +97,14 @@ impl CallForm {
             Self::Function => {
                 "<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>"
             }
+            Self::Seed => {
+                "<seed:tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></seed:tool_call>"
+            }
+            Self::List => r#"<TOOLCALL>[{"name": …, "arguments": {…}}]</TOOLCALL>"#,
+            Self::MiniMax => {
+                "<minimax:tool_call><invoke name=\"NAME\"><parameter name=\"KEY\">VALUE</parameter></invoke>\
+                 </minimax:tool_call>"
+            }
             Self::ArgKeys => "<tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value></tool_call>",
             Self::Mistral => r#"[TOOL_CALLS][{"name": …, "arguments": {…}}]"#,
             Self::Llama => r#"{"name": …, "parameters": {…}}"#,
@@ -90,7 +117,10 @@ impl CallForm {
     /// The marks of calls that are special tokens of some tokenizers. They belong to a turn's text.
     pub(super) const fn marks(self) -> &'static [&'static str] {
         match self {
-            Self::Json | Self::Function => &["<tool_call>", "</tool_call>"],
+            Self::Json | Self::Function => &[tagged::CALL.0, tagged::CALL.1],
+            Self::Seed => &[tagged::SEED.0, tagged::SEED.1],
+            Self::List => &[tagged::LIST.0, tagged::LIST.1],
+            Self::MiniMax => &[tagged::MINIMAX.0, tagged::MINIMAX.1],
             Self::ArgKeys => {
                 &["<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"]
             }

@@ -1,37 +1,60 @@
-//! Calls between `<tool_call>` and `</tool_call>`, as JSON or as text in tags.
+//! Calls between two marks, as JSON or as text in tags.
 
 use serde_json::Value;
 
 use super::typed::{Given, typed};
 use super::{TurnPart, Written, keep, tool_name};
 
-const OPEN: &str = "<tool_call>";
-const CLOSE: &str = "</tool_call>";
+/// The marks of one call, of most models; of Seed-OSS; of Nemotron's and of MiniMax's calls together.
+pub(super) const CALL: (&str, &str) = ("<tool_call>", "</tool_call>");
+pub(super) const SEED: (&str, &str) = ("<seed:tool_call>", "</seed:tool_call>");
+pub(super) const LIST: (&str, &str) = ("<TOOLCALL>", "</TOOLCALL>");
+pub(super) const MINIMAX: (&str, &str) = ("<minimax:tool_call>", "</minimax:tool_call>");
+
+/// How the start and the end of a tag with a name are written.
+struct Tag {
+    open: (&'static str, &'static str),
+    close: &'static str,
+}
+
+const FUNCTION: Tag = Tag { open: ("<function=", ">"), close: "</function>" };
+const PARAMETER: Tag = Tag { open: ("<parameter=", ">"), close: "</parameter>" };
+const INVOKE: Tag = Tag { open: ("<invoke name=\"", "\">"), close: "</invoke>" };
+const NAMED_PARAMETER: Tag = Tag { open: ("<parameter name=\"", "\">"), close: "</parameter>" };
 
 /// A call that was read: its tool's name and its arguments; or why it cannot be read.
 pub(super) type Read = Result<(String, Value), String>;
 
 /// The parts of a text, each call's inner text read by `read`.
-pub(super) fn parts(text: &str, read: impl Fn(&str) -> Read) -> Vec<TurnPart<'_>> {
-    between(text, (OPEN, CLOSE), read)
-}
-
-/// The same with other marks.
 pub(super) fn between<'a>(
     text: &'a str,
-    (open, close): (&str, &str),
+    marks: (&str, &str),
     read: impl Fn(&str) -> Read,
+) -> Vec<TurnPart<'a>> {
+    sections(text, marks, |inner| read(inner).map(|call| vec![call]))
+}
+
+/// The same where several calls may stand between two marks. All are read, or none.
+pub(super) fn sections<'a>(
+    text: &'a str,
+    (open, close): (&str, &str),
+    read: impl Fn(&str) -> Result<Vec<(String, Value)>, String>,
 ) -> Vec<TurnPart<'a>> {
     let (mut rest, mut parts) = (text, Vec::new());
     while let Some((before, after)) = rest.split_once(open) {
         let (inner, next) = after.split_once(close).unwrap_or((after, ""));
         keep(before, &mut parts);
-        parts.push(match read(inner) {
-            Ok((name, arguments)) => TurnPart::Call { name, arguments },
-            Err(reason) => {
-                TurnPart::Malformed { written: &rest[before.len()..rest.len() - next.len()], reason }
+        let written = &rest[before.len()..rest.len() - next.len()];
+        match read(inner) {
+            Ok(calls) if calls.is_empty() => {
+                parts.push(TurnPart::Malformed { written, reason: "it holds no call".to_owned() });
             }
-        });
+            Ok(calls) => {
+                let call = |(name, arguments)| TurnPart::Call { name, arguments };
+                parts.extend(calls.into_iter().map(call));
+            }
+            Err(reason) => parts.push(TurnPart::Malformed { written, reason }),
+        }
         rest = next;
     }
     keep(rest, &mut parts);
@@ -43,22 +66,58 @@ pub(super) fn json(inner: &str) -> Read {
     read.map(Written::call).map_err(|error| error.to_string())
 }
 
+/// A list of calls as JSON.
+pub(super) fn list(inner: &str) -> Result<Vec<(String, Value)>, String> {
+    let read = serde_json::from_str::<Vec<Written>>(inner.trim());
+    read.map(|calls| calls.into_iter().map(Written::call).collect()).map_err(|error| error.to_string())
+}
+
 /// `<function=NAME>`, then `<parameter=KEY>VALUE</parameter>` for each argument, then `</function>`.
-pub(super) fn function(inner: &str, tools: &[Value]) -> Read {
-    let named = inner.trim_start().strip_prefix("<function=").and_then(|rest| rest.split_once('>'));
-    let (name, rest) = named.ok_or("it lacks <function=NAME>")?;
-    let mut rest = rest.rsplit_once("</function>").map_or(rest, |(arguments, _)| arguments).trim_start();
-    let mut given = Vec::new();
+pub(super) fn function(inner: &str, tools: &[Value]) -> Result<Vec<(String, Value)>, String> {
+    named(inner, (&FUNCTION, &PARAMETER), tools)
+}
+
+/// `<invoke name="NAME">`, then `<parameter name="KEY">VALUE</parameter>` for each argument, then `</invoke>`.
+pub(super) fn invoke(inner: &str, tools: &[Value]) -> Result<Vec<(String, Value)>, String> {
+    named(inner, (&INVOKE, &NAMED_PARAMETER), tools)
+}
+
+/// Calls as tags that have the tools' names. The last one's end may be missing.
+fn named(
+    inner: &str,
+    (call, parameter): (&Tag, &Tag),
+    tools: &[Value],
+) -> Result<Vec<(String, Value)>, String> {
+    let lacks =
+        |tag: &Tag, what: &str| format!("where {what} is due, {}…{} is missing", tag.open.0, tag.open.1);
+    let opened = |text: &'_ str, tag: &Tag| -> Option<(String, usize)> {
+        let (name, after) = text.strip_prefix(tag.open.0)?.split_once(tag.open.1)?;
+        Some((name.trim().to_owned(), text.len() - after.len()))
+    };
+    let (mut rest, mut calls) = (inner.trim_start(), Vec::new());
     while !rest.is_empty() {
-        let key = rest.strip_prefix("<parameter=").and_then(|rest| rest.split_once('>'));
-        let (key, after) = key.ok_or("where an argument is due, <parameter=KEY> is missing")?;
-        let (value, next) = after.split_once("</parameter>").ok_or_else(|| unended(key, "</parameter>"))?;
-        // A line of its own for the value: its breaks are no part of it.
-        let value = value.strip_prefix('\n').unwrap_or(value);
-        given.push(Given { key: key.trim(), value: value.strip_suffix('\n').unwrap_or(value) });
-        rest = next.trim_start();
+        let (name, from) = opened(rest, call).ok_or_else(|| lacks(call, "a call"))?;
+        rest = rest[from..].trim_start();
+        let mut given = Vec::new();
+        loop {
+            if let Some(next) = rest.strip_prefix(call.close) {
+                rest = next.trim_start();
+                break;
+            }
+            if rest.is_empty() {
+                break;
+            }
+            let (key, from) = opened(rest, parameter).ok_or_else(|| lacks(parameter, "an argument"))?;
+            let value = rest[from..].split_once(parameter.close);
+            let (value, next) = value.ok_or_else(|| unended(&key, parameter.close))?;
+            // A line of its own for the value: its breaks are no part of it.
+            let value = value.strip_prefix('\n').unwrap_or(value);
+            given.push(Given { key, value: value.strip_suffix('\n').unwrap_or(value) });
+            rest = next.trim_start();
+        }
+        calls.push(typed(&name, &given, tools));
     }
-    Ok(typed(name.trim(), &given, tools))
+    Ok(calls)
 }
 
 /// The name, then `<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>` for each argument.
@@ -73,7 +132,7 @@ pub(super) fn arg_keys(inner: &str, tools: &[Value]) -> Read {
         let value = after.trim_start().strip_prefix("<arg_value>");
         let value = value.ok_or_else(|| unended(key, "<arg_value>"))?;
         let (value, next) = value.split_once("</arg_value>").ok_or_else(|| unended(key, "</arg_value>"))?;
-        given.push(Given { key: key.trim(), value });
+        given.push(Given { key: key.trim().to_owned(), value });
         rest = next.trim_start();
     }
     Ok(typed(name, &given, tools))

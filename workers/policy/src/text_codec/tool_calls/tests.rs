@@ -67,6 +67,24 @@ fn mistral_writes_a_list_or_a_name_and_arguments() {
 }
 
 #[test]
+fn several_calls_may_stand_between_two_marks() {
+    let both = |more: Value| {
+        [TurnPart::Text("So."), call("edit", more), call("pwd", json!({})), TurnPart::Text("\n")]
+    };
+    let list = "So.<TOOLCALL>[{\"name\": \"edit\", \"arguments\": {\"line\": 3, \"text\": \"</x>\"}}, {\"name\": \"pwd\"}]</TOOLCALL>\n";
+    assert_eq!(CallForm::List.parts(list, &tools()), both(json!({ "line": 3, "text": "</x>" })));
+    let minimax = "So.<minimax:tool_call>\n<invoke name=\"edit\">\n<parameter name=\"line\">3</parameter>\n\
+                   <parameter name=\"text\">\na\n\n</parameter>\n</invoke>\n<invoke name=\"pwd\">\n</invoke>\n</minimax:tool_call>\n";
+    assert_eq!(CallForm::MiniMax.parts(minimax, &tools()), both(json!({ "line": 3, "text": "a\n" })));
+    let seed = "So.<seed:tool_call>\n<function=edit>\n<parameter=line>3</parameter>\n</function>\n<function=pwd>\n\
+                </function></seed:tool_call>\n";
+    assert_eq!(CallForm::Seed.parts(seed, &tools()), both(json!({ "line": 3 })));
+    // One that cannot be read makes all of its section unread: the policy would not know which was made.
+    let half = "<TOOLCALL>[{\"name\": \"pwd\"}, {\"name\": 3}]</TOOLCALL>";
+    assert!(matches!(CallForm::List.parts(half, &[])[..], [TurnPart::Malformed { .. }]));
+}
+
+#[test]
 fn a_turn_of_llama_is_a_call_or_none() {
     let read = |text| CallForm::Llama.parts(text, &[]);
     let ls = || call("ls", json!({ "path": "." }));
@@ -129,6 +147,19 @@ fn what_cannot_be_read_is_malformed_with_its_text_and_the_reason() {
         "[TOOL_CALLS][ARGS]{}",
         "[TOOL_CALLS]ls[ARGS]{",
     ];
+    let list = [
+        "<TOOLCALL>[]</TOOLCALL>",
+        "<TOOLCALL>{\"name\": \"a\"}</TOOLCALL>",
+        "<TOOLCALL>[{\"name\": 3}]</TOOLCALL>",
+        "<TOOLCALL>",
+    ];
+    let minimax = [
+        "<minimax:tool_call></minimax:tool_call>",
+        "<minimax:tool_call>edit</minimax:tool_call>",
+        "<minimax:tool_call><invoke name=\"edit\"><parameter name=\"line\">3</invoke></minimax:tool_call>",
+        "<minimax:tool_call><invoke name=\"edit\">3</invoke></minimax:tool_call>",
+        "<minimax:tool_call><invoke name=\"edit\"></invoke>so</minimax:tool_call>",
+    ];
     let deepseek = [
         "<｜tool▁call▁begin｜>ls<｜tool▁call▁end｜>",
         "<｜tool▁call▁begin｜>function<｜tool▁sep｜>ls",
@@ -139,6 +170,8 @@ fn what_cannot_be_read_is_malformed_with_its_text_and_the_reason() {
         (CallForm::Function, &function),
         (CallForm::ArgKeys, &keys),
         (CallForm::Mistral, &mistral),
+        (CallForm::List, &list),
+        (CallForm::MiniMax, &minimax),
         (CallForm::DeepSeek, &deepseek),
     ];
     for (form, texts) in forms {
@@ -160,6 +193,9 @@ fn nothing_that_a_policy_writes_is_lost_or_costs_more_than_its_length() {
         "<tool_call>",
         "</tool_call>",
         "<arg_key>",
+        "<TOOLCALL>",
+        "<minimax:tool_call>",
+        "<invoke name=\"",
         "[TOOL_CALLS]",
         "[ARGS]",
         "<｜tool▁call▁begin｜>",
@@ -174,6 +210,8 @@ fn nothing_that_a_policy_writes_is_lost_or_costs_more_than_its_length() {
         format!("<tool_call>{}</tool_call>", "[".repeat(100_000)),
         format!("{{\"name\": \"a\", \"parameters\": {{\"a\": {}", "[".repeat(100_000)),
         format!("[TOOL_CALLS]{}", "[".repeat(100_000)),
+        format!("<minimax:tool_call>{}", "<invoke name=\"a\"></invoke>".repeat(20_000)),
+        format!("<seed:tool_call><function=a>{}", "<parameter=b>".repeat(20_000)),
     ]);
     for text in texts {
         for form in CallForm::ALL {
