@@ -88,7 +88,7 @@ test-others:
 envs: programs model ## environments of gymnasium, GEM, reasoning-gym, TextArena, OpenEnv, verifiers, unmodified; target/envs; 1.1 GB
 	infra/dev/envs.sh
 
-engines: programs model ## vLLM itself, for a CPU, driven by the vllm dialect; target/engines; 6 GB; needs Python 3.11
+engines: programs model ## vLLM and SGLang themselves, for a CPU, driven by their dialects; target/engines; 13 GB; needs Python 3.11
 	infra/dev/engines.sh
 
 gpu: build ## a bundle that proves on a bare machine with a GPU what only one can show, and that here; target/gpu

@@ -111,7 +111,11 @@ pub(super) async fn check_report(
         Dialect::Vllm => Ok(()),
         Dialect::Sglang if settings.reload.is_some() => Ok(()),
         Dialect::Sglang => {
-            let reported = http.get("/get_model_info", LOOK.1).await?;
+            let reported = match http.get("/model_info", LOOK.1).await {
+                // Versions before this path have the other.
+                Err(ServerError::Unfit(_)) => http.get("/get_model_info", LOOK.1).await?,
+                reported => reported?,
+            };
             let (path, version) = (reported["model_path"].as_str(), reported["weight_version"].as_str());
             if path.map(Path::new) == Some(folder) && version == Some(label) {
                 return Ok(());

@@ -172,7 +172,9 @@ class Handler(BaseHTTPRequestHandler):
         match self.path.split("?")[0]:
             case "/health" | "/health_generate":
                 self.say({})
-            case "/get_model_info":
+            case "/model_info" if not state.wicked.get("older"):
+                self.say({"model_path": state.folder, "weight_version": state.label})
+            case "/get_model_info" if state.wicked.get("older"):
                 self.say({"model_path": state.folder, "weight_version": state.label})
             case "/version":
                 self.say({"version": state.wicked.get("version", "0.32.0")})
