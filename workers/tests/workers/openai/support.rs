@@ -1,6 +1,7 @@
 //! A server process, an executor that samples with it, and the oracle for both.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
@@ -42,17 +43,27 @@ pub(crate) fn python() -> Command {
     Command::new(if own.exists() { own } else { "python3".into() })
 }
 
-/// Tiny models `v0` to `v3`, made once.
+/// Tiny models `v0` to `v3`, made once for each text of the script, in the build's own folder: no process
+/// knows when the last test is over.
 pub(crate) fn models() -> &'static Path {
-    static MODELS: OnceLock<TempDir> = OnceLock::new();
-    let made = MODELS.get_or_init(|| {
-        let folder = TempDir::new().unwrap();
-        let made = python().arg(script()).arg("make").arg(folder.path()).args(["0", "1", "2", "3"]).output();
-        let made = made.unwrap();
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        folder
-    });
-    made.path()
+    static MODELS: OnceLock<PathBuf> = OnceLock::new();
+    MODELS.get_or_init(|| {
+        let mut hasher = DefaultHasher::new();
+        std::fs::read(script()).unwrap().hash(&mut hasher);
+        let place = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let models = place.join(format!("openai-models-{:016x}", hasher.finish()));
+        if !models.exists() {
+            let part = TempDir::new_in(place).unwrap();
+            let mut make = python();
+            make.arg(script()).arg("make").arg(part.path()).args(["0", "1", "2", "3"]);
+            let made = make.output().unwrap();
+            assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+            // Another process may have made them meanwhile.
+            let whole = std::fs::rename(part.path(), &models);
+            assert!(whole.is_ok() || models.exists(), "{whole:?}");
+        }
+        models
+    })
 }
 
 pub(crate) fn model(version: u64) -> PathBuf {
@@ -169,6 +180,18 @@ impl Bench {
         announce_with(&self.broker, version, recorded, &[]).await;
     }
 
+    /// Commits the weights of version 1 once more, as version 2, in a file of other bytes: a step without
+    /// a gradient makes such a version of a model that another program wrote.
+    pub(crate) async fn announce_unmoved(&self) {
+        let mut files = files_of(1);
+        let weights = files.get_mut("model.safetensors").unwrap();
+        let header = 8 + u64::from_le_bytes(weights[..8].try_into().unwrap()) as usize;
+        // The header may end with spaces.
+        weights.splice(header..header, *b"        ");
+        weights.splice(..8, (header as u64).to_le_bytes());
+        commit(&self.broker, 2, files).await;
+    }
+
     pub(crate) async fn execute(&self, task: Task) -> Verdict {
         self.generate.execute(task, CancellationToken::new()).await
     }
@@ -208,13 +231,22 @@ impl Bench {
 /// Commits a model as the version of its number and names it in the policy, with these files
 /// besides its own.
 pub(crate) async fn announce_with(broker: &Broker, version: u64, recorded: bool, more: &[(&str, Value)]) {
-    let mut contents = BTreeMap::new();
-    for entry in std::fs::read_dir(model(version)).unwrap() {
-        let entry = entry.unwrap();
-        contents.insert(entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap());
-    }
+    let mut contents = files_of(version);
     contents.retain(|name, _| recorded || name != PROBE_FILE);
     contents.extend(more.iter().map(|(name, json)| ((*name).to_owned(), json.to_string().into_bytes())));
+    commit(broker, version, contents).await;
+}
+
+/// The files of a model, by name.
+fn files_of(version: u64) -> BTreeMap<String, Vec<u8>> {
+    let entries = std::fs::read_dir(model(version)).unwrap().map(Result::unwrap);
+    let file = |entry: std::fs::DirEntry| {
+        (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap())
+    };
+    entries.map(file).collect()
+}
+
+async fn commit(broker: &Broker, version: u64, contents: BTreeMap<String, Vec<u8>>) {
     let mut files = Vec::new();
     for (name, content) in contents {
         let blob = broker.objects().put_blob(&run(), content.into()).await.unwrap();

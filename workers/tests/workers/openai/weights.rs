@@ -47,6 +47,19 @@ async fn engine_proves_its_weights() {
     }
 }
 
+/// All rewards of a step may be equal. The next step needs tokens of its version all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_version_with_the_weights_of_the_last_one_is_served() {
+    for dialect in [Vllm, Sglang, LlamaCpp] {
+        let python = Python::start();
+        let bench = Bench::new(&python, dialect);
+        bench.begin().await;
+        bench.announce_unmoved().await;
+        let (turn, _) = bench.insist(task(0, 2, 5, Sampling::at(1.0))).await;
+        assert_eq!(versions(&turn), [2], "{dialect:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_carry_their_version() {
     for dialect in [Vllm, Sglang] {

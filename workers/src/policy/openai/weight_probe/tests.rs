@@ -41,6 +41,24 @@ fn an_ineffective_reload_is_found_without_a_record() {
     assert!(prove(Some(&before), &again, &NEW, true, 0.02).is_err());
 }
 
+/// A step in which all rewards are equal has no gradient. Its version has other files and the same weights.
+#[test]
+fn a_server_need_not_move_where_the_trainer_did_not() {
+    let before = measured(1, Some(&OLD), &OLD);
+    prove(Some(&before), &weights(2, Some(&OLD)), &OLD, true, 1e-4).unwrap();
+    prove(Some(&before), &weights(2, Some(&[-3.0, -2.000_000_2])), &OLD, true, 1e-4).unwrap();
+    // Nor one that does not measure what trainers record.
+    let before = measured(1, Some(&OLD), &NEW);
+    prove(Some(&before), &weights(2, Some(&OLD)), &NEW, false, 1e-4).unwrap();
+    // Where the trainer moved a little, it must.
+    for comparable in [true, false] {
+        let before = measured(1, Some(&OLD), &OLD);
+        let moved = weights(2, Some(&[-3.0, -2.000_05]));
+        let error = prove(Some(&before), &moved, &OLD, comparable, 1e-4).unwrap_err();
+        assert!(error.to_string().contains("bit for bit"), "{error}");
+    }
+}
+
 #[test]
 fn the_server_must_move_as_the_trainer_did() {
     // It is off by 0.05 at all times, as one that computes in bf16, and the change is 0.1.
