@@ -34,15 +34,23 @@ class Weed:
     def __init__(self, program: Path, folder: Path, port: int):
         self.port = port
         folder.mkdir(parents=True)
-        ports = {name: port + number for number, name in enumerate(
+        self.ports = {name: port + number for number, name in enumerate(
             ["s3.port", "s3.port.grpc", "master.port", "master.port.grpc", "volume.port", "volume.port.grpc",
              "filer.port", "filer.port.grpc", "admin.port", "admin.port.grpc"])}
         words = [f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.telemetry=false", "-admin.ui=false",
                  "-webdav=false", "-s3.port.iceberg=0", "-s3.port.lance=0",
-                 *(f"-{name}={number}" for name, number in ports.items())]
+                 *(f"-{name}={number}" for name, number in self.ports.items())]
+        # Its logs lie in the folder for temporary files, and stay there.
         with open(folder.parent / "weed.log", "ab") as output:
             self.process = subprocess.Popen([program, "mini", *words], stdout=output, stderr=output,
-                                            env={"PATH": "/usr/bin:/bin", "HOME": str(folder)})
+                                            env={"PATH": "/usr/bin:/bin", "HOME": str(folder), "TMPDIR": str(folder.parent)})
+
+    def kill(self) -> None:
+        self.process.kill()
+        # It leaves its sockets there.
+        for name, number in self.ports.items():
+            part = name.replace(".port", "").replace(".grpc", "-grpc")
+            Path(f"/tmp/seaweedfs-{part}-{number}.sock").unlink(missing_ok=True)
 
     def is_ready(self) -> bool:
         try:

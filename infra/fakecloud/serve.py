@@ -138,7 +138,7 @@ def main() -> None:
     stop.wait()
     for machine in instances.EVER:
         machine.cut_off()
-    weed.process.kill()
+    weed.kill()
     log("cloud down")
     sys.stdout.flush()
     os._exit(0)

@@ -185,7 +185,7 @@ def main():
     chosen = only or [check for check in checks if check != "learns"]
     OUT.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory(prefix="millrace-engines.") as folder, ENGINES[name](program) as server:
+    with tempfile.TemporaryDirectory(prefix="millrace-engines.") as folder, ENGINES[name](program, folder) as server:
         work = pathlib.Path(folder)
         for check in chosen:
             checks[check]()

@@ -54,7 +54,7 @@ class Server(abc.ABC):
     # More environment variables.
     settings = {}
 
-    def __init__(self, command):
+    def __init__(self, command, work):
         self.process = None
         if command.startswith("http://"):
             self.port = int(command.rsplit(":", 1)[1])
@@ -64,7 +64,8 @@ class Server(abc.ABC):
             self.port = taken.getsockname()[1]
         self.log = OUT / f"{self.dialect}.log"
         arguments = self.command(pathlib.Path(command).absolute())
-        environment = os.environ | {"HF_HUB_OFFLINE": "1"} | self.settings
+        # Servers leave sockets and caches in the folder for temporary files.
+        environment = os.environ | {"HF_HUB_OFFLINE": "1", "TMPDIR": work} | self.settings
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
                 arguments, env=environment, cwd=OUT, stdout=log, stderr=log, start_new_session=True

