@@ -17,6 +17,16 @@ struct Tag {
     close: &'static str,
 }
 
+impl Tag {
+    /// The name in the start of the tag with which `text` begins, and what follows it. `due` is what the tag is.
+    fn opened<'a>(&self, text: &'a str, due: &str) -> Result<(&'a str, &'a str), String> {
+        let (open, end) = self.open;
+        let opened = text.strip_prefix(open).and_then(|rest| rest.split_once(end));
+        let (name, after) = opened.ok_or_else(|| format!("where {due} is due, {open}…{end} is missing"))?;
+        Ok((name.trim(), after))
+    }
+}
+
 const FUNCTION: Tag = Tag { open: ("<function=", ">"), close: "</function>" };
 const PARAMETER: Tag = Tag { open: ("<parameter=", ">"), close: "</parameter>" };
 const INVOKE: Tag = Tag { open: ("<invoke name=\"", "\">"), close: "</invoke>" };
@@ -88,34 +98,26 @@ fn named(
     (call, parameter): (&Tag, &Tag),
     tools: &[Value],
 ) -> Result<Vec<(String, Value)>, String> {
-    let lacks =
-        |tag: &Tag, what: &str| format!("where {what} is due, {}…{} is missing", tag.open.0, tag.open.1);
-    let opened = |text: &'_ str, tag: &Tag| -> Option<(String, usize)> {
-        let (name, after) = text.strip_prefix(tag.open.0)?.split_once(tag.open.1)?;
-        Some((name.trim().to_owned(), text.len() - after.len()))
-    };
     let (mut rest, mut calls) = (inner.trim_start(), Vec::new());
     while !rest.is_empty() {
-        let (name, from) = opened(rest, call).ok_or_else(|| lacks(call, "a call"))?;
-        rest = rest[from..].trim_start();
-        let mut given = Vec::new();
-        loop {
-            if let Some(next) = rest.strip_prefix(call.close) {
-                rest = next.trim_start();
-                break;
+        let (name, after) = call.opened(rest, "a call")?;
+        let (mut given, mut arguments) = (Vec::new(), after.trim_start());
+        rest = loop {
+            if let Some(next) = arguments.strip_prefix(call.close) {
+                break next.trim_start();
             }
-            if rest.is_empty() {
-                break;
+            if arguments.is_empty() {
+                break "";
             }
-            let (key, from) = opened(rest, parameter).ok_or_else(|| lacks(parameter, "an argument"))?;
-            let value = rest[from..].split_once(parameter.close);
-            let (value, next) = value.ok_or_else(|| unended(&key, parameter.close))?;
+            let (key, value) = parameter.opened(arguments, "an argument")?;
+            let (value, next) =
+                value.split_once(parameter.close).ok_or_else(|| unended(key, parameter.close))?;
             // A line of its own for the value: its breaks are no part of it.
             let value = value.strip_prefix('\n').unwrap_or(value);
             given.push(Given { key, value: value.strip_suffix('\n').unwrap_or(value) });
-            rest = next.trim_start();
-        }
-        calls.push(typed(&name, &given, tools));
+            arguments = next.trim_start();
+        };
+        calls.push(typed(name, &given, tools));
     }
     Ok(calls)
 }
@@ -132,7 +134,7 @@ pub(super) fn arg_keys(inner: &str, tools: &[Value]) -> Read {
         let value = after.trim_start().strip_prefix("<arg_value>");
         let value = value.ok_or_else(|| unended(key, "<arg_value>"))?;
         let (value, next) = value.split_once("</arg_value>").ok_or_else(|| unended(key, "</arg_value>"))?;
-        given.push(Given { key: key.trim().to_owned(), value });
+        given.push(Given { key: key.trim(), value });
         rest = next.trim_start();
     }
     Ok(typed(name, &given, tools))

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 /// An argument as it was written.
 pub(super) struct Given<'a> {
-    pub(super) key: String,
+    pub(super) key: &'a str,
     pub(super) value: &'a str,
 }
 
@@ -14,9 +14,9 @@ pub(super) fn typed(name: &str, given: &[Given<'_>], tools: &[Value]) -> (String
     let function = tools.iter().map(|tool| &tool["function"]).find(|function| function["name"] == name);
     let schema = |key: &str| function.map(|function| &function["parameters"]["properties"][key]);
     let argument = |of: &Given<'_>| {
-        let value = schema(&of.key).filter(|schema| !allows(schema, "string"));
+        let value = schema(of.key).filter(|schema| !allows(schema, "string"));
         let value = value.and_then(|_| read(of.value.trim()));
-        (of.key.clone(), value.unwrap_or_else(|| of.value.into()))
+        (of.key.to_owned(), value.unwrap_or_else(|| of.value.into()))
     };
     (name.to_owned(), Value::Object(given.iter().map(argument).collect::<Map<_, _>>()))
 }
