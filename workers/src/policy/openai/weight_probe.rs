@@ -82,13 +82,12 @@ pub(crate) fn prove(
     comparable: bool,
     tolerance: f64,
 ) -> Result<Measured, ServerError> {
-    let record = target.record.as_deref().filter(|_| comparable);
     let mut nearest = before.and_then(|before| before.nearest);
-    if let Some(record) = record {
+    if let Some(record) = target.record.as_deref().filter(|_| comparable) {
         let off = near(target.version, distance(after, record), nearest, tolerance)?;
         nearest = Some(nearest.map_or(off, |nearest| nearest.min(off)));
     }
-    has_moved(before, target, record, after, tolerance)?;
+    has_moved(before, target, after, comparable, tolerance)?;
     Ok(Measured { weights: target.clone(), logprobs: after.to_vec(), nearest })
 }
 
@@ -121,8 +120,8 @@ fn near(
 fn has_moved(
     before: Option<&Measured>,
     target: &ProbedWeights,
-    record: Option<&[f32]>,
     after: &[f32],
+    comparable: bool,
     tolerance: f64,
 ) -> Result<(), ServerError> {
     let version = target.version;
@@ -131,15 +130,17 @@ fn has_moved(
         return same(&before.logprobs, after, tolerance);
     }
     let old = before.weights.version;
-    // As the trainers recorded it, also where a server measures something else.
-    let both = before.weights.record.as_deref().zip(target.record.as_deref());
-    let change = both.and_then(|(old, new)| distance(old, new));
+    // As the trainer recorded it, also where a server measures something else.
+    let records = before.weights.record.as_deref().zip(target.record.as_deref());
+    let change = records.and_then(|(old, new)| distance(old, new));
     if before.logprobs == after && change.is_none_or(|change| change > UNMOVED) {
         let reason = format!("after reading {version} its probe is what it was with {old}, bit for bit");
         return Err(ServerError::OtherWeights(reason));
     }
-    let (Some(record), Some(old_record)) = (record, before.weights.record.as_deref()) else { return Ok(()) };
-    if distance(old_record, record).is_some_and(|change| change > tolerance) {
+    if comparable
+        && let Some((old_record, record)) = records
+        && change.is_some_and(|change| change > tolerance)
+    {
         let moved = moved(old_record, record, &before.logprobs, after);
         if moved < MOVED {
             return Err(ServerError::OtherWeights(format!(
