@@ -1,6 +1,7 @@
 //! Programs started and watched.
 
 use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Output, Stdio};
 use std::time::Duration;
@@ -84,8 +85,8 @@ pub(crate) fn change(file: &Path, changes: &[(&str, &str)]) {
     std::fs::write(file, text).unwrap();
 }
 
-/// Waits until `condition` gives something.
-pub(crate) async fn until<T>(what: &str, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
+/// Waits until `condition` gives something. `what` is written only where it does not.
+pub(crate) async fn until<T>(what: impl Display, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
     let give_up = Instant::now() + PATIENCE;
     loop {
         if let Some(found) = condition().await {
@@ -132,6 +133,13 @@ impl Coordinated {
     pub(crate) async fn run(&self, args: &[&str]) -> Output {
         let place = ["--nats", &self.url, "--objects", &self.objects];
         run(&[args, &place[..]].concat()).await
+    }
+}
+
+/// What it wrote up to now.
+impl Display for Up {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.output())
     }
 }
 
@@ -209,12 +217,10 @@ impl Up {
 
     /// Waits until the run has made version `version`.
     pub(crate) async fn reached(&self, version: u64) {
-        let made = timeout(PATIENCE, async {
-            while self.ask_version().await.is_none_or(|newest| newest < version) {
-                sleep(Duration::from_millis(20)).await;
-            }
-        });
-        assert!(made.await.is_ok(), "waited in vain until version {version} is made:\n{}", self.output());
+        until(format_args!("version {version} is made\n{self}"), async || {
+            (self.ask_version().await? >= version).then_some(())
+        })
+        .await;
     }
 
     /// The newest version.
