@@ -10,9 +10,10 @@ pub use s3_proxy::{Fault, S3Proxy, S3Request};
 use tempfile::TempDir;
 
 use crate::jetstream::{JetStream, JetStreamOptions};
-use millrace_server::{Server, ServerError, ServerOptions, free_port};
+use millrace_server::{Server, ServerError, ServerOptions};
 
 pub use millrace_objects::{gate, signed};
+pub use millrace_server::free_port;
 
 mod cluster;
 mod s3;

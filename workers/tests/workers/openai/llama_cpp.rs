@@ -1,9 +1,9 @@
 //! llama.cpp's own server, which loads each version by the command that ships.
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
+use millrace_queue::testing::free_port;
 use millrace_schemas::generate::Sampling;
 use millrace_workers::Verdict;
 use millrace_workers::policy::openai::Dialect::LlamaCpp;
@@ -25,8 +25,7 @@ struct LlamaServer {
 
 impl LlamaServer {
     fn new() -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        Self { port, folder: TempDir::new().unwrap() }
+        Self { port: free_port().unwrap(), folder: TempDir::new().unwrap() }
     }
 
     fn command(&self) -> String {

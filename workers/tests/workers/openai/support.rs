@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use millrace_policy::probe::PROBE_FILE;
 use millrace_queue::clock::SystemClock;
+use millrace_queue::testing::free_port;
 use millrace_queue::{Broker, MemoryQueue, Objects};
 use millrace_schemas::blob::{Sha, paths};
 use millrace_schemas::generate::{GenerateDone, GenerateTask, Sampling};
@@ -74,9 +75,9 @@ pub(crate) fn model(version: u64) -> PathBuf {
 pub(crate) struct Python(Server);
 
 impl Python {
-    /// With the base model, at any port.
+    /// With the base model, at a port that another one may have after it.
     pub(crate) fn start() -> Self {
-        Self::at(0)
+        Self::at(free_port().unwrap())
     }
 
     pub(crate) fn at(port: u16) -> Self {
