@@ -18,7 +18,7 @@ import tempfile
 import torch
 from safetensors.torch import load_file, save_file
 
-from common import F32, MODEL, OUT, ROOT, changed, distance, expect, load, oracle, prompt, say, write
+from common import F32, MODEL, OUT, ROOT, changed, differences, expect, load, mean, oracle, prompt, say, write
 from sglang_server import Sglang
 from vllm_server import Vllm
 
@@ -66,12 +66,10 @@ def check_sampling(server, model):
             prompts = [prompt(at, 5 + 7 * at) for at in range(8)]
             turns = list(pool.map(lambda context: server.sample(context, temperature=temperature), prompts))
         for context, turn in zip(prompts, turns, strict=True):
-            computed = oracle(model, context, turn.tokens, temperature)
-            off += [abs(a - b) for a, b in zip(turn.logprobs, computed, strict=True)]
-        mean, worst = sum(off) / len(off), max(off)
-        words = f"log-probs of {len(off)} sampled tokens, T = {temperature}: {mean:.1e} off transformers', at most {worst:.1e}"
-        # An unlikely token is farther off than others.
-        expect(mean < F32 / 5 and worst < 5 * F32, words)
+            off += differences(turn.logprobs, oracle(model, context, turn.tokens, temperature))
+        usual, worst = mean(off), max(off)
+        words = f"log-probs of {len(off)} sampled tokens, T = {temperature}: {usual:.1e} off transformers', at most {worst:.1e}"
+        expect(usual < F32 / 5 and worst < F32, words)
     context = prompt(20, 30)
     greedy = server.sample(context, temperature=0.0).tokens
     stop = next(token for token in greedy if token != greedy[0])
@@ -93,7 +91,7 @@ def check_cache_and_abort(server, model):
     turn = server.cut(context, 200)
     count = len(turn.tokens)
     expect(turn.ended == "abort" and 0 < count < 200, f"a turn was cut after {count} of 200 tokens, as {turn.ended!r}")
-    off = max(abs(a - b) for a, b in zip(turn.logprobs, oracle(model, context, turn.tokens), strict=True))
+    off = max(differences(turn.logprobs, oracle(model, context, turn.tokens)))
     expect(off < F32, f"its tokens are kept, with log-probs at most {off:.1e} off")
 
 
@@ -104,7 +102,7 @@ def check_reload(server, work):
 
     def off(folder, model):
         server.reload(folder)
-        return distance(server.probe(tokens), oracle(model, tokens[:1], tokens[1:]))
+        return mean(differences(server.probe(tokens), oracle(model, tokens[:1], tokens[1:])))
 
     for which in ("self_attn", "mlp", "norm"):
         folder = write(work / which, changed(base, which))

@@ -136,8 +136,12 @@ def oracle(model, context, tokens, temperature=1.0):
     return [row[token].item() for row, token in zip(rows, tokens, strict=True)]
 
 
-def distance(a, b):
-    return sum(abs(x - y) for x, y in zip(a, b, strict=True)) / len(a)
+def differences(a, b):
+    return [abs(x - y) for x, y in zip(a, b, strict=True)]
+
+
+def mean(numbers):
+    return sum(numbers) / len(numbers)
 
 
 def prompt(seed, length):
