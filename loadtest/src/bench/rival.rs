@@ -81,17 +81,16 @@ impl Drop for Rival {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     /// A Python that starts and has nothing installed.
     #[test]
     fn a_python_without_transformers_is_refused_by_what_it_lacks() {
         let folder = tempfile::tempdir().unwrap();
-        let bare = folder.path().join("python3");
-        std::fs::write(&bare, "#!/bin/sh\nexec python3 -I -S \"$@\"\n").unwrap();
-        std::fs::set_permissions(&bare, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let (draft, bare) = (folder.path().join("draft"), folder.path().join("python3"));
+        std::fs::write(&draft, "#!/bin/sh\nexec python3 -I -S \"$@\"\n").unwrap();
+        // By another process: a file that this one wrote is busy while a fork of another thread has it open, too.
+        assert!(Command::new("install").arg("-m755").args([&draft, &bare]).status().unwrap().success());
         let refused = Rival::start(&bare, "import transformers").err().unwrap().to_string();
         assert!(refused.contains("lacks torch transformers") && refused.contains("--python"), "{refused}");
         let none = Rival::start(Path::new("/nowhere/python3"), "").err().unwrap().to_string();

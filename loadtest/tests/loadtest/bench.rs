@@ -1,6 +1,5 @@
 //! The benchmark starts, measures something of everything it names, and leaves its figures.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -240,8 +239,11 @@ fn peers_that_are_interrupted_leave_no_process() {
         "#!/bin/sh\nsetsid sh -c 'echo $$ > {0}.new; mv {0}.new {0}; exec sleep 600' &\nwait\n",
         note.display()
     );
-    std::fs::write(bin.join("python"), script).expect("a file");
-    std::fs::set_permissions(bin.join("python"), std::fs::Permissions::from_mode(0o755)).expect("a program");
+    let (draft, python) = (bin.join("draft"), bin.join("python"));
+    std::fs::write(&draft, script).expect("a file");
+    // By another process: a file that this one wrote is busy while a fork of another thread has it open, too.
+    let made = Command::new("install").arg("-m755").args([&draft, &python]).status();
+    assert!(made.expect("install").success());
     let mut run = Command::new(env!("CARGO_BIN_EXE_millrace-loadtest"))
         .args(["bench", "peers", "--setup", "true", "--only", "ray-tasks", "--venvs"])
         .arg(folder.path())

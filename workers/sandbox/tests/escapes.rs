@@ -6,6 +6,7 @@
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use millrace_sandbox::run::Results;
@@ -68,13 +69,10 @@ async fn tried(line: &str) -> String {
 #[tokio::test]
 async fn signals_that_the_worker_ignores_have_their_defaults_in_a_program() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("ignoring");
-    let program = env!("CARGO_BIN_EXE_millrace-sandbox");
-    std::fs::write(&path, format!("#!/bin/sh\ntrap '' INT QUIT HUP\nexec {program} \"$@\"\n")).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let ignoring = scripted(folder.path(), "trap '' INT QUIT HUP\nexec SANDBOX \"$@\"");
     let code =
         "import signal as s\nprint([s.getsignal(n) == s.SIG_IGN for n in (s.SIGINT, s.SIGQUIT, s.SIGHUP)])";
-    let ran = Sandbox::at(path, 1).run(&job(code, limits()), |_, _| true).await.unwrap();
+    let ran = ignoring.run(&job(code, limits()), |_, _| true).await.unwrap();
     assert_eq!(ran.runs[0].stdout, "[False, False, False]\n", "{ran:?}");
 }
 
@@ -374,15 +372,17 @@ async fn a_program_that_ends_its_sandbox_has_a_result() {
     // A stand-in for whatever hole is left: the sandbox tells that the program runs, and then
     // nothing more.
     let folder = tempfile::tempdir().unwrap();
-    let dies = lacking(folder.path(), "read job; echo '{\"ready\":[]}'; echo '\"started\"'");
+    let dies = scripted(folder.path(), "read job; echo '{\"ready\":[]}'; echo '\"started\"'");
     let results = dies.run(&job("", limits()), |_, _| true).await.unwrap();
     assert_eq!(results.runs[0].end, End::Broke, "{results:?}");
-    let babbles =
-        lacking(folder.path(), "read job; echo '{\"ready\":[]}'; echo '\"started\"'; exec yes | tr -d '\\n'");
+    let babbles = scripted(
+        folder.path(),
+        "read job; echo '{\"ready\":[]}'; echo '\"started\"'; exec yes | tr -d '\\n'",
+    );
     let results = babbles.run(&job("", limits()), |_, _| true).await.unwrap();
     assert_eq!(results.runs[0].end, End::Output, "{results:?}");
     // Before that it is the machine's failure.
-    let early = lacking(folder.path(), "read job; echo '{\"ready\":[]}'");
+    let early = scripted(folder.path(), "read job; echo '{\"ready\":[]}'");
     let broken = early.run(&job("", limits()), |_, _| true).await;
     assert!(matches!(broken, Err(SandboxError::Broken(_))), "{broken:?}");
 }
@@ -451,13 +451,13 @@ async fn where_there_is_no_sandbox_there_is_no_result() {
     assert!(matches!(broken, Err(SandboxError::Broken(_))), "{broken:?}");
 }
 
-/// A sandbox on a machine that lacks something: a script that takes it away and then starts the
-/// program.
-fn lacking(folder: &Path, shell: &str) -> Sandbox {
-    let script = folder.join("start");
+/// A sandbox that a script starts; on a machine that lacks something, the script takes it away first.
+fn scripted(folder: &Path, shell: &str) -> Sandbox {
+    let (draft, script) = (folder.join("draft"), folder.join("start"));
     let text = format!("#!/bin/sh\nexport PATH=/usr/sbin:/usr/bin:/sbin:/bin\n{shell}\n");
-    std::fs::write(&script, text.replace("SANDBOX", env!("CARGO_BIN_EXE_millrace-sandbox"))).unwrap();
-    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::write(&draft, text.replace("SANDBOX", env!("CARGO_BIN_EXE_millrace-sandbox"))).unwrap();
+    // By another process: a file that this one wrote is busy while a fork of another thread has it open, too.
+    assert!(Command::new("install").arg("-m755").args([&draft, &script]).status().unwrap().success());
     Sandbox::at(script, 1)
 }
 
@@ -465,7 +465,7 @@ fn lacking(folder: &Path, shell: &str) -> Sandbox {
 async fn a_machine_that_forbids_namespaces_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let none = "exec unshare -Ur sh -c 'echo 0 > /proc/sys/user/max_user_namespaces && exec SANDBOX'";
-    let refused = lacking(folder.path(), none).run(&job("", limits()), |_, _| true).await.unwrap_err();
+    let refused = scripted(folder.path(), none).run(&job("", limits()), |_, _| true).await.unwrap_err();
     let said = refused.to_string();
     assert!(
         matches!(refused, SandboxError::Refused(_)) && said.contains("user.max_user_namespaces"),
@@ -487,7 +487,7 @@ async fn a_missing_wall_is_refused_or_said() {
         assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, ctypes.addressof(program), 0, 0) == 0\n\
         os.execv(sys.argv[1], sys.argv[1:])\n";
     std::fs::write(&filter, code).unwrap();
-    let without = lacking(folder.path(), &format!("exec python3 {} SANDBOX", filter.display()));
+    let without = scripted(folder.path(), &format!("exec python3 {} SANDBOX", filter.display()));
     let mut job = job("open('/usr/planted', 'w')", limits());
     let refused = without.run(&job, |_, _| true).await.unwrap_err();
     assert!(matches!(&refused, SandboxError::Refused(why) if why.contains("Landlock")), "{refused}");

@@ -1,8 +1,8 @@
 //! Long-lived sandboxes as their owner uses them, on the real program.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use millrace_sandbox::End;
@@ -81,11 +81,12 @@ async fn signals_that_the_owner_ignores_have_their_defaults_within() {
 
 /// A program that ignores signals, and goes on as `millrace-sandbox`.
 fn ignoring(folder: &Path) -> PathBuf {
-    let path = folder.join("ignoring");
+    let (draft, path) = (folder.join("draft"), folder.join("ignoring"));
     let program = env!("CARGO_BIN_EXE_millrace-sandbox");
-    std::fs::write(&path, format!("#!/bin/sh\ntrap '' INT QUIT HUP USR1 TSTP\nexec {program} \"$@\"\n"))
-        .unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let text = format!("#!/bin/sh\ntrap '' INT QUIT HUP USR1 TSTP\nexec {program} \"$@\"\n");
+    std::fs::write(&draft, text).unwrap();
+    // By another process: a file that this one wrote is busy while a fork of another thread has it open, too.
+    assert!(Command::new("install").arg("-m755").args([&draft, &path]).status().unwrap().success());
     path
 }
 
@@ -362,12 +363,12 @@ async fn snapshots_fork_and_roll_back() {
 async fn an_upgrade_of_the_program_does_not_stop_its_host() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let program = folder.path().join("millrace-sandbox");
-    let copy = || std::fs::copy(env!("CARGO_BIN_EXE_millrace-sandbox"), &program).unwrap();
+    let link = || std::fs::hard_link(env!("CARGO_BIN_EXE_millrace-sandbox"), &program).unwrap();
     std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    copy();
+    link();
     let host = Host::open(Settings { warm: 0, ..Settings::new(&program) }).await.unwrap();
     std::fs::remove_file(&program).unwrap();
-    copy();
+    link();
     let sandbox = host.create(Spec::default()).await.unwrap();
     assert_eq!(said(&sandbox, "echo on").await, "on");
 }

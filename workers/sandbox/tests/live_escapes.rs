@@ -4,6 +4,7 @@
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 use millrace_sandbox::End;
 use millrace_sandbox::live::{Bounds, Digest, Exec, Host, LiveSandbox, Settings, Spec, Wall};
@@ -234,13 +235,14 @@ async fn layers_go_into_a_store_and_come_back_elsewhere() {
 async fn a_missing_wall_is_refused_or_said() {
     // A machine whose /proc is covered in part, as in containers: a sandbox gets none of its own.
     let folder = tempfile::tempdir().unwrap();
-    let script = folder.path().join("start");
+    let (draft, script) = (folder.path().join("draft"), folder.path().join("start"));
     let program = env!("CARGO_BIN_EXE_millrace-sandbox");
     let text = format!(
         "#!/bin/sh\nexport PATH=/usr/sbin:/usr/bin:/sbin:/bin\n[ \"$1\" = keep ] || exec {program} \"$@\"\n[ $(id -u) = 0 ] && how=-m || how=-Urm\nexec unshare $how sh -c 'mount -t tmpfs none /proc/sys && exec {program} keep'\n"
     );
-    std::fs::write(&script, text).unwrap();
-    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::write(&draft, text).unwrap();
+    // By another process: a file that this one wrote is busy while a fork of another thread has it open, too.
+    assert!(Command::new("install").arg("-m755").args([&draft, &script]).status().unwrap().success());
     let covered = Host::open(Settings { warm: 0, ..Settings::new(&script) }).await.unwrap();
     let needs = |walls: &[Wall]| Spec { needs: walls.to_vec(), ..Spec::default() };
     let refused = covered.create(needs(&[Wall::Landlock, Wall::Proc])).await.unwrap_err().to_string();

@@ -75,9 +75,9 @@ async fn what_cannot_be_planned_is_refused_with_field_value_and_remedy() {
 
 #[tokio::test]
 async fn without_the_simulator_the_error_says_how_to_get_it() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let alone = folder.path().join("millrace");
-    std::fs::copy(env!("CARGO_BIN_EXE_millrace"), &alone).unwrap();
+    std::fs::hard_link(env!("CARGO_BIN_EXE_millrace"), &alone).unwrap();
     let mut command = tokio::process::Command::new(&alone);
     command.arg("plan").arg(run_file("counter.toml")).args(["--gpus", "4"]).env("PATH", folder.path());
     let output = command.output().await.unwrap();
@@ -89,9 +89,9 @@ async fn without_the_simulator_the_error_says_how_to_get_it() {
 /// A simulator of another build, which does not know the command.
 #[tokio::test]
 async fn a_simulator_that_fails_is_named() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let alone = folder.path().join("millrace");
-    std::fs::copy(env!("CARGO_BIN_EXE_millrace"), &alone).unwrap();
+    std::fs::hard_link(env!("CARGO_BIN_EXE_millrace"), &alone).unwrap();
     std::os::unix::fs::symlink("/bin/false", folder.path().join("millrace-loadtest")).unwrap();
     let mut command = tokio::process::Command::new(&alone);
     command.arg("plan").arg(run_file("counter.toml")).args(["--gpus", "4", "--slots", "8", "--tokens", "1"]);

@@ -1,6 +1,7 @@
 //! What an agent in a sandbox can do, and what it cannot.
 
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 use serde_json::json;
 
@@ -135,9 +136,10 @@ async fn folders_that_are_shown_are_there_to_read() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
     std::fs::create_dir(folder.path().join("bin")).unwrap();
-    let tool = folder.path().join("bin/shown-tool");
-    std::fs::write(&tool, "#!/bin/sh\necho shown\n").unwrap();
-    std::fs::set_permissions(&tool, PermissionsExt::from_mode(0o755)).unwrap();
+    let (draft, tool) = (folder.path().join("draft"), folder.path().join("bin/shown-tool"));
+    std::fs::write(&draft, "#!/bin/sh\necho shown\n").unwrap();
+    // By another process: a file that this one wrote is busy while a fork of another thread has it open, too.
+    assert!(Command::new("install").arg("-m755").args([&draft, &tool]).status().unwrap().success());
     let world = World::sandboxed(vec![folder.path().to_owned()]).await;
     let agent = format!(
         "{TELL}ran = subprocess.run(['shown-tool'], capture_output=True, text=True).stdout.strip()\n\
