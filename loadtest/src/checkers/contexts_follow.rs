@@ -2,11 +2,17 @@
 //! follows the last turn, or the earlier turn that its environment names. The turn after it has all of
 //! that turn's context, that turn, and the observation. What the coordinator puts, and what it keeps
 //! of forks with a batch, is recounted here from the first outcomes, without its code.
+//!
+//! Where calls are side by side, a task is named by its call, an observation names the call that its own follows, and
+//! turns are numbered in the order of their outcomes. Else the three are the same.
 
 use millrace_schemas::{OutcomeBody, RolloutId, TaskKey};
 
 use super::history::History;
-use super::witness::{FirstOutcomes, first_outcomes, puts};
+use super::witness::{FirstOutcomes, answered, first_outcomes, puts};
+
+/// The most calls that a conversation is followed back.
+const MOST: usize = 1_000;
 
 /// The first outcomes of a run's turns and observations.
 struct Outcomes<'a>(FirstOutcomes<'a>);
@@ -16,11 +22,11 @@ impl Outcomes<'_> {
         self.0.get(&key).map(|(seq, _)| *seq)
     }
 
-    /// The turn that `turn` follows; 0 for none.
+    /// The call that call `turn` follows; 0 for none.
     fn follows(&self, rollout: RolloutId, turn: u32) -> u32 {
         let before = turn.saturating_sub(1);
         match self.0.get(&TaskKey::EnvStep { rollout, turn: before }).map(|(_, outcome)| &outcome.body) {
-            Some(OutcomeBody::EnvStep(done)) => done.follows.map_or(before, |named| named.min(before)),
+            Some(OutcomeBody::EnvStep(done)) => done.follows.unwrap_or(before),
             _ => before,
         }
     }
@@ -30,7 +36,7 @@ impl Outcomes<'_> {
         let observed = |turn: u32| self.seq(TaskKey::EnvStep { rollout, turn });
         let mut entries = vec![observed(turn.checked_sub(1)?)?];
         let mut at = self.follows(rollout, turn);
-        while at > 0 {
+        while at > 0 && entries.len() < MOST {
             entries.push(self.seq(TaskKey::Generate { rollout, turn: at })?);
             entries.push(observed(at - 1)?);
             at = self.follows(rollout, at);
@@ -39,13 +45,35 @@ impl Outcomes<'_> {
         Some(entries)
     }
 
+    /// The log entries that a step takes: the state that it goes on from, and the turn, if it has one; none at the reset.
+    /// Where calls are side by side, the state is that of the reset, and the turn answers a call. `None` where one is
+    /// not in the log.
+    fn taken(&self, rollout: RolloutId, step: u32, answers: Option<u32>) -> Option<Vec<u64>> {
+        let Some(before) = step.checked_sub(1) else { return Some(Vec::new()) };
+        let (state, turn) = answers.map_or((before, step), |call| (0, call));
+        let mut entries = vec![self.seq(TaskKey::EnvStep { rollout, turn: state })?];
+        if turn > 0 {
+            entries.push(self.seq(TaskKey::Generate { rollout, turn })?);
+        }
+        Some(entries)
+    }
+
+    /// The turns that do not follow the one before them, each with the one that it follows; 0 for none.
+    fn forks(&self, rollout: RolloutId, turns: usize) -> Vec<(u32, u32)> {
+        let calls = answered(&self.0, rollout, turns);
+        let turn_of =
+            |call: u32| calls.iter().position(|answered| *answered == call).map_or(0, |at| at as u32 + 1);
+        let forks = (1..).zip(&calls).map(|(turn, call)| (turn, turn_of(self.follows(rollout, *call))));
+        forks.filter(|(turn, follows)| follows + 1 != *turn).collect()
+    }
+
     /// A rollout that continues from another's turn has no first observation of its own, and no forks.
     fn begins_itself(&self, rollout: RolloutId) -> bool {
         self.seq(TaskKey::EnvStep { rollout, turn: 0 }).is_some()
     }
 }
 
-/// Recounts the context of every task that samples, and the forks of every rollout that was trained on.
+/// Recounts the context of every task that samples, what every step takes, and the forks of every rollout that was trained on.
 pub(super) fn check(history: &History) -> Vec<String> {
     let mut findings = Vec::new();
     // A lost part of the log held the first outcomes.
@@ -56,24 +84,24 @@ pub(super) fn check(history: &History) -> Vec<String> {
     for (run, _) in history.runs() {
         let outcomes = Outcomes(first_outcomes(history, run));
         for put in puts.iter().filter(|put| put.run == *run) {
-            let (TaskKey::Generate { rollout, turn }, Some(found)) = (put.key, &put.context) else {
-                continue;
-            };
+            let (Some(rollout), Some(found)) = (put.key.rollout(), &put.context) else { continue };
             if !outcomes.begins_itself(rollout) {
                 continue;
             }
-            let expected = outcomes.context(rollout, turn);
+            let (expected, does) = match put.key {
+                TaskKey::Generate { turn, .. } => (outcomes.context(rollout, turn), "is sampled after"),
+                TaskKey::EnvStep { turn, .. } => (outcomes.taken(rollout, turn, put.answers), "takes"),
+                _ => continue,
+            };
             if expected.as_ref() != Some(found) {
                 findings.push(format!(
-                    "run={run} task={} is sampled after entries={found:?}, and follows {expected:?}",
+                    "run={run} task={} {does} entries={found:?}, and follows {expected:?}",
                     put.key
                 ));
             }
         }
         for (version, _, rollout) in history.trained(run) {
-            let turns = 2..=rollout.turns.len() as u32;
-            let forks = turns.map(|turn| (turn, outcomes.follows(rollout.id, turn)));
-            let expected: Vec<(u32, u32)> = forks.filter(|(turn, follows)| follows + 1 < *turn).collect();
+            let expected = outcomes.forks(rollout.id, rollout.turns.len());
             let found: Vec<(u32, u32)> = rollout.forks.iter().map(|fork| (fork.turn, fork.follows)).collect();
             if outcomes.begins_itself(rollout.id) && found != expected {
                 findings.push(format!(
@@ -106,6 +134,14 @@ mod tests {
         assert_eq!(context.len(), 3);
         context.remove(1);
         assert!(check(&history)[0].contains("is sampled after"), "{:?}", check(&history));
+
+        let mut history = sound().await;
+        let step = |put: &&mut TaskPut| matches!(put.key, TaskKey::EnvStep { turn: 2, .. });
+        let puts = history.puts.as_mut().expect("watched");
+        let context = puts.iter_mut().find(step).and_then(|put| put.context.as_mut()).expect("a second step");
+        assert_eq!(context.len(), 2);
+        context[1] -= 1;
+        assert!(check(&history)[0].contains("takes entries"), "{:?}", check(&history));
 
         let mut history = sound().await;
         break_batch(&mut history, 2, |batch| {

@@ -1,4 +1,5 @@
-//! A rollout is replaced because it failed or grew stale, and for nothing else; no more are booked as failed than did.
+//! A rollout is replaced because it failed, was lost or grew stale, and for nothing else; no more are booked as failed than
+//! did.
 
 use millrace_coordinator::fold::state::Run;
 use millrace_coordinator::fold::status;
@@ -27,9 +28,13 @@ fn check_run(id: &RunId, run: &Run, witness: &Witness<'_>, findings: &mut Vec<St
     for rollout in witness.begun.iter().filter(|rollout| witness.begun.contains(&next(rollout))) {
         if witness.trained.contains(rollout) {
             findings.push(format!("run={id}: rollout {rollout} was trained on, and replaced"));
-        } else if !witness.failed.contains(rollout) && !witness.is_stale(*rollout) {
-            findings
-                .push(format!("run={id}: rollout {rollout} was replaced; it neither failed nor is stale"));
+        } else if !witness.failed.contains(rollout)
+            && !witness.lost.contains(rollout)
+            && !witness.is_stale(*rollout)
+        {
+            findings.push(format!(
+                "run={id}: rollout {rollout} was replaced; it neither failed nor was lost, and is not stale"
+            ));
         }
     }
     let dropped = status::ledger(run).dropped;

@@ -7,7 +7,7 @@ use millrace_schemas::train_shard::{BatchGroup, BatchRollout};
 use millrace_schemas::{Event, OutcomeBody, TaskKey};
 
 use super::history::History;
-use super::witness::{Witness, puts};
+use super::witness::{Witness, answered, puts};
 
 /// Rewards are sums of a few products; in which order they are added up is nobody's word.
 const REWARD_ROUNDING: f64 = 1e-9;
@@ -50,8 +50,7 @@ pub(super) fn check(history: &History) -> Vec<String> {
 /// What a rollout as it was trained on has that the first outcomes of its tasks have not.
 fn unlike(witness: &Witness<'_>, group: &BatchGroup, rollout: &BatchRollout) -> Option<String> {
     let id = rollout.id;
-    let observed = |turn: usize| match witness.done.get(&TaskKey::EnvStep { rollout: id, turn: turn as u32 })
-    {
+    let observed = |step: u32| match witness.done.get(&TaskKey::EnvStep { rollout: id, turn: step }) {
         Some((_, outcome)) => match &outcome.body {
             OutcomeBody::EnvStep(done) => Some(&done.observation),
             _ => None,
@@ -60,19 +59,20 @@ fn unlike(witness: &Witness<'_>, group: &BatchGroup, rollout: &BatchRollout) -> 
     };
     // A rollout that continues from another's turn has that rollout's tokens before its own.
     let starts = observed(0);
-    let mut tokens = starts.cloned().unwrap_or_default();
-    for (turn, taken) in (1..).zip(&rollout.turns) {
-        let outcome = witness.done.get(&TaskKey::Generate { rollout: id, turn: turn as u32 });
+    let mut tokens = Vec::new();
+    let calls = answered(&witness.done, id, rollout.turns.len());
+    for (at, taken) in rollout.turns.iter().enumerate() {
+        let turn = at + 1;
+        let call = calls.get(at).copied().unwrap_or(0);
+        let outcome = witness.done.get(&TaskKey::Generate { rollout: id, turn: call });
         let Some(OutcomeBody::Generate(done)) = outcome.map(|(_, outcome)| &outcome.body) else {
             return Some(format!("has a turn {turn} that nobody sampled"));
         };
         if done.segments != taken.segments {
             return Some(format!("has a turn {turn} that is not the first of its name"));
         }
+        tokens.extend_from_slice(observed(call - 1).map_or(&[], Vec::as_slice));
         tokens.extend_from_slice(&done.tokens);
-        if turn < rollout.turns.len() {
-            tokens.extend_from_slice(observed(turn).map_or(&[], Vec::as_slice));
-        }
     }
     let same = if starts.is_some() { rollout.tokens == tokens } else { rollout.tokens.ends_with(&tokens) };
     if !same {

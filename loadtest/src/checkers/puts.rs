@@ -16,17 +16,22 @@ pub struct TaskPut {
     pub key: TaskKey,
     /// It is for evaluation.
     pub evaluate: bool,
-    /// The log entries that a turn is sampled after; `None` of other tasks.
+    /// The log entries that it refers to: those that a turn is sampled after, or the state that a step goes on from and
+    /// the turn that it takes; `None` of other tasks.
     pub context: Option<Vec<u64>>,
+    /// The call that a step's turn answers, 0 for none, where calls are side by side.
+    pub answers: Option<u32>,
 }
 
 impl From<&Task> for TaskPut {
     fn from(task: &Task) -> Self {
-        let context = match &task.body {
-            TaskBody::Generate(generate) => Some(generate.prefix.iter().map(|entry| entry.seq).collect()),
-            _ => None,
+        let (prefix, answers) = match &task.body {
+            TaskBody::Generate(generate) => (Some(&generate.prefix), None),
+            TaskBody::EnvStep(step) => (Some(&step.prefix), step.answers),
+            _ => (None, None),
         };
-        Self { run: task.run.clone(), key: task.key, evaluate: task.evaluate, context }
+        let context = prefix.map(|prefix| prefix.iter().map(|entry| entry.seq).collect());
+        Self { run: task.run.clone(), key: task.key, evaluate: task.evaluate, context, answers }
     }
 }
 
@@ -43,7 +48,8 @@ impl PutWatch {
         for message in messages {
             let Ok(named) = subjects::parse_task(&message.subject) else { continue };
             seen.entry((named.run.clone(), named.key)).or_insert_with(|| {
-                let unread = TaskPut { run: named.run, key: named.key, evaluate: false, context: None };
+                let (evaluate, context, answers) = (false, None, None);
+                let unread = TaskPut { run: named.run, key: named.key, evaluate, context, answers };
                 decode::<Task>("task", &message.payload).map_or(unread, |task| TaskPut::from(&task))
             });
         }

@@ -1,4 +1,5 @@
-//! The window is never overdrawn, and no place in it is lost.
+//! The window is never overdrawn, and no place in it is lost. No call of an agent waits for another one's turn: a step
+//! always waits for the next call.
 
 use std::collections::BTreeSet;
 
@@ -44,6 +45,11 @@ fn wrong(run: &Run) -> Vec<String> {
     }
     for (id, group) in &run.groups {
         let playing = group.rollouts.iter().filter(|rollout| rollout.phase != Phase::Finished).count();
+        let calls = group.rollouts.iter().filter_map(|rollout| rollout.calls.as_deref());
+        let deaf = calls.filter(|calls| calls.steps.is_empty()).count();
+        if deaf > 0 {
+            words.push(format!("group {id} has agents={deaf} whose next call no step waits for"));
+        }
         if playing != group.playing as usize {
             words.push(format!("group {id} has playing={playing}, booked={}", group.playing));
         }

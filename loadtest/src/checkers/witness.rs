@@ -27,6 +27,8 @@ pub(super) struct Witness<'a> {
     pub(super) done: FirstOutcomes<'a>,
     /// Rollouts of which a task is a dead letter that was not done before.
     pub(super) failed: BTreeSet<RolloutId>,
+    /// Rollouts that a worker lost.
+    pub(super) lost: BTreeSet<RolloutId>,
     /// Rollouts that a committed version was trained on.
     pub(super) trained: BTreeSet<RolloutId>,
     /// Groups that a committed version was trained on, each with that version.
@@ -37,6 +39,19 @@ pub(super) struct Witness<'a> {
 
 /// The first outcome of each task of a run, with its position in the log.
 pub(super) type FirstOutcomes<'a> = BTreeMap<TaskKey, (u64, &'a Outcome)>;
+
+/// The calls that a rollout's turns answer, in the order of the turns: that of their outcomes. Where turns follow one
+/// another, they have the same numbers.
+pub(super) fn answered(done: &FirstOutcomes<'_>, rollout: RolloutId, turns: usize) -> Vec<u32> {
+    let of_rollout = |(key, (seq, _)): (&TaskKey, &(u64, &Outcome))| match key {
+        TaskKey::Generate { rollout: of, turn } if *of == rollout => Some((*seq, *turn)),
+        _ => None,
+    };
+    let first = TaskKey::Generate { rollout, turn: 0 };
+    let mut calls: Vec<(u64, u32)> = done.range(first..).map_while(of_rollout).collect();
+    calls.sort_unstable();
+    calls.into_iter().take(turns).map(|(_, call)| call).collect()
+}
 
 /// What decided each task of a run.
 pub(super) fn first_outcomes<'a>(history: &'a History, run: &RunId) -> FirstOutcomes<'a> {
@@ -85,6 +100,8 @@ impl<'a> Witness<'a> {
             _ => None,
         });
         let failed = failed.collect();
+        let lost = done.iter().filter(|(_, (_, outcome))| matches!(outcome.body, OutcomeBody::Lost(_)));
+        let lost = lost.filter_map(|(key, _)| key.rollout()).collect();
         let trained: BTreeSet<_> = history.trained(run).map(|(_, _, rollout)| rollout.id).collect();
         let trained_in = history.trained(run).map(|(version, _, rollout)| (rollout.id.group, version));
         let versions = history.committed.get(run).map_or(0, Vec::len) as u64;
@@ -93,6 +110,7 @@ impl<'a> Witness<'a> {
             begun: begun(run, spec, puts),
             done,
             failed,
+            lost,
             trained,
             trained_in: trained_in.collect(),
             version: PolicyVersion(versions.saturating_sub(1)),
@@ -108,8 +126,15 @@ impl<'a> Witness<'a> {
         due < self.version.0 || beyond_share
     }
 
-    /// The version of a rollout's first token; `None` before it.
+    /// The version of a rollout's first token, or of its first call where calls are side by side; `None` before it.
     fn first_version(&self, rollout: RolloutId) -> Option<PolicyVersion> {
+        if is_side_by_side(self.spec) {
+            let (begun, _) = self.done.get(&TaskKey::EnvStep { rollout, turn: 0 })?;
+            let is_before = |(key, (seq, _)): &(&TaskKey, &(u64, &Outcome))| {
+                matches!(key, TaskKey::PublishWeights { .. }) && seq < begun
+            };
+            return (self.done.iter().filter(is_before).count() as u64).checked_sub(1).map(PolicyVersion);
+        }
         let turns = self.done.range(TaskKey::Generate { rollout, turn: 0 }..);
         let mut turns = turns
             .take_while(|(key, _)| matches!(key, TaskKey::Generate { rollout: of, .. } if *of == rollout));
@@ -130,6 +155,11 @@ impl<'a> Witness<'a> {
         groups.iter().filter(|group| self.trained_in.get(group).is_none_or(|by| by.0 > version)).count()
             as u64
     }
+}
+
+/// Whether calls of the run's environment are answered side by side.
+fn is_side_by_side(spec: &RunSpec) -> bool {
+    spec.environment.as_ref().is_some_and(|environment| environment.parallel_calls() > 1)
 }
 
 /// By how many versions a rollout may be older than the version that it makes a step on, and how many groups of a batch

@@ -24,9 +24,11 @@ use tokio_util::sync::CancellationToken;
 use super::link::Link;
 use super::scenario::FaultKind;
 use super::world::World;
+use agents::Agents;
 use forks::Forks;
 use train::Train;
 
+pub(super) mod agents;
 mod forks;
 mod train;
 
@@ -61,7 +63,10 @@ pub(super) fn executor(
                 is_shared: device.is_some(),
             })
         }
-        Stage::EnvStep => Arc::new(Forks { inner: EnvStep::default(), world: link.world.clone() }),
+        Stage::EnvStep => {
+            let linear = Forks { inner: EnvStep::default(), world: link.world.clone() };
+            Arc::new(Agents::new(linear, link))
+        }
         Stage::Reward => Arc::new(Reward::default()),
         Stage::TrainShard => {
             let (world, broker, device) = (link.world.clone(), broker.clone(), device.cloned());

@@ -8,6 +8,7 @@ use millrace_coordinator::shell::driver::{self, DriverConfig, TrimSettings};
 use millrace_coordinator::shell::leader::Term;
 use millrace_queue::Broker;
 use millrace_queue::testing::gate::gated;
+use millrace_schemas::env_step::AGENT;
 use millrace_schemas::{Stage, WorkerId};
 use millrace_telemetry::Health;
 use millrace_workers::runtime::TimeDivision;
@@ -31,6 +32,8 @@ const SHORT_GRACE: Duration = Duration::from_millis(10);
 /// unsynced for as long as an entry stays.
 const TRIM: TrimSettings =
     TrimSettings { every: Duration::from_secs(10), age: Duration::from_secs(60), entries: 30 };
+/// Steps of agents that a process has at once: each agent has one that waits.
+const AGENT_STEPS: u32 = 96;
 /// Before a process that could not start tries again.
 const RESTART: Duration = Duration::from_secs(1);
 
@@ -296,6 +299,11 @@ async fn work(broker: Broker, id: WorkerId, role: Role, link: Link, stop: Cancel
         let pools = default_pools(*stage).into_iter().filter(|pool| used.contains(&pool.as_str()));
         pools.map(|pool| PoolSettings { stage: *stage, pool, concurrency: *concurrency })
     });
+    let agents = (role == Role::Play && link.world.may_have_agents()).then(|| PoolSettings {
+        stage: Stage::EnvStep,
+        pool: AGENT.parse().expect("a built-in name is a pool's name"),
+        concurrency: AGENT_STEPS,
+    });
     let executor = |stage| executor(stage, &link, &own, &policies, device.as_ref());
-    worker.serve(pools.collect(), executor, Health::default(), stop).await;
+    worker.serve(pools.chain(agents).collect(), executor, Health::default(), stop).await;
 }

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use bytes::Bytes;
 use millrace_coordinator::fold::state::{Run, State};
 use millrace_queue::Broker;
 use millrace_schemas::submit::RunSpec;
@@ -12,6 +13,7 @@ use millrace_schemas::{Event, RunId, subjects};
 use tokio::time::{Instant, sleep};
 
 use super::deadline::{AFTER_REPAIR, Ends};
+use super::runs::AGENT_ROWS;
 use super::world::World;
 use crate::checkers::halts_have_a_cause::is_halted;
 use crate::checkers::history::{Entry, advance};
@@ -58,6 +60,9 @@ impl<'a> Operator<'a> {
         for spec in &self.specs {
             if !self.state.runs.contains_key(&spec.name) {
                 let unix_ms = self.world.unix_ms();
+                if self.world.has_agents(&spec.name) {
+                    self.broker.objects().put_blob(&spec.name, Bytes::from_static(AGENT_ROWS)).await?;
+                }
                 self.broker.append(subjects::ALL_RUNS, &Event::Tick { unix_ms }).await?;
                 self.broker.append(spec.name.as_str(), &Event::Submitted(Box::new(spec.clone()))).await?;
             }

@@ -1,18 +1,28 @@
 //! The runs of a seed: what a run file may ask for, drawn.
 
+use millrace_schemas::BlobRef;
 use millrace_schemas::env_step::{EnvironmentSpec, Latency};
 use millrace_schemas::publish_weights::Retention;
 use millrace_schemas::reward::RewardRule;
 use millrace_schemas::submit::{
-    Algorithm, ConsumeOrder, DomainSpec, EvaluateSpec, GangSpec, GroupFilter, ModelSpec, RewardSpec,
-    RolloutSpec, RunSpec, StoredTurns,
+    Algorithm, ConsumeOrder, DomainSpec, EvaluateSpec, GangSpec, GroupFilter, ModelSpec, Precision,
+    RewardSpec, RolloutSpec, RunSpec, StoredTurns,
 };
 
+use serde_json::json;
+
+use super::executors::agents;
 use super::scenario::RunShape;
 use super::world::World;
 
 /// The greatest async ratio that is drawn.
 const MOST_ALPHA: u64 = 8;
+
+/// Tokens of a call's context at most.
+const AGENT_CONTEXT: u32 = 300;
+
+/// The rows of agents.
+pub(super) const AGENT_ROWS: &[u8] = b"rows";
 
 /// How long the full batches of patient runs wait: less than a lease, more, and without end.
 const PATIENCE_MS: [u64; 3] = [2_000, 60_000, 24 * 3_600_000];
@@ -84,17 +94,58 @@ fn draw_run(world: &World, shape: &RunShape, number: u64) -> RunSpec {
         let share = if world.has_forks(&spec.name) { 0.0 } else { percent / 100.0 };
         spec.rollout.stored_turns = StoredTurns { share, ..StoredTurns::default() };
     }
-    // By the run's seed, so that all other draws are what they were.
-    let may_wait =
-        spec.rollout.order == ConsumeOrder::OldestFirst && spec.rollout.redundant_groups == 0 && alpha > 0.0;
+    draw_by_seed(shape, &mut spec);
+    if world.has_agents(&spec.name) {
+        plays_agents(&mut spec);
+    }
+    assert_eq!(spec.refusals(), [], "what is drawn is a run");
+    spec
+}
+
+/// What goes by the run's seed, so that all other draws are what they were.
+fn draw_by_seed(shape: &RunShape, spec: &mut RunSpec) {
+    let RolloutSpec { order, redundant_groups, alpha, .. } = spec.rollout;
+    let may_wait = order == ConsumeOrder::OldestFirst && redundant_groups == 0 && alpha > 0.0;
     if shape.patient && may_wait && spec.seed.is_multiple_of(2) {
         spec.rollout.patience_ms = PATIENCE_MS[(spec.seed / 2 % 3) as usize];
     }
     if shape.deltas && !spec.seed.is_multiple_of(3) {
         spec.weights.anchor_every = 2 + spec.seed / 3 % 4;
     }
-    assert_eq!(spec.refusals(), [], "what is drawn is a run");
-    spec
+}
+
+/// Makes a run's environment agents. They speak text to a model that does, whose turns are scripted all the same.
+fn plays_agents(spec: &mut RunSpec) {
+    spec.model = ModelSpec::HuggingFace {
+        path: "scripted".to_owned(),
+        context: AGENT_CONTEXT + spec.rollout.max_new_tokens,
+        precision: Precision::default(),
+    };
+    spec.environment = Some(draw_agent(spec.seed));
+    spec.algorithm.learning_rate = 1e-5;
+    spec.rewards.truncate(1);
+    spec.rollout.stored_turns = StoredTurns::default();
+}
+
+/// Agents with one to three sub-agents, by the run's seed, whose script reads no rows.
+fn draw_agent(seed: u64) -> EnvironmentSpec {
+    let (sub_agents, at_once) = (1 + seed as u32 % 3, 2 + seed as u32 / 3 % 3);
+    let rows = BlobRef::of(AGENT_ROWS);
+    let spec = json!({
+        "name": "agent",
+        "command": ["agent"],
+        "reward": ["true"],
+        "max_turns": agents::calls(sub_agents),
+        "context_tokens": AGENT_CONTEXT,
+        "forks": "separate",
+        "parallel_calls": at_once,
+        "rows": {
+            "path": "rows.jsonl",
+            "answer": "",
+            "content": { "blob": rows, "train": 7, "held_out": 3 },
+        },
+    });
+    serde_json::from_value(spec).expect("an agent's settings")
 }
 
 /// The async ratio. Rounding matters at a whole number of groups above the window.

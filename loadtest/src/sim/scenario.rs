@@ -89,6 +89,8 @@ pub struct RunShape {
     pub deltas: bool,
     /// Observations of two runs in three at times follow an earlier turn than the last. Those runs start from no stored turns.
     pub forks: bool,
+    /// Two runs in three are of agents with sub-agents, whose turns are sampled side by side.
+    pub agents: bool,
 }
 
 impl Default for RunShape {
@@ -111,6 +113,7 @@ impl Default for RunShape {
             patient: false,
             deltas: false,
             forks: false,
+            agents: false,
         }
     }
 }
@@ -164,6 +167,7 @@ impl Scenario {
             include_str!("../../scenarios/replicas.toml"),
             include_str!("../../scenarios/repairs.toml"),
             include_str!("../../scenarios/time-division.toml"),
+            include_str!("../../scenarios/agents.toml"),
         ];
         texts.map(|text| Self::from_toml(text).expect("shipped scenarios are valid")).into()
     }
@@ -178,7 +182,7 @@ mod tests {
     #[test]
     fn shipped_scenarios_are_valid_and_wrong_ones_are_refused() {
         let shipped = Scenario::shipped();
-        assert_eq!(shipped.len(), 8);
+        assert_eq!(shipped.len(), 9);
         let drawn: BTreeSet<FaultKind> =
             shipped.iter().flat_map(|scenario| scenario.faults.keys().copied()).collect();
         assert_eq!(drawn, FaultKind::ALL.into(), "each kind of fault comes in some scenario");

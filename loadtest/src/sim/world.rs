@@ -14,6 +14,7 @@ use millrace_schemas::{PoolName, RunId, Stage};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::executors::agents::Hosts;
 use super::replicas::Replicas;
 use super::scenario::{Durability, FaultKind, Scenario};
 use crate::checkers::PutWatch;
@@ -39,7 +40,10 @@ pub(super) struct World {
     pub(super) puts: PutWatch,
     /// What replicas that are behind still show.
     pub(super) replicas: Replicas,
+    /// The processes that host agents.
+    pub(super) hosts: Hosts,
     has_forks: bool,
+    has_agents: bool,
     start: Instant,
     state: Mutex<WorldState>,
 }
@@ -93,7 +97,9 @@ impl World {
             time_division: scenario.time_division,
             puts: PutWatch::default(),
             replicas: Replicas::default(),
+            hosts: Hosts::default(),
             has_forks: scenario.runs.forks,
+            has_agents: scenario.runs.agents,
             start: Instant::now(),
             state: Mutex::new(state),
         })
@@ -162,6 +168,16 @@ impl World {
     /// scenario has forks.
     pub(super) fn has_forks(&self, run: &RunId) -> bool {
         self.has_forks && !self.lot(format_args!("{run} forks"))[0].is_multiple_of(3)
+    }
+
+    /// Whether this run is of agents with sub-agents: two runs in three, where the scenario has agents.
+    pub(super) fn has_agents(&self, run: &RunId) -> bool {
+        self.has_agents && !self.lot(format_args!("{run} agents"))[0].is_multiple_of(3)
+    }
+
+    /// Whether some run is.
+    pub(super) const fn may_have_agents(&self) -> bool {
+        self.has_agents
     }
 
     /// The runs that are played.

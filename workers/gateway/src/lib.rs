@@ -28,4 +28,4 @@ mod testing;
 pub use call::{Call, Reply};
 pub use host::{Agents, AgentsSettings, BeginError, SessionName, Start};
 pub use process::{Plain, Sandboxed, Walls};
-pub use session::{Session, Step};
+pub use session::{Board, Phase, Session, Step};

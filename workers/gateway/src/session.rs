@@ -12,7 +12,8 @@ use tokio::sync::{Semaphore, watch};
 use crate::call::{Call, Reply};
 use crate::conversation::{Asked, Conversation, Observation, Wanted};
 use crate::refusal::Refusal;
-pub(crate) use board::{Board, Clock, Phase};
+pub(crate) use board::Clock;
+pub use board::{Board, Phase};
 
 mod board;
 

@@ -9,12 +9,13 @@ use tokio::time::Instant;
 
 /// The board of a session. All of it is kept to the session's end, so that what is repeated gets the same.
 #[derive(Debug, Clone)]
-pub(crate) struct Board {
+pub struct Board {
     /// Calls in their order; number 1 is the first.
     calls: Vec<Call>,
     /// What each step led to; `None` while it waits.
     steps: BTreeMap<u32, Option<Arc<EnvStepDone>>>,
-    pub(crate) phase: Phase,
+    /// Whether the agent goes on.
+    pub phase: Phase,
     /// Since when the agent works without a call that is open.
     since: Instant,
     /// Its own time before that.
@@ -33,7 +34,7 @@ struct Call {
 
 /// Whether the agent goes on.
 #[derive(Debug, Clone)]
-pub(crate) enum Phase {
+pub enum Phase {
     /// It does.
     Working,
     /// It is scored.
@@ -61,17 +62,21 @@ impl Default for Board {
 }
 
 impl Board {
-    pub(crate) const fn has_ended(&self) -> bool {
+    /// Whether it does not.
+    #[must_use]
+    pub const fn has_ended(&self) -> bool {
         !matches!(self.phase, Phase::Working)
     }
 
     /// Calls so far.
-    pub(crate) const fn calls(&self) -> u32 {
+    #[must_use]
+    pub const fn calls(&self) -> u32 {
         self.calls.len() as u32
     }
 
     /// The turn of a call; `None` while it is open.
-    pub(crate) fn turn(&self, call: u32) -> Option<&Arc<[u32]>> {
+    #[must_use]
+    pub fn turn(&self, call: u32) -> Option<&Arc<[u32]>> {
         self.calls.get((call as usize).checked_sub(1)?)?.turn.as_ref()
     }
 
@@ -81,7 +86,7 @@ impl Board {
     }
 
     /// The agent asks for another turn. What it follows is one of its calls, by its number here.
-    pub(super) fn ask(&mut self, observation: EnvStepDone) {
+    pub fn ask(&mut self, observation: EnvStepDone) {
         let now = Instant::now();
         if matches!(self.clock(), Clock::Agent(..)) {
             self.own += now - self.since;
@@ -95,7 +100,7 @@ impl Board {
     ///
     /// # Errors
     /// There is no such call, or it has another turn.
-    pub(super) fn step(&mut self, number: u32, answers: u32, tokens: &[u32]) -> Result<(), String> {
+    pub fn step(&mut self, number: u32, answers: u32, tokens: &[u32]) -> Result<(), String> {
         let calls = self.calls();
         if let Some(led_by) = answers.checked_sub(1) {
             let known = self.calls.iter_mut().find(|call| call.step == Some(led_by));
@@ -138,8 +143,9 @@ impl Board {
         *newest = Some(next);
     }
 
-    /// What a step led to.
-    pub(super) fn led(&self, step: u32) -> Option<&Arc<EnvStepDone>> {
+    /// What a step led to; `None` while it waits.
+    #[must_use]
+    pub fn led(&self, step: u32) -> Option<&Arc<EnvStepDone>> {
         self.steps.get(&step)?.as_ref()
     }
 }
