@@ -1,11 +1,14 @@
 //! A task as it travels: MessagePack with field names, so that a later version may add fields.
 
+use std::cell::Cell;
+
 use bytes::Bytes;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::env_step::{EnvAction, EnvStepTask};
+use crate::event::Event;
 use crate::generate::GenerateTask;
 use crate::ids::{PoolName, RunId, TaskKey};
 use crate::publish_weights::PublishWeightsTask;
@@ -165,14 +168,55 @@ pub struct DecodeError {
     pub reason: String,
 }
 
+/// Bytes of the buffer that a thread keeps between two messages, at most.
+const KEPT: usize = 1 << 20;
+
+thread_local! {
+    /// The buffer of the thread's last message: one that grows is copied each time, and one that grew to a message's
+    /// size is that only by chance.
+    static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
 /// MessagePack with field names.
 ///
 /// # Panics
 /// Never for the types of this crate: they hold nothing that MessagePack cannot express.
 #[must_use]
 pub fn encode<T: Serialize>(message: &T) -> Bytes {
-    rmp_serde::to_vec_named(message).expect("messages hold only what MessagePack can express").into()
+    let mut buffer = BUFFER.take();
+    buffer.clear();
+    let mut writer = rmp_serde::Serializer::new(&mut buffer).with_struct_map();
+    message.serialize(&mut writer).expect("messages hold only what MessagePack can express");
+    let bytes = Bytes::copy_from_slice(&buffer);
+    if buffer.capacity() <= KEPT {
+        BUFFER.set(buffer);
+    }
+    bytes
 }
+
+// The two that every step of a rollout passes through. These are compiled here, once and in one unit; what is generic, or
+// async, is compiled where it is used.
+macro_rules! compiled_here {
+    ($message:ty, $what:literal) => {
+        impl $message {
+            /// As it travels: [`encode`].
+            #[must_use]
+            pub fn to_bytes(&self) -> Bytes {
+                encode(self)
+            }
+
+            /// Reads it: [`decode`].
+            ///
+            /// # Errors
+            /// As [`decode`].
+            pub fn from_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
+                decode($what, bytes)
+            }
+        }
+    };
+}
+compiled_here!(Task, "task");
+compiled_here!(Event, "event");
 
 /// Decodes a message.
 ///

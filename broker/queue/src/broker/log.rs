@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use futures::future::BoxFuture;
 use futures::stream::FuturesOrdered;
 use futures::{FutureExt, StreamExt};
-use millrace_schemas::envelope::{DecodeError, decode, encode};
+use millrace_schemas::envelope::DecodeError;
 use millrace_schemas::ids::IdError;
 use millrace_schemas::limits::{CLAIMS_IN_FLIGHT, MAX_INLINE_BYTES, MAX_INLINE_EVENT_BYTES};
 use millrace_schemas::{Event, Outcome, RunId, TaskKey, subjects};
@@ -119,10 +119,10 @@ impl Broker {
         let invalid = |reason: String| BrokerError::Invalid { action: "append an event", reason };
         let run: RunId = run.parse().map_err(|e: IdError| invalid(e.to_string()))?;
         let message =
-            Message { subject: subjects::log(run.as_str(), event), payload: encode(event), headers };
-        let (large, brief) = (message.payload.len() > MAX_INLINE_BYTES, event.brief());
-        let message = match brief.filter(|_| large) {
-            Some(brief) => Message { payload: encode(&brief), ..self.claim(&run, message).await? },
+            Message { subject: subjects::log(run.as_str(), event), payload: event.to_bytes(), headers };
+        let large = message.payload.len() > MAX_INLINE_BYTES;
+        let message = match large.then(|| event.brief()).flatten() {
+            Some(brief) => Message { payload: brief.to_bytes(), ..self.claim(&run, message).await? },
             None if message.payload.len() > MAX_INLINE_EVENT_BYTES => self.claim(&run, message).await?,
             None => message,
         };
@@ -276,7 +276,7 @@ impl Broker {
         } else if needs_fetch(entry, whole) {
             self.read_claimed(&run, entry, whole).await?
         } else {
-            match decode::<Event>("event", &entry.message.payload) {
+            match Event::from_bytes(&entry.message.payload) {
                 Ok(event) if event.is_brief() != claimed => {
                     Err(wrong("it is in brief without a claim, or the other way round"))
                 }
@@ -319,8 +319,8 @@ impl Broker {
                 return Err(BrokerError::Invalid { action: "read an event", reason });
             }
         };
-        let event: Result<Event, DecodeError> = decode("event", &payload);
-        let said = (bytes > 0).then(|| decode::<Event>("event", &entry.message.payload).ok());
+        let event: Result<Event, DecodeError> = Event::from_bytes(&payload);
+        let said = (bytes > 0).then(|| Event::from_bytes(&entry.message.payload).ok());
         Ok(match (event, said) {
             (Ok(event), Some(said)) if event.brief() != said => {
                 Err(wrong("the entry says other things of it in brief".to_owned()))

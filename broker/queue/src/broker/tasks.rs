@@ -3,7 +3,6 @@
 use bytes::Bytes;
 use futures::future::{BoxFuture, ready as ready_future};
 use futures::{FutureExt, StreamExt};
-use millrace_schemas::envelope::{decode, encode};
 use millrace_schemas::limits::{CLAIMS_IN_FLIGHT, MAX_CLAIM_BYTES, MAX_INLINE_BYTES};
 use millrace_schemas::subjects::{self, CLAIM_HEADER, COPY_HEADER, TRACEPARENT_HEADER};
 use millrace_schemas::{RunId, Task};
@@ -81,7 +80,7 @@ impl Broker {
             Err(ClaimError::Lost(reason)) => return Err(OpenError::Undecodable(reason)),
             Err(ClaimError::Unavailable(e)) => return Err(OpenError::Unavailable(e.to_string())),
         };
-        let task: Task = decode("task", &payload).map_err(|e| undecodable(e.to_string()))?;
+        let task = Task::from_bytes(&payload).map_err(|e| undecodable(e.to_string()))?;
         let said = subjects::task(&task.pool, &task.run, task.version, task.key);
         if said != *subject {
             return Err(undecodable(format!(
@@ -117,7 +116,7 @@ impl Broker {
 fn task_message(task: &Task) -> Message {
     Message {
         subject: subjects::task(&task.pool, &task.run, task.version, task.key),
-        payload: encode(task),
+        payload: task.to_bytes(),
         headers: vec![(TRACEPARENT_HEADER, traceparent(&task.run, task.key))],
     }
 }

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use millrace_queue::testing::TestServer;
 use millrace_queue::{Broker, JetStreamOptions, Objects};
-use millrace_schemas::envelope::encode;
 use millrace_schemas::generate::GenerateDone;
 use millrace_schemas::{Event, Outcome, OutcomeBody, PolicyVersion, RolloutId, TaskKey};
 use serde::Serialize;
@@ -77,7 +76,7 @@ pub(super) async fn measure(args: &Args) -> anyhow::Result<Vec<Rates>> {
     for round in 1..=args.rounds {
         for (kilobytes, samples) in args.kilobytes.iter().zip(&mut samples) {
             let outcome = of_bytes(*kilobytes as usize * 1_024);
-            let bytes = encode(&event(&outcome, 0)).len();
+            let bytes = event(&outcome, 0).to_bytes().len();
             let [durable, synced] =
                 [append(args, &outcome, false, time).await?, append(args, &outcome, true, time).await?];
             let in_memory = memory::rollouts_per_s(bytes, time).await?;
@@ -125,7 +124,7 @@ fn encode_us(outcome: &OutcomeBody) -> f64 {
     let event = event(outcome, 0);
     let encoded = (0..ENCODED).map(|_| {
         let since = Instant::now();
-        std::hint::black_box(encode(&event));
+        std::hint::black_box(event.to_bytes());
         since.elapsed().as_secs_f64() * 1e6
     });
     median(encoded.collect())
@@ -138,7 +137,7 @@ fn of_bytes(bytes: usize) -> OutcomeBody {
         let logprobs: Vec<f32> = ids.iter().map(|id| -(*id as f32) / 1e5).collect();
         OutcomeBody::Generate(GenerateDone::sampled(&ids, &logprobs, PolicyVersion(1)))
     };
-    let [few, many] = [64, 1_064].map(|tokens| encode(&event(&turn(tokens), 0)).len());
+    let [few, many] = [64, 1_064].map(|tokens| event(&turn(tokens), 0).to_bytes().len());
     let each = (many - few) as f64 / 1_000.0;
     turn((64.0 + (bytes as f64 - few as f64) / each).max(1.0) as usize)
 }
@@ -155,7 +154,7 @@ fn event(body: &OutcomeBody, number: u64) -> Event {
 async fn append(args: &Args, body: &OutcomeBody, sync: bool, time: Duration) -> anyhow::Result<Appended> {
     let server = TestServer::start_as(|options| options.sync_always = sync).await;
     let objects = Objects::open(&server.folder().join("objects").to_string_lossy())?;
-    let bytes = encode(&event(body, 0)).len() as u32;
+    let bytes = event(body, 0).to_bytes().len() as u32;
     let most = if sync { MOST_SYNCED_IN_FLIGHT } else { MOST_IN_FLIGHT };
     let in_flight = (args.in_flight_mb * 1_000_000 / bytes).min(most).max(args.producers);
     let (next, done) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
@@ -246,7 +245,7 @@ mod tests {
     #[test]
     fn a_rollout_has_about_the_bytes_that_were_asked_for() {
         for kilobytes in [1, 64, 512] {
-            let bytes = encode(&event(&of_bytes(kilobytes * 1_024), 7)).len();
+            let bytes = event(&of_bytes(kilobytes * 1_024), 7).to_bytes().len();
             let off = (bytes as f64 / (kilobytes as f64 * 1_024.0) - 1.0).abs();
             assert!(off < 0.05, "{bytes} bytes for {kilobytes} KiB");
         }

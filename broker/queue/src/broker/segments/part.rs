@@ -112,11 +112,11 @@ impl Broker {
     ) -> Result<Option<Event>, ObjectError> {
         // The brief form has all that an index needs.
         let Some(blob) = claim_of(entry).filter(|_| entry.message.payload.is_empty()) else {
-            return Ok(decode("event", &entry.message.payload).ok());
+            return Ok(Event::from_bytes(&entry.message.payload).ok());
         };
         let Some(run) = named(entry).filter(|_| blob.bytes <= MAX_CLAIM_BYTES) else { return Ok(None) };
         match self.objects.get_blob(&run, &blob).await {
-            Ok(content) => Ok(decode("event", &content).ok()),
+            Ok(content) => Ok(Event::from_bytes(&content).ok()),
             Err(ObjectError::NotFound { .. } | ObjectError::Corrupt { .. }) => Ok(None),
             Err(e) => Err(e),
         }
