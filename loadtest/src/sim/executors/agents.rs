@@ -24,8 +24,8 @@ use crate::sim::world::World;
 
 /// Between two looks at a session.
 const LOOK: Duration = Duration::from_millis(100);
-/// One agent in so many ends while turns of it are being sampled.
-const EARLY: u8 = 6;
+/// Of so many turns one is an agent's last, although others of it are being sampled.
+const EARLY: u8 = 24;
 /// An agent works so many milliseconds at most before its next call.
 const WORKS_MS: u64 = 400;
 
@@ -168,7 +168,7 @@ impl Session {
                 self.wanted.push(1);
             }
             let [early, score, works, ..] = lot("reads", read);
-            if read == calls(self.sub_agents) || early.is_multiple_of(EARLY * 4) {
+            if read == calls(self.sub_agents) || early.is_multiple_of(EARLY) {
                 let reward = f64::from(score % 2);
                 let over = EnvStepDone {
                     reward,
