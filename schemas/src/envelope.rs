@@ -172,8 +172,7 @@ pub struct DecodeError {
 const KEPT: usize = 1 << 20;
 
 thread_local! {
-    /// The buffer of the thread's last message: one that grows is copied each time, and one that grew to a message's
-    /// size is that only by chance.
+    /// The buffer of the thread's last message, for the next one: a new one would be copied each time that it grows.
     static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
@@ -194,8 +193,8 @@ pub fn encode<T: Serialize>(message: &T) -> Bytes {
     bytes
 }
 
-// The two that every step of a rollout passes through. These are compiled here, once and in one unit; what is generic, or
-// async, is compiled where it is used.
+// The two messages that every step of a rollout passes through. These functions are compiled here, in one unit; what is
+// generic, or async, is compiled where it is used.
 macro_rules! compiled_here {
     ($message:ty, $what:literal) => {
         impl $message {

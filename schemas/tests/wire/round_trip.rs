@@ -19,6 +19,19 @@ fn every_message_comes_back_equal() {
     assert_eq!(decode::<Batch>("batch", &encode(&samples::batch())).unwrap(), samples::batch());
 }
 
+/// A thread's buffer is used again.
+#[test]
+fn a_message_has_the_librarys_bytes_after_longer_and_shorter_ones() {
+    let long = "x".repeat(3 << 20);
+    for (name, task) in samples::tasks() {
+        for before in [long.as_str(), "", &long[..4_000]] {
+            assert_eq!(encode(&before), rmp_serde::to_vec_named(&before).unwrap());
+            assert_eq!(task.to_bytes(), rmp_serde::to_vec_named(&task).unwrap(), "{name}");
+            assert_eq!(Task::from_bytes(&task.to_bytes()).unwrap(), task, "{name}");
+        }
+    }
+}
+
 #[test]
 fn every_queued_stage_has_a_task_and_an_outcome() {
     let tasks: Vec<Stage> = samples::tasks().iter().map(|(_, task)| task.stage()).collect();

@@ -62,7 +62,7 @@ impl Default for Board {
 }
 
 impl Board {
-    /// Whether it does not.
+    /// Whether the agent has ended.
     #[must_use]
     pub const fn has_ended(&self) -> bool {
         !matches!(self.phase, Phase::Working)
