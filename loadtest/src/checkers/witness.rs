@@ -133,7 +133,9 @@ impl<'a> Witness<'a> {
             let is_before = |(key, (seq, _)): &(&TaskKey, &(u64, &Outcome))| {
                 matches!(key, TaskKey::PublishWeights { .. }) && seq < begun
             };
-            return (self.done.iter().filter(is_before).count() as u64).checked_sub(1).map(PolicyVersion);
+            // Environments are reset while the first version is made.
+            let published = self.done.iter().filter(is_before).count() as u64;
+            return Some(PolicyVersion(published.saturating_sub(1)));
         }
         let turns = self.done.range(TaskKey::Generate { rollout, turn: 0 }..);
         let mut turns = turns

@@ -28,7 +28,7 @@ fn restart_old(run: &mut Run, is_old: &dyn Fn(u64, PolicyVersion) -> bool, out: 
                 continue;
             }
             let rollout_id = RolloutId { group: *id, index, attempt: rollout.attempt };
-            if rollout.start.is_some() {
+            if rollout.has_turns() {
                 stale.push(rollout_id);
             } else {
                 rollout.stamp = version;

@@ -156,16 +156,35 @@ struct World {
     /// One of so many tasks is delivered again, one of so many steps lost; 0 for none.
     faults: u64,
     most_at_once: usize,
+    /// Agents that work on this group's calls only while nothing else is to do, once they have had a turn.
+    slow: Option<u64>,
 }
 
 impl World {
+    /// The tasks that may be done next.
+    fn tasks(&self) -> Vec<String> {
+        let is_slow = |task: &Task| {
+            let rollout = task.key.rollout().filter(|rollout| Some(rollout.group) == self.slow);
+            rollout.is_some_and(|rollout| self.hosts.get(&rollout).is_some_and(|host| !host.turns.is_empty()))
+        };
+        let names = |slow: bool| {
+            let tasks = self.harness.queue.iter().filter(|(_, task)| is_slow(task) == slow);
+            tasks.map(|(name, _)| name.clone()).collect()
+        };
+        Some(names(false)).filter(|names: &Vec<String>| !names.is_empty()).unwrap_or_else(|| names(true))
+    }
+
     fn happens(&mut self) -> bool {
         self.faults > 0 && drawn(self.faults, &mut self.row) == 0
     }
 
     /// A worker does one task; `false` if there is none.
     fn work(&mut self) -> bool {
-        let names: Vec<String> = self.harness.queue.keys().cloned().collect();
+        // Workers end agents that are too old.
+        if let Some(policy) = &self.harness.policy {
+            self.waiting.retain(|key, task| !policy.is_stale(*key, task.version, task.evaluate));
+        }
+        let names = self.tasks();
         let under_way = self.under_way.len();
         if under_way > 0 && (names.is_empty() || drawn(2, &mut self.row) == 0) {
             let event = self.under_way.swap_remove(drawn(under_way as u64, &mut self.row) as usize);
@@ -280,9 +299,20 @@ impl World {
 }
 
 fn play(spec: &RunSpec, row: u64, faults: u64, restart_every: usize) -> World {
-    let harness = Harness::submit(spec, restart_every);
-    let (hosts, waiting) = (BTreeMap::new(), BTreeMap::new());
-    let mut world = World { harness, hosts, waiting, under_way: Vec::new(), row, faults, most_at_once: 0 };
+    played(World {
+        harness: Harness::submit(spec, restart_every),
+        hosts: BTreeMap::new(),
+        waiting: BTreeMap::new(),
+        under_way: Vec::new(),
+        row,
+        faults,
+        most_at_once: 0,
+        slow: None,
+    })
+}
+
+fn played(mut world: World) -> World {
+    let faults = world.faults;
     for events in 0..400_000 {
         let ledger = status::ledger(world.harness.run());
         assert!(ledger.balanced(), "books do not balance: {ledger:?}");
@@ -331,6 +361,25 @@ fn what_is_repeated_lost_or_restarted_changes_no_context() {
         assert!(world.harness.staleness.iter().all(|staleness| *staleness <= 1), "row={row}");
         world.check_batches();
         assert_eq!(bytes(&replay(&world.harness.log)), bytes(&world.harness.state));
+    }
+}
+
+/// Its turns were sampled by a version that no batch takes any more: nobody would score it, and it would wait for ever.
+#[test]
+fn an_agent_that_grows_stale_between_its_calls_starts_again() {
+    for row in 0..4 {
+        let spec = agents("alpha = 1.0");
+        let (hosts, waiting) = (BTreeMap::new(), BTreeMap::new());
+        let (harness, under_way) = (Harness::submit(&spec, 0), Vec::new());
+        let slow = Some(1);
+        let world =
+            played(World { harness, hosts, waiting, under_way, row, faults: 0, most_at_once: 0, slow });
+        let run = world.harness.run();
+        assert_eq!(run.state, RunState::Finished, "row={row} {:?}", run.reason);
+        let ledger = status::ledger(run);
+        assert_eq!((ledger.trained, ledger.dropped["stale"] >= 2), (6 * 3 * 2, true), "row={row} {ledger:?}");
+        assert!(world.harness.staleness.iter().all(|staleness| *staleness <= 1), "row={row}");
+        world.check_batches();
     }
 }
 
