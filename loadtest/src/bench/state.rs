@@ -178,7 +178,7 @@ fn turn_bytes(turns: u32) -> anyhow::Result<[usize; 2]> {
         |task| {
             let counts = matches!(task.key, TaskKey::Generate { rollout, .. } | TaskKey::EnvStep { rollout, .. } if rollout.group == 0 && rollout.index == 0);
             if let (true, Some(turn)) = (counts, turn(task).filter(|turn| *turn > 0)) {
-                *bytes.entry(turn).or_default() += encode(task).len();
+                *bytes.entry(turn).or_default() += task.to_bytes().len();
             }
             !is_step(task)
         },

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_queue::port::Message;
-use millrace_schemas::envelope::decode;
 use millrace_schemas::{RunId, Task, TaskBody, TaskKey, subjects};
 
 /// A task that was put.
@@ -50,7 +49,7 @@ impl PutWatch {
             seen.entry((named.run.clone(), named.key)).or_insert_with(|| {
                 let (evaluate, context, answers) = (false, None, None);
                 let unread = TaskPut { run: named.run, key: named.key, evaluate, context, answers };
-                decode::<Task>("task", &message.payload).map_or(unread, |task| TaskPut::from(&task))
+                Task::from_bytes(&message.payload).map_or(unread, |task| TaskPut::from(&task))
             });
         }
     }

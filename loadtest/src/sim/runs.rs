@@ -8,7 +8,6 @@ use millrace_schemas::submit::{
     Algorithm, ConsumeOrder, DomainSpec, EvaluateSpec, GangSpec, GroupFilter, ModelSpec, Precision,
     RewardSpec, RolloutSpec, RunSpec, StoredTurns,
 };
-
 use serde_json::json;
 
 use super::executors::agents;

@@ -127,12 +127,6 @@ impl Rollout {
         self.skipped + self.turns.len() as u32
     }
 
-    /// Whether it has a turn of its own, which some version sampled.
-    #[must_use]
-    pub const fn has_turns(&self) -> bool {
-        !self.turns.is_empty()
-    }
-
     /// The version from which its staleness is counted.
     #[must_use]
     pub fn version(&self) -> PolicyVersion {

@@ -28,7 +28,8 @@ fn restart_old(run: &mut Run, is_old: &dyn Fn(u64, PolicyVersion) -> bool, out: 
                 continue;
             }
             let rollout_id = RolloutId { group: *id, index, attempt: rollout.attempt };
-            if rollout.has_turns() {
+            // Where calls are side by side, it has no `start` before it is over.
+            if !rollout.turns.is_empty() {
                 stale.push(rollout_id);
             } else {
                 rollout.stamp = version;

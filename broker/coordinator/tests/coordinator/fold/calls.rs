@@ -161,17 +161,31 @@ struct World {
 }
 
 impl World {
+    fn new(spec: &RunSpec, row: u64, faults: u64, restart_every: usize) -> Self {
+        Self {
+            harness: Harness::submit(spec, restart_every),
+            hosts: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            under_way: Vec::new(),
+            row,
+            faults,
+            most_at_once: 0,
+            slow: None,
+        }
+    }
+
     /// The tasks that may be done next.
     fn tasks(&self) -> Vec<String> {
         let is_slow = |task: &Task| {
             let rollout = task.key.rollout().filter(|rollout| Some(rollout.group) == self.slow);
             rollout.is_some_and(|rollout| self.hosts.get(&rollout).is_some_and(|host| !host.turns.is_empty()))
         };
-        let names = |slow: bool| {
+        let names = |slow: bool| -> Vec<String> {
             let tasks = self.harness.queue.iter().filter(|(_, task)| is_slow(task) == slow);
             tasks.map(|(name, _)| name.clone()).collect()
         };
-        Some(names(false)).filter(|names: &Vec<String>| !names.is_empty()).unwrap_or_else(|| names(true))
+        let others = names(false);
+        if others.is_empty() { names(true) } else { others }
     }
 
     fn happens(&mut self) -> bool {
@@ -299,16 +313,7 @@ impl World {
 }
 
 fn play(spec: &RunSpec, row: u64, faults: u64, restart_every: usize) -> World {
-    played(World {
-        harness: Harness::submit(spec, restart_every),
-        hosts: BTreeMap::new(),
-        waiting: BTreeMap::new(),
-        under_way: Vec::new(),
-        row,
-        faults,
-        most_at_once: 0,
-        slow: None,
-    })
+    played(World::new(spec, row, faults, restart_every))
 }
 
 fn played(mut world: World) -> World {
@@ -368,12 +373,7 @@ fn what_is_repeated_lost_or_restarted_changes_no_context() {
 #[test]
 fn an_agent_that_grows_stale_between_its_calls_starts_again() {
     for row in 0..4 {
-        let spec = agents("alpha = 1.0");
-        let (hosts, waiting) = (BTreeMap::new(), BTreeMap::new());
-        let (harness, under_way) = (Harness::submit(&spec, 0), Vec::new());
-        let slow = Some(1);
-        let world =
-            played(World { harness, hosts, waiting, under_way, row, faults: 0, most_at_once: 0, slow });
+        let world = played(World { slow: Some(1), ..World::new(&agents("alpha = 1.0"), row, 0, 0) });
         let run = world.harness.run();
         assert_eq!(run.state, RunState::Finished, "row={row} {:?}", run.reason);
         let ledger = status::ledger(run);
