@@ -160,6 +160,12 @@ pub struct Algorithm {
     #[serde(skip_serializing_if = "omit::is_default")]
     #[schemars(extend("default" = false))]
     pub shard_gradients: bool,
+    /// ZeRO's third stage: each member of a gang keeps its part of the weights too, and the gang
+    /// gathers them layer by layer. The numbers of `algorithm.shard_gradients`, which it needs, with
+    /// `algorithm.recompute`. Alone it changes nothing. Default false.
+    #[serde(skip_serializing_if = "omit::is_default")]
+    #[schemars(extend("default" = false))]
+    pub shard_weights: bool,
 }
 
 impl Default for Algorithm {
@@ -202,6 +208,7 @@ impl Default for Algorithm {
             offload_activations: false,
             offload_optimizer: false,
             shard_gradients: false,
+            shard_weights: false,
         }
     }
 }

@@ -84,6 +84,7 @@ fn what_is_not_asked_for_is_not_written() {
         "offload_activations",
         "offload_optimizer",
         "shard_gradients",
+        "shard_weights",
         "ratio",
         "reward_norm",
         "whiten_advantages",
@@ -307,6 +308,8 @@ fn what_the_learning_rate_and_the_reference_are_asked_must_work() {
         (json!({ "floor": 0.1 }), "schedule", "linear"),
         (json!({ "schedule": "linear", "decay_steps": 9, "floor": 1.1 }), "floor", "from 0 to 1"),
         (json!({ "offload_activations": true }), "offload_activations", "algorithm.recompute"),
+        (json!({ "shard_weights": true, "recompute": true }), "shard_weights", "algorithm.shard_gradients"),
+        (json!({ "shard_weights": true, "shard_gradients": true }), "shard_weights", "algorithm.recompute"),
         (json!({ "kl": { "coefficient": 0.0 } }), "kl.coefficient", "leave out algorithm.kl"),
         (json!({ "kl": { "coefficient": -1.0 } }), "kl.coefficient", "from 0"),
     ] {
@@ -318,7 +321,7 @@ fn what_the_learning_rate_and_the_reference_are_asked_must_work() {
         );
     }
     let settings = json!({ "schedule": "cosine", "warmup_steps": 2, "decay_steps": 9, "floor": 0.1, "recompute": true,
-        "offload_activations": true, "offload_optimizer": true, "shard_gradients": true,
+        "offload_activations": true, "offload_optimizer": true, "shard_gradients": true, "shard_weights": true,
         "kl": { "coefficient": 0.01, "estimator": "k2" }, "decay_embeddings": false, "decay_norms": true });
     let spec = read(&with("algorithm", settings)).expect("it can work");
     let again = serde_json::to_value(&spec).expect("a run file can be written as JSON");

@@ -11,6 +11,7 @@ mod init;
 mod files;
 mod rope;
 mod model;
+mod hollow;
 mod linear;
 pub(crate) mod one_pass;
 mod attention;

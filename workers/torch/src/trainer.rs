@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use millrace_policy::directory::{self, VersionZero};
+use millrace_policy::probe::PROBE_FILE;
 use millrace_policy::{
     CONFIG_FILE, CRITIC_FILE, LoadedVersion, MODEL_FILE, PolicyError, TrainStep, Trained, Trainer,
 };
@@ -25,6 +26,7 @@ mod score;
 mod pack;
 mod zero_partition;
 mod gradients;
+mod gathering;
 mod critic;
 mod layer_stack;
 mod logits;
@@ -41,7 +43,7 @@ mod ready;
 mod record;
 
 use ready::{Identity, Kept, Ready};
-use record::{record, record_files};
+use record::{probe, record_files};
 use state::{read_config, read_weights, without_critic};
 use update::{Member, Step};
 
@@ -57,6 +59,7 @@ pub struct TorchTrainer {
     /// The reference model of the KL penalty, and the hash of its manifest.
     reference: Option<(Sha, Decoder)>,
     overlapped: (u64, u64),
+    gathered: Option<(i64, i64)>,
     computed_for: Duration,
 }
 
@@ -79,6 +82,7 @@ impl TorchTrainer {
             kept: None,
             reference: None,
             overlapped: (0, 0),
+            gathered: None,
             computed_for: Duration::ZERO,
         }
     }
@@ -88,6 +92,13 @@ impl TorchTrainer {
     #[must_use]
     pub const fn overlapped(&self) -> (u64, u64) {
         self.overlapped
+    }
+
+    /// Of the last step, where the weights were sharded: the most of them that were here at once
+    /// beside this member's parts and what stays, and what stays. In elements.
+    #[must_use]
+    pub const fn gathered(&self) -> Option<(i64, i64)> {
+        self.gathered
     }
 
     /// How long the forwards, backwards and updates of the last step took, without reading and
@@ -152,7 +163,8 @@ impl TorchTrainer {
         let ready =
             Ready { base, step, reference, group, device: self.device, bucket_bytes: self.bucket_bytes };
         // `kept` is read before it is taken: a formation that fails to form leaves it as it is.
-        let mut state = ready.state(&mut self.kept)?;
+        let state = ready.state(&mut self.kept)?;
+        let mut state = state.with_weights_sharded(step.algorithm.shard_weights);
         state.offload_optimiser(step.algorithm.offload_optimizer);
         // A collective in flight when a member is lost may still write into the state, so only a
         // copy is sure to be as before. Where memory is short it waits in the host's.
@@ -164,9 +176,17 @@ impl TorchTrainer {
         let since = Instant::now();
         let made = whole.run(&mut state, &mut member);
         self.computed_for = since.elapsed();
-        self.overlapped = member.overlapped();
-        let metrics = match made {
-            Ok(metrics) => metrics,
+        (self.overlapped, self.gathered) = (member.overlapped(), member.gathered());
+        let is_first = state.partition.rank == 0;
+        let made = made.and_then(|metrics| {
+            // Where weights are sharded, all members have them together.
+            let probes = is_first || member.gathered().is_some();
+            let probe = probes.then(|| probe(member.weights(&state.decoder))).transpose()?.flatten();
+            member.let_go(&state);
+            Ok((metrics, probe))
+        });
+        let (metrics, probe) = match made {
+            Ok(made) => made,
             Err(error) => {
                 self.kept = before;
                 return Err(error);
@@ -175,11 +195,11 @@ impl TorchTrainer {
         let model = state.model_file();
         let made = Identity::made(base, step, Sha::of(&model));
         let mut files = BTreeMap::new();
-        if state.partition.rank == 0 {
+        if is_first {
             files.insert(MODEL_FILE.to_owned(), model);
             files.extend(state.critic_file().map(|critic| (CRITIC_FILE.to_owned(), critic)));
             files.insert(CONFIG_FILE.to_owned(), step.file(base, CONFIG_FILE)?);
-            record(&state.decoder, &mut files);
+            files.extend(probe.map(|probe| (PROBE_FILE.to_owned(), probe)));
         }
         if step.checkpoint {
             files.extend([state.shard()]);

@@ -26,6 +26,13 @@ impl Algorithm {
             self.offload_activations,
             "only the inputs that algorithm.recompute keeps are offloaded; set that to true, or leave this out",
         );
+        checks.require(
+            !self.shard_weights || self.shard_gradients && self.recompute,
+            "algorithm.shard_weights",
+            self.shard_weights,
+            "weights are gathered layer by layer, for each layer's gradient again; set algorithm.shard_gradients and \
+             algorithm.recompute to true, or leave this out",
+        );
         self.check_optimiser(checks);
         self.check_schedule(checks);
         self.check_clip(checks);

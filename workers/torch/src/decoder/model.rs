@@ -14,9 +14,9 @@ use crate::gpu_kernels;
 #[derive(Debug)]
 pub struct Decoder {
     pub(super) config: Config,
-    layout: Layout,
+    pub(super) layout: Layout,
     /// `[layout.len]`.
-    flat: Tensor,
+    pub(super) flat: Tensor,
     pub(super) rope: Rope,
     pub(super) embedding: Tensor,
     pub(super) layers: Vec<Layer>,
@@ -27,6 +27,8 @@ pub struct Decoder {
     between: Between,
     /// Made by [`Self::for_sampling`].
     samples: bool,
+    /// Made by [`Self::hollow`].
+    pub(super) hollow: bool,
 }
 
 /// How it computes what is between the products.
@@ -94,7 +96,7 @@ impl Layer {
     }
 
     /// Its tensors, in the order of the layout.
-    fn leaves(&self) -> impl Iterator<Item = &Tensor> {
+    pub(super) fn leaves(&self) -> impl Iterator<Item = &Tensor> {
         [&self.attention_norm, self.qkv.plain()]
             .into_iter()
             .chain(&self.qkv_bias)
@@ -133,9 +135,13 @@ impl Decoder {
     /// gradients.
     #[must_use]
     pub fn new(config: Config, flat: &Tensor, device: Device, train: bool) -> Self {
-        let one_pass = one_pass::serves(&config) && gpu_kernels::train(device);
-        let between = if one_pass { Between::OnePass } else { Between::Plain };
-        Self { between, ..Self::plain(config, flat, device, train) }
+        Self::plain(config, flat, device, train).for_training()
+    }
+
+    /// The same, with one pass of each kind where it computes fast with them.
+    pub(super) fn for_training(self) -> Self {
+        let one_pass = one_pass::serves(&self.config) && gpu_kernels::train(self.device());
+        Self { between: if one_pass { Between::OnePass } else { Between::Plain }, ..self }
     }
 
     /// The same for sampling, which is all that it serves: see [`Self::packed`].
@@ -145,16 +151,21 @@ impl Decoder {
     }
 
     fn plain(config: Config, flat: &Tensor, device: Device, train: bool) -> Self {
-        let layout = Layout::of(&config);
         let flat = flat.to_device(device).to_kind(kind(&config)).contiguous();
+        Self::of(config, &flat, train)
+    }
+
+    /// A decoder whose weights are views of `flat` `[layout.len]`.
+    pub(super) fn of(config: Config, flat: &Tensor, train: bool) -> Self {
+        let layout = Layout::of(&config);
         let leaves: Vec<&[Part]> = layout.leaves().collect();
-        let mut views = Views { leaves: leaves.into_iter(), flat: &flat, train };
+        let mut views = Views { leaves: leaves.into_iter(), flat, train };
         let embedding = views.next();
         let layers = (0..config.num_hidden_layers).map(|_| Layer::of(&config, &mut views)).collect();
         let norm = views.next();
         let head = if config.tie_word_embeddings { embedding.shallow_clone() } else { views.next() };
         Self {
-            rope: Rope::new(&config, device),
+            rope: Rope::new(&config, flat.device()),
             embedding,
             layers,
             norm,
@@ -162,9 +173,10 @@ impl Decoder {
             critic: config.critic.then(|| views.next()),
             between: Between::Plain,
             samples: false,
+            hollow: false,
             config,
             layout,
-            flat,
+            flat: flat.shallow_clone(),
         }
     }
 
@@ -186,9 +198,16 @@ impl Decoder {
         &self.layout
     }
 
-    /// All weights, `[layout.len]`. Writing to it changes the decoder.
+    /// All weights, `[layout.len]`. Writing to it changes the decoder, unless that is
+    /// [`Self::hollow`].
     pub const fn flat(&self) -> &Tensor {
         &self.flat
+    }
+
+    /// Where it computes.
+    #[must_use]
+    pub fn device(&self) -> Device {
+        self.norm.device()
     }
 
     /// The weights that take gradients, in the order of the flat buffer and without gaps.
@@ -342,10 +361,12 @@ impl Decoder {
 
     /// Moves the weights to another device. On the same one nothing changes.
     pub fn to_device(&mut self, device: Device) {
-        if self.flat.device() != device {
+        if self.device() != device {
             let (config, flat) = (self.config.clone(), self.flat.detach());
             *self = if self.samples {
                 Self { samples: true, ..Self::plain(config, &flat, device, false) }
+            } else if self.hollow {
+                Self::hollow(config, &flat, device)
             } else {
                 Self::new(config, &flat, device, self.embedding.requires_grad())
             };
@@ -440,10 +461,14 @@ impl Views<'_> {
     /// The next tensor: the rows of its parts one after another.
     fn next(&mut self) -> Tensor {
         let parts = self.leaves.next().expect("layout and decoder have the same tensors");
-        let mut shape = parts[0].shape.clone();
-        shape[0] = parts.iter().map(|part| part.shape[0]).sum();
-        let len = parts.iter().map(Part::len).sum();
-        let view = self.flat.narrow(0, parts[0].offset, len).view(shape.as_slice()).detach();
-        view.set_requires_grad(self.train)
+        view(parts, self.flat, 0).set_requires_grad(self.train)
     }
+}
+
+/// The view of a tensor's parts in a buffer that begins at `from` of the flat one.
+pub(super) fn view(parts: &[Part], buffer: &Tensor, from: i64) -> Tensor {
+    let mut shape = parts[0].shape.clone();
+    shape[0] = parts.iter().map(|part| part.shape[0]).sum();
+    let len = parts.iter().map(Part::len).sum();
+    buffer.narrow(0, parts[0].offset - from, len).view(shape.as_slice()).detach()
 }

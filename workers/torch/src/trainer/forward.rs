@@ -6,7 +6,7 @@ use tch::Tensor;
 use super::critic;
 use super::gradients::Gradients;
 use super::head::{Head, LossGradients};
-use super::layer_stack::{LayerStack, look};
+use super::layer_stack::{LayerStack, Weights, look, one_token};
 use super::pack::{LossInputs, Microbatch, TokenSpans};
 use super::step_metrics::{StepMetrics, TokenLosses};
 use crate::decoder::Decoder;
@@ -46,10 +46,48 @@ impl<V> Look<V> {
 
 impl Forward<'_> {
     /// Log-probability and value of each sampled token, `[M]`, without gradient.
-    pub(super) fn look(&self, decoder: &Decoder, packed: &mut Microbatch) -> Look<Tensor> {
-        let hidden = look(decoder, &packed.rows, &mut packed.attend);
-        let log_p = self.head(decoder).look(&hidden, &packed.targets).0;
-        Look { log_p, values: decoder.critic().map(|weight| critic::values(weight, &hidden)) }
+    ///
+    /// # Errors
+    /// A member was lost.
+    pub(super) fn look(
+        &self,
+        weights: Weights<'_>,
+        packed: &mut Microbatch,
+    ) -> Result<Look<Tensor>, GangError> {
+        let hidden = look(weights, &packed.rows, &mut packed.attend)?;
+        let log_p = self.head(weights.decoder).look(&hidden, &packed.targets).0;
+        let critic = weights.decoder.critic();
+        Ok(Look { log_p, values: critic.map(|weight| critic::values(weight, &hidden)) })
+    }
+
+    /// Takes part in the gathering of weights for a look of other members.
+    ///
+    /// # Errors
+    /// A member was lost.
+    pub(super) fn look_idly(weights: Weights<'_>) -> Result<(), GangError> {
+        let (rows, mut attend) = one_token(weights.decoder);
+        look(weights, &rows, &mut attend).map(drop)
+    }
+
+    /// The same for a backward: makes the calls that others make, and adds a gradient of 0.
+    ///
+    /// # Errors
+    /// A member was lost.
+    pub(super) fn backward_idly(
+        &self,
+        weights: Weights<'_>,
+        gradients: &mut Gradients<'_>,
+    ) -> Result<(), GangError> {
+        let (rows, mut attend) = one_token(weights.decoder);
+        let layer_stack = LayerStack::forward(weights, &rows, &mut attend, self.algorithm)?;
+        let nothing = layer_stack.hidden().zeros_like();
+        gradients.head_is_done();
+        if weights.decoder.critic().is_some() {
+            gradients.critic_is_done();
+        }
+        let embedding = layer_stack.backward(&nothing, || gradients.settle())?;
+        gradients.add_embedding(&embedding);
+        Ok(())
     }
 
     /// Adds the gradient of one forward's share of the loss to the update's.
@@ -58,7 +96,7 @@ impl Forward<'_> {
     /// A member was lost.
     pub(super) fn backward(
         &self,
-        decoder: &Decoder,
+        weights: Weights<'_>,
         packed: &mut Microbatch,
         mut inputs: LossInputs,
         gradients: &mut Gradients<'_>,
@@ -66,7 +104,8 @@ impl Forward<'_> {
     ) -> Result<(), GangError> {
         let spans = self.spans(packed);
         let Microbatch { rows, attend, targets, rollouts, .. } = packed;
-        let layer_stack = LayerStack::forward(decoder, rows, attend, self.algorithm);
+        let decoder = weights.decoder;
+        let layer_stack = LayerStack::forward(weights, rows, attend, self.algorithm)?;
         let (hidden, head) = (layer_stack.hidden(), self.head(decoder));
         // A token's weight depends on its whole span, but the head computes in chunks.
         inputs.span = spans.map(|spans| {

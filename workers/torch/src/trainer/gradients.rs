@@ -35,6 +35,21 @@ pub(super) struct Gradients<'a> {
     overlapped: (u64, u64),
 }
 
+/// Whether a bucket has a leaf whose gradient is written by hand: it is whole then, even where the
+/// others are sharded. The embedding is the first leaf; a head of its own is the last, and after it a
+/// critic.
+pub(super) fn stays(decoder: &Decoder, bucket: &Bucket) -> bool {
+    by_hand(decoder).into_iter().flatten().any(|leaf| bucket.leaves.contains(&leaf))
+}
+
+/// The leaves of the embedding, the head and the critic.
+fn by_hand(decoder: &Decoder) -> [Option<usize>; 3] {
+    let leaves = decoder.leaves().len();
+    let critic = decoder.critic().map(|_| leaves - 1);
+    let last = critic.unwrap_or(leaves) - 1;
+    [Some(0), Some(if decoder.config().tie_word_embeddings { 0 } else { last }), critic]
+}
+
 /// A gradient that no backward writes.
 #[derive(Debug)]
 struct ByHand {
@@ -52,25 +67,21 @@ impl<'a> Gradients<'a> {
         sharded: bool,
     ) -> Self {
         let sharded = sharded && group.is_some();
-        let zeros = |len: i64| Tensor::zeros([len], (Kind::Float, decoder.flat().device()));
+        let zeros = |len: i64| Tensor::zeros([len], (Kind::Float, decoder.device()));
         let leaves = decoder.leaves();
         let lengths = decoder.layout().leaf_lengths();
-        // The embedding is the first leaf; a head of its own is the last, and after it a critic.
-        let critic = decoder.critic().map(|_| leaves.len() - 1);
-        let last = critic.unwrap_or(leaves.len()) - 1;
-        let head = if decoder.config().tie_word_embeddings { 0 } else { last };
-        let is_by_hand = |index: usize| [0, head].contains(&index) || critic == Some(index);
-        let stays = |bucket: &Bucket| !sharded || bucket.leaves.clone().any(is_by_hand);
+        let written = by_hand(decoder);
+        let is_by_hand = |index: usize| written.contains(&Some(index));
         let padded: Vec<Option<Tensor>> = partition
             .buckets
             .iter()
-            .map(|bucket| stays(bucket).then(|| zeros(bucket.part * partition.world)))
+            .map(|bucket| (!sharded || stays(decoder, bucket)).then(|| zeros(bucket.part * partition.world)))
             .collect();
         let place = |index: usize| {
             let (bucket, at) = partition.gradient_at(index, &lengths);
             Some((bucket, padded[bucket].as_ref()?.narrow(0, at, lengths[index])))
         };
-        let by_hand = |index: usize| {
+        let place_by_hand = |index: usize| {
             let (bucket, place) = place(index).expect("a gradient by hand lies in a bucket that stays");
             ByHand { gradient: place.view_as(leaves[index]), bucket: bucket as u32 }
         };
@@ -79,7 +90,8 @@ impl<'a> Gradients<'a> {
                 add_gradient_to(leaf, &place);
             }
         }
-        let (embedding, head_by_hand, critic) = (by_hand(0), by_hand(head), critic.map(by_hand));
+        let [embedding, head, critic] = written.map(|leaf| leaf.map(place_by_hand));
+        let [embedding, head] = [embedding, head].map(|there| there.expect("every decoder has both"));
         let own = match (group, &padded[..]) {
             (None, [Some(whole)]) => whole.shallow_clone(),
             _ => zeros(partition.own_len),
@@ -102,18 +114,7 @@ impl<'a> Gradients<'a> {
             }
             reducer
         });
-        Self {
-            group,
-            embedding,
-            head: head_by_hand,
-            critic,
-            padded,
-            own,
-            reducer,
-            sharded,
-            reduced: 0,
-            overlapped: (0, 0),
-        }
+        Self { group, embedding, head, critic, padded, own, reducer, sharded, reduced: 0, overlapped: (0, 0) }
     }
 
     /// Whether members reduce after each forward, so that all must make as many.

@@ -1,16 +1,34 @@
 //! The layers of one forward, and backward through them. With recomputation only the input of each
 //! layer is kept, and backward computes the layer again: Chen et al., "Training Deep Nets with
-//! Sublinear Memory Cost", 2016.
+//! Sublinear Memory Cost", 2016. Where the weights are sharded, each layer's are gathered for it, on
+//! the way up and on the way down.
 
 use millrace_schemas::submit::Algorithm;
 use tch::{Device, Kind, Tensor};
 
-use crate::decoder::{Decoder, LayerContext, Packed, Rows};
+use super::gathering::Gathering;
+use crate::decoder::{Decoder, Extent, LayerContext, Packed, Rows};
+use crate::gang::GangError;
+
+/// A decoder in a forward, and where its weights come from if it is hollow.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Weights<'a> {
+    pub(super) decoder: &'a Decoder,
+    pub(super) gathering: Option<&'a Gathering<'a>>,
+}
+
+impl Weights<'_> {
+    /// Has the weights of a layer there, and those of the next one to come on their way. The layer
+    /// after the last stands for the last norm.
+    fn hold(&self, layer: usize, next: Option<usize>) -> Result<(), GangError> {
+        self.gathering.map_or(Ok(()), |gathering| gathering.hold(self.decoder, layer, next))
+    }
+}
 
 /// The layer stack after its forward, ready for its backward.
 #[derive(Debug)]
 pub(super) struct LayerStack<'a> {
-    decoder: &'a Decoder,
+    weights: Weights<'a>,
     rows: &'a Rows,
     attend: &'a mut Packed,
     context: LayerContext,
@@ -25,12 +43,17 @@ pub(super) struct LayerStack<'a> {
 impl<'a> LayerStack<'a> {
     /// Forward. With `recompute` no layer keeps more than its input, and with `offload_activations`
     /// that waits in the host's memory.
+    ///
+    /// # Errors
+    /// A member was lost.
     pub(super) fn forward(
-        decoder: &'a Decoder,
+        weights: Weights<'a>,
         rows: &'a Rows,
         attend: &'a mut Packed,
         algorithm: &Algorithm,
-    ) -> Self {
+    ) -> Result<Self, GangError> {
+        let decoder = weights.decoder;
+        weights.hold(0, Some(1))?;
         let context = decoder.layer_context(rows);
         let mut x = tch::no_grad(|| decoder.embed(rows));
         let recomputed = if algorithm.recompute { decoder.depth() } else { 0 };
@@ -40,6 +63,7 @@ impl<'a> LayerStack<'a> {
         };
         let mut inputs = Vec::with_capacity(recomputed + 1);
         for layer in 0..recomputed {
+            weights.hold(layer, Some(layer + 1))?;
             let next = tch::no_grad(|| decoder.layer(layer, &x, &context, attend));
             inputs.push(keep(std::mem::replace(&mut x, next)));
         }
@@ -48,9 +72,11 @@ impl<'a> LayerStack<'a> {
         for layer in recomputed..decoder.depth() {
             x = decoder.layer(layer, &x, &context, attend);
         }
+        // Backward begins with the last layer.
+        weights.hold(decoder.depth(), recomputed.checked_sub(1))?;
         let hidden = decoder.finish(&x);
         inputs.push(first);
-        Self { decoder, rows, attend, context, inputs, recomputed, hidden }
+        Ok(Self { weights, rows, attend, context, inputs, recomputed, hidden })
     }
 
     /// The head's input: the rows whose logits are needed, without gradient. `[M, width]`
@@ -63,19 +89,21 @@ impl<'a> LayerStack<'a> {
     /// before each layer that is computed again.
     ///
     /// # Errors
-    /// Those of `between`.
-    pub(super) fn backward<E>(
+    /// Those of `between`, or a member was lost.
+    pub(super) fn backward(
         self,
         gradient: &Tensor,
-        mut between: impl FnMut() -> Result<(), E>,
-    ) -> Result<Tensor, E> {
-        let Self { decoder, rows, attend, context, mut inputs, recomputed, hidden } = self;
+        mut between: impl FnMut() -> Result<(), GangError>,
+    ) -> Result<Tensor, GangError> {
+        let Self { weights, rows, attend, context, mut inputs, recomputed, hidden } = self;
+        let decoder = weights.decoder;
         let mut next = || inputs.pop().expect("each span has an input");
         back(&hidden, gradient);
         drop(hidden);
         let mut gradient = next().grad();
         for layer in (0..recomputed).rev() {
             between()?;
+            weights.hold(layer, layer.checked_sub(1))?;
             let input = next().to_device(gradient.device()).set_requires_grad(true);
             back(&decoder.layer(layer, &input, &context, attend), &gradient);
             gradient = input.grad();
@@ -92,13 +120,29 @@ fn back(output: &Tensor, gradient: &Tensor) {
 }
 
 /// The head's input `[M, width]`, for a forward without a backward.
-pub(super) fn look(decoder: &Decoder, rows: &Rows, attend: &mut Packed) -> Tensor {
+///
+/// # Errors
+/// A member was lost.
+pub(super) fn look(weights: Weights<'_>, rows: &Rows, attend: &mut Packed) -> Result<Tensor, GangError> {
+    let decoder = weights.decoder;
     tch::no_grad(|| {
+        weights.hold(0, Some(1))?;
         let context = decoder.layer_context(rows);
         let mut x = decoder.embed(rows);
         for layer in 0..decoder.depth() {
+            weights.hold(layer, Some(layer + 1))?;
             x = decoder.layer(layer, &x, &context, attend);
         }
-        decoder.finish(&x)
+        weights.hold(decoder.depth(), None)?;
+        Ok(decoder.finish(&x))
     })
+}
+
+/// One token in one sequence: what a member computes that has nothing of its own, beside others that
+/// gather weights for theirs.
+pub(super) fn one_token(decoder: &Decoder) -> (Rows, Packed) {
+    let device = decoder.device();
+    let zero = || Tensor::zeros([1], (Kind::Int64, device));
+    let rows = Rows { tokens: zero(), positions: zero(), logit_rows: zero() };
+    (rows, Packed::new(decoder.config(), &[Extent { tokens: 1, logit_positions: &[0] }], device))
 }

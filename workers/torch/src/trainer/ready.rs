@@ -108,11 +108,13 @@ impl Ready<'_> {
         let config = read_config(self.base, self.step)?;
         let weights = if plan.has_weights {
             let weights = match kept {
-                Some(state) => state.decoder.flat().to_kind(Kind::Float).copy(),
-                None => Tensor::zeros([Layout::of(&config).len], (Kind::Float, self.device)),
+                Some(state) => {
+                    state.decoder.flat().to_device_(self.weights_device(), Kind::Float, false, true)
+                }
+                None => self.empty_weights(&config),
             };
             if let Some(root) = plan.weights_from {
-                group.broadcast(&weights, root)?;
+                broadcast(group, &weights, root, self.device)?;
             }
             Some(weights)
         } else {
@@ -130,7 +132,7 @@ impl Ready<'_> {
             optimiser.take(&partition, &sent, &theirs);
         }
         let weights = weights.expect("a member with moments has weights");
-        Ok(TrainerState::new(config, &weights, partition, optimiser, self.device))
+        Ok(self.made(config, &weights, partition, optimiser))
     }
 
     /// The state from files: that of the newest checkpoint at or below the base, after which the
@@ -156,10 +158,10 @@ impl Ready<'_> {
                 Some(weights) => weights,
                 None => self.weights_of(self.base, &config)?,
             };
-            return Ok(TrainerState::new(config, &weights, partition, optimiser, self.device));
+            return Ok(self.made(config, &weights, partition, optimiser));
         }
         let start = self.weights_of(&version, &config)?;
-        let mut state = TrainerState::new(config, &start, partition, optimiser, self.device);
+        let mut state = self.made(config, &start, partition, optimiser);
         tracing::info!(checkpoint = %version.version, base = %self.base.version, steps = since.len(),
             "redoing steps from the stored batches, for the optimiser's state");
         let mut base = &version.manifest;
@@ -175,11 +177,11 @@ impl Ready<'_> {
     fn weights_of(&self, version: &LoadedVersion, config: &Config) -> Result<Tensor, PolicyError> {
         let Some(group) = self.group else { return read_weights(version, self.step, config) };
         let weights = if group.assignment().rank == READER {
-            read_weights(version, self.step, config)?.to_device(self.device)
+            read_weights(version, self.step, config)?.to_device(self.weights_device())
         } else {
-            Tensor::zeros([Layout::of(config).len], (Kind::Float, self.device))
+            self.empty_weights(config)
         };
-        group.broadcast(&weights, READER)?;
+        broadcast(group, &weights, READER, self.device)?;
         Ok(weights)
     }
 
@@ -237,9 +239,9 @@ impl Ready<'_> {
     ) -> Result<TrainerState, PolicyError> {
         let committed = match weights {
             Some(weights) => weights,
-            None => self.weights_of(self.base, state.decoder.config())?.to_device(self.device),
+            None => self.weights_of(self.base, state.decoder.config())?,
         };
-        let committed = committed.to_kind(Kind::Float);
+        let committed = committed.to_device(state.decoder.flat().device()).to_kind(Kind::Float);
         let off = f64::try_from((state.decoder.flat() - &committed).abs().max()).unwrap_or(f64::NAN);
         if off == 0.0 {
             tracing::info!(base = %self.base.version, "the redone weights are the committed ones");
@@ -249,7 +251,27 @@ impl Ready<'_> {
         }
         let TrainerState { decoder, partition, mut optimiser } = state;
         optimiser.follow(&partition, &committed, decoder.flat());
-        Ok(TrainerState::new(decoder.config().clone(), &committed, partition, optimiser, self.device))
+        Ok(self.made(decoder.config().clone(), &committed, partition, optimiser))
+    }
+
+    fn made(
+        &self,
+        config: Config,
+        weights: &Tensor,
+        partition: ZeroPartition,
+        optimiser: Optimiser,
+    ) -> TrainerState {
+        let sharded = self.step.algorithm.shard_weights;
+        TrainerState::new(config, weights, (partition, sharded), optimiser, self.device)
+    }
+
+    /// Where all weights are: sharded ones in the host's memory.
+    fn weights_device(&self) -> Device {
+        if self.step.algorithm.shard_weights { Device::Cpu } else { self.device }
+    }
+
+    fn empty_weights(&self, config: &Config) -> Tensor {
+        Tensor::zeros([Layout::of(config).len], (Kind::Float, self.weights_device()))
     }
 
     /// Where the optimiser's state is made.
@@ -291,18 +313,24 @@ fn broadcast_part(
     }
     group.broadcast(&updates, owner)?;
     for tensor in sent.tensors() {
-        if tensor.device() == device {
-            group.broadcast(tensor, owner)?;
-            continue;
-        }
-        let len = tensor.size()[0];
-        for from in (0..len).step_by(SENT as usize) {
-            let mut span = tensor.narrow(0, from, SENT.min(len - from));
-            let here = span.to_device(device);
-            group.broadcast(&here, owner)?;
-            span.copy_(&here);
-        }
+        broadcast(group, tensor, owner, device)?;
     }
     sent.updates = i64::try_from(updates.get(0)).unwrap_or(0).max(0) as u64;
     Ok(sent)
+}
+
+/// Replaces a tensor `[n]` at every member by that of `root`. They send and receive on `device`,
+/// which a tensor elsewhere visits in parts.
+fn broadcast(group: &Group, tensor: &Tensor, root: u32, device: Device) -> Result<(), PolicyError> {
+    if tensor.device() == device {
+        return Ok(group.broadcast(tensor, root)?);
+    }
+    let len = tensor.size()[0];
+    for from in (0..len).step_by(SENT as usize) {
+        let mut span = tensor.narrow(0, from, SENT.min(len - from));
+        let here = span.to_device(device);
+        group.broadcast(&here, root)?;
+        span.copy_(&here);
+    }
+    Ok(())
 }

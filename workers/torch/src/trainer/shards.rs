@@ -15,6 +15,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::state::Optimiser;
 use super::zero_partition::{OwnedRange, ZeroPartition, copy_shared};
+use crate::decoder::Config;
 
 const FIRST: &str = "exp_avg";
 const SECOND: &str = "exp_avg_sq";
@@ -62,12 +63,12 @@ pub(super) fn complete_set(manifest: &Manifest) -> Option<Vec<(String, BlobRef)>
 }
 
 /// Writes a member's shard.
-pub(super) fn write(partition: &ZeroPartition, optimiser: &Optimiser) -> Bytes {
+pub(super) fn write(partition: &ZeroPartition, optimiser: &Optimiser, config: &Config) -> Bytes {
     let owned = partition.ranges();
     let ranges: Vec<(i64, i64)> = owned.iter().map(|range| (range.flat_at, range.len)).collect();
     let header = Header { rank: partition.rank, world: partition.world, updates: optimiser.updates, ranges };
     let header = serde_json::to_string(&header).expect("numbers are JSON");
-    let content: Vec<Vec<u8>> = optimiser.tensors().map(|tensor| bytes(tensor, &owned)).collect();
+    let content: Vec<Vec<u8>> = optimiser.stored(config).map(|tensor| bytes(tensor, &owned)).collect();
     let view = |bytes| {
         let shape = vec![<[u8]>::len(bytes) / size_of::<f32>()];
         TensorView::new(Dtype::F32, shape, bytes).expect("the shape comes from the bytes")

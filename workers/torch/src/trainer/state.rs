@@ -21,8 +21,8 @@ pub(super) struct Optimiser {
     pub(super) first: Tensor,
     /// `[partition.own_len]`, 0 in the padding.
     pub(super) second: Tensor,
-    /// `[partition.own_len]`, 0 in the padding. `None` where the decoder's weights are f32, and
-    /// until a state is made.
+    /// `[partition.own_len]`, 0 in the padding. `None` where the decoder has all weights in f32,
+    /// and until a state is made.
     pub(super) masters: Option<Tensor>,
     /// It waits in the host's memory, wherever the weights are.
     pub(super) offloaded: bool,
@@ -49,6 +49,11 @@ impl Optimiser {
     /// All its tensors, in the order of a shard.
     pub(super) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
         [&self.first, &self.second].into_iter().chain(&self.masters)
+    }
+
+    /// Those that are not the version's own weights: in f32 the masters are.
+    pub(super) fn stored(&self, config: &Config) -> impl Iterator<Item = &Tensor> {
+        self.tensors().take(if kind(config) == Kind::Float { 2 } else { 3 })
     }
 
     /// The buffer of the weights in f32.
@@ -116,21 +121,39 @@ pub(super) struct TrainerState {
 
 impl TrainerState {
     /// A state with these weights `[layout.len]`. Where the model computes in fewer bits than f32
-    /// and the optimiser brings no weights in f32, they begin with these.
+    /// and the optimiser brings no weights in f32, they begin with these. With `sharded` the
+    /// decoder is hollow, and this member's parts of the weights are the optimiser's.
     pub(super) fn new(
         config: Config,
         flat: &Tensor,
-        partition: ZeroPartition,
+        (partition, sharded): (ZeroPartition, bool),
         mut optimiser: Optimiser,
         device: Device,
     ) -> Self {
+        let sharded = sharded && partition.world > 1;
         if kind(&config) == Kind::Float {
             optimiser.masters = None;
-        } else if optimiser.masters.is_none() {
-            let home = optimiser.first.device();
-            optimiser.masters = Some(partition.own(&flat.to_device(home).to_kind(Kind::Float)).copy());
         }
-        Self { decoder: Decoder::new(config, flat, device, true), partition, optimiser }
+        if optimiser.masters.is_none() && (sharded || kind(&config) != Kind::Float) {
+            let home = optimiser.first.device();
+            let own = partition.own(&flat.to_device(if sharded { Device::Cpu } else { home }));
+            optimiser.masters = Some(own.to_kind(Kind::Float).to_device_(home, Kind::Float, false, true));
+        }
+        let decoder = match sharded {
+            true => Decoder::hollow(config, flat, device),
+            false => Decoder::new(config, flat, device, true),
+        };
+        Self { decoder, partition, optimiser }
+    }
+
+    /// The same with weights of which members keep a part each, or all.
+    pub(super) fn with_weights_sharded(self, sharded: bool) -> Self {
+        if self.decoder.is_hollow() == (sharded && self.partition.world > 1) {
+            return self;
+        }
+        let (device, flat) = (self.device(), self.decoder.flat().detach());
+        let Self { decoder, partition, optimiser } = self;
+        Self::new(decoder.config().clone(), &flat, (partition, sharded), optimiser, device)
     }
 
     /// Moves everything to another device. On the same one nothing changes.
@@ -147,14 +170,17 @@ impl TrainerState {
 
     /// Where its weights are.
     pub(super) fn device(&self) -> Device {
-        self.decoder.flat().device()
+        self.decoder.device()
     }
 
-    /// A copy on `device` that shares no memory with it.
+    /// A copy on `device` that shares no memory with it but the weights of a hollow decoder, to
+    /// which nothing writes.
     pub(super) fn copy_on(&self, device: Device) -> Self {
-        let flat = copy_on(&self.decoder.flat().detach(), device);
+        let (sharded, flat) = (self.decoder.is_hollow(), self.decoder.flat().detach());
+        let flat = if sharded { flat } else { copy_on(&flat, device) };
         let config = self.decoder.config().clone();
-        Self::new(config, &flat, self.partition.clone(), self.optimiser.copy_on(device), device)
+        let optimiser = self.optimiser.copy_on(device);
+        Self::new(config, &flat, (self.partition.clone(), sharded), optimiser, device)
     }
 
     /// This member's parts of the weights in f32, to be updated in place: `[partition.own_len]`.
@@ -175,8 +201,10 @@ impl TrainerState {
 
     /// `critic.safetensors`, where there is a critic.
     pub(super) fn critic_file(&self) -> Option<Bytes> {
-        let critic = self.decoder.critic()?.detach().view([-1]);
+        self.decoder.critic()?;
         let layout = Layout::of_critic(self.decoder.config());
+        let flat = self.decoder.flat();
+        let critic = flat.narrow(0, flat.size()[0] - layout.len, layout.len);
         Some(Bytes::from(write_tensors(&layout, &[("", &critic)], MODEL_METADATA)))
     }
 
@@ -184,7 +212,7 @@ impl TrainerState {
     pub(super) fn shard(&self) -> (String, Bytes) {
         (
             shards::name(self.partition.rank, self.partition.world),
-            shards::write(&self.partition, &self.optimiser),
+            shards::write(&self.partition, &self.optimiser, self.decoder.config()),
         )
     }
 }

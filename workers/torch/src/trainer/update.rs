@@ -12,7 +12,9 @@ use tch::{Device, Kind, Tensor};
 use super::adamw;
 use super::exchange::exchange;
 use super::forward::{Forward, Look};
+use super::gathering::Gathering;
 use super::gradients::Gradients;
+use super::layer_stack::Weights;
 use super::pack::{LossInputs, Microbatch, microbatches};
 use super::per_token::{Looked, Row, Sampled, ScoredTokens};
 use super::samples::Samples;
@@ -33,6 +35,8 @@ const CPU_MICROBATCH: usize = 4096;
 pub(super) struct Member<'a> {
     pub(super) group: Option<&'a Group>,
     gradients: Gradients<'a>,
+    /// Where the weights are sharded.
+    gathering: Option<Gathering<'a>>,
     /// The ranges of its parts with weight decay.
     decayed: Vec<OwnedRange>,
 }
@@ -42,7 +46,38 @@ impl<'a> Member<'a> {
     pub(super) fn new(state: &TrainerState, algorithm: &Algorithm, group: Option<&'a Group>) -> Self {
         let gradients = Gradients::new(&state.decoder, &state.partition, group, algorithm.shard_gradients);
         let decays = |part: &Part| decays(algorithm, part);
-        Self { group, gradients, decayed: state.partition.decayed(state.decoder.layout(), decays) }
+        let decayed = state.partition.decayed(state.decoder.layout(), decays);
+        let group_of_parts = group.filter(|_| state.decoder.is_hollow());
+        let gathering =
+            group_of_parts.map(|group| Gathering::new(group, &state.partition, &state.decoder, &state.own()));
+        Self { group, gradients, gathering, decayed }
+    }
+
+    /// The weights of the state's decoder.
+    pub(super) const fn weights<'b>(&'b self, decoder: &'b Decoder) -> Weights<'b> {
+        Weights { decoder, gathering: self.gathering.as_ref() }
+    }
+
+    /// After the last update of a step: all weights are in the host's memory, where they are sharded.
+    fn collect(&self, state: &mut TrainerState) -> Result<(), PolicyError> {
+        if let Some(gathering) = &self.gathering {
+            self.let_go(state);
+            let flat = gathering.collect(&state.decoder)?;
+            state.decoder.set_flat(flat);
+        }
+        Ok(())
+    }
+
+    /// Lets go of sharded weights that were gathered.
+    pub(super) fn let_go(&self, state: &TrainerState) {
+        if let Some(gathering) = &self.gathering {
+            gathering.renew(&state.decoder, &state.own());
+        }
+    }
+
+    /// The most sharded weights that were here at once, in elements, beside those that stay.
+    pub(super) fn gathered(&self) -> Option<(i64, i64)> {
+        self.gathering.as_ref().map(Gathering::most)
     }
 
     /// Buckets whose reduction began while backward ran, and all.
@@ -57,10 +92,16 @@ impl<'a> Member<'a> {
 
     /// How many forwards the members make for an update, of which this one has `own`. Where they
     /// reduce after each, one that has fewer takes part in the others'.
-    fn rounds(&self, own: usize, (rank, world): (i64, i64), device: Device) -> Result<usize, PolicyError> {
+    fn rounds(&self, own: usize, state: &TrainerState) -> Result<usize, PolicyError> {
         if !self.gradients.is_sharded() {
             return Ok(own.max(1));
         }
+        self.most_rounds(own, state)
+    }
+
+    /// The most forwards that a member has, 1 or more.
+    fn most_rounds(&self, own: usize, state: &TrainerState) -> Result<usize, PolicyError> {
+        let ((rank, world), device) = ((state.partition.rank, state.partition.world), state.device());
         let counts = Tensor::zeros([world], (Kind::Double, device));
         let _ = counts.narrow(0, rank, 1).fill_(own as f64);
         self.add_up(&counts)?;
@@ -108,7 +149,7 @@ impl Step<'_> {
         member: &mut Member<'_>,
     ) -> Result<BTreeMap<String, f64>, PolicyError> {
         let samples = Samples::of(self.batch, state.decoder.config())?;
-        let (device, place) = (state.decoder.flat().device(), (state.partition.rank, state.partition.world));
+        let (device, place) = (state.device(), (state.partition.rank, state.partition.world));
         let forward = Forward {
             algorithm: self.algorithm,
             coefficient: coefficient(self.algorithm, self.base),
@@ -134,6 +175,7 @@ impl Step<'_> {
             StepMetrics::new(device, place, Beside { reference: self.reference.is_some(), critic });
         let mut pass = Pass { algorithm: self.algorithm, forward, step_metrics };
         let mut metrics = pass.run(state, member, &rows, self.batch)?;
+        member.collect(state)?;
         metrics.extend(samples.metrics.into_iter().chain(scored));
         if self.reference.is_some() {
             metrics.insert("kl_coefficient".to_owned(), forward.coefficient);
@@ -150,10 +192,12 @@ impl Step<'_> {
         member: &Member<'_>,
         rows: Vec<Row<Sampled>>,
     ) -> Result<Vec<Row<Looked>>, PolicyError> {
-        let look = |decoder: &Decoder| forward.look_at_all(decoder, state, member, &rows);
-        let reference = self.reference.map(look).transpose()?;
+        let look = |weights: Weights<'_>| forward.look_at_all(weights, state, member, &rows);
+        let whole = |decoder| look(Weights { decoder, gathering: None });
+        let reference = self.reference.map(whole).transpose()?;
         let proximal = self.algorithm.old == OldPolicy::Proximal;
-        let before = (proximal || self.algorithm.advantage.has_critic()).then(|| look(&state.decoder));
+        let before =
+            (proximal || self.algorithm.advantage.has_critic()).then(|| look(member.weights(&state.decoder)));
         let Look { log_p, values } = before.transpose()?.unwrap_or_default();
         let mut reference = reference.map(|seen| seen.log_p.into_iter());
         let mut old = Some(log_p).filter(|_| proximal).map(Vec::into_iter);
@@ -217,15 +261,14 @@ impl Pass<'_> {
         minibatch: &[usize],
         rate: f64,
     ) -> Result<f64, PolicyError> {
-        let device = state.decoder.flat().device();
+        let device = state.device();
         // Every member counts the whole minibatch, so the denominator needs no reduction.
         let whole = Whole::of(minibatch.iter().map(|&index| rows[index].counted()));
         let (aggregation, constant) = (self.algorithm.aggregation, self.algorithm.parameters.response_tokens);
         let share = |length: usize| whole.share(aggregation, constant, length);
         let mine = own_rows(rows, minibatch, state);
         let forwards = microbatches(rows, &mine, self.forward.most_tokens(device));
-        let place = (state.partition.rank, state.partition.world);
-        let rounds = member.rounds(forwards.len(), place, device)?;
+        let rounds = member.rounds(forwards.len(), state)?;
         member.gradients.clear();
         for round in 0..rounds {
             member.check()?;
@@ -233,12 +276,15 @@ impl Pass<'_> {
             if reduces {
                 member.gradients.begin();
             }
+            let weights = Weights { decoder: &state.decoder, gathering: member.gathering.as_ref() };
             if let Some(indices) = forwards.get(round) {
                 let samples: Vec<_> = indices.iter().map(|&index| &rows[index]).collect();
                 let mut packed = Microbatch::pack(&samples, state.decoder.config(), device);
                 let inputs = LossInputs::of(&samples, share, device);
                 let (gradients, step_metrics) = (&mut member.gradients, &mut self.step_metrics);
-                self.forward.backward(&state.decoder, &mut packed, inputs, gradients, step_metrics)?;
+                self.forward.backward(weights, &mut packed, inputs, gradients, step_metrics)?;
+            } else if member.gathering.is_some() {
+                self.forward.backward_idly(weights, &mut member.gradients)?;
             }
             if reduces {
                 member.gradients.reduce()?;
@@ -260,7 +306,10 @@ impl Pass<'_> {
         let flat = state.decoder.flat().shallow_clone();
         let own = state.own();
         adamw::update(&own, &mut state.optimiser, &gradient, &member.decayed, (rate, self.algorithm));
-        member.gradients.gather(&state.partition, &own, &flat)?;
+        match &member.gathering {
+            Some(gathering) => gathering.renew(&state.decoder, &own),
+            None => member.gradients.gather(&state.partition, &own, &flat)?,
+        }
         Ok(norm)
     }
 }
@@ -288,20 +337,30 @@ impl Forward<'_> {
     /// and all get all, because another minibatch has other shares.
     fn look_at_all(
         &self,
-        decoder: &Decoder,
+        weights: Weights<'_>,
         state: &TrainerState,
         member: &Member<'_>,
         rows: &[Row<Sampled>],
     ) -> Result<Look<Vec<Vec<f32>>>, PolicyError> {
-        let device = decoder.flat().device();
+        let decoder = weights.decoder;
+        let device = decoder.device();
         let all: Vec<usize> = (0..rows.len()).collect();
         let zeros = || rows.iter().map(|row| vec![0.0_f32; row.sampled()]).collect::<Vec<_>>();
         let mut looked = Look { log_p: zeros(), values: decoder.critic().map(|_| zeros()) };
-        for indices in microbatches(rows, &own_rows(rows, &all, state), self.most_tokens(device)) {
+        let forwards = microbatches(rows, &own_rows(rows, &all, state), self.most_tokens(device));
+        let rounds = match weights.gathering {
+            Some(_) => member.most_rounds(forwards.len(), state)?,
+            None => forwards.len(),
+        };
+        for round in 0..rounds {
             member.check()?;
+            let Some(indices) = forwards.get(round) else {
+                Self::look_idly(weights)?;
+                continue;
+            };
             let samples: Vec<_> = indices.iter().map(|&index| &rows[index]).collect();
             let mut packed = Microbatch::pack(&samples, decoder.config(), device);
-            let mut seen = self.look(decoder, &mut packed);
+            let mut seen = self.look(weights, &mut packed)?;
             for (rows, seen) in looked.each().zip(seen.each()) {
                 fill(indices.iter().copied(), rows, seen);
             }

@@ -313,6 +313,12 @@ pub(crate) fn sharded(how: &How) -> How {
     How { algorithm: Algorithm { shard_gradients: true, ..how.algorithm.clone() }, ..how.clone() }
 }
 
+/// The same with the weights sharded too.
+pub(crate) fn weights_sharded(how: &How) -> How {
+    let algorithm = Algorithm { recompute: true, shard_weights: true, ..sharded(how).algorithm };
+    How { algorithm, ..how.clone() }
+}
+
 /// Several updates a step, with everything that makes one differ from the next.
 pub(crate) fn many_updates(checkpoint: bool) -> How {
     let algorithm =

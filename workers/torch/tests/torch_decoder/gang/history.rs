@@ -1,18 +1,26 @@
 //! The state when no member has it: a checkpoint's shards, after which the steps since are redone.
 
-use super::books::{Books, batches, many_updates, members, same};
+use super::books::{Books, How, batches, many_updates, members, same, weights_sharded};
 
 #[test]
 fn a_gang_of_another_size_continues_from_a_checkpoint() {
+    changes_size(&many_updates(true));
+}
+
+#[test]
+fn a_gang_of_another_size_continues_with_sharded_weights() {
+    changes_size(&weights_sharded(&many_updates(true)));
+}
+
+fn changes_size(how: &How) {
     let (alone, zero) = Books::new(1);
     let batches = batches(&zero, &alone, 3, (4, 4));
-    let how = many_updates(true);
-    let reference = alone.steps(&mut members(1), zero, &batches, &how);
+    let reference = alone.steps(&mut members(1), zero, &batches, how);
     for (before, after) in [(1, 2), (2, 1), (2, 3), (4, 2)] {
         let (gang, zero) = Books::new(1);
-        let middle = gang.steps(&mut members(before), zero, &batches[..2], &how);
-        let made = gang.steps(&mut members(after), middle, &batches[2..], &how);
-        same((&gang, &made), (&alone, &reference), &how, &format!("{before} to {after}"));
+        let middle = gang.steps(&mut members(before), zero, &batches[..2], how);
+        let made = gang.steps(&mut members(after), middle, &batches[2..], how);
+        same((&gang, &made), (&alone, &reference), how, &format!("{before} to {after}"));
     }
 }
 
@@ -33,6 +41,16 @@ fn a_gang_of_the_same_size_continues_bit_for_bit() {
 
 #[test]
 fn all_dead_restart_from_the_last_checkpoint_replay_same_weights() {
+    all_dead(|how| how);
+}
+
+#[test]
+fn all_dead_restart_with_sharded_weights_replay_same_weights() {
+    all_dead(|how| weights_sharded(&how));
+}
+
+fn all_dead(of: impl Fn(How) -> How) {
+    let many_updates = |checkpoint| of(many_updates(checkpoint));
     for world in [1, 2] {
         let run = |dies: bool| {
             let (gang, zero) = Books::new(1);

@@ -7,7 +7,7 @@ use millrace_policy::{LoadedVersion, PolicyError};
 use millrace_schemas::submit::Algorithm;
 use millrace_schemas::train_shard::Batch;
 
-use super::books::{Books, How, batches, many_updates, members, same, sharded};
+use super::books::{Books, How, batches, many_updates, members, same, sharded, weights_sharded};
 use super::ranks::{PATIENCE, assignments};
 
 /// Four steps of one member, the last to a checkpoint, and where they lead.
@@ -22,33 +22,50 @@ fn undisturbed(how: &How, end: &How) -> (Books, Vec<Batch>, LoadedVersion) {
 
 #[test]
 fn newcomers_get_weights_and_state_from_the_members() {
-    let (how, end) = (many_updates(false), many_updates(true));
-    let (alone, batches, reference) = undisturbed(&how, &end);
+    newcomers(&many_updates(false), &many_updates(true));
+}
+
+#[test]
+fn newcomers_get_sharded_weights_from_the_members() {
+    newcomers(&weights_sharded(&many_updates(false)), &weights_sharded(&many_updates(true)));
+}
+
+fn newcomers(how: &How, end: &How) {
+    let (alone, batches, reference) = undisturbed(how, end);
 
     let (gang, zero) = Books::new(1);
     let mut live = members(1);
-    let first = gang.steps(&mut live, zero, &batches[..1], &how);
+    let first = gang.steps(&mut live, zero, &batches[..1], how);
     gang.taken();
     live.extend(members(1));
-    let second = gang.steps(&mut live, first, &batches[1..2], &how);
+    let second = gang.steps(&mut live, first, &batches[1..2], how);
     // The newcomer is the first this time, so that ranks change too.
     live.insert(0, members(1).remove(0));
-    let third = gang.steps(&mut live, second, &batches[2..3], &how);
-    let last = gang.steps(&mut live, third, &batches[3..], &end);
+    let third = gang.steps(&mut live, second, &batches[2..3], how);
+    let last = gang.steps(&mut live, third, &batches[3..], end);
     assert_eq!(gang.taken(), Vec::<String>::new(), "all came from members");
-    same((&gang, &last), (&alone, &reference), &how, "1 to 2 to 3");
+    same((&gang, &last), (&alone, &reference), how, "1 to 2 to 3");
 }
 
 #[test]
 fn a_shrunk_gang_continues_with_the_remaining_members() {
-    let (how, end) = (many_updates(false), many_updates(true));
+    shrinks(|how| how.clone());
+}
+
+#[test]
+fn a_shrunk_gang_continues_with_sharded_weights() {
+    shrinks(weights_sharded);
+}
+
+fn shrinks(of: impl Fn(&How) -> How) {
+    let [how, end] = [false, true].map(|checkpoint| of(&many_updates(checkpoint)));
     let (alone, batches, reference) = undisturbed(&how, &end);
     // A member leaves after a checkpoint: its part is in a file. Or without one: the steps are
     // redone.
     for checkpoint in [true, false] {
         let (gang, zero) = Books::new(1);
         let mut live = members(3);
-        let third = gang.steps(&mut live, zero, &batches[..3], &many_updates(checkpoint));
+        let third = gang.steps(&mut live, zero, &batches[..3], &of(&many_updates(checkpoint)));
         live.remove(1);
         gang.taken();
         let last = gang.steps(&mut live, third, &batches[3..], &end);
@@ -67,6 +84,13 @@ fn a_step_that_breaks_off_leaves_nothing_behind() {
 fn a_sharded_step_that_breaks_off_leaves_nothing_behind() {
     let mut how = sharded(&many_updates(true));
     // A member reduces after each of its forwards, and may be stopped between two.
+    how.algorithm.tokens_per_microbatch = 1;
+    breaks_off(&how);
+}
+
+#[test]
+fn a_step_of_sharded_weights_that_breaks_off_leaves_nothing_behind() {
+    let mut how = weights_sharded(&many_updates(true));
     how.algorithm.tokens_per_microbatch = 1;
     breaks_off(&how);
 }
