@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use millrace_sandbox::egress::Gate;
-use millrace_sandbox::live::{Exec, LiveError, LiveSandbox};
+use millrace_sandbox::live::{Exec, LiveError, LiveSandbox, Stopped};
 
 use crate::commands::Commands;
 use crate::commits::Commit;
 use crate::gem::player::Player;
 use crate::images::Image;
 use crate::keys::{Owner, Secret};
+use crate::service::Wanted;
 use crate::session::Session;
 
 /// Sessions of a sandbox at most.
@@ -26,14 +27,14 @@ pub(crate) struct Hosted {
     pub(crate) live: LiveSandbox,
     /// Its way to other hosts, if it has one; no longer open than it lives.
     gate: Option<Gate>,
-    pub(crate) image: String,
+    /// As its client asked for it.
+    pub(crate) wanted: Wanted,
     /// What it began with; `None`: this machine's own programs.
     pub(crate) base: Option<Arc<Image>>,
     last_commit: Mutex<Option<Commit>>,
     pub(crate) made: Instant,
     /// The same moment by the clock of people.
     pub(crate) started: SystemTime,
-    pub(crate) labels: Labels,
     pub(crate) counts: Counts,
     /// Opens this sandbox alone, without its owner's key.
     pub(crate) token: Secret,
@@ -115,21 +116,19 @@ impl Hosted {
     pub(crate) fn new(
         (id, owner): (String, Owner),
         (live, gate): (LiveSandbox, Option<Gate>),
-        (image, base): (String, Option<Arc<Image>>),
+        (wanted, base): (Wanted, Option<Arc<Image>>),
         life: Life,
-        labels: Labels,
     ) -> Result<Self, LiveError> {
         Ok(Self {
             id,
             owner,
             live,
             gate,
-            image,
+            wanted,
             base,
             last_commit: Mutex::default(),
             made: Instant::now(),
             started: SystemTime::now(),
-            labels,
             counts: Counts::default(),
             token: Secret::new().map_err(|error| LiveError::Refused(error.to_string()))?,
             commands: Commands::default(),
@@ -235,11 +234,21 @@ impl Hosted {
 
     /// Ends it. Its sessions are dropped, and all requests that wait for it fail.
     pub(crate) async fn end(&self) {
+        self.close();
+        self.live.end().await;
+    }
+
+    /// The same, and keeps its files. `None`: its processes had ended by themselves.
+    pub(crate) async fn stop(&self) -> Option<Stopped> {
+        self.close();
+        self.live.stop().await
+    }
+
+    fn close(&self) {
         self.sessions().clear();
         if let Some(gate) = &self.gate {
             gate.close();
         }
-        self.live.end().await;
     }
 }
 

@@ -75,6 +75,13 @@ struct Args {
     /// Seconds until a sandbox ends, used or not, at most: E2B's.
     #[arg(long, default_value_t = 86_400, value_parser = clap::value_parser!(u64).range(1..=MOST_LIFE_S))]
     life_s: u64,
+    /// Seconds for which the files of a stopped sandbox stay, for `restart`, where ROCK's client sends no
+    /// auto_delete_seconds. They take the place of a sandbox that could run. Default: none stay.
+    #[arg(long, default_value_t = 0)]
+    keep_stopped_s: u64,
+    /// The most that a client may ask for by auto_delete_seconds.
+    #[arg(long, default_value_t = 86_400)]
+    keep_stopped_most_s: u64,
     /// Hosts that E2B's clients may open for their sandboxes by `network.allow_out`: pypi.org:443, or
     /// *.pythonhosted.org:443 for all names below one. Default: none.
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
@@ -137,6 +144,7 @@ async fn main() -> anyhow::Result<()> {
         bounds,
         idle: Duration::from_secs(args.idle_s),
         life: Duration::from_secs(args.life_s),
+        keep: (Duration::from_secs(args.keep_stopped_s), Duration::from_secs(args.keep_stopped_most_s)),
         network: Network::new(args.network.into_iter().collect(), args.network_private)
             .with_unasked(args.network_unasked.into_iter().collect())?,
     };

@@ -16,7 +16,7 @@ mod portforward;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Query, State};
+use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
 use axum::routing::{any, get, post};
@@ -42,7 +42,9 @@ pub(crate) fn routes(service: Service) -> Router {
         .route("/get_status", get(status))
         .route("/get_sandbox_statistics", get(statistics))
         .route("/stop", post(stop))
-        .route("/delete", post(stop))
+        .route("/delete", post(delete))
+        .route("/restart", post(restart))
+        .route("/sandboxes/{sandbox_id}/restart", post(restart_named))
         .route("/execute", post(shells::execute))
         .route("/create_session", post(shells::create))
         .route("/run_in_session", post(shells::run))
@@ -93,6 +95,11 @@ async fn start(State(service): State<Service>, headers: HeaderMap, bytes: axum::
             return Err(invalid(field, "set", "sandboxes here are Linux, without it").into());
         }
     }
+    if start.auto_archive_seconds.is_some() {
+        let remedy =
+            "there is no archive; use auto_delete_seconds, or commit the sandbox before it is stopped";
+        return Err(invalid("auto_archive_seconds", "set", remedy).into());
+    }
     let wanted = Wanted {
         id: start.sandbox_id,
         image: start.image,
@@ -100,6 +107,7 @@ async fn start(State(service): State<Service>, headers: HeaderMap, bytes: axum::
         disk_bytes: size("disk", start.disk.as_deref())?,
         idle: start.auto_clear_time_minutes.map(|minutes| Duration::from_secs(minutes.saturating_mul(60))),
         network: service.settings().network.unasked(),
+        keep: service.keep(start.auto_delete_seconds.map(Duration::from_secs)),
         labels,
         ..Wanted::default()
     };
@@ -148,10 +156,10 @@ fn status_of(hosted: &Hosted) -> Value {
         "is_alive": true,
         "host_name": "sandbox",
         "host_ip": "127.0.0.1",
-        "image": hosted.image,
-        "user_id": hosted.labels.user,
-        "experiment_id": hosted.labels.experiment,
-        "namespace": hosted.labels.namespace,
+        "image": hosted.wanted.image,
+        "user_id": hosted.wanted.labels.user,
+        "experiment_id": hosted.wanted.labels.experiment,
+        "namespace": hosted.wanted.labels.namespace,
         "memory": size::text(bounds.memory_bytes),
         "disk": size::text(bounds.disk_bytes),
     })
@@ -181,4 +189,26 @@ async fn stop(State(service): State<Service>, headers: HeaderMap, bytes: axum::b
     let ById { sandbox_id } = body(&bytes)?;
     service.stop(owner, &sandbox_id).await?;
     Ok(done(&format!("{sandbox_id} stopped")))
+}
+
+async fn delete(State(service): State<Service>, headers: HeaderMap, bytes: axum::body::Bytes) -> Answer {
+    let owner = owner_of(&service, &headers)?;
+    let ById { sandbox_id } = body(&bytes)?;
+    service.delete(owner, &sandbox_id).await?;
+    Ok(done(&format!("{sandbox_id} deleted")))
+}
+
+async fn restart(State(service): State<Service>, headers: HeaderMap, bytes: axum::body::Bytes) -> Answer {
+    let owner = owner_of(&service, &headers)?;
+    let ById { sandbox_id } = body(&bytes)?;
+    Ok(done(&status_of(&*service.restart(owner, &sandbox_id).await?)))
+}
+
+async fn restart_named(
+    State(service): State<Service>,
+    headers: HeaderMap,
+    Path(sandbox_id): Path<String>,
+) -> Answer {
+    let owner = owner_of(&service, &headers)?;
+    Ok(done(&status_of(&*service.restart(owner, &sandbox_id).await?)))
 }

@@ -1,7 +1,8 @@
 //! What the service has: sandboxes by name, and who owns each.
 //!
 //! A sandbox ends when its owner stops it, when nobody used it for its idle time or when its life is
-//! over, or with this process. Asking for its state is no use of it.
+//! over, or with this process. Asking for its state is no use of it. `stopped.rs` keeps the files of
+//! those that may be started again.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use millrace_sandbox::egress::Gate;
 use millrace_sandbox::egress::rules::Rules;
-use millrace_sandbox::live::{Bounds, Host, LiveError, Spec};
+use millrace_sandbox::live::{Bounds, Host, LiveError, LiveSandbox, Spec};
 use tokio::time::{MissedTickBehavior, interval};
 use uuid::Uuid;
 
@@ -18,6 +19,7 @@ use crate::hosted::{Hosted, Labels, Life, Using};
 use crate::images::{Image, ImageStore, Images};
 use crate::keys::{Keys, Owner};
 use crate::network::Network;
+use crate::stopped::StoppedOnes;
 
 /// Between two looks for sandboxes that nobody uses.
 const LOOK: Duration = Duration::from_millis(500);
@@ -43,6 +45,9 @@ pub struct Settings {
     pub idle: Duration,
     /// Life at most, of those that end at a moment.
     pub life: Duration,
+    /// For how long the files of a stopped sandbox stay, where its client may start it again: if it
+    /// does not say, and at most.
+    pub keep: (Duration, Duration),
     /// Hosts that clients may open for their sandboxes.
     pub network: Network,
 }
@@ -60,9 +65,10 @@ struct Inner {
 }
 
 #[derive(Debug, Default)]
-struct Table {
+pub(crate) struct Table {
     /// `None`: it is being made.
     live: HashMap<String, Option<Arc<Hosted>>>,
+    pub(crate) stopped: StoppedOnes,
     ended: VecDeque<Ended>,
 }
 
@@ -86,6 +92,8 @@ pub(crate) struct Wanted {
     pub(crate) idle: Option<Duration>,
     /// For how long it lives, used or not. Instead of `idle`.
     pub(crate) life: Option<Duration>,
+    /// For how long its files stay once it is stopped.
+    pub(crate) keep: Duration,
     pub(crate) env: BTreeMap<String, String>,
     /// Folders of the machine that it may read.
     pub(crate) read: Vec<PathBuf>,
@@ -146,7 +154,7 @@ impl Service {
         self.0.settings.keys.owner(headers)
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    pub(crate) fn table(&self) -> MutexGuard<'_, Table> {
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -154,6 +162,12 @@ impl Service {
     pub(crate) async fn make(&self, owner: Owner, wanted: Wanted) -> Result<Arc<Hosted>, ServiceError> {
         let image = self.image(&wanted.image).await?;
         self.make_of(owner, wanted, image).await
+    }
+
+    /// For how long the files of a sandbox stay once it is stopped, where its client asks for this.
+    pub(crate) fn keep(&self, asked: Option<Duration>) -> Duration {
+        let (unasked, most) = self.0.settings.keep;
+        asked.unwrap_or(unasked).min(most)
     }
 
     /// The image of this name; `None`: this machine's own programs.
@@ -183,37 +197,44 @@ impl Service {
         wanted: Wanted,
         image: Option<Arc<Image>>,
     ) -> Result<Arc<Hosted>, ServiceError> {
-        let settings = &self.0.settings;
-        let id = wanted.id.unwrap_or_else(|| Uuid::now_v7().simple().to_string());
+        let id = wanted.id.clone().unwrap_or_else(|| Uuid::now_v7().simple().to_string());
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if id.is_empty() || id.len() > NAME_CHARS || !id.chars().all(is_plain) {
             return Err(invalid("sandbox_id", id, "1 to 64 letters, digits, `-` and `_`"));
         }
         let place = self.reserve(&id)?;
+        let (spec, gate) = self.spec(&wanted, image.as_deref())?;
+        let live = match &image {
+            None => self.0.host.create(spec).await?,
+            Some(image) => self.0.host.fork(&image.files, spec).await?,
+        };
+        place.fill((live, gate), (owner, wanted, image))
+    }
+
+    /// How a sandbox is made, and its way to other hosts.
+    fn spec(&self, wanted: &Wanted, image: Option<&Image>) -> Result<(Spec, Option<Gate>), ServiceError> {
+        let settings = &self.0.settings;
         let most = settings.bounds;
         let bounds = Bounds {
             memory_bytes: wanted.memory_bytes.map_or(most.memory_bytes, |asked| asked.min(most.memory_bytes)),
             disk_bytes: wanted.disk_bytes.map_or(most.disk_bytes, |asked| asked.min(most.disk_bytes)),
             ..most
         };
-        let gate = settings.network.open(wanted.network)?;
+        let gate = settings.network.open(wanted.network.clone())?;
         let forward = gate.iter().map(Gate::forward).collect();
-        let env = gate.iter().flat_map(Gate::variables).chain(wanted.env).collect();
-        let spec = Spec { bounds, env, read: wanted.read, forward, ..Spec::default() };
-        let live = match &image {
-            None => self.0.host.create(spec).await?,
-            Some(image) => {
-                let env = image.env.clone().into_iter().chain(spec.env).collect();
-                self.0.host.fork(&image.files, Spec { env, system: image.system, ..spec }).await?
-            }
-        };
+        let images = image.iter().flat_map(|image| image.env.clone());
+        let env = images.chain(gate.iter().flat_map(Gate::variables)).chain(wanted.env.clone()).collect();
+        let system = image.map_or_else(|| Spec::default().system, |image| image.system);
+        let spec = Spec { bounds, env, read: wanted.read.clone(), forward, system, ..Spec::default() };
+        Ok((spec, gate))
+    }
+
+    /// When one that is made now ends by itself.
+    fn life(&self, wanted: &Wanted) -> Life {
+        let settings = &self.0.settings;
         let idle = wanted.idle.map_or(settings.idle, |asked| asked.min(settings.idle));
         let until = |life: Duration| Life::Until(Instant::now() + life.min(settings.life));
-        let life = wanted.life.map_or(Life::Idle(idle), until);
-        let hosted =
-            Arc::new(Hosted::new((id, owner), (live, gate), (wanted.image, image), life, wanted.labels)?);
-        place.fill(&hosted);
-        Ok(hosted)
+        wanted.life.map_or(Life::Idle(idle), until)
     }
 
     fn reserve(&self, id: &str) -> Result<Place<'_>, ServiceError> {
@@ -221,8 +242,16 @@ impl Service {
         if table.live.contains_key(id) {
             return Err(invalid("sandbox_id", id, "there is one of this name; choose another, or stop it"));
         }
+        if table.stopped.has(id) {
+            let remedy = "there is a stopped one of this name; choose another, restart it, or delete it";
+            return Err(invalid("sandbox_id", id, remedy));
+        }
         if table.live.len() >= self.0.settings.most {
             return Err(ServiceError::Full(table.live.len()));
+        }
+        // One that runs needs the room more than the files of one that was stopped.
+        if table.live.len() + table.stopped.len() >= self.0.settings.most {
+            table.stopped.forget_oldest();
         }
         table.live.insert(id.to_owned(), None);
         Ok(Place { service: self, id: Some(id.to_owned()) })
@@ -257,31 +286,80 @@ impl Service {
         table.ended.iter().rev().find(|ended| ended.id == id && ended.owner == owner).cloned()
     }
 
-    /// Ends a sandbox, and waits until nothing of it is left.
+    /// Ends a sandbox, and waits until nothing of it is left but files that are kept.
     pub(crate) async fn stop(&self, owner: Owner, id: &str) -> Result<(), ServiceError> {
         let hosted = self.look(owner, id)?;
         self.end(&hosted, "stopped").await;
         Ok(())
     }
 
-    /// Ends this one, for this reason, and waits until nothing of it is left.
-    pub(crate) async fn end(&self, hosted: &Arc<Hosted>, why: &'static str) {
-        {
+    /// Starts one again that was stopped, with the files that it left.
+    pub(crate) async fn restart(&self, owner: Owner, id: &str) -> Result<Arc<Hosted>, ServiceError> {
+        if self.look(owner, id).is_ok() {
+            return Err(invalid("sandbox_id", id, "it runs; stop it first"));
+        }
+        let gone = self.ended(owner, id).map(|ended| ended.id);
+        let (place, before, files) = {
             let mut table = self.table();
-            if table.live.remove(&hosted.id).is_none() {
+            let (before, files) = table.stopped.take(owner, id, gone.is_some())?;
+            table.live.insert(id.to_owned(), None);
+            (Place { service: self, id: Some(id.to_owned()) }, before, files)
+        };
+        let made = match self.spec(&before.wanted, before.base.as_deref()) {
+            Ok((spec, gate)) => {
+                files.start(spec).await.map(|live| (live, gate)).map_err(|(files, e)| (files, e.into()))
+            }
+            Err(error) => Err((files, error)),
+        };
+        match made {
+            Ok(made) => place.fill(made, (owner, before.wanted.clone(), before.base.clone())),
+            Err((files, error)) => {
+                let mut table = self.table();
+                table.stopped.expect(&before);
+                table.stopped.arrived(id, Some(files));
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends a sandbox and keeps nothing; of one that was stopped it removes the files.
+    pub(crate) async fn delete(&self, owner: Owner, id: &str) -> Result<(), ServiceError> {
+        let stopped = self.stop(owner, id).await;
+        if self.table().stopped.forget(owner, id) { Ok(()) } else { stopped }
+    }
+
+    /// Ends this one, for this reason, and waits until nothing of it is left but files that are kept.
+    pub(crate) async fn end(&self, hosted: &Arc<Hosted>, why: &'static str) {
+        let keeps = {
+            let mut table = self.table();
+            // Another may have its name by now.
+            let live = table.live.get(&hosted.id).and_then(Option::as_ref);
+            if !live.is_some_and(|live| Arc::ptr_eq(live, hosted)) {
                 return;
+            }
+            table.live.remove(&hosted.id);
+            let keeps = !hosted.wanted.keep.is_zero();
+            if keeps {
+                table.stopped.expect(hosted);
             }
             if table.ended.len() == ENDED {
                 table.ended.pop_front();
             }
-            let (id, image) = (hosted.id.clone(), hosted.image.clone());
+            let (id, image) = (hosted.id.clone(), hosted.wanted.image.clone());
             table.ended.push_back(Ended { id, owner: hosted.owner, image, why });
+            keeps
+        };
+        if keeps {
+            let files = hosted.stop().await;
+            self.table().stopped.arrived(&hosted.id, files);
+        } else {
+            hosted.end().await;
         }
-        hosted.end().await;
     }
 
     /// Ends those that nobody uses, or that ended by themselves; each in a task of its own.
     fn end_idle(&self) {
+        self.table().stopped.forget_old();
         let all: Vec<Arc<Hosted>> =
             self.table().live.values().flatten().filter(|one| !is_there(one)).cloned().collect();
         for hosted in all {
@@ -305,10 +383,17 @@ struct Place<'s> {
 }
 
 impl Place<'_> {
-    fn fill(mut self, hosted: &Arc<Hosted>) {
-        if let Some(id) = self.id.take() {
-            self.service.table().live.insert(id, Some(Arc::clone(hosted)));
-        }
+    fn fill(
+        mut self,
+        made: (LiveSandbox, Option<Gate>),
+        (owner, wanted, image): (Owner, Wanted, Option<Arc<Image>>),
+    ) -> Result<Arc<Hosted>, ServiceError> {
+        let id = self.id.clone().unwrap_or_default();
+        let life = self.service.life(&wanted);
+        let hosted = Arc::new(Hosted::new((id.clone(), owner), made, (wanted, image), life)?);
+        self.service.table().live.insert(id, Some(Arc::clone(&hosted)));
+        self.id = None;
+        Ok(hosted)
     }
 }
 

@@ -176,7 +176,23 @@ async def commits():
     await later.stop()
 
 
+async def restarts():
+    sandbox = Sandbox(config(auto_delete_seconds=600))
+    await sandbox.start()
+    await sandbox.create_session(CreateBashSessionRequest(session="main"))
+    await sandbox.execute(Command(command="echo kept > file"))
+    await sandbox.stop()
+    assert (await sandbox.get_status(include_all_states=True)).state == "stopped"
+    await sandbox.restart()
+    assert (await sandbox.execute(Command(command="cat file"))).stdout == "kept\n"
+    await fails(sandbox._run_in_session(BashAction(session="main", command="true")), "create it")
+    await sandbox.delete()
+    await fails(sandbox.restart(), "nothing of it is left")
+    await fails(Sandbox(config(auto_archive_seconds=9)).start(), "auto_delete_seconds")
+
+
 asyncio.run(life())
+asyncio.run(restarts())
 asyncio.run(wrong())
 asyncio.run(commits())
 print("done")

@@ -13,7 +13,7 @@ mod images;
 mod process;
 mod handle;
 
-pub use handle::LiveSandbox;
+pub use handle::{LiveSandbox, Stopped};
 pub use host::{Host, Settings};
 pub use images::ImageCache;
 pub use layers::Snapshot;

@@ -360,6 +360,55 @@ async fn snapshots_fork_and_roll_back() {
 }
 
 #[tokio::test]
+async fn a_stopped_sandbox_starts_again_with_its_files_and_nothing_that_ran() {
+    let host = host().await;
+    let bounds = Bounds { disk_bytes: 16 * MIB, ..Bounds::default() };
+    let spec = Spec { bounds, ..Spec::default() };
+    let mut first = host.create(spec.clone()).await.unwrap();
+    said(&first, "mkdir deep && echo a > deep/below && echo b > removed").await;
+    let below = first.snapshot().await.unwrap();
+    // One over layers and one without any.
+    for mut sandbox in
+        [host.fork(&below, spec.clone()).await.unwrap(), host.create(spec.clone()).await.unwrap()]
+    {
+        said(&sandbox, "rm -rf deep removed; mkdir deep; echo c > deep/own; ln -s deep/own link").await;
+        said(&sandbox, "sleep 1000 >/dev/null 2>&1 & head -c 9000000 /dev/zero > large").await;
+        for round in 0..3 {
+            let stopped = sandbox.stop().await.unwrap();
+            assert!(sandbox.stop().await.is_none(), "its files are there once");
+            assert_eq!(sandbox.exec(Exec::shell("true"), b"").await.unwrap_err(), LiveError::Ended);
+            drop(sandbox);
+            sandbox = stopped.start(spec.clone()).await.unwrap();
+            assert_eq!(
+                said(&sandbox, "ls; cat link; pgrep -c sleep || true").await,
+                "deep\nlarge\nlink\nc\n0"
+            );
+            said(&sandbox, &format!("echo {round} >> rounds && mv rounds deep/ && mv deep/rounds .")).await;
+            assert_eq!(said(&sandbox, "tail -n 1 rounds; rm rounds").await, round.to_string());
+        }
+        // What it wrote before counts.
+        let (end, words) = text(&shell(&sandbox, "head -c 9000000 /dev/zero > more").await);
+        assert!(end != End::Exit(0) && words.contains("No space left"), "{words}");
+    }
+}
+
+#[tokio::test]
+async fn a_stopped_sandbox_that_left_a_trap_does_not_start_and_keeps_its_files() {
+    let host = host().await;
+    let sandbox = host.create(Spec::default()).await.unwrap();
+    said(&sandbox, "echo kept > file && mv /tmp /was && ln -s /etc /tmp").await;
+    let mut stopped = sandbox.stop().await.unwrap();
+    for _ in 0..2 {
+        let (again, error) = stopped.start(Spec::default()).await.unwrap_err();
+        assert!(error.to_string().contains("symlink at /tmp"), "{error}");
+        stopped = again;
+    }
+    let spec = Spec { read: vec!["etc".into()], ..Spec::default() };
+    let (_, error) = stopped.start(spec).await.unwrap_err();
+    assert!(matches!(error, LiveError::Invalid { field: "read", .. }), "{error}");
+}
+
+#[tokio::test]
 async fn an_upgrade_of_the_program_does_not_stop_its_host() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let program = folder.path().join("millrace-sandbox");

@@ -74,7 +74,7 @@ pub(super) async fn create(State(service): State<Service>, headers: HeaderMap, b
     let id = key.map_or_else(|| Uuid::now_v7().simple().to_string(), |key| owner.name_of(key));
     let request = key.map(|_| Sha256::digest(&bytes).into());
     if let Some(made) = key.and_then(|_| service.look(owner, &id).ok()) {
-        return repeated(&made, made.labels.request == request);
+        return repeated(&made, made.wanted.labels.request == request);
     }
     let metadata = asked.metadata.unwrap_or_default();
     let mut env = asked.env_vars.unwrap_or_default();
@@ -239,10 +239,10 @@ fn page(
     let from = asked.next_token.as_deref().map(read_token).transpose()?;
     let metadata = asked.metadata.as_deref().map(pairs).transpose()?.unwrap_or_default();
     let is_asked = |hosted: &Arc<Hosted>| {
-        let has = |(name, value): &(String, String)| hosted.labels.metadata.get(name) == Some(value);
+        let has = |(name, value): &(String, String)| hosted.wanted.labels.metadata.get(name) == Some(value);
         running
             && metadata.iter().all(has)
-            && asked.template.as_ref().is_none_or(|template| *template == hosted.image)
+            && asked.template.as_ref().is_none_or(|template| *template == hosted.wanted.image)
             && after.is_none_or(|after| micros(hosted.started) > micros(after))
             && from.as_ref().is_none_or(|from| {
                 let at = standing(hosted);

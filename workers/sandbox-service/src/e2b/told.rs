@@ -100,7 +100,7 @@ pub(super) fn told(status: StatusCode, value: &Value) -> Response {
 pub(super) fn opened(hosted: &Hosted) -> Value {
     json!({
         "sandboxID": hosted.id,
-        "templateID": hosted.image,
+        "templateID": hosted.wanted.image,
         "clientID": "millrace",
         "envdVersion": ENVD_VERSION,
         "envdAccessToken": hosted.token.reveal(),
@@ -114,7 +114,7 @@ pub(super) fn described(hosted: &Hosted) -> Value {
     let ends = hosted.started + hosted.made.elapsed() + hosted.left();
     json!({
         "sandboxID": hosted.id,
-        "templateID": hosted.image,
+        "templateID": hosted.wanted.image,
         "clientID": "millrace",
         "startedAt": moment(hosted.started),
         "endAt": moment(ends),
@@ -123,7 +123,7 @@ pub(super) fn described(hosted: &Hosted) -> Value {
         "cpuCount": available_parallelism().map_or(1, usize::from),
         "memoryMB": bounds.memory_bytes >> 20,
         "diskSizeMB": bounds.disk_bytes >> 20,
-        "metadata": hosted.labels.metadata,
+        "metadata": hosted.wanted.labels.metadata,
         "allowInternetAccess": false,
     })
 }

@@ -17,6 +17,9 @@ pub(super) struct Start {
     pub(super) sandbox_id: Option<String>,
     pub(super) num_gpus: Option<f64>,
     pub(super) use_kata_runtime: Option<bool>,
+    /// Seconds for which its files stay once it is stopped.
+    pub(super) auto_delete_seconds: Option<u64>,
+    pub(super) auto_archive_seconds: Option<u64>,
 }
 
 /// A sandbox by its name.

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 mod service;
 mod drive;
 mod ports;
+mod restart;
 mod talking;
 use service::{KEY, OTHER, PATIENCE, Service, service};
 

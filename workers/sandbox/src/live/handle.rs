@@ -9,6 +9,7 @@ mod forwards;
 mod link;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::process::Child;
@@ -41,6 +42,16 @@ pub struct LiveSandbox {
     /// Below what it writes.
     below: Snapshot,
     body: Body,
+    /// [`stop`](Self::stop) took its files.
+    stopped: AtomicBool,
+}
+
+/// A sandbox that was stopped: its files, without anything that ran. They go with this value.
+#[derive(Debug)]
+pub struct Stopped {
+    host: Host,
+    below: Snapshot,
+    upper: Arc<Layer>,
 }
 
 /// What of a sandbox is made again at each snapshot and rollback.
@@ -65,8 +76,9 @@ impl Drop for Body {
 
 impl LiveSandbox {
     pub(crate) async fn make(host: Host, below: Snapshot, spec: Spec) -> Result<Self, LiveError> {
-        let body = Body::make(&host, &below, &spec).await?;
-        Ok(Self { host, spec, below, body })
+        let upper = Arc::new(host.keeper().layer(&spec.bounds).await?);
+        let body = Body::make(&host, &below, upper, &spec).await?;
+        Ok(Self { host, spec, below, body, stopped: AtomicBool::new(false) })
     }
 
     /// The walls that this machine lacks. None of them is among the `needs` of its [`Spec`].
@@ -144,25 +156,31 @@ impl LiveSandbox {
                 remedy: "a file system has at most 200 layers",
             });
         }
+        if self.stopped.load(Ordering::Acquire) {
+            return Err(LiveError::Ended);
+        }
         self.body.end().await;
         let kept = self.below.with(Arc::clone(&self.body.upper));
-        self.continue_from(kept.clone()).await?;
+        self.body = self.body_over(&kept).await?;
+        self.below = kept.clone();
         Ok(kept)
     }
 
-    /// Goes back to the files of a snapshot of the same host. All processes are killed first.
+    /// Goes back to the files of a snapshot of the same host. All processes are killed.
     ///
     /// # Errors
     /// The machine lacks something; then the sandbox has ended.
     pub async fn rollback(&mut self, to: &Snapshot) -> Result<(), LiveError> {
-        self.body.end().await;
-        self.continue_from(to.clone()).await
+        // Nothing of the one before is below the next.
+        let ((), made) = tokio::join!(self.body.end(), self.body_over(to));
+        self.body = made?;
+        self.below = to.clone();
+        Ok(())
     }
 
-    async fn continue_from(&mut self, below: Snapshot) -> Result<(), LiveError> {
-        self.body = Body::make(&self.host, &below, &self.spec).await?;
-        self.below = below;
-        Ok(())
+    async fn body_over(&self, below: &Snapshot) -> Result<Body, LiveError> {
+        let upper = Arc::new(self.host.keeper().layer(&self.spec.bounds).await?);
+        Body::make(&self.host, below, upper, &self.spec).await
     }
 
     /// Ends it. Afterwards all its processes and mounts are gone; its files go when it is dropped.
@@ -170,11 +188,40 @@ impl LiveSandbox {
     pub async fn end(&self) {
         self.body.end().await;
     }
+
+    /// Ends it as [`end`](Self::end) does, and keeps its files to start it again. `None`: it had ended
+    /// already.
+    pub async fn stop(&self) -> Option<Stopped> {
+        // Two sandboxes over the same files would break each other's.
+        let first = self.is_alive() && !self.stopped.swap(true, Ordering::AcqRel);
+        self.body.end().await;
+        let (host, below) = (self.host.clone(), self.below.clone());
+        first.then(|| Stopped { host, below, upper: Arc::clone(&self.body.upper) })
+    }
+}
+
+impl Stopped {
+    /// Starts it again. What it wrote before counts for the bounds of its files, which it keeps.
+    ///
+    /// # Errors
+    /// It left something where each sandbox has a folder of its own, or the machine lacks something.
+    /// The files are still there.
+    pub async fn start(self, spec: Spec) -> Result<LiveSandbox, (Self, LiveError)> {
+        if let Err(error) = spec.check() {
+            return Err((self, error));
+        }
+        match Body::make(&self.host, &self.below, Arc::clone(&self.upper), &spec).await {
+            Ok(body) => {
+                let Self { host, below, .. } = self;
+                Ok(LiveSandbox { host, spec, below, body, stopped: AtomicBool::new(false) })
+            }
+            Err(error) => Err((self, error)),
+        }
+    }
 }
 
 impl Body {
-    async fn make(host: &Host, below: &Snapshot, spec: &Spec) -> Result<Self, LiveError> {
-        let upper = Arc::new(host.keeper().layer(&spec.bounds).await?);
+    async fn make(host: &Host, below: &Snapshot, upper: Arc<Layer>, spec: &Spec) -> Result<Self, LiveError> {
         let mut forwards = Forwards::listen(&spec.forward)?;
         let Warm { child, mut stream, group } = host.take().await?;
         if let Some(group) = &group {
