@@ -298,10 +298,20 @@ impl Service {
         if self.look(owner, id).is_ok() {
             return Err(invalid("sandbox_id", id, "it runs; stop it first"));
         }
-        let gone = self.ended(owner, id).map(|ended| ended.id);
+        let ended = self.ended(owner, id).is_some();
+        let (service, id) = (self.clone(), id.to_owned());
+        // To its end, whether or not its client waits for it: its files are nowhere else meanwhile.
+        let started = tokio::spawn(async move { service.start_again(owner, &id, ended).await });
+        started.await.unwrap_or_else(|error| Err(LiveError::Refused(error.to_string()).into()))
+    }
+
+    async fn start_again(&self, owner: Owner, id: &str, ended: bool) -> Result<Arc<Hosted>, ServiceError> {
         let (place, before, files) = {
             let mut table = self.table();
-            let (before, files) = table.stopped.take(owner, id, gone.is_some())?;
+            if ended && table.live.contains_key(id) {
+                return Err(invalid("sandbox_id", id, "it is being started; ask again"));
+            }
+            let (before, files) = table.stopped.take(owner, id, ended)?;
             table.live.insert(id.to_owned(), None);
             (Place { service: self, id: Some(id.to_owned()) }, before, files)
         };
@@ -350,8 +360,13 @@ impl Service {
             keeps
         };
         if keeps {
-            let files = hosted.stop().await;
-            self.table().stopped.arrived(&hosted.id, files);
+            let (service, hosted) = (self.clone(), Arc::clone(hosted));
+            // The same for one that is stopped.
+            let stopped = tokio::spawn(async move {
+                let files = hosted.stop().await;
+                service.table().stopped.arrived(&hosted.id, files);
+            });
+            let _ = stopped.await;
         } else {
             hosted.end().await;
         }

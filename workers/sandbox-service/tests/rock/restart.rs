@@ -128,3 +128,32 @@ fn bounds_hold_over_restarts_and_what_cannot_start_stays() {
     }
     assert_eq!(service.of("/delete", "full")["status"], "Success");
 }
+
+#[test]
+fn a_client_that_does_not_wait_loses_nothing() {
+    let service = service(&[]);
+    service.start_kept("left", 1000);
+    service.shell("left", "echo mine > file");
+    let key = format!("Bearer {KEY}");
+    let headers = [("Authorization", key.as_str()), ("Content-Type", "application/json")];
+    let body = json!({ "sandbox_id": "left" }).to_string();
+    let began = Instant::now();
+    for round in 0..20 {
+        for (path, done) in [("/stop", "not there"), ("/restart", "it runs")] {
+            // It is asked again where the request was not heard, and again answered where it was.
+            loop {
+                let path = format!("/apis/envs/sandbox/v1{path}");
+                drop(service.send("POST", &path, &headers, body.as_bytes()));
+                let said = service.of(path.trim_start_matches("/apis/envs/sandbox/v1"), "left");
+                let error = said["error"].as_str().unwrap_or_default();
+                if said["status"] == "Success" || error.contains(done) {
+                    break;
+                }
+                let meanwhile = ["being stopped", "being started", "not there", "it runs"];
+                assert!(meanwhile.iter().any(|words| error.contains(words)), "round {round}: {said}");
+                assert!(began.elapsed() < PATIENCE, "round {round}: {said}");
+            }
+        }
+        assert_eq!(service.shell("left", "cat file"), "mine", "round {round}");
+    }
+}
