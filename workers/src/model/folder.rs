@@ -5,7 +5,7 @@
 use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -60,6 +60,8 @@ pub(crate) struct Folder {
     patience: Duration,
     /// Names the files that this process writes.
     written: AtomicU64,
+    /// That it is too small for what is made was logged.
+    told: AtomicBool,
 }
 
 impl Folder {
@@ -73,7 +75,9 @@ impl Folder {
         let tried = path.join(format!("{}.{PART}", std::process::id()));
         std::fs::write(&tried, b"")?;
         std::fs::remove_file(&tried)?;
-        Ok(Self { path, room: Room { most, spare }, patience: PATIENCE, written: AtomicU64::new(0) })
+        let room = Room { most, spare };
+        let told = AtomicBool::new(false);
+        Ok(Self { path, room, patience: PATIENCE, written: AtomicU64::new(0), told })
     }
 
     /// The same on a disk that can spare so much.
@@ -88,11 +92,17 @@ impl Folder {
         blob.bytes >= LEAST_BYTES && blob.bytes <= self.room.most
     }
 
-    /// Whether blobs of so many bytes have room here at once, if all others go.
+    /// Whether blobs of so many bytes have room here at once, if all others go. That they have not is logged once.
     pub(crate) fn has_room_for(&self, bytes: u64) -> bool {
         let room = blobs(&self.path)
             .and_then(|held| self.room.beside(&self.path, held.iter().map(|blob| blob.bytes).sum()));
-        room.is_ok_and(|room| bytes <= room)
+        let has = room.as_ref().is_ok_and(|room| bytes <= *room);
+        if !has && !self.told.swap(true, Ordering::Relaxed) {
+            tracing::warn!(folder = %self.path.display(), ?room, wanted = bytes,
+                "no room for a version beside its anchor: each worker of this machine makes it for itself; \
+                 make the folder larger, or free its disk, of which a tenth stays free");
+        }
+        has
     }
 
     /// A blob is needed, even where it is not read from here: others go first.

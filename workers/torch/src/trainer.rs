@@ -38,13 +38,15 @@ mod adamw;
 mod step_metrics;
 mod state;
 mod shards;
+mod reference;
 mod formation;
 mod ready;
 mod record;
 
+use layer_stack::Weights;
 use ready::{Identity, Kept, Ready};
 use record::{probe, record_files};
-use state::{read_config, read_weights, without_critic};
+use reference::Reference;
 use update::{Member, Step};
 
 /// Trains decoders on libtorch.
@@ -56,8 +58,8 @@ pub struct TorchTrainer {
     group: Option<Group>,
     /// The state after the last step, and its version.
     kept: Option<Kept>,
-    /// The reference model of the KL penalty, and the hash of its manifest.
-    reference: Option<(Sha, Decoder)>,
+    /// The reference model of the KL penalty.
+    reference: Option<Reference>,
     overlapped: (u64, u64),
     gathered: Option<(i64, i64)>,
     computed_for: Duration,
@@ -137,10 +139,12 @@ impl TorchTrainer {
                 || PolicyError::Impossible("algorithm.kl wants a reference, and the step names none".into());
             return step.algorithm.kl.map_or(Ok(()), |_| Err(missing()));
         };
-        if self.reference.as_ref().is_none_or(|(sha, _)| *sha != version.sha) {
-            let config = without_critic(&read_config(version, step)?);
-            let weights = read_weights(version, step, &config)?;
-            self.reference = Some((version.sha, Decoder::new(config, &weights, self.device, false)));
+        if self.reference.as_ref().is_none_or(|reference| !reference.is(version)) {
+            self.reference = Some(Reference::read(version, step, self.device)?);
+        }
+        if let Some(reference) = &mut self.reference {
+            let group = self.group.as_ref().filter(|_| step.algorithm.shard_weights);
+            reference.shard(group, self.bucket_bytes, self.device);
         }
         Ok(())
     }
@@ -150,16 +154,18 @@ impl TorchTrainer {
         if let Some((_, state)) = &mut self.kept {
             state.move_to(device);
         }
-        if let Some((_, reference)) = &mut self.reference {
-            reference.to_device(device);
+        if let Some(reference) = &mut self.reference {
+            reference.move_to(device);
         }
     }
 
     /// Makes the step. On failure the state before it stays, where it can be had again.
     fn make(&mut self, base: &LoadedVersion, step: &TrainStep<'_>) -> Result<Trained, PolicyError> {
         self.take_reference(step)?;
-        let reference = self.reference.as_ref().map(|(_, decoder)| decoder);
         let group = self.group.as_ref();
+        let gathering = self.reference.as_ref().and_then(|reference| reference.gathering(group));
+        let reference = self.reference.as_ref();
+        let reference = reference.map(|of| Weights { decoder: &of.decoder, gathering: gathering.as_ref() });
         let ready =
             Ready { base, step, reference, group, device: self.device, bucket_bytes: self.bucket_bytes };
         // `kept` is read before it is taken: a formation that fails to form leaves it as it is.

@@ -64,7 +64,7 @@ impl<'a> Gathering<'a> {
 
     /// This member's parts have changed: what was gathered is let go of.
     pub(super) fn renew(&self, decoder: &Decoder, own: &Tensor) {
-        self.let_go(decoder, |_| false);
+        self.let_all_go(decoder);
         *self.own.borrow_mut() = near(decoder, own);
     }
 
@@ -138,6 +138,11 @@ impl<'a> Gathering<'a> {
         let part = self.own.borrow().narrow(0, bucket.own_at, bucket.part).to_kind(kind);
         let work = Some(self.group.start_all_gather(&whole, &part));
         Gathered { whole, _part: part, work }
+    }
+
+    /// Lets go of all that was gathered.
+    pub(super) fn let_all_go(&self, decoder: &Decoder) {
+        self.let_go(decoder, |_| false);
     }
 
     fn let_go(&self, decoder: &Decoder, but: impl Fn(usize) -> bool) {

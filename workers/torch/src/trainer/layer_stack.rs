@@ -23,6 +23,13 @@ impl Weights<'_> {
     fn hold(&self, layer: usize, next: Option<usize>) -> Result<(), GangError> {
         self.gathering.map_or(Ok(()), |gathering| gathering.hold(self.decoder, layer, next))
     }
+
+    /// Nothing of a hollow decoder is needed for a while.
+    pub(super) fn let_go(&self) {
+        if let Some(gathering) = self.gathering {
+            gathering.let_all_go(self.decoder);
+        }
+    }
 }
 
 /// The layer stack after its forward, ready for its backward.

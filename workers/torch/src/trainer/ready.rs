@@ -8,11 +8,12 @@ use millrace_schemas::{BlobRef, PolicyVersion};
 use tch::{Device, Kind, Tensor};
 
 use super::formation::{Part, Plan, Record, Source, exchange};
+use super::layer_stack::Weights;
 use super::shards::{self, Covered};
 use super::state::{Optimiser, TrainerState, read_config, read_weights};
 use super::update::{Member, Step};
 use super::zero_partition::ZeroPartition;
-use crate::decoder::{Config, Decoder, Layout};
+use crate::decoder::{Config, Layout};
 use crate::gang::Group;
 
 /// The version of a state in memory. The hash of its weights does not suffice: a step that moves
@@ -51,7 +52,7 @@ pub(super) type Kept = (Identity, TrainerState);
 pub(super) struct Ready<'a> {
     pub(super) base: &'a LoadedVersion,
     pub(super) step: &'a TrainStep<'a>,
-    pub(super) reference: Option<&'a Decoder>,
+    pub(super) reference: Option<Weights<'a>>,
     pub(super) group: Option<&'a Group>,
     pub(super) device: Device,
     pub(super) bucket_bytes: i64,

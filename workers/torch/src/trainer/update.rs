@@ -122,7 +122,7 @@ pub(super) struct Step<'a> {
     pub(super) base: &'a Manifest,
     pub(super) batch: &'a Batch,
     /// The reference model of the KL penalty, if the algorithm has one.
-    pub(super) reference: Option<&'a Decoder>,
+    pub(super) reference: Option<Weights<'a>>,
 }
 
 /// Whether a parameter has weight decay.
@@ -193,8 +193,10 @@ impl Step<'_> {
         rows: Vec<Row<Sampled>>,
     ) -> Result<Vec<Row<Looked>>, PolicyError> {
         let look = |weights: Weights<'_>| forward.look_at_all(weights, state, member, &rows);
-        let whole = |decoder| look(Weights { decoder, gathering: None });
-        let reference = self.reference.map(whole).transpose()?;
+        let reference = self.reference.map(look).transpose()?;
+        if let Some(reference) = self.reference {
+            reference.let_go();
+        }
         let proximal = self.algorithm.old == OldPolicy::Proximal;
         let before =
             (proximal || self.algorithm.advantage.has_critic()).then(|| look(member.weights(&state.decoder)));

@@ -48,8 +48,16 @@ fn one_forward_an_update_gives_the_bytes_of_a_whole_gradient() {
 
 #[test]
 fn members_change_between_whole_and_sharded() {
-    // A trainer serves runs of both kinds, one after another.
-    let whole = many_updates(true);
+    change(&many_updates(true));
+    // The reference model changes with the weights.
+    let how = many_updates(true);
+    let kl = Some(Kl::of_loss(0.1, KlEstimator::K3));
+    change(&How { algorithm: Algorithm { kl, ..how.algorithm.clone() }, ..how });
+}
+
+/// A trainer serves runs of both kinds, one after another.
+fn change(whole: &How) {
+    let whole = whole.clone();
     let (split, hollow) = (sharded(&whole), weights_sharded(&whole));
     let run = |order: [&How; 3]| {
         let (gang, zero) = Books::new(1);
