@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 use flate2::{Compression, GzBuilder};
@@ -15,6 +15,8 @@ use super::term::say;
 
 /// Programs of an instance.
 const PROGRAMS: [&str; 4] = ["millrace", "millrace-worker", "millrace-sandbox", "millrace-agent-guard"];
+/// The first bytes of a program of this system.
+const ELF: &[u8] = b"\x7fELF";
 /// What an instance runs once, in the repository and in the bundle.
 const INSTALLERS: [(&str, &str); 3] = [
     ("infra/images/install.sh", "install.sh"),
@@ -64,9 +66,7 @@ impl ReleaseArgs {
         let bundle = pack(files)?;
         let sha256 = Sha::of(&bundle);
         let path = self.out.join(format!("millrace-{}-{}.tar.gz", env!("CARGO_PKG_VERSION"), target()));
-        std::fs::create_dir_all(&self.out)
-            .and_then(|()| std::fs::write(&path, &bundle))
-            .with_context(|| format!("failed to write path={}", path.display()))?;
+        std::fs::write(&path, &bundle).with_context(|| format!("failed to write path={}", path.display()))?;
         if let Some(location) = &self.to {
             upload(location, sha256, bundle).await?;
         }
@@ -80,12 +80,9 @@ impl ReleaseArgs {
             Some(bin) => bin.clone(),
             None => std::env::current_exe().context("failed to find this program")?.with_file_name(""),
         };
-        for name in PROGRAMS {
+        if let Some(name) = PROGRAMS.into_iter().find(|name| !bin.join(name).is_file()) {
             let path = bin.join(name);
-            if !path.is_file() {
-                bail!("there is no program path={}; `make programs` builds all three", path.display());
-            }
-            files.insert(format!("bin/{name}"), read(&path)?);
+            bail!("there is no program path={}; `make programs` builds all of them", path.display());
         }
         for (from, to) in INSTALLERS {
             let path = self.source.join(from);
@@ -100,7 +97,39 @@ impl ReleaseArgs {
         for (from, to) in FOLDERS {
             add_folder(&self.source.join(from), to, &mut files)?;
         }
+        std::fs::create_dir_all(&self.out)
+            .with_context(|| format!("failed to make the folder --out {}", self.out.display()))?;
+        for name in PROGRAMS {
+            files.insert(format!("bin/{name}"), self.program(&bin.join(name))?);
+        }
         Ok(files)
+    }
+
+    /// A program without its line numbers, which are more than half of its bytes. The names of functions stay.
+    fn program(&self, path: &Path) -> Result<BundleFile> {
+        let whole = read(path)?;
+        if !whole.content.starts_with(ELF) {
+            return Ok(whole);
+        }
+        let to = self.out.join(format!("stripped-{}", std::process::id()));
+        let stripped = Command::new("strip").arg("--strip-debug").arg("-o").arg(&to).arg(path).output();
+        let content = match stripped {
+            Ok(ran) if ran.status.success() => std::fs::read(&to).map_err(|error| error.to_string()),
+            Ok(ran) => Err(String::from_utf8_lossy(&ran.stderr).trim().to_owned()),
+            Err(error) => Err(error.to_string()),
+        };
+        // It may not be there.
+        let _ = std::fs::remove_file(&to);
+        Ok(match content {
+            Ok(content) => BundleFile { content, ..whole },
+            Err(reason) => {
+                say(format_args!(
+                    "{}: with its line numbers, since `strip` failed: {reason}",
+                    path.display()
+                ));
+                whole
+            }
+        })
     }
 }
 

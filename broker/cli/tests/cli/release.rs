@@ -72,6 +72,31 @@ async fn the_same_inputs_make_the_same_bundle_and_it_is_uploaded_once() {
 }
 
 #[tokio::test]
+async fn programs_are_packed_without_line_numbers_and_as_they_are_where_that_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let bin = programs(folder.path());
+    let ours = Path::new(env!("CARGO_BIN_EXE_millrace"));
+    // One is a program of this system, and one begins like it and is none.
+    fs::copy(ours, bin.join("millrace")).unwrap();
+    fs::write(bin.join("millrace-sandbox"), b"\x7fELF and no more").unwrap();
+    let out = folder.path().join("out").to_string_lossy().into_owned();
+    let made = run(&["release", "--bin", &bin.to_string_lossy(), "--source", &source(), "--out", &out]).await;
+    let said = stdout(&made);
+    assert!(made.status.success() && said.contains("millrace-sandbox: with its line numbers"), "{said}");
+    let path = said.lines().last().unwrap().split_once("  ").unwrap().1;
+    let unpacked = folder.path().join("unpacked");
+    fs::create_dir(&unpacked).unwrap();
+    let tar = Command::new("tar").args(["-xzf", path, "-C"]).arg(&unpacked).status().unwrap();
+    assert!(tar.success());
+    let packed = unpacked.join("bin/millrace");
+    assert!(fs::metadata(&packed).unwrap().len() < fs::metadata(ours).unwrap().len() * 2 / 3);
+    let ran = Command::new(&packed).arg("--version").output().unwrap();
+    assert!(ran.status.success(), "{ran:?}");
+    assert_eq!(fs::read(unpacked.join("bin/millrace-sandbox")).unwrap(), b"\x7fELF and no more");
+    assert_eq!(fs::read_dir(&out).unwrap().count(), 1, "nothing else stays");
+}
+
+#[tokio::test]
 async fn a_missing_program_is_named_with_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let bin = programs(folder.path());
