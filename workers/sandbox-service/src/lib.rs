@@ -2,7 +2,8 @@
 //! `session.rs` and `commands.rs` are one sandbox, one shell and the commands in it, `size.rs` reads
 //! sizes as ROCK writes them, `moments.rs` writes times, `images.rs` finds and stores images,
 //! `commits.rs` makes them of sandboxes, `stopped.rs` keeps what stopped ones left, `network.rs` opens
-//! the way to listed hosts, `ports.rs` the way to servers within, `rock`, `gem` and `e2b` are protocols, `surfaces.rs` joins them.
+//! the way to listed hosts, `ports.rs` the way to servers within, `rock`, `gem` and `e2b` are
+//! protocols, `surfaces.rs` joins them.
 
 pub mod keys;
 pub mod size;

@@ -67,7 +67,7 @@ struct Inner {
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     /// `None`: it is being made.
-    live: HashMap<String, Option<Arc<Hosted>>>,
+    pub(crate) live: HashMap<String, Option<Arc<Hosted>>>,
     pub(crate) stopped: StoppedOnes,
     ended: VecDeque<Ended>,
 }
@@ -113,6 +113,11 @@ pub(crate) enum ServiceError {
     Full(usize),
     #[error("{0}")]
     Sandbox(#[from] LiveError),
+}
+
+/// There is no sandbox of this name, for this owner.
+pub(crate) fn missing(id: &str) -> ServiceError {
+    ServiceError::Missing(id.chars().take(NAME_CHARS).collect())
 }
 
 pub(crate) fn invalid(
@@ -164,12 +169,6 @@ impl Service {
         self.make_of(owner, wanted, image).await
     }
 
-    /// For how long the files of a sandbox stay once it is stopped, where its client asks for this.
-    pub(crate) fn keep(&self, asked: Option<Duration>) -> Duration {
-        let (unasked, most) = self.0.settings.keep;
-        asked.unwrap_or(unasked).min(most)
-    }
-
     /// The image of this name; `None`: this machine's own programs.
     pub(crate) async fn image(&self, name: &str) -> Result<Option<Arc<Image>>, ServiceError> {
         let settings = &self.0.settings;
@@ -212,7 +211,11 @@ impl Service {
     }
 
     /// How a sandbox is made, and its way to other hosts.
-    fn spec(&self, wanted: &Wanted, image: Option<&Image>) -> Result<(Spec, Option<Gate>), ServiceError> {
+    pub(crate) fn spec(
+        &self,
+        wanted: &Wanted,
+        image: Option<&Image>,
+    ) -> Result<(Spec, Option<Gate>), ServiceError> {
         let settings = &self.0.settings;
         let most = settings.bounds;
         let bounds = Bounds {
@@ -260,7 +263,7 @@ impl Service {
     /// A sandbox of this owner. To another owner it is not there.
     pub(crate) fn look(&self, owner: Owner, id: &str) -> Result<Arc<Hosted>, ServiceError> {
         let found = self.find(id).filter(|hosted| hosted.owner == owner);
-        found.ok_or_else(|| ServiceError::Missing(id.chars().take(NAME_CHARS).collect()))
+        found.ok_or_else(|| missing(id))
     }
 
     /// A sandbox of any owner, for those who have its own token.
@@ -291,51 +294,6 @@ impl Service {
         let hosted = self.look(owner, id)?;
         self.end(&hosted, "stopped").await;
         Ok(())
-    }
-
-    /// Starts one again that was stopped, with the files that it left.
-    pub(crate) async fn restart(&self, owner: Owner, id: &str) -> Result<Arc<Hosted>, ServiceError> {
-        if self.look(owner, id).is_ok() {
-            return Err(invalid("sandbox_id", id, "it runs; stop it first"));
-        }
-        let ended = self.ended(owner, id).is_some();
-        let (service, id) = (self.clone(), id.to_owned());
-        // To its end, whether or not its client waits for it: its files are nowhere else meanwhile.
-        let started = tokio::spawn(async move { service.start_again(owner, &id, ended).await });
-        started.await.unwrap_or_else(|error| Err(LiveError::Refused(error.to_string()).into()))
-    }
-
-    async fn start_again(&self, owner: Owner, id: &str, ended: bool) -> Result<Arc<Hosted>, ServiceError> {
-        let (place, before, files) = {
-            let mut table = self.table();
-            if ended && table.live.contains_key(id) {
-                return Err(invalid("sandbox_id", id, "it is being started; ask again"));
-            }
-            let (before, files) = table.stopped.take(owner, id, ended)?;
-            table.live.insert(id.to_owned(), None);
-            (Place { service: self, id: Some(id.to_owned()) }, before, files)
-        };
-        let made = match self.spec(&before.wanted, before.base.as_deref()) {
-            Ok((spec, gate)) => {
-                files.start(spec).await.map(|live| (live, gate)).map_err(|(files, e)| (files, e.into()))
-            }
-            Err(error) => Err((files, error)),
-        };
-        match made {
-            Ok(made) => place.fill(made, (owner, before.wanted.clone(), before.base.clone())),
-            Err((files, error)) => {
-                let mut table = self.table();
-                table.stopped.expect(&before);
-                table.stopped.arrived(id, Some(files));
-                Err(error)
-            }
-        }
-    }
-
-    /// Ends a sandbox and keeps nothing; of one that was stopped it removes the files.
-    pub(crate) async fn delete(&self, owner: Owner, id: &str) -> Result<(), ServiceError> {
-        let stopped = self.stop(owner, id).await;
-        if self.table().stopped.forget(owner, id) { Ok(()) } else { stopped }
     }
 
     /// Ends this one, for this reason, and waits until nothing of it is left but files that are kept.
@@ -392,13 +350,13 @@ fn is_there(hosted: &Arc<Hosted>) -> bool {
 }
 
 /// A name that is taken while its sandbox is made; free again where that fails.
-struct Place<'s> {
-    service: &'s Service,
-    id: Option<String>,
+pub(crate) struct Place<'s> {
+    pub(crate) service: &'s Service,
+    pub(crate) id: Option<String>,
 }
 
 impl Place<'_> {
-    fn fill(
+    pub(crate) fn fill(
         mut self,
         made: (LiveSandbox, Option<Gate>),
         (owner, wanted, image): (Owner, Wanted, Option<Arc<Image>>),

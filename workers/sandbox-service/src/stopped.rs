@@ -3,13 +3,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use millrace_sandbox::live::Stopped;
+use millrace_sandbox::live::{LiveError, Stopped};
 
 use crate::hosted::Hosted;
 use crate::keys::Owner;
-use crate::service::{ServiceError, invalid};
+use crate::service::{Place, Service, ServiceError, invalid, missing};
 
 /// All of them, by name.
 #[derive(Debug, Default)]
@@ -47,32 +47,17 @@ impl StoppedOnes {
         }
     }
 
-    /// What one is started again with. `ended`: there was one of this name.
-    pub(crate) fn take(
-        &mut self,
-        owner: Owner,
-        id: &str,
-        ended: bool,
-    ) -> Result<(Arc<Hosted>, Stopped), ServiceError> {
-        let Some(one) = self.0.get_mut(id).filter(|one| one.before.owner == owner) else {
-            let remedy = "nothing of it is left; the files of a sandbox stay for the auto_delete_seconds that it was \
-                          started with, while there is room";
-            return Err(if ended {
-                invalid("sandbox_id", id, remedy)
-            } else {
-                ServiceError::Missing(id.chars().take(64).collect())
-            });
-        };
+    /// What one is started again with; `None`: nothing of it is left.
+    fn take(&mut self, owner: Owner, id: &str) -> Result<Option<(Arc<Hosted>, Stopped)>, ServiceError> {
+        let Some(one) = self.0.get_mut(id).filter(|one| one.before.owner == owner) else { return Ok(None) };
         let Some(files) = one.files.take() else {
             return Err(invalid("sandbox_id", id, "it is being stopped; ask again"));
         };
-        let before = Arc::clone(&one.before);
-        self.0.remove(id);
-        Ok((before, files))
+        Ok(self.0.remove(id).map(|one| (one.before, files)))
     }
 
     /// Removes the files of one. Returns whether there were any.
-    pub(crate) fn forget(&mut self, owner: Owner, id: &str) -> bool {
+    fn forget(&mut self, owner: Owner, id: &str) -> bool {
         let is_there = self.0.get(id).is_some_and(|one| one.before.owner == owner);
         is_there && self.0.remove(id).is_some()
     }
@@ -89,5 +74,62 @@ impl StoppedOnes {
     /// Removes the files of those whose time is over.
     pub(crate) fn forget_old(&mut self) {
         self.0.retain(|_, one| one.stopped.elapsed() < one.before.wanted.keep);
+    }
+}
+
+impl Service {
+    /// For how long the files of a sandbox stay once it is stopped, where its client asks for this.
+    pub(crate) fn keep(&self, asked: Option<Duration>) -> Duration {
+        let (unasked, most) = self.settings().keep;
+        asked.unwrap_or(unasked).min(most)
+    }
+
+    /// Starts one again that was stopped, with the files that it left.
+    pub(crate) async fn restart(&self, owner: Owner, id: &str) -> Result<Arc<Hosted>, ServiceError> {
+        if self.look(owner, id).is_ok() {
+            return Err(invalid("sandbox_id", id, "it runs; stop it first"));
+        }
+        let (service, id) = (self.clone(), id.to_owned());
+        // To its end, whether or not its client waits for it: its files are nowhere else meanwhile.
+        let started = tokio::spawn(async move { service.start_again(owner, &id).await });
+        started.await.unwrap_or_else(|error| Err(LiveError::Refused(error.to_string()).into()))
+    }
+
+    async fn start_again(&self, owner: Owner, id: &str) -> Result<Arc<Hosted>, ServiceError> {
+        let ended = self.ended(owner, id).is_some();
+        let (place, before, files) = {
+            let mut table = self.table();
+            if ended && table.live.contains_key(id) {
+                return Err(invalid("sandbox_id", id, "it is being started; ask again"));
+            }
+            let Some((before, files)) = table.stopped.take(owner, id)? else {
+                let remedy = "nothing of it is left; the files of a sandbox stay for the auto_delete_seconds that it \
+                              was started with, while there is room";
+                return Err(if ended { invalid("sandbox_id", id, remedy) } else { missing(id) });
+            };
+            table.live.insert(id.to_owned(), None);
+            (Place { service: self, id: Some(id.to_owned()) }, before, files)
+        };
+        let made = match self.spec(&before.wanted, before.base.as_deref()) {
+            Ok((spec, gate)) => {
+                files.start(spec).await.map(|live| (live, gate)).map_err(|(files, e)| (files, e.into()))
+            }
+            Err(error) => Err((files, error)),
+        };
+        match made {
+            Ok(made) => place.fill(made, (owner, before.wanted.clone(), before.base.clone())),
+            Err((files, error)) => {
+                let mut table = self.table();
+                table.stopped.expect(&before);
+                table.stopped.arrived(id, Some(files));
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends a sandbox and keeps nothing; of one that was stopped it removes the files.
+    pub(crate) async fn delete(&self, owner: Owner, id: &str) -> Result<(), ServiceError> {
+        let stopped = self.stop(owner, id).await;
+        if self.table().stopped.forget(owner, id) { Ok(()) } else { stopped }
     }
 }

@@ -188,7 +188,7 @@ impl TorchTrainer {
             // Where weights are sharded, all members have them together.
             let probes = is_first || member.gathered().is_some();
             let probe = probes.then(|| probe(member.weights(&state.decoder))).transpose()?.flatten();
-            member.let_go(&state);
+            member.let_go(&state.decoder);
             Ok((metrics, probe))
         });
         let (metrics, probe) = match made {

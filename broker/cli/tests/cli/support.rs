@@ -17,6 +17,9 @@ use tokio::time::{Instant, sleep, timeout};
 /// Longest wait for anything. Machines of CI are slow; what is broken shows as this.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
+/// A gang for a run file: two make a step together, and one alone after two seconds without the other.
+pub(crate) const GANG: &str = "\n[gang]\nranks = 2\npatience_ms = 2000\ntimeout_ms = 5000\n";
+
 /// The `millrace` program of this build.
 pub(crate) fn millrace() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use nix::sys::signal::Signal;
 
-use super::support::{Up, changed_run_file, run, run_file, send, stdout, until};
+use super::support::{GANG, Up, changed_run_file, run, run_file, send, stdout, until};
 
 /// Steps that take long enough for what happens to hit a running run.
 const STEPS: u64 = 120;
@@ -14,9 +14,8 @@ const STEPS: u64 = 120;
 fn start(folder: &Path, alpha: &str, generate: &str) -> Up {
     let spec = std::fs::read_to_string(run_file("counter.toml")).unwrap();
     let spec = spec.replace("alpha = 1.0", alpha);
-    let gang = "\n[gang]\nranks = 2\npatience_ms = 2000\ntimeout_ms = 5000\n";
     let file = folder.join("flexible.toml");
-    std::fs::write(&file, spec + gang).unwrap();
+    std::fs::write(&file, spec + GANG).unwrap();
     let steps = STEPS.to_string();
     Up::start_file(folder, &file, &["--steps", &steps, "--time-division", "2", "--generate", generate])
 }

@@ -76,8 +76,7 @@ impl Drop for Body {
 
 impl LiveSandbox {
     pub(crate) async fn make(host: Host, below: Snapshot, spec: Spec) -> Result<Self, LiveError> {
-        let upper = Arc::new(host.keeper().layer(&spec.bounds).await?);
-        let body = Body::make(&host, &below, upper, &spec).await?;
+        let body = Body::over(&host, &below, &spec).await?;
         Ok(Self { host, spec, below, body, stopped: AtomicBool::new(false) })
     }
 
@@ -161,7 +160,7 @@ impl LiveSandbox {
         }
         self.body.end().await;
         let kept = self.below.with(Arc::clone(&self.body.upper));
-        self.body = self.body_over(&kept).await?;
+        self.body = Body::over(&self.host, &kept, &self.spec).await?;
         self.below = kept.clone();
         Ok(kept)
     }
@@ -172,15 +171,10 @@ impl LiveSandbox {
     /// The machine lacks something; then the sandbox has ended.
     pub async fn rollback(&mut self, to: &Snapshot) -> Result<(), LiveError> {
         // Nothing of the one before is below the next.
-        let ((), made) = tokio::join!(self.body.end(), self.body_over(to));
+        let ((), made) = tokio::join!(self.body.end(), Body::over(&self.host, to, &self.spec));
         self.body = made?;
         self.below = to.clone();
         Ok(())
-    }
-
-    async fn body_over(&self, below: &Snapshot) -> Result<Body, LiveError> {
-        let upper = Arc::new(self.host.keeper().layer(&self.spec.bounds).await?);
-        Body::make(&self.host, below, upper, &self.spec).await
     }
 
     /// Ends it. Afterwards all its processes and mounts are gone; its files go when it is dropped.
@@ -221,6 +215,12 @@ impl Stopped {
 }
 
 impl Body {
+    /// One that writes to an empty layer.
+    async fn over(host: &Host, below: &Snapshot, spec: &Spec) -> Result<Self, LiveError> {
+        let upper = Arc::new(host.keeper().layer(&spec.bounds).await?);
+        Self::make(host, below, upper, spec).await
+    }
+
     async fn make(host: &Host, below: &Snapshot, upper: Arc<Layer>, spec: &Spec) -> Result<Self, LiveError> {
         let mut forwards = Forwards::listen(&spec.forward)?;
         let Warm { child, mut stream, group } = host.take().await?;

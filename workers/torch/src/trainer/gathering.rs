@@ -104,15 +104,8 @@ impl<'a> Gathering<'a> {
     /// A member was lost.
     pub(super) fn collect(&self, decoder: &Decoder) -> Result<Tensor, GangError> {
         let flat = Tensor::empty(decoder.flat().size(), (decoder.flat().kind(), Device::Cpu));
-        for buckets in self.partition.buckets.chunks(AT_ONCE) {
-            let under_way: Vec<_> = buckets.iter().map(|bucket| self.start(decoder, bucket)).collect();
-            for (bucket, gathered) in buckets.iter().zip(under_way) {
-                if let Some(work) = gathered.work {
-                    self.group.wait(work)?;
-                }
-                flat.narrow(0, bucket.from, bucket.len).copy_(&gathered.whole.narrow(0, 0, bucket.len));
-            }
-        }
+        let buckets = &self.partition.buckets;
+        gather(self.group, buckets, AT_ONCE, &flat, |index| self.room_and_part(decoder, &buckets[index]))?;
         Ok(flat)
     }
 
@@ -133,11 +126,16 @@ impl<'a> Gathering<'a> {
     }
 
     fn start(&self, decoder: &Decoder, bucket: &Bucket) -> Gathered {
-        let kind = decoder.flat().kind();
-        let whole = Tensor::empty([bucket.part * self.partition.world], (kind, decoder.device()));
-        let part = self.own.borrow().narrow(0, bucket.own_at, bucket.part).to_kind(kind);
+        let (whole, part) = self.room_and_part(decoder, bucket);
         let work = Some(self.group.start_all_gather(&whole, &part));
         Gathered { whole, _part: part, work }
+    }
+
+    /// Room for a whole bucket, and this member's part of it, as the decoder computes.
+    fn room_and_part(&self, decoder: &Decoder, bucket: &Bucket) -> (Tensor, Tensor) {
+        let kind = decoder.flat().kind();
+        let room = Tensor::empty([bucket.part * self.partition.world], (kind, decoder.device()));
+        (room, self.own.borrow().narrow(0, bucket.own_at, bucket.part).to_kind(kind))
     }
 
     /// Lets go of all that was gathered.
@@ -152,6 +150,33 @@ impl<'a> Gathering<'a> {
             }
         }
     }
+}
+
+/// Gathers all buckets into `flat` `[layout.len]`, rounded to its kind, so many at once.
+/// `room_and_part` gives room for a whole bucket, `[part · world]`, and this member's part of it.
+///
+/// # Errors
+/// A member was lost.
+pub(super) fn gather(
+    group: &Group,
+    buckets: &[Bucket],
+    at_once: usize,
+    flat: &Tensor,
+    room_and_part: impl Fn(usize) -> (Tensor, Tensor),
+) -> Result<(), GangError> {
+    for (chunk, buckets) in buckets.chunks(at_once).enumerate() {
+        let start = |index| {
+            let (whole, part) = room_and_part(chunk * at_once + index);
+            let work = group.start_all_gather(&whole, &part);
+            (whole, part, work)
+        };
+        let under_way: Vec<_> = (0..buckets.len()).map(start).collect();
+        for (bucket, (whole, _part, work)) in buckets.iter().zip(under_way) {
+            group.wait(work)?;
+            flat.narrow(0, bucket.from, bucket.len).copy_(&whole.narrow(0, 0, bucket.len));
+        }
+    }
+    Ok(())
 }
 
 /// A member's parts where they can be sent from. Those that wait in the host's memory come as the

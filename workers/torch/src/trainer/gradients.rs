@@ -5,6 +5,7 @@
 
 use tch::{Kind, Tensor};
 
+use super::gathering::gather;
 use super::zero_partition::{Bucket, ZeroPartition};
 use crate::decoder::Decoder;
 use crate::gang::{GangError, Group, Reducer, add_gradient_to};
@@ -244,21 +245,12 @@ impl<'a> Gradients<'a> {
             return Ok(());
         };
         let at_once = if self.sharded { UNDER_WAY as usize } else { partition.buckets.len() };
-        for (buckets, padded) in partition.buckets.chunks(at_once).zip(self.padded.chunks(at_once)) {
-            let start = |bucket: &Bucket, padded: &Option<Tensor>| {
-                let room = || Tensor::empty([bucket.part * partition.world], (Kind::Float, flat.device()));
-                let whole = padded.as_ref().map_or_else(room, Tensor::shallow_clone);
-                let part = own.narrow(0, bucket.own_at, bucket.part).to_device(flat.device());
-                let work = group.start_all_gather(&whole, &part);
-                (whole, part, work)
-            };
-            let under_way: Vec<_> = buckets.iter().zip(padded).map(|(a, b)| start(a, b)).collect();
-            for (bucket, (whole, _part, work)) in buckets.iter().zip(under_way) {
-                group.wait(work)?;
-                flat.narrow(0, bucket.from, bucket.len).copy_(&whole.narrow(0, 0, bucket.len));
-            }
-        }
-        Ok(())
+        gather(group, &partition.buckets, at_once, flat, |index| {
+            let (bucket, padded) = (&partition.buckets[index], &self.padded[index]);
+            let room = || Tensor::empty([bucket.part * partition.world], (Kind::Float, flat.device()));
+            let whole = padded.as_ref().map_or_else(room, Tensor::shallow_clone);
+            (whole, own.narrow(0, bucket.own_at, bucket.part).to_device(flat.device()))
+        })
     }
 
     /// Since the beginning: buckets whose reduction began while backward ran, and all buckets.

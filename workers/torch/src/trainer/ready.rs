@@ -287,9 +287,7 @@ impl Ready<'_> {
     }
 
     fn partition(&self, config: &Config) -> ZeroPartition {
-        let (rank, world) =
-            self.group.map_or((0, 1), |group| (group.assignment().rank, group.assignment().world));
-        ZeroPartition::of(&Layout::of(config).leaf_lengths(), rank, world, self.bucket_bytes)
+        ZeroPartition::over(self.group, config, self.bucket_bytes)
     }
 }
 

@@ -3,13 +3,12 @@
 
 use millrace_policy::{LoadedVersion, PolicyError, TrainStep};
 use millrace_schemas::blob::Sha;
-use tch::Device;
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use super::gathering::Gathering;
 use super::state::{read_config, read_weights, without_critic};
 use super::zero_partition::ZeroPartition;
-use crate::decoder::{Decoder, Layout};
+use crate::decoder::Decoder;
 use crate::gang::Group;
 
 /// A version that is only looked at.
@@ -48,11 +47,7 @@ impl Reference {
 
     /// Has members keep a part each, or this one all.
     pub(super) fn shard(&mut self, group: Option<&Group>, bucket_bytes: i64, device: Device) {
-        let partition = group.map(|group| {
-            let (rank, world) = (group.assignment().rank, group.assignment().world);
-            let lengths = Layout::of(self.decoder.config()).leaf_lengths();
-            ZeroPartition::of(&lengths, rank, world, bucket_bytes)
-        });
+        let partition = group.map(|_| ZeroPartition::over(group, self.decoder.config(), bucket_bytes));
         let present = self.parts.as_ref().map(|(partition, _)| partition);
         if present == partition.as_ref() && self.decoder.is_hollow() == partition.is_some() {
             return;

@@ -61,7 +61,7 @@ impl<'a> Member<'a> {
     /// After the last update of a step: all weights are in the host's memory, where they are sharded.
     fn collect(&self, state: &mut TrainerState) -> Result<(), PolicyError> {
         if let Some(gathering) = &self.gathering {
-            self.let_go(state);
+            self.let_go(&state.decoder);
             let flat = gathering.collect(&state.decoder)?;
             state.decoder.set_flat(flat);
         }
@@ -69,10 +69,8 @@ impl<'a> Member<'a> {
     }
 
     /// Lets go of sharded weights that were gathered.
-    pub(super) fn let_go(&self, state: &TrainerState) {
-        if let Some(gathering) = &self.gathering {
-            gathering.renew(&state.decoder, &state.own());
-        }
+    pub(super) fn let_go(&self, decoder: &Decoder) {
+        self.weights(decoder).let_go();
     }
 
     /// The most sharded weights that were here at once, in elements, beside those that stay.

@@ -5,7 +5,8 @@
 use millrace_policy::Place;
 use tch::{Device, Kind, Tensor};
 
-use crate::decoder::{Layout, Part};
+use crate::decoder::{Config, Layout, Part};
+use crate::gang::Group;
 
 /// Bytes of a bucket of gradients: enough to be worth a collective, few enough that the first is
 /// full early in backward. NCCL's collectives reach the speed of a link with tens of megabytes.
@@ -54,6 +55,13 @@ impl ZeroPartition {
     /// This member's place in the gang.
     pub(super) const fn place(&self) -> Place {
         Place { rank: self.rank as u32, world: self.world as u32 }
+    }
+
+    /// Partitions a decoder of this config over the members of a gang, or over one.
+    pub(super) fn over(group: Option<&Group>, config: &Config, bucket_bytes: i64) -> Self {
+        let assigned = |group: &Group| (group.assignment().rank, group.assignment().world);
+        let (rank, world) = group.map_or((0, 1), assigned);
+        Self::of(&Layout::of(config).leaf_lengths(), rank, world, bucket_bytes)
     }
 
     /// Partitions leaves of these lengths, which fill the flat buffer in order. In a gang of one
