@@ -1,5 +1,7 @@
 //! A call and its answer, whatever the dialect.
 
+use std::collections::BTreeMap;
+
 use millrace_schemas::env_step::TurnLimits;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -12,6 +14,8 @@ pub struct Call {
     pub messages: Vec<Value>,
     /// Declarations of functions, as `{"type": "function", "function": …}`. `[T]`
     pub tools: Vec<Value>,
+    /// Tools, by name, whose calls are written in another way than a function's.
+    pub kinds: BTreeMap<String, ToolKind>,
     /// Limits of an answer.
     pub limits: TurnLimits,
     /// Answers that are asked for, 1 or more.
@@ -20,6 +24,15 @@ pub struct Call {
     pub stream: bool,
     /// The last event has the usage.
     pub stream_usage: bool,
+}
+
+/// What a tool is, if no plain function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ToolKind {
+    /// It takes a text.
+    Custom,
+    /// A function of this namespace.
+    Within(String),
 }
 
 /// Why an answer ended.
@@ -104,8 +117,28 @@ pub(crate) fn link(before: &Link, message: &Value) -> Link {
     hash(before, &message)
 }
 
-/// The hash of a value after `before`.
+/// The hash of a value after `before`. A number is its value: an agent that is written in JavaScript sends 1 back where
+/// the model wrote 1.0 or 1e0.
 pub(crate) fn hash(before: &Link, value: &Value) -> Link {
+    let mut value = value.clone();
+    round(&mut value);
     // Objects keep their fields in one order, so equal values have equal text.
     Sha256::new().chain_update(before).chain_update(value.to_string()).finalize().into()
+}
+
+/// Whether `sent` is an object with all fields of `sampled`, and perhaps more.
+pub(crate) fn only_adds(sampled: &Value, sent: &Value) -> bool {
+    let (Value::Object(sampled), Value::Object(sent)) = (sampled, sent) else { return false };
+    let same = |of: &Value, sent: &Value| hash(&Link::default(), of) == hash(&Link::default(), sent);
+    sampled.iter().all(|(name, of)| sent.get(name).is_some_and(|sent| same(of, sent)))
+}
+
+/// Makes all numbers of JavaScript's kind.
+fn round(value: &mut Value) {
+    match value {
+        Value::Number(number) => *value = json!(number.as_f64()),
+        Value::Array(values) => values.iter_mut().for_each(round),
+        Value::Object(fields) => fields.values_mut().for_each(round),
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
+    }
 }

@@ -2,13 +2,14 @@
 //! them. A call is compared with what was said by a hash chain over its messages. What was sampled is
 //! never tokenised again: only messages that are new since the turn before are rendered.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use millrace_policy::text_codec::{Codec, TextError};
 use millrace_schemas::env_step::{AgentSpec, Forks};
 use serde_json::{Value, json};
 
-use crate::call::{Call, Finish, Link, Reply, hash, link};
+use crate::call::{Call, Finish, Link, Reply, hash, link, only_adds};
 use crate::refusal::Refusal;
 use crate::tool_calls;
 
@@ -36,6 +37,8 @@ pub(crate) struct Conversation {
     open: Vec<OpenCall>,
     /// The answers to the last call, and those that no client has. `[choices]` and more
     answered: Vec<Answered>,
+    /// The arguments of each call of a tool so far, by its id.
+    arguments: HashMap<String, Value>,
 }
 
 /// A call whose turn is outstanding.
@@ -144,6 +147,21 @@ impl Conversation {
             unsaid: Vec::new(),
             open: Vec::new(),
             answered: Vec::new(),
+            arguments: HashMap::new(),
+        }
+    }
+
+    /// Takes away what the agent added to calls of tools: some fill in the arguments that a tool has by default, and send
+    /// the call back so. The id tells which call it was.
+    pub(crate) fn restore(&self, call: &mut Call) {
+        let answers = call.messages.iter_mut().filter(|message| message["role"] == "assistant");
+        let calls = answers.filter_map(|message| message.get_mut("tool_calls")?.as_array_mut()).flatten();
+        for sent in calls {
+            if let Some(sampled) = sent["id"].as_str().and_then(|id| self.arguments.get(id))
+                && only_adds(sampled, &sent["function"]["arguments"])
+            {
+                sent["function"]["arguments"] = sampled.clone();
+            }
         }
     }
 
@@ -317,6 +335,8 @@ impl Conversation {
                 end: tokens.last().copied(),
             });
             self.unsaid.push(reply.text.clone());
+            self.arguments
+                .extend(reply.tool_calls.iter().map(|call| (call.id.clone(), call.arguments.clone())));
         }
         self.answered.push(Answered {
             number,

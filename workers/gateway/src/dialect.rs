@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 use crate::call::{Call, Reply};
 use crate::refusal::Refusal;
 
+use fields::Room;
+
 mod fields;
 mod chat;
 mod messages;
@@ -33,11 +35,15 @@ impl Dialect {
         }
     }
 
-    pub(crate) fn read(self, body: &Value) -> Result<Call, Refusal> {
+    pub(crate) fn read(self, body: &[u8]) -> Result<Call, Refusal> {
+        let mut room = Room::default();
+        room.take(body)?;
+        let body: Value = serde_json::from_slice(body)
+            .map_err(|error| Refusal::bad(format!("the body is no JSON: {error}")))?;
         let call = match self {
-            Self::Chat => chat::read(body),
-            Self::Messages => messages::read(body),
-            Self::Responses => responses::read(body),
+            Self::Chat => chat::read(&body, &mut room),
+            Self::Messages => messages::read(&body),
+            Self::Responses => responses::read(&body, &mut room),
         }?;
         if call.messages.is_empty() {
             return Err(Refusal::bad("the call has no message"));
@@ -46,11 +52,11 @@ impl Dialect {
     }
 
     /// The answers to one call as one object, 1 or more. Only [`Self::Chat`] has more than one.
-    pub(crate) fn write(self, model: &str, replies: &[Reply]) -> Value {
+    pub(crate) fn write(self, model: &str, call: &Call, replies: &[Reply]) -> Value {
         match self {
             Self::Chat => chat::write(model, replies),
             Self::Messages => messages::write(model, only(replies)),
-            Self::Responses => responses::write(model, only(replies)),
+            Self::Responses => responses::write(model, call, only(replies)),
         }
     }
 
@@ -59,7 +65,7 @@ impl Dialect {
         match self {
             Self::Chat => chat::events(model, call, replies),
             Self::Messages => messages::events(model, only(replies)),
-            Self::Responses => responses::events(model, only(replies)),
+            Self::Responses => responses::events(model, call, only(replies)),
         }
     }
 

@@ -28,6 +28,8 @@ mod life;
 
 /// How long the result of an ended agent is kept for a step that is repeated.
 const KEPT: Duration = Duration::from_secs(900);
+/// Why an agent is ended before its time.
+const UNNEEDED: &str = "the run no longer needs it";
 
 /// Settings of a host.
 #[derive(Debug)]
@@ -113,6 +115,18 @@ struct Table {
 impl Table {
     fn running(&self) -> usize {
         self.by_name.values().filter(|hosted| !hosted.session.is_over()).count()
+    }
+
+    /// Ends earlier attempts at a rollout: they are of no use any more, and may be in this one's place.
+    fn supersede(&self, name: &SessionName) {
+        for (other, hosted) in &self.by_name {
+            if other.run == name.run
+                && other.rollout.attempt < name.rollout.attempt
+                && (other.rollout.group, other.rollout.index) == (name.rollout.group, name.rollout.index)
+            {
+                hosted.cancel.cancel();
+            }
+        }
     }
 }
 
@@ -220,15 +234,7 @@ impl Agents {
             if let Some(hosted) = table.by_name.get(&name) {
                 return Ok(hosted.session.clone());
             }
-            // An earlier attempt at the rollout is of no use any more, and may be in this one's place.
-            for (other, hosted) in &table.by_name {
-                if other.run == name.run
-                    && other.rollout.attempt < name.rollout.attempt
-                    && (other.rollout.group, other.rollout.index) == (name.rollout.group, name.rollout.index)
-                {
-                    hosted.cancel.cancel();
-                }
-            }
+            table.supersede(&name);
             let running = table.running();
             if running >= self.settings.most {
                 return Err(BeginError::Full(running));
@@ -253,7 +259,7 @@ impl Agents {
             walls: self.settings.walls.clone(),
             cancel: cancel.clone(),
         };
-        let agents = Arc::downgrade(self);
+        let (agents, ended) = (Arc::downgrade(self), session.clone());
         tokio::spawn(async move {
             life.run(&name).await;
             if let Some(agents) = agents.upgrade() {
@@ -262,17 +268,48 @@ impl Agents {
             // Its result stays for a step that comes again.
             let _ = tokio::time::timeout(KEPT, cancel.cancelled()).await;
             if let Some(agents) = agents.upgrade() {
-                agents.forget(&name);
+                agents.forget(&name, &ended);
             }
         });
         Ok(session)
     }
 
-    fn forget(&self, name: &SessionName) {
+    /// Forgets a session, and not another one that has its name since.
+    fn forget(&self, name: &SessionName, session: &Arc<Session>) {
         let mut table = self.table();
-        if let Some(hosted) = table.by_name.remove(name) {
+        if table.by_name.get(name).is_some_and(|hosted| Arc::ptr_eq(&hosted.session, session))
+            && let Some(hosted) = table.by_name.remove(name)
+        {
             table.by_key.remove(&hosted.key);
+            hosted.cancel.cancel();
         }
+    }
+
+    /// Whether what the agent was to run in broke before its first call: there is nothing of it yet, and another worker
+    /// may start it. Such a session is forgotten.
+    pub fn forget_broken(&self, name: &SessionName, session: &Arc<Session>) -> bool {
+        let is_broken = {
+            let board = session.watch();
+            let board = board.borrow();
+            board.calls() == 0 && matches!(&board.phase, Phase::Lost(reason) if reason != UNNEEDED)
+        };
+        if is_broken {
+            self.forget(name, session);
+        }
+        is_broken
+    }
+
+    /// Ends the agents of earlier attempts at a rollout, of which this attempt has begun on another worker.
+    pub fn supersede(&self, name: &SessionName) {
+        self.table().supersede(name);
+    }
+
+    /// The sessions here that take the place of an earlier attempt, and have not ended.
+    #[must_use]
+    pub fn restarted(&self) -> Vec<SessionName> {
+        let table = self.table();
+        let running = table.by_name.iter().filter(|(_, hosted)| !hosted.session.is_over());
+        running.map(|(name, _)| name).filter(|name| name.rollout.attempt > 0).cloned().collect()
     }
 
     /// Notes the version that a session's staleness counts from now on.
@@ -282,11 +319,14 @@ impl Agents {
         }
     }
 
-    /// Ends the agents for which `needed` is false: their run is over, or they are too old.
+    /// Ends the agents for which `needed` is false: their run is over, or they are too old. It gets the version that an
+    /// agent's staleness counts from, and whether it cannot be too old: it is evaluated, or it has no turn yet, so that
+    /// the version of its first turn will count.
     pub fn retain(&self, needed: impl Fn(&SessionName, PolicyVersion, bool) -> bool) {
         for (name, hosted) in &self.table().by_name {
-            if !needed(name, hosted.version, hosted.evaluate) {
-                hosted.session.end(Phase::Lost("the run no longer needs it".to_owned()));
+            let is_unbound = hosted.evaluate || !hosted.session.watch().borrow().has_turn();
+            if !needed(name, hosted.version, is_unbound) {
+                hosted.session.end(Phase::Lost(UNNEEDED.to_owned()));
                 hosted.cancel.cancel();
             }
         }

@@ -13,6 +13,7 @@ use millrace_http::unread::read_rest;
 use millrace_schemas::RunId;
 use millrace_schemas::limits::MAX_AGENT_CALL_BYTES;
 use serde_json::{Value, json};
+use tokio::sync::SemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
 use crate::dialect::Dialect;
@@ -56,9 +57,10 @@ async fn route(
     let (run, session) = found.ok_or_else(Refusal::key)?;
     match (parts.method, dialect) {
         (Method::POST, Some(dialect)) => {
+            let place = session.place()?;
             let too_large = |_| Refusal::too_large(MAX_AGENT_CALL_BYTES);
             let body = to_bytes(body, MAX_AGENT_CALL_BYTES).await.map_err(too_large)?;
-            call(dialect, &run, &session, &body).await
+            call(dialect, &run, (&session, &place), body).await
         }
         (Method::GET, None) if path == "/models" => Ok(page(&models(&run))),
         (Method::GET, None) if path.strip_prefix("/models/").is_some() => Ok(page(&model(&run))),
@@ -73,16 +75,21 @@ fn key(headers: &HeaderMap) -> Option<&str> {
     bearer.or_else(|| headers.get("x-api-key")?.to_str().ok())
 }
 
-async fn call(dialect: Dialect, run: &RunId, session: &Session, body: &Bytes) -> Result<Response, Refusal> {
-    let body: Value = serde_json::from_slice(body)
-        .map_err(|error| Refusal::bad(format!("the body is no JSON: {error}")))?;
-    let call = dialect.read(&body)?;
-    let replies = session.call(&call).await?;
+async fn call(
+    dialect: Dialect,
+    run: &RunId,
+    (session, place): (&Session, &SemaphorePermit<'_>),
+    body: Bytes,
+) -> Result<Response, Refusal> {
+    // What the call does not need is dropped before it waits.
+    let mut call = dialect.read(&body)?;
+    drop(body);
+    let replies = session.call(&mut call, place).await?;
     if call.stream {
         let events = dialect.events(run.as_str(), &call, &replies);
         return Ok(response(StatusCode::OK, "text/event-stream", events));
     }
-    Ok(page(&dialect.write(run.as_str(), &replies)))
+    Ok(page(&dialect.write(run.as_str(), &call, &replies)))
 }
 
 fn models(run: &RunId) -> Value {

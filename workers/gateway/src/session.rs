@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use millrace_schemas::env_step::{AgentSpec, EnvStepDone, Speaker, Utterance};
 use millrace_schemas::limits::MAX_SAID_BYTES;
 use millrace_schemas::text::cut;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use crate::call::{Call, Reply};
 use crate::conversation::{Asked, Conversation, Observation, Wanted};
@@ -113,13 +113,22 @@ impl Session {
         }
     }
 
+    /// A place for a call. Taken before the call is read, so that an agent's calls have bounded memory together.
+    pub(crate) fn place(&self) -> Result<SemaphorePermit<'_>, Refusal> {
+        self.waiting.try_acquire().map_err(|_| Refusal::crowded(self.places))
+    }
+
     /// Answers a call of the agent, as often as it asks for, 1 or more. Dropping the future loses nothing: a
     /// repeated call gets the same.
-    pub(crate) async fn call(&self, call: &Call) -> Result<Vec<Reply>, Refusal> {
-        let Ok(_place) = self.waiting.try_acquire() else { return Err(Refusal::crowded(self.places)) };
+    pub(crate) async fn call(
+        &self,
+        call: &mut Call,
+        _place: &SemaphorePermit<'_>,
+    ) -> Result<Vec<Reply>, Refusal> {
         let mut attended = Vec::new();
         {
             let _first = self.admission.lock().await;
+            self.conversation().restore(call);
             for choice in 0..call.choices {
                 attended.push(self.admit(&Wanted::new(call, choice)).await?);
             }

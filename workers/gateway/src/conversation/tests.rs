@@ -10,6 +10,7 @@ fn call(messages: Value) -> Call {
     Call {
         messages,
         tools: vec![],
+        kinds: std::collections::BTreeMap::new(),
         limits: TurnLimits::default(),
         choices: 1,
         stream: false,
@@ -44,6 +45,34 @@ fn observed(conversation: &mut Conversation, call: &Call) -> String {
         Asked::Turn(_, observation) => words(&observation.tokens),
         other => panic!("{other:?}"),
     }
+}
+
+/// Claude Code fills in what a tool has by default; an agent in JavaScript writes 1 for 1.0.
+#[test]
+fn a_call_of_a_tool_that_an_agent_completed_is_the_one_that_was_sampled() {
+    let mut talk = conversation(Forks::Refuse, 1_000);
+    let tools = vec![json!({ "type": "function", "function": { "name": "edit" } })];
+    let call = |messages| Call { tools: tools.clone(), ..call(messages) };
+    observed(&mut talk, &call(json!([user("go")])));
+    let sampled =
+        "<tool_call>{\"name\": \"edit\", \"arguments\": {\"old\": \"a\", \"at\": 1.0}}</tool_call>$";
+    let reply = take(&mut talk, &tokens(sampled));
+    let result = json!({ "role": "tool", "content": "done", "tool_call_id": reply.tool_calls[0].id });
+    let sent = |arguments: Value| {
+        let mut said = reply.message();
+        said["tool_calls"][0]["function"]["arguments"] = arguments;
+        let mut call = call(json!([user("go"), said, result]));
+        talk.restore(&mut call);
+        (talk.known_messages(&Wanted::new(&call, 0).links, talk.tools).is_ok(), call)
+    };
+    let (is_same, completed) = sent(json!({ "old": "a", "at": 1, "all": false }));
+    assert!(is_same);
+    for changed in
+        [json!({ "old": "b", "at": 1 }), json!({ "old": "a" }), json!({ "old": "a", "at": 2 }), json!("a")]
+    {
+        assert!(!sent(changed.clone()).0, "{changed}");
+    }
+    assert_eq!(observed(&mut talk, &completed), "<tool>done$<assistant>");
 }
 
 #[test]

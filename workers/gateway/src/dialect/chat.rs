@@ -1,16 +1,18 @@
 //! OpenAI's chat completions.
 
+use std::collections::BTreeMap;
+
 use millrace_schemas::env_step::TurnLimits;
 use serde_json::{Value, json};
 
-use super::fields::{arguments, event, flag, list, max_tokens, refuse, stop, text};
+use super::fields::{Room, arguments, event, flag, list, max_tokens, refuse, stop, text};
 use crate::call::{Call, Finish, Reply, ToolCall, assistant};
 use crate::refusal::Refusal;
 
 /// Answers to one call at most.
 const MAX_CHOICES: u32 = 16;
 
-pub(super) fn read(body: &Value) -> Result<Call, Refusal> {
+pub(super) fn read(body: &Value, room: &mut Room) -> Result<Call, Refusal> {
     refuse(body, "logprobs", |value| *value == false, "log-probabilities stay with the trainer")?;
     let is_text = |format: &Value| format["type"] == "text";
     refuse(body, "response_format", is_text, "tokens are drawn from the policy alone; ask for text")?;
@@ -21,10 +23,11 @@ pub(super) fn read(body: &Value) -> Result<Call, Refusal> {
     refuse(body, "functions", |_| false, "declare `tools`")?;
     refuse(body, "logit_bias", |bias| *bias == json!({}), "tokens are drawn from the policy alone")?;
     let messages = list(body, "messages")?.iter().enumerate();
-    let messages = messages.map(|(i, message)| read_message(message, &format!("messages[{i}]")));
+    let messages = messages.map(|(i, message)| read_message(message, &format!("messages[{i}]"), room));
     Ok(Call {
         messages: messages.collect::<Result<_, _>>()?,
         tools: list(body, "tools")?.iter().map(tool).collect::<Result<_, _>>()?,
+        kinds: BTreeMap::new(),
         limits: TurnLimits {
             max_new_tokens: max_tokens(body, &["max_completion_tokens", "max_tokens"])?,
             stop: stop(body, "stop")?,
@@ -46,7 +49,7 @@ fn choices(body: &Value) -> Result<u32, Refusal> {
     }
 }
 
-fn read_message(message: &Value, at: &str) -> Result<Value, Refusal> {
+fn read_message(message: &Value, at: &str, room: &mut Room) -> Result<Value, Refusal> {
     let content = text(&message["content"], at)?;
     match message["role"].as_str().unwrap_or("") {
         "system" | "developer" => Ok(json!({ "role": "system", "content": content })),
@@ -57,11 +60,11 @@ fn read_message(message: &Value, at: &str) -> Result<Value, Refusal> {
                 let call = ToolCall {
                     id: call["id"].as_str().unwrap_or_default().to_owned(),
                     name: function["name"].as_str().unwrap_or_default().to_owned(),
-                    arguments: arguments(&function["arguments"]),
+                    arguments: arguments(&function["arguments"], room)?,
                 };
-                call.object()
+                Ok(call.object())
             });
-            Ok(assistant(&content, calls.collect()))
+            Ok(assistant(&content, calls.collect::<Result<_, _>>()?))
         }
         "tool" => {
             let id = message["tool_call_id"].as_str().unwrap_or_default();

@@ -5,6 +5,45 @@ use serde_json::Value;
 
 use crate::refusal::Refusal;
 
+/// Values of JSON in one call at most, with those in the arguments of tools. One of a few bytes becomes hundreds in
+/// memory.
+const MAX_VALUES: usize = 100_000;
+
+/// Room for the values of a call.
+pub(super) struct Room(usize);
+
+impl Default for Room {
+    fn default() -> Self {
+        Self(MAX_VALUES)
+    }
+}
+
+impl Room {
+    /// Takes the room that the values of this text need, before it is parsed.
+    pub(super) fn take(&mut self, json: &[u8]) -> Result<(), Refusal> {
+        let left = self.0.checked_sub(values(json));
+        self.0 = left.ok_or_else(|| {
+            Refusal::bad(format!("the call has more than {MAX_VALUES} values; send fewer lists and objects"))
+        })?;
+        Ok(())
+    }
+}
+
+/// How many values a text of JSON has at most: what opens one or parts two of them, outside of strings.
+fn values(json: &[u8]) -> usize {
+    let (mut values, mut in_string, mut is_escaped) = (1, false, false);
+    for &byte in json {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if in_string => is_escaped = true,
+            b'"' => in_string = !in_string,
+            b',' | b'[' | b'{' if !in_string => values += 1,
+            _ => {}
+        }
+    }
+    values
+}
+
 /// Refuses a field that asks for what is not done here. `null` asks for nothing.
 pub(super) fn refuse(
     body: &Value,
@@ -91,11 +130,10 @@ pub(super) fn part_text(part: &Value, at: &str) -> Result<String, Refusal> {
 }
 
 /// The arguments of a tool's call as an object; what is none stays a text.
-pub(super) fn arguments(written: &Value) -> Value {
-    match written.as_str() {
-        Some(text) => serde_json::from_str(text).unwrap_or_else(|_| written.clone()),
-        None => written.clone(),
-    }
+pub(super) fn arguments(written: &Value, room: &mut Room) -> Result<Value, Refusal> {
+    let Some(text) = written.as_str() else { return Ok(written.clone()) };
+    room.take(text.as_bytes())?;
+    Ok(serde_json::from_str(text).unwrap_or_else(|_| written.clone()))
 }
 
 /// An event of a stream, with its name if the dialect has names.

@@ -1,5 +1,7 @@
 //! Anthropic's messages.
 
+use std::collections::BTreeMap;
+
 use millrace_schemas::env_step::TurnLimits;
 use serde_json::{Value, json};
 
@@ -8,8 +10,8 @@ use crate::call::{Call, Finish, Reply, ToolCall, assistant};
 use crate::refusal::Refusal;
 
 pub(super) fn read(body: &Value) -> Result<Call, Refusal> {
-    let is_off = |thinking: &Value| thinking["type"] == "disabled";
-    refuse(body, "thinking", is_off, "the policy's whole turn is its text; leave thinking out")?;
+    let is_text = |config: &Value| config["format"].is_null();
+    refuse(body, "output_config", is_text, "tokens are drawn from the policy alone; ask for text")?;
     let is_free = |choice: &Value| choice["type"] == "auto";
     refuse(body, "tool_choice", is_free, "tokens are drawn from the policy alone; leave the choice to it")?;
     let system = text(&body["system"], "system")?;
@@ -22,7 +24,11 @@ pub(super) fn read(body: &Value) -> Result<Call, Refusal> {
     }
     Ok(Call {
         messages: all,
-        tools: list(body, "tools")?.iter().map(tool).collect::<Result<_, _>>()?,
+        tools: list(body, "tools")?
+            .iter()
+            .filter_map(|declared| tool(declared).transpose())
+            .collect::<Result<_, _>>()?,
+        kinds: BTreeMap::new(),
         limits: TurnLimits {
             max_new_tokens: max_tokens(body, &["max_tokens"])?,
             stop: stop(body, "stop_sequences")?,
@@ -36,15 +42,14 @@ pub(super) fn read(body: &Value) -> Result<Call, Refusal> {
 /// One message of Anthropic's is several of the template's where it has results of tools.
 fn read_message(message: &Value, at: &str, all: &mut Vec<Value>) -> Result<(), Refusal> {
     let role = message["role"].as_str().unwrap_or("");
-    if !matches!(role, "user" | "assistant") {
-        return Err(Refusal::bad(format!("{at}.role={role:?} is neither user nor assistant")));
+    if !matches!(role, "user" | "assistant" | "system") {
+        return Err(Refusal::bad(format!("{at}.role={role:?} is none of user, assistant, system")));
     }
     let Value::Array(blocks) = &message["content"] else {
         let content = text(&message["content"], at)?;
-        all.push(if role == "user" {
-            json!({ "role": role, "content": content })
-        } else {
-            assistant(&content, vec![])
+        all.push(match role {
+            "assistant" => assistant(&content, vec![]),
+            _ => json!({ "role": role, "content": content }),
         });
         return Ok(());
     };
@@ -69,21 +74,25 @@ fn read_message(message: &Value, at: &str, all: &mut Vec<Value>) -> Result<(), R
     }
     match role {
         "assistant" => all.push(assistant(&words.concat(), calls)),
-        _ if !words.is_empty() => all.push(json!({ "role": "user", "content": words.join("\n") })),
+        _ if !words.is_empty() => all.push(json!({ "role": role, "content": words.join("\n") })),
         _ => {}
     }
     Ok(())
 }
 
-fn tool(tool: &Value) -> Result<Value, Refusal> {
-    let is_custom = tool["type"].is_null() || tool["type"] == "custom";
-    if !is_custom || !tool["name"].is_string() {
+/// A declaration. None of a tool that Anthropic's servers would run: the model is not told of it.
+fn tool(tool: &Value) -> Result<Option<Value>, Refusal> {
+    let kind = tool["type"].as_str().unwrap_or("custom");
+    if ["web_search_", "web_fetch_", "code_execution_"].iter().any(|hosted| kind.starts_with(hosted)) {
+        return Ok(None);
+    }
+    if kind != "custom" || !tool["name"].is_string() {
         return Err(Refusal::bad(format!(
             "tools has {tool}: only tools of the agent's own with a name are supported"
         )));
     }
     let function = json!({ "name": tool["name"], "description": tool["description"], "parameters": tool["input_schema"] });
-    Ok(json!({ "type": "function", "function": function }))
+    Ok(Some(json!({ "type": "function", "function": function })))
 }
 
 const fn finish(reply: &Reply) -> &'static str {

@@ -1,5 +1,6 @@
 use super::*;
 use crate::call::{Finish, ToolCall};
+use crate::refusal::Refusal;
 
 const ALL: [Dialect; 3] = [Dialect::Chat, Dialect::Messages, Dialect::Responses];
 
@@ -19,9 +20,18 @@ fn reply() -> Reply {
     }
 }
 
+fn read(dialect: Dialect, body: &Value) -> Result<Call, Refusal> {
+    dialect.read(body.to_string().as_bytes())
+}
+
+/// A call without tools.
+fn plain() -> Call {
+    read(Dialect::Chat, &json!({ "messages": [{ "role": "user", "content": "go" }] })).unwrap()
+}
+
 /// An answer as the agent sends it back, with the tool's result, in the dialect.
 fn sent_back(dialect: Dialect, reply: &Reply) -> Value {
-    let written = dialect.write("m", std::slice::from_ref(reply));
+    let written = dialect.write("m", &plain(), std::slice::from_ref(reply));
     match dialect {
         Dialect::Chat => json!({ "messages": [
             { "role": "user", "content": [{ "type": "text", "text": "go" }] },
@@ -47,7 +57,7 @@ fn an_answer_that_comes_back_is_the_message_that_was_given() {
     for dialect in ALL {
         for tool_calls in [reply().tool_calls, vec![]] {
             let reply = Reply { tool_calls, ..reply() };
-            let call = dialect.read(&sent_back(dialect, &reply)).unwrap();
+            let call = read(dialect, &sent_back(dialect, &reply)).unwrap();
             assert_eq!(call.messages[0], json!({ "role": "user", "content": "go" }), "{dialect:?}");
             assert_eq!(call.messages[1], reply.message(), "{dialect:?}");
             let result = json!({ "role": "tool", "content": "x.py", "tool_call_id": "call_3_0" });
@@ -68,7 +78,7 @@ fn tools_and_limits_are_read_alike() {
                 "tools": [{ "type": "function", "name": "ls", "description": "Lists.", "parameters": { "type": "object" } }] }),
     ];
     for (dialect, body) in ALL.into_iter().zip(bodies) {
-        let call = dialect.read(&body).unwrap();
+        let call = read(dialect, &body).unwrap();
         assert_eq!(call.tools, [json!({ "type": "function", "function": function })], "{dialect:?}");
         assert_eq!((call.limits.max_new_tokens, call.stream), (Some(7), true), "{dialect:?}");
         assert!(dialect == Dialect::Responses || call.limits.stop == ["END"], "{dialect:?}");
@@ -101,22 +111,88 @@ fn what_is_not_done_is_refused_by_field() {
         (Dialect::Chat, chat(), ("messages", image)),
         (Dialect::Chat, chat(), ("messages", json!([{ "role": "robot", "content": "go" }]))),
         (Dialect::Chat, chat(), ("tools", json!([{ "type": "web_search" }]))),
-        (Dialect::Messages, chat(), ("thinking", json!({ "type": "enabled" }))),
+        (Dialect::Chat, chat(), ("pad", json!(vec![json!({}); 50_001]))),
+        (Dialect::Messages, chat(), ("output_config", json!({ "format": { "type": "json_schema" } }))),
+        (Dialect::Messages, chat(), ("tools", json!([{ "type": "bash_20250124", "name": "bash" }]))),
         (Dialect::Messages, chat(), ("tool_choice", json!({ "type": "any" }))),
-        (Dialect::Messages, chat(), ("messages", json!([{ "role": "system", "content": "go" }]))),
         (Dialect::Responses, json!({ "input": "go" }), ("previous_response_id", json!("resp_1"))),
         (Dialect::Responses, json!({ "input": "go" }), ("input", json!([{ "type": "reasoning" }]))),
+        (Dialect::Responses, json!({ "input": "go" }), ("tools", json!([{ "type": "local_shell" }]))),
+        (Dialect::Responses, json!({ "input": "go" }), ("tools", json!([custom("a"), custom("a")]))),
     ];
     for (dialect, base, (field, value)) in refused {
-        let refusal = dialect.read(&with(base.clone(), (field, value.clone()))).unwrap_err();
+        let refusal = read(dialect, &with(base.clone(), (field, value.clone()))).unwrap_err();
         assert_eq!(refusal.status.as_u16(), 400, "{dialect:?} {field}={value}");
-        assert!(refusal.message.contains(field) || field == "messages", "{field}: {refusal}");
         assert!(
-            dialect.read(&with(base, (field, Value::Null))).is_ok()
+            refusal.message.contains(field) || ["messages", "pad"].contains(&field),
+            "{field}: {refusal}"
+        );
+        assert!(
+            read(dialect, &with(base, (field, Value::Null))).is_ok()
                 || field == "messages"
                 || field == "input"
         );
     }
+}
+
+fn custom(name: &str) -> Value {
+    json!({ "type": "custom", "name": name, "format": { "type": "grammar", "syntax": "lark", "definition": "start: /x/" } })
+}
+
+/// Codex, Claude Code and others declare more than functions.
+#[test]
+fn tools_of_agents_from_npm_are_read_and_called_in_their_own_form() {
+    let inner = json!({ "type": "function", "name": "spawn", "parameters": { "type": "object" } });
+    let tools = json!([
+        custom("patch"), { "type": "namespace", "name": "agents", "tools": [inner] }, { "type": "web_search" },
+    ]);
+    let call = read(Dialect::Responses, &json!({ "input": "go", "tools": tools })).unwrap();
+    let names: Vec<&Value> = call.tools.iter().map(|tool| &tool["function"]["name"]).collect();
+    assert_eq!(names, ["patch", "spawn"]);
+    assert!(call.tools[0]["function"]["parameters"].to_string().contains("lark grammar"), "{:?}", call.tools);
+
+    let called = |name: &str, arguments: Value| ToolCall { id: name.into(), name: name.into(), arguments };
+    let calls = vec![
+        called("patch", json!({ "input": "x" })),
+        called("spawn", json!({})),
+        // What is no text for a custom tool is told as the model wrote it.
+        called("patch", json!({ "input": "x", "more": 1 })),
+        called("patch", json!(["x"])),
+    ];
+    let reply = Reply { tool_calls: calls, ..reply() };
+    let written = Dialect::Responses.write("m", &call, std::slice::from_ref(&reply));
+    let output = written["output"].as_array().unwrap().clone();
+    let kinds: Vec<&Value> = output.iter().map(|item| &item["type"]).collect();
+    assert_eq!(kinds, ["message", "custom_tool_call", "function_call", "function_call", "function_call"]);
+    assert_eq!((&output[1]["input"], &output[2]["namespace"]), (&json!("x"), &json!("agents")));
+    let events = data(&Dialect::Responses.events("m", &call, std::slice::from_ref(&reply)));
+    let delta = events.iter().find(|event| event["type"] == "response.custom_tool_call_input.delta").unwrap();
+    assert_eq!(delta["delta"], "x");
+
+    let result = json!({ "type": "custom_tool_call_output", "call_id": "patch", "output": "done" });
+    let input: Vec<Value> = output.into_iter().chain([result]).collect();
+    let back = read(Dialect::Responses, &json!({ "input": input })).unwrap();
+    assert_eq!(back.messages[0], reply.message());
+    assert_eq!(back.messages[1], json!({ "role": "tool", "content": "done", "tool_call_id": "patch" }));
+
+    let hosted = json!([{ "type": "web_search_20250305", "name": "web_search" }, { "name": "ls" }]);
+    let messages = json!([{ "role": "user", "content": "go" }, { "role": "system", "content": [{ "type": "text", "text": "now" }] }]);
+    let body = json!({ "messages": messages, "tools": hosted, "thinking": { "type": "adaptive" } });
+    let call = read(Dialect::Messages, &body).unwrap();
+    assert_eq!((call.tools.len(), &call.messages[1]["role"]), (1, &json!("system")));
+}
+
+#[test]
+fn values_within_arguments_count_too() {
+    let arguments = format!("[{}]", vec!["{}"; 30_000].join(","));
+    let called =
+        json!({ "id": "a", "type": "function", "function": { "name": "ls", "arguments": arguments } });
+    let body = |calls: usize| json!({ "messages": [{ "role": "assistant", "tool_calls": vec![&called; calls] }, { "role": "user", "content": "go" }] });
+    assert!(read(Dialect::Chat, &body(1)).is_ok());
+    assert!(read(Dialect::Chat, &body(2)).unwrap_err().message.contains("more than 100000 values"));
+    // Brackets within a text are none.
+    let long = json!({ "messages": [{ "role": "user", "content": "[\\\"{,".repeat(100_000) }] });
+    assert!(read(Dialect::Chat, &long).is_ok());
 }
 
 /// The data of events.
@@ -128,7 +204,7 @@ fn data(events: &str) -> Vec<Value> {
 #[test]
 fn events_add_up_to_the_answer() {
     let body = json!({ "messages": [{ "role": "user", "content": "go" }], "stream_options": { "include_usage": true } });
-    let call = Dialect::Chat.read(&body).unwrap();
+    let call = read(Dialect::Chat, &body).unwrap();
     let events = Dialect::Chat.events("m", &call, &[reply()]);
     assert!(events.ends_with("data: [DONE]\n\n"));
     let chunks = data(&events);
@@ -144,17 +220,17 @@ fn events_add_up_to_the_answer() {
     assert_eq!(named, [&["message_start"][..], &block, &block, &["message_delta", "message_stop"]].concat());
     let last = data(&Dialect::Responses.events("m", &call, &[reply()])).pop().unwrap();
     assert_eq!(last["type"], "response.completed");
-    assert_eq!(last["response"]["output"], Dialect::Responses.write("m", &[reply()])["output"]);
+    assert_eq!(last["response"]["output"], Dialect::Responses.write("m", &call, &[reply()])["output"]);
 }
 
 #[test]
 fn several_answers_are_choices_of_one() {
     let call =
-        Dialect::Chat.read(&json!({ "messages": [{ "role": "user", "content": "go" }], "n": 2 })).unwrap();
+        read(Dialect::Chat, &json!({ "messages": [{ "role": "user", "content": "go" }], "n": 2 })).unwrap();
     assert_eq!(call.choices, 2);
     let other = Reply { tool_calls: vec![], finish: Finish::Stop, text: "No.".into(), turn: 4, ..reply() };
     let replies = [reply(), other];
-    let written = Dialect::Chat.write("m", &replies);
+    let written = Dialect::Chat.write("m", &call, &replies);
     let choices = written["choices"].as_array().unwrap();
     let seen: Vec<_> =
         choices.iter().map(|c| (&c["index"], &c["message"]["content"], &c["finish_reason"])).collect();

@@ -11,7 +11,7 @@ use millrace_schemas::text::cut;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::SessionName;
+use super::{SessionName, UNNEEDED};
 use crate::folder::{self, Files};
 use crate::process::{Ended, Gateway, Place, PlaceError, Program, Running, Walls};
 use crate::score::{self, Score};
@@ -197,7 +197,7 @@ impl Life {
 }
 
 fn unneeded() -> Phase {
-    Phase::Lost("the run no longer needs it".to_owned())
+    Phase::Lost(UNNEEDED.to_owned())
 }
 
 /// A program that does not start would not start elsewhere either.
@@ -210,6 +210,11 @@ fn unplayed(error: PlaceError) -> Phase {
 }
 
 impl Board {
+    /// Whether the agent has had an answer to a call.
+    pub(super) fn has_turn(&self) -> bool {
+        (1..=self.calls()).any(|call| self.turn(call).is_some())
+    }
+
     /// Whether the agent has never called.
     fn is_unasked(&self) -> bool {
         self.calls() == 0 && matches!(self.phase, Phase::Working)

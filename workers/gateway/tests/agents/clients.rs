@@ -56,6 +56,14 @@ async fn unmodified_clients_hold_a_conversation_in_each_dialect() {
     tokio::join!(play("chat"), play("messages"), play("responses"));
 }
 
+/// A repository whose `add` subtracts, and the test that finds it.
+fn calc() -> Value {
+    json!({
+        "files": { "calc.py": "def add(a, b):\n    return a - b\n" },
+        "reward_files": { "tests/check.py": "import sys\nsys.path.insert(0, '.')\nimport calc\nprint(1.0 if calc.add(2, 3) == 5 else 0.0)\n" },
+    })
+}
+
 #[tokio::test]
 async fn mini_swe_agent_repairs_a_repository() {
     let world = World::sandboxed(vec![environment()]).await;
@@ -74,10 +82,7 @@ async fn mini_swe_agent_repairs_a_repository() {
         "reward": ["python3", "-B", "tests/check.py"], "context_tokens": 40_000, "call_ms": 120_000,
         "env": { "MSWEA_CONFIGURED": "true", "MSWEA_COST_TRACKING": "ignore_errors", "LITELLM_LOCAL_MODEL_COST_MAP": "True" },
     });
-    let row = json!({
-        "files": { "calc.py": "def add(a, b):\n    return a - b\n" },
-        "reward_files": { "tests/check.py": "import sys\nsys.path.insert(0, '.')\nimport calc\nprint(1.0 if calc.add(2, 3) == 5 else 0.0)\n" },
-    });
+    let row = calc();
     let repairs = played(&world, &spec, row.clone(), &turns);
     // The same agent that submits at once has repaired nothing.
     let gives_up = played(&world, &spec, row, &turns[2..]);
@@ -86,5 +91,39 @@ async fn mini_swe_agent_repairs_a_repository() {
     assert!(seen[0].contains("do it") && seen[1].contains("return a - b"), "{seen:#?}");
     assert!(seen[1].contains("calc.py") && !seen[1].contains("tests"), "{seen:#?}");
     assert!(seen[2].contains("42"), "{seen:#?}");
+    assert_eq!(nothing, 0.0, "{why_nothing}");
+}
+
+#[tokio::test]
+async fn qwen_code_repairs_a_repository() {
+    let world = World::sandboxed(vec![environment()]).await;
+    let call = |tool: &str, arguments: Value| {
+        format!("I go on.\n<tool_call>{}</tool_call>$", json!({ "name": tool, "arguments": arguments }))
+    };
+    let file = "/home/user/calc.py";
+    let turns = [
+        call("read_file", json!({ "file_path": file })),
+        call("edit", json!({ "file_path": file, "old_string": "a - b", "new_string": "a + b" })),
+        call(
+            "run_shell_command",
+            json!({ "command": "python3 -B -c 'import calc; print(calc.add(20, 22))'", "is_background": false }),
+        ),
+        "It adds now.$".to_owned(),
+    ];
+    let turns: Vec<&str> = turns.iter().map(String::as_str).collect();
+    let spec = json!({
+        "command": ["qwen", "--auth-type", "openai", "--yolo", "--prompt", "{prompt}"],
+        "reward": ["python3", "-B", "tests/check.py"], "context_tokens": 200_000, "call_ms": 120_000,
+        "env": { "OPENAI_MODEL": "any" },
+    });
+    let row = calc();
+    let repairs = played(&world, &spec, row.clone(), &turns);
+    // The same agent that answers at once has repaired nothing.
+    let gives_up = played(&world, &spec, row, &turns[3..]);
+    let ((seen, reward, why), (_, nothing, why_nothing)) = tokio::join!(repairs, gives_up);
+    assert_eq!((reward, seen.len()), (1.0, 4), "{why}: {seen:#?}");
+    assert!(seen[0].contains("do it") && seen[0].contains("run_shell_command"), "{seen:#?}");
+    assert!(seen[1].contains("return a - b") && !seen[1].contains("do it"), "{seen:#?}");
+    assert!(seen[3].contains("42"), "{seen:#?}");
     assert_eq!(nothing, 0.0, "{why_nothing}");
 }
