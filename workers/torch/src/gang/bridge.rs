@@ -46,6 +46,7 @@ mod ffi {
             rank: u32,
             world: u32,
             timeout_ms: u64,
+            device: u32,
         ) -> Result<SharedPtr<Group>>;
         fn close(self: &Group) -> Result<()>;
         unsafe fn all_reduce(self: &Group, tensor: *const Tensor) -> Result<UniquePtr<Pending>>;
@@ -57,6 +58,7 @@ mod ffi {
         unsafe fn broadcast(self: &Group, tensor: *const Tensor, root: u32) -> Result<UniquePtr<Pending>>;
 
         unsafe fn add_gradient_to(leaf: *const Tensor, gradient: *const Tensor) -> Result<()>;
+        unsafe fn drop_gradient(leaf: *const Tensor);
 
         type Reducer;
         fn reducer(group: &SharedPtr<Group>, accumulate: bool) -> UniquePtr<Reducer>;
@@ -167,10 +169,11 @@ impl Connections {
     }
 
     /// Connects the members over NCCL, for tensors on GPUs.
-    pub(super) fn nccl(assignment: &RankAssignment) -> Result<Self, GangError> {
+    pub(super) fn nccl(assignment: &RankAssignment, device: usize) -> Result<Self, GangError> {
         let keys = Box::new(RendezvousKeys(assignment.clone()));
         let timeout = milliseconds(assignment.timeout);
-        ffi::nccl(keys, assignment.rank, assignment.world, timeout).map(Self::of).map_err(|e| lost(&e))
+        let (rank, world, device) = (assignment.rank, assignment.world, device as u32);
+        ffi::nccl(keys, rank, world, timeout, device).map(Self::of).map_err(|e| lost(&e))
     }
 
     /// Whether this build has NCCL.
@@ -232,6 +235,12 @@ pub(crate) fn add_gradient_to(leaf: &Tensor, gradient: &Tensor) {
     // SAFETY: `pointer` holds for the call.
     unsafe { ffi::add_gradient_to(pointer(leaf), pointer(gradient)) }
         .expect("a gradient has its leaf's shape");
+}
+
+/// Takes the gradient of `leaf` away, and with it its memory.
+pub(crate) fn drop_gradient(leaf: &Tensor) {
+    // SAFETY: `pointer` holds for the call.
+    unsafe { ffi::drop_gradient(pointer(leaf)) }
 }
 
 /// Starts the reduction of each bucket of gradients as soon as backward has filled it.

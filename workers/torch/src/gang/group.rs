@@ -76,7 +76,7 @@ impl Group {
         let theirs = assignment.clone();
         let connect = move || {
             let connected = match device {
-                Device::Cuda(_) if Connections::has_nccl() => Connections::nccl(&theirs),
+                Device::Cuda(at) if Connections::has_nccl() => Connections::nccl(&theirs, at),
                 _ => Connections::gloo(&theirs, &listens_at()),
             };
             // The receiver may be gone.

@@ -8,7 +8,7 @@ use tch::{Kind, Tensor};
 use super::gathering::gather;
 use super::zero_partition::{Bucket, ZeroPartition};
 use crate::decoder::Decoder;
-use crate::gang::{GangError, Group, Reducer, add_gradient_to};
+use crate::gang::{GangError, Group, Reducer, add_gradient_to, drop_gradient};
 
 /// Reductions of a sharded gradient that are under way at most: each holds its bucket.
 const UNDER_WAY: u32 = 4;
@@ -18,6 +18,8 @@ const UNDER_WAY: u32 = 4;
 #[derive(Debug)]
 pub(super) struct Gradients<'a> {
     group: Option<&'a Group>,
+    /// The leaves whose gradient backward puts into a bucket.
+    led: Vec<Tensor>,
     embedding: ByHand,
     head: ByHand,
     critic: Option<ByHand>,
@@ -86,9 +88,11 @@ impl<'a> Gradients<'a> {
             let (bucket, place) = place(index).expect("a gradient by hand lies in a bucket that stays");
             ByHand { gradient: place.view_as(leaves[index]), bucket: bucket as u32 }
         };
+        let mut led = Vec::new();
         for (index, leaf) in leaves.iter().enumerate().filter(|(index, _)| !is_by_hand(*index)) {
             if let Some((_, place)) = place(index) {
                 add_gradient_to(leaf, &place);
+                led.push(leaf.shallow_clone());
             }
         }
         let [embedding, head, critic] = written.map(|leaf| leaf.map(place_by_hand));
@@ -115,7 +119,19 @@ impl<'a> Gradients<'a> {
             }
             reducer
         });
-        Self { group, embedding, head, critic, padded, own, reducer, sharded, reduced: 0, overlapped: (0, 0) }
+        Self {
+            group,
+            led,
+            embedding,
+            head,
+            critic,
+            padded,
+            own,
+            reducer,
+            sharded,
+            reduced: 0,
+            overlapped: (0, 0),
+        }
     }
 
     /// Whether members reduce after each forward, so that all must make as many.
@@ -256,5 +272,42 @@ impl<'a> Gradients<'a> {
     /// Since the beginning: buckets whose reduction began while backward ran, and all buckets.
     pub(super) const fn overlapped(&self) -> (u64, u64) {
         self.overlapped
+    }
+}
+
+impl Drop for Gradients<'_> {
+    /// The leaves stay, and would keep the buckets: 4 bytes a weight between steps, and beside those of the next step.
+    fn drop(&mut self) {
+        self.led.iter().for_each(drop_gradient);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_schemas::submit::ModelSpec;
+    use tch::Device;
+
+    use super::*;
+    use crate::decoder::Config;
+
+    #[test]
+    fn no_gradient_is_left_after_its_update() {
+        let spec = ModelSpec::Decoder {
+            vocabulary: 8,
+            layers: 2,
+            width: 8,
+            heads: 2,
+            feed_forward: 16,
+            context: 4,
+            init_std: 0.02,
+        };
+        let config = Config::of_spec(&spec).unwrap();
+        let decoder = Decoder::new(config.clone(), &Decoder::initial(&config, 1), Device::Cpu, true);
+        let partition = ZeroPartition::over(None, &config, 1 << 20);
+        let led = || decoder.leaves().iter().filter(|leaf| leaf.grad().defined()).count();
+        let gradients = Gradients::new(&decoder, &partition, None, false);
+        assert_eq!(led(), decoder.leaves().len() - 2, "all but the embedding and the head");
+        drop(gradients);
+        assert_eq!(led(), 0);
     }
 }

@@ -58,10 +58,14 @@ std::shared_ptr<Group> nccl(
     rust::Box<RendezvousKeys> keys,
     std::uint32_t rank,
     std::uint32_t world,
-    std::uint64_t timeout_ms);
+    std::uint64_t timeout_ms,
+    std::uint32_t device);
 
 // Makes the backward pass add the gradient of `leaf` to `gradient`.
 void add_gradient_to(const at::Tensor* leaf, const at::Tensor* gradient);
+
+// Takes the gradient of `leaf` away, and with it its memory.
+void drop_gradient(const at::Tensor* leaf);
 
 // Reduces buckets of gradients as the backward pass fills them.
 class Reducer {

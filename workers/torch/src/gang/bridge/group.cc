@@ -51,6 +51,11 @@ namespace {
 // starts.
 [[maybe_unused]] const int without_recorder = setenv("TORCH_FR_BUFFER_SIZE", "0", 0);
 
+// NCCL's watchdog ends the process where a collective does not come back in time. Here that is a step
+// that is void: who waits for it closes the connections, and the worker stays.
+[[maybe_unused]] const int without_watchdog = setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", 1) +
+    setenv("TORCH_NCCL_ENABLE_MONITORING", "0", 1);
+
 // Reaches the connections, to close them without waiting for collectives in flight.
 class Closable final : public c10d::ProcessGroupGloo {
  public:

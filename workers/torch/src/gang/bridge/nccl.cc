@@ -57,13 +57,17 @@ std::shared_ptr<Group> nccl(
     rust::Box<RendezvousKeys> keys,
     std::uint32_t rank,
     std::uint32_t world,
-    std::uint64_t timeout_ms) {
+    std::uint64_t timeout_ms,
+    std::uint32_t device) {
   const std::chrono::milliseconds timeout(timeout_ms);
   auto store = c10::make_intrusive<RendezvousStore>(std::move(keys), timeout);
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = timeout;
   auto inner = c10::make_intrusive<c10d::ProcessGroupNCCL>(
       std::move(store), static_cast<int>(rank), static_cast<int>(world), std::move(options));
+  // Otherwise the first collective would connect, on a thread that nobody can abandon: NCCL waits
+  // without a timeout for a member that does not come.
+  inner->eagerConnectSingleDevice(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device)));
   return std::make_shared<NcclGroup>(std::move(inner));
 }
 
@@ -73,7 +77,8 @@ bool has_nccl() {
   return false;
 }
 
-std::shared_ptr<Group> nccl(rust::Box<RendezvousKeys>, std::uint32_t, std::uint32_t, std::uint64_t) {
+std::shared_ptr<Group> nccl(
+    rust::Box<RendezvousKeys>, std::uint32_t, std::uint32_t, std::uint64_t, std::uint32_t) {
   throw std::runtime_error("this build lacks NCCL: its headers were not there");
 }
 

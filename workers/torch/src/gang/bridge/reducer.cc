@@ -12,6 +12,10 @@ void add_gradient_to(const at::Tensor* leaf, const at::Tensor* gradient) {
   leaf->mutable_grad() = gradient->detach().view_as(*leaf);
 }
 
+void drop_gradient(const at::Tensor* leaf) {
+  leaf->mutable_grad().reset();
+}
+
 namespace {
 
 struct Bucket {
