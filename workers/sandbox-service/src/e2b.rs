@@ -21,10 +21,10 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::routing::{any, get, post};
 
-use crate::service::Service;
+use crate::service::{REQUEST_BYTES, Service};
 pub(crate) use proxy::by_host;
 
-/// Bytes of a call. What a command gets as input is one.
+/// Bytes of a call about commands. What a command gets as input is one.
 const CALL_BYTES: usize = 64 * 1024 * 1024;
 /// Bytes of a file, read or written. Several files that are written at once count together.
 const FILE_BYTES: usize = 256 * 1024 * 1024;
@@ -45,6 +45,7 @@ pub(crate) fn routes(service: Service) -> Router {
         let paths = paths.route(path, any(control::not_served));
         paths.route(&format!("{path}/{{*what}}"), any(control::not_served))
     });
+    let control = control.layer(DefaultBodyLimit::max(REQUEST_BYTES));
     let process = Router::new()
         .route("/List", post(process::list))
         .route("/Start", post(process::start))
@@ -54,20 +55,21 @@ pub(crate) fn routes(service: Service) -> Router {
         .route("/StreamInput", post(process::stream_input))
         .route("/CloseStdin", post(process::close_stdin))
         .route("/SendSignal", post(process::send_signal))
-        .fallback(connect::not_served);
+        .fallback(connect::not_served)
+        .layer(DefaultBodyLimit::max(CALL_BYTES));
     let filesystem = Router::new()
         .route("/Stat", post(filesystem::stat))
         .route("/ListDir", post(filesystem::list))
         .route("/MakeDir", post(filesystem::make))
         .route("/Move", post(filesystem::rename))
         .route("/Remove", post(filesystem::remove))
-        .fallback(connect::not_served);
+        .fallback(connect::not_served)
+        .layer(DefaultBodyLimit::max(REQUEST_BYTES));
     let calls = Router::new()
         .merge(control)
         .nest("/process.Process", process)
         .nest("/filesystem.Filesystem", filesystem)
-        .route("/health", get(envd::health))
-        .layer(DefaultBodyLimit::max(CALL_BYTES));
+        .route("/health", get(envd::health));
     let files = Router::new()
         .route("/files", get(transfer::read).post(transfer::write))
         .layer(DefaultBodyLimit::max(FILE_BYTES));

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, State};
-use axum::http::HeaderMap;
+use axum::extract::{DefaultBodyLimit, FromRequestParts, State};
+use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde::Serialize;
@@ -99,8 +99,7 @@ async fn unknown() -> Response {
     Failure::missing("there are make, reset, step and close below /apis/v1/envs/gem").into_response()
 }
 
-async fn make(State(gem): State<Gem>, headers: HeaderMap, bytes: Bytes) -> Answer {
-    let owner = gem.owner(&headers)?;
+async fn make(State(gem): State<Gem>, Asker(owner): Asker, bytes: Bytes) -> Answer {
     let Make { env_id } = body(&bytes)?;
     check_env_id(&env_id)?;
     let most = gem.0.settings.most;
@@ -140,16 +139,14 @@ async fn begin(hosted: &Hosted, settings: &Settings, env_id: &str) -> Result<Pla
     Ok(player)
 }
 
-async fn reset(State(gem): State<Gem>, headers: HeaderMap, bytes: Bytes) -> Answer {
-    let owner = gem.owner(&headers)?;
+async fn reset(State(gem): State<Gem>, Asker(owner): Asker, bytes: Bytes) -> Answer {
     let asked: Reset = body(&bytes)?;
     let (using, turn) = gem.turn(owner, &asked.sandbox_id)?;
     let seed = asked.seed.map_or_else(requests::any_seed, Ok)?;
     gem.play(using, turn, json!({ "ask": "live_reset", "seed": seed }), |_: &ResetTold| Turn::Playing).await
 }
 
-async fn step(State(gem): State<Gem>, headers: HeaderMap, bytes: Bytes) -> Answer {
-    let owner = gem.owner(&headers)?;
+async fn step(State(gem): State<Gem>, Asker(owner): Asker, bytes: Bytes) -> Answer {
     let asked: Step = body(&bytes)?;
     let (using, turn) = gem.turn(owner, &asked.sandbox_id)?;
     if let Some(why) = turn.why_not() {
@@ -163,19 +160,27 @@ async fn step(State(gem): State<Gem>, headers: HeaderMap, bytes: Bytes) -> Answe
     gem.play(using, turn, json!({ "ask": "live_step", "said": asked.action }), after).await
 }
 
-async fn close(State(gem): State<Gem>, headers: HeaderMap, bytes: Bytes) -> Answer {
-    let owner = gem.owner(&headers)?;
+async fn close(State(gem): State<Gem>, Asker(owner): Asker, bytes: Bytes) -> Answer {
     let ById { sandbox_id } = body(&bytes)?;
     let hosted = gem.find(owner, &sandbox_id)?;
     gem.0.service.end(&hosted, "closed").await;
     Ok(done(&json!({ "sandbox_id": sandbox_id })))
 }
 
-impl Gem {
-    fn owner(&self, headers: &HeaderMap) -> Result<Owner, Failure> {
-        self.0.service.owner(headers).ok_or_else(Failure::no_key)
-    }
+/// Who asks. It stands before the body among the arguments of a handler: without a known key no body
+/// is read.
+#[derive(Debug)]
+struct Asker(Owner);
 
+impl FromRequestParts<Gem> for Asker {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, gem: &Gem) -> Result<Self, Failure> {
+        gem.0.service.owner(&parts.headers).map(Self).ok_or_else(Failure::no_key)
+    }
+}
+
+impl Gem {
     /// An environment of this owner. Its other sandboxes are none.
     fn find(&self, owner: Owner, id: &str) -> Result<Arc<Hosted>, Failure> {
         match self.0.service.look(owner, id) {

@@ -1,12 +1,12 @@
 //! One sandbox of the service, and what is known of it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use millrace_sandbox::egress::Gate;
-use millrace_sandbox::live::{Exec, LiveError, LiveSandbox, Stopped};
+use millrace_sandbox::live::{LiveError, LiveSandbox, Stopped};
 
 use crate::commands::Commands;
 use crate::commits::Commit;
@@ -14,10 +14,7 @@ use crate::gem::player::Player;
 use crate::images::Image;
 use crate::keys::{Owner, Secret};
 use crate::service::Wanted;
-use crate::session::Session;
-
-/// Sessions of a sandbox at most.
-const SESSIONS: usize = 64;
+use crate::sessions::Sessions;
 
 /// A sandbox that can be asked.
 #[derive(Debug)]
@@ -46,7 +43,7 @@ pub(crate) struct Hosted {
     used_ms: AtomicU64,
     /// Requests that use it now: as long as there are any, it is not idle.
     using: AtomicUsize,
-    sessions: Mutex<HashMap<String, Arc<Session>>>,
+    pub(crate) sessions: Sessions,
 }
 
 /// When a sandbox ends by itself.
@@ -136,7 +133,7 @@ impl Hosted {
             life: Mutex::new(life),
             used_ms: AtomicU64::new(0),
             using: AtomicUsize::new(0),
-            sessions: Mutex::default(),
+            sessions: Sessions::default(),
         })
     }
 
@@ -199,39 +196,6 @@ impl Hosted {
         self.last_commit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn sessions(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn session(&self, name: &str) -> Option<Arc<Session>> {
-        self.sessions().get(name).cloned()
-    }
-
-    /// Starts a session in place of none, or of one that has ended.
-    pub(crate) async fn open_session(&self, name: &str, shell: Exec) -> Result<(), OpenError> {
-        let room = |sessions: &HashMap<String, Arc<Session>>| {
-            if sessions.get(name).is_some_and(|session| session.is_alive()) {
-                Err(OpenError::Exists(name.to_owned()))
-            } else if sessions.len() >= SESSIONS && !sessions.contains_key(name) {
-                Err(OpenError::Full)
-            } else {
-                Ok(())
-            }
-        };
-        room(&self.sessions())?;
-        let session = Arc::new(Session::start(&self.live, shell).await?);
-        let mut sessions = self.sessions();
-        // Somebody else may have been faster.
-        room(&sessions)?;
-        sessions.insert(name.to_owned(), session);
-        Ok(())
-    }
-
-    /// Ends a session, and all that runs in it. Returns whether there was one.
-    pub(crate) fn close_session(&self, name: &str) -> bool {
-        self.sessions().remove(name).is_some()
-    }
-
     /// Ends it. Its sessions are dropped, and all requests that wait for it fail.
     pub(crate) async fn end(&self) {
         self.close();
@@ -245,20 +209,9 @@ impl Hosted {
     }
 
     fn close(&self) {
-        self.sessions().clear();
+        self.sessions.close_all();
         if let Some(gate) = &self.gate {
             gate.close();
         }
     }
-}
-
-/// Why a session is not opened.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum OpenError {
-    #[error("session {0} already exists")]
-    Exists(String),
-    #[error("the sandbox has 64 sessions; close one")]
-    Full,
-    #[error("{0}")]
-    Sandbox(#[from] LiveError),
 }

@@ -23,18 +23,22 @@ use axum::routing::{any, get, post};
 use serde_json::{Value, json};
 
 use crate::hosted::{Hosted, Labels};
-use crate::service::{Service, Wanted, invalid};
+use crate::service::{REQUEST_BYTES, Service, Wanted, invalid};
 use crate::size;
-use envelope::{Failure, body, done, owner_of};
+use envelope::{Asked, Asker, Failure, done};
 use requests::{ById, Start, StatusOf};
 
 /// Where ROCK's clients look.
 const PREFIX: &str = "/apis/envs/sandbox/v1";
-/// Bytes of a request. A file that is uploaded is one.
-const REQUEST_BYTES: usize = 256 * 1024 * 1024;
+/// Bytes of a request that has a file.
+const FILE_BYTES: usize = 256 * 1024 * 1024;
 
 /// The protocol's paths.
 pub(crate) fn routes(service: Service) -> Router {
+    let files = Router::new()
+        .route("/write_file", post(files::write))
+        .route("/upload", post(files::upload))
+        .layer(DefaultBodyLimit::max(FILE_BYTES));
     let paths = Router::new()
         .route("/start", post(start))
         .route("/start_async", post(start))
@@ -50,8 +54,6 @@ pub(crate) fn routes(service: Service) -> Router {
         .route("/run_in_session", post(shells::run))
         .route("/close_session", post(shells::close))
         .route("/read_file", post(files::read))
-        .route("/write_file", post(files::write))
-        .route("/upload", post(files::upload))
         .route("/commit", post(commit::begin))
         .route("/commit/{sandbox_id}", get(commit::status))
         .route("/sandboxes/{sandbox_id}/portforward", get(portforward::open))
@@ -60,6 +62,7 @@ pub(crate) fn routes(service: Service) -> Router {
         .route("/sandboxes/{sandbox_id}/proxy/{*path}", any(proxy::ask))
         .fallback(unknown)
         .layer(DefaultBodyLimit::max(REQUEST_BYTES))
+        .merge(files)
         .with_state(service);
     Router::new().nest(PREFIX, paths)
 }
@@ -70,9 +73,12 @@ async fn unknown() -> Response {
 
 type Answer = Result<Response, Failure>;
 
-async fn start(State(service): State<Service>, headers: HeaderMap, bytes: axum::body::Bytes) -> Answer {
-    let owner = owner_of(&service, &headers)?;
-    let start: Start = body(&bytes)?;
+async fn start(
+    State(service): State<Service>,
+    Asker(owner): Asker,
+    headers: HeaderMap,
+    Asked(start): Asked<Start>,
+) -> Answer {
     let size = |field, text: Option<&str>| match text {
         None => Ok(None),
         Some(text) => {
@@ -122,15 +128,17 @@ async fn start(State(service): State<Service>, headers: HeaderMap, bytes: axum::
     })))
 }
 
-async fn is_alive(State(service): State<Service>, headers: HeaderMap, Query(asked): Query<ById>) -> Answer {
-    let owner = owner_of(&service, &headers)?;
+async fn is_alive(State(service): State<Service>, Asker(owner): Asker, Query(asked): Query<ById>) -> Answer {
     let alive = service.look(owner, &asked.sandbox_id);
     let message = alive.as_ref().map_or_else(ToString::to_string, |_| String::new());
     Ok(done(&json!({ "is_alive": alive.is_ok(), "message": message })))
 }
 
-async fn status(State(service): State<Service>, headers: HeaderMap, Query(asked): Query<StatusOf>) -> Answer {
-    let owner = owner_of(&service, &headers)?;
+async fn status(
+    State(service): State<Service>,
+    Asker(owner): Asker,
+    Query(asked): Query<StatusOf>,
+) -> Answer {
     let all = asked.include_all_states.as_deref().is_some_and(|flag| flag.eq_ignore_ascii_case("true"));
     match service.look(owner, &asked.sandbox_id) {
         Ok(hosted) => Ok(done(&status_of(&hosted))),
@@ -165,8 +173,11 @@ fn status_of(hosted: &Hosted) -> Value {
     })
 }
 
-async fn statistics(State(service): State<Service>, headers: HeaderMap, Query(asked): Query<ById>) -> Answer {
-    let owner = owner_of(&service, &headers)?;
+async fn statistics(
+    State(service): State<Service>,
+    Asker(owner): Asker,
+    Query(asked): Query<ById>,
+) -> Answer {
     let hosted = service.look(owner, &asked.sandbox_id)?;
     let bounds = hosted.live.spec().bounds;
     let memory = hosted.live.memory_bytes();
@@ -184,31 +195,36 @@ async fn statistics(State(service): State<Service>, headers: HeaderMap, Query(as
     })))
 }
 
-async fn stop(State(service): State<Service>, headers: HeaderMap, bytes: axum::body::Bytes) -> Answer {
-    let owner = owner_of(&service, &headers)?;
-    let ById { sandbox_id } = body(&bytes)?;
+async fn stop(
+    State(service): State<Service>,
+    Asker(owner): Asker,
+    Asked(ById { sandbox_id }): Asked<ById>,
+) -> Answer {
     service.stop(owner, &sandbox_id).await?;
     Ok(done(&format!("{sandbox_id} stopped")))
 }
 
-async fn delete(State(service): State<Service>, headers: HeaderMap, bytes: axum::body::Bytes) -> Answer {
-    let owner = owner_of(&service, &headers)?;
-    let ById { sandbox_id } = body(&bytes)?;
+async fn delete(
+    State(service): State<Service>,
+    Asker(owner): Asker,
+    Asked(ById { sandbox_id }): Asked<ById>,
+) -> Answer {
     service.delete(owner, &sandbox_id).await?;
     Ok(done(&format!("{sandbox_id} deleted")))
 }
 
-async fn restart(State(service): State<Service>, headers: HeaderMap, bytes: axum::body::Bytes) -> Answer {
-    let owner = owner_of(&service, &headers)?;
-    let ById { sandbox_id } = body(&bytes)?;
+async fn restart(
+    State(service): State<Service>,
+    Asker(owner): Asker,
+    Asked(ById { sandbox_id }): Asked<ById>,
+) -> Answer {
     Ok(done(&status_of(&*service.restart(owner, &sandbox_id).await?)))
 }
 
 async fn restart_named(
     State(service): State<Service>,
-    headers: HeaderMap,
+    Asker(owner): Asker,
     Path(sandbox_id): Path<String>,
 ) -> Answer {
-    let owner = owner_of(&service, &headers)?;
     Ok(done(&status_of(&*service.restart(owner, &sandbox_id).await?)))
 }

@@ -28,6 +28,9 @@ const ENDED: usize = 10_000;
 /// Characters of a sandbox's name.
 const NAME_CHARS: usize = 64;
 
+/// Bytes of a request without files: a command has 1 MiB, each byte of which JSON may write as six.
+pub(crate) const REQUEST_BYTES: usize = 8 * 1024 * 1024;
+
 /// How the service is run.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -322,7 +325,7 @@ impl Service {
             // The same for one that is stopped.
             let stopped = tokio::spawn(async move {
                 let files = hosted.stop().await;
-                service.table().stopped.arrived(&hosted.id, files);
+                service.table().stopped.arrived(&hosted, files);
             });
             let _ = stopped.await;
         } else {

@@ -6,6 +6,8 @@
 //! ended: what it would still have written can never be taken for the output of another command.
 //! A program that talks is beside the shell (`foreground.rs`); one that is late is killed alone.
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use millrace_sandbox::live::{Event, Exec, LiveError, LiveSandbox, Process};
@@ -21,6 +23,9 @@ const QUEUE: usize = 16;
 /// Bytes that one command may write; beyond it is as late.
 pub(crate) const OUTPUT_BYTES: usize = 16 * 1024 * 1024;
 
+/// Bytes of the line behind a command at most, besides its mark: three numbers.
+const MARK_BYTES: usize = 40;
+
 /// Where a shell stands, as lines for another.
 const PLACE: &str = r#"export -p; printf 'cd -- %q\n' "$PWD""#;
 /// What a shell may take to say so.
@@ -28,7 +33,27 @@ const PLACE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A session. It ends with this value.
 #[derive(Debug)]
-pub(crate) struct Session(mpsc::Sender<Ask>);
+pub(crate) struct Session {
+    ask: mpsc::Sender<Ask>,
+    known: Arc<Known>,
+}
+
+/// What is known of a session without asking it.
+#[derive(Debug, Default)]
+struct Known {
+    /// Requests that wait or run.
+    asks: AtomicUsize,
+    /// Whether a program is in the foreground.
+    talks: AtomicBool,
+    shell: OnceLock<Shell>,
+}
+
+/// A shell as the sandbox's own numbers name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shell {
+    pub(crate) pid: u32,
+    pub(crate) parent: u32,
+}
 
 /// A line to run, or to type where a program is in the foreground.
 #[derive(Debug)]
@@ -37,7 +62,7 @@ pub(crate) struct Line {
     /// Whether it starts a program that talks, in a terminal.
     pub(crate) talks: bool,
     /// What such a program writes when it waits for the next line.
-    pub(crate) expect: Vec<Regex>,
+    pub(crate) expect: Arc<[Regex]>,
     pub(crate) timeout: Duration,
 }
 
@@ -98,46 +123,62 @@ impl Session {
         let process = sandbox.spawn(shell).await?;
         process.write(b"exec 2>&1\n").await?;
         let (ask, asked) = mpsc::channel(QUEUE);
-        tokio::spawn(serve(process, asked));
-        Ok(Self(ask))
+        let known = Arc::new(Known::default());
+        tokio::spawn(serve(process, asked, Arc::clone(&known)));
+        Ok(Self { ask, known })
     }
 
     /// Whether it can still run something.
     pub(crate) fn is_alive(&self) -> bool {
-        !self.0.is_closed()
+        !self.ask.is_closed()
+    }
+
+    /// Whether no request waits for it and nothing is in its foreground.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.known.asks.load(Ordering::Acquire) == 0 && !self.known.talks.load(Ordering::Acquire)
+    }
+
+    /// Its shell. `None`: it has not run a command yet.
+    pub(crate) fn shell(&self) -> Option<Shell> {
+        self.known.shell.get().copied()
     }
 
     /// Runs a line. Dropping the future leaves it running until its timeout.
     pub(crate) async fn run(&self, line: Line) -> Result<Done, SessionError> {
         let (tell, told) = oneshot::channel();
-        self.0.try_send(Ask { line, tell }).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => SessionError::Full,
-            mpsc::error::TrySendError::Closed(_) => SessionError::Ended,
+        // Before it is sent: else it could be done before it is counted.
+        self.known.asks.fetch_add(1, Ordering::AcqRel);
+        self.ask.try_send(Ask { line, tell }).map_err(|error| {
+            self.known.asks.fetch_sub(1, Ordering::AcqRel);
+            match error {
+                mpsc::error::TrySendError::Full(_) => SessionError::Full,
+                mpsc::error::TrySendError::Closed(_) => SessionError::Ended,
+            }
         })?;
         told.await.map_err(|_| SessionError::Ended)?
     }
 }
 
-async fn serve(mut shell: Process, mut asked: mpsc::Receiver<Ask>) {
+async fn serve(mut shell: Process, mut asked: mpsc::Receiver<Ask>, known: Arc<Known>) {
     let mut foreground: Option<Foreground> = None;
     loop {
         tokio::select! {
-            event = shell.next() => match event {
-                // What the background writes between commands belongs to none.
-                Event::Out(_) | Event::Err(_) => {}
-                Event::Ended { .. } => return,
-            },
+            // What the background writes between commands belongs to none.
+            () = discard(&mut shell) => return,
             () = heard(&mut foreground), if foreground.is_some() => {
                 foreground.take_if(|program| program.has_ended());
+                known.talks.store(foreground.is_some(), Ordering::Release);
             }
             ask = asked.recv() => {
                 let Some(Ask { line, tell }) = ask else { return };
                 let done = if line.talks || foreground.is_some() {
-                    talk(&mut shell, &mut foreground, &line).await
+                    talk(&mut shell, &known, &mut foreground, &line).await
                 } else {
-                    run(&mut shell, &line.text, line.timeout).await
+                    run(&mut shell, &known, &line.text, line.timeout).await
                 };
                 let ended = done.as_ref().map_or_else(SessionError::ends_it, |(_, ended)| *ended);
+                known.talks.store(foreground.is_some(), Ordering::Release);
+                known.asks.fetch_sub(1, Ordering::AcqRel);
                 let _ = tell.send(done.map(|(done, _)| done));
                 if ended {
                     // Dropping the shell kills all of it.
@@ -146,6 +187,11 @@ async fn serve(mut shell: Process, mut asked: mpsc::Receiver<Ask>) {
             }
         }
     }
+}
+
+/// Throws away what the shell and its background write, until the shell ends.
+async fn discard(shell: &mut Process) {
+    while !matches!(shell.next().await, Event::Ended { .. }) {}
 }
 
 /// What the program in the foreground writes while nobody asks.
@@ -159,18 +205,27 @@ async fn heard(foreground: &mut Option<Foreground>) {
 type Ran = Result<(Done, bool), SessionError>;
 
 /// Types a line for the program in the foreground, or starts one by it.
-async fn talk(shell: &mut Process, foreground: &mut Option<Foreground>, line: &Line) -> Ran {
-    let mut program = if let Some(program) = foreground.take() {
-        program.type_line(&line.text).await?;
-        program
+async fn talk(shell: &mut Process, known: &Known, foreground: &mut Option<Foreground>, line: &Line) -> Ran {
+    let (mut program, typed) = if let Some(program) = foreground.take() {
+        (program, true)
     } else {
-        let (place, ended) = run(shell, PLACE, PLACE_TIMEOUT).await?;
+        let (place, ended) = run(shell, known, PLACE, PLACE_TIMEOUT).await?;
         if ended {
             return Err(SessionError::Ended);
         }
-        Foreground::start(shell, &place.output, &line.text).await?
+        (Foreground::start(shell, &place.output, &line.text).await?, false)
     };
-    let done = program.wait((&line.text, &line.expect), line.timeout).await?;
+    let told = async {
+        if typed {
+            program.type_line(&line.text).await?;
+        }
+        program.wait((&line.text, &line.expect), line.timeout).await
+    };
+    let done = tokio::select! {
+        done = told => done?,
+        // What the background writes meanwhile is kept for nobody.
+        () = discard(shell) => return Err(SessionError::Ended),
+    };
     if !program.has_ended() {
         *foreground = Some(program);
     }
@@ -178,11 +233,12 @@ async fn talk(shell: &mut Process, foreground: &mut Option<Foreground>, line: &L
 }
 
 /// Runs one command.
-async fn run(shell: &mut Process, command: &str, timeout: Duration) -> Ran {
+async fn run(shell: &mut Process, known: &Known, command: &str, timeout: Duration) -> Ran {
     let mark = Uuid::now_v7().simple().to_string();
     // It has no input: it would read what is meant for the shell.
     let quoted = command.replace('\'', r"'\''");
-    shell.write(format!("eval '{quoted}' </dev/null\nprintf '\\n{mark} %d\\n' $?\n").as_bytes()).await?;
+    let line = format!("eval '{quoted}' </dev/null\nprintf '\\n{mark} %d %d %d\\n' $? $$ $PPID\n");
+    shell.write(line.as_bytes()).await?;
     let until = Instant::now() + timeout;
     let (mut output, mut seen) = (Vec::new(), 0);
     let done = |output: &[u8], code| Done { output: text(output), exit_code: Some(code), expected: None };
@@ -198,10 +254,11 @@ async fn run(shell: &mut Process, command: &str, timeout: Duration) -> Ran {
             }
             Event::Ended { .. } => return Err(SessionError::Ended),
         }
-        if let Some((end, exit_code)) = find(&output[seen..], &mark) {
-            return Ok((done(&output[..seen + end], exit_code), false));
+        if let Some(Mark { at, exit_code, shell }) = find(&output[seen..], &mark) {
+            known.shell.get_or_init(|| shell);
+            return Ok((done(&output[..seen + at], exit_code), false));
         }
-        seen = output.len().saturating_sub(mark.len() + 20);
+        seen = output.len().saturating_sub(mark.len() + MARK_BYTES);
         if output.len() > OUTPUT_BYTES {
             return Err(SessionError::Long);
         }
@@ -212,25 +269,38 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Where the line with the mark begins, and the code in it.
-fn find(output: &[u8], mark: &str) -> Option<(usize, i32)> {
+/// The line behind a command.
+#[derive(Debug, PartialEq, Eq)]
+struct Mark {
+    /// Where it begins.
+    at: usize,
+    exit_code: i32,
+    shell: Shell,
+}
+
+fn find(output: &[u8], mark: &str) -> Option<Mark> {
     let start = format!("\n{mark} ");
     let at = output.windows(start.len()).position(|window| window == start.as_bytes())?;
     let rest = &output[at + start.len()..];
     let end = rest.iter().position(|byte| *byte == b'\n')?;
-    Some((at, std::str::from_utf8(&rest[..end]).ok()?.parse().ok()?))
+    let mut numbers = std::str::from_utf8(&rest[..end]).ok()?.split(' ');
+    let exit_code = numbers.next()?.parse().ok()?;
+    let (pid, parent) = (numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
+    Some(Mark { at, exit_code, shell: Shell { pid, parent } })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::find;
+    use super::*;
 
     #[test]
     fn the_mark_is_found_once_its_line_is_whole() {
-        assert_eq!(find(b"out\nM 0\n", "M"), Some((3, 0)));
-        assert_eq!(find(b"\nM 127\nmore", "M"), Some((0, 127)));
-        assert_eq!(find(b"out\nM 12", "M"), None);
-        assert_eq!(find(b"M 0\n", "M"), None);
-        assert_eq!(find(b"", "M"), None);
+        let found = |output: &[u8]| find(output, "M").map(|mark| (mark.at, mark.exit_code));
+        assert_eq!(found(b"out\nM 0 5 4\n"), Some((3, 0)));
+        assert_eq!(found(b"\nM 127 5 4\nmore"), Some((0, 127)));
+        assert_eq!(find(b"\nM 1 5 4\n", "M").map(|mark| mark.shell), Some(Shell { pid: 5, parent: 4 }));
+        assert_eq!(found(b"out\nM 12 5"), None);
+        assert_eq!(found(b"M 0 5 4\n"), None);
+        assert_eq!(found(b""), None);
     }
 }

@@ -39,11 +39,14 @@ impl StoppedOnes {
         self.0.insert(before.id.clone(), one);
     }
 
-    /// Its files, unless it left none or was forgotten meanwhile.
-    pub(crate) fn arrived(&mut self, id: &str, files: Option<Stopped>) {
-        match (self.0.get_mut(id), files) {
+    /// Its files. They go where it left none, and where it was forgotten meanwhile: another may have
+    /// its name by now.
+    pub(crate) fn arrived(&mut self, before: &Arc<Hosted>, files: Option<Stopped>) {
+        let expected = self.0.get_mut(&before.id).filter(|one| Arc::ptr_eq(&one.before, before));
+        match (expected, files) {
             (Some(one), Some(files)) => one.files = Some(files),
-            _ => drop(self.0.remove(id)),
+            (Some(_), None) => drop(self.0.remove(&before.id)),
+            (None, _) => {}
         }
     }
 
@@ -121,7 +124,7 @@ impl Service {
             Err((files, error)) => {
                 let mut table = self.table();
                 table.stopped.expect(&before);
-                table.stopped.arrived(id, Some(files));
+                table.stopped.arrived(&before, Some(files));
                 Err(error)
             }
         }
@@ -133,3 +136,6 @@ impl Service {
         if self.table().stopped.forget(owner, id) { Ok(()) } else { stopped }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -124,6 +124,10 @@ def files(sandbox):
     assert (info.name, info.size, info.permissions) == ("data.bin", len(blob), "-rw-r--r--"), info
     assert (info.type.value, info.mode, info.symlink_target) == ("file", 0o644, None), info
     assert abs(datetime.now(timezone.utc) - info.modified_time) < timedelta(minutes=10), info
+    # A moment that no client can read is told as the last one that it can.
+    sandbox.commands.run("mkdir far && touch -d @9000000000000 far/away")
+    (far,) = sandbox.files.list("far")
+    assert far.modified_time.year == 9999 == sandbox.files.get_info("far/away").modified_time.year, far
     sandbox.commands.run("ln -s data.bin rel/link")
     link = sandbox.files.get_info("rel/link")
     assert (link.type.value, link.symlink_target) == ("symlink", "data.bin"), link

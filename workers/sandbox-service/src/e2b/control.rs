@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use axum::body::Bytes;
-use axum::extract::{Path, Query, State};
+use axum::extract::{FromRequestParts, Path, Query, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use percent_encoding::percent_decode_str;
@@ -29,10 +30,19 @@ const NEXT: &str = "x-next-token";
 
 type Answer = Result<Response, Failure>;
 
-fn owner_of(service: &Service, headers: &HeaderMap) -> Result<Owner, Failure> {
-    service.owner(headers).ok_or_else(|| {
-        Failure::new(StatusCode::UNAUTHORIZED, "no known key: send `X-API-Key: KEY`, by E2B_API_KEY")
-    })
+/// Who asks. It stands before the body among the arguments of a handler: without a known key no body
+/// is read.
+#[derive(Debug)]
+pub(super) struct Asker(Owner);
+
+impl FromRequestParts<Service> for Asker {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, service: &Service) -> Result<Self, Failure> {
+        let words = "no known key: send `X-API-Key: KEY`, by E2B_API_KEY";
+        let owner = service.owner(&parts.headers);
+        owner.map(Self).ok_or_else(|| Failure::new(StatusCode::UNAUTHORIZED, words))
+    }
 }
 
 fn body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
@@ -52,8 +62,12 @@ fn life_of(service: &Service, seconds: Option<i64>) -> Result<Duration, Failure>
     })
 }
 
-pub(super) async fn create(State(service): State<Service>, headers: HeaderMap, bytes: Bytes) -> Answer {
-    let owner = owner_of(&service, &headers)?;
+pub(super) async fn create(
+    State(service): State<Service>,
+    Asker(owner): Asker,
+    headers: HeaderMap,
+    bytes: Bytes,
+) -> Answer {
     let asked: NewSandbox = body(&bytes)?;
     if let Some((field, remedy)) = asked.refused() {
         return Err(Failure::not_served(field, remedy));
@@ -111,10 +125,9 @@ fn repeated(made: &Hosted, same: bool) -> Answer {
 
 pub(super) async fn info(
     State(service): State<Service>,
-    headers: HeaderMap,
+    Asker(owner): Asker,
     Path(id): Path<String>,
 ) -> Answer {
-    let owner = owner_of(&service, &headers)?;
     let hosted = service.look(owner, &id)?;
     let mut all = described(&hosted);
     all["envdAccessToken"] = hosted.token.reveal().into();
@@ -123,10 +136,9 @@ pub(super) async fn info(
 
 pub(super) async fn kill(
     State(service): State<Service>,
-    headers: HeaderMap,
+    Asker(owner): Asker,
     Path(id): Path<String>,
 ) -> Answer {
-    let owner = owner_of(&service, &headers)?;
     service.stop(owner, &id).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -134,11 +146,10 @@ pub(super) async fn kill(
 /// Moves the end of a sandbox, in either direction.
 pub(super) async fn set_timeout(
     State(service): State<Service>,
-    headers: HeaderMap,
+    Asker(owner): Asker,
     Path(id): Path<String>,
     bytes: Bytes,
 ) -> Answer {
-    let owner = owner_of(&service, &headers)?;
     let hosted = service.look(owner, &id)?;
     let Timeout { timeout } = body(&bytes)?;
     let seconds = timeout.ok_or_else(|| invalid("timeout", "", "the request needs it"))?;
@@ -149,11 +160,10 @@ pub(super) async fn set_timeout(
 /// Tells what opens a sandbox. Its end is put off, but never made earlier.
 pub(super) async fn connect(
     State(service): State<Service>,
-    headers: HeaderMap,
+    Asker(owner): Asker,
     Path(id): Path<String>,
     bytes: Bytes,
 ) -> Answer {
-    let owner = owner_of(&service, &headers)?;
     let hosted = service.look(owner, &id)?;
     let asked: Timeout = if bytes.is_empty() { Timeout { timeout: None } } else { body(&bytes)? };
     end_after(&hosted, life_of(&service, asked.timeout)?, true)?;
@@ -165,8 +175,7 @@ fn end_after(hosted: &Hosted, life: Duration, later: bool) -> Result<(), Service
     if moved { Ok(()) } else { Err(ServiceError::Missing(hosted.id.clone())) }
 }
 
-pub(super) async fn not_served(State(service): State<Service>, headers: HeaderMap) -> Answer {
-    owner_of(&service, &headers)?;
+pub(super) async fn not_served(_: Asker) -> Answer {
     let remedy = "pausing, forks, snapshots, metrics, logs, networks, templates, volumes and secrets are \
                   not there";
     Err(Failure::not_served("this path", remedy))
@@ -175,20 +184,18 @@ pub(super) async fn not_served(State(service): State<Service>, headers: HeaderMa
 /// The list of older clients: no pages.
 pub(super) async fn list_all(
     State(service): State<Service>,
-    headers: HeaderMap,
+    Asker(owner): Asker,
     Query(asked): Query<ListOf>,
 ) -> Answer {
-    let owner = owner_of(&service, &headers)?;
     let page = page(service.all(owner), &ListOf { limit: None, next_token: None, ..asked }, usize::MAX)?;
     Ok(told(StatusCode::OK, &page.0.iter().map(|hosted| described(hosted)).collect()))
 }
 
 pub(super) async fn list(
     State(service): State<Service>,
-    headers: HeaderMap,
+    Asker(owner): Asker,
     Query(asked): Query<ListOf>,
 ) -> Answer {
-    let owner = owner_of(&service, &headers)?;
     let limit = asked.limit.unwrap_or(PAGE);
     if limit == 0 || limit > PAGE {
         return Err(invalid("limit", limit.to_string(), format!("1 to {PAGE}")).into());

@@ -1,31 +1,30 @@
 //! A sandbox's files as an image of the store. Whose password would write there is not asked for:
 //! the service has its own.
 
-use axum::body::Bytes;
 use axum::extract::{Path, State};
-use axum::http::HeaderMap;
 use serde_json::{Value, json};
 
 use super::Answer;
-use super::envelope::{body, done, owner_of};
+use super::envelope::{Asked, Asker, done};
 use super::requests::CommitOf;
 use crate::commits::{Commit, Phase};
 use crate::moments::moment;
 use crate::service::{Service, invalid};
 
-pub(super) async fn begin(State(service): State<Service>, headers: HeaderMap, bytes: Bytes) -> Answer {
-    let owner = owner_of(&service, &headers)?;
-    let asked: CommitOf = body(&bytes)?;
+pub(super) async fn begin(
+    State(service): State<Service>,
+    Asker(owner): Asker,
+    Asked(asked): Asked<CommitOf>,
+) -> Answer {
     let commit = service.commit(owner, &asked.sandbox_id, &asked.image_tag)?;
     Ok(done(&told(&asked.sandbox_id, &commit)))
 }
 
 pub(super) async fn status(
     State(service): State<Service>,
-    headers: HeaderMap,
+    Asker(owner): Asker,
     Path(sandbox_id): Path<String>,
 ) -> Answer {
-    let owner = owner_of(&service, &headers)?;
     let Some(commit) = service.last_commit(owner, &sandbox_id)? else {
         return Err(invalid("sandbox_id", sandbox_id, "it was never committed; ask for that first").into());
     };

@@ -1,15 +1,18 @@
 //! The shape of ROCK's answers: `{status, message, error, result}`.
 
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::body::Bytes;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::request::Parts;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use crate::hosted::OpenError;
 use crate::keys::Owner;
 use crate::service::{Service, ServiceError, invalid};
 use crate::session::SessionError;
+use crate::sessions::OpenError;
 
 /// ROCK's codes: the client's fault, ours, and a command's.
 const CLIENT: u16 = 4_000;
@@ -107,21 +110,42 @@ pub(super) fn done(result: &impl Serialize) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], text.to_string()).into_response()
 }
 
-/// Who asks.
-pub(super) fn owner_of(service: &Service, headers: &HeaderMap) -> Result<Owner, Failure> {
-    service.owner(headers).ok_or_else(|| Failure {
-        status: StatusCode::UNAUTHORIZED,
-        code: CLIENT,
-        words: "no known key: send `Authorization: Bearer KEY`".to_owned(),
-        exit_code: None,
-    })
+/// Who asks. It stands before the body among the arguments of a handler: without a known key no body
+/// is read.
+#[derive(Debug)]
+pub(super) struct Asker(pub(super) Owner);
+
+impl FromRequestParts<Service> for Asker {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, service: &Service) -> Result<Self, Failure> {
+        service.owner(&parts.headers).map(Self).ok_or_else(|| Failure {
+            status: StatusCode::UNAUTHORIZED,
+            code: CLIENT,
+            words: "no known key: send `Authorization: Bearer KEY`".to_owned(),
+            exit_code: None,
+        })
+    }
 }
 
-/// What is asked.
-pub(super) fn body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
-    let read = &mut serde_json::Deserializer::from_slice(bytes);
-    serde_path_to_error::deserialize(read).map_err(|error| {
-        let field = error.path().to_string();
-        invalid("body", field, format!("{}", error.inner())).into()
-    })
+/// What is asked, as JSON.
+#[derive(Debug)]
+pub(super) struct Asked<T>(pub(super) T);
+
+impl<T: DeserializeOwned> FromRequest<Service> for Asked<T> {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request, service: &Service) -> Result<Self, Failure> {
+        let bytes = Bytes::from_request(request, service).await.map_err(|error| Failure {
+            status: error.status(),
+            code: CLIENT,
+            words: format!("body: {}; a request has 8 MiB at most, a file 256 MiB", error.body_text()),
+            exit_code: None,
+        })?;
+        let read = &mut serde_json::Deserializer::from_slice(&bytes);
+        serde_path_to_error::deserialize(read).map(Self).map_err(|error| {
+            let field = error.path().to_string();
+            invalid("body", field, format!("{}", error.inner())).into()
+        })
+    }
 }

@@ -1,12 +1,10 @@
 //! Files, as text and as uploads. A path that does not begin with `/` begins at the home folder.
 
-use axum::body::Bytes;
 use axum::extract::{Multipart, State};
-use axum::http::HeaderMap;
 use serde_json::json;
 
 use super::Answer;
-use super::envelope::{body, done, owner_of};
+use super::envelope::{Asked, Asker, done};
 use super::requests::{ReadFile, WriteFile};
 use crate::hosted::Counts;
 use crate::service::{Service, ServiceError, invalid};
@@ -18,9 +16,11 @@ fn absolute(path: &str) -> String {
     if path.starts_with('/') { path.to_owned() } else { format!("/home/user/{path}") }
 }
 
-pub(super) async fn read(State(service): State<Service>, headers: HeaderMap, bytes: Bytes) -> Answer {
-    let owner = owner_of(&service, &headers)?;
-    let asked: ReadFile = body(&bytes)?;
+pub(super) async fn read(
+    State(service): State<Service>,
+    Asker(owner): Asker,
+    Asked(asked): Asked<ReadFile>,
+) -> Answer {
     let sandbox = service.use_it(owner, &asked.sandbox_id)?;
     Counts::add(&sandbox.counts.files);
     let bytes = sandbox.live.read(&absolute(&asked.path), READ_BYTES).await?;
@@ -54,9 +54,11 @@ fn text(bytes: Vec<u8>, encoding: Option<&str>, errors: Option<&str>) -> Result<
     }
 }
 
-pub(super) async fn write(State(service): State<Service>, headers: HeaderMap, bytes: Bytes) -> Answer {
-    let owner = owner_of(&service, &headers)?;
-    let asked: WriteFile = body(&bytes)?;
+pub(super) async fn write(
+    State(service): State<Service>,
+    Asker(owner): Asker,
+    Asked(asked): Asked<WriteFile>,
+) -> Answer {
     let sandbox = service.use_it(owner, &asked.sandbox_id)?;
     Counts::add(&sandbox.counts.files);
     sandbox.live.write(&absolute(&asked.path), asked.content.as_bytes()).await?;
@@ -65,10 +67,9 @@ pub(super) async fn write(State(service): State<Service>, headers: HeaderMap, by
 
 pub(super) async fn upload(
     State(service): State<Service>,
-    headers: HeaderMap,
+    Asker(owner): Asker,
     mut form: Multipart,
 ) -> Answer {
-    let owner = owner_of(&service, &headers)?;
     let wrong = |error: axum::extract::multipart::MultipartError| {
         invalid("form", error.body_text(), "send multipart/form-data with file, target_path and sandbox_id")
     };

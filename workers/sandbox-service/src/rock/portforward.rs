@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{Path, Query, State};
-use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
 use futures::{SinkExt, StreamExt};
@@ -14,7 +13,7 @@ use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::envelope::{Failure, owner_of};
+use super::envelope::{Asker, Failure};
 use crate::hosted::Using;
 use crate::ports::{self, PortError};
 use crate::service::{Service, ServiceError};
@@ -35,12 +34,11 @@ pub(super) struct Asked {
 
 pub(super) async fn open(
     State(service): State<Service>,
+    Asker(owner): Asker,
     Path(id): Path<String>,
     Query(asked): Query<Asked>,
-    headers: HeaderMap,
     upgrade: WebSocketUpgrade,
 ) -> Result<Response, Failure> {
-    let owner = owner_of(&service, &headers)?;
     let connect = async {
         let port = ports::port(&asked.port)?;
         let sandbox = service.use_it(owner, &id)?;

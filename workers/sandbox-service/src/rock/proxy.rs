@@ -5,15 +5,18 @@ use axum::extract::{Request, State};
 use axum::http::HeaderName;
 use axum::response::{IntoResponse, Response};
 
-use super::envelope::{Failure, owner_of};
+use super::envelope::{Asker, Failure};
 use crate::ports::{self, PortError};
 use crate::service::{Service, ServiceError, invalid};
 
 const PORT_HEADER: HeaderName = HeaderName::from_static("x-rock-target-port");
 const PORT_QUERY: &str = "rock_target_port=";
 
-pub(super) async fn ask(State(service): State<Service>, request: Request) -> Result<Response, Failure> {
-    let owner = owner_of(&service, request.headers())?;
+pub(super) async fn ask(
+    State(service): State<Service>,
+    Asker(owner): Asker,
+    request: Request,
+) -> Result<Response, Failure> {
     let answered = match target(&request) {
         Err(error) => Err(error.into()),
         Ok(Target { sandbox, port, path }) => match service.use_it(owner, sandbox) {

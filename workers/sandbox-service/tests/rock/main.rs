@@ -12,6 +12,8 @@ mod service;
 mod drive;
 mod ports;
 mod restart;
+mod keys;
+mod sessions;
 mod talking;
 use service::{KEY, OTHER, PATIENCE, Service, service};
 

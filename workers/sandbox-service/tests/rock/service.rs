@@ -12,7 +12,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The real program; it ends with this value.
 pub(crate) struct Service {
-    child: Child,
+    pub(crate) child: Child,
     pub(crate) address: String,
     _folder: tempfile::TempDir,
 }

@@ -133,11 +133,32 @@ fn a_program_that_says_nothing_of_what_is_expected_is_killed_alone() {
     for (expect, words) in [
         (json!(["("]), "regular expression"),
         (json!(["a*"]), "matches something"),
-        (json!(["(a{1000}){1000}"]), "regular expression"),
+        (json!(["(a{1000}){1000}"]), "too large"),
+        (json!(["ready", "a[ab]{15000}[^ab]"]), "expect=a[ab]{15000}[^ab]: it is too large"),
+        (json!(["a".repeat(1025)]), "1024 bytes"),
         (json!(vec!["a"; 17]), "16 at most"),
         (json!("a"), "expect"),
     ] {
         talk.fails("true", &json!({ "expect": expect }), words);
     }
     assert_eq!(talk.run("echo $C"), "3");
+}
+
+/// The most memory that the service's own process has had so far.
+fn peak_bytes(service: &Service) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", service.child.id())).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    peak.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+#[test]
+fn what_the_background_writes_while_a_program_talks_is_kept_for_nobody() {
+    let talk = Talk::begin();
+    talk.run("(until [ -e go ]; do sleep 0.01; done; head -c 400000000 /dev/zero; touch written) &");
+    let before = peak_bytes(&talk.service);
+    let until = "touch go; until [ -e written ]; do sleep 0.01; done";
+    talk.told(until, &json!({ "is_interactive_command": true }));
+    let grown = peak_bytes(&talk.service) - before;
+    assert!(grown < 64 << 20, "the service keeps {grown} bytes");
+    assert!(talk.run("echo on").ends_with("on"), "the session goes on");
 }
