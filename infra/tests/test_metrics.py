@@ -4,6 +4,7 @@ should."""
 import json
 import re
 import subprocess
+import tempfile
 import unittest
 
 import yaml
@@ -22,8 +23,9 @@ RARE = {"millrace_trouble", "millrace_object_failures_total", "millrace_command_
         "millrace_domain_rollouts_admitted_total", "millrace_domain_rollouts_trained_total",
         "millrace_domain_rollouts_dropped_total", "millrace_domain_reward", "millrace_domain_success",
         "millrace_rollouts_dropped_total", "millrace_scale_desired_workers", "millrace_scale_live_workers",
-        "millrace_scale_target_failing", "millrace_trace_spans_exported_total", "millrace_trace_spans_dropped_total",
-        "millrace_tool_calls_total", "millrace_tool_call_microseconds_total"}
+        "millrace_scale_target_failing", "millrace_scale_replaced_machines_total",
+        "millrace_trace_spans_exported_total", "millrace_trace_spans_dropped_total", "millrace_tool_calls_total",
+        "millrace_tool_call_microseconds_total"}
 
 
 def rules():
@@ -111,6 +113,30 @@ class Rules(unittest.TestCase):
         for arguments in (["check", "rules", "--lint-fatal", "alerts.yml"], ["check", "config", "prometheus.yml"]):
             done = self.promtool(*arguments)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_the_example_for_aws_is_valid(self):
+        config = yaml.safe_load((PROMETHEUS / "aws.yml").read_text())
+        ports = set()
+        for job in config["scrape_configs"]:
+            # This promtool is built without AWS: what finds the machines is compared here, the rest by promtool.
+            for machines in job.pop("ec2_sd_configs"):
+                self.assertLessEqual(machines.keys(), {"region", "port", "filters"})
+                ports.add(machines["port"])
+                names = {entry["name"] for entry in machines["filters"]}
+                self.assertEqual(names, {"tag:millrace:pool", "instance-state-name"})
+            for rule in job["relabel_configs"]:
+                self.assertNotEqual(rule.get("target_label"), "pool", "the autoscaler's metrics have one")
+            job["static_configs"] = [{"targets": ["10.64.0.20:9090"]}]
+        rules = (metrics.ROOT / "terraform/modules/network/main.tf").read_text()
+        first, last = map(int, re.search(r"from_port +=\s(90\d\d)\n +to_port +=\s(9\d\d\d)", rules).groups())
+        self.assertTrue(all(first <= port <= last for port in ports))
+        for name in ("fleet", "pool"):
+            self.assertIn(f'"millrace:{name}"', (metrics.ROOT / "terraform/modules/worker_pool/main.tf").read_text())
+        with tempfile.NamedTemporaryFile("w", suffix=".yml", dir=PROMETHEUS) as file:
+            yaml.safe_dump(config, file)
+            file.flush()
+            done = self.promtool("check", "config", file.name)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_alerts_fire_when_they_should(self):
         done = self.promtool("test", "rules", "alerts_test.yml")

@@ -24,6 +24,8 @@ variables {
     cooldown_s = 60
     cost       = 1.5
     group      = "lake-gpu"
+
+    workers_per_machine = 2
   }]
 }
 
@@ -63,11 +65,23 @@ run "it_steers_its_pools_alone" {
       min = 0
       max = 4
       step = 2
+      workers_per_machine = 2
       cooldown_s = 60
       cost = 1.5
       target = { kind = "aws", group = "lake-gpu" }
     TOML
     error_message = "scale.toml as the coordinator reads it"
+  }
+}
+
+run "it_takes_settings_but_keeps_its_role" {
+  module { source = "../modules/coordinator" }
+  variables { settings = { OTEL_EXPORTER_OTLP_ENDPOINT = "http://10.8.4.7:4318", MILLRACE_ROLE = "nats" } }
+
+  assert {
+    condition = (strcontains(module.user_data.script, "\nOTEL_EXPORTER_OTLP_ENDPOINT=http://10.8.4.7:4318\n")
+    && strcontains(module.user_data.script, "\nMILLRACE_ROLE=coordinator\n"))
+    error_message = "a receiver of traces"
   }
 }
 

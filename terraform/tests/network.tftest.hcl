@@ -43,6 +43,77 @@ run "without_nat_services_are_reached_inside" {
   }
 }
 
+run "without_nat_session_manager_has_endpoints" {
+  module { source = "../modules/network" }
+  variables {
+    nat             = "none"
+    session_manager = true
+  }
+
+  assert {
+    condition = (toset(keys(aws_vpc_endpoint.interface))
+    == toset(["autoscaling", "monitoring", "secretsmanager", "ssm", "ssmmessages"]))
+    error_message = "the agent of Session Manager calls these"
+  }
+}
+
+run "nobody_reads_metrics_unless_named" {
+  module { source = "../modules/network" }
+
+  assert {
+    condition = (length(aws_vpc_security_group_ingress_rule.monitoring) == 0
+    && length(aws_vpc_security_group_egress_rule.traces) == 0)
+    error_message = "instances take no connections"
+  }
+}
+
+run "prometheus_and_a_receiver_of_traces" {
+  module { source = "../modules/network" }
+  variables {
+    monitoring_cidrs = ["10.8.0.0/16"]
+    traces           = { cidrs = ["10.8.4.0/24"] }
+  }
+
+  assert {
+    condition = (aws_vpc_security_group_ingress_rule.monitoring["10.8.0.0/16"].from_port == 9090
+      && aws_vpc_security_group_ingress_rule.monitoring["10.8.0.0/16"].to_port == 9105
+    && aws_vpc_security_group_ingress_rule.monitoring["10.8.0.0/16"].security_group_id == aws_security_group.member.id)
+    error_message = "the ports of a coordinator and of 16 workers"
+  }
+  assert {
+    condition     = aws_vpc_security_group_egress_rule.traces["10.8.4.0/24"].to_port == 4318
+    error_message = "OTLP over HTTP"
+  }
+}
+
+run "refuses_metrics_for_everyone" {
+  module { source = "../modules/network" }
+  command = plan
+  variables { monitoring_cidrs = ["0.0.0.0/0"] }
+  expect_failures = [var.monitoring_cidrs]
+}
+
+run "refuses_metrics_for_a_name" {
+  module { source = "../modules/network" }
+  command = plan
+  variables { monitoring_cidrs = ["prometheus"] }
+  expect_failures = [var.monitoring_cidrs]
+}
+
+run "refuses_a_receiver_of_traces_without_addresses" {
+  module { source = "../modules/network" }
+  command = plan
+  variables { traces = { cidrs = [] } }
+  expect_failures = [var.traces]
+}
+
+run "refuses_a_port_that_is_none" {
+  module { source = "../modules/network" }
+  command = plan
+  variables { traces = { cidrs = ["10.8.4.0/24"], port = 0 } }
+  expect_failures = [var.traces]
+}
+
 run "nat_in_each_zone" {
   module { source = "../modules/network" }
   command = plan

@@ -38,6 +38,12 @@ run "a_topic_is_told" {
     condition     = aws_flow_log.this[0].traffic_type == "REJECT" && aws_cloudwatch_log_group.flow[0].retention_in_days == 30
     error_message = "rejected connections are kept for 30 days"
   }
+  assert {
+    condition = contains(flatten([
+      for s in jsondecode(aws_iam_role_policy.flow[0].policy).Statement : s.Action if s.Resource == "*"
+    ]), "logs:DescribeLogGroups")
+    error_message = "the service of flow logs looks whether the group exists"
+  }
 }
 
 run "refuses_a_word_for_an_address" {

@@ -27,13 +27,29 @@ run "members_are_close_and_alone" {
     error_message = "close together"
   }
   assert {
-    condition = (aws_vpc_security_group_ingress_rule.member.referenced_security_group_id == aws_security_group.this.id
-    && aws_vpc_security_group_egress_rule.member.referenced_security_group_id == aws_security_group.this.id)
-    error_message = "only members reach members"
+    condition     = module.pool.gang_group_id != null
+    error_message = "members reach each other: see worker_pool"
   }
   assert {
     condition     = output.scaling.max == 2 && output.scaling.stages == ["train_shard", "publish_weights"]
     error_message = "the autoscaler knows it"
+  }
+}
+
+run "sixteen_ranks_on_eight_gpus_each_are_two_instances" {
+  module { source = "../modules/train_gang" }
+  variables {
+    size                = 16
+    workers_per_machine = 8
+  }
+
+  assert {
+    condition     = module.pool.scaling.max == 16 && module.pool.scaling.step == 16 && module.pool.scaling.workers_per_machine == 8
+    error_message = "the autoscaler counts ranks"
+  }
+  assert {
+    condition     = local.instances == 2
+    error_message = "the group counts instances"
   }
 }
 

@@ -55,9 +55,53 @@ run "the_hook_is_in_the_group" {
     error_message = "the autoscaler says which instance goes"
   }
   assert {
+    condition     = aws_autoscaling_group.this.termination_policies == tolist(["NewestInstance"])
+    error_message = "an instance that still starts goes before one that works"
+  }
+  assert {
     condition = (aws_autoscaling_group.this.mixed_instances_policy[0].instances_distribution[0].on_demand_percentage_above_base_capacity == 0
     && [for o in aws_autoscaling_group.this.mixed_instances_policy[0].launch_template[0].override : o.instance_type] == ["g6.xlarge", "g5.xlarge"])
     error_message = "spot, of two types"
+  }
+}
+
+run "instances_that_train_together_reach_each_other_alone" {
+  module { source = "../modules/worker_pool" }
+  variables { stages = ["generate", "train_shard", "publish_weights"] }
+
+  assert {
+    condition = (aws_vpc_security_group_ingress_rule.gang[0].referenced_security_group_id == aws_security_group.gang[0].id
+      && aws_vpc_security_group_egress_rule.gang[0].referenced_security_group_id == aws_security_group.gang[0].id
+      && aws_vpc_security_group_ingress_rule.gang[0].ip_protocol == "-1"
+      && aws_vpc_security_group_egress_rule.gang[0].ip_protocol == "-1"
+    && aws_vpc_security_group_ingress_rule.gang[0].cidr_ipv4 == null)
+    error_message = "NCCL and Gloo choose their ports"
+  }
+  assert {
+    condition     = contains(module.template.security_group_ids, output.gang_group_id)
+    error_message = "its instances are members"
+  }
+}
+
+run "pools_that_do_not_train_have_no_open_ports" {
+  module { source = "../modules/worker_pool" }
+
+  assert {
+    condition     = length(aws_vpc_security_group_ingress_rule.gang) == 0 && output.gang_group_id == null
+    error_message = "nothing connects to a worker that generates"
+  }
+}
+
+run "one_instance_is_no_gang" {
+  module { source = "../modules/worker_pool" }
+  variables {
+    stages = ["generate", "train_shard", "publish_weights"]
+    max    = 1
+  }
+
+  assert {
+    condition     = output.gang_group_id == null
+    error_message = "the workers of one instance reach each other anyway"
   }
 }
 
@@ -70,6 +114,36 @@ run "what_the_autoscaler_decided_stays" {
     condition     = aws_autoscaling_group.this.desired_capacity == 0
     error_message = "a later apply sets the number of instances"
   }
+}
+
+run "the_autoscaler_counts_the_workers_of_its_instances" {
+  module { source = "../modules/worker_pool" }
+  variables {
+    min                 = 1
+    cost                = 10
+    workers_per_machine = 4
+  }
+
+  assert {
+    condition     = aws_autoscaling_group.this.min_size == 1 && aws_autoscaling_group.this.max_size == 4
+    error_message = "the group counts instances"
+  }
+  assert {
+    condition = (output.scaling.min == 4 && output.scaling.max == 16 && output.scaling.step == 16
+    && output.scaling.workers_per_machine == 4 && output.scaling.cost == 2.5)
+    error_message = "the autoscaler counts workers"
+  }
+  assert {
+    condition     = strcontains(module.user_data.script, "\nMILLRACE_PROCESSES=4\n")
+    error_message = "an instance runs as many as the autoscaler expects"
+  }
+}
+
+run "refuses_instances_without_workers" {
+  module { source = "../modules/worker_pool" }
+  command = plan
+  variables { workers_per_machine = 0 }
+  expect_failures = [var.workers_per_machine]
 }
 
 run "refuses_desired_above_max" {

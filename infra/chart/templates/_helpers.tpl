@@ -121,6 +121,9 @@ securityContext:
   fsGroup: 10001
   fsGroupChangePolicy: OnRootMismatch
   seccompProfile: {{ default (dict "type" "RuntimeDefault") .seccompProfile | toJson }}
+  {{- with .appArmorProfile }}
+  appArmorProfile: {{ toJson . }}
+  {{- end }}
 {{- with .root.Values.image.pullSecrets }}
 imagePullSecrets:
   {{- range . }}

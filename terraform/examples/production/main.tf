@@ -19,6 +19,7 @@ module "network" {
   nat    = "per_zone"
   # S3 apart, what instances call does not pass the NAT gateways.
   interface_endpoints = ["autoscaling", "monitoring", "secretsmanager"]
+  monitoring_cidrs    = var.monitoring_cidrs
 }
 
 module "artifacts" {
@@ -80,7 +81,8 @@ module "train" {
   nats_url                = module.nats.url
   instance_type           = "p5.48xlarge"
   image_id                = var.gpu_image_id
-  size                    = 2
+  size                    = 16
+  workers_per_machine     = 8
   zone                    = var.train_zone
   efa                     = 32
   capacity_reservation_id = var.capacity_reservation_id

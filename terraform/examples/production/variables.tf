@@ -56,6 +56,12 @@ variable "client_cidrs" {
   default     = []
 }
 
+variable "monitoring_cidrs" {
+  description = "Networks from which Prometheus reads metrics: infra/prometheus/aws.yml."
+  type        = set(string)
+  default     = []
+}
+
 variable "train_zone" {
   description = "Index of the zone of the gang: that of its capacity reservation."
   type        = number

@@ -11,7 +11,7 @@ locals {
       for pool in var.pools : concat(
         ["", "[[pool]]"],
         [
-          for key in ["name", "stages", "min", "max", "step", "cooldown_s", "start_up_s", "cost"] :
+          for key in ["name", "stages", "min", "max", "step", "workers_per_machine", "cooldown_s", "start_up_s", "cost"] :
           "${key} = ${jsonencode(pool[key])}" if pool[key] != null
         ],
         ["target = { kind = \"aws\", group = ${jsonencode(pool.group)} }"],
@@ -61,7 +61,7 @@ module "user_data" {
   bucket  = var.fleet.artifacts.bucket
   release = var.fleet.artifacts.release
 
-  settings = {
+  settings = merge(var.settings, {
     MILLRACE_ROLE     = "coordinator"
     AWS_REGION        = var.fleet.network.region
     MILLRACE_OBJECTS  = var.fleet.artifacts.location
@@ -69,7 +69,7 @@ module "user_data" {
     MILLRACE_SECRET   = module.role.secret_id
     MILLRACE_SCALE    = base64encode(local.scale)
     MILLRACE_REPLICAS = var.replicas
-  }
+  })
 }
 
 module "template" {

@@ -40,15 +40,16 @@ variable "nats_url" {
 variable "pools" {
   description = "Outputs `scaling` of the pools that the autoscaler steers."
   type = list(object({
-    name       = string
-    stages     = list(string)
-    min        = number
-    max        = number
-    step       = number
-    cooldown_s = number
-    start_up_s = optional(number)
-    cost       = number
-    group      = string
+    name                = string
+    stages              = list(string)
+    min                 = number
+    max                 = number
+    step                = number
+    workers_per_machine = optional(number)
+    cooldown_s          = number
+    start_up_s          = optional(number)
+    cost                = number
+    group               = string
   }))
 
   validation {
@@ -83,6 +84,12 @@ variable "replicas" {
     condition     = contains([1, 3], var.replicas)
     error_message = "replicas=${var.replicas}: there are three nats-servers; give 3, or 1 to try things out."
   }
+}
+
+variable "settings" {
+  description = "Further lines of instance.env: variables of `millrace coordinator`, as OTEL_EXPORTER_OTLP_ENDPOINT."
+  type        = map(string)
+  default     = {}
 }
 
 variable "instance_type" {

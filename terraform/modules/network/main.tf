@@ -20,7 +20,7 @@ locals {
   spare  = cidrsubnet(var.cidr, 2, 3)
   nats   = { none = [], one = slice(local.zones, 0, 1), per_zone = local.zones }[var.nat]
 
-  needed    = ["autoscaling", "monitoring", "secretsmanager"]
+  needed    = concat(["autoscaling", "monitoring", "secretsmanager"], var.session_manager ? ["ssm", "ssmmessages"] : [])
   endpoints = var.interface_endpoints != null ? var.interface_endpoints : var.nat == "none" ? toset(local.needed) : []
 }
 
@@ -179,4 +179,26 @@ resource "aws_vpc_security_group_egress_rule" "member" {
   ip_protocol       = "tcp"
   from_port         = each.value.port
   to_port           = each.value.port
+}
+
+resource "aws_vpc_security_group_egress_rule" "traces" {
+  for_each          = toset(try(var.traces.cidrs, []))
+  security_group_id = aws_security_group.member.id
+  description       = "To the receiver of traces"
+  cidr_ipv4         = each.key
+  ip_protocol       = "tcp"
+  from_port         = var.traces.port
+  to_port           = var.traces.port
+}
+
+# /metrics and /healthz: of a coordinator at the first port, of worker number n of a machine at the
+# first and n.
+resource "aws_vpc_security_group_ingress_rule" "monitoring" {
+  for_each          = var.monitoring_cidrs
+  security_group_id = aws_security_group.member.id
+  description       = "Metrics"
+  cidr_ipv4         = each.key
+  ip_protocol       = "tcp"
+  from_port         = 9090
+  to_port           = 9105
 }

@@ -65,3 +65,41 @@ variable "interface_endpoints" {
     error_message = "interface_endpoints: give names such as secretsmanager; s3 has its gateway endpoint already."
   }
 }
+
+variable "session_manager" {
+  description = "Whether instances are to be reached by Session Manager: without a NAT gateway it has endpoints then."
+  type        = bool
+  default     = false
+}
+
+variable "monitoring_cidrs" {
+  description = "Addresses from which Prometheus reads /metrics, at the ports 9090 to 9105 of coordinators and workers. None: nobody."
+  type        = set(string)
+  default     = []
+
+  validation {
+    condition     = alltrue([for cidr in var.monitoring_cidrs : can(cidrnetmask(cidr))])
+    error_message = "monitoring_cidrs=${join(",", var.monitoring_cidrs)}: write IPv4 ranges as 10.8.0.0/16."
+  }
+
+  validation {
+    condition     = alltrue([for cidr in var.monitoring_cidrs : try(tonumber(split("/", cidr)[1]) >= 8, true)])
+    error_message = "monitoring_cidrs=${join(",", var.monitoring_cidrs)}: that is everyone; metrics name runs and machines, give your own networks."
+  }
+}
+
+variable "traces" {
+  description = "Addresses and port of a receiver of traces that instances may reach. Null: port 443 of any address alone. Its URL is the setting OTEL_EXPORTER_OTLP_ENDPOINT of coordinators and pools."
+  type        = object({ cidrs = set(string), port = optional(number, 4318) })
+  default     = null
+
+  validation {
+    condition     = var.traces == null ? true : alltrue([for cidr in var.traces.cidrs : can(cidrnetmask(cidr))]) && length(var.traces.cidrs) > 0
+    error_message = "traces.cidrs=${try(join(",", var.traces.cidrs), "")}: name at least one IPv4 range, as 10.8.4.0/24."
+  }
+
+  validation {
+    condition     = var.traces == null ? true : var.traces.port >= 1 && var.traces.port <= 65535
+    error_message = "traces.port=${try(var.traces.port, "")}: give 1 to 65535."
+  }
+}

@@ -24,7 +24,7 @@ resource "aws_sns_topic_subscription" "this" {
 resource "aws_cloudwatch_metric_alarm" "missing" {
   for_each            = var.groups
   alarm_name          = "${var.name}-${each.key}-missing"
-  alarm_description   = "Pool ${each.key} has had fewer instances than asked for during ${var.missing_minutes} minutes: no capacity, or they do not start. Look at the group's activity."
+  alarm_description   = "Pool ${each.key} has had fewer instances than asked for during ${var.missing_minutes} minutes: no capacity, or each launch fails. Look at the group's activity. An instance counts once it runs, with or without a worker that serves: that is told by the alert MillraceScaleBehind."
   comparison_operator = "GreaterThanThreshold"
   threshold           = 0
   evaluation_periods  = var.missing_minutes
@@ -152,11 +152,15 @@ resource "aws_iam_role_policy" "flow" {
 
   policy = jsonencode({
     Version = "2012-10-17"
-    Statement = [{
-      Effect   = "Allow"
-      Action   = ["logs:CreateLogStream", "logs:PutLogEvents", "logs:DescribeLogStreams"]
-      Resource = "${aws_cloudwatch_log_group.flow[0].arn}:*"
-    }]
+    Statement = [
+      {
+        Effect   = "Allow"
+        Action   = ["logs:CreateLogStream", "logs:PutLogEvents", "logs:DescribeLogStreams"]
+        Resource = "${aws_cloudwatch_log_group.flow[0].arn}:*"
+      },
+      # AWS knows no narrower right to look whether the group exists.
+      { Effect = "Allow", Action = "logs:DescribeLogGroups", Resource = "*" },
+    ]
   })
 }
 

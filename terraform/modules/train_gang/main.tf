@@ -1,36 +1,16 @@
-# Workers that make an optimiser step together: one type, one zone, close together, with ports open
-# to each other alone.
+# Workers that make an optimiser step together: one type, one zone, close together. The pool opens
+# their ports to each other alone.
 
 locals {
   name = "${var.fleet.name}-${var.name}"
+  # A member is a worker; the pool counts instances.
+  per_instance = coalesce(var.workers_per_machine, 1)
+  instances    = ceil(var.size / local.per_instance)
 }
 
 resource "aws_placement_group" "this" {
   name     = local.name
   strategy = "cluster"
-}
-
-# What members send to each other has no authentication and no encryption: nobody else reaches their
-# ports. EFA needs all protocols, in both directions.
-resource "aws_security_group" "this" {
-  name        = local.name
-  description = "Members of ${local.name}"
-  vpc_id      = var.fleet.network.vpc_id
-  tags        = { Name = local.name }
-}
-
-resource "aws_vpc_security_group_ingress_rule" "member" {
-  security_group_id            = aws_security_group.this.id
-  description                  = "From other members"
-  referenced_security_group_id = aws_security_group.this.id
-  ip_protocol                  = "-1"
-}
-
-resource "aws_vpc_security_group_egress_rule" "member" {
-  security_group_id            = aws_security_group.this.id
-  description                  = "To other members"
-  referenced_security_group_id = aws_security_group.this.id
-  ip_protocol                  = "-1"
 }
 
 module "pool" {
@@ -41,9 +21,10 @@ module "pool" {
   stages                  = ["train_shard", "publish_weights"]
   instance_types          = [var.instance_type]
   image_id                = var.image_id
-  min                     = var.min
-  max                     = var.size
-  step                    = var.size
+  min                     = ceil(var.min / local.per_instance)
+  max                     = local.instances
+  step                    = local.instances
+  workers_per_machine     = var.workers_per_machine
   cooldown_s              = var.cooldown_s
   cost                    = var.cost
   spot                    = var.spot
@@ -51,7 +32,7 @@ module "pool" {
   hook                    = { heartbeat_s = var.heartbeat_s }
   disk_gib                = var.disk_gib
   zone                    = var.zone
-  security_group_ids      = [aws_security_group.this.id]
+  settings                = var.settings
   placement_group         = aws_placement_group.this.name
   efa                     = var.efa
   capacity_reservation_id = var.capacity_reservation_id

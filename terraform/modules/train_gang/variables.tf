@@ -44,7 +44,7 @@ variable "name" {
 }
 
 variable "size" {
-  description = "Most members of the gang. Between runs it has none."
+  description = "Most members of the gang: workers, as many as a run's gang.ranks. Between runs it has none."
   type        = number
 
   validation {
@@ -57,6 +57,18 @@ variable "min" {
   description = "Fewest members, also between runs."
   type        = number
   default     = 0
+}
+
+variable "workers_per_machine" {
+  description = "Members on an instance: as many as its type has GPUs. Null: one for each GPU, and the autoscaler takes it for one; set it on types with several GPUs."
+  type        = number
+  default     = null
+
+  validation {
+    condition = var.workers_per_machine == null ? true : (var.workers_per_machine >= 1
+    && var.workers_per_machine <= 64 && floor(var.workers_per_machine) == var.workers_per_machine)
+    error_message = "workers_per_machine=${coalesce(var.workers_per_machine, -1)}: give a whole number from 1 to 64, or null."
+  }
 }
 
 variable "instance_type" {
@@ -111,7 +123,7 @@ variable "grace_s" {
 }
 
 variable "heartbeat_s" {
-  description = "Seconds for which the hook waits without a heartbeat."
+  description = "Seconds for which the hook waits without a heartbeat. A change replaces the group, whose instances drain and end."
   type        = number
   default     = 600
 }
@@ -126,6 +138,12 @@ variable "cost" {
   description = "Price of an instance-hour beside the other pools', for the autoscaler."
   type        = number
   default     = 10
+}
+
+variable "settings" {
+  description = "Further lines of instance.env: variables of `millrace-worker`."
+  type        = map(string)
+  default     = {}
 }
 
 variable "disk_gib" {

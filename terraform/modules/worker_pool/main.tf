@@ -7,6 +7,10 @@ locals {
   stages = [for stage in var.stages : split(":", stage)[0]]
   user   = join("-", local.stages)
   group  = "arn:${data.aws_partition.this.partition}:autoscaling:${var.fleet.network.region}:*:autoScalingGroup:*:autoScalingGroupName/${local.name}"
+  # Of an instance. Where nothing says it, install.sh decides by the GPUs, which are not known here.
+  workers = coalesce(var.workers_per_machine, try(tonumber(var.settings["MILLRACE_PROCESSES"]), null), 1)
+  # Members of a gang connect to each other at ports of their choice.
+  gang   = contains(local.stages, "train_shard") && var.max > 1
   subnet = var.zone == null ? var.fleet.network.subnet_ids : [var.fleet.network.subnet_ids[var.zone]]
 }
 
@@ -52,7 +56,33 @@ module "user_data" {
     MILLRACE_GRACE          = var.grace_s
     MILLRACE_LIFECYCLE_HOOK = var.hook.name
     MILLRACE_SCALING_GROUP  = local.name
-  })
+  }, var.workers_per_machine == null ? {} : { MILLRACE_PROCESSES = var.workers_per_machine })
+}
+
+# What members send to each other has no authentication and no encryption: nobody else reaches their
+# ports. EFA needs all protocols, in both directions.
+resource "aws_security_group" "gang" {
+  count       = local.gang ? 1 : 0
+  name        = local.name
+  description = "Members of ${local.name}"
+  vpc_id      = var.fleet.network.vpc_id
+  tags        = { Name = local.name }
+}
+
+resource "aws_vpc_security_group_ingress_rule" "gang" {
+  count                        = local.gang ? 1 : 0
+  security_group_id            = aws_security_group.gang[0].id
+  description                  = "From other members"
+  referenced_security_group_id = aws_security_group.gang[0].id
+  ip_protocol                  = "-1"
+}
+
+resource "aws_vpc_security_group_egress_rule" "gang" {
+  count                        = local.gang ? 1 : 0
+  security_group_id            = aws_security_group.gang[0].id
+  description                  = "To other members"
+  referenced_security_group_id = aws_security_group.gang[0].id
+  ip_protocol                  = "-1"
 }
 
 module "template" {
@@ -63,7 +93,7 @@ module "template" {
   instance_type           = var.instance_types[0]
   profile                 = module.role.profile
   user_data               = module.user_data.script
-  security_group_ids      = concat([var.fleet.network.member_group_id], var.security_group_ids)
+  security_group_ids      = concat([var.fleet.network.member_group_id], aws_security_group.gang[*].id, var.security_group_ids)
   disk_gib                = var.disk_gib
   http_tokens             = var.http_tokens
   efa                     = var.efa
@@ -82,6 +112,8 @@ resource "aws_autoscaling_group" "this" {
   # The autoscaler says which instance goes. Moving one merely for the balance of zones costs a
   # drain.
   suspended_processes = ["AZRebalance"]
+  # Where it lowers the number alone, an instance that still starts goes before one that works.
+  termination_policies = ["NewestInstance"]
   # Capacity may be short for hours; the alarms of the module observability tell.
   wait_for_capacity_timeout = "0"
   metrics_granularity       = "1Minute"

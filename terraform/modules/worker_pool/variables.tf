@@ -125,6 +125,18 @@ variable "step" {
   }
 }
 
+variable "workers_per_machine" {
+  description = "Workers that an instance runs: as many as it has GPUs. Null: one for each GPU, and the autoscaler takes it for one; set it on types with several GPUs."
+  type        = number
+  default     = null
+
+  validation {
+    condition = var.workers_per_machine == null ? true : (var.workers_per_machine >= 1
+    && var.workers_per_machine <= 64 && floor(var.workers_per_machine) == var.workers_per_machine)
+    error_message = "workers_per_machine=${coalesce(var.workers_per_machine, -1)}: give a whole number from 1 to 64, or null."
+  }
+}
+
 variable "cooldown_s" {
   description = "The autoscaler shrinks the pool to the most that it needed within so many seconds."
   type        = number
@@ -137,7 +149,7 @@ variable "cooldown_s" {
 }
 
 variable "start_up_s" {
-  description = "Seconds from a decision until a new worker serves, until the autoscaler has measured it. Null: its own guess."
+  description = "Seconds from a decision until a new worker serves, until the autoscaler has measured it. Null: 240."
   type        = number
   default     = null
 
@@ -192,7 +204,7 @@ variable "grace_s" {
 }
 
 variable "hook" {
-  description = "The hook that lets an instance drain: its name, and the seconds for which it waits without a heartbeat."
+  description = "The hook that lets an instance drain: its name, and the seconds for which it waits without a heartbeat. A change replaces the group, whose instances drain and end."
   type        = object({ name = optional(string, "drain"), heartbeat_s = optional(number, 300) })
   default     = {}
   nullable    = false
