@@ -1,11 +1,11 @@
 //! The workers that live, and how fast they are, as their notices tell. Notices may be lost, so
 //! nothing here is more than an estimate.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use millrace_schemas::limits::WORKER_REPORT_MS;
-use millrace_schemas::notice::{Machine, StageCounters, WorkerNotice};
+use millrace_schemas::notice::{StageCounters, WorkerNotice};
 use millrace_schemas::{Stage, WorkerId};
 use tokio::time::Instant;
 
@@ -201,10 +201,11 @@ impl Fleet {
         self.seen.iter().filter(move |(_, seen)| is_of(&seen.notice, pool))
     }
 
-    /// The machine of a worker.
+    /// The machines on which a worker lives, of whatever pool.
     #[must_use]
-    pub fn machine(&self, worker: &WorkerId) -> Option<&Machine> {
-        self.seen.get(worker)?.notice.machine.as_ref()
+    pub fn occupied(&self) -> BTreeSet<String> {
+        let machines = self.seen.values().filter_map(|seen| seen.notice.machine.as_ref());
+        machines.map(|machine| machine.name.clone()).collect()
     }
 
     /// What is known of a pool's workers.
@@ -218,7 +219,7 @@ impl Fleet {
             workers: self.of(pool).filter(|(_, seen)| !seen.notice.leaving).count() as u32,
             per_s: per_s.collect(),
             slots: self.slots(pool),
-            start_up_s: self.start_ups.get(&pool.name).copied().unwrap_or((pool.start_up_s, 0.0)),
+            start_up_s: self.start_ups.get(&pool.name).copied().unwrap_or((pool.start_up_s(), 0.0)),
         }
     }
 

@@ -1,4 +1,8 @@
-//! Which workers go when a pool shrinks. Pure.
+//! Which workers and machines go when a pool shrinks. Pure.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use millrace_schemas::WorkerId;
 use tokio::time::Instant;
@@ -18,15 +22,85 @@ pub fn leavers<'a>(
     unix_ms: u64,
     now: Instant,
 ) -> Vec<WorkerId> {
-    let key = |seen: &LiveWorker| {
-        let ends = seen.notice.machine.as_ref().and_then(|machine| machine.ends_unix_ms);
-        let soon = ends.filter(|ends| ends.saturating_sub(unix_ms) < SOON_MS).unwrap_or(u64::MAX);
-        let in_flight: u64 = seen.notice.stages.values().map(|counters| counters.in_hand).sum();
-        (soon, in_flight, now.duration_since(seen.first))
-    };
     let mut leavers: Vec<_> = workers.filter(|(_, seen)| !seen.notice.leaving).collect();
-    leavers.sort_by(|(a, first), (b, second)| key(first).cmp(&key(second)).then_with(|| a.cmp(b)));
+    leavers.sort_by_cached_key(|(worker, seen)| (Cost::of(seen, unix_ms, now), *worker));
     leavers.into_iter().take(count).map(|(worker, _)| worker.clone()).collect()
+}
+
+/// What it costs to lose a worker, or a machine with all of its workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Cost {
+    /// When its machine is taken back, in milliseconds since 1970; the last moment if not soon.
+    soon: u64,
+    in_flight: u64,
+    age: Duration,
+}
+
+impl Cost {
+    fn of(seen: &LiveWorker, unix_ms: u64, now: Instant) -> Self {
+        let ends = seen.notice.machine.as_ref().and_then(|machine| machine.ends_unix_ms);
+        Self {
+            soon: ends.filter(|ends| ends.saturating_sub(unix_ms) < SOON_MS).unwrap_or(u64::MAX),
+            in_flight: seen.notice.stages.values().map(|counters| counters.in_hand).sum(),
+            age: now.duration_since(seen.first),
+        }
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            soon: self.soon.min(other.soon),
+            in_flight: self.in_flight.saturating_add(other.in_flight),
+            age: self.age.max(other.age),
+        }
+    }
+}
+
+/// A machine on which workers of a pool live.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LiveMachine {
+    /// Its name in the cloud.
+    pub name: String,
+    /// Its workers that do not leave by themselves.
+    pub workers: Vec<WorkerId>,
+}
+
+/// The machines of `workers`, in the order in which they go: first those whose workers all leave
+/// already; then as their workers would, whose tasks in flight are added up. So a machine with a busy
+/// worker goes after all that have none, unless it is soon taken back.
+#[must_use]
+pub fn machines<'a>(
+    workers: impl Iterator<Item = (&'a WorkerId, &'a LiveWorker)>,
+    unix_ms: u64,
+    now: Instant,
+) -> Vec<LiveMachine> {
+    let mut machines: BTreeMap<&str, (Cost, Vec<WorkerId>)> = BTreeMap::new();
+    for (worker, seen) in workers {
+        let Some(machine) = &seen.notice.machine else { continue };
+        let cost = Cost::of(seen, unix_ms, now);
+        let known = machines.entry(&machine.name).and_modify(|(sum, _)| *sum = sum.and(cost));
+        let (_, stay) = known.or_insert((cost, Vec::new()));
+        if !seen.notice.leaving {
+            stay.push(worker.clone());
+        }
+    }
+    let mut machines: Vec<_> = machines.into_iter().collect();
+    machines.sort_by_key(|(_, (cost, stay))| (Reverse(stay.is_empty()), *cost));
+    let live =
+        |(name, (_, workers)): (&str, (Cost, Vec<WorkerId>))| LiveMachine { name: name.to_owned(), workers };
+    machines.into_iter().map(live).collect()
+}
+
+/// The workers of the first `machines` that have no more than `count` together.
+#[must_use]
+pub fn of_whole_machines(machines: &[LiveMachine], count: usize) -> Vec<WorkerId> {
+    let mut leavers = Vec::new();
+    for machine in machines {
+        if leavers.len() + machine.workers.len() > count {
+            break;
+        }
+        leavers.extend(machine.workers.iter().cloned());
+    }
+    leavers
 }
 
 #[cfg(test)]
@@ -55,6 +129,35 @@ mod tests {
             ..WorkerNotice::default()
         };
         LiveWorker { first: now - Duration::from_secs(age_s), last: now, notice }
+    }
+
+    fn on(machine: &str, seen: LiveWorker) -> LiveWorker {
+        let machine = Some(Machine { name: machine.into(), ends_unix_ms: None });
+        LiveWorker { notice: WorkerNotice { machine, ..seen.notice }, ..seen }
+    }
+
+    #[test]
+    fn a_machine_goes_after_those_whose_workers_are_all_idle() {
+        let now = Instant::now() + Duration::from_secs(1_000);
+        let workers: BTreeMap<WorkerId, LiveWorker> = [
+            ("a-0", on("i-half", seen(now, 10, 0, None, false))),
+            ("a-1", on("i-half", seen(now, 10, 1, None, false))),
+            ("b-0", on("i-idle", seen(now, 900, 0, None, false))),
+            ("b-1", on("i-idle", seen(now, 900, 0, None, false))),
+            ("c-0", on("i-busy", seen(now, 10, 8, None, false))),
+            ("c-1", on("i-busy", seen(now, 10, 8, None, false))),
+            ("d-0", on("i-leaves", seen(now, 10, 9, None, true))),
+        ]
+        .map(|(name, seen)| (name.parse().unwrap(), seen))
+        .into();
+        let machines = machines(workers.iter(), 1_000_000, now);
+        let names: Vec<&str> = machines.iter().map(|machine| machine.name.as_str()).collect();
+        assert_eq!(names, ["i-leaves", "i-idle", "i-half", "i-busy"]);
+        let leave = |count| -> Vec<String> {
+            of_whole_machines(&machines, count).iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(leave(1), Vec::<String>::new(), "no machine of two has one too many");
+        assert_eq!(leave(3), ["b-0", "b-1"]);
     }
 
     #[test]

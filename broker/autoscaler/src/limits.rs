@@ -31,7 +31,8 @@ impl Lately {
 }
 
 /// The number of workers that a pool is to have. `before` is the last decision's, `now` the time
-/// since the start. The need's reason gets the limit that applied last.
+/// since the start. The need's reason gets the limit that applied last. Of machines with several workers
+/// it is a whole number.
 pub fn limited(pool: &PoolSpec, need: &mut Need, lately: &mut Lately, before: u32, now: Duration) -> u32 {
     let mut workers = need.workers;
     let mut limit = |to: u32, why: ScaleLimit| {
@@ -48,7 +49,11 @@ pub fn limited(pool: &PoolSpec, need: &mut Need, lately: &mut Lately, before: u3
     let most = most.min(pool.max);
     let wanted =
         if wanted < before { limit(most.min(before).max(wanted), ScaleLimit::CoolDown) } else { wanted };
-    limit(wanted.clamp(before.saturating_sub(pool.step), before.saturating_add(pool.step)), ScaleLimit::Step)
+    // With a step below a machine's workers the pool could not change.
+    let step = pool.step.max(pool.workers_per_machine);
+    let wanted =
+        limit(wanted.clamp(before.saturating_sub(step), before.saturating_add(step)), ScaleLimit::Step);
+    pool.of_whole_machines(wanted)
 }
 
 #[cfg(test)]
@@ -85,6 +90,19 @@ mod tests {
         assert_eq!(decide(&pool, &mut Lately::default(), 0, 2, 1), (1, Some(ScaleLimit::Min)));
         assert_eq!(decide(&pool, &mut Lately::default(), 0, 9, 1), (6, Some(ScaleLimit::Step)));
         assert_eq!(decide(&pool, &mut Lately::default(), 4, 4, 1), (4, None));
+    }
+
+    #[test]
+    fn a_pool_of_machines_with_several_workers_has_whole_ones() {
+        let pool = pool(
+            "max = 24\nworkers_per_machine = 8\ncooldown_s = 0\ntarget = { kind = \"aws\", group = \"g\" }",
+        );
+        let mut lately = Lately::default();
+        assert_eq!(decide(&pool, &mut lately, 16, 0, 0), (8, Some(ScaleLimit::Step)));
+        assert_eq!(decide(&pool, &mut lately, 16, 8, 1), (16, None));
+        assert_eq!(decide(&pool, &mut lately, 9, 16, 2), (16, None), "nine workers need two machines");
+        assert_eq!(decide(&pool, &mut lately, 0, 16, 3), (8, Some(ScaleLimit::Step)));
+        assert_eq!(decide(&pool, &mut lately, 99, 16, 4), (24, Some(ScaleLimit::Max)));
     }
 
     #[test]

@@ -11,10 +11,10 @@ use millrace_coordinator::shell::leader::Term;
 use millrace_coordinator::shell::shared::SharedState;
 use millrace_queue::Broker;
 use millrace_queue::port::Listener;
-use millrace_schemas::Stage;
 use millrace_schemas::notice::WorkerNotice;
 use millrace_schemas::scale::{ScaleCause, ScaleLimit, ScaleReason, Scaled};
 use millrace_schemas::subjects::{ALL_RUNS, NOTICE_WORKERS};
+use millrace_schemas::{Stage, WorkerId};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -22,11 +22,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::board::{Board, Standing};
 use crate::fleet::Fleet;
-use crate::leave::leavers;
+use crate::leave::{leavers, machines, of_whole_machines};
 use crate::limits::{Lately, limited};
 use crate::plan::{Need, Runs, plan};
-use crate::spec::{PoolSpec, ScalingFile};
-use crate::targets::{Order, Target, converge};
+use crate::spec::{PoolSpec, ScalingFile, TargetSpec};
+use crate::targets::{Machines, Order, Target, converge};
 
 /// Pause before the workers' notices are heard again after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -60,6 +60,7 @@ struct Scaler {
     lately: BTreeMap<String, Lately>,
     told: BTreeMap<String, Instant>,
     orders: BTreeMap<String, watch::Sender<Order>>,
+    targets: BTreeMap<String, Arc<dyn Target>>,
     started: Instant,
     /// It led at the last decision.
     led: bool,
@@ -74,10 +75,10 @@ pub async fn run(at: Autoscaler, targets: BTreeMap<String, Arc<dyn Target>>, shu
     // Dropping this future ends them.
     let mut converging = JoinSet::new();
     let mut orders = BTreeMap::new();
-    for (pool, target) in targets {
+    for (pool, target) in &targets {
         let (sender, order) = watch::channel(Order::default());
-        converging.spawn(converge(pool.clone(), target, order));
-        orders.insert(pool, sender);
+        converging.spawn(converge(pool.clone(), target.clone(), order));
+        orders.insert(pool.clone(), sender);
     }
     let mut scaler = Scaler {
         at,
@@ -86,6 +87,7 @@ pub async fn run(at: Autoscaler, targets: BTreeMap<String, Arc<dyn Target>>, shu
         lately: BTreeMap::new(),
         told: BTreeMap::new(),
         orders,
+        targets,
         started: Instant::now(),
         led: false,
     };
@@ -187,19 +189,18 @@ impl Scaler {
         metrics::gauge!("millrace_scale_live_workers", "pool" => pool.name.clone()).set(f64::from(live));
         let last = self.at.shared.lock().scaling.get(&pool.name).map(|known| known.last.clone());
         let unix_ms = self.at.clock.unix_ms();
-        let surplus = live.saturating_sub(desired) as usize;
-        let leave = leavers(self.fleet.of(pool), surplus, unix_ms, now);
+        let (order, replaced) = self.order(pool, desired, live, now);
         let recent = self.told.get(&pool.name).is_some_and(|told| now.duration_since(*told) < RETELL);
         let is_new = last.as_ref().is_none_or(|last| {
             let other = (last.reason.cause, last.reason.limit) != (reason.cause, reason.limit);
-            last.desired != desired || last.dry_run != dry_run || other && !recent
+            last.desired != desired || last.dry_run != dry_run || other && !recent || !replaced.is_empty()
         });
         if is_new {
             let scaled = Scaled {
                 pool: pool.name.clone(),
                 before,
                 desired,
-                leave: leave.clone(),
+                leave: order.leave.iter().cloned().chain(replaced).collect(),
                 unix_ms,
                 dry_run,
                 reason,
@@ -220,9 +221,33 @@ impl Scaler {
             self.fleet.awaits(&pool.name, desired.saturating_sub(before), now);
         }
         self.at.board.set(&pool.name, Standing { desired, decided: Instant::now(), dry_run });
-        if !dry_run && let Some(order) = self.orders.get(&pool.name) {
-            let machines = leave.iter().filter_map(|worker| Some(self.fleet.machine(worker)?.name.clone()));
-            order.send_replace(Order { desired: Some(desired), machines: machines.collect(), leave });
+        if !dry_run && let Some(orders) = self.orders.get(&pool.name) {
+            orders.send_replace(order);
+        }
+    }
+
+    /// What the pool's target is to do, and the machines that it replaced since the last call.
+    fn order(&self, pool: &PoolSpec, desired: u32, live: u32, now: Instant) -> (Order, Vec<WorkerId>) {
+        let (unix_ms, surplus) = (self.at.clock.unix_ms(), live.saturating_sub(desired) as usize);
+        let machines = match pool.target {
+            TargetSpec::Aws { .. } => self.machines(pool, unix_ms, now),
+            TargetSpec::Local | TargetSpec::Kubernetes { .. } | TargetSpec::Keda => Machines::default(),
+        };
+        let leave = match pool.workers_per_machine {
+            1 => leavers(self.fleet.of(pool), surplus, unix_ms, now),
+            _ => of_whole_machines(&machines.live, surplus),
+        };
+        let replaced = self.targets.get(&pool.name).map(|target| target.replaced()).unwrap_or_default();
+        (Order { desired: Some(desired), leave, machines }, replaced)
+    }
+
+    fn machines(&self, pool: &PoolSpec, unix_ms: u64, now: Instant) -> Machines {
+        let (mean_s, deviation_s) = self.fleet.supply(pool).start_up_s;
+        Machines {
+            live: machines(self.fleet.of(pool), unix_ms, now),
+            occupied: self.fleet.occupied(),
+            all_known: self.fleet.of(pool).all(|(_, seen)| seen.notice.machine.is_some()),
+            start_up: Duration::from_secs_f64((mean_s + 2.0 * deviation_s).max(0.0)),
         }
     }
 }
@@ -242,3 +267,6 @@ fn take_share(pool: &PoolSpec, need: &mut Need, left: &mut f64) {
     let taken = f64::from(need.workers.min(pool.max));
     *left = if wanted > 0.0 { *left * (1.0 - taken / wanted).max(0.0) } else { *left };
 }
+
+#[cfg(test)]
+mod tests;

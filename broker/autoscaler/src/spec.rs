@@ -11,6 +11,13 @@ use serde::Deserialize;
 const MAX_POOLS: usize = 64;
 /// Workers of a pool, at most.
 const MAX_WORKERS: u32 = 65_536;
+/// Workers of a machine, at most: more than any machine has GPUs.
+const MAX_PER_MACHINE: u32 = 64;
+/// Seconds until a worker of an AWS group serves, by a rough guess: the instance boots, fetches the
+/// release and its libraries, and loads a model.
+const AWS_START_UP_S: f64 = 240.0;
+/// The same elsewhere: a process starts.
+const START_UP_S: f64 = 5.0;
 /// Bytes of a pool's name, at most.
 const MAX_NAME: usize = 64;
 
@@ -42,15 +49,20 @@ pub struct PoolSpec {
     pub min: u32,
     /// Workers at most.
     pub max: u32,
-    /// Workers started or ended in one decision, at most.
+    /// Workers started or ended in one decision, at most. Those of one machine may always be.
     #[serde(default = "one")]
     pub step: u32,
+    /// Workers that each machine of the target runs. `min`, `max` and `step` count workers; the target
+    /// starts and ends whole machines.
+    #[serde(default = "one")]
+    pub workers_per_machine: u32,
     /// A pool shrinks to the most that it needed within so many seconds.
     #[serde(default = "thirty")]
     pub cooldown_s: f64,
-    /// Seconds from a decision until a new worker serves, until that is measured.
-    #[serde(default = "five")]
-    pub start_up_s: f64,
+    /// Seconds from a decision until a new worker serves, until that is measured; `None` for the
+    /// target's usual one.
+    #[serde(default)]
+    pub start_up_s: Option<f64>,
     /// Relative price of a worker's hour. Where several pools serve the same stages, the cheaper ones
     /// are filled first.
     #[serde(default = "unit")]
@@ -162,7 +174,7 @@ impl ScalingFile {
         seconds("interval_s".to_owned(), self.interval_s, 0.1);
         for pool in &self.pools {
             seconds(format!("pool {:?}: cooldown_s", pool.name), pool.cooldown_s, 0.0);
-            seconds(format!("pool {:?}: start_up_s", pool.name), pool.start_up_s, 0.0);
+            seconds(format!("pool {:?}: start_up_s", pool.name), pool.start_up_s(), 0.0);
         }
         if self.pools.is_empty() || self.pools.len() > MAX_POOLS {
             mistakes.push(format!("pools = {}: give 1 to {MAX_POOLS} [[pool]] tables", self.pools.len()));
@@ -204,6 +216,9 @@ impl PoolSpec {
         if min > max {
             wrong(format!("min = {min} is above max = {max}"));
         }
+        for mistake in self.per_machine_mistakes() {
+            wrong(mistake);
+        }
         if *step == 0 {
             wrong("step = 0: the pool could never change; give 1 or more".into());
         }
@@ -227,6 +242,39 @@ impl PoolSpec {
             }
         }
         mistakes
+    }
+
+    fn per_machine_mistakes(&self) -> Vec<String> {
+        let Self { max, workers_per_machine: each, target, .. } = self;
+        let mut mistakes = Vec::new();
+        if *each == 0 || *each > MAX_PER_MACHINE {
+            return vec![format!("workers_per_machine = {each}: give 1 to {MAX_PER_MACHINE}")];
+        }
+        if *each > 1 && !matches!(target, TargetSpec::Aws { .. }) {
+            mistakes.push(format!(
+                "workers_per_machine = {each}: only the target \"aws\" has machines of several workers; leave it out"
+            ));
+        }
+        if max % each != 0 {
+            mistakes.push(format!(
+                "max = {max} counts workers, and is no multiple of workers_per_machine = {each}; give {}",
+                max.next_multiple_of(*each)
+            ));
+        }
+        mistakes
+    }
+
+    /// Seconds from a decision until a new worker serves, as expected before it is measured.
+    #[must_use]
+    pub fn start_up_s(&self) -> f64 {
+        let usual = if matches!(self.target, TargetSpec::Aws { .. }) { AWS_START_UP_S } else { START_UP_S };
+        self.start_up_s.unwrap_or(usual)
+    }
+
+    /// `workers`, rounded up to those of whole machines.
+    #[must_use]
+    pub fn of_whole_machines(&self, workers: u32) -> u32 {
+        workers.checked_next_multiple_of(self.workers_per_machine).unwrap_or(workers)
     }
 
     /// The cool-down.
@@ -262,6 +310,27 @@ mod tests {
         assert_eq!(file.pools[1].target, TargetSpec::Local);
         assert_eq!(file.pools[1].stages, [Stage::EnvStep, Stage::Reward].into());
         assert_eq!((file.pools[1].step, file.dry_run), (1, false));
+    }
+
+    #[test]
+    fn a_new_instance_is_expected_later_than_a_new_process() {
+        let file = ScalingFile::parse(GOOD).unwrap();
+        assert_eq!([file.pools[0].start_up_s(), file.pools[1].start_up_s()], [240.0, 5.0]);
+        let file = ScalingFile::parse(&GOOD.replace("step = 4", "start_up_s = 90")).unwrap();
+        assert_eq!(file.pools[0].start_up_s(), 90.0, "what the file says counts");
+    }
+
+    #[test]
+    fn bounds_that_machines_of_several_workers_cannot_have_are_refused() {
+        let with = |line: &str| ScalingFile::parse(&GOOD.replace("step = 4", line)).map(drop);
+        with("workers_per_machine = 4").unwrap();
+        let said = with("workers_per_machine = 3").unwrap_err().to_string();
+        assert!(said.contains("max = 8 counts workers") && said.contains("give 9"), "{said}");
+        let said = with("workers_per_machine = 0").unwrap_err().to_string();
+        assert!(said.contains("workers_per_machine = 0: give 1 to 64"), "{said}");
+        let local = GOOD.replace("min = 1", "workers_per_machine = 2");
+        let said = ScalingFile::parse(&local).unwrap_err().to_string();
+        assert!(said.contains("only the target \"aws\""), "{said}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What makes a decision true. A target is told the standing decision again and again, until the
 //! world agrees: a call that was lost, refused or cut is made again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use millrace_queue::Broker;
 use millrace_schemas::WorkerId;
 use tokio::sync::watch;
 
+use crate::leave::LiveMachine;
 use crate::spec::{ScalingFile, TargetSpec};
 
 mod aws;
@@ -30,8 +31,21 @@ pub struct Order {
     pub desired: Option<u32>,
     /// Live workers beyond that, in the order in which they should go.
     pub leave: Vec<WorkerId>,
-    /// Their machines, as far as they are known, in the same order.
-    pub machines: Vec<String>,
+    /// What a target that ends machines has to know.
+    pub machines: Machines,
+}
+
+/// The machines of a pool's workers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Machines {
+    /// Those on which a worker of the pool lives, in the order in which they should go.
+    pub live: Vec<LiveMachine>,
+    /// Those on which any worker lives, of whatever pool.
+    pub occupied: BTreeSet<String>,
+    /// Each live worker of the pool tells its machine. Else one without a worker is not known from others.
+    pub all_known: bool,
+    /// Time from a decision until a new worker serves, its spread included.
+    pub start_up: Duration,
 }
 
 /// Why a target did not follow an order.
@@ -44,6 +58,11 @@ pub struct TargetError(pub String);
 pub trait Target: Send + Sync + 'static {
     /// Takes the world one step nearer to the order. Repeating it is harmless.
     async fn follow(&self, desired: u32, order: &Order) -> Result<(), TargetError>;
+
+    /// Machines without a worker that it replaced since the last call.
+    fn replaced(&self) -> Vec<WorkerId> {
+        Vec::new()
+    }
 }
 
 /// The targets of a file, by pool.
@@ -58,7 +77,9 @@ pub async fn of(
     for pool in &file.pools {
         let target: Arc<dyn Target> = match &pool.target {
             TargetSpec::Local | TargetSpec::Keda => Arc::new(drain::Drain::new(broker.clone())),
-            TargetSpec::Aws { group } => Arc::new(aws::Aws::connect(group.clone()).await),
+            TargetSpec::Aws { group } => {
+                Arc::new(aws::Aws::connect(group.clone(), pool.workers_per_machine).await)
+            }
             TargetSpec::Kubernetes { namespace, resource, name } => {
                 Arc::new(kubernetes::Kubernetes::in_cluster(broker.clone(), namespace, resource, name)?)
             }

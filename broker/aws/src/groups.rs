@@ -1,6 +1,8 @@
 //! Auto-scaling groups.
 
 use aws_sdk_autoscaling::Client;
+use aws_sdk_autoscaling::error::SdkError;
+use aws_sdk_autoscaling::operation::terminate_instance_in_auto_scaling_group::TerminateInstanceInAutoScalingGroupError;
 use aws_sdk_autoscaling::types::LifecycleState;
 
 use crate::client::{AwsError, settings};
@@ -29,8 +31,31 @@ pub struct GroupState {
 pub struct Instance {
     /// Its id.
     pub id: String,
-    /// It serves, or soon will: it neither ends nor stands by.
-    pub is_active: bool,
+    /// Where it is in its life.
+    pub phase: Phase,
+}
+
+/// Where an instance of a group is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// It starts. It counts towards the group's number.
+    Pending,
+    /// It has started. It counts towards the group's number. AWS does not know whether a worker serves.
+    InService,
+    /// It ends or stands by, and does not count.
+    Apart,
+}
+
+impl From<&LifecycleState> for Phase {
+    fn from(state: &LifecycleState) -> Self {
+        match state {
+            LifecycleState::InService => Self::InService,
+            LifecycleState::Pending | LifecycleState::PendingWait | LifecycleState::PendingProceed => {
+                Self::Pending
+            }
+            _ => Self::Apart,
+        }
+    }
 }
 
 impl ScalingGroups {
@@ -53,16 +78,8 @@ impl ScalingGroups {
         let number =
             |value: Option<i32>| value.and_then(|value| u32::try_from(value).ok()).unwrap_or_default();
         let instances = found.instances().iter().filter_map(|instance| {
-            let is_active = matches!(
-                instance.lifecycle_state(),
-                Some(
-                    LifecycleState::InService
-                        | LifecycleState::Pending
-                        | LifecycleState::PendingWait
-                        | LifecycleState::PendingProceed
-                )
-            );
-            Some(Instance { id: instance.instance_id()?.to_owned(), is_active })
+            let phase = instance.lifecycle_state().map_or(Phase::Apart, Phase::from);
+            Some(Instance { id: instance.instance_id()?.to_owned(), phase })
         });
         Ok(GroupState {
             min: number(found.min_size()),
@@ -90,9 +107,26 @@ impl ScalingGroups {
     /// AWS cannot be reached or refuses: the instance ends already, or the group is at its lower
     /// bound.
     pub async fn end(&self, instance: &str) -> Result<(), AwsError> {
+        let ended = self.terminate(instance, true).await;
+        ended.map_err(|e| AwsError::new(format!("end the instance {instance}"), e))
+    }
+
+    /// Ends this instance, and its group starts another one.
+    ///
+    /// # Errors
+    /// AWS cannot be reached or refuses: the instance ends already.
+    pub async fn replace(&self, instance: &str) -> Result<(), AwsError> {
+        let ended = self.terminate(instance, false).await;
+        ended.map_err(|e| AwsError::new(format!("replace the instance {instance}"), e))
+    }
+
+    async fn terminate(
+        &self,
+        instance: &str,
+        one_less: bool,
+    ) -> Result<(), SdkError<TerminateInstanceInAutoScalingGroupError>> {
         let request = self.client.terminate_instance_in_auto_scaling_group().instance_id(instance);
-        let ended = request.should_decrement_desired_capacity(true).send().await;
-        ended.map(drop).map_err(|e| AwsError::new(format!("end the instance {instance}"), e))
+        request.should_decrement_desired_capacity(one_less).send().await.map(drop)
     }
 
     /// Lets an instance that waits in a lifecycle hook go on to its end.

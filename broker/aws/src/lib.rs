@@ -9,5 +9,5 @@ mod metadata;
 
 pub use bucket::{Bucket, LifecycleRule, MissingRules, Presence, PublicBlock, Setting, Versioning};
 pub use client::AwsError;
-pub use groups::{GroupState, Instance, ScalingGroups};
+pub use groups::{GroupState, Instance, Phase, ScalingGroups};
 pub use metadata::{Metadata, Notices};

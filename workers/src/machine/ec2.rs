@@ -91,7 +91,7 @@ async fn follow(at: Arc<Place>, departure: Departure, of_machine: watch::Sender<
     }
 }
 
-/// Requests the departure for what is new in `notices`.
+/// Requests the departure for what is new in `notices`: an end that is certain.
 fn request(departure: &Departure, before: &Notices, notices: &Notices) {
     if let Some(ends) = notices.spot_ends_unix_ms
         && before.spot_ends_unix_ms != Some(ends)
@@ -99,7 +99,9 @@ fn request(departure: &Departure, before: &Notices, notices: &Notices) {
         departure.request("the spot instance is taken back", Some(until(ends)));
     }
     if notices.rebalance && !before.rebalance {
-        departure.request("the spot instance may soon be taken back", None);
+        // The group starts a replacement first, then ends this instance; without capacity it may do
+        // neither for hours. A worker that left now would leave a machine that is paid and idle.
+        tracing::info!("the spot instance may be taken back; working on until it is, or its group ends it");
     }
     if notices.leaves_group && !before.leaves_group {
         departure.request("the scaling group ends the instance", None);
@@ -154,5 +156,28 @@ impl Place {
         let Some(group) = self.group().await? else { return Ok(false) };
         self.groups().await.complete_hook(&group, &self.hook, self.instance().await?).await?;
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn departs(before: &Notices, notices: &Notices) -> bool {
+        let departure = Departure::default();
+        request(&departure, before, notices);
+        departure.requested().is_cancelled()
+    }
+
+    #[tokio::test]
+    async fn a_worker_stays_at_a_rebalance_recommendation_and_departs_at_what_is_certain() {
+        let stays = Notices::default();
+        let rebalance = Notices { rebalance: true, ..stays.clone() };
+        assert!(!departs(&stays, &rebalance), "nobody ends the instance yet");
+        let leaves_group = Notices { leaves_group: true, ..rebalance.clone() };
+        assert!(departs(&rebalance, &leaves_group), "its replacement serves");
+        let spot = Notices { spot_ends_unix_ms: Some(1), ..rebalance.clone() };
+        assert!(departs(&rebalance, &spot));
+        assert!(!departs(&spot, &spot), "a notice counts once");
     }
 }

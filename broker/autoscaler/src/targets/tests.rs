@@ -1,35 +1,9 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use millrace_aws::{GroupState, Instance};
 use tokio::time::Instant;
 
-use super::aws::{Step, step};
 use super::*;
-
-fn group(desired: u32, active: &[&str]) -> GroupState {
-    let instances = active.iter().map(|id| Instance { id: (*id).to_owned(), is_active: true });
-    GroupState { min: 0, max: 4, desired, instances: instances.collect() }
-}
-
-#[test]
-fn a_group_grows_by_number_and_shrinks_by_name() {
-    let chosen = ["i-2".to_owned(), "i-9".to_owned(), "i-1".to_owned()];
-    assert_eq!(step(&group(2, &["i-1", "i-2"]), 3, &chosen), Step::Set(3));
-    assert_eq!(step(&group(2, &["i-1", "i-2"]), 2, &chosen), Step::Nothing);
-    assert_eq!(step(&group(3, &["i-1", "i-2", "i-3"]), 2, &chosen), Step::End(vec!["i-2".into()]));
-    assert_eq!(
-        step(&group(3, &["i-1", "i-2", "i-3"]), 0, &chosen),
-        Step::End(vec!["i-2".into(), "i-1".into()])
-    );
-    assert_eq!(step(&group(3, &[]), 2, &chosen), Step::Set(2), "no instance serves yet");
-}
-
-#[test]
-fn an_order_beyond_the_group_goes_as_far_as_its_bounds() {
-    assert_eq!(step(&group(2, &[]), 99, &[]), Step::Set(4));
-    assert_eq!(step(&group(4, &[]), 99, &[]), Step::Nothing);
-}
 
 /// Fails a few times, then notes what it was told.
 struct Failing {

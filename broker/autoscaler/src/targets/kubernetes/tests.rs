@@ -71,7 +71,7 @@ impl Cluster {
 
     async fn follow(&self, desired: u32, leave: &[&str]) -> Result<(), TargetError> {
         let leave = leave.iter().map(|worker| worker.parse().unwrap()).collect();
-        let order = Order { desired: Some(desired), leave, machines: Vec::new() };
+        let order = Order { desired: Some(desired), leave, ..Order::default() };
         self.target.follow(desired, &order).await
     }
 
