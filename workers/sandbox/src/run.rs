@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, interval, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::groups::Group;
 use crate::job::{End, Job, Line, Protection, Ran};
@@ -207,6 +207,16 @@ impl From<Silence> for SandboxError {
     }
 }
 
+/// Waits until a process and its descendants have more than `most` bytes, or too many mappings. For ever where
+/// that is no bound.
+async fn beyond(pid: Option<u32>, most: u64) {
+    let Some(pid) = pid.filter(|_| most < u64::MAX) else { return std::future::pending().await };
+    let mut looks = memory::looks(pid);
+    while looks.next().await.is_within(most) {
+        sleep(LOOK.max(looks.pause())).await;
+    }
+}
+
 /// What a sandbox tells, line by line.
 struct Lines {
     output: BufReader<ChildStdout>,
@@ -219,25 +229,17 @@ impl Lines {
     /// The next line. The sandbox dies where its processes have more than `memory` bytes.
     async fn next(&mut self, child: &mut Child, memory: u64) -> Result<Line, Silence> {
         let mut line = Vec::new();
-        let mut looks = interval(LOOK);
         let mut lines = (&mut self.output).take(self.most);
         let read = lines.read_until(b'\n', &mut line);
-        tokio::pin!(read);
-        loop {
-            tokio::select! {
-                read = timeout_at(self.until, &mut read) => {
-                    match read {
-                        Err(_) => return Err(Silence::Late),
-                        Ok(Err(error)) => return Err(Silence::Unreadable(error.to_string())),
-                        Ok(Ok(_)) => break,
-                    }
-                }
-                _ = looks.tick(), if memory < u64::MAX => {
-                    if child.id().is_some_and(|pid| memory::of_tree(pid) > memory) {
-                        let _ = child.kill().await;
-                        return Err(Silence::Memory);
-                    }
-                }
+        tokio::select! {
+            read = timeout_at(self.until, read) => match read {
+                Err(_) => return Err(Silence::Late),
+                Ok(Err(error)) => return Err(Silence::Unreadable(error.to_string())),
+                Ok(Ok(_)) => {}
+            },
+            () = beyond(child.id(), memory) => {
+                let _ = child.kill().await;
+                return Err(Silence::Memory);
             }
         }
         match line.last() {

@@ -160,6 +160,17 @@ async fn nobody_else_is_there() {
 }
 
 #[tokio::test]
+async fn a_timeout_ends_processes_whose_names_are_no_text() {
+    let sandbox = sandbox().await;
+    let hides = "open('/proc/self/comm', 'wb').write(b'\\xff)')\nimport os, time\nfor _ in range(3):\n    if os.fork(): time.sleep(1000)\n    os.setsid()\ntime.sleep(1000)";
+    let late = sandbox.exec(Exec::new(["python3", "-c", hides]).timeout_ms(1_500), b"").await.unwrap();
+    assert_eq!(late.end, End::Wall, "{late:?}");
+    let left = "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c '[i]mport os, time'; true";
+    let left = sandbox.exec(Exec::shell(left), b"").await.unwrap();
+    assert_eq!(left.stdout, b"0\n", "{left:?}");
+}
+
+#[tokio::test]
 async fn a_layer_that_lies_about_the_systems_folders_is_refused() {
     // Where folders of the system are mounted a layer has symlinks to the machine's: what is
     // written there when the sandbox is built would be written outside.

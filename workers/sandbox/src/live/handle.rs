@@ -1,19 +1,20 @@
 //! A long-lived sandbox, for the process that owns it: `link.rs` is the connection to it, `files.rs`
 //! its files, `packing.rs` writes them down, `ports.rs` connects to its servers, `forwards.rs` is the
-//! outer end of its own connections.
+//! outer end of its own connections, `watch.rs` bounds its memory.
 
 mod files;
 mod ports;
 mod packing;
 mod forwards;
+mod watch;
 mod link;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::process::Child;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -24,6 +25,7 @@ use crate::live::layers::Snapshot;
 use crate::live::process::{Event, Process};
 use crate::live::spec::{Exec, LiveError, MAX_LAYERS, Output, Spec, Wall};
 use crate::live::wire::{self, Build, FromInit, ToInit};
+use crate::memory;
 use forwards::Forwards;
 pub(crate) use forwards::sweep;
 pub(crate) use link::Link;
@@ -44,6 +46,8 @@ pub struct LiveSandbox {
     body: Body,
     /// [`stop`](Self::stop) took its files.
     stopped: AtomicBool,
+    /// Connections to its ports that are being made at once; more wait.
+    dialling: Semaphore,
 }
 
 /// A sandbox that was stopped: its files, without anything that ran. They go with this value.
@@ -64,6 +68,8 @@ struct Body {
     child: Mutex<Child>,
     pid: u32,
     watch: JoinHandle<()>,
+    /// Bytes of memory at the last look.
+    memory: Arc<AtomicU64>,
     _forwards: Forwards,
 }
 
@@ -77,7 +83,12 @@ impl Drop for Body {
 impl LiveSandbox {
     pub(crate) async fn make(host: Host, below: Snapshot, spec: Spec) -> Result<Self, LiveError> {
         let body = Body::over(&host, &below, &spec).await?;
-        Ok(Self { host, spec, below, body, stopped: AtomicBool::new(false) })
+        Ok(Self::of(host, below, spec, body))
+    }
+
+    fn of(host: Host, below: Snapshot, spec: Spec, body: Body) -> Self {
+        let (stopped, dialling) = (AtomicBool::new(false), Semaphore::new(ports::DIALLING));
+        Self { host, spec, below, body, stopped, dialling }
     }
 
     /// The walls that this machine lacks. None of them is among the `needs` of its [`Spec`].
@@ -98,10 +109,11 @@ impl LiveSandbox {
         self.body.link.is_open()
     }
 
-    /// Bytes of memory that its processes have now, as its bound counts them.
+    /// Bytes of memory that its processes had at the last look, as its bound counts them; 0 before its first
+    /// command.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
-        if self.is_alive() { crate::memory::of_tree(self.body.pid) } else { 0 }
+        if self.is_alive() { self.body.memory.load(Ordering::Relaxed) } else { 0 }
     }
 
     /// Starts a command.
@@ -207,7 +219,7 @@ impl Stopped {
         match Body::make(&self.host, &self.below, Arc::clone(&self.upper), &spec).await {
             Ok(body) => {
                 let Self { host, below, .. } = self;
-                Ok(LiveSandbox { host, spec, below, body, stopped: AtomicBool::new(false) })
+                Ok(LiveSandbox::of(host, below, spec, body))
             }
             Err(error) => Err((self, error)),
         }
@@ -237,7 +249,7 @@ impl Body {
             sockets: forwards.paths.clone(),
         };
         // The same for both stages within.
-        let twice = wire::encode(&build).repeat(2);
+        let twice = wire::encode(&build).map_err(|error| LiveError::Refused(error.to_string()))?.repeat(2);
         let ended = |_| LiveError::Refused("it ended without a word".to_owned());
         tokio::io::AsyncWriteExt::write_all(&mut stream, &twice).await.map_err(ended)?;
         let FromInit::Ready { lacks } = hear(&mut stream).await? else {
@@ -246,8 +258,10 @@ impl Body {
         forwards.mounted();
         let link = Link::over(stream, group);
         let pid = child.id().unwrap_or_default();
-        let watch = tokio::spawn(watch_memory(pid, spec.bounds.memory_bytes, Arc::clone(&link)));
-        Ok(Self { upper, lacks, link, child: Mutex::new(child), pid, watch, _forwards: forwards })
+        let (most, memory) = (spec.bounds.memory_bytes, Arc::default());
+        let watch = watch::watch(memory::looks(pid), most, Arc::clone(&link), Arc::clone(&memory));
+        let (child, watch) = (Mutex::new(child), tokio::spawn(watch));
+        Ok(Self { upper, lacks, link, child, pid, watch, memory, _forwards: forwards })
     }
 
     /// Closes the connection, on which the outer process kills the first one within and waits until
@@ -258,35 +272,6 @@ impl Body {
         let mut child = self.child.lock().await;
         if timeout(PATIENCE, child.wait()).await.is_err() {
             let _ = child.kill().await;
-        }
-    }
-}
-
-/// Kills the processes of a sandbox that have more than `most` bytes. Looks often while a command
-/// runs, and seldom else: what is left in the background may grow, too.
-async fn watch_memory(pid: u32, most: u64, link: Arc<Link>) {
-    const BUSY: Duration = Duration::from_millis(50);
-    const IDLE: Duration = Duration::from_millis(1_000);
-    let mut seen = 0;
-    while link.is_open() {
-        tokio::select! {
-            () = tokio::time::sleep(if link.is_busy() { BUSY } else { IDLE }) => {}
-            () = link.busy() => {}
-        }
-        if !link.has_started() {
-            continue;
-        }
-        let newest = link.newest();
-        let kills = link.kills();
-        // A command that was told of the kernel's kill has ended: what runs now is another.
-        let is_killed = kills > seen && !link.has_told(kills);
-        if is_killed || crate::memory::of_tree(pid) > most {
-            // What began meanwhile was not looked at.
-            if link.newest() > newest {
-                continue;
-            }
-            seen = kills;
-            let _ = link.send(&ToInit::KillAll { end: End::Memory }).await;
         }
     }
 }

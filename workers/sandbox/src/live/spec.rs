@@ -185,7 +185,8 @@ impl Exec {
         if let Some(name) = self.env.keys().find(|name| name.is_empty() || name.contains('=')) {
             return Err(wrong("env", name, "a name is not empty and has no `=`"));
         }
-        let bytes: usize = all.iter().map(|text| text.len()).sum();
+        // Each ends with a NUL byte, and empty ones are no less to send.
+        let bytes: usize = all.iter().map(|text| text.len() + 1).sum();
         if bytes > MAX_COMMAND_BYTES {
             let remedy = "write long text to a file, or to the standard input";
             return Err(wrong("argv and env", &format!("{bytes} bytes"), remedy));

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::job::End;
 use crate::live::spec::{Exec, Spec, TerminalSize, Wall};
@@ -15,6 +15,11 @@ use crate::live::spec::{Exec, Spec, TerminalSize, Wall};
 const FRAME_BYTES: usize = 4 * 1024 * 1024;
 /// Bytes of a file that travel at once.
 pub const PIECE_BYTES: usize = 512 * 1024;
+/// Bytes of a path at most, as the kernel has it.
+pub const PATH_BYTES: usize = 4096;
+/// Connections of a forwarded port at once; more wait. Each has two open files in the owner's process, which
+/// are those of all its sandboxes.
+pub const CONNECTIONS: u16 = 128;
 
 /// How a sandbox is built: the same bytes for the two stages within.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -233,6 +238,22 @@ pub enum FileAsk {
     Thaw,
 }
 
+impl FileAsk {
+    /// The paths in it, which clients name.
+    pub(crate) fn paths(&self) -> Vec<&str> {
+        match self {
+            Self::Read { path, .. }
+            | Self::Write { path, .. }
+            | Self::Remove { path }
+            | Self::List { path }
+            | Self::Look { path }
+            | Self::MakeFolder { path } => vec![path],
+            Self::Move { from, to } => vec![from, to],
+            Self::Freeze | Self::Thaw => Vec::new(),
+        }
+    }
+}
+
 /// What came of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileAnswer {
@@ -295,12 +316,14 @@ fn too_long(bytes: usize) -> std::io::Error {
 
 /// The bytes of a frame.
 ///
-/// # Panics
-/// Never: frames hold only what MessagePack can express.
-pub fn encode(message: &impl Serialize) -> Vec<u8> {
-    let body = rmp_serde::to_vec(message).expect("a frame holds only what MessagePack can express");
-    let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
-    [&length.to_be_bytes()[..], &body].concat()
+/// # Errors
+/// It is longer than its receiver takes.
+pub fn encode(message: &impl Serialize) -> std::io::Result<Vec<u8>> {
+    let body = rmp_serde::to_vec(message).map_err(std::io::Error::other)?;
+    match u32::try_from(body.len()) {
+        Ok(length) if body.len() <= FRAME_BYTES => Ok([&length.to_be_bytes()[..], &body].concat()),
+        _ => Err(too_long(body.len())),
+    }
 }
 
 fn decode<T: DeserializeOwned>(body: &[u8]) -> std::io::Result<T> {
@@ -327,9 +350,9 @@ pub fn read<T: DeserializeOwned>(from: &mut impl Read) -> std::io::Result<T> {
 /// Writes one frame.
 ///
 /// # Errors
-/// The connection ended.
+/// It is too long, or the connection ended.
 pub fn write(to: &mut impl Write, message: &impl Serialize) -> std::io::Result<()> {
-    to.write_all(&encode(message))?;
+    to.write_all(&encode(message)?)?;
     to.flush()
 }
 
@@ -343,12 +366,4 @@ pub async fn receive<T: DeserializeOwned>(from: &mut (impl AsyncRead + Unpin)) -
     let mut body = vec![0; length_of(head)?];
     from.read_exact(&mut body).await?;
     decode(&body)
-}
-
-/// Writes one frame; not to be dropped in the middle.
-///
-/// # Errors
-/// The connection ended.
-pub async fn send(to: &mut (impl AsyncWrite + Unpin), message: &impl Serialize) -> std::io::Result<()> {
-    to.write_all(&encode(message)).await
 }

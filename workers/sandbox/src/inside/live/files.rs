@@ -12,6 +12,8 @@ use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 
 /// Entries of a folder that are told.
 const ENTRIES: usize = 10_000;
+/// Bytes of their names, and of where symlinks lead, that are told: half of a frame.
+const LISTED_BYTES: usize = 2 * 1024 * 1024;
 
 /// Does what is asked.
 pub(crate) fn answer(ask: &FileAsk) -> Result<FileAnswer, Fault> {
@@ -99,13 +101,20 @@ fn remove(path: &Path) -> std::io::Result<()> {
 }
 
 fn list(path: &Path) -> std::io::Result<Vec<Entry>> {
-    let mut entries = Vec::new();
+    let (mut entries, mut bytes) = (Vec::new(), 0);
     for found in fs::read_dir(path)? {
         if entries.len() == ENTRIES {
             return Err(std::io::Error::other(format!("it has more than {ENTRIES} entries")));
         }
         // One that has gone meanwhile is left out.
-        entries.extend(entry(&found?.path()).ok());
+        let Ok(found) = entry(&found?.path()) else { continue };
+        bytes += found.name.len() + found.leads_to.as_ref().map_or(0, String::len);
+        if bytes > LISTED_BYTES {
+            let many =
+                format!("its names and symlinks have more than {LISTED_BYTES} bytes; list it by a command");
+            return Err(std::io::Error::other(many));
+        }
+        entries.push(found);
     }
     entries.sort_by(|one: &Entry, other| one.name.cmp(&other.name));
     Ok(entries)

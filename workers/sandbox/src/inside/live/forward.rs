@@ -1,11 +1,9 @@
 //! A port on the sandbox's loopback that leads to a Unix socket of the owner.
 
+use millrace_sandbox::live::wire::CONNECTIONS;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::Semaphore;
-
-/// Connections of a port at once; more wait.
-const AT_ONCE: usize = 128;
 
 /// Listens on the port, and forwards whatever connects. Waits for nobody but the sandbox's own
 /// programs; a connection ends with either side, and all with the sandbox.
@@ -15,7 +13,7 @@ const AT_ONCE: usize = 128;
 pub(crate) async fn listen(port: u16) -> std::io::Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     tokio::task::spawn_local(async move {
-        let room = std::sync::Arc::new(Semaphore::new(AT_ONCE));
+        let room = std::sync::Arc::new(Semaphore::new(CONNECTIONS.into()));
         while let Ok(room) = std::sync::Arc::clone(&room).acquire_owned().await {
             let Ok((stream, _)) = listener.accept().await else { continue };
             tokio::task::spawn_local(async move {

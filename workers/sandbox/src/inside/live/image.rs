@@ -5,28 +5,34 @@
 //!
 //! Everything belongs to the user of sandboxes, who may read all of it.
 
+use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, FileTimes, Metadata, Permissions};
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
+use std::rc::Rc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, bail, ensure};
 use flate2::bufread::MultiGzDecoder;
+use millrace_sandbox::live::wire::PATH_BYTES;
+use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::stat::{Mode, SFlag, mknod};
 use nix::unistd::{chdir, chroot, mkfifo};
 use rustix::fs::{XattrFlags, lsetxattr};
 use tar::{Archive, Entry, EntryType};
 
 use super::keep;
-use super::pack::{GONE, OPAQUE, OPAQUE_NAME};
+use super::pack::{GONE, OPAQUE, OPAQUE_NAME, bound_memory};
 use crate::inside::launch::{close_others, leave_root};
 use crate::inside::root;
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// Bytes of the headers of an entry at most, with the long names in them: tar has them in memory.
+const HEADER_BYTES: u64 = 1024 * 1024;
 /// The bits of a mode by which a program runs as somebody else.
 const SET_ID: u32 = 0o6000;
 
@@ -43,6 +49,7 @@ pub(crate) fn unpack(folder: &str, bytes: &str, files: &str) -> anyhow::Result<(
     keep::enter().context(root::NAMESPACES_REMEDY)?;
     chroot(".").with_context(|| format!("failed to enter {folder}; it must be open to all users"))?;
     chdir("/")?;
+    bound(bytes)?;
     let mut input = BufReader::new(io::stdin().lock());
     let form = input.fill_buf()?;
     let reader: Box<dyn Read + '_> = if form.starts_with(&GZIP) {
@@ -52,20 +59,53 @@ pub(crate) fn unpack(folder: &str, bytes: &str, files: &str) -> anyhow::Result<(
     } else {
         Box::new(input)
     };
-    let mut archive = Archive::new(Bounded { from: reader, left: bytes, most: bytes });
-    let mut count = 0;
-    for entry in archive.entries()? {
-        let mut entry = entry.context("failed to read the layer")?;
-        let name = entry.path()?.into_owned();
-        put(&mut entry, &name)
-            .with_context(|| format!("the layer's entry {:?} is refused", name.display()))?;
-        count += 1;
-        ensure!(count <= files, "the layer has more than {files} entries");
-    }
+    let headers = Rc::default();
+    let from = Bounded { from: reader, left: bytes, most: bytes, headers: Rc::clone(&headers) };
+    let mut archive = Archive::new(from);
+    unpack_all(&mut archive, &headers, bytes, files)?;
     // To the very end, so that what is cut is seen.
     io::copy(&mut archive.into_inner(), &mut io::sink()).context("failed to read the layer")?;
     // What is kept is whole after a power cut, too.
     rustix::fs::syncfs(File::open("/")?).context("failed to write the layer")?;
+    Ok(())
+}
+
+/// Bounds of this process, where those of the layer have a hole.
+fn bound(bytes: u64) -> anyhow::Result<()> {
+    bound_memory()?;
+    setrlimit(Resource::RLIMIT_FSIZE, bytes, bytes).context("failed to bound the size of files")
+}
+
+fn unpack_all(
+    archive: &mut Archive<impl Read>,
+    headers: &Cell<Option<u64>>,
+    bytes: u64,
+    files: u64,
+) -> anyhow::Result<()> {
+    let (mut left, mut count) = (bytes, 0);
+    let mut entries = archive.entries()?;
+    loop {
+        headers.set(Some(HEADER_BYTES));
+        let next = entries.next();
+        headers.set(None);
+        let Some(entry) = next else { return Ok(()) };
+        let mut entry = entry.context("failed to read the layer")?;
+        let name = entry.path()?.into_owned();
+        let length = name.as_os_str().len();
+        ensure!(length <= PATH_BYTES, "an entry's name has {length} bytes; a path has at most {PATH_BYTES}");
+        let done = take_off(&mut left, entry.size(), bytes).and_then(|()| put(&mut entry, &name));
+        done.with_context(|| format!("the layer's entry {:?} is refused", name.display()))?;
+        // What of it went into no file: the next one's headers begin behind it.
+        io::copy(&mut entry, &mut io::sink()).context("failed to read the layer")?;
+        count += 1;
+        ensure!(count <= files, "the layer has more than {files} entries");
+    }
+}
+
+/// An entry may be much more than its part of the stream: holes of a sparse file are not in it.
+fn take_off(left: &mut u64, size: u64, most: u64) -> anyhow::Result<()> {
+    let rest = left.checked_sub(size);
+    *left = rest.with_context(|| format!("with its {size} bytes the layer has more than {most} bytes"))?;
     Ok(())
 }
 
@@ -74,6 +114,8 @@ struct Bounded<R> {
     from: R,
     left: u64,
     most: u64,
+    /// Bytes that are left for headers, while they are read.
+    headers: Rc<Cell<Option<u64>>>,
 }
 
 impl<R: Read> Read for Bounded<R> {
@@ -83,6 +125,12 @@ impl<R: Read> Read for Bounded<R> {
             .left
             .checked_sub(n as u64)
             .ok_or_else(|| io::Error::other(format!("the layer has more than {} bytes", self.most)))?;
+        if let Some(left) = self.headers.get() {
+            let left = left.checked_sub(n as u64).ok_or_else(|| {
+                io::Error::other(format!("an entry's headers have more than {HEADER_BYTES} bytes"))
+            })?;
+            self.headers.set(Some(left));
+        }
         Ok(n)
     }
 }

@@ -12,6 +12,7 @@ use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, bail, ensure};
+use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::stat::{Mode, SFlag, mknod};
 use nix::unistd::{chdir, chroot, mkfifo};
 use rustix::fs::{XattrFlags, lgetxattr, lsetxattr};
@@ -22,6 +23,8 @@ use super::enter::join_keeper;
 
 /// How much zstd tries: of its levels up to 3 cost little time.
 const LEVEL: i32 = 3;
+/// Address space of a process that unpacks: zstd's largest window has 128 MiB.
+const MEMORY_BYTES: u64 = 1024 * 1024 * 1024;
 /// By what the kernel marks a folder that covers those below.
 pub(super) const OPAQUE: &str = "user.overlay.opaque";
 /// By what a packed layer does.
@@ -50,6 +53,7 @@ pub(crate) fn pack(keeper: &str, layer: &str) -> anyhow::Result<()> {
 /// The input is no packed layer, or has more than the layer may have.
 pub(crate) fn unpack(keeper: &str, layer: &str) -> anyhow::Result<()> {
     enter(keeper, layer)?;
+    bound_memory()?;
     let input = zstd::Decoder::new(std::io::stdin().lock())?;
     let mut archive = tar::Archive::new(input);
     for entry in archive.entries()? {
@@ -58,6 +62,11 @@ pub(crate) fn unpack(keeper: &str, layer: &str) -> anyhow::Result<()> {
     // To the very end, so that who sends it can check all of it.
     std::io::copy(&mut archive.into_inner(), &mut std::io::sink())?;
     Ok(())
+}
+
+/// A layer that others packed may have a long name without end, which tar has in memory.
+pub(super) fn bound_memory() -> anyhow::Result<()> {
+    setrlimit(Resource::RLIMIT_AS, MEMORY_BYTES, MEMORY_BYTES).context("failed to bound memory")
 }
 
 /// Makes the layer the root of this process: nothing in it, and no stream, leads out.

@@ -14,14 +14,15 @@ use std::rc::Rc;
 
 use anyhow::Context;
 use millrace_sandbox::End;
-use millrace_sandbox::live::Wall;
 use millrace_sandbox::live::wire::{self, Build, FileAsk, FromInit, ToInit};
+use millrace_sandbox::live::{Fault, Wall};
 use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
+use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::signal::unix::{SignalKind, signal};
@@ -149,12 +150,24 @@ async fn tend(build: Build, has_proc: bool, lacks: Vec<Wall>) -> anyhow::Result<
     Ok(())
 }
 
+/// Tells the owner, until the connection ends. An answer that is too long becomes a fault: the owner would end
+/// the connection at it.
 async fn write(mut said: mpsc::Receiver<FromInit>, mut to: OwnedWriteHalf) {
     while let Some(message) = said.recv().await {
-        if wire::send(&mut to, &message).await.is_err() {
+        let frame = match (wire::encode(&message), &message) {
+            (Err(error), FromInit::File { id, .. }) => wire::encode(&unanswered(*id, &error)),
+            (frame, _) => frame,
+        };
+        let Ok(frame) = frame else { return };
+        if to.write_all(&frame).await.is_err() {
             return;
         }
     }
+}
+
+fn unanswered(id: u64, error: &std::io::Error) -> FromInit {
+    let (what, path, reason) = ("answer for".to_owned(), String::new(), error.to_string());
+    FromInit::File { id, answer: Err(Fault { what, path, reason, missing: false }) }
 }
 
 impl Tend {

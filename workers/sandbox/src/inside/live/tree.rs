@@ -38,9 +38,9 @@ fn descendants(pid: i32) -> Vec<i32> {
 
 /// Whether a process is in one of these states, as `/proc` writes them, or not there.
 fn is_in(pid: i32, states: &[char]) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // Behind the name, which may hold anything.
-    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(states))
+    let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // Behind the name, which may hold anything, also what is no text.
+    String::from_utf8_lossy(&stat).rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(states))
 }
 
 /// Whether a process has ended and waits for its parent to see it.

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tokio::io::copy_bidirectional;
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::{UnixListener, UnixSocket, UnixStream};
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::live::spec::{Forward, LiveError};
+use crate::live::wire::CONNECTIONS;
 
 /// How folders of sockets are called, before the number of their process.
 const FOLDER: &str = "millrace-sockets-";
@@ -53,7 +54,7 @@ impl Forwards {
             .map_err(refused)?;
         for forward in forwards {
             let path = folder.path().join(forward.port.to_string());
-            let listener = UnixListener::bind(&path).map_err(refused)?;
+            let listener = bind(&path).map_err(refused)?;
             fs::set_permissions(&path, Permissions::from_mode(0o666)).map_err(refused)?;
             all.tasks.push(tokio::spawn(serve(listener, forward.to.clone())));
             all.paths.push(path);
@@ -80,13 +81,20 @@ pub(crate) fn sweep(of: &Path) {
     }
 }
 
-/// Joins each connection to a new one to `to`. Ends with its task, and with it all connections. The
-/// sandbox's side bounds how many there are.
+/// No more connections wait than may be joined: they cost the kernel memory.
+fn bind(path: &Path) -> std::io::Result<UnixListener> {
+    let socket = UnixSocket::new_stream()?;
+    socket.bind(path)?;
+    socket.listen(CONNECTIONS.into())
+}
+
+/// Joins each connection to a new one to `to`. Ends with its task, and with it all connections. Accepts
+/// no more than [`CONNECTIONS`] at once: within, every program may connect, not the forwarder of ports alone.
 async fn serve(listener: UnixListener, to: PathBuf) {
     let mut joined = JoinSet::new();
     loop {
         tokio::select! {
-            accepted = listener.accept() => {
+            accepted = listener.accept(), if joined.len() < CONNECTIONS.into() => {
                 let Ok((mut inner, _)) = accepted else {
                     // This process has no open files left; soon it may.
                     tokio::time::sleep(PAUSE).await;

@@ -16,7 +16,7 @@ use crate::groups::Group;
 use crate::job::End;
 use crate::live::process::{Event, Process};
 use crate::live::spec::{Exec, LiveError};
-use crate::live::wire::{self, Fault, FileAnswer, FileAsk, FromInit, ToInit};
+use crate::live::wire::{self, Fault, FileAnswer, FileAsk, FromInit, PATH_BYTES, ToInit};
 
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -114,7 +114,8 @@ impl Link {
         if !self.is_open() {
             return Err(LiveError::Ended);
         }
-        let (link, bytes) = (Arc::clone(self), wire::encode(message));
+        let bytes = wire::encode(message).map_err(|error| LiveError::Failed(error.to_string()))?;
+        let link = Arc::clone(self);
         let written = tokio::spawn(async move {
             let mut to = link.to.lock().await;
             tokio::io::AsyncWriteExt::write_all(&mut *to, &bytes).await
@@ -153,6 +154,7 @@ impl Link {
 
     /// Asks something about files.
     pub(crate) async fn file(self: &Arc<Self>, ask: FileAsk) -> Result<FileAnswer, LiveError> {
+        ask.paths().into_iter().try_for_each(is_short)?;
         let id = self.number();
         let (tell, told) = oneshot::channel();
         self.waiting().files.insert(id, tell);
@@ -198,6 +200,16 @@ impl Link {
             FromInit::Warm | FromInit::Ready { .. } | FromInit::Failed(_) => {}
         }
     }
+}
+
+/// A path that the kernel may know. A longer one would not fit into a frame at some length.
+fn is_short(path: &str) -> Result<(), Fault> {
+    if path.len() <= PATH_BYTES {
+        return Ok(());
+    }
+    let (what, shown) = ("take".to_owned(), path.chars().take(80).chain(['…']).collect());
+    let reason = format!("it has {} bytes; a path has at most {PATH_BYTES}", path.len());
+    Err(Fault { what, path: shown, reason, missing: false })
 }
 
 /// Takes what the sandbox says until the connection ends; then all who wait hear of the end.

@@ -8,22 +8,31 @@ use std::process::Stdio;
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use tokio::net::TcpStream;
+use tokio::sync::SemaphorePermit;
 use tokio::time::timeout;
 
 use super::{LiveSandbox, PATIENCE};
 use crate::live::spec::LiveError;
 use crate::run::piped;
 
+/// Connections to ports of one sandbox that are being made at once; more wait. A server that listens and does not
+/// accept holds each for seconds, and shall not hold all places of its host.
+pub(super) const DIALLING: usize = 4;
+
 impl LiveSandbox {
     /// Connects to a port of the sandbox's own loopback. Nothing of the machine's network is reached by
     /// that. Costs a process that lives for some milliseconds.
     ///
     /// # Errors
-    /// Nothing answers there, or the sandbox has ended.
+    /// Nothing answers there, too many others wait for that, or the sandbox has ended.
     pub async fn connect(&self, port: u16) -> Result<TcpStream, LiveError> {
         let program = &self.host.settings().program;
         let fail = |error: std::io::Error| LiveError::start(program, &error);
-        let _room = self.host.dialling().acquire().await.map_err(|_| LiveError::Ended)?;
+        let _room = timeout(PATIENCE, self.room()).await.map_err(|_| {
+            LiveError::Failed(format!(
+                "the sandbox's port {port} is not connected to: others wait for ports that do not answer; try again"
+            ))
+        })??;
         let (ours, its) = UnixStream::pair().map_err(fail)?;
         let child = piped(program)
             .args(["dial", &self.host.keeper().pid().to_string()])
@@ -44,6 +53,15 @@ impl LiveSandbox {
         let socket = std::net::TcpStream::from(received(&ours).map_err(fail)?);
         socket.set_nonblocking(true).map_err(fail)?;
         TcpStream::from_std(socket).map_err(fail)
+    }
+}
+
+impl LiveSandbox {
+    /// Room to connect, in the sandbox's own share before it is in the host's.
+    async fn room(&self) -> Result<[SemaphorePermit<'_>; 2], LiveError> {
+        let ended = |_| LiveError::Ended;
+        let own = self.dialling.acquire().await.map_err(ended)?;
+        Ok([own, self.host.dialling().acquire().await.map_err(ended)?])
     }
 }
 
