@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use millrace_schemas::limits::MAX_INLINE_BYTES;
 use millrace_schemas::subjects::CLAIM_HEADER;
@@ -35,6 +36,8 @@ pub struct Broker {
     queue: Arc<dyn Queue>,
     objects: Objects,
     trajectories: Arc<TrajectoryCache>,
+    /// Whether this process may ask for the log's range, as far as is known.
+    asks_range: Arc<AtomicBool>,
 }
 
 impl fmt::Debug for Broker {
@@ -89,7 +92,7 @@ impl Broker {
     /// Puts types on `queue`, with `objects` for large payloads.
     #[must_use]
     pub fn new(queue: Arc<dyn Queue>, objects: Objects) -> Self {
-        Self { queue, objects, trajectories: Arc::default() }
+        Self { queue, objects, trajectories: Arc::default(), asks_range: Arc::new(AtomicBool::new(true)) }
     }
 
     /// The queue.

@@ -14,9 +14,9 @@ use crate::clock::Clock;
 use crate::filter;
 use crate::partitions::{Part, PartitionPuller};
 use crate::port::{
-    Appended, DeadLetterQueue, EventLog, ExhaustedTasks, Expect, KeyStore, KeyValue, KeyWatcher, Listener,
-    LogEntry, LogRange, LogReader, Message, Notices, PoolPriority, Puller, Put, Queue, QueueError, TaskQueue,
-    Written,
+    Appended, DeadLetterQueue, EventLog, ExhaustedTasks, Expect, FULL, KeyStore, KeyValue, KeyWatcher,
+    Listener, LogEntry, LogRange, LogReader, Message, Notices, PoolPriority, Puller, Put, Queue, QueueError,
+    TaskQueue, Written,
 };
 use crate::settings::{Durability, QueueSettings};
 use deliveries::{MemoryExhausted, MemoryPuller};
@@ -286,7 +286,13 @@ impl TaskQueue for MemoryQueue {
 impl EventLog for MemoryQueue {
     async fn append(&self, entry: Message, id: Option<&str>) -> Result<Appended, QueueError> {
         let (now, window) = (self.shared.clock.now(), self.shared.settings.dedup_window);
-        Ok(self.shared.change_and_wake(&Topic::Log, |state| state.log.append(entry, id, now, window)))
+        let most = self.shared.settings.max_log_bytes.unsigned_abs();
+        self.shared.change_and_wake(&Topic::Log, |state| {
+            if state.log.bytes() >= most {
+                return Err(QueueError::Unavailable { action: "append to the log", reason: FULL.to_owned() });
+            }
+            Ok(state.log.append(entry, id, now, window))
+        })
     }
 
     async fn read_log(&self, from: u64) -> Result<Box<dyn LogReader>, QueueError> {
@@ -305,7 +311,13 @@ impl EventLog for MemoryQueue {
 
     async fn log_range(&self) -> Result<LogRange, QueueError> {
         let state = self.shared.state();
-        Ok(LogRange { id: 1, first: state.log.first(), last: state.log.end() })
+        Ok(LogRange {
+            id: 1,
+            first: state.log.first(),
+            last: state.log.end(),
+            bytes: state.log.bytes(),
+            max_bytes: Some(self.shared.settings.max_log_bytes.unsigned_abs()),
+        })
     }
 
     async fn trim_log(&self, before: u64) -> Result<(), QueueError> {

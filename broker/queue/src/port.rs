@@ -8,6 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use millrace_schemas::{PoolName, Stage};
+use tokio::sync::watch;
 
 /// An error of the queue.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -43,7 +44,16 @@ impl QueueError {
     pub const fn is_transient(&self) -> bool {
         matches!(self, Self::Unavailable { .. })
     }
+
+    /// Whether there was no room for what was to be stored.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Unavailable { reason, .. } if reason.contains(FULL))
+    }
 }
+
+/// In the reason of an error of a stream without room.
+pub(crate) const FULL: &str = "the stream is full";
 
 /// A message to be put or appended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,6 +113,10 @@ pub struct LogRange {
     pub first: u64,
     /// Position of the newest entry; 0 before the first.
     pub last: u64,
+    /// Bytes that its entries take.
+    pub bytes: u64,
+    /// Bytes that they may take; `None` where only the server's own limit applies.
+    pub max_bytes: Option<u64>,
 }
 
 /// What a key must hold for a write to happen.
@@ -333,8 +347,15 @@ pub trait LogReader: Send {
 /// Watches keys.
 #[async_trait]
 pub trait KeyWatcher: Send {
-    /// Waits for the next value. Dropping the future loses nothing.
+    /// Waits for the next value. Dropping the future loses no value, but the first read of all
+    /// values begins again.
     async fn next(&mut self) -> Result<KeyValue, QueueError>;
+
+    /// Whether the first read of all values is over. A lost connection makes it `false` until they
+    /// are read again.
+    fn current(&self) -> watch::Receiver<bool> {
+        watch::channel(true).1
+    }
 }
 
 /// Listens to notices.

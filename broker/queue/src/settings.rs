@@ -24,6 +24,8 @@ pub struct QueueSettings {
     pub max_deliver: i64,
     /// Time in which the log refuses an entry with the same id.
     pub dedup_window: Duration,
+    /// Bytes of the log. A full one takes no entry until it is trimmed.
+    pub max_log_bytes: i64,
     /// What the queue in memory keeps.
     pub durability: Durability,
 }
@@ -55,6 +57,7 @@ impl Default for QueueSettings {
             ack_wait: Duration::from_millis(limits::ACK_WAIT_MS),
             max_deliver: limits::MAX_DELIVER,
             dedup_window: Duration::from_millis(limits::DEDUP_WINDOW_MS),
+            max_log_bytes: limits::MAX_LOG_BYTES,
             durability: Durability::default(),
         }
     }

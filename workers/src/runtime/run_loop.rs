@@ -32,8 +32,8 @@ use super::traced::TracedDelivery;
 const RECONNECT: Duration = Duration::from_millis(500);
 /// For how long the known length of a pool's leases is trusted.
 const LEASE_LENGTH_TTL: Duration = Duration::from_secs(30);
-/// At this delivery of a task a panic is the task's own fault.
-const PANIC_DELIVERIES: u64 = 3;
+/// At this try of a task a panic is the task's own fault.
+const PANIC_TRIES: u64 = 3;
 
 /// One pool of one stage, as served by this process.
 pub(super) struct PoolLoop {
@@ -90,6 +90,11 @@ impl PoolLoop {
     /// Partitions of the pool now; 1 where it has none.
     fn partitions(&self) -> u32 {
         if self.has_partitions() { self.policies.partitions() } else { 1 }
+    }
+
+    /// Deliveries of a task that are no tries at most.
+    fn hand_backs(&self) -> u64 {
+        if self.partitions() > 1 { limits::HAND_BACKS.unsigned_abs() } else { 0 }
     }
 
     /// Waits until the pool has another number of partitions than `before`, and returns it.
@@ -185,7 +190,9 @@ impl PoolLoop {
         let mut execution = Execution { task: None, started: Instant::now() };
         let processed = self.process_delivery(&delivery, &in_flight, &mut execution);
         let processed = AssertUnwindSafe(processed).catch_unwind().await;
-        let processed = processed.unwrap_or_else(|panic| Some(after_panic(&*panic, delivery.attempt)));
+        let hand_backs = self.hand_backs();
+        let tries = delivery.attempt.saturating_sub(hand_backs);
+        let processed = processed.unwrap_or_else(|panic| Some(after_panic(&*panic, tries)));
         let Some(verdict) = processed else { return self.pass_on(&delivery).await };
         self.counters.count(&verdict);
         if let Some(traced) = traced {
@@ -198,6 +205,7 @@ impl PoolLoop {
             in_flight: &in_flight,
             elapsed: execution.started.elapsed(),
             task: execution.task,
+            hand_backs,
         };
         settlement.settle(verdict).await;
     }
@@ -323,9 +331,9 @@ async fn free_slots(slots: &Arc<Semaphore>) -> OwnedSemaphorePermit {
 }
 
 /// The first panics may be the machine's fault. The third one is the task's.
-fn after_panic(panic: &(dyn Any + Send), delivery: u64) -> Verdict {
+fn after_panic(panic: &(dyn Any + Send), tries: u64) -> Verdict {
     let reason = format!("its execution panicked: {}", panic_message(panic));
-    let failure = if delivery < PANIC_DELIVERIES {
+    let failure = if tries < PANIC_TRIES {
         Failure::Retry(Retry::Restart, reason)
     } else {
         Failure::Impossible(reason)

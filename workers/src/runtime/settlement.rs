@@ -29,6 +29,8 @@ pub(super) struct Settlement<'a> {
     pub(super) task: Option<(RunId, TaskKey, u64)>,
     /// From the start of the execution to its end.
     pub(super) elapsed: Duration,
+    /// Deliveries that are no tries: a puller of several partitions hands tasks back.
+    pub(super) hand_backs: u64,
 }
 
 impl Settlement<'_> {
@@ -59,7 +61,7 @@ impl Settlement<'_> {
                 let reason = cut(&reason, MAX_REASON_BYTES).to_owned();
                 self.requeue(Returned::undone(reason), self.elapsed).await;
             }
-            Verdict::RetryAfter(_, reason) if self.delivery.attempt >= MAX_DELIVER.unsigned_abs() => {
+            Verdict::RetryAfter(_, reason) if self.delivery.attempt >= self.most_deliveries() => {
                 // The queue would bury it as well, without the reason.
                 let reason = format!("{reason} (tried {} times)", self.delivery.attempt);
                 tracing::error!(subject, reason, "task buried");
@@ -83,10 +85,16 @@ impl Settlement<'_> {
         }
     }
 
+    /// Deliveries of the task before it is buried. Those that were handed back are not known, so all
+    /// that may have been are allowed for.
+    const fn most_deliveries(&self) -> u64 {
+        MAX_DELIVER.unsigned_abs() + self.hand_backs
+    }
+
     /// Whether the worker leaves, and the queue would soon bury the task for being returned: the
     /// queue counts deliveries, however they end.
     fn is_last_delivery_of_a_drain(&self) -> bool {
-        let next_is_last = self.delivery.attempt.saturating_add(1) >= MAX_DELIVER.unsigned_abs();
+        let next_is_last = self.delivery.attempt.saturating_add(1) >= self.most_deliveries();
         next_is_last && self.in_flight.cancel.is_cancelled()
     }
 
@@ -185,22 +193,32 @@ fn warn_unsettled(subject: &str, settled: Result<(), BrokerError>) {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
     use async_trait::async_trait;
     use millrace_queue::clock::SystemClock;
     use millrace_queue::port::{Lease, Message};
-    use millrace_queue::{EventLog, MemoryQueue, Objects, QueueError};
+    use millrace_queue::{DeadLetterQueue, EventLog, MemoryQueue, Objects, QueueError};
+    use millrace_schemas::limits::HAND_BACKS;
     use millrace_schemas::reward::RewardDone;
 
     use super::*;
     use crate::runtime::executor::Cost;
     use crate::runtime::in_flight::InFlight;
 
-    /// Notes how many entries the log had when the task was first acked.
+    /// Notes how many entries the log had when the task was first acked, and whether it was
+    /// returned.
     struct NotingLease {
         queue: Arc<MemoryQueue>,
         entries: AtomicU64,
+        returned: AtomicBool,
+    }
+
+    impl NotingLease {
+        fn of(queue: &Arc<MemoryQueue>) -> Arc<Self> {
+            let entries = AtomicU64::new(NEVER);
+            Arc::new(Self { queue: queue.clone(), entries, returned: AtomicBool::new(false) })
+        }
     }
 
     const NEVER: u64 = u64::MAX;
@@ -216,31 +234,54 @@ mod tests {
             Ok(())
         }
         async fn retry_after(&self, _delay: Duration) -> Result<(), QueueError> {
-            unreachable!("the verdict is done")
+            self.returned.store(true, SeqCst);
+            Ok(())
         }
         async fn poison(&self, _reason: &str) -> Result<(), QueueError> {
-            unreachable!("the verdict is done")
+            Ok(())
         }
     }
 
-    #[tokio::test]
-    async fn the_outcome_is_stored_before_the_task_is_acked() {
+    /// Settles this delivery of a task. Returns its lease, and how many dead letters there are then.
+    async fn settled(attempt: u64, hand_backs: u64, verdict: Verdict) -> (Arc<NotingLease>, usize) {
         let queue = Arc::new(MemoryQueue::new(Arc::new(SystemClock::new())));
-        let lease = Arc::new(NotingLease { queue: queue.clone(), entries: AtomicU64::new(NEVER) });
-        let message = Message { subject: "mr.task.x".into(), payload: "".into(), headers: vec![] };
-        let delivery = Delivery { message, attempt: 1, seq: 1, stored_ns: 1, lease: lease.clone() };
+        let lease = NotingLease::of(&queue);
+        let subject = "mr.task.generate.policy-00.lake.v0.g1r0a0-s1".to_owned();
+        let message = Message { subject, payload: "".into(), headers: vec![] };
+        let delivery = Delivery { message, attempt, seq: 1, stored_ns: 1, lease: lease.clone() };
         let in_flight = Arc::new(InFlight::default());
         let settlement = Settlement {
-            broker: &Broker::new(queue, Objects::memory()),
+            broker: &Broker::new(queue.clone(), Objects::memory()),
             worker: &"w".parse().unwrap(),
             delivery: &delivery,
             in_flight: &in_flight.add(delivery.lease.clone()),
             task: Some(("lake".parse().unwrap(), "g1r0a0-w0".parse().unwrap(), 7)),
             elapsed: Duration::from_micros(7),
+            hand_backs,
         };
+        settlement.settle(verdict).await;
+        let letters = queue.dead_letters(1, 10).await.unwrap();
+        (lease, letters.len())
+    }
+
+    #[tokio::test]
+    async fn the_outcome_is_stored_before_the_task_is_acked() {
         let body = OutcomeBody::Reward(RewardDone { score: 1.0, ..RewardDone::default() });
-        settlement.settle(Verdict::Done(body, Cost::default())).await;
+        let (lease, _) = settled(1, 0, Verdict::Done(body, Cost::default())).await;
         assert_eq!(lease.entries.load(SeqCst), 1);
+    }
+
+    #[tokio::test]
+    async fn a_task_that_was_handed_back_has_its_tries_left() {
+        let (most, back) = (MAX_DELIVER.unsigned_abs(), HAND_BACKS.unsigned_abs());
+        for (attempt, hand_backs, is_returned) in
+            [(most - 1, 0, true), (most, 0, false), (most, back, true), (most + back, back, false)]
+        {
+            let verdict = Verdict::RetryAfter(Duration::ZERO, "no answer".to_owned());
+            let (lease, letters) = settled(attempt, hand_backs, verdict).await;
+            let seen = (lease.returned.load(SeqCst), letters);
+            assert_eq!(seen, (is_returned, usize::from(!is_returned)), "delivery {attempt}");
+        }
     }
 
     #[test]

@@ -39,6 +39,11 @@ pub fn of_run(run: &Run, out: &mut Commands) {
         return;
     }
     pools::ensure_pools(&run.spec, out);
+    let ranks = run.training.iter().filter_map(|training| training.ranks.as_ref());
+    let pools: Vec<_> = ranks.flat_map(|ranks| &ranks.workers).map(pools::member_pool).collect();
+    if !pools.is_empty() {
+        out.push(Command::EnsurePools { run: Some(run.spec.name.clone()), pools });
+    }
     let next = run.policy.as_ref().map_or(PolicyVersion(0), |policy| policy.version.next());
     out.push(Command::Adopt { run: run.spec.name.clone(), version: next });
     train_shard::put(run, out);

@@ -79,7 +79,7 @@ pub struct Rollout {
     pub skipped: u32,
     /// The goal was reached.
     pub success: bool,
-    /// Its last turn ended at its most tokens, or it took its most turns without reaching the goal.
+    /// Its last turn ended at its most tokens.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub truncated: bool,
     /// Scores by reward of the run; `None` while outstanding. `[rewards]`
@@ -242,13 +242,16 @@ impl Group {
     /// The group as it goes into a batch, by reference; with the turns' `uncut_logprobs` if the run
     /// cuts unlikely tokens off.
     #[must_use]
-    pub fn to_batch(&self, group: u64, weights: &[f64], uncut_logprobs: bool) -> BatchGroup {
+    pub fn to_batch(&self, group: u64, domain: &Domain<'_>, uncut_logprobs: bool) -> BatchGroup {
+        let (weights, most) = (domain.reward_weights(), domain.environment.max_turns());
+        // Only the scores may decide success, so this is not known before the rollout is finished.
+        let out_of_turns = |rollout: &Rollout| !rollout.success && most > 1 && rollout.turns_taken() >= most;
         let rollouts = self.ids(group).zip(&self.rollouts).map(|(id, rollout)| BatchRollout {
             id,
             start_version: rollout.version(),
             reward: rollout.reward(weights.iter().copied()),
             success: rollout.success,
-            truncated: rollout.truncated,
+            truncated: rollout.truncated || out_of_turns(rollout),
             tokens: Vec::new(),
             turns: rollout.turns.clone(),
             forks: rollout.forks.clone(),

@@ -325,25 +325,24 @@ impl Evaluating {
 }
 
 impl State {
-    /// Oldest position of the log that a rollout in flight, in training or stored for others refers
-    /// to; `None` if none does. No later task or batch refers to an entry before it.
+    /// Oldest position of the log, not before `first`, that a rollout in flight, in training or
+    /// stored for others refers to; `None` if none does. A paused run has no tasks. When it is
+    /// resumed, entries that were trimmed meanwhile are read from their segments.
     #[must_use]
-    pub fn oldest_entry(&self) -> Option<u64> {
-        self.runs.values().filter_map(Run::oldest_entry).min()
+    pub fn oldest_entry(&self, first: u64) -> Option<u64> {
+        let works = self.runs.values().filter(|run| run.state.works());
+        works.filter_map(|run| run.oldest_entry(first)).min()
     }
 }
 
 impl Run {
-    /// Oldest position of the log that it refers to; `None` when it is closed.
-    fn oldest_entry(&self) -> Option<u64> {
-        if self.is_closed() {
-            return None;
-        }
+    /// Oldest position of the log, not before `first`, that it refers to.
+    fn oldest_entry(&self, first: u64) -> Option<u64> {
         let evaluating = self.evaluation.iter().flat_map(|evaluation| evaluation.groups.values());
         let rollouts = self.groups_in_flight().chain(evaluating).flat_map(|group| &group.rollouts);
         let entries = rollouts.flat_map(Rollout::entries);
         let stored = self.stored.trajectories.iter().flat_map(|solved| &solved.trajectory);
-        entries.chain(stored).map(|entry| entry.seq).min()
+        entries.chain(stored).map(|entry| entry.seq).filter(|seq| *seq >= first).min()
     }
 
     /// The run's time, in milliseconds since 1970: its start plus the time that passed since.

@@ -12,7 +12,7 @@ use millrace_schemas::subjects::ALL_RUNS;
 use millrace_telemetry::{Health, Tracer};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use crate::fold::command::{Command, Commands};
@@ -137,8 +137,9 @@ pub fn run(
             progress: progress.clone(),
         };
         helpers.spawn(leader::hold(candidate, leading, shutdown.clone()));
-        let clock = config.clock.clone();
-        helpers.spawn(tick(broker.clone(), shared.clone(), clock, term.clone(), shutdown.clone()));
+        let (filled, full) = watch::channel(false);
+        let (clock, own) = (config.clock.clone(), (term.clone(), filled));
+        helpers.spawn(tick(broker.clone(), shared.clone(), clock, own, shutdown.clone()));
         helpers.spawn(members::watch(broker.clone(), shared.clone(), term.clone(), shutdown.clone()));
         helpers.spawn(bury_exhausted(broker.clone(), shutdown.clone()));
         let snapshots = Snapshots::new(shared.lock().seq);
@@ -157,6 +158,8 @@ pub fn run(
             snapshots,
             trimming: Trimming::new(),
             collecting: Collecting::new(),
+            folded_at: Instant::now(),
+            full,
             traces,
             lost: None,
         };
@@ -183,6 +186,10 @@ struct Driver {
     snapshots: Snapshots,
     trimming: Trimming,
     collecting: Collecting,
+    /// When the newest entries were folded.
+    folded_at: Instant,
+    /// Whether the log refuses entries for want of room.
+    full: watch::Receiver<bool>,
     traces: Traces,
     /// Why folding cannot continue at its position; `None` if it can.
     lost: Option<Lost>,
@@ -190,8 +197,11 @@ struct Driver {
 
 impl Driver {
     async fn follow(&mut self, mut log: Log, shutdown: &CancellationToken) {
-        let mut leads = self.leads.clone();
+        let (mut leads, mut full) = (self.leads.clone(), self.full.clone());
         leads.mark_changed();
+        // No entry comes from a full log, and trimming makes room.
+        let mut look = tokio::time::interval(self.config.trim.every);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             if !self.unread {
                 self.progress.set_idle();
@@ -221,8 +231,8 @@ impl Driver {
                 }
                 Some(written) = self.snapshots.writing.join_next() => {
                     let written = written.expect("writing a snapshot does not panic");
-                    if let Ok(need) = &written {
-                        self.trimming.saved(*need);
+                    if written.is_ok() {
+                        self.trimming.make_due();
                     }
                     self.snapshots.written(written);
                 }
@@ -233,6 +243,8 @@ impl Driver {
                     self.collecting.ended(ended.expect("collecting does not panic"));
                 }
                 () = tokio::time::sleep(REREAD_LOST_LOG), if self.lost.is_some() => {}
+                Ok(()) = full.changed() => self.trimming.make_due(),
+                _ = look.tick() => {}
             }
             if let Some(reopened) = self.recover().await {
                 log = reopened;
@@ -295,6 +307,7 @@ impl Driver {
         self.health.progress();
         metrics::counter!("millrace_events_total").increment(entries.len() as u64);
         let seq = self.fold(entries);
+        self.folded_at = Instant::now();
         self.shared.folded(seq);
         self.progress.set_busy();
         self.lanes.room().await;
@@ -344,7 +357,8 @@ impl Driver {
     }
 }
 
-/// Appends ticks to the log while this coordinator leads and a run is live.
+/// Appends ticks to the log while this coordinator leads and a run is live. Reports whether the log
+/// refused the last one for want of room.
 ///
 /// Consumes: the clock. Produces: ticks. Waits for: the interval. Unblocked by: `shutdown`. On
 /// failure: the next tick follows.
@@ -352,7 +366,7 @@ async fn tick(
     broker: Broker,
     shared: SharedState,
     clock: UnixClock,
-    term: Term,
+    (term, full): (Term, watch::Sender<bool>),
     shutdown: CancellationToken,
 ) {
     let mut interval = tokio::time::interval(Duration::from_millis(TICK_MS));
@@ -364,9 +378,12 @@ async fn tick(
             continue;
         }
         let tick = Event::Tick { unix_ms: clock.unix_ms() };
-        if let Err(error) = broker.append_led(ALL_RUNS, &tick, term.epoch()).await {
+        let appended = broker.append_led(ALL_RUNS, &tick, term.epoch()).await;
+        if let Err(error) = &appended {
             tracing::warn!(%error, "failed to append a tick");
         }
+        let is_full = matches!(&appended, Err(BrokerError::Queue(error)) if error.is_full());
+        full.send_if_modified(|full| std::mem::replace(full, is_full) != is_full);
     }
 }
 

@@ -2,8 +2,10 @@
 //! log decides.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::time::Duration;
 
+use millrace_queue::broker::SignsOfLife;
 use millrace_queue::{Broker, BrokerError};
 use millrace_schemas::limits::{MAX_MEMBERS, MAX_NAMES, MEMBER_BEAT_MS, MEMBER_MS};
 use millrace_schemas::member::Heartbeat;
@@ -50,7 +52,11 @@ pub async fn watch(broker: Broker, shared: SharedState, term: Term, shutdown: Ca
     let mut watched = Heartbeats::default();
     let forever = async {
         loop {
-            if let Err(error) = follow(&broker, &shared, &term, &mut watched).await {
+            let followed = async {
+                let heartbeats = broker.watch_signs_of_life().await?;
+                follow(heartbeats, &broker, &shared, &term, &mut watched).await
+            };
+            if let Err(error) = followed.await {
                 tracing::warn!(%error, "failed to watch the train workers; retrying");
             }
             // Heartbeats that were missed meanwhile do not count as silence.
@@ -62,22 +68,33 @@ pub async fn watch(broker: Broker, shared: SharedState, term: Term, shutdown: Ca
 }
 
 async fn follow(
+    heartbeats: SignsOfLife,
     broker: &Broker,
     shared: &SharedState,
     term: &Term,
     watched: &mut Heartbeats,
 ) -> Result<(), BrokerError> {
-    let mut heartbeats = broker.watch_signs_of_life().await?;
+    let current = heartbeats.current();
     let mut look = tokio::time::interval(LOOK);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    // One call lasts across checks: the first read of all heartbeats may take longer than from one
+    // check to the next.
+    let mut next = pin!(next_of(heartbeats));
     loop {
         tokio::select! {
             biased;
-            heartbeat = heartbeats.next() => {
+            (heartbeat, heartbeats) = &mut next => {
                 let (worker, heartbeat) = heartbeat?;
                 watched.hear(worker, heartbeat, Instant::now());
+                next.set(next_of(heartbeats));
             }
-            _ = look.tick() => watched.look(Instant::now()),
+            _ = look.tick() => {
+                watched.look(Instant::now());
+                // Heartbeats that are not read yet do not count as silence.
+                if !*current.borrow() {
+                    watched.forgive(Instant::now());
+                }
+            }
         }
         // After a long stop the term is over, and missed heartbeats prove nothing.
         if !term.holds() {
@@ -91,6 +108,12 @@ async fn follow(
         // The fold should have it before the next check, which would append it a second time.
         shared.wait_for(last, LOOK).await;
     }
+}
+
+/// The next heartbeat, and what the one after it is read from.
+async fn next_of(mut heartbeats: SignsOfLife) -> (Result<(WorkerId, Heartbeat), BrokerError>, SignsOfLife) {
+    let next = heartbeats.next().await;
+    (next, heartbeats)
 }
 
 impl Heartbeats {

@@ -97,6 +97,7 @@ async fn objects_that_log_segments_and_dead_letters_refer_to_are_kept() {
         model = { kind = "hugging_face", path = "m" }
         environment = { name = "dataset", path = "rows.jsonl", check = "number" }
         algorithm = { learning_rate = 1e-5 }
+        rollout = { max_new_tokens = 8 }
     "#;
     let mut spec = from_toml(text).expect("a run file");
     let dataset = spec.environment.as_mut().and_then(|environment| environment.dataset_mut()).expect("rows");

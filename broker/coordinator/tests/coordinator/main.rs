@@ -11,3 +11,5 @@ mod progress;
 mod collect;
 #[cfg(test)]
 mod power_loss;
+#[cfg(test)]
+mod trim;

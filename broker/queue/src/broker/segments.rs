@@ -9,6 +9,7 @@
 //! segment and trims by it.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use millrace_schemas::RunId;
@@ -17,7 +18,7 @@ use millrace_schemas::limits::SEGMENT_BYTES;
 use millrace_schemas::log_segment::LogSegment;
 
 use super::{Broker, BrokerError};
-use crate::port::LogEntry;
+use crate::port::{LogEntry, QueueError};
 use millrace_objects::ObjectError;
 
 mod part;
@@ -163,18 +164,37 @@ impl Broker {
         }
     }
 
+    /// Which log it is, and the position of its first entry. A worker may not ask a guarded server
+    /// for them. Then it is the log whose segment was written last, and any entry may be trimmed;
+    /// `None` where nothing is.
+    async fn trimmed_range(&self) -> Result<Option<(u64, u64)>, BrokerError> {
+        if self.asks_range.load(Ordering::Relaxed) {
+            match self.queue.log_range().await {
+                Ok(range) => return Ok(Some((range.id, range.first))),
+                Err(QueueError::Refused { .. }) => self.asks_range.store(false, Ordering::Relaxed),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let listed = self.objects.list_aged(paths::LOG).await?;
+        let segments = listed.iter().filter_map(|listed| match paths::parse(&listed.path) {
+            Some(ObjectKind::Segment { log, first }) => Some((listed.modified_ms, first, log)),
+            Some(_) | None => None,
+        });
+        Ok(segments.max().map(|(.., log)| (log, u64::MAX)))
+    }
+
     /// Fills in entries of the log that are `None` in `found`, where a segment has them. One segment is held at a time.
     pub(super) async fn find_trimmed(
         &self,
         seqs: &[u64],
         found: &mut [Option<LogEntry>],
     ) -> Result<(), BrokerError> {
-        let range = self.queue.log_range().await?;
+        let Some((log, first)) = self.trimmed_range().await? else { return Ok(()) };
         let mut wanted: Vec<usize> =
-            (0..seqs.len()).filter(|at| found[*at].is_none() && seqs[*at] < range.first).collect();
+            (0..seqs.len()).filter(|at| found[*at].is_none() && seqs[*at] < first).collect();
         wanted.sort_unstable_by_key(|at| std::cmp::Reverse(seqs[*at]));
         while let Some(at) = wanted.last().copied() {
-            let last = match self.segment_with(range.id, seqs[at]).await? {
+            let last = match self.segment_with(log, seqs[at]).await? {
                 None => seqs[at],
                 Some(segment) => {
                     let entries = self.read_segment(&segment).await?;

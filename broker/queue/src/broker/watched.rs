@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::str::FromStr;
 
 use serde::de::DeserializeOwned;
+use tokio::sync::watch;
 
 use super::BrokerError;
 use crate::port::{KeyValue, KeyWatcher};
@@ -16,8 +17,17 @@ pub struct Watched<K, V> {
 }
 
 impl<K: FromStr<Err: Display>, V: DeserializeOwned> Watched<K, V> {
-    pub(super) fn new(watcher: Box<dyn KeyWatcher>) -> Self {
+    /// Reads the values of this watcher.
+    #[must_use]
+    pub fn new(watcher: Box<dyn KeyWatcher>) -> Self {
         Self { watcher, of: PhantomData }
+    }
+
+    /// Whether all values that were stored are read; `false` also after a lost connection, until
+    /// they are read again.
+    #[must_use]
+    pub fn current(&self) -> watch::Receiver<bool> {
+        self.watcher.current()
     }
 
     /// Waits for the next value: first all stored values, however old, then every change. Dropping

@@ -147,10 +147,16 @@ pub(super) async fn trim(connection: &Connection, stream: &str, before: u64) -> 
 
 /// Which stream it is, and the positions that it holds.
 pub(super) async fn stream_range(connection: &Connection, stream: &str) -> Result<LogRange, QueueError> {
-    let StreamInfo { created, state, .. } = stream_info(connection, stream).await?;
+    let StreamInfo { created, config, state, .. } = stream_info(connection, stream).await?;
     let Sha([a, b, c, d, e, f, g, h, ..]) = Sha::of(created.as_bytes());
     let first = if state.messages == 0 { state.last_seq + 1 } else { state.first_seq };
-    Ok(LogRange { id: u64::from_be_bytes([a, b, c, d, e, f, g, h]), first, last: state.last_seq })
+    Ok(LogRange {
+        id: u64::from_be_bytes([a, b, c, d, e, f, g, h]),
+        first,
+        last: state.last_seq,
+        bytes: state.bytes,
+        max_bytes: u64::try_from(config.max_bytes).ok(),
+    })
 }
 
 pub(super) async fn stream_state(connection: &Connection, stream: &str) -> Result<StreamState, QueueError> {

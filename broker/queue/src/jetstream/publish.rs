@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::message::to_headers;
 use super::violation::{Violation, Violations};
-use crate::port::{Message, QueueError};
+use crate::port::{FULL, Message, QueueError};
 
 /// Header by which the server detects duplicates.
 pub(super) const MESSAGE_ID: &str = "Nats-Msg-Id";
@@ -270,7 +270,10 @@ impl std::fmt::Display for AckError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} (err_code={})", self.description, self.err_code)?;
         if self.err_code == STORE_FAILED && self.description.contains("maximum bytes") {
-            write!(f, "; the stream is full: raise its max_bytes, or make room")?;
+            write!(f, "; {FULL}: raise its max_bytes, or make room")?;
+        }
+        if NO_ROOM.contains(&self.err_code) {
+            write!(f, "; {FULL}: raise the server's limit of storage, or make room")?;
         }
         Ok(())
     }

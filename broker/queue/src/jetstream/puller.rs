@@ -34,7 +34,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_m
 /// While tasks are requested, more are requested only once this share of the most slots ever free
 /// is free.
 const COALESCE: usize = 8;
-/// How long `close` waits for what is under way.
+/// How long the end of a subscription waits for what is under way to it.
 const CLOSE: Duration = Duration::from_secs(2);
 /// Statuses that may come in while the subscription is closed.
 const SPARE: usize = 16;
@@ -130,6 +130,10 @@ impl JetStreamPuller {
     }
 
     async fn request(&mut self, wanted: usize, how: &str, at_once: bool) -> Result<(), QueueError> {
+        if self.inbox.is_some() && self.epoch.has_changed().unwrap_or(true) {
+            // It would be forgotten at once, and with it what this request brings.
+            self.forget();
+        }
         let inbox = match &mut self.inbox {
             Some(inbox) => inbox,
             None => {
@@ -264,9 +268,30 @@ impl JetStreamPuller {
         (!given.is_empty()).then_some(given)
     }
 
-    /// Ends the subscription so that nothing under way to it is lost. The server ends it by itself after a
-    /// number of messages; filling up to that number with our own tells where its last task was.
+    /// Ends the subscription so that nothing under way to it is lost.
+    ///
+    /// # Errors
+    /// The connection was lost meanwhile, or the server is silent for [`CLOSE`]: what is under way
+    /// is not known, and the subscription must be forgotten.
     pub(super) async fn end(&mut self) -> Result<(), QueueError> {
+        if self.inbox.is_none() {
+            return Ok(());
+        }
+        let mut epoch = self.epoch.clone();
+        let unavailable =
+            |reason: &str| Err(QueueError::Unavailable { action: "stop pulling", reason: reason.to_owned() });
+        tokio::select! {
+            biased;
+            // The client subscribes again, and our own messages were on the connection before.
+            _ = epoch.changed() => unavailable("the connection was lost"),
+            ended = self.fill_up() => ended,
+            () = tokio::time::sleep(CLOSE) => unavailable("the server does not answer in time"),
+        }
+    }
+
+    /// The server ends the subscription by itself after a number of messages. Filling up to that
+    /// number with our own tells where its last task was.
+    async fn fill_up(&mut self) -> Result<(), QueueError> {
         let Some(inbox) = &mut self.inbox else { return Ok(()) };
         if inbox.asked > 0 {
             let missing = inbox.asked + SPARE;
@@ -313,10 +338,10 @@ impl Puller for JetStreamPuller {
     }
 
     async fn close(&mut self) {
-        if let Ok(Err(e)) = tokio::time::timeout(CLOSE, self.end()).await {
+        if let Err(e) = self.end().await {
             tracing::warn!(error = %e, "tasks on their way here wait for their lease to end");
         }
-        self.inbox = None;
+        self.forget();
         for delivery in self.ready.drain(..) {
             // Were the word lost, the lease would end by itself.
             let _ = delivery.lease.retry_after(Duration::ZERO).await;

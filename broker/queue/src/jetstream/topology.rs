@@ -83,8 +83,8 @@ async fn ensure_once(connection: &Connection) -> Result<(), QueueError> {
         create_stream(connection, config).await?;
     }
     let log = stream(connection, LOG_STREAM.into(), LOG_ALL.into());
-    let window = connection.options.settings.dedup_window;
-    let log = Config { duplicate_window: window, ..kept(log, limits::MAX_LOG_BYTES) };
+    let settings = &connection.options.settings;
+    let log = Config { duplicate_window: settings.dedup_window, ..kept(log, settings.max_log_bytes) };
     create_stream(connection, log).await?;
     let dead = stream(connection, DEAD_STREAM.into(), DEAD_ALL.into());
     create_stream(connection, kept(dead, limits::MAX_DEAD_BYTES)).await?;

@@ -38,6 +38,8 @@ pub(super) struct JetStreamWatcher {
     given: HashMap<String, u64>,
     ready: VecDeque<KeyValue>,
     epoch: watch::Receiver<u64>,
+    /// Whether it is active.
+    current: watch::Sender<bool>,
 }
 
 struct Active {
@@ -55,7 +57,15 @@ enum Event {
 impl JetStreamWatcher {
     pub(super) fn new(connection: Arc<Connection>, bucket: &'static str) -> Self {
         let epoch = connection.epoch();
-        Self { connection, bucket, active: None, given: HashMap::new(), ready: VecDeque::new(), epoch }
+        Self {
+            connection,
+            bucket,
+            active: None,
+            given: HashMap::new(),
+            ready: VecDeque::new(),
+            epoch,
+            current: watch::Sender::new(false),
+        }
     }
 
     /// Listens first and reads then, so that nothing falls in between.
@@ -67,6 +77,7 @@ impl JetStreamWatcher {
         self.given.clear();
         self.take(standing);
         self.active = Some(Active { subscriber, refresh: Instant::now() + REFRESH });
+        self.current.send_replace(true);
         Ok(())
     }
 
@@ -84,7 +95,10 @@ impl JetStreamWatcher {
     async fn step(&mut self) -> Result<(), QueueError> {
         match self.wait().await {
             Event::Repeated(message) => self.take(value(self.bucket, message)),
-            Event::Lost => self.active = None,
+            Event::Lost => {
+                self.active = None;
+                self.current.send_replace(false);
+            }
             Event::Refresh => {
                 let standing = self.standing().await?;
                 self.take(standing);
@@ -193,5 +207,9 @@ impl KeyWatcher for JetStreamWatcher {
                 tokio::time::sleep(PAUSE).await;
             }
         }
+    }
+
+    fn current(&self) -> watch::Receiver<bool> {
+        self.current.subscribe()
     }
 }

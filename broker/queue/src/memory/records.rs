@@ -16,6 +16,8 @@ pub(super) struct Records {
     /// When the newest entry was stored, lost or not. No two entries have the same time, although a
     /// test's clock may not move.
     newest_ns: u64,
+    /// Bytes of the entries.
+    bytes: u64,
     ids: BTreeMap<String, (Duration, u64)>,
 }
 
@@ -38,6 +40,7 @@ impl Records {
             self.ids.insert(id.to_owned(), (now, self.end));
         }
         self.newest_ns = (now.as_nanos() as u64).max(self.newest_ns + 1);
+        self.bytes += size(&message);
         self.entries.insert(self.end, (self.newest_ns, message));
         Appended { seq: self.end, first: true }
     }
@@ -51,9 +54,20 @@ impl Records {
         self.entries.first_key_value().map_or(self.end + 1, |(seq, _)| *seq)
     }
 
+    /// Bytes that the entries take.
+    pub(super) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Removes all entries before `before`.
     pub(super) fn trim(&mut self, before: u64) {
-        self.entries = self.entries.split_off(&before.min(self.end + 1));
+        let stay = self.entries.split_off(&before.min(self.end + 1));
+        let gone = std::mem::replace(&mut self.entries, stay);
+        self.leave(&gone);
+    }
+
+    fn leave(&mut self, gone: &BTreeMap<u64, (u64, Message)>) {
+        self.bytes -= gone.values().map(|(_, message)| size(message)).sum::<u64>();
     }
 
     pub(super) fn read(&self, from: u64, max: usize) -> Vec<LogEntry> {
@@ -72,7 +86,8 @@ impl Records {
     }
 
     pub(super) fn remove(&mut self, seq: u64) {
-        self.entries.remove(&seq);
+        let gone = self.entries.remove_entry(&seq);
+        self.leave(&gone.into_iter().collect());
     }
 
     /// When the entry at `seq` was stored, in nanoseconds.
@@ -83,9 +98,15 @@ impl Records {
     /// Loses what follows `end`; its positions are given out again.
     pub(super) fn truncate(&mut self, end: u64) {
         self.end = self.end.min(end);
-        self.entries.retain(|seq, _| *seq <= end);
+        let gone = self.entries.split_off(&(end + 1));
+        self.leave(&gone);
         self.ids.retain(|_, (_, seq)| *seq <= end);
     }
+}
+
+/// Bytes of a message.
+fn size(message: &Message) -> u64 {
+    (message.subject.len() + message.payload.len()) as u64
 }
 
 /// Keys of one bucket.

@@ -14,6 +14,8 @@ mod server;
 #[cfg(test)]
 mod restart;
 #[cfg(test)]
+mod cut;
+#[cfg(test)]
 mod refusals;
 #[cfg(test)]
 mod roles;

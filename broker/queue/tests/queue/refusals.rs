@@ -106,6 +106,9 @@ async fn a_full_log_is_told_and_what_is_done_waits_for_room() {
     queue.append(entry(), None).await.unwrap();
     let error = queue.append(entry(), None).await.unwrap_err();
     assert!(error.is_transient() && error.to_string().contains("max_bytes"), "{error}");
+    assert!(error.is_full(), "{error}");
+    let range = queue.log_range().await.unwrap();
+    assert!(range.bytes > 600 && range.max_bytes == Some(1_000), "{range:?}");
     // Room is freed, and no stored entry was lost.
     context.get_stream(subjects::LOG_STREAM).await.unwrap().purge().await.unwrap();
     assert_eq!(queue.append(entry(), None).await.unwrap().seq, 2);

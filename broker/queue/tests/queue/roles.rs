@@ -9,3 +9,4 @@ mod replies;
 mod letters;
 mod deputies;
 mod floods;
+mod trimmed;

@@ -34,10 +34,21 @@ pub(crate) fn failed(run: &mut Run, key: TaskKey, reason: &str, out: &mut Comman
     }
 }
 
+/// Losses of a held-out rollout after which its prompt is given up. No batch is cut during an
+/// evaluation, so an evaluation that only loses its rollouts must end all the same.
+pub const MAX_HELD_OUT_LOSSES: u32 = 16;
+
 /// Restarts a rollout whose environment is gone with its worker. That says nothing of the rollout, so
-/// its replacements are not used up; a run that mostly loses rollouts is paused all the same.
+/// its replacements are not used up; a run that mostly loses rollouts is paused all the same. A
+/// held-out prompt is given up after [`MAX_HELD_OUT_LOSSES`].
 pub(crate) fn lost(run: &mut Run, id: RolloutId, key: TaskKey, reason: &str, out: &mut Commands) {
-    let evaluate = run.group_mut(id.group).is_some_and(|(_, evaluate)| evaluate);
+    let Some((group, evaluate)) = run.group_mut(id.group) else { return };
+    let Some(rollout) = group.rollouts.get(id.index as usize) else { return };
+    // Every other replacement of a held-out rollout follows a loss: its version stays the newest.
+    let losses = 1 + rollout.attempt.saturating_sub(rollout.failures);
+    if evaluate && losses >= MAX_HELD_OUT_LOSSES {
+        return held_out::failed(run, id.group, &format!("lost {losses} times; the last: {reason}"));
+    }
     groups::restart(run, id, DropReason::Lost, out);
     if !evaluate {
         run.failures.since_step += 1;

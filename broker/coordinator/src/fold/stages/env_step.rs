@@ -131,7 +131,6 @@ pub(crate) fn done(
     rollout.trajectory.push(step.entry(seq));
     let most = domain.environment.max_turns();
     let over = step.done || rollout.turns_taken() >= most;
-    rollout.truncated |= !step.success && most > 1 && rollout.turns_taken() >= most;
     // No one reads the observation after the last turn, and training on it would be training on
     // padding.
     rollout.phase = if over { Phase::Reward } else { Phase::Generate };

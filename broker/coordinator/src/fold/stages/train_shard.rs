@@ -101,8 +101,7 @@ fn batch(run: &Run, training: &Training) -> Option<Bytes> {
     let rollout = &run.spec.rollout;
     // If unlikely tokens are cut off, the trainer compares the log-probs before the cut.
     let cuts = run.spec.sampling(rollout.temperature).cuts();
-    let to_batch =
-        |(id, group): &(u64, Group)| group.to_batch(*id, &run.spec.part(group.domain).reward_weights(), cuts);
+    let to_batch = |(id, group): &(u64, Group)| group.to_batch(*id, &run.spec.part(group.domain), cuts);
     Some(encode(&Batch {
         run: run.spec.name.clone(),
         base: base.version,

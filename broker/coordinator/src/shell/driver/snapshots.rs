@@ -9,10 +9,11 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::Driver;
-use super::trimming::Need;
 use crate::fold::state::State;
 use crate::shell::journal;
 
+/// Age of a snapshot after which the next is written, however few events came since.
+const EVERY: Duration = Duration::from_secs(600);
 /// Pause before a failed snapshot is retried; doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
@@ -26,21 +27,27 @@ const LARGE_GROUPS: usize = 256;
 pub(super) struct Snapshots {
     /// Position of the newest snapshot that was written or loaded.
     pub(super) saved: u64,
-    /// The current snapshot; empty between snapshots.
-    pub(super) writing: JoinSet<Result<Need, BrokerError>>,
+    /// When that was.
+    saved_at: Instant,
+    /// The current snapshot; returns its position. Empty between snapshots.
+    pub(super) writing: JoinSet<Result<u64, BrokerError>>,
     not_before: Instant,
     pause: Duration,
 }
 
 impl Snapshots {
     pub(super) fn new(saved: u64) -> Self {
-        Self { saved, writing: JoinSet::new(), not_before: Instant::now(), pause: FIRST_PAUSE }
+        let now = Instant::now();
+        Self { saved, saved_at: now, writing: JoinSet::new(), not_before: now, pause: FIRST_PAUSE }
     }
 
     /// Records the result of a snapshot.
-    pub(super) fn written(&mut self, result: Result<Need, BrokerError>) {
+    pub(super) fn written(&mut self, result: Result<u64, BrokerError>) {
         match result {
-            Ok(need) => (self.saved, self.pause) = (self.saved.max(need.seq), FIRST_PAUSE),
+            Ok(seq) => {
+                (self.saved, self.pause) = (self.saved.max(seq), FIRST_PAUSE);
+                self.saved_at = Instant::now();
+            }
             // Nothing is lost: the log holds everything that the snapshot would have.
             Err(error) => {
                 tracing::warn!(%error, pause = ?self.pause, "failed to write a snapshot; retrying after a pause");
@@ -52,13 +59,17 @@ impl Snapshots {
 }
 
 impl Driver {
-    /// Starts a snapshot if one is due and none is running.
+    /// Starts a snapshot if one is due and none is running: after so many events, or so long after
+    /// the one before. The log is trimmed behind snapshots, so one is due sooner while the log has
+    /// little room left.
     pub(super) fn save_where_due(&mut self) {
-        let Snapshots { saved, writing, not_before, .. } = &mut self.snapshots;
+        let Snapshots { saved, saved_at, writing, not_before, .. } = &mut self.snapshots;
         if !self.acting || !writing.is_empty() || Instant::now() < *not_before {
             return;
         }
-        if self.shared.lock().seq >= *saved + self.config.snapshot_events {
+        let every = if self.trimming.pressed { self.config.trim.every.min(EVERY) } else { EVERY };
+        let news = self.shared.lock().seq.saturating_sub(*saved);
+        if news >= self.config.snapshot_events || (news > 0 && saved_at.elapsed() >= every) {
             let state = self.shared.lock().clone();
             writing.spawn(write(self.broker.clone(), self.config.instance.clone(), state));
         }
@@ -79,9 +90,9 @@ impl Driver {
     }
 }
 
-/// Writes a snapshot. Returns which part of the log it needs.
-async fn write(broker: Broker, instance: String, state: State) -> Result<Need, BrokerError> {
-    let need = Need::of(&state);
+/// Writes a snapshot. Returns its position.
+async fn write(broker: Broker, instance: String, state: State) -> Result<u64, BrokerError> {
+    let seq = state.seq;
     let groups: usize = state.runs.values().map(|run| run.groups.len()).sum();
     let content = if groups > LARGE_GROUPS {
         let encode = move || journal::encode_state(&state);
@@ -89,6 +100,6 @@ async fn write(broker: Broker, instance: String, state: State) -> Result<Need, B
     } else {
         journal::encode_state(&state)
     };
-    journal::save(&broker, &instance, need.seq, content).await?;
-    Ok(need)
+    journal::save(&broker, &instance, seq, content).await?;
+    Ok(seq)
 }

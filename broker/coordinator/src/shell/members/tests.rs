@@ -1,5 +1,16 @@
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use millrace_queue::clock::SystemClock;
+use millrace_queue::port::{KeyValue, KeyWatcher};
+use millrace_queue::{KeyStore, MemoryQueue, Objects, QueueError};
+use millrace_schemas::subjects::WORKERS_BUCKET;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
 use super::*;
 use crate::fold::gang::Member;
+use crate::fold::state::State;
 
 fn heartbeat(instance: &str, beat: u64) -> Heartbeat {
     Heartbeat { instance: instance.to_owned(), beat, leaving: false }
@@ -104,4 +115,58 @@ fn a_flood_of_names_is_bounded_and_members_stay() {
     // Once the flood is silent, other workers are recorded.
     watched.hear("late".parse().unwrap(), heartbeat("l", 0), at(start, 2_000 + MEMBER_MS + 100));
     assert!(watched.seen.contains_key(&"late".parse::<WorkerId>().unwrap()));
+}
+
+/// A watcher whose first read of all heartbeats takes long.
+struct SlowWatcher {
+    inner: Box<dyn KeyWatcher>,
+    first: Duration,
+    current: watch::Sender<bool>,
+}
+
+#[async_trait]
+impl KeyWatcher for SlowWatcher {
+    async fn next(&mut self) -> Result<KeyValue, QueueError> {
+        if !*self.current.borrow() {
+            sleep(self.first).await;
+            self.current.send_replace(true);
+        }
+        self.inner.next().await
+    }
+
+    fn current(&self) -> watch::Receiver<bool> {
+        self.current.subscribe()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_first_read_of_heartbeats_is_no_silence() {
+    for first_ms in [LOOK.as_millis() as u64 + 200, MEMBER_MS + 2_000] {
+        let queue = MemoryQueue::new(Arc::new(SystemClock::new()));
+        let broker = Broker::new(Arc::new(queue.clone()), Objects::memory());
+        let inner = queue.watch(WORKERS_BUCKET).await.unwrap();
+        let first = Duration::from_millis(first_ms);
+        let slow = SlowWatcher { inner, first, current: watch::Sender::new(false) };
+        let shared = SharedState::new(State { members: members("i"), ..State::default() });
+        let term = Term::default();
+        term.extend(term.now() + Duration::from_secs(3_600), 1);
+        let beats = async {
+            for beat in 0..20 {
+                broker.sign_of_life(&name(), &heartbeat("i", beat)).await.unwrap();
+                let newcomer = "newcomer".parse().unwrap();
+                broker.sign_of_life(&newcomer, &heartbeat("j", beat)).await.unwrap();
+                sleep(Duration::from_millis(MEMBER_BEAT_MS)).await;
+            }
+        };
+        let mut watched = Heartbeats::default();
+        let slow = SignsOfLife::new(Box::new(slow));
+        tokio::select! {
+            followed = follow(slow, &broker, &shared, &term, &mut watched) => panic!("{followed:?}"),
+            () = beats => {}
+        }
+        let mut log = broker.read_log(1).await.unwrap();
+        let kinds: Vec<_> =
+            log.next(64).await.unwrap().into_iter().map(|entry| entry.event.unwrap()).collect();
+        assert!(!kinds.is_empty() && kinds.iter().all(|event| event.kind() == "joined"), "{kinds:?}");
+    }
 }

@@ -1,5 +1,6 @@
 //! Environments that live on a worker: lost ones restart, and a call's own limits hold for its turn.
 
+use millrace_coordinator::fold::intake::failures::MAX_HELD_OUT_LOSSES;
 use millrace_coordinator::fold::status;
 use millrace_schemas::api::RunState;
 use millrace_schemas::env_step::{EnvAction, TurnLimits};
@@ -47,6 +48,33 @@ fn a_run_that_loses_every_rollout_is_paused_with_the_reason() {
         }
     }
     panic!("it restarts rollouts for ever");
+}
+
+/// It ends with the reason: no batch is cut meanwhile, and after the last step there is no other
+/// rollout whose losses would pause the run.
+#[test]
+fn an_evaluation_that_loses_every_rollout_ends_with_the_reason() {
+    for lost in [0, 4, 6] {
+        let mut harness = Harness::submit(&spec("alpha = 1.0"), 0);
+        let mut losses = 0;
+        while let Some((_, task)) = harness.queue.pop_first() {
+            let is_lost = task.evaluate && harness.run().version().0 == lost;
+            if is_lost && matches!(task.body, TaskBody::EnvStep(_)) {
+                losses += 1;
+                assert!(losses <= 5 * MAX_HELD_OUT_LOSSES, "it restarts held-out rollouts for ever");
+                harness.say(task.key, OutcomeBody::Lost(Lost { reason: "its worker is gone".into() }));
+            } else {
+                harness.finish(&task);
+            }
+        }
+        let run = harness.run();
+        assert_eq!(run.state, RunState::Finished, "v{lost}");
+        let evaluation = run.books.evaluations.iter().find(|evaluation| evaluation.version == lost);
+        let evaluation = evaluation.expect("it ended");
+        assert_eq!((evaluation.prompts, evaluation.failed, evaluation.success), (0, 5, None));
+        assert!(evaluation.reason.as_ref().is_some_and(|reason| reason.contains("its worker is gone")));
+        assert!(status::ledger(run).balanced());
+    }
 }
 
 #[test]

@@ -337,7 +337,7 @@ fn played(mut world: World) -> World {
 fn each_turn_is_sampled_and_trained_on_after_what_its_call_follows() {
     let mut out_of_order = 0;
     for (row, alpha) in [(1, "0.0"), (2, "1.0"), (3, "2.0")] {
-        let world = play(&agents(&format!("alpha = {alpha}")), row, 0, 0);
+        let world = play(&agents(&format!("alpha = {alpha}\nmax_new_tokens = 1")), row, 0, 0);
         let run = world.harness.run();
         assert_eq!(run.state, RunState::Finished, "{:?}", run.reason);
         assert_eq!(status::ledger(run).trained, 6 * 3 * 2);
@@ -356,7 +356,7 @@ fn each_turn_is_sampled_and_trained_on_after_what_its_call_follows() {
 #[test]
 fn what_is_repeated_lost_or_restarted_changes_no_context() {
     for row in 0..12 {
-        let spec = agents("alpha = 1.0\nmax_replacements = 50");
+        let spec = agents("alpha = 1.0\nmax_new_tokens = 1\nmax_replacements = 50");
         let world = play(&spec, row, 20, 7);
         let run = world.harness.run();
         assert_eq!(run.state, RunState::Finished, "row={row} {:?}", run.reason);
@@ -373,7 +373,10 @@ fn what_is_repeated_lost_or_restarted_changes_no_context() {
 #[test]
 fn an_agent_that_grows_stale_between_its_calls_starts_again() {
     for row in 0..4 {
-        let world = played(World { slow: Some(1), ..World::new(&agents("alpha = 1.0"), row, 0, 0) });
+        let world = played(World {
+            slow: Some(1),
+            ..World::new(&agents("alpha = 1.0\nmax_new_tokens = 1"), row, 0, 0)
+        });
         let run = world.harness.run();
         assert_eq!(run.state, RunState::Finished, "row={row} {:?}", run.reason);
         let ledger = status::ledger(run);
@@ -396,7 +399,7 @@ fn impossible_calls_are_refused() {
         (vec![nothing], "no later step waits"),
         (vec![over], "before a call of it had its turn"),
     ] {
-        let mut harness = Harness::submit(&agents("alpha = 1.0"), 0);
+        let mut harness = Harness::submit(&agents("alpha = 1.0\nmax_new_tokens = 1"), 0);
         let reset = take(&mut harness, |body| matches!(body, TaskBody::EnvStep(_)));
         let rollout = reset.key.rollout().expect("a rollout's");
         harness.say(reset.key, OutcomeBody::EnvStep(call(None)));

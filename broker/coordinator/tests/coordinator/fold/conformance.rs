@@ -155,9 +155,9 @@ fn surplus_groups_are_kept() {
         let train = harness.queue.values().find(|task| is_train(&task.body)).cloned();
         let train = train.expect("a batch is cut at once from what was finished");
         let batch = batch_of(&harness, &train);
-        let weights = harness.run().spec.part(0).reward_weights();
+        let domain = harness.run().spec.part(0);
         for group in &batch.groups {
-            let as_finished = finished[&group.group].to_batch(group.group, &weights, false);
+            let as_finished = finished[&group.group].to_batch(group.group, &domain, false);
             assert_eq!(*group, as_finished);
         }
         used.extend(ids(&batch));

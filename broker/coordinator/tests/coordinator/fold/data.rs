@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use millrace_coordinator::fold::rows;
-use millrace_schemas::env_step::{EnvAction, EnvironmentSpec, Split};
+use millrace_schemas::env_step::{EnvAction, EnvStepDone, EnvironmentSpec, Split};
 use millrace_schemas::reward::RewardDone;
 
 use super::*;
@@ -25,6 +25,7 @@ fn rows_spec(check: &str, more: &str) -> RunSpec {
         [rollout]
         groups_per_step = 3
         group_size = 2
+        max_new_tokens = 1
         {more}
         [environment]
         name = "dataset"
@@ -169,6 +170,39 @@ fn the_first_reward_decides_success_if_the_environment_cannot() {
             }
         }
         assert_eq!(ended, successes, "{check}");
+    }
+}
+
+/// Whether the goal was reached is known when the scores are there, and not before.
+#[test]
+fn a_rollout_that_succeeds_in_its_last_turn_is_not_truncated() {
+    let mut spec = rows_spec("by_reward", "");
+    spec.rollout.max_new_tokens = 1;
+    for dataset in spec.environments_mut().filter_map(EnvironmentSpec::dataset_mut) {
+        (dataset.max_turns, dataset.prompt_tokens) = (2, 256);
+        dataset.tools = vec!["calculator".to_owned()];
+    }
+    assert_eq!(spec.refusals(), []);
+    let mut harness = Harness::submit(&spec, 0);
+    while let Some((_, task)) = harness.queue.pop_first() {
+        let body = match (harness.answer(&task), task.key) {
+            (OutcomeBody::EnvStep(step), _) => {
+                OutcomeBody::EnvStep(EnvStepDone { done: false, success: false, ..step })
+            }
+            (OutcomeBody::Reward(done), TaskKey::Reward { rollout, .. }) => {
+                OutcomeBody::Reward(RewardDone { score: f64::from(rollout.index), ..done })
+            }
+            (body, _) => body,
+        };
+        harness.append(outcome(task.key, Some(task.request_fingerprint()), body));
+    }
+    assert_eq!(harness.run().state, RunState::Finished);
+    let rollouts: Vec<_> =
+        harness.batches().flat_map(|batch| batch.groups).flat_map(|group| group.rollouts).collect();
+    assert_eq!(rollouts.len(), 8 * 3 * 2);
+    for rollout in rollouts {
+        assert_eq!((rollout.turns.len(), rollout.success), (2, rollout.id.index == 1));
+        assert_eq!(rollout.truncated, !rollout.success);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Steps of several ranks: rank assignment, void attempts, and one commit of each version.
 
 use millrace_schemas::api::RunState;
-use millrace_schemas::limits::MAX_MEMBERS;
+use millrace_schemas::limits::{MAX_MEMBERS, STALL_MS};
 use millrace_schemas::train_shard::{StepVoid, TrainShardTask};
 use millrace_schemas::{Event, OutcomeBody, Stage, Task, TaskBody, TaskKey};
 
@@ -80,6 +80,17 @@ fn each_member_has_a_shard_of_its_own() {
     assert_eq!(harness.run().state, RunState::Finished);
     assert_eq!(harness.run().gang.generations, 1, "one generation for all steps");
     assert!(harness.run().books.void_steps == 0 && harness.versions.len() == 7);
+}
+
+/// An operator deleted the consumer of a member that stays.
+#[test]
+fn a_members_consumer_is_created_again_when_its_step_stalls() {
+    let mut harness = gang(&["a", "b"]);
+    let before = harness.pools.clone();
+    harness.pools.retain(|(_, pool)| pool.as_str() != "at-b");
+    assert_ne!(harness.pools, before);
+    tick(&mut harness, STALL_MS);
+    assert_eq!(harness.pools, before);
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn nothing_older_than_the_oldest_entry_is_referred_to() {
         let mut harness = Harness::submit(&spec(&format!("alpha = 1.0{stored}")), 0);
         let (mut known, mut furthest) = (BTreeSet::new(), 0);
         loop {
-            let oldest = harness.state.oldest_entry();
+            let oldest = harness.state.oldest_entry(1);
             for task in harness.queue.values() {
                 if known.insert((task.key, task.version))
                     && let Some(least) = least(task)
@@ -69,7 +69,7 @@ fn nothing_older_than_the_oldest_entry_is_referred_to() {
             }
         }
         assert_eq!(harness.run().state, RunState::Finished);
-        assert_eq!(harness.state.oldest_entry(), None, "a run that is closed refers to nothing");
+        assert_eq!(harness.state.oldest_entry(1), None, "a run that is closed refers to nothing");
         assert!(!stored.is_empty() || furthest > harness.log.len() as u64 / 2, "it moves on: {furthest}");
     }
 }
