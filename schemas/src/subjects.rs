@@ -55,6 +55,8 @@ pub const NOTICE_ALL: &str = "mr.notice.>";
 pub const DRAIN_WORKERS: &str = "mr.ctl.drain.*";
 /// Messages between workers that host agents.
 pub const AGENT_WORKERS: &str = "mr.ctl.agent.*";
+/// Messages to all workers that host agents. No worker's name has capitals.
+pub const AGENT_ALL: &str = "mr.ctl.agent.ALL";
 /// Every worker's counters.
 pub const NOTICE_WORKERS: &str = "mr.notice.worker.*";
 /// Advisories that a task exhausted its deliveries.

@@ -231,7 +231,8 @@ pub struct RolloutSpec {
     pub patience_ms: u64,
     /// Replacements of a rollout that failed, before its group is dropped. Default 3.
     pub max_replacements: u32,
-    /// Tokens sampled in one turn at most. Default 1.
+    /// Tokens sampled in one turn at most. Default 1, the action of a game; a model with a tokenizer has
+    /// no default.
     pub max_new_tokens: u32,
     /// Sampling temperature. Default 1.
     pub temperature: f64,

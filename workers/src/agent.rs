@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_gateway::{Agents, AgentsSettings, BeginError, SessionName, Start, Step};
+use millrace_gateway::{Agents, AgentsSettings, BeginError, Session, SessionName, Start, Step};
 use millrace_policy::text_codec::Codec;
 use millrace_queue::Broker;
 use millrace_schemas::dataset::Row;
@@ -13,11 +13,11 @@ use millrace_schemas::env_step::{AgentSpec, AgentState, EnvAction, EnvStepTask};
 use millrace_schemas::limits::{AGENT_WAIT_MS, MAX_REASON_BYTES};
 use millrace_schemas::outcome::{Lost, Returned};
 use millrace_schemas::text::cut;
-use millrace_schemas::{OutcomeBody, RolloutId, Task, TaskKey, WorkerId};
+use millrace_schemas::{OutcomeBody, PolicyVersion, RolloutId, Task, TaskKey, WorkerId};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::runtime::{Cost, Failure, PolicyTable, Verdict};
+use crate::runtime::{Cost, Failure, PolicyTable, Retry, Verdict};
 use forward::Forward;
 
 mod forward;
@@ -53,6 +53,7 @@ impl AgentSteps {
         let forward = Arc::new(Forward::new(broker, worker));
         let background = vec![
             tokio::spawn(forward.clone().listen(agents.clone())),
+            tokio::spawn(forward.clone().announce(agents.clone())),
             tokio::spawn(end_unneeded(agents.clone(), policies)),
         ];
         Ok(Self { agents, forward, background })
@@ -122,7 +123,10 @@ impl AgentSteps {
                         codec: codec.clone(),
                     };
                     match self.agents.begin(start) {
-                        Ok(session) => return Ok((state, session.step(0, 0, &[]).await)),
+                        Ok(session) => {
+                            self.forward.begun(&name).await;
+                            return Ok((state, self.first_step(&name, &session).await?));
+                        }
                         Err(BeginError::Full(_)) => sleep(ROOM).await,
                         Err(error @ BeginError::Row(_)) => return Err(Failure::impossible(error)),
                     }
@@ -138,16 +142,24 @@ impl AgentSteps {
                     let reason = format!("state of turn={} for the step of turn={number}", state.turn);
                     return Ok((next, Step::Lost(reason)));
                 }
-                let step =
-                    SessionStep { name: &name, number, answers: step.answers.unwrap_or(number), tokens };
-                let followed = if self.forward.is_here(&state) {
-                    self.agents.note(&name, task.version);
-                    step.here(&self.agents).await
-                } else {
-                    self.forward.ask(&state, step).await?
+                let (answers, version) = (step.answers.unwrap_or(number), Some(task.version));
+                let step = SessionStep { name: &name, number, answers, version, tokens };
+                let followed = match self.forward.is_here(&state) {
+                    true => step.here(&self.agents).await,
+                    false => self.forward.ask(&state, step).await?,
                 };
                 Ok((next, followed))
             }
+        }
+    }
+
+    /// What a session leads to first. What broke before its agent did anything is no loss: another worker may start it.
+    async fn first_step(&self, name: &SessionName, session: &Arc<Session>) -> Result<Step, Failure> {
+        match session.step(0, 0, &[]).await {
+            Step::Lost(reason) if self.agents.forget_broken(name, session) => {
+                Err(Failure::Retry(Retry::Elsewhere, reason))
+            }
+            step => Ok(step),
         }
     }
 }
@@ -159,12 +171,17 @@ struct SessionStep<'a> {
     number: u32,
     /// The call whose turn it hands over; 0 for none.
     answers: u32,
+    /// The version that the rollout's staleness counts from; `None` where the worker that asks does not tell.
+    version: Option<PolicyVersion>,
     tokens: &'a [u32],
 }
 
 impl SessionStep<'_> {
     /// Lets a session of this worker have it.
     async fn here(self, agents: &Agents) -> Step {
+        if let Some(version) = self.version {
+            agents.note(self.name, version);
+        }
         match agents.session(self.name) {
             Some(session) => session.step(self.number, self.answers, self.tokens).await,
             None => Step::Lost("the worker that hosted the agent does not have it any more".to_owned()),
@@ -189,9 +206,12 @@ fn outcome_of(state: &AgentState, step: Step) -> Result<OutcomeBody, Failure> {
 /// Waits for the next change. Ends with the watch.
 async fn end_unneeded(agents: Arc<Agents>, mut policies: PolicyTable) {
     while policies.changed().await {
-        agents.retain(|name, version, evaluate| {
+        agents.retain(|name, version, is_unbound| {
             let key = TaskKey::EnvStep { rollout: name.rollout, turn: 0 };
-            !policies.is_stale(&name.run, key, version, evaluate)
+            !policies.is_stale(&name.run, key, version, is_unbound)
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

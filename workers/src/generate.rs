@@ -15,10 +15,10 @@ use tokio_util::sync::CancellationToken;
 use crate::model::versions::VersionStore;
 use crate::policy::openai::ServerSettings;
 use crate::policy::read_weights;
-use crate::runtime::{Cost, Executor, Failure, PolicyTable, TimeDivision, Verdict};
+use crate::runtime::{Cost, Executor, Failure, PolicyTable, Retry, TimeDivision, Verdict};
 use driver::{Answer, Driver, Request};
 use follow::{Follower, Serving};
-use remote::Remote;
+use remote::{Admission, Remote};
 
 mod driver;
 mod follow;
@@ -41,6 +41,17 @@ impl Sampler {
         match self {
             Self::Thread(driver) => driver.request(run, request),
             Self::Server(remote) => remote.request(&run, request),
+        }
+    }
+
+    /// Lets a task use what samples; an engine of this process has room for every run.
+    ///
+    /// # Errors
+    /// The server works for another run; the reason.
+    fn admit(&self, run: &RunId) -> Result<Option<Admission>, String> {
+        match self {
+            Self::Thread(_) => Ok(None),
+            Self::Server(remote) => remote.admit(run).map(Some),
         }
     }
 
@@ -149,6 +160,10 @@ impl Generate {
             let reason = format!("its context has tokens={tokens}, it asks for {asked} more");
             return Err(Failure::Impossible(reason));
         }
+        let _admission = match self.sampler.admit(&task.run) {
+            Ok(admission) => admission,
+            Err(reason) => return Err(wait_elsewhere(&cancel, reason)),
+        };
         let begun = generate.sampled.as_ref().map_or(0, |sampled| sampled.tokens.len());
         let turn = self.device.begin_turn();
         let hand_back = turn.hand_back().clone();
@@ -191,8 +206,19 @@ async fn give_up(cancel: &CancellationToken) -> Failure {
     std::future::pending().await
 }
 
+/// Returns a task that waits for a server. Waiting is no failure: where a retry would be the last, a cancelled task is queued
+/// anew, as when its worker leaves.
+fn wait_elsewhere(cancel: &CancellationToken, reason: String) -> Failure {
+    cancel.cancel();
+    Failure::Retry(Retry::Elsewhere, reason)
+}
+
 #[async_trait]
 impl Executor for Generate {
+    fn passes_on(&self, task: &Task) -> bool {
+        matches!(&self.sampler, Sampler::Server(remote) if remote.is_taken_from(&task.run))
+    }
+
     fn hand_back(&self) -> bool {
         self.device.leave();
         true

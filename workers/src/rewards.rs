@@ -44,7 +44,7 @@ pub enum RewardError {
     /// The score itself is none: the turns' rewards were too large to add up.
     #[error("failed to score: score={0} is not finite")]
     Score(f64),
-    /// The rule reads text, and the policy wrote none.
+    /// The rule reads text, and the rollout has no turn of the policy as text.
     #[error("failed to score by words: the rollout has none; its environment must speak text")]
     NoWords,
     /// The settings of the run file are impossible.

@@ -10,6 +10,7 @@ use super::EnvStepDone;
 use crate::dataset::DatasetSpec;
 use crate::ids::{RolloutId, RunId, WorkerId};
 use crate::omit;
+use crate::version::PolicyVersion;
 
 /// An agent's program, its tasks, its limits and the program that scores it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -104,8 +105,8 @@ pub struct AgentState {
     pub turn: u32,
 }
 
-/// A message from one worker to another on `mr.ctl.agent.<worker>`. It may be lost: questions are
-/// repeated, and asking twice is harmless.
+/// A message from one worker to another on `mr.ctl.agent.<worker>`, or to all on `mr.ctl.agent.ALL`. It may
+/// be lost: questions are repeated, and asking twice is harmless.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AgentMessage {
@@ -117,6 +118,13 @@ pub enum AgentMessage {
         question: u64,
         /// What followed.
         answer: AgentAnswer,
+    },
+    /// To all workers: this attempt at a rollout has begun, so the agents of earlier ones are not needed.
+    Begun {
+        /// The session's run.
+        run: RunId,
+        /// The session's rollout.
+        rollout: RolloutId,
     },
 }
 
@@ -140,6 +148,9 @@ pub struct AgentStep {
     /// know of parallel calls: the step's number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answers: Option<u32>,
+    /// The version that the rollout's staleness counts from, as its task has it. `None` from a worker that does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<PolicyVersion>,
     /// The turn's tokens. `[N]`
     pub tokens: Vec<u32>,
 }

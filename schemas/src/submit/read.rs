@@ -3,16 +3,20 @@
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::RunSpec;
-use super::validate::Refusal;
+use super::validate::{Checks, Refusal, unused};
+use super::{ModelSpec, RunSpec};
 use crate::limits::{MAX_REQUEST_BYTES, MAX_SHOWN_BYTES};
 use crate::text::shown;
 
+mod expected;
 mod mistakes;
 mod nearest;
+mod unique;
 
 /// Bytes of a message about a file of another shape, which quotes the file.
 const MAX_SHAPE_BYTES: usize = 4_096;
+/// The byte order mark, which editors on Windows write at the start of a file.
+const BYTE_ORDER_MARK: &str = "\u{feff}";
 
 /// Why a run file is refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -39,6 +43,7 @@ pub enum RunFileError {
 /// The error has field, value and remedy of every mistake.
 pub fn from_toml(text: &str) -> Result<RunSpec, RunFileError> {
     bounded(text.len())?;
+    let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
     let shape = |e: &toml::de::Error| RunFileError::Shape {
         field: ".".into(),
         reason: shown(&e.to_string(), MAX_SHAPE_BYTES),
@@ -53,9 +58,8 @@ pub fn from_toml(text: &str) -> Result<RunSpec, RunFileError> {
 /// The error has field, value and remedy of every mistake.
 pub fn from_json(bytes: &[u8]) -> Result<RunSpec, RunFileError> {
     bounded(bytes.len())?;
-    // First as a plain value, which refuses trailing content.
-    let value: Value = serde_json::from_slice(bytes)
-        .map_err(|e| RunFileError::Shape { field: ".".into(), reason: e.to_string() })?;
+    // First as a plain value, which refuses trailing content and repeated fields.
+    let value = unique::read(bytes.strip_prefix(BYTE_ORDER_MARK.as_bytes()).unwrap_or(bytes))?;
     checked(&value, Some(&value))
 }
 
@@ -79,8 +83,24 @@ where
         let reason = "this is a list, and a table of named fields is expected".to_owned();
         return Err(RunFileError::Shape { field, reason });
     }
-    let refusals = spec.refusals();
+    let refusals = refusals_of(&spec, written);
     if refusals.is_empty() { Ok(spec) } else { Err(RunFileError::Refused(refusals)) }
+}
+
+/// What cannot work, and what is refused of a file that a person writes: a setting that would change
+/// nothing, and a default that would surprise.
+fn refusals_of(spec: &RunSpec, written: Option<&Value>) -> Vec<Refusal> {
+    let mut checks = Checks(spec.refusals());
+    unused::check(spec, &mut checks);
+    let is_given = |written: &Value| written.pointer("/rollout/max_new_tokens").is_some();
+    let is_of_each = !spec.domains.is_empty() && spec.domains.iter().all(|d| d.max_new_tokens.is_some());
+    checks.require(
+        !matches!(spec.model, ModelSpec::HuggingFace { .. }) || is_of_each || written.is_none_or(is_given),
+        "rollout.max_new_tokens",
+        "none",
+        "each turn of a model with a tokenizer would be one token; choose the most tokens of a turn, 256 for example",
+    );
+    checks.0
 }
 
 /// Finds a list where a table is expected, because serde also reads a struct's fields by their

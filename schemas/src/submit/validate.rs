@@ -17,6 +17,7 @@ mod products;
 mod sampling;
 mod agent;
 mod stored;
+pub(super) mod unused;
 
 /// One value that cannot work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

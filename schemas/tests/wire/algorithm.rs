@@ -46,6 +46,9 @@ fn recipes() -> Vec<Value> {
         json!({ "loss": "kimi", "ratio": "token" }),
         json!({ "mask_truncated": true }),
         json!({ "loss": "cispo", "ratio": "rollout" }),
+        json!({ "loss": "kimi", "advantage": "gi_gpo", "parameters": { "tau": 0.3, "discount": 0.9, "turn_weight": 2.0 } }),
+        json!({ "loss": "dppo_tv", "parameters": { "delta": 0.1, "pull": 0.1 } }),
+        json!({ "weight_decay": 0.1, "decay_biases": true }),
         json!({ "advantage": "reinforce", "reward_norm": { "mean": "running", "std": "running" },
             "whiten_advantages": true, "advantage_clip": 2.0 }),
         json!({ "advantage": "gae", "reward_norm": { "mean": "batch" } }),
@@ -184,6 +187,17 @@ fn nonsense() -> Vec<(Value, &'static str, &'static str)> {
         (json!({ "advantage_clip": -1.0 }), "algorithm.advantage_clip = -1", "from 0"),
         (json!({ "imitation": -1.0 }), "algorithm.imitation = -1", "from 0"),
         (correction("proximal", json!({ "reject": "token", "high": 0.5 })), "correction.high", "from 1"),
+        (parameters(json!({ "tau": 0.2 })), "parameters.tau = 0.2", "kimi"),
+        (parameters(json!({ "delta": 0.1 })), "parameters.delta = 0.1", "dppo_tv"),
+        (parameters(json!({ "pull": 0.1 })), "parameters.pull = 0.1", "dppo_tv"),
+        (parameters(json!({ "discount": 0.9 })), "parameters.discount = 0.9", "chunk"),
+        (json!({ "advantage": "chunk", "parameters": { "turn_weight": 2.0 } }), "turn_weight = 2", "gi_gpo"),
+        (json!({ "loss": "policy_gradient", "clip_low": 0.1 }), "algorithm.clip_low = 0.1", "ppo_clip"),
+        (json!({ "loss": "topr", "clip_high": 0.1 }), "algorithm.clip_high = 0.1", "ppo_clip"),
+        (json!({ "decay_biases": true }), "algorithm.decay_biases = true", "weight_decay"),
+        (json!({ "decay_norms": true }), "algorithm.decay_norms = true", "weight_decay"),
+        (json!({ "decay_embeddings": false }), "algorithm.decay_embeddings = false", "weight_decay"),
+        (json!({ "shard_gradients": true }), "algorithm.shard_gradients = true", "gang.ranks"),
         (
             json!({ "kl": { "coefficient": 0.1, "estimator": "k1" } }),
             "kl.estimator = k1",
@@ -322,8 +336,11 @@ fn what_the_learning_rate_and_the_reference_are_asked_must_work() {
     }
     let settings = json!({ "schedule": "cosine", "warmup_steps": 2, "decay_steps": 9, "floor": 0.1, "recompute": true,
         "offload_activations": true, "offload_optimizer": true, "shard_gradients": true, "shard_weights": true,
-        "kl": { "coefficient": 0.01, "estimator": "k2" }, "decay_embeddings": false, "decay_norms": true });
-    let spec = read(&with("algorithm", settings)).expect("it can work");
+        "kl": { "coefficient": 0.01, "estimator": "k2" }, "weight_decay": 0.1, "decay_embeddings": false,
+        "decay_norms": true });
+    let mut file = with("algorithm", settings);
+    file["gang"] = json!({ "ranks": 2 });
+    let spec = read(&file).expect("it can work");
     let again = serde_json::to_value(&spec).expect("a run file can be written as JSON");
     assert_eq!(read(&again).expect("it is valid"), spec);
 }

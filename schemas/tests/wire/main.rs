@@ -11,6 +11,7 @@ mod round_trip;
 mod dataset;
 mod agent;
 mod run_file;
+mod mistakes;
 mod algorithm;
 mod bounds;
 mod built_in;

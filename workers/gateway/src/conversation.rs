@@ -125,8 +125,8 @@ pub(crate) enum Asked {
 #[derive(Debug, PartialEq)]
 pub(crate) struct Observation {
     pub(crate) tokens: Vec<u32>,
-    /// What the policy said since the call before.
-    pub(crate) before: String,
+    /// What the policy said since the call before, perhaps nothing; `None` if it had no turn.
+    pub(crate) before: Option<String>,
     /// The new messages' text.
     pub(crate) words: String,
     /// The call whose turn it follows; `None` for the last one.
@@ -246,7 +246,7 @@ impl Conversation {
             tools: (call.tools.clone(), tools),
             stop: call.limits.stop.clone(),
         });
-        let before = std::mem::take(&mut self.unsaid).join("\n\n");
+        let before = (!self.unsaid.is_empty()).then(|| std::mem::take(&mut self.unsaid).join("\n\n"));
         Ok(Asked::Turn(self.made, Observation { tokens, before, words, follows }))
     }
 

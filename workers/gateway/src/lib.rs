@@ -27,5 +27,5 @@ mod testing;
 
 pub use call::{Call, Reply};
 pub use host::{Agents, AgentsSettings, BeginError, SessionName, Start};
-pub use process::{Plain, Sandboxed, Walls};
+pub use process::{Ended, Gateway, Place, PlaceError, Plain, Program, Running, Sandboxed, Walls};
 pub use session::{Board, Phase, Session, Step};

@@ -190,16 +190,16 @@ impl Session {
     fn ask(&self, conversation: &mut Conversation, wanted: &Wanted<'_>) -> Result<Option<u32>, Refusal> {
         let Asked::Turn(number, observation) = conversation.ask(wanted)? else { return Ok(None) };
         let Observation { tokens, before, words, follows } = observation;
-        let utterance = |(speaker, text): (Speaker, String)| Utterance {
-            speaker,
-            text: cut(&text, MAX_SAID_BYTES / 4).to_owned(),
-        };
-        let said = [(Speaker::Policy, before), (Speaker::Environment, words)];
+        let utterance =
+            |speaker, text: String| Utterance { speaker, text: cut(&text, MAX_SAID_BYTES / 4).to_owned() };
+        // An empty turn is one: a reward reads it as the answer.
+        let said = before.map(|text| utterance(Speaker::Policy, text));
+        let words = (!words.is_empty()).then(|| utterance(Speaker::Environment, words));
         let done = EnvStepDone {
             observation: tokens,
             follows,
             valid: true,
-            said: said.into_iter().filter(|(_, text)| !text.is_empty()).map(utterance).collect(),
+            said: said.into_iter().chain(words).collect(),
             limits: wanted.call.limits.clone(),
             ..EnvStepDone::default()
         };

@@ -66,7 +66,7 @@ class Rollout:
 
     @property
     def answer(self) -> str:
-        """What the policy said last."""
+        """What the policy said in its last turn; empty where that was nothing."""
         said = [utterance.text for utterance in self.conversation if utterance.speaker == "policy"]
         return said[-1] if said else ""
 

@@ -95,6 +95,15 @@ class Package(unittest.TestCase):
             self.assertNotIn("retry_after_s", refused)
         self.assertIn("TypeError", score("brevity", {"wrods": 4})["refused"]["reason"])
 
+    def test_an_empty_answer_is_the_last_one(self):
+        seen = []
+        millrace.reward("sees")(lambda rollout: seen.append(rollout.answer) or 0.0)
+        said = [("environment", "3 + 4?"), ("policy", "7"), ("environment", "Again."), ("policy", "")]
+        conversation = [{"speaker": speaker, "text": text} for speaker, text in said]
+        question = {"ask": "score", "reward": "sees", "settings": {}, "turns": [], "success": False}
+        self.assertEqual(answer({**question, "conversation": conversation}), {"score": 0.0})
+        self.assertEqual(seen, [""])
+
     def test_retry_is_asked_again(self):
         @millrace.reward("busy")
         def busy(rollout):

@@ -1,6 +1,7 @@
 //! Steps of agents that another worker hosts. The two exchange messages that may be lost: the asker
 //! repeats its question each second, and the host answers at once, if only that the agent works. A
-//! host that is silent counts as dead, and its sessions as lost.
+//! host that is silent while the asker itself reaches the queue counts as dead, and its sessions as lost. A host
+//! that lives ends them when it hears of the next attempt.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,15 +13,20 @@ use millrace_queue::{Broker, QueueError};
 use millrace_schemas::env_step::{AgentAnswer, AgentMessage, AgentState, AgentStep};
 use millrace_schemas::envelope::{decode, encode};
 use millrace_schemas::limits::{AGENT_ASK_MS, AGENT_SILENCE_MS, MAX_PAYLOAD_BYTES};
+use millrace_schemas::subjects::AGENT_ALL;
 use millrace_schemas::{WorkerId, subjects};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{interval, sleep, timeout};
 
 use super::SessionStep;
 use crate::runtime::Failure;
 
 /// Pause before it listens again after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Between two announcements of the attempts that have begun here: one may be lost.
+const ANNOUNCE: Duration = Duration::from_secs(30);
+/// Questions in a row without an answer, after which the host counts as dead.
+const UNANSWERED: u64 = AGENT_SILENCE_MS / AGENT_ASK_MS;
 /// Bytes of a message beside its content.
 const FRAME_BYTES: usize = 1024;
 
@@ -63,6 +69,7 @@ impl Forward {
         let (sender, mut answers) = mpsc::channel(4);
         self.questions().insert(question, sender);
         let _forget = Forget { forward: self, question };
+        let name = step.name;
         let step = AgentStep {
             from: self.worker.clone(),
             question,
@@ -71,16 +78,17 @@ impl Forward {
             rollout: step.name.rollout,
             step: step.number,
             answers: Some(step.answers),
+            version: step.version,
             tokens: step.tokens.to_vec(),
         };
         let message = encode(&AgentMessage::Step(step));
-        let mut heard = Instant::now();
+        let mut unanswered = 0;
         loop {
             let sent = self.broker.queue().notice(subjects::agents(&state.worker), message.clone()).await;
             sent.map_err(Failure::soon)?;
             match timeout(Duration::from_millis(AGENT_ASK_MS), answers.recv()).await {
                 Ok(Some(AgentAnswer::Working)) => {
-                    heard = Instant::now();
+                    unanswered = 0;
                     continue;
                 }
                 Ok(Some(AgentAnswer::Done(done))) => return Ok(Step::Done(done)),
@@ -88,7 +96,9 @@ impl Forward {
                 Ok(Some(AgentAnswer::Impossible(reason))) => return Ok(Step::Impossible(reason)),
                 Ok(None) | Err(_) => {}
             }
-            if heard.elapsed() > Duration::from_millis(AGENT_SILENCE_MS) {
+            // While this worker reaches nobody, the host is not silent.
+            unanswered = if self.reaches_queue(name).await { unanswered + 1 } else { 0 };
+            if unanswered > UNANSWERED {
                 let (host, ms) = (&state.worker, AGENT_SILENCE_MS);
                 return Ok(Step::Lost(format!(
                     "worker={host}, which hosted the agent, has not answered for {ms} ms"
@@ -97,8 +107,38 @@ impl Forward {
         }
     }
 
-    /// Consumes messages to this worker; produces answers to questions, and hands answers to those who
-    /// asked. Waits for the next message. When it cannot listen, it tries again. Never ends.
+    /// Whether the queue answers this worker.
+    async fn reaches_queue(&self, name: &SessionName) -> bool {
+        let asked = self.broker.seen_policy(&name.run);
+        timeout(Duration::from_millis(AGENT_SILENCE_MS), asked).await.is_ok_and(|answered| answered.is_ok())
+    }
+
+    /// Tells the other workers that an attempt has begun, if there was one before it.
+    pub(super) async fn begun(&self, name: &SessionName) {
+        if name.rollout.attempt == 0 {
+            return;
+        }
+        let message = AgentMessage::Begun { run: name.run.clone(), rollout: name.rollout };
+        if let Err(error) = self.broker.queue().notice(AGENT_ALL.to_owned(), encode(&message)).await {
+            tracing::debug!(%error, "failed to tell the other workers of an attempt; it is repeated");
+        }
+    }
+
+    /// Consumes time, produces announcements of the attempts that go on here: the host of an earlier one may not have heard
+    /// of it. Never ends.
+    pub(super) async fn announce(self: Arc<Self>, agents: Arc<Agents>) {
+        let mut pace = interval(ANNOUNCE);
+        loop {
+            pace.tick().await;
+            for name in agents.restarted() {
+                self.begun(&name).await;
+            }
+        }
+    }
+
+    /// Consumes messages to this worker and to all; produces answers to questions, hands answers to those who
+    /// asked, and ends attempts that others have taken the place of. Waits for the next message. When it cannot
+    /// listen, it tries again. Never ends.
     pub(super) async fn listen(self: Arc<Self>, agents: Arc<Agents>) {
         let mut is_told = false;
         loop {
@@ -112,8 +152,14 @@ impl Forward {
     }
 
     async fn follow(self: &Arc<Self>, agents: &Arc<Agents>) -> Result<(), QueueError> {
-        let mut messages = self.broker.queue().listen(&subjects::agents(&self.worker)).await?;
-        while let Some(message) = messages.next().await {
+        let mut own = self.broker.queue().listen(&subjects::agents(&self.worker)).await?;
+        let mut all = self.broker.queue().listen(AGENT_ALL).await?;
+        loop {
+            let message = tokio::select! {
+                message = own.next() => message,
+                message = all.next() => message,
+            };
+            let Some(message) = message else { return Ok(()) };
             match decode("message between workers", &message.payload) {
                 Ok(AgentMessage::Step(step)) => {
                     tokio::spawn(self.clone().answer(agents.clone(), step));
@@ -124,21 +170,22 @@ impl Forward {
                         let _ = asker.try_send(answer);
                     }
                 }
+                Ok(AgentMessage::Begun { run, rollout }) => agents.supersede(&SessionName { run, rollout }),
                 Err(error) => tracing::warn!(%error, "ignoring a message that cannot be read"),
             }
         }
-        Ok(())
     }
 
     async fn answer(self: Arc<Self>, agents: Arc<Agents>, step: AgentStep) {
-        let AgentStep { from, question, instance, run, rollout, step: number, answers, tokens } = step;
+        let AgentStep { from, question, instance, run, rollout, step: number, answers, version, tokens } =
+            step;
         let answer = match instance == self.instance {
             true => {
                 let name = SessionName { run, rollout };
                 let answers = answers.unwrap_or(number);
-                let step = SessionStep { name: &name, number, answers, tokens: &tokens }.here(&agents);
+                let step = SessionStep { name: &name, number, answers, version, tokens: &tokens };
                 // Half of the asker's patience.
-                match timeout(Duration::from_millis(AGENT_ASK_MS / 2), step).await {
+                match timeout(Duration::from_millis(AGENT_ASK_MS / 2), step.here(&agents)).await {
                     Ok(Step::Done(done)) => AgentAnswer::Done(done),
                     Ok(Step::Lost(reason)) => AgentAnswer::Lost(reason),
                     Ok(Step::Impossible(reason)) => AgentAnswer::Impossible(reason),

@@ -119,9 +119,11 @@ impl TextTurns<'_> {
             EnvAction::Step { tokens, .. } => self.bounded(self.codec()?.next_turn(tokens, &answer.text)?)?,
         };
         let TextStep { state, text, reward, done, success, valid } = answer;
-        let policy = Utterance { speaker: Side::Policy, text: reply };
-        let environment = Utterance { speaker: Side::Environment, text };
-        let said = [policy, environment].into_iter().filter(|utterance| !utterance.text.is_empty()).collect();
+        // An empty turn is an answer: without it, rules would score the turn before, or none.
+        let policy = matches!(task.action, EnvAction::Step { .. })
+            .then_some(Utterance { speaker: Side::Policy, text: reply });
+        let environment = (!text.is_empty()).then_some(Utterance { speaker: Side::Environment, text });
+        let said = policy.into_iter().chain(environment).collect();
         Ok(EnvStepDone { state, observation, reward, done, success, valid, said, ..EnvStepDone::default() })
     }
 

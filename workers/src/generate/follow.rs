@@ -51,14 +51,16 @@ pub(super) struct Follower {
 impl Follower {
     /// Consumes the run's policy, produces engine loads. Waits for a change of a policy, or for the
     /// engine to break. A version that cannot be loaded is retried, and meanwhile the one before
-    /// serves. Ends with the run.
+    /// serves. Ends with the run, or when another run has the server.
     pub(super) async fn follow(mut self) {
         loop {
             match self.policies.get(&self.run) {
                 Some(policy) if policy.ended => break,
                 Some(policy) if self.serving.borrow().version != Some(policy.version) => {
-                    self.load_or_report(&policy).await;
-                    continue;
+                    match self.load_or_report(&policy).await {
+                        Err(LoadError::Taken(_)) => break,
+                        Ok(()) | Err(_) => continue,
+                    }
                 }
                 Some(_) | None => {}
             }
@@ -74,25 +76,27 @@ impl Follower {
         self.sampler.forget(self.run);
     }
 
-    async fn load_or_report(&self, policy: &Policy) {
+    async fn load_or_report(&self, policy: &Policy) -> Result<(), LoadError> {
         let (run, version) = (&self.run, policy.version);
         self.serving.send_modify(|serving| {
             serving
                 .waits_for
                 .get_or_insert_with(|| format!("weights of run={run} version={version} are being loaded"));
         });
-        let Err(error) = self.load(policy).await else { return };
+        let Err(error) = self.load(policy).await else { return Ok(()) };
         tracing::warn!(%run, %version, %error, "weights not loaded");
         let waits_for = format!("weights of run={run} version={version} are not loaded: {error}");
         self.serving.send_modify(|serving| serving.waits_for = Some(waits_for));
-        match error {
+        match &error {
             LoadError::Weights(error) if error.is_transient() => {}
             LoadError::Away(_) => {}
+            LoadError::Taken(_) => return Err(error),
             LoadError::Weights(_) | LoadError::Engine(_) => {
                 self.serving.send_modify(|serving| serving.failure = Some(error.to_string()));
             }
         }
         tokio::time::sleep(RELOAD).await;
+        Err(error)
     }
 
     async fn load(&self, policy: &Policy) -> Result<(), LoadError> {
@@ -122,4 +126,7 @@ pub(super) enum LoadError {
     /// The inference server cannot be reached or has no room. It is waited for.
     #[error("{0}")]
     Away(String),
+    /// Another run has the inference server.
+    #[error("{0}")]
+    Taken(String),
 }

@@ -18,9 +18,12 @@ use crate::policy::openai::{
     LayoutError, OutputLayer, ProbedWeights, Server, ServerError, ServerSettings, VersionFolders,
 };
 use session::Session;
+pub(super) use tenancy::Admission;
+use tenancy::Tenancy;
 
 mod prover;
 mod session;
+mod tenancy;
 mod turn;
 
 /// A handle to an inference server. It has one set of weights, so it serves one run at a time.
@@ -31,7 +34,8 @@ pub(super) struct Remote(Arc<Inner>);
 struct Inner {
     server: Arc<Server>,
     folders: VersionFolders,
-    session: Mutex<Option<Arc<Session>>>,
+    /// `None` until a run's first task, and after a run's end.
+    tenancy: Mutex<Option<Tenancy>>,
     /// Of the version that was loaded last: a tokenizer that does not change is read once.
     ends: Mutex<Arc<StopCriteria>>,
 }
@@ -61,12 +65,49 @@ impl Remote {
         if !server.takes_seeds() {
             tracing::info!("requests to the engine's server carry no seeds; --engine-seeds on sends them");
         }
-        Self(Arc::new(Inner { server, folders, session: Mutex::default(), ends: Mutex::default() }))
+        Self(Arc::new(Inner { server, folders, tenancy: Mutex::default(), ends: Mutex::default() }))
     }
 
-    fn session(&self) -> MutexGuard<'_, Option<Arc<Session>>> {
+    fn tenancy(&self) -> MutexGuard<'_, Option<Tenancy>> {
         // A panic cannot leave it half changed.
-        self.0.session.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.tenancy.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether another run has the server, and will keep it for now.
+    pub(super) fn is_taken_from(&self, run: &RunId) -> bool {
+        let idle = self.0.server.settings().idle;
+        self.tenancy().as_ref().is_some_and(|tenancy| tenancy.run != *run && !tenancy.is_idle(idle))
+    }
+
+    /// Lets a task of `run` use the server. A run that has had no task for a while makes room for it.
+    ///
+    /// # Errors
+    /// Another run has the server; the reason.
+    pub(super) fn admit(&self, run: &RunId) -> Result<Admission, String> {
+        let mut current = self.tenancy();
+        let idle = self.0.server.settings().idle;
+        if let Some(tenancy) = current.take_if(|other| other.run != *run && other.is_idle(idle)) {
+            if !tenancy.yield_server() {
+                let reason = self.taken(&tenancy.run, run);
+                *current = Some(tenancy);
+                return Err(reason);
+            }
+            tracing::info!(from = %tenancy.run, to = %run, "the engine's server changes to another run");
+        }
+        match &*current {
+            Some(other) if other.run != *run => Err(self.taken(&other.run, run)),
+            Some(tenancy) => Ok(tenancy.admit()),
+            None => Ok(current.insert(Tenancy::new(run.clone())).admit()),
+        }
+    }
+
+    fn taken(&self, by: &RunId, run: &RunId) -> String {
+        let ServerSettings { url, idle, .. } = self.0.server.settings();
+        format!(
+            "the server at {url} has one set of weights, that of run={by}; run={run} gets it when that run ends or has no \
+             task here for {} s",
+            idle.as_secs()
+        )
     }
 
     /// The stop criteria of this version.
@@ -103,26 +144,19 @@ impl Remote {
     }
 
     /// The session of `run` with the server.
-    fn session_of(&self, run: &RunId, serving: watch::Sender<Serving>) -> Result<Arc<Session>, PolicyError> {
-        let mut current = self.session();
-        match &*current {
-            Some(session) if session.run == *run => Ok(session.clone()),
-            Some(session) => Err(PolicyError::Temporary(format!(
-                "the server at {} serves run={} and has one set of weights; run={run} needs another",
-                self.0.server.settings().url,
-                session.run
-            ))),
-            None => {
-                let session = Session::start(run.clone(), self.0.server.clone(), serving);
-                *current = Some(session.clone());
-                Ok(session)
-            }
+    fn session_of(&self, run: &RunId, serving: watch::Sender<Serving>) -> Result<Arc<Session>, LoadError> {
+        let mut current = self.tenancy();
+        let tenancy = current.get_or_insert_with(|| Tenancy::new(run.clone()));
+        if tenancy.run != *run {
+            return Err(LoadError::Taken(self.taken(&tenancy.run, run)));
         }
+        let start = || Session::start(run.clone(), self.0.server.clone(), serving);
+        Ok(tenancy.session.get_or_insert_with(start).clone())
     }
 
     /// Submits a request. The reply is dropped if there is no session.
     pub(super) fn request(&self, run: &RunId, request: Request) {
-        let session = self.session().clone();
+        let session = self.tenancy().as_ref().and_then(|tenancy| tenancy.session.clone());
         match session.filter(|session| session.run == *run) {
             Some(session) => session.admit(request),
             None => {
@@ -134,8 +168,8 @@ impl Remote {
 
     /// Ends the session of a run. The server is free for another one.
     pub(super) fn forget(&self, run: &RunId) {
-        let mut current = self.session();
-        if let Some(session) = current.take_if(|session| session.run == *run) {
+        let ended = self.tenancy().take_if(|tenancy| tenancy.run == *run);
+        if let Some(session) = ended.and_then(|tenancy| tenancy.session) {
             session.end();
         }
     }

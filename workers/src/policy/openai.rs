@@ -96,6 +96,9 @@ pub struct ServerSettings {
     /// For how long a request to a busy server is retried before its task returns to the queue.
     /// Default 60 s.
     pub patience: Duration,
+    /// After this long without a task of the run that it serves, a task of another run has the server load that run's
+    /// weights. Default 60 s.
+    pub idle: Duration,
     /// By how much two measurements of the same weights may differ: nats a token, mean over the
     /// probe. Default 0.2, for a server that computes in bf16.
     pub tolerance: f64,
@@ -117,6 +120,7 @@ impl ServerSettings {
             silence: Duration::from_secs(300),
             reload_timeout: Duration::from_secs(600),
             patience: Duration::from_secs(60),
+            idle: Duration::from_secs(60),
             tolerance: 0.2,
             seeds: Seeds::Auto,
         }

@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use super::RewardError;
 
-/// The policy's last turn.
+/// The policy's last turn; empty where it wrote nothing in it.
 ///
 /// # Errors
-/// It has no text.
+/// The rollout has no text at all.
 pub(super) fn last(task: &RewardTask) -> Result<&str, RewardError> {
     let utterance = task.conversation.iter().rev().find(|utterance| utterance.speaker == Speaker::Policy);
     utterance.map(|utterance| utterance.text.as_str()).ok_or(RewardError::NoWords)

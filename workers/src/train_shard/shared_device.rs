@@ -5,15 +5,19 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use millrace_policy::{LoadedVersion, MODEL_FILE};
+use millrace_policy::decoder::Config;
+use millrace_policy::{CONFIG_FILE, LoadedVersion, MODEL_FILE};
 use millrace_schemas::RunId;
+use millrace_schemas::submit::Precision;
 
 use super::thread::Job;
 use crate::runtime::{Failure, NotReleased, Retry, StepTurn, TimeDivision};
 
-/// Bytes of a trainer, for each byte of a version's weights: weights, gradients, and AdamW's two
-/// moments. With weights in bf16 the moments and master weights are f32, which is more.
-const TRAINER_SHARE: u64 = 4;
+/// Bytes of a trainer, for each byte of a version's weights. In f32: weights, AdamW's two moments, and the new version's
+/// file until it is uploaded.
+const F32_SHARE: u64 = 4;
+/// In bf16 the moments and the weights that are updated are in f32: 2 + 4 + 4 + 4 bytes and the file's 2, for a weight of 2.
+const BF16_SHARE: u64 = 8;
 
 /// The trainer's side of the device.
 #[derive(Debug, Clone)]
@@ -52,7 +56,7 @@ impl SharedDevice {
     /// for what will be moved there; turns continue if it has not.
     pub(super) async fn begin_step(&self, run: &RunId, job: &Job) -> Result<StepTurn, Failure> {
         if let Job::Step(step) = job {
-            self.check(run, &step.base)?;
+            self.check(run, &step.base, step.algorithm.kl.is_some())?;
         }
         self.division.begin_step().await.map_err(|error| match error {
             NotReleased::Stuck(_) | NotReleased::Refused(_) => {
@@ -61,13 +65,13 @@ impl SharedDevice {
         })
     }
 
-    fn check(&self, run: &RunId, base: &LoadedVersion) -> Result<(), Failure> {
+    fn check(&self, run: &RunId, base: &LoadedVersion, has_reference: bool) -> Result<(), Failure> {
         if self.fits().get(run) == Some(&true) {
             return Ok(());
         }
         let Some(weights) = base.manifest.file(MODEL_FILE).map(|blob| blob.bytes) else { return Ok(()) };
         let Some(free) = self.room.or_else(free_bytes) else { return Ok(()) };
-        let trainer = weights.saturating_mul(TRAINER_SHARE);
+        let trainer = weights.saturating_mul(trainer_share(base) + u64::from(has_reference));
         let needed = trainer.saturating_add(weights);
         self.fits().insert(run.clone(), needed <= free);
         if needed <= free {
@@ -78,6 +82,16 @@ impl SharedDevice {
              Give the worker more memory, or generate and train in workers of their own"
         );
         Err(Failure::Retry(Retry::Elsewhere, reason))
+    }
+}
+
+/// Bytes of a trainer, for each byte of this version's weights.
+fn trainer_share(base: &LoadedVersion) -> u64 {
+    let config = base.file(CONFIG_FILE).ok().and_then(|config| Config::read(config).ok());
+    match config.map(|config| config.precision) {
+        Some(Precision::Bf16) => BF16_SHARE,
+        // Whoever cannot read it trains nothing with it.
+        Some(Precision::F32) | None => F32_SHARE,
     }
 }
 
@@ -102,7 +116,51 @@ fn free_of_cgroup(folder: &Path) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use millrace_schemas::PolicyVersion;
+    use millrace_schemas::blob::{BlobRef, Sha};
+    use millrace_schemas::publish_weights::Manifest;
+    use millrace_schemas::train_shard::FileRef;
+
     use super::*;
+
+    /// A version whose weights have 1000 bytes.
+    fn version(dtype: &str) -> LoadedVersion {
+        let config = format!(
+            r#"{{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 16, "hidden_size": 8,
+                "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+                "max_position_embeddings": 32, "rms_norm_eps": 1e-6, "torch_dtype": "{dtype}"}}"#
+        );
+        let blob = BlobRef { sha256: Sha::of(b""), bytes: 1000 };
+        let manifest = Manifest {
+            run: "lake".parse().unwrap(),
+            version: PolicyVersion(0),
+            parent: None,
+            batch: None,
+            config: Sha::of(b""),
+            files: vec![FileRef::whole(MODEL_FILE.to_owned(), blob)],
+            metrics: BTreeMap::new(),
+        };
+        let sha = Sha::of(&manifest.to_json());
+        let files = BTreeMap::from([(CONFIG_FILE.to_owned(), config.into())]);
+        LoadedVersion { version: PolicyVersion(0), manifest, sha, files }
+    }
+
+    #[test]
+    fn a_trainer_in_bf16_and_a_reference_model_count_for_what_they_take() {
+        let fits = |dtype: &str, has_reference: bool, room: u64| {
+            let device = SharedDevice::new(TimeDivision::default(), Some(room));
+            let checked = device.check(&"lake".parse().unwrap(), &version(dtype), has_reference);
+            assert_eq!(device.is_well(), checked.is_ok());
+            checked.is_ok()
+        };
+        assert!(fits("float32", false, 5_000) && !fits("float32", false, 4_999));
+        assert!(fits("float32", true, 6_000) && !fits("float32", true, 5_999));
+        assert!(!fits("bfloat16", false, 6_000), "the moments and the updated weights are in f32");
+        assert!(fits("bfloat16", false, 9_000) && !fits("bfloat16", false, 8_999));
+        assert!(fits("bfloat16", true, 10_000) && !fits("bfloat16", true, 9_999));
+    }
 
     #[test]
     fn free_memory_is_read_as_the_kernel_reports_it() {

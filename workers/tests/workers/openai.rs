@@ -9,6 +9,7 @@ mod llama_cpp;
 mod process;
 mod replies;
 mod support;
+mod tenancy;
 mod weights;
 #[cfg(feature = "torch")]
 mod run;

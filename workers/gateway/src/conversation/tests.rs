@@ -325,7 +325,7 @@ fn what_the_policy_said_is_told_once_with_the_next_call() {
         Asked::Turn(_, observation) => observation.before,
         Asked::Full => panic!("there is room"),
     };
-    assert_eq!((before(&mut talk, "a"), before(&mut talk, "b")), (String::new(), String::new()));
+    assert_eq!((before(&mut talk, "a"), before(&mut talk, "b")), (None, None));
     talk.read(|number| Some(tokens(&format!("{number}$")).into()));
-    assert_eq!((before(&mut talk, "c"), before(&mut talk, "d")), ("1\n\n2".to_owned(), String::new()));
+    assert_eq!((before(&mut talk, "c"), before(&mut talk, "d")), (Some("1\n\n2".to_owned()), None));
 }

@@ -1,16 +1,25 @@
 use bytes::Bytes;
+use millrace_schemas::reward::{RewardRule, RewardTask, TurnResult};
+use serde_json::json;
 
 use super::*;
+use crate::rewards::{self, RewardError, Tools};
 
-/// A tokenizer with a token for each printable character, and a chat template that names who
-/// speaks.
+/// Ends a turn.
+const END: u32 = 96;
+
+/// A tokenizer with a token for each printable character and one that ends a turn, and a chat template
+/// that names who speaks.
 fn codec() -> Codec {
     let characters = (' '..='~').chain(['\n']).zip(0..);
     let vocabulary: serde_json::Map<String, serde_json::Value> =
         characters.map(|(character, id)| (character.to_string(), id.into())).collect();
     let tokenizer = serde_json::json!({
         "version": "1.0",
-        "added_tokens": [],
+        "added_tokens": [{
+            "id": END, "content": "<end>", "special": true,
+            "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+        }],
         "pre_tokenizer": {
             "type": "Split", "pattern": { "Regex": "[\\s\\S]" }, "behavior": "Isolated", "invert": false
         },
@@ -18,7 +27,7 @@ fn codec() -> Codec {
         "model": { "type": "WordLevel", "vocab": vocabulary, "unk_token": "?" },
     });
     let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
-    let config = serde_json::json!({ "chat_template": template });
+    let config = serde_json::json!({ "chat_template": template, "eos_token": "<end>" });
     Codec::read(|name| match name {
         "tokenizer.json" => Some(Bytes::from(tokenizer.to_string())),
         "tokenizer_config.json" => Some(Bytes::from(config.to_string())),
@@ -144,4 +153,58 @@ fn a_malformed_row_is_reported_with_its_line() {
     state[2] ^= 1;
     let damaged = game.act(0, EnvAction::Step { state, tokens: vec![1] });
     assert!(matches!(damaged, Err(EnvError::State { .. })));
+}
+
+/// What a rule makes of an episode of these steps, the reset first.
+async fn scored(
+    rule: RewardRule,
+    settings: serde_json::Value,
+    steps: &[EnvStepDone],
+) -> Result<f64, RewardError> {
+    let turns =
+        steps[1..].iter().map(|done| TurnResult { reward: done.reward, valid: done.valid, tokens: 1 });
+    let task = RewardTask {
+        settings: serde_json::from_value(settings).unwrap(),
+        conversation: steps.iter().flat_map(|done| done.said.clone()).collect(),
+        row: steps[0].row.clone(),
+        ..RewardTask::new(rule, turns.collect(), false)
+    };
+    rewards::score(&task, &Tools::default()).await.map(|done| done.score)
+}
+
+/// The policy samples nothing but its end token.
+#[tokio::test]
+async fn an_empty_answer_is_scored_and_not_the_turn_before() {
+    let game = Game::new(&json!({ "check": "by_reward" }));
+    let empty =
+        |state: &[u8]| game.act(1, EnvAction::Step { state: state.to_vec(), tokens: vec![END] }).unwrap();
+    let start = game.reset(1);
+    let ended = empty(&start.state);
+    assert!(ended.done && !ended.valid);
+    assert_eq!(ended.said, [Utterance { speaker: Side::Policy, text: String::new() }]);
+    let tags = json!({ "tags": ["answer"] });
+    let words = json!({ "instructions": [{ "kind": "words", "count": { "at_most": 5 } }] });
+    let code = json!({ "tests": [{ "code": "assert True" }] });
+    for (rule, settings, score) in [
+        (RewardRule::Math, json!({}), 0.0),
+        (RewardRule::Format, tags, -1.0),
+        (RewardRule::Instructions, words, 0.0),
+        (RewardRule::Code, code, 0.0),
+    ] {
+        assert_eq!(scored(rule, settings, &[start.clone(), ended.clone()]).await, Ok(score), "{rule:?}");
+    }
+
+    // The first turn has the right answer in a form that the environment does not read.
+    let game = Game::new(&json!({ "check": "exact" }));
+    let start = game.reset(1);
+    let first = game.say(1, &start.state, "\\boxed{1234}");
+    assert!(!first.done);
+    let last = game.act(1, EnvAction::Step { state: first.state.clone(), tokens: vec![END] }).unwrap();
+    assert!(last.done);
+    let math = async |steps: &[EnvStepDone]| scored(RewardRule::Math, json!({}), steps).await;
+    assert_eq!(math(&[start.clone(), first.clone()]).await, Ok(1.0));
+    assert_eq!(math(&[start.clone(), first, last]).await, Ok(0.0));
+    // Without a turn of the policy as text there is nothing to score.
+    let none = EnvStepDone { said: Vec::new(), ..start.clone() };
+    assert_eq!(math(&[start, none]).await, Err(RewardError::NoWords));
 }

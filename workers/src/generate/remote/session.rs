@@ -89,6 +89,15 @@ impl Session {
         self.ended.cancel();
     }
 
+    /// Ends it for another run, unless a turn uses the weights or they change; returns whether it ended.
+    pub(super) fn end_unused(&self) -> bool {
+        let Ok(_unused) = self.known.try_write() else { return false };
+        self.end();
+        // What follows the run's policy stops when it finds that another run has the server.
+        self.serving.send_replace(Serving { away: true, ..Serving::default() });
+        true
+    }
+
     fn close(&self, gate: Gate) {
         if let Gate::Open(served) = self.gate.send_replace(gate) {
             served.boundary.cancel();
@@ -137,6 +146,11 @@ impl Session {
         self.close(Gate::Closed);
         // Bounded: each turn stops at the boundary, or when the server is silent for too long.
         let mut known = self.known.write().await;
+        // Another run may have the server since.
+        if self.ended.is_cancelled() {
+            self.close(Gate::Ended);
+            return Err(ServerError::Failed("the session has ended".to_owned()));
+        }
         match self.load_and_prove(&next, &mut known).await {
             Ok(served) => {
                 let version = served.version;

@@ -190,7 +190,18 @@ impl Bench {
         // The header may end with spaces.
         weights.splice(header..header, *b"        ");
         weights.splice(..8, (header as u64).to_le_bytes());
-        commit(&self.broker, 2, files).await;
+        commit(&self.broker, &run(), 2, files).await;
+    }
+
+    /// Commits a model as the version of its number of another run, and names it in that run's policy.
+    pub(crate) async fn announce_of(&self, run: &RunId, version: u64) {
+        commit(&self.broker, run, version, files_of(version)).await;
+    }
+
+    /// Ends the run, at version 1.
+    pub(crate) async fn end_run(&self) {
+        let policy = self.broker.seen_policy(&run()).await.unwrap().unwrap();
+        self.broker.set_policy(&run(), &Policy { ended: true, ..policy }).await.unwrap();
     }
 
     pub(crate) async fn execute(&self, task: Task) -> Verdict {
@@ -235,7 +246,7 @@ pub(crate) async fn announce_with(broker: &Broker, version: u64, recorded: bool,
     let mut contents = files_of(version);
     contents.retain(|name, _| recorded || name != PROBE_FILE);
     contents.extend(more.iter().map(|(name, json)| ((*name).to_owned(), json.to_string().into_bytes())));
-    commit(broker, version, contents).await;
+    commit(broker, &run(), version, contents).await;
 }
 
 /// The files of a model, by name.
@@ -247,19 +258,19 @@ fn files_of(version: u64) -> BTreeMap<String, Vec<u8>> {
     entries.map(file).collect()
 }
 
-async fn commit(broker: &Broker, version: u64, contents: BTreeMap<String, Vec<u8>>) {
+async fn commit(broker: &Broker, run: &RunId, version: u64, contents: BTreeMap<String, Vec<u8>>) {
     let mut files = Vec::new();
     for (name, content) in contents {
-        let blob = broker.objects().put_blob(&run(), content.into()).await.unwrap();
+        let blob = broker.objects().put_blob(run, content.into()).await.unwrap();
         files.push(FileRef::whole(name, blob));
     }
     let (batch, metrics, version) = (None, BTreeMap::new(), PolicyVersion(version));
     let manifest =
-        Manifest { run: run(), version, parent: None, batch, config: Sha::of(b""), files, metrics };
-    broker.objects().put(&paths::manifest(&run(), version), manifest.to_json().into()).await.unwrap();
+        Manifest { run: run.clone(), version, parent: None, batch, config: Sha::of(b""), files, metrics };
+    broker.objects().put(&paths::manifest(run, version), manifest.to_json().into()).await.unwrap();
     let (sha, floor) = (Sha::of(&manifest.to_json()), PolicyVersion(0));
     let policy = Policy { version, manifest: sha, floor, attempt: 0, partitions: 1, ended: false };
-    broker.set_policy(&run(), &policy).await.unwrap();
+    broker.set_policy(run, &policy).await.unwrap();
 }
 
 /// A task; its context follows from its index.
