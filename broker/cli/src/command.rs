@@ -9,8 +9,8 @@ use tokio::runtime::Runtime;
 
 use crate::connect::At;
 use crate::{
-    bucket, cancel, completions, coordinator, dead, doctor, drain, env, init_auth, ledger, list, log,
-    objects, pause, plan, release, scale, schema, status, submit, tied, up, watch, weights,
+    bucket, cancel, check, completions, coordinator, dead, doctor, drain, env, init_auth, ledger, list, log,
+    objects, pause, plan, release, rollouts, scale, schema, status, submit, tied, up, watch, weights,
 };
 
 /// Trains language-model agents by reinforcement learning, asynchronously, as a job queue.
@@ -27,6 +27,8 @@ enum Command {
     Up(up::UpArgs),
     /// Submit a run file
     Submit(At<submit::SubmitArgs>),
+    /// Check run files: every mistake with its remedy, and what a run would need; starts nothing
+    Check(check::CheckArgs),
     /// Show the status of a run
     Status(At<status::StatusArgs>),
     /// Show a run live until it is over
@@ -49,6 +51,8 @@ enum Command {
     List(At<list::ListArgs>),
     /// Show a run's books: every rollout is trained, dropped with a reason, or in flight
     Ledger(At<ledger::LedgerArgs>),
+    /// Show what the environment and the model said in rollouts, with rewards and what became of them
+    Rollouts(At<rollouts::RolloutsArgs>),
     /// List a run's versions, or export one as a model directory
     Weights(At<weights::WeightsArgs>),
     /// List dead letters, or requeue one
@@ -100,6 +104,7 @@ impl Cli {
         match self.command {
             Command::Up(args) => args.run().await,
             Command::Submit(At { args, connection }) => args.run(&connection).await,
+            Command::Check(args) => args.run().await,
             Command::Status(At { args, connection }) => args.run(&connection).await,
             Command::Watch(At { args, connection }) => args.run(&connection).await,
             Command::Pause(At { args, connection }) => args.pause(&connection).await,
@@ -114,6 +119,7 @@ impl Cli {
             Command::Rm(At { args, connection }) => args.remove(&connection).await,
             Command::List(At { args, connection }) => args.run(&connection).await,
             Command::Ledger(At { args, connection }) => args.run(&connection).await,
+            Command::Rollouts(At { args, connection }) => args.run(&connection).await,
             Command::Weights(At { args, connection }) => args.run(&connection).await,
             Command::Dead(At { args, connection }) => args.run(&connection).await,
             Command::Log(At { args, connection }) => args.run(&connection).await,

@@ -1,6 +1,6 @@
 //! Connections to the queue, the object store and a coordinator.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 
 use super::context::{NatsContext, variable};
 use super::up::KEY_FILE;
+use super::up::reopen::{Asks, Kept, reopen};
 
 /// The default URL of nats-server.
 const DEFAULT_NATS: &str = "nats://127.0.0.1:4222";
@@ -53,6 +54,9 @@ pub(super) struct ConnectionArgs {
     pub(super) dir: Option<PathBuf>,
     #[command(flatten)]
     pub(super) connect: ConnectArgs,
+    /// What runs for this command alone.
+    #[arg(skip)]
+    kept: Kept,
 }
 
 impl ConnectionArgs {
@@ -121,12 +125,32 @@ impl ConnectionArgs {
     pub(super) async fn api(&self) -> Result<Api> {
         let url = self.nats_url()?;
         Api::connect(&url, &self.who()?, COMMAND_PATIENCE).await.with_context(|| {
-            format!(
-                "failed to reach nats-server url={}; is it running? `millrace up RUN.toml` starts one, and --nats \
-                 or --dir set its address",
-                without_password(&url)
-            )
+            let remedy = match self.folder() {
+                Some(dir) => format!(
+                    "no `millrace up` runs in {0}. `millrace up RUN.toml --dir {0}` continues a run that is not over; \
+                     `millrace status`, `ledger`, `rollouts`, `log export` and `dead ls` read one that is",
+                    dir.display()
+                ),
+                None => "is it running? `millrace up RUN.toml` starts one, and --nats or --dir set its address".into(),
+            };
+            format!("failed to reach nats-server url={}; {remedy}", without_password(&url))
         })
+    }
+
+    /// Connects for a command that only reads. If --dir is the folder of a `millrace up` that has
+    /// ended, its nats-server, and a coordinator if the command asks one, run until this value is
+    /// dropped.
+    pub(super) async fn reading(&self, asks: Asks) -> Result<Api> {
+        let Some(dir) = self.folder() else { return self.api().await };
+        match reopen(dir, || self.objects_location(), asks, &self.kept).await? {
+            Some(api) => Ok(api),
+            None => self.api().await,
+        }
+    }
+
+    /// The folder of a `millrace up`, if it sets the address.
+    fn folder(&self) -> Option<&Path> {
+        self.dir.as_deref().filter(|_| self.nats.is_none() && self.context.is_none())
     }
 }
 

@@ -9,7 +9,7 @@ use millrace_queue::Objects;
 use millrace_schemas::RunSpec;
 use millrace_schemas::dataset::{DatasetSpec, Rows};
 use millrace_schemas::env_step::{AGENT, EnvironmentSpec};
-use millrace_schemas::submit::ModelSpec;
+use millrace_schemas::submit::{ModelSpec, RunFileError};
 
 use super::term::say;
 use super::worker;
@@ -26,10 +26,8 @@ pub(super) fn read(spec: &mut RunSpec, run_file: &Path) -> Result<Vec<Bytes>> {
     // A relative path starts at the run file's folder.
     let folder = run_file.parent().unwrap_or(Path::new(""));
     let contents = datasets.map(|dataset| read_file(dataset, folder)).collect::<Result<Vec<_>>>()?;
-    match spec.refusals().first() {
-        Some(refusal) => bail!("{refusal}"),
-        None => Ok(contents),
-    }
+    let refusals = spec.refusals();
+    if refusals.is_empty() { Ok(contents) } else { Err(RunFileError::Refused(refusals).into()) }
 }
 
 fn read_file(dataset: &mut DatasetSpec, folder: &Path) -> Result<Bytes> {

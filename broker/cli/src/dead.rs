@@ -7,6 +7,7 @@ use millrace_queue::DeadLetter;
 
 use super::connect::ConnectionArgs;
 use super::term::say;
+use super::up::reopen::Asks;
 
 /// Arguments of `millrace dead`.
 #[derive(Debug, clap::Args)]
@@ -35,9 +36,9 @@ enum DeadCommand {
 
 impl DeadArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> Result<ExitCode> {
-        let broker = connection.api().await?.broker();
         match self.command {
             DeadCommand::Ls { from, limit } => {
+                let broker = connection.reading(Asks::Queue).await?.broker();
                 let limit = usize::from(limit.max(1));
                 let letters = broker.dead_letters_from(from, limit).await?;
                 if letters.is_empty() {
@@ -49,7 +50,7 @@ impl DeadArgs {
                 }
             }
             DeadCommand::Requeue { seq } => {
-                broker.requeue_dead(seq).await?;
+                connection.api().await?.broker().requeue_dead(seq).await?;
                 say(format_args!("{seq} is requeued"));
             }
         }

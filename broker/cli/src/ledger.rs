@@ -8,6 +8,7 @@ use millrace_schemas::api::{Ledger, RunRequest, RunState, Status};
 
 use super::connect::ConnectionArgs;
 use super::term::{by_reason, say, thousands};
+use super::up::reopen::Asks;
 use millrace_coordinator::shell::audit::{Audit, Claim, audit};
 
 /// Arguments of `millrace ledger`.
@@ -26,7 +27,7 @@ pub(super) struct LedgerArgs {
 impl LedgerArgs {
     /// Fails if the books do not balance, or the recount disagrees.
     pub(super) async fn run(self, connection: &ConnectionArgs) -> Result<ExitCode> {
-        let api = connection.api().await?;
+        let api = connection.reading(Asks::Coordinator).await?;
         let status: Status = api.call("status", &RunRequest { run: self.run }).await?;
         let ledger: Ledger = api.call("ledger", &RunRequest { run: Some(status.run.clone()) }).await?;
         let mut good = ledger.balanced();

@@ -11,12 +11,14 @@ mod signals;
 
 mod up;
 mod submit;
+mod check;
 mod status;
 mod watch;
 mod pause;
 mod cancel;
 mod list;
 mod ledger;
+mod rollouts;
 mod weights;
 mod dead;
 mod log;
@@ -41,6 +43,7 @@ mod domains;
 mod evaluation;
 mod live;
 mod curve;
+mod metrics;
 mod report;
 #[cfg(test)]
 mod sample;

@@ -7,6 +7,7 @@ use millrace_schemas::api::{ListRequest, RunList, RunSummary};
 
 use super::connect::ConnectionArgs;
 use super::term::{duration, say};
+use super::up::reopen::Asks;
 
 /// Arguments of `millrace list`.
 #[derive(Debug, clap::Args)]
@@ -18,7 +19,7 @@ pub(super) struct ListArgs {
 
 impl ListArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> Result<ExitCode> {
-        let api = connection.api().await?;
+        let api = connection.reading(Asks::Coordinator).await?;
         let mut runs = Vec::new();
         let mut request = ListRequest::default();
         loop {

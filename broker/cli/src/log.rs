@@ -11,6 +11,7 @@ use millrace_schemas::{Event, RunId};
 use serde::Serialize;
 
 use super::connect::ConnectionArgs;
+use super::up::reopen::Asks;
 use parquet::ParquetRows;
 
 mod parquet;
@@ -132,7 +133,7 @@ impl Rows {
 impl LogArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> Result<ExitCode> {
         let LogCommand::Export(args) = self.command;
-        let broker = connection.api().await?.with_objects(connection.open_objects()?);
+        let broker = connection.reading(Asks::Queue).await?.with_objects(connection.open_objects()?);
         let rows = Rows::open(&args)?;
         let written = match export(&broker, &args, rows).await {
             // The reader closed the pipe.

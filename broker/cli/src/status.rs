@@ -18,6 +18,7 @@ use super::domains;
 use super::evaluation;
 use super::plan::{RunFigures, hint};
 use super::term::{by_reason, duration, histogram, percent, say, thousands};
+use super::up::reopen::Asks;
 use super::waits::{Waits, is_quiet, read_notice};
 
 /// Long enough for two notices of each worker.
@@ -41,7 +42,7 @@ pub(super) struct StatusArgs {
 
 impl StatusArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> Result<ExitCode> {
-        let api = connection.api().await?;
+        let api = connection.reading(Asks::Coordinator).await?;
         let status: Status = api.call("status", &RunRequest { run: self.run }).await?;
         if self.json {
             say(serde_json::to_string_pretty(&status)?);

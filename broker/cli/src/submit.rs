@@ -35,9 +35,12 @@ impl SubmitArgs {
 
 /// Reads and checks a run file: JSON if its name ends in `.json`, else TOML.
 pub(super) fn read_run_file(path: &Path) -> Result<RunSpec> {
-    let fail = || format!("failed to read run file path={}", path.display());
-    let text = std::fs::read_to_string(path).with_context(fail)?;
+    parse(path).with_context(|| format!("failed to read run file path={}", path.display()))
+}
+
+/// The same, whose error does not name the file.
+pub(super) fn parse(path: &Path) -> Result<RunSpec> {
+    let text = std::fs::read_to_string(path)?;
     let is_json = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("json"));
-    let spec = if is_json { from_json(text.as_bytes()) } else { from_toml(&text) };
-    spec.with_context(fail)
+    Ok(if is_json { from_json(text.as_bytes()) } else { from_toml(&text) }?)
 }

@@ -8,6 +8,11 @@ pub(super) fn say(line: impl std::fmt::Display) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
+/// Writes a line to standard error: a remark beside the output, which programs may read.
+pub(super) fn remark(line: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 /// Whether standard output is a terminal.
 pub(super) fn is_terminal() -> bool {
     std::io::stdout().is_terminal()

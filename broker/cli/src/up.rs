@@ -6,36 +6,39 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use bytes::Bytes;
 use millrace_queue::Objects;
 use millrace_schemas::api::{RunReply, RunRequest, RunState, Status};
 use millrace_schemas::report::Report;
 use millrace_schemas::{PolicyVersion, RunId, RunSpec};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::connect::{Api, CallError};
 use super::data;
 use super::follow::{Follow, paused_itself};
 use super::live::view;
+use super::metrics::{MetricsFile, Watched};
 use super::plan::hint;
 use super::report::{Measured, is_good, lines};
 use super::signals::Signals;
 use super::submit::read_run_file;
 use super::term::{is_terminal, say};
 pub(super) use folder::KEY_FILE;
-use folder::{Begin, Folder, StartOver};
+use folder::{Begin, Folder, METRICS_FILE, StartOver};
 use stack::{Counts, QueueArgs, Stack};
 
 mod folder;
 mod gpus;
-mod model;
+pub(super) mod model;
 mod sandbox;
 mod supervisor;
 mod stack;
 mod scaled;
 mod baselines;
 mod conclude;
+pub(super) mod reopen;
 
 /// Pause between two tries to submit the run.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
@@ -88,13 +91,18 @@ impl UpArgs {
         let (spec, contents) = self.spec()?;
         self.counts.check_tools(&spec)?;
         let root = self.dir.clone().unwrap_or_else(|| PathBuf::from(format!("millrace-runs/{}", spec.name)));
-        let folder = Folder::open(&root)?;
+        Stack::check(self.objects.as_deref(), &self.counts, &self.queue)?;
+        let known = |name: &str| self.start_over() == StartOver::No && root.join(name).exists();
         // A resumed run has its version 0 already.
-        if self.start_over() != StartOver::No || !folder.path("run.json").exists() {
+        if !known("run.json") {
             sandbox::check(&spec).await?;
             model::check(&spec).await?;
             data::check_prompts(&spec, &contents, &self.counts.mcp()).await?;
         }
+        // A run that is over hosts nothing.
+        let hosting = if known("report.json") { vec![] } else { self.agents.hosting(&spec).await? };
+        // Only what can run leaves a folder.
+        let folder = Folder::open(&root).await?;
         match folder.begin(&spec, self.start_over())? {
             Begin::New => say(format_args!("{} starts in {}", spec.name, root.display())),
             Begin::Resumed => say(format_args!("{} resumes in {}", spec.name, root.display())),
@@ -104,15 +112,21 @@ impl UpArgs {
                 return Ok(code(&report));
             }
         }
-        let hosting = self.agents.hosting(&spec).await?;
         let stop = CancellationToken::new();
         let signals = tokio::spawn(on_signals(Signals::listen()?, stop.clone()));
         let counts = self.counts.for_run(&spec, hosting);
         let mut stack = Stack::start(&folder, self.objects.as_deref(), &counts, &self.queue)?;
         let objects = stack.objects().to_owned();
-        let ended = follow_run(&mut stack, &spec, contents, &stop).await;
+        let metrics =
+            MetricsFile::new(Objects::open(&objects)?, spec.name.clone(), folder.path(METRICS_FILE));
+        let (newest, versions) = watch::channel(PolicyVersion(0));
+        let metrics = tokio::spawn(metrics.follow(versions));
+        let ended = follow_run(&mut stack, (&spec, contents), newest, &stop).await;
         stack.drain().await;
         signals.abort();
+        // What it has not written yet is written when the run ends, or goes on.
+        metrics.abort();
+        let _ = metrics.await;
         match ended? {
             Ended::Over(status, measured) => {
                 // Baselines are optional for a run.
@@ -143,13 +157,8 @@ impl UpArgs {
         let mut spec = read_run_file(&self.run_file)?;
         spec.seed = self.seed.unwrap_or(spec.seed);
         spec.steps = self.steps.unwrap_or(spec.steps);
-        match spec.refusals().first() {
-            Some(refusal) => bail!("{refusal}"),
-            None => {
-                let contents = data::read(&mut spec, &self.run_file)?;
-                Ok((spec, contents))
-            }
-        }
+        let contents = data::read(&mut spec, &self.run_file)?;
+        Ok((spec, contents))
     }
 
     const fn start_over(&self) -> StartOver {
@@ -168,8 +177,13 @@ fn code(report: &Report) -> ExitCode {
 fn tell(report: &Report, folder: &Folder) {
     lines(report).iter().for_each(say);
     let report_path = folder.path("report.json");
+    let metrics = folder.path(METRICS_FILE);
+    if metrics.exists() {
+        say(format_args!("  {:<10} {}", "metrics", metrics.display()));
+    }
     say(format_args!("  {:<10} {}", "report", report_path.display()));
     let root = folder.path("");
+    say(format_args!("  {:<10} millrace rollouts --dir {}", "samples", root.display()));
     let hint = hint(report.generate_busy, report.train_busy, &root.to_string_lossy());
     // A run without a step has nothing to plan from.
     if let Some(hint) = hint.filter(|_| report.steps > 0) {
@@ -190,8 +204,8 @@ async fn on_signals(mut signals: Signals, stop: CancellationToken) {
 /// Submits the run unless it exists, and follows it until it is over or `stop`.
 async fn follow_run(
     stack: &mut Stack,
-    spec: &RunSpec,
-    contents: Vec<Bytes>,
+    (spec, contents): (&RunSpec, Vec<Bytes>),
+    newest: watch::Sender<PolicyVersion>,
     stop: &CancellationToken,
 ) -> Result<Ended> {
     let begin = async {
@@ -206,11 +220,11 @@ async fn follow_run(
         api = begin => api?,
     };
     let restarts = stack.restarts();
-    let mut view = view();
+    let mut view = Watched { view: view(), newest };
     let follow = Follow {
         api: &api,
         run: &spec.name,
-        view: view.as_mut(),
+        view: &mut view,
         prompts: Some(spec.evaluate.prompts),
         restarts: Some(restarts.clone()),
         news: Some(stack.news()),

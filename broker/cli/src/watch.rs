@@ -13,6 +13,7 @@ use super::follow::Follow;
 use super::live::view;
 use super::status::headline;
 use super::term::say;
+use super::up::reopen::Asks;
 
 /// Silence of the coordinator after which watching ends.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -26,7 +27,7 @@ pub(super) struct WatchArgs {
 
 impl WatchArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> Result<ExitCode> {
-        let api = connection.api().await?;
+        let api = connection.reading(Asks::CoordinatorOfEnded).await?;
         let first: Status = api.call("status", &RunRequest { run: self.run }).await?;
         let mut view = view();
         let follow = Follow {

@@ -11,6 +11,7 @@ use millrace_schemas::train_shard::FileRef;
 use millrace_schemas::{PolicyVersion, RunId, file_name};
 
 use super::connect::ConnectionArgs;
+use super::metrics;
 use super::term::{say, thousands};
 
 /// Arguments of `millrace weights`.
@@ -26,6 +27,10 @@ enum WeightsCommand {
     Ls {
         /// The run
         run: RunId,
+        /// Print the metrics of each train step instead, a JSON object a line, as in the metrics.jsonl of
+        /// a `millrace up`
+        #[arg(long)]
+        json: bool,
     },
     /// Write a version as a model directory, which vLLM, SGLang and transformers load as it is
     Export {
@@ -47,7 +52,8 @@ impl WeightsArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> Result<ExitCode> {
         let objects = connection.open_objects()?;
         match self.command {
-            WeightsCommand::Ls { run } => ls(&objects, &run).await?,
+            WeightsCommand::Ls { run, json: false } => ls(&objects, &run).await?,
+            WeightsCommand::Ls { run, json: true } => ls_json(&objects, &run).await?,
             WeightsCommand::Export { run, version, to, optimizer } => {
                 let version = match version {
                     Some(version) => PolicyVersion(version),
@@ -79,7 +85,11 @@ async fn newest(objects: &Objects, run: &RunId) -> Result<PolicyVersion> {
     versions(objects, run).await?.pop().context("a run with versions has a newest")
 }
 
-async fn manifest(objects: &Objects, run: &RunId, version: PolicyVersion) -> Result<Manifest> {
+/// The manifest of a version.
+///
+/// # Errors
+/// It is not committed or cannot be read.
+pub(super) async fn manifest(objects: &Objects, run: &RunId, version: PolicyVersion) -> Result<Manifest> {
     let path = paths::manifest(run, version);
     let Some(bytes) = objects.get(&path).await? else {
         bail!("run={run} has no {version} in this object store")
@@ -99,6 +109,14 @@ async fn ls(objects: &Objects, run: &RunId) -> Result<()> {
         let kept = if kept { "" } else { "  (files collected)" };
         let metrics = metrics.collect::<Vec<_>>().join("  ");
         say(format_args!("{:>8}  {:>15} bytes{kept}  {metrics}", version.to_string(), thousands(bytes)));
+    }
+    Ok(())
+}
+
+async fn ls_json(objects: &Objects, run: &RunId) -> Result<()> {
+    let commits = metrics::commits(objects, &paths::weights(run)).await?;
+    for version in versions(objects, run).await?.into_iter().filter(|version| version.0 > 0) {
+        say(serde_json::to_string(&metrics::of_step(objects, run, version, &commits).await?)?);
     }
     Ok(())
 }

@@ -1,12 +1,14 @@
-//! The results of a run that is over: its weights, the curve, the report.
+//! The results of a run that is over: its weights, metrics, the curve, the report.
 
 use anyhow::{Context, Result};
 use millrace_queue::Objects;
 use millrace_schemas::api::{RunState, Status};
 use millrace_schemas::report::Report;
 
-use super::folder::Folder;
+use super::folder::{Folder, METRICS_FILE};
+use crate::metrics::MetricsFile;
 use crate::report::{Measured, assemble};
+use crate::term::say;
 use crate::{curve, weights};
 use millrace_coordinator::shell::audit::{Claim, audit};
 
@@ -27,6 +29,11 @@ pub(super) async fn conclude(
     // same.
     if let Err(e) = &exported {
         audit.findings.push(format!("{} cannot be exported: {e:#}", status.version));
+    }
+    let mut metrics = MetricsFile::new(objects.clone(), status.run.clone(), folder.path(METRICS_FILE));
+    // They are no part of the books.
+    if let Err(e) = metrics.catch_up(status.version).await {
+        say(format_args!("{METRICS_FILE} lacks steps: {e:#}"));
     }
     let curve = folder.path("curve.svg");
     curve::draw(status, &curve)?;

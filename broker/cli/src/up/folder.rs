@@ -8,14 +8,17 @@
 //! | `objects/` | the object store |
 //! | `logs/` | what every process wrote, by name |
 //! | `pids.json` | process ids by name, while they live |
+//! | `metrics.jsonl` | a line of metrics for each train step so far |
 //! | `report.json`, `curve.svg`, `weights/` | the results, once the run is over |
 //! | `earlier/` | results of earlier runs |
+//! | `up.lock` | locked by the `millrace up` or the command that runs a server here; which of the two |
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::net::TcpListener;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use millrace_queue::args::{new_user_key, public_key};
@@ -25,6 +28,8 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use serde::Serialize;
 
+use crate::term::remark;
+
 /// Data that is removed before a new run.
 const DATA: [&str; 8] =
     ["nats", "nats.url", "nats.conf", "sync.conf", "objects", "logs", "pids.json", "run.json"];
@@ -32,14 +37,33 @@ const DATA: [&str; 8] =
 pub(crate) const KEY_FILE: &str = "nats.nk";
 /// The key's user, as in the server's log and in inboxes.
 const KEY_USER: &str = "up";
+/// A line of metrics for each train step.
+pub(super) const METRICS_FILE: &str = "metrics.jsonl";
 /// Results, which are kept.
-const RESULTS: [&str; 3] = ["report.json", "curve.svg", "weights"];
+const RESULTS: [&str; 4] = [METRICS_FILE, "report.json", "curve.svg", "weights"];
+
+/// The content of the lock's file while a command reads a folder whose `millrace up` has ended.
+const READS: &[u8] = b"reads";
+/// Pause between two tries to lock a folder that a command reads.
+const LOCK_AGAIN: Duration = Duration::from_millis(10);
+/// So many tries in a row must find a `millrace up`.
+const LOOKS: u32 = 5;
 
 /// A folder that no other `millrace up` uses at the same time.
 pub(super) struct Folder {
     root: PathBuf,
     /// A lock that the kernel releases when the process ends.
-    _lock: Flock<File>,
+    lock: Flock<File>,
+}
+
+/// The result of one try to lock a folder.
+enum Locked {
+    /// It is this process's.
+    Own(Folder),
+    /// A `millrace up` runs in it.
+    ByUp,
+    /// A command reads it, for a moment.
+    ByReader,
 }
 
 /// How a run starts in a folder.
@@ -64,18 +88,39 @@ pub(super) enum StartOver {
 }
 
 impl Folder {
-    /// Creates the folder if necessary, and locks it.
-    pub(super) fn open(root: &Path) -> Result<Self> {
-        let fail = || format!("failed to open folder={}", root.display());
-        fs::create_dir_all(root).with_context(fail)?;
-        let root = root.canonicalize().with_context(fail)?;
-        let file = File::create(root.join("up.lock")).with_context(fail)?;
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => Ok(Self { root, _lock: lock }),
-            Err((_, Errno::EWOULDBLOCK)) => bail!(
+    /// Creates the folder if necessary, and locks it. Waits for commands that read it.
+    pub(super) async fn open(root: &Path) -> Result<Self> {
+        fs::create_dir_all(root).with_context(|| format!("failed to open folder={}", root.display()))?;
+        match lock_after_readers(root, b"").await? {
+            Some(folder) => Ok(folder),
+            None => bail!(
                 "another `millrace up` is running in folder={}; stop it, or choose another --dir",
                 root.display()
             ),
+        }
+    }
+
+    /// Locks the folder for a command that reads what is in it, after other such commands; `None`
+    /// while a `millrace up` runs in it.
+    pub(super) async fn open_to_read(root: &Path) -> Result<Option<Self>> {
+        lock_after_readers(root, READS).await
+    }
+
+    fn try_lock(root: &Path, mark: &[u8]) -> Result<Locked> {
+        let fail = || format!("failed to open folder={}", root.display());
+        let root = root.canonicalize().with_context(fail)?;
+        let path = root.join("up.lock");
+        // What the present owner wrote must stay.
+        let file = File::options().read(true).write(true).create(true).truncate(false).open(&path);
+        match Flock::lock(file.with_context(fail)?, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => {
+                write_mark(&lock, mark).with_context(fail)?;
+                Ok(Locked::Own(Self { root, lock }))
+            }
+            Err((_, Errno::EWOULDBLOCK)) => {
+                let reads = fs::read(&path).with_context(fail)? == READS;
+                Ok(if reads { Locked::ByReader } else { Locked::ByUp })
+            }
             Err((_, e)) => Err(e).with_context(fail),
         }
     }
@@ -192,6 +237,41 @@ impl Folder {
     }
 }
 
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // The next to lock it is taken for one that reads until it has left its own mark.
+        let _ = write_mark(&self.lock, READS);
+    }
+}
+
+/// Writes the content of the lock's file; what is there already is never absent in between.
+fn write_mark(lock: &File, mark: &[u8]) -> std::io::Result<()> {
+    lock.write_all_at(mark, 0)?;
+    lock.set_len(mark.len() as u64)
+}
+
+/// Locks a folder and leaves `mark` in the lock's file; `None` if a `millrace up` has it. What reads
+/// the folder ends by itself, so it is waited for.
+async fn lock_after_readers(root: &Path, mark: &[u8]) -> Result<Option<Folder>> {
+    let (mut told, mut looks) = (false, 0);
+    loop {
+        match Folder::try_lock(root, mark)? {
+            Locked::Own(folder) => return Ok(Some(folder)),
+            // Where an `up` was killed, a reader may have locked it and not left its mark yet.
+            Locked::ByUp if looks >= LOOKS => return Ok(None),
+            Locked::ByUp => looks += 1,
+            Locked::ByReader => {
+                if !told {
+                    remark(format_args!("waiting for another command that reads {}", root.display()));
+                    told = true;
+                }
+                looks = 0;
+            }
+        }
+        tokio::time::sleep(LOCK_AGAIN).await;
+    }
+}
+
 /// Writes a file atomically: a reader sees the old text or the new.
 pub(super) fn write_whole(path: &Path, text: &str) -> Result<()> {
     let beside = path.with_extension("new");
@@ -206,6 +286,8 @@ fn port_of(url: &str) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::timeout;
+
     use super::*;
 
     fn spec(steps: u64) -> RunSpec {
@@ -215,20 +297,36 @@ mod tests {
         millrace_schemas::submit::from_toml(&text).unwrap()
     }
 
-    #[test]
-    fn one_at_a_time() {
+    #[tokio::test]
+    async fn one_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
-        let held = Folder::open(dir.path()).unwrap();
-        let error = Folder::open(dir.path()).err().unwrap().to_string();
+        let held = Folder::open(dir.path()).await.unwrap();
+        let error = Folder::open(dir.path()).await.err().unwrap().to_string();
         assert!(error.contains("another `millrace up`"), "{error}");
+        assert!(Folder::open_to_read(dir.path()).await.unwrap().is_none(), "its server answers");
         drop(held);
-        Folder::open(dir.path()).unwrap();
+        Folder::open(dir.path()).await.unwrap();
     }
 
-    #[test]
-    fn a_run_goes_on_only_as_it_began() {
+    #[tokio::test]
+    async fn what_reads_a_folder_is_waited_for() {
         let dir = tempfile::tempdir().unwrap();
-        let folder = Folder::open(dir.path()).unwrap();
+        let reader = Folder::open_to_read(dir.path()).await.unwrap().unwrap();
+        let mut next = Box::pin(Folder::open(dir.path()));
+        assert!(timeout(3 * LOCK_AGAIN, &mut next).await.is_err(), "it is read");
+        drop(reader);
+        next.await.unwrap();
+        // A reader that was killed left its mark, and no lock.
+        fs::write(dir.path().join("up.lock"), READS).unwrap();
+        let up = Folder::open(dir.path()).await.unwrap();
+        assert!(Folder::open_to_read(dir.path()).await.unwrap().is_none());
+        drop(up);
+    }
+
+    #[tokio::test]
+    async fn a_run_goes_on_only_as_it_began() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::open(dir.path()).await.unwrap();
         assert!(matches!(folder.begin(&spec(3), StartOver::No).unwrap(), Begin::New));
         assert!(matches!(folder.begin(&spec(3), StartOver::IfOver).unwrap(), Begin::Resumed));
         let error = folder.begin(&spec(4), StartOver::No).err().unwrap().to_string();
@@ -236,10 +334,10 @@ mod tests {
         assert!(matches!(folder.begin(&spec(4), StartOver::Always).unwrap(), Begin::New));
     }
 
-    #[test]
-    fn results_are_set_aside_and_data_removed() {
+    #[tokio::test]
+    async fn results_are_set_aside_and_data_removed() {
         let dir = tempfile::tempdir().unwrap();
-        let folder = Folder::open(dir.path()).unwrap();
+        let folder = Folder::open(dir.path()).await.unwrap();
         folder.begin(&spec(3), StartOver::No).unwrap();
         for n in 1..3 {
             fs::write(folder.path("objects/x"), "x").unwrap();
@@ -253,20 +351,20 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_key_stays_and_is_its_owners_alone() {
+    #[tokio::test]
+    async fn the_key_stays_and_is_its_owners_alone() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
-        let folder = Folder::open(dir.path()).unwrap();
+        let folder = Folder::open(dir.path()).await.unwrap();
         let (path, public) = folder.server_key().unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(folder.server_key().unwrap(), (path, public));
     }
 
-    #[test]
-    fn the_port_stays_unless_it_is_taken() {
+    #[tokio::test]
+    async fn the_port_stays_unless_it_is_taken() {
         let dir = tempfile::tempdir().unwrap();
-        let folder = Folder::open(dir.path()).unwrap();
+        let folder = Folder::open(dir.path()).await.unwrap();
         let port = folder.nats_port().unwrap();
         assert_eq!(folder.nats_port().unwrap(), port);
         let _other = TcpListener::bind(("127.0.0.1", port)).unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use millrace_queue::args::CONNECT_ENV;
-use millrace_queue::{ConnectArgs, QueueSettings};
+use millrace_queue::{ConnectArgs, Objects, QueueSettings};
 use millrace_schemas::RunSpec;
 use millrace_schemas::dataset::ToolRef;
 use millrace_schemas::limits;
@@ -106,15 +106,29 @@ pub(super) struct Stack {
 }
 
 impl Stack {
-    /// Starts all processes. They wait for one another.
+    /// Checks the options and that the programs are there, before anything is written.
+    ///
+    /// # Errors
+    /// What is wrong, and the remedy.
+    pub(super) fn check(objects: Option<&str>, counts: &Counts, queue: &QueueArgs) -> Result<()> {
+        counts.check()?;
+        queue.check()?;
+        worker::find()?;
+        find_server(None).ok_or(ServerError::NotFound)?;
+        // To open a folder is to create it.
+        if let Some(location) = objects.filter(|location| location.starts_with("s3://")) {
+            Objects::open(location).with_context(|| format!("--objects {location}"))?;
+        }
+        Ok(())
+    }
+
+    /// Starts all processes. They wait for one another. [`Self::check`] comes first.
     pub(super) fn start(
         folder: &Folder,
         objects: Option<&str>,
         counts: &Counts,
         queue: &QueueArgs,
     ) -> Result<Self> {
-        counts.check()?;
-        queue.check()?;
         let worker = worker::find()?;
         let (sender, news) = unbounded_channel();
         let supervisor = Supervisor::new(folder.path("logs"), folder.path("pids.json"), sender);
@@ -301,6 +315,13 @@ impl Counts {
     }
 }
 
+impl Default for QueueArgs {
+    /// As without options.
+    fn default() -> Self {
+        Self { ack_wait: limits::ACK_WAIT_ONE_MACHINE_MS as f64 / 1000.0, sync_always: false }
+    }
+}
+
 impl QueueArgs {
     fn check(&self) -> Result<()> {
         QueueSettings::default().with_ack_wait(self.ack_wait).context("--ack-wait")?;
@@ -350,7 +371,7 @@ impl WorkerPool {
 }
 
 /// The server, with one user only: other users of the machine can reach its port.
-fn server_role(folder: &Folder, port: u16, user: &str, sync_always: bool) -> Result<Role> {
+pub(super) fn server_role(folder: &Folder, port: u16, user: &str, sync_always: bool) -> Result<Role> {
     let store = folder.path("nats").to_string_lossy().into_owned();
     let port = port.to_string();
     let config = folder.path("nats.conf");
@@ -375,7 +396,7 @@ fn nobody() -> Vec<(&'static str, String)> {
     CONNECT_ENV.map(|name| (name, String::new())).to_vec()
 }
 
-fn coordinator_role(common: &[String], queue: &QueueArgs, scale: Option<&Path>) -> Result<Role> {
+pub(super) fn coordinator_role(common: &[String], queue: &QueueArgs, scale: Option<&Path>) -> Result<Role> {
     let own =
         ["coordinator", "--id", COORDINATOR, "--ack-wait", &queue.ack_wait.to_string()].map(str::to_owned);
     let scale = scale.map(|file| ["--scale".to_owned(), file.to_string_lossy().into_owned()]);

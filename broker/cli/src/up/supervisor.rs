@@ -229,7 +229,7 @@ async fn end(child: &mut Child, grace: Duration) {
     }
 }
 
-fn last_line(log: &Path) -> Option<String> {
+pub(super) fn last_line(log: &Path) -> Option<String> {
     let bytes = std::fs::read(log).ok()?;
     let tail = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(4096)..]).into_owned();
     let line = tail.lines().rev().find(|line| !line.trim().is_empty())?;

@@ -20,6 +20,7 @@ fn written(folder: &Path, rows: &[u8], more: &str) -> PathBuf {
         model = {{ kind = "hugging_face", path = "nowhere" }}
         environment = {{ name = "dataset", path = "rows.jsonl", check = "number", held_out = 0.5{more} }}
         algorithm = {{ learning_rate = 1e-5 }}
+        rollout = {{ max_new_tokens = 8 }}
         evaluate = {{ prompts = 2 }}
         "#
     );

@@ -2,8 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use millrace_schemas::submit::from_toml;
-
 use super::support::{changed_run_file, millrace, run, run_file, stderr, stdout};
 
 #[tokio::test]
@@ -34,25 +32,6 @@ async fn schemas_are_listed_and_printed() {
     let output = run(&["schema", "nothing"]).await;
     assert!(!output.status.success());
     assert!(stderr(&output).contains("known: api_error, "), "{}", stderr(&output));
-}
-
-#[test]
-fn the_run_files_are_valid() {
-    for name in [
-        "frozen-lake",
-        "frozen-lake-slippery",
-        "frozen-lake-surroundings",
-        "sokoban",
-        "sokoban-hard",
-        "counter",
-        "smollm2-agent",
-        "smollm2-arithmetic",
-        "three-domains",
-    ] {
-        let text = std::fs::read_to_string(run_file(&format!("{name}.toml"))).unwrap();
-        let spec = from_toml(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
-        assert_eq!(spec.name.as_str(), name);
-    }
 }
 
 /// The run of three domains, of a model that is not at hand, with its rows.

@@ -1,5 +1,6 @@
 //! `millrace up` from beginning to end, stopped, and gone on with.
 
+use std::io::Write;
 use std::path::Path;
 
 use millrace_queue::port::Message;
@@ -9,6 +10,18 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use tokio::time::timeout;
 
 use super::support::{PATIENCE, Up, lives, millrace, run, run_file, send, stderr, stdout, until};
+
+/// The lines of the folder's metrics.
+fn metrics(folder: &Path) -> Vec<serde_json::Value> {
+    let text = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
+    assert!(text.ends_with('\n'), "{text}");
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn has_steps(lines: &[serde_json::Value], last: u64) {
+    let steps: Vec<u64> = lines.iter().map(|line| line["step"].as_u64().unwrap()).collect();
+    assert_eq!(steps, (1..=last).collect::<Vec<_>>());
+}
 
 fn steps(n: u64) -> [String; 2] {
     ["--steps".into(), n.to_string()]
@@ -31,6 +44,19 @@ async fn a_run_ends_balanced_and_audited_and_leaves_its_results() {
     assert!(std::path::Path::new(&report.weights_path).join("manifest.json").is_file());
     let curve = std::fs::read_to_string(&report.curve_path).unwrap();
     assert!(curve.starts_with("<svg") && curve.trim_end().ends_with("</svg>"));
+    let lines = metrics(folder.path());
+    has_steps(&lines, 10);
+    for line in &lines {
+        assert!(line["unix_ms"].as_u64().unwrap() > 1_700_000_000_000, "{line}");
+        assert!(line["step_s"].as_f64().unwrap() >= 0.0, "{line}");
+        assert_eq!(line["loss"].as_f64().unwrap(), -line["reward"].as_f64().unwrap(), "{line}");
+        assert!(line["max_staleness"].as_f64().unwrap() <= 1.0, "{line}");
+        assert_eq!((line["rollouts"].as_f64(), line["success"].is_f64()), (Some(32.0), true), "{line}");
+    }
+    let listed =
+        run(&["weights", "ls", "counter", "--json", "--dir", &folder.path().to_string_lossy()]).await;
+    let text = std::fs::read_to_string(folder.path().join("metrics.jsonl")).unwrap();
+    assert_eq!(stdout(&listed), text, "{}", stderr(&listed));
     assert!(up.output().contains("recount from the committed versions agrees"), "{}", up.output());
 
     // The same command reports that the run is over, and starts nothing.
@@ -43,6 +69,8 @@ async fn a_run_ends_balanced_and_audited_and_leaves_its_results() {
     assert!(second.ended().await.success(), "{}", second.output());
     assert_eq!(second.report().steps, 4);
     assert!(folder.path().join("earlier/1/report.json").is_file());
+    has_steps(&metrics(&folder.path().join("earlier/1")), 10);
+    has_steps(&metrics(folder.path()), 4);
 }
 
 #[tokio::test]
@@ -53,7 +81,7 @@ async fn a_broken_model_is_refused_before_anything_starts() {
     std::fs::write(model.join("config.json"), r#"{ "model_type": "gpt2" }"#).unwrap();
     let file = folder.path().join("run.toml");
     let model = format!("[model]\nkind = \"hugging_face\"\npath = {model:?}\n");
-    let rest = "[environment]\nname = \"arithmetic\"\n[algorithm]\nlearning_rate = 1e-5\n";
+    let rest = "[environment]\nname = \"arithmetic\"\n[algorithm]\nlearning_rate = 1e-5\n[rollout]\nmax_new_tokens = 8\n";
     let text = format!("name = \"broken\"\nsteps = 1\n{model}{rest}");
     std::fs::write(&file, text).unwrap();
     let root = folder.path().join("run");
@@ -104,11 +132,19 @@ async fn nothing_stays_when_up_is_killed_and_the_run_goes_on_after() {
     send(up.pid(), Signal::SIGKILL);
     up.ended().await;
     until("all are gone", async || pids.values().all(|pid| !lives(*pid)).then_some(())).await;
+    // It was killed amid a line.
+    let mut file = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(folder.path().join("metrics.jsonl"))
+        .unwrap();
+    file.write_all(b"{\"step\":3,\"lo").unwrap();
 
     let mut second = Up::start(folder.path(), &["--steps", "60"]);
     assert!(second.ended().await.success(), "{}", second.output());
     let report = second.report();
     assert!(report.balanced && report.audited, "{report:#?}");
+    has_steps(&metrics(folder.path()), 60);
 }
 
 #[tokio::test]

@@ -21,7 +21,7 @@ const GAP: Duration = Duration::from_secs(3 * 60);
 
 /// What was seen of one instance.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct Vacancy {
     first: Instant,
     /// In service and without a worker since then; `None` while it starts, or while a worker lives on it.
     empty: Option<Instant>,
@@ -32,7 +32,7 @@ struct Seen {
 /// The instances of one group, and the replacements of those without a worker.
 #[derive(Debug, Default)]
 pub(super) struct Empty {
-    seen: BTreeMap<String, Seen>,
+    seen: BTreeMap<String, Vacancy>,
     looked: Option<Instant>,
     /// Replacements since an instance last came up.
     in_a_row: u32,
@@ -47,7 +47,7 @@ impl Empty {
         }
         self.seen.retain(|id, _| active(state).any(|instance| instance.id == *id));
         for instance in active(state) {
-            let new = Seen { first: now, empty: None, served: false };
+            let new = Vacancy { first: now, empty: None, served: false };
             let seen = self.seen.entry(instance.id.clone()).or_insert(new);
             if machines.occupied.contains(&instance.id) {
                 if !seen.served && seen.first < now {
