@@ -207,7 +207,7 @@ async fn give_up(cancel: &CancellationToken) -> Failure {
 }
 
 /// Returns a task that waits for a server. Waiting is no failure: where a retry would be the last, a cancelled task is queued
-/// anew, as when its worker leaves.
+/// again, as when its worker leaves.
 fn wait_elsewhere(cancel: &CancellationToken, reason: String) -> Failure {
     cancel.cancel();
     Failure::Retry(Retry::Elsewhere, reason)

@@ -90,7 +90,7 @@ fn trainer_share(base: &LoadedVersion) -> u64 {
     let config = base.file(CONFIG_FILE).ok().and_then(|config| Config::read(config).ok());
     match config.map(|config| config.precision) {
         Some(Precision::Bf16) => BF16_SHARE,
-        // Whoever cannot read it trains nothing with it.
+        // A trainer that cannot read it trains nothing.
         Some(Precision::F32) | None => F32_SHARE,
     }
 }

@@ -49,14 +49,14 @@ pub(super) struct Aws {
     group: Box<dyn Group>,
     name: String,
     workers_per_machine: u32,
-    seen: Mutex<Seen>,
+    seen: Mutex<GroupMemory>,
     /// The setting differs from what machines run; told once.
     other_number: Once,
 }
 
 /// What was seen of the group's instances, and done about those without a worker.
 #[derive(Default)]
-struct Seen {
+struct GroupMemory {
     empty: Empty,
     replaced: Vec<WorkerId>,
 }
@@ -111,7 +111,7 @@ impl Aws {
         Self { group, name, workers_per_machine, seen: Mutex::default(), other_number: Once::new() }
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, GroupMemory> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

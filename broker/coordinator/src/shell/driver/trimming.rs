@@ -187,7 +187,7 @@ impl Trim {
         Ok(Trimmed { needs, moved, pressed })
     }
 
-    /// What the newest two snapshots need, whoever wrote them. A missing or damaged one is left out.
+    /// What the newest two snapshots need, by any coordinator. A missing or damaged one is left out.
     async fn needs(&self, first: u64) -> Result<Needs, BrokerError> {
         let mut needs = Needs::new();
         for snapshot in journal::snapshots(&self.broker).await? {
