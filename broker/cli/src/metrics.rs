@@ -106,10 +106,9 @@ impl MetricsFile {
             Some(last) => last,
             None => repair(&self.path)?,
         };
-        let folder = |version| format!("{}/v{version:06}", paths::weights(&self.run));
-        let mut before = commits(&self.objects, &folder(last)).await?;
+        let mut before = self.commit(last).await?;
         while last < newest.0 {
-            let next = commits(&self.objects, &folder(last + 1)).await?;
+            let next = self.commit(last + 1).await?;
             before.extend(next.clone());
             let step = of_step(&self.objects, &self.run, PolicyVersion(last + 1), &before).await?;
             append(&self.path, &(serde_json::to_string(&step)? + "\n"))?;
@@ -117,6 +116,13 @@ impl MetricsFile {
         }
         self.last = Some(last);
         Ok(())
+    }
+
+    /// When this version was committed.
+    async fn commit(&self, version: u64) -> Result<BTreeMap<String, u64>> {
+        let manifest = paths::manifest(&self.run, PolicyVersion(version));
+        let folder = manifest.rsplit_once('/').map_or(manifest.as_str(), |(folder, _)| folder);
+        commits(&self.objects, folder).await
     }
 
     /// Consumes: newest versions. Produces: lines. Waits for: the next version. Unblocked by: the end

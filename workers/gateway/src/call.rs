@@ -114,13 +114,12 @@ pub(crate) fn link(before: &Link, message: &Value) -> Link {
     {
         message["content"] = Value::String(text);
     }
-    hash(before, &message)
+    hash(before, message)
 }
 
 /// The hash of a value after `before`. A number is its value: an agent that is written in JavaScript sends 1 back where
 /// the model wrote 1.0 or 1e0.
-pub(crate) fn hash(before: &Link, value: &Value) -> Link {
-    let mut value = value.clone();
+pub(crate) fn hash(before: &Link, mut value: Value) -> Link {
     round(&mut value);
     // Objects keep their fields in one order, so equal values have equal text.
     Sha256::new().chain_update(before).chain_update(value.to_string()).finalize().into()
@@ -129,8 +128,8 @@ pub(crate) fn hash(before: &Link, value: &Value) -> Link {
 /// Whether `sent` is an object with all fields of `sampled`, and perhaps more.
 pub(crate) fn only_adds(sampled: &Value, sent: &Value) -> bool {
     let (Value::Object(sampled), Value::Object(sent)) = (sampled, sent) else { return false };
-    let same = |of: &Value, sent: &Value| hash(&Link::default(), of) == hash(&Link::default(), sent);
-    sampled.iter().all(|(name, of)| sent.get(name).is_some_and(|sent| same(of, sent)))
+    let link = |value: &Value| hash(&Link::default(), value.clone());
+    sampled.iter().all(|(name, of)| sent.get(name).is_some_and(|sent| link(of) == link(sent)))
 }
 
 /// Makes all numbers of JavaScript's kind.

@@ -107,7 +107,7 @@ impl<'a> Wanted<'a> {
     pub(crate) fn new(call: &'a Call, choice: u32) -> Self {
         let links = chain(&call.messages);
         let messages = links.last().copied().unwrap_or_default();
-        let fingerprint = hash(&messages, &json!([call.tools, call.limits, choice]));
+        let fingerprint = hash(&messages, json!([call.tools, call.limits, choice]));
         Self { call, choice, links, fingerprint }
     }
 }
@@ -209,7 +209,7 @@ impl Conversation {
         if self.open.len() >= self.at_once {
             return Ok(Asked::Full);
         }
-        let tools = hash(&Link::default(), &json!(call.tools));
+        let tools = hash(&Link::default(), json!(call.tools));
         let last = self.turns.len();
         let (place, is_appended) = match self.known_messages(links, tools) {
             Ok(known) => (Place { turn: last, known }, false),
