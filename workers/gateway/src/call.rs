@@ -121,7 +121,8 @@ pub(crate) fn link(before: &Link, message: &Value) -> Link {
 /// the model wrote 1.0 or 1e0.
 pub(crate) fn hash(before: &Link, mut value: Value) -> Link {
     round(&mut value);
-    // Objects keep their fields in one order, so equal values have equal text.
+    // Equal values have equal text, in whatever order their fields are written.
+    value.sort_all_objects();
     Sha256::new().chain_update(before).chain_update(value.to_string()).finalize().into()
 }
 

@@ -13,10 +13,12 @@ use tokenizers::Tokenizer;
 
 use special_names::{SpecialNames, pieces};
 use template::Template;
+use thought::Thought;
 
 mod template;
 mod chat;
 mod special_names;
+mod thought;
 pub mod tool_calls;
 mod tool_form;
 
@@ -108,9 +110,13 @@ pub struct Codec {
     tokenizer: Tokenizer,
     special: SpecialNames,
     template: Option<Template>,
+    /// The one for conversations with tools, where the model brings another.
+    tool_template: Option<Template>,
     end_tokens: Vec<u32>,
     /// Found at the first use.
     tool_form: OnceLock<ToolForm>,
+    /// Found at the first use.
+    thought: OnceLock<Thought>,
 }
 
 impl fmt::Debug for Codec {
@@ -127,23 +133,26 @@ impl Codec {
     /// There is no tokenizer, or a file is damaged.
     pub fn read(file: impl Fn(&str) -> Option<Bytes>) -> Result<Self, TextError> {
         let json = file(TOKENIZER_FILE).ok_or(TextError::Missing(TOKENIZER_FILE))?;
-        let tokenizer = Tokenizer::from_bytes(&json)
-            .map_err(|e| TextError::Read { file: TOKENIZER_FILE, reason: e.to_string() })?;
+        let tokenizer = read_tokenizer(&json)?;
         let config: TokenizerConfig = match file(TOKENIZER_CONFIG_FILE) {
             Some(json) => read_json(TOKENIZER_CONFIG_FILE, &json)?,
             None => TokenizerConfig::default(),
         };
-        let source = match file(TEMPLATE_FILE) {
-            Some(bytes) => Some(read_text(TEMPLATE_FILE, &bytes)?),
-            None => config.template()?,
+        let (source, tool_source) = match file(TEMPLATE_FILE) {
+            Some(bytes) => (Some(read_text(TEMPLATE_FILE, &bytes)?), None),
+            None => config.templates()?,
         };
-        let template = source.map(|source| Template::new(source, config.special_tokens())).transpose()?;
-        let mut end_tokens = end_tokens(&file)?;
-        if let Some(end) = config.eos_token.as_ref().filter(|_| end_tokens.is_empty()) {
-            end_tokens.extend(tokenizer.token_to_id(end.text()));
+        let template = |source: Option<String>| {
+            source.map(|source| Template::new(source, config.special_tokens())).transpose()
+        };
+        let (template, tool_template) = (template(source)?, template(tool_source)?);
+        let mut end_tokens = declared_end_tokens(&file)?;
+        if end_tokens.is_empty() {
+            end_tokens.extend(config.end_token(&tokenizer));
         }
         let special = SpecialNames::of(&tokenizer)?;
-        Ok(Self { tokenizer, special, template, end_tokens, tool_form: OnceLock::new() })
+        let (tool_form, thought) = (OnceLock::new(), OnceLock::new());
+        Ok(Self { tokenizer, special, template, tool_template, end_tokens, tool_form, thought })
     }
 
     /// Tokens that end a turn.
@@ -244,17 +253,41 @@ impl Codec {
             return Err(TextError::Render("it leaves out the assistant's message".to_owned()));
         };
         let end = turn.last().filter(|token| self.end_tokens.contains(token));
-        let end = end.map(|token| self.decode(&[*token], true)).transpose()?.unwrap_or_default();
-        self.encode_rendered(after.strip_prefix(end.as_str()).unwrap_or(after))
+        let Some(end) = end.map(|token| self.decode(&[*token], true)).transpose()? else {
+            return self.encode_rendered(after);
+        };
+        // Some templates set the end off by white space, which the policy did not write.
+        let rest = after.strip_prefix(&end).or_else(|| after.trim_start().strip_prefix(&end));
+        self.encode_rendered(rest.unwrap_or(after))
     }
 }
 
 /// The tokens that end a turn of the model whose files `file` returns by name; empty where none are
-/// declared.
+/// declared. Where only `tokenizer_config.json` names one, its id is the tokenizer's.
 ///
 /// # Errors
 /// A file is damaged.
 pub fn end_tokens(file: impl Fn(&str) -> Option<Bytes>) -> Result<Vec<u32>, TextError> {
+    let declared = declared_end_tokens(&file)?;
+    let (true, Some(config), Some(tokenizer)) =
+        (declared.is_empty(), file(TOKENIZER_CONFIG_FILE), file(TOKENIZER_FILE))
+    else {
+        return Ok(declared);
+    };
+    let config: TokenizerConfig = read_json(TOKENIZER_CONFIG_FILE, &config)?;
+    Ok(config.end_token(&read_tokenizer(&tokenizer)?).into_iter().collect())
+}
+
+/// Texts are encoded whole: what a training script once cut or filled texts to, which its tokenizer was stored with, is
+/// no part of the model. transformers sets it for each call.
+fn read_tokenizer(json: &[u8]) -> Result<Tokenizer, TextError> {
+    let fail = |e: tokenizers::Error| TextError::Read { file: TOKENIZER_FILE, reason: e.to_string() };
+    let mut tokenizer = Tokenizer::from_bytes(json).map_err(fail)?;
+    tokenizer.with_padding(None).with_truncation(None).map_err(fail)?;
+    Ok(tokenizer)
+}
+
+fn declared_end_tokens(file: impl Fn(&str) -> Option<Bytes>) -> Result<Vec<u32>, TextError> {
     for name in [GENERATION_FILE, crate::CONFIG_FILE] {
         let tokens = file(name).map(|json| end_tokens_of(name, &json)).transpose()?.unwrap_or_default();
         if !tokens.is_empty() {
@@ -296,20 +329,27 @@ impl SpecialToken {
 }
 
 impl TokenizerConfig {
-    /// The template: one text, or the one named `default` of several.
-    fn template(&self) -> Result<Option<String>, TextError> {
+    /// The template, and the one for conversations with tools: one text for both, or those named `default` and `tool_use`
+    /// of several.
+    fn templates(&self) -> Result<(Option<String>, Option<String>), TextError> {
         let fail = |reason: String| TextError::Read { file: TOKENIZER_CONFIG_FILE, reason };
         match &self.chat_template {
-            None | Some(Value::Null) => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text.clone())),
+            None | Some(Value::Null) => Ok((None, None)),
+            Some(Value::String(text)) => Ok((Some(text.clone()), None)),
             Some(Value::Array(named)) => {
-                let default = named.iter().find(|one| one["name"] == "default");
-                let text = default.or(named.first()).and_then(|one| one["template"].as_str());
-                text.map(|text| Some(text.to_owned()))
-                    .ok_or_else(|| fail("chat_template has no template named default".to_owned()))
+                let text_of = |one: &Value| one["template"].as_str().map(str::to_owned);
+                let find = |name: &str| named.iter().find(|one| one["name"] == name);
+                let text = find("default").or(named.first()).and_then(text_of);
+                let text =
+                    text.ok_or_else(|| fail("chat_template has no template named default".to_owned()))?;
+                Ok((Some(text), find("tool_use").and_then(text_of)))
             }
             Some(_) => Err(fail("chat_template is neither text nor a list of named texts".to_owned())),
         }
+    }
+
+    fn end_token(&self, tokenizer: &Tokenizer) -> Option<u32> {
+        tokenizer.token_to_id(self.eos_token.as_ref()?.text())
     }
 
     fn special_tokens(&self) -> Vec<(&'static str, String)> {

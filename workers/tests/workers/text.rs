@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use bytes::Bytes;
-use millrace_policy::text_codec::{Codec, Message, Speaker, TextError};
+use millrace_policy::text_codec::tool_calls::TurnPart;
+use millrace_policy::text_codec::{Codec, Message, Speaker, TextError, end_tokens};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 #[derive(Deserialize)]
 struct Case {
@@ -15,6 +16,8 @@ struct Case {
     texts: Vec<Text>,
     conversations: Vec<Conversation>,
     first: Option<Vec<u32>>,
+    tools_folder: String,
+    with_tools: Vec<WithTools>,
     end: u32,
     vocabulary: usize,
 }
@@ -32,6 +35,13 @@ struct Conversation {
     messages: Vec<Said>,
     open: bool,
     text: Rendered,
+}
+
+#[derive(Deserialize)]
+struct WithTools {
+    messages: Vec<Value>,
+    tools: Vec<Value>,
+    text: String,
 }
 
 #[derive(Deserialize)]
@@ -102,6 +112,22 @@ fn tokens_and_conversations_are_those_of_transformers() {
         if let Some(first) = &case.first {
             let first_message = messages(&case.conversations[0].messages);
             assert_eq!(codec.first_turn(&first_message).unwrap(), *first, "{}", case.folder);
+        }
+    }
+}
+
+/// A tool's author wrote its name before its parameters, and models were trained on tools in that order: the fields of
+/// declarations and arguments, their numbers and their indentation are as transformers writes them.
+#[test]
+fn tools_and_calls_are_written_as_transformers_writes_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let cases = transformers(folder.path());
+    for case in cases.iter().filter(|case| case.folder.ends_with("plain")) {
+        let codec = codec(&folder.path().join(&case.tools_folder));
+        assert!(case.with_tools.len() >= 6);
+        for WithTools { messages, tools, text } in &case.with_tools {
+            let opened = codec.open_chat(messages, tools).unwrap();
+            assert_eq!(codec.decode(&opened, true).unwrap(), *text, "{}", case.folder);
         }
     }
 }
@@ -200,4 +226,127 @@ fn what_is_no_tokenizer_is_refused_by_name() {
         assert!(error.contains(file), "{error}");
     }
     assert!(matches!(with("chat_template.jinja", b"{% for %}"), Err(TextError::Render(_))));
+}
+
+/// The codec of a case with some of its files changed; a file of `None` is not there.
+fn changed(at: &Path, files: &[(&str, Option<Value>)]) -> Codec {
+    let file = |name: &str| match files.iter().find(|(changed, _)| *changed == name) {
+        Some((_, content)) => content.as_ref().map(|content| match content {
+            Value::String(text) => Bytes::from(text.clone()),
+            json => Bytes::from(json.to_string()),
+        }),
+        None => std::fs::read(at.join(name)).ok().map(Bytes::from),
+    };
+    Codec::read(file).expect("a tokenizer")
+}
+
+fn json_of(at: &Path, name: &str) -> Value {
+    serde_json::from_slice(&std::fs::read(at.join(name)).unwrap()).unwrap()
+}
+
+/// The folder of the tokenizer that is made here, with one of the templates.
+fn made(cases: &[Case], folder: &Path, template: &str) -> PathBuf {
+    let name = format!("made-{template}");
+    assert!(cases.iter().any(|case| case.folder == name || case.tools_folder == name));
+    folder.join(name)
+}
+
+/// Training scripts leave such settings in the file. transformers drops them for each call.
+#[test]
+fn a_tokenizer_saved_with_truncation_and_padding_encodes_all_of_a_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = made(&transformers(folder.path()), folder.path(), "plain");
+    let mut tokenizer = json_of(&at, "tokenizer.json");
+    tokenizer["truncation"] =
+        json!({ "direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0 });
+    tokenizer["padding"] = json!({
+        "strategy": { "Fixed": 40 }, "direction": "Right", "pad_to_multiple_of": null,
+        "pad_id": 0, "pad_type_id": 0, "pad_token": "<|endoftext|>",
+    });
+    let (sound, stored) = (codec(&at), changed(&at, &[("tokenizer.json", Some(tokenizer))]));
+    for text in ["one", "one two three four five six seven eight"] {
+        assert_eq!(stored.encode(text).unwrap(), sound.encode(text).unwrap(), "{text}");
+    }
+}
+
+#[test]
+fn an_end_token_that_follows_white_space_is_not_repeated() {
+    let folder = tempfile::tempdir().unwrap();
+    let codec = codec(&made(&transformers(folder.path()), folder.path(), "spaced"));
+    let end = codec.end_tokens()[0];
+    let count = |turn: &[u32]| {
+        let next = codec.next_turn(turn, "Sure?").unwrap();
+        assert!(codec.decode(&next, true).unwrap().ends_with("[INST] Sure? [/INST]"));
+        next.into_iter().filter(|token| *token == end).count()
+    };
+    let said = codec.encode("12").unwrap();
+    assert_eq!(count(&said), 1, "the policy was cut off: the template ends its message");
+    assert_eq!(count(&[said, vec![end]].concat()), 0, "the policy ended it");
+}
+
+/// As transformers stores a Qwen model that was made from its configuration class.
+#[test]
+fn the_end_token_of_tokenizer_config_ends_a_turn() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = made(&transformers(folder.path()), folder.path(), "plain");
+    let file = |name: &str| match name {
+        "generation_config.json" => None,
+        "config.json" => Some(Bytes::from_static(b"{\"eos_token_id\": null}")),
+        name => std::fs::read(at.join(name)).ok().map(Bytes::from),
+    };
+    let end = codec(&at).token("<|im_end|>").unwrap();
+    assert_eq!(end_tokens(file).unwrap(), [end]);
+    assert_eq!(Codec::read(file).unwrap().end_tokens(), [end]);
+    assert_eq!(end_tokens(|_| None).unwrap(), [0; 0], "a model of bare tokens has none");
+}
+
+#[test]
+fn a_template_named_tool_use_is_used_where_there_are_tools() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = made(&transformers(folder.path()), folder.path(), "plain");
+    let mut config = json_of(&at, "tokenizer_config.json");
+    let of_tools =
+        "{% for message in messages %}{{ message.content }}{% endfor %}|{{ tools[0].function.name }}|";
+    config["chat_template"] = json!([
+        { "name": "default", "template": "{% for message in messages %}{{ message.content }}{% endfor %}" },
+        { "name": "tool_use", "template": of_tools },
+    ]);
+    let codec = changed(&at, &[("tokenizer_config.json", Some(config)), ("chat_template.jinja", None)]);
+    let message = [json!({ "role": "user", "content": "Add." })];
+    let tool = [json!({ "type": "function", "function": { "name": "add", "parameters": {} } })];
+    let text = |tools: &[Value]| codec.decode(&codec.open_chat(&message, tools).unwrap(), true).unwrap();
+    assert_eq!(text(&tool), "Add.|add|");
+    assert_eq!(text(&[]), "Add.");
+}
+
+/// Servers that parse calls separate the thought first.
+#[test]
+fn a_call_that_is_only_thought_of_is_not_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let cases = transformers(folder.path());
+    let at = made(&cases, folder.path(), "plain");
+    let call = r#"<tool_call>{"name": "rm", "arguments": {}}</tool_call>"#;
+    let calls = |codec: &Codec, turn: &str| {
+        let parts = codec.calls_in(turn, &[]);
+        let text: String =
+            parts.iter().map(|part| if let TurnPart::Text(text) = part { *text } else { "" }).collect();
+        (parts.iter().filter(|part| matches!(part, TurnPart::Call { .. })).count(), text)
+    };
+    let template = |opened: &str| {
+        let source = format!(
+            "{{% for message in messages %}}{{{{ message.content.split('</think>')[-1] }}}}{{% endfor %}}{opened}"
+        );
+        changed(&at, &[("chat_template.jinja", Some(Value::String(source)))])
+    };
+    let (writes, opened, never) = (template(""), template("<think>\n"), codec(&at));
+    let draft = format!("I could {call} but no</think>It is 7.");
+    assert_eq!(calls(&writes, &format!("<think>{draft}")), (0, format!("<think>{draft}")));
+    assert_eq!(calls(&writes, &format!("<think>{call}")).0, 0, "a thought that was cut off");
+    assert_eq!(calls(&writes, &format!("<think>hm</think>{call}")).0, 1);
+    // An argument may hold the mark.
+    let quoted = r#"<tool_call>{"name": "rm", "arguments": {"text": "</think>"}}</tool_call>"#;
+    assert_eq!(calls(&writes, quoted).0, 1, "no thought was begun");
+    assert_eq!(calls(&opened, &draft).0, 0);
+    assert_eq!(calls(&opened, &format!("hm</think>{call}")).0, 1);
+    assert_eq!(calls(&never, &format!("<think>{draft}")).0, 1, "this model knows of no thought");
 }

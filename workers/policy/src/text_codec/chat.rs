@@ -36,7 +36,8 @@ impl Codec {
 
     /// The text, with the names of special tokens in messages and tools broken.
     pub(super) fn render_objects(&self, messages: &[Value], tools: &[Value]) -> Result<String, TextError> {
-        let template = self.template.as_ref().ok_or(TextError::Missing(TEMPLATE_FILE))?;
+        let of_tools = self.tool_template.as_ref().filter(|_| !tools.is_empty());
+        let template = of_tools.or(self.template.as_ref()).ok_or(TextError::Missing(TEMPLATE_FILE))?;
         let broken = |values: &[Value]| values.iter().map(|value| self.special.broken_in(value)).collect();
         let (messages, tools): (Vec<Value>, Vec<Value>) = (broken(messages), broken(tools));
         template.render_objects(&messages, &tools, true)

@@ -2,10 +2,11 @@
 //! Python's strings and lists, and no escaping. Templates have no clock, because a prompt must not
 //! change from one day to the next. Those that use a date have a default for it, or get [`DATE`].
 
+mod python_json;
+
 use std::fmt::Write as _;
 
 use chrono::{NaiveDate, NaiveTime};
-use minijinja::value::Kwargs;
 use minijinja::{Environment, Error, ErrorKind, Value, context};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
@@ -37,7 +38,7 @@ impl Template {
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
         environment.set_unknown_method_callback(unknown_method_callback);
         environment.add_function("raise_exception", refuse);
-        environment.add_filter("tojson", to_json);
+        environment.add_filter("tojson", python_json::to_json);
         if source.contains(CLOCK) && !source.contains(&format!("{CLOCK} is defined")) {
             environment.add_function(CLOCK, date);
         }
@@ -53,7 +54,7 @@ impl Template {
             context! { role => message.speaker.role(), content => message.content }
         };
         let messages: Vec<Value> = messages.iter().map(message).collect();
-        self.compute(context! { messages, add_generation_prompt => open })
+        self.compute(Value::from(messages), Value::from(()), open)
     }
 
     /// The same with messages as objects, whatever their fields, and tools if there are any.
@@ -63,15 +64,18 @@ impl Template {
         tools: &[serde_json::Value],
         open: bool,
     ) -> Result<String, TextError> {
-        let messages = Value::from_serialize(messages);
-        if tools.is_empty() {
-            return self.compute(context! { messages, add_generation_prompt => open });
-        }
-        let tools = Value::from_serialize(tools);
-        self.compute(context! { messages, tools, add_generation_prompt => open })
+        let tools = if tools.is_empty() { Value::from(()) } else { Value::from_serialize(tools) };
+        self.compute(Value::from_serialize(messages), tools, open)
     }
 
-    fn compute(&self, context: Value) -> Result<String, TextError> {
+    /// Whether the template's own text has `text`.
+    pub(super) fn mentions(&self, text: &str) -> bool {
+        self.environment.get_template(NAME).is_ok_and(|template| template.source().contains(text))
+    }
+
+    /// What there is none of is none, not undefined, as in transformers: a template may ask for either.
+    fn compute(&self, messages: Value, tools: Value, open: bool) -> Result<String, TextError> {
+        let context = context! { messages, tools, documents => (), add_generation_prompt => open };
         let template = self.environment.get_template(NAME).map_err(|e| fail(&e))?;
         template.render(context).map_err(|e| fail(&e))
     }
@@ -102,56 +106,6 @@ fn date(format: String) -> Result<String, Error> {
 
 fn refuse(reason: String) -> Result<String, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, reason))
-}
-
-/// JSON as Python writes it: a space after each comma and colon, nothing escaped that need not be.
-#[expect(clippy::needless_pass_by_value, reason = "so does a filter take its arguments")]
-fn to_json(value: &Value, arguments: Kwargs) -> Result<String, Error> {
-    let indent: Option<usize> = arguments.get("indent")?;
-    let failed = |e: serde_json::Error| Error::new(ErrorKind::BadSerialization, e.to_string());
-    let mut text = Vec::new();
-    match indent {
-        Some(width) => {
-            let indent = b" ".repeat(width);
-            let format = serde_json::ser::PrettyFormatter::with_indent(&indent);
-            write_json(value, &mut text, format).map_err(failed)?;
-        }
-        None => write_json(value, &mut text, Spaced).map_err(failed)?,
-    }
-    String::from_utf8(text).map_err(|e| Error::new(ErrorKind::BadSerialization, e.to_string()))
-}
-
-fn write_json(
-    value: &Value,
-    into: &mut Vec<u8>,
-    format: impl serde_json::ser::Formatter,
-) -> Result<(), serde_json::Error> {
-    serde::Serialize::serialize(value, &mut serde_json::Serializer::with_formatter(into, format))
-}
-
-/// Python's separators.
-struct Spaced;
-
-impl serde_json::ser::Formatter for Spaced {
-    fn begin_array_value<W: ?Sized + std::io::Write>(
-        &mut self,
-        w: &mut W,
-        first: bool,
-    ) -> std::io::Result<()> {
-        if first { Ok(()) } else { w.write_all(b", ") }
-    }
-
-    fn begin_object_key<W: ?Sized + std::io::Write>(
-        &mut self,
-        w: &mut W,
-        first: bool,
-    ) -> std::io::Result<()> {
-        if first { Ok(()) } else { w.write_all(b", ") }
-    }
-
-    fn begin_object_value<W: ?Sized + std::io::Write>(&mut self, w: &mut W) -> std::io::Result<()> {
-        w.write_all(b": ")
-    }
 }
 
 /// The error with its causes, which contain the template's own message.

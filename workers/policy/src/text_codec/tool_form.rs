@@ -177,10 +177,12 @@ impl Codec {
         self.decode(&text, true)
     }
 
-    /// The parts of a turn's text, where the policy may call `tools`.
+    /// The parts of a turn's text, where the policy may call `tools`. A call that was only thought of is text.
     #[must_use]
     pub fn calls_in<'a>(&self, text: &'a str, tools: &[Value]) -> Vec<TurnPart<'a>> {
-        self.tool_form().calls().parts(text, tools)
+        let (thought, said) = self.split_thought(text);
+        let thought = Some(TurnPart::Text(thought)).filter(|_| !thought.is_empty());
+        thought.into_iter().chain(self.tool_form().calls().parts(said, tools)).collect()
     }
 
     /// The messages as the template takes them, and the tools that it is given.

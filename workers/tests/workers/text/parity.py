@@ -66,6 +66,7 @@ BLOCKS = """
 {% endif %}
 """
 METHODS = """
+{%- if tools is not none or documents is not none or tools is not defined %}{{ '[with tools]' }}{% endif %}
 {%- set ns = namespace(last=-1, seen=[]) -%}
 {%- for message in messages[::-1] -%}
     {%- set index = (messages | length - 1) - loop.index0 -%}
@@ -89,7 +90,39 @@ METHODS = """
 {%- if strftime_now is defined and false %}{{ strftime_now('%Y') }}{% endif %}
 {%- if add_generation_prompt %}<go>{% endif -%}
 """
-TEMPLATES = {"plain": PLAIN, "blocks": BLOCKS, "methods": METHODS}
+# As Llama 2's: white space sets the end token off from what the policy says.
+SPACED = (
+    "{% for message in messages %}{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}"
+    "{% else %}{{ ' ' + message['content'] + ' ' + eos_token }}{% endif %}{% endfor %}"
+)
+# As the templates of models that call tools: declarations as JSON, on one line or indented, calls as JSON or field by field.
+TOOLS_TEMPLATE = """
+{%- if tools %}
+{{- '[tools]\n' }}
+{%- for tool in tools %}
+{{- tool | tojson }}{{ '\n' }}
+{%- set function = tool.function if tool.function is defined else tool %}
+{{- function | tojson(indent=4) }}{{ '\n' }}
+{{- function.parameters | tojson(separators=(',', ':'), sort_keys=true) }}{{ '\n' }}
+{{- function.parameters | tojson(ensure_ascii=true, indent=1) }}{{ '\n' }}
+{%- for name, field in function.parameters.properties | items %}
+{{- name ~ ': ' ~ field.type ~ (' (required)' if name in function.parameters.required else '') }}{{ '\n' }}
+{%- endfor %}
+{%- endfor %}
+{%- endif %}
+{%- for message in messages %}
+{{- '[' ~ message.role ~ ']' ~ (message.content if message.content is string else '') }}
+{%- for call in message.tool_calls %}
+{{- call.function.name ~ ' ' ~ (call.function.arguments | tojson) }}
+{%- for name, value in call.function.arguments.items() %}
+{{- '<' ~ name ~ '>' ~ (value if value is string else value | tojson) ~ '</' ~ name ~ '>' }}
+{%- endfor %}
+{%- endfor %}
+{{- '\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '[assistant]' }}{% endif %}
+"""
+TEMPLATES = {"plain": PLAIN, "blocks": BLOCKS, "methods": METHODS, "spaced": SPACED}
 
 SYSTEM = {"role": "system", "content": "  You count. "}
 USER = {"role": "user", "content": "What is 7 + 5?\n"}
@@ -103,6 +136,35 @@ CONVERSATIONS = [
     [SYSTEM, USER, ASSISTANT, AGAIN],
     [USER, SKIP, AGAIN, ASSISTANT, USER],
     [USER, USER],
+]
+
+# Field names in the order of their author, not of the alphabet, at each depth.
+TOOLS = [
+    {"type": "function", "function": {
+        "name": "edit",
+        "description": "Changes <b>a</b> file & says \"done\", naïvely 漢字 👩‍👧.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "path": {"type": "string", "description": "Where."},
+                "line": {"type": "integer", "minimum": 1, "default": 1},
+                "about": {"type": "array", "items": {"type": "object", "properties": {}}, "default": []},
+                "Weight": {"type": "number", "enum": [1.0, 0.5, 1e-7, 1e-4, 1e15, 1e16, -2.5e300, 12345678901234567890]},
+            },
+            "required": ["path", "line"],
+            "additionalProperties": False,
+        },
+    }},
+    {"type": "function", "function": {"name": "a", "parameters": {"type": "object", "properties": {}, "required": []}, "strict": True}},
+]
+CALLS = [
+    USER,
+    {"role": "assistant", "content": "First I look.", "tool_calls": [
+        {"type": "function", "id": "c1", "function": {"name": "edit", "arguments": {
+            "path": "z/a.py", "line": 7, "about": [{"why": None, "at": [1, 2]}, {}], "Weight": 1e-7, "Zeit": True}}},
+        {"type": "function", "id": "c0", "function": {"name": "a", "arguments": {}}},
+    ]},
+    {"role": "tool", "tool_call_id": "c1", "content": "done"},
 ]
 
 
@@ -154,8 +216,19 @@ def main() -> None:
                 for messages in CONVERSATIONS
                 for is_open in (False, True)
             ]
+            if which == "plain":
+                tokenizer.chat_template = TOOLS_TEMPLATE
+                tokenizer.save_pretrained(folder / f"{name}-tools")
+                with_tools = [
+                    {"messages": messages, "tools": tools, "text": tokenizer.apply_chat_template(
+                        messages, tools=tools or None, tokenize=False, add_generation_prompt=True)}
+                    for messages in (CALLS, CALLS[:1])
+                    for tools in (TOOLS, TOOLS[::-1], [])
+                ]
+                tokenizer.chat_template = template
             first = ids_of(tokenizer, [USER]) if isinstance(rendered(tokenizer, template, [USER], True), str) else None
             cases.append({"folder": at.name, "texts": texts, "conversations": conversations, "first": first,
+                          "tools_folder": f"{name}-tools", "with_tools": with_tools,
                           "end": tokenizer.eos_token_id, "vocabulary": len(tokenizer)})
     json.dump(cases, sys.stdout)
 
