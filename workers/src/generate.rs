@@ -134,20 +134,34 @@ impl Generate {
         serving
     }
 
-    /// Waits until the engine serves `version` or a newer one.
-    async fn wait_for_weights(&self, run: &RunId, version: PolicyVersion) -> Result<(), Failure> {
+    /// Waits until the engine serves `version` or a newer one. Returns why it does not: nothing was begun then. Where the
+    /// weights cannot be loaded here, the slot is kept for a while all the same, so that this worker does not take from
+    /// the queue at once what others could sample.
+    async fn wait_for_weights(&self, run: &RunId, version: PolicyVersion) -> Result<(), String> {
         let mut serving = self.serving(run);
-        let ready = serving.wait_for(|serving| serving.failure.is_some() || serving.covers(version));
-        match tokio::time::timeout(WEIGHTS_WAIT, ready).await {
-            Ok(Ok(serving)) => match &serving.failure {
-                _ if serving.covers(version) => Ok(()),
-                Some(failure) => Err(Failure::soon(failure)),
-                None => Ok(()),
-            },
+        let settled = |serving: &Serving| serving.failure.is_some() || serving.covers(version);
+        let failure = match tokio::time::timeout(WEIGHTS_WAIT, serving.wait_for(settled)).await {
+            Ok(Ok(serving)) if serving.covers(version) => return Ok(()),
+            Ok(Ok(serving)) => serving.failure.clone().unwrap_or_default(),
             // The follower ended with the run.
-            Ok(Err(_)) => Err(Failure::soon(format!("the engine has left run={run}"))),
-            Err(_) => Err(Failure::soon(format!("weights of {version} did not come in time"))),
+            Ok(Err(_)) => return Err(format!("the engine has left run={run}")),
+            Err(_) => return Err(format!("weights of {version} did not come in time")),
+        };
+        let elsewhere = Duration::from_millis(limits::RETRY_ELSEWHERE_MS);
+        match tokio::time::timeout(elsewhere, serving.wait_for(|serving| serving.covers(version))).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(failure),
         }
+    }
+
+    /// Whether this worker cannot serve the task now: its engine failed to load the weights, or its server is away.
+    fn is_out_of_order(&self, task: &Task) -> bool {
+        let TaskBody::Generate(generate) = &task.body else { return false };
+        let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        runs.get(&task.run).is_some_and(|serving| {
+            let serving = serving.borrow();
+            (serving.failure.is_some() || serving.away) && !serving.covers(generate.min_version)
+        })
     }
 
     async fn sample(&self, task: Task, cancel: CancellationToken) -> Result<(OutcomeBody, Cost), Failure> {
@@ -162,7 +176,7 @@ impl Generate {
         }
         let _admission = match self.sampler.admit(&task.run) {
             Ok(admission) => admission,
-            Err(reason) => return Err(wait_elsewhere(&cancel, reason)),
+            Err(reason) => return Err(wait_elsewhere(&cancel, Retry::Elsewhere, reason)),
         };
         let begun = generate.sampled.as_ref().map_or(0, |sampled| sampled.tokens.len());
         let turn = self.device.begin_turn();
@@ -172,7 +186,7 @@ impl Generate {
             drop(turn);
             return Err(give_up(&cancel).await);
         };
-        ready?;
+        ready.map_err(|reason| wait_elsewhere(&cancel, Retry::Moment, reason))?;
         let (reply, answer) = oneshot::channel();
         let Task { run, body: TaskBody::Generate(task), .. } = task else { unreachable!("matched above") };
         let leaving = hand_back.clone();
@@ -206,17 +220,19 @@ async fn give_up(cancel: &CancellationToken) -> Failure {
     std::future::pending().await
 }
 
-/// Returns a task that waits for a server. Waiting is no failure: where a retry would be the last, a cancelled task is queued
-/// again, as when its worker leaves.
-fn wait_elsewhere(cancel: &CancellationToken, reason: String) -> Failure {
+/// Returns a task that waits for a server or for weights. Waiting is no failure: where a retry would be the last, a cancelled
+/// task is queued again, as when its worker leaves. A worker that cannot load weights would otherwise bury what others could
+/// sample.
+fn wait_elsewhere(cancel: &CancellationToken, when: Retry, reason: String) -> Failure {
     cancel.cancel();
-    Failure::Retry(Retry::Elsewhere, reason)
+    Failure::Retry(when, reason)
 }
 
 #[async_trait]
 impl Executor for Generate {
     fn passes_on(&self, task: &Task) -> bool {
         matches!(&self.sampler, Sampler::Server(remote) if remote.is_taken_from(&task.run))
+            || self.is_out_of_order(task)
     }
 
     fn hand_back(&self) -> bool {

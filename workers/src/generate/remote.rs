@@ -46,12 +46,18 @@ struct Config {
     vocab_size: u32,
     #[serde(default)]
     tie_word_embeddings: bool,
+    /// Tokens of a sequence at most, where the run sets it.
+    millrace_context: Option<usize>,
+    /// Where it does not.
+    max_position_embeddings: Option<usize>,
 }
 
 /// A version that the server is to load.
 struct NextVersion {
     weights: ProbedWeights,
     vocabulary: u32,
+    /// Tokens of a sequence at most, where it says so.
+    context: Option<usize>,
     ends: Arc<StopCriteria>,
     folder: PathBuf,
     /// Its name at the server.
@@ -130,6 +136,7 @@ impl Remote {
         let session = self.session_of(run, serving)?;
         let config: Config = serde_json::from_slice(loaded.file(CONFIG_FILE)?)
             .map_err(|error| PolicyError::Impossible(format!("failed to read {CONFIG_FILE}: {error}")))?;
+        let context = config.millrace_context.or(config.max_position_embeddings);
         let vocabulary = config.vocab_size;
         let probed = ProbedWeights::of(loaded, vocabulary)?;
         let output_layer =
@@ -137,8 +144,10 @@ impl Remote {
         let folder = self.0.folders.lay_out(versions, loaded, output_layer).await.map_err(layout_error)?;
         let label = format!("{run}/{}/{}", loaded.version, loaded.sha.short());
         let ends = self.ends(loaded)?;
-        let next = NextVersion { weights: probed, vocabulary, ends, folder: folder.clone(), label };
-        session.change(next).await.map_err(server_error)?;
+        let next = NextVersion { weights: probed, vocabulary, context, ends, folder: folder.clone(), label };
+        if let Err(error) = session.change(next).await {
+            return Err(server_error(self.0.server.diagnosed(error).await));
+        }
         self.0.folders.remove_others(run, &folder).await;
         Ok(())
     }

@@ -183,6 +183,36 @@ async fn engine_proves_its_weights() {
     assert_eq!(segments(&verdict)[0].version, PolicyVersion(2));
 }
 
+/// Its tasks are another worker's: each is passed on where it comes first, and where it comes again it is no failed try, so
+/// that no number of them buries it.
+#[tokio::test]
+async fn a_worker_that_cannot_load_weights_buries_no_task() {
+    let (generate, broker) = bench();
+    let manifest = commit(&broker, 2).await;
+    let at = paths::blob(&run(), &manifest.file(WEIGHTS_FILE).unwrap().sha256);
+    let sound = broker.objects().get(&at).await.unwrap().unwrap();
+    broker.objects().put(&at, Bytes::from_static(b"damaged")).await.unwrap();
+    announce(&broker, &manifest).await;
+    assert!(!generate.passes_on(&task(0, 2, 1)), "nothing is known yet");
+    let tries = (0..20).map(|index| {
+        let generate = generate.clone();
+        tokio::spawn(async move {
+            let cancel = CancellationToken::new();
+            let verdict = generate.execute(task(index, 2, 1), cancel.clone()).await;
+            // What the queue is told of a task whose last delivery this was: to queue it again.
+            (matches!(verdict, Verdict::RetryAfter(..)), cancel.is_cancelled())
+        })
+    });
+    for tried in tries.collect::<Vec<_>>() {
+        assert_eq!(tried.await.unwrap(), (true, true));
+    }
+    assert!(generate.passes_on(&task(0, 2, 1)));
+    assert!(generate.waits_for().is_some_and(|why| why.contains("corrupt")), "{:?}", generate.waits_for());
+    broker.objects().put(&at, sound).await.unwrap();
+    segments(&execute(&generate, task(0, 2, 1)).await);
+    assert!(!generate.passes_on(&task(0, 2, 1)));
+}
+
 #[tokio::test]
 async fn a_manifest_that_the_policy_does_not_name_is_refused() {
     let (generate, broker) = bench();

@@ -20,6 +20,7 @@ pub(crate) use weight_probe::{Measured, ProbedWeights, prove, same};
 
 mod ask;
 mod error;
+mod fitness;
 pub(crate) mod http;
 mod vllm;
 mod sglang;
@@ -250,6 +251,19 @@ impl Server {
     #[must_use]
     pub fn replies_name_weights(&self) -> bool {
         self.settings.dialect == Dialect::Sglang && self.settings.reload.is_none()
+    }
+
+    /// An error with what the server's health makes of it: one that is not well is away.
+    pub(crate) async fn diagnosed(&self, error: ServerError) -> ServerError {
+        fitness::diagnosed(&self.http, error).await
+    }
+
+    /// Refuses the server if it reports that its contexts are shorter than `context` tokens.
+    ///
+    /// # Errors
+    /// They are shorter, or the server cannot be reached.
+    pub(crate) async fn check_context(&self, context: usize) -> Result<(), ServerError> {
+        fitness::check_context(&self.http, &self.settings, context).await
     }
 
     /// Makes it load the version in `folder`, under `label`, and waits until it answers again.

@@ -23,6 +23,8 @@ pub(super) struct Host {
     pending: HashMap<Ticket, Pending>,
     /// The engine has released the device. It returns with its next request.
     is_away: bool,
+    /// It panicked while it took a request.
+    broke: Option<PolicyError>,
 }
 
 /// A request that the engine has.
@@ -67,7 +69,15 @@ impl Host {
         let version = weights.version();
         let engine = contained(|| weights.into_engine())?;
         serving.send_replace(Serving::version(version));
-        Ok(Self { engine, version, serving, next_ticket: 0, pending: HashMap::new(), is_away: false })
+        Ok(Self {
+            engine,
+            version,
+            serving,
+            next_ticket: 0,
+            pending: HashMap::new(),
+            is_away: false,
+            broke: None,
+        })
     }
 
     /// Swaps to newer weights; the requests in flight continue under them. If that fails, the engine
@@ -121,14 +131,25 @@ impl Host {
         let begun = task.sampled.as_ref().map_or(0, |sampled| sampled.tokens.len());
         let busy = Duration::ZERO;
         self.pending.insert(ticket, Pending { cancel, leaving, reply, from, begun, busy });
-        self.engine.admit(EngineRequest { ticket, rollout, task });
+        // The next step reports that it broke, after which nothing is asked of it.
+        let admitted = contained(|| {
+            self.engine.admit(EngineRequest { ticket, rollout, task });
+            Ok(())
+        });
+        self.broke = self.broke.take().or(admitted.err());
     }
 
     /// One step of the engine; `false` when it broke.
     pub(super) fn step(&mut self, run: &RunId) -> bool {
-        self.abandon_cancelled();
         let started = Instant::now();
-        let finished = match contained(|| self.engine.step()) {
+        let stepped = match self.broke.take() {
+            Some(error) => Err(error),
+            None => contained(|| {
+                self.abandon_cancelled();
+                self.engine.step()
+            }),
+        };
+        let finished = match stepped {
             Ok(finished) => finished,
             Err(error) => {
                 tracing::error!(%run, %error, "engine broke");

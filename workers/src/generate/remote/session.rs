@@ -180,6 +180,10 @@ impl Session {
     ) -> Result<Served, ServerError> {
         let (server, tolerance) = (&self.server, self.server.settings().tolerance);
         server.reload(&next.folder, &next.label).await?;
+        // Not before: a command that reloads may be what starts the server.
+        if let Some(context) = next.context {
+            server.check_context(context).await?;
+        }
         server.check_report(&next.folder, &next.label).await?;
         let logprobs = server.probe(&next.weights.tokens).await?;
         let comparable = server.measures_prompts();

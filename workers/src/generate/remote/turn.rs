@@ -97,6 +97,7 @@ impl Turn {
                     tokio::time::sleep(after).await;
                 }
                 Err(error) => {
+                    let error = self.session.server.diagnosed(error).await;
                     if error.is_loss() {
                         self.session.lose(&served, &error);
                     }

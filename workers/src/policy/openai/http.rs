@@ -196,6 +196,8 @@ async fn check_status(to: &str, response: Response) -> Result<Response, ServerEr
             let after = seconds.map_or(BUSY.0, Duration::from_secs).min(BUSY.1);
             ServerError::Busy { after, message }
         }
+        // A proxy in front of a server that is not there.
+        StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => ServerError::Away(message),
         StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE | StatusCode::UNPROCESSABLE_ENTITY => {
             ServerError::Refused(message)
         }

@@ -1,6 +1,7 @@
 //! Versions as folders for a server. A folder gets its name when it is complete; older ones are
 //! removed.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -53,11 +54,13 @@ pub(crate) struct VersionFolders {
     root: PathBuf,
     /// The folder that this process completed last. Those of other processes are not trusted.
     newest: Mutex<Option<(Sha, PathBuf)>>,
+    /// All that this process completed and did not remove.
+    complete: Mutex<BTreeSet<PathBuf>>,
 }
 
 impl VersionFolders {
     pub(crate) fn new(root: &Path) -> Self {
-        Self { root: root.to_owned(), newest: Mutex::default() }
+        Self { root: root.to_owned(), newest: Mutex::default(), complete: Mutex::default() }
     }
 
     /// Writes the folder of a version and proves each file by its hash. The folder gets its name
@@ -85,20 +88,28 @@ impl VersionFolders {
         cleared(&path).await?;
         fs::rename(&partial, &path).await.map_err(at(&path))?;
         let path = fs::canonicalize(&path).await.map_err(at(&path))?;
+        self.complete.lock().await.insert(path.clone());
         *newest = Some((version.sha, path.clone()));
         Ok(path)
     }
 
-    /// Removes all folders of the run but this one: nothing reads them any more.
+    /// Removes all folders of the run but this one, and those of other runs that this process completed: nothing reads them
+    /// any more. The server has one set of weights.
     pub(crate) async fn remove_others(&self, run: &RunId, keep: &Path) {
-        let folder = self.root.join(run.as_str());
-        let Ok(mut entries) = fs::read_dir(&folder).await else { return };
-        while let Ok(Some(entry)) = entries.next_entry().await {
-            let name = entry.file_name();
-            if Some(name.as_os_str()) != keep.file_name()
-                && let Err(error) = fs::remove_dir_all(entry.path()).await
-            {
-                tracing::warn!(path = ?entry.path(), %error, "an old version's folder stays");
+        let mut complete = self.complete.lock().await;
+        let mut others: Vec<PathBuf> = complete.iter().filter(|path| *path != keep).cloned().collect();
+        complete.retain(|path| path == keep);
+        if let Ok(mut entries) = fs::read_dir(self.root.join(run.as_str())).await {
+            while let Ok(Some(entry)) = entries.next_entry().await {
+                others.extend(Some(entry.path()).filter(|path| path.file_name() != keep.file_name()));
+            }
+        }
+        for path in others {
+            if let Err(error) = cleared(&path).await {
+                tracing::warn!(?path, %error, "an old version's folder stays");
+            } else if let Some(of_run) = path.parent() {
+                // It stays where it has another version.
+                let _ = fs::remove_dir(of_run).await;
             }
         }
     }

@@ -94,3 +94,42 @@ async fn a_server_that_dies_of_seeds_is_sent_none() {
         other => panic!("{other:?}"),
     }
 }
+
+/// A proxy that says so, and a server whose engine has died behind it. A refused request of a server that is well stays one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_answers_only_errors_is_waited_for_and_loads_its_weights_again() {
+    for (dialect, status) in [(Vllm, 502), (Sglang, 500)] {
+        let python = Python::start();
+        let bench = Bench::new(&python, dialect);
+        bench.begin().await;
+        let loads = python.journal()["loads"].as_u64();
+        python.set(&json!({"dead": status}));
+        match bench.execute(task(0, 1, 5, Sampling::at(1.0))).await {
+            Verdict::RetryAfter(_, reason) => assert!(reason.contains("away"), "{reason}"),
+            other => panic!("{other:?}"),
+        }
+        let waits_for = bench.generate.waits_for().expect("everything waits for the server");
+        assert!(waits_for.contains("lost"), "{waits_for}");
+        python.set(&json!({}));
+        let (turn, _) = bench.insist(task(0, 1, 5, Sampling::at(1.0))).await;
+        check_against_oracle(&python, &task(0, 1, 5, Sampling::at(1.0)), &turn);
+        assert!(python.journal()["loads"].as_u64() > loads, "its weights are loaded again");
+    }
+}
+
+/// Long turns would be refused one by one, and the run would train on the short ones.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_whose_context_is_shorter_than_the_runs_is_refused_before_the_first_turn() {
+    for (dialect, flag) in [(Vllm, "--max-model-len"), (Sglang, "--context-length")] {
+        let python = Python::start();
+        python.set(&json!({"longest": 8}));
+        let bench = Bench::new(&python, dialect);
+        bench.announce(1, true).await;
+        match bench.execute(task(0, 1, 1, Sampling::at(1.0))).await {
+            Verdict::RetryAfter(_, reason) => assert!(reason.contains(flag), "{reason}"),
+            other => panic!("{other:?}"),
+        }
+        python.set(&json!({}));
+        bench.insist(task(0, 1, 1, Sampling::at(1.0))).await;
+    }
+}

@@ -171,7 +171,12 @@ class Handler(BaseHTTPRequestHandler):
         state = self.server.state
         match self.path.split("?")[0]:
             case "/health" | "/health_generate":
-                self.say({})
+                # An engine that died behind its server: 503.
+                self.say({}, 503 if state.wicked.get("dead") else 200)
+            case "/v1/models":
+                self.say({"data": [{"id": "model", "max_model_len": state.wicked.get("longest", 1 << 20)}]})
+            case "/get_server_info":
+                self.say({"context_length": state.wicked.get("longest")})
             case "/model_info" if not state.wicked.get("older"):
                 self.say({"model_path": state.folder, "weight_version": state.label})
             case "/get_model_info" if state.wicked.get("older"):
@@ -193,6 +198,8 @@ class Handler(BaseHTTPRequestHandler):
         path = self.path.split("?")[0]
         if path in ("/v1/completions", "/generate", "/completion"):
             busy = state.wicked.get("busy")
+            if state.wicked.get("dead"):
+                return self.say({"error": "the engine is dead"}, state.wicked["dead"])
             if busy and busy[1]:
                 busy[1] -= 1
                 return self.say({"error": "no room"}, busy[0], [("Retry-After", "1")])

@@ -230,14 +230,22 @@ impl Bench {
         (done.expect("it is done in the end"), said)
     }
 
-    /// The versions that lie on the disk.
+    /// The versions of the run that lie on the disk.
     pub(crate) fn laid_out(&self) -> Vec<String> {
-        let Ok(entries) = std::fs::read_dir(self.folders.path().join("lake")) else { return Vec::new() };
-        let mut names: Vec<_> =
-            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
+        names_in(&self.folders.path().join(run().as_str()))
     }
+
+    /// The runs of which versions lie on the disk.
+    pub(crate) fn laid_out_runs(&self) -> Vec<String> {
+        names_in(self.folders.path())
+    }
+}
+
+fn names_in(folder: &Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
 }
 
 /// Commits a model as the version of its number and names it in the policy, with these files

@@ -70,4 +70,6 @@ async fn a_server_is_free_when_its_run_ends() {
     let (turn, _) = bench.insist(of_other(0)).await;
     assert_eq!(versions(&turn), [2]);
     check_against_oracle(&python, &of_other(0), &turn);
+    // A worker serves many runs in its life, and each version is as large as the model.
+    until("the run that ended has left no folder", || bench.laid_out_runs() == ["pond"]).await;
 }
