@@ -14,6 +14,9 @@ use super::connect::ConnectionArgs;
 use super::metrics;
 use super::term::{say, thousands};
 
+/// What an exported folder has beside its files.
+const MANIFEST: &str = "manifest.json";
+
 /// Arguments of `millrace weights`.
 #[derive(Debug, clap::Args)]
 pub(super) struct WeightsArgs {
@@ -122,7 +125,7 @@ async fn ls_json(objects: &Objects, run: &RunId) -> Result<()> {
 }
 
 /// Writes a version's files to the folder `to`. Every file is verified by its hash; the folder
-/// appears atomically.
+/// appears atomically, and nothing but an earlier export is removed for it.
 pub(super) async fn export(
     objects: &Objects,
     run: &RunId,
@@ -132,33 +135,61 @@ pub(super) async fn export(
 ) -> Result<()> {
     let manifest = manifest(objects, run, version).await?;
     let fail = || format!("failed to write folder={}", to.display());
-    let beside = to.with_extension("new");
-    if beside.exists() {
-        std::fs::remove_dir_all(&beside).with_context(fail)?;
+    let Some(name) = to.file_name() else {
+        bail!(
+            "to={}: it ends in no name; name the folder that is to be made, as {run}-{version}",
+            to.display()
+        )
+    };
+    if let Some(parent) = to.parent() {
+        std::fs::create_dir_all(parent).with_context(fail)?;
     }
-    std::fs::create_dir_all(&beside).with_context(fail)?;
+    // Of this process alone, and never there before.
+    let beside = to.with_file_name(format!(".{}.{}.part", name.to_string_lossy(), std::process::id()));
+    std::fs::create_dir(&beside).with_context(|| format!("failed to make folder={}", beside.display()))?;
+    let done = match fill(&beside, objects, run, &manifest, optimizer).await {
+        Ok(()) => make_way(to).and_then(|()| std::fs::rename(&beside, to).with_context(fail)),
+        Err(error) => Err(error),
+    };
+    if done.is_err() {
+        // The first error is the one to report.
+        let _ = std::fs::remove_dir_all(&beside);
+    }
+    done
+}
+
+async fn fill(
+    folder: &Path,
+    objects: &Objects,
+    run: &RunId,
+    manifest: &Manifest,
+    optimizer: bool,
+) -> Result<()> {
+    let write = |name: &Path, content: &[u8]| {
+        std::fs::write(name, content).with_context(|| format!("failed to write {}", name.display()))
+    };
     for file in manifest.files.iter().filter(|file| optimizer || !is_optimizer(file)) {
         let content = match objects.get_file(run, file).await {
             Ok(content) => content,
             Err(ObjectError::NotFound { .. }) => bail!(
-                "the files of {version} were collected: a run keeps its newest ones, see `weights` in the run file"
+                "the files of {} were collected: a run keeps its newest ones, see `weights` in the run file",
+                manifest.version
             ),
             Err(e) => return Err(e.into()),
         };
-        std::fs::write(file_name::file_in(&beside, &file.name)?, content).with_context(fail)?;
+        write(&file_name::file_in(folder, &file.name)?, &content)?;
     }
-    std::fs::write(beside.join("manifest.json"), manifest.to_json()).with_context(fail)?;
-    make_way(to)?;
-    std::fs::rename(&beside, to).with_context(fail)
+    write(&folder.join(MANIFEST), &manifest.to_json())
 }
 
-/// Removes an earlier export. Any other folder stays.
+/// Removes an earlier export, which has a version's manifest. Any other folder stays.
 fn make_way(to: &Path) -> Result<()> {
     let fail = || format!("failed to replace folder={}", to.display());
     if !to.exists() {
         return Ok(());
     }
-    if to.join("manifest.json").is_file() {
+    let manifest = std::fs::read(to.join(MANIFEST)).ok();
+    if manifest.is_some_and(|json| serde_json::from_slice::<Manifest>(&json).is_ok()) {
         return std::fs::remove_dir_all(to).with_context(fail);
     }
     std::fs::remove_dir(to).with_context(|| format!("{}: it is no earlier export", fail()))
@@ -167,4 +198,67 @@ fn make_way(to: &Path) -> Result<()> {
 /// Whatever loads all safetensors of a folder must not find the optimiser's among the weights.
 fn is_optimizer(file: &FileRef) -> bool {
     file.name.starts_with("optimizer")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use bytes::Bytes;
+    use millrace_schemas::BlobRef;
+    use millrace_schemas::blob::Sha;
+
+    use super::*;
+
+    /// A store with v1 of a run, whose one file has `content`.
+    async fn committed(run: &RunId, content: &'static [u8]) -> Objects {
+        let (objects, content) = (Objects::memory(), Bytes::from_static(content));
+        let blob = BlobRef::of(&content);
+        objects.put(&paths::blob(run, &blob.sha256), content).await.unwrap();
+        let manifest = Manifest {
+            run: run.clone(),
+            version: PolicyVersion(1),
+            parent: None,
+            batch: None,
+            config: Sha::of(b"spec"),
+            files: vec![FileRef::whole("model.safetensors", blob)],
+            metrics: BTreeMap::new(),
+        };
+        objects.put(&paths::manifest(run, PolicyVersion(1)), manifest.to_json().into()).await.unwrap();
+        objects
+    }
+
+    /// What a mistaken name or a name like another's would cost.
+    #[tokio::test]
+    async fn an_export_removes_nothing_but_an_earlier_export() {
+        let run: RunId = "sums".parse().unwrap();
+        let objects = committed(&run, b"weights").await;
+        let to = async |to: &Path| export(&objects, &run, PolicyVersion(1), to, false).await;
+        let folder = tempfile::tempdir().unwrap();
+        let own = |name: &str| folder.path().join(name);
+        for name in ["model.new", "site"] {
+            std::fs::create_dir(own(name)).unwrap();
+            // A manifest of another kind, as a web page has.
+            std::fs::write(own(name).join(MANIFEST), "{\"name\": \"page\"}").unwrap();
+        }
+        for nameless in ["", "site/..", "."] {
+            let refused = to(&folder.path().join(nameless).join("..")).await.unwrap_err().to_string();
+            assert!(refused.contains("ends in no name"), "{refused}");
+        }
+        let refused = format!("{:#}", to(&own("site")).await.unwrap_err());
+        assert!(refused.contains("no earlier export"), "{refused}");
+        // Names that differ only in what follows a dot, at once, one of them again.
+        for _ in 0..2 {
+            let (one, other) = (own("model"), own("model.v2"));
+            let (one, other) = tokio::join!(to(&one), to(&other));
+            one.unwrap();
+            other.unwrap();
+        }
+        let mut left: Vec<_> =
+            std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["model", "model.new", "model.v2", "site"]);
+        assert!(own("site").join(MANIFEST).is_file() && own("model.new").join(MANIFEST).is_file());
+        assert_eq!(std::fs::read(own("model").join("model.safetensors")).unwrap(), b"weights");
+    }
 }
