@@ -22,6 +22,7 @@ pub use report::StreamReport;
 
 mod connection;
 mod violation;
+mod outage;
 mod api;
 mod report;
 mod message;

@@ -8,6 +8,7 @@ use millrace_schemas::limits;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::outage::Outage;
 use super::publish::Publisher;
 use super::replicas::Replicas;
 use super::violation::Violations;
@@ -185,6 +186,7 @@ async fn settings(
     epoch: watch::Sender<u64>,
     violations: Violations,
 ) -> Result<ConnectOptions, QueueError> {
+    let outage = Outage::default();
     let mut settings = ConnectOptions::new()
         .name(name)
         .subscription_capacity(SUBSCRIPTION_MESSAGES)
@@ -201,8 +203,12 @@ async fn settings(
         .event_callback(move |event| {
             match event {
                 // Only the loss counts: later requests go out on the next connection.
-                Event::Disconnected | Event::Closed => epoch.send_modify(|n| *n += 1),
-                Event::Connected => tracing::debug!("connected"),
+                Event::Disconnected => {
+                    epoch.send_modify(|n| *n += 1);
+                    outage.begin();
+                }
+                Event::Closed => epoch.send_modify(|n| *n += 1),
+                Event::Connected => outage.end(),
                 Event::SlowConsumer(sid) => tracing::warn!(sid, "messages dropped: read too slowly"),
                 Event::ServerError(e) => {
                     let words = e.to_string();
@@ -210,7 +216,7 @@ async fn settings(
                         tracing::warn!(error = words, "the server complains");
                     }
                 }
-                Event::ClientError(e) => tracing::debug!(error = %e, "connection trouble"),
+                Event::ClientError(e) => outage.failed(&e.to_string()),
                 Event::LameDuckMode | Event::Draining => {}
             }
             std::future::ready(())
