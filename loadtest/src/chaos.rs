@@ -173,7 +173,7 @@ async fn conclude(
     runs: Vec<result::Played>,
     observer: observe::Observer,
 ) -> anyhow::Result<Series> {
-    let (findings, trained) = result::check(player, &stack.objects, &runs, observer.policies()).await?;
+    let (findings, trained) = result::check(player, &stack.objects, &runs, &observer).await?;
     let members = stack.members.iter();
     let unasked = members.map(|m| (m.process.name().to_owned(), m.process.ended_unasked()));
     let unasked = unasked.filter(|(_, times)| *times > 0).collect();

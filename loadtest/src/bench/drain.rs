@@ -141,7 +141,7 @@ impl Args {
         };
         drained.all_are_up(&stack);
         let runs = [played];
-        let (findings, _) = result::check(&player, &stack.objects, &runs, observer.policies()).await?;
+        let (findings, _) = result::check(&player, &stack.objects, &runs, &observer).await?;
         let broker = Broker::new(player.queue().clone(), Objects::open(&stack.objects.to_string_lossy())?);
         let history = checkers::record(&broker).await?;
         let counters = &runs[0].status.counters;

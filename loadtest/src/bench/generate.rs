@@ -1,5 +1,5 @@
-//! What sampling costs: tokens a second of our engine beside transformers' `generate` and llama.cpp's server, in turn on
-//! the same model, machine and threads.
+//! What sampling costs: tokens a second of our engine beside vLLM, transformers' `generate` and llama.cpp's server, in
+//! turn on the same model, machine and threads.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -40,6 +40,9 @@ pub struct Args {
     /// How often each is repeated; medians are printed
     #[arg(long, default_value_t = 3)]
     repeats: u32,
+    /// The Python that has vLLM, as `infra/dev/engines.sh setup vllm` makes it; on a CPU. Where there is none, vLLM is left out
+    #[arg(long, default_value = "target/engines/vllm/bin/python")]
+    vllm: PathBuf,
     /// Where a trace of one step goes, with the most sequences: JSON that Perfetto shows
     #[arg(long)]
     trace: Option<PathBuf>,
@@ -180,7 +183,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     publish(&args.out, &figures, &table(&figures))
 }
 
-/// transformers and, on a CPU, llama.cpp for a model that can be converted for it; nobody if nobody is wanted.
+/// transformers and, on a CPU, vLLM where it is installed, and llama.cpp for a model that can be converted for it; nobody
+/// if nobody is wanted.
 fn contenders(args: &Args) -> anyhow::Result<Vec<Contender>> {
     let transformers = concat!(include_str!("matmul.py"), include_str!("generate/rival.py"));
     let settings = Settings {
@@ -194,9 +198,19 @@ fn contenders(args: &Args) -> anyhow::Result<Vec<Contender>> {
     let Some(mut rival) = args.setup.rival(transformers)? else { return Ok(Vec::new()) };
     let device: String = rival.ask(&settings)?;
     let mut contenders = vec![Contender { name: "transformers", dtypes: DTYPES, rival }];
-    if device == "cpu"
-        && let Some(mut rival) = args.setup.rival(include_str!("generate/llama.py"))?
-    {
+    if device != "cpu" {
+        return Ok(contenders);
+    }
+    if !args.vllm.is_file() {
+        println!(
+            "vllm={} is not there: vLLM is left out; `infra/dev/engines.sh setup vllm` makes it",
+            args.vllm.display()
+        );
+    } else if let Some(mut rival) = args.setup.rival_of(&args.vllm, include_str!("generate/vllm.py"))? {
+        rival.ask::<()>(&settings)?;
+        contenders.push(Contender { name: "vLLM", dtypes: DTYPES, rival });
+    }
+    if let Some(mut rival) = args.setup.rival(include_str!("generate/llama.py"))? {
         match rival.ask::<Option<String>>(&settings)? {
             Some(why) => println!("llama.cpp is left out: {why}"),
             None => contenders.push(Contender { name: "llama.cpp", dtypes: ["float32", "float16"], rival }),
@@ -211,10 +225,10 @@ fn row(args: &Args, sequences: usize, ours: &mut Ours, rivals: &mut [Contender])
     let side =
         |name, dtype| Side { name, dtype, tokens_per_s: f64::NAN, runs: Vec::new(), peak_device_bytes: None };
     let own = |dtype, tokens| ours.seconds(dtype, Work { tokens, ..work }, sequences);
-    let mut sides = vec![side("millrace", faster("millrace", DTYPES, own)?)];
+    let mut sides = vec![side("millrace", faster("millrace", (DTYPES, args.tokens), own)?)];
     for Contender { name, dtypes, rival } in rivals.iter_mut() {
         let theirs = |dtype, tokens| rival.ask(&Question { sequences, dtype, tokens });
-        sides.push(side(name, faster(name, *dtypes, theirs)?));
+        sides.push(side(name, faster(name, (*dtypes, args.tokens), theirs)?));
     }
     peak(rivals)?;
     let mut products = Vec::new();
@@ -248,17 +262,18 @@ fn peak(rivals: &mut [Contender]) -> anyhow::Result<Option<u64>> {
     rival.ask(&Peak { peak: true })
 }
 
-/// The numbers that one side is faster with, seen by a short run of each.
+/// The numbers that one side is faster with, seen by a run of each as it is measured, after a short one.
 fn faster(
     who: &str,
-    dtypes: [&'static str; 2],
+    (dtypes, tokens): ([&'static str; 2], u32),
     mut seconds: impl FnMut(&'static str, u32) -> anyhow::Result<f64>,
 ) -> anyhow::Result<&'static str> {
-    const PROBE: u32 = 8;
+    const WARM_UP: u32 = 8;
     let mut best = (f64::INFINITY, dtypes[0]);
     for dtype in dtypes {
-        let seconds = seconds(dtype, PROBE)?;
-        println!("{who} in {dtype}: {seconds:.2} s for {PROBE} tokens");
+        seconds(dtype, WARM_UP)?;
+        let seconds = seconds(dtype, tokens)?;
+        println!("{who} in {dtype}: {seconds:.2} s for {tokens} tokens");
         best = if seconds < best.0 { (seconds, dtype) } else { best };
     }
     Ok(best.1)

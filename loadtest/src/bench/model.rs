@@ -26,7 +26,7 @@ pub(super) struct Setup {
     /// The Python that has torch and transformers. Default: .venv/bin/python3 of this folder or one above, else python3
     #[arg(long)]
     python: Option<PathBuf>,
-    /// Do not run transformers
+    /// Do not run transformers, nor any other
     #[arg(long)]
     alone: bool,
 }
@@ -34,8 +34,12 @@ pub(super) struct Setup {
 impl Setup {
     /// Starts the rival, unless it is not wanted.
     pub(super) fn rival(&self, script: &str) -> anyhow::Result<Option<Rival>> {
-        let python = || self.python.clone().unwrap_or_else(rival::python);
-        (!self.alone).then(|| Rival::start(&python(), script)).transpose()
+        self.rival_of(&self.python.clone().unwrap_or_else(rival::python), script)
+    }
+
+    /// The same in another Python.
+    pub(super) fn rival_of(&self, python: &Path, script: &str) -> anyhow::Result<Option<Rival>> {
+        (!self.alone).then(|| Rival::start(python, script)).transpose()
     }
 
     /// A file of the model.

@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::player::Player;
-use crate::checkers::PolicyWatch;
+use crate::checkers::{PolicyWatch, SnapshotWatch};
 
 /// Entries read at once.
 const AT_ONCE: usize = 1_024;
@@ -34,7 +34,8 @@ pub struct ObservedTurn {
 pub struct Observer {
     seen: Arc<Mutex<Vec<ObservedTurn>>>,
     policies: PolicyWatch,
-    watching: [JoinHandle<()>; 2],
+    snapshots: SnapshotWatch,
+    watching: [JoinHandle<()>; 3],
 }
 
 impl Observer {
@@ -46,18 +47,25 @@ impl Observer {
         let player = Player::connect(url, "observer").await?;
         let broker = Broker::new(player.queue().clone(), Objects::open(&objects.to_string_lossy())?);
         let seen = Arc::<Mutex<Vec<ObservedTurn>>>::default();
-        let policies = PolicyWatch::default();
+        let (policies, snapshots) = (PolicyWatch::default(), SnapshotWatch::default());
         let watching = [
             tokio::spawn(policies.clone().run(broker.clone())),
+            tokio::spawn(snapshots.clone().run(broker.clone())),
             tokio::spawn(watch(broker, seen.clone(), began)),
         ];
-        Ok(Self { seen, policies, watching })
+        Ok(Self { seen, policies, snapshots, watching })
     }
 
     /// Every value of the policy keys that was seen.
     #[must_use]
     pub const fn policies(&self) -> &PolicyWatch {
         &self.policies
+    }
+
+    /// Every snapshot that was named, loaded at that moment.
+    #[must_use]
+    pub const fn snapshots(&self) -> &SnapshotWatch {
+        &self.snapshots
     }
 
     /// Ends the observation and returns its record.

@@ -12,6 +12,7 @@ use super::plan::Means;
 use super::result::Played;
 use super::{Args, Series};
 use crate::bench::mean_and_deviation;
+use crate::bench::origin::origin;
 
 /// Everything that is written.
 #[derive(Debug, Serialize)]
@@ -34,7 +35,13 @@ pub struct Report {
     pub unasked: Vec<(String, u64)>,
     /// What could not be tried here.
     pub skipped: Vec<&'static str>,
+    /// The command, the commit and the machine.
+    pub origin: String,
 }
+
+/// What the checkers have nothing to look at for, on real processes.
+const UNWATCHED: &str = "Not looked at on real processes, but in the simulator: `ends_in_time`, `one_acts`, and how many \
+                         tasks were queued at most. What was put is recounted from the log.";
 
 impl Report {
     /// Puts it together.
@@ -63,6 +70,7 @@ impl Report {
             undisturbed: undisturbed.runs.clone(),
             unasked: disturbed.unasked.clone(),
             skipped,
+            origin: origin(),
         }
     }
 
@@ -84,8 +92,9 @@ impl Report {
 
     fn markdown(&self) -> String {
         let mut text = String::new();
+        let Self { origin, minutes, seed, .. } = self;
         let _ =
-            writeln!(text, "{} faults in {} minutes, seed {}\n", self.faults.len(), self.minutes, self.seed);
+            writeln!(text, "{origin}.\n\n{} faults in {minutes} minutes, seed {seed}\n", self.faults.len());
         self.fault_table(&mut text);
         for skipped in &self.skipped {
             let _ = writeln!(text, "\nSkipped: {skipped}.");
@@ -101,6 +110,7 @@ impl Report {
                 findings.iter().for_each(|finding| text += &format!("- {finding}\n"));
             }
         }
+        let _ = writeln!(text, "\n{UNWATCHED}");
         text
     }
 

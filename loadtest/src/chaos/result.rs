@@ -1,5 +1,6 @@
 //! What became of the runs, and whether all that must hold of them holds.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,8 +13,9 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::cost::Trained;
+use super::observe::Observer;
 use super::player::Player;
-use crate::checkers::{self, PolicyWatch, record};
+use crate::checkers::{self, objects_stand, record};
 
 /// Longer than any lease: what a killed worker held comes back and is dropped as of no use.
 const SETTLE: Duration = Duration::from_secs(90);
@@ -56,7 +58,8 @@ pub async fn play(player: &Player, spec: &RunSpec, began: Instant) -> anyhow::Re
     Ok(Played { seed: spec.seed, from_s, to_s, success, status })
 }
 
-/// Waits until nothing is queued or in flight, then reads and checks all that the runs left.
+/// Waits until nothing is queued or in flight, then reads and checks all that the runs left: the log, the versions, every
+/// object, each snapshot that was named meanwhile. No fault of this harness needs a repair, so no run may have halted.
 /// Returns the violations and the trained rollouts.
 ///
 /// # Errors
@@ -65,13 +68,15 @@ pub async fn check(
     player: &Player,
     objects: &Path,
     runs: &[Played],
-    watch: &PolicyWatch,
+    observer: &Observer,
 ) -> anyhow::Result<(Vec<String>, Trained)> {
     settle(player).await;
     let objects = Objects::open(&objects.to_string_lossy())?;
     let broker = Broker::new(player.queue().clone(), objects.clone());
     let mut history = record(&broker).await.context("failed to read what the runs left behind")?;
-    history.policies = watch.seen();
+    (history.policies, history.snapshots) = (observer.policies().seen(), observer.snapshots().seen());
+    history.objects = objects_stand::read(&broker, &history.state).await?;
+    history.planted = Some(BTreeSet::new());
     let mut findings: Vec<String> = checkers::check(&history).iter().map(ToString::to_string).collect();
     for Played { status, .. } in runs {
         let run = &status.run;

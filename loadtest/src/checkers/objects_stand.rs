@@ -18,6 +18,17 @@ pub struct ObjectsSeen {
     pub collected: u64,
 }
 
+/// Reads every referenced object, and removes nothing.
+///
+/// # Errors
+/// The queue or the object store cannot be reached.
+pub async fn read(broker: &Broker, state: &State) -> anyhow::Result<ObjectsSeen> {
+    let seen = survey(broker, &retentions(state), Duration::ZERO).await?;
+    let mut wrong = seen.wrong.clone();
+    wrong.extend(damaged(broker, &seen).await?);
+    Ok(ObjectsSeen { wrong, collected: 0 })
+}
+
 /// Reads every object, collects all unreferenced ones of any age, and reads the remaining ones
 /// again.
 ///

@@ -141,7 +141,7 @@ pub(super) async fn play(dir: &Path, case: Case, steps: u64) -> anyhow::Result<L
         at_s = killing => at_s?,
     };
     let runs = [playing.await?];
-    let (findings, _) = result::check(&player, &stack.objects, &runs, observer.policies()).await?;
+    let (findings, _) = result::check(&player, &stack.objects, &runs, &observer).await?;
     let broker = Broker::new(player.queue().clone(), Objects::open(&stack.objects.to_string_lossy())?);
     let history = checkers::record(&broker).await?;
     let trained = history.trained(&spec.name).map(|(version, _, rollout)| (rollout.id, version)).collect();
