@@ -1,4 +1,4 @@
-# One command each. `make help` lists them. CI runs the same.
+# One command each. `make help` lists them. CI (`.ci/run`) runs `make lint` and `make test`.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -47,7 +47,7 @@ sokoban: programs ## the same with Sokoban; target/sokoban/report.json
 arithmetic: programs model ## SmolLM2-135M learns to add; seven minutes on 2 cores; target/arithmetic/report.json
 	target/release/millrace up $(RUNS)/smollm2-arithmetic.toml --dir target/arithmetic --again
 
-agent: programs model ## an agent that is a program learns to repair code; target/agent/report.json
+agent: programs model ## trains an agent that is a program, on code to repair; target/agent/report.json
 	target/release/millrace up $(RUNS)/smollm2-agent.toml --dir target/agent --again
 
 learn: build model ## the examples that learn, three seeds each, beside rules that learn nothing; an hour; target/learn.md
@@ -58,12 +58,13 @@ sdks: setup ## the clients and the agent that tests drive, pinned, in target/san
 	@workers/gateway/tests/setup.sh
 
 # The build comes first: tests start the real programs. `--tests` leaves out the examples in the documentation, and programs
-# without tests of their own, which `--bins` would build again. The shipped examples learn while the other tests wait for
+# without tests of their own, which `--bins` would build again. Not in it: `operation` (`infra/test.sh`: chart, alerts,
+# dashboard, backup), `terraform`, `envs`, `engines`, `gpu` and `kube`, which need other programs or much time. The shipped examples learn while the other tests wait for
 # servers and for what they killed: each test is in one of the two.
 TESTS := RUSTC_WRAPPER=$(or $(RUSTC_WRAPPER),$(CURDIR)/infra/dev/rustc-tests.sh) cargo test $(CARGO_ARGS) --no-fail-fast
 LEARN := shipped_examples
 
-test: build model tools sdks ## every test, against a real nats-server
+test: build model tools sdks ## Rust's tests, Python's of workers, images and the GPU bundle, against a real nats-server
 	$(TESTS) --no-run --tests
 	@$(MAKE) --no-print-directory --jobs=2 --keep-going test-learn test-others
 	python3 -m unittest discover --start-directory workers/python/tests
