@@ -1,6 +1,7 @@
 //! Published results that scheduling decides, reproduced on simulated GPUs. The coordinator, the
 //! queue in memory and the workers' run loop are the real ones, in one process and in virtual time;
-//! what a GPU computes is a time that passes. `scenarios/headlines/` has every assumption.
+//! what a GPU computes is a time that passes. `scenarios/headlines/` has the assumptions, and
+//! `loadtest/README.md` what costs nothing.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -156,7 +156,8 @@ fn tail(journal: &Journal) -> f64 {
     tokens.last().copied().unwrap_or(f64::NAN) / median
 }
 
-/// What the measured steps trained on, beside all that was begun.
+/// What the measured steps trained on, beside all that was begun. The first is a part of the second, so the tests refuse
+/// less often than their p and σ say.
 fn lengths(plant: &Plant, journal: &Journal, (from, to): (u64, u64)) -> SameDistribution {
     let trained: BTreeSet<_> = journal.trained.range(from + 1..=to).flat_map(|(_, ids)| ids).collect();
     let length = |demand: &Demand| demand.tokens * plant.device.decode.iteration_s(1) + demand.elsewhere_s;

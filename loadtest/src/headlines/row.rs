@@ -143,6 +143,10 @@ pub(super) fn keep(out: &Path, rows: &[Row]) -> anyhow::Result<()> {
     bench::keep(out, &record(rows))
 }
 
+/// What no row says of itself.
+const COSTS_NOTHING: &str = "\nNothing is charged for prefill, an engine's memory, a version's way to more engines, \
+                             all-reduce, and places for environments: `loadtest/README.md`.\n";
+
 /// The tables, in Markdown.
 pub(super) fn page(rows: &[Row]) -> String {
     let mut page = "| claim | published | reproduced, s a step | ratio (range over seeds) | goal |\n\
@@ -157,6 +161,7 @@ pub(super) fn page(rows: &[Row]) -> String {
     for finding in findings {
         let _ = writeln!(page, "- {finding}");
     }
+    page += COSTS_NOTHING;
     rows.iter().for_each(|row| page += &row.profile());
     page
 }

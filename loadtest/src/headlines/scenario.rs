@@ -1,4 +1,4 @@
-//! A published figure and every assumption under which it is reproduced.
+//! A published figure and the assumptions under which it is reproduced.
 
 use std::path::Path;
 
