@@ -57,7 +57,8 @@ pub(super) struct Lost {
     wall_s: f64,
     /// Tasks that were done to their end once more, in the whole run.
     done_twice: u64,
-    /// Sampled tokens of the whole run that no version was trained on.
+    /// Tokens of the whole run that a turn as it ended does not have: of parts that were handed back, and of turns that
+    /// ended more than once. Tokens of turns that no version was trained on are not among them.
     lost_tokens: u64,
     #[serde(flatten)]
     count: Count,

@@ -19,7 +19,7 @@ def empty(queue, counted, seconds):
 
 def main():
     size, seconds = int(sys.argv[1]), float(sys.argv[2])
-    # As many as are on their way in the durable case.
+    # As many as are on their way where each turn is synced; up to 1,024 where it is not.
     queue, counted = multiprocessing.Queue(maxsize=64), multiprocessing.Queue()
     taker = multiprocessing.Process(target=empty, args=(queue, counted, seconds), daemon=True)
     taker.start()

@@ -89,8 +89,8 @@ async fn stored_blobs_are_served_from_the_cache() {
     assert_eq!(again.files.len(), 2);
 }
 
-/// Weights of which a part came are not weights: whatever the part is, nothing of it is kept, and
-/// the version before is as it was.
+/// A file of weights that was cut short, or overwritten in part, is refused wherever the cut is, and
+/// served once it is whole.
 #[tokio::test]
 async fn partial_delta_is_refused() {
     let objects = Objects::memory();

@@ -155,7 +155,7 @@ async fn program_cpu(program: &Program) -> f64 {
     told(step(program, "cpu", 0).await).parse().unwrap()
 }
 
-/// `cargo test --release -p millrace-workers --test program -- --ignored --nocapture`
+/// `cargo test --release -p millrace-workers --test workers -- --ignored --nocapture what_a_step_costs`
 #[tokio::test]
 #[ignore = "measures"]
 async fn what_a_step_costs() {
