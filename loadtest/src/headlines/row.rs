@@ -144,8 +144,8 @@ pub(super) fn keep(out: &Path, rows: &[Row]) -> anyhow::Result<()> {
 }
 
 /// What no row says of itself.
-const COSTS_NOTHING: &str = "\nNothing is charged for prefill, an engine's memory, a version's way to more engines, \
-                             all-reduce, and places for environments: `loadtest/README.md`.\n";
+const COSTS_NOTHING: &str = "\nNothing is charged for prefill, an engine's memory, a version's way to \
+                             more engines, all-reduce, and places for environments: `loadtest/README.md`.\n";
 
 /// The tables, in Markdown.
 pub(super) fn page(rows: &[Row]) -> String {
