@@ -4,6 +4,7 @@
 use millrace_sandbox::{End, File, Job, Limits, Protection, Ran, Run};
 use millrace_schemas::reward::code::{CodeSettings, CodeTest, Language, Wall, tests_of};
 use millrace_schemas::reward::{RewardDone, RewardTask};
+use serde_json::Value;
 
 use super::tools::CodeTools;
 use super::{RewardError, answer, settings};
@@ -31,7 +32,9 @@ pub(super) async fn score(task: &RewardTask, tools: &CodeTools) -> Result<Reward
     };
     let marks: Vec<String> =
         tests.iter().map(|_| format!("passed {:032x}", uuid::Uuid::now_v7().as_u128())).collect();
-    let job = job(program, &tests, &marks, &settings, tools);
+    let inputs: Vec<String> =
+        tests.iter().zip(&marks).map(|(test, mark)| input(test, mark, wanted(task))).collect();
+    let job = job(program, (&tests, inputs), &settings, tools);
     let (mut passed, mut fault) = (0, String::new());
     let results = tools
         .sandbox()?
@@ -55,30 +58,41 @@ fn wrong(reason: &str) -> RewardDone {
     RewardDone { score: 0.0, reason: reason.to_owned() }
 }
 
+/// The row's function, which may have the name of one of Python's.
+fn wanted(task: &RewardTask) -> &str {
+    let name = task.row.get("entry_point").and_then(Value::as_str).unwrap_or_default().trim();
+    if name.chars().all(|c| c.is_alphanumeric() || c == '_') { name } else { "" }
+}
+
+/// What a run reads; the driver takes the mark and the function's name before a test of code.
+fn input(test: &CodeTest, mark: &str, wanted: &str) -> String {
+    match &test.code {
+        None => test.stdin.clone(),
+        Some(code) => format!("{mark}\n{wanted}\n{code}"),
+    }
+}
+
 fn job(
     program: String,
-    tests: &[CodeTest],
-    marks: &[String],
+    (tests, inputs): (&[CodeTest], Vec<String>),
     settings: &CodeSettings,
     tools: &CodeTools,
 ) -> Job {
     const MIB: u64 = 1024 * 1024;
     let command =
         |words: &[&str]| [&[tools.python()], words].concat().into_iter().map(str::to_owned).collect();
-    let run = |(test, mark): (&CodeTest, &String)| match &test.code {
+    let run = |(test, stdin): (&CodeTest, String)| match &test.code {
         // Without the packages of a user, and leaving no compiled files.
-        None => Run { command: command(&["-s", "-B", PROGRAM]), stdin: test.stdin.clone() },
+        None => Run { command: command(&["-s", "-B", PROGRAM]), stdin },
         // Isolated: what the answer writes into its folder is nothing that the test imports.
-        Some(code) => {
-            Run { command: command(&["-I", "-B", "driver.py", "test"]), stdin: format!("{mark}\n{code}") }
-        }
+        Some(_) => Run { command: command(&["-I", "-B", "driver.py", "test"]), stdin },
     };
     // The test's own process is not the answer's.
     let testers = u64::from(tests.iter().any(|test| test.code.is_some()));
     let file = |name: &str, text: String| File { name: name.to_owned(), text };
     Job {
         files: vec![file(PROGRAM, program), file("driver.py", DRIVER.to_owned())],
-        runs: tests.iter().zip(marks).map(run).collect(),
+        runs: tests.iter().zip(inputs).map(run).collect(),
         limits: Limits {
             wall_ms: settings.wall_ms,
             cpu_ms: settings.cpu_ms,

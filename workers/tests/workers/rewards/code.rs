@@ -103,6 +103,36 @@ async fn a_test_is_judged_outside_of_the_answers_process() {
 }
 
 #[tokio::test]
+async fn an_answer_cannot_shadow_the_builtins_of_its_test() {
+    let test = "assert abs(add(1, 2) - 3) < 1e-6\nassert set([add(1, 2)]) == {3}\n\
+        assert len([n for n in range(3) if add(n, 1) == n + 1]) == 3\n\
+        assert all(add(n, n) == 2 * n for n in range(3)) and sorted([add(0, 2), add(0, 1)]) == [1, 2]\n\
+        for n in range(9):\n    assert add(n, 1) == n + 1";
+    let settings = json!({ "tests_field": "checks" });
+    for shadow in [
+        "abs = lambda x: 0",
+        "def set(x): return {3}",
+        "def range(*a): return []",
+        "def sorted(x): return [1, 2]",
+        "def all(x): return True",
+        "def len(x): return 3",
+        "import builtins\nbuiltins.abs = builtins.all = builtins.len = lambda x: 0",
+        "abs = lambda x: 0\nset = lambda x: {3}\nrange = lambda *a: []\nall = lambda x: True\n\
+         sorted = lambda x: [1, 2]\nlen = lambda x: 3",
+    ] {
+        let wrong = block(&format!("{shadow}\ndef add(a, b): return 4"));
+        let done = scored(settings.clone(), json!({ "checks": [test] }), &wrong).await;
+        assert!(done.score == 0.0 && done.reason.starts_with("test 1: "), "{shadow}: {done:?}");
+    }
+    // The answer still has its own, and the one that the row asks for.
+    let own = block("def len(x): return 1\ndef add(a, b): return a + b * len('ab')");
+    assert_eq!(scored(settings.clone(), json!({ "checks": [test] }), &own).await.score, 1.0);
+    let sum = block("def sum(a, b): return a + b");
+    let row = json!({ "checks": ["assert sum(1, 2) == 3 and abs(-1) == 1"], "entry_point": "sum" });
+    assert_eq!(scored(settings, row, &sum).await.score, 1.0);
+}
+
+#[tokio::test]
 async fn tests_use_what_answers_define() {
     for (answer, test) in [
         ("def sort(x): x.sort()", "x = [3, 1]\nsort(x)\nassert x == [1, 3]"),
