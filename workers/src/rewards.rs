@@ -58,6 +58,9 @@ pub enum RewardError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The comparison did not come to its end.
+    #[error("failed to compare answers: {0}")]
+    Ended(String),
     /// There was no sandbox.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
@@ -81,6 +84,7 @@ impl From<RewardError> for Failure {
             }
             RewardError::Judge(ServerError::Away(_)) => Self::Retry(Retry::Away, error.to_string()),
             RewardError::Sandbox(_)
+            | RewardError::Ended(_)
             | RewardError::NoJudge
             | RewardError::Verdict(_)
             | RewardError::Judge(
@@ -124,13 +128,19 @@ pub async fn score(task: &RewardTask, tools: &Tools) -> Result<RewardDone, Rewar
         RewardRule::Success => plain(success::score(task)),
         RewardRule::Format => format::score(task)?,
         RewardRule::Instructions => instructions::score(task)?,
-        RewardRule::Math => math::score(task)?,
+        RewardRule::Math => math(task.clone()).await?,
         RewardRule::Code => code::score(task, tools.code()).await?,
         RewardRule::Judge => judge::score(task, tools.judge()).await?,
         RewardRule::Custom => return Err(RewardError::Foreign),
     };
     done.reason.truncate(cut(&done.reason, MAX_REASON_BYTES).len());
     if done.score.is_finite() { Ok(done) } else { Err(RewardError::Score(done.score)) }
+}
+
+/// The score of `math`, beside the runtime's threads: heartbeats go on, however long an answer takes to compare.
+async fn math(task: RewardTask) -> Result<RewardDone, RewardError> {
+    let scored = tokio::task::spawn_blocking(move || math::score(&task)).await;
+    scored.unwrap_or_else(|ended| Err(RewardError::Ended(ended.to_string())))
 }
 
 /// A score that needs no words.

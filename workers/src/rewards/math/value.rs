@@ -11,6 +11,8 @@ use super::tree::Expr;
 
 /// The largest prime below 2^61 that is 2^61 − 1; a Mersenne prime.
 const PRIME: u128 = (1 << 61) - 1;
+/// Factors of one factorial or binomial coefficient at most.
+const MAX_FACTORS: u64 = 10_000;
 /// Integer powers above it are not computed.
 const MAX_POWER: f64 = 1e6;
 
@@ -28,7 +30,7 @@ fn drawn(name: &str, point: u64) -> u64 {
 
 /// The value modulo the prime; `None` if it is undefined or not exact.
 pub(super) fn exact(expr: &Expr, point: u64) -> Option<u64> {
-    use Expr::{Add, Degrees, Divide, Function, Multiply, Negate, Number, Power, Symbol};
+    use Expr::{Add, Degrees, Divide, Function, Multiply, Negate, Number, Percent, Power, Symbol};
     let of = |expr: &Expr| exact(expr, point);
     match expr {
         Number(digits) => decimal(digits),
@@ -48,9 +50,28 @@ pub(super) fn exact(expr: &Expr, point: u64) -> Option<u64> {
             if power >= 0 { Some(raised) } else { (raised != 0).then(|| inverse(raised)) }
         }
         Degrees(a) => of(a),
-        Function(name, of) if name == "factorial" || name == "binomial" => {
-            let value = complex(&Function(name.clone(), of.clone()), point)?;
-            (value.re.abs() < 9e15).then_some((value.re as u128 % PRIME) as u64)
+        Percent(a) => Some(multiply(of(a)?, inverse(100))),
+        Function(name, of) => counted(name, of),
+        _ => None,
+    }
+}
+
+/// A factorial or a binomial coefficient, of which no factor is as large as the prime.
+fn counted(name: &str, of: &Expr) -> Option<u64> {
+    let product = |from: u64, to: u64| (from..=to).fold(1, multiply);
+    let steps = |n: i64| u64::try_from(n).ok().filter(|n| *n <= MAX_FACTORS);
+    match (name, of) {
+        ("factorial", n) => Some(product(1, steps(whole(n)?)?)),
+        ("binomial", Expr::Group(_, items, _)) => {
+            let (n, k) = (whole(items.first()?)?, whole(items.get(1)?)?);
+            if n < 0 || k < 0 {
+                return None;
+            }
+            if k > n {
+                return Some(0);
+            }
+            let k = steps(k.min(n - k))?;
+            Some(multiply(product(n as u64 - k + 1, n as u64), inverse(product(1, k))))
         }
         _ => None,
     }
@@ -152,7 +173,7 @@ const fn real(re: f64) -> Complex {
 
 /// The value in complex numbers; `None` if it is undefined.
 pub(super) fn complex(expr: &Expr, point: u64) -> Option<Complex> {
-    use Expr::{Add, Constant, Degrees, Divide, Function, Multiply, Negate, Number, Power, Symbol};
+    use Expr::{Add, Constant, Degrees, Divide, Function, Multiply, Negate, Number, Percent, Power, Symbol};
     let of = |expr: &Expr| complex(expr, point);
     let value = match expr {
         Number(digits) => real(digits.parse().ok()?),
@@ -167,6 +188,7 @@ pub(super) fn complex(expr: &Expr, point: u64) -> Option<Complex> {
         Divide(a, b) => of(a)?.over(of(b)?),
         Power(a, b) => of(a)?.to(of(b)?),
         Degrees(a) => of(a)?,
+        Percent(a) => of(a)?.over(real(100.0)),
         Function(name, argument) => return function(name, argument, point),
         _ => return None,
     };
@@ -175,10 +197,7 @@ pub(super) fn complex(expr: &Expr, point: u64) -> Option<Complex> {
 
 fn function(name: &str, argument: &Expr, point: u64) -> Option<Complex> {
     if let ("binomial", Expr::Group(_, items, _)) = (name, argument) {
-        let (n, k) = (complex(items.first()?, point)?.re, complex(items.get(1)?, point)?.re);
-        return (n.fract() == 0.0 && k.fract() == 0.0 && (0.0..=1e3).contains(&n) && k >= 0.0).then(|| {
-            real((0..k as u64).fold(1.0, |product, i| (product * (n - i as f64) / (i as f64 + 1.0)).round()))
-        });
+        return binomial(complex(items.first()?, point)?.re, complex(items.get(1)?, point)?.re);
     }
     // An argument in degrees is an angle.
     let argument = match argument {
@@ -195,20 +214,59 @@ fn function(name: &str, argument: &Expr, point: u64) -> Option<Complex> {
         "csc" => one.over(argument.sin()),
         "sinh" => argument.exp().minus(real(0.0).minus(argument).exp()).over(real(2.0)),
         "cosh" => argument.exp().plus(real(0.0).minus(argument).exp()).over(real(2.0)),
-        "arcsin" if argument.im == 0.0 => real(argument.re.asin()),
-        "arccos" if argument.im == 0.0 => real(argument.re.acos()),
+        "arcsin" => argument.arcsin(),
+        "arccos" => real(std::f64::consts::FRAC_PI_2).minus(argument.arcsin()),
         "arctan" if argument.im == 0.0 => real(argument.re.atan()),
         "exp" => argument.exp(),
         "ln" => argument.ln(),
         "abs" => real(argument.re.hypot(argument.im)),
         "floor" if argument.im == 0.0 => real(argument.re.floor()),
         "ceil" if argument.im == 0.0 => real(argument.re.ceil()),
-        "factorial" if argument.re.fract() == 0.0 && (0.0..=170.0).contains(&argument.re) => {
-            real((1..=argument.re as u64).fold(1.0, |product, n| product * n as f64))
-        }
+        "factorial" if argument.im == 0.0 => real(factorial(argument.re)),
         _ => return None,
     };
     (value.re.is_finite() && value.im.is_finite()).then_some(value)
+}
+
+/// Γ(x + 1), so that a factorial of variables has a value at any of their points. Exact up to 2^53 for
+/// whole numbers; else by Lanczos' approximation with g = 7 and nine terms, to about 10^-14.
+fn factorial(x: f64) -> f64 {
+    const LANCZOS: [f64; 8] = [
+        676.520_368_121_885_1,
+        -1_259.139_216_722_402_8,
+        771.323_428_777_653_13,
+        -176.615_029_162_140_59,
+        12.507_343_278_686_905,
+        -0.138_571_095_265_720_12,
+        9.984_369_578_019_572e-6,
+        1.505_632_735_149_311_6e-7,
+    ];
+    if x.fract() == 0.0 {
+        let is_finite = (0.0..=170.0).contains(&x);
+        return if is_finite { (1..=x as u64).fold(1.0, |product, n| product * n as f64) } else { f64::NAN };
+    }
+    if x < -0.5 {
+        // Γ(1 + x) Γ(−x) = −π / sin(πx)
+        return -std::f64::consts::PI / ((std::f64::consts::PI * x).sin() * factorial(-x - 1.0));
+    }
+    let terms = LANCZOS.iter().zip(1_u8..).map(|(term, i)| term / (x + f64::from(i)));
+    let (sum, base) = (0.999_999_999_999_809_9 + terms.sum::<f64>(), x + 7.5);
+    (std::f64::consts::TAU).sqrt() * base.powf(x + 0.5) * (-base).exp() * sum
+}
+
+/// n over k; 0 where more are chosen than there are.
+fn binomial(n: f64, k: f64) -> Option<Complex> {
+    if n.fract() != 0.0 || k.fract() != 0.0 {
+        return Some(real(factorial(n) / (factorial(k) * factorial(n - k)))).filter(|value| value.re.is_finite());
+    }
+    if !(0.0..=1e3).contains(&n) || k < 0.0 {
+        return None;
+    }
+    if k > n {
+        return Some(real(0.0));
+    }
+    let factor = |product: f64, i| (product * (n - f64::from(i)) / (f64::from(i) + 1.0)).round();
+    Some(real((0..k.min(n - k) as u32).fold(1.0, factor)))
 }
 
 impl Complex {
@@ -253,6 +311,16 @@ impl Complex {
 
     fn cos(self) -> Self {
         Self { re: self.re.cos() * self.im.cosh(), im: -self.re.sin() * self.im.sinh() }
+    }
+
+    /// −i ln(iz + √(1 − z²)), which is an angle also where z is none of a sine's.
+    fn arcsin(self) -> Self {
+        if self.im == 0.0 && self.re.abs() <= 1.0 {
+            return real(self.re.asin());
+        }
+        let root = real(1.0).minus(self.times(self)).to(real(0.5));
+        let i = Self { re: 0.0, im: 1.0 };
+        i.times(self).plus(root).ln().over(i)
     }
 
     pub(super) const fn size(self) -> f64 {
