@@ -46,13 +46,32 @@ pub(super) fn score(task: &RewardTask) -> Result<RewardDone, RewardError> {
 pub fn equal(right: &str, given: &str) -> bool {
     let right = final_answer::boxed(right).or_else(|| Some(right.rsplit_once("####")?.1)).unwrap_or(right);
     if right.len() > MAX_BYTES || given.len() > MAX_BYTES {
-        return letters(right) == letters(given);
+        return same_words(right, given);
     }
-    let read = |text: &str| tree::parse(token::tokens(text.trim())?);
-    match (read(right), read(given)) {
-        (Some(right), Some(given)) => equal::equal(&right, &given),
-        _ => !letters(right).is_empty() && letters(right) == letters(given),
+    let (right, given) = (right.trim(), given.trim());
+    if right == given {
+        return !right.is_empty();
     }
+    let (Some(right_tokens), Some(given_tokens)) = (token::tokens(right), token::tokens(given)) else {
+        return same_words(right, given);
+    };
+    // BAC is not the angle ABC, though both are products of the same letters.
+    let orders = (token::letters(&right_tokens), token::letters(&given_tokens));
+    if matches!(&orders, (Some(right), Some(given)) if right != given) {
+        return false;
+    }
+    let Some(expected) = tree::parse(right_tokens) else { return same_words(right, given) };
+    let found = match tree::parse(given_tokens) {
+        Some(given) => equal::equal(&expected, &given),
+        None => same_words(right, given),
+    };
+    // Where the right answer has no variable, the letter in `15 m` is a unit.
+    let number = || (!value::has_symbols(&expected)).then(|| token::unit::before_letters(given)).flatten();
+    found || number().is_some_and(|number| equal(right, number))
+}
+
+fn same_words(right: &str, given: &str) -> bool {
+    !letters(right).is_empty() && letters(right) == letters(given)
 }
 
 /// The comparable part of an answer in words: letters and digits, in lower case, without markup.

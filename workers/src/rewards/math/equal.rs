@@ -7,29 +7,67 @@ use super::value::{POINTS, any, complex, exact, has_decimals, has_symbols};
 const NEAR: f64 = 1e-9;
 /// Decimal numbers are compared to this many places.
 const PLACES: f64 = 1e6;
+/// And to six digits, so that a small number is not 0.
+const DIGITS: f64 = 5e-6;
 
-/// Whether `given` equals `right`. Where the answer is `x = 5`, 5 equals it too.
+/// Whether `given` equals `right`. Where the answer is `x = 5`, 5 equals it too, and where it is 5, the
+/// last side of `P(A) = 5`.
 pub(super) fn equal(right: &Expr, given: &Expr) -> bool {
     let (right, given) = (plain(right), plain(given));
     match (&right, &given) {
         (Expr::Relation("=", ..), Expr::Relation("=", ..)) => same(&right, &given),
-        (Expr::Relation("=", left, value), other) | (other, Expr::Relation("=", left, value))
-            if !matches!(other, Expr::Relation(..)) =>
-        {
-            match (&**left, &**value) {
-                (Expr::Symbol(_), value) | (value, Expr::Symbol(_)) => same(&plain(value), other),
-                _ => false,
-            }
+        (Expr::Relation("=", left, value), other) if !matches!(other, Expr::Relation(..)) => {
+            let names = is_name(left) || matches!(**value, Expr::Symbol(_));
+            names && same(&plain(side(left, value)), other)
+        }
+        (other, Expr::Relation("=", left, value)) if !matches!(other, Expr::Relation(..)) => {
+            // An equation that is solved for nothing has no value, least of all its 0.
+            let solved = is_name(left) || **value != Expr::Number("0".to_owned());
+            solved && same(other, &plain(side(left, value)))
         }
         _ => same(&right, &given),
     }
 }
 
-/// The same expression in a normal form: ± becomes a set, a bound on one side an interval, and names
-/// before the values of a list are left out.
+/// Whether it is a name, or what a function is of: x, AB, P(A), (x, y); or has no variables at all.
+fn is_name(expr: &Expr) -> bool {
+    match expr {
+        Expr::Symbol(_) => true,
+        Expr::Multiply(a, b) => {
+            matches!(**a, Expr::Symbol(_)) && (is_name(b) || matches!(**b, Expr::Group(..)))
+        }
+        Expr::Group(_, items, _) => items.iter().all(|item| matches!(item, Expr::Symbol(_))),
+        Expr::Function(name, of) => name == "abs" && is_name(of),
+        other => !has_symbols(other),
+    }
+}
+
+/// The side of `=` that is the value: the last, or of `5 = x` the first.
+fn side<'a>(left: &'a Expr, value: &'a Expr) -> &'a Expr {
+    match value {
+        Expr::Relation("=", left, value) => side(left, value),
+        Expr::Symbol(_) if !matches!(left, Expr::Symbol(_)) => left,
+        value => value,
+    }
+}
+
+/// The same expression in a normal form: ± becomes a set, a bound on one side an interval, names before
+/// the values of a list are left out, and factors of a matrix are within it.
 fn plain(expr: &Expr) -> Expr {
-    if any(expr, &|part| matches!(part, Expr::PlusMinus(..))) {
-        return Expr::Group('{', vec![signed(expr, false), signed(expr, true)], '}');
+    let has_signs = |part: &Expr| any(part, &|part| matches!(part, Expr::PlusMinus(..)));
+    if has_signs(expr) {
+        let items = match expr {
+            Expr::Group(' ', items, ' ') => items.as_slice(),
+            one => std::slice::from_ref(one),
+        };
+        let both = |item| match has_signs(item) {
+            true => vec![signed(item, false), signed(item, true)],
+            false => vec![signed(item, false)],
+        };
+        return Expr::Group('{', items.iter().flat_map(both).collect(), '}');
+    }
+    if let Some(matrix) = scaled(expr) {
+        return matrix;
     }
     match expr {
         Expr::Group(' ', items, ' ') => {
@@ -53,8 +91,34 @@ fn plain(expr: &Expr) -> Expr {
                 _ => expr.clone(),
             }
         }
+        Expr::Negate(inner) => match &**inner {
+            Expr::Percent(number) => Expr::Percent(Box::new(Expr::Negate(number.clone()))),
+            _ => expr.clone(),
+        },
         other => other.clone(),
     }
+}
+
+/// A matrix with the factor before it, or the divisor after it, in each of its entries.
+fn scaled(expr: &Expr) -> Option<Expr> {
+    let is_matrix = |expr: &Expr| matches!(expr, Expr::Group('#', ..));
+    let (matrix, with): (&Expr, Box<dyn Fn(&Expr) -> Expr>) = match expr {
+        Expr::Negate(a) => (a, Box::new(|entry| Expr::Negate(Box::new(entry.clone())))),
+        Expr::Multiply(a, b) if !any(a, &|part| matches!(part, Expr::Group(..))) => {
+            (b, Box::new(|entry| Expr::Multiply(a.clone(), Box::new(entry.clone()))))
+        }
+        Expr::Divide(a, b) if !any(b, &|part| matches!(part, Expr::Group(..))) => {
+            (a, Box::new(|entry| Expr::Divide(Box::new(entry.clone()), b.clone())))
+        }
+        _ => return None,
+    };
+    let matrix = if is_matrix(matrix) { matrix.clone() } else { scaled(matrix)? };
+    let Expr::Group(_, rows, _) = matrix else { return None };
+    let row = |row: &Expr| match row {
+        Expr::Group(open, items, close) => Expr::Group(*open, items.iter().map(&with).collect(), *close),
+        other => other.clone(),
+    };
+    Some(Expr::Group('#', rows.iter().map(row).collect(), '#'))
 }
 
 /// The expression with one of the two signs.
@@ -71,7 +135,14 @@ fn signed(expr: &Expr, minus: bool) -> Expr {
         Expr::Add(a, b) => Expr::Add(boxed(a), boxed(b)),
         Expr::Multiply(a, b) => Expr::Multiply(boxed(a), boxed(b)),
         Expr::Divide(a, b) => Expr::Divide(boxed(a), boxed(b)),
+        Expr::Power(a, b) => Expr::Power(boxed(a), boxed(b)),
         Expr::Negate(a) => Expr::Negate(boxed(a)),
+        Expr::Percent(a) => Expr::Percent(boxed(a)),
+        Expr::Degrees(a) => Expr::Degrees(boxed(a)),
+        Expr::Function(name, a) => Expr::Function(name.clone(), boxed(a)),
+        Expr::Group(open, items, close) => {
+            Expr::Group(*open, items.iter().map(|item| signed(item, minus)).collect(), *close)
+        }
         Expr::Relation("=", a, b) if matches!(**a, Expr::Symbol(_)) => signed(b, minus),
         other => other.clone(),
     }
@@ -79,6 +150,10 @@ fn signed(expr: &Expr, minus: bool) -> Expr {
 
 fn same(right: &Expr, given: &Expr) -> bool {
     use Expr::{Group, Percent, Relation, Union};
+    // What has no value at the points, as e^{1000} or (1,2)^T, is still equal to itself.
+    if right == given {
+        return true;
+    }
     match (right, given) {
         (Percent(right), Percent(given)) => same(right, given),
         // A percentage, or the plain number, as people write it.
@@ -171,24 +246,31 @@ fn values(right: &Expr, given: &Expr) -> bool {
         return infinite(right) == infinite(given);
     }
     let rounded = (has_decimals(right) || has_decimals(given)) && !has_symbols(right) && !has_symbols(given);
+    let may_cancel = cancels(right) || cancels(given);
     let (mut exactly, mut about) = (0, 0);
     for point in 0..POINTS {
-        if let (Some(a), Some(b)) = (exact(right, point), exact(given, point)) {
-            if a == b {
+        let exacts = exact(right, point).zip(exact(given, point));
+        match exacts {
+            Some((a, b)) if a == b => {
                 exactly += 1;
                 continue;
             }
-            if !rounded {
-                return false;
-            }
+            Some(_) if !rounded => return false,
+            Some(_) | None => {}
         }
         let (Some(a), Some(b)) = (complex(right, point), complex(given, point)) else { continue };
         let off = a.minus(b).size();
-        let least = if rounded { 0.5 / PLACES } else { 0.0 };
-        if off > least.max(NEAR * a.size().max(b.size()).max(1e-3)) {
+        let places = if rounded { (0.5 / PLACES).min(DIGITS * a.size()) } else { 0.0 };
+        let noise = if may_cancel && exacts.is_none() { NEAR * 1e-3 } else { 0.0 };
+        if off > places.max(noise).max(NEAR * a.size().max(b.size())) {
             return false;
         }
         about += 1;
     }
     exactly + about >= POINTS / 2
+}
+
+/// Whether its value may be a rounding error in place of 0, as that of sin π is.
+fn cancels(expr: &Expr) -> bool {
+    any(expr, &|part| matches!(part, Expr::Add(..) | Expr::Function(..) | Expr::Degrees(_)))
 }

@@ -11,10 +11,13 @@ struct Pair {
     equal: bool,
 }
 
+fn corpus() -> Vec<Pair> {
+    serde_json::from_str(include_str!("../../../tests/oracle/math_pairs.json")).unwrap()
+}
+
 #[test]
 fn verdicts_agree_with_math_verify() {
-    let pairs: Vec<Pair> =
-        serde_json::from_str(include_str!("../../../tests/oracle/math_pairs.json")).unwrap();
+    let pairs = corpus();
     assert!(pairs.len() >= 400, "{}", pairs.len());
     let differ: Vec<&Pair> =
         pairs.iter().filter(|pair| equal_in(&pair.right, &pair.given) != pair.equal).collect();
@@ -46,6 +49,79 @@ fn verdicts_agree_with_math_verify() {
 }
 
 #[test]
+fn every_right_answer_equals_itself() {
+    let pairs = corpus();
+    let more = [
+        r"-5\%",
+        r"33\frac{1}{3}\%",
+        "n!",
+        "(n-1)!",
+        r"\binom{2n}{n}",
+        r"\frac{n!}{k!(n-k)!}",
+        "2023!",
+        r"\binom{2024}{1012}",
+        r"\frac12\begin{pmatrix}1\\2\end{pmatrix}",
+        "(1,2)^T",
+        r"\arcsin x",
+        "A(1,2)",
+        "(x,y)=(1,2)",
+        "f(x,y)=x+y",
+        r"\pm 1, \pm 2",
+        "e^{1000}",
+        r"3:00\text{ AM}",
+        "x=y=5",
+        "P(A)=5",
+        r"\angle ABC",
+    ];
+    for right in pairs.iter().map(|pair| pair.right.as_str()).chain(more) {
+        assert!(equal(right, right), "{right}");
+        // Other spaces make other letters, of which the meaning is the same.
+        let spaced = right.replace('=', " = ").replace('{', "{ ");
+        assert!(equal(right, &spaced) || right.contains(r"\begin"), "{right} and {spaced}");
+    }
+}
+
+#[test]
+fn what_is_written_otherwise_is_the_same() {
+    for (right, given) in [
+        ("5", "x = 2+3 = 5"),
+        ("x=5", "x = 2+3 = 5"),
+        ("5", "P(A)=5"),
+        ("P(A)=5", "5"),
+        ("5", "f(2)=5"),
+        ("5", "AB = 5"),
+        ("90", r"\angle ABC = 90^\circ"),
+        ("5", r"\approx 5"),
+        ("5", r"x \approx 5"),
+        ("(3,4)", "(x,y)=(3,4)"),
+        (r"\arctan 2", r"\tan^{-1} 2"),
+        (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\left[\begin{array}{cc}1&2\\3&4\end{array}\right]"),
+        (r"\begin{pmatrix}\frac12\\1\end{pmatrix}", r"\frac12\begin{pmatrix}1\\2\end{pmatrix}"),
+        ("0.75", r"{3 \over 4}"),
+        ("15", "15 m"),
+        ("15", "15 s"),
+        ("15", "15 sec"),
+        ("9.8", "9.8 m/s^2"),
+        (r"-5\%", "-0.05"),
+        (r"33\frac{1}{3}\%", r"\frac13"),
+        ("n!", "n(n-1)!"),
+        (r"\binom{n}{k}", r"\frac{n!}{k!(n-k)!}"),
+        (r"\binom{2024}{1012}", r"\frac{2024!}{1012!1012!}"),
+        (r"\arcsin x", r"\frac{\pi}{2}-\arccos x"),
+        (r"\pm 1, \pm 2", "2,1,-1,-2"),
+        ("2{,}500{,}000", r"2.5\text{ million}"),
+        ("30", "10 times 3"),
+        ("0.25", "25 percent"),
+        ("15", "15 miles per hour"),
+        ("ab", r"a\cdot b"),
+        ("0", r"\sin\pi"),
+        ("0.142857", "1/7"),
+    ] {
+        assert!(equal(right, given), "{right} and {given}");
+    }
+}
+
+#[test]
 fn what_looks_alike_is_not_the_same() {
     for (right, given) in [
         ("12", "21"),
@@ -65,6 +141,29 @@ fn what_looks_alike_is_not_the_same() {
         ("x_1", "x_2"),
         ("0", "\\frac{1}{10^9}"),
         ("\\sqrt{2}", "\\frac{99}{70}"),
+        ("3 hours 20 minutes", "3 hours 45 minutes"),
+        ("3 hours", "3 hours 20 minutes"),
+        (r"3\text{ hours }20\text{ minutes}", r"3\text{ hours }45\text{ minutes}"),
+        ("5 feet 3 inches", "5 feet 11 inches"),
+        ("12 March 2020", "12 June 1999"),
+        ("7 students and 3 teachers", "7 students and 5 teachers"),
+        ("2 million", "2 billion"),
+        ("3", "3 thousand"),
+        ("10", "10 times 3"),
+        ("3", "3 and a half"),
+        (r"1.6\times10^{-19}", "0"),
+        (r"6.63\times10^{-34}", r"1.0\times10^{-7}"),
+        ("0.0000001", "0"),
+        ("BAC", "ABC"),
+        ("dog", "god"),
+        (r"\text{ AM}", r"\text{ PM}"),
+        (r"3:00\text{ AM}", r"3:00\text{ PM}"),
+        ("5", "5 n"),
+        ("x=y=5", "x=z=5"),
+        ("e^{1000}", "e^{1001}"),
+        ("n!", "(n+1)!"),
+        ("(1,2)^T", "(2,1)^T"),
+        ("0", "x^2-1=0"),
     ] {
         assert!(!equal(right, given), "{right} and {given}");
         assert!(!equal(given, right), "{given} and {right}");

@@ -1,5 +1,7 @@
 //! Splits LaTeX, or plain text, into tokens.
 
+pub(super) mod unit;
+
 /// A token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Token {
@@ -14,7 +16,7 @@ pub(super) enum Token {
 }
 
 /// Commands that only affect the layout.
-const ARRANGE: [&str; 26] = [
+const ARRANGE: [&str; 27] = [
     "left",
     "right",
     "big",
@@ -41,6 +43,7 @@ const ARRANGE: [&str; 26] = [
     "rm",
     "phantom",
     "dots",
+    "angle",
 ];
 /// Commands with the same meaning.
 const SAME: [(&str, &str); 20] = [
@@ -70,12 +73,6 @@ const PLAIN: [&str; 16] = [
     "sqrt", "sin", "cos", "tan", "cot", "sec", "csc", "ln", "log", "exp", "pi", "infty", "arcsin", "arccos",
     "arctan", "infinity",
 ];
-/// Units that are shorter than a word, and mean nothing else after a number.
-const UNITS: [&str; 18] = [
-    "cm", "mm", "km", "kg", "mg", "ml", "lb", "lbs", "ft", "in", "yd", "mi", "mph", "hr", "hrs", "min",
-    "sec", "km/h",
-];
-
 /// The tokens; `None` if the text is prose.
 pub(super) fn tokens(text: &str) -> Option<Vec<Token>> {
     let chars: Vec<char> = text.chars().collect();
@@ -111,6 +108,7 @@ pub(super) fn tokens(text: &str) -> Option<Vec<Token>> {
                 at += 1;
             }
             'π' => tokens.push(Token::Word("pi".to_owned())),
+            '≈' => tokens.push(Token::Sign('=')),
             '∞' => tokens.push(Token::Word("infty".to_owned())),
             _ => {
                 depth += i32::from(matches!(c, '(' | '[')) - i32::from(matches!(c, ')' | ']'));
@@ -123,6 +121,15 @@ pub(super) fn tokens(text: &str) -> Option<Vec<Token>> {
     }
     spaces(&mut tokens);
     Some(tokens)
+}
+
+/// The letters of an answer that has nothing else but signs of multiplication, in their order; `None` if it has
+/// other tokens, or one letter.
+pub(super) fn letters<'a>(tokens: &'a [Token]) -> Option<Vec<&'a str>> {
+    let letter = |token: &&Token| **token != Token::Sign('*');
+    let of = |token: &'a Token| if let Token::Letter(letter) = token { Some(letter.as_str()) } else { None };
+    let letters: Vec<&str> = tokens.iter().filter(letter).map(of).collect::<Option<_>>()?;
+    (letters.len() > 1).then_some(letters)
 }
 
 /// Spaces matter between two numbers alone.
@@ -196,22 +203,13 @@ fn word(chars: &[char], start: usize, tokens: &mut Vec<Token>) -> Option<usize> 
         "infinity" => tokens.push(Token::Word("infty".to_owned())),
         known if PLAIN.contains(&known) => tokens.push(Token::Word(lower)),
         _ if word.chars().count() == 1 => tokens.push(Token::Letter(lower)),
-        unit if UNITS.contains(&unit) || (unit.chars().count() > 3 && !tokens.is_empty()) => {
-            return measures(tokens.last()).then(|| after_unit(chars, end));
+        word if unit::is_unit(word) && !tokens.is_empty() => {
+            return if measures(tokens.last()) { unit::skip(chars, start, tokens) } else { None };
         }
         _ if word.chars().count() > 3 => return None,
         _ => tokens.extend(lower.chars().map(|c| Token::Letter(c.to_string()))),
     }
     Some(end)
-}
-
-/// Skips the rest of a unit: more words, a slash, a power.
-fn after_unit(chars: &[char], mut at: usize) -> usize {
-    let part = |c: &char| c.is_alphabetic() || matches!(c, '/' | '^' | ' ' | '{' | '}') || c.is_ascii_digit();
-    while chars.get(at).is_some_and(part) {
-        at += 1;
-    }
-    at
 }
 
 /// A command after its backslash.
@@ -230,17 +228,21 @@ fn command(chars: &[char], start: usize, tokens: &mut Vec<Token>, depth: &mut i3
         }
         return Some(start + 1);
     }
+    let closed = |from: usize| (from..chars.len()).find(|at| chars[*at] == '}');
     let name: String = chars[start..end].iter().collect();
     match name.as_str() {
         "text" | "textbf" | "textit" | "textrm" | "mbox" | "mathrm" | "hbox" | "textnormal" => {
             return text(chars, end, tokens);
         }
         "begin" | "end" => {
-            let close = (end..chars.len()).find(|at| chars[*at] == '}')?;
+            let close = closed(end)?;
+            let name_of = chars[end..close].iter().collect::<String>();
+            let columns = name == "begin" && name_of.ends_with("array") && chars.get(close + 1) == Some(&'{');
             tokens.push(Token::Word(name));
-            return Some(close + 1);
+            return Some(if columns { closed(close + 1)? } else { close } + 1);
         }
         "cdot" | "times" | "ast" => tokens.push(Token::Sign('*')),
+        "approx" => tokens.push(Token::Sign('=')),
         "div" => tokens.push(Token::Sign('/')),
         known if ARRANGE.contains(&known) => {
             // `\left.` and `\right.` stand for no bracket.
@@ -281,6 +283,7 @@ fn text(chars: &[char], start: usize, tokens: &mut Vec<Token>) -> Option<usize> 
         }
         _ if tokens.is_empty() => return None,
         _ => {
+            unit::within(inner, tokens)?;
             // A power of a unit, cm^2.
             if chars.get(close + 1) == Some(&'^') {
                 let brace = chars.get(close + 2) == Some(&'{');

@@ -1,6 +1,7 @@
 //! Tokens to an expression: precedence climbing over sums, products, signs and powers.
 
 use super::token::Token;
+use super::value::has_symbols;
 
 mod command;
 
@@ -97,9 +98,14 @@ impl Parser {
     }
 
     fn relation(&mut self) -> Option<Expr> {
+        // `= 5` and `≈ 5` are 5.
+        self.sign('=');
         let first = self.union()?;
         let Some(sign) = self.relation_sign() else { return Some(first) };
         let second = self.union()?;
+        if sign == "=" && self.peek() == Some(&Token::Sign('=')) {
+            return self.chain(first, second);
+        }
         let one = related(sign, first.clone(), second.clone());
         let Some(next) = self.relation_sign() else { return Some(one) };
         // a < x < b is an interval.
@@ -119,6 +125,20 @@ impl Parser {
             }
             _ => None,
         }
+    }
+
+    /// a = b = c, as a relation to a relation. What was computed on the way to the last side is left out.
+    fn chain(&mut self, first: Expr, second: Expr) -> Option<Expr> {
+        let mut sides = vec![first, second];
+        while self.sign('=') {
+            sides.push(self.union()?);
+        }
+        let mut chain = sides.pop()?;
+        let first = sides.remove(0);
+        for side in sides.into_iter().rev().filter(has_symbols) {
+            chain = related("=", side, chain);
+        }
+        self.relation_sign().is_none().then(|| related("=", first, chain))
     }
 
     fn relation_sign(&mut self) -> Option<&'static str> {
@@ -142,7 +162,16 @@ impl Parser {
         Some(if parts.len() == 1 { parts.remove(0) } else { Expr::Union(parts) })
     }
 
+    /// A sum, or a quotient of two as TeX has it: `{a \over b}`.
     fn sum(&mut self) -> Option<Expr> {
+        let above = self.terms()?;
+        if !self.word("over") {
+            return Some(above);
+        }
+        Some(Expr::Divide(Box::new(above), Box::new(self.terms()?)))
+    }
+
+    fn terms(&mut self) -> Option<Expr> {
         let mut left =
             if self.word("pm") { Expr::PlusMinus(None, Box::new(self.product()?)) } else { self.product()? };
         loop {
@@ -166,20 +195,18 @@ impl Parser {
             } else if self.sign('/') || self.sign(':') {
                 left = Expr::Divide(Box::new(left), Box::new(self.signed()?));
             } else if self.begins_factor() {
-                let mixed = matches!(left, Expr::Number(_)) && self.is_plain_fraction();
-                let right = self.power()?;
-                left = if mixed {
-                    Expr::Add(Box::new(left), Box::new(right))
+                left = if matches!(left, Expr::Number(_)) && self.is_plain_fraction() {
+                    self.mixed(left)?
                 } else {
-                    Expr::Multiply(Box::new(left), Box::new(right))
+                    Expr::Multiply(Box::new(left), Box::new(self.power()?))
                 };
             } else if self.is_spaced_fraction(&left) {
                 // 3 1/2
                 self.at += 1;
-                let above = self.power()?;
+                let above = self.atom()?;
                 self.at += 1;
-                let right = Expr::Divide(Box::new(above), Box::new(self.power()?));
-                left = Expr::Add(Box::new(left), Box::new(right));
+                let right = Expr::Divide(Box::new(above), Box::new(self.atom()?));
+                left = self.after(Expr::Add(Box::new(left), Box::new(right)))?;
             } else {
                 return Some(left);
             }
@@ -197,8 +224,7 @@ impl Parser {
             // −1 1/2 is −(1 + 1/2).
             let is_number = matches!(inner, Expr::Number(_));
             if is_number && self.begins_factor() && self.is_plain_fraction() {
-                let right = self.power()?;
-                return Some(Expr::Negate(Box::new(Expr::Add(Box::new(inner), Box::new(right)))));
+                return Some(Expr::Negate(Box::new(self.mixed(inner)?)));
             }
             return Some(Expr::Negate(Box::new(inner)));
         }
@@ -215,13 +241,14 @@ impl Parser {
             Some(Token::Sign(c)) => matches!(c, '(' | '{') || (*c == '|' && self.bars == 0),
             Some(Token::Word(word)) => {
                 let joins = [
-                    "pm", "cup", "<=", ">=", "<", ">", "in", "circ", "}", "newline", "end", "rfloor", "rceil",
+                    "pm", "cup", "<=", ">=", "<", ">", "in", "circ", "}", "newline", "end", "rfloor",
+                    "rceil", "over",
                 ];
                 !joins.contains(&word.as_str())
             }
             Some(Token::Number(_)) => matches!(
                 self.at.checked_sub(1).map(|before| &self.tokens[before]),
-                Some(Token::Letter(_) | Token::Word(_) | Token::Sign(')' | '}'))
+                Some(Token::Letter(_) | Token::Word(_) | Token::Sign(')' | '}' | '!'))
             ),
             None => false,
         }
@@ -254,8 +281,19 @@ impl Parser {
             )
     }
 
+    /// A whole number and the fraction that follows it. A percent sign or an exponent belongs to both.
+    fn mixed(&mut self, whole: Expr) -> Option<Expr> {
+        let fraction = self.atom()?;
+        self.after(Expr::Add(Box::new(whole), Box::new(fraction)))
+    }
+
     fn power(&mut self) -> Option<Expr> {
-        let mut base = self.atom()?;
+        let base = self.atom()?;
+        self.after(base)
+    }
+
+    /// A base with its exponents, degrees, `!` and `%`.
+    fn after(&mut self, mut base: Expr) -> Option<Expr> {
         loop {
             if self.sign('^') {
                 let degrees = self.word("circ") || self.braced_circle();

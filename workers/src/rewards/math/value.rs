@@ -257,7 +257,8 @@ fn factorial(x: f64) -> f64 {
 /// n over k; 0 where more are chosen than there are.
 fn binomial(n: f64, k: f64) -> Option<Complex> {
     if n.fract() != 0.0 || k.fract() != 0.0 {
-        return Some(real(factorial(n) / (factorial(k) * factorial(n - k)))).filter(|value| value.re.is_finite());
+        return Some(real(factorial(n) / (factorial(k) * factorial(n - k))))
+            .filter(|value| value.re.is_finite());
     }
     if !(0.0..=1e3).contains(&n) || k < 0.0 {
         return None;

@@ -24,6 +24,19 @@ const GREEK: [&str; 16] = [
     "psi",
 ];
 
+/// `\tan^{-1} 2` is an angle, not a quotient.
+fn inverse(name: &str, argument: Expr) -> Expr {
+    let function = |name: &str, of| Expr::Function(name.to_owned(), Box::new(of));
+    let one = Box::new(Expr::Number("1".to_owned()));
+    match name {
+        "cot" => function("arctan", Expr::Divide(one, Box::new(argument))),
+        "sec" => function("arccos", Expr::Divide(one, Box::new(argument))),
+        "csc" => function("arcsin", Expr::Divide(one, Box::new(argument))),
+        "ln" | "exp" => Expr::Divide(one, Box::new(function(name, argument))),
+        name => function(&format!("arc{name}"), argument),
+    }
+}
+
 impl Parser {
     /// The argument of a command: braces, or the next digit, letter or command.
     pub(super) fn argument(&mut self) -> Option<Expr> {
@@ -92,7 +105,12 @@ impl Parser {
             "begin" => self.matrix(),
             name if FUNCTIONS.contains(&name) => {
                 let power = if self.sign('^') { Some(self.exponent()?) } else { None };
-                let applied = function(name, self.function_argument()?);
+                let argument = self.function_argument()?;
+                let minus_one = Expr::Negate(Box::new(Expr::Number("1".to_owned())));
+                if power.as_ref() == Some(&minus_one) {
+                    return Some(inverse(name, argument));
+                }
+                let applied = function(name, argument);
                 Some(match power {
                     Some(power) => Expr::Power(Box::new(applied), Box::new(power)),
                     None => applied,
