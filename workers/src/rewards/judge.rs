@@ -36,8 +36,7 @@ pub(super) async fn score(task: &RewardTask, tools: &JudgeTools) -> Result<Rewar
         "stream": false,
     });
     let reply = tools.ask(CHAT, &body, Duration::from_millis(settings.timeout_ms)).await?;
-    let words = reply.pointer("/choices/0/message/content").and_then(Value::as_str);
-    let words = words.ok_or_else(|| RewardError::Verdict("its reply has no text".to_owned()))?;
+    let words = words(&reply, settings.max_tokens).map_err(RewardError::Verdict)?;
     let verdict = verdict(words, &settings).map_err(RewardError::Verdict)?;
     let score = (verdict - settings.low) / (settings.high - settings.low);
     Ok(RewardDone { score, reason: format!("the judge says {verdict}") })
@@ -77,6 +76,16 @@ fn conversation(utterances: &[Utterance]) -> String {
         Speaker::Policy => format!("Policy: {}", utterance.text),
     };
     utterances.iter().map(line).collect::<Vec<_>>().join("\n\n")
+}
+
+/// The text of a whole reply. Of one that was cut off the last number is none that the judge decided on: `Score: 1`
+/// may be the begin of `Score: 10`, or what it argued against.
+fn words(reply: &Value, max_tokens: u64) -> Result<&str, String> {
+    if reply.pointer("/choices/0/finish_reason").and_then(Value::as_str) == Some("length") {
+        return Err(format!("its reply was cut off at max_tokens={max_tokens}; raise settings.max_tokens"));
+    }
+    let words = reply.pointer("/choices/0/message/content").and_then(Value::as_str);
+    words.ok_or_else(|| "its reply has no text".to_owned())
 }
 
 /// The number after the last of the words that announce it.
@@ -123,6 +132,16 @@ mod tests {
             "Score: 1.2.3",
         ] {
             assert!(read(none).is_err(), "{none}");
+        }
+    }
+
+    #[test]
+    fn a_reply_that_was_cut_off_is_no_verdict() {
+        let reply = |finish: &str| json!({ "choices": [{ "message": { "content": "Score: 1" }, "finish_reason": finish }] });
+        assert_eq!(words(&reply("stop"), 9), Ok("Score: 1"));
+        for cut in [reply("length"), json!({ "choices": [{ "finish_reason": "length", "message": {} }] })] {
+            let why = words(&cut, 9).unwrap_err();
+            assert!(why.contains("max_tokens=9") && why.contains("raise"), "{why}");
         }
     }
 }

@@ -94,6 +94,7 @@ async fn a_judge_that_fails_is_a_failure() {
         ("words", "no number"),
         ("far", "not within"),
         ("cut", "does not say"),
+        ("short", "raise settings.max_tokens"),
     ] {
         judge.does(how);
         let verdict = judged(&reward, json!({ "model": "m" }), "so").await;

@@ -72,8 +72,10 @@ class Handler(BaseHTTPRequestHandler):
             "words": "Score: seven",
             "far": "Score: 11",
             "cut": "It is good since",
+            "short": "Score: 1",
         }.get(how, f"It has words.\nScore: {min(len(answer.split()), 10)}")
-        return 200, {"choices": [{"message": {"role": "assistant", "content": said}}]}
+        finish = "length" if how == "short" else "stop"
+        return 200, {"choices": [{"message": {"role": "assistant", "content": said}, "finish_reason": finish}]}
 
 
 server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
