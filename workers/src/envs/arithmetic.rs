@@ -138,19 +138,31 @@ impl TextEnvironment for Arithmetic<'_> {
     }
 }
 
-/// The last whole number in a text. Commas between digits are read over, a minus right before them
-/// is a sign unless a digit comes before it. One that does not fit an `i64` is none.
+/// The last number in a text, if it is whole: 18.00 is 18, and 12.5 is none. Commas between digits are read
+/// over, a minus right before them is a sign unless a digit comes before it. One that does not fit an
+/// `i64` is none.
 pub(super) fn last_number(text: &str) -> Option<i64> {
     let text: Vec<char> = text.chars().collect();
     let end = text.iter().rposition(char::is_ascii_digit)? + 1;
-    let inside =
-        |at: usize| text[at].is_ascii_digit() || (text[at] == ',' && at > 0 && text[at - 1].is_ascii_digit());
+    let digit = |at: usize| text.get(at).is_some_and(char::is_ascii_digit);
+    let point = |at: usize| text[at] == '.' && begins_fraction(&text[..at]);
+    let inside = |at: usize| digit(at) || point(at) || (text[at] == ',' && at > 0 && digit(at - 1));
     let start = (0..end).rev().take_while(|&at| inside(at)).last()?;
-    let digits: String = text[start..end].iter().filter(|c| c.is_ascii_digit()).collect();
-    let number: i64 = digits.parse().ok()?;
+    let written: String = text[start..end].iter().filter(|c| **c != ',').collect();
+    let (digits, fraction) = written.split_once('.').unwrap_or((&written, ""));
+    if fraction.contains(|c| c != '0') {
+        return None;
+    }
+    let number: i64 = if digits.is_empty() { 0 } else { digits.parse().ok()? };
     let before = |back: usize| start.checked_sub(back).map(|at| text[at]);
     let negative = matches!(before(1), Some('-' | '−')) && !before(2).is_some_and(|c| c.is_ascii_digit());
     Some(if negative { -number } else { number })
+}
+
+/// Whether a point after this text is a decimal one, if digits follow it: after a digit, and in `.5`, but not at the
+/// end of a word or of "…".
+fn begins_fraction(before: &[char]) -> bool {
+    before.last().is_none_or(|c| !c.is_alphabetic() && *c != '.')
 }
 
 #[cfg(test)]

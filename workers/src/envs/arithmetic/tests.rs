@@ -6,7 +6,7 @@ const GAME: Arithmetic<'_> = Arithmetic { operations: &[Operation::Add], largest
 
 #[test]
 fn the_last_number_is_the_answer() {
-    let cases: [(&str, Option<i64>); 14] = [
+    let cases: [(&str, Option<i64>); 25] = [
         ("12", Some(12)),
         ("7 + 5 = 12.", Some(12)),
         ("It is 12, I think", Some(12)),
@@ -16,7 +16,18 @@ fn the_last_number_is_the_answer() {
         ("5 - 3", Some(3)),
         ("1,234", Some(1234)),
         ("12, 13", Some(13)),
-        ("3.5", Some(5)),
+        ("3.5", None),
+        ("12.5", None),
+        ("18.00", Some(18)),
+        ("It is $1,018.00.", Some(1018)),
+        ("-3.0", Some(-3)),
+        ("0.5", None),
+        (".5", None),
+        ("-.5", None),
+        ("so...5", Some(5)),
+        ("The answer.5", Some(5)),
+        ("1.2.3", None),
+        ("3.5, so 4.", Some(4)),
         ("**42**\n", Some(42)),
         ("", None),
         ("twelve", None),
