@@ -266,6 +266,9 @@ pub const MAX_AGENT_TIME_MS: u64 = 86_400_000;
 pub const MAX_AGENT_IDLE_MS: u64 = 86_400_000;
 /// Milliseconds of the program that scores an agent at most; above it submit refuses.
 pub const MAX_REWARD_PROGRAM_MS: u64 = 100_000;
+/// Milliseconds of all tests of a program, and of a judge's reply, at most; above it submit refuses. The rest of
+/// the attempt is for a turn at the sandbox or the judge.
+pub const MAX_SCORING_MS: u64 = 90_000;
 /// Milliseconds that one attempt at an agent's step waits for its next call. Then the task returns to
 /// the queue, and the next attempt waits on.
 pub const AGENT_WAIT_MS: u64 = 110_000;
@@ -380,6 +383,7 @@ const _: () = assert!(LEASE_RENEW_MS * 3 < LEASE_MS, "two lost renewals must not
 const _: () = assert!(LEASE_MS + 2 * LEASE_RENEW_MS < 3_000, "another coordinator acts within 3 s");
 const _: () = assert!(TRIM_AGE_MS > DEDUP_WINDOW_MS, "what the log may be asked of by id is still in it");
 const _: () = assert!(AGENT_WAIT_MS < attempt_ms(Stage::EnvStep), "a wait ends before its attempt");
+const _: () = assert!(MAX_SCORING_MS + 20_000 < attempt_ms(Stage::Reward), "an answer that hangs is scored");
 const _: () = assert!(MAX_TOOL_MS < attempt_ms(Stage::EnvStep), "a call ends before its attempt");
 const _: () = assert!(
     MAX_AGENT_CALL_MS + MAX_REWARD_PROGRAM_MS < AGENT_WAIT_MS * (MAX_DELIVER.unsigned_abs() - 1),

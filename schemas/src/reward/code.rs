@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::settings::{RuleSettings, WrongSetting, count, faulty, sound};
+use super::settings::{RuleSettings, WrongSetting, count, faulty, scoring, sound};
+use crate::limits::MAX_SCORING_MS;
 
 /// Tests of one answer at most.
 const MAX_TESTS: usize = 256;
@@ -23,6 +24,9 @@ pub struct CodeSettings {
     pub partial: bool,
     /// Milliseconds of one test. Default 5000.
     pub wall_ms: u64,
+    /// Milliseconds of all tests of an answer together; those that are not reached are failed. Default
+    /// and at most [`MAX_SCORING_MS`].
+    pub total_ms: u64,
     /// Milliseconds of processor time of one process, rounded up to seconds. Default 5000.
     pub cpu_ms: u64,
     /// MiB of memory, of one process and of all together. Default 512.
@@ -46,6 +50,7 @@ impl Default for CodeSettings {
             tests_field: None,
             partial: false,
             wall_ms: 5_000,
+            total_ms: MAX_SCORING_MS,
             cpu_ms: 5_000,
             memory_mib: 512,
             disk_mib: 64,
@@ -90,7 +95,8 @@ pub struct CodeTest {
 impl RuleSettings for CodeSettings {
     fn wrong(&self) -> Vec<WrongSetting> {
         let mut wrong: Vec<_> = [
-            count("wall_ms", self.wall_ms, 10, 600_000),
+            scoring("wall_ms", self.wall_ms, 10),
+            scoring("total_ms", self.total_ms, 10),
             count("cpu_ms", self.cpu_ms, 10, 600_000),
             count("memory_mib", self.memory_mib, 64, 65_536),
             count("disk_mib", self.disk_mib, 1, 65_536),

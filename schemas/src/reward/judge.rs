@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::settings::{RuleSettings, WrongSetting, count};
+use super::settings::{RuleSettings, WrongSetting, count, scoring};
+use crate::limits::MAX_SCORING_MS;
 
 /// The default template.
 const TEMPLATE: &str = "Judge the answer to a question.\n\n<question>\n{question}\n</question>\n\n<answer>\n{answer}\n</answer>\n\n\
@@ -32,7 +33,7 @@ pub struct JudgeSettings {
     pub temperature: f64,
     /// Tokens that it may write. Default 1024.
     pub max_tokens: u64,
-    /// Timeout of its answer, in milliseconds. Default 120000.
+    /// Timeout of its answer, in milliseconds. Default and at most [`MAX_SCORING_MS`].
     pub timeout_ms: u64,
 }
 
@@ -48,20 +49,18 @@ impl Default for JudgeSettings {
             high: 10.0,
             temperature: 0.0,
             max_tokens: 1_024,
-            timeout_ms: 120_000,
+            timeout_ms: MAX_SCORING_MS,
         }
     }
 }
 
 impl RuleSettings for JudgeSettings {
     fn wrong(&self) -> Vec<WrongSetting> {
-        let mut wrong: Vec<_> = [
-            count("max_tokens", self.max_tokens, 1, 1_048_576),
-            count("timeout_ms", self.timeout_ms, 1, 3_600_000),
-        ]
-        .into_iter()
-        .flatten()
-        .collect();
+        let mut wrong: Vec<_> =
+            [count("max_tokens", self.max_tokens, 1, 1_048_576), scoring("timeout_ms", self.timeout_ms, 1)]
+                .into_iter()
+                .flatten()
+                .collect();
         let mut require = |ok: bool, field: &str, value: String, remedy: &str| {
             if !ok {
                 wrong.push(WrongSetting::new(field, value, remedy));

@@ -4,7 +4,9 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::Stage;
 use crate::env_step::Settings;
+use crate::limits::{MAX_SCORING_MS, attempt_ms};
 use crate::submit::meant;
 
 /// A setting that cannot work.
@@ -85,6 +87,17 @@ pub(super) fn count(field: &str, value: u64, low: u64, high: u64) -> Option<Wron
     let fits = (low..=high).contains(&value);
     let remedy = || format!("choose a whole number from {low} to {high}");
     (!fits).then(|| WrongSetting::new(field, value.to_string(), &remedy()))
+}
+
+/// Milliseconds that end before the attempt at a score does, or what is wrong with them.
+pub(super) fn scoring(field: &str, value: u64, low: u64) -> Option<WrongSetting> {
+    let attempt = attempt_ms(Stage::Reward);
+    let remedy = format!(
+        "choose a whole number from {low} to {MAX_SCORING_MS}: an attempt at a score ends after {attempt} ms, \
+         and what it waits for must have ended before"
+    );
+    let fits = (low..=MAX_SCORING_MS).contains(&value);
+    (!fits).then(|| WrongSetting::new(field, value.to_string(), &remedy))
 }
 
 /// Mistakes in settings of this type.

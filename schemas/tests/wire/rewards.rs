@@ -54,6 +54,11 @@ fn nonsense() -> Vec<(Value, &'static str, &'static str)> {
         (judge(json!({ "model": "m", "low": 10 })), "rewards[0].settings.high", "above low"),
         (judge(json!({ "model": "m", "timeout_ms": 0 })), "rewards[0].settings.timeout_ms", "from 1"),
         (
+            judge(json!({ "model": "m", "timeout_ms": 120_000 })),
+            "rewards[0].settings.timeout_ms",
+            "ends after",
+        ),
+        (
             judge(json!({ "model": "m", "temprature": 0 })),
             "rewards[0].settings.temprature",
             "did you mean `temperature`?",
@@ -90,6 +95,16 @@ fn nonsense() -> Vec<(Value, &'static str, &'static str)> {
             "did you mean `python`?",
         ),
         (code(json!({ "tests_field": "t", "wall_ms": 1 })), "rewards[0].settings.wall_ms", "from 10"),
+        (
+            code(json!({ "tests_field": "t", "wall_ms": 120_000 })),
+            "rewards[0].settings.wall_ms",
+            "ends after",
+        ),
+        (
+            code(json!({ "tests_field": "t", "total_ms": 120_000 })),
+            "rewards[0].settings.total_ms",
+            "ends after",
+        ),
         (code(json!({ "tests_field": "t", "memory_mib": 1 })), "rewards[0].settings.memory_mib", "from 64"),
         (
             code(json!({ "tests_field": "t", "may_lack": ["namespaces"] })),

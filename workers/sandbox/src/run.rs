@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::groups::Group;
-use crate::job::{End, Job, Line, Protection, Ran};
+use crate::job::{End, Job, Limits, Line, Protection, Ran};
 use crate::memory;
 
 /// Between two looks at the memory of a sandbox.
@@ -81,12 +81,36 @@ impl Sandbox {
     pub async fn run(
         &self,
         job: &Job,
+        go_on: impl FnMut(usize, &Ran) -> bool,
+    ) -> Result<Results, SandboxError> {
+        self.run_within(job, Duration::MAX, go_on).await
+    }
+
+    /// The same, in `within` for all runs together, once there is room: the run that is at it then is
+    /// killed, and those after it do not begin.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    ///
+    /// # Panics
+    /// Never, as [`Self::run`].
+    pub async fn run_within(
+        &self,
+        job: &Job,
+        within: Duration,
         mut go_on: impl FnMut(usize, &Ran) -> bool,
     ) -> Result<Results, SandboxError> {
         let _room = self.slots.acquire().await.expect("nobody closes the semaphore");
+        let began = Instant::now();
         let mut results = Results { runs: Vec::new(), lacks: Vec::new() };
         for (at, run) in job.runs.iter().enumerate() {
-            let alone = Job { runs: vec![run.clone()], ..job.clone() };
+            let left = within.saturating_sub(began.elapsed());
+            let left = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+            if left == 0 {
+                break;
+            }
+            let limits = Limits { wall_ms: job.limits.wall_ms.min(left), ..job.limits };
+            let alone = Job { runs: vec![run.clone()], limits, ..job.clone() };
             let ran = self.run_alone(&alone, &mut results.lacks).await?;
             let more = go_on(at, &ran);
             results.runs.push(ran);

@@ -1,6 +1,8 @@
 //! `code`: the last block of code of the answer, run against tests in a sandbox. 1 when all pass,
 //! else 0; or the share that pass.
 
+use std::time::Duration;
+
 use millrace_sandbox::{End, File, Job, Limits, Protection, Ran, Run};
 use millrace_schemas::reward::code::{CodeSettings, CodeTest, Language, Wall, tests_of};
 use millrace_schemas::reward::{RewardDone, RewardTask};
@@ -10,11 +12,14 @@ use super::tools::CodeTools;
 use super::{RewardError, answer, settings};
 
 /// Runs a test beside the answer's process where a test is code: see there.
-const DRIVER: &str = include_str!("code/driver.py");
+const DRIVER: &str = concat!(include_str!("code/data.py"), include_str!("code/driver.py"));
 /// The answer's code.
 const PROGRAM: &str = "answer.py";
 /// Characters of a program's last words that are repeated.
 const WORDS: usize = 300;
+
+/// What ended a run or kept it from its start, where `wall_ms` did not.
+const TOGETHER: &str = "the tests together took longer than total_ms";
 
 /// The score.
 ///
@@ -38,8 +43,10 @@ pub(super) async fn score(task: &RewardTask, tools: &CodeTools) -> Result<Reward
     let (mut passed, mut fault) = (0, String::new());
     let results = tools
         .sandbox()?
-        .run(&job, |at, ran| {
-            match judge(&tests[at], &marks[at], ran) {
+        .run_within(&job, Duration::from_millis(settings.total_ms), |at, ran| {
+            let cut_off = ran.end == End::Wall && ran.wall_ms < settings.wall_ms;
+            let judged = if cut_off { Err(TOGETHER.to_owned()) } else { judge(&tests[at], &marks[at], ran) };
+            match judged {
                 Ok(()) => passed += 1,
                 Err(reason) if fault.is_empty() => fault = format!("test {}: {reason}", at + 1),
                 Err(_) => {}
@@ -47,6 +54,12 @@ pub(super) async fn score(task: &RewardTask, tools: &CodeTools) -> Result<Reward
             settings.partial || fault.is_empty()
         })
         .await?;
+    // Tests that it left no time for are failed. An attempt that waited for them would end without a score,
+    // and so would the next.
+    let reached = results.runs.len();
+    if fault.is_empty() && reached < tests.len() {
+        fault = format!("test {}: {TOGETHER}", reached + 1);
+    }
     if !results.lacks.is_empty() {
         fault = format!("{fault} (scored without {:?})", results.lacks);
     }

@@ -7,17 +7,14 @@ test or the line.
 
 What the test gets of a function's result:
 
-- data by value: None, bool, numbers, text, bytes, lists, tuples, dicts, sets, ranges, fractions, decimals, dates, and
-  arrays of numpy. A list, dict or set that the function changes is changed for the test, too;
+- data by value (data.py): None, bool, numbers, text, bytes, lists, tuples, dicts, sets, ranges, fractions, decimals, dates,
+  paths, and arrays of numpy. A list, dict or set of the arguments, also within another, that the function changes before it
+  returns is changed for the test, too;
 - anything else as a `Remote`, which asks the answer's process. A Remote never equals data, and does not compute with data
   or order itself against it: what an object says of a value of the test's proves nothing.
 """
 
 import builtins
-import collections
-import datetime
-import decimal
-import fractions
 import importlib
 import json
 import operator
@@ -29,86 +26,6 @@ import threading
 
 # Bytes of one message.
 MOST = 64 << 20
-# Made again by their text or by their parts, on the other side.
-TEXTS = {"Decimal": decimal.Decimal, "Fraction": fractions.Fraction}
-TIMES = {"date": datetime.date, "datetime": datetime.datetime, "time": datetime.time}
-CHANGEABLE = (list, dict, set, bytearray, collections.deque)
-
-
-class Opaque(Exception):
-    """An object that is not data."""
-
-
-def data(value, other):
-    """A value as JSON can carry it; `other` says what becomes of what is not data."""
-    kind = type(value)
-    if value is None or kind in (bool, str):
-        return ["v", value]
-    if isinstance(value, bool):
-        return ["v", bool(value)]
-    if isinstance(value, int):
-        return ["i", hex(int.__index__(value))]
-    if isinstance(value, float):
-        return ["F", float.__float__(value)]
-    if isinstance(value, str):
-        return ["v", str.__str__(value)]
-    if isinstance(value, (bytes, bytearray)):
-        return ["b" if isinstance(value, bytes) else "B", bytes(value).hex()]
-    if isinstance(value, tuple) and hasattr(kind, "_fields"):
-        return ["n", kind.__name__, list(kind._fields), [data(one, other) for one in tuple.__iter__(value)]]
-    for letter, base in (("l", list), ("t", tuple), ("s", set), ("f", frozenset), ("q", collections.deque)):
-        if isinstance(value, base):
-            return [letter, [data(one, other) for one in base.__iter__(value)]]
-    if isinstance(value, dict):
-        return ["d", [[data(key, other), data(one, other)] for key, one in dict.items(value)]]
-    if kind is complex:
-        return ["c", value.real, value.imag]
-    if kind is range:
-        return ["r", hex(value.start), hex(value.stop), hex(value.step)]
-    if kind.__name__ in TEXTS and kind is TEXTS[kind.__name__]:
-        return ["x", kind.__name__, str(value)]
-    if kind.__name__ in TIMES and kind is TIMES[kind.__name__]:
-        return ["T", kind.__name__, value.isoformat()]
-    if kind is datetime.timedelta:
-        return ["D", value.days, value.seconds, value.microseconds]
-    if kind.__module__ == "numpy":
-        if hasattr(value, "tolist") and getattr(value, "dtype", None) is not None and value.dtype.kind in "biufcU":
-            return ["a", value.dtype.str, data(value.tolist(), other)]
-    return other(value)
-
-
-def value(sent, other):
-    """What `data` made, as a value again; `other` makes what is not data."""
-    kind, *rest = sent
-    one = rest[0] if rest else None
-    if kind == "v":
-        return one
-    if kind == "i":
-        return int(one, 16)
-    if kind == "F":
-        return float(one)
-    if kind in "bB":
-        return bytes.fromhex(one) if kind == "b" else bytearray.fromhex(one)
-    if kind == "n":
-        return collections.namedtuple(one, rest[1])(*(value(part, other) for part in rest[2]))
-    shapes = {"l": list, "t": tuple, "s": set, "f": frozenset, "q": collections.deque}
-    if kind in shapes:
-        return shapes[kind]([value(part, other) for part in one])
-    if kind == "d":
-        return {value(key, other): value(part, other) for key, part in one}
-    if kind == "c":
-        return complex(one, rest[1])
-    if kind == "r":
-        return range(*(int(part, 16) for part in rest))
-    if kind == "x":
-        return TEXTS[one](rest[1])
-    if kind == "T":
-        return TIMES[one].fromisoformat(rest[1])
-    if kind == "D":
-        return datetime.timedelta(*rest)
-    if kind == "a":
-        return importlib.import_module("numpy").array(value(rest[1], other), dtype=one)
-    return other(sent)
 
 
 class Peer:
@@ -158,21 +75,32 @@ class Peer:
         self.send(reply)
 
     def exception(self, names):
-        """The class of an exception; one of the other side's own is made here as well."""
+        """The class of an exception: Python's or its library's, or one of the other side's own, which is made here as well."""
         kind = Exception
-        for name, number in reversed(names):
-            known = getattr(builtins, name, None) if number is None else None
-            if isinstance(known, type) and issubclass(known, BaseException):
-                kind = known
-            elif number is not None:
-                kind = self.errors.setdefault(number, type(name, (kind,), {}))
+        for name, number, module in reversed(names):
+            if number is not None:
+                kind = self.errors.setdefault(number, type(name, (kind,), {"__str__": said}))
+            elif module.partition(".")[0] in sys.stdlib_module_names:
+                known = getattr(importlib.import_module(module), name, None)
+                kind = known if isinstance(known, type) and issubclass(known, BaseException) else kind
         return kind
 
-    def error(self, names, arguments):
-        kind = self.exception(names)
-        error = kind.__new__(kind)
-        error.args = tuple(self.get(arguments))
+    def error(self, names, arguments, text, attributes):
+        kind, arguments = self.exception(names), tuple(self.get(arguments))
+        try:
+            error = kind(*arguments) if names[0][1] is None else kind.__new__(kind)
+        except Exception:
+            error = kind.__new__(kind)
+        error.args = arguments
+        vars(error)["_said"] = text
+        for name, one in attributes.items():
+            if not name.startswith("_"):
+                setattr(error, name, self.get(one))
         return error
+
+
+def said(error):
+    return vars(error).get("_said") or ", ".join(map(str, error.args))
 
 
 def plain(one):
@@ -183,19 +111,32 @@ def refuse(one):
     raise Opaque(type(one).__name__)
 
 
-def told(error, keep):
-    """An exception: its classes from its own to the nearest of Python's, and its arguments where they are data."""
+def classes(kind, keep):
+    """The classes of an exception from its own to the nearest of Python's: name, number if it is no library's, module."""
     names = []
-    for kind in type(error).__mro__:
-        known = getattr(builtins, kind.__name__, None) is kind
-        names.append([kind.__name__, None if known else keep(kind)])
+    for kind in kind.__mro__:
+        module = kind.__module__ if kind.__module__.partition(".")[0] in sys.stdlib_module_names else None
+        known = module is not None and getattr(sys.modules.get(module), kind.__name__, None) is kind
+        names.append([kind.__name__, None if known else keep(kind), module])
         if known:
-            break
+            return names
+    return names
+
+
+def told(error, keep):
+    """An exception: its classes, and its arguments, text and attributes where they are data."""
+    text = str(error)
     try:
         arguments = plain(tuple(error.args))
     except (Opaque, RecursionError):
-        arguments = plain((str(error),))
-    return [names, arguments]
+        arguments = plain((text,))
+    attributes = {}
+    for name, one in vars(error).items():
+        try:
+            attributes[name] = plain(one)
+        except (Opaque, RecursionError):
+            pass
+    return [classes(type(error), keep), arguments, text, attributes]
 
 
 # ---- the answer's process ----------------------------------------------------------------------------------------------
@@ -273,9 +214,9 @@ class Answer(Peer):
 
     names = {"__name__": "answer", "__builtins__": __builtins__}
 
-    def put(self, one):
+    def put(self, one, known=None):
         try:
-            return data(one, self.own)
+            return data(one, self.own, known)
         except RecursionError:
             return self.own(one)
 
@@ -285,11 +226,14 @@ class Answer(Peer):
         if type(one).__name__ == "module" and one is sys.modules.get(getattr(one, "__name__", None)):
             return ["m", one.__name__]
         if isinstance(one, type) and issubclass(one, BaseException):
-            return ["E", told(one.__new__(one), self.keep)[0]]
+            return ["E", classes(one, self.keep)]
         return ["w" if hasattr(type(one), "__await__") else "o", self.keep(one)]
 
     def get(self, sent):
-        return value(sent, lambda other: self.kept[other[1]] if other[0] == "o" else Callback(self, other[1]))
+        return value(sent, self.other)
+
+    def other(self, sent):
+        return self.kept[sent[1]] if sent[0] == "o" else Callback(self, sent[1])
 
     def do(self, number, what, *rest):
         if what == "load":
@@ -308,14 +252,16 @@ class Answer(Peer):
         return [self.put(ASKED[what](one, *map(self.get, rest)))]
 
     def call(self, one, sent, named):
-        arguments = [self.get(argument) for argument in sent]
-        result = one(*arguments, **{name: self.get(argument) for name, argument in named.items()})
-        changed = [
-            after if isinstance(argument, CHANGEABLE) and (after := self.put(argument)) != before else None
-            for argument, before in zip(arguments, sent)
-        ]
-        same = [at for at, argument in enumerate(arguments) if isinstance(argument, CHANGEABLE) and argument is result]
-        return [["=", same[0]] if same else self.put(result), changed]
+        """The result, and what the arguments' changeable objects hold now where they held something else before."""
+        known = Known()
+        arguments = [value(argument, self.other, known, True) for argument in sent]
+        named = {name: value(argument, self.other, known, True) for name, argument in named.items()}
+        of = lambda part: data(part, self.own, known)
+        held = lambda: [parts(thing, self.own, of) for thing in known.things]
+        before = held()
+        result = one(*arguments, **named)
+        changed = [None if after == old else after for after, old in zip(held(), before)]
+        return [self.put(result, known), changed]
 
 
 def answer():
@@ -359,12 +305,15 @@ class Remote:
 
     def __call__(self, *arguments, **named):
         peer, number = self._at
-        sent = [peer.put(argument) for argument in arguments]
-        result, changed = peer.ask(number, "call", sent, {name: peer.put(one) for name, one in named.items()})
-        for argument, after in zip(arguments, changed):
-            if after is not None and isinstance(argument, CHANGEABLE):
-                change(argument, peer.get(after))
-        return arguments[result[1]] if result[0] == "=" else peer.get(result)
+        known = Known()
+        sent = [data(argument, peer.own, known, True) for argument in arguments]
+        names = {name: data(argument, peer.own, known, True) for name, argument in named.items()}
+        result, changed = peer.ask(number, "call", sent, names)
+        of = lambda part: value(part, peer.other, known)
+        for thing, after in zip(known.things, changed):
+            if after is not None:
+                fill(thing, after, of)
+        return of(result)
 
     def __getattr__(self, name):
         peer, number = self._at
@@ -395,14 +344,6 @@ for special in "len iter next getitem setitem delitem str repr bool hash int flo
     setattr(Remote, f"__{special}__", asks(special))
 for special in BOTH:
     setattr(Remote, f"__{special}__", both(special))
-
-
-def change(argument, after):
-    if isinstance(argument, (list, bytearray)):
-        argument[:] = after
-    else:
-        argument.clear()
-        (argument.extend if isinstance(argument, collections.deque) else argument.update)(after)
 
 
 class Test(Peer):

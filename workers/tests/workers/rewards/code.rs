@@ -2,6 +2,7 @@
 //! machine lacks is none.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use millrace_schemas::OutcomeBody;
 use millrace_schemas::reward::{RewardDone, RewardRule};
@@ -168,6 +169,34 @@ async fn tests_use_what_answers_define() {
             "import math\nasync def area(r):\n    print('words')\n    return math.pi * r * r",
             "import asyncio\nassert abs(asyncio.run(area(1)) - math.pi) < 1e-9",
         ),
+        // Arguments by name and within others, each still the same object.
+        ("def f(x): x.append(1)", "x = []\nf(x=x)\nassert x == [1]"),
+        (
+            "def f(x): x[0].append(1); x[1]['k'].add(2); return x[0]",
+            "y, z = [], {'k': set()}\nassert f((y, z)) is y == [1] and z == {'k': {2}}",
+        ),
+        (
+            "def f(x): x.sort()",
+            "a, b = [2], [1]\nx = [a, b]\nf(x)\nassert x[0] is b and (a, b) == ([2], [1])",
+        ),
+        (
+            "from collections import *\ndef f(x): return Counter(x), OrderedDict.fromkeys(x), deque(x, 2)",
+            "from collections import *\nc, o, d = f('aab')\nassert c.most_common(1) == [('a', 2)] and c['z'] == 0\n\
+             assert o == OrderedDict(a=None, b=None) != OrderedDict(b=None, a=None) and d.maxlen == 2",
+        ),
+        (
+            "class Low(ValueError):\n    def __init__(self, code):\n        super().__init__()\n        self.code = code\n    \
+             def __str__(self): return f'low {self.code}'\ndef f(): raise Low(3)",
+            "try:\n    f(); assert False\nexcept Low as error: assert error.code == 3 and str(error) == 'low 3'",
+        ),
+        (
+            "import json\ndef f(): json.loads('{')",
+            "import json\ntry:\n    f(); assert False\nexcept json.JSONDecodeError as error: assert error.pos == 1",
+        ),
+        (
+            "from pathlib import Path\nfrom uuid import UUID\ndef f(x): return Path('a') / x, UUID(int=1)",
+            "from pathlib import Path\nfrom uuid import UUID\nassert f('b') == (Path('a/b'), UUID(int=1))",
+        ),
         ("def f(x): return x", "def check(candidate):\n    assert candidate(1) == 1\ncheck(f)"),
     ] {
         let done =
@@ -196,6 +225,28 @@ async fn what_an_answer_takes_too_much_of_is_its_fault() {
         let done = scored(settings.clone(), json!({}), &block(code)).await;
         assert!(done.score == 0.0 && done.reason.contains(reason), "{code}: {done:?}");
     }
+}
+
+#[tokio::test]
+async fn an_answer_that_hangs_in_every_test_scores_zero() {
+    let tests: Vec<Value> = (0..30).map(|n| json!({ "stdin": n.to_string(), "stdout": "" })).collect();
+    let settings =
+        json!({ "tests": tests, "partial": true, "wall_ms": 1000, "cpu_ms": 60000, "total_ms": 2500 });
+    let began = Instant::now();
+    let hangs = scored(settings.clone(), json!({}), &block("while True: pass")).await;
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    assert!(hangs.score == 0.0 && hangs.reason.contains("longer than wall_ms"), "{hangs:?}");
+    // What passed before the time was over counts, and a right answer's tests are all reached.
+    let some = scored(settings.clone(), json!({}), &block("while int(input()): pass")).await;
+    assert_eq!(some.score, 1.0 / 30.0, "{some:?}");
+    let mut whole = settings;
+    whole["partial"] = json!(false);
+    whole["total_ms"] = json!(60_000);
+    assert_eq!(scored(whole.clone(), json!({}), &block("pass")).await.score, 1.0);
+    // Tests that were not reached are not passed.
+    whole["total_ms"] = json!(1200);
+    let slow = scored(whole, json!({}), &block("import time\ntime.sleep(0.5)")).await;
+    assert!(slow.score == 0.0 && slow.reason.contains("total_ms"), "{slow:?}");
 }
 
 #[tokio::test]
